@@ -30,20 +30,20 @@ pub enum Refused {
 
 /// An array of `len` times one value; fails if memory is short.
 pub fn array<T: Clone>(len: usize, value: T) -> Result<Vec<T>, Refused> {
-    let mut array = reserved(len)?;
-    array.resize(len, value);
-    Ok(array)
+    let mut values = reserved(len)?;
+    values.resize(len, value);
+    Ok(values)
 }
 
 /// Reserves room for `len` elements; fails if memory is short. Arrays are accessed at random, and
 /// huge pages avoid TLB misses.
 pub fn reserved<T>(len: usize) -> Result<Vec<T>, Refused> {
-    let mut array = Vec::new();
-    array.try_reserve_exact(len).map_err(|_| Refused::NoMemory((len * size_of::<T>()) as u64))?;
+    let mut empty = Vec::new();
+    empty.try_reserve_exact(len).map_err(|_| Refused::NoMemory((len * size_of::<T>()) as u64))?;
     if len * size_of::<T>() >= HUGE_BYTES {
-        strandline_sys::host::prefer_huge_pages(array.spare_capacity_mut());
+        strandline_sys::host::prefer_huge_pages(empty.spare_capacity_mut());
     }
-    Ok(array)
+    Ok(empty)
 }
 
 /// A deadline check that is cheap enough for each step.
@@ -53,7 +53,7 @@ pub struct DeadlineCheck {
 }
 
 impl DeadlineCheck {
-    /// The first step checks the deadline, then one in every 65536.
+    /// The first step checks the deadline, then one in every [`STEPS_PER_CHECK`].
     pub fn new(deadline: Instant) -> Self {
         Self { deadline, steps_left: 0 }
     }

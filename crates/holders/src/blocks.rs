@@ -14,7 +14,7 @@ use crate::directory::{Candidates, Directory};
 
 /// Starts and sizes of blocks are multiples of this.
 pub const GRANULE_BYTES: u64 = 8;
-/// Marks a size of at least this many granules.
+/// Marks a size of at least this number of granules.
 pub const LARGE: u16 = u16::MAX;
 /// Bits of an address within a region; the bits above are stored once per region.
 const REGION_SHIFT: u32 = 19;
@@ -23,6 +23,11 @@ const BATCH: usize = 64;
 /// Up to this many blocks of a page are searched linearly.
 const MAX_LINEAR: usize = 32;
 const GRANULE_SHIFT: u32 = GRANULE_BYTES.trailing_zeros();
+/// Low bits of a packed block, which hold its first granule: those of an address below 2^48. The 16
+/// bits above hold its size.
+pub(crate) const START_BITS: u32 = 48 - GRANULE_SHIFT;
+/// Flag of a packed block whose size is in the list of large ones.
+pub(crate) const IS_LARGE: u64 = 1 << 63;
 
 /// Start and size of a block.
 #[derive(Clone, Copy, Debug)]
@@ -54,33 +59,38 @@ struct Region {
 pub struct Blocks {
     /// Start and size side by side: a lookup needs both.
     entries: Vec<Entry>,
+    /// In address order.
     large: Vec<LargeBlock>,
     /// The regions with blocks, in order.
     regions: Vec<Region>,
     directory: Directory,
-    low: u64,
-    span: u64,
-    bytes: u64,
+    /// Start of the first block.
+    first_start: u64,
+    /// Bytes from there to the end of the last block.
+    span_bytes: u64,
+    /// Bytes of all blocks.
+    total_bytes: u64,
     dropped: Dropped,
 }
 
 impl Blocks {
-    /// Takes packed words in address order: the first granule in 45 bits, the size in granules in
-    /// the 16 bits above, and the highest bit set for blocks in `large`.
+    /// Takes packed blocks in address order: the first granule in [`START_BITS`], above it the size
+    /// in granules, and the flag [`IS_LARGE`] for blocks in `large`.
     pub(crate) fn new(words: Vec<u64>, large: Vec<LargeBlock>, dropped: Dropped) -> Result<Self, Refused> {
         let count = words.len();
         let (mut entries, mut regions) = (reserved(count)?, Vec::new());
         let ranges = || {
-            let mut next = large.iter();
+            let mut large = large.iter();
             words.iter().map(move |word| {
-                let start = word & ((1 << 45) - 1);
-                let granules = word >> 45 & u64::from(LARGE);
-                let granules =
-                    if word >> 63 != 0 { next.next().map_or(1, |large| large.granules) } else { granules };
+                let start = word & ((1 << START_BITS) - 1);
+                let granules = match word & IS_LARGE {
+                    0 => word >> START_BITS & u64::from(LARGE),
+                    _ => large.next().map_or(1, |large| large.granules),
+                };
                 AddressRange::new(start << GRANULE_SHIFT, (start + granules) << GRANULE_SHIFT)
             })
         };
-        let (mut bytes, mut end) = (0, 0);
+        let (mut total_bytes, mut end) = (0, 0);
         for (index, block) in ranges().enumerate() {
             let number = (block.start >> REGION_SHIFT) as u32;
             if regions.last().is_none_or(|last: &Region| last.number != number) {
@@ -88,13 +98,14 @@ impl Blocks {
             }
             let granules = (block.len() >> GRANULE_SHIFT).min(u64::from(LARGE)) as u16;
             entries.push(Entry { start: (block.start >> GRANULE_SHIFT) as u16, granules });
-            bytes += block.len();
+            total_bytes += block.len();
             end = block.end;
         }
-        let low = ranges().next().map_or(0, |first| first.start);
+        let first_start = ranges().next().map_or(0, |first| first.start);
         let directory = Directory::new(ranges(), count as u32)?;
         drop(words);
-        Ok(Self { entries, large, regions, directory, low, span: end - low, bytes, dropped })
+        let span_bytes = end - first_start;
+        Ok(Self { entries, large, regions, directory, first_start, span_bytes, total_bytes, dropped })
     }
 
     /// Number of blocks.
@@ -109,7 +120,7 @@ impl Blocks {
 
     /// Bytes of all blocks.
     pub fn total_bytes(&self) -> u64 {
-        self.bytes
+        self.total_bytes
     }
 
     /// Blocks that were pushed but dropped.
@@ -120,7 +131,7 @@ impl Blocks {
     /// The addresses from the start of the first block to the end of the last.
     #[inline]
     pub fn span(&self) -> AddressRange {
-        AddressRange::sized(self.low, self.span)
+        AddressRange::sized(self.first_start, self.span_bytes)
     }
 
     /// Size of a block in bytes; 0 if there is no such block.
@@ -159,10 +170,10 @@ impl Blocks {
     /// The block that contains an address; its end is not part of it.
     #[inline]
     pub fn find(&self, address: u64) -> Option<u32> {
-        if address.wrapping_sub(self.low) >= self.span {
+        if address.wrapping_sub(self.first_start) >= self.span_bytes {
             return None;
         }
-        self.at(self.directory.candidates(address), address)
+        self.find_among(self.directory.candidates(address), address)
     }
 
     /// Like [`Blocks::find`] for several addresses at once, so that their cache misses overlap.
@@ -170,11 +181,11 @@ impl Blocks {
         let mut candidates = [Candidates::Nothing; BATCH];
         for (group, addresses) in addresses.chunks(BATCH).enumerate() {
             for (candidate, &address) in candidates.iter_mut().zip(addresses) {
-                let is_inside = address.wrapping_sub(self.low) < self.span;
+                let is_inside = address.wrapping_sub(self.first_start) < self.span_bytes;
                 *candidate = if is_inside { self.directory.candidates(address) } else { Candidates::Nothing };
             }
             for (index, (&candidate, &address)) in candidates.iter().zip(addresses).enumerate() {
-                if let Some(block) = self.at(candidate, address) {
+                if let Some(block) = self.find_among(candidate, address) {
                     take(group * BATCH + index, block);
                 }
             }
@@ -183,24 +194,24 @@ impl Blocks {
 
     /// The block that contains an address, given its candidates.
     #[inline]
-    fn at(&self, candidate: Candidates, address: u64) -> Option<u32> {
-        match candidate {
+    fn find_among(&self, candidates: Candidates, address: u64) -> Option<u32> {
+        match candidates {
             Candidates::Nothing => None,
-            Candidates::Page { first: from, end: to } => {
-                let at = (address >> GRANULE_SHIFT) as u16;
-                let entries = self.entries.get(from as usize..to as usize)?;
+            Candidates::Page { first, end } => {
+                let granule = (address >> GRANULE_SHIFT) as u16;
+                let entries = self.entries.get(first as usize..end as usize)?;
                 // A linear count over few blocks needs no branches.
-                let before = if entries.len() <= MAX_LINEAR {
-                    entries.iter().map(|entry| u32::from(entry.start <= at)).sum()
+                let begun = if entries.len() <= MAX_LINEAR {
+                    entries.iter().map(|entry| u32::from(entry.start <= granule)).sum()
                 } else {
-                    entries.partition_point(|entry| entry.start <= at) as u32
+                    entries.partition_point(|entry| entry.start <= granule) as u32
                 };
-                if before == 0 {
-                    return self.containing(from.checked_sub(1)?, address);
+                if begun == 0 {
+                    return self.containing(first.checked_sub(1)?, address);
                 }
-                let block = from + before - 1;
-                let entry = entries.get(before as usize - 1)?;
-                let distance = at - entry.start;
+                let block = first + begun - 1;
+                let entry = entries.get(begun as usize - 1)?;
+                let distance = granule - entry.start;
                 let is_inside = distance < entry.granules
                     || entry.granules == LARGE && u64::from(distance) < self.large_granules(block);
                 is_inside.then_some(block)
@@ -246,9 +257,9 @@ mod tests {
         blocks.iter(0).map(|block| (block.start, block.len())).collect()
     }
 
-    fn blocks(of: &[(u64, u64)]) -> Blocks {
+    fn blocks(pushed: &[(u64, u64)]) -> Blocks {
         let mut builder = Builder::default();
-        of.iter().for_each(|&(start, bytes)| builder.push(start, bytes));
+        pushed.iter().for_each(|&(start, bytes)| builder.push(start, bytes));
         builder.finish().unwrap()
     }
 
@@ -269,11 +280,11 @@ mod tests {
     #[test]
     fn large_blocks_are_found_in_ranges_without_a_block_start() {
         let tib = 1 << 40;
-        let of =
+        let pushed =
             [(0x10, 16), (0x20, tib), (tib + 0x20, 16), (3 * tib, 600 << 10), (4 * tib, (512 << 10) - 8)];
-        let blocks = blocks(&of);
-        assert_eq!(listed(&blocks), of);
-        for (block, (start, bytes)) in of.into_iter().enumerate() {
+        let blocks = blocks(&pushed);
+        assert_eq!(listed(&blocks), pushed);
+        for (block, (start, bytes)) in pushed.into_iter().enumerate() {
             for address in [start, start + bytes / 2, start + bytes - 1] {
                 assert_eq!(blocks.find(address), Some(block as u32), "{address:#x}");
             }
@@ -283,8 +294,9 @@ mod tests {
 
     #[test]
     fn what_overlaps_or_is_no_block_is_dropped() {
-        let of = [(0x100, 32), (0x110, 32), (0x100, 48), (0x120, 8), (4, 8), (8, 0), (1 << 48, 8), (!7, 8)];
-        let blocks = blocks(&of);
+        let pushed =
+            [(0x100, 32), (0x110, 32), (0x100, 48), (0x120, 8), (4, 8), (8, 0), (1 << 48, 8), (!7, 8)];
+        let blocks = blocks(&pushed);
         assert_eq!(listed(&blocks), [(0x100, 32), (0x120, 8)]);
         assert_eq!(blocks.dropped(), Dropped { overlapping: 2, misplaced: 4 });
         assert!(Builder::default().finish().unwrap().find(0).is_none());
@@ -293,8 +305,8 @@ mod tests {
     #[test]
     fn a_sparse_space_takes_little() {
         // 200000 blocks, 4 MiB apart: tables with pages of 4 KiB would take 800 MiB.
-        let of: Vec<_> = (0..200_000).map(|block| (block << 22, 64)).collect();
-        let blocks = blocks(&of);
+        let pushed: Vec<_> = (0..200_000).map(|block| (block << 22, 64)).collect();
+        let blocks = blocks(&pushed);
         assert_eq!(blocks.find((1234 << 22) + 63), Some(1234));
         assert_eq!(blocks.find((1234 << 22) + 64), None);
     }

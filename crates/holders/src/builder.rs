@@ -1,15 +1,15 @@
 //! Sorts blocks, which several readers and workers supply in any order.
 
 use crate::arrays::{NONE, Refused, reserved};
-use crate::blocks::{Blocks, GRANULE_BYTES, LargeBlock};
+use crate::blocks::{self, Blocks, GRANULE_BYTES, IS_LARGE, LargeBlock, START_BITS};
 
 /// Low bits of a packed block, which hold its size.
 const SIZE_BITS: u32 = 19;
 /// First address that does not fit into the other bits of a packed block: 2^48, above all of user
 /// memory.
-const END: u64 = GRANULE_BYTES << (u64::BITS - SIZE_BITS);
-/// Size value of blocks whose size is in the list of large ones.
-const LARGE: u64 = (1 << SIZE_BITS) - 1;
+const END_ADDRESS: u64 = GRANULE_BYTES << (u64::BITS - SIZE_BITS);
+/// Size value of blocks whose size is in [`Builder::large`].
+const IN_LARGE: u64 = (1 << SIZE_BITS) - 1;
 /// Number of blocks in one unsorted piece.
 const PIECE_BLOCKS: usize = 1 << 16;
 
@@ -36,7 +36,7 @@ struct LargeSize {
 pub struct Builder {
     /// Packed blocks: the first granule, and the size in granules in the low bits.
     pieces: Vec<Vec<u64>>,
-    /// Blocks that are too large for that.
+    /// Sizes of blocks that are too large for that.
     large: Vec<LargeSize>,
     misplaced: u64,
 }
@@ -45,16 +45,16 @@ impl Builder {
     /// Adds a block. Its size is rounded up to whole granules.
     pub fn push(&mut self, start: u64, bytes: u64) {
         let granules = bytes.div_ceil(GRANULE_BYTES);
-        let is_inside = start.checked_add(bytes).is_some_and(|end| end <= END);
+        let is_inside = start.checked_add(bytes).is_some_and(|end| end <= END_ADDRESS);
         if bytes == 0 || !start.is_multiple_of(GRANULE_BYTES) || !is_inside {
             self.misplaced += 1;
             return;
         }
-        let first = start / GRANULE_BYTES;
-        if granules >= LARGE {
-            self.large.push(LargeSize { first_granule: first, granules });
+        let first_granule = start / GRANULE_BYTES;
+        if granules >= IN_LARGE {
+            self.large.push(LargeSize { first_granule, granules });
         }
-        let word = first << SIZE_BITS | granules.min(LARGE);
+        let word = first_granule << SIZE_BITS | granules.min(IN_LARGE);
         match self.pieces.last_mut().filter(|piece| piece.len() < PIECE_BLOCKS) {
             Some(piece) => piece.push(word),
             None => {
@@ -101,23 +101,23 @@ impl Builder {
         let (mut end, mut next_large) = (0, 0);
         for index in 0..words.len() {
             let word = words[index];
-            let (first, mut granules) = (word >> SIZE_BITS, word & LARGE);
-            if granules == LARGE {
+            let (first, mut granules) = (word >> SIZE_BITS, word & IN_LARGE);
+            if granules == IN_LARGE {
                 while large.get(next_large).is_some_and(|large| large.first_granule < first) {
                     next_large += 1;
                 }
-                granules = large.get(next_large).map_or(LARGE, |large| large.granules);
+                granules = large.get(next_large).map_or(IN_LARGE, |large| large.granules);
             }
             if first < end {
                 continue;
             }
             end = first + granules;
             words[kept] = first;
-            if granules >= u64::from(crate::blocks::LARGE) {
+            if granules >= u64::from(blocks::LARGE) {
                 kept_large.push(LargeBlock { block: kept as u32, granules });
-                words[kept] |= 1 << 63;
+                words[kept] |= IS_LARGE;
             } else {
-                words[kept] |= granules << 45;
+                words[kept] |= granules << START_BITS;
             }
             kept += 1;
         }

@@ -18,7 +18,7 @@ const RANGES: usize = 1 << (TOP_SHIFT - RANGE_SHIFT);
 /// Minimum and maximum bits of a page. Granules of the largest page are distinguished by 16 bits.
 const MIN_PAGE_SHIFT: u32 = 12;
 const MAX_PAGE_SHIFT: u32 = 19;
-/// Bytes of tables that are always allowed.
+/// Bytes of third-level tables that are always allowed.
 const MIN_TABLE_BYTES: u64 = 64 << 20;
 /// Flag for a range in which no block begins; the other bits are an index into
 /// [`Directory::covering`].
@@ -44,14 +44,15 @@ pub enum Candidates {
 /// The three levels of tables.
 #[derive(Debug, Default)]
 pub struct Directory {
-    /// The address bits above [`TOP_SHIFT`] of the first entry.
-    low: u64,
+    /// The address bits above [`TOP_SHIFT`] of the first entry of `level1`.
+    first_top: u64,
     /// First level: index of a second-level table.
     level1: Vec<u32>,
     /// Second level, [`RANGES`] entries per table: index of a third-level table, or [`COVERED`].
     level2: Vec<u32>,
     /// Third level: number of blocks that begin before each page of a range, and before its end.
     level3: Vec<u32>,
+    /// Bits of an address within a page.
     page_shift: u32,
     /// Blocks that extend into ranges in which no block begins.
     pub covering: Vec<u32>,
@@ -61,69 +62,83 @@ impl Directory {
     /// Builds the tables from the addresses of blocks, in address order.
     pub fn new(blocks: impl Iterator<Item = AddressRange> + Clone, count: u32) -> Result<Self, Refused> {
         let mut directory = Self { page_shift: MIN_PAGE_SHIFT, ..Self::default() };
-        let (mut low, mut high, mut last, mut ranges) = (None, 0, None, 0_u64);
+        let (mut low, mut high, mut last_range, mut ranges) = (None, 0, None, 0_u64);
         for AddressRange { start, end } in blocks.clone() {
             low = low.or(Some(start));
             high = end - 1;
-            ranges += u64::from(last.replace(start >> RANGE_SHIFT) != Some(start >> RANGE_SHIFT));
+            let range = start >> RANGE_SHIFT;
+            ranges += u64::from(last_range.replace(range) != Some(range));
         }
         let Some(low) = low else { return Ok(directory) };
         let max_bytes = u64::from(count) + MIN_TABLE_BYTES;
-        while directory.page_shift < MAX_PAGE_SHIFT && ranges * directory.stride() as u64 * 4 > max_bytes {
+        while directory.page_shift < MAX_PAGE_SHIFT && ranges * directory.table_bytes() > max_bytes {
             directory.page_shift += 1;
         }
-        directory.low = low >> TOP_SHIFT;
-        directory.level1 = array(((high >> TOP_SHIFT) - directory.low) as usize + 1, NONE)?;
+        directory.first_top = low >> TOP_SHIFT;
+        directory.level1 = array(((high >> TOP_SHIFT) - directory.first_top) as usize + 1, NONE)?;
         directory.level3 = reserved(ranges as usize * directory.stride())?;
         directory.fill(blocks)?;
         Ok(directory)
     }
 
     /// Entries of a third-level table.
+    #[inline]
     fn stride(&self) -> usize {
         (1 << (RANGE_SHIFT - self.page_shift)) + 1
     }
 
+    /// Bytes of a third-level table.
+    fn table_bytes(&self) -> u64 {
+        (self.stride() * size_of::<u32>()) as u64
+    }
+
+    /// Index of the page of an address in its third-level table.
+    #[inline]
+    fn page_index(&self, address: u64) -> usize {
+        // A table has one entry more than there are pages, whose number is a power of two.
+        (address >> self.page_shift) as usize & (self.stride() - 2)
+    }
+
     fn fill(&mut self, blocks: impl Iterator<Item = AddressRange>) -> Result<(), Refused> {
         let stride = self.stride();
-        let mut last = None;
-        let mut count = 0;
+        let mut last_range = None;
+        let mut block = 0;
         for AddressRange { start, end } in blocks {
             let range = start >> RANGE_SHIFT;
-            if last != Some(range) {
-                self.close(count);
+            if last_range != Some(range) {
+                self.close_table(block);
                 let table = (self.level3.len() / stride) as u32;
-                *self.range(range)? = table;
-                last = Some(range);
+                *self.range_entry(range)? = table;
+                last_range = Some(range);
             }
-            let table = self.level3.len() / stride * stride;
-            let page = (start >> self.page_shift) as usize & (stride - 2);
-            self.level3.resize((table + page + 1).max(self.level3.len()), count);
+            let table_start = self.level3.len() / stride * stride;
+            let page = table_start + self.page_index(start);
+            self.level3.resize((page + 1).max(self.level3.len()), block);
             let mut is_covering = false;
             for covered in range + 1..=(end - 1) >> RANGE_SHIFT {
                 let number = self.covering.len() as u32;
-                *self.range(covered)? = COVERED | number;
+                *self.range_entry(covered)? = COVERED | number;
                 is_covering = true;
             }
             if is_covering {
-                self.covering.push(count);
+                self.covering.push(block);
             }
-            count += 1;
+            block += 1;
         }
-        self.close(count);
+        self.close_table(block);
         Ok(())
     }
 
     /// Completes a third-level table: `count` blocks begin before its end.
-    fn close(&mut self, count: u32) {
+    fn close_table(&mut self, count: u32) {
         let stride = self.stride();
         self.level3.resize(self.level3.len().next_multiple_of(stride), count);
     }
 
     /// The second-level entry of a range; creates its table if needed.
-    fn range(&mut self, range: u64) -> Result<&mut u32, Refused> {
-        let refused = Refused::NoMemory(RANGES as u64 * 4);
-        let index = (range >> (TOP_SHIFT - RANGE_SHIFT)).wrapping_sub(self.low);
+    fn range_entry(&mut self, range: u64) -> Result<&mut u32, Refused> {
+        let refused = Refused::NoMemory((RANGES * size_of::<u32>()) as u64);
+        let index = (range >> (TOP_SHIFT - RANGE_SHIFT)).wrapping_sub(self.first_top);
         let top = self.level1.get_mut(index as usize).ok_or(refused)?;
         if *top == NONE {
             *top = (self.level2.len() / RANGES) as u32;
@@ -136,7 +151,7 @@ impl Directory {
     /// Where to find the block that contains an address.
     #[inline]
     pub fn candidates(&self, address: u64) -> Candidates {
-        let top = (address >> TOP_SHIFT).wrapping_sub(self.low);
+        let top = (address >> TOP_SHIFT).wrapping_sub(self.first_top);
         let Some(&top) = self.level1.get(top as usize) else { return Candidates::Nothing };
         // NONE is an index past all tables.
         let range = top as usize * RANGES + (address >> RANGE_SHIFT) as usize % RANGES;
@@ -144,8 +159,7 @@ impl Directory {
         if entry >= COVERED {
             return if entry == NONE { Candidates::Nothing } else { Candidates::Covering(entry & !COVERED) };
         }
-        let stride = self.stride();
-        let page = entry as usize * stride + ((address >> self.page_shift) as usize & (stride - 2));
+        let page = entry as usize * self.stride() + self.page_index(address);
         match self.level3.get(page..page + 2) {
             Some(&[first, end]) => Candidates::Page { first, end },
             _ => Candidates::Nothing,

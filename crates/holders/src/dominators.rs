@@ -35,8 +35,9 @@ pub fn dominators(
     let count = parents.len();
     let mut semis = reserved(count)?;
     semis.extend_from_slice(&parents);
-    let part = count.div_ceil(SLICES).max(1);
-    let mut slices = (0..count).step_by(part).rev().map(|first| first..count.min(first + part)).peekable();
+    let slice_len = count.div_ceil(SLICES).max(1);
+    let slice_at = |first: usize| first..count.min(first + slice_len);
+    let mut slices = (0..count).step_by(slice_len).rev().map(slice_at).peekable();
     let mut counts = Slice::new(slices.peek().cloned())?;
     remove_forward(numbers, &mut semis, &mut edges, &mut counts);
     let mut links = Links { links: reserved(count)?, last: count.saturating_sub(1) };
@@ -51,9 +52,10 @@ pub fn dominators(
     Ok(parents)
 }
 
-/// Consecutive numbers, with a value each: first the number of references that lead to it, then
-/// where its list of referrers begins, and at last where that ends.
+/// Consecutive numbers, with a value each: at first the count of references that lead to it, then
+/// the index where its list of referrers begins, and at last where that ends.
 struct Slice {
+    /// The lowest number.
     first: usize,
     values: Vec<u32>,
 }
@@ -65,13 +67,14 @@ impl Slice {
     }
 
     #[inline]
-    fn get(&mut self, number: u32) -> Option<&mut u32> {
+    fn value_mut(&mut self, number: u32) -> Option<&mut u32> {
         self.values.get_mut((number as usize).wrapping_sub(self.first))
     }
 
+    /// Counts a reference to a number, if that is in the slice.
     #[inline]
-    fn count(&mut self, number: u32) {
-        if let Some(count) = self.get(number) {
+    fn count_reference(&mut self, number: u32) {
+        if let Some(count) = self.value_mut(number) {
             *count += 1;
         }
     }
@@ -83,7 +86,7 @@ fn remove_forward(numbers: &[u32], semis: &mut [u32], edges: &mut Edges, counts:
     edges.retain(|source, target| {
         let number = numbers[source as usize];
         if target < number {
-            counts.count(target);
+            counts.count_reference(target);
             return true;
         }
         if let Some(semi) = semis.get_mut(target as usize) {
@@ -95,8 +98,9 @@ fn remove_forward(numbers: &[u32], semis: &mut [u32], edges: &mut Edges, counts:
 
 /// The sources of references to each number of a slice, one list after another.
 struct Referrers {
+    /// The number of the first list.
     first: usize,
-    /// End of each list.
+    /// Index in `sources` of the end of each list.
     ends: Vec<u32>,
     sources: Vec<u32>,
 }
@@ -111,8 +115,8 @@ impl Referrers {
         }
         let mut sources = array(sum as usize, 0)?;
         edges.retain(|source, target| {
-            let Some(end) = slice.get(target) else {
-                next.count(target);
+            let Some(end) = slice.value_mut(target) else {
+                next.count_reference(target);
                 return true;
             };
             sources[*end as usize] = numbers[source as usize];
@@ -123,16 +127,25 @@ impl Referrers {
     }
 }
 
-/// Two numbers for each vertex number, in descending order, so that memory grows as they are added.
+/// How a walk goes on from a number, and what is known of the way there.
+#[derive(Clone, Copy)]
+struct Link {
+    /// The next number on the way up; in the second step, the jump pointer.
+    up: u32,
+    /// The least semidominator on that way; in the second step, the depth in the dominator tree.
+    value: u32,
+}
+
+/// The links of numbers, in descending order, so that memory grows as they are added.
 struct Links {
-    links: Vec<[u32; 2]>,
+    links: Vec<Link>,
     /// The highest number, whose link is the first.
     last: usize,
 }
 
 impl Links {
     #[inline]
-    fn link(&mut self, number: u32) -> &mut [u32; 2] {
+    fn link(&mut self, number: u32) -> &mut Link {
         &mut self.links[self.last - number as usize]
     }
 }
@@ -150,47 +163,47 @@ fn semidominators(
     for index in (0..ends.len()).rev() {
         clock.step()?;
         let number = first + index;
-        let from = index.checked_sub(1).map_or(0, |previous| ends[previous]) as usize;
+        let list = index.checked_sub(1).map_or(0, |previous| ends[previous] as usize)..ends[index] as usize;
         let mut semi = semis[number];
         // Links are accessed in random order.
-        let ahead =
-            from.saturating_sub(PREFETCH_DISTANCE)..(ends[index] as usize).saturating_sub(PREFETCH_DISTANCE);
+        let ahead = list.start.saturating_sub(PREFETCH_DISTANCE)..list.end.saturating_sub(PREFETCH_DISTANCE);
         for &referrer in sources.get(ahead).unwrap_or_default() {
             if (referrer as usize) > number {
                 prefetch(&links.links, links.last - referrer as usize);
             }
         }
-        for &referrer in sources.get(from..ends[index] as usize).unwrap_or_default() {
+        for &referrer in sources.get(list).unwrap_or_default() {
             semi = semi.min(compress_and_find_least(links, referrer, number as u32));
         }
         semis[number] = semi;
-        links.links.push([parents[number], semi]);
+        links.links.push(Link { up: parents[number], value: semi });
     }
     Ok(())
 }
 
-/// The least semidominator on the way up from `from`, of numbers above `last`. Compresses the path:
-/// its links then lead past all of them.
+/// The least semidominator on the way up from the number `start`, of numbers above `bound`.
+/// Compresses the path: its links then lead past all of them.
 #[inline]
-fn compress_and_find_least(links: &mut Links, from: u32, last: u32) -> u32 {
-    let (mut at, mut previous) = (from, NONE);
+fn compress_and_find_least(links: &mut Links, start: u32, bound: u32) -> u32 {
+    // On the way up each link is reversed, and on the way back it is set.
+    let (mut number, mut previous) = (start, NONE);
     loop {
-        let link = links.link(at);
-        let up = link[0];
-        if up <= last {
+        let link = links.link(number);
+        let up = link.up;
+        if up <= bound {
             break;
         }
-        link[0] = previous;
-        previous = at;
-        at = up;
+        link.up = previous;
+        previous = number;
+        number = up;
     }
-    let [above, mut least] = *links.link(at);
+    let Link { up: above, value: mut least } = *links.link(number);
     while previous != NONE {
         let link = links.link(previous);
-        let [next, own] = *link;
-        least = least.min(own);
-        *link = [above, least];
-        previous = next;
+        let below = link.up;
+        least = least.min(link.value);
+        *link = Link { up: above, value: least };
+        previous = below;
     }
     least
 }
@@ -208,14 +221,16 @@ fn dominators_from_semis(
         let mut holder = parents[number];
         while holder > semi {
             clock.step()?;
-            let [jump, _] = *links.link(holder);
+            let jump = links.link(holder).up;
             holder = if jump >= semi { jump } else { parents[holder as usize] };
         }
         parents[number] = holder;
-        let [jump, depth] = *links.link(holder);
-        let [second, middle] = *links.link(jump);
-        let is_even = depth - middle == middle - links.link(second)[1];
-        *links.link(number as u32) = [if is_even { second } else { holder }, depth + 1];
+        // If the last two jumps are of equal length, this one is over both.
+        let Link { up: jump, value: depth } = *links.link(holder);
+        let Link { up: second_jump, value: jump_depth } = *links.link(jump);
+        let is_even = depth - jump_depth == jump_depth - links.link(second_jump).value;
+        let up = if is_even { second_jump } else { holder };
+        *links.link(number as u32) = Link { up, value: depth + 1 };
     }
     Ok(())
 }

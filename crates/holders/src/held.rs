@@ -64,6 +64,7 @@ pub struct DominatorTree {
     pub(crate) vertices: Vec<u32>,
     /// Dominator of each number.
     pub(crate) holders: Vec<u32>,
+    /// The heads of lost blocks; `None` if nothing is lost.
     pub(crate) heads: Option<BlockSet>,
     pub(crate) sharing: Sharing,
     /// Number of the vertex above all lost blocks.
@@ -80,6 +81,7 @@ pub(crate) struct Sums {
     shared: Sum,
     /// What no root reaches, heads included.
     lost: Sum,
+    /// The heads alone.
     heads: Sum,
 }
 
@@ -190,7 +192,7 @@ impl DominatorTree {
         (block < self.blocks.len()).then_some(number as u32)
     }
 
-    /// The vertex with a number.
+    /// The block or root with a number, as a holder of others.
     pub(crate) fn holder_of(&self, number: u32) -> Holder {
         let vertex = self.vertices.get(number as usize).copied().unwrap_or(0);
         match vertex.checked_sub(self.blocks.len()) {

@@ -2,6 +2,9 @@
 
 use crate::arrays::{Refused, array};
 
+/// Number of blocks in a word of a set.
+const WORD_BITS: u32 = u64::BITS;
+
 /// A set of blocks, at one bit each.
 #[derive(Clone, Debug, Default)]
 pub struct BlockSet(Vec<u64>);
@@ -9,15 +12,15 @@ pub struct BlockSet(Vec<u64>);
 impl BlockSet {
     /// An empty set for `blocks` blocks.
     pub fn new(blocks: u32) -> Result<Self, Refused> {
-        array(blocks.div_ceil(64) as usize, 0).map(Self)
+        array(blocks.div_ceil(WORD_BITS) as usize, 0).map(Self)
     }
 
     /// Adds a block and returns whether it is new. Numbers past the last block are never in the
     /// set.
     #[inline]
     pub fn set(&mut self, block: u32) -> bool {
-        let bit = 1 << (block % 64);
-        let Some(word) = self.0.get_mut((block / 64) as usize) else { return false };
+        let bit = 1 << (block % WORD_BITS);
+        let Some(word) = self.0.get_mut((block / WORD_BITS) as usize) else { return false };
         let is_new = *word & bit == 0;
         *word |= bit;
         is_new
@@ -26,8 +29,8 @@ impl BlockSet {
     /// Removes a block.
     #[inline]
     pub fn clear(&mut self, block: u32) {
-        if let Some(word) = self.0.get_mut((block / 64) as usize) {
-            *word &= !(1 << (block % 64));
+        if let Some(word) = self.0.get_mut((block / WORD_BITS) as usize) {
+            *word &= !(1 << (block % WORD_BITS));
         }
     }
 
@@ -39,15 +42,16 @@ impl BlockSet {
     /// Whether a block is in the set.
     #[inline]
     pub fn has(&self, block: u32) -> bool {
-        self.0.get((block / 64) as usize).is_some_and(|word| word >> (block % 64) & 1 != 0)
+        let word = self.0.get((block / WORD_BITS) as usize);
+        word.is_some_and(|word| word >> (block % WORD_BITS) & 1 != 0)
     }
 
     /// The blocks in the set, in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = u32> + '_ {
         let words = self.0.iter().enumerate().filter(|(_, word)| **word != 0);
         words.flat_map(|(index, word)| {
-            let bits = (0..64).filter(move |bit| word >> bit & 1 != 0);
-            bits.map(move |bit| index as u32 * 64 + bit)
+            let bits = (0..WORD_BITS).filter(move |bit| word >> bit & 1 != 0);
+            bits.map(move |bit| index as u32 * WORD_BITS + bit)
         })
     }
 }
@@ -86,9 +90,9 @@ impl RankedSet {
     /// The rank of a number; `None` if it is not in the set.
     #[inline]
     pub fn rank(&self, number: u32) -> Option<u32> {
-        let index = (number / 64) as usize;
+        let index = (number / WORD_BITS) as usize;
         let (word, before) = (*self.set.0.get(index)?, *self.counts_before.get(index)?);
-        let bit = 1_u64 << (number % 64);
+        let bit = 1_u64 << (number % WORD_BITS);
         (word & bit != 0).then(|| before + (word & (bit - 1)).count_ones())
     }
 
@@ -100,13 +104,14 @@ impl RankedSet {
     /// The next higher number in the set.
     pub fn after(&self, number: u32) -> Option<u32> {
         // Two shifts: a shift by 64 would overflow.
-        self.lowest_from((number / 64) as usize, u64::MAX << (number % 64) << 1)
+        self.lowest_from((number / WORD_BITS) as usize, u64::MAX << (number % WORD_BITS) << 1)
     }
 
+    /// The lowest number from word `index` on, of whose bits only those of `mask` count.
     fn lowest_from(&self, index: usize, mask: u64) -> Option<u32> {
         let words = self.set.0.iter().enumerate().skip(index);
         let mut masked = words.map(|(at, word)| (at, if at == index { word & mask } else { *word }));
-        masked.find(|(_, word)| *word != 0).map(|(at, word)| at as u32 * 64 + word.trailing_zeros())
+        masked.find(|(_, word)| *word != 0).map(|(at, word)| at as u32 * WORD_BITS + word.trailing_zeros())
     }
 
     /// The highest number in the set.
@@ -116,13 +121,15 @@ impl RankedSet {
 
     /// The next lower number in the set.
     pub fn before(&self, number: u32) -> Option<u32> {
-        self.highest_up_to((number / 64) as usize, (1 << (number % 64)) - 1)
+        self.highest_up_to((number / WORD_BITS) as usize, (1 << (number % WORD_BITS)) - 1)
     }
 
+    /// The highest number up to word `index`, of whose bits only those of `mask` count.
     fn highest_up_to(&self, index: usize, mask: u64) -> Option<u32> {
         let words = self.set.0.get(..=index)?.iter().enumerate().rev();
         let mut masked = words.map(|(at, word)| (at, if at == index { word & mask } else { *word }));
-        masked.find(|(_, word)| *word != 0).map(|(at, word)| at as u32 * 64 + 63 - word.leading_zeros())
+        let highest = masked.find(|(_, word)| *word != 0);
+        highest.map(|(at, word)| at as u32 * WORD_BITS + WORD_BITS - 1 - word.leading_zeros())
     }
 
     /// The numbers in the set, in order.

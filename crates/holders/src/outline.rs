@@ -30,13 +30,13 @@ pub struct Node {
     pub retained: Sum,
     depth: u32,
     /// The child node used last: the next block mostly belongs to it as well.
-    last: u32,
+    last_child: u32,
 }
 
 impl Node {
     fn new(parent: u32, kind: u32, depth: u32) -> Self {
         let (own, retained) = (Sum::default(), Sum::default());
-        Self { parent, kind, own, chained: 0, retained, depth, last: NONE }
+        Self { parent, kind, own, chained: 0, retained, depth, last_child: NONE }
     }
 }
 
@@ -44,6 +44,7 @@ impl Node {
 #[derive(Clone, Debug)]
 pub struct Outline {
     nodes: Vec<Node>,
+    /// Index of the first node that is of blocks.
     first_block_node: usize,
 }
 
@@ -52,10 +53,12 @@ impl Outline {
     pub const SEVERAL: u32 = 0;
     /// The node of lost blocks.
     pub const LOST: u32 = 1;
+    /// The node of the first root; those of the other roots follow.
+    const FIRST_ROOT: u32 = 2;
 
     /// The node of a root.
     pub fn root_node(root: u32) -> u32 {
-        root.saturating_add(2)
+        root.saturating_add(Self::FIRST_ROOT)
     }
 
     /// All nodes.
@@ -72,7 +75,7 @@ impl Outline {
 impl DominatorTree {
     /// Computes the outline from the kind of each block. Takes 4 bytes per block meanwhile.
     pub fn outline(&self, kinds: &[u16]) -> Result<Outline, Refused> {
-        let mut builder = OutlineBuilder::new(self.root_count() as usize + 2)?;
+        let mut builder = OutlineBuilder::new(Outline::root_node(self.root_count()) as usize)?;
         let mut nodes: Vec<u32> = array(self.vertices.len(), Outline::LOST)?;
         // A holder has a lower number than what it holds.
         for number in 0..self.vertices.len() {
@@ -103,39 +106,39 @@ impl DominatorTree {
 struct OutlineBuilder {
     nodes: Vec<Node>,
     first_block_node: usize,
-    /// Node of each parent and kind.
-    known: HashMap<(u32, u32), u32>,
+    /// The child of each node for each kind of blocks.
+    children: HashMap<(u32, u32), u32>,
 }
 
 impl OutlineBuilder {
     fn new(first_block_node: usize) -> Result<Self, Refused> {
         let mut nodes: Vec<Node> = array(0, Node::new(0, NONE, 0))?;
         nodes.extend((0..first_block_node as u32).map(|number| Node::new(number, NONE, 0)));
-        Ok(Self { nodes, first_block_node, known: HashMap::new() })
+        Ok(Self { nodes, first_block_node, children: HashMap::new() })
     }
 
     /// The node of a block of this kind whose holder belongs to the node `parent`.
     #[inline]
     fn node_below(&mut self, parent: u32, kind: u32) -> u32 {
-        let Node { kind: parent_kind, depth, last, .. } = self.nodes[parent as usize];
+        let Node { kind: parent_kind, depth, last_child, .. } = self.nodes[parent as usize];
         if parent_kind == kind {
             self.nodes[parent as usize].chained += 1;
             return parent;
         }
         let is_full = self.nodes.len() >= MAX_NODES + self.first_block_node;
-        let node = if self.nodes.get(last as usize).is_some_and(|last| last.kind == kind) {
-            last
-        } else if let Some(&known) = self.known.get(&(parent, kind)) {
-            known
+        let node = if self.nodes.get(last_child as usize).is_some_and(|child| child.kind == kind) {
+            last_child
+        } else if let Some(&child) = self.children.get(&(parent, kind)) {
+            child
         } else if !is_full && depth < MAX_DEPTH {
             let node = self.nodes.len() as u32;
             self.nodes.push(Node::new(parent, kind, depth + 1));
-            self.known.insert((parent, kind), node);
+            self.children.insert((parent, kind), node);
             node
         } else {
             return parent;
         };
-        self.nodes[parent as usize].last = node;
+        self.nodes[parent as usize].last_child = node;
         node
     }
 

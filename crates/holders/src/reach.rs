@@ -65,14 +65,25 @@ pub(crate) struct Search {
     /// The number from which each was found. The unused part at the end serves as a stack for
     /// passes over unreached blocks.
     pub parents: Vec<u32>,
-    /// Vertices with references still to follow, each with the index of the next one.
-    stack: Vec<[u32; 2]>,
+    /// Vertices with references still to follow.
+    stack: Vec<Unfinished>,
     pub edges: Edges,
+    /// The number that the next vertex gets.
     next: u32,
     pub clock: DeadlineCheck,
     /// Numbers in the tree of one root to which the tree of a later root leads.
     entries: BlockSet,
 }
+
+/// A vertex with references still to follow.
+struct Unfinished {
+    vertex: u32,
+    /// Index of the first of these among its targets.
+    next_index: u32,
+}
+
+/// Least number of vertices by which the stack grows.
+const MIN_GROWTH: usize = 1 << 16;
 
 /// What is reached, and from where. [`Reachability::held`] computes the dominators.
 pub struct Reachability {
@@ -92,39 +103,39 @@ impl Reachability {
         mut roots: Roots,
         deadline: Instant,
     ) -> Result<Self, Refused> {
-        let count = blocks.len();
-        if references.blocks() != count {
-            return Err(Refused::BlocksDiffer(references.blocks(), count));
+        let block_count = blocks.len();
+        if references.blocks() != block_count {
+            return Err(Refused::BlocksDiffer(references.blocks(), block_count));
         }
-        roots.blocks.iter_mut().filter(|block| **block >= count).for_each(|block| *block = NONE);
-        let vertices = u64::from(count) + roots.len() as u64 + 2;
+        roots.blocks.iter_mut().filter(|block| **block >= block_count).for_each(|block| *block = NONE);
+        let vertex_count = u64::from(block_count) + roots.len() as u64 + 2;
         let max_count = u64::from(NONE - 1);
         let edge_count = roots.blocks.len() as u64 + references.count();
-        if vertices > max_count || edge_count > max_count {
-            return Err(Refused::TooMany(vertices.max(edge_count)));
+        if vertex_count > max_count || edge_count > max_count {
+            return Err(Refused::TooMany(vertex_count.max(edge_count)));
         }
         let root_count = roots.len() as u32;
-        let (named, classes) = (roots.named(), roots.classes());
+        let (named_count, class_starts) = (roots.named_count(), roots.class_starts());
         let edges = Edges { references, roots };
-        let mut search = Search::new(edges, vertices as usize, DeadlineCheck::new(deadline))?;
-        let (lost, top) = (count + root_count, count + root_count + 1);
-        search.add(top, 0);
-        let mut class_start = search.set_stops(named > 0);
-        for (index, root) in (count..lost).enumerate() {
-            if index == named {
+        let mut search = Search::new(edges, vertex_count as usize, DeadlineCheck::new(deadline))?;
+        let (lost_vertex, top_vertex) = (block_count + root_count, block_count + root_count + 1);
+        search.add(top_vertex, 0);
+        let mut class_start = search.set_stops(named_count > 0);
+        for (index, root) in (block_count..lost_vertex).enumerate() {
+            if index == named_count {
                 search.clear_stops();
             }
-            if classes.binary_search(&index).is_ok() {
+            if class_starts.binary_search(&index).is_ok() {
                 class_start = search.next;
             }
-            let entries = class_start..search.next;
-            search.descend(root, 0, entries)?;
+            let earlier = class_start..search.next;
+            search.descend(root, 0, earlier)?;
         }
-        if named >= root_count as usize {
+        if named_count >= root_count as usize {
             search.clear_stops();
         }
-        let heads = search.heads(count)?;
-        let lost = search.add(lost, 0);
+        let heads = search.heads(block_count)?;
+        let lost = search.add(lost_vertex, 0);
         for head in heads.iter().flat_map(BlockSet::iter) {
             search.descend(head, lost, lost..lost)?;
         }
@@ -169,7 +180,7 @@ impl Search {
     /// to which references count.
     fn set_stops(&mut self, has_stops: bool) -> u32 {
         let Self { numbers, edges, .. } = self;
-        for stop in edges.roots.stops().filter(|_| has_stops) {
+        for stop in edges.roots.stops_mut().filter(|_| has_stops) {
             if let Some(number) = numbers.get_mut(*stop as usize) {
                 *number = STOP;
             }
@@ -181,7 +192,7 @@ impl Search {
     /// and loses the others.
     fn clear_stops(&mut self) {
         let Self { numbers, edges, .. } = self;
-        for stop in edges.roots.stops() {
+        for stop in edges.roots.stops_mut() {
             match numbers.get_mut(*stop as usize) {
                 Some(&mut STOPPED) => {}
                 number => {
@@ -190,7 +201,7 @@ impl Search {
                 }
             }
         }
-        for stop in edges.roots.stops() {
+        for stop in edges.roots.stops_mut() {
             numbers.get_mut(*stop as usize).into_iter().for_each(|number| *number = NONE);
         }
     }
@@ -222,7 +233,7 @@ impl Search {
     /// earlier root. Stops at the second unnumbered child; only vertices with one are pushed, and
     /// most have none.
     fn descend(&mut self, vertex: u32, parent: u32, earlier: Range<u32>) -> Result<(), Refused> {
-        let mut at = self.add(vertex, parent);
+        let mut number = self.add(vertex, parent);
         let (mut vertex, mut cursor) = (vertex, 0);
         loop {
             let (mut child, mut next_index) = (None, None);
@@ -250,11 +261,12 @@ impl Search {
             }
             if let Some(index) = next_index {
                 if self.stack.len() == self.stack.capacity() {
-                    let additional = self.stack.len().max(1 << 16);
+                    let additional = self.stack.len().max(MIN_GROWTH);
+                    let bytes = additional * size_of::<Unfinished>();
                     let reserved = self.stack.try_reserve_exact(additional);
-                    reserved.map_err(|_| Refused::NoMemory(additional as u64 * 8))?;
+                    reserved.map_err(|_| Refused::NoMemory(bytes as u64))?;
                 }
-                self.stack.push([vertex, index as u32]);
+                self.stack.push(Unfinished { vertex, next_index: index as u32 });
                 if let Some(block) = upcoming {
                     prefetch(&self.numbers, block as usize);
                     self.edges.references.prefetch(block);
@@ -262,11 +274,11 @@ impl Search {
             }
             if let Some(child) = child {
                 self.clock.step()?;
-                at = self.add(child, at);
+                number = self.add(child, number);
                 (vertex, cursor) = (child, 0);
-            } else if let Some([parent, index]) = self.stack.pop() {
-                (vertex, cursor) = (parent, index as usize);
-                at = self.numbers[vertex as usize];
+            } else if let Some(unfinished) = self.stack.pop() {
+                (vertex, cursor) = (unfinished.vertex, unfinished.next_index as usize);
+                number = self.numbers[vertex as usize];
             } else {
                 return Ok(());
             }
@@ -274,20 +286,20 @@ impl Search {
     }
 
     /// The heads of lost blocks; `None` if nothing is lost.
-    fn heads(&mut self, count: u32) -> Result<Option<BlockSet>, Refused> {
+    fn heads(&mut self, block_count: u32) -> Result<Option<BlockSet>, Refused> {
         // Only the vertex above lost blocks has no number yet.
         if self.next as usize + 1 == self.numbers.len() {
             return Ok(None);
         }
-        let (mut heads, mut visited) = (BlockSet::new(count)?, BlockSet::new(count)?);
-        for block in 0..count {
+        let (mut heads, mut visited) = (BlockSet::new(block_count)?, BlockSet::new(block_count)?);
+        for block in 0..block_count {
             if self.numbers[block as usize] == NONE && visited.set(block) {
                 heads.set(block);
                 self.mark_reachable(block, &mut visited)?;
             }
         }
         visited.clear_all();
-        let mut non_heads = BlockSet::new(count)?;
+        let mut non_heads = BlockSet::new(block_count)?;
         for block in heads.iter().rev() {
             if visited.set(block) {
                 self.mark_reachable(block, &mut visited)?;

@@ -14,7 +14,7 @@ use crate::arrays::{Refused, reserved};
 use crate::blocks::Blocks;
 use crate::scan::{Known, Limits, Outcome, Progress, Run, TypeWordSink, scan};
 
-/// Number of blocks in a group.
+/// Number of blocks in a group: an index of four bytes and their counts fill a cache line.
 const BLOCKS_PER_GROUP: u32 = 60;
 /// Count of a block whose targets are in [`References::large_targets`].
 const LARGE: u8 = u8::MAX;
@@ -23,7 +23,7 @@ const LARGE: u8 = u8::MAX;
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Group {
-    /// Index of the first target of the first block.
+    /// Index in [`References::targets`] of the first target of the first block.
     first: u32,
     /// Number of targets of each block, or [`LARGE`], which counts as 0.
     counts: [u8; BLOCKS_PER_GROUP as usize],
@@ -41,8 +41,9 @@ struct TargetRange {
 #[derive(Clone, Copy, Debug)]
 struct LargeBlock {
     block: u32,
-    /// Index of the first target.
+    /// Index of its first target in [`References::large_targets`].
     first: u32,
+    /// Number of its targets.
     count: u32,
 }
 
@@ -50,10 +51,15 @@ struct LargeBlock {
 #[derive(Debug)]
 pub struct References {
     groups: Vec<Group>,
+    /// Targets of the blocks in groups, in block order.
     targets: Vec<u32>,
+    /// In block order.
     large_blocks: Vec<LargeBlock>,
+    /// Targets of the large blocks.
     large_targets: Vec<u32>,
+    /// Number of blocks, with targets or without.
     blocks: u32,
+    /// What was read and what was not.
     outcome: Outcome,
 }
 
@@ -119,8 +125,8 @@ impl References {
         if count == LARGE {
             return TargetRange { range: self.large_range(block), is_large: true };
         }
-        let from = (group.first + group.counts[..index].iter().map(small_count).sum::<u32>()) as usize;
-        TargetRange { range: from..from + usize::from(count), is_large: false }
+        let first = (group.first + group.counts[..index].iter().map(small_count).sum::<u32>()) as usize;
+        TargetRange { range: first..first + usize::from(count), is_large: false }
     }
 
     #[cold]
@@ -132,38 +138,38 @@ impl References {
 
     /// Removes the references for which `keep(block, target)` is false, and frees their memory.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(u32, u32) -> bool) {
-        let mut next = 0;
+        let mut kept = 0;
         for (number, group) in (0..).zip(&mut self.groups) {
-            let mut from = group.first as usize;
-            group.first = next as u32;
+            let mut old_first = group.first as usize;
+            group.first = kept as u32;
             if group.counts == [0; BLOCKS_PER_GROUP as usize] {
                 continue;
             }
             for (block, count) in (number * BLOCKS_PER_GROUP..).zip(&mut group.counts) {
                 let old_count = if *count == LARGE { continue } else { usize::from(*count) };
-                let before = next;
-                for index in from..from + old_count {
+                let kept_before = kept;
+                for index in old_first..old_first + old_count {
                     let target = self.targets[index];
-                    self.targets[next] = target;
-                    next += usize::from(keep(block, target));
+                    self.targets[kept] = target;
+                    kept += usize::from(keep(block, target));
                 }
-                *count = (next - before) as u8;
-                from += old_count;
+                *count = (kept - kept_before) as u8;
+                old_first += old_count;
             }
         }
-        shorten(&mut self.targets, next);
-        next = 0;
+        shorten(&mut self.targets, kept);
+        kept = 0;
         for large in &mut self.large_blocks {
             let old_range = large.first as usize..(large.first + large.count) as usize;
-            large.first = next as u32;
+            large.first = kept as u32;
             for index in old_range {
                 let target = self.large_targets[index];
-                self.large_targets[next] = target;
-                next += usize::from(keep(large.block, target));
+                self.large_targets[kept] = target;
+                kept += usize::from(keep(large.block, target));
             }
-            large.count = next as u32 - large.first;
+            large.count = kept as u32 - large.first;
         }
-        shorten(&mut self.large_targets, next);
+        shorten(&mut self.large_targets, kept);
     }
 }
 
@@ -178,37 +184,35 @@ fn join_runs(runs: Vec<Run>, blocks: u32, outcome: Outcome) -> Result<References
     let is_large = |run: &Run, count: u32| run.is_part || count >= u32::from(LARGE);
     let (mut small_count, mut large_count) = (0, 0);
     for run in &runs {
-        run.counts().for_each(|count| {
-            *if is_large(run, count) { &mut large_count } else { &mut small_count } += count as usize
-        });
+        for count in run.counts() {
+            let sum = if is_large(run, count) { &mut large_count } else { &mut small_count };
+            *sum += count as usize;
+        }
     }
     let empty = Group { first: 0, counts: [0; BLOCKS_PER_GROUP as usize] };
     let mut groups = crate::arrays::array(blocks.div_ceil(BLOCKS_PER_GROUP) as usize, empty)?;
     let (mut targets, mut large_targets) = (reserved(small_count)?, reserved(large_count)?);
     let mut large_blocks: Vec<LargeBlock> = Vec::new();
     // Number of groups whose first index is known.
-    let mut known = 0;
+    let mut begun = 0;
     for run in runs {
-        let mut from = 0;
+        let mut first = 0;
         for (block, count) in (run.first..).zip(run.counts()) {
-            let group = (block / BLOCKS_PER_GROUP) as usize;
-            for group in groups.get_mut(known..=group).unwrap_or_default() {
+            let number = (block / BLOCKS_PER_GROUP) as usize;
+            for group in groups.get_mut(begun..=number).unwrap_or_default() {
                 group.first = targets.len() as u32;
             }
-            known = known.max(group + 1);
-            let block_targets = run.targets.get(from..from + count as usize).unwrap_or_default();
-            from += count as usize;
-            let Some(stored) =
-                groups.get_mut(group).map(|group| &mut group.counts[(block % BLOCKS_PER_GROUP) as usize])
-            else {
-                continue;
-            };
+            begun = begun.max(number + 1);
+            let block_targets = run.targets.get(first..first + count as usize).unwrap_or_default();
+            first += count as usize;
+            let Some(group) = groups.get_mut(number) else { continue };
+            let stored_count = &mut group.counts[(block % BLOCKS_PER_GROUP) as usize];
             if !is_large(&run, count) {
-                *stored = count as u8;
+                *stored_count = count as u8;
                 targets.extend_from_slice(block_targets);
                 continue;
             }
-            *stored = LARGE;
+            *stored_count = LARGE;
             large_targets.extend_from_slice(block_targets);
             match large_blocks.last_mut().filter(|last| last.block == block) {
                 Some(last) => last.count += count,
@@ -218,7 +222,7 @@ fn join_runs(runs: Vec<Run>, blocks: u32, outcome: Outcome) -> Result<References
             }
         }
     }
-    for group in groups.get_mut(known..).unwrap_or_default() {
+    for group in groups.get_mut(begun..).unwrap_or_default() {
         group.first = targets.len() as u32;
     }
     Ok(References { groups, targets, large_blocks, large_targets, blocks, outcome })

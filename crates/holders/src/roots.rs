@@ -10,12 +10,13 @@ use std::ops::Range;
 /// variable. Roots are numbered in the order of adding; the caller keeps their names.
 #[derive(Clone, Debug, Default)]
 pub struct Roots {
-    /// End of the targets of each root.
+    /// Index in `blocks` of the end of each root's targets.
     ends: Vec<usize>,
+    /// The targets of all roots, one root after another.
     pub(crate) blocks: Vec<u32>,
-    named: usize,
+    named_count: usize,
     /// The first root of each class except the first class.
-    classes: Vec<usize>,
+    class_starts: Vec<usize>,
     /// Which of `blocks` stop paths from named roots.
     stops: Vec<Range<usize>>,
 }
@@ -32,7 +33,7 @@ impl Roots {
     /// Makes the roots added so far a class of named roots, which hold what they lead to, up to
     /// stop blocks.
     pub fn end_named_class(&mut self) {
-        self.named = self.ends.len();
+        self.named_count = self.ends.len();
         self.begin_class();
     }
 
@@ -44,12 +45,12 @@ impl Roots {
         stops: impl IntoIterator<Item = u32>,
     ) -> u32 {
         self.blocks.extend(blocks);
-        let from = self.blocks.len();
+        let first = self.blocks.len();
         let mut stops: Vec<u32> = stops.into_iter().collect();
         stops.sort_unstable();
         stops.dedup();
         if !stops.is_empty() {
-            self.stops.push(from..from + stops.len());
+            self.stops.push(first..first + stops.len());
         }
         self.add(stops)
     }
@@ -57,28 +58,28 @@ impl Roots {
     /// Begins a class: roots added from now on hold only what earlier ones do not reach. Their
     /// other references are ignored.
     pub fn begin_class(&mut self) {
-        self.classes.push(self.ends.len());
+        self.class_starts.push(self.ends.len());
     }
 
     /// Number of named roots.
-    pub(crate) fn named(&self) -> usize {
-        self.named
+    pub(crate) fn named_count(&self) -> usize {
+        self.named_count
     }
 
     /// The first root of each class except the first class.
-    pub(crate) fn classes(&self) -> Vec<usize> {
-        self.classes.clone()
+    pub(crate) fn class_starts(&self) -> Vec<usize> {
+        self.class_starts.clone()
     }
 
     /// The blocks at which paths from named roots stop.
-    pub(crate) fn stops(&mut self) -> impl Iterator<Item = &mut u32> {
+    pub(crate) fn stops_mut(&mut self) -> impl Iterator<Item = &mut u32> {
         let Self { blocks, stops, .. } = self;
         let mut remaining = blocks.as_mut_slice();
-        let mut at = 0;
+        let mut remaining_start = 0;
         stops.iter().flat_map(move |range| {
-            let (_, after_gap) = std::mem::take(&mut remaining).split_at_mut(range.start - at);
+            let (_, after_gap) = std::mem::take(&mut remaining).split_at_mut(range.start - remaining_start);
             let (stop_blocks, after_stops) = after_gap.split_at_mut(range.len());
-            (remaining, at) = (after_stops, range.end);
+            (remaining, remaining_start) = (after_stops, range.end);
             stop_blocks
         })
     }
@@ -95,8 +96,8 @@ impl Roots {
 
     /// Targets of a root.
     pub(crate) fn targets_mut(&mut self, root: usize) -> &mut [u32] {
-        let from = root.checked_sub(1).and_then(|previous| self.ends.get(previous)).copied().unwrap_or(0);
-        let to = self.ends.get(root).copied().unwrap_or(from);
-        self.blocks.get_mut(from..to).unwrap_or_default()
+        let start = root.checked_sub(1).and_then(|previous| self.ends.get(previous)).copied().unwrap_or(0);
+        let end = self.ends.get(root).copied().unwrap_or(start);
+        self.blocks.get_mut(start..end).unwrap_or_default()
     }
 }

@@ -15,7 +15,7 @@ use strandline_process::pages::PAGE_BYTES;
 use strandline_process::range::AddressRange;
 use strandline_process::work::on_threads;
 
-use crate::arrays::{NONE, Refused};
+use crate::arrays::Refused;
 use crate::blocks::Blocks;
 use crate::marks::BlockSet;
 
@@ -58,12 +58,13 @@ pub struct Tagged {
     pub plain_targets: BlockSet,
 }
 
-/// Low bits of a tagged reference, and their value there.
+/// Low bits of a tagged reference, and their value there (V8).
 const TAG_BITS: u64 = 7;
 const TAG: u64 = 1;
 
-/// Maximum bytes of the header before the target of a reference.
-const HEADER_BYTES: u64 = 48;
+/// Maximum bytes of the header before the target of a reference: of CPython's objects, the guard
+/// of a debug allocator, two words for a dictionary and weak references, and the collector's two.
+const MAX_HEADER_BYTES: u64 = 48;
 
 impl Exact {
     /// `exact` are the blocks whose references are exact, of `count` blocks in all.
@@ -82,15 +83,15 @@ impl Exact {
         self.inner_targets.into_inner().unwrap_or_default()
     }
 
-    /// Whether a word of the block `from` is not a reference to the block `target`, which starts at
-    /// `start`.
+    /// Whether a word of the block `source` is not a reference to the block `target`, which starts
+    /// at `start`.
     #[inline]
-    fn is_data(&self, from: u32, word: u64, target: u32, start: u64) -> bool {
+    fn is_data(&self, source: u32, word: u64, target: u32, start: u64) -> bool {
         match &self.tagged {
-            Some(tagged) if tagged.plain_targets.has(from) => true,
-            Some(tagged) if tagged.blocks.has(from) && word & TAG_BITS == TAG => word != start + TAG,
-            Some(tagged) if tagged.blocks.has(from) => !tagged.plain_targets.has(target),
-            _ => self.blocks.has(from) && word.wrapping_sub(start) > HEADER_BYTES,
+            Some(tagged) if tagged.plain_targets.has(source) => true,
+            Some(tagged) if tagged.blocks.has(source) && word & TAG_BITS == TAG => word != start + TAG,
+            Some(tagged) if tagged.blocks.has(source) => !tagged.plain_targets.has(target),
+            _ => self.blocks.has(source) && word.wrapping_sub(start) > MAX_HEADER_BYTES,
         }
     }
 }
@@ -252,19 +253,22 @@ struct Shared<'a> {
     known: Known<'a>,
     type_words: Option<&'a dyn TypeWordSink>,
     limits: &'a Limits,
-    edges: AtomicU64,
+    /// Number of references in all finished pieces.
+    edge_count: AtomicU64,
+    /// Bytes of blocks in them.
     done_bytes: AtomicU64,
-    has_too_many: AtomicBool,
-    is_late: AtomicBool,
+    hit_reference_limit: AtomicBool,
+    timed_out: AtomicBool,
 }
 
 impl Shared<'_> {
     /// `None` if this number of references exceeds the limit, which is noted.
-    fn has_room(&self, edges: u64) -> Option<()> {
-        if edges <= (self.limits.edges_bytes / 4).min(u64::from(u32::MAX)) {
+    fn check_limit(&self, edge_count: u64) -> Option<()> {
+        let max_count = self.limits.edges_bytes / size_of::<u32>() as u64;
+        if edge_count <= max_count.min(u64::from(u32::MAX)) {
             return Some(());
         }
-        self.has_too_many.store(true, Ordering::Relaxed);
+        self.hit_reference_limit.store(true, Ordering::Relaxed);
         None
     }
 }
@@ -284,18 +288,18 @@ pub fn scan(
         known,
         type_words,
         limits,
-        edges: AtomicU64::new(0),
+        edge_count: AtomicU64::new(0),
         done_bytes: AtomicU64::new(0),
-        has_too_many: AtomicBool::new(false),
-        is_late: AtomicBool::new(false),
+        hit_reference_limit: AtomicBool::new(false),
+        timed_out: AtomicBool::new(false),
     };
     let cutter =
         Mutex::new(PieceCutter { blocks: blocks.iter(0).peekable(), next: 0, order: 0, remaining: None });
-    let next = || cutter.lock().ok().and_then(|mut cutter| cutter.next_piece());
+    let next_piece = || cutter.lock().ok().and_then(|mut cutter| cutter.next_piece());
     let work = || {
         let mut worker = Worker::new(&shared);
         let mut runs = Vec::new();
-        while let Some(piece) = next()
+        while let Some(piece) = next_piece()
             && worker.examine(&piece)
         {
             if !piece.is_part || !worker.targets.is_empty() {
@@ -310,8 +314,8 @@ pub fn scan(
     let results = on_threads(limits.workers, work);
     let mut runs = Vec::new();
     let mut outcome = Outcome {
-        hit_reference_limit: shared.has_too_many.into_inner(),
-        timed_out: shared.is_late.into_inner(),
+        hit_reference_limit: shared.hit_reference_limit.into_inner(),
+        timed_out: shared.timed_out.into_inner(),
         ..Outcome::default()
     };
     for (worker_runs, worker_outcome) in results {
@@ -325,6 +329,14 @@ pub fn scan(
     (runs.into_iter().map(|(_, run)| run).collect(), outcome)
 }
 
+/// A reference from a block in a piece.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Reference {
+    /// Index of the block within the piece.
+    holder: u32,
+    target: u32,
+}
+
 /// A word that follows one that may be a reference.
 struct Follower {
     /// Index of the word before it in [`Worker::words`].
@@ -336,11 +348,11 @@ struct Worker<'a> {
     shared: &'a Shared<'a>,
     /// The bytes read last, their address, and their number.
     window: ReadBuffer,
-    at: u64,
-    got: u64,
+    window_start: u64,
+    window_bytes: u64,
     /// Address ranges of the piece to read, in order, and the index of the current one.
     spans: Vec<AddressRange>,
-    span: usize,
+    span_index: usize,
     /// Words that may be references.
     words: Vec<u64>,
     /// Index within the piece of the block that holds each of `words`.
@@ -352,8 +364,8 @@ struct Worker<'a> {
     targets: Vec<u32>,
     /// Blocks that words of exact blocks point further into.
     inner_targets: Vec<u32>,
-    /// Index of the holder and target of the last reference.
-    last: (u32, u32),
+    /// The last reference.
+    last: Option<Reference>,
     type_callback: Option<WordCallback<'a>>,
     /// Result of [`TypeWordSink::type_range`].
     type_range: AddressRange,
@@ -366,17 +378,17 @@ impl<'a> Worker<'a> {
         Self {
             shared,
             window: ReadBuffer::new(WINDOW_BYTES as usize),
-            at: 0,
-            got: 0,
+            window_start: 0,
+            window_bytes: 0,
             spans: Vec::new(),
-            span: 0,
+            span_index: 0,
             words: Vec::new(),
             holders: Vec::new(),
             followers: Vec::new(),
             ends: Vec::new(),
             targets: Vec::new(),
             inner_targets: Vec::new(),
-            last: (NONE, NONE),
+            last: None,
             type_callback: shared.type_words.map(|sink| sink.callback()),
             type_range: types,
             outcome: Outcome::default(),
@@ -420,13 +432,13 @@ impl<'a> Worker<'a> {
                 None => self.spans.push(addresses),
             }
         }
-        (self.span, self.got) = (0, 0);
+        (self.span_index, self.window_bytes) = (0, 0);
         self.ends.clear();
         self.targets.clear();
         self.words.clear();
         self.holders.clear();
         self.followers.clear();
-        self.last = (NONE, NONE);
+        self.last = None;
         for part in parts() {
             self.ends.push(0);
             if part.is_plain {
@@ -444,9 +456,9 @@ impl<'a> Worker<'a> {
             sum += *end;
             *end = sum;
         }
-        let edges = self.targets.len() as u64;
-        let before = self.shared.edges.fetch_add(edges, Ordering::Relaxed);
-        self.shared.has_room(before + edges)
+        let edge_count = self.targets.len() as u64;
+        let before = self.shared.edge_count.fetch_add(edge_count, Ordering::Relaxed);
+        self.shared.check_limit(before + edge_count)
     }
 
     /// Examines the part of a block that is in the piece. `first` is the first block of the piece.
@@ -456,15 +468,15 @@ impl<'a> Worker<'a> {
         let span = self.shared.blocks.span();
         let (low, span, type_range) = (span.start, span.len(), self.type_range);
         while at < end {
-            if at.wrapping_sub(self.at) >= self.got {
-                self.fill(at)?;
+            if at.wrapping_sub(self.window_start) >= self.window_bytes {
+                self.read_window(at)?;
             }
-            let skip = at - self.at;
-            let bytes = (end - at).min(self.got - skip);
+            let skip = at - self.window_start;
+            let bytes = (end - at).min(self.window_bytes - skip);
             if bytes == 0 {
-                let page = (at / PAGE_BYTES + 1) * PAGE_BYTES;
-                self.outcome.unreadable_bytes += page.min(end) - at;
-                at = page.min(end);
+                let next = ((at / PAGE_BYTES + 1) * PAGE_BYTES).min(end);
+                self.outcome.unreadable_bytes += next - at;
+                at = next;
                 is_first = false;
                 continue;
             }
@@ -517,8 +529,8 @@ impl<'a> Worker<'a> {
                 .is_some_and(|exact| exact.is_data(first + holder, word, target, shared.blocks.start(target)))
             {
                 inner_targets.push(target);
-            } else if target != first + holder && *last != (holder, target) {
-                *last = (holder, target);
+            } else if target != first + holder && *last != Some(Reference { holder, target }) {
+                *last = Some(Reference { holder, target });
                 targets.push(target);
                 if let Some(count) = ends.get_mut(holder as usize) {
                     *count += 1;
@@ -533,20 +545,22 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Reads from an address to the end of its range at most; `None` if it is time to stop.
-    fn fill(&mut self, at: u64) -> Option<()> {
+    /// Reads from an address to the end of its range at most; `None` after the deadline, or if
+    /// there are too many references.
+    fn read_window(&mut self, at: u64) -> Option<()> {
         let shared = self.shared;
-        shared.has_room(shared.edges.load(Ordering::Relaxed) + self.targets.len() as u64)?;
+        shared.check_limit(shared.edge_count.load(Ordering::Relaxed) + self.targets.len() as u64)?;
         if Instant::now() >= shared.limits.deadline {
-            shared.is_late.store(true, Ordering::Relaxed);
+            shared.timed_out.store(true, Ordering::Relaxed);
             return None;
         }
-        while self.spans.get(self.span)?.end <= at {
-            self.span += 1;
+        while self.spans.get(self.span_index)?.end <= at {
+            self.span_index += 1;
         }
-        let bytes = (self.spans.get(self.span)?.end - at).min(WINDOW_BYTES);
+        let bytes = (self.spans.get(self.span_index)?.end - at).min(WINDOW_BYTES);
         let got = shared.memory.read_some(at, self.window.get_mut(..bytes as usize)?);
-        (self.at, self.got) = (at, (got as u64).min(bytes) & !7);
+        // Only whole words.
+        (self.window_start, self.window_bytes) = (at, (got as u64).min(bytes) & !7);
         Some(())
     }
 }

@@ -32,6 +32,8 @@ const MAX_SETS: usize = 60_000;
 /// are counted.
 const MAX_UNIONS: usize = 1 << 17;
 const MAX_PAIRS: usize = 1 << 18;
+/// Least number of members by which their queue grows.
+const MIN_GROWTH: usize = 1 << 12;
 
 /// Blocks that the same roots reach, and none of them alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,11 +75,11 @@ pub(crate) fn find(
         return Ok(Sharing::default());
     }
     let vertices = vertices_of(&search.numbers)?;
-    let members = RankedSet::new(members(search, &vertices, entries)?)?;
+    let members = RankedSet::new(find_members(search, &vertices, entries)?)?;
     let count = members.count() as usize;
-    let (firsts, done) = (array(count, 0)?, BlockSet::new(members.count())?);
+    let (firsts, complete) = (array(count, 0)?, BlockSet::new(members.count())?);
     let mut walk =
-        Walk { search, vertices, members, firsts, done, set_of_ring: Vec::new(), sets: Sets::new() };
+        Walk { search, vertices, members, firsts, complete, set_of_ring: Vec::new(), sets: Sets::new() };
     walk.find_rings()?;
     walk.set_of_ring = array(count, EMPTY)?;
     walk.add_direct_roots(lost)?;
@@ -86,13 +88,13 @@ pub(crate) fn find(
 }
 
 /// The entries and everything that they reach, breadth first, so that accesses can be prefetched.
-fn members(search: &mut Search, vertices: &[u32], entries: &BlockSet) -> Result<BlockSet, Refused> {
+fn find_members(search: &mut Search, vertices: &[u32], entries: &BlockSet) -> Result<BlockSet, Refused> {
     let Search { edges, clock, .. } = search;
     let mut members = entries.clone();
     let mut queue: Vec<u32> = Vec::new();
     let push = |queue: &mut Vec<u32>, number: u32| {
         if queue.len() == queue.capacity() {
-            let additional = queue.len().max(1 << 12);
+            let additional = queue.len().max(MIN_GROWTH);
             queue.try_reserve_exact(additional).map_err(|_| Refused::NoMemory(additional as u64 * 4))?;
         }
         queue.push(number);
@@ -118,15 +120,17 @@ fn members(search: &mut Search, vertices: &[u32], entries: &BlockSet) -> Result<
     Ok(members)
 }
 
+/// The walk of the search, repeated over the members.
 struct Walk<'a> {
     search: &'a mut Search,
+    /// The vertex of each number.
     vertices: Vec<u32>,
     members: RankedSet,
     /// For each member, by rank, another one of its ring that was entered before, or itself.
     firsts: Vec<u32>,
-    /// First members of complete rings.
-    done: BlockSet,
-    /// The set of each ring, at its first member.
+    /// First members of complete rings, by rank.
+    complete: BlockSet,
+    /// The set of each ring, at the rank of its first member.
     set_of_ring: Vec<u32>,
     sets: Sets,
 }
@@ -134,7 +138,7 @@ struct Walk<'a> {
 impl Walk<'_> {
     /// The first known member of the ring of a member.
     #[inline]
-    fn first(firsts: &mut [u32], mut rank: u32) -> u32 {
+    fn find_first(firsts: &mut [u32], mut rank: u32) -> u32 {
         loop {
             let up = firsts[rank as usize];
             let next = firsts[up as usize];
@@ -182,21 +186,22 @@ impl Walk<'_> {
         self.search.edges.references.prefetch(self.vertices[number as usize]);
     }
 
+    /// Sets the first member of a ring when the walk leaves the member `number`.
     fn leave(&mut self, number: u32) {
-        let Self { search, vertices, members, firsts, done, .. } = self;
+        let Self { search, vertices, members, firsts, complete, .. } = self;
         let Some(rank) = members.rank(number) else { return };
         let mut least = rank;
         for &mut target in search.edges.targets_mut(vertices[number as usize]) {
             if let Some(target) = members.rank(target) {
-                let first = Self::first(firsts, target);
-                if first < least && !done.has(first) {
+                let first = Self::find_first(firsts, target);
+                if first < least && !complete.has(first) {
                     least = first;
                 }
             }
         }
         firsts[rank as usize] = least;
         if least == rank {
-            done.set(rank);
+            complete.set(rank);
         }
     }
 
@@ -205,8 +210,9 @@ impl Walk<'_> {
     fn each_entry(&mut self, lost: u32, mut visit: impl FnMut(&mut Self, u32, u32)) -> Result<(), Refused> {
         let roots = self.search.edges.roots.len() as u32;
         let blocks = self.search.edges.references.blocks();
-        let mut trees: Vec<u32> = array(0, 0)?;
-        trees.extend_from_slice(
+        // Each root's number, where its tree of the search begins.
+        let mut tree_starts: Vec<u32> = array(0, 0)?;
+        tree_starts.extend_from_slice(
             self.search.numbers.get(blocks as usize..(blocks + roots) as usize).unwrap_or_default(),
         );
         let mut found: Vec<u32> = Vec::new();
@@ -219,7 +225,7 @@ impl Walk<'_> {
             let targets = self.search.edges.targets_mut(vertex).iter().copied();
             found.extend(targets.filter(|&target| self.members.has(target)));
             if !found.is_empty() {
-                let root = trees.partition_point(|&tree| tree <= number).saturating_sub(1) as u32;
+                let root = tree_starts.partition_point(|&start| start <= number).saturating_sub(1) as u32;
                 found.drain(..).for_each(|target| visit(self, root, target));
             }
         }
@@ -230,9 +236,9 @@ impl Walk<'_> {
     fn add_direct_roots(&mut self, lost: u32) -> Result<(), Refused> {
         self.each_entry(lost, |walk, root, target| {
             let Some(rank) = walk.members.rank(target) else { return };
-            let first = Self::first(&mut walk.firsts, rank);
+            let first = Self::find_first(&mut walk.firsts, rank);
             let set = &mut walk.set_of_ring[first as usize];
-            *set = walk.sets.with(*set, root);
+            *set = walk.sets.with_root(*set, root);
         })
     }
 
@@ -267,14 +273,15 @@ impl Walk<'_> {
         Ok(())
     }
 
+    /// Adds the set of a member's ring to those of the rings that it refers to.
     fn propagate(&mut self, number: u32) {
         let Self { search, vertices, members, firsts, set_of_ring, sets, .. } = self;
         let Some(rank) = members.rank(number) else { return };
-        let first = Self::first(firsts, rank);
+        let first = Self::find_first(firsts, rank);
         let own_set = set_of_ring[first as usize];
         for &mut target in search.edges.targets_mut(vertices[number as usize]) {
             let Some(target) = members.rank(target) else { continue };
-            let target = Self::first(firsts, target) as usize;
+            let target = Self::find_first(firsts, target) as usize;
             if set_of_ring[target] != own_set && target != first as usize {
                 set_of_ring[target] = sets.union(set_of_ring[target], own_set);
             }
@@ -285,7 +292,7 @@ impl Walk<'_> {
     fn finish(mut self, blocks: &Blocks, lost: u32) -> Result<Sharing, Refused> {
         // From here on each member has the set of its ring.
         for rank in 0..self.members.count() {
-            let first = Self::first(&mut self.firsts, rank);
+            let first = Self::find_first(&mut self.firsts, rank);
             self.set_of_ring[rank as usize] = self.set_of_ring[first as usize];
         }
         self.firsts = Vec::new();
@@ -344,6 +351,7 @@ const SINGLE: u32 = 1 << 31;
 struct RootSet {
     /// The lowest roots, in order.
     roots: Vec<u32>,
+    /// Whether there are more than those.
     has_more: bool,
 }
 
@@ -352,6 +360,7 @@ struct Sets {
     all: Vec<RootSet>,
     /// Index in `all` of each set.
     known: HashMap<RootSet, u32>,
+    /// Cached unions of two sets.
     unions: HashMap<(u32, u32), u32>,
 }
 
@@ -390,10 +399,11 @@ impl Sets {
     }
 
     /// The set with one more root.
-    fn with(&mut self, set: u32, root: u32) -> u32 {
+    fn with_root(&mut self, set: u32, root: u32) -> u32 {
         self.union(set, if root < SINGLE { SINGLE | root } else { OTHER })
     }
 
+    /// The set of the roots of two sets.
     fn union(&mut self, first: u32, second: u32) -> u32 {
         if first == second || second == EMPTY {
             return first;

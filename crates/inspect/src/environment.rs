@@ -9,6 +9,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use strandline_process::c_library::{CLibrary, banner};
 
+/// Maximum bytes read: of a file of one line, of a list of fields, and of the mappings.
+const MAX_LINE_BYTES: u64 = 256;
+const MAX_FIELDS_BYTES: u64 = 16 << 10;
+const MAX_MAPS_BYTES: u64 = 1 << 20;
+
 /// Kernel, processors, memory and C library of this machine. Unknown fields are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Environment {
@@ -42,20 +47,22 @@ impl Environment {
 
     /// Reads the facts of this machine.
     pub fn read() -> Self {
-        let cpuinfo = text("/proc/cpuinfo", 16 << 10);
-        let memory = text("/proc/meminfo", 16 << 10);
+        let cpuinfo = read_text("/proc/cpuinfo", MAX_FIELDS_BYTES);
+        let meminfo = read_text("/proc/meminfo", MAX_FIELDS_BYTES);
         let field = |text: &Option<String>, key: &str| -> Option<String> {
             let line = text.as_ref()?.lines().find(|line| line.starts_with(key))?;
             Some(line.split_once(':')?.1.trim().to_owned())
         };
         Self {
-            kernel: text("/proc/sys/kernel/osrelease", 256).map(|line| line.trim().to_owned()),
+            kernel: read_text("/proc/sys/kernel/osrelease", MAX_LINE_BYTES)
+                .map(|line| line.trim().to_owned()),
             machine: std::env::consts::ARCH.to_owned(),
             processor: field(&cpuinfo, "model name"),
             cpus: std::thread::available_parallelism().ok().map(|count| count.get() as u64),
-            memory_bytes: field(&memory, "MemTotal").and_then(|size| strandline_process::procfs::kib(&size)),
+            memory_bytes: field(&meminfo, "MemTotal").and_then(|size| strandline_process::procfs::kib(&size)),
             page_bytes: strandline_sys::host::page_bytes(),
-            thp: text("/sys/kernel/mm/transparent_hugepage/enabled", 256).and_then(|line| bracketed(&line)),
+            thp: read_text("/sys/kernel/mm/transparent_hugepage/enabled", MAX_LINE_BYTES)
+                .and_then(|line| bracketed(&line)),
             libc: own_libc(),
             time_utc: now_utc(),
         }
@@ -66,9 +73,10 @@ fn now_utc() -> String {
     utc(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()))
 }
 
-fn text(path: &str, most: u64) -> Option<String> {
+/// The text of a file, up to `max_bytes` of it.
+fn read_text(path: &str, max_bytes: u64) -> Option<String> {
     let mut bytes = Vec::new();
-    File::open(path).ok()?.take(most).read_to_end(&mut bytes).ok()?;
+    File::open(path).ok()?.take(max_bytes).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -82,7 +90,7 @@ const MAX_LIBC_BYTES: u64 = 16 << 20;
 
 /// The version line inside the C library that this process has mapped.
 fn own_libc() -> Option<String> {
-    let maps = text("/proc/self/maps", 1 << 20)?;
+    let maps = read_text("/proc/self/maps", MAX_MAPS_BYTES)?;
     let mut paths = maps.lines().filter_map(|line| Some(&line[line.find('/')?..]));
     let (path, library) = paths.find_map(|path| Some((path, CLibrary::of_file(path)?)))?;
     if library == CLibrary::Musl {

@@ -31,7 +31,7 @@ const MAX_STATM_BYTES: u64 = 256;
 /// What is known about a process, and when it has to be read again.
 #[derive(Clone, Debug)]
 pub struct CachedFacts {
-    /// Its last figures.
+    /// Its figures when everything was last read, with its current page faults.
     pub figures: Figures,
     /// Its proportional set size.
     pub pss: Pss,
@@ -40,39 +40,46 @@ pub struct CachedFacts {
     /// Content of statm then: the longer files are not read while it is the same.
     statm: Vec<u8>,
     /// When everything was last read.
-    read: Instant,
+    read_at: Instant,
 }
 
-/// Everything is read again after this, whatever statm contains: sharing may change without it.
-const GOOD_FOR: Duration = Duration::from_secs(60);
+/// Everything is read again after this time, whatever statm contains: sharing may change without
+/// it.
+const VALID_FOR: Duration = Duration::from_secs(60);
 
 impl CachedFacts {
-    /// Current facts about `seen`, given what was known `before`; `None` if it has ended.
-    pub fn now(seen: &FoundProcess, before: Option<Self>) -> Option<Self> {
-        let statm = seen.process.read_file("statm", MAX_STATM_BYTES).ok()?;
-        match before {
-            Some(mut known) if known.statm == statm && known.read.elapsed() < GOOD_FOR => {
-                known.figures.minor_faults = seen.minor_faults;
-                known.figures.major_faults = seen.major_faults;
+    /// Current facts about a process, given the facts of the last survey; `None` if it has ended.
+    pub fn refresh(found: &FoundProcess, cached: Option<Self>) -> Option<Self> {
+        let statm = found.process.read_file("statm", MAX_STATM_BYTES).ok()?;
+        match cached {
+            Some(mut known) if known.statm == statm && known.read_at.elapsed() < VALID_FOR => {
+                known.figures.minor_faults = found.minor_faults;
+                known.figures.major_faults = found.major_faults;
                 Some(known)
             }
-            before => {
-                let figures = Figures::read(&seen.process, seen.minor_faults, seen.major_faults)?;
-                let pss = before.map_or(Pss::Unknown, |known| known.pss);
-                Some(Self { figures, pss, group: seen.group(), statm, read: Instant::now() })
+            cached => {
+                let figures = Figures::read(&found.process, found.minor_faults, found.major_faults)?;
+                let pss = cached.map_or(Pss::Unknown, |known| known.pss);
+                Some(Self { figures, pss, group: found.group(), statm, read_at: Instant::now() })
             }
         }
     }
 
-    /// If the proportional set size may have changed: the time of the known value, or `None` if
-    /// unknown, which sorts first.
-    pub fn wants_pss(&self) -> Option<Option<Instant>> {
+    /// The turn of the process in reading proportional set sizes, the least first; `None` if its
+    /// own cannot have changed. An unknown size comes first, then the one that was read earliest.
+    pub fn pss_turn(&self) -> Option<PssTurn> {
         match self.pss {
-            Pss::Known(_, at) => (at <= self.read || at.elapsed() >= GOOD_FOR).then_some(Some(at)),
-            Pss::NotAllowed | Pss::Unknown => Some(None),
+            Pss::Known(_, at) => {
+                (at <= self.read_at || at.elapsed() >= VALID_FOR).then_some(PssTurn(Some(at)))
+            }
+            Pss::NotAllowed | Pss::Unknown => Some(PssTurn(None)),
         }
     }
 }
+
+/// When a proportional set size was read last, if it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PssTurn(Option<Instant>);
 
 impl Figures {
     /// Reads the figures; `None` if the process has ended. Its faults are already known.
@@ -101,7 +108,7 @@ pub enum Pss {
 }
 
 impl Pss {
-    /// Reads it.
+    /// Reads the size of a process.
     pub fn read(process: &Process) -> Self {
         let rollup = process.open_file("smaps_rollup").map(smaps::read_rollup);
         match rollup {

@@ -18,6 +18,8 @@ const MAX_GROUP_BYTES: u64 = 64 << 10;
 /// Maximum characters of a group's path that are shown: that of a pod's container, nested in
 /// another container, has some 320.
 const MAX_GROUP_CHARACTERS: usize = 512;
+/// Number of hexadecimal digits of a pod's id: a UUID, or the MD5 sum of a static pod's manifest.
+const POD_ID_DIGITS: usize = 32;
 
 /// Identity of a process: a later process with the same id is another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -28,19 +30,21 @@ pub struct Key {
     pub start_ticks: u64,
 }
 
-/// Chosen processes: those that match one of these.
+/// Chosen processes: those that match one of these. See [`SelectionRequest`].
 #[derive(Debug, Default)]
 pub struct Selection {
     processes: Vec<Key>,
     names: Vec<Regex>,
+    /// Paths as in /proc/PID/cgroup.
     groups: Vec<String>,
+    /// Names with their suffix.
     units: Vec<String>,
-    pods: bool,
-    all: bool,
-    children: bool,
+    selects_pods: bool,
+    selects_all: bool,
+    adds_descendants: bool,
 }
 
-/// A selection in words.
+/// A selection as the user gave it.
 #[derive(Clone, Debug, Default)]
 pub struct SelectionRequest {
     /// Process ids.
@@ -51,9 +55,9 @@ pub struct SelectionRequest {
     pub groups: Vec<String>,
     /// Names of systemd units.
     pub units: Vec<String>,
-    /// Processes of Kubernetes pods.
+    /// Whether to choose the processes of Kubernetes pods.
     pub pods: bool,
-    /// All processes.
+    /// Whether to choose all processes.
     pub all: bool,
     /// Whether to include all descendants.
     pub children: bool,
@@ -64,7 +68,7 @@ pub struct SelectionRequest {
 pub struct FoundProcess {
     /// Its identity.
     pub key: Key,
-    /// Its parent.
+    /// Its parent's process id.
     pub parent: i32,
     /// Its name, safe to display; newlines are the only control characters.
     pub name: String,
@@ -88,10 +92,10 @@ impl Selection {
     ///
     /// # Errors
     /// One line: no such process, an invalid expression, or nothing chosen.
-    pub fn new(asked: SelectionRequest) -> Result<Self, String> {
-        let SelectionRequest { pids, names, groups, units, pods, all, children } = asked;
-        let by_group = pods || !groups.is_empty() || !units.is_empty();
-        if !all && pids.is_empty() && names.is_empty() && !by_group {
+    pub fn new(request: SelectionRequest) -> Result<Self, String> {
+        let SelectionRequest { pids, names, groups, units, pods, all, children } = request;
+        let selects_groups = pods || !groups.is_empty() || !units.is_empty();
+        if !all && pids.is_empty() && names.is_empty() && !selects_groups {
             return Err(
                 "no process is chosen: give --pid, --name, --cgroup, --unit, --pods or --all".to_owned()
             );
@@ -113,72 +117,76 @@ impl Selection {
                 .into_iter()
                 .map(|unit| if unit.contains('.') { unit } else { unit + ".service" })
                 .collect(),
-            pods,
-            all,
-            children,
+            selects_pods: pods,
+            selects_all: all,
+            adds_descendants: children,
         })
     }
 
     /// The processes that are chosen now.
     pub fn find(&self) -> Vec<FoundProcess> {
-        let only_these = !self.all && !self.children && self.names.is_empty() && !self.by_group();
-        let seen: Vec<FoundProcess> = if only_these {
+        let goes_by_id =
+            !self.selects_all && !self.adds_descendants && self.names.is_empty() && !self.selects_groups();
+        let mut found: Vec<FoundProcess> = if goes_by_id {
             self.processes.iter().filter_map(|key| open_process(key.pid)).collect()
         } else {
             pids().filter_map(open_process).collect()
         };
         let mut chosen: HashSet<i32> =
-            seen.iter().filter(|seen| self.chooses(seen)).map(|seen| seen.key.pid).collect();
-        if self.children {
-            add_descendants(&mut chosen, seen.iter().map(|seen| (seen.key.pid, seen.parent)));
+            found.iter().filter(|found| self.chooses(found)).map(|found| found.key.pid).collect();
+        if self.adds_descendants {
+            add_descendants(&mut chosen, found.iter().map(|found| (found.key.pid, found.parent)));
         }
-        seen.into_iter().filter(|seen| chosen.contains(&seen.key.pid)).collect()
+        found.retain(|found| chosen.contains(&found.key.pid));
+        found
     }
 
-    /// The requested groups: those given by path, and those of the chosen units and pods
-    /// that groups of processes are in.
-    pub fn requested_groups<'a>(&self, of_processes: impl Iterator<Item = &'a str>) -> Vec<String> {
-        let mut asked: Vec<String> = self.groups.clone();
-        for path in of_processes {
+    /// The requested groups: those given by path, and those of the chosen units and pods that are
+    /// among `process_groups` or above one of them.
+    pub fn requested_groups<'a>(&self, process_groups: impl Iterator<Item = &'a str>) -> Vec<String> {
+        let mut requested: Vec<String> = self.groups.clone();
+        for path in process_groups {
             let mut end = 0;
-            for part in path.split('/') {
-                end += part.len();
-                let is_asked = (self.pods && is_pod(part)) || self.units.iter().any(|unit| part == unit);
-                if let Some(group) = path.get(..end).filter(|_| is_asked) {
-                    asked.push(group.to_owned());
+            for component in path.split('/') {
+                end += component.len();
+                if let Some(group) = path.get(..end).filter(|_| self.selects_component(component)) {
+                    requested.push(group.to_owned());
                 }
                 end += 1;
             }
         }
-        let mut seen = HashSet::new();
-        asked.retain(|group| seen.insert(group.clone()));
-        asked
+        let mut known = HashSet::new();
+        requested.retain(|group| known.insert(group.clone()));
+        requested
     }
 
-    fn by_group(&self) -> bool {
-        self.pods || !self.groups.is_empty() || !self.units.is_empty()
+    /// Whether a component of a group's path is a chosen unit or pod.
+    fn selects_component(&self, component: &str) -> bool {
+        (self.selects_pods && is_pod(component)) || self.units.iter().any(|unit| component == unit)
+    }
+
+    fn selects_groups(&self) -> bool {
+        self.selects_pods || !self.groups.is_empty() || !self.units.is_empty()
     }
 
     /// Whether the process itself is chosen, not counting descendants.
-    fn chooses(&self, seen: &FoundProcess) -> bool {
-        if self.all || self.processes.contains(&seen.key) {
+    fn chooses(&self, found: &FoundProcess) -> bool {
+        if self.selects_all || self.processes.contains(&found.key) {
             return true;
         }
         if !self.names.is_empty() {
             let is_named = |name: &str| self.names.iter().any(|expression| expression.is_match(name));
-            if is_named(&seen.name)
-                || seen.process.executable().is_some_and(|path| is_named(file_name(&path)))
+            if is_named(&found.name)
+                || found.process.executable().is_some_and(|path| is_named(file_name(&path)))
             {
                 return true;
             }
         }
-        self.by_group() && {
-            let text = groups_of(&seen.process);
-            paths(&text).any(|(_, path)| {
+        self.selects_groups() && {
+            let text = groups_of(&found.process);
+            group_paths(&text).any(|(_, path)| {
                 self.groups.iter().any(|group| is_within(path, group))
-                    || path
-                        .split('/')
-                        .any(|part| (self.pods && is_pod(part)) || self.units.iter().any(|unit| part == unit))
+                    || path.split('/').any(|component| self.selects_component(component))
             })
         }
     }
@@ -211,15 +219,15 @@ fn open_process(pid: i32) -> Option<FoundProcess> {
     let process = Process::open(pid).ok()?;
     let text = process.read_file("stat", MAX_STAT_BYTES).ok()?;
     let stat = Stat::parse(&text)?;
-    let has_none = stat.is_kernel_thread() || matches!(stat.state, Some('Z' | 'X'));
+    let has_no_memory = stat.is_kernel_thread() || matches!(stat.state, Some('Z' | 'X'));
     // A snapshot: a copy of a process, made to be read and never run.
-    if has_none || (stat.exit_signal == Some(0) && snapshot::is_snapshot(&process)) {
+    if has_no_memory || (stat.exit_signal == Some(0) && snapshot::is_snapshot(&process)) {
         return None;
     }
     Some(FoundProcess {
         key: Key { pid, start_ticks: stat.start_ticks },
         parent: stat.parent.unwrap_or(0),
-        name: shown(name_in(&text)),
+        name: displayable(name_in(&text)),
         minor_faults: stat.minor_faults,
         major_faults: stat.major_faults,
         process,
@@ -235,7 +243,7 @@ fn name_in(stat: &[u8]) -> &[u8] {
 
 /// Makes a name safe for terminals and parsers. Newlines stay: the exposition has an escape for
 /// them.
-fn shown(name: &[u8]) -> String {
+fn displayable(name: &[u8]) -> String {
     let text = String::from_utf8_lossy(name);
     text.split('\n').map(clean).collect::<Vec<_>>().join("\n")
 }
@@ -245,24 +253,26 @@ fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
+/// The text of /proc/PID/cgroup.
 fn groups_of(process: &Process) -> String {
     let text = process.read_file("cgroup", MAX_GROUP_BYTES).unwrap_or_default();
     String::from_utf8_lossy(&text).into_owned()
 }
 
 /// The controllers and the path of each line of /proc/PID/cgroup.
-fn paths(text: &str) -> impl Iterator<Item = (&str, &str)> {
+fn group_paths(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.lines().filter_map(control_groups::parse_line)
 }
 
 /// The group that counts its memory: that of version 1's memory controller if it is in use,
 /// otherwise that of version 2.
 fn own_group(text: &str) -> Option<String> {
-    let of = |is: &dyn Fn(&str) -> bool| {
-        paths(text).find(|(controllers, _)| is(controllers)).map(|(_, path)| path)
+    let path_with = |accepts: &dyn Fn(&str) -> bool| {
+        group_paths(text).find(|(controllers, _)| accepts(controllers)).map(|(_, path)| path)
     };
-    let memory = of(&|controllers| controllers.split(',').any(|name| name == "memory"));
-    let path = memory.or_else(|| of(&str::is_empty))?;
+    let memory = path_with(&|controllers| controllers.split(',').any(|name| name == "memory"));
+    // The line of version 2 has no controllers.
+    let path = memory.or_else(|| path_with(&str::is_empty))?;
     Some(clean(path).chars().take(MAX_GROUP_CHARACTERS).collect())
 }
 
@@ -273,17 +283,18 @@ fn is_within(path: &str, group: &str) -> bool {
 /// Whether a component of a group's path is a Kubernetes pod: `pod` and the pod's id, as the
 /// kubelet's cgroupfs driver writes it or (with a prefix, `_` for `-`, and `.slice`) its systemd
 /// driver. Paths seen from a container with its own cgroup namespace lack the components above.
-fn is_pod(part: &str) -> bool {
-    let name = part.strip_suffix(".slice").unwrap_or(part);
+fn is_pod(component: &str) -> bool {
+    let name = component.strip_suffix(".slice").unwrap_or(component);
     let id = name.strip_prefix("pod").or_else(|| name.rsplit_once("-pod").map(|(_, id)| id));
     id.is_some_and(|id| {
         let digits = || id.bytes().filter(|byte| !b"-_".contains(byte));
-        digits().count() == 32 && digits().all(|digit| digit.is_ascii_hexdigit())
+        digits().count() == POD_ID_DIGITS && digits().all(|digit| digit.is_ascii_hexdigit())
     })
 }
 
-/// The path of a group as in /proc/PID/cgroup: without the mount point.
-fn group_path(asked: &str, mounts: &str) -> String {
+/// The path of a group as in /proc/PID/cgroup: without the mount point, which is the fifth field in
+/// /proc/PID/mountinfo (proc(5)).
+fn group_path(given: &str, mounts: &str) -> String {
     let points = mounts.lines().filter_map(|line| {
         let (before, after) = line.split_once(" - ")?;
         let kind = after.split(' ').next()?;
@@ -291,9 +302,9 @@ fn group_path(asked: &str, mounts: &str) -> String {
         matches!(kind, "cgroup" | "cgroup2").then_some(point)
     });
     let below = points
-        .filter_map(|point| Path::new(asked).strip_prefix(unescaped(point)).ok())
+        .filter_map(|point| Path::new(given).strip_prefix(unescaped(point)).ok())
         .min_by_key(|rest| rest.as_os_str().len());
-    let path = below.map_or_else(|| asked.to_owned(), |rest| rest.to_string_lossy().into_owned());
+    let path = below.map_or_else(|| given.to_owned(), |rest| rest.to_string_lossy().into_owned());
     format!("/{}", path.trim_matches('/'))
 }
 
@@ -349,26 +360,26 @@ mod tests {
     #[test]
     fn groups_are_selected_by_path_unit_and_pod() {
         let pod = "pod0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9";
-        let asked = |request: SelectionRequest| {
+        let requested = |request: SelectionRequest| {
             let container = format!("/kubepods/{pod}/0123");
             let paths = ["/system.slice/web.service/worker", &container, "/../é/web.service"];
             Selection::new(request).unwrap().requested_groups(paths.into_iter().chain(paths))
         };
         let units = SelectionRequest { units: vec!["web".to_owned()], ..SelectionRequest::default() };
-        assert_eq!(asked(units), ["/system.slice/web.service", "/../é/web.service"]);
+        assert_eq!(requested(units), ["/system.slice/web.service", "/../é/web.service"]);
         let pods = SelectionRequest { pods: true, ..SelectionRequest::default() };
-        assert_eq!(asked(pods), [format!("/kubepods/{pod}")]);
+        assert_eq!(requested(pods), [format!("/kubepods/{pod}")]);
         let groups = SelectionRequest { groups: vec!["/a/".to_owned()], ..SelectionRequest::default() };
-        assert_eq!(asked(groups), ["/a"]);
+        assert_eq!(requested(groups), ["/a"]);
         let all = SelectionRequest { all: true, ..SelectionRequest::default() };
-        assert!(asked(all).is_empty());
+        assert!(requested(all).is_empty());
     }
 
     #[test]
     fn names_of_any_bytes_are_shown() {
         assert_eq!(name_in(b"17 (a) R (b) S 1"), b"a) R (b");
         assert_eq!(name_in(b"nothing"), b"");
-        assert_eq!(shown(b"a\"\\\nb\xff\x1b[2J"), "a\"\\\nb\u{fffd}\\u{1b}[2J");
+        assert_eq!(displayable(b"a\"\\\nb\xff\x1b[2J"), "a\"\\\nb\u{fffd}\\u{1b}[2J");
         assert_eq!(file_name("/usr/bin/x (deleted)"), "x");
     }
 
@@ -382,7 +393,7 @@ mod tests {
 
     #[test]
     fn selections_are_checked() {
-        let error = |asked| Selection::new(asked).unwrap_err();
+        let error = |request| Selection::new(request).unwrap_err();
         assert!(error(SelectionRequest::default()).contains("--pid"));
         assert!(
             error(SelectionRequest { pids: vec![i32::MAX], ..SelectionRequest::default() })
@@ -394,7 +405,7 @@ mod tests {
         let found = Selection::new(SelectionRequest { pids: vec![own], ..SelectionRequest::default() })
             .unwrap()
             .find();
-        assert_eq!(found.iter().map(|seen| seen.key.pid).collect::<Vec<_>>(), [own]);
+        assert_eq!(found.iter().map(|found| found.key.pid).collect::<Vec<_>>(), [own]);
         assert!(found[0].group().is_some());
     }
 }

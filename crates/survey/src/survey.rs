@@ -24,7 +24,7 @@ pub const OTHER_GROUPS: &str = "other";
 pub struct ProcessFigures {
     /// Its identity.
     pub key: Key,
-    /// Its parent.
+    /// Its parent's process id.
     pub parent: i32,
     /// Its name.
     pub name: String,
@@ -52,7 +52,8 @@ pub struct Sum {
 }
 
 impl Sum {
-    const NONE: Self = Self {
+    /// The sum over no process.
+    const ZERO: Self = Self {
         processes: 0,
         rss_bytes: 0,
         pss_bytes: Some(0),
@@ -69,13 +70,13 @@ impl Sum {
         self.swap_bytes = both(self.swap_bytes, other.swap_bytes);
     }
 
-    fn of(shown: &ProcessFigures) -> Self {
+    fn of_process(process: &ProcessFigures) -> Self {
         Self {
             processes: 1,
-            rss_bytes: shown.figures.rss_bytes,
-            pss_bytes: shown.pss.bytes(),
-            anonymous_bytes: shown.figures.anonymous_bytes,
-            swap_bytes: shown.figures.swap_bytes,
+            rss_bytes: process.figures.rss_bytes,
+            pss_bytes: process.pss.bytes(),
+            anonymous_bytes: process.figures.anonymous_bytes,
+            swap_bytes: process.figures.swap_bytes,
         }
     }
 }
@@ -97,23 +98,24 @@ pub struct Survey {
     pub summed_groups: u64,
 }
 
-/// A survey is valid for this many times as long as it took, so that taking surveys uses at most
-/// that part of a processor for any number of readers. The time is limited to the range of the
-/// other two.
-const GOOD_FOR_TIMES: u32 = 100;
-const GOOD_FOR_AT_LEAST: Duration = Duration::from_secs(1);
-const GOOD_FOR_AT_MOST: Duration = Duration::from_secs(10);
+/// A survey is valid for a hundred times as long as it took, so that taking surveys uses at most a
+/// hundredth of a processor for any number of readers.
+const VALID_TIMES: u32 = 100;
+/// Limits of the time for which a survey is valid.
+const MIN_VALID: Duration = Duration::from_secs(1);
+const MAX_VALID: Duration = Duration::from_secs(10);
 
 impl Survey {
     /// Whether it is still valid.
     pub fn is_valid(&self, now: Instant) -> bool {
-        now.duration_since(self.at) <= (self.took * GOOD_FOR_TIMES).clamp(GOOD_FOR_AT_LEAST, GOOD_FOR_AT_MOST)
+        now.duration_since(self.at) <= (self.took * VALID_TIMES).clamp(MIN_VALID, MAX_VALID)
     }
 }
 
 /// Takes surveys, and caches what is slow to read.
 #[derive(Debug)]
 pub struct Surveyor {
+    /// The processes of the last survey.
     known: HashMap<Key, CachedFacts>,
     /// Time limit for proportional set sizes in each survey.
     pub pss_time_limit: Duration,
@@ -126,76 +128,70 @@ impl Default for Surveyor {
 }
 
 impl Surveyor {
-    /// Takes a survey of the processes of `selection`; `top` of them one by one.
-    pub fn take(&mut self, selection: &Selection, top: usize) -> Survey {
+    /// Takes a survey of the processes of `selection`, at most `max_listed` of them one by one.
+    pub fn take(&mut self, selection: &Selection, max_listed: usize) -> Survey {
         let at = Instant::now();
-        let mut before = std::mem::take(&mut self.known);
-        let mut found: Vec<(FoundProcess, CachedFacts)> = selection
+        let mut cached = std::mem::take(&mut self.known);
+        let mut all: Vec<(FoundProcess, CachedFacts)> = selection
             .find()
             .into_iter()
-            .filter_map(|seen| {
-                let known = CachedFacts::now(&seen, before.remove(&seen.key))?;
-                Some((seen, known))
+            .filter_map(|found| {
+                let facts = CachedFacts::refresh(&found, cached.remove(&found.key))?;
+                Some((found, facts))
             })
             .collect();
         // Among equal sizes, the older comes first: a process with series keeps them.
-        found.sort_by_key(|(seen, known)| {
-            (Reverse(known.figures.rss_bytes), seen.key.start_ticks, seen.key.pid)
+        all.sort_by_key(|(found, facts)| {
+            (Reverse(facts.figures.rss_bytes), found.key.start_ticks, found.key.pid)
         });
-        let shown = found.len().min(top);
-        read_pss(&mut found[..shown], self.pss_time_limit);
-        let mut shown = Vec::with_capacity(found.len());
-        for (seen, known) in found {
-            let CachedFacts { figures, pss, group, .. } = known.clone();
-            shown.push(ProcessFigures {
-                key: seen.key,
-                parent: seen.parent,
-                name: seen.name,
-                group,
-                figures,
-                pss,
-            });
-            self.known.insert(seen.key, known);
+        let listed_count = all.len().min(max_listed);
+        read_pss(&mut all[..listed_count], self.pss_time_limit);
+        let mut processes = Vec::with_capacity(all.len());
+        for (found, facts) in all {
+            let CachedFacts { figures, pss, group, .. } = facts.clone();
+            let FoundProcess { key, parent, name, .. } = found;
+            processes.push(ProcessFigures { key, parent, name, group, figures, pss });
+            self.known.insert(key, facts);
         }
-        let (groups, summed_groups) = by_group(&shown);
-        let rest = shown.split_off(shown.len().min(top));
+        let (groups, summed_groups) = by_group(&processes);
+        let rest = processes.split_off(listed_count);
         let others = (!rest.is_empty()).then(|| total(&rest));
-        Survey { at, took: at.elapsed(), processes: shown, others, groups, summed_groups }
+        Survey { at, took: at.elapsed(), processes, others, groups, summed_groups }
     }
 }
 
-/// Reads the proportional set sizes that may have changed, the oldest first, until the time is
+/// Reads the proportional set sizes that may have changed, the oldest first, until `time_limit` is
 /// over.
-fn read_pss(found: &mut [(FoundProcess, CachedFacts)], time: Duration) {
-    let mut turns: Vec<_> = found
+fn read_pss(processes: &mut [(FoundProcess, CachedFacts)], time_limit: Duration) {
+    let mut turns: Vec<_> = processes
         .iter()
         .enumerate()
-        .filter_map(|(index, (_, known))| Some((known.wants_pss()?, index)))
+        .filter_map(|(index, (_, facts))| Some((facts.pss_turn()?, index)))
         .collect();
     turns.sort_unstable();
     let since = Instant::now();
     for (_, index) in turns {
-        let (seen, known) = &mut found[index];
-        known.pss = Pss::read(&seen.process);
-        if since.elapsed() >= time {
+        let (found, facts) = &mut processes[index];
+        facts.pss = Pss::read(&found.process);
+        if since.elapsed() >= time_limit {
             break;
         }
     }
 }
 
-fn total(shown: &[ProcessFigures]) -> Sum {
-    let mut sum = Sum::NONE;
-    shown.iter().for_each(|one| sum.add(&Sum::of(one)));
+fn total(processes: &[ProcessFigures]) -> Sum {
+    let mut sum = Sum::ZERO;
+    processes.iter().for_each(|process| sum.add(&Sum::of_process(process)));
     sum
 }
 
 /// Sums by control group, sorted by name; the smallest groups are summed as [`OTHER_GROUPS`], and
 /// counted.
-fn by_group(shown: &[ProcessFigures]) -> (Vec<(String, Sum)>, u64) {
+fn by_group(processes: &[ProcessFigures]) -> (Vec<(String, Sum)>, u64) {
     let mut sums: BTreeMap<&str, Sum> = BTreeMap::new();
-    for one in shown {
-        if let Some(group) = &one.group {
-            sums.entry(group).or_insert(Sum::NONE).add(&Sum::of(one));
+    for process in processes {
+        if let Some(group) = &process.group {
+            sums.entry(group).or_insert(Sum::ZERO).add(&Sum::of_process(process));
         }
     }
     let mut sums: Vec<(String, Sum)> = sums.into_iter().map(|(group, sum)| (group.to_owned(), sum)).collect();
@@ -203,7 +199,7 @@ fn by_group(shown: &[ProcessFigures]) -> (Vec<(String, Sum)>, u64) {
     let rest = sums.split_off(sums.len().min(MAX_GROUPS));
     sums.sort_by(|a, b| a.0.cmp(&b.0));
     if !rest.is_empty() {
-        let mut sum = Sum::NONE;
+        let mut sum = Sum::ZERO;
         rest.iter().for_each(|(_, other)| sum.add(other));
         sums.push((OTHER_GROUPS.to_owned(), sum));
     }
@@ -214,7 +210,7 @@ fn by_group(shown: &[ProcessFigures]) -> (Vec<(String, Sum)>, u64) {
 mod tests {
     use super::*;
 
-    fn shown(pid: i32, group: &str, rss_bytes: u64, pss: Pss) -> ProcessFigures {
+    fn process(pid: i32, group: &str, rss_bytes: u64, pss: Pss) -> ProcessFigures {
         let figures =
             Figures { rss_bytes, anonymous_bytes: Some(1), swap_bytes: Some(0), ..Figures::default() };
         let key = Key { pid, start_ticks: 1 };
@@ -224,7 +220,7 @@ mod tests {
     #[test]
     fn small_groups_are_summed_and_nothing_is_lost() {
         let all: Vec<ProcessFigures> =
-            (0..150).map(|n| shown(n, &format!("/{n}"), n as u64, Pss::Known(1, Instant::now()))).collect();
+            (0..150).map(|n| process(n, &format!("/{n}"), n as u64, Pss::Known(1, Instant::now()))).collect();
         let (groups, summed) = by_group(&all);
         assert_eq!((groups.len(), summed), (MAX_GROUPS + 1, 50));
         let (name, rest) = groups.last().unwrap();
@@ -235,7 +231,7 @@ mod tests {
     #[test]
     fn a_sum_with_an_unknown_is_unknown() {
         let sum =
-            total(&[shown(1, "/", 5, Pss::Known(3, Instant::now())), shown(2, "/", 6, Pss::NotAllowed)]);
+            total(&[process(1, "/", 5, Pss::Known(3, Instant::now())), process(2, "/", 6, Pss::NotAllowed)]);
         assert_eq!((sum.rss_bytes, sum.pss_bytes, sum.anonymous_bytes), (11, None, Some(2)));
     }
 

@@ -6,8 +6,13 @@ use crate::look::Request;
 use crate::rows::{Column, Kind};
 use crate::state::{Effect, Pane, State};
 
-/// All keys, for the help screen.
-pub const ALL: [(&str, &str); 11] = [
+/// Rows by which a page key moves: a little less than a screen of 24 lines.
+const PAGE_ROWS: u16 = 20;
+/// Maximum length of a filter: it is shown on one line.
+const MAX_FILTER_BYTES: usize = 64;
+
+/// All keys and what they do, for the help screen.
+pub const HELP: [(&str, &str); 11] = [
     ("Enter", "a ledger of the process, stopped for a moment; of a group: its processes"),
     ("r", "what the best remedy would release; stops it for a moment, applies nothing"),
     ("Up Down PgUp PgDn Home End", "another row; so do j and k"),
@@ -35,9 +40,9 @@ pub fn press(state: &mut State, key: KeyEvent) -> Effect {
         return Effect::Nothing;
     }
     match &state.pane {
-        Pane::Table => in_table(state, key.code),
+        Pane::Table => press_in_table(state, key.code),
         Pane::Help | Pane::Text { .. } => {
-            in_text(state, key.code);
+            press_in_text(state, key.code);
             Effect::Nothing
         }
     }
@@ -48,44 +53,44 @@ fn type_filter(state: &mut State, key: KeyCode) {
         KeyCode::Enter => state.is_typing = false,
         KeyCode::Esc => (state.is_typing, state.filter) = (false, String::new()),
         KeyCode::Backspace => drop(state.filter.pop()),
-        KeyCode::Char(character) if state.filter.len() < 64 => state.filter.push(character),
+        KeyCode::Char(character) if state.filter.len() < MAX_FILTER_BYTES => state.filter.push(character),
         _ => {}
     }
 }
 
-fn in_text(state: &mut State, key: KeyCode) {
-    let by: i32 = match key {
+fn press_in_text(state: &mut State, key: KeyCode) {
+    let lines: i32 = match key {
         KeyCode::Up | KeyCode::Char('k') => -1,
         KeyCode::Down | KeyCode::Char('j') | KeyCode::Enter => 1,
-        KeyCode::PageUp => -20,
-        KeyCode::PageDown | KeyCode::Char(' ') => 20,
+        KeyCode::PageUp => -i32::from(PAGE_ROWS),
+        KeyCode::PageDown | KeyCode::Char(' ') => i32::from(PAGE_ROWS),
         KeyCode::Home => i32::MIN,
         KeyCode::End => i32::from(u16::MAX),
         KeyCode::Esc | KeyCode::Char('q' | '?') => return state.pane = Pane::Table,
         _ => 0,
     };
-    state.scroll = u16::try_from(i32::from(state.scroll).saturating_add(by).max(0)).unwrap_or(u16::MAX);
+    state.scroll = u16::try_from(i32::from(state.scroll).saturating_add(lines).max(0)).unwrap_or(u16::MAX);
 }
 
-fn in_table(state: &mut State, key: KeyCode) -> Effect {
+fn press_in_table(state: &mut State, key: KeyCode) -> Effect {
     match key {
         KeyCode::Char('q') => return Effect::End,
         KeyCode::Char('?' | 'h') => (state.pane, state.scroll) = (Pane::Help, 0),
         KeyCode::Up | KeyCode::Char('k') => state.move_by(-1),
         KeyCode::Down | KeyCode::Char('j') => state.move_by(1),
-        KeyCode::PageUp => state.move_by(-20),
-        KeyCode::PageDown => state.move_by(20),
+        KeyCode::PageUp => state.move_by(-(PAGE_ROWS as isize)),
+        KeyCode::PageDown => state.move_by(PAGE_ROWS as isize),
         KeyCode::Home => state.move_by(isize::MIN),
         KeyCode::End => state.move_by(isize::MAX),
-        KeyCode::Left | KeyCode::Char('<') => state.sort_by(|all, at| (at + all - 1) % all),
-        KeyCode::Right | KeyCode::Char('>') => state.sort_by(|all, at| (at + 1) % all),
+        KeyCode::Left | KeyCode::Char('<') => state.sort_by(|index, count| (index + count - 1) % count),
+        KeyCode::Right | KeyCode::Char('>') => state.sort_by(|index, count| (index + 1) % count),
         KeyCode::Char('R') => state.is_reversed = !state.is_reversed,
         KeyCode::Char('/') => state.is_typing = true,
         KeyCode::Char('t') => state.toggle(Kind::Tree),
         KeyCode::Char('c') => state.toggle(Kind::Groups),
         KeyCode::Esc => (state.filter, state.message) = (String::new(), None),
         KeyCode::Enter => return enter(state),
-        KeyCode::Char('r') => return look(state, Request::DryRun),
+        KeyCode::Char('r') => return request_look(state, Request::DryRun),
         _ => {}
     }
     Effect::Nothing
@@ -94,7 +99,7 @@ fn in_table(state: &mut State, key: KeyCode) -> Effect {
 fn enter(state: &mut State) -> Effect {
     let Some(row) = state.selected() else { return Effect::Nothing };
     if state.kind != Kind::Groups {
-        return look(state, Request::Ledger);
+        return request_look(state, Request::Ledger);
     }
     // The sum of small groups has no list.
     if let Some(group) = row.group.clone().filter(|group| group.starts_with('/')) {
@@ -104,9 +109,9 @@ fn enter(state: &mut State) -> Effect {
     Effect::Nothing
 }
 
-fn look(state: &mut State, wanted: Request) -> Effect {
+fn request_look(state: &mut State, request: Request) -> Effect {
     match state.selected().and_then(|row| row.pid) {
-        Some(pid) => Effect::Look(pid, wanted),
+        Some(pid) => Effect::Look(pid, request),
         None => {
             state.message = Some("that is for a process: press c for the list of them".to_owned());
             Effect::Nothing

@@ -1,6 +1,6 @@
 //! A live table of processes by the memory they hold. It reads only what the kernel counts, which
 //! stops no process. A ledger of one process, or a dry run of a remedy, is taken when the user
-//! presses a key, by a callback from the caller: this crate does not know how.
+//! presses a key, by a callback from the caller.
 //!
 //! Data flows one way: `watch` (a thread that takes surveys of all processes) → `rows` (growth,
 //! order, filter, tree) → `view` (what is on the screen). `state` holds what the user chose by
@@ -41,8 +41,8 @@ pub struct Options {
     pub kind: Kind,
 }
 
-/// Time between the two surveys for a single table.
-const ONCE: Duration = Duration::from_secs(2);
+/// Maximum time between the two surveys for a single table.
+const ONCE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The table as text, once, `columns` wide, with all rows. Takes up to two seconds, to measure
 /// growth.
@@ -50,7 +50,7 @@ pub fn once(options: Options, columns: u16) -> String {
     let mut surveyor = Surveyor::default();
     let mut history = History::default();
     history.add(&surveyor.take(&options.selection, usize::MAX));
-    std::thread::sleep(ONCE.min(options.interval));
+    std::thread::sleep(ONCE_INTERVAL.min(options.interval));
     let survey = surveyor.take(&options.selection, usize::MAX);
     history.add(&survey);
     let mut state = State::new(options.sort, options.kind);
@@ -65,29 +65,29 @@ pub fn once(options: Options, columns: u16) -> String {
 /// One line: the terminal cannot be used.
 pub fn run(options: Options, look: LedgerCallback) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("the terminal cannot be used: {error}");
-    if !terminal::is_there() {
-        let line =
+    if !terminal::is_interactive() {
+        let message =
             "top needs a terminal on standard input and output; `strandline top --once` prints the table";
-        return Err(line.to_owned());
+        return Err(message.to_owned());
     }
     let mut screen = Screen::open().map_err(failed)?;
-    terminal::end_with_it().map_err(failed)?;
-    let watch = watch::start(options.selection, options.interval, screen.waker()).map_err(failed)?;
-    let looker = look::start(look, screen.waker()).map_err(failed)?;
+    terminal::exit_on_hangup().map_err(failed)?;
+    let surveys = watch::start(options.selection, options.interval, screen.waker()).map_err(failed)?;
+    let requester = look::start(look, screen.waker()).map_err(failed)?;
     let state = State::new(options.sort, options.kind);
-    match show(&mut screen, state, &watch, &looker) {
+    match run_screen(&mut screen, state, &surveys, &requester) {
         // The terminal was closed in the middle of a step, which is a normal end.
         Err(_) if terminal::has_hung_up() => Ok(()),
-        shown => shown.map_err(failed),
+        result => result.map_err(failed),
     }
 }
 
-/// Draws, waits and handles input until it ends.
-fn show(
+/// Draws, waits and handles input until the user or a signal ends the program.
+fn run_screen(
     screen: &mut Screen,
     mut state: State,
-    watch: &Receiver<Survey>,
-    looker: &look::Requester,
+    surveys: &Receiver<Survey>,
+    requester: &look::Requester,
 ) -> std::io::Result<()> {
     let mut history = History::default();
     loop {
@@ -96,25 +96,25 @@ fn show(
             ScreenEvent::End => return Ok(()),
             ScreenEvent::Suspend => screen.suspend()?,
             ScreenEvent::News => {}
-            ScreenEvent::Keys(all) => {
-                for key in all {
+            ScreenEvent::Keys(keys) => {
+                for key in keys {
                     match keys::press(&mut state, key) {
                         Effect::Nothing => {}
                         Effect::End => return Ok(()),
                         Effect::Suspend => screen.suspend()?,
-                        Effect::Look(pid, wanted) => {
+                        Effect::Look(pid, request) => {
                             let columns = screen.columns();
-                            state.ask(pid, wanted, || looker.ask(pid, wanted, columns));
+                            state.request_look(pid, request, || requester.send(pid, request, columns));
                         }
                     }
                 }
             }
         }
-        if let Some(survey) = watch.try_iter().last() {
+        if let Some(survey) = surveys.try_iter().last() {
             history.add(&survey);
             state.survey = Some(survey);
         }
-        looker.answers().for_each(|answer| state.take_result(answer));
+        requester.answers().for_each(|answer| state.take_result(answer));
         state.arrange(&history);
     }
 }

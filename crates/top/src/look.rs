@@ -36,14 +36,14 @@ pub struct LookSums {
     pub pinned_bytes: u64,
 }
 
-/// Reads a process, given its id, what is wanted, and the number of columns. An error is one line.
+/// Reads a process, given its id, the request, and the number of columns. An error is one line.
 pub type LedgerCallback = Arc<dyn Fn(i32, Request, u16) -> Result<LookResult, String> + Send + Sync>;
 
 /// Result of a request, with its time.
 #[derive(Debug)]
 pub struct Answer {
     pub pid: i32,
-    pub wanted: Request,
+    pub request: Request,
     pub result: Result<LookResult, String>,
     /// When it was done.
     pub at: Instant,
@@ -52,23 +52,23 @@ pub struct Answer {
 /// Access to the thread.
 #[derive(Debug)]
 pub struct Requester {
-    requests: SyncSender<Read>,
+    requests: SyncSender<PendingLook>,
     answers: Receiver<Answer>,
 }
 
-/// A requested read.
+/// A request for a process.
 #[derive(Debug)]
-struct Read {
+struct PendingLook {
     pid: i32,
-    wanted: Request,
+    request: Request,
     /// Width of the text.
     columns: u16,
 }
 
 impl Requester {
-    /// Requests a read; false if it is not accepted.
-    pub fn ask(&self, pid: i32, wanted: Request, columns: u16) -> bool {
-        self.requests.try_send(Read { pid, wanted, columns }).is_ok()
+    /// Sends a request; false if it is not accepted.
+    pub fn send(&self, pid: i32, request: Request, columns: u16) -> bool {
+        self.requests.try_send(PendingLook { pid, request, columns }).is_ok()
     }
 
     /// Results since the last call.
@@ -80,16 +80,16 @@ impl Requester {
 /// Starts the thread.
 pub fn start(look: LedgerCallback, waker: Waker) -> std::io::Result<Requester> {
     // One request may wait for the thread to start.
-    let (requests, requested) = sync_channel::<Read>(1);
-    let (answer, answers) = sync_channel(1);
+    let (requests, received_requests) = sync_channel::<PendingLook>(1);
+    let (answer_sender, answers) = sync_channel(1);
     let body = move || {
-        for Read { pid, wanted, columns } in requested {
+        for PendingLook { pid, request, columns } in received_requests {
             // After a panic of a reader, other processes can still be read.
-            let result = catch_unwind(AssertUnwindSafe(|| look(pid, wanted, columns)));
+            let result = catch_unwind(AssertUnwindSafe(|| look(pid, request, columns)));
             let result = result.unwrap_or_else(|_| {
                 Err(format!("process {pid}: a reader failed; try strandline explain --no-runtimes {pid}"))
             });
-            if answer.send(Answer { pid, wanted, result, at: Instant::now() }).is_err() {
+            if answer_sender.send(Answer { pid, request, result, at: Instant::now() }).is_err() {
                 return;
             }
             waker.wake();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use strandline_survey::Survey;
 use strandline_survey::select::Key;
-use strandline_survey::survey::ProcessFigures;
+use strandline_survey::survey::{ProcessFigures, Sum};
 
 /// The columns, from left to right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub enum Kind {
 
 /// Identity of a row.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Id {
+pub enum RowId {
     Process(Key),
     Group(String),
 }
@@ -61,9 +61,10 @@ pub struct LedgerSums {
     pub pinned_bytes: u64,
 }
 
+/// A row: a process or a control group.
 #[derive(Clone, Debug)]
 pub struct Row {
-    pub id: Id,
+    pub id: RowId,
     /// Process id, if it is a process.
     pub pid: Option<i32>,
     /// Process id of its parent.
@@ -77,47 +78,55 @@ pub struct Row {
     pub processes: u64,
     pub rss_bytes: u64,
     pub pss_bytes: Option<u64>,
-    /// Growth of RSS per minute.
-    pub growth_bytes: Option<i64>,
+    pub growth_bytes_per_minute: Option<i64>,
     /// Results of its last ledger.
     pub ledger: Option<LedgerSums>,
 }
 
 /// Growth is measured over the last minute, or as much of it as is known.
-const SPAN: Duration = Duration::from_secs(60);
-/// Growth is not shown for less than this.
-const MIN_SPAN: Duration = Duration::from_millis(900);
+const GROWTH_SPAN: Duration = Duration::from_secs(60);
+/// Growth is not shown for a shorter time than this: a little less than the shortest interval, of a
+/// second.
+const MIN_GROWTH_SPAN: Duration = Duration::from_millis(900);
+
+/// RSS of a row at one moment.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    at: Instant,
+    rss_bytes: u64,
+}
 
 /// RSS over the last minute.
 #[derive(Debug, Default)]
 pub struct History {
-    samples: HashMap<Id, VecDeque<(Instant, u64)>>,
+    samples: HashMap<RowId, VecDeque<Sample>>,
 }
 
 impl History {
     /// Adds a survey; rows that are not on it are dropped.
     pub fn add(&mut self, survey: &Survey) {
-        let processes = survey.processes.iter().map(|one| (Id::Process(one.key), one.figures.rss_bytes));
-        let groups = survey.groups.iter().map(|(name, sum)| (Id::Group(name.clone()), sum.rss_bytes));
+        let of_process = |process: &ProcessFigures| (RowId::Process(process.key), process.figures.rss_bytes);
+        let processes = survey.processes.iter().map(of_process);
+        let groups = survey.groups.iter().map(|(name, sum)| (RowId::Group(name.clone()), sum.rss_bytes));
         let mut old = std::mem::take(&mut self.samples);
         for (id, rss_bytes) in processes.chain(groups) {
-            let mut all = old.remove(&id).unwrap_or_default();
-            all.push_back((survey.at, rss_bytes));
-            while all.front().is_some_and(|(at, _)| survey.at.duration_since(*at) > SPAN) {
-                all.pop_front();
+            let mut samples = old.remove(&id).unwrap_or_default();
+            samples.push_back(Sample { at: survey.at, rss_bytes });
+            while samples.front().is_some_and(|first| survey.at.duration_since(first.at) > GROWTH_SPAN) {
+                samples.pop_front();
             }
-            self.samples.insert(id, all);
+            self.samples.insert(id, samples);
         }
     }
 
-    /// Growth of RSS per minute.
-    fn growth(&self, id: &Id) -> Option<i64> {
-        let all = self.samples.get(id)?;
-        let ((began, first), (ended, last)) = (all.front()?, all.back()?);
-        let span = ended.duration_since(*began);
-        let grown = i64::try_from(*last).ok()?.checked_sub(i64::try_from(*first).ok()?)?;
-        let minutes = SPAN.as_secs_f64() / span.as_secs_f64();
-        (span >= MIN_SPAN).then_some((grown as f64 * minutes) as i64)
+    /// Growth of RSS in bytes per minute.
+    fn growth(&self, id: &RowId) -> Option<i64> {
+        let samples = self.samples.get(id)?;
+        let (first, last) = (samples.front()?, samples.back()?);
+        let span = last.at.duration_since(first.at);
+        let grown = i64::try_from(last.rss_bytes).ok()?.checked_sub(i64::try_from(first.rss_bytes).ok()?)?;
+        let spans_per_minute = GROWTH_SPAN.as_secs_f64() / span.as_secs_f64();
+        (span >= MIN_GROWTH_SPAN).then_some((grown as f64 * spans_per_minute) as i64)
     }
 }
 
@@ -142,9 +151,10 @@ pub fn arrange(
     order: Order<'_>,
 ) -> Vec<Row> {
     let mut rows: Vec<Row> = match order.kind {
-        Kind::Groups => survey.groups.iter().map(|(name, sum)| of_group(name, sum, history)).collect(),
+        Kind::Groups => survey.groups.iter().map(|(name, sum)| group_row(name, sum, history)).collect(),
         Kind::List | Kind::Tree => {
-            survey.processes.iter().map(|one| of_process(one, history, ledgers.get(&one.key))).collect()
+            let row = |process: &ProcessFigures| process_row(process, history, ledgers.get(&process.key));
+            survey.processes.iter().map(row).collect()
         }
     };
     // Sorting is stable: equal rows stay sorted by RSS, or by its reverse.
@@ -152,7 +162,7 @@ pub fn arrange(
         Column::Pid => rows.sort_by_key(|row| (row.pid, Reverse(row.processes))),
         Column::Rss => rows.sort_by_key(|row| Reverse(row.rss_bytes)),
         Column::Pss => rows.sort_by_key(|row| Reverse(row.pss_bytes)),
-        Column::Growth => rows.sort_by_key(|row| Reverse(row.growth_bytes)),
+        Column::Growth => rows.sort_by_key(|row| Reverse(row.growth_bytes_per_minute)),
         Column::Stranded => rows.sort_by_key(|row| Reverse(row.ledger.map(|sums| sums.stranded_bytes))),
         Column::Pinned => rows.sort_by_key(|row| Reverse(row.ledger.map(|sums| sums.pinned_bytes))),
         Column::Name => rows.sort_by(|a, b| a.name.cmp(&b.name)),
@@ -162,40 +172,40 @@ pub fn arrange(
         // What is unknown is neither large nor small: it stays last.
         rows.sort_by_key(|row| match order.sort {
             Column::Pss => row.pss_bytes.is_none(),
-            Column::Growth => row.growth_bytes.is_none(),
+            Column::Growth => row.growth_bytes_per_minute.is_none(),
             Column::Stranded | Column::Pinned => row.ledger.is_none(),
             Column::Pid | Column::Rss | Column::Name => false,
         });
     }
-    let wanted = order.filter.to_lowercase();
+    let filter = order.filter.to_lowercase();
     if order.kind == Kind::Tree {
-        return tree(rows, &wanted);
+        return tree(rows, &filter);
     }
-    rows.retain(|row| matches(row, &wanted));
+    rows.retain(|row| matches(row, &filter));
     rows
 }
 
-fn of_process(one: &ProcessFigures, history: &History, ledger: Option<&LedgerSums>) -> Row {
-    let id = Id::Process(one.key);
+fn process_row(process: &ProcessFigures, history: &History, ledger: Option<&LedgerSums>) -> Row {
+    let id = RowId::Process(process.key);
     Row {
-        growth_bytes: history.growth(&id),
+        growth_bytes_per_minute: history.growth(&id),
         id,
-        pid: Some(one.key.pid),
-        parent: one.parent,
+        pid: Some(process.key.pid),
+        parent: process.parent,
         depth: 0,
-        name: one.name.replace('\n', " "),
-        group: one.group.clone(),
+        name: process.name.replace('\n', " "),
+        group: process.group.clone(),
         processes: 1,
-        rss_bytes: one.figures.rss_bytes,
-        pss_bytes: one.pss.bytes(),
+        rss_bytes: process.figures.rss_bytes,
+        pss_bytes: process.pss.bytes(),
         ledger: ledger.copied(),
     }
 }
 
-fn of_group(name: &str, sum: &strandline_survey::survey::Sum, history: &History) -> Row {
-    let id = Id::Group(name.to_owned());
+fn group_row(name: &str, sum: &Sum, history: &History) -> Row {
+    let id = RowId::Group(name.to_owned());
     Row {
-        growth_bytes: history.growth(&id),
+        growth_bytes_per_minute: history.growth(&id),
         id,
         pid: None,
         parent: 0,
@@ -209,49 +219,50 @@ fn of_group(name: &str, sum: &strandline_survey::survey::Sum, history: &History)
     }
 }
 
-/// Whether a row contains `wanted`, which is in lower case.
-fn matches(row: &Row, wanted: &str) -> bool {
-    wanted.is_empty()
-        || row.name.to_lowercase().contains(wanted)
-        || row.pid.is_some_and(|pid| pid.to_string() == wanted)
-        || row.group.as_ref().is_some_and(|group| group.to_lowercase().contains(wanted))
+/// Whether a row contains `filter`, which is in lower case.
+fn matches(row: &Row, filter: &str) -> bool {
+    filter.is_empty()
+        || row.name.to_lowercase().contains(filter)
+        || row.pid.is_some_and(|pid| pid.to_string() == filter)
+        || row.group.as_ref().is_some_and(|group| group.to_lowercase().contains(filter))
 }
 
 /// Maximum depth that is drawn.
 const MAX_DEPTH: usize = 64;
 
-/// Puts rows below their parents, with siblings in their order. If something is wanted, keeps only
-/// rows that match and their ancestors.
-fn tree(rows: Vec<Row>, wanted: &str) -> Vec<Row> {
+/// Puts rows below their parents, with siblings in their order. Keeps only rows that match `filter`
+/// and their ancestors.
+fn tree(rows: Vec<Row>, filter: &str) -> Vec<Row> {
     let parents: HashMap<i32, i32> = rows.iter().filter_map(|row| Some((row.pid?, row.parent))).collect();
     let mut kept: HashSet<i32> = HashSet::new();
-    for row in rows.iter().filter(|row| matches(row, wanted)) {
-        let mut at = row.pid;
-        while let Some(pid) = at.filter(|pid| kept.insert(*pid)) {
-            at = parents.get(&pid).copied().filter(|parent| parents.contains_key(parent));
+    for row in rows.iter().filter(|row| matches(row, filter)) {
+        let mut next = row.pid;
+        while let Some(pid) = next.filter(|pid| kept.insert(*pid)) {
+            next = parents.get(&pid).copied().filter(|parent| parents.contains_key(parent));
         }
     }
     let mut children: HashMap<i32, Vec<Row>> = HashMap::new();
     let mut roots = Vec::new();
     for row in rows.into_iter().filter(|row| row.pid.is_some_and(|pid| kept.contains(&pid))) {
-        match parents.contains_key(&row.parent) && Some(row.parent) != row.pid {
-            true => children.entry(row.parent).or_default().push(row),
-            false => roots.push(row),
+        if parents.contains_key(&row.parent) && Some(row.parent) != row.pid {
+            children.entry(row.parent).or_default().push(row);
+        } else {
+            roots.push(row);
         }
     }
-    let mut all = Vec::new();
+    let mut ordered = Vec::new();
     // In reverse: the last one pushed is taken first.
-    let mut left: Vec<Row> = roots.into_iter().rev().collect();
+    let mut pending: Vec<Row> = roots.into_iter().rev().collect();
     loop {
-        while let Some(row) = left.pop() {
+        while let Some(row) = pending.pop() {
             let below = row.pid.and_then(|pid| children.remove(&pid)).unwrap_or_default();
             let depth = (row.depth + 1).min(MAX_DEPTH);
-            left.extend(below.into_iter().rev().map(|child| Row { depth, ..child }));
-            all.push(row);
+            pending.extend(below.into_iter().rev().map(|child| Row { depth, ..child }));
+            ordered.push(row);
         }
         // Ids that were reused while they were read may form a cycle, which is below no root.
-        let Some(pid) = children.keys().min().copied() else { return all };
-        left.extend(children.remove(&pid).unwrap_or_default());
+        let Some(pid) = children.keys().min().copied() else { return ordered };
+        pending.extend(children.remove(&pid).unwrap_or_default());
     }
 }
 
@@ -261,7 +272,7 @@ mod tests {
 
     use super::*;
 
-    fn shown(pid: i32, parent: i32, name: &str, rss_bytes: u64) -> ProcessFigures {
+    fn process(pid: i32, parent: i32, name: &str, rss_bytes: u64) -> ProcessFigures {
         let figures = Figures { rss_bytes, ..Figures::default() };
         let group = Some(format!("/group-{}", pid % 2));
         ProcessFigures {
@@ -287,12 +298,12 @@ mod tests {
 
     fn family() -> Vec<ProcessFigures> {
         vec![
-            shown(1, 0, "init", 10),
-            shown(2, 1, "shell", 5),
-            shown(3, 2, "server\nx", 900),
-            shown(4, 1, "other", 40),
-            shown(8, 9, "ring", 1),
-            shown(9, 8, "ring", 2),
+            process(1, 0, "init", 10),
+            process(2, 1, "shell", 5),
+            process(3, 2, "server\nx", 900),
+            process(4, 1, "other", 40),
+            process(8, 9, "ring", 1),
+            process(9, 8, "ring", 2),
         ]
     }
 
@@ -300,14 +311,14 @@ mod tests {
     fn rows_are_in_order_and_filtered() {
         let survey = survey(Instant::now(), family());
         let history = History::default();
-        let of = |order| ids(&survey, &history, order).into_iter().map(|(pid, _)| pid).collect::<Vec<_>>();
-        assert_eq!(of(BY_RSS), [3, 4, 1, 2, 9, 8]);
-        assert_eq!(of(Order { is_reversed: true, ..BY_RSS }), [8, 9, 2, 1, 4, 3]);
-        assert_eq!(of(Order { sort: Column::Pid, ..BY_RSS }), [1, 2, 3, 4, 8, 9]);
-        assert_eq!(of(Order { sort: Column::Name, ..BY_RSS })[0], 1);
-        assert_eq!(of(Order { filter: "SER", ..BY_RSS }), [3]);
-        assert_eq!(of(Order { filter: "/group-1", ..BY_RSS }), [3, 1, 9]);
-        assert_eq!(of(Order { filter: "4", ..BY_RSS }), [4]);
+        let pids = |order| ids(&survey, &history, order).into_iter().map(|(pid, _)| pid).collect::<Vec<_>>();
+        assert_eq!(pids(BY_RSS), [3, 4, 1, 2, 9, 8]);
+        assert_eq!(pids(Order { is_reversed: true, ..BY_RSS }), [8, 9, 2, 1, 4, 3]);
+        assert_eq!(pids(Order { sort: Column::Pid, ..BY_RSS }), [1, 2, 3, 4, 8, 9]);
+        assert_eq!(pids(Order { sort: Column::Name, ..BY_RSS })[0], 1);
+        assert_eq!(pids(Order { filter: "SER", ..BY_RSS }), [3]);
+        assert_eq!(pids(Order { filter: "/group-1", ..BY_RSS }), [3, 1, 9]);
+        assert_eq!(pids(Order { filter: "4", ..BY_RSS }), [4]);
     }
 
     #[test]
@@ -349,9 +360,9 @@ mod tests {
         let mut history = History::default();
         let at = |seconds| began + Duration::from_secs(seconds);
         let mut growth = |seconds, rss| {
-            let now = survey(at(seconds), vec![shown(1, 0, "x", rss)]);
+            let now = survey(at(seconds), vec![process(1, 0, "x", rss)]);
             history.add(&now);
-            arrange(&now, &history, &HashMap::new(), BY_RSS)[0].growth_bytes
+            arrange(&now, &history, &HashMap::new(), BY_RSS)[0].growth_bytes_per_minute
         };
         assert_eq!(growth(0, 1000), None);
         assert_eq!(growth(30, 1500), Some(1000));

@@ -6,7 +6,7 @@ use strandline_survey::Survey;
 use strandline_survey::select::Key;
 
 use crate::look::{Answer, LookSums, Request};
-use crate::rows::{Column, History, Id, Kind, LedgerSums, Order, Row, arrange};
+use crate::rows::{Column, History, Kind, LedgerSums, Order, Row, RowId, arrange};
 
 /// Effect of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +34,14 @@ pub enum Pane {
     },
 }
 
+/// The selected row. If it is gone, the one at its index is selected.
+#[derive(Debug, Default)]
+struct SelectedRow {
+    /// `None` for the first row, whatever it is.
+    id: Option<RowId>,
+    index: usize,
+}
+
 /// State of the user interface.
 #[derive(Debug)]
 pub struct State {
@@ -54,15 +62,14 @@ pub struct State {
     pub pane: Pane,
     /// How far the text is scrolled.
     pub scroll: u16,
-    /// The first row on the screen.
-    pub first: usize,
+    /// Index of the first row on the screen.
+    pub first_visible: usize,
     /// A message of one line.
     pub message: Option<String>,
     ledger_sums: HashMap<Key, LedgerSums>,
-    /// The selected row and its index: if the row is gone, the one at that index is selected.
-    selection: (Option<Id>, usize),
-    /// The unfinished request.
-    waits_for: Option<(i32, Request)>,
+    selection: SelectedRow,
+    /// The process of the unfinished request.
+    pending_pid: Option<i32>,
 }
 
 impl State {
@@ -78,70 +85,71 @@ impl State {
             is_typing: false,
             pane: Pane::Table,
             scroll: 0,
-            first: 0,
+            first_visible: 0,
             message: None,
             ledger_sums: HashMap::new(),
-            selection: (None, 0),
-            waits_for: None,
+            selection: SelectedRow::default(),
+            pending_pid: None,
         }
     }
 
     /// Updates the rows.
     pub fn arrange(&mut self, history: &History) {
         let Some(survey) = &self.survey else { return };
-        let there = |key: &Key| survey.processes.iter().any(|one| one.key == *key);
-        self.ledger_sums.retain(|key, _| there(key));
+        let is_listed = |key: &Key| survey.processes.iter().any(|process| process.key == *key);
+        self.ledger_sums.retain(|key, _| is_listed(key));
         let Self { kind, sort, is_reversed, .. } = *self;
         let order = Order { kind, sort, is_reversed, filter: &self.filter };
         self.rows = arrange(survey, history, &self.ledger_sums, order);
-        let stands = self.selection.0.as_ref().and_then(|id| self.rows.iter().position(|row| row.id == *id));
-        self.choose(stands.unwrap_or(self.selection.1));
+        let selected = self.selection.id.as_ref();
+        let index = selected.and_then(|id| self.rows.iter().position(|row| row.id == *id));
+        let index = index.unwrap_or(self.selection.index);
+        self.select(index, self.selection.id.is_some());
     }
 
-    fn choose(&mut self, at: usize) {
-        let at = at.min(self.rows.len().saturating_sub(1));
-        // Until a row is selected, the first row is selected, whatever it is.
-        let id = self.rows.get(at).filter(|_| at > 0 || self.selection.0.is_some()).map(|row| row.id.clone());
-        self.selection = (id, at);
+    /// Selects the row at an index, or the last one if there are fewer. At index 0, the row itself
+    /// is selected only if `keeps_first`; otherwise the first row is, whatever it is then.
+    fn select(&mut self, index: usize, keeps_first: bool) {
+        let index = index.min(self.rows.len().saturating_sub(1));
+        let row = self.rows.get(index).filter(|_| index > 0 || keeps_first);
+        self.selection = SelectedRow { id: row.map(|row| row.id.clone()), index };
     }
 
-    /// Selects the row that is `by` rows further.
-    pub fn move_by(&mut self, by: isize) {
-        let at = self.selection.1.saturating_add_signed(by).min(self.rows.len().saturating_sub(1));
-        let id = self.rows.get(at).map(|row| row.id.clone());
-        self.selection = (id.filter(|_| at > 0), at);
+    /// Selects the row that is `rows` rows further.
+    pub fn move_by(&mut self, rows: isize) {
+        self.select(self.selection.index.saturating_add_signed(rows), false);
     }
 
     /// Index of the selected row.
     pub fn selected_index(&self) -> usize {
-        self.selection.1
+        self.selection.index
     }
 
     pub fn selected(&self) -> Option<&Row> {
-        self.rows.get(self.selection.1)
+        self.rows.get(self.selection.index)
     }
 
-    /// Sorts by another column: `which` gets the number of columns and the current index, and
-    /// returns the new index.
-    pub fn sort_by(&mut self, which: impl Fn(usize, usize) -> usize) {
-        let at = Column::ALL.iter().position(|column| *column == self.sort).unwrap_or(0);
-        self.sort = Column::ALL.get(which(Column::ALL.len(), at)).copied().unwrap_or(Column::Rss);
+    /// Sorts by another column: `next_index` gets the current index and the number of columns.
+    pub fn sort_by(&mut self, next_index: impl Fn(usize, usize) -> usize) {
+        let index = Column::ALL.iter().position(|column| *column == self.sort).unwrap_or(0);
+        let next = next_index(index, Column::ALL.len());
+        self.sort = Column::ALL.get(next).copied().unwrap_or(Column::Rss);
     }
 
     /// Shows rows of this kind, or the list if they are shown already.
     pub fn toggle(&mut self, kind: Kind) {
         self.kind = if self.kind == kind { Kind::List } else { kind };
-        self.selection = (None, 0);
+        self.selection = SelectedRow::default();
     }
 
-    /// Requests a read of a process with `ask`, which returns whether the request was accepted; one
-    /// read at a time.
-    pub fn ask(&mut self, pid: i32, wanted: Request, ask: impl FnOnce() -> bool) {
-        self.message = Some(match self.waits_for {
-            Some((pid, _)) => format!("process {pid} is still being read: one at a time"),
-            None if ask() => {
-                self.waits_for = Some((pid, wanted));
-                format!("{} of process {pid} …", name(wanted))
+    /// Requests a look at a process with `send`, which returns whether the request was accepted;
+    /// one process at a time.
+    pub fn request_look(&mut self, pid: i32, request: Request, send: impl FnOnce() -> bool) {
+        self.message = Some(match self.pending_pid {
+            Some(pid) => format!("process {pid} is still being read: one at a time"),
+            None if send() => {
+                self.pending_pid = Some(pid);
+                format!("{} of process {pid} …", name(request))
             }
             None => "no process can be read any more: the thread that reads them has ended".to_owned(),
         });
@@ -149,27 +157,27 @@ impl State {
 
     /// Handles the result of a read.
     pub fn take_result(&mut self, answer: Answer) {
-        self.waits_for = None;
-        let Answer { pid, wanted, result, at } = answer;
-        let looked = match result {
-            Ok(looked) => looked,
-            Err(line) => return self.message = Some(line),
+        self.pending_pid = None;
+        let Answer { pid, request, result, at } = answer;
+        let look = match result {
+            Ok(look) => look,
+            Err(message) => return self.message = Some(message),
         };
         let processes = self.survey.iter().flat_map(|survey| &survey.processes);
         if let (Some(LookSums { stranded_bytes, pinned_bytes }), Some(key)) =
-            (looked.sums, processes.map(|one| one.key).find(|key| key.pid == pid))
+            (look.sums, processes.map(|process| process.key).find(|key| key.pid == pid))
         {
             self.ledger_sums.insert(key, LedgerSums { at, stranded_bytes, pinned_bytes });
         }
         self.message = None;
-        let lines = looked.text.lines().map(str::to_owned).collect();
-        self.pane = Pane::Text { title: format!("{} of process {pid}", name(wanted)), lines };
+        let lines = look.text.lines().map(str::to_owned).collect();
+        self.pane = Pane::Text { title: format!("{} of process {pid}", name(request)), lines };
         (self.scroll, self.is_typing) = (0, false);
     }
 }
 
-fn name(wanted: Request) -> &'static str {
-    match wanted {
+fn name(request: Request) -> &'static str {
+    match request {
         Request::Ledger => "ledger",
         Request::DryRun => "dry run",
     }

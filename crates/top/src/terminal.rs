@@ -15,10 +15,13 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use ratatui::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
 use ratatui::{DefaultTerminal, Frame};
 
+/// Signals that are handled between two steps.
 const SIGNALS: [Signal; 6] =
     [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTSTP, Signal::SIGWINCH];
+/// Width of a terminal that does not report its own.
+const DEFAULT_COLUMNS: u16 = 80;
 
-/// Wakes the screen.
+/// Wakes [`Screen::wait`].
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<EventFd>);
 
@@ -41,27 +44,30 @@ pub enum ScreenEvent {
     News,
 }
 
-/// Whether there is a terminal to take over.
-pub fn is_there() -> bool {
+/// Whether standard input and output are a terminal.
+pub fn is_interactive() -> bool {
     std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
 }
 
 /// Whether the terminal is gone.
 pub fn has_hung_up() -> bool {
+    has_hung_up_within(PollTimeout::ZERO)
+}
+
+fn has_hung_up_within(timeout: PollTimeout) -> bool {
     let stdin = std::io::stdin();
-    let mut asked = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
-    poll(&mut asked, PollTimeout::ZERO).is_ok() && asked[0].revents().is_some_and(is_end)
+    // A hang-up is reported although no events are requested.
+    let mut descriptors = [PollFd::new(stdin.as_fd(), PollFlags::empty())];
+    poll(&mut descriptors, timeout).is_ok() && descriptors[0].revents().is_some_and(is_hangup)
 }
 
 /// Starts a thread that ends the program when the terminal is gone: there is nothing to restore.
 /// [`Screen::wait`] notices that too, but crossterm reads a terminal that closes among its keys
 /// forever.
-pub fn end_with_it() -> Result<()> {
+pub fn exit_on_hangup() -> Result<()> {
     let body = || {
-        let stdin = std::io::stdin();
         loop {
-            let mut asked = [PollFd::new(stdin.as_fd(), PollFlags::empty())];
-            if poll(&mut asked, PollTimeout::NONE).is_ok() && asked[0].revents().is_some_and(is_end) {
+            if has_hung_up_within(PollTimeout::NONE) {
                 std::process::exit(0);
             }
         }
@@ -69,12 +75,12 @@ pub fn end_with_it() -> Result<()> {
     std::thread::Builder::new().name("terminal".into()).spawn(body).map(drop)
 }
 
-fn is_end(events: PollFlags) -> bool {
+fn is_hangup(events: PollFlags) -> bool {
     events.intersects(PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL)
 }
 
 /// Takes over the terminal. ratatui's panic hook, which restores it in any thread, is left out.
-fn init() -> Result<DefaultTerminal> {
+fn take_over() -> Result<DefaultTerminal> {
     let hook = panic::take_hook();
     let terminal = ratatui::try_init();
     drop(panic::take_hook());
@@ -89,6 +95,7 @@ pub struct Screen {
     /// and panic.
     terminal: ManuallyDrop<DefaultTerminal>,
     signals: SignalFd,
+    /// Written to by [`Waker`].
     news: Arc<EventFd>,
 }
 
@@ -100,15 +107,15 @@ impl Screen {
         set.thread_block()?;
         let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
         let news = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
-        let before = panic::take_hook();
+        let earlier_hook = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
             // If the thread that reads processes panics, the table stays and shows that.
             if thread::current().name() == Some("main") {
                 let _ = ratatui::try_restore();
-                before(info);
+                earlier_hook(info);
             }
         }));
-        Ok(Self { terminal: ManuallyDrop::new(init()?), signals, news })
+        Ok(Self { terminal: ManuallyDrop::new(take_over()?), signals, news })
     }
 
     /// A waker for other threads.
@@ -118,7 +125,7 @@ impl Screen {
 
     /// Width of the terminal.
     pub fn columns(&self) -> u16 {
-        self.terminal.size().map_or(80, |size| size.width)
+        self.terminal.size().map_or(DEFAULT_COLUMNS, |size| size.width)
     }
 
     /// Draws what has changed.
@@ -129,17 +136,18 @@ impl Screen {
     /// Waits until something happens.
     pub fn wait(&mut self) -> Result<ScreenEvent> {
         let stdin = std::io::stdin();
-        let mut all = [
+        let mut descriptors = [
             PollFd::new(stdin.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.news.as_fd(), PollFlags::POLLIN),
         ];
-        match poll(&mut all, PollTimeout::NONE) {
+        match poll(&mut descriptors, PollTimeout::NONE) {
             Err(Errno::EINTR) => return Ok(ScreenEvent::News),
             result => result?,
         };
-        let [keys, signals, news] = all.map(|one| one.revents().unwrap_or(PollFlags::empty()));
-        if is_end(keys) {
+        let [keys, signals, news] =
+            descriptors.map(|descriptor| descriptor.revents().unwrap_or(PollFlags::empty()));
+        if is_hangup(keys) {
             return Ok(ScreenEvent::End);
         }
         if !signals.is_empty()
@@ -155,32 +163,32 @@ impl Screen {
             // Several threads may have woken it: one read is enough.
             let _ = self.news.read();
         }
-        if keys.is_empty() { Ok(ScreenEvent::News) } else { keys_pressed() }
+        if keys.is_empty() { Ok(ScreenEvent::News) } else { read_keys() }
     }
 
     /// Restores the terminal and stops, until continued.
     pub fn suspend(&mut self) -> Result<()> {
-        self.give_back()?;
+        self.restore()?;
         raise(Signal::SIGSTOP)?;
-        self.terminal = ManuallyDrop::new(init()?);
+        self.terminal = ManuallyDrop::new(take_over()?);
         Ok(())
     }
 
-    fn give_back(&mut self) -> Result<()> {
-        let shown = self.terminal.show_cursor();
-        ratatui::try_restore().and(shown)
+    fn restore(&mut self) -> Result<()> {
+        let cursor = self.terminal.show_cursor();
+        ratatui::try_restore().and(cursor)
     }
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
         // If this fails, nothing is left to be done: the terminal is gone.
-        let _ = self.give_back();
+        let _ = self.restore();
     }
 }
 
 /// All keys pressed so far.
-fn keys_pressed() -> Result<ScreenEvent> {
+fn read_keys() -> Result<ScreenEvent> {
     let mut keys = Vec::new();
     while event::poll(std::time::Duration::ZERO)? {
         match event::read()? {

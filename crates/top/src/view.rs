@@ -19,69 +19,87 @@ use crate::state::{Pane, State};
 const UNKNOWN: &str = "?";
 /// Shown if there was no ledger.
 const NONE: &str = "-";
-/// Maximum width of the table as text.
+/// Minimum and maximum width of the table as text.
+const MIN_COLUMNS: u16 = 40;
 const MAX_COLUMNS: u16 = 400;
+/// Width of a process id: at most 4,194,304 (PID_MAX_LIMIT).
+const PID_WIDTH: usize = 7;
+/// Width of a size: `1023 MiB`.
+const SIZE_WIDTH: usize = 8;
+/// Width of a size with its sign, and one more for the heading.
+const GROWTH_WIDTH: usize = 10;
+/// Maximum width of an age.
+const AGE_WIDTH: usize = 4;
 
+/// The footer of the table.
 const KEYS: &str = " Enter ledger  r dry run  / filter  t tree  c groups  ←→ order  ? help  q quit";
 
 pub fn draw(frame: &mut Frame<'_>, state: &mut State) {
-    let [head, middle, foot] =
+    let [head, body, foot] =
         Layout::vertical([Constraint::Length(1), Constraint::Min(1), Constraint::Length(1)])
             .areas(frame.area());
+    let areas = Areas { head, body, foot };
     match &state.pane {
         Pane::Table => {
             frame.render_widget(Line::from(headline(state)).style(Modifier::BOLD), head);
-            scroll_to_chosen(state, usize::from(middle.height.saturating_sub(1)));
-            table(state, middle, frame.buffer_mut(), true);
+            scroll_to_selected(state, usize::from(body.height.saturating_sub(1)));
+            draw_table(state, body, frame.buffer_mut(), true);
             frame.render_widget(footer(state), foot);
         }
         Pane::Help => {
-            let lines = keys::ALL.iter().flat_map(|(key, what)| [format!(" {key}"), format!("   {what}")]);
-            text(frame, "keys", lines.collect(), &mut state.scroll, (head, middle, foot));
+            let lines =
+                keys::HELP.iter().flat_map(|(key, effect)| [format!(" {key}"), format!("   {effect}")]);
+            draw_text(frame, "keys", lines.collect(), &mut state.scroll, areas);
         }
         Pane::Text { title, lines } => {
-            text(frame, title, lines.clone(), &mut state.scroll, (head, middle, foot));
+            draw_text(frame, title, lines.clone(), &mut state.scroll, areas);
         }
     }
 }
 
-fn text(frame: &mut Frame<'_>, title: &str, lines: Vec<String>, scroll: &mut u16, areas: (Rect, Rect, Rect)) {
-    let (head, middle, foot) = areas;
-    let most = lines.len().saturating_sub(usize::from(middle.height));
-    *scroll = (*scroll).min(u16::try_from(most).unwrap_or(u16::MAX));
-    frame.render_widget(Line::from(format!(" {title}")).style(Modifier::BOLD), head);
-    let shown: Vec<Line<'_>> = lines.into_iter().map(Line::from).collect();
-    frame.render_widget(Paragraph::new(shown).scroll((*scroll, 0)), middle);
-    let where_it_is =
-        if most == 0 { String::new() } else { format!("  line {} of {}", *scroll + 1, most + 1) };
-    frame.render_widget(Line::from(format!(" Esc back  ↑↓ PgUp PgDn scroll{where_it_is}")), foot);
+/// The parts of the screen, from top to bottom.
+struct Areas {
+    head: Rect,
+    body: Rect,
+    foot: Rect,
+}
+
+fn draw_text(frame: &mut Frame<'_>, title: &str, lines: Vec<String>, scroll: &mut u16, areas: Areas) {
+    let max_scroll = lines.len().saturating_sub(usize::from(areas.body.height));
+    *scroll = (*scroll).min(u16::try_from(max_scroll).unwrap_or(u16::MAX));
+    frame.render_widget(Line::from(format!(" {title}")).style(Modifier::BOLD), areas.head);
+    let lines: Vec<Line<'_>> = lines.into_iter().map(Line::from).collect();
+    frame.render_widget(Paragraph::new(lines).scroll((*scroll, 0)), areas.body);
+    let position =
+        if max_scroll == 0 { String::new() } else { format!("  line {} of {}", *scroll + 1, max_scroll + 1) };
+    frame.render_widget(Line::from(format!(" Esc back  ↑↓ PgUp PgDn scroll{position}")), areas.foot);
 }
 
 /// The table as text, with all rows.
 pub fn text_of(state: &State, columns: u16) -> String {
     let height = u16::try_from(state.rows.len() + 1).unwrap_or(u16::MAX);
-    let area = Rect::new(0, 0, columns.clamp(40, MAX_COLUMNS), height);
+    let area = Rect::new(0, 0, columns.clamp(MIN_COLUMNS, MAX_COLUMNS), height);
     let mut buffer = Buffer::empty(area);
-    table(state, area, &mut buffer, false);
-    let mut all = headline(state).trim().to_owned() + "\n";
+    draw_table(state, area, &mut buffer, false);
+    let mut text = headline(state).trim().to_owned() + "\n";
     for y in 0..area.height {
         let line: String = (0..area.width).filter_map(|x| Some(buffer.cell((x, y))?.symbol())).collect();
-        all.push_str(line.trim_end());
-        all.push('\n');
+        text.push_str(line.trim_end());
+        text.push('\n');
     }
-    all
+    text
 }
 
 fn headline(state: &State) -> String {
     let Some(survey) = &state.survey else { return " reading …".to_owned() };
-    let what = match state.kind {
+    let subjects = match state.kind {
         Kind::List | Kind::Tree => "processes",
         Kind::Groups => "control groups",
     };
-    let chosen =
+    let filter =
         if state.filter.is_empty() { String::new() } else { format!(" with “{}”", state.filter) };
     let took = strandline_report::units::seconds(survey.took.as_secs_f64());
-    format!(" {} {what}{chosen} · read in {took}, none stopped", thousands(state.rows.len() as u64))
+    format!(" {} {subjects}{filter} · read in {took}, none stopped", thousands(state.rows.len() as u64))
 }
 
 fn footer(state: &State) -> Line<'_> {
@@ -94,47 +112,49 @@ fn footer(state: &State) -> Line<'_> {
     }
 }
 
-fn scroll_to_chosen(state: &mut State, height: usize) {
-    let (at, height) = (state.selected_index(), height.max(1));
-    state.first = state.first.clamp((at + 1).saturating_sub(height), at);
-    state.first = state.first.min(state.rows.len().saturating_sub(height));
+/// Scrolls a table of this height in rows so that the selected row is visible.
+fn scroll_to_selected(state: &mut State, height: usize) {
+    let (selected, height) = (state.selected_index(), height.max(1));
+    let first = state.first_visible.clamp((selected + 1).saturating_sub(height), selected);
+    state.first_visible = first.min(state.rows.len().saturating_sub(height));
 }
 
-/// Width of a column; the last takes the rest.
-fn width(column: Column) -> usize {
+/// Width of a column; `None` for the last, which takes the rest.
+fn width(column: Column) -> Option<usize> {
     match column {
-        Column::Pid => 7,
-        Column::Growth => 10,
-        Column::Rss | Column::Pss | Column::Pinned => 8,
-        // Includes the age.
-        Column::Stranded => 13,
-        Column::Name => 0,
+        Column::Pid => Some(PID_WIDTH),
+        Column::Growth => Some(GROWTH_WIDTH),
+        Column::Rss | Column::Pss | Column::Pinned => Some(SIZE_WIDTH),
+        Column::Stranded => Some(SIZE_WIDTH + 1 + AGE_WIDTH),
+        Column::Name => None,
     }
 }
 
-fn table(state: &State, area: Rect, buffer: &mut Buffer, is_live: bool) {
-    let heads = Column::ALL.iter().map(|column| heading(state, *column)).collect::<Vec<_>>();
+/// Draws the rows from the first visible one on, with the selected row inverted; if not `is_live`,
+/// all rows and no selection.
+fn draw_table(state: &State, area: Rect, buffer: &mut Buffer, is_live: bool) {
+    let headings = Column::ALL.map(|column| heading(state, column));
     let mut line = area;
     line.height = 1;
-    Line::from(Span::styled(joined(&heads), Style::from(Modifier::UNDERLINED))).render(line, buffer);
-    let rows = state.rows.iter().enumerate().skip(if is_live { state.first } else { 0 });
-    for (at, row) in rows.take(usize::from(area.height.saturating_sub(1))) {
+    Line::from(Span::styled(joined(&headings), Style::from(Modifier::UNDERLINED))).render(line, buffer);
+    let rows = state.rows.iter().enumerate().skip(if is_live { state.first_visible } else { 0 });
+    for (index, row) in rows.take(usize::from(area.height.saturating_sub(1))) {
         line.y += 1;
-        let mut shown = joined(&Column::ALL.map(|column| cell(state, row, column)));
+        let mut text = joined(&Column::ALL.map(|column| cell(state, row, column)));
         let mut style = Style::new();
-        if is_live && at == state.selected_index() {
+        if is_live && index == state.selected_index() {
             style = Style::from(Modifier::REVERSED);
-            let missing = usize::from(area.width).saturating_sub(shown.chars().count());
-            shown.extend(std::iter::repeat_n(' ', missing));
+            let missing = usize::from(area.width).saturating_sub(text.chars().count());
+            text.extend(std::iter::repeat_n(' ', missing));
         }
-        Line::from(Span::styled(shown, style)).render(line, buffer);
+        Line::from(Span::styled(text, style)).render(line, buffer);
     }
 }
 
 fn joined(cells: &[String]) -> String {
     let padded = Column::ALL.iter().zip(cells).map(|(column, cell)| match width(*column) {
-        0 => cell.clone(),
-        width => format!("{cell:>width$}"),
+        None => cell.clone(),
+        Some(width) => format!("{cell:>width$}"),
     });
     padded.collect::<Vec<_>>().join(" ")
 }
@@ -163,15 +183,19 @@ fn cell(state: &State, row: &Row, column: Column) -> String {
         Column::Pid => row.pid.map_or_else(|| row.processes.to_string(), |pid| pid.to_string()),
         Column::Rss => bytes(row.rss_bytes),
         Column::Pss => maybe_bytes(row.pss_bytes),
-        Column::Growth => row.growth_bytes.map_or_else(|| UNKNOWN.to_owned(), signed),
+        Column::Growth => row.growth_bytes_per_minute.map_or_else(|| UNKNOWN.to_owned(), signed),
         Column::Stranded => row.ledger.map_or_else(
-            || format!("{NONE:>8}     "),
-            |sums| format!("{:>8} {:>4}", bytes(sums.stranded_bytes), age(sums.at.elapsed())),
+            || size_and_age(NONE, ""),
+            |sums| size_and_age(&bytes(sums.stranded_bytes), &age(sums.at.elapsed())),
         ),
         Column::Pinned => row.ledger.map_or_else(|| NONE.to_owned(), |sums| bytes(sums.pinned_bytes)),
         Column::Name if state.kind == Kind::Tree => format!(" {}{}", "  ".repeat(row.depth), row.name),
         Column::Name => format!(" {}", row.name),
     }
+}
+
+fn size_and_age(size: &str, age: &str) -> String {
+    format!("{size:>SIZE_WIDTH$} {age:>AGE_WIDTH$}")
 }
 
 fn signed(change: i64) -> String {
@@ -183,9 +207,9 @@ fn signed(change: i64) -> String {
     }
 }
 
-/// A time in at most four characters: `12s`, `5m`, `3h`, `2d`.
-fn age(age: Duration) -> String {
-    match age.as_secs() {
+/// A time in at most [`AGE_WIDTH`] characters: `12s`, `5m`, `3h`, `2d`.
+fn age(elapsed: Duration) -> String {
+    match elapsed.as_secs() {
         seconds @ 0..100 => format!("{seconds}s"),
         seconds @ 100..6_000 => format!("{}m", seconds / 60),
         seconds @ 6_000..360_000 => format!("{}h", seconds / 3_600),

@@ -10,8 +10,8 @@ use crate::terminal::Waker;
 
 /// The pause after a survey is at least this many times as long as the survey took.
 const PAUSE_FACTOR: u32 = 50;
-/// Part of an interval for reading proportional set sizes, each of which is a walk through page
-/// tables.
+/// Part of an interval for reading proportional set sizes, for each of which the kernel walks page
+/// tables: a quarter of the processor time that all of a survey may use.
 const PSS_PART: f64 = 0.005;
 
 /// Starts the thread; surveys arrive on the channel, and the waker announces them.

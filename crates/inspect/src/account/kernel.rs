@@ -6,7 +6,7 @@ use strandline_process::procfs::Status;
 use strandline_process::smaps::Counts;
 
 /// Returns the figures of `frozen`, with those of /proc/PID/status.
-pub fn kernel(frozen: &Frozen, status: &Status, shmem_bytes: u64) -> Kernel {
+pub fn figures(frozen: &Frozen, status: &Status, shmem_bytes: u64) -> Kernel {
     let sums = &frozen.sums;
     Kernel {
         rss_bytes: sums.rss_bytes,

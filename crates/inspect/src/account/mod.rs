@@ -62,9 +62,9 @@ impl Account {
         ledger.zero_sharing = if zero_runs.is_empty() { None } else { sharing::of_runs(process, &zero_runs) };
         let rows = ledger.tally.rows(&ledger.holders);
         let status = process.status().unwrap_or_default();
-        let kernel = kernel::kernel(&frozen, &status, ledger.shmem_bytes);
+        let kernel = kernel::figures(&frozen, &status, ledger.shmem_bytes);
         let mut caveats = std::mem::take(&mut frozen.caveats);
-        let anonymous_bytes = ledger.tally.of(&ANONYMOUS);
+        let anonymous_bytes = ledger.tally.bytes_of(&ANONYMOUS);
         let (other_allocators, runtimes) =
             recognised::recognise(process, &mut frozen, &mut caveats, anonymous_bytes);
         caveats.append(&mut ledger.caveats);
@@ -101,13 +101,13 @@ fn add_swapped_out(swap_bytes: u64, caveats: &mut [Caveat]) {
     if swap_bytes == 0 {
         return;
     }
-    let more = format!(
+    let addition = format!(
         "; {} of the process are swapped out, which were not read and may be all that is wrong",
         bytes(swap_bytes)
     );
-    let is_doubt =
+    let is_about_damage =
         |caveat: &&mut Caveat| caveat.code.ends_with("_damaged") || caveat.code.ends_with("_differ");
-    caveats.iter_mut().filter(is_doubt).for_each(|caveat| caveat.text.push_str(&more));
+    caveats.iter_mut().filter(is_about_damage).for_each(|caveat| caveat.text.push_str(&addition));
 }
 
 /// Makes the ledger, and finds the all-zero pages.
@@ -140,15 +140,15 @@ fn make_ledger(process: &Process, frozen: &mut Frozen, options: &Options<'_>) ->
     if let Some(map) = &ledger.page_map
         && map.totals() != ledger.tally.parts().collect::<Vec<_>>()
     {
-        let detail = "the page map holds other bytes than the rows".to_owned();
+        let detail = "the page map has other bytes than the rows".to_owned();
         return Err(Error::DoesNotAddUp { pid, detail });
     }
     // An all-zero page may be in a range and in a finer one within it.
-    let mut all = zero_runs;
+    let mut all_zero_runs = zero_runs;
     let of_allocators = frozen.readings.iter().flat_map(|reading| &reading.zero_runs);
     let of_runtimes = frozen.runtimes.iter().flat_map(|reading| &reading.zero_runs);
-    all.add(of_allocators.chain(of_runtimes).copied());
-    Ok((ledger, all))
+    all_zero_runs.add(of_allocators.chain(of_runtimes).copied());
+    Ok((ledger, all_zero_runs))
 }
 
 /// Does the work that readers of runtimes left for when the target runs again.
@@ -160,12 +160,12 @@ fn finish_runtimes(frozen: &mut Frozen, threads: usize, options: &Options<'_>) {
         .collect();
     let mut matched = Matches::default();
     frozen.readings.iter().for_each(|reading| matched.add(reading.refined.clone()));
-    let progress = |what: &str, done, total| {
+    let progress = |work: &str, done, total| {
         if let Some(progress) = options.progress {
-            progress(what, done, total);
+            progress(work, done, total);
         }
     };
-    let how = FinishContext {
+    let context = FinishContext {
         workers: threads,
         path_to: options.path_to,
         matched: &matched,
@@ -173,7 +173,7 @@ fn finish_runtimes(frozen: &mut Frozen, threads: usize, options: &Options<'_>) {
         progress: &progress,
     };
     for reading in &mut frozen.runtimes {
-        reading.finish(&how);
+        reading.finish(&context);
         frozen.caveats.append(&mut reading.caveats);
     }
 }

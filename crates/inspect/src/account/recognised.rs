@@ -9,10 +9,12 @@ use strandline_claims::runtime;
 use strandline_process::procfs::Process;
 use strandline_process::range::{AddressRange, RangeSet};
 
-/// Unexplained anonymous memory gets a caveat if it is at least this and a tenth of RSS.
-const WORTH_A_CAVEAT_BYTES: u64 = 1 << 20;
-/// Less anonymous memory than this needs no explanation.
-const WORTH_NAMING_BYTES: u64 = 256 << 10;
+/// Unexplained anonymous memory gets a caveat if it is at least this, and at least RSS divided by
+/// the next.
+const MIN_UNEXPLAINED_BYTES: u64 = 1 << 20;
+const MIN_UNEXPLAINED_DIVISOR: u64 = 10;
+/// An unread runtime gets a caveat if anonymous memory without a reader is at least this.
+const MIN_UNREAD_BYTES: u64 = 256 << 10;
 
 /// Names the allocators and runtimes that are mapped but have no reader yet.
 pub fn recognise(
@@ -27,8 +29,8 @@ pub fn recognise(
     // determine is added.
     let mut named = found.allocators;
     named.retain(|found| {
-        let mut same = frozen.readings.iter_mut().map(|reading| &mut reading.allocator);
-        let Some(read) = same.find(|allocator| allocator.name == found.name) else { return true };
+        let mut allocators = frozen.readings.iter_mut().map(|reading| &mut reading.allocator);
+        let Some(read) = allocators.find(|allocator| allocator.name == found.name) else { return true };
         read.version = read.version.take().or_else(|| found.version.clone());
         false
     });
@@ -50,16 +52,17 @@ pub fn recognise(
     }
     // Runtimes whose heap is named among the allocators have a caveat already.
     let is_allocator = |name: &str| named.iter().any(|allocator| allocator.found_by == name);
-    let own_heap = |runtime: &&Runtime| {
+    let has_unread_heap = |runtime: &&Runtime| {
         !runtime.read && recognise::has_own_heap(&runtime.name) && !is_allocator(&runtime.found_by)
     };
-    for runtime in runtimes.iter().filter(own_heap).filter(|_| anonymous_bytes >= WORTH_NAMING_BYTES) {
+    for runtime in runtimes.iter().filter(has_unread_heap).filter(|_| anonymous_bytes >= MIN_UNREAD_BYTES) {
         let text = "manages its own memory, which strandline cannot read: it is on the row anonymous";
         add_unread(caveats, "runtime_not_read", (&runtime.name, &runtime.found_by), text, anonymous_bytes);
     }
     let is_unread = |code: &str| ["allocator_not_read", "runtime_not_read", "runtime_busy"].contains(&code);
     let is_explained = caveats.iter().any(|caveat| is_unread(&caveat.code) || caveat.code == "not_64_bit");
-    if anonymous_bytes >= WORTH_A_CAVEAT_BYTES.max(frozen.sums.rss_bytes / 10) && !is_explained {
+    let min_bytes = MIN_UNEXPLAINED_BYTES.max(frozen.sums.rss_bytes / MIN_UNEXPLAINED_DIVISOR);
+    if anonymous_bytes >= min_bytes && !is_explained {
         caveats.push(unexplained(frozen, anonymous_bytes));
     }
     let allocators = named.into_iter().map(|found| Allocator {
@@ -82,13 +85,15 @@ fn add_unread(caveats: &mut Vec<Caveat>, code: &str, (name, file): (&str, &str),
 
 /// The names of allocators and runtimes that manage their own memory and were not read.
 pub fn unread(allocators: &[Allocator], runtimes: &[Runtime]) -> Vec<String> {
-    let is_listed = |runtime: &&Runtime| allocators.iter().any(|one| one.found_by == runtime.found_by);
+    let is_listed =
+        |runtime: &&Runtime| allocators.iter().any(|allocator| allocator.found_by == runtime.found_by);
     let of_runtimes = runtimes
         .iter()
         .filter(|runtime| !runtime.read && recognise::has_own_heap(&runtime.name))
         .filter(|runtime| !is_listed(runtime))
         .map(|runtime| runtime.name.clone());
-    allocators.iter().filter(|one| !one.read).map(|one| one.name.clone()).chain(of_runtimes).collect()
+    let of_allocators = allocators.iter().filter(|allocator| !allocator.read);
+    of_allocators.map(|allocator| allocator.name.clone()).chain(of_runtimes).collect()
 }
 
 /// Makes the caveat about memory that no known allocator or runtime holds, with the place of the

@@ -29,13 +29,13 @@ use strandline_process::target::hold;
 use strandline_process::target::live::{ByPid, MemFile, TracedMemory};
 use strandline_process::target::stop::{STOP_LIMIT, ShortTransfer, Stopped, Transfers};
 
-/// Minimum time that all threads get to stop, however short the stop may be.
-const MIN_STOP: Duration = Duration::from_millis(20);
+/// Minimum time that all threads get to stop, even if the stop must be shorter.
+const MIN_STOP_LIMIT: Duration = Duration::from_millis(20);
 /// Maximum number of attempts to stop all threads, and time for the process to run in between.
 const MAX_STOPS: u32 = 10;
 const BETWEEN_STOPS: Duration = Duration::from_millis(100);
 /// Bytes of another process that two threads copy in a second, with a margin.
-const COPIED_BYTES_A_SECOND: f64 = 3e9;
+const COPIED_BYTES_PER_SECOND: f64 = 3e9;
 
 /// Minimum anonymous memory for which a snapshot is worth taking to read a runtime.
 const MIN_SNAPSHOT_BYTES: u64 = 8 << 20;
@@ -75,36 +75,36 @@ pub fn take_with(
     found: &Found,
 ) -> Result<Frozen> {
     let status = process.status().unwrap_or_default();
-    let is_some = |bytes: Option<u64>| bytes.is_some_and(|bytes| bytes > 0);
+    let is_positive = |bytes: Option<u64>| bytes.is_some_and(|bytes| bytes > 0);
     let before = KnownBefore {
         space,
         rss_bytes: status.rss_bytes.unwrap_or(0),
-        has_locked: is_some(status.locked_bytes) || is_some(status.hugetlb_bytes),
+        has_locked: is_positive(status.locked_bytes) || is_positive(status.hugetlb_bytes),
     };
-    let how = ReadPlan { workers, options, found, before };
+    let read_plan = ReadPlan { workers, options, found, before };
     let mut frozen = match stopped_by {
-        StoppedBy::Us => match exit_watch::meanwhile(|| quiet::read(process, &how))? {
+        StoppedBy::Us => match exit_watch::meanwhile(|| quiet::read(process, &read_plan))? {
             Some(frozen) => frozen,
             None if options.never_stop => return Err(needs_stop(process)),
-            None => read_with_stops(process, &how)?,
+            None => read_with_stops(process, &read_plan)?,
         },
         StoppedBy::Ending(ending) => {
             let others = ending.other_threads;
             let known = ending.registers.iter().map(|(tid, registers)| (*tid, registers));
-            let mut stopped = Threads::of(process, known, std::iter::empty(), others.saturating_add(1));
+            let mut stopped = Threads::new(process, known, std::iter::empty(), others.saturating_add(1));
             stopped.caveats.extend(ending.caveats(process));
             let since = Instant::now();
-            let (mut frozen, threads) = kernel_view(process, stopped, &how)?;
-            frozen.reading_ends = options.max_stop.map(|most| end_of_reading(since, most));
+            let (mut frozen, threads) = kernel_view(process, stopped, &read_plan)?;
+            frozen.reading_ends = options.max_stop.map(|max_stop| end_of_reading(since, max_stop));
             let file = MemFile::new(process.open_file("mem")?);
             let memory =
                 TracedMemory::new(process.pid(), &frozen.address_space, &file, frozen.shares_memory());
-            frozen.read_all(process, threads.as_deref(), &memory, &how, IsLastAttempt(true))?;
+            frozen.read_all(process, threads.as_deref(), &memory, &read_plan, IsLastAttempt(true))?;
             frozen.rollup = frozen.rollup.or_else(|| rollup(process));
             frozen
         }
     };
-    frozen.caveats.extend(options.max_stop.and_then(|most| stopped_longer(&frozen, most)));
+    frozen.caveats.extend(options.max_stop.and_then(|max_stop| stopped_longer(&frozen, max_stop)));
     for (reading, &owner) in frozen.readings.iter_mut().zip(&frozen.allocator_indices) {
         if let Some((_, found)) = found.allocators.get(owner) {
             found.finish(process, &frozen.address_space, reading);
@@ -118,59 +118,61 @@ fn needs_stop(process: &Process) -> Error {
     Error::Io { pid: process.pid(), what: "reading without a stop".to_owned(), source }
 }
 
-/// Returns a caveat if the process was stopped for longer than requested.
-fn stopped_longer(frozen: &Frozen, most: Duration) -> Option<Caveat> {
+/// Returns a caveat if the process was stopped for longer than `max_stop`.
+fn stopped_longer(frozen: &Frozen, max_stop: Duration) -> Option<Caveat> {
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let text = format!(
         "the process was stopped for {:.1} ms where at most {:.1} ms was asked for: stopping its threads and reading its \
          mappings and page tables cannot be cut short",
         ms(frozen.stopped),
-        ms(most)
+        ms(max_stop)
     );
-    (frozen.stopped > most).then(|| Caveat::new("max_stop_exceeded", "--max-stop", None, text))
+    (frozen.stopped > max_stop).then(|| Caveat::new("max_stop_exceeded", "--max-stop", None, text))
 }
 
 /// Stops the process and reads it; tries again a moment later if a runtime is collecting or a heap
 /// is inconsistent.
-fn read_with_stops(process: &Process, how: &ReadPlan<'_>) -> Result<Frozen> {
+fn read_with_stops(process: &Process, read_plan: &ReadPlan<'_>) -> Result<Frozen> {
     let mut stopped_before = Duration::ZERO;
     let memory = ByPid::new(process.pid());
     hold::start_watchdog();
-    let (mut ends, mut again, mut shorts) = (true, false, Vec::new());
-    for left in (0..MAX_ATTEMPTS).rev() {
+    let (mut collection_ends, mut was_retried, mut short_transfers) = (true, false, Vec::new());
+    for attempts_left in (0..MAX_ATTEMPTS).rev() {
         // A collection that does not end (others stopped the process) is waited for once.
-        ends = ends && wait_for_collection(&memory, how);
+        collection_ends = collection_ends && wait_for_collection(&memory, read_plan);
         // Earlier attempts have used up a part of the time.
-        let most = how.options.max_stop.map(|most| most.saturating_sub(stopped_before));
-        let source = choose_source(process, &memory, how, most)?;
+        let max_stop = read_plan.options.max_stop.map(|max_stop| max_stop.saturating_sub(stopped_before));
+        let source = choose_source(process, &memory, read_plan, max_stop)?;
         // Threads in a transfer are left asleep, except in the last two attempts.
-        let transfers = if left > 1 { Transfers::LeaveAsleep } else { Transfers::Stop };
-        let stopped = stop_within(process, most, transfers, &mut stopped_before)?;
+        let transfers = if attempts_left > 1 { Transfers::LeaveAsleep } else { Transfers::Stop };
+        let stopped = stop_within(process, max_stop, transfers, &mut stopped_before)?;
         // A discarded attempt may have cut a transfer short, too.
-        shorts.extend(stopped.cut_short().iter().map(short_transfer));
-        if left > 0 && how.found.is_collecting(&memory) {
+        short_transfers.extend(stopped.cut_short().iter().map(short_transfer_caveat));
+        if attempts_left > 0 && read_plan.found.is_collecting(&memory) {
             stopped_before += stopped.resume();
             exit_watch::pause(RETRY_PAUSE);
             continue;
         }
-        let mut frozen = match read_stopped(process, stopped, source, most, how, IsLastAttempt(left == 0))? {
+        let last = IsLastAttempt(attempts_left == 0);
+        let mut frozen = match read_stopped(process, stopped, source, max_stop, read_plan, last)? {
             AttemptResult::Whole(frozen) => frozen,
-            AttemptResult::Again(stood) => {
-                stopped_before += stood;
+            AttemptResult::Again(stopped) => {
+                stopped_before += stopped;
                 exit_watch::pause(RETRY_PAUSE);
                 continue;
             }
         };
         // There must be time for another attempt.
-        let has_time = how.options.max_stop.is_none_or(|most| frozen.stopped + stopped_before <= most / 2);
-        let in_motion =
-            !again && left > 0 && has_time && frozen.has_damage() && frozen.stopped < MAX_STOP_FOR_RETRY;
+        let has_time =
+            read_plan.options.max_stop.is_none_or(|max_stop| frozen.stopped + stopped_before <= max_stop / 2);
+        let may_retry = !was_retried && attempts_left > 0 && has_time;
+        let is_in_motion = frozen.has_damage() && frozen.stopped < MAX_STOP_FOR_RETRY;
         frozen.stopped += stopped_before;
-        if !in_motion {
-            frozen.caveats.append(&mut shorts);
+        if !may_retry || !is_in_motion {
+            frozen.caveats.append(&mut short_transfers);
             return Ok(*frozen);
         }
-        again = true;
+        was_retried = true;
         stopped_before = frozen.stopped;
         exit_watch::pause(RETRY_PAUSE);
     }
@@ -181,11 +183,11 @@ fn read_with_stops(process: &Process, how: &ReadPlan<'_>) -> Result<Frozen> {
 /// processor stops only once it gets one. Adds the time of failed attempts to `stopped_before`.
 fn stop_within<'p>(
     process: &'p Process,
-    most: Option<Duration>,
+    max_stop: Option<Duration>,
     transfers: Transfers,
     stopped_before: &mut Duration,
 ) -> Result<Stopped<'p>> {
-    let limit = most.map_or(STOP_LIMIT, |most| most.clamp(MIN_STOP, STOP_LIMIT));
+    let limit = max_stop.map_or(STOP_LIMIT, |max_stop| max_stop.clamp(MIN_STOP_LIMIT, STOP_LIMIT));
     for _ in 1..MAX_STOPS {
         let since = Instant::now();
         match Stopped::stop_within(process, limit, transfers) {
@@ -203,51 +205,53 @@ fn stop_within<'p>(
 enum Source {
     /// The stopped process itself; with the reason against a snapshot, if one was requested.
     Stopped(Option<String>),
-    /// A copy of its memory, with the same reason.
+    /// A copy of its memory in this buffer, with the same reason.
     Copied(CopyBuffer, Option<String>),
     /// A snapshot.
     Snapshot(snapshot::Plan),
 }
 
-/// Determines what it can be read from, before the stop.
+/// Determines what the process can be read from, before the stop.
 fn choose_source(
     process: &Process,
     memory: &ByPid,
-    how: &ReadPlan<'_>,
-    most: Option<Duration>,
+    read_plan: &ReadPlan<'_>,
+    max_stop: Option<Duration>,
 ) -> Result<Source> {
-    let mut against = None;
-    let wanted = match how.options.snapshot {
+    let mut objection = None;
+    let wants_snapshot = match read_plan.options.snapshot {
         SnapshotMode::Never => false,
         // Objects are followed on a snapshot only.
         SnapshotMode::IfShorter => {
             let is_worthwhile =
-                how.options.path_to.is_some() || anonymous_bytes(process) >= MIN_SNAPSHOT_BYTES;
-            how.found.is_slow() && is_worthwhile
+                read_plan.options.path_to.is_some() || anonymous_bytes(process) >= MIN_SNAPSHOT_BYTES;
+            read_plan.found.is_slow() && is_worthwhile
         }
         SnapshotMode::IfPossible | SnapshotMode::Always => true,
     };
-    if wanted {
-        match snapshot::plan(process, &process.address_space()?, most, how.found.hides_memory()) {
+    if wants_snapshot {
+        match snapshot::plan(process, &process.address_space()?, max_stop, read_plan.found.hides_memory()) {
             // Finding holders takes longer, and without a snapshot half of the result is missing.
-            Ok(plan) if how.options.keeps_blocks => return Ok(Source::Snapshot(plan.for_longest())),
+            Ok(plan) if read_plan.options.keeps_blocks => return Ok(Source::Snapshot(plan.for_longest())),
             Ok(plan) => return Ok(Source::Snapshot(plan)),
-            Err(why) => against = refused(process, how, why)?,
+            Err(reason) => objection = requested_in_vain(process, read_plan, reason)?,
         }
     }
-    let wants_copy = how.found.wants_copy(memory) && has_time_for_copy(how, process);
-    let room = if wants_copy { CopyBuffer::for_process(process) } else { None };
-    Ok(match room {
-        Some(room) => Source::Copied(room, against),
-        None => Source::Stopped(against),
+    let wants_copy = read_plan.found.wants_copy(memory) && has_time_for_copy(read_plan, process);
+    let buffer = if wants_copy { CopyBuffer::for_process(process) } else { None };
+    Ok(match buffer {
+        Some(buffer) => Source::Copied(buffer, objection),
+        None => Source::Stopped(objection),
     })
 }
 
 /// Returns the reason against a snapshot if one was requested; fails if one is required.
-fn refused(process: &Process, how: &ReadPlan<'_>, why: String) -> Result<Option<String>> {
-    match how.options.snapshot {
-        SnapshotMode::Always => Err(Error::NoSnapshot { pid: process.pid(), why, stopped: Duration::ZERO }),
-        SnapshotMode::IfPossible => Ok(Some(why)),
+fn requested_in_vain(process: &Process, read_plan: &ReadPlan<'_>, reason: String) -> Result<Option<String>> {
+    match read_plan.options.snapshot {
+        SnapshotMode::Always => {
+            Err(Error::NoSnapshot { pid: process.pid(), why: reason, stopped: Duration::ZERO })
+        }
+        SnapshotMode::IfPossible => Ok(Some(reason)),
         SnapshotMode::IfShorter | SnapshotMode::Never => Ok(None),
     }
 }
@@ -260,33 +264,33 @@ enum AttemptResult {
 }
 
 /// The caveat for a thread whose transfer returned short.
-fn short_transfer(short: &ShortTransfer) -> Caveat {
+fn short_transfer_caveat(transfer: &ShortTransfer) -> Caveat {
     let text = format!(
         "its {} returned less than it was asked for when the thread was stopped, perhaps because of that: a program that does not \
          go on from there lost the rest",
-        short.call
+        transfer.call
     );
-    Caveat::new("short_transfer", format!("thread {}", short.tid), None, text)
+    Caveat::new("short_transfer", format!("thread {}", transfer.tid), None, text)
 }
 
 /// Returns the threads of a stopped process.
-fn threads_of(process: &Process, stopped: &Stopped<'_>, how: &ReadPlan<'_>) -> Threads {
+fn threads_of(process: &Process, stopped: &Stopped<'_>, read_plan: &ReadPlan<'_>) -> Threads {
     let known = stopped.threads().map(|thread| (thread.tid, &thread.registers));
-    let mut threads = Threads::of(process, known, stopped.in_transfer().copied(), stopped.count());
-    let mut add = |code: &str, tid: i32, text: &str| {
+    let mut threads = Threads::new(process, known, stopped.in_transfer().copied(), stopped.count());
+    let mut add_caveat = |code: &str, tid: i32, text: &str| {
         threads.caveats.push(Caveat::new(code, format!("thread {tid}"), None, text));
     };
     for &tid in stopped.asleep() {
-        add(
+        add_caveat(
             "thread_asleep",
             tid,
             "an uninterruptible sleep: strandline did not read its stack and its malloc cache",
         );
     }
     // Registers are needed only to follow references.
-    for thread in stopped.in_transfer().filter(|_| how.options.keeps_blocks) {
+    for thread in stopped.in_transfer().filter(|_| read_plan.options.keeps_blocks) {
         let text = "it sleeps in a transfer and was not stopped: blocks that only its registers reference count as unreachable";
-        add("registers_unread", thread.tid, text);
+        add_caveat("registers_unread", thread.tid, text);
     }
     threads
 }
@@ -297,43 +301,44 @@ fn read_stopped(
     mut stopped: Stopped<'_>,
     source: Source,
     max_stop: Option<Duration>,
-    how: &ReadPlan<'_>,
+    read_plan: &ReadPlan<'_>,
     last: IsLastAttempt,
 ) -> Result<AttemptResult> {
     let since = stopped.since();
-    let threads = threads_of(process, &stopped, how);
+    let threads = threads_of(process, &stopped, read_plan);
     // No thread is stopped, because all sleep in transfers, so none can make a snapshot.
-    let has_none = stopped.threads().next().is_none() && stopped.asleep().is_empty();
-    let (room, against) = match source {
-        Source::Snapshot(_) if has_none && how.options.snapshot == SnapshotMode::Always => {
+    let all_in_transfers = stopped.threads().next().is_none() && stopped.asleep().is_empty();
+    let (buffer, objection) = match source {
+        Source::Snapshot(_) if all_in_transfers && read_plan.options.snapshot == SnapshotMode::Always => {
             return Ok(AttemptResult::Again(stopped.resume()));
         }
-        Source::Snapshot(_) if has_none => (None, None),
+        Source::Snapshot(_) if all_in_transfers => (None, None),
         Source::Snapshot(plan) => {
-            let snapshot = from_snapshot::take(process, &mut stopped, &plan, &how.before);
-            return read_snapshot(process, stopped, snapshot, threads, how, last);
+            let snapshot = from_snapshot::take(process, &mut stopped, &plan, &read_plan.before);
+            return read_snapshot(process, stopped, snapshot, threads, read_plan, last);
         }
-        Source::Copied(room, why) => (Some(room), why),
-        Source::Stopped(why) => (None, why),
+        Source::Copied(buffer, objection) => (Some(buffer), objection),
+        Source::Stopped(objection) => (None, objection),
     };
     let file = MemFile::new(process.open_file("mem")?);
-    let (mut frozen, threads) = match kernel_view(process, threads, how) {
+    let (mut frozen, threads) = match kernel_view(process, threads, read_plan) {
         // If a thread ran meanwhile, page tables and mappings need not add up.
         Err(_) if !stopped.slept_throughout() => return Ok(AttemptResult::Again(stopped.resume())),
         Err(_) if stopped.was_killed() => return Err(Error::Ended { pid: process.pid() }),
         view => view?,
     };
-    frozen.reading_ends = max_stop.map(|most| end_of_reading(since, most));
+    frozen.reading_ends = max_stop.map(|max_stop| end_of_reading(since, max_stop));
     let memory = TracedMemory::new(process.pid(), &frozen.address_space, &file, frozen.shares_memory());
-    frozen.caveats.extend(against.map(|why| no_snapshot(&why)));
-    let copy = room.and_then(|room| {
+    frozen.caveats.extend(objection.map(|reason| no_snapshot(&reason)));
+    let copy = buffer.and_then(|buffer| {
         let live = Some(LiveRanges { ranges: constant_ranges(&frozen), file: &file });
-        MemoryCopy::take(&memory, own_runs(&frozen), room, how.workers, live)
+        MemoryCopy::take(&memory, own_runs(&frozen), buffer, read_plan.workers, live)
     });
     let has_transfers = stopped.in_transfer().next().is_some();
-    let mut read = |memory: &dyn Memory| frozen.read_all(process, threads.as_deref(), memory, how, last);
+    let mut read =
+        |memory: &dyn Memory| frozen.read_all(process, threads.as_deref(), memory, read_plan, last);
     // A copy is read after the process is released.
-    let read_now = match &copy {
+    let read_result = match &copy {
         Some(_) => Ok(false),
         None if has_transfers => quiet::watched(&memory, &|| !stopped.slept_throughout(), read).result,
         None => read(&memory),
@@ -346,15 +351,19 @@ fn read_stopped(
     if !slept_on {
         return Ok(AttemptResult::Again(frozen.stopped));
     }
-    let mut busy = read_now?;
+    let mut must_read_again = read_result?;
     if let Some(copy) = copy {
-        let mut read = || frozen.read_all(process, threads.as_deref(), &copy, how, last);
-        busy = exit_watch::meanwhile(&mut read)?;
+        let mut read = || frozen.read_all(process, threads.as_deref(), &copy, read_plan, last);
+        must_read_again = exit_watch::meanwhile(&mut read)?;
         // The copy was read from the process once.
         frozen.bytes_read = copy.bytes();
     }
     frozen.rollup = frozen.rollup.or_else(|| rollup(process));
-    Ok(if busy { AttemptResult::Again(frozen.stopped) } else { AttemptResult::Whole(Box::new(frozen)) })
+    Ok(if must_read_again {
+        AttemptResult::Again(frozen.stopped)
+    } else {
+        AttemptResult::Whole(Box::new(frozen))
+    })
 }
 
 /// Releases the process, and reads its snapshot.
@@ -363,31 +372,32 @@ fn read_snapshot(
     stopped: Stopped<'_>,
     snapshot: std::result::Result<from_snapshot::SnapshotInputs, NotTaken>,
     threads: Threads,
-    how: &ReadPlan<'_>,
+    read_plan: &ReadPlan<'_>,
     last: IsLastAttempt,
 ) -> Result<AttemptResult> {
     let slept_on = stopped.slept_throughout();
     let stopped = stopped.resume();
-    let no = |why| Error::NoSnapshot { pid: process.pid(), why, stopped };
-    let snapshot = snapshot.map_err(|NotTaken { reason: why, to_drop: unused }| {
+    let snapshot_error = |reason| Error::NoSnapshot { pid: process.pid(), why: reason, stopped };
+    let snapshot = snapshot.map_err(|NotTaken { reason, to_drop }| {
         // Ended and reaped now that the process runs.
-        drop(unused);
-        no(why)
+        drop(to_drop);
+        snapshot_error(reason)
     })?;
     if !slept_on {
         return Ok(AttemptResult::Again(stopped));
     }
-    let (mut frozen, busy) = snapshot.read(process, threads, how, last).map_err(|error| match error {
-        Error::NoSnapshot { why, .. } => no(why),
+    let read = snapshot.read(process, threads, read_plan, last);
+    let (mut frozen, must_read_again) = read.map_err(|error| match error {
+        Error::NoSnapshot { why: reason, .. } => snapshot_error(reason),
         other => other,
     })?;
     frozen.stopped = stopped;
-    Ok(if busy { AttemptResult::Again(stopped) } else { AttemptResult::Whole(Box::new(frozen)) })
+    Ok(if must_read_again { AttemptResult::Again(stopped) } else { AttemptResult::Whole(Box::new(frozen)) })
 }
 
 /// Returns the caveat that explains why the process was stopped while it was read.
-pub(super) fn no_snapshot(why: &str) -> Caveat {
-    Caveat::new("no_photograph", "--snapshot", None, format!("it was stopped while it was read: {why}"))
+pub(super) fn no_snapshot(reason: &str) -> Caveat {
+    Caveat::new("no_photograph", "--snapshot", None, format!("it was stopped while it was read: {reason}"))
 }
 
 /// The resident pages that only the process itself can change, in address order.
@@ -404,17 +414,19 @@ fn own_runs(frozen: &Frozen) -> impl Iterator<Item = AddressRange> {
 /// but not of devices.
 fn constant_ranges(frozen: &Frozen) -> Vec<AddressRange> {
     let mappings = frozen.smaps_entries.iter().map(|space| &space.mapping);
-    let is_constant = |m: &&Mapping| {
-        m.has_file() && m.permissions.read && !m.permissions.shared && !m.name.starts_with("/dev/")
+    let is_constant = |mapping: &&Mapping| {
+        let permissions = mapping.permissions;
+        let is_device = mapping.name.starts_with("/dev/");
+        mapping.has_file() && permissions.read && !permissions.shared && !is_device
     };
     mappings.filter(is_constant).map(Mapping::range).collect()
 }
 
 /// Waits for the end of a runtime's collection, up to a limit; returns whether it ended.
-fn wait_for_collection(memory: &ByPid, how: &ReadPlan<'_>) -> bool {
-    let until = Instant::now() + MAX_COLLECTION_WAIT;
-    while how.found.is_collecting(memory) {
-        if Instant::now() >= until {
+fn wait_for_collection(memory: &ByPid, read_plan: &ReadPlan<'_>) -> bool {
+    let deadline = Instant::now() + MAX_COLLECTION_WAIT;
+    while read_plan.found.is_collecting(memory) {
+        if Instant::now() >= deadline {
             return false;
         }
         exit_watch::pause(COLLECTION_CHECK_INTERVAL);
@@ -423,11 +435,12 @@ fn wait_for_collection(memory: &ByPid, how: &ReadPlan<'_>) -> bool {
 }
 
 /// Whether all memory of the process can be copied in the time for which it may be stopped.
-fn has_time_for_copy(how: &ReadPlan<'_>, process: &Process) -> bool {
-    let takes = Duration::from_secs_f64(anonymous_bytes(process) as f64 / COPIED_BYTES_A_SECOND);
-    how.options.max_stop.is_none_or(|most| takes < most / 2)
+fn has_time_for_copy(read_plan: &ReadPlan<'_>, process: &Process) -> bool {
+    let copy_time = Duration::from_secs_f64(anonymous_bytes(process) as f64 / COPIED_BYTES_PER_SECOND);
+    read_plan.options.max_stop.is_none_or(|max_stop| copy_time < max_stop / 2)
 }
 
+/// The anonymous memory of the process; 0 if unknown.
 pub(super) fn anonymous_bytes(process: &Process) -> u64 {
     process.status().ok().and_then(|status| status.anonymous_bytes).unwrap_or(0)
 }

@@ -108,10 +108,10 @@ impl Scan {
     /// has to be copied, and splits the hidden ranges.
     fn has_changed_little(&mut self, pagemap: &File, before: &[KnownMapping]) -> io::Result<bool> {
         let private = self.space.mappings().iter().filter(|mapping| mapping.is_private_anonymous());
-        let new = private.filter(|mapping| known(before, mapping).is_none());
-        let new: RangeSet = new.map(Mapping::range).collect();
-        self.read_now(pagemap, &new)?;
-        let pages = new.iter().flat_map(|&range| self.regions.present_in(range));
+        let new_mappings = private.filter(|mapping| known(before, mapping).is_none());
+        let new_ranges: RangeSet = new_mappings.map(Mapping::range).collect();
+        self.read_now(pagemap, &new_ranges)?;
+        let pages = new_ranges.iter().flat_map(|&range| self.regions.present_in(range));
         let bytes: u64 = pages.map(|run| run.len()).sum();
         Ok(bytes <= MAX_NEW_BYTES && self.hidden.len() <= MAX_HIDDEN)
     }
@@ -206,9 +206,9 @@ fn copy(process: &Process, runs: Vec<AddressRange>) -> std::result::Result<Memor
         ));
     }
     let too_much = || "there is no room for the memory that it keeps from its children".to_owned();
-    let room = if bytes == 0 { Some(CopyBuffer::default()) } else { CopyBuffer::for_bytes(bytes) };
-    let room = room.ok_or_else(too_much)?;
-    MemoryCopy::take(&ByPid::new(process.pid()), runs.into_iter(), room, 1, None).ok_or_else(too_much)
+    let buffer = if bytes == 0 { Some(CopyBuffer::default()) } else { CopyBuffer::for_bytes(bytes) };
+    let buffer = buffer.ok_or_else(too_much)?;
+    MemoryCopy::take(&ByPid::new(process.pid()), runs.into_iter(), buffer, 1, None).ok_or_else(too_much)
 }
 
 /// Private anonymous memory that the snapshot lacks.
@@ -297,13 +297,16 @@ impl SnapshotInputs {
         self,
         process: &Process,
         threads: Threads,
-        how: &ReadPlan<'_>,
+        read_plan: &ReadPlan<'_>,
         last: IsLastAttempt,
     ) -> Result<(Frozen, bool)> {
-        let no = |why: String| Error::NoSnapshot { pid: process.pid(), why, stopped: Duration::ZERO };
+        let no_snapshot =
+            |reason: String| Error::NoSnapshot { pid: process.pid(), why: reason, stopped: Duration::ZERO };
         let child = self.snapshot.snapshot().process();
-        let open =
-            |name: &str| child.open_file(name).map_err(|error| no(format!("it cannot be read ({error})")));
+        let open = |name: &str| {
+            let file = child.open_file(name);
+            file.map_err(|error| no_snapshot(format!("it cannot be read ({error})")))
+        };
         let pagemap = open("pagemap")?;
         // Read before its memory, because reading memory brings in pages.
         let (smaps, residency) = match self.pages {
@@ -311,17 +314,17 @@ impl SnapshotInputs {
             Pages::Scanned(Scan { space, mut regions, left_out, .. }) => {
                 let file = open("smaps")?;
                 let shown = exit_watch::meanwhile(|| Smaps::read(file));
-                let shown = shown.map_err(|error| no(format!("reading its smaps: {error}")))?;
-                check_hidden(&shown, &space, &self.hidden).map_err(no)?;
+                let shown = shown.map_err(|error| no_snapshot(format!("reading its smaps: {error}")))?;
+                check_hidden(&shown, &space, &self.hidden).map_err(no_snapshot)?;
                 exit_watch::meanwhile(|| regions.add(&pagemap, &left_out))
-                    .map_err(|error| no(format!("reading its page tables: {error}")))?;
+                    .map_err(|error| no_snapshot(format!("reading its page tables: {error}")))?;
                 let seen = regions.summaries(space.mappings());
                 let smaps = merged(&shown, &space, &seen, &self.hidden);
                 let residency = Residency::of_scanned(&pagemap, &smaps.entries, Ok(regions))
-                    .map_err(|error| no(format!("reading its page tables: {error}")))?;
+                    .map_err(|error| no_snapshot(format!("reading its page tables: {error}")))?;
                 if let Err(differences) = pages::reconcile(&residency, &smaps.entries) {
                     let first = differences.first().map(ToString::to_string).unwrap_or_default();
-                    return Err(no(format!("its pages differ from those of the process ({first})")));
+                    return Err(no_snapshot(format!("its pages differ from those of the process ({first})")));
                 }
                 (smaps, residency)
             }
@@ -342,17 +345,17 @@ impl SnapshotInputs {
             memory: MemFile::new(open("mem")?),
             pagemap,
         };
-        let (mut frozen, threads) = Frozen::new(process, view, threads, how);
+        let (mut frozen, threads) = Frozen::new(process, view, threads, read_plan);
         frozen.reading_ends = Some(self.snapshot.snapshot().until() - BEFORE_ITS_END);
         let file = MemFile::new(open("mem")?);
         let snapshot = frozen.snapshot.insert(self.snapshot).watched();
         let memory = Arc::new(SnapshotMemory { file, readable, copy: self.copy, copied: self.copied });
         frozen.snapshot_memory = Some(Arc::clone(&memory));
-        let mut read = || frozen.read_all(process, threads.as_deref(), &*memory, how, last);
+        let mut read = || frozen.read_all(process, threads.as_deref(), &*memory, read_plan, last);
         let busy = exit_watch::meanwhile(&mut read);
         // Anything can have been read from a snapshot that ended meanwhile.
-        let busy =
-            busy.map_err(|error| if snapshot.is_alive() { error } else { no("it ended".to_owned()) })?;
+        let busy = busy
+            .map_err(|error| if snapshot.is_alive() { error } else { no_snapshot("it ended".to_owned()) })?;
         Ok((frozen, busy))
     }
 }

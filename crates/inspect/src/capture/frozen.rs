@@ -34,13 +34,19 @@ use strandline_process::target::quiet::CS_64_BIT;
 
 /// Maximum number of attempts to read a process whose runtime is in the middle of a collection.
 pub(super) const MAX_ATTEMPTS: u32 = 5;
-/// A small machine reads 3 GiB of heap a second. A heap that takes longer than ten seconds plus one
-/// for each GiB was made to take long: the rest is left unread, with a caveat.
-const MAX_STOPPED: Duration = Duration::from_secs(10);
+/// Default limit for a stop, without the second that is added for each GiB. A small machine reads
+/// 3 GiB of heap a second. A heap that takes longer was made to take long: the rest is left unread,
+/// with a caveat.
+const LONGEST_STOP: Duration = Duration::from_secs(10);
+/// Part of the time of a stop that is kept for what follows reading: sorting results, and releasing
+/// threads.
+const END_DIVISOR: u32 = 16;
+/// Part of the available time that runtimes may use; the rest is for heaps.
+const RUNTIMES_DIVISOR: u32 = 2;
 
 /// Returns the default limit for a stop of a process with this much anonymous memory.
 pub(super) fn longest_stop(anonymous_bytes: u64) -> Duration {
-    MAX_STOPPED + Duration::from_secs(anonymous_bytes >> 30)
+    LONGEST_STOP + Duration::from_secs(anonymous_bytes >> 30)
 }
 
 /// What was read of one state of the process.
@@ -98,17 +104,19 @@ pub struct Frozen {
     pub bytes_read: u64,
 }
 
-/// Returns when reading must end for the target to run again after `most`: results still have to be
-/// sorted, and threads released.
-pub(super) fn end_of_reading(since: Instant, most: Duration) -> Instant {
-    since + most.saturating_sub(most / 16)
+/// Returns when reading must end for the target to run again after `max_stop`.
+pub(super) fn end_of_reading(since: Instant, max_stop: Duration) -> Instant {
+    since + max_stop.saturating_sub(max_stop / END_DIVISOR)
 }
 
 /// How to read, the same at each attempt.
 pub(super) struct ReadPlan<'a> {
+    /// Number of threads that read.
     pub workers: usize,
     pub options: &'a Options<'a>,
+    /// The readers of what is mapped.
     pub found: &'a Found,
+    /// What was known before the stop.
     pub before: KnownBefore<'a>,
 }
 
@@ -129,14 +137,15 @@ pub(super) struct Threads {
 
 impl Threads {
     /// Combines the registers of stopped threads and the facts of threads that were left asleep.
-    pub fn of<'r>(
+    pub fn new<'r>(
         process: &Process,
         stopped: impl Iterator<Item = (i32, &'r Registers)>,
         others: impl Iterator<Item = ThreadFacts>,
         count: u64,
     ) -> Self {
         let mut threads = Self { known: None, count, caveats: Vec::new() };
-        let known: Option<Vec<ThreadFacts>> = stopped.map(|(tid, registers)| facts(tid, registers)).collect();
+        let known: Option<Vec<ThreadFacts>> =
+            stopped.map(|(tid, registers)| thread_facts(tid, registers)).collect();
         if known.is_none() {
             let text = "a 32-bit program: only the kernel's rows are given, its heap and stacks are not read";
             let place = format!("process {}", process.pid());
@@ -148,7 +157,7 @@ impl Threads {
 }
 
 /// Returns the facts of a stopped thread; `None` for a 32-bit program.
-fn facts(tid: i32, r: &Registers) -> Option<ThreadFacts> {
+fn thread_facts(tid: i32, r: &Registers) -> Option<ThreadFacts> {
     let general = [
         r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14,
         r.r15, r.rip,
@@ -178,25 +187,26 @@ pub(super) struct KernelView {
 pub(super) fn kernel_view(
     process: &Process,
     threads: Threads,
-    how: &ReadPlan<'_>,
+    read_plan: &ReadPlan<'_>,
 ) -> Result<(Frozen, Option<Vec<ThreadFacts>>)> {
     // An open pagemap or mem stays with its program: opened before the stop, it would show the old
     // program after an exec. A failed stop also reports a better reason.
     let pagemap = process.open_file("pagemap")?;
     let memory_file = process.open_file("mem")?;
-    let Pages { smaps, residency, rollup } = page_tables::read(process, &pagemap, &how.before)?;
+    let Pages { smaps, residency, rollup } = page_tables::read(process, &pagemap, &read_plan.before)?;
     let start_brk = process.stat()?.start_brk;
     let view = KernelView { smaps, residency, rollup, start_brk, memory: MemFile::new(memory_file), pagemap };
-    Ok(Frozen::new(process, view, threads, how))
+    Ok(Frozen::new(process, view, threads, read_plan))
 }
 
-fn collecting(busy: &Busy) -> Caveat {
-    let what = if busy.collecting {
+/// The caveat that a runtime was busy in all attempts.
+fn busy_caveat(busy: &Busy) -> Caveat {
+    let state = if busy.collecting {
         "was in a garbage collection"
     } else {
         "had inconsistent data structures (during a change, or damaged)"
     };
-    let text = format!("{} {what} in {MAX_ATTEMPTS} attempts: its memory is not read", busy.runtime);
+    let text = format!("{} {state} in {MAX_ATTEMPTS} attempts: its memory is not read", busy.runtime);
     Caveat::new("runtime_busy", busy.runtime, busy.bytes, text)
 }
 
@@ -226,12 +236,12 @@ impl Frozen {
         process: &Process,
         view: KernelView,
         threads: Threads,
-        how: &ReadPlan<'_>,
+        read_plan: &ReadPlan<'_>,
     ) -> (Self, Option<Vec<ThreadFacts>>) {
         let (mut space, _) =
             AddressSpace::from_mappings(view.smaps.entries.iter().map(|entry| entry.mapping.clone()));
         // A library that was loaded since has no known end of its bss.
-        space.set_spans(how.before.space.spans().clone());
+        space.set_spans(read_plan.before.space.spans().clone());
         let Threads { known: threads, count, mut caveats } = threads;
         if view.smaps.bad_lines > 0 {
             let text = format!("{} lines of smaps were not understood", view.smaps.bad_lines);
@@ -239,7 +249,7 @@ impl Frozen {
         }
         let frozen = Frozen {
             start_brk: view.start_brk,
-            page_map: how.options.page_map.then(|| Plan::new(&view.smaps.entries, &view.residency)),
+            page_map: read_plan.options.page_map.then(|| Plan::new(&view.smaps.entries, &view.residency)),
             sums: view.rollup.unwrap_or_else(|| view.smaps.total()),
             smaps_entries: view.smaps.entries,
             address_space: space,
@@ -250,7 +260,7 @@ impl Frozen {
             runtimes: Vec::new(),
             refinements: Refinements::default(),
             stacks: Vec::new(),
-            facts: threads.clone().filter(|_| how.options.keeps_blocks).unwrap_or_default(),
+            facts: threads.clone().filter(|_| read_plan.options.keeps_blocks).unwrap_or_default(),
             threads: count,
             memory: view.memory,
             pagemap: view.pagemap,
@@ -267,9 +277,8 @@ impl Frozen {
         (frozen, threads)
     }
 
-    /// Returns when to end reading: after one `part`th of the available time. Runtimes get half of
-    /// it.
-    fn deadline(&self, part: u32) -> Instant {
+    /// Returns when to end a pass that may use the available time divided by `divisor`.
+    fn deadline(&self, divisor: u32) -> Instant {
         let longest = self.reading_began + longest_stop(self.sums.anonymous_bytes);
         let end = match self.reading_ends {
             // The target runs meanwhile.
@@ -277,7 +286,7 @@ impl Frozen {
             Some(until) => until.min(longest),
             None => longest,
         };
-        self.reading_began + end.saturating_duration_since(self.reading_began) / part
+        self.reading_began + end.saturating_duration_since(self.reading_began) / divisor
     }
 
     /// Whether the target is stopped while it is read.
@@ -296,19 +305,19 @@ impl Frozen {
         process: &Process,
         threads: Option<&[ThreadFacts]>,
         memory: &dyn Memory,
-        how: &ReadPlan<'_>,
+        read_plan: &ReadPlan<'_>,
         last: IsLastAttempt,
     ) -> Result<bool> {
         let Some(threads) = threads else { return Ok(false) };
         self.stacks = stacks::stacks(threads, memory, &self.address_space);
-        let free = self.free_memory(process, threads, memory, how);
-        for busy in self.read_runtimes(process, threads, memory, &free, how) {
+        let free = self.free_memory(process, threads, memory, read_plan);
+        for busy in self.read_runtimes(process, threads, memory, &free, read_plan) {
             if last == IsLastAttempt(false) {
                 return Ok(true);
             }
-            self.caveats.push(collecting(&busy));
+            self.caveats.push(busy_caveat(&busy));
         }
-        self.read_heaps(process, threads, memory, how)?;
+        self.read_heaps(process, threads, memory, read_plan)?;
         Ok(false)
     }
 
@@ -318,14 +327,14 @@ impl Frozen {
         threads: &[ThreadFacts],
         memory: &dyn Memory,
         free: &RangeSet,
-        how: &ReadPlan<'_>,
+        read_plan: &ReadPlan<'_>,
     ) -> Vec<Busy> {
-        if how.found.runtimes.is_empty() {
+        if read_plan.found.runtimes.is_empty() {
             return Vec::new();
         }
         let total = self.sums.anonymous_bytes;
         let done = AtomicU64::new(0);
-        let progress = |bytes: u64| how.advance("reading runtimes", &done, bytes, total);
+        let progress = |bytes: u64| read_plan.advance("reading runtimes", &done, bytes, total);
         let private = self
             .smaps_entries
             .iter()
@@ -344,19 +353,19 @@ impl Frozen {
             threads,
             free,
             is_stopped: self.is_stopped(),
-            deadline: self.deadline(2),
-            workers: how.workers,
-            keeps_blocks: how.options.keeps_blocks,
-            path_to: how.options.path_to,
+            deadline: self.deadline(RUNTIMES_DIVISOR),
+            workers: read_plan.workers,
+            keeps_blocks: read_plan.options.keeps_blocks,
+            path_to: read_plan.options.path_to,
             cell_bytes: self.page_map.as_ref().map(Plan::cell_bytes),
             progress: &progress,
         };
         let mut runtimes = Vec::new();
         let mut busy = Vec::new();
-        for found in &how.found.runtimes {
+        for found in &read_plan.found.runtimes {
             match found.read(&context, &refinements) {
                 Ok(readings) => runtimes.extend(readings),
-                Err(it) => busy.push(it),
+                Err(busy_runtime) => busy.push(busy_runtime),
             }
         }
         self.runtimes = runtimes;
@@ -367,10 +376,11 @@ impl Frozen {
 }
 
 impl ReadPlan<'_> {
-    fn advance(&self, what: &str, done: &AtomicU64, bytes: u64, total: u64) {
+    /// Reports the progress of some work: `bytes` more are done.
+    fn advance(&self, work: &str, done: &AtomicU64, bytes: u64, total: u64) {
         let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if let Some(progress) = self.options.progress {
-            progress(what, done.min(total), total);
+            progress(work, done.min(total), total);
         }
     }
 }

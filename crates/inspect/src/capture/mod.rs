@@ -50,8 +50,8 @@ pub struct Options<'a> {
     pub path_to: Option<&'a str>,
     /// Whether to make a page map ([`page_map`](crate::facts::Explanation::page_map)).
     pub page_map: bool,
-    /// How long the process may be stopped; it is released then, and what is missing becomes
-    /// caveats. `None` for as long as reading takes, up to ten seconds plus one for each GiB.
+    /// How long the process may be stopped: it is released then, with caveats about what was not
+    /// read. `None` for as long as reading takes, up to ten seconds plus one for each GiB.
     pub max_stop: Option<Duration>,
     /// Whether to read from a snapshot, while the process runs on.
     pub snapshot: SnapshotMode,
@@ -111,12 +111,12 @@ pub fn with_capture<T>(
     mut work: impl FnMut(&Process, Frozen) -> Result<T>,
 ) -> Result<T> {
     match capture(pid, options).and_then(|(process, frozen)| work(&process, frozen)) {
-        Err(Error::NoSnapshot { why, stopped, .. }) if options.snapshot != SnapshotMode::Always => {
+        Err(Error::NoSnapshot { why: reason, stopped, .. }) if options.snapshot != SnapshotMode::Always => {
             let max_stop = options.max_stop.map(|limit| limit.saturating_sub(stopped));
             let again =
                 Options { snapshot: SnapshotMode::Never, quiet_for: Duration::ZERO, max_stop, ..*options };
             let (process, mut frozen) = capture(pid, &again)?;
-            frozen.caveats.push(attempts::no_snapshot(&why));
+            frozen.caveats.push(attempts::no_snapshot(&reason));
             frozen.stopped += stopped;
             work(&process, frozen)
         }
@@ -149,10 +149,10 @@ fn capture_once(pid: i32, options: &Options<'_>) -> Result<(Process, Frozen)> {
     let stop_limit =
         options.max_stop.unwrap_or_else(|| frozen::longest_stop(attempts::anonymous_bytes(&process)));
     let frozen = on_own_thread(stop_limit, || read_process(&process, &StoppedBy::Us, threads, options));
-    let no_thread =
+    let no_result =
         || std::io::Error::other("the thread that reads did not start, or failed (try --no-runtimes)");
     let frozen =
-        frozen.ok_or_else(|| Error::Io { pid, what: "stopping".to_owned(), source: no_thread() })??;
+        frozen.ok_or_else(|| Error::Io { pid, what: "stopping".to_owned(), source: no_result() })??;
     Ok((process, frozen))
 }
 
@@ -163,16 +163,16 @@ impl Frozen {
     /// [`Error::NoSnapshot`] if it did not: all that was read from it is then in doubt.
     pub fn end_snapshot(&mut self, process: &Process) -> Result<()> {
         let Some(snapshot) = self.snapshot.take() else { return Ok(()) };
-        let spent = snapshot.end();
-        let spent =
-            spent.map_err(|why| Error::NoSnapshot { pid: process.pid(), why, stopped: self.stopped })?;
-        if !spent.collected {
+        let no_snapshot =
+            |reason| Error::NoSnapshot { pid: process.pid(), why: reason, stopped: self.stopped };
+        let cost = snapshot.end().map_err(no_snapshot)?;
+        if !cost.collected {
             let text = "what is left of the snapshot, a process id, stays until the process ends: no thread could collect it";
             let place = format!("process {}", process.pid());
             self.caveats.push(Caveat::new("photograph_left", place, None, text));
         }
-        self.stopped += spent.stopped;
-        self.spent = Some(spent);
+        self.stopped += cost.stopped;
+        self.spent = Some(cost);
         // While there was a snapshot, half of each shared page counted as the snapshot's.
         self.rollup = frozen::rollup(process);
         Ok(())

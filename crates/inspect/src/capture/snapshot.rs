@@ -46,10 +46,10 @@ const STOP_PER_GIB: Duration = Duration::from_millis(60);
 const STOP_PER_GIB_WITH_SMAPS: Duration = Duration::from_millis(180);
 /// Interval between checks whether memory runs low.
 const MEMORY_CHECK_INTERVAL: Duration = Duration::from_millis(5);
-/// Time to pass on the signals of a watched process.
-const SIGNAL_TIME: Duration = Duration::from_millis(2);
-/// Maximum number of such times: a program may get one signal after the other.
-const MAX_SIGNALS: u32 = 20;
+/// Interval between checks whether a signal of a watched process was passed on, and maximum number
+/// of checks: a program may get one signal after the other.
+const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(2);
+const MAX_SIGNAL_CHECKS: u32 = 20;
 /// Minimum number of further processes that must be allowed: the program may start some meanwhile.
 const MIN_PROCESSES: u64 = 16;
 
@@ -89,14 +89,14 @@ pub fn hidden_ranges(smaps: &Smaps) -> Vec<AddressRange> {
 /// Joins hidden mappings between which there is no other mapping.
 pub fn joined(mappings: impl Iterator<Item = (AddressRange, bool)>) -> Vec<AddressRange> {
     let mut ranges: Vec<AddressRange> = Vec::new();
-    let mut follows = false;
+    let mut was_hidden = false;
     for (mapping, is_hidden) in mappings {
-        match ranges.last_mut().filter(|_| follows && is_hidden) {
+        match ranges.last_mut().filter(|_| was_hidden && is_hidden) {
             Some(last) => last.end = mapping.end,
             None if is_hidden => ranges.push(mapping),
             None => {}
         }
-        follows = is_hidden;
+        was_hidden = is_hidden;
     }
     ranges
 }
@@ -143,18 +143,18 @@ pub fn plan(
     let mut status = process.status().map_err(|error| error.to_string())?;
     // 't': a thread of this process watches it, and passes on a signal or listens for its
     // continuation. The next signal may follow at once.
-    for _ in 0..MAX_SIGNALS {
+    for _ in 0..MAX_SIGNAL_CHECKS {
         if status.state != Some('t') {
             break;
         }
-        exit_watch::pause(SIGNAL_TIME);
+        exit_watch::pause(SIGNAL_CHECK_INTERVAL);
         status = process.status().map_err(|error| error.to_string())?;
     }
     if matches!(status.state, Some('T' | 't')) {
         return Err("the process is stopped by a signal".to_owned());
     }
-    let shares = |parent| strandline_sys::process::same_memory(process.pid(), parent).unwrap_or(false);
-    if let Some(parent) = status.parent.filter(|&parent| parent > 0 && shares(parent)) {
+    let shares_memory = |parent| strandline_sys::process::same_memory(process.pid(), parent).unwrap_or(false);
+    if let Some(parent) = status.parent.filter(|&parent| parent > 0 && shares_memory(parent)) {
         return Err(format!("it shares its memory with its parent {parent} (vfork)"));
     }
     // What it maps meanwhile would count as hidden.
@@ -165,16 +165,16 @@ pub fn plan(
         return Err("it has reserved huge pages (hugetlb), and a copy could take the last of them".to_owned());
     }
     check_writers(process, space)?;
-    if let Some(why) = ControlGroups::of(process).objection_to_copy() {
-        return Err(why.to_owned());
+    if let Some(objection) = ControlGroups::of(process).objection_to_copy() {
+        return Err(objection.to_owned());
     }
-    let anonymous_bytes = status.anonymous_bytes.unwrap_or(0);
+    let anonymous_bytes = status.anonymous_bytes.ok_or("its anonymous memory is not known (RssAnon)")?;
     check_memory(process, &status, anonymous_bytes)?;
     let gibs = anonymous_bytes as f64 / (1_u64 << 30) as f64;
     let mappings_before = if with_hidden { known_mappings(process, &status)? } else { None };
     let reads_smaps = with_hidden && mappings_before.is_none();
     let stop_per_gib = if reads_smaps { STOP_PER_GIB_WITH_SMAPS } else { STOP_PER_GIB };
-    if max_stop.is_some_and(|most| stop_per_gib.mul_f64(gibs) > most) {
+    if max_stop.is_some_and(|max_stop| stop_per_gib.mul_f64(gibs) > max_stop) {
         return Err("making it may take longer than the process may be stopped (--max-stop)".to_owned());
     }
     if status.is_under_seccomp() {
@@ -190,18 +190,18 @@ pub fn plan(
 /// and the first kernel whose fork copies pages that a device is writing to (a7e689dd1c06, "block:
 /// Convert bio_iov_iter_get_pages to use iov_iter_extract_pages"): before, the program could lose
 /// what the device writes (open(2), O_DIRECT).
-const HAS_UNSHARE: (u32, u32) = (5, 9);
-const COPIES_PINNED: (u32, u32) = (6, 5);
+const FIRST_WITH_UNSHARE: (u32, u32) = (5, 9);
+const FIRST_COPYING_PINNED: (u32, u32) = (6, 5);
 
 /// Fails if a copy would disturb something that writes to its memory or monitors it.
 fn check_writers(process: &Process, space: &AddressSpace) -> Result<(), String> {
     let kernel = strandline_sys::host::kernel_version();
-    if kernel.is_none_or(|kernel| kernel < HAS_UNSHARE) {
+    if kernel.is_none_or(|kernel| kernel < FIRST_WITH_UNSHARE) {
         return Err(
             "this kernel (before 5.9) would keep the program's descriptors open in the copy".to_owned()
         );
     }
-    let copies_pinned = kernel.is_some_and(|kernel| kernel >= COPIES_PINNED);
+    let copies_pinned = kernel.is_some_and(|kernel| kernel >= FIRST_COPYING_PINNED);
     let harmless: &[&str] = if copies_pinned { &["io_uring", "kernel AIO"] } else { &[] };
     let text = |error: strandline_process::error::Error| error.to_string();
     if let Some(holder) = holders::find_except(process, space, harmless).map_err(text)? {
@@ -215,7 +215,7 @@ fn check_writers(process: &Process, space: &AddressSpace) -> Result<(), String> 
     }
     let types = if direct.is_empty() { Default::default() } else { process.mount_types().map_err(text)? };
     let kinds = direct.iter().map(|mount| types.get(mount).map_or("unknown", String::as_str));
-    if let Some(kind) = kinds.filter(|kind| !pins(kind)).min() {
+    if let Some(kind) = kinds.filter(|kind| !pins_pages(kind)).min() {
         return Err(format!(
             "it has files open for direct input and output on a file system ({kind}) where it could lose what it reads meanwhile"
         ));
@@ -226,7 +226,7 @@ fn check_writers(process: &Process, space: &AddressSpace) -> Result<(), String> 
 /// Whether a file system is known to pin the pages that a direct read writes to, so that the kernel
 /// copies them for a child at once: local ones do. NFS, 9p, ceph and older FUSE do not; unknown
 /// ones count as if they did not.
-fn pins(kind: &str) -> bool {
+fn pins_pages(kind: &str) -> bool {
     const LOCAL: [&str; 9] = ["ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "tmpfs", "devtmpfs", "overlay"];
     LOCAL.contains(&kind)
 }
@@ -256,18 +256,20 @@ fn check_memory(process: &Process, status: &Status, anonymous_bytes: u64) -> Res
 #[derive(Debug)]
 pub struct GuardedSnapshot {
     snapshot: Arc<Snapshot>,
-    over: Arc<AtomicBool>,
+    /// Set once nothing reads it any more.
+    is_over: Arc<AtomicBool>,
+    /// Returns whether it ended the snapshot because memory ran low.
     watcher: Option<JoinHandle<bool>>,
 }
 
 impl GuardedSnapshot {
     /// Guards a snapshot from now on.
     pub fn new(snapshot: Snapshot) -> Self {
-        let (snapshot, over) = (Arc::new(snapshot), Arc::new(AtomicBool::new(false)));
+        let (snapshot, is_over) = (Arc::new(snapshot), Arc::new(AtomicBool::new(false)));
         let watcher = {
-            let (snapshot, over) = (Arc::clone(&snapshot), Arc::clone(&over));
+            let (snapshot, is_over) = (Arc::clone(&snapshot), Arc::clone(&is_over));
             move || {
-                while !over.load(Ordering::Acquire) {
+                while !is_over.load(Ordering::Acquire) {
                     if snapshot.is_too_costly() {
                         snapshot.kill();
                         return true;
@@ -279,9 +281,10 @@ impl GuardedSnapshot {
         };
         // If no thread can be started, the kernel's out-of-memory killer takes the snapshot first.
         let watcher = std::thread::Builder::new().name("snapshot".into()).spawn(watcher).ok();
-        Self { snapshot, over, watcher }
+        Self { snapshot, is_over, watcher }
     }
 
+    /// The snapshot, while it is guarded.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }
@@ -294,12 +297,12 @@ impl GuardedSnapshot {
     /// Ends it and returns its cost. Fails if it had ended before: what was read from it is invalid
     /// then.
     pub fn end(mut self) -> Result<SnapshotCost, String> {
-        let was_there = self.snapshot.is_alive();
+        let was_alive = self.snapshot.is_alive();
         let ran_low = self.stop_watching();
         if ran_low {
             return Err("memory ran low while it was read, and it was ended".to_owned());
         }
-        if !was_there {
+        if !was_alive {
             return Err("it ended before it was read".to_owned());
         }
         Ok(self.snapshot.end())
@@ -307,7 +310,7 @@ impl GuardedSnapshot {
 
     /// Stops watching memory; returns whether the snapshot was ended because memory ran low.
     fn stop_watching(&mut self) -> bool {
-        self.over.store(true, Ordering::Release);
+        self.is_over.store(true, Ordering::Release);
         let Some(watcher) = self.watcher.take() else { return false };
         watcher.thread().unpark();
         watcher.join().unwrap_or(false)

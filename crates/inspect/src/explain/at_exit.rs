@@ -17,11 +17,11 @@ use strandline_process::error::{Error, Result};
 use strandline_process::procfs::Process;
 use strandline_process::target::admission;
 
-/// Maximum time for the other threads of an ending process to be gone.
-const PATIENCE: Duration = Duration::from_secs(1);
-const ASK_AGAIN: Duration = Duration::from_micros(200);
-/// SIGKILL in a signal mask: the kernel sends it to every thread of an ending process.
-const KILL: u64 = 1 << 8;
+/// Maximum time for the other threads of an ending process to be gone, and interval of the checks.
+const MAX_END_WAIT: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_micros(200);
+/// SIGKILL (9) in a signal mask: the kernel sends it to every thread of an ending process.
+const SIGKILL_BIT: u64 = 1 << 8;
 
 /// Explains process `pid`, whose leader is held at PTRACE_EVENT_EXIT by a thread of this process
 /// and not resumed before this returns. May be called on any thread. Delays the end of the target
@@ -60,41 +60,42 @@ fn is_held(process: &Process) -> bool {
 ///
 /// All of them were sent SIGKILL before the leader reached its end, unless only the leader ends.
 fn wait_for_others(process: &Process, ending: &Ending<'_>) -> Result<Vec<i32>> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + MAX_END_WAIT;
     loop {
         let mut unfinished = Vec::new();
         let tids = process.tasks()?;
-        let mut running = !process.lists_all(&tids);
+        let mut is_any_running = !process.lists_all(&tids);
         for tid in tids {
             if ending.registers.iter().any(|&(stopped, _)| stopped == tid) {
                 continue;
             }
             let Ok(stat) = process.task_stat(tid) else { continue };
-            match stat.state.unwrap_or('X') {
-                'Z' | 'X' | 't' => {}
-                'D' => unfinished.push(tid),
+            match stat.state {
+                Some('Z' | 'X' | 't') => {}
+                Some('D') => unfinished.push(tid),
                 _ if stat.is_ending() => unfinished.push(tid),
-                'S' | 'T' if !is_killed(process, tid) => {
+                Some('S' | 'T') if !is_killed(process, tid) => {
                     return Err(Error::LeaderEnded { pid: process.pid() });
                 }
-                _ => running = true,
+                // A thread in an unknown state may run.
+                _ => is_any_running = true,
             }
         }
-        let late = Instant::now() >= deadline;
-        if running && late {
+        let is_late = Instant::now() >= deadline;
+        if is_any_running && is_late {
             return Err(Error::LeaderEnded { pid: process.pid() });
         }
-        if !running && (unfinished.is_empty() || late) {
+        if !is_any_running && (unfinished.is_empty() || is_late) {
             return Ok(unfinished);
         }
-        std::thread::sleep(ASK_AGAIN);
+        std::thread::sleep(CHECK_INTERVAL);
     }
 }
 
 /// Whether a SIGKILL is pending for the thread, or the thread is gone.
 fn is_killed(process: &Process, tid: i32) -> bool {
     let Ok(status) = process.task_status(tid) else { return true };
-    let pending = status.thread_pending.unwrap_or(KILL) | status.process_pending.unwrap_or(0);
+    let pending = status.thread_pending.unwrap_or(SIGKILL_BIT) | status.process_pending.unwrap_or(0);
     // The state may have changed since it was read.
-    pending & KILL != 0 || !matches!(status.state, Some('S' | 'T'))
+    pending & SIGKILL_BIT != 0 || !matches!(status.state, Some('S' | 'T'))
 }

@@ -7,15 +7,15 @@ use crate::capture::Frozen;
 use crate::facts::{Allocator, Explanation, Remedy, RemedyKind, Row, Target, TargetKind};
 use crate::ledger::rows;
 use crate::remedy::{purge, zero_pages};
-use crate::verdict::remedies::Means;
-use crate::verdict::{self, Judged};
+use crate::verdict::remedies::RemedyInputs;
+use crate::verdict::{self, VerdictInputs};
 use strandline_claims::allocator::CallPlan;
 use strandline_claims::finding::LedgerView;
 use strandline_claims::units::bytes;
 use strandline_process::procfs::Process;
 
 /// Leaks above RSS divided by this are mentioned in the verdict.
-const MIN_LEAKED_PART: u64 = 20;
+const MIN_LEAKED_DIVISOR: u64 = 20;
 
 /// Removes the predictions of calls that `reclaim` would always refuse, and gives the reason.
 fn refuse_calls(process: &Process, frozen: &mut Frozen) {
@@ -35,40 +35,41 @@ fn refuse_calls(process: &Process, frozen: &mut Frozen) {
 pub fn describe(process: &Process, account: &mut Account) -> Explanation {
     refuse_calls(process, &mut account.frozen);
     let frozen = &account.frozen;
-    let of_readers = of_readers(frozen);
-    let read: Vec<Allocator> = frozen.readings.iter().map(|reading| reading.allocator.clone()).collect();
-    let facts = process.start_facts();
-    let reads_settings = facts.is_none_or(|facts| !facts.is_secure);
+    let readers_remedies = merged_remedies(frozen);
+    let read_allocators: Vec<Allocator> =
+        frozen.readings.iter().map(|reading| reading.allocator.clone()).collect();
+    let start_facts = process.start_facts();
+    let reads_settings = start_facts.is_none_or(|facts| !facts.is_secure);
     let view = LedgerView {
         pid: process.pid(),
         rows: &account.rows,
         rss_bytes: account.kernel.rss_bytes,
         threads: frozen.threads,
-        allocators: &read,
+        allocators: &read_allocators,
         runtimes: &account.runtimes,
-        remedies: &of_readers,
+        remedies: &readers_remedies,
         reads_settings,
-        takes_preloads: reads_settings && facts.is_none_or(|facts| facts.has_loader),
+        takes_preloads: reads_settings && start_facts.is_none_or(|facts| facts.has_loader),
     };
-    let trimmed_zero_bytes = trimmed_zero_bytes(frozen);
+    let trimmed_zero_bytes = zero_bytes_of_calls(frozen);
     let claims = frozen.readings.iter().flat_map(|reading| &reading.claims);
-    let judged = Judged {
+    let verdict_inputs = VerdictInputs {
         view,
         trimmed_zero_bytes: trimmed_zero_bytes.values().sum(),
         pinning_chunks: claims.map(|claim| claim.sums.pinning_blocks).sum(),
         unread: &account.unread,
     };
     let executable = process.executable();
-    let means = Means {
+    let remedy_inputs = RemedyInputs {
         executable: executable.as_deref().unwrap_or_default(),
         zero_bytes: account.ledger.zero_bytes,
         zero_sharing: account.ledger.zero_sharing,
         trimmed_zero_bytes: &trimmed_zero_bytes,
-        swap: zero_pages::can_page_out(process),
+        can_page_out: zero_pages::can_page_out(process),
     };
-    let remedies = verdict::remedies::remedies(&view, &means);
-    let mut verdict = verdict::verdict(&judged);
-    verdict.headline.push_str(&leaked(&account.rows, account.kernel.rss_bytes));
+    let remedies = verdict::remedies::remedies(&view, &remedy_inputs);
+    let mut verdict = verdict::verdict(&verdict_inputs);
+    verdict.headline.push_str(&leak_clause(&account.rows, account.kernel.rss_bytes));
     let target = Target {
         kind: if frozen.spent.is_some() { TargetKind::Snapshot } else { TargetKind::Live },
         pid: process.pid(),
@@ -76,13 +77,13 @@ pub fn describe(process: &Process, account: &mut Account) -> Explanation {
         command: process.command_line().unwrap_or_default(),
         threads: frozen.threads,
     };
-    let others = std::mem::take(&mut account.other_allocators);
+    let other_allocators = std::mem::take(&mut account.other_allocators);
     Explanation {
         target,
         totals: rows::totals(&account.rows),
         rows: std::mem::take(&mut account.rows),
         kernel: account.kernel.clone(),
-        allocators: read.into_iter().chain(others).collect(),
+        allocators: read_allocators.into_iter().chain(other_allocators).collect(),
         runtimes: std::mem::take(&mut account.runtimes),
         remedies,
         verdict,
@@ -94,10 +95,11 @@ pub fn describe(process: &Process, account: &mut Account) -> Explanation {
 }
 
 /// Returns a clause about leaked memory; empty if it is a small part of RSS.
-fn leaked(rows: &[Row], rss_bytes: u64) -> String {
-    let leaked: u64 = rows.iter().filter(|row| row.id.ends_with(".leaked")).map(|row| row.bytes).sum();
-    if leaked > rss_bytes / MIN_LEAKED_PART {
-        format!("; {} of it is unreachable", bytes(leaked))
+fn leak_clause(rows: &[Row], rss_bytes: u64) -> String {
+    let leaked_rows = rows.iter().filter(|row| row.id.ends_with(".leaked"));
+    let leaked_bytes: u64 = leaked_rows.map(|row| row.bytes).sum();
+    if leaked_bytes > rss_bytes / MIN_LEAKED_DIVISOR {
+        format!("; {} of it is unreachable", bytes(leaked_bytes))
     } else {
         String::new()
     }
@@ -105,26 +107,26 @@ fn leaked(rows: &[Row], rss_bytes: u64) -> String {
 
 /// Bytes of zero pages that calls into allocators release too, by allocator name. They are counted
 /// on the row of zero pages only.
-fn trimmed_zero_bytes(frozen: &Frozen) -> BTreeMap<String, u64> {
-    let mut zeros = BTreeMap::new();
+fn zero_bytes_of_calls(frozen: &Frozen) -> BTreeMap<String, u64> {
+    let mut zero_bytes = BTreeMap::new();
     for reading in &frozen.readings {
         let bytes = reading.releasable_bytes().saturating_sub(reading.releasable_row_bytes());
-        *zeros.entry(reading.allocator.name.clone()).or_default() += bytes;
+        *zero_bytes.entry(reading.allocator.name.clone()).or_default() += bytes;
     }
-    zeros
+    zero_bytes
 }
 
 /// The remedies of all readings. If an allocator is in the process several times, a single call
 /// covers all instances, and their predictions are added up.
-fn of_readers(frozen: &Frozen) -> Vec<Remedy> {
+fn merged_remedies(frozen: &Frozen) -> Vec<Remedy> {
     let of_runtimes = frozen.runtimes.iter().flat_map(|reading| &reading.remedies);
     let of_allocators = frozen.readings.iter().flat_map(|reading| &reading.remedies);
     let mut all: Vec<Remedy> = Vec::new();
     for remedy in of_runtimes.chain(of_allocators) {
-        let is_same = |one: &&mut Remedy| one.id == remedy.id && remedy.kind == RemedyKind::Call;
-        let known = all.iter_mut().find(is_same).and_then(|one| one.predicted_bytes.as_mut());
-        match known.zip(remedy.predicted_bytes) {
-            Some((sum, more)) => *sum += more,
+        let is_same = |other: &&mut Remedy| other.id == remedy.id && remedy.kind == RemedyKind::Call;
+        let sum = all.iter_mut().find(is_same).and_then(|same| same.predicted_bytes.as_mut());
+        match sum.zip(remedy.predicted_bytes) {
+            Some((sum, predicted_bytes)) => *sum += predicted_bytes,
             None => all.push(remedy.clone()),
         }
     }

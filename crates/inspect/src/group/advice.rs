@@ -10,9 +10,9 @@ use strandline_process::group::find::shell_word;
 /// One setting.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Advice {
-    /// For what: `limit`, `high`, `shared_memory`.
+    /// What it sets: `limit`, `high`, `shared_memory`.
     pub id: String,
-    /// Who reads it: `systemd`, `docker`, `kubernetes`, `cgroup`.
+    /// What reads it: `systemd`, `docker`, `kubernetes`, `cgroup`.
     pub system: String,
     /// Why, in a sentence.
     pub text: String,
@@ -23,10 +23,12 @@ pub struct Advice {
 const MIB: u64 = 1 << 20;
 /// Sizes are rounded up to this.
 const STEP_BYTES: u64 = 64 * MIB;
-/// Room above what cannot be reclaimed, in a suggested limit: a quarter.
-const ROOM_DIVISOR: u64 = 4;
-/// A limit is too small if less than this part of it is left without reclaimable memory.
-const LEFT_DIVISOR: u64 = 10;
+/// Headroom of a suggested limit above what cannot be reclaimed: a quarter of that.
+const HEADROOM_DIVISOR: u64 = 4;
+/// A limit is too small if what cannot be reclaimed leaves less than this part of it.
+const MIN_LEFT_DIVISOR: u64 = 10;
+/// Shared memory of more than this part of the limit gets a setting.
+const MIN_SHARED_DIVISOR: u64 = 10;
 
 /// What manages the group, by its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +36,8 @@ enum Manager {
     Kubernetes,
     Docker,
     Systemd,
-    Nobody,
+    /// None that is known.
+    Unknown,
 }
 
 fn manager(path: &str) -> Manager {
@@ -46,12 +49,12 @@ fn manager(path: &str) -> Manager {
     } else if name.ends_with(".service") || name.ends_with(".slice") || name.ends_with(".scope") {
         Manager::Systemd
     } else {
-        Manager::Nobody
+        Manager::Unknown
     }
 }
 
-fn rounded(size: u64) -> u64 {
-    size.checked_next_multiple_of(STEP_BYTES).unwrap_or(size)
+fn round_up(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(STEP_BYTES).unwrap_or(bytes)
 }
 
 /// The settings that fit the group.
@@ -60,24 +63,27 @@ pub(super) fn advice(explanation: &GroupExplanation) -> Vec<Advice> {
     let (Some(limit), Some(reclaimable)) = (cgroup.effective_limit_bytes, cgroup.reclaimable_bytes) else {
         return Vec::new();
     };
-    let firm = cgroup.current_bytes.saturating_sub(reclaimable);
+    let unreclaimable = cgroup.current_bytes.saturating_sub(reclaimable);
     // A kill proves that the limit was reached.
-    let firm = if explanation.kill_at_limit().is_some() { firm.max(limit) } else { firm };
-    let mut all = Vec::new();
-    if limit.saturating_sub(firm) < limit / LEFT_DIVISOR {
-        all.push(larger_limit(explanation, rounded(firm.saturating_add(firm / ROOM_DIVISOR))));
+    let needed = if explanation.kill_at_limit().is_some() { unreclaimable.max(limit) } else { unreclaimable };
+    let mut settings = Vec::new();
+    if limit.saturating_sub(needed) < limit / MIN_LEFT_DIVISOR {
+        let with_headroom = needed.saturating_add(needed / HEADROOM_DIVISOR);
+        settings.push(larger_limit(explanation, round_up(with_headroom)));
     } else if cgroup.high_bytes.is_none() && cgroup.version == 2 {
-        all.extend(high(explanation, limit - limit / LEFT_DIVISOR));
+        settings.extend(memory_high(explanation, limit - limit / MIN_LEFT_DIVISOR));
     }
     let shared = sums(&explanation.rows).shared;
-    if shared > limit / LEFT_DIVISOR {
-        all.extend(shared_memory(explanation, rounded(shared)));
+    if shared > limit / MIN_SHARED_DIVISOR {
+        settings.extend(shared_memory(explanation, round_up(shared)));
     }
-    all
+    settings
 }
 
-fn item(id: &str, system: &str, text: String, paste: String) -> Advice {
-    Advice { id: id.to_owned(), system: system.to_owned(), text, paste }
+impl Advice {
+    fn new(id: &str, system: &str, text: String, paste: String) -> Self {
+        Self { id: id.to_owned(), system: system.to_owned(), text, paste }
+    }
 }
 
 /// The unit of a group, as a word for a shell.
@@ -85,55 +91,61 @@ fn unit(target: &GroupTarget) -> String {
     shell_word(target.path.rsplit('/').next().unwrap_or_default())
 }
 
-fn larger_limit(explanation: &GroupExplanation, size: u64) -> Advice {
+/// A memory limit of `limit_bytes`.
+fn larger_limit(explanation: &GroupExplanation, limit_bytes: u64) -> Advice {
     let because = match explanation.kill_at_limit() {
         Some(_) => "a process was killed at the limit",
         None => "memory that cannot be reclaimed nearly fills the limit",
     };
-    let text = format!("{because}; {} leaves a quarter", bytes(size));
-    let (mib, target) = (size / MIB, &explanation.target);
+    let text = format!("{because}; {} leaves a quarter", bytes(limit_bytes));
+    let (mib, target) = (limit_bytes / MIB, &explanation.target);
     let (system, paste) = match manager(&target.path) {
         Manager::Kubernetes => ("kubernetes", format!("resources: {{limits: {{memory: {mib}Mi}}}}")),
         Manager::Docker => {
             ("docker", format!("docker update --memory {mib}m --memory-swap {mib}m CONTAINER"))
         }
         Manager::Systemd => ("systemd", format!("systemctl set-property {} MemoryMax={mib}M", unit(target))),
-        Manager::Nobody => {
+        Manager::Unknown => {
             let file = if explanation.cgroup.version == 1 { "memory.limit_in_bytes" } else { "memory.max" };
-            ("cgroup", format!("echo {size} > {}", shell_word(&format!("{}/{file}", target.folder))))
+            let path = shell_word(&format!("{}/{file}", target.folder));
+            ("cgroup", format!("echo {limit_bytes} > {path}"))
         }
     };
-    item("limit", system, text, paste)
+    Advice::new("limit", system, text, paste)
 }
 
-/// Docker and Kubernetes (without its feature MemoryQoS) do not set it.
-fn high(explanation: &GroupExplanation, size: u64) -> Option<Advice> {
+/// A memory.high of `high_bytes`, which Docker and Kubernetes (without its feature MemoryQoS) do
+/// not set.
+fn memory_high(explanation: &GroupExplanation, high_bytes: u64) -> Option<Advice> {
     let target = &explanation.target;
     let (system, paste) = match manager(&target.path) {
         Manager::Systemd => {
-            ("systemd", format!("systemctl set-property {} MemoryHigh={}M", unit(target), size / MIB))
+            let mib = high_bytes / MIB;
+            ("systemd", format!("systemctl set-property {} MemoryHigh={mib}M", unit(target)))
         }
-        Manager::Nobody => {
-            ("cgroup", format!("echo {size} > {}", shell_word(&format!("{}/memory.high", target.folder))))
+        Manager::Unknown => {
+            let path = shell_word(&format!("{}/memory.high", target.folder));
+            ("cgroup", format!("echo {high_bytes} > {path}"))
         }
         Manager::Kubernetes | Manager::Docker => return None,
     };
     let text = "above it the kernel reclaims and slows the group down, before anything is killed".to_owned();
-    Some(item("high", system, text, paste))
+    Some(Advice::new("high", system, text, paste))
 }
 
-/// Without a manager the mount may be the machine's own, which others use too: nothing is advised.
-fn shared_memory(explanation: &GroupExplanation, size: u64) -> Option<Advice> {
-    let mib = size / MIB;
+/// A size of the group's shared memory. Without a manager the mount may be the machine's own, which
+/// others use too: nothing is advised.
+fn shared_memory(explanation: &GroupExplanation, size_bytes: u64) -> Option<Advice> {
+    let mib = size_bytes / MIB;
     let text =
         "a size limits files in shared memory: a write fails instead of a process being killed".to_owned();
     let (system, paste) = match manager(&explanation.target.path) {
         Manager::Kubernetes => ("kubernetes", format!("emptyDir: {{medium: Memory, sizeLimit: {mib}Mi}}")),
         Manager::Docker => ("docker", format!("docker run --shm-size {mib}m …")),
         Manager::Systemd => ("systemd", format!("TemporaryFileSystem=/dev/shm:size={mib}M,mode=1777")),
-        Manager::Nobody => return None,
+        Manager::Unknown => return None,
     };
-    Some(item("shared_memory", system, text, paste))
+    Some(Advice::new("shared_memory", system, text, paste))
 }
 
 #[cfg(test)]
@@ -205,16 +217,19 @@ mod tests {
             anonymous_bytes: Some(900 * MIB),
             ..GroupKill::default()
         };
-        let ids = |kill| {
+        let pastes_after = |kill| {
             let mut group = group("/x", 1, 0);
             group.cgroup.current_bytes = 300 * MIB;
             group.cgroup.effective_limit_path = Some("/x".to_owned());
             group.kills = vec![kill];
             advice(&group).into_iter().map(|advice| advice.paste).collect::<Vec<_>>()
         };
-        assert_eq!(ids(kill("/x", 10.0)), ["echo 1342177280 > /sys/fs/cgroup/x/memory.limit_in_bytes"]);
-        assert_eq!(ids(kill("/x/below", 10.0)), [""; 0]);
-        assert_eq!(ids(kill("/x", 1e6)), [""; 0]);
+        assert_eq!(
+            pastes_after(kill("/x", 10.0)),
+            ["echo 1342177280 > /sys/fs/cgroup/x/memory.limit_in_bytes"]
+        );
+        assert_eq!(pastes_after(kill("/x/below", 10.0)), [""; 0]);
+        assert_eq!(pastes_after(kill("/x", 1e6)), [""; 0]);
     }
 
     #[test]

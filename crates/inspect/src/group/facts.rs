@@ -13,7 +13,7 @@ use strandline_process::group::{Group, Hierarchy, Version};
 use super::advice::Advice;
 use crate::facts::{Cost, HolderKind, State, Totals, Verdict};
 
-/// Kills that are listed.
+/// Maximum number of kills that are listed, the last ones.
 const MAX_KILLS: usize = 16;
 
 /// What `explain --cgroup` reports.
@@ -29,13 +29,13 @@ pub struct GroupExplanation {
     pub totals: Totals,
     /// Its processes and those of the groups below it, largest first.
     pub processes: Vec<GroupProcess>,
-    /// The groups directly below it, largest first. Theirs is in the rows too.
+    /// The groups directly below it, largest first. Their memory is in the rows too.
     pub groups: Vec<ChildGroup>,
-    /// Processes of it that the kernel killed for lack of memory, as its log has them, the last one
+    /// Processes of it that the kernel killed for lack of memory, by the kernel's log, the last one
     /// first.
     #[serde(default)]
     pub kills: Vec<GroupKill>,
-    /// What gives memory back, best first.
+    /// What releases memory, best first.
     pub remedies: Vec<GroupRemedy>,
     /// What to set, ready to paste.
     pub advice: Vec<Advice>,
@@ -62,7 +62,7 @@ impl GroupExplanation {
 /// A process that the kernel killed for lack of memory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GroupKill {
-    /// How long ago.
+    /// How long ago it was killed.
     pub seconds_ago: f64,
     /// Its process id in the first pid namespace.
     pub pid: i32,
@@ -70,13 +70,13 @@ pub struct GroupKill {
     pub name: String,
     /// Its group.
     pub cgroup: String,
-    /// The group whose limit was met; `None`: the whole machine was out of memory.
+    /// The group whose limit was reached; `None` if the whole machine was out of memory.
     pub limit_cgroup: Option<String>,
-    /// What it had resident.
+    /// Its resident anonymous bytes.
     pub anonymous_bytes: Option<u64>,
-    /// The same of files.
+    /// Its resident bytes of files.
     pub file_bytes: Option<u64>,
-    /// The same of shared memory.
+    /// Its resident bytes of shared memory.
     pub shmem_bytes: Option<u64>,
 }
 
@@ -121,7 +121,7 @@ pub struct GroupRow {
     pub id: String,
     /// Kind of the holder.
     pub stratum: HolderKind,
-    /// What can become of the bytes.
+    /// What can release the bytes.
     pub state: State,
     /// The holder, for a person: a process, a file, or what the row is.
     pub holder: String,
@@ -156,7 +156,7 @@ pub struct GroupFigures {
     pub min_bytes: Option<u64>,
     /// memory.soft_limit_in_bytes (version 1).
     pub soft_limit_bytes: Option<u64>,
-    /// The most that was charged.
+    /// The maximum that was charged.
     pub peak_bytes: Option<u64>,
     /// What kubelet and cAdvisor call the working set: the charge without `inactive_file_bytes`.
     pub working_set_bytes: Option<u64>,
@@ -171,13 +171,13 @@ pub struct GroupFigures {
     /// What the kernel reclaims by itself before it kills: both lists of file pages, and
     /// reclaimable slab.
     pub reclaimable_bytes: Option<u64>,
-    /// Swapped out; not in the charge.
+    /// Bytes swapped out; not in the charge.
     pub swap_bytes: Option<u64>,
-    /// The limit of that.
+    /// The limit of bytes swapped out.
     pub swap_limit_bytes: Option<u64>,
-    /// Compressed in memory by zswap; in the charge.
+    /// Bytes that zswap uses for compressed pages; in the charge.
     pub zswap_bytes: Option<u64>,
-    /// What these pages had before.
+    /// Size of these pages before they were compressed.
     pub zswapped_bytes: Option<u64>,
     /// Buffers of TCP, which version 1 counts beside the charge.
     pub tcp_beside_bytes: Option<u64>,
@@ -187,14 +187,14 @@ pub struct GroupFigures {
     pub pressure: Option<GroupPressure>,
 }
 
-/// What happened at the limits of a group; `None`: not counted by this version.
+/// How often something happened at the limits of a group; `None` if this version does not count it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupEvents {
-    /// Reclaimed although below memory.low.
+    /// Reclaims although the group was below memory.low.
     pub low: Option<u64>,
-    /// Slowed down above memory.high.
+    /// Times that tasks were slowed down above memory.high.
     pub high: Option<u64>,
-    /// Charges that met the limit.
+    /// Charges that reached the limit.
     pub max: Option<u64>,
     /// Charges that failed.
     pub oom: Option<u64>,
@@ -206,20 +206,20 @@ pub struct GroupEvents {
     pub under_oom: Option<bool>,
 }
 
-/// memory.pressure: parts of the time.
+/// memory.pressure: parts of the time, from 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GroupPressure {
-    /// At least one task waited, of the last 10 s.
+    /// Part of the last 10 s in which at least one task waited.
     pub some_10: f64,
-    /// The same of the last 60 s.
+    /// Part of the last 60 s in which at least one task waited.
     pub some_60: f64,
-    /// All tasks waited, of the last 10 s.
+    /// Part of the last 10 s in which all tasks waited.
     pub full_10: f64,
-    /// The same of the last 60 s.
+    /// Part of the last 60 s in which all tasks waited.
     pub full_60: f64,
     /// Time that at least one task has waited.
     pub some_seconds: f64,
-    /// Time that all have waited.
+    /// Time that all tasks have waited.
     pub full_seconds: f64,
 }
 
@@ -238,7 +238,7 @@ pub struct GroupProcess {
     pub pss_anonymous_bytes: Option<u64>,
     /// Its anonymous pages (RssAnon).
     pub anonymous_bytes: Option<u64>,
-    /// Swapped out.
+    /// Its bytes swapped out.
     pub swap_bytes: Option<u64>,
     /// Number of threads.
     pub threads: Option<u64>,
@@ -255,7 +255,7 @@ pub struct ProcessLedger {
     pub stopped_seconds: f64,
 }
 
-/// What gives memory of a group back.
+/// What releases memory of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupRemedy {
     /// Its name: `malloc_trim`, `memory_reclaim`.
@@ -285,9 +285,12 @@ impl GroupFigures {
     /// Makes the figures from what was read.
     pub fn new(group: &Group, memory: &Memory, limit: Option<EffectiveLimit>) -> Self {
         let (parts, limits, events) = (&memory.parts, &memory.limits, &memory.events);
-        let sum = |all: [Option<u64>; 2]| Some(all[0]?.saturating_add(all[1]?));
-        let reclaimable = sum([parts.inactive_file, parts.active_file])
-            .map(|lists| lists.saturating_add(parts.slab_reclaimable.unwrap_or(0)).min(memory.current_bytes));
+        let lists = parts.inactive_file.zip(parts.active_file);
+        let reclaimable = lists.map(|(inactive, active)| {
+            // Version 1 counts no slab: the result is a lower bound then.
+            let slab = parts.slab_reclaimable.unwrap_or(0);
+            inactive.saturating_add(active).saturating_add(slab).min(memory.current_bytes)
+        });
         Self {
             path: group.path.clone(),
             version: group.version.number(),
@@ -326,21 +329,23 @@ impl GroupFigures {
 }
 
 impl GroupPressure {
-    fn new(of: Pressure) -> Self {
-        let share = |parts: u64| parts as f64 / 1e6;
+    fn new(pressure: Pressure) -> Self {
+        let from_millionths = |millionths: u64| millionths as f64 / 1e6;
         Self {
-            some_10: share(of.some_10),
-            some_60: share(of.some_60),
-            full_10: share(of.full_10),
-            full_60: share(of.full_60),
-            some_seconds: share(of.some_total_micros),
-            full_seconds: share(of.full_total_micros),
+            some_10: from_millionths(pressure.some_10),
+            some_60: from_millionths(pressure.some_60),
+            full_10: from_millionths(pressure.full_10),
+            full_60: from_millionths(pressure.full_60),
+            some_seconds: from_millionths(pressure.some_total_micros),
+            full_seconds: from_millionths(pressure.full_total_micros),
         }
     }
 }
 
 /// Maximum number of groups that are listed.
 const MAX_CHILDREN: usize = 1000;
+/// A limit of version 1 at or above this is none (PAGE_COUNTER_MAX, rounded down to pages).
+const NO_LIMIT_BYTES: u64 = 1 << 62;
 
 /// The groups directly below `group`, largest first.
 pub(super) fn children(hierarchy: &Hierarchy, group: &Group, members: &Members) -> Vec<ChildGroup> {
@@ -353,7 +358,7 @@ pub(super) fn children(hierarchy: &Hierarchy, group: &Group, members: &Members) 
             let child = hierarchy.open(&path).ok()?;
             let current_bytes = child.number(group.version.current_file());
             let limit_bytes = match group.version {
-                Version::One => child.number("memory.limit_in_bytes").filter(|bytes| *bytes < 1 << 62),
+                Version::One => child.number("memory.limit_in_bytes").filter(|bytes| *bytes < NO_LIMIT_BYTES),
                 Version::Two => child.number("memory.max"),
             };
             Some(ChildGroup { path, current_bytes, limit_bytes })

@@ -28,33 +28,41 @@ pub struct LedgerOptions<'a> {
 
 /// Processes that hold no more than 1/`MIN_PROCESS_DIVISOR` of the charge are not read.
 pub const MIN_PROCESS_DIVISOR: u64 = 1000;
-/// Maximum number of caveats of one ledger that are kept.
+/// Maximum number of caveats of one ledger that are kept, and the part of the charge above which
+/// their bytes must be.
 const MAX_CAVEATS: usize = 2;
+const MIN_CAVEAT_DIVISOR: u64 = 100;
 
 /// Takes the ledgers of the processes of `explanation` and puts their rows in place.
 pub fn add_ledgers(explanation: &mut GroupExplanation, options: &LedgerOptions<'_>) {
-    let least = explanation.cgroup.current_bytes / MIN_PROCESS_DIVISOR;
-    let held = held_by_process(&explanation.rows);
-    let mut all = std::mem::take(&mut explanation.processes);
-    let chosen = |one: &GroupProcess| held.get(&one.pid).is_some_and(|&bytes| bytes > least);
-    let count = all.iter().filter(|one| chosen(one)).count();
+    let min_bytes = explanation.cgroup.current_bytes / MIN_PROCESS_DIVISOR;
+    let held_bytes = held_by_process(&explanation.rows);
+    let mut processes = std::mem::take(&mut explanation.processes);
+    let is_read = |process: &GroupProcess| held_bytes.get(&process.pid).is_some_and(|&held| held > min_bytes);
+    let count = processes.iter().filter(|process| is_read(process)).count();
     let mut remedies: BTreeMap<String, GroupRemedy> = BTreeMap::new();
-    for (index, one) in all.iter_mut().filter(|one| chosen(one)).enumerate() {
+    for (index, process) in processes.iter_mut().filter(|process| is_read(process)).enumerate() {
         (options.progress)(index, count);
-        let stop = (options.stop)(one);
-        let each =
-            Options { max_stop: stop.or(Some(Duration::ZERO)), never_stop: stop.is_none(), ..options.each };
-        match explain(one.pid, &each) {
-            Ok(found) => add(explanation, one, &found, &mut remedies),
-            Err(error) => explanation.caveats.push(left_out(one, &error, held.get(&one.pid).copied())),
+        let max_stop = (options.stop)(process);
+        let each = Options {
+            max_stop: max_stop.or(Some(Duration::ZERO)),
+            never_stop: max_stop.is_none(),
+            ..options.each
+        };
+        match explain(process.pid, &each) {
+            Ok(ledger) => add_ledger(explanation, process, &ledger, &mut remedies),
+            Err(error) => {
+                let held = held_bytes.get(&process.pid).copied();
+                explanation.caveats.push(left_out_caveat(process, &error, held));
+            }
         }
     }
-    explanation.processes = all;
+    explanation.processes = processes;
     explanation.remedies.extend(remedies.into_values());
     explanation.remedies.sort_by_key(|remedy| std::cmp::Reverse(remedy.predicted_bytes));
     sort(&mut explanation.rows);
     explanation.totals = totals(&explanation.rows);
-    verdict::judge(explanation);
+    verdict::set_verdict(explanation);
 }
 
 /// The bytes of each process in the group's rows.
@@ -69,42 +77,42 @@ fn held_by_process(rows: &[GroupRow]) -> BTreeMap<i32, u64> {
 }
 
 /// Puts the rows of a process in the place of its anonymous memory.
-fn add(
+fn add_ledger(
     explanation: &mut GroupExplanation,
-    one: &mut GroupProcess,
-    found: &Explanation,
+    process: &mut GroupProcess,
+    ledger: &Explanation,
     remedies: &mut BTreeMap<String, GroupRemedy>,
 ) {
-    let held: u64 = explanation.rows.iter().filter(|row| row.pid == Some(one.pid)).map(|row| row.bytes).sum();
-    let Some(parts) = proportional::anonymous_rows(found, held) else {
-        let (place, text) = (format!("process {}", one.pid), "its ledger has no anonymous memory");
+    let pid = process.pid;
+    let held: u64 = explanation.rows.iter().filter(|row| row.pid == Some(pid)).map(|row| row.bytes).sum();
+    let Some(process_rows) = proportional::anonymous_rows(ledger, held) else {
+        let (place, text) = (format!("process {pid}"), "its ledger has no anonymous memory");
         explanation.caveats.push(Caveat::new("no_ledger", place, Some(held), text));
         return;
     };
-    explanation.rows.retain(|row| row.pid != Some(one.pid));
-    explanation.rows.extend(parts.iter().map(|row| GroupRow {
+    explanation.rows.retain(|row| row.pid != Some(pid));
+    explanation.rows.extend(process_rows.iter().map(|row| GroupRow {
         id: row.id.clone(),
         stratum: row.stratum,
         state: row.state,
-        holder: format!("{} ({}): {}", one.name, one.pid, row.holder),
+        holder: format!("{} ({pid}): {}", process.name, row.holder),
         bytes: row.bytes,
-        pid: Some(one.pid),
+        pid: Some(pid),
         file: None,
     }));
-    let totals: Totals = rows::totals(&parts);
-    one.ledger = Some(ProcessLedger { totals, stopped_seconds: found.cost.stopped_seconds });
-    explanation.cost.stopped_seconds += found.cost.stopped_seconds;
-    explanation.cost.bytes_read += found.cost.bytes_read;
-    for remedy in found.remedies.iter().filter(|remedy| remedy.kind == RemedyKind::Call) {
+    let totals: Totals = rows::totals(&process_rows);
+    process.ledger = Some(ProcessLedger { totals, stopped_seconds: ledger.cost.stopped_seconds });
+    explanation.cost.stopped_seconds += ledger.cost.stopped_seconds;
+    explanation.cost.bytes_read += ledger.cost.bytes_read;
+    for remedy in ledger.remedies.iter().filter(|remedy| remedy.kind == RemedyKind::Call) {
         add_remedy(remedies, remedy);
     }
-    let least = explanation.cgroup.current_bytes / 100;
-    let important = found.caveats.iter().filter(|caveat| caveat.bytes.is_some_and(|bytes| bytes > least));
+    let min_bytes = explanation.cgroup.current_bytes / MIN_CAVEAT_DIVISOR;
+    let is_important = |caveat: &&Caveat| caveat.bytes.is_some_and(|bytes| bytes > min_bytes);
+    let important = ledger.caveats.iter().filter(is_important).take(MAX_CAVEATS);
     explanation.caveats.extend(
-        important.take(MAX_CAVEATS).map(|caveat| Caveat {
-            place: format!("process {}, {}", one.pid, caveat.place),
-            ..caveat.clone()
-        }),
+        important
+            .map(|caveat| Caveat { place: format!("process {pid}, {}", caveat.place), ..caveat.clone() }),
     );
 }
 
@@ -121,14 +129,16 @@ fn add_remedy(remedies: &mut BTreeMap<String, GroupRemedy>, remedy: &Remedy) {
         processes: 0,
         cost: remedy.cost.clone(),
     });
-    sum.predicted_bytes = sum.predicted_bytes.zip(predicted).map(|(sum, one)| sum.saturating_add(one));
+    let sum_and_predicted = sum.predicted_bytes.zip(predicted);
+    sum.predicted_bytes = sum_and_predicted.map(|(sum, predicted)| sum.saturating_add(predicted));
     sum.processes += 1;
 }
 
-fn left_out(one: &GroupProcess, error: &Error, bytes: Option<u64>) -> Caveat {
+/// The caveat that a process was not read.
+fn left_out_caveat(process: &GroupProcess, error: &Error, bytes: Option<u64>) -> Caveat {
     let code = match error {
         Error::NoSuchProcess { .. } | Error::Ended { .. } | Error::Zombie { .. } => "process_ended",
         _ => "process_left_out",
     };
-    Caveat::new(code, format!("process {}", one.pid), bytes, error.to_string())
+    Caveat::new(code, format!("process {}", process.pid), bytes, error.to_string())
 }

@@ -45,6 +45,10 @@ const MAX_WALK_TIME: Duration = Duration::from_millis(100);
 const MAX_SAMPLE_TIME: Duration = Duration::from_millis(120);
 /// Maximum time to read the kernel's log; another thread reads files meanwhile.
 const MAX_LOG_TIME: Duration = Duration::from_millis(100);
+/// Inode of the folder of the real root of control groups (kernfs).
+const ROOT_INODE: u64 = 1;
+/// Maximum number of processors in a range; a damaged text could name more.
+const MAX_PROCESSORS: u64 = 1 << 20;
 
 /// Makes the ledger of `group`, without stopping a process.
 ///
@@ -53,14 +57,14 @@ const MAX_LOG_TIME: Duration = Duration::from_millis(100);
 pub fn explain_group(hierarchy: &Hierarchy, group: &Group) -> Result<GroupExplanation, GroupError> {
     let start = Instant::now();
     let members = hierarchy.members(group, Bounds::default());
-    // Both take a while: side by side on two processors.
+    // Processes and files both take a while: read in parallel.
     let (processes, memory, kills, files) = std::thread::scope(|scope| {
-        let files = std::thread::Builder::new().spawn_scoped(scope, || files(hierarchy, &members));
+        let files = std::thread::Builder::new().spawn_scoped(scope, || find_files(hierarchy, &members));
         let processes = GroupProcesses::read(&members, MAX_PSS_TIME);
         let memory = Memory::read(group);
-        // The log has paths from the real root, whose folder has inode 1 (kernfs).
-        let is_real = std::fs::metadata(&hierarchy.root).is_ok_and(|root| root.ino() == 1);
-        let kills = if is_real { kernel_log::kills(MAX_LOG_TIME) } else { Vec::new() };
+        // The log has paths from the real root.
+        let is_real_root = std::fs::metadata(&hierarchy.root).is_ok_and(|root| root.ino() == ROOT_INODE);
+        let kills = if is_real_root { kernel_log::kills(MAX_LOG_TIME) } else { Vec::new() };
         // Without another thread, or if it failed, no file is named.
         let files = files.ok().and_then(|files| files.join().ok());
         (processes, memory, kills, files.unwrap_or_else(|| Files { names_left: true, ..Files::default() }))
@@ -82,9 +86,10 @@ pub fn explain_group(hierarchy: &Hierarchy, group: &Group) -> Result<GroupExplan
         processes: processes.facts(&members),
         ..GroupExplanation::default()
     };
-    let inputs = Inputs { memory: &memory, processes: &processes, files: &files, processors: processors() };
+    let inputs =
+        Inputs { memory: &memory, processes: &processes, files: &files, processors: online_processors() };
     rows::fill_in(&mut explanation, &inputs);
-    verdict::judge(&mut explanation);
+    verdict::set_verdict(&mut explanation);
     explanation.advice = advice::advice(&explanation);
     explanation.cost = Cost {
         wall_seconds: start.elapsed().as_secs_f64(),
@@ -94,8 +99,10 @@ pub fn explain_group(hierarchy: &Hierarchy, group: &Group) -> Result<GroupExplan
     Ok(explanation)
 }
 
-/// The id of the remedy by which the kernel reclaims from a group (memory.reclaim, Linux 5.19).
+/// The id of the remedy by which the kernel reclaims from a group.
 pub const MEMORY_RECLAIM: &str = "memory_reclaim";
+/// The file of a group that requests it (Linux 5.19).
+pub const MEMORY_RECLAIM_FILE: &str = "memory.reclaim";
 
 /// What memory.reclaim would release without touching anything in use: inactive page cache that
 /// needs not be written. `None` if the kernel does not offer it.
@@ -113,13 +120,10 @@ fn memory_reclaim(group: &Group, memory: &Memory) -> Option<GroupRemedy> {
     })
 }
 
-/// Its file.
-pub const MEMORY_RECLAIM_FILE: &str = "memory.reclaim";
-
 /// The files that the processes use, and those of shared memory that they see.
-fn files(hierarchy: &Hierarchy, members: &Members) -> Files {
-    let inodes = members.groups.iter().filter_map(|path| std::fs::metadata(hierarchy.root.join(path)).ok());
-    let inodes: BTreeSet<u64> = inodes.map(|data| data.ino()).collect();
+fn find_files(hierarchy: &Hierarchy, members: &Members) -> Files {
+    let folders = members.groups.iter().filter_map(|path| std::fs::metadata(hierarchy.root.join(path)).ok());
+    let inodes: BTreeSet<u64> = folders.map(|folder| folder.ino()).collect();
     let mut search = FileSearch::new(MAX_FILES_TIME, ChargeSampler::new(inodes), MAX_SAMPLE_TIME);
     let mut walk = SharedMemoryWalk::new(MAX_WALK_TIME);
     for member in &members.processes {
@@ -138,13 +142,13 @@ fn files(hierarchy: &Hierarchy, members: &Members) -> Files {
     files
 }
 
-/// Processors that are online, each of which may hold charges in advance.
-fn processors() -> u64 {
+/// Number of processors that are online, each of which may charge some memory in advance.
+fn online_processors() -> u64 {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let count = |range: &str| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (first, last): (u64, u64) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        Some(last.checked_sub(first)?.min(1 << 20) + 1)
+        Some(last.checked_sub(first)?.min(MAX_PROCESSORS) + 1)
     };
     let online: Option<u64> = text.split(',').map(count).sum();
     online.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |count| count.get() as u64))
@@ -152,7 +156,7 @@ fn processors() -> u64 {
 
 /// What was not read.
 fn caveats(memory: &Memory, members: &Members, processes: &GroupProcesses, files: &Files) -> Vec<Caveat> {
-    let (invisible, estimated) = (members.invisible, processes.estimated);
+    let (invisible, estimated) = (members.invisible, processes.estimated_count);
     let of_processes = [
         caveat_if(invisible > 0, "other_pid_namespace", || {
             format!(
@@ -221,8 +225,8 @@ fn file_caveats(files: &Files) -> [Option<Caveat>; 5] {
 /// What caveats on a group are about.
 const PLACE: &str = "control group";
 
-fn caveat_if(holds: bool, code: &str, text: impl FnOnce() -> String) -> Option<Caveat> {
-    holds.then(|| Caveat::new(code, PLACE, None, text()))
+fn caveat_if(applies: bool, code: &str, text: impl FnOnce() -> String) -> Option<Caveat> {
+    applies.then(|| Caveat::new(code, PLACE, None, text()))
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! The kinds of memory charged to a group, made to add up to the charge exactly.
 //!
 //! The kernel counts the charge in one counter and its kinds in others, which it updates in
-//! batches, and a processor takes up to 64 pages in advance of using them. So the kinds may fall
+//! batches, and charges up to 64 pages for a processor before that uses them. So the kinds may fall
 //! short of the charge, or exceed it by a little.
 
 use strandline_claims::rows::RowRef;
 use strandline_process::group::Memory;
+use strandline_process::pages::PAGE_BYTES;
 
 // The kinds, in the order of the documentation.
 strandline_claims::row_table! { ALL:
@@ -32,15 +33,15 @@ strandline_claims::row_table! { ALL:
 }
 
 /// Bytes that a processor charges in advance: 64 pages (mm/memcontrol.c, MEMCG_CHARGE_BATCH).
-pub(super) const STOCK_BYTES: u64 = 64 * 4096;
+pub(super) const STOCK_BYTES: u64 = 64 * PAGE_BYTES;
 
 /// What the kernel does not count by itself, estimated from the processes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Estimates {
-    /// Their page tables.
-    pub page_tables: Option<u64>,
-    /// The kernel's stacks of their threads.
-    pub kernel_stacks: Option<u64>,
+    /// Bytes of their page tables.
+    pub page_tables_bytes: Option<u64>,
+    /// Bytes of the kernel's stacks of their threads.
+    pub kernel_stacks_bytes: Option<u64>,
 }
 
 /// A kind with its bytes.
@@ -67,7 +68,7 @@ pub(super) struct Parts {
     /// They add up to the charge.
     pub all: Vec<Part>,
     /// By how much the kernel's counters exceeded the charge.
-    pub excess: u64,
+    pub excess_bytes: u64,
     /// Whether page tables or stacks are estimates.
     pub is_estimated: bool,
 }
@@ -75,113 +76,117 @@ pub(super) struct Parts {
 impl Parts {
     /// Divides the charge of `memory`; kinds without bytes are left out.
     pub fn new(memory: &Memory, estimates: Estimates, processors: u64) -> Self {
-        let mut made = Self::divide(memory, estimates, processors);
-        made.all.retain(|part| part.bytes > 0);
-        made
+        let mut parts = Self::divide(memory, estimates, processors);
+        parts.all.retain(|part| part.bytes > 0);
+        parts
     }
 
     /// Divides the charge of `memory`, with all kinds.
     pub fn divide(memory: &Memory, estimates: Estimates, processors: u64) -> Self {
-        let parts = &memory.parts;
-        let get = |part: Option<u64>| part.unwrap_or(0);
-        let (shmem, swap_cache) = (get(parts.shmem), get(parts.swapcached));
-        let cache = get(parts.file).saturating_sub(shmem).saturating_sub(swap_cache);
-        let dirty = get(parts.file_dirty).min(cache);
-        let writeback = get(parts.file_writeback).min(cache - dirty);
+        let counters = &memory.parts;
+        // What the kernel does not count here is within what it does count.
+        let bytes = |counter: Option<u64>| counter.unwrap_or(0);
+        let (shmem, swap_cache) = (bytes(counters.shmem), bytes(counters.swapcached));
+        let cache = bytes(counters.file).saturating_sub(shmem).saturating_sub(swap_cache);
+        let dirty = bytes(counters.file_dirty).min(cache);
+        let writeback = bytes(counters.file_writeback).min(cache - dirty);
         let mut all = vec![
-            Part::counted(&ANON, parts.anon),
-            Part::counted(&SHMEM, parts.shmem),
-            Part::counted(&CLEAN, parts.file.map(|_| cache - dirty - writeback)),
-            Part::counted(&DIRTY, parts.file_dirty.map(|_| dirty)),
-            Part::counted(&WRITEBACK, parts.file_writeback.map(|_| writeback)),
-            Part::counted(&SOCKETS, parts.sock),
-            Part::counted(&HUGETLB, parts.hugetlb),
+            Part::counted(&ANON, counters.anon),
+            Part::counted(&SHMEM, counters.shmem),
+            Part::counted(&CLEAN, counters.file.map(|_| cache - dirty - writeback)),
+            Part::counted(&DIRTY, counters.file_dirty.map(|_| dirty)),
+            Part::counted(&WRITEBACK, counters.file_writeback.map(|_| writeback)),
+            Part::counted(&SOCKETS, counters.sock),
+            Part::counted(&HUGETLB, counters.hugetlb),
         ];
         let is_estimated = add_kernel(&mut all, memory, estimates);
-        all.push(Part::counted(&SWAP_CACHE, parts.swapcached));
-        let mut made = Self { all, excess: 0, is_estimated };
-        made.fit(memory.current_bytes, processors);
-        made
+        all.push(Part::counted(&SWAP_CACHE, counters.swapcached));
+        let mut parts = Self { all, excess_bytes: 0, is_estimated };
+        parts.fit_to(memory.current_bytes, processors);
+        parts
     }
 
-    /// Makes the kinds add up to the charge.
-    fn fit(&mut self, current: u64, processors: u64) {
+    /// Makes the kinds add up to the charge, of `charged_bytes`.
+    fn fit_to(&mut self, charged_bytes: u64, processors: u64) {
         let sum: u128 = self.all.iter().map(|part| u128::from(part.bytes)).sum();
-        let excess = sum.saturating_sub(u128::from(current));
-        self.cut(excess);
-        let rest = current - u64::try_from(sum - excess).unwrap_or(current);
+        let excess = sum.saturating_sub(u128::from(charged_bytes));
+        self.remove(excess);
+        let rest = charged_bytes - u64::try_from(sum - excess).unwrap_or(charged_bytes);
         let stock = rest.min(STOCK_BYTES.saturating_mul(processors));
         self.all.push(Part::counted(&STOCK, Some(stock)));
         self.all.push(Part::counted(&UNKNOWN, Some(rest - stock)));
     }
 
-    /// Takes what exceeds the charge from the kinds that are least exact. A mapped page in the swap
-    /// cache is counted as anonymous too, so that its kind comes first and is not a contradiction.
-    fn cut(&mut self, excess: u128) {
+    /// Takes the bytes that exceed the charge from the kinds that are least exact. A mapped page in
+    /// the swap cache is counted as anonymous too, so that its kind comes first and is not a
+    /// contradiction.
+    fn remove(&mut self, excess: u128) {
         let excess = self.take(&SWAP_CACHE, excess);
-        self.excess = u64::try_from(excess).unwrap_or(u64::MAX);
+        self.excess_bytes = u64::try_from(excess).unwrap_or(u64::MAX);
         let others: Vec<RowRef> = self.all.iter().map(|part| part.kind).collect();
         let order = [&KERNEL_OTHER, &CLEAN, &SHMEM, &ANON].into_iter().chain(others);
-        order.fold(excess, |left, kind| self.take(kind, left));
+        order.fold(excess, |remaining, kind| self.take(kind, remaining));
     }
 
-    /// Takes up to `wanted` bytes from a kind; returns what is left of them.
-    fn take(&mut self, from: RowRef, mut wanted: u128) -> u128 {
-        for part in self.all.iter_mut().filter(|part| part.kind == from) {
-            let taken = wanted.min(u128::from(part.bytes));
+    /// Takes up to `bytes` from a kind; returns how many are still to be taken.
+    fn take(&mut self, kind: RowRef, bytes: u128) -> u128 {
+        let mut remaining = bytes;
+        for part in self.all.iter_mut().filter(|part| part.kind == kind) {
+            let taken = remaining.min(u128::from(part.bytes));
             part.bytes -= u64::try_from(taken).unwrap_or(0);
-            wanted -= taken;
+            remaining -= taken;
         }
-        wanted
+        remaining
     }
 
     /// The bytes of a kind.
     #[cfg(test)]
-    pub fn of(&self, wanted: RowRef) -> u64 {
-        self.all.iter().filter(|part| part.kind == wanted).map(|part| part.bytes).sum()
+    pub fn of(&self, kind: RowRef) -> u64 {
+        self.all.iter().filter(|part| part.kind == kind).map(|part| part.bytes).sum()
     }
 }
 
 /// Adds the kernel's own memory; returns whether parts of it are estimates.
 fn add_kernel(all: &mut Vec<Part>, memory: &Memory, estimates: Estimates) -> bool {
-    let parts = &memory.parts;
-    let both = |a: Option<u64>, b: Option<u64>| match (a, b) {
+    let counters = &memory.parts;
+    // The sum of two counters, of which one may be missing.
+    let sum = |a: Option<u64>, b: Option<u64>| match (a, b) {
         (None, None) => None,
         (a, b) => Some(a.unwrap_or(0).saturating_add(b.unwrap_or(0))),
     };
     let counted = [
-        (&SLAB_RECLAIMABLE, parts.slab_reclaimable),
-        (&SLAB_UNRECLAIMABLE, parts.slab_unreclaimable),
-        (&PAGE_TABLES, both(parts.pagetables, parts.sec_pagetables)),
-        (&STACKS, parts.kernel_stack),
-        (&PERCPU, parts.percpu),
-        (&VMALLOC, parts.vmalloc),
-        (&ZSWAP, parts.zswap),
+        (&SLAB_RECLAIMABLE, counters.slab_reclaimable),
+        (&SLAB_UNRECLAIMABLE, counters.slab_unreclaimable),
+        (&PAGE_TABLES, sum(counters.pagetables, counters.sec_pagetables)),
+        (&STACKS, counters.kernel_stack),
+        (&PERCPU, counters.percpu),
+        (&VMALLOC, counters.vmalloc),
+        (&ZSWAP, counters.zswap),
     ];
     let known: u64 = counted.iter().filter_map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);
     let others = all.iter().fold(0_u64, |sum, part| sum.saturating_add(part.bytes));
-    // Where the kernel's memory is not summed (before Linux 5.18), estimates may use what is left.
-    let whole = parts.kernel.unwrap_or_else(|| memory.current_bytes.saturating_sub(others));
-    let mut left = whole.saturating_sub(known);
+    // Where the kernel's memory is not summed (before Linux 5.18), estimates may use the rest.
+    let kernel = counters.kernel.unwrap_or_else(|| memory.current_bytes.saturating_sub(others));
+    let mut remaining = kernel.saturating_sub(known);
     let mut is_estimated = false;
     for (kind, counter) in counted {
         let estimate = if kind == &PAGE_TABLES {
-            estimates.page_tables
+            estimates.page_tables_bytes
         } else if kind == &STACKS {
-            estimates.kernel_stacks
+            estimates.kernel_stacks_bytes
         } else {
             None
         };
         let mut part = Part::counted(kind, counter);
         if !part.is_counted {
-            part.bytes = estimate.unwrap_or(0).min(left);
-            left -= part.bytes;
+            part.bytes = estimate.unwrap_or(0).min(remaining);
+            remaining -= part.bytes;
             is_estimated |= part.bytes > 0;
         }
         all.push(part);
     }
-    if parts.kernel.is_some() {
-        all.push(Part::counted(&KERNEL_OTHER, Some(left)));
+    if counters.kernel.is_some() {
+        all.push(Part::counted(&KERNEL_OTHER, Some(remaining)));
     }
     is_estimated
 }
@@ -221,7 +226,7 @@ mod tests {
         assert_eq!((of(&ANON), of(&SHMEM), of(&CLEAN), of(&DIRTY)), (100_000, 20_000, 29_000, 1_000));
         assert_eq!((of(&KERNEL_OTHER), of(&SOCKETS), of(&STOCK)), (2_000, 700, 64 * 4096));
         assert_eq!(of(&UNKNOWN), 1_000_000 - 159_700 - 64 * 4096);
-        assert_eq!((made.excess, made.is_estimated), (0, false));
+        assert_eq!((made.excess_bytes, made.is_estimated), (0, false));
     }
 
     #[test]
@@ -232,7 +237,7 @@ mod tests {
             kernel: Some(100_000),
             ..memory::Parts::default()
         };
-        let estimates = Estimates { page_tables: Some(60_000), kernel_stacks: Some(60_000) };
+        let estimates = Estimates { page_tables_bytes: Some(60_000), kernel_stacks_bytes: Some(60_000) };
         let made = Parts::new(&memory(1_100_000, parts), estimates, 4);
         assert_eq!(sum(&made), 1_100_000);
         assert_eq!((made.of(&PAGE_TABLES), made.of(&STACKS), made.of(&KERNEL_OTHER)), (60_000, 40_000, 0));
@@ -249,9 +254,9 @@ mod tests {
         };
         // Pages in the swap cache that are mapped count twice: no contradiction.
         let made = Parts::new(&memory(160, parts), Estimates::default(), 2);
-        assert_eq!((sum(&made), made.of(&SWAP_CACHE), made.excess), (160, 10, 0));
+        assert_eq!((sum(&made), made.of(&SWAP_CACHE), made.excess_bytes), (160, 10, 0));
         let made = Parts::new(&memory(120, parts), Estimates::default(), 2);
-        assert_eq!((sum(&made), made.of(&CLEAN), made.excess), (120, 20, 30));
+        assert_eq!((sum(&made), made.of(&CLEAN), made.excess_bytes), (120, 20, 30));
         let huge = memory::Parts { anon: Some(u64::MAX), file: Some(u64::MAX), ..parts };
         for current in [0, 1, u64::MAX] {
             let made = Parts::new(&memory(current, huge), Estimates::default(), u64::MAX);

@@ -71,94 +71,98 @@ pub struct ProcessReclamation {
     pub stopped_seconds: Option<f64>,
 }
 
-/// Applies a remedy to a group. Without one, the call that releases most is made in each process.
+/// Applies the remedy of `options` to a group. Without one, the call that releases most is made in
+/// each process. `progress` is called with the number of processes that are done, and of all.
 ///
 /// # Errors
 /// The group was removed, or its memory is not counted.
 pub fn reclaim_group(
     hierarchy: &Hierarchy,
     group: &Group,
-    each: &ReclaimOptions<'_>,
+    options: &ReclaimOptions<'_>,
     progress: &dyn Fn(usize, usize),
 ) -> Result<GroupReclamation, GroupError> {
     let before = explain_group(hierarchy, group)?;
-    let mut answer = GroupReclamation {
-        remedy: each.remedy.unwrap_or("calls").to_owned(),
+    let mut report = GroupReclamation {
+        remedy: options.remedy.unwrap_or("calls").to_owned(),
         outcome: Outcome::NothingToGiveBack,
-        dry_run: each.dry_run,
+        dry_run: options.dry_run,
         current_before_bytes: before.cgroup.current_bytes,
         target: before.target.clone(),
         advice: before.advice.clone(),
         ..GroupReclamation::default()
     };
-    if each.remedy == Some(MEMORY_RECLAIM) {
-        by_kernel(group, &before, &mut answer);
+    if options.remedy == Some(MEMORY_RECLAIM) {
+        reclaim_by_kernel(group, &before, &mut report);
     } else {
-        by_calls(&before, each, progress, &mut answer);
+        reclaim_by_calls(&before, options, progress, &mut report);
     }
-    if !each.dry_run && answer.outcome == Outcome::Done {
-        answer.current_after_bytes = group.number(group.version.current_file());
-        if answer.remedy == MEMORY_RECLAIM {
-            let after = answer.current_after_bytes;
-            answer.actual_bytes = after.map(|after| answer.current_before_bytes.saturating_sub(after));
+    if !options.dry_run && report.outcome == Outcome::Done {
+        report.current_after_bytes = group.number(group.version.current_file());
+        if report.remedy == MEMORY_RECLAIM {
+            let after = report.current_after_bytes;
+            report.actual_bytes = after.map(|after| report.current_before_bytes.saturating_sub(after));
         }
     }
-    Ok(answer)
+    Ok(report)
 }
 
 /// Makes calls in the processes, the largest first.
-fn by_calls(
+fn reclaim_by_calls(
     before: &GroupExplanation,
-    each: &ReclaimOptions<'_>,
+    options: &ReclaimOptions<'_>,
     progress: &dyn Fn(usize, usize),
-    answer: &mut GroupReclamation,
+    report: &mut GroupReclamation,
 ) {
-    let least = before.cgroup.current_bytes / MIN_PROCESS_DIVISOR;
-    let held = |one: &GroupProcess| one.pss_anonymous_bytes.or(one.anonymous_bytes).unwrap_or(0);
-    let chosen: Vec<&GroupProcess> = before.processes.iter().filter(|one| held(one) > least).collect();
-    for (index, one) in chosen.iter().enumerate() {
+    let min_bytes = before.cgroup.current_bytes / MIN_PROCESS_DIVISOR;
+    let is_large = |process: &&GroupProcess| {
+        process.pss_anonymous_bytes.or(process.anonymous_bytes).is_some_and(|held| held > min_bytes)
+    };
+    let chosen: Vec<&GroupProcess> = before.processes.iter().filter(is_large).collect();
+    for (index, process) in chosen.iter().enumerate() {
         progress(index, chosen.len());
-        match reclaim(one.pid, each) {
-            Ok(given) => answer.processes.push(ProcessReclamation::new(one, given)),
+        match reclaim(process.pid, options) {
+            Ok(reclamation) => report.processes.push(ProcessReclamation::new(process, reclamation)),
             Err(error) => {
-                let place = format!("process {}", one.pid);
-                answer.caveats.push(Caveat::new("process_left_out", place, None, error.to_string()));
+                let place = format!("process {}", process.pid);
+                report.caveats.push(Caveat::new("process_left_out", place, None, error.to_string()));
             }
         }
     }
-    let all = &answer.processes;
-    let count = |outcome: Outcome| all.iter().filter(|one| one.outcome == outcome).count();
-    let sum = |of: fn(&ProcessReclamation) -> Option<u64>| {
-        let known: Vec<u64> = all.iter().filter_map(of).collect();
+    let all = &report.processes;
+    let count = |outcome: Outcome| all.iter().filter(|process| process.outcome == outcome).count();
+    let sum = |bytes: fn(&ProcessReclamation) -> Option<u64>| {
+        let known: Vec<u64> = all.iter().filter_map(bytes).collect();
         (!known.is_empty()).then(|| known.into_iter().fold(0, u64::saturating_add))
     };
-    answer.predicted_bytes = sum(|one| one.predicted_bytes);
-    let is_unknown = |one: &ProcessReclamation| one.outcome == Outcome::Done && one.actual_bytes.is_none();
-    answer.actual_bytes = if all.iter().any(is_unknown) { None } else { sum(|one| one.actual_bytes) };
-    let refused = count(Outcome::Refused) + answer.caveats.len();
+    report.predicted_bytes = sum(|process| process.predicted_bytes);
+    let is_unknown =
+        |process: &ProcessReclamation| process.outcome == Outcome::Done && process.actual_bytes.is_none();
+    report.actual_bytes = if all.iter().any(is_unknown) { None } else { sum(|process| process.actual_bytes) };
+    let refused_count = count(Outcome::Refused) + report.caveats.len();
     if count(Outcome::Done) > 0 {
-        answer.outcome = Outcome::Done;
-    } else if refused > 0 && count(Outcome::NothingToGiveBack) == 0 {
-        answer.outcome = Outcome::Refused;
-        let first = all.iter().find_map(|one| one.reason.clone());
-        let first = first.or_else(|| answer.caveats.first().map(|caveat| caveat.text.clone()));
-        answer.reason = first.map(|first| format!("in none of {} processes: {first}", chosen.len()));
+        report.outcome = Outcome::Done;
+    } else if refused_count > 0 && count(Outcome::NothingToGiveBack) == 0 {
+        report.outcome = Outcome::Refused;
+        let first = all.iter().find_map(|process| process.reason.clone());
+        let first = first.or_else(|| report.caveats.first().map(|caveat| caveat.text.clone()));
+        report.reason = first.map(|first| format!("in none of {} processes: {first}", chosen.len()));
     }
 }
 
 impl ProcessReclamation {
-    fn new(one: &GroupProcess, given: Reclamation) -> Self {
+    fn new(process: &GroupProcess, reclamation: Reclamation) -> Self {
         Self {
-            pid: one.pid,
-            name: one.name.clone(),
-            remedy: given.remedy,
-            outcome: given.outcome,
-            reason: given.reason,
+            pid: process.pid,
+            name: process.name.clone(),
+            remedy: reclamation.remedy,
+            outcome: reclamation.outcome,
+            reason: reclamation.reason,
             // A refusal or an empty heap releases nothing, whatever was predicted.
-            predicted_bytes: given.predicted_bytes.filter(|_| given.outcome == Outcome::Done),
-            actual_bytes: given.actual_bytes,
-            call_seconds: given.call_seconds,
-            stopped_seconds: given.stopped_seconds,
+            predicted_bytes: reclamation.predicted_bytes.filter(|_| reclamation.outcome == Outcome::Done),
+            actual_bytes: reclamation.actual_bytes,
+            call_seconds: reclamation.call_seconds,
+            stopped_seconds: reclamation.stopped_seconds,
         }
     }
 }
@@ -166,42 +170,46 @@ impl ProcessReclamation {
 /// Bytes requested from the kernel at once: the call returns when they are reclaimed.
 const STEP_BYTES: u64 = 256 << 20;
 
-/// Asks the kernel to reclaim the inactive page cache that needs not be written.
-fn by_kernel(group: &Group, before: &GroupExplanation, answer: &mut GroupReclamation) {
+/// Requests that the kernel reclaims the inactive page cache that needs not be written.
+fn reclaim_by_kernel(group: &Group, before: &GroupExplanation, report: &mut GroupReclamation) {
     let Some(remedy) = before.remedies.iter().find(|remedy| remedy.id == MEMORY_RECLAIM) else {
-        answer.outcome = Outcome::Refused;
-        answer.reason = Some(match before.cgroup.version {
+        report.outcome = Outcome::Refused;
+        report.reason = Some(match before.cgroup.version {
             1 => "control groups of version 1 have no memory.reclaim; the kernel reclaims page cache by itself at the limit".to_owned(),
             _ => "this kernel has no memory.reclaim (Linux 5.19 and later)".to_owned(),
         });
         return;
     };
-    answer.predicted_bytes = remedy.predicted_bytes;
-    let wanted = remedy.predicted_bytes.unwrap_or(0);
-    if wanted == 0 {
+    report.predicted_bytes = remedy.predicted_bytes;
+    let Some(predicted_bytes) = remedy.predicted_bytes else {
+        report.outcome = Outcome::Refused;
+        report.reason = Some("the kernel does not count the group's inactive page cache".to_owned());
+        return;
+    };
+    if predicted_bytes == 0 {
         return;
     }
-    answer.outcome = Outcome::Done;
-    if answer.dry_run {
+    report.outcome = Outcome::Done;
+    if report.dry_run {
         return;
     }
-    let mut left = wanted;
-    while left > 0 {
-        let step = left.min(STEP_BYTES);
-        match ask(group, step) {
+    let mut remaining_bytes = predicted_bytes;
+    while remaining_bytes > 0 {
+        let step_bytes = remaining_bytes.min(STEP_BYTES);
+        match request_reclaim(group, step_bytes) {
             Ok(may_swap) => {
-                if may_swap && answer.caveats.is_empty() {
+                if may_swap && report.caveats.is_empty() {
                     let text = "this kernel (before 6.11) may have swapped out anonymous memory as well";
-                    answer.caveats.push(Caveat::new("may_have_swapped", group.path.clone(), None, text));
+                    report.caveats.push(Caveat::new("may_have_swapped", group.path.clone(), None, text));
                 }
-                left -= step;
+                remaining_bytes -= step_bytes;
             }
             // The kernel found less than was requested.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) => {
-                if left == wanted {
-                    answer.outcome = Outcome::Refused;
-                    answer.reason = Some(format!("{}/{MEMORY_RECLAIM_FILE}: {error}", before.target.folder));
+                if remaining_bytes == predicted_bytes {
+                    report.outcome = Outcome::Refused;
+                    report.reason = Some(format!("{}/{MEMORY_RECLAIM_FILE}: {error}", before.target.folder));
                 }
                 return;
             }
@@ -210,7 +218,7 @@ fn by_kernel(group: &Group, before: &GroupExplanation, answer: &mut GroupReclama
 }
 
 /// Writes a request, first without swapping (Linux 6.11); true if the kernel does not know that.
-fn ask(group: &Group, bytes: u64) -> io::Result<bool> {
+fn request_reclaim(group: &Group, bytes: u64) -> io::Result<bool> {
     let write = |text: String| {
         let mut file = OpenOptions::new().write(true).open(group.file(MEMORY_RECLAIM_FILE))?;
         file.write_all(text.as_bytes())

@@ -10,7 +10,7 @@ use strandline_process::group::files::{CachedFile, Files};
 
 use super::facts::{GroupExplanation, GroupRow};
 use super::parts::{self, Estimates, Part, Parts};
-use super::processes::{GroupProcesses, OneProcess};
+use super::processes::{GroupProcesses, ProcessCounts};
 use super::shares::{Basis, Division, Want, share_out};
 use crate::facts::{State, Totals};
 
@@ -22,6 +22,9 @@ const MIN_FILE_DIVISOR: u64 = 200;
 const MAX_FOLDER_ROWS: usize = 50;
 /// Maximum processes with their own rows; the smaller ones are summed.
 const MAX_PROCESS_ROWS: usize = 1000;
+/// The processes' counts and the charge may differ by this fraction of the charge, as they are read
+/// one after the other.
+const TOLERANCE_DIVISOR: u64 = 100;
 
 /// Name and state of all rows that a group's ledger may have, beside those of processes.
 pub fn legend() -> impl Iterator<Item = (&'static str, State)> {
@@ -43,8 +46,8 @@ pub(super) struct Inputs<'a> {
 /// Fills in rows, totals and the caveats about them.
 pub(super) fn fill_in(explanation: &mut GroupExplanation, inputs: &Inputs<'_>) {
     let estimates = Estimates {
-        page_tables: inputs.processes.page_tables_bytes(),
-        kernel_stacks: inputs.processes.kernel_stacks_bytes(),
+        page_tables_bytes: inputs.processes.page_tables_bytes(),
+        kernel_stacks_bytes: inputs.processes.kernel_stacks_bytes(),
     };
     let parts = Parts::new(inputs.memory, estimates, inputs.processors);
     let mut rows = Vec::new();
@@ -70,8 +73,8 @@ pub(super) fn fill_in(explanation: &mut GroupExplanation, inputs: &Inputs<'_>) {
 /// What is inexact about the kinds as a whole.
 fn caveats_about(parts: &Parts) -> Vec<Caveat> {
     let mut caveats = Vec::new();
-    if parts.excess > 0 {
-        caveats.push(Caveat::new("counters_exceed_charge", "memory.stat", Some(parts.excess),
+    if parts.excess_bytes > 0 {
+        caveats.push(Caveat::new("counters_exceed_charge", "memory.stat", Some(parts.excess_bytes),
         "the kernel's counters of kinds exceed its counter of the charge, as it updates them in batches: taken off page cache"));
     }
     if parts.is_estimated {
@@ -95,11 +98,11 @@ fn row(kind: RowRef, holder: String, bytes: u64) -> GroupRow {
 }
 
 /// What each process may have of the anonymous memory.
-fn anonymous_wants(processes: &[OneProcess]) -> Vec<Want> {
+fn anonymous_wants(processes: &[ProcessCounts]) -> Vec<Want> {
     // What is only estimated gets what is left: pages that processes share would count for each.
-    let want = |process: &OneProcess| Want {
+    let want = |process: &ProcessCounts| Want {
         basis: if process.shares.is_some() { Basis::Sampled } else { Basis::Used },
-        bytes: process.anonymous(),
+        bytes: process.anonymous_or_share_bytes(),
     };
     processes.iter().map(want).collect()
 }
@@ -107,17 +110,17 @@ fn anonymous_wants(processes: &[OneProcess]) -> Vec<Want> {
 /// Adds the rows of anonymous memory: by process, and what no process of the group has.
 fn add_anonymous_rows(rows: &mut Vec<GroupRow>, bytes: u64, inputs: &Inputs<'_>) {
     let processes = &inputs.processes.all;
-    let Division { shares, left } = share_out(bytes, &anonymous_wants(processes));
+    let Division { shares, unclaimed_bytes } = share_out(bytes, &anonymous_wants(processes));
     for (process, &share) in processes.iter().zip(&shares).take(MAX_PROCESS_ROWS) {
-        let lazy_free = process.lazy_free().min(share);
+        let lazy_free = process.lazy_free_bytes().min(share);
         for (kind, bytes) in [(&parts::ANON, share - lazy_free), (&parts::LAZYFREE, lazy_free)] {
             rows.push(GroupRow { pid: Some(process.pid), ..row(kind, process.label(), bytes) });
         }
     }
     let smaller_bytes: u64 = shares.iter().skip(MAX_PROCESS_ROWS).sum();
-    let smaller = processes.len().saturating_sub(MAX_PROCESS_ROWS);
-    rows.push(row(&parts::ANON, counted(smaller as u64, "smaller process"), smaller_bytes));
-    rows.push(row(&parts::ELSEWHERE, parts::ELSEWHERE.holder.to_owned(), left));
+    let smaller_count = processes.len().saturating_sub(MAX_PROCESS_ROWS);
+    rows.push(row(&parts::ANON, counted(smaller_count as u64, "smaller process"), smaller_bytes));
+    rows.push(row(&parts::ELSEWHERE, parts::ELSEWHERE.holder.to_owned(), unclaimed_bytes));
 }
 
 /// The caveat that the group's processes have more anonymous memory than the `bytes` charged to it.
@@ -126,7 +129,8 @@ fn charged_elsewhere(bytes: u64, inputs: &Inputs<'_>) -> Option<Caveat> {
     let known = wants.iter().filter(|want| want.basis == Basis::Sampled);
     let wanted = known.fold(0_u64, |sum, want| sum.saturating_add(want.bytes));
     // A difference due to batched counters or the time between two reads is no finding.
-    let tolerance = parts::STOCK_BYTES.saturating_mul(inputs.processors).saturating_add(bytes / 100);
+    let stock = parts::STOCK_BYTES.saturating_mul(inputs.processors);
+    let tolerance = stock.saturating_add(bytes / TOLERANCE_DIVISOR);
     let excess = wanted.saturating_sub(bytes);
     let text = "its processes have more anonymous memory than is charged to it: they first used the rest in another group, before they were moved";
     (excess > tolerance)
@@ -201,17 +205,17 @@ struct NamedBytes<'a> {
 /// Adds the rows of a kind: the largest by file, the others by folder.
 fn add_file_rows(rows: &mut Vec<GroupRow>, kind: RowRef, bytes: u64, files: &[FileWant<'_>]) {
     let wants: Vec<Want> = files.iter().map(|file| file.want).collect();
-    let Division { shares, left } = share_out(bytes, &wants);
+    let Division { shares, unclaimed_bytes } = share_out(bytes, &wants);
     let mut named = by_name(files, &shares);
-    let least = bytes / MIN_FILE_DIVISOR;
-    let count = named.iter().take(MAX_FILE_ROWS).take_while(|file| file.bytes >= least).count();
+    let min_bytes = bytes / MIN_FILE_DIVISOR;
+    let count = named.iter().take(MAX_FILE_ROWS).take_while(|file| file.bytes >= min_bytes).count();
     let small = named.split_off(count);
     for NamedBytes { name: FileName { path, is_deleted }, bytes } in named {
         let holder = if is_deleted { format!("{path} (deleted)") } else { path.to_owned() };
         rows.push(GroupRow { file: Some(path.to_owned()), ..row(kind, holder, bytes) });
     }
     let others = add_folder_rows(rows, kind, &small);
-    rows.push(row(kind, kind.holder.to_owned(), others.saturating_add(left)));
+    rows.push(row(kind, kind.holder.to_owned(), others.saturating_add(unclaimed_bytes)));
 }
 
 /// Adds up the shares of files by name, the largest first. Hard links and mount namespaces may give
@@ -238,24 +242,24 @@ struct Folder {
 /// What a small file is called, and its folder.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Place<'a> {
-    what: &'static str,
+    label: &'static str,
     folder: Option<&'a str>,
 }
 
 impl<'a> Place<'a> {
     /// The kernel shows memory that has neither name nor folder as a deleted file, and many of them
     /// by one name.
-    fn of(name: &FileName<'a>) -> Self {
+    fn of_file(name: &FileName<'a>) -> Self {
         let nameless = [
             ("/memfd:", "small memfds"),
             ("/SYSV", "small System V shared memory"),
             ("/dev/zero", "small shared anonymous mappings"),
         ];
         match nameless.into_iter().find(|(start, _)| name.is_deleted && name.path.starts_with(start)) {
-            Some((_, what)) => Self { what, folder: None },
+            Some((_, label)) => Self { label, folder: None },
             None => {
                 let folder = name.path.rsplit_once('/').map_or("", |(folder, _)| folder);
-                Self { what: "small file", folder: Some(folder) }
+                Self { label: "small file", folder: Some(folder) }
             }
         }
     }
@@ -265,17 +269,17 @@ impl<'a> Place<'a> {
 fn add_folder_rows(rows: &mut Vec<GroupRow>, kind: RowRef, files: &[NamedBytes<'_>]) -> u64 {
     let mut by_place: BTreeMap<Place<'_>, Folder> = BTreeMap::new();
     for file in files {
-        let folder = by_place.entry(Place::of(&file.name)).or_default();
+        let folder = by_place.entry(Place::of_file(&file.name)).or_default();
         folder.files += 1;
         folder.bytes = folder.bytes.saturating_add(file.bytes);
     }
     let mut folders: Vec<(Place<'_>, Folder)> = by_place.into_iter().collect();
     folders.sort_by_key(|(_, folder)| std::cmp::Reverse(folder.bytes));
     let others = folders.split_off(folders.len().min(MAX_FOLDER_ROWS));
-    for (Place { what, folder: path }, folder) in folders {
+    for (Place { label, folder: path }, folder) in folders {
         let holder = match path {
-            Some(path) => format!("{} in {path}/", counted(folder.files, what)),
-            None => what.to_owned(),
+            Some(path) => format!("{} in {path}/", counted(folder.files, label)),
+            None => label.to_owned(),
         };
         let file = path.map(|path| format!("{path}/"));
         rows.push(GroupRow { file, ..row(kind, holder, folder.bytes) });

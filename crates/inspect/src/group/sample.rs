@@ -10,8 +10,8 @@ use strandline_process::group::hierarchy::GroupError;
 use strandline_process::group::memory::{Memory, effective_limit};
 
 use super::facts::GroupFigures;
+use super::online_processors;
 use super::parts::{self, Estimates, Parts};
-use super::processors;
 use crate::facts::State;
 
 /// Maximum number of rows of a sample: two kinds are parts of anonymous memory, which only the
@@ -32,7 +32,7 @@ pub struct GroupSample {
 pub struct SampleRow {
     /// Name of the row: `group.anon`.
     pub id: &'static str,
-    /// What can become of the bytes.
+    /// What can release the bytes.
     pub state: State,
     /// Number of bytes.
     pub bytes: u64,
@@ -41,12 +41,13 @@ pub struct SampleRow {
 /// Takes samples.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupSampler {
+    /// Number of processors, each of which charges some memory in advance.
     processors: u64,
 }
 
 impl Default for GroupSampler {
     fn default() -> Self {
-        Self { processors: processors() }
+        Self { processors: online_processors() }
     }
 }
 

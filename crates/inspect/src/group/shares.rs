@@ -1,5 +1,5 @@
-//! Divides one kind of memory among those who hold it: the whole is exact, what each holds is
-//! known more or less well.
+//! Divides one kind of memory among its holders: the sum is exact, what each holds is known more or
+//! less well.
 
 /// What is known of one holder's bytes, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -12,7 +12,7 @@ pub(super) enum Basis {
     Visible,
 }
 
-/// Bytes that a holder would like to have.
+/// The bytes that a holder seems to have.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Want {
     pub basis: Basis,
@@ -25,52 +25,51 @@ pub(super) struct Division {
     /// The bytes that each holder gets, in their order.
     pub shares: Vec<u64>,
     /// Bytes that no holder wants.
-    pub left: u64,
+    pub unclaimed_bytes: u64,
 }
 
-/// Divides `whole` among `wants`, the better known first. Those of one basis that want more than
-/// there is get equal parts of what they want.
-pub(super) fn share_out(whole: u64, wants: &[Want]) -> Division {
+/// Divides `total_bytes` among `wants`, the better known first. Those of one basis that want more
+/// than there is get equal parts of what they want.
+pub(super) fn share_out(total_bytes: u64, wants: &[Want]) -> Division {
     let mut shares = vec![0; wants.len()];
-    let mut left = whole;
+    let mut remaining = total_bytes;
     for basis in [Basis::Sampled, Basis::Used, Basis::Visible] {
         let chosen: Vec<usize> = (0..wants.len()).filter(|&index| wants[index].basis == basis).collect();
         let wanted: Vec<u64> = chosen.iter().map(|&index| wants[index].bytes).collect();
-        for (index, share) in chosen.into_iter().zip(divide(left, &wanted)) {
+        for (index, share) in chosen.into_iter().zip(divide(remaining, &wanted)) {
             shares[index] = share;
         }
-        left = whole - shares.iter().sum::<u64>();
+        remaining = total_bytes - shares.iter().sum::<u64>();
     }
-    Division { shares, left }
+    Division { shares, unclaimed_bytes: remaining }
 }
 
-/// What each gets of `whole`: what it wants, or, if that is more than there is, its proportion.
-pub(super) fn divide(whole: u64, wants: &[u64]) -> Vec<u64> {
+/// What each gets of `total`: what it wants, or, if that is more than there is, its proportion.
+pub(super) fn divide(total: u64, wants: &[u64]) -> Vec<u64> {
     let sum: u128 = wants.iter().map(|&want| u128::from(want)).sum();
-    if sum <= u128::from(whole) {
+    if sum <= u128::from(total) {
         return wants.to_vec();
     }
-    // Rounded by running sums, so that the parts add up.
-    let mut so_far = 0_u128;
+    // Running sums are rounded, not the parts, so that the parts add up.
+    let mut wanted_so_far = 0_u128;
     let mut given = 0_u64;
     wants
         .iter()
         .map(|&want| {
-            so_far += u128::from(want);
-            // Of at most 2^64 * 2^64.
-            let upto = mul_div(whole, so_far, sum);
-            let share = upto - given;
-            given = upto;
+            wanted_so_far += u128::from(want);
+            let given_so_far = mul_div(total, wanted_so_far, sum);
+            let share = given_so_far - given;
+            given = given_so_far;
             share
         })
         .collect()
 }
 
-/// `whole * part / sum` for `part <= sum`, without overflow: sums may exceed 64 bits.
-fn mul_div(whole: u64, part: u128, sum: u128) -> u64 {
+/// `total * part / sum` for `part <= sum`, without overflow: sums may exceed 64 bits.
+fn mul_div(total: u64, part: u128, sum: u128) -> u64 {
     let shift = (128 - sum.leading_zeros()).saturating_sub(64);
     let (part, sum) = (part >> shift, (sum >> shift).max(1));
-    u64::try_from(u128::from(whole) * part / sum).unwrap_or(whole).min(whole)
+    u64::try_from(u128::from(total) * part / sum).unwrap_or(total).min(total)
 }
 
 #[cfg(test)]
@@ -88,7 +87,7 @@ mod tests {
             want(Basis::Used, 40),
             want(Basis::Visible, 50),
         ];
-        let division = |shares, left| Division { shares, left };
+        let division = |shares, unclaimed_bytes| Division { shares, unclaimed_bytes };
         assert_eq!(share_out(1000, &wants), division(vec![50, 30, 40, 50], 830));
         assert_eq!(share_out(80, &wants), division(vec![5, 30, 40, 5], 0));
         assert_eq!(share_out(10, &wants), division(vec![0, 10, 0, 0], 0));

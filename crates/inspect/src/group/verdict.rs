@@ -7,6 +7,14 @@ use super::facts::{GroupExplanation, GroupRow};
 use super::parts::SHMEM;
 use crate::facts::Verdict;
 
+/// What is less than these parts of the charge is not mentioned: a kind or a call, the page cache,
+/// and (of all shared memory) one file.
+const MIN_PART_DIVISOR: u64 = 100;
+const MIN_CACHE_DIVISOR: u64 = 50;
+const MIN_FILE_DIVISOR: u64 = 10;
+/// From this part of the limit on, what cannot be reclaimed is near it.
+const NEAR_PERCENT: f64 = 70.0;
+
 /// What the rows sum up to, by what can be done about them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
@@ -24,7 +32,7 @@ pub struct Sums {
     pub unknown: u64,
 }
 
-/// The kind of memory of a row, by its id. Rows of a process's ledger have other ids.
+/// The sum to which a row belongs, by its id. Rows of a process's ledger have other ids.
 fn sum_of<'a>(sums: &'a mut Sums, row: &GroupRow) -> &'a mut u64 {
     match row.id.as_str() {
         "group.shmem" => &mut sums.shared,
@@ -52,29 +60,31 @@ pub fn sums(rows: &[GroupRow]) -> Sums {
 }
 
 /// Fills in the verdict.
-pub(super) fn judge(explanation: &mut GroupExplanation) {
+pub(super) fn set_verdict(explanation: &mut GroupExplanation) {
     let sums = sums(&explanation.rows);
     let sentences =
-        [Some(held(explanation, &sums)), calls(explanation), working_set(explanation), limit(explanation)];
+        [Some(holders(explanation, &sums)), calls(explanation), working_set(explanation), limit(explanation)];
     let headline = sentences.into_iter().flatten().collect::<Vec<_>>().join(" ");
     explanation.verdict = Verdict { headline, class: class(explanation, &sums).to_owned() };
 }
 
-/// `Of 1.93 GiB charged 0.93 GiB belongs to 4 processes, …`
-fn held(explanation: &GroupExplanation, sums: &Sums) -> String {
+/// The sentence `Of 1.93 GiB charged, 0.93 GiB belongs to 4 processes, …`.
+fn holders(explanation: &GroupExplanation, sums: &Sums) -> String {
+    let charged = explanation.cgroup.current_bytes;
     let mut parts = Vec::new();
     if sums.processes > 0 {
         let count = explanation.target.processes;
-        let whose = if count == 0 {
+        let predicate = if count == 0 {
             "is anonymous memory of no process that is here".to_owned()
         } else {
             format!("belongs to {}", counted(count, "process"))
         };
-        parts.push((sums.processes, whose));
+        parts.push((sums.processes, predicate));
     }
     if sums.shared > 0 {
         let names_files = |row: &&GroupRow| row.id == SHMEM.id && row.holder != SHMEM.holder;
-        let largest = explanation.rows.iter().find(names_files).filter(|row| row.bytes > sums.shared / 10);
+        let min_bytes = sums.shared / MIN_FILE_DIVISOR;
+        let largest = explanation.rows.iter().find(names_files).filter(|row| row.bytes > min_bytes);
         let largest =
             largest.map_or_else(String::new, |row| format!(" ({}: {})", row.holder, bytes(row.bytes)));
         parts.push((sums.shared, format!("is files in shared memory that stay until removed{largest}")));
@@ -85,20 +95,20 @@ fn held(explanation: &GroupExplanation, sums: &Sums) -> String {
     if sums.kernel > 0 {
         parts.push((sums.kernel, "is the kernel's own".to_owned()));
     }
-    if sums.unknown > explanation.cgroup.current_bytes / 100 {
+    let min_bytes = charged / MIN_PART_DIVISOR;
+    if sums.unknown > min_bytes {
         parts.push((sums.unknown, "is unattributed".to_owned()));
     }
-    let least = explanation.cgroup.current_bytes / 100;
-    parts.retain(|(size, _)| *size >= least);
+    parts.retain(|(size, _)| *size >= min_bytes);
     parts.sort_by_key(|(size, _)| std::cmp::Reverse(*size));
-    let whole = bytes(explanation.cgroup.current_bytes);
-    if let [(size, what)] = &parts[..]
-        && *size >= explanation.cgroup.current_bytes / 10 * 9
+    let whole = bytes(charged);
+    if let [(size, predicate)] = &parts[..]
+        && *size >= charged / 10 * 9
     {
-        return format!("{whole} is charged: nearly all {what}.");
+        return format!("{whole} is charged: nearly all {predicate}.");
     }
     let parts: Vec<String> =
-        parts.into_iter().map(|(size, what)| format!("{} {what}", bytes(size))).collect();
+        parts.into_iter().map(|(size, predicate)| format!("{} {predicate}", bytes(size))).collect();
     match parts.split_last() {
         None => "Nothing is charged.".to_owned(),
         Some((only, [])) => format!("Of {whole} charged, {only}."),
@@ -108,10 +118,10 @@ fn held(explanation: &GroupExplanation, sums: &Sums) -> String {
 
 /// What calls in the processes would release, if their ledgers are known.
 fn calls(explanation: &GroupExplanation) -> Option<String> {
-    let least = explanation.cgroup.current_bytes / 100;
+    let min_bytes = explanation.cgroup.current_bytes / MIN_PART_DIVISOR;
     let remedies = explanation.remedies.iter().filter(|remedy| remedy.kind == "call");
     let best = remedies.max_by_key(|remedy| remedy.predicted_bytes)?;
-    let predicted = best.predicted_bytes.filter(|&predicted| predicted > least)?;
+    let predicted = best.predicted_bytes.filter(|&predicted| predicted > min_bytes)?;
     Some(format!("{} in {} would release {}.", best.id, counted(best.processes, "process"), bytes(predicted)))
 }
 
@@ -120,11 +130,11 @@ fn working_set(explanation: &GroupExplanation) -> Option<String> {
     let cgroup = &explanation.cgroup;
     let (set, active) = (cgroup.working_set_bytes?, cgroup.active_file_bytes?);
     // Where the cache is small, the figures hardly differ.
-    let least = cgroup.current_bytes / 50;
-    if cgroup.inactive_file_bytes? < least && active < least {
+    let min_bytes = cgroup.current_bytes / MIN_CACHE_DIVISOR;
+    if cgroup.inactive_file_bytes? < min_bytes && active < min_bytes {
         return None;
     }
-    let because = if active >= least {
+    let because = if active >= min_bytes {
         format!(", which contains {} of page cache that is \"active\" and reclaimable too", bytes(active))
     } else {
         ": the charge without inactive page cache".to_owned()
@@ -136,8 +146,8 @@ fn working_set(explanation: &GroupExplanation) -> Option<String> {
 fn limit(explanation: &GroupExplanation) -> Option<String> {
     let cgroup = &explanation.cgroup;
     let limit = cgroup.effective_limit_bytes?;
-    let firm = cgroup.current_bytes.saturating_sub(cgroup.reclaimable_bytes?);
-    let percent = firm as f64 * 100.0 / limit.max(1) as f64;
+    let unreclaimable = cgroup.current_bytes.saturating_sub(cgroup.reclaimable_bytes?);
+    let percent = unreclaimable as f64 * 100.0 / limit.max(1) as f64;
     let swap = match cgroup.swap_limit_bytes {
         Some(0) => " (no swap is allowed)",
         _ => "",
@@ -150,20 +160,17 @@ fn limit(explanation: &GroupExplanation) -> Option<String> {
         ": at the limit the kernel kills processes".to_owned()
     } else if cgroup.events.oom_kill.is_some_and(|kills| kills > 0) {
         "; see the kernel's log for what was killed".to_owned()
-    } else if firm < cgroup.current_bytes {
+    } else if unreclaimable < cgroup.current_bytes {
         "; it drops the rest before it kills".to_owned()
     } else {
-        format!("; {} is left", bytes(limit.saturating_sub(firm)))
+        format!("; {} is left", bytes(limit.saturating_sub(unreclaimable)))
     };
     Some(format!(
         "Of the limit of {}, the kernel cannot reclaim {} ({percent:.0} %) without swap{swap}{conclusion}.",
         bytes(limit),
-        bytes(firm)
+        bytes(unreclaimable)
     ))
 }
-
-/// From this part of the limit on, what cannot be reclaimed is near it.
-const NEAR_PERCENT: f64 = 70.0;
 
 /// The class: what to examine first.
 fn class(explanation: &GroupExplanation, sums: &Sums) -> &'static str {

@@ -184,7 +184,7 @@ mod tests {
         assert_eq!((growth.seconds, growth.live), (60.0, Change::default()));
         assert_eq!(growth.unreachable, Some(Change { bytes: 60, blocks: 0 }));
         let grown =
-            |all: &[Changed]| all.iter().map(|of| (of.name.clone(), of.grew.bytes)).collect::<Vec<_>>();
+            |all: &[Changed]| all.iter().map(|one| (one.name.clone(), one.grew.bytes)).collect::<Vec<_>>();
         assert_eq!(grown(&growth.roots), [("cache".into(), 400), ("new".into(), 20), ("gone".into(), -90)]);
         assert_eq!(grown(&growth.types), [("B".into(), 9), ("A".into(), -1)]);
     }

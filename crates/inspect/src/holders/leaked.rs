@@ -46,25 +46,26 @@ pub fn resident(held: &DominatorTree, roots: &[u32], frozen: &Frozen) -> Vec<Lea
             BlockRange { range, row: rows.mapped, payload_offset_bytes: 0 }
         }));
     }
-    ranges.sort_unstable_by_key(|known| known.range);
+    ranges.sort_unstable_by_key(|heap| heap.range);
     let mut finder = frozen.refinements.finder();
     let mut leaked: Vec<Leaked> = Vec::new();
     for (block, _) in held.blocks().iter(0).zip(roots).filter(|(_, root)| **root == NO_ROOT) {
         let (start, bytes) = (block.start, block.len());
-        let index = ranges.partition_point(|known| known.range.start <= start).checked_sub(1);
-        let known = index.and_then(|index| ranges.get(index)).filter(|known| start < known.range.end);
-        let Some(known) = known.filter(|_| finder.find(start, bytes).is_none()) else { continue };
-        let block_start = start.saturating_sub(known.payload_offset_bytes);
+        let index = ranges.partition_point(|heap| heap.range.start <= start).checked_sub(1);
+        let heap = index.and_then(|index| ranges.get(index)).filter(|heap| start < heap.range.end);
+        let Some(heap) = heap.filter(|_| finder.find(start, bytes).is_none()) else { continue };
+        let block_start = start.saturating_sub(heap.payload_offset_bytes);
         let resident = resident_bytes(&frozen.residency, block_start, bytes);
-        let (id, holder) = (known.row.id, known.row.holder);
-        match leaked.iter_mut().find(|known| known.id == id) {
-            Some(known) => known.bytes += resident,
+        let (id, holder) = (heap.row.id, heap.row.holder);
+        match leaked.iter_mut().find(|row| row.id == id) {
+            Some(row) => row.bytes += resident,
             None => leaked.push(Leaked { id, holder, bytes: resident }),
         }
     }
     leaked
 }
 
+/// The resident anonymous bytes of a block.
 fn resident_bytes(residency: &Residency, start: u64, bytes: u64) -> u64 {
     let runs = residency.runs_in(start..start.saturating_add(bytes)).filter(|run| run.anonymous);
     runs.map(|run| run.bytes()).sum()
@@ -73,7 +74,7 @@ fn resident_bytes(residency: &Residency, start: u64, bytes: u64) -> u64 {
 /// Moves the bytes in `leaked` from the rows that they are on to new rows, from default holders
 /// first.
 pub fn split(rows: &mut Vec<Row>, leaked: &[Leaked]) {
-    let mut split: Vec<Row> = Vec::new();
+    let mut leaked_rows: Vec<Row> = Vec::new();
     for Leaked { id, holder, bytes } in leaked {
         let mut remaining = *bytes;
         let (mut moved, mut template) = (0, None);
@@ -89,15 +90,15 @@ pub fn split(rows: &mut Vec<Row>, leaked: &[Leaked]) {
         }
         let Some(template) = template else { continue };
         let id = format!("{}.leaked", id.split('.').next().unwrap_or_default());
-        match split.iter_mut().find(|row| row.id == id) {
-            Some(known) => known.bytes += moved,
+        match leaked_rows.iter_mut().find(|row| row.id == id) {
+            Some(row) => row.bytes += moved,
             None => {
                 let holder = "blocks that no root reaches".to_owned();
-                split.push(Row { id, holder, bytes: moved, ..template });
+                leaked_rows.push(Row { id, holder, bytes: moved, ..template });
             }
         }
     }
-    rows.extend(split);
+    rows.extend(leaked_rows);
     rows.retain(|row| row.bytes > 0);
     rows.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.id.cmp(&b.id)));
 }

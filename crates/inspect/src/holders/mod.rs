@@ -50,8 +50,10 @@ use crate::ledger::rows;
 
 /// Maximum number of roots, and of types, that are listed; the others are counted.
 const MAX_LISTED: usize = 1000;
+/// Maximum number of listed types and roots of blocks that keep pages.
 const MAX_KEEPERS: usize = 20;
 /// References may take a quarter of the live bytes, and at least this much memory.
+const EDGES_DIVISOR: u64 = 4;
 const MIN_EDGES_BYTES: u64 = 256 << 20;
 /// Maximum time for reading references and computing holders.
 const MAX_DURATION: Duration = Duration::from_secs(120);
@@ -75,11 +77,11 @@ pub fn holders(pid: i32, options: &Options<'_>) -> Result<Holders> {
 /// Completes `holders` from the account: adds a caveat if parts of heaps were not read, gives
 /// unreachable bytes their own rows there, and copies what both documents have.
 pub(crate) fn complete(holders: &mut Holders, process: &Process, account: &mut Account) {
-    let unread = account.rows.iter().filter(|row| row.id.ends_with(".unread"));
-    let unread: u64 = unread.map(|row| row.bytes).sum();
-    if unread > 0 {
+    let unread_rows = account.rows.iter().filter(|row| row.id.ends_with(".unread"));
+    let unread_bytes: u64 = unread_rows.map(|row| row.bytes).sum();
+    if unread_bytes > 0 {
         let text = "parts of heaps were inconsistent, or not read in time: blocks that only they reference are unknown";
-        holders.caveats.push(Caveat::new("holders_incomplete", "heap", Some(unread), text));
+        holders.caveats.push(Caveat::new("holders_incomplete", "heap", Some(unread_bytes), text));
         holders.withhold();
     }
     leaked::split(&mut account.rows, &holders.leaked);
@@ -103,11 +105,11 @@ impl Memory for ZeroFilled<'_> {
         let end = address.saturating_add(buffer.len() as u64);
         for run in self.residency.runs_in(address..end) {
             let part = (run.start - address) as usize..(run.end - address) as usize;
-            let got = buffer.get_mut(part).map_or(0, |part| self.memory.read_some(run.start, part));
-            if (got as u64) < run.bytes() {
-                let done = (run.start - address) as usize + got;
-                self.non_references.zero(address, buffer.get_mut(..done).unwrap_or_default());
-                return done;
+            let read_bytes = buffer.get_mut(part).map_or(0, |part| self.memory.read_some(run.start, part));
+            if (read_bytes as u64) < run.bytes() {
+                let filled_bytes = (run.start - address) as usize + read_bytes;
+                self.non_references.zero(address, buffer.get_mut(..filled_bytes).unwrap_or_default());
+                return filled_bytes;
             }
         }
         self.non_references.zero(address, buffer);
@@ -135,16 +137,13 @@ pub(crate) fn find(process: &Process, frozen: &mut Frozen, options: &Options<'_>
     };
     if let Err(refused) = fill(&mut holders, builder, process, frozen, options) {
         let text = format!("the holders of memory are not known: {refused}");
-        holders.caveats.push(Caveat::new(
-            "holders_refused",
-            format!("process {}", process.pid()),
-            None,
-            text,
-        ));
+        let place = format!("process {}", process.pid());
+        holders.caveats.push(Caveat::new("holders_refused", place, None, text));
     }
     holders
 }
 
+/// Follows references, and fills in what they show.
 fn fill(
     holders: &mut Holders,
     builder: Builder,
@@ -157,27 +156,26 @@ fn fill(
     host::trim_heap();
     let non_references = NonReferences::new(&frozen.runtimes, &blocks);
     let memory = ZeroFilled { memory: frozen.own_memory(), residency: &frozen.residency, non_references };
-    let longest = Instant::now() + MAX_DURATION;
+    let deadline = Instant::now() + MAX_DURATION;
     // A snapshot can be read only until it ends.
-    let deadline = frozen.reading_ends.map_or(longest, |until| until.min(longest));
-    let edges_bytes = (blocks.total_bytes() / 4).max(MIN_EDGES_BYTES);
-    let limits = Limits { edges_bytes, deadline, workers: options.reading_threads() };
-    let total = blocks.total_bytes();
+    let read_deadline = frozen.reading_ends.map_or(deadline, |until| until.min(deadline));
+    let edges_bytes = (blocks.total_bytes() / EDGES_DIVISOR).max(MIN_EDGES_BYTES);
+    let limits = Limits { edges_bytes, deadline: read_deadline, workers: options.reading_threads() };
     let progress = |read: strandline_holders::Progress| {
         if let Some(progress) = options.progress {
             progress("following references", read.done_bytes, read.bytes);
         }
     };
-    holders.live = Sum { bytes: total, blocks: u64::from(blocks.len()) };
+    holders.live = Sum { bytes: blocks.total_bytes(), blocks: u64::from(blocks.len()) };
     let vtables = VtableCollector::new(&frozen.address_space, frozen.own_memory(), blocks.len())?;
     let exact = runtimes::exact_blocks(&frozen.runtimes, &blocks)?;
     let known = Known { no_references: None, exact: exact.as_ref() };
     let references = References::read(&memory, &blocks, known, Some(&vtables), &limits, &progress)?;
     let inner_targets = exact.map(Exact::inner_targets);
     let AllRoots { found, roots, unread_bytes } =
-        roots::find(process, frozen, &blocks, inner_targets, deadline)?;
-    let caveats = incomplete(&references.outcome(), unread_bytes, frozen);
-    let is_whole = caveats.is_empty();
+        roots::find(process, frozen, &blocks, inner_targets, read_deadline)?;
+    let caveats = incompleteness(&references.outcome(), unread_bytes, frozen);
+    let is_complete = caveats.is_empty();
     holders.caveats.extend(caveats);
     let dropped = blocks.dropped();
     if dropped.overlapping + dropped.misplaced > 0 {
@@ -185,54 +183,56 @@ fn fill(
         holders.caveats.push(Caveat::new("holders_overlap", "heap", None, text));
     }
     host::trim_heap();
-    let graph = Reachability::new(blocks, references, roots, longest)?;
-    let held = graph.held(longest)?;
-    let own = RuntimeBlocks::new(&frozen.runtimes);
-    let types = Types::new(&held, &vtables.finish(process, frozen), &frozen.refinements, &own)?;
-    report(holders, &held, &found, &types, &own, frozen)?;
-    if !is_whole {
+    let graph = Reachability::new(blocks, references, roots, deadline)?;
+    let held = graph.held(deadline)?;
+    let runtime_blocks = RuntimeBlocks::new(&frozen.runtimes);
+    let block_types = vtables.finish(process, frozen);
+    let types = Types::new(&held, &block_types, &frozen.refinements, &runtime_blocks)?;
+    report(holders, &held, &found, &types, &runtime_blocks, frozen)?;
+    if !is_complete {
         holders.withhold();
     }
     Ok(())
 }
 
 /// Returns the reasons for which unreachable blocks are unknown.
-fn incomplete(outcome: &Outcome, unread_bytes: u64, frozen: &Frozen) -> Vec<Caveat> {
+fn incompleteness(outcome: &Outcome, unread_bytes: u64, frozen: &Frozen) -> Vec<Caveat> {
     let mut caveats = Vec::new();
-    let mut add = |code: &str, bytes: Option<u64>, text: &str| {
+    let mut add_caveat = |code: &str, bytes: Option<u64>, text: &str| {
         caveats.push(Caveat::new(code, "heap", bytes, text));
     };
-    let unread = outcome.unreadable_bytes + outcome.skipped_bytes + unread_bytes;
-    if unread > 0 || outcome.hit_reference_limit || outcome.timed_out {
+    let all_unread_bytes = outcome.unreadable_bytes + outcome.skipped_bytes + unread_bytes;
+    if all_unread_bytes > 0 || outcome.hit_reference_limit || outcome.timed_out {
         let text = "not all blocks and roots could be read, or not in time: blocks that only they reference are unknown";
-        add("holders_incomplete", Some(unread), text);
+        add_caveat("holders_incomplete", Some(all_unread_bytes), text);
     }
-    let swapped: u64 = frozen.smaps_entries.iter().map(|space| space.counts.swap_bytes).sum();
-    if swapped > 0 {
+    let swap_bytes: u64 = frozen.smaps_entries.iter().map(|space| space.counts.swap_bytes).sum();
+    if swap_bytes > 0 {
         let text = "pages that are swapped out were not read: blocks that only they reference are unknown";
-        add("holders_swapped", Some(swapped), text);
+        add_caveat("holders_swapped", Some(swap_bytes), text);
     }
     if frozen.snapshot.is_none() {
         let text = "no snapshot could be taken: the process was stopped while its allocators were read, and ran while references \
                     between blocks were; what it changed meanwhile is not known";
-        add("holders_in_motion", None, text);
+        add_caveat("holders_in_motion", None, text);
     }
     caveats
 }
 
+/// Fills in the lists of roots, types and keepers, and the sums.
 fn report(
     holders: &mut Holders,
     held: &DominatorTree,
     found: &[roots::FoundRoot],
     types: &Types,
-    own: &RuntimeBlocks<'_>,
+    runtime_blocks: &RuntimeBlocks<'_>,
     frozen: &Frozen,
 ) -> std::result::Result<(), Refused> {
     let roots_of_blocks = held.sole_roots()?;
     let (pins, outline) = std::thread::scope(|scope| {
         let outline = scope.spawn(|| held.outline(types.all()));
         holders.leaked = leaked::resident(held, &roots_of_blocks, frozen);
-        let pins = Pins::count(held, &roots_of_blocks, types, own, &frozen.residency);
+        let pins = Pins::count(held, &roots_of_blocks, types, runtime_blocks, &frozen.residency);
         (pins, outline.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });
     let outline = outline?;

@@ -24,7 +24,8 @@ impl fmt::Write for BoundedText {
     }
 }
 
-fn demangled(mangled: &[u8]) -> Option<String> {
+/// Demangles a C++ symbol.
+fn demangle_cpp(mangled: &[u8]) -> Option<String> {
     let mangled = mangled.get(..mangled.len().min(MAX_BYTES))?;
     let symbol = Symbol::new(mangled).ok()?;
     let mut text = BoundedText::default();
@@ -38,7 +39,7 @@ pub fn demangle_type(mangled: &str) -> Option<String> {
     if mangled.is_empty() || mangled.len() >= MAX_BYTES || !mangled.chars().all(is_name_char) {
         return None;
     }
-    let name = demangled(format!("_ZTS{mangled}").as_bytes())?;
+    let name = demangle_cpp(format!("_ZTS{mangled}").as_bytes())?;
     name.strip_prefix("typeinfo name for ").map(str::to_owned)
 }
 
@@ -55,7 +56,7 @@ pub fn demangle_symbol(name: &[u8]) -> String {
     // A C name may look like a mangled type.
     let is_mangled = name.starts_with(b"_Z") || name.starts_with(b"__Z");
     demangle_rust(name)
-        .or_else(|| demangled(name).filter(|_| is_mangled))
+        .or_else(|| demangle_cpp(name).filter(|_| is_mangled))
         .unwrap_or_else(|| String::from_utf8_lossy(name).into_owned())
 }
 
@@ -64,7 +65,7 @@ pub fn demangle_symbol(name: &[u8]) -> String {
 /// in the names of the methods. `None` unless exactly one type is left. Functions with identical
 /// code have several names.
 pub fn vtable_type<'a>(drops: &'a [String], methods: impl Iterator<Item = &'a [String]>) -> Option<String> {
-    let mut possible: BTreeSet<&str> = drops.iter().filter_map(|name| dropped(name)).collect();
+    let mut possible: BTreeSet<&str> = drops.iter().filter_map(|name| dropped_type(name)).collect();
     if !drops.is_empty() && possible.is_empty() {
         return None;
     }
@@ -95,7 +96,7 @@ fn is_concrete(type_name: &str) -> bool {
 }
 
 /// Returns the type of `core::ptr::drop_in_place<TYPE>`.
-fn dropped(function: &str) -> Option<&str> {
+fn dropped_type(function: &str) -> Option<&str> {
     let type_argument = function.strip_prefix("core::ptr::drop_in_place")?.trim_start_matches(':');
     type_argument.strip_prefix('<')?.strip_suffix('>')
 }
@@ -131,7 +132,7 @@ mod tests {
         assert_eq!((demangle_symbol(b"x"), demangle_symbol(b"v")), ("x".into(), "v".into()));
         let rust =
             b"_ZN4core3ptr54drop_in_place$LT$alloc..vec..Vec$LT$app..Shape$GT$$GT$17h0123456789abcdefE";
-        assert_eq!(dropped(&demangle_symbol(rust)), Some("alloc::vec::Vec<app::Shape>"));
+        assert_eq!(dropped_type(&demangle_symbol(rust)), Some("alloc::vec::Vec<app::Shape>"));
         assert_eq!(
             (demangle_symbol(b"g_all"), demangle_symbol(b"_ZL7g_cache")),
             ("g_all".into(), "g_cache".into())

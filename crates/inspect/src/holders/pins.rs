@@ -14,9 +14,9 @@ use strandline_process::range::AddressRange;
 use super::runtimes::RuntimeBlocks;
 use super::types::Types;
 
-/// Overhead of an allocator for each block on a page, and minimum of free bytes on a page that
-/// counts.
+/// Overhead of an allocator for each block on a page: a header of two words.
 const OVERHEAD_BYTES: u64 = 16;
+/// Minimum of free bytes on a page that counts.
 const MIN_FREE_BYTES: u64 = 64;
 /// Maximum number of pairs of a root and a type.
 const MAX_PAIRS: usize = 1 << 18;
@@ -47,7 +47,8 @@ struct Unit {
     range: AddressRange,
     /// Whether it is a page of an allocator.
     is_page: bool,
-    used: u64,
+    /// Bytes of the blocks in it, with their overhead.
+    used_bytes: u64,
     /// The root that all of its blocks have; `None` if they differ.
     root: Option<u32>,
     /// The type that all of its blocks have; `None` if they differ.
@@ -56,10 +57,10 @@ struct Unit {
 
 impl Unit {
     /// Returns the bytes that are released once its blocks are; 0 if it does not count.
-    fn pinned(&self, residency: &Residency) -> u64 {
+    fn pinned_bytes(&self, residency: &Residency) -> u64 {
         let resident = residency.resident_bytes_in(self.range.start..self.range.end);
         let max_used = if self.is_page { resident.saturating_sub(MIN_FREE_BYTES) } else { resident / 2 };
-        if self.used <= max_used { resident } else { 0 }
+        if self.used_bytes <= max_used { resident } else { 0 }
     }
 }
 
@@ -70,7 +71,7 @@ impl Pins {
         held: &DominatorTree,
         roots: &[u32],
         types: &Types,
-        own: &RuntimeBlocks<'_>,
+        runtime_blocks: &RuntimeBlocks<'_>,
         residency: &Residency,
     ) -> Self {
         let (of_roots, of_types) = (vec![0; held.root_count() as usize], vec![0; types.count()]);
@@ -78,51 +79,52 @@ impl Pins {
         let mut unit: Option<Unit> = None;
         for (index, block) in held.blocks().iter(0).enumerate() {
             let (root, kind) = (roots.get(index).copied().unwrap_or(NO_ROOT), types.kind(index));
-            let current = unit.as_ref().filter(|unit| !unit.is_page && unit.range.contains(block.start));
-            let current = current.map(|unit| unit.range);
-            let mut add = |range: AddressRange, is_page, used| match &mut unit {
+            let runtime_unit = unit.as_ref().filter(|unit| !unit.is_page);
+            let current = runtime_unit.map(|unit| unit.range).filter(|range| range.contains(block.start));
+            let mut add_to_unit = |range: AddressRange, is_page, used_bytes| match &mut unit {
                 Some(unit) if unit.range == range => {
-                    unit.used += used;
+                    unit.used_bytes += used_bytes;
                     unit.root = unit.root.filter(|&known| known == root);
                     unit.kind = unit.kind.filter(|&known| known == kind);
                 }
                 _ => {
-                    let new = Unit { range, is_page, used, root: Some(root), kind: Some(kind) };
-                    pins.add(unit.replace(new), residency);
+                    let next = Unit { range, is_page, used_bytes, root: Some(root), kind: Some(kind) };
+                    pins.add_unit(unit.replace(next), residency);
                 }
             };
-            if let Some(range) = current.or_else(|| own.unit(block.start)) {
-                add(range, false, block.len());
+            if let Some(range) = current.or_else(|| runtime_blocks.unit(block.start)) {
+                add_to_unit(range, false, block.len());
                 continue;
             }
-            if own.contain(block.start) {
+            if runtime_blocks.contains(block.start) {
                 continue;
             }
             let (first, last) = (block.start / PAGE_BYTES, block.end.saturating_sub(1) / PAGE_BYTES);
             // Pages in between contain nothing but the block.
             for number in [first, last].into_iter().take(if first == last { 1 } else { 2 }) {
                 let page = AddressRange::sized(number * PAGE_BYTES, PAGE_BYTES);
-                let used = block.end.min(page.end) - block.start.max(page.start);
-                add(page, true, used + OVERHEAD_BYTES);
+                let bytes_on_page = block.end.min(page.end) - block.start.max(page.start);
+                add_to_unit(page, true, bytes_on_page + OVERHEAD_BYTES);
             }
         }
-        pins.add(unit, residency);
+        pins.add_unit(unit, residency);
         pins
     }
 
-    fn add(&mut self, unit: Option<Unit>, residency: &Residency) {
+    /// Counts a unit all of whose blocks were added.
+    fn add_unit(&mut self, unit: Option<Unit>, residency: &Residency) {
         let Some(unit) = unit else { return };
-        let bytes = unit.pinned(residency);
+        let bytes = unit.pinned_bytes(residency);
         if bytes == 0 {
             return;
         }
         match unit.root {
             Some(NO_ROOT) => self.of_lost += bytes,
-            Some(root) => add(&mut self.of_roots, root, bytes),
+            Some(root) => add_to_sum(&mut self.of_roots, root, bytes),
             None => {}
         }
         if let Some(kind) = unit.kind {
-            add(&mut self.of_types, kind, bytes);
+            add_to_sum(&mut self.of_types, kind, bytes);
         }
         let pair = unit.root.zip(unit.kind).map(|(root, kind)| RootAndType { root, kind });
         if let Some(pair) = pair
@@ -133,7 +135,7 @@ impl Pins {
     }
 }
 
-fn add(sums: &mut [u64], index: u32, bytes: u64) {
+fn add_to_sum(sums: &mut [u64], index: u32, bytes: u64) {
     if let Some(sum) = sums.get_mut(index as usize) {
         *sum += bytes;
     }

@@ -27,15 +27,17 @@ use crate::capture::Frozen;
 
 /// A stack is in use down to this distance below its stack pointer (System V ABI, red zone).
 const RED_ZONE_BYTES: u64 = 128;
-/// Words of static data without a symbol form one root if there are at least `MIN_ARRAY` of them,
-/// at most this far apart.
+/// Words of static data without a symbol form one root if there are at least [`MIN_ARRAY_WORDS`] of
+/// them, at most this far apart.
 const MAX_GAP_BYTES: u64 = 16;
-const MIN_ARRAY: usize = 16;
+const MIN_ARRAY_WORDS: usize = 16;
 /// Bytes around a thread pointer that are searched where the kernel has joined a thread's storage
 /// with a heap: static TLS and what the loader allocated before, then `struct pthread`, of 0x900
 /// bytes in glibc 2.36 (nptl/descr.h).
-const STORAGE_BELOW: u64 = 64 << 10;
-const STORAGE_ABOVE: u64 = 4 << 10;
+const STORAGE_BELOW_BYTES: u64 = 64 << 10;
+const STORAGE_ABOVE_BYTES: u64 = 4 << 10;
+/// The bits of an address within a word.
+const WORD_MASK: u64 = 7;
 /// Maximum number of distinct roots; further ones of each kind are merged.
 const MAX_ROOTS: usize = 1 << 20;
 /// Maximum number of references from all roots, of 8 bytes each.
@@ -61,10 +63,11 @@ enum Rank {
     /// A variable of a runtime. Tables of the runtime refer to its value as well.
     Named,
     /// A variable of the runtime's own code.
-    OwnNamed,
+    NamedByRuntime,
     /// Memory of a runtime whose variables are known: static data of the runtime leads to
     /// everything in it.
     RuntimeMemory,
+    /// Any other memory.
     #[default]
     Ordinary,
     /// Memory that may contain stale words.
@@ -74,7 +77,7 @@ enum Rank {
 impl Rank {
     /// Whether paths from such a root stop at what leads to everything.
     fn is_named(self) -> bool {
-        matches!(self, Self::Named | Self::OwnNamed)
+        matches!(self, Self::Named | Self::NamedByRuntime)
     }
 }
 
@@ -88,13 +91,13 @@ pub struct AllRoots {
     pub unread_bytes: u64,
 }
 
-/// Finds all roots of `blocks`. `pointed_into` are the blocks that words of runtimes' objects point
-/// into without being references. Refused if there are too many, or after `deadline`.
+/// Finds all roots of `blocks`. `inner_targets` are the blocks that words of runtimes' objects
+/// point into without being references. Refused if there are too many, or after `deadline`.
 pub fn find(
     process: &Process,
     frozen: &Frozen,
     blocks: &Blocks,
-    pointed_into: Option<BlockSet>,
+    inner_targets: Option<BlockSet>,
     deadline: Instant,
 ) -> Result<AllRoots, Refused> {
     let mut finder = Finder {
@@ -105,7 +108,7 @@ pub fn find(
         references: Vec::new(),
         index: HashMap::new(),
         runtime_references: HashMap::new(),
-        pointed_into,
+        inner_targets,
         unread_bytes: 0,
     };
     let names = thread_names(process, frozen);
@@ -118,11 +121,12 @@ pub fn find(
             }
         }
     }
-    let taken = finder.stacks(&names, &Frames::find(process, frozen, deadline))?;
-    finder.search_mappings(process, taken)?;
+    let stacks = finder.search_stacks(&names, &Frames::find(process, frozen, deadline))?;
+    finder.search_mappings(process, stacks)?;
     Ok(finder.finish())
 }
 
+/// The name of each thread, with its id.
 fn thread_names(process: &Process, frozen: &Frozen) -> HashMap<i32, String> {
     let name = |tid: i32| {
         let text = std::fs::read_to_string(process.path(format!("task/{tid}/comm"))).unwrap_or_default();
@@ -131,19 +135,20 @@ fn thread_names(process: &Process, frozen: &Frozen) -> HashMap<i32, String> {
     frozen.facts.iter().map(|thread| name(thread.tid)).collect()
 }
 
+/// Collects roots and their references.
 struct Finder<'a> {
     frozen: &'a Frozen,
     blocks: &'a Blocks,
     deadline: Instant,
     found: Vec<FoundRoot>,
-    /// In no order.
+    /// References from roots to blocks, in no order.
     references: Vec<RootReference>,
     /// The index of each root in `found`.
     index: HashMap<FoundRoot, u32>,
     /// What readers report that runtimes refer to, by root.
     runtime_references: HashMap<u32, RuntimeReferences>,
     /// Blocks that words of runtimes' objects point into without being references.
-    pointed_into: Option<BlockSet>,
+    inner_targets: Option<BlockSet>,
     unread_bytes: u64,
 }
 
@@ -229,8 +234,8 @@ impl Finder<'_> {
     }
 
     /// Searches the stacks from their stack pointers on, and returns the bounds of each.
-    fn stacks(&mut self, names: &HashMap<i32, String>, frames: &Frames) -> Result<RangeSet, Refused> {
-        let mut taken = Vec::new();
+    fn search_stacks(&mut self, names: &HashMap<i32, String>, frames: &Frames) -> Result<RangeSet, Refused> {
+        let mut searched = Vec::new();
         for stack in &self.frozen.stacks {
             let thread = names.get(&stack.tid).cloned();
             let facts = self.frozen.facts.iter().find(|facts| facts.tid == stack.tid);
@@ -238,15 +243,15 @@ impl Finder<'_> {
             // Other threads than the main one have their `struct pthread` at the end of the stack,
             // after static TLS, which is not distinguished from the stack.
             let control_block = facts.map(|facts| facts.fs_base).filter(is_in_use).unwrap_or(stack.high);
-            let start = stack.stack_pointer.saturating_sub(RED_ZONE_BYTES).max(stack.low) & !7;
+            let start = stack.stack_pointer.saturating_sub(RED_ZONE_BYTES).max(stack.low) & !WORD_MASK;
             let root = self.root(RootKind::Tls, "thread control block", thread.clone());
             let hits = self.search_range(AddressRange::new(control_block, stack.high), false)?;
             self.refer_all(root, &hits)?;
             let in_use = AddressRange::new(start, control_block);
             self.add_frames(in_use, control_block < stack.high, frames.of_thread(stack.tid), thread)?;
-            taken.push((stack.low, stack.high));
+            searched.push((stack.low, stack.high));
         }
-        Ok(taken.into_iter().collect())
+        Ok(searched.into_iter().collect())
     }
 
     /// Adds the roots of a stack, one for each function. Words in no known frame are roots of the
@@ -272,8 +277,8 @@ impl Finder<'_> {
             let is_innermost = index + 1 == called.len();
             let start = if is_innermost { in_use.start } else { function.range.start };
             let in_frame = between(start, function.range.end).iter();
-            let new: Vec<Hit> = in_frame.filter(|hit| known.insert(hit.block)).copied().collect();
-            if !new.is_empty() {
+            let own_hits: Vec<Hit> = in_frame.filter(|hit| known.insert(hit.block)).copied().collect();
+            if !own_hits.is_empty() {
                 let root = self.add(FoundRoot {
                     kind: RootKind::Stack,
                     name: function.function.clone(),
@@ -281,22 +286,24 @@ impl Finder<'_> {
                     thread: thread.clone(),
                     rank: Rank::Transient,
                 });
-                self.refer_all(root, &new)?;
+                self.refer_all(root, &own_hits)?;
             }
         }
         let frames_end = called.first().map_or(in_use.start, |outermost| outermost.range.end);
         let outside = between(frames_end, in_use.end).iter();
         let outside: Vec<Hit> = outside.filter(|hit| !known.contains(&hit.block)).copied().collect();
         // Thread-local storage is past the frame of the function that the thread began with.
-        let root = match has_storage && frames.is_some_and(|frames| frames.is_whole) && !called.is_empty() {
-            true => self.root(RootKind::Tls, "thread-local storage", thread),
-            false => self.root(RootKind::Stack, "stack", thread),
+        let is_storage = has_storage && frames.is_some_and(|frames| frames.is_whole) && !called.is_empty();
+        let root = if is_storage {
+            self.root(RootKind::Tls, "thread-local storage", thread)
+        } else {
+            self.root(RootKind::Stack, "stack", thread)
         };
         self.refer_all(root, &outside)
     }
 
-    /// Searches all other memory that is not heap.
-    fn search_mappings(&mut self, process: &Process, mut taken: RangeSet) -> Result<(), Refused> {
+    /// Searches all memory that is not heap, except the ranges in `searched`.
+    fn search_mappings(&mut self, process: &Process, mut searched: RangeSet) -> Result<(), Refused> {
         let frozen = self.frozen;
         for runtime in &frozen.runtimes {
             let root = self.add_runtime(runtime)?;
@@ -304,13 +311,13 @@ impl Finder<'_> {
                 let hits = self.search_range(claim.range(), false)?;
                 self.refer_all(root, &hits)?;
             }
-            taken.extend(runtime.claims.iter().map(|claim| claim.range()));
+            searched.extend(runtime.claims.iter().map(|claim| claim.range()));
         }
-        let mut with_heaps = taken.clone();
+        let mut with_heaps = searched.clone();
         with_heaps.extend(frozen.readings.iter().flat_map(|heap| heap.ranges()));
         let mapped = frozen.readings.iter().flat_map(|heap| &heap.mapped_blocks);
         with_heaps.extend(mapped.map(|block| (block.start, block.end)));
-        self.search_joined_storage(&taken)?;
+        self.search_joined_storage(&searched)?;
         let groups = modules::file_groups(&frozen.address_space);
         for group in &groups {
             self.search_module(process, group, &with_heaps)?;
@@ -325,7 +332,7 @@ impl Finder<'_> {
                 let rest = Mapping { start, end, ..mapping.clone() };
                 // If a heap continues past foreign mappings, its claim includes these; only
                 // mappings with blocks belong to the heap.
-                self.search_unexplained(&rest, if has_blocks { &with_heaps } else { &taken })?;
+                self.search_unexplained(&rest, if has_blocks { &with_heaps } else { &searched })?;
             }
         }
         Ok(())
@@ -334,19 +341,19 @@ impl Finder<'_> {
     /// Searches the storage of threads in what allocators claim. Where glibc's main arena continues
     /// in memory of its own, as brk fails, the kernel may join this with the main thread's storage
     /// (malloc.c, sysmalloc_mmap_fallback).
-    fn search_joined_storage(&mut self, taken: &RangeSet) -> Result<(), Refused> {
+    fn search_joined_storage(&mut self, searched: &RangeSet) -> Result<(), Refused> {
         let frozen = self.frozen;
         let heaps: Vec<AddressRange> = frozen.readings.iter().flat_map(|heap| heap.ranges()).collect();
         for thread in &frozen.facts {
             let base = thread.fs_base;
             let joined = heaps.iter().find(|heap| heap.contains(base));
-            let Some(heap) = joined.filter(|_| !taken.contains(base) && self.blocks.find(base).is_none())
+            let Some(heap) = joined.filter(|_| !searched.contains(base) && self.blocks.find(base).is_none())
             else {
                 continue;
             };
             let around = AddressRange::new(
-                base.saturating_sub(STORAGE_BELOW) & !7,
-                base.saturating_add(STORAGE_ABOVE) & !7,
+                base.saturating_sub(STORAGE_BELOW_BYTES) & !WORD_MASK,
+                base.saturating_add(STORAGE_ABOVE_BYTES) & !WORD_MASK,
             );
             let hits = self.search_range(around.intersection(*heap), false)?;
             // Free memory of the heap below it may hold stale pointers.
@@ -371,17 +378,17 @@ impl Finder<'_> {
         for variable in &hints.variables {
             if let Some(block) = self.blocks.find(variable.value) {
                 let (name, module) = (variable.name.to_string(), Some(runtime.facts.name.clone()));
-                let rank = if variable.is_own { Rank::OwnNamed } else { Rank::Named };
+                let rank = if variable.is_own { Rank::NamedByRuntime } else { Rank::Named };
                 let variable = self.add(FoundRoot { kind, name, module, rank, thread: None });
                 self.refer(variable, block)?;
             }
         }
         let own_memory = claimed_ranges(std::slice::from_ref(runtime));
         let references = RuntimeReferences::new(hints, &own_memory, self.blocks);
-        let pointed_into = self.pointed_into.take();
-        let pointed_into = pointed_into.iter().flat_map(BlockSet::iter).map(|block| block..block + 1);
+        let inner_targets = self.inner_targets.take();
+        let inner_targets = inner_targets.iter().flat_map(BlockSet::iter).map(|block| block..block + 1);
         let merged = self.runtime_references.entry(root).or_default();
-        merged.blocks.extend(references.blocks.into_iter().chain(pointed_into));
+        merged.blocks.extend(references.blocks.into_iter().chain(inner_targets));
         merged.stops.extend(references.stops);
         Ok(root)
     }
@@ -398,13 +405,13 @@ impl Finder<'_> {
 
     /// Searches unexplained memory. If a thread's FS base points into it, it is that thread's
     /// storage.
-    fn search_unexplained(&mut self, mapping: &Mapping, taken: &RangeSet) -> Result<(), Refused> {
+    fn search_unexplained(&mut self, mapping: &Mapping, searched: &RangeSet) -> Result<(), Refused> {
         let owner = self.frozen.facts.iter().find(|thread| mapping.contains(thread.fs_base));
         let (kind, name) = match owner {
             Some(thread) => (RootKind::Tls, format!("storage of thread {}", thread.tid)),
             None => (RootKind::Static, format!("memory at {:#x}", mapping.start)),
         };
-        for range in taken.gaps_in(mapping.range()) {
+        for range in searched.gaps_in(mapping.range()) {
             let hits = self.search_range(range, mapping.permissions.shared)?;
             if !hits.is_empty() {
                 // It may contain unrecognised stacks, with stale words of earlier calls.
@@ -421,7 +428,7 @@ impl Finder<'_> {
     /// (malloc.c, "the chunk's overlapping fields").
     fn is_past_block(&self, hit: &Hit) -> bool {
         let block_end = self.blocks.start(hit.block).saturating_add(self.blocks.bytes(hit.block));
-        hit.word.saturating_add(8) >= block_end
+        hit.word.saturating_add(size_of::<u64>() as u64) >= block_end
     }
 
     /// Searches static data of a program or library, with one root for each symbol.
@@ -429,11 +436,11 @@ impl Finder<'_> {
         &mut self,
         process: &Process,
         group: &[&Mapping],
-        taken: &RangeSet,
+        searched: &RangeSet,
     ) -> Result<(), Refused> {
         let mut hits: Vec<Hit> = Vec::new();
         for mapping in group {
-            for range in taken.gaps_in(mapping.range()) {
+            for range in searched.gaps_in(mapping.range()) {
                 hits.extend(self.search_range(range, false)?);
             }
         }
@@ -448,7 +455,7 @@ impl Finder<'_> {
         });
         // Words without a symbol are an array if many are in a row; otherwise each is a variable.
         for row in hits.chunk_by(|hit, next| next.address - hit.address <= MAX_GAP_BYTES) {
-            let array = row.first().filter(|_| row.len() >= MIN_ARRAY).map(|first| first.address);
+            let array = row.first().filter(|_| row.len() >= MIN_ARRAY_WORDS).map(|first| first.address);
             let variable = |hit: &Hit| {
                 let symbol = symbols.containing(hit.address);
                 symbol.map_or(array.unwrap_or(hit.address), |symbol| symbol.address)

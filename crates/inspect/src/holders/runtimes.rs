@@ -10,18 +10,20 @@
 use std::ops::Range;
 
 use strandline_claims::places::AddressSet;
+use strandline_claims::range::PAGE_BYTES;
 use strandline_claims::runtime::{ObjectTypes, Reading, ReferenceHints, claimed_ranges};
 use strandline_holders::{BlockSet, Blocks, Exact, Refused, Tagged};
 use strandline_process::range::{AddressRange, RangeSet};
 
-/// Maximum bytes before the collector's link in an object's block: guards, and two words.
+/// Maximum bytes before the collector's link in an object's block (CPython): the guard of a debug
+/// allocator, and two words for a dictionary and weak references, with a margin.
 const MAX_HEADER_BYTES: u64 = 48;
 /// Maximum bytes of a block beyond the size that was requested: of a small one, and of one that
 /// malloc maps.
 const MAX_PADDING_BYTES: u64 = 32;
-const MAX_MAPPED_PADDING_BYTES: u64 = 4128;
-/// The address in a link, whose low bits are flags.
-const LINK_ADDRESS: u64 = !3;
+const MAX_MAPPED_PADDING_BYTES: u64 = PAGE_BYTES + MAX_PADDING_BYTES;
+/// Mask of the address in a collector's link, whose two low bits are flags.
+const LINK_ADDRESS_MASK: u64 = !3;
 
 /// Words of objects that are not references, though they may be addresses of blocks.
 pub struct NonReferences<'a> {
@@ -57,7 +59,7 @@ impl<'a> NonReferences<'a> {
         let mut zeroed_end = address;
         for text in first_text.into_iter().chain(texts.within(address, end)) {
             let text_end = block_end(text);
-            let index = |address_in: u64| usize::try_from(address_in.checked_sub(address)?).ok();
+            let index = |position: u64| usize::try_from(position.checked_sub(address)?).ok();
             let indices = index(text.max(zeroed_end)).zip(index(text_end.min(end)));
             let Some((first, last)) = indices else { continue };
             bytes.get_mut(first..last).unwrap_or_default().fill(0);
@@ -84,7 +86,8 @@ fn zero_links(links: &AddressSet, address: u64, bytes: &mut [u8]) {
         for word_address in [link, link.saturating_add(8)] {
             let offset = word_address.checked_sub(address).and_then(|offset| usize::try_from(offset).ok());
             let word = offset.and_then(|offset| bytes.get_mut(offset..)?.first_chunk_mut::<8>());
-            if let Some(word) = word.filter(|word| links.contains(u64::from_le_bytes(**word) & LINK_ADDRESS))
+            if let Some(word) =
+                word.filter(|word| links.contains(u64::from_le_bytes(**word) & LINK_ADDRESS_MASK))
             {
                 *word = [0; 8];
             }
@@ -96,11 +99,11 @@ fn zero_links(links: &AddressSet, address: u64, bytes: &mut [u8]) {
 pub fn exact_blocks(runtimes: &[Reading], blocks: &Blocks) -> Result<Option<Exact>, Refused> {
     let (mut exact, mut tagged, mut plain_targets) =
         (BlockSet::new(blocks.len())?, BlockSet::new(blocks.len())?, BlockSet::new(blocks.len())?);
-    let (mut is_any, mut is_any_tagged) = (false, false);
+    let (mut has_exact, mut has_tagged) = (false, false);
     for reading in runtimes {
         let Some(hints) = &reading.holding else { continue };
         for &range in &claimed_ranges(std::slice::from_ref(reading)) {
-            is_any = true;
+            has_exact = true;
             for block in block_range(blocks, range) {
                 exact.set(block);
                 if hints.plain_targets.is_some() {
@@ -109,23 +112,23 @@ pub fn exact_blocks(runtimes: &[Reading], blocks: &Blocks) -> Result<Option<Exac
             }
         }
         if let Some(targets) = &hints.plain_targets {
-            is_any_tagged = true;
+            has_tagged = true;
             // A target that is a part of a block may be in a structure that refers to others.
-            let is_all = |block: &u32, target: &AddressRange| {
+            let is_whole_block = |block: &u32, target: &AddressRange| {
                 let rest = blocks.bytes(*block).saturating_sub(target.len());
                 let padding = MAX_PADDING_BYTES.max(target.len() / 8).min(MAX_MAPPED_PADDING_BYTES);
                 blocks.start(*block) == target.start && rest <= padding
             };
             for target in targets {
-                let block = blocks.find(target.start).filter(|block| is_all(block, target));
+                let block = blocks.find(target.start).filter(|block| is_whole_block(block, target));
                 block.into_iter().for_each(|block| _ = plain_targets.set(block));
             }
         }
     }
-    if !is_any {
+    if !has_exact {
         return Ok(None);
     }
-    let tagged = is_any_tagged.then_some(Tagged { blocks: tagged, plain_targets });
+    let tagged = has_tagged.then_some(Tagged { blocks: tagged, plain_targets });
     Ok(Some(Exact::new(exact, blocks.len())?.with_tagged(tagged)))
 }
 
@@ -227,7 +230,7 @@ impl<'a> RuntimeBlocks<'a> {
     }
 
     /// Whether the block at `start` is in a runtime's own memory.
-    pub fn contain(&self, start: u64) -> bool {
+    pub fn contains(&self, start: u64) -> bool {
         self.reading(start).is_some()
     }
 

@@ -17,12 +17,13 @@ const MAX_SIZES: usize = 1 << 14;
 
 /// The type of each block, and the name of each type.
 pub struct Types {
-    /// The type of each block.
+    /// The type of each block, as an index in `names`.
     kinds: Vec<u16>,
     names: Vec<String>,
     by_name: HashMap<String, u16>,
+    /// Types of blocks of which only the size is known.
     by_size: HashMap<u64, u16>,
-    /// Types of ledger rows, which are few.
+    /// Types of ledger rows by id, which are few.
     rows: Vec<(&'static str, u16)>,
     /// Types of runtimes' objects, by the address of the runtime's table and the number there.
     objects: HashMap<(usize, u16), u16>,
@@ -41,7 +42,7 @@ impl Types {
         held: &DominatorTree,
         classes: &BlockTypes,
         refinements: &Refinements,
-        own: &RuntimeBlocks<'_>,
+        runtime_blocks: &RuntimeBlocks<'_>,
     ) -> Result<Self, Refused> {
         let blocks = held.blocks();
         let mut types = Self {
@@ -65,14 +66,15 @@ impl Types {
             let (start, bytes) = (range.start, range.len());
             let class = classes.type_index(block).and_then(|class| class_kinds.get(class).copied().flatten());
             let class = class.filter(|class| class.min_bytes <= bytes).map(|class| class.kind);
-            let class = own.object_type(start).map(|object| types.object_kind(&object)).or(class);
+            let class = runtime_blocks.object_type(start).map(|object| types.object_kind(&object)).or(class);
             let refined = refinements_finder.as_mut().and_then(|finder| finder.find(start, bytes));
             let refined = refined.filter(|_| class.is_none());
-            let object = refined.as_ref().and_then(|_| own.claimed_object_type(start));
+            let object = refined.as_ref().and_then(|_| runtime_blocks.claimed_object_type(start));
             let class = class.or_else(|| object.map(|object| types.object_kind(&object)));
             let row = refined.filter(|_| class.is_none()).and_then(|refined| palette.get(refined.slot));
-            let row = row.map(|row| row.0.id).or_else(|| own.row(start).filter(|_| class.is_none()));
-            let kind = class.or_else(|| row.map(|id| types.row_kind(id)));
+            let row_id = row.map(|(row, _)| row.id);
+            let row_id = row_id.or_else(|| runtime_blocks.row(start).filter(|_| class.is_none()));
+            let kind = class.or_else(|| row_id.map(|id| types.row_kind(id)));
             let kind = kind.unwrap_or_else(|| types.size_kind(bytes));
             types.kinds.push(kind);
         }
@@ -80,8 +82,8 @@ impl Types {
     }
 
     fn row_kind(&mut self, id: &'static str) -> u16 {
-        match self.rows.iter().find(|known| known.0 == id) {
-            Some(known) => known.1,
+        match self.rows.iter().find(|(known, _)| *known == id) {
+            Some((_, kind)) => *kind,
             None => {
                 let kind = self.named_kind(id.to_owned());
                 self.rows.push((id, kind));

@@ -14,7 +14,7 @@ use std::sync::{Mutex, OnceLock};
 
 use strandline_holders::{Refused, TypeWordSink, Word, WordCallback};
 use strandline_process::map::{AddressSpace, Mapping};
-use strandline_process::memory::{Memory, word_at};
+use strandline_process::memory::Memory;
 use strandline_process::modules;
 use strandline_process::procfs::Process;
 use strandline_process::range::AddressRange;
@@ -33,6 +33,11 @@ const GROUP_BLOCKS: usize = 1 << 12;
 const MAX_ALIGNMENT: u64 = 1 << 12;
 /// Maximum number of methods that are used to find the name of a type.
 const MAX_METHODS: usize = 3;
+/// Bytes of a word, and of what is before a C++ vtable: an offset and the address of a type.
+const WORD_BYTES: u64 = 8;
+const CLASS_PREFIX_BYTES: u64 = 2 * WORD_BYTES;
+/// Words before the methods of a Rust vtable: the drop function, size and alignment.
+const RUST_HEAD_WORDS: usize = 3;
 
 /// Collects vtables, and which block has which, from several threads.
 pub struct VtableCollector<'a> {
@@ -105,7 +110,8 @@ impl<'a> VtableCollector<'a> {
     pub fn new(space: &'a AddressSpace, memory: &'a dyn Memory, blocks: u32) -> Result<Self, Refused> {
         let mut numbers = Vec::new();
         let groups = (blocks as usize).div_ceil(GROUP_BLOCKS);
-        numbers.try_reserve_exact(groups).map_err(|_| Refused::NoMemory(groups as u64 * 24))?;
+        let bytes = groups * size_of::<OnceLock<Box<[AtomicU16]>>>();
+        numbers.try_reserve_exact(groups).map_err(|_| Refused::NoMemory(bytes as u64))?;
         numbers.resize_with(groups, OnceLock::default);
         Ok(Self { modules: Modules::new(space), space, numbers, memory, vtables: Mutex::default() })
     }
@@ -186,8 +192,9 @@ impl TypeWordSink for VtableCollector<'_> {
         Box::new(move |block, word| {
             let (Word::First(table) | Word::AfterReference(table)) = word;
             // Most words are not addresses in mapped files.
-            let is_possible = table.is_multiple_of(8) && table >= 16;
-            if !is_possible || !self.modules.contains(table) || !self.modules.contains(table - 16) {
+            let Some(prefix) = table.checked_sub(CLASS_PREFIX_BYTES) else { return };
+            let is_aligned = table.is_multiple_of(WORD_BYTES);
+            if !is_aligned || !self.modules.contains(table) || !self.modules.contains(prefix) {
                 return;
             }
             if last_word != word {
@@ -232,7 +239,7 @@ fn function_names(process: &Process, frozen: &Frozen, addresses: &[u64]) -> Hash
     names
 }
 
-/// The mappings of programs and libraries, executable or not, in address order.
+/// The mapped files of programs and libraries, executable or not, in address order.
 struct Modules(Vec<AddressRange>);
 
 impl Modules {
@@ -257,11 +264,12 @@ impl Modules {
         // The vtable begins with its first function. Before that are the address of the
         // `std::type_info`, and the offset in the object of the vtable's part: 0 for the whole.
         let function = memory.read_word(table).ok()?;
-        let (offset, info) = (memory.read_word(table - 16).ok()?, memory.read_word(table - 8).ok()?);
+        let offset = memory.read_word(table.checked_sub(CLASS_PREFIX_BYTES)?).ok()?;
+        let info = memory.read_word(table.checked_sub(WORD_BYTES)?).ok()?;
         if !self.is_code(space, function) || offset != 0 || !self.contains(info) {
             return None;
         }
-        let name = memory.read_word(info.checked_add(8)?).ok()?;
+        let name = memory.read_word(info.checked_add(WORD_BYTES)?).ok()?;
         let is_constant = |mapping: &Mapping| self.contains(name) && !mapping.permissions.write;
         space.find(name).filter(|mapping| is_constant(mapping))?;
         let mut text = [0; names::MAX_BYTES];
@@ -274,9 +282,10 @@ impl Modules {
     /// Reads the vtable of a Rust type at `table`.
     fn rust_vtable(&self, memory: &dyn Memory, space: &AddressSpace, table: u64) -> Option<RustVtable> {
         space.find(table).filter(|mapping| !mapping.permissions.write && !mapping.permissions.execute)?;
-        let mut head = [0; (3 + MAX_METHODS) * 8];
-        let got = memory.read_some(table, &mut head);
-        let words: Vec<u64> = (0..got / 8).map(|index| word_at(&head, index * 8).unwrap_or(0)).collect();
+        let mut head = [0; (RUST_HEAD_WORDS + MAX_METHODS) * WORD_BYTES as usize];
+        let read_bytes = memory.read_some(table, &mut head);
+        let words = head.get(..read_bytes)?.as_chunks::<8>().0.iter();
+        let words: Vec<u64> = words.map(|word| u64::from_le_bytes(*word)).collect();
         let (&[drop, bytes, alignment], methods) = words.split_first_chunk()?;
         let has_layout = bytes > 0 && alignment <= MAX_ALIGNMENT && alignment.is_power_of_two();
         if !has_layout || !bytes.is_multiple_of(alignment) || drop != 0 && !self.is_code(space, drop) {

@@ -4,6 +4,7 @@
 //! the same byte are an error. Unclaimed bytes are on the row of their mapping, in private
 //! anonymous memory on `anonymous`: unknown memory stays visible.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
@@ -78,7 +79,7 @@ struct ClassRows<'a> {
 
 impl<'a> ClassRows<'a> {
     /// Returns the row of a slot, and its named holder.
-    fn of(self, slot: Slot) -> (RowRef, Option<&'a str>) {
+    fn of_slot(self, slot: Slot) -> (RowRef, Option<&'a str>) {
         self.palette.get(slot).unwrap_or((&ANONYMOUS, None))
     }
 
@@ -88,14 +89,17 @@ impl<'a> ClassRows<'a> {
     }
 }
 
+/// A claim, with the rows of its classes.
+type Claim<'a> = (&'a RangeClaim, ClassRows<'a>);
+
 /// All claims, in layers.
 struct Layers<'a> {
     /// Claims that count, with the rows of their classes.
-    claims: Vec<(&'a RangeClaim, ClassRows<'a>)>,
+    claims: Vec<Claim<'a>>,
     /// The spans of these claims, and of blocks with their own mappings.
     spans: Spans,
     /// Claims on shared memory, and their spans.
-    shared: Vec<(&'a RangeClaim, ClassRows<'a>)>,
+    shared: Vec<Claim<'a>>,
     shared_spans: Spans,
     /// Caveats about claims that do not count.
     caveats: Vec<Caveat>,
@@ -105,26 +109,25 @@ impl<'a> Layers<'a> {
     /// Sorts claims into layers: a finer claim within an allocator's memory counts only if the
     /// allocator holds the block around it in use. `palette` has the slots of refined blocks.
     fn new(inputs: &Inputs<'a>, palette: &'a SlotTable) -> Result<Self> {
-        let of = |reading: &'a Reading| ClassRows { palette, rows: reading.rows };
+        let class_rows = |reading: &'a Reading| ClassRows { palette, rows: reading.rows };
         let (pools, coarse): (Vec<&Reading>, Vec<&Reading>) =
             inputs.readings.iter().partition(|reading| reading.layer == Layer::Blocks);
-        let none = || Spans(Vec::new());
         let mut layers = Self {
             claims: Vec::new(),
-            spans: none(),
+            spans: Spans(Vec::new()),
             shared: Vec::new(),
-            shared_spans: none(),
+            shared_spans: Spans(Vec::new()),
             caveats: Vec::new(),
         };
         let mut below = LowerLayer::default();
         for reading in coarse {
-            reading.claims.iter().for_each(|claim| layers.add(claim, of(reading)));
+            reading.claims.iter().for_each(|claim| layers.add(claim, class_rows(reading)));
             below.add(reading, |_| true);
         }
         let mut counting: Vec<AddressRange> = Vec::new();
         for reading in &pools {
             for claim in &reading.claims {
-                if layers.refine(claim, of(reading), &mut below) {
+                if layers.refine(claim, class_rows(reading), &mut below) {
                     counting.push(claim.range());
                 }
             }
@@ -144,11 +147,11 @@ impl<'a> Layers<'a> {
         let mut blocks: Vec<(&MappedBlock, ClassRows<'_>)> = inputs
             .readings
             .iter()
-            .flat_map(|reading| reading.mapped_blocks.iter().map(move |block| (block, of(reading))))
+            .flat_map(|reading| reading.mapped_blocks.iter().map(move |block| (block, class_rows(reading))))
             .collect();
         blocks.sort_unstable_by_key(|(block, _)| block.start);
-        for (block, meaning) in blocks {
-            layers.add_mapped(block, meaning, &mut finder);
+        for (block, rows) in blocks {
+            layers.add_mapped(block, rows, &mut finder);
         }
         layers.spans = Spans::in_order(std::mem::take(&mut layers.spans.0))?;
         layers.shared_spans = Spans::in_order(std::mem::take(&mut layers.shared_spans.0))?;
@@ -157,12 +160,12 @@ impl<'a> Layers<'a> {
 
     /// Adds a claim of a finer layer, on mappings or within a block in use; returns whether it
     /// counts.
-    fn refine(&mut self, claim: &'a RangeClaim, meaning: ClassRows<'a>, below: &mut LowerLayer) -> bool {
+    fn refine(&mut self, claim: &'a RangeClaim, rows: ClassRows<'a>, below: &mut LowerLayer) -> bool {
         let range = claim.range();
         if !below.ranges.overlaps(range) {
-            self.add(claim, meaning);
+            self.add(claim, rows);
         } else if below.left_out.remove(&range) {
-            self.claims.push((claim, meaning));
+            self.claims.push((claim, rows));
         } else {
             self.caveats.push(not_in_block(claim));
             return false;
@@ -173,50 +176,50 @@ impl<'a> Layers<'a> {
     /// Adds the claims of a runtime, except those that overlap claims of earlier runtimes
     /// (`taken`): bytes may look like the structures of two.
     fn add_runtime(&mut self, reading: &'a runtime::Reading, below: &mut LowerLayer, taken: &mut RangeSet) {
-        let meaning = ClassRows { palette: &reading.palette, rows: reading.rows };
-        let is_lost = |claim: &&RangeClaim| taken.overlaps(claim.range());
-        let all = || reading.claims.iter().chain(&reading.shared);
-        self.caveats.extend(all().find(is_lost).map(|first| {
-            let bytes = all().filter(is_lost).map(|claim| claim.sums.resident.total()).sum();
+        let rows = ClassRows { palette: &reading.palette, rows: reading.rows };
+        let is_taken = |claim: &&RangeClaim| taken.overlaps(claim.range());
+        let all_claims = || reading.claims.iter().chain(&reading.shared);
+        self.caveats.extend(all_claims().find(is_taken).map(|first| {
+            let bytes = all_claims().filter(is_taken).map(|claim| claim.sums.resident.total()).sum();
             let place = format!("{:#x}-{:#x}", first.start, first.end);
             let text = "two runtimes' readers claim the same memory: it is on the rows of the first";
             Caveat::new("runtimes_disagree", place, Some(bytes), text)
         }));
-        let own = reading.claims.iter().filter(|claim| !is_lost(claim));
-        let own = own.filter(|claim| self.refine(claim, meaning, below));
+        let own = reading.claims.iter().filter(|claim| !is_taken(claim));
+        let own = own.filter(|claim| self.refine(claim, rows, below));
         let mut counting: Vec<AddressRange> = own.map(RangeClaim::range).collect();
-        for claim in reading.shared.iter().filter(|claim| !is_lost(claim)) {
+        for claim in reading.shared.iter().filter(|claim| !is_taken(claim)) {
             self.shared_spans.0.push(Span { range: claim.start..claim.end, holder: Holder::Claimed });
-            self.shared.push((claim, meaning));
+            self.shared.push((claim, rows));
             counting.push(claim.range());
         }
         taken.add(counting);
     }
 
-    fn add(&mut self, claim: &'a RangeClaim, meaning: ClassRows<'a>) {
+    fn add(&mut self, claim: &'a RangeClaim, rows: ClassRows<'a>) {
         self.spans.0.push(Span { range: claim.start..claim.end, holder: Holder::Claimed });
-        self.claims.push((claim, meaning));
+        self.claims.push((claim, rows));
     }
 
     /// Adds a block with its own mapping, with the finer claims in it.
-    fn add_mapped(&mut self, block: &MappedBlock, meaning: ClassRows<'_>, finder: &mut Finder<'_>) {
+    fn add_mapped(&mut self, block: &MappedBlock, rows: ClassRows<'_>, finder: &mut Finder<'_>) {
         let mut at = block.start;
-        let mut push = |until: u64, holder| {
-            self.spans.0.push(Span { range: at..until, holder });
-            at = until;
+        let mut push_up_to = |end: u64, holder| {
+            self.spans.0.push(Span { range: at..end, holder });
+            at = end;
         };
-        let mapped = Holder::Row(meaning.mapped());
+        let mapped = Holder::Row(rows.mapped());
         let nested = finder.nested(block.pointer, block.usable_end);
         for range in nested {
-            push(range.start, mapped);
-            push(range.end, Holder::Claimed);
+            push_up_to(range.start, mapped);
+            push_up_to(range.end, Holder::Claimed);
         }
         let found = finder.find(block.pointer, block.usable_end.saturating_sub(block.pointer));
         if let Some(refined) = found.filter(|_| nested.is_empty()) {
-            push(block.pointer, mapped);
-            push(block.pointer + refined.bytes, Holder::Row(meaning.of(refined.slot).0));
+            push_up_to(block.pointer, mapped);
+            push_up_to(block.pointer + refined.bytes, Holder::Row(rows.of_slot(refined.slot).0));
         }
-        push(block.end, mapped);
+        push_up_to(block.end, mapped);
     }
 }
 
@@ -268,21 +271,21 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
         page_map: None,
         caveats,
     };
-    for &(claim, meaning) in claims.iter().chain(&shared) {
-        add_claim(&mut ledger.tally, &claim.sums.resident, meaning, Some(&mut ledger.holders));
+    for &(claim, rows) in claims.iter().chain(&shared) {
+        add_claim(&mut ledger.tally, &claim.sums.resident, rows, Some(&mut ledger.holders));
     }
     named::add_named_blocks(inputs, &palette, &mut ledger.holders);
     let mut page_map = inputs.page_map.map(PageMapWriter::new);
     let mut cells = claimed_cells(claims.iter().chain(&shared)).into_iter().peekable();
-    let none = Spans(Vec::new());
+    let no_spans = Spans(Vec::new());
     let programs = program_files(inputs.spaces);
     let mut shared_memory = SharedMemory::default();
     for (index, space) in inputs.spaces.iter().enumerate() {
         if let (Some(page_map), Some(plan)) = (&mut page_map, inputs.page_map) {
             page_map.open(plan.lists(index), space);
-            while let Some((cell, meaning)) = cells.next_if(|(cell, _)| cell.start < space.mapping.end) {
+            while let Some((cell, rows)) = cells.next_if(|(cell, _)| cell.start < space.mapping.end) {
                 let mut tally = Tally::default();
-                add_claim(&mut tally, &cell.resident, meaning, None);
+                add_claim(&mut tally, &cell.resident, rows, None);
                 page_map.add_tally(cell.start, &tally);
             }
         }
@@ -293,10 +296,10 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
             } else if run.anonymous && space.mapping.has_file() {
                 // brk can start on the last page of a program's data, and a runtime's heap can be
                 // in the file that it was saved in.
-                split(&mut writer, run.start..run.end, [&claimed, &none, &none], &PROGRAM_DATA);
+                split(&mut writer, run.start..run.end, [&claimed, &no_spans, &no_spans], &PROGRAM_DATA);
             } else if !run.anonymous && (inputs.is_shared_memory)(&space.mapping) {
                 ledger.shmem_bytes += run.end - run.start;
-                split(&mut writer, run.start..run.end, [&shared_spans, &none, &none], &SHMEM);
+                split(&mut writer, run.start..run.end, [&shared_spans, &no_spans, &no_spans], &SHMEM);
             } else {
                 writer.add(mapping_row(space, run.anonymous, &programs), run.start..run.end);
             }
@@ -304,20 +307,20 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
         if space.counts.lazy_free_bytes > 0 {
             move_lazy_free(&mut writer, space, inputs.readings, &mut overlaps, &mut ledger);
         }
-        shared_memory.add(&space.mapping.name, writer.tally.of(&SHMEM));
+        shared_memory.add(&space.mapping.name, writer.tally.bytes_of(&SHMEM));
         ledger.tally.add_all(&writer.tally);
         if let Some(page_map) = &mut page_map {
             page_map.close();
         }
     }
     shared_memory.name(&mut ledger.holders);
-    ledger.zero_bytes = ledger.tally.of(&ZERO);
+    ledger.zero_bytes = ledger.tally.bytes_of(&ZERO);
     ledger.page_map = page_map.map(PageMapWriter::finish);
     Ok(ledger)
 }
 
 /// Maximum number of names of shared memory that get a row.
-const MAX_NAMED: usize = 5;
+const MAX_NAMED_ROWS: usize = 5;
 /// Maximum number of names to count.
 const MAX_NAMES: usize = 1 << 16;
 
@@ -335,8 +338,8 @@ impl<'a> SharedMemory<'a> {
     /// Gives each of the largest a row with its name.
     fn name(self, holders: &mut NamedHolders) {
         let mut all: Vec<(&str, u64)> = self.0.into_iter().filter(|(name, _)| !name.is_empty()).collect();
-        all.sort_unstable_by(|one, next| next.1.cmp(&one.1).then_with(|| one.0.cmp(next.0)));
-        for (name, bytes) in all.into_iter().take(MAX_NAMED) {
+        all.sort_unstable_by_key(|&(name, bytes)| (Reverse(bytes), name));
+        for (name, bytes) in all.into_iter().take(MAX_NAMED_ROWS) {
             holders.add(&SHMEM, name.trim_end_matches(" (deleted)"), bytes);
         }
     }
@@ -344,9 +347,9 @@ impl<'a> SharedMemory<'a> {
 
 /// Returns the bytes, by row, of the claims overlapping a mapping that may have been given up with
 /// MADV_FREE: free pages, and pages that were free, are in use again and were not written since.
-fn lazy_free_candidates(claims: &[(&RangeClaim, ClassRows<'_>)]) -> Vec<(RowRef, u64)> {
-    let free = claims.iter().filter_map(|(claim, meaning)| Some((&claim.sums.resident, meaning.rows?)));
-    let of = |(resident, rows): (&ResidentBytes, &BlockRows)| {
+fn lazy_free_candidates(claims: &[Claim<'_>]) -> Vec<(RowRef, u64)> {
+    let read = claims.iter().filter_map(|(claim, rows)| Some((&claim.sums.resident, rows.rows?)));
+    let candidates = |(resident, rows): (&ResidentBytes, &BlockRows)| {
         [
             (rows.releasable, resident.releasable),
             (rows.kept, resident.kept),
@@ -356,25 +359,24 @@ fn lazy_free_candidates(claims: &[(&RangeClaim, ClassRows<'_>)]) -> Vec<(RowRef,
             (rows.pinned, resident.pinned),
         ]
     };
-    let mut parts: Vec<(usize, RowRef, u64)> = Vec::new();
-    for (rank, (id, bytes)) in free.flat_map(|claim| of(claim).into_iter().enumerate()) {
-        match parts.iter_mut().find(|part| (part.0, part.1) == (rank, id)) {
-            Some(part) => part.2 += bytes,
-            None => parts.push((rank, id, bytes)),
+    // By the position above, so that free pages of all claims come first.
+    let mut ranked: Vec<(usize, RowRef, u64)> = Vec::new();
+    for (rank, (id, bytes)) in read.flat_map(|claim| candidates(claim).into_iter().enumerate()) {
+        match ranked.iter_mut().find(|(known_rank, known, _)| (*known_rank, *known) == (rank, id)) {
+            Some((_, _, sum)) => *sum += bytes,
+            None => ranked.push((rank, id, bytes)),
         }
     }
-    // Free pages of all claims come first.
-    parts.sort_by_key(|part| part.0);
-    parts.into_iter().map(|(_, id, bytes)| (id, bytes)).filter(|part| part.1 > 0).collect()
+    ranked.sort_by_key(|(rank, ..)| *rank);
+    ranked.into_iter().map(|(_, id, bytes)| (id, bytes)).filter(|(_, bytes)| *bytes > 0).collect()
 }
 
 /// Returns the cells of all claims, in address order; none crosses the start of a mapping.
 fn claimed_cells<'a: 'b, 'b>(
-    claims: impl Iterator<Item = &'b (&'a RangeClaim, ClassRows<'a>)>,
+    claims: impl Iterator<Item = &'b Claim<'a>>,
 ) -> Vec<(&'a CellSums, ClassRows<'a>)> {
-    let mut cells: Vec<_> = claims
-        .flat_map(|&(claim, meaning)| claim.sums.cells.iter().map(move |cell| (cell, meaning)))
-        .collect();
+    let mut cells: Vec<_> =
+        claims.flat_map(|&(claim, rows)| claim.sums.cells.iter().map(move |cell| (cell, rows))).collect();
     cells.sort_by_key(|(cell, _)| cell.start);
     cells
 }
@@ -411,25 +413,25 @@ fn split(
 ) {
     let mut at = run.start;
     while at < run.end {
-        let (allocator, allocator_until) = allocators.at(at);
-        let (zero, zero_until) = zeros.at(at);
-        let (program, program_until) = program.at(at);
-        let until = run.end.min(allocator_until).min(zero_until).min(program_until);
+        let (allocator, allocator_end) = allocators.holder_at(at);
+        let (zero, zero_end) = zeros.holder_at(at);
+        let (program, program_end) = program.holder_at(at);
+        let end = run.end.min(allocator_end).min(zero_end).min(program_end);
         if allocator != Some(Holder::Claimed) {
             let id = [zero, allocator, program].into_iter().flatten().find_map(|holder| match holder {
                 Holder::Row(id) => Some(id),
                 Holder::Claimed => None,
             });
-            writer.add(id.unwrap_or(rest), at..until);
+            writer.add(id.unwrap_or(rest), at..end);
         }
-        at = until;
+        at = end;
     }
 }
 
 fn add_claim(
     tally: &mut Tally,
     resident: &ResidentBytes,
-    meaning: ClassRows<'_>,
+    rows: ClassRows<'_>,
     mut holders: Option<&mut NamedHolders>,
 ) {
     for slot in Slot::all() {
@@ -437,13 +439,13 @@ fn add_claim(
         if bytes == 0 {
             continue;
         }
-        let (id, holder) = meaning.of(slot);
+        let (id, holder) = rows.of_slot(slot);
         tally.add(id, bytes);
         if let (Some(holder), Some(holders)) = (holder, &mut holders) {
             holders.add(id, holder, bytes);
         }
     }
-    let row = |of: fn(&BlockRows) -> RowRef| meaning.rows.map_or(&ANONYMOUS, of);
+    let row = |class: fn(&BlockRows) -> RowRef| rows.rows.map_or(&ANONYMOUS, class);
     for (bytes, id) in [
         (resident.of(Class::Live), row(|rows| rows.live)),
         (resident.of(Class::Header), row(|rows| rows.header)),
@@ -461,19 +463,23 @@ fn add_claim(
     }
 }
 
-/// Returns device and inode of every file with an executable mapping: programs and libraries.
-fn program_files(spaces: &[SmapsEntry]) -> Vec<((u32, u32), u64)> {
-    let executable = spaces.iter().map(|s| &s.mapping).filter(|m| m.permissions.execute && m.has_file());
-    let mut files: Vec<_> = executable.map(|m| (m.device, m.inode)).collect();
+/// A file, by its device and inode.
+type FileId = ((u32, u32), u64);
+
+/// Returns every file with an executable mapping, sorted: programs and libraries.
+fn program_files(spaces: &[SmapsEntry]) -> Vec<FileId> {
+    let mappings = spaces.iter().map(|space| &space.mapping);
+    let executable = mappings.filter(|mapping| mapping.permissions.execute && mapping.has_file());
+    let mut files: Vec<FileId> = executable.map(|mapping| (mapping.device, mapping.inode)).collect();
     files.sort_unstable();
     files.dedup();
     files
 }
 
 /// Returns the row of a page that no finer claim can cover.
-fn mapping_row(space: &SmapsEntry, anonymous: bool, programs: &[((u32, u32), u64)]) -> RowRef {
+fn mapping_row(space: &SmapsEntry, is_anonymous: bool, programs: &[FileId]) -> RowRef {
     let mapping = &space.mapping;
-    if anonymous {
+    if is_anonymous {
         // No known kernel has anonymous pages in shared mappings.
         return &ANONYMOUS;
     }
@@ -491,7 +497,7 @@ fn move_lazy_free(
     writer: &mut LedgerWriter<'_>,
     space: &SmapsEntry,
     readings: &[Reading],
-    claims: &mut Overlaps<'_, (&RangeClaim, ClassRows<'_>)>,
+    claims: &mut Overlaps<'_, Claim<'_>>,
     ledger: &mut Ledger,
 ) {
     let mapped = readings.iter().filter_map(|reading| Some(reading.rows?.mapped));
@@ -502,24 +508,24 @@ fn move_lazy_free(
             page_map.move_bytes(id, &LAZY_FREE, taken);
         }
     };
-    let mut left = space.counts.lazy_free_bytes;
+    let mut remaining_bytes = space.counts.lazy_free_bytes;
     for id in rows {
-        let taken = writer.tally.take(id, left);
+        let taken = writer.tally.take(id, remaining_bytes);
         move_bytes(writer, id, taken);
-        left -= taken;
+        remaining_bytes -= taken;
     }
     // A claim may span several mappings.
     let range = AddressRange::new(space.mapping.start, space.mapping.end);
-    let given_up = if left > 0 { lazy_free_candidates(claims.with(range)) } else { Vec::new() };
-    for (id, bytes) in given_up {
-        let taken = ledger.tally.take(id, bytes.min(left));
+    let candidates = if remaining_bytes > 0 { lazy_free_candidates(claims.with(range)) } else { Vec::new() };
+    for (id, bytes) in candidates {
+        let taken = ledger.tally.take(id, bytes.min(remaining_bytes));
         move_bytes(writer, id, taken);
-        left -= taken;
+        remaining_bytes -= taken;
     }
-    if left > 0 {
+    if remaining_bytes > 0 {
         let place = format!("{:#x}-{:#x}", space.mapping.start, space.mapping.end);
         let text = "pages freed with MADV_FREE are within an allocator's heap and counted on its rows";
-        ledger.caveats.push(Caveat::new("lazyfree_in_heap", place, Some(left), text));
+        ledger.caveats.push(Caveat::new("lazyfree_in_heap", place, Some(remaining_bytes), text));
     }
 }
 
@@ -536,15 +542,14 @@ pub fn unclaimed_runs(inputs: &Inputs<'_>) -> Result<RangeSet> {
         for run in resident.filter(|run| run.anonymous) {
             let mut at = run.start;
             while at < run.end {
-                let (holder, until) = spans.at(at);
-                let until = until.min(run.end);
+                let (holder, span_end) = spans.holder_at(at);
+                let end = span_end.min(run.end);
                 if holder != Some(Holder::Claimed) {
-                    // Claims may start within a page: finding zero pages there is left to their
-                    // readers.
-                    let (from, to) = (at.next_multiple_of(PAGE_BYTES), until - until % PAGE_BYTES);
+                    // Claims may start within a page, whose zeros their readers find.
+                    let (from, to) = (at.next_multiple_of(PAGE_BYTES), end - end % PAGE_BYTES);
                     runs.push(AddressRange::new(from, to));
                 }
-                at = until;
+                at = end;
             }
         }
     }

@@ -13,10 +13,12 @@ use object::read::elf::{FileHeader, ProgramHeader};
 
 use strandline_process::map::Mapping;
 use strandline_process::namespaces::open_mapped_file;
+use strandline_process::pages::PAGE_BYTES;
 use strandline_process::procfs::Process;
 use strandline_process::smaps::SmapsEntry;
 
-/// ELF and program headers are at the start of a file, within a page in every known program.
+/// Bytes read of a file: ELF and program headers are at its start, within a page in every known
+/// program.
 const HEADER_BYTES: usize = 16 << 10;
 
 /// Returns the bss of each mapped program: the anonymous memory after its data, up to the end in
@@ -26,25 +28,27 @@ pub fn bss(process: &Process, spaces: &[SmapsEntry]) -> Vec<Range<u64>> {
     let mut found = Vec::new();
     let mut first: Option<&Mapping> = None;
     for (index, pair) in spaces.windows(2).enumerate() {
-        let (file, next) = (&pair[0].mapping, &pair[1].mapping);
-        if file.has_file() && (file.offset == 0 || first.is_none_or(|first| !same_file(first, file))) {
-            first = Some(file);
+        let (mapping, next) = (&pair[0].mapping, &pair[1].mapping);
+        if mapping.has_file() && (mapping.offset == 0 || first.is_none_or(|first| !same_file(first, mapping)))
+        {
+            first = Some(mapping);
         }
-        let is_data = file.has_file() && file.permissions.write && !file.permissions.shared;
-        if !is_data || file.end != next.start || !next.is_private_anonymous() || !next.name.is_empty() {
+        let is_data = mapping.has_file() && mapping.permissions.write && !mapping.permissions.shared;
+        if !is_data || mapping.end != next.start || !next.is_private_anonymous() || !next.name.is_empty() {
             continue;
         }
         // Any memory may follow a file that is not a program, such as the mapped image of a Lisp
         // heap; without a header it does not count as bss.
-        let end = first.filter(|first| same_file(first, file)).and_then(|first| data_end(process, first));
-        let mut behind = next.end;
-        for more in spaces[index + 2..].iter().map(|entry| &entry.mapping) {
-            if more.start != behind || !more.is_private_anonymous() || !more.name.is_empty() {
+        let end = first.filter(|first| same_file(first, mapping)).and_then(|first| data_end(process, first));
+        let mut anonymous_end = next.end;
+        for following in spaces[index + 2..].iter().map(|entry| &entry.mapping) {
+            let is_adjacent = following.start == anonymous_end;
+            if !is_adjacent || !following.is_private_anonymous() || !following.name.is_empty() {
                 break;
             }
-            behind = more.end;
+            anonymous_end = following.end;
         }
-        let end = end.map_or(next.start, |end| end.clamp(next.start, behind));
+        let end = end.map_or(next.start, |end| end.clamp(next.start, anonymous_end));
         if end > next.start {
             found.push(next.start..end);
         }
@@ -66,21 +70,22 @@ fn data_end(process: &Process, first: &Mapping) -> Option<u64> {
     let got = file.read_at(&mut bytes, 0).ok()?;
     bytes.truncate(got);
     // A 32-bit program has another header.
-    end_of::<FileHeader64<LittleEndian>>(&bytes, first)
-        .or_else(|| end_of::<FileHeader32<LittleEndian>>(&bytes, first))
+    data_end_by::<FileHeader64<LittleEndian>>(&bytes, first)
+        .or_else(|| data_end_by::<FileHeader32<LittleEndian>>(&bytes, first))
 }
 
-fn end_of<Header: FileHeader<Endian = LittleEndian>>(bytes: &[u8], first: &Mapping) -> Option<u64> {
+/// Returns the same by the headers in `bytes`, if they are of this format.
+fn data_end_by<Header: FileHeader<Endian = LittleEndian>>(bytes: &[u8], first: &Mapping) -> Option<u64> {
     let header = Header::parse(bytes).ok()?;
     let headers = header.program_headers(LittleEndian, bytes).ok()?;
     let loads = || headers.iter().filter(|header| header.p_type(LittleEndian) == PT_LOAD);
     let start = |header: &Header::ProgramHeader| -> u64 { header.p_vaddr(LittleEndian).into() };
     let lowest = loads().map(start).min()?;
-    let bias = first.start.wrapping_sub(lowest - lowest % 4096);
+    let bias = first.start.wrapping_sub(lowest - lowest % PAGE_BYTES);
     let writable = loads().filter(|header| header.p_flags(LittleEndian).contains(PF_W));
     let end =
         writable.map(|header| start(header).saturating_add(header.p_memsz(LittleEndian).into())).max()?;
-    bias.wrapping_add(end).checked_next_multiple_of(4096)
+    bias.wrapping_add(end).checked_next_multiple_of(PAGE_BYTES)
 }
 
 #[cfg(test)]

@@ -20,10 +20,11 @@ pub fn add_named_blocks(inputs: &Inputs<'_>, palette: &SlotTable, holders: &mut 
     for reading in inputs.runtimes {
         for named in &reading.named_blocks {
             let Some((id, _)) = palette.get(named.slot) else { continue };
-            // The allocator's ranges count a block's payload `shift_bytes` lower than its pointer.
-            let is_in = |claim: &&RangeClaim| claim.start <= named.pointer && named.pointer < claim.end;
-            let of = inputs.readings.iter().find(|reading| reading.claims.iter().any(|claim| is_in(&claim)));
-            let start = named.pointer.saturating_sub(of.map_or(0, |reading| reading.payload_offset_bytes));
+            // The allocator's ranges count a block's bytes that much lower than its pointer.
+            let has_block = |claim: &RangeClaim| claim.start <= named.pointer && named.pointer < claim.end;
+            let heap = inputs.readings.iter().find(|reading| reading.claims.iter().any(has_block));
+            let offset_bytes = heap.map_or(0, |heap| heap.payload_offset_bytes);
+            let start = named.pointer.saturating_sub(offset_bytes);
             let end = start.saturating_add(named.bytes);
             let resident = inputs.residency.resident_bytes_in(start..end);
             let zero: u64 = zeros.within((start, end)).map(AddressRange::len).sum();

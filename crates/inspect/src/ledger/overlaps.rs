@@ -2,11 +2,11 @@
 
 use strandline_process::range::AddressRange;
 
-/// Items with ranges, in order of their starts, to be asked for in address order.
+/// Items with ranges, in order of their starts, which are looked up in address order.
 pub struct Overlaps<'a, T> {
-    /// Items that begin behind the last range.
+    /// Items that begin after the last range that was looked up.
     ahead: &'a [T],
-    /// Items that may reach behind it: an item may contain others.
+    /// Items that may extend past it: an item may contain others.
     begun: Vec<T>,
     range_of: fn(&T) -> AddressRange,
 }
@@ -17,7 +17,7 @@ impl<'a, T: Copy> Overlaps<'a, T> {
         Self { ahead: sorted, begun: Vec::new(), range_of }
     }
 
-    /// Returns the items that overlap `range`, which starts behind the ranges before.
+    /// Returns the items that overlap `range`, which starts after the earlier ones.
     pub fn with(&mut self, range: AddressRange) -> &[T] {
         let range_of = self.range_of;
         let count = self.ahead.partition_point(|item| range_of(item).start < range.end);

@@ -22,10 +22,16 @@ const MAX_MAPPINGS: usize = 1000;
 const MAX_MAPPING_TEXT_BYTES: usize = 80_000;
 /// Approximate maximum bytes of text of mappings and cells together.
 const MAX_TEXT_BYTES: usize = 190_000;
-/// With cells of this size, a process on x86-64 (47 address bits, 56 with five levels) has few.
-const LARGEST_SHIFT: u32 = 56;
+/// Maximum bits of an address within a cell: with such cells, a process on x86-64 (47 address bits,
+/// 56 with five levels) has few.
+const MAX_CELL_SHIFT: u32 = 56;
+/// Maximum bits to which cells grow when their text is too long.
+const MAX_COARSE_SHIFT: u32 = 62;
 /// Bytes of a mapping in JSON, without its name and cells.
 const MAPPING_TEXT_BYTES: usize = 115;
+/// Bytes of punctuation in JSON, of a row (two commas) and of a cell (brackets and a comma).
+const ROW_PUNCTUATION_BYTES: usize = 2;
+const CELL_PUNCTUATION_BYTES: usize = 3;
 /// Names are paths of up to 4 KiB: this many characters at their end are kept.
 const MAX_NAME_CHARS: usize = 120;
 
@@ -33,7 +39,8 @@ const MAX_NAME_CHARS: usize = 120;
 #[derive(Clone, Debug)]
 pub struct Plan {
     cell_bytes: u64,
-    listed: Vec<bool>,
+    /// Whether each mapping is listed, in the order of smaps.
+    is_listed: Vec<bool>,
     /// Approximate maximum bytes of text of the cells.
     cell_text_bytes: usize,
 }
@@ -44,23 +51,25 @@ impl Plan {
         let mut by_size: Vec<usize> =
             (0..spaces.len()).filter(|&index| spaces[index].counts.rss_bytes > 0).collect();
         by_size.sort_by_key(|&index| std::cmp::Reverse(spaces[index].counts.rss_bytes));
-        let mut listed = vec![false; spaces.len()];
+        let mut is_listed = vec![false; spaces.len()];
         let mut text_bytes = 0;
         for index in by_size.into_iter().take(MAX_MAPPINGS) {
-            let more = MAPPING_TEXT_BYTES + json_bytes(&shown_name(&spaces[index].mapping));
-            if text_bytes + more > MAX_MAPPING_TEXT_BYTES {
+            let mapping_bytes = MAPPING_TEXT_BYTES + json_bytes(&shown_name(&spaces[index].mapping));
+            if text_bytes + mapping_bytes > MAX_MAPPING_TEXT_BYTES {
                 break;
             }
-            text_bytes += more;
-            listed[index] = true;
+            text_bytes += mapping_bytes;
+            is_listed[index] = true;
         }
-        let shown = || spaces.iter().zip(&listed).filter(|(_, listed)| **listed).map(|(space, _)| space);
-        let rss_bytes: u64 = shown().map(|space| space.counts.rss_bytes).sum();
-        let count = |shift: u32| shown().map(|space| cells_of(residency, &space.mapping, shift)).sum::<u64>();
+        let listed = || spaces.iter().zip(&is_listed).filter(|(_, listed)| **listed).map(|(space, _)| space);
+        let rss_bytes: u64 = listed().map(|space| space.counts.rss_bytes).sum();
+        let cell_count =
+            |shift: u32| listed().map(|space| count_cells(residency, &space.mapping, shift)).sum::<u64>();
         // The smallest power of two that keeps the limit. The lower bound is that of full cells.
-        let least = (rss_bytes / MAX_CELLS).max(PAGE_BYTES).next_power_of_two().trailing_zeros();
-        let shift = (least..LARGEST_SHIFT).find(|&shift| count(shift) <= MAX_CELLS).unwrap_or(LARGEST_SHIFT);
-        Self { cell_bytes: 1 << shift, listed, cell_text_bytes: MAX_TEXT_BYTES - text_bytes }
+        let min_shift = (rss_bytes / MAX_CELLS).max(PAGE_BYTES).next_power_of_two().trailing_zeros();
+        let shift = (min_shift..MAX_CELL_SHIFT).find(|&shift| cell_count(shift) <= MAX_CELLS);
+        let shift = shift.unwrap_or(MAX_CELL_SHIFT);
+        Self { cell_bytes: 1 << shift, is_listed, cell_text_bytes: MAX_TEXT_BYTES - text_bytes }
     }
 
     /// Returns the size of the cells.
@@ -70,12 +79,12 @@ impl Plan {
 
     /// Whether the mapping with this index in smaps is listed.
     pub fn lists(&self, index: usize) -> bool {
-        self.listed.get(index).copied().unwrap_or(false)
+        self.is_listed.get(index).copied().unwrap_or(false)
     }
 }
 
 /// Returns how many cells of `1 << shift` bytes of a mapping contain resident pages.
-fn cells_of(residency: &Residency, mapping: &Mapping, shift: u32) -> u64 {
+fn count_cells(residency: &Residency, mapping: &Mapping, shift: u32) -> u64 {
     let mut count = 0;
     let mut last = None;
     for run in residency.runs_in(mapping.start..mapping.end) {
@@ -108,7 +117,7 @@ fn json_bytes(text: &str) -> usize {
 }
 
 /// The mapping to which bytes are added now.
-struct Open {
+struct OpenMapping {
     mapping: MappedCells,
     /// The rows of the other cells, as in the result: there may be thousands of cells.
     cells: BTreeMap<u64, Vec<(u8, u64)>>,
@@ -125,10 +134,14 @@ struct CurrentCell {
 
 /// Puts bytes on cells, mapping by mapping.
 pub struct PageMapWriter {
+    /// Bits of an address within a cell.
     shift: u32,
-    most_text_bytes: usize,
-    open: Option<Open>,
+    /// Approximate maximum bytes of text of the cells.
+    max_text_bytes: usize,
+    open: Option<OpenMapping>,
+    /// The finished mappings.
     mappings: Vec<MappedCells>,
+    /// Bytes of the mappings that are not listed.
     left_out: Tally,
     left_out_mappings: u64,
 }
@@ -138,7 +151,7 @@ impl PageMapWriter {
     pub fn new(plan: &Plan) -> Self {
         Self {
             shift: plan.cell_bytes.trailing_zeros(),
-            most_text_bytes: plan.cell_text_bytes,
+            max_text_bytes: plan.cell_text_bytes,
             open: None,
             mappings: Vec::new(),
             left_out: Tally::default(),
@@ -147,10 +160,10 @@ impl PageMapWriter {
     }
 
     /// Begins the mapping `space`, to which the following bytes belong.
-    pub fn open(&mut self, listed: bool, space: &SmapsEntry) {
+    pub fn open(&mut self, is_listed: bool, space: &SmapsEntry) {
         self.close();
         let mapping = &space.mapping;
-        if !listed {
+        if !is_listed {
             self.left_out_mappings += u64::from(space.counts.rss_bytes > 0);
             return;
         }
@@ -163,7 +176,7 @@ impl PageMapWriter {
             cells: Vec::new(),
         };
         let current = CurrentCell { number: mapping.start >> self.shift, tally: Tally::default() };
-        self.open = Some(Open { mapping, cells: BTreeMap::new(), current });
+        self.open = Some(OpenMapping { mapping, cells: BTreeMap::new(), current });
     }
 
     /// Adds the resident bytes of `range`, which is in the mapping.
@@ -175,9 +188,9 @@ impl PageMapWriter {
         let mut at = range.start;
         while at < range.end {
             let last_byte = at | ((1 << self.shift) - 1);
-            let upto = last_byte.saturating_add(1).min(range.end);
-            open.cell(at >> self.shift).add(id, upto - at);
-            at = upto;
+            let end = last_byte.saturating_add(1).min(range.end);
+            open.cell(at >> self.shift).add(id, end - at);
+            at = end;
         }
     }
 
@@ -191,29 +204,29 @@ impl PageMapWriter {
 
     /// Moves `bytes` of the mapping from one row to another, lowest addresses first.
     pub fn move_bytes(&mut self, from: RowRef, to: RowRef, bytes: u64) {
-        let mut rest = bytes;
-        let mut take = |tally: &mut Tally| {
-            let taken = tally.take(from, rest);
+        let mut remaining_bytes = bytes;
+        let mut move_in = |tally: &mut Tally| {
+            let taken = tally.take(from, remaining_bytes);
             tally.add(to, taken);
-            rest -= taken;
+            remaining_bytes -= taken;
         };
         match &mut self.open {
             Some(open) => {
-                open.settle();
+                open.store_current();
                 for rows in open.cells.values_mut().filter(|_| bytes > 0) {
                     let mut tally = to_tally(rows);
-                    take(&mut tally);
+                    move_in(&mut tally);
                     *rows = to_parts(&tally);
                 }
             }
-            None => take(&mut self.left_out),
+            None => move_in(&mut self.left_out),
         }
     }
 
     /// Ends the mapping.
     pub fn close(&mut self) {
         let Some(mut open) = self.open.take() else { return };
-        open.settle();
+        open.store_current();
         let first = open.mapping.start >> self.shift;
         let cells = open.cells.into_iter().map(|(cell, rows)| MapCell { index: cell - first, rows });
         open.mapping.cells = cells.collect();
@@ -229,24 +242,25 @@ impl PageMapWriter {
             mappings: self.mappings,
             left_out: LeftOut { mappings: self.left_out_mappings, rows: self.left_out.parts().collect() },
         };
-        while text_bytes(&map) > self.most_text_bytes && map.cell_bytes < 1 << 62 {
+        while text_bytes(&map) > self.max_text_bytes && map.cell_bytes < 1 << MAX_COARSE_SHIFT {
             coarsen(&mut map);
         }
         map
     }
 }
 
-impl Open {
+impl OpenMapping {
+    /// The bytes of the cell with this number.
     fn cell(&mut self, number: u64) -> &mut Tally {
         if self.current.number != number {
-            self.settle();
+            self.store_current();
             self.current = CurrentCell { number, tally: Tally::default() };
         }
         &mut self.current.tally
     }
 
     /// Adds the bytes of the current cell to `cells`.
-    fn settle(&mut self) {
+    fn store_current(&mut self) {
         let CurrentCell { number, mut tally } = std::mem::take(&mut self.current);
         self.current.number = number;
         if tally.sum() > 0 {
@@ -275,8 +289,9 @@ fn text_bytes(map: &PageMap) -> usize {
     let digits = |number: u64| number.checked_ilog10().unwrap_or(0) as usize + 1;
     let cells = map.mappings.iter().flat_map(|mapping| &mapping.cells);
     let of_cell = |cell: &MapCell| {
-        let rows = cell.rows.iter().map(|&(row, bytes)| digits(row.into()) + digits(bytes) + 2);
-        digits(cell.index) + rows.sum::<usize>() + 3
+        let rows =
+            cell.rows.iter().map(|&(row, bytes)| digits(row.into()) + digits(bytes) + ROW_PUNCTUATION_BYTES);
+        digits(cell.index) + rows.sum::<usize>() + CELL_PUNCTUATION_BYTES
     };
     cells.map(of_cell).sum()
 }
@@ -357,7 +372,7 @@ mod tests {
             ranges in proptest::collection::vec((0u64..2000, 1u64..50, 0usize..3), 0..60),
             turned in 0u64..200_000,
         ) {
-            let plan = Plan { cell_bytes: 1 << shift, listed: vec![true], cell_text_bytes: 2000 };
+            let plan = Plan { cell_bytes: 1 << shift, is_listed: vec![true], cell_text_bytes: 2000 };
             let space = SmapsEntry {
                 mapping: Mapping { start: 0x7f00_0000_3000, end: 0x7f10_0000_0000, ..Mapping::default() },
                 ..SmapsEntry::default()

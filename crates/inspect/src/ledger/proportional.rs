@@ -29,16 +29,15 @@ fn kind(id: &str) -> Kind {
 /// not known.
 pub fn rows(explanation: &Explanation) -> Option<Vec<Row>> {
     let kernel = &explanation.kernel;
-    let pss = kernel.pss_bytes?;
+    let pss_bytes = kernel.pss_bytes?;
     let mut rows = explanation.rows.clone();
-    let kinds = [Kind::Anonymous, Kind::File, Kind::SharedMemory];
-    match parts(kernel, pss) {
-        Some(parts) => {
+    match kind_shares(kernel, pss_bytes) {
+        Some(shares) => {
             let mut rest = 0;
-            for (one, part) in kinds.into_iter().zip(parts) {
-                let mut of_kind: Vec<&mut Row> = rows.iter_mut().filter(|row| kind(&row.id) == one).collect();
-                if !divide(&mut of_kind, part) {
-                    rest += part;
+            for share in shares {
+                let of_kind = rows.iter_mut().filter(|row| kind(&row.id) == share.kind);
+                if !scale(&mut of_kind.collect::<Vec<_>>(), share.bytes) {
+                    rest += share.bytes;
                 }
             }
             // A kind without a row: its pages appeared after the rows were read.
@@ -46,16 +45,17 @@ pub fn rows(explanation: &Explanation) -> Option<Vec<Row>> {
                 largest.bytes = largest.bytes.saturating_add(rest);
             }
         }
-        None => drop(divide(&mut rows.iter_mut().collect::<Vec<_>>(), pss)),
+        None => drop(scale(&mut rows.iter_mut().collect::<Vec<_>>(), pss_bytes)),
     }
     Some(rows)
 }
 
-/// Returns the rows of anonymous pages, scaled to add up to `whole`; `None` if there are none.
-pub fn anonymous_rows(explanation: &Explanation, whole: u64) -> Option<Vec<Row>> {
+/// Returns the rows of anonymous pages, scaled to add up to `total_bytes`; `None` if there are
+/// none.
+pub fn anonymous_rows(explanation: &Explanation, total_bytes: u64) -> Option<Vec<Row>> {
     let mut rows = explanation.rows.clone();
     rows.retain(|row| kind(&row.id) == Kind::Anonymous);
-    divide(&mut rows.iter_mut().collect::<Vec<_>>(), whole).then_some(rows)
+    scale(&mut rows.iter_mut().collect::<Vec<_>>(), total_bytes).then_some(rows)
 }
 
 /// Returns these rows, added up by state.
@@ -63,24 +63,34 @@ pub fn totals(explanation: &Explanation) -> Option<Totals> {
     rows(explanation).map(|rows| rows::totals(&rows))
 }
 
-/// Returns the three parts of `pss`. As each was rounded, the first takes the remainder.
-fn parts(kernel: &Kernel, pss: u64) -> Option<[u64; 3]> {
-    let parts = kernel.pss_parts?;
-    let others = parts.file_bytes.checked_add(parts.shmem_bytes)?;
-    Some([pss.checked_sub(others)?, parts.file_bytes, parts.shmem_bytes])
+/// The share of one kind of pages in the proportional set size.
+struct KindShare {
+    kind: Kind,
+    bytes: u64,
 }
 
-/// Scales `rows` to add up to `whole`; the largest takes the remainder of rounding. False if all
-/// rows are empty and `whole` is not.
-fn divide(rows: &mut [&mut Row], whole: u64) -> bool {
+/// Returns the shares of all kinds. As each was rounded, the first takes the remainder.
+fn kind_shares(kernel: &Kernel, pss_bytes: u64) -> Option<[KindShare; 3]> {
+    let parts = kernel.pss_parts?;
+    let others = parts.file_bytes.checked_add(parts.shmem_bytes)?;
+    Some([
+        KindShare { kind: Kind::Anonymous, bytes: pss_bytes.checked_sub(others)? },
+        KindShare { kind: Kind::File, bytes: parts.file_bytes },
+        KindShare { kind: Kind::SharedMemory, bytes: parts.shmem_bytes },
+    ])
+}
+
+/// Scales `rows` to add up to `total_bytes`; the largest takes the remainder of rounding. False if
+/// all rows are empty and `total_bytes` is not 0.
+fn scale(rows: &mut [&mut Row], total_bytes: u64) -> bool {
     let sum: u128 = rows.iter().map(|row| u128::from(row.bytes)).sum();
     if sum == 0 {
-        return whole == 0;
+        return total_bytes == 0;
     }
-    let mut rest = whole;
+    let mut rest = total_bytes;
     for row in rows.iter_mut() {
-        let share = u128::from(row.bytes) * u128::from(whole) / sum;
-        row.bytes = u64::try_from(share).unwrap_or(0).min(rest);
+        let share = u128::from(row.bytes) * u128::from(total_bytes) / sum;
+        row.bytes = u64::try_from(share).unwrap_or(rest).min(rest);
         rest -= row.bytes;
     }
     if let Some(largest) = rows.iter_mut().max_by_key(|row| row.bytes) {

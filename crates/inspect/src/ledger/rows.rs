@@ -21,7 +21,7 @@ pub fn legend() -> impl Iterator<Item = (&'static str, State)> {
     ROWS.iter().map(|row| (row.id, row.state))
 }
 
-/// Bytes by row.
+/// Bytes by row, in the order of their numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tally(Vec<u64>);
 
@@ -32,27 +32,27 @@ impl Default for Tally {
 }
 
 impl Tally {
-    fn sum_of(&mut self, id: RowRef) -> &mut u64 {
+    fn bytes_mut(&mut self, id: RowRef) -> &mut u64 {
         &mut self.0[readers::number(id)]
     }
 
     /// Adds bytes to a row.
     pub fn add(&mut self, id: RowRef, bytes: u64) {
         if bytes > 0 {
-            *self.sum_of(id) += bytes;
+            *self.bytes_mut(id) += bytes;
         }
     }
 
     /// Takes up to `bytes` from a row, and returns how many it took.
     pub fn take(&mut self, id: RowRef, bytes: u64) -> u64 {
-        let sum = self.sum_of(id);
+        let sum = self.bytes_mut(id);
         let taken = (*sum).min(bytes);
         *sum -= taken;
         taken
     }
 
     /// Returns the bytes of a row.
-    pub fn of(&self, id: RowRef) -> u64 {
+    pub fn bytes_of(&self, id: RowRef) -> u64 {
         self.0[readers::number(id)]
     }
 
@@ -92,7 +92,7 @@ impl Tally {
                     rows.push(Row { id, stratum: row.stratum, state: row.state, holder, bytes });
                 }
             };
-            for (holder, &bytes) in holders.of(row) {
+            for (holder, &bytes) in holders.of_row(row) {
                 let bytes = bytes.min(rest);
                 rest -= bytes;
                 push(holder, bytes);
@@ -118,19 +118,20 @@ impl NamedHolders {
         }
     }
 
-    fn of(&self, id: RowRef) -> impl Iterator<Item = (&String, &u64)> {
+    /// Names and bytes of the holders on a row.
+    fn of_row(&self, id: RowRef) -> impl Iterator<Item = (&String, &u64)> {
         self.0.get(&id).into_iter().flatten()
     }
 }
 
 /// Adds rows up by state.
 pub fn totals(rows: &[Row]) -> Totals {
-    let of = |state| rows.iter().filter(|row| row.state == state).map(|row| row.bytes).sum();
+    let bytes_in = |state| rows.iter().filter(|row| row.state == state).map(|row| row.bytes).sum();
     Totals {
-        live: of(State::Live),
-        stranded: of(State::Stranded),
-        pinned: of(State::Pinned),
-        evictable: of(State::Evictable),
-        unattributed: of(State::Unattributed),
+        live: bytes_in(State::Live),
+        stranded: bytes_in(State::Stranded),
+        pinned: bytes_in(State::Pinned),
+        evictable: bytes_in(State::Evictable),
+        unattributed: bytes_in(State::Unattributed),
     }
 }

@@ -34,14 +34,15 @@ pub fn of_runs(process: &Process, runs: &RangeSet) -> Option<Sharing> {
 /// `n` processes have counts as an `n`th of a page in the Pss of each.
 fn others(process: &Process, runs: &RangeSet) -> Option<u64> {
     let smaps = Smaps::read(process.open_file("smaps").ok()?).ok()?;
-    let (mut shared, mut portion) = (0_u64, 0_u64);
+    // Of the shared pages: their bytes, and the part of these that counts for this process.
+    let (mut shared, mut proportional) = (0_u64, 0_u64);
     for entry in &smaps.entries {
         if runs.overlaps(entry.mapping.range()) {
             let private = entry.counts.private_bytes();
             shared = shared.saturating_add(entry.counts.rss_bytes.saturating_sub(private));
-            portion = portion.saturating_add(entry.counts.pss_bytes.saturating_sub(private));
+            proportional = proportional.saturating_add(entry.counts.pss_bytes.saturating_sub(private));
         }
     }
-    let processes = (shared.saturating_add(portion / 2)).checked_div(portion)?;
+    let processes = (shared.saturating_add(proportional / 2)).checked_div(proportional)?;
     processes.checked_sub(1).filter(|&others| others > 0)
 }

@@ -26,11 +26,11 @@ pub struct Span {
 pub struct Spans(pub Vec<Span>);
 
 impl Spans {
-    /// Returns what holds `at`, and the end of the range for which that holds.
-    pub fn at(&self, at: u64) -> (Option<Holder>, u64) {
-        let index = self.0.partition_point(|span| span.range.end <= at);
+    /// Returns what holds an address, and the end of the range for which that is so.
+    pub fn holder_at(&self, address: u64) -> (Option<Holder>, u64) {
+        let index = self.0.partition_point(|span| span.range.end <= address);
         match self.0.get(index) {
-            Some(span) if span.range.start <= at => (Some(span.holder), span.range.end),
+            Some(span) if span.range.start <= address => (Some(span.holder), span.range.end),
             Some(span) => (None, span.range.start),
             None => (None, u64::MAX),
         }

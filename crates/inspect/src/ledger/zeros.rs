@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use strandline_claims::range::{PAGE_BYTES, is_all_zero};
 use strandline_process::memory::Memory;
+use strandline_process::pages;
 use strandline_process::range::{AddressRange, RangeSet};
 
 /// Bytes that one thread reads at once.
@@ -42,13 +43,13 @@ pub fn find(
     let next = AtomicUsize::new(0);
     let bytes_read = AtomicU64::new(0);
     let found: Mutex<Vec<AddressRange>> = Mutex::default();
-    let one = |buffer: &mut Vec<u8>| {
+    let search_piece = |buffer: &mut Vec<u8>| {
         let Some(&piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) else { return false };
         buffer.resize(piece.len() as usize, 0);
         let got = memory.read_some(piece.start, buffer);
         bytes_read.fetch_add(got as u64, Ordering::Relaxed);
-        let pages = buffer[..got].chunks_exact(PAGE_BYTES as usize).zip(piece.pages());
-        let zeros = pages.filter(|(page, _)| is_all_zero(page));
+        let contents = buffer[..got].chunks_exact(PAGE_BYTES as usize).zip(piece.pages());
+        let zeros = contents.filter(|(page, _)| is_all_zero(page));
         let zeros: RangeSet = zeros.map(|(_, at)| AddressRange::sized(at, PAGE_BYTES)).collect();
         if !zeros.is_empty()
             && let Ok(mut all) = found.lock()
@@ -62,11 +63,11 @@ pub fn find(
         for _ in 1..threads.min(pieces.len()) {
             scope.spawn(|| {
                 let mut buffer = Vec::new();
-                while one(&mut buffer) {}
+                while search_piece(&mut buffer) {}
             });
         }
         let mut buffer = Vec::new();
-        while one(&mut buffer) {}
+        while search_piece(&mut buffer) {}
     });
     let runs = found.into_inner().unwrap_or_default().into_iter().collect();
     Zeros { runs, bytes_read: bytes_read.into_inner() }
@@ -75,11 +76,15 @@ pub fn find(
 /// Returns those of `runs` that are still entirely resident.
 pub fn still_resident(pagemap: &File, runs: RangeSet) -> RangeSet {
     let ranges: Vec<_> = runs.iter().map(|run| run.start..run.end).collect();
-    let now = |ranges: &[std::ops::Range<u64>]| {
-        strandline_process::pages::anonymous_bytes_in(pagemap, ranges).unwrap_or(0)
-    };
-    if now(&ranges) == runs.bytes() {
+    // What cannot be read does not count as resident.
+    let resident_bytes =
+        |ranges: &[std::ops::Range<u64>]| pages::anonymous_bytes_in(pagemap, ranges).unwrap_or(0);
+    if resident_bytes(&ranges) == runs.bytes() {
         return runs;
     }
-    runs.into_iter().filter(|&run| now(std::slice::from_ref(&run.into())) == run.len()).collect()
+    let is_resident = |run: &AddressRange| {
+        let range: std::ops::Range<u64> = (*run).into();
+        resident_bytes(std::slice::from_ref(&range)) == run.len()
+    };
+    runs.into_iter().filter(is_resident).collect()
 }

@@ -38,6 +38,8 @@ pub struct Recognised {
 
 /// Maximum number of distinct mapped files whose names are checked; a process may map a million.
 const MAX_FILES: usize = 16_384;
+/// Maximum characters of a file's name in the evidence.
+const MAX_NAME_CHARACTERS: usize = 128;
 
 /// Returns the allocators and runtimes of a process, each once, in the order they were found.
 ///
@@ -57,10 +59,11 @@ pub fn recognise(process: &Process, space: &AddressSpace) -> Recognised {
     if let Some(image) = open_executable(process).ok().and_then(ElfFile::open) {
         add_by_executable(&Executable { process, image, file: file_name(&executable) }, &mut found);
     }
-    let all = found.runtimes.clone();
+    // A part of another runtime is left out if that was found.
+    let names: Vec<String> = found.runtimes.iter().map(|runtime| runtime.name.clone()).collect();
     found.runtimes.retain(|runtime| {
         let whole = readers::runtime(&runtime.name).and_then(|about| about.part_of);
-        whole.is_none_or(|whole| all.iter().all(|found| found.name != whole))
+        whole.is_none_or(|whole| names.iter().all(|name| name != whole))
     });
     found
 }
@@ -112,14 +115,14 @@ fn file_name(path: &str) -> &str {
 /// Evidence from the name of a mapped file; its content is read for the version only.
 fn add_by_file_name(process: &Process, mapping: &Mapping, found: &mut Recognised) {
     let file = file_name(&mapping.name);
-    let is_of = |about: &&ReaderInfo| about.evidence.files.iter().any(|name| name.matches(file));
-    let clue = Match { process, file, mapping: Some(mapping), symbols: &[] };
-    let found_by = || format!("mapped file {}", printable(file, 128));
-    if let Some(about) = allocators().find(is_of) {
-        found.add_allocator(about.name, (about.evidence.version)(&clue), found_by());
+    let has_file = |about: &&ReaderInfo| about.evidence.files.iter().any(|name| name.matches(file));
+    let evidence = Match { process, file, mapping: Some(mapping), symbols: &[] };
+    let found_by = || format!("mapped file {}", printable(file, MAX_NAME_CHARACTERS));
+    if let Some(about) = allocators().find(has_file) {
+        found.add_allocator(about.name, (about.evidence.version)(&evidence), found_by());
     }
-    if let Some(about) = runtimes().find(is_of) {
-        found.add_runtime(about, (about.evidence.version)(&clue), found_by());
+    if let Some(about) = runtimes().find(has_file) {
+        found.add_runtime(about, (about.evidence.version)(&evidence), found_by());
     }
 }
 
@@ -133,8 +136,8 @@ struct Executable<'a> {
 
 impl Executable<'_> {
     fn version(&self, about: &ReaderInfo, symbols: &[Symbol]) -> Option<String> {
-        let clue = Match { process: self.process, file: self.file, mapping: None, symbols };
-        (about.evidence.version)(&clue)
+        let evidence = Match { process: self.process, file: self.file, mapping: None, symbols };
+        (about.evidence.version)(&evidence)
     }
 }
 
@@ -148,37 +151,47 @@ fn add_by_executable(executable: &Executable<'_>, found: &mut Recognised) {
             found.add_runtime(about, executable.version(about, &[]), found_by);
         }
     }
-    let all = || allocators().chain(runtimes()).map(|about| &about.evidence);
-    let symbols = all().flat_map(|evidence| evidence.symbols);
-    let symbols: Vec<&'static str> =
-        symbols.chain(all().flat_map(|evidence| evidence.version_symbols)).copied().collect();
+    let all_evidence = || allocators().chain(runtimes()).map(|about| &about.evidence);
+    let symbols = all_evidence().flat_map(|evidence| evidence.symbols);
+    let version_symbols = all_evidence().flat_map(|evidence| evidence.version_symbols);
+    let symbols: Vec<&'static str> = symbols.chain(version_symbols).copied().collect();
     add_by_symbols(executable, &executable.image.exported(&symbols), found);
     if found.allocators.is_empty() {
         add_by_symbols(executable, &executable.image.static_symbols(&symbols), found);
     }
     add_by_strings(executable, found);
     // The name alone, for executables whose symbols give no evidence.
-    let is_of =
+    let has_executable =
         |about: &&ReaderInfo| about.evidence.executables.iter().any(|name| name.matches(executable.file));
-    if let Some(about) = runtimes().find(is_of) {
+    if let Some(about) = runtimes().find(has_executable) {
         let version = executable.version(about, &[]);
-        found.add_runtime(about, version, format!("executable {}", printable(executable.file, 128)));
+        let found_by = format!("executable {}", printable(executable.file, MAX_NAME_CHARACTERS));
+        found.add_runtime(about, version, found_by);
     }
+}
+
+/// A string that an executable with an allocator or a runtime contains.
+struct SearchedString {
+    text: String,
+    about: &'static ReaderInfo,
+    is_runtime: bool,
 }
 
 /// Evidence from messages and names of settings in the executable's read-only data.
 fn add_by_strings(executable: &Executable<'_>, found: &mut Recognised) {
-    let of = |about: &'static ReaderInfo, is_runtime: bool| {
-        about.evidence.strings.iter().map(move |(first, rest)| (format!("{first}{rest}"), about, is_runtime))
+    let strings_of = |about: &'static ReaderInfo, is_runtime: bool| {
+        let strings = about.evidence.strings.iter();
+        strings.map(move |(first, rest)| SearchedString { text: format!("{first}{rest}"), about, is_runtime })
     };
-    let all: Vec<(String, &ReaderInfo, bool)> = allocators()
-        .flat_map(|about| of(about, false))
-        .chain(runtimes().flat_map(|about| of(about, true)))
+    let searched: Vec<SearchedString> = allocators()
+        .flat_map(|about| strings_of(about, false))
+        .chain(runtimes().flat_map(|about| strings_of(about, true)))
         .collect();
-    let needles: Vec<&str> = all.iter().map(|(needle, ..)| needle.as_str()).collect();
-    let texts = executable.image.strings(&needles);
-    for ((needle, about, is_runtime), _) in all.iter().zip(texts).filter(|(_, text)| text.is_some()) {
-        let found_by = format!("string {:?} in the executable", needle.trim_end());
+    let texts: Vec<&str> = searched.iter().map(|string| string.text.as_str()).collect();
+    let matches = executable.image.strings(&texts);
+    for (string, _) in searched.iter().zip(matches).filter(|(_, found)| found.is_some()) {
+        let SearchedString { text, about, is_runtime } = string;
+        let found_by = format!("string {:?} in the executable", text.trim_end());
         if *is_runtime {
             // The executable's own name does not determine the version of what is linked in.
             found.add_runtime(about, None, found_by);
@@ -192,12 +205,12 @@ fn add_by_strings(executable: &Executable<'_>, found: &mut Recognised) {
 fn add_by_symbols(executable: &Executable<'_>, symbols: &[Symbol], found: &mut Recognised) {
     for symbol in symbols {
         let found_by = || format!("symbol {} of the executable", symbol.name);
-        let is_of = |about: &&ReaderInfo| about.evidence.symbols.contains(&symbol.name);
-        if let Some(about) = allocators().find(is_of) {
+        let has_symbol = |about: &&ReaderInfo| about.evidence.symbols.contains(&symbol.name);
+        if let Some(about) = allocators().find(has_symbol) {
             if !found.has_allocator(about.name) {
                 found.add_allocator(about.name, executable.version(about, symbols), found_by());
             }
-        } else if let Some(about) = runtimes().find(is_of) {
+        } else if let Some(about) = runtimes().find(has_symbol) {
             found.add_runtime(about, executable.version(about, symbols), found_by());
         }
     }

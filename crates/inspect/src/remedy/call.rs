@@ -29,6 +29,10 @@ const RED_ZONE_BYTES: u64 = 128;
 /// Stack for a handler that runs in the call: its signal frame, with 11 KiB of extended state at
 /// most, and its functions.
 pub(super) const HANDLER_STACK_BYTES: u64 = 20 << 10;
+/// Alignment of a text argument.
+const TEXT_ALIGNMENT: u64 = 16;
+/// Errors for a thread that is gone: ESRCH, and ECHILD if its parent has reaped it.
+const GONE_ERRNOS: [i32; 2] = [3, 10];
 
 /// The call, and conditions for it.
 #[derive(Debug)]
@@ -74,7 +78,7 @@ pub fn apply(pid: i32, request: &CallRequest<'_>) -> Result<Applied, Refusal> {
         // The thread's id may have been reused by another process since it was read.
         process.task_stat(tracee.tid)?;
         let call = prepare(&tracee, request, &stop_handlers)
-            .map_err(|e| Refusal::from_io(process, format!("calling in thread {}", tracee.tid), e))?;
+            .map_err(|error| Refusal::from_io(process, format!("calling in thread {}", tracee.tid), error))?;
         run(tracee, &call, &pagemap, &heaps)
     };
     let applied = with_safe_thread(process, request, &stop_handlers, &mut act)??;
@@ -98,11 +102,11 @@ fn with_safe_thread<T: Send>(
     stop_handlers: &[Range<u64>],
     act: &mut (dyn FnMut(Tracee<'_>) -> T + Send),
 ) -> Result<T, Refusal> {
-    let of_handlers = if stop_handlers.is_empty() { 0 } else { HANDLER_STACK_BYTES };
+    let handler_stack_bytes = if stop_handlers.is_empty() { 0 } else { HANDLER_STACK_BYTES };
     let conditions = ThreadConditions {
         locks: request.locks,
         code: request.code,
-        stack_bytes: request.stack_bytes + code::FRAME_BYTES + of_handlers,
+        stack_bytes: request.stack_bytes + code::FRAME_BYTES + handler_stack_bytes,
         thread: request.thread,
         fs_bases: request.fs_bases,
         must_wait: request.must_wait,
@@ -133,7 +137,8 @@ fn prepare<'a>(
             let mut bytes = text.as_bytes().to_vec();
             bytes.push(0);
             let top = tracee.registers.rsp.checked_sub(RED_ZONE_BYTES);
-            let address = top.and_then(|top| Some(top.checked_sub(bytes.len() as u64)? & !15));
+            let address =
+                top.and_then(|top| Some(top.checked_sub(bytes.len() as u64)? & !(TEXT_ALIGNMENT - 1)));
             let no_room = || std::io::Error::new(std::io::ErrorKind::InvalidData, "no room on its stack");
             let (top, address) = top.zip(address).ok_or_else(no_room)?;
             memory::write(tracee.process.pid(), address, &bytes)?;
@@ -161,23 +166,24 @@ fn run(
     heaps: &[Range<u64>],
 ) -> Result<Applied, Refusal> {
     let (process, tid) = (tracee.process, tracee.tid);
-    let count = || {
-        pages::anonymous_bytes_in(pagemap, heaps).map_err(|e| Refusal::from_io(process, "reading pagemap", e))
+    let resident_bytes = || {
+        let bytes = pages::anonymous_bytes_in(pagemap, heaps);
+        bytes.map_err(|error| Refusal::from_io(process, "reading pagemap", error))
     };
-    let before = count()?;
-    let mut injected = inject::begin(tracee, call).map_err(|e| refusal(process, tid, e))?;
+    let before = resident_bytes()?;
+    let mut injected = inject::begin(tracee, call).map_err(|error| refusal(process, tid, error))?;
     let began = injected.began;
     if let Err(error) = injected.run(began + CALL_LIMIT) {
         return Err(leave(process, tid, injected, error));
     }
     let call_seconds = began.elapsed().as_secs_f64();
-    let after = count();
-    let held = injected.finish(CALL_LIMIT).map_err(|e| refusal(process, tid, e))?;
+    let after = resident_bytes();
+    let stop_time = injected.finish(CALL_LIMIT).map_err(|error| refusal(process, tid, error))?;
     Ok(Applied {
         actual_bytes: Some(before.saturating_sub(after?)),
         resident_before_bytes: before,
         call_seconds,
-        stopped_seconds: Some(held.as_secs_f64()),
+        stopped_seconds: Some(stop_time.as_secs_f64()),
         stops: 1,
         ..Applied::default()
     })
@@ -206,7 +212,9 @@ pub(crate) fn refusal(process: &Process, tid: i32, error: CallError) -> Refusal 
             Refusal::Died { pid, how: format!("signal {signal}") }
         }
         CallError::Died(_) => Refusal::Died { pid, how: "in an unknown way".into() },
-        CallError::Failed(source) if matches!(source.raw_os_error(), Some(3 | 10)) => {
+        CallError::Failed(source)
+            if source.raw_os_error().is_some_and(|errno| GONE_ERRNOS.contains(&errno)) =>
+        {
             Refusal::Died { pid, how: "the thread is gone".into() }
         }
         CallError::Failed(source) => Refusal::Interrupted { pid, tid, source },

@@ -47,8 +47,11 @@ pub(super) const MAX_LOADS: usize = 256;
 /// Pause between two rounds, doubled each time.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
-/// futex; these and the following are numbers of system calls on x86-64.
+/// futex, and the positions of its lock word and its time limit among its arguments. This and the
+/// following are numbers of system calls on x86-64.
 const FUTEX: i64 = 202;
+const FUTEX_WORD_ARGUMENT: usize = 0;
+const FUTEX_TIMEOUT_ARGUMENT: usize = 3;
 /// Calls that a stop disturbs and that strandline does not repair: close, connect.
 const AVOIDED: [i64; 2] = [3, 42];
 /// Calls that return EINTR once if strandline dies during the injected call: poll, nanosleep,
@@ -59,14 +62,23 @@ const SENSITIVE: [i64; 4] = [7, 35, 219, 230];
 /// wait4, rt_sigtimedwait, restart_syscall, clock_nanosleep, epoll_wait, pselect6, ppoll,
 /// epoll_pwait, accept4, epoll_pwait2.
 const PLAIN_WAITS: [i64; 17] = [0, 7, 23, 35, 43, 45, 47, 61, 128, 219, 230, 232, 270, 271, 281, 288, 441];
-/// The process is refused after this many rounds over all threads, in a row, in which each thread
-/// was unfit for a reason that waiting does not change.
+/// The process is refused after this number of rounds over all threads, in a row, in which each
+/// thread was unfit for a reason that waiting does not change.
 const LASTING_ROUNDS: usize = 3;
+/// Ranks of threads by what a stop disturbs, the best first: a call that goes on, one that may
+/// return EINTR if strandline dies, one that strandline has repeated, no known call, and one that
+/// it does not repair. A seccomp filter outweighs all.
+const RANK_WAITING: u8 = 0;
+const RANK_SENSITIVE: u8 = 1;
+const RANK_REPEATED: u8 = 2;
+const RANK_RUNNING: u8 = 3;
+const RANK_AVOIDED: u8 = 4;
+const RANK_FILTERED: u8 = 5;
 
 /// Whether a call returns EINTR once if strandline dies during the injected call: one of
 /// [`SENSITIVE`], or a futex call with a time limit.
 fn is_sensitive(call: &BlockedCall) -> bool {
-    SENSITIVE.contains(&call.number) || call.number == FUTEX && call.arguments[3] != 0
+    SENSITIVE.contains(&call.number) || call.number == FUTEX && call.arguments[FUTEX_TIMEOUT_ARGUMENT] != 0
 }
 
 /// Conditions on the thread.
@@ -307,7 +319,7 @@ impl Chooser<'_> {
         Some(Refusal::Unsafe { pid, what, advice: "restart it to give its memory back" })
     }
 
-    /// Rates a thread before it is stopped; 0 is best.
+    /// Ranks a thread before it is stopped; the lowest is best.
     ///
     /// # Errors
     /// The reason if it is not worth a stop.
@@ -325,24 +337,23 @@ impl Chooser<'_> {
         if status.is_under_seccomp() && self.reasons.get(&tid) == Some(&Reason::Seccomp) {
             return Err(Reason::Seccomp);
         }
-        let filtered = if status.is_under_seccomp() { 5 } else { 0 };
-        Ok(filtered
-            + match self.process.task_activity(tid) {
-                Some(ThreadActivity::Call(call))
-                    if call.number == FUTEX && self.conditions.locks.contains(&call.arguments[0]) =>
-                {
-                    return Err(Reason::LockHeld);
-                }
-                Some(ThreadActivity::Call(call))
-                    if AVOIDED.contains(&call.number) || transfers::is_transfer(&call) =>
-                {
-                    4
-                }
-                Some(ThreadActivity::Call(call)) if quiet::is_repeatable(call.number) => 2,
-                Some(ThreadActivity::Call(call)) if is_sensitive(&call) => 1,
-                Some(ThreadActivity::Call(_)) => 0,
-                Some(ThreadActivity::Running | ThreadActivity::Blocked) | None => 3,
-            })
+        let filtered = if status.is_under_seccomp() { RANK_FILTERED } else { 0 };
+        let Some(ThreadActivity::Call(call)) = self.process.task_activity(tid) else {
+            return Ok(filtered + RANK_RUNNING);
+        };
+        if call.number == FUTEX && self.conditions.locks.contains(&call.arguments[FUTEX_WORD_ARGUMENT]) {
+            return Err(Reason::LockHeld);
+        }
+        let disturbed = if AVOIDED.contains(&call.number) || transfers::is_transfer(&call) {
+            RANK_AVOIDED
+        } else if quiet::is_repeatable(call.number) {
+            RANK_REPEATED
+        } else if is_sensitive(&call) {
+            RANK_SENSITIVE
+        } else {
+            RANK_WAITING
+        };
+        Ok(filtered + disturbed)
     }
 
     /// Tries one thread, and loads the objects on its stack while it runs.
@@ -394,10 +405,10 @@ impl Chooser<'_> {
             return;
         }
         self.late.insert(tid);
-        let first = self.reasons.entry(tid).or_insert(reason);
+        let known_reason = self.reasons.entry(tid).or_insert(reason);
         // The number of a thread that ended belongs to another one now.
-        if *first == Reason::Ended {
-            *first = reason;
+        if *known_reason == Reason::Ended {
+            *known_reason = reason;
         }
     }
 
@@ -540,14 +551,14 @@ impl Examiner<'_> {
     /// Watches the locks until each was free once; returns false after the time limit. A lock that
     /// cannot be read counts as held.
     fn sees_all_locks_free(&self) -> bool {
-        let mut waiting = self.conditions.locks.to_vec();
+        let mut not_yet_free = self.conditions.locks.to_vec();
         let deadline = Instant::now() + self.lock_watch;
         loop {
-            waiting.retain(|&lock| {
+            not_yet_free.retain(|&lock| {
                 let mut word = [0; 4];
                 !matches!(memory::read(self.process.pid(), lock, &mut word), Ok(4)) || word != [0; 4]
             });
-            if waiting.is_empty() {
+            if not_yet_free.is_empty() {
                 return true;
             }
             if Instant::now() >= deadline {

@@ -25,6 +25,7 @@ pub mod purge;
 pub mod reclaim;
 mod runtime_code;
 mod stop_handlers;
+mod totals;
 pub mod zero_pages;
 
 pub use reclaim::{ReclaimOptions, applicable, reclaim};

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::call::{self, CALL_LIMIT, no_trampoline};
 use super::choose::{self, ThreadConditions};
-use super::owner::{HeapOwner, Search};
+use super::owner::{HeapOwner, HoldResult};
 use super::runtime_code::RuntimeCode;
 use super::{Applied, Footprint, Refusal, precheck, stop_handlers};
 use strandline_claims::remedy::{Notification, NotifyCall, Word};
@@ -27,8 +27,8 @@ use strandline_process::target::admission;
 use strandline_process::target::live::ByPid;
 use strandline_process::target::tracee::Tracee;
 
-/// Pause before another try.
-const REST: Duration = Duration::from_millis(10);
+/// Pause before another attempt.
+const RETRY_PAUSE: Duration = Duration::from_millis(10);
 /// How long the helper is stopped until the owner of the heap sleeps, and the interval of the
 /// checks: the sleeps of a busy program are short.
 const MAX_OWNER_WAIT: Duration = Duration::from_millis(10);
@@ -41,8 +41,8 @@ const WORK_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 /// memory has not fallen for this time.
 const SETTLED_FOR: Duration = Duration::from_millis(400);
 const SETTLE_CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// A fall that counts.
-const FALL_BYTES: u64 = 256 << 10;
+/// Minimum fall that counts.
+const MIN_FALL_BYTES: u64 = 256 << 10;
 
 /// The calls, and conditions for them.
 pub struct NotifyRequest<'a> {
@@ -64,7 +64,7 @@ pub struct Notified {
     pub unfinished: usize,
     /// Why some calls were not made, if others were.
     pub refused: Option<Refusal>,
-    /// What those heaps gave back at least of which the work was done.
+    /// Lower bound of what the heaps released of which the work was done.
     pub least_bytes: u64,
     /// By how much the process's private memory fell at most.
     pub fall_bytes: u64,
@@ -78,7 +78,7 @@ pub fn apply(pid: i32, request: &NotifyRequest<'_>) -> Result<Notified, Refusal>
     let target = Target::find(process, request)?;
     let before = Footprint::of(process);
     let mut applied = Applied { before, stopped_seconds: Some(0.0), ..Applied::default() };
-    let (mut made, mut refused) = (Vec::new(), None);
+    let (mut made_calls, mut refused) = (Vec::new(), None);
     for call in &request.plan.calls {
         match target.make(call) {
             Ok(Some(cost)) => {
@@ -86,7 +86,7 @@ pub fn apply(pid: i32, request: &NotifyRequest<'_>) -> Result<Notified, Refusal>
                 let longest = applied.stopped_seconds.unwrap_or(0.0).max(cost.stop.as_secs_f64());
                 applied.stopped_seconds = Some(longest);
                 applied.stops += 1;
-                made.push(call);
+                made_calls.push(call);
             }
             // The heap is gone.
             Ok(None) => {}
@@ -94,10 +94,10 @@ pub fn apply(pid: i32, request: &NotifyRequest<'_>) -> Result<Notified, Refusal>
             Err(refusal) => refused = Some(refusal),
         }
     }
-    if made.is_empty() {
-        return Err(refused.unwrap_or_else(|| changed(pid)));
+    if made_calls.is_empty() {
+        return Err(refused.unwrap_or_else(|| heaps_changed(pid)));
     }
-    let work = wait_until_done(process, &made);
+    let work = wait_until_done(process, &made_calls);
     applied.after = Footprint::of(process);
     let (Some(before), Some(after), Some(work)) = (applied.before, applied.after, work) else {
         return Err(Error::Ended { pid }.into());
@@ -107,7 +107,7 @@ pub fn apply(pid: i32, request: &NotifyRequest<'_>) -> Result<Notified, Refusal>
     applied.resident_before_bytes = before.private_bytes;
     applied.watch_faults(process, request.watch);
     let fall_bytes = before.private_bytes.saturating_sub(work.lowest_bytes);
-    let done = made.iter().filter(|call| !is_open(process, call));
+    let done = made_calls.iter().filter(|call| !has_open_work(process, call));
     let least_bytes = done.map(|call| call.least_bytes).sum();
     Ok(Notified { applied, unfinished: work.unfinished, refused, least_bytes, fall_bytes, last_fall_bytes })
 }
@@ -125,10 +125,10 @@ pub fn check(pid: i32, request: &NotifyRequest<'_>) -> Result<(), Refusal> {
             Err(refusal) => refused = Some(refusal),
         }
     }
-    Err(refused.unwrap_or_else(|| changed(pid)))
+    Err(refused.unwrap_or_else(|| heaps_changed(pid)))
 }
 
-fn changed(pid: i32) -> Refusal {
+fn heaps_changed(pid: i32) -> Refusal {
     Refusal::Unsafe {
         pid,
         what: "does not have the heaps any more that were read".to_owned(),
@@ -141,11 +141,15 @@ struct Target<'a> {
     process: &'a Process,
     request: &'a NotifyRequest<'a>,
     space: AddressSpace,
+    /// Address of the function to call.
     function: u64,
+    /// Code through which the call goes.
     sites: CallSites,
+    /// Functions in which the helper and the owner wait.
     code: RuntimeCode,
+    /// Code of handlers that stop threads.
     stop_handlers: Vec<Range<u64>>,
-    /// Whether all is done but the calls.
+    /// Whether everything is done except the calls.
     is_dry_run: bool,
 }
 
@@ -168,8 +172,8 @@ enum Attempt {
     Missing(u64),
     /// It may be possible later.
     Later(Obstacle),
-    /// The owner waits for events elsewhere.
-    Elsewhere,
+    /// The owner waits outside of the runtime's event loop.
+    OwnerElsewhere,
 }
 
 /// What is against a call for the moment.
@@ -197,21 +201,21 @@ impl<'a> Target<'a> {
         let plan = request.plan;
         let space = process.address_space()?;
         let no_function = |detail: String| Refusal::NoFunction { pid, function: plan.function, detail };
-        let mapping = space.find(plan.object).ok_or_else(|| changed(pid))?;
+        let mapping = space.find(plan.object).ok_or_else(|| heaps_changed(pid))?;
         let object =
             Object::open(process, &space, mapping).map_err(|error| no_function(error.to_string()))?;
         let function = object.symbol_address(plan.function).filter(|&at| object.text_contains(at));
         let function =
             function.ok_or_else(|| no_function(format!("not in the symbols of {}", object.name())))?;
         let code = RuntimeCode::find(process, &space, plan, &object);
-        for (found, names, use_of_it) in [
+        for (found, names, purpose) in [
             (&code.waits, plan.idle_in, "a helper thread would wait"),
             (&code.loops, plan.loops_in, "the heap's thread would wait"),
         ] {
             if found.is_empty() {
                 return Err(Refusal::Unsafe {
                     pid,
-                    what: format!("has no function {}, where {use_of_it}", names.join(", ")),
+                    what: format!("has no function {}, where {purpose}", names.join(", ")),
                     advice: "restart it to give its memory back",
                 });
             }
@@ -222,10 +226,10 @@ impl<'a> Target<'a> {
     }
 
     fn with_thread<T: Send>(&self, act: &mut (dyn FnMut(Tracee<'_>) -> T + Send)) -> Result<T, Refusal> {
-        let of_handlers = if self.stop_handlers.is_empty() { 0 } else { call::HANDLER_STACK_BYTES };
+        let handler_stack_bytes = if self.stop_handlers.is_empty() { 0 } else { call::HANDLER_STACK_BYTES };
         let conditions = ThreadConditions {
             locks: self.request.locks,
-            stack_bytes: self.request.plan.stack_bytes + code::FRAME_BYTES + of_handlers,
+            stack_bytes: self.request.plan.stack_bytes + code::FRAME_BYTES + handler_stack_bytes,
             helper_of: Some(&self.code),
             more_calls: WAKING_CALLS,
             ..ThreadConditions::default()
@@ -244,7 +248,7 @@ impl<'a> Target<'a> {
         let mut owner = HeapOwner::new(self.process, &self.code, owner);
         let mut loads = 0;
         loop {
-            if !exists(self.process, call) {
+            if !heap_exists(self.process, call) {
                 return Ok(None);
             }
             let attempt = match self.obstacle(call, &owner) {
@@ -254,14 +258,14 @@ impl<'a> Target<'a> {
             match attempt {
                 Attempt::Made(cost) => return Ok(Some(cost)),
                 Attempt::Gone => return Ok(None),
-                Attempt::Elsewhere => return Err(self.not_safe(Obstacle::BusyOwner)),
+                Attempt::OwnerElsewhere => return Err(self.not_safe(Obstacle::BusyOwner)),
                 Attempt::Later(obstacle) if Instant::now() >= deadline => return Err(self.not_safe(obstacle)),
                 Attempt::Missing(address) if loads < choose::MAX_LOADS => {
                     loads += 1;
                     owner.load(&self.space, address);
                 }
                 Attempt::Missing(_) => return Err(self.not_safe(Obstacle::UnreadableCode)),
-                Attempt::Later(_) => std::thread::sleep(REST),
+                Attempt::Later(_) => std::thread::sleep(RETRY_PAUSE),
             }
         }
     }
@@ -273,7 +277,7 @@ impl<'a> Target<'a> {
 
     /// Returns what is against the call, as far as that is visible while all threads run.
     fn obstacle(&self, call: &NotifyCall, owner: &HeapOwner<'_>) -> Option<Obstacle> {
-        if !holds(self.process, &call.idle) {
+        if !have_values(self.process, &call.idle) {
             Some(Obstacle::Collection)
         } else if !owner.sleeps() {
             Some(Obstacle::BusyOwner)
@@ -301,15 +305,15 @@ impl<'a> Target<'a> {
             std::thread::sleep(OWNER_CHECK_INTERVAL);
         }
         let owner = match owner.hold(&self.space)? {
-            Search::Held(owner) => owner,
-            Search::Missing(address) => return Ok(Attempt::Missing(address)),
-            Search::Elsewhere => return Ok(Attempt::Elsewhere),
-            Search::Busy => return Ok(Attempt::Later(Obstacle::BusyOwner)),
+            HoldResult::Held(owner) => owner,
+            HoldResult::Missing(address) => return Ok(Attempt::Missing(address)),
+            HoldResult::Elsewhere => return Ok(Attempt::OwnerElsewhere),
+            HoldResult::Busy => return Ok(Attempt::Later(Obstacle::BusyOwner)),
         };
-        if !exists(process, call) {
+        if !heap_exists(process, call) {
             return Ok(Attempt::Gone);
         }
-        if !holds(process, &call.idle) {
+        if !have_values(process, &call.idle) {
             return Ok(Attempt::Later(Obstacle::Collection));
         }
         if self.is_dry_run {
@@ -336,20 +340,20 @@ impl<'a> Target<'a> {
         }
         injected.release_other();
         let owner_stop = owner_since.elapsed();
-        let call = began.elapsed();
-        let stop = injected.finish(CALL_LIMIT).map_err(refused)?;
-        Ok(Attempt::Made(CallCost { call, stop: stop.max(owner_stop) }))
+        let call_time = began.elapsed();
+        let caller_stop = injected.finish(CALL_LIMIT).map_err(refused)?;
+        Ok(Attempt::Made(CallCost { call: call_time, stop: caller_stop.max(owner_stop) }))
     }
 }
 
 /// Whether the heap of a call exists and has its owner.
-fn exists(process: &Process, call: &NotifyCall) -> bool {
+fn heap_exists(process: &Process, call: &NotifyCall) -> bool {
     let proof = call.owner.map(|owner| owner.proof);
-    holds(process, &call.identity) && holds(process, proof.as_slice())
+    have_values(process, &call.identity) && have_values(process, proof.as_slice())
 }
 
 /// Whether words of the process have their values.
-fn holds(process: &Process, words: &[Word]) -> bool {
+fn have_values(process: &Process, words: &[Word]) -> bool {
     let memory = ByPid::new(process.pid());
     words.iter().all(|word| {
         let mut bytes = [0; 8];
@@ -359,13 +363,13 @@ fn holds(process: &Process, words: &[Word]) -> bool {
 }
 
 /// Whether the runtime has work to do for a call that was made.
-fn is_open(process: &Process, call: &NotifyCall) -> bool {
-    exists(process, call) && !holds(process, &call.idle)
+fn has_open_work(process: &Process, call: &NotifyCall) -> bool {
+    heap_exists(process, call) && !have_values(process, &call.idle)
 }
 
-/// What became of the work.
-struct Work {
-    /// Number of heaps of which it was not done.
+/// How the work ended.
+struct WorkResult {
+    /// Number of heaps of which the work was not done.
     unfinished: usize,
     /// The least private memory seen.
     lowest_bytes: u64,
@@ -373,27 +377,28 @@ struct Work {
 
 /// Waits until the runtime has done the work and the process's private memory falls no more; `None`
 /// if the process ended.
-fn wait_until_done(process: &Process, made: &[&NotifyCall]) -> Option<Work> {
+fn wait_until_done(process: &Process, made_calls: &[&NotifyCall]) -> Option<WorkResult> {
     let deadline = Instant::now() + WORK_LIMIT;
-    let private = || Footprint::of(process).map(|of| of.private_bytes);
-    let mut lowest = private()?;
+    let private_bytes = || Footprint::of(process).map(|footprint| footprint.private_bytes);
+    let mut lowest_bytes = private_bytes()?;
     let unfinished = loop {
-        let unfinished = made.iter().filter(|call| is_open(process, call)).count();
-        lowest = lowest.min(private()?);
+        let unfinished = made_calls.iter().filter(|call| has_open_work(process, call)).count();
+        lowest_bytes = lowest_bytes.min(private_bytes()?);
         if unfinished == 0 || Instant::now() >= deadline {
             break unfinished;
         }
         std::thread::sleep(WORK_CHECK_INTERVAL);
     };
     let deadline = Instant::now() + WORK_LIMIT;
-    let (mut settled, mut since) = (lowest, Instant::now());
+    let (mut settled_bytes, mut since) = (lowest_bytes, Instant::now());
     while since.elapsed() < SETTLED_FOR && Instant::now() < deadline {
         std::thread::sleep(SETTLE_CHECK_INTERVAL);
-        let now = private()?;
-        lowest = lowest.min(now);
-        if now.saturating_add(FALL_BYTES) < settled || made.iter().any(|call| is_open(process, call)) {
-            (settled, since) = (now.min(settled), Instant::now());
+        let current_bytes = private_bytes()?;
+        lowest_bytes = lowest_bytes.min(current_bytes);
+        let falls = current_bytes.saturating_add(MIN_FALL_BYTES) < settled_bytes;
+        if falls || made_calls.iter().any(|call| has_open_work(process, call)) {
+            (settled_bytes, since) = (current_bytes.min(settled_bytes), Instant::now());
         }
     }
-    Some(Work { unfinished, lowest_bytes: lowest })
+    Some(WorkResult { unfinished, lowest_bytes })
 }

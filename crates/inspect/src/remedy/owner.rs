@@ -31,19 +31,19 @@ pub struct HeapOwner<'a> {
 }
 
 /// Result of an attempt to hold the owner.
-pub enum Search<'a> {
+pub enum HoldResult<'a> {
     /// The owner, stopped in its event loop.
     Held(Box<Tracee<'a>>),
-    /// It woke before it stopped.
+    /// The owner woke before it stopped.
     Busy,
-    /// It waits for events outside of the runtime's own loop.
+    /// The owner waits for events outside of the runtime's own loop.
     Elsewhere,
     /// Unwinding needs the object at this address.
     Missing(u64),
 }
 
 impl<'a> HeapOwner<'a> {
-    /// For the owner `thread`.
+    /// The owner `thread` of a heap of `process`, whose runtime has `code`.
     pub fn new(process: &'a Process, code: &'a RuntimeCode, thread: Owner) -> Self {
         Self { process, code, thread, objects: Objects::default() }
     }
@@ -53,21 +53,24 @@ impl<'a> HeapOwner<'a> {
         self.objects.load(self.process, space, address);
     }
 
-    /// Whether it sleeps until an event, as in its loop; stops nothing.
+    /// Whether the owner sleeps until an event, as in its loop; stops nothing.
     pub fn sleeps(&self) -> bool {
-        matches!(self.process.task_activity(self.thread.tid), Some(ThreadActivity::Call(call)) if EVENT_WAITS.contains(&call.number))
+        let activity = self.process.task_activity(self.thread.tid);
+        matches!(activity, Some(ThreadActivity::Call(call)) if EVENT_WAITS.contains(&call.number))
     }
 
-    /// Stops it, once. A stop has the kernel repeat its wait with the whole timeout, so that stops
-    /// in quick succession would delay its timers. Call this on a separate thread.
-    pub fn hold(&self, space: &AddressSpace) -> Result<Search<'a>, Refusal> {
+    /// Stops the owner, once. A stop has the kernel repeat its wait with the whole timeout, so that
+    /// stops in quick succession would delay its timers. Call this on a separate thread.
+    pub fn hold(&self, space: &AddressSpace) -> Result<HoldResult<'a>, Refusal> {
         let (pid, tid) = (self.process.pid(), self.thread.tid);
         match Tracee::stop(self.process, tid, STOP_LIMIT) {
             // A thread's id may have been reused.
             Ok(tracee) if tracee.registers.fs_base == self.thread.thread_pointer => {
-                Ok(self.judge(space, tracee))
+                Ok(self.check_stopped(space, tracee))
             }
-            Ok(_) | Err(NotStopped::Gone | NotStopped::TimedOut | NotStopped::Replaced) => Ok(Search::Busy),
+            Ok(_) | Err(NotStopped::Gone | NotStopped::TimedOut | NotStopped::Replaced) => {
+                Ok(HoldResult::Busy)
+            }
             Err(NotStopped::GroupStop) => Err(Refusal::Stopped { pid }),
             Err(NotStopped::Refused(error)) => Err(error.into()),
             Err(NotStopped::Io(error)) => {
@@ -76,9 +79,10 @@ impl<'a> HeapOwner<'a> {
         }
     }
 
-    fn judge(&self, space: &AddressSpace, tracee: Tracee<'a>) -> Search<'a> {
+    /// Checks whether the owner was stopped in its event loop; otherwise releases it.
+    fn check_stopped(&self, space: &AddressSpace, tracee: Tracee<'a>) -> HoldResult<'a> {
         if !EVENT_WAITS.contains(&tracee.registers.orig_rax.cast_signed()) {
-            return Search::Busy;
+            return HoldResult::Busy;
         }
         let memory = ByPid::new(self.process.pid());
         let unwinder = Unwinder { memory: &memory, space, objects: &self.objects };
@@ -88,9 +92,9 @@ impl<'a> HeapOwner<'a> {
             frames.len() < MAX_FRAMES && !self.code.is_in_event_loop(space, &frames)
         });
         match end {
-            End::Missing(address) => Search::Missing(address),
-            _ if self.code.is_in_event_loop(space, &frames) => Search::Held(Box::new(tracee)),
-            _ => Search::Elsewhere,
+            End::Missing(address) => HoldResult::Missing(address),
+            _ if self.code.is_in_event_loop(space, &frames) => HoldResult::Held(Box::new(tracee)),
+            _ => HoldResult::Elsewhere,
         }
     }
 }

@@ -188,7 +188,7 @@ fn fork_functions(process: &Process, space: &AddressSpace) -> Option<Vec<Range<u
     for mapping in space.mappings().iter().filter(|mapping| mapping.has_file() && mapping.permissions.execute)
     {
         let file = mapping.name.rsplit('/').next().unwrap_or_default();
-        let is_libc = CLibrary::of_file(&mapping.name).is_some() || file.starts_with(THREADS);
+        let is_libc = CLibrary::of_file(&mapping.name).is_some() || file.starts_with(THREAD_LIBRARY);
         let is_wanted = is_libc || program.as_ref() == Some(&mapping.name);
         if !is_wanted || !seen.insert((mapping.device, mapping.inode)) {
             continue;
@@ -196,7 +196,7 @@ fn fork_functions(process: &Process, space: &AddressSpace) -> Option<Vec<Range<u
         let Ok(object) = Object::open(process, space, mapping) else { continue };
         object.each_symbol(&mut |name, symbol| {
             has_fork |= name == b"fork";
-            if FORKS.contains(&name) && symbol.bytes > 0 && object.text_contains(symbol.address) {
+            if FORK_FUNCTIONS.contains(&name) && symbol.bytes > 0 && object.text_contains(symbol.address) {
                 found.push(symbol.address..symbol.address.saturating_add(symbol.bytes));
             }
         });
@@ -205,10 +205,10 @@ fn fork_functions(process: &Process, space: &AddressSpace) -> Option<Vec<Range<u
 }
 
 /// The thread library of glibc before 2.34.
-const THREADS: &str = "libpthread";
-/// After a fork, an allocator releases its last lock with pthread_mutex_unlock, where a compiler
-/// may have left no frame of the allocator.
-const FORKS: [&[u8]; 6] =
+const THREAD_LIBRARY: &str = "libpthread";
+/// Functions that fork. After a fork, an allocator releases its last lock with
+/// pthread_mutex_unlock, where a compiler may have left no frame of the allocator.
+const FORK_FUNCTIONS: [&[u8]; 6] =
     [b"fork", b"__fork", b"__libc_fork", b"_Fork", b"pthread_mutex_unlock", b"__pthread_mutex_unlock"];
 
 /// Whether a name is `wanted`, possibly with a prefix that builds add: `je_`, `_rjem_` (Rust), or
@@ -218,7 +218,7 @@ fn has_name(name: &[u8], wanted: &str) -> bool {
 }
 
 /// Maximum number of symbols with such a name that are considered.
-const MAX_LIKE_IT: usize = 16;
+const MAX_CANDIDATES: usize = 16;
 
 fn find(object: &Object, function: &Function) -> Option<Symbol> {
     let Some(sibling) = function.sibling else { return find_global(object, function.name) };
@@ -231,16 +231,16 @@ fn find(object: &Object, function: &Function) -> Option<Symbol> {
         if !symbol.is_global && is_bare || !object.text_contains(symbol.address) {
             return;
         }
-        if has_name(name, function.name) && found.len() < MAX_LIKE_IT {
+        if has_name(name, function.name) && found.len() < MAX_CANDIDATES {
             found.push((name.to_vec(), symbol));
-        } else if has_name(name, sibling) && siblings.len() < MAX_LIKE_IT {
+        } else if has_name(name, sibling) && siblings.len() < MAX_CANDIDATES {
             siblings.insert(name.to_vec());
         }
     });
     // A program's own function with such a name has no sibling with the same prefix.
     let prefix = |name: &[u8], end: &str| name[..name.len() - end.len()].to_vec();
     let has_sibling =
-        |name: &[u8]| siblings.iter().any(|one| prefix(one, sibling) == prefix(name, function.name));
+        |name: &[u8]| siblings.iter().any(|known| prefix(known, sibling) == prefix(name, function.name));
     found.into_iter().find(|(name, _)| has_sibling(name)).map(|(_, symbol)| symbol)
 }
 
@@ -279,10 +279,10 @@ fn own_code(object: &Object, function: &Function, called: Symbol) -> Option<Vec<
     own.sort_unstable_by_key(|range| range.start);
     let first = own.first()?.start.saturating_sub(MARGIN_BYTES);
     let last = own.iter().map(|range| range.end).max()?.saturating_add(MARGIN_BYTES);
-    let is_one = own.len() >= MIN_FUNCTIONS
+    let is_allocator = own.len() >= MIN_FUNCTIONS
         && last - first <= MAX_SPAN_BYTES
         && (first..last).contains(&called.address);
-    if !is_one {
+    if !is_allocator {
         return None;
     }
     // One function may have several names.

@@ -8,8 +8,9 @@ use std::time::Duration;
 use super::malloc_trim::{self, TrimRequest};
 use super::notify::{self, Notified, NotifyRequest};
 use super::purge;
+use super::totals::Totals;
 use super::zero_pages::{self, ZeroRequest};
-use super::{Applied, Footprint, Refusal};
+use super::{Applied, Refusal};
 use crate::capture::{Options, Progress, SnapshotMode};
 use crate::facts::{Explanation, Outcome, Reclamation, RemedyKind};
 use crate::inspection::{Inspection, inspect};
@@ -53,12 +54,13 @@ const ZERO_PAGES_HELP: &str = "the kernel takes back resident pages that are all
 /// Returns the remedies that [`reclaim`] applies, or refuses with advice, each with a line of help:
 /// calls into allocators, zero pages, and remedies of runtimes.
 pub fn applicable() -> Vec<(&'static str, &'static str)> {
-    let of = |is_wanted: fn(&Spec) -> bool| {
-        let specs = readers::remedies().map(|(_, spec)| spec).filter(move |spec| is_wanted(spec));
+    let specs_that = |accepts: fn(&Spec) -> bool| {
+        let specs = readers::remedies().map(|(_, spec)| spec).filter(move |spec| accepts(spec));
         specs.map(|spec| (spec.id, spec.help))
     };
-    let calls = of(|spec| matches!(spec.action, Action::Call));
-    let others = of(|spec| matches!(spec.action, Action::Notify(_) | Action::Apply(_) | Action::Advice(_)));
+    let calls = specs_that(|spec| matches!(spec.action, Action::Call));
+    let others =
+        specs_that(|spec| matches!(spec.action, Action::Notify(_) | Action::Apply(_) | Action::Advice(_)));
     calls.chain([(ZERO_PAGES, ZERO_PAGES_HELP)]).chain(others).collect()
 }
 
@@ -68,16 +70,16 @@ pub fn applicable() -> Vec<(&'static str, &'static str)> {
 /// Those of [`crate::explain::explain()`]. A remedy that cannot be applied is not an error but an
 /// [`Outcome::Refused`] with its reason.
 pub fn reclaim(pid: i32, options: &ReclaimOptions<'_>) -> Result<Reclamation> {
-    let look_options = Options {
+    let read_options = Options {
         progress: options.progress,
         max_stop: options.max_stop,
         quiet_for: options.quiet_for,
         snapshot: options.snapshot,
         ..Options::default()
     };
-    let (mut answer, applied) = look_and_apply(pid, options)?;
-    if applied {
-        match inspect(pid, &look_options) {
+    let (mut answer, was_applied) = read_and_apply(pid, options)?;
+    if was_applied {
+        match inspect(pid, &read_options) {
             Ok(after) => {
                 answer.after = Some(after.explanation);
                 count_rows(&mut answer);
@@ -92,28 +94,28 @@ pub fn reclaim(pid: i32, options: &ReclaimOptions<'_>) -> Result<Reclamation> {
 }
 
 /// Reads the process and applies the remedy; true if something was done.
-fn look_and_apply(pid: i32, options: &ReclaimOptions<'_>) -> Result<(Reclamation, bool)> {
-    let before = look_before(pid, options)?;
+fn read_and_apply(pid: i32, options: &ReclaimOptions<'_>) -> Result<(Reclamation, bool)> {
+    let before = read_before(pid, options)?;
     let remedy = options.remedy.unwrap_or_else(|| best_call(&before));
-    let of_remedy = before.explanation.remedies.iter().find(|one| one.id == remedy);
+    let predicted = before.explanation.remedies.iter().find(|predicted| predicted.id == remedy);
     let mut answer = Reclamation {
         remedy: remedy.to_owned(),
         dry_run: options.dry_run,
-        predicted_bytes: of_remedy.and_then(|remedy| remedy.predicted_bytes),
-        predicted_least_bytes: of_remedy.and_then(|remedy| remedy.predicted_least_bytes),
-        predicted_pss_bytes: of_remedy.and_then(|remedy| remedy.predicted_pss_bytes),
-        reason: of_remedy.and_then(|remedy| remedy.unknown_because.clone()),
+        predicted_bytes: predicted.and_then(|remedy| remedy.predicted_bytes),
+        predicted_least_bytes: predicted.and_then(|remedy| remedy.predicted_least_bytes),
+        predicted_pss_bytes: predicted.and_then(|remedy| remedy.predicted_pss_bytes),
+        reason: predicted.and_then(|remedy| remedy.unknown_because.clone()),
         rss_before_bytes: Some(before.explanation.kernel.rss_bytes),
         ..Reclamation::default()
     };
     let action = readers::remedy(remedy).map(|spec| spec.action);
-    let applied = match action {
-        Some(Action::Call) => call(pid, remedy, &before, options, &mut answer),
-        Some(Action::Notify(_)) => notify(pid, remedy, &before, options, &mut answer),
+    let was_applied = match action {
+        Some(Action::Call) => make_calls(pid, remedy, &before, options, &mut answer),
+        Some(Action::Notify(_)) => notify_runtime(pid, remedy, &before, options, &mut answer),
         Some(Action::Apply(apply) | Action::Advice(apply)) => {
-            ask(apply, pid, remedy, &before, options, &mut answer)
+            apply_by_reader(apply, pid, remedy, &before, options, &mut answer)
         }
-        None if remedy == ZERO_PAGES => zero(pid, &before, options, &mut answer),
+        None if remedy == ZERO_PAGES => release_zero_pages(pid, &before, options, &mut answer),
         Some(Action::NextStart) | None => {
             let all: Vec<&str> = applicable().into_iter().map(|(id, _)| id).collect();
             refuse(&mut answer, format!("reclaim has no remedy {remedy:?}; it has {}", all.join(", ")));
@@ -121,11 +123,11 @@ fn look_and_apply(pid: i32, options: &ReclaimOptions<'_>) -> Result<(Reclamation
         }
     };
     answer.before = Some(before.explanation);
-    Ok((answer, applied))
+    Ok((answer, was_applied))
 }
 
-/// Makes a reader apply a remedy; true if it did.
-fn ask(
+/// Has a reader apply a remedy; true if it did.
+fn apply_by_reader(
     apply: fn(&Request<'_>) -> Answer,
     pid: i32,
     remedy: &str,
@@ -139,14 +141,14 @@ fn ask(
         spec,
         pid,
         runtime: explanation.runtimes.iter().find(|runtime| runtime.name == owner.name),
-        remedy: explanation.remedies.iter().find(|one| one.id == remedy),
+        remedy: explanation.remedies.iter().find(|predicted| predicted.id == remedy),
         is_dry_run: options.dry_run,
         watch: options.watch,
     };
     match apply(&request) {
         Answer::Applied(applied) => return report_one(Ok(applied), answer),
         Answer::Possible => {}
-        Answer::Nothing(reason) => nothing(answer, &reason),
+        Answer::Nothing(reason) => set_nothing(answer, &reason),
         Answer::Refused(reason) => refuse(answer, reason),
     }
     false
@@ -156,7 +158,7 @@ fn ask(
 const MIN_GROWTH_DIVISOR: u64 = 10;
 
 /// Makes the calls that request a runtime to release memory; true if one was made.
-fn notify(
+fn notify_runtime(
     pid: i32,
     remedy: &str,
     before: &Inspection,
@@ -185,42 +187,46 @@ fn notify(
         return false;
     }
     match notify::apply(pid, &request) {
-        Ok(Notified { applied, unfinished, refused, least_bytes, fall_bytes, last_fall_bytes }) => {
-            if unfinished > 0 {
-                let text = format!(
-                    "{unfinished} of {} heaps: their threads have not run the collection within {} s (blocked, or busy in \
-                     native code); they run it when they can",
-                    plan.calls.len(),
-                    notify::WORK_LIMIT.as_secs()
-                );
-                answer.caveats.push(Caveat::new("not_collected_yet", owner, None, text.as_str()));
-                answer.reason = Some(text);
-            }
-            if refused.is_some() || unfinished > 0 {
-                answer.predicted_bytes = None;
-                answer.predicted_least_bytes = Some(least_bytes);
-            }
-            let grown = fall_bytes.saturating_sub(last_fall_bytes);
-            if last_fall_bytes < least_bytes || grown > fall_bytes / MIN_GROWTH_DIVISOR {
-                let why = if fall_bytes >= least_bytes {
-                    "the program has allocated again"
-                } else {
-                    "the program allocated meanwhile, or the prediction is wrong"
-                };
-                let text = format!(
-                    "its private memory fell by {}, and by {} at the end: {why}",
-                    bytes(fall_bytes),
-                    bytes(last_fall_bytes)
-                );
-                answer.caveats.push(Caveat::new("grew_again", owner, Some(grown), text));
-            }
-            if let Some(refusal) = refused {
-                answer.caveats.push(Caveat::new("not_all_called", owner, None, refusal.to_string()));
-            }
-            report_one(Ok(applied), answer)
-        }
+        Ok(notified) => report_notified(notified, plan.calls.len(), owner, answer),
         Err(refusal) => report_one(Err(refusal.to_string()), answer),
     }
+}
+
+/// Reports in `answer` what the requests to the runtime `owner` did, which has `heap_count` heaps;
+/// true, as requests were made.
+fn report_notified(notified: Notified, heap_count: usize, owner: &str, answer: &mut Reclamation) -> bool {
+    let Notified { applied, unfinished, refused, least_bytes, fall_bytes, last_fall_bytes } = notified;
+    if unfinished > 0 {
+        let text = format!(
+            "{unfinished} of {heap_count} heaps: their threads have not run the collection within {} s (blocked, or busy in \
+             native code); they run it when they can",
+            notify::WORK_LIMIT.as_secs()
+        );
+        answer.caveats.push(Caveat::new("not_collected_yet", owner, None, text.as_str()));
+        answer.reason = Some(text);
+    }
+    if refused.is_some() || unfinished > 0 {
+        answer.predicted_bytes = None;
+        answer.predicted_least_bytes = Some(least_bytes);
+    }
+    let grown = fall_bytes.saturating_sub(last_fall_bytes);
+    if last_fall_bytes < least_bytes || grown > fall_bytes / MIN_GROWTH_DIVISOR {
+        let cause = if fall_bytes >= least_bytes {
+            "the program has allocated again"
+        } else {
+            "the program allocated meanwhile, or the prediction is wrong"
+        };
+        let text = format!(
+            "its private memory fell by {}, and by {} at the end: {cause}",
+            bytes(fall_bytes),
+            bytes(last_fall_bytes)
+        );
+        answer.caveats.push(Caveat::new("grew_again", owner, Some(grown), text));
+    }
+    if let Some(refusal) = refused {
+        answer.caveats.push(Caveat::new("not_all_called", owner, None, refusal.to_string()));
+    }
+    report_one(Ok(applied), answer)
 }
 
 /// Sets the result of a runtime's own work to the bytes by which the rows of its reader fell.
@@ -239,86 +245,87 @@ fn count_rows(answer: &mut Reclamation) {
     }
 }
 
-/// Maximum number of reads of an inconsistent heap: if malloc was changing it, it is consistent a
-/// moment later.
-const MAX_LOOKS: u32 = 5;
+/// Maximum number of reads of an inconsistent heap, and the pause between them: if malloc was
+/// changing it, it is consistent a moment later.
+const MAX_READS: u32 = 5;
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Whether a remedy is a call into an allocator.
-fn is_call(remedy: &str) -> bool {
+fn calls_allocator(remedy: &str) -> bool {
     readers::remedy(remedy).is_some_and(|spec| matches!(spec.action, Action::Call))
 }
 
 /// Whether a remedy is predicted from a trace of objects, which only a snapshot allows.
-fn is_traced(remedy: &str) -> bool {
-    let applied = |spec: &Spec| matches!(spec.action, Action::Apply(_) | Action::Notify(_));
-    readers::remedy(remedy).is_some_and(|spec| spec.effect == Effect::Objects && applied(spec))
+fn needs_trace(remedy: &str) -> bool {
+    let is_applied = |spec: &Spec| matches!(spec.action, Action::Apply(_) | Action::Notify(_));
+    readers::remedy(remedy).is_some_and(|spec| spec.effect == Effect::Objects && is_applied(spec))
 }
 
 /// Returns the call that releases most; among equals, the first of the table.
-fn best_call(look: &Inspection) -> &'static str {
-    let released = |id: &str| plans(look, id).map(|plan| plan.predicted_bytes).max();
-    let calls = readers::remedies().map(|(_, spec)| spec.id).filter(|id| is_call(id));
+fn best_call(inspection: &Inspection) -> &'static str {
+    let released = |id: &str| call_plans(inspection, id).map(|plan| plan.predicted_bytes).max();
+    let calls = readers::remedies().map(|(_, spec)| spec.id).filter(|id| calls_allocator(id));
     let best = calls.reduce(|best, id| if released(id) > released(best) { id } else { best });
     best.unwrap_or_default()
 }
 
 /// Reads the process before a remedy is applied.
-fn look_before(pid: i32, options: &ReclaimOptions<'_>) -> Result<Inspection> {
+fn read_before(pid: i32, options: &ReclaimOptions<'_>) -> Result<Inspection> {
     // A dry run makes the same checks, to find what would refuse the call.
-    let is_call = options.remedy.is_none_or(is_call);
-    let is_traced = options.remedy.is_some_and(is_traced) && options.snapshot == SnapshotMode::Never;
-    let look_options = Options {
+    let is_call = options.remedy.is_none_or(calls_allocator);
+    let needs_snapshot = options.remedy.is_some_and(needs_trace) && options.snapshot == SnapshotMode::Never;
+    let read_options = Options {
         progress: options.progress,
         before_call: is_call,
         max_stop: options.max_stop,
         quiet_for: options.quiet_for,
-        snapshot: if is_traced { SnapshotMode::IfPossible } else { options.snapshot },
+        snapshot: if needs_snapshot { SnapshotMode::IfPossible } else { options.snapshot },
         ..Options::default()
     };
-    let mut seen = inspect(pid, &look_options)?;
+    let mut inspection = inspect(pid, &read_options)?;
     let mut may_wait = is_call && !options.dry_run;
-    for _ in 1..MAX_LOOKS {
-        let remedy = options.remedy.unwrap_or_else(|| best_call(&seen));
-        let looks_again = match doubt(&seen, remedy).filter(|_| is_call) {
+    for _ in 1..MAX_READS {
+        let remedy = options.remedy.unwrap_or_else(|| best_call(&inspection));
+        let reads_again = match call_hazard(&inspection, remedy).filter(|_| is_call) {
             // The next read would have no more time than this one.
-            Some(doubt) if doubt.cause == HazardCause::TooSlow => false,
+            Some(hazard) if hazard.cause == HazardCause::TooSlow => false,
             Some(_) => {
-                std::thread::sleep(Duration::from_millis(20));
+                std::thread::sleep(RETRY_PAUSE);
                 true
             }
             // While it waits, the process may free or reuse memory: the prediction is made again.
-            None => std::mem::take(&mut may_wait) && wait_until_due(plans(&seen, remedy)),
+            None => std::mem::take(&mut may_wait) && wait_until_due(call_plans(&inspection, remedy)),
         };
-        if !looks_again {
+        if !reads_again {
             break;
         }
-        seen = inspect(pid, &look_options)?;
+        inspection = inspect(pid, &read_options)?;
     }
-    Ok(seen)
+    Ok(inspection)
 }
 
 /// Returns the calls that `remedy` would make.
-fn plans<'a>(look: &'a Inspection, remedy: &'a str) -> impl Iterator<Item = &'a CallPlan> {
-    let plans = look.readings.iter().filter_map(|reading| reading.call.as_ref());
+fn call_plans<'a>(inspection: &'a Inspection, remedy: &'a str) -> impl Iterator<Item = &'a CallPlan> {
+    let plans = inspection.readings.iter().filter_map(|reading| reading.call.as_ref());
     plans.filter(move |plan| plan.spec.id == remedy)
 }
 
 /// Returns the reason against a call into a heap's allocator. Swapped-out pages are not read, so
 /// structures that lead there look damaged although the program is not at fault.
-fn doubt(look: &Inspection, remedy: &str) -> Option<CallHazard> {
-    let mut doubt = plans(look, remedy).find_map(|plan| plan.doubt)?;
-    if doubt.cause == HazardCause::Broken && look.explanation.kernel.swap_bytes > 0 {
-        doubt.cause = HazardCause::Swapped;
+fn call_hazard(inspection: &Inspection, remedy: &str) -> Option<CallHazard> {
+    let mut hazard = call_plans(inspection, remedy).find_map(|plan| plan.doubt)?;
+    if hazard.cause == HazardCause::Broken && inspection.explanation.kernel.swap_bytes > 0 {
+        hazard.cause = HazardCause::Swapped;
     }
-    Some(doubt)
+    Some(hazard)
 }
 
-/// Explains why a heap is not trimmed after `looks` attempts, and what to do instead.
-fn unsafe_heap(remedy: &str, doubt: &CallHazard, looks: u32) -> String {
-    let (at, plural) = (doubt.at, if looks == 1 { "" } else { "s" });
-    match doubt.cause {
+/// Explains why a heap is not trimmed, and what to do instead.
+fn hazard_text(remedy: &str, hazard: &CallHazard) -> String {
+    let at = hazard.at;
+    match hazard.cause {
         HazardCause::Broken => format!(
-            "its heap makes no sense at {at:#x}, in {looks} look{plural}: {remedy} could abort it or never end. Look \
+            "its heap makes no sense at {at:#x}, in {MAX_READS} looks: {remedy} could abort it or never end. Look \
              for the overflow (valgrind, -fsanitize=address)"
         ),
         HazardCause::Swapped => {
@@ -341,13 +348,13 @@ fn unsafe_heap(remedy: &str, doubt: &CallHazard, looks: u32) -> String {
 }
 
 /// Marks `answer` as refused for `reason`.
-pub(super) fn refuse(answer: &mut Reclamation, reason: impl Into<String>) {
+fn refuse(answer: &mut Reclamation, reason: impl Into<String>) {
     answer.outcome = Outcome::Refused;
     answer.reason = Some(reason.into());
 }
 
 /// Marks `answer` as having nothing to do for `reason`.
-pub(super) fn nothing(answer: &mut Reclamation, reason: &str) {
+fn set_nothing(answer: &mut Reclamation, reason: &str) {
     answer.outcome = Outcome::NothingToGiveBack;
     answer.reason = Some(reason.to_owned());
     answer.predicted_bytes = answer.predicted_bytes.or(Some(0));
@@ -356,35 +363,37 @@ pub(super) fn nothing(answer: &mut Reclamation, reason: &str) {
 
 /// Makes the calls of `remedy`, one for each allocator with memory to release; true if at least one
 /// was made.
-fn call(
+fn make_calls(
     pid: i32,
     remedy: &str,
     before: &Inspection,
     options: &ReclaimOptions<'_>,
     answer: &mut Reclamation,
 ) -> bool {
-    let plans: Vec<_> = plans(before, remedy).collect();
+    let plans: Vec<_> = call_plans(before, remedy).collect();
     if plans.is_empty() && options.remedy.is_none() {
         refuse(answer, no_call(before));
         return false;
     }
     if plans.is_empty() {
-        let whose = readers::frees_pages_of(remedy).map_or("no allocator", |about| about.name);
-        refuse(answer, format!("it has no {whose} heap, which {remedy} needs"));
+        let owner = readers::frees_pages_of(remedy).map_or("no allocator", |about| about.name);
+        refuse(answer, format!("it has no {owner} heap, which {remedy} needs"));
         return false;
     }
-    let is_known = doubt(before, remedy).is_none_or(|doubt| doubt.cause != HazardCause::TooSlow);
+    let hazard = call_hazard(before, remedy);
+    let is_known = hazard.is_none_or(|hazard| hazard.cause != HazardCause::TooSlow);
     if answer.predicted_bytes == Some(0) && is_known {
-        nothing(answer, "no page of its heap is one that the call releases");
+        set_nothing(answer, "no page of its heap is one that the call releases");
         return false;
     }
-    if let Some(doubt) = doubt(before, remedy) {
-        refuse(answer, unsafe_heap(remedy, &doubt, MAX_LOOKS));
+    if let Some(hazard) = hazard {
+        refuse(answer, hazard_text(remedy, &hazard));
         return false;
     }
     let plans = plans.into_iter().filter(|plan| plan.predicted_bytes > 0);
     if options.dry_run {
-        let reason = plans.map(|plan| check(pid, plan, before, options)).find_map(std::result::Result::err);
+        let mut checks = plans.map(|plan| check_call(pid, plan, before, options));
+        let reason = checks.find_map(std::result::Result::err);
         reason.into_iter().for_each(|reason| refuse(answer, reason));
         return false;
     }
@@ -420,12 +429,12 @@ fn no_call(before: &Inspection) -> String {
         before.readings.iter().map(|reading| reading.allocator.name.as_str()).collect();
     let others = before.explanation.remedies.iter().filter(|remedy| remedy.kind != RemedyKind::Allocator);
     let others: Vec<&str> = others.map(|remedy| remedy.id.as_str()).collect();
-    let why = match read.into_iter().collect::<Vec<_>>().as_slice() {
+    let reason = match read.into_iter().collect::<Vec<_>>().as_slice() {
         [] => "no allocator was found in it that has a call to release memory".to_owned(),
         [only] => format!("{only} has no call that releases memory"),
         several => format!("none of its allocators ({}) has a call that releases memory", several.join(", ")),
     };
-    if others.is_empty() { why } else { format!("{why}; explain offers {}", others.join(", ")) }
+    if others.is_empty() { reason } else { format!("{reason}; explain offers {}", others.join(", ")) }
 }
 
 /// Extra wait after the due time of a call: mimalloc delays once more within a millisecond of it
@@ -438,13 +447,13 @@ fn wait_until_due<'a>(plans: impl Iterator<Item = &'a CallPlan>) -> bool {
     let due = plans.filter(|plan| plan.predicted_bytes > 0).map(|plan| plan.due_milliseconds).max();
     let Some(due) = due.filter(|due| *due > 0) else { return false };
     let due = Duration::from_millis(due) + DUE_MARGIN;
-    let left = due.saturating_sub(Duration::from_millis(host::monotonic_milliseconds()));
-    std::thread::sleep(left);
-    !left.is_zero()
+    let remaining = due.saturating_sub(Duration::from_millis(host::monotonic_milliseconds()));
+    std::thread::sleep(remaining);
+    !remaining.is_zero()
 }
 
 /// Makes all checks that precede the call of `plan`, including the search for a safe thread.
-fn check(
+fn check_call(
     pid: i32,
     plan: &CallPlan,
     before: &Inspection,
@@ -506,10 +515,15 @@ fn trim<T>(
     act(pid, &request).map_err(|refusal| refusal.to_string())
 }
 
-/// Gives back the all-zero pages that were found; true if it did.
-fn zero(pid: i32, before: &Inspection, options: &ReclaimOptions<'_>, answer: &mut Reclamation) -> bool {
+/// Releases the all-zero pages that were found; true if it did.
+fn release_zero_pages(
+    pid: i32,
+    before: &Inspection,
+    options: &ReclaimOptions<'_>,
+    answer: &mut Reclamation,
+) -> bool {
     if before.zero_runs.is_empty() {
-        nothing(answer, "no page of its private anonymous memory holds only zeros");
+        set_nothing(answer, "no page of its private anonymous memory holds only zeros");
         return false;
     }
     let request = ZeroRequest {
@@ -534,61 +548,6 @@ fn report_one(applied: std::result::Result<Applied, String>, answer: &mut Reclam
         Err(reason) => refuse(answer, reason),
     }
     done.report(answer)
-}
-
-/// Sum of several calls.
-#[derive(Default)]
-struct Totals {
-    calls: u32,
-    applied: Applied,
-    /// Sum of the predictions right before each call.
-    predicted_bytes: u64,
-}
-
-impl Totals {
-    fn add(&mut self, applied: &Applied) {
-        let (is_first, sum) = (self.calls == 0, &mut self.applied);
-        sum.before = if is_first { applied.before } else { sum.before };
-        sum.after = applied.after;
-        let earlier = if is_first { Some(0) } else { sum.actual_bytes };
-        sum.actual_bytes = earlier.zip(applied.actual_bytes).map(|(earlier, now)| earlier + now);
-        sum.call_seconds += applied.call_seconds;
-        sum.stopped_seconds = sum.stopped_seconds.into_iter().chain(applied.stopped_seconds).reduce(f64::max);
-        sum.minor_faults_after = applied.minor_faults_after;
-        sum.minor_faults_seconds = applied.minor_faults_seconds;
-        self.calls += 1;
-    }
-
-    /// Sets the prediction to the one at the time of the calls. If a call releases exactly the
-    /// resident bytes of some ranges, an allocator that purges in the background may have released
-    /// part of them since the read.
-    fn set_predicted(&self, answer: &mut Reclamation) {
-        let Some(looked) = answer.predicted_bytes.filter(|_| self.calls > 0) else { return };
-        if let Some(gone) = looked.checked_sub(self.predicted_bytes).filter(|&gone| gone > 0) {
-            let text = "these bytes of the prediction were no longer resident at the time of the call";
-            answer.caveats.push(Caveat::new("changed_before_call", answer.remedy.clone(), Some(gone), text));
-        }
-        answer.predicted_bytes = Some(self.predicted_bytes);
-    }
-
-    fn report(self, answer: &mut Reclamation) -> bool {
-        if self.calls == 0 {
-            return false;
-        }
-        let sum = self.applied;
-        answer.rss_before_bytes = sum.before.map(|before| before.rss_bytes).or(answer.rss_before_bytes);
-        answer.rss_after_bytes = sum.after.map(|after| after.rss_bytes);
-        let private = |(before, after): (Footprint, Footprint)| {
-            before.private_bytes.saturating_sub(after.private_bytes)
-        };
-        answer.actual_pss_bytes = sum.before.zip(sum.after).map(private);
-        answer.actual_bytes = sum.actual_bytes;
-        answer.call_seconds = Some(sum.call_seconds);
-        answer.stopped_seconds = sum.stopped_seconds;
-        answer.minor_faults_after = sum.minor_faults_after;
-        answer.minor_faults_seconds = Some(sum.minor_faults_seconds);
-        true
-    }
 }
 
 /// Opens the file of the object mapped at `address`.

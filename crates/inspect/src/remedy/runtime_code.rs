@@ -64,10 +64,10 @@ impl RuntimeCode {
     pub fn is_idle_helper(&self, space: &AddressSpace, frames: &[u64]) -> bool {
         let Some(wait) = frames.iter().position(|&frame| is_in(&self.waits, frame)) else { return false };
         let (inner, outer) = frames.split_at(wait);
-        let [_, own_loop, start @ ..] = outer else { return false };
+        let [_, own_loop, thread_start @ ..] = outer else { return false };
         let are_libc =
             |frames: &[u64]| !frames.is_empty() && frames.iter().all(|&frame| is_libc(space, frame));
-        are_libc(inner) && self.is_own(space, *own_loop) && are_libc(start)
+        are_libc(inner) && self.is_own(space, *own_loop) && are_libc(thread_start)
     }
 
     /// Whether a thread with these frames, the innermost first, sleeps in its event loop: the C
@@ -84,6 +84,7 @@ impl RuntimeCode {
             && caller.is_some_and(|mapping| self.files.first() == Some(&mapping.name))
     }
 
+    /// Whether a frame is in one of the runtime's files.
     fn is_own(&self, space: &AddressSpace, frame: u64) -> bool {
         mapping_of(space, frame).is_some_and(|mapping| self.files.contains(&mapping.name))
     }

@@ -1,7 +1,7 @@
 //! The remedy `zero_pages`: releases private anonymous pages that contain only zeros. They read
 //! the same afterwards, so the program does not notice.
 //!
-//! Nothing may write to a page between the check that it is all zero and giving it back. The safe
+//! Nothing may write to a page between the check that it is all zero and its release. The safe
 //! method leaves that to the kernel (paging out, if there is swap). The direct method stops all
 //! threads and makes one call madvise; if strandline were killed in the microseconds between arming
 //! that call and its end, the other threads would run on and a write could be lost. So the direct
@@ -40,13 +40,15 @@ const MAX_CALL_BYTES: u64 = 2 << 20;
 /// How long all threads are stopped at a time, approximately.
 const STOP_LIMIT: Duration = Duration::from_millis(50);
 /// How long they run between two stops.
-const REST: Duration = Duration::from_millis(50);
-/// A call without effect (getpid): the thread would run it if strandline died before the arming.
-const HARMLESS: u64 = 39;
+const RUN_TIME: Duration = Duration::from_millis(50);
+/// Numbers of system calls on x86-64. getpid has no effect: the thread would run it if strandline
+/// died before the arming.
+const GETPID: u64 = 39;
 const MADVISE: u64 = 28;
 const MADV_DONTNEED: u64 = 4;
-const CALLS: [RequiredCall; 3] = [
-    RequiredCall::with_any_arguments("getpid", HARMLESS as u32),
+/// The calls that the thread makes.
+const INJECTED_CALLS: [RequiredCall; 3] = [
+    RequiredCall::with_any_arguments("getpid", GETPID as u32),
     RequiredCall::with_any_arguments("madvise", MADVISE as u32),
     filters::SIGNAL_RETURN,
 ];
@@ -65,20 +67,20 @@ pub struct ZeroRequest {
     pub watch: Duration,
 }
 
-/// Gives back the all-zero pages of `request.ranges` of process `pid`.
+/// Releases the all-zero pages of `request.ranges` of process `pid`.
 ///
 /// Blocks for at most `wait` per stretch of work, and for `watch`. A refusal means that nothing was
-/// changed, unless [`Refusal::touched`] is true: then earlier stretches may have given pages back.
+/// changed, unless [`Refusal::touched`] is true: then earlier stretches may have released pages.
 pub fn apply(pid: i32, request: &ZeroRequest) -> Result<Applied, Refusal> {
     let process = &admission::open_target(pid)?;
     let method = choose_method(process, request)?;
     let pagemap = process.open_file("pagemap")?;
     let before = Footprint::of(process);
-    let done = match method {
+    let effect = match method {
         Method::PageOut => page_out(process, request, &pagemap)?,
-        Method::Direct(code) => give_back_directly(process, request, code, &pagemap)?,
+        Method::Direct(code) => release_directly(process, request, code, &pagemap)?,
     };
-    let mut applied = Applied { before, after: Footprint::of(process), ..done };
+    let mut applied = Applied { before, after: Footprint::of(process), ..effect };
     applied.watch_faults(process, request.watch);
     Ok(applied)
 }
@@ -90,36 +92,37 @@ pub fn check(pid: i32, request: &ZeroRequest) -> Result<(), Refusal> {
 
 /// How pages are released.
 enum Method {
+    /// By the kernel, which keeps what is written meanwhile.
     PageOut,
+    /// By madvise in the process, through this code of it.
     Direct(CallSites),
 }
 
 /// Returns the method that is possible for the process.
 fn choose_method(process: &Process, request: &ZeroRequest) -> Result<Method, Refusal> {
     let (pid, status) = (process.pid(), precheck::check(process)?);
-    let keep = |what: String| not_givable(pid, what);
+    let refuse = |what: String| not_releasable(pid, what);
     let space = process.address_space()?;
     if let Some(bytes) = status.pinned_bytes.filter(|&bytes| bytes > 0) {
-        return Err(keep(format!("has {} KiB pinned in memory (VmPin)", bytes / 1024)));
+        return Err(refuse(format!("has {} KiB pinned in memory (VmPin)", bytes / 1024)));
     }
     refuse_if_held(process, &space)?;
-    let kept = holders::reason_to_keep(process, &request.ranges)?;
-    if let Some(kept) = kept {
-        return Err(keep(format!("has pages that must stay: {kept}")));
+    if let Some(reason) = holders::reason_to_keep(process, &request.ranges)? {
+        return Err(refuse(format!("has pages that must stay: {reason}")));
     }
-    match why_not_paged_out(process) {
+    match page_out_obstacle(process) {
         None => return Ok(Method::PageOut),
         Some(_) if request.allow_risk => {}
-        Some(why) => return Err(Refusal::NeedsRisk { pid, reason: why_direct(why) }),
+        Some(obstacle) => return Err(Refusal::NeedsRisk { pid, reason: direct_risk(obstacle) }),
     }
     if status.is_under_seccomp() {
-        filters::check(process, &CALLS).map_err(|why| keep(format!("runs under {why}")))?;
+        filters::check(process, &INJECTED_CALLS).map_err(|filter| refuse(format!("runs under {filter}")))?;
     }
     let code = CallSites::find(process, &space);
     code.map(Method::Direct).ok_or_else(|| call::no_trampoline(pid))
 }
 
-fn not_givable(pid: i32, what: String) -> Refusal {
+fn not_releasable(pid: i32, what: String) -> Refusal {
     Refusal::Unsafe { pid, what, advice: "its zero pages cannot be released from outside" }
 }
 
@@ -127,30 +130,31 @@ fn not_givable(pid: i32, what: String) -> Refusal {
 fn refuse_if_held(process: &Process, space: &AddressSpace) -> Result<(), Refusal> {
     match holders::find(process, space)? {
         Some(holder) => {
-            Err(not_givable(process.pid(), format!("has {holder}, which may write to its pages")))
+            Err(not_releasable(process.pid(), format!("has {holder}, which may write to its pages")))
         }
         None => Ok(()),
     }
 }
 
-/// Whether paging out is possible: see [`why_not_paged_out`].
+/// Whether paging out is possible: see [`page_out_obstacle`].
 pub(crate) fn can_page_out(process: &Process) -> bool {
-    why_not_paged_out(process).is_none()
+    page_out_obstacle(process).is_none()
 }
 
 /// Returns what is missing to page out: free swap of the machine and of the control groups of
 /// `process`, and the permission. Asked to page out nothing, the kernel checks only the permission:
 /// CAP_SYS_NICE for any process but the caller's own (Linux 5.10 to 7.2).
-fn why_not_paged_out(process: &Process) -> Option<&'static str> {
+fn page_out_obstacle(process: &Process) -> Option<&'static str> {
     if swap_free_bytes() == 0 || ControlGroups::of(process).swap_left() == Some(0) {
         return Some("without swap that it may use");
     }
-    let asked = sys::open_pidfd(process.pid()).and_then(|handle| sys::advise(&handle, &[], MADV_PAGEOUT));
-    let is_refused = asked.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied);
+    let result = sys::open_pidfd(process.pid()).and_then(|handle| sys::advise(&handle, &[], MADV_PAGEOUT));
+    let is_refused = result.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied);
     is_refused.then_some("without CAP_SYS_NICE, which paging out from outside needs,")
 }
 
-/// Returns the free bytes of the machine's swap.
+/// Returns the free bytes of the machine's swap; 0 if unknown, as paging out is not safe to rely on
+/// then.
 fn swap_free_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("SwapFree:"));
@@ -158,19 +162,19 @@ fn swap_free_bytes() -> u64 {
     kib.unwrap_or(0).saturating_mul(1024)
 }
 
-/// Explains why no safe method is possible for this process.
-fn why_direct(why: &str) -> String {
+/// Explains the risk of the direct method, and the obstacle to paging out.
+fn direct_risk(obstacle: &str) -> String {
     let is_one = |path| std::fs::read_to_string(path).is_ok_and(|text| text.trim() == "1");
-    let merging = is_one("/sys/kernel/mm/ksm/run") && is_one("/sys/kernel/mm/ksm/use_zero_pages");
-    let ksm = if merging {
+    let ksm_is_on = is_one("/sys/kernel/mm/ksm/run") && is_one("/sys/kernel/mm/ksm/use_zero_pages");
+    let ksm_hint = if ksm_is_on {
         "; the kernel's same-page merging gives zero pages back by itself to programs that ask for it with \
          prctl(PR_SET_MEMORY_MERGE)"
     } else {
         ""
     };
     format!(
-        "{why} its zero pages are released by madvise inside it, and a write could be lost if \
-         strandline were killed during one of those calls{ksm}"
+        "{obstacle} its zero pages are released by madvise inside it, and a write could be lost if \
+         strandline were killed during one of those calls{ksm_hint}"
     )
 }
 
@@ -200,10 +204,10 @@ fn pieces(ranges: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> + '_ {
     })
 }
 
-/// Asks the kernel to page the zero pages out. No write can be lost: the kernel keeps what is
+/// Has the kernel page the zero pages out. No write can be lost: the kernel keeps what is
 /// written meanwhile.
 fn page_out(process: &Process, request: &ZeroRequest, pagemap: &File) -> Result<Applied, Refusal> {
-    let failed = |e| Refusal::from_io(process, "paging out", e);
+    let failed = |error| Refusal::from_io(process, "paging out", error);
     let handle = sys::open_pidfd(process.pid()).map_err(failed)?;
     let memory = memory_of(process).map_err(failed)?;
     let mut applied = Applied { actual_bytes: Some(0), stopped_seconds: Some(0.0), ..Applied::default() };
@@ -213,72 +217,75 @@ fn page_out(process: &Process, request: &ZeroRequest, pagemap: &File) -> Result<
         let runs = zero_runs(pagemap, &memory, piece).map_err(failed)?;
         let before = pages::anonymous_bytes_in(pagemap, &runs).map_err(failed)?;
         let began = Instant::now();
-        for some in runs.chunks(strandline_sys::memory::MAX_RANGES) {
-            sys::advise(&handle, some, MADV_PAGEOUT).map_err(failed)?;
+        for chunk in runs.chunks(strandline_sys::memory::MAX_RANGES) {
+            sys::advise(&handle, chunk, MADV_PAGEOUT).map_err(failed)?;
         }
         applied.call_seconds += began.elapsed().as_secs_f64();
         let after = pages::anonymous_bytes_in(pagemap, &runs).map_err(failed)?;
-        let gone = before.saturating_sub(after);
-        applied.actual_bytes = applied.actual_bytes.map(|sum| sum + gone);
+        let released = before.saturating_sub(after);
+        applied.actual_bytes = applied.actual_bytes.map(|sum| sum + released);
     }
     Ok(applied)
 }
 
-/// Gives pages back directly, stretch after stretch; all threads are stopped during each.
-fn give_back_directly(
+/// Releases pages directly, stretch after stretch; all threads are stopped during each.
+fn release_directly(
     process: &Process,
     request: &ZeroRequest,
     code: CallSites,
     pagemap: &File,
 ) -> Result<Applied, Refusal> {
-    let todo = pieces(&request.ranges).peekable();
+    let remaining = pieces(&request.ranges).peekable();
     let applied = Applied { actual_bytes: Some(0), stopped_seconds: Some(0.0), ..Applied::default() };
-    let mut work = Work { process, code, pagemap, applied, plain: Vec::new(), todo };
-    while work.todo.peek().is_some() {
-        match work.one_stretch(request.wait) {
-            Ok(()) => std::thread::sleep(REST),
+    let mut release = DirectRelease { process, code, pagemap, applied, releasable: Vec::new(), remaining };
+    while release.remaining.peek().is_some() {
+        match release.complete_stretch(request.wait) {
+            Ok(()) => std::thread::sleep(RUN_TIME),
             // Pages that were released are the result.
-            Err(refusal) if work.applied.stops > 0 && !refusal.touched() => break,
+            Err(refusal) if release.applied.stops > 0 && !refusal.touched() => break,
             Err(refusal) => return Err(refusal),
         }
     }
-    Ok(work.applied)
+    Ok(release.applied)
 }
 
-struct Work<'a, I: Iterator<Item = Range<u64>>> {
+/// The release of pages by calls in the process.
+struct DirectRelease<'a, I: Iterator<Item = Range<u64>>> {
     process: &'a Process,
+    /// Code of the process through which calls go.
     code: CallSites,
     pagemap: &'a File,
     applied: Applied,
     /// The mappings in which pages may be released in this stretch, in address order.
-    plain: Vec<AddressRange>,
-    todo: std::iter::Peekable<I>,
+    releasable: Vec<AddressRange>,
+    /// The pieces that are not done.
+    remaining: std::iter::Peekable<I>,
 }
 
-impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
+impl<I: Iterator<Item = Range<u64>> + Send> DirectRelease<'_, I> {
     /// Tries for `wait` to begin a stretch, and completes it.
-    fn one_stretch(&mut self, wait: Duration) -> Result<(), Refusal> {
+    fn complete_stretch(&mut self, wait: Duration) -> Result<(), Refusal> {
         let (process, deadline) = (self.process, Instant::now() + wait);
         loop {
             precheck::check(process)?;
             let space = process.address_space()?;
             // A ring or a device may have been opened since the last stretch.
             refuse_if_held(process, &space)?;
-            let stretch = on_own_thread(STOP_LIMIT + call::CALL_LIMIT, || self.stretch(&space));
-            match stretch.unwrap_or_else(|| Err(choose::no_tracer(process)))? {
+            let result = on_own_thread(STOP_LIMIT + call::CALL_LIMIT, || self.try_stretch(&space));
+            match result.unwrap_or_else(|| Err(choose::no_tracer(process)))? {
                 None => return Ok(()),
-                Some(detail) if Instant::now() >= deadline => {
-                    let (seconds, detail) = (wait.as_secs_f64(), detail.into());
+                Some(reason) if Instant::now() >= deadline => {
+                    let (seconds, detail) = (wait.as_secs_f64(), reason.into());
                     return Err(Refusal::NoSafeThread { pid: process.pid(), seconds, detail });
                 }
-                Some(_) => std::thread::sleep(REST),
+                Some(_) => std::thread::sleep(RUN_TIME),
             }
         }
     }
 
     /// Stops all threads and works until the time is over or nothing is left. Returns the reason if
     /// it could not begin; then trying again may help.
-    fn stretch(&mut self, space: &AddressSpace) -> Result<Option<&'static str>, Refusal> {
+    fn try_stretch(&mut self, space: &AddressSpace) -> Result<Option<&'static str>, Refusal> {
         let mut stopped = match Stopped::stop_within(self.process, STOP_LIMIT, Transfers::Stop) {
             Ok(stopped) => stopped,
             Err(Error::DidNotStop { .. }) => return Ok(Some("a thread did not stop in time")),
@@ -293,15 +300,16 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
         }
         // Since the last stretch the program may have mapped, locked or registered something else
         // here.
-        self.plain = givable_mappings(self.process)?;
+        self.releasable = releasable_mappings(self.process)?;
         let code = self.code;
-        let Some(runner) = stopped.take_out(|tracee| can_call(tracee, space, &code, 0, &CALLS)) else {
+        let Some(runner) = stopped.take_out(|tracee| can_call(tracee, space, &code, 0, &INJECTED_CALLS))
+        else {
             return Ok(Some("no thread has room for a call on its own stack"));
         };
         let (tid, since) = (runner.tid, runner.since);
-        let first = Call {
+        let first_call = Call {
             function: self.code.system_call,
-            rax: HARMLESS,
+            rax: GETPID,
             arguments: [0; 3],
             trampoline: self.code.trampoline,
             system_call: None,
@@ -309,53 +317,53 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
             reserved_bytes: 0,
             blocks_faults: true,
         };
-        let refused = |e| call::refusal(self.process, tid, e);
-        let mut injected = inject::begin(runner, &first).map_err(refused)?;
-        if let Err(error) = self.calls(&mut injected, Instant::now() + STOP_LIMIT) {
+        let refused = |error| call::refusal(self.process, tid, error);
+        let mut injected = inject::begin(runner, &first_call).map_err(refused)?;
+        if let Err(error) = self.release_pieces(&mut injected, Instant::now() + STOP_LIMIT) {
             return Err(call::leave(self.process, tid, injected, error));
         }
         self.applied.call_seconds += injected.began.elapsed().as_secs_f64();
         injected.finish(call::CALL_LIMIT).map_err(refused)?;
         drop(stopped);
-        let held = since.elapsed().as_secs_f64();
+        let stopped_seconds = since.elapsed().as_secs_f64();
         let longest = self.applied.stopped_seconds.unwrap_or(0.0);
-        self.applied.stopped_seconds = Some(longest.max(held));
+        self.applied.stopped_seconds = Some(longest.max(stopped_seconds));
         self.applied.stops += 1;
         Ok(None)
     }
 
     /// Fails unless the thread is at the entry of the injected, harmless system call.
-    fn is_at_own_call(&self, entry: &Registers) -> Result<(), CallError> {
-        if entry.orig_rax == HARMLESS && entry.rip == self.code.system_call + SYSCALL_BYTES {
+    fn check_own_call(&self, entry: &Registers) -> Result<(), CallError> {
+        if entry.orig_rax == GETPID && entry.rip == self.code.system_call + SYSCALL_BYTES {
             return Ok(());
         }
         Err(CallError::Failed(std::io::Error::other("another system call than the injected one")))
     }
 
-    /// Gives back one piece after another until `until`, and leaves the thread at the exit of the
+    /// Releases one piece after another until `until`, and leaves the thread at the exit of the
     /// last call.
-    fn calls(&mut self, injected: &mut Injected<'_>, until: Instant) -> Result<(), CallError> {
+    fn release_pieces(&mut self, injected: &mut Injected<'_>, until: Instant) -> Result<(), CallError> {
         let limit = Instant::now() + call::CALL_LIMIT;
         let memory = memory_of(self.process).map_err(CallError::Failed)?;
         // At the entry of the first, harmless call.
         let entry = injected.next_system_call(limit)?;
-        self.is_at_own_call(&entry)?;
+        self.check_own_call(&entry)?;
         let mut is_at_entry = true;
         while Instant::now() < until {
-            let Some(piece) = self.todo.next() else { break };
+            let Some(piece) = self.remaining.next() else { break };
             // Counted piece by piece: between two stretches the program may touch pages again.
             let resident = pages::anonymous_bytes_in(self.pagemap, std::slice::from_ref(&piece));
             self.applied.resident_before_bytes += resident.map_err(CallError::Failed)?;
             let runs = zero_runs(self.pagemap, &memory, piece).map_err(CallError::Failed)?;
-            for run in runs.iter().flat_map(|run| clipped(run, &self.plain)) {
+            for run in runs.iter().flat_map(|run| clipped(run, &self.releasable)) {
                 if !is_at_entry {
                     // Back to the instruction, again with the harmless number.
-                    let mut again = entry;
-                    again.rip = self.code.system_call;
-                    again.rax = HARMLESS;
-                    again.orig_rax = u64::MAX;
-                    injected.set_registers(&again).map_err(CallError::Failed)?;
-                    self.is_at_own_call(&injected.next_system_call(limit)?)?;
+                    let mut repeated = entry;
+                    repeated.rip = self.code.system_call;
+                    repeated.rax = GETPID;
+                    repeated.orig_rax = u64::MAX;
+                    injected.set_registers(&repeated).map_err(CallError::Failed)?;
+                    self.check_own_call(&injected.next_system_call(limit)?)?;
                 }
                 let mut armed = entry;
                 armed.orig_rax = MADVISE;
@@ -365,9 +373,10 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
                 let exit = injected.next_system_call(limit)?;
                 is_at_entry = false;
                 if exit.rax == 0 {
-                    let left = pages::anonymous_bytes_in(self.pagemap, std::slice::from_ref(&run));
-                    let gone = (run.end - run.start).saturating_sub(left.map_err(CallError::Failed)?);
-                    self.applied.actual_bytes = self.applied.actual_bytes.map(|sum| sum + gone);
+                    let resident = pages::anonymous_bytes_in(self.pagemap, std::slice::from_ref(&run));
+                    let resident = resident.map_err(CallError::Failed)?;
+                    let released = (run.end - run.start).saturating_sub(resident);
+                    self.applied.actual_bytes = self.applied.actual_bytes.map(|sum| sum + released);
                 }
             }
         }
@@ -378,27 +387,31 @@ impl<I: Iterator<Item = Range<u64>> + Send> Work<'_, I> {
     }
 }
 
-/// Returns the mappings of the stopped process whose zero pages read as zeros after they were given
-/// back, and that nothing else may write to: private, anonymous, writable, neither locked nor
+/// Returns the mappings of the stopped process whose zero pages read as zeros after they were
+/// released, and that nothing else may write to: private, anonymous, writable, neither locked nor
 /// watched by a userfaultfd. Refuses if pages are pinned for a device or another process shares the
 /// memory.
-fn givable_mappings(process: &Process) -> Result<Vec<AddressRange>, Refusal> {
+fn releasable_mappings(process: &Process) -> Result<Vec<AddressRange>, Refusal> {
     let pid = process.pid();
     if process.status()?.pinned_bytes.is_some_and(|pinned| pinned > 0) {
-        return Err(not_givable(pid, "has pages pinned in memory (VmPin)".to_owned()));
+        return Err(not_releasable(pid, "has pages pinned in memory (VmPin)".to_owned()));
     }
     if let Some(other) = other_user_of_memory(pid) {
-        return Err(not_givable(pid, format!("shares its memory with process {other}, which runs on")));
+        return Err(not_releasable(pid, format!("shares its memory with process {other}, which runs on")));
     }
-    let smaps =
-        Smaps::read(process.open_file("smaps")?).map_err(|e| Refusal::from_io(process, "smaps", e))?;
-    let is_plain = |space: &&SmapsEntry| {
-        let watched =
-            [b"lo", b"ht", b"io", b"pf", b"um", b"uw", b"ui"].iter().any(|flag| space.flags.has(flag));
-        space.mapping.is_private_anonymous() && space.mapping.permissions.write && !watched
+    let smaps = Smaps::read(process.open_file("smaps")?);
+    let smaps = smaps.map_err(|error| Refusal::from_io(process, "smaps", error))?;
+    let is_releasable = |space: &&SmapsEntry| {
+        let is_excluded = EXCLUDED_FLAGS.iter().any(|flag| space.flags.has(flag));
+        space.mapping.is_private_anonymous() && space.mapping.permissions.write && !is_excluded
     };
-    Ok(smaps.entries.iter().filter(is_plain).map(|space| space.mapping.range()).collect())
+    Ok(smaps.entries.iter().filter(is_releasable).map(|space| space.mapping.range()).collect())
 }
+
+/// Flags in smaps (proc(5), VmFlags) of mappings in which nothing is released: locked, hugetlb, of
+/// a device, of plain page frames, and watched by a userfaultfd for missing pages, writes or minor
+/// faults.
+const EXCLUDED_FLAGS: [&[u8; 2]; 7] = [b"lo", b"ht", b"io", b"pf", b"um", b"uw", b"ui"];
 
 /// Returns a process, not a thread of this one, that runs in the same memory (clone with CLONE_VM).
 fn other_user_of_memory(pid: i32) -> Option<i32> {
@@ -407,10 +420,10 @@ fn other_user_of_memory(pid: i32) -> Option<i32> {
     pids.filter(|&other| other != pid).find(|&other| sys::same_memory(pid, other).unwrap_or(false))
 }
 
-/// Returns the parts of `run` that are in `plain`, which is sorted.
-fn clipped(run: &Range<u64>, plain: &[AddressRange]) -> Vec<Range<u64>> {
+/// Returns the parts of `run` that are in `mappings`, which are sorted.
+fn clipped(run: &Range<u64>, mappings: &[AddressRange]) -> Vec<Range<u64>> {
     let run = AddressRange::from(run.clone());
-    overlapping(plain, run).iter().map(|mapping| mapping.intersection(run).into()).collect()
+    overlapping(mappings, run).iter().map(|mapping| mapping.intersection(run).into()).collect()
 }
 
 #[cfg(test)]

@@ -8,59 +8,60 @@ use strandline_claims::palette::BlockRows;
 use strandline_claims::rows::RowRef;
 use strandline_claims::units::{bytes, counted, thousands};
 
-use super::Judged;
+use super::VerdictInputs;
 use crate::readers::{self, ALLOCATORS};
 
-/// Parts of stacks that threads used before.
-const STACKS: &str = "kernel.stack_below_sp";
+/// The row of parts of stacks that threads used before.
+const UNUSED_STACKS: &str = "kernel.stack_below_sp";
 
-/// Returns them all, in no particular order.
-pub fn of_every_process(judged: &Judged<'_>) -> Vec<Finding> {
-    vec![free_heap(judged), unattributed(judged), zero_pages(judged), stacks(&judged.view)]
+/// Returns all findings, in no particular order.
+pub fn of_every_process(inputs: &VerdictInputs<'_>) -> Vec<Finding> {
+    vec![free_heap(inputs), unattributed(inputs), zero_pages(inputs), stacks(&inputs.view)]
 }
 
 /// Resident bytes of all allocators on rows of these classes. Each row counts once, because an
 /// allocator may have one row for several classes.
-fn blocks(view: &LedgerView<'_>, classes: &[fn(&BlockRows) -> RowRef]) -> u64 {
+fn bytes_of_classes(view: &LedgerView<'_>, classes: &[fn(&BlockRows) -> RowRef]) -> u64 {
     let rows = ALLOCATORS.iter().filter_map(|entry| entry.about.blocks);
     let ids: BTreeSet<&str> = rows.flat_map(|rows| classes.iter().map(|class| class(rows).id)).collect();
     ids.into_iter().map(|id| view.row(id)).sum()
 }
 
-/// Bytes that calls into allocators release besides their rows of free pages.
-struct Besides {
+/// Bytes on rows of the kernel that calls into allocators release too.
+struct KernelRowBytes {
     /// Pages of zeros within free blocks, on `kernel.zero`.
     zero: u64,
     /// Pages that the allocator released with MADV_FREE, on `kernel.lazyfree`.
-    lazy: u64,
+    lazy_free: u64,
 }
 
-fn besides(judged: &Judged<'_>) -> Besides {
-    let view = &judged.view;
+/// Divides what calls are predicted to release beyond the rows of free pages.
+fn released_on_kernel_rows(inputs: &VerdictInputs<'_>) -> KernelRowBytes {
+    let view = &inputs.view;
     let calls = view.remedies.iter().filter(|remedy| readers::frees_pages_of(&remedy.id).is_some());
     let predicted: u64 = calls.filter_map(|remedy| remedy.predicted_bytes).sum();
-    let besides = predicted.saturating_sub(blocks(view, &[|rows| rows.releasable]));
-    let zero = besides.min(judged.trimmed_zero_bytes).min(view.row("kernel.zero"));
-    Besides { zero, lazy: (besides - zero).min(view.row("kernel.lazyfree")) }
+    let beyond = predicted.saturating_sub(bytes_of_classes(view, &[|rows| rows.releasable]));
+    let zero = beyond.min(inputs.trimmed_zero_bytes).min(view.row("kernel.zero"));
+    KernelRowBytes { zero, lazy_free: (beyond - zero).min(view.row("kernel.lazyfree")) }
 }
 
-fn free_heap(judged: &Judged<'_>) -> Finding {
-    let view = &judged.view;
-    let besides = besides(judged);
-    let pinned = blocks(view, &[|rows| rows.pinned]);
-    let of_rows =
-        blocks(view, &[|rows| rows.releasable, |rows| rows.kept, |rows| rows.pinned, |rows| rows.cached]);
-    let free = of_rows + besides.zero + besides.lazy;
+fn free_heap(inputs: &VerdictInputs<'_>) -> Finding {
+    let view = &inputs.view;
+    let KernelRowBytes { zero, lazy_free } = released_on_kernel_rows(inputs);
+    let pinned = bytes_of_classes(view, &[|rows| rows.pinned]);
+    let classes: [fn(&BlockRows) -> RowRef; 4] =
+        [|rows| rows.releasable, |rows| rows.kept, |rows| rows.pinned, |rows| rows.cached];
+    let free = bytes_of_classes(view, &classes) + zero + lazy_free;
     let mut headline = format!("{} is free heap", view.of_rss(free));
-    if besides.lazy > 0 {
+    if lazy_free > 0 {
         headline += &format!(
             " ({} of it released with MADV_FREE, which the kernel drops under pressure)",
-            bytes(besides.lazy)
+            bytes(lazy_free)
         );
     }
     headline += &released_by_calls(view);
     if pinned > 0 {
-        let chunks = counted(judged.pinning_chunks, "live chunk");
+        let chunks = counted(inputs.pinning_chunks, "live chunk");
         headline += &format!("; {} is pinned by {chunks}", bytes(pinned));
     }
     headline += &fragmentation(view);
@@ -81,50 +82,52 @@ fn released_by_calls(view: &LedgerView<'_>) -> String {
         let rows = readers::frees_pages_of(id).and_then(|about| about.blocks);
         rows.is_some_and(|rows| view.matters(view.sum(&[rows.releasable.id, rows.kept.id, rows.pinned.id])))
     };
-    let is_said = |&&(id, predicted): &&(&str, u64)| predicted > 0 || calls.len() == 1 || has_much_free(id);
-    let said = calls.iter().filter(is_said).map(|&(id, predicted)| match predicted {
+    let is_mentioned =
+        |&&(id, predicted): &&(&str, u64)| predicted > 0 || calls.len() == 1 || has_much_free(id);
+    let clauses = calls.iter().filter(is_mentioned).map(|&(id, predicted)| match predicted {
         0 => format!("; {id} releases nothing"),
         _ => format!("; {id} releases {}", bytes(predicted)),
     });
-    said.collect()
+    clauses.collect()
 }
 
 /// Returns a clause on the size class with most free bytes, if they are worth a sentence.
 fn fragmentation(view: &LedgerView<'_>) -> String {
     let free = |class: &SizeClass| class.free_blocks.saturating_mul(class.bytes);
-    let of =
-        |allocator: &'_ Allocator| allocator.size_classes.iter().max_by_key(|class| free(class)).cloned();
-    let worst = view.allocators.iter().filter_map(|one| Some((one.name.as_str(), of(one)?)));
+    let worst_class =
+        |allocator: &Allocator| allocator.size_classes.iter().max_by_key(|class| free(class)).cloned();
+    let worst = view.allocators.iter();
+    let worst = worst.filter_map(|allocator| Some((allocator.name.as_str(), worst_class(allocator)?)));
     let worst = worst.max_by_key(|(_, class)| free(class)).filter(|(_, class)| view.matters(free(class)));
     let Some((name, class)) = worst else { return String::new() };
     let live = class.live_blocks.saturating_add(class.cached_blocks);
-    let used = 100.0 * live as f64 / live.saturating_add(class.free_blocks).max(1) as f64;
+    let used_percent = 100.0 * live as f64 / live.saturating_add(class.free_blocks).max(1) as f64;
     format!(
-        "; {} of it are free slots between {} blocks of {} bytes, {used:.0} % used, which {name} releases only where a \
+        "; {} of it are free slots between {} blocks of {} bytes, {used_percent:.0} % used, which {name} releases only where a \
          whole group of them is free",
         // Bytes of address space: the resident part is at most the resident free bytes.
-        bytes(free(&class).min(blocks(view, &[|rows| rows.kept, |rows| rows.pinned]))),
+        bytes(free(&class).min(bytes_of_classes(view, &[|rows| rows.kept, |rows| rows.pinned]))),
         thousands(live),
         thousands(class.bytes)
     )
 }
 
-fn unattributed(judged: &Judged<'_>) -> Finding {
-    let unattributed = judged.view.state(State::Unattributed);
+fn unattributed(inputs: &VerdictInputs<'_>) -> Finding {
+    let unattributed = inputs.view.state(State::Unattributed);
     let mut headline =
-        format!("{} is anonymous memory that strandline cannot read", judged.view.of_rss(unattributed));
-    if !judged.unread.is_empty() {
-        let names = judged.unread.join(", ");
-        let whose =
-            if judged.unread.len() == 1 { "manages its own memory" } else { "manage their own memory" };
-        headline += &format!(" ({names} {whose})");
+        format!("{} is anonymous memory that strandline cannot read", inputs.view.of_rss(unattributed));
+    if !inputs.unread.is_empty() {
+        let names = inputs.unread.join(", ");
+        let predicate =
+            if inputs.unread.len() == 1 { "manages its own memory" } else { "manage their own memory" };
+        headline += &format!(" ({names} {predicate})");
     }
     Finding { class: "unattributed", bytes: unattributed, headline }
 }
 
-fn zero_pages(judged: &Judged<'_>) -> Finding {
-    let view = &judged.view;
-    let zero = view.row("kernel.zero") - besides(judged).zero;
+fn zero_pages(inputs: &VerdictInputs<'_>) -> Finding {
+    let view = &inputs.view;
+    let zero = view.row("kernel.zero") - released_on_kernel_rows(inputs).zero;
     let headline = format!(
         "{} is pages that hold only zeros; giving them back changes nothing the program reads",
         view.of_rss(zero)
@@ -133,7 +136,7 @@ fn zero_pages(judged: &Judged<'_>) -> Finding {
 }
 
 fn stacks(view: &LedgerView<'_>) -> Finding {
-    let stacks = view.row(STACKS);
+    let stacks = view.row(UNUSED_STACKS);
     let headline = format!(
         "{} is what {} thread{} used of their stacks before and use no more: it goes back when a thread ends; fewer threads \
          (a smaller pool) or smaller stacks (ulimit -s, pthread_attr_setstacksize, -Xss) hold less",
@@ -156,13 +159,13 @@ pub fn mostly_used(view: &LedgerView<'_>) -> Finding {
         );
         return Finding { class: "evictable", bytes: evictable, headline };
     }
-    let holder = view.rows.iter().filter(|row| row.state == State::Live).max_by_key(|row| row.bytes);
-    let holder = holder.map_or(String::new(), |row| format!(", most of it {} ({})", row.id, row.holder));
-    let rest = view.rows.iter().filter(|row| row.state != State::Live && row.bytes > 0);
-    let rest = rest.max_by_key(|row| row.bytes).map_or(String::new(), |row| {
+    let largest = view.rows.iter().filter(|row| row.state == State::Live).max_by_key(|row| row.bytes);
+    let holder = largest.map_or(String::new(), |row| format!(", most of it {} ({})", row.id, row.holder));
+    let others = view.rows.iter().filter(|row| row.state != State::Live && row.bytes > 0);
+    let largest_other = others.max_by_key(|row| row.bytes).map_or(String::new(), |row| {
         format!("; the largest row not in use is {} ({}), {}", row.id, row.holder, bytes(row.bytes))
     });
-    let headline = format!("{} is in use{holder}; {stranded} is stranded{rest}", view.of_rss(live));
+    let headline = format!("{} is in use{holder}; {stranded} is stranded{largest_other}", view.of_rss(live));
     Finding { class: if view.matters(live) { "live" } else { "mixed" }, bytes: live, headline }
 }
 

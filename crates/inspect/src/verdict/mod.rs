@@ -15,7 +15,7 @@ use crate::readers::{self, RUNTIMES};
 
 /// What the verdict is derived from.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Judged<'a> {
+pub struct VerdictInputs<'a> {
     /// The ledger.
     pub view: LedgerView<'a>,
     /// Bytes of zero pages that calls into allocators release too; they are on the row
@@ -29,12 +29,13 @@ pub struct Judged<'a> {
 
 /// Returns the largest finding. If none matters, returns what a reader reports about a process that
 /// uses its memory, or else what most of the memory is.
-pub fn verdict(judged: &Judged<'_>) -> Verdict {
-    let view = &judged.view;
+pub fn verdict(inputs: &VerdictInputs<'_>) -> Verdict {
+    let view = &inputs.view;
     let of_readers = readers::findings(view).into_iter();
-    let all = of_readers.chain(findings::of_every_process(judged)).filter(|one| view.matters(one.bytes));
+    let all = of_readers.chain(findings::of_every_process(inputs));
+    let important = all.filter(|finding| view.matters(finding.bytes));
     // Among equals, the first.
-    let largest = all.reduce(|largest, one| if one.bytes > largest.bytes { one } else { largest });
+    let largest = important.reduce(|largest, next| if next.bytes > largest.bytes { next } else { largest });
     let in_use = || {
         let mut readers = RUNTIMES.iter().filter_map(|entry| entry.reader);
         readers.find_map(|reader| (reader.in_use)(view))

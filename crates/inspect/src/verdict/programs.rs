@@ -6,8 +6,11 @@ use strandline_claims::facts::Remedy;
 struct Program {
     /// The executable's file name.
     name: &'static str,
+    /// Id of the remedy.
     id: &'static str,
-    how: &'static str,
+    /// The command, and where to give it.
+    command: &'static str,
+    /// What the command costs.
     cost: &'static str,
     /// Why the ledger does not contain the amount.
     unknown_because: &'static str,
@@ -20,7 +23,7 @@ const PROGRAMS: [Program; 1] = [
     Program {
         name: "memcached",
         id: "memcached_limit",
-        how: "to its port: cache_memlimit MEGABYTES, then flush_all and lru_crawler crawl all",
+        command: "to its port: cache_memlimit MEGABYTES, then flush_all and lru_crawler crawl all",
         cost: "empties the cache; slab pages above the lower limit go back within a minute",
         unknown_because: "it depends on the limit",
     },
@@ -30,7 +33,7 @@ const PROGRAMS: [Program; 1] = [
 pub(super) fn remedy(executable: &str) -> Option<Remedy> {
     let name = executable.rsplit('/').next()?;
     let program = PROGRAMS.iter().find(|program| program.name == name)?;
-    let remedy = Remedy::advice(program.id, None, program.how, program.cost);
+    let remedy = Remedy::advice(program.id, None, program.command, program.cost);
     Some(remedy.unknown_because(program.unknown_because))
 }
 

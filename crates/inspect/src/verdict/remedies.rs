@@ -13,7 +13,7 @@ use strandline_claims::units::bytes;
 pub const ZERO_PAGES: &str = "zero_pages";
 
 /// Facts about the process that the ledger does not contain.
-pub struct Means<'a> {
+pub struct RemedyInputs<'a> {
     /// Path of the executable; empty if unknown.
     pub executable: &'a str,
     /// Bytes that zero_pages would release.
@@ -23,43 +23,43 @@ pub struct Means<'a> {
     /// How many of these bytes calls into allocators release too, by allocator name.
     pub trimmed_zero_bytes: &'a BTreeMap<String, u64>,
     /// Whether pages can be paged out. If not, zero_pages is refused unless its risk is allowed.
-    pub swap: bool,
+    pub can_page_out: bool,
 }
 
 /// Returns the remedies, best first; those with unknown effect come last.
-pub fn remedies(view: &LedgerView<'_>, means: &Means<'_>) -> Vec<Remedy> {
+pub fn remedies(view: &LedgerView<'_>, inputs: &RemedyInputs<'_>) -> Vec<Remedy> {
     let mut remedies = view.remedies.to_vec();
     for reader in RUNTIMES.iter().filter_map(|entry| entry.reader) {
         remedies.extend((reader.remedies)(view));
     }
-    remedies.extend(zero_pages(view.pid, means));
+    remedies.extend(zero_pages(view.pid, inputs));
     for reader in ALLOCATORS.iter().filter_map(|entry| entry.reader) {
         remedies.extend((reader.remedies)(view));
     }
-    remedies.extend(programs::remedy(means.executable));
+    remedies.extend(programs::remedy(inputs.executable));
     remedies.sort_by_key(|remedy| {
         std::cmp::Reverse(remedy.predicted_bytes.map_or((0, false), |bytes| (bytes, true)))
     });
-    after_better(&mut remedies, means);
+    predict_after_better(&mut remedies, inputs);
     remedies
 }
 
-fn zero_pages(pid: i32, means: &Means<'_>) -> Option<Remedy> {
+fn zero_pages(pid: i32, inputs: &RemedyInputs<'_>) -> Option<Remedy> {
     let mut cost = "a fault for each page when it is written again".to_owned();
-    if !means.swap {
+    if !inputs.can_page_out {
         cost.push_str("; refused without swap, unless its small risk is allowed (--allow-lost-write-risk)");
     }
-    if let Some(shared) = means.zero_sharing.filter(|sharing| sharing.shared_bytes > 0) {
+    if let Some(shared) = inputs.zero_sharing.filter(|sharing| sharing.shared_bytes > 0) {
         cost.push_str("; ");
-        cost.push_str(&shared_with(&shared));
+        cost.push_str(&sharing_clause(&shared));
     }
-    let predicted_pss_bytes = means.zero_sharing.map(|sharing| sharing.private_bytes.min(means.zero_bytes));
-    let remedy = Remedy::call(ZERO_PAGES, Some(means.zero_bytes), pid, &cost);
-    (means.zero_bytes > 0).then_some(Remedy { predicted_pss_bytes, ..remedy })
+    let predicted_pss_bytes = inputs.zero_sharing.map(|sharing| sharing.private_bytes.min(inputs.zero_bytes));
+    let remedy = Remedy::call(ZERO_PAGES, Some(inputs.zero_bytes), pid, &cost);
+    (inputs.zero_bytes > 0).then_some(Remedy { predicted_pss_bytes, ..remedy })
 }
 
 /// Describes how much less the machine gets back because other processes map the pages too.
-fn shared_with(sharing: &Sharing) -> String {
+fn sharing_clause(sharing: &Sharing) -> String {
     let others = match sharing.others {
         Some(1) => "another process".to_owned(),
         Some(others) => format!("{others} other processes"),
@@ -72,7 +72,7 @@ fn shared_with(sharing: &Sharing) -> String {
 /// Sets for each remedy of the running process what it would still release after those before it.
 /// The pages that zero_pages and a call into an allocator have in common are known; what a
 /// collection leaves to other remedies is not.
-fn after_better(remedies: &mut [Remedy], means: &Means<'_>) {
+fn predict_after_better(remedies: &mut [Remedy], inputs: &RemedyInputs<'_>) {
     let mut trimmed: BTreeSet<&str> = BTreeSet::new();
     let (mut has_zero, mut has_collection, mut is_first) = (false, false, true);
     for remedy in remedies.iter_mut().filter(|remedy| remedy.kind == RemedyKind::Call) {
@@ -80,14 +80,14 @@ fn after_better(remedies: &mut [Remedy], means: &Means<'_>) {
         let allocator = readers::frees_pages_of(&remedy.id).map(|about| about.name);
         let is_zero = remedy.id == ZERO_PAGES;
         let is_collection = !is_zero && allocator.is_none();
-        let zeros = |name: &str| means.trimmed_zero_bytes.get(name).copied().unwrap_or(0);
-        let left = |taken: u64| predicted.map(|bytes| bytes.saturating_sub(taken));
+        let zeros = |name: &str| inputs.trimmed_zero_bytes.get(name).copied().unwrap_or(0);
+        let predicted_without = |taken: u64| predicted.map(|bytes| bytes.saturating_sub(taken));
         remedy.predicted_after_better_bytes = match allocator {
             _ if is_first => predicted,
-            Some(name) if trimmed.contains(name) => left(u64::MAX),
+            Some(name) if trimmed.contains(name) => predicted_without(u64::MAX),
             _ if has_collection || is_collection && has_zero => None,
-            None if is_zero => left(trimmed.iter().map(|name| zeros(name)).sum()),
-            Some(name) if has_zero => left(zeros(name)),
+            None if is_zero => predicted_without(trimmed.iter().map(|name| zeros(name)).sum()),
+            Some(name) if has_zero => predicted_without(zeros(name)),
             _ => predicted,
         };
         is_first = false;

@@ -3,8 +3,11 @@ use crate::facts::{HolderKind, Remedy, Row, State};
 use crate::readers;
 
 /// A ledger of these rows.
-fn judged<'a>(rows: &'a [Row], rss_bytes: u64, remedies: &'a [Remedy]) -> Judged<'a> {
-    Judged { view: LedgerView { rows, rss_bytes, remedies, ..LedgerView::default() }, ..Judged::default() }
+fn inputs<'a>(rows: &'a [Row], rss_bytes: u64, remedies: &'a [Remedy]) -> VerdictInputs<'a> {
+    VerdictInputs {
+        view: LedgerView { rows, rss_bytes, remedies, ..LedgerView::default() },
+        ..VerdictInputs::default()
+    }
 }
 
 fn call(id: &str, bytes: u64) -> [Remedy; 1] {
@@ -23,7 +26,7 @@ fn a_fragmented_service_reads_like_the_promise() {
         row("glibc.live", State::Live, 404 << 20),
     ];
     let remedies = call("malloc_trim", 1100 << 20);
-    let verdict = verdict(&Judged { pinning_chunks: 12_411, ..judged(&rows, 1600 << 20, &remedies) });
+    let verdict = verdict(&VerdictInputs { pinning_chunks: 12_411, ..inputs(&rows, 1600 << 20, &remedies) });
     assert_eq!(verdict.class, "free_heap");
     assert_eq!(
         verdict.headline,
@@ -35,7 +38,7 @@ fn a_fragmented_service_reads_like_the_promise() {
 #[test]
 fn a_row_for_several_classes_counts_once() {
     let rows = [row("musl.free.kept", State::Stranded, 50 << 20), row("musl.live", State::Live, 10 << 20)];
-    assert_eq!(verdict(&judged(&rows, 60 << 20, &[])).headline, "50.0 MiB of 60.0 MiB RSS is free heap");
+    assert_eq!(verdict(&inputs(&rows, 60 << 20, &[])).headline, "50.0 MiB of 60.0 MiB RSS is free heap");
 }
 
 #[test]
@@ -46,7 +49,7 @@ fn lazily_freed_pages_are_no_file_pages() {
         row("glibc.live", State::Live, 40 << 20),
     ];
     assert_eq!(
-        verdict(&judged(&rows, 542 << 20, &[])).headline,
+        verdict(&inputs(&rows, 542 << 20, &[])).headline,
         "502 MiB of 542 MiB RSS is file pages (2.00 MiB) and pages that the program released with MADV_FREE (500 MiB), \
          which the kernel drops under pressure; 0 B is stranded"
     );
@@ -61,7 +64,8 @@ fn releasable_bytes_are_part_of_the_free_bytes() {
     ];
     let of = |trim| {
         let remedies = call("malloc_trim", trim);
-        verdict(&Judged { trimmed_zero_bytes: 10 << 20, ..judged(&rows, 300 << 20, &remedies) }).headline
+        verdict(&VerdictInputs { trimmed_zero_bytes: 10 << 20, ..inputs(&rows, 300 << 20, &remedies) })
+            .headline
     };
     assert_eq!(of(200 << 20), "200 MiB of 300 MiB RSS is free heap; malloc_trim releases 200 MiB");
     // malloc_trim faults in pages where it writes to free chunks.
@@ -78,7 +82,7 @@ fn what_a_runtime_keeps_is_named() {
         named(retained.id, retained.holder, 41 << 20),
     ];
     let remedy = Remedy { id: "perl_undef".to_owned(), predicted_bytes: Some(39 << 20), ..Remedy::default() };
-    let of = |rows, remedies| verdict(&judged(rows, 100 << 20, remedies));
+    let of = |rows, remedies| verdict(&inputs(rows, 100 << 20, remedies));
     assert_eq!(
         of(&perl, std::slice::from_ref(&remedy)).headline,
         "81.0 MiB of 100 MiB RSS is buffers that Perl retains for unused variables; the largest is \
@@ -106,7 +110,7 @@ fn memory_of_others_is_not_called_live() {
     let rows =
         [row("anonymous", State::Unattributed, 900 << 20), row("program.text", State::Evictable, 10 << 20)];
     let names = ["jvm".to_owned()];
-    let verdict = verdict(&Judged { unread: &names, ..judged(&rows, 910 << 20, &[]) });
+    let verdict = verdict(&VerdictInputs { unread: &names, ..inputs(&rows, 910 << 20, &[]) });
     assert_eq!(verdict.class, "unattributed");
     assert!(verdict.headline.contains("jvm"), "{}", verdict.headline);
 }

@@ -21,6 +21,8 @@ use strandline_process::stacks::ThreadFacts;
 const MAX_SEARCHED_BYTES: u64 = 256 << 20;
 /// Bytes between two blocks in use that are not a free one: headers, and what aligns blocks.
 const MAX_BETWEEN_BLOCKS: u64 = 16;
+/// Part of the available time in which free memory is searched; the pass that counts follows.
+const FREE_MEMORY_DIVISOR: u32 = 4;
 
 impl Frozen {
     /// Reads the heaps of all allocators, after the runtimes that refine their blocks.
@@ -29,7 +31,7 @@ impl Frozen {
         process: &Process,
         threads: &[ThreadFacts],
         memory: &dyn Memory,
-        how: &ReadPlan<'_>,
+        read_plan: &ReadPlan<'_>,
     ) -> Result<()> {
         let mut refinements = std::mem::take(&mut self.refinements);
         let runtimes = self.runtimes.iter().flat_map(|reading| &reading.claims);
@@ -38,11 +40,11 @@ impl Frozen {
         let pass = HeapPass {
             claimed,
             deadline: self.deadline(1),
-            collects_blocks: how.options.keeps_blocks,
-            checks_free_lists: how.options.before_call,
+            collects_blocks: read_plan.options.keeps_blocks,
+            checks_free_lists: read_plan.options.before_call,
             cell_bytes: self.page_map.as_ref().map(Plan::cell_bytes),
         };
-        let heaps = self.heaps(process, threads, memory, &mut refinements, pass, how);
+        let heaps = self.heaps(process, threads, memory, &mut refinements, pass, read_plan);
         self.refinements = refinements;
         let (readings, caveats) = heaps?;
         self.caveats.extend(caveats);
@@ -58,9 +60,9 @@ impl Frozen {
         process: &Process,
         threads: &[ThreadFacts],
         memory: &dyn Memory,
-        how: &ReadPlan<'_>,
+        read_plan: &ReadPlan<'_>,
     ) -> RangeSet {
-        let is_needed = how.found.runtimes.iter().any(|found| found.needs_free_memory());
+        let is_needed = read_plan.found.runtimes.iter().any(|found| found.needs_free_memory());
         // Allocators do not keep memory from children.
         let managed = self.smaps_entries.iter().filter(|entry| !entry.flags.has(b"dc"));
         let managed_bytes: u64 = managed.map(|entry| entry.counts.anonymous_bytes).sum();
@@ -69,12 +71,12 @@ impl Frozen {
         }
         let pass = HeapPass {
             claimed: Vec::new(),
-            deadline: self.deadline(4),
+            deadline: self.deadline(FREE_MEMORY_DIVISOR),
             collects_blocks: true,
             checks_free_lists: false,
             cell_bytes: None,
         };
-        let heaps = self.heaps(process, threads, memory, &mut Refinements::default(), pass, how);
+        let heaps = self.heaps(process, threads, memory, &mut Refinements::default(), pass, read_plan);
         let Ok((readings, _)) = heaps else { return RangeSet::default() };
         let mut free = Vec::new();
         for (_, reading) in readings {
@@ -94,24 +96,24 @@ impl Frozen {
         memory: &dyn Memory,
         refinements: &mut Refinements,
         pass: HeapPass,
-        how: &ReadPlan<'_>,
+        read_plan: &ReadPlan<'_>,
     ) -> Result<HeapReadings> {
         let total = self.sums.anonymous_bytes;
         let done = AtomicU64::new(0);
-        let progress = |bytes: u64| how.advance("reading the heap", &done, bytes, total);
+        let progress = |bytes: u64| read_plan.advance("reading the heap", &done, bytes, total);
         let fs_bases: Vec<u64> =
             threads.iter().map(|thread| thread.fs_base).filter(|&base| base != 0).collect();
         let stacks: Vec<_> =
             self.stacks.iter().map(|stack| AddressRange::new(stack.low, stack.high)).collect();
         let mut claimed = pass.claimed;
-        let locked = self.mappings_that(|space| space.flags.is_locked());
-        let swapped = self.mappings_that(|space| space.counts.swap_bytes > 0);
-        let reserved = self.mappings_that(|space| space.flags.is_hugetlb());
+        let locked = self.mappings_with(|space| space.flags.is_locked());
+        let swapped = self.mappings_with(|space| space.counts.swap_bytes > 0);
+        let reserved = self.mappings_with(|space| space.flags.is_hugetlb());
         let residency = &self.residency;
         let resident = |range: AddressRange| anonymous_runs(residency, range);
-        let (mut all, mut all_caveats) = (Vec::new(), Vec::new());
+        let (mut all_readings, mut all_caveats) = (Vec::new(), Vec::new());
         let resident_memory = Resident::new(memory, residency);
-        for (owner, (layer, found)) in how.found.allocators.iter().enumerate() {
+        for (reader, (layer, found)) in read_plan.found.allocators.iter().enumerate() {
             let context = Context {
                 memory: &resident_memory,
                 whole_memory: memory,
@@ -129,7 +131,7 @@ impl Frozen {
                 collects_blocks: pass.collects_blocks,
                 checks_free_lists: pass.checks_free_lists,
                 cell_bytes: pass.cell_bytes,
-                threads: how.workers,
+                threads: read_plan.workers,
                 progress: &progress,
             };
             let (mut readings, caveats) = found.read(&context).map_err(|error| Error::Overlap {
@@ -145,24 +147,24 @@ impl Frozen {
                 refinements.nest(ranges.iter().copied());
             }
             claimed.extend(ranges);
-            all.extend(readings.into_iter().map(|reading| (owner, reading)));
+            all_readings.extend(readings.into_iter().map(|reading| (reader, reading)));
         }
-        Ok((all, all_caveats))
+        Ok((all_readings, all_caveats))
     }
 
-    /// Returns the ranges of the mappings for which `wanted` holds, in address order.
-    fn mappings_that(&self, wanted: impl Fn(&SmapsEntry) -> bool) -> Vec<AddressRange> {
-        let entries = self.smaps_entries.iter().filter(|entry| wanted(entry));
+    /// Returns the ranges of the mappings that `accepts`, in address order.
+    fn mappings_with(&self, accepts: impl Fn(&SmapsEntry) -> bool) -> Vec<AddressRange> {
+        let entries = self.smaps_entries.iter().filter(|entry| accepts(entry));
         entries.map(|entry| entry.mapping.range()).collect()
     }
 
     /// Adds the readings of allocators, each with the index of its reader.
-    fn add_readings(&mut self, mut all: Vec<(usize, Reading)>) {
-        self.caveats.extend(drop_overlapping_claims(&mut all));
-        for (owner, mut reading) in all {
+    fn add_readings(&mut self, mut readings: Vec<(usize, Reading)>) {
+        self.caveats.extend(drop_overlapping_claims(&mut readings));
+        for (reader, mut reading) in readings {
             self.caveats.append(&mut reading.caveats);
             self.bytes_read += reading.bytes_read;
-            self.allocator_indices.push(owner);
+            self.allocator_indices.push(reader);
             self.readings.push(reading);
         }
     }
@@ -177,9 +179,11 @@ struct HeapPass {
     claimed: Vec<AddressRange>,
     /// When to end.
     deadline: Instant,
-    /// See [`Context`].
+    /// See [`Context::collects_blocks`].
     collects_blocks: bool,
+    /// See [`Context::checks_free_lists`].
     checks_free_lists: bool,
+    /// See [`Context::cell_bytes`].
     cell_bytes: Option<u64>,
 }
 
@@ -204,23 +208,24 @@ fn add_free(reading: Reading, free: &mut Vec<AddressRange>) {
 
 /// If two allocators claim the same memory, keeps only the claims of the one recognised by content
 /// alone (glibc, read last): one of the two is damaged, or takes its memory from the other.
-fn drop_overlapping_claims(all: &mut [(usize, Reading)]) -> Vec<Caveat> {
-    let last =
-        all.iter().map(|(_, reading)| reading).filter(|reading| reading.layer == Layer::RestOfMappings);
-    let held: RangeSet = last
+fn drop_overlapping_claims(readings: &mut [(usize, Reading)]) -> Vec<Caveat> {
+    let recognised_by_content =
+        readings.iter().map(|(_, reading)| reading).filter(|reading| reading.layer == Layer::RestOfMappings);
+    let held: RangeSet = recognised_by_content
         .flat_map(|reading| {
             let mapped = reading.mapped_blocks.iter().map(|block| AddressRange::new(block.start, block.end));
             reading.ranges().chain(mapped)
         })
         .collect();
     let mut caveats = Vec::new();
-    let of_mappings = all.iter_mut().map(|(_, reading)| reading).filter(|one| one.layer == Layer::Mappings);
-    for reading in of_mappings {
-        let before: u64 = reading.claims.iter().map(|claim| claim.sums.resident.total()).sum();
-        let count = reading.claims.len();
+    let others = readings.iter_mut().map(|(_, reading)| reading);
+    for reading in others.filter(|reading| reading.layer == Layer::Mappings) {
+        let claimed_bytes =
+            |claims: &[RangeClaim]| claims.iter().map(|claim| claim.sums.resident.total()).sum::<u64>();
+        let (count_before, bytes_before) = (reading.claims.len(), claimed_bytes(&reading.claims));
         reading.claims.retain(|claim| !held.overlaps(claim.range()));
-        if reading.claims.len() < count {
-            let after: u64 = reading.claims.iter().map(|claim| claim.sums.resident.total()).sum();
+        if reading.claims.len() < count_before {
+            let dropped_bytes = bytes_before - claimed_bytes(&reading.claims);
             // No call is made into an allocator whose structures are in doubt.
             reading.call = None;
             let text = format!(
@@ -228,7 +233,7 @@ fn drop_overlapping_claims(all: &mut [(usize, Reading)]) -> Vec<Caveat> {
                 reading.allocator.name
             );
             let place = reading.allocator.found_by.clone();
-            caveats.push(Caveat::new("allocators_disagree", place, Some(before - after), text));
+            caveats.push(Caveat::new("allocators_disagree", place, Some(dropped_bytes), text));
         }
     }
     caveats
