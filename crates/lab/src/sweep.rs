@@ -90,10 +90,10 @@ pub fn own_children() -> Vec<i32> {
     // Lists the children of the main thread only, which starts and adopts all of them
     // (proc_pid_task_children(5)). On kernels without CONFIG_PROC_CHILDREN every process is checked
     // for its parent.
-    let own = std::process::id();
-    match std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")) {
+    let own_pid = std::process::id();
+    match std::fs::read_to_string(format!("/proc/{own_pid}/task/{own_pid}/children")) {
         Ok(list) => list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect(),
-        Err(_) => children_by_parent_pid(own.cast_signed()),
+        Err(_) => children_by_parent_pid(own_pid.cast_signed()),
     }
 }
 

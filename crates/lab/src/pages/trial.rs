@@ -422,14 +422,14 @@ fn format_bound(value: f64) -> String {
 
 /// Plot of all settings: settled memory over time.
 fn plot(trial: &Trial) -> Plot {
-    let known: Vec<(String, (f64, f64))> = all_results(trial)
+    let named_points: Vec<(String, (f64, f64))> = all_results(trial)
         .filter_map(|(id, judged)| {
             let point = (judged.wall.estimate.as_ref()?.median, judged.settled.estimate.as_ref()?.median);
             judged.failure.is_none().then_some((id.to_owned(), point))
         })
         .collect();
-    let labels = known.iter().map(|(id, _)| id.clone()).collect();
-    let points = known.iter().map(|(_, point)| *point).collect();
+    let labels = named_points.iter().map(|(id, _)| id.clone()).collect();
+    let points = named_points.iter().map(|(_, point)| *point).collect();
     Plot {
         title: "Settled memory and time".to_owned(),
         x_label: "seconds".to_owned(),

@@ -139,14 +139,14 @@ impl Watch {
 /// Whether the file system of a folder is local to this machine; unknown types count as shared.
 fn is_local_file_system(folder: &Path) -> bool {
     use nix::sys::statfs;
-    let known = [
+    let local_types = [
         statfs::EXT4_SUPER_MAGIC,
         statfs::XFS_SUPER_MAGIC,
         statfs::BTRFS_SUPER_MAGIC,
         statfs::TMPFS_MAGIC,
         statfs::OVERLAYFS_SUPER_MAGIC,
     ];
-    statfs::statfs(folder).is_ok_and(|data| known.contains(&data.filesystem_type()))
+    statfs::statfs(folder).is_ok_and(|data| local_types.contains(&data.filesystem_type()))
 }
 
 impl Slurm {
@@ -332,11 +332,11 @@ impl Slurm {
 
     /// Updates the states of tasks.
     fn update_states(&mut self, lines: &[TaskStatus]) {
-        let known: BTreeMap<Task, &TaskStatus> = lines.iter().map(|line| (line.task, line)).collect();
+        let statuses: BTreeMap<Task, &TaskStatus> = lines.iter().map(|line| (line.task, line)).collect();
         let mut stuck = Vec::new();
         for pending in self.pending.values_mut() {
             let Some(task) = pending.task else { continue };
-            let Some(line) = known.get(&task) else {
+            let Some(line) = statuses.get(&task) else {
                 pending.ended_since.get_or_insert_with(Instant::now);
                 continue;
             };

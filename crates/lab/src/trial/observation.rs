@@ -294,8 +294,8 @@ impl Observation {
 
     /// Whether the allocator `name` was mapped; `None` if unknown.
     pub fn has_allocator(&self, name: &str) -> Option<bool> {
-        let known = !self.allocators.is_empty() || self.executable.is_some();
-        known.then(|| self.allocators.iter().any(|mapped| mapped.name == name))
+        let has_ledger = !self.allocators.is_empty() || self.executable.is_some();
+        has_ledger.then(|| self.allocators.iter().any(|mapped| mapped.name == name))
     }
 
     /// Names of its allocators, in readable form.
