@@ -376,8 +376,10 @@ fn read_cell(name: &str, arguments: &[Value], input: &EvaluationInput) -> Result
         Some(other) => ReadValue::Number(read_ratio(name, metric, [&key, other], input)?),
         None => ReadValue::Number(read_figure(name, metric, &key, input)?),
     };
-    let runs =
-        |key: &Key| input.measured.runs(key, metric).map(|(given, all)| format!("{given} of {all} runs"));
+    let runs = |key: &Key| {
+        let runs = input.measured.partial_runs(key, metric)?;
+        Some(format!("{} of {} runs", runs.measured, runs.total))
+    };
     Ok(Read {
         statistic: name.to_owned(),
         metric: metric.to_owned(),

@@ -215,7 +215,7 @@ fn cell(matrix: &Matrix, key: &Key, (outcomes, failed): Runs<'_>, counted: Optio
     let Some(subject) = matrix.subjects.get(key.subject) else { return CellData::default() };
     let (may_fail, extractor) = (subject.may_fail, Extractor::new(&matrix.study, subject));
     let is_good = |outcome: &&Outcome| is_valid_run(outcome, may_fail);
-    let mut cell = CellData { all: outcomes.len(), ..CellData::default() };
+    let mut cell = CellData { total_runs: outcomes.len(), ..CellData::default() };
     let instructions: Option<Vec<Option<f64>>> = counted.map(|(outcomes, _)| {
         let good = outcomes.iter().map(|outcome| outcome.as_ref().filter(is_good));
         good.map(|outcome| outcome?.figures.instructions.map(|count| count as f64)).collect()
@@ -241,7 +241,7 @@ fn cell(matrix: &Matrix, key: &Key, (outcomes, failed): Runs<'_>, counted: Optio
     if let Some((instructions, runs)) = instructions.zip(counted) {
         let good = instructions.iter().flatten().count();
         let why = why_invalid(runs, good).map(|why| format!("under cachegrind {why}"));
-        put_counts(&mut cell, &extractor, instructions, why);
+        store_counts(&mut cell, &extractor, instructions, why);
     }
     let first = outcomes.iter().flatten().find(is_good);
     let not_mapped = first.and_then(|outcome| not_mapped(matrix, key, outcome));
@@ -266,7 +266,12 @@ fn why_invalid((outcomes, failed): Runs<'_>, good: usize) -> Option<String> {
 /// Stores the counts of cachegrind, which have their own rounds; metrics derived from them are
 /// limited to these rounds. If there is a reason `why` the counts are invalid, these metrics are
 /// invalid too.
-fn put_counts(cell: &mut CellData, extractor: &Extractor<'_>, counts: Vec<Option<f64>>, why: Option<String>) {
+fn store_counts(
+    cell: &mut CellData,
+    extractor: &Extractor<'_>,
+    counts: Vec<Option<f64>>,
+    why: Option<String>,
+) {
     let derived = extractor.derived_of("instructions");
     for name in &derived {
         if let Some(samples) = cell.samples.get_mut(name) {
@@ -309,8 +314,8 @@ pub fn allocator_of_file(file: &str) -> Option<&'static str> {
 fn store_metrics(cell: &mut CellData, round: usize, rounds: usize, metrics: BTreeMap<String, f64>) {
     for (name, value) in metrics {
         let samples = cell.samples.entry(name).or_insert_with(|| vec![None; rounds]);
-        if let Some(place) = samples.get_mut(round) {
-            *place = Some(value);
+        if let Some(sample) = samples.get_mut(round) {
+            *sample = Some(value);
         }
     }
 }

@@ -191,7 +191,8 @@ fn children(tree: &IdedExpr) -> Vec<&IdedExpr> {
     }
 }
 
-/// Depth of the deepest node of `tree`, whose root is `above` deep; counting stops at [`MAX_DEPTH`].
+/// Depth of the deepest node of `tree`, whose root is `above` deep; counting stops above
+/// [`MAX_DEPTH`].
 fn depth(tree: &IdedExpr, above: usize) -> usize {
     if above > MAX_DEPTH {
         return above;
@@ -213,7 +214,8 @@ fn max_list_length(tree: &IdedExpr, axis_size: &dyn Fn(&str) -> Option<usize>) -
     children(tree).into_iter().map(|child| max_list_length(child, axis_size)).max().unwrap_or(0).max(own)
 }
 
-/// Upper bound on the length of the list that `tree` evaluates to; `max_length` is that of any list.
+/// Upper bound on the length of the list that `tree` evaluates to; `max_length` is the bound for
+/// any list.
 fn length(tree: &IdedExpr, max_length: usize, axis_size: &dyn Fn(&str) -> Option<usize>) -> u64 {
     match &tree.expr {
         Expr::List(list) => list.elements.len() as u64,
