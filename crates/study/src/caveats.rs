@@ -3,7 +3,7 @@
 use super::file::Subject;
 use super::matrix::Matrix;
 use super::needs::RunnableCells;
-use super::run::{CACHEGRIND_ROUNDS, StudyJudge};
+use super::run::{CACHEGRIND_ROUNDS, CellFailures, StudyJudge};
 use strandline_lab::cell::{self, Measure};
 use strandline_lab::setup::LabSetup;
 
@@ -66,9 +66,9 @@ fn run_caveats(cells: &RunnableCells, subjects: &[cell::Subject], judge: &StudyJ
         caveats.push(("not_run", format!("{cells} not run: {why}")));
     }
     for (failures, under) in [(&judge.failures, ""), (&judge.cachegrind_failures, " under cachegrind")] {
-        for (&index, (count, outcome)) in failures.iter().take(MAX_CAVEATS) {
+        for (&index, CellFailures { count, last }) in failures.iter().take(MAX_CAVEATS) {
             let name = subjects.get(index).map_or("a cell", |subject| subject.name.as_str());
-            let end = outcome.describe_end();
+            let end = last.describe_end();
             let text = format!("{name}: {count} runs failed{under}, and do not count: {end}");
             caveats.push(("failed_runs", text));
         }

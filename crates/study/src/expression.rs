@@ -43,7 +43,7 @@ const STACK_BYTES: usize = 256 << 20;
 /// A checked expression.
 #[derive(Clone, Debug)]
 pub struct Expression {
-    /// Its syntax tree, with all numbers as floating point.
+    /// Its syntax tree; numbers except list indices are floating point.
     tree: IdedExpr,
     /// What it reads.
     pub scan: Scan,

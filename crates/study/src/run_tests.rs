@@ -67,7 +67,7 @@ fn a_mostly_failing_cell_supports_no_claim_and_one_failure_is_reported() {
     let runnable = needs::check_cells(&matrix).unwrap();
     let (good, bad) = (|| outcome(End::Exited(0), 1, 1.0), || outcome(End::Exited(3), 1, 1.0));
     let judged = |runs: Vec<Outcome>, failures: u32| {
-        let failures = [(0, (failures, bad()))].into();
+        let failures = [(0, run::CellFailures { count: failures, last: bad() })].into();
         claims(&matrix, run::data(&matrix, &runnable, &results(vec![runs]), None, &failures)).remove(0)
     };
     let dropped = judged(vec![bad(), good(), bad()], 2);
@@ -328,7 +328,7 @@ fn what_fails_under_cachegrind_takes_nothing_but_its_counts() {
     let runnable = needs::check_cells(&matrix).unwrap();
     let (good, bad) = (|| outcome(End::Exited(0), 7000, 1.0), || outcome(End::Exited(3), 9, 1.0));
     let judged = |counted: Vec<Outcome>, failures: u32| {
-        let failures = [(0, (failures, bad()))].into();
+        let failures = [(0, run::CellFailures { count: failures, last: bad() })].into();
         let (timed, counted) = (results(vec![vec![good(), good(), good(), good()]]), results(vec![counted]));
         let counted = Some((&counted, &failures));
         let data = run::data(&matrix, &runnable, &timed, counted, &Default::default());
