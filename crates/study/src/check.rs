@@ -41,7 +41,7 @@ pub fn study(study: &mut Study, with_claims: bool, problems: &mut Problems) {
     check_metrics::set_metrics(study, problems);
     let matrix = Arc::new(Matrix::full(Arc::new(study.clone())));
     for exclusion in &study.exclusions {
-        check_shown::check_selection(&exclusion.given, &matrix, exclusion.offset, problems);
+        check_shown::check_selection(&exclusion.selection, &matrix, exclusion.offset, problems);
     }
     check_shown::check_tables_and_plots(study, &matrix, problems);
     if problems.is_empty() && with_claims {
@@ -98,7 +98,7 @@ fn comma_problem(name: &str) -> String {
 
 /// Checks the names and axes of subjects, and completes the axes of those that take all.
 fn check_subjects(study: &mut Study, problems: &mut Problems) {
-    let all: Vec<String> = study.axes.iter().map(|axis| axis.name.clone()).collect();
+    let all_axes: Vec<String> = study.axes.iter().map(|axis| axis.name.clone()).collect();
     let mut seen = BTreeSet::new();
     for subject in &mut study.subjects {
         if subject.name.contains(',') {
@@ -108,9 +108,9 @@ fn check_subjects(study: &mut Study, problems: &mut Problems) {
             problems.add(subject.offset, format!("[[subject]]: `{}` is defined twice", subject.name));
         }
         if subject.axes.iter().any(|axis| axis == ALL_AXES) {
-            subject.axes.clone_from(&all);
+            subject.axes.clone_from(&all_axes);
         }
-        for axis in subject.axes.iter().filter(|axis| !all.contains(axis)) {
+        for axis in subject.axes.iter().filter(|axis| !all_axes.contains(axis)) {
             let text = format!("[[subject]] {}: there is no axis `{axis}`", subject.name);
             problems.add(subject.offset, text);
         }
@@ -236,14 +236,14 @@ fn is_row(name: &str) -> bool {
         |runtime: &str| RUNTIMES.iter().any(|entry| entry.about.name == runtime && entry.reader.is_some());
     let remedy = name.strip_prefix("remedy.");
     runtime.is_some_and(|(runtime, _)| is_read(runtime))
-        || remedy.is_some_and(|id| applicable().iter().any(|one| one.0 == id))
+        || remedy.is_some_and(|id| applicable().iter().any(|(name, ..)| *name == id))
         || rows::ids().any(|id| id == name)
         || TOTALS.contains(&name)
 }
 
 /// Checks derived metrics, and sorts them so that each comes after those that it reads.
 fn check_derived(study: &mut Study, problems: &mut Problems) {
-    let given: BTreeMap<String, Metric> = study
+    let measured_metrics: BTreeMap<String, Metric> = study
         .subjects
         .iter()
         .flat_map(|subject| NamedMetrics::new(study.measure_of(subject), &[]).metrics)
@@ -269,10 +269,10 @@ fn check_derived(study: &mut Study, problems: &mut Problems) {
             problems.add(offset, format!("{title}: it reads no metric: write metric(\"METRIC\")"));
         }
         for name in &expression.scan.metrics {
-            if matches!(given.get(name), Some(Metric::Text(_))) {
+            if matches!(measured_metrics.get(name), Some(Metric::Text(_))) {
                 problems.add(offset, format!("{title}: `{name}` is a text; nothing can be derived from it"));
             }
-            if !given.contains_key(name) && !names.contains(name.as_str()) {
+            if !measured_metrics.contains_key(name) && !names.contains(name.as_str()) {
                 problems.add(offset, format!("{title}: there is no metric `{name}`"));
             }
         }

@@ -22,12 +22,12 @@ pub fn check_tables_and_plots(study: &Study, matrix: &Matrix, problems: &mut Pro
         check_metrics(
             matrix,
             [table.rows.metrics(), table.columns.metrics()],
-            &table.given,
+            &table.selection,
             table.offset,
             problems,
         );
-        check_metrics(matrix, [&metric, &[]], &table.given, table.offset, problems);
-        check_selection(&table.given, matrix, table.offset, problems);
+        check_metrics(matrix, [&metric, &[]], &table.selection, table.offset, problems);
+        check_selection(&table.selection, matrix, table.offset, problems);
         check_selection(&table.ratio_to, matrix, table.offset, problems);
         let is_extreme = matches!(table.statistic, Statistic::Least | Statistic::Most);
         if is_extreme && !table.ratio_to.is_empty() {
@@ -37,7 +37,7 @@ pub fn check_tables_and_plots(study: &Study, matrix: &Matrix, problems: &mut Pro
             );
         }
         check_several_choices(
-            &table.given,
+            &table.selection,
             &[table.rows.axis(), table.columns.axis()],
             table.offset,
             problems,
@@ -48,16 +48,26 @@ pub fn check_tables_and_plots(study: &Study, matrix: &Matrix, problems: &mut Pro
         let series = plot.series.clone().map(Side::Axis);
         let sides: Vec<&Side> = Some(&plot.x).into_iter().chain(&series).collect();
         check_axes(study, &sides, plot.offset, problems);
-        check_metrics(matrix, [plot.x.metrics(), &plot.y], &plot.given, plot.offset, problems);
+        check_metrics(matrix, [plot.x.metrics(), &plot.y], &plot.selection, plot.offset, problems);
         check_texts(study, [plot.x.metrics(), &plot.y], plot.offset, problems);
-        check_selection(&plot.given, matrix, plot.offset, problems);
-        check_several_choices(&plot.given, &[plot.x.axis(), plot.series.as_deref()], plot.offset, problems);
+        check_selection(&plot.selection, matrix, plot.offset, problems);
+        check_several_choices(
+            &plot.selection,
+            &[plot.x.axis(), plot.series.as_deref()],
+            plot.offset,
+            problems,
+        );
     }
 }
 
 /// Checks that the choices exist.
-pub fn check_selection(given: &[(String, String)], matrix: &Matrix, offset: usize, problems: &mut Problems) {
-    for (axis, choice) in given {
+pub fn check_selection(
+    selection: &[(String, String)],
+    matrix: &Matrix,
+    offset: usize,
+    problems: &mut Problems,
+) {
+    for (axis, choice) in selection {
         if let Err(CellError::Invalid(why) | CellError::NotRun(why)) = matrix.check_choice(axis, choice) {
             problems.add(offset, why);
         }
@@ -66,13 +76,13 @@ pub fn check_selection(given: &[(String, String)], matrix: &Matrix, offset: usiz
 
 /// Checks that an axis with several given choices is a side of the table or plot.
 fn check_several_choices(
-    given: &[(String, String)],
+    selection: &[(String, String)],
     sides: &[Option<&str>],
     offset: usize,
     problems: &mut Problems,
 ) {
     let mut seen = BTreeSet::new();
-    for (axis, _) in given {
+    for (axis, _) in selection {
         if !seen.insert(axis) && !sides.contains(&Some(axis)) {
             problems
                 .add(offset, format!("`where` has several choices on `{axis}`, which is not a side of it"));
@@ -97,7 +107,7 @@ fn check_axes(study: &Study, sides: &[&Side], offset: usize, problems: &mut Prob
 fn check_metrics(
     matrix: &Matrix,
     [first, second]: [&[String]; 2],
-    given: &[(String, String)],
+    selection: &[(String, String)],
     offset: usize,
     problems: &mut Problems,
 ) {
@@ -106,7 +116,7 @@ fn check_metrics(
         return;
     }
     let subjects: Vec<&String> =
-        given.iter().filter(|(axis, _)| axis == SUBJECT).map(|(_, name)| name).collect();
+        selection.iter().filter(|(axis, _)| axis == SUBJECT).map(|(_, name)| name).collect();
     let is_selected = |subject: &&Subject| subjects.is_empty() || subjects.contains(&&subject.name);
     let selected: Vec<&Subject> = matrix.subjects.iter().filter(is_selected).collect();
     // A missing subject is reported elsewhere.

@@ -81,14 +81,14 @@ impl Matrix {
     }
 
     /// The matrix of one run: the default choices, or those of the short form, overridden by
-    /// `given`. Choices that the study does not have are added to their axes.
+    /// `overrides`. Choices that the study does not have are added to their axes.
     ///
     /// # Errors
     /// One line that names an unknown axis or subject.
     pub fn chosen(
         study: Arc<Study>,
         is_short: bool,
-        given: &[(String, Vec<String>)],
+        overrides: &[(String, Vec<String>)],
     ) -> Result<Self, String> {
         let mut matrix = Self::declared(study.clone());
         let short = study.short.as_ref().filter(|_| is_short);
@@ -98,7 +98,7 @@ impl Matrix {
                 subject.repeats = Some(repeats);
             }
         }
-        for (name, _) in given {
+        for (name, _) in overrides {
             if name != SUBJECT && study.axis(name).is_none() {
                 let names: Vec<&str> = study.axes.iter().map(|axis| axis.name.as_str()).collect();
                 return Err(format!(
@@ -111,7 +111,7 @@ impl Matrix {
         // The last of several lists for an axis counts.
         let named_choices = |axis: &str| -> Option<&Vec<String>> {
             let short_axes = short.map(|short| short.axes.as_slice()).unwrap_or_default();
-            let mut lists = given.iter().rev().chain(short_axes.iter().rev());
+            let mut lists = overrides.iter().rev().chain(short_axes.iter().rev());
             lists.find(|(name, _)| name == axis).map(|(_, names)| names)
         };
         if let Some(names) = named_choices(SUBJECT) {
@@ -236,7 +236,7 @@ impl Matrix {
     /// The reason why a cell is excluded, if it is.
     pub fn excluded(&self, key: &Key) -> Option<&str> {
         let found = self.study.exclusions.iter().find(|exclusion| {
-            exclusion.given.iter().all(|(axis, name)| self.choice_name(key, axis) == Some(name.as_str()))
+            exclusion.selection.iter().all(|(axis, name)| self.choice_name(key, axis) == Some(name.as_str()))
         });
         found.map(|exclusion| exclusion.why.as_str())
     }

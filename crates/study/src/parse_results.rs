@@ -21,13 +21,13 @@ const MAX_DEPTH: usize = 8;
 pub fn exclusions(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
     for node in bounded(nodes, "[[exclude]]", problems) {
         let Some(mut fields) = Fields::of(node, "[[exclude]]", problems) else { continue };
-        let given = parse_selection(&mut fields, "where", Choices::One);
-        if given.is_empty() {
+        let selection = parse_selection(&mut fields, "where", Choices::One);
+        if selection.is_empty() {
             fields.add_problem(fields.offset, "`where` is missing: which cells, as { AXIS = \"CHOICE\" }");
         }
         let (why, offset) = (fields.required_text("why").value, fields.offset);
         fields.finish();
-        study.exclusions.push(Exclusion { offset, given, why });
+        study.exclusions.push(Exclusion { offset, selection, why });
     }
 }
 
@@ -124,7 +124,7 @@ pub fn tables(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
             metric,
             statistic: parse_statistic(&mut fields),
             interval: fields.flag("interval").unwrap_or(false),
-            given: parse_selection(&mut fields, "where", Choices::Several),
+            selection: parse_selection(&mut fields, "where", Choices::Several),
             ratio_to: parse_selection(&mut fields, "ratio_to", Choices::One),
             unit: parse_unit(&mut fields),
             published: parse_published_cells(&mut fields),
@@ -261,7 +261,7 @@ pub fn plots(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
             x,
             y,
             series,
-            given: parse_selection(&mut fields, "where", Choices::Several),
+            selection: parse_selection(&mut fields, "where", Choices::Several),
             x_title: fields.text("x_title").map(|title| title.value),
             y_title: fields.text("y_title").map(|title| title.value),
             kind,

@@ -50,7 +50,8 @@ pub fn plots(spec: &PlotSpec, matrix: &Matrix, measured: &dyn Measured) -> Vec<P
 
 /// What is left out of one `[[plot]]`, and why.
 pub fn left_out(spec: &PlotSpec, matrix: &Matrix) -> Vec<String> {
-    let choice_count = spec.series.as_ref().map_or(0, |axis| axis_choices(matrix, axis, &spec.given).len());
+    let choice_count =
+        spec.series.as_ref().map_or(0, |axis| axis_choices(matrix, axis, &spec.selection).len());
     let line_count = choice_count.max(spec.y.len());
     let series = (line_count > MAX_SERIES)
         .then(|| format!("{MAX_SERIES} of {line_count} lines are drawn; narrow an axis"));
@@ -63,12 +64,12 @@ pub fn left_out(spec: &PlotSpec, matrix: &Matrix) -> Vec<String> {
 }
 
 fn groups_of(spec: &PlotSpec, matrix: &Matrix) -> Result<Vec<Selection>, String> {
-    let mut named: BTreeSet<&str> = spec.given.iter().map(|(axis, _)| axis.as_str()).collect();
+    let mut named: BTreeSet<&str> = spec.selection.iter().map(|(axis, _)| axis.as_str()).collect();
     named.extend(spec.series.as_deref());
     if let Side::Axis(axis) = &spec.x {
         named.insert(axis);
     }
-    groups(matrix, &named, &spec.given, &combined_metrics(spec.x.metrics(), &spec.y))
+    groups(matrix, &named, &spec.selection, &combined_metrics(spec.x.metrics(), &spec.y))
 }
 
 fn plot(spec: &PlotSpec, matrix: &Matrix, measured: &dyn Measured, group: &Selection) -> Option<Plot> {
@@ -82,22 +83,22 @@ fn plot(spec: &PlotSpec, matrix: &Matrix, measured: &dyn Measured, group: &Selec
     let metrics: Vec<String> =
         columns.iter().filter_map(|column| metric_of(first, *column)).take(MAX_SERIES).collect();
     let mut series = Vec::new();
-    let choices = spec.series.as_ref().map(|axis| axis_choices(matrix, axis, &spec.given));
+    let choices = spec.series.as_ref().map(|axis| axis_choices(matrix, axis, &spec.selection));
     let choices = choices.unwrap_or_default();
     // `None` is the only line of a plot without an axis of lines.
     let line_choices: Vec<Option<&String>> =
         if spec.series.is_some() { choices.iter().map(Some).collect() } else { vec![None] };
     for choice in line_choices.into_iter().take(MAX_SERIES) {
         for (&column, metric) in columns.iter().zip(&metrics) {
-            let mut given = without_axes(&spec.given, &[spec.x.axis(), spec.series.as_deref()]);
+            let mut selection = without_axes(&spec.selection, &[spec.x.axis(), spec.series.as_deref()]);
             let name = match (&spec.series, choice) {
                 (Some(axis), Some(choice)) => {
-                    given.push((axis.clone(), choice.clone()));
+                    selection.push((axis.clone(), choice.clone()));
                     matrix.label(axis, choice)
                 }
                 _ => column.unwrap_or(metric).to_owned(),
             };
-            let line = draw(spec, matrix, measured, group, &given, &x.positions, column);
+            let line = draw(spec, matrix, measured, group, &selection, &x.positions, column);
             if !line.points.is_empty() {
                 series.push(Series { name: clean(&name), ..line });
             }
@@ -192,7 +193,8 @@ fn x_axis_of_metrics(spec: &PlotSpec, names: &[String], matrix: &Matrix) -> XAxi
 /// An x axis along the choices of an axis.
 fn x_axis_of_choices(spec: &PlotSpec, name: &str, matrix: &Matrix) -> XAxis {
     let axis = matrix.axes.iter().find(|axis| axis.name == *name);
-    let choices: Vec<String> = axis_choices(matrix, name, &spec.given).into_iter().take(MAX_POINTS).collect();
+    let choices: Vec<String> =
+        axis_choices(matrix, name, &spec.selection).into_iter().take(MAX_POINTS).collect();
     let numbers: Option<Vec<f64>> =
         axis.and_then(|axis| choices.iter().map(|name| axis.choice(name)?.number).collect());
     // Bars and strips are placed side by side, whatever their numbers.
@@ -246,13 +248,13 @@ fn draw(
     matrix: &Matrix,
     measured: &dyn Measured,
     group: &Selection,
-    given: &[(String, String)],
+    selection: &[(String, String)],
     positions: &[XPosition],
     column: Option<&str>,
 ) -> Series {
     let mut series = Series::default();
     for position in positions {
-        let mut named = given.to_vec();
+        let mut named = selection.to_vec();
         named.extend(position.choice.clone());
         let Some(metric) = combined_metric(position.metric.as_deref(), column) else { continue };
         let Ok(key) = matrix.resolve(&named, group) else { continue };

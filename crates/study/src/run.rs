@@ -87,8 +87,8 @@ fn build(
         {
             return Err(named(error));
         }
-        let wanted = build_commands(matrix, key, root);
-        for (number, words) in wanted.iter().enumerate() {
+        let commands = build_commands(matrix, key, root);
+        for (number, words) in commands.iter().enumerate() {
             let command = shell_words::join(words);
             say(&format!("building: {command}"));
             let subject = Subject {

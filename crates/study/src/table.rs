@@ -50,13 +50,13 @@ pub fn left_out(spec: &TableSpec, matrix: &Matrix) -> Option<String> {
 }
 
 fn groups_of(spec: &TableSpec, matrix: &Matrix) -> Result<Vec<Selection>, String> {
-    let mut named: BTreeSet<&str> = spec.given.iter().map(|(axis, _)| axis.as_str()).collect();
+    let mut named: BTreeSet<&str> = spec.selection.iter().map(|(axis, _)| axis.as_str()).collect();
     for side in [&spec.rows, &spec.columns] {
         if let Side::Axis(axis) = side {
             named.insert(axis);
         }
     }
-    groups(matrix, &named, &spec.given, &metrics_of(spec))
+    groups(matrix, &named, &spec.selection, &metrics_of(spec))
 }
 
 /// All metrics of a table.
@@ -77,7 +77,7 @@ pub fn combined_metrics(first: &[String], second: &[String]) -> Vec<String> {
     }
 }
 
-/// The combinations of the axes that are not `named`, for the subjects in `given`, else for
+/// The combinations of the axes that are not `named`, for the subjects in `selection`, else for
 /// subjects that have all the `metrics`, else for subjects that have any of them.
 ///
 /// # Errors
@@ -85,11 +85,11 @@ pub fn combined_metrics(first: &[String], second: &[String]) -> Vec<String> {
 pub fn groups(
     matrix: &Matrix,
     named: &BTreeSet<&str>,
-    given: &[(String, String)],
+    selection: &[(String, String)],
     metrics: &[String],
 ) -> Result<Vec<Selection>, String> {
     let subjects: BTreeSet<String> =
-        given.iter().filter(|(axis, _)| axis == SUBJECT).map(|(_, name)| name.clone()).collect();
+        selection.iter().filter(|(axis, _)| axis == SUBJECT).map(|(_, name)| name.clone()).collect();
     let is_measured =
         |metric: &String| matrix.subjects.iter().any(|subject| subject.metrics.contains_key(metric));
     let has_all = |subject: &Subject| metrics.iter().all(|metric| subject.metrics.contains_key(metric));
@@ -179,7 +179,7 @@ fn lines(side: &Side, spec: &TableSpec, matrix: &Matrix) -> Vec<Line> {
                 metric: Some(name.clone()),
             })
             .collect(),
-        Side::Axis(axis) => axis_choices(matrix, axis, &spec.given)
+        Side::Axis(axis) => axis_choices(matrix, axis, &spec.selection)
             .into_iter()
             .filter(|name| is_shown(axis, name))
             .map(|name| Line {
@@ -192,8 +192,8 @@ fn lines(side: &Side, spec: &TableSpec, matrix: &Matrix) -> Vec<Line> {
     }
 }
 
-/// Names of the choices of an axis, or of the subjects; limited to those in `given`, if any.
-pub fn axis_choices(matrix: &Matrix, axis: &str, given: &[(String, String)]) -> Vec<String> {
+/// Names of the choices of an axis, or of the subjects; limited to those in `selection`, if any.
+pub fn axis_choices(matrix: &Matrix, axis: &str, selection: &[(String, String)]) -> Vec<String> {
     let all: Vec<String> = if axis == SUBJECT {
         matrix.subjects.iter().map(|subject| subject.name.clone()).collect()
     } else {
@@ -201,16 +201,16 @@ pub fn axis_choices(matrix: &Matrix, axis: &str, given: &[(String, String)]) -> 
         found.map_or_else(Vec::new, |axis| axis.choices.iter().map(|choice| choice.name.clone()).collect())
     };
     let selected: Vec<&String> =
-        given.iter().filter(|(known, _)| known == axis).map(|(_, name)| name).collect();
+        selection.iter().filter(|(known, _)| known == axis).map(|(_, name)| name).collect();
     if selected.is_empty() {
         return all;
     }
     selected.into_iter().filter(|name| all.contains(name)).cloned().collect()
 }
 
-/// The entries of `given` for axes that are not sides.
-pub fn without_axes(given: &[(String, String)], axes: &[Option<&str>]) -> Selection {
-    given.iter().filter(|(axis, _)| !axes.contains(&Some(axis))).cloned().collect()
+/// The entries of `selection` for axes that are not sides.
+pub fn without_axes(selection: &[(String, String)], axes: &[Option<&str>]) -> Selection {
+    selection.iter().filter(|(axis, _)| !axes.contains(&Some(axis))).cloned().collect()
 }
 
 /// The metric in the cell of two lines.
@@ -237,7 +237,7 @@ fn cell(
 ) -> Cell {
     let missing = || Cell { text: MISSING.to_owned(), tone: Tone::Faint };
     let Some(metric) = metric_of(spec, lines) else { return missing() };
-    let mut named = without_axes(&spec.given, &[spec.rows.axis(), spec.columns.axis()]);
+    let mut named = without_axes(&spec.selection, &[spec.rows.axis(), spec.columns.axis()]);
     named.extend(lines.iter().filter_map(|line| line.choice.clone()));
     let Ok(key) = matrix.resolve(&named, group) else { return missing() };
     if !spec.ratio_to.is_empty() {

@@ -158,7 +158,8 @@ fn limits_table(findings: &Findings) -> Table {
     } else {
         format!("the {MAX_LIMITS} limits nearest to the edge; {left_out} further off are left out")
     };
-    let columns = columns(&[("limit", true), ("bytes", true), ("runs", true), ("failed", true), ("", false)]);
+    let columns =
+        table_columns(&[("limit", true), ("bytes", true), ("runs", true), ("failed", true), ("", false)]);
     Table { caption, columns, rows: rows.collect() }
 }
 
@@ -200,7 +201,7 @@ fn failures_section(findings: &Findings) -> Option<Section> {
     });
     let table = Table {
         caption: String::new(),
-        columns: columns(&[("under", true), ("runs", true), ("how", false)]),
+        columns: table_columns(&[("under", true), ("runs", true), ("how", false)]),
         rows: rows.collect(),
     };
     let stderr_tail =
@@ -251,7 +252,7 @@ fn slowdown_section(findings: &Findings) -> Option<Section> {
         ("major faults", true),
     ];
     let table =
-        Table { caption: String::new(), columns: columns(&titles), rows: rows.chain([last]).collect() };
+        Table { caption: String::new(), columns: table_columns(&titles), rows: rows.chain([last]).collect() };
     Some(Section {
         heading: "Near the limit".to_owned(),
         paragraphs: vec![format!(
@@ -358,6 +359,6 @@ fn snippets_section(findings: &Findings) -> Option<Section> {
 }
 
 /// Columns of a table, each with its title and whether it has figures.
-fn columns(titles: &[(&str, bool)]) -> Vec<Column> {
+fn table_columns(titles: &[(&str, bool)]) -> Vec<Column> {
     titles.iter().map(|(title, has_figures)| Column::new(*title, *has_figures)).collect()
 }
