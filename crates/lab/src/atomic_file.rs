@@ -3,17 +3,17 @@
 use std::io::Write;
 use std::path::Path;
 
-/// Writes `content` into a new file, and gives it the name `path`.
+/// Writes `content` to a temporary file beside `path`, and renames it to `path`.
 ///
 /// # Errors
-/// One line that names it.
+/// One line that names `path`.
 pub fn write(path: &Path, content: &[u8]) -> Result<(), String> {
     let named = |error: std::io::Error| format!("{}: {error}", path.display());
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder).map_err(named)?;
-    let mut new = tempfile::Builder::new().prefix(".new-").tempfile_in(folder).map_err(named)?;
+    let mut temporary = tempfile::Builder::new().prefix(".new-").tempfile_in(folder).map_err(named)?;
     // Synced first: otherwise another machine may see the name before the content.
-    new.write_all(content).and_then(|()| new.as_file().sync_all()).map_err(named)?;
-    new.persist(path).map_err(|error| named(error.error))?;
+    temporary.write_all(content).and_then(|()| temporary.as_file().sync_all()).map_err(named)?;
+    temporary.persist(path).map_err(|error| named(error.error))?;
     Ok(())
 }

@@ -25,8 +25,8 @@ impl CommandLine {
             return Ok(Self { words, environment: Vec::new(), by_shell: true });
         }
         let mut words = shell_words::split(text).map_err(|_| format!("{text}: a quote does not end"))?;
-        let count = words.iter().take_while(|word| assignment(word).is_some()).count();
-        let environment = words.drain(..count).filter_map(|word| assignment(&word)).collect();
+        let variables = words.iter().take_while(|word| assignment(word).is_some()).count();
+        let environment = words.drain(..variables).filter_map(|word| assignment(&word)).collect();
         if words.is_empty() {
             return Err(format!("{text:?} is not a command: give a program and its arguments in one word"));
         }
@@ -40,11 +40,13 @@ impl CommandLine {
     /// As [`CommandLine::parse`].
     pub fn with_case(&self, case: &str) -> Result<Self, String> {
         if self.by_shell || needs_shell(case) {
-            let own = match self.words.as_slice() {
+            let command = match self.words.as_slice() {
+                // `sh -c TEXT`.
                 [_, _, text] if self.by_shell => text.clone(),
                 words => self.shell_text(words),
             };
-            let text = if case.contains("{}") { case.replace("{}", &own) } else { format!("{own} {case}") };
+            let text =
+                if case.contains("{}") { case.replace("{}", &command) } else { format!("{command} {case}") };
             let words = ["sh", "-c", &text].map(str::to_owned).to_vec();
             return Ok(Self { words, environment: Vec::new(), by_shell: true });
         }
@@ -62,6 +64,7 @@ impl CommandLine {
         Ok(Self { words, environment: self.environment.clone(), by_shell: false })
     }
 
+    /// The variables and `words` in shell syntax.
     fn shell_text(&self, words: &[String]) -> String {
         let assigned = self
             .environment
@@ -87,10 +90,10 @@ impl CommandLine {
 /// One line that names the word that is not an assignment.
 pub fn assignments(text: &str) -> Result<Vec<(String, Option<String>)>, String> {
     let words = shell_words::split(text).map_err(|_| format!("{text}: a quote does not end"))?;
-    let set = words.iter().map(|word| {
+    let variables = words.iter().map(|word| {
         assignment(word).ok_or_else(|| format!("{word:?} is not NAME=value; quote values with spaces"))
     });
-    set.collect()
+    variables.collect()
 }
 
 fn assignment(word: &str) -> Option<(String, Option<String>)> {
@@ -102,17 +105,17 @@ fn assignment(word: &str) -> Option<(String, Option<String>)> {
 
 /// Whether the text contains shell syntax outside of quotes (POSIX.1-2024, XCU 2.2).
 fn needs_shell(text: &str) -> bool {
-    let (mut single, mut double) = (false, false);
+    let (mut in_single_quotes, mut in_double_quotes) = (false, false);
     let mut previous = ' ';
     let mut characters = text.chars();
     while let Some(c) = characters.next() {
         match c {
-            '\'' if !double => single = !single,
-            _ if single => {}
+            '\'' if !in_double_quotes => in_single_quotes = !in_single_quotes,
+            _ if in_single_quotes => {}
             '\\' => drop(characters.next()),
-            '"' => double = !double,
+            '"' => in_double_quotes = !in_double_quotes,
             '$' | '`' => return true,
-            _ if double => {}
+            _ if in_double_quotes => {}
             '|' | '&' | ';' | '<' | '>' | '(' | ')' | '*' | '?' | '[' | '\n' => return true,
             '~' | '#' | '!' if previous.is_whitespace() => return true,
             _ => {}

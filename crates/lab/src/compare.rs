@@ -11,6 +11,10 @@ use super::statistics::{
 
 /// Joint confidence of all ratio intervals in one comparison.
 pub const CONFIDENCE: f64 = 0.99;
+/// Confidence of the interval of each median.
+const MEDIAN_CONFIDENCE: f64 = 0.95;
+/// Maximum number of outliers listed in a sentence.
+const MAX_LISTED_OUTLIERS: usize = 5;
 
 /// A compared figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -156,8 +160,8 @@ impl Comparison {
         let tables = comparison.tables(places, results);
         let is_complete = |table: &Table| table.iter().all(|values| !values.is_empty());
         let compared = tables.values().filter(|table| is_complete(table));
-        let ratios = compared.count() * comparison.commands.len().saturating_sub(1);
-        comparison.ratio_confidence = bonferroni(CONFIDENCE, ratios);
+        let ratio_count = compared.count() * comparison.commands.len().saturating_sub(1);
+        comparison.ratio_confidence = bonferroni(CONFIDENCE, ratio_count);
         for ((case, metric), by_command) in tables {
             comparison.report_outliers(case, metric, &by_command);
             let compared = comparison.compare(metric, &by_command, seed);
@@ -192,12 +196,14 @@ impl Comparison {
     }
 
     fn compare(&self, metric: Metric, by_command: &[Vec<RoundValue>], seed: u64) -> Compared {
-        let values = |command: &[RoundValue]| -> Vec<BlockSample> {
+        let samples = |command: &[RoundValue]| -> Vec<BlockSample> {
             let sample = |&RoundValue { round, value }| BlockSample { value, block: self.block(round) };
             command.iter().map(sample).collect()
         };
-        let estimates =
-            by_command.iter().map(|command| estimate_in_blocks(&values(command), 0.95, seed)).collect();
+        let estimates = by_command
+            .iter()
+            .map(|command| estimate_in_blocks(&samples(command), MEDIAN_CONFIDENCE, seed))
+            .collect();
         Compared { estimates, ratios: self.ratios(metric, by_command) }
     }
 
@@ -218,8 +224,8 @@ impl Comparison {
     }
 
     fn report_outliers(&mut self, case: usize, metric: Metric, by_command: &[Vec<RoundValue>]) {
-        // Only wall time: CPU times reflect the same load of the machine, and memory and
-        // instructions hardly vary.
+        // Only outliers of wall time are reported: CPU times reflect the same load of the machine,
+        // and memory and instructions hardly vary.
         if metric != Metric::Wall {
             return;
         }
@@ -232,7 +238,7 @@ impl Comparison {
             let case = case.map(|case| format!(" in case {case}")).unwrap_or_default();
             let rounds: Vec<String> = outliers
                 .iter()
-                .take(5)
+                .take(MAX_LISTED_OUTLIERS)
                 .map(|&RoundValue { round, value }| {
                     format!("{} in round {}", strandline_report::units::seconds(value), round + 1)
                 })
@@ -361,13 +367,14 @@ impl Judge for CompareJudge<'_> {
         // Only ratios of wall time are needed; the confidence is that for all figures of the
         // report.
         let tables = comparison.tables(self.places, results);
-        let ratios = tables.len() * self.commands.saturating_sub(1);
-        comparison.ratio_confidence = bonferroni(CONFIDENCE, ratios);
-        let width = tables.iter().filter(|((_, metric), _)| *metric == Metric::Wall).map(|(_, table)| {
+        let ratio_count = tables.len() * self.commands.saturating_sub(1);
+        comparison.ratio_confidence = bonferroni(CONFIDENCE, ratio_count);
+        let wall_tables = tables.iter().filter(|((_, metric), _)| *metric == Metric::Wall);
+        let widths = wall_tables.map(|(_, table)| {
             let ratios = comparison.ratios(Metric::Wall, table);
             ratios.iter().skip(1).map(|ratio| half_width(*ratio)).fold(0.0, f64::max)
         });
-        width.fold(0.0, f64::max) <= until
+        widths.fold(0.0, f64::max) <= until
     }
 }
 

@@ -11,6 +11,10 @@ use super::journal::Journal;
 use super::remote::TaskCounts;
 use super::remote_engine;
 
+/// Multiplier that spreads the numbers of rounds over all bits of a seed: 2^64 divided by the
+/// golden ratio, as in Fibonacci hashing.
+const SEED_FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
+
 /// The subjects of a lab, and how often they run.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -122,20 +126,23 @@ pub fn runs_done(
     Ok(lab.results)
 }
 
+/// A lab while it runs.
 pub(super) struct Lab<'a> {
     pub(super) plan: &'a Plan,
     pub(super) journal: &'a mut Journal,
     pub(super) judge: &'a mut (dyn Judge + Send),
     pub(super) results: Results,
+    /// For each subject, whether the judge dropped it.
     dropped: Vec<bool>,
     pub(super) progress: Progress,
+    /// When this process began.
     begin: Instant,
     /// Runs done by this process, not taken from the journal.
     pub(super) own_runs: u32,
 }
 
 impl Lab<'_> {
-    /// Adds a place for the outcome of each subject in `round`, if it counts.
+    /// Makes room for the outcome of each subject in `round`, if the round counts.
     pub(super) fn open_round(&mut self, round: u32) {
         if round >= self.plan.warm_up {
             self.results.outcomes.iter_mut().for_each(|outcomes| outcomes.push(None));
@@ -144,21 +151,21 @@ impl Lab<'_> {
 
     /// Whether the lab is finished after this round.
     pub(super) fn is_finished_after(&mut self, round: u32) -> bool {
-        let counted = (round + 1).saturating_sub(self.plan.warm_up);
-        self.results.stopped || counted >= self.plan.min_rounds && self.judge.is_enough(&self.results)
+        let counted_rounds = (round + 1).saturating_sub(self.plan.warm_up);
+        self.results.stopped || counted_rounds >= self.plan.min_rounds && self.judge.is_enough(&self.results)
     }
 
     /// The turns of a round, in the order drawn from its seed.
     pub(super) fn order(&self, round: u32) -> Vec<ScheduledRun> {
         let mut subjects: Vec<usize> = (0..self.plan.subjects.len()).collect();
-        let seed = self.plan.seed ^ u64::from(round).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let seed = self.plan.seed ^ u64::from(round).wrapping_add(1).wrapping_mul(SEED_FACTOR);
         fastrand::Rng::with_seed(seed).shuffle(&mut subjects);
-        let counted = round.saturating_sub(self.plan.warm_up);
-        let runs = |&subject: &usize| {
+        let counted_round = round.saturating_sub(self.plan.warm_up);
+        let takes_part = |&subject: &usize| {
             let rounds = self.plan.subjects.get(subject).and_then(|subject| subject.rounds);
-            rounds.is_none_or(|rounds| counted < rounds)
+            rounds.is_none_or(|rounds| counted_round < rounds)
         };
-        subjects.into_iter().filter(runs).map(|subject| ScheduledRun { subject, round }).collect()
+        subjects.into_iter().filter(takes_part).map(|subject| ScheduledRun { subject, round }).collect()
     }
 
     fn run_round(
@@ -189,10 +196,10 @@ impl Lab<'_> {
     ) -> Result<(), Stopped> {
         let plan = self.plan;
         let shared = Mutex::new((self, turns.iter().copied()));
-        let ended: Vec<Result<(), Stopped>> = std::thread::scope(|scope| {
-            let work = |executor: &mut Box<dyn Executor>| -> Result<(), Stopped> {
+        let results: Vec<Result<(), Stopped>> = std::thread::scope(|scope| {
+            let run_turns = |executor: &mut Box<dyn Executor>| -> Result<(), Stopped> {
                 loop {
-                    let next = {
+                    let next_run = {
                         let mut shared = shared.lock().map_err(|_| internal_error())?;
                         let (lab, turns) = &mut *shared;
                         let turn = turns.find(|&turn| lab.is_due(turn));
@@ -201,21 +208,24 @@ impl Lab<'_> {
                             Some((turn, subject, lab.journal.cell(&subject.name, turn.round)))
                         })
                     };
-                    let Some((turn, subject, folder)) = next else { return Ok(()) };
+                    let Some((turn, subject, folder)) = next_run else { return Ok(()) };
                     let outcome = executor.run(subject, &folder)?;
-                    shared.lock().map_err(|_| internal_error())?.0.store_run(turn, outcome)?;
+                    let mut shared = shared.lock().map_err(|_| internal_error())?;
+                    let (lab, _) = &mut *shared;
+                    lab.store_run(turn, outcome)?;
                 }
             };
             let workers: Vec<_> =
-                executors.iter_mut().map(|executor| scope.spawn(move || work(executor))).collect();
+                executors.iter_mut().map(|executor| scope.spawn(move || run_turns(executor))).collect();
             workers
                 .into_iter()
                 .map(|worker| worker.join().unwrap_or_else(|_| Err(internal_error())))
                 .collect()
         });
-        ended.into_iter().collect()
+        results.into_iter().collect()
     }
 
+    /// Whether a turn is still to be run.
     pub(super) fn is_due(&self, turn: ScheduledRun) -> bool {
         !self.results.stopped && self.dropped.get(turn.subject) == Some(&false)
     }
@@ -243,8 +253,8 @@ impl Lab<'_> {
     }
 
     pub(super) fn judge_run(&mut self, turn: ScheduledRun, outcome: Outcome) {
-        let counted = turn.round.checked_sub(self.plan.warm_up);
-        match self.judge.run_ended(turn.subject, counted, &outcome) {
+        let counted_round = turn.round.checked_sub(self.plan.warm_up);
+        match self.judge.run_ended(turn.subject, counted_round, &outcome) {
             Next::Continue => {}
             Next::Drop => {
                 if let Some(dropped) = self.dropped.get_mut(turn.subject) {
@@ -254,10 +264,10 @@ impl Lab<'_> {
             Next::Stop => self.results.stopped = true,
         }
         let outcomes = self.results.outcomes.get_mut(turn.subject);
-        if let (Some(counted), Some(outcomes)) = (counted, outcomes)
-            && let Some(place) = outcomes.get_mut(counted as usize)
+        if let (Some(round), Some(outcomes)) = (counted_round, outcomes)
+            && let Some(stored) = outcomes.get_mut(round as usize)
         {
-            *place = Some(outcome);
+            *stored = Some(outcome);
         }
     }
 

@@ -94,14 +94,14 @@ pub trait Executor: Send {
         if let Some(outcome) = self.wait(job, subject.timeout)? {
             return Ok(outcome);
         }
-        let ending = Instant::now();
+        let stop_begin = Instant::now();
         self.stop(job, GRACE)?;
         match self.wait(job, Some(GRACE + LAUNCHER_GRACE))? {
             Some(outcome) => Ok(Outcome { end: End::TimedOut, ..outcome }),
             None => Err(Stopped::Failed(format!(
                 "{}: has not ended {} s after SIGTERM and SIGKILL: the kernel holds it, or no processor was free (see its state in ps)",
                 subject.name,
-                ending.elapsed().as_secs()
+                stop_begin.elapsed().as_secs()
             ))),
         }
     }

@@ -13,9 +13,12 @@ pub const RECORDING: &str = "recording.strandline";
 /// File name prefix of the output of cachegrind.
 const CACHEGRIND_PREFIX: &str = "cachegrind.out.";
 /// Larger output files of cachegrind are rejected.
-const MAX_COUNTS_BYTES: u64 = 256 << 20;
+const MAX_CACHEGRIND_BYTES: u64 = 256 << 20;
 /// Exit status of `strandline run` if it failed itself.
-const RECORDER_FAILED: u8 = 125;
+const RECORDER_FAILED_STATUS: u8 = 125;
+/// Permission to execute, of the user, the group or others.
+const EXECUTABLE_BITS: u32 = 0o111;
+const US_PER_SECOND: f64 = 1e6;
 
 /// Returns the command that measures `subject` and writes into `folder`.
 ///
@@ -45,7 +48,8 @@ pub fn command(subject: &Subject, folder: &Path) -> Result<Vec<String>, String> 
             let file = folder.join(RECORDING);
             // A killed recorder leaves its file, which must not be taken for that of the next run.
             drop(std::fs::remove_file(&file));
-            let mut words = vec![text(&executable_path()), "run".to_owned(), "-o".to_owned(), text(&file)];
+            let mut words =
+                vec![path_text(&executable_path()), "run".to_owned(), "-o".to_owned(), path_text(&file)];
             words.extend(["--interval".to_owned(), format!("{}ms", interval.as_millis().max(1))]);
             words.extend(["--progress", "never", "--ledger"].map(str::to_owned));
             words.push(ledgers.clone());
@@ -92,7 +96,8 @@ pub fn outcome(subject: &Subject, ended: &Ended, folder: &Path) -> Outcome {
     outcome
 }
 
-/// Decodes a status of `wait`.
+/// Decodes a status of `wait` (bits/waitstatus.h): the low 7 bits are the signal that ended the
+/// process, and without one the next byte is its exit status.
 fn end_of(status: i32) -> End {
     match status & 0x7f {
         0 => End::Exited((status >> 8 & 0xff) as u8),
@@ -100,11 +105,12 @@ fn end_of(status: i32) -> End {
     }
 }
 
+/// The figures that the launcher measured.
 fn figures_of(ended: &Ended) -> Figures {
     Figures {
         wall_seconds: Some(ended.wall_seconds),
-        user_seconds: Some(ended.user_us as f64 / 1e6),
-        system_seconds: Some(ended.system_us as f64 / 1e6),
+        user_seconds: Some(ended.user_us as f64 / US_PER_SECOND),
+        system_seconds: Some(ended.system_us as f64 / US_PER_SECOND),
         high_water_bytes: Some(ended.high_water_bytes),
         minor_faults: Some(ended.minor_faults),
         major_faults: Some(ended.major_faults),
@@ -115,7 +121,7 @@ fn figures_of(ended: &Ended) -> Figures {
 
 /// Reads the figures of the command (not of its recorder) from the recording.
 fn read_recording(path: &Path, outcome: &mut Outcome) {
-    if !path.exists() && outcome.end == End::Exited(RECORDER_FAILED) {
+    if !path.exists() && outcome.end == End::Exited(RECORDER_FAILED_STATUS) {
         outcome.end = End::NotStarted("it could not be recorded: see its standard error".to_owned());
     }
     let Ok(mut reader) = Reader::open(path) else { return };
@@ -133,10 +139,10 @@ fn read_recording(path: &Path, outcome: &mut Outcome) {
                 high_water_kib = high_water_kib.max(end.high_water_kib);
                 outcome.out_of_memory_kills = end.out_of_memory_kills;
                 let Some(usage) = end.usage else { continue };
-                let seconds = |us: u64| Some(us as f64 / 1e6);
+                let seconds = |us: u64| Some(us as f64 / US_PER_SECOND);
                 outcome.figures = Figures {
                     // Excludes the time for which ledgers stopped the process.
-                    wall_seconds: Some((usage.wall_us as f64 / 1e6 - stopped_seconds).max(0.0)),
+                    wall_seconds: Some((usage.wall_us as f64 / US_PER_SECOND - stopped_seconds).max(0.0)),
                     user_seconds: seconds(usage.user_us),
                     system_seconds: seconds(usage.system_us),
                     minor_faults: Some(usage.minor_faults),
@@ -151,11 +157,11 @@ fn read_recording(path: &Path, outcome: &mut Outcome) {
 }
 
 /// Instructions of all processes of a job: the last line of each output file of cachegrind is
-/// `summary: N`.
+/// `summary: N`. `None` if one of the files lacks it, or without files.
 fn instructions(folder: &Path) -> Option<u64> {
     let mut total = None;
     for path in cachegrind_files(folder) {
-        if path.metadata().ok()?.len() > MAX_COUNTS_BYTES {
+        if path.metadata().ok()?.len() > MAX_CACHEGRIND_BYTES {
             return None;
         }
         let text = std::fs::read(&path).ok()?;
@@ -191,7 +197,7 @@ pub fn is_in_path(name: &str) -> bool {
 pub fn find_in_path(name: &str) -> Option<PathBuf> {
     use std::os::unix::fs::PermissionsExt;
     let is_program = |path: &PathBuf| {
-        path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+        path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & EXECUTABLE_BITS != 0)
     };
     if name.contains('/') {
         return Some(name.into()).filter(is_program);
@@ -200,6 +206,6 @@ pub fn find_in_path(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&paths).map(|folder| folder.join(name)).find(is_program)
 }
 
-fn text(path: &Path) -> String {
+fn path_text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }

@@ -16,11 +16,13 @@ static MASK_BEFORE: OnceLock<u64> = OnceLock::new();
 #[derive(Debug)]
 pub struct Interrupt {
     signals: SignalFd,
+    /// The first signal, once one was read.
     received: Mutex<Option<i32>>,
     /// Readable from the first signal on, for every waiting thread: only one thread reads the
     /// signal.
     notified: EventFd,
-    before: u64,
+    /// See [`Interrupt::mask_before`].
+    mask_before: u64,
 }
 
 impl Interrupt {
@@ -33,19 +35,20 @@ impl Interrupt {
         // A parent may have ignored SIGCHLD; then ends of children are not reported.
         strandline_sys::spawn::set_recording_dispositions();
         let bits = SIGNALS.into_iter().fold(0u64, |bits, signal| bits | 1 << (signal as i32 - 1));
-        let before = strandline_sys::spawn::block_signals(bits).map_err(failed)?;
+        let previous_mask = strandline_sys::spawn::block_signals(bits).map_err(failed)?;
         // A second lab of this process finds the signals blocked by the first.
-        let before = *MASK_BEFORE.get_or_init(|| before);
-        let before_and_ours = before | bits;
-        if before_and_ours != bits {
-            strandline_sys::spawn::block_signals(before_and_ours).map_err(failed)?;
+        let mask_before = *MASK_BEFORE.get_or_init(|| previous_mask);
+        // `block_signals` replaces the mask: signals that were blocked before stay blocked.
+        let both_masks = mask_before | bits;
+        if both_masks != bits {
+            strandline_sys::spawn::block_signals(both_masks).map_err(failed)?;
         }
         let set: SigSet = SIGNALS.into_iter().collect();
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         let signals = SignalFd::with_flags(&set, flags).map_err(|errno| failed(errno.into()))?;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let notified = EventFd::from_flags(flags).map_err(|errno| failed(errno.into()))?;
-        Ok(Self { signals, received: Mutex::new(None), notified, before })
+        Ok(Self { signals, received: Mutex::new(None), notified, mask_before })
     }
 
     /// One of these is readable once there is a signal.
@@ -55,15 +58,15 @@ impl Interrupt {
 
     /// The first signal received; stays set.
     pub fn signal(&self) -> Option<i32> {
-        let mut taken = self.received.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if taken.is_none()
+        let mut received = self.received.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if received.is_none()
             && let Ok(Some(signal)) = self.signals.read_signal()
         {
-            *taken = Some(signal.ssi_signo.cast_signed());
+            *received = Some(signal.ssi_signo.cast_signed());
             // If that fails, threads notice the signal when their jobs end.
             let _ = self.notified.write(1);
         }
-        *taken
+        *received
     }
 
     /// Whether a further signal arrived after the first.
@@ -73,6 +76,6 @@ impl Interrupt {
 
     /// Mask of the signals blocked when this process started.
     pub fn mask_before(&self) -> u64 {
-        self.before
+        self.mask_before
     }
 }

@@ -22,7 +22,27 @@ const MAX_LINE_BYTES: usize = 1 << 20;
 /// Labs in the cache that were not resumed for this long are removed.
 const MAX_IDLE_AGE: Duration = Duration::from_secs(30 * 24 * 3600);
 
+/// How long a lock held by another process is waited for.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(300);
+/// Interval between attempts to lock.
+const LOCK_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Access for the user only.
+const PRIVATE_MODE: u32 = 0o700;
+/// Permission of the group and of others to write.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+/// Maximum length of the part of a subject's name in the name of its folder.
+const MAX_FOLDER_NAME_CHARS: usize = 64;
+/// Length of the part of a subject's hash in the name of its folder, in hexadecimal digits.
+const FOLDER_HASH_DIGITS: usize = 8;
+/// The same for the hash of a lab in the name of its folder in the cache.
+const LAB_HASH_DIGITS: usize = 16;
+
+/// Name of the file with the finished runs.
+const JOURNAL: &str = "journal.jsonl";
+/// Name of the file with verb and key of a lab.
+const LAB: &str = "lab.json";
 
 /// Subfolder of a lab for rounds that run elsewhere.
 pub const REMOTE_FOLDER: &str = "slurm";
@@ -36,7 +56,7 @@ const NEW_LAB: &str = ".lab.json.";
 const WORK_PREFIX: &str = "work-";
 
 /// A run of a lab: subject and round.
-pub type Key = (String, u32);
+type RunKey = (String, u32);
 
 /// The folder of a lab.
 #[derive(Debug)]
@@ -45,9 +65,11 @@ pub struct Journal {
     /// Whether the user chose the folder; it is then not removed.
     is_user_folder: bool,
     file: LockedFile,
-    done: BTreeMap<Key, Outcome>,
+    /// Outcomes of the finished runs.
+    outcomes: BTreeMap<RunKey, Outcome>,
     /// Number of runs found when it was opened.
-    found: usize,
+    resumed_runs: usize,
+    /// Hash that identifies the lab.
     key: String,
 }
 
@@ -61,12 +83,16 @@ pub struct JournalOptions {
     pub is_fresh: bool,
 }
 
+/// Content of `lab.json`.
 #[derive(Serialize, Deserialize)]
 struct LabFile {
+    /// Its verb.
     lab: String,
+    /// Hash that identifies the lab.
     key: String,
 }
 
+/// A line of the journal: a finished run.
 #[derive(Serialize, Deserialize)]
 struct Line {
     subject: String,
@@ -78,14 +104,14 @@ impl Journal {
     /// Number of runs that the folder holds for this lab; 0 if it belongs to another lab or
     /// `options.is_fresh`.
     pub fn peek(verb: &str, description: &impl Serialize, options: &JournalOptions) -> usize {
-        let Ok(key) = key(verb, description) else { return 0 };
+        let Ok(key) = lab_key(verb, description) else { return 0 };
         let folder = options.folder.clone().unwrap_or_else(|| cache().join(folder_name(verb, &key)));
         let lab = LabFile::read(&folder).ok().flatten();
         if options.is_fresh || lab.is_none_or(|lab| lab.key != key) {
             return 0;
         }
-        let journal = File::open(folder.join("journal.jsonl"));
-        journal.map_or(0, |file| BufReader::new(file).split(b'\n').map_while(Result::ok).count())
+        let runs = File::open(folder.join(JOURNAL)).and_then(|file| FinishedRuns::read(&file));
+        runs.map_or(0, |runs| runs.outcomes.len())
     }
 
     /// Opens the folder of the lab of `verb` and `description`, which must contain everything that
@@ -94,7 +120,7 @@ impl Journal {
     /// # Errors
     /// One line that names the folder: it belongs to another lab, is in use, or is not writable.
     pub fn open(verb: &str, description: &impl Serialize, options: &JournalOptions) -> Result<Self, String> {
-        let key = key(verb, description)?;
+        let key = lab_key(verb, description)?;
         let is_user_folder = options.folder.is_some();
         let folder = match &options.folder {
             // Absolute, because jobs may run in other working directories.
@@ -104,15 +130,15 @@ impl Journal {
         let named = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
         std::fs::DirBuilder::new()
             .recursive(true)
-            .mode(0o700)
+            .mode(PRIVATE_MODE)
             .create(&folder)
             .map_err(|error| named(&folder, &error))?;
-        let path = folder.join("journal.jsonl");
+        let path = folder.join(JOURNAL);
         // Rejects a foreign folder before anything is created in it.
         LabFile::read(&folder)?;
         let file = OpenOptions::new().read(true).append(true).create(true).open(&path);
         let file = file.map_err(|error| named(&path, &error))?;
-        let mut file = lock(file).map_err(|error| match error.kind() {
+        let mut file = LockedFile::lock(file).map_err(|error| match error.kind() {
             std::io::ErrorKind::WouldBlock => format!(
                 "{}: another strandline is at work on this lab; wait for it, or give this one another --dir",
                 folder.display()
@@ -136,13 +162,13 @@ impl Journal {
             drop(std::fs::remove_dir_all(folder.join("cells")));
             drop(std::fs::remove_dir_all(folder.join(REMOTE_FOLDER).join("rounds")));
         }
-        let done = read(&mut file.0).map_err(|error| named(&path, &error))?;
-        Ok(Self { folder, is_user_folder, file, found: done.len(), done, key })
+        let outcomes = resume(&mut file.0).map_err(|error| named(&path, &error))?;
+        Ok(Self { folder, is_user_folder, file, resumed_runs: outcomes.len(), outcomes, key })
     }
 
     /// Number of runs finished before this process opened the journal.
     pub fn resumed_runs(&self) -> usize {
-        self.found
+        self.resumed_runs
     }
 
     /// Hash that identifies the lab.
@@ -167,12 +193,12 @@ impl Journal {
 
     /// The machines of all runs made elsewhere.
     pub fn nodes(&self) -> impl Iterator<Item = &Node> {
-        self.done.values().filter_map(|outcome| outcome.node.as_ref())
+        self.outcomes.values().filter_map(|outcome| outcome.node.as_ref())
     }
 
     /// The outcome of a run, if it was done.
     pub fn outcome(&self, subject: &str, round: u32) -> Option<&Outcome> {
-        self.done.get(&(subject.to_owned(), round))
+        self.outcomes.get(&(subject.to_owned(), round))
     }
 
     /// Appends the outcome of a run to the journal.
@@ -184,8 +210,8 @@ impl Journal {
         let mut text = serde_json::to_vec(&line).map_err(|error| error.to_string())?;
         text.push(b'\n');
         let written = self.file.0.write_all(&text);
-        written.map_err(|error| format!("{}: {error}", self.folder.join("journal.jsonl").display()))?;
-        self.done.insert((line.subject, round), line.outcome);
+        written.map_err(|error| format!("{}: {error}", self.folder.join(JOURNAL).display()))?;
+        self.outcomes.insert((line.subject, round), line.outcome);
         Ok(())
     }
 
@@ -217,10 +243,10 @@ impl Journal {
 /// Folder for the output of a run, below the folder of its lab.
 pub fn cell_folder(folder: &Path, subject: &str, round: u32) -> PathBuf {
     let safe = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
-    let name: String = subject.chars().map(safe).take(64).collect();
+    let name: String = subject.chars().map(safe).take(MAX_FOLDER_NAME_CHARS).collect();
     // Distinguishes names that are equal after replacement and truncation.
     let digest = hex(&Sha256::digest(subject.as_bytes()));
-    let digest = digest.get(..8).unwrap_or_default();
+    let digest = digest.get(..FOLDER_HASH_DIGITS).unwrap_or_default();
     folder.join("cells").join(format!("{name}-{digest}-{round}"))
 }
 
@@ -231,7 +257,7 @@ impl LabFile {
     /// # Errors
     /// One line: the folder holds something else, which is never touched.
     fn read(folder: &Path) -> Result<Option<Self>, String> {
-        let path = folder.join("lab.json");
+        let path = folder.join(LAB);
         let advice = "it is not changed: repair or remove it, or give another --dir";
         match std::fs::read(&path) {
             Ok(text) => match serde_json::from_slice(&text) {
@@ -276,7 +302,7 @@ fn has_files(folder: &Path) -> std::io::Result<bool> {
         let entry = entry?;
         let name = entry.file_name();
         let is_new = name.to_string_lossy().starts_with(NEW_LAB);
-        if name != STAGED && !is_new && (name != "journal.jsonl" || entry.metadata()?.len() > 0) {
+        if name != STAGED && !is_new && (name != JOURNAL || entry.metadata()?.len() > 0) {
             return Ok(true);
         }
     }
@@ -287,24 +313,24 @@ fn has_files(folder: &Path) -> std::io::Result<bool> {
 /// missing.
 fn write_lab(folder: &Path, verb: &str, key: &str) -> Result<(), String> {
     let write = || -> std::io::Result<()> {
-        let mut new = tempfile::Builder::new().prefix(NEW_LAB).tempfile_in(folder)?;
-        serde_json::to_writer_pretty(&mut new, &LabFile { lab: verb.to_owned(), key: key.to_owned() })?;
-        new.as_file().sync_all()?;
-        new.persist(folder.join("lab.json")).map_err(|error| error.error)?;
+        let mut temporary = tempfile::Builder::new().prefix(NEW_LAB).tempfile_in(folder)?;
+        serde_json::to_writer_pretty(&mut temporary, &LabFile { lab: verb.to_owned(), key: key.to_owned() })?;
+        temporary.as_file().sync_all()?;
+        temporary.persist(folder.join(LAB)).map_err(|error| error.error)?;
         File::open(folder)?.sync_all()
     };
-    write().map_err(|error| format!("{}: {error}", folder.join("lab.json").display()))
+    write().map_err(|error| format!("{}: {error}", folder.join(LAB).display()))
 }
 
 /// Hash that identifies a lab.
-fn key(verb: &str, description: &impl Serialize) -> Result<String, String> {
+fn lab_key(verb: &str, description: &impl Serialize) -> Result<String, String> {
     let text = serde_json::to_vec(&(verb, env!("CARGO_PKG_VERSION"), description));
     Ok(hex(&Sha256::digest(text.map_err(|error| error.to_string())?)))
 }
 
 /// Name of the folder of a lab in the cache.
 fn folder_name(verb: &str, key: &str) -> String {
-    format!("{verb}-{}", key.get(..16).unwrap_or(key))
+    format!("{verb}-{}", key.get(..LAB_HASH_DIGITS).unwrap_or(key))
 }
 
 /// The file of a journal, locked against other labs.
@@ -319,43 +345,58 @@ impl Drop for LockedFile {
     }
 }
 
-/// Locks the journal, with a short wait: a process forked a moment ago may hold the descriptor
-/// until it execs.
-fn lock(file: File) -> std::io::Result<LockedFile> {
-    let begin = Instant::now();
-    loop {
-        match strandline_sys::host::lock(&file) {
-            Err(error)
-                if error.kind() == std::io::ErrorKind::WouldBlock && begin.elapsed() < LOCK_TIMEOUT =>
-            {
-                std::thread::sleep(Duration::from_millis(5));
+impl LockedFile {
+    /// Locks the journal, with a short wait: a process forked a moment ago may hold the descriptor
+    /// until it execs.
+    fn lock(file: File) -> std::io::Result<Self> {
+        let begin = Instant::now();
+        loop {
+            match strandline_sys::host::lock(&file) {
+                Err(error)
+                    if error.kind() == std::io::ErrorKind::WouldBlock && begin.elapsed() < LOCK_TIMEOUT =>
+                {
+                    std::thread::sleep(LOCK_INTERVAL);
+                }
+                locked => return locked.map(|()| Self(file)),
             }
-            locked => return locked.map(|()| LockedFile(file)),
         }
     }
 }
 
-/// Reads the finished runs and truncates the file after the last whole line, so that the next line
-/// starts at the beginning of a line.
-fn read(file: &mut File) -> std::io::Result<BTreeMap<Key, Outcome>> {
-    let mut done = BTreeMap::new();
-    let mut complete_bytes = 0u64;
-    let mut reader = BufReader::new(&*file);
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        let taken = std::io::Read::take(&mut reader, MAX_LINE_BYTES as u64).read_until(b'\n', &mut line)?;
-        if taken == 0 || line.last() != Some(&b'\n') {
-            break;
+/// The runs in the valid lines of a journal, up to the first line that is damaged or cut off.
+#[derive(Default)]
+struct FinishedRuns {
+    outcomes: BTreeMap<RunKey, Outcome>,
+    /// Size of these lines.
+    bytes: u64,
+}
+
+impl FinishedRuns {
+    fn read(file: &File) -> std::io::Result<Self> {
+        let mut runs = Self::default();
+        let mut reader = BufReader::new(file);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let mut bounded = std::io::Read::take(&mut reader, MAX_LINE_BYTES as u64);
+            let line_bytes = bounded.read_until(b'\n', &mut line)?;
+            if line.last() != Some(&b'\n') {
+                return Ok(runs);
+            }
+            let Ok(Line { subject, round, outcome }) = serde_json::from_slice(&line) else { return Ok(runs) };
+            runs.bytes += line_bytes as u64;
+            runs.outcomes.insert((subject, round), outcome);
         }
-        let Ok(Line { subject, round, outcome }) = serde_json::from_slice(&line) else { break };
-        complete_bytes += taken as u64;
-        done.insert((subject, round), outcome);
     }
-    drop(reader);
-    file.set_len(complete_bytes)?;
+}
+
+/// Reads the finished runs and truncates the file after the last valid line, so that the next line
+/// starts at the beginning of a line.
+fn resume(file: &mut File) -> std::io::Result<BTreeMap<RunKey, Outcome>> {
+    let runs = FinishedRuns::read(file)?;
+    file.set_len(runs.bytes)?;
     file.seek(SeekFrom::End(0))?;
-    Ok(done)
+    Ok(runs.outcomes)
 }
 
 /// Folder for unfinished labs of this user: `strandline/lab` below the user's cache, else below a
@@ -373,23 +414,23 @@ pub fn cache() -> PathBuf {
 /// [`MAX_IDLE_AGE`].
 fn prepare_cache() -> Result<PathBuf, String> {
     let cache = cache();
-    let what_next = "give --dir, or set XDG_CACHE_HOME to a folder of your own";
-    let named = |error: std::io::Error| format!("{}: {error}; {what_next}", cache.display());
+    let advice = "give --dir, or set XDG_CACHE_HOME to a folder of your own";
+    let named = |error: std::io::Error| format!("{}: {error}; {advice}", cache.display());
     for folder in [cache.parent().unwrap_or(&cache), &cache] {
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(named)?;
+        std::fs::DirBuilder::new().recursive(true).mode(PRIVATE_MODE).create(folder).map_err(named)?;
         let data = std::fs::symlink_metadata(folder).map_err(named)?;
         let is_own = data.is_dir() && data.uid() == strandline_sys::host::effective_user();
-        if !is_own || data.mode() & 0o022 != 0 {
+        if !is_own || data.mode() & WRITABLE_BY_OTHERS != 0 {
             return Err(format!(
-                "{} is another user's, or others may write there: it is not used; {what_next}",
+                "{} is another user's, or others may write there: it is not used; {advice}",
                 folder.display()
             ));
         }
         // A folder made by an earlier version may be readable by others.
-        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700)).map_err(named)?;
+        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(PRIVATE_MODE)).map_err(named)?;
     }
     for entry in std::fs::read_dir(&cache).into_iter().flatten().flatten() {
-        let journal = entry.path().join("journal.jsonl");
+        let journal = entry.path().join(JOURNAL);
         let age = journal.metadata().and_then(|data| data.modified()).ok().and_then(|at| at.elapsed().ok());
         if age.is_some_and(|age| age > MAX_IDLE_AGE) {
             drop(std::fs::remove_dir_all(entry.path()));
@@ -421,6 +462,9 @@ mod tests {
         assert_eq!(Journal::peek("study", &"x", &options), 0);
         journal.keep("a", 0, &outcome(0)).unwrap();
         assert_eq!(Journal::peek("study", &"x", &options), 1);
+        let mut file = OpenOptions::new().append(true).open(folder.path().join("lab/journal.jsonl")).unwrap();
+        file.write_all(b"{\"subject\"").unwrap();
+        assert_eq!(Journal::peek("study", &"x", &options), 1, "a line that was cut off is no run");
         assert_eq!(Journal::peek("study", &"y", &options), 0, "another's");
         assert_eq!(Journal::peek("study", &"x", &JournalOptions { is_fresh: true, ..options.clone() }), 0);
     }

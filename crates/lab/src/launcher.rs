@@ -26,19 +26,22 @@ use strandline_sys::signal;
 use strandline_sys::spawn::{Gate, Resource, Setup, block_signals, spawn};
 
 use super::counters::{self, Counters};
-use super::protocol::{Ended, Event, LineBuffer, Request, Start, line};
+use super::protocol::{Ended, Event, LineBuffer, Request, Start, encode_line};
 use super::sweep::{GRACE, Swept, sweep};
 
 /// How long a new process waits for its counters before it execs anyway.
 const GATE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Size of one read from strandline.
+const READ_BYTES: usize = 16 << 10;
 
 /// A running job.
 #[derive(Debug)]
 struct Job {
+    /// Its identifier in requests and events.
     number: u64,
     started: Instant,
     counters: Option<Counters>,
-    /// When the job is killed.
+    /// When the job is killed; `None` unless it is being stopped.
     deadline: Option<Instant>,
     /// The `cgroup.procs` of its control group.
     group: Option<PathBuf>,
@@ -48,26 +51,31 @@ struct Job {
 #[derive(Debug)]
 struct EndedJob {
     ended: Ended,
+    /// Usage of its first process and of the descendants that this process reaped.
     usage: Usage,
     /// Time for the processes it left to end.
     grace: Duration,
 }
 
 /// What the launcher has to handle.
-struct Ready {
+struct PendingWork {
     has_requests: bool,
     has_ended_children: bool,
 }
 
 #[derive(Debug)]
 struct Launcher {
+    /// Requests of strandline, and events for it.
     socket: UnixStream,
+    /// Requests that were received and not yet handled.
     lines: LineBuffer,
+    /// Readable when a child has ended.
     child_signals: SignalFd,
     /// Signal mask that jobs start with.
     signal_mask: u64,
     /// Whether jobs have counters.
     has_counters: bool,
+    /// Running jobs by the process id of their first process.
     jobs: BTreeMap<i32, Job>,
     /// Reported once the processes that they left have ended.
     ended_jobs: Vec<EndedJob>,
@@ -116,17 +124,17 @@ pub fn serve(socket: UnixStream) -> io::Result<()> {
 
 impl Launcher {
     fn send_event(&mut self, event: &Event) -> io::Result<()> {
-        self.socket.write_all(&line(event)?)
+        self.socket.write_all(&encode_line(event)?)
     }
 
     fn run(&mut self) -> io::Result<()> {
         loop {
-            let ready = self.wait()?;
-            if ready.has_ended_children {
+            let pending = self.wait()?;
+            if pending.has_ended_children {
                 while let Ok(Some(_)) = self.child_signals.read_signal() {}
                 self.reap_children()?;
             }
-            if ready.has_requests && !self.handle_requests()? {
+            if pending.has_requests && !self.handle_requests()? {
                 return Ok(());
             }
             self.kill_overdue();
@@ -134,13 +142,14 @@ impl Launcher {
     }
 
     /// Waits for requests, for children to end, or for the next kill deadline.
-    fn wait(&self) -> io::Result<Ready> {
+    fn wait(&self) -> io::Result<PendingWork> {
         let mut sources = [
             PollFd::new(self.socket.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.child_signals.as_fd(), PollFlags::POLLIN),
         ];
-        let next = self.jobs.values().filter_map(|job| job.deadline).min();
-        let pause = next.map(|at| at.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
+        let next_deadline = self.jobs.values().filter_map(|job| job.deadline).min();
+        let pause =
+            next_deadline.map(|at| at.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
         let timeout = pause.map_or(PollTimeout::NONE, |pause| {
             PollTimeout::try_from(pause.as_millis()).unwrap_or(PollTimeout::MAX)
         });
@@ -150,12 +159,12 @@ impl Launcher {
         }
         let has_events = |source: &PollFd<'_>| source.revents().is_some_and(|events| !events.is_empty());
         let [socket, children] = &sources;
-        Ok(Ready { has_requests: has_events(socket), has_ended_children: has_events(children) })
+        Ok(PendingWork { has_requests: has_events(socket), has_ended_children: has_events(children) })
     }
 
     /// Handles requests; false if strandline closed the socket.
     fn handle_requests(&mut self) -> io::Result<bool> {
-        let mut bytes = [0; 16 << 10];
+        let mut bytes = [0; READ_BYTES];
         let count = match self.socket.read(&mut bytes) {
             Ok(0) => return Ok(false),
             Ok(count) => count,
@@ -165,16 +174,16 @@ impl Launcher {
         self.lines.push(bytes.get(..count).unwrap_or_default());
         while let Some(request) = self.lines.next()? {
             match request {
-                Request::Start(start) => self.start(&start)?,
+                Request::Start(start) => self.start_job(&start)?,
                 Request::Stop { job, grace_ms, whole } => {
-                    self.stop(job, Duration::from_millis(grace_ms), whole);
+                    self.stop_job(job, Duration::from_millis(grace_ms), whole);
                 }
             }
         }
         Ok(true)
     }
 
-    fn start(&mut self, start: &Start) -> io::Result<()> {
+    fn start_job(&mut self, start: &Start) -> io::Result<()> {
         let started = Instant::now();
         match launch(start, self.signal_mask, self.has_counters) {
             Ok(Launched { pid, counters }) => {
@@ -191,12 +200,13 @@ impl Launcher {
         }
     }
 
-    fn stop(&mut self, number: u64, grace: Duration, whole: bool) {
+    /// Sends SIGTERM to the process group of a job if `is_whole`, otherwise to its first process.
+    fn stop_job(&mut self, number: u64, grace: Duration, is_whole: bool) {
         let found = self.jobs.iter_mut().find(|(_, job)| job.number == number);
         // A job that ended in the meantime is reported by its own event.
         let Some((&pid, job)) = found else { return };
         job.deadline = Some(Instant::now() + grace);
-        let target = if whole { -pid } else { pid };
+        let target = if is_whole { -pid } else { pid };
         for signal in [Signal::SIGTERM, Signal::SIGCONT] {
             drop(signal::send(target, signal as i32));
         }
@@ -251,7 +261,7 @@ impl Launcher {
         if !self.jobs.is_empty() {
             // Leftover processes cannot be distinguished from those of running jobs; the last job
             // ends them.
-            return std::mem::take(&mut self.ended_jobs).into_iter().try_for_each(|job| self.end(job));
+            return std::mem::take(&mut self.ended_jobs).into_iter().try_for_each(|job| self.report_end(job));
         }
         let Some(mut last) = self.ended_jobs.pop() else { return Ok(()) };
         let swept = if has_children { sweep(&[], last.grace) } else { Swept::default() };
@@ -259,13 +269,13 @@ impl Launcher {
         last.ended.left_behind = swept.left_behind;
         last.ended.not_ended = swept.not_ended;
         for job in std::mem::take(&mut self.ended_jobs) {
-            self.end(job)?;
+            self.report_end(job)?;
         }
-        self.end(last)
+        self.report_end(last)
     }
 
     /// Reports the end of a job.
-    fn end(&mut self, job: EndedJob) -> io::Result<()> {
+    fn report_end(&mut self, job: EndedJob) -> io::Result<()> {
         let usage = job.usage;
         self.send_event(&Event::Ended(Box::new(Ended {
             user_us: usage.user_us,
@@ -312,13 +322,14 @@ fn launch(start: &Start, signal_mask: u64, has_counters: bool) -> Result<Launche
         }
         command.current_dir(folder);
     }
-    let file = |path: &Path| create(path).map(Stdio::from).map_err(|error| by_launcher(named(path, &error)));
-    command.stdout(file(&start.stdout)?).stderr(file(&start.stderr)?);
+    let output =
+        |path: &Path| create(path).map(Stdio::from).map_err(|error| by_launcher(named(path, &error)));
+    command.stdout(output(&start.stdout)?).stderr(output(&start.stderr)?);
     command.stdin(match &start.stdin {
         Some(path) => Stdio::from(File::open(path).map_err(|error| by_launcher(named(path, &error)))?),
         None => Stdio::null(),
     });
-    let join = start.group.as_deref().map(|procs_file| {
+    let group_procs = start.group.as_deref().map(|procs_file| {
         let opened = OpenOptions::new().write(true).open(procs_file);
         opened.map(OwnedFd::from).map_err(|error| by_launcher(named(procs_file, &error)))
     });
@@ -329,7 +340,7 @@ fn launch(start: &Start, signal_mask: u64, has_counters: bool) -> Result<Launche
     let setup = Setup {
         gate,
         limits,
-        join: join.transpose()?,
+        join: group_procs.transpose()?,
         signal_mask,
         new_session: true,
         dies_with_parent: true,

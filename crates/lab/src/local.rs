@@ -22,33 +22,43 @@ use super::executable::executable_path;
 use super::executor::{Executor, Job, OutputFiles, Stopped};
 use super::figures;
 use super::interrupt::Interrupt;
-use super::protocol::{Event, LineBuffer, Request, Start, line};
+use super::protocol::{Event, LineBuffer, Request, Start, encode_line};
 use super::sweep::{GRACE, own_children, sweep};
 use strandline_recorder::Group;
 
 /// The hidden verb that runs strandline as a launcher.
 pub const LAUNCHER_VERB: &str = "lab-launcher";
-/// How much is kept of the standard output, and of the standard error, of a job: the last bytes.
+/// Maximum size kept of the standard output, and of the standard error, of a job: its last bytes.
 const MAX_OUTPUT_BYTES: u64 = 16 << 20;
+/// Unit of the allocated size in `stat`, whatever the file system (stat(2), `st_blocks`).
+const STAT_BLOCK_BYTES: u64 = 512;
+/// Size of one read from the launcher.
+const READ_BYTES: usize = 16 << 10;
 /// A growing output file may occupy this much before its beginning is freed.
 const MAX_ALLOCATED_BYTES: u64 = 4 * MAX_OUTPUT_BYTES;
 /// Interval between checks of the file sizes.
-const TRIM_EVERY: Duration = Duration::from_millis(250);
+const TRIM_INTERVAL: Duration = Duration::from_millis(250);
 /// How long the kernel may take to release the processes of a control group.
 const GROUP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs jobs on this machine.
 #[derive(Debug)]
 pub struct Local {
+    /// Process id of the launcher; 0 after it was lost.
     launcher: i32,
+    /// Requests to the launcher, and its events.
     socket: UnixStream,
+    /// Events that were received and not yet handled.
     lines: LineBuffer,
     interrupt: Arc<Interrupt>,
     /// Jobs write below it into `0`, `1`, …: names of equal length for all jobs.
     folder: PathBuf,
+    /// For each of these folders, whether a job uses it.
     slots: Vec<bool>,
-    next: Job,
+    /// The job that was started last.
+    last_job: Job,
     jobs: BTreeMap<Job, LocalJob>,
+    /// Why the launcher does not count instructions and cycles; `None` if it does.
     no_counters: Option<String>,
     /// Earlier children of this process, which the lab must not end.
     spared: Vec<i32>,
@@ -62,8 +72,11 @@ struct LocalJob {
     slot: usize,
     /// Folder for its output after its end.
     output_folder: PathBuf,
+    /// Control group with its memory limit, if it has one.
     group: Option<Group>,
+    /// Process id of its first process, once reported.
     pid: Option<i32>,
+    /// The event of its end, once received.
     ended: Option<Event>,
 }
 
@@ -98,7 +111,7 @@ impl Local {
             interrupt: Arc::clone(interrupt),
             folder: folder.to_owned(),
             slots: Vec::new(),
-            next: 0,
+            last_job: 0,
             jobs: BTreeMap::new(),
             no_counters: None,
             spared,
@@ -146,7 +159,7 @@ impl Local {
     }
 
     fn read_events(&mut self) -> Result<(), Stopped> {
-        let mut bytes = [0; 16 << 10];
+        let mut bytes = [0; READ_BYTES];
         match self.socket.read(&mut bytes) {
             Ok(0) => Err(self.handle_launcher_loss()),
             Ok(count) => {
@@ -173,7 +186,7 @@ impl Local {
     }
 
     fn send_request(&mut self, request: &Request) -> Result<(), Stopped> {
-        let sent = line(request).and_then(|line| self.socket.write_all(&line));
+        let sent = encode_line(request).and_then(|line| self.socket.write_all(&line));
         sent.map_err(|error| match error.kind() {
             io::ErrorKind::BrokenPipe => self.handle_launcher_loss(),
             _ => self.launcher_failure(&error),
@@ -203,7 +216,7 @@ impl Local {
             let Ok(file) = File::options().write(true).open(folder.join(name)) else { continue };
             let Ok(data) = file.metadata() else { continue };
             // The file may already have a hole; only the allocated size counts.
-            if data.blocks().saturating_mul(512) > MAX_ALLOCATED_BYTES {
+            if data.blocks().saturating_mul(STAT_BLOCK_BYTES) > MAX_ALLOCATED_BYTES {
                 let end = data.len().saturating_sub(MAX_OUTPUT_BYTES);
                 let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
                 // A file system without holes keeps the whole file.
@@ -234,11 +247,11 @@ impl Local {
         let slot = self.reserve_slot()?;
         let slot_folder = self.slot_folder(slot);
         let is_recorded = matches!(subject.measure, Measure::Recording { .. });
-        let bytes = subject.limits.memory.filter(|_| !is_recorded);
-        let group = bytes.map(Group::new).transpose().map_err(Stopped::Failed)?;
+        let group_bytes = subject.limits.memory.filter(|_| !is_recorded);
+        let group = group_bytes.map(Group::new).transpose().map_err(Stopped::Failed)?;
         let limits = if is_recorded { strandline_recorder::Limits::default() } else { subject.limits };
-        self.next += 1;
-        let job = self.next;
+        self.last_job += 1;
+        let job = self.last_job;
         let start = Start {
             job,
             command: figures::command(subject, &slot_folder).map_err(Stopped::Failed)?,
@@ -318,10 +331,10 @@ impl Executor for Local {
             }
             let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             match self
-                .next_event(Some(remaining.map_or(TRIM_EVERY, |remaining| remaining.min(TRIM_EVERY))))?
+                .next_event(Some(remaining.map_or(TRIM_INTERVAL, |remaining| remaining.min(TRIM_INTERVAL))))?
             {
                 Some(event) => self.store_event(event),
-                None if remaining.is_some_and(|remaining| remaining <= TRIM_EVERY) => return Ok(None),
+                None if remaining.is_some_and(|remaining| remaining <= TRIM_INTERVAL) => return Ok(None),
                 None => self.trim(job),
             }
         }

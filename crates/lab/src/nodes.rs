@@ -14,7 +14,11 @@ use strandline_report::units::bytes;
 /// Maximum size of a file that describes a kind.
 const MAX_KIND_BYTES: u64 = 64 << 10;
 /// Memory sizes are rounded to this: firmware reserves slightly different amounts at each boot.
-const MEMORY_STEP: u64 = 256 << 20;
+const MEMORY_STEP_BYTES: u64 = 256 << 20;
+/// Length of the hash of a kind: a lab has few kinds, so that collisions are improbable.
+const KIND_HASH_BYTES: usize = 4;
+/// Maximum length of the hash in a file name; more than a hash has.
+const MAX_FILE_HASH_CHARS: usize = 16;
 /// Maximum number of kinds or names listed in a sentence.
 const MAX_NAMED: usize = 5;
 
@@ -22,9 +26,10 @@ const MAX_NAMED: usize = 5;
 pub fn kind_of(environment: &Environment) -> String {
     let Environment { kernel, machine, processor, cpus, memory_bytes, page_bytes, thp, libc, .. } =
         environment;
-    let memory = memory_bytes.map(|bytes| bytes.saturating_add(MEMORY_STEP / 2) / MEMORY_STEP);
+    let memory = memory_bytes.map(|bytes| bytes.saturating_add(MEMORY_STEP_BYTES / 2) / MEMORY_STEP_BYTES);
     let identity = format!("{:?}", (kernel, machine, processor, cpus, memory, page_bytes, thp, libc));
-    Sha256::digest(identity.as_bytes()).iter().take(4).map(|byte| format!("{byte:02x}")).collect()
+    let digest = Sha256::digest(identity.as_bytes());
+    digest.iter().take(KIND_HASH_BYTES).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// One kind of machine and its runs.
@@ -62,23 +67,22 @@ pub fn kinds<'a>(nodes: impl Iterator<Item = &'a Node>, folder: &Path) -> Vec<No
 /// rounds.
 pub fn blocks(outcomes: &[Vec<Option<Outcome>>]) -> Vec<u32> {
     let rounds = outcomes.iter().map(Vec::len).max().unwrap_or(0);
-    let mut known: Vec<&str> = Vec::new();
-    let number = |round: usize| {
-        let mut of_round =
-            outcomes.iter().filter_map(|of_subject| of_subject.get(round)?.as_ref()?.node.as_ref());
-        let Some(node) = of_round.next() else { return 0 };
-        let place = known.iter().position(|kind| *kind == node.kind).unwrap_or_else(|| {
-            known.push(&node.kind);
-            known.len() - 1
+    let mut known_kinds: Vec<&str> = Vec::new();
+    let block_of = |round: usize| {
+        let mut nodes = outcomes.iter().filter_map(|subject| subject.get(round)?.as_ref()?.node.as_ref());
+        let Some(node) = nodes.next() else { return 0 };
+        let index = known_kinds.iter().position(|kind| *kind == node.kind).unwrap_or_else(|| {
+            known_kinds.push(&node.kind);
+            known_kinds.len() - 1
         });
-        u32::try_from(place).unwrap_or(u32::MAX)
+        u32::try_from(index).unwrap_or(u32::MAX)
     };
-    (0..rounds).map(number).collect()
+    (0..rounds).map(block_of).collect()
 }
 
 /// Name of the file that describes a kind.
 pub fn file_name(kind: &str) -> String {
-    let safe: String = kind.chars().filter(char::is_ascii_alphanumeric).take(16).collect();
+    let safe: String = kind.chars().filter(char::is_ascii_alphanumeric).take(MAX_FILE_HASH_CHARS).collect();
     format!("kind-{safe}.json")
 }
 
@@ -99,7 +103,7 @@ pub fn caveats(kinds: &[NodeKind]) -> Vec<(&'static str, String)> {
             vec![("nodes", text)]
         }
         several => {
-            let mut each: Vec<String> = several
+            let mut descriptions: Vec<String> = several
                 .iter()
                 .take(MAX_NAMED)
                 .map(|kind| {
@@ -108,13 +112,13 @@ pub fn caveats(kinds: &[NodeKind]) -> Vec<(&'static str, String)> {
                 })
                 .collect();
             if several.len() > MAX_NAMED {
-                each.push(format!("and {} kinds more", several.len() - MAX_NAMED));
+                descriptions.push(format!("and {} kinds more", several.len() - MAX_NAMED));
             }
             let text = format!(
                 "rounds ran on {} unlike kinds of nodes, which are blocks in the statistics: pairs are of one node, \
                  and intervals of medians vary within a kind: {}",
                 several.len(),
-                each.join("; ")
+                descriptions.join("; ")
             );
             vec![("nodes_unlike", text)]
         }

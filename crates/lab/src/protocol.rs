@@ -114,13 +114,14 @@ pub struct Ended {
 /// Splits a byte stream into lines of JSON.
 #[derive(Debug, Default)]
 pub struct LineBuffer {
-    waiting: Vec<u8>,
+    /// Bytes of lines that were not returned yet.
+    unread: Vec<u8>,
 }
 
 impl LineBuffer {
     /// Appends bytes that were read.
     pub fn push(&mut self, bytes: &[u8]) {
-        self.waiting.extend_from_slice(bytes);
+        self.unread.extend_from_slice(bytes);
     }
 
     /// The message of the next complete line; `None` if absent yet.
@@ -128,9 +129,9 @@ impl LineBuffer {
     /// # Errors
     /// A line that is not a valid message.
     pub fn next<T: for<'a> Deserialize<'a>>(&mut self) -> io::Result<Option<T>> {
-        let Some(end) = memchr::memchr(b'\n', &self.waiting) else { return Ok(None) };
-        let message = serde_json::from_slice(self.waiting.get(..end).unwrap_or_default());
-        self.waiting.drain(..=end);
+        let Some(end) = memchr::memchr(b'\n', &self.unread) else { return Ok(None) };
+        let message = serde_json::from_slice(self.unread.get(..end).unwrap_or_default());
+        self.unread.drain(..=end);
         message.map(Some).map_err(io::Error::other)
     }
 }
@@ -139,7 +140,7 @@ impl LineBuffer {
 ///
 /// # Errors
 /// The message cannot be encoded as JSON.
-pub fn line<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
+pub fn encode_line<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(message).map_err(io::Error::other)?;
     line.push(b'\n');
     Ok(line)
@@ -152,7 +153,7 @@ mod tests {
     #[test]
     fn split_messages_are_reassembled() {
         let stop = Request::Stop { job: 7, grace_ms: 100, whole: true };
-        let text = [line(&stop).unwrap(), line(&stop).unwrap()].concat();
+        let text = [encode_line(&stop).unwrap(), encode_line(&stop).unwrap()].concat();
         let mut lines = LineBuffer::default();
         let mut taken = 0;
         for byte in text {

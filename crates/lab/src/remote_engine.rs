@@ -9,9 +9,9 @@ use super::executor::Stopped;
 use super::remote::{RemoteEvent, RemoteExecutor, Round, TaskCounts};
 
 /// If this many rounds are lost and none came back, the lab gives up.
-const MAX_LOST: u32 = 5;
+const MAX_LOST_ROUNDS: u32 = 5;
 
-/// The outcomes of a round: (subject, outcome).
+/// The outcomes of a round: index of the subject, and its outcome.
 type RoundOutcomes = Vec<(usize, Outcome)>;
 
 /// Runs the rounds of `lab` on `remote`.
@@ -19,28 +19,28 @@ pub fn run(lab: &mut Lab<'_>, remote: &mut dyn RemoteExecutor) -> Result<(), Sto
     let mut engine = RemoteLab {
         lab,
         remote,
-        requested: 0,
+        requested_rounds: 0,
         finished: BTreeMap::new(),
-        lost: 0,
+        lost_rounds: 0,
         has_results: false,
         first_loss: None,
     };
-    let driven = engine.drive();
+    let result = engine.run_rounds();
     // After a signal `remote` has already decided what becomes of the rounds.
-    if !matches!(driven, Err(Stopped::Interrupted(_))) {
+    if !matches!(result, Err(Stopped::Interrupted(_))) {
         engine.remote.cancel();
     }
-    driven
+    result
 }
 
 struct RemoteLab<'a, 'l> {
     lab: &'a mut Lab<'l>,
     remote: &'a mut dyn RemoteExecutor,
     /// Rounds that were requested or found in the journal.
-    requested: u32,
-    /// Rounds that are not judged yet.
+    requested_rounds: u32,
+    /// Finished and lost rounds that are not judged yet; a lost one has no outcomes.
     finished: BTreeMap<u32, RoundOutcomes>,
-    lost: u32,
+    lost_rounds: u32,
     /// Whether any round came back.
     has_results: bool,
     /// Reason of the first loss.
@@ -48,10 +48,10 @@ struct RemoteLab<'a, 'l> {
 }
 
 impl RemoteLab<'_, '_> {
-    fn drive(&mut self) -> Result<(), Stopped> {
+    fn run_rounds(&mut self) -> Result<(), Stopped> {
         let rounds = self.lab.plan.warm_up.saturating_add(self.lab.plan.max_rounds);
         for round in 0..rounds {
-            if round >= self.requested {
+            if round >= self.requested_rounds {
                 self.request_rounds(rounds)?;
             }
             let finished_runs = loop {
@@ -72,7 +72,7 @@ impl RemoteLab<'_, '_> {
                 break;
             }
         }
-        if self.has_results || self.lost == 0 { Ok(()) } else { Err(self.all_rounds_lost()) }
+        if self.has_results || self.lost_rounds == 0 { Ok(()) } else { Err(self.all_rounds_lost()) }
     }
 
     /// Requests the first rounds, or as many again if they were not enough. Only rounds that are
@@ -80,17 +80,18 @@ impl RemoteLab<'_, '_> {
     /// machines.
     fn request_rounds(&mut self, rounds: u32) -> Result<(), Stopped> {
         let plan = self.lab.plan;
-        let warm_up = if self.requested == 0 { plan.warm_up } else { 0 };
-        let until = self.requested.saturating_add(warm_up).saturating_add(plan.min_rounds.max(1)).min(rounds);
+        let warm_up = if self.requested_rounds == 0 { plan.warm_up } else { 0 };
+        let new_rounds = warm_up.saturating_add(plan.min_rounds.max(1));
+        let until = self.requested_rounds.saturating_add(new_rounds).min(rounds);
         let mut missing = Vec::new();
-        for round in self.requested..until {
+        for round in self.requested_rounds..until {
             let turns: Vec<ScheduledRun> =
                 self.lab.order(round).into_iter().filter(|&turn| self.lab.is_due(turn)).collect();
-            let known = turns.iter().map(|turn| {
+            let journaled = turns.iter().map(|turn| {
                 let subject = plan.subjects.get(turn.subject)?;
                 Some((turn.subject, self.lab.journal.outcome(&subject.name, round)?.clone()))
             });
-            match known.collect::<Option<RoundOutcomes>>() {
+            match journaled.collect::<Option<RoundOutcomes>>() {
                 Some(finished_runs) => {
                     self.report(&finished_runs);
                     self.finished.insert(round, finished_runs);
@@ -99,7 +100,7 @@ impl RemoteLab<'_, '_> {
                     .push(Round { number: round, turns: turns.iter().map(|turn| turn.subject).collect() }),
             }
         }
-        self.requested = until;
+        self.requested_rounds = until;
         if missing.is_empty() { Ok(()) } else { self.remote.request(&plan.subjects, missing) }
     }
 
@@ -116,10 +117,10 @@ impl RemoteLab<'_, '_> {
                 self.finished.insert(round, outcomes);
             }
             RemoteEvent::Lost { round, why } => {
-                self.lost += 1;
+                self.lost_rounds += 1;
                 self.first_loss.get_or_insert(why);
                 self.finished.insert(round, Vec::new());
-                if self.lost >= MAX_LOST && !self.has_results {
+                if self.lost_rounds >= MAX_LOST_ROUNDS && !self.has_results {
                     return Err(self.all_rounds_lost());
                 }
             }

@@ -1,5 +1,6 @@
 //! A lab that is set up: its journal, and the executors of its runs, here or on a cluster.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use strandline_report::text::counted;
 use super::cell::Subject;
 use super::executable;
 use super::executor::{Executor, Stopped};
-use super::identity;
+use super::identity::{self, Machine};
 use super::interrupt::Interrupt;
 use super::journal::{Journal, JournalOptions, REMOTE_FOLDER, STAGED};
 use super::local::Local;
@@ -77,24 +78,26 @@ impl LabOptions {
     fn identity<'a, T: Serialize>(
         &self,
         LabContent { description, subjects, .. }: LabContent<'a, T>,
-    ) -> impl Serialize + use<'a, T> {
-        let mut machine = identity::machine();
-        if self.cluster.is_some() {
-            // Leave out the submitting machine: another one may continue the lab.
-            machine.drain(..machine.len().saturating_sub(1));
-        }
-        let files = (identity::files(subjects), machine);
-        let folder = std::env::current_dir().unwrap_or_default();
-        let mut variables: Vec<_> = std::env::vars_os().collect();
+    ) -> LabIdentity<'a, T> {
+        let machine = Machine::read();
+        let mut variables: Vec<(OsString, OsString)> = std::env::vars_os().collect();
         variables.retain(|(name, _)| {
             let name = name.to_string_lossy();
             // Tasks do not see the scheduler's variables.
             !(is_shell_variable(&name) || self.cluster.is_some() && name.starts_with("SLURM"))
         });
         variables.sort();
-        let is_shared = self.cluster.as_ref().map(|cluster| cluster.is_shared);
-        // Do not mix runs that shared the machine with runs that had it to themselves.
-        (description, subjects, files, folder, variables, self.jobs > 1, is_shared)
+        LabIdentity {
+            description,
+            subjects,
+            files: identity::files(subjects),
+            // Without the submitting machine: another one may continue the lab.
+            machine: if self.cluster.is_some() { machine.only_program() } else { machine },
+            folder: std::env::current_dir().ok(),
+            variables,
+            is_concurrent: self.jobs > 1,
+            has_shared_nodes: self.cluster.as_ref().map(|cluster| cluster.is_shared),
+        }
     }
 
     fn slurm(
@@ -109,6 +112,22 @@ impl LabOptions {
         let lab = slurm::LabFolder { root: journal.folder(), key: journal.key(), is_fresh: self.is_fresh };
         Slurm::open(lab, program, options.clone(), Arc::clone(&self.user), local, Arc::clone(interrupt))
     }
+}
+
+/// Everything that identifies the runs of a lab; a change of any of it makes another lab.
+#[derive(Serialize)]
+struct LabIdentity<'a, T> {
+    description: &'a T,
+    subjects: &'a [Subject],
+    files: Vec<identity::File>,
+    machine: Machine,
+    /// Working directory.
+    folder: Option<PathBuf>,
+    variables: Vec<(OsString, OsString)>,
+    /// Runs that shared the machine are not mixed with runs that had it to themselves.
+    is_concurrent: bool,
+    /// The same for nodes of a cluster; `None` for a lab on this machine.
+    has_shared_nodes: Option<bool>,
 }
 
 /// Whether a variable differs between shells without affecting programs; such changes do not
@@ -161,8 +180,8 @@ impl LabSetup {
             }
         }
         if journal.resumed_runs() > 0 {
-            let found = counted(journal.resumed_runs() as u64, "run");
-            options.user.show(&format!("resuming after {found} of an earlier lab; --fresh starts over"));
+            let runs = counted(journal.resumed_runs() as u64, "run");
+            options.user.show(&format!("resuming after {runs} of an earlier lab; --fresh starts over"));
         }
         Ok(Self { journal, executors })
     }
@@ -189,8 +208,8 @@ impl LabSetup {
 
     /// Caveats on the machines that ran it.
     pub fn caveats(&self) -> Vec<(&'static str, String)> {
-        let of_executors = self.executors.iter().flat_map(|executor| executor.caveats());
-        nodes::caveats(&self.nodes()).into_iter().chain(of_executors).collect()
+        let executor_caveats = self.executors.iter().flat_map(|executor| executor.caveats());
+        nodes::caveats(&self.nodes()).into_iter().chain(executor_caveats).collect()
     }
 
     /// Ends a lab without a result: the next one starts over.

@@ -28,6 +28,16 @@ const OUTLIER_SCORE: f64 = 3.5;
 /// If more than half of the samples are equal, deviations below this fraction of the median are no
 /// outliers.
 const MIN_RELATIVE_DEVIATION: f64 = 0.01;
+/// Median absolute deviation of normal samples, in standard deviations: their third quartile.
+const NORMAL_MEDIAN_DEVIATION: f64 = 0.674_489_750_196_081_7;
+/// Standard deviation of normal samples, in mean absolute deviations: the square root of pi / 2.
+const DEVIATION_PER_MEAN_DEVIATION: f64 = 1.253_314_137_315_500_1;
+/// A larger confidence has no finite interval in floating point.
+const MAX_CONFIDENCE: f64 = 1.0 - 1e-12;
+/// Used for a confidence that is not finite.
+const DEFAULT_CONFIDENCE: f64 = 0.95;
+/// Units by which the interval of a ratio is widened: one, and a bit for rounding.
+const WIDENING_UNITS: f64 = 1.0 + 1e-9;
 
 /// A median with its interval and samples.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -164,8 +174,9 @@ pub fn paired_ratio(pairs: &[(f64, f64)], resolution: f64, confidence: f64) -> O
     let Some((low, high)) = interval else { return Some(Ratio { median, low: None, high: None }) };
     // Fractions of a unit are not visible: two figures one unit apart may be practically equal.
     let bound = |log: f64| log.exp().clamp(0.0, f64::MAX);
-    let low = bound(low - scale.unit_log * (1.0 + 1e-9)).min(median);
-    let high = bound(high + scale.unit_log * (1.0 + 1e-9)).max(median);
+    let widening = scale.unit_log * WIDENING_UNITS;
+    let low = bound(low - widening).min(median);
+    let high = bound(high + widening).max(median);
     Some(Ratio { median, low: Some(low), high: Some(high) })
 }
 
@@ -180,12 +191,12 @@ pub fn outliers(samples: &[f64]) -> Vec<usize> {
     let Some(middle) = median(&sorted(&finite)) else { return Vec::new() };
     let distances: Vec<f64> = finite.iter().map(|sample| (sample - middle).abs()).collect();
     let Some(deviation) = median(&sorted(&distances)) else { return Vec::new() };
-    // The constants scale both deviations to the standard deviation of normal samples.
+    // Both deviations are scaled to the standard deviation of normal samples.
     let (spread, min_distance) = if deviation > 0.0 {
-        (deviation / 0.674_489_750_196_081_7, 0.0)
+        (deviation / NORMAL_MEDIAN_DEVIATION, 0.0)
     } else {
         let mean = distances.iter().map(|distance| distance / distances.len() as f64).sum::<f64>();
-        (mean * 1.253_314_137_315_500_1, MIN_RELATIVE_DEVIATION * middle.abs())
+        (mean * DEVIATION_PER_MEAN_DEVIATION, MIN_RELATIVE_DEVIATION * middle.abs())
     };
     let is_outlier = |sample: f64| {
         let distance = (sample - middle).abs();
@@ -202,7 +213,7 @@ pub fn bonferroni(confidence: f64, count: usize) -> f64 {
 
 /// Clamps a confidence to the range that has an interval.
 fn clamp_confidence(confidence: f64) -> f64 {
-    if confidence.is_finite() { confidence.clamp(0.0, 1.0 - 1e-12) } else { 0.95 }
+    if confidence.is_finite() { confidence.clamp(0.0, MAX_CONFIDENCE) } else { DEFAULT_CONFIDENCE }
 }
 
 fn sorted(samples: &[f64]) -> Vec<f64> {
@@ -380,8 +391,8 @@ fn student_interval(logs: &[f64], confidence: f64, unit_log: f64) -> Option<(f64
     let rounding = unit_log.powi(2) / 6.0;
     let quantile =
         StudentsT::new(0.0, 1.0, count - 1.0).ok()?.inverse_cdf(0.5 + clamp_confidence(confidence) / 2.0);
-    let reach = quantile * (variance.max(rounding) / count).sqrt();
-    (mean.is_finite() && reach.is_finite()).then_some((mean - reach, mean + reach))
+    let margin = quantile * (variance.max(rounding) / count).sqrt();
+    (mean.is_finite() && margin.is_finite()).then_some((mean - margin, mean + margin))
 }
 
 #[cfg(test)]

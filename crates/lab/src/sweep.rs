@@ -15,7 +15,8 @@ use strandline_sys::signal;
 pub const GRACE: Duration = Duration::from_millis(500);
 /// Time for the kernel to end killed processes.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(2);
+/// Interval between checks whether the processes have ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +36,7 @@ pub fn sweep(spared: &[i32], grace: Duration) -> Swept {
     let begin = Instant::now();
     let mut signalled = Vec::new();
     loop {
-        let mut left = false;
+        let mut has_remaining = false;
         for pid in own_children() {
             if spared.contains(&pid) {
                 continue;
@@ -43,17 +44,17 @@ pub fn sweep(spared: &[i32], grace: Duration) -> Swept {
             match reap(pid, false) {
                 Ok(Some(ended)) => {
                     swept.usage = swept.usage.plus(ended.usage);
-                    left = true;
+                    has_remaining = true;
                 }
                 Ok(None) => {
-                    left = true;
-                    end(pid, begin.elapsed() >= grace, &mut signalled);
+                    has_remaining = true;
+                    signal_child(pid, begin.elapsed() >= grace, &mut signalled);
                 }
                 // Already reaped.
                 Err(_) => {}
             }
         }
-        if !left {
+        if !has_remaining {
             break;
         }
         if begin.elapsed() > grace + KILL_TIMEOUT {
@@ -61,19 +62,20 @@ pub fn sweep(spared: &[i32], grace: Duration) -> Swept {
             swept.not_ended = u32::try_from(count).unwrap_or(u32::MAX);
             break;
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(POLL_INTERVAL);
     }
     swept.left_behind = u32::try_from(signalled.len()).unwrap_or(u32::MAX);
     swept
 }
 
-/// Sends SIGTERM to the child `pid`, once; or SIGKILL.
-fn end(pid: i32, kills: bool, reported: &mut Vec<i32>) {
-    let is_new = !reported.contains(&pid);
+/// Sends SIGKILL to the child `pid` if it `is_overdue`, otherwise SIGTERM, once; `signalled` lists
+/// the children that got a signal before.
+fn signal_child(pid: i32, is_overdue: bool, signalled: &mut Vec<i32>) {
+    let is_new = !signalled.contains(&pid);
     if is_new {
-        reported.push(pid);
+        signalled.push(pid);
     }
-    if kills {
+    if is_overdue {
         // Its children then become children of this process and are ended next.
         drop(signal::send(pid, Signal::SIGKILL as i32));
     } else if is_new {
@@ -88,10 +90,10 @@ pub fn own_children() -> Vec<i32> {
     // Lists the children of the main thread only, which starts and adopts all of them
     // (proc_pid_task_children(5)). On kernels without CONFIG_PROC_CHILDREN every process is checked
     // for its parent.
-    let own = std::process::id();
-    match std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")) {
+    let own_pid = std::process::id();
+    match std::fs::read_to_string(format!("/proc/{own_pid}/task/{own_pid}/children")) {
         Ok(list) => list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect(),
-        Err(_) => children_by_parent_pid(own.cast_signed()),
+        Err(_) => children_by_parent_pid(own_pid.cast_signed()),
     }
 }
 
@@ -110,9 +112,9 @@ mod tests {
     fn children_are_found_both_ways() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = child.id().cast_signed();
-        let asked = children_by_parent_pid(std::process::id().cast_signed());
+        let found = children_by_parent_pid(std::process::id().cast_signed());
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(asked.contains(&pid), "{asked:?}");
+        assert!(found.contains(&pid), "{found:?}");
     }
 }

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use strandline_report::text::{clean, shorten};
 
-/// Maximum size read from a file.
-const MAX_BYTES: u64 = 8 << 10;
+/// Maximum size read from the end of a file.
+const MAX_TAIL_BYTES: u64 = 8 << 10;
 /// Maximum length of a line.
 pub const MAX_COLUMNS: usize = 200;
 
@@ -19,15 +19,16 @@ pub fn last_lines(path: &Path, count: usize) -> Vec<String> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|mut file| {
         let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(MAX_BYTES)))?;
-        file.take(MAX_BYTES).read_to_end(&mut bytes)?;
-        Ok(length > MAX_BYTES)
+        file.seek(SeekFrom::Start(length.saturating_sub(MAX_TAIL_BYTES)))?;
+        file.take(MAX_TAIL_BYTES).read_to_end(&mut bytes)?;
+        Ok(length > MAX_TAIL_BYTES)
     });
-    let Ok(is_cut) = read else { return Vec::new() };
+    let Ok(is_truncated) = read else { return Vec::new() };
     let text = String::from_utf8_lossy(&bytes);
     // Drops a truncated first line.
-    let whole = if is_cut { text.split_once('\n').map_or(&*text, |(_, rest)| rest) } else { &text };
-    let lines: Vec<_> = whole.lines().filter(|line| !line.trim().is_empty()).collect();
+    let whole_lines =
+        if is_truncated { text.split_once('\n').map_or(&*text, |(_, rest)| rest) } else { &text };
+    let lines: Vec<_> = whole_lines.lines().filter(|line| !line.trim().is_empty()).collect();
     let last = lines.iter().skip(lines.len().saturating_sub(count));
     last.map(|line| shorten(&clean(&line.replace('\t', "    ")), MAX_COLUMNS)).collect()
 }

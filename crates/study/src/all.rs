@@ -26,13 +26,13 @@ pub fn entries(options: &StudyOptions, axes: &[(String, Vec<String>)]) -> Result
     }
     let readable = || texts.iter().filter_map(|(_, text)| text.as_ref().ok());
     for (axis, choices) in axes {
-        if !readable().any(|text| has(text, axis, choices)) {
+        if !readable().any(|text| has_choice(text, axis, choices)) {
             return Err(format!("--axis {axis}={}: no study has that", choices.join(",")));
         }
     }
     let chosen = |text: Result<StudyText, String>| {
         let text = text?;
-        let known = axes.iter().filter(|(axis, choices)| has(&text, axis, choices));
+        let known = axes.iter().filter(|(axis, choices)| has_choice(&text, axis, choices));
         let axes: Vec<(String, Vec<String>)> =
             known.map(|(axis, choices)| (axis.clone(), applicable(&text, axis, choices))).collect();
         ChosenStudy::new(text, options, &axes)
@@ -55,7 +55,7 @@ fn read(name: &str, folder: Option<PathBuf>) -> Result<StudyText, String> {
 }
 
 /// Whether `--axis` applies to this study: it has the axis, or one of the subjects.
-fn has(text: &StudyText, axis: &str, choices: &[String]) -> bool {
+fn has_choice(text: &StudyText, axis: &str, choices: &[String]) -> bool {
     if axis == SUBJECT {
         !applicable(text, axis, choices).is_empty()
     } else {

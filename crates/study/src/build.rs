@@ -37,8 +37,8 @@ pub fn find_library(name: &str, folder: &Path) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(folder.join(name)).filter(|path| path.is_file());
     }
-    let own = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let own: Vec<PathBuf> = std::env::split_paths(&own).filter(|path| path.is_absolute()).collect();
+    let library_path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let own: Vec<PathBuf> = std::env::split_paths(&library_path).filter(|path| path.is_absolute()).collect();
     let folders = own.into_iter().chain(LIBRARY_FOLDERS.iter().map(PathBuf::from));
     folders.map(|folder| folder.join(name)).find(|path| path.is_file())
 }
@@ -47,10 +47,10 @@ pub fn find_library(name: &str, folder: &Path) -> Option<PathBuf> {
 /// builds do not overwrite each other.
 pub fn build_folder(matrix: &Matrix, key: &Key, root: &Path) -> PathBuf {
     let mut hasher = DefaultHasher::new();
-    filled(matrix, key, &placeholder_values(matrix, key)).hash(&mut hasher);
+    fill_commands(matrix, key, &placeholder_values(matrix, key)).hash(&mut hasher);
     // Builds that differ only by a variable get their own folders too.
-    let named = named_by_build(matrix, key).filter(|(axis, _)| names_variable(matrix, key, &axis.name));
-    named.for_each(|(axis, choice)| (&axis.name, &choice.value).hash(&mut hasher));
+    let choices = named_by_build(matrix, key).filter(|(axis, _)| names_variable(matrix, key, &axis.name));
+    choices.for_each(|(axis, choice)| (&axis.name, &choice.value).hash(&mut hasher));
     root.join(format!("{:016x}", hasher.finish()))
 }
 
@@ -58,7 +58,7 @@ pub fn build_folder(matrix: &Matrix, key: &Key, root: &Path) -> PathBuf {
 pub fn build_commands(matrix: &Matrix, key: &Key, root: &Path) -> Vec<Vec<String>> {
     let mut values = placeholder_values(matrix, key);
     values.insert("build".to_owned(), build_folder(matrix, key, root).to_string_lossy().into_owned());
-    filled(matrix, key, &values)
+    fill_commands(matrix, key, &values)
 }
 
 /// Name of the environment variable that holds the choice on an axis.
@@ -130,14 +130,24 @@ pub fn own_program() -> Option<PathBuf> {
     Some(name.strip_suffix(" (deleted)").filter(|_| !program.exists()).map_or(program.clone(), PathBuf::from))
 }
 
-fn filled(matrix: &Matrix, key: &Key, values: &BTreeMap<String, String>) -> Vec<Vec<String>> {
+/// The build commands of the subject of a cell, with these values of placeholders.
+fn fill_commands(matrix: &Matrix, key: &Key, values: &BTreeMap<String, String>) -> Vec<Vec<String>> {
     let Some(subject) = matrix.subjects.get(key.subject) else { return Vec::new() };
-    let filled = |words: &Vec<String>| words.iter().map(|word| fill(word, values)).collect();
-    subject.build.iter().map(filled).collect()
+    let fill_words = |words: &Vec<String>| words.iter().map(|word| fill(word, values)).collect();
+    subject.build.iter().map(fill_words).collect()
 }
 
-/// The libraries preloaded by the choices of a cell: filled name, and the file if it exists.
-pub fn preloads(matrix: &Matrix, key: &Key, root: &Path) -> Vec<(String, Option<PathBuf>)> {
+/// A library to preload.
+#[derive(Clone, Debug)]
+pub struct Preload {
+    /// Its name or path, with placeholders filled in.
+    pub name: String,
+    /// Its file, if that exists.
+    pub file: Option<PathBuf>,
+}
+
+/// The libraries preloaded by the choices of a cell.
+pub fn preloads(matrix: &Matrix, key: &Key, root: &Path) -> Vec<Preload> {
     let mut values = placeholder_values(matrix, key);
     values.insert("build".to_owned(), build_folder(matrix, key, root).to_string_lossy().into_owned());
     let named = matrix.choices(key).filter_map(|(_, choice)| choice.preload.as_deref());
@@ -145,7 +155,7 @@ pub fn preloads(matrix: &Matrix, key: &Key, root: &Path) -> Vec<(String, Option<
         .map(|name| {
             let name = fill(name, &values);
             let file = find_library(&name, &matrix.study.folder);
-            (name, file)
+            Preload { name, file }
         })
         .collect()
 }
@@ -154,14 +164,14 @@ pub fn preloads(matrix: &Matrix, key: &Key, root: &Path) -> Vec<(String, Option<
 /// Otherwise a program that ignores a preloaded library would be measured under the name of the
 /// library.
 pub fn why_not_preloaded(matrix: &Matrix, key: &Key, root: &Path, subject: &Subject) -> Option<String> {
-    let preloads = preloads(matrix, key, root);
-    if preloads.is_empty() {
+    let libraries = preloads(matrix, key, root);
+    if libraries.is_empty() {
         return None;
     }
-    let own = subject.environment.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone());
-    let search = own.unwrap_or_else(|| std::env::var("PATH").ok());
-    let program = Program::of_command(&subject.command, subject.directory.as_deref(), search.as_deref());
-    for (name, file) in preloads {
+    let own_path = subject.environment.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone());
+    let path = own_path.unwrap_or_else(|| std::env::var("PATH").ok());
+    let program = Program::of_command(&subject.command, subject.directory.as_deref(), path.as_deref());
+    for Preload { name, file } in libraries {
         let Some(file) = file else { return Some(format!("{name} is not here")) };
         // The loader splits LD_PRELOAD at both characters.
         if file.to_string_lossy().contains([' ', ':']) {

@@ -3,7 +3,7 @@
 use super::file::Subject;
 use super::matrix::Matrix;
 use super::needs::RunnableCells;
-use super::run::{CACHEGRIND_ROUNDS, StudyJudge};
+use super::run::{CACHEGRIND_ROUNDS, CellFailures, StudyJudge};
 use strandline_lab::cell::{self, Measure};
 use strandline_lab::setup::LabSetup;
 
@@ -22,7 +22,7 @@ pub fn caveats(
     jobs: u32,
     lab: &LabSetup,
 ) -> Caveats {
-    let mut caveats = of_runs(cells, subjects, judge);
+    let mut caveats = run_caveats(cells, subjects, judge);
     if jobs > 1 {
         let text = format!("{jobs} runs at a time shared the machine: times mean little");
         caveats.push(("runs_at_once", text));
@@ -31,26 +31,28 @@ pub fn caveats(
         caveats
             .push(("recorded", "times are of recorded runs, without the time that ledgers took".to_owned()));
     }
-    let wants = |name: &str| {
-        let reads = matrix.study.claims.iter().any(|claim| claim.holds.value.contains(name));
-        reads || matrix.study.tables.iter().any(|table| format!("{table:?}").contains(name))
+    let is_shown = |name: &str| {
+        let is_claimed = matrix.study.claims.iter().any(|claim| claim.holds.value.contains(name));
+        is_claimed || matrix.study.tables.iter().any(|table| format!("{table:?}").contains(name))
     };
-    let counted = by_cachegrind(matrix);
-    let is_all = counted.as_ref().is_some_and(|(_, is_all)| *is_all);
-    let of = if counted.is_some() { " of other subjects" } else { "" };
-    caveats.extend(counted.map(|(text, _)| ("instructions_by_cachegrind", text)));
-    if wants("instructions")
+    let counted = subjects_by_cachegrind(matrix);
+    let is_all = !counted.is_empty() && counted.len() == matrix.subjects.len();
+    if !counted.is_empty() {
+        caveats.push(("instructions_by_cachegrind", cachegrind_text(&counted, is_all)));
+    }
+    if is_shown("instructions")
         && !is_all
         && let Some(why) = lab.executors.first().and_then(|executor| executor.no_counters())
     {
-        caveats.push(("no_counters", format!("instructions and cycles{of} are not counted: {why}")));
+        let others = if counted.is_empty() { "" } else { " of other subjects" };
+        caveats.push(("no_counters", format!("instructions and cycles{others} are not counted: {why}")));
     }
     caveats.extend(lab.caveats());
     caveats
 }
 
 /// Caveats on cells that were not run, on failed runs, and on processes left behind.
-fn of_runs(cells: &RunnableCells, subjects: &[cell::Subject], judge: &StudyJudge<'_>) -> Caveats {
+fn run_caveats(cells: &RunnableCells, subjects: &[cell::Subject], judge: &StudyJudge<'_>) -> Caveats {
     let mut caveats = Vec::new();
     let mut reasons: Vec<(&String, usize)> = Vec::new();
     for (_, why) in &cells.missing {
@@ -63,11 +65,11 @@ fn of_runs(cells: &RunnableCells, subjects: &[cell::Subject], judge: &StudyJudge
         let cells = if count == 1 { "1 cell was".to_owned() } else { format!("{count} cells were") };
         caveats.push(("not_run", format!("{cells} not run: {why}")));
     }
-    for (failures, place) in [(&judge.failures, ""), (&judge.cachegrind_failures, " under cachegrind")] {
-        for (&index, (count, outcome)) in failures.iter().take(MAX_CAVEATS) {
+    for (failures, under) in [(&judge.failures, ""), (&judge.cachegrind_failures, " under cachegrind")] {
+        for (&index, CellFailures { count, last }) in failures.iter().take(MAX_CAVEATS) {
             let name = subjects.get(index).map_or("a cell", |subject| subject.name.as_str());
-            let how = outcome.describe_end();
-            let text = format!("{name}: {count} runs failed{place}, and do not count: {how}");
+            let end = last.describe_end();
+            let text = format!("{name}: {count} runs failed{under}, and do not count: {end}");
             caveats.push(("failed_runs", text));
         }
     }
@@ -78,22 +80,21 @@ fn of_runs(cells: &RunnableCells, subjects: &[cell::Subject], judge: &StudyJudge
     caveats
 }
 
-/// The caveat on subjects whose instructions cachegrind counts, and whether these are all; `None`
-/// if there are none.
-fn by_cachegrind(matrix: &Matrix) -> Option<(String, bool)> {
+/// Names of the subjects whose instructions cachegrind counts.
+fn subjects_by_cachegrind(matrix: &Matrix) -> Vec<&str> {
     let counts_instructions = |subject: &&Subject| matrix.study.counts_instructions(subject);
-    let counted: Vec<&str> =
-        matrix.subjects.iter().filter(counts_instructions).map(|subject| subject.name.as_str()).collect();
-    let is_all = counted.len() == matrix.subjects.len();
-    let (of, others) = match is_all {
-        true => (String::new(), ""),
-        false => (
-            format!(" of {}", counted.join(", ")),
-            "; the processor counts otherwise: its counts of other subjects are left out",
-        ),
+    matrix.subjects.iter().filter(counts_instructions).map(|subject| subject.name.as_str()).collect()
+}
+
+/// The caveat on subjects whose instructions cachegrind counts.
+fn cachegrind_text(names: &[&str], is_all: bool) -> String {
+    let (counted, others) = if is_all {
+        (String::new(), "")
+    } else {
+        let others = "; the processor counts otherwise: its counts of other subjects are left out";
+        (format!(" of {}", names.join(", ")), others)
     };
-    let text = format!(
-        "instructions{of} are counted by valgrind's cachegrind, in {CACHEGRIND_ROUNDS} runs more of each{others}"
-    );
-    (!counted.is_empty()).then_some((text, is_all))
+    format!(
+        "instructions{counted} are counted by valgrind's cachegrind, in {CACHEGRIND_ROUNDS} runs more of each{others}"
+    )
 }

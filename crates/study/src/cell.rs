@@ -1,12 +1,12 @@
 //! Turns a cell of a study into a subject of the lab: command, environment, limits and measurement.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use strandline_lab::cell::{Measure, Subject};
 use strandline_recorder::Limits;
 
-use super::build::{build_folder, cell_variables, own_program, placeholder_values, preloads};
+use super::build::{Preload, build_folder, cell_variables, own_program, placeholder_values, preloads};
 use super::file::VariableSetting;
 use super::matrix::{Key, Matrix, fill};
 
@@ -50,13 +50,12 @@ pub fn subject(matrix: &Matrix, key: &Key, root: &Path, timeout: Option<Duration
         environment.insert("PATH".to_owned(), Some(format!("{path}:{own}")));
     }
     // A library that is not found keeps its name: the cell is then rejected before it is run.
-    let file = |(name, file): (String, Option<PathBuf>)| {
-        file.map_or(name, |path| path.to_string_lossy().into_owned())
-    };
-    let mut preloads: Vec<String> = preloads(matrix, key, root).into_iter().map(file).collect();
-    if !preloads.is_empty() {
-        preloads.extend(environment.remove("LD_PRELOAD").flatten().filter(|own| !own.is_empty()));
-        environment.insert("LD_PRELOAD".to_owned(), Some(preloads.join(":")));
+    let to_text =
+        |Preload { name, file }: Preload| file.map_or(name, |path| path.to_string_lossy().into_owned());
+    let mut libraries: Vec<String> = preloads(matrix, key, root).into_iter().map(to_text).collect();
+    if !libraries.is_empty() {
+        libraries.extend(environment.remove("LD_PRELOAD").flatten().filter(|own| !own.is_empty()));
+        environment.insert("LD_PRELOAD".to_owned(), Some(libraries.join(":")));
     }
     subject.environment = environment.into_iter().collect();
     let measure = matrix.subjects.get(key.subject).map(|subject| study.measure_of(subject));
@@ -73,11 +72,11 @@ fn own_folder() -> Option<String> {
     own_program()?.parent()?.to_str().map(str::to_owned).filter(|folder| !folder.contains(':'))
 }
 
-/// `own` limits where set, else those of `all`.
-fn override_limits(all: Limits, own: Limits) -> Limits {
+/// `own` limits where set, else the `general` ones.
+fn override_limits(general: Limits, own: Limits) -> Limits {
     Limits {
-        address_space: own.address_space.or(all.address_space),
-        data: own.data.or(all.data),
-        memory: own.memory.or(all.memory),
+        address_space: own.address_space.or(general.address_space),
+        data: own.data.or(general.data),
+        memory: own.memory.or(general.memory),
     }
 }

@@ -22,33 +22,35 @@ use super::problems::Problems;
 
 /// Once the claims of a study have taken this many steps, the remaining ones are only parsed.
 const MAX_STEPS: u64 = 10_000_000;
-/// Maximum number of metrics that a study names. The rest of [`MAX_METRICS`] is for those that
-/// every run has.
-const MAX_NAMED_METRICS: usize = MAX_METRICS - 100;
+/// Part of [`MAX_METRICS`] for the metrics that every run has.
+const COMMON_METRICS: usize = 100;
+/// Maximum number of metrics that a study names.
+const MAX_NAMED_METRICS: usize = MAX_METRICS - COMMON_METRICS;
 
 /// Checks `study` and completes it: fills in its metrics, and the axes of subjects that use all of
 /// them.
 ///
 /// Claims are checked only if `with_claims`, because evaluating them takes time.
 pub fn study(study: &mut Study, with_claims: bool, problems: &mut Problems) {
-    axes(study, problems);
-    short_axes(study, problems);
-    subjects(study, problems);
-    common_placeholders(study, problems);
-    measures(study, problems);
-    derived(study, problems);
+    check_axes(study, problems);
+    check_short_axes(study, problems);
+    check_subjects(study, problems);
+    check_common_placeholders(study, problems);
+    check_measures(study, problems);
+    check_derived(study, problems);
     check_metrics::set_metrics(study, problems);
     let matrix = Arc::new(Matrix::full(Arc::new(study.clone())));
     for exclusion in &study.exclusions {
-        check_shown::selection(&exclusion.given, &matrix, exclusion.offset, problems);
+        check_shown::check_selection(&exclusion.selection, &matrix, exclusion.offset, problems);
     }
-    check_shown::results(study, &matrix, problems);
+    check_shown::check_tables_and_plots(study, &matrix, problems);
     if problems.is_empty() && with_claims {
-        claims(study, &matrix, problems);
+        check_claims(study, &matrix, problems);
     }
 }
 
-fn axes(study: &Study, problems: &mut Problems) {
+/// Checks the axes: their variables, the names of their choices, and their defaults.
+fn check_axes(study: &Study, problems: &mut Problems) {
     let mut variables: BTreeMap<String, &str> = BTreeMap::new();
     for axis in &study.axes {
         let variable = axis_variable(&axis.name);
@@ -73,7 +75,7 @@ fn axes(study: &Study, problems: &mut Problems) {
 }
 
 /// Checks the axes and choices of the short form.
-fn short_axes(study: &Study, problems: &mut Problems) {
+fn check_short_axes(study: &Study, problems: &mut Problems) {
     for (name, choices) in study.short.iter().flat_map(|short| &short.axes) {
         let axis = study.axis(name);
         if axis.is_none() && name != SUBJECT {
@@ -91,11 +93,12 @@ fn short_axes(study: &Study, problems: &mut Problems) {
 
 /// The problem text for a name with a comma.
 fn comma_problem(name: &str) -> String {
-    format!("`{name}` has a comma, at which --axis parts names; give it another `name`")
+    format!("`{name}` has a comma, which separates names in --axis; give it another `name`")
 }
 
-fn subjects(study: &mut Study, problems: &mut Problems) {
-    let all: Vec<String> = study.axes.iter().map(|axis| axis.name.clone()).collect();
+/// Checks the names and axes of subjects, and completes the axes of those that take all.
+fn check_subjects(study: &mut Study, problems: &mut Problems) {
+    let all_axes: Vec<String> = study.axes.iter().map(|axis| axis.name.clone()).collect();
     let mut seen = BTreeSet::new();
     for subject in &mut study.subjects {
         if subject.name.contains(',') {
@@ -105,18 +108,18 @@ fn subjects(study: &mut Study, problems: &mut Problems) {
             problems.add(subject.offset, format!("[[subject]]: `{}` is defined twice", subject.name));
         }
         if subject.axes.iter().any(|axis| axis == ALL_AXES) {
-            subject.axes.clone_from(&all);
+            subject.axes.clone_from(&all_axes);
         }
-        for axis in subject.axes.iter().filter(|axis| !all.contains(axis)) {
+        for axis in subject.axes.iter().filter(|axis| !all_axes.contains(axis)) {
             let text = format!("[[subject]] {}: there is no axis `{axis}`", subject.name);
             problems.add(subject.offset, text);
         }
-        subject_placeholders(subject, problems);
+        check_subject_placeholders(subject, problems);
     }
 }
 
 /// Checks the placeholders of one subject: each is one of its axes or one that every study has.
-fn subject_placeholders(subject: &Subject, problems: &mut Problems) {
+fn check_subject_placeholders(subject: &Subject, problems: &mut Problems) {
     let variables = subject.environment.iter().filter_map(|variable| variable.value.as_ref());
     let needs =
         subject.needs.iter().flat_map(|need| need.probe_command().into_iter().flatten().chain([&need.name]));
@@ -146,15 +149,15 @@ fn placeholder_hint<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Str
 }
 
 /// Checks the placeholders in settings for all subjects and in choices.
-fn common_placeholders(study: &Study, problems: &mut Problems) {
-    let known = |name: &str| OWN_PLACEHOLDERS.contains(&name) || study.axis(name).is_some();
-    let mut check = |what: &str, offset: usize, texts: &mut dyn Iterator<Item = &String>| {
-        for name in texts.flat_map(|text| placeholders(text)).filter(|name| !known(name)) {
+fn check_common_placeholders(study: &Study, problems: &mut Problems) {
+    let is_known = |name: &str| OWN_PLACEHOLDERS.contains(&name) || study.axis(name).is_some();
+    let mut check = |title: &str, offset: usize, texts: &mut dyn Iterator<Item = &String>| {
+        for name in texts.flat_map(|text| placeholders(text)).filter(|name| !is_known(name)) {
             let names = study.axes.iter().map(|axis| axis.name.as_str()).chain(OWN_PLACEHOLDERS);
             let hint = placeholder_hint(name, names);
             problems.add(
                 offset,
-                format!("{what}: {{{name}}} is not an axis, nor {{dir}}, {{build}} or {{probes}}; {hint}"),
+                format!("{title}: {{{name}}} is not an axis, nor {{dir}}, {{build}} or {{probes}}; {hint}"),
             );
         }
     };
@@ -163,22 +166,23 @@ fn common_placeholders(study: &Study, problems: &mut Problems) {
     for axis in &study.axes {
         for choice in &axis.choices {
             let variables = choice.environment.iter().filter_map(|variable| variable.value.as_ref());
-            let what = format!("[axes] {}: {}", axis.name, choice.name);
+            let title = format!("[axes] {}: {}", axis.name, choice.name);
             let needs = choice.needs.iter().filter_map(Need::probe_command).flatten();
-            check(&what, axis.offset, &mut variables.chain(&choice.preload).chain(needs));
+            check(&title, axis.offset, &mut variables.chain(&choice.preload).chain(needs));
         }
     }
 }
 
-fn measures(study: &Study, problems: &mut Problems) {
+/// Checks what is measured, of the study and of subjects with measurements of their own.
+fn check_measures(study: &Study, problems: &mut Problems) {
     let is_used = study.subjects.iter().any(|subject| subject.measure.is_none());
     if is_used || study.subjects.is_empty() {
-        measure(&study.measure, "[measure]", 0, problems);
+        check_measure(&study.measure, "[measure]", 0, problems);
     }
     for subject in &study.subjects {
         if let Some(own) = &subject.measure {
-            let what = format!("[[subject]] {}: measure", subject.name);
-            measure(own, &what, subject.offset, problems);
+            let title = format!("[[subject]] {}: measure", subject.name);
+            check_measure(own, &title, subject.offset, problems);
         }
     }
     if study.derived.len() > MAX_NAMED_METRICS {
@@ -186,14 +190,15 @@ fn measures(study: &Study, problems: &mut Problems) {
     }
 }
 
-fn measure(measure: &Measurement, what: &str, offset: usize, problems: &mut Problems) {
+/// Checks columns, moments and rows; `title` is the name of the table in problems.
+fn check_measure(measure: &Measurement, title: &str, offset: usize, problems: &mut Problems) {
     for column in &measure.columns {
         let is_status_line = ["Vm", "Rss", "Hugetlb"].iter().any(|begin| column.starts_with(begin));
         if !metric::columns().any(|known| known == column) && !is_status_line {
             problems.add(
                 offset,
                 format!(
-                    "{what} columns: `{column}` is not a column; there are {}, and the Vm… lines",
+                    "{title} columns: `{column}` is not a column; there are {}, and the Vm… lines",
                     metric::columns().collect::<Vec<_>>().join(", ")
                 ),
             );
@@ -203,11 +208,11 @@ fn measure(measure: &Measurement, what: &str, offset: usize, problems: &mut Prob
         let has_own_meaning = ["exit", "peak"].contains(&moment.as_str());
         let is_mark = measure.marks.contains(moment);
         if has_own_meaning && is_mark {
-            let text = format!("{what} at: `{moment}` has its own meaning; name the mark otherwise");
+            let text = format!("{title} at: `{moment}` has its own meaning; name the mark otherwise");
             problems.add(offset, text);
         }
         if !has_own_meaning && !is_mark {
-            problems.add(offset, format!("{what} at: `{moment}` is neither a mark nor exit nor peak"));
+            problems.add(offset, format!("{title} at: `{moment}` is neither a mark nor exit nor peak"));
         }
     }
     for row in measure.rows.iter().filter(|row| !is_row(row)) {
@@ -215,12 +220,12 @@ fn measure(measure: &Measurement, what: &str, offset: usize, problems: &mut Prob
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("there are {}, and the ledger's rows, such as kernel.zero", TOTALS.join(", ")),
         };
-        problems.add(offset, format!("{what} rows: `{row}` is not a row; {hint}"));
+        problems.add(offset, format!("{title} rows: `{row}` is not a row; {hint}"));
     }
     let count =
         measure.marks.len() * measure.columns.len() + measure.ledger_moments.len() * measure.rows.len();
     if count + measure.json.len() + measure.texts.len() > MAX_NAMED_METRICS {
-        problems.add(offset, format!("{what}: more than {MAX_NAMED_METRICS} metrics"));
+        problems.add(offset, format!("{title}: more than {MAX_NAMED_METRICS} metrics"));
     }
 }
 
@@ -231,14 +236,14 @@ fn is_row(name: &str) -> bool {
         |runtime: &str| RUNTIMES.iter().any(|entry| entry.about.name == runtime && entry.reader.is_some());
     let remedy = name.strip_prefix("remedy.");
     runtime.is_some_and(|(runtime, _)| is_read(runtime))
-        || remedy.is_some_and(|id| applicable().iter().any(|one| one.0 == id))
+        || remedy.is_some_and(|id| applicable().iter().any(|(name, ..)| *name == id))
         || rows::ids().any(|id| id == name)
         || TOTALS.contains(&name)
 }
 
 /// Checks derived metrics, and sorts them so that each comes after those that it reads.
-fn derived(study: &mut Study, problems: &mut Problems) {
-    let given: BTreeMap<String, Metric> = study
+fn check_derived(study: &mut Study, problems: &mut Problems) {
+    let measured_metrics: BTreeMap<String, Metric> = study
         .subjects
         .iter()
         .flat_map(|subject| NamedMetrics::new(study.measure_of(subject), &[]).metrics)
@@ -246,29 +251,29 @@ fn derived(study: &mut Study, problems: &mut Problems) {
     let names: BTreeSet<&str> = study.derived.iter().map(|derived| derived.name.as_str()).collect();
     let mut inputs: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for derived in &study.derived {
-        let at = derived.expression.offset;
-        let what = format!("[metrics] {}", derived.name);
+        let offset = derived.expression.offset;
+        let title = format!("[metrics] {}", derived.name);
         let expression = match Expression::parse(&derived.expression.value, &|_| None, &[]) {
             Ok(expression) => expression,
             Err(errors) => {
                 for error in &errors {
-                    problems.add_in_string(at, error.at, format!("{what}: {error}"));
+                    problems.add_in_string(offset, error.at, format!("{title}: {error}"));
                 }
                 continue;
             }
         };
         if expression.scan.reads {
-            problems.add(at, format!("{what}: it is of one run: write metric(\"METRIC\")"));
+            problems.add(offset, format!("{title}: it is of one run: write metric(\"METRIC\")"));
         }
         if expression.scan.metrics.is_empty() {
-            problems.add(at, format!("{what}: it reads no metric: write metric(\"METRIC\")"));
+            problems.add(offset, format!("{title}: it reads no metric: write metric(\"METRIC\")"));
         }
         for name in &expression.scan.metrics {
-            if matches!(given.get(name), Some(Metric::Text(_))) {
-                problems.add(at, format!("{what}: `{name}` is a text; nothing can be derived from it"));
+            if matches!(measured_metrics.get(name), Some(Metric::Text(_))) {
+                problems.add(offset, format!("{title}: `{name}` is a text; nothing can be derived from it"));
             }
-            if !given.contains_key(name) && !names.contains(name.as_str()) {
-                problems.add(at, format!("{what}: there is no metric `{name}`"));
+            if !measured_metrics.contains_key(name) && !names.contains(name.as_str()) {
+                problems.add(offset, format!("{title}: there is no metric `{name}`"));
             }
         }
         inputs.insert(derived.name.clone(), expression.scan.metrics);
@@ -291,9 +296,11 @@ fn sort_by_inputs(
             .partition(|derived| inputs.get(&derived.name).is_none_or(|inputs| inputs.is_disjoint(&names)));
         if ready.is_empty() {
             let names: Vec<&str> = later.iter().map(|derived| derived.name.as_str()).collect();
-            let at = later.first().map_or(0, |derived| derived.expression.offset);
-            problems
-                .add(at, format!("[metrics]: a cycle: each of {} reads another of them", names.join(", ")));
+            let offset = later.first().map_or(0, |derived| derived.expression.offset);
+            problems.add(
+                offset,
+                format!("[metrics]: a cycle: each of {} reads another of them", names.join(", ")),
+            );
             sorted.extend(later);
             break;
         }
@@ -304,9 +311,9 @@ fn sort_by_inputs(
 }
 
 /// Checks that each claim can be evaluated and that it can fail.
-fn claims(study: &Study, matrix: &Arc<Matrix>, problems: &mut Problems) {
+fn check_claims(study: &Study, matrix: &Arc<Matrix>, problems: &mut Problems) {
     let mut steps = 0;
-    let with_numbers = Matrix::full_with_numbers(matrix.study.clone()).map(Arc::new);
+    let numbered_matrix = Matrix::full_with_numbers(matrix.study.clone()).map(Arc::new);
     for claim in &study.claims {
         let Some(expression) = parse_claim(claim, matrix, problems) else { continue };
         if steps > MAX_STEPS {
@@ -315,11 +322,15 @@ fn claims(study: &Study, matrix: &Arc<Matrix>, problems: &mut Problems) {
         let mut outcome = claim::try_on_random_data(claim, &expression, matrix, &mut steps);
         // The choices that a user will supply may be numbers.
         if outcome != TryOutcome::CanFail
-            && let Some(numbers) = &with_numbers
+            && let Some(numbers) = &numbered_matrix
         {
-            let again = claim::try_on_random_data(claim, &expression, numbers, &mut steps);
-            let is_better = again == TryOutcome::CanFail || matches!(outcome, TryOutcome::Wrong(_));
-            outcome = if is_better && !matches!(again, TryOutcome::Wrong(_)) { again } else { outcome };
+            let with_numbers = claim::try_on_random_data(claim, &expression, numbers, &mut steps);
+            let is_better = match with_numbers {
+                TryOutcome::CanFail => true,
+                TryOutcome::Wrong(_) => false,
+                _ => matches!(outcome, TryOutcome::Wrong(_)),
+            };
+            outcome = if is_better { with_numbers } else { outcome };
         }
         let problem = match outcome {
             TryOutcome::CanFail | TryOutcome::Unknown => continue,
@@ -340,34 +351,34 @@ fn claims(study: &Study, matrix: &Arc<Matrix>, problems: &mut Problems) {
 /// cannot be tried.
 fn parse_claim(claim: &Claim, matrix: &Matrix, problems: &mut Problems) -> Option<Expression> {
     let study = &matrix.study;
-    let at = claim.holds.offset;
+    let offset = claim.holds.offset;
     let line = |text: &str| format!("[[claim]] {}: {text}", claim.id);
     let expression = match claim::parse(claim, matrix) {
         Ok(expression) => expression,
         Err(errors) => {
             for error in &errors {
-                problems.add_in_string(at, error.at, line(&error.text));
+                problems.add_in_string(offset, error.at, line(&error.text));
             }
             return None;
         }
     };
     if !expression.scan.reads {
         let text = "it reads nothing that is measured: a claim compares figures such as median(\"high_water_bytes\")";
-        problems.add(at, line(text));
+        problems.add(offset, line(text));
         return None;
     }
     let is_unknown = |axis: &&String| *axis != SUBJECT && study.axis(axis).is_none();
     let unknown_axes: Vec<&String> = expression.scan.axes.iter().filter(is_unknown).collect();
     if !unknown_axes.is_empty() {
         for axis in unknown_axes {
-            problems.add(at, line(&format!("there is no axis `{axis}`")));
+            problems.add(offset, line(&format!("there is no axis `{axis}`")));
         }
         return None;
     }
     // Names that are built during evaluation end with a dot here, and are checked then.
     let unknown = expression.scan.metrics.iter().find(|name| !study.metrics.contains_key(*name));
     if let Some(name) = unknown.filter(|name| !name.ends_with('.')) {
-        problems.add(at, line(&unknown_metric(name, matrix)));
+        problems.add(offset, line(&unknown_metric(name, matrix)));
         return None;
     }
     Some(expression)

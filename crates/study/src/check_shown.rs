@@ -15,20 +15,20 @@ use super::table::combined_metrics;
 const MAX_REPORTED: usize = 5;
 
 /// Checks the tables and plots of `study`.
-pub fn results(study: &Study, matrix: &Matrix, problems: &mut Problems) {
+pub fn check_tables_and_plots(study: &Study, matrix: &Matrix, problems: &mut Problems) {
     for table in &study.tables {
         let metric: Vec<String> = table.metric.iter().cloned().collect();
-        axes(study, &[&table.rows, &table.columns], table.offset, problems);
-        metrics(
+        check_axes(study, &[&table.rows, &table.columns], table.offset, problems);
+        check_metrics(
             matrix,
             [table.rows.metrics(), table.columns.metrics()],
-            &table.given,
+            &table.selection,
             table.offset,
             problems,
         );
-        metrics(matrix, [&metric, &[]], &table.given, table.offset, problems);
-        selection(&table.given, matrix, table.offset, problems);
-        selection(&table.ratio_to, matrix, table.offset, problems);
+        check_metrics(matrix, [&metric, &[]], &table.selection, table.offset, problems);
+        check_selection(&table.selection, matrix, table.offset, problems);
+        check_selection(&table.ratio_to, matrix, table.offset, problems);
         let is_extreme = matches!(table.statistic, Statistic::Least | Statistic::Most);
         if is_extreme && !table.ratio_to.is_empty() {
             problems.add(
@@ -37,27 +37,37 @@ pub fn results(study: &Study, matrix: &Matrix, problems: &mut Problems) {
             );
         }
         check_several_choices(
-            &table.given,
+            &table.selection,
             &[table.rows.axis(), table.columns.axis()],
             table.offset,
             problems,
         );
-        published(table, study, problems);
+        check_published(table, study, problems);
     }
     for plot in &study.plots {
         let series = plot.series.clone().map(Side::Axis);
         let sides: Vec<&Side> = Some(&plot.x).into_iter().chain(&series).collect();
-        axes(study, &sides, plot.offset, problems);
-        metrics(matrix, [plot.x.metrics(), &plot.y], &plot.given, plot.offset, problems);
-        texts(study, [plot.x.metrics(), &plot.y], plot.offset, problems);
-        selection(&plot.given, matrix, plot.offset, problems);
-        check_several_choices(&plot.given, &[plot.x.axis(), plot.series.as_deref()], plot.offset, problems);
+        check_axes(study, &sides, plot.offset, problems);
+        check_metrics(matrix, [plot.x.metrics(), &plot.y], &plot.selection, plot.offset, problems);
+        check_texts(study, [plot.x.metrics(), &plot.y], plot.offset, problems);
+        check_selection(&plot.selection, matrix, plot.offset, problems);
+        check_several_choices(
+            &plot.selection,
+            &[plot.x.axis(), plot.series.as_deref()],
+            plot.offset,
+            problems,
+        );
     }
 }
 
 /// Checks that the choices exist.
-pub fn selection(given: &[(String, String)], matrix: &Matrix, offset: usize, problems: &mut Problems) {
-    for (axis, choice) in given {
+pub fn check_selection(
+    selection: &[(String, String)],
+    matrix: &Matrix,
+    offset: usize,
+    problems: &mut Problems,
+) {
+    for (axis, choice) in selection {
         if let Err(CellError::Invalid(why) | CellError::NotRun(why)) = matrix.check_choice(axis, choice) {
             problems.add(offset, why);
         }
@@ -66,13 +76,13 @@ pub fn selection(given: &[(String, String)], matrix: &Matrix, offset: usize, pro
 
 /// Checks that an axis with several given choices is a side of the table or plot.
 fn check_several_choices(
-    given: &[(String, String)],
+    selection: &[(String, String)],
     sides: &[Option<&str>],
     offset: usize,
     problems: &mut Problems,
 ) {
     let mut seen = BTreeSet::new();
-    for (axis, _) in given {
+    for (axis, _) in selection {
         if !seen.insert(axis) && !sides.contains(&Some(axis)) {
             problems
                 .add(offset, format!("`where` has several choices on `{axis}`, which is not a side of it"));
@@ -80,7 +90,8 @@ fn check_several_choices(
     }
 }
 
-fn axes(study: &Study, sides: &[&Side], offset: usize, problems: &mut Problems) {
+/// Checks that the axes along these sides exist.
+fn check_axes(study: &Study, sides: &[&Side], offset: usize, problems: &mut Problems) {
     for side in sides {
         if let Side::Axis(name) = side
             && name != SUBJECT
@@ -93,10 +104,10 @@ fn axes(study: &Study, sides: &[&Side], offset: usize, problems: &mut Problems) 
 }
 
 /// Checks that the metrics named by combining two lists exist in one of the selected subjects.
-fn metrics(
+fn check_metrics(
     matrix: &Matrix,
     [first, second]: [&[String]; 2],
-    given: &[(String, String)],
+    selection: &[(String, String)],
     offset: usize,
     problems: &mut Problems,
 ) {
@@ -105,11 +116,13 @@ fn metrics(
         return;
     }
     let subjects: Vec<&String> =
-        given.iter().filter(|(axis, _)| axis == SUBJECT).map(|(_, name)| name).collect();
-    let is_meant = |one: &&Subject| subjects.is_empty() || subjects.contains(&&one.name);
-    let meant: Vec<&Subject> = matrix.subjects.iter().filter(is_meant).collect();
+        selection.iter().filter(|(axis, _)| axis == SUBJECT).map(|(_, name)| name).collect();
+    let is_selected = |subject: &&Subject| subjects.is_empty() || subjects.contains(&&subject.name);
+    let selected: Vec<&Subject> = matrix.subjects.iter().filter(is_selected).collect();
     // A missing subject is reported elsewhere.
-    let is_known = |name: &String| meant.is_empty() || meant.iter().any(|one| one.metrics.contains_key(name));
+    let is_known = |name: &String| {
+        selected.is_empty() || selected.iter().any(|subject| subject.metrics.contains_key(name))
+    };
     let names = combined_metrics(first, second);
     for name in names.iter().filter(|name| !is_known(name)).take(MAX_REPORTED) {
         let text = match subjects.first().filter(|_| matrix.study.metrics.contains_key(name)) {
@@ -121,7 +134,7 @@ fn metrics(
 }
 
 /// Checks that no metric named by combining two lists is a text: a plot shows figures.
-fn texts(study: &Study, [first, second]: [&[String]; 2], offset: usize, problems: &mut Problems) {
+fn check_texts(study: &Study, [first, second]: [&[String]; 2], offset: usize, problems: &mut Problems) {
     if first.len().saturating_mul(second.len()) > MAX_METRICS {
         return;
     }
@@ -132,15 +145,15 @@ fn texts(study: &Study, [first, second]: [&[String]; 2], offset: usize, problems
 }
 
 /// Checks that published figures name existing rows and columns of the table.
-fn published(table: &TableSpec, study: &Study, problems: &mut Problems) {
+fn check_published(table: &TableSpec, study: &Study, problems: &mut Problems) {
     let (rows, columns) = (side_names(&table.rows, study), side_names(&table.columns, study));
     let mut last_row = None;
     let mut reported = 0;
     for PublishedFigure { row, column, .. } in &table.published {
         // The name of a row is given once for several figures.
-        let is_new = last_row.replace(row.offset) != Some(row.offset);
-        let places = [("row", row, &rows, is_new), ("column", column, &columns, true)];
-        for (what, name, known, is_new_name) in places {
+        let is_new_row = last_row.replace(row.offset) != Some(row.offset);
+        let named = [("row", row, &rows, is_new_row), ("column", column, &columns, true)];
+        for (side, name, known, is_new_name) in named {
             // The choices of some axes are supplied by the user at run time.
             if is_new_name
                 && reported < MAX_REPORTED
@@ -152,7 +165,7 @@ fn published(table: &TableSpec, study: &Study, problems: &mut Problems) {
                     Some(near) => format!("did you mean `{near}`?"),
                     None => format!("it has {}", first_names(known)),
                 };
-                let text = format!("[[table]] published: `{}` is not a {what} of it; {hint}", name.value);
+                let text = format!("[[table]] published: `{}` is not a {side} of it; {hint}", name.value);
                 problems.add(name.offset, text);
             }
         }

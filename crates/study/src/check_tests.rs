@@ -131,10 +131,10 @@ fn probes_find_the_environment_of_the_cells_that_they_are_of() {
                 [[subject]]\nname = 's'\ncommand = 'true'\nenvironment = { OF_SUBJECT = 'yes' }\n\
                 needs = [{ probe = 'true', name = 'a module' }]\n";
     let matrix = Matrix::full(study(text).unwrap());
-    let mut bill = RunnableCells { cells: matrix.cells().unwrap(), missing: Vec::new() };
+    let mut runnable = RunnableCells { cells: matrix.cells().unwrap(), missing: Vec::new() };
     let mut idle = Idle::default();
-    probe(&matrix, &mut bill, Path::new("/r"), ProbePhase::Before, &mut idle, &|_| {}).unwrap();
-    assert_eq!(bill.cells.len(), 4);
+    probe(&matrix, &mut runnable, Path::new("/r"), ProbePhase::Before, &mut idle, &|_| {}).unwrap();
+    assert_eq!(runnable.cells.len(), 4);
     let modes: Vec<Option<String>> = idle
         .started
         .iter()

@@ -88,13 +88,13 @@ impl ChosenStudy {
 
     /// The same with a single cell that runs once.
     pub(super) fn one_run(&self) -> Self {
-        let mut one = self.clone();
-        for axis in &mut one.matrix.axes {
+        let mut first = self.clone();
+        for axis in &mut first.matrix.axes {
             axis.choices.truncate(1);
         }
-        one.matrix.subjects.truncate(1);
-        one.matrix.repeat(1);
-        one
+        first.matrix.subjects.truncate(1);
+        first.matrix.repeat(1);
+        first
     }
 
     /// Opens the lab of these cells; returns it with the directory for `{build}`.

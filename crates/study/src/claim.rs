@@ -74,6 +74,21 @@ const MAX_POOL_NUMBERS: usize = 200;
 const MAX_DOUBLINGS: usize = 60;
 /// Number of samples in a random cell; enough for an interval of the median.
 const SAMPLES: usize = 9;
+/// Numbers that may decide a claim that names none: one, and a page in bytes.
+const COMMON_NUMBERS: [f64; 2] = [1.0, 4096.0];
+/// Factors that put a figure close to a number of the claim, on either side of it.
+const NEAR_FACTORS: [f64; 5] = [0.5, 0.999, 1.0, 1.001, 2.0];
+/// The same for the number of a choice.
+const NEAR_CHOICE_FACTORS: [f64; 3] = [0.9, 1.0, 1.1];
+/// Relative differences between the runs of a cell.
+const SPREADS: [f64; 4] = [0.001, 0.05, 0.5, 3.0];
+/// Largest figure of data without a pattern, and its decimal digits in data of any magnitude.
+const MAX_RANDOM: f64 = 1e6;
+const MAX_RANDOM_DIGITS: f64 = 12.0;
+/// Number of kinds of random data.
+const DATA_KINDS: u64 = 8;
+/// One figure of this many may be negative, if it can be at all.
+const NEGATIVE_EVERY: u8 = 4;
 
 /// Parses the expression of a claim.
 ///
@@ -186,11 +201,11 @@ impl GroupOutcomes {
         let Self { held, failed_groups, missing, mut reads } = self;
         let groups = held + failed_groups.len() + missing.len();
         reads.dedup();
-        let left_out = (!missing.is_empty())
+        let not_run = (!missing.is_empty())
             .then(|| format!("not run for {} of {groups}: {}", missing.len(), first_items(&missing)));
-        let from: Vec<String> = reads.iter().filter_map(|read| read.from.clone()).collect();
-        let from = (!from.is_empty()).then(|| format!("from {}", first_items(&from)));
-        let exceptions = join_present([left_out, from]);
+        let partial_runs: Vec<String> = reads.iter().filter_map(|read| read.from.clone()).collect();
+        let partial_runs = (!partial_runs.is_empty()).then(|| format!("from {}", first_items(&partial_runs)));
+        let exceptions = join_present([not_run, partial_runs]);
         let (verdict, reason) = if !failed_groups.is_empty() {
             let failure = if groups > 1 {
                 format!("not for {} of {groups}: {}", failed_groups.len(), first_items(&failed_groups))
@@ -278,7 +293,7 @@ pub fn try_on_random_data(
                 return outcome;
             }
             // Several conditions are rarely met together by chance: having failed is enough.
-            if answers.failed && !expression.is_one_comparison() {
+            if answers.has_failed && !expression.is_one_comparison() {
                 return TryOutcome::CanFail;
             }
             if answers.is_over_budget() || seed >= MAX_MISSING && !answers.has_answered() {
@@ -295,32 +310,36 @@ pub fn try_on_random_data(
 /// The answers of a claim so far.
 #[derive(Default)]
 struct Answers {
-    answers: u64,
+    /// Number of answers.
+    count: u64,
+    /// Evaluation steps so far.
     steps: u64,
-    held: bool,
-    failed: bool,
+    /// Whether it held for some data.
+    has_held: bool,
+    /// Whether it did not hold for some data.
+    has_failed: bool,
     /// The first reason for which a figure was missing.
     first_missing: Option<String>,
 }
 
 impl Answers {
     fn has_answered(&self) -> bool {
-        self.held || self.failed
+        self.has_held || self.has_failed
     }
 
     /// Adds an answer; returns the result if it is final.
     fn add_answer(&mut self, outcome: EvaluationOutcome) -> Option<TryOutcome> {
-        self.answers += u64::from(matches!(outcome, EvaluationOutcome::Answer(_)));
+        self.count += u64::from(matches!(outcome, EvaluationOutcome::Answer(_)));
         match outcome {
-            EvaluationOutcome::Answer(true) => self.held = true,
-            EvaluationOutcome::Answer(false) => self.failed = true,
+            EvaluationOutcome::Answer(true) => self.has_held = true,
+            EvaluationOutcome::Answer(false) => self.has_failed = true,
             // A ratio to a figure that happens to be 0 and an excluded cell both end up here.
             EvaluationOutcome::Missing(text) => drop(self.first_missing.get_or_insert(text)),
             // For example a division by a measured 0, which is not the fault of the claim.
             EvaluationOutcome::Wrong(_) if self.has_answered() => {}
             EvaluationOutcome::Wrong(text) => return Some(TryOutcome::Wrong(text)),
         }
-        (self.held && self.failed).then_some(TryOutcome::CanFail)
+        (self.has_held && self.has_failed).then_some(TryOutcome::CanFail)
     }
 
     fn is_over_budget(&self) -> bool {
@@ -328,11 +347,11 @@ impl Answers {
     }
 
     fn into_outcome(self) -> TryOutcome {
-        match (self.held, self.failed) {
+        match (self.has_held, self.has_failed) {
             (false, false) if self.is_over_budget() => TryOutcome::Wrong(format!(
                 "it takes more than {MAX_STEPS} steps to judge: shorter lists, or name more axes"
             )),
-            (true, false) | (false, true) if self.is_over_budget() && self.answers < MIN_ANSWERS => {
+            (true, false) | (false, true) if self.is_over_budget() && self.count < MIN_ANSWERS => {
                 TryOutcome::Unknown
             }
             (true, false) => TryOutcome::AlwaysHolds,
@@ -358,7 +377,7 @@ fn candidate_numbers(claim: &Claim, expression: &Expression) -> Vec<f64> {
         }
     }
     pool.truncate(MAX_POOL_NUMBERS);
-    pool.extend([1.0, 4096.0]);
+    pool.extend(COMMON_NUMBERS);
     pool
 }
 
@@ -380,25 +399,29 @@ fn candidate_texts(claim: &Claim, expression: &Expression) -> Vec<String> {
 
 /// Random measurements drawn by a seed.
 struct RandomData {
+    /// Distinguishes the data sets.
     seed: u64,
+    /// Numbers that may decide the claim.
     pool: Arc<Vec<f64>>,
+    /// Texts that may decide the claim.
     texts: Arc<Vec<String>>,
     matrix: Arc<Matrix>,
 }
 
 impl Measured for RandomData {
     fn samples(&self, key: &Key, metric: &str) -> Result<Vec<Option<f64>>, String> {
-        // The first gives the same numbers to all cells of a data set, the second differs by cell.
+        // Gives the same numbers to all cells of a data set.
         let mut study_rng = fastrand::Rng::with_seed(self.seed);
+        // Gives each cell its own numbers.
         let mut cell_rng = fastrand::Rng::with_seed(self.seed ^ hash(&(key, metric)));
         let pick = |rng: &mut fastrand::Rng| rng.choice(self.pool.iter()).copied().unwrap_or(1.0).abs();
-        let value = match self.seed % 8 {
+        let value = match self.seed % DATA_KINDS {
             // Any magnitude.
-            0 => 10f64.powf(cell_rng.f64() * 12.0),
+            0 => 10f64.powf(cell_rng.f64() * MAX_RANDOM_DIGITS),
             // One candidate number in all cells.
             1 => pick(&mut study_rng),
             // Close to a candidate number.
-            2 => pick(&mut cell_rng) * [0.5, 0.999, 1.0, 1.001, 2.0][cell_rng.usize(0..5)],
+            2 => pick(&mut cell_rng) * one_of(&mut cell_rng, &NEAR_FACTORS),
             // One candidate number in all cells, multiplied by another one in half of them.
             3 => pick(&mut study_rng) * if cell_rng.bool() { pick(&mut cell_rng) } else { 1.0 },
             // All zero.
@@ -406,42 +429,47 @@ impl Measured for RandomData {
             // Growing or shrinking along the axes.
             5 => {
                 let step = if study_rng.bool() { 2.0f64 } else { 0.5 };
-                let place: usize = key.choices.iter().flatten().sum::<usize>() + key.subject;
-                1e6 * step.powi(i32::try_from(place.min(MAX_DOUBLINGS)).unwrap_or(0))
+                let steps: usize = key.choices.iter().flatten().sum::<usize>() + key.subject;
+                MAX_RANDOM * step.powi(i32::try_from(steps.min(MAX_DOUBLINGS)).unwrap_or(0))
             }
             // Close to the number of the choice.
             6 => {
                 let choice = self.matrix.choices(key).find_map(|(_, choice)| choice.number);
-                choice.unwrap_or(1.0).abs() * [0.9, 1.0, 1.1][cell_rng.usize(0..3)]
+                choice.unwrap_or(1.0).abs() * one_of(&mut cell_rng, &NEAR_CHOICE_FACTORS)
             }
             // Any number up to a million.
-            _ => 1e6 * cell_rng.f64(),
+            _ => MAX_RANDOM * cell_rng.f64(),
         };
         // Counters of the kernel are never negative; other figures may be.
         let may_be_negative = matches!(
             self.matrix.study.metrics.get(metric),
             Some(Metric::Derived(_) | Metric::Json(_) | Metric::End)
         );
-        let value = if may_be_negative && cell_rng.u8(0..4) == 0 { -value } else { value };
+        let value = if may_be_negative && cell_rng.u8(0..NEGATIVE_EVERY) == 0 { -value } else { value };
         // In half of the data sets the runs of a cell differ, for claims about intervals and
         // extremes.
-        let is_spread = !(self.seed / 8).is_multiple_of(2);
-        let spread = if is_spread { [0.001, 0.05, 0.5, 3.0][study_rng.usize(0..4)] } else { 0.0 };
+        let is_spread = !(self.seed / DATA_KINDS).is_multiple_of(2);
+        let spread = if is_spread { one_of(&mut study_rng, &SPREADS) } else { 0.0 };
         let sample = |_| Some(value * (1.0 + spread * cell_rng.f64()));
         Ok((0..SAMPLES).map(sample).collect())
     }
 
     fn text(&self, key: &Key, metric: &str) -> Result<String, String> {
         // In half of the data sets all cells have the same text.
-        let own = if self.seed.is_multiple_of(2) { 0 } else { hash(&(key, metric)) };
-        let mut random = fastrand::Rng::with_seed(self.seed ^ own);
-        Ok(random.choice(self.texts.iter()).cloned().unwrap_or_default())
+        let cell_hash = if self.seed.is_multiple_of(2) { 0 } else { hash(&(key, metric)) };
+        let mut rng = fastrand::Rng::with_seed(self.seed ^ cell_hash);
+        Ok(rng.choice(self.texts.iter()).cloned().unwrap_or_default())
     }
 }
 
-fn hash(what: &impl std::hash::Hash) -> u64 {
+/// One of `factors`, of which there is at least one.
+fn one_of(rng: &mut fastrand::Rng, factors: &[f64]) -> f64 {
+    rng.choice(factors.iter()).copied().unwrap_or(1.0)
+}
+
+fn hash(value: &impl std::hash::Hash) -> u64 {
     use std::hash::{DefaultHasher, Hasher};
     let mut hasher = DefaultHasher::new();
-    what.hash(&mut hasher);
+    value.hash(&mut hasher);
     hasher.finish()
 }

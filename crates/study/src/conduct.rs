@@ -64,12 +64,12 @@ pub fn run_and_judge(
         run::prepare(matrix, &mut cells, place, &mut **executor, &|line| progress.show_line(line))?;
     }
     let (data, caveats) = measure(matrix, &cells, &build, options, &mut lab, progress)?;
-    let (shared_matrix, shared) = (Arc::new(matrix.clone()), run::shared(data.clone()));
-    let judged = matrix.study.claims.iter().map(|claim| judge(claim, &shared_matrix, &shared)).collect();
+    let (shared_matrix, measured) = (Arc::new(matrix.clone()), run::shared(data.clone()));
+    let judged = matrix.study.claims.iter().map(|claim| judge(claim, &shared_matrix, &measured)).collect();
     Ok(StudyRun { lab, matrix: matrix.clone(), data, judged, caveats })
 }
 
-/// Runs all cells.
+/// Runs all cells; returns their data, and caveats on it.
 fn measure(
     matrix: &Matrix,
     cells: &RunnableCells,
@@ -96,14 +96,15 @@ fn measure(
         seed: matrix.study.settings.seed,
     };
     let results = engine::runs_done(&plan, &mut lab.executors, &mut lab.journal, &mut judge)?;
-    let counts = count(matrix, cells, &plan, lab, &mut judge)?;
+    let counts = run_cachegrind(matrix, cells, &plan, lab, &mut judge)?;
     let counts = counts.as_ref().map(|counts| (counts, &judge.cachegrind_failures));
     let data = run::data(matrix, cells, &results, counts, &judge.failures);
     Ok((data, caveats(matrix, cells, &plan.subjects, &judge, options.lab.jobs, lab)))
 }
 
-/// Runs the cells whose instructions cachegrind counts in cachegrind; `None` if there are none.
-fn count(
+/// Runs the cells whose instructions cachegrind counts, in cachegrind; `None` if there are no such
+/// cells. `timed` is the plan of the timed runs.
+fn run_cachegrind(
     matrix: &Matrix,
     cells: &RunnableCells,
     timed: &Plan,

@@ -35,13 +35,13 @@ pub fn require_confirmation(
         return Ok(());
     }
     let estimate = Estimate::of(&new, progress)?;
-    let is_long = estimate.all_seconds.is_some_and(|all| all > MAX_UNCONFIRMED_TIME.as_secs_f64());
+    let is_long = estimate.all_seconds.is_some_and(|seconds| seconds > MAX_UNCONFIRMED_TIME.as_secs_f64());
     if !is_long && runs.is_some_and(|runs| runs <= MAX_UNCONFIRMED_RUNS) {
         return Ok(());
     }
     let runs = runs.map_or_else(|| "more than 10^19".to_owned(), |runs| runs.to_string());
     let name = match new.as_slice() {
-        [(one, _)] => one.matrix.study.name.clone(),
+        [(study, _)] => study.matrix.study.name.clone(),
         several => format!("{} studies", several.len()),
     };
     Err(NoResult::Unconfirmed(format!(
@@ -50,18 +50,19 @@ pub fn require_confirmation(
     )))
 }
 
+/// Number of runs of all studies; `None` on overflow.
 fn runs_of(studies: &[(&ChosenStudy, &StudyOptions)]) -> Option<u64> {
-    studies.iter().try_fold(0u64, |all, (chosen, _)| all.checked_add(chosen.matrix.runs()?))
+    studies.iter().try_fold(0u64, |sum, (chosen, _)| sum.checked_add(chosen.matrix.runs()?))
 }
 
 /// How long studies take.
 struct Estimate {
-    /// Number of studies with one cell run.
+    /// Number of studies of which one cell is run.
     studies: usize,
-    /// Time of all runs, in seconds; `None` if unknown.
+    /// Time of all runs; `None` if unknown.
     all_seconds: Option<f64>,
-    /// Time of the last run.
-    one: Option<Duration>,
+    /// Time of the run that was made last; `None` if it could not be made.
+    last_run: Option<Duration>,
 }
 
 impl Estimate {
@@ -70,30 +71,32 @@ impl Estimate {
         progress: &dyn ProgressDisplay,
     ) -> Result<Self, NoResult> {
         // The machine that submits jobs must not run anything.
-        let here = || studies.iter().filter(|(_, options)| options.lab.cluster.is_none());
-        let mut estimate = Self { studies: here().count(), all_seconds: Some(0.0), one: None };
-        for (chosen, options) in here() {
+        let local = || studies.iter().filter(|(_, options)| options.lab.cluster.is_none());
+        let mut estimate = Self { studies: local().count(), all_seconds: Some(0.0), last_run: None };
+        for (chosen, options) in local() {
             let name = &chosen.matrix.study.name;
             progress.show_line(&format!("one run of {name}, to estimate how long all take"));
-            let each = time_one_run(chosen, options)?;
-            let all = each.zip(chosen.matrix.runs());
-            let all = all.map(|(each, runs)| each.as_secs_f64() * runs as f64 / f64::from(options.lab.jobs));
+            let run_time = time_one_run(chosen, options)?;
+            let study_seconds = run_time.zip(chosen.matrix.runs());
+            let study_seconds = study_seconds
+                .map(|(time, runs)| time.as_secs_f64() * runs as f64 / f64::from(options.lab.jobs));
             // A study that cannot be run here counts as zero; for a single study the total is then
             // unknown.
             estimate.all_seconds = match estimate.studies {
-                1 => all,
-                _ => estimate.all_seconds.map(|sum| sum + all.unwrap_or(0.0)),
+                1 => study_seconds,
+                _ => estimate.all_seconds.map(|sum| sum + study_seconds.unwrap_or(0.0)),
             };
-            estimate.one = each;
+            estimate.last_run = run_time;
         }
         Ok(estimate)
     }
 
+    /// The estimate in words, to follow the number of runs.
     fn words(&self) -> String {
-        match (self.studies, self.all_seconds, self.one) {
+        match (self.studies, self.all_seconds, self.last_run) {
             (0, ..) => String::new(),
-            (1, Some(all), Some(one)) => {
-                format!(", about {} (one was run, and took {})", seconds(all), seconds(one.as_secs_f64()))
+            (1, Some(all), Some(run)) => {
+                format!(", about {} (one was run, and took {})", seconds(all), seconds(run.as_secs_f64()))
             }
             (2.., Some(all), _) => format!(", about {} (one of each study was run)", seconds(all)),
             _ => ", and one could not be run to estimate how long they take".to_owned(),
@@ -108,10 +111,11 @@ fn time_one_run(chosen: &ChosenStudy, options: &StudyOptions) -> Result<Option<D
     match time_in_lab(&first, &StudyOptions { lab, ..options.clone() }) {
         // The reason is reported when the study is run.
         Err(NoResult::Failed(_)) => Ok(None),
-        each => each,
+        run_time => run_time,
     }
 }
 
+/// The same in a lab of its own, which it removes.
 fn time_in_lab(chosen: &ChosenStudy, options: &StudyOptions) -> Result<Option<Duration>, NoResult> {
     let matrix = &chosen.matrix;
     let mut cells = needs::check_cells(matrix).map_err(NoResult::Failed)?;
@@ -126,7 +130,7 @@ fn time_in_lab(chosen: &ChosenStudy, options: &StudyOptions) -> Result<Option<Du
         let subject = cell::subject(matrix, &key, &build, options.timeout);
         executor.run(&subject, &build.join(".output"))?;
     }
-    let each = begin.elapsed();
+    let run_time = begin.elapsed();
     lab.close();
-    Ok(can_run.then_some(each))
+    Ok(can_run.then_some(run_time))
 }

@@ -10,6 +10,8 @@ use strandline_lab::statistics::{self, BlockSample, Estimate, Ratio};
 
 /// Confidence of intervals.
 pub const CONFIDENCE: f64 = 0.95;
+/// Seed of the bootstraps: equal data give equal intervals.
+const BOOTSTRAP_SEED: u64 = 1;
 
 /// Source of measured data.
 pub trait Measured: Send + Sync {
@@ -31,10 +33,19 @@ pub trait Measured: Send + Sync {
         &[]
     }
 
-    /// How many runs of a cell have a metric, and of how many; `None` if all have it.
-    fn runs(&self, _key: &Key, _metric: &str) -> Option<(usize, usize)> {
+    /// How many runs of a cell have a metric; `None` if all have it.
+    fn partial_runs(&self, _key: &Key, _metric: &str) -> Option<PartialRuns> {
         None
     }
+}
+
+/// Number of runs that have a metric which other runs of the cell lack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartialRuns {
+    /// Runs that have it.
+    pub measured: usize,
+    /// All runs.
+    pub total: usize,
 }
 
 /// Data of one cell.
@@ -50,8 +61,8 @@ pub struct CellData {
     pub not_run: Option<String>,
     /// Number of valid runs.
     pub valid_runs: usize,
-    /// Number of runs.
-    pub all: usize,
+    /// Number of all runs.
+    pub total_runs: usize,
 }
 
 /// Data of all cells.
@@ -88,10 +99,10 @@ impl Measured for Data {
             [(_, count)] if **count < cell.valid_runs => {
                 Err(format!("{count} of {} runs gave {metric}", cell.valid_runs))
             }
-            [(one, _)] => Ok((*one).clone()),
+            [(text, _)] => Ok((*text).clone()),
             [] => Err(format!("no run gave {metric}")),
-            [(one, _), (other, _), ..] => {
-                Err(format!("{metric} differs between runs: \"{one}\", \"{other}\""))
+            [(first, _), (second, _), ..] => {
+                Err(format!("{metric} differs between runs: \"{first}\", \"{second}\""))
             }
         }
     }
@@ -100,13 +111,13 @@ impl Measured for Data {
         &self.blocks
     }
 
-    fn runs(&self, key: &Key, metric: &str) -> Option<(usize, usize)> {
+    fn partial_runs(&self, key: &Key, metric: &str) -> Option<PartialRuns> {
         let cell = self.cells.get(key)?;
-        let (given, all) = match cell.samples.get(metric) {
-            Some(samples) => (samples.iter().flatten().count(), samples.len()),
-            None => (cell.valid_runs, cell.all),
+        let runs = match cell.samples.get(metric) {
+            Some(samples) => PartialRuns { measured: samples.iter().flatten().count(), total: samples.len() },
+            None => PartialRuns { measured: cell.valid_runs, total: cell.total_runs },
         };
-        (given < all).then_some((given, all))
+        (runs.measured < runs.total).then_some(runs)
     }
 }
 
@@ -116,12 +127,13 @@ impl Measured for Data {
 /// Why no estimate is possible.
 pub fn estimate(measured: &dyn Measured, key: &Key, metric: &str) -> Result<Estimate, String> {
     let blocks = measured.blocks();
-    let in_block = |(round, value): (usize, Option<f64>)| {
+    let sample = |(round, value): (usize, Option<f64>)| {
         Some(BlockSample { value: value?, block: blocks.get(round).copied().unwrap_or_default() })
     };
     let samples: Vec<BlockSample> =
-        measured.samples(key, metric)?.into_iter().enumerate().filter_map(in_block).collect();
-    statistics::estimate_in_blocks(&samples, CONFIDENCE, 1).ok_or_else(|| format!("no run gave {metric}"))
+        measured.samples(key, metric)?.into_iter().enumerate().filter_map(sample).collect();
+    statistics::estimate_in_blocks(&samples, CONFIDENCE, BOOTSTRAP_SEED)
+        .ok_or_else(|| format!("no run gave {metric}"))
 }
 
 /// One number of a cell; `None` for an unknown interval bound. Computes the interval only if a
@@ -156,20 +168,31 @@ pub fn figure(estimate: &Estimate, statistic: Statistic) -> Option<f64> {
     }
 }
 
-/// The ratio of a metric in `of` to that in `to`, paired by rounds.
+/// The ratio of a metric in the cell `numerator` to that in `denominator`, paired by rounds.
 ///
 /// # Errors
 /// Why the ratio cannot be computed.
-pub fn ratio(measured: &dyn Measured, of: &Key, to: &Key, metric: &str) -> Result<Ratio, String> {
-    paired(&measured.samples(of, metric)?, &measured.samples(to, metric)?, metric)
+pub fn ratio(
+    measured: &dyn Measured,
+    numerator: &Key,
+    denominator: &Key,
+    metric: &str,
+) -> Result<Ratio, String> {
+    paired(&measured.samples(numerator, metric)?, &measured.samples(denominator, metric)?, metric)
 }
 
 /// The ratio of samples of a metric to other samples of it, paired by rounds.
 ///
 /// # Errors
 /// Why the ratio cannot be computed.
-pub fn paired(ours: &[Option<f64>], theirs: &[Option<f64>], metric: &str) -> Result<Ratio, String> {
-    let pairs: Vec<(f64, f64)> = theirs.iter().zip(ours).filter_map(|(a, b)| Some(((*a)?, (*b)?))).collect();
+pub fn paired(
+    numerators: &[Option<f64>],
+    denominators: &[Option<f64>],
+    metric: &str,
+) -> Result<Ratio, String> {
+    let rounds = denominators.iter().zip(numerators);
+    let pairs: Vec<(f64, f64)> =
+        rounds.filter_map(|(denominator, numerator)| Some(((*denominator)?, (*numerator)?))).collect();
     let resolution = metric::resolution(metric, metric::unit(metric, None));
     statistics::paired_ratio(&pairs, resolution, CONFIDENCE)
         .ok_or_else(|| format!("no ratio of {metric}: what it would be a ratio to is 0, or was not measured"))

@@ -27,7 +27,12 @@ use super::scan::{self, Scan};
 use super::syntax::{self, ExpressionError};
 
 /// Maximum length of an expression.
-pub const MAX_BYTES: usize = 4_000;
+const MAX_EXPRESSION_BYTES: usize = 4_000;
+/// Maximum number of metrics listed where one is unknown.
+const MAX_LISTED_METRICS: usize = 12;
+/// Functions of CEL that are allowed.
+const STANDARD_FUNCTIONS: [&str; 7] =
+    ["size", "contains", "startsWith", "endsWith", "double", "string", "int"];
 /// Maximum number of figures that an evaluation reads.
 const MAX_READS: u64 = 20_000;
 /// Maximum number of read figures that an evaluation reports.
@@ -38,6 +43,7 @@ const STACK_BYTES: usize = 256 << 20;
 /// A checked expression.
 #[derive(Clone, Debug)]
 pub struct Expression {
+    /// Its syntax tree; numbers except list indices are floating point.
     tree: IdedExpr,
     /// What it reads.
     pub scan: Scan,
@@ -112,10 +118,14 @@ pub enum EvaluationOutcome {
 /// Collects the reads and errors of one evaluation.
 #[derive(Default)]
 struct ReadLog {
+    /// The figures read, at most [`MAX_REPORTED_READS`], without duplicates.
     reads: Vec<Read>,
+    /// Number of figures read.
     count: u64,
+    /// Why the first missing figure is missing.
     missing: Option<String>,
-    wrong: Option<String>,
+    /// The first error.
+    error: Option<String>,
 }
 
 /// Runs `work` on a thread with a large stack: parsing, dropping and evaluating a tree are
@@ -142,8 +152,8 @@ impl Expression {
         axis_size: &(dyn Fn(&str) -> Option<usize> + Sync),
         variables: &[&str],
     ) -> Result<Self, Vec<ExpressionError>> {
-        if text.len() > MAX_BYTES {
-            return Err(vec![format!("an expression has at most {MAX_BYTES} bytes").into()]);
+        if text.len() > MAX_EXPRESSION_BYTES {
+            return Err(vec![format!("an expression has at most {MAX_EXPRESSION_BYTES} bytes").into()]);
         }
         if let Some(comment) = syntax::comment(text) {
             return Err(vec![comment]);
@@ -151,30 +161,27 @@ impl Expression {
         with_large_stack(|| {
             let program = Program::compile(text).map_err(|errors| {
                 // Further errors of the parser follow from the first.
-                let mut first = errors
-                    .errors
-                    .iter()
-                    .map(|error| syntax::wrong(text, error.pos.0, error.pos.1, &error.msg));
-                first.next().into_iter().collect::<Vec<_>>()
+                let first = errors.errors.first();
+                let first = first.map(|error| syntax::error_at(text, error.pos.0, error.pos.1, &error.msg));
+                first.into_iter().collect::<Vec<_>>()
             })?;
             let mut tree = program.expression().clone();
             let scan = scan::scan(&mut tree, axis_size, variables);
             let references = program.references();
-            let mut wrong = scan.wrong.clone();
+            let mut errors = scan.errors.clone();
             for name in references.functions() {
                 let is_own = scan::READ_FUNCTIONS.contains(&name) || scan::OTHER_FUNCTIONS.contains(&name);
-                let is_standard =
-                    ["size", "contains", "startsWith", "endsWith", "double", "string", "int"].contains(&name);
+                let is_standard = STANDARD_FUNCTIONS.contains(&name);
                 // Operators are functions such as `_+_` and `@in`.
                 let is_operator = name.contains(|c: char| !c.is_ascii_alphanumeric() && c != '_');
                 if !is_own && !is_standard && !is_operator {
-                    wrong.push(format!("there is no function `{name}`"));
+                    errors.push(format!("there is no function `{name}`"));
                 }
             }
-            if wrong.is_empty() {
+            if errors.is_empty() {
                 Ok(Self { tree, scan })
             } else {
-                Err(wrong.into_iter().map(ExpressionError::from).collect())
+                Err(errors.into_iter().map(ExpressionError::from).collect())
             }
         })
         .map_err(|line| vec![line.into()])?
@@ -196,8 +203,8 @@ impl Expression {
             Ok(mut log) => std::mem::take(&mut *log),
             Err(_) => ReadLog::default(),
         };
-        let outcome = match (log.wrong.take(), log.missing.take(), result) {
-            (Some(wrong), _, _) | (None, _, Err(wrong)) => EvaluationOutcome::Wrong(wrong),
+        let outcome = match (log.error.take(), log.missing.take(), result) {
+            (Some(error), _, _) | (None, _, Err(error)) => EvaluationOutcome::Wrong(error),
             (None, Some(missing), _) => EvaluationOutcome::Missing(missing),
             (None, None, Ok(Ok(Value::Bool(answer)))) => EvaluationOutcome::Answer(answer),
             (None, None, Ok(Ok(other))) => {
@@ -253,7 +260,7 @@ impl Expression {
     }
 }
 
-/// Adds `near`, `abs`, `min`, `max`.
+/// Adds the functions `near`, `abs`, `min` and `max`.
 fn add_arithmetic(context: &mut Context<'static, 'static>) -> Result<(), String> {
     let failed = |error: cel::DeclarationError| one_line(&error.to_string());
     let near = |a: f64, b: f64, tolerance: f64| (a - b).abs() <= (tolerance * b).abs();
@@ -266,8 +273,8 @@ fn add_arithmetic(context: &mut Context<'static, 'static>) -> Result<(), String>
                 several => several.to_vec(),
             };
             let numbers: Option<Vec<f64>> = list.iter().map(number_of).collect();
-            let found = numbers.and_then(|numbers| numbers.into_iter().reduce(choose));
-            found.map(Value::Float).ok_or_else(|| ExecutionError::function_error(name, "needs numbers"))
+            let extreme = numbers.and_then(|numbers| numbers.into_iter().reduce(choose));
+            extreme.map(Value::Float).ok_or_else(|| ExecutionError::function_error(name, "needs numbers"))
         };
         context.add_function(name, call).map_err(failed)?;
     }
@@ -311,15 +318,15 @@ fn read(
     input: &EvaluationInput,
     log: &Mutex<ReadLog>,
 ) -> Result<Value, ExecutionError> {
-    let stop = |text: &str| ExecutionError::function_error(name, text);
-    let mut log = log.lock().map_err(|_| stop("its ledger is lost"))?;
+    let failure = |text: &str| ExecutionError::function_error(name, text);
+    let mut log = log.lock().map_err(|_| failure("an earlier read failed"))?;
     log.count += 1;
-    let answer = if log.count > MAX_READS {
+    let cell_read = if log.count > MAX_READS {
         Err(CellError::Invalid(format!("it reads more than {MAX_READS} figures")))
     } else {
         read_cell(name, arguments, input)
     };
-    match answer {
+    match cell_read {
         Ok(read) => {
             let value = match &read.value {
                 ReadValue::Number(number) => Value::Float(*number),
@@ -332,12 +339,12 @@ fn read(
         }
         Err(CellError::Invalid(text)) => {
             let text = format!("{name}: {text}");
-            let error = stop(&text);
-            log.wrong.get_or_insert(text);
+            let error = failure(&text);
+            log.error.get_or_insert(text);
             Err(error)
         }
         Err(CellError::NotRun(text)) => {
-            let error = stop(&text);
+            let error = failure(&text);
             log.missing.get_or_insert(text);
             Err(error)
         }
@@ -345,20 +352,20 @@ fn read(
 }
 
 fn read_cell(name: &str, arguments: &[Value], input: &EvaluationInput) -> Result<Read, CellError> {
-    let (metric, first, second) = split_arguments(name, arguments)?;
+    let ReadArguments { metric, first, second } = ReadArguments::of(name, arguments)?;
     let matrix = &input.matrix;
     let is_text = match matrix.study.metrics.get(metric) {
         None => return Err(CellError::Invalid(unknown_metric(metric, matrix))),
         Some(found) => matches!(found, Metric::Text(_)),
     };
     if is_text != (name == TEXT) {
-        let what = if is_text { "a text: write text(…)" } else { "a figure: write median(…)" };
-        return Err(CellError::Invalid(format!("`{metric}` is {what}")));
+        let kind = if is_text { "a text: write text(…)" } else { "a figure: write median(…)" };
+        return Err(CellError::Invalid(format!("`{metric}` is {kind}")));
     }
     let named = first.map_or_else(|| Ok(Vec::new()), |first| selection(first, matrix))?;
     let key = matrix.resolve(&named, &input.fixed)?;
-    let own = matrix.subjects.get(key.subject);
-    if let Some(subject) = own.filter(|subject| !subject.metrics.contains_key(metric)) {
+    let subject = matrix.subjects.get(key.subject);
+    if let Some(subject) = subject.filter(|subject| !subject.metrics.contains_key(metric)) {
         return Err(CellError::Invalid(format!("the subject `{}` has no metric `{metric}`", subject.name)));
     }
     let other = second.map(|second| matrix.resolve(&selection(second, matrix)?, &input.fixed)).transpose()?;
@@ -369,8 +376,10 @@ fn read_cell(name: &str, arguments: &[Value], input: &EvaluationInput) -> Result
         Some(other) => ReadValue::Number(read_ratio(name, metric, [&key, other], input)?),
         None => ReadValue::Number(read_figure(name, metric, &key, input)?),
     };
-    let runs =
-        |key: &Key| input.measured.runs(key, metric).map(|(given, all)| format!("{given} of {all} runs"));
+    let runs = |key: &Key| {
+        let runs = input.measured.partial_runs(key, metric)?;
+        Some(format!("{} of {} runs", runs.measured, runs.total))
+    };
     Ok(Read {
         statistic: name.to_owned(),
         metric: metric.to_owned(),
@@ -381,26 +390,38 @@ fn read_cell(name: &str, arguments: &[Value], input: &EvaluationInput) -> Result
     })
 }
 
-/// Splits the arguments of a reading function: the metric, and the choices of one cell or two.
-fn split_arguments<'v>(
-    name: &str,
-    arguments: &'v [Value],
-) -> Result<(&'v str, Option<&'v Value>, Option<&'v Value>), CellError> {
-    let is_ratio = name.starts_with("ratio");
-    match arguments {
-        [Value::String(metric)] if !is_ratio => Ok((metric, None, None)),
-        [Value::String(metric), first] if !is_ratio => Ok((metric, Some(first), None)),
-        [Value::String(metric), first, second] if is_ratio => Ok((metric, Some(first), Some(second))),
-        _ if is_ratio => {
-            Err(CellError::Invalid("needs a metric and two choices: (\"METRIC\", { … }, { … })".into()))
+/// Arguments of a reading function.
+struct ReadArguments<'v> {
+    metric: &'v str,
+    /// Choices of the cell, or of the first cell of a ratio.
+    first: Option<&'v Value>,
+    /// Choices of the second cell of a ratio.
+    second: Option<&'v Value>,
+}
+
+impl<'v> ReadArguments<'v> {
+    /// The arguments of the function `name`.
+    fn of(name: &str, arguments: &'v [Value]) -> Result<Self, CellError> {
+        let is_ratio = name.starts_with("ratio");
+        match arguments {
+            [Value::String(metric)] if !is_ratio => Ok(Self { metric, first: None, second: None }),
+            [Value::String(metric), first] if !is_ratio => {
+                Ok(Self { metric, first: Some(first), second: None })
+            }
+            [Value::String(metric), first, second] if is_ratio => {
+                Ok(Self { metric, first: Some(first), second: Some(second) })
+            }
+            _ if is_ratio => {
+                Err(CellError::Invalid("needs a metric and two choices: (\"METRIC\", { … }, { … })".into()))
+            }
+            _ => Err(CellError::Invalid("needs a metric and choices: (\"METRIC\", { \"axis\": … })".into())),
         }
-        _ => Err(CellError::Invalid("needs a metric and choices: (\"METRIC\", { \"axis\": … })".into())),
     }
 }
 
 fn read_figure(name: &str, metric: &str, key: &Key, input: &EvaluationInput) -> Result<f64, CellError> {
-    let known = Statistic::NAMES.iter().find(|(known, _)| *known == name);
-    let statistic = known.map_or(Statistic::Median, |(_, statistic)| *statistic);
+    let named = Statistic::NAMES.iter().find(|(known, _)| *known == name);
+    let statistic = named.map_or(Statistic::Median, |(_, statistic)| *statistic);
     let value = cell_statistic(&*input.measured, key, metric, statistic)
         .map_err(|why| missing_in_cell(key, &input.matrix, &why))?;
     value.ok_or_else(|| too_few(metric))
@@ -410,13 +431,14 @@ fn read_figure(name: &str, metric: &str, key: &Key, input: &EvaluationInput) -> 
 fn read_ratio(
     name: &str,
     metric: &str,
-    [of, to]: [&Key; 2],
+    [numerator, denominator]: [&Key; 2],
     input: &EvaluationInput,
 ) -> Result<f64, CellError> {
     let samples =
         |key| input.measured.samples(key, metric).map_err(|why| missing_in_cell(key, &input.matrix, &why));
-    let (ours, theirs) = (samples(of)?, samples(to)?);
-    let ratio = paired(&ours, &theirs, metric).map_err(|why| missing_in_cell(to, &input.matrix, &why))?;
+    let (numerators, denominators) = (samples(numerator)?, samples(denominator)?);
+    let ratio = paired(&numerators, &denominators, metric)
+        .map_err(|why| missing_in_cell(denominator, &input.matrix, &why))?;
     let value = match name {
         "ratio_low" => ratio.low,
         "ratio_high" => ratio.high,
@@ -442,8 +464,8 @@ pub fn unknown_metric(metric: &str, matrix: &Matrix) -> String {
     match super::nearest::nearest(metric, names()) {
         Some(near) => format!("there is no metric `{metric}`; did you mean `{near}`?"),
         None => {
-            let some: Vec<&str> = names().take(12).collect();
-            format!("there is no metric `{metric}`; there are {}, …", some.join(", "))
+            let first_names: Vec<&str> = names().take(MAX_LISTED_METRICS).collect();
+            format!("there is no metric `{metric}`; there are {}, …", first_names.join(", "))
         }
     }
 }

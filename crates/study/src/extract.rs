@@ -23,7 +23,7 @@ const JSON_PREFIX: &str = "strandline-json:";
 const MAX_MARKS: usize = 100_000;
 const MAX_LEDGERS: usize = 5_000;
 
-/// Texts are truncated to this.
+/// Printed texts are truncated to this.
 const MAX_TEXT_BYTES: usize = 200;
 
 /// Metrics of one run.
@@ -38,33 +38,44 @@ pub struct RunMetrics {
 /// Extracts the metrics of the runs of a subject.
 pub struct Extractor<'s> {
     subject: &'s Subject,
-    derived: Vec<(String, Option<Expression>)>,
+    /// The derived metrics of the subject, each after those that it reads.
+    derived: Vec<DerivedMetric>,
+}
+
+/// A derived metric.
+struct DerivedMetric {
+    name: String,
+    /// `None` if it cannot be parsed; the metric is then unknown.
+    expression: Option<Expression>,
 }
 
 impl<'s> Extractor<'s> {
     /// For the runs of a `subject` of `study`.
     pub fn new(study: &'s Study, subject: &'s Subject) -> Self {
         let parse = |text: &str| Expression::parse(text, &|_| None, &[]).ok();
-        let derived = study.derived.iter().filter(|one| subject.metrics.contains_key(&one.name));
-        let derived = derived.map(|one| (one.name.clone(), parse(&one.expression.value))).collect();
-        Self { subject, derived }
+        let declared = study.derived.iter().filter(|derived| subject.metrics.contains_key(&derived.name));
+        let derived = declared.map(|derived| DerivedMetric {
+            name: derived.name.clone(),
+            expression: parse(&derived.expression.value),
+        });
+        Self { subject, derived: derived.collect() }
     }
 
     /// The known metrics of one run, without derived ones.
     pub fn metrics(&self, outcome: &Outcome) -> RunMetrics {
         let mut texts = BTreeMap::new();
-        let mut found = BTreeMap::new();
+        let mut figures = BTreeMap::new();
         for metric in compare::Metric::ALL {
             if let Some(value) = metric.value_in(&outcome.figures) {
-                found.insert(metric.name().to_owned(), value);
+                figures.insert(metric.name().to_owned(), value);
             }
         }
         if let Some(faults) = outcome.figures.major_faults {
-            found.insert("major_faults".to_owned(), faults as f64);
+            figures.insert("major_faults".to_owned(), faults as f64);
         }
         match outcome.end {
-            End::Exited(status) => drop(found.insert("exit_status".to_owned(), f64::from(status))),
-            End::Signalled(signal) => drop(found.insert("signal".to_owned(), f64::from(signal))),
+            End::Exited(status) => drop(figures.insert("exit_status".to_owned(), f64::from(status))),
+            End::Signalled(signal) => drop(figures.insert("signal".to_owned(), f64::from(signal))),
             End::TimedOut | End::NotStarted(_) => {}
         }
         let recorded = outcome.recording.as_deref().map(Recorded::read).unwrap_or_default();
@@ -91,36 +102,36 @@ impl<'s> Extractor<'s> {
                 Metric::Figure | Metric::End | Metric::Derived(_) => None,
             };
             if let Some(value) = value {
-                found.insert(name.clone(), value);
+                figures.insert(name.clone(), value);
             }
         }
-        RunMetrics { figures: found, texts }
+        RunMetrics { figures, texts }
     }
 
     /// The allocators in the ledgers of a run, in any of its processes; `None` without ledgers.
     pub fn allocators(outcome: &Outcome) -> Option<BTreeSet<String>> {
         let recorded = outcome.recording.as_deref().map(Recorded::read)?;
         let ledgers = recorded.ledgers.iter();
-        let names = ledgers.flat_map(|ledger| &ledger.explain.allocators).map(|one| one.name.clone());
+        let names = ledgers.flat_map(|ledger| &ledger.explain.allocators);
+        let names = names.map(|allocator| allocator.name.clone());
         (!recorded.ledgers.is_empty()).then(|| names.collect())
     }
 
     /// The metrics derived from `metric`, directly or indirectly.
     pub fn derived_of(&self, metric: &str) -> BTreeSet<String> {
-        let mut found = BTreeSet::new();
-        // Sorted so that each comes after those that it reads.
-        for (name, expression) in &self.derived {
-            let mut reads = expression.iter().flat_map(|expression| &expression.scan.metrics);
-            if reads.any(|read| read == metric || found.contains(read)) {
-                found.insert(name.clone());
+        let mut dependent = BTreeSet::new();
+        for DerivedMetric { name, expression } in &self.derived {
+            let mut inputs = expression.iter().flat_map(|expression| &expression.scan.metrics);
+            if inputs.any(|input| input == metric || dependent.contains(input)) {
+                dependent.insert(name.clone());
             }
         }
-        found
+        dependent
     }
 
     /// Adds the derived metrics of one run.
     pub fn derive(&self, metrics: &mut BTreeMap<String, f64>) {
-        for (name, expression) in &self.derived {
+        for DerivedMetric { name, expression } in &self.derived {
             if let Some(value) = expression.as_ref().and_then(|expression| expression.number(metrics)) {
                 metrics.insert(name.clone(), value);
             }
@@ -171,6 +182,7 @@ impl Recorded {
     }
 }
 
+/// The value of a column of a mark, or of a line of /proc/PID/status.
 fn mark_value(mark: &Mark, name: &str) -> Option<f64> {
     if let Some(column) = Column::named(name) {
         return Some(mark.sample.shown(column).number());
@@ -196,7 +208,7 @@ fn ledger_value(explain: &Explanation, row: &str) -> Option<f64> {
         "pss" => explain.kernel.pss_bytes?,
         id => match id.split_once('.') {
             Some(("runtime", path)) => return runtime_value(explain, path),
-            Some(("remedy", id)) => predicted(explain, id)?,
+            Some(("remedy", id)) => predicted_bytes(explain, id)?,
             _ => row_bytes(explain, id)?,
         },
     };
@@ -204,10 +216,11 @@ fn ledger_value(explain: &Explanation, row: &str) -> Option<f64> {
 }
 
 /// The bytes that a remedy is predicted to free; `None` if it does not apply or has no prediction.
-fn predicted(explain: &Explanation, id: &str) -> Option<u64> {
+fn predicted_bytes(explain: &Explanation, id: &str) -> Option<u64> {
     explain.remedies.iter().find(|remedy| remedy.id == id)?.predicted_bytes
 }
 
+/// The bytes of a row; 0 if it is absent from a ledger whose reader could have made it.
 fn row_bytes(explain: &Explanation, id: &str) -> Option<u64> {
     let mut rows = explain.rows.iter().filter(|row| row.id == id).peekable();
     if rows.peek().is_some() {
@@ -215,9 +228,9 @@ fn row_bytes(explain: &Explanation, id: &str) -> Option<u64> {
     }
     let owner = id.split('.').next().unwrap_or_default();
     let is_read = if ALLOCATORS.iter().any(|entry| entry.about.name == owner) {
-        explain.allocators.iter().any(|one| one.name == owner && one.read)
+        explain.allocators.iter().any(|allocator| allocator.name == owner && allocator.read)
     } else if RUNTIMES.iter().any(|entry| entry.about.name == owner) {
-        explain.runtimes.iter().any(|one| one.name == owner && one.read)
+        explain.runtimes.iter().any(|runtime| runtime.name == owner && runtime.read)
     } else {
         true
     };
@@ -227,7 +240,7 @@ fn row_bytes(explain: &Explanation, id: &str) -> Option<u64> {
 /// A figure of a runtime's reader by name and path: `perl.retained.bytes`.
 fn runtime_value(explain: &Explanation, path: &str) -> Option<f64> {
     let (name, rest) = path.split_once('.')?;
-    let runtime = explain.runtimes.iter().find(|one| one.name == name && one.read)?;
+    let runtime = explain.runtimes.iter().find(|runtime| runtime.name == name && runtime.read)?;
     let figures = serde_json::to_value(runtime).ok()?;
     let keys: Vec<String> = rest.split('.').map(str::to_owned).collect();
     json_value(figures.get(name)?, &keys)?.as_f64()
@@ -241,14 +254,17 @@ fn json_line(path: &Path) -> Option<serde_json::Value> {
     let mut text = Vec::new();
     file.take(MAX_STDOUT_BYTES).read_to_end(&mut text).ok()?;
     let text = String::from_utf8_lossy(&text);
-    let object = |line: &str| {
+    let parse_object = |line: &str| {
         let value: serde_json::Value = serde_json::from_str(line.trim()).ok()?;
         value.is_object().then_some(value)
     };
-    let named = text.lines().rev().find_map(|line| object(line.trim_start().strip_prefix(JSON_PREFIX)?));
-    named.or_else(|| text.lines().rev().filter(|line| line.trim_start().starts_with('{')).find_map(object))
+    let mut lines = text.lines().rev();
+    let prefixed = lines.find_map(|line| parse_object(line.trim_start().strip_prefix(JSON_PREFIX)?));
+    let mut plain = text.lines().rev().filter(|line| line.trim_start().starts_with('{'));
+    prefixed.or_else(|| plain.find_map(parse_object))
 }
 
+/// The value at the end of a path of keys.
 fn json_value<'j>(json: &'j serde_json::Value, keys: &[String]) -> Option<&'j serde_json::Value> {
     // A key may itself contain a dot.
     if let Some(value) = json.get(keys.join(".")) {
@@ -269,6 +285,7 @@ fn shortened(text: &str) -> String {
     text.get(..end).unwrap_or_default().to_owned()
 }
 
+/// A number, or a boolean as 0 or 1.
 fn number(value: &serde_json::Value) -> Option<f64> {
     match value {
         serde_json::Value::Bool(flag) => Some(f64::from(u8::from(*flag))),
@@ -325,8 +342,8 @@ mod tests {
         assert_eq!(read("nothing\n"), None);
         let json = serde_json::json!({ "a": { "b": [1, true] }, "x.y": 3, "text": "1" });
         let keys = |path: &str| path.split('.').map(str::to_owned).collect::<Vec<_>>();
-        let of = |path: &str| json_value(&json, &keys(path)).and_then(number);
-        assert_eq!((of("a.b.0"), of("a.b.1"), of("x.y")), (Some(1.0), Some(1.0), Some(3.0)));
-        assert_eq!((of("text"), of("a.b.9"), of("none")), (None, None, None));
+        let value = |path: &str| json_value(&json, &keys(path)).and_then(number);
+        assert_eq!((value("a.b.0"), value("a.b.1"), value("x.y")), (Some(1.0), Some(1.0), Some(3.0)));
+        assert_eq!((value("text"), value("a.b.9"), value("none")), (None, None, None));
     }
 }

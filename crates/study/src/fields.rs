@@ -9,6 +9,9 @@ use toml::de::{DeTable, DeValue};
 use super::nearest::nearest;
 use super::problems::Problems;
 
+/// A size is smaller: no machine has as much memory.
+const MAX_SIZE_BYTES: f64 = 1e18;
+
 /// A value and its position.
 pub type Node<'t> = Spanned<DeValue<'t>>;
 
@@ -24,9 +27,11 @@ pub struct Located<T> {
 /// A table that is read key by key; [`Fields::finish`] reports the keys that were not read.
 pub struct Fields<'t, 'p> {
     table: &'t DeTable<'t>,
-    /// Position of the table.
+    /// Byte offset of the table in the file.
     pub offset: usize,
+    /// Name of the table in problems.
     name: String,
+    /// The keys that were read, also those that the table lacks.
     read_keys: Vec<&'static str>,
     problems: &'p mut Problems,
 }
@@ -146,48 +151,48 @@ impl<'t, 'p> Fields<'t, 'p> {
         }
     }
 
-    /// A finite number between `least` and `most`.
-    pub fn number(&mut self, key: &'static str, least: f64, most: f64) -> Option<Located<f64>> {
+    /// A finite number between `min` and `max`.
+    pub fn number(&mut self, key: &'static str, min: f64, max: f64) -> Option<Located<f64>> {
         let node = self.node(key)?;
         let Some(value) = number(node.get_ref()) else {
             self.add_type_problem(node, key, "a number", node.get_ref());
             return None;
         };
-        if !(least..=most).contains(&value) {
+        if !(min..=max).contains(&value) {
             self.add_problem(
                 node.span().start,
-                format_args!("`{key}` is {value}: it must be between {least} and {most}"),
+                format_args!("`{key}` is {value}: it must be between {min} and {max}"),
             );
             return None;
         }
         Some(Located { value, offset: node.span().start })
     }
 
-    /// A whole number between `least` and `most`.
-    pub fn count(&mut self, key: &'static str, least: u32, most: u32) -> Option<u32> {
-        let found = self.number(key, f64::from(least), f64::from(most))?;
-        if found.value.fract() != 0.0 {
-            self.add_problem(found.offset, format_args!("`{key}` is a whole number"));
+    /// A whole number between `min` and `max`.
+    pub fn count(&mut self, key: &'static str, min: u32, max: u32) -> Option<u32> {
+        let number = self.number(key, f64::from(min), f64::from(max))?;
+        if number.value.fract() != 0.0 {
+            self.add_problem(number.offset, format_args!("`{key}` is a whole number"));
             return None;
         }
-        Some(found.value as u32)
+        Some(number.value as u32)
     }
 
     /// A size: bytes, or a string such as `"512MiB"`.
     pub fn size(&mut self, key: &'static str) -> Option<u64> {
         let node = self.node(key)?;
-        let found = match node.get_ref() {
-            DeValue::String(text) => size(text),
+        let bytes = match node.get_ref() {
+            DeValue::String(text) => parse_size(text),
             DeValue::Integer(_) => number(node.get_ref()).filter(|&n| n >= 0.0).map(|n| n as u64),
             _ => None,
         };
-        if found.is_none() {
+        if bytes.is_none() {
             self.add_problem(
                 node.span().start,
                 format_args!("`{key}` is a size: bytes, or a string such as \"512MiB\""),
             );
         }
-        found
+        bytes
     }
 
     /// The tables of a list `[[key]]`.
@@ -232,19 +237,19 @@ impl<'t, 'p> Fields<'t, 'p> {
 
 /// Returns the value as a finite number; `None` if it is not one.
 pub fn number(value: &DeValue<'_>) -> Option<f64> {
-    let found = match value {
+    let number = match value {
         DeValue::Integer(whole) => i64::from_str_radix(whole.as_str(), whole.radix()).ok()? as f64,
         DeValue::Float(float) => float.as_str().replace('_', "").parse().ok()?,
         _ => return None,
     };
-    Some(found).filter(|found: &f64| found.is_finite())
+    Some(number).filter(|number: &f64| number.is_finite())
 }
 
 /// Parses a size such as `512MiB`, `2 GB`, `4096`; returns bytes.
-fn size(text: &str) -> Option<u64> {
+fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim();
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
-    let (figure, unit) = text.split_at_checked(digits)?;
+    let unit_start = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (figure, unit) = text.split_at_checked(unit_start)?;
     let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
         "" | "b" => 1,
         "k" | "kib" => 1 << 10,
@@ -256,7 +261,7 @@ fn size(text: &str) -> Option<u64> {
         _ => return None,
     };
     let bytes = figure.parse::<f64>().ok()? * factor as f64;
-    (bytes < 1e18).then_some(bytes as u64)
+    (bytes < MAX_SIZE_BYTES).then_some(bytes as u64)
 }
 
 /// Describes the type of a value.
@@ -278,11 +283,11 @@ mod tests {
 
     #[test]
     fn sizes_have_units_or_are_bytes() {
-        assert_eq!(size("4096"), Some(4096));
-        assert_eq!(size("1.5 KiB"), Some(1536));
-        assert_eq!(size("2GB"), Some(2_000_000_000));
+        assert_eq!(parse_size("4096"), Some(4096));
+        assert_eq!(parse_size("1.5 KiB"), Some(1536));
+        assert_eq!(parse_size("2GB"), Some(2_000_000_000));
         for wrong in ["", "MiB", "1 parsec", "-1", "1e9", "99999999999 GiB"] {
-            assert_eq!(size(wrong), None, "{wrong}");
+            assert_eq!(parse_size(wrong), None, "{wrong}");
         }
     }
 }

@@ -227,7 +227,7 @@ pub struct Exclusion {
     /// Byte offset in the file.
     pub offset: usize,
     /// The excluded choices.
-    pub given: Selection,
+    pub selection: Selection,
     /// The reason.
     pub why: String,
 }
@@ -398,7 +398,7 @@ pub struct TableSpec {
     /// Whether to show the interval too.
     pub interval: bool,
     /// Choices for the whole table.
-    pub given: Selection,
+    pub selection: Selection,
     /// If not empty, shows ratios to the cell with these choices.
     pub ratio_to: Selection,
     /// Unit of the figures; `None`: chosen by size.
@@ -433,7 +433,7 @@ pub struct PlotSpec {
     /// The axis with one line per choice.
     pub series: Option<String>,
     /// Choices for the whole plot.
-    pub given: Selection,
+    pub selection: Selection,
     /// Title of the x axis; `None`: the name of the axis, or what its metrics have in common.
     pub x_title: Option<String>,
     /// Title of the y axis; `None`: the unit or the name of the metric.

@@ -15,10 +15,18 @@ mod embedded {
     include!(concat!(env!("OUT_DIR"), "/studies.rs"));
 }
 
+/// Maximum number of entries of a folder that are searched for studies.
+const MAX_ENTRIES: usize = 1_000;
+/// Permissions of an unpacked file, and of one that is executable.
+const FILE_MODE: u32 = 0o644;
+const EXECUTABLE_MODE: u32 = 0o755;
+/// The permissions of a file among the bits of its mode.
+const PERMISSION_BITS: u32 = 0o777;
+
 /// Folders in which a name is looked up, in order of precedence.
-fn places() -> Vec<PathBuf> {
-    let own = std::env::var_os("STRANDLINE_STUDIES").unwrap_or_default();
-    let own: Vec<PathBuf> = std::env::split_paths(&own).filter(|path| !path.as_os_str().is_empty()).collect();
+fn search_folders() -> Vec<PathBuf> {
+    let variable = std::env::var_os("STRANDLINE_STUDIES").unwrap_or_default();
+    let own = std::env::split_paths(&variable).filter(|path| !path.as_os_str().is_empty());
     [PathBuf::from("studies")].into_iter().chain(own).collect()
 }
 
@@ -39,8 +47,10 @@ pub fn find(name: &str) -> Result<PathBuf, String> {
             Err(format!("{name}: no such file or folder; `strandline study new {name}` makes a study there"))
         };
     }
-    if let Some(found) =
-        places().into_iter().map(|place| place.join(name)).find(|path| path.join(FILE_NAME).is_file())
+    if let Some(found) = search_folders()
+        .into_iter()
+        .map(|folder| folder.join(name))
+        .find(|path| path.join(FILE_NAME).is_file())
     {
         return Ok(found);
     }
@@ -48,8 +58,7 @@ pub fn find(name: &str) -> Result<PathBuf, String> {
         return unpack(name);
     }
     let names: Vec<String> = list().into_iter().map(|(name, _)| name).collect();
-    let near = super::nearest::nearest(name, names.iter().map(String::as_str));
-    let hint = match near {
+    let hint = match super::nearest::nearest(name, names.iter().map(String::as_str)) {
         Some(near) => format!("did you mean {near}?"),
         None => "`strandline study` lists them".to_owned(),
     };
@@ -61,12 +70,11 @@ pub fn other_places(name: &str, taken: &Path) -> Option<String> {
     if name.contains('/') {
         return None;
     }
-    let folders = places().into_iter().map(|place| place.join(name));
+    let folders = search_folders().into_iter().map(|folder| folder.join(name));
     // `name` may be found by a relative path while `taken` is absolute.
     let others = folders.filter(|path| path.join(FILE_NAME).is_file() && canonical(path) != canonical(taken));
     let mut others: Vec<String> = others.map(|path| path.display().to_string()).collect();
-    let is_own = is_embedded(taken);
-    if !is_own && embedded_names().iter().any(|known| known == name) {
+    if !is_embedded(taken) && embedded_names().iter().any(|known| known == name) {
         others.push("the one that came with strandline".to_owned());
     }
     (!others.is_empty()).then(|| others.join(", "))
@@ -77,7 +85,7 @@ pub fn is_embedded(folder: &Path) -> bool {
     canonical(folder).starts_with(canonical(&studies_folder()))
 }
 
-/// The canonical path of a folder, if it exists.
+/// The canonical path of a folder that exists; of another one its path.
 fn canonical(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
@@ -92,11 +100,10 @@ pub fn folder_of_listed(name: &str, folder: Option<PathBuf>) -> Result<PathBuf, 
 
 /// All studies that can be run by name: name, and folder unless it is embedded.
 pub fn list() -> Vec<(String, Option<PathBuf>)> {
-    const MAX: usize = 1_000;
     let mut found: Vec<(String, Option<PathBuf>)> = Vec::new();
-    for place in places() {
-        let Ok(entries) = std::fs::read_dir(&place) else { continue };
-        for entry in entries.flatten().take(MAX) {
+    for folder in search_folders() {
+        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
+        for entry in entries.flatten().take(MAX_ENTRIES) {
             let name = entry.file_name().to_string_lossy().into_owned();
             if entry.path().join(FILE_NAME).is_file() && !found.iter().any(|(known, _)| *known == name) {
                 found.push((name, Some(entry.path())));
@@ -112,11 +119,13 @@ pub fn list() -> Vec<(String, Option<PathBuf>)> {
     found
 }
 
+/// Names of the embedded studies.
 fn embedded_names() -> Vec<String> {
     let files = embedded::STUDIES.iter().filter_map(|(path, ..)| path.strip_suffix(FILE_NAME));
     files.map(|folder| folder.trim_end_matches('/').to_owned()).filter(|name| !name.contains('/')).collect()
 }
 
+/// Folder for unpacked studies.
 fn studies_folder() -> PathBuf {
     unpack_folder("studies")
 }
@@ -124,15 +133,15 @@ fn studies_folder() -> PathBuf {
 /// Folder for unpacked embedded files: in the user's cache, or in the folder staged for other
 /// machines.
 fn unpack_folder(name: &str) -> PathBuf {
-    let place = executable::staged()
+    let versions = executable::staged()
         .map_or_else(|| journal::cache().with_file_name(name), |folder| folder.join(name));
-    place.join(env!("CARGO_PKG_VERSION"))
+    versions.join(env!("CARGO_PKG_VERSION"))
 }
 
 /// Unpacks the files of an embedded study, so that its programs can read them.
 fn unpack(name: &str) -> Result<PathBuf, String> {
-    let begin = format!("{name}/");
-    write_files(&studies_folder(), embedded::STUDIES.iter().filter(|(file, ..)| file.starts_with(&begin)))?;
+    let prefix = format!("{name}/");
+    write_files(&studies_folder(), embedded::STUDIES.iter().filter(|(file, ..)| file.starts_with(&prefix)))?;
     Ok(studies_folder().join(name))
 }
 
@@ -155,23 +164,24 @@ type Embedded = (&'static str, &'static [u8], bool);
 /// Writes files below `base`, each atomically, because another strandline may do the same.
 fn write_files(base: &Path, files: impl Iterator<Item = &'static Embedded>) -> Result<(), String> {
     let named = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-    for (file, content, may_be_executed) in files {
+    for (file, content, is_executable) in files {
         let path = base.join(file);
         let folder = path.parent().unwrap_or(base);
         std::fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
-        let mode = if *may_be_executed { 0o755 } else { 0o644 };
-        let is_so = |data: std::fs::Metadata| data.permissions().mode() & 0o777 == mode;
+        let mode = if *is_executable { EXECUTABLE_MODE } else { FILE_MODE };
+        let has_mode = |data: std::fs::Metadata| data.permissions().mode() & PERMISSION_BITS == mode;
         // Unchanged files are not rewritten: a resumed lab identifies its files by their times.
-        if std::fs::metadata(&path).is_ok_and(is_so)
-            && std::fs::read(&path).is_ok_and(|there| there == **content)
+        if std::fs::metadata(&path).is_ok_and(has_mode)
+            && std::fs::read(&path).is_ok_and(|existing| existing == **content)
         {
             continue;
         }
-        let mut new = tempfile::NamedTempFile::new_in(folder).map_err(|error| named(folder, &error))?;
-        let written =
-            new.write_all(content).and_then(|()| new.as_file().set_permissions(Permissions::from_mode(mode)));
+        let mut temporary = tempfile::NamedTempFile::new_in(folder).map_err(|error| named(folder, &error))?;
+        let written = temporary
+            .write_all(content)
+            .and_then(|()| temporary.as_file().set_permissions(Permissions::from_mode(mode)));
         written.map_err(|error| named(&path, &error))?;
-        new.persist(&path).map_err(|error| named(&path, &error.error))?;
+        temporary.persist(&path).map_err(|error| named(&path, &error.error))?;
     }
     Ok(())
 }

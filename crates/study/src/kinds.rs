@@ -27,7 +27,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// The kind of a value that is one or the other.
+    /// The kind of a value that is of one kind or the other.
     fn or(self, other: Self) -> Self {
         match (self, other) {
             (Self::Number, Self::Number) => Self::Number,
@@ -38,7 +38,7 @@ impl Kind {
         }
     }
 
-    /// The kind of its items.
+    /// The kind of the items of a list.
     fn item(self) -> Self {
         match self {
             Self::List(bytes) | Self::Text(bytes) => Self::Text(bytes),
@@ -46,8 +46,8 @@ impl Kind {
         }
     }
 
-    /// Length of a text in a list; `None` if a list cannot contain it.
-    fn bytes(self) -> Option<usize> {
+    /// Maximum length as text of an item of a list; `None` if it cannot be one.
+    fn item_bytes(self) -> Option<usize> {
         match self {
             Self::Number => Some(NUMBER_BYTES),
             Self::Text(bytes) => Some(bytes),
@@ -58,19 +58,22 @@ impl Kind {
 
 /// What in `tree` could grow without bound, one line each. The caller bounds the depth of the tree.
 pub fn errors(tree: &IdedExpr) -> Vec<String> {
-    let mut walk = Walk { names: Vec::new(), wrong: Vec::new() };
+    let mut walk = Walk { names: Vec::new(), errors: Vec::new() };
     walk.kind(tree);
-    walk.wrong.dedup();
-    walk.wrong
+    walk.errors.dedup();
+    walk.errors
 }
 
+/// Finds the kinds of the parts of a tree.
 struct Walk<'t> {
     /// Names of loop variables, and their kinds.
     names: Vec<(&'t str, Kind)>,
-    wrong: Vec<String>,
+    /// What could grow without bound, one line each.
+    errors: Vec<String>,
 }
 
 impl<'t> Walk<'t> {
+    /// The kind of the value of `tree`.
     fn kind(&mut self, tree: &'t IdedExpr) -> Kind {
         match &tree.expr {
             Expr::Literal(LiteralValue::String(text)) => Kind::Text(text.inner().len()),
@@ -78,10 +81,9 @@ impl<'t> Walk<'t> {
             Expr::Literal(_) => Kind::Number,
             Expr::Ident(name) => self.name_kind(name),
             Expr::Call(call) => {
-                let mut value_bounds: Vec<Kind> =
-                    call.target.iter().map(|target| self.kind(target)).collect();
-                value_bounds.extend(call.args.iter().map(|argument| self.kind(argument)));
-                self.call_kind(&call.func_name, &value_bounds)
+                let mut kinds: Vec<Kind> = call.target.iter().map(|target| self.kind(target)).collect();
+                kinds.extend(call.args.iter().map(|argument| self.kind(argument)));
+                self.call_kind(&call.func_name, &kinds)
             }
             Expr::List(list) => {
                 let kinds: Vec<Kind> = list.elements.iter().map(|item| self.kind(item)).collect();
@@ -92,7 +94,7 @@ impl<'t> Walk<'t> {
                 for entry in &map.entries {
                     if let EntryExpr::MapEntry(entry) = &entry.expr {
                         if !matches!(entry.key.expr, Expr::Literal(_)) {
-                            self.wrong.push("a map's keys are text literals".to_owned());
+                            self.errors.push("a map's keys are text literals".to_owned());
                         }
                         kinds.push(self.kind(&entry.value));
                     }
@@ -103,7 +105,7 @@ impl<'t> Walk<'t> {
             Expr::Comprehension(inner) => {
                 let item = self.kind(&inner.iter_range).item();
                 let start = self.kind(&inner.accu_init);
-                let known = self.names.len();
+                let outer_names = self.names.len();
                 self.names.push((&inner.iter_var, item));
                 self.names.extend(inner.iter_var2.as_deref().map(|name| (name, item)));
                 self.names.push((&inner.accu_var, start));
@@ -114,13 +116,14 @@ impl<'t> Walk<'t> {
                     *kind = start.or(step);
                 }
                 let result = self.kind(&inner.result);
-                self.names.truncate(known);
+                self.names.truncate(outer_names);
                 result
             }
             Expr::Struct(_) | Expr::Unspecified => Kind::Unknown,
         }
     }
 
+    /// The kind of a variable.
     fn name_kind(&self, name: &str) -> Kind {
         match self.names.iter().rev().find(|(known, _)| *known == name) {
             Some((_, kind)) => *kind,
@@ -130,18 +133,19 @@ impl<'t> Walk<'t> {
         }
     }
 
-    /// The kind of a list or map of these.
+    /// The kind of a list or map of values of these kinds.
     fn list_of(&mut self, kinds: &[Kind]) -> Kind {
-        let mut most = 0;
+        let mut max_bytes = 0;
         for kind in kinds {
-            match kind.bytes() {
-                Some(bytes) => most = most.max(bytes),
-                None => self.wrong.push("lists hold numbers and texts, not lists".to_owned()),
+            match kind.item_bytes() {
+                Some(bytes) => max_bytes = max_bytes.max(bytes),
+                None => self.errors.push("lists hold numbers and texts, not lists".to_owned()),
             }
         }
-        Kind::List(most)
+        Kind::List(max_bytes)
     }
 
+    /// The kind of a call of `name` with arguments of these `kinds`, the target first.
     fn call_kind(&mut self, name: &str, kinds: &[Kind]) -> Kind {
         match (name, kinds) {
             (operators::ADD, [a, b]) => self.sum(*a, *b),
@@ -156,6 +160,7 @@ impl<'t> Walk<'t> {
         }
     }
 
+    /// The kind of `a + b`.
     fn sum(&mut self, a: Kind, b: Kind) -> Kind {
         match (a, b) {
             // If one is a number, the other must be a number too.
@@ -163,12 +168,12 @@ impl<'t> Walk<'t> {
             (Kind::Text(a), Kind::Text(b)) if a + b <= MAX_TEXT_BYTES => Kind::Text(a + b),
             (Kind::List(a), Kind::List(b)) => Kind::List(a.max(b)),
             (Kind::Text(_), Kind::Text(_)) => {
-                self.wrong.push(format!("it puts together a text of more than {MAX_TEXT_BYTES} bytes"));
+                self.errors.push(format!("it puts together a text of more than {MAX_TEXT_BYTES} bytes"));
                 Kind::Unknown
             }
             _ => {
                 let line = "what is added is not known to be numbers; write double(x) + double(y)";
-                self.wrong.push(line.to_owned());
+                self.errors.push(line.to_owned());
                 Kind::Unknown
             }
         }

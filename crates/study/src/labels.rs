@@ -7,37 +7,37 @@ use std::path::{Component, Path};
 /// and `/opt/22.3/bin/node` are shown as `20.1` and `22.3`. Otherwise, and if one would be empty,
 /// the names themselves.
 pub fn labels(names: &[&str]) -> Vec<String> {
-    let whole = || names.iter().map(|name| (*name).to_owned()).collect();
+    let unchanged = || names.iter().map(|name| (*name).to_owned()).collect();
     let paths: Vec<Vec<&str>> = names.iter().map(|name| components(name)).collect();
     if names.len() < 2 || paths.iter().any(Vec::is_empty) {
-        return whole();
+        return unchanged();
     }
-    let start = shared(&paths, &|path, at| path.get(at).copied());
-    let end = shared(&paths, &|path, at| path.iter().rev().nth(at).copied());
+    let start = count_shared(&paths, &|path, index| path.get(index).copied());
+    let end = count_shared(&paths, &|path, index| path.iter().rev().nth(index).copied());
     let short: Vec<String> = paths
         .iter()
         .map(|path| path.get(start..path.len().saturating_sub(end)).unwrap_or_default().join("/"))
         .collect();
-    if short.iter().any(String::is_empty) { whole() } else { short }
+    if short.iter().any(String::is_empty) { unchanged() } else { short }
 }
 
 /// The components of an absolute path; none if `name` is something else.
 fn components(name: &str) -> Vec<&str> {
-    let mut all = Path::new(name).components();
-    if all.next() != Some(Component::RootDir) {
+    let mut components = Path::new(name).components();
+    if components.next() != Some(Component::RootDir) {
         return Vec::new();
     }
-    all.filter_map(|one| one.as_os_str().to_str()).collect()
+    components.filter_map(|component| component.as_os_str().to_str()).collect()
 }
 
 /// The number of components that all paths have in common, counted by `get` from one side.
-fn shared<'a>(paths: &[Vec<&'a str>], get: &dyn Fn(&[&'a str], usize) -> Option<&'a str>) -> usize {
-    let same = |at: &usize| {
-        let mut all = paths.iter().map(|path| get(path, *at));
-        let first = all.next().flatten();
-        first.is_some() && all.all(|one| one == first)
+fn count_shared<'a>(paths: &[Vec<&'a str>], get: &dyn Fn(&[&'a str], usize) -> Option<&'a str>) -> usize {
+    let is_shared = |index: &usize| {
+        let mut components = paths.iter().map(|path| get(path, *index));
+        let first = components.next().flatten();
+        first.is_some() && components.all(|component| component == first)
     };
-    (0..).take_while(same).count()
+    (0..).take_while(is_shared).count()
 }
 
 #[cfg(test)]
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn paths_are_shown_by_what_differs() {
-        for (names, wanted) in [
+        for (names, expected) in [
             (&["/opt/20.1/bin/node", "/opt/22.3/bin/node"][..], &["20.1", "22.3"][..]),
             (&["/usr/bin/perl", "/opt/perl/bin/perl"], &["usr", "opt/perl"]),
             (&["/usr/bin/java"], &["/usr/bin/java"]),
@@ -57,7 +57,7 @@ mod tests {
             (&["/a/1", "/a/1"], &["/a/1", "/a/1"]),
             (&[], &[]),
         ] {
-            assert_eq!(labels(names), wanted, "{names:?}");
+            assert_eq!(labels(names), expected, "{names:?}");
         }
     }
 }

@@ -50,11 +50,13 @@ struct Listing {
     /// Number of cells that run without --axis.
     cells: Option<u64>,
     claims: Option<u64>,
+    /// Whether the requirements are met, in a few words.
     needs: String,
     /// The missing requirements, or the errors in the study.
     missing: Vec<String>,
     /// Requirements that only a command can check.
     probed: Option<String>,
+    /// Good if all cells can run.
     tone: Tone,
 }
 
@@ -72,6 +74,7 @@ impl Listing {
         }
     }
 
+    /// Its item in the document.
     fn item(&self, name: &str) -> Value {
         json!({
             "name": name, "title": self.title, "cells": self.cells, "claims": self.claims,
@@ -79,6 +82,7 @@ impl Listing {
         })
     }
 
+    /// Its row on the page.
     fn row(&self, name: &str) -> Vec<Cell> {
         let plain = |text: &str| Cell::plain(clean_sentence(text));
         let count = |count: Option<u64>| plain(&count.map_or_else(String::new, |count| count.to_string()));
@@ -86,16 +90,16 @@ impl Listing {
         vec![plain(name), plain(&self.title), count(self.cells), count(self.claims), needs]
     }
 
+    /// The listing of a study that can be read.
     fn of(study: Arc<Study>) -> Self {
-        let line =
-            Self { title: study.title.clone(), claims: Some(study.claims.len() as u64), ..Self::default() };
+        let (title, claims) = (study.title.clone(), Some(study.claims.len() as u64));
         let unknown = |cells, needs: &str| Self {
             cells,
             needs: needs.to_owned(),
             tone: Tone::Faint,
             ..Self::default()
         };
-        let looked_at = match Matrix::chosen(study, false, &[]) {
+        let listing = match Matrix::chosen(study, false, &[]) {
             Ok(matrix) if matrix.count().is_none_or(|count| count > MAX_CELLS) => {
                 unknown(matrix.count(), "not checked: many cells")
             }
@@ -103,24 +107,24 @@ impl Listing {
                 .map_or_else(|_| unknown(None, "?"), |runnable| Self::needing(&matrix, &runnable)),
             Err(_) => unknown(None, "?"),
         };
-        Self { title: line.title, claims: line.claims, ..looked_at }
+        Self { title, claims, ..listing }
     }
 
     /// The listing with the requirements of its cells.
     fn needing(matrix: &Matrix, runnable: &needs::RunnableCells) -> Self {
-        let (here, gone) = (runnable.cells.len(), runnable.missing.len());
+        let (can_run, cannot_run) = (runnable.cells.len(), runnable.missing.len());
         let mut missing: Vec<String> = runnable.missing.iter().map(|(_, why)| why.clone()).collect();
         missing.sort();
         missing.dedup();
-        let (needs, tone) = match (here, gone) {
+        let (needs, tone) = match (can_run, cannot_run) {
             (_, 0) => ("met".to_owned(), Tone::Good),
             (0, _) => ("not met".to_owned(), Tone::Bad),
-            _ => (format!("met for {here} cells"), Tone::Bad),
+            _ => (format!("met for {can_run} cells"), Tone::Bad),
         };
         // Checking them would mean running something.
-        let probed = needs::probed(matrix, &runnable.cells);
-        let probed = (!probed.is_empty()).then(|| format!("not checked: {}", probed.join(", ")));
-        Self { cells: Some((here + gone) as u64), needs, missing, probed, tone, ..Self::default() }
+        let names = needs::probe_names(matrix, &runnable.cells);
+        let probed = (!names.is_empty()).then(|| format!("not checked: {}", names.join(", ")));
+        Self { cells: Some((can_run + cannot_run) as u64), needs, missing, probed, tone, ..Self::default() }
     }
 
     /// The requirements in a word, or what is missing.

@@ -72,6 +72,7 @@ impl Matrix {
         matrix
     }
 
+    /// A matrix with exactly what the study declares.
     fn declared(study: Arc<Study>) -> Self {
         let (mut subjects, axes, repeats) =
             (study.subjects.clone(), study.axes.clone(), study.settings.repeats);
@@ -80,23 +81,24 @@ impl Matrix {
     }
 
     /// The matrix of one run: the default choices, or those of the short form, overridden by
-    /// `given`. Choices that the study does not have are added to their axes.
+    /// `overrides`. Choices that the study does not have are added to their axes.
     ///
     /// # Errors
     /// One line that names an unknown axis or subject.
     pub fn chosen(
         study: Arc<Study>,
         is_short: bool,
-        given: &[(String, Vec<String>)],
+        overrides: &[(String, Vec<String>)],
     ) -> Result<Self, String> {
         let mut matrix = Self::declared(study.clone());
         let short = study.short.as_ref().filter(|_| is_short);
-        if let Some(most) = short.and_then(|short| short.repeats) {
+        if let Some(max_repeats) = short.and_then(|short| short.repeats) {
             for (subject, declared) in matrix.subjects.iter_mut().zip(&study.subjects) {
-                subject.repeats = Some(declared.repeats.map_or(most, |repeats| repeats.min(most)));
+                let repeats = declared.repeats.map_or(max_repeats, |repeats| repeats.min(max_repeats));
+                subject.repeats = Some(repeats);
             }
         }
-        for (name, _) in given {
+        for (name, _) in overrides {
             if name != SUBJECT && study.axis(name).is_none() {
                 let names: Vec<&str> = study.axes.iter().map(|axis| axis.name.as_str()).collect();
                 return Err(format!(
@@ -106,30 +108,28 @@ impl Matrix {
                 ));
             }
         }
-        let wanted = |axis: &str| -> Option<&Vec<String>> {
-            let of = |list: &'_ [(String, Vec<String>)]| list.iter().rposition(|(name, _)| name == axis);
-            match (of(given), short) {
-                (Some(at), _) => given.get(at).map(|(_, names)| names),
-                (None, Some(short)) => {
-                    of(&short.axes).and_then(|at| short.axes.get(at)).map(|(_, names)| names)
-                }
-                (None, None) => None,
-            }
+        // The last of several lists for an axis counts.
+        let named_choices = |axis: &str| -> Option<&Vec<String>> {
+            let short_axes = short.map(|short| short.axes.as_slice()).unwrap_or_default();
+            let mut lists = overrides.iter().rev().chain(short_axes.iter().rev());
+            lists.find(|(name, _)| name == axis).map(|(_, names)| names)
         };
-        if let Some(names) = wanted(SUBJECT) {
+        if let Some(names) = named_choices(SUBJECT) {
             if let Some(name) = names.iter().find(|name| !study.subjects.iter().any(|s| s.name == **name)) {
                 return Err(format!("--axis subject={name}: {} has no such subject", study.name));
             }
             matrix.subjects.retain(|subject| names.contains(&subject.name));
         }
         for axis in &mut matrix.axes {
-            let names = wanted(&axis.name).unwrap_or(&axis.default).clone();
+            let names = named_choices(&axis.name).unwrap_or(&axis.default).clone();
             let mut seen = BTreeSet::new();
-            let once = names.iter().filter(|name| seen.insert(name.as_str()));
+            let distinct = names.iter().filter(|name| seen.insert(name.as_str()));
             let declared: BTreeMap<&str, &AxisValue> =
                 axis.choices.iter().rev().map(|choice| (choice.name.as_str(), choice)).collect();
-            let known = |name: &String| declared.get(name.as_str()).map(|choice| (*choice).clone());
-            axis.choices = once.map(|name| known(name).unwrap_or_else(|| new_choice(axis, name))).collect();
+            let declared_choice = |name: &String| declared.get(name.as_str()).map(|choice| (*choice).clone());
+            axis.choices = distinct
+                .map(|name| declared_choice(name).unwrap_or_else(|| new_choice(axis, name)))
+                .collect();
         }
         Ok(matrix)
     }
@@ -152,7 +152,7 @@ impl Matrix {
     /// Total number of runs, excluded cells counted too; `None` on overflow.
     pub fn runs(&self) -> Option<u64> {
         self.subjects.iter().try_fold(0u64, |sum, subject| {
-            let runs = self.count_of(subject)?.checked_mul(u64::from(subject.repeats.unwrap_or(1)))?;
+            let runs = self.cells_of(subject)?.checked_mul(u64::from(subject.repeats.unwrap_or(1)))?;
             sum.checked_add(runs)
         })
     }
@@ -165,10 +165,11 @@ impl Matrix {
 
     /// Number of cells, excluded ones counted too; `None` on overflow.
     pub fn count(&self) -> Option<u64> {
-        self.subjects.iter().try_fold(0u64, |sum, subject| sum.checked_add(self.count_of(subject)?))
+        self.subjects.iter().try_fold(0u64, |sum, subject| sum.checked_add(self.cells_of(subject)?))
     }
 
-    fn count_of(&self, subject: &Subject) -> Option<u64> {
+    /// Number of cells of a subject, excluded ones counted too; `None` on overflow.
+    fn cells_of(&self, subject: &Subject) -> Option<u64> {
         let choices = |&axis: &usize| self.axes.get(axis).map_or(0, |axis| axis.choices.len() as u64);
         self.axes_of(subject).iter().map(choices).try_fold(1u64, u64::checked_mul)
     }
@@ -178,10 +179,11 @@ impl Matrix {
     /// # Errors
     /// One line if there are more than [`MAX_CELLS`].
     pub fn cells(&self) -> Result<Vec<Key>, String> {
-        Ok(self.all()?.into_iter().filter(|key| self.excluded(key).is_none()).collect())
+        Ok(self.all_cells()?.into_iter().filter(|key| self.excluded(key).is_none()).collect())
     }
 
-    fn all(&self) -> Result<Vec<Key>, String> {
+    /// All cells, excluded ones too.
+    fn all_cells(&self) -> Result<Vec<Key>, String> {
         match self.count() {
             Some(count) if count <= MAX_CELLS => {}
             count => {
@@ -206,7 +208,7 @@ impl Matrix {
     /// As [`Matrix::cells`].
     pub fn excluded_cells(&self) -> Result<Vec<(Key, &str)>, String> {
         let with_why = |key: Key| self.excluded(&key).map(|why| (key, why));
-        Ok(self.all()?.into_iter().filter_map(with_why).collect())
+        Ok(self.all_cells()?.into_iter().filter_map(with_why).collect())
     }
 
     /// `start` with every combination of choices on the axes `varied`; callers have bounded their
@@ -220,8 +222,8 @@ impl Matrix {
                 .flat_map(|key| {
                     (0..choices).map(move |choice| {
                         let mut key = key.clone();
-                        if let Some(place) = key.choices.get_mut(axis) {
-                            *place = Some(choice);
+                        if let Some(chosen) = key.choices.get_mut(axis) {
+                            *chosen = Some(choice);
                         }
                         key
                     })
@@ -234,7 +236,7 @@ impl Matrix {
     /// The reason why a cell is excluded, if it is.
     pub fn excluded(&self, key: &Key) -> Option<&str> {
         let found = self.study.exclusions.iter().find(|exclusion| {
-            exclusion.given.iter().all(|(axis, name)| self.choice_name(key, axis) == Some(name.as_str()))
+            exclusion.selection.iter().all(|(axis, name)| self.choice_name(key, axis) == Some(name.as_str()))
         });
         found.map(|exclusion| exclusion.why.as_str())
     }
@@ -269,57 +271,37 @@ impl Matrix {
         for (axis, choice) in named {
             self.check_choice(axis, choice)?;
         }
-        let choice_for = |axis: &str| {
-            let of = |list: &'_ [(String, String)]| list.iter().position(|(name, _)| name == axis);
-            let found =
-                of(named).and_then(|at| named.get(at)).or_else(|| of(fixed).and_then(|at| fixed.get(at)));
-            found.map(|(_, choice)| choice.as_str())
+        let choice_on = |axis: &str| {
+            let mut choices = named.iter().chain(fixed);
+            choices.find(|(name, _)| name == axis).map(|(_, choice)| choice.as_str())
         };
-        let subject = match choice_for(SUBJECT) {
-            Some(name) => self.subjects.iter().position(|subject| subject.name == name),
-            None if self.subjects.len() == 1 => Some(0),
-            None => {
-                return Err(CellError::Invalid(
-                    "there are several subjects: name one, { \"subject\": … }".to_owned(),
-                ));
-            }
-        };
-        let subject = subject.ok_or_else(|| CellError::NotRun(NO_SUBJECT.to_owned()))?;
-        let Some(found) = self.subjects.get(subject) else {
-            return Err(CellError::NotRun(NO_SUBJECT.to_owned()));
-        };
-        if let Some((axis, _)) = named.iter().find(|(axis, _)| axis != SUBJECT && !found.axes.contains(axis))
-        {
-            return Err(CellError::Invalid(format!(
-                "the subject `{}` does not take the axis `{axis}`",
-                found.name
-            )));
+        let (index, subject) = self.resolve_subject(choice_on(SUBJECT))?;
+        let is_not_taken = |axis: &String| axis != SUBJECT && !subject.axes.contains(axis);
+        if let Some((axis, _)) = named.iter().find(|(axis, _)| is_not_taken(axis)) {
+            let text = format!("the subject `{}` does not take the axis `{axis}`", subject.name);
+            return Err(CellError::Invalid(text));
         }
-        let mut key = Key { subject, choices: vec![None; self.axes.len()] };
-        for index in self.axes_of(found) {
-            let (Some(axis), Some(place)) = (self.axes.get(index), key.choices.get_mut(index)) else {
-                continue;
-            };
-            *place = Some(match choice_for(&axis.name) {
-                Some(name) => {
-                    axis.choices.iter().position(|choice| choice.name == name).ok_or_else(|| {
-                        CellError::NotRun(format!("{}={name} is not part of this run", axis.name))
-                    })?
-                }
-                None if axis.choices.len() == 1 => 0,
-                None if axis.choices.is_empty() => return Err(CellError::NotRun(not_given(&axis.name))),
-                None => {
-                    return Err(CellError::Invalid(format!(
-                        "the axis `{}` has several values: name one, {{ \"{}\": … }}",
-                        axis.name, axis.name
-                    )));
-                }
-            });
+        let mut key = Key { subject: index, choices: vec![None; self.axes.len()] };
+        for index in self.axes_of(subject) {
+            if let (Some(axis), Some(chosen)) = (self.axes.get(index), key.choices.get_mut(index)) {
+                *chosen = Some(resolve_choice(axis, choice_on(&axis.name))?);
+            }
         }
         match self.excluded(&key) {
             Some(why) => Err(CellError::NotRun(format!("left out: {why}"))),
             None => Ok(key),
         }
+    }
+
+    /// The subject of this name, or the only one, with its index.
+    fn resolve_subject(&self, name: Option<&str>) -> Result<(usize, &Subject), CellError> {
+        if name.is_none() && self.subjects.len() > 1 {
+            let text = "there are several subjects: name one, { \"subject\": … }";
+            return Err(CellError::Invalid(text.to_owned()));
+        }
+        let is_meant = |subject: &Subject| name.is_none_or(|name| subject.name == name);
+        let mut subjects = self.subjects.iter().enumerate().filter(|(_, subject)| is_meant(subject));
+        subjects.next().ok_or_else(|| CellError::NotRun(NO_SUBJECT.to_owned()))
     }
 
     /// Checks that the study, or this run, has the choice.
@@ -329,56 +311,59 @@ impl Matrix {
     pub fn check_choice(&self, axis: &str, choice: &str) -> Result<(), CellError> {
         let unknown = |what: &str| Err(CellError::Invalid(format!("there is no {what}")));
         if axis == SUBJECT {
-            let is_there = self.study.subjects.iter().any(|subject| subject.name == choice);
-            return if is_there { Ok(()) } else { unknown(&format!("subject `{choice}`")) };
+            let exists = self.study.subjects.iter().any(|subject| subject.name == choice);
+            return if exists { Ok(()) } else { unknown(&format!("subject `{choice}`")) };
         }
         let Some(declared) = self.study.axis(axis) else { return unknown(&format!("axis `{axis}`")) };
-        let here = self.axes.iter().find(|here| here.name == axis);
-        let is_there =
-            declared.choice(choice).or_else(|| here.and_then(|axis| axis.choice(choice))).is_some();
-        if is_there { Ok(()) } else { unknown(&format!("value `{choice}` on the axis `{axis}`")) }
+        let in_run = self.axes.iter().find(|in_run| in_run.name == axis);
+        let exists =
+            declared.choice(choice).or_else(|| in_run.and_then(|axis| axis.choice(choice))).is_some();
+        if exists { Ok(()) } else { unknown(&format!("value `{choice}` on the axis `{axis}`")) }
     }
 
-    /// All combinations of choices on the axes that `named` rejects; a claim, table or plot is made
+    /// All combinations of choices on the axes that are not `named`; a claim, table or plot is made
     /// for each. Axes with one choice are included. If `subjects` is not empty, only these count.
     ///
     /// # Errors
     /// One line if there are too many.
     pub fn groups(
         &self,
-        named: &dyn Fn(&str) -> bool,
+        is_named: &dyn Fn(&str) -> bool,
         subjects: &BTreeSet<String>,
     ) -> Result<Vec<Selection>, String> {
         let mut groups: Vec<Selection> = Vec::new();
-        let names_an_axis = self.axes.iter().any(|axis| named(&axis.name));
+        let names_an_axis = self.axes.iter().any(|axis| is_named(&axis.name));
         let is_meant = |subject: &Subject| subjects.is_empty() || subjects.contains(&subject.name);
-        let free = |subject: &Subject| -> BTreeSet<usize> {
-            let is_free = |axis: &usize| self.axes.get(*axis).is_some_and(|axis| !named(&axis.name));
+        let free_axes = |subject: &Subject| -> BTreeSet<usize> {
+            let is_free = |axis: &usize| self.axes.get(*axis).is_some_and(|axis| !is_named(&axis.name));
             self.axes_of(subject).into_iter().filter(is_free).collect()
         };
-        let meant: Vec<(usize, &Subject)> =
+        let meant_subjects: Vec<(usize, &Subject)> =
             self.subjects.iter().enumerate().filter(|(_, subject)| is_meant(subject)).collect();
-        if named(SUBJECT) {
+        if is_named(SUBJECT) {
             // Subjects are compared for each combination of all their axes; a subject that does not
             // take an axis is the same for all its choices.
-            let all: BTreeSet<usize> = meant.iter().flat_map(|(_, subject)| free(subject)).collect();
-            if let Some((index, _)) = meant.first() {
-                self.add_groups(*index, None, &all, &mut groups)?;
+            let all_free: BTreeSet<usize> =
+                meant_subjects.iter().flat_map(|(_, subject)| free_axes(subject)).collect();
+            if let Some((index, _)) = meant_subjects.first() {
+                self.add_groups(*index, None, &all_free, &mut groups)?;
             }
             return Ok(groups);
         }
-        for (index, subject) in meant {
+        for (index, subject) in meant_subjects {
             let takes_all =
-                self.axes.iter().all(|axis| !named(&axis.name) || subject.axes.contains(&axis.name));
+                self.axes.iter().all(|axis| !is_named(&axis.name) || subject.axes.contains(&axis.name));
             // Only subjects that take all named axes count.
             if names_an_axis && !takes_all {
                 continue;
             }
-            self.add_groups(index, Some(subject), &free(subject), &mut groups)?;
+            self.add_groups(index, Some(subject), &free_axes(subject), &mut groups)?;
         }
         Ok(groups)
     }
 
+    /// Adds the combinations of choices on the `free` axes, which the subject with this index
+    /// takes, to `groups`; each also names `subject`, if given.
     fn add_groups(
         &self,
         index: usize,
@@ -429,26 +414,28 @@ impl Matrix {
 
     /// Why there is no cell of these `subjects`, or of any subject if empty.
     pub fn why_no_cell(&self, subjects: &BTreeSet<String>) -> String {
-        let meant = self.subjects.iter().filter(|one| subjects.is_empty() || subjects.contains(&one.name));
-        if meant.clone().next().is_none() {
+        let is_meant = |subject: &&Subject| subjects.is_empty() || subjects.contains(&subject.name);
+        let meant_subjects = self.subjects.iter().filter(is_meant);
+        if meant_subjects.clone().next().is_none() {
             return NO_SUBJECT.to_owned();
         }
-        let axes = meant.flat_map(|subject| self.axes_of(subject)).filter_map(|axis| self.axes.get(axis));
-        let mut empty = axes.filter(|axis| axis.choices.is_empty());
-        let other = || "none of its cells is part of this run".to_owned();
-        empty.next().map_or_else(other, |axis| not_given(&axis.name))
+        let axes =
+            meant_subjects.flat_map(|subject| self.axes_of(subject)).filter_map(|axis| self.axes.get(axis));
+        let mut open_axes = axes.filter(|axis| axis.choices.is_empty());
+        let default_reason = || "none of its cells is part of this run".to_owned();
+        open_axes.next().map_or_else(default_reason, |axis| not_given(&axis.name))
     }
 
     /// Label of a group: its choices on axes with several choices; empty if there are none.
     pub fn group_name(&self, group: &[(String, String)]) -> String {
-        let several = |axis: &str| {
+        let has_several = |axis: &str| {
             if axis == SUBJECT {
                 return self.subjects.len() > 1;
             }
             self.axes.iter().any(|found| found.name == axis && found.choices.len() > 1)
         };
-        let named = group.iter().filter(|(axis, _)| several(axis));
-        named
+        let shown = group.iter().filter(|(axis, _)| has_several(axis));
+        shown
             .map(|(axis, choice)| format!("{axis}={}", self.label(axis, choice)))
             .collect::<Vec<_>>()
             .join(", ")
@@ -460,8 +447,25 @@ impl Matrix {
         let found = self.axes.iter().find(|found| found.name == axis && choice.starts_with('/'));
         let names: Vec<&str> =
             found.iter().flat_map(|axis| &axis.choices).map(|choice| choice.name.as_str()).collect();
-        let place = names.iter().position(|name| *name == choice);
-        place.and_then(|place| labels(&names).into_iter().nth(place)).unwrap_or_else(|| choice.to_owned())
+        let index = names.iter().position(|name| *name == choice);
+        index.and_then(|index| labels(&names).into_iter().nth(index)).unwrap_or_else(|| choice.to_owned())
+    }
+}
+
+/// Index of the choice of this name on an axis, or of the only one.
+fn resolve_choice(axis: &Axis, name: Option<&str>) -> Result<usize, CellError> {
+    match (name, axis.choices.len()) {
+        (Some(name), _) => {
+            let index = axis.choices.iter().position(|choice| choice.name == name);
+            let not_run = || CellError::NotRun(format!("{}={name} is not part of this run", axis.name));
+            index.ok_or_else(not_run)
+        }
+        (None, 1) => Ok(0),
+        (None, 0) => Err(CellError::NotRun(not_given(&axis.name))),
+        (None, _) => Err(CellError::Invalid(format!(
+            "the axis `{}` has several values: name one, {{ \"{}\": … }}",
+            axis.name, axis.name
+        ))),
     }
 }
 
@@ -493,8 +497,7 @@ fn new_choice(axis: &Axis, name: &str) -> AxisValue {
 fn escaped(text: &str) -> String {
     let piece = |piece: Piece<'_>| match piece {
         Piece::Plain(plain) => plain.to_owned(),
-        Piece::Escaped(name) => format!("{{{{{name}}}}}"),
-        Piece::Named(name) => format!("{{{{{name}}}}}"),
+        Piece::Escaped(name) | Piece::Named(name) => format!("{{{{{name}}}}}"),
     };
     pieces(text).into_iter().map(piece).collect()
 }
@@ -523,9 +526,13 @@ pub fn fill(text: &str, values: &BTreeMap<String, String>) -> String {
     filled
 }
 
+/// A part of a text with placeholders.
 enum Piece<'t> {
+    /// Text that stands for itself.
     Plain(&'t str),
+    /// The name in `{{name}}`, which stands for `{name}`.
     Escaped(&'t str),
+    /// The name of a placeholder, `{name}`.
     Named(&'t str),
 }
 
@@ -544,14 +551,14 @@ fn pieces(text: &str) -> Vec<Piece<'_>> {
         let inner = after.get(if is_escaped { 2 } else { 1 }..).unwrap_or_default();
         let close = if is_escaped { "}}" } else { "}" };
         match inner.split_once(close) {
-            Some((name, left)) if is_name(name) => {
+            Some((name, behind)) if is_name(name) => {
                 pieces.push(if is_escaped { Piece::Escaped(name) } else { Piece::Named(name) });
-                rest = left;
+                rest = behind;
             }
             _ => {
-                let (brace, left) = after.split_at(1);
+                let (brace, behind) = after.split_at(1);
                 pieces.push(Piece::Plain(brace));
-                rest = left;
+                rest = behind;
             }
         }
     }

@@ -17,12 +17,14 @@ pub const FIGURES: [&str; 8] = [
 ];
 /// How a run ended: exit status or null, signal or null.
 pub const ENDS: [&str; 2] = ["exit_status", "signal"];
+/// Maximum length of a pattern of names.
+const MAX_PATTERN_BYTES: usize = 300;
 /// Columns of a mark besides those of its sample.
-const OF_MARKS: [&str; 2] = ["seconds", "tree_pss_bytes"];
+const MARK_COLUMNS: [&str; 2] = ["seconds", "tree_pss_bytes"];
 
 /// Columns of a mark; also each `Vm…` and `Rss…` line of /proc/PID/status by its name, in bytes.
 pub fn columns() -> impl Iterator<Item = &'static str> {
-    Column::ALL.into_iter().map(Column::name).chain(OF_MARKS)
+    Column::ALL.into_iter().map(Column::name).chain(MARK_COLUMNS)
 }
 
 /// Figures of a ledger besides its rows.
@@ -86,13 +88,13 @@ pub fn unit(name: &str, metric: Option<&Metric>) -> Unit {
 
 /// The smallest difference that a metric of this unit can show: the kernel counts memory in pages.
 pub fn resolution(name: &str, unit: Unit) -> f64 {
-    const MARK_PAGES: [Column; 6] =
+    const PAGE_COLUMNS: [Column; 6] =
         [Column::Virtual, Column::Data, Column::Anonymous, Column::File, Column::Shmem, Column::Swap];
     let last = name.rsplit('.').next().unwrap_or(name);
     let is_in_pages = name == "high_water_bytes"
         || name.ends_with("rss_bytes")
         || last.starts_with("Vm")
-        || name.contains('.') && MARK_PAGES.iter().any(|column| column.name() == last);
+        || name.contains('.') && PAGE_COLUMNS.iter().any(|column| column.name() == last);
     match unit {
         Unit::Bytes if is_in_pages => strandline_sys::host::page_bytes() as f64,
         Unit::Bytes => 1.0,
@@ -107,12 +109,12 @@ pub fn resolution(name: &str, unit: Unit) -> f64 {
 /// # Errors
 /// One line if it gives more than [`MAX_METRICS`] names, or has a range without a number.
 pub fn expand(pattern: &str) -> Result<Vec<String>, String> {
-    if pattern.len() > 300 {
-        return Err("a metric's or mark's name is longer than 300 bytes".to_owned());
+    if pattern.len() > MAX_PATTERN_BYTES {
+        return Err(format!("a metric's or mark's name is longer than {MAX_PATTERN_BYTES} bytes"));
     }
-    let mut waiting = vec![pattern.to_owned()];
+    let mut unexpanded = vec![pattern.to_owned()];
     let mut names = Vec::new();
-    while let Some(text) = waiting.pop() {
+    while let Some(text) = unexpanded.pop() {
         let braces = text.find('{').and_then(|open| Some((open, open + text.get(open..)?.find('}')?)));
         let Some((open, close)) = braces else {
             names.push(text);
@@ -134,11 +136,11 @@ pub fn expand(pattern: &str) -> Result<Vec<String>, String> {
             Some((low, high)) => (low..=high).map(|number: i64| number.to_string()).collect(),
             None => inner.split(',').map(|part| part.trim().to_owned()).collect(),
         };
-        if waiting.len() + parts.len() + names.len() > MAX_METRICS {
+        if unexpanded.len() + parts.len() + names.len() > MAX_METRICS {
             return Err(format!("`{pattern}` is more than {MAX_METRICS} names"));
         }
         // Reversed, so that the first part is popped first.
-        waiting.extend(parts.iter().rev().map(|part| format!("{before}{part}{after}")));
+        unexpanded.extend(parts.iter().rev().map(|part| format!("{before}{part}{after}")));
     }
     Ok(names)
 }
@@ -150,14 +152,14 @@ mod tests {
     #[test]
     fn what_the_kernel_counts_in_pages_has_the_resolution_of_a_page() {
         let page = strandline_sys::host::page_bytes() as f64;
-        let of = |name: &str| resolution(name, unit(name, None));
+        let resolution_of = |name: &str| resolution(name, unit(name, None));
         for name in ["high_water_bytes", "built.rss_bytes", "built.anonymous_bytes", "built.VmData"] {
-            assert_eq!(of(name), page, "{name}");
+            assert_eq!(resolution_of(name), page, "{name}");
         }
         for name in ["payload_bytes", "swap_bytes", "built.tree_pss_bytes"] {
-            assert_eq!(of(name), 1.0, "{name}");
+            assert_eq!(resolution_of(name), 1.0, "{name}");
         }
-        assert_eq!((of("wall_seconds"), of("minor_faults")), (1e-6, 0.0));
+        assert_eq!((resolution_of("wall_seconds"), resolution_of("minor_faults")), (1e-6, 0.0));
     }
 
     #[test]

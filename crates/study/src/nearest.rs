@@ -1,31 +1,35 @@
 //! The known name nearest to a misspelt one.
 
-/// Returns the name that is most similar to `wrong`; `None` if none of them is similar enough.
-pub fn nearest<'n>(wrong: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
-    let max_distance = wrong.chars().count().max(3) / 3 + 1;
+/// Words are compared up to this length.
+const MAX_COMPARED_CHARS: usize = 40;
+
+/// Returns the name that is most similar to `misspelt`; `None` if none of them is similar enough.
+pub fn nearest<'n>(misspelt: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    // Two mistakes, and one more for each further three letters.
+    let max_distance = misspelt.chars().count().max(3) / 3 + 1;
     names
         // A prefix counts as similar, however much is missing.
-        .map(|name| (if name.starts_with(wrong) { 1 } else { distance(wrong, name) }, name))
+        .map(|name| (if name.starts_with(misspelt) { 1 } else { distance(misspelt, name) }, name))
         .filter(|&(distance, _)| distance <= max_distance)
         .min()
         .map(|(_, name)| name)
 }
 
-/// Levenshtein distance between two words, truncated to 40 characters.
-fn distance(a: &str, b: &str) -> usize {
-    const MAX: usize = 40;
-    let b: Vec<char> = b.chars().take(MAX).collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().take(MAX).enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        let mut next = vec![left];
-        for (&above, &y) in row.iter().skip(1).zip(&b) {
-            left = (diagonal + usize::from(x != y)).min(above + 1).min(left + 1);
+/// Levenshtein distance between two words, truncated to [`MAX_COMPARED_CHARS`].
+fn distance(first: &str, second: &str) -> usize {
+    let second: Vec<char> = second.chars().take(MAX_COMPARED_CHARS).collect();
+    // Distances of the part of `first` so far to each part of `second` from its start.
+    let mut row: Vec<usize> = (0..=second.len()).collect();
+    for (index, character) in first.chars().take(MAX_COMPARED_CHARS).enumerate() {
+        let mut diagonal = index;
+        let mut left = index + 1;
+        let mut next_row = vec![left];
+        for (&above, &other) in row.iter().skip(1).zip(&second) {
+            left = (diagonal + usize::from(character != other)).min(above + 1).min(left + 1);
             diagonal = above;
-            next.push(left);
+            next_row.push(left);
         }
-        row = next;
+        row = next_row;
     }
     row.last().copied().unwrap_or(0)
 }

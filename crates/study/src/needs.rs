@@ -77,16 +77,19 @@ pub fn missing(matrix: &Matrix, key: &Key) -> Option<String> {
             NeedKind::Tool => find_in_path(&name).is_some(),
             NeedKind::Library => find_library(&name, &matrix.study.folder).is_some(),
             NeedKind::File => Path::new(&name).exists(),
-            NeedKind::Memory { bytes: wanted } => {
-                missing.extend(too_little_memory(*wanted));
+            NeedKind::Memory { bytes: needed_bytes } => {
+                missing.extend(too_little_memory(*needed_bytes));
                 continue;
             }
             // Probes run with the builds.
             NeedKind::Probe { .. } => continue,
         };
-        let begin = format!("{name} is not here");
-        if !is_here && !missing.iter().any(|known| known.starts_with(&begin)) {
-            missing.push(need.install.map_or_else(|| begin.clone(), |how| format!("{begin} ({how})")));
+        let text = format!("{name} is not here");
+        if !is_here && !missing.iter().any(|known| known.starts_with(&text)) {
+            missing.push(match need.install {
+                Some(install) => format!("{text} ({install})"),
+                None => text,
+            });
         }
     }
     (!missing.is_empty()).then(|| missing.join(", "))
@@ -99,7 +102,7 @@ pub fn needs_of_cell<'m>(matrix: &'m Matrix, key: &'m Key) -> impl Iterator<Item
 }
 
 /// Names of what the probes of the cells check for.
-pub fn probed(matrix: &Matrix, cells: &[Key]) -> Vec<String> {
+pub fn probe_names(matrix: &Matrix, cells: &[Key]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for key in cells {
         for need in needs_of_cell(matrix, key).filter(|need| need.probe_command().is_some()) {
@@ -125,28 +128,29 @@ pub fn probe(
     executor: &mut dyn Executor,
     say: &dyn Fn(&str),
 ) -> Result<(), Stopped> {
-    let mut done: BTreeMap<(Vec<String>, Environment), Option<String>> = BTreeMap::new();
+    // How each probe failed; `None` if it succeeded.
+    let mut results: BTreeMap<ProbeCommand, Option<String>> = BTreeMap::new();
     let mut cells = Vec::new();
     for key in std::mem::take(&mut runnable.cells) {
         let build = build_folder(matrix, &key, root);
         let mut values = placeholder_values(matrix, &key);
         values.insert("build".to_owned(), build.to_string_lossy().into_owned());
-        let own = subject(matrix, &key, root, None).environment;
+        let cell_environment = subject(matrix, &key, root, None).environment;
         let mut missing = Vec::new();
         for need in needs_of_cell(matrix, &key) {
-            let due = need.probe_command().filter(|command| is_due(command, when));
-            let Some(command) = due else { continue };
+            let due_command = need.probe_command().filter(|command| is_due(command, when));
+            let Some(command) = due_command else { continue };
             let words: Vec<String> = command.iter().map(|word| fill(word, &values)).collect();
-            let environment = probe_environment(matrix, &words, when, &own);
-            let number = done.len();
-            let known = (words, environment);
-            if !done.contains_key(&known) {
+            let environment = probe_environment(matrix, &words, when, &cell_environment);
+            let number = results.len();
+            let probe_command = ProbeCommand { words, environment };
+            if !results.contains_key(&probe_command) {
                 let name = fill(&need.name, &values);
                 say(&format!("searching for {name}"));
                 let subject = Subject {
                     name: "probe".to_owned(),
-                    command: known.0.clone(),
-                    environment: known.1.clone(),
+                    command: probe_command.words.clone(),
+                    environment: probe_command.environment.clone(),
                     // Before the builds there is no build folder.
                     directory: Some(if when == ProbePhase::After { build.clone() } else { root.to_owned() }),
                     timeout: Some(PROBE_TIMEOUT),
@@ -154,10 +158,11 @@ pub fn probe(
                 };
                 let outcome = executor.run(&subject, &root.join(".probes").join(number.to_string()))?;
                 let failed = (!outcome.end.is_success()).then(|| outcome.describe_end());
-                done.insert(known.clone(), failed);
+                results.insert(probe_command.clone(), failed);
             }
-            if let Some(Some(how)) = done.get(&known) {
-                missing.push(is_missing(need, &fill(&need.name, &values), &known.0, how));
+            if let Some(Some(failure)) = results.get(&probe_command) {
+                let name = fill(&need.name, &values);
+                missing.push(missing_text(need, &name, &probe_command.words, failure));
             }
         }
         missing.dedup();
@@ -171,18 +176,31 @@ pub fn probe(
     Ok(())
 }
 
+/// Variables to set or to remove.
 type Environment = Vec<(String, Option<String>)>;
+
+/// The command of a probe with its environment; cells for which both are equal share the probe.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct ProbeCommand {
+    words: Vec<String>,
+    environment: Environment,
+}
 
 /// The environment of a probe: that of the runs of the cell, without choices that the probe does
 /// not name, and without a build folder that does not exist yet, so that equivalent cells share the
 /// probe.
-fn probe_environment(matrix: &Matrix, words: &[String], when: ProbePhase, own: &Environment) -> Environment {
+fn probe_environment(
+    matrix: &Matrix,
+    words: &[String],
+    when: ProbePhase,
+    cell_environment: &Environment,
+) -> Environment {
     let axes: Vec<String> = matrix.axes.iter().map(|axis| axis_variable(&axis.name)).collect();
     let is_passed = |name: &String| match name.as_str() {
         "STRANDLINE_STUDY_BUILD" => when == ProbePhase::After,
         _ => !axes.contains(name) || mentions_variable(words.iter(), name),
     };
-    own.iter().filter(|(name, _)| is_passed(name)).cloned().collect()
+    cell_environment.iter().filter(|(name, _)| is_passed(name)).cloned().collect()
 }
 
 /// Whether the probe with this command runs now.
@@ -191,20 +209,21 @@ fn is_due(command: &[String], when: ProbePhase) -> bool {
     names_build == (when == ProbePhase::After)
 }
 
-fn is_missing(need: &Need, name: &str, words: &[String], how: &str) -> String {
+/// Describes a need whose probe failed: how to install it, or how the probe ended.
+fn missing_text(need: &Need, name: &str, words: &[String], failure: &str) -> String {
     match &need.install {
         Some(install) => format!("{name} is missing: {install}"),
-        None => format!("{name} is missing: {}: {how}", shell_words::join(words)),
+        None => format!("{name} is missing: {}: {failure}", shell_words::join(words)),
     }
 }
 
 /// Why a cell that needs this much memory cannot run; `None` if it can or the available memory is
 /// unknown.
-pub fn too_little_memory(wanted: u64) -> Option<String> {
-    let own = Process::open(std::process::id().cast_signed()).ok()?;
-    let available = available_to(&own)?;
-    (available < wanted)
-        .then(|| format!("needs {} of available memory; {} are", bytes(wanted), bytes(available)))
+pub fn too_little_memory(needed_bytes: u64) -> Option<String> {
+    let this_process = Process::open(std::process::id().cast_signed()).ok()?;
+    let available_bytes = available_to(&this_process)?;
+    (available_bytes < needed_bytes)
+        .then(|| format!("needs {} of available memory; {} are", bytes(needed_bytes), bytes(available_bytes)))
 }
 
 #[cfg(test)]

@@ -16,10 +16,16 @@ use super::parse_words::{check_name, names, patterns, scalar};
 use super::problems::Problems;
 use strandline_recorder::Limits;
 
-/// Maximum lengths of lists, and maximum timeout.
+/// Maximum lengths of lists.
 const MAX_SUBJECTS: usize = 1_000;
 const MAX_CHOICES: usize = 100_000;
+/// Bounds of settings: far beyond what a study needs, so that a typing error is reported.
+const MAX_REPEATS: u32 = 100_000;
+const MAX_WARM_UP: u32 = 1_000;
+const MIN_TIMEOUT_SECONDS: f64 = 0.001;
 const MAX_TIMEOUT_SECONDS: f64 = 7.0 * 86_400.0;
+const MIN_INTERVAL_SECONDS: f64 = 0.001;
+const MAX_INTERVAL_SECONDS: f64 = 60.0;
 
 /// Reads the whole file.
 pub fn study(table: &DeTable<'_>, problems: &mut Problems) -> Study {
@@ -51,28 +57,28 @@ pub fn study(table: &DeTable<'_>, problems: &mut Problems) -> Study {
         }
     }
     if let Some(fields) = settings.and_then(|node| Fields::of(node, "[settings]", problems)) {
-        study.settings = settings_of(fields);
+        study.settings = parse_settings(fields);
     }
     if let Some(fields) = short.and_then(|node| Fields::of(node, "[short]", problems)) {
-        study.short = Some(short_of(fields));
+        study.short = Some(parse_short(fields));
     }
     if let Some(mut fields) = axes.and_then(|node| Fields::of(node, "[axes]", problems)) {
         let named = fields.entries();
         study.axes =
-            named.into_iter().filter_map(|(name, node)| axis(name, node, fields.problems())).collect();
+            named.into_iter().filter_map(|(name, node)| parse_axis(name, node, fields.problems())).collect();
     }
     if let Some(fields) = measure.and_then(|node| Fields::of(node, "[measure]", problems)) {
-        study.measure = measures(fields);
+        study.measure = parse_measure(fields);
     }
     if let Some(fields) = derived.and_then(|node| Fields::of(node, "[metrics]", problems)) {
-        study.derived = derived_of(fields);
+        study.derived = parse_derived(fields);
     }
     if subjects.len() > MAX_SUBJECTS {
         problems.add(0, format!("more than {MAX_SUBJECTS} subjects"));
     }
     for node in subjects.into_iter().take(MAX_SUBJECTS) {
         if let Some(fields) = Fields::of(node, "[[subject]]", problems) {
-            study.subjects.push(subject(fields));
+            study.subjects.push(parse_subject(fields));
         }
     }
     parse_results::exclusions(&exclusions, &mut study, problems);
@@ -82,7 +88,8 @@ pub fn study(table: &DeTable<'_>, problems: &mut Problems) -> Study {
     study
 }
 
-fn derived_of(mut fields: Fields<'_, '_>) -> Vec<Derived> {
+/// Parses `[metrics]`.
+fn parse_derived(mut fields: Fields<'_, '_>) -> Vec<Derived> {
     let mut derived = Vec::new();
     for (name, node) in fields.entries() {
         if let Some(expression) = fields.as_text(node, &name.value) {
@@ -93,20 +100,22 @@ fn derived_of(mut fields: Fields<'_, '_>) -> Vec<Derived> {
     derived
 }
 
-fn settings_of(mut fields: Fields<'_, '_>) -> Settings {
+/// Parses `[settings]`.
+fn parse_settings(mut fields: Fields<'_, '_>) -> Settings {
     let mut settings = Settings::default();
-    settings.repeats = fields.count("repeats", 1, 100_000).unwrap_or(settings.repeats);
-    settings.warm_up = fields.count("warm_up", 0, 1_000).unwrap_or(0);
-    settings.timeout = timeout(&mut fields).unwrap_or(settings.timeout);
-    settings.environment = environment(&mut fields);
-    settings.limits = limits(&mut fields);
+    settings.repeats = fields.count("repeats", 1, MAX_REPEATS).unwrap_or(settings.repeats);
+    settings.warm_up = fields.count("warm_up", 0, MAX_WARM_UP).unwrap_or(0);
+    settings.timeout = parse_timeout(&mut fields).unwrap_or(settings.timeout);
+    settings.environment = parse_environment(&mut fields);
+    settings.limits = parse_limits(&mut fields);
     settings.seed = fields.count("seed", 0, u32::MAX).map_or(settings.seed, u64::from);
     fields.finish();
     settings
 }
 
-fn short_of(mut fields: Fields<'_, '_>) -> Short {
-    let repeats = fields.count("repeats", 1, 100_000);
+/// Parses `[short]`.
+fn parse_short(mut fields: Fields<'_, '_>) -> Short {
+    let repeats = fields.count("repeats", 1, MAX_REPEATS);
     let mut axes = Vec::new();
     if let Some(node) = fields.node("axes")
         && let Some(mut inner) = Fields::of(node, "[short] axes", fields.problems())
@@ -120,16 +129,17 @@ fn short_of(mut fields: Fields<'_, '_>) -> Short {
     Short { repeats, axes }
 }
 
-fn timeout(fields: &mut Fields<'_, '_>) -> Option<Duration> {
-    let seconds = fields.number("timeout_seconds", 0.001, MAX_TIMEOUT_SECONDS)?;
+/// Parses `timeout_seconds`.
+fn parse_timeout(fields: &mut Fields<'_, '_>) -> Option<Duration> {
+    let seconds = fields.number("timeout_seconds", MIN_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS)?;
     Some(Duration::from_secs_f64(seconds.value))
 }
 
 /// Parses `environment = { NAME = "value", NUMBER = 1, GONE = false }`.
-fn environment(fields: &mut Fields<'_, '_>) -> Vec<VariableSetting> {
+fn parse_environment(fields: &mut Fields<'_, '_>) -> Vec<VariableSetting> {
     let Some(node) = fields.node("environment") else { return Vec::new() };
-    let what = format!("{} environment", fields.name());
-    let Some(mut inner) = Fields::of(node, what, fields.problems()) else { return Vec::new() };
+    let title = format!("{} environment", fields.name());
+    let Some(mut inner) = Fields::of(node, title, fields.problems()) else { return Vec::new() };
     let mut variables = Vec::new();
     for (name, node) in inner.entries() {
         if name.value.is_empty() || name.value.contains(['=', '\0']) {
@@ -152,10 +162,11 @@ fn environment(fields: &mut Fields<'_, '_>) -> Vec<VariableSetting> {
     variables
 }
 
-fn limits(fields: &mut Fields<'_, '_>) -> Limits {
+/// Parses `limits = { memory = "512MiB" }`.
+fn parse_limits(fields: &mut Fields<'_, '_>) -> Limits {
     let Some(node) = fields.node("limits") else { return Limits::default() };
-    let what = format!("{} limits", fields.name());
-    let Some(mut inner) = Fields::of(node, what, fields.problems()) else { return Limits::default() };
+    let title = format!("{} limits", fields.name());
+    let Some(mut inner) = Fields::of(node, title, fields.problems()) else { return Limits::default() };
     let limits = Limits {
         address_space: inner.size("address_space"),
         data: inner.size("data"),
@@ -165,31 +176,32 @@ fn limits(fields: &mut Fields<'_, '_>) -> Limits {
     limits
 }
 
-fn subject(mut fields: Fields<'_, '_>) -> Subject {
+/// Parses `[[subject]]`.
+fn parse_subject(mut fields: Fields<'_, '_>) -> Subject {
     let offset = fields.offset;
     let name = fields.required_text("name");
-    let timeout = timeout(&mut fields);
-    let environment = environment(&mut fields);
-    let limits = limits(&mut fields);
-    let axes_given = fields.node("axes").is_some();
-    let what = format!("[[subject]] {}: measure", name.value);
+    let timeout = parse_timeout(&mut fields);
+    let environment = parse_environment(&mut fields);
+    let limits = parse_limits(&mut fields);
+    let has_axes = fields.node("axes").is_some();
+    let measure_title = format!("[[subject]] {}: measure", name.value);
     let subject = Subject {
         name: name.value,
         offset,
-        command: command(&mut fields, "command"),
-        build: builds(&mut fields),
-        needs: needs(&mut fields),
+        command: parse_command(&mut fields, "command"),
+        build: parse_builds(&mut fields),
+        needs: parse_needs(&mut fields),
         environment,
         limits,
         timeout,
-        axes: if axes_given {
+        axes: if has_axes {
             fields.texts("axes").into_iter().map(|axis| axis.value).collect()
         } else {
             vec![ALL_AXES.to_owned()]
         },
         may_fail: fields.flag("may_fail").unwrap_or(false),
-        repeats: fields.count("repeats", 1, 100_000),
-        measure: own_measure(&mut fields, &what),
+        repeats: fields.count("repeats", 1, MAX_REPEATS),
+        measure: parse_own_measure(&mut fields, &measure_title),
         metrics: Default::default(),
     };
     if subject.command.is_empty() {
@@ -200,9 +212,9 @@ fn subject(mut fields: Fields<'_, '_>) -> Subject {
 }
 
 /// Parses `[subject.measure]`.
-fn own_measure(fields: &mut Fields<'_, '_>, what: &str) -> Option<Measurement> {
+fn parse_own_measure(fields: &mut Fields<'_, '_>, title: &str) -> Option<Measurement> {
     let node = fields.node("measure")?;
-    Fields::of(node, what, fields.problems()).map(measures)
+    Fields::of(node, title, fields.problems()).map(parse_measure)
 }
 
 /// Placeholders that are not axes: the folders of the study, of its build and of the probes.
@@ -211,16 +223,17 @@ pub const OWN_PLACEHOLDERS: [&str; 3] = ["dir", "build", "probes"];
 /// Stands for all axes until these are known.
 pub const ALL_AXES: &str = "*";
 
-/// A command: one shell-quoted string, or a list of words.
-fn command(fields: &mut Fields<'_, '_>, key: &'static str) -> Vec<String> {
+/// Parses a command: one shell-quoted string, or a list of words.
+fn parse_command(fields: &mut Fields<'_, '_>, key: &'static str) -> Vec<String> {
     let Some(node) = fields.node(key) else { return Vec::new() };
     match node.get_ref() {
         DeValue::Array(_) => fields.texts(key).into_iter().map(|word| word.value).collect(),
-        _ => fields.as_text(node, key).map_or_else(Vec::new, |text| words(fields, key, &text)),
+        _ => fields.as_text(node, key).map_or_else(Vec::new, |text| split_words(fields, key, &text)),
     }
 }
 
-fn words(fields: &mut Fields<'_, '_>, key: &str, text: &Located<String>) -> Vec<String> {
+/// Splits a shell-quoted command, the value of `key`, into words.
+fn split_words(fields: &mut Fields<'_, '_>, key: &str, text: &Located<String>) -> Vec<String> {
     match shell_words::split(&text.value) {
         Ok(words) if words.iter().any(|word| word.contains('\0')) => {
             fields.add_problem(text.offset, format_args!("`{key}` holds a zero byte"));
@@ -234,55 +247,58 @@ fn words(fields: &mut Fields<'_, '_>, key: &str, text: &Located<String>) -> Vec<
     }
 }
 
-/// One command, or a list of commands, each a shell-quoted string.
-fn builds(fields: &mut Fields<'_, '_>) -> Vec<Vec<String>> {
+/// Parses `build`: one command, or a list of commands, each a shell-quoted string.
+fn parse_builds(fields: &mut Fields<'_, '_>) -> Vec<Vec<String>> {
     let texts = fields.texts("build");
-    texts.iter().map(|text| words(fields, "build", text)).filter(|words| !words.is_empty()).collect()
+    let commands = texts.iter().map(|text| split_words(fields, "build", text));
+    commands.filter(|words| !words.is_empty()).collect()
 }
 
 /// Parses `needs = ["perl", { tool = "gcc", install = "apt install gcc" }]`.
-fn needs(fields: &mut Fields<'_, '_>) -> Vec<Need> {
+fn parse_needs(fields: &mut Fields<'_, '_>) -> Vec<Need> {
     let Some(node) = fields.node("needs") else { return Vec::new() };
-    let what = format!("{} needs", fields.name());
+    let title = format!("{} needs", fields.name());
     let items: Vec<&Node<'_>> = match node.get_ref() {
         DeValue::Array(items) => items.iter().collect(),
         _ => vec![node],
     };
-    items.into_iter().filter_map(|item| need(item, &what, fields.problems())).collect()
+    items.into_iter().filter_map(|item| parse_need(item, &title, fields.problems())).collect()
 }
 
-fn need(node: &Node<'_>, what: &str, problems: &mut Problems) -> Option<Need> {
+/// Parses one item of `needs`; `title` is the name of the list in problems.
+fn parse_need(node: &Node<'_>, title: &str, problems: &mut Problems) -> Option<Need> {
     if let DeValue::String(name) = node.get_ref() {
         return Some(Need { name: name.to_string(), ..Need::default() });
     }
-    let mut fields = Fields::of(node, what, problems)?;
-    let found = [
+    let mut fields = Fields::of(node, title, problems)?;
+    let named = [
         (NeedKind::Tool, fields.text("tool")),
         (NeedKind::Library, fields.text("library")),
         (NeedKind::File, fields.text("file")),
     ];
-    let mut found: Vec<Need> = found
+    let mut needs: Vec<Need> = named
         .into_iter()
         .filter_map(|(kind, name)| Some(Need { kind, name: name?.value, ..Need::default() }))
         .collect();
-    found.extend(probe(&mut fields));
+    needs.extend(parse_probe(&mut fields));
     if fields.node("memory").is_some() {
+        // 0 for a size that is no size, which is reported.
         let bytes = fields.size("memory").unwrap_or_default();
-        found.push(Need { kind: NeedKind::Memory { bytes }, ..Need::default() });
+        needs.push(Need { kind: NeedKind::Memory { bytes }, ..Need::default() });
     }
     let install = fields.text("install").map(|text| text.value);
-    if found.len() != 1 {
+    if needs.len() != 1 {
         let text = "exactly one of `tool`, `library`, `file`, `probe` and `memory` is needed";
         fields.add_problem(node.span().start, text);
     }
     fields.finish();
-    found.pop().map(|need| Need { install, ..need })
+    needs.pop().map(|need| Need { install, ..need })
 }
 
 /// Parses `{ probe = "python3 -c 'import numpy'", name = "numpy" }`.
-fn probe(fields: &mut Fields<'_, '_>) -> Option<Need> {
+fn parse_probe(fields: &mut Fields<'_, '_>) -> Option<Need> {
     let offset = fields.node("probe").map(|node| node.span().start);
-    let command = command(fields, "probe");
+    let command = parse_command(fields, "probe");
     let name = fields.text("name");
     let Some(offset) = offset else {
         if let Some(name) = name {
@@ -297,18 +313,19 @@ fn probe(fields: &mut Fields<'_, '_>) -> Option<Need> {
     Some(Need { kind: NeedKind::Probe { command }, name: name.unwrap_or_default(), install: None })
 }
 
-fn axis(name: Located<String>, node: &Node<'_>, problems: &mut Problems) -> Option<Axis> {
+/// Parses an axis of `[axes]`.
+fn parse_axis(name: Located<String>, node: &Node<'_>, problems: &mut Problems) -> Option<Axis> {
     check_name(&name, "an axis's name", "_", problems);
     if name.value == SUBJECT || OWN_PLACEHOLDERS.contains(&name.value.as_str()) {
         problems
             .add(name.offset, format!("[axes] `{}` has a meaning already; name it otherwise", name.value));
     }
-    let what = format!("[axes] {}", name.value);
+    let title = format!("[axes] {}", name.value);
     let mut axis = Axis { name: name.value, offset: name.offset, ..Axis::default() };
     let (values, default) = match node.get_ref() {
         DeValue::Array(_) => (Some(node), None),
         _ => {
-            let mut fields = Fields::of(node, what.as_str(), problems)?;
+            let mut fields = Fields::of(node, title.as_str(), problems)?;
             let values = fields.node("values");
             let default = fields.node("default").map(|node| names(node, fields.problems()));
             axis.unit = fields.text("unit").map(|unit| unit.value);
@@ -321,33 +338,34 @@ fn axis(name: Located<String>, node: &Node<'_>, problems: &mut Problems) -> Opti
         None if default.as_ref().is_some_and(Vec::is_empty) => return Some(axis),
         Some(DeValue::Array(items)) if !items.is_empty() && items.len() <= MAX_CHOICES => items,
         Some(DeValue::Array(items)) if !items.is_empty() => {
-            problems.add(axis.offset, format!("{what}: more than {MAX_CHOICES} values"));
+            problems.add(axis.offset, format!("{title}: more than {MAX_CHOICES} values"));
             return Some(axis);
         }
         _ => {
-            problems.add(axis.offset, format!("{what}: expected a list of at least one value"));
+            problems.add(axis.offset, format!("{title}: expected a list of at least one value"));
             return Some(axis);
         }
     };
     let mut seen = std::collections::BTreeSet::new();
     for item in items.iter() {
-        let Some(choice) = choice(item, &what, problems) else { continue };
+        let Some(choice) = parse_choice(item, &title, problems) else { continue };
         if !seen.insert(choice.name.clone()) {
-            problems.add(item.span().start, format!("{what}: `{}` is defined twice", choice.name));
+            problems.add(item.span().start, format!("{title}: `{}` is defined twice", choice.name));
         }
         axis.choices.push(choice);
     }
-    let all = || axis.choices.iter().map(|choice| choice.name.clone()).collect();
-    axis.default = default.unwrap_or_else(all);
+    let all_choices = || axis.choices.iter().map(|choice| choice.name.clone()).collect();
+    axis.default = default.unwrap_or_else(all_choices);
     Some(axis)
 }
 
-fn choice(node: &Node<'_>, what: &str, problems: &mut Problems) -> Option<AxisValue> {
+/// Parses a value of an axis; `title` is the name of the axis in problems.
+fn parse_choice(node: &Node<'_>, title: &str, problems: &mut Problems) -> Option<AxisValue> {
     if let Some(name) = scalar(node) {
         let number = number(node.get_ref());
         return Some(AxisValue { value: name.clone(), name, number, ..AxisValue::default() });
     }
-    let mut fields = Fields::of(node, what, problems)?;
+    let mut fields = Fields::of(node, title, problems)?;
     let name_node = fields.node("name");
     let value_node = fields.node("value");
     let name = name_node.or(value_node).and_then(scalar).unwrap_or_default();
@@ -356,8 +374,8 @@ fn choice(node: &Node<'_>, what: &str, problems: &mut Problems) -> Option<AxisVa
     }
     let install = fields.text("install").map(|text| text.value);
     let preload = fields.text("preload").map(|text| text.value);
-    let environment = environment(&mut fields);
-    let limits = limits(&mut fields);
+    let environment = parse_environment(&mut fields);
+    let limits = parse_limits(&mut fields);
     let mut choice = AxisValue {
         value: value_node.and_then(scalar).unwrap_or_else(|| name.clone()),
         number: value_node.or(name_node).and_then(|node| number(node.get_ref())),
@@ -365,7 +383,7 @@ fn choice(node: &Node<'_>, what: &str, problems: &mut Problems) -> Option<AxisVa
         preload,
         environment,
         limits,
-        needs: needs(&mut fields),
+        needs: parse_needs(&mut fields),
     };
     if let Some(library) = choice.preload.clone() {
         choice.needs.push(Need { kind: NeedKind::Library, name: library, install });
@@ -377,19 +395,20 @@ fn choice(node: &Node<'_>, what: &str, problems: &mut Problems) -> Option<AxisVa
     Some(choice)
 }
 
-fn measures(mut fields: Fields<'_, '_>) -> Measurement {
+/// Parses `[measure]`.
+fn parse_measure(mut fields: Fields<'_, '_>) -> Measurement {
     let mut measure = Measurement { marks: patterns(&mut fields, "marks"), ..Measurement::default() };
     measure.columns = fields.texts("columns").into_iter().map(|column| column.value).collect();
     if measure.columns.is_empty() {
         measure.columns = vec!["rss_bytes".to_owned()];
     }
     measure.rows = patterns(&mut fields, "rows");
-    let at_given = fields.node("at").is_some();
+    let has_moments = fields.node("at").is_some();
     measure.ledger_moments = patterns(&mut fields, "at");
-    if !measure.rows.is_empty() && !at_given {
+    if !measure.rows.is_empty() && !has_moments {
         measure.ledger_moments =
             if measure.marks.is_empty() { vec!["exit".to_owned()] } else { measure.marks.clone() };
-    } else if at_given && measure.rows.is_empty() {
+    } else if has_moments && measure.rows.is_empty() {
         fields.add_problem(fields.offset, "`at` is when ledgers are taken, but there are no `rows` to take");
     }
     measure.snapshot = fields.flag("snapshot").or_else(|| fields.flag("photograph")).unwrap_or(false);
@@ -401,13 +420,13 @@ fn measures(mut fields: Fields<'_, '_>) -> Measurement {
     }
     measure.json = patterns(&mut fields, "json");
     measure.texts = patterns(&mut fields, "texts");
-    if let Some(how) = fields.text("instructions") {
-        measure.cachegrind = how.value == "cachegrind";
-        if !["cachegrind", "counters"].contains(&how.value.as_str()) {
-            fields.add_problem(how.offset, "`instructions` is \"counters\" or \"cachegrind\"");
+    if let Some(counter) = fields.text("instructions") {
+        measure.cachegrind = counter.value == "cachegrind";
+        if !["cachegrind", "counters"].contains(&counter.value.as_str()) {
+            fields.add_problem(counter.offset, "`instructions` is \"counters\" or \"cachegrind\"");
         }
     }
-    if let Some(seconds) = fields.number("interval_seconds", 0.001, 60.0) {
+    if let Some(seconds) = fields.number("interval_seconds", MIN_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS) {
         measure.interval = Duration::from_secs_f64(seconds.value);
     }
     fields.finish();

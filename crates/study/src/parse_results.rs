@@ -12,18 +12,22 @@ use strandline_report::pages::page::PlotKind;
 
 /// Maximum length of each list.
 const MAX_ITEMS: usize = 1_000;
+/// Maximum tolerance of a claim, as a fraction of the published figure.
+const MAX_TOLERANCE: f64 = 1e6;
+/// Maximum depth of published figures.
+const MAX_DEPTH: usize = 8;
 
 /// Parses `[[exclude]]`.
 pub fn exclusions(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
     for node in bounded(nodes, "[[exclude]]", problems) {
         let Some(mut fields) = Fields::of(node, "[[exclude]]", problems) else { continue };
-        let given = selection(&mut fields, "where", false);
-        if given.is_empty() {
+        let selection = parse_selection(&mut fields, "where", Choices::One);
+        if selection.is_empty() {
             fields.add_problem(fields.offset, "`where` is missing: which cells, as { AXIS = \"CHOICE\" }");
         }
         let (why, offset) = (fields.required_text("why").value, fields.offset);
         fields.finish();
-        study.exclusions.push(Exclusion { offset, given, why });
+        study.exclusions.push(Exclusion { offset, selection, why });
     }
 }
 
@@ -37,18 +41,18 @@ pub fn claims(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
         if !ids.insert(id.value.clone()) {
             fields.add_problem(id.offset, format_args!("the id `{}` is defined twice", id.value));
         }
-        let text = folded(&fields.required_text("text").value);
+        let text = join_lines(&fields.required_text("text").value);
         let holds = fields.required_text("holds");
-        let published = fields.node("published").map(|node| published(node, 0, fields.problems()));
-        let tolerance = fields.number("tolerance", 0.0, 1e6);
-        let tolerance_reason = fields.text("why").map(|why| folded(&why.value));
+        let published = fields.node("published").map(|node| published_value(node, 0, fields.problems()));
+        let tolerance = fields.number("tolerance", 0.0, MAX_TOLERANCE);
+        let tolerance_reason = fields.text("why").map(|why| join_lines(&why.value));
         if let (Some(tolerance), None) = (&tolerance, &tolerance_reason) {
             fields.add_problem(
                 tolerance.offset,
                 "`tolerance` without `why`: give the reason for the tolerance",
             );
         }
-        let note = fields.text("note").map(|note| folded(&note.value));
+        let note = fields.text("note").map(|note| join_lines(&note.value));
         fields.finish();
         study.claims.push(Claim {
             id: id.value,
@@ -63,25 +67,24 @@ pub fn claims(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
 }
 
 /// Joins a sentence written in several lines.
-fn folded(text: &str) -> String {
+fn join_lines(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Converts published figures to data: numbers, strings, and tables and lists of them.
-fn published(node: &Node<'_>, depth: usize, problems: &mut Problems) -> serde_json::Value {
+fn published_value(node: &Node<'_>, depth: usize, problems: &mut Problems) -> serde_json::Value {
     use serde_json::Value;
-    const MAX_DEPTH: usize = 8;
     match node.get_ref() {
         DeValue::String(text) => Value::String(text.to_string()),
         DeValue::Boolean(flag) => Value::Bool(*flag),
         DeValue::Table(table) if depth < MAX_DEPTH => Value::Object(
             table
                 .iter()
-                .map(|(key, node)| (key.get_ref().to_string(), published(node, depth + 1, problems)))
+                .map(|(key, node)| (key.get_ref().to_string(), published_value(node, depth + 1, problems)))
                 .collect(),
         ),
         DeValue::Array(items) if depth < MAX_DEPTH => {
-            Value::Array(items.iter().map(|node| published(node, depth + 1, problems)).collect())
+            Value::Array(items.iter().map(|node| published_value(node, depth + 1, problems)).collect())
         }
         other => match number(other).and_then(serde_json::Number::from_f64) {
             Some(number) => Value::Number(number),
@@ -101,8 +104,8 @@ pub fn tables(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
     for node in bounded(nodes, "[[table]]", problems) {
         let Some(mut fields) = Fields::of(node, "[[table]]", problems) else { continue };
         let title = fields.required_text("title").value;
-        let rows = side(&mut fields, "rows");
-        let columns = side(&mut fields, "columns");
+        let rows = parse_side(&mut fields, "rows");
+        let columns = parse_side(&mut fields, "columns");
         let metric = fields.text("metric").map(|metric| metric.value);
         let wants_metric = matches!((&rows, &columns), (Side::Axis(_), Side::Axis(_)));
         if wants_metric != metric.is_some() {
@@ -119,19 +122,19 @@ pub fn tables(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
             rows,
             columns,
             metric,
-            statistic: statistic(&mut fields),
+            statistic: parse_statistic(&mut fields),
             interval: fields.flag("interval").unwrap_or(false),
-            given: selection(&mut fields, "where", true),
-            ratio_to: selection(&mut fields, "ratio_to", false),
-            unit: unit(&mut fields),
-            published: published_cells(&mut fields),
+            selection: parse_selection(&mut fields, "where", Choices::Several),
+            ratio_to: parse_selection(&mut fields, "ratio_to", Choices::One),
+            unit: parse_unit(&mut fields),
+            published: parse_published_cells(&mut fields),
         };
         fields.finish();
         study.tables.push(spec);
     }
 }
 
-/// The units available in a table.
+/// The units available in a table, each with its size in the unit of the metric.
 pub const UNITS: [(&str, f64); 9] = [
     ("B", 1.0),
     ("KiB", 1024.0),
@@ -144,7 +147,8 @@ pub const UNITS: [(&str, f64); 9] = [
     ("%", 0.01),
 ];
 
-fn unit(fields: &mut Fields<'_, '_>) -> Option<String> {
+/// Parses `unit`.
+fn parse_unit(fields: &mut Fields<'_, '_>) -> Option<String> {
     let unit = fields.text("unit")?;
     if !UNITS.iter().any(|(name, _)| *name == unit.value) {
         let names: Vec<&str> = UNITS.iter().map(|(name, _)| *name).collect();
@@ -153,18 +157,19 @@ fn unit(fields: &mut Fields<'_, '_>) -> Option<String> {
     Some(unit.value)
 }
 
-fn statistic(fields: &mut Fields<'_, '_>) -> Statistic {
+/// Parses `statistic`.
+fn parse_statistic(fields: &mut Fields<'_, '_>) -> Statistic {
     let Some(name) = fields.text("statistic") else { return Statistic::Median };
-    let found = Statistic::NAMES.iter().find(|(known, _)| *known == name.value);
-    if found.is_none() {
+    let named = Statistic::NAMES.iter().find(|(known, _)| *known == name.value);
+    if named.is_none() {
         let names: Vec<&str> = Statistic::NAMES.iter().map(|(name, _)| *name).collect();
         fields.add_problem(name.offset, format_args!("`statistic` is one of {}", names.join(", ")));
     }
-    found.map_or(Statistic::Median, |(_, statistic)| *statistic)
+    named.map_or(Statistic::Median, |(_, statistic)| *statistic)
 }
 
 /// Parses the name of an axis, or a list of metrics.
-fn side(fields: &mut Fields<'_, '_>, key: &'static str) -> Side {
+fn parse_side(fields: &mut Fields<'_, '_>, key: &'static str) -> Side {
     let Some(node) = fields.node(key) else {
         fields.add_problem(fields.offset, format_args!("`{key}` is missing: an axis, or a list of metrics"));
         return Side::default();
@@ -181,16 +186,25 @@ fn side(fields: &mut Fields<'_, '_>, key: &'static str) -> Side {
     }
 }
 
-/// Parses `where = { size = 2000, order = "up" }`; lists of choices are allowed if `several`.
-fn selection(fields: &mut Fields<'_, '_>, key: &'static str, several: bool) -> Selection {
+/// How many choices on one axis a selection may have.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Choices {
+    /// One.
+    One,
+    /// One, or a list.
+    Several,
+}
+
+/// Parses `where = { size = 2000, order = "up" }`.
+fn parse_selection(fields: &mut Fields<'_, '_>, key: &'static str, allowed: Choices) -> Selection {
     let Some(node) = fields.node(key) else { return Vec::new() };
-    let what = format!("{} {key}", fields.name());
-    let Some(mut inner) = Fields::of(node, what, fields.problems()) else { return Vec::new() };
+    let title = format!("{} {key}", fields.name());
+    let Some(mut inner) = Fields::of(node, title, fields.problems()) else { return Vec::new() };
     let mut selection = Vec::new();
     for (axis, node) in inner.entries() {
         match (scalar(node), node.get_ref()) {
             (Some(choice), _) => selection.push((axis.value, choice)),
-            (None, DeValue::Array(items)) if several && !items.is_empty() => {
+            (None, DeValue::Array(items)) if allowed == Choices::Several && !items.is_empty() => {
                 let choices = names(node, inner.problems()).into_iter();
                 selection.extend(choices.map(|choice| (axis.value.clone(), choice)));
             }
@@ -204,13 +218,13 @@ fn selection(fields: &mut Fields<'_, '_>, key: &'static str, several: bool) -> S
 }
 
 /// Parses `published = { ROW = { COLUMN = 1.5 } }`.
-fn published_cells(fields: &mut Fields<'_, '_>) -> Vec<PublishedFigure> {
+fn parse_published_cells(fields: &mut Fields<'_, '_>) -> Vec<PublishedFigure> {
     let Some(node) = fields.node("published") else { return Vec::new() };
-    let what = format!("{} published", fields.name());
-    let Some(mut rows) = Fields::of(node, what.as_str(), fields.problems()) else { return Vec::new() };
+    let title = format!("{} published", fields.name());
+    let Some(mut rows) = Fields::of(node, title.as_str(), fields.problems()) else { return Vec::new() };
     let mut cells = Vec::new();
     for (row, node) in rows.entries() {
-        let Some(mut columns) = Fields::of(node, what.as_str(), rows.problems()) else { continue };
+        let Some(mut columns) = Fields::of(node, title.as_str(), rows.problems()) else { continue };
         for (column, node) in columns.entries() {
             match number(node.get_ref()) {
                 Some(figure) => cells.push(PublishedFigure { row: row.clone(), column, figure }),
@@ -228,9 +242,9 @@ pub fn plots(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
     for node in bounded(nodes, "[[plot]]", problems) {
         let Some(mut fields) = Fields::of(node, "[[plot]]", problems) else { continue };
         let title = fields.required_text("title").value;
-        let x = side(&mut fields, "x");
+        let x = parse_side(&mut fields, "x");
         let y = patterns(&mut fields, "y");
-        let kind = plot_kind(&mut fields);
+        let kind = parse_plot_kind(&mut fields);
         let series = fields.text("series").map(|series| series.value);
         match (&x, y.len()) {
             (Side::Axis(_), 0) => {
@@ -247,7 +261,7 @@ pub fn plots(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
             x,
             y,
             series,
-            given: selection(&mut fields, "where", true),
+            selection: parse_selection(&mut fields, "where", Choices::Several),
             x_title: fields.text("x_title").map(|title| title.value),
             y_title: fields.text("y_title").map(|title| title.value),
             kind,
@@ -259,7 +273,8 @@ pub fn plots(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
     }
 }
 
-fn plot_kind(fields: &mut Fields<'_, '_>) -> PlotKind {
+/// Parses `kind`.
+fn parse_plot_kind(fields: &mut Fields<'_, '_>) -> PlotKind {
     let Some(name) = fields.text("kind") else { return PlotKind::Lines };
     match name.value.as_str() {
         "lines" => PlotKind::Lines,
@@ -273,9 +288,10 @@ fn plot_kind(fields: &mut Fields<'_, '_>) -> PlotKind {
     }
 }
 
-fn bounded<'n, 't>(nodes: &[&'n Node<'t>], what: &str, problems: &mut Problems) -> Vec<&'n Node<'t>> {
+/// The first [`MAX_ITEMS`] of `nodes`; more are a problem. `title` is the name of the list.
+fn bounded<'n, 't>(nodes: &[&'n Node<'t>], title: &str, problems: &mut Problems) -> Vec<&'n Node<'t>> {
     if nodes.len() > MAX_ITEMS {
-        problems.add(0, format!("more than {MAX_ITEMS} {what}"));
+        problems.add(0, format!("more than {MAX_ITEMS} {title}"));
     }
     nodes.iter().copied().take(MAX_ITEMS).collect()
 }

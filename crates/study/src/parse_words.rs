@@ -6,6 +6,9 @@ use super::fields::{Fields, Located, Node, number, type_name};
 use super::metric::{MAX_METRICS, expand};
 use super::problems::Problems;
 
+/// Maximum length of a name.
+const MAX_NAME_BYTES: usize = 100;
+
 /// The name of a choice, or a list of names: strings or numbers.
 pub fn names(node: &Node<'_>, problems: &mut Problems) -> Vec<String> {
     let items: Vec<&Node<'_>> = match node.get_ref() {
@@ -35,17 +38,17 @@ pub fn scalar(node: &Node<'_>) -> Option<String> {
     }
 }
 
-/// Strings with `{1..3}` and `{a,b}` expanded; more than [`MAX_METRICS`] names are cut.
+/// Strings with `{1..3}` and `{a,b}` expanded; at most one more than [`MAX_METRICS`], which the
+/// check of their number reports.
 pub fn patterns(fields: &mut Fields<'_, '_>, key: &'static str) -> Vec<String> {
     let texts = fields.texts(key);
     let mut names = Vec::new();
     for text in texts {
-        // The check of their number fails from `MAX_METRICS + 1` names on.
         if names.len() > MAX_METRICS {
             break;
         }
         match expand(&text.value) {
-            Ok(some) => names.extend(some),
+            Ok(expanded) => names.extend(expanded),
             Err(line) => fields.add_problem(text.offset, line),
         }
     }
@@ -53,17 +56,18 @@ pub fn patterns(fields: &mut Fields<'_, '_>, key: &'static str) -> Vec<String> {
     names
 }
 
-/// Checks that a name begins with a letter and consists of letters, digits and `others`.
-pub fn check_name(name: &Located<String>, what: &str, others: &str, problems: &mut Problems) {
-    let begins = name.value.starts_with(|c: char| c.is_ascii_alphabetic());
-    let holds = name.value.chars().all(|c| c.is_ascii_alphanumeric() || others.contains(c));
-    if !begins || !holds || name.value.len() > 100 {
+/// Checks that a name begins with a letter and consists of letters, digits and `signs`; `role` says
+/// what it names.
+pub fn check_name(name: &Located<String>, role: &str, signs: &str, problems: &mut Problems) {
+    let begins_with_letter = name.value.starts_with(|c: char| c.is_ascii_alphabetic());
+    let is_plain = name.value.chars().all(|c| c.is_ascii_alphanumeric() || signs.contains(c));
+    if !begins_with_letter || !is_plain || name.value.len() > MAX_NAME_BYTES {
         problems.add(
             name.offset,
             format!(
-                "`{}`: {what} begins with a letter and has letters, digits and {} only",
+                "`{}`: {role} begins with a letter and has letters, digits and {} only",
                 strandline_report::text::clean_sentence(&name.value),
-                others.chars().map(|c| format!("`{c}`")).collect::<Vec<_>>().join(" ")
+                signs.chars().map(|c| format!("`{c}`")).collect::<Vec<_>>().join(" ")
             ),
         );
     }

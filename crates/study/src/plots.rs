@@ -7,7 +7,7 @@ use super::data::{Measured, estimate};
 use super::file::{Axis, PlotSpec, Selection, Side};
 use super::matrix::Matrix;
 use super::metric::{Metric, Unit, unit};
-use super::table::{choices, combined_metric, combined_metrics, groups, without};
+use super::table::{axis_choices, combined_metric, combined_metrics, groups, without_axes};
 use strandline_report::pages::page::{Plot, PlotKind, Series};
 use strandline_report::text::clean;
 
@@ -19,20 +19,22 @@ const MAX_SERIES: usize = 100;
 
 /// With more names than this along the x axis, their numbers are used as x values, if they have
 /// numbers.
-const MANY_NAMES: usize = 12;
+const MAX_X_NAMES: usize = 12;
 
-/// One place on the x axis.
+/// One position on the x axis.
 struct XPosition {
     x: f64,
+    /// The axis and choice that it stands for, if it is one.
     choice: Option<(String, String)>,
+    /// The metric, or first part of a metric's name, that it stands for, if it is one.
     metric: Option<String>,
 }
 
 /// The x axis.
 #[derive(Default)]
 struct XAxis {
-    places: Vec<XPosition>,
-    /// Names of the places; empty if they are numbers.
+    positions: Vec<XPosition>,
+    /// Names of the positions; empty if they are numbers.
     names: Vec<String>,
     /// Label of the axis.
     title: String,
@@ -46,11 +48,13 @@ pub fn plots(spec: &PlotSpec, matrix: &Matrix, measured: &dyn Measured) -> Vec<P
     groups.iter().take(MAX_PLOTS).filter_map(|group| plot(spec, matrix, measured, group)).collect()
 }
 
-/// What is omitted from one `[[plot]]`, and why.
+/// What is left out of one `[[plot]]`, and why.
 pub fn left_out(spec: &PlotSpec, matrix: &Matrix) -> Vec<String> {
-    let lines = spec.series.as_ref().map_or(0, |axis| choices(matrix, axis, &spec.given).len());
-    let series = (lines.max(spec.y.len()) > MAX_SERIES)
-        .then(|| format!("{MAX_SERIES} of {} lines are drawn; narrow an axis", lines.max(spec.y.len())));
+    let choice_count =
+        spec.series.as_ref().map_or(0, |axis| axis_choices(matrix, axis, &spec.selection).len());
+    let line_count = choice_count.max(spec.y.len());
+    let series = (line_count > MAX_SERIES)
+        .then(|| format!("{MAX_SERIES} of {line_count} lines are drawn; narrow an axis"));
     let plots = match groups_of(spec, matrix) {
         Ok(groups) if groups.len() <= MAX_PLOTS => None,
         Ok(groups) => Some(format!("{MAX_PLOTS} of {} plots are shown; narrow an axis", groups.len())),
@@ -60,39 +64,41 @@ pub fn left_out(spec: &PlotSpec, matrix: &Matrix) -> Vec<String> {
 }
 
 fn groups_of(spec: &PlotSpec, matrix: &Matrix) -> Result<Vec<Selection>, String> {
-    let mut named: BTreeSet<&str> = spec.given.iter().map(|(axis, _)| axis.as_str()).collect();
+    let mut named: BTreeSet<&str> = spec.selection.iter().map(|(axis, _)| axis.as_str()).collect();
     named.extend(spec.series.as_deref());
     if let Side::Axis(axis) = &spec.x {
         named.insert(axis);
     }
-    groups(matrix, &named, &spec.given, &combined_metrics(spec.x.metrics(), &spec.y))
+    groups(matrix, &named, &spec.selection, &combined_metrics(spec.x.metrics(), &spec.y))
 }
 
 fn plot(spec: &PlotSpec, matrix: &Matrix, measured: &dyn Measured, group: &Selection) -> Option<Plot> {
-    let along = x_axis(spec, matrix);
+    let x = x_axis(spec, matrix);
     // `None` is the single line through the metrics of `x`.
     let columns: Vec<Option<&str>> =
         if spec.y.is_empty() { vec![None] } else { spec.y.iter().map(|name| Some(name.as_str())).collect() };
     let metric_of =
-        |place: &XPosition, column: Option<&str>| combined_metric(place.metric.as_deref(), column);
-    let first = along.places.first()?;
+        |position: &XPosition, column: Option<&str>| combined_metric(position.metric.as_deref(), column);
+    let first = x.positions.first()?;
     let metrics: Vec<String> =
         columns.iter().filter_map(|column| metric_of(first, *column)).take(MAX_SERIES).collect();
     let mut series = Vec::new();
-    let chosen = spec.series.as_ref().map(|axis| choices(matrix, axis, &spec.given)).unwrap_or_default();
-    let lines: Vec<Option<&String>> =
-        if spec.series.is_some() { chosen.iter().map(Some).collect() } else { vec![None] };
-    for choice in lines.into_iter().take(MAX_SERIES) {
+    let choices = spec.series.as_ref().map(|axis| axis_choices(matrix, axis, &spec.selection));
+    let choices = choices.unwrap_or_default();
+    // `None` is the only line of a plot without an axis of lines.
+    let line_choices: Vec<Option<&String>> =
+        if spec.series.is_some() { choices.iter().map(Some).collect() } else { vec![None] };
+    for choice in line_choices.into_iter().take(MAX_SERIES) {
         for (&column, metric) in columns.iter().zip(&metrics) {
-            let mut given = without(&spec.given, &[spec.x.axis(), spec.series.as_deref()]);
+            let mut selection = without_axes(&spec.selection, &[spec.x.axis(), spec.series.as_deref()]);
             let name = match (&spec.series, choice) {
                 (Some(axis), Some(choice)) => {
-                    given.push((axis.clone(), choice.clone()));
+                    selection.push((axis.clone(), choice.clone()));
                     matrix.label(axis, choice)
                 }
                 _ => column.unwrap_or(metric).to_owned(),
             };
-            let line = draw(spec, matrix, measured, group, &given, &along.places, column);
+            let line = draw(spec, matrix, measured, group, &selection, &x.positions, column);
             if !line.points.is_empty() {
                 series.push(Series { name: clean(&name), ..line });
             }
@@ -104,25 +110,30 @@ fn plot(spec: &PlotSpec, matrix: &Matrix, measured: &dyn Measured, group: &Selec
     let group_name = matrix.group_name(group);
     let title = clean(&spec.title);
     let y_unit = common_unit(&metrics, matrix);
-    let y_title = match (y_unit, columns.as_slice()) {
-        (Some(Unit::Seconds), _) => "seconds".to_owned(),
-        (_, [Some(one)]) => clean(one),
-        (_, [None]) => common_end(&spec.x).map_or_else(String::new, clean),
-        _ => String::new(),
-    };
     Some(Plot {
         title: if group_name.is_empty() { title } else { format!("{title} ({})", clean(&group_name)) },
-        x_label: spec.x_title.as_deref().map_or(along.title, clean),
-        y_label: spec.y_title.as_deref().map_or(y_title, clean),
+        x_label: spec.x_title.as_deref().map_or(x.title, clean),
+        y_label: y_title(spec, y_unit, &columns),
         kind: spec.kind,
-        x_is_bytes: along.is_bytes && along.names.is_empty(),
+        x_is_bytes: x.is_bytes && x.names.is_empty(),
         y_is_bytes: y_unit == Some(Unit::Bytes),
-        x_is_logarithmic: spec.x_is_logarithmic && along.names.is_empty(),
+        x_is_logarithmic: spec.x_is_logarithmic && x.names.is_empty(),
         y_is_logarithmic: spec.y_is_logarithmic,
         series,
-        x_names: along.names,
+        x_names: x.names,
         address: String::new(),
     })
+}
+
+/// Title of the y axis: that in the file, or the unit or the name of the metric.
+fn y_title(spec: &PlotSpec, unit: Option<Unit>, columns: &[Option<&str>]) -> String {
+    match (spec.y_title.as_deref(), unit, columns) {
+        (Some(title), ..) => clean(title),
+        (None, Some(Unit::Seconds), _) => "seconds".to_owned(),
+        (None, _, [Some(column)]) => clean(column),
+        (None, _, [None]) => common_suffix(&spec.x).map_or_else(String::new, clean),
+        _ => String::new(),
+    }
 }
 
 /// The unit shared by all metrics, if there is one.
@@ -132,7 +143,8 @@ fn common_unit(metrics: &[String], matrix: &Matrix) -> Option<Unit> {
     metrics.iter().all(|metric| unit_of(metric) == first).then_some(first)
 }
 
-fn label(axis: &Axis, unit: Option<&str>) -> String {
+/// Title of an axis with its unit; sizes in bytes are shown with their own units.
+fn axis_title(axis: &Axis, unit: Option<&str>) -> String {
     match unit {
         Some(unit) if unit != "bytes" => format!("{}, {}", clean(&axis.name), clean(unit)),
         _ => clean(&axis.name),
@@ -141,28 +153,29 @@ fn label(axis: &Axis, unit: Option<&str>) -> String {
 
 fn x_axis(spec: &PlotSpec, matrix: &Matrix) -> XAxis {
     match &spec.x {
-        Side::Metrics(names) => along_metrics(spec, names, matrix),
-        Side::Axis(name) => along_axis(spec, name, matrix),
+        Side::Metrics(names) => x_axis_of_metrics(spec, names, matrix),
+        Side::Axis(name) => x_axis_of_choices(spec, name, matrix),
     }
 }
 
-fn along_metrics(spec: &PlotSpec, names: &[String], matrix: &Matrix) -> XAxis {
-    let end = common_end(&spec.x).filter(|_| spec.y.is_empty());
-    let short = |name: &String| match end {
-        Some(end) => {
-            name.strip_suffix(end).and_then(|name| name.strip_suffix('.')).unwrap_or(name).to_owned()
+/// An x axis along metrics, in the given order.
+fn x_axis_of_metrics(spec: &PlotSpec, names: &[String], matrix: &Matrix) -> XAxis {
+    let suffix = common_suffix(&spec.x).filter(|_| spec.y.is_empty());
+    let shortened = |name: &String| match suffix {
+        Some(suffix) => {
+            name.strip_suffix(suffix).and_then(|name| name.strip_suffix('.')).unwrap_or(name).to_owned()
         }
         None => name.clone(),
     };
-    let shown: Vec<String> = names.iter().take(MAX_POINTS).map(short).collect();
+    let shown: Vec<String> = names.iter().take(MAX_POINTS).map(shortened).collect();
     // Many names do not fit on the axis; their numbers give the same information.
-    let numbered = split_numbers(&shown).filter(|_| shown.len() > MANY_NAMES && !is_horizontal(spec));
-    let place = |(index, name): (usize, &String)| XPosition {
+    let numbered = split_numbers(&shown).filter(|_| shown.len() > MAX_X_NAMES && !is_horizontal(spec));
+    let position = |(index, name): (usize, &String)| XPosition {
         x: numbered.as_ref().and_then(|(_, numbers)| numbers.get(index).copied()).unwrap_or(index as f64),
         choice: None,
         metric: Some(name.clone()),
     };
-    let places = names.iter().take(MAX_POINTS).enumerate().map(place).collect();
+    let positions = names.iter().take(MAX_POINTS).enumerate().map(position).collect();
     let is_mark = |name: &String| {
         let metric = combined_metric(Some(name), spec.y.first().map(String::as_str));
         let metric = metric.and_then(|metric| matrix.study.metrics.get(&metric));
@@ -170,34 +183,36 @@ fn along_metrics(spec: &PlotSpec, names: &[String], matrix: &Matrix) -> XAxis {
     };
     let title = if names.iter().all(is_mark) { "mark" } else { "" }.to_owned();
     match numbered {
-        Some((begin, _)) => XAxis { places, title: clean(begin), ..XAxis::default() },
+        Some((prefix, _)) => XAxis { positions, title: clean(prefix), ..XAxis::default() },
         None => {
-            XAxis { places, names: shown.iter().map(|name| clean(name)).collect(), title, is_bytes: false }
+            XAxis { positions, names: shown.iter().map(|name| clean(name)).collect(), title, is_bytes: false }
         }
     }
 }
 
-fn along_axis(spec: &PlotSpec, name: &str, matrix: &Matrix) -> XAxis {
+/// An x axis along the choices of an axis.
+fn x_axis_of_choices(spec: &PlotSpec, name: &str, matrix: &Matrix) -> XAxis {
     let axis = matrix.axes.iter().find(|axis| axis.name == *name);
-    let choices: Vec<String> = choices(matrix, name, &spec.given).into_iter().take(MAX_POINTS).collect();
+    let choices: Vec<String> =
+        axis_choices(matrix, name, &spec.selection).into_iter().take(MAX_POINTS).collect();
     let numbers: Option<Vec<f64>> =
         axis.and_then(|axis| choices.iter().map(|name| axis.choice(name)?.number).collect());
     // Bars and strips are placed side by side, whatever their numbers.
     let numbers = numbers.filter(|_| !is_horizontal(spec));
-    let place = |(index, choice): (usize, &String)| XPosition {
+    let position = |(index, choice): (usize, &String)| XPosition {
         x: numbers.as_ref().and_then(|numbers| numbers.get(index).copied()).unwrap_or(index as f64),
         choice: Some((name.to_owned(), choice.clone())),
         metric: None,
     };
-    let mut places: Vec<XPosition> = choices.iter().enumerate().map(place).collect();
+    let mut positions: Vec<XPosition> = choices.iter().enumerate().map(position).collect();
     if numbers.is_some() {
-        places.sort_by(|a, b| a.x.total_cmp(&b.x));
+        positions.sort_by(|a, b| a.x.total_cmp(&b.x));
     }
     let shown = |choice: &String| clean(&matrix.label(name, choice));
     let names = if numbers.is_some() { Vec::new() } else { choices.iter().map(shown).collect() };
     let unit = axis.and_then(|axis| axis.unit.as_deref());
-    let title = axis.map_or_else(|| clean(name), |axis| label(axis, unit));
-    XAxis { places, names, title, is_bytes: unit == Some("bytes") }
+    let title = axis.map_or_else(|| clean(name), |axis| axis_title(axis, unit));
+    XAxis { positions, names, title, is_bytes: unit == Some("bytes") }
 }
 
 /// Whether it is drawn as rows, each with a name on the left.
@@ -206,53 +221,49 @@ fn is_horizontal(spec: &PlotSpec) -> bool {
 }
 
 /// The common suffix after the first dot: `rss_bytes` for `a.rss_bytes`, `b.rss_bytes`.
-fn common_end(side: &Side) -> Option<&str> {
+fn common_suffix(side: &Side) -> Option<&str> {
     let Side::Metrics(names) = side else { return None };
-    let end = |name: &str| name.split_once('.').map(|(_, end)| end.to_owned());
-    let (_, first) = names.first()?.split_once('.')?;
-    names.iter().all(|name| end(name).as_deref() == Some(first)).then_some(first)
+    let (_, suffix) = names.first()?.split_once('.')?;
+    let has_suffix = |name: &String| name.split_once('.').is_some_and(|(_, own)| own == suffix);
+    names.iter().all(has_suffix).then_some(suffix)
 }
 
 /// Splits `f1`, `f2`, `f5` into `f` and 1, 2, 5; `None` unless the prefix is the same and the
 /// numbers increase.
 fn split_numbers(names: &[String]) -> Option<(&str, Vec<f64>)> {
-    let parts = |name: &'_ str| {
-        let begin = name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
-        Some((begin, name.get(begin..)?.parse::<f64>().ok()?))
+    let prefix = names.first()?.trim_end_matches(|c: char| c.is_ascii_digit());
+    let number = |name: &String| -> Option<f64> {
+        let digits = name.strip_prefix(prefix)?;
+        let has_only_digits = digits.bytes().all(|byte| byte.is_ascii_digit());
+        digits.parse().ok().filter(|_| has_only_digits)
     };
-    let first = names.first()?;
-    let (length, _) = parts(first)?;
-    let begin = first.get(..length)?;
-    let numbers = names.iter().map(|name| {
-        let (length, number) = parts(name)?;
-        (name.get(..length) == Some(begin)).then_some(number)
-    });
-    let numbers: Vec<f64> = numbers.collect::<Option<_>>()?;
-    let begin = begin.trim_end_matches(['.', '_', '-', ' ']);
-    numbers.is_sorted_by(|a, b| a < b).then_some((begin, numbers))
+    let numbers: Vec<f64> = names.iter().map(number).collect::<Option<_>>()?;
+    let title = prefix.trim_end_matches(['.', '_', '-', ' ']);
+    numbers.is_sorted_by(|a, b| a < b).then_some((title, numbers))
 }
 
+/// The line of one choice and column.
 fn draw(
     spec: &PlotSpec,
     matrix: &Matrix,
     measured: &dyn Measured,
     group: &Selection,
-    given: &[(String, String)],
-    places: &[XPosition],
+    selection: &[(String, String)],
+    positions: &[XPosition],
     column: Option<&str>,
 ) -> Series {
     let mut series = Series::default();
-    for place in places {
-        let mut named = given.to_vec();
-        named.extend(place.choice.clone());
-        let Some(metric) = combined_metric(place.metric.as_deref(), column) else { continue };
+    for position in positions {
+        let mut named = selection.to_vec();
+        named.extend(position.choice.clone());
+        let Some(metric) = combined_metric(position.metric.as_deref(), column) else { continue };
         let Ok(key) = matrix.resolve(&named, group) else { continue };
         let Ok(estimate) = estimate(measured, &key, &metric) else { continue };
         if spec.kind == PlotKind::Strips {
-            series.points.extend(estimate.samples.iter().map(|&sample| (place.x, sample)));
+            series.points.extend(estimate.samples.iter().map(|&sample| (position.x, sample)));
             continue;
         }
-        series.points.push((place.x, estimate.median));
+        series.points.push((position.x, estimate.median));
         let (low, high) = (estimate.low.unwrap_or(estimate.median), estimate.high.unwrap_or(estimate.median));
         series.intervals.push((low, high));
     }

@@ -10,7 +10,7 @@ use super::problems::Problems;
 use super::{check, parse};
 
 /// Maximum size of a study file.
-const MAX_BYTES: u64 = 1 << 20;
+const MAX_STUDY_BYTES: u64 = 1 << 20;
 
 impl Study {
     /// Reads the study in the folder `path`, or in the file `path`; returns it with its text.
@@ -74,13 +74,13 @@ fn read_text(path: &Path) -> Result<String, String> {
     }
     let file = std::fs::File::open(path).map_err(|error| named(&error))?;
     let mut bytes = Vec::new();
-    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|error| named(&error))?;
-    if bytes.len() as u64 > MAX_BYTES {
+    file.take(MAX_STUDY_BYTES + 1).read_to_end(&mut bytes).map_err(|error| named(&error))?;
+    if bytes.len() as u64 > MAX_STUDY_BYTES {
         return Err(named(&"larger than 1 MiB: not a study's file"));
     }
     String::from_utf8(bytes).map_err(|error| {
-        let at = error.utf8_error().valid_up_to();
-        let line = error.as_bytes().get(..at).unwrap_or_default().iter().filter(|&&b| b == b'\n').count() + 1;
+        let valid = error.as_bytes().get(..error.utf8_error().valid_up_to()).unwrap_or_default();
+        let line = valid.iter().filter(|&&byte| byte == b'\n').count() + 1;
         format!("{}:{line}: not UTF-8 text", path.display())
     })
 }

@@ -19,6 +19,8 @@ use super::pages::readme;
 use super::pages::studies::{self, Item};
 use super::pages::study::{self, StudyInput};
 
+/// Mode of a new file before the umask.
+const NEW_FILE_MODE: u32 = 0o666;
 /// Length of the start of a file by which it is recognised.
 const START_BYTES: u64 = 8192;
 
@@ -43,12 +45,15 @@ type Result<T> = std::result::Result<T, String>;
 
 /// The files to write once the results are there.
 pub struct ResultFiles {
+    /// Is shown messages about the files.
     user: Arc<dyn User>,
     report: Option<PathBuf>,
     plots: Option<PlotFolder>,
-    readme: bool,
+    /// Whether the results go into the studies' READMEs.
+    writes_readmes: bool,
     /// The form of the run (full, short, narrowed), as the environment lists it.
     form: &'static str,
+    /// File names of the plots so far, which are unique.
     names: Names,
     /// Plots that are drawn but not yet written: the results are shown before any file is written.
     drawn: Vec<(PathBuf, String)>,
@@ -92,7 +97,15 @@ impl ResultFiles {
             (_, true) => "short: fewer choices and rounds",
             _ => "full",
         };
-        Ok(Self { user, report, plots, readme, form, names: Names::default(), drawn: Vec::new() })
+        Ok(Self {
+            user,
+            report,
+            plots,
+            writes_readmes: readme,
+            form,
+            names: Names::default(),
+            drawn: Vec::new(),
+        })
     }
 
     /// Draws the plots of a study's page and makes the page refer to their files;
@@ -120,7 +133,7 @@ impl ResultFiles {
 
     /// Reports that a stopped run leaves the files unwritten.
     pub fn report_unwritten(&self) {
-        if self.report.is_some() || self.plots.is_some() || self.readme {
+        if self.report.is_some() || self.plots.is_some() || self.writes_readmes {
             self.user.show("no report, plots or README were written");
         }
     }
@@ -128,7 +141,7 @@ impl ResultFiles {
     /// Writes the results of a study into its README, with its first plot. A README without a place
     /// for them is reported and left unchanged.
     fn write_readme(&self, item: &Item<'_>) -> Result<()> {
-        let (true, Ok(facts)) = (self.readme, &item.result) else { return Ok(()) };
+        let (true, Ok(facts)) = (self.writes_readmes, &item.result) else { return Ok(()) };
         let folder = &facts.matrix.study.folder;
         let path = folder.join("README.md");
         let leave_unchanged = |reason: &str| {
@@ -165,6 +178,7 @@ impl ResultFiles {
         }
     }
 
+    /// Writes the report, if it is requested.
     fn write_report(&self, items: &[Item<'_>], pages: &[Page]) -> Result<()> {
         let Some(path) = &self.report else { return Ok(()) };
         let text = html::book(&self.book(items, pages)).map_err(|error| error.to_string())?;
@@ -180,6 +194,7 @@ impl ResultFiles {
         studies::book(items, pages.to_vec(), self.environment())
     }
 
+    /// The environment of the results, with the form of the run.
     fn environment(&self) -> Vec<(String, String)> {
         let mut environment = surroundings(&Environment::read());
         environment.push(("form of the studies".to_owned(), self.form.to_owned()));
@@ -197,6 +212,7 @@ fn page_with_first_plot(facts: &StudyInput<'_>) -> Page {
     page
 }
 
+/// The error text for `path`.
 fn failed(path: &Path, error: &dyn std::fmt::Display) -> String {
     format!("{}: {error}", path.display())
 }
@@ -217,8 +233,9 @@ fn temporary_beside(path: &Path) -> Result<NamedTempFile> {
         return Err(failed(path, &"its folder does not exist"));
     }
     // With the permissions of a newly created file: what the umask allows.
-    let made = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o666)).tempfile_in(folder);
-    made.map_err(|error| failed(path, &error))
+    let permissions = fs::Permissions::from_mode(NEW_FILE_MODE);
+    let temporary = tempfile::Builder::new().permissions(permissions).tempfile_in(folder);
+    temporary.map_err(|error| failed(path, &error))
 }
 
 /// Refuses an output that cannot be written: it is opened only when the result is available.
@@ -237,14 +254,14 @@ fn check_writable(path: &Path) -> Result<()> {
 /// Atomically writes `text` to `path`, with the mode of a file that it replaces. A link at `path`
 /// is replaced, not followed.
 fn write_atomically(path: &Path, text: &str) -> Result<()> {
-    let mut new = temporary_beside(path)?;
-    new.write_all(text.as_bytes()).map_err(|error| failed(path, &error))?;
+    let mut temporary = temporary_beside(path)?;
+    temporary.write_all(text.as_bytes()).map_err(|error| failed(path, &error))?;
     if let Ok(old) = fs::symlink_metadata(path)
         && old.is_file()
     {
-        new.as_file().set_permissions(old.permissions()).map_err(|error| failed(path, &error))?;
+        temporary.as_file().set_permissions(old.permissions()).map_err(|error| failed(path, &error))?;
     }
-    new.persist(path).map(drop).map_err(|error| failed(path, &error.error))
+    temporary.persist(path).map(drop).map_err(|error| failed(path, &error.error))
 }
 
 /// Writes a plot if the path is free, a link, or a plot written by strandline.
@@ -274,6 +291,6 @@ fn check_replaceable(path: &Path, is_own: fn(&[u8]) -> bool, kind: &str) -> Resu
 /// The address of `folder` relative to `output`, or to the current directory.
 fn address(folder: &Path, output: Option<&Path>) -> Result<String> {
     let Some(output) = output else { return Ok(pictures::encoded(&folder.to_string_lossy())) };
-    let whole = |path: &Path| path.canonicalize().map_err(|error| failed(path, &error));
-    Ok(pictures::address(&whole(folder)?, &whole(folder_of(output))?))
+    let canonical = |path: &Path| path.canonicalize().map_err(|error| failed(path, &error));
+    Ok(pictures::address(&canonical(folder)?, &canonical(folder_of(output))?))
 }

@@ -87,8 +87,8 @@ fn build(
         {
             return Err(named(error));
         }
-        let wanted = build_commands(matrix, key, root);
-        for (number, words) in wanted.iter().enumerate() {
+        let commands = build_commands(matrix, key, root);
+        for (number, words) in commands.iter().enumerate() {
             let command = shell_words::join(words);
             say(&format!("building: {command}"));
             let subject = Subject {
@@ -126,8 +126,17 @@ fn remove_failed(matrix: &Matrix, runnable: &mut RunnableCells, root: &Path, fai
     }
 }
 
-/// By index of the subject in the plan: number of failed runs, and the last of them.
-pub type Failures = BTreeMap<usize, (u32, Outcome)>;
+/// Failed runs of a cell.
+#[derive(Clone, Debug)]
+pub struct CellFailures {
+    /// How many failed.
+    pub count: u32,
+    /// The last of them.
+    pub last: Outcome,
+}
+
+/// Failed runs, by index of the subject in the plan.
+pub type Failures = BTreeMap<usize, CellFailures>;
 
 /// Judge of the runs of a study: drops a cell that fails repeatedly, and continues with the others.
 pub struct StudyJudge<'a> {
@@ -149,9 +158,9 @@ impl Judge for StudyJudge<'_> {
         if is_valid_run(outcome, self.may_fail.get(subject) == Some(&true)) {
             return Next::Continue;
         }
-        let failures = self.failures.entry(subject).or_insert_with(|| (0, outcome.clone()));
-        *failures = (failures.0 + 1, outcome.clone());
-        let is_hopeless = matches!(outcome.end, End::NotStarted(_)) || failures.0 >= MAX_FAILURES;
+        let count = self.failures.get(&subject).map_or(1, |failures| failures.count + 1);
+        self.failures.insert(subject, CellFailures { count, last: outcome.clone() });
+        let is_hopeless = matches!(outcome.end, End::NotStarted(_)) || count >= MAX_FAILURES;
         if is_hopeless { Next::Drop } else { Next::Continue }
     }
 
@@ -200,27 +209,34 @@ pub fn data(
         };
         let counted = counted.filter(|_| uses_cachegrind(matrix, key));
         let counted = counted.map(|(results, failures)| (cell_runs(results), failures.get(&index)));
-        let counted = counted.as_ref().map(|(outcomes, failed)| (outcomes.as_slice(), *failed));
-        let timed = (&*cell_runs(results), failures.get(&index));
-        data.cells.insert(key.clone(), cell(matrix, key, timed, counted));
+        let counted = counted.as_ref().map(|(outcomes, failures)| Runs { outcomes, failures: *failures });
+        let timed = Runs { outcomes: &cell_runs(results), failures: failures.get(&index) };
+        data.cells.insert(key.clone(), cell_data(matrix, key, timed, counted));
     }
     data
 }
 
-/// The runs of a cell by round, with the number of failed runs and the last of them.
-type Runs<'r> = (&'r [Option<Outcome>], Option<&'r (u32, Outcome)>);
+/// The runs of a cell.
+#[derive(Clone, Copy)]
+struct Runs<'r> {
+    /// Their outcomes by round.
+    outcomes: &'r [Option<Outcome>],
+    /// The failed runs; `None` if none failed.
+    failures: Option<&'r CellFailures>,
+}
 
 /// Data of one cell, from its timed runs, and from its counted runs if there are any.
-fn cell(matrix: &Matrix, key: &Key, (outcomes, failed): Runs<'_>, counted: Option<Runs<'_>>) -> CellData {
+fn cell_data(matrix: &Matrix, key: &Key, timed: Runs<'_>, counted: Option<Runs<'_>>) -> CellData {
+    let outcomes = timed.outcomes;
     let Some(subject) = matrix.subjects.get(key.subject) else { return CellData::default() };
     let (may_fail, extractor) = (subject.may_fail, Extractor::new(&matrix.study, subject));
     let is_good = |outcome: &&Outcome| is_valid_run(outcome, may_fail);
-    let mut cell = CellData { all: outcomes.len(), ..CellData::default() };
-    let instructions: Option<Vec<Option<f64>>> = counted.map(|(outcomes, _)| {
-        let good = outcomes.iter().map(|outcome| outcome.as_ref().filter(is_good));
+    let mut cell = CellData { total_runs: outcomes.len(), ..CellData::default() };
+    let instructions: Option<Vec<Option<f64>>> = counted.map(|counted| {
+        let good = counted.outcomes.iter().map(|outcome| outcome.as_ref().filter(is_good));
         good.map(|outcome| outcome?.figures.instructions.map(|count| count as f64)).collect()
     });
-    let is_of_cachegrind = matrix.subjects.iter().any(|subject| matrix.study.counts_instructions(subject));
+    let mixes_cachegrind = matrix.subjects.iter().any(|subject| matrix.study.counts_instructions(subject));
     for (round, outcome) in outcomes.iter().enumerate() {
         let Some(outcome) = outcome.as_ref().filter(is_good) else { continue };
         cell.valid_runs += 1;
@@ -228,7 +244,7 @@ fn cell(matrix: &Matrix, key: &Key, (outcomes, failed): Runs<'_>, counted: Optio
         for (name, text) in texts {
             *cell.texts.entry(name).or_default().entry(text).or_default() += 1;
         }
-        if is_of_cachegrind {
+        if mixes_cachegrind {
             // Hardware counts are not comparable with those of cachegrind.
             metrics.remove("instructions");
             metrics.remove("cycles");
@@ -241,24 +257,24 @@ fn cell(matrix: &Matrix, key: &Key, (outcomes, failed): Runs<'_>, counted: Optio
     if let Some((instructions, runs)) = instructions.zip(counted) {
         let good = instructions.iter().flatten().count();
         let why = why_invalid(runs, good).map(|why| format!("under cachegrind {why}"));
-        put_counts(&mut cell, &extractor, instructions, why);
+        store_counts(&mut cell, &extractor, instructions, why);
     }
     let first = outcomes.iter().flatten().find(is_good);
     let not_mapped = first.and_then(|outcome| not_mapped(matrix, key, outcome));
-    let failed = || why_invalid((outcomes, failed), cell.valid_runs);
-    let nothing = || (cell.valid_runs == 0).then(|| "it was not run".to_owned());
-    cell.not_run = not_mapped.or_else(failed).or_else(nothing);
+    let failure = || why_invalid(timed, cell.valid_runs);
+    let not_run = || (cell.valid_runs == 0).then(|| "it was not run".to_owned());
+    cell.not_run = not_mapped.or_else(failure).or_else(not_run);
     cell
 }
 
-/// Why the runs of a cell support no claim, given the number of good runs; `None` if they do.
-fn why_invalid((outcomes, failed): Runs<'_>, good: usize) -> Option<String> {
-    let (count, last) = failed?;
-    let (count, how) = (*count, last.describe_end());
-    let ran = outcomes.iter().flatten().count().max(count as usize);
-    match good {
-        0 => Some(format!("it failed: {how}")),
-        _ if count >= MAX_FAILURES => Some(format!("it failed in {count} of {ran} runs: {how}")),
+/// Why the runs of a cell support no claim, given how many were good; `None` if they support one.
+fn why_invalid(runs: Runs<'_>, good_runs: usize) -> Option<String> {
+    let failures = runs.failures?;
+    let (count, end) = (failures.count, failures.last.describe_end());
+    let total_runs = runs.outcomes.iter().flatten().count().max(count as usize);
+    match good_runs {
+        0 => Some(format!("it failed: {end}")),
+        _ if count >= MAX_FAILURES => Some(format!("it failed in {count} of {total_runs} runs: {end}")),
         _ => None,
     }
 }
@@ -266,7 +282,12 @@ fn why_invalid((outcomes, failed): Runs<'_>, good: usize) -> Option<String> {
 /// Stores the counts of cachegrind, which have their own rounds; metrics derived from them are
 /// limited to these rounds. If there is a reason `why` the counts are invalid, these metrics are
 /// invalid too.
-fn put_counts(cell: &mut CellData, extractor: &Extractor<'_>, counts: Vec<Option<f64>>, why: Option<String>) {
+fn store_counts(
+    cell: &mut CellData,
+    extractor: &Extractor<'_>,
+    counts: Vec<Option<f64>>,
+    why: Option<String>,
+) {
     let derived = extractor.derived_of("instructions");
     for name in &derived {
         if let Some(samples) = cell.samples.get_mut(name) {
@@ -284,15 +305,15 @@ fn put_counts(cell: &mut CellData, extractor: &Extractor<'_>, counts: Vec<Option
 
 /// Returns why a run does not count: a preloaded allocator of its cell is in none of its ledgers.
 fn not_mapped(matrix: &Matrix, key: &Key, outcome: &Outcome) -> Option<String> {
-    let named = matrix.choices(key).filter_map(|(_, choice)| choice.preload.as_deref());
-    let named = named.map(|name| name.rsplit('/').next().unwrap_or(name));
-    let wanted: Vec<&str> = named.filter_map(allocator_of_file).collect();
-    if wanted.is_empty() {
+    let libraries = matrix.choices(key).filter_map(|(_, choice)| choice.preload.as_deref());
+    let file_names = libraries.map(|name| name.rsplit('/').next().unwrap_or(name));
+    let preloaded: Vec<&str> = file_names.filter_map(allocator_of_file).collect();
+    if preloaded.is_empty() {
         return None;
     }
-    let found = Extractor::allocators(outcome)?;
-    let lost = wanted.into_iter().find(|name| !found.contains(*name))?;
-    Some(format!("{lost} was preloaded, but is in none of its ledgers"))
+    let mapped = Extractor::allocators(outcome)?;
+    let missing = preloaded.into_iter().find(|name| !mapped.contains(*name))?;
+    Some(format!("{missing} was preloaded, but is in none of its ledgers"))
 }
 
 /// Returns the name of the allocator of a library: one that is read, and is recognised by this file
@@ -309,8 +330,8 @@ pub fn allocator_of_file(file: &str) -> Option<&'static str> {
 fn store_metrics(cell: &mut CellData, round: usize, rounds: usize, metrics: BTreeMap<String, f64>) {
     for (name, value) in metrics {
         let samples = cell.samples.entry(name).or_insert_with(|| vec![None; rounds]);
-        if let Some(place) = samples.get_mut(round) {
-            *place = Some(value);
+        if let Some(sample) = samples.get_mut(round) {
+            *sample = Some(value);
         }
     }
 }
@@ -320,8 +341,8 @@ fn store_metrics(cell: &mut CellData, round: usize, rounds: usize, metrics: BTre
 pub fn study_identity(matrix: &Matrix, text: &str) -> impl serde::Serialize + use<> {
     const MAX_FILES: usize = 10_000;
     let mut files = Vec::new();
-    let mut waiting: Vec<PathBuf> = vec![matrix.study.folder.clone()];
-    while let Some(folder) = waiting.pop() {
+    let mut unread_folders: Vec<PathBuf> = vec![matrix.study.folder.clone()];
+    while let Some(folder) = unread_folders.pop() {
         for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
             let Ok(data) = entry.metadata() else { continue };
             // Leftovers of interpreters and editors, and results, are not part of it.
@@ -331,11 +352,11 @@ pub fn study_identity(matrix: &Matrix, text: &str) -> impl serde::Serialize + us
                 continue;
             }
             if data.is_dir() && files.len() < MAX_FILES {
-                waiting.push(entry.path());
+                unread_folders.push(entry.path());
             } else if files.len() < MAX_FILES {
-                let changed =
+                let modified =
                     data.modified().ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
-                files.push((entry.path(), data.len(), changed.map(|time| time.as_nanos().to_string())));
+                files.push((entry.path(), data.len(), modified.map(|time| time.as_nanos().to_string())));
             }
         }
     }

@@ -48,11 +48,12 @@ const COUNTED: &str = "title = 't'\n[[subject]]\nname = 's'\ncommand = 'true'\n[
 #[test]
 fn derived_metrics_read_the_counts_of_claims_without_failed_runs() {
     let matrix = matrix(COUNTED);
-    let bill = needs::check_cells(&matrix).unwrap();
+    let runnable = needs::check_cells(&matrix).unwrap();
     let good = |count| outcome(End::Exited(0), count, 1.0);
     let timed = results(vec![vec![good(5), good(5), good(5)]]);
     let counted = results(vec![vec![good(7000), outcome(End::Exited(3), 9, 1.0), good(9000)]]);
-    let data = run::data(&matrix, &bill, &timed, Some((&counted, &Default::default())), &Default::default());
+    let data =
+        run::data(&matrix, &runnable, &timed, Some((&counted, &Default::default())), &Default::default());
     let cell = data.cells.values().next().unwrap();
     assert_eq!(cell.samples["instructions"], [Some(7000.0), None, Some(9000.0)]);
     assert_eq!(cell.samples["thousands"], [Some(7.0), None, Some(9.0)]);
@@ -63,11 +64,11 @@ fn a_mostly_failing_cell_supports_no_claim_and_one_failure_is_reported() {
     let text = "title = 't'\n[[subject]]\nname = 's'\ncommand = 'true'\n".to_owned()
         + &claim("median(\"wall_seconds\") < 5");
     let matrix = matrix(&text);
-    let bill = needs::check_cells(&matrix).unwrap();
+    let runnable = needs::check_cells(&matrix).unwrap();
     let (good, bad) = (|| outcome(End::Exited(0), 1, 1.0), || outcome(End::Exited(3), 1, 1.0));
     let judged = |runs: Vec<Outcome>, failures: u32| {
-        let failures = [(0, (failures, bad()))].into();
-        claims(&matrix, run::data(&matrix, &bill, &results(vec![runs]), None, &failures)).remove(0)
+        let failures = [(0, run::CellFailures { count: failures, last: bad() })].into();
+        claims(&matrix, run::data(&matrix, &runnable, &results(vec![runs]), None, &failures)).remove(0)
     };
     let dropped = judged(vec![bad(), good(), bad()], 2);
     assert_eq!(dropped.verdict, Verdict::NotRun);
@@ -81,9 +82,9 @@ fn an_interval_that_is_not_known_is_not_the_median() {
     let text = "title = 't'\n[[subject]]\nname = 's'\ncommand = 'true'\n".to_owned()
         + &claim("high(\"wall_seconds\") < 5");
     let matrix = matrix(&text);
-    let bill = needs::check_cells(&matrix).unwrap();
+    let runnable = needs::check_cells(&matrix).unwrap();
     let runs = results(vec![vec![outcome(End::Exited(0), 1, 1.0)]]);
-    let data = run::data(&matrix, &bill, &runs, None, &Default::default());
+    let data = run::data(&matrix, &runnable, &runs, None, &Default::default());
     let judged = claims(&matrix, data).remove(0);
     assert_eq!(judged.verdict, Verdict::NotRun);
     assert!(judged.reason.unwrap().contains("too few repeats"));
@@ -164,10 +165,10 @@ fn choices_with_equal_numbers_are_distinguished_by_name() {
         .to_owned()
         + &claim("values(\"mode\").all(m, median(\"wall_seconds\", {\"mode\": m}) < 3)");
     let both = matrix(&text);
-    let bill = needs::check_cells(&both).unwrap();
+    let runnable = needs::check_cells(&both).unwrap();
     let runs = |seconds| vec![outcome(End::Exited(0), 1, seconds)];
     let measured = results(vec![runs(1.0), runs(9.0)]);
-    let data = run::data(&both, &bill, &measured, None, &Default::default());
+    let data = run::data(&both, &runnable, &measured, None, &Default::default());
     assert_eq!(claims(&both, data)[0].verdict, Verdict::Fails);
     let by_number = text.replace("{\"mode\": m}", "{\"mode\": 1}");
     let lines = Study::parse(Path::new("x/study.toml"), &by_number).map(|_| ()).unwrap_err();
@@ -184,9 +185,9 @@ fn subjects_are_compared_with_one_that_takes_fewer_axes() {
         let text = format!("title = 't'\n[axes]\nsize = [1, 2]\n{}{}", subject(order[0]), subject(order[1]))
             + &claim("ratio(\"wall_seconds\", {\"subject\": \"a\"}, {\"subject\": \"b\"}) < 2");
         let matrix = matrix(&text);
-        let bill = needs::check_cells(&matrix).unwrap();
+        let runnable = needs::check_cells(&matrix).unwrap();
         let measured = results(vec![vec![outcome(End::Exited(0), 1, 1.0)]; 3]);
-        let data = run::data(&matrix, &bill, &measured, None, &Default::default());
+        let data = run::data(&matrix, &runnable, &measured, None, &Default::default());
         let judged = claims(&matrix, data).remove(0);
         assert_eq!((judged.verdict, judged.measured.len()), (Verdict::Holds, 2), "{:?}", judged.reason);
     }
@@ -226,10 +227,10 @@ fn a_subject_has_its_own_metrics_and_repeats() {
     let bad = printed("{\"x\": 2, \"said\": \"bad\", \"y\": 7}\n", "bad");
     let cells: Vec<_> =
         needs::check_cells(&matrix).unwrap().missing.into_iter().map(|(key, _)| key).collect();
-    let bill = RunnableCells { cells, missing: Vec::new() };
+    let runnable = RunnableCells { cells, missing: Vec::new() };
     let judged = |last: &Outcome| {
         let runs = results(vec![vec![good.clone(), last.clone()], vec![good.clone(); 5]]);
-        let data = run::data(&matrix, &bill, &runs, None, &Default::default());
+        let data = run::data(&matrix, &runnable, &runs, None, &Default::default());
         claims(&matrix, data)
     };
     let same = judged(&good);
@@ -280,9 +281,9 @@ fn printed(matrix: &Matrix, cells: &[&[&str]]) -> Data {
     for (index, lines) in cells.iter().enumerate() {
         let mut runs = vec![Vec::new(); cells.len()];
         runs[index] = lines.iter().enumerate().map(run).collect();
-        let bill = RunnableCells { cells: matrix.cells().unwrap(), missing: Vec::new() };
-        let all = run::data(matrix, &bill, &results(runs), None, &Default::default());
-        let key = &bill.cells[index];
+        let runnable = RunnableCells { cells: matrix.cells().unwrap(), missing: Vec::new() };
+        let all = run::data(matrix, &runnable, &results(runs), None, &Default::default());
+        let key = &runnable.cells[index];
         data.cells.insert(key.clone(), all.cells[key].clone());
     }
     data
@@ -324,13 +325,13 @@ fn what_fails_under_cachegrind_takes_nothing_but_its_counts() {
         + &claim("median(\"wall_seconds\") < 5")
         + "[[claim]]\nid = 'd'\ntext = 'd'\nholds = 'median(\"thousands\") < 5'\n";
     let matrix = matrix(&text);
-    let bill = needs::check_cells(&matrix).unwrap();
+    let runnable = needs::check_cells(&matrix).unwrap();
     let (good, bad) = (|| outcome(End::Exited(0), 7000, 1.0), || outcome(End::Exited(3), 9, 1.0));
     let judged = |counted: Vec<Outcome>, failures: u32| {
-        let failures = [(0, (failures, bad()))].into();
+        let failures = [(0, run::CellFailures { count: failures, last: bad() })].into();
         let (timed, counted) = (results(vec![vec![good(), good(), good(), good()]]), results(vec![counted]));
         let counted = Some((&counted, &failures));
-        let data = run::data(&matrix, &bill, &timed, counted, &Default::default());
+        let data = run::data(&matrix, &runnable, &timed, counted, &Default::default());
         claims(&matrix, data)
     };
     let mostly = judged(vec![bad(), good(), bad()], 2);
@@ -351,10 +352,10 @@ fn processor_counts_are_not_mixed_with_cachegrind_counts() {
         .to_owned()
         + &claim("ratio(\"instructions\", {\"subject\": \"a\"}, {\"subject\": \"b\"}) < 5");
     let matrix = matrix(&text);
-    let bill = needs::check_cells(&matrix).unwrap();
+    let runnable = needs::check_cells(&matrix).unwrap();
     let runs = || results(vec![vec![outcome(End::Exited(0), 7000, 1.0)]; 2]);
     let (counted, none) = (runs(), Default::default());
-    let data = run::data(&matrix, &bill, &runs(), Some((&counted, &none)), &none);
+    let data = run::data(&matrix, &runnable, &runs(), Some((&counted, &none)), &none);
     let judged = claims(&matrix, data).remove(0);
     assert_eq!(judged.reason.as_deref(), Some("subject=b: no run gave instructions"));
 }

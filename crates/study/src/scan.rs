@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue};
+use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
 use cel::common::types::CelDouble;
 
 use super::kinds::TEXT;
@@ -18,6 +18,8 @@ pub const OTHER_FUNCTIONS: [&str; 6] = ["near", "abs", "min", "max", "values", "
 const MAX_STEPS: u64 = 20_000;
 /// Maximum depth of a tree.
 const MAX_DEPTH: usize = 150;
+/// Upper bound on the length of a list of published figures: what fits in the file of a study.
+const MAX_PUBLISHED_ITEMS: usize = 1_000;
 
 /// Result of a scan.
 #[derive(Clone, Debug, Default)]
@@ -36,8 +38,8 @@ pub struct Scan {
     pub reads: bool,
     /// Upper bound on the number of steps.
     pub steps: u64,
-    /// Errors.
-    pub wrong: Vec<String>,
+    /// The errors in it, one line each.
+    pub errors: Vec<String>,
 }
 
 /// Scans `tree` and converts its integer literals to floating point. `axis_size` gives the number
@@ -46,21 +48,22 @@ pub fn scan(tree: &mut IdedExpr, axis_size: &dyn Fn(&str) -> Option<usize>, vari
     let mut scan = Scan::default();
     let mut names: Vec<String> = variables.iter().map(|&name| name.to_owned()).collect();
     if depth(tree, 0) > MAX_DEPTH {
-        scan.wrong.push("it is nested too deeply".to_owned());
+        scan.errors.push("it is nested too deeply".to_owned());
         return scan;
     }
-    scan.wrong.extend(super::kinds::errors(tree));
+    scan.errors.extend(super::kinds::errors(tree));
     walk(tree, &mut scan, &mut names, axis_size);
-    let widest = max_list_length(tree, axis_size).max(1);
-    scan.steps = steps(tree, widest, axis_size);
+    let max_length = max_list_length(tree, axis_size).max(1);
+    scan.steps = steps(tree, max_length, axis_size);
     if scan.steps > MAX_STEPS {
-        scan.wrong.push(format!(
+        scan.errors.push(format!(
             "it could take more than {MAX_STEPS} steps: shorter lists, or fewer within each other"
         ));
     }
     scan
 }
 
+/// Records what `tree` reads; `names` are the names that it may use.
 fn walk(
     tree: &mut IdedExpr,
     scan: &mut Scan,
@@ -81,16 +84,16 @@ fn walk(
         }
         Expr::Ident(name) => {
             if !names.iter().any(|known| known == name) {
-                scan.wrong.push(format!("there is no `{name}`; put text in quotation marks"));
+                scan.errors.push(format!("there is no `{name}`; put text in quotation marks"));
             }
         }
         Expr::Call(call) => {
             scan_call(call, scan, axis_size);
-            let is_index = call.func_name == "_[_]";
-            for (place, argument) in call.args.iter_mut().enumerate() {
+            let is_index = call.func_name == operators::INDEX;
+            for (position, argument) in call.args.iter_mut().enumerate() {
                 // List indices must stay integers.
                 let is_whole = matches!(&argument.expr, Expr::Literal(LiteralValue::Int(_)));
-                if !(is_index && place == 1 && is_whole) {
+                if !(is_index && position == 1 && is_whole) {
                     walk(argument, scan, names, axis_size);
                 }
             }
@@ -118,13 +121,13 @@ fn walk(
             }
         }
         Expr::Select(select) => walk(&mut select.operand, scan, names, axis_size),
-        Expr::Struct(_) | Expr::Unspecified => scan.wrong.push("structures have no meaning here".to_owned()),
+        Expr::Struct(_) | Expr::Unspecified => scan.errors.push("structures have no meaning here".to_owned()),
     }
 }
 
 /// Records what a call names: a metric, choices, an axis.
 fn scan_call(call: &CallExpr, scan: &mut Scan, axis_size: &dyn Fn(&str) -> Option<usize>) {
-    let first = call.args.first().and_then(text);
+    let first = call.args.first().and_then(text_literal);
     match call.func_name.as_str() {
         name if READ_FUNCTIONS.contains(&name) => {
             scan.reads = true;
@@ -134,8 +137,8 @@ fn scan_call(call: &CallExpr, scan: &mut Scan, axis_size: &dyn Fn(&str) -> Optio
         "metric" => scan.metrics.extend(first.map(str::to_owned)),
         "values" => match first {
             Some(axis) if axis_size(axis).is_some() => drop(scan.axes.insert(axis.to_owned())),
-            Some(axis) => scan.wrong.push(format!("values: there is no axis `{axis}`")),
-            None => scan.wrong.push("values: needs the name of an axis, as values(\"size\")".to_owned()),
+            Some(axis) => scan.errors.push(format!("values: there is no axis `{axis}`")),
+            None => scan.errors.push("values: needs the name of an axis, as values(\"size\")".to_owned()),
         },
         _ => {}
     }
@@ -144,24 +147,24 @@ fn scan_call(call: &CallExpr, scan: &mut Scan, axis_size: &dyn Fn(&str) -> Optio
 /// Records the axes named by `{ "axis": choice }`.
 fn scan_choices(selector: &IdedExpr, scan: &mut Scan) {
     let Expr::Map(map) = &selector.expr else {
-        scan.wrong.push("choices are written out where they are used: { \"axis\": \"choice\" }".to_owned());
+        scan.errors.push("choices are written out where they are used: { \"axis\": \"choice\" }".to_owned());
         return;
     };
     for entry in &map.entries {
         match &entry.expr {
-            EntryExpr::MapEntry(entry) if text(&entry.key).is_some() => {
-                scan.axes.extend(text(&entry.key).map(str::to_owned));
-                if text(&entry.key) == Some(super::file::SUBJECT) {
-                    scan.subjects.extend(text(&entry.value).map(str::to_owned));
+            EntryExpr::MapEntry(entry) if text_literal(&entry.key).is_some() => {
+                scan.axes.extend(text_literal(&entry.key).map(str::to_owned));
+                if text_literal(&entry.key) == Some(super::file::SUBJECT) {
+                    scan.subjects.extend(text_literal(&entry.value).map(str::to_owned));
                 }
             }
-            _ => scan.wrong.push("an axis is named in quotation marks: { \"axis\": \"choice\" }".to_owned()),
+            _ => scan.errors.push("an axis is named in quotation marks: { \"axis\": \"choice\" }".to_owned()),
         }
     }
 }
 
 /// The value of a string literal.
-fn text(tree: &IdedExpr) -> Option<&str> {
+fn text_literal(tree: &IdedExpr) -> Option<&str> {
     match &tree.expr {
         Expr::Literal(LiteralValue::String(text)) => Some(text.inner()),
         _ => None,
@@ -169,7 +172,7 @@ fn text(tree: &IdedExpr) -> Option<&str> {
 }
 
 /// The direct children of a tree.
-fn parts(tree: &IdedExpr) -> Vec<&IdedExpr> {
+fn children(tree: &IdedExpr) -> Vec<&IdedExpr> {
     match &tree.expr {
         Expr::Call(call) => call.args.iter().chain(call.target.as_deref()).collect(),
         Expr::Comprehension(inner) => {
@@ -188,11 +191,13 @@ fn parts(tree: &IdedExpr) -> Vec<&IdedExpr> {
     }
 }
 
+/// Depth of the deepest node of `tree`, whose root is `above` deep; counting stops above
+/// [`MAX_DEPTH`].
 fn depth(tree: &IdedExpr, above: usize) -> usize {
     if above > MAX_DEPTH {
         return above;
     }
-    parts(tree).into_iter().map(|part| depth(part, above + 1)).max().unwrap_or(above)
+    children(tree).into_iter().map(|child| depth(child, above + 1)).max().unwrap_or(above)
 }
 
 /// Upper bound on the length of any list that an expression can use.
@@ -201,41 +206,41 @@ fn max_list_length(tree: &IdedExpr, axis_size: &dyn Fn(&str) -> Option<usize>) -
         Expr::List(list) => list.elements.len(),
         Expr::Map(map) => map.entries.len(),
         Expr::Call(call) if call.func_name == "values" => {
-            call.args.first().and_then(text).and_then(axis_size).unwrap_or(0)
+            call.args.first().and_then(text_literal).and_then(axis_size).unwrap_or(0)
         }
-        // Published figures may be lists of any length that fits in the file.
-        Expr::Ident(name) if name == "published" => 1_000,
+        Expr::Ident(name) if name == "published" => MAX_PUBLISHED_ITEMS,
         _ => 0,
     };
-    parts(tree).into_iter().map(|part| max_list_length(part, axis_size)).max().unwrap_or(0).max(own)
+    children(tree).into_iter().map(|child| max_list_length(child, axis_size)).max().unwrap_or(0).max(own)
 }
 
-/// Upper bound on the length of the list that `tree` evaluates to.
-fn length(tree: &IdedExpr, widest: usize, axis_size: &dyn Fn(&str) -> Option<usize>) -> u64 {
+/// Upper bound on the length of the list that `tree` evaluates to; `max_length` is the bound for
+/// any list.
+fn length(tree: &IdedExpr, max_length: usize, axis_size: &dyn Fn(&str) -> Option<usize>) -> u64 {
     match &tree.expr {
         Expr::List(list) => list.elements.len() as u64,
         Expr::Call(call) if call.func_name == "values" => {
-            call.args.first().and_then(text).and_then(axis_size).unwrap_or(0) as u64
+            call.args.first().and_then(text_literal).and_then(axis_size).unwrap_or(0) as u64
         }
-        Expr::Call(call) if call.func_name == "_+_" => {
-            call.args.iter().map(|part| length(part, widest, axis_size)).fold(0, u64::saturating_add)
+        Expr::Call(call) if call.func_name == operators::ADD => {
+            call.args.iter().map(|part| length(part, max_length, axis_size)).fold(0, u64::saturating_add)
         }
-        Expr::Comprehension(inner) => length(&inner.iter_range, widest, axis_size),
-        _ => widest as u64,
+        Expr::Comprehension(inner) => length(&inner.iter_range, max_length, axis_size),
+        _ => max_length as u64,
     }
 }
 
 /// Upper bound on the number of steps of `tree`.
-fn steps(tree: &IdedExpr, widest: usize, axis_size: &dyn Fn(&str) -> Option<usize>) -> u64 {
-    let part_steps = |part: &IdedExpr| steps(part, widest, axis_size);
+fn steps(tree: &IdedExpr, max_length: usize, axis_size: &dyn Fn(&str) -> Option<usize>) -> u64 {
+    let child_steps = |child: &IdedExpr| steps(child, max_length, axis_size);
     if let Expr::Comprehension(inner) = &tree.expr {
-        let each = part_steps(&inner.loop_cond).saturating_add(part_steps(&inner.loop_step));
-        let rounds = length(&inner.iter_range, widest, axis_size);
-        return part_steps(&inner.iter_range)
-            .saturating_add(part_steps(&inner.result))
-            .saturating_add(rounds.saturating_mul(each))
+        let steps_per_item = child_steps(&inner.loop_cond).saturating_add(child_steps(&inner.loop_step));
+        let items = length(&inner.iter_range, max_length, axis_size);
+        return child_steps(&inner.iter_range)
+            .saturating_add(child_steps(&inner.result))
+            .saturating_add(items.saturating_mul(steps_per_item))
             .saturating_add(1);
     }
     // One step for itself, such as a name lookup or a list copy.
-    parts(tree).into_iter().map(part_steps).fold(1, u64::saturating_add)
+    children(tree).into_iter().map(child_steps).fold(1, u64::saturating_add)
 }

@@ -22,18 +22,18 @@ impl std::fmt::Display for ExpressionError {
     }
 }
 
-/// Maximum length of quoted source text, in characters.
-const MAX_REPEATED: usize = 20;
+/// Maximum length of quoted source text.
+const MAX_QUOTED_CHARS: usize = 20;
 
-/// Converts a parser message for a line and column (from 1) of `expression` to one line.
-pub fn wrong(expression: &str, line: isize, column: isize, says: &str) -> ExpressionError {
-    let begin = usize::try_from(line - 1).unwrap_or(0);
-    let before: usize = expression.split_inclusive('\n').take(begin).map(str::len).sum();
-    let rest = expression.get(before..).unwrap_or_default();
-    let column = usize::try_from(column - 1).unwrap_or(0);
-    let within = rest.char_indices().nth(column).map_or(rest.len(), |(at, _)| at);
-    let at = before + within;
-    ExpressionError { at: Some(at), text: describe(says, expression.get(at..).unwrap_or_default()) }
+/// Converts a message of the parser for a line and column (from 1) of `expression` to one line.
+pub fn error_at(expression: &str, line: isize, column: isize, message: &str) -> ExpressionError {
+    let lines_before = usize::try_from(line - 1).unwrap_or(0);
+    let line_start: usize = expression.split_inclusive('\n').take(lines_before).map(str::len).sum();
+    let rest = expression.get(line_start..).unwrap_or_default();
+    let chars_before = usize::try_from(column - 1).unwrap_or(0);
+    let offset_in_line = rest.char_indices().nth(chars_before).map_or(rest.len(), |(offset, _)| offset);
+    let at = line_start + offset_in_line;
+    ExpressionError { at: Some(at), text: describe(message, expression.get(at..).unwrap_or_default()) }
 }
 
 /// Finds a comment in `expression`: the parser would ignore everything after it.
@@ -52,8 +52,8 @@ pub fn comment(expression: &str) -> Option<ExpressionError> {
             at += 1;
             continue;
         };
-        let before = at.checked_sub(1).and_then(|before| bytes.get(before));
-        let is_raw = matches!(before, Some(b'r' | b'R'));
+        let previous = at.checked_sub(1).and_then(|index| bytes.get(index));
+        let is_raw = matches!(previous, Some(b'r' | b'R'));
         at += quote.len();
         while at < bytes.len() && !rest(at).starts_with(quote) {
             at += if !is_raw && rest(at).starts_with(b"\\") { 2 } else { 1 };
@@ -63,16 +63,17 @@ pub fn comment(expression: &str) -> Option<ExpressionError> {
     None
 }
 
-fn describe(says: &str, rest: &str) -> String {
-    let message = says.strip_prefix("Syntax error: ").unwrap_or(says);
+/// Describes an error in one line, from the parser's message and the text from its position on.
+fn describe(message: &str, rest: &str) -> String {
+    let message = message.strip_prefix("Syntax error: ").unwrap_or(message);
     let is_end = rest.trim().is_empty();
-    let quoted = |text: &str| -> Option<String> {
-        let (_, after) = message.split_once(text)?;
+    let quoted_after = |prefix: &str| -> Option<String> {
+        let (_, after) = message.split_once(prefix)?;
         // The quoted text may contain the same character; the text after it never does.
         let end = after.find("' expecting").or_else(|| after.find("' at '")).or_else(|| after.rfind('\''))?;
         after.get(..end).map(shortened)
     };
-    if let Some(missing) = quoted("missing '") {
+    if let Some(missing) = quoted_after("missing '") {
         let place = if is_end { " at its end".to_owned() } else { format!(" before {}", first_token(rest)) };
         return format!("`{missing}` is missing{place}");
     }
@@ -88,12 +89,12 @@ fn describe(says: &str, rest: &str) -> String {
     if message.starts_with("mismatched input") || message.starts_with("extraneous input") {
         return format!("{} is not allowed here{}", first_token(rest), hint(rest));
     }
-    let says = message.lines().next().unwrap_or_default();
-    let says = says.split_once(" expecting ").map_or(says, |(before, _)| before);
+    let line = message.lines().next().unwrap_or_default();
+    let problem = line.split_once(" expecting ").map_or(line, |(before, _)| before);
     format!(
         "it cannot be read at {}: {}",
         first_token(rest),
-        strandline_report::text::clean_sentence(&shortened(says))
+        strandline_report::text::clean_sentence(&shortened(problem))
     )
 }
 
@@ -108,6 +109,7 @@ fn first_token(rest: &str) -> String {
     format!("`{}`", shortened(rest.get(..length).unwrap_or_default()))
 }
 
+/// What to write instead of an operator of another language.
 fn hint(rest: &str) -> &'static str {
     let word = first_token(rest);
     match word.trim_matches('`') {
@@ -124,7 +126,7 @@ fn hint(rest: &str) -> &'static str {
 
 fn shortened(text: &str) -> String {
     let text: String = strandline_report::text::clean_sentence(text);
-    match text.char_indices().nth(MAX_REPEATED) {
+    match text.char_indices().nth(MAX_QUOTED_CHARS) {
         Some((at, _)) => format!("{}…", text.get(..at).unwrap_or_default()),
         None => text,
     }
@@ -136,7 +138,7 @@ mod tests {
 
     #[test]
     fn comments_are_refused_and_texts_may_hold_what_begins_one() {
-        for (expression, at) in [
+        for (expression, expected) in [
             ("median(\"a\") // 2 < 1", Some(12)),
             ("text(\"a\") == \"http://x\"", None),
             ("text(\"a\") == '\\'//' // x", Some(20)),
@@ -144,9 +146,9 @@ mod tests {
             ("text(\"a\") == \"\"\"a\"//\"\"\"", None),
             ("median(\"a\") / 2 < 1", None),
         ] {
-            let wrong = Expression::parse(expression, &|_| None, &[]).map(|_| ()).err();
-            let at_comment = wrong.filter(|wrong| wrong[0].text.contains("begins a comment"));
-            assert_eq!(at_comment.and_then(|wrong| wrong[0].at), at, "{expression}");
+            let errors = Expression::parse(expression, &|_| None, &[]).map(|_| ()).err();
+            let comment = errors.filter(|errors| errors[0].text.contains("begins a comment"));
+            assert_eq!(comment.and_then(|errors| errors[0].at), expected, "{expression}");
         }
     }
 
@@ -163,9 +165,9 @@ mod tests {
             ("1 < @", 4, "`@` has no meaning here"),
             ("[1, 2", 5, "it ends where something is missing"),
         ] {
-            let wrong = Expression::parse(expression, &|_| None, &[]).map(|_| ()).unwrap_err();
-            assert_eq!(wrong.len(), 1, "{expression}: {wrong:#?}");
-            assert_eq!((wrong[0].at, wrong[0].text.as_str()), (Some(at), text), "{expression}");
+            let errors = Expression::parse(expression, &|_| None, &[]).map(|_| ()).unwrap_err();
+            assert_eq!(errors.len(), 1, "{expression}: {errors:#?}");
+            assert_eq!((errors[0].at, errors[0].text.as_str()), (Some(at), text), "{expression}");
         }
     }
 }

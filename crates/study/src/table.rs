@@ -21,12 +21,15 @@ const MAX_COLUMNS: usize = 60;
 /// Shown where nothing was measured.
 const MISSING: &str = "–";
 
-/// A row or column: its name in the file and as shown, the choice it represents, the metric it
-/// shows.
-struct Entry {
+/// A row or column.
+struct Line {
+    /// Its name in the file.
     name: String,
+    /// Its name as shown.
     label: String,
+    /// The axis and choice that it stands for, if it is one.
     choice: Option<(String, String)>,
+    /// The metric, or part of a metric's name, that it stands for, if it is one.
     metric: Option<String>,
 }
 
@@ -36,7 +39,7 @@ pub fn tables(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured) -> Vec
     groups.iter().take(MAX_TABLES).map(|group| table(spec, matrix, measured, group)).collect()
 }
 
-/// What is omitted from one `[[table]]`, and why.
+/// What is left out of one `[[table]]`, and why.
 pub fn left_out(spec: &TableSpec, matrix: &Matrix) -> Option<String> {
     let why = match groups_of(spec, matrix) {
         Ok(groups) if groups.len() <= MAX_TABLES => return None,
@@ -47,36 +50,34 @@ pub fn left_out(spec: &TableSpec, matrix: &Matrix) -> Option<String> {
 }
 
 fn groups_of(spec: &TableSpec, matrix: &Matrix) -> Result<Vec<Selection>, String> {
-    let mut named: BTreeSet<&str> = spec.given.iter().map(|(axis, _)| axis.as_str()).collect();
+    let mut named: BTreeSet<&str> = spec.selection.iter().map(|(axis, _)| axis.as_str()).collect();
     for side in [&spec.rows, &spec.columns] {
         if let Side::Axis(axis) = side {
             named.insert(axis);
         }
     }
-    groups(matrix, &named, &spec.given, &metrics_of(spec))
+    groups(matrix, &named, &spec.selection, &metrics_of(spec))
 }
 
 /// All metrics of a table.
 fn metrics_of(spec: &TableSpec) -> Vec<String> {
-    let between = combined_metrics(spec.rows.metrics(), spec.columns.metrics());
-    between.into_iter().chain(spec.metric.clone()).collect()
+    let side_metrics = combined_metrics(spec.rows.metrics(), spec.columns.metrics());
+    side_metrics.into_iter().chain(spec.metric.clone()).collect()
 }
 
 /// All combinations of two lists of metrics, as in [`combined_metric`]; one list alone if the other
 /// is empty.
 pub fn combined_metrics(first: &[String], second: &[String]) -> Vec<String> {
     match (first, second) {
-        ([], some) | (some, []) => some.to_vec(),
+        ([], only) | (only, []) => only.to_vec(),
         (first, second) => {
-            let of = |name| {
-                second.iter().filter_map(move |other: &String| combined_metric(Some(name), Some(other)))
-            };
-            first.iter().flat_map(|name| of(name)).collect()
+            let combinations = first.iter().flat_map(|one| second.iter().map(move |other| (one, other)));
+            combinations.filter_map(|(one, other)| combined_metric(Some(one), Some(other))).collect()
         }
     }
 }
 
-/// The combinations of the axes that are not `named`, for the subjects in `given`, else for
+/// The combinations of the axes that are not `named`, for the subjects in `selection`, else for
 /// subjects that have all the `metrics`, else for subjects that have any of them.
 ///
 /// # Errors
@@ -84,19 +85,21 @@ pub fn combined_metrics(first: &[String], second: &[String]) -> Vec<String> {
 pub fn groups(
     matrix: &Matrix,
     named: &BTreeSet<&str>,
-    given: &[(String, String)],
+    selection: &[(String, String)],
     metrics: &[String],
 ) -> Result<Vec<Selection>, String> {
     let subjects: BTreeSet<String> =
-        given.iter().filter(|(axis, _)| axis == SUBJECT).map(|(_, name)| name.clone()).collect();
-    let has = |metric: &String| matrix.subjects.iter().any(|subject| subject.metrics.contains_key(metric));
+        selection.iter().filter(|(axis, _)| axis == SUBJECT).map(|(_, name)| name.clone()).collect();
+    let is_measured =
+        |metric: &String| matrix.subjects.iter().any(|subject| subject.metrics.contains_key(metric));
     let has_all = |subject: &Subject| metrics.iter().all(|metric| subject.metrics.contains_key(metric));
     let has_any = |subject: &&Subject| metrics.iter().any(|metric| subject.metrics.contains_key(metric));
-    let subjects = if subjects.is_empty() && !matrix.subjects.iter().any(has_all) && metrics.iter().any(has) {
-        matrix.subjects.iter().filter(has_any).map(|subject| subject.name.clone()).collect()
-    } else {
-        matrix.relevant_subjects(&subjects, metrics.iter())
-    };
+    let subjects =
+        if subjects.is_empty() && !matrix.subjects.iter().any(has_all) && metrics.iter().any(is_measured) {
+            matrix.subjects.iter().filter(has_any).map(|subject| subject.name.clone()).collect()
+        } else {
+            matrix.relevant_subjects(&subjects, metrics.iter())
+        };
     matrix.groups(&|axis| named.contains(axis), &subjects)
 }
 
@@ -120,28 +123,28 @@ fn table(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured, group: &Sel
         .published
         .iter()
         .rev()
-        .map(|one| ((one.row.value.as_str(), one.column.value.as_str()), one.figure))
+        .map(|published| ((published.row.value.as_str(), published.column.value.as_str()), published.figure))
         .collect();
-    let published =
-        |row: &Entry, column: &Entry| figures.get(&(row.name.as_str(), column.name.as_str())).copied();
+    let published_figure =
+        |row: &Line, column: &Line| figures.get(&(row.name.as_str(), column.name.as_str())).copied();
     let has_published: Vec<bool> =
-        columns.iter().map(|column| rows.iter().any(|row| published(row, column).is_some())).collect();
+        columns.iter().map(|column| rows.iter().any(|row| published_figure(row, column).is_some())).collect();
     let mut heads = vec![Column::new(side_name(&spec.rows), false)];
-    for (column, &has) in columns.iter().zip(&has_published) {
+    for (column, &has_published) in columns.iter().zip(&has_published) {
         heads.push(Column::new(clean(&column.label), true));
-        if has {
+        if has_published {
             heads.push(Column::new("published", true));
         }
     }
     let rows = rows.iter().map(|row| {
         let mut cells = vec![Cell::plain(clean(&row.label))];
-        for (column, &has) in columns.iter().zip(&has_published) {
+        for (column, &has_published) in columns.iter().zip(&has_published) {
             cells.push(cell(spec, matrix, measured, group, [row, column]));
-            if has {
+            if has_published {
                 let metric = metric_of(spec, [row, column]);
-                let text = published(row, column).map_or_else(
+                let text = published_figure(row, column).map_or_else(
                     || MISSING.to_owned(),
-                    |figure| show_published(spec, matrix, metric.as_deref().unwrap_or_default(), figure),
+                    |figure| format_published(spec, matrix, metric.as_deref().unwrap_or_default(), figure),
                 );
                 cells.push(Cell { text, tone: Tone::Faint });
             }
@@ -151,6 +154,7 @@ fn table(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured, group: &Sel
     Table { caption, columns: heads, rows: rows.collect() }
 }
 
+/// Title of the column with the names of rows.
 fn side_name(side: &Side) -> String {
     match side {
         Side::Axis(axis) => clean(axis),
@@ -159,7 +163,7 @@ fn side_name(side: &Side) -> String {
 }
 
 /// The rows or columns of a side; only subjects that have a metric of the table.
-fn lines(side: &Side, spec: &TableSpec, matrix: &Matrix) -> Vec<Entry> {
+fn lines(side: &Side, spec: &TableSpec, matrix: &Matrix) -> Vec<Line> {
     let metrics = metrics_of(spec);
     let is_shown = |axis: &str, name: &str| {
         let subject = matrix.subjects.iter().find(|subject| axis == SUBJECT && subject.name == name);
@@ -168,17 +172,17 @@ fn lines(side: &Side, spec: &TableSpec, matrix: &Matrix) -> Vec<Entry> {
     match side {
         Side::Metrics(names) => names
             .iter()
-            .map(|name| Entry {
+            .map(|name| Line {
                 name: name.clone(),
                 label: name.clone(),
                 choice: None,
                 metric: Some(name.clone()),
             })
             .collect(),
-        Side::Axis(axis) => choices(matrix, axis, &spec.given)
+        Side::Axis(axis) => axis_choices(matrix, axis, &spec.selection)
             .into_iter()
             .filter(|name| is_shown(axis, name))
-            .map(|name| Entry {
+            .map(|name| Line {
                 choice: Some((axis.clone(), name.clone())),
                 label: matrix.label(axis, &name),
                 name,
@@ -188,28 +192,29 @@ fn lines(side: &Side, spec: &TableSpec, matrix: &Matrix) -> Vec<Entry> {
     }
 }
 
-/// Names of the choices of an axis, or of the subjects; limited to those in `given`, if any.
-pub fn choices(matrix: &Matrix, axis: &str, given: &[(String, String)]) -> Vec<String> {
+/// Names of the choices of an axis, or of the subjects; limited to those in `selection`, if any.
+pub fn axis_choices(matrix: &Matrix, axis: &str, selection: &[(String, String)]) -> Vec<String> {
     let all: Vec<String> = if axis == SUBJECT {
         matrix.subjects.iter().map(|subject| subject.name.clone()).collect()
     } else {
         let found = matrix.axes.iter().find(|found| found.name == axis);
         found.map_or_else(Vec::new, |axis| axis.choices.iter().map(|choice| choice.name.clone()).collect())
     };
-    let wanted: Vec<&String> =
-        given.iter().filter(|(known, _)| known == axis).map(|(_, name)| name).collect();
-    if wanted.is_empty() {
+    let selected: Vec<&String> =
+        selection.iter().filter(|(known, _)| known == axis).map(|(_, name)| name).collect();
+    if selected.is_empty() {
         return all;
     }
-    wanted.into_iter().filter(|name| all.contains(name)).cloned().collect()
+    selected.into_iter().filter(|name| all.contains(name)).cloned().collect()
 }
 
-/// The entries of `given` for axes that are not sides.
-pub fn without(given: &[(String, String)], axes: &[Option<&str>]) -> Selection {
-    given.iter().filter(|(axis, _)| !axes.contains(&Some(axis))).cloned().collect()
+/// The entries of `selection` for axes that are not sides.
+pub fn without_axes(selection: &[(String, String)], axes: &[Option<&str>]) -> Selection {
+    selection.iter().filter(|(axis, _)| !axes.contains(&Some(axis))).cloned().collect()
 }
 
-fn metric_of(spec: &TableSpec, lines: [&Entry; 2]) -> Option<String> {
+/// The metric in the cell of two lines.
+fn metric_of(spec: &TableSpec, lines: [&Line; 2]) -> Option<String> {
     let [row, column] = lines.map(|line| line.metric.as_deref());
     combined_metric(row, column).or_else(|| spec.metric.clone())
 }
@@ -218,50 +223,59 @@ fn metric_of(spec: &TableSpec, lines: [&Entry; 2]) -> Option<String> {
 pub fn combined_metric(first: Option<&str>, second: Option<&str>) -> Option<String> {
     match (first, second) {
         (Some(first), Some(second)) => Some(format!("{first}.{second}")),
-        (one, other) => one.or(other).map(str::to_owned),
+        (first, second) => first.or(second).map(str::to_owned),
     }
 }
 
+/// The cell of a row and a column, in this order.
 fn cell(
     spec: &TableSpec,
     matrix: &Matrix,
     measured: &dyn Measured,
     group: &Selection,
-    lines: [&Entry; 2],
+    lines: [&Line; 2],
 ) -> Cell {
-    let nothing = || Cell { text: MISSING.to_owned(), tone: Tone::Faint };
-    let Some(metric) = metric_of(spec, lines) else { return nothing() };
-    let mut named = without(&spec.given, &[spec.rows.axis(), spec.columns.axis()]);
+    let missing = || Cell { text: MISSING.to_owned(), tone: Tone::Faint };
+    let Some(metric) = metric_of(spec, lines) else { return missing() };
+    let mut named = without_axes(&spec.selection, &[spec.rows.axis(), spec.columns.axis()]);
     named.extend(lines.iter().filter_map(|line| line.choice.clone()));
-    let Ok(key) = matrix.resolve(&named, group) else { return nothing() };
+    let Ok(key) = matrix.resolve(&named, group) else { return missing() };
     if !spec.ratio_to.is_empty() {
         named.retain(|(axis, _)| !spec.ratio_to.iter().any(|(other, _)| other == axis));
         named.extend(spec.ratio_to.iter().cloned());
-        let found = matrix.resolve(&named, group).map_err(|_| String::new());
-        let Ok(ratio) = found.and_then(|to| ratio(measured, &key, &to, &metric)) else { return nothing() };
+        let denominator = matrix.resolve(&named, group).map_err(|_| String::new());
+        let Ok(ratio) = denominator.and_then(|denominator| ratio(measured, &key, &denominator, &metric))
+        else {
+            return missing();
+        };
         let value = match spec.statistic {
             Statistic::Low => ratio.low,
             Statistic::High => ratio.high,
             Statistic::Median | Statistic::Least | Statistic::Most => Some(ratio.median),
         };
-        return shown(spec, value, [ratio.low, ratio.high], &|value| format_ratio(spec, value));
+        return figure_cell(spec, value, [ratio.low, ratio.high], &|value| format_ratio(spec, value));
     }
     if matches!(matrix.study.metrics.get(&metric), Some(Metric::Text(_))) {
-        return measured.text(&key, &metric).map_or_else(|_| nothing(), |text| Cell::plain(clean(&text)));
+        return measured.text(&key, &metric).map_or_else(|_| missing(), |text| Cell::plain(clean(&text)));
     }
-    let Ok(estimate) = estimate(measured, &key, &metric) else { return nothing() };
-    let show = |value: f64| format_figure(spec.unit.as_deref(), &matrix.study, &metric, value);
-    shown(spec, figure(&estimate, spec.statistic), [estimate.low, estimate.high], &show)
+    let Ok(estimate) = estimate(measured, &key, &metric) else { return missing() };
+    let format = |value: f64| format_figure(spec.unit.as_deref(), &matrix.study, &metric, value);
+    figure_cell(spec, figure(&estimate, spec.statistic), [estimate.low, estimate.high], &format)
 }
 
 /// A figure, with its interval if requested and known.
-fn shown(spec: &TableSpec, value: Option<f64>, ends: [Option<f64>; 2], show: &dyn Fn(f64) -> String) -> Cell {
+fn figure_cell(
+    spec: &TableSpec,
+    value: Option<f64>,
+    bounds: [Option<f64>; 2],
+    format: &dyn Fn(f64) -> String,
+) -> Cell {
     let Some(value) = value else { return Cell { text: MISSING.to_owned(), tone: Tone::Faint } };
-    match ends {
+    match bounds {
         [Some(low), Some(high)] if spec.interval => {
-            Cell::plain(format!("{} ({} – {})", show(value), show(low), show(high)))
+            Cell::plain(format!("{} ({} – {})", format(value), format(low), format(high)))
         }
-        _ => Cell::plain(show(value)),
+        _ => Cell::plain(format(value)),
     }
 }
 
@@ -269,7 +283,7 @@ fn format_ratio(spec: &TableSpec, ratio: f64) -> String {
     if spec.unit.as_deref() == Some("%") { format_number(ratio * 100.0) } else { format!("{ratio:.3}") }
 }
 
-fn show_published(spec: &TableSpec, matrix: &Matrix, metric: &str, figure: f64) -> String {
+fn format_published(spec: &TableSpec, matrix: &Matrix, metric: &str, figure: f64) -> String {
     // With a unit, published figures are given in that unit.
     if spec.unit.is_some() || !spec.ratio_to.is_empty() {
         return format_number(figure);
@@ -277,9 +291,9 @@ fn show_published(spec: &TableSpec, matrix: &Matrix, metric: &str, figure: f64) 
     format_figure(None, &matrix.study, metric, figure)
 }
 
-/// A figure in readable form.
-pub fn format_figure(wanted: Option<&str>, study: &Study, metric: &str, value: f64) -> String {
-    if let Some((_, factor)) = UNITS.iter().find(|(name, _)| Some(*name) == wanted) {
+/// A figure in readable form, in the unit of the table if it has one.
+pub fn format_figure(table_unit: Option<&str>, study: &Study, metric: &str, value: f64) -> String {
+    if let Some((_, factor)) = UNITS.iter().find(|(name, _)| Some(*name) == table_unit) {
         return format_number(value / factor);
     }
     match unit(metric, study.metrics.get(metric)) {
@@ -290,24 +304,24 @@ pub fn format_figure(wanted: Option<&str>, study: &Study, metric: &str, value: f
     }
 }
 
-/// Whole numbers with thousands separators, others with three significant digits.
+/// Whole numbers with thousands separators, others with three significant digits; with an exponent
+/// where that would be long.
 pub fn format_number(value: f64) -> String {
+    const MIN_WITHOUT_EXPONENT: f64 = 1e-4;
+    const MAX_WITHOUT_EXPONENT: f64 = 1e15;
     let sign = if value < 0.0 { "−" } else { "" };
     let size = value.abs();
-    if size < 1e15 && (size.fract() == 0.0 || size >= 1_000.0) {
+    if size < MAX_WITHOUT_EXPONENT && (size.fract() == 0.0 || size >= 1_000.0) {
         return format!("{sign}{}", grouped(size.round() as u64));
     }
-    if !(1e-4..1e15).contains(&size) {
+    if !(MIN_WITHOUT_EXPONENT..MAX_WITHOUT_EXPONENT).contains(&size) {
         return format!("{sign}{size:.2e}");
     }
-    let places = if size >= 100.0 {
-        0
-    } else if size >= 10.0 {
-        1
-    } else if size >= 1.0 {
-        2
-    } else {
-        3
+    let decimals = match size {
+        100.0.. => 0,
+        10.0.. => 1,
+        1.0.. => 2,
+        _ => 3,
     };
-    format!("{sign}{size:.places$}")
+    format!("{sign}{size:.decimals$}")
 }

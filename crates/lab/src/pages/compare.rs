@@ -14,6 +14,16 @@ use strandline_report::pages::surroundings;
 use strandline_report::text::{clean, counted};
 use strandline_report::units::{UNKNOWN, bytes, percent_of, seconds};
 
+/// With fewer rounds a caveat recommends more.
+const FEW_ROUNDS: usize = 5;
+/// Maximum number of differences in the headline.
+const MAX_HEADLINE_DIFFERENCES: usize = 4;
+/// Ratios closer to 1 are shown with six decimals: instruction counts differ in digits that three
+/// decimals would hide.
+const SMALL_DIFFERENCE: f64 = 0.0005;
+/// Larger ratios are shown as this.
+const MAX_SHOWN_RATIO: f64 = 1000.0;
+
 /// Input of the document and the page.
 pub struct CompareInput<'a> {
     /// The evaluated comparison.
@@ -90,10 +100,12 @@ pub fn document(facts: &CompareInput<'_>) -> Document {
     }
 }
 
+/// Key of a command in the document.
 fn key(number: usize) -> String {
     letter(number).to_lowercase()
 }
 
+/// The figures of one case in the document.
 fn metrics(by_metric: &BTreeMap<Metric, Compared>) -> Map<String, Value> {
     let value = |metric: Metric| match by_metric.get(&metric) {
         None => Value::Null,
@@ -141,6 +153,7 @@ fn verdicts(comparison: &Comparison) -> impl Iterator<Item = MetricVerdict> + '_
     })
 }
 
+/// The verdict on all metrics, as in [`Document::verdict`].
 fn verdict(comparison: &Comparison) -> &'static str {
     if verdicts(comparison).any(|verdict| verdict.differs()) {
         return "different";
@@ -215,7 +228,7 @@ fn round_caveats(facts: &CompareInput<'_>) -> Caveats {
             format!("{} runs at a time shared the machine: times mean little", facts.jobs),
         ));
     }
-    if facts.comparison.rounds < 5 {
+    if facts.comparison.rounds < FEW_ROUNDS {
         caveats.push((
             "few_runs",
             format!(
@@ -280,8 +293,8 @@ fn headline(comparison: &Comparison) -> String {
             let case = comparison.cases.get(case).filter(|case| !case.is_empty());
             let case = case.map(|case| format!(" in {}", clean(case))).unwrap_or_default();
             // High-water mark reads as "takes more memory".
-            let what = if metric == Metric::HighWater { "memory" } else { title(metric) };
-            Some(format!("{} takes {} {what}{case}", letter(command), change(&ratio)))
+            let figure = if metric == Metric::HighWater { "memory" } else { title(metric) };
+            Some(format!("{} takes {} {figure}{case}", letter(command), change_in_words(&ratio)))
         })
         .collect();
     let joint = "99 % joint confidence";
@@ -289,19 +302,19 @@ fn headline(comparison: &Comparison) -> String {
         ("unknown", _) => "Unknown: too few rounds.".to_owned(),
         (_, []) => format!("Same: no figure differs ({} rounds, {joint}).", comparison.rounds),
         (_, differences) => {
-            let more = differences.len().saturating_sub(4);
+            let more = differences.len().saturating_sub(MAX_HEADLINE_DIFFERENCES);
             let more = if more > 0 { format!("; and {more} more") } else { String::new() };
             format!(
                 "{}{more} ({} rounds, {joint}).",
-                differences.iter().take(4).cloned().collect::<Vec<_>>().join("; "),
+                differences.iter().take(MAX_HEADLINE_DIFFERENCES).cloned().collect::<Vec<_>>().join("; "),
                 comparison.rounds
             )
         }
     }
 }
 
-/// For example "12.3 % more".
-fn change(ratio: &Ratio) -> String {
+/// A ratio in words, for example "12.3 % more".
+fn change_in_words(ratio: &Ratio) -> String {
     if ratio.median >= 2.0 {
         return format!("{:.2} times as much", ratio.median);
     }
@@ -309,6 +322,7 @@ fn change(ratio: &Ratio) -> String {
     format!("{} {word}", percent_of((ratio.median - 1.0).abs()))
 }
 
+/// Name of a metric in sentences and tables.
 fn title(metric: Metric) -> &'static str {
     match metric {
         Metric::Wall => "wall time",
@@ -321,6 +335,7 @@ fn title(metric: Metric) -> &'static str {
     }
 }
 
+/// Table of the commands by their letters.
 fn legend(comparison: &Comparison) -> Section {
     let rows = comparison.commands.iter().enumerate();
     let rows = rows
@@ -345,7 +360,9 @@ fn cases_section(comparison: &Comparison) -> Section {
             row.extend(cases.clone().map(|case| {
                 let estimate =
                     compared(case, metric).and_then(|compared| compared.estimates.get(command)?.as_ref());
-                Cell::plain(estimate.map_or(UNKNOWN.to_owned(), |estimate| value(metric, estimate.median)))
+                Cell::plain(
+                    estimate.map_or(UNKNOWN.to_owned(), |estimate| format_value(metric, estimate.median)),
+                )
             }));
             rows.push(row);
         }
@@ -380,10 +397,10 @@ fn case_section(comparison: &Comparison, case: usize, name: &str) -> Section {
         let mut row = vec![Cell::plain(title(metric).to_owned())];
         row.extend(commands.clone().map(|command| {
             let estimate = compared.estimates.get(command).and_then(Option::as_ref);
-            Cell::plain(estimate.map_or(UNKNOWN.to_owned(), |estimate| value(metric, estimate.median)))
+            Cell::plain(estimate.map_or(UNKNOWN.to_owned(), |estimate| format_value(metric, estimate.median)))
         }));
         for command in commands.clone().skip(1) {
-            row.push(ratio_cell(compared, command, |ratio| factor(ratio.median)));
+            row.push(ratio_cell(compared, command, |ratio| format_ratio(ratio.median)));
             row.push(Cell::plain(interval(compared.ratios.get(command).copied().flatten())));
             row.push(verdict_cell(compared.verdict(command)));
         }
@@ -392,11 +409,12 @@ fn case_section(comparison: &Comparison, case: usize, name: &str) -> Section {
     let table = Table { caption: String::new(), columns, rows: rows.collect() };
     let heading = if name.is_empty() { "Figures".to_owned() } else { format!("Case {}", clean(name)) };
     let plots = [Metric::Wall, Metric::HighWater].into_iter();
-    let plots = plots.filter_map(|metric| metrics.get(&metric).map(|compared| strips(metric, compared)));
+    let plots = plots.filter_map(|metric| metrics.get(&metric).map(|compared| strips_plot(metric, compared)));
     Section { heading, tables: vec![table], plots: plots.collect(), ..Section::default() }
 }
 
-fn strips(metric: Metric, compared: &Compared) -> Plot {
+/// Plot of every run of a metric, side by side for each command.
+fn strips_plot(metric: Metric, compared: &Compared) -> Plot {
     let series = compared.estimates.iter().enumerate().filter_map(|(number, estimate)| {
         let estimate: &Estimate = estimate.as_ref()?;
         let points = estimate.samples.iter().map(|&sample| (number as f64, sample)).collect();
@@ -413,7 +431,7 @@ fn strips(metric: Metric, compared: &Compared) -> Plot {
     }
 }
 
-fn value(metric: Metric, value: f64) -> String {
+fn format_value(metric: Metric, value: f64) -> String {
     match metric {
         Metric::Wall | Metric::User | Metric::System => seconds(value),
         Metric::HighWater => bytes(value.round() as u64),
@@ -425,17 +443,18 @@ fn value(metric: Metric, value: f64) -> String {
 
 fn interval(ratio: Option<Ratio>) -> String {
     match ratio {
-        Some(Ratio { low: Some(low), high: Some(high), .. }) => format!("{} – {}", factor(low), factor(high)),
+        Some(Ratio { low: Some(low), high: Some(high), .. }) => {
+            format!("{} – {}", format_ratio(low), format_ratio(high))
+        }
         _ => UNKNOWN.to_owned(),
     }
 }
 
 /// A ratio, with the decimals that matter.
-fn factor(ratio: f64) -> String {
-    if ratio >= 1000.0 {
-        "> 1000".to_owned()
-    } else if ratio != 1.0 && (ratio - 1.0).abs() < 0.0005 {
-        // Instruction counts differ in digits that three decimals would hide.
+fn format_ratio(ratio: f64) -> String {
+    if ratio >= MAX_SHOWN_RATIO {
+        format!("> {MAX_SHOWN_RATIO}")
+    } else if ratio != 1.0 && (ratio - 1.0).abs() < SMALL_DIFFERENCE {
         format!("{ratio:.6}")
     } else {
         format!("{ratio:.3}")

@@ -11,9 +11,12 @@ use strandline_report::units::{UNKNOWN, bytes, seconds};
 
 /// Suggested limits are the smallest limit times this.
 const HEADROOM: f64 = 1.2;
-/// Suggested limits are rounded up to these steps: small ones to KiB, others to MiB.
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
+/// Suggested limits are rounded up to a multiple of this, from [`LARGE_LIMIT_BYTES`] on of a MiB.
+const SMALL_STEP_BYTES: u64 = 64 * KIB;
+/// See [`SMALL_STEP_BYTES`].
+const LARGE_LIMIT_BYTES: u64 = 16 * MIB;
 /// Maximum number of listed limits, nearest to the edge.
 const MAX_LIMITS: usize = 24;
 
@@ -80,6 +83,7 @@ fn headline(findings: &Findings) -> String {
     text
 }
 
+/// The sentence on a flaky edge.
 fn flaky(band: &Band) -> String {
     let low = band.low_bytes.map_or_else(|| "the smallest limit".to_owned(), bytes);
     let high = band.high_bytes.map_or_else(|| "the largest limit".to_owned(), bytes);
@@ -116,15 +120,15 @@ fn edge_section(findings: &Findings) -> Section {
     }
 }
 
-/// What it used without a limit.
+/// The sentence on what it used without a limit.
 fn unlimited(findings: &Findings) -> Option<String> {
     let unlimited = &findings.unlimited;
     let resident = unlimited.high_water_bytes.map_or_else(|| UNKNOWN.to_owned(), bytes);
-    let held = match (findings.kind, unlimited.peak_bytes?) {
+    let peak = match (findings.kind, unlimited.peak_bytes?) {
         (LimitKind::Cgroup, _) => String::new(),
-        (kind, peak) => format!(" {} of {} and", bytes(peak), resource(kind)),
+        (kind, peak_bytes) => format!(" {} of {} and", bytes(peak_bytes), resource(kind)),
     };
-    Some(format!("Without a limit its largest process reached{held} {resident} of RSS."))
+    Some(format!("Without a limit its largest process reached{peak} {resident} of RSS."))
 }
 
 /// The tried limits nearest to the edge, in descending order.
@@ -154,7 +158,8 @@ fn limits_table(findings: &Findings) -> Table {
     } else {
         format!("the {MAX_LIMITS} limits nearest to the edge; {left_out} further off are left out")
     };
-    let columns = columns(&[("limit", true), ("bytes", true), ("runs", true), ("failed", true), ("", false)]);
+    let columns =
+        table_columns(&[("limit", true), ("bytes", true), ("runs", true), ("failed", true), ("", false)]);
     Table { caption, columns, rows: rows.collect() }
 }
 
@@ -196,7 +201,7 @@ fn failures_section(findings: &Findings) -> Option<Section> {
     });
     let table = Table {
         caption: String::new(),
-        columns: columns(&[("under", true), ("runs", true), ("how", false)]),
+        columns: table_columns(&[("under", true), ("runs", true), ("how", false)]),
         rows: rows.collect(),
     };
     let stderr_tail =
@@ -218,11 +223,11 @@ fn slowdown_section(findings: &Findings) -> Option<Section> {
         vec![
             Cell::plain(format!("{:.1} ×", level.factor)),
             Cell::plain(bytes(level.limit_bytes)),
-            Cell::plain(time(&level.wall_seconds)),
-            ratio(&level.wall_seconds),
-            Cell::plain(count(&level.minor_faults)),
-            ratio(&level.minor_faults),
-            Cell::plain(count(&level.major_faults)),
+            Cell::plain(median_time(&level.wall_seconds)),
+            ratio_cell(&level.wall_seconds),
+            Cell::plain(median_count(&level.minor_faults)),
+            ratio_cell(&level.minor_faults),
+            Cell::plain(median_count(&level.major_faults)),
         ]
     });
     let unlimited = &findings.unlimited;
@@ -231,11 +236,11 @@ fn slowdown_section(findings: &Findings) -> Option<Section> {
     let last = vec![
         Cell::plain("none"),
         Cell::plain(String::new()),
-        Cell::plain(time(&without_ratio(&unlimited.wall_seconds))),
+        Cell::plain(median_time(&without_ratio(&unlimited.wall_seconds))),
         Cell::plain(String::new()),
-        Cell::plain(count(&without_ratio(&unlimited.minor_faults))),
+        Cell::plain(median_count(&without_ratio(&unlimited.minor_faults))),
         Cell::plain(String::new()),
-        Cell::plain(count(&without_ratio(&unlimited.major_faults))),
+        Cell::plain(median_count(&without_ratio(&unlimited.major_faults))),
     ];
     let titles = [
         ("smallest", true),
@@ -247,7 +252,7 @@ fn slowdown_section(findings: &Findings) -> Option<Section> {
         ("major faults", true),
     ];
     let table =
-        Table { caption: String::new(), columns: columns(&titles), rows: rows.chain([last]).collect() };
+        Table { caption: String::new(), columns: table_columns(&titles), rows: rows.chain([last]).collect() };
     Some(Section {
         heading: "Near the limit".to_owned(),
         paragraphs: vec![format!(
@@ -280,18 +285,18 @@ fn slowdown_plot(levels: &[Level]) -> Plot {
     }
 }
 
-fn time(figure: &LimitedFigure) -> String {
+fn median_time(figure: &LimitedFigure) -> String {
     figure.estimate.as_ref().map_or_else(|| UNKNOWN.to_owned(), |estimate| seconds(estimate.median))
 }
 
-fn count(figure: &LimitedFigure) -> String {
+fn median_count(figure: &LimitedFigure) -> String {
     figure
         .estimate
         .as_ref()
         .map_or_else(|| UNKNOWN.to_owned(), |estimate| grouped(estimate.median.round() as u64))
 }
 
-fn ratio(figure: &LimitedFigure) -> Cell {
+fn ratio_cell(figure: &LimitedFigure) -> Cell {
     let Some(ratio) = figure.ratio else { return Cell::plain(UNKNOWN) };
     match (ratio.low, ratio.high) {
         (Some(low), Some(high)) => {
@@ -304,9 +309,9 @@ fn ratio(figure: &LimitedFigure) -> Cell {
 
 /// Suggested limit: the smallest limit plus headroom, rounded up.
 pub fn with_headroom(smallest_bytes: u64) -> u64 {
-    let wanted = (smallest_bytes as f64 * HEADROOM) as u64;
-    let step = if wanted >= 16 * MIB { MIB } else { 64 * KIB };
-    wanted.div_ceil(step).saturating_mul(step)
+    let limit_bytes = (smallest_bytes as f64 * HEADROOM) as u64;
+    let step_bytes = if limit_bytes >= LARGE_LIMIT_BYTES { MIB } else { SMALL_STEP_BYTES };
+    limit_bytes.div_ceil(step_bytes).saturating_mul(step_bytes)
 }
 
 fn snippets_section(findings: &Findings) -> Option<Section> {
@@ -316,7 +321,7 @@ fn snippets_section(findings: &Findings) -> Option<Section> {
         if limit.is_multiple_of(MIB) { format!("{}M", limit / MIB) } else { format!("{}K", limit / KIB) };
     let kib = limit / KIB;
     let command = shell_words::join(&findings.command);
-    let snippet = |what: &str, text: String| (what.to_owned(), text);
+    let snippet = |title: &str, text: String| (title.to_owned(), text);
     let snippets = match findings.kind {
         LimitKind::AddressSpace => vec![
             snippet("shell", format!("(ulimit -v {kib}; exec {command})")),
@@ -353,6 +358,7 @@ fn snippets_section(findings: &Findings) -> Option<Section> {
     })
 }
 
-fn columns(titles: &[(&str, bool)]) -> Vec<Column> {
-    titles.iter().map(|(title, figures)| Column::new(*title, *figures)).collect()
+/// Columns of a table, each with its title and whether it has figures.
+fn table_columns(titles: &[(&str, bool)]) -> Vec<Column> {
+    titles.iter().map(|(title, has_figures)| Column::new(*title, *has_figures)).collect()
 }

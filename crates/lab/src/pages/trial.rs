@@ -17,6 +17,17 @@ use strandline_report::pages::surroundings;
 use strandline_report::text::{clean, clean_sentence, command_line, counted, grouped};
 use strandline_report::units::{UNKNOWN, bytes, percent_of, seconds};
 
+/// A candidate with an undecided interval is worth more rounds if its median is below this fraction
+/// of the median without settings.
+const UNDECIDED_MAX_RATIO: f64 = 0.95;
+/// A smaller candidate than the best is named only if it takes longer than the best by more than
+/// this factor.
+const NEGLIGIBLE_TIME_FACTOR: f64 = 1.02;
+/// Median time ratios that are not worth a number.
+const SAME_TIME: std::ops::RangeInclusive<f64> = 0.97..=1.03;
+/// Maximum number of candidates whose setting and cost are listed.
+const MAX_LISTED_SETTINGS: usize = 12;
+
 /// The document of a trial.
 #[derive(Serialize)]
 pub struct Document {
@@ -82,6 +93,7 @@ pub fn document(trial: &Trial) -> Document {
     }
 }
 
+/// Ids of the pairs that were tried.
 fn pairs(trial: &Trial) -> Vec<String> {
     let ids = trial.tried.iter().map(|(tried, _)| tried.id.clone());
     ids.filter(|id| id.contains('+')).collect()
@@ -101,7 +113,7 @@ fn figures(judged: &TryResult) -> Value {
 fn candidate(tried: &TriedSetting, judged: &TryResult, status: Status) -> Value {
     let mut value = figures(judged);
     let settled = judged.settled.estimate.as_ref().map(|estimate| estimate.median.round() as u64);
-    let more = json!({
+    let details = json!({
         "id": tried.id,
         "title": tried.title,
         "kind": tried.kind,
@@ -118,8 +130,8 @@ fn candidate(tried: &TriedSetting, judged: &TryResult, status: Status) -> Value 
         "known_cost": tried.cost,
         "source": tried.source,
     });
-    if let (Value::Object(value), Value::Object(more)) = (&mut value, more) {
-        value.extend(more);
+    if let (Value::Object(value), Value::Object(details)) = (&mut value, details) {
+        value.extend(details);
     }
     value
 }
@@ -150,6 +162,7 @@ pub fn page(trial: &Trial) -> Page {
     }
 }
 
+/// The figure that the goal minimizes.
 fn goal_figure(judged: &TryResult, goal: Goal) -> &Figure {
     match goal {
         Goal::Peak => &judged.peak,
@@ -159,7 +172,7 @@ fn goal_figure(judged: &TryResult, goal: Goal) -> &Figure {
 
 fn headline(trial: &Trial) -> String {
     let best = trial.ranking().best.and_then(|index| trial.tried.get(index));
-    let what = if trial.goal == Goal::Peak { "peaks at" } else { "leaves" };
+    let verb = if trial.goal == Goal::Peak { "peaks at" } else { "leaves" };
     let median = |figure: &Figure| figure.estimate.as_ref().map(|estimate| estimate.median);
     let size = |figure: &Figure| median(figure).map_or(UNKNOWN.to_owned(), |size| bytes(size.round() as u64));
     let before = goal_figure(&trial.baseline, trial.goal);
@@ -167,7 +180,7 @@ fn headline(trial: &Trial) -> String {
         let count = trial.tried.len();
         return match undecided(trial) {
             Some((tried, judged)) => format!(
-                "{} {what} {} instead of {} in the median, but {} cannot separate that from chance: use more (--repeat). \
+                "{} {verb} {} instead of {} in the median, but {} cannot separate that from chance: use more (--repeat). \
                  {count} tried.",
                 tried.id,
                 size(goal_figure(judged, trial.goal)),
@@ -175,7 +188,7 @@ fn headline(trial: &Trial) -> String {
                 counted(trial.rounds as u64, "round"),
             ),
             None => format!(
-                "Nothing that was tried is better: without settings it {what} {} ({count} tried).",
+                "Nothing that was tried is better: without settings it {verb} {} ({count} tried).",
                 size(before)
             ),
         };
@@ -183,18 +196,14 @@ fn headline(trial: &Trial) -> String {
     let after = goal_figure(judged, trial.goal);
     let less =
         after.ratio.map(|ratio| format!(", {} less", percent_of(1.0 - ratio.median))).unwrap_or_default();
-    let time = judged.wall.ratio.map(|ratio| format!("; it takes {}", times(&ratio, trial)));
+    let time = judged.wall.ratio.map(|ratio| format!("; it takes {}", time_in_words(&ratio, trial)));
     let time = time.unwrap_or_default();
-    let sentence = format!("{} {what} {} instead of {}{less}{time}.", tried.id, size(after), size(before));
+    let sentence = format!("{} {verb} {} instead of {}{less}{time}.", tried.id, size(after), size(before));
     match runner_up(trial, tried, judged) {
-        Some(more) => format!("{sentence} {more}"),
+        Some(second) => format!("{sentence} {second}"),
         None => sentence,
     }
 }
-
-/// A candidate with an undecided interval is worth more rounds if its median is below this fraction
-/// of the median without settings.
-const UNDECIDED_MAX_RATIO: f64 = 0.95;
 
 /// The undecided candidate with the smallest median, if it is worth more rounds.
 fn undecided(trial: &Trial) -> Option<(&TriedSetting, &TryResult)> {
@@ -216,38 +225,37 @@ fn runner_up(trial: &Trial, best: &TriedSetting, judged: &TryResult) -> Option<S
     let (tried, other) = trial.tried.get(smallest)?;
     let median = |figure: &Figure| figure.estimate.as_ref().map(|estimate| estimate.median);
     let goal_median = |judged: &TryResult| median(goal_figure(judged, trial.goal));
-    let less = goal_median(judged)? - goal_median(other)?;
-    let time = median(&other.wall)? / median(&judged.wall)?;
+    let saved_bytes = goal_median(judged)? - goal_median(other)?;
+    let time_factor = median(&other.wall)? / median(&judged.wall)?;
     // Not worth naming if barely smaller or no slower.
-    if tried.id == best.id || less <= tries::RESOLUTION_BYTES || time <= 1.02 {
+    let is_negligible = saved_bytes <= tries::RESOLUTION_BYTES || time_factor <= NEGLIGIBLE_TIME_FACTOR;
+    if tried.id == best.id || is_negligible {
         return None;
     }
-    let less = bytes(less.round() as u64);
-    Some(format!("Only {less} less leaves {}, in {time:.2} times the time of that.", tried.id))
+    let saved = bytes(saved_bytes.round() as u64);
+    Some(format!("Only {saved} less leaves {}, in {time_factor:.2} times the time of that.", tried.id))
 }
 
 /// Describes a time ratio: "as long, as far as is known", "1.90 times as long", "12 % less
-/// time". Also notes that an interval contains 1.
-fn times(ratio: &Ratio, trial: &Trial) -> String {
+/// time". Says so where the interval contains 1.
+fn time_in_words(ratio: &Ratio, trial: &Trial) -> String {
     let rounds = counted(trial.rounds as u64, "round");
-    let bound = |high: f64| {
-        let up_to = rank::MAX_TIME_RATIO;
-        let is_asked = trial.goal == Goal::TimeBounded && high > up_to;
-        if is_asked { format!(" (could be up to {high:.2} times: {rounds})") } else { String::new() }
+    let doubt = |high: f64| {
+        let may_exceed = trial.goal == Goal::TimeBounded && high > rank::MAX_TIME_RATIO;
+        if may_exceed { format!(" (could be up to {high:.2} times: {rounds})") } else { String::new() }
     };
     match (ratio.low, ratio.high) {
-        (Some(low), Some(high)) if low <= 1.0 && 1.0 <= high => match ratio.median {
-            0.97..=1.03 => format!("as long, as far as is known{}", bound(high)),
-            median => {
-                format!(
-                    "{median:.2} times as long, though {rounds} cannot distinguish it from 1{}",
-                    bound(high)
-                )
+        (Some(low), Some(high)) if low <= 1.0 && 1.0 <= high => {
+            let (median, doubt_text) = (ratio.median, doubt(high));
+            if SAME_TIME.contains(&median) {
+                format!("as long, as far as is known{doubt_text}")
+            } else {
+                format!("{median:.2} times as long, though {rounds} cannot distinguish it from 1{doubt_text}")
             }
-        },
+        }
         (None, _) | (_, None) => format!("{:.2} times as long, of {rounds}", ratio.median),
         (_, Some(high)) if ratio.median >= 1.0 => {
-            format!("{:.2} times as long{}", ratio.median, bound(high))
+            format!("{:.2} times as long{}", ratio.median, doubt(high))
         }
         _ => format!("{} less time", percent_of(1.0 - ratio.median)),
     }
@@ -288,7 +296,7 @@ fn results(trial: &Trial) -> Section {
     let mut paragraphs = vec![format!(
         "{}. ×: to the runs without settings, round by round, {}; intervals of a column hold together with \
          95 %. ◆: no other leaves less memory in less time.",
-        settled(trial),
+        settled_in_words(trial),
         counted(trial.rounds as u64, "round")
     )];
     if trial.goal == Goal::TimeBounded {
@@ -310,7 +318,7 @@ fn results(trial: &Trial) -> Section {
 }
 
 /// Describes which memory counts as settled, and when.
-fn settled(trial: &Trial) -> String {
+fn settled_in_words(trial: &Trial) -> String {
     let process = trial.observation.name().map_or("the largest process".to_owned(), |name| clean(&name));
     match trial.observation.settled_at {
         SettledSource::Load if trial.observation.processes > 1 => {
@@ -337,7 +345,8 @@ fn settled(trial: &Trial) -> String {
     }
 }
 
-fn row(id: &str, judged: &TryResult, status: Option<Status>, on_front: bool) -> Vec<Cell> {
+/// Row of a setting in the first table: settled memory and time.
+fn row(id: &str, judged: &TryResult, status: Option<Status>, is_on_front: bool) -> Vec<Cell> {
     let tone = match status {
         Some(Status::Better) => Tone::Good,
         Some(Status::Worse | Status::Failed) => Tone::Bad,
@@ -354,20 +363,21 @@ fn row(id: &str, judged: &TryResult, status: Option<Status>, on_front: bool) -> 
     vec![
         Cell::plain(clean(id)),
         Cell::plain(size(&judged.settled)),
-        Cell { text: ratio(&judged.settled), tone },
-        Cell::plain(median(&judged.wall, seconds)),
-        Cell::plain(ratio(&judged.wall)),
-        Cell { text: format!("{text}{}", if on_front { " ◆" } else { "" }).trim().to_owned(), tone },
+        Cell { text: format_ratio(&judged.settled), tone },
+        Cell::plain(format_median(&judged.wall, seconds)),
+        Cell::plain(format_ratio(&judged.wall)),
+        Cell { text: format!("{text}{}", if is_on_front { " ◆" } else { "" }).trim().to_owned(), tone },
     ]
 }
 
+/// Row of a setting in the second table: what else changed.
 fn other_row(id: &str, judged: &TryResult) -> Vec<Cell> {
     vec![
         Cell::plain(clean(id)),
         Cell::plain(size(&judged.peak)),
-        Cell::plain(ratio(&judged.peak)),
-        Cell::plain(median(&judged.faults, |faults| grouped(faults.round() as u64))),
-        Cell::plain(ratio(&judged.faults)),
+        Cell::plain(format_ratio(&judged.peak)),
+        Cell::plain(format_median(&judged.faults, |faults| grouped(faults.round() as u64))),
+        Cell::plain(format_ratio(&judged.faults)),
         Cell::plain(settled_time(judged)),
     ]
 }
@@ -382,24 +392,26 @@ fn settled_time(judged: &TryResult) -> String {
 }
 
 fn size(figure: &Figure) -> String {
-    median(figure, |median| bytes(median.round() as u64))
+    format_median(figure, |median| bytes(median.round() as u64))
 }
 
-fn median(figure: &Figure, text: impl Fn(f64) -> String) -> String {
-    figure.estimate.as_ref().map_or(UNKNOWN.to_owned(), |estimate: &Estimate| text(estimate.median))
+fn format_median(figure: &Figure, format: impl Fn(f64) -> String) -> String {
+    figure.estimate.as_ref().map_or(UNKNOWN.to_owned(), |estimate: &Estimate| format(estimate.median))
 }
 
 /// A ratio and its interval, such as "0.15 (.14–.16)".
-fn ratio(figure: &Figure) -> String {
+fn format_ratio(figure: &Figure) -> String {
     let Some(ratio) = figure.ratio else { return String::new() };
     match (ratio.low, ratio.high) {
-        (Some(low), Some(high)) => format!("{:.2} ({}–{})", ratio.median, bound(low), bound(high)),
+        (Some(low), Some(high)) => {
+            format!("{:.2} ({}–{})", ratio.median, format_bound(low), format_bound(high))
+        }
         _ => format!("{:.2} (?)", ratio.median),
     }
 }
 
 /// An interval bound in two digits: the table must fit in 80 columns.
-fn bound(value: f64) -> String {
+fn format_bound(value: f64) -> String {
     match value {
         ..0.995 => format!("{value:.2}").trim_start_matches('0').to_owned(),
         ..9.95 => format!("{value:.1}"),
@@ -408,15 +420,16 @@ fn bound(value: f64) -> String {
     }
 }
 
+/// Plot of all settings: settled memory over time.
 fn plot(trial: &Trial) -> Plot {
-    let known: Vec<(String, (f64, f64))> = all_results(trial)
+    let named_points: Vec<(String, (f64, f64))> = all_results(trial)
         .filter_map(|(id, judged)| {
             let point = (judged.wall.estimate.as_ref()?.median, judged.settled.estimate.as_ref()?.median);
             judged.failure.is_none().then_some((id.to_owned(), point))
         })
         .collect();
-    let labels = known.iter().map(|(id, _)| id.clone()).collect();
-    let points = known.iter().map(|(_, point)| *point).collect();
+    let labels = named_points.iter().map(|(id, _)| id.clone()).collect();
+    let points = named_points.iter().map(|(_, point)| *point).collect();
     Plot {
         title: "Settled memory and time".to_owned(),
         x_label: "seconds".to_owned(),
@@ -475,7 +488,7 @@ fn settings(trial: &Trial) -> Option<Section> {
     let better = trial.ranking().order.into_iter().filter(|&index| trial.status(index) == Status::Better);
     let paragraphs: Vec<String> = better
         .filter_map(|index| trial.tried.get(index))
-        .take(12)
+        .take(MAX_LISTED_SETTINGS)
         .map(|(tried, _)| {
             format!(
                 "{}: {}. Known cost: {}.",

@@ -7,16 +7,20 @@ use strandline_report::text::counted;
 use strandline_report::units::{UNKNOWN, bytes, seconds};
 
 /// An outlier is reported if it differs by more than this fraction of the median.
-const MIN_DEVIATION: f64 = 0.05;
+const MIN_DEVIATION_FRACTION: f64 = 0.05;
+/// With fewer rounds a caveat recommends more.
+const FEW_ROUNDS: usize = 5;
+/// Maximum number of names listed in a sentence.
+const MAX_NAMED: usize = 6;
 
 /// Caveats on the figures: code and sentence.
 pub fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
     let mut caveats = Vec::new();
-    let falling = |no_level: bool| -> Vec<&str> {
-        let fell = all_results(trial).filter(|(_, judged)| judged.ended_with_bytes.is_some());
-        fell.filter(|(_, judged)| judged.held_no_level == no_level).map(|(id, _)| id).collect()
+    let fallen = |held_no_level: bool| -> Vec<&str> {
+        let fallen = all_results(trial).filter(|(_, judged)| judged.ended_with_bytes.is_some());
+        fallen.filter(|(_, judged)| judged.held_no_level == held_no_level).map(|(id, _)| id).collect()
     };
-    let (from_level, from_top) = (falling(false), falling(true));
+    let (from_level, from_top) = (fallen(false), fallen(true));
     if !from_level.is_empty() {
         let text = format!(
             "{}: memory fell to end; settled is the level before that, not what was left. Where another instant is \
@@ -44,7 +48,7 @@ pub fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
         caveats.push(("baseline_failed", format!("without settings it failed in {text}")));
     }
     caveats.extend(outliers(trial).into_iter().map(|text| ("outliers", text)));
-    if trial.rounds < 5 {
+    if trial.rounds < FEW_ROUNDS {
         let rounds = counted(trial.rounds as u64, "round");
         let text = format!("with {rounds} only large differences can be detected; --repeat 5 or more");
         caveats.push(("few_runs", text));
@@ -66,7 +70,6 @@ pub fn all_results(trial: &Trial) -> impl Iterator<Item = (&str, &TryResult)> {
 
 /// The first names, and the number of the rest.
 fn first_names(names: &[&str]) -> String {
-    const MAX_NAMED: usize = 6;
     let shown = names.get(..names.len().min(MAX_NAMED)).unwrap_or_default().join(", ");
     match names.len().saturating_sub(MAX_NAMED) {
         0 => shown,
@@ -76,6 +79,7 @@ fn first_names(names: &[&str]) -> String {
 
 /// A figure whose outliers are reported.
 struct OutlierFigure<'a> {
+    /// Its name in sentences.
     name: &'a str,
     figure: fn(&TryResult) -> &Figure,
     /// Smaller deviations from the median are not reported.
@@ -98,23 +102,23 @@ fn outliers(trial: &Trial) -> Vec<String> {
         OutlierFigure { name: time, figure: |judged| &judged.wall, min_deviation: 0.0, format: &seconds };
     let mut texts = Vec::new();
     for OutlierFigure { name, figure, min_deviation, format } in [settled, wall] {
-        let mut found: Vec<String> = Vec::new();
+        let mut found_outliers: Vec<String> = Vec::new();
         for (id, judged) in all_results(trial).filter(|(_, judged)| judged.failure.is_none()) {
             let Some(estimate) = &figure(judged).estimate else { continue };
-            let min_deviation = min_deviation.max(estimate.median * MIN_DEVIATION);
+            let min_deviation = min_deviation.max(estimate.median * MIN_DEVIATION_FRACTION);
             let indices = figure(judged).outliers().into_iter();
             let outliers = indices.filter_map(|index| estimate.samples.get(index).copied());
             let outliers = outliers.filter(|value| (value - estimate.median).abs() > min_deviation);
             let median = format(estimate.median);
-            found.extend(outliers.map(|value| format!("{} of {id} ({median})", format(value))));
+            found_outliers.extend(outliers.map(|value| format!("{} of {id} ({median})", format(value))));
         }
-        let found: Vec<&str> = found.iter().map(String::as_str).collect();
-        if !found.is_empty() {
+        let found_outliers: Vec<&str> = found_outliers.iter().map(String::as_str).collect();
+        if !found_outliers.is_empty() {
             texts.push(format!(
                 "{name} of {} deviates from the others of its setting (in parentheses their median): {}; they are \
                  included",
-                counted(found.len() as u64, "run"),
-                first_names(&found)
+                counted(found_outliers.len() as u64, "run"),
+                first_names(&found_outliers)
             ));
         }
     }

@@ -131,6 +131,6 @@ fn doubtful_results_have_caveats() {
 
 #[test]
 fn ends_of_intervals_have_two_digits() {
-    let ends: Vec<String> = [0.0, 0.149, 0.994, 0.996, 9.94, 9.96, 140.2, 1e9].map(bound).to_vec();
+    let ends: Vec<String> = [0.0, 0.149, 0.994, 0.996, 9.94, 9.96, 140.2, 1e9].map(format_bound).to_vec();
     assert_eq!(ends, [".00", ".15", ".99", "1.0", "9.9", "10", "140", "1000+"]);
 }

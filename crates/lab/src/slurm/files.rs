@@ -23,7 +23,9 @@ use strandline_recorder::Limits;
 /// Schema of the file of a finished round.
 pub const SCHEMA: &str = "strandline/round/1";
 /// Larger files are rejected.
-pub const MAX_BYTES: u64 = 256 << 20;
+const MAX_FILE_BYTES: u64 = 256 << 20;
+/// Length of the hash in the name of a plan: a lab has few plans, so collisions are improbable.
+const PLAN_HASH_BYTES: usize = 6;
 /// At most this much of a partial file is read to count its lines.
 const MAX_PART_BYTES: u64 = 64 << 20;
 
@@ -108,7 +110,7 @@ pub struct FinishedRound {
     pub round: u32,
     /// The task that ran it.
     pub task: Task,
-    /// How often the scheduler had restarted the task.
+    /// How often the scheduler restarted the task before.
     pub restarts: u32,
     /// The machine that ran it.
     pub node: Node,
@@ -168,43 +170,43 @@ impl SharedFolder {
     }
 
     /// The file of a plan.
-    pub fn plan(&self, plan: &str) -> PathBuf {
+    pub fn plan_file(&self, plan: &str) -> PathBuf {
         self.below("plans").join(format!("{plan}.json"))
     }
 
     /// The file of an array.
-    pub fn array(&self, number: u32) -> PathBuf {
+    pub fn array_file(&self, number: u32) -> PathBuf {
         self.below("arrays").join(format!("{number}.json"))
     }
 
     /// The file with the job id of an array.
-    pub fn job(&self, number: u32) -> PathBuf {
+    pub fn job_file(&self, number: u32) -> PathBuf {
         self.below("arrays").join(format!("{number}.job"))
     }
 
     /// The file of a finished round.
-    pub fn finished(&self, plan: &str, round: u32) -> PathBuf {
+    pub fn finished_file(&self, plan: &str, round: u32) -> PathBuf {
         self.below("rounds").join(format!("{plan}-{round}.json"))
     }
 
     /// The partial file of a round that a task is running.
-    pub fn partial(&self, plan: &str, round: u32, task: Task) -> PathBuf {
+    pub fn partial_file(&self, plan: &str, round: u32, task: Task) -> PathBuf {
         self.below("rounds").join(format!("{plan}-{round}.{task}.part"))
     }
 
     /// The file with the reason why a task gave up.
-    pub fn failed(&self, plan: &str, round: u32, task: Task) -> PathBuf {
+    pub fn failure_file(&self, plan: &str, round: u32, task: Task) -> PathBuf {
         self.below("rounds").join(format!("{plan}-{round}.{task}.failed"))
     }
 
     /// The standard error of a task.
-    pub fn log(&self, task: Task) -> PathBuf {
+    pub fn log_file(&self, task: Task) -> PathBuf {
         self.below("logs").join(format!("{task}.log"))
     }
 
     /// Reads the file of a finished round; `requested` are the indices of its subjects.
     pub fn read_finished(&self, plan: &str, round: u32, requested: &[usize]) -> ReadResult<FinishedRound> {
-        let path = self.finished(plan, round);
+        let path = self.finished_file(plan, round);
         let invalid = |problem: &str| ReadResult::Invalid(format!("{}: {problem}", path.display()));
         let mut finished: FinishedRound = match read(&path) {
             ReadResult::Content(finished) => finished,
@@ -243,18 +245,26 @@ impl SharedFolder {
 /// Name of a plan: a hash of its content.
 pub fn plan_name(plan: &Plan) -> Result<String, String> {
     let text = serde_json::to_vec(&(&plan.subjects, &plan.service)).map_err(|error| error.to_string())?;
-    Ok(Sha256::digest(&text).iter().take(6).map(|byte| format!("{byte:02x}")).collect())
+    Ok(Sha256::digest(&text).iter().take(PLAN_HASH_BYTES).map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Parses a file name in `rounds/`: the round and whether it is finished; `None` if it is not a
-/// round of `plan`.
-pub fn round_of(name: &str, plan: &str) -> Option<(u32, bool)> {
+/// A file of a round that is finished or running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoundFile {
+    /// Number of the round.
+    pub round: u32,
+    /// Whether the round is finished.
+    pub is_finished: bool,
+}
+
+/// Parses a file name in `rounds/`; `None` if it is not of a round of `plan`.
+pub fn parse_round_file(name: &str, plan: &str) -> Option<RoundFile> {
     let (round, extension) = name.strip_prefix(plan)?.strip_prefix('-')?.split_once('.')?;
     let is_finished = extension == "json";
     if !is_finished && !extension.ends_with(".part") {
         return None;
     }
-    Some((round.parse().ok()?, is_finished))
+    Some(RoundFile { round: round.parse().ok()?, is_finished })
 }
 
 /// Reads a file of JSON.
@@ -265,11 +275,11 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> ReadResult<T> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return ReadResult::Missing,
         Err(error) => return invalid(&error),
     };
-    if file.metadata().is_ok_and(|data| !data.is_file() || data.len() > MAX_BYTES) {
+    if file.metadata().is_ok_and(|data| !data.is_file() || data.len() > MAX_FILE_BYTES) {
         return invalid(&"it is not a file of this lab");
     }
     let mut text = Vec::new();
-    if let Err(error) = file.take(MAX_BYTES).read_to_end(&mut text) {
+    if let Err(error) = file.take(MAX_FILE_BYTES).read_to_end(&mut text) {
         return invalid(&error);
     }
     match serde_json::from_slice(&text) {
@@ -306,11 +316,11 @@ pub fn token() -> String {
 mod tests {
     use super::*;
 
-    fn store(root: &Path) -> SharedFolder {
+    fn shared_folder(root: &Path) -> SharedFolder {
         SharedFolder { root: root.to_owned(), lab: "lab".to_owned() }
     }
 
-    fn finished(store: &SharedFolder) -> FinishedRound {
+    fn finished(shared: &SharedFolder) -> FinishedRound {
         let outcome = Outcome::not_started("x".to_owned());
         let run = |subject| Run {
             subject,
@@ -322,7 +332,7 @@ mod tests {
         };
         FinishedRound {
             schema: SCHEMA.to_owned(),
-            lab: store.lab.clone(),
+            lab: shared.lab.clone(),
             plan: "p".to_owned(),
             round: 3,
             task: Task { job: 1, index: 2 },
@@ -336,38 +346,41 @@ mod tests {
     #[test]
     fn a_file_that_is_not_what_it_should_be_is_refused_with_its_path() {
         let folder = tempfile::tempdir().unwrap();
-        let store = store(folder.path());
-        assert_eq!(store.read_finished("p", 3, &[0, 1]), ReadResult::Missing);
-        let good = finished(&store);
-        write_json(&store.finished("p", 3), &good).unwrap();
-        let ReadResult::Content(read) = store.read_finished("p", 3, &[0, 1]) else { panic!("it is good") };
+        let shared = shared_folder(folder.path());
+        assert_eq!(shared.read_finished("p", 3, &[0, 1]), ReadResult::Missing);
+        let good = finished(&shared);
+        write_json(&shared.finished_file("p", 3), &good).unwrap();
+        let ReadResult::Content(read) = shared.read_finished("p", 3, &[0, 1]) else { panic!("it is good") };
         assert_eq!(read.runs[0].outcome.node.as_ref().unwrap().name, "n");
         let refused = |finished: &FinishedRound, requested: &[usize]| {
-            write_json(&store.finished("p", 3), finished).unwrap();
-            matches!(store.read_finished("p", 3, requested), ReadResult::Invalid(why) if why.contains("p-3.json"))
+            write_json(&shared.finished_file("p", 3), finished).unwrap();
+            matches!(shared.read_finished("p", 3, requested), ReadResult::Invalid(why) if why.contains("p-3.json"))
         };
         assert!(refused(&good, &[0]), "other runs");
         assert!(refused(&FinishedRound { lab: "other".to_owned(), ..good.clone() }, &[0, 1]));
         assert!(refused(&FinishedRound { round: 4, ..good.clone() }, &[0, 1]));
         for path in ["/etc/passwd", "cells/../../x", ".."] {
             let mut bad = good.clone();
-            bad.runs[0].outcome.stderr = Some(store.root.join(path));
+            bad.runs[0].outcome.stderr = Some(shared.root.join(path));
             assert!(refused(&bad, &[0, 1]), "{path}");
         }
         let text = serde_json::to_vec(&good).unwrap();
         for cut in 0..text.len() {
-            std::fs::write(store.finished("p", 3), &text[..cut]).unwrap();
-            assert!(matches!(store.read_finished("p", 3, &[0, 1]), ReadResult::Invalid(_)), "cut at {cut}");
+            std::fs::write(shared.finished_file("p", 3), &text[..cut]).unwrap();
+            assert!(matches!(shared.read_finished("p", 3, &[0, 1]), ReadResult::Invalid(_)), "cut at {cut}");
         }
-        std::fs::remove_file(store.finished("p", 3)).unwrap();
-        std::fs::create_dir(store.finished("p", 3)).unwrap();
-        assert!(matches!(store.read_finished("p", 3, &[0, 1]), ReadResult::Invalid(_)), "a folder");
+        std::fs::remove_file(shared.finished_file("p", 3)).unwrap();
+        std::fs::create_dir(shared.finished_file("p", 3)).unwrap();
+        assert!(matches!(shared.read_finished("p", 3, &[0, 1]), ReadResult::Invalid(_)), "a folder");
     }
 
     #[test]
     fn rounds_are_known_by_their_names() {
-        assert_eq!(round_of("ab-17.json", "ab"), Some((17, true)));
-        assert_eq!(round_of("ab-17.4_2.part", "ab"), Some((17, false)));
+        assert_eq!(parse_round_file("ab-17.json", "ab"), Some(RoundFile { round: 17, is_finished: true }));
+        assert_eq!(
+            parse_round_file("ab-17.4_2.part", "ab"),
+            Some(RoundFile { round: 17, is_finished: false })
+        );
         for other in [
             "ab-17.4_2.failed",
             "cd-17.json",
@@ -377,7 +390,7 @@ mod tests {
             ".new-1",
             "ab-99999999999.json",
         ] {
-            assert_eq!(round_of(other, "ab"), None, "{other}");
+            assert_eq!(parse_round_file(other, "ab"), None, "{other}");
         }
     }
 }

@@ -36,6 +36,8 @@ use scheduler::TaskState;
 
 /// The job script.
 const SCRIPT: &str = include_str!("round.sh");
+/// Folders in the shared folder; `work` is for runs while they run.
+const SUBFOLDERS: [&str; 5] = ["rounds", "logs", "arrays", "plans", "work"];
 /// Maximum number of arrays of one lab.
 const MAX_ARRAYS: u32 = 10_000;
 /// Options of sbatch that are rejected because they would change what a round is.
@@ -106,6 +108,7 @@ pub fn why_rejected(option: &str) -> Option<String> {
 /// A requested round that is not finished.
 #[derive(Clone, Debug)]
 struct PendingRound {
+    /// Its subjects, in the drawn order.
     turns: Vec<usize>,
     /// How often it was submitted.
     attempts: u32,
@@ -114,6 +117,7 @@ struct PendingRound {
     state: TaskState,
     /// State and reason as given by the scheduler.
     state_text: String,
+    /// Its current or last node; empty before it had one.
     node: String,
     /// Since when the scheduler reports it as ended, or does not know it.
     ended_since: Option<Instant>,
@@ -129,18 +133,23 @@ struct SubmittedArray {
 
 /// Runs rounds by Slurm, and single jobs on this machine.
 pub struct Slurm {
+    /// Runs single jobs.
     local: Local,
     shared: SharedFolder,
+    /// The executable of strandline, at a path that all nodes see.
     program: PathBuf,
     options: Options,
     user: Arc<dyn User>,
     interrupt: Arc<Interrupt>,
+    /// Token of this process in the file of the owner.
     token: String,
     /// Name of the plan of the requested rounds.
     plan: String,
+    /// Requested rounds that are not finished, by number.
     pending: BTreeMap<u32, PendingRound>,
     /// The arrays of this lab, by number.
     arrays: BTreeMap<u32, SubmittedArray>,
+    /// Events that were not returned yet.
     events: VecDeque<RemoteEvent>,
     watch: watch::Watch,
     caveats: Vec<(&'static str, String)>,
@@ -164,9 +173,9 @@ impl Slurm {
         if root.to_str().is_none_or(|root| root.contains(['\n', '\\'])) {
             return Err(format!("{}: a name that sbatch takes has neither \\ nor line ends", root.display()));
         }
-        let shared = open_store(root, key, is_fresh)?;
+        let shared = open_shared_folder(root, key, is_fresh)?;
         atomic_file::write(&shared.below("round.sh"), SCRIPT.as_bytes())?;
-        for folder in ["rounds", "logs", "arrays", "plans", "work"] {
+        for folder in SUBFOLDERS {
             let folder = shared.below(folder);
             std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         }
@@ -227,7 +236,7 @@ impl Slurm {
 
 /// The shared folder of the lab with this key: of the last lab there if it is the same, of a new
 /// one otherwise.
-fn open_store(root: &Path, key: &str, is_fresh: bool) -> Result<SharedFolder, String> {
+fn open_shared_folder(root: &Path, key: &str, is_fresh: bool) -> Result<SharedFolder, String> {
     let mut shared = SharedFolder { root: root.to_owned(), lab: String::new() };
     let last = match read::<LabIdentity>(&shared.below("lab.json")) {
         ReadResult::Content(last) => Some(last),
@@ -258,7 +267,7 @@ fn discard_lab(shared: &SharedFolder) {
         // If that fails, its tasks find another lab in the folder and do nothing.
         drop(scheduler::cancel(&jobs));
     }
-    for folder in ["rounds", "arrays", "plans", "logs", "work"] {
+    for folder in SUBFOLDERS {
         drop(std::fs::remove_dir_all(shared.below(folder)));
     }
 }
@@ -272,7 +281,7 @@ fn known_arrays(shared: &SharedFolder) -> BTreeMap<u32, SubmittedArray> {
         let Some(number) = number.filter(|&number| number < MAX_ARRAYS) else { continue };
         let ReadResult::Content(array) = read::<JobArray>(&entry.path()) else { continue };
         if array.lab == shared.lab {
-            let job = match read::<u64>(&shared.job(number)) {
+            let job = match read::<u64>(&shared.job_file(number)) {
                 ReadResult::Content(job) => Some(job),
                 ReadResult::Missing | ReadResult::Invalid(_) => None,
             };
@@ -295,7 +304,7 @@ impl RemoteExecutor for Slurm {
             service: self.options.service.clone(),
         };
         self.plan = plan_name(&plan).map_err(Stopped::Failed)?;
-        write_json(&self.shared.plan(&self.plan), &plan).map_err(Stopped::Failed)?;
+        write_json(&self.shared.plan_file(&self.plan), &plan).map_err(Stopped::Failed)?;
         for Round { number, turns } in rounds {
             let pending = PendingRound {
                 turns,

@@ -15,13 +15,19 @@ use strandline_report::text::{clean, shorten};
 /// Time limit of a program.
 pub const PROGRAM_TIMEOUT: Duration = Duration::from_secs(45);
 /// Maximum output read from a program; ten thousand tasks give about 600 KiB.
-const MAX_BYTES: u64 = 64 << 20;
+const MAX_OUTPUT_BYTES: u64 = 64 << 20;
 /// Interval between checks whether the program has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(4);
 /// Tasks per array if the scheduler does not report its maximum (its default is 1,001).
 const DEFAULT_MAX_TASKS: usize = 1000;
 /// Upper bound of tasks per array.
 const MAX_TASKS: usize = 10_000;
+/// Number of lines, and their length, of a program's output in a message.
+const MAX_MESSAGE_LINES: usize = 3;
+const MAX_MESSAGE_COLUMNS: usize = 300;
+
+/// Fields of `scontrol show job` that describe the end of a task.
+const END_FIELDS: [&str; 4] = ["JobState=", "Reason=", "ExitCode=", "BatchHost="];
 
 /// Why a request to the scheduler failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,14 +121,14 @@ pub fn submit(submission: &Submission<'_>) -> Result<u64, SchedulerError> {
     })
 }
 
-/// States of those tasks of `jobs` that the scheduler knows. Stops early once `is_enough`.
+/// States of those tasks of `jobs` that the scheduler knows. Gives up once `is_cancelled`.
 ///
 /// # Errors
 /// [`SchedulerError`].
-pub fn tasks(jobs: &[u64], is_enough: &dyn Fn() -> bool) -> Result<Vec<TaskStatus>, SchedulerError> {
+pub fn tasks(jobs: &[u64], is_cancelled: &dyn Fn() -> bool) -> Result<Vec<TaskStatus>, SchedulerError> {
     let list = jobs.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     let words = ["-h", "-r", "-t", "all", "-o", "%F|%K|%T|%N|%r", "-j", &list].map(str::to_owned);
-    match run_program("squeue", &words, is_enough) {
+    match run_program("squeue", &words, is_cancelled) {
         Ok(output) => Ok(output.lines().filter_map(parse_status).collect()),
         // For a single unknown job squeue fails; of several it omits the unknown ones.
         Err(SchedulerError::Unknown) => Ok(Vec::new()),
@@ -166,10 +172,9 @@ pub fn max_tasks() -> usize {
 pub fn end_details(task: Task) -> Option<String> {
     let output =
         run_program("scontrol", &["show".to_owned(), "job".to_owned(), task.to_string()], &|| false).ok()?;
-    let fields = output.split_whitespace().filter(|field| {
-        ["JobState=", "Reason=", "ExitCode=", "BatchHost="].iter().any(|name| field.starts_with(name))
-    });
-    let fields: Vec<&str> = fields.take(4).collect();
+    let fields =
+        output.split_whitespace().filter(|field| END_FIELDS.iter().any(|name| field.starts_with(name)));
+    let fields: Vec<&str> = fields.take(END_FIELDS.len()).collect();
     (!fields.is_empty()).then(|| first_lines(&fields.join(" ")))
 }
 
@@ -205,7 +210,7 @@ fn task_state(state_name: &str, reason: &str) -> TaskState {
 fn run_program(
     program: &str,
     words: &[String],
-    is_enough: &dyn Fn() -> bool,
+    is_cancelled: &dyn Fn() -> bool,
 ) -> Result<String, SchedulerError> {
     let begin = Instant::now();
     let started = Command::new(program)
@@ -226,7 +231,7 @@ fn run_program(
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break Some(status),
-            Ok(None) if begin.elapsed() < PROGRAM_TIMEOUT && !is_enough() => {
+            Ok(None) if begin.elapsed() < PROGRAM_TIMEOUT && !is_cancelled() => {
                 std::thread::sleep(POLL_INTERVAL)
             }
             _ => break None,
@@ -285,15 +290,16 @@ fn failure(program: &str, output: &str, status: Option<i32>) -> SchedulerError {
 
 /// The first lines of a message, joined into one.
 fn first_lines(output: &str) -> String {
-    let lines: Vec<&str> = output.lines().map(str::trim).filter(|line| !line.is_empty()).take(3).collect();
-    shorten(&clean(&lines.join("; ")), 300)
+    let lines: Vec<&str> =
+        output.lines().map(str::trim).filter(|line| !line.is_empty()).take(MAX_MESSAGE_LINES).collect();
+    shorten(&clean(&lines.join("; ")), MAX_MESSAGE_COLUMNS)
 }
 
 fn read_in_background(from: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         // What was read before an error is still worth showing.
-        drop(from.take(MAX_BYTES).read_to_end(&mut bytes));
+        drop(from.take(MAX_OUTPUT_BYTES).read_to_end(&mut bytes));
         String::from_utf8_lossy(&bytes).into_owned()
     })
 }
@@ -304,30 +310,31 @@ mod tests {
 
     #[test]
     fn lines_of_squeue_are_taken_apart() {
-        let of = |text: &str| parse_status(text).map(|line| (line.task.to_string(), line.state));
-        assert_eq!(of("17|3|RUNNING|n1|None"), Some(("17_3".to_owned(), TaskState::Running)));
-        assert_eq!(of("17|0|PENDING||Resources"), Some(("17_0".to_owned(), TaskState::Waiting)));
-        assert_eq!(of("17|0|PENDING||launch failed requeued held").unwrap().1, TaskState::Stuck);
-        assert_eq!(of("17|0|NODE_FAIL|n|x|y").unwrap().1, TaskState::LostNode);
-        assert_eq!(of("17|0|NEW_STATE|n|").unwrap().1, TaskState::Waiting);
+        let parsed = |text: &str| parse_status(text).map(|line| (line.task.to_string(), line.state));
+        assert_eq!(parsed("17|3|RUNNING|n1|None"), Some(("17_3".to_owned(), TaskState::Running)));
+        assert_eq!(parsed("17|0|PENDING||Resources"), Some(("17_0".to_owned(), TaskState::Waiting)));
+        assert_eq!(parsed("17|0|PENDING||launch failed requeued held").unwrap().1, TaskState::Stuck);
+        assert_eq!(parsed("17|0|NODE_FAIL|n|x|y").unwrap().1, TaskState::LostNode);
+        assert_eq!(parsed("17|0|NEW_STATE|n|").unwrap().1, TaskState::Waiting);
         for none in ["", "x", "17|N/A|RUNNING|n|None", "17|1", "-1|1|RUNNING|n|", "1|99999999999|RUNNING|n|"]
         {
-            assert_eq!(of(none), None, "{none:?}");
+            assert_eq!(parsed(none), None, "{none:?}");
         }
     }
 
     #[test]
     fn an_unreachable_scheduler_differs_from_one_that_refuses() {
-        let of = |output: &str| failure("sbatch", output, Some(1));
+        let classified = |output: &str| failure("sbatch", output, Some(1));
         let away = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)";
-        assert_eq!(of(away), SchedulerError::Unavailable(away.to_owned()));
-        assert_eq!(of("slurm_load_jobs error: Invalid job id specified"), SchedulerError::Unknown);
-        let refused =
-            of("sbatch: error: invalid partition specified: x\nsbatch: error: Batch job submission failed");
+        assert_eq!(classified(away), SchedulerError::Unavailable(away.to_owned()));
+        assert_eq!(classified("slurm_load_jobs error: Invalid job id specified"), SchedulerError::Unknown);
+        let refused = classified(
+            "sbatch: error: invalid partition specified: x\nsbatch: error: Batch job submission failed",
+        );
         assert!(
             matches!(&refused, SchedulerError::Refused(line) if line.contains("x; sbatch")),
             "{refused:?}"
         );
-        assert_eq!(of(""), SchedulerError::Refused("sbatch ended with 1".to_owned()));
+        assert_eq!(classified(""), SchedulerError::Refused("sbatch ended with 1".to_owned()));
     }
 }

@@ -17,7 +17,7 @@ use strandline_inspect::environment::Environment;
 
 use super::files::{
     Failed, FinishedRound, JobArray, LabIdentity, Plan, ReadResult, Run, SCHEMA, SharedFolder, Task, read,
-    write_json,
+    token, write_json,
 };
 use crate::cell::{End, Measure, Node, Outcome, Subject};
 use crate::executor::{Executor, Stopped};
@@ -31,6 +31,14 @@ use crate::trial::server::{ServerExecutor, read_observation};
 /// Reading a partial file stops at a longer line.
 const MAX_LINE_BYTES: u64 = 1 << 20;
 
+/// How long a signal for the task is waited for after a run: the longer, the more likely the run
+/// ended by that signal.
+const SIGNAL_WAIT_AFTER_SUCCESS: Duration = Duration::from_millis(5);
+const SIGNAL_WAIT_AFTER_FAILURE: Duration = Duration::from_millis(50);
+const SIGNAL_WAIT_AFTER_SIGNAL: Duration = Duration::from_millis(500);
+/// 128 plus the number of a signal is the status of a shell whose command the signal ended.
+const FIRST_SIGNAL_STATUS: u8 = 128;
+
 /// Arguments of a task.
 #[derive(Clone, Debug)]
 pub struct TaskArguments {
@@ -42,7 +50,7 @@ pub struct TaskArguments {
     pub task: Task,
     /// Name of its node, as given by the scheduler.
     pub node: String,
-    /// How often the scheduler had restarted it.
+    /// How often the scheduler restarted it before.
     pub restarts: u32,
 }
 
@@ -64,11 +72,13 @@ struct FinishedRun {
 
 /// A round to run.
 struct RoundTask {
-    store: SharedFolder,
+    shared: SharedFolder,
     arguments: TaskArguments,
     plan_name: String,
     plan: Plan,
+    /// Number of the round.
     round: u32,
+    /// Its subjects, in the drawn order.
     turns: Vec<usize>,
 }
 
@@ -83,32 +93,32 @@ pub fn serve(arguments: TaskArguments) -> Result<(), Stopped> {
     // Files left there are no longer needed.
     drop(std::fs::remove_dir_all(task.work_folder()));
     if let Err(Stopped::Failed(why)) = &result {
-        let RoundTask { store, arguments, plan_name, round, .. } = &task;
-        let failed = Failed { lab: store.lab.clone(), node: arguments.node.clone(), why: why.clone() };
+        let RoundTask { shared, arguments, plan_name, round, .. } = &task;
+        let failed = Failed { lab: shared.lab.clone(), node: arguments.node.clone(), why: why.clone() };
         // A failure to write is ignored: the log of the scheduler has the reason too.
-        drop(write_json(&store.failed(plan_name, *round, arguments.task), &failed));
+        drop(write_json(&shared.failure_file(plan_name, *round, arguments.task), &failed));
     }
     result
 }
 
 /// The round to run; `None` if it is already finished.
 fn read_task(arguments: TaskArguments) -> Result<Option<RoundTask>, String> {
-    let mut store = SharedFolder { root: arguments.folder.clone(), lab: String::new() };
-    let identity: LabIdentity = read_required(&store.below("lab.json"))?;
-    store.lab = identity.lab;
-    let path = store.array(arguments.array);
+    let mut shared = SharedFolder { root: arguments.folder.clone(), lab: String::new() };
+    let identity: LabIdentity = read_required(&shared.below("lab.json"))?;
+    shared.lab = identity.lab;
+    let path = shared.array_file(arguments.array);
     let array: JobArray = read_required(&path)?;
-    let plan: Plan = read_required(&store.plan(&array.plan))?;
-    if array.lab != store.lab || plan.lab != store.lab {
+    let plan: Plan = read_required(&shared.plan_file(&array.plan))?;
+    if array.lab != shared.lab || plan.lab != shared.lab {
         return Err(format!("{}: its lab was restarted: the task does nothing", path.display()));
     }
     let Some((round, turns)) = array.rounds.into_iter().nth(arguments.task.index as usize) else {
         return Err(format!("{}: it has no task {}", path.display(), arguments.task.index));
     };
-    if matches!(store.read_finished(&array.plan, round, &turns), ReadResult::Content(_)) {
+    if matches!(shared.read_finished(&array.plan, round, &turns), ReadResult::Content(_)) {
         return Ok(None);
     }
-    Ok(Some(RoundTask { store, arguments, plan_name: array.plan, plan, round, turns }))
+    Ok(Some(RoundTask { shared, arguments, plan_name: array.plan, plan, round, turns }))
 }
 
 fn read_required<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, String> {
@@ -125,13 +135,13 @@ fn read_required<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, Strin
 impl RoundTask {
     /// Folder that runs write into while they run.
     fn work_folder(&self) -> PathBuf {
-        self.store.below("work").join(self.arguments.task.to_string())
+        self.shared.below("work").join(self.arguments.task.to_string())
     }
 
     fn run(&self, interrupt: &Arc<Interrupt>) -> Result<(), Stopped> {
         let environment = Environment::read();
         let node = Node { name: self.arguments.node.clone(), kind: nodes::kind_of(&environment) };
-        let description = self.store.folder().join(nodes::file_name(&node.kind));
+        let description = self.shared.folder().join(nodes::file_name(&node.kind));
         if !description.exists() {
             write_json(&description, &environment).map_err(Stopped::Failed)?;
         }
@@ -146,7 +156,7 @@ impl RoundTask {
                 continue;
             }
             let subject = self.subject(turn)?;
-            let folder = cell_folder(&self.store.root, &subject.name, self.round);
+            let folder = cell_folder(&self.shared.root, &subject.name, self.round);
             let outcome = executor.run(subject, &folder)?;
             if let Some(signal) = ending_signal(interrupt, &outcome) {
                 return Err(Stopped::Interrupted(signal));
@@ -164,7 +174,7 @@ impl RoundTask {
         }
         let finished_round = FinishedRound {
             schema: SCHEMA.to_owned(),
-            lab: self.store.lab.clone(),
+            lab: self.shared.lab.clone(),
             plan: self.plan_name.clone(),
             round: self.round,
             task: self.arguments.task,
@@ -173,7 +183,7 @@ impl RoundTask {
             environment,
             runs,
         };
-        write_json(&self.store.finished(&self.plan_name, self.round), &finished_round)
+        write_json(&self.shared.finished_file(&self.plan_name, self.round), &finished_round)
             .map_err(Stopped::Failed)?;
         drop(std::fs::remove_file(self.partial_path()));
         Ok(())
@@ -205,7 +215,7 @@ impl RoundTask {
     }
 
     fn partial_path(&self) -> PathBuf {
-        self.store.partial(&self.plan_name, self.round, self.arguments.task)
+        self.shared.partial_file(&self.plan_name, self.round, self.arguments.task)
     }
 
     fn write_failure(&self, error: &std::io::Error) -> Stopped {
@@ -217,9 +227,11 @@ impl RoundTask {
     fn open_partial(&self) -> Result<(File, BTreeMap<usize, Outcome>), String> {
         let path = self.partial_path();
         let named = |error: std::io::Error| format!("{}: {error}", path.display());
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+        // An unknown boot is not the same as another unknown one: the whole round is run.
+        let boot = boot.unwrap_or_else(|_| token());
         let header = PartialHeader {
-            lab: self.store.lab.clone(),
+            lab: self.shared.lab.clone(),
             node: self.arguments.node.clone(),
             boot: boot.trim().to_owned(),
         };
@@ -238,9 +250,10 @@ impl RoundTask {
 /// any order: it may end a run before this process sees it, and then that run must not count.
 fn ending_signal(interrupt: &Interrupt, outcome: &Outcome) -> Option<i32> {
     let max_wait = match outcome.end {
-        End::Exited(0) => Duration::from_millis(5),
-        End::Exited(status) if status < 128 => Duration::from_millis(50),
-        _ => Duration::from_millis(500),
+        End::Exited(0) => SIGNAL_WAIT_AFTER_SUCCESS,
+        // A larger one is that of a shell whose command was ended by a signal.
+        End::Exited(status) if status < FIRST_SIGNAL_STATUS => SIGNAL_WAIT_AFTER_FAILURE,
+        _ => SIGNAL_WAIT_AFTER_SIGNAL,
     };
     let begin = Instant::now();
     loop {
@@ -258,18 +271,18 @@ fn read_partial(path: &Path, header: &PartialHeader) -> BTreeMap<usize, Outcome>
     let Ok(file) = File::open(path) else { return finished };
     let mut reader = BufReader::new(file);
     let mut line = Vec::new();
-    let mut next = || -> Option<Vec<u8>> {
+    let mut next_line = || -> Option<Vec<u8>> {
         line.clear();
         Read::take(&mut reader, MAX_LINE_BYTES).read_until(b'\n', &mut line).ok()?;
         line.ends_with(b"\n").then(|| line.clone())
     };
     let is_same =
         |text: Vec<u8>| serde_json::from_slice::<PartialHeader>(&text).is_ok_and(|found| found == *header);
-    if !next().is_some_and(is_same) {
+    if !next_line().is_some_and(is_same) {
         return finished;
     }
     while let Some(FinishedRun { subject, outcome }) =
-        next().and_then(|text| serde_json::from_slice(&text).ok())
+        next_line().and_then(|text| serde_json::from_slice(&text).ok())
     {
         finished.insert(subject, outcome);
     }

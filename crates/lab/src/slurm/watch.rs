@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::files::{Failed, JobArray, Owner, ReadResult, Task, count_runs, read, round_of, write_json};
+use super::files::{
+    Failed, JobArray, Owner, ReadResult, RoundFile, Task, count_runs, parse_round_file, read, write_json,
+};
 use super::scheduler::{self, SchedulerError, Submission, TaskState, TaskStatus};
 use super::{MAX_ARRAYS, PendingRound, Slurm, SubmittedArray};
 use crate::cell::Outcome;
@@ -28,6 +30,12 @@ const MIN_QUERY_INTERVAL: Duration = Duration::from_secs(2);
 const QUERY_DURATION_FACTOR: u32 = 10;
 /// Maximum interval between queries of the scheduler.
 const MAX_QUERY_INTERVAL: Duration = Duration::from_secs(60);
+/// Pauses before a submission without an answer is repeated.
+const SUBMIT_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(2)];
+/// Number of lines of a task's log in a message.
+const TAIL_LINES: usize = 2;
+/// Length of the part of a lab's token in the names of its jobs.
+const JOB_TOKEN_CHARS: usize = 8;
 /// The same bounds for checks of the folder.
 const MIN_SCAN_INTERVAL: Duration = Duration::from_millis(100);
 const SCAN_DURATION_FACTOR: u32 = 20;
@@ -57,31 +65,37 @@ const IDLE_NOTICE_DELAY: Duration = Duration::from_secs(60);
 /// Maximum number of caveats of one kind.
 const MAX_CAVEATS: usize = 20;
 
-/// The scheduler does not answer.
+/// A time in which the scheduler does not answer.
 #[derive(Clone, Copy)]
 struct Silence {
     since: Instant,
+    /// Number of queries without an answer.
     queries: u32,
 }
 
 /// A partial file of a round, as last seen.
 struct PartialRound {
     file_bytes: u64,
+    /// Number of its finished runs.
     runs: usize,
 }
 
 /// State and schedule of the checks.
 pub struct Watch {
+    /// When the folder is checked next.
     next_scan: Instant,
+    /// When the scheduler is queried next.
     next_query: Instant,
+    /// When progress is reported next.
     next_report: Instant,
+    /// `None` while the scheduler answers.
     silence: Option<Silence>,
     /// Time until a file written by a node is visible here.
     visibility_delay: Duration,
     /// Rounds to resubmit, from `resubmit_at` on.
     resubmit: Vec<u32>,
     resubmit_at: Instant,
-    /// By round.
+    /// The partial files, by round.
     partials: BTreeMap<u32, PartialRound>,
     /// Maximum number of tasks in an array, once queried.
     max_tasks: Option<usize>,
@@ -125,14 +139,14 @@ impl Watch {
 /// Whether the file system of a folder is local to this machine; unknown types count as shared.
 fn is_local_file_system(folder: &Path) -> bool {
     use nix::sys::statfs;
-    let known = [
+    let local_types = [
         statfs::EXT4_SUPER_MAGIC,
         statfs::XFS_SUPER_MAGIC,
         statfs::BTRFS_SUPER_MAGIC,
         statfs::TMPFS_MAGIC,
         statfs::OVERLAYFS_SUPER_MAGIC,
     ];
-    statfs::statfs(folder).is_ok_and(|data| known.contains(&data.filesystem_type()))
+    statfs::statfs(folder).is_ok_and(|data| local_types.contains(&data.filesystem_type()))
 }
 
 impl Slurm {
@@ -202,9 +216,8 @@ impl Slurm {
         let mut counted = 0;
         for entry in std::fs::read_dir(self.shared.below("rounds")).into_iter().flatten().flatten() {
             let name = entry.file_name();
-            let Some((round, is_finished)) = name.to_str().and_then(|name| round_of(name, &self.plan)) else {
-                continue;
-            };
+            let parsed = name.to_str().and_then(|name| parse_round_file(name, &self.plan));
+            let Some(RoundFile { round, is_finished }) = parsed else { continue };
             if !self.pending.contains_key(&round) {
                 continue;
             }
@@ -238,7 +251,7 @@ impl Slurm {
                 self.events.push_back(RemoteEvent::Finished { round, outcomes });
             }
             ReadResult::Invalid(why) => {
-                let path = self.shared.finished(&self.plan, round);
+                let path = self.shared.finished_file(&self.plan, round);
                 // If that fails, the file is found and reported again until the round was repeated.
                 drop(std::fs::rename(&path, path.with_extension("json.wrong")));
                 self.add_caveat("damaged", format!("round {}: {}; set aside", round + 1, clean(&why)));
@@ -263,9 +276,9 @@ impl Slurm {
         let begin = Instant::now();
         let interrupt = std::sync::Arc::clone(&self.interrupt);
         let answer = scheduler::tasks(&jobs, &|| interrupt.signal().is_some());
-        let took = begin.elapsed();
-        self.watch.next_query =
-            Instant::now() + (took * QUERY_DURATION_FACTOR).clamp(MIN_QUERY_INTERVAL, MAX_QUERY_INTERVAL);
+        let query_duration = begin.elapsed();
+        self.watch.next_query = Instant::now()
+            + (query_duration * QUERY_DURATION_FACTOR).clamp(MIN_QUERY_INTERVAL, MAX_QUERY_INTERVAL);
         match answer {
             Ok(lines) => {
                 if self.watch.silence.take().is_some() {
@@ -295,7 +308,7 @@ impl Slurm {
         }
         self.watch.silence = Some(Silence { since, queries: queries.saturating_add(1) });
         self.watch.next_query =
-            Instant::now() + (MIN_QUERY_INTERVAL * queries.clamp(1, 30)).min(MAX_QUERY_INTERVAL);
+            Instant::now() + MIN_QUERY_INTERVAL.saturating_mul(queries.max(1)).min(MAX_QUERY_INTERVAL);
         Ok(())
     }
 
@@ -319,11 +332,11 @@ impl Slurm {
 
     /// Updates the states of tasks.
     fn update_states(&mut self, lines: &[TaskStatus]) {
-        let known: BTreeMap<Task, &TaskStatus> = lines.iter().map(|line| (line.task, line)).collect();
+        let statuses: BTreeMap<Task, &TaskStatus> = lines.iter().map(|line| (line.task, line)).collect();
         let mut stuck = Vec::new();
         for pending in self.pending.values_mut() {
             let Some(task) = pending.task else { continue };
-            let Some(line) = known.get(&task) else {
+            let Some(line) = statuses.get(&task) else {
                 pending.ended_since.get_or_insert_with(Instant::now);
                 continue;
             };
@@ -414,7 +427,8 @@ impl Slurm {
         let Some(pending) = self.pending.get(&round) else { return String::new() };
         let Some(task) = pending.task else { return "it was not submitted".to_owned() };
         let node = if pending.node.is_empty() { String::new() } else { format!(" on {}", pending.node) };
-        if let ReadResult::Content(failed) = read::<Failed>(&self.shared.failed(&self.plan, round, task))
+        if let ReadResult::Content(failed) =
+            read::<Failed>(&self.shared.failure_file(&self.plan, round, task))
             && failed.lab == self.shared.lab
         {
             return format!("task {task} on {}: {}", clean(&failed.node), clean(&failed.why));
@@ -434,7 +448,7 @@ impl Slurm {
                 format!("ended without a result: {}", details.unwrap_or_else(|| words.to_owned()))
             }
         };
-        let tail = last_lines(&self.shared.log(task), 2).join(" / ");
+        let tail = last_lines(&self.shared.log_file(task), TAIL_LINES).join(" / ");
         let tail = if tail.is_empty() { tail } else { format!("; its log ends with: {tail}") };
         format!("task {task}{node} {ending}{tail}")
     }
@@ -501,7 +515,7 @@ impl Slurm {
         if number >= MAX_ARRAYS {
             return Err(Stopped::Failed("rounds were submitted again too often".to_owned()));
         }
-        let lab = self.shared.lab.get(..8).unwrap_or(&self.shared.lab);
+        let lab = self.shared.lab.get(..JOB_TOKEN_CHARS).unwrap_or(&self.shared.lab);
         let turns = |round: &u32| Some((*round, self.pending.get(round)?.turns.clone()));
         let array = JobArray {
             lab: self.shared.lab.clone(),
@@ -510,7 +524,7 @@ impl Slurm {
             rounds: rounds.iter().filter_map(turns).collect(),
         };
         // Written before the submission, so that a later strandline can find the job by its name.
-        write_json(&self.shared.array(number), &array).map_err(Stopped::Failed)?;
+        write_json(&self.shared.array_file(number), &array).map_err(Stopped::Failed)?;
         let script = [self.shared.below("round.sh"), self.program.clone(), self.shared.root.clone()];
         let mut script: Vec<String> = script.iter().map(|path| path.to_string_lossy().into_owned()).collect();
         script.push(number.to_string());
@@ -528,19 +542,19 @@ impl Slurm {
                 // The limit may allow more jobs when the present ones have ended.
                 self.watch.resubmit.extend_from_slice(rounds);
                 self.watch.resubmit_at = Instant::now() + JOB_LIMIT_DELAY;
-                drop(std::fs::remove_file(self.shared.array(number)));
+                drop(std::fs::remove_file(self.shared.array_file(number)));
                 return Ok(());
             }
             Err(error) => {
                 // Without an answer the job may exist: the file lets a later strandline find it.
                 if !matches!(error, SchedulerError::Unavailable(_)) {
-                    drop(std::fs::remove_file(self.shared.array(number)));
+                    drop(std::fs::remove_file(self.shared.array_file(number)));
                 }
                 let line = error.line();
                 return Err(Stopped::Failed(format!("slurm: {line}; run the same command to resume")));
             }
         };
-        write_json(&self.shared.job(number), &job).map_err(Stopped::Failed)?;
+        write_json(&self.shared.job_file(number), &job).map_err(Stopped::Failed)?;
         self.user.show(&format!("slurm: job {job}: {}", counted(array.rounds.len() as u64, "round")));
         for (index, (round, _)) in (0u32..).zip(&array.rounds) {
             if let Some(pending) = self.pending.get_mut(round) {
@@ -558,20 +572,18 @@ impl Slurm {
 /// Submits an array. A scheduler that answers too late may have accepted the job; it is then found
 /// by its name.
 fn submit_with_retry(submission: &Submission<'_>) -> Result<u64, SchedulerError> {
-    const PAUSES: [u64; 2] = [1, 2];
-    let mut pauses = PAUSES.into_iter();
+    let mut pauses = SUBMIT_PAUSES.into_iter();
     loop {
         let error = match scheduler::submit(submission) {
             Err(error @ SchedulerError::Unavailable(_)) => error,
             result => return result,
         };
         let Some(pause) = pauses.next() else { return Err(error) };
-        std::thread::sleep(Duration::from_secs(pause));
+        std::thread::sleep(pause);
         match scheduler::find(submission.name) {
             Ok(Some(job)) => return Ok(job),
-            Ok(None) => {}
-            Err(_) if pause == 2 => return Err(error),
-            Err(_) => {}
+            Err(_) if pauses.as_slice().is_empty() => return Err(error),
+            Ok(None) | Err(_) => {}
         }
     }
 }

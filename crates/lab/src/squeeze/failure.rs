@@ -13,14 +13,14 @@ use crate::cell::{End, Outcome};
 use crate::tail::last_lines;
 use strandline_report::text::clean;
 
-/// Number of lines kept.
+/// Number of lines kept of the standard error.
 const TAIL_LINES: usize = 8;
 
 const KILLED: i32 = Signal::SIGKILL as i32;
 const FAULTED: i32 = Signal::SIGSEGV as i32;
 
 /// Lower-case fragments of the messages that programs print when they get no memory.
-const OUT_OF_MEMORY: [&str; 14] = [
+const OUT_OF_MEMORY_MESSAGES: [&str; 14] = [
     "cannot allocate",
     "can't allocate",
     "could not allocate",
@@ -64,8 +64,17 @@ pub struct SuccessCriteria {
     pub kind: Option<LimitKind>,
     /// The timeout of the run.
     pub timeout: Option<Duration>,
-    /// Exit status of the `--success` command, if there is one; inner `None`: it did not exit.
-    pub verdict: Option<Option<u8>>,
+    /// How the `--success` command ended, if there is one.
+    pub verdict: Option<CommandEnd>,
+}
+
+/// How the `--success` command ended; status 0 accepts the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommandEnd {
+    /// It exited with this status.
+    Exited(u8),
+    /// A signal or its timeout ended it.
+    Killed,
 }
 
 impl SuccessCriteria {
@@ -73,7 +82,7 @@ impl SuccessCriteria {
     pub fn failure(self, outcome: &Outcome) -> Option<Failure> {
         let is_success = match self.verdict {
             // A timeout is a failure, whatever the command decides.
-            Some(status) => status == Some(0) && outcome.end != End::TimedOut,
+            Some(end) => end == CommandEnd::Exited(0) && outcome.end != End::TimedOut,
             // A parent that ignores its killed children may still exit with 0; that is not a
             // success.
             None => outcome.end.is_success() && outcome.out_of_memory_kills.unwrap_or(0) == 0,
@@ -93,12 +102,16 @@ impl SuccessCriteria {
             signal,
             timed_out: outcome.end == End::TimedOut,
             out_of_memory_kills: outcome.out_of_memory_kills,
-            refused_by_status: self.verdict.flatten().filter(|status| *status != 0),
+            refused_by_status: match self.verdict {
+                Some(CommandEnd::Exited(status @ 1..)) => Some(status),
+                _ => None,
+            },
             words: self.words(outcome, &stderr_tail),
             stderr_tail,
         })
     }
 
+    /// How a run failed, in words, as [`Failure::words`].
     fn words(self, outcome: &Outcome, stderr_tail: &str) -> String {
         let kills = outcome.out_of_memory_kills.unwrap_or(0);
         let killed = if kills > 0 { "the kernel killed a process of it at the limit: " } else { "" };
@@ -150,7 +163,7 @@ pub fn signal_name(signal: i32) -> String {
 
 fn mentions_memory(text: &str) -> bool {
     let text = text.to_lowercase();
-    OUT_OF_MEMORY.iter().any(|part| text.contains(part))
+    OUT_OF_MEMORY_MESSAGES.iter().any(|part| text.contains(part))
 }
 
 #[cfg(test)]
@@ -207,15 +220,19 @@ mod tests {
         let judge = |verdict| SuccessCriteria { verdict, ..SPACE };
         let (done, _file) = outcome(End::Exited(0), "");
         assert_eq!(judge(None).failure(&done), None);
-        assert_eq!(judge(Some(Some(0))).failure(&done), None);
-        let refused = judge(Some(Some(1))).failure(&done).unwrap();
+        assert_eq!(judge(Some(CommandEnd::Exited(0))).failure(&done), None);
+        let refused = judge(Some(CommandEnd::Exited(1))).failure(&done).unwrap();
         assert_eq!((refused.status, refused.refused_by_status), (Some(0), Some(1)));
         assert!(refused.words.contains("--success"), "{}", refused.words);
         let (failed, _file) = outcome(End::Exited(7), "");
-        assert_eq!(judge(Some(Some(0))).failure(&failed), None, "its own status is the command's to judge");
+        assert_eq!(
+            judge(Some(CommandEnd::Exited(0))).failure(&failed),
+            None,
+            "its own status is the command's to judge"
+        );
         let (late, _file) = outcome(End::TimedOut, "");
-        assert!(judge(Some(Some(0))).failure(&late).is_some_and(|failure| failure.timed_out));
-        assert!(judge(Some(None)).failure(&done).is_some());
+        assert!(judge(Some(CommandEnd::Exited(0))).failure(&late).is_some_and(|failure| failure.timed_out));
+        assert!(judge(Some(CommandEnd::Killed)).failure(&done).is_some());
     }
 
     #[test]

@@ -176,6 +176,7 @@ pub fn squeeze(
     Ok(findings(options, &search, levels))
 }
 
+/// The error of a command whose only run, without a limit, failed.
 fn fails_unlimited(tries: &[LimitedRun]) -> String {
     let failure = tries.last().and_then(|tried| tried.failure.as_ref());
     let (words, tail) = failure.map_or(("", ""), |failure| (&failure.words, &failure.stderr_tail));
@@ -269,6 +270,7 @@ fn band(limits: &[LimitResult], low: Option<u64>, high: Option<u64>) -> Band {
     Band { low_bytes: low, high_bytes: high, runs, failed }
 }
 
+/// Groups the failed runs under limits by how they failed.
 fn failure_modes(tries: &[LimitedRun]) -> Vec<FailureMode> {
     let mut modes: Vec<FailureMode> = Vec::new();
     for tried in tries {
@@ -315,7 +317,7 @@ fn caveats(findings: &Findings, plan: &Plan) -> Vec<Caveat> {
     caveats
 }
 
-/// Explains what a limit of this kind counts.
+/// What a limit of this kind counts, in words.
 fn what_counts(kind: LimitKind) -> &'static str {
     match kind {
         LimitKind::AddressSpace => {

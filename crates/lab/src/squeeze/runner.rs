@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use strandline_recording::{Reader, Record};
 
-use super::failure::SuccessCriteria;
+use super::failure::{CommandEnd, SuccessCriteria};
 use super::search::LimitRunner;
 use super::{LimitKind, LimitedRun};
 use crate::cell::{End, Measure, Outcome, Subject};
@@ -23,6 +23,11 @@ pub const STATUS_VARIABLE: &str = "STRANDLINE_STATUS";
 /// for very short runs.
 const HANG_FACTOR: f64 = 10.0;
 const HANG_EXTRA_SECONDS: f64 = 10.0;
+/// Statuses by which timeout(1) and shells report these ends: a timeout, a command that was not
+/// found, and a signal, whose number is added.
+const TIMEOUT_STATUS: i32 = 124;
+const NOT_FOUND_STATUS: i32 = 127;
+const SIGNAL_STATUS: i32 = 128;
 /// Sampling interval of the run that measures the peak.
 const INTERVAL: Duration = Duration::from_millis(1);
 
@@ -64,14 +69,14 @@ impl<'a> Runner<'a> {
 
     /// Runs a subject, or takes the outcome from the journal.
     fn outcome(&mut self, subject: &Subject) -> Result<Outcome, Stopped> {
-        let round = self.state.rounds.entry(subject.name.clone()).or_default();
-        let number = *round;
-        *round = round.saturating_add(1);
-        if let Some(known) = self.journal.outcome(&subject.name, number) {
+        let runs = self.state.rounds.entry(subject.name.clone()).or_default();
+        let round = *runs;
+        *runs = runs.saturating_add(1);
+        if let Some(known) = self.journal.outcome(&subject.name, round) {
             return Ok(known.clone());
         }
-        let outcome = self.executor.run(subject, &self.journal.cell(&subject.name, number))?;
-        self.journal.keep(&subject.name, number, &outcome).map_err(Stopped::Failed)?;
+        let outcome = self.executor.run(subject, &self.journal.cell(&subject.name, round))?;
+        self.journal.keep(&subject.name, round, &outcome).map_err(Stopped::Failed)?;
         Ok(outcome)
     }
 
@@ -83,19 +88,18 @@ impl<'a> Runner<'a> {
         Ok(Some(outcome).filter(|outcome| outcome.recording.is_some()))
     }
 
-    /// Runs the `--success` command and returns its exit status; `None` if it did not exit.
+    /// Runs the `--success` command and returns how it ended.
     fn run_success_command(
         &mut self,
         command: &str,
         name: &str,
         outcome: &Outcome,
-    ) -> Result<Option<u8>, Stopped> {
+    ) -> Result<CommandEnd, Stopped> {
         let status = match outcome.end {
             End::Exited(status) => i32::from(status),
-            End::Signalled(signal) => 128 + signal,
-            // As timeout(1) and shells report these ends.
-            End::TimedOut => 124,
-            End::NotStarted(_) => 127,
+            End::Signalled(signal) => SIGNAL_STATUS + signal,
+            End::TimedOut => TIMEOUT_STATUS,
+            End::NotStarted(_) => NOT_FOUND_STATUS,
         };
         let mut environment = self.subject.environment.clone();
         environment.push((STATUS_VARIABLE.to_owned(), Some(status.to_string())));
@@ -109,9 +113,9 @@ impl<'a> Runner<'a> {
             ..Subject::default()
         };
         match self.outcome(&subject)?.end {
-            End::Exited(status) => Ok(Some(status)),
+            End::Exited(status) => Ok(CommandEnd::Exited(status)),
             End::NotStarted(why) => Err(Stopped::Failed(format!("the --success command: {why}"))),
-            End::Signalled(_) | End::TimedOut => Ok(None),
+            End::Signalled(_) | End::TimedOut => Ok(CommandEnd::Killed),
         }
     }
 }
@@ -121,9 +125,9 @@ impl LimitRunner for Runner<'_> {
         let name = limit_bytes.map_or_else(|| "no limit".to_owned(), |bytes| format!("{bytes} bytes"));
         let is_first = self.state.rounds.is_empty();
         // For control groups the first guess is the high-water mark, which every run provides.
-        let watched = if is_first && self.kind != LimitKind::Cgroup { self.recorded_run()? } else { None };
-        let is_recorded = watched.is_some();
-        let outcome = match watched {
+        let recorded = if is_first && self.kind != LimitKind::Cgroup { self.recorded_run()? } else { None };
+        let is_recorded = recorded.is_some();
+        let outcome = match recorded {
             Some(outcome) => outcome,
             None => {
                 let subject = Subject {
@@ -146,22 +150,22 @@ impl LimitRunner for Runner<'_> {
         let verdict =
             success.map(|command| self.run_success_command(&command, &name, &outcome)).transpose()?;
         let kind = limit_bytes.map(|_| self.kind);
-        let judge = SuccessCriteria { kind, timeout: self.state.timeout, verdict };
-        let seen = outcome.recording.as_deref().and_then(|path| peak(path, self.kind));
+        let criteria = SuccessCriteria { kind, timeout: self.state.timeout, verdict };
+        let sampled_bytes = outcome.recording.as_deref().and_then(|path| sampled_peak(path, self.kind));
         let high_water = outcome.figures.high_water_bytes;
         // Samples miss peaks shorter than their interval; resident memory is also address space.
         let peak_bytes = match self.kind {
             LimitKind::Cgroup => high_water,
-            LimitKind::AddressSpace if seen.is_some() => seen.max(high_water),
-            LimitKind::AddressSpace | LimitKind::Data => seen,
+            LimitKind::AddressSpace if sampled_bytes.is_some() => sampled_bytes.max(high_water),
+            LimitKind::AddressSpace | LimitKind::Data => sampled_bytes,
         };
-        let failure = judge.failure(&outcome);
+        let failure = criteria.failure(&outcome);
         Ok(LimitedRun { limit_bytes, failure, figures: outcome.figures, peak_bytes, is_recorded })
     }
 }
 
 /// The largest address space, or data size, of one process at any sample of a recording.
-fn peak(path: &Path, kind: LimitKind) -> Option<u64> {
+fn sampled_peak(path: &Path, kind: LimitKind) -> Option<u64> {
     let mut reader = Reader::open(path).ok()?;
     let mut max_kib = None;
     while let Ok(Some(record)) = reader.next_record() {

@@ -83,7 +83,9 @@ pub struct Search<'a> {
     runner: &'a mut dyn LimitRunner,
     plan: &'a Plan,
     on_run: &'a mut dyn FnMut(usize, &LimitedRun),
+    /// All runs, in order.
     tries: Vec<LimitedRun>,
+    /// Results by limit, in bytes.
     tallies: BTreeMap<u64, Tally>,
     /// Number of runs made to find an edge; only these are bounded.
     edge_runs: u32,
@@ -120,6 +122,7 @@ impl<'a> Search<'a> {
         self.edge_runs >= self.plan.max_trials
     }
 
+    /// Makes one run of those that [`Plan::max_trials`] bounds.
     fn probe_counted(&mut self, limit_bytes: u64) -> Result<bool, Stopped> {
         self.edge_runs = self.edge_runs.saturating_add(1);
         self.probe(Some(limit_bytes))

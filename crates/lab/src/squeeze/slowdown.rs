@@ -15,6 +15,9 @@ use crate::statistics::{Estimate, Ratio, bonferroni, estimate, paired_ratio};
 
 /// The levels, as multiples of the smallest limit.
 pub const FACTORS: [f64; 4] = [1.0, 1.1, 1.5, 2.0];
+/// Smaller differences of wall time are those of process start and scheduling.
+const WALL_RESOLUTION_SECONDS: f64 = 1e-4;
+/// Confidence of the interval of a median, and joint confidence of the ratios of all levels.
 const CONFIDENCE: f64 = 0.95;
 
 /// Results without a limit.
@@ -72,14 +75,16 @@ pub struct SlowdownResult {
     pub has_failed: bool,
 }
 
-/// A measured figure.
+/// A figure of a run that is compared.
 struct Measured {
+    /// Its value in the figures of a run.
     value: fn(&Figures) -> Option<f64>,
     /// The smallest difference that counts.
     resolution: f64,
 }
 
-const WALL_SECONDS: Measured = Measured { value: |figures| figures.wall_seconds, resolution: 1e-4 };
+const WALL_SECONDS: Measured =
+    Measured { value: |figures| figures.wall_seconds, resolution: WALL_RESOLUTION_SECONDS };
 const MINOR_FAULTS: Measured =
     Measured { value: |figures| figures.minor_faults.map(|count| count as f64), resolution: 1.0 };
 const MAJOR_FAULTS: Measured =
@@ -166,7 +171,6 @@ fn limited_figure(
         .filter(|(without, _)| without.is_success())
         .filter_map(|(without, under)| Some((value(&without.figures)?, value(&under.figures)?)))
         .collect();
-    // Joint confidence for the intervals of all levels.
     let confidence = bonferroni(CONFIDENCE, FACTORS.len());
     LimitedFigure {
         estimate: estimate(&samples, CONFIDENCE, seed),

@@ -66,13 +66,13 @@ fn find(
     rule: impl FnMut(u64) -> bool,
 ) -> (Findings, Vec<u64>) {
     let mut program = Program { rule, peak_bytes, limits: Vec::new() };
-    let mut heard = 0;
+    let mut reported_runs = 0;
     let found = squeeze(options, &mut program, &mut |count, _| {
-        heard += 1;
-        assert_eq!(count, heard);
+        reported_runs += 1;
+        assert_eq!(count, reported_runs);
     });
     let found = found.unwrap();
-    assert_eq!(found.trials.len(), heard);
+    assert_eq!(found.trials.len(), reported_runs);
     let bound = options.plan.max_trials + 1 + 5 * 5 * options.rounds.max(1);
     assert!(found.trials.len() <= bound as usize, "{} runs", found.trials.len());
     assert!(program.limits.iter().all(|limit| limit % PAGE_BYTES == 0), "{:?}", program.limits);
@@ -83,7 +83,7 @@ fn find(
 
 #[test]
 fn a_sharp_edge_is_found_to_the_resolution_in_few_runs() {
-    let mut most = 0;
+    let mut max_runs = 0;
     for edge in [40_000, MIB, 10 * MIB + 1, 123 * MIB + 777, 5_000 * MIB, 100_000 * MIB] {
         // The peak may be right, slightly off, far off, or unknown.
         for peak in [Some(edge), Some(edge - edge / 50), Some(edge * 3), Some(edge / 10), None] {
@@ -96,13 +96,13 @@ fn a_sharp_edge_is_found_to_the_resolution_in_few_runs() {
             let at = |limit| found.limits.iter().find(|at| at.limit_bytes == limit).unwrap();
             assert!(at(smallest).succeeded >= 3 && at(failing).failed >= 3);
             assert_eq!(found.failure.as_ref().unwrap().words, "it failed");
-            most = most.max(found.trials.len());
+            max_runs = max_runs.max(found.trials.len());
             if peak == Some(edge) {
                 assert!(found.trials.len() <= 14, "{edge}: {} runs", found.trials.len());
             }
         }
     }
-    assert!(most <= 34, "{most} runs");
+    assert!(max_runs <= 34, "{max_runs} runs");
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn the_limit_is_found_to_the_page_on_request() {
 
 #[test]
 fn a_flaky_edge_is_a_band() {
-    let mut said = 0;
+    let mut flaky = 0;
     for seed in 0..50 {
         let mut dice = fastrand::Rng::with_seed(seed);
         // From 50 to 60 MiB the chance of success rises from 0 to 1.
@@ -133,14 +133,14 @@ fn a_flaky_edge_is_a_band() {
         let at = |limit| found.limits.iter().find(|at| at.limit_bytes == limit).unwrap();
         assert!(at(smallest).succeeded >= 3 && at(smallest).failed == 0);
         if let Some(band) = found.band {
-            said += 1;
+            flaky += 1;
             assert!(band.low_bytes.unwrap() < band.high_bytes.unwrap());
             assert_eq!(band.high_bytes, Some(smallest));
             assert!(band.runs > band.failed || band.failed > 0);
             assert!(report::page(&found, Vec::new()).headline.contains("flaky"));
         }
     }
-    assert!(said >= 40, "{said} of 50 said that the edge is flaky");
+    assert!(flaky >= 40, "{flaky} of 50 reported that the edge is flaky");
 }
 
 #[test]
@@ -193,22 +193,25 @@ fn the_search_ends_with_random_outcomes() {
 
 #[test]
 fn what_fails_without_a_limit_is_an_error_and_faults_of_the_lab_too() {
-    struct Broken(bool);
+    struct Broken {
+        /// Whether only runs under a limit fail, by a fault of the lab.
+        is_lab_broken: bool,
+    }
     impl LimitRunner for Broken {
         fn run(&mut self, limit_bytes: Option<u64>) -> Result<LimitedRun, Stopped> {
-            if self.0 && limit_bytes.is_some() {
+            if self.is_lab_broken && limit_bytes.is_some() {
                 return Err(Stopped::Failed("no space left".to_owned()));
             }
             let stderr_tail = "first\nno such option".to_owned();
             let failure =
                 Failure { words: "it exited with status 2".to_owned(), stderr_tail, ..Failure::default() };
-            Ok(LimitedRun { failure: (!self.0).then_some(failure), ..LimitedRun::default() })
+            Ok(LimitedRun { failure: (!self.is_lab_broken).then_some(failure), ..LimitedRun::default() })
         }
     }
-    let stopped = squeeze(&options(), &mut Broken(false), &mut |_, _| {}).unwrap_err();
+    let stopped = squeeze(&options(), &mut Broken { is_lab_broken: false }, &mut |_, _| {}).unwrap_err();
     let SqueezeError::FailsUnlimited(line) = stopped else { panic!("{stopped:?}") };
     assert!(line.contains("status 2, and wrote \"no such option\""), "{line}");
-    let stopped = squeeze(&options(), &mut Broken(true), &mut |_, _| {}).unwrap_err();
+    let stopped = squeeze(&options(), &mut Broken { is_lab_broken: true }, &mut |_, _| {}).unwrap_err();
     assert_eq!(stopped, SqueezeError::Stopped(Stopped::Failed("no space left".to_owned())));
 }
 

@@ -26,7 +26,11 @@ const FOLDERS: &[&str] = &[
     "/lib",
 ];
 
-/// Tunables of glibc and the variables that releases before 2.26 read instead.
+/// The first release of glibc with tunables for malloc.
+const FIRST_GLIBC_WITH_TUNABLES: [u64; 2] = [2, 26];
+/// Word size of a program that is not known.
+const DEFAULT_BITS: u8 = 64;
+/// Tunables of glibc and the variables that releases without tunables read instead.
 const OLD_VARIABLES: &[(&str, &str)] = &[
     ("glibc.malloc.arena_max", "MALLOC_ARENA_MAX"),
     ("glibc.malloc.arena_test", "MALLOC_ARENA_TEST"),
@@ -113,7 +117,7 @@ pub fn folders() -> Vec<PathBuf> {
 pub fn apply(candidate: &Candidate, catalogue: &Catalogue, facts: &Facts) -> Result<Applied, String> {
     check_mapped(candidate, facts)?;
     check_unless(candidate, facts)?;
-    let figure = |which| match which {
+    let figure = |name| match name {
         BaselineFigure::Settled => facts.settled_bytes,
         BaselineFigure::Peak => facts.peak_bytes,
     };
@@ -168,9 +172,10 @@ impl Facts {
     }
 }
 
+/// Checks that the allocator and the runtime of the candidate are mapped.
 fn check_mapped(candidate: &Candidate, facts: &Facts) -> Result<(), String> {
-    let mapped = |name: &String| facts.allocators.iter().any(|mapped| mapped.name == *name);
-    if !candidate.allocator.is_empty() && !candidate.allocator.iter().any(mapped) {
+    let is_mapped = |name: &String| facts.allocators.iter().any(|mapped| mapped.name == *name);
+    if !candidate.allocator.is_empty() && !candidate.allocator.iter().any(is_mapped) {
         return Err(format!("{} is not its allocator", candidate.allocator.join(" or ")));
     }
     if candidate.runtime.is_empty() {
@@ -198,10 +203,11 @@ fn check_huge_pages(facts: &Facts) -> Result<(), String> {
     }
 }
 
+/// Checks that the user has not decided otherwise; see [`Candidate::unless`].
 fn check_unless(candidate: &Candidate, facts: &Facts) -> Result<(), String> {
-    let options = facts.environment.iter().filter(|(name, _)| merge_rule(name) == MergeRule::Words);
-    let of_variables = options.flat_map(|(_, value)| value.split_whitespace());
-    let words: Vec<&str> = facts.command.iter().map(String::as_str).chain(of_variables).collect();
+    let variables = facts.environment.iter().filter(|(name, _)| merge_rule(name) == MergeRule::Words);
+    let variable_words = variables.flat_map(|(_, value)| value.split_whitespace());
+    let words: Vec<&str> = facts.command.iter().map(String::as_str).chain(variable_words).collect();
     let is_set = |unless: &&String| {
         words.iter().any(|word| {
             word.strip_prefix(unless.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
@@ -213,26 +219,28 @@ fn check_unless(candidate: &Candidate, facts: &Facts) -> Result<(), String> {
     }
 }
 
+/// Checks that the arguments of the candidate can follow the name of the program.
 fn check_arguments(candidate: &Candidate, facts: &Facts) -> Result<(), String> {
     let started = facts.started.as_ref().filter(|started| started.is_direct);
     let started =
         started.ok_or("its words have to follow the program's name, and the command is a script")?;
     if facts.program.as_ref().is_some_and(|program| program.path != started.path) {
-        let same = facts.program.as_ref().and_then(|program| program.path.canonicalize().ok());
-        if same.is_none() || same != started.path.canonicalize().ok() {
+        let path = facts.program.as_ref().and_then(|program| program.path.canonicalize().ok());
+        if path.is_none() || path != started.path.canonicalize().ok() {
             return Err(
                 "its words have to follow the program's name, and the command starts another".to_owned()
             );
         }
     }
     let name = Path::new(facts.command.first().map_or("", String::as_str)).file_name().unwrap_or_default();
-    let named = |program: &String| name == program.as_str() || started.name() == *program;
-    if !candidate.program.is_empty() && !candidate.program.iter().any(named) {
+    let is_named = |program: &String| name == program.as_str() || started.name() == *program;
+    if !candidate.program.is_empty() && !candidate.program.iter().any(is_named) {
         return Err(format!("its words are for {}", candidate.program.join(" or ")));
     }
     Ok(())
 }
 
+/// Sets the tunables of the candidate, as the release of glibc reads them.
 fn set_tunables(
     candidate: &Candidate,
     facts: &Facts,
@@ -246,11 +254,12 @@ fn set_tunables(
         let version = facts.glibc.as_deref().unwrap_or_default();
         return Err(format!("for glibc {}; this is {version}", candidate.glibc.text()));
     }
-    let old = facts.glibc.as_deref().and_then(numbers).is_some_and(|version| version < vec![2, 26]);
+    let version = facts.glibc.as_deref().and_then(numbers);
+    let lacks_tunables = version.is_some_and(|version| version.as_slice() < &FIRST_GLIBC_WITH_TUNABLES[..]);
     let mut pairs = Vec::new();
     for (name, value) in &candidate.tunables {
         let value = fill_placeholders(value, figure)?;
-        if old {
+        if lacks_tunables {
             let variable = OLD_VARIABLES.iter().find(|(tunable, _)| tunable == name);
             let (_, variable) = variable.ok_or_else(|| format!("{name} needs glibc 2.26"))?;
             applied.set(variable, &value, facts);
@@ -264,7 +273,10 @@ fn set_tunables(
     Ok(())
 }
 
-/// The file of the library, if it can be preloaded.
+/// The file of the library.
+///
+/// # Errors
+/// Why the library cannot be preloaded.
 fn preload(library: &Library, facts: &Facts) -> Result<PathBuf, String> {
     let program = facts.program.as_ref().or(facts.started.as_ref());
     if let Some(program) = program {
@@ -291,41 +303,41 @@ fn preload(library: &Library, facts: &Facts) -> Result<PathBuf, String> {
     if facts.allocators.iter().any(|mapped| mapped.name == "asan") {
         return Err("it runs under AddressSanitizer, which has its own allocator".to_owned());
     }
-    let inside = |mapped: &&MappedAllocator| mapped.inside_program && mapped.name == library.allocator;
-    if let Some(own) = facts.allocators.iter().find(inside) {
+    let is_inside = |mapped: &&MappedAllocator| mapped.inside_program && mapped.name == library.allocator;
+    if let Some(own) = facts.allocators.iter().find(is_inside) {
         return Err(format!("it brings its own {}", own.name));
     }
-    find_library(library, program.map_or(64, |program| program.bits), &facts.folders)
+    find_library(library, program.map_or(DEFAULT_BITS, |program| program.bits), &facts.folders)
 }
 
 fn find_library(library: &Library, bits: u8, folders: &[PathBuf]) -> Result<PathBuf, String> {
-    let mut other_class = false;
+    let mut has_other_word_size = false;
     for file in &library.files {
-        let places: Vec<PathBuf> = if file.contains('/') {
+        let paths: Vec<PathBuf> = if file.contains('/') {
             vec![PathBuf::from(file)]
         } else {
             folders.iter().map(|folder| folder.join(file)).collect()
         };
-        for place in places.into_iter().filter(|place| place.is_file()) {
+        for path in paths.into_iter().filter(|path| path.is_file()) {
             // The loader splits LD_PRELOAD at both characters.
-            if place.to_string_lossy().contains([' ', ':']) {
+            if path.to_string_lossy().contains([' ', ':']) {
                 return Err(format!(
                     "{}: a path with a space or a colon cannot be preloaded",
-                    place.display()
+                    path.display()
                 ));
             }
-            if has_word_size(&place, bits) {
-                return Ok(place);
+            if has_word_size(&path, bits) {
+                return Ok(path);
             }
-            other_class = true;
+            has_other_word_size = true;
         }
     }
     let file = library.files.first().map_or("", String::as_str);
-    if other_class {
+    if has_other_word_size {
         return Err(format!("{file} is not here for programs of {bits} bits"));
     }
-    let how = library.package.as_ref().map(|package| format!(": apt-get install {package}"));
-    Err(format!("{file} is not here{}", how.unwrap_or_default()))
+    let advice = library.package.as_ref().map(|package| format!(": apt-get install {package}"));
+    Err(format!("{file} is not here{}", advice.unwrap_or_default()))
 }
 
 /// Whether two candidates can be combined so that both take effect.
@@ -336,8 +348,8 @@ pub fn compatible(one: &Candidate, other: &Candidate) -> Result<(), String> {
     if one.library.is_some() && other.library.is_some() && one.library != other.library {
         return Err("two allocators".to_owned());
     }
-    for (library, glibc) in [(one, other), (other, one)] {
-        if library.library.is_some() && !glibc.tunables.is_empty() {
+    for (preloading, tuning) in [(one, other), (other, one)] {
+        if preloading.library.is_some() && !tuning.tunables.is_empty() {
             return Err("settings of glibc's malloc do nothing under another allocator".to_owned());
         }
     }
@@ -361,10 +373,11 @@ pub fn compatible(one: &Candidate, other: &Candidate) -> Result<(), String> {
 }
 
 impl Applied {
+    /// Sets a variable, merged with its value so far.
     fn set(&mut self, name: &str, added: &str, facts: &Facts) {
-        if let Some(before) = self.variables.iter_mut().find(|variable| variable.name == name) {
-            before.value = merge(name, Some(&before.value), added);
-            before.added = merge(name, Some(&before.added), added);
+        if let Some(variable) = self.variables.iter_mut().find(|variable| variable.name == name) {
+            variable.value = merge(name, Some(&variable.value), added);
+            variable.added = merge(name, Some(&variable.added), added);
             return;
         }
         let value = merge(name, facts.environment.get(name).map(String::as_str), added);

@@ -4,7 +4,7 @@
 //! a candidate without effect. Whether a candidate applies to a program is decided in
 //! [`super::applies`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -16,8 +16,10 @@ use strandline_report::text::is_unsafe;
 
 /// The built-in catalogue.
 const BUILT_IN: &str = include_str!("remedies.toml");
+/// Maximum length of an id and of the name of a library.
+const MAX_ID_BYTES: usize = 60;
 /// Maximum size of a user's catalogue.
-const MAX_BYTES: u64 = 1 << 20;
+const MAX_CATALOGUE_BYTES: u64 = 1 << 20;
 /// Maximum number of candidates: each costs runs.
 const MAX_CANDIDATES: usize = 1000;
 
@@ -154,6 +156,7 @@ pub fn numbers(version: &str) -> Option<Vec<u64>> {
     parts.filter(|parts| !parts.is_empty())
 }
 
+/// A file of candidates and libraries.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -184,10 +187,10 @@ impl Catalogue {
         let name = path.display().to_string();
         let file = std::fs::File::open(path).map_err(|error| format!("{name}: {error}"))?;
         let mut text = String::new();
-        let read = file.take(MAX_BYTES + 1).read_to_string(&mut text);
+        let read = file.take(MAX_CATALOGUE_BYTES + 1).read_to_string(&mut text);
         read.map_err(|error| format!("{name}: {error}"))?;
-        if text.len() as u64 > MAX_BYTES {
-            return Err(format!("{name}: larger than a catalogue can be ({MAX_BYTES} bytes)"));
+        if text.len() as u64 > MAX_CATALOGUE_BYTES {
+            return Err(format!("{name}: larger than a catalogue can be ({MAX_CATALOGUE_BYTES} bytes)"));
         }
         let mut catalogue = Self::built_in()?;
         catalogue.add(&text, &name)?;
@@ -199,25 +202,25 @@ impl Catalogue {
     /// # Errors
     /// One line with `name` and the faulty line.
     pub fn add(&mut self, text: &str, name: &str) -> Result<(), String> {
-        let line = |at: usize| text.get(..at).map_or(1, |before| before.matches('\n').count() + 1);
+        let line_of = |offset: usize| text.get(..offset).map_or(1, |before| before.matches('\n').count() + 1);
         let file: File = toml::from_str(text).map_err(|error| {
-            let at = error.span().map_or(0, |span| span.start);
-            format!("{name}:{}: {}", line(at), error.message().replace('\n', " "))
+            let offset = error.span().map_or(0, |span| span.start);
+            format!("{name}:{}: {}", line_of(offset), error.message().replace('\n', " "))
         })?;
         for (key, library) in file.library {
-            let at = line(library.span().start);
+            let line = line_of(library.span().start);
             let library = library.into_inner();
-            library.check(&key).map_err(|wrong| format!("{name}:{at}: library {key:?}: {wrong}"))?;
+            library.check(&key).map_err(|problem| format!("{name}:{line}: library {key:?}: {problem}"))?;
             self.libraries.insert(key, library);
         }
-        let mut own = std::collections::BTreeSet::new();
+        let mut ids = BTreeSet::new();
         for candidate in file.candidate {
-            let at = line(candidate.span().start);
+            let line = line_of(candidate.span().start);
             let candidate = candidate.into_inner();
             let checked = candidate.check(&self.libraries);
-            checked.map_err(|wrong| format!("{name}:{at}: candidate {:?}: {wrong}", candidate.id))?;
-            if !own.insert(candidate.id.clone()) {
-                return Err(format!("{name}:{at}: candidate `{}`: its id is used before", candidate.id));
+            checked.map_err(|problem| format!("{name}:{line}: candidate {:?}: {problem}", candidate.id))?;
+            if !ids.insert(candidate.id.clone()) {
+                return Err(format!("{name}:{line}: candidate `{}`: its id is used before", candidate.id));
             }
             match self.candidates.iter_mut().find(|other| other.id == candidate.id) {
                 Some(other) => *other = candidate,
@@ -240,21 +243,27 @@ fn check_text<'a>(texts: impl IntoIterator<Item = &'a String>) -> Result<(), Str
     }
 }
 
+/// Whether `name` can be an id or the name of a library.
+fn is_id(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    !name.is_empty() && name.len() <= MAX_ID_BYTES && name.chars().all(is_plain)
+}
+
 impl Library {
     /// Checks the library under the name `key`.
     fn check(&self, key: &str) -> Result<(), String> {
-        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-        if key.is_empty() || key.len() > 60 || !key.chars().all(plain) {
-            return Err("its name is made of small letters, digits and `_`, at most 60".to_owned());
+        if !is_id(key) {
+            return Err(format!("its name is made of small letters, digits and `_`, at most {MAX_ID_BYTES}"));
         }
         if self.files.is_empty() || self.allocator.is_empty() {
             return Err("it needs an allocator and at least one file".to_owned());
         }
         // A package name becomes a shell word in a Dockerfile (Debian policy 5.6.7; `:` is for an
         // architecture).
-        let first = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        let is_alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
         let is_package = |name: &&String| {
-            name.starts_with(first) && name.chars().all(|c| first(c) || matches!(c, '+' | '-' | '.' | ':'))
+            name.starts_with(is_alphanumeric)
+                && name.chars().all(|c| is_alphanumeric(c) || matches!(c, '+' | '-' | '.' | ':'))
         };
         if let Some(name) = self.package.iter().find(|name| !is_package(name)) {
             return Err(format!("{name:?} is not the name of a Debian package"));
@@ -266,9 +275,8 @@ impl Library {
 impl Candidate {
     /// Checks the candidate.
     fn check(&self, libraries: &BTreeMap<String, Library>) -> Result<(), String> {
-        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-        if self.id.is_empty() || self.id.len() > 60 || !self.id.chars().all(plain) {
-            return Err("an id is made of small letters, digits and `_`, at most 60".to_owned());
+        if !is_id(&self.id) {
+            return Err(format!("an id is made of small letters, digits and `_`, at most {MAX_ID_BYTES}"));
         }
         if self.id == "baseline" {
             return Err("`baseline` is the run without settings".to_owned());
@@ -278,8 +286,9 @@ impl Candidate {
         {
             return Err(format!("there is no [library.{library}]"));
         }
-        let nothing = self.tunables.is_empty() && self.environment.is_empty() && self.arguments.is_empty();
-        if nothing && self.library.is_none() && self.thp.is_none() {
+        let sets_no_value =
+            self.tunables.is_empty() && self.environment.is_empty() && self.arguments.is_empty();
+        if sets_no_value && self.library.is_none() && self.thp.is_none() {
             return Err("it sets nothing (tunables, environment, library, arguments or thp)".to_owned());
         }
         if self.source.iter().all(|source| source.trim().is_empty()) {
@@ -298,10 +307,11 @@ impl Candidate {
         Ok(())
     }
 
+    /// Checks the names of variables and tunables, and the characters of all texts.
     fn check_names(&self) -> Result<(), String> {
         for name in self.environment.keys() {
-            let first = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
-            if !first || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+            let begins_as_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+            if !begins_as_name || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
                 return Err(format!("`{name}` is not the name of a variable"));
             }
             if name == "GLIBC_TUNABLES" || name == "LD_PRELOAD" {
@@ -309,8 +319,8 @@ impl Candidate {
             }
         }
         for (name, value) in &self.tunables {
-            let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
-            if !name.starts_with("glibc.") || !name.chars().all(plain) || value.contains(':') {
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
+            if !name.starts_with("glibc.") || !name.chars().all(is_plain) || value.contains(':') {
                 return Err(format!("`{name}` is not a tunable of glibc, or its value has a colon"));
             }
         }

@@ -8,9 +8,11 @@ use std::time::Duration;
 /// The kernel's socket tables of this network namespace, which started commands share.
 const SOCKET_TABLES: [&str; 2] = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
 /// Maximum size read from a table, at 150 bytes per socket.
-const MAX_BYTES: u64 = 64 << 20;
+const MAX_TABLE_BYTES: u64 = 64 << 20;
 /// State of a listening socket (TCP_LISTEN of include/net/tcp_states.h).
 const TCP_LISTEN: &str = "0A";
+/// Time limit of a connection to this machine.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Whether there is a listener at `port`. If the tables cannot be read, whether a connection is
 /// accepted.
@@ -21,7 +23,7 @@ pub fn is_open(port: u16) -> bool {
 
 fn read(path: &str) -> Option<String> {
     let mut text = String::new();
-    std::fs::File::open(path).ok()?.take(MAX_BYTES).read_to_string(&mut text).ok()?;
+    std::fs::File::open(path).ok()?.take(MAX_TABLE_BYTES).read_to_string(&mut text).ok()?;
     (!text.is_empty()).then_some(text)
 }
 
@@ -30,15 +32,16 @@ fn read(path: &str) -> Option<String> {
 fn has_listener(list: &str, port: u16) -> bool {
     list.lines().skip(1).any(|line| {
         let mut words = line.split_whitespace().skip(1);
-        let own = words.next().and_then(|word| word.rsplit_once(':'));
-        let number = own.and_then(|(_, number)| u16::from_str_radix(number, 16).ok());
-        number == Some(port) && words.nth(1) == Some(TCP_LISTEN)
+        let local_address = words.next().and_then(|word| word.rsplit_once(':'));
+        let local_port = local_address.and_then(|(_, digits)| u16::from_str_radix(digits, 16).ok());
+        local_port == Some(port) && words.nth(1) == Some(TCP_LISTEN)
     })
 }
 
+/// Whether a connection to `port` is accepted.
 fn accepts(port: u16) -> bool {
     let addresses = [SocketAddr::from(([127, 0, 0, 1], port)), SocketAddr::from((Ipv6Addr::LOCALHOST, port))];
-    addresses.iter().any(|address| TcpStream::connect_timeout(address, Duration::from_secs(1)).is_ok())
+    addresses.iter().any(|address| TcpStream::connect_timeout(address, CONNECT_TIMEOUT).is_ok())
 }
 
 #[cfg(test)]

@@ -50,12 +50,8 @@ impl SettledSource {
     /// Whether figures from both are comparable: those from a mark and from the end of a run are
     /// not. All sources for a process without marks are comparable.
     pub fn is_comparable(self, other: Self) -> bool {
-        let kind = |instant| match instant {
-            Self::Exit | Self::Level | Self::Top | Self::Sample => 0,
-            Self::Mark => 1,
-            Self::Load => 2,
-        };
-        kind(self) == kind(other)
+        let is_without_mark = |source| matches!(source, Self::Exit | Self::Level | Self::Top | Self::Sample);
+        self == other || is_without_mark(self) && is_without_mark(other)
     }
 }
 
@@ -129,19 +125,28 @@ struct Recorded {
     /// Resident set at its last mark.
     marked_kib: Option<u64>,
     /// Its resident set over time.
-    settled: Series,
-    /// The ledger at its end, and the time at which that began.
-    exit: Option<(Box<Explanation>, u64)>,
+    series: Series,
+    /// The ledger at its end.
+    exit: Option<ExitLedger>,
+}
+
+/// The ledger of a process at its end.
+#[derive(Debug)]
+struct ExitLedger {
+    explain: Box<Explanation>,
+    /// When the process was stopped for it.
+    at_us: u64,
 }
 
 impl Recorded {
-    fn take(&mut self, record: Record) {
+    /// Takes what a record says of the process.
+    fn add_record(&mut self, record: Record) {
         match record {
             Record::Ledger(ledger) => {
                 let high_water = ledger.explain.kernel.high_water_bytes.unwrap_or_default();
                 self.update_high_water(high_water.max(ledger.explain.kernel.rss_bytes) / 1024);
                 if ledger.moment == Moment::Exit {
-                    self.exit = Some((Box::new(ledger.explain), ledger.at_us));
+                    self.exit = Some(ExitLedger { explain: Box::new(ledger.explain), at_us: ledger.at_us });
                 }
             }
             Record::Mark(mark) => {
@@ -151,7 +156,7 @@ impl Recorded {
             Record::Samples(block) => {
                 for run in block.runs().filter(|run| run.sample.rss_kib > 0) {
                     self.update_high_water(run.sample.rss_kib);
-                    self.settled.push(run.at_us, run.end_us(), run.sample.rss_kib);
+                    self.series.push(run.at_us, run.end_us(), run.sample.rss_kib);
                 }
             }
             Record::ProcessEnd(end) => self.update_high_water(end.high_water_kib.unwrap_or_default()),
@@ -182,7 +187,7 @@ impl Observation {
                 Record::ProcessEnd(end) => end.process,
                 _ => continue,
             };
-            processes.entry(process).or_default().take(record);
+            processes.entry(process).or_default().add_record(record);
         }
         observation.read_recorded(processes);
         observation
@@ -191,28 +196,27 @@ impl Observation {
     /// Takes the data of the process with the largest high-water mark: a shell that sets a mark for
     /// its child has little memory itself and must not count for the run.
     fn read_recorded(&mut self, processes: BTreeMap<u32, Recorded>) {
-        let largest = |a: &Recorded, b: &Recorded| a.high_water_kib >= b.high_water_kib;
-        let found = processes.into_values().reduce(|a, b| if largest(&a, &b) { a } else { b });
-        let Some(mut process) = found else { return };
+        // Of equally large ones the first.
+        let larger = |a: Recorded, b: Recorded| if a.high_water_kib >= b.high_water_kib { a } else { b };
+        let Some(mut process) = processes.into_values().reduce(larger) else { return };
         let bytes = |kib: u64| kib.saturating_mul(1024);
-        let ended_with = process.exit.as_ref().map(|(explain, _)| explain.kernel.rss_bytes);
-        if let Some((explain, at_us)) = &process.exit {
+        let exit_rss_bytes = process.exit.as_ref().map(|exit| exit.explain.kernel.rss_bytes);
+        if let Some(ExitLedger { explain, at_us }) = &process.exit {
             self.take_mapped(explain);
-            process.settled.cut(*at_us);
+            process.series.truncate(*at_us);
         }
         if let Some(kib) = process.marked_kib {
             (self.settled_bytes, self.settled_at) = (Some(bytes(kib)), SettledSource::Mark);
             return;
         }
-        let ended = ended_with.or(process.settled.last_kib().map(bytes));
-        let Some(ended) = ended else {
+        let Some(end_bytes) = exit_rss_bytes.or(process.series.last_kib().map(bytes)) else {
             self.settled_at = SettledSource::Sample;
             return;
         };
         let seconds = |us: u64| us as f64 / 1e6;
-        let (settled, at) = match process.settled.settled(ended / 1024) {
-            Settled::AtEnd if ended_with.is_some() => (ended, SettledSource::Exit),
-            Settled::AtEnd => (ended, SettledSource::Sample),
+        let (settled_bytes, source) = match process.series.settled(end_bytes / 1024) {
+            Settled::AtEnd if exit_rss_bytes.is_some() => (end_bytes, SettledSource::Exit),
+            Settled::AtEnd => (end_bytes, SettledSource::Sample),
             Settled::Level { kib, from_us, to_us } => {
                 self.settled_seconds = Some((seconds(from_us), seconds(to_us)));
                 (bytes(kib), SettledSource::Level)
@@ -222,8 +226,9 @@ impl Observation {
                 (bytes(kib), SettledSource::Top)
             }
         };
-        (self.settled_bytes, self.settled_at) = (Some(settled), at);
-        self.ended_with_bytes = matches!(at, SettledSource::Level | SettledSource::Top).then_some(ended);
+        (self.settled_bytes, self.settled_at) = (Some(settled_bytes), source);
+        let has_fallen = matches!(source, SettledSource::Level | SettledSource::Top);
+        self.ended_with_bytes = has_fallen.then_some(end_bytes);
     }
 
     /// Takes executable, allocators and runtimes from a ledger.
@@ -254,22 +259,22 @@ impl Observation {
     pub fn of_ledgers(ledgers: &[(Explanation, Option<Shares>)]) -> Self {
         let processes = u32::try_from(ledgers.len()).unwrap_or(u32::MAX);
         let mut observation = Self { settled_at: SettledSource::Load, processes, ..Self::default() };
-        let all = || ledgers.iter().map(|(explain, _)| &explain.kernel);
+        let kernels = || ledgers.iter().map(|(explain, _)| &explain.kernel);
         let Some((largest, _)) = ledgers.iter().max_by_key(|(explain, _)| explain.kernel.rss_bytes) else {
             return observation;
         };
         observation.take_mapped(largest);
-        observation.huge_bytes = Some(all().map(|kernel| kernel.huge_bytes).fold(0, u64::saturating_add));
+        observation.huge_bytes = Some(kernels().map(|kernel| kernel.huge_bytes).fold(0, u64::saturating_add));
         if let [(only, _)] = ledgers {
             observation.settled_bytes = Some(only.kernel.rss_bytes);
             observation.peak_bytes = only.kernel.high_water_bytes;
             return observation;
         }
         let shares: Option<Vec<Shares>> = ledgers.iter().map(|(_, shares)| *shares).collect();
-        let files = all().map(|kernel| kernel.file_bytes).max().unwrap_or_default();
+        let max_file_bytes = kernels().map(|kernel| kernel.file_bytes).max().unwrap_or_default();
         observation.settled_bytes = shares.map(|shares| {
-            let each = shares.iter().flat_map(|shares| [shares.anonymous_bytes, shares.shmem_bytes]);
-            each.fold(files, u64::saturating_add)
+            let parts = shares.iter().flat_map(|shares| [shares.anonymous_bytes, shares.shmem_bytes]);
+            parts.fold(max_file_bytes, u64::saturating_add)
         });
         if observation.settled_bytes.is_none() {
             observation.failure = Some(
@@ -289,8 +294,8 @@ impl Observation {
 
     /// Whether the allocator `name` was mapped; `None` if unknown.
     pub fn has_allocator(&self, name: &str) -> Option<bool> {
-        let known = !self.allocators.is_empty() || self.executable.is_some();
-        known.then(|| self.allocators.iter().any(|mapped| mapped.name == name))
+        let has_ledger = !self.allocators.is_empty() || self.executable.is_some();
+        has_ledger.then(|| self.allocators.iter().any(|mapped| mapped.name == name))
     }
 
     /// Names of its allocators, in readable form.
@@ -380,10 +385,11 @@ mod tests {
 
     fn recorded(high_water_kib: u64, marked_kib: Option<u64>, exit: Option<u64>) -> Recorded {
         let exit = exit.map(|rss| Box::new(ledger(rss, 0, "glibc", "")));
-        let mut settled = Series::default();
-        settled.push(0, 0, high_water_kib);
-        settled.push(9, 9, 7);
-        Recorded { high_water_kib, marked_kib, exit: exit.map(|exit| (exit, u64::MAX)), settled }
+        let mut series = Series::default();
+        series.push(0, 0, high_water_kib);
+        series.push(9, 9, 7);
+        let exit = exit.map(|explain| ExitLedger { explain, at_us: u64::MAX });
+        Recorded { high_water_kib, marked_kib, series, exit }
     }
 
     #[test]

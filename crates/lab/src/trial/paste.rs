@@ -24,8 +24,8 @@ pub struct Paste {
     pub kubernetes: String,
 }
 
-/// Disables transparent huge pages for the program it starts (prctl 41 is `PR_SET_THP_DISABLE`,
-/// system call 157 is prctl on x86-64): no variable does that, and most machines have perl.
+/// Starts a program without transparent huge pages (prctl 41 is `PR_SET_THP_DISABLE`, system call
+/// 157 is prctl on x86-64): no variable does that, and most machines have perl.
 const WITHOUT_THP: &[&str] =
     &["perl", "-e", "syscall(157,41,1,0,0,0)==0 or die qq(prctl: $!\\n); exec @ARGV or die qq($!\\n)", "--"];
 
@@ -38,8 +38,8 @@ pub fn paste(applied: &Applied, command: &[String], program: Option<&Path>) -> P
     if applied.thp.is_some() {
         words.splice(0..0, WITHOUT_THP.iter().map(|word| (*word).to_owned()));
     }
-    let changed = applied.thp.is_some() || !applied.arguments.is_empty();
-    let command = changed.then_some(words.as_slice());
+    let is_command_changed = applied.thp.is_some() || !applied.arguments.is_empty();
+    let command = is_command_changed.then_some(words.as_slice());
     Paste {
         shell: shell(applied, &words),
         systemd: systemd(applied, command, program),
@@ -55,8 +55,7 @@ fn shell(applied: &Applied, command: &[String]) -> String {
         words.push("env".to_owned());
     }
     for variable in &applied.variables {
-        let has_more = merge_rule(&variable.name) == MergeRule::Words && variable.value != variable.added;
-        words.push(if has_more {
+        words.push(if extends_previous(variable) {
             // The existing value may be private, so it is referenced and not repeated.
             format!("\"{0}=${0} \"{1}", variable.name, shell_value(&variable.added))
         } else {
@@ -67,35 +66,37 @@ fn shell(applied: &Applied, command: &[String]) -> String {
     words.join(" ")
 }
 
+/// Whether options are appended to a previous value of the variable.
+fn extends_previous(variable: &Variable) -> bool {
+    merge_rule(&variable.name) == MergeRule::Words && variable.value != variable.added
+}
+
 /// A note for each variable whose previous value the form cannot reference.
 fn notes(applied: &Applied) -> Vec<String> {
-    let has_more = |variable: &&Variable| {
-        merge_rule(&variable.name) == MergeRule::Words && variable.value != variable.added
-    };
     applied
         .variables
         .iter()
-        .filter(has_more)
+        .filter(|variable| extends_previous(variable))
         .map(|variable| format!("# add what {} holds already in front of it", variable.name))
         .collect()
 }
 
 /// The value to write: only the addition for options, the merged value for lists.
-fn value(variable: &Variable) -> &str {
+fn pasted_value(variable: &Variable) -> &str {
     if merge_rule(&variable.name) == MergeRule::Words { &variable.added } else { &variable.value }
 }
 
 /// The command line for a unit file, which must begin with a full path.
 fn unit_command(applied: &Applied, command: &[String], program: Option<&Path>) -> Vec<String> {
     let mut words = command.to_vec();
-    let at = if applied.thp.is_some() { WITHOUT_THP.len() } else { 0 };
-    if let Some(own) = words.get_mut(at).filter(|own| !own.starts_with('/')) {
-        *own = match program.and_then(Path::to_str) {
+    let program_index = if applied.thp.is_some() { WITHOUT_THP.len() } else { 0 };
+    if let Some(name) = words.get_mut(program_index).filter(|name| !name.starts_with('/')) {
+        *name = match program.and_then(Path::to_str) {
             Some(path) => path.to_owned(),
-            None => format!("{UNKNOWN_PROGRAM}{}", own.rsplit('/').next().unwrap_or_default()),
+            None => format!("{UNKNOWN_PROGRAM}{}", name.rsplit('/').next().unwrap_or_default()),
         };
     }
-    if let Some(perl) = words.first_mut().filter(|_| at > 0) {
+    if let Some(perl) = words.first_mut().filter(|_| program_index > 0) {
         *perl = format!("/usr/bin/{perl}");
     }
     words
@@ -106,7 +107,7 @@ fn systemd(applied: &Applied, command: Option<&[String]>, program: Option<&Path>
     lines.extend(notes(applied));
     lines.push("[Service]".to_owned());
     for variable in &applied.variables {
-        let assignment = format!("{}={}", variable.name, value(variable));
+        let assignment = format!("{}={}", variable.name, pasted_value(variable));
         lines.push(format!("Environment={}", unit_word(&assignment, false)));
     }
     if let Some(command) = command {
@@ -150,7 +151,7 @@ fn docker(applied: &Applied, command: Option<&[String]>) -> String {
     }
     lines.extend(notes(applied));
     for variable in &applied.variables {
-        lines.push(match docker_value(value(variable)) {
+        lines.push(match docker_value(pasted_value(variable)) {
             Some(value) => format!("ENV {}={value}", variable.name),
             None => {
                 format!(
@@ -192,17 +193,17 @@ fn kubernetes(applied: &Applied, command: Option<&[String]>) -> String {
         lines.push(format!("# the image needs {}", applied.packages.join(" ")));
     }
     // Kubernetes expands $(NAME), and replaces `$$` by `$`.
-    let doubled = |text: &str| yaml_string(&text.replace('$', "$$"));
+    let escaped = |text: &str| yaml_string(&text.replace('$', "$$"));
     if !applied.variables.is_empty() {
         lines.push("env:".to_owned());
     }
     for variable in &applied.variables {
         lines.push(format!("  - name: {}", yaml_string(&variable.name)));
-        lines.push(format!("    value: {}", doubled(value(variable))));
+        lines.push(format!("    value: {}", escaped(pasted_value(variable))));
     }
     if let Some(command) = command {
         lines.push("command:".to_owned());
-        lines.extend(command.iter().map(|word| format!("  - {}", doubled(word))));
+        lines.extend(command.iter().map(|word| format!("  - {}", escaped(word))));
     }
     lines.join("\n")
 }
@@ -221,7 +222,8 @@ fn json_string(text: &str) -> String {
     })
 }
 
-fn double_quoted(text: &str, high: impl Fn(char) -> String) -> String {
+/// A double-quoted string with escapes; `escape_high` gives those of characters above U+FFFF.
+fn double_quoted(text: &str, escape_high: impl Fn(char) -> String) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {
         match c {
@@ -229,7 +231,7 @@ fn double_quoted(text: &str, high: impl Fn(char) -> String) -> String {
             c if is_unsafe(c) && u32::from(c) <= 0xFFFF => {
                 quoted.push_str(&format!("\\u{:04x}", u32::from(c)))
             }
-            c if is_unsafe(c) => quoted.push_str(&high(c)),
+            c if is_unsafe(c) => quoted.push_str(&escape_high(c)),
             c => quoted.push(c),
         }
     }

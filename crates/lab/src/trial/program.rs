@@ -24,6 +24,13 @@ const MAX_TABLE_BYTES: u64 = 64 << 20;
 const MAX_LOADER_BYTES: u64 = 4096;
 /// Maximum length of the first line of a script, as in the kernel (`BINPRM_BUF_SIZE`).
 const MAX_LINE_BYTES: usize = 256;
+/// Length of the start of an ELF file up to its class, and the index of the class (elf(5),
+/// `EI_CLASS`).
+const CLASS_END: usize = CLASS_INDEX + 1;
+const CLASS_INDEX: usize = 4;
+/// Room for the value of `security.capability`, at most 24 bytes (include/uapi/linux/capability.h,
+/// `XATTR_CAPS_SZ`).
+const CAPABILITY_BYTES: usize = 64;
 /// Folders that `execvp` searches without `PATH`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
@@ -82,7 +89,8 @@ impl Program {
         let metadata = file.metadata().map_err(unreadable)?;
         let privilege = privilege(path, metadata.permissions().mode());
         let data = ReadCache::new(file);
-        let class = data.read_bytes_at(0, 5).ok().and_then(|bytes| bytes.get(4).copied());
+        let class = data.read_bytes_at(0, CLASS_END as u64).ok();
+        let class = class.and_then(|bytes| bytes.get(CLASS_INDEX).copied());
         let (bits, linking) = match class {
             Some(class) if class == elf::ELFCLASS32.0 => {
                 (32, Linking::read::<elf::FileHeader32<object::Endianness>, _>(&data))
@@ -159,7 +167,7 @@ fn defines_malloc<'data, H: FileHeader, R: ReadRef<'data>>(
 /// Whether the file is an ELF file of `bits` (32 or 64); a program loads only libraries of its own
 /// class.
 pub fn has_word_size(library: &Path, bits: u8) -> bool {
-    let mut start = [0u8; 5];
+    let mut start = [0u8; CLASS_END];
     let read = File::open(library).and_then(|mut file| file.read_exact(&mut start));
     let class = if bits == 32 { elf::ELFCLASS32.0 } else { elf::ELFCLASS64.0 };
     read.is_ok() && start.starts_with(b"\x7fELF") && start.ends_with(&[class])
@@ -171,7 +179,7 @@ fn privilege(path: &Path, mode: u32) -> Option<String> {
     if let Some((_, name)) = bits.iter().find(|(bit, _)| mode & bit != 0) {
         return Some((*name).to_owned());
     }
-    let mut value = [0u8; 64];
+    let mut value = [0u8; CAPABILITY_BYTES];
     let found = rustix::fs::getxattr(path, "security.capability", &mut value[..]);
     found.is_ok_and(|length| length > 0).then(|| "file capabilities".to_owned())
 }

@@ -10,6 +10,12 @@ use super::applies::compatible;
 use super::catalogue::Candidate;
 use crate::statistics::Verdict;
 
+/// Times within this factor of the least are equally good; the order of the catalogue then decides.
+const NEGLIGIBLE_TIME_FACTOR: f64 = 1.02;
+/// Number of best candidates that are paired: pairs are sorted by the sum of ranks, and only the
+/// first few are used.
+const MAX_PAIRED: usize = 20;
+
 /// Maximum time relative to runs without settings, for the goal `time-bounded`.
 pub const MAX_TIME_RATIO: f64 = 1.05;
 
@@ -109,17 +115,11 @@ pub struct Ranking {
 
 /// Ranks `measured` for `goal`.
 pub fn rank(measured: &[CandidateFigures], goal: Goal) -> Ranking {
-    let group = |status| match status {
-        Status::Better => 0u8,
-        Status::Same => 1,
-        Status::Worse => 2,
-        Status::Failed => 3,
-    };
     let mut ranked: Vec<Ranked> = measured
         .iter()
         .enumerate()
         .map(|(index, figures)| Ranked {
-            group: group(figures.status(goal)),
+            status: figures.status(goal),
             bytes: figures.goal_figure(goal).map_or(f64::INFINITY, |figure| figure.median),
             seconds: figures.wall.map_or(f64::INFINITY, |figure| figure.median),
             index,
@@ -127,26 +127,38 @@ pub fn rank(measured: &[CandidateFigures], goal: Goal) -> Ranking {
         .collect();
     // Stable: equal candidates keep the order of the catalogue.
     ranked.sort_by(|a, b| {
-        a.group.cmp(&b.group).then(a.bytes.total_cmp(&b.bytes)).then(a.seconds.total_cmp(&b.seconds))
+        let by_status = status_order(a.status).cmp(&status_order(b.status));
+        by_status.then(a.bytes.total_cmp(&b.bytes)).then(a.seconds.total_cmp(&b.seconds))
     });
     let best = best_of(&ranked);
     Ranking { order: ranked.into_iter().map(|candidate| candidate.index).collect(), best }
 }
 
+/// Position of a status in the order of [`Ranking`].
+fn status_order(status: Status) -> u8 {
+    match status {
+        Status::Better => 0,
+        Status::Same => 1,
+        Status::Worse => 2,
+        Status::Failed => 3,
+    }
+}
+
 /// A candidate with the figures that it is ranked by.
 struct Ranked {
-    /// 0 if it is better; see [`rank`].
-    group: u8,
+    status: Status,
+    /// Median of the figure of the goal; infinite if unknown.
     bytes: f64,
+    /// Median of the wall time; infinite if unknown.
     seconds: f64,
+    /// Index of the candidate.
     index: usize,
 }
 
 /// Among better candidates near the least memory, the fastest; among those hardly slower than it,
 /// the first in the catalogue.
 fn best_of(ranked: &[Ranked]) -> Option<usize> {
-    const NEGLIGIBLE_TIME_FACTOR: f64 = 1.02;
-    let better = || ranked.iter().filter(|candidate| candidate.group == 0);
+    let better = || ranked.iter().filter(|candidate| candidate.status == Status::Better);
     let least_bytes = better().map(|candidate| candidate.bytes).fold(f64::INFINITY, f64::min);
     let max_bytes = least_bytes * NEAR_LEAST + NEAR_LEAST_BYTES;
     let small = || better().filter(|candidate| candidate.bytes <= max_bytes);
@@ -159,19 +171,24 @@ fn best_of(ranked: &[Ranked]) -> Option<usize> {
 ///
 /// A point is (bytes, seconds); returns indices in the order of memory.
 pub fn pareto(points: &[Option<(f64, f64)>]) -> Vec<usize> {
-    let mut known: Vec<(f64, f64, usize)> = points
-        .iter()
-        .enumerate()
-        .filter_map(|(index, point)| point.map(|(bytes, seconds)| (bytes, seconds, index)))
-        .filter(|(bytes, seconds, _)| bytes.is_finite() && seconds.is_finite())
-        .collect();
-    known.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));
+    struct Point {
+        bytes: f64,
+        seconds: f64,
+        index: usize,
+    }
+    let point = |(index, point): (usize, &Option<(f64, f64)>)| {
+        let (bytes, seconds) = (*point)?;
+        (bytes.is_finite() && seconds.is_finite()).then_some(Point { bytes, seconds, index })
+    };
+    let mut known: Vec<Point> = points.iter().enumerate().filter_map(point).collect();
+    // Stable: equal points keep their order.
+    known.sort_by(|a, b| a.bytes.total_cmp(&b.bytes).then(a.seconds.total_cmp(&b.seconds)));
     let mut least_seconds = f64::INFINITY;
     let mut front = Vec::new();
-    for (_, seconds, index) in known {
-        if seconds < least_seconds {
-            least_seconds = seconds;
-            front.push(index);
+    for point in known {
+        if point.seconds < least_seconds {
+            least_seconds = point.seconds;
+            front.push(point.index);
         }
     }
     front
@@ -192,17 +209,17 @@ pub fn pairs(
         .into_iter()
         .filter(|&index| measured.get(index).is_some_and(|figures| figures.status(goal) == Status::Better))
         .collect();
+    // The sum of the ranks of each pair, and the pair.
     let mut found: Vec<(usize, (usize, usize))> = Vec::new();
-    // Only the best twenty: pairs are sorted by the sum of ranks, and only the first few are used.
-    for (first_rank, &first) in better.iter().enumerate().take(20) {
-        for (second_rank, &second) in better.iter().enumerate().take(20).skip(first_rank + 1) {
+    for (first_rank, &first) in better.iter().enumerate().take(MAX_PAIRED) {
+        for (second_rank, &second) in better.iter().enumerate().take(MAX_PAIRED).skip(first_rank + 1) {
             let (Some(one), Some(other)) = (candidates.get(first), candidates.get(second)) else { continue };
             if compatible(one, other).is_ok() && !contains(one, other) && !contains(other, one) {
                 found.push((first_rank + second_rank, (first, second)));
             }
         }
     }
-    found.sort_by_key(|(sum, pair)| (*sum, *pair));
+    found.sort_unstable();
     found.into_iter().map(|(_, pair)| pair).take(max_pairs).collect()
 }
 
@@ -230,7 +247,7 @@ mod tests {
 
     const MIB: f64 = 1_048_576.0;
 
-    fn beside(median: f64, ratio: f64) -> Option<ComparedFigure> {
+    fn compared(median: f64, ratio: f64) -> Option<ComparedFigure> {
         let change = match ratio {
             ratio if ratio < 0.98 => Verdict::Less,
             ratio if ratio > 1.02 => Verdict::More,
@@ -242,9 +259,9 @@ mod tests {
     fn measured(settled: f64, peak: f64, wall: f64) -> CandidateFigures {
         CandidateFigures {
             failure: None,
-            settled: beside(settled * MIB, settled / 100.0),
-            peak: beside(peak * MIB, peak / 200.0),
-            wall: beside(wall, wall / 10.0),
+            settled: compared(settled * MIB, settled / 100.0),
+            peak: compared(peak * MIB, peak / 200.0),
+            wall: compared(wall, wall / 10.0),
         }
     }
 

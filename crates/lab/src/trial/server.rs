@@ -8,6 +8,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 use strandline_inspect::explain::{Options, explain};
 use strandline_inspect::facts::Explanation;
@@ -49,7 +50,7 @@ pub struct Service {
 }
 
 /// Name of the file with the observation of a run.
-const OBSERVATION: &str = "look.json";
+const OBSERVATION_FILE: &str = "look.json";
 /// Maximum size of that file.
 const MAX_OBSERVATION_BYTES: u64 = 1 << 20;
 /// Exit statuses of a recorder whose command is missing or not executable.
@@ -58,14 +59,16 @@ const NOT_RUNNABLE: u8 = 126;
 /// Time for a server to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
 /// Time for the launcher to end the remaining processes.
-const LAST_GRACE: Duration = Duration::from_secs(30);
-/// Hint: a line that would appear on a terminal may be buffered in a file.
-const BUFFERED: &str =
+const LAUNCHER_GRACE: Duration = Duration::from_secs(30);
+/// Hint for a line that did not come: programs buffer what they write to a file.
+const BUFFERING_HINT: &str =
     " (its output is a file, where many programs hold lines back: stdbuf -oL, PYTHONUNBUFFERED=1)";
 /// Interval between checks whether it is ready.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum size of output searched for the line.
 const MAX_OUTPUT_BYTES: u64 = 64 << 20;
+/// Maximum size of output searched at a time.
+const SEARCH_BYTES: u64 = 1 << 20;
 /// Maximum size read from smaps_rollup; the kernel writes about 1000 bytes.
 const MAX_ROLLUP_BYTES: u64 = 64 << 10;
 /// Maximum number of processes of a server.
@@ -85,7 +88,7 @@ impl ServerExecutor {
 
     /// Runs a started server up to its ledgers. The result holds the outcome if the server ended by
     /// itself.
-    fn observation(&mut self, job: Job, subject: &Subject, folder: &Path) -> Result<ServerRun, Stopped> {
+    fn run_to_ledgers(&mut self, job: Job, subject: &Subject, folder: &Path) -> Result<ServerRun, Stopped> {
         if let Some(run) = self.wait_until_ready(job)? {
             return Ok(run);
         }
@@ -133,7 +136,7 @@ impl ServerExecutor {
         loop {
             let is_ready = match &ready {
                 Ready::Port(port) => is_open(*port),
-                Ready::Line(text) => searches.iter_mut().any(|search| search.has(text.as_bytes())),
+                Ready::Line(text) => searches.iter_mut().any(|search| search.finds(text.as_bytes())),
                 Ready::After(pause) => begin.elapsed() >= *pause,
             };
             if is_ready {
@@ -160,7 +163,7 @@ impl ServerExecutor {
     fn not_ready(&self, job: Job) -> String {
         let (problem, hint) = match &self.service.ready {
             Ready::Port(port) => (format!("port {port} did not open"), ""),
-            Ready::Line(_) | Ready::After(_) => ("the line did not come".to_owned(), BUFFERED),
+            Ready::Line(_) | Ready::After(_) => ("the line did not come".to_owned(), BUFFERING_HINT),
         };
         let seconds = self.service.patience.as_secs_f64();
         let output = self.inner.output(job);
@@ -174,6 +177,7 @@ impl ServerExecutor {
 /// Result of the run of a server.
 struct ServerRun {
     observation: Observation,
+    /// The outcome of the server, if it ended by itself.
     ended: Option<Outcome>,
 }
 
@@ -195,17 +199,17 @@ impl Executor for ServerExecutor {
             )));
         }
         let job = self.inner.start(subject, folder)?;
-        let mut run = self.observation(job, subject, folder)?;
+        let mut run = self.run_to_ledgers(job, subject, folder)?;
         let mut outcome = match run.ended.take() {
             Some(ended) => ended,
             None => {
                 self.inner.stop(job, GRACE)?;
-                let ended = self.inner.wait(job, Some(GRACE + LAST_GRACE))?;
+                let ended = self.inner.wait(job, Some(GRACE + LAUNCHER_GRACE))?;
                 ended
                     .ok_or_else(|| Stopped::Failed(format!("{}: the server cannot be ended", subject.name)))?
             }
         };
-        if outcome.end == End::Signalled(9) && run.observation.failure.is_none() {
+        if outcome.end == End::Signalled(Signal::SIGKILL as i32) && run.observation.failure.is_none() {
             run.observation
                 .notes
                 .push(format!("did not end within {} s of SIGTERM, and was killed", GRACE.as_secs()));
@@ -222,7 +226,7 @@ impl Executor for ServerExecutor {
 }
 
 fn write_observation(observation: &Observation, folder: &Path) -> Result<PathBuf, Stopped> {
-    let path = folder.join(OBSERVATION);
+    let path = folder.join(OBSERVATION_FILE);
     let text = serde_json::to_vec(observation).map_err(|error| Stopped::Failed(error.to_string()))?;
     let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, text));
     written.map_err(|error| Stopped::Failed(format!("{}: {error}", path.display())))?;
@@ -293,8 +297,8 @@ fn tree_of(root: i32) -> Vec<i32> {
         index += 1;
         let children = parents.iter().filter(|(_, parent)| *parent == pid).map(|(child, _)| *child);
         // Pids may be reused while /proc is read, so even a cycle is possible.
-        let new: Vec<i32> = children.filter(|child| !tree.contains(child)).collect();
-        tree.extend(new);
+        let new_pids: Vec<i32> = children.filter(|child| !tree.contains(child)).collect();
+        tree.extend(new_pids);
         if tree.len() >= MAX_PROCESSES {
             tree.truncate(MAX_PROCESSES);
             break;
@@ -306,8 +310,9 @@ fn tree_of(root: i32) -> Vec<i32> {
 /// Incremental search in a growing file.
 struct OutputSearch {
     path: PathBuf,
+    /// End of the data that was searched.
     offset: u64,
-    /// End of the searched data, because a match may span two reads.
+    /// The last bytes of that data, because a match may span two reads.
     tail: Vec<u8>,
 }
 
@@ -316,8 +321,8 @@ impl OutputSearch {
         Self { path, offset: 0, tail: Vec::new() }
     }
 
-    /// Whether the file contains `text`.
-    fn has(&mut self, text: &[u8]) -> bool {
+    /// Searches the data written since the last search; whether it contains `text`.
+    fn finds(&mut self, text: &[u8]) -> bool {
         if self.offset >= MAX_OUTPUT_BYTES {
             return false;
         }
@@ -325,15 +330,15 @@ impl OutputSearch {
         if file.seek(SeekFrom::Start(self.offset)).is_err() {
             return false;
         }
-        let mut new = Vec::new();
-        let Ok(count) = file.take(1 << 20).read_to_end(&mut new) else { return false };
+        let mut new_bytes = Vec::new();
+        let Ok(count) = file.take(SEARCH_BYTES).read_to_end(&mut new_bytes) else { return false };
         self.offset += count as u64;
-        self.tail.extend_from_slice(&new);
+        self.tail.extend_from_slice(&new_bytes);
         if memchr::memmem::find(&self.tail, text).is_some() {
             return true;
         }
-        let keep = self.tail.len().min(text.len());
-        self.tail.drain(..self.tail.len() - keep);
+        let kept_bytes = self.tail.len().min(text.len());
+        self.tail.drain(..self.tail.len() - kept_bytes);
         false
     }
 }
@@ -356,11 +361,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("stdout");
         let mut search = OutputSearch::new(path.clone());
-        assert!(!search.has(b"listening on"), "there is no file yet");
+        assert!(!search.finds(b"listening on"), "there is no file yet");
         std::fs::write(&path, "starting\nlisten").unwrap();
-        assert!(!search.has(b"listening on"));
+        assert!(!search.finds(b"listening on"));
         std::fs::write(&path, "starting\nlistening on port 7\n").unwrap();
-        assert!(search.has(b"listening on"));
+        assert!(search.finds(b"listening on"));
     }
 
     #[test]

@@ -3,6 +3,10 @@
 //!
 //! Merging keeps what the user has set: lists are merged by key, and options are appended.
 
+/// Maximum factor of a placeholder.
+const MAX_FACTOR: f64 = 100.0;
+const MIB: u64 = 1 << 20;
+
 /// A figure of the run without settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BaselineFigure {
@@ -47,7 +51,7 @@ fn placeholder_value(
     let (product, is_mebibytes) =
         placeholder.strip_suffix("/MiB").map_or((placeholder, false), |product| (product, true));
     let (name, factor) = product.split_once('*').unwrap_or((product, "1"));
-    let which = match name {
+    let baseline_figure = match name {
         "settled" => BaselineFigure::Settled,
         "peak" => BaselineFigure::Peak,
         _ => return Err(malformed()),
@@ -55,13 +59,13 @@ fn placeholder_value(
     // `parse` also accepts signs, exponents and `nan`.
     let is_plain = factor.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let factor: f64 = factor.parse().ok().filter(|_| is_plain).ok_or_else(malformed)?;
-    if !(factor > 0.0 && factor <= 100.0) {
-        return Err(format!("`{{{placeholder}}}`: the factor is to be above 0 and at most 100"));
+    if !(factor > 0.0 && factor <= MAX_FACTOR) {
+        return Err(format!("`{{{placeholder}}}`: the factor is to be above 0 and at most {MAX_FACTOR}"));
     }
-    let bytes =
-        figure(which).ok_or_else(|| format!("the run without settings has no figure for `{name}`"))?;
+    let bytes = figure(baseline_figure)
+        .ok_or_else(|| format!("the run without settings has no figure for `{name}`"))?;
     let value = (bytes as f64 * factor).ceil() as u64;
-    Ok(if is_mebibytes { value.div_ceil(1 << 20).max(1) } else { value })
+    Ok(if is_mebibytes { value.div_ceil(MIB).max(1) } else { value })
 }
 
 /// How a variable combines several settings.
@@ -118,20 +122,20 @@ pub fn can_merge(name: &str, one: &str, other: &str) -> bool {
     if one == other {
         return true;
     }
-    let (separator, signs) = match merge_rule(name) {
+    let (separator, key_ends) = match merge_rule(name) {
         MergeRule::Replace | MergeRule::First => return false,
         MergeRule::Keys { separator, sign } => (separator, vec![sign]),
         MergeRule::Words => (' ', vec!['=', ':']),
     };
     let items = |text| str::split(text, separator).filter(|item| !item.is_empty());
     let excludes =
-        |one: &str, other: &str| one != other && option_key(one, &signs) == option_key(other, &signs);
+        |one: &str, other: &str| one != other && option_key(one, &key_ends) == option_key(other, &key_ends);
     !items(one).any(|one| items(other).any(|other| excludes(one, other)))
 }
 
 /// Returns the setting that an item changes: `-XX:+UseG1GC` and `-XX:+UseSerialGC` both set the
-/// collector, `-Xms16m` sets `-Xms`.
-fn option_key(item: &str, signs: &[char]) -> String {
+/// collector, `-Xms16m` sets `-Xms`. Otherwise it is the part before one of `key_ends`.
+fn option_key(item: &str, key_ends: &[char]) -> String {
     if let Some(option) = item.strip_prefix("-XX:") {
         let name = option.trim_start_matches(['+', '-']).split('=').next().unwrap_or_default();
         let is_collector = name.starts_with("Use") && name.ends_with("GC");
@@ -140,7 +144,7 @@ fn option_key(item: &str, signs: &[char]) -> String {
     if item.starts_with("-X") {
         return item.chars().take_while(|c| !c.is_ascii_digit()).collect();
     }
-    item.split(|c| signs.contains(&c)).next().unwrap_or_default().to_owned()
+    item.split(|c| key_ends.contains(&c)).next().unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]
@@ -149,7 +153,7 @@ mod tests {
 
     #[test]
     fn placeholders_are_replaced_by_figures() {
-        let figure = |which| match which {
+        let figure = |name| match name {
             BaselineFigure::Settled => Some(100 << 20),
             BaselineFigure::Peak => None,
         };

@@ -8,7 +8,7 @@
 //!
 //! A level lasts at least half a second, or a twentieth of a shorter run, and its band is 3 % wide.
 //! A period that ends lower than it began by more than half of the band, or that continues the fall
-//! of the period before it at a similar pace, is part of a fall and not a level, however long it
+//! of the period before it at a similar rate, is part of a fall and not a level, however long it
 //! lasts.
 
 use std::collections::VecDeque;
@@ -16,11 +16,13 @@ use std::collections::VecDeque;
 /// Width of a level: 3 % of its largest value, but at least this many KiB.
 const BAND_PER_CENT: u64 = 3;
 const MIN_BAND_KIB: u64 = 512;
-/// Minimum duration of a level: a twentieth of the run, within these bounds.
-const MIN_PART: u64 = 20;
-const LEAST_MIN_US: u64 = 20_000;
-const LARGEST_MIN_US: u64 = 500_000;
-/// Without a level, memory counts as fallen if less than four fifths remain: the sawtooth of a
+/// A level lasts at least this part of the run, a twentieth, but no less than the first and no more
+/// than the second of these bounds.
+const MIN_LEVEL_DIVISOR: u64 = 20;
+const LOWER_MIN_LEVEL_US: u64 = 20_000;
+const UPPER_MIN_LEVEL_US: u64 = 500_000;
+const US_PER_SECOND: u64 = 1_000_000;
+/// Without a level, memory counts as fallen if fewer than these fifths remain: the sawtooth of a
 /// collector may end anywhere.
 const MIN_REMAINING_FIFTHS: u64 = 4;
 /// Above this number of periods, those that are too short to be a level are dropped.
@@ -42,32 +44,36 @@ struct Period {
     max_kib: u64,
     first_kib: u64,
     last_kib: u64,
-    /// Sum of KiB times microseconds, and sum of microseconds, for the mean.
-    sum: u128,
-    weight: u128,
+    /// Sum of KiB times microseconds, for the mean.
+    weighted_kib: u128,
+    /// Sum of these microseconds.
+    weight_us: u128,
     /// Maximum of the periods dropped after this one, and when it was first reached.
     dropped_max: Option<SizeAt>,
 }
 
 impl Period {
-    fn level_kib(&self) -> u64 {
-        u64::try_from(self.sum / self.weight.max(1)).unwrap_or(self.max_kib)
+    /// Mean size, weighted by time.
+    fn mean_kib(&self) -> u64 {
+        u64::try_from(self.weighted_kib / self.weight_us.max(1)).unwrap_or(self.max_kib)
     }
 
     fn duration_us(&self) -> u64 {
         self.to_us.saturating_sub(self.from_us)
     }
 
-    /// KiB per second by which it falls, if it is part of a fall; `before` is the pace of the
+    /// KiB per second by which it falls, if it is part of a fall; `previous_rate` is that of the
     /// previous period.
-    fn fall_rate(&self, before: Option<u64>) -> Option<u64> {
+    fn fall_rate(&self, previous_rate: Option<u64>) -> Option<u64> {
         // Measured on both sides of the mean: a level may begin with the end of a fall, and end
         // with the first step down.
-        let mean = self.level_kib();
-        let by = 2 * self.first_kib.saturating_sub(mean).min(mean.saturating_sub(self.last_kib));
-        let pace = by.saturating_mul(1_000_000) / self.duration_us().max(1);
-        let continues_fall = before.is_some_and(|before| by > 0 && pace >= before / 2);
-        (continues_fall || by > band_kib(self.max_kib) / 2).then_some(pace)
+        let mean_kib = self.mean_kib();
+        let half_fall_kib =
+            self.first_kib.saturating_sub(mean_kib).min(mean_kib.saturating_sub(self.last_kib));
+        let fall_kib = 2 * half_fall_kib;
+        let rate = fall_kib.saturating_mul(US_PER_SECOND) / self.duration_us().max(1);
+        let continues_fall = previous_rate.is_some_and(|previous| fall_kib > 0 && rate >= previous / 2);
+        (continues_fall || fall_kib > band_kib(self.max_kib) / 2).then_some(rate)
     }
 
     /// Whether `kib` is within the band of this period, or above.
@@ -81,6 +87,7 @@ impl Period {
     }
 }
 
+/// Width of the band of a period with this maximum.
 fn band_kib(max_kib: u64) -> u64 {
     (max_kib / 100 * BAND_PER_CENT).max(MIN_BAND_KIB)
 }
@@ -112,7 +119,9 @@ pub enum Settled {
 #[derive(Clone, Debug, Default)]
 pub struct Series {
     periods: VecDeque<Period>,
+    /// Time of the first sample.
     first_us: Option<u64>,
+    /// The last sample.
     last: SizeAt,
 }
 
@@ -121,7 +130,7 @@ impl Series {
     pub fn push(&mut self, from_us: u64, to_us: u64, kib: u64) {
         let first_us = *self.first_us.get_or_insert(from_us);
         let to_us = to_us.max(from_us);
-        let weight = u128::from(to_us.saturating_sub(self.last.at_us.max(first_us)).max(1));
+        let weight_us = u128::from(to_us.saturating_sub(self.last.at_us.max(first_us)).max(1));
         self.last = SizeAt { kib, at_us: to_us };
         if let Some(last) = self.periods.back_mut() {
             let (min_kib, max_kib) = (last.min_kib.min(kib), last.max_kib.max(kib));
@@ -131,15 +140,15 @@ impl Series {
                     last_kib: kib,
                     min_kib,
                     max_kib,
-                    sum: last.sum.saturating_add(u128::from(kib) * weight),
-                    weight: last.weight + weight,
+                    weighted_kib: last.weighted_kib.saturating_add(u128::from(kib) * weight_us),
+                    weight_us: last.weight_us + weight_us,
                     ..*last
                 };
                 return;
             }
         }
         if self.periods.len() >= MAX_PERIODS {
-            self.drop_short();
+            self.drop_short_periods();
         }
         self.periods.push_back(Period {
             from_us,
@@ -148,8 +157,8 @@ impl Series {
             max_kib: kib,
             first_kib: kib,
             last_kib: kib,
-            sum: u128::from(kib) * weight,
-            weight,
+            weighted_kib: u128::from(kib) * weight_us,
+            weight_us,
             dropped_max: None,
         });
     }
@@ -159,14 +168,15 @@ impl Series {
         self.first_us.map(|_| self.last.kib)
     }
 
+    /// Minimum duration of a level of this run.
     fn min_level_us(&self) -> u64 {
         let duration_us = self.last.at_us.saturating_sub(self.first_us.unwrap_or_default());
-        (duration_us / MIN_PART).clamp(LEAST_MIN_US, LARGEST_MIN_US)
+        (duration_us / MIN_LEVEL_DIVISOR).clamp(LOWER_MIN_LEVEL_US, UPPER_MIN_LEVEL_US)
     }
 
     /// Drops periods that are already too short to be a level. The first one is kept, to hold the
     /// maximum before the first level.
-    fn drop_short(&mut self) {
+    fn drop_short_periods(&mut self) {
         let min_us = self.min_level_us();
         let mut kept: VecDeque<Period> = VecDeque::new();
         for period in self.periods.drain(..) {
@@ -181,7 +191,7 @@ impl Series {
     }
 
     /// Discards everything from `at_us` on, when the process was stopped for its ledger.
-    pub fn cut(&mut self, at_us: u64) {
+    pub fn truncate(&mut self, at_us: u64) {
         while self.periods.back().is_some_and(|last| last.from_us >= at_us && self.periods.len() > 1) {
             self.periods.pop_back();
         }
@@ -194,14 +204,14 @@ impl Series {
     /// Index of the last period that is a level.
     fn last_level(&self) -> Option<usize> {
         let min_us = self.min_level_us();
-        let (mut found, mut pace) = (None, None);
+        let (mut last_level, mut fall_rate) = (None, None);
         for (index, period) in self.periods.iter().enumerate() {
-            pace = period.fall_rate(pace);
-            if pace.is_none() && period.duration_us() >= min_us {
-                found = Some(index);
+            fall_rate = period.fall_rate(fall_rate);
+            if fall_rate.is_none() && period.duration_us() >= min_us {
+                last_level = Some(index);
             }
         }
-        found
+        last_level
     }
 
     /// Where memory had settled, given `end_kib` at the last instant.
@@ -241,11 +251,12 @@ impl Series {
     }
 }
 
+/// The level, if memory has fallen below it, or else the last instant.
 fn level_or_end(level: &Period, end_kib: u64) -> Settled {
     if level.is_at_least(end_kib) {
         return Settled::AtEnd;
     }
-    Settled::Level { kib: level.level_kib(), from_us: level.from_us, to_us: level.to_us }
+    Settled::Level { kib: level.mean_kib(), from_us: level.from_us, to_us: level.to_us }
 }
 
 #[cfg(test)]
@@ -287,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn courses_of_many_kinds() {
+    fn levels_are_found_in_runs_of_many_kinds() {
         type Case<'a> = (&'a str, &'a [(u64, f64, f64)], f64, (u64, &'a str));
         let cases: [Case<'_>; 23] = [
             (
@@ -415,8 +426,8 @@ mod tests {
                 (100, "level"),
             ),
         ];
-        for (what, parts, end, expected) in cases {
-            assert_eq!(settled(parts, end), expected, "{what}");
+        for (title, parts, end_mib, expected) in cases {
+            assert_eq!(settled(parts, end_mib), expected, "{title}");
         }
         assert_eq!(Series::default().settled(7), Settled::AtEnd, "no sample at all");
         assert_eq!(Series::default().last_kib(), None);
@@ -437,7 +448,7 @@ mod tests {
             ("saws to its end", saw, 80.0, "end", (80.0, 80.0)),
             ("frees in steps to end", [&hold[..], &halved].concat(), 1.0, "level", (47.5, 48.5)),
         ];
-        for (what, parts, end, from, (least, most)) in cases {
+        for (title, parts, end, from, (min_mib, max_mib)) in cases {
             for phase in 0..10 {
                 let found = series_of(&parts, phase, 10).settled((end * MIB as f64) as u64);
                 let (kib, found_from) = match found {
@@ -446,8 +457,8 @@ mod tests {
                     Settled::BeforeFall { kib, .. } => (kib, "top"),
                 };
                 let mib = kib as f64 / MIB as f64;
-                assert_eq!(found_from, from, "{what}, sampled from {phase} ms on");
-                assert!((least..=most).contains(&mib), "{what}, sampled from {phase} ms on: {mib} MiB");
+                assert_eq!(found_from, from, "{title}, sampled from {phase} ms on");
+                assert!((min_mib..=max_mib).contains(&mib), "{title}, sampled from {phase} ms on: {mib} MiB");
             }
         }
     }
@@ -480,12 +491,12 @@ mod tests {
         let mut held =
             series(&[(300, 10.0, 217.0), (1000, 217.0, 217.0), (5, 60.0, 14.0), (400, 12.5, 12.5)]);
         assert_eq!(held.settled(12 * MIB + 512), Settled::AtEnd);
-        held.cut(1306 * MS);
+        held.truncate(1306 * MS);
         let Settled::Level { kib, to_us, .. } = held.settled(12 * MIB + 512) else { panic!("{held:?}") };
         assert_eq!((kib / MIB, to_us / MS), (216, 1299));
-        held.cut(0);
+        held.truncate(0);
         held.settled(0);
-        Series::default().cut(7);
+        Series::default().truncate(7);
     }
 
     /// A million samples of noise, and times that go backwards, must not use more space than a few

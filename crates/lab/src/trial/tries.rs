@@ -24,13 +24,17 @@ use crate::statistics::{
 /// A smaller difference in resident memory counts as none: one more variable moves the stack, a
 /// library adds its pages.
 pub const RESOLUTION_BYTES: f64 = 65_536.0;
+/// A smaller difference in wall time counts as none.
+const RESOLUTION_SECONDS: f64 = 1e-3;
 /// A difference below this fraction of the memory without settings also counts as none: it is not
 /// worth a setting.
-const NEGLIGIBLE: f64 = 0.01;
+const NEGLIGIBLE_FRACTION: f64 = 0.01;
 /// Joint confidence of all ratios of one figure, and confidence of each interval of a median.
 const CONFIDENCE: f64 = 0.95;
 /// Gives up after this many failed runs without settings if none succeeded.
-const MAX_FAILED_FIRST: u32 = 3;
+const MAX_FIRST_FAILURES: u32 = 3;
+/// Sampling interval of batch commands.
+const SAMPLING_INTERVAL: std::time::Duration = std::time::Duration::from_millis(10);
 /// Name of the run without settings.
 pub const BASELINE: &str = "baseline";
 
@@ -92,11 +96,7 @@ impl TriedSetting {
 
 /// How batch commands are measured.
 pub fn batch_measure() -> Measure {
-    Measure::Recording {
-        interval: std::time::Duration::from_millis(10),
-        ledgers: "exit".to_owned(),
-        snapshot: false,
-    }
+    Measure::Recording { interval: SAMPLING_INTERVAL, ledgers: "exit".to_owned(), snapshot: false }
 }
 
 /// The facts about the command from the observation of a run without settings.
@@ -104,11 +104,11 @@ pub fn facts(command: &[String], observation: &Observation) -> Facts {
     let environment: BTreeMap<String, String> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
-    let search = environment.get("PATH").map(String::as_str);
+    let path = environment.get("PATH").map(String::as_str);
     let program = observation.executable.as_ref().and_then(|path| Program::of_file(Path::new(path)).ok());
     Facts {
         command: command.to_vec(),
-        started: Program::of_command(command, None, search).ok(),
+        started: Program::of_command(command, None, path).ok(),
         program,
         allocators: observation.allocators.clone(),
         runtimes: observation.runtimes.clone(),
@@ -127,9 +127,10 @@ pub fn program_path(command: &[String]) -> Option<PathBuf> {
     std::path::absolute(find_in_path(command.first()?)?).ok()
 }
 
-fn library_folders(search: Option<&str>) -> Vec<PathBuf> {
-    let searched = search.unwrap_or_default().split(':').filter(|folder| !folder.is_empty());
-    searched.map(PathBuf::from).chain(folders()).collect()
+/// Folders searched for libraries: those of `LD_LIBRARY_PATH`, then those of the system.
+fn library_folders(library_path: Option<&str>) -> Vec<PathBuf> {
+    let own = library_path.unwrap_or_default().split(':').filter(|folder| !folder.is_empty());
+    own.map(PathBuf::from).chain(folders()).collect()
 }
 
 /// The candidates that apply to the command of `facts`, and those that do not, with the reason.
@@ -269,56 +270,63 @@ impl<'a> TrialJudge<'a> {
 
     /// Evaluates all runs; the first item is the run without settings.
     pub fn judge(&self) -> Vec<TryResult> {
-        let baseline = self.observations.first().map(Vec::as_slice).unwrap_or_default();
-        let confidence = bonferroni(CONFIDENCE, self.tries.len().max(1));
-        self.observations
-            .iter()
-            .zip(&self.failures)
-            .enumerate()
-            .map(|(subject, (observations, failure))| {
-                let figure = |value: &dyn Fn(&Observation) -> Option<f64>, resolution: f64| {
-                    let sample = |(round, observation): (usize, &Option<Observation>)| {
-                        Some(BlockSample { value: value(observation.as_ref()?)?, block: self.block(round) })
-                    };
-                    let samples: Vec<BlockSample> =
-                        observations.iter().enumerate().filter_map(sample).collect();
-                    let pairs: Vec<(f64, f64)> = baseline
-                        .iter()
-                        .zip(observations)
-                        .filter_map(|(a, b)| Some((value(a.as_ref()?)?, value(b.as_ref()?)?)))
-                        .collect();
-                    let ratio = paired_ratio(&pairs, resolution, confidence);
-                    Figure {
-                        estimate: estimate_in_blocks(&samples, CONFIDENCE, self.seed),
-                        ratio: ratio.filter(|_| subject > 0),
-                    }
-                };
-                let as_number = |value: Option<u64>| value.map(|value| value as f64);
-                let size = |bytes: &dyn Fn(&Observation) -> Option<u64>| {
-                    let max_bytes = baseline.iter().flatten().filter_map(bytes).max().unwrap_or_default();
-                    let resolution = (max_bytes as f64 * NEGLIGIBLE).max(RESOLUTION_BYTES);
-                    figure(&|observation| as_number(bytes(observation)), resolution)
-                };
+        let subjects = self.observations.iter().zip(&self.failures).enumerate();
+        let evaluate =
+            |(subject, (observations, failure)): (usize, (&Vec<Option<Observation>>, &Option<String>))| {
                 TryResult {
-                    settled: size(&|observation| observation.settled_bytes),
-                    peak: size(&|observation| observation.peak_bytes),
-                    wall: figure(&|observation| observation.wall_seconds, 1e-3),
-                    faults: figure(&|observation| as_number(observation.minor_faults), 1.0),
+                    settled: self.size_figure(subject, &|observation| observation.settled_bytes),
+                    peak: self.size_figure(subject, &|observation| observation.peak_bytes),
+                    wall: self.figure(subject, RESOLUTION_SECONDS, &|observation| observation.wall_seconds),
+                    faults: self.figure(subject, 1.0, &|observation| as_number(observation.minor_faults)),
                     settled_seconds: median_level(observations),
                     ended_with_bytes: median_end_bytes(observations),
                     held_no_level: held_no_level(observations),
                     notes: notes(observations),
                     failure: failure.clone().filter(|_| subject > 0),
                 }
-            })
-            .collect()
+            };
+        subjects.map(evaluate).collect()
+    }
+
+    /// The observations of a subject by round.
+    fn observations_of(&self, subject: usize) -> &[Option<Observation>] {
+        self.observations.get(subject).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// A figure of a subject: the median of `value`, and its ratio to the runs without settings.
+    /// Differences of at most `resolution` count as none.
+    fn figure(&self, subject: usize, resolution: f64, value: &dyn Fn(&Observation) -> Option<f64>) -> Figure {
+        let observations = self.observations_of(subject);
+        let sample = |(round, observation): (usize, &Option<Observation>)| {
+            Some(BlockSample { value: value(observation.as_ref()?)?, block: self.block(round) })
+        };
+        let samples: Vec<BlockSample> = observations.iter().enumerate().filter_map(sample).collect();
+        let estimate = estimate_in_blocks(&samples, CONFIDENCE, self.seed);
+        if subject == 0 {
+            return Figure { estimate, ratio: None };
+        }
+        let rounds = self.observations_of(0).iter().zip(observations);
+        let pairs: Vec<(f64, f64)> = rounds
+            .filter_map(|(before, after)| Some((value(before.as_ref()?)?, value(after.as_ref()?)?)))
+            .collect();
+        let confidence = bonferroni(CONFIDENCE, self.tries.len().max(1));
+        Figure { estimate, ratio: paired_ratio(&pairs, resolution, confidence) }
+    }
+
+    /// A figure of a subject that is a size in bytes.
+    fn size_figure(&self, subject: usize, bytes: &dyn Fn(&Observation) -> Option<u64>) -> Figure {
+        // 0 without any size: then there is no ratio either.
+        let max_bytes = self.observations_of(0).iter().flatten().filter_map(bytes).max().unwrap_or_default();
+        let resolution = (max_bytes as f64 * NEGLIGIBLE_FRACTION).max(RESOLUTION_BYTES);
+        self.figure(subject, resolution, &|observation| as_number(bytes(observation)))
     }
 
     /// Number of the block of a round: one for each kind of machine.
     fn block(&self, round: usize) -> u32 {
         let kind = self.kinds.get(&round);
-        let before = kind.map_or(0, |kind| self.kinds.values().filter(|other| *other < kind).count());
-        u32::try_from(before).unwrap_or(u32::MAX)
+        // Equal for rounds of one kind, and different for others.
+        let block = kind.map_or(0, |kind| self.kinds.values().filter(|other| *other < kind).count());
+        u32::try_from(block).unwrap_or(u32::MAX)
     }
 
     /// Why a run counts as failed; `None` if it does not.
@@ -376,22 +384,22 @@ impl Judge for TrialJudge<'_> {
             if observations.len() <= round {
                 observations.resize(round + 1, None);
             }
-            if let Some(place) = observations.get_mut(round) {
-                *place = failure.is_none().then_some(observation);
+            if let Some(stored) = observations.get_mut(round) {
+                *stored = failure.is_none().then_some(observation);
             }
         }
         let Some(why) = failure else { return Next::Continue };
-        if let Some(place) = self.failures.get_mut(subject) {
-            place.get_or_insert(why);
+        if let Some(first) = self.failures.get_mut(subject) {
+            first.get_or_insert(why);
         }
         if subject > 0 {
             return Next::Drop;
         }
-        // Its round then has no pairs; the other rounds count.
+        // A round whose run without settings failed has no pairs; the other rounds count.
         self.baseline_failures += 1;
         let has_any =
             self.observations.first().is_some_and(|observations| observations.iter().any(Option::is_some));
-        if has_any || self.baseline_failures < MAX_FAILED_FIRST { Next::Continue } else { Next::Stop }
+        if has_any || self.baseline_failures < MAX_FIRST_FAILURES { Next::Continue } else { Next::Stop }
     }
 
     fn progress(&mut self, progress: &Progress) {
@@ -406,13 +414,17 @@ impl Judge for TrialJudge<'_> {
     }
 }
 
+fn as_number(value: Option<u64>) -> Option<f64> {
+    value.map(|value| value as f64)
+}
+
 /// Median resident bytes at the end, if memory fell at the end in most runs.
 fn median_end_bytes(observations: &[Option<Observation>]) -> Option<u64> {
-    let mut fell: Vec<u64> =
+    let mut ends: Vec<u64> =
         observations.iter().flatten().filter_map(|observation| observation.ended_with_bytes).collect();
-    fell.sort_unstable();
-    let middle = fell.get(fell.len() / 2).copied();
-    middle.filter(|_| fell.len() * 2 > observations.iter().flatten().count())
+    ends.sort_unstable();
+    let median = ends.get(ends.len() / 2).copied();
+    median.filter(|_| ends.len() * 2 > observations.iter().flatten().count())
 }
 
 /// Median begin and end of the levels, if most runs have a level.
@@ -434,7 +446,7 @@ fn median_level(observations: &[Option<Observation>]) -> Option<(f64, f64)> {
 /// Whether most runs in which memory fell had no level before.
 fn held_no_level(observations: &[Option<Observation>]) -> bool {
     let count =
-        |wanted| observations.iter().flatten().filter(|observation| observation.settled_at == wanted).count();
+        |source| observations.iter().flatten().filter(|observation| observation.settled_at == source).count();
     count(SettledSource::Top) > count(SettledSource::Level)
 }
 

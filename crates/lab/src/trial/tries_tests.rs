@@ -36,14 +36,14 @@ fn runs_are_judged_beside_those_without_settings() {
     let mut judge = TrialJudge::new(&tries, true, &|_| {});
     for round in 0..5 {
         let noise = 0.001 * f64::from(round);
-        let mut hear = |subject: usize, observation: &Observation| {
+        let mut run_ended = |subject: usize, observation: &Observation| {
             judge.run_ended(subject, Some(round), &served(folder.path(), observation))
         };
-        assert_eq!(hear(0, &observation(100, 1.0 + noise)), Next::Continue);
-        assert_eq!(hear(1, &observation(50, 2.0 + noise)), Next::Continue);
-        assert_eq!(hear(2, &observation(100, 1.0 - noise)), Next::Continue);
+        assert_eq!(run_ended(0, &observation(100, 1.0 + noise)), Next::Continue);
+        assert_eq!(run_ended(1, &observation(50, 2.0 + noise)), Next::Continue);
+        assert_eq!(run_ended(2, &observation(100, 1.0 - noise)), Next::Continue);
         if round == 0 {
-            assert_eq!(hear(3, &observation(1, 1.0)), Next::Drop, "its library was not mapped");
+            assert_eq!(run_ended(3, &observation(1, 1.0)), Next::Drop, "its library was not mapped");
         }
     }
     let judged = judge.judge();
@@ -76,8 +76,8 @@ fn runs_are_judged_beside_those_without_settings() {
 fn a_command_that_always_fails_without_settings_ends_the_trial() {
     let mut judge = TrialJudge::new(&[], false, &|_| {});
     let failed = Outcome { end: End::Exited(3), ..Outcome::not_started(String::new()) };
-    let heard: Vec<Next> = (0..3).map(|round| judge.run_ended(0, Some(round), &failed)).collect();
-    assert_eq!(heard, [Next::Continue, Next::Continue, Next::Stop]);
+    let answers: Vec<Next> = (0..3).map(|round| judge.run_ended(0, Some(round), &failed)).collect();
+    assert_eq!(answers, [Next::Continue, Next::Continue, Next::Stop]);
     assert_eq!(judge.failures[0].as_deref(), Some("exit status 3"));
 }
 

@@ -4,8 +4,8 @@ use strandline_report::text::is_unsafe;
 
 /// Quotes the value of a variable for a shell: `=` and `:` need no quotes after the first `=`.
 pub fn shell_value(value: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./:,=+@".contains(&byte);
-    if !value.is_empty() && value.bytes().all(plain) { value.to_owned() } else { shell_word(value) }
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./:,=+@".contains(&byte);
+    if !value.is_empty() && value.bytes().all(is_plain) { value.to_owned() } else { shell_word(value) }
 }
 
 /// Quotes a word for a shell. Control characters use `$'…'`, which bash, zsh, ksh and POSIX 2024

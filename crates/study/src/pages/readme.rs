@@ -53,8 +53,8 @@ pub fn insert_results(readme: &str, block: &str) -> Result<Option<String>, Strin
     let lines: Vec<&str> = readme.split_inclusive('\n').collect();
     let begin = lines.iter().position(|line| line.trim() == BEGIN).ok_or_else(missing)?;
     let end = lines.iter().skip(begin).position(|line| line.trim() == END).ok_or_else(missing)? + begin;
-    let part = |from: usize, to: usize| lines.get(from..to).unwrap_or_default().concat();
-    let (before, old, after) = (part(0, begin), part(begin + 1, end), part(end + 1, lines.len()));
+    let text_of = |from: usize, to: usize| lines.get(from..to).unwrap_or_default().concat();
+    let (before, old, after) = (text_of(0, begin), text_of(begin + 1, end), text_of(end + 1, lines.len()));
     let compared_lines = |text: &str| -> Vec<String> {
         let lines = text.lines().filter(|line| !line.starts_with(MEASURED) && !line.trim().is_empty());
         lines.map(str::to_owned).collect()

@@ -39,8 +39,8 @@ impl Totals {
         Self {
             studies: items.len() as u64,
             could_not_be_run: items.len() as u64 - ran().count() as u64,
-            tally: ran().fold(Tally::default(), |all, facts| all + Tally::of(facts.claims)),
-            run_seconds: ran().map(|facts| run_seconds(facts.data)).fold(0.0, |all, one| all + one),
+            tally: ran().fold(Tally::default(), |sum, facts| sum + Tally::of(facts.claims)),
+            run_seconds: ran().map(|facts| run_seconds(facts.data)).fold(0.0, |sum, seconds| sum + seconds),
         }
     }
 
@@ -50,13 +50,13 @@ impl Totals {
             if self.studies == 1 { "1 study".to_owned() } else { format!("{} studies", self.studies) };
         let verb = if self.tally.holds == 1 || self.tally.claims == 1 { "holds" } else { "hold" };
         let claims = counted(self.tally.claims, "claim");
-        let rest = self.tally.others();
-        let broken = match self.could_not_be_run {
+        let others = self.tally.others();
+        let not_run = match self.could_not_be_run {
             0 => String::new(),
             1 => "; 1 study could not be run".to_owned(),
             count => format!("; {count} studies could not be run"),
         };
-        format!("{studies}, {claims}: {} {verb}{rest}{broken}", self.tally.holds)
+        format!("{studies}, {claims}: {} {verb}{others}{not_run}", self.tally.holds)
     }
 }
 
@@ -64,12 +64,12 @@ impl Totals {
 fn run_seconds(data: &Data) -> f64 {
     let samples = data.cells.values().filter_map(|cell| cell.samples.get("wall_seconds"));
     // `sum` of an empty iterator would be -0.
-    samples.flatten().flatten().fold(0.0, |all, one| all + one)
+    samples.flatten().flatten().fold(0.0, |sum, seconds| sum + seconds)
 }
 
 /// Builds the document for scripts.
 pub fn document(items: &[Item<'_>]) -> Value {
-    let one = |item: &Item<'_>| match &item.result {
+    let describe = |item: &Item<'_>| match &item.result {
         Ok(facts) => {
             let mut value = serde_json::to_value(study::document(facts)).unwrap_or_default();
             if let Value::Object(fields) = &mut value {
@@ -79,7 +79,7 @@ pub fn document(items: &[Item<'_>]) -> Value {
         }
         Err(why) => json!({ "name": item.name, "could_not_be_run": why }),
     };
-    json!({ "studies": items.iter().map(one).collect::<Vec<_>>(), "totals": Totals::of(items) })
+    json!({ "studies": items.iter().map(describe).collect::<Vec<_>>(), "totals": Totals::of(items) })
 }
 
 /// Builds a book of all studies. `pages` are the pages of `items` in the same order; their plots
@@ -111,13 +111,13 @@ fn contents(items: &[Item<'_>]) -> Table {
         };
         let name = Cell::plain(clean(item.name));
         let Ok(facts) = &item.result else {
-            let none = || Cell { text: "?".to_owned(), tone: Tone::Faint };
+            let unknown = || Cell { text: "?".to_owned(), tone: Tone::Faint };
             return vec![
                 name,
-                none(),
-                none(),
-                none(),
-                none(),
+                unknown(),
+                unknown(),
+                unknown(),
+                unknown(),
                 Cell { text: "not run".to_owned(), tone: Tone::Bad },
             ];
         };
@@ -158,7 +158,7 @@ pub fn brief(item: &Item<'_>) -> Page {
     let mut sections = Vec::new();
     if !facts.claims.is_empty() {
         // Claims that hold are shown without text.
-        let short = |claim: Claim| {
+        let shortened = |claim: Claim| {
             let holds = claim.verdict.tone == Tone::Good;
             let note = if claim.reason.is_empty() { claim.note } else { String::new() };
             if holds {
@@ -173,7 +173,7 @@ pub fn brief(item: &Item<'_>) -> Page {
                 Claim { note, figures: Vec::new(), ..claim }
             }
         };
-        let claims = study::claims(facts).into_iter().map(short).collect();
+        let claims = study::claims(facts).into_iter().map(shortened).collect();
         sections.push(Section { claims, ..Section::default() });
     }
     Page { sections, caveats: Vec::new(), environment: Vec::new(), ..study::page(facts) }

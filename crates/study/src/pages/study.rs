@@ -19,8 +19,10 @@ use strandline_report::text::{clean, clean_sentence, counted, shorten};
 const MAX_TEXT_COLUMNS: usize = 20;
 /// Maximum width of published figures, in every format.
 const MAX_PUBLISHED_COLUMNS: usize = 2000;
-/// Maximum number of figures in the row of a claim.
+/// Maximum number of figures in the row of a claim, with metric and cell.
 const MAX_FIGURES: usize = 6;
+/// Maximum number of figures in a column of claims, without metric and cell.
+const MAX_VALUES: usize = 3;
 
 /// Input of the document and the page.
 pub struct StudyInput<'a> {
@@ -57,22 +59,21 @@ pub fn document(facts: &StudyInput<'_>) -> Document {
     let describe = |key: &Key, cell: &CellData| {
         let axes: Map<String, Value> =
             facts.matrix.names(key).into_iter().map(|(axis, choice)| (axis, json!(choice))).collect();
-        let own =
-            facts.matrix.subjects.get(key.subject).map(|subject| &subject.metrics).into_iter().flatten();
+        let subject = facts.matrix.subjects.get(key.subject);
         let mut metrics = Map::new();
         let mut texts = Map::new();
-        for (name, metric) in own {
+        for (name, metric) in subject.iter().flat_map(|subject| &subject.metrics) {
             if matches!(metric, Metric::Text(_)) {
-                let given: Vec<&String> =
+                let different: Vec<&String> =
                     cell.texts.get(name).into_iter().flat_map(|texts| texts.keys()).collect();
-                let given = if given.is_empty() { Value::Null } else { json!(given) };
-                texts.insert(name.clone(), facts.data.text(key, name).map_or(given, Value::String));
+                let different = if different.is_empty() { Value::Null } else { json!(different) };
+                texts.insert(name.clone(), facts.data.text(key, name).map_or(different, Value::String));
             } else {
                 metrics.insert(name.clone(), json!(estimate(facts.data, key, name).ok()));
             }
         }
         json!({ "axes": axes, "metrics": metrics, "texts": texts, "not_run": cell.not_run,
-            "runs_that_count": (cell.valid_runs < cell.all).then_some(cell.valid_runs) })
+            "runs_that_count": (cell.valid_runs < cell.total_runs).then_some(cell.valid_runs) })
     };
     let cells = facts.data.cells.iter().map(|(key, cell)| describe(key, cell));
     let left_out = facts.matrix.excluded_cells().unwrap_or_default().into_iter().map(|(key, why)| {
@@ -96,11 +97,11 @@ pub fn page(facts: &StudyInput<'_>) -> Page {
     let study = &facts.matrix.study;
     let mut sections = Vec::new();
     let about: Vec<String> = study.about.iter().map(|about| clean(about.replace('\n', " ").trim())).collect();
-    let from =
+    let provenance =
         study.provenance.iter().map(|entry| format!("{}: {}", clean(&entry.name), clean(&entry.value)));
-    let from = from.collect::<Vec<_>>().join("; ");
+    let provenance = provenance.collect::<Vec<_>>().join("; ");
     let paragraphs: Vec<String> =
-        about.into_iter().chain(Some(from).filter(|from| !from.is_empty())).collect();
+        about.into_iter().chain(Some(provenance).filter(|text| !text.is_empty())).collect();
     if !paragraphs.is_empty() {
         sections.push(Section { paragraphs, ..Section::default() });
     }
@@ -136,9 +137,9 @@ pub fn page(facts: &StudyInput<'_>) -> Page {
 fn headline(facts: &StudyInput<'_>) -> String {
     let cells = counted(facts.data.cells.len() as u64, "cell");
     let repeats = facts.matrix.subjects.iter().filter_map(|subject| subject.repeats);
-    let (least, most) = repeats.fold((u32::MAX, 0), |(least, most), one| (least.min(one), most.max(one)));
-    let times = counted(u64::from(most), "time");
-    let times = if least < most { format!("{least} to {times}") } else { times };
+    let (min, max) = repeats.fold((u32::MAX, 0), |(min, max), count| (min.min(count), max.max(count)));
+    let times = counted(u64::from(max), "time");
+    let times = if min < max { format!("{min} to {times}") } else { times };
     let runs = format!("{cells}, each run {times}");
     let tally = Tally::of(facts.claims);
     if tally.claims == 0 {
@@ -200,28 +201,30 @@ impl std::ops::Add for Tally {
 
 /// The claims in the form used by all formats.
 pub fn claims(facts: &StudyInput<'_>) -> Vec<Claim> {
-    facts.claims.iter().map(|claim| shown(claim, facts.matrix)).collect()
+    facts.claims.iter().map(|claim| claim_row(claim, facts.matrix)).collect()
 }
 
-fn shown(claim: &Judged, matrix: &Matrix) -> Claim {
+/// A claim in the form used by all formats.
+fn claim_row(claim: &Judged, matrix: &Matrix) -> Claim {
     let (text, tone) = match claim.verdict {
         Verdict::Holds => ("holds", Tone::Good),
         Verdict::Fails => ("fails", Tone::Bad),
         Verdict::NotRun => ("not run", Tone::Faint),
     };
-    let measured = figures(&claim.measured, matrix);
+    let measured = list_figures(&claim.measured, matrix);
     let measured = (!measured.is_empty()).then(|| format!("measured: {measured}"));
     let tolerance = claim.tolerance.zip(claim.why.as_ref());
-    let tolerance = tolerance
-        .map(|(part, why)| format!("tolerance {} % ({})", table::format_number(part * 100.0), clean(why)));
+    let tolerance = tolerance.map(|(fraction, why)| {
+        format!("tolerance {} % ({})", table::format_number(fraction * 100.0), clean(why))
+    });
     // The verdict already shows that it fails.
     let reason = claim.reason.as_deref().filter(|reason| *reason != REASON_FAILS);
     Claim {
         id: clean(&claim.id),
         says: clean(&claim.text),
         verdict: Cell { text: text.to_owned(), tone },
-        published: shorten(&published(&claim.published), MAX_PUBLISHED_COLUMNS),
-        measured: values(&claim.measured, matrix),
+        published: shorten(&format_published(&claim.published), MAX_PUBLISHED_COLUMNS),
+        measured: list_values(&claim.measured, matrix),
         reason: reason.map(clean_sentence).unwrap_or_default(),
         // Not shortened: the note gives the explanation.
         note: claim.note.as_deref().map(|note| clean(note.replace('\n', " ").trim())).unwrap_or_default(),
@@ -230,21 +233,23 @@ fn shown(claim: &Judged, matrix: &Matrix) -> Claim {
 }
 
 /// Published figures in one line.
-fn published(value: &Value) -> String {
+fn format_published(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::Number(number) => table::format_number(number.as_f64().unwrap_or_default()),
         Value::String(text) => clean(text),
         Value::Bool(flag) => flag.to_string(),
-        Value::Array(items) => items.iter().map(published).collect::<Vec<_>>().join(", "),
+        Value::Array(items) => items.iter().map(format_published).collect::<Vec<_>>().join(", "),
         Value::Object(items) => {
-            let item = |(name, value): (&String, &Value)| format!("{} {}", clean(name), published(value));
+            let item =
+                |(name, value): (&String, &Value)| format!("{} {}", clean(name), format_published(value));
             items.iter().map(item).collect::<Vec<_>>().join(", ")
         }
     }
 }
 
-fn value(read: &Read, matrix: &Matrix) -> String {
+/// The value of a figure that a claim read.
+fn format_value(read: &Read, matrix: &Matrix) -> String {
     match &read.value {
         ReadValue::Text(text) => format!("\"{}\"", shorten(&clean(text), MAX_TEXT_COLUMNS)),
         ReadValue::Number(ratio) if read.statistic.starts_with("ratio") => format!("{ratio:.3}"),
@@ -253,34 +258,35 @@ fn value(read: &Read, matrix: &Matrix) -> String {
 }
 
 /// The figures that a claim read, without metric and cell.
-fn values(reads: &[Read], matrix: &Matrix) -> String {
-    const MAX: usize = 3;
-    let mut shown: Vec<String> = reads.iter().take(MAX).map(|read| value(read, matrix)).collect();
-    if reads.len() > MAX {
-        shown.push(format!("{} more", reads.len() - MAX));
+fn list_values(reads: &[Read], matrix: &Matrix) -> String {
+    let mut shown: Vec<String> =
+        reads.iter().take(MAX_VALUES).map(|read| format_value(read, matrix)).collect();
+    if reads.len() > MAX_VALUES {
+        shown.push(format!("{} more", reads.len() - MAX_VALUES));
     }
     shown.join(", ")
 }
 
 /// The first figures that a claim read, with metric and cell.
-fn figures(reads: &[Read], matrix: &Matrix) -> String {
+fn list_figures(reads: &[Read], matrix: &Matrix) -> String {
     let figure = |read: &Read| {
         let cell_name = |axes: &std::collections::BTreeMap<String, String>| {
             // Axes with a single choice are omitted.
-            let several = |axis: &str| !matrix.axes.iter().any(|a| a.name == axis && a.choices.len() == 1);
-            let named = axes.iter().filter(|(axis, _)| several(axis));
+            let has_single =
+                |name: &str| matrix.axes.iter().any(|axis| axis.name == name && axis.choices.len() == 1);
+            let named = axes.iter().filter(|(axis, _)| !has_single(axis));
             let choices: Vec<String> = named.map(|(axis, choice)| format!("{axis}={choice}")).collect();
             clean(&choices.join(" "))
         };
         let place = cell_name(&read.axes);
         let place = if place.is_empty() { place } else { format!(" at {place}") };
         let to = read.to.as_ref().map(|to| format!(" to {}", cell_name(to))).unwrap_or_default();
-        let what = if ["median", "text"].contains(&read.statistic.as_str()) {
+        let statistic = if ["median", "text"].contains(&read.statistic.as_str()) {
             String::new()
         } else {
             format!("{} of ", read.statistic)
         };
-        format!("{what}{} {}{place}{to}", clean(&read.metric), value(read, matrix))
+        format!("{statistic}{} {}{place}{to}", clean(&read.metric), format_value(read, matrix))
     };
     let shown: Vec<String> = reads.iter().take(MAX_FIGURES).map(figure).collect();
     let more = reads.len().saturating_sub(MAX_FIGURES);
