@@ -60,7 +60,7 @@ impl<'a> Constants<'a> {
             self.blocks.clear();
         }
         let file = self.file;
-        let read = || read_some(file, offset, BLOCK_BYTES as usize).into();
+        let read = || Rc::<[u8]>::from(read_some(file, offset, BLOCK_BYTES as usize));
         Rc::clone(self.blocks.entry(offset).or_insert_with(read))
     }
 }

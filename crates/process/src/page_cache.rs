@@ -116,6 +116,7 @@ impl<'a> PageCache<'a> {
 }
 
 /// Where the page of a slot is in the buffer of its group.
+#[inline]
 fn bytes_in_group(slot: usize) -> Range<usize> {
     let start = slot % PAGES_PER_GROUP * PAGE_BYTES as usize;
     start..start + PAGE_BYTES as usize
