@@ -4,6 +4,7 @@
 //! above it with `/..`; what is mounted may begin above or below that root (proc(5), mountinfo:
 //! the root of a mount).
 
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use super::find::Bounds;
@@ -55,11 +56,15 @@ impl View {
     /// Opens the group that counts the memory of `process`.
     ///
     /// # Errors
-    /// As [`View::open`].
+    /// As [`View::open`]; [`GroupError::Io`] if the group of the process is unknown.
     pub fn group_of(&self, hierarchy: &Hierarchy, process: &Process) -> Result<Group, GroupError> {
         let bytes = process.read_file("cgroup", MAX_BYTES).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
-        let path = hierarchy.path_in(&text).unwrap_or_default();
+        // Without a path it is in an unknown group, not in the root.
+        let path = hierarchy.path_in(&text).ok_or_else(|| GroupError::Io {
+            path: format!("/proc/{}/cgroup", process.pid()),
+            source: io::Error::new(io::ErrorKind::NotFound, "it has no group that counts memory"),
+        })?;
         self.open(hierarchy, path)
     }
 
@@ -83,7 +88,7 @@ fn mounted_root(mounts: &str, point: &Path) -> Option<String> {
     let mut lines = mounts.lines().map(|line| line.split(' '));
     lines.find_map(|mut fields| {
         let root = fields.nth(3)?;
-        fields.next().filter(|at| Path::new(&unescaped(at)) == point).map(|_| unescaped(root))
+        fields.next().filter(|field| Path::new(&unescaped(field)) == point).map(|_| unescaped(root))
     })
 }
 
@@ -104,6 +109,7 @@ fn own_group(hierarchy: &Hierarchy) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::hierarchy::Version;
     use super::*;
 
     fn view(namespace: &str, mounted: &str) -> View {
@@ -127,6 +133,18 @@ mod tests {
         let part = view("", "docker/1");
         assert_eq!(relative(&part, "/docker/1/x").as_deref(), Some("x"));
         assert_eq!(relative(&part, "/docker/2"), None);
+    }
+
+    #[test]
+    fn a_process_whose_group_is_unknown_is_not_in_the_root() {
+        let folder = tempfile::tempdir().unwrap();
+        let hierarchy = Hierarchy::at(Version::Two, folder.path());
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process::open(child.id().cast_signed()).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let error = View::default().group_of(&hierarchy, &process).unwrap_err();
+        assert!(matches!(error, GroupError::Io { .. }), "{error}");
     }
 
     #[test]
