@@ -23,8 +23,8 @@ pub fn admit_watched(pid: i32) -> Result<Process> {
     check_proc_mount()?;
     let process = Process::open(pid)?;
     let status = check_kind(&process)?;
-    let other_tracer = traced(&process, &status).filter(|error| !is_traced_by_this_process(error));
-    other_tracer.map_or(Ok(process), Err)
+    let traced_by_other = traced(&process, &status).filter(|error| !is_traced_by_this_process(error));
+    traced_by_other.map_or(Ok(process), Err)
 }
 
 /// Whether a process is traced by strandline itself.
@@ -84,9 +84,13 @@ fn check_kind(process: &Process) -> Result<Status> {
     if status.is_zombie() {
         // A leader that called pthread_exit is a zombie too while its threads live on; the kernel
         // shows the memory that they use only under their own ids.
-        let lives_on = status.threads.unwrap_or(1) > 1;
+        let has_other_threads = status.threads.is_some_and(|threads| threads > 1);
         let parent = status.parent.unwrap_or(0);
-        return Err(if lives_on { Error::LeaderEnded { pid } } else { Error::Zombie { pid, parent } });
+        return Err(if has_other_threads {
+            Error::LeaderEnded { pid }
+        } else {
+            Error::Zombie { pid, parent }
+        });
     }
     Ok(status)
 }
@@ -116,7 +120,7 @@ fn check_proc_mount() -> Result<()> {
 /// The error for a refusal by the kernel: the owner of the process, what the machine allows, and
 /// advice.
 pub fn refused(process: &Process) -> Error {
-    let user = process.status().ok().and_then(|status| status.users).map(|users| users[1]);
+    let user = process.status().ok().and_then(|status| status.users).map(|[_, effective, ..]| effective);
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
     let (detail, advice) = cause_and_advice(&Rights::own(), user, scope.as_deref().map_or("0", str::trim));
     Error::Permission { pid: process.pid(), detail, advice }
@@ -178,8 +182,8 @@ mod tests {
         let user = |held| Rights { user: 7, held, bounds: u64::MAX };
         let root = |held, bounds| Rights { user: 0, held, bounds };
         let no_ptrace = !SYS_PTRACE.bit();
-        let line = |rights: Rights, of, scope| {
-            let (detail, advice) = cause_and_advice(&rights, Some(of), scope);
+        let line = |rights: Rights, user, scope| {
+            let (detail, advice) = cause_and_advice(&rights, Some(user), scope);
             assert!(!(rights.user == 0 && advice.contains("setcap")), "{advice}");
             format!("{detail}: {advice}")
         };
