@@ -246,7 +246,8 @@ impl Object {
         }
     }
 
-    /// Parses the headers and passes them to `use_parsed`; what is read for that is dropped afterwards.
+    /// Parses the headers and passes them to `use_parsed`; what is read for that is dropped
+    /// afterwards.
     fn with_parsed<T>(
         &self,
         use_parsed: impl for<'a> FnOnce(LimitedReader<'a>, Parsed<'a>) -> T,

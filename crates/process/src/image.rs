@@ -232,8 +232,8 @@ impl ElfFile {
         let carried_bytes = 2 * MAX_STRING_BYTES.max(ending.len()) + 1;
         while at < end && found.len() < MAX_ENDINGS {
             let Some(block) = read(&self.file, at, (end - at).min(BLOCK_BYTES as u64)) else { break };
-            // Keep the end of the previous block; matches that end within it were returned with that
-            // block.
+            // Keep the end of the previous block; matches that end within it were returned with
+            // that block.
             window.drain(..window.len().saturating_sub(carried_bytes));
             let known_bytes = window.len();
             window.extend_from_slice(&block);

@@ -142,8 +142,8 @@ impl AddressSpace {
         &self.spans
     }
 
-    /// The part of an anonymous mapping that is bss of the program or library before it: all of it if
-    /// the length of that is unknown, `None` if nothing is. Any other mapping is returned whole.
+    /// The part of an anonymous mapping that is bss of the program or library before it: all of it
+    /// if the length of that is unknown, `None` if nothing is. Any other mapping is returned whole.
     pub(crate) fn bss_of<'a>(&'a self, mapping: &'a Mapping) -> Option<&'a Mapping> {
         match self.bss.get(&mapping.start) {
             Some(bss) => bss.as_ref(),

@@ -65,8 +65,8 @@ impl MemorySpans {
     }
 
     /// Returns the part that is bss of each anonymous mapping in these groups, by the mapping's
-    /// start; `None` if no part is. A mapping that is bss as a whole, or behind a program or library
-    /// of unknown length, is left out.
+    /// start; `None` if no part is. A mapping that is bss as a whole, or behind a program or
+    /// library of unknown length, is left out.
     pub(crate) fn bss(&self, groups: &[Vec<&Mapping>]) -> HashMap<u64, Option<Mapping>> {
         let mut bss_parts = HashMap::new();
         for group in groups {

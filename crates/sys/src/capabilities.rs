@@ -157,8 +157,8 @@ impl Drop for RaisedGuard {
             set_effective(&mut words, bits)
         });
         if removed.is_err() {
-            // The kernel never refuses to remove capabilities; with them this thread could open files
-            // that its user may not.
+            // The kernel never refuses to remove capabilities; with them this thread could open
+            // files that its user may not.
             std::process::abort();
         }
     }

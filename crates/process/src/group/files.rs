@@ -185,8 +185,8 @@ impl FileSearch {
         self.found.not_allowed += u64::from(!can_list);
     }
 
-    /// Whether the first mount that `matches` is of a remote file system; `None` if there is no such
-    /// mount.
+    /// Whether the first mount that `matches` is of a remote file system; `None` if there is no
+    /// such mount.
     fn is_remote(&self, matches: impl Fn(&Mount) -> bool) -> Option<bool> {
         let mount = self.mounts.as_ref()?.all.iter().find(|mount| matches(mount))?;
         Some(REMOTE.iter().any(|kind| mount.kind.starts_with(kind)))
@@ -262,8 +262,8 @@ impl FileSearch {
         self.is_remote(|mount| mount.id == id)
     }
 
-    /// Whether a name is seen for the first time. A deleted file shares its name with others, and one
-    /// of an unknown namespace may: they count as new.
+    /// Whether a name is seen for the first time. A deleted file shares its name with others, and
+    /// one of an unknown namespace may: they count as new.
     fn is_new_name(&mut self, namespace: Option<u64>, name: &str) -> bool {
         if name.ends_with(DELETED_SUFFIX) || namespace.is_none() {
             return true;

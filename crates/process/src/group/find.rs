@@ -191,7 +191,8 @@ pub fn walk(root: &Path, start: &Path, bounds: Bounds, is_wanted: impl Fn(&str) 
             found.searched += 1;
             let is_match = path.file_name().is_some_and(|name| is_wanted(&name.to_string_lossy()));
             below.extend(children(root, &path));
-            // A folder may have any number of entries. If some are not kept, the bound ends the walk.
+            // A folder may have any number of entries. If some are not kept, the bound ends the
+            // walk.
             below.truncate(bounds.groups);
             if is_match {
                 found.paths.push(path);

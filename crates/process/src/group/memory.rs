@@ -144,8 +144,8 @@ pub struct Pressure {
 }
 
 impl Memory {
-    /// Reads the figures of `group`. Reads the charge before and after its parts, and repeats all of
-    /// it while the charge changes by more than a processor charges at once.
+    /// Reads the figures of `group`. Reads the charge before and after its parts, and repeats all
+    /// of it while the charge changes by more than a processor charges at once.
     ///
     /// # Errors
     /// [`GroupError::Gone`] or [`GroupError::NotCounted`].

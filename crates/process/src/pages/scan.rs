@@ -18,7 +18,8 @@ use crate::smaps::{Counts, SmapsEntry};
 /// Categories requested for each page.
 const WANTED: u64 = pagemap::FILE | pagemap::PRESENT | pagemap::SWAPPED | pagemap::ZERO_PFN | pagemap::HUGE;
 
-/// Marks a region for which the FILE category was not requested: a bit that the kernel does not use.
+/// Marks a region for which the FILE category was not requested: a bit that the kernel does not
+/// use.
 const FILE_UNKNOWN: u64 = 1 << 63;
 /// Minimum size of a run of mappings that is scanned separately where that saves time.
 const LARGE_BYTES: u64 = 4 << 20;

@@ -81,8 +81,8 @@ impl Stat {
         self.flags & PF_KTHREAD != 0
     }
 
-    /// Whether it is exiting, or has dumped core and exits next. In a process that ends, only such a
-    /// thread may sleep without a pending SIGKILL: it waits for its io_uring requests.
+    /// Whether it is exiting, or has dumped core and exits next. In a process that ends, only such
+    /// a thread may sleep without a pending SIGKILL: it waits for its io_uring requests.
     pub fn is_ending(&self) -> bool {
         self.flags & (PF_EXITING | PF_POSTCOREDUMP) != 0
     }

@@ -412,8 +412,8 @@ impl EventHandler<'_> {
         }
     }
 
-    /// Makes the thread repeat a call that `signal` interrupted, if the program ignores that signal:
-    /// the kernel queues ignored signals for traced threads (kernel/signal.c, sig_ignored).
+    /// Makes the thread repeat a call that `signal` interrupted, if the program ignores that
+    /// signal: the kernel queues ignored signals for traced threads (kernel/signal.c, sig_ignored).
     fn repeat_call_despite(&self, signal: i32) {
         let tid = self.process.pid();
         if self.process.task_status(tid).is_ok_and(|status| quiet::is_ignored(&status, signal))
