@@ -45,9 +45,9 @@ pub fn exporting<'a>(
 
 /// The static data of a program or library; `None` if nothing is writable.
 pub fn data(mappings: &[&Mapping]) -> Option<AddressRange> {
-    let first = mappings.iter().find(|mapping| mapping.permissions.write)?;
-    let end = mappings.last()?.end.min(first.start.saturating_add(MAX_DATA_BYTES));
-    Some(AddressRange::new(first.start, end))
+    let start = mappings.iter().find(|mapping| mapping.permissions.write)?.start;
+    let end = mappings.last()?.end.min(start.saturating_add(MAX_DATA_BYTES));
+    Some(AddressRange::new(start, end))
 }
 
 /// Groups consecutive mappings of one file, with its bss: the anonymous mapping that follows those

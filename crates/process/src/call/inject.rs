@@ -281,8 +281,7 @@ impl Injected<'_> {
         Ok(())
     }
 
-    /// Makes the thread query the handlers of `queried_signals`, and puts it at the entry of the
-    /// call.
+    /// Makes the thread query the handlers of these signals, and puts it at the entry of the call.
     fn query_handlers_and_enter(
         &mut self,
         site: u64,

@@ -461,14 +461,14 @@ mod tests {
 
     #[test]
     fn a_group_without_figures_has_a_reason() {
-        let why = |files: &[(&str, &[u8])]| {
+        let error_of = |files: &[(&str, &[u8])]| {
             let (_folder, group) =
                 group(Version::Two, &[&[("cgroup.procs", b"".as_slice())], files].concat());
             Memory::read(&group).unwrap_err().to_string()
         };
-        assert!(why(&[]).contains("cgroup.subtree_control"));
-        assert!(why(&[("cgroup.type", b"threaded\n")]).contains("threaded"));
-        assert!(why(&[("memory.current", b"lots\n")]).contains("holds no number"));
+        assert!(error_of(&[]).contains("cgroup.subtree_control"));
+        assert!(error_of(&[("cgroup.type", b"threaded\n")]).contains("threaded"));
+        assert!(error_of(&[("memory.current", b"lots\n")]).contains("holds no number"));
         let (folder, group) = group(Version::Two, &[]);
         let root = Hierarchy::at(Version::Two, folder.path()).open("/").unwrap();
         std::fs::write(folder.path().join("cgroup.procs"), "").unwrap();

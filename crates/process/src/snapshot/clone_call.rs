@@ -67,9 +67,9 @@ impl<'a> CloneCall<'a> {
         let clone = plain(CLONE, [CLONE_FILES, child_frames.address, 0]);
         // The chain replaces this call before the thread makes it.
         let placeholder = plain(MADVISE, [0, 0, MADV_DONTFORK]);
-        let first = if hidden.is_empty() { clone } else { placeholder };
-        let reserved = registers.rsp - RED_ZONE_BYTES - child_frames.address;
-        let call = system_call(code, first.number, first.arguments, reserved);
+        let first_call = if hidden.is_empty() { clone } else { placeholder };
+        let reserved_bytes = registers.rsp - RED_ZONE_BYTES - child_frames.address;
+        let call = system_call(code, first_call.number, first_call.arguments, reserved_bytes);
         let injected = inject::begin(tracee, &call).map_err(describe)?;
         let mut stop_signal = None;
         if !hidden.is_empty() {

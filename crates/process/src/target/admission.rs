@@ -135,28 +135,28 @@ fn cause_and_advice(rights: &Rights, user: Option<u32>, scope: &str) -> (String,
                 .to_owned(),
         );
     }
-    let own = rights.user;
-    let other = user.filter(|user| *user != own);
+    let own_user = rights.user;
+    let other_user = user.filter(|user| *user != own_user);
     // The files of a process that is not dumpable belong to root.
     let missing = rights.missing(true);
-    if other.is_none() && scope == "0" && own != 0 && !missing.is_empty() {
+    if other_user.is_none() && scope == "0" && own_user != 0 && !missing.is_empty() {
         let detail = "it is not dumpable, or has capabilities that you lack".to_owned();
         return (detail, rights.advice(&missing, ""));
     }
-    let missing = rights.missing(other.is_some());
-    let lack = if rights.is_more_than_not_root(&missing) {
+    let missing = rights.missing(other_user.is_some());
+    let lacking = if rights.is_more_than_not_root(&missing) {
         format!(", and {}", rights.describe_missing(&missing))
     } else {
         String::new()
     };
-    match other {
+    match other_user {
         _ if missing.is_empty() => {
             let cause = Confinement::own().cause();
             let detail = format!("the kernel refuses ptrace despite CAP_SYS_PTRACE: {cause}");
             (detail, rights.advice(&missing, ""))
         }
         Some(user) => (
-            format!("it belongs to user {user}, you are user {own}{lack}"),
+            format!("it belongs to user {user}, you are user {own_user}{lacking}"),
             rights.advice(&missing, " or as that user"),
         ),
         None if scope == "0" => (rights.describe_missing(&missing), rights.advice(&missing, "")),
@@ -167,7 +167,7 @@ fn cause_and_advice(rights: &Rights, user: Option<u32>, scope: &str) -> (String,
                 ", or `sysctl kernel.yama.ptrace_scope=0`"
             };
             let advice = rights.advice(&missing, "") + lower;
-            (format!("kernel.yama.ptrace_scope is {scope}{lack}"), advice)
+            (format!("kernel.yama.ptrace_scope is {scope}{lacking}"), advice)
         }
     }
 }
