@@ -400,7 +400,7 @@ impl EventHandler<'_> {
         };
         match step {
             // It was killed meanwhile, or its parent has reaped it.
-            Err(error) if tracee::is_gone(&error) => {
+            Err(error) if tracee::means_ended(&error) => {
                 // If SIGKILL ended a stop, the exit stop follows; only another wait shows it.
                 let may_stop = error.raw_os_error() == Some(tracee::ESRCH);
                 if may_stop && self.process.status().is_ok_and(|status| !status.is_zombie()) {

@@ -50,13 +50,13 @@ pub(super) const ESRCH: i32 = 3;
 const ECHILD: i32 = 10;
 
 /// Whether an error of ptrace(2) or a wait means that the thread has ended.
-pub(super) fn is_gone(error: &io::Error) -> bool {
+pub(super) fn means_ended(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(ESRCH | ECHILD))
 }
 
 impl From<io::Error> for NotStopped {
     fn from(error: io::Error) -> Self {
-        if is_gone(&error) { Self::Gone } else { Self::Io(error) }
+        if means_ended(&error) { Self::Gone } else { Self::Io(error) }
     }
 }
 
