@@ -12,8 +12,11 @@ const LINE_BYTES: usize = 64;
 /// from an allocator start 16 bytes past a line.
 #[derive(Debug, Default)]
 pub struct ReadBuffer {
+    /// The buffer, with padding on both sides.
     bytes: Vec<u8>,
-    first: usize,
+    /// Index of the first aligned byte.
+    start: usize,
+    /// Length without the padding.
     len: usize,
 }
 
@@ -26,22 +29,23 @@ impl ReadBuffer {
     /// Makes a buffer of `len` zeros with every page touched: at the first touch the kernel finds
     /// and clears a page, which takes as long as the copy. `None` if the allocation fails.
     pub fn prefaulted(len: usize) -> Option<Self> {
-        let room = len.checked_add(LINE_BYTES - 1)?;
+        let padded_len = len.checked_add(LINE_BYTES - 1)?;
         let mut bytes: Vec<u8> = Vec::new();
-        bytes.try_reserve_exact(room).ok()?;
+        bytes.try_reserve_exact(padded_len).ok()?;
         strandline_sys::host::prefer_huge_pages(bytes.spare_capacity_mut());
-        bytes.resize(room, 0);
+        bytes.resize(padded_len, 0);
         Some(Self::from_padded(bytes, len))
     }
 
+    /// Takes bytes with at least `LINE_BYTES - 1` bytes of padding.
     fn from_padded(bytes: Vec<u8>, len: usize) -> Self {
-        let first = bytes.as_ptr().addr().wrapping_neg() % LINE_BYTES;
-        Self { bytes, first, len }
+        let start = bytes.as_ptr().addr().wrapping_neg() % LINE_BYTES;
+        Self { bytes, start, len }
     }
 
     /// Sets the length. The contents are lost if it exceeds the capacity.
     pub fn resize(&mut self, len: usize) {
-        if self.first + len > self.bytes.len() {
+        if self.start + len > self.bytes.len() {
             *self = Self::new(len);
         }
         self.len = len;
@@ -60,13 +64,13 @@ impl Deref for ReadBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.bytes.get(self.first..self.first + self.len).unwrap_or_default()
+        self.bytes.get(self.start..self.start + self.len).unwrap_or_default()
     }
 }
 
 impl DerefMut for ReadBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.bytes.get_mut(self.first..self.first + self.len).unwrap_or_default()
+        self.bytes.get_mut(self.start..self.start + self.len).unwrap_or_default()
     }
 }
 

@@ -14,8 +14,9 @@ use std::rc::Rc;
 
 use crate::image::{self, Segment};
 
-/// Size of a block, and maximum number of cached blocks.
+/// The unit of reading and caching.
 const BLOCK_BYTES: u64 = 16 << 10;
+/// Maximum number of cached blocks: 8 MiB.
 const MAX_BLOCKS: usize = 512;
 
 /// The constants of a file.
@@ -23,6 +24,7 @@ const MAX_BLOCKS: usize = 512;
 pub struct Constants<'a> {
     file: &'a File,
     segments: Vec<Segment>,
+    /// Cached blocks, by their offset in the file.
     blocks: HashMap<u64, Rc<[u8]>>,
 }
 
@@ -52,14 +54,14 @@ impl<'a> Constants<'a> {
         }
     }
 
-    fn block(&mut self, first: u64) -> Rc<[u8]> {
+    /// The block at `offset`, a multiple of its size; shorter at the end of the file.
+    fn block(&mut self, offset: u64) -> Rc<[u8]> {
         if self.blocks.len() >= MAX_BLOCKS {
             self.blocks.clear();
         }
         let file = self.file;
-        let block =
-            self.blocks.entry(first).or_insert_with(|| read_some(file, first, BLOCK_BYTES as usize).into());
-        Rc::clone(block)
+        let read = || Rc::<[u8]>::from(read_some(file, offset, BLOCK_BYTES as usize));
+        Rc::clone(self.blocks.entry(offset).or_insert_with(read))
     }
 }
 
@@ -88,7 +90,7 @@ mod tests {
         let file = File::open("/proc/self/exe").unwrap();
         let mut constants = Constants::parse(&file).unwrap();
         let bytes = std::fs::read("/proc/self/exe").unwrap();
-        let offset = memchr(&bytes, TEXT.as_bytes()) as u64;
+        let offset = position_of(&bytes, TEXT.as_bytes()) as u64;
         let is_in = |segment: &&Segment| (segment.offset..segment.offset + segment.bytes).contains(&offset);
         let segment = constants.segments.iter().find(is_in).unwrap();
         let address = offset - segment.offset + segment.start;
@@ -98,7 +100,7 @@ mod tests {
         assert!(Constants::parse(&File::open("/etc/passwd").unwrap()).is_none());
     }
 
-    fn memchr(bytes: &[u8], text: &[u8]) -> usize {
+    fn position_of(bytes: &[u8], text: &[u8]) -> usize {
         bytes.windows(text.len()).position(|window| window == text).unwrap()
     }
 }

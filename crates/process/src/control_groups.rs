@@ -17,22 +17,24 @@ const MAX_BYTES: u64 = 1 << 20;
 /// The control groups of a process.
 #[derive(Debug)]
 pub struct ControlGroups {
-    own: String,
+    /// The text of its /proc/PID/cgroup.
+    groups: String,
+    /// The text of this program's mountinfo.
     mounts: String,
 }
 
 impl ControlGroups {
-    /// Reads the groups of `process`.
+    /// Reads the groups of `process`; without any if they cannot be read.
     pub fn of(process: &Process) -> Self {
-        let own = process.read_file("cgroup", MAX_BYTES).unwrap_or_default();
+        let groups = process.read_file("cgroup", MAX_BYTES).unwrap_or_default();
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        Self { own: String::from_utf8_lossy(&own).into_owned(), mounts }
+        Self { groups: String::from_utf8_lossy(&groups).into_owned(), mounts }
     }
 
     /// The directories of the groups that have `controller`, each with its ancestors.
     fn folders(&self, controller: &str) -> Vec<PathBuf> {
         let mut folders = Vec::new();
-        for (controllers, path) in self.own.lines().filter_map(parse_line) {
+        for (controllers, path) in self.groups.lines().filter_map(parse_line) {
             let root = match controllers {
                 "" => mount_point(&self.mounts, "cgroup2", None),
                 _ if controllers.split(',').any(|name| name == controller) => {
@@ -71,24 +73,24 @@ impl ControlGroups {
 
     /// The objection of the groups to a copy of the process, if there is one.
     pub fn objection_to_copy(&self) -> Option<&'static str> {
-        if self.own.lines().filter_map(parse_line).any(|(_, path)| path.starts_with("/..")) {
+        if self.groups.lines().filter_map(parse_line).any(|(_, path)| path.starts_with("/..")) {
             return Some("its control group and its limits are not visible from here");
         }
-        let contains = |folder: &PathBuf, name: &str, words: &[&str]| {
-            fs::read_to_string(folder.join(name)).is_ok_and(|text| words.contains(&text.trim()))
+        let is_one_of = |folder: &PathBuf, name: &str, values: &[&str]| {
+            fs::read_to_string(folder.join(name)).is_ok_and(|text| values.contains(&text.trim()))
         };
-        let groups = self.folders("memory");
+        let folders = self.folders("memory");
         let has_limit = |folder: &PathBuf| number(folder, "memory.max").is_some();
         // The limit may be that of a group above (mm/memcontrol.c, mem_cgroup_get_oom_group).
         let kills_all = |(index, folder): (usize, &PathBuf)| {
-            contains(folder, "memory.oom.group", &["1"]) && groups.iter().skip(index).any(has_limit)
+            is_one_of(folder, "memory.oom.group", &["1"]) && folders.iter().skip(index).any(has_limit)
         };
-        if groups.iter().enumerate().any(kills_all) {
+        if folders.iter().enumerate().any(kills_all) {
             return Some("its control group kills all its processes on an OOM (memory.oom.group)");
         }
         let is_frozen = |folder: &PathBuf| {
-            contains(folder, "cgroup.freeze", &["1"])
-                || contains(folder, "freezer.state", &["FROZEN", "FREEZING"])
+            is_one_of(folder, "cgroup.freeze", &["1"])
+                || is_one_of(folder, "freezer.state", &["FROZEN", "FREEZING"])
         };
         self.folders("freezer").iter().any(is_frozen).then_some("its control group is frozen")
     }
@@ -106,10 +108,10 @@ pub fn mount_point(mounts: &str, kind: &str, option: Option<&str>) -> Option<Pat
         let (before, after) = line.split_once(" - ")?;
         let mut after = after.split(' ');
         let is_kind = after.next()? == kind;
-        let has = option.is_none_or(|option| {
+        let has_option = option.is_none_or(|option| {
             after.nth(1).is_some_and(|options| options.split(',').any(|name| name == option))
         });
-        let point = before.split(' ').nth(4).filter(|_| is_kind && has)?;
+        let point = before.split(' ').nth(4).filter(|_| is_kind && has_option)?;
         Some(PathBuf::from(unescaped(point)))
     })
 }
@@ -125,7 +127,8 @@ fn left_under(folder: &Path, limit: &str, used: &str) -> Option<u64> {
 }
 
 /// Memory left under the limit of one group, of either version. Inactive file pages count as
-/// available: the kernel counts them as used, but drops them first.
+/// available: the kernel counts them as used, but drops them first. If their size is unknown, none
+/// do.
 fn memory_left_in(folder: &Path) -> Option<u64> {
     // Above memory.high (version 2) processes are throttled before any limit is met.
     let limits = ["memory.max", "memory.high", "memory.limit_in_bytes"];
@@ -158,13 +161,13 @@ mod tests {
             fs::write(self.0.path().join(folder).join(name), text).unwrap();
         }
 
-        fn groups(&self, own: &str) -> ControlGroups {
+        fn groups(&self, groups: &str) -> ControlGroups {
             let root = self.0.path().display();
             let mounts = format!(
                 "30 25 0:26 / {root} rw shared:9 - cgroup2 cgroup2 rw\n\
                  31 25 0:27 / {root} rw - cgroup cgroup rw,memory\n"
             );
-            ControlGroups { own: own.to_owned(), mounts }
+            ControlGroups { groups: groups.to_owned(), mounts }
         }
     }
 

@@ -86,7 +86,9 @@ pub struct FrameSections {
 #[derive(Debug)]
 pub struct Object {
     source: Source,
+    /// Its path, from the kernel.
     name: String,
+    /// Whether it is a 32-bit file, of which nothing is read.
     is_32_bit: bool,
     /// Added to a file address to get the target address, modulo 2^64.
     bias: u64,
@@ -168,9 +170,9 @@ impl Object {
     pub fn symbol_addresses<const N: usize>(&self, names: [&str; N]) -> [Option<u64>; N] {
         let mut found = [None; N];
         self.each_symbol(&mut |symbol_name, symbol| {
-            for (name, place) in names.iter().zip(&mut found) {
-                if place.is_none() && symbol_name == name.as_bytes() {
-                    *place = Some(symbol.address);
+            for (name, address) in names.iter().zip(&mut found) {
+                if address.is_none() && symbol_name == name.as_bytes() {
+                    *address = Some(symbol.address);
                 }
             }
         });
@@ -244,23 +246,24 @@ impl Object {
         }
     }
 
-    /// Parses the headers and passes them to `look`; everything read for it is dropped afterwards.
+    /// Parses the headers and passes them to `use_parsed`; what is read for that is dropped
+    /// afterwards.
     fn with_parsed<T>(
         &self,
-        look: impl for<'a> FnOnce(LimitedReader<'a>, Parsed<'a>) -> T,
+        use_parsed: impl for<'a> FnOnce(LimitedReader<'a>, Parsed<'a>) -> T,
     ) -> Result<T, &'static str> {
         if self.is_32_bit {
-            return Err("32 bits");
+            return Err("a 32-bit file");
         }
         let cache = ReadCache::new(Cursor { source: &self.source, position: 0 });
         let remaining_bytes = Cell::new(MAX_PARSE_BYTES);
         let data = LimitedReader { cache: &cache, remaining_bytes: &remaining_bytes };
         let header = Header::parse(data).map_err(|_| "bad header")?;
         if header.e_machine.get(LE) != elf::EM_X86_64 {
-            return Err("another machine's");
+            return Err("made for another processor");
         }
         let sections = header.sections(LE, data).unwrap_or_default();
-        Ok(look(data, (header, sections)))
+        Ok(use_parsed(data, (header, sections)))
     }
 }
 
@@ -272,23 +275,24 @@ fn name_at(names: &[u8], offset: u32) -> Option<&[u8]> {
 /// The load bias, from the segment that `mapping` maps.
 fn load_bias(data: LimitedReader<'_>, header: &Header, mapping: &Mapping) -> Result<u64, &'static str> {
     let segments = header.program_headers(LE, data).map_err(|_| "bad program headers")?;
-    let mut best: Option<(bool, u64)> = None;
+    // Two segments may share a page of the file: the one whose execute permission matches counts,
+    // or else the first.
+    let mut first_bias = None;
     for segment in segments.iter().filter(|s| s.p_type(LE) == elf::PT_LOAD) {
         let offset = segment.p_offset(LE);
         let end = offset.saturating_add(segment.p_filesz(LE));
         if !(page_of(offset)..end).contains(&mapping.offset) {
             continue;
         }
-        // Two segments may share a page of the file: prefer the one whose execute permission
-        // matches.
-        let executable = segment.p_flags(LE).0 & elf::PF_X.0 != 0;
-        let fits = executable == mapping.permissions.execute;
-        let address = segment.p_vaddr(LE).wrapping_sub(offset).wrapping_add(mapping.offset);
-        if best.is_none_or(|(fitted, _)| fits && !fitted) {
-            best = Some((fits, mapping.start.wrapping_sub(address)));
+        let file_address = segment.p_vaddr(LE).wrapping_sub(offset).wrapping_add(mapping.offset);
+        let bias = mapping.start.wrapping_sub(file_address);
+        let is_executable = segment.p_flags(LE).0 & elf::PF_X.0 != 0;
+        if is_executable == mapping.permissions.execute {
+            return Ok(bias);
         }
+        first_bias.get_or_insert(bias);
     }
-    best.map(|(_, bias)| bias).ok_or("no segment of it is mapped there")
+    first_bias.ok_or("no segment of it is mapped there")
 }
 
 /// Whether two mappings belong to the same object. A mapping without a file (vDSO) matches only
@@ -297,9 +301,14 @@ fn same_file(a: &Mapping, b: &Mapping) -> bool {
     if b.has_file() { (a.device, a.inode) == (b.device, b.inode) } else { a.start == b.start }
 }
 
+/// Where the bytes of an object are read from.
 #[derive(Debug)]
 enum Source {
-    File { file: File, length: u64 },
+    File {
+        file: File,
+        /// In bytes, when it was opened.
+        length: u64,
+    },
     Bytes(Vec<u8>),
 }
 

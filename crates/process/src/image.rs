@@ -20,17 +20,19 @@ use crate::procfs::Process;
 const MAX_SECTIONS: usize = 4096;
 /// Maximum length of a section name: names may overlap in the file, but each takes memory of its
 /// own.
-const MAX_SECTION_NAME: usize = 64;
+const MAX_SECTION_NAME_BYTES: usize = 64;
 /// Maximum bytes read of the names of sections.
 const MAX_SECTION_NAMES_BYTES: u64 = 1 << 20;
-/// Maximum bytes read of a symbol table (a million symbols), and of its names.
-const MAX_SYMBOL_BYTES: u64 = 24 << 20;
-const MAX_NAME_BYTES: u64 = 64 << 20;
-/// Maximum bytes of read-only data searched for strings, and bytes per block.
-const MAX_SEARCH_BYTES: u64 = 16 << 20;
+/// Maximum bytes read of a symbol table: a million symbols.
+const MAX_SYMBOL_TABLE_BYTES: u64 = 24 << 20;
+/// Maximum bytes read of the names of symbols.
+const MAX_SYMBOL_NAMES_BYTES: u64 = 64 << 20;
+/// Maximum bytes of read-only data searched for strings.
+const MAX_SEARCHED_BYTES: u64 = 16 << 20;
+/// Bytes of read-only data read at once.
 const BLOCK_BYTES: usize = 1 << 20;
 /// Maximum length of a string that is returned.
-const STRING_BYTES: usize = 96;
+const MAX_STRING_BYTES: usize = 96;
 /// Maximum number of program headers read.
 const MAX_SEGMENTS: usize = 256;
 /// Maximum bytes of initialised data that are read at once.
@@ -40,10 +42,19 @@ const MAX_VALUES: usize = 4096;
 /// Maximum number of strings with one ending; a table of options has fewer.
 const MAX_ENDINGS: usize = 64;
 
+/// Sizes of `Elf64_Ehdr`, `Elf64_Shdr`, `Elf64_Phdr` and `Elf64_Sym` (elf.h).
 const HEADER_BYTES: usize = 64;
 const SECTION_BYTES: usize = 64;
 const SEGMENT_BYTES: usize = 56;
 const SYMBOL_BYTES: usize = 24;
+/// Offsets in `Elf64_Ehdr`.
+const E_PHOFF: usize = 32;
+const E_SHOFF: usize = 40;
+const E_PHENTSIZE: usize = 54;
+const E_PHNUM: usize = 56;
+const E_SHENTSIZE: usize = 58;
+const E_SHNUM: usize = 60;
+const E_SHSTRNDX: usize = 62;
 const SHT_SYMTAB: u32 = 2;
 const SHT_NOBITS: u32 = 8;
 const SHT_DYNSYM: u32 = 11;
@@ -53,9 +64,12 @@ const PT_LOAD: u32 = 1;
 #[derive(Clone, Debug)]
 struct Section {
     name: Vec<u8>,
+    /// `SHT_*`.
     kind: u32,
+    /// Where its contents begin in the file.
     offset: u64,
     bytes: u64,
+    /// The index of the section with the names, for a symbol table.
     link: u32,
 }
 
@@ -86,12 +100,10 @@ impl ElfFile {
     }
 
     fn read_sections(&self) -> Option<Vec<Section>> {
-        let offset = word_at(&self.header, 40)?;
-        // e_ehsize, e_phentsize, e_phnum, then e_shentsize at 58, e_shnum at 60, e_shstrndx at 62.
-        let sizes = word_at(&self.header, 56)?;
-        let half = |shift: u32| usize::from((sizes >> shift) as u16);
-        let (entry_bytes, count, name_section) = (half(16), half(32), half(48));
-        if entry_bytes != SECTION_BYTES || count == 0 || count > MAX_SECTIONS {
+        let offset = word_at(&self.header, E_SHOFF)?;
+        let count = half_at(&self.header, E_SHNUM)?;
+        let name_section = half_at(&self.header, E_SHSTRNDX)?;
+        if half_at(&self.header, E_SHENTSIZE)? != SECTION_BYTES || count == 0 || count > MAX_SECTIONS {
             return None;
         }
         let table = read(&self.file, offset, (count * SECTION_BYTES) as u64)?;
@@ -132,7 +144,7 @@ impl ElfFile {
         self.each_symbol(SHT_DYNSYM, &mut |text, address| {
             let suffix = text
                 .strip_prefix(prefix.as_bytes())
-                .and_then(|suffix| until_zero(suffix, STRING_BYTES))
+                .and_then(|suffix| until_zero(suffix, MAX_STRING_BYTES))
                 .filter(|_| found.len() < MAX_VALUES);
             let suffix = suffix.and_then(|suffix| std::str::from_utf8(suffix).ok());
             found.extend(suffix.map(|suffix| (suffix.to_owned(), address)));
@@ -161,8 +173,11 @@ impl ElfFile {
     fn each_symbol(&self, kind: u32, visit: &mut dyn FnMut(&[u8], u64)) {
         let Some(table) = self.sections.iter().find(|section| section.kind == kind) else { return };
         let Some(strings) = self.sections.get(table.link as usize) else { return };
-        let Some(entries) = read(&self.file, table.offset, table.bytes.min(MAX_SYMBOL_BYTES)) else { return };
-        let Some(strings) = read(&self.file, strings.offset, strings.bytes.min(MAX_NAME_BYTES)) else {
+        let Some(entries) = read(&self.file, table.offset, table.bytes.min(MAX_SYMBOL_TABLE_BYTES)) else {
+            return;
+        };
+        let Some(strings) = read(&self.file, strings.offset, strings.bytes.min(MAX_SYMBOL_NAMES_BYTES))
+        else {
             return;
         };
         for entry in entries.chunks_exact(SYMBOL_BYTES) {
@@ -184,7 +199,7 @@ impl ElfFile {
     /// Where the file has read-only data that is searched for strings, as offsets.
     fn read_only_data(&self) -> Option<Range<u64>> {
         let section = self.section(".rodata").filter(|section| section.kind != SHT_NOBITS)?;
-        let end = section.offset.saturating_add(section.bytes.min(MAX_SEARCH_BYTES));
+        let end = section.offset.saturating_add(section.bytes.min(MAX_SEARCHED_BYTES));
         Some(section.offset..end)
     }
 
@@ -195,11 +210,11 @@ impl ElfFile {
         let Some(Range { start: mut at, end }) = self.read_only_data() else { return found };
         while at < end && found.iter().any(Option::is_none) {
             // Blocks overlap by the maximum string length, so that no string is cut at a border.
-            let wanted = (end - at).min((BLOCK_BYTES + STRING_BYTES) as u64);
-            let Some(block) = read(&self.file, at, wanted) else { break };
+            let block_bytes = (end - at).min((BLOCK_BYTES + MAX_STRING_BYTES) as u64);
+            let Some(block) = read(&self.file, at, block_bytes) else { break };
             for (needle, slot) in needles.iter().zip(&mut found).filter(|(_, slot)| slot.is_none()) {
                 *slot = memchr::memmem::find(&block, needle.as_bytes())
-                    .map(|place| printable(&block[place..], STRING_BYTES));
+                    .map(|position| printable(&block[position..], MAX_STRING_BYTES));
             }
             at += BLOCK_BYTES as u64;
         }
@@ -214,15 +229,15 @@ impl ElfFile {
         let mut found = BTreeSet::new();
         let Some(Range { start: mut at, end }) = self.read_only_data() else { return found };
         let mut window = Vec::new();
-        let carried = 2 * STRING_BYTES.max(ending.len()) + 1;
+        let carried_bytes = 2 * MAX_STRING_BYTES.max(ending.len()) + 1;
         while at < end && found.len() < MAX_ENDINGS {
             let Some(block) = read(&self.file, at, (end - at).min(BLOCK_BYTES as u64)) else { break };
-            // Keep the end of the previous block; matches that end before `known` were returned
-            // with it.
-            window.drain(..window.len().saturating_sub(carried));
-            let known = window.len();
+            // Keep the end of the previous block; matches that end within it were returned with
+            // that block.
+            window.drain(..window.len().saturating_sub(carried_bytes));
+            let known_bytes = window.len();
             window.extend_from_slice(&block);
-            found.extend(strings_ending_in(&window, ending, known).take(MAX_ENDINGS));
+            found.extend(strings_ending_in(&window, ending, known_bytes).take(MAX_ENDINGS));
             at += BLOCK_BYTES as u64;
         }
         found
@@ -230,26 +245,36 @@ impl ElfFile {
 }
 
 /// The C strings of `bytes` that end with `ending` and whose terminator is not among the first
-/// `known` bytes.
+/// `known_bytes` bytes.
 fn strings_ending_in<'a>(
     bytes: &'a [u8],
     ending: &'a str,
-    known: usize,
+    known_bytes: usize,
 ) -> impl Iterator<Item = String> + 'a {
-    memchr::memmem::find_iter(bytes, ending.as_bytes()).filter_map(move |place| {
-        let zero = place + ending.len();
-        let before =
-            bytes[..place].iter().rev().take(STRING_BYTES + 1).take_while(|byte| is_text(**byte)).count();
-        let is_wanted = zero >= known && bytes.get(zero) == Some(&0) && before <= STRING_BYTES;
-        is_wanted.then(|| bytes[place - before..zero].iter().map(|&byte| char::from(byte)).collect())
+    memchr::memmem::find_iter(bytes, ending.as_bytes()).filter_map(move |position| {
+        let terminator = position + ending.len();
+        let bytes_before = bytes[..position]
+            .iter()
+            .rev()
+            .take(MAX_STRING_BYTES + 1)
+            .take_while(|byte| is_text(**byte))
+            .count();
+        let is_wanted = terminator >= known_bytes
+            && bytes.get(terminator) == Some(&0)
+            && bytes_before <= MAX_STRING_BYTES;
+        is_wanted.then(|| {
+            bytes[position - bytes_before..terminator].iter().map(|&byte| char::from(byte)).collect()
+        })
     })
 }
 
+/// Whether a byte is printable ASCII.
 fn is_text(byte: u8) -> bool {
     byte.is_ascii_graphic() || byte == b' '
 }
 
-/// Decodes a section header, without the name, which is in another section.
+/// Decodes a section header (sh_type at 4, sh_offset at 24, sh_size at 32, sh_link at 40), without
+/// the name, which is in another section.
 fn section(entry: &[u8]) -> Option<Section> {
     Some(Section {
         name: Vec::new(),
@@ -288,14 +313,13 @@ impl Segment {
 
 /// The segments of an ELF-64 file with this header.
 pub(crate) fn segments(file: &File, header: &[u8]) -> Option<Vec<Segment>> {
-    // e_phentsize at 54, e_phnum at 56.
-    let sizes = word_at(header, 54)?;
-    let (entry_bytes, count) = (sizes as u16 as usize, (sizes >> 16) as u16 as usize);
-    if entry_bytes != SEGMENT_BYTES {
+    if half_at(header, E_PHENTSIZE)? != SEGMENT_BYTES {
         return None;
     }
-    let table = read(file, word_at(header, 32)?, (count.min(MAX_SEGMENTS) * SEGMENT_BYTES) as u64)?;
+    let count = half_at(header, E_PHNUM)?.min(MAX_SEGMENTS);
+    let table = read(file, word_at(header, E_PHOFF)?, (count * SEGMENT_BYTES) as u64)?;
     let mapped = table.chunks_exact(SEGMENT_BYTES).filter(|entry| half_word_at(entry, 0) == Some(PT_LOAD));
+    // p_offset at 8, p_vaddr at 16, p_filesz at 32, p_memsz at 40.
     let segment = |entry: &[u8]| {
         Some(Segment {
             start: word_at(entry, 16)?,
@@ -305,6 +329,12 @@ pub(crate) fn segments(file: &File, header: &[u8]) -> Option<Vec<Segment>> {
         })
     };
     Some(mapped.filter_map(segment).collect())
+}
+
+/// The 16-bit number at `offset` of a header (`Elf64_Half`).
+fn half_at(header: &[u8], offset: usize) -> Option<usize> {
+    let bytes = header.get(offset..offset.checked_add(2)?)?;
+    Some(u16::from_le_bytes(bytes.try_into().ok()?).into())
 }
 
 /// The bytes that an ELF-64 file takes in memory, from the page of its first segment to the end of
@@ -334,9 +364,9 @@ fn read(file: &File, offset: u64, bytes: u64) -> Option<Vec<u8>> {
     Some(buffer)
 }
 
-/// The name at `start`; empty if it does not end within [`MAX_SECTION_NAME`].
+/// The name at `start`; empty if it does not end within [`MAX_SECTION_NAME_BYTES`].
 fn section_name(names: &[u8], start: usize) -> &[u8] {
-    names.get(start..).and_then(|name| until_zero(name, MAX_SECTION_NAME)).unwrap_or_default()
+    names.get(start..).and_then(|name| until_zero(name, MAX_SECTION_NAME_BYTES)).unwrap_or_default()
 }
 
 /// The bytes before the first zero byte; `None` if there are more than `max_bytes`. Names in a file
@@ -387,7 +417,8 @@ mod tests {
         file
     }
 
-    fn look(bytes: &[u8]) {
+    /// Calls every function on a file with these bytes.
+    fn read_all_of(bytes: &[u8]) {
         if let Some(image) = ElfFile::open(file(bytes)) {
             image.exported(&["malloc", "mallctl"]);
             image.static_symbols(&["malloc"]);
@@ -437,10 +468,11 @@ mod tests {
     fn strings_are_found_by_their_end() {
         let bytes =
             b"\0_RJEM_MALLOC_CONF\0value of MALLOC_CONF\0MALLOC_CONF is set\0\x01MALLOC_CONF\0MALLOC_CONF";
-        let of = |known| strings_ending_in(bytes, "MALLOC_CONF", known).collect::<Vec<_>>();
-        assert_eq!(of(0), ["_RJEM_MALLOC_CONF", "value of MALLOC_CONF", "MALLOC_CONF"]);
-        assert_eq!(of(40), ["MALLOC_CONF"]);
-        let long = [vec![b'x'; STRING_BYTES + 1], b"end\0".to_vec()].concat();
+        let strings_after =
+            |known_bytes| strings_ending_in(bytes, "MALLOC_CONF", known_bytes).collect::<Vec<_>>();
+        assert_eq!(strings_after(0), ["_RJEM_MALLOC_CONF", "value of MALLOC_CONF", "MALLOC_CONF"]);
+        assert_eq!(strings_after(40), ["MALLOC_CONF"]);
+        let long = [vec![b'x'; MAX_STRING_BYTES + 1], b"end\0".to_vec()].concat();
         assert_eq!(strings_ending_in(&long, "end", 0).count(), 0);
         assert_eq!(strings_ending_in(&long[1..], "end", 0).count(), 1);
     }
@@ -452,9 +484,9 @@ mod tests {
         assert_eq!(section_name(&names, 7), b"", "longer than a name is");
         assert_eq!(section_name(&names, names.len() - 4), b"", "it has no end");
         assert_eq!(section_name(&names, names.len() + 1), b"");
-        let value = [vec![b'x'; STRING_BYTES], vec![0]].concat();
-        assert_eq!(until_zero(&value, STRING_BYTES).map(<[u8]>::len), Some(STRING_BYTES));
-        assert_eq!(until_zero(&value, STRING_BYTES - 1), None);
+        let value = [vec![b'x'; MAX_STRING_BYTES], vec![0]].concat();
+        assert_eq!(until_zero(&value, MAX_STRING_BYTES).map(<[u8]>::len), Some(MAX_STRING_BYTES));
+        assert_eq!(until_zero(&value, MAX_STRING_BYTES - 1), None);
     }
 
     #[test]
@@ -462,23 +494,23 @@ mod tests {
         let mut bytes = std::fs::read("/bin/true").unwrap();
         assert!(ElfFile::open(file(&bytes)).is_some_and(|image| image.section(".rodata").is_some()));
         bytes[40..48].copy_from_slice(&u64::MAX.to_le_bytes());
-        look(&bytes);
+        read_all_of(&bytes);
         let cut = bytes.len() / 2;
-        look(&bytes[..cut]);
+        read_all_of(&bytes[..cut]);
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn damaged_files_never_panic(places in proptest::collection::vec((0usize..4096, any::<u8>()), 0..60)) {
+        fn damaged_files_never_panic(changes in proptest::collection::vec((0usize..4096, any::<u8>()), 0..60)) {
             let mut bytes = std::fs::read("/bin/true").unwrap();
             let length = bytes.len();
-            for (place, value) in places {
+            for (number, value) in changes {
                 // Half of the damage goes to the headers at either end.
-                let at = if place % 2 == 0 { place % 256 } else { length - 1 - place };
+                let at = if number % 2 == 0 { number % 256 } else { length - 1 - number };
                 bytes[at] = value;
             }
-            look(&bytes);
+            read_all_of(&bytes);
         }
     }
 }

@@ -29,10 +29,11 @@ pub struct Permissions {
 impl std::fmt::Display for Permissions {
     /// Formats them as in maps: `rw-p`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let letter = |set: bool, letter: char| if set { letter } else { '-' };
-        let access = [letter(self.read, 'r'), letter(self.write, 'w'), letter(self.execute, 'x')];
-        let shared = if self.shared { 's' } else { 'p' };
-        access.into_iter().chain([shared]).try_for_each(|letter| f.write_char(letter))
+        let letter_or_dash = |is_set: bool, letter: char| if is_set { letter } else { '-' };
+        f.write_char(letter_or_dash(self.read, 'r'))?;
+        f.write_char(letter_or_dash(self.write, 'w'))?;
+        f.write_char(letter_or_dash(self.execute, 'x'))?;
+        f.write_char(if self.shared { 's' } else { 'p' })
     }
 }
 
@@ -91,8 +92,10 @@ impl Mapping {
 #[derive(Clone, Debug, Default)]
 pub struct AddressSpace {
     mappings: Vec<Mapping>,
+    /// The lengths of programs and libraries, as far as they are known.
     spans: MemorySpans,
-    /// See [`MemorySpans::bss`].
+    /// The part that is bss of each anonymous mapping that extends past the program or library
+    /// before it, by the mapping's start: see [`MemorySpans::bss`].
     bss: HashMap<u64, Option<Mapping>>,
 }
 
@@ -107,30 +110,30 @@ impl AddressSpace {
             unparsed += usize::from(mapping.is_none());
             mapping
         });
-        let (space, bad) = Self::from_mappings(parsed);
-        (space, bad + unparsed)
+        let (space, misplaced) = Self::from_mappings(parsed);
+        (space, misplaced + unparsed)
     }
 
     /// Takes mappings in address order; those that are empty, overlap or are out of order are
     /// skipped and counted.
-    pub fn from_mappings(all: impl IntoIterator<Item = Mapping>) -> (Self, usize) {
+    pub fn from_mappings(candidates: impl IntoIterator<Item = Mapping>) -> (Self, usize) {
         let mut mappings: Vec<Mapping> = Vec::new();
-        let mut bad = 0;
-        for mapping in all {
+        let mut skipped = 0;
+        for mapping in candidates {
             let is_in_order = mappings.last().is_none_or(|last| last.end <= mapping.start);
             if is_in_order && mapping.start < mapping.end {
                 mappings.push(mapping);
             } else {
-                bad += 1;
+                skipped += 1;
             }
         }
-        (Self { mappings, ..Self::default() }, bad)
+        (Self { mappings, ..Self::default() }, skipped)
     }
 
-    /// Takes the lengths of its programs and libraries, so that [`modules`] know where the bss of
+    /// Sets the lengths of its programs and libraries, so that [`modules`] finds where the bss of
     /// each ends.
     pub fn set_spans(&mut self, spans: MemorySpans) {
-        self.bss = spans.bss(&modules::touching(&self.mappings));
+        self.bss = spans.bss(&modules::groups_with_following_memory(&self.mappings));
         self.spans = spans;
     }
 
@@ -139,8 +142,8 @@ impl AddressSpace {
         &self.spans
     }
 
-    /// What belongs to the program or library before it of an anonymous mapping; all of it if that
-    /// is unknown. Any other mapping is returned.
+    /// The part of an anonymous mapping that is bss of the program or library before it: all of it
+    /// if the length of that is unknown, `None` if nothing is. Any other mapping is returned whole.
     pub(crate) fn bss_of<'a>(&'a self, mapping: &'a Mapping) -> Option<&'a Mapping> {
         match self.bss.get(&mapping.start) {
             Some(bss) => bss.as_ref(),
@@ -190,6 +193,7 @@ pub(crate) fn parse_line(line: &[u8]) -> Option<Mapping> {
     })
 }
 
+/// A number as maps has it, without a prefix.
 fn hex(text: &str) -> Option<u64> {
     u64::from_str_radix(text, 16).ok()
 }

@@ -2,6 +2,8 @@
 
 /// Two adjacent words of memory, in address order.
 pub type WordPair = (u64, u64);
+/// Bytes of a [`WordPair`].
+pub const PAIR_BYTES: usize = 16;
 
 /// A source of target memory. Reading does not change it and accepts any address.
 pub trait Memory: Sync {
@@ -21,7 +23,7 @@ pub trait Memory: Sync {
     /// Reads two words at each of `addresses`; `None` for those that cannot be read.
     fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<WordPair>> {
         let pair = |&address: &u64| {
-            let mut bytes = [0; 16];
+            let mut bytes = [0; PAIR_BYTES];
             self.read(address, &mut bytes).ok()?;
             pair_at(&bytes, 0)
         };

@@ -64,20 +64,20 @@ impl MemorySpans {
         first.start.checked_add(bytes).filter(|_| first.offset == 0)
     }
 
-    /// Returns what is bss of the anonymous mappings in these groups, by the start of the mapping;
-    /// `None` if nothing is. Mappings that are bss as a whole, or of which it is unknown, are left
-    /// out.
+    /// Returns the part that is bss of each anonymous mapping in these groups, by the mapping's
+    /// start; `None` if no part is. A mapping that is bss as a whole, or behind a program or
+    /// library of unknown length, is left out.
     pub(crate) fn bss(&self, groups: &[Vec<&Mapping>]) -> HashMap<u64, Option<Mapping>> {
-        let mut cut = HashMap::new();
+        let mut bss_parts = HashMap::new();
         for group in groups {
             let Some(end) = group.first().and_then(|first| self.end(first)) else { continue };
             let behind = group.iter().filter(|mapping| !mapping.has_file() && end < mapping.end);
-            cut.extend(behind.map(|&mapping| {
+            bss_parts.extend(behind.map(|&mapping| {
                 let bss = (mapping.start < end).then(|| Mapping { end, ..mapping.clone() });
                 (mapping.start, bss)
             }));
         }
-        cut
+        bss_parts
     }
 }
 

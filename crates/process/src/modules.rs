@@ -26,9 +26,9 @@ pub fn all(space: &AddressSpace) -> Vec<Module<'_>> {
     let mut modules = Vec::new();
     for mappings in file_groups(space) {
         let code = mappings.iter().copied().find(|mapping| mapping.permissions.execute);
-        let Some((code, data)) = code.zip(data(&mappings)) else { continue };
+        let Some((code, static_data)) = code.zip(data(&mappings)) else { continue };
         if seen.len() < MAX_FILES && seen.insert((code.device, code.inode)) {
-            modules.push(Module { code, data });
+            modules.push(Module { code, data: static_data });
         }
     }
     modules
@@ -45,9 +45,9 @@ pub fn exporting<'a>(
 
 /// The static data of a program or library; `None` if nothing is writable.
 pub fn data(mappings: &[&Mapping]) -> Option<AddressRange> {
-    let first = mappings.iter().find(|mapping| mapping.permissions.write)?;
-    let end = mappings.last()?.end.min(first.start.saturating_add(MAX_DATA_BYTES));
-    Some(AddressRange::new(first.start, end))
+    let start = mappings.iter().find(|mapping| mapping.permissions.write)?.start;
+    let end = mappings.last()?.end.min(start.saturating_add(MAX_DATA_BYTES));
+    Some(AddressRange::new(start, end))
 }
 
 /// Groups consecutive mappings of one file, with its bss: the anonymous mapping that follows those
@@ -55,37 +55,43 @@ pub fn data(mappings: &[&Mapping]) -> Option<AddressRange> {
 /// or all of it if they are not known. A mapping behind a data file (locale-archive) is unrelated
 /// and not included.
 pub fn file_groups(space: &AddressSpace) -> Vec<Vec<&Mapping>> {
-    let groups = touching(space.mappings()).into_iter();
+    let groups = groups_with_following_memory(space.mappings()).into_iter();
     groups.map(|group| group.into_iter().filter_map(|mapping| space.bss_of(mapping)).collect()).collect()
 }
 
-/// Groups consecutive mappings of one file, with the whole anonymous mapping behind.
-pub(crate) fn touching(mappings: &[Mapping]) -> Vec<Vec<&Mapping>> {
+/// Groups consecutive mappings of one file, each with the whole anonymous mapping that may begin
+/// with its bss.
+pub(crate) fn groups_with_following_memory(mappings: &[Mapping]) -> Vec<Vec<&Mapping>> {
     let mut groups: Vec<Vec<&Mapping>> = Vec::new();
     for mapping in mappings {
         let last = groups.last_mut();
         if mapping.has_file() && !mapping.permissions.shared {
             match last {
-                Some(group)
-                    if group[0].inode == mapping.inode
-                        && group[0].device == mapping.device
-                        && mapping.offset != 0 =>
-                {
-                    group.push(mapping);
-                }
+                Some(group) if continues_file(group, mapping) => group.push(mapping),
                 _ => groups.push(vec![mapping]),
             }
         } else if let Some(group) = last
-            && mapping.is_private_anonymous()
-            && mapping.permissions.write
-            && !mapping.name.starts_with("[stack")
-            && group.last().is_some_and(|before| before.end == mapping.start && before.has_file())
-            && group.iter().any(|part| part.permissions.write || part.permissions.execute)
+            && may_begin_with_bss(group, mapping)
         {
             group.push(mapping);
         }
     }
     groups
+}
+
+/// Whether `mapping` is of the file of `group`, and not the start of another copy of it.
+fn continues_file(group: &[&Mapping], mapping: &Mapping) -> bool {
+    let is_of_file = |part: &&Mapping| part.inode == mapping.inode && part.device == mapping.device;
+    group.first().is_some_and(is_of_file) && mapping.offset != 0
+}
+
+/// Whether `mapping` is anonymous memory right behind the mappings of a program or library.
+fn may_begin_with_bss(group: &[&Mapping], mapping: &Mapping) -> bool {
+    let is_writable_memory = mapping.is_private_anonymous() && mapping.permissions.write;
+    is_writable_memory
+        && !mapping.name.starts_with("[stack")
+        && group.last().is_some_and(|before| before.end == mapping.start && before.has_file())
+        && group.iter().any(|part| part.permissions.write || part.permissions.execute)
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ use crate::procfs::Process;
 
 /// `O_NONBLOCK` and `O_NOCTTY` of x86-64: opening neither waits for the other end of a pipe nor
 /// acquires a controlling terminal.
-const OPEN_FLAGS: i32 = 0o4000 | 0o400;
+const NONBLOCK_NOCTTY: i32 = 0o4000 | 0o400;
 
 /// Opens the file behind `mapping` of a process.
 ///
@@ -86,8 +86,8 @@ fn open_with_capabilities(
     if !path.starts_with('/') || path.split('/').any(|part| part == "..") {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not an absolute path"));
     }
-    // Read before the open and compared after it, so that a target that changes its user meanwhile
-    // gains nothing.
+    // Read before the open and compared after it: a target that changes its user meanwhile must not
+    // have a file of the new user opened.
     let effective_user = || process.status().ok().and_then(|status| status.users).map(|users| users[1]);
     let user_before = effective_user();
     let refused = match open_below(process, path) {
@@ -95,9 +95,9 @@ fn open_with_capabilities(
         opened => return opened,
     };
     let Ok(file) = with_dac_capabilities(|| open_below(process, path)) else { return Err(refused) };
-    let is_theirs =
+    let belongs_to_target_user =
         file.metadata().is_ok_and(|data| Some(data.uid()) == user_before) && effective_user() == user_before;
-    if is_theirs || is_known(&file) { Ok(file) } else { Err(refused) }
+    if belongs_to_target_user || is_known(&file) { Ok(file) } else { Err(refused) }
 }
 
 /// Opens a regular file by its path in the target's root.
@@ -133,7 +133,7 @@ fn reopen(location: &impl AsFd) -> io::Result<File> {
     }
     // Reopens exactly this file, wherever its path leads by now.
     let path = format!("/proc/self/fd/{}", location.as_fd().as_raw_fd());
-    std::fs::OpenOptions::new().read(true).custom_flags(OPEN_FLAGS).open(path)
+    std::fs::OpenOptions::new().read(true).custom_flags(NONBLOCK_NOCTTY).open(path)
 }
 
 /// Opens the target's executable, even if it was deleted or replaced.
@@ -246,11 +246,11 @@ mod tests {
         assert_eq!(text("/climbing"), "theirs");
         assert!(open_in_root(&process, "/magic").is_err(), "it has no /proc there");
         let root = open(process.path("root"), PATH_FLAGS | OFlags::DIRECTORY, Mode::empty()).unwrap();
-        let old = |path: &str| {
+        let open_without_links = |path: &str| {
             without_links(root.try_clone().unwrap(), path).and_then(|location| reopen(&location))
         };
-        assert_eq!(std::io::read_to_string(old("/etc/passwd").unwrap()).unwrap(), "theirs");
-        assert!(old("/absolute").is_err() && old("/climbing").is_err());
+        assert_eq!(std::io::read_to_string(open_without_links("/etc/passwd").unwrap()).unwrap(), "theirs");
+        assert!(open_without_links("/absolute").is_err() && open_without_links("/climbing").is_err());
         child.kill().unwrap();
         child.wait().unwrap();
     }

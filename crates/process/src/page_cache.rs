@@ -1,62 +1,63 @@
 //! A cache of target pages, for following pointers: lists and trees jump, but mostly not far.
 
+use std::ops::Range;
+
 use crate::buffer::ReadBuffer;
-use crate::memory::{Memory, Unreadable, WordPair, pair_at, word_at};
+use crate::memory::{Memory, PAIR_BYTES, Unreadable, WordPair, pair_at, word_at};
 use crate::pages::{PAGE_BYTES, page_of};
 
-/// Pages in a cache of the usual size.
-const USUAL_PAGES: usize = 1024;
+/// Pages in a cache of the default size: 4 MiB.
+const DEFAULT_PAGES: usize = 1024;
 /// Pages whose memory is allocated together, at their first use: most caches stay nearly empty.
 const PAGES_PER_GROUP: usize = 32;
 
 /// Reads words and small structures through a direct-mapped cache of pages.
 pub struct PageCache<'a> {
     memory: &'a dyn Memory,
-    /// Number of pages, a power of two.
-    pages: usize,
-    /// The address of the page in each place; `u64::MAX` for an empty place.
+    /// Number of slots, each for one page; a power of two.
+    slot_count: usize,
+    /// The address of the page in each slot; `u64::MAX` for an empty slot.
     tags: Vec<u64>,
-    /// Their bytes, [`PAGES_PER_GROUP`] pages in each buffer.
-    bytes: Vec<ReadBuffer>,
+    /// The bytes of the pages, [`PAGES_PER_GROUP`] slots in each buffer.
+    groups: Vec<ReadBuffer>,
     /// Bytes read from the target.
     pub bytes_read: u64,
 }
 
 impl<'a> PageCache<'a> {
-    /// An empty cache of the usual size.
+    /// An empty cache of the default size.
     pub fn new(memory: &'a dyn Memory) -> Self {
-        Self::with_capacity(memory, USUAL_PAGES)
+        Self::with_capacity(memory, DEFAULT_PAGES)
     }
 
     /// An empty cache of at least `pages` pages.
     pub fn with_capacity(memory: &'a dyn Memory, pages: usize) -> Self {
-        let pages = pages.max(1).next_power_of_two();
-        Self { memory, pages, tags: Vec::new(), bytes: Vec::new(), bytes_read: 0 }
+        let slot_count = pages.max(1).next_power_of_two();
+        Self { memory, slot_count, tags: Vec::new(), groups: Vec::new(), bytes_read: 0 }
     }
 
     /// Returns the bytes of a page; reads it if it is not in the cache.
     #[inline]
     fn page(&mut self, page: u64) -> Option<&[u8]> {
-        let place = (page / PAGE_BYTES) as usize & (self.pages - 1);
-        if self.tags.get(place) != Some(&page) {
-            self.fill(page, place)?;
+        let slot = (page / PAGE_BYTES) as usize & (self.slot_count - 1);
+        if self.tags.get(slot) != Some(&page) {
+            self.fill(page, slot)?;
         }
-        let at = place % PAGES_PER_GROUP * PAGE_BYTES as usize;
-        self.bytes.get(place / PAGES_PER_GROUP)?.get(at..at + PAGE_BYTES as usize)
+        self.groups.get(slot / PAGES_PER_GROUP)?.get(bytes_in_group(slot))
     }
 
-    fn fill(&mut self, page: u64, place: usize) -> Option<()> {
+    /// Reads a page into a slot; `None`, with the slot empty, if it cannot be read.
+    fn fill(&mut self, page: u64, slot: usize) -> Option<()> {
         if self.tags.is_empty() {
-            self.tags = vec![u64::MAX; self.pages];
-            self.bytes = vec![ReadBuffer::default(); self.pages.div_ceil(PAGES_PER_GROUP)];
+            self.tags = vec![u64::MAX; self.slot_count];
+            self.groups = vec![ReadBuffer::default(); self.slot_count.div_ceil(PAGES_PER_GROUP)];
         }
-        let group = self.bytes.get_mut(place / PAGES_PER_GROUP)?;
+        let group = self.groups.get_mut(slot / PAGES_PER_GROUP)?;
         if group.is_empty() {
-            *group = ReadBuffer::new(self.pages.min(PAGES_PER_GROUP) * PAGE_BYTES as usize);
+            *group = ReadBuffer::new(self.slot_count.min(PAGES_PER_GROUP) * PAGE_BYTES as usize);
         }
-        let at = place % PAGES_PER_GROUP * PAGE_BYTES as usize;
-        let bytes = group.get_mut(at..at + PAGE_BYTES as usize)?;
-        let tag = self.tags.get_mut(place)?;
+        let bytes = group.get_mut(bytes_in_group(slot))?;
+        let tag = self.tags.get_mut(slot)?;
         *tag = u64::MAX;
         self.memory.read(page, bytes).ok()?;
         *tag = page;
@@ -72,15 +73,15 @@ impl<'a> PageCache<'a> {
         let wanted = buffer.len();
         let mut done = 0;
         while done < wanted {
-            let fail = Unreadable { address, wanted, got: done };
-            let at = address.checked_add(done as u64).ok_or(fail)?;
+            let error = Unreadable { address, wanted, got: done };
+            let at = address.checked_add(done as u64).ok_or(error)?;
             let within = (at % PAGE_BYTES) as usize;
             let count = (PAGE_BYTES as usize - within).min(wanted - done);
             let bytes = self.page(page_of(at)).and_then(|page| page.get(within..within + count));
-            let (Some(to), Some(bytes)) = (buffer.get_mut(done..done + count), bytes) else {
-                return Err(fail);
+            let (Some(destination), Some(bytes)) = (buffer.get_mut(done..done + count), bytes) else {
+                return Err(error);
             };
-            to.copy_from_slice(bytes);
+            destination.copy_from_slice(bytes);
             done += count;
         }
         Ok(())
@@ -109,9 +110,16 @@ impl<'a> PageCache<'a> {
 
     /// Reads the word at `address` and the next.
     pub fn pair(&mut self, address: u64) -> Option<WordPair> {
-        let bytes: [u8; 16] = self.array(address)?;
+        let bytes: [u8; PAIR_BYTES] = self.array(address)?;
         pair_at(&bytes, 0)
     }
+}
+
+/// Where the page of a slot is in the buffer of its group.
+#[inline]
+fn bytes_in_group(slot: usize) -> Range<usize> {
+    let start = slot % PAGES_PER_GROUP * PAGE_BYTES as usize;
+    start..start + PAGE_BYTES as usize
 }
 
 #[cfg(test)]

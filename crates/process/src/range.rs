@@ -219,9 +219,9 @@ impl<'a> IntoIterator for &'a RangeSet {
 /// The ranges of `all` (in address order, without overlap) that overlap `range`.
 pub fn overlapping<T: Copy + Into<AddressRange>>(all: &[T], range: impl Into<AddressRange>) -> &[T] {
     let range = range.into();
-    let from = all.partition_point(|&known| known.into().end <= range.start);
-    let to = all.partition_point(|&known| known.into().start < range.end).max(from);
-    all.get(from..to).unwrap_or_default()
+    let first = all.partition_point(|&known| known.into().end <= range.start);
+    let end = all.partition_point(|&known| known.into().start < range.end).max(first);
+    all.get(first..end).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! Reading an absent page would make the kernel bring it in (from swap, from a file, or as a zero
 //! page): inspecting the target would make it grow.
 
-use crate::memory::{Memory, WordPair};
+use crate::memory::{Memory, PAIR_BYTES, WordPair};
 use crate::pages::Residency;
 
 /// A view of memory restricted to resident pages; see the module.
@@ -37,7 +37,7 @@ impl Memory for Resident<'_> {
     }
 
     fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<WordPair>> {
-        let last_byte = |address: u64| address.saturating_add(15);
+        let last_byte = |address: u64| address.saturating_add(PAIR_BYTES as u64 - 1);
         let is_resident = |&address: &u64| {
             self.residency.is_resident(address) && self.residency.is_resident(last_byte(address))
         };

@@ -17,6 +17,10 @@ use crate::procfs::Status;
 /// All capabilities that strandline can use, in the order in which they are advised.
 pub const USEFUL: [Capability; 5] = [SYS_PTRACE, DAC_READ_SEARCH, NET_ADMIN, SYS_NICE, CHECKPOINT_RESTORE];
 
+/// The link of the machine's user namespace, with its inode number (include/linux/proc_ns.h,
+/// PROC_USER_INIT_INO).
+const FIRST_USER_NAMESPACE: &str = "user:[4026531837]";
+
 /// The rights of a user.
 #[derive(Clone, Copy, Debug)]
 pub struct Rights {
@@ -113,9 +117,9 @@ impl Rights {
         let named = USEFUL.iter().filter(|capability| {
             added_capabilities.contains(capability) || self.held & capability.bit() != 0
         });
-        let names: Vec<String> =
+        let words: Vec<String> =
             named.map(|capability| format!("cap_{}", capability.name.to_ascii_lowercase())).collect();
-        format!("setcap {}+ep {}", names.join(","), program())
+        format!("setcap {}+ep {}", words.join(","), program())
     }
 
     /// The useful capabilities that are available here: a file with others could not be started.
@@ -139,11 +143,9 @@ impl Confinement {
     /// That of this process.
     pub fn own() -> Self {
         let status = fs::read("/proc/self/status").unwrap_or_default();
-        // The inode number of the machine's user namespace (include/linux/proc_ns.h:
-        // PROC_USER_INIT_INO).
-        let is_initial = fs::read_link("/proc/self/ns/user")
-            .map_or(true, |namespace| namespace.as_os_str() == "user:[4026531837]");
-        if !is_initial {
+        let is_inner = fs::read_link("/proc/self/ns/user")
+            .is_ok_and(|namespace| namespace.as_os_str() != FIRST_USER_NAMESPACE);
+        if is_inner {
             Self::UserNamespace
         } else if Status::parse(&status).is_under_seccomp() {
             Self::Filter
@@ -182,6 +184,7 @@ pub fn program() -> String {
     quoted(path.strip_suffix(DELETED_SUFFIX).unwrap_or(path))
 }
 
+/// A path as a word for a shell.
 fn quoted(path: &str) -> String {
     if path.chars().all(|c| c.is_alphanumeric() || "/._+-".contains(c)) {
         return path.to_owned();
@@ -189,10 +192,11 @@ fn quoted(path: &str) -> String {
     format!("'{}'", path.replace('\'', "'\\''"))
 }
 
+/// The names of capabilities, as a phrase.
 fn names(capabilities: &[Capability]) -> String {
-    let names: Vec<String> =
+    let words: Vec<String> =
         capabilities.iter().map(|capability| format!("CAP_{}", capability.name)).collect();
-    names.join(" and ")
+    words.join(" and ")
 }
 
 #[cfg(test)]
@@ -201,29 +205,29 @@ mod tests {
 
     const ALL: u64 = (1 << 41) - 1;
 
-    fn of(user: u32, held: &[Capability], bounds: u64) -> Rights {
+    fn rights_of(user: u32, held: &[Capability], bounds: u64) -> Rights {
         Rights { user, held: held.iter().map(|capability| capability.bit()).sum(), bounds }
     }
 
     #[test]
     fn missing_rights_depend_on_capabilities_and_not_on_the_user() {
-        assert_eq!(of(7, &[], ALL).missing(true), [SYS_PTRACE, DAC_READ_SEARCH]);
-        assert_eq!(of(0, &[], ALL).missing(false), [SYS_PTRACE]);
-        assert_eq!(of(0, &[DAC_OVERRIDE], ALL).missing(true), [SYS_PTRACE]);
-        assert_eq!(of(7, &[SYS_PTRACE, DAC_OVERRIDE], ALL).missing(true), []);
+        assert_eq!(rights_of(7, &[], ALL).missing(true), [SYS_PTRACE, DAC_READ_SEARCH]);
+        assert_eq!(rights_of(0, &[], ALL).missing(false), [SYS_PTRACE]);
+        assert_eq!(rights_of(0, &[DAC_OVERRIDE], ALL).missing(true), [SYS_PTRACE]);
+        assert_eq!(rights_of(7, &[SYS_PTRACE, DAC_OVERRIDE], ALL).missing(true), []);
     }
 
     #[test]
     fn each_case_has_one_thing_to_do() {
         let bounded = ALL & !SYS_PTRACE.bit();
-        let root = of(0, &[DAC_OVERRIDE], bounded);
+        let root = rights_of(0, &[DAC_OVERRIDE], bounded);
         let missing = root.missing(true);
         assert_eq!(root.describe_missing(&missing), "this container's root lacks CAP_SYS_PTRACE");
         assert_eq!(
             root.advice(&missing, ""),
             "start it with --cap-add SYS_PTRACE (Kubernetes: securityContext.capabilities.add)"
         );
-        let bare = of(0, &[], 0);
+        let bare = rights_of(0, &[], 0);
         let missing = bare.missing(true);
         assert_eq!(
             bare.describe_missing(&missing),
@@ -231,23 +235,25 @@ mod tests {
         );
         assert!(bare.advice(&missing, "").contains("--cap-add SYS_PTRACE --cap-add DAC_READ_SEARCH"));
         assert!(
-            of(7, &[], bounded).advice(&[SYS_PTRACE], "").starts_with("start the container as root with")
+            rights_of(7, &[], bounded)
+                .advice(&[SYS_PTRACE], "")
+                .starts_with("start the container as root with")
         );
-        assert!(!of(0, &[], ALL).advice(&[SYS_PTRACE], "").contains("container"));
+        assert!(!rights_of(0, &[], ALL).advice(&[SYS_PTRACE], "").contains("container"));
         assert_eq!(
-            of(7, &[], ALL).advice(&[SYS_PTRACE], " or as that user"),
+            rights_of(7, &[], ALL).advice(&[SYS_PTRACE], " or as that user"),
             format!("run as root or as that user, or `setcap cap_sys_ptrace+ep {}`", program())
         );
     }
 
     #[test]
     fn a_line_of_setcap_keeps_what_the_one_before_gave() {
-        let rights = of(7, &[NET_ADMIN, SYS_PTRACE], ALL);
+        let rights = rights_of(7, &[NET_ADMIN, SYS_PTRACE], ALL);
         assert_eq!(
             rights.setcap(&rights.missing(true)),
             format!("setcap cap_sys_ptrace,cap_dac_read_search,cap_net_admin+ep {}", program())
         );
-        assert_eq!(of(7, &[], ALL & !SYS_NICE.bit()).within_bounds().len(), 4);
+        assert_eq!(rights_of(7, &[], ALL & !SYS_NICE.bit()).within_bounds().len(), 4);
     }
 
     #[test]
@@ -263,6 +269,8 @@ mod tests {
             assert!(!confinement.advice(0).contains("as root"), "{confinement:?}");
         }
         assert!(Confinement::UserNamespace.advice(0).contains("outside that namespace"));
-        assert!(!of(0, &[SYS_PTRACE], ALL).advice(&[], "").contains("run as root outside the container"));
+        assert!(
+            !rights_of(0, &[SYS_PTRACE], ALL).advice(&[], "").contains("run as root outside the container")
+        );
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! The ledger must add up to the `Rss` of smaps. The text is read as a stream from a file that the
 //! caller opened, line by line with a length limit, so that a process with a million mappings needs
-//! no copy of its text. Nothing is guessed: a missing size is 0, as the kernel omits what it does
-//! not know; a size that overflows makes the line malformed.
+//! no copy of its text. A size that the kernel does not print is 0: it omits only lines of features
+//! that it lacks. A size that overflows makes the line malformed.
 
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -13,6 +13,8 @@ use crate::procfs::kib;
 /// Maximum length of a line that is read completely. Names are paths of at most 4 KiB, four times
 /// that when escaped.
 const MAX_LINE_BYTES: usize = 32 << 10;
+/// Bytes per read of smaps: some hundred mappings.
+const BUFFER_BYTES: usize = 64 << 10;
 /// Maximum number of mappings. The kernel's `vm.max_map_count` is 65,530 unless an administrator
 /// raised it.
 const MAX_MAPPINGS: usize = 8 << 20;
@@ -109,7 +111,7 @@ pub struct Counts {
     pub locked_bytes: u64,
 }
 
-/// Implements what is done with each counter, from its key in smaps and its field.
+/// Implements the functions that name every counter, from its key in smaps and its field.
 macro_rules! impl_counters {
     ($($key:literal => $field:ident),* $(,)?) => {
         impl Counts {
@@ -164,11 +166,12 @@ impl Counts {
         self.anon_huge_bytes.saturating_add(self.shmem_pmd_bytes).saturating_add(self.file_pmd_bytes)
     }
 
-    /// Reads one `Key:  N kB` line. `Some(false)`: not a known counter; `None`: malformed.
-    fn read_line(&mut self, key: &str, value: &str) -> Option<bool> {
-        let Some(counter) = self.counter(key) else { return Some(false) };
-        *counter = kib(value)?;
-        Some(true)
+    /// Sets the counter of a line `key: value`, if there is one; `None` if its value is malformed.
+    fn set(&mut self, key: &str, value: &str) -> Option<()> {
+        if let Some(counter) = self.counter(key) {
+            *counter = kib(value)?;
+        }
+        Some(())
     }
 }
 
@@ -200,7 +203,7 @@ impl Smaps {
     /// # Errors
     /// Those of reading, and `InvalidData` if there are more than 8 million mappings.
     pub fn read(file: impl Read) -> io::Result<Self> {
-        let mut reader = BufReader::with_capacity(64 << 10, file);
+        let mut reader = BufReader::with_capacity(BUFFER_BYTES, file);
         let mut smaps = Self::default();
         let mut line = Vec::new();
         // Whether the last header was malformed: its fields must not count for the mapping before
@@ -211,9 +214,9 @@ impl Smaps {
                 if smaps.entries.len() >= MAX_MAPPINGS {
                     return Err(io::Error::new(io::ErrorKind::InvalidData, "more than 8 million mappings"));
                 }
-                is_dropped = !smaps.open(&line);
+                is_dropped = !smaps.add_mapping(&line);
             } else if !is_dropped {
-                smaps.field(&line);
+                smaps.read_field(&line);
             }
         }
         Ok(smaps)
@@ -226,22 +229,19 @@ impl Smaps {
         total
     }
 
-    /// Starts the mapping of a header line; false if the line is malformed or out of order.
-    fn open(&mut self, line: &[u8]) -> bool {
+    /// Adds the mapping of a header line; false if the line is malformed or out of order.
+    fn add_mapping(&mut self, line: &[u8]) -> bool {
         let is_in_order =
             |mapping: &Mapping| self.entries.last().is_none_or(|last| last.mapping.end <= mapping.start);
-        match map::parse_line(line).filter(is_in_order) {
-            Some(mapping) => self.entries.push(SmapsEntry { mapping, ..SmapsEntry::default() }),
-            None => {
-                self.bad_lines += 1;
-                return false;
-            }
-        }
-        true
+        let mapping = map::parse_line(line).filter(is_in_order);
+        let is_added = mapping.is_some();
+        self.entries.extend(mapping.map(|mapping| SmapsEntry { mapping, ..SmapsEntry::default() }));
+        self.bad_lines += usize::from(!is_added);
+        is_added
     }
 
     /// Reads a line below a header.
-    fn field(&mut self, line: &[u8]) {
+    fn read_field(&mut self, line: &[u8]) {
         let text = String::from_utf8_lossy(line);
         let parsed = match (text.split_once(':'), self.entries.last_mut()) {
             (Some(("VmFlags", value)), Some(entry)) => {
@@ -251,7 +251,7 @@ impl Smaps {
             (Some(("KernelPageSize", value)), Some(entry)) => {
                 kib(value).map(|bytes| entry.page_bytes = bytes)
             }
-            (Some((key, value)), Some(entry)) => entry.counts.read_line(key, value).map(drop),
+            (Some((key, value)), Some(entry)) => entry.counts.set(key, value),
             _ => None,
         };
         if parsed.is_none() {
@@ -265,14 +265,14 @@ impl Smaps {
 /// # Errors
 /// Those of reading, and `InvalidData` if the text contains no `Rss`.
 pub fn read_rollup(file: impl Read) -> io::Result<Counts> {
-    let mut reader = BufReader::with_capacity(4 << 10, file);
+    let mut reader = BufReader::new(file);
     let mut counts = Counts::default();
     let mut line = Vec::new();
     let mut has_rss = false;
     while next_line(&mut reader, &mut line)? {
         let text = String::from_utf8_lossy(&line);
         if let Some((key, value)) = text.split_once(':') {
-            has_rss |= counts.read_line(key, value) == Some(true) && key == "Rss";
+            has_rss |= counts.set(key, value).is_some() && key == "Rss";
         }
     }
     if has_rss {

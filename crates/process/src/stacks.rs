@@ -15,6 +15,8 @@ use crate::memory::{Memory, word_at};
 use crate::pages::PAGE_BYTES;
 use crate::range::AddressRange;
 
+/// Bytes of a field of `struct pthread`.
+const WORD_BYTES: usize = 8;
 /// How far past fs_base the fields are searched: `struct pthread` is 0x900 bytes in 2.36.
 const SEARCH_BYTES: usize = 0x900;
 /// Maximum distance from fs_base to the end of the block: only `struct pthread` and the static TLS
@@ -76,29 +78,31 @@ pub fn stack_of(thread: &ThreadFacts, memory: &dyn Memory, space: &AddressSpace)
     let mut words = [0; SEARCH_BYTES];
     let got = memory.read_some(thread.fs_base, &mut words).min(SEARCH_BYTES);
     let words = &words[..got];
-    let bounds = (0..got / 8).find_map(|index| bounds_at(words, index * 8, thread, mapping))?;
+    let bounds = (0..got).step_by(WORD_BYTES).find_map(|offset| bounds_at(words, offset, thread, mapping))?;
     Some(Stack { tid, low: bounds.start, high: bounds.end, stack_pointer })
 }
 
 /// The bounds of the stack, if the four fields are at `offset` of `struct pthread`.
 fn bounds_at(words: &[u8], offset: usize, thread: &ThreadFacts, mapping: &Mapping) -> Option<AddressRange> {
     let block = word_at(words, offset)?;
-    let size = word_at(words, offset + 8)?;
-    let guard = word_at(words, offset + 16)?;
-    let reported_guard = word_at(words, offset + 24)?;
-    if block == 0 || block % PAGE_BYTES != 0 || size == 0 || size > MAX_STACK_BYTES {
+    let block_bytes = word_at(words, offset + WORD_BYTES)?;
+    let guard_bytes = word_at(words, offset + 2 * WORD_BYTES)?;
+    let reported_guard_bytes = word_at(words, offset + 3 * WORD_BYTES)?;
+    if block == 0 || block % PAGE_BYTES != 0 || block_bytes == 0 || block_bytes > MAX_STACK_BYTES {
         return None;
     }
-    let end = block.checked_add(size)?;
+    let end = block.checked_add(block_bytes)?;
     let is_around_thread = block < thread.stack_pointer
         && thread.stack_pointer < thread.fs_base
         && thread.fs_base < end
         && end - thread.fs_base < MAX_ABOVE_THREAD_POINTER;
-    if !is_around_thread || guard >= size || guard % PAGE_BYTES != 0 || reported_guard > size {
+    let has_plausible_guards =
+        guard_bytes < block_bytes && guard_bytes % PAGE_BYTES == 0 && reported_guard_bytes <= block_bytes;
+    if !is_around_thread || !has_plausible_guards {
         return None;
     }
     // The guard may be a separate mapping or part of this one; the stack itself is in this one.
-    let low = (block + guard).max(mapping.start);
+    let low = (block + guard_bytes).max(mapping.start);
     (low <= thread.stack_pointer && end <= mapping.end).then_some(AddressRange::new(low, end))
 }
 
@@ -108,14 +112,18 @@ mod tests {
 
     use super::*;
 
-    struct Bytes(u64, Vec<u8>);
+    struct Bytes {
+        start: u64,
+        bytes: Vec<u8>,
+    }
 
     impl Memory for Bytes {
         fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
-            let Some(skip) = address.checked_sub(self.0).and_then(|skip| usize::try_from(skip).ok()) else {
+            let Some(skip) = address.checked_sub(self.start).and_then(|skip| usize::try_from(skip).ok())
+            else {
                 return 0;
             };
-            let rest = self.1.get(skip..).unwrap_or(&[]);
+            let rest = self.bytes.get(skip..).unwrap_or(&[]);
             let count = rest.len().min(buffer.len());
             buffer[..count].copy_from_slice(&rest[..count]);
             count
@@ -140,7 +148,7 @@ mod tests {
     fn main_and_secondary_threads_have_bounds() {
         let (space, _) = AddressSpace::parse(MAPS);
         let fs_base = BASE + 0x80_0700;
-        let memory = Bytes(fs_base, pthread(BASE, 0x80_1000, 0x1000));
+        let memory = Bytes { start: fs_base, bytes: pthread(BASE, 0x80_1000, 0x1000) };
         let threads = [
             ThreadFacts { tid: 7, stack_pointer: 0x7ffe_0001_0000, fs_base: 0, ..ThreadFacts::default() },
             ThreadFacts { tid: 8, stack_pointer: BASE + 0x70_0000, fs_base, ..ThreadFacts::default() },
@@ -157,7 +165,7 @@ mod tests {
     fn two_threads_never_share_bytes() {
         let (space, _) = AddressSpace::parse(MAPS);
         let fs_base = BASE + 0x80_0700;
-        let memory = Bytes(fs_base, pthread(BASE, 0x80_1000, 0x1000));
+        let memory = Bytes { start: fs_base, bytes: pthread(BASE, 0x80_1000, 0x1000) };
         let thread =
             |tid, stack_pointer| ThreadFacts { tid, stack_pointer, fs_base, ..ThreadFacts::default() };
         let found = stacks(&[thread(1, BASE + 0x5000), thread(2, BASE + 0x6000)], &memory, &space);
@@ -178,7 +186,7 @@ mod tests {
             (BASE, 0x80_1000, 0x80_0000),
             (0, 0, 0),
         ] {
-            let memory = Bytes(fs_base, pthread(block, size, guard));
+            let memory = Bytes { start: fs_base, bytes: pthread(block, size, guard) };
             assert!(stacks(&[thread], &memory, &space).is_empty(), "{block:#x} {size:#x} {guard:#x}");
         }
     }
@@ -251,7 +259,7 @@ mod tests {
         ) {
             let (space, _) = AddressSpace::parse(MAPS);
             let fs_base = stack_pointer + above;
-            let memory = Bytes(fs_base, bytes);
+            let memory = Bytes { start: fs_base, bytes };
             for stack in stacks(&[ThreadFacts { tid: 1, stack_pointer, fs_base, ..ThreadFacts::default() }], &memory, &space) {
                 prop_assert!(stack.low <= stack.stack_pointer && stack.stack_pointer < stack.high);
                 prop_assert!(stack.high <= BASE + 0x90_1000);

@@ -35,8 +35,9 @@ const MAX_WALK_BYTES: usize = 16 << 20;
 /// Maximum bytes of call frame information loaded of all objects: a target may map thousands of
 /// files.
 const MAX_LOADED_BYTES: usize = 512 << 20;
-/// DWARF register numbers on x86-64: RSP, and the return address column.
+/// The DWARF number of RSP on x86-64.
 const RSP: usize = 7;
+/// The DWARF number of the return address column on x86-64.
 const RETURN_ADDRESS: usize = 16;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
@@ -100,17 +101,23 @@ pub enum End {
 /// The loaded call frame information of the objects of one process.
 #[derive(Debug, Default)]
 pub struct Objects {
-    /// Keyed by the text mapping; `None` for an object without usable information.
+    /// By text mapping; `None` for an object without usable information.
     loaded: HashMap<TextKey, Option<FrameSections>>,
     /// Bytes of the loaded information.
-    bytes: usize,
+    loaded_bytes: usize,
 }
 
-/// Identifies a text mapping, by its addresses and inode.
-type TextKey = (AddressRange, u64);
+/// Identifies a text mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct TextKey {
+    range: AddressRange,
+    inode: u64,
+}
 
-fn key(mapping: &Mapping) -> TextKey {
-    (mapping.range(), mapping.inode)
+impl TextKey {
+    fn of(mapping: &Mapping) -> Self {
+        Self { range: mapping.range(), inode: mapping.inode }
+    }
 }
 
 impl Objects {
@@ -118,8 +125,8 @@ impl Objects {
     /// the bound on all objects, is remembered as having no information.
     pub fn load(&mut self, process: &Process, space: &AddressSpace, address: u64) {
         let Some(mapping) = space.find(address) else { return };
-        if self.bytes >= MAX_LOADED_BYTES {
-            self.loaded.insert(key(mapping), None);
+        if self.loaded_bytes >= MAX_LOADED_BYTES {
+            self.loaded.insert(TextKey::of(mapping), None);
             return;
         }
         let object = if mapping.has_file() {
@@ -129,8 +136,8 @@ impl Objects {
         };
         let frames = object.ok().and_then(|object| object.frames());
         let bytes = frames.as_ref().map_or(0, |frames| frames.header.bytes.len() + frames.frames.bytes.len());
-        self.bytes = self.bytes.saturating_add(bytes);
-        self.loaded.insert(key(mapping), frames);
+        self.loaded_bytes = self.loaded_bytes.saturating_add(bytes);
+        self.loaded.insert(TextKey::of(mapping), frames);
     }
 }
 
@@ -164,13 +171,10 @@ impl Unwinder<'_> {
                 Ok(None) => return End::Start,
                 Err(StepError::Missing(address)) => return End::Missing(address),
                 Err(StepError::Lost(reason)) => {
-                    let is_without_tables =
-                        [NO_TABLES, NO_ENTRY].contains(&reason) && self.is_of_file(frame.instruction);
-                    return End::Failed {
-                        instruction: frame.instruction,
-                        reason,
-                        has_no_unwind_tables: is_without_tables,
-                    };
+                    let instruction = frame.instruction;
+                    let has_no_unwind_tables =
+                        [NO_TABLES, NO_ENTRY].contains(&reason) && self.is_of_file(instruction);
+                    return End::Failed { instruction, reason, has_no_unwind_tables };
                 }
             }
         }
@@ -190,22 +194,23 @@ impl Unwinder<'_> {
         frame: &Frame,
         is_exact: bool,
     ) -> Result<Option<Caller>, StepError> {
-        let lookup = if is_exact { frame.instruction } else { frame.instruction.wrapping_sub(1) };
+        let code_address = if is_exact { frame.instruction } else { frame.instruction.wrapping_sub(1) };
         let mapping = self
             .space
-            .find(lookup)
+            .find(code_address)
             .filter(|mapping| mapping.permissions.execute)
             .ok_or(StepError::Lost("no executable memory there"))?;
-        let object = self.objects.loaded.get(&key(mapping)).ok_or(StepError::Missing(mapping.start))?;
+        let object =
+            self.objects.loaded.get(&TextKey::of(mapping)).ok_or(StepError::Missing(mapping.start))?;
         let object = object.as_ref().ok_or(StepError::Lost(NO_TABLES))?;
         let mut section = EhFrame::new(&object.frames.bytes, LittleEndian);
         section.set_address_size(8);
         let bases = BaseAddresses::default()
             .set_eh_frame_hdr(object.header.address)
             .set_eh_frame(object.frames.address);
-        let entry = budget.entry(object, &section, &bases, lookup)?;
+        let entry = budget.entry(object, &section, &bases, code_address)?;
         let row = entry
-            .unwind_info_for_address(&section, &bases, context, lookup)
+            .unwind_info_for_address(&section, &bases, context, code_address)
             .map_err(|_| StepError::Lost("bad call frame information"))?;
         let evaluator = Evaluator { memory: self.memory, section: &section, entry: &entry, frame };
         let cfa = match row.cfa() {
@@ -253,8 +258,11 @@ struct Caller {
 const NO_TABLES: &str = "its object has no call frame information";
 const NO_ENTRY: &str = "no call frame information for it";
 
+/// Why the caller of a frame was not found.
 enum StepError {
+    /// The object mapped at this address is not loaded.
     Missing(u64),
+    /// The stack cannot be followed, for this reason.
     Lost(&'static str),
 }
 
@@ -264,6 +272,7 @@ struct Budget {
 }
 
 impl Budget {
+    /// Takes `bytes` from the budget; fails if it has fewer.
     fn charge(&mut self, bytes: usize) -> Result<(), StepError> {
         let remaining = self.remaining_bytes.checked_sub(bytes);
         self.remaining_bytes = remaining.ok_or(StepError::Lost("too much call frame information"))?;
@@ -303,6 +312,7 @@ struct Evaluator<'a, 'b> {
 }
 
 impl Evaluator<'_, '_> {
+    /// The value of a register in the frame.
     fn register(&self, register: Register) -> Result<u64, StepError> {
         let value = match usize::from(register.0) {
             RETURN_ADDRESS => Some(self.frame.instruction),
@@ -336,6 +346,7 @@ impl Evaluator<'_, '_> {
         })
     }
 
+    /// The address that an expression computes, with `initial` on its stack.
     fn evaluate(&self, expression: &UnwindExpression<usize>, initial: Option<u64>) -> Result<u64, StepError> {
         let malformed = |_| StepError::Lost("a bad location expression");
         let expression = expression.get(self.section).map_err(malformed)?;

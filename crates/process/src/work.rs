@@ -23,36 +23,36 @@ pub fn run_jobs<S: Send>(
     workers: usize,
     jobs: usize,
     deadline: Instant,
-    state: impl Fn() -> S + Sync,
-    job: impl Fn(&mut S, usize) + Sync,
+    new_state: impl Fn() -> S + Sync,
+    run_job: impl Fn(&mut S, usize) + Sync,
 ) -> (Vec<S>, usize) {
-    let next = AtomicUsize::new(0);
-    let done = AtomicUsize::new(0);
+    let next_index = AtomicUsize::new(0);
+    let done_count = AtomicUsize::new(0);
     let states = on_threads(workers.min(jobs), || {
-        let mut thread_state = state();
+        let mut state = new_state();
         while Instant::now() < deadline {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            if number >= jobs {
+            let index = next_index.fetch_add(1, Ordering::Relaxed);
+            if index >= jobs {
                 break;
             }
-            job(&mut thread_state, number);
-            done.fetch_add(1, Ordering::Relaxed);
+            run_job(&mut state, index);
+            done_count.fetch_add(1, Ordering::Relaxed);
         }
-        thread_state
+        state
     });
-    (states, jobs - done.load(Ordering::Relaxed).min(jobs))
+    (states, jobs - done_count.load(Ordering::Relaxed).min(jobs))
 }
 
 /// Calls `work` with 0 to `count` - 1 on `workers` threads, and returns the results in order.
 pub fn in_order<T: Default + Send>(count: usize, workers: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
-    let next = AtomicUsize::new(0);
-    let numbers = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&number| number < count);
+    let next_index = AtomicUsize::new(0);
+    let indices = || Some(next_index.fetch_add(1, Ordering::Relaxed)).filter(|&index| index < count);
     let results_per_thread = on_threads(workers.min(count), || {
-        std::iter::from_fn(numbers).map(|number| (number, work(number))).collect::<Vec<_>>()
+        std::iter::from_fn(indices).map(|index| (index, work(index))).collect::<Vec<_>>()
     });
     let mut results: Vec<T> = (0..count).map(|_| T::default()).collect();
-    for (number, result) in results_per_thread.into_iter().flatten() {
-        if let Some(slot) = results.get_mut(number) {
+    for (index, result) in results_per_thread.into_iter().flatten() {
+        if let Some(slot) = results.get_mut(index) {
             *slot = result;
         }
     }
@@ -68,13 +68,13 @@ mod tests {
     #[test]
     fn every_job_is_done_once() {
         let far = Instant::now() + Duration::from_secs(1000);
-        let (states, left) = run_jobs(3, 100, far, Vec::new, |mine, job| mine.push(job));
+        let (states, unfinished) = run_jobs(3, 100, far, Vec::new, |mine, job| mine.push(job));
         let mut all: Vec<usize> = states.concat();
         all.sort_unstable();
-        assert_eq!((all, left), ((0..100).collect(), 0));
-        let (states, left) =
+        assert_eq!((all, unfinished), ((0..100).collect(), 0));
+        let (states, unfinished) =
             run_jobs(2, 5, Instant::now(), Vec::new, |mine: &mut Vec<usize>, job| mine.push(job));
-        assert_eq!((states.concat().len(), left), (0, 5));
+        assert_eq!((states.concat().len(), unfinished), (0, 5));
     }
 
     #[test]

@@ -152,13 +152,13 @@ impl Drop for RaisedGuard {
             return;
         }
         let withheld = WITHHELD.load(Ordering::Relaxed);
-        let down = read().and_then(|mut words| {
+        let removed = read().and_then(|mut words| {
             let bits = effective(&words) & !withheld;
             set_effective(&mut words, bits)
         });
-        if down.is_err() {
-            // The kernel never refuses to remove capabilities; continuing with them would lend them
-            // out.
+        if removed.is_err() {
+            // The kernel never refuses to remove capabilities; with them this thread could open
+            // files that its user may not.
             std::process::abort();
         }
     }
@@ -172,11 +172,11 @@ pub fn with_dac_capabilities<T>(work: impl FnOnce() -> T) -> T {
         return work();
     }
     if DEPTH.get() == 0 {
-        let up = read().and_then(|mut words| {
+        let restored = read().and_then(|mut words| {
             let bits = effective(&words) | withheld;
             set_effective(&mut words, bits)
         });
-        if up.is_err() {
+        if restored.is_err() {
             // The open in `work` then fails and reports the error.
             return work();
         }
@@ -198,8 +198,8 @@ mod tests {
             u64::from_str_radix(found.trim(), 16).unwrap()
         };
         assert_eq!(effective(&read().unwrap()), line("CapEff:"));
-        for one in [DAC_OVERRIDE, SYS_PTRACE, CHECKPOINT_RESTORE] {
-            assert_eq!(one.is_held(), line("CapEff:") & one.bit() != 0);
+        for capability in [DAC_OVERRIDE, SYS_PTRACE, CHECKPOINT_RESTORE] {
+            assert_eq!(capability.is_held(), line("CapEff:") & capability.bit() != 0);
         }
         assert_eq!(bounding_set(), line("CapBnd:"));
     }

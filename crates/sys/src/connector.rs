@@ -47,6 +47,15 @@ pub enum Event {
     },
 }
 
+/// The result of reading the socket once.
+enum Received {
+    /// No message is queued.
+    Nothing,
+    Event(Event),
+    /// A message that is not one of [`Event`]: of a thread, or of another kind.
+    OtherMessage,
+}
+
 /// A socket that receives the events of all processes.
 #[derive(Debug)]
 pub struct Connector {
@@ -127,23 +136,24 @@ impl Connector {
         let started = std::thread::Builder::new().spawn(|| {})?;
         // The kernel sends the event before the new thread runs.
         drop(started.join());
-        Ok(self.receive()?.is_some())
+        Ok(!matches!(self.receive()?, Received::Nothing))
     }
 
     /// Returns the next event without waiting; `None` if none is queued.
     ///
     /// Fails with ENOBUFS if events were lost because the queue was full.
     pub fn next(&self) -> io::Result<Option<Event>> {
-        while let Some(event) = self.receive()? {
-            if event.is_some() {
-                return Ok(event);
+        loop {
+            match self.receive()? {
+                Received::Event(event) => return Ok(Some(event)),
+                Received::OtherMessage => {}
+                Received::Nothing => return Ok(None),
             }
         }
-        Ok(None)
     }
 
-    /// Receives the next message; its event is `None` if it is not one of [`Event`].
-    fn receive(&self) -> io::Result<Option<Option<Event>>> {
+    /// Receives the next message of the kernel without waiting.
+    fn receive(&self) -> io::Result<Received> {
         let mut message = [0u8; 256];
         loop {
             let mut from = address(0);
@@ -162,10 +172,11 @@ impl Connector {
             match crate::check(got as libc::c_long) {
                 // Port 0 is the kernel; messages from other senders are ignored.
                 Ok(got) if from.nl_pid == 0 => {
-                    return Ok(Some(message.get(..got as usize).and_then(decode)));
+                    let event = message.get(..got as usize).and_then(decode);
+                    return Ok(event.map_or(Received::OtherMessage, Received::Event));
                 }
                 Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Received::Nothing),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
@@ -198,9 +209,9 @@ fn decode(message: &[u8]) -> Option<Event> {
 mod tests {
     use super::*;
 
-    fn message(what: u32, words: &[i32]) -> Vec<u8> {
+    fn message(kind: u32, words: &[i32]) -> Vec<u8> {
         let mut message = vec![0; HEADER_BYTES + MESSAGE_BYTES];
-        message.extend(what.to_ne_bytes());
+        message.extend(kind.to_ne_bytes());
         message.extend([0; 12]);
         for word in words {
             message.extend(word.to_ne_bytes());
@@ -229,24 +240,24 @@ mod tests {
         let own = std::process::id() as i32;
         let mut child = std::process::Command::new("sh").args(["-c", "exit 3"]).spawn().unwrap();
         let pid = child.id() as i32;
-        let is_its = |event: &Event| match *event {
+        let is_of_child = |event: &Event| match *event {
             Event::Fork { child, .. } => child == pid,
             Event::Exec { pid: its } | Event::Exit { pid: its, .. } => its == pid,
         };
         let end = Event::Exit { pid, wait_status: 0x300 };
-        let mut heard = Vec::new();
+        let mut events = Vec::new();
         let limit = std::time::Instant::now() + std::time::Duration::from_secs(600);
         // The kernel sends the exit event after a parent can wait for the child: only events count
         // here, not the wait.
-        while !heard.contains(&end) {
-            assert!(std::time::Instant::now() < limit, "{heard:?}");
+        while !events.contains(&end) {
+            assert!(std::time::Instant::now() < limit, "{events:?}");
             match connector.next().unwrap() {
-                Some(event) => heard.extend(Some(event).filter(is_its)),
+                Some(event) => events.extend(Some(event).filter(is_of_child)),
                 None => std::thread::sleep(std::time::Duration::from_millis(1)),
             }
         }
         child.wait().unwrap();
         // The fork's parent is the process, whichever thread of it forked.
-        assert_eq!(heard, [Event::Fork { parent: own, child: pid }, Event::Exec { pid }, end]);
+        assert_eq!(events, [Event::Fork { parent: own, child: pid }, Event::Exec { pid }, end]);
     }
 }

@@ -53,6 +53,7 @@ pub fn cache_stat(file: &File) -> io::Result<CacheStat> {
 /// `sockfs_xattr_get`: the name of its `struct proto` with a zero byte).
 pub fn is_socket_of(link: &Path, protocol: &str) -> bool {
     let Ok(path) = CString::new(link.as_os_str().as_bytes()) else { return false };
+    // The kernel's names have at most 32 bytes (include/net/sock.h, `struct proto`).
     let mut name = [0_u8; 64];
     // SAFETY: both names are live and NUL-terminated; the kernel writes at most `name.len()` bytes
     // to `name`.
@@ -72,7 +73,8 @@ pub struct FileWindow {
     bytes: usize,
 }
 
-const PAGE: usize = 4096;
+/// Bytes of a page on x86-64.
+const PAGE_BYTES: usize = 4096;
 
 impl FileWindow {
     /// Maps `bytes` of `file` from `offset` on, both multiples of the page size.
@@ -106,7 +108,7 @@ impl FileWindow {
     /// # Errors
     /// Returns the error of mincore(2).
     pub fn resident(&self) -> io::Result<Vec<bool>> {
-        let mut pages = vec![0_u8; self.bytes.div_ceil(PAGE)];
+        let mut pages = vec![0_u8; self.bytes.div_ceil(PAGE_BYTES)];
         // SAFETY: the vector has a byte for each page of the mapping.
         let result = unsafe { libc::mincore(self.address, self.bytes, pages.as_mut_ptr()) };
         crate::check(result.into())?;
@@ -118,12 +120,13 @@ impl FileWindow {
     /// # Errors
     /// Returns the error of madvise(2): `EFAULT` for a page behind the end of the file.
     pub fn populate(&self, page: usize) -> io::Result<()> {
-        if page.checked_mul(PAGE).is_none_or(|at| at >= self.bytes) {
+        if page.checked_mul(PAGE_BYTES).is_none_or(|at| at >= self.bytes) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         // SAFETY: the page is in the mapping; the kernel fills in page tables only.
-        let result =
-            unsafe { libc::madvise(self.address.byte_add(page * PAGE), PAGE, libc::MADV_POPULATE_READ) };
+        let result = unsafe {
+            libc::madvise(self.address.byte_add(page * PAGE_BYTES), PAGE_BYTES, libc::MADV_POPULATE_READ)
+        };
         crate::check(result.into()).map(drop)
     }
 }
@@ -156,9 +159,9 @@ mod tests {
         let path = std::env::temp_dir().join(format!("strandline-cached-{}", std::process::id()));
         let mut file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
-        file.write_all(&[1; 5 * PAGE]).unwrap();
+        file.write_all(&[1; 5 * PAGE_BYTES]).unwrap();
         // Mapped pages stay when the machine drops its page cache.
-        let window = FileWindow::new(&file, 0, 8 * PAGE).unwrap();
+        let window = FileWindow::new(&file, 0, 8 * PAGE_BYTES).unwrap();
         assert!((0..5).all(|page| window.populate(page).is_ok()));
         match cache_stat(&file) {
             Ok(stat) => assert_eq!(stat.cached_pages, 5, "{stat:?}"),

@@ -60,16 +60,17 @@ pub fn trim_heap() -> bool {
 /// this, glibc keeps arrays of up to 32 MiB in its heap once one was freed (`mallopt(3)`,
 /// M_MMAP_THRESHOLD).
 pub fn map_large_arrays() {
-    const BYTES: libc::c_int = 128 << 10;
+    /// glibc's initial threshold; setting it stops glibc from raising it.
+    const THRESHOLD_BYTES: libc::c_int = 128 << 10;
     // SAFETY: mallopt takes integers, and holds malloc's own lock.
-    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, BYTES) };
+    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, THRESHOLD_BYTES) };
 }
 
 /// Prefetches the cache line of an element that is needed soon. A hint only.
 #[inline(always)]
-pub fn prefetch<T>(of: &[T], index: usize) {
+pub fn prefetch<T>(elements: &[T], index: usize) {
     #[cfg(target_arch = "x86_64")]
-    if let Some(element) = of.get(index) {
+    if let Some(element) = elements.get(index) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: every x86-64 processor has the instruction, and it has no visible effect.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(element).cast()) };
@@ -78,9 +79,9 @@ pub fn prefetch<T>(of: &[T], index: usize) {
 
 /// Asks the kernel to back `memory` with huge pages where whole ones fit in it. A hint only.
 pub fn prefer_huge_pages<T>(memory: &mut [T]) {
-    const PAGE: usize = 4096;
-    let start = memory.as_ptr().addr().next_multiple_of(PAGE);
-    let end = (memory.as_ptr().addr() + size_of_val(memory)) / PAGE * PAGE;
+    const PAGE_BYTES: usize = 4096;
+    let start = memory.as_ptr().addr().next_multiple_of(PAGE_BYTES);
+    let end = (memory.as_ptr().addr() + size_of_val(memory)) / PAGE_BYTES * PAGE_BYTES;
     if start < end {
         // SAFETY: the range is in `memory`, which belongs to this program; the advice changes no
         // byte of it.

@@ -15,7 +15,7 @@ pub fn read(pid: i32, address: u64, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(crate::check(got as libc::c_long)? as usize)
 }
 
-/// The most ranges one [`read_many`] call takes (the kernel's `UIO_MAXIOV`).
+/// The maximum number of ranges of one [`read_many`] call (the kernel's `UIO_MAXIOV`).
 pub const MAX_RANGES: usize = 1024;
 
 /// Reads `width` bytes at each of `addresses` (at most [`MAX_RANGES`]) into `buffer`, one after
@@ -42,9 +42,12 @@ pub fn write(pid: i32, address: u64, bytes: &[u8]) -> io::Result<()> {
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.len() };
     // SAFETY: the kernel only reads from `local`, which is live for the call; the remote address is
     // checked by the kernel.
-    let put = unsafe { libc::process_vm_writev(pid, &raw const local, 1, &raw const remote, 1, 0) };
-    match crate::check(put as libc::c_long)? as usize {
-        n if n == bytes.len() => Ok(()),
-        n => Err(io::Error::new(io::ErrorKind::WriteZero, format!("wrote {n} of {} bytes", bytes.len()))),
+    let written = unsafe { libc::process_vm_writev(pid, &raw const local, 1, &raw const remote, 1, 0) };
+    match crate::check(written as libc::c_long)? as usize {
+        count if count == bytes.len() => Ok(()),
+        count => {
+            let text = format!("wrote {count} of {} bytes", bytes.len());
+            Err(io::Error::new(io::ErrorKind::WriteZero, text))
+        }
     }
 }

@@ -184,6 +184,6 @@ fn first_touch_frame(own: &File, advice: libc::c_int) -> io::Result<Option<u64>>
     read?;
     let value = u64::from_le_bytes(bytes);
     // A page mapped once belongs to this process alone: a real page, not the zero page.
-    let shared = value & (entry::PRESENT | entry::EXCLUSIVE) == entry::PRESENT;
-    Ok(Some(value & entry::FRAME).filter(|&frame| shared && frame != 0))
+    let is_shared = value & (entry::PRESENT | entry::EXCLUSIVE) == entry::PRESENT;
+    Ok(Some(value & entry::FRAME).filter(|&frame| is_shared && frame != 0))
 }

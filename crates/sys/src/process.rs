@@ -15,22 +15,29 @@ const KCMP_FILES: libc::c_long = 2;
 
 /// `MADV_PAGEOUT` of `madvise(2)`: reclaim these pages, writing dirty ones to swap.
 pub const MADV_PAGEOUT: i32 = 21;
+/// SIGQUIT, which requests a Java virtual machine to open its attach socket.
+pub const SIGQUIT: i32 = libc::SIGQUIT;
+/// Opens only directories (`open(2)`).
+pub const O_DIRECTORY: i32 = libc::O_DIRECTORY;
+/// Fails if the last component of the path is a symbolic link (`open(2)`).
+pub const O_NOFOLLOW: i32 = libc::O_NOFOLLOW;
 
 /// Whether two processes share one address space (as after `vfork`).
 ///
 /// Fails with `EPERM` without ptrace access to both, with `ENOSYS` on kernels built without `kcmp`.
 pub fn same_memory(first: i32, second: i32) -> io::Result<bool> {
-    is_same(first, second, KCMP_VM)
+    shares(first, second, KCMP_VM)
 }
 
 /// Whether two threads share one table of descriptors. Fails like [`same_memory`].
 pub fn same_descriptors(first: i32, second: i32) -> io::Result<bool> {
-    is_same(first, second, KCMP_FILES)
+    shares(first, second, KCMP_FILES)
 }
 
-fn is_same(first: i32, second: i32, what: libc::c_long) -> io::Result<bool> {
+/// Whether two tasks share a resource (`KCMP_*`).
+fn shares(first: i32, second: i32, resource: libc::c_long) -> io::Result<bool> {
     // SAFETY: kcmp reads its integer arguments only; both kinds ignore the last two.
-    let order = unsafe { libc::syscall(libc::SYS_kcmp, first, second, what, 0, 0) };
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, first, second, resource, 0, 0) };
     Ok(crate::check(order)? == 0)
 }
 
@@ -67,7 +74,7 @@ pub fn advise(process: &OwnedFd, ranges: &[Range<u64>], advice: i32) -> io::Resu
         .collect();
     // SAFETY: `vectors` is a live array of `vectors.len()` descriptors; the addresses in it are the
     // other process's, and the kernel checks them.
-    let taken = unsafe {
+    let advised_bytes = unsafe {
         libc::syscall(
             libc::SYS_process_madvise,
             process.as_raw_fd(),
@@ -77,21 +84,13 @@ pub fn advise(process: &OwnedFd, ranges: &[Range<u64>], advice: i32) -> io::Resu
             0,
         )
     };
-    Ok(crate::check(taken)? as u64)
+    Ok(crate::check(advised_bytes)? as u64)
 }
 
 /// Kills the process of a pidfd ([`open_pidfd`]).
 pub fn kill(process: &OwnedFd) -> io::Result<()> {
     signal(process, libc::SIGKILL)
 }
-
-/// SIGQUIT, which requests a Java virtual machine to open its attach socket.
-pub const SIGQUIT: i32 = libc::SIGQUIT;
-
-/// Opens only directories (`open(2)`).
-pub const O_DIRECTORY: i32 = libc::O_DIRECTORY;
-/// Fails if the last component of the path is a symbolic link.
-pub const O_NOFOLLOW: i32 = libc::O_NOFOLLOW;
 
 /// Sends `signal` to the process of a pidfd ([`open_pidfd`]).
 pub fn signal(process: &OwnedFd, signal: i32) -> io::Result<()> {
@@ -113,11 +112,11 @@ pub fn signal(process: &OwnedFd, signal: i32) -> io::Result<()> {
 /// ended).
 pub fn has_ended(process: &OwnedFd, limit: Duration) -> io::Result<bool> {
     let since = Instant::now();
-    let mut asked = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut polled = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     loop {
         let milliseconds = i32::try_from(limit.saturating_sub(since.elapsed()).as_millis());
-        // SAFETY: `asked` is one live pollfd, and the count is 1.
-        let ready = unsafe { libc::poll(&raw mut asked, 1, milliseconds.unwrap_or(i32::MAX)) };
+        // SAFETY: `polled` is one live pollfd, and the count is 1.
+        let ready = unsafe { libc::poll(&raw mut polled, 1, milliseconds.unwrap_or(i32::MAX)) };
         match crate::check(ready.into()) {
             // A signal handler ran in this thread, or is about to.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -226,12 +225,12 @@ pub fn reap(pid: i32, block: bool) -> io::Result<Option<ReapedChild>> {
 
 impl Usage {
     pub(crate) fn of(usage: &libc::rusage) -> Self {
-        let us = |time: libc::timeval| {
+        let microseconds = |time: libc::timeval| {
             time.tv_sec.unsigned_abs().saturating_mul(1_000_000).saturating_add(time.tv_usec.unsigned_abs())
         };
         Self {
-            user_us: us(usage.ru_utime),
-            system_us: us(usage.ru_stime),
+            user_us: microseconds(usage.ru_utime),
+            system_us: microseconds(usage.ru_stime),
             peak_rss_kib: usage.ru_maxrss.unsigned_abs(),
             minor_faults: usage.ru_minflt.unsigned_abs(),
             major_faults: usage.ru_majflt.unsigned_abs(),

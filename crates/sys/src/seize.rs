@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use crate::signal;
 
-/// `PTRACE_SEIZE`.
-const REQUEST: i64 = 0x4206;
+/// The request of ptrace(2) (`include/uapi/linux/ptrace.h`).
+const PTRACE_SEIZE: i64 = 0x4206;
 
 std::arch::global_asm!(
     ".pushsection .text.strandline_seize,\"ax\",@progbits",
@@ -44,10 +44,10 @@ unsafe extern "C" {
     static strandline_seize_end: u8;
 }
 
-/// Makes the request. Fails with EINTR if the handler of the wake signal ran while it waited.
+/// Seizes thread `tid`. Fails with EINTR if the handler of the wake signal ran while it waited.
 pub(crate) fn seize(tid: i32, options: i32) -> io::Result<()> {
     // SAFETY: the request takes integers only.
-    let result = unsafe { strandline_seize(REQUEST, tid.into(), options.into()) };
+    let result = unsafe { strandline_seize(PTRACE_SEIZE, tid.into(), options.into()) };
     if result < 0 {
         return Err(io::Error::from_raw_os_error(i32::try_from(-result).unwrap_or(libc::EIO)));
     }
@@ -56,16 +56,17 @@ pub(crate) fn seize(tid: i32, options: i32) -> io::Result<()> {
 
 /// Skips a `PTRACE_SEIZE` that `context` was about to make, or to restart.
 pub(crate) fn skip(context: *mut libc::c_void) {
-    const PTRACE: i64 = 101;
+    /// The number of ptrace(2) on x86-64.
+    const SYS_PTRACE: i64 = 101;
     // SAFETY: the kernel passes a handler with SA_SIGINFO a live ucontext_t, and restores the
     // registers from it afterwards. The two labels are only compared by their addresses; between
     // them is one system call, whose result the function returns.
     unsafe {
         let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
-        let (at, result) = (libc::REG_RIP as usize, libc::REG_RAX as usize);
+        let (instruction, result) = (libc::REG_RIP as usize, libc::REG_RAX as usize);
         let (call, end) = (&raw const strandline_seize_call as i64, &raw const strandline_seize_end as i64);
-        if registers[at] == call && registers[result] == PTRACE {
-            registers[at] = end;
+        if registers[instruction] == call && registers[result] == SYS_PTRACE {
+            registers[instruction] = end;
             registers[result] = -i64::from(libc::EINTR);
         }
     }
@@ -98,9 +99,9 @@ impl Limit {
         let nanoseconds = i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
         let step =
             libc::timespec { tv_sec: nanoseconds / 1_000_000_000, tv_nsec: nanoseconds % 1_000_000_000 };
-        let every = libc::itimerspec { it_interval: step, it_value: step };
-        // SAFETY: the timer exists and `every` is live; the old value is not asked for.
-        let set = unsafe { libc::timer_settime(limit.timer, 0, &raw const every, std::ptr::null_mut()) };
+        let period = libc::itimerspec { it_interval: step, it_value: step };
+        // SAFETY: the timer exists and `period` is live; the old value is not requested.
+        let set = unsafe { libc::timer_settime(limit.timer, 0, &raw const period, std::ptr::null_mut()) };
         crate::check(set.into()).map(|_| limit)
     }
 }

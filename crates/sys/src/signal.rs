@@ -27,11 +27,11 @@ pub fn prepare_to_wake() -> io::Result<()> {
         as libc::sighandler_t;
     // SAFETY: an all-zero sigaction is a valid value of that plain C struct.
     let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: a null action asks only; `before` is live.
-    let asked = unsafe { libc::sigaction(wake_signal(), std::ptr::null(), &raw mut before) };
-    crate::check(asked.into())?;
+    // SAFETY: a null action only queries; `before` is live.
+    let queried = unsafe { libc::sigaction(wake_signal(), std::ptr::null(), &raw mut before) };
+    crate::check(queried.into())?;
     match before.sa_sigaction {
-        known if known == own => return Ok(()),
+        handler if handler == own => return Ok(()),
         libc::SIG_DFL | libc::SIG_IGN => {}
         _ => return Err(io::Error::from_raw_os_error(libc::EBUSY)),
     }

@@ -144,9 +144,9 @@ impl Setup {
         }
         if self.dies_with_parent {
             // SAFETY: prctl reads its integer arguments only.
-            let asked =
+            let requested =
                 unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0, 0, 0) };
-            crate::check(asked.into())?;
+            crate::check(requested.into())?;
             // SAFETY: getppid has no arguments and cannot fail.
             if unsafe { libc::getppid() } != parent {
                 // The parent ended before the prctl took effect.
@@ -205,9 +205,10 @@ pub fn block_signals(signals: u64) -> io::Result<u64> {
 /// This thread's mask of blocked signals, bit n-1 for signal n.
 fn own_mask() -> io::Result<u64> {
     let mut mask = 0u64;
-    let none: *const u64 = std::ptr::null();
+    let unchanged: *const u64 = std::ptr::null();
     // SAFETY: the kernel's signal set is 8 bytes; without a new set only `mask` is written.
-    let got = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, none, &raw mut mask, 8) };
+    let got =
+        unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, unchanged, &raw mut mask, 8) };
     crate::check(got).map(|_| mask)
 }
 
@@ -314,10 +315,11 @@ pub fn may_trace_privileged() -> bool {
     crate::capabilities::SYS_PTRACE.is_held()
 }
 
-/// Moves `descriptor` to the first free number of `numbers`, or else to a free one from 10 on. It
-/// is closed on exec unless passed as [`Setup::inherit`].
+/// Moves `descriptor` to the first free number of `numbers`, or else to a free one from 10 on:
+/// shells redirect by the numbers below. It is closed on exec unless passed as [`Setup::inherit`].
 pub fn dup_to_one_of(descriptor: OwnedFd, numbers: &[i32]) -> io::Result<OwnedFd> {
-    let at = |number: i32| {
+    const FIRST_UNUSUAL_NUMBER: i32 = 10;
+    let duplicate_from = |number: i32| {
         // SAFETY: fcntl reads its integer arguments only.
         let got = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_DUPFD_CLOEXEC, number) };
         let got = crate::check(got.into())? as i32;
@@ -325,12 +327,12 @@ pub fn dup_to_one_of(descriptor: OwnedFd, numbers: &[i32]) -> io::Result<OwnedFd
         io::Result::Ok(unsafe { OwnedFd::from_raw_fd(got) })
     };
     for &number in numbers {
-        let moved = at(number)?;
+        let moved = duplicate_from(number)?;
         if moved.as_raw_fd() == number {
             return Ok(moved);
         }
     }
-    at(10)
+    duplicate_from(FIRST_UNUSUAL_NUMBER)
 }
 
 /// Sets close-on-exec for the inherited descriptor `number`.
@@ -345,12 +347,14 @@ pub fn inherited_socket(number: i32) -> Option<UnixStream> {
     // SAFETY: an all-zero stat is a valid value of that plain C struct.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: `stat` is live and writable; an invalid number is an error.
-    let known = unsafe { libc::fstat(number, &raw mut stat) };
-    if known != 0 || stat.st_mode & libc::S_IFMT != libc::S_IFSOCK {
+    let result = unsafe { libc::fstat(number, &raw mut stat) };
+    if result != 0 || stat.st_mode & libc::S_IFMT != libc::S_IFSOCK {
         return None;
     }
     // SAFETY: fcntl reads its integer arguments only.
-    let copy = crate::check(unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) }.into()).ok()?;
+    let copy =
+        crate::check(unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, libc::STDERR_FILENO + 1) }.into())
+            .ok()?;
     // SAFETY: the kernel just made this descriptor for us; nothing else owns it.
     Some(unsafe { UnixStream::from_raw_fd(copy as i32) })
 }

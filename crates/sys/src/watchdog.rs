@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::host::monotonic_time;
 
-/// Bounds of the interval between two checks.
+/// Bounds of the interval between two checks of the held time.
 const MAX_INTERVAL: Duration = Duration::from_millis(100);
 const MIN_INTERVAL: Duration = Duration::from_millis(2);
 /// Maximum time that this process may be stopped while it holds another, if it may hold it that
@@ -22,19 +22,22 @@ const MAX_STOPPED: Duration = Duration::from_secs(1);
 /// Grace period past the intended hold time while this process runs: it is then mostly busy
 /// releasing.
 const GRACE: Duration = Duration::from_secs(4);
+/// Maximum number of descriptors that the watchdog closes one by one.
+const MAX_CLOSED_DESCRIPTORS: u64 = 1 << 20;
 
-/// Memory shared by this process and the watchdog.
+/// The memory that this process shares with its watchdog.
 #[repr(C)]
 struct Shared {
     /// Until when this process intends to hold another, in nanoseconds of the monotonic clock; 0
     /// while it holds none.
-    until: AtomicU64,
+    deadline_ns: AtomicU64,
 }
 
 /// The watchdog process; dropping this ends it. See the module.
 #[derive(Debug)]
 pub struct Watchdog {
     shared: *mut Shared,
+    /// The id of the watchdog process.
     child: libc::pid_t,
 }
 
@@ -69,11 +72,11 @@ impl Watchdog {
         }
     }
 
-    /// Arms the watchdog: this process holds another from now on, for at most `most`
-    /// ([`Duration::MAX`]: as long as it likes, but not while it is stopped).
-    pub fn arm(&self, most: Duration) {
-        let until = monotonic_time().saturating_add(most).as_nanos().min(u64::MAX.into()) as u64;
-        self.deadline_ns().store(until, Ordering::Release);
+    /// Arms the watchdog: this process holds another from now on, for at most `limit`
+    /// ([`Duration::MAX`]: without a limit, but not while it is stopped).
+    pub fn arm(&self, limit: Duration) {
+        let deadline_ns = monotonic_time().saturating_add(limit).as_nanos().min(u64::MAX.into()) as u64;
+        self.deadline_ns().store(deadline_ns, Ordering::Release);
     }
 
     /// Disarms the watchdog: this process holds no other any more.
@@ -83,7 +86,7 @@ impl Watchdog {
 
     fn deadline_ns(&self) -> &AtomicU64 {
         // SAFETY: the page lives until `drop`, is aligned, and is used as atomics only.
-        unsafe { &(*self.shared).until }
+        unsafe { &(*self.shared).deadline_ns }
     }
 }
 
@@ -116,7 +119,7 @@ fn watch(shared: *const Shared, parent: libc::pid_t, stat: libc::c_int) -> ! {
         if libc::syscall(libc::SYS_close_range, 1, libc::c_uint::MAX, 0) != 0 {
             let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
             libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
-            for descriptor in 1..limit.rlim_cur.min(1 << 20) as libc::c_int {
+            for descriptor in 1..limit.rlim_cur.min(MAX_CLOSED_DESCRIPTORS) as libc::c_int {
                 libc::close(descriptor);
             }
         }
@@ -124,23 +127,23 @@ fn watch(shared: *const Shared, parent: libc::pid_t, stat: libc::c_int) -> ! {
     let mut stopped_since = None;
     loop {
         // SAFETY: the page is mapped in this process too, for its whole life.
-        let until = Duration::from_nanos(unsafe { (*shared).until.load(Ordering::Acquire) });
+        let deadline = Duration::from_nanos(unsafe { (*shared).deadline_ns.load(Ordering::Acquire) });
         let now = monotonic_time();
-        if until.is_zero() {
+        if deadline.is_zero() {
             stopped_since = None;
         } else if is_stopped() {
             let since = *stopped_since.get_or_insert(now);
-            if now >= until || now.saturating_sub(since) >= MAX_STOPPED {
+            if now >= deadline || now.saturating_sub(since) >= MAX_STOPPED {
                 kill_parent(parent);
             }
         } else {
             stopped_since = None;
-            if now >= until.saturating_add(GRACE) {
+            if now >= deadline.saturating_add(GRACE) {
                 kill_parent(parent);
             }
         }
-        let left = if until.is_zero() { MAX_INTERVAL } else { until.saturating_sub(now) };
-        nap(left.clamp(MIN_INTERVAL, MAX_INTERVAL));
+        let remaining = if deadline.is_zero() { MAX_INTERVAL } else { deadline.saturating_sub(now) };
+        nap(remaining.clamp(MIN_INTERVAL, MAX_INTERVAL));
         // SAFETY: getppid has no arguments; _exit does not return.
         unsafe {
             if libc::getppid() != parent {
@@ -173,6 +176,7 @@ fn kill_parent(parent: libc::pid_t) -> ! {
     }
 }
 
+/// Sleeps for less than a second.
 fn nap(time: Duration) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
     // SAFETY: `time` is a live timespec; the remainder is not requested.

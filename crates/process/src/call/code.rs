@@ -18,14 +18,16 @@ use crate::target::live::ByPid;
 use crate::target::quiet;
 use crate::target::tracee::Tracee;
 
-/// `syscall; ret`
+/// The instructions `syscall; ret`.
 const SYSTEM_CALL: [u8; 3] = [0x0f, 0x05, 0xc3];
-/// A signal frame without its extended state, with the gap between it and the stack pointer.
-pub const FRAME_BYTES: u64 = 1024;
-/// Maximum bytes of a mapping's code that are searched, and of all code: a target may map thousands
-/// of files.
+/// Upper bound of a signal frame without its extended state ([`super::frame::FRAME_BYTES`]), with
+/// the red zone and alignment between it and the stack pointer.
+const FRAME_AND_GAP_BYTES: u64 = 1024;
+/// Maximum bytes of a mapping's code that are searched.
 const MAX_TEXT_BYTES: u64 = 64 << 20;
+/// Maximum bytes of all code that are searched: a target may map thousands of files.
 const MAX_SEARCHED_BYTES: u64 = 1 << 30;
+/// Bytes that are read and searched at once.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// Addresses of the instructions in a target.
@@ -60,8 +62,8 @@ impl CallSites {
                 _ => find(&ByPid::new(process.pid()), &[range], pattern),
             }
         };
-        let first = |pattern: &[u8]| mappings.iter().find_map(|mapping| find_in(mapping, pattern));
-        Some(Self { trampoline: first(&inject::TRAMPOLINE)?, system_call: first(&SYSTEM_CALL)? })
+        let address_of = |pattern: &[u8]| mappings.iter().find_map(|mapping| find_in(mapping, pattern));
+        Some(Self { trampoline: address_of(&inject::TRAMPOLINE)?, system_call: address_of(&SYSTEM_CALL)? })
     }
 
     /// Whether the instructions are still there; checked again once the target is stopped.
@@ -94,13 +96,13 @@ pub fn find(memory: &dyn Memory, ranges: &[Range<u64>], pattern: &[u8]) -> Optio
         let mut at = range.start;
         let end = range.end.min(range.start.saturating_add(MAX_TEXT_BYTES));
         while at < end {
-            let wanted = buffer.len().min((end - at) as usize);
-            let got = memory.read_some(at, &mut buffer[..wanted]);
+            let chunk_bytes = buffer.len().min((end - at) as usize);
+            let got = memory.read_some(at, &mut buffer[..chunk_bytes]);
             let found = buffer[..got].windows(pattern.len()).position(|window| window == pattern);
             if let Some(offset) = found {
                 return Some(at + offset as u64);
             }
-            // Blocks overlap, so that a pattern across their border is found.
+            // Chunks overlap, so that a pattern across their border is found.
             at = at.saturating_add(CHUNK_BYTES as u64);
         }
     }
@@ -122,8 +124,8 @@ pub fn can_call(
     let has_room = || {
         let stack = stack::own_stack(&memory, space, tracee.tid, &tracee.registers);
         let state_bytes = inject::extended_state_bytes(tracee.tid).ok();
-        stack.zip(state_bytes).is_some_and(|(stack, state)| {
-            stack.stack_pointer - stack.low >= stack_bytes + FRAME_BYTES + state
+        stack.zip(state_bytes).is_some_and(|(stack, state_bytes)| {
+            stack.stack_pointer - stack.low >= stack_bytes + FRAME_AND_GAP_BYTES + state_bytes
                 && !stack::may_be_in_signal_handler(&memory, &stack, code.trampoline)
         })
     };

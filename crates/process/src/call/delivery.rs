@@ -8,13 +8,14 @@ use super::inject::{FAULTS, Injected, UNBLOCKABLE};
 use crate::procfs::ThreadActivity;
 use crate::target::tracee;
 
+/// The number of futex(2) on x86-64.
 const FUTEX: i64 = 202;
 /// Interval of the checks for a signal pending for a thread that sleeps in the call; the second
 /// such check in a row delivers it.
 const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// Maximum time for which another thread is held for the call ([`Injected::hold_other`]), and the
-/// same while the calling thread sleeps, as for a lock.
+/// Maximum time for which another thread is held for the call ([`Injected::hold_other`]).
 const MAX_OTHER_HELD: Duration = Duration::from_secs(2);
+/// The same while the calling thread sleeps: it may wait for a lock.
 const MAX_OTHER_HELD_ASLEEP: Duration = Duration::from_millis(100);
 
 impl Injected<'_> {
@@ -78,10 +79,10 @@ impl Injected<'_> {
     /// limit is longer while it does not sleep.
     fn release_other_if_late(&mut self) {
         let Some(other) = &self.other else { return };
-        let held = other.since.elapsed();
+        let held_time = other.since.elapsed();
         let sleeps =
             || self.tracee.process.task_stat(self.tracee.tid).is_ok_and(|stat| stat.state == Some('S'));
-        if held >= MAX_OTHER_HELD || held >= MAX_OTHER_HELD_ASLEEP && sleeps() {
+        if held_time >= MAX_OTHER_HELD || held_time >= MAX_OTHER_HELD_ASLEEP && sleeps() {
             self.other = None;
         }
     }

@@ -16,31 +16,48 @@ pub const RED_ZONE_BYTES: u64 = 128;
 pub const FRAME_BYTES: usize = 440;
 /// EFLAGS of a new thread: interrupts on, and the bit that is always set.
 const PLAIN_FLAGS: u64 = 1 << 9 | 1 << 1;
+/// `uc_flags`, the first field of `struct ucontext`.
 const OFFSET_UC_FLAGS: usize = 8;
+/// `uc_mcontext` (`struct sigcontext`), which begins with 17 registers and the flags.
 const OFFSET_GENERAL: usize = 48;
-/// Behind 17 registers and the flags.
+/// `cs`, `gs`, `fs` and `ss` of `struct sigcontext`, of 16 bits each.
 const OFFSET_SEGMENTS: usize = OFFSET_GENERAL + 18 * 8;
+/// `fpstate` of `struct sigcontext`: the address of the extended state.
 const OFFSET_FPSTATE: usize = OFFSET_GENERAL + 184;
+/// `uc_sigmask`, behind the 256 bytes of `struct sigcontext`.
 const OFFSET_MASK: usize = OFFSET_GENERAL + 256;
-/// UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS.
-const UC_FLAGS: u64 = 7;
-/// Offsets in the extended state: the software-reserved bytes, and the bit set of components in
-/// use.
+/// `UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS`: the kernel restores the stack segment as it is.
+const UC_FLAGS_WITHOUT_STATE: u64 = 6;
+/// The same and `UC_FP_XSTATE`: the frame has an extended state.
+const UC_FLAGS: u64 = UC_FLAGS_WITHOUT_STATE | 1;
+/// Offset in the extended state of `struct _fpx_sw_bytes`: magic number, size with the second magic
+/// number, features, size without it.
 const OFFSET_SOFTWARE: usize = 464;
+const OFFSET_EXTENDED_SIZE: usize = OFFSET_SOFTWARE + 4;
+const OFFSET_FEATURES: usize = OFFSET_SOFTWARE + 8;
+const OFFSET_XSTATE_SIZE: usize = OFFSET_SOFTWARE + 16;
+/// Size of `struct _fpx_sw_bytes`.
+const SOFTWARE_BYTES: usize = 48;
+/// Offset in the extended state of the bit set of components in use (`xfeatures`).
 const OFFSET_IN_USE: usize = 512;
 /// Size of the legacy area and the header, the minimum for an extended state.
 const MIN_XSTATE_BYTES: usize = 576;
+/// `FP_XSTATE_MAGIC1`, before the sizes.
 const MAGIC_1: u32 = 0x4650_5853;
+/// `FP_XSTATE_MAGIC2`, behind the extended state.
 const MAGIC_2: u32 = 0x4650_5845;
+const MAGIC_BYTES: usize = 4;
 /// XTILE_DATA: the AMX tiles, which a thread must request before it may use them.
 const TILE_DATA: u32 = 18;
 
 /// `-ERESTARTSYS`, `-ERESTARTNOINTR`, `-ERESTARTNOHAND`: the call is restarted.
 const RESTARTS: [i64; 3] = [-512, -513, RESTARTS_WITHOUT_HANDLER];
+/// `-ERESTARTNOHAND`: after a handler the call ends with EINTR.
 const RESTARTS_WITHOUT_HANDLER: i64 = -514;
 const MINUS_EINTR: u64 = (-4_i64) as u64;
 /// `-ERESTART_RESTARTBLOCK`: the call continues through restart_syscall.
 const RESTART_BLOCK: i64 = -516;
+/// The number of restart_syscall(2).
 const RESTART_SYSCALL: u64 = 219;
 /// The length of the instruction `syscall`.
 pub const SYSCALL_BYTES: u64 = 2;
@@ -50,7 +67,9 @@ pub const SYSCALL_BYTES: u64 = 2;
 pub struct ExtendedState {
     /// The whole image, as returned by PTRACE_GETREGSET and taken by PTRACE_SETREGSET.
     pub image: Vec<u8>,
+    /// Bytes of the image that a signal frame holds.
     frame_bytes: usize,
+    /// The components in these bytes, as bits.
     features: u64,
 }
 
@@ -60,7 +79,7 @@ impl ExtendedState {
     /// From a frame larger than the state permitted to the thread, the kernel restores only SSE; so
     /// the image is cut before the AMX tiles unless the thread uses them.
     pub fn new(image: Vec<u8>) -> Option<Self> {
-        // This processor is queried, whose kernel made the image.
+        // The kernel made the image on this processor, so its layout is this processor's.
         Self::cut(image, strandline_sys::xstate::component_offset(TILE_DATA))
     }
 
@@ -69,13 +88,13 @@ impl ExtendedState {
         self.frame_bytes as u64
     }
 
-    /// Cuts an image at the offset of the tiles.
-    fn cut(image: Vec<u8>, tiles: Option<usize>) -> Option<Self> {
+    /// Cuts an image at the offset of the tiles, if they are not in use.
+    fn cut(image: Vec<u8>, tiles_offset: Option<usize>) -> Option<Self> {
         let mut features = word_at(&image, OFFSET_SOFTWARE)?;
         let in_use = word_at(&image, OFFSET_IN_USE)?;
         let mut frame_bytes = image.len();
         if features & !in_use & (1 << TILE_DATA) != 0
-            && let Some(offset) = tiles
+            && let Some(offset) = tiles_offset
         {
             features &= !(1 << TILE_DATA);
             frame_bytes = frame_bytes.min(offset);
@@ -132,7 +151,7 @@ pub fn build(
     trampoline: u64,
     reserved_bytes: u64,
 ) -> Option<Frame> {
-    let state_bytes = state.frame_bytes + 4;
+    let state_bytes = state.frame_bytes + MAGIC_BYTES;
     let top = registers.rsp.checked_sub(RED_ZONE_BYTES)?.checked_sub(reserved_bytes)?;
     // XRSTOR needs 64-byte alignment.
     let state_address = top.checked_sub(state_bytes as u64)? & !63;
@@ -160,7 +179,7 @@ fn put_registers(frame: &mut [u8], r: &Registers) {
     for (index, value) in general.iter().enumerate() {
         put(frame, OFFSET_GENERAL + index * 8, &value.to_le_bytes());
     }
-    // cs, gs, fs, ss of 16 bits each; the kernel reads only cs and ss.
+    // Of the four segments the kernel reads only the first and the last.
     put(frame, OFFSET_SEGMENTS, &(r.cs as u16).to_le_bytes());
     put(frame, OFFSET_SEGMENTS + 6, &(r.ss as u16).to_le_bytes());
 }
@@ -171,11 +190,11 @@ fn put_state(bytes: &mut [u8], state: &ExtendedState) {
     put(bytes, 0, &state.image[..size]);
     let in_use = word_at(&state.image, OFFSET_IN_USE).unwrap_or(0) & state.features;
     put(bytes, OFFSET_IN_USE, &in_use.to_le_bytes());
-    put(bytes, OFFSET_SOFTWARE, &[0; 48]);
+    put(bytes, OFFSET_SOFTWARE, &[0; SOFTWARE_BYTES]);
     put(bytes, OFFSET_SOFTWARE, &MAGIC_1.to_le_bytes());
-    put(bytes, OFFSET_SOFTWARE + 4, &(size as u32 + 4).to_le_bytes());
-    put(bytes, OFFSET_SOFTWARE + 8, &state.features.to_le_bytes());
-    put(bytes, OFFSET_SOFTWARE + 16, &(size as u32).to_le_bytes());
+    put(bytes, OFFSET_EXTENDED_SIZE, &((size + MAGIC_BYTES) as u32).to_le_bytes());
+    put(bytes, OFFSET_FEATURES, &state.features.to_le_bytes());
+    put(bytes, OFFSET_XSTATE_SIZE, &(size as u32).to_le_bytes());
     put(bytes, size, &MAGIC_2.to_le_bytes());
 }
 
@@ -212,8 +231,7 @@ pub fn chain(
         let next = after.filter(|_| index + 1 == calls.len()).unwrap_or(following);
         let frame = bytes.get_mut(index * FRAME_BYTES..(index + 1) * FRAME_BYTES)?;
         put(frame, 0, &code.trampoline.to_le_bytes());
-        // UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS.
-        put(frame, OFFSET_UC_FLAGS, &6_u64.to_le_bytes());
+        put(frame, OFFSET_UC_FLAGS, &UC_FLAGS_WITHOUT_STATE.to_le_bytes());
         let [rdi, rsi, rdx] = call.arguments;
         let entry = Registers {
             rdi,
@@ -235,8 +253,8 @@ pub fn chain(
 
 /// Copies `value` to `offset`; does nothing if that is out of range.
 fn put(bytes: &mut [u8], offset: usize, value: &[u8]) {
-    if let Some(place) = bytes.get_mut(offset..offset + value.len()) {
-        place.copy_from_slice(value);
+    if let Some(destination) = bytes.get_mut(offset..offset + value.len()) {
+        destination.copy_from_slice(value);
     }
 }
 
@@ -284,7 +302,7 @@ mod tests {
         assert!(frame.address + frame.bytes.len() as u64 <= 0x7000_0008);
         for (index, call) in calls.iter().enumerate() {
             let at = index * FRAME_BYTES;
-            let general = |place: usize| word_at(&frame.bytes, at + OFFSET_GENERAL + place * 8).unwrap();
+            let general = |index: usize| word_at(&frame.bytes, at + OFFSET_GENERAL + index * 8).unwrap();
             assert_eq!(word_at(&frame.bytes, at), Some(0xabcd));
             assert_eq!((general(13), general(8), general(16)), (call.number, call.number + 1, 0x1234));
             // The stack pointer points to the return address of the next frame.

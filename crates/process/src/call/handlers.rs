@@ -27,6 +27,7 @@ const RT_SIGACTION: u64 = 13;
 /// `struct sigaction` of the x86-64 kernel (Linux, `include/linux/signal_types.h`): handler, flags,
 /// restorer and mask, 8 bytes each.
 const ACTION_BYTES: usize = 32;
+const OFFSET_HANDLER: usize = 0;
 const OFFSET_FLAGS: usize = 8;
 const OFFSET_MASK: usize = 24;
 const SA_RESTART: u64 = 0x1000_0000;
@@ -41,9 +42,9 @@ const MAX_QUERY_TIME: Duration = Duration::from_secs(1);
 
 /// Signals by which runtimes stop and restart threads: USR1 and USR2 (druntime < 2.102), XCPU and
 /// PWR (libgc, Mono), and 34 to 64 (druntime, Mono).
-const STOPPING: u64 = bit(10) | bit(12) | bit(24) | bit(30) | !0 << 33;
-/// What the handler of such a signal blocks at least: USR1, USR2, ALRM, CHLD, PROF.
-const BLOCKED_BY_ALL: u64 = bit(10) | bit(12) | bit(14) | bit(17) | bit(27);
+const STOP_AND_RESTART_SIGNALS: u64 = bit(10) | bit(12) | bit(24) | bit(30) | !0 << 33;
+/// Signals that each of these runtimes blocks in its handler: USR1, USR2, ALRM, CHLD, PROF.
+const BLOCKED_BY_RUNTIMES: u64 = bit(10) | bit(12) | bit(14) | bit(17) | bit(27);
 
 const fn bit(signal: u32) -> u64 {
     1 << (signal - 1)
@@ -61,28 +62,28 @@ pub(super) struct StopSignals {
 
 /// Whether the threads of a process with this status may stop each other by signals.
 pub fn may_stop_threads(status: &Status) -> bool {
-    candidates(status, 0) != 0
+    signals_to_query(status, 0) != 0
 }
 
 /// The signals to query: those by which threads of the process can stop the thread with this
 /// status. `mask` is the one that the thread restores after its system call, during which another
 /// one may be in force (ppoll).
-pub(super) fn candidates(status: &Status, mask: u64) -> u64 {
+pub(super) fn signals_to_query(status: &Status, mask: u64) -> u64 {
     let has_other_threads = status.threads.is_some_and(|threads| threads > 1);
     let blocked = mask & status.blocked.unwrap_or(mask);
-    if has_other_threads { status.caught.unwrap_or(0) & !blocked & STOPPING } else { 0 }
+    if has_other_threads { status.caught.unwrap_or(0) & !blocked & STOP_AND_RESTART_SIGNALS } else { 0 }
 }
 
 impl StopSignals {
     /// Adds `signal`, which has this action.
     fn add(&mut self, signal: u32, action: &[u8; ACTION_BYTES], stop_handlers: &[Range<u64>]) {
         let word = |offset| word_at(action, offset).unwrap_or(0);
-        let (handler, flags) = (word(0), word(OFFSET_FLAGS));
+        let (handler, flags) = (word(OFFSET_HANDLER), word(OFFSET_FLAGS));
         let blocked = word(OFFSET_MASK) | bit(signal);
-        let is_like_a_runtimes = handler > SIG_IGN
+        let resembles_a_runtimes = handler > SIG_IGN
             && flags & (SA_RESTART | SA_NODEFER | SA_RESETHAND) == SA_RESTART
-            && blocked & BLOCKED_BY_ALL == BLOCKED_BY_ALL;
-        if is_like_a_runtimes {
+            && blocked & BLOCKED_BY_RUNTIMES == BLOCKED_BY_RUNTIMES;
+        if resembles_a_runtimes {
             self.likely |= bit(signal);
             let is_known = stop_handlers.iter().any(|code| code.contains(&handler));
             self.known |= if is_known { bit(signal) } else { 0 };
@@ -90,7 +91,7 @@ impl StopSignals {
     }
 }
 
-/// Makes a thread at the start of a call query the actions of the signals `candidates`, with all
+/// Makes a thread at the start of a call query the actions of `signals`, with all
 /// signals blocked. The thread is then at the exit of its last query. If strandline dies before
 /// that, the thread returns from the query to the program.
 ///
@@ -98,7 +99,7 @@ impl StopSignals {
 pub(super) fn query(
     injected: &mut Injected<'_>,
     site: u64,
-    candidates: u64,
+    signals: u64,
     entry: &Registers,
     stop_handlers: &[Range<u64>],
 ) -> Result<StopSignals, CallError> {
@@ -111,7 +112,7 @@ pub(super) fn query(
     query_entry.r10 = MASK_BYTES;
     let mut found = StopSignals::default();
     let mut is_first = true;
-    for signal in (1..=64_u32).filter(|&signal| candidates & bit(signal) != 0) {
+    for signal in (1..=64_u32).filter(|&signal| signals & bit(signal) != 0) {
         (query_entry.rax, query_entry.rdi) = (RT_SIGACTION, signal.into());
         if is_first {
             injected.start(&query_entry, u64::MAX)?;
@@ -137,7 +138,7 @@ mod tests {
 
     fn stop_signals(signal: u32, handler: u64, flags: u64, mask: u64) -> StopSignals {
         let mut action = [0; ACTION_BYTES];
-        for (at, value) in [(0, handler), (OFFSET_FLAGS, flags), (OFFSET_MASK, mask)] {
+        for (at, value) in [(OFFSET_HANDLER, handler), (OFFSET_FLAGS, flags), (OFFSET_MASK, mask)] {
             action[at..at + 8].copy_from_slice(&value.to_le_bytes());
         }
         let mut found = StopSignals::default();
@@ -168,8 +169,8 @@ mod tests {
             blocked,
             ..Status::default()
         };
-        assert_eq!(candidates(&status(2, None), bit(34)), bit(30));
-        assert_eq!(candidates(&status(2, Some(0)), bit(34)), bit(30) | bit(34), "in ppoll");
-        assert_eq!(candidates(&status(1, None), 0), 0);
+        assert_eq!(signals_to_query(&status(2, None), bit(34)), bit(30));
+        assert_eq!(signals_to_query(&status(2, Some(0)), bit(34)), bit(30) | bit(34), "in ppoll");
+        assert_eq!(signals_to_query(&status(1, None), 0), 0);
     }
 }

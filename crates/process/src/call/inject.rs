@@ -42,9 +42,9 @@ use crate::target::tracee::{self, Tracee};
 
 /// Stack reserved for a called function.
 pub const CALL_STACK_BYTES: u64 = 16 << 10;
-/// `NT_X86_XSTATE`
+/// The ELF note type of the extended processor state.
 const NT_X86_XSTATE: i32 = 0x202;
-/// Upper bound; images of real processors are smaller.
+/// Maximum size of an extended state; those of real processors are smaller.
 const MAX_XSTATE_BYTES: usize = 64 << 10;
 /// `mov $15, %rax; syscall`: the return of libc from a signal handler (`__restore_rt`), by which
 /// debuggers recognise a signal frame.
@@ -56,7 +56,6 @@ const NO_ENTRY_FLAGS: u64 = 1 << 10 | 1 << 8 | 1 << 18;
 /// Signals raised by a fault in the call (ILL, TRAP, BUS, FPE, SEGV, SYS) stay unblocked: for a
 /// blocked one the kernel would reset the handler.
 pub(super) const FAULTS: u64 = 1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 10 | 1 << 30;
-
 /// KILL and STOP, which the kernel leaves out of every mask.
 pub(super) const UNBLOCKABLE: u64 = 1 << 8 | 1 << 18;
 
@@ -113,8 +112,11 @@ pub struct Injected<'a> {
     pub(super) call_mask: u64,
     /// Signals whose handlers may run in the call.
     pub(super) stop_signals: StopSignals,
+    /// The extended processor state at the stop.
     state: ExtendedState,
+    /// See [`Injected::frame_address`].
     pub(super) frame_address: u64,
+    /// See [`Call::trampoline`].
     trampoline: u64,
     /// The pending signal that announces the end of the call; `None` if the rt_sigreturn is
     /// intercepted instead.
@@ -165,12 +167,12 @@ pub fn begin<'a>(tracee: Tracee<'a>, call: &Call<'_>) -> Result<Injected<'a>, Ca
     let Some(site) = call.system_call else {
         return injected.start(&entry, injected.call_mask).map(|()| injected);
     };
-    let candidates = status.map_or(0, |status| handlers::candidates(&status, mask));
-    if candidates == 0 || filters::objection(&injected.tracee, &[handlers::ACTION_QUERY]).is_some() {
-        injected.stop_signals.likely = candidates;
+    let queried_signals = status.map_or(0, |status| handlers::signals_to_query(&status, mask));
+    if queried_signals == 0 || filters::objection(&injected.tracee, &[handlers::ACTION_QUERY]).is_some() {
+        injected.stop_signals.likely = queried_signals;
         return injected.start(&entry, injected.call_mask).map(|()| injected);
     }
-    match injected.query_handlers_and_enter(site, candidates, &entry, call.stop_handlers) {
+    match injected.query_handlers_and_enter(site, queried_signals, &entry, call.stop_handlers) {
         Ok(()) => Ok(injected),
         Err(error) => {
             if matches!(error, CallError::TimedOut) {
@@ -231,7 +233,7 @@ struct Prepared {
 
 /// Reads the state to restore and writes the frame.
 fn prepare(tracee: &Tracee<'_>, call: &Call<'_>) -> std::io::Result<Prepared> {
-    let invalid = |what: &'static str| std::io::Error::new(std::io::ErrorKind::InvalidData, what);
+    let invalid = |text: &'static str| std::io::Error::new(std::io::ErrorKind::InvalidData, text);
     let tid = tracee.tid;
     let mask = ptrace::signal_mask(tid)?;
     let state = extended_state(tid)?;
@@ -279,15 +281,15 @@ impl Injected<'_> {
         Ok(())
     }
 
-    /// Makes the thread query the handlers of `candidates`, and puts it at the entry of the call.
+    /// Makes the thread query the handlers of these signals, and puts it at the entry of the call.
     fn query_handlers_and_enter(
         &mut self,
         site: u64,
-        candidates: u64,
+        queried_signals: u64,
         entry: &Registers,
         stop_handlers: &[Range<u64>],
     ) -> Result<(), CallError> {
-        self.stop_signals = handlers::query(self, site, candidates, entry, stop_handlers)?;
+        self.stop_signals = handlers::query(self, site, queried_signals, entry, stop_handlers)?;
         // The mask first: from the second step on the function runs even if strandline dies.
         self.set_call_mask(self.call_mask & !self.stop_signals.known).map_err(CallError::Failed)?;
         self.set_registers(entry).map_err(CallError::Failed)
@@ -532,7 +534,7 @@ impl Injected<'_> {
     /// In the kind of stop in which the thread was found: restores its original registers, unless a
     /// handler has run since, and releases it.
     fn resume_program(mut self) -> Result<Duration, CallError> {
-        let held = self.tracee.since.elapsed();
+        let held_time = self.tracee.since.elapsed();
         if self.is_signalled {
             return self.leave(0, false);
         }
@@ -542,7 +544,7 @@ impl Injected<'_> {
         }
         self.tracee.set_restore(true);
         self.tracee.let_go();
-        Ok(held)
+        Ok(held_time)
     }
 
     /// The registers with which the program continues.
@@ -552,9 +554,9 @@ impl Injected<'_> {
     }
 
     fn leave(self, signal: i32, is_group_stopped: bool) -> Result<Duration, CallError> {
-        let held = self.tracee.since.elapsed();
+        let held_time = self.tracee.since.elapsed();
         exit_watch::release(self.tracee.tid, signal, is_group_stopped).map_err(CallError::Failed)?;
-        Ok(held)
+        Ok(held_time)
     }
 
     /// Restores the mask, the extended state, then all general registers in one step. An `orig_rax`

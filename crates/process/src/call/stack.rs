@@ -39,13 +39,13 @@ pub fn room_bytes(memory: &dyn Memory, space: &AddressSpace, tid: i32, registers
 /// library's return from a handler (arch/x86/kernel/signal_64.c, struct rt_sigframe, `pretcode`).
 /// True if unknown.
 pub fn may_be_in_signal_handler(memory: &dyn Memory, stack: &Stack, trampoline: u64) -> bool {
-    let from = stack.stack_pointer & !7;
-    let bytes = stack.high.saturating_sub(from);
+    let start = stack.stack_pointer & !7;
+    let bytes = stack.high.saturating_sub(start);
     if bytes > MAX_SEARCHED_BYTES {
         return true;
     }
     let mut contents = vec![0; usize::try_from(bytes).unwrap_or(0)];
-    memory.read(from, &mut contents).is_err()
+    memory.read(start, &mut contents).is_err()
         || contents.chunks_exact(8).any(|word| word == trampoline.to_le_bytes())
 }
 
@@ -66,15 +66,19 @@ pub fn is_in_rseq(memory: &dyn Memory, tid: i32) -> bool {
 mod tests {
     use super::*;
 
-    struct Descriptor(u64, Vec<u8>);
+    /// Memory that can be read from its start only.
+    struct Descriptor {
+        address: u64,
+        bytes: Vec<u8>,
+    }
 
     impl Memory for Descriptor {
         fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
-            if address != self.0 {
+            if address != self.address {
                 return 0;
             }
-            let count = buffer.len().min(self.1.len());
-            buffer[..count].copy_from_slice(&self.1[..count]);
+            let count = buffer.len().min(self.bytes.len());
+            buffer[..count].copy_from_slice(&self.bytes[..count]);
             count
         }
     }
@@ -85,7 +89,7 @@ mod tests {
         for (offset, value) in [(0x690, 0x10_0000_u64), (0x698, 0x8000), (0x6a0, 0x1000), (0x6a8, 0x1000)] {
             bytes[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
         }
-        let memory = Descriptor(0x10_7700, bytes);
+        let memory = Descriptor { address: 0x10_7700, bytes };
         // From glibc 2.42 on the mapping includes the guard and the stacks of other threads.
         let (space, _) = AddressSpace::parse(b"100000-300000 rw-p 00000000 00:00 0 \n");
         let room = |fs_base, rsp| {

@@ -17,17 +17,19 @@ use crate::pages::PAGE_BYTES;
 const WINDOW_BYTES: u64 = 64 << 20;
 /// Maximum number of windows of a file, spread over it.
 const MAX_WINDOWS: u64 = 16;
-/// Minimum and maximum number of sampled pages in a window; between these one in
-/// `PAGES_PER_SAMPLE`.
-const MIN_PAGES: usize = 4;
-const MAX_PAGES: usize = 64;
+/// Sampled pages in a window: one in this many, within the bounds below.
 const PAGES_PER_SAMPLE: usize = 256;
+const MIN_SAMPLED_PAGES: usize = 4;
+const MAX_SAMPLED_PAGES: usize = 64;
 
 /// Finds which pages are charged to a set of groups.
 #[derive(Debug)]
 pub struct ChargeSampler {
+    /// The inodes of the groups.
     groups: BTreeSet<u64>,
+    /// This program's pagemap.
     page_map: File,
+    /// /proc/kpagecgroup.
     page_groups: File,
 }
 
@@ -75,8 +77,8 @@ impl ChargeSampler {
                 .filter(|(_, is_resident)| **is_resident)
                 .map(|(page, _)| page)
                 .collect();
-            let wanted = (pages.len() / PAGES_PER_SAMPLE).clamp(MIN_PAGES, MAX_PAGES);
-            let step = pages.len().div_ceil(wanted).max(1);
+            let sampled_pages = (pages.len() / PAGES_PER_SAMPLE).clamp(MIN_SAMPLED_PAGES, MAX_SAMPLED_PAGES);
+            let step = pages.len().div_ceil(sampled_pages).max(1);
             for &page in pages.iter().step_by(step) {
                 let Some(group) = self.group_of(&mapped, page) else { continue };
                 sample.pages += 1;

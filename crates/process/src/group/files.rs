@@ -24,19 +24,22 @@ use crate::procfs::{MAX_INFO_BYTES, MAX_MOUNTS_BYTES, Process};
 
 /// Maximum number of file descriptors and mappings checked.
 const MAX_NAMES: u64 = 1_000_000;
-/// Maximum number of files kept; the smaller half of too many is dropped.
+/// Maximum number of files kept; of more the smaller half is dropped.
 const MAX_FILES: usize = 4096;
-/// Files that are kept open until the largest are known, which are sampled first.
+/// Maximum number of the largest files that are kept open: they are sampled last, when it is known
+/// which are the largest.
 const MAX_OPEN: usize = 96;
 /// Smallest file of which a sample is taken.
 const MIN_SAMPLED_BYTES: u64 = 16 << 10;
 /// Maximum bytes of a process's mappings that are read.
 const MAX_MAPS_BYTES: u64 = 32 << 20;
-/// Maximum size of a file that is mapped to count its pages where cachestat(2) is missing.
+/// Maximum bytes of a file that are mapped to count its pages where cachestat(2) is missing; pages
+/// beyond are not counted.
 const MAX_COUNTED_BYTES: u64 = 8 << 30;
-const COUNTED_WINDOW: u64 = 256 << 20;
+/// Bytes mapped at once for that.
+const COUNTED_WINDOW_BYTES: u64 = 256 << 20;
 
-/// statfs(2).
+/// Types of file systems (statfs(2)).
 pub(super) const TMPFS_MAGIC: u64 = 0x0102_1994;
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
@@ -62,7 +65,8 @@ pub struct CachedFile {
     pub writeback_bytes: u64,
     /// The part that is charged to the group, by a sample; `None` if unknown.
     pub charged_bytes: Option<u64>,
-    size: u64,
+    size_bytes: u64,
+    /// The open file, until it is sampled.
     open: Option<File>,
 }
 
@@ -71,7 +75,7 @@ pub struct CachedFile {
 pub struct Files {
     /// Those with the most bytes in the page cache, in descending order.
     pub files: Vec<CachedFile>,
-    /// Whether names were skipped for lack of time.
+    /// Whether names were skipped: for lack of time, or because there are too many.
     pub names_left: bool,
     /// Files that could not be opened or counted.
     pub unreadable: u64,
@@ -85,7 +89,7 @@ pub struct Files {
     pub unsampled: u64,
 }
 
-/// Identifies a file.
+/// Identifies a file as stat(2) does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct FileId {
     device: u64,
@@ -96,15 +100,25 @@ struct FileId {
 #[derive(Debug)]
 pub struct FileSearch {
     found: Files,
+    /// The files that were opened.
     seen: HashSet<FileId>,
     /// Hashes of mount namespace and path.
     names: HashSet<u64>,
-    /// Device and inode of mappings, as maps has them.
-    mapped: HashSet<((u32, u32), u64)>,
+    /// The mapped files that were opened.
+    mapped: HashSet<MappedId>,
+    /// Those of the last process's namespace.
     mounts: Option<Mounts>,
+    /// Number of file descriptors and mappings checked.
     checked_names: u64,
     deadline: Instant,
     sampling: Option<Sampling>,
+}
+
+/// Identifies a mapped file as maps does: the device may differ from that of stat(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct MappedId {
+    device: (u32, u32),
+    inode: u64,
 }
 
 /// Samples files for the groups that they are charged to.
@@ -121,7 +135,7 @@ impl Sampling {
     /// Samples the file while it is open.
     fn sample(&self, file: &mut CachedFile) {
         let Some(open) = &file.open else { return };
-        let sample = self.sampler.sample(open, file.size);
+        let sample = self.sampler.sample(open, file.size_bytes);
         file.charged_bytes = sample.and_then(|sample| sample.share_of(file.cached_bytes));
     }
 }
@@ -129,7 +143,8 @@ impl Sampling {
 /// The mounts of one mount namespace.
 #[derive(Debug)]
 struct Mounts {
-    namespace: u64,
+    /// The inode of the namespace; `None` if unknown.
+    namespace: Option<u64>,
     all: Vec<Mount>,
 }
 
@@ -161,8 +176,8 @@ impl FileSearch {
             self.found.names_left = true;
             return;
         }
-        let namespace = std::fs::metadata(process.path("ns/mnt")).map_or(0, |data| data.ino());
-        if self.mounts.as_ref().is_none_or(|known| known.namespace != namespace || namespace == 0) {
+        let namespace = std::fs::metadata(process.path("ns/mnt")).ok().map(|data| data.ino());
+        if self.mounts.as_ref().is_none_or(|known| known.namespace != namespace || namespace.is_none()) {
             let text = process.read_file("mountinfo", MAX_MOUNTS_BYTES).unwrap_or_default();
             self.mounts = Some(Mounts { namespace, all: mounts::parse(&text) });
         }
@@ -170,19 +185,21 @@ impl FileSearch {
         self.found.not_allowed += u64::from(!can_list);
     }
 
-    /// Whether a file of the mount with this id or device is on a remote file system; `None` if
-    /// there is no such mount.
+    /// Whether the first mount that `matches` is of a remote file system; `None` if there is no
+    /// such mount.
     fn is_remote(&self, matches: impl Fn(&Mount) -> bool) -> Option<bool> {
         let mount = self.mounts.as_ref()?.all.iter().find(|mount| matches(mount))?;
         Some(REMOTE.iter().any(|kind| mount.kind.starts_with(kind)))
     }
 
-    fn add_mapped(&mut self, process: &Process, namespace: u64) -> bool {
+    /// Adds the files that a process has mapped; false if its mappings cannot be read.
+    fn add_mapped(&mut self, process: &Process, namespace: Option<u64>) -> bool {
         let Ok(text) = process.read_file("maps", MAX_MAPS_BYTES) else { return false };
+        self.found.names_left |= text.len() as u64 >= MAX_MAPS_BYTES;
         let (space, _) = AddressSpace::parse(&text);
         for mapping in space.mappings().iter().filter(|mapping| mapping.has_file()) {
             self.checked_names += 1;
-            if !self.mapped.insert((mapping.device, mapping.inode)) {
+            if !self.mapped.insert(MappedId { device: mapping.device, inode: mapping.inode }) {
                 continue;
             }
             if self.is_over() {
@@ -193,6 +210,7 @@ impl FileSearch {
                 self.found.remote += 1;
                 continue;
             }
+            // A descriptor of the same file need not be opened too.
             self.is_new_name(namespace, &mapping.name);
             match open_mapped_file(process, mapping) {
                 Ok(file) => self.add(file, &mapping.name, true),
@@ -202,7 +220,8 @@ impl FileSearch {
         true
     }
 
-    fn add_open(&mut self, process: &Process, namespace: u64) -> bool {
+    /// Adds the files that a process has open; false if its descriptors cannot be listed.
+    fn add_open(&mut self, process: &Process, namespace: Option<u64>) -> bool {
         let Ok(entries) = std::fs::read_dir(process.path("fd")) else { return false };
         for entry in entries.flatten() {
             self.checked_names += 1;
@@ -222,7 +241,7 @@ impl FileSearch {
             match self.is_remote_descriptor(process, &number.to_string_lossy()) {
                 Some(true) => self.found.remote += 1,
                 // The mounts of memfd and System V segments are not listed.
-                None if !is_kernels_own(&name) => self.found.unreadable += 1,
+                None if !is_on_kernels_tmpfs(&name) => self.found.unreadable += 1,
                 None | Some(false) => match open_regular(&entry.path()) {
                     Ok(file) => self.add(file, &name, true),
                     // Directories and devices are opened too.
@@ -243,9 +262,10 @@ impl FileSearch {
         self.is_remote(|mount| mount.id == id)
     }
 
-    /// Whether a name is seen for the first time; a deleted file shares its name with others.
-    fn is_new_name(&mut self, namespace: u64, name: &str) -> bool {
-        if name.ends_with(DELETED_SUFFIX) {
+    /// Whether a name is seen for the first time. A deleted file shares its name with others, and
+    /// one of an unknown namespace may: they count as new.
+    fn is_new_name(&mut self, namespace: Option<u64>, name: &str) -> bool {
+        if name.ends_with(DELETED_SUFFIX) || namespace.is_none() {
             return true;
         }
         let mut hasher = DefaultHasher::new();
@@ -259,8 +279,8 @@ impl FileSearch {
         if !self.seen.insert(FileId { device: data.dev(), inode: data.ino() }) {
             return;
         }
-        let kind = rustix::fs::fstatfs(&file).map_or(0, |stat| stat.f_type.cast_unsigned());
-        if kind == HUGETLBFS_MAGIC {
+        let file_system = rustix::fs::fstatfs(&file).ok().map(|stat| stat.f_type.cast_unsigned());
+        if file_system == Some(HUGETLBFS_MAGIC) {
             return;
         }
         let Ok(cached) = count_cached(&file, data.len()) else {
@@ -275,9 +295,9 @@ impl FileSearch {
         self.found.files.push(CachedFile {
             path: path.to_owned(),
             is_deleted: path.len() < name.len() || data.nlink() == 0,
-            is_shared_memory: kind == TMPFS_MAGIC,
+            is_shared_memory: file_system == Some(TMPFS_MAGIC),
             is_used,
-            size: data.len(),
+            size_bytes: data.len(),
             open: is_sampled.then_some(file),
             ..cached
         });
@@ -287,8 +307,8 @@ impl FileSearch {
     /// Samples and closes all files but the largest, and forgets the smaller half of too many.
     fn shrink(&mut self) {
         let files = &mut self.found.files;
-        let open = files.iter().filter(|file| file.open.is_some()).count();
-        if open < 2 * MAX_OPEN && files.len() < MAX_FILES {
+        let open_count = files.iter().filter(|file| file.open.is_some()).count();
+        if open_count < 2 * MAX_OPEN && files.len() < MAX_FILES {
             return;
         }
         sort(files);
@@ -325,18 +345,19 @@ impl FileSearch {
     }
 }
 
-/// Whether a file is of the kernel's hidden tmpfs.
-fn is_kernels_own(name: &str) -> bool {
+/// Whether a file is on the kernel's own tmpfs, which is not mounted.
+fn is_on_kernels_tmpfs(name: &str) -> bool {
     ["/memfd:", "/SYSV", "/dev/zero"].iter().any(|start| name.starts_with(start))
 }
 
+/// Sorts files by their bytes in the page cache, the largest first.
 fn sort(files: &mut [CachedFile]) {
     files.sort_by(|a, b| b.cached_bytes.cmp(&a.cached_bytes).then_with(|| a.path.cmp(&b.path)));
 }
 
-/// What the page cache holds of a file of `size` bytes; the other fields are empty. By
+/// What the page cache holds of a file of `size_bytes` bytes; the other fields are empty. By
 /// cachestat(2), else by mincore(2), which does not distinguish written pages.
-fn count_cached(file: &File, size: u64) -> io::Result<CachedFile> {
+fn count_cached(file: &File, size_bytes: u64) -> io::Result<CachedFile> {
     let bytes = |pages: u64| pages.saturating_mul(PAGE_BYTES);
     let counted = |cached, dirty, writeback| CachedFile {
         cached_bytes: bytes(cached),
@@ -344,12 +365,12 @@ fn count_cached(file: &File, size: u64) -> io::Result<CachedFile> {
         writeback_bytes: bytes(writeback).min(bytes(cached).saturating_sub(bytes(dirty))),
         ..CachedFile::default()
     };
-    /// errno(3).
+    /// The error of a kernel without the call.
     const ENOSYS: i32 = 38;
     match cache_stat(file) {
         Ok(stat) => Ok(counted(stat.cached_pages, stat.dirty_pages, stat.writeback_pages)),
         Err(error) if error.raw_os_error() == Some(ENOSYS) && can_trust_mincore(file) => {
-            Ok(counted(resident_pages(file, size)?, 0, 0))
+            Ok(counted(resident_pages(file, size_bytes)?, 0, 0))
         }
         Err(error) => Err(error),
     }
@@ -361,12 +382,13 @@ fn can_trust_mincore(file: &File) -> bool {
     user == 0 || file.metadata().is_ok_and(|data| data.uid() == user)
 }
 
-fn resident_pages(file: &File, size: u64) -> io::Result<u64> {
+/// Counts the pages of a file that are in the page cache, by mincore(2).
+fn resident_pages(file: &File, size_bytes: u64) -> io::Result<u64> {
     let mut pages = 0;
     let mut offset = 0;
-    let end = size.min(MAX_COUNTED_BYTES);
+    let end = size_bytes.min(MAX_COUNTED_BYTES);
     while offset < end {
-        let bytes = (end - offset).min(COUNTED_WINDOW);
+        let bytes = (end - offset).min(COUNTED_WINDOW_BYTES);
         let window = FileWindow::new(file, offset, usize::try_from(bytes).unwrap_or(usize::MAX))?;
         pages += window.resident()?.iter().filter(|is_resident| **is_resident).count() as u64;
         offset += bytes;
@@ -410,13 +432,13 @@ mod tests {
         search.add_process(&own());
         search.add_process(&own());
         let found = search.finish();
-        let of = |name: &str| {
+        let files_named = |name: &str| {
             let all = found.files.iter().filter(|file| file.path.contains(name));
             all.map(|file| (file.cached_bytes, file.is_deleted, file.is_shared_memory)).collect::<Vec<_>>()
         };
         let is_tmpfs = rustix::fs::fstatfs(&kept).unwrap().f_type.cast_unsigned() == TMPFS_MAGIC;
-        assert_eq!(of("/kept"), [(74 * PAGE_BYTES, false, is_tmpfs)]);
-        assert_eq!(of("/memfd:pages-found"), [(25 * PAGE_BYTES, true, true)]);
+        assert_eq!(files_named("/kept"), [(74 * PAGE_BYTES, false, is_tmpfs)]);
+        assert_eq!(files_named("/memfd:pages-found"), [(25 * PAGE_BYTES, true, true)]);
         let all = found.files.iter().filter(|file| file.is_deleted && file.cached_bytes == 49 * PAGE_BYTES);
         assert!(all.count() >= 1, "{found:?}");
         assert!(!found.names_left && found.not_allowed == 0);

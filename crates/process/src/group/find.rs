@@ -18,8 +18,12 @@ const MAX_PROCESSES: usize = 100_000;
 const MAX_PROCS_BYTES: u64 = 4 << 20;
 /// Maximum number of paths in a message.
 const MAX_SHOWN: usize = 5;
-/// Minimum number of digits of a container's id: fewer are soon ambiguous.
+/// Digits of a container's complete id.
+const ID_DIGITS: usize = 64;
+/// Minimum number of digits given of a container's id: fewer are soon ambiguous.
 const MIN_ID_DIGITS: usize = 4;
+/// Digits of a pod's UID (RFC 9562), without the hyphens.
+const UID_DIGITS: usize = 32;
 
 /// The name of a group to find.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,7 +108,7 @@ fn container_id(name: &str) -> Option<&str> {
         None => name.rsplit_once('-').map_or(name, |(_, id)| id),
     };
     let is_monitor = name.contains("conmon");
-    (id.len() == 64 && id.bytes().all(|digit| digit.is_ascii_hexdigit()) && !is_monitor).then_some(id)
+    (id.len() == ID_DIGITS && id.bytes().all(|digit| digit.is_ascii_hexdigit()) && !is_monitor).then_some(id)
 }
 
 /// The 32 digits of a pod's UID in the name of its folder: `podUID` or `kubepods-…-podUID.slice`
@@ -115,19 +119,20 @@ fn pod_uid(name: &str) -> Option<String> {
     digits_of(uid)
 }
 
+/// The hexadecimal digits of a pod's UID; `None` if it is not one.
 fn digits_of(uid: &str) -> Option<String> {
     let digits: String = uid.chars().filter(|c| !"-_".contains(*c)).collect::<String>().to_lowercase();
-    (digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())).then_some(digits)
+    (digits.len() == UID_DIGITS && digits.bytes().all(|digit| digit.is_ascii_hexdigit())).then_some(digits)
 }
 
 /// The arguments that name the group at `path`, the shortest that are not too long to type.
 pub fn arguments_for(path: &str) -> String {
     /// Maximum length of a path that is not replaced by an id.
-    const MAX_PATH: usize = 32;
+    const MAX_PATH_BYTES: usize = 32;
     /// Digits of an id that Docker shows.
     const SHOWN_DIGITS: usize = 12;
     let name = path.rsplit('/').next().unwrap_or(path);
-    if path.len() > MAX_PATH {
+    if path.len() > MAX_PATH_BYTES {
         if let Some(id) = container_id(name).and_then(|id| id.get(..SHOWN_DIGITS)) {
             return format!("--container {id}");
         }
@@ -186,7 +191,8 @@ pub fn walk(root: &Path, start: &Path, bounds: Bounds, is_wanted: impl Fn(&str) 
             found.searched += 1;
             let is_match = path.file_name().is_some_and(|name| is_wanted(&name.to_string_lossy()));
             below.extend(children(root, &path));
-            // A folder may have any number of entries: what exceeds the bound is not kept.
+            // A folder may have any number of entries. If some are not kept, the bound ends the
+            // walk.
             below.truncate(bounds.groups);
             if is_match {
                 found.paths.push(path);
@@ -200,8 +206,8 @@ pub fn walk(root: &Path, start: &Path, bounds: Bounds, is_wanted: impl Fn(&str) 
 /// The groups directly below a group.
 fn children(root: &Path, path: &Path) -> Vec<PathBuf> {
     let folder = root.join(path);
-    // The kernel counts a link for each folder within (kernfs), so that groups without any need not
-    // be listed.
+    // The kernel counts two links of a folder and one more for each folder within (kernfs), so that
+    // groups without any need not be listed.
     if std::fs::metadata(&folder).is_ok_and(|data| data.nlink() == 2) {
         return Vec::new();
     }
@@ -374,8 +380,8 @@ mod tests {
         let slice = format!("kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{name}.slice");
         let (_folder, hierarchy) =
             tree(&[slice.clone(), "system.slice/web.service".into(), "user.slice".into()]);
-        for asked in [uid, &name, &uid.to_uppercase(), &format!("pod{uid}")] {
-            assert_eq!(find(&hierarchy, GroupOwner::Pod(asked.to_owned())), Ok(format!("/{slice}")));
+        for written in [uid, &name, &uid.to_uppercase(), &format!("pod{uid}")] {
+            assert_eq!(find(&hierarchy, GroupOwner::Pod(written.to_owned())), Ok(format!("/{slice}")));
         }
         assert!(find(&hierarchy, GroupOwner::Pod("web".into())).unwrap_err().contains("kubectl"));
         for unit in ["web", "web.service"] {

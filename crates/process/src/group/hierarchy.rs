@@ -221,6 +221,7 @@ pub struct Group {
     pub path: String,
     /// Its folder.
     pub folder: PathBuf,
+    /// Its open folder.
     directory: File,
 }
 

@@ -11,12 +11,15 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
 
-/// Size of the kernel's longest record (`PRINTKRB_RECORD_MAX` is smaller).
+/// Size of the buffer for a record: the kernel's records (`PRINTKRB_RECORD_MAX`) are shorter.
 const MAX_RECORD_BYTES: usize = 8192;
 /// Maximum number of kills that are kept, the last ones.
 const MAX_KILLS: usize = 64;
 /// `O_NONBLOCK` of x86-64: a read behind the last record fails.
 const O_NONBLOCK: i32 = 0o4000;
+/// The facility of a record, in the upper bits of its priority (syslog(2)).
+const FACILITY_SHIFT: u32 = 3;
+const KERNEL_FACILITY: u32 = 0;
 /// Error of a read whose record the kernel has overwritten; the next read continues.
 const EPIPE: i32 = 32;
 
@@ -46,12 +49,13 @@ pub struct OomKill {
 /// of a group (`memory.oom.group`), the first one represents all.
 pub fn kills(max_time: Duration) -> Vec<OomKill> {
     match File::options().read(true).custom_flags(O_NONBLOCK).open("/dev/kmsg") {
-        Ok(file) => read(file, Instant::now() + max_time),
+        Ok(file) => read_kills(file, Instant::now() + max_time),
         Err(_) => Vec::new(),
     }
 }
 
-fn read(mut log: impl Read, deadline: Instant) -> Vec<OomKill> {
+/// The kills in the records of `log`.
+fn read_kills(mut log: impl Read, deadline: Instant) -> Vec<OomKill> {
     let (mut kills, mut record) = (Vec::new(), vec![0; MAX_RECORD_BYTES]);
     while Instant::now() < deadline {
         match log.read(&mut record) {
@@ -72,15 +76,16 @@ fn add_record(record: &[u8], kills: &mut Vec<OomKill>) {
     let line = record.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let line = unescaped(line);
     let Some((head, text)) = line.split_once(';') else { return };
-    // Higher bits of the priority: the facility. 0 is the kernel; others may write here too.
-    let is_of_kernel =
-        head.split(',').next().and_then(|word| word.parse().ok()).is_some_and(|word: u32| word < 8);
-    if !is_of_kernel {
+    // Programs may write to this log too.
+    let priority = head.split(',').next().and_then(|word| word.parse::<u32>().ok());
+    if priority.is_none_or(|priority| priority >> FACILITY_SHIFT != KERNEL_FACILITY) {
         return;
     }
     if let Some(summary) = text.strip_prefix("oom-kill:constraint=") {
-        let micros = head.split(',').nth(2).and_then(|micros| micros.parse().ok());
-        if let Some(kill) = micros.and_then(|micros| summarized(summary, Duration::from_micros(micros))) {
+        let microseconds = head.split(',').nth(2).and_then(|microseconds| microseconds.parse().ok());
+        if let Some(kill) =
+            microseconds.and_then(|microseconds| parse_summary(summary, Duration::from_micros(microseconds)))
+        {
             if kills.len() >= MAX_KILLS {
                 kills.remove(0);
             }
@@ -122,9 +127,9 @@ fn unescaped(line: &[u8]) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Reads the summary of a kill. Paths and names may contain commas; one that contains a key of the
+/// Parses the summary of a kill. Paths and names may contain commas; one that contains a key of the
 /// summary makes it ambiguous.
-fn summarized(summary: &str, since_boot: Duration) -> Option<OomKill> {
+fn parse_summary(summary: &str, since_boot: Duration) -> Option<OomKill> {
     const KEYS: [&str; 3] = [",task_memcg=", ",task=", ",pid="];
     if KEYS.iter().any(|key| summary.matches(key).count() != 1) {
         return None;
@@ -160,9 +165,9 @@ mod tests {
         }
     }
 
-    fn of(records: &[&str]) -> Vec<OomKill> {
+    fn kills_in(records: &[&str]) -> Vec<OomKill> {
         let records = records.iter().map(|record| Ok(record.as_bytes().to_vec())).collect();
-        read(Log(records), Instant::now() + Duration::from_secs(600))
+        read_kills(Log(records), Instant::now() + Duration::from_secs(600))
     }
 
     const SUMMARY: &str = "6,901,13490030128,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/a,task_memcg=/a/b,c,task=my task,pid=9238,uid=0\n";
@@ -180,13 +185,13 @@ mod tests {
             file_bytes: Some(1152 << 10),
             shmem_bytes: Some(0),
         };
-        assert_eq!(of(&["6,1,5,-;other", SUMMARY, "6,2,6,-;in between", KILLED]), [kill]);
+        assert_eq!(kills_in(&["6,1,5,-;other", SUMMARY, "6,2,6,-;in between", KILLED]), [kill]);
     }
 
     #[test]
     fn a_kill_of_the_whole_machine_has_no_limit() {
         let summary = "6,1,7,-;oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/x,task=sh,pid=7,uid=0";
-        let kills = of(&[summary, "3,2,8,-;Out of memory: Killed process 8 (other) anon-rss:4kB, "]);
+        let kills = kills_in(&[summary, "3,2,8,-;Out of memory: Killed process 8 (other) anon-rss:4kB, "]);
         assert_eq!((kills.len(), kills[0].limit_group.as_deref()), (1, None));
         assert_eq!((kills[0].group.as_str(), kills[0].anonymous_bytes), ("/x", None));
     }
@@ -195,26 +200,26 @@ mod tests {
     fn damaged_records_are_left_out_and_the_last_kills_kept() {
         let broken =
             ["", ";", "6,1;oom-kill:constraint=", "6,1,x,-;oom-kill:constraint=,task_memcg=,task=,pid=1"];
-        assert_eq!(of(&broken), []);
-        assert_eq!(of(&["6,1,1,-;oom-kill:constraint=,task=,pid=1,task_memcg="]), []);
+        assert_eq!(kills_in(&broken), []);
+        assert_eq!(kills_in(&["6,1,1,-;oom-kill:constraint=,task=,pid=1,task_memcg="]), []);
         let many: Vec<String> =
             (0..MAX_KILLS + 10).map(|pid| SUMMARY.replace("9238", &pid.to_string())).collect();
-        let kills = of(&many.iter().map(String::as_str).collect::<Vec<_>>());
+        let kills = kills_in(&many.iter().map(String::as_str).collect::<Vec<_>>());
         assert_eq!((kills.len(), kills[0].pid), (MAX_KILLS, 10));
     }
 
     #[test]
     fn escapes_are_undone_and_ambiguous_or_foreign_lines_left_out() {
-        let kills = of(&[&SUMMARY.replace("/a/b,c", "/system-a\\x5cx2db.slice/\\xc3\\xa9")]);
+        let kills = kills_in(&[&SUMMARY.replace("/a/b,c", "/system-a\\x5cx2db.slice/\\xc3\\xa9")]);
         assert_eq!(kills[0].group, "/system-a\\x2db.slice/é");
-        assert_eq!(of(&[&SUMMARY.replace("oom_memcg=/a", "oom_memcg=/a,task_memcg=/web")]), []);
-        assert_eq!(of(&[&SUMMARY.replace("my task", "a,task=b")]), []);
-        assert_eq!(of(&[&SUMMARY.replace("6,901", "14,901")]), []);
+        assert_eq!(kills_in(&[&SUMMARY.replace("oom_memcg=/a", "oom_memcg=/a,task_memcg=/web")]), []);
+        assert_eq!(kills_in(&[&SUMMARY.replace("my task", "a,task=b")]), []);
+        assert_eq!(kills_in(&[&SUMMARY.replace("6,901", "14,901")]), []);
     }
 
     #[test]
     fn overwritten_records_are_passed_over() {
         let records = vec![Err(EPIPE), Ok(SUMMARY.as_bytes().to_vec())];
-        assert_eq!(read(Log(records), Instant::now() + Duration::from_secs(600)).len(), 1);
+        assert_eq!(read_kills(Log(records), Instant::now() + Duration::from_secs(600)).len(), 1);
     }
 }

@@ -4,13 +4,15 @@
 //! a line that is missing, malformed or overflows is `None`; nothing is guessed.
 
 use super::hierarchy::{Group, GroupError, Version};
+use crate::pages::PAGE_BYTES;
 
 /// A limit of version 1 at or above this means no limit (PAGE_COUNTER_MAX, rounded down to pages).
-const NO_LIMIT: u64 = 1 << 62;
+const NO_LIMIT_BYTES: u64 = 1 << 62;
 /// Maximum number of attempts to read the parts without a change of the charge meanwhile.
 const MAX_ATTEMPTS: usize = 8;
-/// Accepted change of the charge, in bytes: what one processor charges at once.
-const SMALL_CHANGE: u64 = 64 * 4096;
+/// Accepted change of the charge: what one processor charges at once (`MEMCG_CHARGE_BATCH`, 64
+/// pages).
+const MAX_CHANGE_BYTES: u64 = 64 * PAGE_BYTES;
 
 /// The figures of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -142,22 +144,22 @@ pub struct Pressure {
 }
 
 impl Memory {
-    /// Reads the figures of `group`: the charge before and after its parts, again while it
-    /// changes by more than a processor charges at once.
+    /// Reads the figures of `group`. Reads the charge before and after its parts, and repeats all
+    /// of it while the charge changes by more than a processor charges at once.
     ///
     /// # Errors
     /// [`GroupError::Gone`] or [`GroupError::NotCounted`].
     pub fn read(group: &Group) -> Result<Self, GroupError> {
         let mut best: Option<Self> = None;
         for _ in 0..MAX_ATTEMPTS {
-            let before = current(group)?;
-            let mut read = Self::read_once(group);
-            read.current_bytes = current(group)?;
-            read.changed_bytes = read.current_bytes.abs_diff(before);
-            if best.as_ref().is_none_or(|best| read.changed_bytes < best.changed_bytes) {
-                best = Some(read);
+            let charge_before = charge_bytes(group)?;
+            let mut memory = Self::read_once(group);
+            memory.current_bytes = charge_bytes(group)?;
+            memory.changed_bytes = memory.current_bytes.abs_diff(charge_before);
+            if best.as_ref().is_none_or(|best| memory.changed_bytes < best.changed_bytes) {
+                best = Some(memory);
             }
-            if best.as_ref().is_some_and(|best| best.changed_bytes <= SMALL_CHANGE) {
+            if best.as_ref().is_some_and(|best| best.changed_bytes <= MAX_CHANGE_BYTES) {
                 break;
             }
         }
@@ -173,7 +175,7 @@ impl Memory {
 }
 
 /// The charge, or why there is none.
-fn current(group: &Group) -> Result<u64, GroupError> {
+fn charge_bytes(group: &Group) -> Result<u64, GroupError> {
     let name = group.version.current_file();
     let path = || group.path.clone();
     match group.read(name) {
@@ -212,33 +214,33 @@ fn value(text: &str, key: &str) -> Option<u64> {
 
 fn read_version_2(group: &Group) -> Memory {
     let stat = group.text("memory.stat").unwrap_or_default();
-    let get = |key: &str| value(&stat, key);
+    let stat_of = |key: &str| value(&stat, key);
     let events = group.text("memory.events").unwrap_or_default();
-    let event = |key: &str| value(&events, key);
+    let event_count = |key: &str| value(&events, key);
     Memory {
         parts: Parts {
-            anon: get("anon"),
-            file: get("file"),
-            shmem: get("shmem"),
-            swapcached: get("swapcached"),
-            file_mapped: get("file_mapped"),
-            file_dirty: get("file_dirty"),
-            file_writeback: get("file_writeback"),
-            inactive_file: get("inactive_file"),
-            active_file: get("active_file"),
-            unevictable: get("unevictable"),
-            kernel: get("kernel"),
-            kernel_stack: get("kernel_stack"),
-            pagetables: get("pagetables"),
-            sec_pagetables: get("sec_pagetables"),
-            percpu: get("percpu"),
-            vmalloc: get("vmalloc"),
-            sock: get("sock"),
-            zswap: get("zswap"),
-            zswapped: get("zswapped"),
-            slab_reclaimable: get("slab_reclaimable"),
-            slab_unreclaimable: get("slab_unreclaimable"),
-            hugetlb: get("hugetlb"),
+            anon: stat_of("anon"),
+            file: stat_of("file"),
+            shmem: stat_of("shmem"),
+            swapcached: stat_of("swapcached"),
+            file_mapped: stat_of("file_mapped"),
+            file_dirty: stat_of("file_dirty"),
+            file_writeback: stat_of("file_writeback"),
+            inactive_file: stat_of("inactive_file"),
+            active_file: stat_of("active_file"),
+            unevictable: stat_of("unevictable"),
+            kernel: stat_of("kernel"),
+            kernel_stack: stat_of("kernel_stack"),
+            pagetables: stat_of("pagetables"),
+            sec_pagetables: stat_of("sec_pagetables"),
+            percpu: stat_of("percpu"),
+            vmalloc: stat_of("vmalloc"),
+            sock: stat_of("sock"),
+            zswap: stat_of("zswap"),
+            zswapped: stat_of("zswapped"),
+            slab_reclaimable: stat_of("slab_reclaimable"),
+            slab_unreclaimable: stat_of("slab_unreclaimable"),
+            hugetlb: stat_of("hugetlb"),
             tcp_beside: None,
         },
         limits: Limits {
@@ -251,12 +253,12 @@ fn read_version_2(group: &Group) -> Memory {
             swap: group.number("memory.swap.max"),
         },
         events: Events {
-            low: event("low"),
-            high: event("high"),
-            max: event("max"),
-            oom: event("oom"),
-            oom_kill: event("oom_kill"),
-            oom_group_kill: event("oom_group_kill"),
+            low: event_count("low"),
+            high: event_count("high"),
+            max: event_count("max"),
+            oom: event_count("oom"),
+            oom_kill: event_count("oom_kill"),
+            oom_group_kill: event_count("oom_group_kill"),
             under_oom: None,
         },
         pressure: group.text("memory.pressure").and_then(|text| pressure(&text)),
@@ -271,24 +273,24 @@ fn read_version_1(group: &Group) -> Memory {
     let stat = group.text("memory.stat").unwrap_or_default();
     // Without the file, the kernel (5.11 and later) has no other mode.
     let is_hierarchical = group.number("memory.use_hierarchy") != Some(0);
-    let get = |key: &str| {
+    let stat_of = |key: &str| {
         let total = is_hierarchical.then(|| value(&stat, &format!("total_{key}"))).flatten();
         total.or_else(|| value(&stat, key))
     };
-    let limit = |name: &str| group.number(name).filter(|&bytes| bytes < NO_LIMIT);
+    let limit = |name: &str| group.number(name).filter(|&bytes| bytes < NO_LIMIT_BYTES);
     let control = group.text("memory.oom_control").unwrap_or_default();
     Memory {
         parts: Parts {
-            anon: get("rss"),
-            file: get("cache"),
-            shmem: get("shmem"),
-            swapcached: get("swapcached"),
-            file_mapped: get("mapped_file"),
-            file_dirty: get("dirty"),
-            file_writeback: get("writeback"),
-            inactive_file: get("inactive_file"),
-            active_file: get("active_file"),
-            unevictable: get("unevictable"),
+            anon: stat_of("rss"),
+            file: stat_of("cache"),
+            shmem: stat_of("shmem"),
+            swapcached: stat_of("swapcached"),
+            file_mapped: stat_of("mapped_file"),
+            file_dirty: stat_of("dirty"),
+            file_writeback: stat_of("writeback"),
+            inactive_file: stat_of("inactive_file"),
+            active_file: stat_of("active_file"),
+            unevictable: stat_of("unevictable"),
             // The root's charge is its pages alone (mm/memcontrol-v1.c, mem_cgroup_usage).
             kernel: (group.path != "/").then(|| group.number("memory.kmem.usage_in_bytes")).flatten(),
             tcp_beside: group.number("memory.kmem.tcp.usage_in_bytes"),
@@ -306,7 +308,7 @@ fn read_version_1(group: &Group) -> Memory {
             under_oom: value(&control, "under_oom").map(|number| number != 0),
             ..Events::default()
         },
-        swap_bytes: get("swap"),
+        swap_bytes: stat_of("swap"),
         is_hierarchical,
         ..Memory::default()
     }
@@ -352,8 +354,8 @@ pub fn effective_limit(group: &Group) -> Option<EffectiveLimit> {
     let mut path = group.path.trim_end_matches('/');
     for folder in group.folder.ancestors() {
         let text = std::fs::read_to_string(folder.join(name)).unwrap_or_default();
-        let limit = text.trim().parse::<u64>().ok().filter(|&bytes| bytes < NO_LIMIT);
-        if let Some(bytes) = limit.filter(|&bytes| smallest.as_ref().is_none_or(|least| bytes < least.bytes))
+        let limit = text.trim().parse::<u64>().ok().filter(|&bytes| bytes < NO_LIMIT_BYTES);
+        if let Some(bytes) = limit.filter(|&bytes| smallest.as_ref().is_none_or(|limit| bytes < limit.bytes))
         {
             let path = if path.is_empty() { "/" } else { path };
             smallest = Some(EffectiveLimit { bytes, path: path.to_owned() });
@@ -459,14 +461,14 @@ mod tests {
 
     #[test]
     fn a_group_without_figures_has_a_reason() {
-        let why = |files: &[(&str, &[u8])]| {
+        let error_of = |files: &[(&str, &[u8])]| {
             let (_folder, group) =
                 group(Version::Two, &[&[("cgroup.procs", b"".as_slice())], files].concat());
             Memory::read(&group).unwrap_err().to_string()
         };
-        assert!(why(&[]).contains("cgroup.subtree_control"));
-        assert!(why(&[("cgroup.type", b"threaded\n")]).contains("threaded"));
-        assert!(why(&[("memory.current", b"lots\n")]).contains("holds no number"));
+        assert!(error_of(&[]).contains("cgroup.subtree_control"));
+        assert!(error_of(&[("cgroup.type", b"threaded\n")]).contains("threaded"));
+        assert!(error_of(&[("memory.current", b"lots\n")]).contains("holds no number"));
         let (folder, group) = group(Version::Two, &[]);
         let root = Hierarchy::at(Version::Two, folder.path()).open("/").unwrap();
         std::fs::write(folder.path().join("cgroup.procs"), "").unwrap();

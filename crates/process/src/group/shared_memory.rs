@@ -15,20 +15,27 @@ use super::files::{FileSearch, TMPFS_MAGIC};
 use crate::namespaces::PATH_FLAGS;
 use crate::procfs::{MAX_MOUNTS_BYTES, Process, mounts};
 
-/// Maximum number of entries, mount namespaces and mounts walked.
+/// Maximum number of directory entries read.
 const MAX_ENTRIES: u64 = 100_000;
+/// Maximum number of mount namespaces whose mounts are walked.
 const MAX_NAMESPACES: usize = 16;
+/// Maximum number of mounts walked in a namespace.
 const MAX_MOUNTS: usize = 256;
 /// Maximum depth of folders.
 const MAX_DEPTH: usize = 32;
 /// Smallest file that is opened to be counted.
-const MIN_BYTES: u64 = 16 << 10;
+const MIN_FILE_BYTES: u64 = 16 << 10;
+/// The unit of `st_blocks` (stat(3type)).
+const STAT_BLOCK_BYTES: u64 = 512;
 
 /// Looks through tmpfs mounts.
 #[derive(Debug)]
 pub struct SharedMemoryWalk {
+    /// The inodes of the mount namespaces that were walked.
     namespaces: BTreeSet<u64>,
+    /// The devices of the mounts that were walked, major and minor number.
     devices: BTreeSet<(u32, u32)>,
+    /// Number of directory entries read.
     entries: u64,
     /// Time left for walking.
     time_left: Duration,
@@ -52,7 +59,9 @@ impl SharedMemoryWalk {
     pub fn add_process(&mut self, process: &Process, search: &mut FileSearch) {
         use std::os::unix::fs::MetadataExt;
 
-        let namespace = std::fs::metadata(process.path("ns/mnt")).map_or(0, |data| data.ino());
+        // Fails for a process that has ended or may not be inspected, whose files cannot be opened.
+        let Ok(namespace) = std::fs::metadata(process.path("ns/mnt")) else { return };
+        let namespace = namespace.ino();
         if self.namespaces.contains(&namespace) {
             return;
         }
@@ -66,12 +75,13 @@ impl SharedMemoryWalk {
         self.time_left = self.time_left.saturating_sub(since.elapsed());
     }
 
+    /// Walks the tmpfs mounts that `process` sees and that were not walked yet.
     fn walk_mounts(&mut self, process: &Process, deadline: Instant, search: &mut FileSearch) {
         let Ok(root) = open(process.path("root"), PATH_FLAGS, Mode::empty()) else { return };
         let text = process.read_file("mountinfo", MAX_MOUNTS_BYTES).unwrap_or_default();
-        let shared = mounts::parse(&text).into_iter().filter(|mount| mount.kind == "tmpfs");
+        let tmpfs_mounts = mounts::parse(&text).into_iter().filter(|mount| mount.kind == "tmpfs");
         let mut new_mounts = 0;
-        for mount in shared {
+        for mount in tmpfs_mounts {
             if !self.devices.insert(mount.device) {
                 continue;
             }
@@ -80,17 +90,18 @@ impl SharedMemoryWalk {
                 self.is_cut = true;
                 return;
             }
-            let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
-            let top = openat2(&root, mount.point.as_str(), PATH_FLAGS, Mode::empty(), within);
+            let in_root = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
+            let top = openat2(&root, mount.point.as_str(), PATH_FLAGS, Mode::empty(), in_root);
             // Another file system may be mounted over it.
             let Some(top) = top.ok().filter(is_tmpfs) else { continue };
             self.walk(&top, &mount.point, deadline, search);
         }
     }
 
+    /// Walks the folders below `top`, which is mounted at `point`.
     fn walk(&mut self, top: &OwnedFd, point: &str, deadline: Instant, search: &mut FileSearch) {
-        let mut waiting = vec![(String::from("."), 0)];
-        while let Some((path, depth)) = waiting.pop() {
+        let mut unread_folders = vec![(String::from("."), 0)];
+        while let Some((path, depth)) = unread_folders.pop() {
             let Ok(folder) = openat2(top, path.as_str(), FOLDER_FLAGS, Mode::empty(), BELOW) else {
                 continue;
             };
@@ -108,7 +119,7 @@ impl SharedMemoryWalk {
                 }
                 match entry.file_type() {
                     FileType::Directory if depth < MAX_DEPTH => {
-                        waiting.push((format!("{path}/{name}"), depth + 1));
+                        unread_folders.push((format!("{path}/{name}"), depth + 1));
                     }
                     FileType::Directory => self.is_cut = true,
                     FileType::RegularFile => {
@@ -121,11 +132,12 @@ impl SharedMemoryWalk {
     }
 }
 
+/// Adds the file `name` of `folder` to `search` as `path`, unless it is small.
 fn add_file(folder: &impl AsFd, name: &str, path: &str, search: &mut FileSearch) {
     let Ok(stat) = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT) else { return };
-    // Blocks of 512 bytes, which tmpfs has for each page, swapped out or not.
-    let bytes = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
-    if bytes < MIN_BYTES || !FileType::from_raw_mode(stat.st_mode).is_file() {
+    // tmpfs has blocks for each page, swapped out or not.
+    let bytes = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(STAT_BLOCK_BYTES);
+    if bytes < MIN_FILE_BYTES || !FileType::from_raw_mode(stat.st_mode).is_file() {
         return;
     }
     if let Ok(file) = openat2(folder, name, FILE_FLAGS, Mode::empty(), BELOW) {
@@ -133,12 +145,15 @@ fn add_file(folder: &impl AsFd, name: &str, path: &str, search: &mut FileSearch)
     }
 }
 
+/// Flags with which a folder is opened.
 const FOLDER_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+/// Flags with which a file is opened: the open neither waits nor follows a link.
 const FILE_FLAGS: OFlags = OFlags::RDONLY
     .union(OFlags::NONBLOCK)
     .union(OFlags::NOCTTY)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
+/// Paths stay below the folder that they start at, on its mount, and follow no link.
 const BELOW: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_XDEV);
 

@@ -4,6 +4,7 @@
 //! above it with `/..`; what is mounted may begin above or below that root (proc(5), mountinfo:
 //! the root of a mount).
 
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use super::find::Bounds;
@@ -15,12 +16,19 @@ use crate::procfs::mounts::unescaped;
 const MAX_BYTES: u64 = 64 << 10;
 
 /// How paths of /proc/PID/cgroup relate to the mounted hierarchy.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    /// The namespace's root, below what is mounted.
-    namespace: PathBuf,
+    /// The namespace's root, below what is mounted; `None` if unknown.
+    namespace: Option<PathBuf>,
     /// What is mounted, below the namespace's root.
     mounted: PathBuf,
+}
+
+impl Default for View {
+    /// The namespace's root is what is mounted.
+    fn default() -> Self {
+        Self { namespace: Some(PathBuf::new()), mounted: PathBuf::new() }
+    }
 }
 
 impl View {
@@ -33,12 +41,11 @@ impl View {
         };
         let root = root.trim_start_matches('/');
         if !root.starts_with("..") {
-            return Self { namespace: PathBuf::new(), mounted: PathBuf::from(root) };
+            return Self { mounted: PathBuf::from(root), ..Self::default() };
         }
         // The mount begins above the namespace's root. Only a search finds the names in between:
         // this program is in the namespace's root, or below it.
-        let namespace = own_group(hierarchy).unwrap_or_default();
-        Self { namespace, mounted: PathBuf::new() }
+        Self { namespace: namespace_root(hierarchy), ..Self::default() }
     }
 
     /// Opens the group of a path of /proc/PID/cgroup.
@@ -55,17 +62,21 @@ impl View {
     /// Opens the group that counts the memory of `process`.
     ///
     /// # Errors
-    /// As [`View::open`].
+    /// As [`View::open`]; [`GroupError::Io`] if the group of the process is unknown.
     pub fn group_of(&self, hierarchy: &Hierarchy, process: &Process) -> Result<Group, GroupError> {
         let bytes = process.read_file("cgroup", MAX_BYTES).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
-        let path = hierarchy.path_in(&text).unwrap_or_default();
+        // Without a path it is in an unknown group, not in the root.
+        let path = hierarchy.path_in(&text).ok_or_else(|| GroupError::Io {
+            path: format!("/proc/{}/cgroup", process.pid()),
+            source: io::Error::new(io::ErrorKind::NotFound, "it has no group that counts memory"),
+        })?;
         self.open(hierarchy, path)
     }
 
-    /// The path below the mounted root.
+    /// The path below the mounted root; `None` if it is not below it, or that is unknown.
     fn relative(&self, path: &str) -> Option<PathBuf> {
-        let mut whole = self.namespace.clone();
+        let mut whole = self.namespace.clone()?;
         for part in Path::new(path).components() {
             match part {
                 Component::Normal(name) => whole.push(name),
@@ -83,12 +94,12 @@ fn mounted_root(mounts: &str, point: &Path) -> Option<String> {
     let mut lines = mounts.lines().map(|line| line.split(' '));
     lines.find_map(|mut fields| {
         let root = fields.nth(3)?;
-        fields.next().filter(|at| Path::new(&unescaped(at)) == point).map(|_| unescaped(root))
+        fields.next().filter(|field| Path::new(&unescaped(field)) == point).map(|_| unescaped(root))
     })
 }
 
-/// The root of this program's namespace below the root of `hierarchy`.
-fn own_group(hierarchy: &Hierarchy) -> Option<PathBuf> {
+/// The root of this program's namespace below the root of `hierarchy`; `None` if it is not found.
+fn namespace_root(hierarchy: &Hierarchy) -> Option<PathBuf> {
     let pid = std::process::id().cast_signed();
     let text = Process::open(pid).ok()?.read_file("cgroup", MAX_BYTES).ok()?;
     let text = String::from_utf8_lossy(&text).into_owned();
@@ -104,10 +115,11 @@ fn own_group(hierarchy: &Hierarchy) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::hierarchy::Version;
     use super::*;
 
     fn view(namespace: &str, mounted: &str) -> View {
-        View { namespace: namespace.into(), mounted: mounted.into() }
+        View { namespace: Some(namespace.into()), mounted: mounted.into() }
     }
 
     fn relative(view: &View, path: &str) -> Option<String> {
@@ -123,10 +135,24 @@ mod tests {
         assert_eq!(relative(&host, "/").as_deref(), Some("kubepods/pod1/own"));
         assert_eq!(relative(&host, "/../../pod2/x").as_deref(), Some("kubepods/pod2/x"));
         assert_eq!(relative(&host, "/../../../..").as_deref(), None);
+        let unknown = View { namespace: None, ..View::default() };
+        assert_eq!(relative(&unknown, "/"), None, "not the root of the host");
         // A container's own part, and paths of the host.
         let part = view("", "docker/1");
         assert_eq!(relative(&part, "/docker/1/x").as_deref(), Some("x"));
         assert_eq!(relative(&part, "/docker/2"), None);
+    }
+
+    #[test]
+    fn a_process_whose_group_is_unknown_is_not_in_the_root() {
+        let folder = tempfile::tempdir().unwrap();
+        let hierarchy = Hierarchy::at(Version::Two, folder.path());
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process::open(child.id().cast_signed()).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let error = View::default().group_of(&hierarchy, &process).unwrap_err();
+        assert!(matches!(error, GroupError::Io { .. }), "{error}");
     }
 
     #[test]

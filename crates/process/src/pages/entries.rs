@@ -19,19 +19,21 @@ use crate::smaps::SmapsEntry;
 /// two seconds.
 pub(super) const MAX_BYTES: u64 = 1 << 40;
 
+/// Bytes of an entry.
+const ENTRY_BYTES: usize = 8;
 /// Entries per read: 32 MiB of address space, 64 KiB of entries.
 const BLOCK_ENTRIES: usize = 8192;
 
 /// Bits 0–4 of the frame field of a swapped entry: the swap area, or one of the kernel's own types,
 /// which are above all areas (`MAX_SWAPFILES` in `include/linux/swap.h` is 23 with every option on;
 /// no machine with that many swap areas is known).
-const TYPE_MASK: u64 = 31;
+const TYPE_MASK: u64 = (1 << TYPE_BITS) - 1;
 const FIRST_SPECIAL_TYPE: u64 = 23;
 const TYPE_BITS: u32 = 5;
 
-/// Below this, the offset of a special type is a set of marker bits (`PTE_MARKER_*`: 1, 2, 4), not
-/// a frame.
-const FIRST_FRAME: u64 = 8;
+/// Smallest offset of a special type that is a frame: a smaller one is a set of marker bits
+/// (`PTE_MARKER_*`: 1, 2, 4).
+const MIN_SPECIAL_FRAME: u64 = 8;
 
 /// Frames in the kernel's huge zero page.
 const HUGE_FRAMES: u64 = 512;
@@ -44,22 +46,24 @@ enum Page {
     /// A resident page.
     Resident(u64),
     /// A resident, zero or swapped-out page: undecided, because its frame is hidden from this user.
-    Doubtful(u64),
+    Undecided(u64),
 }
 
-/// Decodes an entry. `zero` holds the frames of the zero pages.
-fn classify(value: u64, zero: ZeroFrames) -> Page {
-    let file = value & entry::FILE != 0;
-    let anonymous = if file { 0 } else { kind::ANONYMOUS };
+/// Decodes an entry.
+fn classify(value: u64, zero_frames: ZeroFrames) -> Page {
+    let is_file = value & entry::FILE != 0;
+    let anonymous = if is_file { 0 } else { kind::ANONYMOUS };
     let frame = value & entry::FRAME;
     if value & entry::PRESENT != 0 {
-        let is_zero_page = zero.page == Some(frame)
-            || zero.huge.is_some_and(|first| (first..first.saturating_add(HUGE_FRAMES)).contains(&frame));
+        let is_zero_page = zero_frames.page == Some(frame)
+            || zero_frames
+                .huge
+                .is_some_and(|first| (first..first.saturating_add(HUGE_FRAMES)).contains(&frame));
         return match frame {
             // Some kernels mark the huge zero page as a file page, so check for it first.
             _ if is_zero_page => Page::None,
-            _ if file => Page::Resident(0),
-            0 if value & entry::EXCLUSIVE == 0 => Page::Doubtful(kind::ANONYMOUS),
+            _ if is_file => Page::Resident(0),
+            0 if value & entry::EXCLUSIVE == 0 => Page::Undecided(kind::ANONYMOUS),
             _ => Page::Resident(kind::ANONYMOUS),
         };
     }
@@ -69,9 +73,9 @@ fn classify(value: u64, zero: ZeroFrames) -> Page {
     let flags = anonymous | kind::MIGRATING;
     match frame {
         // Only entries that refer to a page have the file bit.
-        _ if file => Page::Resident(flags),
-        0 => Page::Doubtful(flags),
-        _ if frame & TYPE_MASK < FIRST_SPECIAL_TYPE || frame >> TYPE_BITS < FIRST_FRAME => Page::None,
+        _ if is_file => Page::Resident(flags),
+        0 => Page::Undecided(flags),
+        _ if frame & TYPE_MASK < FIRST_SPECIAL_TYPE || frame >> TYPE_BITS < MIN_SPECIAL_FRAME => Page::None,
         _ => Page::Resident(flags),
     }
 }
@@ -80,20 +84,20 @@ fn classify(value: u64, zero: ZeroFrames) -> Page {
 /// false. Returns the address where reading ended: `end`, or an earlier one if `each` returned
 /// false or the process no longer has page tables.
 fn walk(pagemap: &File, start: u64, end: u64, mut each: impl FnMut(u64, u64) -> bool) -> io::Result<u64> {
-    let mut block = vec![0u8; BLOCK_ENTRIES * 8];
+    let mut block = vec![0u8; BLOCK_ENTRIES * ENTRY_BYTES];
     let mut at = page_of(start);
     while at < end {
         let entries = ((end - at).div_ceil(PAGE_BYTES)).min(BLOCK_ENTRIES as u64);
-        let wanted = &mut block[..entries as usize * 8];
-        let got = match pagemap.read_at(wanted, at / PAGE_BYTES * 8) {
-            Ok(got) => got / 8,
+        let wanted = &mut block[..entries as usize * ENTRY_BYTES];
+        let got = match pagemap.read_at(wanted, at / PAGE_BYTES * ENTRY_BYTES as u64) {
+            Ok(got) => got / ENTRY_BYTES,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
         };
         if got == 0 {
             return Ok(at);
         }
-        for bytes in wanted[..got * 8].chunks_exact(8) {
+        for bytes in wanted[..got * ENTRY_BYTES].chunks_exact(ENTRY_BYTES) {
             let value = bytes.try_into().map_or(0, u64::from_le_bytes);
             if value != 0 && !each(at, value) {
                 return Ok(at);
@@ -106,30 +110,30 @@ fn walk(pagemap: &File, start: u64, end: u64, mut each: impl FnMut(u64, u64) -> 
 
 impl Builder<'_> {
     /// Adds the resident pages of a mapping from its entries.
-    pub(super) fn read_entries(&mut self, space: &SmapsEntry) -> io::Result<()> {
-        self.open();
-        self.read_entries_of_open(space)
+    pub(super) fn read_entries(&mut self, smaps_entry: &SmapsEntry) -> io::Result<()> {
+        self.begin_mapping();
+        self.read_entries_of_current(smaps_entry)
     }
 
-    /// Adds the resident pages of the open mapping, which has none yet, and closes it.
-    pub(super) fn read_entries_of_open(&mut self, space: &SmapsEntry) -> io::Result<()> {
-        let zero = self.zero_frames()?;
-        let rss_bytes = space.counts.rss_bytes;
-        let expected = Expected::of(space);
-        let start = space.mapping.start;
-        let end = space.mapping.end.min(start.saturating_add(self.budget_bytes));
+    /// Adds the resident pages of the current mapping, which has none yet, and ends it.
+    pub(super) fn read_entries_of_current(&mut self, smaps_entry: &SmapsEntry) -> io::Result<()> {
+        let zero_frames = self.zero_frames()?;
+        let rss_bytes = smaps_entry.counts.rss_bytes;
+        let expected = Expected::of(smaps_entry);
+        let start = smaps_entry.mapping.start;
+        let end = smaps_entry.mapping.end.min(start.saturating_add(self.budget_bytes));
         let pagemap = self.pagemap;
         let reached = walk(pagemap, start, end, |at, value| {
-            match classify(value, zero) {
-                Page::Resident(flags) | Page::Doubtful(flags) if !expected.allows(flags) => {}
+            match classify(value, zero_frames) {
+                Page::Resident(flags) | Page::Undecided(flags) if !expected.allows(flags) => {}
                 Page::Resident(flags) => self.push(at, at + PAGE_BYTES, flags),
-                Page::Doubtful(flags) => self.push(at, at + PAGE_BYTES, flags | kind::DOUBTFUL),
+                Page::Undecided(flags) => self.push(at, at + PAGE_BYTES, flags | kind::UNDECIDED),
                 Page::None => {}
             }
             self.certain_bytes < rss_bytes
         })?;
         self.budget_bytes = self.budget_bytes.saturating_sub(reached.saturating_sub(start));
-        self.close(rss_bytes);
+        self.end_mapping(rss_bytes);
         Ok(())
     }
 
@@ -156,12 +160,12 @@ fn check_size(ranges: &[Range<u64>]) -> io::Result<()> {
 ///
 /// Fails with `InvalidInput` if the ranges exceed 1 TiB in total.
 pub fn exclusive_bytes(pagemap: &File, ranges: &[Range<u64>]) -> io::Result<u64> {
-    const OWN: u64 = entry::PRESENT | entry::EXCLUSIVE;
+    const PRESENT_EXCLUSIVE: u64 = entry::PRESENT | entry::EXCLUSIVE;
     check_size(ranges)?;
     let mut bytes = 0;
     for range in ranges {
         walk(pagemap, range.start, range.end, |_, value| {
-            bytes += if value & OWN == OWN { PAGE_BYTES } else { 0 };
+            bytes += if value & PRESENT_EXCLUSIVE == PRESENT_EXCLUSIVE { PAGE_BYTES } else { 0 };
             true
         })?;
     }
@@ -180,13 +184,13 @@ pub(super) fn each_anonymous_run(
         return Ok(());
     }
     check_size(ranges)?;
-    let zero = zero_frames()?;
+    let frames = zero_frames()?;
     for range in ranges {
         let mut run = range.start..range.start;
         walk(pagemap, range.start, range.end, |at, value| {
-            let is_anonymous = match classify(value, zero) {
+            let is_anonymous = match classify(value, frames) {
                 Page::Resident(flags) => flags & kind::ANONYMOUS != 0,
-                Page::Doubtful(flags) => flags & kind::MIGRATING == 0,
+                Page::Undecided(flags) => flags & kind::MIGRATING == 0,
                 Page::None => false,
             };
             if is_anonymous {
@@ -224,7 +228,7 @@ mod tests {
         assert_eq!(classify(present | (1024 + 511), ZERO), Page::None, "the huge page of zeros");
         assert_eq!(classify(present | entry::FILE | 1024, ZERO), Page::None, "shown as a file's by 6.18");
         assert_eq!(classify(present | (1024 + 512), ZERO), Page::Resident(kind::ANONYMOUS));
-        assert_eq!(classify(present, ZERO), Page::Doubtful(kind::ANONYMOUS), "frame hidden, shared");
+        assert_eq!(classify(present, ZERO), Page::Undecided(kind::ANONYMOUS), "frame hidden, shared");
         assert_eq!(classify(present | entry::EXCLUSIVE, ZERO), Page::Resident(kind::ANONYMOUS));
     }
 
@@ -238,7 +242,7 @@ mod tests {
         assert_eq!(classify(swapped | 31 | (4 << 5), ZERO), Page::None, "a guard marker of Linux 6.13");
         assert_eq!(classify(swapped | entry::GUARD, ZERO), Page::None);
         assert_eq!(classify(swapped | entry::FILE, ZERO), Page::Resident(kind::MIGRATING));
-        assert_eq!(classify(swapped, ZERO), Page::Doubtful(moving), "frame hidden");
+        assert_eq!(classify(swapped, ZERO), Page::Undecided(moving), "frame hidden");
         assert_eq!(classify(0, ZERO), Page::None);
     }
 

@@ -57,7 +57,7 @@ mod kind {
     /// The kernel is migrating the pages.
     pub const MIGRATING: u64 = 2;
     /// Residency is still undecided; never in a finished [`super::Residency`].
-    pub const DOUBTFUL: u64 = 4;
+    pub const UNDECIDED: u64 = 4;
     /// All flag bits.
     pub const MASK: u64 = super::PAGE_BYTES - 1;
 }
@@ -82,12 +82,13 @@ impl PageRun {
 
 /// A run in 16 bytes: a heap with every other page resident has one run per 8 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Packed {
+struct PackedRun {
+    /// The start, with the flags of [`kind`] in its low bits.
     start_and_kind: u64,
     end: u64,
 }
 
-impl Packed {
+impl PackedRun {
     fn start(self) -> u64 {
         self.start_and_kind & !kind::MASK
     }
@@ -117,52 +118,55 @@ pub enum Interface {
 /// The resident pages of a process.
 #[derive(Clone, Debug)]
 pub struct Residency {
-    runs: Vec<Packed>,
+    runs: Vec<PackedRun>,
 }
 
 impl Residency {
-    /// Reads the resident pages of all mappings of `spaces` from an open /proc/PID/pagemap, with
+    /// Reads the resident pages of all mappings of `smaps` from an open /proc/PID/pagemap, with
     /// PAGEMAP_SCAN or, if the kernel lacks it, from the entries.
     ///
-    /// `spaces` is the smaps of the same process in the same state, so stop the process before.
+    /// `smaps` has the mappings of the same process in the same state, so stop the process before.
     /// Returns the kernel's errors; if the process ended, [`reconcile`] reports differences.
-    pub fn read(pagemap: &File, spaces: &[SmapsEntry]) -> io::Result<Self> {
-        match Self::read_by(pagemap, spaces, Interface::Scan) {
-            Err(error) if scan::is_missing(&error) => Self::read_by(pagemap, spaces, Interface::Entries),
+    pub fn read(pagemap: &File, smaps: &[SmapsEntry]) -> io::Result<Self> {
+        match Self::read_by(pagemap, smaps, Interface::Scan) {
+            Err(error) if scan::is_missing(&error) => Self::read_by(pagemap, smaps, Interface::Entries),
             other => other,
         }
     }
 
     /// Like [`Residency::read`], with one interface only. [`Interface::Scan`] fails with ENOTTY on
     /// kernels before 6.7.
-    pub fn read_by(pagemap: &File, spaces: &[SmapsEntry], interface: Interface) -> io::Result<Self> {
+    pub fn read_by(pagemap: &File, smaps: &[SmapsEntry], interface: Interface) -> io::Result<Self> {
         let scanned = match interface {
-            Interface::Scan => Some(ScannedRegions::of(pagemap, spaces.iter().map(|space| &space.mapping))?),
+            Interface::Scan => {
+                Some(ScannedRegions::of(pagemap, smaps.iter().map(|smaps_entry| &smaps_entry.mapping))?)
+            }
             Interface::Entries => None,
         };
-        Self::of(pagemap, spaces, scanned)
+        Self::build(pagemap, smaps, scanned)
     }
 
     /// Makes it from an earlier scan ([`ScannedRegions::of`]), with smaps of the same state.
     pub fn of_scanned(
         pagemap: &File,
-        spaces: &[SmapsEntry],
+        smaps: &[SmapsEntry],
         scanned: io::Result<ScannedRegions>,
     ) -> io::Result<Self> {
         match scanned {
-            Ok(scanned) => Self::of(pagemap, spaces, Some(scanned)),
-            Err(error) if scan::is_missing(&error) => Self::of(pagemap, spaces, None),
+            Ok(scanned) => Self::build(pagemap, smaps, Some(scanned)),
+            Err(error) if scan::is_missing(&error) => Self::build(pagemap, smaps, None),
             Err(error) => Err(error),
         }
     }
 
-    fn of(pagemap: &File, spaces: &[SmapsEntry], scanned: Option<ScannedRegions>) -> io::Result<Self> {
+    /// Uses the scan if there is one, else the entries.
+    fn build(pagemap: &File, smaps: &[SmapsEntry], scanned: Option<ScannedRegions>) -> io::Result<Self> {
         let mut builder = Builder::new(pagemap);
         match scanned {
-            Some(scanned) => scan::fill(&mut builder, spaces, &scanned)?,
+            Some(scanned) => scan::fill(&mut builder, smaps, &scanned)?,
             None => {
-                for space in spaces.iter().filter(|space| may_hold_pages(space)) {
-                    builder.read_entries(space)?;
+                for smaps_entry in smaps.iter().filter(|smaps_entry| may_hold_pages(smaps_entry)) {
+                    builder.read_entries(smaps_entry)?;
                 }
             }
         }
@@ -194,25 +198,28 @@ impl Residency {
 
 /// Whether smaps may count pages in it. Excluded are the kernel's `[vsyscall]`, `ht` and `pf`
 /// mappings, which are no RSS, and mappings with an Rss of 0.
-fn may_hold_pages(space: &SmapsEntry) -> bool {
-    space.counts.rss_bytes > 0
-        && space.mapping.name != "[vsyscall]"
-        && !space.flags.is_hugetlb()
-        && !space.flags.is_pfn_map()
+fn may_hold_pages(smaps_entry: &SmapsEntry) -> bool {
+    smaps_entry.counts.rss_bytes > 0
+        && smaps_entry.mapping.name != "[vsyscall]"
+        && !smaps_entry.flags.is_hugetlb()
+        && !smaps_entry.flags.is_pfn_map()
 }
 
 /// The kinds of present pages in a mapping that smaps can count.
 #[derive(Clone, Copy)]
 struct Expected {
-    anonymous: bool,
-    file: bool,
+    has_anonymous: bool,
+    has_file: bool,
 }
 
 impl Expected {
     /// If smaps counts no anonymous page, a present anonymous page is a zero page or has no `struct
     /// page`. In private memory without a file, a page marked as a file page is the huge zero page.
-    fn of(space: &SmapsEntry) -> Self {
-        Self { anonymous: space.counts.anonymous_bytes > 0, file: !space.mapping.is_private_anonymous() }
+    fn of(smaps_entry: &SmapsEntry) -> Self {
+        Self {
+            has_anonymous: smaps_entry.counts.anonymous_bytes > 0,
+            has_file: !smaps_entry.mapping.is_private_anonymous(),
+        }
     }
 
     /// Whether smaps can count a page with these run flags. Migrating pages always count: only
@@ -221,25 +228,28 @@ impl Expected {
         if flags & kind::MIGRATING != 0 {
             return true;
         }
-        if flags & kind::ANONYMOUS != 0 { self.anonymous } else { self.file }
+        if flags & kind::ANONYMOUS != 0 { self.has_anonymous } else { self.has_file }
     }
 }
 
 /// Runs under construction, mapping by mapping in address order.
 struct Builder<'a> {
+    /// The open /proc/PID/pagemap.
     pagemap: &'a File,
-    runs: Vec<Packed>,
+    /// The runs of the mappings so far.
+    runs: Vec<PackedRun>,
     /// Index of the current mapping's first run: runs are merged only from here on.
     first_run: usize,
-    /// Bytes of the current mapping that are certainly resident, and bytes that may be.
+    /// Bytes of the current mapping that are certainly resident.
     certain_bytes: u64,
+    /// Bytes of the current mapping that may be resident.
     undecided_bytes: u64,
     /// Whether the current mapping must be read from its entries, because the scan did not request
     /// all its bits.
     is_unclear: bool,
     /// Address space that may still be read entry by entry.
     budget_bytes: u64,
-    /// Looked up on first use.
+    /// The frames of the kernel's zero pages, looked up on first use.
     zero_frames: Option<ZeroFrames>,
 }
 
@@ -258,7 +268,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Starts a mapping.
-    fn open(&mut self) {
+    fn begin_mapping(&mut self) {
         self.first_run = self.runs.len();
         self.certain_bytes = 0;
         self.undecided_bytes = 0;
@@ -266,9 +276,9 @@ impl<'a> Builder<'a> {
     }
 
     /// Discards the current mapping's runs.
-    fn reopen(&mut self) {
+    fn restart_mapping(&mut self) {
         self.runs.truncate(self.first_run);
-        self.open();
+        self.begin_mapping();
     }
 
     /// Adds pages `start..end`, which begin at or after the end of the last ones.
@@ -279,7 +289,7 @@ impl<'a> Builder<'a> {
         }
         let bytes = end - start;
         let sum =
-            if flags & kind::DOUBTFUL == 0 { &mut self.certain_bytes } else { &mut self.undecided_bytes };
+            if flags & kind::UNDECIDED == 0 { &mut self.certain_bytes } else { &mut self.undecided_bytes };
         *sum += bytes;
         if let Some(last) = self.runs[self.first_run..].last_mut()
             && last.end == start
@@ -288,23 +298,23 @@ impl<'a> Builder<'a> {
             last.end = end;
             return;
         }
-        self.runs.push(Packed { start_and_kind: start | flags, end });
+        self.runs.push(PackedRun { start_and_kind: start | flags, end });
     }
 
     /// Ends a mapping for which smaps counts `rss_bytes`: takes its undecided pages as resident,
     /// lowest first, until that is reached.
-    fn close(&mut self, rss_bytes: u64) {
+    fn end_mapping(&mut self, rss_bytes: u64) {
         if self.undecided_bytes == 0 {
             return;
         }
         let mut missing = rss_bytes.saturating_sub(self.certain_bytes);
-        let tail = self.runs.split_off(self.first_run);
-        for mut run in tail {
-            if run.has(kind::DOUBTFUL) {
+        let mapping_runs = self.runs.split_off(self.first_run);
+        for mut run in mapping_runs {
+            if run.has(kind::UNDECIDED) {
                 let resident_bytes = run.bytes().min(missing);
                 missing -= resident_bytes;
                 let end = run.start() + resident_bytes;
-                run = Packed { start_and_kind: run.start_and_kind & !kind::DOUBTFUL, end };
+                run = PackedRun { start_and_kind: run.start_and_kind & !kind::UNDECIDED, end };
             }
             if run.bytes() > 0 {
                 self.runs.push(run);
@@ -334,14 +344,14 @@ pub struct Difference {
 ///
 /// They may differ even for a stopped process if the kernel dropped or migrated pages between the
 /// two reads: then read both again.
-pub fn reconcile(residency: &Residency, spaces: &[SmapsEntry]) -> Result<(), Vec<Difference>> {
-    let differences: Vec<Difference> = spaces
+pub fn reconcile(residency: &Residency, smaps: &[SmapsEntry]) -> Result<(), Vec<Difference>> {
+    let differences: Vec<Difference> = smaps
         .iter()
-        .filter_map(|space| {
-            let (start, end) = (space.mapping.start, space.mapping.end);
+        .filter_map(|smaps_entry| {
+            let (start, end) = (smaps_entry.mapping.start, smaps_entry.mapping.end);
             let pages_bytes = residency.resident_bytes_in(start..end);
-            let smaps_bytes = space.counts.rss_bytes;
-            let name = space.mapping.name.clone();
+            let smaps_bytes = smaps_entry.counts.rss_bytes;
+            let name = smaps_entry.mapping.name.clone();
             (pages_bytes != smaps_bytes).then_some(Difference { start, end, name, pages_bytes, smaps_bytes })
         })
         .collect();

@@ -18,7 +18,8 @@ use crate::smaps::{Counts, SmapsEntry};
 /// Categories requested for each page.
 const WANTED: u64 = pagemap::FILE | pagemap::PRESENT | pagemap::SWAPPED | pagemap::ZERO_PFN | pagemap::HUGE;
 
-/// Marks a region for which the FILE category was not requested.
+/// Marks a region for which the FILE category was not requested: a bit that the kernel does not
+/// use.
 const FILE_UNKNOWN: u64 = 1 << 63;
 /// Minimum size of a run of mappings that is scanned separately where that saves time.
 const LARGE_BYTES: u64 = 4 << 20;
@@ -234,69 +235,69 @@ fn scan_range(pagemap: &File, range: Range<u64>, wanted: u64, regions: &mut Vec<
     })
 }
 
-/// Fills `builder` with the resident pages of `spaces`, from `scanned`.
+/// Fills `builder` with the resident pages of the mappings in `smaps`, from `scanned`.
 pub(super) fn fill(
     builder: &mut Builder<'_>,
-    spaces: &[SmapsEntry],
+    smaps: &[SmapsEntry],
     scanned: &ScannedRegions,
 ) -> io::Result<()> {
-    let spaces: Vec<&SmapsEntry> = spaces.iter().filter(|space| may_hold_pages(space)).collect();
+    let counted: Vec<&SmapsEntry> = smaps.iter().filter(|smaps_entry| may_hold_pages(smaps_entry)).collect();
     let mut current = 0;
-    builder.open();
+    builder.begin_mapping();
     for region in &scanned.0 {
-        while let Some(space) = spaces.get(current) {
-            let mapping = &space.mapping;
+        while let Some(smaps_entry) = counted.get(current) {
+            let mapping = &smaps_entry.mapping;
             if region.start >= mapping.end {
-                finish(builder, space)?;
-                builder.open();
+                finish(builder, smaps_entry)?;
+                builder.begin_mapping();
                 current += 1;
                 continue;
             }
             let (start, end) = (region.start.max(mapping.start), region.end.min(mapping.end));
             if start < end {
-                add_part(builder, space, start, end, region.categories);
+                add_part(builder, smaps_entry, start, end, region.categories);
             }
             if region.end <= mapping.end {
                 break;
             }
-            finish(builder, space)?;
-            builder.open();
+            finish(builder, smaps_entry)?;
+            builder.begin_mapping();
             current += 1;
         }
     }
-    for space in &spaces[current.min(spaces.len())..] {
-        finish(builder, space)?;
-        builder.open();
+    for smaps_entry in &counted[current.min(counted.len())..] {
+        finish(builder, smaps_entry)?;
+        builder.begin_mapping();
     }
     Ok(())
 }
 
-/// Adds the part `start..end` of a region that is in `space`.
-fn add_part(builder: &mut Builder<'_>, space: &SmapsEntry, start: u64, end: u64, categories: u64) {
-    builder.is_unclear |= categories & FILE_UNKNOWN != 0 && !space.mapping.is_private_anonymous();
-    let file = categories & pagemap::FILE != 0;
-    let anonymous = if file { 0 } else { kind::ANONYMOUS };
+/// Adds the part `start..end` of a region that is in `smaps_entry`.
+fn add_part(builder: &mut Builder<'_>, smaps_entry: &SmapsEntry, start: u64, end: u64, categories: u64) {
+    builder.is_unclear |= categories & FILE_UNKNOWN != 0 && !smaps_entry.mapping.is_private_anonymous();
+    let is_file = categories & pagemap::FILE != 0;
+    let anonymous = if is_file { 0 } else { kind::ANONYMOUS };
     if categories & pagemap::PRESENT != 0 {
-        if categories & pagemap::ZERO_PFN == 0 && Expected::of(space).allows(anonymous) {
+        if categories & pagemap::ZERO_PFN == 0 && Expected::of(smaps_entry).allows(anonymous) {
             builder.push(start, end, anonymous);
         }
     } else if categories & pagemap::SWAPPED != 0 {
-        builder.push(start, end, anonymous | kind::MIGRATING | kind::DOUBTFUL);
+        builder.push(start, end, anonymous | kind::MIGRATING | kind::UNDECIDED);
     }
 }
 
 /// Ends a mapping. If the certain pages add up to its Rss, pages that show as swapped are swapped.
 /// If neither they nor all pages together add up, the entries are read.
-fn finish(builder: &mut Builder<'_>, space: &SmapsEntry) -> io::Result<()> {
-    let rss_bytes = space.counts.rss_bytes;
+fn finish(builder: &mut Builder<'_>, smaps_entry: &SmapsEntry) -> io::Result<()> {
+    let rss_bytes = smaps_entry.counts.rss_bytes;
     let fits =
         builder.certain_bytes == rss_bytes || builder.certain_bytes + builder.undecided_bytes == rss_bytes;
     if fits && !builder.is_unclear {
-        builder.close(rss_bytes);
+        builder.end_mapping(rss_bytes);
         return Ok(());
     }
-    builder.reopen();
-    builder.read_entries_of_open(space)
+    builder.restart_mapping();
+    builder.read_entries_of_current(smaps_entry)
 }
 
 /// Implements [`super::each_anonymous_run`] with PAGEMAP_SCAN.

@@ -10,9 +10,8 @@ use super::*;
 use crate::procfs::Process;
 use crate::smaps::{Counts, Smaps, read_rollup};
 
-/// Time limit for waiting for a state: a guard against a hang that slow and busy machines do not
-/// reach.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// Time limit for waiting for a state: slow and busy machines do not reach it.
+const MAX_WAIT: Duration = Duration::from_secs(600);
 
 /// A child that is killed when the test ends, also on panic.
 struct Subject(Child);
@@ -34,9 +33,10 @@ impl Subject {
 
     /// Stops it and waits until all its threads are stopped.
     fn stop(&self) {
+        const SIGSTOP: i32 = 19;
         let process = self.process();
-        strandline_sys::signal::send(process.pid(), 19).unwrap();
-        let limit = Instant::now() + PATIENCE;
+        strandline_sys::signal::send(process.pid(), SIGSTOP).unwrap();
+        let limit = Instant::now() + MAX_WAIT;
         // A thread that ended meanwhile has no status.
         let is_stopped = |tid: &i32| process.task_status(*tid).is_ok_and(|status| status.state == Some('T'));
         while Instant::now() < limit {
@@ -60,10 +60,21 @@ fn smaps(process: &Process) -> Smaps {
     Smaps::read(process.open_file("smaps").unwrap()).unwrap()
 }
 
-/// Resident and anonymous bytes of each mapping of a stopped process.
-fn resident(smaps: &Smaps) -> Vec<(u64, u64, u64)> {
-    let counts =
-        |entry: &SmapsEntry| (entry.mapping.start, entry.counts.rss_bytes, entry.counts.anonymous_bytes);
+/// The counts in smaps of one mapping.
+#[derive(PartialEq)]
+struct MappingCounts {
+    start: u64,
+    rss_bytes: u64,
+    anonymous_bytes: u64,
+}
+
+/// The counts of each mapping.
+fn mapping_counts(smaps: &Smaps) -> Vec<MappingCounts> {
+    let counts = |SmapsEntry { mapping, counts, .. }: &SmapsEntry| MappingCounts {
+        start: mapping.start,
+        rss_bytes: counts.rss_bytes,
+        anonymous_bytes: counts.anonymous_bytes,
+    };
     smaps.entries.iter().map(counts).collect()
 }
 
@@ -74,57 +85,62 @@ fn anonymous_bytes_in(residency: &Residency, range: Range<u64>) -> u64 {
 
 /// Residency of a stopped process with every interface, each equal to smaps. The kernel may drop
 /// file pages between the reads; then smaps differs before and after, and everything is read again.
-fn looks(process: &Process) -> Vec<(Interface, Residency)> {
-    let limit = Instant::now() + PATIENCE;
+fn read_by_all_interfaces(process: &Process) -> Vec<(Interface, Residency)> {
+    let limit = Instant::now() + MAX_WAIT;
     loop {
         let before = smaps(process);
         let rollup: Counts = read_rollup(process.open_file("smaps_rollup").unwrap()).unwrap();
         let pagemap = process.open_file("pagemap").unwrap();
-        let read = |way| (way, Residency::read_by(&pagemap, &before.entries, way).unwrap());
-        let looks: Vec<(Interface, Residency)> = ways().into_iter().map(read).collect();
-        if resident(&before) != resident(&smaps(process)) {
-            assert!(Instant::now() < limit, "the pages of a stopped process come and go");
+        let read = |interface| (interface, Residency::read_by(&pagemap, &before.entries, interface).unwrap());
+        let results: Vec<(Interface, Residency)> = available_interfaces().into_iter().map(read).collect();
+        if mapping_counts(&before) != mapping_counts(&smaps(process)) {
+            assert!(Instant::now() < limit, "the pages of a stopped process keep changing");
             continue;
         }
         assert_eq!(before.bad_lines, 0);
-        for (way, residency) in &looks {
+        for (interface, residency) in &results {
             let differences = reconcile(residency, &before.entries);
-            assert!(differences.is_ok(), "{way:?}: {differences:?}");
-            assert_eq!(residency.resident_bytes_in(0..u64::MAX), rollup.rss_bytes, "{way:?}");
-            assert_eq!(anonymous_bytes_in(residency, 0..u64::MAX), before.total().anonymous_bytes, "{way:?}");
+            assert!(differences.is_ok(), "{interface:?}: {differences:?}");
+            assert_eq!(residency.resident_bytes_in(0..u64::MAX), rollup.rss_bytes, "{interface:?}");
+            assert_eq!(
+                anonymous_bytes_in(residency, 0..u64::MAX),
+                before.total().anonymous_bytes,
+                "{interface:?}"
+            );
         }
-        return looks;
+        return results;
     }
 }
 
 /// The available interfaces: a machine without the ioctl tests the entries only.
-fn ways() -> Vec<Interface> {
+fn available_interfaces() -> Vec<Interface> {
     let pagemap = File::open("/proc/self/pagemap").unwrap();
     let smaps = Smaps::read(File::open("/proc/self/smaps").unwrap()).unwrap();
-    let missing =
+    let is_missing =
         Residency::read_by(&pagemap, &smaps.entries, Interface::Scan).is_err_and(|e| scan::is_missing(&e));
-    if missing { vec![Interface::Entries] } else { vec![Interface::Scan, Interface::Entries] }
+    if is_missing { vec![Interface::Entries] } else { vec![Interface::Scan, Interface::Entries] }
 }
 
-/// The runs without what only one interface reports, neighbours joined.
-fn plain(residency: &Residency) -> Vec<(u64, u64, bool)> {
-    let mut runs: Vec<(u64, u64, bool)> = Vec::new();
+/// The runs with adjacent ones of the same kind joined: only one interface reports migration.
+fn joined_runs(residency: &Residency) -> Vec<PageRun> {
+    let mut runs: Vec<PageRun> = Vec::new();
     for run in residency.runs_in(0..u64::MAX) {
         match runs.last_mut() {
-            Some(last) if last.1 == run.start && last.2 == run.anonymous => last.1 = run.end,
-            _ => runs.push((run.start, run.end, run.anonymous)),
+            Some(last) if last.end == run.start && last.anonymous == run.anonymous => last.end = run.end,
+            _ => runs.push(run),
         }
     }
     runs
 }
 
 /// Reads with all interfaces, and checks that the results are equal.
-fn check(process: &Process) -> Vec<(Interface, Residency)> {
-    let looks = looks(process);
-    for pair in looks.windows(2) {
-        assert_eq!(plain(&pair[0].1), plain(&pair[1].1), "both ways say the same");
+fn check_all_interfaces(process: &Process) -> Vec<(Interface, Residency)> {
+    let results = read_by_all_interfaces(process);
+    for pair in results.windows(2) {
+        let [(first, first_residency), (second, second_residency)] = pair else { continue };
+        assert_eq!(joined_runs(first_residency), joined_runs(second_residency), "{first:?} {second:?}");
     }
-    looks
+    results
 }
 
 fn compile(directory: &Path) -> PathBuf {
@@ -156,7 +172,7 @@ fn complete_pages_are_sorted_and_joined() {
 }
 
 #[test]
-fn both_ways_show_the_same_runs() {
+fn both_interfaces_report_the_same_runs() {
     let page = PAGE_BYTES as usize;
     let mut memory = vec![0_u8; 64 * page];
     let start = memory.as_ptr() as u64;
@@ -167,9 +183,9 @@ fn both_ways_show_the_same_runs() {
         each_run(&pagemap, std::slice::from_ref(&whole), &mut |run| runs.push(run)).unwrap();
         runs
     };
-    let has_scan = ways().contains(&Interface::Scan);
-    let limit = Instant::now() + PATIENCE;
-    // The kernel may take or join pages between two reads: then all is written and read again.
+    let has_scan = available_interfaces().contains(&Interface::Scan);
+    let limit = Instant::now() + MAX_WAIT;
+    // The kernel may reclaim or merge pages between two reads: then all is written and read again.
     let (by_entries, by_scan) = loop {
         for index in (0..64).filter(|index| index % 3 != 2) {
             memory[index * page] = 1;
@@ -179,7 +195,7 @@ fn both_ways_show_the_same_runs() {
         if runs(entries::each_anonymous_run) == by_entries {
             break (by_entries, by_scan);
         }
-        assert!(Instant::now() < limit, "the pages of this process come and go");
+        assert!(Instant::now() < limit, "the pages of this process keep changing");
     };
     assert!(by_entries.iter().map(|run| run.end - run.start).sum::<u64>() >= 40 * PAGE_BYTES);
     assert!(by_scan.is_none_or(|by_scan| by_scan == by_entries), "{by_entries:x?}");
@@ -197,21 +213,21 @@ fn every_kind_of_mapping_counts_as_smaps_counts_it() {
     }
     subject.stop();
     let process = subject.process();
-    for (way, residency) in check(&process) {
-        let mut checked = 0;
+    for (interface, residency) in check_all_interfaces(&process) {
+        let mut checked_ranges = 0;
         for line in lines.iter().filter(|line| !line.starts_with('#')) {
             let words: Vec<&str> = line.split(' ').collect();
             let range =
                 u64::from_str_radix(words[1], 16).unwrap()..u64::from_str_radix(words[2], 16).unwrap();
             let (resident, anonymous): (i64, i64) = (words[3].parse().unwrap(), words[4].parse().unwrap());
             if let Ok(resident) = u64::try_from(resident) {
-                assert_eq!(residency.resident_bytes_in(range.clone()), resident, "{way:?} {line}");
-                checked += 1;
+                assert_eq!(residency.resident_bytes_in(range.clone()), resident, "{interface:?} {line}");
+                checked_ranges += 1;
             }
             if let Ok(anonymous) = u64::try_from(anonymous) {
-                assert_eq!(anonymous_bytes_in(&residency, range.clone()), anonymous, "{way:?} {line}");
+                assert_eq!(anonymous_bytes_in(&residency, range.clone()), anonymous, "{interface:?} {line}");
                 let pagemap = process.open_file("pagemap").unwrap();
-                let read = match way {
+                let read = match interface {
                     Interface::Scan => bytes_by(scan::each_anonymous_run, &pagemap, range),
                     Interface::Entries if words[0] == "reservation" => {
                         let refused = bytes_by(entries::each_anonymous_run, &pagemap, range);
@@ -221,10 +237,10 @@ fn every_kind_of_mapping_counts_as_smaps_counts_it() {
                     Interface::Entries => bytes_by(entries::each_anonymous_run, &pagemap, range),
                 };
                 // A hugetlb page is anonymous in the page tables; callers pass ranges of heaps.
-                assert!(words[0] == "hugetlb" || read.unwrap() == anonymous, "{way:?} {line}");
+                assert!(words[0] == "hugetlb" || read.unwrap() == anonymous, "{interface:?} {line}");
             }
         }
-        assert!(checked >= 10, "{way:?} checked {checked} ranges of {lines:?}");
+        assert!(checked_ranges >= 10, "{interface:?} checked {checked_ranges} ranges of {lines:?}");
     }
     drop(subject);
     std::fs::remove_dir_all(directory).unwrap();
@@ -238,8 +254,8 @@ fn program(name: &str, arguments: &[&str], input: &str) -> Option<Subject> {
     let stdin = subject.0.stdin.as_mut()?;
     stdin.write_all(input.as_bytes()).unwrap();
     stdin.flush().unwrap();
-    let said = subject.lines();
-    assert!(said.is_empty(), "{name} said {said:?} before `ready`");
+    let lines = subject.lines();
+    assert!(lines.is_empty(), "{name} printed {lines:?} before `ready`");
     Some(subject)
 }
 
@@ -273,7 +289,7 @@ fn shells_and_runtimes_add_up_to_smaps() {
         match program(name, arguments, input) {
             Some(subject) => {
                 subject.stop();
-                check(&subject.process());
+                check_all_interfaces(&subject.process());
             }
             None => eprintln!("skipped: {name} is not on PATH"),
         }
@@ -294,7 +310,7 @@ fn a_java_process_adds_up_to_smaps() {
     match program("java", &["-Xmx128m", source.to_str().unwrap()], "") {
         Some(subject) => {
             subject.stop();
-            check(&subject.process());
+            check_all_interfaces(&subject.process());
         }
         None => eprintln!("skipped: java is not on PATH"),
     }
@@ -318,15 +334,15 @@ fn a_go_process_adds_up_to_smaps() {
         let mut subject = Subject::start(&mut Command::new(&binary));
         assert!(subject.lines().is_empty());
         subject.stop();
-        check(&subject.process());
+        check_all_interfaces(&subject.process());
     } else {
         eprintln!("skipped: go is not on PATH or cannot build");
     }
     std::fs::remove_dir_all(directory).unwrap();
 }
 
-fn packed(start: u64, end: u64, flags: u64) -> Packed {
-    Packed { start_and_kind: start | flags, end }
+fn packed(start: u64, end: u64, flags: u64) -> PackedRun {
+    PackedRun { start_and_kind: start | flags, end }
 }
 
 #[test]
@@ -346,26 +362,26 @@ fn runs_are_found_and_clipped() {
 }
 
 #[test]
-fn doubtful_pages_make_up_what_smaps_counts_and_no_more() {
+fn undecided_pages_make_up_what_smaps_counts_and_no_more() {
     let file = File::open("/dev/null").unwrap();
     let mut builder = Builder::new(&file);
-    let doubt = kind::ANONYMOUS | kind::DOUBTFUL;
-    builder.open();
+    let undecided = kind::ANONYMOUS | kind::UNDECIDED;
+    builder.begin_mapping();
     builder.push(0x1000, 0x2000, kind::ANONYMOUS);
-    builder.push(0x2000, 0x5000, doubt);
-    builder.push(0x6000, 0x8000, doubt);
-    builder.close(0x5000);
+    builder.push(0x2000, 0x5000, undecided);
+    builder.push(0x6000, 0x8000, undecided);
+    builder.end_mapping(0x5000);
     let expected = [
         packed(0x1000, 0x2000, kind::ANONYMOUS),
         packed(0x2000, 0x5000, kind::ANONYMOUS),
         packed(0x6000, 0x7000, kind::ANONYMOUS),
     ];
     assert_eq!(builder.runs, expected);
-    builder.open();
-    builder.push(0x9000, 0xa000, doubt);
-    builder.close(0);
-    builder.open();
-    builder.push(0xa000, 0xb000, doubt);
-    builder.close(0x1000);
+    builder.begin_mapping();
+    builder.push(0x9000, 0xa000, undecided);
+    builder.end_mapping(0);
+    builder.begin_mapping();
+    builder.push(0xa000, 0xb000, undecided);
+    builder.end_mapping(0x1000);
     assert_eq!(builder.runs[3..], [packed(0xa000, 0xb000, kind::ANONYMOUS)]);
 }

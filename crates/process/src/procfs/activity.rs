@@ -34,16 +34,16 @@ impl ThreadActivity {
             "-1" => Some(Self::Blocked),
             number => {
                 let number = number.parse().ok()?;
-                let mut next = || u64::from_str_radix(words.next()?.trim_start_matches("0x"), 16).ok();
+                let mut next_word = || u64::from_str_radix(words.next()?.trim_start_matches("0x"), 16).ok();
                 let mut arguments = [0; 6];
                 for argument in &mut arguments {
-                    *argument = next()?;
+                    *argument = next_word()?;
                 }
                 Some(Self::Call(BlockedCall {
                     number,
                     arguments,
-                    stack_pointer: next()?,
-                    instruction: next()?,
+                    stack_pointer: next_word()?,
+                    instruction: next_word()?,
                 }))
             }
         }

@@ -17,9 +17,11 @@ pub struct AuxiliaryVector {
     pub random_address: u64,
 }
 
-/// elf.h: AT_BASE, the address of the loader (0: none), AT_SECURE and AT_RANDOM.
+/// The address of the loader; 0 if there is none (elf.h).
 const AT_BASE: u64 = 7;
+/// Not 0 for a program with elevated rights.
 const AT_SECURE: u64 = 23;
+/// The address of the random bytes.
 const AT_RANDOM: u64 = 25;
 
 impl AuxiliaryVector {
@@ -29,20 +31,20 @@ impl AuxiliaryVector {
     pub fn parse(auxv: &[u8]) -> Option<Self> {
         // Bytes 4 to 7 are the upper half of a key in a 64-bit process, the value of the first
         // entry in a 32-bit one.
-        let size = if auxv.get(4..8) == Some(&[0; 4]) { 8 } else { 4 };
+        let word_bytes = if auxv.get(4..8) == Some(&[0; 4]) { 8 } else { 4 };
         let words: Vec<u64> = auxv
-            .chunks_exact(size)
+            .chunks_exact(word_bytes)
             .map(|word| word.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte)))
             .collect();
-        let value = |wanted| {
-            let pair = words.chunks_exact(2).find(|pair| pair.first() == Some(&wanted))?;
+        let value_of = |key| {
+            let pair = words.chunks_exact(2).find(|pair| pair.first() == Some(&key))?;
             pair.get(1).copied()
         };
         Some(Self {
-            random_address: value(AT_RANDOM).filter(|address| *address != 0)?,
-            is_64_bit: size == 8,
-            has_loader: value(AT_BASE).is_some_and(|base| base != 0),
-            is_secure: value(AT_SECURE).is_some_and(|secure| secure != 0),
+            random_address: value_of(AT_RANDOM).filter(|address| *address != 0)?,
+            is_64_bit: word_bytes == 8,
+            has_loader: value_of(AT_BASE).is_some_and(|base| base != 0),
+            is_secure: value_of(AT_SECURE).is_some_and(|secure| secure != 0),
         })
     }
 }

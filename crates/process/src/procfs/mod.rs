@@ -29,6 +29,8 @@ use crate::error::{Error, Result};
 use crate::map::AddressSpace;
 use crate::rights::{Confinement, Rights};
 
+/// Bytes of the kernel's unit `kB`.
+const KIB_BYTES: u64 = 1024;
 /// Maximum bytes read of a small text file of /proc (stat, auxv).
 const MAX_TEXT_BYTES: u64 = 256 << 10;
 /// Maximum bytes read of /proc/PID/status: it lists at most 65,536 groups of up to ten digits, and
@@ -47,6 +49,9 @@ pub(crate) const MAX_MOUNTS_BYTES: u64 = 8 << 20;
 pub(crate) const MAX_INFO_BYTES: u64 = 4 << 10;
 /// Maximum number of threads listed: the kernel's own limit for process ids (`PID_MAX_LIMIT`).
 const MAX_TASKS: usize = 4 << 20;
+/// Maximum number of characters kept of a command's name: the kernel's has 15 bytes, and four
+/// characters for each when escaped.
+const MAX_NAME_CHARACTERS: usize = 64;
 
 /// An open /proc/PID.
 #[derive(Debug)]
@@ -114,22 +119,21 @@ impl Process {
         // The right to trace all processes does not include opening files that only another user
         // may read; those of a process that is not dumpable belong to root. The directory always
         // has the process's user.
-        let user = self.directory.metadata().map_or(0, |data| data.uid());
-        let mut missing = rights.missing((rights.user, user) != (0, 0));
+        let user = self.directory.metadata().ok().map(|data| data.uid());
+        let mut missing = rights.missing(rights.user != 0 || user != Some(0));
         if name.starts_with("map_files/") && !rights.has(CHECKPOINT_RESTORE) {
             missing.push(CHECKPOINT_RESTORE);
         }
-        let is_unusual = rights.is_more_than_not_root(&missing);
         let lack = if missing.is_empty() {
             format!(": {}", Confinement::own().cause())
-        } else if is_unusual {
+        } else if rights.is_more_than_not_root(&missing) {
             format!(", as {}", rights.describe_missing(&missing))
         } else {
             String::new()
         };
-        let as_who =
-            if user == rights.user || user == 0 { String::new() } else { format!(" or as user {user}") };
-        (lack, rights.advice(&missing, &as_who))
+        let other_user = user.filter(|&user| user != rights.user && user != 0);
+        let alternative = other_user.map(|user| format!(" or as user {user}")).unwrap_or_default();
+        (lack, rights.advice(&missing, &alternative))
     }
 
     /// /proc/PID/status.
@@ -245,8 +249,9 @@ pub fn all_pids() -> io::Result<impl Iterator<Item = i32>> {
 
 /// Whether an error from a file of /proc means that the process is gone.
 fn is_gone(error: &io::Error) -> bool {
-    // ESRCH (3) comes from a file that was opened while the process existed.
-    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(3)
+    /// From a file that was opened while the process existed.
+    const ESRCH: i32 = 3;
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(ESRCH)
 }
 
 /// Splits the text of /proc/PID/cmdline. A program that changed its title leaves trailing zeros or
@@ -281,7 +286,7 @@ pub fn kib(text: &str) -> Option<u64> {
     if !text.trim_end().ends_with("kB") {
         return None;
     }
-    number(text)?.checked_mul(1024)
+    number(text)?.checked_mul(KIB_BYTES)
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ const MAX_MOUNTS: usize = 65_536;
 pub fn shared_memory_devices(text: &[u8]) -> Devices {
     // devtmpfs is a tmpfs too, if the kernel has tmpfs at all.
     let is_tmpfs = |mount: &Mount| matches!(mount.kind.as_str(), "tmpfs" | "devtmpfs");
-    mounts(text).filter(is_tmpfs).map(|mount| mount.device).take(MAX_MOUNTS).collect()
+    each_mount(text).filter(is_tmpfs).map(|mount| mount.device).take(MAX_MOUNTS).collect()
 }
 
 /// A mount.
@@ -37,10 +37,10 @@ pub struct Mount {
 
 /// The mounts in the text of /proc/PID/mountinfo, at most `MAX_MOUNTS`.
 pub fn parse(text: &[u8]) -> Vec<Mount> {
-    mounts(text).take(MAX_MOUNTS).collect()
+    each_mount(text).take(MAX_MOUNTS).collect()
 }
 
-fn mounts(text: &[u8]) -> impl Iterator<Item = Mount> {
+fn each_mount(text: &[u8]) -> impl Iterator<Item = Mount> {
     text.split(|&byte| byte == b'\n').filter_map(|line| parse_line(&String::from_utf8_lossy(line)))
 }
 
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn mounts_have_places() {
+    fn mounts_have_ids_devices_and_points() {
         let all = parse(b"22 1 254:0 / / rw shared:1 - ext4 /dev/root rw\n40 22 0:50 / /a\\040b\\134c rw - tmpfs x rw\nx y\n");
         assert_eq!((all.len(), all[1].id, all[1].device), (2, 40, (0, 50)));
         assert_eq!(

@@ -7,6 +7,8 @@
 
 use std::collections::BTreeMap;
 
+/// Maximum length of a name, with the equals sign; those that are kept are shorter.
+const MAX_NAME_BYTES: usize = 64;
 /// Maximum number of characters kept of a value.
 const MAX_VALUE_CHARACTERS: usize = 512;
 /// Maximum number of settings kept of a process: a target may start with a million.
@@ -85,7 +87,7 @@ pub fn parse(text: &[u8]) -> BTreeMap<String, String> {
 
 /// The name and the kept part of the value of a variable; `None` if it is not kept.
 fn keep(variable: &[u8]) -> Option<(String, String)> {
-    let equals = variable.iter().take(64).position(|&byte| byte == b'=')?;
+    let equals = variable.iter().take(MAX_NAME_BYTES).position(|&byte| byte == b'=')?;
     let name = std::str::from_utf8(&variable[..equals]).ok()?;
     if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
         return None;
@@ -95,10 +97,11 @@ fn keep(variable: &[u8]) -> Option<(String, String)> {
         let words: Vec<&str> = value.split_whitespace().filter(|word| sets_memory(word)).collect();
         return (!words.is_empty()).then(|| (name.to_owned(), words.join(" ")));
     }
-    let kept = NAMES.contains(&name) || FAMILIES.iter().any(|family| name.starts_with(family));
-    kept.then(|| (name.to_owned(), value))
+    let is_kept = NAMES.contains(&name) || FAMILIES.iter().any(|family| name.starts_with(family));
+    is_kept.then(|| (name.to_owned(), value))
 }
 
+/// The first characters of a value, with `?` for those that are not printable ASCII.
 fn printable(value: &[u8]) -> String {
     value
         .iter()
@@ -131,9 +134,9 @@ fn sets_memory(word: &str) -> bool {
     }
     let Some(option) = word.strip_prefix("-XX:") else { return false };
     let (name, value) = option.split_once('=').unwrap_or((option, "0"));
-    let plain = value.starts_with(|c: char| c.is_ascii_digit())
+    let is_plain = value.starts_with(|c: char| c.is_ascii_digit())
         && value.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'.');
-    plain && MEMORY_OPTIONS.iter().any(|part| name.contains(part))
+    is_plain && MEMORY_OPTIONS.iter().any(|part| name.contains(part))
 }
 
 #[cfg(test)]
@@ -144,12 +147,12 @@ mod tests {
 
     #[test]
     fn a_value_is_appended_to_a_valid_old_one() {
-        let of = |old| joined("MALLOC_CONF", old, "muzzy_decay_ms:0", ',');
-        assert_eq!(of(Some("narenas:2")), "MALLOC_CONF=narenas:2,muzzy_decay_ms:0");
+        let appended_to = |old| joined("MALLOC_CONF", old, "muzzy_decay_ms:0", ',');
+        assert_eq!(appended_to(Some("narenas:2")), "MALLOC_CONF=narenas:2,muzzy_decay_ms:0");
         for old in
             [None, Some(""), Some("$(id)"), Some("a b"), Some("x".repeat(MAX_VALUE_CHARACTERS).as_str())]
         {
-            assert_eq!(of(old), "MALLOC_CONF=muzzy_decay_ms:0", "{old:?}");
+            assert_eq!(appended_to(old), "MALLOC_CONF=muzzy_decay_ms:0", "{old:?}");
         }
     }
 

@@ -3,7 +3,7 @@
 //! The name extends from the first `(` to the **last** `)`: a program may call itself `a) R 1 (b`.
 //! Field numbers are those of proc(5).
 
-use super::printable;
+use super::{MAX_NAME_CHARACTERS, printable};
 
 /// `PF_EXITING` of the kernel's `include/linux/sched.h`: the task is exiting, but not yet in state
 /// Z.
@@ -12,6 +12,11 @@ const PF_EXITING: u64 = 0x4;
 const PF_KTHREAD: u64 = 0x0020_0000;
 /// `PF_POSTCOREDUMP` of the same file: the task is exiting, and a core dump needs it no more.
 const PF_POSTCOREDUMP: u64 = 0x8;
+
+/// Number of the first field behind the name.
+const FIRST_FIELD: usize = 3;
+/// Maximum number of fields parsed: there are 52 in all, or more in newer kernels.
+const MAX_FIELDS: usize = 64;
 
 /// The fields of /proc/PID/stat that strandline uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,11 +55,10 @@ impl Stat {
         let open = text.iter().position(|&byte| byte == b'(')?;
         let close = text.iter().rposition(|&byte| byte == b')')?;
         let pid = std::str::from_utf8(text.get(..open)?).ok()?.trim().parse().ok()?;
-        let name = printable(&String::from_utf8_lossy(text.get(open + 1..close)?), 64);
+        let name = printable(&String::from_utf8_lossy(text.get(open + 1..close)?), MAX_NAME_CHARACTERS);
         let rest = std::str::from_utf8(text.get(close + 1..)?).ok()?;
-        // `rest` starts with field 3. There are up to 52 fields, more in newer kernels.
-        let fields: Vec<&str> = rest.split_ascii_whitespace().take(64).collect();
-        let field = |number: usize| fields.get(number - 3).copied();
+        let fields: Vec<&str> = rest.split_ascii_whitespace().take(MAX_FIELDS).collect();
+        let field = |number: usize| fields.get(number - FIRST_FIELD).copied();
         let unsigned = |number: usize| field(number)?.parse::<u64>().ok();
         Some(Self {
             pid,
@@ -77,8 +81,8 @@ impl Stat {
         self.flags & PF_KTHREAD != 0
     }
 
-    /// Whether it exits, or has dumped core and is about to: only such a thread may sleep without a
-    /// pending SIGKILL in a process that ends (for its io_uring requests).
+    /// Whether it is exiting, or has dumped core and exits next. In a process that ends, only such
+    /// a thread may sleep without a pending SIGKILL: it waits for its io_uring requests.
     pub fn is_ending(&self) -> bool {
         self.flags & (PF_EXITING | PF_POSTCOREDUMP) != 0
     }

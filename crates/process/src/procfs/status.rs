@@ -3,7 +3,7 @@
 //! The only text chosen by the target is `Name`, which the kernel escapes. A missing or malformed
 //! line is `None`; nothing is guessed.
 
-use super::{kib, number, printable};
+use super::{MAX_NAME_CHARACTERS, kib, number, printable};
 
 /// The fields of /proc/PID/status. `None`: the kernel did not print it (a kernel thread, an old
 /// kernel).
@@ -68,6 +68,8 @@ pub struct Status {
 const MAX_NAMESPACES: usize = 33;
 /// Maximum number of thread features kept; the kernel knows two.
 const MAX_FEATURES: usize = 16;
+/// Maximum number of characters kept of a thread feature.
+const MAX_FEATURE_CHARACTERS: usize = 32;
 
 impl Status {
     /// Parses the text. Unknown and malformed lines are ignored.
@@ -82,9 +84,11 @@ impl Status {
         status
     }
 
+    /// Sets the field of a line `key: value`.
     fn set(&mut self, key: &str, value: &str) {
+        let signals = || u64::from_str_radix(value, 16).ok();
         match key {
-            "Name" => self.name = Some(printable(value, 64)),
+            "Name" => self.name = Some(printable(value, MAX_NAME_CHARACTERS)),
             "State" => self.state = value.chars().next(),
             "Tgid" => self.tgid = value.parse().ok(),
             "PPid" => self.parent = value.parse().ok(),
@@ -100,11 +104,11 @@ impl Status {
             "VmPin" => self.pinned_bytes = kib(value),
             "VmLck" => self.locked_bytes = kib(value),
             "HugetlbPages" => self.hugetlb_bytes = kib(value),
-            "SigPnd" => self.thread_pending = u64::from_str_radix(value, 16).ok(),
-            "ShdPnd" => self.process_pending = u64::from_str_radix(value, 16).ok(),
-            "SigBlk" => self.blocked = u64::from_str_radix(value, 16).ok(),
-            "SigIgn" => self.ignored = u64::from_str_radix(value, 16).ok(),
-            "SigCgt" => self.caught = u64::from_str_radix(value, 16).ok(),
+            "SigPnd" => self.thread_pending = signals(),
+            "ShdPnd" => self.process_pending = signals(),
+            "SigBlk" => self.blocked = signals(),
+            "SigIgn" => self.ignored = signals(),
+            "SigCgt" => self.caught = signals(),
             "Seccomp" => self.seccomp = number(value),
             "NSpid" => {
                 let pids = value.split_whitespace().take(MAX_NAMESPACES).map(|pid| pid.parse().ok());
@@ -113,8 +117,11 @@ impl Status {
             "voluntary_ctxt_switches" => self.voluntary_switches = number(value),
             "nonvoluntary_ctxt_switches" => self.involuntary_switches = number(value),
             "x86_Thread_features" => {
-                self.thread_features =
-                    value.split_whitespace().take(MAX_FEATURES).map(|word| printable(word, 32)).collect();
+                self.thread_features = value
+                    .split_whitespace()
+                    .take(MAX_FEATURES)
+                    .map(|word| printable(word, MAX_FEATURE_CHARACTERS))
+                    .collect();
             }
             _ => {}
         }
@@ -125,7 +132,7 @@ impl Status {
         matches!(self.state, Some('Z' | 'X'))
     }
 
-    /// Whether its system calls are filtered. A kernel without seccomp prints nothing.
+    /// Whether its system calls are filtered. A kernel that prints no such line has no seccomp.
     pub fn is_under_seccomp(&self) -> bool {
         self.seccomp.unwrap_or(0) != 0
     }

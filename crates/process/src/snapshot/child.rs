@@ -1,6 +1,6 @@
 //! The memory of a process, read from its snapshot.
 
-use crate::memory::{Memory, WordPair, pair_at};
+use crate::memory::{Memory, PAIR_BYTES, WordPair, pair_at};
 use crate::range::AddressRange;
 use crate::target::copy::MemoryCopy;
 use crate::target::live::MemFile;
@@ -23,49 +23,60 @@ pub struct SnapshotMemory {
     pub copied: Vec<AddressRange>,
 }
 
-/// Whether `address` is inside one of `ranges`, and the address where that changes.
-fn find_range(ranges: &[AddressRange], address: u64) -> (bool, u64) {
-    let index = ranges.partition_point(|range| range.end <= address);
-    match ranges.get(index) {
-        Some(range) if range.start <= address => (true, range.end),
-        Some(range) => (false, range.start),
-        None => (false, u64::MAX),
+/// An address among ranges.
+struct Position {
+    /// Whether one of the ranges contains it.
+    is_inside: bool,
+    /// The first address above it for which that differs.
+    until: u64,
+}
+
+impl Position {
+    /// Of `address` among `ranges`, which are in address order.
+    fn of(address: u64, ranges: &[AddressRange]) -> Self {
+        let index = ranges.partition_point(|range| range.end <= address);
+        match ranges.get(index) {
+            Some(range) if range.start <= address => Self { is_inside: true, until: range.end },
+            Some(range) => Self { is_inside: false, until: range.start },
+            None => Self { is_inside: false, until: u64::MAX },
+        }
     }
 }
 
-/// Addresses this close to each other are read together, up to [`MAX_READ_BYTES`].
+/// Pairs this close to each other are read together.
 const NEAR_BYTES: u64 = 1024;
+/// Maximum bytes read together.
 const MAX_READ_BYTES: usize = 64 << 10;
 
 impl Memory for SnapshotMemory {
     /// Reads neighbouring pairs together: each read is a system call, and most are close together.
     fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<WordPair>> {
         let mut pairs = vec![None; addresses.len()];
-        let mut order: Vec<usize> = (0..addresses.len()).collect();
-        order.sort_unstable_by_key(|&index| addresses[index]);
-        let mut unread = order.as_slice();
+        let mut by_address: Vec<usize> = (0..addresses.len()).collect();
+        by_address.sort_unstable_by_key(|&index| addresses[index]);
+        let mut unread = by_address.as_slice();
         let mut buffer = Vec::new();
         while let Some(&first) = unread.first() {
             let start = addresses[first];
             let mut last = start;
             let near = unread.iter().take_while(|&&index| {
                 let at = addresses[index];
-                let is_near = at - last <= NEAR_BYTES && (at - start) as usize + 16 <= MAX_READ_BYTES;
+                let is_near = at - last <= NEAR_BYTES && (at - start) as usize + PAIR_BYTES <= MAX_READ_BYTES;
                 last = if is_near { at } else { last };
                 is_near
             });
             let (group, after) = unread.split_at(near.count().max(1));
-            buffer.resize((last - start) as usize + 16, 0);
+            buffer.resize((last - start) as usize + PAIR_BYTES, 0);
             let got = self.read_some(start, &mut buffer);
             for &index in group {
-                let at = (addresses[index] - start) as usize;
-                pairs[index] = if at + 16 <= got {
-                    pair_at(&buffer, at)
+                let offset = (addresses[index] - start) as usize;
+                pairs[index] = if offset + PAIR_BYTES <= got {
+                    pair_at(&buffer, offset)
                 } else {
                     // The gap between two of them may be unreadable.
-                    let mut pair = [0; 16];
-                    let is_whole = self.read_some(addresses[index], &mut pair) == 16;
-                    is_whole.then(|| pair_at(&pair, 0)).flatten()
+                    let mut pair = [0; PAIR_BYTES];
+                    let is_read = self.read(addresses[index], &mut pair).is_ok();
+                    is_read.then(|| pair_at(&pair, 0)).flatten()
                 };
             }
             unread = after;
@@ -77,13 +88,13 @@ impl Memory for SnapshotMemory {
         let mut got = 0;
         while got < buffer.len() {
             let Some(at) = address.checked_add(got as u64) else { break };
-            let Some(room) = buffer.get_mut(got..) else { break };
-            let (is_copied, copied_until) = find_range(&self.copied, at);
-            let (is_readable, readable_until) = find_range(&self.readable, at);
-            let count =
-                usize::try_from(copied_until.min(readable_until) - at).unwrap_or(usize::MAX).min(room.len());
-            let Some(part) = room.get_mut(..count) else { break };
-            let read = match (is_copied, is_readable) {
+            let Some(rest) = buffer.get_mut(got..) else { break };
+            let copied = Position::of(at, &self.copied);
+            let readable = Position::of(at, &self.readable);
+            let until = copied.until.min(readable.until);
+            let count = usize::try_from(until - at).unwrap_or(usize::MAX).min(rest.len());
+            let Some(part) = rest.get_mut(..count) else { break };
+            let read = match (copied.is_inside, readable.is_inside) {
                 (true, _) => self.copy.read_some(at, part),
                 (false, true) => self.file.read_some(at, part),
                 (false, false) => 0,

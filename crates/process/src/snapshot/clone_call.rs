@@ -16,15 +16,20 @@ use crate::target::tracee::Tracee;
 const MADV_DOFORK: u64 = 11;
 /// Excludes memory from a child.
 const MADV_DONTFORK: u64 = 10;
-/// Results of a system call that a signal or the freezer interrupted before it had an effect; it is
-/// restarted.
+/// Size of `struct timespec`.
+const TIMESPEC_BYTES: u64 = 16;
+/// Alignment of the sleeping time, and so of the end of the frames below it.
+const ALIGNMENT_BYTES: u64 = 16;
+/// Results of a system call that a signal or the freezer interrupted before it had an effect
+/// (`-ERESTART*` of `include/linux/errno.h`); it is restarted.
 const INTERRUPTED: std::ops::RangeInclusive<i64> = -516..=-512;
 
 /// A thread that makes the child by an injected clone, and includes hidden memory in it.
 pub(super) struct CloneCall<'a> {
+    /// The thread in its call.
     pub(super) injected: Injected<'a>,
     /// Number of hidden ranges that are included before the clone and excluded after it.
-    hidden: usize,
+    hidden_count: usize,
     /// The signal that the chain unblocks at the clone and at its last call, to stop there only;
     /// `None` to stop at every call: some ten milliseconds each on a busy machine.
     stop_signal: Option<i32>,
@@ -44,24 +49,27 @@ impl<'a> CloneCall<'a> {
         let pid = tracee.process.pid();
         let registers = tracee.registers;
         let no_room = || "no room below the stack pointer".to_owned();
-        let top = registers.rsp.checked_sub(RED_ZONE_BYTES + 32).ok_or_else(no_room)?;
         // The sleeping time is stored above the frames.
-        let time_address = top & !15;
+        let time_address = registers
+            .rsp
+            .checked_sub(RED_ZONE_BYTES + TIMESPEC_BYTES + ALIGNMENT_BYTES)
+            .ok_or_else(no_room)?
+            & !(ALIGNMENT_BYTES - 1);
         let chain = |calls: &[SystemCall], top: u64, after: Option<u64>| {
             frame::chain(calls, &code, &registers, top, after).ok_or_else(no_room)
         };
-        let mut child = chain(&child_calls(time_address), time_address, None)?;
-        child.bytes.resize((time_address - child.address) as usize, 0);
-        child.bytes.extend(lifetime.as_secs().to_le_bytes());
-        child.bytes.extend(u64::from(lifetime.subsec_nanos()).to_le_bytes());
-        memory::write(pid, child.address, &child.bytes)
+        let mut child_frames = chain(&child_calls(time_address), time_address, None)?;
+        child_frames.bytes.resize((time_address - child_frames.address) as usize, 0);
+        child_frames.bytes.extend(lifetime.as_secs().to_le_bytes());
+        child_frames.bytes.extend(u64::from(lifetime.subsec_nanos()).to_le_bytes());
+        memory::write(pid, child_frames.address, &child_frames.bytes)
             .map_err(|error| format!("the frames cannot be written: {error}"))?;
-        let clone = plain(CLONE, [CLONE_FILES, child.address, 0]);
+        let clone = plain(CLONE, [CLONE_FILES, child_frames.address, 0]);
         // The chain replaces this call before the thread makes it.
         let placeholder = plain(MADVISE, [0, 0, MADV_DONTFORK]);
-        let first = if hidden.is_empty() { clone } else { placeholder };
-        let reserved = registers.rsp - RED_ZONE_BYTES - child.address;
-        let call = system_call(code, first.number, first.arguments, reserved);
+        let first_call = if hidden.is_empty() { clone } else { placeholder };
+        let reserved_bytes = registers.rsp - RED_ZONE_BYTES - child_frames.address;
+        let call = system_call(code, first_call.number, first_call.arguments, reserved_bytes);
         let injected = inject::begin(tracee, &call).map_err(describe)?;
         let mut stop_signal = None;
         if !hidden.is_empty() {
@@ -73,7 +81,7 @@ impl<'a> CloneCall<'a> {
             let chain = chain(&calls, restoring, Some(restoring))?;
             injected.enter_chain(&chain).map_err(|error| describe(CallError::Failed(error)))?;
         }
-        Ok(Self { injected, hidden: hidden.len(), stop_signal })
+        Ok(Self { injected, hidden_count: hidden.len(), stop_signal })
     }
 
     /// Makes the child; returns its id, or the kernel's error.
@@ -81,9 +89,9 @@ impl<'a> CloneCall<'a> {
         let deadline = self.injected.began + limit;
         match self.stop_signal {
             Some(signal) => self.injected.run_to_frame(signal, deadline)?,
-            None => self.advise(self.hidden, deadline)?,
+            None => self.advise(self.hidden_count, deadline)?,
         }
-        run(&mut self.injected, CLONE, deadline)
+        run_system_call(&mut self.injected, CLONE, deadline)
     }
 
     /// Excludes the hidden memory again, and restores the thread.
@@ -103,13 +111,13 @@ impl<'a> CloneCall<'a> {
                 self.injected.run_to_frame(signal, deadline)?;
                 self.advise(1, deadline)
             }
-            None => self.advise(self.hidden, deadline),
+            None => self.advise(self.hidden_count, deadline),
         }
     }
 
     /// Runs through the next `count` calls of madvise.
     fn advise(&mut self, count: usize, deadline: Instant) -> Result<(), CallError> {
-        (0..count).try_for_each(|_| run(&mut self.injected, MADVISE, deadline).map(drop))
+        (0..count).try_for_each(|_| run_system_call(&mut self.injected, MADVISE, deadline).map(drop))
     }
 }
 
@@ -145,6 +153,7 @@ const fn plain(number: u64, arguments: [u64; 3]) -> SystemCall {
     SystemCall { number, arguments, unblocked: 0 }
 }
 
+/// A call of a bare system call.
 pub(super) fn system_call(
     code: CallSites,
     number: u64,
@@ -171,18 +180,23 @@ pub(super) fn abandon_if_unfinished(injected: Injected<'_>, error: CallError) ->
     describe(error)
 }
 
+/// The reason, from the negative result of a system call.
 pub(super) fn refused_by_kernel(result: i64) -> String {
     format!("the kernel refuses it: {}", io::Error::from_raw_os_error(-result as i32))
 }
 
 /// Lets the thread make system call `number`, perhaps after its return from a frame; returns the
 /// result of the call.
-pub(super) fn run(injected: &mut Injected<'_>, number: u64, deadline: Instant) -> Result<i64, CallError> {
-    let wrong_call = || CallError::Failed(io::Error::other("another system call than the injected one"));
+pub(super) fn run_system_call(
+    injected: &mut Injected<'_>,
+    number: u64,
+    deadline: Instant,
+) -> Result<i64, CallError> {
     loop {
         let entry = injected.next_system_call(deadline)?.orig_rax;
         if entry != number && entry != RT_SIGRETURN {
-            return Err(wrong_call());
+            let error = io::Error::other("another system call than the injected one");
+            return Err(CallError::Failed(error));
         }
         let result = injected.next_system_call(deadline)?.rax as i64;
         // The kernel restarts an interrupted call by itself.
@@ -195,6 +209,7 @@ pub(super) fn run(injected: &mut Injected<'_>, number: u64, deadline: Instant) -
     }
 }
 
+/// The error as the end of a sentence.
 fn describe(error: CallError) -> String {
     match error {
         CallError::NotStarted(source) => format!("the call cannot be made: {source}"),

@@ -41,10 +41,11 @@ use crate::target::live::ByPid;
 use crate::target::stop::Stopped;
 use crate::target::tracee::Tracee;
 
-use self::clone_call::{CloneCall, abandon_if_unfinished, refused_by_kernel, run, system_call};
+use self::clone_call::{CloneCall, abandon_if_unfinished, refused_by_kernel, run_system_call, system_call};
 
 pub use self::child::SnapshotMemory;
 
+/// Numbers of system calls (x86-64).
 const MADVISE: u64 = 28;
 const NANOSLEEP: u64 = 35;
 const CLONE: u64 = 56;
@@ -73,6 +74,7 @@ static SNAPSHOT_CALLS: [RequiredCall; 7] = [
 /// Maximum number of hidden ranges that are included in the child: each takes two frames on the
 /// stack. Node.js has some ten.
 pub const MAX_HIDDEN: usize = 32;
+/// System calls that reap the child.
 const REAP_CALLS: [RequiredCall; 2] =
     [RequiredCall::with_any_arguments("wait4", WAIT4 as u32), filters::SIGNAL_RETURN];
 /// `__WALL | WNOHANG`
@@ -82,9 +84,11 @@ const CHILD_STACK_BYTES: u64 = 2048;
 /// A clone takes 25 ms per GiB, and on a busy machine the thread first waits for a processor. One
 /// that takes far longer waits for something else, with all threads stopped.
 const MIN_CLONE_LIMIT: Duration = Duration::from_secs(1);
+/// Further time for each GiB of anonymous memory.
 const CLONE_LIMIT_PER_GIB: Duration = Duration::from_millis(200);
 /// Maximum time for a killed child to end: its memory is freed page by page.
 const END_LIMIT: Duration = Duration::from_secs(5);
+/// Maximum time for a thread to stop, and for its injected call, in one attempt to reap the child.
 const REAP_LIMIT: Duration = Duration::from_millis(200);
 /// Maximum time to hold a thread while reaping.
 const MAX_REAPING: Duration = Duration::from_secs(1);
@@ -92,10 +96,10 @@ const MAX_REAPING: Duration = Duration::from_secs(1);
 const REAP_RETRY_PAUSE: Duration = Duration::from_millis(3);
 /// Maximum number of threads tried for taking the snapshot, and in each attempt to reap it.
 const MAX_CALLERS: usize = 64;
-/// Memory that must be free for pages that the program writes to meanwhile: this much, plus this
-/// fraction of its own memory.
-const MIN_ROOM_BYTES: u64 = 256 << 20;
-const ROOM_DIVISOR: u64 = 16;
+/// Memory that must be available for pages that the program writes to meanwhile: this much, and one
+/// in [`RESERVE_DIVISOR`] bytes of its anonymous memory.
+const MIN_RESERVE_BYTES: u64 = 256 << 20;
+const RESERVE_DIVISOR: u64 = 16;
 /// Maximum bytes read of /proc/PID/task/TID/children.
 const MAX_CHILDREN_BYTES: u64 = 1 << 20;
 /// The child's signal mask: all but KILL and STOP, which cannot be blocked.
@@ -126,12 +130,16 @@ pub struct Snapshot {
     cost: Mutex<Option<SnapshotCost>>,
     /// Its id in the target's pid namespace.
     inner_pid: i32,
+    /// A pidfd of it.
     handle: OwnedFd,
     /// The thread whose injected call made it.
     tid: i32,
+    /// Minor faults of the target before it was made.
     faults_before: Option<u64>,
+    /// When it ends by itself.
     until: Instant,
-    room_bytes: u64,
+    /// It is too costly while less memory than this is available.
+    min_available_bytes: u64,
 }
 
 /// The cost of a snapshot.
@@ -156,7 +164,7 @@ struct Reaping {
 
 /// Memory that must be available for a snapshot of a process with `anonymous_bytes`.
 pub fn needed_bytes(anonymous_bytes: u64) -> u64 {
-    MIN_ROOM_BYTES + anonymous_bytes / ROOM_DIVISOR
+    MIN_RESERVE_BYTES + anonymous_bytes / RESERVE_DIVISOR
 }
 
 impl Snapshot {
@@ -179,8 +187,11 @@ impl Snapshot {
         let (target, tracee) = prepare(stopped, process, request)?;
         let tid = tracee.tid;
         let faults_before = process.stat().ok().map(|stat| stat.minor_faults);
-        let anonymous = process.status().ok().and_then(|status| status.anonymous_bytes).unwrap_or(0);
-        let limit = MIN_CLONE_LIMIT + CLONE_LIMIT_PER_GIB.mul_f64(anonymous as f64 / (1_u64 << 30) as f64);
+        let Some(anonymous_bytes) = process.status().ok().and_then(|status| status.anonymous_bytes) else {
+            return Err("the size of its memory cannot be read".to_owned().into());
+        };
+        let gibibytes = anonymous_bytes as f64 / (1_u64 << 30) as f64;
+        let limit = MIN_CLONE_LIMIT + CLONE_LIMIT_PER_GIB.mul_f64(gibibytes);
         let until = Instant::now() + lifetime;
         let mut clone_call = CloneCall::begin(tracee, code, lifetime, &request.hidden, all_are_stopped)?;
         let inner_pid = match clone_call.clone(limit) {
@@ -190,12 +201,13 @@ impl Snapshot {
         // Look it up while its parent thread is stopped.
         let child = child_of(&target, inner_pid as i32);
         let Some((child, handle)) = child.filter(|_| inner_pid > 0) else {
-            let why = match inner_pid {
-                failed if failed < 0 => refused_by_kernel(failed),
-                _ => format!("the child {inner_pid} was made and is not found in /proc; it ends by itself"),
+            let reason = if inner_pid < 0 {
+                refused_by_kernel(inner_pid)
+            } else {
+                format!("the child {inner_pid} was made and is not found in /proc; it ends by itself")
             };
             drop(clone_call.finish(limit));
-            return Err(why.into());
+            return Err(reason.into());
         };
         let snapshot = Self {
             target,
@@ -206,13 +218,13 @@ impl Snapshot {
             tid,
             faults_before,
             until,
-            room_bytes: needed_bytes(anonymous) / 2,
+            min_available_bytes: needed_bytes(anonymous_bytes) / 2,
         };
         let kept = before_it_runs(&snapshot.child);
         let finished = clone_call.finish(limit);
         match finished.and(kept) {
             Ok(kept) => Ok((snapshot, kept)),
-            Err(why) => Err(NotTaken { reason: why, to_drop: Some(Box::new(snapshot)) }),
+            Err(reason) => Err(NotTaken { reason, to_drop: Some(Box::new(snapshot)) }),
         }
     }
 
@@ -234,7 +246,7 @@ impl Snapshot {
 
     /// Whether available memory is too low to keep the snapshot.
     pub fn is_too_costly(&self) -> bool {
-        budget::available_to(&self.target).is_some_and(|bytes| bytes < self.room_bytes)
+        budget::available_to(&self.target).is_some_and(|bytes| bytes < self.min_available_bytes)
     }
 
     /// Ends the child early, from any thread; further reads of it fail.
@@ -253,6 +265,7 @@ impl Snapshot {
         *cost.get_or_insert_with(|| self.finish())
     }
 
+    /// Ends and reaps the child.
     fn finish(&self) -> SnapshotCost {
         let faults = self.target.stat().ok().map(|stat| stat.minor_faults);
         let copied_pages = faults.zip(self.faults_before).map(|(now, before)| now.saturating_sub(before));
@@ -265,11 +278,12 @@ impl Snapshot {
 
     /// Makes a thread of the target wait for the child, in several attempts.
     fn reap(&self) -> Reaping {
-        let (mut stopped, until) = (Duration::ZERO, Instant::now() + MAX_REAPING / 2);
+        let mut stopped = Duration::ZERO;
+        let deadline = Instant::now() + MAX_REAPING / 2;
         loop {
             let attempt = self.reap_once();
             stopped += attempt.stopped;
-            if attempt.is_gone || Instant::now() >= until {
+            if attempt.is_gone || Instant::now() >= deadline {
                 return Reaping { stopped, ..attempt };
             }
             // Its threads may have been in signal handlers.
@@ -277,6 +291,7 @@ impl Snapshot {
         }
     }
 
+    /// Makes one of the first threads that can make a call wait for the child.
     fn reap_once(&self) -> Reaping {
         let is_gone = || !self.child.path("stat").exists();
         let mut stopped = Duration::ZERO;
@@ -310,7 +325,7 @@ impl Snapshot {
                 continue;
             };
             let deadline = waiting.began + REAP_LIMIT;
-            match run(&mut waiting, WAIT4, deadline) {
+            match run_system_call(&mut waiting, WAIT4, deadline) {
                 Ok(_) => drop(waiting.finish(REAP_LIMIT)),
                 Err(error) => drop(abandon_if_unfinished(waiting, error)),
             }
@@ -335,6 +350,7 @@ pub fn filters_allow(process: &Process, with_hidden: bool) -> Result<(), String>
     filters::check(process, calls_to_take(with_hidden)).map_err(|why| format!("it runs under {why}"))
 }
 
+/// The system calls that take and reap a snapshot, with or without hidden memory.
 fn calls_to_take(with_hidden: bool) -> &'static [RequiredCall] {
     let [without_hidden @ .., _] = &SNAPSHOT_CALLS;
     if with_hidden { &SNAPSHOT_CALLS } else { without_hidden }
@@ -401,12 +417,12 @@ fn calling_thread<'a>(
     stack_bytes: u64,
 ) -> Option<Tracee<'a>> {
     let SnapshotRequest { space, code, .. } = request;
-    let mut ranked: Vec<(u8, i32)> =
-        stopped.threads().map(|tracee| (rank(&tracee.registers), tracee.tid)).collect();
+    let mut candidates: Vec<(Disturbance, i32)> =
+        stopped.threads().map(|tracee| (disturbance(&tracee.registers), tracee.tid)).collect();
     // A chain of frames discards the rest of a sleep even if strandline lives.
-    ranked.retain(|&(rank, _)| rank != SLEEPS || request.hidden.is_empty());
-    ranked.sort_unstable();
-    ranked.into_iter().take(MAX_CALLERS).find_map(|(_, tid)| {
+    candidates.retain(|&(disturbance, _)| disturbance != Disturbance::EndsSleep || request.hidden.is_empty());
+    candidates.sort_unstable();
+    candidates.into_iter().take(MAX_CALLERS).find_map(|(_, tid)| {
         stopped.take_out(|tracee| {
             tracee.tid == tid && has_own_children(tracee) && can_call(tracee, space, code, stack_bytes, calls)
         })
@@ -423,19 +439,30 @@ fn has_own_children(tracee: &Tracee<'_>) -> bool {
     }
 }
 
-/// The rank of a thread in nanosleep, poll, or a futex with a timeout.
-const SLEEPS: u8 = 3;
+/// How much a thread may notice if strandline dies during the call, in ascending order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Disturbance {
+    /// Nothing: the kernel restarts its system call.
+    RestartsCall,
+    /// Its system call has returned.
+    AfterCall,
+    /// It may be in a restartable sequence that an old kernel does not report.
+    OutsideCall,
+    /// It is in nanosleep, poll, or a futex with a timeout, and loses the rest of its sleep: it
+    /// sees EINTR.
+    EndsSleep,
+    /// The stop has interrupted its system call: it sees EINTR.
+    InterruptedCall,
+}
 
-/// How much a thread may notice if strandline dies during the call; 0 means nothing.
-fn rank(registers: &Registers) -> u8 {
+fn disturbance(registers: &Registers) -> Disturbance {
+    // `-ERESTART*` of include/linux/errno.h, and `-EINTR`.
     match registers.rax as i64 {
-        // It may be in a restartable sequence that an old kernel does not report.
-        _ if (registers.orig_rax as i64) < 0 => 2,
-        -514..=-512 => 0,
-        // The rest of its sleep is lost: it sees EINTR.
-        -516 => SLEEPS,
-        -4 => 4,
-        _ => 1,
+        _ if (registers.orig_rax as i64) < 0 => Disturbance::OutsideCall,
+        -514..=-512 => Disturbance::RestartsCall,
+        -516 => Disturbance::EndsSleep,
+        -4 => Disturbance::InterruptedCall,
+        _ => Disturbance::AfterCall,
     }
 }
 
@@ -445,8 +472,8 @@ fn child_of(target: &Process, inner_pid: i32) -> Option<(Process, OwnedFd)> {
         let handle = sys::open_pidfd(pid).ok()?;
         let child = Process::open(pid).ok()?;
         let status = child.status().ok()?;
-        let sees = status.namespace_pids.last().copied().unwrap_or(pid);
-        let is_child = status.parent == Some(target.pid()) && sees == inner_pid;
+        let own_pid = status.namespace_pids.last().copied().unwrap_or(pid);
+        let is_child = status.parent == Some(target.pid()) && own_pid == inner_pid;
         (is_child && child.stat().ok()?.exit_signal == Some(0)).then_some((child, handle))
     };
     if !target.status().is_ok_and(|status| status.is_in_inner_pid_namespace()) {

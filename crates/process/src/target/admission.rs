@@ -23,8 +23,8 @@ pub fn admit_watched(pid: i32) -> Result<Process> {
     check_proc_mount()?;
     let process = Process::open(pid)?;
     let status = check_kind(&process)?;
-    let other_tracer = traced(&process, &status).filter(|error| !is_traced_by_this_process(error));
-    other_tracer.map_or(Ok(process), Err)
+    let traced_by_other = traced(&process, &status).filter(|error| !is_traced_by_this_process(error));
+    traced_by_other.map_or(Ok(process), Err)
 }
 
 /// Whether a process is traced by strandline itself.
@@ -84,9 +84,13 @@ fn check_kind(process: &Process) -> Result<Status> {
     if status.is_zombie() {
         // A leader that called pthread_exit is a zombie too while its threads live on; the kernel
         // shows the memory that they use only under their own ids.
-        let lives_on = status.threads.unwrap_or(1) > 1;
+        let has_other_threads = status.threads.is_some_and(|threads| threads > 1);
         let parent = status.parent.unwrap_or(0);
-        return Err(if lives_on { Error::LeaderEnded { pid } } else { Error::Zombie { pid, parent } });
+        return Err(if has_other_threads {
+            Error::LeaderEnded { pid }
+        } else {
+            Error::Zombie { pid, parent }
+        });
     }
     Ok(status)
 }
@@ -116,7 +120,7 @@ fn check_proc_mount() -> Result<()> {
 /// The error for a refusal by the kernel: the owner of the process, what the machine allows, and
 /// advice.
 pub fn refused(process: &Process) -> Error {
-    let user = process.status().ok().and_then(|status| status.users).map(|users| users[1]);
+    let user = process.status().ok().and_then(|status| status.users).map(|[_, effective, ..]| effective);
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
     let (detail, advice) = cause_and_advice(&Rights::own(), user, scope.as_deref().map_or("0", str::trim));
     Error::Permission { pid: process.pid(), detail, advice }
@@ -131,28 +135,28 @@ fn cause_and_advice(rights: &Rights, user: Option<u32>, scope: &str) -> (String,
                 .to_owned(),
         );
     }
-    let own = rights.user;
-    let other = user.filter(|user| *user != own);
+    let own_user = rights.user;
+    let other_user = user.filter(|user| *user != own_user);
     // The files of a process that is not dumpable belong to root.
     let missing = rights.missing(true);
-    if other.is_none() && scope == "0" && own != 0 && !missing.is_empty() {
+    if other_user.is_none() && scope == "0" && own_user != 0 && !missing.is_empty() {
         let detail = "it is not dumpable, or has capabilities that you lack".to_owned();
         return (detail, rights.advice(&missing, ""));
     }
-    let missing = rights.missing(other.is_some());
-    let lack = if rights.is_more_than_not_root(&missing) {
+    let missing = rights.missing(other_user.is_some());
+    let lacking = if rights.is_more_than_not_root(&missing) {
         format!(", and {}", rights.describe_missing(&missing))
     } else {
         String::new()
     };
-    match other {
+    match other_user {
         _ if missing.is_empty() => {
             let cause = Confinement::own().cause();
             let detail = format!("the kernel refuses ptrace despite CAP_SYS_PTRACE: {cause}");
             (detail, rights.advice(&missing, ""))
         }
         Some(user) => (
-            format!("it belongs to user {user}, you are user {own}{lack}"),
+            format!("it belongs to user {user}, you are user {own_user}{lacking}"),
             rights.advice(&missing, " or as that user"),
         ),
         None if scope == "0" => (rights.describe_missing(&missing), rights.advice(&missing, "")),
@@ -163,7 +167,7 @@ fn cause_and_advice(rights: &Rights, user: Option<u32>, scope: &str) -> (String,
                 ", or `sysctl kernel.yama.ptrace_scope=0`"
             };
             let advice = rights.advice(&missing, "") + lower;
-            (format!("kernel.yama.ptrace_scope is {scope}{lack}"), advice)
+            (format!("kernel.yama.ptrace_scope is {scope}{lacking}"), advice)
         }
     }
 }
@@ -178,8 +182,8 @@ mod tests {
         let user = |held| Rights { user: 7, held, bounds: u64::MAX };
         let root = |held, bounds| Rights { user: 0, held, bounds };
         let no_ptrace = !SYS_PTRACE.bit();
-        let line = |rights: Rights, of, scope| {
-            let (detail, advice) = cause_and_advice(&rights, Some(of), scope);
+        let line = |rights: Rights, user, scope| {
+            let (detail, advice) = cause_and_advice(&rights, Some(user), scope);
             assert!(!(rights.user == 0 && advice.contains("setcap")), "{advice}");
             format!("{detail}: {advice}")
         };

@@ -24,7 +24,7 @@ use crate::target::live::ByPid;
 
 /// Offset of `robust_head` from the thread pointer (glibc x86-64, nptl/descr.h, struct pthread;
 /// found in 2.36). If a glibc has another offset, [`thread_pointer`] returns `None`.
-const ROBUST_HEAD: u64 = 736;
+const OFFSET_ROBUST_HEAD: u64 = 736;
 
 /// Numbers of clone, vfork and clone3 (x86-64).
 const CLONE_CALLS: [i64; 3] = [56, 58, 435];
@@ -36,7 +36,9 @@ const MAX_FIRST_THREADS: usize = 64;
 pub struct Asleep {
     /// The system call in which it waits.
     pub call: BlockedCall,
+    /// How often the thread has left its processor to wait.
     voluntary_switches: u64,
+    /// How often the thread was preempted.
     involuntary_switches: u64,
 }
 
@@ -76,19 +78,20 @@ impl Asleep {
     }
 }
 
-/// The thread pointer of a glibc thread: the structure there starts with two pointers to itself
-/// (glibc, sysdeps/x86_64/nptl/tls.h, tcbhead_t: `tcb` and `self`).
+/// The thread pointer of a glibc thread. The structure there has two pointers to itself (glibc,
+/// sysdeps/x86_64/nptl/tls.h, tcbhead_t: `tcb` at 0 and `self` at 16).
 fn thread_pointer(process: &Process, tid: i32) -> Option<u64> {
-    let at = strandline_sys::process::robust_list(tid).ok()?.checked_sub(ROBUST_HEAD)?;
+    let pointer = strandline_sys::process::robust_list(tid).ok()?.checked_sub(OFFSET_ROBUST_HEAD)?;
     let mut head = [0; 24];
-    ByPid::new(process.pid()).read(at, &mut head).ok()?;
-    (word_at(&head, 0) == Some(at) && word_at(&head, 16) == Some(at)).then_some(at)
+    ByPid::new(process.pid()).read(pointer, &mut head).ok()?;
+    (word_at(&head, 0) == Some(pointer) && word_at(&head, 16) == Some(pointer)).then_some(pointer)
 }
 
 /// A process without a running thread.
 #[derive(Debug)]
 pub struct SleepingProcess<'a> {
     process: &'a Process,
+    /// All threads, by id.
     threads: BTreeMap<i32, Asleep>,
 }
 
@@ -120,12 +123,13 @@ impl<'a> SleepingProcess<'a> {
     /// Whether one of the first threads has run since. The cheapest check: enough to give up, but
     /// not to rely on what was read.
     pub fn first_threads_ran(&self) -> bool {
-        let has_run = |(&tid, asleep): (&i32, &Asleep)| {
-            let status = self.process.task_status(tid).unwrap_or_default();
-            status.voluntary_switches != Some(asleep.voluntary_switches)
-                || status.involuntary_switches != Some(asleep.involuntary_switches)
+        let has_slept = |(&tid, asleep): (&i32, &Asleep)| {
+            self.process.task_status(tid).is_ok_and(|status| {
+                status.voluntary_switches == Some(asleep.voluntary_switches)
+                    && status.involuntary_switches == Some(asleep.involuntary_switches)
+            })
         };
-        self.threads.iter().take(MAX_FIRST_THREADS).any(has_run)
+        !self.threads.iter().take(MAX_FIRST_THREADS).all(has_slept)
     }
 
     /// The known registers of its threads; `None` if a thread pointer is not found and
@@ -165,8 +169,8 @@ pub fn sharer(process: &Process) -> Result<Option<String>> {
     let mut pids = procfs::all_pids().map_err(|source| process.error("..", source))?;
     // If the comparison is refused, the process belongs to another user, and such processes do not
     // share memory.
-    let other = pids.find(|&other| other != pid && shares(other).unwrap_or(false));
-    Ok(other.map(|other| format!("process {other} on the same memory")))
+    let sharing_pid = pids.find(|&other| other != pid && shares(other).unwrap_or(false));
+    Ok(sharing_pid.map(|pid| format!("process {pid} on the same memory")))
 }
 
 #[cfg(test)]

@@ -8,6 +8,8 @@ use crate::procfs::{self, Process, Status};
 
 /// Maximum bytes read of /proc/PID/limits.
 const MAX_LIMITS_BYTES: u64 = 64 << 10;
+/// Index of the real user in [`Status::users`].
+const REAL_USER: usize = 0;
 
 /// Half of what is available to strandline, including `allocated_bytes` that a copy already has.
 pub fn copy_budget_bytes(allocated_bytes: u64) -> u64 {
@@ -25,26 +27,28 @@ pub fn available_to(process: &Process) -> Option<u64> {
 /// Number of further processes that a process may start, by its control groups and, for users
 /// subject to it, by RLIMIT_NPROC; `None` if there is no limit or it is unknown.
 pub fn processes_left_to(process: &Process, status: &Status) -> Option<u64> {
-    let user = status.users.map(|users| users[0]).filter(|&user| user != 0);
+    let user = status.users.map(|users| users[REAL_USER]).filter(|&user| user != 0);
     let by_user = user.and_then(|user| {
         let limits = process.read_file("limits", MAX_LIMITS_BYTES).ok()?;
         let limits = String::from_utf8_lossy(&limits).into_owned();
         let line = limits.lines().find_map(|line| line.strip_prefix("Max processes"))?;
         let limit: u64 = line.split_whitespace().next()?.parse().ok()?;
-        Some(limit.saturating_sub(tasks_of(user)))
+        Some(limit.saturating_sub(tasks_of(user)?))
     });
     ControlGroups::of(process).processes_left().into_iter().chain(by_user).min()
 }
 
-/// Number of threads in all processes of a user, which RLIMIT_NPROC limits.
-fn tasks_of(user: u32) -> u64 {
-    let threads = procfs::all_pids().into_iter().flatten().filter_map(|pid| {
+/// Number of threads in all processes of a user, which RLIMIT_NPROC limits; `None` if /proc cannot
+/// be listed.
+fn tasks_of(user: u32) -> Option<u64> {
+    let threads = procfs::all_pids().ok()?.filter_map(|pid| {
         let status = Process::open(pid).ok()?.status().ok()?;
-        (status.users?[0] == user).then_some(status.threads.unwrap_or(1))
+        (status.users?[REAL_USER] == user).then_some(status.threads.unwrap_or(1))
     });
-    threads.sum()
+    Some(threads.sum())
 }
 
+/// `MemAvailable` in the text of /proc/meminfo.
 fn available_in(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     procfs::kib(line)

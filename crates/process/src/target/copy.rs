@@ -21,20 +21,26 @@ use crate::range::AddressRange;
 const PIECE_BYTES: u64 = 4 << 20;
 /// Allowance for growth of the process until it is stopped.
 const GROWTH_BYTES: u64 = 8 << 20;
+/// The same as a part of its memory: one in this many bytes.
+const GROWTH_DIVISOR: u64 = 16;
+/// Maximum number of threads that copy.
+const MAX_WORKERS: usize = 64;
 
 /// The destination memory of a copy.
 #[derive(Default)]
 pub struct CopyBuffer(ReadBuffer);
 
 impl CopyBuffer {
-    /// Allocates room for the present memory of `process`; `None` if that exceeds the budget.
+    /// Allocates memory for the present contents of `process`; `None` if that exceeds the budget.
     pub fn for_process(process: &Process) -> Option<Self> {
         // Only written file pages are copied, and those are anonymous too.
-        let anonymous = process.status().ok()?.anonymous_bytes?;
-        Self::for_bytes(anonymous.saturating_add(anonymous / 16).saturating_add(GROWTH_BYTES))
+        let anonymous_bytes = process.status().ok()?.anonymous_bytes?;
+        Self::for_bytes(
+            anonymous_bytes.saturating_add(anonymous_bytes / GROWTH_DIVISOR).saturating_add(GROWTH_BYTES),
+        )
     }
 
-    /// Allocates room for `bytes`; `None` if that exceeds the budget.
+    /// Allocates `bytes` bytes; `None` if that exceeds the budget.
     pub fn for_bytes(bytes: u64) -> Option<Self> {
         if bytes > budget::copy_budget_bytes(0) {
             return None;
@@ -48,8 +54,8 @@ impl CopyBuffer {
 struct Piece {
     start: u64,
     end: u64,
-    /// Offset in the copy.
-    at: usize,
+    /// Where its bytes are in the copy.
+    offset: usize,
 }
 
 /// The copy; see the module.
@@ -89,38 +95,38 @@ impl<'a> MemoryCopy<'a> {
         live: Option<LiveRanges<'a>>,
     ) -> Option<Self> {
         let mut pieces: Vec<Piece> = Vec::new();
-        let mut at = 0usize;
+        let mut total_bytes = 0usize;
         for AddressRange { mut start, end } in runs {
             while start < end {
-                let until = end.min(start.saturating_add(PIECE_BYTES));
-                pieces.push(Piece { start, end: until, at });
-                at = at.checked_add(usize::try_from(until - start).ok()?)?;
-                start = until;
+                let piece_end = end.min(start.saturating_add(PIECE_BYTES));
+                pieces.push(Piece { start, end: piece_end, offset: total_bytes });
+                total_bytes = total_bytes.checked_add(usize::try_from(piece_end - start).ok()?)?;
+                start = piece_end;
             }
         }
         let mut bytes = buffer.0;
-        if at > bytes.len() {
+        if total_bytes > bytes.len() {
             return None;
         }
-        bytes.resize(at);
+        bytes.resize(total_bytes);
         let mut destinations: Vec<(&mut Piece, &mut [u8])> = Vec::with_capacity(pieces.len());
-        let mut free = &mut bytes[..];
+        let mut unassigned = &mut bytes[..];
         for piece in &mut pieces {
             let length = usize::try_from(piece.end - piece.start).ok()?;
-            let (destination, others) = free.split_at_mut_checked(length)?;
+            let (destination, following) = unassigned.split_at_mut_checked(length)?;
             destinations.push((piece, destination));
-            free = others;
+            unassigned = following;
         }
-        let next = Mutex::new(destinations.into_iter());
+        let queue = Mutex::new(destinations.into_iter());
         let work = || {
             // The lock is held only to take the next item, not while reading.
-            while let Some((piece, destination)) = next.lock().ok().and_then(|mut next| next.next()) {
+            while let Some((piece, destination)) = queue.lock().ok().and_then(|mut queue| queue.next()) {
                 let got = memory.read_some(piece.start, destination);
                 piece.end = piece.start + got as u64;
             }
         };
         std::thread::scope(|scope| {
-            for _ in 1..workers.clamp(1, 64) {
+            for _ in 1..workers.clamp(1, MAX_WORKERS) {
                 scope.spawn(work);
             }
             work();
@@ -140,7 +146,7 @@ impl<'a> MemoryCopy<'a> {
         }
         let skip = (address - piece.start) as usize;
         let length = (piece.end - piece.start) as usize;
-        Ok(self.bytes.get(piece.at + skip..piece.at + length).unwrap_or_default())
+        Ok(self.bytes.get(piece.offset + skip..piece.offset + length).unwrap_or_default())
     }
 
     /// Number of bytes copied.
@@ -154,20 +160,23 @@ impl Memory for MemoryCopy<'_> {
         let mut got = 0;
         while got < buffer.len() {
             let Some(at) = address.checked_add(got as u64) else { break };
-            let Some(room) = buffer.get_mut(got..) else { break };
+            let Some(rest) = buffer.get_mut(got..) else { break };
             match self.copied_from(at) {
                 Ok(bytes) if !bytes.is_empty() => {
-                    let count = bytes.len().min(room.len());
-                    let (Some(to), Some(from)) = (room.get_mut(..count), bytes.get(..count)) else { break };
-                    to.copy_from_slice(from);
+                    let count = bytes.len().min(rest.len());
+                    let (Some(destination), Some(copied)) = (rest.get_mut(..count), bytes.get(..count))
+                    else {
+                        break;
+                    };
+                    destination.copy_from_slice(copied);
                     got += count;
                 }
                 Ok(_) => break,
                 Err(next) => {
-                    let count = usize::try_from(next - at).unwrap_or(usize::MAX).min(room.len());
-                    let Some(to) = room.get_mut(..count) else { break };
+                    let count = usize::try_from(next - at).unwrap_or(usize::MAX).min(rest.len());
+                    let Some(gap) = rest.get_mut(..count) else { break };
                     // It ends with its range, and the next range may begin there.
-                    let read = self.live.as_ref().map_or(0, |live| live.read_some(at, to));
+                    let read = self.live.as_ref().map_or(0, |live| live.read_some(at, gap));
                     got += read;
                     if read == 0 {
                         break;
@@ -196,24 +205,24 @@ mod tests {
         let (first, second) = (start + (1 << 20), start + (8 << 20));
         let runs = [AddressRange::new(start, first), AddressRange::new(second, start + (10 << 20))];
         let live = |end| Some(LiveRanges { ranges: vec![AddressRange::new(start, end)], file: &file });
-        let none = MemoryCopy::take(
+        let refused = MemoryCopy::take(
             &ByPid::new(pid),
             runs.into_iter(),
             CopyBuffer(ReadBuffer::new(2 << 20)),
             3,
             live(0),
         );
-        assert!(none.is_none(), "there is no room");
-        let room = CopyBuffer(ReadBuffer::new(4 << 20));
-        let copy =
-            MemoryCopy::take(&ByPid::new(pid), runs.into_iter(), room, 3, live(start + (10 << 20))).unwrap();
+        assert!(refused.is_none(), "the buffer is too small");
+        let buffer = CopyBuffer(ReadBuffer::new(4 << 20));
+        let copy = MemoryCopy::take(&ByPid::new(pid), runs.into_iter(), buffer, 3, live(start + (10 << 20)))
+            .unwrap();
         assert_eq!(copy.bytes(), 3 << 20);
         block.fill(9);
         let mut seen = vec![0; 10 << 20];
         assert_eq!(copy.read_some(start, &mut seen), seen.len());
         let copied = |at: u64| at < first || at >= second;
-        let wrong = (start..).zip(&seen).find(|&(at, &byte)| byte != if copied(at) { 7 } else { 9 });
-        assert_eq!(wrong, None);
+        let first_wrong = (start..).zip(&seen).find(|&(at, &byte)| byte != if copied(at) { 7 } else { 9 });
+        assert_eq!(first_wrong, None);
         let mut word = [0; 8];
         assert_eq!(copy.read_some(first - 4, &mut word), 8);
         assert_eq!(word, [7, 7, 7, 7, 9, 9, 9, 9]);

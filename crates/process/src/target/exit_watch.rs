@@ -45,7 +45,7 @@ struct Reading {
 enum MainThread {
     Runs,
     /// A signal has stopped it; it reports when it is continued.
-    Listens,
+    GroupStopped,
     /// It is stopped at its exit.
     AtExit,
 }
@@ -109,13 +109,14 @@ fn pass_on(process: &Process) -> bool {
     let tid = process.pid();
     let mut has_passed = false;
     while let Some(reading) = READING.get().filter(|reading| reading.main_thread != MainThread::AtExit) {
-        let mut handler = EventHandler { process, listens: reading.main_thread == MainThread::Listens };
+        let mut handler =
+            EventHandler { process, is_group_stopped: reading.main_thread == MainThread::GroupStopped };
         let Ok(Some(event)) = ptrace::wait(tid, false) else { break };
         has_passed = true;
         let outcome = handler.handle(Ok(Some(event)));
         let main_thread = match outcome {
             Ok(WatchEvent::AtExit) => MainThread::AtExit,
-            _ if handler.listens => MainThread::Listens,
+            _ if handler.is_group_stopped => MainThread::GroupStopped,
             _ => MainThread::Runs,
         };
         READING.set(Some(Reading { pid: tid, main_thread }));
@@ -154,7 +155,7 @@ pub(crate) fn release(tid: i32, signal: i32, is_group_stopped: bool) -> std::io:
     if is_at_exit(tid) || ptrace::wait(tid, false)?.is_some_and(|event| is_exit(tid, event)) {
         return Ok(());
     }
-    let main_thread = if is_group_stopped { MainThread::Listens } else { MainThread::Runs };
+    let main_thread = if is_group_stopped { MainThread::GroupStopped } else { MainThread::Runs };
     READING.set(Some(Reading { pid: tid, main_thread }));
     if is_group_stopped { ptrace::listen(tid) } else { ptrace::resume(tid, signal) }
 }
@@ -162,6 +163,7 @@ pub(crate) fn release(tid: i32, signal: i32, is_group_stopped: bool) -> std::io:
 /// Maximum time to wait until the kernel detaches the tracees of an ended thread: microseconds,
 /// unless the machine is busy.
 const MAX_RELEASE_TIME: Duration = Duration::from_millis(500);
+/// Interval of the checks while this thread waits.
 const CHECK_INTERVAL: Duration = Duration::from_micros(50);
 /// Maximum time to find out why a main thread ends.
 const MAX_EXIT_CAUSE_TIME: Duration = Duration::from_millis(200);
@@ -195,7 +197,7 @@ pub struct ExitWatch {
     process: Process,
     is_at_exit: bool,
     /// Whether a signal has stopped the main thread.
-    listens: bool,
+    is_group_stopped: bool,
 }
 
 impl ExitWatch {
@@ -206,7 +208,7 @@ impl ExitWatch {
     pub fn begin(pid: i32) -> Result<Self> {
         let process = Process::open(pid)?;
         if ptrace::seize(pid, TRACE_EXIT | tracee::TRACE_SYSTEM_CALLS).is_ok() {
-            return Ok(Self { process, is_at_exit: false, listens: false });
+            return Ok(Self { process, is_at_exit: false, is_group_stopped: false });
         }
         match process.status() {
             Ok(status) if !status.is_zombie() => {
@@ -297,12 +299,12 @@ impl ExitWatch {
     /// [`ExitWatch::poll`] reports it.
     pub fn while_reading<T>(&mut self, work: impl FnOnce() -> T) -> (T, Continued) {
         let pid = self.process.pid();
-        let before = if self.listens { MainThread::Listens } else { MainThread::Runs };
-        READING.set(Some(Reading { pid, main_thread: before }));
+        let main_thread = if self.is_group_stopped { MainThread::GroupStopped } else { MainThread::Runs };
+        READING.set(Some(Reading { pid, main_thread }));
         let result = work();
         let after = READING.take().map_or(MainThread::Runs, |reading| reading.main_thread);
         self.is_at_exit |= after == MainThread::AtExit;
-        self.listens = after == MainThread::Listens;
+        self.is_group_stopped = after == MainThread::GroupStopped;
         (result, if self.holds_only_the_watch() { Continued::Yes } else { Continued::No })
     }
 
@@ -324,7 +326,7 @@ impl ExitWatch {
         loop {
             // The state is read before the events: a stop without an event was left by the reader.
             let is_stopped = self.process.task_stat(pid).is_ok_and(|stat| stat.state == Some('t'));
-            if !is_stopped || self.is_at_exit || self.listens {
+            if !is_stopped || self.is_at_exit || self.is_group_stopped {
                 return true;
             }
             match self.event() {
@@ -338,15 +340,16 @@ impl ExitWatch {
         }
     }
 
+    /// The next event of the main thread, if it has already occurred.
     fn event(&self) -> std::io::Result<Option<Event>> {
         ptrace::wait(self.process.pid(), false)
     }
 
     /// Resumes the process after an event.
     fn handle(&mut self, event: std::io::Result<Option<Event>>) -> std::io::Result<WatchEvent> {
-        let mut handler = EventHandler { process: &self.process, listens: self.listens };
+        let mut handler = EventHandler { process: &self.process, is_group_stopped: self.is_group_stopped };
         let outcome = handler.handle(event);
-        self.listens = handler.listens;
+        self.is_group_stopped = handler.is_group_stopped;
         self.is_at_exit |= matches!(outcome, Ok(WatchEvent::AtExit));
         outcome
     }
@@ -369,25 +372,25 @@ impl ExitWatch {
 struct EventHandler<'a> {
     process: &'a Process,
     /// Whether a signal has stopped it.
-    listens: bool,
+    is_group_stopped: bool,
 }
 
 impl EventHandler<'_> {
     /// Resumes the thread after an event.
     fn handle(&mut self, event: std::io::Result<Option<Event>>) -> std::io::Result<WatchEvent> {
         let tid = self.process.pid();
-        self.listens = self.listens && matches!(event, Ok(None));
+        self.is_group_stopped = self.is_group_stopped && matches!(event, Ok(None));
         let step = match event {
             Ok(None) => return Ok(WatchEvent::Woken),
             Ok(Some(Event::Other(EVENT_EXIT))) => return Ok(WatchEvent::AtExit),
             Ok(Some(Event::Exited { .. })) => return Ok(WatchEvent::Gone),
             Ok(Some(Event::Signal(signal))) => {
-                self.repair(signal);
+                self.repeat_call_despite(signal);
                 ptrace::resume(tid, signal).map(|()| WatchEvent::Woken)
             }
             // It stays stopped as its user wants, and reports when it is continued.
             Ok(Some(Event::GroupStop(_))) => {
-                self.listens = true;
+                self.is_group_stopped = true;
                 return ptrace::listen(tid).map(|()| WatchEvent::Woken);
             }
             Ok(Some(Event::Stopped | Event::Syscall | Event::Other(_))) => {
@@ -396,10 +399,11 @@ impl EventHandler<'_> {
             Err(error) => Err(error),
         };
         match step {
-            // ESRCH and ECHILD: killed meanwhile, or reaped by its parent.
-            Err(error) if matches!(error.raw_os_error(), Some(3 | 10)) => {
+            // It was killed meanwhile, or its parent has reaped it.
+            Err(error) if tracee::means_ended(&error) => {
                 // If SIGKILL ended a stop, the exit stop follows; only another wait shows it.
-                if error.raw_os_error() == Some(3) && self.process.status().is_ok_and(|s| !s.is_zombie()) {
+                let may_stop = error.raw_os_error() == Some(tracee::ESRCH);
+                if may_stop && self.process.status().is_ok_and(|status| !status.is_zombie()) {
                     return Ok(WatchEvent::Woken);
                 }
                 Ok(WatchEvent::Gone)
@@ -408,9 +412,9 @@ impl EventHandler<'_> {
         }
     }
 
-    /// Restarts a call that `signal` interrupted, if the program ignores that signal: the kernel
-    /// queues ignored signals for traced threads (kernel/signal.c, sig_ignored).
-    fn repair(&self, signal: i32) {
+    /// Makes the thread repeat a call that `signal` interrupted, if the program ignores that
+    /// signal: the kernel queues ignored signals for traced threads (kernel/signal.c, sig_ignored).
+    fn repeat_call_despite(&self, signal: i32) {
         let tid = self.process.pid();
         if self.process.task_status(tid).is_ok_and(|status| quiet::is_ignored(&status, signal))
             && let Ok(registers) = ptrace::registers(tid)
@@ -469,11 +473,11 @@ mod tests {
         (child, watch)
     }
 
-    fn until_news(watch: &mut ExitWatch) -> WatchEvent {
+    fn wait_for_end(watch: &mut ExitWatch) -> WatchEvent {
         loop {
             match watch.sleep().unwrap() {
                 WatchEvent::Woken => {}
-                news => return news,
+                event => return event,
             }
         }
     }
@@ -483,7 +487,7 @@ mod tests {
         for (script, status) in [("read x; exit 3", "exit status: 3"), ("read x; kill -9 $$", "signal: 9")] {
             let (mut child, mut watch) = watch(script);
             drop(child.stdin.take());
-            assert_eq!(until_news(&mut watch), WatchEvent::AtExit);
+            assert_eq!(wait_for_end(&mut watch), WatchEvent::AtExit);
             assert!(watch.process().status().unwrap().rss_bytes.is_some_and(|rss| rss > 0));
             assert!(watch.registers().is_ok());
             drop(watch);
@@ -493,6 +497,7 @@ mod tests {
 
     #[test]
     fn signals_pass_and_a_stopped_process_stays_stopped() {
+        const SIGCONT: i32 = 18;
         let script = "trap 'exit 5' USR1; read x; kill -STOP $$; kill -USR1 $$; exit 1";
         let (mut child, mut watch) = watch(script);
         let pid = child.id() as i32;
@@ -501,8 +506,8 @@ mod tests {
         while !matches!(stat(), Some('T' | 't')) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        strandline_sys::signal::send(pid, 18).unwrap();
-        assert_eq!(until_news(&mut watch), WatchEvent::AtExit);
+        strandline_sys::signal::send(pid, SIGCONT).unwrap();
+        assert_eq!(wait_for_end(&mut watch), WatchEvent::AtExit);
         drop(watch);
         assert_eq!(child.wait().unwrap().code(), Some(5));
     }
@@ -521,7 +526,7 @@ mod tests {
         assert_ne!(Process::open(pid).unwrap().status().unwrap().tracer, Some(tracer));
         let mut second = ExitWatch::begin(pid).unwrap();
         drop(child.stdin.take());
-        assert_eq!(until_news(&mut second), WatchEvent::AtExit);
+        assert_eq!(wait_for_end(&mut second), WatchEvent::AtExit);
         drop(second);
         assert_eq!(child.wait().unwrap().code(), Some(4));
     }

@@ -17,7 +17,7 @@ thread_local! {
             limit: Cell::new(Duration::ZERO),
             count: Cell::new(0),
             since: Cell::new(None),
-            held: Cell::new(Duration::ZERO),
+            held_time: Cell::new(Duration::ZERO),
             watchdog: RefCell::new(None),
             read_lock: RefCell::new(None),
         }
@@ -36,7 +36,7 @@ struct ThreadHolds {
     /// When the outermost hold began.
     since: Cell<Option<Instant>>,
     /// See [`held_time`].
-    held: Cell<Duration>,
+    held_time: Cell<Duration>,
     /// Started with the first hold. If it cannot be started, only strandline's own limits apply.
     watchdog: RefCell<Option<Watchdog>>,
     /// Its read lock on [`HELD`], while it holds something.
@@ -49,7 +49,7 @@ struct ThreadHolds {
 /// itself, because no other thread can trace the target.
 pub fn on_own_thread<T: Send>(limit: Duration, work: impl FnOnce() -> T + Send) -> Option<T> {
     // Ctrl-Z takes effect afterwards. If it cannot be blocked, the watchdog protects the target.
-    let no_stops = StopSignalsBlocked::begin().ok();
+    let stops_blocked = StopSignalsBlocked::begin().ok();
     if exit_watch::is_reading() {
         let result = THIS_THREAD.with(|thread| {
             let outer_limit = thread.limit.replace(limit);
@@ -62,7 +62,7 @@ pub fn on_own_thread<T: Send>(limit: Duration, work: impl FnOnce() -> T + Send) 
             }
             result
         });
-        drop(no_stops);
+        drop(stops_blocked);
         return result;
     }
     let result = std::thread::scope(|scope| {
@@ -74,15 +74,15 @@ pub fn on_own_thread<T: Send>(limit: Duration, work: impl FnOnce() -> T + Send) 
         };
         std::thread::Builder::new().spawn_scoped(scope, body).ok()?.join().ok()
     });
-    drop(no_stops);
-    let (result, held) = result?;
-    THIS_THREAD.with(|thread| thread.held.set(thread.held.get() + held));
+    drop(stops_blocked);
+    let (result, held_by_thread) = result?;
+    THIS_THREAD.with(|thread| thread.held_time.set(thread.held_time.get() + held_by_thread));
     result
 }
 
 /// How long this thread and those that it started by [`on_own_thread`] have held targets, in total.
 pub fn held_time() -> Duration {
-    THIS_THREAD.with(|thread| thread.held.get())
+    THIS_THREAD.with(|thread| thread.held_time.get())
 }
 
 /// Runs `work` while no thread of this process holds anything: waits for current holds to end, and
@@ -141,8 +141,8 @@ impl Drop for Hold {
                 watchdog.disarm();
             }
             *thread.read_lock.borrow_mut() = None;
-            let held = thread.since.take().map_or(Duration::ZERO, |since| since.elapsed());
-            thread.held.set(thread.held.get() + held);
+            let held_time = thread.since.take().map_or(Duration::ZERO, |since| since.elapsed());
+            thread.held_time.set(thread.held_time.get() + held_time);
         });
     }
 }

@@ -19,6 +19,7 @@ use crate::error::Result;
 use crate::map::{AddressSpace, Mapping};
 use crate::procfs::{MAX_INFO_BYTES, Process};
 use crate::smaps::{Smaps, SmapsEntry};
+use crate::target::tracee::ESRCH;
 
 /// Maximum number of descriptors checked.
 const MAX_DESCRIPTORS: usize = 1 << 20;
@@ -66,7 +67,7 @@ pub fn find_except(process: &Process, space: &AddressSpace, harmless: &[&str]) -
     // (net/xdp/xsk.c).
     let has_rings = space.mappings().iter().any(|mapping| mapping.name.starts_with("socket:"));
     let mut found = None;
-    let are_all = each_descriptor(process, "fd", &mut |path| {
+    let all_checked = each_descriptor(process, "fd", &mut |path| {
         // A descriptor that was closed meanwhile holds nothing through this process's table.
         let Ok(link) = with_dac_capabilities(|| std::fs::read_link(path)) else { return true };
         let link = link.to_string_lossy();
@@ -82,7 +83,7 @@ pub fn find_except(process: &Process, space: &AddressSpace, harmless: &[&str]) -
     if found.is_some() {
         return Ok(found);
     }
-    if !are_all {
+    if !all_checked {
         return Ok(Some(format!("more than {MAX_DESCRIPTORS} descriptors, one perhaps of a device")));
     }
     Ok(space.mappings().iter().find_map(|mapping| {
@@ -98,8 +99,9 @@ fn each_descriptor(process: &Process, folder: &str, visit: &mut dyn FnMut(&Path)
     let pid = process.pid();
     let mut count = 0;
     for tid in process.tasks()? {
-        // A thread that cannot be compared counts as sharing the table; ESRCH (3): it has ended.
-        let shares = || same_descriptors(pid, tid).unwrap_or_else(|error| error.raw_os_error() != Some(3));
+        // A thread that cannot be compared counts as sharing the table, unless it has ended.
+        let shares =
+            || same_descriptors(pid, tid).unwrap_or_else(|error| error.raw_os_error() != Some(ESRCH));
         if tid != pid && shares() {
             continue;
         }
@@ -125,13 +127,16 @@ fn each_descriptor(process: &Process, folder: &str, visit: &mut dyn FnMut(&Path)
     Ok(true)
 }
 
-/// O_DIRECT, in octal, in the flags of /proc/PID/fdinfo (x86-64).
-const DIRECT: u64 = 0o40000;
+/// O_DIRECT in the flags of /proc/PID/fdinfo (x86-64).
+const O_DIRECT: u64 = 0o40000;
+/// An id that no mount has, for a file whose mount is unknown.
+const UNKNOWN_MOUNT: u64 = u64::MAX;
 
-/// The mount ids of files open for direct I/O, with which devices write to memory.
+/// The mount ids of files open for direct I/O, with which devices write to memory; with one that no
+/// mount has if not all files could be checked.
 pub fn direct_mounts(process: &Process) -> Result<BTreeSet<u64>> {
     let mut mounts = BTreeSet::new();
-    each_descriptor(process, "fdinfo", &mut |path| {
+    let all_checked = each_descriptor(process, "fdinfo", &mut |path| {
         let Ok(file) = with_dac_capabilities(|| File::open(path)) else { return true };
         let mut text = Vec::new();
         if file.take(MAX_INFO_BYTES).read_to_end(&mut text).is_err() {
@@ -139,13 +144,16 @@ pub fn direct_mounts(process: &Process) -> Result<BTreeSet<u64>> {
         }
         let text = String::from_utf8_lossy(&text);
         let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        let is_direct = |flags: &str| u64::from_str_radix(flags, 8).is_ok_and(|flags| flags & DIRECT != 0);
+        let is_direct = |flags: &str| u64::from_str_radix(flags, 8).is_ok_and(|flags| flags & O_DIRECT != 0);
         if field("flags:").is_some_and(is_direct) {
-            // Linux >= 3.15 reports the mount; otherwise the id matches none.
-            mounts.insert(field("mnt_id:").and_then(|number| number.parse().ok()).unwrap_or(u64::MAX));
+            // Linux >= 3.15 reports the mount.
+            mounts.insert(field("mnt_id:").and_then(|number| number.parse().ok()).unwrap_or(UNKNOWN_MOUNT));
         }
         true
     })?;
+    if !all_checked {
+        mounts.insert(UNKNOWN_MOUNT);
+    }
     Ok(mounts)
 }
 
@@ -162,14 +170,15 @@ pub fn reason_to_keep(process: &Process, ranges: &[Range<u64>]) -> Result<Option
     Ok(reason_in(&smaps.entries, ranges))
 }
 
+/// The same as [`reason_to_keep`], from these mappings of the process.
 fn reason_in(entries: &[SmapsEntry], ranges: &[Range<u64>]) -> Option<String> {
-    let mut covered = 0;
+    let mut covered_bytes = 0;
     for SmapsEntry { mapping, flags, .. } in entries {
         let overlap = overlap_bytes(mapping, ranges);
         if overlap == 0 {
             continue;
         }
-        covered += overlap;
+        covered_bytes += overlap;
         let start = mapping.start;
         if !mapping.is_private_anonymous() || !mapping.permissions.write {
             return Some(format!("the mapping at {start:#x} is not private anonymous memory"));
@@ -178,10 +187,12 @@ fn reason_in(entries: &[SmapsEntry], ranges: &[Range<u64>]) -> Option<String> {
             return Some(format!("the mapping at {start:#x} is {kept}"));
         }
     }
-    let wanted: u64 = ranges.iter().map(|range| range.end.saturating_sub(range.start)).sum();
-    (covered != wanted).then(|| "some of the ranges are not mapped, or not in address order".into())
+    let range_bytes: u64 = ranges.iter().map(|range| range.end.saturating_sub(range.start)).sum();
+    (covered_bytes != range_bytes)
+        .then(|| "some of the ranges are not mapped, or not in address order".into())
 }
 
+/// Bytes of `ranges` (in address order) that are in a mapping.
 fn overlap_bytes(mapping: &Mapping, ranges: &[Range<u64>]) -> u64 {
     let first = ranges.partition_point(|range| range.end <= mapping.start);
     let within = ranges[first..].iter().take_while(|range| range.start < mapping.end);
@@ -196,16 +207,16 @@ mod tests {
         9000-b000 rw-p 00000000 00:00 0 \nRss: 8 kB\nVmFlags: rd wr mr mw me lo ac \n\
         c000-d000 rw-s 00000000 00:01 7                          /dev/zero (deleted)\nVmFlags: rd wr sh \n";
 
-    fn verdict(range: Range<u64>) -> Option<String> {
+    fn reason_of(range: Range<u64>) -> Option<String> {
         reason_in(&Smaps::read(SMAPS).unwrap().entries, &[range])
     }
 
     #[test]
     fn only_plain_private_memory_is_given_back() {
-        assert_eq!(verdict(0x1000..0x5000), None);
-        assert!(verdict(0x8000..0xa000).unwrap().contains("locked"));
-        assert!(verdict(0xc000..0xd000).unwrap().contains("not private"));
-        assert!(verdict(0xb000..0xc000).unwrap().contains("not mapped"));
+        assert_eq!(reason_of(0x1000..0x5000), None);
+        assert!(reason_of(0x8000..0xa000).unwrap().contains("locked"));
+        assert!(reason_of(0xc000..0xd000).unwrap().contains("not private"));
+        assert!(reason_of(0xb000..0xc000).unwrap().contains("not mapped"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use strandline_sys::memory;
 
 use crate::map::{AddressSpace, Mapping};
-use crate::memory::{Memory, WordPair, pair_at};
+use crate::memory::{Memory, PAIR_BYTES, WordPair, pair_at};
 use crate::range::AddressRange;
 
 /// A process's memory, addressed by process id. Fast, but meant for a stopped process: while it
@@ -26,11 +26,11 @@ impl ByPid {
     /// Reads pairs of words; those that `process_vm_readv` cannot read come from `fallback`.
     fn pairs(self, addresses: &[u64], fallback: &dyn Memory) -> Vec<Option<WordPair>> {
         let mut pairs = Vec::with_capacity(addresses.len());
-        let mut bytes = vec![0; 16 * addresses.len().min(memory::MAX_RANGES)];
+        let mut bytes = vec![0; PAIR_BYTES * addresses.len().min(memory::MAX_RANGES)];
         while pairs.len() < addresses.len() {
             let unread = &addresses[pairs.len()..];
-            let count = memory::read_many(self.pid, unread, 16, &mut bytes).unwrap_or(0);
-            pairs.extend((0..count).map(|index| pair_at(&bytes, 16 * index)));
+            let count = memory::read_many(self.pid, unread, PAIR_BYTES, &mut bytes).unwrap_or(0);
+            pairs.extend((0..count).map(|index| pair_at(&bytes, PAIR_BYTES * index)));
             if count < unread.len().min(memory::MAX_RANGES) {
                 // The address after the last successful one.
                 pairs.push(addresses.get(pairs.len()).and_then(|&address| read_pair(fallback, address)));
@@ -41,7 +41,7 @@ impl ByPid {
 }
 
 fn read_pair(memory: &dyn Memory, address: u64) -> Option<WordPair> {
-    let mut bytes = [0; 16];
+    let mut bytes = [0; PAIR_BYTES];
     memory.read(address, &mut bytes).ok()?;
     pair_at(&bytes, 0)
 }
@@ -83,10 +83,11 @@ impl<'a> TracedMemory<'a> {
     pub fn new(pid: i32, space: &AddressSpace, file: &'a MemFile, is_shared: bool) -> Self {
         let is_device = |m: &Mapping| m.has_file() && m.name.starts_with("/dev/");
         let is_protected = |m: &Mapping| m.is_private_anonymous() && !m.permissions.read;
-        let is_own = |m: &Mapping| {
+        let is_private = |m: &Mapping| {
             !m.permissions.shared && (m.is_private_anonymous() || m.has_file() && !is_device(m))
         };
-        let by_file = space.mappings().iter().filter(|m| if is_shared { is_own(m) } else { is_protected(m) });
+        let by_file =
+            space.mappings().iter().filter(|m| if is_shared { is_private(m) } else { is_protected(m) });
         Self { live: ByPid::new(pid), file, by_file: by_file.map(Mapping::range).collect(), is_shared }
     }
 
@@ -122,9 +123,9 @@ impl Memory for TracedMemory<'_> {
         let mut got = 0;
         while got < buffer.len() {
             let Some(at) = address.checked_add(got as u64) else { break };
-            let Some(room) = buffer.get_mut(got..) else { break };
-            let read = match self.read_live(at, room) {
-                0 => self.read_by_file(at, room),
+            let Some(rest) = buffer.get_mut(got..) else { break };
+            let read = match self.read_live(at, rest) {
+                0 => self.read_by_file(at, rest),
                 read => read,
             };
             if read == 0 {

@@ -70,12 +70,14 @@ const REPEATABLE: [i64; 50] = [
     74,  // fsync
     75,  // fdatasync
 ];
+/// The numbers of open(2) and openat(2).
 const OPEN: i64 = 2;
 const OPENAT: i64 = 257;
-/// Flags with which an open is not repeated: a file that was created would exist for the repeated
-/// call, and what another thread has written since would be cut off.
+/// Flags with which an open is not repeated: with O_EXCL it would find the file that the first one
+/// created, and with O_TRUNC remove what another thread has written since.
 const O_EXCL_OR_TRUNC: u64 = 0x80 | 0x200;
-/// Writes to the file of their first argument.
+/// write, pwrite64, writev, pwritev, pwritev2 and sendfile: they write to the file of their first
+/// argument.
 const WRITES: [i64; 6] = [1, 18, 20, 296, 328, 40];
 /// O_APPEND in the flags of /proc/PID/fdinfo (x86-64).
 const O_APPEND: u64 = 0o2000;
@@ -128,7 +130,7 @@ pub fn repeat_interrupted_call(process: &Process, tid: i32, registers: &Register
     let Some(again) = repeat_registers(registers).filter(|_| !appends(process, tid, registers)) else {
         return Ok(false);
     };
-    let mut code = [0; 2];
+    let mut code = [0; SYSCALL_INSTRUCTION.len()];
     if ByPid::new(process.pid()).read(again.rip, &mut code).is_err() || code != SYSCALL_INSTRUCTION {
         return Ok(false);
     }

@@ -37,11 +37,15 @@ const STATE_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub struct Stopped<'a> {
     process: &'a Process,
+    /// The stopped threads, by id.
     threads: BTreeMap<i32, Tracee<'a>>,
-    /// Threads in an uninterruptible sleep.
-    asleep: BTreeSet<i32>,
+    /// Threads in an uninterruptible sleep, and those whose stop was not awaited after an error.
+    unstopped: BTreeSet<i32>,
+    /// Threads that were left asleep in a transfer, by id.
     in_transfer: BTreeMap<i32, InTransfer>,
+    /// Threads that [`Stopped::take_out`] has removed.
     taken_out: Vec<i32>,
+    /// When the first stop was requested.
     since: Instant,
     _hold: Hold,
 }
@@ -49,6 +53,7 @@ pub struct Stopped<'a> {
 /// A thread that was left asleep in a transfer.
 #[derive(Clone, Copy, Debug)]
 struct InTransfer {
+    /// How it slept before the stop.
     asleep: Asleep,
     facts: ThreadFacts,
 }
@@ -89,7 +94,7 @@ impl<'a> Stopped<'a> {
         let mut tids = process.tasks()?;
         let in_transfer = match transfers {
             Transfers::LeaveAsleep => {
-                tids.iter().filter_map(|&tid| Some((tid, transferring(process, tid)?))).collect()
+                tids.iter().filter_map(|&tid| Some((tid, find_transfer(process, tid)?))).collect()
             }
             Transfers::Stop => BTreeMap::new(),
         };
@@ -98,7 +103,7 @@ impl<'a> Stopped<'a> {
         let mut stopped = Self {
             process,
             threads: BTreeMap::new(),
-            asleep: BTreeSet::new(),
+            unstopped: BTreeSet::new(),
             in_transfer,
             taken_out: Vec::new(),
             since,
@@ -106,7 +111,7 @@ impl<'a> Stopped<'a> {
         };
         loop {
             // Every stop is requested before the first wait, so that all threads stop together.
-            let limited = tracee::limit_seizes();
+            let seize_limit = tracee::limit_seizes();
             let mut waiting: Vec<i32> = Vec::new();
             for tid in tids {
                 if stopped.is_known(tid) {
@@ -117,19 +122,19 @@ impl<'a> Stopped<'a> {
                     Err(NotStopped::Gone) => {}
                     Err(other) => {
                         // These threads may have stopped meanwhile: the release checks them.
-                        stopped.asleep.extend(waiting);
+                        stopped.unstopped.extend(waiting);
                         return Err(stopped.error(tid, other, limit));
                     }
                 }
             }
-            drop(limited);
+            drop(seize_limit);
             if waiting.is_empty() {
                 break;
             }
             stopped.collect(&waiting, limit)?;
             // Stopped threads start no others: if the count matches, all are known.
             let known = stopped.count();
-            if stopped.asleep.is_empty() && process.status()?.threads == Some(known) {
+            if stopped.unstopped.is_empty() && process.status()?.threads == Some(known) {
                 break;
             }
             tids = process.tasks()?;
@@ -146,7 +151,7 @@ impl<'a> Stopped<'a> {
         for (index, &tid) in waiting.iter().enumerate() {
             if let Err(error) = self.collect_thread(tid, first_check, limit) {
                 // These threads may have stopped meanwhile: the release checks them.
-                self.asleep.extend(&waiting[index..]);
+                self.unstopped.extend(&waiting[index..]);
                 return Err(error);
             }
         }
@@ -174,7 +179,7 @@ impl<'a> Stopped<'a> {
                 Err(NotStopped::TimedOut)
                     if self.process.task_stat(tid).is_ok_and(|stat| stat.state == Some('D')) =>
                 {
-                    self.asleep.insert(tid);
+                    self.unstopped.insert(tid);
                     return Ok(());
                 }
                 Err(NotStopped::TimedOut) if Instant::now() < deadline => {
@@ -194,6 +199,7 @@ impl<'a> Stopped<'a> {
         }
     }
 
+    /// The error if thread `tid` was not stopped.
     fn error(&self, tid: i32, not_stopped: NotStopped, limit: Duration) -> Error {
         let pid = self.process.pid();
         match not_stopped {
@@ -210,14 +216,14 @@ impl<'a> Stopped<'a> {
 
     fn is_known(&self, tid: i32) -> bool {
         self.threads.contains_key(&tid)
-            || self.asleep.contains(&tid)
+            || self.unstopped.contains(&tid)
             || self.in_transfer.contains_key(&tid)
             || self.taken_out.contains(&tid)
     }
 
-    /// Number of threads.
+    /// Number of threads, without those that were taken out.
     pub fn count(&self) -> u64 {
-        (self.threads.len() + self.asleep.len() + self.in_transfer.len()) as u64
+        (self.threads.len() + self.unstopped.len() + self.in_transfer.len()) as u64
     }
 
     /// Threads that were left asleep in a transfer.
@@ -228,11 +234,11 @@ impl<'a> Stopped<'a> {
     /// Whether these threads slept throughout; otherwise what was read meanwhile is not of one
     /// instant.
     pub fn slept_throughout(&self) -> bool {
-        let sleeps = |(&tid, thread): (&i32, &InTransfer)| {
+        let slept = |(&tid, thread): (&i32, &InTransfer)| {
             Asleep::check(self.process, tid).as_ref() == Some(&thread.asleep)
         };
         self.in_transfer.is_empty()
-            || self.in_transfer.iter().all(sleeps)
+            || self.in_transfer.iter().all(slept)
                 && self.process.tasks().is_ok_and(|tids| tids.iter().all(|&tid| self.is_known(tid)))
     }
 
@@ -249,11 +255,11 @@ impl<'a> Stopped<'a> {
     /// Threads whose transfer the stop may have cut short.
     pub fn cut_short(&self) -> Vec<ShortTransfer> {
         let memory = ByPid::new(self.process.pid());
-        let short = |thread: &Tracee<'_>| {
-            let call = transfers::short(&thread.registers, &memory)?;
+        let short_transfer = |thread: &Tracee<'_>| {
+            let call = transfers::short_call(&thread.registers, &memory)?;
             Some(ShortTransfer { tid: thread.tid, call })
         };
-        self.threads().filter_map(short).collect()
+        self.threads().filter_map(short_transfer).collect()
     }
 
     /// When the first stop was requested.
@@ -268,7 +274,7 @@ impl<'a> Stopped<'a> {
 
     /// Threads in an uninterruptible sleep, which could not be stopped.
     pub fn asleep(&self) -> &BTreeSet<i32> {
-        &self.asleep
+        &self.unstopped
     }
 
     /// Removes the first thread that `is_wanted`; it is released separately.
@@ -286,7 +292,7 @@ impl<'a> Stopped<'a> {
 
     fn release(&mut self) {
         self.threads.clear();
-        for tid in std::mem::take(&mut self.asleep) {
+        for tid in std::mem::take(&mut self.unstopped) {
             // If it woke meanwhile, it is in its stop; otherwise the kernel releases it when the
             // tracing thread ends. A failure cannot be handled.
             match ptrace::wait(tid, false) {
@@ -303,7 +309,7 @@ impl<'a> Stopped<'a> {
 }
 
 /// Thread `tid`, if it sleeps in a transfer and can be read without a stop.
-fn transferring(process: &Process, tid: i32) -> Option<InTransfer> {
+fn find_transfer(process: &Process, tid: i32) -> Option<InTransfer> {
     let asleep = Asleep::check(process, tid).filter(|asleep| transfers::is_transfer(&asleep.call))?;
     Some(InTransfer { asleep, facts: asleep.facts(process, tid)? })
 }

@@ -19,10 +19,11 @@ use crate::procfs::Process;
 pub(super) const TRACE_SYSTEM_CALLS: i32 = 1;
 /// Number of checks without sleeping: the next stop is often microseconds away.
 const SPIN_CHECKS: u32 = 100;
+/// Bounds of the sleep between two further checks, which doubles each time.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 /// Maximum wait for a process that runs execve(2).
-const MAX_SEIZE: Duration = Duration::from_millis(20);
+const MAX_SEIZE_WAIT: Duration = Duration::from_millis(20);
 /// Maximum number of attempts to seize a thread that the kernel refuses without a visible cause.
 const MAX_ATTEMPTS: u32 = 3;
 
@@ -43,10 +44,19 @@ pub enum NotStopped {
     Io(io::Error),
 }
 
+/// No such process or thread, or it is not traced by this thread.
+pub(super) const ESRCH: i32 = 3;
+/// No such tracee to wait for.
+const ECHILD: i32 = 10;
+
+/// Whether an error of ptrace(2) or a wait means that the thread has ended.
+pub(super) fn means_ended(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(ESRCH | ECHILD))
+}
+
 impl From<io::Error> for NotStopped {
     fn from(error: io::Error) -> Self {
-        // ESRCH and ECHILD: it ended meanwhile.
-        if matches!(error.raw_os_error(), Some(3 | 10)) { Self::Gone } else { Self::Io(error) }
+        if means_ended(&error) { Self::Gone } else { Self::Io(error) }
     }
 }
 
@@ -63,6 +73,7 @@ pub struct Tracee<'a> {
     pub since: Instant,
     /// Whether a signal had stopped its process before. After the release it stays stopped.
     pub is_group_stopped: bool,
+    /// Whether dropping this releases the thread: see [`Tracee::set_restore`].
     restores_on_drop: bool,
     _hold: Hold,
 }
@@ -92,7 +103,7 @@ pub fn next_event(tid: i32, deadline: Instant) -> io::Result<Option<Event>> {
 /// Limits the waits of [`seize`] in this thread, as long as the result exists; `None` if no limit
 /// can be set. A thread that holds other threads of the process must not wait for its execve.
 pub(super) fn limit_seizes() -> Option<Limit> {
-    Limit::new(MAX_SEIZE).ok()
+    Limit::new(MAX_SEIZE_WAIT).ok()
 }
 
 /// Becomes the tracer of `tid` and requests its stop; [`Tracee::wait_stopped`] waits for the stop.
@@ -147,9 +158,9 @@ impl<'a> Tracee<'a> {
     pub fn stop(process: &'a Process, tid: i32, limit: Duration) -> Result<Self, NotStopped> {
         exit_watch::pass_on_before_stop(process);
         let hold = Hold::begin();
-        let limited = limit_seizes();
+        let seize_limit = limit_seizes();
         seize(process, tid)?;
-        drop(limited);
+        drop(seize_limit);
         let stopped = Self::wait_stopped_not_group(process, tid, Instant::now() + limit);
         drop(hold);
         stopped
@@ -222,6 +233,7 @@ impl<'a> Tracee<'a> {
         self.restores_on_drop = restores;
     }
 
+    /// Releases the thread once, unless an injected call is active.
     fn release(&mut self) {
         if std::mem::take(&mut self.restores_on_drop) {
             // A failure cannot be handled here: a thread that is gone needs no release, and any

@@ -19,19 +19,24 @@ enum Requested {
     Vectors,
     /// The sum of the vectors of the message at rsi.
     Message,
-    /// As the inner [`Requested::Argument`] or [`Requested::Message`], if the flags in this
-    /// argument contain MSG_WAITALL.
-    All(usize, &'static Requested),
+    /// The same as `amount`, if the flags in this argument contain MSG_WAITALL.
+    IfWaitingForAll { flags_argument: usize, amount: &'static Requested },
     /// The number of messages in rdx, unless the flags in r10 let the call return those that there
     /// are (net/socket.c, `do_recvmmsg`).
     Messages,
 }
 
-/// A call, by its number on x86-64.
+/// A call that moves an amount of data or messages.
 struct Transfer {
+    /// Its number on x86-64.
     number: i64,
     name: &'static str,
     requested: Requested,
+}
+
+/// Receives up to `amount`, or all of it if the flags in `flags_argument` say so.
+const fn receives(flags_argument: usize, amount: &'static Requested) -> Requested {
+    Requested::IfWaitingForAll { flags_argument, amount }
 }
 
 const fn transfer(number: i64, name: &'static str, requested: Requested) -> Transfer {
@@ -47,8 +52,8 @@ const TRANSFERS: [Transfer; 19] = [
     transfer(44, "sendto", Requested::Argument(2)),
     transfer(46, "sendmsg", Requested::Message),
     transfer(307, "sendmmsg", Requested::Argument(2)),
-    transfer(45, "recvfrom", Requested::All(3, &Requested::Argument(2))),
-    transfer(47, "recvmsg", Requested::All(2, &Requested::Message)),
+    transfer(45, "recvfrom", receives(3, &Requested::Argument(2))),
+    transfer(47, "recvmsg", receives(2, &Requested::Message)),
     transfer(299, "recvmmsg", Requested::Messages),
     transfer(40, "sendfile", Requested::Argument(3)),
     transfer(275, "splice", Requested::Argument(4)),
@@ -70,12 +75,16 @@ const WAIT_FOR_ONE: u64 = 0x40 | 0x10000;
 const MESSAGES_FLAGS: usize = 3;
 /// Maximum number of vectors of one call (`UIO_MAXIOV`).
 const MAX_VECTORS: u64 = 1024;
+/// Size of struct iovec.
+const VECTOR_BYTES: usize = 16;
 
 /// Whether a stop cuts short the call in which a thread waits.
 pub fn is_transfer(call: &BlockedCall) -> bool {
     let known = TRANSFERS.iter().find(|known| known.number == call.number);
     known.is_some_and(|known| match known.requested {
-        Requested::All(flags, _) => call.arguments.get(flags).is_some_and(|flags| flags & WAIT_FOR_ALL != 0),
+        Requested::IfWaitingForAll { flags_argument, .. } => {
+            call.arguments.get(flags_argument).is_some_and(|flags| flags & WAIT_FOR_ALL != 0)
+        }
         Requested::Messages => {
             call.arguments.get(MESSAGES_FLAGS).is_none_or(|flags| flags & WAIT_FOR_ONE == 0)
         }
@@ -84,7 +93,7 @@ pub fn is_transfer(call: &BlockedCall) -> bool {
 }
 
 /// The name of the call, if a thread that just stopped returns less than requested from it.
-pub fn short(registers: &Registers, memory: &dyn Memory) -> Option<&'static str> {
+pub fn short_call(registers: &Registers, memory: &dyn Memory) -> Option<&'static str> {
     let known = TRANSFERS.iter().find(|known| known.number == registers.orig_rax as i64)?;
     let moved = registers.rax as i64;
     (moved > 0 && (moved as u64) < requested_amount(known.requested, registers, memory)?)
@@ -92,31 +101,33 @@ pub fn short(registers: &Registers, memory: &dyn Memory) -> Option<&'static str>
 }
 
 /// The amount that a call requests; `None` if unknown, or if the call may return less.
-fn requested_amount(amount: Requested, registers: &Registers, memory: &dyn Memory) -> Option<u64> {
+fn requested_amount(requested: Requested, registers: &Registers, memory: &dyn Memory) -> Option<u64> {
     let r = registers;
     let argument = |number: usize| [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9].get(number).copied();
-    match amount {
+    match requested {
         Requested::Argument(number) => argument(number),
         Requested::Vectors => vector_bytes(r.rsi, r.rdx, memory),
-        // struct msghdr: msg_name, msg_namelen, msg_iov, msg_iovlen.
+        // struct msghdr: msg_name, msg_namelen, then msg_iov at 16, msg_iovlen at 24.
         Requested::Message => {
             let mut header = [0; 32];
             memory.read(r.rsi, &mut header).ok()?;
             vector_bytes(word_at(&header, 16)?, word_at(&header, 24)?, memory)
         }
-        Requested::All(flags, amount) if argument(flags)? & WAIT_FOR_ALL != 0 => {
+        Requested::IfWaitingForAll { flags_argument, amount }
+            if argument(flags_argument)? & WAIT_FOR_ALL != 0 =>
+        {
             requested_amount(*amount, registers, memory)
         }
         Requested::Messages if argument(MESSAGES_FLAGS)? & WAIT_FOR_ONE == 0 => argument(2),
-        Requested::All(..) | Requested::Messages => None,
+        Requested::IfWaitingForAll { .. } | Requested::Messages => None,
     }
 }
 
-/// Total length of the `count` vectors (struct iovec) at an address.
-fn vector_bytes(at: u64, count: u64, memory: &dyn Memory) -> Option<u64> {
-    let mut bytes = vec![0; usize::try_from(count.min(MAX_VECTORS)).ok()? * 16];
-    memory.read(at, &mut bytes).ok()?;
-    let lengths = bytes.chunks_exact(16).filter_map(|vector| word_at(vector, 8));
+/// Total length of the `count` vectors (struct iovec: address and length) at `address`.
+fn vector_bytes(address: u64, count: u64, memory: &dyn Memory) -> Option<u64> {
+    let mut bytes = vec![0; usize::try_from(count.min(MAX_VECTORS)).ok()? * VECTOR_BYTES];
+    memory.read(address, &mut bytes).ok()?;
+    let lengths = bytes.chunks_exact(VECTOR_BYTES).filter_map(|vector| word_at(vector, 8));
     Some(lengths.fold(0, u64::saturating_add))
 }
 
@@ -129,12 +140,12 @@ mod tests {
     impl Memory for Vector {
         fn read_some(&self, _address: u64, buffer: &mut [u8]) -> usize {
             buffer.fill(0);
-            buffer.chunks_exact_mut(16).for_each(|vector| vector[8] = 100);
+            buffer.chunks_exact_mut(VECTOR_BYTES).for_each(|vector| vector[8] = 100);
             buffer.len()
         }
     }
 
-    fn back(number: i64, moved: i64, arguments: [u64; 5]) -> Registers {
+    fn returned_from(number: i64, moved: i64, arguments: [u64; 5]) -> Registers {
         let mut registers = strandline_sys::registers::zeroed();
         registers.orig_rax = number as u64;
         registers.rax = moved as u64;
@@ -153,20 +164,24 @@ mod tests {
 
     #[test]
     fn a_transfer_below_the_requested_size_is_short() {
-        let short = |registers: Registers| short(&registers, &Vector);
-        let write = |moved| short(back(1, moved, [1, 0x1000, 1 << 20, 0, 0]));
+        let short = |registers: Registers| short_call(&registers, &Vector);
+        let write = |moved| short(returned_from(1, moved, [1, 0x1000, 1 << 20, 0, 0]));
         assert_eq!(write(65536), Some("write"));
         assert_eq!((write(1 << 20), write(-4), write(0)), (None, None, None));
-        let receive = |flags| short(back(45, 50, [3, 0x1000, 100, flags, 0]));
+        let receive = |flags| short(returned_from(45, 50, [3, 0x1000, 100, flags, 0]));
         assert_eq!((receive(0x100), receive(0)), (Some("recvfrom"), None));
-        let vectors = |moved| short(back(20, moved, [1, 0x1000, 3, 0, 0]));
+        let vectors = |moved| short(returned_from(20, moved, [1, 0x1000, 3, 0, 0]));
         assert_eq!((vectors(299), vectors(300)), (Some("writev"), None));
-        assert_eq!(short(back(275, 10, [0, 0, 1, 0, 100])), Some("splice"));
-        let messages = |flags| short(back(299, 2, [3, 0x1000, 10, flags, 0]));
+        assert_eq!(short(returned_from(275, 10, [0, 0, 1, 0, 100])), Some("splice"));
+        let messages = |flags| short(returned_from(299, 2, [3, 0x1000, 10, flags, 0]));
         assert_eq!((messages(0), messages(0x40), messages(0x10000)), (Some("recvmmsg"), None, None));
-        assert_eq!(short(back(333, 1, [7, 4, 8, 0x1000, 0])), Some("io_pgetevents"));
-        assert_eq!(short(back(333, 4, [7, 4, 8, 0x1000, 0])), None, "as many events as it waits for");
-        assert_eq!(short(back(318, 4096, [0x1000, 1 << 20, 0, 0, 0])), Some("getrandom"));
-        assert_eq!(short(back(0, 10, [0, 0, 100, 0, 0])), None, "read returns what there is");
+        assert_eq!(short(returned_from(333, 1, [7, 4, 8, 0x1000, 0])), Some("io_pgetevents"));
+        assert_eq!(
+            short(returned_from(333, 4, [7, 4, 8, 0x1000, 0])),
+            None,
+            "as many events as it waits for"
+        );
+        assert_eq!(short(returned_from(318, 4096, [0x1000, 1 << 20, 0, 0, 0])), Some("getrandom"));
+        assert_eq!(short(returned_from(0, 10, [0, 0, 100, 0, 0])), None, "read returns what there is");
     }
 }
