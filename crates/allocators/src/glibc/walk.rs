@@ -351,7 +351,7 @@ impl<'a> Walker<'a> {
         let cleared_word = run.start + layout::CHUNK_NEXT_SIZE;
         if run.has_fastbin_chunk
             && run.starts_in_bin
-            && cleared_word % PAGE_BYTES == 0
+            && cleared_word.is_multiple_of(PAGE_BYTES)
             && !self.window.pages().is_resident(cleared_word)
         {
             self.counts.touched_pages += 1;

@@ -106,7 +106,7 @@ fn with_safe_thread<T: Send>(
     let conditions = ThreadConditions {
         locks: request.locks,
         code: request.code,
-        stack_bytes: request.stack_bytes + code::FRAME_BYTES + handler_stack_bytes,
+        stack_bytes: request.stack_bytes + code::FRAME_AND_GAP_BYTES + handler_stack_bytes,
         thread: request.thread,
         fs_bases: request.fs_bases,
         must_wait: request.must_wait,

@@ -229,7 +229,7 @@ impl<'a> Target<'a> {
         let handler_stack_bytes = if self.stop_handlers.is_empty() { 0 } else { call::HANDLER_STACK_BYTES };
         let conditions = ThreadConditions {
             locks: self.request.locks,
-            stack_bytes: self.request.plan.stack_bytes + code::FRAME_BYTES + handler_stack_bytes,
+            stack_bytes: self.request.plan.stack_bytes + code::FRAME_AND_GAP_BYTES + handler_stack_bytes,
             helper_of: Some(&self.code),
             more_calls: WAKING_CALLS,
             ..ThreadConditions::default()

@@ -22,7 +22,7 @@ use crate::target::tracee::Tracee;
 const SYSTEM_CALL: [u8; 3] = [0x0f, 0x05, 0xc3];
 /// Upper bound of a signal frame without its extended state ([`super::frame::FRAME_BYTES`]), with
 /// the red zone and alignment between it and the stack pointer.
-const FRAME_AND_GAP_BYTES: u64 = 1024;
+pub const FRAME_AND_GAP_BYTES: u64 = 1024;
 /// Maximum bytes of a mapping's code that are searched.
 const MAX_TEXT_BYTES: u64 = 64 << 20;
 /// Maximum bytes of all code that are searched: a target may map thousands of files.
