@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::arguments_lab::Try as Arguments;
-use super::lab::{LabProgress, lab_options, require_confirmation, show, stopped};
+use super::lab::{LabProgress, UNTIL_FACTOR, lab_options, report_stop, require_confirmation, show};
 use super::output::Output;
 use super::{CommandResult, Failure, Result};
 use strandline_lab::cell::{Measure, Subject};
@@ -23,13 +23,12 @@ use strandline_report::units::seconds;
 
 const SCHEMA: &str = "strandline/try/1";
 const LIST_SCHEMA: &str = "strandline/try-list/1";
-/// With --until, the maximum number of rounds as a multiple of the requested ones.
-const UNTIL_FACTOR: u32 = 10;
 /// Without --timeout, the time limit of a run as a multiple of the first run without settings, plus
 /// a constant.
 const TIMEOUT_FACTOR: u32 = 10;
 const TIMEOUT_BASE: Duration = Duration::from_secs(30);
 
+/// Runs a trial and shows which settings keep less memory, or lists the candidates.
 pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> {
     let catalogue = arguments.catalogue.as_deref().map_or_else(Catalogue::built_in, Catalogue::with_file);
     let catalogue = catalogue.map_err(Failure)?;
@@ -63,7 +62,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
             lab.close();
             Ok(CommandResult::Done)
         }
-        Err(NoTrial::Stopped(why)) => stopped(&why),
+        Err(NoTrial::Stopped(stop)) => report_stop(&stop),
         Err(NoTrial::Fails(why)) => {
             // If it were kept, the failure would be reused without any run.
             lab.abandon();
