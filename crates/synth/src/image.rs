@@ -45,13 +45,13 @@ impl Image {
     }
 
     /// Runs of the pages that hold its ranges, joined if they are adjacent, without the pages for
-    /// whose address `is_absent` is true. A run is the first address and the first one behind.
-    pub fn pages_without(&self, mut is_absent: impl FnMut(u64) -> bool) -> Vec<(u64, u64)> {
+    /// whose address `is_left_out` is true. A run is the first address and the first one behind.
+    pub fn pages_without(&self, mut is_left_out: impl FnMut(u64) -> bool) -> Vec<(u64, u64)> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
         let pages = self
             .ranges()
             .flat_map(|(start, bytes)| (start..start + bytes.len() as u64).step_by(PAGE as usize));
-        for page in pages.filter(|page| !is_absent(*page)) {
+        for page in pages.filter(|page| !is_left_out(*page)) {
             match runs.last_mut().filter(|run| run.1 == page) {
                 Some(run) => run.1 += PAGE,
                 None => runs.push((page, page + PAGE)),
