@@ -88,7 +88,9 @@ pub fn build(image: &mut Image, variables: &PerlVariables, addresses: &TrapAddre
         | Trap::EndlessArena
         | Trap::OverlappingArenas
         | Trap::OverwrittenHeads => arenas(image, addresses, trap),
-        Trap::PadsOfThemselves | Trap::EndlessDepths | Trap::ThousandsOfDepths => pads(image, addresses, trap),
+        Trap::PadsOfThemselves | Trap::EndlessDepths | Trap::ThousandsOfDepths => {
+            pads(image, addresses, trap)
+        }
         Trap::EndlessNames | Trap::HostileNames | Trap::EndlessNameList => names(image, addresses, trap),
         _ => strings(image, addresses, trap),
     }
