@@ -129,13 +129,14 @@ impl Explain {
 
 /// Examples, and the remedies with what each does.
 fn reclaim_help() -> String {
-    let mut remedies = applicable();
-    remedies.push((
+    let mut all_remedies = applicable();
+    all_remedies.push((
         MEMORY_RECLAIM,
         "for a control group: the kernel reclaims inactive page cache (memory.reclaim)",
     ));
-    let width = remedies.iter().map(|(id, _)| id.len()).max().unwrap_or(0);
-    let lines: Vec<String> = remedies.iter().map(|(id, help)| format!("  {id:width$}  {help}")).collect();
+    let width = all_remedies.iter().map(|(id, _)| id.len()).max().unwrap_or(0);
+    let lines: Vec<String> =
+        all_remedies.iter().map(|(id, help)| format!("  {id:width$}  {help}")).collect();
     format!(
         "\
 Examples:

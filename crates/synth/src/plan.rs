@@ -162,7 +162,7 @@ pub fn plan(recipe: &Recipe) -> Plan {
         arenas.push(planner.plan_secondary_arena(secondary_tcaches));
     }
     let Planner { mut dice, tcaches, .. } = planner;
-    let fs_base = |index| THREADS + index * THREAD_DISTANCE + THREAD_POINTER;
+    let fs_base = |index: u64| THREADS + index * THREAD_DISTANCE + THREAD_POINTER;
     let threads =
         (0u64..).zip(tcaches).map(|(index, tcache)| Thread { fs_base: fs_base(index), tcache }).collect();
     let end = arenas[0].break_end();
