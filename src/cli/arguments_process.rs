@@ -135,8 +135,7 @@ fn reclaim_help() -> String {
         "for a control group: the kernel reclaims inactive page cache (memory.reclaim)",
     ));
     let width = all_remedies.iter().map(|(id, _)| id.len()).max().unwrap_or(0);
-    let lines: Vec<String> =
-        all_remedies.iter().map(|(id, help)| format!("  {id:width$}  {help}")).collect();
+    let lines: Vec<String> = all_remedies.iter().map(|(id, help)| format!("  {id:width$}  {help}")).collect();
     format!(
         "\
 Examples:

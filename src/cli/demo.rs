@@ -236,8 +236,8 @@ impl Subject {
         self.child.id().cast_signed()
     }
 
-    /// Closes its input and waits for it to exit; returns whether it found its memory unchanged, and
-    /// false if it does not exit within [`EXIT_LIMIT`].
+    /// Closes its input and waits for it to exit; returns whether it found its memory unchanged,
+    /// and false if it does not exit within [`EXIT_LIMIT`].
     fn end(&mut self) -> Result<bool> {
         drop(self.child.stdin.take());
         let deadline = Instant::now() + EXIT_LIMIT;

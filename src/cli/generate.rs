@@ -115,8 +115,8 @@ fn markdown() -> String {
     text
 }
 
-/// The section of a subcommand, with its arguments by heading. `seen` has the explanations of values
-/// that were printed before, which are not repeated.
+/// The section of a subcommand, with its arguments by heading. `seen` has the explanations of
+/// values that were printed before, which are not repeated.
 fn section(verb: &mut Command, level: &str, name: &str, seen: &mut BTreeSet<String>) -> String {
     let usage = verb.render_usage().to_string();
     let about =

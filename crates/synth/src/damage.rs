@@ -41,8 +41,8 @@ impl Heap {
         overwrite_words(&mut self.image, &self.structure, seed, words)
     }
 
-    /// Overwrites `percent` of all words of the heap's mappings, payload included, with random ones;
-    /// libc's own data stays.
+    /// Overwrites `percent` of all words of the heap's mappings, payload included, with random
+    /// ones; libc's own data stays.
     pub fn overwrite_randomly(&mut self, seed: u64, percent: u64) {
         let mut dice = Rng::new(seed ^ 0x0fe2);
         let heaps: Vec<(u64, u64)> = self

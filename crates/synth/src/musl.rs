@@ -19,8 +19,8 @@ const UNIT: u64 = 16;
 /// Bytes of `struct group` before the first slot, and of the header before a block (`IB`).
 const GROUP_HEADER: u64 = 16;
 const BLOCK_HEADER: u64 = 4;
-/// A header's second byte has the slot's number in its low bits, and above them the reserved bytes (5 if
-/// they are in the last word of the slot), 6 for a nested group, or 7 for a moved block.
+/// A header's second byte has the slot's number in its low bits, and above them the reserved bytes
+/// (5 if they are in the last word of the slot), 6 for a nested group, or 7 for a moved block.
 const SLOT_MASK: u8 = 31;
 const RESERVED_SHIFT: u32 = 5;
 const RESERVED_AT_END: u64 = 5;

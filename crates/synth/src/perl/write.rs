@@ -321,8 +321,8 @@ impl Perl {
         self.head(Type::PvCv, 0, any, 0)
     }
 
-    /// Makes the list of the names in a sub's pads (`PADNAMELIST`): its own lexicals, a captured one
-    /// and a state variable.
+    /// Makes the list of the names in a sub's pads (`PADNAMELIST`): its own lexicals, a captured
+    /// one and a state variable.
     fn name_list(&mut self, lexicals: u64) -> u64 {
         let mut names = vec![0];
         for lexical in 0..lexicals {
