@@ -9,8 +9,8 @@ mod cli;
 
 fn main() -> std::process::ExitCode {
     // Must come first: threads started earlier would keep the capabilities that are dropped here.
-    if let Some(ending) = cli::drop_dac_capabilities() {
-        return ending;
+    if let Some(exit_code) = cli::drop_dac_capabilities() {
+        return exit_code;
     }
     cli::run()
 }

@@ -456,7 +456,7 @@ fn interval(text: &str) -> Result<std::time::Duration, String> {
 }
 
 fn size(text: &str) -> Result<u64, String> {
-    super::condition::bytes(text)
+    super::condition::parse_bytes(text)
 }
 
 pub(super) fn duration(text: &str) -> Result<std::time::Duration, String> {

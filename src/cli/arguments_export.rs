@@ -87,7 +87,7 @@ pub struct Export {
 
 impl Export {
     /// The first conflict between flags.
-    pub fn contradiction(&self) -> Option<&'static str> {
+    pub fn conflict(&self) -> Option<&'static str> {
         if !self.all && self.chosen.is_empty() {
             return Some("no process is chosen: give --pid, --name, --cgroup, --unit, --pods or --all");
         }
@@ -102,8 +102,8 @@ impl Export {
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {
-    let found = text.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
-    found.ok_or_else(|| format!("use an address and a port, such as {DEFAULT_LISTEN} or [::1]:9756"))
+    let first = text.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
+    first.ok_or_else(|| format!("use an address and a port, such as {DEFAULT_LISTEN} or [::1]:9756"))
 }
 
 pub(super) fn interval(text: &str) -> Result<Duration, String> {

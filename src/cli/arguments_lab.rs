@@ -220,10 +220,10 @@ pub struct Try {
 impl Try {
     /// How to run the server, if the command is one.
     pub fn service(&self) -> Option<Service> {
-        const PATIENCE: Duration = Duration::from_secs(30);
+        const READY_LIMIT: Duration = Duration::from_secs(30);
         Some(Service {
             ready: self.ready.clone()?,
-            patience: self.lab.timeout.unwrap_or(PATIENCE),
+            patience: self.lab.timeout.unwrap_or(READY_LIMIT),
             load: self.load.clone(),
             timeout: self.lab.timeout,
             settle: self.settle,
@@ -232,12 +232,12 @@ impl Try {
 }
 
 fn ready(text: &str) -> Result<Ready, String> {
-    let bad = || "use port=N, line=TEXT or seconds=S, such as port=8080".to_owned();
+    let usage = || "use port=N, line=TEXT or seconds=S, such as port=8080".to_owned();
     match text.split_once('=') {
-        Some(("port", port)) => port.parse().ok().filter(|&port| port > 0).map(Ready::Port).ok_or_else(bad),
+        Some(("port", port)) => port.parse().ok().filter(|&port| port > 0).map(Ready::Port).ok_or_else(usage),
         Some(("line", line)) if !line.is_empty() => Ok(Ready::Line(line.to_owned())),
         Some(("seconds", seconds)) => settle(seconds).map(Ready::After),
-        _ => Err(bad()),
+        _ => Err(usage()),
     }
 }
 
@@ -442,7 +442,7 @@ fn resolution(text: &str) -> Result<Resolution, String> {
     if text.ends_with('%') {
         return percent(text).map(|share| Resolution { fraction: share, min_bytes: 0 });
     }
-    super::condition::bytes(text).map(|least_bytes| Resolution { fraction: 0.0, min_bytes: least_bytes })
+    super::condition::parse_bytes(text).map(|min_bytes| Resolution { fraction: 0.0, min_bytes })
 }
 
 #[cfg(test)]

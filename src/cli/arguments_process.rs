@@ -41,8 +41,8 @@ pub struct GroupChoice {
 pub enum GroupName {
     /// By its path.
     Path(String),
-    /// By what it is the group of.
-    Of(GroupOwner),
+    /// By the container, unit or pod that owns it.
+    Owner(GroupOwner),
 }
 
 impl GroupChoice {
@@ -52,7 +52,7 @@ impl GroupChoice {
         let container = || self.container.clone().map(GroupOwner::Container);
         let unit = || self.unit.clone().map(GroupOwner::Unit);
         let pod = || self.pod.clone().map(GroupOwner::Pod);
-        path.or_else(|| container().or_else(unit).or_else(pod).map(GroupName::Of))
+        path.or_else(|| container().or_else(unit).or_else(pod).map(GroupName::Owner))
     }
 }
 
@@ -129,13 +129,13 @@ impl Explain {
 
 /// Examples, and the remedies with what each does.
 fn reclaim_help() -> String {
-    let mut all = applicable();
-    all.push((
+    let mut all_remedies = applicable();
+    all_remedies.push((
         MEMORY_RECLAIM,
         "for a control group: the kernel reclaims inactive page cache (memory.reclaim)",
     ));
-    let width = all.iter().map(|(id, _)| id.len()).max().unwrap_or(0);
-    let lines: Vec<String> = all.iter().map(|(id, help)| format!("  {id:width$}  {help}")).collect();
+    let width = all_remedies.iter().map(|(id, _)| id.len()).max().unwrap_or(0);
+    let lines: Vec<String> = all_remedies.iter().map(|(id, help)| format!("  {id:width$}  {help}")).collect();
     format!(
         "\
 Examples:

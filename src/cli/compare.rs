@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::arguments_lab::{Compare, Rounds};
-use super::lab::{LabProgress, lab_options, require_confirmation, show, stopped};
+use super::lab::{LabProgress, UNTIL_FACTOR, lab_options, report_stop, require_confirmation, show};
 use super::output::Output;
 use super::{CommandResult, Failure, Result};
 use strandline_lab::cell::{End, Measure, Outcome, Subject};
@@ -20,87 +20,87 @@ use strandline_lab::user::ProgressDisplay;
 const SCHEMA: &str = "strandline/compare/1";
 /// Number of runs in cachegrind, which hardly vary and take 20 to 50 times as long.
 const COUNTED_ROUNDS: u32 = 5;
-/// With --until, the maximum number of rounds as a multiple of the requested ones.
-const MAX_TIMES: u32 = 10;
-
+const NO_VALGRIND: &str =
+    "valgrind, which --instructions counts with on this machine, is not here: apt install valgrind";
 /// Sampling interval of recorded runs: shows changes of memory without affecting the run time.
-const RECORDED_EVERY: Duration = Duration::from_millis(10);
+const RECORDING_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The commands and cases to compare.
 struct Matrix {
     /// The commands as typed.
     commands: Vec<String>,
-    /// Names of the cases.
+    /// Names of the cases; a single empty one if there are no cases.
     cases: Vec<String>,
+    /// One subject for each combination, by case and then by command.
     subjects: Vec<Subject>,
-    places: Vec<CommandCase>,
-    /// Subjects that a shell runs.
-    by_shell: Vec<String>,
+    /// The combination that each subject stands for.
+    combinations: Vec<CommandCase>,
+    /// Names of the subjects that a shell runs.
+    shell_subjects: Vec<String>,
 }
 
 /// Runs the commands in alternation and compares them.
 pub fn run(arguments: &Compare, output: &mut Output) -> Result<CommandResult> {
-    let matrix = matrix(arguments).map_err(Failure)?;
-    let described = (&matrix.commands, &matrix.cases, arguments.rounds.seed, arguments.rounds.warm_up);
-    let content = LabContent { verb: "compare", description: &described, subjects: &matrix.subjects };
+    let matrix = build_matrix(arguments).map_err(Failure)?;
+    let description = (&matrix.commands, &matrix.cases, arguments.rounds.seed, arguments.rounds.warm_up);
+    let content = LabContent { verb: "compare", description: &description, subjects: &matrix.subjects };
     let mut lab = LabSetup::open(content, &lab_options(&arguments.lab)).map_err(Failure)?;
-    let runs = runs(arguments).saturating_mul(matrix.subjects.len() as u64);
+    let runs = max_subject_runs(arguments).saturating_mul(matrix.subjects.len() as u64);
     require_confirmation(&mut lab, &matrix.subjects, runs, arguments.lab.yes)?;
     let progress = LabProgress::new("compare", !output.json);
     let no_counters = lab.executors.first().and_then(|executor| executor.no_counters());
-    let counts = arguments.instructions && no_counters.is_some();
-    if counts && !is_in_path("valgrind") {
+    let uses_cachegrind = arguments.instructions && no_counters.is_some();
+    if uses_cachegrind && !is_in_path("valgrind") {
         lab.close();
-        let text =
-            "valgrind, which --instructions counts with on this machine, is not here: apt install valgrind";
-        return Err(Failure(text.to_owned()));
+        return Err(Failure(NO_VALGRIND.to_owned()));
     }
-    let update = |runs: &Progress| progress.update(runs);
+    let update = |state: &Progress| progress.update(state);
     let mut judge = new_judge(arguments, &matrix, &update);
-    let measured = measure(arguments, &matrix, counts, &mut lab, &mut judge);
+    let measured = measure(arguments, &matrix, uses_cachegrind, &mut lab, &mut judge);
     let (failed, left_behind, failures) = (judge.failed, judge.left_behind, judge.failures);
     drop(progress);
-    let (places, results) = match measured {
+    let (combinations, results) = match measured {
         Ok(measured) => measured,
-        Err(why) => {
+        Err(stop) => {
             // End running commands before printing.
             drop(lab);
-            return stopped(&why);
+            return report_stop(&stop);
         }
     };
     if let Some((subject, outcome)) = failed {
         // Read its last output before the files are removed.
-        let failure = failure(matrix.subjects.get(subject), &outcome);
+        let failure = run_failure(matrix.subjects.get(subject), &outcome);
         // Do not resume from this lab: the cause of the failure may be fixed.
         lab.abandon();
         return Err(failure);
     }
     let (commands, cases) = (matrix.commands.clone(), matrix.cases.clone());
-    let comparison = Comparison::judge(commands, cases, &places, &results, arguments.rounds.seed);
-    let commands = matrix.subjects.iter().take(matrix.commands.len());
-    let name = |subject: usize| matrix.subjects.get(subject).map(|subject| subject.name.clone());
-    let facts = CompareInput {
+    let seed = arguments.rounds.seed;
+    let comparison = Comparison::judge(commands, cases, &combinations, &results, seed);
+    let first_case = matrix.subjects.iter().take(matrix.commands.len());
+    let name = |index: usize| matrix.subjects.get(index).map(|subject| subject.name.clone());
+    let input = CompareInput {
         comparison: &comparison,
-        environments: commands.map(|subject| subject.environment.clone()).collect(),
+        environments: first_case.map(|subject| subject.environment.clone()).collect(),
         warm_up: arguments.rounds.warm_up,
-        seed: arguments.rounds.seed,
+        seed,
         jobs: arguments.lab.jobs,
         no_counters,
-        counted_by_cachegrind: counts,
+        counted_by_cachegrind: uses_cachegrind,
         counted_rounds: COUNTED_ROUNDS,
-        by_shell: &matrix.by_shell,
+        by_shell: &matrix.shell_subjects,
         left_behind,
         failures: failures.into_iter().filter_map(|(subject, count)| Some((name(subject)?, count))).collect(),
         until: arguments.rounds.until,
         cluster_caveats: lab.caveats(),
         nodes: lab.nodes(),
     };
-    let document = document(&facts);
-    show(SCHEMA, &document, &page(&facts), &arguments.shown, output)?;
+    show(SCHEMA, &document(&input), &page(&input), &arguments.shown, output)?;
     lab.close();
     Ok(CommandResult::Done)
 }
 
+/// The judge of the runs, which decides when a failure or enough precision ends them.
 fn new_judge<'a>(
     arguments: &Compare,
     matrix: &'a Matrix,
@@ -109,7 +109,7 @@ fn new_judge<'a>(
     CompareJudge {
         may_fail: arguments.ignore_failure,
         until: arguments.rounds.until,
-        places: &matrix.places,
+        places: &matrix.combinations,
         commands: matrix.commands.len(),
         cases: matrix.cases.len(),
         progress,
@@ -120,31 +120,32 @@ fn new_judge<'a>(
 }
 
 /// Upper bound on the number of runs of each subject.
-fn runs(arguments: &Compare) -> u64 {
-    let counted = if arguments.instructions { COUNTED_ROUNDS } else { 0 };
-    u64::from(max_rounds(&arguments.rounds)) + u64::from(arguments.rounds.warm_up) + u64::from(counted)
+fn max_subject_runs(arguments: &Compare) -> u64 {
+    let counted_rounds = if arguments.instructions { COUNTED_ROUNDS } else { 0 };
+    u64::from(max_rounds(&arguments.rounds)) + u64::from(arguments.rounds.warm_up) + u64::from(counted_rounds)
 }
 
 /// Upper bound on the number of measured rounds.
 fn max_rounds(rounds: &Rounds) -> u32 {
-    if rounds.until.is_some() { rounds.repeat.saturating_mul(MAX_TIMES) } else { rounds.repeat }
+    if rounds.until.is_some() { rounds.repeat.saturating_mul(UNTIL_FACTOR) } else { rounds.repeat }
 }
 
 /// The failure of a comparison because of a failed run.
-fn failure(subject: Option<&Subject>, outcome: &Outcome) -> Failure {
+fn run_failure(subject: Option<&Subject>, outcome: &Outcome) -> Failure {
     let name = subject.map_or("a command", |subject| subject.name.as_str());
-    let ask = match outcome.end {
+    let hint = match outcome.end {
         End::NotStarted(_) => "",
         _ => "; --ignore-failure compares all the same",
     };
-    Failure(format!("{name}: {}{ask}", outcome.describe_end()))
+    Failure(format!("{name}: {}{hint}", outcome.describe_end()))
 }
 
-/// Measures times, then counts; returns the places of all subjects and the results.
+/// Measures times, then, if `uses_cachegrind`, counts instructions. Returns the results, and the
+/// combinations that their subjects stand for.
 fn measure(
     arguments: &Compare,
     matrix: &Matrix,
-    counts: bool,
+    uses_cachegrind: bool,
     lab: &mut LabSetup,
     judge: &mut CompareJudge<'_>,
 ) -> std::result::Result<(Vec<CommandCase>, Results), Stopped> {
@@ -156,8 +157,8 @@ fn measure(
         seed: arguments.rounds.seed,
     };
     let mut results = engine::runs_done(&plan, &mut lab.executors, &mut lab.journal, judge)?;
-    let mut places = matrix.places.clone();
-    if counts && !results.stopped {
+    let mut combinations = matrix.combinations.clone();
+    if uses_cachegrind && !results.stopped {
         let plan = Plan {
             subjects: cachegrind_subjects(&matrix.subjects),
             warm_up: 0,
@@ -165,15 +166,16 @@ fn measure(
             max_rounds: COUNTED_ROUNDS,
             ..plan
         };
-        let more = engine::runs_done(&plan, &mut lab.executors, &mut lab.journal, judge)?;
-        results.outcomes.extend(more.outcomes);
-        places.extend_from_slice(&matrix.places);
+        let counted = engine::runs_done(&plan, &mut lab.executors, &mut lab.journal, judge)?;
+        results.outcomes.extend(counted.outcomes);
+        combinations.extend_from_slice(&matrix.combinations);
     }
-    Ok((places, results))
+    Ok((combinations, results))
 }
 
-/// Parses the commands; with --env, makes one of each variant.
-fn commands(arguments: &Compare) -> std::result::Result<Vec<(String, CommandLine)>, String> {
+/// Parses the commands; with --env, adds the command under each variant. Returns each command as
+/// it is shown, and parsed.
+fn parse_commands(arguments: &Compare) -> std::result::Result<Vec<(String, CommandLine)>, String> {
     let mut parsed = Vec::new();
     for text in &arguments.commands {
         parsed.push((text.clone(), CommandLine::parse(text)?));
@@ -185,9 +187,9 @@ fn commands(arguments: &Compare) -> std::result::Result<Vec<(String, CommandLine
                 return Err("no command was given".to_owned());
             };
             for variant in variants {
-                let mut with = base.clone();
-                with.environment.extend(assignments(variant)?);
-                parsed.push((format!("{variant} {text}"), with));
+                let mut command = base.clone();
+                command.environment.extend(assignments(variant)?);
+                parsed.push((format!("{variant} {text}"), command));
             }
         }
         _ => {
@@ -208,49 +210,54 @@ fn commands(arguments: &Compare) -> std::result::Result<Vec<(String, CommandLine
     Ok(parsed)
 }
 
-/// Returns the cases, by name, with the words that each adds; one without a name if there are none.
-fn cases(arguments: &Compare) -> std::result::Result<Vec<(String, String)>, String> {
+/// Returns the name of each case and the words that it adds; a single case without a name if there
+/// are no cases.
+fn parse_cases(arguments: &Compare) -> std::result::Result<Vec<(String, String)>, String> {
     let cases: Vec<(String, String)> = match arguments.case.as_slice() {
         [] => vec![(String::new(), String::new())],
         cases => cases.to_vec(),
     };
     let mut names: Vec<&String> = cases.iter().map(|(name, _)| name).collect();
     names.sort();
-    if let Some(twice) = names.windows(2).find(|two| two.first() == two.last()) {
-        return Err(format!("two cases are called {}", twice.first().map_or("", |name| name.as_str())));
+    if let Some([name, _]) = names.windows(2).find(|pair| pair.first() == pair.last()) {
+        return Err(format!("two cases are called {name}"));
     }
     Ok(cases)
 }
 
 /// Builds every combination of command and case.
-fn matrix(arguments: &Compare) -> std::result::Result<Matrix, String> {
-    let parsed = commands(arguments)?;
-    let cases = cases(arguments)?;
+fn build_matrix(arguments: &Compare) -> std::result::Result<Matrix, String> {
+    let parsed = parse_commands(arguments)?;
+    let cases = parse_cases(arguments)?;
     let mut matrix = Matrix {
         commands: parsed.iter().map(|(text, _)| text.clone()).collect(),
         cases: cases.iter().map(|(name, _)| name.clone()).collect(),
         subjects: Vec::new(),
-        places: Vec::new(),
-        by_shell: Vec::new(),
+        combinations: Vec::new(),
+        shell_subjects: Vec::new(),
     };
     for (case, (name, words)) in cases.iter().enumerate() {
         for (command, (_, line)) in parsed.iter().enumerate() {
             let line = if name.is_empty() { line.clone() } else { line.with_case(words)? };
-            let subject = match name.as_str() {
+            let subject_name = match name.as_str() {
                 "" => letter(command),
                 name => format!("{} in case {name}", letter(command)),
             };
             if line.by_shell {
-                matrix.by_shell.push(subject.clone());
+                matrix.shell_subjects.push(subject_name.clone());
             }
             let measure = if arguments.record {
-                Measure::Recording { interval: RECORDED_EVERY, ledgers: "none".to_owned(), snapshot: false }
+                Measure::Recording {
+                    interval: RECORDING_INTERVAL,
+                    ledgers: "none".to_owned(),
+                    snapshot: false,
+                }
             } else {
                 Measure::Figures
             };
-            let subject = Subject { timeout: arguments.lab.timeout, measure, ..line.subject(&subject) };
+            let subject = Subject { timeout: arguments.lab.timeout, measure, ..line.subject(&subject_name) };
             matrix.subjects.push(subject);
-            matrix.places.push(CommandCase { command, case });
+            matrix.combinations.push(CommandCase { command, case });
         }
     }
     Ok(matrix)

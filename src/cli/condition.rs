@@ -2,7 +2,7 @@
 //! never holds is worse than none. If a figure is unknown, the condition is undecided, not false.
 
 use strandline_inspect::facts::{Explanation, RemedyKind, Row, State};
-use strandline_inspect::group::facts::GroupExplanation;
+use strandline_inspect::group::facts::{GroupExplanation, GroupProcess};
 use strandline_inspect::group::ledgers::MIN_PROCESS_DIVISOR;
 use strandline_inspect::group::rows::legend;
 use strandline_inspect::ledger::rows;
@@ -10,18 +10,23 @@ use strandline_inspect::ledger::rows;
 /// A condition on the result of `explain`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Condition {
+    /// As the user wrote it.
     text: String,
-    subject: Subject,
+    figure: Figure,
     comparison: Comparison,
     limit: Limit,
 }
 
+/// The figure that is compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Subject {
+enum Figure {
+    /// The bytes of all rows in a state.
     Total(State),
     Rss,
     Pss,
+    /// The largest prediction of a remedy.
     Predicted,
+    /// The bytes of the row with this id.
     Row(String),
     /// What is charged to a control group.
     Current,
@@ -68,10 +73,10 @@ pub enum Outcome {
 impl Condition {
     /// Parses `NAME OP SIZE`; spaces are optional.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let at = text.find(['<', '>', '=']).ok_or_else(|| {
+        let name_end = text.find(['<', '>', '=']).ok_or_else(|| {
             "no comparison in it: write NAME OP SIZE, such as 'stranded > 200MiB'".to_owned()
         })?;
-        let (name, rest) = text.split_at(at);
+        let (name, rest) = text.split_at(name_end);
         let comparisons = [
             (">=", Comparison::MoreOrEqual),
             ("<=", Comparison::LessOrEqual),
@@ -83,34 +88,35 @@ impl Condition {
             .into_iter()
             .find_map(|(sign, comparison)| Some((comparison, rest.strip_prefix(sign)?)))
             .ok_or_else(|| "a single = compares nothing: use ==, >=, <=, > or <".to_owned())?;
-        let subject = subject(name.trim())?;
-        let limit = limit(size.trim())?;
-        Ok(Self { text: text.trim().to_owned(), subject, comparison, limit })
+        let figure = parse_figure(name.trim())?;
+        let limit = parse_limit(size.trim())?;
+        Ok(Self { text: text.trim().to_owned(), figure, comparison, limit })
     }
 
     /// Whether the condition holds for `processes` together: sizes are summed, and percentages
     /// refer to the sum of `whole`.
     pub fn test(&self, processes: &[&Explanation], whole: Whole) -> Outcome {
-        let (whole_bytes, of) = match whole {
+        let (whole_bytes, whole_name) = match whole {
             Whole::Rss => (sum(processes, |process| Some(process.kernel.rss_bytes)), "RSS"),
             Whole::Pss => (sum(processes, |process| process.kernel.pss_bytes), "PSS"),
         };
-        let value = sum(processes, |process| self.subject.value(process));
-        self.judge(value, whole_bytes, of)
+        let value = sum(processes, |process| self.figure.value(process));
+        self.judge(value, whole_bytes, whole_name)
     }
 
     /// Whether the condition holds for a control group; percentages refer to its limit.
     pub fn test_group(&self, group: &GroupExplanation, has_ledgers: bool) -> Outcome {
-        let value = self.subject.value_of_group(group, has_ledgers);
+        let value = self.figure.value_of_group(group, has_ledgers);
         self.judge(value, group.cgroup.effective_limit_bytes, "limit")
     }
 
-    fn judge(&self, value: Option<u64>, whole_bytes: Option<u64>, of: &str) -> Outcome {
-        let unknown = |what: &str| Outcome::Unknown(format!("cannot judge '{}': {what}", self.text));
+    /// Compares a figure with the limit; a percentage refers to `whole_bytes`, called `whole_name`.
+    fn judge(&self, value: Option<u64>, whole_bytes: Option<u64>, whole_name: &str) -> Outcome {
+        let unknown = |reason: &str| Outcome::Unknown(format!("cannot judge '{}': {reason}", self.text));
         let Some(value) = value else { return unknown("that figure is not known") };
         let ordering = match (self.limit, whole_bytes) {
             (Limit::Bytes(limit), _) => Some(value.cmp(&limit)),
-            (Limit::Percent(_), None) => return unknown(&format!("there is no known {of}")),
+            (Limit::Percent(_), None) => return unknown(&format!("there is no known {whole_name}")),
             (Limit::Percent(limit), Some(whole)) => {
                 (value as f64 * 100.0).partial_cmp(&(limit * whole as f64))
             }
@@ -123,8 +129,9 @@ impl Condition {
             Comparison::Equal => ordering.is_eq(),
         });
         if holds {
-            let whole = whole_bytes.map_or_else(String::new, |whole| format!(" of {whole} bytes {of}"));
-            Outcome::Yes(format!("'{}' holds: it is {value} bytes{whole}", self.text))
+            let of_whole =
+                whole_bytes.map_or_else(String::new, |whole| format!(" of {whole} bytes {whole_name}"));
+            Outcome::Yes(format!("'{}' holds: it is {value} bytes{of_whole}", self.text))
         } else {
             Outcome::No
         }
@@ -136,7 +143,7 @@ fn sum(processes: &[&Explanation], figure: impl Fn(&Explanation) -> Option<u64>)
     processes.iter().try_fold(0u64, |sum, process| Some(sum.saturating_add(figure(process)?)))
 }
 
-impl Subject {
+impl Figure {
     /// The figure in `explanation`; `None` if unknown.
     fn value(&self, explanation: &Explanation) -> Option<u64> {
         let totals = &explanation.totals;
@@ -150,27 +157,29 @@ impl Subject {
             Self::Pss => explanation.kernel.pss_bytes,
             Self::Predicted => {
                 // A setting gives nothing back from the running process.
-                let now = explanation.remedies.iter().filter(|remedy| remedy.kind != RemedyKind::Setting);
-                let known = now.filter_map(|remedy| remedy.predicted_bytes).max();
+                let remedies = explanation.remedies.iter();
+                let applicable = remedies.filter(|remedy| remedy.kind != RemedyKind::Setting);
+                let known = applicable.filter_map(|remedy| remedy.predicted_bytes).max();
                 if explanation.remedies.is_empty() { Some(0) } else { known }
             }
-            Self::Row(id) => row(explanation, id),
+            Self::Row(id) => row_bytes(explanation, id),
             Self::Current | Self::WorkingSet => None,
         }
     }
 
-    /// The figure of a control group; `None` if unknown. What is live, stranded or pinned in its
-    /// processes, and the rows of these, are known only with their ledgers, which processes that
-    /// hold little of the charge do not get.
+    /// The figure of a control group; `None` if unknown. Live, stranded and pinned bytes, and the
+    /// rows of processes, are known only from ledgers. Processes that hold little of the charge get
+    /// no ledger.
     fn value_of_group(&self, group: &GroupExplanation, has_ledgers: bool) -> Option<u64> {
         let totals = &group.totals;
-        let least = group.cgroup.current_bytes / MIN_PROCESS_DIVISOR;
-        let held = |pid: i32| {
+        let little_bytes = group.cgroup.current_bytes / MIN_PROCESS_DIVISOR;
+        let charged_bytes = |pid: i32| {
             let rows = group.rows.iter().filter(|row| row.pid == Some(pid));
             rows.fold(0, |sum: u64, row| sum.saturating_add(row.bytes))
         };
-        let has_ledgers = has_ledgers
-            && group.processes.iter().all(|process| process.ledger.is_some() || held(process.pid) <= least);
+        let is_known =
+            |process: &GroupProcess| process.ledger.is_some() || charged_bytes(process.pid) <= little_bytes;
+        let has_ledgers = has_ledgers && group.processes.iter().all(is_known);
         match self {
             Self::Total(State::Live) => has_ledgers.then_some(totals.live),
             Self::Total(State::Stranded) => has_ledgers.then_some(totals.stranded),
@@ -183,7 +192,7 @@ impl Subject {
                 if group.remedies.is_empty() { Some(0) } else { known }
             }
             Self::Row(id) => {
-                let is_known = has_ledgers || legend().any(|(own, _)| own == id);
+                let is_known = has_ledgers || legend().any(|(group_row, _)| group_row == id);
                 let rows = group.rows.iter().filter(|row| row.id == *id);
                 is_known.then(|| rows.fold(0, |sum: u64, row| sum.saturating_add(row.bytes)))
             }
@@ -195,16 +204,16 @@ impl Subject {
 
 /// Bytes of the row `id`. A missing row is empty, unless it belongs to an allocator or a runtime
 /// that was found but not read: then the figure is unknown.
-fn row(explanation: &Explanation, id: &str) -> Option<u64> {
+fn row_bytes(explanation: &Explanation, id: &str) -> Option<u64> {
     // With --holders, leaked blocks have a separate row.
     let leaked = id.strip_suffix(".live").map(|owner| format!("{owner}.leaked"));
-    let is_of = |row: &&Row| row.id == id || leaked.as_ref().is_some_and(|leaked| row.id == *leaked);
-    let mut rows = explanation.rows.iter().filter(is_of).peekable();
+    let is_counted = |row: &&Row| row.id == id || leaked.as_ref().is_some_and(|leaked| row.id == *leaked);
+    let mut rows = explanation.rows.iter().filter(is_counted).peekable();
     if rows.peek().is_none() {
         let owner = id.split('.').next().unwrap_or_default();
-        let unread = explanation.allocators.iter().any(|found| found.name == owner && !found.read)
+        let is_unread = explanation.allocators.iter().any(|found| found.name == owner && !found.read)
             || explanation.runtimes.iter().any(|found| found.name == owner && !found.read);
-        return if unread { None } else { Some(0) };
+        return if is_unread { None } else { Some(0) };
     }
     Some(rows.fold(0, |sum: u64, row| sum.saturating_add(row.bytes)))
 }
@@ -215,28 +224,28 @@ fn is_leaked(id: &str) -> bool {
     owner.is_some_and(|owner| rows::ids().any(|row| row.strip_suffix(".live") == Some(owner)))
 }
 
-/// All rows of processes and of control groups.
-fn ids() -> impl Iterator<Item = &'static str> {
+/// The ids of all rows of processes and of control groups.
+fn row_ids() -> impl Iterator<Item = &'static str> {
     rows::ids().chain(legend().map(|(id, _)| id))
 }
 
-fn subject(name: &str) -> Result<Subject, String> {
+fn parse_figure(name: &str) -> Result<Figure, String> {
     Ok(match name {
-        "live" => Subject::Total(State::Live),
-        "stranded" => Subject::Total(State::Stranded),
-        "pinned" => Subject::Total(State::Pinned),
-        "evictable" => Subject::Total(State::Evictable),
-        "unattributed" => Subject::Total(State::Unattributed),
-        "rss" => Subject::Rss,
-        "pss" => Subject::Pss,
-        "predicted" => Subject::Predicted,
-        "current" => Subject::Current,
-        "working_set" => Subject::WorkingSet,
+        "live" => Figure::Total(State::Live),
+        "stranded" => Figure::Total(State::Stranded),
+        "pinned" => Figure::Total(State::Pinned),
+        "evictable" => Figure::Total(State::Evictable),
+        "unattributed" => Figure::Total(State::Unattributed),
+        "rss" => Figure::Rss,
+        "pss" => Figure::Pss,
+        "predicted" => Figure::Predicted,
+        "current" => Figure::Current,
+        "working_set" => Figure::WorkingSet,
         _ => match name.strip_prefix("row.") {
             // A condition on a row that does not exist would never hold.
-            Some(id) if ids().any(|row| row == id) || is_leaked(id) => Subject::Row(id.to_owned()),
+            Some(id) if row_ids().any(|row| row == id) || is_leaked(id) => Figure::Row(id.to_owned()),
             Some(id) => {
-                let ids: Vec<_> = ids().collect();
+                let ids: Vec<_> = row_ids().collect();
                 return Err(format!("no row is called '{id}'; there are {}", ids.join(", ")));
             }
             None => {
@@ -253,8 +262,8 @@ fn subject(name: &str) -> Result<Subject, String> {
 ///
 /// # Errors
 /// Returns a sentence with the permitted forms.
-pub fn bytes(size: &str) -> Result<u64, String> {
-    match limit(size)? {
+pub fn parse_bytes(size: &str) -> Result<u64, String> {
+    match parse_limit(size)? {
         Limit::Bytes(bytes) => Ok(bytes),
         Limit::Percent(_) => {
             Err(format!("'{size}' is a share, not a size; write a number and a unit, such as 200MiB"))
@@ -262,9 +271,10 @@ pub fn bytes(size: &str) -> Result<u64, String> {
     }
 }
 
-fn limit(size: &str) -> Result<Limit, String> {
-    let end = size.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(size.len());
-    let (number, unit) = size.split_at(end);
+/// Parses a size or a percentage.
+fn parse_limit(size: &str) -> Result<Limit, String> {
+    let number_end = size.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(size.len());
+    let (number, unit) = size.split_at(number_end);
     let value: f64 = number
         .parse()
         .map_err(|_| format!("'{size}' is not a size; write a number and a unit, such as 200MiB or 10%"))?;
@@ -282,8 +292,7 @@ fn limit(size: &str) -> Result<Limit, String> {
         }
     };
     // Keep whole numbers exact, also beyond 2^53.
-    let whole = number.parse::<u64>().ok();
-    if let Some(whole) = whole {
+    if let Ok(whole) = number.parse::<u64>() {
         let bytes = whole.checked_mul(factor).ok_or_else(|| format!("'{size}' is larger than any memory"))?;
         return Ok(Limit::Bytes(bytes));
     }
@@ -298,7 +307,7 @@ fn limit(size: &str) -> Result<Limit, String> {
 mod tests {
     use super::*;
     use strandline_inspect::facts::HolderKind;
-    use strandline_inspect::group::facts::{GroupProcess, GroupRow};
+    use strandline_inspect::group::facts::GroupRow;
     use strandline_report::fabricated;
 
     fn parsed(text: &str) -> Condition {
@@ -324,9 +333,9 @@ mod tests {
             ("18446744073709551615", u64::MAX),
         ];
         for (text, bytes) in cases {
-            assert_eq!(limit(text), Ok(Limit::Bytes(bytes)), "{text}");
+            assert_eq!(parse_limit(text), Ok(Limit::Bytes(bytes)), "{text}");
         }
-        assert_eq!(limit("12.5%"), Ok(Limit::Percent(12.5)));
+        assert_eq!(parse_limit("12.5%"), Ok(Limit::Percent(12.5)));
     }
 
     #[test]

@@ -27,9 +27,17 @@ pub const SCHEMA: &str = "strandline/demo/1";
 
 const ZERO_MEBIBYTES: u32 = 64;
 /// Time limit for finding a safe moment to reclaim.
-const WAIT: Duration = Duration::from_secs(5);
+const SAFE_MOMENT_LIMIT: Duration = Duration::from_secs(5);
+/// How long the process's faults are counted after the call.
+const FAULT_WATCH: Duration = Duration::from_millis(500);
 /// Time limit for the process to check its memory and exit, on a busy machine too.
-const PATIENCE: Duration = Duration::from_secs(60);
+const EXIT_LIMIT: Duration = Duration::from_secs(60);
+/// Time between two checks whether the process has exited.
+const EXIT_POLL: Duration = Duration::from_millis(5);
+/// Number of rows shown of a ledger.
+const ROWS_SHOWN: usize = 6;
+/// `ready`, two numbers and a line end are shorter.
+const MAX_READY_LINE_BYTES: u64 = 100;
 
 /// The result of `demo`.
 #[derive(Serialize)]
@@ -50,69 +58,67 @@ pub fn run(arguments: &Demo, output: &mut Output) -> Result<CommandResult> {
     let started = Instant::now();
     let mut subject = Subject::start(arguments.mebibytes)?;
     let pid = subject.pid();
-    print_paragraphs(output, &[title(1, "A process"), introduction(&subject, arguments.mebibytes)])?;
+    print_title(output, 1, "A process")?;
+    print_paragraph(output, &introduction(&subject, arguments.mebibytes))?;
 
     let before = explain_process(pid, !output.json)?;
-    show(output, 2, "Where its memory is: strandline explain PID", &before)?;
-    print_paragraphs(output, &[how_to_read().to_owned()])?;
+    print_ledger(output, 2, "Where its memory is: strandline explain PID", &before)?;
+    print_paragraph(output, HOW_TO_READ)?;
 
     let options = ReclaimOptions {
         max_stop: None,
         quiet_for: strandline_inspect::explain::QUIET_FOR,
         snapshot: SnapshotMode::Never,
         remedy: Some("malloc_trim"),
-        watch: std::time::Duration::from_millis(500),
+        watch: FAULT_WATCH,
         progress: None,
         dry_run: false,
-        wait: WAIT,
+        wait: SAFE_MOMENT_LIMIT,
         allow_lost_write_risk: false,
     };
-    let given = reclaim(pid, &options)?;
-    show_reclamation(output, &given)?;
+    let reclamation = reclaim(pid, &options)?;
+    print_reclamation(output, &reclamation)?;
 
     let after = explain_process(pid, !output.json)?;
-    show(output, 4, "What is left: strandline explain PID", &after)?;
-    print_paragraphs(output, &what_is_left(&after))?;
+    print_ledger(output, 4, "What is left: strandline explain PID", &after)?;
+    print_paragraph(output, &remaining_memory(&after))?;
 
     let memory_unchanged = subject.end()?;
     let elapsed_seconds = started.elapsed().as_secs_f64();
-    print_paragraphs(output, &[title(5, "No harm done"), farewell(memory_unchanged, elapsed_seconds)])?;
-    let refused = given.outcome == Outcome::Refused;
+    print_title(output, 5, "No harm done")?;
+    print_paragraph(output, &farewell(memory_unchanged, elapsed_seconds))?;
+    let is_refused = reclamation.outcome == Outcome::Refused;
     if output.json {
         let (pieces, survivors) = (subject.pieces, subject.survivors);
         let result = DemoResult {
             pieces,
             survivors,
             before,
-            reclaim: given,
+            reclaim: reclamation,
             after,
             memory_unchanged,
             elapsed_seconds,
         };
         output.document(SCHEMA, Some(&result.before), &result)?;
     }
-    Ok(if refused || !memory_unchanged { CommandResult::Failed } else { CommandResult::Done })
+    Ok(if is_refused || !memory_unchanged { CommandResult::Failed } else { CommandResult::Done })
 }
 
-fn title(number: u32, text: &str) -> String {
-    format!("{number}. {text}")
-}
-
-/// Prints paragraphs; the first is bold if it is the title of a step. Prints nothing in JSON mode.
-fn print_paragraphs(output: &mut Output, paragraphs: &[String]) -> Result<()> {
-    if output.json || paragraphs.is_empty() {
+/// Prints the title of a step; nothing in JSON mode.
+fn print_title(output: &mut Output, number: u32, text: &str) -> Result<()> {
+    if output.json {
         return Ok(());
     }
-    let surface = output.surface;
-    let mut text = String::new();
-    for paragraph in paragraphs {
-        let is_title = paragraph.starts_with(|c: char| c.is_ascii_digit()) && paragraph.contains(". ");
-        for line in wrap(paragraph, surface.columns) {
-            text += &if is_title { surface.paint(Paint::Strong, &line) } else { line };
-            text.push('\n');
-        }
+    let title = output.surface.paint(Paint::Strong, &format!("{number}. {text}"));
+    output.print(&(title + "\n"))
+}
+
+/// Prints a paragraph and an empty line; nothing if it is empty, or in JSON mode.
+fn print_paragraph(output: &mut Output, paragraph: &str) -> Result<()> {
+    if output.json || paragraph.is_empty() {
+        return Ok(());
     }
-    output.print(&(text + "\n"))
+    output.print(&(wrap(paragraph, output.surface.columns).join("\n") + "\n\n"))
 }
 
 fn introduction(subject: &Subject, mebibytes: u32) -> String {
@@ -126,34 +132,29 @@ fn introduction(subject: &Subject, mebibytes: u32) -> String {
     )
 }
 
-fn how_to_read() -> &'static str {
-    "Each resident byte counts for one row, and the rows add up to the kernel's RSS exactly. Stranded \
-     bytes are unused and can be released; pinned bytes are free, but a live neighbour keeps \
-     their page."
-}
+const HOW_TO_READ: &str = "\
+    Each resident byte counts for one row, and the rows add up to the kernel's RSS exactly. Stranded \
+    bytes are unused and can be released; pinned bytes are free, but a live neighbour keeps their page.";
 
-fn show(output: &mut Output, number: u32, heading: &str, explanation: &Explanation) -> Result<()> {
+/// Prints the large rows of a ledger as a step; nothing in JSON mode.
+fn print_ledger(output: &mut Output, number: u32, title: &str, explanation: &Explanation) -> Result<()> {
     if output.json {
         return Ok(());
     }
-    tell_title(output, number, heading)?;
+    print_title(output, number, title)?;
     let view = View::new(explanation, Rows::Large);
-    let lines = terminal::summary(&view, 6, output.surface);
+    let lines = terminal::summary(&view, ROWS_SHOWN, output.surface);
     output.print(&(terminal::joined(&lines) + "\n"))
 }
 
-fn tell_title(output: &mut Output, number: u32, heading: &str) -> Result<()> {
-    let line = output.surface.paint(Paint::Strong, &title(number, heading));
-    output.print(&(line + "\n"))
-}
-
-fn show_reclamation(output: &mut Output, given: &Reclamation) -> Result<()> {
+/// Prints what the remedy released; nothing in JSON mode.
+fn print_reclamation(output: &mut Output, reclamation: &Reclamation) -> Result<()> {
     if output.json {
         return Ok(());
     }
-    tell_title(output, 3, "Giving it back: strandline reclaim PID --remedy malloc_trim")?;
-    let mut text = reclamation::reclamation(given, &[], output.surface);
-    if given.outcome == Outcome::Done {
+    print_title(output, 3, "Giving it back: strandline reclaim PID --remedy malloc_trim")?;
+    let mut text = reclamation::reclamation(reclamation, &[], output.surface);
+    if reclamation.outcome == Outcome::Done {
         let meaning = "The prediction was computed from outside, before the call; what was released was counted in the page \
                        tables after it. The call ran on one of the process's own threads, which then resumed \
                        where it was.";
@@ -163,33 +164,34 @@ fn show_reclamation(output: &mut Output, given: &Reclamation) -> Result<()> {
     output.print(&(text + "\n"))
 }
 
-/// Text on the memory that remains according to the second ledger.
-fn what_is_left(after: &Explanation) -> Vec<String> {
-    let held = |id: &str| after.rows.iter().find(|row| row.id == id).map(|row| row.bytes);
+/// Describes the memory that remains according to the second ledger; empty if there is nothing to
+/// say.
+fn remaining_memory(after: &Explanation) -> String {
+    let row_bytes = |id: &str| after.rows.iter().find(|row| row.id == id).map(|row| row.bytes);
     let mut sentences = Vec::new();
-    if let Some(zero) = held("kernel.zero").filter(|&zero| zero > 0) {
+    if let Some(zero) = row_bytes("kernel.zero").filter(|&zero| zero > 0) {
         sentences.push(format!(
             "{} are pages of zeros, which no malloc_trim reaches: the program wrote them and holds them. \
              They are for the remedy zero_pages, or for a program that allocates zeroed memory untouched.",
             bytes(zero)
         ));
     }
-    if let Some(pinned) = held("glibc.free.pinned").filter(|&pinned| pinned > 0) {
+    if let Some(pinned) = row_bytes("glibc.free.pinned").filter(|&pinned| pinned > 0) {
         sentences.push(format!(
             "{} stay pinned around the survivors: only moving or freeing those would give them back.",
             bytes(pinned)
         ));
     }
-    if sentences.is_empty() { Vec::new() } else { vec![sentences.join(" ")] }
+    sentences.join(" ")
 }
 
-fn farewell(memory_unchanged: bool, elapsed: f64) -> String {
+fn farewell(memory_unchanged: bool, elapsed_seconds: f64) -> String {
     let checked = if memory_unchanged {
         "The process then checked every byte it keeps, found it unchanged, and ended by itself."
     } else {
         "The process found its memory CHANGED, or did not end. Please report this."
     };
-    format!("{checked} All in {}. Now your own: strandline explain PID", seconds(elapsed))
+    format!("{checked} All in {}. Now your own: strandline explain PID", seconds(elapsed_seconds))
 }
 
 /// The child process; dropping this kills it.
@@ -212,12 +214,12 @@ impl Subject {
         let mut subject = Self { child, pieces: 0, survivors: 0 };
         let mut line = String::new();
         if let Some(stdout) = subject.child.stdout.take() {
-            BufReader::new(stdout.take(100)).read_line(&mut line)?;
+            BufReader::new(stdout.take(MAX_READY_LINE_BYTES)).read_line(&mut line)?;
         }
         let mut words = line.split_whitespace();
-        let ready = words.next() == Some("ready");
+        let is_ready = words.next() == Some("ready");
         let mut number = || words.next()?.parse().ok();
-        match (ready, number(), number()) {
+        match (is_ready, number(), number()) {
             (true, Some(pieces), Some(survivors)) => {
                 (subject.pieces, subject.survivors) = (pieces, survivors);
                 Ok(subject)
@@ -234,15 +236,16 @@ impl Subject {
         self.child.id().cast_signed()
     }
 
-    /// Closes its input and waits for it to exit; returns whether it found its memory unchanged.
+    /// Closes its input and waits for it to exit; returns whether it found its memory unchanged,
+    /// and false if it does not exit within [`EXIT_LIMIT`].
     fn end(&mut self) -> Result<bool> {
         drop(self.child.stdin.take());
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + EXIT_LIMIT;
         while Instant::now() < deadline {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status.success());
             }
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(EXIT_POLL);
         }
         Ok(false)
     }

@@ -11,15 +11,17 @@ use std::io::{BufRead, Write};
 use super::arguments::DemoChild;
 use super::{CommandResult, Failure, Result};
 
+const MEBIBYTE: usize = 1 << 20;
+const PAGE_BYTES: usize = 4096;
 /// One piece in this many is kept: more pieces than fit on a page, so that most pages have no
 /// survivor.
 const KEPT_ONE_IN: usize = 199;
 
-/// Fills, frees, waits, checks.
+/// Fills and frees the heap, waits until its input closes, and checks its memory.
 pub fn run(arguments: &DemoChild) -> Result<CommandResult> {
-    let heap_bytes = arguments.heap_mebibytes as usize * (1 << 20);
+    let heap_bytes = arguments.heap_mebibytes as usize * MEBIBYTE;
     let (pieces, survivors) = fill_and_free(heap_bytes);
-    let zeros = zeroed(arguments.zero_mebibytes as usize * (1 << 20));
+    let zeros = zeroed(arguments.zero_mebibytes as usize * MEBIBYTE);
     let mut stdout = std::io::stdout();
     // Standard input allocates its buffer now, not while the heap is inspected.
     let mut stdin = std::io::stdin().lock();
@@ -35,8 +37,12 @@ pub fn run(arguments: &DemoChild) -> Result<CommandResult> {
     check(&survivors, &zeros)
 }
 
-/// A piece of the heap, and the nonzero byte that fills it.
-type Piece = (Vec<u8>, u8);
+/// A piece of the heap.
+struct Piece {
+    bytes: Vec<u8>,
+    /// The nonzero value of each of its bytes.
+    fill: u8,
+}
 
 /// Allocates `heap_bytes` in pieces and frees all but a few; returns the number of pieces and the
 /// survivors.
@@ -49,12 +55,13 @@ fn fill_and_free(heap_bytes: usize) -> (usize, Vec<Piece>) {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
+        // One piece in 64 is of 16 to 48 KiB, the others are of 64 to 2048 bytes.
         let size = match random % 64 {
             0 => 16 * 1024 + (random >> 8) as usize % (32 * 1024),
             _ => 64 + (random >> 8) as usize % (2048 - 64),
         };
-        let byte = (random >> 32) as u8 | 1;
-        pieces.push((vec![byte; size], byte));
+        let fill = (random >> 32) as u8 | 1;
+        pieces.push(Piece { bytes: vec![fill; size], fill });
         filled += size;
     }
     let count = pieces.len();
@@ -72,17 +79,19 @@ fn fill_and_free(heap_bytes: usize) -> (usize, Vec<Piece>) {
 /// A buffer of zeros, made resident by writing to each page.
 fn zeroed(bytes: usize) -> Vec<u8> {
     let mut buffer = vec![0u8; bytes];
-    for byte in buffer.iter_mut().step_by(4096) {
+    for byte in buffer.iter_mut().step_by(PAGE_BYTES) {
         // Prevents the compiler from removing the write.
         *byte = black_box(0);
     }
     black_box(buffer)
 }
 
+/// Fails if a byte of the survivors or of the zeros has changed.
 fn check(survivors: &[Piece], zeros: &[u8]) -> Result<CommandResult> {
-    let right = survivors.iter().all(|(bytes, byte)| bytes.iter().all(|one| one == byte));
-    let zero = [0; 4096];
-    if right && zeros.chunks(zero.len()).all(|chunk| zero.starts_with(chunk)) {
+    let has_fill = |piece: &Piece| piece.bytes.iter().all(|byte| *byte == piece.fill);
+    let zero_page = [0; PAGE_BYTES];
+    let are_zero = || zeros.chunks(PAGE_BYTES).all(|chunk| zero_page.starts_with(chunk));
+    if survivors.iter().all(has_fill) && are_zero() {
         Ok(CommandResult::Done)
     } else {
         Err(Failure("the demo's process found its memory changed; please report this".to_owned()))
@@ -103,7 +112,7 @@ mod tests {
         );
         let zeros = zeroed(1 << 20);
         assert_eq!(check(&survivors, &zeros).unwrap(), CommandResult::Done);
-        let damaged = vec![(vec![1, 2], 1)];
+        let damaged = [Piece { bytes: vec![1, 2], fill: 1 }];
         assert!(check(&damaged, &zeros).is_err());
         assert!(check(&survivors, &[0, 1]).is_err());
     }

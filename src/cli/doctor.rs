@@ -87,7 +87,15 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
 
 /// Maximum bytes read from a file of /proc or /sys.
 const MAX_FILE_BYTES: u64 = 1 << 20;
+/// An entry of /proc/PID/pagemap or /proc/kpageflags (Documentation/admin-guide/mm/pagemap.rst).
+const PAGE_ENTRY_BYTES: u64 = 8;
+/// Bits 0 to 54 of a pagemap entry are the frame number, 0 for users who may not see it.
+const FRAME_NUMBER_MASK: u64 = (1 << 55) - 1;
+/// The names of the initial namespaces, with their inode numbers (include/linux/proc_ns.h:
+/// PROC_USER_INIT_INO, PROC_PID_INIT_INO).
+const INITIAL_NAMESPACES: [(&str, &str); 2] = [("user", "user:[4026531837]"), ("pid", "pid:[4026531836]")];
 
+/// A check; `means` is the consequence of its failure, and `fix` is left out if it succeeded.
 fn check(
     id: &'static str,
     status: Status,
@@ -118,6 +126,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
+/// Checks the kernel's version.
 fn kernel() -> Check {
     let release = read("/proc/sys/kernel/osrelease").unwrap_or_default();
     let status = match version(&release) {
@@ -153,15 +162,14 @@ fn page_scan() -> Check {
 /// Checks whether page frame numbers and their flags are visible.
 fn page_frames() -> Check {
     use std::os::unix::fs::FileExt;
-    let here = 0u8;
-    let index = std::ptr::from_ref(&here).addr() as u64 / host::page_bytes();
-    let mut entry = [0; 8];
-    let read = own_pagemap().and_then(|file| file.read_exact_at(&mut entry, index * 8));
-    // Bits 0 to 54 of an entry are the frame number, 0 for users who may not see it.
-    let frame = u64::from_le_bytes(entry) & ((1 << 55) - 1);
-    let flags = fs::File::open("/proc/kpageflags")
-        .and_then(|file| file.read_exact_at(&mut entry, frame.saturating_mul(8)));
-    let (status, found) = match (read, frame, flags) {
+    let resident_byte = 0u8;
+    let page = std::ptr::from_ref(&resident_byte).addr() as u64 / host::page_bytes();
+    let mut entry = [0; PAGE_ENTRY_BYTES as usize];
+    let frame_read = own_pagemap().and_then(|file| file.read_exact_at(&mut entry, page * PAGE_ENTRY_BYTES));
+    let frame = u64::from_le_bytes(entry) & FRAME_NUMBER_MASK;
+    let flags_read = fs::File::open("/proc/kpageflags")
+        .and_then(|file| file.read_exact_at(&mut entry, frame.saturating_mul(PAGE_ENTRY_BYTES)));
+    let (status, found) = match (frame_read, frame, flags_read) {
         (Err(error), ..) => (Status::Missing, format!("/proc/self/pagemap: {error}")),
         (Ok(()), 0, _) => (Status::Limited, "page frame numbers are hidden from this user".to_owned()),
         (Ok(()), _, Err(error)) => (Status::Limited, format!("/proc/kpageflags: {error}")),
@@ -194,7 +202,7 @@ const CGROUP_FIX: &str = "mount cgroup2 on /sys/fs/cgroup with the memory contro
 fn memory_limit() -> Check {
     const LIMIT_BYTES: u64 = 1 << 30;
     let (status, found) = match strandline_recorder::can_limit_memory(LIMIT_BYTES) {
-        Ok(by) => (Status::Ok, format!("a limit was set by {by}, and taken back")),
+        Ok(method) => (Status::Ok, format!("a limit was set by {method}, and taken back")),
         Err(why) => (Status::Limited, why),
     };
     let means = "run --limit-memory and squeeze --kind cgroup cannot be used; the limits on address space and data can";
@@ -250,6 +258,7 @@ fn try_tracing() -> std::io::Result<()> {
     result
 }
 
+/// Reads a word of strandline's own memory as a target's is read.
 fn reading() -> Check {
     let word = 0x5f3c_u64;
     let mut copy = [0; 8];
@@ -278,6 +287,7 @@ fn more_rights(rights: &Rights) -> String {
     rights.advice(&rights.within_bounds(), "") + " (for one group only: GUIDE.md)"
 }
 
+/// Checks Yama's restriction of ptrace (Documentation/admin-guide/LSM/Yama.rst).
 fn ptrace_scope() -> Check {
     let (scope, rights) = (ptrace_scope_setting(), Rights::own());
     let (status, found) = scope_status(scope.as_deref(), rights.has(SYS_PTRACE));
@@ -290,8 +300,8 @@ fn ptrace_scope() -> Check {
     check("ptrace_scope", status, found, means, Some(&fix))
 }
 
-fn scope_status(scope: Option<&str>, capable: bool) -> (Status, String) {
-    match (scope, capable) {
+fn scope_status(scope: Option<&str>, has_ptrace_capability: bool) -> (Status, String) {
+    match (scope, has_ptrace_capability) {
         (None, _) => (Status::Ok, "no Yama: the usual rules hold".to_owned()),
         (Some("0"), _) => (Status::Ok, "0: this user's processes".to_owned()),
         (Some("3"), _) => (Status::Missing, "3: no process may trace".to_owned()),
@@ -301,6 +311,7 @@ fn scope_status(scope: Option<&str>, capable: bool) -> (Status, String) {
     }
 }
 
+/// Checks the capabilities for processes of other users.
 fn capabilities() -> Check {
     let rights = Rights::own();
     let (status, found) = capability_status(&rights);
@@ -308,25 +319,23 @@ fn capabilities() -> Check {
     check("capabilities", status, found, means, Some(&more_rights(&rights)))
 }
 
-/// Other users' processes need both: one to trace them, one to open /proc/PID/mem and pagemap,
-/// which only their user may read.
+/// Processes of other users need two capabilities: one to trace them, and one to open /proc/PID/mem
+/// and pagemap, which only their user may read.
 fn capability_status(rights: &Rights) -> (Status, String) {
     let missing = rights.missing(true);
     if missing.is_empty() {
         return (Status::Ok, format!("user {} has CAP_SYS_PTRACE", rights.user));
     }
-    let has = if rights.has(SYS_PTRACE) { "CAP_SYS_PTRACE is present; " } else { "" };
-    (Status::Limited, has.to_owned() + &rights.describe_missing(&missing))
+    let present = if rights.has(SYS_PTRACE) { "CAP_SYS_PTRACE is present; " } else { "" };
+    (Status::Limited, present.to_owned() + &rights.describe_missing(&missing))
 }
 
 /// Checks which processes this user may inspect.
 fn rights() -> Check {
     let own = Rights::own();
-    // The inode numbers of the initial namespaces (include/linux/proc_ns.h: PROC_USER_INIT_INO,
-    // PROC_PID_INIT_INO).
-    let first = ["user:[4026531837]", "pid:[4026531836]"];
-    let is_initial = ["user", "pid"].iter().zip(first).all(|(kind, first)| {
-        fs::read_link(format!("/proc/self/ns/{kind}")).map_or(true, |name| name.as_os_str() == first)
+    // A kernel without namespaces has no such links.
+    let is_initial = INITIAL_NAMESPACES.iter().all(|(kind, initial)| {
+        fs::read_link(format!("/proc/self/ns/{kind}")).map_or(true, |name| name.as_os_str() == *initial)
     });
     let (status, found) = rights_status(ptrace_scope_setting().as_deref(), &own, is_initial);
     let means = "the processes that explain, holders and reclaim can read; run and record sample all";
@@ -336,13 +345,15 @@ fn rights() -> Check {
     check("rights", status, found, means, Some(&fix))
 }
 
+/// Which processes can be read with these rights; `is_initial` if strandline is in the initial
+/// namespaces.
 fn rights_status(scope: Option<&str>, rights: &Rights, is_initial: bool) -> (Status, String) {
     let user = rights.user;
     let missing = rights.missing(true);
     // Tracing a process of the same user needs all its capabilities: root's processes often have
     // more.
-    let but = if user == 0 { ", but for those with more capabilities" } else { "" };
-    let why = if rights.is_more_than_not_root(&missing) {
+    let exception = if user == 0 { ", but for those with more capabilities" } else { "" };
+    let lack = if rights.is_more_than_not_root(&missing) {
         format!(": {}", rights.describe_missing(&missing))
     } else {
         String::new()
@@ -355,13 +366,14 @@ fn rights_status(scope: Option<&str>, rights: &Rights, is_initial: bool) -> (Sta
         (_, true) if missing.is_empty() => {
             (Status::Limited, "the processes of all users in these namespaces".to_owned())
         }
-        (_, true) => (Status::Limited, format!("the processes of user {user}{why}")),
-        ("0", _) => (Status::Limited, format!("the processes of user {user}{but}{why}")),
-        ("1", _) => (Status::Limited, format!("only what strandline itself starts (run, demo){why}")),
-        _ => (Status::Missing, format!("no process{why}")),
+        (_, true) => (Status::Limited, format!("the processes of user {user}{lack}")),
+        ("0", _) => (Status::Limited, format!("the processes of user {user}{exception}{lack}")),
+        ("1", _) => (Status::Limited, format!("only what strandline itself starts (run, demo){lack}")),
+        _ => (Status::Missing, format!("no process{lack}")),
     }
 }
 
+/// Checks whether mapped files can be opened through the process that maps them.
 fn map_files() -> Check {
     let opened = with_dac_capabilities(|| {
         let mut folder = fs::read_dir("/proc/self/map_files")?;
@@ -381,6 +393,7 @@ fn map_files() -> Check {
     check("map_files", status, found, means, Some(&fix))
 }
 
+/// Checks whether the kernel sums up the mappings of a process.
 fn rollup() -> Check {
     let text = read("/proc/self/smaps_rollup").unwrap_or_default();
     let (status, found) = if text.contains("Rss:") {
@@ -393,6 +406,7 @@ fn rollup() -> Check {
     check("smaps_rollup", status, found, means, Some("run a kernel of 4.14 or later with /proc mounted"))
 }
 
+/// Checks whether a filter may refuse strandline's system calls.
 fn seccomp() -> Check {
     let (status, found) = match own_status("Seccomp").as_deref() {
         Some("0") | None => (Status::Ok, "no filter on strandline itself".to_owned()),
@@ -402,6 +416,7 @@ fn seccomp() -> Check {
     check("seccomp", status, found, means, Some("start strandline outside the container or sandbox"))
 }
 
+/// Checks which version of control groups counts memory.
 fn cgroup() -> Check {
     let controllers = read("/sys/fs/cgroup/cgroup.controllers");
     let (status, found) = match controllers {
@@ -422,18 +437,20 @@ fn huge_pages() -> Check {
     check("huge_pages", Status::Ok, found, "for information: huge pages make sparse use more resident", None)
 }
 
+/// Checks whether there is a swap area.
 fn swap() -> Check {
     let areas = read("/proc/swaps").map_or(0, |text| text.lines().count().saturating_sub(1));
     let means = "zero_pages cannot take the way through swap, which is safe at every instant";
     match areas {
         0 => check("swap", Status::Limited, "no swap", means, Some("add a swap area, zram for example")),
-        n => check("swap", Status::Ok, format!("swap areas: {n}"), means, None),
+        count => check("swap", Status::Ok, format!("swap areas: {count}"), means, None),
     }
 }
 
+/// Checks whether the kernel merges equal pages (KSM).
 fn same_page_merging() -> Check {
-    let on = |name: &str| read(format!("/sys/kernel/mm/ksm/{name}")).as_deref() == Some("1");
-    let (status, found) = match (on("run"), on("use_zero_pages")) {
+    let is_on = |name: &str| read(format!("/sys/kernel/mm/ksm/{name}")).as_deref() == Some("1");
+    let (status, found) = match (is_on("run"), is_on("use_zero_pages")) {
         (true, true) => (Status::Ok, "runs, and merges zero pages"),
         (true, false) => (Status::Limited, "runs, but does not merge zero pages (optional)"),
         (false, _) => (Status::Limited, "does not run (optional)"),
@@ -449,8 +466,8 @@ fn same_page_merging() -> Check {
 /// A tool that some people use in addition to strandline.
 fn tool(name: &'static str, means: &str) -> Check {
     let folders = std::env::var_os("PATH").unwrap_or_default();
-    let place = std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file());
-    let (status, found) = match place {
+    let path = std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file());
+    let (status, found) = match path {
         Some(path) => (Status::Ok, path.display().to_string()),
         None => (Status::Missing, "not on PATH (optional)".to_owned()),
     };
@@ -512,13 +529,13 @@ mod tests {
         assert_eq!(scope_status(Some("3"), true).0, Status::Missing);
     }
 
-    fn of(user: u32, held: &[Capability]) -> Rights {
-        Rights { user, held: held.iter().map(|one| one.bit()).sum(), bounds: u64::MAX }
+    fn rights_with(user: u32, held: &[Capability]) -> Rights {
+        Rights { user, held: held.iter().map(|capability| capability.bit()).sum(), bounds: u64::MAX }
     }
 
     #[test]
     fn other_users_processes_want_two_capabilities() {
-        let status = |held: &[Capability]| capability_status(&of(1000, held));
+        let status = |held: &[Capability]| capability_status(&rights_with(1000, held));
         assert_eq!(
             status(&[]),
             (Status::Limited, "user 1000 lacks CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH".to_owned())
@@ -531,19 +548,19 @@ mod tests {
     #[test]
     fn rights_are_those_of_scope_and_capabilities() {
         let both = [SYS_PTRACE, DAC_READ_SEARCH];
-        let status = |scope, held: &[Capability]| rights_status(scope, &of(7, held), true);
+        let status = |scope, held: &[Capability]| rights_status(scope, &rights_with(7, held), true);
         assert_eq!(status(None, &[]), (Status::Limited, "the processes of user 7".to_owned()));
         assert_eq!(status(Some("1"), &[]).1, "only what strandline itself starts (run, demo)");
         assert_eq!(status(Some("1"), &[SYS_PTRACE]).1, "the processes of user 7");
         assert_eq!(status(Some("2"), &[]).0, Status::Missing);
         assert_eq!(status(Some("2"), &both).0, Status::Ok);
         assert_eq!(status(Some("3"), &both).0, Status::Missing);
-        assert_eq!(rights_status(None, &of(0, &both), false).0, Status::Limited);
+        assert_eq!(rights_status(None, &rights_with(0, &both), false).0, Status::Limited);
     }
 
     #[test]
     fn root_with_few_capabilities_is_advised_to_add_them() {
-        let root = Rights { bounds: !SYS_PTRACE.bit(), ..of(0, &[DAC_OVERRIDE]) };
+        let root = Rights { bounds: !SYS_PTRACE.bit(), ..rights_with(0, &[DAC_OVERRIDE]) };
         let (status, found) = rights_status(None, &root, true);
         assert_eq!(status, Status::Limited);
         assert!(
@@ -552,7 +569,7 @@ mod tests {
         );
         assert!(more_rights(&root).starts_with("start it with --cap-add SYS_PTRACE (Kubernetes"));
         assert_eq!(
-            more_rights(&of(7, &[])),
+            more_rights(&rights_with(7, &[])),
             format!(
                 "run as root, or `setcap cap_sys_ptrace,cap_dac_read_search,cap_net_admin,cap_sys_nice,\
                  cap_checkpoint_restore+ep {}` (for one group only: GUIDE.md)",

@@ -37,8 +37,10 @@ const READ_BYTES_A_SECOND: u64 = 3 << 30;
 const SNAPSHOT_SECONDS_A_GIB: f64 = 0.03;
 /// Maximum number of processors for the expected stop: more hardly shorten it.
 const MAX_PROCESSORS: u64 = 8;
+/// Shorter expected stops cause no warning.
+const MIN_WARNED_STOP: Duration = Duration::from_secs(1);
 
-/// The fields of the document.
+/// The document of `explain --json`, in which the fields of the explanation are at the top.
 #[derive(Serialize)]
 struct Body<'a> {
     #[serde(flatten)]
@@ -47,9 +49,9 @@ struct Body<'a> {
     holders: Option<&'a Holders>,
 }
 
-/// Returns the snapshot mode. By default --holders uses a snapshot if possible, because it takes a
-/// while.
-fn snapshot(arguments: &Explain) -> SnapshotChoice {
+/// Returns when to take a snapshot. By default --holders takes one if possible, because the search
+/// for references would stop the process for long.
+fn snapshot_choice(arguments: &Explain) -> SnapshotChoice {
     match arguments.snapshot {
         SnapshotChoice::Auto if arguments.holders => SnapshotChoice::Try,
         requested => requested,
@@ -67,11 +69,11 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
         arguments.pid(),
         &Options {
             keeps_blocks: arguments.holders,
-            progress: Some(&|what, done, total| progress.set_bytes(what, done, total)),
+            progress: Some(&|step, done, total| progress.set_bytes(step, done, total)),
             runtimes: !arguments.no_runtimes,
             path_to: arguments.path_to.as_deref(),
             max_stop: arguments.max_stop,
-            snapshot: snapshot(arguments).mode(),
+            snapshot: snapshot_choice(arguments).mode(),
             quiet_for: arguments.quiet.limit,
             ..Options::default()
         },
@@ -99,8 +101,8 @@ fn print_screen(
     let verbose = arguments.detail.verbose;
     let rows = if verbose { Rows::All } else { Rows::Large };
     let view = View::new(explanation, arguments.rows.unwrap_or(rows));
-    let screen = if verbose { terminal::details } else { terminal::explanation };
-    output.print(&screen(&view, output.surface))?;
+    let write_screen = if verbose { terminal::details } else { terminal::explanation };
+    output.print(&write_screen(&view, output.surface))?;
     // The details already include the path.
     if let Some(path) = path.filter(|_| !verbose) {
         let lines = wrap(&clean(path), output.surface.columns.saturating_sub(PATH_LABEL.len()));
@@ -109,8 +111,8 @@ fn print_screen(
     }
     if let Some(holders) = holders {
         output.print("\n")?;
-        let screen = super::holders::screen(verbose);
-        output.print(&screen(holders, None, output.surface))?;
+        let write_holders = super::holders::screen(verbose);
+        output.print(&write_holders(holders, None, output.surface))?;
     }
     Ok(())
 }
@@ -121,10 +123,9 @@ fn expected_stop(anonymous_bytes: u64, processors: u64) -> Duration {
     Duration::from_secs_f64(anonymous_bytes as f64 / bytes_a_second as f64)
 }
 
-/// Warns a user at a terminal before a stop of more than a second, and mentions the options that
-/// limit it.
-fn warn_of_long_stop(arguments: &Explain, json: bool) {
-    if json
+/// Warns a user at a terminal before a long stop, and mentions the options that limit it.
+fn warn_of_long_stop(arguments: &Explain, is_json: bool) {
+    if is_json
         || arguments.max_stop.is_some()
         || matches!(arguments.snapshot, SnapshotChoice::Always | SnapshotChoice::Try)
         || !std::io::stderr().is_terminal()
@@ -137,10 +138,10 @@ fn warn_of_long_stop(arguments: &Explain, json: bool) {
     };
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let expected = expected_stop(anonymous_bytes, processors);
-    if expected >= Duration::from_secs(1) && !takes_snapshot(arguments) {
+    if expected >= MIN_WARNED_STOP && !takes_snapshot(arguments) {
         print_message(&format!(
             "process {} has {} of its own and will be stopped for about {}; --snapshot would stop it for about {}, --max-stop \
-             200ms would let it go then, whatever is missing",
+             200ms would resume it after that time and leave the rest unread",
             arguments.pid(),
             bytes(anonymous_bytes),
             seconds(expected.as_secs_f64()),
@@ -160,10 +161,10 @@ fn takes_snapshot(arguments: &Explain) -> bool {
     arguments.snapshot == SnapshotChoice::Auto && is_slow().unwrap_or(false)
 }
 
-/// Explains process `pid` with the default options. Shows progress if `progress`.
-pub fn explain_process(pid: i32, progress: bool) -> Result<Explanation> {
-    let line = Progress::new(progress);
-    let set_bytes = |what: &str, done, total| line.set_bytes(what, done, total);
+/// Explains process `pid` with the default options.
+pub fn explain_process(pid: i32, shows_progress: bool) -> Result<Explanation> {
+    let line = Progress::new(shows_progress);
+    let set_bytes = |step: &str, done, total| line.set_bytes(step, done, total);
     let options = Options { progress: Some(&set_bytes), ..Options::default() };
     Ok(explain(pid, &options)?)
 }
@@ -184,8 +185,8 @@ fn requested_path(type_name: &str, explanation: &Explanation) -> Option<String> 
 }
 
 /// Evaluates the conditions with `test`, and prints those that hold or are undecided on standard
-/// error. Fails if one is undecided, also if another one holds: a script must not mistake "unknown"
-/// for either.
+/// error. Fails if one is undecided, even if another one holds: a script must not take an unknown
+/// figure for a judged one.
 pub fn test_conditions(conditions: &[Condition], test: impl Fn(&Condition) -> Outcome) -> CommandResult {
     let mut result = CommandResult::Done;
     for condition in conditions {

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use clap::builder::PossibleValue;
 use clap::{Arg, Command, CommandFactory};
 
 use super::arguments::{Arguments, Completions, Man};
@@ -13,18 +14,18 @@ use super::{CommandResult, Failure, Result};
 /// Prints the completion script of a shell.
 pub fn completions(arguments: &Completions, output: &mut Output) -> Result<CommandResult> {
     let mut script = Vec::new();
-    clap_complete::generate(arguments.shell, &mut visible(), "strandline", &mut script);
+    clap_complete::generate(arguments.shell, &mut visible_commands(), "strandline", &mut script);
     output.print(&String::from_utf8_lossy(&script))?;
     Ok(CommandResult::Done)
 }
 
 /// The command line without its hidden subcommands, which clap_complete would offer.
-fn visible() -> Command {
-    let all = Arguments::command();
-    let verbs = all.get_subcommands().filter(|verb| !verb.is_hide_set()).cloned();
+fn visible_commands() -> Command {
+    let program = Arguments::command();
+    let verbs = program.get_subcommands().filter(|verb| !verb.is_hide_set()).cloned();
     Command::new("strandline")
         .version(env!("CARGO_PKG_VERSION"))
-        .args(all.get_arguments().cloned())
+        .args(program.get_arguments().cloned())
         .subcommands(verbs)
 }
 
@@ -35,9 +36,9 @@ pub fn man(arguments: &Man) -> Result<CommandResult> {
         Failure(format!("{}: {error}; give a folder that can be written", folder.display()))
     };
     std::fs::create_dir_all(folder).map_err(failed)?;
-    let mut all = Arguments::command().disable_help_subcommand(true);
-    all.build();
-    write_pages(&all, folder).map_err(failed)?;
+    let mut program = Arguments::command().disable_help_subcommand(true);
+    program.build();
+    write_pages(&program, folder).map_err(failed)?;
     Ok(CommandResult::Done)
 }
 
@@ -51,8 +52,8 @@ fn write_pages(command: &Command, folder: &Path) -> std::io::Result<()> {
     let mut text = Vec::new();
     page.render(&mut text)?;
     let mut text = String::from_utf8_lossy(&text).into_owned();
-    for (of_help, section) in SECTIONS {
-        text = text.replace(of_help, section);
+    for (heading, section) in SECTIONS {
+        text = text.replace(heading, section);
     }
     if command.get_name() == "strandline" {
         text += FILES;
@@ -92,12 +93,12 @@ for which question. `strandline PID` means `strandline explain PID`.
 
 /// The reference of all subcommands in Markdown.
 fn markdown() -> String {
-    let mut all = Arguments::command();
-    all.build();
-    let mut none = BTreeSet::new();
-    let common = table(all.get_arguments().filter(|argument| argument.is_global_set()), &mut none);
-    let verbs: Vec<&mut Command> =
-        all.get_subcommands_mut().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help").collect();
+    let mut program = Arguments::command();
+    program.build();
+    let common_arguments = program.get_arguments().filter(|argument| argument.is_global_set());
+    let common = table(common_arguments, &mut BTreeSet::new());
+    let is_shown = |verb: &&mut Command| !verb.is_hide_set() && verb.get_name() != "help";
+    let verbs: Vec<&mut Command> = program.get_subcommands_mut().filter(is_shown).collect();
     let links: Vec<String> =
         verbs.iter().map(|verb| verb.get_name()).map(|name| format!("[{name}](#{name})")).collect();
     let mut text = format!("{INTRODUCTION}\n{}\n\n## All subcommands\n\n", links.join(", "));
@@ -106,24 +107,26 @@ fn markdown() -> String {
     for verb in verbs {
         let name = verb.get_name().to_owned();
         text += &section(verb, "##", &name, &mut seen);
-        for inner in verb.get_subcommands_mut().filter(|inner| inner.get_name() != "help") {
-            let name = format!("{name} {}", inner.get_name());
-            text += &section(inner, "###", &name, &mut seen);
+        for action in verb.get_subcommands_mut().filter(|action| action.get_name() != "help") {
+            let name = format!("{name} {}", action.get_name());
+            text += &section(action, "###", &name, &mut seen);
         }
     }
     text
 }
 
-/// `seen` has the explanations of values that were printed before.
+/// The section of a subcommand, with its arguments by heading. `seen` has the explanations of
+/// values that were printed before, which are not repeated.
 fn section(verb: &mut Command, level: &str, name: &str, seen: &mut BTreeSet<String>) -> String {
     let usage = verb.render_usage().to_string();
     let about =
         verb.get_long_about().or_else(|| verb.get_about()).map(ToString::to_string).unwrap_or_default();
     let mut text = format!("\n{level} {name}\n\n{}.\n\n", escaped(&about));
     text += &format!("```text\n{}\n```\n\n", usage.trim_start_matches("Usage: "));
-    let own = || verb.get_arguments().filter(|argument| !argument.is_global_set() && !argument.is_hide_set());
+    let own_arguments =
+        || verb.get_arguments().filter(|argument| !argument.is_global_set() && !argument.is_hide_set());
     let mut headings: Vec<Option<&str>> = Vec::new();
-    for heading in own().map(Arg::get_help_heading) {
+    for heading in own_arguments().map(Arg::get_help_heading) {
         if !headings.contains(&heading) {
             headings.push(heading);
         }
@@ -132,13 +135,12 @@ fn section(verb: &mut Command, level: &str, name: &str, seen: &mut BTreeSet<Stri
         if let Some(heading) = heading {
             text += &format!("\n{heading}:\n\n");
         }
-        text += &table(
-            own().filter(|argument| argument.get_help_heading() == heading && argument.get_id() != "help"),
-            seen,
-        );
+        let is_listed =
+            |argument: &&Arg| argument.get_help_heading() == heading && argument.get_id() != "help";
+        text += &table(own_arguments().filter(is_listed), seen);
     }
-    if let Some(more) = verb.get_after_long_help().or_else(|| verb.get_after_help()) {
-        text += &format!("\n```text\n{}\n```\n", more.to_string().trim());
+    if let Some(examples) = verb.get_after_long_help().or_else(|| verb.get_after_help()) {
+        text += &format!("\n```text\n{}\n```\n", examples.to_string().trim());
     }
     text
 }
@@ -149,23 +151,15 @@ fn table<'a>(arguments: impl Iterator<Item = &'a Arg>, seen: &mut BTreeSet<Strin
     if rows.is_empty() { rows } else { format!("| option | |\n|---|---|\n{rows}") }
 }
 
+/// The row of an argument: how it is written, its help, its values and its default.
 fn row(argument: &Arg, seen: &mut BTreeSet<String>) -> String {
     let help = argument.get_long_help().or_else(|| argument.get_help()).map(ToString::to_string);
     let mut about = escaped(&help.unwrap_or_default());
     let takes_value = argument.get_num_args().is_none_or(|range| range.takes_values());
     if takes_value {
-        let choices = argument.get_possible_values();
-        let choices: Vec<String> = choices
-            .iter()
-            .filter(|choice| !choice.is_hide_set())
-            .map(|choice| {
-                let help = choice.get_help().map(|help| escaped(&help.to_string()));
-                let help = help.filter(|help| !help.eq_ignore_ascii_case(choice.get_name()));
-                let help = help.map(|help| format!(" ({help})"));
-                let help = help.filter(|help| seen.insert(help.clone()));
-                format!("`{}`{}", choice.get_name(), help.unwrap_or_default())
-            })
-            .collect();
+        let values = argument.get_possible_values();
+        let shown = values.iter().filter(|value| !value.is_hide_set());
+        let choices: Vec<String> = shown.map(|value| choice(value, seen)).collect();
         if !choices.is_empty() {
             about += &format!(". Values: {}", choices.join(", "));
         }
@@ -179,6 +173,15 @@ fn row(argument: &Arg, seen: &mut BTreeSet<String>) -> String {
         }
     }
     format!("| `{}` | {about} |\n", signature(argument).replace('|', "\\|"))
+}
+
+/// A possible value, with its help unless that repeats its name or was printed before.
+fn choice(value: &PossibleValue, seen: &mut BTreeSet<String>) -> String {
+    let help = value.get_help().map(|help| escaped(&help.to_string()));
+    let help = help.filter(|help| !help.eq_ignore_ascii_case(value.get_name()));
+    let explanation = help.map(|help| format!(" ({help})"));
+    let explanation = explanation.filter(|explanation| seen.insert(explanation.clone()));
+    format!("`{}`{}", value.get_name(), explanation.unwrap_or_default())
 }
 
 /// An argument as it is written: `-o, --output FILE`.
@@ -201,13 +204,14 @@ fn signature(argument: &Arg) -> String {
     }
 }
 
-/// Help text in Markdown: each paragraph in one line.
+/// Help text in Markdown, in one line: its paragraphs become sentences.
 fn escaped(text: &str) -> String {
     let paragraphs = text.split("\n\n").map(|paragraph| paragraph.replace('\n', " "));
-    let ended: Vec<String> = paragraphs.map(|paragraph| paragraph.trim_end_matches('.').to_owned()).collect();
+    let sentences: Vec<String> =
+        paragraphs.map(|paragraph| paragraph.trim_end_matches('.').to_owned()).collect();
+    let line = sentences.join(". ").replace('|', "\\|");
     // Every second part is code, in which `<` is literal.
-    let whole = ended.join(". ").replace('|', "\\|");
-    let parts = whole.split('`').enumerate();
+    let parts = line.split('`').enumerate();
     let parts: Vec<String> = parts
         .map(|(index, part)| if index % 2 == 0 { part.replace('<', "&lt;") } else { part.to_owned() })
         .collect();

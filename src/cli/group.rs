@@ -35,14 +35,15 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
 }
 
 /// Takes the ledgers of its processes, each within the budget.
-fn take_ledgers(arguments: &Explain, explanation: &mut GroupExplanation, is_document: bool) {
-    let line = Progress::new(!is_document);
-    let tell = |done, all| line.set_line(&format!("ledger of process {} of {all}", done + 1));
+fn take_ledgers(arguments: &Explain, explanation: &mut GroupExplanation, is_json: bool) {
+    let line = Progress::new(!is_json);
+    let show = |done, all| line.set_line(&format!("ledger of process {} of {all}", done + 1));
     let budget = arguments.stop_budget;
-    let stop = |one: &GroupProcess| {
+    let max_stop = |process: &GroupProcess| {
         let figures = Figures {
-            rss_bytes: one.rss_bytes.unwrap_or(u64::MAX),
-            anonymous_bytes: one.anonymous_bytes,
+            // An unknown RSS might need any time.
+            rss_bytes: process.rss_bytes.unwrap_or(u64::MAX),
+            anonymous_bytes: process.anonymous_bytes,
             ..Figures::default()
         };
         first_stop(&figures, budget)
@@ -53,7 +54,7 @@ fn take_ledgers(arguments: &Explain, explanation: &mut GroupExplanation, is_docu
         quiet_for: arguments.quiet.limit,
         ..Options::default()
     };
-    add_ledgers(explanation, &LedgerOptions { each, stop: &stop, progress: &tell });
+    add_ledgers(explanation, &LedgerOptions { each, stop: &max_stop, progress: &show });
 }
 
 /// Opens the group that is named, in the hierarchy of this machine.
@@ -61,7 +62,7 @@ pub fn open(choice: &GroupChoice) -> Result<(Hierarchy, Group)> {
     let hierarchy = Hierarchy::of_this_machine()?;
     let group = match choice.name() {
         Some(GroupName::Path(path)) => hierarchy.open(&path)?,
-        Some(GroupName::Of(wanted)) => hierarchy.find(&wanted, Bounds::default())?,
+        Some(GroupName::Owner(owner)) => hierarchy.find(&owner, Bounds::default())?,
         None => return Err(Failure("no control group is named".to_owned())),
     };
     Ok((hierarchy, group))

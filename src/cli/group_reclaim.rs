@@ -19,8 +19,8 @@ pub const SCHEMA: &str = "strandline/reclaim-cgroup/1";
 pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<CommandResult> {
     let (hierarchy, group) = open(&arguments.group)?;
     let line = Progress::new(!output.json);
-    let tell = |done, all| line.set_line(&format!("process {} of {all}", done + 1));
-    let each = ReclaimOptions {
+    let show = |done, all| line.set_line(&format!("process {} of {all}", done + 1));
+    let options = ReclaimOptions {
         remedy: arguments.remedy.as_deref(),
         dry_run: arguments.dry_run,
         wait: arguments.wait,
@@ -32,16 +32,16 @@ pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<CommandResult> {
         snapshot: arguments.snapshot.mode(),
         progress: None,
     };
-    let given = reclaim_group(&hierarchy, &group, &each, &tell)?;
+    let reclamation = reclaim_group(&hierarchy, &group, &options, &show)?;
     drop(line);
-    let refused = given.outcome == Outcome::Refused;
+    let is_refused = reclamation.outcome == Outcome::Refused;
     if output.json {
-        output.document(SCHEMA, None, &given)?;
-    } else if !refused {
-        output.print(&group_reclamation::screen(&given, arguments.detail.verbose, output.surface))?;
+        output.document(SCHEMA, None, &reclamation)?;
+    } else if !is_refused {
+        output.print(&group_reclamation::screen(&reclamation, arguments.detail.verbose, output.surface))?;
     }
-    if refused {
-        let headline = group_reclamation::headline(&given);
+    if is_refused {
+        let headline = group_reclamation::headline(&reclamation);
         print_message(&format!("control group {}: {headline}", strandline_report::text::clean(&group.path)));
         return Ok(CommandResult::Failed);
     }

@@ -19,9 +19,7 @@ use super::{CommandResult, Failure, Result};
 const SCHEMA: &str = "strandline/holders/1";
 
 /// Maximum size of a document that is read.
-const MAX_BYTES: u64 = 64 << 20;
-/// The schema of `explain --holders`.
-const EXPLAIN_SCHEMA: &str = "strandline/explain/1";
+const MAX_DOCUMENT_BYTES: u64 = 64 << 20;
 
 /// The schema field of a document.
 #[derive(Deserialize)]
@@ -37,9 +35,10 @@ struct ExplainDocument {
 
 /// Whether a file is a JSON document and not a recording; false for an unreadable file.
 pub fn is_document(path: &Path) -> bool {
-    let mut first = [0];
+    let mut first_byte = [0];
     let is_file = std::fs::metadata(path).is_ok_and(|data| data.is_file());
-    is_file && File::open(path).and_then(|mut file| file.read_exact(&mut first)).is_ok() && first == *b"{"
+    let is_read = is_file && File::open(path).and_then(|mut file| file.read_exact(&mut first_byte)).is_ok();
+    is_read && first_byte == *b"{"
 }
 
 /// Reads the output of `holders --json` or `explain --holders --json`.
@@ -51,16 +50,18 @@ pub fn read(path: &Path) -> Result<Findings> {
     let unreadable = |error: std::io::Error| failure(error.to_string());
     let mut text = Vec::new();
     let file = File::open(path).map_err(unreadable)?;
-    let read_bytes = file.take(MAX_BYTES + 1).read_to_end(&mut text).map_err(unreadable)?;
-    if read_bytes as u64 > MAX_BYTES {
-        return Err(failure(format!("more than {} MiB", MAX_BYTES >> 20)));
+    let read_bytes = file.take(MAX_DOCUMENT_BYTES + 1).read_to_end(&mut text).map_err(unreadable)?;
+    if read_bytes as u64 > MAX_DOCUMENT_BYTES {
+        return Err(failure(format!("more than {} MiB", MAX_DOCUMENT_BYTES >> 20)));
     }
     let hint = "not what `strandline holders --json PID` wrote";
     let malformed = |error: serde_json::Error| failure(format!("{hint}: {error}"));
     let schema: Schema = serde_json::from_slice(&text).map_err(malformed)?;
     let findings = match schema.schema.as_str() {
         SCHEMA => Some(serde_json::from_slice(&text).map_err(malformed)?),
-        EXPLAIN_SCHEMA => serde_json::from_slice::<ExplainDocument>(&text).map_err(malformed)?.holders,
+        super::explain::SCHEMA => {
+            serde_json::from_slice::<ExplainDocument>(&text).map_err(malformed)?.holders
+        }
         _ => None,
     };
     findings.ok_or_else(|| failure(hint.to_owned()))
@@ -90,7 +91,7 @@ pub fn screen(verbose: bool) -> fn(&Findings, Option<usize>, Surface) -> String 
 pub fn run(arguments: &Holders, output: &mut Output) -> Result<CommandResult> {
     let before = arguments.since.as_deref().map(read).transpose()?;
     if let Some(before) = &before {
-        // A check before the process is stopped saves a vain stop.
+        // Checked before the process is stopped, because the stop would be useless.
         let process = Process::open(arguments.pid)?;
         check_same_process(before, arguments.pid, Some(process.stat()?.start_ticks))?;
     }
@@ -100,7 +101,7 @@ pub fn run(arguments: &Holders, output: &mut Output) -> Result<CommandResult> {
     let mut findings = holders(
         arguments.pid,
         &Options {
-            progress: Some(&|what, done, total| progress.set_bytes(what, done, total)),
+            progress: Some(&|step, done, total| progress.set_bytes(step, done, total)),
             runtimes: !arguments.no_runtimes,
             find_zero_pages: false,
             snapshot: arguments.snapshot.mode(),
@@ -115,8 +116,8 @@ pub fn run(arguments: &Holders, output: &mut Output) -> Result<CommandResult> {
     if output.json {
         output.document(SCHEMA, None, &findings)?;
     } else {
-        let screen = screen(arguments.detail.verbose);
-        output.print(&screen(&findings, arguments.top, output.surface))?;
+        let write_screen = screen(arguments.detail.verbose);
+        output.print(&write_screen(&findings, arguments.top, output.surface))?;
     }
     Ok(CommandResult::Done)
 }

@@ -29,6 +29,12 @@ use strandline_report::units::seconds;
 
 /// A user who does not answer the question in this time gets the default: the jobs are cancelled.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Milliseconds between two checks for a second signal while the user types.
+const ANSWER_POLL_MS: u8 = 200;
+/// Bytes of an answer that are kept; only the first one counts.
+const MAX_ANSWER_BYTES: usize = 16;
+/// With --until, the maximum number of rounds as a multiple of the requested ones.
+pub const UNTIL_FACTOR: u32 = 10;
 
 /// The options of a lab.
 pub fn lab_options(lab: &Lab) -> LabOptions {
@@ -47,18 +53,25 @@ pub fn lab_options(lab: &Lab) -> LabOptions {
     }
 }
 
-/// Refuses a lab with very many runs without --yes, and estimates the time.
-pub fn require_confirmation(lab: &mut LabSetup, subjects: &[Subject], runs: u64, yes: bool) -> Result<()> {
-    if runs <= MAX_UNCONFIRMED_RUNS || yes {
+/// Refuses a lab of more than [`MAX_UNCONFIRMED_RUNS`] runs without --yes, with an estimate of its
+/// time: runs the first of `subjects` once for that, if there is one.
+pub fn require_confirmation(
+    lab: &mut LabSetup,
+    subjects: &[Subject],
+    runs: u64,
+    is_confirmed: bool,
+) -> Result<()> {
+    if runs <= MAX_UNCONFIRMED_RUNS || is_confirmed {
         return Ok(());
     }
-    let each = match subjects.first() {
-        Some(subject) => lab.time_one_run(subject).map_err(|stopped| failure(&stopped))?,
+    let run_time = match subjects.first() {
+        Some(subject) => lab.time_one_run(subject).map_err(|stop| failure(&stop))?,
         None => None,
     };
-    let estimate = each.map(|each| {
-        let each = each.as_secs_f64();
-        format!(", about {} (one was run, and took {})", seconds(each * runs as f64), seconds(each))
+    let estimate = run_time.map(|run_time| {
+        let run_seconds = run_time.as_secs_f64();
+        let all_seconds = run_seconds * runs as f64;
+        format!(", about {} (one was run, and took {})", seconds(all_seconds), seconds(run_seconds))
     });
     Err(Failure(format!("that is {runs} runs{}; add --yes to start", estimate.unwrap_or_default())))
 }
@@ -81,8 +94,8 @@ impl User for TerminalUser {
         if signal == Signal::SIGHUP as i32 {
             return Decision::Leave;
         }
-        let (input, shown) = (std::io::stdin(), std::io::stderr());
-        let can_ask = input.is_terminal() && shown.is_terminal() && strandline_sys::host::is_in_foreground();
+        let has_terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
+        let can_ask = has_terminal && strandline_sys::host::is_in_foreground();
         if signal != Signal::SIGINT as i32 || !can_ask {
             return Decision::Cancel;
         }
@@ -91,17 +104,17 @@ impl User for TerminalUser {
             std::io::stderr(),
             "\r\x1b[Kstrandline: cancel job {jobs} ({running} rounds run, {waiting} wait)? [Y/n] "
         ));
-        answer(interrupt)
+        read_answer(interrupt)
     }
 }
 
-/// Reads the answer; a second signal or a timeout counts as yes.
-fn answer(interrupt: &Interrupt) -> Decision {
+/// Reads the answer from standard input; a second signal or a timeout counts as yes.
+fn read_answer(interrupt: &Interrupt) -> Decision {
     let begin = Instant::now();
     let mut input = std::io::stdin();
     let mut typed = Vec::new();
     while begin.elapsed() < ANSWER_TIMEOUT && !interrupt.has_another() {
-        let timeout = PollTimeout::from(200u8);
+        let timeout = PollTimeout::from(ANSWER_POLL_MS);
         let mut source = [PollFd::new(input.as_fd(), PollFlags::POLLIN)];
         let is_typed = poll(&mut source, timeout).is_ok_and(|count| count > 0);
         if !is_typed {
@@ -109,7 +122,7 @@ fn answer(interrupt: &Interrupt) -> Decision {
         }
         let mut byte = [0];
         match input.read(&mut byte) {
-            Ok(1) if byte != *b"\n" && typed.len() < 16 => typed.extend(byte),
+            Ok(1) if byte != *b"\n" && typed.len() < MAX_ANSWER_BYTES => typed.extend(byte),
             _ => break,
         }
     }
@@ -119,19 +132,20 @@ fn answer(interrupt: &Interrupt) -> Decision {
     }
 }
 
-/// Ends strandline for a lab that stopped.
-pub fn stopped(stopped: &Stopped) -> Result<CommandResult> {
-    match stopped {
+/// Reports why a lab stopped; after a signal strandline ends by the same signal.
+pub fn report_stop(stop: &Stopped) -> Result<CommandResult> {
+    match stop {
         Stopped::Interrupted(signal) => {
             print_message("interrupted: run the same command to resume");
-            Ok(CommandResult::Command(*signal))
+            // The wait status of a process that a signal ended is the signal's number.
+            Ok(CommandResult::WaitStatus(*signal))
         }
-        Stopped::Failed(_) => Err(failure(stopped)),
+        Stopped::Failed(_) => Err(failure(stop)),
     }
 }
 
-fn failure(stopped: &Stopped) -> Failure {
-    match stopped {
+fn failure(stop: &Stopped) -> Failure {
+    match stop {
         Stopped::Interrupted(signal) => Failure(format!("interrupted by signal {signal}")),
         Stopped::Failed(why) => Failure(why.clone()),
     }
@@ -140,29 +154,31 @@ fn failure(stopped: &Stopped) -> Failure {
 /// A progress line of a lab.
 pub struct LabProgress {
     line: Line,
-    verb: String,
+    /// The subcommand, or the study, that begins the line.
+    title: String,
 }
 
 impl LabProgress {
-    /// For `verb`; silent if JSON was requested and there is no terminal.
-    pub fn new(verb: impl Into<String>, wanted: bool) -> Self {
-        Self { line: Line::new(wanted), verb: verb.into() }
+    /// A progress line that begins with `title`; shown if `is_shown` (no JSON output).
+    pub fn new(title: impl Into<String>, is_shown: bool) -> Self {
+        Self { line: Line::new(is_shown), title: title.into() }
     }
 }
 
 impl ProgressDisplay for LabProgress {
     fn update(&self, progress: &Progress) {
-        let left = progress.remaining.map(|left| format!(", at most {} left", seconds(left.as_secs_f64())));
-        let left = left.unwrap_or_default();
-        let tasks = progress
-            .tasks
-            .map(|TaskCounts { running, waiting }| format!("; rounds: {running} run, {waiting} wait"));
-        let left = left + &tasks.unwrap_or_default();
-        self.line.set_line(&format!("{}: {} of {} runs{left}", self.verb, progress.done, progress.total));
+        let mut line = format!("{}: {} of {} runs", self.title, progress.done, progress.total);
+        if let Some(remaining) = progress.remaining {
+            line += &format!(", at most {} left", seconds(remaining.as_secs_f64()));
+        }
+        if let Some(TaskCounts { running, waiting }) = progress.tasks {
+            line += &format!("; rounds: {running} run, {waiting} wait");
+        }
+        self.line.set_line(&line);
     }
 
     fn show_line(&self, text: &str) {
-        self.line.set_line(&format!("{}: {text}", self.verb));
+        self.line.set_line(&format!("{}: {text}", self.title));
     }
 }
 
@@ -174,7 +190,7 @@ pub fn show<T: Serialize>(
     shown: &ReportOutput,
     output: &mut Output,
 ) -> Result<()> {
-    let text = match format(shown, output) {
+    let text = match chosen_format(shown, output) {
         LabFormat::Terminal => terminal::lines(page, output.surface),
         LabFormat::Markdown => markdown::text(page),
         LabFormat::Html => html::text(page)?,
@@ -183,7 +199,8 @@ pub fn show<T: Serialize>(
     write_output(&text, shown, output)
 }
 
-pub fn format(shown: &ReportOutput, output: &Output) -> LabFormat {
+/// The format that --json or --format requests.
+pub fn chosen_format(shown: &ReportOutput, output: &Output) -> LabFormat {
     if output.json { LabFormat::Json } else { shown.format.unwrap_or(LabFormat::Terminal) }
 }
 

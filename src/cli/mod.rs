@@ -56,10 +56,10 @@ pub enum CommandResult {
     ConditionHolds,
     /// Failed, and already reported: 3.
     Failed,
-    /// A command could not be run, and that was already reported: this status.
-    Status(u8),
-    /// A command that was run ended with this status, as `wait` reports it.
-    Command(i32),
+    /// A command could not be run, which was already reported: this exit status.
+    ExitStatus(u8),
+    /// A command that was run ended with this status, as wait(2) reports it.
+    WaitStatus(i32),
 }
 
 /// Why a subcommand failed: one line for standard error, and exit status 3.
@@ -113,7 +113,7 @@ pub fn run() -> ExitCode {
         drop(strandline_sys::spawn::disable_core_files());
     }
     let mut output = Output::new(arguments.common);
-    let ending = match &arguments.verb {
+    let result = match &arguments.verb {
         Verb::Holders(arguments) => holders::run(arguments, &mut output),
         Verb::Explain(explain) if explain.group.name().is_some() => group::run(explain, &mut output),
         Verb::Explain(explain) if explain.tree => tree::run(explain, &mut output),
@@ -139,12 +139,12 @@ pub fn run() -> ExitCode {
         Verb::Man(man) => generate::man(man),
         Verb::Reference => generate::reference(&mut output),
     };
-    match ending {
+    match result {
         Ok(CommandResult::Done) => ExitCode::SUCCESS,
         Ok(CommandResult::ConditionHolds) => ExitCode::from(EXIT_CONDITION_HOLDS),
         Ok(CommandResult::Failed) => ExitCode::from(EXIT_FAILURE),
-        Ok(CommandResult::Status(status)) => ExitCode::from(status),
-        Ok(CommandResult::Command(wait_status)) => record::end_as(wait_status),
+        Ok(CommandResult::ExitStatus(status)) => ExitCode::from(status),
+        Ok(CommandResult::WaitStatus(wait_status)) => record::end_as(wait_status),
         Err(Failure(line)) => {
             output::print_message(&line);
             ExitCode::from(EXIT_FAILURE)
@@ -154,13 +154,13 @@ pub fn run() -> ExitCode {
 
 /// `strandline PID` means `strandline explain PID`: adds the verb where the first word is a number.
 fn with_verb(mut words: Vec<OsString>) -> Vec<OsString> {
-    let mut at = 1;
-    while let Some(word) = words.get(at) {
+    let mut index = 1;
+    while let Some(word) = words.get(index) {
         match word.to_str() {
-            Some("--color") => at += 2,
-            Some(flag) if flag == "--json" || flag.starts_with("--color=") => at += 1,
+            Some("--color") => index += 2,
+            Some(flag) if flag == "--json" || flag.starts_with("--color=") => index += 1,
             Some(number) if !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) => {
-                words.insert(at, "explain".into());
+                words.insert(index, "explain".into());
                 break;
             }
             _ => break,
@@ -169,7 +169,7 @@ fn with_verb(mut words: Vec<OsString>) -> Vec<OsString> {
     words
 }
 
-/// Starts the commands that a lab requests, until the lab closes its socket.
+/// Starts the commands that a lab requests on its socket, until the lab closes it.
 fn launch(descriptor: i32) -> Result<CommandResult> {
     let socket = strandline_sys::spawn::inherited_socket(descriptor);
     let socket = socket.ok_or_else(|| Failure("lab-launcher is started by strandline itself".to_owned()))?;
@@ -181,7 +181,7 @@ fn launch(descriptor: i32) -> Result<CommandResult> {
 
 const JOBS_ON_SLURM: &str = "--jobs sets the runs at a time on one machine; on Slurm each round has its own node: give --at-once instead";
 
-/// Conflicting flags of a lab on a cluster.
+/// Conflicting flags of a lab on a cluster: its rounds need a shared folder.
 fn lab_conflict(verb: &Verb) -> Option<&'static str> {
     let lab = match verb {
         Verb::Compare(compare) => &compare.lab,
@@ -190,8 +190,8 @@ fn lab_conflict(verb: &Verb) -> Option<&'static str> {
         Verb::Squeeze(squeeze) => return squeeze.slurm.missing_dir(squeeze.dir.as_deref()),
         _ => return None,
     };
-    let at_once = (lab.slurm.on.is_some() && lab.jobs > 1).then_some(JOBS_ON_SLURM);
-    at_once.or_else(|| lab.slurm.missing_dir(lab.dir.as_deref()))
+    let jobs_conflict = (lab.slurm.on.is_some() && lab.jobs > 1).then_some(JOBS_ON_SLURM);
+    jobs_conflict.or_else(|| lab.slurm.missing_dir(lab.dir.as_deref()))
 }
 
 /// Flags that have no effect with this subcommand or remedy. If they were ignored, the user might
@@ -210,7 +210,7 @@ fn conflicting_flags(arguments: &Arguments) -> Option<&'static str> {
         Verb::Run(_) if arguments.common.json => Some(
             "--json is not for run, which passes on the command's output; use `strandline report FILE --format json`",
         ),
-        Verb::Report(report) if arguments.common.json && report.format.is_some_and(|f| f != Format::Json) => {
+        Verb::Report(report) if arguments.common.json && report.format.is_some_and(|format| format != Format::Json) => {
             Some("--json and another --format contradict each other; leave one out")
         }
         Verb::Report(report) if report.files.len() > report::MAX_FILES => {
@@ -220,7 +220,7 @@ fn conflicting_flags(arguments: &Arguments) -> Option<&'static str> {
         Verb::Study(study) if study.name.is_none() && !study.all && study.writes() => {
             Some("--report, --plots and --readme write the results of a study: name one, or give --all")
         }
-        Verb::Export(export) => export.contradiction(),
+        Verb::Export(export) => export.conflict(),
         Verb::Reclaim(reclaim) => reclaim_conflict(reclaim),
         Verb::Explain(explain) if explain.ledgers && explain.group.name().is_none() => {
             Some("--ledgers is for a control group: name one with --cgroup, --container, --unit or --pod")
@@ -284,14 +284,14 @@ fn print_clap_message(error: &clap::Error, words: &[OsString]) -> ExitCode {
             return ExitCode::from(EXIT_FAILURE);
         }
     } else {
-        let line = next_start(error).unwrap_or_else(|| usage_line(&error.render().to_string(), words));
+        let line = next_start_message(error).unwrap_or_else(|| usage_line(&error.render().to_string(), words));
         output::print_message(&line);
     }
     ExitCode::from(if error.use_stderr() { EXIT_USAGE } else { 0 })
 }
 
 /// The answer to `--remedy` with a remedy that reclaim cannot apply: a setting for the next start.
-fn next_start(error: &clap::Error) -> Option<String> {
+fn next_start_message(error: &clap::Error) -> Option<String> {
     use clap::error::{ContextKind, ContextValue};
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
@@ -309,26 +309,26 @@ fn next_start(error: &clap::Error) -> Option<String> {
     })
 }
 
-/// Joins clap's lines into one: the error in `words`, its tip, and where to read more.
+/// Joins clap's lines into one: the error in the command line `words`, its tip, and the command
+/// that prints the help.
 fn usage_line(rendered: &str, words: &[OsString]) -> String {
     let mut lines = rendered.lines().map(str::trim).filter(|line| !line.is_empty());
-    let what = lines.next().unwrap_or_default();
-    let mut line = what.strip_prefix("error: ").unwrap_or(what).to_owned();
-    for more in lines {
-        if more.starts_with("Usage:") || more.starts_with("For more information") {
+    let error = lines.next().unwrap_or_default();
+    let mut joined = error.strip_prefix("error: ").unwrap_or(error).to_owned();
+    for line in lines {
+        if line.starts_with("Usage:") || line.starts_with("For more information") {
             break;
         }
-        let more = more.strip_prefix("tip: ").unwrap_or(more);
-        line += if line.ends_with(':') { " " } else { "; " };
-        line += more;
+        joined += if joined.ends_with(':') { " " } else { "; " };
+        joined += line.strip_prefix("tip: ").unwrap_or(line);
     }
-    line + &format!(" (see `{}`)", help_command(words))
+    joined + &format!(" (see `{}`)", help_command(words))
 }
 
 /// The command that prints the help for `words`: that of their subcommand, if they name one.
 fn help_command(words: &[OsString]) -> String {
-    let all = Arguments::command();
-    let (mut command, mut line) = (&all, "strandline".to_owned());
+    let program = Arguments::command();
+    let (mut command, mut line) = (&program, "strandline".to_owned());
     let mut words = words.iter().skip(1).filter_map(|word| word.to_str());
     while let Some(word) = words.next() {
         if let Some(verb) = command.get_subcommands().find(|verb| verb.get_name() == word) {
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_that_mean_nothing_are_refused() {
+    fn flags_without_effect_are_refused() {
         let contradicts =
             |arguments: &[&str]| conflicting_flags(&Arguments::try_parse_from(arguments).unwrap()).is_some();
         assert!(contradicts(&["strandline", "--json", "completions", "bash"]));
@@ -369,10 +369,10 @@ mod tests {
         };
         assert!(serving(&["--goal", "time-bounded"]));
         assert!(!serving(&["--goal", "time-bounded", "--load", "true"]) && !serving(&["--goal", "settled"]));
-        let of = |remedy| {
+        let risk_contradicts = |remedy| {
             contradicts(&["strandline", "reclaim", "--remedy", remedy, "--allow-lost-write-risk", "1"])
         };
-        assert!(of("malloc_trim") && !of("zero_pages"));
+        assert!(risk_contradicts("malloc_trim") && !risk_contradicts("zero_pages"));
     }
 
     #[test]
@@ -407,12 +407,12 @@ mod tests {
         assert!(line.contains("<PID>") && !line.contains('\n'), "{line}");
         let line = complaint(&["strandline", "reclaim", "--remedy", "magic", "1"]);
         assert!(line.contains("magic") && line.contains("malloc_trim"), "{line}");
-        let of = |remedy| {
-            next_start(&Arguments::try_parse_from(["s", "reclaim", "--remedy", remedy, "1"]).unwrap_err())
+        let message = |remedy| {
+            next_start_message(&Arguments::try_parse_from(["s", "reclaim", "--remedy", remedy, "1"]).unwrap_err())
         };
-        let line = of("trim_threshold").unwrap();
+        let line = message("trim_threshold").unwrap();
         assert!(line.starts_with("trim_threshold is a setting for the next start: "), "{line}");
-        assert_eq!(of("magic"), None);
+        assert_eq!(message("magic"), None);
         let line = complaint(&["strandline", "explian", "1"]);
         assert!(line.contains("explain"), "a typo is answered with the verb: {line}");
         assert!(line.ends_with("(see `strandline --help`)"), "{line}");

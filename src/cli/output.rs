@@ -24,16 +24,16 @@ pub struct Output {
 impl Output {
     /// Determined by the flags, the environment and the terminal.
     pub fn new(common: Common) -> Self {
-        let terminal = std::io::stdout().is_terminal();
+        let is_terminal = std::io::stdout().is_terminal();
         // An empty NO_COLOR does not count (no-color.org).
-        let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+        let is_colour_refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
             || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let colour = match common.color {
             When::Always => true,
             When::Never => false,
-            When::Auto => terminal && !refused,
+            When::Auto => is_terminal && !is_colour_refused,
         };
-        let columns = terminal
+        let columns = is_terminal
             .then(terminal_size::terminal_size)
             .flatten()
             .map_or(Surface::MIN_COLUMNS, |(width, _)| usize::from(width.0));

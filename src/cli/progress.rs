@@ -22,7 +22,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(30);
 /// How long the end waits for the line to be erased if the terminal blocks.
 const ERASE_LIMIT: Duration = Duration::from_millis(200);
 /// Maximum width: a line that a terminal wraps cannot be redrawn.
-const MAX_COLUMNS: usize = 78;
+pub const MAX_COLUMNS: usize = 78;
 
 /// The latest state, until it is shown.
 type Latest = Arc<Mutex<Option<State>>>;

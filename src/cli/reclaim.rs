@@ -20,6 +20,8 @@ pub const SCHEMA: &str = "strandline/reclaim/1";
 /// How long the target's minor faults are counted after the call, as the cost of giving memory
 /// back.
 const WATCH: Duration = Duration::from_secs(2);
+/// Another remedy is mentioned only if it is predicted to release more than 1 / this of RSS.
+const MIN_MENTIONED_DIVISOR: u64 = 100;
 
 /// Applies the remedy and prints the result. A refusal exits with "could not".
 pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<CommandResult> {
@@ -35,50 +37,55 @@ pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<CommandResult> {
         progress: None,
     };
     let reclamation = reclaim(arguments.pid(), &options)?;
-    let refused = reclamation.outcome == Outcome::Refused;
+    let is_refused = reclamation.outcome == Outcome::Refused;
     if output.json {
         output.document(SCHEMA, reclamation.before.as_ref(), &reclamation)?;
-    } else if !refused {
-        output.print(&text(arguments, &reclamation, output.surface))?;
+    } else if !is_refused {
+        output.print(&screen(arguments, &reclamation, output.surface))?;
     }
-    if refused {
-        let better = better(arguments.pid(), &reclamation);
-        let more: String = better.iter().map(|better| format!("; {better}")).collect();
-        print_message(&format!("process {}: {}{more}", arguments.pid(), reclamation::headline(&reclamation)));
+    if is_refused {
+        let better = better_remedies(arguments.pid(), &reclamation);
+        let hints: String = better.iter().map(|sentence| format!("; {sentence}")).collect();
+        print_message(&format!(
+            "process {}: {}{hints}",
+            arguments.pid(),
+            reclamation::headline(&reclamation)
+        ));
         return Ok(CommandResult::Failed);
     }
     Ok(CommandResult::Done)
 }
 
-fn text(arguments: &Reclaim, given: &Reclamation, surface: Surface) -> String {
-    let hints = hints(arguments.pid(), given, surface);
+/// The default screen, or the one with all details.
+fn screen(arguments: &Reclaim, reclamation: &Reclamation, surface: Surface) -> String {
+    let hints = hint_lines(arguments.pid(), reclamation, surface);
     if !arguments.detail.verbose {
-        return reclamation::reclamation(given, &hints, surface);
+        return reclamation::reclamation(reclamation, &hints, surface);
     }
     let pid = arguments.pid();
-    let title = given.before.as_ref().map_or_else(
+    let title = reclamation.before.as_ref().map_or_else(
         || format!("process {pid}"),
         |before| format!("process {pid} · {}", strandline_report::model::program(&before.target)),
     );
     let title = terminal::faint(&[shorten(&title, surface.columns)], surface).concat();
-    format!("{title}\n\n{}", reclamation::details(given, &hints, surface))
+    format!("{title}\n\n{}", reclamation::details(reclamation, &hints, surface))
 }
 
 /// What to do next: other remedies that are better, and the command that applies a predicted one.
-fn hints(pid: i32, given: &Reclamation, surface: Surface) -> Vec<String> {
-    let better = better(pid, given);
-    let mut lines: Vec<String> = better.iter().flat_map(|better| wrap(better, surface.columns)).collect();
+fn hint_lines(pid: i32, reclamation: &Reclamation, surface: Surface) -> Vec<String> {
+    let better = better_remedies(pid, reclamation);
+    let mut lines: Vec<String> = better.iter().flat_map(|hint| wrap(hint, surface.columns)).collect();
     // A remedy that is only predicted cannot be applied from here.
-    if given.dry_run && given.outcome == Outcome::Done && is_applied(&given.remedy) {
+    if reclamation.dry_run && reclamation.outcome == Outcome::Done && is_applied(&reclamation.remedy) {
         lines.push(String::new());
-        lines.extend(terminal::next(&[apply(pid, given)], surface));
+        lines.extend(terminal::next(&[apply_command(pid, reclamation)], surface));
     }
     lines
 }
 
-/// The command that applies a predicted remedy.
-pub fn apply(pid: i32, given: &Reclamation) -> (String, String) {
-    let command = format!("strandline reclaim {pid} --remedy {}", clean(&given.remedy));
+/// The command that applies a predicted remedy, and what it does.
+pub fn apply_command(pid: i32, reclamation: &Reclamation) -> (String, String) {
+    let command = format!("strandline reclaim {pid} --remedy {}", clean(&reclamation.remedy));
     (command, "applies it".to_owned())
 }
 
@@ -89,16 +96,16 @@ fn is_applied(id: &str) -> bool {
 
 /// The remedies of the running process that are predicted to release more than the requested one,
 /// or may, as sentences.
-fn better(pid: i32, given: &Reclamation) -> Vec<String> {
-    let Some(latest) = given.after.as_ref().or(given.before.as_ref()) else { return Vec::new() };
-    let predicted = given.predicted_bytes.or(given.predicted_least_bytes).unwrap_or(0);
-    let least = predicted.max(latest.kernel.rss_bytes / 100);
-    let others = latest.remedies.iter().filter(|other| other.id != given.remedy);
-    others.filter_map(|other| more_than(least, pid, other)).collect()
+fn better_remedies(pid: i32, reclamation: &Reclamation) -> Vec<String> {
+    let Some(latest) = reclamation.after.as_ref().or(reclamation.before.as_ref()) else { return Vec::new() };
+    let predicted = reclamation.predicted_bytes.or(reclamation.predicted_least_bytes).unwrap_or(0);
+    let min_bytes = predicted.max(latest.kernel.rss_bytes / MIN_MENTIONED_DIVISOR);
+    let others = latest.remedies.iter().filter(|other| other.id != reclamation.remedy);
+    others.filter_map(|other| better_sentence(min_bytes, pid, other)).collect()
 }
 
-/// Says that `other` releases more than `least`, if it is predicted to, or that it may.
-fn more_than(least: u64, pid: i32, other: &Remedy) -> Option<String> {
+/// Says that `other` is predicted to release more than `min_bytes`, or that it may release more.
+fn better_sentence(min_bytes: u64, pid: i32, other: &Remedy) -> Option<String> {
     let is_possible = match other.kind {
         RemedyKind::Call => is_applied(&other.id),
         RemedyKind::Program => true,
@@ -108,10 +115,10 @@ fn more_than(least: u64, pid: i32, other: &Remedy) -> Option<String> {
         return None;
     }
     let (id, how) = (clean(&other.id), clean_sentence(&other.how));
-    let more = |figure: String| format!("{id} is predicted to release more, {figure}: {how}");
+    let sentence = |figure: String| format!("{id} is predicted to release more, {figure}: {how}");
     match (other.predicted_bytes, other.predicted_least_bytes) {
-        (Some(figure), _) => (figure > least).then(|| more(bytes(figure))),
-        (None, Some(bound)) if bound > least => Some(more(format!("at least {}", bytes(bound)))),
+        (Some(figure), _) => (figure > min_bytes).then(|| sentence(bytes(figure))),
+        (None, Some(bound)) if bound > min_bytes => Some(sentence(format!("at least {}", bytes(bound)))),
         // Without a trace of objects the garbage among them is unknown.
         (None, _) => (other.kind == RemedyKind::Call && releases_objects(&other.id)).then(|| {
             format!(

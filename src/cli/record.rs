@@ -11,6 +11,7 @@ use strandline_process::procfs::Process;
 
 use super::arguments::{Record, Recording, Run, When};
 use super::output::{Output, print_message};
+use super::progress::MAX_COLUMNS;
 use super::{CommandResult, Failure, Result};
 use strandline_recorder::{
     CommandSettings, LedgerSettings, Limits, NotStarted, Options, Plan, Progress, Recorded,
@@ -19,13 +20,15 @@ use strandline_report::text::{clean, counted, shorten};
 use strandline_report::units::{bytes, maybe_bytes, percent, seconds};
 
 const SCHEMA: &str = "strandline/record/1";
-/// As for timeout(1): the recorder failed, the command cannot be run, the command does not exist.
-const FAILED: u8 = 125;
-const NOT_EXECUTABLE: u8 = 126;
-const NOT_FOUND: u8 = 127;
+/// Exit statuses as of timeout(1): the recorder failed, the command cannot be run, the command does
+/// not exist.
+const EXIT_FAILED: u8 = 125;
+const EXIT_NOT_EXECUTABLE: u8 = 126;
+const EXIT_NOT_FOUND: u8 = 127;
 /// Shorter recordings show no progress.
-const PATIENCE: Duration = Duration::from_secs(1);
+const SHOW_AFTER: Duration = Duration::from_secs(1);
 
+/// Runs a command, records it, and returns how it ended.
 pub fn run(arguments: &Run) -> Result<CommandResult> {
     let program =
         arguments.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
@@ -38,38 +41,39 @@ pub fn run(arguments: &Run) -> Result<CommandResult> {
     let set = arguments.env.iter().map(|(name, value)| (name.clone(), Some(value.clone())));
     let removed = arguments.unset_env.iter().map(|name| (name.clone(), None));
     let environment = set.chain(removed).collect();
-    let surroundings = CommandSettings { limits, environment, no_huge_pages: arguments.no_huge_pages };
-    // The terminal belongs to the command.
-    let is_free = !std::io::stdout().is_terminal();
-    let line = ProgressLine::new(arguments.recording.progress, is_free);
-    let tell = |progress: &Progress| line.tell(progress);
-    let may_watch = strandline_sys::spawn::may_trace_privileged();
-    let plan = if may_watch { Plan::RUN } else { Plan::RUN_UNPRIVILEGED };
+    let settings = CommandSettings { limits, environment, no_huge_pages: arguments.no_huge_pages };
+    // If the command writes to the terminal, a progress line would disturb its output.
+    let may_draw = !std::io::stdout().is_terminal();
+    let line = ProgressLine::new(arguments.recording.progress, may_draw);
+    let update = |progress: &Progress| line.update(progress);
+    let may_trace = strandline_sys::spawn::may_trace_privileged();
+    let plan = if may_trace { Plan::RUN } else { Plan::RUN_UNPRIVILEGED };
     let ended = strandline_recorder::run(
         &arguments.command,
-        &surroundings,
-        &options(&arguments.recording, file, plan, &tell),
+        &settings,
+        &options(&arguments.recording, file, plan, &update),
     );
-    line.wipe();
+    line.erase();
     match ended {
         Ok((recorded, wait_status)) => {
             if std::io::stderr().is_terminal() && may_write() {
-                summary(&recorded);
+                print_summary(&recorded);
             }
-            Ok(CommandResult::Command(wait_status))
+            Ok(CommandResult::WaitStatus(wait_status))
         }
         Err(not_started) => {
             let (status, text) = match not_started {
-                NotStarted::NotFound(text) => (NOT_FOUND, text),
-                NotStarted::NotExecutable(text) => (NOT_EXECUTABLE, text),
-                NotStarted::Failed(text) => (FAILED, text),
+                NotStarted::NotFound(text) => (EXIT_NOT_FOUND, text),
+                NotStarted::NotExecutable(text) => (EXIT_NOT_EXECUTABLE, text),
+                NotStarted::Failed(text) => (EXIT_FAILED, text),
             };
             print_message(&text);
-            Ok(CommandResult::Status(status))
+            Ok(CommandResult::ExitStatus(status))
         }
     }
 }
 
+/// Records a running process and its descendants until it ends, or until a signal.
 pub fn record(arguments: &Record, output: &mut Output) -> Result<CommandResult> {
     let name = || {
         let process = Process::open(arguments.pid).ok();
@@ -77,30 +81,32 @@ pub fn record(arguments: &Record, output: &mut Output) -> Result<CommandResult> 
     };
     let file = arguments.output.clone().unwrap_or_else(|| strandline_recorder::default_path(&name()));
     let line = ProgressLine::new(arguments.recording.progress, !output.json);
-    let tell = |progress: &Progress| line.tell(progress);
-    let options = options(&arguments.recording, file, Plan::RECORD, &tell);
-    let recorded = strandline_recorder::record(arguments.pid, &options);
-    line.wipe();
+    let update = |progress: &Progress| line.update(progress);
+    let recorded = strandline_recorder::record(
+        arguments.pid,
+        &options(&arguments.recording, file, Plan::RECORD, &update),
+    );
+    line.erase();
     let recorded = recorded.map_err(Failure)?;
     if output.json {
-        output.document(SCHEMA, None, &Document::of(&recorded))?;
+        output.document(SCHEMA, None, &RecordDocument::new(&recorded))?;
     } else {
-        summary(&recorded);
+        print_summary(&recorded);
     }
     Ok(CommandResult::Done)
 }
 
+/// The recorder's options; `default_plan` applies without --ledger.
 fn options<'a>(
     recording: &Recording,
     file: PathBuf,
-    plan: Plan,
+    default_plan: Plan,
     progress: &'a dyn Fn(&Progress),
 ) -> Options<'a> {
-    let plan = recording.ledger.unwrap_or(plan);
     Options {
         file,
         interval: recording.interval,
-        plan,
+        plan: recording.ledger.unwrap_or(default_plan),
         ledger_settings: LedgerSettings {
             max_stop: recording.max_stop,
             snapshot: recording.snapshot.mode(),
@@ -111,7 +117,8 @@ fn options<'a>(
     }
 }
 
-/// Ends this process as the command ended.
+/// Ends this process as the command ended. In a wait status the low 7 bits are the signal, and the
+/// next byte is the exit status (wait(2), `bits/waitstatus.h`).
 pub fn end_as(wait_status: i32) -> ExitCode {
     let signal = wait_status & 0x7f;
     if signal == 0 {
@@ -122,30 +129,40 @@ pub fn end_as(wait_status: i32) -> ExitCode {
     ExitCode::from(128u8.saturating_add(signal as u8))
 }
 
+/// The document of `record --json`.
 #[derive(Serialize)]
-struct Document {
+struct RecordDocument {
     file: String,
     file_bytes: u64,
+    /// Duration of the recording.
     seconds: f64,
     samples: u64,
+    /// Number of samples that were not taken in time.
     missed: u64,
     processes: u32,
     ledgers: u64,
+    /// How long ledgers stopped processes, in total.
     stopped_seconds: f64,
+    /// Why the recording ended.
     why: String,
 }
 
-impl Document {
-    fn of(recorded: &Recorded) -> Self {
+/// Converts microseconds to seconds.
+fn us_to_seconds(us: u64) -> f64 {
+    us as f64 / 1e6
+}
+
+impl RecordDocument {
+    fn new(recorded: &Recorded) -> Self {
         Self {
             file: recorded.file.display().to_string(),
             file_bytes: recorded.file_bytes,
-            seconds: recorded.end.at_us as f64 / 1e6,
+            seconds: us_to_seconds(recorded.end.at_us),
             samples: recorded.end.samples,
             missed: recorded.end.missed,
             processes: recorded.processes,
             ledgers: recorded.progress.ledgers,
-            stopped_seconds: recorded.end.stopped_us as f64 / 1e6,
+            stopped_seconds: us_to_seconds(recorded.end.stopped_us),
             why: recorded.end.why.clone(),
         }
     }
@@ -158,11 +175,10 @@ fn may_write() -> bool {
 }
 
 /// Prints on standard error what was recorded and the cost.
-fn summary(recorded: &Recorded) {
+fn print_summary(recorded: &Recorded) {
     let Recorded { file, file_bytes, end, progress, processes } = recorded;
-    let elapsed = end.at_us as f64 / 1e6;
     let mut parts = vec![
-        format!("recorded {}", seconds(elapsed)),
+        format!("recorded {}", seconds(us_to_seconds(end.at_us))),
         format!(
             "{} ({} missed)",
             counted(end.samples, "sample"),
@@ -177,11 +193,11 @@ fn summary(recorded: &Recorded) {
         parts.push(format!(
             "{}, waited {}",
             counted(progress.marks, "mark"),
-            seconds(end.waited_us as f64 / 1e6)
+            seconds(us_to_seconds(end.waited_us))
         ));
     }
     if progress.ledgers > 0 {
-        let stopped = seconds(end.stopped_us as f64 / 1e6);
+        let stopped = seconds(us_to_seconds(end.stopped_us));
         parts.push(format!("{}, stopped {stopped}", counted(progress.ledgers, "ledger")));
     }
     if progress.caveats > 0 {
@@ -192,7 +208,7 @@ fn summary(recorded: &Recorded) {
     if let Some(kill) = &end.group_kill {
         print_message(&format!(
             "a process was killed; {} before, control group {} held {} of {}",
-            seconds(kill.age_us as f64 / 1e6),
+            seconds(us_to_seconds(kill.age_us)),
             clean(&kill.path),
             bytes(kill.current_bytes),
             maybe_bytes(kill.effective_limit_bytes)
@@ -204,24 +220,25 @@ fn summary(recorded: &Recorded) {
 
 /// The progress line, shown only on a terminal and after a while.
 struct ProgressLine {
-    shown: bool,
-    drawn: Cell<bool>,
+    is_shown: bool,
+    /// Whether a line is on the terminal now.
+    is_drawn: Cell<bool>,
 }
 
 impl ProgressLine {
-    fn new(when: When, is_free: bool) -> Self {
-        let terminal = std::io::stderr().is_terminal();
-        let shown = match when {
+    /// A line that is shown as `when` says; for `Auto`, on a terminal and only if `may_draw`.
+    fn new(when: When, may_draw: bool) -> Self {
+        let is_shown = match when {
             When::Always => true,
             When::Never => false,
-            When::Auto => terminal && is_free,
+            When::Auto => std::io::stderr().is_terminal() && may_draw,
         };
-        Self { shown, drawn: Cell::new(false) }
+        Self { is_shown, is_drawn: Cell::new(false) }
     }
 
-    fn tell(&self, progress: &Progress) {
+    fn update(&self, progress: &Progress) {
         // In the background a line would stop the whole job (stty tostop), or disturb a prompt.
-        if !self.shown || progress.elapsed < PATIENCE || !may_write() {
+        if !self.is_shown || progress.elapsed < SHOW_AFTER || !may_write() {
             return;
         }
         let missed = percent(progress.missed, progress.samples + progress.missed);
@@ -232,19 +249,20 @@ impl ProgressLine {
             bytes(progress.peak_bytes),
             missed
         );
-        for (count, thing) in
-            [(progress.processes as u64, "process"), (progress.marks, "mark"), (progress.ledgers, "ledger")]
-        {
-            if count > u64::from(thing == "process") {
-                line += &format!(" · {}", counted(count, thing));
+        if progress.processes > 1 {
+            line += &format!(" · {}", counted(progress.processes as u64, "process"));
+        }
+        for (count, noun) in [(progress.marks, "mark"), (progress.ledgers, "ledger")] {
+            if count > 0 {
+                line += &format!(" · {}", counted(count, noun));
             }
         }
-        self.drawn.set(true);
-        drop(write!(std::io::stderr(), "\r\x1b[K{}", shorten(&clean(&line), 78)));
+        self.is_drawn.set(true);
+        drop(write!(std::io::stderr(), "\r\x1b[K{}", shorten(&clean(&line), MAX_COLUMNS)));
     }
 
-    fn wipe(&self) {
-        if self.drawn.replace(false) {
+    fn erase(&self) {
+        if self.is_drawn.replace(false) {
             drop(write!(std::io::stderr(), "\r\x1b[K"));
         }
     }

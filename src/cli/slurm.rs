@@ -5,13 +5,14 @@ use super::{CommandResult, Failure, Result};
 use strandline_lab::executor::Stopped;
 use strandline_lab::slurm::{TaskArguments, serve};
 
+/// Runs the round that is the task `arguments.task` of a job array.
 pub fn round(arguments: &LabRound) -> Result<CommandResult> {
     let LabRound { folder, array, task, node, restarts } = arguments;
     let (task, array, restarts) = (*task, *array, *restarts);
     let task = TaskArguments { folder: folder.clone(), array, task, node: node.clone(), restarts };
     match serve(task) {
         Ok(()) => Ok(CommandResult::Done),
-        Err(Stopped::Interrupted(signal)) => Ok(CommandResult::Command(signal)),
+        Err(Stopped::Interrupted(signal)) => Ok(CommandResult::WaitStatus(signal)),
         Err(Stopped::Failed(why)) => Err(Failure(why)),
     }
 }

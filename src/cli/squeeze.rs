@@ -5,7 +5,7 @@ use strandline_process::pages::USER_ADDRESS_END;
 use strandline_sys::spawn::Resource;
 
 use super::arguments_lab::{Lab, Squeeze};
-use super::lab::{LabProgress, lab_options, show, stopped, write_output};
+use super::lab::{LabProgress, lab_options, report_stop, show, write_output};
 use super::output::{Output, print_message};
 use super::{CommandResult, Failure, Result};
 use strandline_lab::cell::Subject;
@@ -21,18 +21,19 @@ use strandline_report::pages::surroundings;
 use strandline_report::units::bytes;
 
 const SCHEMA: &str = "strandline/squeeze/1";
-/// Upper bound of a process's address space.
-const MAX_BYTES: u64 = USER_ADDRESS_END;
+/// Upper bound of a process's address space, and so of each limit.
+const MAX_ADDRESS_SPACE_BYTES: u64 = USER_ADDRESS_END;
 /// Limit of a group made only to check whether groups can be made.
-const ANY_GROUP_BYTES: u64 = 1 << 30;
+const PROBE_GROUP_BYTES: u64 = 1 << 30;
 
+/// Searches for the smallest limit, here or on a cluster, and shows it.
 pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<CommandResult> {
     if arguments.slurm.on.is_some() {
         return run_on_cluster(arguments, output);
     }
     let kind = LimitKind::from(arguments.kind);
     let machine = Environment::read();
-    let question = SqueezeOptions {
+    let options = SqueezeOptions {
         kind,
         command: arguments.command.clone(),
         success: arguments.success.clone(),
@@ -52,28 +53,28 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<CommandResult> {
         timeout: arguments.timeout,
         ..Subject::default()
     };
-    // Leave out the parts of the question that only determine the extent of the search: more runs
-    // may be requested later.
-    let described = (kind, &arguments.success);
+    // Leave out the options that only determine the extent of the search: more runs may be
+    // requested later.
+    let description = (kind, &arguments.success);
     let subjects = std::slice::from_ref(&subject);
-    let content = LabContent { verb: "squeeze", description: &described, subjects };
+    let content = LabContent { verb: "squeeze", description: &description, subjects };
     let mut lab = LabSetup::open(content, &lab_options(&lab_arguments(arguments))).map_err(Failure)?;
     let progress = LabProgress::new("squeeze", !output.json);
     let found = match lab.executors.first_mut() {
         Some(executor) => {
             let success = arguments.success.clone();
             let mut runner = Runner::new(kind, subject.clone(), success, executor.as_mut(), &mut lab.journal);
-            squeeze(&question, &mut runner, &mut |count, tried| progress.show_line(&trial_line(count, tried)))
+            squeeze(&options, &mut runner, &mut |count, tried| progress.show_line(&trial_line(count, tried)))
         }
         None => return Err(no_executor()),
     };
     drop(progress);
     let findings = match found {
         Ok(findings) => findings,
-        Err(SqueezeError::Stopped(why)) => {
+        Err(SqueezeError::Stopped(stop)) => {
             // End running commands before printing.
             drop(lab);
-            return stopped(&why);
+            return report_stop(&stop);
         }
         Err(SqueezeError::FailsUnlimited(line)) => {
             // Do not resume from this lab: the cause of the failure may be fixed.
@@ -86,6 +87,7 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<CommandResult> {
     Ok(CommandResult::Done)
 }
 
+/// The arguments of a lab that a search implies: its runs follow each other, unconfirmed.
 fn lab_arguments(arguments: &Squeeze) -> Lab {
     Lab {
         timeout: arguments.timeout,
@@ -101,20 +103,23 @@ fn lab_arguments(arguments: &Squeeze) -> Lab {
 /// same node. The state for resuming the search is in a directory per node and boot, below the
 /// lab's.
 fn run_on_cluster(arguments: &Squeeze, output: &mut Output) -> Result<CommandResult> {
-    const ON_NODE: &str = "d=$1/search-$(uname -n)-$(cut -c1-8 /proc/sys/kernel/random/boot_id); shift
+    // $0 is strandline, $1 the lab's folder, and the other words are the search's.
+    const NODE_SCRIPT: &str = "d=$1/search-$(uname -n)-$(cut -c1-8 /proc/sys/kernel/random/boot_id); shift
 mkdir -p \"$d\" && exec \"$0\" squeeze --dir \"$d\" \"$@\"";
     let options = lab_options(&lab_arguments(arguments));
     options.stage().map_err(Failure)?;
-    let program = executable::staged_program().unwrap_or_default().to_string_lossy().into_owned();
+    let program = executable::staged_program()
+        .ok_or_else(|| Failure("strandline's program was not copied to the lab's folder".to_owned()))?;
     let words = search_arguments(arguments, output.json);
-    let here = [Subject { command: arguments.command.clone(), ..Subject::default() }];
-    let content = LabContent { verb: "squeeze-elsewhere", description: &words, subjects: &here };
+    let subjects = [Subject { command: arguments.command.clone(), ..Subject::default() }];
+    let content = LabContent { verb: "squeeze-elsewhere", description: &words, subjects: &subjects };
     let mut lab = LabSetup::open(content, &options).map_err(Failure)?;
     let folder = lab.journal.folder().to_string_lossy().into_owned();
     let remote = lab.executors.first_mut().and_then(|executor| executor.remote());
     let Some(remote) = remote else { return Err(no_executor()) };
-    let shell = ["sh", "-c", ON_NODE].map(str::to_owned);
-    let command = shell.into_iter().chain([program, folder]).chain(words).collect();
+    let shell = ["sh", "-c", NODE_SCRIPT].map(str::to_owned);
+    let command =
+        shell.into_iter().chain([program.to_string_lossy().into_owned(), folder]).chain(words).collect();
     let subject = Subject { name: "squeeze".to_owned(), command, ..Subject::default() };
     let progress = LabProgress::new("squeeze", !output.json);
     let outcome = remote.run_as_round(&subject, &|tasks| {
@@ -123,21 +128,23 @@ mkdir -p \"$d\" && exec \"$0\" squeeze --dir \"$d\" \"$@\"";
     drop(progress);
     let outcome = match outcome {
         Ok(outcome) => outcome,
-        Err(why) => {
+        Err(stop) => {
             drop(lab);
-            return stopped(&why);
+            return report_stop(&stop);
         }
     };
-    let text = outcome.stdout.as_deref().map(std::fs::read_to_string).transpose()?;
     if !outcome.end.is_success() {
         // Do not resume from this round: the cause of the failure may be fixed.
         remote.discard_rounds();
         return Err(Failure(outcome.describe_end()));
     }
+    let stdout = outcome.stdout.as_deref();
+    let stdout = stdout.ok_or_else(|| Failure("the output of the search was not kept".to_owned()))?;
+    let text = std::fs::read_to_string(stdout)?;
     if let Some(node) = &outcome.node {
         print_message(&format!("squeezed on {}", node.name));
     }
-    write_output(&text.unwrap_or_default(), &arguments.shown, output)?;
+    write_output(&text, &arguments.shown, output)?;
     lab.close();
     Ok(CommandResult::Done)
 }
@@ -147,7 +154,7 @@ fn no_executor() -> Failure {
 }
 
 /// The flags of the search, and the command.
-fn search_arguments(arguments: &Squeeze, json: bool) -> Vec<String> {
+fn search_arguments(arguments: &Squeeze, is_json: bool) -> Vec<String> {
     let mut words = vec![
         format!("--kind={}", LimitKind::from(arguments.kind).name()),
         format!("--repeat={}", arguments.repeat),
@@ -162,7 +169,7 @@ fn search_arguments(arguments: &Squeeze, json: bool) -> Vec<String> {
     }));
     words.extend(arguments.timeout.map(|timeout| format!("--timeout={}ms", timeout.as_millis())));
     words.extend(arguments.fresh.then(|| "--fresh".to_owned()));
-    let format = if json {
+    let format = if is_json {
         Some("json".to_owned())
     } else {
         arguments.shown.format.map(|format| format!("{format:?}").to_lowercase())
@@ -188,12 +195,12 @@ fn ceiling(kind: LimitKind, memory_bytes: Option<u64>) -> Result<u64> {
         LimitKind::AddressSpace => Resource::AddressSpace,
         LimitKind::Data => Resource::Data,
         LimitKind::Cgroup => {
-            strandline_recorder::can_limit_memory(ANY_GROUP_BYTES).map_err(|why| {
+            strandline_recorder::can_limit_memory(PROBE_GROUP_BYTES).map_err(|why| {
                 Failure(format!("{why}; --kind address_space and --kind data need no privileges"))
             })?;
-            return Ok(memory_bytes.map_or(MAX_BYTES, pages_down).max(PAGE_BYTES));
+            return Ok(memory_bytes.map_or(MAX_ADDRESS_SPACE_BYTES, pages_down).max(PAGE_BYTES));
         }
     };
-    let hard = resource.get().map_err(|error| Failure(format!("{}: {error}", kind.name())))?.hard;
-    Ok(pages_down(hard).clamp(PAGE_BYTES, MAX_BYTES))
+    let limits = resource.get().map_err(|error| Failure(format!("{}: {error}", kind.name())))?;
+    Ok(pages_down(limits.hard).clamp(PAGE_BYTES, MAX_ADDRESS_SPACE_BYTES))
 }

@@ -17,13 +17,13 @@ use super::output::Output;
 use super::{CommandResult, Failure, Result};
 
 /// Time limit for a dry run to find a safe moment; the user is waiting.
-const WAIT: Duration = Duration::from_secs(5);
+const SAFE_MOMENT_LIMIT: Duration = Duration::from_secs(5);
 
 /// Shows the table until the user quits, or once.
 pub fn run(arguments: &Top, output: &mut Output) -> Result<CommandResult> {
-    let asked = arguments.chosen.selection(arguments.chosen.is_empty());
+    let request = arguments.chosen.selection(arguments.chosen.is_empty());
     let options = strandline_top::Options {
-        selection: Selection::new(asked).map_err(Failure)?,
+        selection: Selection::new(request).map_err(Failure)?,
         interval: arguments.interval,
         sort: arguments.sort.column(),
         kind: match (arguments.tree, arguments.groups) {
@@ -38,13 +38,13 @@ pub fn run(arguments: &Top, output: &mut Output) -> Result<CommandResult> {
         return Ok(CommandResult::Done);
     }
     strandline_sys::host::map_large_arrays();
-    let look: LedgerCallback = Arc::new(|pid, wanted, columns| {
+    let callback: LedgerCallback = Arc::new(|pid, request, columns| {
         let columns = usize::from(columns).clamp(Surface::MIN_COLUMNS, Surface::MAX_COLUMNS);
-        let looked = look(pid, wanted, Surface { columns, colour: false });
+        let result = inspect(pid, request, Surface { columns, colour: false });
         strandline_sys::host::trim_heap();
-        looked.map_err(|Failure(line)| strandline_report::text::clean(&line))
+        result.map_err(|Failure(line)| strandline_report::text::clean(&line))
     });
-    strandline_top::run(options, look).map_err(Failure)?;
+    strandline_top::run(options, callback).map_err(Failure)?;
     Ok(CommandResult::Done)
 }
 
@@ -55,9 +55,9 @@ fn sums(explanation: &Explanation) -> LookSums {
 
 /// Inspects a process, from a snapshot if possible, because a keystroke should not stop it for
 /// long.
-fn look(pid: i32, wanted: Request, surface: Surface) -> Result<LookResult> {
+fn inspect(pid: i32, request: Request, surface: Surface) -> Result<LookResult> {
     let snapshot = SnapshotMode::IfPossible;
-    match wanted {
+    match request {
         Request::Ledger => {
             let explanation = explain(pid, &Options { snapshot, ..Options::default() })?;
             let text = terminal::explanation(&View::new(&explanation, Rows::default()), surface);
@@ -67,7 +67,7 @@ fn look(pid: i32, wanted: Request, surface: Surface) -> Result<LookResult> {
             let options = ReclaimOptions {
                 remedy: None,
                 dry_run: true,
-                wait: WAIT,
+                wait: SAFE_MOMENT_LIMIT,
                 allow_lost_write_risk: false,
                 watch: Duration::ZERO,
                 max_stop: None,
@@ -75,15 +75,15 @@ fn look(pid: i32, wanted: Request, surface: Surface) -> Result<LookResult> {
                 snapshot,
                 progress: None,
             };
-            let given = reclaim(pid, &options)?;
-            let sums = given.before.as_ref().map(sums);
-            if given.outcome == Outcome::Refused {
-                return Err(Failure(format!("process {pid}: {}", reclamation::headline(&given))));
+            let predicted = reclaim(pid, &options)?;
+            if predicted.outcome == Outcome::Refused {
+                return Err(Failure(format!("process {pid}: {}", reclamation::headline(&predicted))));
             }
-            let is_done = given.outcome == Outcome::Done;
-            let apply = is_done.then(|| terminal::next(&[super::reclaim::apply(pid, &given)], surface));
-            let text = reclamation::reclamation(&given, &apply.unwrap_or_default(), surface);
-            Ok(LookResult { text, sums })
+            let is_done = predicted.outcome == Outcome::Done;
+            let command = || super::reclaim::apply_command(pid, &predicted);
+            let hints = is_done.then(|| terminal::next(&[command()], surface));
+            let text = reclamation::reclamation(&predicted, &hints.unwrap_or_default(), surface);
+            Ok(LookResult { text, sums: predicted.before.as_ref().map(sums) })
         }
     }
 }

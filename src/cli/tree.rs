@@ -16,7 +16,7 @@ use strandline_process::snapshot;
 use super::arguments::Explain;
 use super::condition::Whole;
 use super::output::Output;
-use super::{CommandResult, Result, explain::test_conditions};
+use super::{CommandResult, Failure, Result, explain::test_conditions};
 use strandline_report::tree::{Member, Tree, tree};
 
 pub const SCHEMA: &str = "strandline/explain-tree/1";
@@ -26,7 +26,7 @@ const MAX_PROCESSES: usize = 10_000;
 
 /// Explains the tree and evaluates the conditions on its totals.
 pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
-    let found = look(arguments)?;
+    let found = explain_tree(arguments)?;
     if output.json {
         output.document(SCHEMA, None, &found)?;
     } else {
@@ -56,23 +56,24 @@ fn as_shares(member: &Member) -> Explanation {
     explanation
 }
 
-fn look(arguments: &Explain) -> Result<Tree> {
+/// Explains the process and its descendants, one after the other.
+fn explain_tree(arguments: &Explain) -> Result<Tree> {
     let root = arguments.pid();
     let own = std::process::id().cast_signed();
     let mut members = Vec::new();
     let mut caveats = Vec::new();
-    let mut processes = descendants(root, &parents());
+    let mut processes = descendants(root, &read_parents()?);
     if processes.len() > MAX_PROCESSES {
-        let more = processes.len() - MAX_PROCESSES;
+        let left_out = processes.len() - MAX_PROCESSES;
         processes.truncate(MAX_PROCESSES);
         caveats.push(Caveat::new(
             "too_many_processes",
             format!("tree of {root}"),
             None,
-            format!("{more} more processes were not read"),
+            format!("{left_out} more processes were not read"),
         ));
     }
-    for (pid, parent, depth) in processes {
+    for Descendant { pid, parent, depth } in processes {
         // strandline started from a shell in the tree is temporarily part of it; skip it silently.
         if pid == own && pid != root {
             continue;
@@ -106,34 +107,42 @@ fn look(arguments: &Explain) -> Result<Tree> {
     Ok(Tree::new(root, members, caveats))
 }
 
-/// The parent of every process.
-fn parents() -> BTreeMap<i32, i32> {
-    let Ok(folder) = std::fs::read_dir("/proc") else { return BTreeMap::new() };
-    folder
-        .filter_map(|entry| {
-            let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
-            Some((pid, Process::open(pid).ok()?.stat().ok()?.parent?))
-        })
-        .collect()
+/// A process of a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Descendant {
+    pid: i32,
+    parent: i32,
+    /// Number of generations below the root.
+    depth: usize,
 }
 
-/// `root` and its descendants with parents and depths, parents before their children.
-fn descendants(root: i32, parents: &BTreeMap<i32, i32>) -> Vec<(i32, i32, usize)> {
+/// Reads the parent of every process; processes that end meanwhile have none.
+fn read_parents() -> Result<BTreeMap<i32, i32>> {
+    let folder = std::fs::read_dir("/proc").map_err(|error| Failure(format!("/proc: {error}")))?;
+    let pids = folder.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    Ok(pids.filter_map(|pid| Some((pid, Process::open(pid).ok()?.stat().ok()?.parent?))).collect())
+}
+
+/// `root` and its descendants, parents before their children. A root without a known parent has
+/// the parent 0, as init has.
+fn descendants(root: i32, parents: &BTreeMap<i32, i32>) -> Vec<Descendant> {
     let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     for (&pid, &parent) in parents {
         children.entry(parent).or_default().push(pid);
     }
     let mut seen = BTreeSet::new();
     let mut order = Vec::new();
-    let mut waiting = vec![(root, parents.get(&root).copied().unwrap_or(0), 0)];
-    while let Some((pid, parent, depth)) = waiting.pop() {
+    let parent = parents.get(&root).copied().unwrap_or(0);
+    let mut pending = vec![Descendant { pid: root, parent, depth: 0 }];
+    while let Some(process) = pending.pop() {
         // Process ids may be reused while /proc is read, so even cycles are possible.
-        if !seen.insert(pid) {
+        if !seen.insert(process.pid) {
             continue;
         }
-        order.push((pid, parent, depth));
-        let own = children.get(&pid).map_or(&[][..], Vec::as_slice);
-        waiting.extend(own.iter().rev().map(|&child| (child, pid, depth + 1)));
+        order.push(process);
+        let own_children = children.get(&process.pid).map_or(&[][..], Vec::as_slice);
+        let child = |&pid: &i32| Descendant { pid, parent: process.pid, depth: process.depth + 1 };
+        pending.extend(own_children.iter().rev().map(child));
     }
     order
 }
@@ -144,9 +153,13 @@ mod tests {
 
     #[test]
     fn parents_come_before_children_and_rings_end() {
-        let parents = BTreeMap::from([(2, 1), (3, 1), (4, 2), (9, 8), (5, 4)]);
-        assert_eq!(descendants(1, &parents), [(1, 0, 0), (2, 1, 1), (4, 2, 2), (5, 4, 3), (3, 1, 1)]);
-        let ring = BTreeMap::from([(1, 2), (2, 1)]);
-        assert_eq!(descendants(1, &ring), [(1, 2, 0), (2, 1, 1)]);
+        let tree = |parents: &[(i32, i32)]| -> Vec<(i32, i32, usize)> {
+            let processes = descendants(1, &parents.iter().copied().collect());
+            processes.iter().map(|process| (process.pid, process.parent, process.depth)).collect()
+        };
+        let parents = [(2, 1), (3, 1), (4, 2), (9, 8), (5, 4)];
+        assert_eq!(tree(&parents), [(1, 0, 0), (2, 1, 1), (4, 2, 2), (5, 4, 3), (3, 1, 1)]);
+        let ring = [(1, 2), (2, 1)];
+        assert_eq!(tree(&ring), [(1, 2, 0), (2, 1, 1)]);
     }
 }

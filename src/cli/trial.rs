@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::arguments_lab::Try as Arguments;
-use super::lab::{LabProgress, lab_options, require_confirmation, show, stopped};
+use super::lab::{LabProgress, UNTIL_FACTOR, lab_options, report_stop, require_confirmation, show};
 use super::output::Output;
 use super::{CommandResult, Failure, Result};
 use strandline_lab::cell::{Measure, Subject};
@@ -23,19 +23,18 @@ use strandline_report::units::seconds;
 
 const SCHEMA: &str = "strandline/try/1";
 const LIST_SCHEMA: &str = "strandline/try-list/1";
-/// With --until, the maximum number of rounds as a multiple of the requested ones.
-const UNTIL_FACTOR: u32 = 10;
 /// Without --timeout, the time limit of a run as a multiple of the first run without settings, plus
 /// a constant.
 const TIMEOUT_FACTOR: u32 = 10;
 const TIMEOUT_BASE: Duration = Duration::from_secs(30);
 
+/// Runs a trial and shows which settings keep less memory, or lists the candidates.
 pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> {
     let catalogue = arguments.catalogue.as_deref().map_or_else(Catalogue::built_in, Catalogue::with_file);
     let catalogue = catalogue.map_err(Failure)?;
     check_ids(arguments, &catalogue)?;
     if arguments.list {
-        return list(arguments, &catalogue, output);
+        return list_candidates(arguments, &catalogue, output);
     }
     // Commands with words that are not UTF-8 were refused before.
     let command = arguments.command.iter().filter_map(|word| word.to_str().map(str::to_owned)).collect();
@@ -47,9 +46,9 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
         measure: if service.is_some() { Measure::Figures } else { tries::batch_measure() },
         ..Subject::default()
     };
-    let described = (&service, arguments.seed, format!("{catalogue:?}"));
+    let description = (&service, arguments.seed, format!("{catalogue:?}"));
     let subjects = std::slice::from_ref(&base);
-    let content = LabContent { verb: "try", description: &described, subjects };
+    let content = LabContent { verb: "try", description: &description, subjects };
     let lab = LabSetup::open_serving(content, &lab_options(&arguments.lab), service.as_ref());
     let mut lab = lab.map_err(Failure)?;
     let progress = LabProgress::new("try", !output.json);
@@ -63,7 +62,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
             lab.close();
             Ok(CommandResult::Done)
         }
-        Err(NoTrial::Stopped(why)) => stopped(&why),
+        Err(NoTrial::Stopped(stop)) => report_stop(&stop),
         Err(NoTrial::Fails(why)) => {
             // If it were kept, the failure would be reused without any run.
             lab.abandon();
@@ -74,7 +73,11 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
 }
 
 /// Shows the wanted candidates without running anything.
-fn list(arguments: &Arguments, catalogue: &Catalogue, output: &mut Output) -> Result<CommandResult> {
+fn list_candidates(
+    arguments: &Arguments,
+    catalogue: &Catalogue,
+    output: &mut Output,
+) -> Result<CommandResult> {
     let wanted = catalogue.candidates.iter().filter(|candidate| is_wanted(arguments, &candidate.id));
     let candidates: Vec<Candidate> = wanted.cloned().collect();
     let document = catalogue_document(&candidates);
@@ -206,11 +209,11 @@ impl RunningTrial<'_> {
 
     /// Runs the command once without settings; the figures are not counted.
     fn first_run(&self, lab: &mut LabSetup) -> std::result::Result<Observation, NoTrial> {
-        let tell = |_: &Progress| self.progress.show_line("the first run, without settings");
-        let mut judge = TrialJudge::new(&[], self.service.is_some(), &tell);
+        let show_first_run = |_: &Progress| self.progress.show_line("the first run, without settings");
+        let mut judge = TrialJudge::new(&[], self.service.is_some(), &show_first_run);
         let subject = Subject { name: "first look".to_owned(), ..self.base.clone() };
         let plan = Plan { subjects: vec![subject], warm_up: 0, min_rounds: 1, max_rounds: 1, seed: 1 };
-        tell(&Progress::default());
+        show_first_run(&Progress::default());
         engine::runs_done(&plan, &mut lab.executors, &mut lab.journal, &mut judge)?;
         if let Some(Some(why)) = judge.failures.into_iter().next() {
             return Err(NoTrial::Fails(format!("without any setting: {why}")));
@@ -219,18 +222,18 @@ impl RunningTrial<'_> {
         let observation =
             observation.ok_or_else(|| NoTrial::Fails("nothing was measured in the first run".to_owned()))?;
         let goal: Goal = self.arguments.goal.into();
-        let (what, figure) = match goal {
+        let (figure_name, figure) = match goal {
             Goal::Peak => ("peak", observation.peak_bytes),
             Goal::Settled | Goal::TimeBounded => ("settled memory", observation.settled_bytes),
         };
         if figure.is_none() {
-            let why = match (goal, observation.processes) {
+            let reason = match (goal, observation.processes) {
                 (Goal::Peak, 2..) => {
                     "it has several processes, whose peaks were at different times; use --goal settled"
                 }
                 _ => "it could not be recorded; see `strandline doctor`",
             };
-            return Err(NoTrial::Fails(format!("its {what} is not known: {why}")));
+            return Err(NoTrial::Fails(format!("its {figure_name} is not known: {reason}")));
         }
         Ok(observation)
     }
@@ -244,8 +247,8 @@ impl RunningTrial<'_> {
         tries: &[TriedSetting],
         settled_at: observation::SettledSource,
     ) -> std::result::Result<Rounds, NoTrial> {
-        let tell = |progress: &Progress| self.progress.update(progress);
-        let mut judge = TrialJudge::new(tries, self.service.is_some(), &tell);
+        let update = |progress: &Progress| self.progress.update(progress);
+        let mut judge = TrialJudge::new(tries, self.service.is_some(), &update);
         judge.until = self.arguments.until;
         judge.seed = self.arguments.seed;
         judge.settled_at = Some(settled_at);

@@ -10,33 +10,88 @@ use std::collections::BTreeMap;
 use crate::{Image, Rng, map_lines};
 
 const PAGE: u64 = 4096;
+/// Mappings: code, static data, the heap of libc with the array of arenas, and the arenas.
 const CODE: u64 = 0x40_0000;
 const DATA: u64 = 0x60_0000;
 const DATA_BYTES: u64 = 16 * PAGE;
 const HEAP: u64 = 0x7f10_0000_0000;
 const HEAP_BYTES: u64 = 16 * PAGE;
 const ARENAS: u64 = 0x7f20_0000_0000;
-/// Addresses in static data.
+/// Addresses in static data: `_PyRuntime`, the variable `arenas`, types and their names.
 const RUNTIME: u64 = DATA + 0x100;
 const ARRAY_POINTER: u64 = DATA + 0x2040;
 const TYPES: u64 = DATA + 0x3000;
 const TYPE_BYTES: u64 = 0x200;
 const NAMES: u64 = DATA + 0x8000;
+const NAME_BYTES: u64 = 32;
+/// Addresses in the heap.
 const ARRAY: u64 = HEAP + 0x1000;
 const INTERPRETER: u64 = HEAP + 0x8000;
-const ARENA_OBJECT: u64 = 48;
-const HEADER: u64 = 48;
+/// Entries of the array of arenas.
 const MAX_ARENAS: u64 = 16;
+/// Sizes of blocks are multiples of this (`ALIGNMENT`), up to 32 times it.
+const ALIGNMENT: u64 = 16;
+const SIZE_CLASSES: u64 = 32;
 
+/// `_PyRuntimeState.interpreters.head`.
+const INTERPRETERS_HEAD: u64 = 32;
+
+/// Offsets in `struct arena_object`.
+mod arena_object {
+    pub const ADDRESS: u64 = 0;
+    pub const FREE_POOLS: u64 = 16;
+    pub const TOTAL_POOLS: u64 = 20;
+    pub const FREE_LIST: u64 = 24;
+    pub const NEXT: u64 = 32;
+    pub const BYTES: u64 = 48;
+}
+
+/// Offsets in `struct pool_header`.
+mod pool_header {
+    pub const USED: u64 = 0;
+    pub const FREE_BLOCK: u64 = 8;
+    pub const NEXT: u64 = 16;
+    pub const ARENA_INDEX: u64 = 32;
+    pub const SIZE_CLASS: u64 = 36;
+    pub const NEXT_OFFSET: u64 = 40;
+    pub const MAX_NEXT_OFFSET: u64 = 44;
+    pub const BYTES: u64 = 48;
+}
+
+/// Offsets in `PyTypeObject`.
+mod type_object {
+    pub const REFERENCES: u64 = 0;
+    pub const TYPE: u64 = 8;
+    pub const NAME: u64 = 24;
+    pub const BASIC_SIZE: u64 = 32;
+    pub const ITEM_SIZE: u64 = 40;
+    pub const FLAGS: u64 = 168;
+}
+
+/// Bytes of `PyGC_Head`, which is before objects of types with [`HAVE_GC`].
+const GC_HEAD_BYTES: u64 = 16;
+
+/// `Py_TPFLAGS_READY`, `Py_TPFLAGS_HAVE_GC`, `Py_TPFLAGS_TYPE_SUBCLASS`.
 const READY: u64 = 1 << 12;
 const HAVE_GC: u64 = 1 << 14;
 const IS_TYPE: u64 = 1 << 31;
-/// Types: name, flags, `tp_basicsize`, `tp_itemsize`.
-const KINDS: [(&str, u64, u64, u64); 4] = [
-    ("type", READY | HAVE_GC | IS_TYPE, 400, 40),
-    ("plain", READY, 32, 0),
-    ("collected", READY | HAVE_GC, 40, 0),
-    ("sized", READY, 24, 8),
+
+/// A type.
+struct TypeSpec {
+    name: &'static str,
+    flags: u64,
+    /// `tp_basicsize`.
+    basic_bytes: u64,
+    /// `tp_itemsize`.
+    item_bytes: u64,
+}
+
+/// The types; the first one is the type of the others.
+const TYPE_SPECS: [TypeSpec; 4] = [
+    TypeSpec { name: "type", flags: READY | HAVE_GC | IS_TYPE, basic_bytes: 400, item_bytes: 40 },
+    TypeSpec { name: "plain", flags: READY, basic_bytes: 32, item_bytes: 0 },
+    TypeSpec { name: "collected", flags: READY | HAVE_GC, basic_bytes: 40, item_bytes: 0 },
+    TypeSpec { name: "sized", flags: READY, basic_bytes: 24, item_bytes: 8 },
 ];
 
 /// Expected figures of a fabricated CPython.
@@ -70,27 +125,25 @@ pub struct CPythonImage {
 /// Fabricates a CPython from `seed`: 3.9 with arenas of 256 KiB, or 3.10 with arenas of 1 MiB.
 pub fn fabricate_cpython(seed: u64) -> CPythonImage {
     let mut dice = Rng::new(seed ^ 0x7079);
-    let is_new = dice.below(2) == 1;
-    let (minor, arena, pool) = if is_new { (10, 1 << 20, 16 << 10) } else { (9, 256 << 10, 4 << 10) };
-    let count = 1 + dice.below(4);
+    let is_3_10 = dice.below(2) == 1;
+    let (minor, arena_bytes, pool_bytes) =
+        if is_3_10 { (10, 1 << 20, 16 << 10) } else { (9, 256 << 10, 4 << 10) };
+    let arena_count = 1 + dice.below(4);
     // An arena may start anywhere in a pool.
-    let start = ARENAS + PAGE * dice.below(pool / PAGE);
-    let mut image = Image::of(&[(DATA, DATA_BYTES), (HEAP, HEAP_BYTES), (start, count * arena)]);
+    let first_arena = ARENAS + PAGE * dice.below(pool_bytes / PAGE);
+    let all_bytes = arena_count * arena_bytes;
+    let mut image = Image::of(&[(DATA, DATA_BYTES), (HEAP, HEAP_BYTES), (first_arena, all_bytes)]);
     let maps = map_lines(&[
         (CODE, PAGE, &format!("r-xp 00000000 08:01 7 /usr/bin/python3.{minor}")),
         (DATA, DATA_BYTES, &format!("rw-p 00200000 08:01 7 /usr/bin/python3.{minor}")),
         (HEAP, HEAP_BYTES, "rw-p 00000000 00:00 0 "),
-        (start, count * arena, "rw-p 00000000 00:00 0 "),
+        (first_arena, all_bytes, "rw-p 00000000 00:00 0 "),
     ]);
-    image.put_word(RUNTIME + 32, INTERPRETER);
+    image.put_word(RUNTIME + INTERPRETERS_HEAD, INTERPRETER);
     image.put_word(ARRAY_POINTER, ARRAY);
-    for (number, (name, flags, basic, item)) in KINDS.into_iter().enumerate() {
-        let (at, name_at) = (TYPES + TYPE_BYTES * number as u64, NAMES + 32 * number as u64);
-        image.put(name_at, name.as_bytes());
-        image.put_words(at, [(0, 1), (8, TYPES), (24, name_at), (32, basic), (40, item), (168, flags)]);
-    }
+    put_types(&mut image);
     let expected = CPythonExpected::default();
-    let mut writer = Writer { image, dice, expected, arena, pool };
+    let mut writer = Writer { image, dice, expected, arena_bytes, pool_bytes };
     for name in [
         "arenas_allocated_current",
         "bytes_in_allocated_blocks",
@@ -102,35 +155,34 @@ pub fn fabricate_cpython(seed: u64) -> CPythonImage {
     ] {
         writer.add(name, 0);
     }
-    // Unused entries are between the others, and are linked with each other.
-    let mut taken: Vec<u64> = (0..MAX_ARENAS).collect();
-    while taken.len() as u64 > count {
-        let gone = writer.dice.below(taken.len() as u64);
-        taken.remove(gone as usize);
-    }
-    let (mut unused, mut at) = (0, start);
-    for index in 0..MAX_ARENAS {
-        let entry = ARRAY + ARENA_OBJECT * index;
-        if taken.contains(&index) {
-            writer.arena(entry, index, at);
-            at += arena;
-        } else {
-            writer.image.put_word(entry + 32, unused);
-            unused = entry;
-        }
-    }
-    // The word behind the array is not an entry.
-    writer.image.put_word(ARRAY + ARENA_OBJECT * MAX_ARENAS, 1);
+    writer.write_array(arena_count, first_arena);
     let Writer { image, expected, .. } = writer;
     CPythonImage { image, maps, minor, runtime: RUNTIME, data: (DATA, DATA + DATA_BYTES), expected }
+}
+
+/// Writes the types and their names.
+fn put_types(image: &mut Image) {
+    for (index, spec) in (0..).zip(&TYPE_SPECS) {
+        let name = NAMES + NAME_BYTES * index;
+        image.put(name, spec.name.as_bytes());
+        let words = [
+            (type_object::REFERENCES, 1),
+            (type_object::TYPE, TYPES),
+            (type_object::NAME, name),
+            (type_object::BASIC_SIZE, spec.basic_bytes),
+            (type_object::ITEM_SIZE, spec.item_bytes),
+            (type_object::FLAGS, spec.flags),
+        ];
+        image.put_words(TYPES + TYPE_BYTES * index, words);
+    }
 }
 
 struct Writer {
     image: Image,
     dice: Rng,
     expected: CPythonExpected,
-    arena: u64,
-    pool: u64,
+    arena_bytes: u64,
+    pool_bytes: u64,
 }
 
 impl Writer {
@@ -138,80 +190,111 @@ impl Writer {
         *self.expected.debug_stats.entry(name).or_default() += figure;
     }
 
-    fn arena(&mut self, entry: u64, index: u64, start: u64) {
-        let pools = start.next_multiple_of(self.pool);
-        let total = (start + self.arena - pools) / self.pool;
+    /// Writes the array of arenas and `count` arenas, the first one at `start`. Unused entries are
+    /// between the others, and are linked with each other.
+    fn write_array(&mut self, count: u64, start: u64) {
+        let mut used_entries: Vec<u64> = (0..MAX_ARENAS).collect();
+        while used_entries.len() as u64 > count {
+            let unused = self.dice.below(used_entries.len() as u64);
+            used_entries.remove(unused as usize);
+        }
+        let (mut unused_list, mut next_arena) = (0, start);
+        for index in 0..MAX_ARENAS {
+            let entry = ARRAY + arena_object::BYTES * index;
+            if used_entries.contains(&index) {
+                self.write_arena(entry, index, next_arena);
+                next_arena += self.arena_bytes;
+            } else {
+                self.image.put_word(entry + arena_object::NEXT, unused_list);
+                unused_list = entry;
+            }
+        }
+        // The word behind the array is not an entry.
+        self.image.put_word(ARRAY + arena_object::BYTES * MAX_ARENAS, 1);
+    }
+
+    /// Writes an arena and its entry: pools in use, freed pools, and pools that were never used.
+    fn write_arena(&mut self, entry: u64, index: u64, start: u64) {
+        let first_pool = start.next_multiple_of(self.pool_bytes);
+        let total_pools = (start + self.arena_bytes - first_pool) / self.pool_bytes;
         self.add("arenas_allocated_current", 1);
-        self.add("bytes_lost_to_arena_alignment", self.arena - total * self.pool);
-        let carved = 1 + self.dice.below(total);
-        let (mut free, mut listed) = (total - carved, 0);
-        for number in 0..carved {
-            let at = pools + number * self.pool;
-            self.image.put_bits(at + 32, index, 32);
+        self.add("bytes_lost_to_arena_alignment", self.arena_bytes - total_pools * self.pool_bytes);
+        let carved_pools = 1 + self.dice.below(total_pools);
+        let (mut free_pools, mut free_list) = (total_pools - carved_pools, 0);
+        for number in 0..carved_pools {
+            let pool = first_pool + number * self.pool_bytes;
+            self.image.put_bits(pool + pool_header::ARENA_INDEX, index, 32);
             // The first pool stays in use, or the arena would have been freed.
             if number > 0 && self.dice.below(4) == 0 {
-                self.image.put_word(at + 16, listed);
-                listed = at;
-                free += 1;
+                self.image.put_word(pool + pool_header::NEXT, free_list);
+                free_list = pool;
+                free_pools += 1;
             } else {
-                self.pool(at);
+                self.write_pool(pool);
             }
         }
-        self.add("unused_pools", free);
-        self.image.put_row(entry, [start, pools + carved * self.pool]);
-        self.image.put_bits(entry + 16, free, 32);
-        self.image.put_bits(entry + 20, total, 32);
-        self.image.put_word(entry + 24, listed);
+        self.add("unused_pools", free_pools);
+        // `address` and `pool_address`.
+        let unused_end = first_pool + carved_pools * self.pool_bytes;
+        self.image.put_row(entry + arena_object::ADDRESS, [start, unused_end]);
+        self.image.put_bits(entry + arena_object::FREE_POOLS, free_pools, 32);
+        self.image.put_bits(entry + arena_object::TOTAL_POOLS, total_pools, 32);
+        self.image.put_word(entry + arena_object::FREE_LIST, free_list);
     }
 
-    fn pool(&mut self, at: u64) {
-        let class = self.dice.below(32);
-        let bytes = 16 * (class + 1);
-        let total = (self.pool - HEADER) / bytes;
-        let made = 1 + self.dice.below(total);
-        let (mut used, mut list) = (0, 0);
-        for number in 0..made {
-            let block = at + HEADER + number * bytes;
+    /// Writes a pool of blocks of one size.
+    fn write_pool(&mut self, pool: u64) {
+        let class = self.dice.below(SIZE_CLASSES);
+        let block_bytes = ALIGNMENT * (class + 1);
+        let total_blocks = (self.pool_bytes - pool_header::BYTES) / block_bytes;
+        let carved_blocks = 1 + self.dice.below(total_blocks);
+        let (mut used_blocks, mut free_list) = (0, 0);
+        for number in 0..carved_blocks {
+            let block = pool + pool_header::BYTES + number * block_bytes;
             if number > 0 && self.dice.below(3) == 0 {
-                self.image.put_word(block, list);
-                list = block;
+                self.image.put_word(block, free_list);
+                free_list = block;
             } else {
-                used += 1;
-                self.block(block, bytes);
+                used_blocks += 1;
+                self.write_block(block, block_bytes);
             }
         }
-        self.image.put_bits(at, used, 32);
-        self.image.put_word(at + 8, list);
-        self.image.put_bits(at + 36, class, 32);
-        self.image.put_bits(at + 40, HEADER + made * bytes, 32);
-        self.image.put_bits(at + 44, self.pool - bytes, 32);
-        self.add("bytes_in_allocated_blocks", used * bytes);
-        self.add("bytes_in_available_blocks", (total - used) * bytes);
-        self.add("bytes_lost_to_pool_headers", HEADER);
-        self.add("bytes_lost_to_quantization", self.pool - HEADER - total * bytes);
+        let next_offset = pool_header::BYTES + carved_blocks * block_bytes;
+        self.image.put_bits(pool + pool_header::USED, used_blocks, 32);
+        self.image.put_word(pool + pool_header::FREE_BLOCK, free_list);
+        self.image.put_bits(pool + pool_header::SIZE_CLASS, class, 32);
+        self.image.put_bits(pool + pool_header::NEXT_OFFSET, next_offset, 32);
+        self.image.put_bits(pool + pool_header::MAX_NEXT_OFFSET, self.pool_bytes - block_bytes, 32);
+        self.add("bytes_in_allocated_blocks", used_blocks * block_bytes);
+        self.add("bytes_in_available_blocks", (total_blocks - used_blocks) * block_bytes);
+        self.add("bytes_lost_to_pool_headers", pool_header::BYTES);
+        let lost_bytes = self.pool_bytes - pool_header::BYTES - total_blocks * block_bytes;
+        self.add("bytes_lost_to_quantization", lost_bytes);
     }
 
-    fn block(&mut self, at: u64, bytes: u64) {
-        let kind = self.dice.below(5) as usize;
-        let Some((name, flags, basic, _)) = KINDS.get(kind).filter(|_| kind > 0) else {
-            // Memory of C code: a pointer first.
-            self.image.put_word(at, at);
+    /// Writes an object of a random type if it fits, or else memory of C code, which begins with a
+    /// pointer.
+    fn write_block(&mut self, block: u64, block_bytes: u64) {
+        // Type 0 has no instances in blocks, and there is no type 4.
+        let index = self.dice.below(5) as usize;
+        let Some(spec) = TYPE_SPECS.get(index).filter(|_| index > 0) else {
+            self.image.put_word(block, block);
             return;
         };
-        let before = if flags & HAVE_GC != 0 { 16 } else { 0 };
-        if before + basic > bytes {
-            self.image.put_word(at, at);
+        let head_bytes = if spec.flags & HAVE_GC != 0 { GC_HEAD_BYTES } else { 0 };
+        if head_bytes + spec.basic_bytes > block_bytes {
+            self.image.put_word(block, block);
             return;
         }
         let references = self.dice.below(5);
-        if before > 0 {
-            self.image.put_row(at, [at | 1 << 46; 2]);
+        if head_bytes > 0 {
+            self.image.put_row(block, [block | 1 << 46; 2]);
         }
-        self.image.put_row(at + before, [references, TYPES + TYPE_BYTES * kind as u64]);
+        self.image.put_row(block + head_bytes, [references, TYPES + TYPE_BYTES * index as u64]);
         if references == 0 {
             self.expected.dead += 1;
         } else {
-            *self.expected.instances.entry(name).or_default() += 1;
+            *self.expected.instances.entry(spec.name).or_default() += 1;
         }
     }
 }

@@ -5,9 +5,11 @@
 //! Written from CPython's `Include/object.h` and `Include/internal/mimalloc` (3.13.5 and 3.14.10),
 //! independently of the reader that it tests.
 
+use crate::image::Field;
 use crate::{CPythonExpected, CPythonImage, Image, Rng, map_lines};
 
 const PAGE: u64 = 4096;
+/// Mappings: code, static data, the state of the interpreter, and a segment of mimalloc.
 const CODE: u64 = 0x40_0000;
 const DATA: u64 = 0x60_0000;
 const DATA_BYTES: u64 = 16 * PAGE;
@@ -16,65 +18,188 @@ const STATE_BYTES: u64 = 16 * PAGE;
 const SEGMENT: u64 = 0x7f20_0000_0000;
 const SEGMENT_BYTES: u64 = 32 << 20;
 const SLICE: u64 = 64 << 10;
+const SEGMENT_SLICES: u64 = SEGMENT_BYTES / SLICE;
 /// The part of the segment that was ever written to.
 const USED_BYTES: u64 = 24 * SLICE;
+/// Addresses in static data: `_PyRuntime`, the key of heaps (`_mi_heap_main.cookie`), types and
+/// their names.
 const RUNTIME: u64 = DATA + 0x100;
+const KEY_ADDRESS: u64 = DATA + 0x2000;
 const KEY: u64 = 0x1357_9bdf_0246_8ace;
 const TYPES: u64 = DATA + 0x3000;
 const TYPE_BYTES: u64 = 0x200;
 const NAMES: u64 = DATA + 0x8000;
+const NAME_BYTES: u64 = 32;
+/// In `_PyRuntime`, chosen here: the pointer to the first interpreter. In an interpreter: the
+/// pointer to the next one, and the collector.
+const FIRST_INTERPRETER: u64 = 0x800;
+const NEXT_INTERPRETER: u64 = 8;
+const COLLECTOR: u64 = 0x100;
 
+/// Offsets in `_Py_DebugOffsets`.
+mod debug_offsets {
+    pub const FREE_THREADED: u64 = 16;
+    pub const FIRST_INTERPRETER: u64 = 40;
+    pub const NEXT_INTERPRETER: u64 = 64;
+}
+
+/// Offsets in `PyTypeObject`.
+mod type_object {
+    pub const TYPE: u64 = 24;
+    pub const NAME: u64 = 40;
+    pub const BASIC_SIZE: u64 = 48;
+    pub const ITEM_SIZE: u64 = 56;
+    pub const FLAGS: u64 = 184;
+}
+
+/// Offsets in `PyObject`.
+mod py_object {
+    pub const LOCAL_REFERENCES: u64 = 12;
+    pub const SHARED_REFERENCES: u64 = 16;
+    pub const TYPE: u64 = 24;
+}
+/// `_Py_REF_SHARED_SHIFT`; the bits below are flags.
+const SHARED_SHIFT: u32 = 2;
+
+/// `Py_TPFLAGS_READY`, `Py_TPFLAGS_HAVE_GC`, `Py_TPFLAGS_MANAGED_DICT`,
+/// `Py_TPFLAGS_TYPE_SUBCLASS`.
 const READY: u64 = 1 << 12;
 const HAVE_GC: u64 = 1 << 14;
 const MANAGED_DICT: u64 = 1 << 4;
 const IS_TYPE: u64 = 1 << 31;
-/// Types: name, flags, `tp_basicsize`, `tp_itemsize`, the heap of instances.
-const KINDS: [(&str, u64, u64, u64, u64); 4] = [
-    ("type", READY | HAVE_GC | IS_TYPE, 416, 40, 2),
-    ("plain", READY, 48, 0, 1),
-    ("collected", READY | HAVE_GC, 56, 0, 2),
-    ("with_dict", READY | HAVE_GC | MANAGED_DICT, 40, 0, 3),
-];
-const SIZES: [u64; 6] = [48, 64, 96, 320, 1024, 8192];
 
-/// Offsets of a release: in a segment those of cookie, slices, own slices, kind, entries, thread
-/// and page structures; then those in a page structure.
-struct Fields {
-    segment: [u64; 7],
-    page_bytes: u64,
-    used: (u64, u32),
-    block_bytes: (u64, u32),
+/// `_Py_mimalloc_heap_id`.
+const HEAP_MEMORY: u64 = 0;
+const HEAP_OBJECT: u64 = 1;
+const HEAP_GC: u64 = 2;
+const HEAP_GC_PRE: u64 = 3;
+const HEAPS: u64 = 4;
+/// Bytes before an object of the heap `HEAP_GC_PRE`: its dictionary and its weak references.
+const PRE_HEADER_BYTES: u64 = 16;
+
+/// A type.
+struct TypeSpec {
+    name: &'static str,
+    flags: u64,
+    /// `tp_basicsize`.
+    basic_bytes: u64,
+    /// `tp_itemsize`.
+    item_bytes: u64,
+    /// The heap of its instances.
+    heap: u64,
+}
+
+/// The types; the first one is the type of the others.
+const TYPE_SPECS: [TypeSpec; 4] = [
+    TypeSpec {
+        name: "type",
+        flags: READY | HAVE_GC | IS_TYPE,
+        basic_bytes: 416,
+        item_bytes: 40,
+        heap: HEAP_GC,
+    },
+    TypeSpec { name: "plain", flags: READY, basic_bytes: 48, item_bytes: 0, heap: HEAP_OBJECT },
+    TypeSpec { name: "collected", flags: READY | HAVE_GC, basic_bytes: 56, item_bytes: 0, heap: HEAP_GC },
+    TypeSpec {
+        name: "with_dict",
+        flags: READY | HAVE_GC | MANAGED_DICT,
+        basic_bytes: 40,
+        item_bytes: 0,
+        heap: HEAP_GC_PRE,
+    },
+];
+/// Sizes of blocks.
+const BLOCK_SIZES: [u64; 6] = [48, 64, 96, 320, 1024, 8192];
+
+/// Offsets of the fields of a release.
+struct Layout {
+    segment: SegmentLayout,
+    page: PageLayout,
+    /// In `_Py_DebugOffsets`: the offset of `interpreter_state.gc`.
+    collector: u64,
+}
+
+/// Offsets in a segment (`mi_segment_t`).
+struct SegmentLayout {
+    /// Number of pages in use.
+    used: u64,
+    cookie: u64,
+    slices: u64,
+    /// Number of slices of the segment's own structure.
+    own_slices: u64,
+    kind: u64,
+    entries: u64,
+    thread: u64,
+    /// Structures of pages.
+    pages: u64,
+}
+
+/// Offsets in the structure of a page (`mi_page_t`). Those of `slice_count` (0), `capacity` (10),
+/// `reserved` (12) and `free` (16) are the same in both releases.
+struct PageLayout {
+    bytes: u64,
+    used: Field,
+    block_bytes: Field,
     local_free: u64,
     thread_free: u64,
-    tag: (u64, u32),
+    /// The byte with the number of the heap, and how far that is shifted.
+    heap: u64,
+    heap_shift: u32,
+    /// The address of the first block, where it is a field.
     start: Option<u64>,
 }
 
-const OF_3_13: Fields = Fields {
-    segment: [216, 224, 232, 240, 248, 256, 264],
-    page_bytes: 96,
-    used: (24, 32),
-    block_bytes: (28, 32),
-    local_free: 32,
-    thread_free: 40,
-    tag: (8, 3),
-    start: None,
+const LAYOUT_3_13: Layout = Layout {
+    segment: SegmentLayout {
+        used: 208,
+        cookie: 216,
+        slices: 224,
+        own_slices: 232,
+        kind: 240,
+        entries: 248,
+        thread: 256,
+        pages: 264,
+    },
+    page: PageLayout {
+        bytes: 96,
+        used: Field { offset: 24, bits: 32 },
+        block_bytes: Field { offset: 28, bits: 32 },
+        local_free: 32,
+        thread_free: 40,
+        heap: 8,
+        heap_shift: 3,
+        start: None,
+    },
+    collector: 80,
 };
-const OF_3_14: Fields = Fields {
-    segment: [224, 248, 256, 264, 272, 280, 288],
-    page_bytes: 112,
-    used: (32, 16),
-    block_bytes: (40, 64),
-    local_free: 24,
-    thread_free: 56,
-    tag: (35, 0),
-    start: Some(48),
+const LAYOUT_3_14: Layout = Layout {
+    segment: SegmentLayout {
+        used: 216,
+        cookie: 224,
+        slices: 248,
+        own_slices: 256,
+        kind: 264,
+        entries: 272,
+        thread: 280,
+        pages: 288,
+    },
+    page: PageLayout {
+        bytes: 112,
+        used: Field { offset: 32, bits: 16 },
+        block_bytes: Field { offset: 40, bits: 64 },
+        local_free: 24,
+        thread_free: 56,
+        heap: 35,
+        heap_shift: 0,
+        start: Some(48),
+    },
+    collector: 88,
 };
 
 /// Fabricates a CPython from `seed`: 3.13 or 3.14.
 pub fn fabricate_free_threaded_cpython(seed: u64) -> CPythonImage {
     let mut dice = Rng::new(seed ^ 0x7079_7468);
-    let (minor, fields, gc) = if dice.below(2) == 1 { (14, &OF_3_14, 88) } else { (13, &OF_3_13, 80) };
+    let (minor, layout) = if dice.below(2) == 1 { (14, &LAYOUT_3_14) } else { (13, &LAYOUT_3_13) };
     let mut image = Image::of(&[(DATA, DATA_BYTES), (STATE, STATE_BYTES), (SEGMENT, USED_BYTES)]);
     let maps = map_lines(&[
         (CODE, PAGE, &format!("r-xp 00000000 08:01 7 /usr/bin/python3.{minor}t")),
@@ -83,18 +208,29 @@ pub fn fabricate_free_threaded_cpython(seed: u64) -> CPythonImage {
         (SEGMENT, SEGMENT_BYTES, "rw-p 00000000 00:00 0 "),
     ]);
     image.put(RUNTIME, b"xdebugpy");
-    // No global lock; the offsets of the first interpreter, of its link to the next one, and of its
-    // collector.
-    image.put_words(RUNTIME, [(16, 1), (40, 0x800), (64, 8), (gc, 0x100)]);
-    image.put_word(RUNTIME + 0x800, STATE);
-    image.put_word(DATA + 0x2000, KEY);
-    for (number, (name, flags, basic, item, _)) in KINDS.into_iter().enumerate() {
-        let (at, name_at) = (TYPES + TYPE_BYTES * number as u64, NAMES + 32 * number as u64);
-        image.put(name_at, name.as_bytes());
-        image.put_words(at, [(24, TYPES), (40, name_at), (48, basic), (56, item), (184, flags)]);
+    let offsets = [
+        (debug_offsets::FREE_THREADED, 1),
+        (debug_offsets::FIRST_INTERPRETER, FIRST_INTERPRETER),
+        (debug_offsets::NEXT_INTERPRETER, NEXT_INTERPRETER),
+        (layout.collector, COLLECTOR),
+    ];
+    image.put_words(RUNTIME, offsets);
+    image.put_word(RUNTIME + FIRST_INTERPRETER, STATE);
+    image.put_word(KEY_ADDRESS, KEY);
+    for (index, spec) in (0..).zip(&TYPE_SPECS) {
+        let name = NAMES + NAME_BYTES * index;
+        image.put(name, spec.name.as_bytes());
+        let words = [
+            (type_object::TYPE, TYPES),
+            (type_object::NAME, name),
+            (type_object::BASIC_SIZE, spec.basic_bytes),
+            (type_object::ITEM_SIZE, spec.item_bytes),
+            (type_object::FLAGS, spec.flags),
+        ];
+        image.put_words(TYPES + TYPE_BYTES * index, words);
     }
-    let mut writer = Writer { image, dice, expected: CPythonExpected::default(), fields };
-    writer.segment();
+    let mut writer = Writer { image, dice, expected: CPythonExpected::default(), layout };
+    writer.write_segment();
     let Writer { image, expected, .. } = writer;
     CPythonImage { image, maps, minor, runtime: RUNTIME, data: (DATA, DATA + DATA_BYTES), expected }
 }
@@ -103,7 +239,7 @@ struct Writer {
     image: Image,
     dice: Rng,
     expected: CPythonExpected,
-    fields: &'static Fields,
+    layout: &'static Layout,
 }
 
 impl Writer {
@@ -111,88 +247,104 @@ impl Writer {
         *self.expected.debug_stats.entry(name).or_default() += figure;
     }
 
-    fn segment(&mut self) {
-        let [cookie, slices, own, kind, entries, thread, structures] = self.fields.segment;
-        let words =
-            [(cookie, SEGMENT ^ KEY), (slices, 512), (own, 1), (kind, 0), (entries, 512), (thread, STATE)];
+    /// Writes the segment: a slice of its own, pages in use, and free slices.
+    fn write_segment(&mut self) {
+        let Layout { segment, page, .. } = self.layout;
+        let words = [
+            (segment.cookie, SEGMENT ^ KEY),
+            (segment.slices, SEGMENT_SLICES),
+            (segment.own_slices, 1),
+            (segment.kind, 0),
+            (segment.entries, SEGMENT_SLICES),
+            (segment.thread, STATE),
+        ];
         self.image.put_words(SEGMENT, words);
-        let structures = SEGMENT + structures;
+        let structures = SEGMENT + segment.pages;
         self.image.put_bits(structures, 1, 32);
-        self.image.put_bits(structures + self.fields.block_bytes.0, 1, self.fields.block_bytes.1);
-        let (mut index, mut used) = (1, 0);
+        self.image.put_field(structures, page.block_bytes, 1);
+        let (mut index, mut used_pages) = (1, 0);
         while index + 3 < USED_BYTES / SLICE {
-            let here = 1 + self.dice.below(3);
-            let at = structures + index * self.fields.page_bytes;
-            self.image.put_bits(at, here, 32);
+            let slices = 1 + self.dice.below(3);
+            let structure = structures + index * page.bytes;
+            self.image.put_bits(structure, slices, 32);
             if self.dice.chance(85) {
-                used += 1;
-                self.page(at, SEGMENT + index * SLICE, SEGMENT + (index + here) * SLICE);
+                used_pages += 1;
+                let start = SEGMENT + index * SLICE;
+                self.write_page(structure, start, start + slices * SLICE);
             }
-            index += here;
+            index += slices;
         }
-        self.image.put_bits(structures + index * self.fields.page_bytes, 512 - index, 32);
-        self.image.put_word(SEGMENT + cookie - 8, used);
+        self.image.put_bits(structures + index * page.bytes, SEGMENT_SLICES - index, 32);
+        self.image.put_word(SEGMENT + segment.used, used_pages);
     }
 
-    fn page(&mut self, at: u64, start: u64, end: u64) {
-        let heap = self.dice.below(4);
-        let size = self.dice.one_of(&SIZES);
+    /// Writes a page of blocks of one size; each free block is in one of its three lists.
+    fn write_page(&mut self, structure: u64, start: u64, end: u64) {
+        let layout = &self.layout.page;
+        let heap = self.dice.below(HEAPS);
+        let block_bytes = self.dice.one_of(&BLOCK_SIZES);
         // The first block is placed as in mimalloc 2.1.2.
-        let first = match (self.fields.start, size) {
-            (None, ..=64) => start + 3 * size,
-            (None, ..=512) => start + size,
+        let first = match (layout.start, block_bytes) {
+            (None, ..=64) => start + 3 * block_bytes,
+            (None, ..=512) => start + block_bytes,
             _ => start,
         };
-        let room = (end - first) / size;
-        let capacity = 1 + self.dice.below(room);
+        let reserved = (end - first) / block_bytes;
+        let capacity = 1 + self.dice.below(reserved);
+        // `free`, `local_free`, `xthread_free`; blocks in the last one count as used.
         let mut lists = [0; 3];
-        let (mut used, mut freed) = (0, 0);
+        let (mut used_blocks, mut thread_freed) = (0, 0);
         for index in 0..capacity {
-            let block = first + index * size;
+            let block = first + index * block_bytes;
             if self.dice.chance(70) {
-                used += 1;
-                self.block(block, size, heap);
+                used_blocks += 1;
+                self.write_block(block, block_bytes, heap);
                 continue;
             }
             let list = self.dice.below(3) as usize;
-            freed += u64::from(list == 2);
+            thread_freed += u64::from(list == 2);
             self.image.put_word(block, lists[list]);
             lists[list] = block;
         }
-        self.add("used_bytes", used * size);
+        self.add("used_bytes", used_blocks * block_bytes);
         self.add("committed_bytes", end - start);
-        let fields = self.fields;
-        self.image.put_bits(at + 10, capacity, 16);
-        self.image.put_bits(at + 12, room, 16);
-        self.image.put_bits(at + fields.used.0, used + freed, fields.used.1);
-        self.image.put_bits(at + fields.block_bytes.0, size, fields.block_bytes.1);
-        self.image.put_bits(at + fields.tag.0, heap << fields.tag.1, 8);
-        self.image.put_word(at + 16, lists[0]);
-        self.image.put_word(at + fields.local_free, lists[1]);
-        self.image.put_word(at + fields.thread_free, if lists[2] == 0 { 0 } else { lists[2] | 1 });
-        if let Some(place) = fields.start {
-            self.image.put_word(at + place, first);
+        let [free, local_free, thread_free] = lists;
+        self.image.put_bits(structure + 10, capacity, 16);
+        self.image.put_bits(structure + 12, reserved, 16);
+        self.image.put_field(structure, layout.used, used_blocks + thread_freed);
+        self.image.put_field(structure, layout.block_bytes, block_bytes);
+        self.image.put_bits(structure + layout.heap, heap << layout.heap_shift, 8);
+        self.image.put_word(structure + 16, free);
+        self.image.put_word(structure + layout.local_free, local_free);
+        // The low bits are a `mi_delayed_t`.
+        let thread_free = if thread_free == 0 { 0 } else { thread_free | 1 };
+        self.image.put_word(structure + layout.thread_free, thread_free);
+        if let Some(offset) = layout.start {
+            self.image.put_word(structure + offset, first);
         }
     }
 
-    fn block(&mut self, at: u64, bytes: u64, heap: u64) {
-        let kind = KINDS.iter().position(|kind| kind.4 == heap).filter(|_| self.dice.chance(80));
-        let before = if heap == 3 { 16 } else { 0 };
-        let fits = |kind: &usize| before + KINDS[*kind].2 <= bytes;
-        let Some(kind) = kind.filter(|&kind| heap > 0 && kind > 0 && fits(&kind)) else {
-            // Memory of C code: a pointer first.
-            self.image.put_word(at, at);
+    /// Writes an object of a type of this heap if it fits, or else memory of C code, which begins
+    /// with a pointer.
+    fn write_block(&mut self, block: u64, block_bytes: u64, heap: u64) {
+        let index = TYPE_SPECS.iter().position(|spec| spec.heap == heap).filter(|_| self.dice.chance(80));
+        let before = if heap == HEAP_GC_PRE { PRE_HEADER_BYTES } else { 0 };
+        let fits = |index: &usize| before + TYPE_SPECS[*index].basic_bytes <= block_bytes;
+        let is_possible = |index: &usize| heap != HEAP_MEMORY && *index > 0 && fits(index);
+        let Some(index) = index.filter(is_possible) else {
+            self.image.put_word(block, block);
             return;
         };
         let (local, shared) = (self.dice.below(3), self.dice.below(3));
-        let object = at + before;
-        self.image.put_bits(object + 12, local, 32);
-        self.image.put_word(object + 16, shared << 2 | self.dice.below(4));
-        self.image.put_word(object + 24, TYPES + TYPE_BYTES * kind as u64);
+        let object = block + before;
+        self.image.put_bits(object + py_object::LOCAL_REFERENCES, local, 32);
+        let shared_word = shared << SHARED_SHIFT | self.dice.below(1 << SHARED_SHIFT);
+        self.image.put_word(object + py_object::SHARED_REFERENCES, shared_word);
+        self.image.put_word(object + py_object::TYPE, TYPES + TYPE_BYTES * index as u64);
         if local + shared == 0 {
             self.expected.dead += 1;
         } else {
-            *self.expected.instances.entry(KINDS[kind].0).or_default() += 1;
+            *self.expected.instances.entry(TYPE_SPECS[index].name).or_default() += 1;
         }
     }
 }

@@ -41,9 +41,9 @@ impl Heap {
         overwrite_words(&mut self.image, &self.structure, seed, words)
     }
 
-    /// Overwrites `share` percent of all words of the heap's mappings, payload included, with
-    /// random ones; libc's own data stays.
-    pub fn overwrite_randomly(&mut self, seed: u64, share: u64) {
+    /// Overwrites `percent` of all words of the heap's mappings, payload included, with random
+    /// ones; libc's own data stays.
+    pub fn overwrite_randomly(&mut self, seed: u64, percent: u64) {
         let mut dice = Rng::new(seed ^ 0x0fe2);
         let heaps: Vec<(u64, u64)> = self
             .image
@@ -53,7 +53,7 @@ impl Heap {
             .collect();
         for (start, end) in heaps {
             for address in (start..end).step_by(8) {
-                if dice.chance(share) {
+                if dice.chance(percent) {
                     self.image.put_word(address, dice.word());
                 }
             }
@@ -61,13 +61,16 @@ impl Heap {
     }
 }
 
-/// Overwrites `words` words of `image`, chosen by `seed` among those at `structure`, and returns
-/// what was done, in order.
+/// An address in the kernel's half of the address space of x86-64, in its direct mapping.
+const KERNEL_START: u64 = 0xffff_8880_0000_0000;
+
+/// Overwrites `words` words of `image`, chosen by `seed` among those at the addresses `structure`,
+/// and returns what was done, in order.
 pub fn overwrite_words(image: &mut Image, structure: &[u64], seed: u64, words: usize) -> Vec<Damage> {
     let mut dice = Rng::new(seed ^ 0xdaa6e);
-    let mut done = Vec::new();
+    let mut damages = Vec::new();
     if structure.is_empty() {
-        return done;
+        return damages;
     }
     for _ in 0..words {
         let address = dice.one_of(structure);
@@ -83,14 +86,14 @@ pub fn overwrite_words(image: &mut Image, structure: &[u64], seed: u64, words: u
             DamageKind::SelfPointer => address - dice.one_of(&[0, 8, 16, 24]),
             DamageKind::Cross => other - dice.one_of(&[0, 8, 16, 24]),
             DamageKind::ProtectedCross => (address >> 12) ^ (other & !15),
-            DamageKind::Kernel => 0xffff_8880_0000_0000 | dice.word() >> 20,
+            DamageKind::Kernel => KERNEL_START | dice.word() >> 20,
             DamageKind::Bit => before ^ 1 << dice.below(64),
             DamageKind::Tiny => 0x10 | dice.below(8),
         };
         image.put_word(address, after);
-        done.push(Damage { address, kind, before, after });
+        damages.push(Damage { address, kind, before, after });
     }
-    done
+    damages
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ pub struct Rng(u64);
 impl Rng {
     /// Creates the generator of `seed`.
     pub fn new(seed: u64) -> Self {
+        // The state may not be 0. The first words of similar seeds are similar: they are discarded.
         let mut dice = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         for _ in 0..8 {
             dice.word();
@@ -14,7 +15,7 @@ impl Rng {
         dice
     }
 
-    /// Any word.
+    /// A random word.
     pub fn word(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;

@@ -97,7 +97,7 @@ fn arena_figures(arena: &Arena) -> ExpectedArena {
         address: arena.address,
         is_main: arena.is_main,
         mapped_bytes: arena.system_bytes(),
-        top_bytes: arena.top().1,
+        top_bytes: arena.top().bytes,
         ..ExpectedArena::default()
     };
     figures.free_bytes = figures.top_bytes;

@@ -1,16 +1,16 @@
-//! Figures that come in pairs.
+//! Pairs of figures: a count and its bytes, used and committed bytes.
 
-/// A number of things, and the bytes that they take.
+/// A number of objects, and the bytes that they take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// How many there are.
+    /// Number of objects.
     pub count: u64,
     /// Their bytes.
     pub bytes: u64,
 }
 
 impl Tally {
-    /// Counts one more.
+    /// Counts one more object of `bytes`.
     pub fn add(&mut self, bytes: u64) {
         self.count += 1;
         self.bytes += bytes;
@@ -22,7 +22,7 @@ impl Tally {
 pub struct Usage {
     /// Bytes in use.
     pub used_bytes: u64,
-    /// Bytes of all of it.
+    /// Bytes of all of it, used or not.
     pub committed_bytes: u64,
 }
 

@@ -31,8 +31,9 @@ const SPANS: u64 = OWN + PAGE;
 /// Structures of spans, and the distance between two.
 const STRUCTURES: u64 = OWN + 16 * PAGE;
 const STRUCTURE_BYTES: u64 = 160;
-/// Allocation bits of spans, 128 bytes each at most.
+/// Allocation bits of spans, 128 bytes each at most; the last ones may be shared.
 const BITS: u64 = OWN + 64 * PAGE;
+const LAST_BITS: u64 = BITS + 31 * PAGE;
 const BITS_BYTES: u64 = 128;
 
 /// Bytes of a chunk (`pallocChunkBytes`).
@@ -87,12 +88,12 @@ pub fn fabricate_go(seed: u64) -> GoImage {
     // All but the code.
     let image = Image::of(&mappings.map(|(start, bytes, _)| (start, bytes))[1..]);
     let mheap = DATA + 8 * dice.below(512);
-    let mut writer = Writer { image, dice, expected: GoExpected::new(), spans: 0, bits: BITS };
+    let mut writer = Writer { image, dice, expected: GoExpected::new(), spans: 0, next_bits: BITS };
     for name in ["HeapAlloc", "HeapSys", "HeapIdle", "HeapInuse", "HeapReleased"] {
         writer.expected.insert(name, 0);
     }
     for chunk in 0..chunks {
-        writer.chunk(HEAP + chunk * CHUNK);
+        writer.write_chunk(HEAP + chunk * CHUNK);
     }
     let Writer { mut image, expected, spans, .. } = writer;
     image.put_row(RANGES, [HEAP, end]);
@@ -123,7 +124,7 @@ struct Writer {
     /// Number of spans written.
     spans: u64,
     /// Address of the allocation bits of the next span.
-    bits: u64,
+    next_bits: u64,
 }
 
 /// The fields of a span (`mspan`).
@@ -131,7 +132,9 @@ struct Writer {
 struct Span {
     start: u64,
     pages: u64,
+    /// Index of the first object that may be free.
     free_index: u64,
+    /// Number of objects.
     objects: u64,
     /// Number of objects in use.
     used: u64,
@@ -167,9 +170,9 @@ impl Writer {
     }
 
     /// Writes a span's structure.
-    fn span(&mut self, span: &Span) {
-        let at = STRUCTURES + STRUCTURE_BYTES * self.spans;
-        self.image.put_word(SPANS + 8 * self.spans, at);
+    fn write_span(&mut self, span: &Span) {
+        let structure = STRUCTURES + STRUCTURE_BYTES * self.spans;
+        self.image.put_word(SPANS + 8 * self.spans, structure);
         self.spans += 1;
         let words = [
             // `startAddr`, `npages`.
@@ -178,17 +181,17 @@ impl Writer {
             // `freeindex` and `nelems`, 16 bits each.
             (0x30, span.free_index | span.objects << 16),
             // `allocBits`.
-            (0x40, self.bits),
+            (0x40, self.next_bits),
             // `allocCount`, 16 bits; `state` at 0x63.
             (0x60, span.used | span.state << 24),
             // `elemsize`.
             (0x68, span.object_bytes),
         ];
-        self.image.put_words(at, words);
+        self.image.put_words(structure, words);
     }
 
     /// Fills a chunk with spans and idle pages, and writes its entry in the table of chunks.
-    fn chunk(&mut self, chunk: u64) {
+    fn write_chunk(&mut self, chunk: u64) {
         let (mut used, mut released) = (PageBits::default(), PageBits::default());
         let mut page = 0;
         while page < CHUNK / SPAN_PAGE {
@@ -206,9 +209,9 @@ impl Writer {
                 Use::Idle => {}
             }
             match page_use {
-                Use::Stack => self.span(&Span { start, pages, state: STATE_MANUAL, ..Span::default() }),
-                Use::Objects => self.objects(start, pages),
-                Use::Idle | Use::Released => self.idle(start, pages, page_use == Use::Released),
+                Use::Stack => self.write_span(&Span { start, pages, state: STATE_MANUAL, ..Span::default() }),
+                Use::Objects => self.write_objects(start, pages),
+                Use::Idle | Use::Released => self.add_idle(start, pages, page_use == Use::Released),
             }
             page += pages;
         }
@@ -217,7 +220,7 @@ impl Writer {
     }
 
     /// Adds idle pages, some of them with the structure of a dead span.
-    fn idle(&mut self, start: u64, pages: u64, is_released: bool) {
+    fn add_idle(&mut self, start: u64, pages: u64, is_released: bool) {
         let bytes = pages * SPAN_PAGE;
         self.add("HeapIdle", bytes);
         self.add("HeapSys", bytes);
@@ -226,12 +229,12 @@ impl Writer {
         }
         if self.dice.below(2) == 0 {
             let dead = Span { objects: 9, used: 3, object_bytes: 64, ..Span::default() };
-            self.span(&Span { start, pages, ..dead });
+            self.write_span(&Span { start, pages, ..dead });
         }
     }
 
     /// Writes a span of objects of one size.
-    fn objects(&mut self, start: u64, pages: u64) {
+    fn write_objects(&mut self, start: u64, pages: u64) {
         let bytes = pages * SPAN_PAGE;
         let object_bytes = match self.dice.below(7) {
             6 => bytes,
@@ -243,14 +246,14 @@ impl Writer {
         for index in free_index..objects {
             if self.dice.below(3) == 0 {
                 used += 1;
-                let at = self.bits + index / 64 * 8;
-                let word = self.image.word(at).unwrap_or(0);
-                self.image.put_word(at, word | 1 << (index % 64));
+                let address = self.next_bits + index / 64 * 8;
+                let word = self.image.word(address).unwrap_or(0);
+                self.image.put_word(address, word | 1 << (index % 64));
             }
         }
         let state = STATE_IN_USE;
-        self.span(&Span { start, pages, free_index, objects, used, state, object_bytes });
-        self.bits = (self.bits + BITS_BYTES).min(BITS + 31 * PAGE);
+        self.write_span(&Span { start, pages, free_index, objects, used, state, object_bytes });
+        self.next_bits = (self.next_bits + BITS_BYTES).min(LAST_BITS);
         self.add("HeapAlloc", used * object_bytes);
         self.add("HeapInuse", bytes);
         self.add("HeapSys", bytes);

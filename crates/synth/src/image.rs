@@ -4,6 +4,13 @@ use std::collections::BTreeMap;
 
 const PAGE: u64 = 4096;
 
+/// A field of a structure that is not a whole word.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Field {
+    pub offset: u64,
+    pub bits: u32,
+}
+
 /// Memory made of separate ranges. Ranges never overlap.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
@@ -24,8 +31,8 @@ impl Image {
     /// overlap another, or exceed the address space, is not added.
     pub fn map(&mut self, start: u64, bytes: usize) -> bool {
         let Some(end) = start.checked_add(bytes as u64) else { return false };
-        let before = self.ranges.range(..end).next_back();
-        if before.is_some_and(|(at, held)| at + held.len() as u64 > start) {
+        let previous = self.ranges.range(..end).next_back();
+        if previous.is_some_and(|(address, content)| address + content.len() as u64 > start) {
             return false;
         }
         self.ranges.insert(start, vec![0; bytes]);
@@ -38,13 +45,13 @@ impl Image {
     }
 
     /// Runs of the pages that hold its ranges, joined if they are adjacent, without the pages for
-    /// whose address `gone` is true.
-    pub fn pages_without(&self, mut gone: impl FnMut(u64) -> bool) -> Vec<(u64, u64)> {
+    /// whose address `is_left_out` is true. A run is the first address and the first one behind.
+    pub fn pages_without(&self, mut is_left_out: impl FnMut(u64) -> bool) -> Vec<(u64, u64)> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
         let pages = self
             .ranges()
             .flat_map(|(start, bytes)| (start..start + bytes.len() as u64).step_by(PAGE as usize));
-        for page in pages.filter(|page| !gone(*page)) {
+        for page in pages.filter(|page| !is_left_out(*page)) {
             match runs.last_mut().filter(|run| run.1 == page) {
                 Some(run) => run.1 += PAGE,
                 None => runs.push((page, page + PAGE)),
@@ -56,14 +63,14 @@ impl Image {
     /// The part of it within `runs`; nothing else can be read.
     #[must_use]
     pub fn within(&self, runs: &[(u64, u64)]) -> Self {
-        let mut left = Self::default();
+        let mut part = Self::default();
         for (start, bytes) in self.ranges() {
             for (from, to) in clipped(runs, start, start + bytes.len() as u64) {
-                left.map(from, (to - from) as usize);
-                left.put(from, &bytes[(from - start) as usize..(to - start) as usize]);
+                part.map(from, (to - from) as usize);
+                part.put(from, &bytes[(from - start) as usize..(to - start) as usize]);
             }
         }
-        left
+        part
     }
 
     /// Reads into `buffer` from `address` on, up to the end of the adjacent ranges, and returns the
@@ -93,16 +100,16 @@ impl Image {
         self.put(address, &word.to_le_bytes());
     }
 
-    /// Writes a word at each of these offsets from `at`.
-    pub fn put_words(&mut self, at: u64, words: impl IntoIterator<Item = (u64, u64)>) {
+    /// Writes a word at each of these offsets from `address`.
+    pub fn put_words(&mut self, address: u64, words: impl IntoIterator<Item = (u64, u64)>) {
         for (offset, word) in words {
-            self.put_word(at + offset, word);
+            self.put_word(address + offset, word);
         }
     }
 
-    /// Writes consecutive words from `at` on.
-    pub fn put_row(&mut self, at: u64, words: impl IntoIterator<Item = u64>) {
-        self.put_words(at, (0..).step_by(8).zip(words));
+    /// Writes consecutive words from `address` on.
+    pub fn put_row(&mut self, address: u64, words: impl IntoIterator<Item = u64>) {
+        self.put_words(address, (0..).step_by(8).zip(words));
     }
 
     /// Writes the low `bits` of `value` at `address`, within one aligned word.
@@ -113,17 +120,22 @@ impl Image {
         self.put_word(address & !7, word & !mask | (value << shift) & mask);
     }
 
+    /// Writes a field of the structure at `structure`.
+    pub(crate) fn put_field(&mut self, structure: u64, field: Field, value: u64) {
+        self.put_bits(structure + field.offset, value, field.bits);
+    }
+
     /// Writes `bytes` at `address`; what falls outside the range that holds `address` is dropped.
     pub fn put(&mut self, address: u64, bytes: &[u8]) {
-        let Some((start, held)) = self.ranges.range_mut(..=address).next_back() else { return };
+        let Some((start, content)) = self.ranges.range_mut(..=address).next_back() else { return };
         let offset = (address - start) as usize;
-        let Some(room) = held.get_mut(offset..) else { return };
-        let count = room.len().min(bytes.len());
-        room[..count].copy_from_slice(&bytes[..count]);
+        let Some(rest) = content.get_mut(offset..) else { return };
+        let count = rest.len().min(bytes.len());
+        rest[..count].copy_from_slice(&bytes[..count]);
     }
 }
 
-/// `runs`, which are sorted, cut to `from..to`.
+/// The parts of `runs`, which are sorted, between `from` and `to`.
 pub fn clipped(runs: &[(u64, u64)], from: u64, to: u64) -> Vec<(u64, u64)> {
     let first = runs.partition_point(|run| run.1 <= from);
     runs[first..].iter().take_while(|run| run.0 < to).map(|run| (run.0.max(from), run.1.min(to))).collect()
@@ -136,7 +148,8 @@ pub fn map_lines(mappings: &[(u64, u64, &str)]) -> String {
     mappings.iter().map(line).collect()
 }
 
-/// Whether the bit of a page, by its number modulo 64, is set in `absent`.
+/// Whether the page at the address `page` is absent: bit n of `absent` is for pages whose number is
+/// n modulo 64.
 pub fn is_absent(absent: u64, page: u64) -> bool {
     absent >> (page / PAGE % 64) & 1 == 1
 }

@@ -21,125 +21,230 @@ const LEAF: u64 = BASE + 4 * MIB;
 const HEAP: u64 = 0x7f32_c000_0000;
 const HEAP_BYTES: u64 = 16 * MIB;
 
-/// Positions of the flags of an extent (`e_bits`) by layout: state, size class, free regions.
-const FLAGS: [(u32, u32, u32); 3] = [(17, 20, 28), (16, 18, 26), (15, 17, 25)];
+/// The map of pages to extents is a tree of two levels (`rtree.h`): the root has an entry for each
+/// GiB, and a leaf one for each page in it.
+const ROOT_ENTRY_SHIFT: u32 = 30;
+const LEAF_ENTRIES: u64 = 1 << 18;
+/// In an entry of a leaf: the number of the size class, the extent's address, the state (from 5.3
+/// on), and whether it is a slab.
+const ENTRY_CLASS_SHIFT: u32 = 48;
+const ENTRY_STATE_SHIFT: u32 = 2;
+
+/// Distance between two extents' structures, and the offset of a slab's bitmap in one.
+const EXTENT_BYTES: u64 = 128;
+const EXTENT_BITMAP: u64 = 64;
+/// Bits of a slab's bitmap.
+const BITMAP_BITS: u64 = 512;
+
+/// `extent_state_t`.
+const STATE_ACTIVE: u64 = 0;
+const STATE_DIRTY: u64 = 1;
+const STATE_MUZZY: u64 = 2;
+const STATE_RETAINED: u64 = 3;
+
+/// Where the first word of an extent (`e_bits`) has the flag of slabs.
+const SLAB_SHIFT: u32 = 12;
+
+/// Where the first word of an extent has its other fields, by layout.
+#[derive(Clone, Copy)]
+struct ExtentBits {
+    state_shift: u32,
+    class_shift: u32,
+    free_shift: u32,
+}
+
+const EXTENT_BITS: [ExtentBits; 3] = [
+    ExtentBits { state_shift: 17, class_shift: 20, free_shift: 28 },
+    ExtentBits { state_shift: 16, class_shift: 18, free_shift: 26 },
+    ExtentBits { state_shift: 15, class_shift: 17, free_shift: 25 },
+];
 /// Number of layouts.
-pub const JEMALLOC_LAYOUTS: usize = FLAGS.len();
-/// Small size classes: number, bytes of a region, pages of a slab.
-const SLABS: [(u64, u64, u64); 5] = [(0, 8, 1), (4, 64, 1), (9, 160, 5), (13, 320, 5), (35, 14336, 7)];
-/// A large size class: number, and bytes. Its extents have one page more.
-const LARGE: (u64, u64) = (40, 32 << 10);
+pub const JEMALLOC_LAYOUTS: usize = EXTENT_BITS.len();
+
+/// A small size class.
+#[derive(Clone, Copy)]
+struct SlabClass {
+    number: u64,
+    region_bytes: u64,
+    slab_pages: u64,
+}
+
+const SLAB_CLASSES: [SlabClass; 5] = [
+    SlabClass { number: 0, region_bytes: 8, slab_pages: 1 },
+    SlabClass { number: 4, region_bytes: 64, slab_pages: 1 },
+    SlabClass { number: 9, region_bytes: 160, slab_pages: 5 },
+    SlabClass { number: 13, region_bytes: 320, slab_pages: 5 },
+    SlabClass { number: 35, region_bytes: 14336, slab_pages: 7 },
+];
+/// A large size class. Its extents have one page more.
+const LARGE_CLASS: u64 = 40;
+const LARGE_BYTES: u64 = 32 << 10;
+/// The size class of extents that are not allocated (`SC_NSIZES`).
+const NO_CLASS: u64 = 232;
+
+/// Address of the root's entry for the heap, which is within one GiB.
+fn root_entry(root: u64) -> u64 {
+    root + (HEAP >> ROOT_ENTRY_SHIFT) * 8
+}
+
+/// Address of the leaf's entry for a page.
+fn leaf_entry(page: u64) -> u64 {
+    LEAF + page / PAGE % LEAF_ENTRIES * 8
+}
 
 /// Fabricates a jemalloc of `layout` (0 for 5.3, 1 for 5.1 and 5.2, 2 for 5.0) from `seed`.
 pub fn fabricate_jemalloc(layout: usize, seed: u64) -> HeapImage {
-    let flags = FLAGS[layout % FLAGS.len()];
+    let layout = layout % JEMALLOC_LAYOUTS;
     let mut image = Image::of(&[(DATA, DATA_BYTES + BSS_BYTES), (BASE, BASE_BYTES), (HEAP, HEAP_BYTES)]);
     let mut dice = Rng::new(seed ^ 0x6a65);
     // The root is at a random place in the bss.
     let root = DATA + DATA_BYTES + 64 * dice.below(1000);
-    image.put_word(root + HEAP / (1 << 30) * 8, LEAF);
+    image.put_word(root_entry(root), LEAF);
     let mut writer = Writer {
         image,
-        flags,
-        is_new: layout.is_multiple_of(FLAGS.len()),
-        next: EXTENTS,
-        at: HEAP,
+        bits: EXTENT_BITS[layout],
+        has_state_in_map: layout == 0,
+        next_structure: EXTENTS,
+        next_extent: HEAP,
         expected: HeapExpected::default(),
     };
-    while writer.at + 64 * PAGE < HEAP + HEAP_BYTES && writer.next + 128 < LEAF {
-        writer.extent(&mut dice);
+    while writer.next_extent + 64 * PAGE < HEAP + HEAP_BYTES && writer.next_structure + EXTENT_BYTES < LEAF {
+        writer.write_extent(&mut dice);
     }
-    let (used, mut image) = (writer.next, writer.image);
+    let Writer { mut image, next_structure, expected, .. } = writer;
     // base_block_t: size, next, and an extent for the unused rest.
-    image.put_row(BASE, [BASE_BYTES, 0, 0, LEAF + 2 * MIB, BASE + BASE_BYTES - LEAF - 2 * MIB]);
+    let rest = LEAF + 2 * MIB;
+    image.put_row(BASE, [BASE_BYTES, 0, 0, rest, BASE + BASE_BYTES - rest]);
     let maps = map_lines(&[
         (DATA, DATA_BYTES, "rw-p 00080000 08:01 77 /usr/lib/libjemalloc.so.2"),
         (DATA + DATA_BYTES, BSS_BYTES, "rw-p 00000000 00:00 0"),
         (BASE, BASE_BYTES, "rw-p 00000000 00:00 0"),
         (HEAP, HEAP_BYTES, "rw-p 00000000 00:00 0"),
     ]);
-    let leaf = LEAF + (HEAP >> 12) % (1 << 18) * 8;
     let structures = vec![
-        (root + HEAP / (1 << 30) * 8, root + HEAP / (1 << 30) * 8 + 8),
+        (root_entry(root), root_entry(root) + 8),
         (BASE, BASE + 40),
-        (EXTENTS, used),
-        (leaf, leaf + HEAP_BYTES / PAGE * 8),
+        (EXTENTS, next_structure),
+        (leaf_entry(HEAP), leaf_entry(HEAP) + HEAP_BYTES / PAGE * 8),
     ];
-    HeapImage { image, maps, expected: writer.expected, structures }
+    HeapImage { image, maps, expected, structures }
 }
 
 struct Writer {
     image: Image,
-    flags: (u32, u32, u32),
-    is_new: bool,
-    next: u64,
-    at: u64,
+    bits: ExtentBits,
+    /// Whether entries of the map have the state (5.3).
+    has_state_in_map: bool,
+    /// Address of the next extent's structure.
+    next_structure: u64,
+    /// Address of the next extent.
+    next_extent: u64,
     expected: HeapExpected,
 }
 
-impl Writer {
-    fn extent(&mut self, dice: &mut Rng) {
-        let (start, structure) = (self.at, self.next);
-        let (state, class, pages, slab) = match dice.below(10) {
-            0 => (1, 232, 1 + dice.below(40), None),
-            1 => (2, 232, 1 + dice.below(10), None),
-            2 => (3, 232, 1 + dice.below(40), None),
-            3 => (0, LARGE.0, LARGE.1 / PAGE + 1, None),
+/// What an extent holds.
+struct ExtentSpec {
+    state: u64,
+    class: u64,
+    pages: u64,
+    /// Bytes of a region of a slab; `None` for other extents.
+    region_bytes: Option<u64>,
+}
+
+/// The regions of a slab.
+#[derive(Default)]
+struct Regions {
+    free: u64,
+    /// A set bit is a free region.
+    bitmap: [u64; 8],
+}
+
+impl ExtentSpec {
+    /// Draws an extent: free in one of three ways, large, or a slab.
+    fn draw(dice: &mut Rng) -> Self {
+        let free = |state, pages| Self { state, class: NO_CLASS, pages, region_bytes: None };
+        match dice.below(10) {
+            0 => free(STATE_DIRTY, 1 + dice.below(40)),
+            1 => free(STATE_MUZZY, 1 + dice.below(10)),
+            2 => free(STATE_RETAINED, 1 + dice.below(40)),
+            3 => Self {
+                state: STATE_ACTIVE,
+                class: LARGE_CLASS,
+                pages: LARGE_BYTES / PAGE + 1,
+                region_bytes: None,
+            },
             _ => {
-                let (class, bytes, pages) = SLABS[dice.below(SLABS.len() as u64) as usize];
-                (0, class, pages, Some(bytes))
-            }
-        };
-        let end = start + pages * PAGE;
-        let mut free = 0;
-        let mut bitmap = [0_u64; 8];
-        match slab {
-            Some(bytes) => {
-                let regions = pages * PAGE / bytes;
-                let keep = dice.below(101);
-                for region in 0..regions {
-                    if !dice.chance(keep) {
-                        bitmap[(region / 64) as usize] |= 1 << (region % 64);
-                        free += 1;
-                    }
+                let SlabClass { number, region_bytes, slab_pages } = dice.one_of(&SLAB_CLASSES);
+                Self {
+                    state: STATE_ACTIVE,
+                    class: number,
+                    pages: slab_pages,
+                    region_bytes: Some(region_bytes),
                 }
-                // Bits behind the last region may be set, as bitmap_init leaves them.
-                for region in regions..512 {
-                    bitmap[(region / 64) as usize] |= u64::from(dice.chance(50)) << (region % 64);
-                }
-                self.expected.live_bytes += (regions - free) * bytes;
-                self.expected.live_blocks += regions - free;
-                self.expected.free_bytes += free * bytes;
             }
-            None if state == 0 => {
-                self.expected.live_bytes += LARGE.1;
-                self.expected.live_blocks += 1;
-            }
-            None => {}
         }
-        match state {
-            0 => self.expected.active_bytes += end - start,
-            1 | 2 => self.expected.releasable_bytes += end - start,
+    }
+}
+
+impl Writer {
+    fn write_extent(&mut self, dice: &mut Rng) {
+        let (start, structure) = (self.next_extent, self.next_structure);
+        let extent = ExtentSpec::draw(dice);
+        let bytes = extent.pages * PAGE;
+        let is_active = extent.state == STATE_ACTIVE;
+        let is_slab = extent.region_bytes.is_some();
+        let regions = match extent.region_bytes {
+            Some(region_bytes) => self.draw_regions(bytes, region_bytes, dice),
+            None => Regions::default(),
+        };
+        if is_active && !is_slab {
+            self.expected.live_bytes += LARGE_BYTES;
+            self.expected.live_blocks += 1;
+        }
+        match extent.state {
+            STATE_ACTIVE => self.expected.active_bytes += bytes,
+            STATE_DIRTY | STATE_MUZZY => self.expected.releasable_bytes += bytes,
             _ => {}
         }
-        let offset = if slab.is_none() && state == 0 { 64 * dice.below(64) } else { 0 };
-        let (state_shift, class_shift, free_shift) = self.flags;
-        let bits = u64::from(slab.is_some()) << 12
-            | state << state_shift
-            | class << class_shift
-            | free << free_shift;
+        // A large allocation may begin anywhere in its first page.
+        let offset = if is_active && !is_slab { 64 * dice.below(64) } else { 0 };
+        let word = u64::from(is_slab) << SLAB_SHIFT
+            | extent.state << self.bits.state_shift
+            | extent.class << self.bits.class_shift
+            | regions.free << self.bits.free_shift;
         // The low bits of the third word are a serial number.
-        self.image.put_row(structure, [bits, start + offset, (end - start) | dice.below(PAGE)]);
-        self.image.put_row(structure + 64, bitmap);
-        let of_state = if self.is_new { state << 2 } else { 0 };
-        let entry = class << 48 | structure | of_state | u64::from(slab.is_some());
-        let leaf = |page: u64| LEAF + (page >> 12) % (1 << 18) * 8;
-        for page in (start..end).step_by(PAGE as usize) {
-            if slab.is_some() || page == start || page + PAGE == end {
-                self.image.put_word(leaf(page), entry);
+        self.image.put_row(structure, [word, start + offset, bytes | dice.below(PAGE)]);
+        self.image.put_row(structure + EXTENT_BITMAP, regions.bitmap);
+        let state = if self.has_state_in_map { extent.state << ENTRY_STATE_SHIFT } else { 0 };
+        let entry = extent.class << ENTRY_CLASS_SHIFT | structure | state | u64::from(is_slab);
+        // A slab has an entry for each of its pages, another extent for its first and last one.
+        for page in (start..start + bytes).step_by(PAGE as usize) {
+            if is_slab || page == start || page + PAGE == start + bytes {
+                self.image.put_word(leaf_entry(page), entry);
             }
         }
-        self.at = end + if dice.chance(10) { PAGE } else { 0 };
-        self.next += 128;
+        self.next_extent = start + bytes + if dice.chance(10) { PAGE } else { 0 };
+        self.next_structure += EXTENT_BYTES;
+    }
+
+    /// Draws which regions of a slab are free.
+    fn draw_regions(&mut self, slab_bytes: u64, region_bytes: u64, dice: &mut Rng) -> Regions {
+        let count = slab_bytes / region_bytes;
+        let used_percent = dice.below(101);
+        let mut regions = Regions::default();
+        for region in 0..count {
+            if !dice.chance(used_percent) {
+                regions.bitmap[(region / 64) as usize] |= 1 << (region % 64);
+                regions.free += 1;
+            }
+        }
+        // Bits behind the last region may be set, as bitmap_init leaves them.
+        for region in count..BITMAP_BITS {
+            regions.bitmap[(region / 64) as usize] |= u64::from(dice.chance(50)) << (region % 64);
+        }
+        self.expected.live_bytes += (count - regions.free) * region_bytes;
+        self.expected.live_blocks += count - regions.free;
+        self.expected.free_bytes += regions.free * region_bytes;
+        regions
     }
 }

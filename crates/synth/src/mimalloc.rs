@@ -3,78 +3,149 @@
 //!
 //! Written from mimalloc's headers of each release, independently of the reader that it tests.
 
+use crate::image::Field;
 use crate::{HeapExpected, HeapImage, Image, Rng, map_lines};
 
 const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;
 const SLICE: u64 = 64 * KIB;
-/// The library's static data.
+/// The library's static data, with a variable of the main heap that readers find: in 1.x and 2.x
+/// the key (`_mi_heap_main.cookie`), in 3.x the page map and the first arena.
 const DATA: u64 = 0x7f51_4000_0000;
 const DATA_BYTES: u64 = 64 * KIB;
+const VARIABLE: u64 = DATA + 0x100;
+const KEY: u64 = 0x1357_9bdf_0246_8ace;
+/// In 3.x, `mi_subproc_t`.
+const SUBPROCESS: u64 = DATA + 0x200;
 /// Address of mimalloc's mapping hints.
 const HEAP: u64 = 10 << 40;
-/// Structures of 3.x that are not in arenas.
+/// The owner of segments: any thread pointer.
+const THREAD: u64 = 0x7f00_0000_1000;
+/// The page map of 3.x, which is not in arenas: the root, and a part of it.
 const MAP: u64 = 0x7f51_8000_0000;
-const SUBMAP: u64 = MAP + 4 * MIB;
-const KEY: u64 = 0x1357_9bdf_0246_8ace;
+const MAP_ROOT_BYTES: u64 = 4 * MIB;
+const SUBMAP: u64 = MAP + MAP_ROOT_BYTES;
+/// Entries of a part: one for each slice (`MI_PAGE_MAP_SUB_COUNT`).
+const SUBMAP_ENTRIES: u64 = 8192;
 /// Sizes of blocks.
-const SIZES: [u64; 8] = [16, 48, 64, 320, 1024, 1280, 5120, 8192];
+const BLOCK_SIZES: [u64; 8] = [16, 48, 64, 320, 1024, 1280, 5120, 8192];
 
 /// Number of layouts.
 pub const MIMALLOC_LAYOUTS: usize = 6;
 
-/// Offsets of the fields of a page in a release.
-struct Fields {
+/// Offsets in a page's structure (`mi_page_t`) of a release.
+struct PageLayout {
     capacity: u64,
     reserved: u64,
     free: u64,
     local_free: u64,
     thread_free: u64,
-    used: (u64, u32),
-    size: (u64, u32),
+    used: Field,
+    block_bytes: Field,
+    /// The address of the first block, where it is a field.
     start: Option<u64>,
 }
 
-const OF_2_0_9: Fields = Fields {
+const PAGE_2_0_9: PageLayout = PageLayout {
     capacity: 10,
     reserved: 12,
     free: 16,
     local_free: 32,
     thread_free: 40,
-    used: (24, 32),
-    size: (28, 32),
+    used: Field { offset: 24, bits: 32 },
+    block_bytes: Field { offset: 28, bits: 32 },
     start: None,
 };
-const OF_2_2: Fields = Fields {
+const PAGE_2_2: PageLayout = PageLayout {
     capacity: 10,
     reserved: 12,
     free: 16,
     local_free: 24,
     thread_free: 56,
-    used: (32, 16),
-    size: (40, 64),
+    used: Field { offset: 32, bits: 16 },
+    block_bytes: Field { offset: 40, bits: 64 },
     start: Some(48),
 };
-const OF_1_9: Fields = Fields {
+const PAGE_1_9: PageLayout = PageLayout {
     capacity: 2,
     reserved: 4,
     free: 8,
     local_free: 16,
     thread_free: 48,
-    used: (24, 16),
-    size: (32, 64),
+    used: Field { offset: 24, bits: 16 },
+    block_bytes: Field { offset: 32, bits: 64 },
     start: Some(40),
 };
-const OF_3_1: Fields = Fields {
+const PAGE_3_1: PageLayout = PageLayout {
     capacity: 18,
     reserved: 20,
     free: 8,
     local_free: 24,
     thread_free: 32,
-    used: (16, 16),
-    size: (40, 64),
+    used: Field { offset: 16, bits: 16 },
+    block_bytes: Field { offset: 40, bits: 64 },
     start: Some(48),
 };
+
+/// Offsets in a segment of 2.x (`mi_segment_t`).
+struct SegmentLayout {
+    /// Number of pages in use.
+    used: u64,
+    cookie: u64,
+    slices: u64,
+    /// Number of slices of the segment's own structure.
+    own_slices: u64,
+    kind: u64,
+    entries: u64,
+    thread: u64,
+    /// The structures of pages, one for each slice.
+    pages: u64,
+}
+
+const SEGMENT_2_0_9: SegmentLayout = SegmentLayout {
+    used: 208,
+    cookie: 216,
+    slices: 224,
+    own_slices: 232,
+    kind: 240,
+    entries: 248,
+    thread: 256,
+    pages: 264,
+};
+const SEGMENT_2_2: SegmentLayout = SegmentLayout {
+    used: 216,
+    cookie: 224,
+    slices: 248,
+    own_slices: 256,
+    kind: 264,
+    entries: 272,
+    thread: 280,
+    pages: 288,
+};
+const SEGMENT_BYTES: u64 = 32 * MIB;
+const SEGMENT_SLICES: u64 = SEGMENT_BYTES / SLICE;
+
+/// Offsets in a segment of 1.9 with small pages, and the number of these.
+mod segment_1_9 {
+    pub const SEGMENT_BYTES: u64 = 32;
+    pub const USED: u64 = 88;
+    pub const CAPACITY: u64 = 96;
+    pub const OWN_BYTES: u64 = 104;
+    pub const COOKIE: u64 = 112;
+    pub const THREAD: u64 = 136;
+    pub const PAGE_SHIFT: u64 = 144;
+    pub const PAGE_KIND: u64 = 152;
+    pub const PAGES: u64 = 160;
+    pub const PAGE_BYTES: u64 = 80;
+    pub const PAGE_COUNT: u64 = 64;
+}
+
+/// Offsets in an arena of 3.1 (`mi_arena_t`).
+mod arena_3_1 {
+    pub const SUBPROCESS: u64 = 24;
+    pub const SLICES: u64 = 32;
+    pub const OWN_SLICES: u64 = 40;
+}
 
 struct Writer {
     image: Image,
@@ -89,19 +160,19 @@ pub fn fabricate_mimalloc(layout: usize, seed: u64) -> HeapImage {
     let image = Image::of(&[(DATA, DATA_BYTES)]);
     let mut writer = Writer { image, expected: HeapExpected::default(), structures: Vec::new() };
     let mut maps = Vec::new();
-    let bytes = match layout % MIMALLOC_LAYOUTS {
-        0 => writer.slices(&OF_2_0_9, 80, [216, 224, 232, 240, 248, 264], &mut dice),
-        1 => writer.slices(&OF_2_2, 96, [224, 248, 256, 264, 272, 288], &mut dice),
-        2 => writer.pages(&mut dice),
-        // A page structure is larger, with the same fields.
-        3 => writer.slices(&OF_2_0_9, 96, [216, 224, 232, 240, 248, 264], &mut dice),
-        4 => writer.slices(&OF_2_2, 112, [224, 248, 256, 264, 272, 288], &mut dice),
+    let heap_bytes = match layout % MIMALLOC_LAYOUTS {
+        0 => writer.write_segment(&SEGMENT_2_0_9, &PAGE_2_0_9, 80, &mut dice),
+        1 => writer.write_segment(&SEGMENT_2_2, &PAGE_2_2, 96, &mut dice),
+        2 => writer.write_segment_1_9(&mut dice),
+        // CPython's page structures are larger, with the same fields.
+        3 => writer.write_segment(&SEGMENT_2_0_9, &PAGE_2_0_9, 96, &mut dice),
+        4 => writer.write_segment(&SEGMENT_2_2, &PAGE_2_2, 112, &mut dice),
         _ => {
-            maps.push((MAP, 4 * MIB + SLICE, "rw-p 00000000 00:00 0"));
-            writer.arena(&mut dice)
+            maps.push((MAP, MAP_ROOT_BYTES + SLICE, "rw-p 00000000 00:00 0"));
+            writer.write_arena(&mut dice)
         }
     };
-    maps.push((HEAP, bytes, "rw-p 00000000 00:00 0"));
+    maps.push((HEAP, heap_bytes, "rw-p 00000000 00:00 0"));
     maps.push((DATA, DATA_BYTES, "rw-p 00080000 08:01 79 /usr/lib/libmimalloc.so.2"));
     maps.sort_unstable();
     HeapImage {
@@ -112,145 +183,183 @@ pub fn fabricate_mimalloc(layout: usize, seed: u64) -> HeapImage {
     }
 }
 
+/// The blocks of a page.
+struct Blocks {
+    /// First block, and end of the memory for blocks.
+    start: u64,
+    end: u64,
+    bytes: u64,
+}
+
 impl Writer {
-    /// Writes a page whose blocks begin at `first` and may extend to `end`; its structure is at
-    /// `at`.
-    fn page(&mut self, fields: &Fields, at: u64, first: u64, end: u64, size: u64, dice: &mut Rng) {
-        let room = (end - first) / size;
-        let capacity = if dice.chance(50) { room } else { 1 + dice.below(room) };
-        let keep = dice.below(101);
+    /// Writes a page whose structure is at `structure`; each free block is in one of its three
+    /// lists.
+    fn write_page(&mut self, layout: &PageLayout, structure: u64, blocks: &Blocks, dice: &mut Rng) {
+        let Blocks { start, end, bytes } = *blocks;
+        let reserved = (end - start) / bytes;
+        let capacity = if dice.chance(50) { reserved } else { 1 + dice.below(reserved) };
+        let used_percent = dice.below(101);
+        // `free`, `local_free`, `xthread_free`; blocks in the last one count as used.
         let mut lists = [0; 3];
         let mut used = 0;
         for index in 0..capacity {
-            let block = first + index * size;
-            if dice.chance(keep) {
+            let block = start + index * bytes;
+            if dice.chance(used_percent) {
                 used += 1;
-                self.expected.live_bytes += size;
+                self.expected.live_bytes += bytes;
                 self.expected.live_blocks += 1;
                 continue;
             }
             let list = dice.below(3) as usize;
             if list == 2 {
                 used += 1;
-                self.expected.cached_bytes += size;
+                self.expected.cached_bytes += bytes;
             } else {
-                self.expected.free_bytes += size;
+                self.expected.free_bytes += bytes;
             }
             self.image.put_word(block, lists[list]);
             lists[list] = block;
         }
-        self.expected.free_bytes += end - first - capacity * size;
-        self.image.put_bits(at + fields.capacity, capacity, 16);
-        self.image.put_bits(at + fields.reserved, room, 16);
-        self.image.put_bits(at + fields.used.0, used, fields.used.1);
-        self.image.put_bits(at + fields.size.0, size, fields.size.1);
-        self.image.put_word(at + fields.free, lists[0]);
-        self.image.put_word(at + fields.local_free, lists[1]);
-        self.image.put_word(at + fields.thread_free, if lists[2] == 0 { 0 } else { lists[2] | 1 });
-        if let Some(start) = fields.start {
-            self.image.put_word(at + start, first);
+        self.expected.free_bytes += end - start - capacity * bytes;
+        let [free, local_free, thread_free] = lists;
+        self.image.put_bits(structure + layout.capacity, capacity, 16);
+        self.image.put_bits(structure + layout.reserved, reserved, 16);
+        self.image.put_field(structure, layout.used, used);
+        self.image.put_field(structure, layout.block_bytes, bytes);
+        self.image.put_word(structure + layout.free, free);
+        self.image.put_word(structure + layout.local_free, local_free);
+        // The low bits are a `mi_delayed_t`.
+        let thread_free = if thread_free == 0 { 0 } else { thread_free | 1 };
+        self.image.put_word(structure + layout.thread_free, thread_free);
+        if let Some(offset) = layout.start {
+            self.image.put_word(structure + offset, start);
         }
-        self.structures.push((at & !7, (at & !7) + 72));
-        self.structures.push((first & !7, end & !7));
+        self.structures.push((structure & !7, (structure & !7) + 72));
+        self.structures.push((start & !7, end & !7));
     }
 
-    /// Writes a segment of 2.x. `places` are the offsets of cookie, slices, own slices, kind,
-    /// entries, and the structures of slices.
-    fn slices(&mut self, fields: &Fields, bytes: u64, places: [u64; 6], dice: &mut Rng) -> u64 {
-        let count = 40 + dice.below(20);
-        self.image.map(HEAP, (32 * MIB) as usize);
-        self.image.put_word(DATA + 0x100, KEY);
-        let [cookie, slices, own, kind, entries, structures] = places;
-        self.image
-            .put_words(HEAP, [(cookie, HEAP ^ KEY), (slices, 512), (own, 1), (kind, 0), (entries, 512)]);
-        // The segment's own slice, and its thread.
-        let structures = HEAP + structures;
+    /// Writes a segment of 2.x, whose page structures have `structure_bytes`; returns its bytes.
+    fn write_segment(
+        &mut self,
+        segment: &SegmentLayout,
+        page: &PageLayout,
+        structure_bytes: u64,
+        dice: &mut Rng,
+    ) -> u64 {
+        let page_count = 40 + dice.below(20);
+        self.image.map(HEAP, SEGMENT_BYTES as usize);
+        self.image.put_word(VARIABLE, KEY);
+        let words = [
+            (segment.cookie, HEAP ^ KEY),
+            (segment.slices, SEGMENT_SLICES),
+            (segment.own_slices, 1),
+            (segment.kind, 0),
+            (segment.entries, SEGMENT_SLICES),
+            (segment.thread, THREAD),
+        ];
+        self.image.put_words(HEAP, words);
+        // The segment's own slice.
+        let structures = HEAP + segment.pages;
         self.image.put_bits(structures, 1, 32);
-        self.image.put_bits(structures + fields.size.0, SLICE, fields.size.1);
-        let thread = if cookie == 216 { 256 } else { 280 };
-        self.image.put_word(HEAP + thread, 0x7f00_0000_1000);
-        let (mut index, mut used) = (1, 0);
-        for number in 0..count {
+        self.image.put_field(structures, page.block_bytes, SLICE);
+        let (mut index, mut used_pages) = (1, 0);
+        for number in 0..page_count {
             // One block, or nothing: the structures of the slices behind its first are never
             // written.
             let is_large = number == 0;
-            let here = if is_large { 110 + dice.below(40) } else { 1 + dice.below(4) };
-            let at = structures + index * bytes;
-            self.image.put_bits(at, here, 32);
-            let (start, end) = (HEAP + index * SLICE, HEAP + (index + here) * SLICE);
+            let slices = if is_large { 110 + dice.below(40) } else { 1 + dice.below(4) };
+            let structure = structures + index * structure_bytes;
+            self.image.put_bits(structure, slices, 32);
+            let (start, end) = (HEAP + index * SLICE, HEAP + (index + slices) * SLICE);
             if dice.chance(85) {
-                used += 1;
-                let size =
-                    if is_large { here * SLICE } else { SIZES[dice.below(SIZES.len() as u64) as usize] };
+                used_pages += 1;
+                let bytes = if is_large { slices * SLICE } else { dice.one_of(&BLOCK_SIZES) };
                 // 2.0.9: 3 * MI_MAX_ALIGN_GUARANTEE.
-                let first = start + if fields.start.is_some() || size > 1024 { 0 } else { 384 };
-                self.page(fields, at, first, end, size, dice);
+                let offset = if page.start.is_some() || bytes > 1024 { 0 } else { 384 };
+                self.write_page(page, structure, &Blocks { start: start + offset, end, bytes }, dice);
             }
-            index += here;
+            index += slices;
         }
-        self.image.put_bits(structures + index * bytes, 512 - index, 32);
-        self.image.put_word(HEAP + cookie - 8, used);
+        self.image.put_bits(structures + index * structure_bytes, SEGMENT_SLICES - index, 32);
+        self.image.put_word(HEAP + segment.used, used_pages);
         self.structures.push((HEAP, HEAP + 320));
-        32 * MIB
+        SEGMENT_BYTES
     }
 
-    /// Writes a segment of 1.9 with small pages.
-    fn pages(&mut self, dice: &mut Rng) -> u64 {
-        self.image.map(HEAP, (4 * MIB) as usize);
-        self.image.put_word(DATA + 0x100, KEY);
-        let own = 8 * KIB;
-        let words = [(112, HEAP ^ KEY), (96, 64), (144, 16), (152, 0), (32, 4 * MIB), (104, own)];
+    /// Writes a segment of 1.9 with small pages; returns its bytes.
+    fn write_segment_1_9(&mut self, dice: &mut Rng) -> u64 {
+        use segment_1_9 as layout;
+        const BYTES: u64 = layout::PAGE_COUNT * SLICE;
+        const OWN_BYTES: u64 = 8 * KIB;
+        self.image.map(HEAP, BYTES as usize);
+        self.image.put_word(VARIABLE, KEY);
+        let words = [
+            (layout::COOKIE, HEAP ^ KEY),
+            (layout::CAPACITY, layout::PAGE_COUNT),
+            (layout::PAGE_SHIFT, 16),
+            (layout::PAGE_KIND, 0),
+            (layout::SEGMENT_BYTES, BYTES),
+            (layout::OWN_BYTES, OWN_BYTES),
+            (layout::THREAD, THREAD),
+        ];
         self.image.put_words(HEAP, words);
-        self.image.put_word(HEAP + 136, 0x7f00_0000_1000);
-        let mut used = 0;
-        for index in 0..64 {
-            let at = HEAP + 160 + 80 * index;
+        let mut used_pages = 0;
+        for index in 0..layout::PAGE_COUNT {
+            let structure = HEAP + layout::PAGES + layout::PAGE_BYTES * index;
             if dice.chance(80) {
-                used += 1;
-                self.image.put_bits(at, index | 1 << 8, 16);
-                let start = HEAP + if index == 0 { own } else { index * SLICE };
-                let size = SIZES[dice.below(SIZES.len() as u64) as usize];
-                self.page(&OF_1_9, at, start, HEAP + (index + 1) * SLICE, size, dice);
+                used_pages += 1;
+                // `segment_idx`, and the flag `segment_in_use`.
+                self.image.put_bits(structure, index | 1 << 8, 16);
+                let start = HEAP + if index == 0 { OWN_BYTES } else { index * SLICE };
+                let end = HEAP + (index + 1) * SLICE;
+                let bytes = dice.one_of(&BLOCK_SIZES);
+                self.write_page(&PAGE_1_9, structure, &Blocks { start, end, bytes }, dice);
             }
         }
-        self.image.put_word(HEAP + 88, used);
-        self.structures.push((HEAP, HEAP + 160));
-        4 * MIB
+        self.image.put_word(HEAP + layout::USED, used_pages);
+        self.structures.push((HEAP, HEAP + layout::PAGES));
+        BYTES
     }
 
-    /// Writes an arena of 3.1 with its page map.
-    fn arena(&mut self, dice: &mut Rng) -> u64 {
+    /// Writes an arena of 3.1 with its page map; returns its bytes.
+    fn write_arena(&mut self, dice: &mut Rng) -> u64 {
         const SLICES: u64 = 256;
+        const OWN_SLICES: u64 = 4;
+        /// Bytes of a page's structure, which is at the start of the page.
+        const STRUCTURE_BYTES: u64 = 128;
         self.image.map(HEAP, (SLICES * SLICE) as usize);
-        self.image.map(MAP, (4 * MIB + SLICE) as usize);
-        self.image.put_row(DATA + 0x100, [MAP, HEAP]);
-        let of_submap = MAP + HEAP / (8192 * SLICE) * 8;
-        self.image.put_word(of_submap, SUBMAP);
-        let own = 4;
-        self.image.put_words(HEAP, [(24, DATA + 0x200), (32, SLICES), (40, own)]);
-        let mut index = own;
+        self.image.map(MAP, (MAP_ROOT_BYTES + SLICE) as usize);
+        self.image.put_row(VARIABLE, [MAP, HEAP]);
+        let root_entry = MAP + HEAP / (SUBMAP_ENTRIES * SLICE) * 8;
+        self.image.put_word(root_entry, SUBMAP);
+        let words = [
+            (arena_3_1::SUBPROCESS, SUBPROCESS),
+            (arena_3_1::SLICES, SLICES),
+            (arena_3_1::OWN_SLICES, OWN_SLICES),
+        ];
+        self.image.put_words(HEAP, words);
+        let submap_entry = |address: u64| SUBMAP + address / SLICE % SUBMAP_ENTRIES * 8;
+        let mut index = OWN_SLICES;
         while index + 8 < SLICES {
-            let here = 1 + dice.below(4);
+            let slices = 1 + dice.below(4);
             let page = HEAP + index * SLICE;
             if dice.chance(85) {
-                let size = SIZES[dice.below(SIZES.len() as u64) as usize];
-                // As many blocks as there is room for, so that the last slice belongs to the page.
-                let first = page + 128;
-                self.page(&OF_3_1, page, first, page + here * SLICE, size, dice);
-                for slice in 0..here {
-                    let entry = SUBMAP + (page / SLICE + slice) % 8192 * 8;
-                    self.image.put_word(entry, page);
+                let bytes = dice.one_of(&BLOCK_SIZES);
+                // Blocks may extend to the end, so that the last slice belongs to the page.
+                let blocks = Blocks { start: page + STRUCTURE_BYTES, end: page + slices * SLICE, bytes };
+                self.write_page(&PAGE_3_1, page, &blocks, dice);
+                for slice in 0..slices {
+                    self.image.put_word(submap_entry(page + slice * SLICE), page);
                 }
             }
-            index += here;
+            index += slices;
         }
         self.structures.extend([
             (HEAP, HEAP + 192),
-            (of_submap, of_submap + 8),
-            (DATA + 0x100, DATA + 0x110),
+            (root_entry, root_entry + 8),
+            (VARIABLE, VARIABLE + 16),
+            (submap_entry(HEAP), submap_entry(HEAP) + 8 * SLICES),
         ]);
-        let first = SUBMAP + HEAP / SLICE % 8192 * 8;
-        self.structures.push((first, first + 8 * SLICES));
         SLICES * SLICE
     }
 }

@@ -7,16 +7,48 @@
 use crate::{HeapExpected, HeapImage, Image, Rng, map_lines};
 
 const PAGE: u64 = 4096;
+/// Mappings: the program's data, areas of metadata, and groups.
 const DATA: u64 = 0x40_8000;
 const DATA_BYTES: u64 = 4 * PAGE;
 const AREAS: u64 = 0x7f11_0000_0000;
 const AREAS_BYTES: u64 = 4 * PAGE;
 const HEAP: u64 = 0x7f12_0000_0000;
 const HEAP_BYTES: u64 = 4 << 20;
-/// Size classes: number, and units of 16 bytes.
-const CLASSES: [(u64, u64); 5] = [(0, 1), (3, 4), (12, 18), (19, 63), (27, 255)];
+/// Sizes and distances are multiples of this (`UNIT`).
+const UNIT: u64 = 16;
+/// Bytes of `struct group` before the first slot, and of the header before a block (`IB`).
+const GROUP_HEADER: u64 = 16;
+const BLOCK_HEADER: u64 = 4;
+/// A header's second byte has the slot's number in its low bits, and above them the reserved bytes
+/// (5 if they are in the last word of the slot), 6 for a nested group, or 7 for a moved block.
+const SLOT_MASK: u8 = 31;
+const RESERVED_SHIFT: u32 = 5;
+const RESERVED_AT_END: u64 = 5;
+const NESTED_GROUP: u8 = 6;
+const MOVED_BLOCK: u8 = 7;
+/// `struct meta_area`: bytes before its metas, bytes of a meta, and number of metas on a page.
+const AREA_HEADER: u64 = 24;
+const META_BYTES: u64 = 40;
+const AREA_METAS: u64 = 101;
+/// The class of blocks with their own mappings.
+const MMAPPED_CLASS: u64 = 63;
+
+/// A size class.
+#[derive(Clone, Copy)]
+struct SizeClass {
+    number: u64,
+    units: u64,
+}
+
+const CLASSES: [SizeClass; 5] = [
+    SizeClass { number: 0, units: 1 },
+    SizeClass { number: 3, units: 4 },
+    SizeClass { number: 12, units: 18 },
+    SizeClass { number: 19, units: 63 },
+    SizeClass { number: 27, units: 255 },
+];
 /// Maximum number of groups.
-const GROUPS: usize = 150;
+const MAX_GROUPS: usize = 150;
 
 /// Fabricates a mallocng from `seed`.
 pub fn fabricate_musl(seed: u64) -> HeapImage {
@@ -26,30 +58,35 @@ pub fn fabricate_musl(seed: u64) -> HeapImage {
     let context = DATA + 8 * dice.below(500);
     // struct malloc_context: secret, init_done and mmap_counter, …, meta_area_head.
     image.put_words(context, [(0, secret), (8, 1 | 7 << 32), (56, AREAS)]);
-    let mut writer = Writer { image, secret, metas: 0, at: HEAP, expected: HeapExpected::default() };
-    while writer.metas < GROUPS && writer.at + (1 << 18) < HEAP + HEAP_BYTES {
-        writer.mapped_group(&mut dice);
+    let expected = HeapExpected::default();
+    let mut writer = Writer { image, secret, groups: 0, next_mapping: HEAP, expected };
+    // A mapping has at most 1 << 18 bytes.
+    while writer.groups < MAX_GROUPS && writer.next_mapping + (1 << 18) < HEAP + HEAP_BYTES {
+        writer.write_mapped_group(&mut dice);
     }
     let maps = map_lines(&[
         (DATA, DATA_BYTES, "rw-p 00008000 08:01 77 /usr/bin/program"),
         (AREAS, AREAS_BYTES, "rw-p 00000000 00:00 0"),
         (HEAP, HEAP_BYTES, "rw-p 00000000 00:00 0"),
     ]);
-    let structures = vec![(context, context + 64), (AREAS, AREAS + 2 * PAGE), (HEAP, writer.at)];
+    let structures = vec![(context, context + 64), (AREAS, AREAS + 2 * PAGE), (HEAP, writer.next_mapping)];
     HeapImage { image: writer.image, maps, expected: writer.expected, structures }
 }
 
 struct Writer {
     image: Image,
     secret: u64,
-    metas: usize,
-    at: u64,
+    /// Number of groups written, each with its meta.
+    groups: usize,
+    /// Address of the next mapping.
+    next_mapping: u64,
     expected: HeapExpected,
 }
 
-/// Address of a meta: an area has 101 of them, behind 24 bytes.
-fn meta(index: usize) -> u64 {
-    AREAS + PAGE * (index as u64 / 101) + 24 + 40 * (index as u64 % 101)
+/// Address of the meta of the group with this number.
+fn meta_address(group: usize) -> u64 {
+    let (area, index) = (group as u64 / AREA_METAS, group as u64 % AREA_METAS);
+    AREAS + PAGE * area + AREA_HEADER + META_BYTES * index
 }
 
 /// A group of slots of one size.
@@ -58,81 +95,90 @@ struct Group {
     class: u64,
     slot_bytes: u64,
     slots: u64,
+    /// Pages of its own mapping; 0 for a nested group.
+    pages: u64,
 }
 
 impl Writer {
     /// Writes a group in its own mapping; a slot may hold another group.
-    fn mapped_group(&mut self, dice: &mut Rng) {
-        if dice.chance(10) {
-            // One block with its own mapping, of class 63.
+    fn write_mapped_group(&mut self, dice: &mut Rng) {
+        let start = self.next_mapping;
+        let group = if dice.chance(10) {
+            // One block with its own mapping.
             let pages = 1 + dice.below(30);
-            let group = Group { start: self.at, class: 63, slot_bytes: pages * PAGE - 16, slots: 1 };
-            self.group(group, pages, dice);
-            self.at += pages * PAGE;
-            return;
-        }
-        let (class, units) = CLASSES[dice.below(CLASSES.len() as u64) as usize];
-        let slots = 2 + dice.below(30);
-        let pages = (16 + slots * units * 16).div_ceil(PAGE);
-        self.group(Group { start: self.at, class, slot_bytes: units * 16, slots }, pages, dice);
-        self.at += pages * PAGE;
+            let slot_bytes = pages * PAGE - GROUP_HEADER;
+            Group { start, class: MMAPPED_CLASS, slot_bytes, slots: 1, pages }
+        } else {
+            let SizeClass { number, units } = dice.one_of(&CLASSES);
+            let (slot_bytes, slots) = (units * UNIT, 2 + dice.below(30));
+            let pages = (GROUP_HEADER + slots * slot_bytes).div_ceil(PAGE);
+            Group { start, class: number, slot_bytes, slots, pages }
+        };
+        self.next_mapping += group.pages * PAGE;
+        self.write_group(&group, dice);
     }
 
-    /// Writes a group, in a mapping of `pages`.
-    fn group(&mut self, group: Group, pages: u64, dice: &mut Rng) {
-        let Group { start, class, slot_bytes: stride, slots } = group;
-        let index = self.metas;
-        self.metas += 1;
-        let area = meta(index) & !(PAGE - 1);
+    /// Writes a group, its meta, and the groups in its slots.
+    fn write_group(&mut self, group: &Group, dice: &mut Rng) {
+        let Group { start, class, slot_bytes, slots, pages } = *group;
+        let meta = meta_address(self.groups);
+        self.groups += 1;
+        let area = meta & !(PAGE - 1);
         // struct meta_area: check, next, nslots.
         self.image.put_word(area, self.secret);
         if area > AREAS {
             self.image.put_word(area - PAGE + 8, area);
         }
-        self.image.put_word(area + 16, 101);
-        let (mut avail, mut freed) = (0_u64, 0_u64);
+        self.image.put_word(area + 16, AREA_METAS);
+        let (mut available_mask, mut freed_mask) = (0_u64, 0_u64);
         for slot in 0..slots {
-            let at = start + 16 + slot * stride;
+            let slot_start = start + GROUP_HEADER + slot * slot_bytes;
             match dice.below(6) {
                 0 => {
-                    avail |= 1 << slot;
-                    self.expected.free_bytes += stride;
+                    available_mask |= 1 << slot;
+                    self.expected.free_bytes += slot_bytes;
                 }
                 1 => {
-                    freed |= 1 << slot;
-                    self.expected.free_bytes += stride;
+                    freed_mask |= 1 << slot;
+                    self.expected.free_bytes += slot_bytes;
                 }
-                2 if stride >= 4080 && slots > 1 && self.metas + 1 < GROUPS => {
+                2 if slot_bytes >= 4080 && slots > 1 && self.groups + 1 < MAX_GROUPS => {
                     // A nested group: 30 slots of four units.
-                    self.image.put(at - 4, &[0, 6 << 5 | (slot as u8 & 31), 0, 0]);
-                    self.group(Group { start: at, class: 3, slot_bytes: 64, slots: 30 }, 0, dice);
+                    let byte = NESTED_GROUP << RESERVED_SHIFT | (slot as u8 & SLOT_MASK);
+                    self.image.put(slot_start - BLOCK_HEADER, &[0, byte, 0, 0]);
+                    let nested =
+                        Group { start: slot_start, class: 3, slot_bytes: 4 * UNIT, slots: 30, pages: 0 };
+                    self.write_group(&nested, dice);
                 }
-                _ => self.block(at, slot, stride, dice),
+                _ => self.write_block(slot_start, slot, slot_bytes, dice),
             }
         }
-        self.image.put_word(start, meta(index));
-        let words = [0, 0, start, avail | freed << 32, (slots - 1) | class << 6 | pages << 12];
-        self.image.put_row(meta(index), words);
+        self.image.put_word(start, meta);
+        // struct meta: prev, next, mem, the masks, and last_idx, freeable, sizeclass and maplen.
+        let masks = available_mask | freed_mask << 32;
+        self.image.put_row(meta, [0, 0, start, masks, (slots - 1) | class << 6 | pages << 12]);
     }
 
     /// Writes a block in a slot, as enframe and set_size leave it.
-    fn block(&mut self, slot_start: u64, slot: u64, stride: u64, dice: &mut Rng) {
-        let most = stride - 4;
-        let bytes = most - dice.below(most.min(200));
-        let slack = (most - bytes) / 16;
-        let offset = if slack > 0 { dice.below(slack + 1) } else { 0 };
-        let mut pointer = slot_start;
-        if offset > 0 {
-            let marks = (offset as u16).to_le_bytes();
-            self.image.put(slot_start - 4, &[0, 7 << 5, marks[0], marks[1]]);
-            pointer += 16 * offset;
+    fn write_block(&mut self, slot_start: u64, slot: u64, slot_bytes: u64, dice: &mut Rng) {
+        let max_bytes = slot_bytes - BLOCK_HEADER;
+        let bytes = max_bytes - dice.below(max_bytes.min(200));
+        let slack_units = (max_bytes - bytes) / UNIT;
+        let offset_units = if slack_units > 0 { dice.below(slack_units + 1) } else { 0 };
+        let block = slot_start + UNIT * offset_units;
+        if offset_units > 0 {
+            let [low, high] = (offset_units as u16).to_le_bytes();
+            let header = [0, MOVED_BLOCK << RESERVED_SHIFT, low, high];
+            self.image.put(slot_start - BLOCK_HEADER, &header);
         }
-        let reserved = slot_start + most - pointer - bytes;
-        let few = reserved.min(5);
-        if few == 5 {
-            self.image.put(slot_start + most - 4, &(reserved as u32).to_le_bytes());
+        let slot_end = slot_start + max_bytes;
+        let reserved_bytes = slot_end - block - bytes;
+        let reserved = reserved_bytes.min(RESERVED_AT_END);
+        if reserved == RESERVED_AT_END {
+            self.image.put(slot_end - 4, &(reserved_bytes as u32).to_le_bytes());
         }
-        self.image.put(pointer - 4, &[0, (few << 5) as u8 | (slot as u8 & 31), 0, 0]);
+        let byte = (reserved << RESERVED_SHIFT) as u8 | (slot as u8 & SLOT_MASK);
+        self.image.put(block - BLOCK_HEADER, &[0, byte, 0, 0]);
         self.expected.live_blocks += 1;
         self.expected.live_bytes += bytes;
     }

@@ -4,31 +4,47 @@ use crate::{PAGE, Recipe, Rng, Thread, Version};
 
 /// Address of the secondary arena's first heap; heaps are aligned to their 64 MiB.
 const SECONDARY: u64 = 0x7f5a_2400_0000;
-const HEAP_MAX_BYTES: u64 = 64 << 20;
+pub const HEAP_MAX_BYTES: u64 = 64 << 20;
 /// Address of the chunks with their own mappings.
 const MMAPPED: u64 = 0x7f5a_6000_0000;
 /// End of the mmapped pieces of the main arena; each newer piece is right below the one before.
 const PIECES_END: u64 = 0x7f5a_5f00_0000;
-/// Address of the threads' control blocks, each in its own two pages.
+/// Address of the threads' control blocks, each in its own two pages, and of the thread pointer in
+/// these.
 const THREADS: u64 = 0x7f5a_7000_0000;
+const THREAD_DISTANCE: u64 = 0x10000;
+const THREAD_POINTER: u64 = 0x1740;
 /// The largest chunk a fastbin takes (global_max_fast).
 const MAX_FAST: u64 = 0x80;
 /// The largest chunk a tcache takes without tunables.
 const MAX_CACHED: u64 = 1040;
+/// The smallest chunk (`MINSIZE`), and the multiple that sizes are of (`MALLOC_ALIGNMENT`).
+const MIN_CHUNK: u64 = 32;
+const ALIGNMENT: u64 = 16;
+/// Bytes of the two headers that end a stretch without top.
+const FENCEPOST_BYTES: u64 = 32;
+/// Number of bins of a tcache up to MAX_CACHED; 2.43 has more bins.
+const TCACHE_BINS: usize = 64;
 
 /// State of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkState {
+    /// In use.
     Live,
-    /// In the tcache of thread n.
+    /// In the tcache of the thread with this index.
     Cached(usize),
+    /// In a fastbin.
     Fast,
+    /// In another bin.
     Free,
 }
 
+/// A chunk other than a top chunk.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk {
+    /// The address of its header.
     pub at: u64,
+    /// Its bytes, header included.
     pub size: u64,
     pub state: ChunkState,
 }
@@ -52,6 +68,7 @@ pub struct Stretch {
     pub chunks: Vec<Chunk>,
     /// Start of the fenceposts or of the top chunk.
     pub last: u64,
+    /// First byte behind them.
     pub end: u64,
     pub ending: Ending,
     /// Whether its memory is from the break.
@@ -62,9 +79,18 @@ pub struct Stretch {
 
 #[derive(Clone, Debug)]
 pub struct Arena {
+    /// The address of its malloc_state.
     pub address: u64,
     pub is_main: bool,
+    /// Its chunks; the last stretch ends in its top chunk.
     pub stretches: Vec<Stretch>,
+}
+
+/// The top chunk of an arena.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Top {
+    pub address: u64,
+    pub bytes: u64,
 }
 
 impl Plan {
@@ -78,109 +104,119 @@ impl Arena {
     /// Bytes taken from the system. Bytes by which others moved the break count: glibc takes the
     /// whole range for its own.
     pub fn system_bytes(&self) -> u64 {
-        let of_break = self.stretches.iter().filter(|stretch| stretch.from_break);
-        let start = of_break.map(|stretch| stretch.base).min().unwrap_or(0);
-        let elsewhere = self.stretches.iter().filter(|stretch| !stretch.from_break);
-        self.break_end() - start + elsewhere.map(|stretch| stretch.end - stretch.base).sum::<u64>()
+        let from_break = self.stretches.iter().filter(|stretch| stretch.from_break);
+        let break_start = from_break.map(|stretch| stretch.base).min().unwrap_or(0);
+        let mapped = self.stretches.iter().filter(|stretch| !stretch.from_break);
+        self.break_end() - break_start + mapped.map(|stretch| stretch.end - stretch.base).sum::<u64>()
     }
 
     /// End of the memory that the arena took by the break; 0 if it took none.
     pub fn break_end(&self) -> u64 {
-        let of_break = self.stretches.iter().filter(|stretch| stretch.from_break);
-        of_break.map(|stretch| stretch.end).max().unwrap_or(0)
+        let from_break = self.stretches.iter().filter(|stretch| stretch.from_break);
+        from_break.map(|stretch| stretch.end).max().unwrap_or(0)
     }
 
-    /// The top chunk and its size.
-    pub fn top(&self) -> (u64, u64) {
-        self.stretches.last().map_or((0, 0), |stretch| (stretch.last, stretch.end - stretch.last))
+    /// Its top chunk.
+    pub fn top(&self) -> Top {
+        let last = self.stretches.last();
+        last.map_or(Top::default(), |stretch| Top {
+            address: stretch.last,
+            bytes: stretch.end - stretch.last,
+        })
     }
 }
 
 /// A chunk with its own mapping.
 #[derive(Clone, Copy, Debug)]
 pub struct Mmapped {
+    /// Start of the mapping.
     pub base: u64,
+    /// Bytes of the mapping.
     pub bytes: u64,
     /// Offset of the chunk in the mapping (memalign).
     pub offset: u64,
 }
 
+/// A heap before it is written.
 #[derive(Clone, Debug)]
 pub struct Plan {
+    /// Its arenas, main_arena first.
     pub arenas: Vec<Arena>,
     pub threads: Vec<Thread>,
     pub mmapped: Vec<Mmapped>,
     /// Bytes that 2.43 fails to subtract from mmapped_mem: 16 for each chunk that was resized.
     pub mmapped_leftover: u64,
+    /// The address of the break.
     pub system_break: u64,
 }
 
+/// Plans the heap of `recipe`.
 pub fn plan(recipe: &Recipe) -> Plan {
-    let threads = recipe.threads.max(1);
-    let cached = vec![[0; 64]; threads];
-    let mut build = Build { recipe, dice: Rng::new(recipe.seed), cached, tcaches: Vec::new() };
+    let thread_count = recipe.threads.max(1);
+    let cached = vec![[0; TCACHE_BINS]; thread_count];
+    let mut planner = Planner { recipe, dice: Rng::new(recipe.seed), cached, tcaches: Vec::new() };
     // The main thread's tcache is the heap's first chunk; those of the others are in their arena.
-    let elsewhere = if recipe.secondary_heaps > 0 { threads - 1 } else { 0 };
-    let mut arenas = vec![build.main_arena(threads - elsewhere)];
+    let secondary_tcaches = if recipe.secondary_heaps > 0 { thread_count - 1 } else { 0 };
+    let mut arenas = vec![planner.plan_main_arena(thread_count - secondary_tcaches)];
     if recipe.secondary_heaps > 0 {
-        arenas.push(build.secondary_arena(elsewhere));
+        arenas.push(planner.plan_secondary_arena(secondary_tcaches));
     }
-    let Build { mut dice, tcaches, .. } = build;
-    let threads = (0u64..)
-        .zip(tcaches)
-        .map(|(index, tcache)| Thread { fs_base: THREADS + index * 0x10000 + 0x1740, tcache })
-        .collect();
+    let Planner { mut dice, tcaches, .. } = planner;
+    let fs_base = |index: u64| THREADS + index * THREAD_DISTANCE + THREAD_POINTER;
+    let threads =
+        (0u64..).zip(tcaches).map(|(index, tcache)| Thread { fs_base: fs_base(index), tcache }).collect();
     let end = arenas[0].break_end();
+    // A program may move the break by any number of bytes.
     let system_break = if recipe.break_moved { end + 0x1230 } else { end };
-    let mmapped = mmapped(recipe, &mut dice);
+    let mmapped = draw_mmapped(recipe, &mut dice);
     let mmapped_leftover = if recipe.version == Version::V2_43 { 16 * dice.below(4) } else { 0 };
     Plan { arenas, threads, mmapped, mmapped_leftover, system_break }
 }
 
 /// Moves a stretch that was planned from address 0 on to `base`.
-fn moved(stretch: Stretch, base: u64) -> Stretch {
+fn moved_to_base(stretch: Stretch, base: u64) -> Stretch {
     let chunks = stretch.chunks.into_iter().map(|chunk| Chunk { at: chunk.at + base, ..chunk }).collect();
     let (last, end) = (stretch.last + base, stretch.end + base);
     Stretch { base, chunks, last, end, foreign_end: end, ..stretch }
 }
 
 /// A plan that is being made.
-struct Build<'a> {
+struct Planner<'a> {
     recipe: &'a Recipe,
     dice: Rng,
     /// By thread and bin, the number of chunks in its cache: no bin gets more than it takes.
-    cached: Vec<[u64; 64]>,
+    cached: Vec<[u64; TCACHE_BINS]>,
     /// Addresses of the threads' tcaches.
     tcaches: Vec<u64>,
 }
 
-impl Build<'_> {
-    fn main_arena(&mut self, tcache_count: usize) -> Arena {
+impl Planner<'_> {
+    fn plan_main_arena(&mut self, tcache_count: usize) -> Arena {
         let recipe = self.recipe;
         let mut stretches = Vec::new();
         let mut base = recipe.places.heap;
         if recipe.foreign_sbrk {
-            let mut stretch = self.stretch(base, base, tcache_count, Ending::MovedBreak);
+            let mut stretch = self.plan_stretch(base, base, tcache_count, Ending::MovedBreak);
             // There may be any number of foreign bytes; malloc aligns behind them.
-            base = (stretch.end + 1 + self.dice.below(20_000)).next_multiple_of(16);
+            base = (stretch.end + 1 + self.dice.below(20_000)).next_multiple_of(ALIGNMENT);
             stretch.foreign_end = base;
             stretches.push(stretch);
         }
-        let left = if recipe.foreign_sbrk { 0 } else { tcache_count };
+        let unplaced_tcaches = if recipe.foreign_sbrk { 0 } else { tcache_count };
         let ending = if recipe.mmapped_pieces > 0 { Ending::MovedBreak } else { Ending::Top };
-        stretches.push(self.stretch(base, base, left, ending));
+        stretches.push(self.plan_stretch(base, base, unplaced_tcaches, ending));
         stretches.iter_mut().for_each(|stretch| stretch.from_break = true);
         let mut end = PIECES_END;
         for index in 1..=recipe.mmapped_pieces {
             let ending = if index == recipe.mmapped_pieces { Ending::Top } else { Ending::MovedBreak };
-            let piece = self.stretch(0, 0, 0, ending);
+            let piece = self.plan_stretch(0, 0, 0, ending);
             end -= piece.end;
-            stretches.push(moved(piece, end));
+            stretches.push(moved_to_base(piece, end));
         }
         Arena { address: recipe.places.main_arena, is_main: true, stretches }
     }
 
-    fn secondary_arena(&mut self, tcache_count: usize) -> Arena {
+    fn plan_secondary_arena(&mut self, tcache_count: usize) -> Arena {
         let Recipe { version, secondary_heaps, .. } = *self.recipe;
         let address = SECONDARY + version.heap_info_bytes();
         let mut stretches = Vec::new();
@@ -190,15 +226,16 @@ impl Build<'_> {
             let ending = if is_newest { Ending::Top } else { Ending::FullHeap };
             let mut first = base + version.heap_info_bytes();
             if index == 0 {
-                first = (first + version.arena_bytes()).next_multiple_of(16);
+                first = (first + version.arena_bytes()).next_multiple_of(ALIGNMENT);
             }
-            let count = if index == 0 { tcache_count } else { 0 };
-            stretches.push(self.stretch(base, first, count, ending));
+            let own_tcaches = if index == 0 { tcache_count } else { 0 };
+            stretches.push(self.plan_stretch(base, first, own_tcaches, ending));
         }
         Arena { address, is_main: false, stretches }
     }
 
-    fn stretch(&mut self, base: u64, first: u64, tcache_count: usize, ending: Ending) -> Stretch {
+    /// Plans chunks from `first` on, `tcache_count` of them for tcaches.
+    fn plan_stretch(&mut self, base: u64, first: u64, tcache_count: usize, ending: Ending) -> Stretch {
         let mut chunks = Vec::new();
         let mut at = first;
         let mut push = |at: &mut u64, size, state| {
@@ -211,39 +248,42 @@ impl Build<'_> {
         }
         let mut previous = ChunkState::Live;
         for _ in 0..self.recipe.chunks {
-            let size = self.size();
-            previous = self.state(size, previous);
+            let size = self.draw_size();
+            previous = self.draw_state(size, previous);
             push(&mut at, size, previous);
         }
         // No free chunk touches top or another free chunk: malloc would have merged them.
         if previous == ChunkState::Free {
             push(&mut at, 48, ChunkState::Live);
         }
-        let most = if self.dice.chance(20) { 400_000 } else { 9_000 };
-        let room = 96 + self.dice.below(most);
-        let end = (at + room).next_multiple_of(PAGE);
+        // What is left for the top chunk, or for another chunk and the fenceposts.
+        let max_rest = if self.dice.chance(20) { 400_000 } else { 9_000 };
+        let rest = 96 + self.dice.below(max_rest);
+        let end = (at + rest).next_multiple_of(PAGE);
         if ending != Ending::Top {
             // The former top is now a chunk up to the fenceposts.
             let state = if self.dice.chance(70) { ChunkState::Free } else { ChunkState::Live };
-            let size = end - 32 - at;
+            let size = end - FENCEPOST_BYTES - at;
             push(&mut at, size, state);
         }
         Stretch { base, chunks, last: at, end, ending, from_break: false, foreign_end: end }
     }
 
-    fn size(&mut self) -> u64 {
-        let most = match self.dice.below(100) {
-            0..60 => 0x80,
-            60..85 => 1040,
+    /// Draws the size of a chunk: mostly one that a fastbin or a tcache takes.
+    fn draw_size(&mut self) -> u64 {
+        let max_size = match self.dice.below(100) {
+            0..60 => MAX_FAST,
+            60..85 => MAX_CACHED,
             85..98 => 9_000,
             _ => 120_000,
         };
-        (32 + self.dice.below(most - 31)).next_multiple_of(16)
+        (MIN_CHUNK + self.dice.below(max_size - MIN_CHUNK + 1)).next_multiple_of(ALIGNMENT)
     }
 
-    fn state(&mut self, size: u64, previous: ChunkState) -> ChunkState {
+    /// Draws a state that a chunk of this size may have behind the previous one.
+    fn draw_state(&mut self, size: u64, previous: ChunkState) -> ChunkState {
         match self.dice.below(100) {
-            0..15 if size <= MAX_CACHED => self.cache(size).map_or(ChunkState::Live, ChunkState::Cached),
+            0..15 if size <= MAX_CACHED => self.draw_cache(size).map_or(ChunkState::Live, ChunkState::Cached),
             15..35 if size <= MAX_FAST && self.recipe.version.has_fastbins() => ChunkState::Fast,
             35..65 if previous != ChunkState::Free => ChunkState::Free,
             _ => ChunkState::Live,
@@ -251,18 +291,19 @@ impl Build<'_> {
     }
 
     /// Chooses a thread and caches a chunk of `size` there; `None` if its bin is full.
-    fn cache(&mut self, size: u64) -> Option<usize> {
+    fn draw_cache(&mut self, size: u64) -> Option<usize> {
         let thread = self.dice.below(self.cached.len() as u64) as usize;
-        let bin = usize::try_from((size.checked_sub(32)?) / 16).ok()?;
-        let held = self.cached.get_mut(thread)?.get_mut(bin)?;
-        (*held < self.recipe.version.tcache_fill()).then(|| {
-            *held += 1;
+        let bin = usize::try_from((size.checked_sub(MIN_CHUNK)?) / ALIGNMENT).ok()?;
+        let count = self.cached.get_mut(thread)?.get_mut(bin)?;
+        (*count < self.recipe.version.tcache_fill()).then(|| {
+            *count += 1;
             thread
         })
     }
 }
 
-fn mmapped(recipe: &Recipe, dice: &mut Rng) -> Vec<Mmapped> {
+/// Draws the chunks with their own mappings.
+fn draw_mmapped(recipe: &Recipe, dice: &mut Rng) -> Vec<Mmapped> {
     (0..recipe.mmapped as u64)
         .map(|index| {
             let bytes = PAGE * (1 + dice.below(80));

@@ -14,12 +14,19 @@ const DATA_BYTES: u64 = 64 * 1024;
 const BSS_BYTES: u64 = 2 * MIB;
 /// `SizeMap::num_objects_to_move_`; sizes and pages follow it.
 const SIZES: u64 = DATA + 0x1004;
+/// Entries of the tables of `SizeMap` (`kClassSizesMax`), and their offsets from `SIZES`. From 2.11
+/// on a word is between the last table and `num_size_classes`.
+const MAX_CLASSES: u64 = 128;
+const CLASS_SIZES: u64 = 4 * MAX_CLASSES;
+const CLASS_PAGES: u64 = 1028;
 /// Central lists, padded to 64 bytes each.
 const CENTRAL: u64 = DATA + DATA_BYTES;
 const CENTRAL_BYTES: u64 = 1216;
+/// Distance of the root of the page map from the central lists, before a random part.
+const ROOT_DISTANCE: u64 = 256 * 1024;
 /// `thread_heaps_`.
 const THREADS: u64 = DATA + 0x800;
-/// tcmalloc's own chunk: spans, a thread's cache, the leaf.
+/// tcmalloc's own chunk: spans, a thread's cache, the leaf of the page map.
 const OWN: u64 = 0x7f41_8000_0000;
 const OWN_BYTES: u64 = 8 * MIB;
 const SPANS: u64 = OWN + 96;
@@ -28,34 +35,85 @@ const LEAF: u64 = OWN + 4 * MIB;
 /// The heap.
 const HEAP: u64 = 0x7f42_4000_0000;
 const HEAP_BYTES: u64 = 16 * MIB;
-/// Size classes: bytes of an object, pages of a span.
-const CLASSES: [(u64, u64); 24] = [
-    (0, 0),
-    (16, 1),
-    (32, 1),
-    (48, 1),
-    (64, 1),
-    (96, 1),
-    (128, 1),
-    (192, 1),
-    (256, 1),
-    (320, 1),
-    (512, 1),
-    (768, 1),
-    (1024, 1),
-    (1536, 3),
-    (2048, 2),
-    (3072, 3),
-    (4096, 4),
-    (6144, 3),
-    (8192, 2),
-    (16384, 4),
-    (32768, 8),
-    (65536, 16),
-    (131_072, 32),
-    (262_144, 64),
+
+/// An entry of the page map's root is for 2 GiB, and one of a leaf for a page (`PageMap2`).
+const ROOT_ENTRY_SHIFT: u32 = 31;
+const LEAF_ENTRIES: u64 = 1 << 18;
+
+/// Offsets in `CentralFreeList`.
+mod central {
+    pub const CLASS: u64 = 8;
+    /// Heads of the lists of spans without and with free objects.
+    pub const EMPTY: u64 = 16;
+    pub const NON_EMPTY: u64 = 64;
+    pub const SPAN_COUNT: u64 = 112;
+    pub const SLOTS: u64 = 128;
+    pub const SLOT_BYTES: u64 = 16;
+    pub const USED_SLOTS: u64 = 1152;
+}
+
+/// Offsets in `Span`.
+mod span {
+    pub const START: u64 = 0;
+    pub const NEXT: u64 = 16;
+    pub const PREVIOUS: u64 = 24;
+    pub const OBJECTS: u64 = 32;
+    pub const BYTES: u64 = 48;
+}
+/// In the word behind `OBJECTS`: the number of objects that are not in the list, then these.
+const SPAN_CLASS_SHIFT: u32 = 16;
+const SPAN_LOCATION_SHIFT: u32 = 24;
+/// `Span::location`.
+const IN_USE: u64 = 0;
+const ON_NORMAL_FREELIST: u64 = 1;
+const ON_RETURNED_FREELIST: u64 = 2;
+
+/// A list of a thread's cache (`ThreadCache::FreeList`): head, length, bytes of an object.
+const CACHE_LIST_BYTES: u64 = 32;
+
+/// A size class.
+#[derive(Clone, Copy)]
+pub struct SizeClass {
+    pub object_bytes: u64,
+    pub span_pages: u64,
+}
+
+/// A size class with objects of `object_bytes` in spans of `span_pages`.
+pub const fn size_class(object_bytes: u64, span_pages: u64) -> SizeClass {
+    SizeClass { object_bytes, span_pages }
+}
+
+/// Size classes; number 0 is for spans that are one block.
+const CLASSES: [SizeClass; 24] = [
+    size_class(0, 0),
+    size_class(16, 1),
+    size_class(32, 1),
+    size_class(48, 1),
+    size_class(64, 1),
+    size_class(96, 1),
+    size_class(128, 1),
+    size_class(192, 1),
+    size_class(256, 1),
+    size_class(320, 1),
+    size_class(512, 1),
+    size_class(768, 1),
+    size_class(1024, 1),
+    size_class(1536, 3),
+    size_class(2048, 2),
+    size_class(3072, 3),
+    size_class(4096, 4),
+    size_class(6144, 3),
+    size_class(8192, 2),
+    size_class(16384, 4),
+    size_class(32768, 8),
+    size_class(65536, 16),
+    size_class(131_072, 32),
+    size_class(262_144, 64),
 ];
+/// Objects that move between caches at a time (`num_objects_to_move_`).
 const BATCH: u64 = 4;
+/// Slots of a transfer cache (`kMaxNumTransferEntries`).
+const MAX_SLOTS: u64 = 64;
 
 /// Expected figures of a fabricated allocator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,11 +147,13 @@ pub struct HeapImage {
 
 struct Writer {
     image: Image,
-    /// Addresses of the next span's structure, and of the next span.
-    next: u64,
-    at: u64,
-    /// By class: spans, and free objects that are in no list yet.
+    /// Address of the next span's structure.
+    next_structure: u64,
+    /// Address of the next span.
+    next_span: u64,
+    /// By class, the structures of its spans.
     spans: Vec<Vec<u64>>,
+    /// By class, free objects that are in no list yet.
     unlisted: Vec<Vec<u64>>,
     expected: HeapExpected,
 }
@@ -102,144 +162,159 @@ struct Writer {
 pub fn fabricate_tcmalloc(seed: u64) -> HeapImage {
     let mut image = Image::of(&[(DATA, DATA_BYTES + BSS_BYTES), (OWN, OWN_BYTES), (HEAP, HEAP_BYTES)]);
     let mut dice = Rng::new(seed ^ 0x7463);
-    let root = CENTRAL + 256 * 1024 + 8 * dice.below(1000);
-    image.put_word(root + (HEAP >> 31) * 8, LEAF);
+    let root = CENTRAL + ROOT_DISTANCE + 8 * dice.below(1000);
+    let root_entry = root + (HEAP >> ROOT_ENTRY_SHIFT) * 8;
+    image.put_word(root_entry, LEAF);
     let mut writer = Writer {
         image,
-        next: SPANS,
-        at: HEAP,
+        next_structure: SPANS,
+        next_span: HEAP,
         spans: vec![Vec::new(); CLASSES.len()],
         unlisted: vec![Vec::new(); CLASSES.len()],
         expected: HeapExpected::default(),
     };
-    while writer.at + 64 * PAGE < HEAP + HEAP_BYTES {
-        writer.span(&mut dice);
+    while writer.next_span + 64 * PAGE < HEAP + HEAP_BYTES {
+        writer.write_span(&mut dice);
     }
-    writer.sizes(dice.chance(50));
-    writer.lists(&mut dice);
-    let used = writer.next;
+    writer.write_sizes(dice.chance(50));
+    writer.write_lists(&mut dice);
     let maps = map_lines(&[
         (DATA, DATA_BYTES, "rw-p 00080000 08:01 78 /usr/lib/libtcmalloc_minimal.so.4"),
         (DATA + DATA_BYTES, BSS_BYTES, "rw-p 00000000 00:00 0"),
         (OWN, OWN_BYTES, "rw-p 00000000 00:00 0"),
         (HEAP, HEAP_BYTES, "rw-p 00000000 00:00 0"),
     ]);
-    let leaf = LEAF + (HEAP >> 13) % (1 << 18) * 8;
     let structures = vec![
-        (root + (HEAP >> 31) * 8, root + (HEAP >> 31) * 8 + 8),
+        (root_entry, root_entry + 8),
         (SIZES & !7, (SIZES & !7) + 2064),
         (CENTRAL, CENTRAL + CLASSES.len() as u64 * CENTRAL_BYTES),
-        (SPANS & !7, used),
+        (SPANS & !7, writer.next_structure),
         (CACHE, CACHE + 4096 + 64),
-        (leaf, leaf + HEAP_BYTES / PAGE * 8),
+        (leaf_entry(HEAP), leaf_entry(HEAP) + HEAP_BYTES / PAGE * 8),
         (HEAP, HEAP + HEAP_BYTES),
     ];
     HeapImage { image: writer.image, maps, expected: writer.expected, structures }
 }
 
+/// Address of the leaf's entry for a page.
+fn leaf_entry(page: u64) -> u64 {
+    LEAF + page / PAGE % LEAF_ENTRIES * 8
+}
+
+/// The objects of a span.
+#[derive(Default)]
+struct SpanObjects {
+    /// Number of objects that are not in the span's list.
+    taken: u64,
+    /// Head of the list.
+    head: u64,
+}
+
 impl Writer {
-    fn span(&mut self, dice: &mut Rng) {
-        let (start, structure) = (self.at, self.next);
+    /// Writes a span: free, given back to the kernel, one block, or objects of one size.
+    fn write_span(&mut self, dice: &mut Rng) {
+        let (start, structure) = (self.next_span, self.next_structure);
         let (pages, class, location) = match dice.below(10) {
-            0 => (1 + dice.below(20), 0, 1),
-            1 => (1 + dice.below(20), 0, 2),
-            2 => (1 + dice.below(50), 0, 0),
+            0 => (1 + dice.below(20), 0, ON_NORMAL_FREELIST),
+            1 => (1 + dice.below(20), 0, ON_RETURNED_FREELIST),
+            2 => (1 + dice.below(50), 0, IN_USE),
             _ => {
                 let class = 1 + dice.below(CLASSES.len() as u64 - 1);
-                (CLASSES[class as usize].1, class, 0)
+                (CLASSES[class as usize].span_pages, class, IN_USE)
             }
         };
         let bytes = pages * PAGE;
-        let (mut taken, mut objects) = (0, 0);
+        let mut objects = SpanObjects::default();
         match (location, class) {
-            (1, _) => self.expected.releasable_bytes += bytes,
-            (2, _) => {}
+            (ON_NORMAL_FREELIST, _) => self.expected.releasable_bytes += bytes,
+            (ON_RETURNED_FREELIST, _) => {}
             (_, 0) => {
                 self.expected.live_bytes += bytes;
                 self.expected.live_blocks += 1;
             }
-            _ => (taken, objects) = self.objects(start, class as usize, dice),
+            _ => objects = self.write_objects(start, class as usize, dice),
         }
-        self.image.put_row(structure, [start / PAGE, pages]);
-        self.image.put_row(structure + 32, [objects, taken | class << 16 | location << 24]);
-        let leaf = |page: u64| LEAF + (page >> 13) % (1 << 18) * 8;
+        let fields = objects.taken | class << SPAN_CLASS_SHIFT | location << SPAN_LOCATION_SHIFT;
+        self.image.put_row(structure + span::START, [start / PAGE, pages]);
+        self.image.put_row(structure + span::OBJECTS, [objects.head, fields]);
+        // A span of objects has an entry for each of its pages, another span for its first and last
+        // one.
         for page in (start..start + bytes).step_by(PAGE as usize) {
             if class > 0 || page == start || page + PAGE == start + bytes {
-                self.image.put_word(leaf(page), structure);
+                self.image.put_word(leaf_entry(page), structure);
             }
         }
         if class > 0 {
             self.spans[class as usize].push(structure);
         }
-        self.at = start + bytes;
-        self.next += 48;
+        self.next_span = start + bytes;
+        self.next_structure += span::BYTES;
     }
 
-    /// Writes the objects of a span; returns how many are not in its list, and the head of the
-    /// list.
-    fn objects(&mut self, start: u64, class: usize, dice: &mut Rng) -> (u64, u64) {
-        let (bytes, pages) = CLASSES[class];
-        let keep = dice.below(101);
-        let (mut taken, mut head) = (0, 0);
-        for index in 0..pages * PAGE / bytes {
-            let object = start + index * bytes;
-            if dice.chance(keep) {
-                taken += 1;
-                self.expected.live_bytes += bytes;
+    /// Writes the objects of a span: in use, for a cache, or in the span's list.
+    fn write_objects(&mut self, start: u64, class: usize, dice: &mut Rng) -> SpanObjects {
+        let SizeClass { object_bytes, span_pages } = CLASSES[class];
+        let used_percent = dice.below(101);
+        let mut objects = SpanObjects::default();
+        for index in 0..span_pages * PAGE / object_bytes {
+            let object = start + index * object_bytes;
+            if dice.chance(used_percent) {
+                objects.taken += 1;
+                self.expected.live_bytes += object_bytes;
                 self.expected.live_blocks += 1;
             } else if dice.chance(30) {
-                taken += 1;
-                self.expected.cached_bytes += bytes;
+                objects.taken += 1;
+                self.expected.cached_bytes += object_bytes;
                 self.unlisted[class].push(object);
             } else {
-                self.expected.free_bytes += bytes;
-                self.image.put_word(object, head);
-                head = object;
+                self.expected.free_bytes += object_bytes;
+                self.image.put_word(object, objects.head);
+                objects.head = object;
             }
         }
-        (taken, head)
+        objects
     }
 
     /// Writes `SizeMap`, with or without the word that it has from 2.11 on.
-    fn sizes(&mut self, is_new: bool) {
-        for (class, &(bytes, pages)) in CLASSES.iter().enumerate() {
-            let at = 4 * class as u64;
-            self.image.put_bits(SIZES + at, if bytes > 0 { BATCH } else { 0 }, 32);
-            self.image.put_bits(SIZES + 512 + at, bytes, 32);
-            self.image.put_word((SIZES + 1028) + 8 * class as u64, pages);
+    fn write_sizes(&mut self, is_2_11: bool) {
+        for (index, class) in (0..).zip(&CLASSES) {
+            let batch = if class.object_bytes > 0 { BATCH } else { 0 };
+            self.image.put_bits(SIZES + 4 * index, batch, 32);
+            self.image.put_bits(SIZES + CLASS_SIZES + 4 * index, class.object_bytes, 32);
+            self.image.put_word(SIZES + CLASS_PAGES + 8 * index, class.span_pages);
         }
-        let behind = SIZES + 1028 + 8 * 128;
-        self.image.put_word(behind, if is_new { 1 } else { CLASSES.len() as u64 });
-        self.image.put_word(behind + 8, if is_new { CLASSES.len() as u64 } else { 0 });
+        let behind = SIZES + CLASS_PAGES + 8 * MAX_CLASSES;
+        self.image.put_word(behind, if is_2_11 { 1 } else { CLASSES.len() as u64 });
+        self.image.put_word(behind + 8, if is_2_11 { CLASSES.len() as u64 } else { 0 });
     }
 
-    /// Writes central lists with transfer caches, and a thread's cache, from the loose objects.
-    fn lists(&mut self, dice: &mut Rng) {
+    /// Writes central lists with transfer caches, and a thread's cache, from the unlisted objects.
+    fn write_lists(&mut self, dice: &mut Rng) {
         self.image.put_word(THREADS, CACHE);
-        for (class, &(bytes, _)) in CLASSES.iter().enumerate() {
-            let central = CENTRAL + class as u64 * CENTRAL_BYTES;
-            self.image.put_word(central + 8, class as u64);
-            self.image.put_word(central + 112, self.spans[class].len() as u64);
-            let head = central + if dice.chance(50) { 16 } else { 64 };
-            let mut before = head;
-            for span in std::mem::take(&mut self.spans[class]) {
-                self.image.put_word(span + 24, before);
-                self.image.put_word(before + 16, span);
-                before = span;
+        for (class, &SizeClass { object_bytes, .. }) in CLASSES.iter().enumerate() {
+            let list = CENTRAL + class as u64 * CENTRAL_BYTES;
+            self.image.put_word(list + central::CLASS, class as u64);
+            self.image.put_word(list + central::SPAN_COUNT, self.spans[class].len() as u64);
+            let head = list + if dice.chance(50) { central::EMPTY } else { central::NON_EMPTY };
+            let mut previous = head;
+            for structure in std::mem::take(&mut self.spans[class]) {
+                self.image.put_word(structure + span::PREVIOUS, previous);
+                self.image.put_word(previous + span::NEXT, structure);
+                previous = structure;
             }
-            let mut loose = std::mem::take(&mut self.unlisted[class]);
-            let slots = (loose.len() as u64 / BATCH).min(64) * dice.below(2);
+            let mut objects = std::mem::take(&mut self.unlisted[class]);
+            let slots = (objects.len() as u64 / BATCH).min(MAX_SLOTS) * dice.below(2);
             for slot in 0..slots {
-                let batch = loose.split_off(loose.len() - BATCH as usize);
+                let batch = objects.split_off(objects.len() - BATCH as usize);
                 let first = self.chain(&batch);
-                self.image.put_word(central + 128 + 16 * slot, first);
+                self.image.put_word(list + central::SLOTS + central::SLOT_BYTES * slot, first);
             }
-            self.image.put_bits(central + 1152, slots, 32);
-            let list = CACHE + 32 * class as u64;
-            let first = self.chain(&loose);
-            self.image.put_word(list, first);
-            self.image.put_bits(list + 8, loose.len() as u64, 32);
-            self.image.put_bits(list + 24, bytes, 32);
+            self.image.put_bits(list + central::USED_SLOTS, slots, 32);
+            let cache_list = CACHE + CACHE_LIST_BYTES * class as u64;
+            let first = self.chain(&objects);
+            self.image.put_word(cache_list, first);
+            self.image.put_bits(cache_list + 8, objects.len() as u64, 32);
+            self.image.put_bits(cache_list + 24, object_bytes, 32);
         }
     }
 

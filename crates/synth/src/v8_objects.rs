@@ -25,11 +25,12 @@ pub const TYPES: [(&str, u16); 13] = [
 ];
 /// The first instance type of a context.
 pub const FIRST_CONTEXT: u16 = 190;
-const STRING: u16 = 40;
-const FILLER: u16 = 259;
-const FREE: u16 = 260;
+/// Instance types of strings of one byte per character, of fillers of one word, and of free memory.
+const STRING_TYPE: u16 = 40;
+const FILLER_TYPE: u16 = 259;
+const FREE_TYPE: u16 = 260;
 
-/// Where a version has what.
+/// Offsets in the objects of a version.
 #[derive(Clone, Copy)]
 pub struct Fields {
     /// In a function: its `SharedFunctionInfo`.
@@ -42,15 +43,33 @@ pub struct Fields {
     pub free: u64,
 }
 
-/// Hidden classes, and the counts of what was written.
+/// Hidden classes, and the counts of the objects that were written.
 pub struct Objects {
     fields: Fields,
+    /// Address of the first hidden class.
     base: u64,
     /// The objects of each type.
     pub types: BTreeMap<String, Tally>,
 }
 
-/// Numbers of the hidden classes; each has 0x80 bytes.
+/// Pointers to objects have this bit.
+const TAG: u64 = 1;
+/// Small integers and lengths are in the upper half of a word.
+const SMI_SHIFT: u32 = 32;
+/// Offsets in a hidden class (`Map`).
+const MAP_WORDS: u64 = 8;
+const MAP_TYPE_SHIFT: u32 = 32;
+const MAP_FLAGS: u64 = 16;
+const MAP_PROTOTYPE: u64 = 24;
+const MAP_CONSTRUCTOR: u64 = 32;
+/// `Map::Bits3::IsPrototypeMapBit`.
+const IS_PROTOTYPE: u64 = 1 << 20;
+/// In a function: the hidden class of its instances.
+const FUNCTION_INITIAL_MAP: u64 = 56;
+/// `ScopeInfo`'s flags: it has a class's variable, and a function's name.
+const SCOPE_FLAGS: u64 = 1 << 10 | 1 << 12;
+
+/// Numbers of the hidden classes, and the distance between two.
 const META: u64 = 0;
 const TEXT: u64 = 1;
 const ARRAY: u64 = 2;
@@ -62,7 +81,9 @@ const DERIVED: u64 = 7;
 const PROTOTYPE: u64 = 8;
 const SHARED: u64 = 9;
 const SCOPE: u64 = 10;
-/// Addresses after them: two prototypes, two `SharedFunctionInfo`s, a function, names.
+const MAP_BYTES: u64 = 0x80;
+/// Offsets from the first hidden class: two prototypes, two `SharedFunctionInfo`s, a function,
+/// names, a `ScopeInfo`.
 const PROTOTYPES: [u64; 2] = [0x800, 0x840];
 const SHARED_INFOS: [u64; 2] = [0x900, 0x980];
 const CONSTRUCTOR: u64 = 0xa00;
@@ -72,107 +93,112 @@ const SCOPE_INFO: u64 = 0xc00;
 impl Objects {
     /// Writes the hidden classes from `base` on.
     pub fn new(image: &mut Image, base: u64, fields: Fields) -> Self {
-        let number = |name: &str| TYPES.iter().find(|of| of.0 == name).map_or(0, |of| of.1);
+        let instance_type = |name: &str| {
+            TYPES.iter().find(|(type_name, _)| *type_name == name).map_or(0, |(_, number)| *number)
+        };
         let objects = Self { fields, base, types: BTreeMap::new() };
-        for (map, kind, words) in [
-            (META, number("Map"), 9),
-            (TEXT, STRING, 0),
-            (ARRAY, number("FixedArray"), 0),
-            (FREE_SPACE, FREE, 0),
-            (ONE_WORD, FILLER, 1),
-            (FUNCTION, number("JSFunction"), 8),
-            (BASE, number("JSObject"), 6),
-            (DERIVED, number("JSObject"), 7),
-            (PROTOTYPE, number("JSObject"), 4),
-            (SHARED, number("SharedFunctionInfo"), 12),
-            (SCOPE, number("ScopeInfo"), 0),
+        for (map, type_number, words) in [
+            (META, instance_type("Map"), 9),
+            (TEXT, STRING_TYPE, 0),
+            (ARRAY, instance_type("FixedArray"), 0),
+            (FREE_SPACE, FREE_TYPE, 0),
+            (ONE_WORD, FILLER_TYPE, 1),
+            (FUNCTION, instance_type("JSFunction"), 8),
+            (BASE, instance_type("JSObject"), 6),
+            (DERIVED, instance_type("JSObject"), 7),
+            (PROTOTYPE, instance_type("JSObject"), 4),
+            (SHARED, instance_type("SharedFunctionInfo"), 12),
+            (SCOPE, instance_type("ScopeInfo"), 0),
         ] {
-            let at = objects.map(map) - 1;
-            image.put_word(at, objects.map(META));
-            image.put_word(at + 8, words | u64::from(kind) << 32);
+            let address = objects.map(map) - TAG;
+            image.put_word(address, objects.map(META));
+            image.put_word(address + MAP_WORDS, words | u64::from(type_number) << MAP_TYPE_SHIFT);
         }
         // Both have the constructor of the base class.
         for (map, prototype) in [(BASE, PROTOTYPES[0]), (DERIVED, PROTOTYPES[1])] {
-            image.put_word(objects.map(map) - 1 + 24, base + prototype + 1);
-            image.put_word(objects.map(map) - 1 + 32, base + CONSTRUCTOR + 1);
+            let address = objects.map(map) - TAG;
+            image.put_word(address + MAP_PROTOTYPE, base + prototype + TAG);
+            image.put_word(address + MAP_CONSTRUCTOR, base + CONSTRUCTOR + TAG);
             image.put_word(base + prototype, objects.map(PROTOTYPE));
         }
         // A prototype's hidden class is flagged as such.
-        image.put_word(objects.map(PROTOTYPE) - 1 + 16, 1 << 20);
+        image.put_word(objects.map(PROTOTYPE) - TAG + MAP_FLAGS, IS_PROTOTYPE);
         image.put_word(base + CONSTRUCTOR, objects.map(FUNCTION));
-        image.put_word(base + CONSTRUCTOR + fields.shared, base + SHARED_INFOS[0] + 1);
+        image.put_word(base + CONSTRUCTOR + fields.shared, base + SHARED_INFOS[0] + TAG);
         for (number, name) in ["Base", "Derived"].into_iter().enumerate() {
-            let (at, info) = (base + NAMES[number], base + SHARED_INFOS[number]);
-            image.put_word(at, objects.map(TEXT));
-            image.put_word(at + 8, (name.len() as u64) << 32);
-            image.put(at + 16, name.as_bytes());
+            let (text, info) = (base + NAMES[number], base + SHARED_INFOS[number]);
+            image.put_word(text, objects.map(TEXT));
+            image.put_word(text + 8, (name.len() as u64) << SMI_SHIFT);
+            image.put(text + 16, name.as_bytes());
             image.put_word(info, objects.map(SHARED));
-            image.put_word(info + fields.name, if number == 0 { at } else { base + SCOPE_INFO } + 1);
+            // The name itself, or a `ScopeInfo` with it.
+            image.put_word(info + fields.name, if number == 0 { text } else { base + SCOPE_INFO } + TAG);
         }
         // Two variables: their names, a word for each, the class's variable, then the name.
         let (names, shift) = fields.scope;
         image.put_word(base + SCOPE_INFO, objects.map(SCOPE));
-        image.put_word(base + SCOPE_INFO + 8, (1 << 10 | 1 << 12) << shift);
-        image.put_word(base + SCOPE_INFO + 24, 2 << 32);
-        image.put_row(base + SCOPE_INFO + names, [base + NAMES[0] + 1; 2]);
-        image.put_word(base + SCOPE_INFO + names + 40, base + NAMES[1] + 1);
+        image.put_word(base + SCOPE_INFO + 8, SCOPE_FLAGS << shift);
+        image.put_word(base + SCOPE_INFO + 24, 2 << SMI_SHIFT);
+        image.put_row(base + SCOPE_INFO + names, [base + NAMES[0] + TAG; 2]);
+        image.put_word(base + SCOPE_INFO + names + 40, base + NAMES[1] + TAG);
         objects
     }
 
     /// The pointer to a hidden class.
     fn map(&self, number: u64) -> u64 {
-        self.base + 0x80 * number + 1
+        self.base + MAP_BYTES * number + TAG
     }
 
     /// Fills memory with objects: first a function of each class, if there is room.
     pub fn fill(&mut self, image: &mut Image, dice: &mut Rng, start: u64, end: u64) {
-        let mut at = start;
+        let mut next = start;
         let mut functions = 0;
-        while at < end {
-            let left = end - at;
-            let kind = if functions < 2 && left >= 64 { 4 } else { dice.below(6) };
+        while next < end {
+            let rest = end - next;
+            let kind = if functions < 2 && rest >= 64 { 4 } else { dice.below(6) };
             let (name, map, bytes, word) = match kind {
                 0 => ("Base", BASE, 48, 0),
                 1 => ("Derived", DERIVED, 56, 0),
                 2 => {
                     let length = dice.below(200);
-                    ("(string)", TEXT, (16 + length).next_multiple_of(8), length << 32 | 3)
+                    ("(string)", TEXT, (16 + length).next_multiple_of(8), length << SMI_SHIFT | 3)
                 }
                 3 => {
                     let length = dice.below(40);
-                    ("system / FixedArray", ARRAY, 16 + 8 * length, length << 32)
+                    ("system / FixedArray", ARRAY, 16 + 8 * length, length << SMI_SHIFT)
                 }
                 4 => (["function Base", "function Derived"][functions % 2], FUNCTION, 64, 0),
                 _ => ("", FREE_SPACE, 16 + 8 * dice.below(200), 0),
             };
-            let fits = bytes <= left;
-            let (name, map, bytes) = match fits {
-                true => (name, map, bytes),
-                false if left == 8 => ("", ONE_WORD, 8),
-                false => ("", FREE_SPACE, left),
+            // If the object does not fit, a filler takes the rest.
+            let (name, map, bytes) = match rest {
+                _ if bytes <= rest => (name, map, bytes),
+                8 => ("", ONE_WORD, 8),
+                _ => ("", FREE_SPACE, rest),
             };
-            image.put_word(at, self.map(map));
+            image.put_word(next, self.map(map));
             match map {
                 ONE_WORD => {}
-                FREE_SPACE => image.put_word(at + 8, (bytes / self.fields.free) << 32),
+                FREE_SPACE => image.put_word(next + 8, (bytes / self.fields.free) << SMI_SHIFT),
                 FUNCTION => {
                     let number = functions % 2;
-                    image.put_word(at + self.fields.shared, self.base + SHARED_INFOS[number] + 1);
-                    image.put_word(at + 56, self.map(if number == 0 { BASE } else { DERIVED }));
+                    let class = if number == 0 { BASE } else { DERIVED };
+                    image.put_word(next + self.fields.shared, self.base + SHARED_INFOS[number] + TAG);
+                    image.put_word(next + FUNCTION_INITIAL_MAP, self.map(class));
                     functions += 1;
                 }
-                _ => image.put_word(at + 8, word),
+                _ => image.put_word(next + 8, word),
             }
             self.count(name, bytes);
-            at += bytes;
+            next += bytes;
         }
     }
 
-    /// Writes an array of at most `bytes` at `at`.
-    pub fn array(&mut self, image: &mut Image, at: u64, bytes: u64) {
+    /// Writes an array of at most `bytes`.
+    pub fn array(&mut self, image: &mut Image, address: u64, bytes: u64) {
         let length = (bytes - 16) / 8;
-        image.put_word(at, self.map(ARRAY));
-        image.put_word(at + 8, length << 32);
+        image.put_word(address, self.map(ARRAY));
+        image.put_word(address + 8, length << SMI_SHIFT);
         self.count("system / FixedArray", 16 + 8 * length);
     }
 

@@ -11,7 +11,7 @@ macro_rules! variants {
         }
 
         impl $name {
-            /// All of them, in order.
+            /// All variants, in order.
             pub const ALL: [Self; [$(Self::$variant),+].len()] = [$(Self::$variant),+];
         }
     };

@@ -22,6 +22,7 @@ pub(crate) struct ParameterOffsets {
     pub thp_pagesize: Option<u64>,
     pub n_mmaps: u64,
     pub mmapped_mem: u64,
+    /// Bytes of all of it.
     pub bytes: u64,
 }
 
@@ -52,6 +53,7 @@ impl Version {
         if self.has_fastbins() { 0x60 } else { 0x08 }
     }
 
+    /// Offset of fastbinsY, in releases that have it.
     pub(crate) fn fastbins_offset(self) -> u64 {
         0x10
     }
@@ -67,11 +69,13 @@ impl Version {
         self.bins_offset() + 254 * 8 + 16 + 5 * 8
     }
 
+    /// The size of heap_info.
     pub(crate) fn heap_info_bytes(self) -> u64 {
         // ar_ptr, prev, size, mprotect_size; from 2.35 pagesize and a word of padding
         if self == Self::V2_31 { 0x20 } else { 0x30 }
     }
 
+    /// Number of bins of a tcache.
     pub(crate) fn tcache_bins(self) -> u64 {
         if self == Self::V2_43 { 76 } else { 64 }
     }
@@ -97,6 +101,7 @@ impl Version {
         }
     }
 
+    /// Offsets in mp_.
     pub(crate) fn parameters(self) -> ParameterOffsets {
         match self {
             // five words of settings, then four ints

@@ -3,7 +3,7 @@
 //! Everything that malloc does not define (payload, former contents of freed chunks) is filled with
 //! words that sometimes look like headers and pointers, as in real heaps.
 
-use crate::plan::{Arena, Chunk, ChunkState, Ending, Plan, Stretch};
+use crate::plan::{Arena, Chunk, ChunkState, Ending, HEAP_MAX_BYTES, Plan, Stretch};
 use crate::version::{Version, bin_of};
 use crate::{Expected, Heap, Image, Mapping, PAGE, Recipe, Rng, round_down};
 
@@ -14,8 +14,28 @@ const IS_MMAPPED: u64 = 2;
 /// The chunk belongs to a secondary arena.
 const NON_MAIN_ARENA: u64 = 4;
 
-/// The double-free key of tcache entries.
-const KEY: u64 = 0x9d3c_51e7_0b6a_f284;
+/// Number of bins; bin 0 is not used, bin 1 is the unsorted one (`NBINS`).
+const BINS: usize = 128;
+/// Number of the first large bin (`NSMALLBINS`), and the smallest chunk in one.
+const FIRST_LARGE_BIN: usize = 64;
+const MIN_LARGE_BYTES: u64 = 1024;
+/// Bytes of bins[] in malloc_state; binmap follows.
+const BINS_BYTES: u64 = 254 * 8;
+/// Number of fastbins (`NFASTBINS`).
+const FASTBINS: usize = 10;
+/// Bytes of a fencepost: a chunk that is only a header.
+const FENCEPOST_BYTES: u64 = 0x10;
+/// Bytes of a chunk before its memory.
+const HEADER_BYTES: u64 = 16;
+/// malloc_state's flag of an arena that is not contiguous (`NONCONTIGUOUS_BIT`).
+const NONCONTIGUOUS: u32 = 2;
+/// Defaults of mp_: trim_threshold, top_pad and mmap_threshold (`DEFAULT_TOP_PAD`, …), and
+/// n_mmaps_max.
+const DEFAULT_THRESHOLD: u64 = 131_072;
+const DEFAULT_MAX_MMAPS: u32 = 65_536;
+
+/// The double-free key of tcache entries from 2.34 on (`tcache_key`).
+const TCACHE_KEY: u64 = 0x9d3c_51e7_0b6a_f284;
 
 struct Writer {
     version: Version,
@@ -25,6 +45,7 @@ struct Writer {
     mappings: Vec<Mapping>,
 }
 
+/// Writes a planned heap into memory.
 pub fn write(recipe: &Recipe, plan: Plan, expected: Expected) -> Heap {
     let mut writer = Writer {
         version: recipe.version,
@@ -36,15 +57,15 @@ pub fn write(recipe: &Recipe, plan: Plan, expected: Expected) -> Heap {
     writer.map_all(recipe, &plan);
     for (index, arena) in plan.arenas.iter().enumerate() {
         for stretch in &arena.stretches {
-            writer.chunks(arena, stretch);
+            writer.write_chunks(arena, stretch);
         }
-        let next = plan.arenas.get(index + 1).unwrap_or(&plan.arenas[0]).address;
-        writer.arena(arena, next);
+        let next_arena = plan.arenas.get(index + 1).unwrap_or(&plan.arenas[0]).address;
+        writer.write_arena(arena, next_arena);
     }
-    writer.heap_infos(&plan);
-    writer.tcaches(&plan);
-    writer.mmapped(&plan);
-    writer.parameters(recipe.places.parameters, &plan);
+    writer.write_heap_infos(&plan);
+    writer.write_tcaches(&plan);
+    writer.write_mmapped(&plan);
+    writer.write_parameters(recipe.places.parameters, &plan);
     writer.mappings.sort_by_key(|mapping| mapping.start);
     Heap {
         recipe: recipe.clone(),
@@ -66,11 +87,13 @@ impl Writer {
         self.structure.push(address);
     }
 
+    /// Adds a readable and writable mapping with its memory.
     fn map(&mut self, start: u64, end: u64, name: &'static str) {
         self.image.map(start, (end - start) as usize);
         self.mappings.push(Mapping { start, end, permissions: "rw-p", name });
     }
 
+    /// Adds all mappings of the process but that of its code.
     fn map_all(&mut self, recipe: &Recipe, plan: &Plan) {
         for arena in &plan.arenas {
             if arena.is_main {
@@ -88,8 +111,9 @@ impl Writer {
             }
             for stretch in &arena.stretches {
                 self.map(stretch.base, stretch.end, "");
-                let rest = round_down(stretch.base, 64 << 20) + (64 << 20);
-                self.mappings.push(Mapping { start: stretch.end, end: rest, permissions: "---p", name: "" });
+                // The rest of a heap is reserved.
+                let end = round_down(stretch.base, HEAP_MAX_BYTES) + HEAP_MAX_BYTES;
+                self.mappings.push(Mapping { start: stretch.end, end, permissions: "---p", name: "" });
             }
         }
         for chunk in &plan.mmapped {
@@ -121,13 +145,14 @@ impl Writer {
         self.image.put(start, &bytes);
     }
 
-    fn chunks(&mut self, arena: &Arena, stretch: &Stretch) {
-        let flag = if arena.is_main { 0 } else { NON_MAIN_ARENA };
+    /// Writes the chunks of a stretch and its end.
+    fn write_chunks(&mut self, arena: &Arena, stretch: &Stretch) {
+        let arena_flag = if arena.is_main { 0 } else { NON_MAIN_ARENA };
         let first = stretch.chunks.first().map_or(stretch.last, |chunk| chunk.at);
         self.fill_garbage(first, stretch.last);
         let mut in_use = PREV_INUSE;
         for chunk in &stretch.chunks {
-            self.put_structure_word(chunk.at + 8, chunk.size | flag | in_use);
+            self.put_structure_word(chunk.at + 8, chunk.size | arena_flag | in_use);
             in_use = if chunk.state == ChunkState::Free { 0 } else { PREV_INUSE };
             if chunk.state == ChunkState::Free {
                 self.put_structure_word(chunk.at + chunk.size, chunk.size);
@@ -138,40 +163,58 @@ impl Writer {
                 self.put_structure_word(stretch.last + 8, (stretch.end - stretch.last) | PREV_INUSE)
             }
             Ending::MovedBreak => {
-                self.put_structure_word(stretch.last + 8, 0x10 | in_use);
-                self.put_structure_word(stretch.last + 24, 0x10 | PREV_INUSE);
+                self.put_structure_word(stretch.last + 8, FENCEPOST_BYTES | in_use);
+                self.put_structure_word(stretch.last + 24, FENCEPOST_BYTES | PREV_INUSE);
             }
             Ending::FullHeap => {
-                self.put_structure_word(stretch.last + 8, 0x10 | in_use);
+                self.put_structure_word(stretch.last + 8, FENCEPOST_BYTES | in_use);
                 self.put_structure_word(stretch.last + 24, PREV_INUSE);
             }
         }
         self.fill_garbage(stretch.end, stretch.foreign_end);
     }
 
-    fn arena(&mut self, arena: &Arena, next: u64) {
+    /// Writes an arena's malloc_state.
+    fn write_arena(&mut self, arena: &Arena, next_arena: u64) {
         let bins = arena.address + self.version.bins_offset();
-        self.put_structure_word(arena.address + self.version.top_offset(), arena.top().0);
+        self.put_structure_word(arena.address + self.version.top_offset(), arena.top().address);
         if arena.stretches.iter().any(|stretch| arena.is_main && !stretch.from_break) {
-            // flags: the arena is not contiguous any more
-            self.image.put(arena.address + 4, &2u32.to_le_bytes());
+            // flags
+            self.image.put(arena.address + 4, &NONCONTIGUOUS.to_le_bytes());
         }
-        let chunks = || arena.stretches.iter().flat_map(|stretch| &stretch.chunks);
-        let mut lists: Vec<Vec<Chunk>> = vec![Vec::new(); 128];
-        for chunk in chunks().filter(|chunk| chunk.state == ChunkState::Free) {
+        let binmap = self.write_bins(arena, bins);
+        self.image.put(bins + BINS_BYTES, &binmap);
+        // next, next_free, attached_threads, system_mem, max_system_mem.
+        let behind = bins + BINS_BYTES + binmap.len() as u64;
+        self.put_structure_word(behind, next_arena);
+        self.put_structure_word(behind + 8, 0);
+        self.image.put_word(behind + 16, 1);
+        self.put_structure_word(behind + 24, arena.system_bytes());
+        self.put_structure_word(behind + 32, arena.system_bytes());
+        if self.version.has_fastbins() {
+            self.write_fastbins(arena);
+        }
+    }
+
+    /// Writes bins[] and the lists of free chunks, and returns the binmap: a bit for each bin that
+    /// is not empty.
+    fn write_bins(&mut self, arena: &Arena, bins: u64) -> Vec<u8> {
+        let mut lists: Vec<Vec<Chunk>> = vec![Vec::new(); BINS];
+        let chunks = arena.stretches.iter().flat_map(|stretch| &stretch.chunks);
+        for chunk in chunks.filter(|chunk| chunk.state == ChunkState::Free) {
             // The unsorted bin holds what was freed last, of any size.
             let bin = if self.dice.chance(20) { 1 } else { bin_of(chunk.size) };
             lists[bin as usize].push(*chunk);
         }
-        let mut binmap = [0u32; 4];
+        let mut binmap = [0u32; BINS / 32];
         for (bin, list) in lists.iter_mut().enumerate().skip(1) {
             // Large bins are in order of size, the largest first.
-            if bin >= 64 {
+            if bin >= FIRST_LARGE_BIN {
                 list.sort_by_key(|chunk| std::cmp::Reverse(chunk.size));
-                self.next_sizes(list);
+                self.link_sizes(list);
             } else if bin == 1 {
                 // Chunks that are not sorted yet are in no list of sizes.
-                for chunk in list.iter().filter(|chunk| chunk.size >= 1024) {
+                for chunk in list.iter().filter(|chunk| chunk.size >= MIN_LARGE_BYTES) {
                     self.image.put_row(chunk.at + 32, [0; 2]);
                 }
             }
@@ -179,29 +222,19 @@ impl Writer {
                 binmap[bin / 32] |= 1 << (bin % 32);
             }
             // A bin is a chunk that has only fd and bk.
-            let head = bins + (bin as u64 - 1) * 16 - 16;
+            let head = bins + (bin as u64 - 1) * 16 - HEADER_BYTES;
             let ring: Vec<u64> = std::iter::once(head).chain(list.iter().map(|chunk| chunk.at)).collect();
-            for (index, &at) in ring.iter().enumerate() {
+            for (index, &chunk) in ring.iter().enumerate() {
                 let following = ring[(index + 1) % ring.len()];
-                self.put_structure_word(at + 16, following);
-                self.put_structure_word(following + 24, at);
+                self.put_structure_word(chunk + 16, following);
+                self.put_structure_word(following + 24, chunk);
             }
         }
-        let map: Vec<u8> = binmap.iter().flat_map(|word| word.to_le_bytes()).collect();
-        self.image.put(bins + 254 * 8, &map);
-        let behind = bins + 254 * 8 + 16;
-        self.put_structure_word(behind, next);
-        self.put_structure_word(behind + 8, 0);
-        self.image.put_word(behind + 16, 1);
-        self.put_structure_word(behind + 24, arena.system_bytes());
-        self.put_structure_word(behind + 32, arena.system_bytes());
-        if self.version.has_fastbins() {
-            self.fastbins(arena);
-        }
+        binmap.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
     /// Links the first chunks of each size in a large bin into a second ring, by size.
-    fn next_sizes(&mut self, list: &[Chunk]) {
+    fn link_sizes(&mut self, list: &[Chunk]) {
         let mut firsts: Vec<u64> = Vec::new();
         for (index, chunk) in list.iter().enumerate() {
             if index == 0 || list[index - 1].size != chunk.size {
@@ -210,20 +243,22 @@ impl Writer {
                 self.image.put_row(chunk.at + 32, [0; 2]);
             }
         }
-        for (index, &at) in firsts.iter().enumerate() {
+        // fd_nextsize and bk_nextsize.
+        for (index, &chunk) in firsts.iter().enumerate() {
             let following = firsts[(index + 1) % firsts.len()];
-            self.put_structure_word(at + 32, following);
-            self.put_structure_word(following + 40, at);
+            self.put_structure_word(chunk + 32, following);
+            self.put_structure_word(following + 40, chunk);
         }
     }
 
-    fn fastbins(&mut self, arena: &Arena) {
-        let mut heads = [0u64; 10];
+    fn write_fastbins(&mut self, arena: &Arena) {
+        let mut heads = [0u64; FASTBINS];
         for stretch in &arena.stretches {
             for chunk in stretch.chunks.iter().filter(|chunk| chunk.state == ChunkState::Fast) {
                 let bin = (chunk.size / 16 - 2) as usize;
-                let link = self.protected(chunk.at + 16, heads[bin]);
-                self.put_structure_word(chunk.at + 16, link);
+                let memory = chunk.at + HEADER_BYTES;
+                let link = self.protected(memory, heads[bin]);
+                self.put_structure_word(memory, link);
                 heads[bin] = chunk.at;
             }
         }
@@ -234,15 +269,16 @@ impl Writer {
         self.image.put(arena.address + 8, &1u32.to_le_bytes());
     }
 
-    /// A list link as it is stored at `place`.
-    fn protected(&self, place: u64, link: u64) -> u64 {
-        if self.version.has_safe_linking() { (place >> 12) ^ link } else { link }
+    /// A list link as it is stored at `address` (`PROTECT_PTR`).
+    fn protected(&self, address: u64, link: u64) -> u64 {
+        if self.version.has_safe_linking() { (address >> 12) ^ link } else { link }
     }
 
-    fn heap_infos(&mut self, plan: &Plan) {
+    fn write_heap_infos(&mut self, plan: &Plan) {
         for arena in plan.arenas.iter().filter(|arena| !arena.is_main) {
             let mut previous = 0;
             for stretch in &arena.stretches {
+                // ar_ptr, prev, size, mprotect_size, and pagesize.
                 let bytes = stretch.end - stretch.base;
                 self.put_structure_word(stretch.base, arena.address);
                 self.put_structure_word(stretch.base + 8, previous);
@@ -256,7 +292,8 @@ impl Writer {
         }
     }
 
-    fn tcaches(&mut self, plan: &Plan) {
+    /// Writes the tcaches, and the threads' pointers to them.
+    fn write_tcaches(&mut self, plan: &Plan) {
         let (bins, fill) = (self.version.tcache_bins(), self.version.tcache_fill());
         for (index, thread) in plan.threads.iter().enumerate() {
             self.put_structure_word(thread.fs_base - self.version.tcache_below_thread(), thread.tcache);
@@ -267,51 +304,58 @@ impl Writer {
             let mut heads = vec![0u64; bins as usize];
             let chunks = plan.arenas.iter().flat_map(|arena| &arena.stretches).flat_map(|s| &s.chunks);
             for chunk in chunks.filter(|chunk| chunk.state == ChunkState::Cached(index)) {
-                let (bin, memory) = (((chunk.size - 32) / 16) as usize, chunk.at + 16);
+                let (bin, memory) = (((chunk.size - 32) / 16) as usize, chunk.at + HEADER_BYTES);
                 let link = self.protected(memory, heads[bin]);
                 self.put_structure_word(memory, link);
-                let key = if self.version == Version::V2_31 { thread.tcache } else { KEY };
+                let key = if self.version == Version::V2_31 { thread.tcache } else { TCACHE_KEY };
                 self.image.put_word(memory + 8, key);
                 heads[bin] = memory;
                 counts[bin] += 1;
             }
             for (bin, (count, head)) in (0u64..).zip(counts.into_iter().zip(heads)) {
                 // 2.43 counts the free slots; earlier releases count the chunks.
-                let shown = if self.version == Version::V2_43 { fill - count } else { count };
-                self.image.put(thread.tcache + bin * 2, &(shown as u16).to_le_bytes());
+                let stored = if self.version == Version::V2_43 { fill - count } else { count };
+                self.image.put(thread.tcache + bin * 2, &(stored as u16).to_le_bytes());
                 self.put_structure_word(thread.tcache + bins * 2 + bin * 8, head);
             }
         }
     }
 
-    fn mmapped(&mut self, plan: &Plan) {
+    fn write_mmapped(&mut self, plan: &Plan) {
         for chunk in &plan.mmapped {
-            let at = chunk.base + chunk.offset;
-            self.fill_garbage(at + 16, chunk.base + chunk.bytes);
+            let header = chunk.base + chunk.offset;
+            self.fill_garbage(header + HEADER_BYTES, chunk.base + chunk.bytes);
             // From 2.43 on the size excludes 16 bytes at the end.
-            let tail = if self.version == Version::V2_43 { 16 } else { 0 };
-            self.put_structure_word(at, chunk.offset);
-            self.put_structure_word(at + 8, (chunk.bytes - chunk.offset - tail) | IS_MMAPPED);
+            let tail_bytes = if self.version == Version::V2_43 { 16 } else { 0 };
+            let size = chunk.bytes - chunk.offset - tail_bytes;
+            self.put_structure_word(header, chunk.offset);
+            self.put_structure_word(header + 8, size | IS_MMAPPED);
         }
     }
 
-    fn parameters(&mut self, at: u64, plan: &Plan) {
+    /// Writes mp_.
+    fn write_parameters(&mut self, parameters: u64, plan: &Plan) {
         let offsets = self.version.parameters();
-        self.image.put_row(at, [131_072, 131_072, 131_072, 8, 0]);
+        // trim_threshold, top_pad, mmap_threshold, arena_test, arena_max.
+        let settings = [DEFAULT_THRESHOLD, DEFAULT_THRESHOLD, DEFAULT_THRESHOLD, 8, 0];
+        self.image.put_row(parameters, settings);
         if let Some(offset) = offsets.thp_pagesize {
-            self.image.put_word(at + offset, 0);
+            self.image.put_word(parameters + offset, 0);
         }
+        // n_mmaps, n_mmaps_max, max_n_mmaps, no_dyn_threshold.
         let count = plan.mmapped.len() as u32;
-        for (index, number) in [count, 65_536, count, 0].into_iter().enumerate() {
-            self.image.put(at + offsets.n_mmaps + index as u64 * 4, &number.to_le_bytes());
+        for (index, number) in (0..).zip([count, DEFAULT_MAX_MMAPS, count, 0]) {
+            self.image.put(parameters + offsets.n_mmaps + 4 * index, &number.to_le_bytes());
         }
+        // mmapped_mem, max_mmapped_mem, sbrk_base.
         let bytes = plan.mmapped_bytes();
-        self.put_structure_word(at + offsets.mmapped_mem, bytes);
-        self.put_structure_word(at + offsets.mmapped_mem + 8, bytes);
-        self.put_structure_word(at + offsets.mmapped_mem + 16, plan.arenas[0].stretches[0].base);
-        let most_cached = if self.version == Version::V2_43 { 1041 } else { 1032 };
-        let tail = [64, most_cached, self.version.tcache_fill(), 0];
-        self.image.put_row(at + offsets.bytes - 32, tail);
+        self.put_structure_word(parameters + offsets.mmapped_mem, bytes);
+        self.put_structure_word(parameters + offsets.mmapped_mem + 8, bytes);
+        self.put_structure_word(parameters + offsets.mmapped_mem + 16, plan.arenas[0].stretches[0].base);
+        // tcache_bins, tcache_max_bytes, tcache_count, tcache_unsorted_limit.
+        let max_cached_bytes = if self.version == Version::V2_43 { 1041 } else { 1032 };
+        let tcache_settings = [64, max_cached_bytes, self.version.tcache_fill(), 0];
+        self.image.put_row(parameters + offsets.bytes - 32, tcache_settings);
     }
 }
 

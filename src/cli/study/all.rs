@@ -1,15 +1,15 @@
 //! `study --all`: runs all studies in sequence, each in its own lab.
 
 use super::super::arguments_lab::{LabFormat, Study as Arguments};
-use super::super::lab::{LabProgress, format, json, write_output};
+use super::super::lab::{LabProgress, chosen_format, json, write_output};
 use super::super::output::{Output, print_message};
 use super::super::{CommandResult, Failure, Result};
-use super::{end, files};
+use super::{report_no_result, result_files};
 use strandline_lab::executor::Stopped;
 use strandline_lab::setup::LabOptions;
 use strandline_report::pages::page::Page;
 use strandline_report::pages::{html, markdown, terminal};
-use strandline_study::all::{Entry, entries};
+use strandline_study::all::{self, Entry};
 use strandline_study::chosen::{ChosenStudy, NoResult, StudyOptions};
 use strandline_study::conduct::{StudyRun, run_and_judge};
 use strandline_study::confirmation::require_confirmation;
@@ -19,15 +19,15 @@ const SCHEMA: &str = "strandline/studies-run/1";
 
 /// Runs all studies and shows the results.
 pub fn run(arguments: &Arguments, options: &StudyOptions, output: &mut Output) -> Result<CommandResult> {
-    let mut files = files(arguments, "strandline-studies.html")?;
-    let entries = entries(options, &arguments.axis).map_err(Failure)?;
+    let mut files = result_files(arguments, "strandline-studies.html")?;
+    let entries = all::entries(options, &arguments.axis).map_err(Failure)?;
     let runs = confirm_all(&entries, arguments, options, output)
         .and_then(|()| run_all(&entries, arguments, options, output));
     let runs = match runs {
         Ok(runs) => runs,
-        Err(why) => {
+        Err(reason) => {
             files.report_unwritten();
-            return end(why);
+            return report_no_result(reason);
         }
     };
     let items: Vec<Item<'_>> =
@@ -36,11 +36,11 @@ pub fn run(arguments: &Arguments, options: &StudyOptions, output: &mut Output) -
     for (item, page) in items.iter().zip(&mut pages) {
         files.draw_plots(item.name, page);
     }
-    let text = match format(&arguments.shown, output) {
-        LabFormat::Terminal if is_shown_meanwhile(arguments, output) => total(&items, output),
+    let text = match chosen_format(&arguments.shown, output) {
+        LabFormat::Terminal if is_shown_meanwhile(arguments, output) => totals_text(&items, output),
         LabFormat::Terminal => {
             let text: String = items.iter().map(|item| terminal_text(item, output)).collect();
-            text + &total(&items, output)
+            text + &totals_text(&items, output)
         }
         LabFormat::Markdown => markdown::book(&files.book(&items, &pages)),
         LabFormat::Html => html::book(&files.book(&items, &pages))?,
@@ -50,8 +50,8 @@ pub fn run(arguments: &Arguments, options: &StudyOptions, output: &mut Output) -
     files.write(&items, &pages).map_err(Failure)?;
     let totals = Totals::of(&items);
     drop(items);
-    for one in runs.into_iter().flatten() {
-        one.lab.close();
+    for run in runs.into_iter().flatten() {
+        run.lab.close();
     }
     Ok(match totals {
         _ if totals.could_not_be_run > 0 => CommandResult::Failed,
@@ -70,11 +70,11 @@ fn confirm_all(
     if arguments.lab.yes {
         return Ok(());
     }
-    let studies: Vec<(&ChosenStudy, StudyOptions)> = entries
+    let chosen: Vec<(&ChosenStudy, StudyOptions)> = entries
         .iter()
         .filter_map(|entry| Some((entry.chosen.as_ref().ok()?, options_of(&entry.name, options))))
         .collect();
-    let studies: Vec<_> = studies.iter().map(|(chosen, options)| (*chosen, options)).collect();
+    let studies: Vec<_> = chosen.iter().map(|(study, options)| (*study, options)).collect();
     require_confirmation(&studies, &LabProgress::new("studies", !output.json))
 }
 
@@ -84,6 +84,7 @@ fn options_of(name: &str, options: &StudyOptions) -> StudyOptions {
     StudyOptions { lab: LabOptions { folder, ..options.lab.clone() }, ..options.clone() }
 }
 
+/// The run of a study, or why it could not be run.
 type StudyResult = std::result::Result<StudyRun, String>;
 
 /// Runs the studies in sequence. Completed runs stay in the journals, so a second call does not
@@ -95,22 +96,22 @@ fn run_all(
     output: &mut Output,
 ) -> std::result::Result<Vec<StudyResult>, NoResult> {
     let is_shown = is_shown_meanwhile(arguments, output);
-    let mut all = Vec::with_capacity(entries.len());
+    let mut results = Vec::with_capacity(entries.len());
     for (index, entry) in entries.iter().enumerate() {
         let title = format!("{} of {}, {}", index + 1, entries.len(), entry.name);
-        let ran = run_one(entry, options, &LabProgress::new(title, !output.json))?;
-        if let Err(why) = &ran {
-            // The reason is shown with the other results.
-            let why = if is_shown { "it could not be run" } else { why.as_str() };
-            print_message(&format!("study {}: {why}", entry.name));
+        let result = run_one(entry, options, &LabProgress::new(title, !output.json))?;
+        if let Err(reason) = &result {
+            // If results are shown meanwhile, the reason is among them.
+            let message = if is_shown { "it could not be run" } else { reason.as_str() };
+            print_message(&format!("study {}: {message}", entry.name));
         }
         if is_shown {
-            let text = terminal_text(&item(&entry.name, ran.as_ref()), output);
-            output.print(&text).map_err(|why| NoResult::Failed(why.0))?;
+            let text = terminal_text(&item(&entry.name, result.as_ref()), output);
+            output.print(&text).map_err(|Failure(line)| NoResult::Failed(line))?;
         }
-        all.push(ran);
+        results.push(result);
     }
-    Ok(all)
+    Ok(results)
 }
 
 /// Runs one study; only a signal ends them all.
@@ -124,29 +125,29 @@ fn run_one(
         Err(why) => return Ok(Err(why.clone())),
     };
     match run_and_judge(chosen, &options_of(&entry.name, options), progress) {
-        Ok(mut ran) => {
-            ran.lab.executors.clear();
-            Ok(Ok(ran))
+        Ok(mut run) => {
+            run.lab.executors.clear();
+            Ok(Ok(run))
         }
         Err(NoResult::Failed(why) | NoResult::Stopped(Stopped::Failed(why))) => Ok(Err(why)),
-        Err(why) => Err(why),
+        Err(reason) => Err(reason),
     }
 }
 
-fn item<'a>(name: &'a str, ran: std::result::Result<&'a StudyRun, &'a String>) -> Item<'a> {
-    Item { name, result: ran.map(StudyRun::facts).map_err(String::as_str) }
+fn item<'a>(name: &'a str, result: std::result::Result<&'a StudyRun, &'a String>) -> Item<'a> {
+    Item { name, result: result.map(StudyRun::facts).map_err(String::as_str) }
 }
 
 /// Whether the result of a study is shown before the next one starts.
 fn is_shown_meanwhile(arguments: &Arguments, output: &Output) -> bool {
-    format(&arguments.shown, output) == LabFormat::Terminal && arguments.shown.output.is_none()
+    chosen_format(&arguments.shown, output) == LabFormat::Terminal && arguments.shown.output.is_none()
 }
 
 fn terminal_text(item: &Item<'_>, output: &Output) -> String {
     terminal::lines(&brief(item), output.surface) + "\n"
 }
 
-fn total(items: &[Item<'_>], output: &Output) -> String {
+fn totals_text(items: &[Item<'_>], output: &Output) -> String {
     let page = Page { headline: Totals::of(items).line(), ..Page::default() };
     terminal::lines(&page, output.surface)
 }

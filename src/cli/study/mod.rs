@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::arguments_lab::{Study as Arguments, StudyAction};
-use super::lab::{TerminalUser, lab_options, show, stopped};
+use super::lab::{TerminalUser, lab_options, report_stop, show};
 use super::output::{Output, print_message};
 use super::{CommandResult, Failure, Result};
 use strandline_report::text::clean;
@@ -18,7 +18,11 @@ use strandline_study::matrix::Matrix;
 use strandline_study::result_files::{FileRequest, ResultFiles};
 use strandline_study::{find, listing, skeleton};
 
-/// Runs the action of the arguments.
+const LIST_SCHEMA: &str = "strandline/studies/1";
+const CHECK_SCHEMA: &str = "strandline/study-check/1";
+const NEW_SCHEMA: &str = "strandline/study-new/1";
+
+/// Checks, creates, runs or lists studies, as the arguments request.
 pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> {
     let lab = lab_options(&arguments.lab);
     // Built-in studies are then read from a directory that all nodes see.
@@ -31,23 +35,23 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
     };
     match &arguments.action {
         Some(StudyAction::Check { name }) => check(name, output),
-        Some(StudyAction::New { name }) => new(name, output),
+        Some(StudyAction::New { name }) => create(name, output),
         None => match &arguments.name {
             Some(name) => run::run(name, arguments, &options, output),
             None if arguments.all => all::run(arguments, &options, output),
             None => {
                 let (document, page) = listing::list();
-                show("strandline/studies/1", &document, &page, &arguments.shown, output)?;
+                show(LIST_SCHEMA, &document, &page, &arguments.shown, output)?;
                 Ok(CommandResult::Done)
             }
         },
     }
 }
 
-/// The requested files; `report` is the default name of the report.
-fn files(arguments: &Arguments, report: &str) -> Result<ResultFiles> {
+/// The files that the results are to be written to; `report_name` is the report's default name.
+fn result_files(arguments: &Arguments, report_name: &str) -> Result<ResultFiles> {
     let request = FileRequest {
-        report: arguments.report.clone().map(|file| file.unwrap_or_else(|| PathBuf::from(report))),
+        report: arguments.report.clone().map(|file| file.unwrap_or_else(|| PathBuf::from(report_name))),
         plots: arguments.plots.clone(),
         readme: arguments.readme,
         output: arguments.shown.output.clone(),
@@ -57,17 +61,18 @@ fn files(arguments: &Arguments, report: &str) -> Result<ResultFiles> {
     ResultFiles::new(request, Arc::new(TerminalUser)).map_err(Failure)
 }
 
-/// Ends strandline without a result.
-fn end(why: NoResult) -> Result<CommandResult> {
-    match why {
-        NoResult::Stopped(why) => stopped(&why),
+/// Reports why there is no result.
+fn report_no_result(reason: NoResult) -> Result<CommandResult> {
+    match reason {
+        NoResult::Stopped(stop) => report_stop(&stop),
         NoResult::Failed(why) | NoResult::Unconfirmed(why) => Err(Failure(why)),
     }
 }
 
+/// Reads a study's file and prints its problems, or the size of the study.
 fn check(name: &str, output: &mut Output) -> Result<CommandResult> {
     let folder = find::find(name).map_err(Failure)?;
-    let (ending, problems) = match Study::read(&folder) {
+    let (result, problems) = match Study::read(&folder) {
         Ok((study, _)) => {
             let matrix = Matrix::full(Arc::new(study));
             let cells = matrix.count().map_or_else(|| "too many".to_owned(), |count| count.to_string());
@@ -87,23 +92,24 @@ fn check(name: &str, output: &mut Output) -> Result<CommandResult> {
     };
     if output.json {
         let body = serde_json::json!({ "path": folder, "problems": problems });
-        output.document("strandline/study-check/1", None, &body)?;
+        output.document(CHECK_SCHEMA, None, &body)?;
     }
-    Ok(ending)
+    Ok(result)
 }
 
 fn clean_line(line: &str) -> String {
     format!("{}\n", clean(line))
 }
 
-fn new(name: &str, output: &mut Output) -> Result<CommandResult> {
+/// Creates a study that runs as it is, and prints its files.
+fn create(name: &str, output: &mut Output) -> Result<CommandResult> {
     let path = if name.contains('/') { PathBuf::from(name) } else { Path::new("studies").join(name) };
-    let made = skeleton::make(&path).map_err(Failure)?;
+    let created = skeleton::make(&path).map_err(Failure)?;
     if output.json {
-        output.document("strandline/study-new/1", None, &serde_json::json!({ "files": made }))?;
+        output.document(NEW_SCHEMA, None, &serde_json::json!({ "files": created }))?;
         return Ok(CommandResult::Done);
     }
-    let files: String = made.iter().map(|file| clean_line(&file.display().to_string())).collect();
+    let files: String = created.iter().map(|file| clean_line(&file.display().to_string())).collect();
     output.print(&format!("{files}run it with: strandline study {}\n", clean(name)))?;
     Ok(CommandResult::Done)
 }

@@ -4,7 +4,7 @@ use super::super::arguments_lab::Study as Arguments;
 use super::super::lab::{LabProgress, show};
 use super::super::output::{Output, print_message};
 use super::super::{CommandResult, Failure, Result};
-use super::{end, files};
+use super::{report_no_result, result_files};
 use strandline_report::text::clean;
 use strandline_study::chosen::{ChosenStudy, StudyOptions, StudyText};
 use strandline_study::conduct::run_and_judge;
@@ -22,8 +22,8 @@ pub fn run(
     options: &StudyOptions,
     output: &mut Output,
 ) -> Result<CommandResult> {
-    let found = find::find(name).map_err(|line| vec![line]).and_then(|path| StudyText::read(&path));
-    let text = found.map_err(|mut lines| {
+    let read = find::find(name).map_err(|line| vec![line]).and_then(|path| StudyText::read(&path));
+    let text = read.map_err(|mut lines| {
         let last = lines.pop().unwrap_or_default();
         lines.iter().for_each(|line| print_message(line));
         Failure(last)
@@ -34,27 +34,27 @@ pub fn run(
         print_message(&clean(&line));
     }
     let chosen = ChosenStudy::new(text, options, &arguments.axis).map_err(Failure)?;
-    let mut files = files(arguments, &format!("strandline-study-{}.html", chosen.matrix.study.name))?;
+    let mut files = result_files(arguments, &format!("strandline-study-{}.html", chosen.matrix.study.name))?;
     let progress = LabProgress::new("study", !output.json);
     let confirmed =
         if arguments.lab.yes { Ok(()) } else { require_confirmation(&[(&chosen, options)], &progress) };
-    let ran = confirmed.and_then(|()| run_and_judge(&chosen, options, &progress));
+    let result = confirmed.and_then(|()| run_and_judge(&chosen, options, &progress));
     drop(progress);
-    let ran = match ran {
-        Ok(ran) => ran,
-        Err(why) => {
+    let run = match result {
+        Ok(run) => run,
+        Err(reason) => {
             files.report_unwritten();
-            return end(why);
+            return report_no_result(reason);
         }
     };
-    let item = Item { name: &chosen.matrix.study.name, result: Ok(ran.facts()) };
+    let item = Item { name: &chosen.matrix.study.name, result: Ok(run.facts()) };
     let mut page = page(&item);
     files.draw_plots(item.name, &mut page);
-    show(SCHEMA, &document(&ran.facts()), &page, &arguments.shown, output)?;
+    show(SCHEMA, &document(&run.facts()), &page, &arguments.shown, output)?;
     files.write(std::slice::from_ref(&item), std::slice::from_ref(&page)).map_err(Failure)?;
-    let fails = ran.fails();
-    ran.lab.close();
-    Ok(if fails && arguments.fail_if_claims_fail {
+    let has_failed_claims = run.fails();
+    run.lab.close();
+    Ok(if has_failed_claims && arguments.fail_if_claims_fail {
         CommandResult::ConditionHolds
     } else {
         CommandResult::Done

@@ -10,7 +10,7 @@ use crate::support::waiting::{PATIENCE, until};
 use crate::support::{Result, strandline};
 
 /// Pause between two scrapes: each takes processor time that the exporter needs for its ledgers.
-const PACE: Duration = Duration::from_millis(25);
+const SCRAPE_PAUSE: Duration = Duration::from_millis(25);
 
 /// A budget large enough that no test waits for it.
 pub const SOON: [&str; 4] = ["--stop-budget", "900ms/s", "--cpu-budget", "100%"];
@@ -88,19 +88,19 @@ impl Exporter {
         Page::parse(body)
     }
 
-    /// Returns the first page for which `is` holds.
-    pub fn page_when(&self, what: &str, mut is: impl FnMut(&Page) -> bool) -> Result<Page> {
-        let mut last = String::new();
+    /// Returns the first page for which `condition` holds, which messages call `what`.
+    pub fn page_when(&self, what: &str, mut condition: impl FnMut(&Page) -> bool) -> Result<Page> {
+        let mut last_text = String::new();
         let found = until(what, || {
             let page = self.page()?;
-            if is(&page) {
+            if condition(&page) {
                 return Ok(Some(page));
             }
-            last = page.text;
-            std::thread::sleep(PACE);
+            last_text = page.text;
+            std::thread::sleep(SCRAPE_PAUSE);
             Ok(None)
         });
-        found.map_err(|error| format!("{error}; the last page:\n{last}").into())
+        found.map_err(|error| format!("{error}; the last page:\n{last_text}").into())
     }
 
     /// Sends the exporter this signal, waits for its end, and returns its exit status.
@@ -123,32 +123,30 @@ impl Page {
     /// Parses a page by the format's definition.
     pub fn parse(text: &str) -> Result<Self> {
         let lines = text.lines().filter(|line| !line.starts_with('#'));
-        let samples = lines.map(|line| sample(line).ok_or_else(|| format!("no sample: {line:?}")));
+        let samples = lines.map(|line| parse_sample(line).ok_or_else(|| format!("no sample: {line:?}")));
         Ok(Self { text: text.to_owned(), samples: samples.collect::<std::result::Result<_, _>>()? })
     }
 
     /// The samples of a metric for a process.
     pub fn of(&self, name: &str, pid: i32) -> Vec<&Sample> {
         let pid = pid.to_string();
-        let is = |sample: &&Sample| sample.name == name && sample.labels.get("pid") == Some(&pid);
-        self.samples.iter().filter(is).collect()
+        let is_of_process = |sample: &&Sample| sample.name == name && sample.labels.get("pid") == Some(&pid);
+        self.samples.iter().filter(is_of_process).collect()
     }
 
     /// The value of a process's only sample of a metric.
     pub fn value(&self, name: &str, pid: i32) -> Option<f64> {
         match self.of(name, pid)[..] {
-            [one] => Some(one.value),
+            [sample] => Some(sample.value),
             _ => None,
         }
     }
 
     /// The value of a process's sample with this label.
     pub fn labelled(&self, name: &str, pid: i32, label: (&str, &str)) -> Option<f64> {
-        let found = self
-            .of(name, pid)
-            .into_iter()
-            .find(|sample| sample.labels.get(label.0).is_some_and(|v| v == label.1));
-        found.map(|sample| sample.value)
+        let (key, value) = label;
+        let has_label = |sample: &&Sample| sample.labels.get(key).is_some_and(|found| found == value);
+        self.of(name, pid).into_iter().find(has_label).map(|sample| sample.value)
     }
 
     /// The value of a metric of the exporter itself.
@@ -158,33 +156,35 @@ impl Page {
 }
 
 /// Parses `name{label="value",…} number`.
-fn sample(line: &str) -> Option<Sample> {
-    let end = line.find(['{', ' '])?;
-    let (name, mut rest) = line.split_at(end);
+fn parse_sample(line: &str) -> Option<Sample> {
+    let name_end = line.find(['{', ' '])?;
+    let (name, mut rest) = line.split_at(name_end);
     let mut labels = BTreeMap::new();
-    if let Some(inner) = rest.strip_prefix('{') {
-        rest = inner;
+    if let Some(list) = rest.strip_prefix('{') {
+        rest = list;
         while !rest.starts_with('}') {
-            let (label, value) = rest.trim_start_matches(',').split_once("=\"")?;
-            let mut text = String::new();
-            let mut chars = value.char_indices();
-            loop {
-                match chars.next()? {
-                    (at, '"') => {
-                        rest = value.get(at + 1..)?;
-                        break;
-                    }
-                    (_, '\\') => text.push(if chars.next()?.1 == 'n' {
-                        '\n'
-                    } else {
-                        value.get(..chars.offset())?.chars().last()?
-                    }),
-                    (_, c) => text.push(c),
-                }
-            }
-            labels.insert(label.to_owned(), text);
+            let (label, quoted) = rest.trim_start_matches(',').split_once("=\"")?;
+            let (value, behind) = unquote(quoted)?;
+            labels.insert(label.to_owned(), value);
+            rest = behind;
         }
         rest = rest.strip_prefix('}')?;
     }
     Some(Sample { name: name.to_owned(), labels, value: rest.trim().parse().ok()? })
+}
+
+/// Returns a label's value without its escapes, and the text behind its closing quote.
+fn unquote(quoted: &str) -> Option<(String, &str)> {
+    let mut value = String::new();
+    let mut chars = quoted.chars();
+    loop {
+        match chars.next()? {
+            '"' => return Some((value, chars.as_str())),
+            '\\' => value.push(match chars.next()? {
+                'n' => '\n',
+                escaped => escaped,
+            }),
+            c => value.push(c),
+        }
+    }
 }

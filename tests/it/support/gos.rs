@@ -11,19 +11,20 @@ pub fn version(go: &str) -> Option<String> {
     Some(text.trim().strip_prefix("go")?.to_owned())
 }
 
-/// Returns every toolchain, each version once; reports missing ones, as skipped by `test`.
+/// Returns every toolchain, each version once, as version and command; reports missing ones, as
+/// skipped by `test`.
 pub fn all(test: &str) -> Vec<(String, String)> {
     let folders = ["/usr/lib".to_owned()].into_iter().chain(std::env::var("STRANDLINE_GOS"));
     let entries = folders.flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().flatten());
-    let is_one =
+    let is_toolchain =
         |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("go-1."));
-    let paths = entries.map(|entry| entry.path()).filter(is_one);
-    let mut all: Vec<String> = paths.map(|path| path.join("bin/go").display().to_string()).collect();
-    all.push("go".to_owned());
+    let paths = entries.map(|entry| entry.path()).filter(is_toolchain);
+    let mut commands: Vec<String> = paths.map(|path| path.join("bin/go").display().to_string()).collect();
+    commands.push("go".to_owned());
     let mut found: Vec<(String, String)> =
-        all.into_iter().filter_map(|go| Some((version(&go)?, go))).collect();
+        commands.into_iter().filter_map(|go| Some((version(&go)?, go))).collect();
     found.sort();
-    found.dedup_by(|one, other| one.0 == other.0);
+    found.dedup_by(|(release, _), (previous, _)| release == previous);
     if found.is_empty() {
         super::skipped(test, "no go (apt-get install golang-go)");
     }

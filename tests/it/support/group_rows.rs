@@ -14,13 +14,15 @@ pub struct RowBytes {
 /// The bytes of a row in a ledger, merged as in a sample, which reads no processes.
 pub fn explained(document: &Value, id: &str) -> u64 {
     let is_version_one = document["cgroup"]["version"] == 1;
-    let is = |row: &str| match row {
+    let is_merged_into_row = |row: &str| match row {
         "group.anon.lazyfree" | "group.anon.elsewhere" => id == "group.anon",
         "group.page_tables" | "group.kernel_stacks" if is_version_one => id == "group.kernel.other",
         _ => row == id,
     };
     let rows = document["rows"].as_array().into_iter().flatten();
-    rows.filter(|row| row["id"].as_str().is_some_and(is)).filter_map(|row| row["bytes"].as_u64()).sum()
+    rows.filter(|row| row["id"].as_str().is_some_and(is_merged_into_row))
+        .filter_map(|row| row["bytes"].as_u64())
+        .sum()
 }
 
 /// The first row that differs from the ledger's by more than the kernel's counters may lag. The

@@ -56,9 +56,10 @@ impl Drop for Group {
     }
 }
 
+/// Has the guard add (`+`) or remove (`-`) a group.
 fn send(sign: char, group: Pid) -> Result<()> {
     static INPUT: OnceLock<std::result::Result<Mutex<ChildStdin>, String>> = OnceLock::new();
-    let input = INPUT.get_or_init(|| start().map_err(|error| error.to_string())).as_ref();
+    let input = INPUT.get_or_init(|| start_guard().map_err(|error| error.to_string())).as_ref();
     let input = input.map_err(String::clone)?;
     let mut input = input.lock().unwrap_or_else(PoisonError::into_inner);
     // One write per line, since this program may end at any time.
@@ -66,7 +67,7 @@ fn send(sign: char, group: Pid) -> Result<()> {
 }
 
 /// Starts the guard, in its own group.
-fn start() -> Result<Mutex<ChildStdin>> {
+fn start_guard() -> Result<Mutex<ChildStdin>> {
     let mut command = Command::new("sh");
     command.args(["-c", GUARD]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut guard = command.process_group(0).spawn()?;

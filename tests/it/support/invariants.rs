@@ -4,7 +4,8 @@ use serde_json::Value;
 
 const STATES: [&str; 5] = ["live", "stranded", "pinned", "evictable", "unattributed"];
 const STRATA: [&str; 6] = ["values", "runtime", "collector", "allocator", "kernel", "program"];
-const TOP: [&str; 13] = [
+/// Fields of a document, and of its parts.
+const TOP_FIELDS: [&str; 13] = [
     "schema",
     "version",
     "environment",
@@ -19,9 +20,9 @@ const TOP: [&str; 13] = [
     "caveats",
     "cost",
 ];
-const ENVIRONMENT: [&str; 8] =
+const ENVIRONMENT_FIELDS: [&str; 8] =
     ["kernel", "machine", "cpus", "memory_bytes", "page_bytes", "thp", "libc", "time_utc"];
-const KERNEL: [&str; 11] = [
+const KERNEL_FIELDS: [&str; 11] = [
     "rss_bytes",
     "pss_bytes",
     "anonymous_bytes",
@@ -34,7 +35,7 @@ const KERNEL: [&str; 11] = [
     "high_water_bytes",
     "status_rss_bytes",
 ];
-const COST: [&str; 4] = ["wall_seconds", "stopped_seconds", "peak_rss_bytes", "bytes_read"];
+const COST_FIELDS: [&str; 4] = ["wall_seconds", "stopped_seconds", "peak_rss_bytes", "bytes_read"];
 
 /// The fields of `mallinfo`, in glibc's order.
 pub const MALLINFO: [&str; 9] =
@@ -48,16 +49,16 @@ pub fn check(document: &Value) -> super::Outcome {
 
 /// Every broken invariant of `document`.
 pub fn broken(document: &Value) -> Vec<String> {
-    let mut broken = missing(document, "", &TOP);
+    let mut broken = missing(document, "", &TOP_FIELDS);
     if !broken.is_empty() {
         return broken;
     }
     if !document["schema"].as_str().is_some_and(|schema| schema.starts_with("strandline/explain/")) {
         broken.push(format!("schema {}", document["schema"]));
     }
-    broken.extend(missing(&document["environment"], "environment.", &ENVIRONMENT));
-    broken.extend(missing(&document["kernel"], "kernel.", &KERNEL));
-    broken.extend(missing(&document["cost"], "cost.", &COST));
+    broken.extend(missing(&document["environment"], "environment.", &ENVIRONMENT_FIELDS));
+    broken.extend(missing(&document["kernel"], "kernel.", &KERNEL_FIELDS));
+    broken.extend(missing(&document["cost"], "cost.", &COST_FIELDS));
     broken.extend(rows(document));
     broken.extend(allocators(document));
     broken.extend(remedies(document));
@@ -70,10 +71,10 @@ fn headline(document: &Value) -> Vec<String> {
     let rss = document["kernel"]["rss_bytes"].as_f64().unwrap_or(0.0);
     let headline = document["verdict"]["headline"].as_str().unwrap_or_default();
     // Sizes are printed with three digits.
-    let is_more = |size: &f64| *size > rss * 1.005;
+    let exceeds_rss = |size: &f64| *size > rss * 1.005;
     sizes(headline)
         .into_iter()
-        .filter(is_more)
+        .filter(exceeds_rss)
         .map(|size| format!("{size} of {rss} bytes: {headline}"))
         .collect()
 }
@@ -84,16 +85,17 @@ fn sizes(text: &str) -> Vec<f64> {
     const UNITS: [(&str, f64); 5] = [
         ("bytes", 1.0),
         ("KiB", 1024.0),
-        ("MiB", 1048576.0),
-        ("GiB", 1073741824.0),
-        ("TiB", 1099511627776.0),
+        ("MiB", 1_048_576.0),
+        ("GiB", 1_073_741_824.0),
+        ("TiB", 1_099_511_627_776.0),
     ];
     let words: Vec<&str> = text.split([' ', ';', ':', '(', ')']).filter(|word| !word.is_empty()).collect();
-    let size = |three: &[&str]| {
-        let [before, number, unit] = three else { return None };
+    let size = |triple: &[&str]| {
+        let [previous, number, unit] = triple else { return None };
         let number: f64 = number.replace(',', "").parse().ok()?;
-        let unit = UNITS.iter().find(|one| one.0 == unit.trim_end_matches([',', '.']))?;
-        (!before.starts_with('-')).then_some(number * unit.1)
+        let unit = unit.trim_end_matches([',', '.']);
+        let (_, unit_bytes) = UNITS.iter().find(|(name, _)| *name == unit)?;
+        (!previous.starts_with('-')).then_some(number * unit_bytes)
     };
     let words: Vec<&str> = std::iter::once("").chain(words).collect();
     words.windows(3).filter_map(size).collect()
@@ -111,8 +113,9 @@ fn rows(document: &Value) -> Vec<String> {
     let mut broken = Vec::new();
     let mut ids = std::collections::BTreeSet::new();
     for row in list(document, "rows") {
-        let known = |key: &str, names: &[&str]| row[key].as_str().is_some_and(|name| names.contains(&name));
-        if !known("state", &STATES) || !known("stratum", &STRATA) || row["bytes"].as_u64().is_none() {
+        let is_one_of =
+            |key: &str, names: &[&str]| row[key].as_str().is_some_and(|name| names.contains(&name));
+        if !is_one_of("state", &STATES) || !is_one_of("stratum", &STRATA) || row["bytes"].as_u64().is_none() {
             broken.push(format!("row out of bounds: {row}"));
         }
         // Rows of runtimes may have the same id with several holders.
@@ -161,14 +164,16 @@ fn remedies(document: &Value) -> Vec<String> {
 
 #[test]
 fn broken_documents_are_rejected() {
-    assert_eq!(broken(&Value::Null).len(), TOP.len());
+    assert_eq!(broken(&Value::Null).len(), TOP_FIELDS.len());
     let mut document = serde_json::json!({
         "schema": "strandline/explain/1", "version": "0", "target": {}, "runtimes": [], "verdict": {}, "caveats": [],
         "environment": {}, "kernel": { "rss_bytes": 8192 }, "cost": {}, "allocators": [], "remedies": [],
         "rows": [{ "id": "a", "stratum": "kernel", "state": "live", "holder": "h", "bytes": 4096 }],
         "totals": { "live": 4096, "stranded": 0, "pinned": 0, "evictable": 0, "unattributed": 0 },
     });
-    for (part, keys) in [("environment", &ENVIRONMENT[..]), ("kernel", &KERNEL), ("cost", &COST)] {
+    for (part, keys) in
+        [("environment", &ENVIRONMENT_FIELDS[..]), ("kernel", &KERNEL_FIELDS), ("cost", &COST_FIELDS)]
+    {
         for key in keys {
             if document[part].get(*key).is_none() {
                 document[part][*key] = Value::Null;

@@ -15,7 +15,7 @@ pub struct Jdk {
 
 impl Jdk {
     /// The JDK in `home`, by its `release` file.
-    fn of(home: &Path) -> Option<Self> {
+    fn in_home(home: &Path) -> Option<Self> {
         let java = home.join("bin/java");
         let release = std::fs::read_to_string(home.join("release")).ok()?;
         let version = release.lines().find_map(|line| line.strip_prefix("JAVA_VERSION=\""))?;
@@ -57,7 +57,7 @@ pub fn all(test: &str) -> Vec<Jdk> {
             "STRANDLINE_JDKS does not name a folder of scripts/fetch-jdks",
         ),
     }
-    let mut found: Vec<Jdk> = homes.iter().filter_map(|home| Jdk::of(home)).collect();
+    let mut found: Vec<Jdk> = homes.iter().filter_map(|home| Jdk::in_home(home)).collect();
     // The sort is stable: the first of each version stays.
     found.sort_by_key(|jdk| jdk.major);
     found.dedup_by_key(|jdk| jdk.major);

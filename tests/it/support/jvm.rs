@@ -112,8 +112,15 @@ pub type Pools = BTreeMap<String, [u64; 2]>;
 /// Other counts of the subject's beans: collections, and classes loaded and unloaded.
 const COUNTS: [&str; 2] = ["collections", "classes"];
 
-/// Pools and counts according to the subject's beans.
-fn beans(subject: &mut Subject) -> Result<(Pools, [Option<[u64; 2]>; 2])> {
+/// Figures of the subject's beans.
+struct Beans {
+    pools: Pools,
+    /// By name in `COUNTS`.
+    counts: [Option<[u64; 2]>; 2],
+}
+
+/// Requests the figures of the subject's beans.
+fn beans(subject: &mut Subject) -> Result<Beans> {
     let pool = |line: String| -> Result<(String, [u64; 2])> {
         let mut words = line.split('\t');
         let mut word = || words.next().ok_or_else(|| format!("no pool: {line}"));
@@ -121,7 +128,11 @@ fn beans(subject: &mut Subject) -> Result<(Pools, [Option<[u64; 2]>; 2])> {
     };
     let mut pools: Pools = subject.order("pools")?.into_iter().map(pool).collect::<Result<_>>()?;
     let counts = COUNTS.map(|name| pools.remove(name));
-    if counts.contains(&None) { Err(format!("no counts: {counts:?}").into()) } else { Ok((pools, counts)) }
+    if counts.contains(&None) {
+        Err(format!("no counts: {counts:?}").into())
+    } else {
+        Ok(Beans { pools, counts })
+    }
 }
 
 /// The ledger of a process, which holds every invariant, and its entry for the JVM.
@@ -154,11 +165,9 @@ pub fn explain_jvm_with(subject: &Subject, options: &[&str]) -> Result<Seen> {
 impl Seen {
     pub fn pools(&self) -> Result<Pools> {
         let pool = |pool: &Value| {
-            let of = |key: &str| pool[key].as_u64().ok_or("no figure");
-            Ok((
-                pool["name"].as_str().ok_or("no name")?.to_owned(),
-                [of("used_bytes")?, of("committed_bytes")?],
-            ))
+            let figure = |key: &str| pool[key].as_u64().ok_or("no figure");
+            let name = pool["name"].as_str().ok_or("no name")?.to_owned();
+            Ok((name, [figure("used_bytes")?, figure("committed_bytes")?]))
         };
         self.jvm["own"]["pools"].as_array().ok_or("no pools")?.iter().map(pool).collect()
     }
@@ -166,10 +175,11 @@ impl Seen {
     /// Its objects by class: instances and bytes.
     pub fn types(&self) -> jvm_histogram::Classes {
         let types = self.jvm["types"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let one = |one: &Value| {
-            Some((one["name"].as_str()?.to_owned(), [one["instances"].as_u64()?, one["bytes"].as_u64()?]))
+        let class = |entry: &Value| {
+            let figures = [entry["instances"].as_u64()?, entry["bytes"].as_u64()?];
+            Some((entry["name"].as_str()?.to_owned(), figures))
         };
-        types.iter().filter_map(one).collect()
+        types.iter().filter_map(class).collect()
     }
 }
 
@@ -190,24 +200,25 @@ pub fn until_asleep(pid: i32) -> Outcome {
 /// repeated. A figure that did not change must be equal at once.
 pub fn check_agreement(subject: &mut Subject, is_counted: bool) -> Result<Seen> {
     until("constant figures of the JVM", || {
-        let (before, counts) = beans(subject)?;
+        let before = beans(subject)?;
         until_asleep(subject.pid())?;
         let seen = explain_jvm(subject)?;
         let expected = if is_counted { Some(jvm_histogram::of_jcmd(subject.pid())?) } else { None };
-        let (after, counts_after) = beans(subject)?;
-        let (mut wrong, moved) = compare_pools(&before, &seen.pools()?, &after);
-        let mut others = caveats(&seen.document);
+        let after = beans(subject)?;
+        let PoolDifferences { mut wrong, changed } =
+            compare_pools(&before.pools, &seen.pools()?, &after.pools);
+        let mut other_differences = caveats(&seen.document);
         let differences =
             |expected: jvm_histogram::Classes| jvm_histogram::differences(&seen.types(), &expected);
-        others.extend(expected.map(differences).unwrap_or_default());
+        other_differences.extend(expected.map(differences).unwrap_or_default());
         // A collection removes dead objects, and a new class creates some.
-        if counts == counts_after {
-            wrong.append(&mut others);
+        if before.counts == after.counts {
+            wrong.append(&mut other_differences);
         }
         if !wrong.is_empty() {
             return Err(wrong.join("; ").into());
         }
-        Ok((moved.is_empty() && others.is_empty()).then_some(seen))
+        Ok((changed.is_empty() && other_differences.is_empty()).then_some(seen))
     })
 }
 
@@ -218,40 +229,44 @@ pub fn caveats(document: &Value) -> Vec<String> {
     all.iter().filter(concerns).map(ToString::to_string).collect()
 }
 
-/// Returns two lists. The first has figures that were the same before and after but differ from
-/// those found, and pools that only one side has. The second has figures that changed, where the
-/// one found lies outside both values.
-fn compare_pools(before: &Pools, found: &Pools, after: &Pools) -> (Vec<String>, Vec<String>) {
-    let (mut wrong, mut moved) = (Vec::new(), Vec::new());
+/// Pools that differ from the beans' figures.
+#[derive(Default)]
+struct PoolDifferences {
+    /// Figures that were the same before and after but differ from those found, and pools that only
+    /// one side has.
+    wrong: Vec<String>,
+    /// Figures that changed, where the one found lies outside both values.
+    changed: Vec<String>,
+}
+
+/// Compares pools with the beans' figures before and after.
+fn compare_pools(before: &Pools, found: &Pools, after: &Pools) -> PoolDifferences {
+    let mut differences = PoolDifferences::default();
     for name in before.keys().chain(found.keys().filter(|name| !before.contains_key(*name))) {
-        let of = |pools: &Pools| pools.get(name).copied();
-        let (Some(old), Some(now), Some(new)) = (of(before), of(found), of(after)) else {
-            wrong.push(format!(
-                "{name}: found {:?}, expected {:?} to {:?}",
-                of(found),
-                of(before),
-                of(after)
-            ));
+        let figures = |pools: &Pools| pools.get(name).copied();
+        let (old, now, new) = (figures(before), figures(found), figures(after));
+        let (Some(old), Some(now), Some(new)) = (old, now, new) else {
+            differences.wrong.push(format!("{name}: found {now:?}, expected {old:?} to {new:?}"));
             continue;
         };
         let is_between = (0..2).all(|n| (old[n].min(new[n])..=old[n].max(new[n])).contains(&now[n]));
-        let is_still = (0..2).all(|n| old[n] != new[n] || now[n] == old[n]);
+        let equals_constants = (0..2).all(|n| old[n] != new[n] || now[n] == old[n]);
         let text = format!("{name}: found {now:?}, expected {old:?} to {new:?}");
-        match (is_still, is_between) {
+        match (equals_constants, is_between) {
             (_, true) => {}
-            (false, false) => wrong.push(text),
-            (true, false) => moved.push(text),
+            (false, false) => differences.wrong.push(text),
+            (true, false) => differences.changed.push(text),
         }
     }
-    (wrong, moved)
+    differences
 }
 
 /// Checks everything else that must hold for the subject in one JVM.
 pub fn check_subject(seen: &Seen, collector: &str, jdk: &Jdk) -> Outcome {
-    let own = seen.jvm["own"]["collector"].as_str().ok_or("no collector")?;
+    let found = seen.jvm["own"]["collector"].as_str().ok_or("no collector")?;
     let version = seen.jvm["version"].as_str().ok_or("no version")?;
-    if own != collector || !version.starts_with(&jdk.major.to_string()) {
-        return Err(format!("{own} of {version}").into());
+    if found != collector || !version.starts_with(&jdk.major.to_string()) {
+        return Err(format!("{found} of {version}").into());
     }
     let loaders = seen.jvm["jvm"]["class_loader_count"].as_u64().ok_or("no loaders")?;
     // The JVM's own loaders: three, and those of hidden classes.
@@ -260,20 +275,20 @@ pub fn check_subject(seen: &Seen, collector: &str, jdk: &Jdk) -> Outcome {
     }
     let live = seen.jvm["jvm"]["live_bytes"].as_u64();
     let kinds = seen.jvm["jvm"]["kinds"].as_array().ok_or("no kinds")?;
-    let of_kinds = kinds.iter().map(|kind| kind["live_bytes"].as_u64()).sum::<Option<u64>>();
-    if live != of_kinds.filter(|_| live.is_some()) {
-        return Err(format!("{live:?} B live, of which regions have {of_kinds:?}").into());
+    let live_by_kind = kinds.iter().map(|kind| kind["live_bytes"].as_u64()).sum::<Option<u64>>();
+    if live != live_by_kind.filter(|_| live.is_some()) {
+        return Err(format!("{live:?} B live, in regions {live_by_kind:?}").into());
     }
-    is_explained(seen)
+    check_explained(seen)
 }
 
 /// Checks that rows explain all but 3 % of RSS.
-fn is_explained(seen: &Seen) -> Outcome {
+fn check_explained(seen: &Seen) -> Outcome {
     // Objects of ZGC are not walked.
     let direct = strandline::row(&seen.document, "jvm.direct");
-    let wanted = if seen.jvm["own"]["collector"] == "Z" { 0 } else { DIRECT_MIB << 20 };
-    if !(wanted..=wanted + (64 << 10)).contains(&direct) {
-        return Err(format!("{direct} B of direct buffers, not {wanted}").into());
+    let expected = if seen.jvm["own"]["collector"] == "Z" { 0 } else { DIRECT_MIB << 20 };
+    if !(expected..=expected + (64 << 10)).contains(&direct) {
+        return Err(format!("{direct} B of direct buffers, not {expected}").into());
     }
     let rss = seen.document["kernel"]["rss_bytes"].as_u64().ok_or("no RSS")?;
     let unattributed_bytes = seen.document["totals"]["unattributed"].as_u64().ok_or("no total")?;

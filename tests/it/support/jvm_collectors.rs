@@ -16,7 +16,7 @@ pub struct Collector {
     /// Whether its objects are counted by class.
     pub counts: bool,
     /// Versions it is tested with outside of full mode.
-    short: &'static [u32],
+    short_versions: &'static [u32],
 }
 
 const COLLECTORS: [Collector; 7] = [
@@ -40,15 +40,15 @@ impl Collector {
         name: &'static str,
         options: &'static [&'static str],
         counts: bool,
-        short: &'static [u32],
+        short_versions: &'static [u32],
     ) -> Self {
-        Self { name, options, versions: (0, u32::MAX), counts, short }
+        Self { name, options, versions: (0, u32::MAX), counts, short_versions }
     }
 
     /// Whether it is tested with a JDK.
     fn is_due(&self, jdk: &Jdk) -> bool {
         let (first, last) = self.versions;
-        (first..=last).contains(&jdk.major) && (full() || self.short.contains(&jdk.major))
+        (first..=last).contains(&jdk.major) && (full() || self.short_versions.contains(&jdk.major))
     }
 }
 

@@ -13,9 +13,9 @@ pub type Classes = BTreeMap<String, [u64; 2]>;
 const FILLERS: [&str; 4] =
     ["[I", "java.lang.Object", "[Ljdk.internal.vm.FillerElement;", "jdk.internal.vm.FillerObject"];
 /// Allowed number of new objects of a class: a request makes the JVM create some.
-const NEW: u64 = 64;
+const MAX_NEW_OBJECTS: u64 = 64;
 /// Classes of which the JVM creates no objects meanwhile.
-const STILL: [&str; 2] = ["java.util.ArrayList", "java.lang.Integer"];
+const CONSTANT_CLASSES: [&str; 2] = ["java.util.ArrayList", "java.lang.Integer"];
 
 /// Whether `jcmd` is installed; reports the test as skipped if not.
 pub fn has_jcmd(test: &str) -> bool {
@@ -30,31 +30,33 @@ pub fn has_jcmd(test: &str) -> bool {
 pub fn of_jcmd(pid: i32) -> Result<Classes> {
     let output = Command::new("jcmd").args([&pid.to_string(), "GC.class_histogram", "-all"]).output()?;
     let text = String::from_utf8(output.stdout)?;
-    let mut all = Classes::new();
+    let mut classes = Classes::new();
     for line in text.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         // A number with a colon, instances, bytes, the name, its module. Classes of several loaders
         // may share a name.
         let [number, instances, bytes, name, ..] = words[..] else { continue };
         if number.ends_with(':') {
-            let one = all.entry(name.to_owned()).or_default();
-            *one = [one[0] + instances.parse::<u64>()?, one[1] + bytes.parse::<u64>()?];
+            let [class_instances, class_bytes] = classes.entry(name.to_owned()).or_default();
+            *class_instances += instances.parse::<u64>()?;
+            *class_bytes += bytes.parse::<u64>()?;
         }
     }
-    if all.len() < 100 { Err(format!("no histogram: {text}").into()) } else { Ok(all) }
+    // Every JVM has more classes.
+    if classes.len() < 100 { Err(format!("no histogram: {text}").into()) } else { Ok(classes) }
 }
 
 /// Differences between the objects found in an idle JVM and its own histogram a moment later.
 pub fn differences(found: &Classes, expected: &Classes) -> Vec<String> {
     let (mut wrong, mut exact) = (Vec::new(), 0);
     for name in expected.keys().chain(found.keys().filter(|name| !expected.contains_key(*name))) {
-        let of = |classes: &Classes| classes.get(name).copied().unwrap_or_default();
-        let (one, other) = (of(found), of(expected));
-        exact += usize::from(one == other);
-        let is_still = name.contains("Subject") || STILL.contains(&name.as_str());
-        let is_near = one[0].abs_diff(other[0]) <= NEW || FILLERS.contains(&name.as_str());
-        if one != other && (is_still || !is_near) {
-            wrong.push(format!("{name}: found {one:?}, expected {other:?}"));
+        let figures = |classes: &Classes| classes.get(name).copied().unwrap_or_default();
+        let (ours, theirs) = (figures(found), figures(expected));
+        exact += usize::from(ours == theirs);
+        let is_constant = name.contains("Subject") || CONSTANT_CLASSES.contains(&name.as_str());
+        let is_near = ours[0].abs_diff(theirs[0]) <= MAX_NEW_OBJECTS || FILLERS.contains(&name.as_str());
+        if ours != theirs && (is_constant || !is_near) {
+            wrong.push(format!("{name}: found {ours:?}, expected {theirs:?}"));
         }
     }
     if expected.get("Subject$Held").is_none_or(|held| held[0] < 6000) {

@@ -109,8 +109,8 @@ impl Port {
         let folder = std::env::temp_dir().join(format!("strandline-ports-{user}"));
         std::fs::create_dir_all(&folder)?;
         let mut numbers = unassigned_ports()?;
-        let middle = usize::try_from(turn)? % numbers.len().max(1);
-        numbers.rotate_left(middle);
+        let first = usize::try_from(turn)? % numbers.len().max(1);
+        numbers.rotate_left(first);
         let used = used_ports();
         for number in numbers.into_iter().filter(|number| !used.contains(number)) {
             let path = folder.join(number.to_string());
@@ -127,8 +127,8 @@ impl Port {
 fn unassigned_ports() -> Result<Vec<u16>> {
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")?;
     let mut ends = range.split_whitespace().map(str::parse::<u16>);
-    let (low, high) = (ends.next().ok_or("no range")??, ends.next().ok_or("no range")??);
-    Ok((MIN_PORT..=u16::MAX).filter(|number| !(low..=high).contains(number)).collect())
+    let (first, last) = (ends.next().ok_or("no range")??, ends.next().ok_or("no range")??);
+    Ok((MIN_PORT..=u16::MAX).filter(|number| !(first..=last).contains(number)).collect())
 }
 
 /// Ports of this machine's TCP sockets.

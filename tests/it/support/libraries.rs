@@ -49,11 +49,12 @@ pub fn libraries(test: &str) -> Vec<Library> {
             Some(path) => found.push(Library { name, path, remedy, is_systems: true }),
             None => skipped(test, &format!("no {file} (apt-get install it)")),
         }
-        let start = format!("{name}-");
-        let is_one =
-            |path: &&PathBuf| path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(&start));
-        let others = built.iter().filter(is_one).cloned();
-        found.extend(others.map(|path| Library { name, path, remedy, is_systems: false }));
+        let prefix = format!("{name}-");
+        let is_release = |path: &&PathBuf| {
+            path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(&prefix))
+        };
+        let releases = built.iter().filter(is_release).cloned();
+        found.extend(releases.map(|path| Library { name, path, remedy, is_systems: false }));
     }
     found
 }

@@ -7,6 +7,10 @@ use std::time::{Duration, Instant};
 
 use super::{Result, Subject};
 
+/// Number of pages in a batch of the kernel's counters (`MEMCG_CHARGE_BATCH`).
+const BATCH_PAGES: u64 = 64;
+const PAGE_BYTES: u64 = 4096;
+
 /// Its own control group, in the hierarchy that counts memory.
 #[derive(Debug)]
 pub struct MemoryGroup {
@@ -18,14 +22,15 @@ impl MemoryGroup {
     pub fn new(name: &str) -> Option<Self> {
         static TURN: AtomicU64 = AtomicU64::new(0);
         let turn = TURN.fetch_add(1, Ordering::Relaxed);
-        let places = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
-        let counts_memory = |place: &&str| {
-            let v1 = Path::new(place).join("memory.usage_in_bytes").exists();
-            let v2 = std::fs::read_to_string(Path::new(place).join("cgroup.subtree_control"));
-            v1 || v2.is_ok_and(|text| text.split_whitespace().any(|name| name == "memory"))
+        let hierarchies = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
+        let counts_memory = |hierarchy: &&str| {
+            let is_version_1 = Path::new(hierarchy).join("memory.usage_in_bytes").exists();
+            let controllers = std::fs::read_to_string(Path::new(hierarchy).join("cgroup.subtree_control"));
+            let has_memory = |text: String| text.split_whitespace().any(|name| name == "memory");
+            is_version_1 || controllers.is_ok_and(has_memory)
         };
-        let place = Path::new(places.into_iter().find(counts_memory)?);
-        let folder = place.join(format!("strandline-{}-{turn}-{name}", std::process::id()));
+        let hierarchy = Path::new(hierarchies.into_iter().find(counts_memory)?);
+        let folder = hierarchy.join(format!("strandline-{}-{turn}-{name}", std::process::id()));
         std::fs::create_dir(&folder).ok()?;
         Some(Self { folder })
     }
@@ -71,7 +76,7 @@ impl MemoryGroup {
 pub fn batch_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let processors = text.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu "));
-    64 * 4096 * processors.count() as u64
+    BATCH_PAGES * PAGE_BYTES * processors.count() as u64
 }
 
 impl Drop for MemoryGroup {

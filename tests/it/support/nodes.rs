@@ -22,7 +22,8 @@ impl Node {
     }
 }
 
-fn node(path: String) -> Option<Node> {
+/// The Node.js at `path`, if its version is read.
+fn node_at(path: String) -> Option<Node> {
     let output = Command::new(&path).arg("--version").env_remove("NODE_OPTIONS").output().ok()?;
     let text = String::from_utf8(output.stdout).ok().filter(|_| output.status.success())?;
     let major = text.trim().strip_prefix('v')?.split('.').next()?.parse().ok()?;
@@ -36,19 +37,19 @@ pub fn all(test: &str) -> Vec<Node> {
     let mut paths: Vec<String> =
         entries.map(|entry| entry.path().join("bin/node").display().to_string()).collect();
     paths.push("node".to_owned());
-    let mut found: Vec<Node> = paths.into_iter().filter_map(node).collect();
+    let mut found: Vec<Node> = paths.into_iter().filter_map(node_at).collect();
     found.sort_by_key(|node| node.major);
     found.dedup_by_key(|node| node.major);
     let is_missing = |major: &&u32| !found.iter().any(|node| node.major == **major);
     let missing: Vec<String> = READ.iter().filter(is_missing).map(u32::to_string).collect();
     if !missing.is_empty() {
-        let place = folder.map_or_else(
+        let searched = folder.map_or_else(
             || "STRANDLINE_NODES names no folder of scripts/fetch-nodes".to_owned(),
             |folder| format!("not in {} (STRANDLINE_NODES)", folder.display()),
         );
         super::skipped(
             &format!("{test} with Node.js {}", missing.join(", ")),
-            &format!("not the node in PATH, and {place}"),
+            &format!("not the node in PATH, and {searched}"),
         );
     }
     found

@@ -5,6 +5,9 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+/// Minor versions that are read.
+const READ: std::ops::RangeInclusive<u8> = 8..=14;
+
 /// The minor version of a CPython with a global lock; `None` if there is none.
 pub fn minor(python: &str) -> Option<u8> {
     let script = "import sys; print(sys.version_info[1], 't' in sys.abiflags)";
@@ -32,10 +35,10 @@ pub fn all(test: &str) -> Vec<String> {
         entries.map(|entry| entry.path().join("bin/python3").display().to_string()).collect();
     found.push("/usr/bin/python3".to_owned());
     found.sort();
-    found.retain(|python| minor(python).is_some_and(|minor| (8..=14).contains(&minor)));
-    let missing: Vec<String> = (8..=14)
-        .filter(|wanted| !found.iter().any(|python| minor(python) == Some(*wanted)))
-        .map(|wanted| format!("3.{wanted}"))
+    found.retain(|python| minor(python).is_some_and(|minor| READ.contains(&minor)));
+    let missing: Vec<String> = READ
+        .filter(|version| !found.iter().any(|python| minor(python) == Some(*version)))
+        .map(|version| format!("3.{version}"))
         .collect();
     if !missing.is_empty() {
         let reason = format!("not in /usr/bin or {} (STRANDLINE_PYTHONS)", folder.display());

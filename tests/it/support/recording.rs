@@ -174,25 +174,25 @@ impl Place {
         report(&self.file)
     }
 
-    /// Reports the growing recording until `ask` returns a value.
-    pub fn until_reported<T>(&self, what: &str, ask: impl Fn(&Value) -> Result<Option<T>>) -> Result<T> {
-        let (mut seen, mut last) = (0, String::new());
+    /// Reports the growing recording until `read` returns a value.
+    pub fn until_reported<T>(&self, what: &str, read: impl Fn(&Value) -> Result<Option<T>>) -> Result<T> {
+        let (mut seen_bytes, mut last_error) = (0, String::new());
         let found = until(what, || {
             // A new frame makes the file longer: checking the size is cheaper than a report.
-            let size = std::fs::metadata(&self.file).map_or(0, |data| data.len());
-            if size == std::mem::replace(&mut seen, size) {
+            let file_bytes = std::fs::metadata(&self.file).map_or(0, |data| data.len());
+            if file_bytes == std::mem::replace(&mut seen_bytes, file_bytes) {
                 return Ok(None);
             }
             match self.report() {
-                Ok(report) => ask(&report),
+                Ok(report) => read(&report),
                 // The recorder may be writing its first frame.
                 Err(error) => {
-                    last = error.to_string();
+                    last_error = error.to_string();
                     Ok(None)
                 }
             }
         });
-        found.map_err(|error| format!("{error}; {last}").into())
+        found.map_err(|error| format!("{error}; {last_error}").into())
     }
 }
 

@@ -10,7 +10,7 @@ use crate::support::recording::{Ended, Started, finish, signal};
 use crate::support::{Folder, Outcome, Result, skipped, waiting, write_script};
 
 /// Path of a file in tests/slurm.
-fn own(name: &str) -> PathBuf {
+fn slurm_file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/slurm").join(name)
 }
 
@@ -53,7 +53,7 @@ impl Cluster {
         let cluster = Self { folder: Folder::new("slurm")?, lab: Lab::new()?, ports };
         std::fs::create_dir(cluster.folder.0.join("bin"))?;
         write_script(cluster.folder.0.join("bin/squeue"), LOGGING_SQUEUE)?;
-        let mut up = Command::new(own("up"));
+        let mut up = Command::new(slurm_file("up"));
         up.arg(&cluster.folder.0).args(cluster.ports.iter().map(|port| port.number.to_string()));
         let ended = finish(up, b"")?;
         if ended.how() != 0 {
@@ -65,8 +65,8 @@ impl Cluster {
     /// `strandline ARGUMENTS` in the lab's folder, which submits there.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.lab.command(arguments);
-        let own = self.folder.0.join("bin");
-        let path = format!("{}:{}", own.display(), std::env::var("PATH").unwrap_or_default());
+        let programs = self.folder.0.join("bin");
+        let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
         command.env("SLURM_CONF", self.folder.0.join("slurm.conf")).env("PATH", path);
         command.env("SQUEUE_LOG", self.squeue_log());
         command
@@ -138,7 +138,7 @@ impl Fake {
         let fake = Self { folder: Folder::new("fake-slurm")?, lab: Lab::new()? };
         std::fs::create_dir(fake.folder.0.join("bin"))?;
         for name in ["sbatch", "squeue", "scancel", "scontrol", "fake"] {
-            symlink(own("fake"), fake.folder.0.join("bin").join(name))?;
+            symlink(slurm_file("fake"), fake.folder.0.join("bin").join(name))?;
         }
         Ok(Some(fake))
     }
@@ -155,12 +155,13 @@ impl Fake {
 
     /// `strandline ARGUMENTS` in the lab's folder.
     pub fn command(&self, arguments: &[&str]) -> Command {
-        self.with(self.lab.command(arguments))
+        self.with_fake(self.lab.command(arguments))
     }
 
-    fn with(&self, mut command: Command) -> Command {
-        let own = self.folder.0.join("bin");
-        let path = format!("{}:{}", own.display(), std::env::var("PATH").unwrap_or_default());
+    /// A command that calls the fake instead of Slurm's programs.
+    fn with_fake(&self, mut command: Command) -> Command {
+        let programs = self.folder.0.join("bin");
+        let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
         command.env("PATH", path).env("FAKE", &self.folder.0);
         command
     }
@@ -173,12 +174,12 @@ impl Fake {
     /// Has the held tasks write their results.
     pub fn release(&self) -> Result<()> {
         self.unset("hold")?;
-        finish(self.with(Command::new(self.folder.0.join("bin/fake"))), b"").map(drop)
+        finish(self.with_fake(Command::new(self.folder.0.join("bin/fake"))), b"").map(drop)
     }
 
-    /// The calls of the fake that begin with `begin`.
-    pub fn calls(&self, begin: &str) -> Vec<String> {
+    /// The calls of the fake that begin with `prefix`.
+    pub fn calls(&self, prefix: &str) -> Vec<String> {
         let text = std::fs::read_to_string(self.folder.0.join("calls")).unwrap_or_default();
-        text.lines().filter(|line| line.starts_with(begin)).map(str::to_owned).collect()
+        text.lines().filter(|line| line.starts_with(prefix)).map(str::to_owned).collect()
     }
 }

@@ -92,7 +92,7 @@ pub fn explain(pid: i32) -> Result<Value> {
     Ok(document)
 }
 
-/// Makes documents until one has all parts: on a busy machine strandline may lack the time for some
+/// Calls `make` until its document has all parts: on a busy machine strandline may lack the time for some
 /// parts, which a caveat reports.
 pub fn complete(mut make: impl FnMut() -> Result<Value>) -> Result<Value> {
     until(
@@ -145,12 +145,12 @@ pub fn caveats(document: &Value) -> Vec<String> {
 
 /// Rows of pages that the kernel may drop at any time: clean pages of files, and pages freed with
 /// MADV_FREE.
-const DROPPED: [&str; 3] = ["kernel.file", "program.text", "kernel.lazyfree"];
+const DROPPABLE_ROWS: [&str; 3] = ["kernel.file", "program.text", "kernel.lazyfree"];
 
 /// The rows of a document that stay the same between two reads of a resting process.
 pub fn kept_rows(document: &Value) -> Vec<&Value> {
     let rows = document["rows"].as_array().into_iter().flatten();
-    rows.filter(|row| row["id"].as_str().is_some_and(|id| !DROPPED.contains(&id))).collect()
+    rows.filter(|row| row["id"].as_str().is_some_and(|id| !DROPPABLE_ROWS.contains(&id))).collect()
 }
 
 /// The part of the RSS that a resting process keeps: anonymous and shared memory.

@@ -79,10 +79,11 @@ impl Studied {
 
     /// Asserts that each of these claims has this verdict; lists those with another.
     pub fn assert(&self, verdict: &str, ids: &[&str]) {
-        let is_other = |id: &&&str| self.verdicts.get(**id).is_none_or(|(found, _)| found != verdict);
+        let has_other_verdict =
+            |id: &&&str| self.verdicts.get(**id).is_none_or(|(found, _)| found != verdict);
         let others: Vec<String> = ids
             .iter()
-            .filter(is_other)
+            .filter(has_other_verdict)
             .map(|id| match self.verdicts.get(*id) {
                 Some((found, reason)) => format!("{id}: {found}: {reason}"),
                 None => format!("{id}: no such claim"),

@@ -81,7 +81,7 @@ impl Subject {
             }
         });
         let mut subject = Self { child, group, stdin, lines, ready: Value::Null };
-        let line = subject.text().map_err(|error| format!("{command:?}: {error}"))?;
+        let line = subject.next_line().map_err(|error| format!("{command:?}: {error}"))?;
         subject.ready = serde_json::from_str(&line).unwrap_or(Value::String(line));
         Ok(subject)
     }
@@ -131,7 +131,7 @@ impl Subject {
         stdin.write_all(format!("{line}\n").as_bytes())?;
         let mut lines = Vec::new();
         loop {
-            match self.text()? {
+            match self.next_line()? {
                 line if line == "done" => return Ok(lines),
                 line => lines.push(line),
             }
@@ -156,9 +156,9 @@ impl Subject {
 
     /// How it ended, or that it still runs. Does not reap it.
     fn status(&self) -> WaitStatus {
-        let how = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         loop {
-            match waitid(Id::Pid(Pid::from_raw(self.pid())), how) {
+            match waitid(Id::Pid(Pid::from_raw(self.pid())), flags) {
                 Err(Errno::EINTR) => {}
                 status => return status.unwrap_or(WaitStatus::StillAlive),
             }
@@ -173,10 +173,11 @@ impl Subject {
 
     /// Waits for an answer.
     pub fn answer(&mut self) -> Result<Value> {
-        Ok(serde_json::from_str(&self.text()?)?)
+        Ok(serde_json::from_str(&self.next_line()?)?)
     }
 
-    fn text(&mut self) -> Result<String> {
+    /// Waits for a line of output.
+    fn next_line(&mut self) -> Result<String> {
         match self.lines.recv_timeout(PATIENCE) {
             Ok(line) => Ok(line),
             Err(_) => Err(format!("the subject printed no line: {:?}", self.status()).into()),
@@ -204,11 +205,11 @@ pub fn compile(name: &str, libc: &Libc) -> Result<PathBuf> {
     let source = sources.join(format!("{name}.c"));
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("subjects").join(libc.label());
     let path = folder.join(name);
-    let mut newest = changed(&source)?;
+    let mut newest = change_time(&source)?;
     for header in ["subject.h", "filters.h", "give_up.h", "calls.h"] {
-        newest = newest.max(changed(&sources.join(header))?);
+        newest = newest.max(change_time(&sources.join(header))?);
     }
-    if changed(&path).is_ok_and(|built| built >= newest) {
+    if change_time(&path).is_ok_and(|built| built >= newest) {
         return Ok(path);
     }
     std::fs::create_dir_all(&folder)?;
@@ -233,7 +234,8 @@ pub fn compile(name: &str, libc: &Libc) -> Result<PathBuf> {
     Ok(path)
 }
 
-fn changed(path: &Path) -> Result<SystemTime> {
+/// When a file was last changed.
+fn change_time(path: &Path) -> Result<SystemTime> {
     let metadata = std::fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(metadata.modified()?)
 }

@@ -17,11 +17,17 @@ use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt};
 use crate::support::waiting::until;
 use crate::support::{Outcome, Result};
 
+/// Milliseconds between two checks whether the terminal was closed.
+const STOP_POLL_MS: u8 = 20;
+
 /// A program in a terminal of 80 columns and 24 lines.
 pub struct Terminal {
     pub child: Child,
+    /// The keyboard; `None` once the terminal is closed.
     keys: Option<File>,
+    /// All output of the program.
     written: Arc<Mutex<Vec<u8>>>,
+    /// Whether the reader has to end.
     is_closed: Arc<AtomicBool>,
     /// Reads the output until the program has closed the terminal.
     reader: JoinHandle<()>,
@@ -58,21 +64,21 @@ impl Terminal {
         let mut screen = keys.try_clone()?;
         let written = Arc::new(Mutex::new(Vec::new()));
         let is_closed = Arc::new(AtomicBool::new(false));
-        let (all, stop_reading) = (Arc::clone(&written), Arc::clone(&is_closed));
+        let (output, stop_reading) = (Arc::clone(&written), Arc::clone(&is_closed));
         let reader = std::thread::spawn(move || {
-            let mut piece = [0; 4096];
+            let mut buffer = [0; 4096];
             loop {
-                let mut one = [PollFd::new(screen.as_fd(), PollFlags::POLLIN)];
-                let some = poll(&mut one, PollTimeout::from(20_u8));
-                if stop_reading.load(Ordering::Acquire) || some.is_err() {
+                let mut source = [PollFd::new(screen.as_fd(), PollFlags::POLLIN)];
+                let ready = poll(&mut source, PollTimeout::from(STOP_POLL_MS));
+                if stop_reading.load(Ordering::Acquire) || ready.is_err() {
                     return;
                 }
-                if some == Ok(0) {
+                if ready == Ok(0) {
                     continue;
                 }
                 // The read fails once the other end is closed.
-                let Ok(count @ 1..) = screen.read(&mut piece) else { return };
-                all.lock().unwrap_or_else(PoisonError::into_inner).extend(&piece[..count]);
+                let Ok(count @ 1..) = screen.read(&mut buffer) else { return };
+                output.lock().unwrap_or_else(PoisonError::into_inner).extend(&buffer[..count]);
             }
         });
         Ok(Self { child, keys: Some(keys), written, is_closed, reader })
@@ -106,9 +112,9 @@ impl Terminal {
         self.shows_where(&format!("{words:?}"), |screen| words.iter().all(|word| screen.contains(word)))
     }
 
-    /// Waits until `is` holds for the screen. A frame is written in pieces: `is` must hold for a
-    /// complete frame only.
-    pub fn shows_where(&self, what: &str, is: impl Fn(&str) -> bool) -> Result<String> {
+    /// Waits until `condition` holds for the screen. A frame is written in pieces: the condition must
+    /// hold for a complete frame only.
+    pub fn shows_where(&self, what: &str, condition: impl Fn(&str) -> bool) -> Result<String> {
         let mut seen_bytes = usize::MAX;
         let shown = until(&format!("{what} on the screen"), || {
             // Checked before the screen, so that output up to the end counts.
@@ -117,7 +123,7 @@ impl Terminal {
             if bytes != seen_bytes {
                 seen_bytes = bytes;
                 let screen = self.screen();
-                if is(&screen) {
+                if condition(&screen) {
                     return Ok(Some(screen));
                 }
             }
@@ -151,15 +157,15 @@ impl Terminal {
 
     /// Whether the terminal was restored: the alternate screen left, the cursor shown.
     pub fn is_restored(&self) -> bool {
-        let given_back = until("the terminal to be restored", || {
+        let restored = until("the terminal to be restored", || {
             let has_ended = self.reader.is_finished();
             let mut parser = parser();
             parser.process(&self.written());
             let screen = parser.screen();
-            let is_it = !screen.alternate_screen() && !screen.hide_cursor();
-            Ok((is_it || has_ended).then_some(is_it))
+            let is_restored = !screen.alternate_screen() && !screen.hide_cursor();
+            Ok((is_restored || has_ended).then_some(is_restored))
         });
-        given_back.unwrap_or(false)
+        restored.unwrap_or(false)
     }
 }
 
@@ -179,8 +185,8 @@ pub trait Screen {
     /// Presses a key.
     fn press(&mut self, key: &str) -> Outcome;
 
-    /// Waits until `is` holds for the screen, and returns it.
-    fn shows_where(&self, what: &str, is: &dyn Fn(&str) -> bool) -> Result<String>;
+    /// Waits until `condition` holds for the screen, and returns it.
+    fn shows_where(&self, what: &str, condition: &dyn Fn(&str) -> bool) -> Result<String>;
 }
 
 impl Screen for Terminal {
@@ -190,8 +196,8 @@ impl Screen for Terminal {
         Self::press(self, key)
     }
 
-    fn shows_where(&self, what: &str, is: &dyn Fn(&str) -> bool) -> Result<String> {
-        Self::shows_where(self, what, is)
+    fn shows_where(&self, what: &str, condition: &dyn Fn(&str) -> bool) -> Result<String> {
+        Self::shows_where(self, what, condition)
     }
 }
 

@@ -12,21 +12,21 @@ pub const PATIENCE: Duration = Duration::from_secs(600);
 /// Pause between two checks of a state.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Calls `ask` repeatedly until it returns a value.
-pub fn until<T>(what: &str, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+/// Calls `poll` repeatedly until it returns a value, which messages call `what`.
+pub fn until<T>(what: &str, mut poll: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let start = Instant::now();
     while start.elapsed() < PATIENCE {
-        if let Some(answer) = ask()? {
-            return Ok(answer);
+        if let Some(value) = poll()? {
+            return Ok(value);
         }
         std::thread::sleep(PAUSE);
     }
     Err(format!("waited {PATIENCE:?} for {what}").into())
 }
 
-/// Waits until `is` holds.
-pub fn until_true(what: &str, mut is: impl FnMut() -> bool) -> super::Outcome {
-    until(what, || Ok(is().then_some(())))
+/// Waits until `condition` holds.
+pub fn until_true(what: &str, mut condition: impl FnMut() -> bool) -> super::Outcome {
+    until(what, || Ok(condition().then_some(())))
 }
 
 /// The state of thread `tid` of process `pid` (`R`, `S`, `T`, `t`, `Z`, …); `None` if it has ended.
@@ -85,9 +85,10 @@ pub fn until_at_rest(pid: i32) -> super::Outcome {
             |tid: i32| call(tid).is_ok_and(|call| !call.starts_with("running") && !call.starts_with('-'));
         // poll, ppoll, select, pselect6, epoll_wait, epoll_pwait: event loops wait for input in
         // these.
-        const WAITS: [&str; 6] = ["7 ", "271 ", "23 ", "270 ", "232 ", "281 "];
-        let main = call(pid).unwrap_or_default();
-        let is_reading = main.starts_with("0 0x0 ") || WAITS.iter().any(|number| main.starts_with(number));
+        const WAITING_CALLS: [&str; 6] = ["7 ", "271 ", "23 ", "270 ", "232 ", "281 "];
+        let main_call = call(pid).unwrap_or_default();
+        let is_waiting = WAITING_CALLS.iter().any(|number| main_call.starts_with(number));
+        let is_reading = is_waiting || main_call.starts_with("0 0x0 ");
         Ok((is_reading && threads(pid).into_iter().all(is_asleep)).then_some(()))
     })
 }

@@ -4,8 +4,43 @@ use super::heap::REGION_BYTES;
 use super::{HEAP, PAGE, Writer};
 use crate::Usage;
 
-/// Tags of regions: eden, survivor, first of a humongous object, further ones of it, old, archive.
-type Tags = [u32; 6];
+/// Tags of regions.
+struct Tags {
+    eden: u32,
+    survivor: u32,
+    /// The first region of a humongous object, and further ones of it.
+    humongous: u32,
+    continued: u32,
+    old: u32,
+    archive: u32,
+}
+
+/// What a region holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RegionUse {
+    Eden,
+    Survivor,
+    Humongous,
+    Old,
+    Archive,
+    Free,
+    /// Never committed: such a region has no structure.
+    Uncommitted,
+}
+
+impl RegionUse {
+    /// Uses to draw from.
+    const ALL: [Self; 8] = [
+        Self::Eden,
+        Self::Eden,
+        Self::Survivor,
+        Self::Humongous,
+        Self::Old,
+        Self::Archive,
+        Self::Free,
+        Self::Uncommitted,
+    ];
+}
 
 impl Writer {
     /// Writes a G1 heap, and returns its committed ranges.
@@ -26,25 +61,25 @@ impl Writer {
         self.declare("G1CollectedHeap", &[("_hrm", 200), (support, 8)]);
         let bytes = count * REGION_BYTES;
         self.static_field(region, "GrainBytes", REGION_BYTES);
-        let monitored = self.monitored();
-        let heap = self.collected_heap("G1CollectedHeap", &[(support, monitored), ("_hrm", 0)], bytes);
+        let monitoring = self.write_monitoring();
+        let heap = self.collected_heap("G1CollectedHeap", &[(support, monitoring), ("_hrm", 0)], bytes);
         let manager =
             heap + self.tables.offset("G1CollectedHeap", "_hrm") + self.tables.offset(manager, "_regions");
         let pointers = self.structure(8 * count);
         self.fill(manager, "G1HeapRegionTable", &[("_base", pointers), ("_length", count)]);
-        let tags = self.tags();
-        let committed = self.regions(region, pointers, count, tags);
+        let tags = self.write_tags();
+        let committed = self.write_regions(region, pointers, count, &tags);
         if self.is_old {
             // Inherited fields are listed with the class that declares them.
-            for (field, of) in [("_bottom", "Space"), ("_end", "Space"), ("_top", "G1ContiguousSpace")] {
-                self.tables.rename(region, field, of);
+            for (field, class) in [("_bottom", "Space"), ("_end", "Space"), ("_top", "G1ContiguousSpace")] {
+                self.tables.rename(region, field, class);
             }
         }
         committed
     }
 
     /// Writes the constants of region types (`gc/g1/g1HeapRegionType.hpp`); returns the tags.
-    fn tags(&mut self) -> Tags {
+    fn write_tags(&mut self) -> Tags {
         if self.is_new {
             for (name, value) in [
                 ("G1HeapRegionType::FreeTag", 0),
@@ -56,7 +91,7 @@ impl Writer {
             ] {
                 self.tables.int(name, value);
             }
-            return [2, 3, 4, 5, 8, 8];
+            return Tags { eden: 2, survivor: 3, humongous: 4, continued: 5, old: 8, archive: 8 };
         }
         for (name, value) in [
             ("HeapRegionType::FreeTag", 0),
@@ -70,61 +105,81 @@ impl Writer {
         ] {
             self.tables.int(name, value);
         }
-        [2, 3, 12, 13, 16, 41]
+        Tags { eden: 2, survivor: 3, humongous: 12, continued: 13, old: 16, archive: 41 }
     }
 
-    fn regions(&mut self, of: &'static str, pointers: u64, count: u64, tags: Tags) -> Vec<(u64, u64)> {
+    /// Writes regions, and pointers to their structures, which are of the type `region_type`;
+    /// returns the committed ranges.
+    fn write_regions(
+        &mut self,
+        region_type: &'static str,
+        pointers: u64,
+        count: u64,
+        tags: &Tags,
+    ) -> Vec<(u64, u64)> {
         let mut committed: Vec<(u64, u64)> = Vec::new();
         let mut index = 0;
         while index < count {
-            let what = self.dice.below(8);
-            // One object, in several regions.
-            let many = if what == 3 { (1 + self.dice.below(3)).min(count - index) } else { 1 };
-            let (start, end) = (HEAP + index * REGION_BYTES, HEAP + (index + many) * REGION_BYTES);
-            // A region that was never committed has no structure.
-            if what == 7 && index + 1 < count {
+            let region_use = self.dice.one_of(&RegionUse::ALL);
+            // A humongous object is in one or several regions.
+            let is_humongous = region_use == RegionUse::Humongous;
+            let regions = if is_humongous { (1 + self.dice.below(3)).min(count - index) } else { 1 };
+            if region_use == RegionUse::Uncommitted && index + 1 < count {
                 index += 1;
                 continue;
             }
+            let (start, end) = (HEAP + index * REGION_BYTES, HEAP + (index + regions) * REGION_BYTES);
             self.image.map(start, (end - start) as usize);
             match committed.last_mut() {
                 Some(last) if last.1 == start => last.1 = end,
                 _ => committed.push((start, end)),
             }
-            let (kind, tag, top) = match what {
-                0 | 1 => ("eden", tags[0], self.eden(start, end)),
-                2 => ("survivor", tags[1], self.objects(start, end)),
-                3 => {
-                    let top = end - PAGE * self.dice.below(4);
-                    self.one_array(start, top);
-                    ("humongous", tags[2], top)
-                }
-                4 => ("old", tags[4], self.objects(start, end)),
-                5 => {
-                    self.is_archive = !self.is_new;
-                    let top = self.objects(start, end);
-                    self.is_archive = false;
-                    (if self.is_new { "old" } else { "archive" }, tags[5], top)
-                }
-                _ => ("free", 0, start),
-            };
+            let (kind, tag, top) = self.fill_region(region_use, start, end, tags);
             self.expect_area(kind, [start, top, end]);
-            for part in 0..many {
-                let (bottom, behind) = (start + part * REGION_BYTES, start + (part + 1) * REGION_BYTES);
-                let tag = if part == 0 { tag } else { tags[3] };
-                let fields = [("_bottom", bottom), ("_end", behind), ("_top", top.clamp(bottom, behind))];
-                let region = self.object(of, &fields);
-                self.image.put(region + self.tables.offset(of, "_type"), &tag.to_le_bytes());
+            for part in 0..regions {
+                let (bottom, part_end) = (start + part * REGION_BYTES, start + (part + 1) * REGION_BYTES);
+                let tag = if part == 0 { tag } else { tags.continued };
+                let fields = [("_bottom", bottom), ("_end", part_end), ("_top", top.clamp(bottom, part_end))];
+                let region = self.object(region_type, &fields);
+                self.image.put(region + self.tables.offset(region_type, "_type"), &tag.to_le_bytes());
                 self.image.put_word(pointers + 8 * (index + part), region);
             }
-            index += many;
+            index += regions;
         }
         committed
     }
 
+    /// Fills a region, or those of a humongous object; returns the kind of it as readers report it,
+    /// its tag, and the end of its objects.
+    fn fill_region(
+        &mut self,
+        region_use: RegionUse,
+        start: u64,
+        end: u64,
+        tags: &Tags,
+    ) -> (&'static str, u32, u64) {
+        match region_use {
+            RegionUse::Eden => ("eden", tags.eden, self.eden(start, end)),
+            RegionUse::Survivor => ("survivor", tags.survivor, self.objects(start, end)),
+            RegionUse::Humongous => {
+                let top = end - PAGE * self.dice.below(4);
+                self.one_array(start, top);
+                ("humongous", tags.humongous, top)
+            }
+            RegionUse::Old => ("old", tags.old, self.objects(start, end)),
+            RegionUse::Archive => {
+                self.is_archive = !self.is_new;
+                let top = self.objects(start, end);
+                self.is_archive = false;
+                (if self.is_new { "old" } else { "archive" }, tags.archive, top)
+            }
+            RegionUse::Free | RegionUse::Uncommitted => ("free", 0, start),
+        }
+    }
+
     /// Writes the figures that the beans report. G1 updates them at each collection, so that they
     /// differ from the regions' own.
-    fn monitored(&mut self) -> u64 {
+    fn write_monitoring(&mut self) -> u64 {
         const FIELDS: [[&str; 2]; 6] = [
             ["_eden_space_used", "_eden_used"],
             ["_eden_space_committed", "_eden_committed"],

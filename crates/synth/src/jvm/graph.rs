@@ -3,13 +3,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::objects::{Class, MIRROR_BYTES, MIRROR_COUNT};
-use super::{CODE, CODE_BYTES, DATA, DATA_BYTES, STACK, STACK_BYTES, STRUCTURES, STRUCTURES_BYTES, Writer};
+use super::objects::{Class, Kind, MIRROR_BYTES, MIRROR_COUNT};
+use super::{
+    CODE, CODE_BYTES, DATA, DATA_BYTES, OOP_SHIFT, STACK, STACK_BYTES, STRUCTURES, STRUCTURES_BYTES, Writer,
+};
 
+/// An object that was written.
 #[derive(Clone, Copy, Debug)]
 pub struct Object {
     /// Its address.
-    pub at: u64,
+    pub address: u64,
     pub bytes: u64,
     /// Index of its class.
     pub class: usize,
@@ -17,40 +20,51 @@ pub struct Object {
     pub length: u64,
     /// Whether it came from the archive, and so is live.
     pub is_archived: bool,
-    /// Whether it has its own regions, whose addresses in tables do not keep it.
+    /// Whether it has its own regions: their addresses in tables are no references to it.
     pub is_humongous: bool,
 }
 
 /// References between objects, and the objects that are live without any.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
-    held: BTreeMap<u64, Vec<u64>>,
+    /// By object, the objects that it keeps alive.
+    references: BTreeMap<u64, Vec<u64>>,
     roots: Vec<u64>,
+}
+
+/// Addresses of an object's references.
+#[derive(Default)]
+struct ReferenceAddresses {
+    /// Those that keep their targets.
+    strong: Vec<u64>,
+    /// Those that do not.
+    weak: Vec<u64>,
 }
 
 impl Writer {
     /// Draws references between objects, and from the stack.
-    pub fn graph(&mut self) -> Graph {
+    pub fn draw_references(&mut self) -> Graph {
         let mut graph = Graph::default();
         let objects = self.objects.clone();
         for object in &objects {
-            let (strong, others) = self.places(object);
-            let holds = graph.held.entry(object.at).or_default();
-            for place in &strong {
-                holds.extend(self.put_reference(*place, &objects));
+            let ReferenceAddresses { strong, weak } = self.reference_addresses(object);
+            let targets = graph.references.entry(object.address).or_default();
+            for address in strong {
+                targets.extend(self.put_reference(address, &objects));
             }
-            for place in others {
-                self.put_reference(place, &objects);
+            for address in weak {
+                self.put_reference(address, &objects);
             }
         }
-        graph.roots = objects.iter().filter(|of| of.is_archived).map(|of| of.at).collect();
+        let archived = objects.iter().filter(|object| object.is_archived);
+        graph.roots = archived.map(|object| object.address).collect();
         for slot in 0..self.dice.below(20) {
-            let at = STACK + STACK_BYTES - 8 * (slot + 1);
             if self.dice.chance(40) {
                 continue;
             }
             // On a stack, compiled code has narrow references as well.
-            graph.roots.extend(self.put_reference(at, &objects));
+            let address = STACK + STACK_BYTES - 8 * (slot + 1);
+            graph.roots.extend(self.put_reference(address, &objects));
         }
         graph
     }
@@ -58,63 +72,56 @@ impl Writer {
     /// Computes what is live, once the rest is written: descriptions of spaces and regions contain
     /// the addresses of the first objects in them, and a word that is an object's address keeps
     /// that object.
-    pub fn live(&mut self, Graph { held, mut roots }: Graph) {
-        let small = self.objects.iter().filter(|object| !object.is_humongous).map(|object| object.at);
-        let small: BTreeSet<u64> = small.collect();
-        for (from, bytes) in [(STRUCTURES, STRUCTURES_BYTES), (DATA, DATA_BYTES), (CODE, CODE_BYTES)] {
-            let words = (from..from + bytes).step_by(8).filter_map(|at| self.image.word(at));
+    pub fn expect_live(&mut self, Graph { references, mut roots }: Graph) {
+        let small = self.objects.iter().filter(|object| !object.is_humongous);
+        let small: BTreeSet<u64> = small.map(|object| object.address).collect();
+        for (start, bytes) in [(STRUCTURES, STRUCTURES_BYTES), (DATA, DATA_BYTES), (CODE, CODE_BYTES)] {
+            let words = (start..start + bytes).step_by(8).filter_map(|address| self.image.word(address));
             roots.extend(words.filter(|word| small.contains(word)));
         }
         let mut live: BTreeSet<u64> = BTreeSet::new();
-        while let Some(at) = roots.pop() {
-            if live.insert(at) {
-                roots.extend(held.get(&at).into_iter().flatten());
+        while let Some(address) = roots.pop() {
+            if live.insert(address) {
+                roots.extend(references.get(&address).into_iter().flatten());
             }
         }
-        for object in self.objects.iter().filter(|object| live.contains(&object.at)) {
-            let of = self.expected.live.entry(self.classes[object.class].name).or_default();
-            of.add(object.bytes);
+        for object in self.objects.iter().filter(|object| live.contains(&object.address)) {
+            let tally = self.expected.live.entry(self.classes[object.class].name).or_default();
+            tally.add(object.bytes);
         }
     }
 
-    /// Addresses of an object's references that keep their targets, and of those that do not.
-    fn places(&self, object: &Object) -> (Vec<u64>, Vec<u64>) {
-        let oop = self.oop_bytes();
+    fn reference_addresses(&self, object: &Object) -> ReferenceAddresses {
+        let oop_bytes = self.oop_bytes();
         let Class { references, kind, is_weak, .. } = self.classes[object.class];
-        let row = |from: u64, count: u64| (0..count).map(move |index| object.at + from + index * oop);
-        if let Some((elements, true)) = kind.elements() {
-            return (row(self.elements(elements), object.length).collect(), Vec::new());
-        }
-        if kind.is_mirror() {
-            return (row(MIRROR_BYTES, object.length).collect(), Vec::new());
-        }
-        let Some((first, count)) = references else { return (Vec::new(), Vec::new()) };
-        let mut strong: Vec<u64> = row(first, count).collect();
+        let (offset, count) = match kind {
+            Kind::Array(element_bytes, true) => (self.elements_offset(element_bytes), object.length),
+            Kind::Mirror => (MIRROR_BYTES, object.length),
+            _ => references.unwrap_or((0, 0)),
+        };
+        let address = |index: u64| object.address + offset + index * oop_bytes;
+        let strong = (0..count).map(address).collect();
+        let mut addresses = ReferenceAddresses { strong, weak: Vec::new() };
         // The referent of a reference object is in front of the fields in its map.
-        match is_weak {
-            None => (strong, Vec::new()),
-            Some(is_weak) => {
-                let referent = object.at + first - oop;
-                if !is_weak {
-                    strong.push(referent);
-                }
-                (strong, if is_weak { vec![referent] } else { Vec::new() })
-            }
+        if let Some(is_weak) = is_weak {
+            let list = if is_weak { &mut addresses.weak } else { &mut addresses.strong };
+            list.push(object.address + offset - oop_bytes);
         }
+        addresses
     }
 
-    /// Writes a reference to one of `objects`, or none.
-    fn put_reference(&mut self, place: u64, objects: &[Object]) -> Option<u64> {
+    /// Writes a reference to one of `objects`, or none; returns its target.
+    fn put_reference(&mut self, address: u64, objects: &[Object]) -> Option<u64> {
         if objects.is_empty() || self.dice.chance(70) {
             return None;
         }
-        let to = self.dice.one_of(objects).at;
+        let target = self.dice.one_of(objects).address;
         if self.has_narrow_oops {
-            self.image.put(place, &((to >> 3) as u32).to_le_bytes());
+            self.image.put(address, &((target >> OOP_SHIFT) as u32).to_le_bytes());
         } else {
-            self.image.put_word(place, to);
+            self.image.put_word(address, target);
         }
-        Some(to)
+        Some(target)
     }
 
     /// Bytes of a reference.
@@ -123,7 +130,7 @@ impl Writer {
     }
 
     /// Writes the number of static references of a `java.lang.Class`.
-    pub fn put_static_count(&mut self, at: u64, count: u64) {
-        self.image.put(at + MIRROR_COUNT, &(count as u32).to_le_bytes());
+    pub fn put_static_count(&mut self, mirror: u64, count: u64) {
+        self.image.put(mirror + MIRROR_COUNT, &(count as u32).to_le_bytes());
     }
 }

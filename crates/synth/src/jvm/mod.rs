@@ -43,6 +43,8 @@ const METASPACE_BYTES: u64 = 32 * PAGE;
 const CODE: u64 = 0x7f70_0000_0000;
 const CODE_BYTES: u64 = 16 * PAGE;
 const CODE_MAP: u64 = 0x7f71_0000_0000;
+/// Narrow references are addresses without these low bits.
+const OOP_SHIFT: u64 = 3;
 
 /// Usage by the names of the memory pool beans.
 pub type JvmPools = BTreeMap<&'static str, Usage>;
@@ -113,7 +115,7 @@ struct Writer {
     collector: Collector,
     header: Header,
     /// Address for the next structure.
-    free: u64,
+    next_structure: u64,
     /// Addresses for the next metadata: metaspace, class space.
     metadata: [u64; 2],
     has_narrow_oops: bool,
@@ -123,8 +125,8 @@ struct Writer {
     is_archive: bool,
     /// The objects of class loaders.
     loaders: BTreeSet<u64>,
-    /// Buffers of threads: start, end of the objects, end.
-    buffers: Vec<[u64; 3]>,
+    /// Buffers of threads.
+    buffers: Vec<native::Buffer>,
 }
 
 /// Fabricates a JVM from `seed`.
@@ -166,20 +168,20 @@ pub fn fabricate_jvm(seed: u64) -> JvmImage {
         is_old,
         collector,
         header,
-        free: STRUCTURES + 64,
+        next_structure: STRUCTURES + 64,
         metadata: [METASPACE, CLASS_SPACE],
         classes: Vec::new(),
         loaders: BTreeSet::new(),
         buffers: Vec::new(),
     };
-    writer.version_and_flags();
-    writer.classes();
-    let committed = writer.heap();
-    let graph = writer.graph();
-    writer.threads();
-    writer.metaspace();
-    writer.code();
-    writer.live(graph);
+    writer.write_version_and_flags();
+    writer.write_classes();
+    let committed = writer.write_heap();
+    let graph = writer.draw_references();
+    writer.write_threads();
+    writer.write_metaspace();
+    writer.write_code();
+    writer.expect_live(graph);
     let Writer { mut image, tables, mut expected, .. } = writer;
     let bytes = committed.iter().map(|range| range.1 - range.0).sum();
     if collector == Collector::Z {
@@ -216,23 +218,24 @@ fn maps(committed: &[(u64, u64)], collector: Collector) -> String {
 impl Writer {
     /// Allocates a structure.
     fn structure(&mut self, bytes: u64) -> u64 {
-        let at = self.free;
-        self.free += (bytes + 8 * self.dice.below(6)).next_multiple_of(16);
-        assert!(self.free <= STRUCTURES + STRUCTURES_BYTES, "no room for structures");
-        at
+        let structure = self.next_structure;
+        self.next_structure += (bytes + 8 * self.dice.below(6)).next_multiple_of(16);
+        assert!(self.next_structure <= STRUCTURES + STRUCTURES_BYTES, "no room for structures");
+        structure
     }
 
-    /// Describes a type with its fields in random order; returns its size.
+    /// Describes a type with its fields, each a name and its bytes, in random order; returns the
+    /// type's bytes.
     fn declare(&mut self, name: &'static str, fields: &[(&'static str, u64)]) -> u64 {
-        let mut left: Vec<(&str, u64)> = fields.to_vec();
-        let mut at = 8 * self.dice.below(4);
-        while !left.is_empty() {
-            let (field, bytes) = left.swap_remove(self.dice.below(left.len() as u64) as usize);
-            self.tables.field(name, field, at);
-            at += bytes.next_multiple_of(8) + 8 * self.dice.below(3);
+        let mut remaining: Vec<(&str, u64)> = fields.to_vec();
+        let mut offset = 8 * self.dice.below(4);
+        while !remaining.is_empty() {
+            let (field, bytes) = remaining.swap_remove(self.dice.below(remaining.len() as u64) as usize);
+            self.tables.field(name, field, offset);
+            offset += bytes.next_multiple_of(8) + 8 * self.dice.below(3);
         }
-        self.tables.size(name, at);
-        at
+        self.tables.size(name, offset);
+        offset
     }
 
     /// Writes a structure of a type that was declared, with values of some of its fields.
@@ -242,9 +245,10 @@ impl Writer {
         at
     }
 
-    fn fill(&mut self, at: u64, name: &'static str, fields: &[(&str, u64)]) {
+    /// Writes fields of the structure of a type.
+    fn fill(&mut self, structure: u64, name: &'static str, fields: &[(&str, u64)]) {
         for (field, word) in fields {
-            self.image.put_word(at + self.tables.offset(name, field), *word);
+            self.image.put_word(structure + self.tables.offset(name, field), *word);
         }
     }
 
@@ -261,7 +265,7 @@ impl Writer {
     }
 
     /// Writes the version and general flags.
-    fn version_and_flags(&mut self) {
+    fn write_version_and_flags(&mut self) {
         let release = self.tables.text(self.expected.release);
         self.static_field("Abstract_VM_Version", "_s_vm_release", release);
         self.flag("DisableAttachMechanism", 0);
@@ -272,9 +276,9 @@ impl Writer {
         self.flag("UseCompressedOops", u64::from(self.has_narrow_oops));
         let (base, shift) =
             if self.is_new { ("_base", "_shift") } else { ("_narrow_oop._base", "_narrow_oop._shift") };
-        let of = if self.is_old { "Universe" } else { "CompressedOops" };
-        self.static_field(of, base, 0);
-        self.static_field(of, shift, 3);
+        let encoding = if self.is_old { "Universe" } else { "CompressedOops" };
+        self.static_field(encoding, base, 0);
+        self.static_field(encoding, shift, OOP_SHIFT);
         self.flag("UseCompressedClassPointers", u64::from(self.header != Header::Wide));
         if self.is_new {
             self.flag("UseCompactObjectHeaders", u64::from(self.header == Header::Compact));

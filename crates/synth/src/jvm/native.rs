@@ -11,6 +11,32 @@ use crate::Usage;
 const RESERVE_WORDS: u64 = 8;
 /// Segments of a code heap have 128 bytes.
 const SEGMENT_SHIFT: u32 = 7;
+/// Offsets behind the common part of a thread, of fields of `JavaThread`.
+const STACK_SIZE: u64 = 8;
+const STACK_BASE: u64 = 16;
+const NEXT_THREAD: u64 = 24;
+const JAVA_THREAD_BYTES: u64 = 32;
+/// Bytes that the classes take of the first loader's metaspace.
+const CLASS_METADATA_BYTES: u64 = 1000;
+/// `Metachunk::_sentinel` of JDK 11 (`CHUNK_SENTINEL`), and the chunk's type and origin.
+const CHUNK_SENTINEL: u64 = 0x4d45_54ef | 7 << 32;
+
+/// A chunk of metaspace, of which `bytes` are used.
+#[derive(Clone, Copy)]
+struct Chunk {
+    start: u64,
+    bytes: u64,
+}
+
+/// The buffer of a thread.
+#[derive(Clone, Copy, Default)]
+pub struct Buffer {
+    start: u64,
+    /// End of the objects.
+    top: u64,
+    /// End, without the reserve.
+    end: u64,
+}
 
 /// Blocks of code.
 struct CodeBlocks {
@@ -21,31 +47,34 @@ struct CodeBlocks {
 }
 
 impl Writer {
-    /// Fills eden with objects and, among them, buffers of threads; only their first part
-    /// has objects.
+    /// Fills eden with objects and, among them, buffers of threads, of which only the first part
+    /// has objects; returns the end of the last objects.
     pub fn eden(&mut self, start: u64, end: u64) -> u64 {
-        let mut at = start;
+        let mut next = start;
         for _ in 0..self.dice.below(3) {
-            let middle = at + (end - at) / 4 / 8 * 8;
-            let filled = self.objects(at, middle);
-            let behind = (filled + 64 + 8 * self.dice.below(200)).min(end);
-            if filled + 8 * RESERVE_WORDS + 8 > behind {
-                return filled;
+            // Objects of a buffer take at most a quarter of the rest.
+            let max_top = next + (end - next) / 4 / 8 * 8;
+            let top = self.objects(next, max_top);
+            let buffer_end = (top + 64 + 8 * self.dice.below(200)).min(end);
+            if top + 8 * RESERVE_WORDS + 8 > buffer_end {
+                return top;
             }
-            self.buffers.push([at, filled, behind - 8 * RESERVE_WORDS]);
-            at = behind;
+            self.buffers.push(Buffer { start: next, top, end: buffer_end - 8 * RESERVE_WORDS });
+            next = buffer_end;
         }
-        self.objects(at, end)
+        self.objects(next, end)
     }
 
     /// Writes threads: those with a buffer, and some without.
-    pub fn threads(&mut self) {
+    pub fn write_threads(&mut self) {
         self.declare("ThreadsList", &[("_length", 4), ("_threads", 8)]);
-        let common = self.declare("Thread", &[("_tlab", 128)]);
-        for (field, offset) in [("_stack_base", 16), ("_stack_size", 8), ("_next", 24)] {
-            self.tables.field("JavaThread", field, common + offset);
+        let common_bytes = self.declare("Thread", &[("_tlab", 128)]);
+        for (field, offset) in
+            [("_stack_base", STACK_BASE), ("_stack_size", STACK_SIZE), ("_next", NEXT_THREAD)]
+        {
+            self.tables.field("JavaThread", field, common_bytes + offset);
         }
-        self.tables.size("Thread", common + 32);
+        self.tables.size("Thread", common_bytes + JAVA_THREAD_BYTES);
         // `_allocation_end` is between them, and not in the tables.
         for (field, offset) in
             [("_start", 0), ("_top", 8), ("_pf_top", 16), ("_end", 24), ("_desired_size", 40)]
@@ -57,24 +86,25 @@ impl Writer {
             self.static_field("CollectedHeap", "_lab_alignment_reserve", 2);
         }
         let mut buffers = std::mem::take(&mut self.buffers);
-        buffers.resize(buffers.len() + 1 + self.dice.below(3) as usize, [0; 3]);
+        buffers.resize(buffers.len() + 1 + self.dice.below(3) as usize, Buffer::default());
         let threads = self.structure(8 * buffers.len() as u64);
-        let mut last = 0;
-        for (index, [start, top, end]) in buffers.iter().enumerate() {
+        let mut list_head = 0;
+        for (index, &Buffer { start, top, end }) in buffers.iter().enumerate() {
             let thread = self.object("Thread", &[]);
             let buffer = thread + self.tables.offset("Thread", "_tlab");
-            self.image.put_row(buffer, [*start, *top, *top, *end, *end, 512]);
+            self.image.put_row(buffer, [start, top, top, end, end, 512]);
+            let java_thread = thread + common_bytes;
             // Only the last thread has a stack in memory.
             if index + 1 == buffers.len() {
-                self.image.put_word(thread + common + 16, STACK + STACK_BYTES);
-                self.image.put_word(thread + common + 8, STACK_BYTES);
+                self.image.put_word(java_thread + STACK_BASE, STACK + STACK_BYTES);
+                self.image.put_word(java_thread + STACK_SIZE, STACK_BYTES);
             }
             self.image.put_word(threads + 8 * index as u64, thread);
-            self.image.put_word(thread + common + 24, last);
-            last = thread;
+            self.image.put_word(java_thread + NEXT_THREAD, list_head);
+            list_head = thread;
         }
         if self.is_old {
-            return self.static_field("Threads", "_thread_list", last);
+            return self.static_field("Threads", "_thread_list", list_head);
         }
         let list = self.object("ThreadsList", &[("_length", buffers.len() as u64), ("_threads", threads)]);
         self.static_field("ThreadsSMRSupport", "_java_thread_list", list);
@@ -82,24 +112,25 @@ impl Writer {
 
     /// Writes class loaders, their arenas of chunks, the nodes that chunks are in, and the
     /// counters.
-    pub fn metaspace(&mut self) {
+    pub fn write_metaspace(&mut self) {
         self.declare("ClassLoaderData", &[("_next", 8), ("_class_loader", 24), ("_klasses", 8)]);
         let counters = [self.tables.allocate_word(), self.tables.allocate_word()];
         let limiter = self.tables.allocate_word();
         let ranges = [(METASPACE, METASPACE_BYTES), (CLASS_SPACE, CLASS_SPACE_BYTES)];
         let nodes = ranges.map(|(start, bytes)| match self.is_old {
-            true => self.old_node(start, bytes),
-            false => self.node(start, bytes, limiter),
+            true => self.write_old_node(start, bytes),
+            false => self.write_node(start, bytes, limiter),
         });
-        // The classes belong to the first loader.
-        let mut used = [1000, self.metadata[1] - CLASS_SPACE];
+        // The classes belong to the first loader. Arrays are for metaspace, then for class space.
+        let class_bytes = self.metadata[1] - CLASS_SPACE;
+        let mut used_bytes = [CLASS_METADATA_BYTES, class_bytes];
         let loaders = 1 + self.dice.below(8);
-        let mut next = 0;
+        let mut next_loader = 0;
         for index in 0..loaders {
-            let mut chunks: [Vec<(u64, u64)>; 2] = [Vec::new(), Vec::new()];
+            let mut chunks: [Vec<Chunk>; 2] = [Vec::new(), Vec::new()];
             if index == 0 {
-                chunks[0].push((METASPACE, 1000));
-                chunks[1].push((CLASS_SPACE, self.metadata[1] - CLASS_SPACE));
+                chunks[0].push(Chunk { start: METASPACE, bytes: CLASS_METADATA_BYTES });
+                chunks[1].push(Chunk { start: CLASS_SPACE, bytes: class_bytes });
                 self.metadata = [METASPACE + PAGE, self.metadata[1].next_multiple_of(PAGE)];
             }
             for (kind, chunks) in chunks.iter_mut().enumerate() {
@@ -107,27 +138,29 @@ impl Writer {
                     let (start, bytes) = (self.metadata[kind], 8 * (8 + self.dice.below(PAGE / 8 - 7)));
                     if start + PAGE <= ranges[kind].0 + ranges[kind].1 {
                         self.metadata[kind] += PAGE;
-                        used[kind] += bytes;
-                        chunks.push((start, bytes));
+                        used_bytes[kind] += bytes;
+                        chunks.push(Chunk { start, bytes });
                     }
                 }
             }
-            next = self.loader(next, &chunks, nodes, counters);
+            next_loader = self.write_loader(next_loader, &chunks, nodes, counters);
         }
         // A loader that has loaded nothing.
-        let head = self.object("ClassLoaderData", &[("_next", next)]);
+        let head = self.object("ClassLoaderData", &[("_next", next_loader)]);
         self.static_field("ClassLoaderDataGraph", "_head", head);
         self.expected.loaders = self.loaders.len() as u64;
-        for (counter, used) in counters.into_iter().zip(used).filter(|_| !self.is_old) {
-            self.image.put_word(counter, used / 8);
+        for (counter, bytes) in counters.into_iter().zip(used_bytes).filter(|_| !self.is_old) {
+            self.image.put_word(counter, bytes / 8);
         }
-        let both = Usage::of(used[0] + used[1], METASPACE_BYTES + CLASS_SPACE_BYTES);
+        let [metaspace_bytes, class_space_bytes] = used_bytes;
+        let both = Usage::of(metaspace_bytes + class_space_bytes, METASPACE_BYTES + CLASS_SPACE_BYTES);
+        let class_space = Usage::of(class_space_bytes, CLASS_SPACE_BYTES);
         self.expected.pools.insert("Metaspace", both);
-        self.expected.pools.insert("Compressed Class Space", Usage::of(used[1], CLASS_SPACE_BYTES));
+        self.expected.pools.insert("Compressed Class Space", class_space);
     }
 
     /// Writes a `VirtualSpaceNode`, in its own `VirtualSpaceList`, all of it committed.
-    fn node(&mut self, start: u64, bytes: u64, limiter: u64) -> u64 {
+    fn write_node(&mut self, start: u64, bytes: u64, limiter: u64) -> u64 {
         let (node, list) = (self.structure(0x100), self.structure(48));
         // The list: `_name`, `_first_node`, `_nodes_counter` and `_can_expand`, `_commit_limiter`,
         // and two counters of words.
@@ -143,7 +176,7 @@ impl Writer {
 
     /// Writes a `VirtualSpaceNode` of JDK 11: `_next`, `_is_class`, base, size and more of the
     /// reserved range; then `_low_boundary`, `_high_boundary`, `_low` and `_high`.
-    fn old_node(&mut self, start: u64, bytes: u64) -> u64 {
+    fn write_old_node(&mut self, start: u64, bytes: u64) -> u64 {
         let (node, end) = (self.structure(144), start + bytes);
         self.image.put_row(node + 16, [start, bytes]);
         self.image.put_row(node + 64, [start, end, start, end]);
@@ -151,115 +184,118 @@ impl Writer {
     }
 
     /// Writes a `SpaceManager` of JDK 11, whose chunks begin with their headers.
-    fn old_arena(&mut self, chunks: &[(u64, u64)], node: u64) -> u64 {
+    fn write_old_arena(&mut self, chunks: &[Chunk], node: u64) -> u64 {
         let arena = self.structure(96);
         let mut first = 0;
-        for &(start, bytes) in chunks {
+        for &Chunk { start, bytes } in chunks {
             // `_word_size`, `_next`, `_prev`, `_container`, `_top`, `_sentinel`.
             let top = start + bytes;
             let size = top.next_multiple_of(PAGE) - start;
             self.image.put_row(start, [size / 8, first]);
-            self.image.put_row(start + 24, [node, top, 0x4d45_54ef | 7 << 32]);
+            self.image.put_row(start + 24, [node, top, CHUNK_SENTINEL]);
             first = start;
         }
-        let used: u64 = chunks.iter().map(|chunk| chunk.1).sum();
+        let used_bytes: u64 = chunks.iter().map(|chunk| chunk.bytes).sum();
         self.image.put_word(arena + 16, first);
-        self.image.put_word(arena + 48, used / 8);
+        self.image.put_word(arena + 48, used_bytes / 8);
         arena
     }
 
     /// Writes a `ClassLoaderData` with `_metaspace` and `_metaspace_lock` behind `_class_loader`.
-    fn loader(
+    fn write_loader(
         &mut self,
         next: u64,
-        chunks: &[Vec<(u64, u64)>; 2],
+        chunks: &[Vec<Chunk>; 2],
         nodes: [u64; 2],
         counters: [u64; 2],
     ) -> u64 {
         let loader = self.object("ClassLoaderData", &[("_next", next)]);
-        let place = loader + self.tables.offset("ClassLoaderData", "_class_loader");
+        let handle_field = loader + self.tables.offset("ClassLoaderData", "_class_loader");
         let (metaspace, lock) = (self.structure(32), self.structure(8));
         // The first loader has no object, and a hidden class has the object of its loader.
         let (handle, object) = (self.structure(8), 8 * self.dice.below(6));
         self.image.put_word(handle, object);
-        self.image.put_word(place, if object == 0 { 0 } else { handle });
+        self.image.put_word(handle_field, if object == 0 { 0 } else { handle });
         self.loaders.insert(object);
-        self.image.put_row(place + 8, [metaspace, lock]);
+        self.image.put_row(handle_field + 8, [metaspace, lock]);
         // `ClassLoaderMetaspace`: `_lock` and `_space_type`, in JDK 11 the other way round; two
         // arenas.
         self.image.put_word(metaspace + 8 * u64::from(self.is_old), lock);
         for (kind, chunks) in chunks.iter().enumerate() {
-            if self.is_old {
-                let arena = self.old_arena(chunks, nodes[kind]);
-                self.image.put_word(metaspace + 16 + 8 * kind as u64, arena);
-                continue;
-            }
-            let arena = self.structure(64);
+            let arena = match self.is_old {
+                true => self.write_old_arena(chunks, nodes[kind]),
+                false => self.write_arena(chunks, nodes[kind], counters[kind]),
+            };
             self.image.put_word(metaspace + 16 + 8 * kind as u64, arena);
-            // `MetaspaceArena`: `_chunks` at 24 with their number, `_fbl`, then the counter that
-            // all arenas of a kind share.
-            let mut first = 0;
-            for &(start, bytes) in chunks {
-                // `Metachunk`: `_base`, `_used_words`, `_committed_words`, `_level` and `_state`,
-                // `_vsnode`, `_prev`, `_next`.
-                let chunk = self.structure(72);
-                self.image.put_row(chunk, [start, bytes / 8, 512, 12, nodes[kind]]);
-                self.image.put_word(chunk + 48, first);
-                first = chunk;
-            }
-            self.image.put_words(arena, [(24, first), (32, chunks.len() as u64), (48, counters[kind])]);
         }
         loader
     }
 
+    /// Writes a `MetaspaceArena`: `_chunks` at 24 with their number, `_fbl`, then the counter that
+    /// all arenas of a kind share.
+    fn write_arena(&mut self, chunks: &[Chunk], node: u64, counter: u64) -> u64 {
+        let arena = self.structure(64);
+        let mut first = 0;
+        for &Chunk { start, bytes } in chunks {
+            // `Metachunk`: `_base`, `_used_words`, `_committed_words`, `_level` and `_state`,
+            // `_vsnode`, `_prev`, `_next`.
+            let chunk = self.structure(72);
+            self.image.put_row(chunk, [start, bytes / 8, 512, 12, node]);
+            self.image.put_word(chunk + 48, first);
+            first = chunk;
+        }
+        self.image.put_words(arena, [(24, first), (32, chunks.len() as u64), (48, counter)]);
+        arena
+    }
+
     /// Writes a code cache of one heap, in blocks of segments.
-    pub fn code(&mut self) {
-        let base = self.declare("VirtualSpace", &[("_low", 8), ("_high", 8), ("_low_boundary", 8)]);
+    pub fn write_code(&mut self) {
+        let space_bytes = self.declare("VirtualSpace", &[("_low", 8), ("_high", 8), ("_low_boundary", 8)]);
         self.declare("GrowableArrayBase", &[("_len", 4)]);
-        let data = self.tables.size_of("GrowableArrayBase");
-        self.tables.field("GrowableArray<int>", "_data", data);
-        let used = if self.is_new { 4 } else { 8 };
-        for (of, field, offset) in [
+        let data_offset = self.tables.size_of("GrowableArrayBase");
+        self.tables.field("GrowableArray<int>", "_data", data_offset);
+        let used_offset = if self.is_new { 4 } else { 8 };
+        for (type_name, field, offset) in [
             ("HeapBlock", "_header", 0),
             ("HeapBlock::Header", "_length", 0),
-            ("HeapBlock::Header", "_used", used),
+            ("HeapBlock::Header", "_used", used_offset),
             ("CodeHeap", "_memory", 8),
-            ("CodeHeap", "_segmap", 8 + base),
-            ("CodeHeap", "_log2_segment_size", 32 + 2 * base),
+            ("CodeHeap", "_segmap", 8 + space_bytes),
+            ("CodeHeap", "_log2_segment_size", 32 + 2 * space_bytes),
         ] {
-            self.tables.field(of, field, offset);
+            self.tables.field(type_name, field, offset);
         }
-        let heap = self.structure(128 + 2 * base);
+        let heap = self.structure(128 + 2 * space_bytes);
         self.fill(heap + 8, "VirtualSpace", &[("_low", CODE), ("_high", CODE + CODE_BYTES)]);
-        self.fill(heap + 8 + base, "VirtualSpace", &[("_low", CODE_MAP), ("_high", CODE_MAP + PAGE)]);
-        let blocks = self.blocks();
-        let shift = heap + 32 + 2 * base;
+        self.fill(heap + 8 + space_bytes, "VirtualSpace", &[("_low", CODE_MAP), ("_high", CODE_MAP + PAGE)]);
+        let blocks = self.write_blocks();
+        let segment_size = heap + 32 + 2 * space_bytes;
         // `_next_segment` follows, and further on the type of the code in it: all kinds.
-        self.image.put_words(shift, [(0, u64::from(SEGMENT_SHIFT)), (8, blocks.segments), (64, 3)]);
-        let (array, pointers) = (self.structure(data + 8), self.structure(8));
+        self.image.put_words(segment_size, [(0, u64::from(SEGMENT_SHIFT)), (8, blocks.segments), (64, 3)]);
+        let (array, pointers) = (self.structure(data_offset + 8), self.structure(8));
         self.fill(array, "GrowableArrayBase", &[("_len", 1)]);
-        self.image.put_word(array + data, pointers);
+        self.image.put_word(array + data_offset, pointers);
         self.image.put_word(pointers, heap);
         self.static_field("CodeCache", "_heaps", array);
         self.expected.pools.insert("CodeCache", Usage::of(blocks.used_bytes, CODE_BYTES));
     }
 
     /// Writes blocks, in use and free.
-    fn blocks(&mut self) -> CodeBlocks {
-        let (mut segment, mut in_use) = (0, 0);
-        let stop = self.dice.below((CODE_BYTES >> SEGMENT_SHIFT) + 1);
-        while segment < stop {
-            let length = (1 + self.dice.below(30)).min(stop - segment);
+    fn write_blocks(&mut self) -> CodeBlocks {
+        let (mut segment, mut used_bytes) = (0, 0);
+        let end = self.dice.below((CODE_BYTES >> SEGMENT_SHIFT) + 1);
+        while segment < end {
+            let length = (1 + self.dice.below(30)).min(end - segment);
             let is_used = self.dice.chance(70);
-            let at = CODE + (segment << SEGMENT_SHIFT);
+            let block = CODE + (segment << SEGMENT_SHIFT);
             if self.is_new {
-                self.image.put_word(at, length | u64::from(is_used) << 32);
+                self.image.put_word(block, length | u64::from(is_used) << 32);
             } else {
-                self.image.put_row(at, [length, u64::from(is_used)]);
+                self.image.put_row(block, [length, u64::from(is_used)]);
             }
-            in_use += (u64::from(is_used) * length) << SEGMENT_SHIFT;
+            used_bytes += (u64::from(is_used) * length) << SEGMENT_SHIFT;
             segment += length;
         }
-        CodeBlocks { segments: stop, used_bytes: in_use }
+        CodeBlocks { segments: end, used_bytes }
     }
 }

@@ -15,10 +15,12 @@ pub const MIRROR_COUNT: u64 = 28;
 /// Bytes of the own fields of `java.lang.Class`.
 pub const MIRROR_BYTES: u64 = 48;
 
+/// A class.
 #[derive(Clone, Copy, Debug)]
 pub struct Class {
     /// Its name in Java.
     pub name: &'static str,
+    /// Address of its `Klass`.
     address: u64,
     pub kind: Kind,
     /// Offset of the references in instances, and their number.
@@ -27,6 +29,7 @@ pub struct Class {
     pub is_weak: Option<bool>,
 }
 
+/// The kind of a class.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// Instances have this many bytes.
@@ -37,63 +40,63 @@ pub enum Kind {
     Mirror,
 }
 
-impl Kind {
-    /// For an array, bytes of an element and whether elements are references.
-    pub fn elements(self) -> Option<(u64, bool)> {
-        if let Self::Array(bytes, is_of_references) = self { Some((bytes, is_of_references)) } else { None }
-    }
-
-    /// Whether it is `java.lang.Class`.
-    pub fn is_mirror(self) -> bool {
-        matches!(self, Self::Mirror)
-    }
+/// A class to write.
+struct ClassSpec {
+    /// Its name in Java.
+    name: &'static str,
+    /// Its name in the symbol table.
+    symbol: &'static str,
+    kind: Kind,
 }
 
-/// Names in Java and in the symbol table, and kinds.
-const CLASSES: [(&str, &str, Kind); 10] = [
-    ("java.lang.Object", "java/lang/Object", Kind::Instance(16)),
-    ("java.lang.String", "java/lang/String", Kind::Instance(24)),
-    ("java.lang.Class", "java/lang/Class", Kind::Mirror),
-    ("Subject$Held", "Subject$Held", Kind::Instance(40)),
-    ("java.lang.ref.WeakReference", "java/lang/ref/WeakReference", Kind::Instance(48)),
-    ("java.lang.ref.SoftReference", "java/lang/ref/SoftReference", Kind::Instance(56)),
-    ("[B", "[B", Kind::Array(1, false)),
-    ("[I", "[I", Kind::Array(4, false)),
-    ("[J", "[J", Kind::Array(8, false)),
-    ("[Ljava.lang.Object;", "[Ljava/lang/Object;", Kind::Array(4, true)),
+const fn spec(name: &'static str, symbol: &'static str, kind: Kind) -> ClassSpec {
+    ClassSpec { name, symbol, kind }
+}
+
+const CLASSES: [ClassSpec; 10] = [
+    spec("java.lang.Object", "java/lang/Object", Kind::Instance(16)),
+    spec("java.lang.String", "java/lang/String", Kind::Instance(24)),
+    spec("java.lang.Class", "java/lang/Class", Kind::Mirror),
+    spec("Subject$Held", "Subject$Held", Kind::Instance(40)),
+    spec("java.lang.ref.WeakReference", "java/lang/ref/WeakReference", Kind::Instance(48)),
+    spec("java.lang.ref.SoftReference", "java/lang/ref/SoftReference", Kind::Instance(56)),
+    spec("[B", "[B", Kind::Array(1, false)),
+    spec("[I", "[I", Kind::Array(4, false)),
+    spec("[J", "[J", Kind::Array(8, false)),
+    spec("[Ljava.lang.Object;", "[Ljava/lang/Object;", Kind::Array(4, true)),
 ];
 
 impl Writer {
     /// Writes the classes: each a `Klass` in class space, and a `Symbol`.
-    pub fn classes(&mut self) {
-        let klass = self.declare(
+    pub fn write_classes(&mut self) {
+        let klass_bytes = self.declare(
             "Klass",
             &[("_layout_helper", 4), ("_name", 8), ("_class_loader_data", 8), ("_vtable_len", 4)],
         );
         // An `InstanceKlass` begins with a `Klass`.
         const FIELDS: [(&str, u64); 3] =
             [("_itable_len", 4), ("_nonstatic_oop_map_size", 4), ("_reference_type", 1)];
-        let own = self.declare("InstanceKlass", &FIELDS);
+        let own_bytes = self.declare("InstanceKlass", &FIELDS);
         for (field, _) in FIELDS {
             let offset = self.tables.offset("InstanceKlass", field);
-            self.tables.field("InstanceKlass", field, klass + offset);
+            self.tables.field("InstanceKlass", field, klass_bytes + offset);
         }
-        self.tables.size("InstanceKlass", klass + own);
+        self.tables.size("InstanceKlass", klass_bytes + own_bytes);
         self.declare("Symbol", &[("_hash_and_refcount", 4), ("_length", 2), ("_body[0]", 2)]);
         // The text is the last field, and continues behind the structure.
         let body = self.tables.size_of("Symbol");
         self.tables.field("Symbol", "_body[0]", body);
         let (base, shift) =
             if self.is_new { ("_base", "_shift") } else { ("_narrow_klass._base", "_narrow_klass._shift") };
-        let of = if self.is_old { "Universe" } else { "CompressedKlassPointers" };
-        self.static_field(of, base, CLASS_SPACE);
-        self.static_field(of, shift, 0);
+        let encoding = if self.is_old { "Universe" } else { "CompressedKlassPointers" };
+        self.static_field(encoding, base, CLASS_SPACE);
+        self.static_field(encoding, shift, 0);
         if self.is_new {
             self.tables.long("markWord::klass_shift", MARK_KLASS_SHIFT);
         }
         self.static_field("java_lang_Class", "_oop_size_offset", MIRROR_WORDS);
         self.static_field("java_lang_Class", "_static_oop_field_count_offset", MIRROR_COUNT);
-        for (name, symbol, kind) in CLASSES {
+        for ClassSpec { name, symbol, kind } in CLASSES {
             // Elements that are references have the size of references.
             let kind = match kind {
                 Kind::Array(_, true) => Kind::Array(self.oop_bytes(), true),
@@ -109,7 +112,7 @@ impl Writer {
             self.image.put_word(address + self.tables.offset("Klass", "_name"), text);
             let helper = self.layout_helper(kind);
             self.image.put(address + self.tables.offset("Klass", "_layout_helper"), &helper.to_le_bytes());
-            let (end, references) = self.maps(address, name, kind);
+            let (end, references) = self.write_tables(address, name, kind);
             self.metadata[1] = (end + 8).next_multiple_of(16);
             let is_weak = name.starts_with("java.lang.ref.").then_some(name == "java.lang.ref.WeakReference");
             self.classes.push(Class { name, address, kind, references, is_weak });
@@ -118,7 +121,7 @@ impl Writer {
 
     /// Writes tables of methods with arbitrary contents, and behind them an `OopMapBlock` if
     /// instances have references; returns its end, and offset and number of the references.
-    fn maps(&mut self, klass: u64, name: &str, kind: Kind) -> (u64, Option<(u64, u64)>) {
+    fn write_tables(&mut self, klass: u64, name: &str, kind: Kind) -> (u64, Option<(u64, u64)>) {
         if matches!(kind, Kind::Array(..)) {
             return (klass + self.tables.size_of("Klass"), None);
         }
@@ -131,21 +134,21 @@ impl Writer {
         };
         // `ReferenceType` (`memory/referenceType.hpp`): JDK 11 and 17 have one more before that of
         // soft ones.
-        let reference = match name {
+        let reference_type = match name {
             "java.lang.ref.SoftReference" => 2 - u8::from(self.is_new),
             "java.lang.ref.WeakReference" => 3 - u8::from(self.is_new),
             _ => 0,
         };
-        let (virtuals, interfaces) = (self.dice.below(6), self.dice.below(4));
-        let put = |writer: &mut Self, of, field, value: u64| {
-            let at = klass + writer.tables.offset(of, field);
-            writer.image.put(at, &(value as u32).to_le_bytes());
+        let (virtual_words, interface_words) = (self.dice.below(6), self.dice.below(4));
+        let put = |writer: &mut Self, type_name, field, value: u64| {
+            let address = klass + writer.tables.offset(type_name, field);
+            writer.image.put(address, &(value as u32).to_le_bytes());
         };
-        put(self, "Klass", "_vtable_len", virtuals);
-        put(self, "InstanceKlass", "_itable_len", interfaces);
+        put(self, "Klass", "_vtable_len", virtual_words);
+        put(self, "InstanceKlass", "_itable_len", interface_words);
         put(self, "InstanceKlass", "_nonstatic_oop_map_size", u64::from(references.is_some()));
-        self.image.put(klass + self.tables.offset("InstanceKlass", "_reference_type"), &[reference]);
-        let map = klass + self.tables.size_of("InstanceKlass") + 8 * (virtuals + interfaces);
+        self.image.put(klass + self.tables.offset("InstanceKlass", "_reference_type"), &[reference_type]);
+        let map = klass + self.tables.size_of("InstanceKlass") + 8 * (virtual_words + interface_words);
         if let Some((offset, count)) = references {
             self.image.put_word(map, offset | count << 32);
         }
@@ -160,38 +163,39 @@ impl Writer {
             Kind::Mirror => MIRROR_BYTES as u32 | 1,
             Kind::Array(bytes, is_of_references) => {
                 let tag = if is_of_references { 2_u32 } else { 3 } << 30;
-                tag | (self.elements(bytes) as u32) << 16 | 10 << 8 | bytes.trailing_zeros()
+                tag | (self.elements_offset(bytes) as u32) << 16 | 10 << 8 | bytes.trailing_zeros()
             }
+        }
+    }
+
+    /// Offset of the length of an array, behind the header.
+    fn length_offset(&self) -> u64 {
+        match self.header {
+            Header::Compact => 8,
+            Header::Narrow => 12,
+            Header::Wide => 16,
         }
     }
 
     /// Offset of elements of `bytes` bytes (`arrayOopDesc::base_offset_in_bytes`).
-    pub fn elements(&self, bytes: u64) -> u64 {
-        let length = match self.header {
-            Header::Compact => 8,
-            Header::Narrow => 12,
-            Header::Wide => 16,
-        };
+    pub fn elements_offset(&self, bytes: u64) -> u64 {
         // Up to JDK 21 at a multiple of eight.
-        (length + 4_u64).next_multiple_of(if self.is_new { bytes } else { 8 })
+        (self.length_offset() + 4).next_multiple_of(if self.is_new { bytes } else { 8 })
     }
 
     /// Fills part of a range with objects, and returns the first byte behind them.
     pub fn objects(&mut self, start: u64, end: u64) -> u64 {
-        let mut at = start;
+        let mut next = start;
         let stop = start + (end - start) / 16 * self.dice.below(17);
-        while at < stop {
-            let bytes = self.one_object(at, end);
-            if bytes == 0 {
-                break;
-            }
-            at += bytes;
+        while next < stop {
+            let Some(bytes) = self.one_object(next, end) else { break };
+            next += bytes;
         }
-        at
+        next
     }
 
-    /// Writes an object at `at` and returns its bytes; 0 if there is no room for it.
-    fn one_object(&mut self, at: u64, end: u64) -> u64 {
+    /// Writes an object of a random class and returns its bytes; `None` if it does not fit.
+    fn one_object(&mut self, address: u64, end: u64) -> Option<u64> {
         let class = self.dice.below(self.classes.len() as u64) as usize;
         let (bytes, length) = match self.classes[class].kind {
             Kind::Instance(bytes) => (bytes, 0),
@@ -200,17 +204,17 @@ impl Writer {
                 (MIRROR_BYTES + 8 * words, self.dice.below(words + 1))
             }
             Kind::Array(bytes, _) => {
-                let most = if self.dice.chance(5) { 2000 } else { 40 };
-                let length = self.dice.below(most);
-                (self.elements(bytes) + bytes * length, length)
+                let max_length = if self.dice.chance(5) { 2000 } else { 40 };
+                let length = self.dice.below(max_length);
+                (self.elements_offset(bytes) + bytes * length, length)
             }
         };
         let bytes = bytes.next_multiple_of(8);
-        if at + bytes > end {
-            return 0;
+        if address + bytes > end {
+            return None;
         }
-        self.object_of(class, at, bytes, length);
-        bytes
+        self.put_object(class, address, bytes, length);
+        Some(bytes)
     }
 
     /// Writes one array that takes all of a range, and is less than eight bytes larger than it
@@ -218,44 +222,39 @@ impl Writer {
     pub fn one_array(&mut self, start: u64, end: u64) {
         let class = self.classes.iter().position(|class| class.name == "[B").unwrap_or(0);
         let bytes = end - start;
-        let length = bytes - self.elements(1) - self.dice.below(8);
-        self.object_of(class, start, bytes, length);
+        let length = bytes - self.elements_offset(1) - self.dice.below(8);
+        self.put_object(class, start, bytes, length);
         if let Some(object) = self.objects.last_mut() {
             object.is_humongous = true;
         }
     }
 
-    fn object_of(&mut self, index: usize, at: u64, bytes: u64, length: u64) {
+    /// Writes an object of the class with this index.
+    fn put_object(&mut self, index: usize, address: u64, bytes: u64, length: u64) {
         let class = self.classes[index];
         let narrow = class.address - CLASS_SPACE;
         let mark = match self.header {
             Header::Compact => UNLOCKED | narrow << MARK_KLASS_SHIFT,
             _ => UNLOCKED,
         };
-        self.image.put_word(at, mark);
+        self.image.put_word(address, mark);
         match self.header {
-            Header::Wide => self.image.put_word(at + 8, class.address),
-            Header::Narrow => self.image.put(at + 8, &(narrow as u32).to_le_bytes()),
+            Header::Wide => self.image.put_word(address + 8, class.address),
+            Header::Narrow => self.image.put(address + 8, &(narrow as u32).to_le_bytes()),
             Header::Compact => {}
         }
         match class.kind {
             Kind::Array(..) => {
-                let place = match self.header {
-                    Header::Wide => 16,
-                    Header::Narrow => 12,
-                    Header::Compact => 8,
-                };
-                self.image.put(at + place, &(length as u32).to_le_bytes());
+                self.image.put(address + self.length_offset(), &(length as u32).to_le_bytes());
             }
             Kind::Mirror => {
-                self.image.put(at + MIRROR_WORDS, &((bytes / 8) as u32).to_le_bytes());
-                self.put_static_count(at, length);
+                self.image.put(address + MIRROR_WORDS, &((bytes / 8) as u32).to_le_bytes());
+                self.put_static_count(address, length);
             }
             Kind::Instance(_) => {}
         }
-        let of = self.expected.types.entry(class.name).or_default();
-        of.add(bytes);
+        self.expected.types.entry(class.name).or_default().add(bytes);
         let is_archived = self.is_archive;
-        self.objects.push(Object { at, bytes, class: index, length, is_archived, is_humongous: false });
+        self.objects.push(Object { address, bytes, class: index, length, is_archived, is_humongous: false });
     }
 }

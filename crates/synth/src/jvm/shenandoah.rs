@@ -19,9 +19,12 @@ const STATES: [&str; 10] = [
 ];
 const UNCOMMITTED: u32 = 0;
 const EMPTY: u32 = 1;
+const REGULAR: u32 = 2;
 const HUMONGOUS: [u32; 2] = [3, 5];
 const CONTINUED: u32 = 4;
 const TRASH: u32 = 9;
+/// States to draw from: all but that of the further regions of a humongous object.
+const DRAWN_STATES: [u32; 10] = [UNCOMMITTED, EMPTY, REGULAR, REGULAR, 3, 5, 6, 7, 8, TRASH];
 
 impl Writer {
     /// Writes a Shenandoah heap, and returns its committed ranges.
@@ -35,35 +38,44 @@ impl Writer {
         let count = 6 + self.dice.below(8);
         let pointers = self.structure(8 * count);
         // From JDK 21 on used bytes are counted by generation; there is one.
-        let used = if self.is_new { "_global_generation" } else { "_used" };
-        self.declare("ShenandoahHeap", &[("_num_regions", 8), ("_regions", 8), ("_committed", 8), (used, 8)]);
+        let used_field = if self.is_new { "_global_generation" } else { "_used" };
+        self.declare(
+            "ShenandoahHeap",
+            &[("_num_regions", 8), ("_regions", 8), ("_committed", 8), (used_field, 8)],
+        );
         let committed = self.shenandoah_regions(pointers, count);
-        let bytes: u64 = committed.iter().map(|range| range.1 - range.0).sum();
-        let in_use = 8 * self.dice.below(bytes / 8 + 1);
-        self.expected.pools.insert("Shenandoah", Usage::of(in_use, bytes));
-        let word = if self.is_new {
+        let bytes: u64 = committed.iter().map(|(start, end)| end - start).sum();
+        let used_bytes = 8 * self.dice.below(bytes / 8 + 1);
+        self.expected.pools.insert("Shenandoah", Usage::of(used_bytes, bytes));
+        let used_word = if self.is_new {
             self.declare("ShenandoahGeneration", &[("_used", 8)]);
-            self.object("ShenandoahGeneration", &[("_used", in_use)])
+            self.object("ShenandoahGeneration", &[("_used", used_bytes)])
         } else {
-            in_use
+            used_bytes
         };
         self.collected_heap(
             "ShenandoahHeap",
-            &[("_num_regions", count), ("_regions", pointers), ("_committed", bytes), (used, word)],
+            &[
+                ("_num_regions", count),
+                ("_regions", pointers),
+                ("_committed", bytes),
+                (used_field, used_word),
+            ],
             count * REGION_BYTES,
         );
         committed
     }
 
+    /// Writes regions, and pointers to their structures; returns the committed ranges.
     fn shenandoah_regions(&mut self, pointers: u64, count: u64) -> Vec<(u64, u64)> {
         let mut committed: Vec<(u64, u64)> = Vec::new();
         let mut index = 0;
         while index < count {
             // The first region is committed, so that there is a heap.
-            let state = if index == 0 { 2 } else { self.dice.one_of(&[0, 1, 2, 2, 3, 5, 6, 7, 8, 9]) };
+            let state = if index == 0 { REGULAR } else { self.dice.one_of(&DRAWN_STATES) };
             let is_humongous = HUMONGOUS.contains(&state);
-            let many = if is_humongous { (1 + self.dice.below(3)).min(count - index) } else { 1 };
-            let (start, end) = (HEAP + index * REGION_BYTES, HEAP + (index + many) * REGION_BYTES);
+            let regions = if is_humongous { (1 + self.dice.below(3)).min(count - index) } else { 1 };
+            let (start, end) = (HEAP + index * REGION_BYTES, HEAP + (index + regions) * REGION_BYTES);
             if state != UNCOMMITTED {
                 self.image.map(start, (end - start) as usize);
                 match committed.last_mut() {
@@ -90,11 +102,11 @@ impl Writer {
                     top
                 }
             };
-            for part in index..index + many {
+            for part in index..index + regions {
                 let region = self.shenandoah_region(part, if part == index { state } else { CONTINUED }, top);
                 self.image.put_word(pointers + 8 * part, region);
             }
-            index += many;
+            index += regions;
         }
         committed
     }
@@ -104,8 +116,8 @@ impl Writer {
         let (start, end) = (HEAP + index * REGION_BYTES, HEAP + (index + 1) * REGION_BYTES);
         let fields = [("_index", index), ("_bottom", start), ("_end", end), ("_top", top.clamp(start, end))];
         let region = self.object("ShenandoahHeapRegion", &fields);
-        let place = region + self.tables.offset("ShenandoahHeapRegion", "_state");
-        self.image.put(place, &state.to_le_bytes());
+        let state_field = region + self.tables.offset("ShenandoahHeapRegion", "_state");
+        self.image.put(state_field, &state.to_le_bytes());
         region
     }
 }

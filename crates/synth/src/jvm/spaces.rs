@@ -14,7 +14,7 @@ impl Writer {
         self.declare("DefNewGeneration", &[("_eden_space", 8), ("_from_space", 8), ("_to_space", 8)]);
         self.declare("TenuredGeneration", &[("_the_space", 8)]);
         self.declare(heap, &[("_young_gen", 8), ("_old_gen", 8)]);
-        self.contiguous();
+        self.declare_contiguous_space();
         let bytes = 5 * SPACE_BYTES;
         let spaces: [(u64, u64); 4] = [
             (HEAP, HEAP + SPACE_BYTES),
@@ -26,12 +26,10 @@ impl Writer {
         self.image.map(spaces[0].0, (spaces[2].1 - spaces[0].0) as usize);
         self.image.map(spaces[3].0, (spaces[3].1 - spaces[3].0) as usize);
         let names = ["Eden Space", "Survivor Space", "Tenured Gen"];
-        let at = self.generations(spaces, names);
-        let young = self.object(
-            "DefNewGeneration",
-            &[("_eden_space", at[0]), ("_from_space", at[1]), ("_to_space", at[2])],
-        );
-        let old = self.object("TenuredGeneration", &[("_the_space", at[3])]);
+        let [eden, from, to, tenured] = self.write_generations(spaces, names);
+        let young = self
+            .object("DefNewGeneration", &[("_eden_space", eden), ("_from_space", from), ("_to_space", to)]);
+        let old = self.object("TenuredGeneration", &[("_the_space", tenured)]);
         self.collected_heap(heap, &[("_young_gen", young), ("_old_gen", old)], bytes);
         vec![(spaces[0].0, spaces[2].1), spaces[3]]
     }
@@ -56,11 +54,14 @@ impl Writer {
         for gap in [(eden.1, first.0), (first.1, second.0)].into_iter().filter(|gap| gap.0 < gap.1) {
             self.expect_area("free", [gap.0, gap.0, gap.1]);
         }
-        let at =
-            self.generations([eden, from, to, old], ["PS Eden Space", "PS Survivor Space", "PS Old Gen"]);
-        let young = self
-            .object("PSYoungGen", &[("_eden_space", at[0]), ("_from_space", at[1]), ("_to_space", at[2])]);
-        let generation = self.object("PSOldGen", &[("_object_space", at[3])]);
+        let names = ["PS Eden Space", "PS Survivor Space", "PS Old Gen"];
+        let [eden_space, from_space, to_space, old_space] =
+            self.write_generations([eden, from, to, old], names);
+        let young = self.object(
+            "PSYoungGen",
+            &[("_eden_space", eden_space), ("_from_space", from_space), ("_to_space", to_space)],
+        );
+        let generation = self.object("PSOldGen", &[("_object_space", old_space)]);
         self.static_field("ParallelScavengeHeap", "_young_gen", young);
         self.static_field("ParallelScavengeHeap", "_old_gen", generation);
         self.collected_heap("ParallelScavengeHeap", &[], 5 * SPACE_BYTES);
@@ -74,21 +75,21 @@ impl Writer {
 
     /// Writes an Epsilon heap, and returns its committed ranges.
     pub fn epsilon(&mut self) -> Vec<(u64, u64)> {
-        self.contiguous();
+        self.declare_contiguous_space();
         self.declare("EpsilonHeap", &[("_space", 8)]);
         let (start, end) = (HEAP, HEAP + 2 * SPACE_BYTES);
         self.image.map(start, (end - start) as usize);
         let top = self.eden(start, end);
         self.expect_area("old", [start, top, end]);
         self.expected.pools.insert("Epsilon Heap", Usage::of(top - start, end - start));
-        let space = self.space(start, end, top);
+        let space = self.write_space(start, end, top);
         self.collected_heap("EpsilonHeap", &[("_space", space)], 4 * SPACE_BYTES);
         vec![(start, end)]
     }
 
     /// Fills eden, two survivor spaces and an old generation, whose pools have these names; returns
     /// the addresses of their structures.
-    fn generations(&mut self, spaces: [(u64, u64); 4], names: [&'static str; 3]) -> [u64; 4] {
+    fn write_generations(&mut self, spaces: [(u64, u64); 4], names: [&'static str; 3]) -> [u64; 4] {
         let tops = [
             self.eden(spaces[0].0, spaces[0].1),
             self.objects(spaces[1].0, spaces[1].1),
@@ -102,11 +103,11 @@ impl Writer {
         for (index, kind) in ["eden", "survivor", "survivor", "old"].into_iter().enumerate() {
             self.expect_area(kind, [spaces[index].0, tops[index], spaces[index].1]);
         }
-        std::array::from_fn(|index| self.space(spaces[index].0, spaces[index].1, tops[index]))
+        std::array::from_fn(|index| self.write_space(spaces[index].0, spaces[index].1, tops[index]))
     }
 
     /// Describes a space in which objects follow each other, for Epsilon and the serial collector.
-    fn contiguous(&mut self) {
+    fn declare_contiguous_space(&mut self) {
         if self.is_new {
             self.declare("ContiguousSpace", &[("_bottom", 8), ("_top", 8), ("_end", 8)]);
         } else {
@@ -119,13 +120,14 @@ impl Writer {
         }
     }
 
-    fn space(&mut self, start: u64, end: u64, top: u64) -> u64 {
-        let (of, base) = match self.collector {
+    /// Writes the structure of a space with objects up to `top`; returns its address.
+    fn write_space(&mut self, start: u64, end: u64, top: u64) -> u64 {
+        let (type_name, base) = match self.collector {
             Collector::Parallel => ("MutableSpace", "MutableSpace"),
             _ if self.is_new => ("ContiguousSpace", "ContiguousSpace"),
             _ => ("ContiguousSpace", "Space"),
         };
-        let space = self.object(of, &[("_top", top)]);
+        let space = self.object(type_name, &[("_top", top)]);
         self.fill(space, base, &[("_bottom", start), ("_end", end)]);
         space
     }

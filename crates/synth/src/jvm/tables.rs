@@ -10,19 +10,34 @@ const HEADER_BYTES: usize = 64;
 const SEGMENT_BYTES: usize = 56;
 /// Bytes of data for static fields and values of flags, behind the pointers to the tables.
 const STATIC_BYTES: u64 = 0x1000;
+/// Offsets in the data: static fields, flags, and tables.
+const FIRST_STATIC: u64 = 64;
+const FLAGS: u64 = STATIC_BYTES;
+const TABLES: u64 = 0x2000;
+/// Bytes of a `JVMFlag`.
+const FLAG_BYTES: u64 = 24;
 
+/// The tables while they are filled.
 pub struct Tables {
+    /// Address that the library is mapped at, and that of its data.
     bias: u64,
     data: u64,
+    /// The library's file.
     file: Vec<u8>,
+    /// Addresses of the texts in the file.
     texts: BTreeMap<String, u64>,
+    /// By type and name, offsets of fields, and addresses of static fields.
     fields: BTreeMap<(&'static str, &'static str), u64>,
     statics: BTreeMap<(&'static str, &'static str), u64>,
+    /// By type, its bytes.
     sizes: BTreeMap<&'static str, u64>,
+    /// Constants of 32 and of 64 bits.
     ints: Vec<(&'static str, u32)>,
     longs: Vec<(&'static str, u64)>,
+    /// Flags with the addresses of their values.
     flags: Vec<(&'static str, u64)>,
-    free: u64,
+    /// Address of the next word of static data.
+    next_static: u64,
 }
 
 impl Tables {
@@ -39,7 +54,7 @@ impl Tables {
             ints: Vec::new(),
             longs: Vec::new(),
             flags: Vec::new(),
-            free: data + 64,
+            next_static: data + FIRST_STATIC,
         }
     }
 
@@ -47,63 +62,61 @@ impl Tables {
     pub fn text(&mut self, text: &str) -> u64 {
         let (file, bias) = (&mut self.file, self.bias);
         *self.texts.entry(text.to_owned()).or_insert_with(|| {
-            let at = bias + file.len() as u64;
+            let address = bias + file.len() as u64;
             file.extend(text.as_bytes());
             file.push(0);
-            at
+            address
         })
     }
 
     /// Describes a field.
-    pub fn field(&mut self, of: &'static str, name: &'static str, offset: u64) {
-        self.fields.insert((of, name), offset);
+    pub fn field(&mut self, type_name: &'static str, name: &'static str, offset: u64) {
+        self.fields.insert((type_name, name), offset);
     }
 
-    /// Describes a field as one of the type from which this type inherits it.
-    pub fn rename(&mut self, of: &'static str, name: &'static str, to: &'static str) {
-        if let Some(offset) = self.fields.remove(&(of, name)) {
-            self.fields.insert((to, name), offset);
+    /// Describes a field as one of the type `base`, from which its type inherits it.
+    pub fn rename(&mut self, type_name: &'static str, name: &'static str, base: &'static str) {
+        if let Some(offset) = self.fields.remove(&(type_name, name)) {
+            self.fields.insert((base, name), offset);
         }
     }
 
     /// Offset of a field.
-    pub fn offset(&self, of: &'static str, name: &str) -> u64 {
-        let field = self.fields.iter().find(|((type_name, field), _)| *type_name == of && *field == name);
-        field.map(|(_, offset)| *offset).unwrap_or_else(|| panic!("no {of}::{name}"))
+    pub fn offset(&self, type_name: &'static str, name: &str) -> u64 {
+        let field = self.fields.iter().find(|(key, _)| **key == (type_name, name));
+        field.map(|(_, offset)| *offset).unwrap_or_else(|| panic!("no {type_name}::{name}"))
     }
 
     /// Describes a type.
-    pub fn size(&mut self, of: &'static str, bytes: u64) {
-        self.sizes.insert(of, bytes);
+    pub fn size(&mut self, type_name: &'static str, bytes: u64) {
+        self.sizes.insert(type_name, bytes);
     }
 
-    pub fn size_of(&self, of: &'static str) -> u64 {
-        self.sizes.get(of).copied().unwrap_or_else(|| panic!("no {of}"))
-    }
-
-    fn place(&mut self) -> u64 {
-        self.free += 8;
-        assert!(self.free <= self.data + STATIC_BYTES, "no room for static fields");
-        self.free - 8
+    /// Bytes of a type.
+    pub fn size_of(&self, type_name: &'static str) -> u64 {
+        self.sizes.get(type_name).copied().unwrap_or_else(|| panic!("no {type_name}"))
     }
 
     /// Describes a static field; returns its address.
-    pub fn fixed(&mut self, of: &'static str, name: &'static str) -> u64 {
-        let at = self.place();
-        self.statics.insert((of, name), at);
-        at
+    pub fn fixed(&mut self, type_name: &'static str, name: &'static str) -> u64 {
+        let address = self.allocate_word();
+        self.statics.insert((type_name, name), address);
+        address
     }
 
-    /// Allocates a word of static data that the tables do not describe.
+    /// Allocates a word of static data.
     pub fn allocate_word(&mut self) -> u64 {
-        self.place()
+        let address = self.next_static;
+        self.next_static += 8;
+        assert!(self.next_static <= self.data + STATIC_BYTES, "no room for static fields");
+        address
     }
 
     /// Describes a flag; returns the address of its value.
     pub fn flag(&mut self, name: &'static str) -> u64 {
-        let at = self.place();
-        self.flags.push((name, at));
-        at
+        let address = self.allocate_word();
+        self.flags.push((name, address));
+        address
     }
 
     /// Describes a constant of 32 bits.
@@ -118,70 +131,66 @@ impl Tables {
 
     /// Writes all tables; returns the file and the addresses of the pointers to the tables.
     pub fn write(mut self, image: &mut Image) -> (Vec<u8>, [u64; 4]) {
-        self.jvm_flags(image);
-        let mut at = self.data + 0x2000;
-        let mut tables = [Vec::new(), Vec::new(), Vec::new(), Vec::new()];
+        self.write_flags(image);
+        let (mut fields, mut types, mut ints, mut longs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         // VMStructEntry: typeName, fieldName, typeString, isStatic of 32 bits, offset, address.
-        for ((of, name), offset) in std::mem::take(&mut self.fields) {
-            let words = [self.text(of), self.text(name), self.text("size_t"), 0, offset, 0];
-            tables[0].extend(words);
+        for ((type_name, name), offset) in std::mem::take(&mut self.fields) {
+            fields.extend([self.text(type_name), self.text(name), self.text("size_t"), 0, offset, 0]);
         }
-        for ((of, name), place) in std::mem::take(&mut self.statics) {
-            let words = [self.text(of), self.text(name), self.text("size_t"), 1, 0, place];
-            tables[0].extend(words);
+        for ((type_name, name), address) in std::mem::take(&mut self.statics) {
+            fields.extend([self.text(type_name), self.text(name), self.text("size_t"), 1, 0, address]);
         }
-        tables[0].extend([0; 6]);
+        fields.extend([0; 6]);
         // VMTypeEntry: typeName, superclassName, isOopType, isIntegerType and isUnsigned of 32 bits
         // each, size.
-        for (of, bytes) in std::mem::take(&mut self.sizes) {
-            let words = [self.text(of), 0, 0, 0, bytes];
-            tables[1].extend(words);
+        for (type_name, bytes) in std::mem::take(&mut self.sizes) {
+            types.extend([self.text(type_name), 0, 0, 0, bytes]);
         }
-        tables[1].extend([0; 5]);
+        types.extend([0; 5]);
         for (name, value) in std::mem::take(&mut self.ints) {
-            let words = [self.text(name), u64::from(value)];
-            tables[2].extend(words);
+            ints.extend([self.text(name), u64::from(value)]);
         }
+        ints.extend([0; 2]);
         for (name, value) in std::mem::take(&mut self.longs) {
-            let words = [self.text(name), value];
-            tables[3].extend(words);
+            longs.extend([self.text(name), value]);
         }
-        tables[2].extend([0; 2]);
-        tables[3].extend([0; 2]);
+        longs.extend([0; 2]);
+        let mut table = self.data + TABLES;
         let mut pointers = [0; 4];
-        for (index, words) in tables.iter().enumerate() {
+        for (index, words) in [fields, types, ints, longs].into_iter().enumerate() {
             pointers[index] = self.data + 8 * index as u64;
-            image.put_word(pointers[index], at);
-            image.put_row(at, words.iter().copied());
-            at += 8 * words.len() as u64;
+            image.put_word(pointers[index], table);
+            let bytes = 8 * words.len() as u64;
+            image.put_row(table, words);
+            table += bytes;
         }
-        assert!(image.word(at).is_some(), "no room for tables");
+        assert!(image.word(table).is_some(), "no room for tables");
         (self.elf(), pointers)
     }
 
     /// Writes `JVMFlag::flags` (`runtime/flags/jvmFlag.hpp`): `_addr`, `_name`, `_flags` and
     /// `_type` of 32 bits each; the last entry is empty.
-    fn jvm_flags(&mut self, image: &mut Image) {
+    fn write_flags(&mut self, image: &mut Image) {
         for (field, offset) in [("_addr", 0), ("_name", 8), ("_flags", 16), ("_type", 20)] {
             self.field("JVMFlag", field, offset);
         }
-        self.size("JVMFlag", 24);
-        let table = self.data + STATIC_BYTES;
+        self.size("JVMFlag", FLAG_BYTES);
+        let table = self.data + FLAGS;
         let flags = std::mem::take(&mut self.flags);
-        for (at, number) in [("flags", table), ("numFlags", flags.len() as u64 + 1)] {
-            let place = self.fixed("JVMFlag", at);
-            image.put_word(place, number);
+        for (field, word) in [("flags", table), ("numFlags", flags.len() as u64 + 1)] {
+            let address = self.fixed("JVMFlag", field);
+            image.put_word(address, word);
         }
-        for (index, (name, value)) in flags.into_iter().enumerate() {
-            let at = table + 24 * index as u64;
-            image.put_row(at, [value, self.text(name)]);
+        for (index, (name, value_address)) in (0..).zip(flags) {
+            image.put_row(table + FLAG_BYTES * index, [value_address, self.text(name)]);
         }
     }
 
     /// The file: one mapped segment that contains all of it.
     fn elf(mut self) -> Vec<u8> {
         let bytes = self.file.len() as u64;
-        let mut put = |at: usize, value: &[u8]| self.file[at..at + value.len()].copy_from_slice(value);
+        let mut put =
+            |offset: usize, value: &[u8]| self.file[offset..offset + value.len()].copy_from_slice(value);
         // ELF-64, little-endian, a shared object for x86-64.
         put(0, b"\x7fELF\x02\x01\x01");
         put(16, &3_u16.to_le_bytes());

@@ -19,7 +19,7 @@ impl Writer {
     pub fn z(&mut self) -> Vec<(u64, u64)> {
         let count = 5 + self.dice.below(5);
         let views = if self.is_new { &COLOURS[2..] } else { &COLOURS };
-        let allocator: &[(&str, u64)] = if self.is_new {
+        let allocator_fields: &[(&str, u64)] = if self.is_new {
             // `_used` and the bytes used by generations follow the first field, and are not in the
             // tables.
             &[("_max_capacity", 32), ("_partitions", 8)]
@@ -27,18 +27,19 @@ impl Writer {
             &[("_max_capacity", 8), ("_capacity", 8), ("_used", 8)]
         };
         self.declare("ZGranuleMapForPageTable", &[("_map", 8)]);
-        let map = self.tables.size_of("ZGranuleMapForPageTable");
-        self.declare("ZPageTable", &[("_map", map)]);
-        self.declare("ZPageAllocator", allocator);
-        let parts = ["ZPageAllocator", "ZPageTable"].map(|of| self.tables.size_of(of));
-        self.declare("ZHeap", &[("_page_allocator", parts[0]), ("_page_table", parts[1])]);
+        let map_bytes = self.tables.size_of("ZGranuleMapForPageTable");
+        self.declare("ZPageTable", &[("_map", map_bytes)]);
+        self.declare("ZPageAllocator", allocator_fields);
+        let [allocator_bytes, table_bytes] =
+            ["ZPageAllocator", "ZPageTable"].map(|type_name| self.tables.size_of(type_name));
+        self.declare("ZHeap", &[("_page_allocator", allocator_bytes), ("_page_table", table_bytes)]);
         self.declare("ZCollectedHeap", &[("_heap", self.tables.size_of("ZHeap"))]);
         let heap = self.collected_heap("ZCollectedHeap", &[("_heap", 0)], count * GRANULE_BYTES);
         let heap = heap + self.tables.offset("ZCollectedHeap", "_heap");
-        self.z_globals();
-        let used = self.z_pages(heap, count);
-        self.expected.shared.used_bytes = used * views.len() as u64;
-        self.z_allocator(heap + self.tables.offset("ZHeap", "_page_allocator"), count * GRANULE_BYTES);
+        self.write_z_globals();
+        let used_bytes = self.write_z_pages(heap, count);
+        self.expected.shared.used_bytes = used_bytes * views.len() as u64;
+        self.write_z_allocator(heap + self.tables.offset("ZHeap", "_page_allocator"), count * GRANULE_BYTES);
         let mut committed = Vec::new();
         for view in views {
             self.image.map(*view, (count * GRANULE_BYTES) as usize);
@@ -47,7 +48,7 @@ impl Writer {
         committed
     }
 
-    fn z_globals(&mut self) {
+    fn write_z_globals(&mut self) {
         self.tables.long("ZGranuleSizeShift", GRANULE_SHIFT);
         self.declare("ZGlobalsForVMStructs", &[("_ZAddressOffsetMask", 8)]);
         let mask = self.structure(8);
@@ -58,43 +59,43 @@ impl Writer {
 
     /// Writes pages of some granules each, and the table that maps granules to pages; returns the
     /// bytes in use.
-    fn z_pages(&mut self, heap: u64, count: u64) -> u64 {
-        let behind = if self.is_new { "_size" } else { "_end" };
-        self.declare("ZVirtualMemory", &[("_start", 8), (behind, 8)]);
-        let range = self.tables.size_of("ZVirtualMemory");
-        self.declare("ZPage", &[("_virtual", range), ("_top", 8)]);
+    fn write_z_pages(&mut self, heap: u64, count: u64) -> u64 {
+        let extent_field = if self.is_new { "_size" } else { "_end" };
+        self.declare("ZVirtualMemory", &[("_start", 8), (extent_field, 8)]);
+        let range_bytes = self.tables.size_of("ZVirtualMemory");
+        self.declare("ZPage", &[("_virtual", range_bytes), ("_top", 8)]);
         let table = self.structure(8 * count);
         let map =
             heap + self.tables.offset("ZHeap", "_page_table") + self.tables.offset("ZPageTable", "_map");
         self.fill(map, "ZGranuleMapForPageTable", &[("_map", table)]);
-        let (mut index, mut used) = (0, 0);
+        let (mut index, mut used_bytes) = (0, 0);
         while index < count {
-            let many = (1 + self.dice.below(3)).min(count - index);
+            let granules = (1 + self.dice.below(3)).min(count - index);
             // Some granules have no page.
             if self.dice.chance(70) {
-                let (start, bytes) = (index << GRANULE_SHIFT, many << GRANULE_SHIFT);
-                let objects = 8 * self.dice.below(bytes / 8 + 1);
-                let page = self.object("ZPage", &[("_top", start + objects)]);
-                let of = if self.is_new { bytes } else { start + bytes };
+                let (start, bytes) = (index << GRANULE_SHIFT, granules << GRANULE_SHIFT);
+                let object_bytes = 8 * self.dice.below(bytes / 8 + 1);
+                let page = self.object("ZPage", &[("_top", start + object_bytes)]);
+                let extent = if self.is_new { bytes } else { start + bytes };
                 let range = page + self.tables.offset("ZPage", "_virtual");
-                self.fill(range, "ZVirtualMemory", &[("_start", start), (behind, of)]);
-                for part in index..index + many {
+                self.fill(range, "ZVirtualMemory", &[("_start", start), (extent_field, extent)]);
+                for part in index..index + granules {
                     self.image.put_word(table + 8 * part, page);
                 }
-                used += objects;
+                used_bytes += object_bytes;
             }
-            index += many;
+            index += granules;
         }
-        used
+        used_bytes
     }
 
     /// Writes used and committed bytes, for JDK 25 by generation and by NUMA node.
-    fn z_allocator(&mut self, allocator: u64, most: u64) {
-        self.fill(allocator, "ZPageAllocator", &[("_max_capacity", most)]);
+    fn write_z_allocator(&mut self, allocator: u64, max_bytes: u64) {
+        self.fill(allocator, "ZPageAllocator", &[("_max_capacity", max_bytes)]);
         if !self.is_new {
-            let used = 8 * self.dice.below(most / 8);
-            self.fill(allocator, "ZPageAllocator", &[("_capacity", most), ("_used", used)]);
-            self.expected.pools.insert("ZHeap", Usage::of(used, most));
+            let used = 8 * self.dice.below(max_bytes / 8);
+            self.fill(allocator, "ZPageAllocator", &[("_capacity", max_bytes), ("_used", used)]);
+            self.expected.pools.insert("ZHeap", Usage::of(used, max_bytes));
             return;
         }
         let nodes = 1 + self.dice.below(3);
@@ -110,8 +111,8 @@ impl Writer {
         let committed: u64 = capacities.iter().sum();
         let old = 8 * self.dice.below(committed / 8 + 1);
         let young = 8 * self.dice.below((committed - old) / 8 + 1);
-        let behind = allocator + self.tables.offset("ZPageAllocator", "_max_capacity");
-        self.image.put_row(behind + 8, [young + old, young, old]);
+        let max_capacity = allocator + self.tables.offset("ZPageAllocator", "_max_capacity");
+        self.image.put_row(max_capacity + 8, [young + old, young, old]);
         self.expected.pools.insert("ZGC Young Generation", Usage::of(young, committed - old));
         self.expected.pools.insert("ZGC Old Generation", Usage::of(old, old));
     }

@@ -93,7 +93,7 @@ impl ExpectedPerl {
     }
 }
 
-/// Where the variables of the interpreter are.
+/// Addresses of the interpreter's variables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PerlVariables {
     /// `PL_curinterp`
@@ -121,7 +121,7 @@ pub struct PerlImage {
     pub recipe: PerlRecipe,
     /// Its memory.
     pub image: Image,
-    /// Where its variables are.
+    /// Addresses of its variables.
     pub variables: PerlVariables,
     /// The thread pointer of its only thread.
     pub fs_base: u64,
@@ -132,7 +132,7 @@ pub struct PerlImage {
     /// Addresses of the words of its structure, for [`Self::damage`].
     structure: Vec<u64>,
     /// Addresses that traps are built at.
-    places: traps::TrapAddresses,
+    trap_addresses: traps::TrapAddresses,
 }
 
 /// Fabricates the perl of `recipe`. The same recipe gives the same perl.
@@ -154,7 +154,7 @@ impl PerlImage {
 
     /// Builds a trap.
     pub fn trap(&mut self, trap: Trap) {
-        traps::build(&mut self.image, &self.variables, &self.places, trap);
+        traps::build(&mut self.image, &self.variables, &self.trap_addresses, trap);
     }
 }
 

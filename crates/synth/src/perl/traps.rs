@@ -1,7 +1,7 @@
 //! Structures that readers could get lost in: cyclic chains, endless lists, impossible sizes.
 
 use super::PerlVariables;
-use super::layout::{body, flags, padname};
+use super::layout::{HEAD_BYTES, SLOTS, body, flags, padname};
 use crate::Image;
 use crate::variants::variants;
 
@@ -52,23 +52,31 @@ pub struct TrapAddresses {
     pub keys: Vec<u64>,
 }
 
+/// A number of entries that no reader could visit.
+const ENDLESS_COUNT: u64 = 1 << 40;
+/// Number of types with bodies (`PERL_ARENA_ROOTS_SIZE`).
+const BODY_ROOTS: u64 = 17;
+/// An address in the kernel's half of the address space, and one that nothing is mapped at.
+const KERNEL_ADDRESS: u64 = 0xffff_8880_0000_1000;
+const UNMAPPED_ADDRESS: u64 = 0x1234_5678_9000;
+
 fn read(image: &Image, address: u64) -> u64 {
     image.word(address).unwrap_or(0)
 }
 
 /// Builds a trap into the memory.
-pub fn build(image: &mut Image, variables: &PerlVariables, places: &TrapAddresses, trap: Trap) {
+pub fn build(image: &mut Image, variables: &PerlVariables, addresses: &TrapAddresses, trap: Trap) {
     match trap {
-        Trap::InterpreterOfTheKernel => image.put_word(variables.curinterp, 0xffff_8880_0000_1000),
+        Trap::InterpreterOfTheKernel => image.put_word(variables.curinterp, KERNEL_ADDRESS),
         Trap::AbsurdCount => image.put_word(variables.sv_count, 1 << 63),
-        Trap::ChainToNowhere => image.put_word(variables.sv_arenaroot, 0x1234_5678_9000),
+        Trap::ChainToNowhere => image.put_word(variables.sv_arenaroot, UNMAPPED_ADDRESS),
         Trap::SetOfItself => {
             let set = read(image, variables.body_arenas);
             image.put_word(set, set);
         }
         Trap::BodyListCycle => {
-            for whose in 0..17 {
-                let first = read(image, variables.body_roots + 8 * whose);
+            for root in 0..BODY_ROOTS {
+                let first = read(image, variables.body_roots + 8 * root);
                 if first != 0 {
                     image.put_word(first, first);
                 }
@@ -79,55 +87,58 @@ pub fn build(image: &mut Image, variables: &PerlVariables, places: &TrapAddresse
         | Trap::ArenaOfItself
         | Trap::EndlessArena
         | Trap::OverlappingArenas
-        | Trap::OverwrittenHeads => arenas(image, places, trap),
-        Trap::PadsOfThemselves | Trap::EndlessDepths | Trap::ThousandsOfDepths => pads(image, places, trap),
-        Trap::EndlessNames | Trap::HostileNames | Trap::EndlessNameList => names(image, places, trap),
-        _ => strings(image, places, trap),
+        | Trap::OverwrittenHeads => arenas(image, addresses, trap),
+        Trap::PadsOfThemselves | Trap::EndlessDepths | Trap::ThousandsOfDepths => {
+            pads(image, addresses, trap)
+        }
+        Trap::EndlessNames | Trap::HostileNames | Trap::EndlessNameList => names(image, addresses, trap),
+        _ => strings(image, addresses, trap),
     }
 }
 
-fn arenas(image: &mut Image, places: &TrapAddresses, trap: Trap) {
-    let (Some(&last), Some(&first)) = (places.arenas.first(), places.arenas.last()) else { return };
+fn arenas(image: &mut Image, addresses: &TrapAddresses, trap: Trap) {
+    let (Some(&last), Some(&first)) = (addresses.arenas.first(), addresses.arenas.last()) else { return };
     match trap {
         Trap::ArenaCycle => image.put_word(last, first),
         Trap::ArenaOfItself => image.put_word(first, first),
         Trap::EndlessArena => image.put(first + 8, &u32::MAX.to_le_bytes()),
         Trap::OverlappingArenas => {
             // Makes a head of the first arena look like an arena's first head.
-            image.put_word(first + 48, read(image, first));
-            image.put_word(first + 56, 170);
-            image.put_word(first, first + 48);
+            let head = first + 2 * HEAD_BYTES;
+            image.put_word(head, read(image, first));
+            image.put_word(head + 8, SLOTS);
+            image.put_word(first, head);
         }
-        _ => image.put(first + 24, &[0xff; 24 * 169]),
+        _ => image.put(first + HEAD_BYTES, &[0xff; (HEAD_BYTES * (SLOTS - 1)) as usize]),
     }
 }
 
-fn strings(image: &mut Image, places: &TrapAddresses, trap: Trap) {
-    let one = places.strings.first().map_or(0, |&head| read(image, head + 16));
-    for (index, &head) in places.strings.iter().enumerate() {
+fn strings(image: &mut Image, addresses: &TrapAddresses, trap: Trap) {
+    let first_buffer = addresses.strings.first().map_or(0, |&head| read(image, head + 16));
+    for (index, &head) in addresses.strings.iter().enumerate() {
         let any = read(image, head);
         let head_flags = read(image, head + 8);
-        let with = |more: u32| head_flags | u64::from(more) << 32;
-        let mut set = |flags: u32| image.put_word(head + 8, with(flags));
+        // The word has the reference count, and above it the flags.
+        let mut add_flags = |flags: u32| image.put_word(head + 8, head_flags | u64::from(flags) << 32);
         match trap {
             Trap::AbsurdLength => image.put_word(any + body::LEN, u64::MAX - index as u64 * 8),
             Trap::AbsurdCur => {
-                set(flags::POK);
+                add_flags(flags::POK);
                 image.put_word(any + body::CUR, u64::MAX - index as u64);
             }
             Trap::BufferInArena => {
-                set(flags::POK);
+                add_flags(flags::POK);
                 image.put_word(head + 16, head & !15);
             }
-            Trap::OneBuffer => image.put_word(head + 16, one),
+            Trap::OneBuffer => image.put_word(head + 16, first_buffer),
             Trap::AbsurdOffset => {
-                set(flags::POK | flags::OOK);
+                add_flags(flags::POK | flags::OOK);
                 let buffer = read(image, head + 16);
                 image.put(buffer - 1, &[0]);
                 image.put_word(buffer - 9, u64::MAX - index as u64);
             }
             _ => {
-                set(flags::POK | flags::IS_COW);
+                add_flags(flags::POK | flags::IS_COW);
                 let (buffer, len) = (read(image, head + 16), read(image, any + body::LEN));
                 image.put(buffer.wrapping_add(len).wrapping_sub(1), &[200]);
             }
@@ -135,15 +146,15 @@ fn strings(image: &mut Image, places: &TrapAddresses, trap: Trap) {
     }
 }
 
-fn pads(image: &mut Image, places: &TrapAddresses, trap: Trap) {
-    for &list in &places.padlists {
+fn pads(image: &mut Image, addresses: &TrapAddresses, trap: Trap) {
+    for &list in &addresses.padlists {
         let table = read(image, list + 8);
         match trap {
             Trap::PadsOfThemselves => {
                 image.put_word(table + 8, list);
                 image.put_word(list + 8, list);
             }
-            Trap::EndlessDepths => image.put_word(list, 1 << 40),
+            Trap::EndlessDepths => image.put_word(list, ENDLESS_COUNT),
             _ => {
                 // The table extends over everything that follows it.
                 image.put_word(list, 5000);
@@ -154,15 +165,15 @@ fn pads(image: &mut Image, places: &TrapAddresses, trap: Trap) {
     }
 }
 
-fn names(image: &mut Image, places: &TrapAddresses, trap: Trap) {
-    for &key in &places.keys {
+fn names(image: &mut Image, addresses: &TrapAddresses, trap: Trap) {
+    for &key in &addresses.keys {
         match trap {
             Trap::EndlessNames => image.put(key + 4, &(1_u32 << 30).to_le_bytes()),
             Trap::HostileNames => image.put(key + 8, b"\x1b[2"),
             _ => {}
         }
     }
-    for &name in &places.padnames {
+    for &name in &addresses.padnames {
         let text = read(image, name + padname::TEXT);
         match trap {
             Trap::EndlessNames => image.put(name + padname::LENGTH, &[255]),
@@ -171,10 +182,10 @@ fn names(image: &mut Image, places: &TrapAddresses, trap: Trap) {
         }
     }
     if trap == Trap::EndlessNameList {
-        for &list in &places.padlists {
+        for &list in &addresses.padlists {
             let table = read(image, list + 8);
             let names = read(image, table);
-            image.put_word(names, 1 << 40);
+            image.put_word(names, ENDLESS_COUNT);
         }
     }
 }
@@ -183,7 +194,7 @@ fn keys(image: &mut Image, variables: &PerlVariables, trap: Trap) {
     let head = read(image, variables.strtab);
     let (any, table) = (read(image, head), read(image, head + 16));
     if trap == Trap::EndlessKeys {
-        image.put_word(any + body::MAX, (1 << 40) - 1);
+        image.put_word(any + body::MAX, ENDLESS_COUNT - 1);
         return;
     }
     let entry = read(image, table);

@@ -2,6 +2,7 @@
 //! table.
 
 use super::SbclHeap;
+use super::release::LIST;
 use crate::Rng;
 
 impl SbclHeap {
@@ -16,7 +17,7 @@ impl SbclHeap {
             }
             let (address, other) = (dice.one_of(&self.structure), dice.one_of(&self.structure));
             let before = self.image.word(address).unwrap_or(0);
-            let behind = self.dynamic.1;
+            let dynamic_end = self.dynamic.1;
             let after = match dice.below(12) {
                 0 => dice.word(),
                 1 => 0,
@@ -30,7 +31,7 @@ impl SbclHeap {
                 6 => address & !15 | dice.one_of(&[3, 7, 11, 15]),
                 7 => other & !15 | dice.one_of(&[3, 7, 11, 15]),
                 8 => other + dice.below(16),
-                9 => (behind - dice.below(64)) | 15,
+                9 => (dynamic_end - dice.below(64)) | 15,
                 10 => 0xffff_8880_0000_0000 | dice.word() >> 20,
                 _ => before.wrapping_add(dice.one_of(&[1, 2, 8, 16, 1 << 10, 1 << 32])),
             };
@@ -38,10 +39,12 @@ impl SbclHeap {
         }
     }
 
-    /// Overwrites an entry of the page table: another generation (200), type, used part or scan
-    /// start.
+    /// Overwrites an entry of the page table: another generation (200 does not exist), type, used
+    /// part or scan start. In an entry these are the upper byte, the one below, the 16 bits below,
+    /// and the lower half.
     fn damage_table(&mut self, dice: &mut Rng) {
-        let entry = self.table.0 + 8 * dice.below(self.table.1);
+        let (table, entries) = self.table;
+        let entry = table + 8 * dice.below(entries);
         let before = self.image.word(entry).unwrap_or(0);
         let after = match dice.below(8) {
             0 => dice.word(),
@@ -56,24 +59,25 @@ impl SbclHeap {
         self.image.put_word(entry, after);
     }
 
-    /// Overwrites `share` percent of all words of dynamic space with random ones.
-    pub fn overwrite(&mut self, seed: u64, share: u64) {
+    /// Overwrites `percent` of all words of dynamic space with random ones.
+    pub fn overwrite(&mut self, seed: u64, percent: u64) {
         let mut dice = Rng::new(seed ^ 0x0b1f);
         for address in (self.dynamic.0..self.dynamic.1).step_by(8) {
-            if dice.chance(share) {
+            if dice.chance(percent) {
                 let word = dice.word();
                 self.image.put_word(address, word);
             }
         }
     }
 
-    /// Makes one chain of conses of all of dynamic space, whatever it held: both words of each
-    /// point to the next one, those of the last to the first.
+    /// Replaces all of dynamic space by one chain of conses: both words of each point to the next
+    /// one, those of the last to the first.
     pub fn chain(&mut self) {
-        for address in (self.dynamic.0..self.dynamic.1).step_by(16) {
-            let next = if address + 16 < self.dynamic.1 { address + 16 } else { self.dynamic.0 };
-            self.image.put_word(address, next | 7);
-            self.image.put_word(address + 8, next | 7);
+        const CONS_BYTES: u64 = 16;
+        let (start, end) = self.dynamic;
+        for address in (start..end).step_by(CONS_BYTES as usize) {
+            let next = if address + CONS_BYTES < end { address + CONS_BYTES } else { start };
+            self.image.put_row(address, [next | LIST; 2]);
         }
     }
 }

@@ -1,18 +1,22 @@
 //! The objects of a heap and their references, drawn from a seed; and what is reachable from the
 //! roots.
 
-use super::{SBCL_TYPES, SbclRecipe, SbclRelease};
+use super::{PSEUDO_STATIC, SBCL_TYPES, SbclRecipe, SbclRelease};
 use crate::Rng;
 
 /// Kind and size of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     Cons,
-    /// Type, and number of slots.
+    /// Index of its type in [`SBCL_TYPES`], and number of slots.
     Instance(usize, u64),
+    /// Number of elements.
     Vector(u64),
+    /// Number of bytes.
     Bytes(u64),
+    /// Number of characters, of a byte each.
     Text(u64),
+    /// Number of digits, of a word each.
     Bignum(u64),
     ValueCell,
     WeakPointer,
@@ -60,11 +64,12 @@ impl Shape {
     }
 }
 
+/// An object.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub shape: Shape,
     pub generation: u8,
-    /// Targets of those of its words that may be references.
+    /// Indexes of the targets of those of its words that may be references.
     pub links: Vec<Option<usize>>,
 }
 
@@ -72,14 +77,23 @@ pub(super) struct Node {
 #[derive(Clone, Debug)]
 pub(super) struct Graph {
     pub nodes: Vec<Node>,
-    /// Targets of threads' stacks, bindings and thread-local values, and of static symbols.
+    /// Indexes of the targets of threads' stacks, bindings and thread-local values, and of static
+    /// symbols.
     pub roots: Vec<usize>,
+    /// By node, whether it is reachable.
     pub is_live: Vec<bool>,
 }
 
+/// Generations to draw from; 4 stays empty.
 const GENERATIONS: [u8; 12] = [0, 0, 0, 1, 1, 1, 2, 2, 3, 5, 6, 6];
 
-fn shape(dice: &mut Rng) -> Shape {
+/// Only the first words of an object refer to others: otherwise long vectors would make everything
+/// reachable.
+const MAX_LINKS: u64 = 4;
+/// A vector of more words is larger than four pages of 32 KiB.
+const LARGE_WORDS: u64 = 16_500;
+
+fn draw_shape(dice: &mut Rng) -> Shape {
     let is_long = dice.chance(10);
     match dice.below(20) {
         0..6 => Shape::Cons,
@@ -95,16 +109,17 @@ fn shape(dice: &mut Rng) -> Shape {
     }
 }
 
-pub(super) fn graph(recipe: &SbclRecipe) -> Graph {
+/// Draws the graph of `recipe`.
+pub(super) fn draw_graph(recipe: &SbclRecipe) -> Graph {
     let mut dice = Rng::new(recipe.seed ^ 0x6ea9);
     // The first object is the code of all closures.
-    let mut shapes = vec![(Shape::Code(1), 6)];
+    let mut shapes = vec![(Shape::Code(1), PSEUDO_STATIC)];
     for _ in 0..recipe.objects {
-        shapes.push((shape(&mut dice), dice.one_of(&GENERATIONS)));
+        shapes.push((draw_shape(&mut dice), dice.one_of(&GENERATIONS)));
     }
     for _ in 0..recipe.large_objects {
         let generation = dice.one_of(&GENERATIONS);
-        let length = 16_500 + dice.below(20_000);
+        let length = LARGE_WORDS + dice.below(20_000);
         shapes.push(if dice.chance(50) {
             (Shape::Vector(length), generation)
         } else {
@@ -115,35 +130,34 @@ pub(super) fn graph(recipe: &SbclRecipe) -> Graph {
     let nodes: Vec<Node> = shapes
         .into_iter()
         .map(|(shape, generation)| {
-            // Only the first words of a long vector are references: otherwise everything would be
-            // reachable.
-            let link = |at: u64, dice: &mut Rng| {
-                (at < 4 && dice.chance(recipe.link_percent)).then(|| dice.below(count) as usize)
+            let link = |word: u64, dice: &mut Rng| {
+                (word < MAX_LINKS && dice.chance(recipe.link_percent)).then(|| dice.below(count) as usize)
             };
-            let links = (0..shape.links()).map(|at| link(at, &mut dice)).collect();
+            let links = (0..shape.links()).map(|word| link(word, &mut dice)).collect();
             Node { shape, generation, links }
         })
         .collect();
     let roots: Vec<usize> = (0..recipe.roots).map(|_| dice.below(count) as usize).collect();
-    let is_live = reached(&nodes, &roots);
+    let is_live = find_live(&nodes, &roots);
     Graph { nodes, roots, is_live }
 }
 
 /// Finds what is reachable. Weak pointers keep nothing; pseudo-static objects are roots.
-fn reached(nodes: &[Node], roots: &[usize]) -> Vec<bool> {
+fn find_live(nodes: &[Node], roots: &[usize]) -> Vec<bool> {
     let mut is_live = vec![false; nodes.len()];
-    let mut open: Vec<usize> = roots.to_vec();
-    open.extend(nodes.iter().enumerate().filter(|(_, node)| node.generation == 6).map(|(at, _)| at));
-    while let Some(at) = open.pop() {
-        if std::mem::replace(&mut is_live[at], true) {
+    let mut pending: Vec<usize> = roots.to_vec();
+    pending.extend((0..nodes.len()).filter(|&index| nodes[index].generation == PSEUDO_STATIC));
+    while let Some(index) = pending.pop() {
+        if std::mem::replace(&mut is_live[index], true) {
             continue;
         }
-        let node = &nodes[at];
+        let node = &nodes[index];
         if node.shape != Shape::WeakPointer {
-            open.extend(node.links.iter().flatten());
+            pending.extend(node.links.iter().flatten());
         }
+        // The function of a closure is in the first object.
         if matches!(node.shape, Shape::Closure(_)) {
-            open.push(0);
+            pending.push(0);
         }
     }
     is_live

@@ -10,6 +10,7 @@ mod graph;
 mod image;
 mod release;
 mod space;
+mod threads;
 
 pub use release::{SBCL_RELEASES, SbclRelease};
 
@@ -17,6 +18,8 @@ use crate::{Image, Mapping, Rng};
 
 /// Generations 0 to 5, 6 for what came with the core, 7 as scratch.
 pub const SBCL_GENERATIONS: usize = 8;
+/// The generation of what came with the core, which is never collected.
+const PSEUDO_STATIC: u8 = 6;
 /// The structures that have instances.
 pub const SBCL_TYPES: [&str; 3] = ["MESSAGE", "ACTOR", "NODE"];
 
@@ -150,8 +153,8 @@ impl SbclHeap {
 
 /// Fabricates the heap of `recipe`. The same recipe gives the same heap.
 pub fn fabricate_sbcl(recipe: &SbclRecipe) -> SbclHeap {
-    let graph = graph::graph(recipe);
-    image::image(recipe, graph)
+    let graph = graph::draw_graph(recipe);
+    image::write(recipe, graph)
 }
 
 #[cfg(test)]
@@ -177,11 +180,11 @@ mod tests {
                 assert!(heap.mappings.is_sorted_by(|a, b| a.end <= b.start), "{}", heap.maps());
                 for generation in &heap.expected.generations {
                     assert!(generation.live_bytes <= generation.bytes);
-                    assert!(generation.bytes <= generation.pages * 0x8000);
+                    assert!(generation.bytes <= generation.pages * release::GC_PAGE_BYTES);
                     dead += generation.bytes - generation.live_bytes;
                 }
-                let six = heap.expected.generations[6];
-                assert_eq!(six.bytes, six.live_bytes);
+                let pseudo_static = heap.expected.generations[usize::from(PSEUDO_STATIC)];
+                assert_eq!(pseudo_static.bytes, pseudo_static.live_bytes);
             }
         }
         assert!(dead > 0);

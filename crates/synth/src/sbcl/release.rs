@@ -61,14 +61,17 @@ pub(super) struct ThreadWords {
     pub lisp_thread: u64,
 }
 
+/// GENCGC-PAGE-BYTES.
 pub(super) const GC_PAGE_BYTES: u64 = 0x8000;
 /// Bytes of a page before the mark bits of its conses: CONS_PAGE_USABLE_BYTES is 32,768 less a bit
 /// for each cons.
 pub(super) const CONS_PAGE_BYTES: u64 = 0x7e00;
 /// LARGE_OBJECT_SIZE.
 pub(super) const LARGE_BYTES: u64 = 4 * GC_PAGE_BYTES;
+/// SINGLE_OBJECT_FLAG of a page's type.
 pub(super) const SINGLE_OBJECT: u8 = 16;
 
+/// Tags of pointers (early-objdef.lisp): instance, list, function, and other.
 pub(super) const INSTANCE: u64 = 3;
 pub(super) const LIST: u64 = 7;
 pub(super) const FUNCTION: u64 = 11;
@@ -83,6 +86,7 @@ impl SbclRelease {
         }
     }
 
+    /// The type of a page as its entry holds it.
     pub(super) fn page_type(self, kind: PageKind) -> u8 {
         match (self, kind) {
             (Self::V2_1_1, PageKind::Boxed | PageKind::Mixed | PageKind::Cons) => 1,
@@ -105,6 +109,7 @@ impl SbclRelease {
         }
     }
 
+    /// The type bytes of headers.
     pub(super) fn widetags(self) -> Widetags {
         match self {
             Self::V2_1_1 => Widetags {
@@ -138,6 +143,7 @@ impl SbclRelease {
         }
     }
 
+    /// The words of `struct thread`.
     pub(super) fn thread(self) -> ThreadWords {
         match self {
             Self::V2_1_1 => ThreadWords {

@@ -14,12 +14,13 @@ pub(super) struct Page {
     pub scan_start: u64,
 }
 
-/// Place of the next object of a kind and generation.
+/// Pages in which the next objects of a kind and generation are allocated.
 #[derive(Clone, Copy, Debug)]
 struct OpenBlock {
-    first: u64,
-    behind: u64,
-    at: u64,
+    start: u64,
+    end: u64,
+    /// Address of the next object.
+    next: u64,
 }
 
 /// Dynamic space while it is made.
@@ -29,12 +30,13 @@ pub(super) struct Dynamic {
     pub start: u64,
     pub pages: Vec<Page>,
     pub memory: Vec<u8>,
-    open: BTreeMap<(u8, u8), OpenBlock>,
+    /// By generation and page type.
+    open_blocks: BTreeMap<(u8, u8), OpenBlock>,
 }
 
 impl Dynamic {
     pub fn new(release: SbclRelease, start: u64) -> Self {
-        Self { release, start, pages: Vec::new(), memory: Vec::new(), open: BTreeMap::new() }
+        Self { release, start, pages: Vec::new(), memory: Vec::new(), open_blocks: BTreeMap::new() }
     }
 
     /// Allocates an object of `bytes` bytes; if a new block is needed, it has `block_pages` pages.
@@ -44,30 +46,29 @@ impl Dynamic {
         }
         let is_cons = kind == PageKind::Cons && self.release == SbclRelease::V2_2_9;
         let page_bytes = if is_cons { CONS_PAGE_BYTES } else { GC_PAGE_BYTES };
-        let key = (generation, self.release.page_type(kind));
-        let fits = |open: &OpenBlock| open.at + bytes <= open.behind;
-        if !self.open.get(&key).is_some_and(fits) {
+        let type_byte = self.release.page_type(kind);
+        let key = (generation, type_byte);
+        let fits = |block: &OpenBlock| block.next + bytes <= block.end;
+        if !self.open_blocks.get(&key).is_some_and(fits) {
             let pages = if is_cons { 1 } else { block_pages.max(bytes.div_ceil(GC_PAGE_BYTES)) };
-            let first = self.add_pages(pages);
-            let behind = if is_cons { first + page_bytes } else { first + pages * GC_PAGE_BYTES };
-            self.open.insert(key, OpenBlock { first, behind, at: first });
+            let start = self.add_pages(pages);
+            self.open_blocks.insert(key, OpenBlock { start, end: start + pages * page_bytes, next: start });
         }
-        let type_byte = key.1;
-        let Some(open) = self.open.get_mut(&key) else { return self.start };
-        let at = open.at;
-        open.at += bytes;
-        let block = open.first;
-        self.take(block, at, bytes, generation, type_byte);
-        at
+        let Some(block) = self.open_blocks.get_mut(&key) else { return self.start };
+        let (start, object) = (block.start, block.next);
+        block.next += bytes;
+        self.use_pages(start, object, bytes, generation, type_byte);
+        object
     }
 
     fn allocate_large(&mut self, generation: u8, kind: PageKind, bytes: u64) -> u64 {
         let first = self.add_pages(bytes.div_ceil(GC_PAGE_BYTES));
         let type_byte = self.release.page_type(kind) | SINGLE_OBJECT;
-        self.take(first, first, bytes, generation, type_byte);
+        self.use_pages(first, first, bytes, generation, type_byte);
         first
     }
 
+    /// Adds pages, and returns the address of the first one.
     fn add_pages(&mut self, count: u64) -> u64 {
         let first = self.start + self.memory.len() as u64;
         self.memory.resize(self.memory.len() + (count * GC_PAGE_BYTES) as usize, 0);
@@ -80,9 +81,10 @@ impl Dynamic {
         self.add_pages(count);
     }
 
-    fn take(&mut self, block: u64, at: u64, bytes: u64, generation: u8, type_byte: u8) {
-        let end = at + bytes;
-        for index in (at - self.start) / GC_PAGE_BYTES..(end - self.start).div_ceil(GC_PAGE_BYTES) {
+    /// Enters an object into the entries of its pages; its block starts at `block`.
+    fn use_pages(&mut self, block: u64, object: u64, bytes: u64, generation: u8, type_byte: u8) {
+        let end = object + bytes;
+        for index in (object - self.start) / GC_PAGE_BYTES..(end - self.start).div_ceil(GC_PAGE_BYTES) {
             let address = self.start + index * GC_PAGE_BYTES;
             let page = &mut self.pages[index as usize];
             page.type_byte = type_byte;
@@ -93,13 +95,13 @@ impl Dynamic {
     }
 
     pub fn put(&mut self, address: u64, word: u64) {
-        let at = (address - self.start) as usize;
-        self.memory[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        let offset = (address - self.start) as usize;
+        self.memory[offset..offset + 8].copy_from_slice(&word.to_le_bytes());
     }
 
     pub fn put_bytes(&mut self, address: u64, bytes: &[u8]) {
-        let at = (address - self.start) as usize;
-        self.memory[at..at + bytes.len()].copy_from_slice(bytes);
+        let offset = (address - self.start) as usize;
+        self.memory[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
     /// The page table: offset to the scan start (in pages if bit 0 is set, otherwise in double
