@@ -99,7 +99,7 @@ fn add(points: &[Point], step: u64, sums: &mut [Sample]) {
         for (total, figure) in figures.iter_mut().zip(point.sample.figures()) {
             *total = total.saturating_add(figure);
         }
-        *sum = Sample::of(figures);
+        *sum = Sample::from_figures(figures);
     }
 }
 
