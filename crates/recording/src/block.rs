@@ -42,8 +42,8 @@ impl Run {
     }
 }
 
-/// Samples of one process, in order of time: a column for each field of [`Run`] and [`Sample`], with
-/// an entry per run (see [`differences`]).
+/// Samples of one process, in order of time: a column for each field of [`Run`] and [`Sample`],
+/// with an entry per run (see [`differences`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
     /// Number of the process: see [`crate::ProcessStart::process`].

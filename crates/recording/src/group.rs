@@ -54,8 +54,8 @@ impl GroupSample {
 }
 
 /// Samples of one group, in order of time: a column of differences for each field of
-/// [`GroupSample`]. The figures of a column that is missing are unknown; in one that is shorter than
-/// `us`, the last value repeats.
+/// [`GroupSample`]. The figures of a column that is missing are unknown; in one that is shorter
+/// than `us`, the last value repeats.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupBlock {
     /// Number of the group: see [`GroupStart::group`].

@@ -244,8 +244,8 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Reads the frame at `packed_start` into `packed` and returns its length; `None` if none begins
-    /// there, or if its end is missing.
+    /// Reads the frame at `packed_start` into `packed` and returns its length; `None` if none
+    /// begins there, or if its end is missing.
     fn read_frame(&mut self) -> io::Result<Option<usize>> {
         let mut wanted_bytes = CHUNK_BYTES;
         loop {
@@ -263,8 +263,8 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Unpacks the frame of `packed_bytes` at `packed_start` into `lines`; false if it is damaged or
-    /// too large.
+    /// Unpacks the frame of `packed_bytes` at `packed_start` into `lines`; false if it is damaged
+    /// or too large.
     fn unpack(&mut self, packed_bytes: usize) -> bool {
         let frame = &self.packed[self.packed_start..self.packed_start + packed_bytes];
         let Ok(Some(unpacked_bytes)) = zstd_safe::get_frame_content_size(frame) else { return false };
