@@ -261,7 +261,7 @@ impl LedgerData {
             headline: view.headline,
             resident: view.resident,
             cost: view.cost,
-            remedies: view.remedies.into_iter().map(|one| [one.id, one.gives, one.how, one.cost]).collect(),
+            remedies: view.remedies.into_iter().map(|one| [one.id, one.effect, one.how, one.cost]).collect(),
             allocators: view.allocators.into_iter().map(|allocator| allocator.title).collect(),
             runtimes: of_runtimes(view.readings, view.runtimes),
             settings: explain
