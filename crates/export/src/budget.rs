@@ -17,7 +17,7 @@ pub struct StopBudget {
 const MAX_PERIOD: Duration = Duration::from_secs(24 * 3600);
 
 impl StopBudget {
-    /// Parses `20ms/min`, `1s/h`, `100ms/5m`; `time` parses a time with its unit.
+    /// Parses `20ms/min`, `1s/h`, `100ms/5m`; `parse_time` parses a time with its unit.
     ///
     /// # Errors
     /// A sentence with what is possible.
@@ -38,6 +38,7 @@ impl StopBudget {
         Ok(Self { stopped, period })
     }
 
+    /// Stopped time per elapsed time.
     fn rate(self) -> f64 {
         self.stopped.as_secs_f64() / self.period.as_secs_f64()
     }
@@ -46,7 +47,9 @@ impl StopBudget {
 /// How long one process was stopped, and when.
 #[derive(Clone, Debug)]
 pub struct Stops {
+    /// When the process became known.
     since: Instant,
+    /// Stopped time since then.
     total: Duration,
     /// Stops of the last period.
     recent: VecDeque<Stop>,
@@ -104,14 +107,18 @@ impl Stops {
 #[derive(Debug)]
 pub struct CpuBudget {
     share: f64,
-    /// Negative if too much was used.
+    /// Processor time that was not used yet; negative if too much was used.
     saved_seconds: f64,
-    /// When the processor time was last accounted, and its total then.
+    /// When the processor time was last accounted.
     accounted_at: Instant,
+    /// Processor time that was used until then.
     used: Duration,
 }
 
+/// Elapsed time whose share can be saved.
 const MAX_SAVED_SECONDS: f64 = 60.0;
+/// Longest wait: the budget is checked again after it.
+const MAX_WAIT_SECONDS: f64 = 3600.0;
 
 impl CpuBudget {
     /// Nothing is saved yet; processor time `used` until `now` does not count.
@@ -123,16 +130,17 @@ impl CpuBudget {
     /// something that takes about `expected` may begin: until there is enough for it, or the
     /// maximum is saved.
     pub fn wait(&mut self, now: Instant, used: Duration, expected: Duration) -> Duration {
-        let passed = now.saturating_duration_since(self.accounted_at).as_secs_f64();
-        let newly_used = used.saturating_sub(self.used).as_secs_f64();
-        let max_saved = MAX_SAVED_SECONDS * self.share;
-        self.saved_seconds = (self.saved_seconds + passed * self.share - newly_used).min(max_saved);
+        let passed_seconds = now.saturating_duration_since(self.accounted_at).as_secs_f64();
+        let used_seconds = used.saturating_sub(self.used).as_secs_f64();
+        let max_saved_seconds = MAX_SAVED_SECONDS * self.share;
+        let saved_seconds = self.saved_seconds + passed_seconds * self.share - used_seconds;
+        self.saved_seconds = saved_seconds.min(max_saved_seconds);
         (self.accounted_at, self.used) = (now, used);
-        let missing = expected.as_secs_f64().min(max_saved) - self.saved_seconds;
-        if missing <= 0.0 {
+        let missing_seconds = expected.as_secs_f64().min(max_saved_seconds) - self.saved_seconds;
+        if missing_seconds <= 0.0 {
             return Duration::ZERO;
         }
-        Duration::from_secs_f64((missing / self.share).min(3600.0))
+        Duration::from_secs_f64((missing_seconds / self.share).min(MAX_WAIT_SECONDS))
     }
 }
 
@@ -194,18 +202,18 @@ mod tests {
     fn processor_time_is_owed_and_saved_up_to_a_bound() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let taken = Duration::from_millis;
-        let mut processor = CpuBudget::new(0.01, start, taken(50));
-        let mut wait = |seconds, all| processor.wait(at(seconds), taken(all), Duration::ZERO);
+        let used = Duration::from_millis;
+        let mut processor = CpuBudget::new(0.01, start, used(50));
+        let mut wait = |seconds, used_ms| processor.wait(at(seconds), used(used_ms), Duration::ZERO);
         assert_eq!(wait(0, 50), Duration::ZERO);
         assert_eq!(wait(10, 250), Duration::from_secs(10));
         assert_eq!(wait(20, 250), Duration::ZERO);
         assert_eq!(wait(100_000, 250), Duration::ZERO);
         assert_eq!(wait(100_000, 1850), Duration::from_secs(100));
-        let mut processor = CpuBudget::new(0.5, start, taken(0));
-        assert_eq!(processor.wait(start, taken(0), Duration::from_secs(4)), Duration::from_secs(8));
+        let mut processor = CpuBudget::new(0.5, start, used(0));
+        assert_eq!(processor.wait(start, used(0), Duration::from_secs(4)), Duration::from_secs(8));
         assert_eq!(
-            processor.wait(at(60), taken(0), Duration::from_secs(3600)),
+            processor.wait(at(60), used(0), Duration::from_secs(3600)),
             Duration::ZERO,
             "all that can be saved"
         );

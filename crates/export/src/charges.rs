@@ -24,6 +24,7 @@ pub struct Charge {
     pub path: String,
     /// When it was read.
     pub at: Instant,
+    /// What was read.
     pub sample: GroupSample,
 }
 
@@ -43,15 +44,18 @@ pub struct LeftOut {
 /// What is charged to all groups.
 #[derive(Debug, Default)]
 pub struct Charges {
-    /// Sorted by path.
+    /// Groups with figures, sorted by path.
     pub groups: Vec<Charge>,
+    /// Groups without figures.
     pub left_out: LeftOut,
 }
 
 /// Why a group has no figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Missing {
+    /// See [`LeftOut::not_counted`].
     NotCounted,
+    /// See [`LeftOut::not_found`].
     NotFound,
 }
 
@@ -59,7 +63,7 @@ enum Missing {
 #[derive(Debug)]
 struct Reading {
     at: Instant,
-    found: Result<GroupSample, Missing>,
+    result: Result<GroupSample, Missing>,
 }
 
 /// The mounted hierarchy, and how this process's view of paths relates to it.
@@ -72,9 +76,12 @@ struct MountedGroups {
 /// Reads charges again and again.
 #[derive(Debug)]
 pub struct ChargeReader {
+    /// `None` if no hierarchy that counts memory is mounted.
     mounted: Option<MountedGroups>,
     sampler: GroupSampler,
+    /// By path of the group.
     readings: HashMap<String, Reading>,
+    /// See [`TIME_LIMIT`].
     time_limit: Duration,
 }
 
@@ -82,12 +89,12 @@ impl Default for ChargeReader {
     fn default() -> Self {
         // Without a hierarchy, no group is found.
         let hierarchy = Hierarchy::of_this_machine().ok();
-        Self::at(hierarchy.map(|hierarchy| MountedGroups { view: View::of(&hierarchy), hierarchy }))
+        Self::new(hierarchy.map(|hierarchy| MountedGroups { view: View::of(&hierarchy), hierarchy }))
     }
 }
 
 impl ChargeReader {
-    fn at(mounted: Option<MountedGroups>) -> Self {
+    fn new(mounted: Option<MountedGroups>) -> Self {
         Self { mounted, sampler: GroupSampler::default(), readings: HashMap::new(), time_limit: TIME_LIMIT }
     }
 
@@ -99,28 +106,30 @@ impl ChargeReader {
         let requested = selection.requested_groups(process_groups.iter().map(|(path, _)| path.as_str()));
         process_groups.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.rss_bytes));
         let mut seen = HashSet::new();
-        let all = requested.into_iter().chain(process_groups.into_iter().map(|(path, _)| path.clone()));
-        let paths: Vec<String> = all.filter(|path| seen.insert(path.clone())).collect();
+        let with_duplicates =
+            requested.into_iter().chain(process_groups.into_iter().map(|(path, _)| path.clone()));
+        let paths: Vec<String> = with_duplicates.filter(|path| seen.insert(path.clone())).collect();
         let mut charges = self.read_groups(paths);
         charges.left_out.limit += survey.summed_groups;
         charges
     }
 
+    /// Reads groups of distinct paths, the most important ones first.
     fn read_groups(&mut self, mut paths: Vec<String>) -> Charges {
         let mut left_out = LeftOut::default();
-        let beyond = paths.split_off(paths.len().min(MAX_GROUPS));
-        left_out.limit = beyond.len() as u64;
-        let mut before = std::mem::take(&mut self.readings);
-        self.readings = paths.iter().filter_map(|path| before.remove_entry(path)).collect();
+        left_out.limit = paths.len().saturating_sub(MAX_GROUPS) as u64;
+        paths.truncate(MAX_GROUPS);
+        let mut old_readings = std::mem::take(&mut self.readings);
+        self.readings = paths.iter().filter_map(|path| old_readings.remove_entry(path)).collect();
         self.read_oldest_first(&paths);
         let mut groups = Vec::with_capacity(paths.len());
         for path in paths {
             match self.readings.get(&path) {
-                Some(Reading { at, found: Ok(sample) }) => {
+                Some(Reading { at, result: Ok(sample) }) => {
                     groups.push(Charge { path, at: *at, sample: sample.clone() });
                 }
-                Some(Reading { found: Err(Missing::NotCounted), .. }) => left_out.not_counted += 1,
-                Some(Reading { found: Err(Missing::NotFound), .. }) => left_out.not_found += 1,
+                Some(Reading { result: Err(Missing::NotCounted), .. }) => left_out.not_counted += 1,
+                Some(Reading { result: Err(Missing::NotFound), .. }) => left_out.not_found += 1,
                 None => left_out.time += 1,
             }
         }
@@ -131,18 +140,19 @@ impl ChargeReader {
     /// Reads groups until the time is over: first those that were never read, then the least
     /// recently read ones.
     fn read_oldest_first(&mut self, paths: &[String]) {
-        let mut turns: Vec<&String> = paths.iter().collect();
-        turns.sort_by_key(|path| self.readings.get(*path).map(|reading| reading.at));
-        let since = Instant::now();
-        for path in turns {
-            let found = self.read_group(path);
-            self.readings.insert(path.clone(), Reading { at: Instant::now(), found });
-            if since.elapsed() >= self.time_limit {
+        let mut oldest_first: Vec<&String> = paths.iter().collect();
+        oldest_first.sort_by_key(|path| self.readings.get(*path).map(|reading| reading.at));
+        let started_at = Instant::now();
+        for path in oldest_first {
+            let result = self.read_group(path);
+            self.readings.insert(path.clone(), Reading { at: Instant::now(), result });
+            if started_at.elapsed() >= self.time_limit {
                 break;
             }
         }
     }
 
+    /// Reads what is charged to one group.
     fn read_group(&self, path: &str) -> Result<GroupSample, Missing> {
         let MountedGroups { hierarchy, view } = self.mounted.as_ref().ok_or(Missing::NotFound)?;
         let sample = view.open(hierarchy, path).and_then(|group| self.sampler.take(&group));
@@ -161,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    fn make(folder: &Path, name: &str, current: Option<&str>) {
+    fn make_group(folder: &Path, name: &str, current: Option<&str>) {
         std::fs::create_dir(folder.join(name)).unwrap();
         std::fs::write(folder.join(name).join("cgroup.procs"), "").unwrap();
         if let Some(current) = current {
@@ -174,14 +184,14 @@ mod tests {
     fn reader(folder: &Path) -> ChargeReader {
         let hierarchy = Hierarchy::at(Version::Two, folder);
         let mounted = MountedGroups { hierarchy, view: View::default() };
-        ChargeReader { time_limit: Duration::from_secs(600), ..ChargeReader::at(Some(mounted)) }
+        ChargeReader { time_limit: Duration::from_secs(600), ..ChargeReader::new(Some(mounted)) }
     }
 
     #[test]
     fn groups_beyond_the_limit_and_without_figures_are_counted() {
         let folder = tempfile::tempdir().unwrap();
-        make(folder.path(), "a", Some("8192\n"));
-        make(folder.path(), "threaded", None);
+        make_group(folder.path(), "a", Some("8192\n"));
+        make_group(folder.path(), "threaded", None);
         let mut paths = vec!["/threaded".to_owned(), "/a".to_owned(), "/../b".to_owned()];
         paths.extend((0..MAX_GROUPS).map(|n| format!("/none{n}")));
         let charges = reader(folder.path()).read_groups(paths);
@@ -196,8 +206,8 @@ mod tests {
     fn without_time_one_group_has_its_turn_and_the_others_keep_their_figures() {
         let folder = tempfile::tempdir().unwrap();
         let names = ["/a", "/b"].map(str::to_owned).to_vec();
-        make(folder.path(), "a", Some("1"));
-        make(folder.path(), "b", Some("1"));
+        make_group(folder.path(), "a", Some("1"));
+        make_group(folder.path(), "b", Some("1"));
         let mut reader = reader(folder.path());
         reader.time_limit = Duration::ZERO;
         assert_eq!(reader.read_groups(names.clone()).left_out.time, 1);
@@ -215,7 +225,7 @@ mod tests {
 
     #[test]
     fn without_a_hierarchy_nothing_is_found() {
-        let charges = ChargeReader::at(None).read_groups(vec!["/".to_owned()]);
+        let charges = ChargeReader::new(None).read_groups(vec!["/".to_owned()]);
         assert_eq!(charges.left_out, LeftOut { not_found: 1, ..LeftOut::default() });
     }
 }

@@ -18,54 +18,63 @@ use strandline_survey::{Survey, Surveyor};
 const SURVEY_INTERVAL: Duration = Duration::from_secs(30);
 /// If no page was requested for this long, no process is stopped any more.
 const READER_TIMEOUT: Duration = Duration::from_secs(600);
+/// Interval of checking whether a thread has ended.
+const JOIN_CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Delivers surveys and the end to all threads.
 #[derive(Debug)]
 pub struct SurveyExchange {
     state: Mutex<State>,
+    /// Wakes threads that wait for a request or for the end.
     changed: Condvar,
+    /// Wakes the server: see [`SurveyExchange::delivered`].
     delivered: EventFd,
 }
 
 #[derive(Debug)]
 struct State {
+    /// The last survey.
     survey: Option<Arc<Survey>>,
+    /// Whether a newer survey is requested.
     is_requested: bool,
-    requested_at: Instant,
+    /// When a page was last requested, or written to a file.
+    last_reader_at: Instant,
+    /// Whether the threads have to end.
     has_ended: bool,
 }
 
 impl SurveyExchange {
     pub fn new() -> std::io::Result<Self> {
         let delivered = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        let state =
-            State { survey: None, is_requested: false, requested_at: Instant::now(), has_ended: false };
+        let last_reader_at = Instant::now();
+        let state = State { survey: None, is_requested: false, last_reader_at, has_ended: false };
         Ok(Self { state: Mutex::new(state), changed: Condvar::new(), delivered })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Requests a new survey; [`SurveyExchange::delivered`] becomes readable once it is taken.
     pub fn request(&self) {
-        let mut state = self.state();
-        (state.is_requested, state.requested_at) = (true, Instant::now());
+        let mut state = self.lock_state();
+        (state.is_requested, state.last_reader_at) = (true, Instant::now());
         self.changed.notify_all();
     }
 
     /// Notes that pages are read, without requesting a new survey.
     pub fn note_reader(&self) {
-        self.state().requested_at = Instant::now();
+        self.lock_state().last_reader_at = Instant::now();
     }
 
+    /// The last survey.
     pub fn survey(&self) -> Option<Arc<Survey>> {
-        self.state().survey.clone()
+        self.lock_state().survey.clone()
     }
 
     /// Whether the pages are being read.
     pub fn is_read(&self) -> bool {
-        self.state().requested_at.elapsed() < READER_TIMEOUT
+        self.lock_state().last_reader_at.elapsed() < READER_TIMEOUT
     }
 
     /// Readable when a survey was delivered, until it is read.
@@ -73,34 +82,35 @@ impl SurveyExchange {
         &self.delivered
     }
 
+    /// Delivers a new survey, and wakes the server.
     fn deliver(&self, survey: Arc<Survey>) {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         (state.survey, state.is_requested) = (Some(survey), false);
         drop(state);
         // Fails only if it is readable already.
         let _ = self.delivered.write(1);
     }
 
-    /// Tells all threads to end.
+    /// Has all threads end.
     pub fn end(&self) {
-        self.state().has_ended = true;
+        self.lock_state().has_ended = true;
         self.changed.notify_all();
     }
 
-    /// Sleeps; false if it is time to end.
-    pub fn sleep(&self, time: Duration) -> bool {
+    /// Sleeps for `timeout`; false if the thread has to end.
+    pub fn sleep(&self, timeout: Duration) -> bool {
         let (state, _) = self
             .changed
-            .wait_timeout_while(self.state(), time, |state| !state.has_ended)
+            .wait_timeout_while(self.lock_state(), timeout, |state| !state.has_ended)
             .unwrap_or_else(PoisonError::into_inner);
         !state.has_ended
     }
 
-    /// Sleeps until a survey is requested or the time is over; false if it is time to end.
-    fn wait_for_request(&self, time: Duration) -> bool {
+    /// Sleeps until a survey is requested, at most for `timeout`; false if the thread has to end.
+    fn wait_for_request(&self, timeout: Duration) -> bool {
         let (state, _) = self
             .changed
-            .wait_timeout_while(self.state(), time, |state| !state.has_ended && !state.is_requested)
+            .wait_timeout_while(self.lock_state(), timeout, |state| !state.has_ended && !state.is_requested)
             .unwrap_or_else(PoisonError::into_inner);
         !state.has_ended
     }
@@ -121,40 +131,41 @@ pub struct SurveyThread {
 impl SurveyThread {
     /// Starts the thread.
     pub fn start(self, exchange: Arc<SurveyExchange>) -> std::io::Result<JoinHandle<()>> {
-        std::thread::Builder::new().name("figures".into()).spawn(move || self.work(&exchange))
+        std::thread::Builder::new().name("figures".into()).spawn(move || self.take_surveys(&exchange))
     }
 
-    fn work(mut self, exchange: &SurveyExchange) {
+    /// Takes surveys until the end, at requests and at least once in an interval.
+    fn take_surveys(mut self, exchange: &SurveyExchange) {
         let mut surveyor = Surveyor::default();
-        let mut charges = ChargeReader::default();
+        let mut charge_reader = ChargeReader::default();
         loop {
             let mut survey = surveyor.take(&self.selection, self.top);
-            self.pages.set_charges(charges.read(&survey, &self.selection));
+            self.pages.set_charges(charge_reader.read(&survey, &self.selection));
             // How long a survey stays valid depends on what it cost.
             survey.took = survey.at.elapsed();
             let survey = Arc::new(survey);
             self.pages.states.follow(&survey);
             exchange.deliver(Arc::clone(&survey));
-            let mut wait = SURVEY_INTERVAL;
+            let mut timeout = SURVEY_INTERVAL;
             if let Some(writer) = &mut self.writer {
                 if writer.is_due() {
                     exchange.note_reader();
                     writer.write(&self.pages.page(&survey, Format::Plain));
                 }
-                wait = wait.min(writer.wait());
+                timeout = timeout.min(writer.time_until_due());
             }
-            if !exchange.wait_for_request(wait) {
+            if !exchange.wait_for_request(timeout) {
                 return;
             }
         }
     }
 }
 
-/// Waits for a thread to end, at most this long.
-pub fn join_within(thread: JoinHandle<()>, time: Duration) {
-    let until = Instant::now() + time;
-    while !thread.is_finished() && Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(2));
+/// Waits for a thread to end, at most for `timeout`.
+pub fn join_within(thread: JoinHandle<()>, timeout: Duration) {
+    let deadline = Instant::now() + timeout;
+    while !thread.is_finished() && Instant::now() < deadline {
+        std::thread::sleep(JOIN_CHECK_INTERVAL);
     }
     if thread.is_finished() {
         // A thread that panicked has reported it.

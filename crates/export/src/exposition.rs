@@ -1,9 +1,10 @@
-//! The text formats Prometheus 0.0.4 and OpenMetrics 1.0, which differ in how counters are
-//! announced and in the end. A label value may be any text; backslash, quotation mark and newline
-//! are escaped in both.
+//! The text formats Prometheus 0.0.4 and OpenMetrics 1.0, which differ in the names of counters'
+//! families and in the last line. A label value may be any text; backslash, quotation mark and
+//! newline are escaped in both.
 
 use std::fmt::Write;
 
+/// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `text/plain; version=0.0.4`
@@ -39,6 +40,7 @@ pub struct Exposition {
 }
 
 impl Exposition {
+    /// An empty text.
     pub fn new(format: Format) -> Self {
         Self { format, text: String::new() }
     }
@@ -56,13 +58,14 @@ impl Exposition {
         self.write(format_args!("# HELP {family} {help}\n# TYPE {family} {kind}\n"));
     }
 
+    /// Adds a sample of the family that was announced last.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Into<Value>) {
         self.text.push_str(name);
-        for (index, (label, value)) in labels.iter().enumerate() {
+        for (index, (label, label_value)) in labels.iter().enumerate() {
             self.text.push(if index == 0 { '{' } else { ',' });
             self.text.push_str(label);
             self.text.push_str("=\"");
-            escape(value, &mut self.text);
+            escape(label_value, &mut self.text);
             self.text.push('"');
         }
         if !labels.is_empty() {
@@ -109,6 +112,7 @@ impl From<f64> for Value {
     }
 }
 
+/// Appends a label value to `text`.
 fn escape(value: &str, text: &mut String) {
     for c in value.chars() {
         match c {
@@ -141,9 +145,12 @@ mod tests {
                      x_seconds_total{pid=\"7\",process=\"a\\\"\\\\\\nb\"} 0.500000\n\
                      # HELP y_bytes How many.\n# TYPE y_bytes gauge\ny_bytes 18446744073709551615\n";
         assert_eq!(example(Format::Plain), plain);
-        let open = example(Format::OpenMetrics);
-        assert!(open.starts_with("# HELP x_seconds How long.\n# TYPE x_seconds counter\nx_seconds_total{"));
-        assert!(open.ends_with("y_bytes 18446744073709551615\n# EOF\n"));
+        let open_metrics = example(Format::OpenMetrics);
+        assert!(
+            open_metrics
+                .starts_with("# HELP x_seconds How long.\n# TYPE x_seconds counter\nx_seconds_total{")
+        );
+        assert!(open_metrics.ends_with("y_bytes 18446744073709551615\n# EOF\n"));
     }
 
     proptest! {
@@ -152,16 +159,16 @@ mod tests {
             let mut text = String::new();
             escape(&value, &mut text);
             prop_assert!(!text.contains('\n'));
-            let mut back = String::new();
+            let mut unescaped = String::new();
             let mut chars = text.chars();
             while let Some(c) = chars.next() {
                 prop_assert!(c != '"');
                 match c {
-                    '\\' => back.push(match chars.next() { Some('n') => '\n', Some(c) => c, None => '?' }),
-                    c => back.push(c),
+                    '\\' => unescaped.push(match chars.next() { Some('n') => '\n', Some(c) => c, None => '?' }),
+                    c => unescaped.push(c),
                 }
             }
-            prop_assert_eq!(back, value);
+            prop_assert_eq!(unescaped, value);
         }
     }
 }

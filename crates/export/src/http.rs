@@ -55,15 +55,13 @@ pub fn parse(bytes: &[u8], is_loopback: bool) -> Option<Request> {
         Some("HEAD") => true,
         _ => return refused(405, "Only GET and HEAD are answered."),
     };
-    if is_loopback && !is_this_machine(request.headers) {
-        return refused(
-            421,
-            "Over the loopback address only localhost, a number, or a name without a dot is answered.",
-        );
-    }
     let path = request.path.unwrap_or_default();
     let resource = match path.split('?').next() {
-        Some("/metrics") => Resource::Metrics(format(request.headers)),
+        _ if is_loopback && !is_this_machine(request.headers) => Resource::Refused {
+            status: 421,
+            reason: "Over the loopback address only localhost, a number, or a name without a dot is answered.",
+        },
+        Some("/metrics") => Resource::Metrics(accepted_format(request.headers)),
         Some("/") => Resource::Root,
         _ => Resource::Refused { status: 404, reason: "There is only /metrics." },
     };
@@ -83,7 +81,7 @@ fn is_this_machine(headers: &[httparse::Header<'_>]) -> bool {
 }
 
 /// The format of the page: OpenMetrics if the client accepts it by name.
-fn format(headers: &[httparse::Header<'_>]) -> Format {
+fn accepted_format(headers: &[httparse::Header<'_>]) -> Format {
     let accept_headers = headers.iter().filter(|header| header.name.eq_ignore_ascii_case("accept"));
     let mut values = accept_headers.filter_map(|header| std::str::from_utf8(header.value).ok());
     let accepts_open_metrics = |text: &str| {
@@ -95,8 +93,8 @@ fn format(headers: &[httparse::Header<'_>]) -> Format {
     if values.any(accepts_open_metrics) { Format::OpenMetrics } else { Format::Plain }
 }
 
-/// Status line and headers of a response with a body of `length` bytes.
-pub fn head(status: u16, content_type: &str, length: usize) -> String {
+/// Status line and headers of a response with a body of `body_bytes`.
+pub fn head(status: u16, content_type: &str, body_bytes: usize) -> String {
     let reason = match status {
         200 => "OK",
         400 => "Bad Request",
@@ -108,7 +106,7 @@ pub fn head(status: u16, content_type: &str, length: usize) -> String {
     };
     let allow = if status == 405 { "Allow: GET, HEAD\r\n" } else { "" };
     format!(
-        "HTTP/1.1 {status} {reason}\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\n{allow}\
+        "HTTP/1.1 {status} {reason}\r\nContent-Type: {content_type}\r\nContent-Length: {body_bytes}\r\n{allow}\
          X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
     )
 }
@@ -136,14 +134,16 @@ mod tests {
         let plain = Resource::Metrics(Format::Plain);
         assert_eq!(resource("GET /metrics HTTP/1.0\r\n\r\n"), plain);
         assert_eq!(resource("GET /metrics?a=b HTTP/1.1\r\nAccept: */*\r\n\r\n"), plain);
-        let open = "GET /metrics HTTP/1.1\r\naccept: text/plain;q=0.1, application/openmetrics-text;version=1.0.0,*/*\r\n\r\n";
-        assert_eq!(resource(open), Resource::Metrics(Format::OpenMetrics));
+        let open_metrics = "GET /metrics HTTP/1.1\r\naccept: text/plain;q=0.1, application/openmetrics-text;version=1.0.0,*/*\r\n\r\n";
+        assert_eq!(resource(open_metrics), Resource::Metrics(Format::OpenMetrics));
         assert_eq!(resource("GET / HTTP/1.1\r\n\r\n"), Resource::Root);
         assert_eq!(refused_status("GET /etc HTTP/1.1\r\n\r\n"), Some(404));
         assert_eq!(refused_status("POST /metrics HTTP/1.1\r\n\r\n"), Some(405));
         assert_eq!(refused_status("\x16\x03\x01\r\n\r\n"), Some(400));
         assert_eq!(refused_status(&format!("GET /{} HTTP/1.1\r\n", "a".repeat(9000))), Some(431));
-        assert!(parse(b"HEAD /metrics HTTP/1.1\r\n\r\n", true).unwrap().is_head);
+        for path in ["/metrics", "/etc"] {
+            assert!(parse(format!("HEAD {path} HTTP/1.1\r\n\r\n").as_bytes(), true).unwrap().is_head);
+        }
         assert!(head(200, "text/plain", 7).contains("Content-Length: 7\r\n"));
     }
 

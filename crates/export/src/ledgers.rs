@@ -21,7 +21,7 @@ use strandline_survey::Survey;
 use strandline_survey::figures::Figures;
 use strandline_survey::select::Key;
 
-/// Interval between checks whether a ledger may be taken.
+/// Minimum time between checks whether a ledger may be taken.
 const TICK: Duration = Duration::from_millis(250);
 /// Interval of checks before the first survey is taken.
 const FIRST_TICK: Duration = Duration::from_millis(20);
@@ -39,11 +39,22 @@ const SKIPPED_TURNS: u32 = 10;
 /// With less anonymous memory than this, making a snapshot stops a process for longer than reading
 /// it.
 const MIN_SNAPSHOT_BYTES: u64 = 8 << 20;
-/// Measured stops (docs/figures.md, "Pauses") with a margin: for any stop, for reading the page
-/// tables, and in addition for reading the memory or for making a snapshot.
+/// Maximum time between checks whether a ledger may be taken.
+const MAX_PAUSE: Duration = Duration::from_secs(1);
+/// The next ledger of a process is expected to stop it for this many times as long as the last one.
+const EXPECTED_STOP_MARGIN: f64 = 1.2;
+/// After a ledger that was cut short, the next one is expected to need this many times its stop.
+const CUT_SHORT_GROWTH: f64 = 3.0;
+/// A ledger that was cut short after this part of the whole budget does not get more time later.
+const FULL_BUDGET_PART: f64 = 0.75;
+// Measured stops (docs/figures.md, "Pauses"), with a margin.
+/// Length of any stop.
 const BASE_STOP: Duration = Duration::from_millis(4);
+/// In addition, for reading the page tables.
 const PAGE_TABLE_SECONDS_PER_GIB: f64 = 0.018;
+/// In addition, for reading the memory.
 const READ_SECONDS_PER_GIB: f64 = 0.4;
+/// In addition, for making a snapshot instead.
 const SNAPSHOT_SECONDS_PER_GIB: f64 = 0.01;
 
 /// Takes ledgers on a separate thread.
@@ -60,38 +71,46 @@ pub(crate) struct LedgerThread {
 
 /// A ledger that may be taken now.
 struct Turn {
+    /// The process.
     key: Key,
+    /// Since when it waits for a ledger.
+    due_at: Instant,
     /// How long the process may be stopped for it; zero for not at all.
     remaining: Duration,
     snapshot: SnapshotMode,
 }
 
 impl LedgerThread {
-    /// Starts the thread of an exporter that started at `began`.
-    pub fn start(self, began: Instant) -> std::io::Result<JoinHandle<()>> {
-        std::thread::Builder::new().name("ledgers".into()).spawn(move || self.work(began))
+    /// Starts the thread of an exporter that started at `exporter_started_at`.
+    pub fn start(self, exporter_started_at: Instant) -> std::io::Result<JoinHandle<()>> {
+        std::thread::Builder::new()
+            .name("ledgers".into())
+            .spawn(move || self.take_ledgers(exporter_started_at))
     }
 
-    fn work(&self, began: Instant) {
+    /// Takes ledgers until the end.
+    fn take_ledgers(&self, exporter_started_at: Instant) {
         // The processor time of the start counts.
         let share = self.options.processor_share;
-        let mut exporter_budget = CpuBudget::new(share * TARGET_PART, began, Duration::ZERO);
-        let mut ledger_budget = CpuBudget::new(share * RESERVED_PART, began, Duration::ZERO);
+        let mut exporter_budget = CpuBudget::new(share * TARGET_PART, exporter_started_at, Duration::ZERO);
+        let mut ledger_budget = CpuBudget::new(share * RESERVED_PART, exporter_started_at, Duration::ZERO);
+        // Processor time that all ledgers took, and that the next one is expected to take.
         let (mut ledger_time, mut expected) = (Duration::ZERO, SECOND_LEDGER_TIME);
         let (mut pause, mut is_first) = (FIRST_TICK, true);
         while self.exchange.sleep(pause) {
             let now = Instant::now();
-            let exporter_wait = exporter_budget.wait(now, own_processor_time(), expected);
+            // Without it, the budget cannot be checked.
+            let Some(time_before) = own_processor_time() else { continue };
+            let exporter_wait = exporter_budget.wait(now, time_before, expected);
             let wait = exporter_wait.min(ledger_budget.wait(now, ledger_time, expected));
             let Some(survey) = self.exchange.survey() else { continue };
-            pause = TICK.max(wait.min(Duration::from_secs(1)));
+            pause = TICK.max(wait.min(MAX_PAUSE));
             if !(wait.is_zero() || is_first) || !self.exchange.is_read() {
                 continue;
             }
             if let Some(turn) = self.next_turn(&survey, now) {
-                let before = own_processor_time();
-                self.take(&turn);
-                let took = own_processor_time().saturating_sub(before);
+                self.take_ledger(&turn);
+                let took = own_processor_time().unwrap_or(time_before).saturating_sub(time_before);
                 ledger_time += took;
                 // Recent ledgers weigh most: processes differ.
                 expected = (expected + took) / 2;
@@ -106,28 +125,31 @@ impl LedgerThread {
         let own_pid = std::process::id().cast_signed();
         let budget = self.options.stop;
         let mut entries = self.states.entries();
-        let mut best: Option<(Instant, Turn)> = None;
+        let mut best: Option<Turn> = None;
         for shown in survey.processes.iter().filter(|shown| shown.key.pid != own_pid) {
             let Some(entry) = entries.get_mut(&shown.key).filter(|entry| entry.not_before <= now) else {
                 continue;
             };
             let snapshot = self.snapshot_mode(&shown.figures);
-            let min_stop = least_stop(&shown.figures);
+            let min_stop = shortest_stop(&shown.figures);
             let (needed, remaining) = if min_stop > budget.stopped {
                 // It can only be read while its threads sleep.
                 (Duration::ZERO, Duration::ZERO)
             } else {
-                let expected = entry.expected.unwrap_or_else(|| first_guess(&shown.figures, snapshot));
+                let first = || expected_first_stop(&shown.figures, snapshot);
+                let expected = entry.expected_stop.unwrap_or_else(first);
                 let needed = expected.max(min_stop).min(budget.stopped.mul_f64(REQUESTED_PART));
                 (needed, entry.stops.remaining(now, budget))
             };
-            if remaining >= needed && best.as_ref().is_none_or(|(since, _)| entry.not_before < *since) {
-                best = Some((entry.not_before, Turn { key: shown.key, remaining, snapshot }));
+            let due_at = entry.not_before;
+            if remaining >= needed && best.as_ref().is_none_or(|turn| due_at < turn.due_at) {
+                best = Some(Turn { key: shown.key, due_at, remaining, snapshot });
             }
         }
-        best.map(|(_, turn)| turn)
+        best
     }
 
+    /// Whether to read a process from a snapshot.
     fn snapshot_mode(&self, figures: &Figures) -> SnapshotMode {
         let is_small = figures.anonymous_bytes.is_none_or(|bytes| bytes < MIN_SNAPSHOT_BYTES);
         match self.options.snapshot {
@@ -136,7 +158,8 @@ impl LedgerThread {
         }
     }
 
-    fn take(&self, turn: &Turn) {
+    /// Takes a ledger, and updates the state of its process.
+    fn take_ledger(&self, turn: &Turn) {
         let requested = turn.remaining.mul_f64(REQUESTED_PART);
         let options = explain::Options {
             max_stop: Some(requested),
@@ -147,19 +170,19 @@ impl LedgerThread {
             threads: Some(1),
             ..explain::Options::default()
         };
-        let since = Instant::now();
+        let started_at = Instant::now();
         // A panic of a reader must not end the ledgers of the other processes.
-        let found = catch_unwind(AssertUnwindSafe(|| explain::explain(turn.key.pid, &options)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| explain::explain(turn.key.pid, &options)));
         let now = Instant::now();
-        let max_stop = now.duration_since(since).min(requested);
-        let (stopped, result) = match found {
+        let max_stop = now.duration_since(started_at).min(requested);
+        let (stopped, result) = match outcome {
             Ok(Ok(explanation)) => {
                 let stopped =
                     Duration::try_from_secs_f64(explanation.cost.stopped_seconds).unwrap_or(requested);
-                (stopped, Ok(Summary::of(&explanation, self.row_share, now)))
+                (stopped, Ok(Summary::new(&explanation, self.row_share, now)))
             }
             Ok(Err(Error::Io { .. })) if turn.remaining.is_zero() => (max_stop, Err(Some("stop_budget"))),
-            Ok(Err(error)) => (stopped_by_failure(&error, max_stop), Err(reason(&error))),
+            Ok(Err(error)) => (stopped_by_failure(&error, max_stop), Err(problem_label(&error))),
             Err(_) => (max_stop, Err(Some("cannot_be_read"))),
         };
         // Otherwise the exporter's memory would grow with each ledger.
@@ -184,25 +207,26 @@ impl LedgerThread {
         let now = summary.at;
         if !summary.is_cut_short {
             entry.problem = None;
-            entry.expected = Some(stopped.mul_f64(1.2));
+            entry.expected_stop = Some(stopped.mul_f64(EXPECTED_STOP_MARGIN));
             entry.ledger = Some(summary);
             return;
         }
         let max_stop = self.options.stop.stopped;
-        if requested.is_zero() || requested >= max_stop.mul_f64(0.75) {
+        if requested.is_zero() || requested >= max_stop.mul_f64(FULL_BUDGET_PART) {
             // No ledger of this process gets more time than this.
             entry.problem = Some("stop_budget");
             entry.not_before = now + self.options.interval * SKIPPED_TURNS;
         } else {
             entry.not_before = now;
         }
-        entry.expected = Some(requested.mul_f64(3.0).min(max_stop));
+        entry.expected_stop = Some(requested.mul_f64(CUT_SHORT_GROWTH).min(max_stop));
         if entry.ledger.as_ref().is_none_or(|ledger| ledger.is_cut_short) {
             entry.ledger = Some(summary);
         }
     }
 }
 
+/// Bytes in GiB.
 fn gib(bytes: u64) -> f64 {
     bytes as f64 / (1_u64 << 30) as f64
 }
@@ -210,22 +234,22 @@ fn gib(bytes: u64) -> f64 {
 /// How long a process that was not stopped before may be stopped for its ledger; `None` if the part
 /// of the stop that cannot be cut short exceeds the budget, so that it may not be stopped at all.
 pub fn first_stop(figures: &Figures, budget: StopBudget) -> Option<Duration> {
-    (least_stop(figures) <= budget.stopped).then(|| budget.stopped.mul_f64(REQUESTED_PART))
+    (shortest_stop(figures) <= budget.stopped).then(|| budget.stopped.mul_f64(REQUESTED_PART))
 }
 
 /// The part of a stop that cannot be cut short.
-fn least_stop(figures: &Figures) -> Duration {
+fn shortest_stop(figures: &Figures) -> Duration {
     Duration::from_secs_f64(PAGE_TABLE_SECONDS_PER_GIB * gib(figures.rss_bytes))
 }
 
 /// Expected stop for the first ledger of a process.
-fn first_guess(figures: &Figures, snapshot: SnapshotMode) -> Duration {
-    let anonymous = gib(figures.anonymous_bytes.unwrap_or(figures.rss_bytes));
-    let rate = match snapshot {
+fn expected_first_stop(figures: &Figures, snapshot: SnapshotMode) -> Duration {
+    let anonymous_gib = gib(figures.anonymous_bytes.unwrap_or(figures.rss_bytes));
+    let seconds_per_gib = match snapshot {
         SnapshotMode::Always | SnapshotMode::IfPossible => SNAPSHOT_SECONDS_PER_GIB,
         SnapshotMode::IfShorter | SnapshotMode::Never => READ_SECONDS_PER_GIB,
     };
-    BASE_STOP + least_stop(figures) + Duration::from_secs_f64(rate * anonymous)
+    BASE_STOP + shortest_stop(figures) + Duration::from_secs_f64(seconds_per_gib * anonymous_gib)
 }
 
 /// How long a failed ledger has stopped its process; the maximum if unknown.
@@ -253,7 +277,7 @@ fn stopped_by_failure(error: &Error, max_stop: Duration) -> Duration {
 }
 
 /// Label of a failure; `None` if the process is gone, or if its next turn may succeed.
-fn reason(error: &Error) -> Option<&'static str> {
+fn problem_label(error: &Error) -> Option<&'static str> {
     match error {
         Error::NoSuchProcess { .. } | Error::Ended { .. } | Error::Zombie { .. } | Error::Replaced { .. } => {
             None
@@ -285,7 +309,7 @@ mod tests {
     use crate::budget::StopBudget;
 
     /// A process that waits for input that does not come, and ends with the test.
-    fn idle() -> std::process::Child {
+    fn idle_process() -> std::process::Child {
         let mut command = Command::new("sh");
         command.args(["-c", "echo; read x"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -296,7 +320,7 @@ mod tests {
 
     #[test]
     fn a_stop_is_an_overrun_exactly_where_it_is_longer_than_it_was_allowed() {
-        let mut child = idle();
+        let mut child = idle_process();
         let requested =
             SelectionRequest { pids: vec![child.id().cast_signed()], ..SelectionRequest::default() };
         let survey = Surveyor::default().take(&Selection::new(requested).unwrap(), 1);
@@ -312,22 +336,33 @@ mod tests {
             quiet_for: Duration::ZERO,
         };
         let exchange = Arc::new(SurveyExchange::new().unwrap());
-        let taker = LedgerThread { states: Arc::clone(&states), exchange, options, row_share: 0.01 };
+        let ledger_thread = LedgerThread { states: Arc::clone(&states), exchange, options, row_share: 0.01 };
         let total = || states.entries().get(&key).map(|entry| entry.stops.total()).unwrap();
         let mut overruns = 0;
-        for left in [plenty, Duration::from_nanos(1), plenty] {
+        let due_at = Instant::now();
+        for allowed in [plenty, Duration::from_nanos(1), plenty] {
             let before = total();
-            taker.take(&Turn { key, remaining: left, snapshot: SnapshotMode::Never });
+            ledger_thread.take_ledger(&Turn {
+                key,
+                due_at,
+                remaining: allowed,
+                snapshot: SnapshotMode::Never,
+            });
             let stopped = total() - before;
             assert!(stopped > Duration::ZERO);
-            overruns += u64::from(stopped > left);
-            assert_eq!(states.overruns.load(Ordering::Relaxed), overruns, "{stopped:?} of {left:?}");
+            overruns += u64::from(stopped > allowed);
+            assert_eq!(states.overruns.load(Ordering::Relaxed), overruns, "{stopped:?} of {allowed:?}");
         }
         assert!(overruns > 0, "no stop is as short as a nanosecond");
         // Another process with the same id.
         let (failures, before) = (states.failures.load(Ordering::Relaxed), total());
-        let other = Key { start_ticks: key.start_ticks + 1, ..key };
-        taker.take(&Turn { key: other, remaining: plenty, snapshot: SnapshotMode::Never });
+        let other_key = Key { start_ticks: key.start_ticks + 1, ..key };
+        ledger_thread.take_ledger(&Turn {
+            key: other_key,
+            due_at,
+            remaining: plenty,
+            snapshot: SnapshotMode::Never,
+        });
         assert_eq!((states.failures.load(Ordering::Relaxed), total()), (failures + 1, before));
         child.kill().unwrap();
         child.wait().unwrap();
@@ -335,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_process_whose_shortest_stop_exceeds_the_budget_is_only_read_while_it_sleeps() {
-        let mut child = idle();
+        let mut child = idle_process();
         let requested =
             SelectionRequest { pids: vec![child.id().cast_signed()], ..SelectionRequest::default() };
         let mut survey = Surveyor::default().take(&Selection::new(requested).unwrap(), 1);
@@ -355,7 +390,7 @@ mod tests {
         let turn = thread.next_turn(&survey, Instant::now()).unwrap();
         assert_eq!(turn.remaining, Duration::ZERO);
         // Reading without a stop is switched off: nothing may be tried in its place.
-        thread.take(&turn);
+        thread.take_ledger(&turn);
         let entry = states.entries()[&key].clone();
         assert_eq!((entry.problem, entry.stops.total()), (Some("stop_budget"), Duration::ZERO));
         child.kill().unwrap();
@@ -367,7 +402,7 @@ mod tests {
         // explain --max-stop 1ms --quiet-for 0 --snapshot=never: docs/figures.md, "Pauses".
         for (mib, measured_ms) in [(256, 7.7), (1024, 19.9), (2048, 34.9)] {
             let figures = Figures { rss_bytes: mib << 20, ..Figures::default() };
-            let expected = (BASE_STOP + least_stop(&figures)).as_secs_f64() * 1e3;
+            let expected = (BASE_STOP + shortest_stop(&figures)).as_secs_f64() * 1e3;
             assert!((measured_ms..2.0 * measured_ms).contains(&expected), "{mib} MiB: {expected} ms");
         }
     }

@@ -46,9 +46,9 @@ pub struct Options {
     pub listen: Option<SocketAddr>,
     /// A folder for a file that is written every `interval`.
     pub textfile: Option<PathBuf>,
-    /// See `textfile`.
+    /// Interval of writing that file.
     pub interval: Duration,
-    /// Which processes.
+    /// Which processes to export.
     pub selection: Selection,
     /// Number of processes that are exported individually, those with the most RSS; the others are
     /// summed.
@@ -74,8 +74,9 @@ pub struct LedgerOptions {
     pub quiet_for: Duration,
 }
 
-/// How long to wait at the end for the thread of surveys, and for that of ledgers.
+/// How long to wait at the end for the thread that takes surveys.
 const SURVEY_END_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long to wait at the end for the thread that takes ledgers.
 const LEDGER_END_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Called with single lines, from any thread.
@@ -89,9 +90,9 @@ pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 pub fn run(options: Options, log: Log) -> Result<(), String> {
     strandline_sys::host::map_large_arrays();
     // Before there is a second thread: signals go to the server's descriptor.
-    let signals = server::hold_signals()?;
+    let signals = server::take_over_signals()?;
     let listener = options.listen.map(listen).transpose()?;
-    let began = Instant::now();
+    let started_at = Instant::now();
     let states = Arc::new(ProcessStates::default());
     let exchange =
         Arc::new(SurveyExchange::new().map_err(|error| format!("no descriptor to wake by: {error}"))?);
@@ -102,8 +103,8 @@ pub fn run(options: Options, log: Log) -> Result<(), String> {
         let address = listener.local_addr().map_err(|error| error.to_string())?;
         log(&format!("listening on http://{address}/metrics"));
     }
-    let pages = Arc::new(page::Pages::new(Arc::clone(&states), began));
-    let surveys = SurveyThread {
+    let pages = Arc::new(page::Pages::new(Arc::clone(&states), started_at));
+    let survey_thread = SurveyThread {
         selection: options.selection,
         top: options.top,
         writer: options
@@ -112,21 +113,23 @@ pub fn run(options: Options, log: Log) -> Result<(), String> {
             .map(|folder| textfile::Writer::new(folder, options.interval, Arc::clone(&log))),
         pages: Arc::clone(&pages),
     };
-    let ledgers = options.ledgers.map(|ledger_options| {
+    let ledger_thread = options.ledgers.map(|ledger_options| {
         let exchange = Arc::clone(&exchange);
         let thread = LedgerThread { states, exchange, options: ledger_options, row_share: options.row_share };
-        thread.start(began)
+        thread.start(started_at)
     });
-    let ledgers = ledgers.transpose().map_err(|error| format!("no thread for ledgers: {error}"))?;
-    let surveys =
-        surveys.start(Arc::clone(&exchange)).map_err(|error| format!("no thread for figures: {error}"))?;
+    let ledger_thread =
+        ledger_thread.transpose().map_err(|error| format!("no thread for ledgers: {error}"))?;
+    let survey_thread = survey_thread
+        .start(Arc::clone(&exchange))
+        .map_err(|error| format!("no thread for figures: {error}"))?;
     let result = server::serve(listener, &signals, &exchange, &pages);
     exchange.end();
     // A thread that hangs on a process, or an unfinished ledger, is abandoned: the kernel releases
     // what it holds when this process ends.
-    exchange::join_within(surveys, SURVEY_END_TIMEOUT);
-    if let Some(ledgers) = ledgers {
-        exchange::join_within(ledgers, LEDGER_END_TIMEOUT);
+    exchange::join_within(survey_thread, SURVEY_END_TIMEOUT);
+    if let Some(ledger_thread) = ledger_thread {
+        exchange::join_within(ledger_thread, LEDGER_END_TIMEOUT);
     }
     if let Some(folder) = &options.textfile {
         textfile::remove(folder);
@@ -134,6 +137,7 @@ pub fn run(options: Options, log: Log) -> Result<(), String> {
     result
 }
 
+/// Listens on an address, without blocking.
 fn listen(address: SocketAddr) -> Result<TcpListener, String> {
     let failed = |error: std::io::Error| {
         format!("cannot listen on {address}: {error}; give another one with --listen")

@@ -14,41 +14,47 @@ use strandline_survey::survey::{ProcessFigures, Sum, Survey};
 /// Name of the sum of everything without its own series.
 const OTHER: &str = "other";
 
+/// Makes pages.
 #[derive(Debug)]
 pub struct Pages {
     /// State of each process.
     pub states: Arc<ProcessStates>,
     /// What is charged to control groups.
     charges: Mutex<Arc<Charges>>,
-    began: Instant,
+    exporter_started_at: Instant,
     /// Pages that were requested.
     pub scrapes: AtomicU64,
     /// Clients that were dropped before they were answered.
     pub dropped: AtomicU64,
 }
 
-/// A process with its entry and its labels.
-struct Line<'a> {
-    shown: &'a ProcessFigures,
+/// A process that has series of its own.
+struct ShownProcess<'a> {
+    /// What the survey has of it.
+    figures: &'a ProcessFigures,
+    /// Its ledger and what ledgers have cost it, if it is known already.
     entry: Option<&'a Entry>,
+    /// Its process id, as a label.
     pid: String,
 }
 
-impl Line<'_> {
+impl ShownProcess<'_> {
+    /// The labels of all metrics of a process.
     fn labels(&self) -> [(&'static str, &str); 2] {
-        [("pid", &self.pid), ("process", &self.shown.name)]
+        [("pid", &self.pid), ("process", &self.figures.name)]
     }
 
-    fn with<'b>(&'b self, label: &'static str, value: &'b str) -> [(&'static str, &'b str); 3] {
-        [("pid", &self.pid), ("process", &self.shown.name), (label, value)]
+    /// These labels, and another one.
+    fn labels_with<'b>(&'b self, label: &'static str, value: &'b str) -> [(&'static str, &'b str); 3] {
+        [("pid", &self.pid), ("process", &self.figures.name), (label, value)]
     }
 }
 
 impl Pages {
     /// Pages that show the ledgers of `states`.
-    pub fn new(states: Arc<ProcessStates>, began: Instant) -> Self {
-        let charges = Mutex::default();
-        Self { states, charges, began, scrapes: AtomicU64::new(0), dropped: AtomicU64::new(0) }
+    pub fn new(states: Arc<ProcessStates>, exporter_started_at: Instant) -> Self {
+        let (charges, scrapes, dropped) = (Mutex::default(), AtomicU64::new(0), AtomicU64::new(0));
+        Self { states, charges, exporter_started_at, scrapes, dropped }
     }
 
     /// Sets what is charged to control groups, for all pages from now on.
@@ -62,15 +68,19 @@ impl Pages {
         let mut text = Exposition::new(format);
         {
             let entries = self.states.entries();
-            let lines: Vec<Line<'_>> = survey
+            let processes: Vec<ShownProcess<'_>> = survey
                 .processes
                 .iter()
-                .map(|shown| Line { shown, entry: entries.get(&shown.key), pid: shown.key.pid.to_string() })
+                .map(|figures| ShownProcess {
+                    figures,
+                    entry: entries.get(&figures.key),
+                    pid: figures.key.pid.to_string(),
+                })
                 .collect();
-            kernel_figures(&mut text, &lines, survey.others.as_ref());
-            other_figures(&mut text, &lines);
-            ledgers(&mut text, &lines, now);
-            process_errors(&mut text, &lines);
+            kernel_figures(&mut text, &processes, survey.others.as_ref());
+            other_figures(&mut text, &processes);
+            ledgers(&mut text, &processes, now);
+            process_errors(&mut text, &processes);
         }
         groups(&mut text, &survey.groups);
         let charges = Arc::clone(&self.charges.lock().unwrap_or_else(PoisonError::into_inner));
@@ -93,7 +103,7 @@ impl Pages {
         let shown = survey.processes.len() as u64;
         let summed = survey.others.map_or(0, |others| others.processes);
         let age = seconds(now.duration_since(survey.at));
-        let (took, uptime) = (seconds(survey.took), seconds(now.duration_since(self.began)));
+        let (took, uptime) = (seconds(survey.took), seconds(now.duration_since(self.exporter_started_at)));
         gauge("strandline_exporter_processes", "Processes that are exported individually.", shown.into());
         gauge("strandline_exporter_summed_processes", "Processes that are summed as other.", summed.into());
         gauge("strandline_exporter_figures_age_seconds", "How old the kernel's figures here are.", age);
@@ -107,8 +117,14 @@ impl Pages {
             text.sample(name, &[], value);
         };
         let count = |counter: &AtomicU64| Value::Whole(counter.load(Ordering::Relaxed));
-        let (states, cpu) = (&self.states, seconds(own_processor_time()));
-        counter("strandline_exporter_cpu_seconds_total", "Processor time of the exporter.", cpu);
+        let states = &self.states;
+        if let Some(time) = own_processor_time() {
+            counter(
+                "strandline_exporter_cpu_seconds_total",
+                "Processor time of the exporter.",
+                seconds(time),
+            );
+        }
         counter("strandline_exporter_scrapes_total", "Scrapes that were answered.", count(&self.scrapes));
         let dropped = "Clients that were disconnected because they were too slow.";
         counter("strandline_exporter_dropped_clients_total", dropped, count(&self.dropped));
@@ -126,7 +142,8 @@ type ProcessFigure = fn(&ProcessFigures) -> Option<u64>;
 /// Reads a figure of a sum of processes.
 type SumFigure = fn(&Sum) -> Option<u64>;
 
-fn kernel_figures(text: &mut Exposition, lines: &[Line<'_>], others: Option<&Sum>) {
+/// The kernel's figures of single processes, and their sum over the others.
+fn kernel_figures(text: &mut Exposition, processes: &[ShownProcess<'_>], others: Option<&Sum>) {
     let gauges: [(&str, &str, ProcessFigure, SumFigure); 4] = [
         (
             "strandline_rss_bytes",
@@ -155,9 +172,9 @@ fn kernel_figures(text: &mut Exposition, lines: &[Line<'_>], others: Option<&Sum
     ];
     for (name, help, figure, summed) in gauges {
         text.family(name, Kind::Gauge, help);
-        for line in lines {
-            if let Some(bytes) = figure(line.shown) {
-                text.sample(name, &line.labels(), bytes);
+        for process in processes {
+            if let Some(bytes) = figure(process.figures) {
+                text.sample(name, &process.labels(), bytes);
             }
         }
         if let Some(bytes) = others.and_then(summed) {
@@ -167,7 +184,7 @@ fn kernel_figures(text: &mut Exposition, lines: &[Line<'_>], others: Option<&Sum
 }
 
 /// Figures of single processes that are not summed over the others.
-fn other_figures(text: &mut Exposition, lines: &[Line<'_>]) {
+fn other_figures(text: &mut Exposition, processes: &[ShownProcess<'_>]) {
     let figures: [(&str, Kind, &str, ProcessFigure); 3] = [
         ("strandline_high_water_bytes", Kind::Gauge, "Peak RSS of the process (VmHWM).", |s| {
             s.figures.high_water_bytes
@@ -181,76 +198,79 @@ fn other_figures(text: &mut Exposition, lines: &[Line<'_>]) {
     ];
     for (name, kind, help, figure) in figures {
         text.family(name, kind, help);
-        for line in lines {
-            if let Some(value) = figure(line.shown) {
-                text.sample(name, &line.labels(), value);
+        for process in processes {
+            if let Some(value) = figure(process.figures) {
+                text.sample(name, &process.labels(), value);
             }
         }
     }
     let name = "strandline_process_info";
     text.family(name, Kind::Gauge, "The control group of a process; always 1.");
-    for line in lines {
-        if let Some(group) = &line.shown.group {
-            text.sample(name, &line.with("cgroup", group), 1);
+    for process in processes {
+        if let Some(group) = &process.figures.group {
+            text.sample(name, &process.labels_with("cgroup", group), 1);
         }
     }
 }
 
-fn ledgers(text: &mut Exposition, lines: &[Line<'_>], now: Instant) {
-    let taken = || lines.iter().filter_map(|line| Some((line, line.entry?.ledger.as_ref()?)));
+/// The last ledger of each process.
+fn ledgers(text: &mut Exposition, processes: &[ShownProcess<'_>], now: Instant) {
+    let taken = || processes.iter().filter_map(|process| Some((process, process.entry?.ledger.as_ref()?)));
     let name = "strandline_ledger_rss_bytes";
     text.family(
         name,
         Kind::Gauge,
         "Resident memory as the last ledger counts it: its states add up to this, its rows too.",
     );
-    for (line, ledger) in taken() {
-        text.sample(name, &line.labels(), ledger.rss_bytes);
+    for (process, ledger) in taken() {
+        text.sample(name, &process.labels(), ledger.rss_bytes);
     }
     let name = "strandline_state_bytes";
     text.family(name, Kind::Gauge, "Resident memory by state, of the last ledger.");
-    for (line, ledger) in taken() {
+    for (process, ledger) in taken() {
         for (state, bytes) in ledger.states {
-            text.sample(name, &line.with("state", state), bytes);
+            text.sample(name, &process.labels_with("state", state), bytes);
         }
     }
     let name = "strandline_row_bytes";
     text.family(name, Kind::Gauge, "The ledger's larger rows; the others are summed.");
-    for (line, ledger) in taken() {
+    for (process, ledger) in taken() {
         for (row, bytes) in &ledger.rows {
-            text.sample(name, &line.with("row", row), *bytes);
+            text.sample(name, &process.labels_with("row", row), *bytes);
         }
     }
     let name = "strandline_reclaimable_bytes";
     text.family(name, Kind::Gauge, "What a remedy is predicted to release, of the last ledger.");
-    for (line, ledger) in taken() {
+    for (process, ledger) in taken() {
         for (remedy, bytes) in &ledger.remedies {
-            text.sample(name, &line.with("remedy", remedy), *bytes);
+            text.sample(name, &process.labels_with("remedy", remedy), *bytes);
         }
     }
     let name = "strandline_ledger_age_seconds";
     text.family(name, Kind::Gauge, "How old the last ledger is.");
-    for (line, ledger) in taken() {
-        text.sample(name, &line.labels(), now.duration_since(ledger.at).as_secs_f64());
+    for (process, ledger) in taken() {
+        text.sample(name, &process.labels(), now.duration_since(ledger.at).as_secs_f64());
     }
     let name = "strandline_stopped_seconds_total";
     text.family(name, Kind::Counter, "How long ledgers have stopped the process.");
-    for (line, entry) in lines.iter().filter_map(|line| Some((line, line.entry?))) {
-        text.sample(name, &line.labels(), entry.stops.total().as_secs_f64());
+    for (process, entry) in processes.iter().filter_map(|process| Some((process, process.entry?))) {
+        text.sample(name, &process.labels(), entry.stops.total().as_secs_f64());
     }
 }
 
-fn process_errors(text: &mut Exposition, lines: &[Line<'_>]) {
+/// Why a process has no ledger.
+fn process_errors(text: &mut Exposition, processes: &[ShownProcess<'_>]) {
     let name = "strandline_process_error";
     text.family(name, Kind::Gauge, "Why a process has no ledger, or no whole or new one; always 1.");
-    for line in lines {
-        let not_allowed = (line.shown.pss == Pss::NotAllowed).then_some("permission");
-        if let Some(reason) = line.entry.and_then(|entry| entry.problem).or(not_allowed) {
-            text.sample(name, &line.with("reason", reason), 1);
+    for process in processes {
+        let not_allowed = (process.figures.pss == Pss::NotAllowed).then_some("permission");
+        if let Some(reason) = process.entry.and_then(|entry| entry.problem).or(not_allowed) {
+            text.sample(name, &process.labels_with("reason", reason), 1);
         }
     }
 }
 
+/// Sums over the processes of each control group.
 fn groups(text: &mut Exposition, groups: &[(String, Sum)]) {
     let figures: [(&str, &str, SumFigure); 4] = [
         ("strandline_cgroup_processes", "Chosen processes in a control group.", |s| Some(s.processes)),
@@ -305,6 +325,7 @@ const CHARGE_FIGURES: [(&str, Kind, &str, ChargeFigure); 8] = [
     }),
 ];
 
+/// What the kernel charges to each control group.
 fn group_charges(text: &mut Exposition, groups: &[Charge], now: Instant) {
     for (name, kind, help, figure) in CHARGE_FIGURES {
         text.family(name, kind, help);
@@ -328,6 +349,7 @@ fn group_charges(text: &mut Exposition, groups: &[Charge], now: Instant) {
     }
 }
 
+/// Numbers of control groups without figures.
 fn left_out(text: &mut Exposition, left_out: LeftOut) {
     let name = "strandline_exporter_left_out_cgroups";
     text.family(name, Kind::Gauge, "Control groups without figures of their charge, and why.");
@@ -341,11 +363,12 @@ fn left_out(text: &mut Exposition, left_out: LeftOut) {
     }
 }
 
-/// Processor time of this process and all of its threads.
-pub fn own_processor_time() -> Duration {
-    Duration::from_micros(strandline_sys::spawn::own_cpu_us().unwrap_or(0))
+/// Processor time of this process and all of its threads, if known.
+pub fn own_processor_time() -> Option<Duration> {
+    strandline_sys::spawn::own_cpu_us().ok().map(Duration::from_micros)
 }
 
+/// RSS of this process.
 fn own_rss_bytes() -> Option<u64> {
     let process = strandline_process::procfs::Process::open(std::process::id().cast_signed()).ok()?;
     process.status().ok()?.rss_bytes

@@ -23,28 +23,37 @@ use crate::exposition::Format;
 use crate::http::{self, MAX_REQUEST_BYTES, Request, Resource};
 use crate::page::Pages;
 
-/// Maximum number of clients; others wait in the kernel's queue until one is done, or has had
-/// `MIN_TIME`.
+/// Maximum number of clients; others wait in the kernel's queue until one is done, or may be
+/// replaced.
 const MAX_CLIENTS: usize = 200;
-const MIN_TIME: Duration = Duration::from_secs(1);
-/// Time limits for the request, for the survey, for sending the answer, and for the client to hang
-/// up.
-const REQUEST_TIME: Duration = Duration::from_secs(5);
-const SURVEY_TIME: Duration = Duration::from_secs(5);
-const ANSWER_TIME: Duration = Duration::from_secs(20);
-const CLOSE_TIME: Duration = Duration::from_secs(1);
+/// A client that has taken this long for a step may be replaced by another.
+const MIN_STEP_TIME: Duration = Duration::from_secs(1);
+/// Time limit for receiving a request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit for the survey that a client waits for.
+const SURVEY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit for sending an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time limit for a client to hang up after its answer.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// A page is made again after this: ages grow while the survey stays the same.
-const PAGE_TIME: Duration = Duration::from_secs(1);
+const MAX_PAGE_AGE: Duration = Duration::from_secs(1);
 /// Time until the next attempt if the kernel has no descriptor for another client.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+/// Bytes read from a client at once.
+const READ_BYTES: usize = 4096;
+const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
+/// Signals that end or stop the exporter.
 const SIGNALS: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM, Signal::SIGTSTP];
-const ROOT: &str = "strandline export: see /metrics\n";
+/// Body of the answer to a request for `/`.
+const ROOT_BODY: &str = "strandline export: see /metrics\n";
 
-/// Blocks the signals that end the exporter. Must be called before there is a second thread.
+/// Blocks [`SIGNALS`] and reads them from a descriptor instead. Must be called before there is a
+/// second thread.
 ///
 /// # Errors
 /// One line if the kernel refuses.
-pub fn hold_signals() -> Result<SignalFd, String> {
+pub fn take_over_signals() -> Result<SignalFd, String> {
     let failed = |error: std::io::Error| format!("signals cannot be taken over: {error}");
     let set: SigSet = SIGNALS.into_iter().collect();
     set.thread_block().map_err(|errno| failed(errno.into()))?;
@@ -54,19 +63,21 @@ pub fn hold_signals() -> Result<SignalFd, String> {
 
 /// State of a client.
 enum Step {
-    /// It sends its request, of which these bytes were read.
+    /// The server reads its request, of which it has these bytes.
     Reading(Vec<u8>),
     /// It waits for a survey.
     Waiting { format: Format, is_head: bool },
-    /// It receives its answer, of which `sent` bytes were sent.
-    Writing { head: Vec<u8>, body: Arc<Vec<u8>>, sent: usize },
+    /// The server writes the answer: `sent_bytes` of head and body together were sent.
+    Writing { head: Vec<u8>, body: Arc<Vec<u8>>, sent_bytes: usize },
     /// It was answered.
     Closing,
 }
 
+/// A connected client.
 struct Client {
     stream: TcpStream,
     step: Step,
+    /// When the step began.
     since: Instant,
 }
 
@@ -77,11 +88,13 @@ struct PageCache {
     open_metrics: Option<CachedPage>,
 }
 
+/// A page that was made for a client.
 struct CachedPage {
     made_at: Instant,
     text: Arc<Vec<u8>>,
 }
 
+/// What answers are made from.
 struct Server<'a> {
     exchange: &'a SurveyExchange,
     pages: &'a Pages,
@@ -100,11 +113,11 @@ pub fn serve(
 ) -> Result<(), String> {
     let mut server = Server { exchange, pages, cache: PageCache::default() };
     let mut clients: Vec<Client> = Vec::new();
-    let mut pauses_accepting = false;
+    let mut is_accepting_paused = false;
     loop {
-        let open_listener = listener.as_ref().filter(|_| !pauses_accepting && has_room(&clients));
-        let ready = wait(signals, exchange, open_listener, &clients, pauses_accepting)?;
-        pauses_accepting = false;
+        let open_listener = listener.as_ref().filter(|_| !is_accepting_paused && can_accept(&clients));
+        let ready = wait(signals, exchange, open_listener, &clients, is_accepting_paused)?;
+        is_accepting_paused = false;
         if ready.signal
             && let Ok(Some(signal)) = signals.read_signal()
         {
@@ -117,56 +130,62 @@ pub fn serve(
         if ready.delivered {
             let _ = exchange.delivered().read();
         }
-        for (client, _) in clients.iter_mut().zip(&ready.clients).filter(|(_, ready)| **ready) {
-            server.step(client);
+        for (client, _) in clients.iter_mut().zip(&ready.clients).filter(|(_, is_ready)| **is_ready) {
+            server.handle_ready(client);
         }
         for client in clients.iter_mut().filter(|client| ready.delivered || client.has_timed_out()) {
             server.answer_waiting(client);
         }
-        let before = clients.len();
+        let count_before = clients.len();
         clients.retain(|client| !client.has_timed_out());
-        pages.dropped.fetch_add((before - clients.len()) as u64, Ordering::Relaxed);
+        pages.dropped.fetch_add((count_before - clients.len()) as u64, Ordering::Relaxed);
         clients.retain(|client| !client.is_done());
         if let Some(listener) = open_listener.filter(|_| ready.listener) {
-            pauses_accepting = !server.accept(listener, &mut clients);
+            is_accepting_paused = !server.accept(listener, &mut clients);
         }
     }
 }
 
 /// What has events.
 struct Ready {
+    /// A signal has arrived.
     signal: bool,
+    /// A survey was delivered.
     delivered: bool,
+    /// A new client can be accepted.
     listener: bool,
+    /// Which clients can be read from or written to, in order.
     clients: Vec<bool>,
 }
 
-fn has_room(clients: &[Client]) -> bool {
-    clients.len() < MAX_CLIENTS || clients.iter().any(|client| client.since.elapsed() >= MIN_TIME)
+/// Whether there may be another client, possibly in the place of a slow one.
+fn can_accept(clients: &[Client]) -> bool {
+    clients.len() < MAX_CLIENTS || clients.iter().any(|client| client.since.elapsed() >= MIN_STEP_TIME)
 }
 
+/// Waits for events, at most until the next time limit.
 fn wait(
     signals: &SignalFd,
     exchange: &SurveyExchange,
     listener: Option<&TcpListener>,
     clients: &[Client],
-    pauses_accepting: bool,
+    is_accepting_paused: bool,
 ) -> Result<Ready, String> {
     let mut fds = vec![
         PollFd::new(signals.as_fd(), PollFlags::POLLIN),
         PollFd::new(exchange.delivered().as_fd(), PollFlags::POLLIN),
     ];
-    fds.extend(clients.iter().map(|client| PollFd::new(client.stream.as_fd(), client.step.awaits())));
+    fds.extend(clients.iter().map(|client| PollFd::new(client.stream.as_fd(), client.step.poll_flags())));
     fds.extend(listener.map(|listener| PollFd::new(listener.as_fd(), PollFlags::POLLIN)));
     let next_deadline =
         clients.iter().map(|client| client.deadline().saturating_duration_since(Instant::now())).min();
-    let retries_accepting = pauses_accepting || (listener.is_none() && !clients.is_empty());
-    let time = next_deadline.into_iter().chain(retries_accepting.then_some(ACCEPT_RETRY)).min();
+    let must_retry_accepting = is_accepting_paused || (listener.is_none() && !clients.is_empty());
+    let timeout = next_deadline.into_iter().chain(must_retry_accepting.then_some(ACCEPT_RETRY)).min();
     // Rounded up, so that the time is over at wake-up.
-    let timeout = time.map_or(PollTimeout::NONE, |time| {
-        PollTimeout::try_from(time + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
+    let poll_timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
+        PollTimeout::try_from(timeout + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
     });
-    match poll(&mut fds, timeout) {
+    match poll(&mut fds, poll_timeout) {
         Ok(_) | Err(nix::errno::Errno::EINTR) => {}
         Err(errno) => return Err(format!("waiting for clients: {errno}")),
     }
@@ -178,7 +197,8 @@ fn wait(
 }
 
 impl Step {
-    fn awaits(&self) -> PollFlags {
+    /// Events of the socket that the step waits for.
+    fn poll_flags(&self) -> PollFlags {
         match self {
             Self::Reading(_) | Self::Closing => PollFlags::POLLIN,
             Self::Writing { .. } => PollFlags::POLLOUT,
@@ -189,17 +209,18 @@ impl Step {
 }
 
 impl Client {
+    /// When the time limit of the step is over.
     fn deadline(&self) -> Instant {
-        let time = match self.step {
-            Step::Reading(_) => REQUEST_TIME,
-            Step::Waiting { .. } => SURVEY_TIME,
-            Step::Writing { .. } => ANSWER_TIME,
-            Step::Closing => CLOSE_TIME,
+        let timeout = match self.step {
+            Step::Reading(_) => REQUEST_TIMEOUT,
+            Step::Waiting { .. } => SURVEY_TIMEOUT,
+            Step::Writing { .. } => ANSWER_TIMEOUT,
+            Step::Closing => CLOSE_TIMEOUT,
         };
-        self.since + time
+        self.since + timeout
     }
 
-    fn waits(&self) -> bool {
+    fn is_waiting_for_survey(&self) -> bool {
         matches!(self.step, Step::Waiting { .. })
     }
 
@@ -217,28 +238,31 @@ impl Client {
         (self.step, self.since) = (step, Instant::now());
     }
 
-    /// Marks a client that is gone or must be dropped.
-    fn leave(&mut self) {
+    /// Has a client that is gone or must be dropped be removed at once: see [`Client::is_done`].
+    fn set_done(&mut self) {
         self.step = Step::Closing;
-        self.since = Instant::now().checked_sub(CLOSE_TIME).unwrap_or(self.since);
+        self.since = Instant::now().checked_sub(CLOSE_TIMEOUT).unwrap_or(self.since);
     }
 
+    /// Begins an answer; one to HEAD has no body.
     fn answer(&mut self, status: u16, content_type: &str, body: Arc<Vec<u8>>, is_head: bool) {
         let head = http::head(status, content_type, body.len()).into_bytes();
         let body = if is_head { Arc::default() } else { body };
-        self.set_step(Step::Writing { head, body, sent: 0 });
+        self.set_step(Step::Writing { head, body, sent_bytes: 0 });
     }
 
-    fn refuse(&mut self, status: u16, why: &str) {
-        self.answer(status, "text/plain; charset=utf-8", Arc::new(format!("{why}\n").into_bytes()), false);
+    /// Begins an answer with an error.
+    fn refuse(&mut self, status: u16, reason: &str, is_head: bool) {
+        self.answer(status, PLAIN_TEXT, Arc::new(format!("{reason}\n").into_bytes()), is_head);
     }
 
     /// Sends as much as the socket takes now.
     fn send(&mut self) {
         loop {
-            let Step::Writing { head, body, sent } = &mut self.step else { return };
-            let unsent = head.get(*sent..).filter(|unsent| !unsent.is_empty());
-            let unsent = unsent.or_else(|| body.get(sent.saturating_sub(head.len())..)).unwrap_or_default();
+            let Step::Writing { head, body, sent_bytes } = &mut self.step else { return };
+            let unsent_head = head.get(*sent_bytes..).filter(|unsent| !unsent.is_empty());
+            let unsent_body = || body.get(sent_bytes.saturating_sub(head.len())..);
+            let unsent = unsent_head.or_else(unsent_body).unwrap_or_default();
             if unsent.is_empty() {
                 // If the socket were closed now, data that the client has sent meanwhile would make
                 // the kernel discard the answer.
@@ -246,11 +270,11 @@ impl Client {
                 return self.set_step(Step::Closing);
             }
             match self.stream.write(unsent) {
-                Ok(0) => return self.leave(),
-                Ok(count) => *sent += count,
+                Ok(0) => return self.set_done(),
+                Ok(count) => *sent_bytes += count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return self.leave(),
+                Err(_) => return self.set_done(),
             }
         }
     }
@@ -259,15 +283,16 @@ impl Client {
 impl Server<'_> {
     /// Accepts new clients; false if the kernel has no descriptor for another.
     fn accept(&self, listener: &TcpListener, clients: &mut Vec<Client>) -> bool {
-        while has_room(clients) {
+        while can_accept(clients) {
             match listener.accept() {
                 Ok((stream, _)) => {
                     if stream.set_nonblocking(true).is_err() {
                         continue;
                     }
-                    // Drops the slowest client, which has had `MIN_TIME`. A client that waits for a
-                    // survey is not slow.
-                    let slowness = |index: &usize| (clients[*index].waits(), clients[*index].since);
+                    // Drops the slowest client, which has had `MIN_STEP_TIME`. A client that waits
+                    // for a survey is not slow.
+                    let slowness =
+                        |index: &usize| (clients[*index].is_waiting_for_survey(), clients[*index].since);
                     if clients.len() >= MAX_CLIENTS
                         && let Some(slowest) = (0..clients.len()).min_by_key(slowness)
                     {
@@ -287,18 +312,18 @@ impl Server<'_> {
     }
 
     /// Handles a client whose socket is ready.
-    fn step(&mut self, client: &mut Client) {
-        let mut buffer = [0; 4096];
+    fn handle_ready(&mut self, client: &mut Client) {
+        let mut buffer = [0; READ_BYTES];
         match &mut client.step {
             Step::Writing { .. } => client.send(),
-            Step::Waiting { .. } => client.leave(),
+            Step::Waiting { .. } => client.set_done(),
             Step::Closing => match client.stream.read(&mut buffer) {
-                Ok(0) => client.leave(),
-                Err(error) if error.kind() != ErrorKind::WouldBlock => client.leave(),
+                Ok(0) => client.set_done(),
+                Err(error) if error.kind() != ErrorKind::WouldBlock => client.set_done(),
                 Ok(_) | Err(_) => {}
             },
             Step::Reading(request) => match client.stream.read(&mut buffer) {
-                Ok(0) => client.leave(),
+                Ok(0) => client.set_done(),
                 Ok(count) => {
                     request.extend_from_slice(&buffer[..count]);
                     request.truncate(MAX_REQUEST_BYTES);
@@ -309,17 +334,18 @@ impl Server<'_> {
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(_) => client.leave(),
+                Err(_) => client.set_done(),
             },
         }
     }
 
+    /// Answers a request, or has the client wait for a survey.
     fn handle_request(&mut self, client: &mut Client, request: Request) {
         match request.resource {
-            Resource::Refused { status, reason } => client.refuse(status, reason),
+            Resource::Refused { status, reason } => client.refuse(status, reason, request.is_head),
             Resource::Root => {
-                let body = Arc::new(ROOT.as_bytes().to_vec());
-                client.answer(200, "text/plain; charset=utf-8", body, request.is_head);
+                let body = Arc::new(ROOT_BODY.as_bytes().to_vec());
+                client.answer(200, PLAIN_TEXT, body, request.is_head);
             }
             Resource::Metrics(format) => {
                 self.pages.scrapes.fetch_add(1, Ordering::Relaxed);
@@ -340,18 +366,19 @@ impl Server<'_> {
         let Step::Waiting { format, is_head } = client.step else { return };
         match self.page(format) {
             Some(page) => client.answer(200, format.content_type(), page, is_head),
-            None => client.refuse(503, "The first figures are not there yet."),
+            None => client.refuse(503, "The first figures are not there yet.", is_head),
         }
         client.send();
     }
 
+    /// The page of the last survey; `None` if there is none yet.
     fn page(&mut self, format: Format) -> Option<Arc<Vec<u8>>> {
         let survey = self.exchange.survey()?;
         let cached = match format {
             Format::Plain => &mut self.cache.plain,
             Format::OpenMetrics => &mut self.cache.open_metrics,
         };
-        let is_current = |made_at: Instant| made_at >= survey.at && made_at.elapsed() < PAGE_TIME;
+        let is_current = |made_at: Instant| made_at >= survey.at && made_at.elapsed() < MAX_PAGE_AGE;
         if let Some(page) = cached.as_ref().filter(|page| is_current(page.made_at)) {
             return Some(Arc::clone(&page.text));
         }

@@ -22,8 +22,8 @@ pub struct Entry {
     pub problem: Option<&'static str>,
     /// Time before which its next ledger is not taken.
     pub not_before: Instant,
-    /// Expected stop for its next ledger.
-    pub expected: Option<Duration>,
+    /// How long its next ledger is expected to stop it, once one was taken.
+    pub expected_stop: Option<Duration>,
 }
 
 /// State of all processes, and totals.
@@ -44,25 +44,24 @@ impl ProcessStates {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the processes of `survey`. For all others it keeps only the stops, while a budget may
-    /// count them: a process that gets series again has been stopped before.
+    /// Adds the processes of `survey`. Of all others it keeps only the stops, as long as a budget
+    /// may count them: such a process may be among the largest again.
     pub fn follow(&self, survey: &Survey) {
         let mut entries = self.entries();
-        let mut old = std::mem::take(&mut *entries);
+        let mut old_entries = std::mem::take(&mut *entries);
         for shown in &survey.processes {
-            let entry = old.remove(&shown.key).unwrap_or_else(|| Entry {
+            let entry = old_entries.remove(&shown.key).unwrap_or_else(|| Entry {
                 stops: Stops::new(survey.at),
                 ledger: None,
                 problem: None,
                 not_before: survey.at,
-                expected: None,
+                expected_stop: None,
             });
             entries.insert(shown.key, entry);
         }
         let may_count = |(_, entry): &(Key, Entry)| entry.stops.may_count(survey.at);
-        entries.extend(
-            old.into_iter().filter(may_count).map(|(key, entry)| (key, Entry { ledger: None, ..entry })),
-        );
+        let stopped_before = old_entries.into_iter().filter(may_count);
+        entries.extend(stopped_before.map(|(key, entry)| (key, Entry { ledger: None, ..entry })));
     }
 
     /// Increments a counter.
@@ -78,22 +77,22 @@ mod tests {
     use strandline_survey::select::{Selection, SelectionRequest};
 
     #[test]
-    fn who_comes_back_has_been_stopped_before() {
-        let own = std::process::id().cast_signed();
-        let asked = SelectionRequest { pids: vec![own], ..SelectionRequest::default() };
-        let selection = Selection::new(asked).unwrap();
+    fn a_process_that_comes_back_has_its_earlier_stops() {
+        let own_pid = std::process::id().cast_signed();
+        let request = SelectionRequest { pids: vec![own_pid], ..SelectionRequest::default() };
+        let selection = Selection::new(request).unwrap();
         let mut surveyor = strandline_survey::Surveyor::default();
-        let (with, without) = (surveyor.take(&selection, 1), surveyor.take(&selection, 0));
-        assert_eq!((with.processes.len(), without.processes.len()), (1, 0));
+        let (survey, empty_survey) = (surveyor.take(&selection, 1), surveyor.take(&selection, 0));
+        assert_eq!((survey.processes.len(), empty_survey.processes.len()), (1, 0));
         let budget = StopBudget { stopped: Duration::from_millis(20), period: Duration::from_secs(60) };
         let states = ProcessStates::default();
-        states.follow(&with);
+        states.follow(&survey);
         let stopped = Duration::from_millis(9);
         for entry in states.entries().values_mut() {
             entry.stops.add(Instant::now(), stopped, budget);
         }
-        states.follow(&without);
-        states.follow(&with);
+        states.follow(&empty_survey);
+        states.follow(&survey);
         assert_eq!(states.entries().values().map(|entry| entry.stops.total()).collect::<Vec<_>>(), [stopped]);
     }
 }

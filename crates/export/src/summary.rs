@@ -6,11 +6,12 @@ use std::time::Instant;
 
 use strandline_inspect::facts::{Explanation, RemedyKind};
 
-/// Maximum number of rows with their own series, and of remedies.
+/// Maximum number of rows with series of their own.
 const MAX_ROWS: usize = 12;
+/// Maximum number of remedies with series of their own.
 const MAX_REMEDIES: usize = 5;
 /// End of the caveat codes of readers that ran out of time: `heap_too_slow`, `jemalloc_too_slow`.
-const CUT_SHORT: &str = "_too_slow";
+const CUT_SHORT_SUFFIX: &str = "_too_slow";
 
 /// What is exported of one ledger.
 #[derive(Clone, Debug)]
@@ -31,7 +32,7 @@ pub struct Summary {
 
 impl Summary {
     /// Summary of `explanation`; rows below `row_share` of its RSS are summed.
-    pub fn of(explanation: &Explanation, row_share: f64, at: Instant) -> Self {
+    pub fn new(explanation: &Explanation, row_share: f64, at: Instant) -> Self {
         let rss_bytes = explanation.kernel.rss_bytes;
         let totals = &explanation.totals;
         let states = [
@@ -46,31 +47,31 @@ impl Summary {
             // A row may have several holders.
             *sums.entry(&row.id).or_default() += row.bytes;
         }
-        let min_bytes = (rss_bytes as f64 * row_share) as u64;
+        let min_row_bytes = (rss_bytes as f64 * row_share) as u64;
         let mut rows: Vec<(String, u64)> = sums
             .into_iter()
             .filter(|(_, bytes)| *bytes > 0)
             .map(|(id, bytes)| (id.to_owned(), bytes))
             .collect();
         rows.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-        let shown = rows.iter().take(MAX_ROWS).take_while(|(_, bytes)| *bytes >= min_bytes).count();
-        let other_bytes: u64 = rows.split_off(shown).iter().map(|(_, bytes)| bytes).sum();
+        let shown_count = rows.iter().take(MAX_ROWS).take_while(|(_, bytes)| *bytes >= min_row_bytes).count();
+        let other_bytes: u64 = rows.split_off(shown_count).iter().map(|(_, bytes)| bytes).sum();
         if other_bytes > 0 {
             rows.push(("other".to_owned(), other_bytes));
         }
-        let mut remedies: BTreeMap<&str, u64> = BTreeMap::new();
+        let mut predictions: BTreeMap<&str, u64> = BTreeMap::new();
         // A setting releases nothing in the running process.
         for remedy in explanation.remedies.iter().filter(|remedy| remedy.kind != RemedyKind::Setting) {
             if let Some(bytes) = remedy.predicted_bytes {
-                // Best first.
-                remedies.entry(&remedy.id).or_insert(bytes);
+                // The best remedy of an id comes first.
+                predictions.entry(&remedy.id).or_insert(bytes);
             }
         }
         let mut remedies: Vec<(String, u64)> =
-            remedies.into_iter().map(|(id, bytes)| (id.to_owned(), bytes)).collect();
+            predictions.into_iter().map(|(id, bytes)| (id.to_owned(), bytes)).collect();
         remedies.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
         remedies.truncate(MAX_REMEDIES);
-        let is_cut_short = explanation.caveats.iter().any(|caveat| caveat.code.ends_with(CUT_SHORT));
+        let is_cut_short = explanation.caveats.iter().any(|caveat| caveat.code.ends_with(CUT_SHORT_SUFFIX));
         Self { at, rss_bytes, states, rows, remedies, is_cut_short }
     }
 }
@@ -98,11 +99,11 @@ mod tests {
         explanation.totals = Totals { live: 10_000, ..Totals::default() };
         explanation.rows =
             vec![row("a", 6_000), row("b", 3_000), row("a", 900), row("c", 99), row("d", 1), row("e", 0)];
-        let summary = Summary::of(&explanation, 0.01, Instant::now());
+        let summary = Summary::new(&explanation, 0.01, Instant::now());
         let rows: Vec<_> = summary.rows.iter().map(|(id, bytes)| (id.as_str(), *bytes)).collect();
         assert_eq!(rows, [("a", 6_900), ("b", 3_000), ("other", 100)]);
         explanation.rows = (0..100).map(|n| row(&format!("r{n}"), 100)).collect();
-        let summary = Summary::of(&explanation, 0.01, Instant::now());
+        let summary = Summary::new(&explanation, 0.01, Instant::now());
         assert_eq!(summary.rows.len(), MAX_ROWS + 1);
         assert_eq!(summary.rows.iter().map(|(_, bytes)| bytes).sum::<u64>(), 10_000);
     }

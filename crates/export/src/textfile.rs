@@ -9,77 +9,82 @@ use std::time::{Duration, Instant};
 
 use crate::Log;
 
-const NAME: &str = "strandline.prom";
-/// Collectors only read files that end in `.prom`.
-const PARTIAL_NAME: &str = ".strandline.prom.partial";
+const FILE_NAME: &str = "strandline.prom";
+/// The file while it is written. Collectors only read files that end in `.prom`.
+const PARTIAL_FILE_NAME: &str = ".strandline.prom.partial";
 
 /// Writes the file repeatedly.
 pub struct Writer {
     folder: PathBuf,
     interval: Duration,
-    due: Instant,
+    /// When to write next.
+    due_at: Instant,
     log: Log,
-    /// The last failure, which is reported once.
-    reported: Option<String>,
+    /// The failure of the last attempt: the same one is reported once.
+    last_failure: Option<String>,
 }
 
 impl Writer {
     /// Writes into `folder` every `interval`, beginning now.
     pub fn new(folder: PathBuf, interval: Duration, log: Log) -> Self {
-        Self { folder, interval, due: Instant::now(), log, reported: None }
+        Self { folder, interval, due_at: Instant::now(), log, last_failure: None }
     }
 
     /// Whether it is time to write.
     pub fn is_due(&self) -> bool {
-        Instant::now() >= self.due
+        Instant::now() >= self.due_at
     }
 
     /// Time until the next page.
-    pub fn wait(&self) -> Duration {
-        self.due.saturating_duration_since(Instant::now())
+    pub fn time_until_due(&self) -> Duration {
+        self.due_at.saturating_duration_since(Instant::now())
     }
 
+    /// Writes the file.
     pub fn write(&mut self, page: &str) {
-        self.due = Instant::now() + self.interval;
-        let error = replace(&self.folder, page).err();
-        if let Some(line) = error.as_ref().filter(|line| self.reported.as_ref() != Some(*line)) {
+        self.due_at = Instant::now() + self.interval;
+        let failure = replace(&self.folder, page).err();
+        if let Some(line) = failure.as_ref().filter(|line| self.last_failure.as_ref() != Some(*line)) {
             (self.log)(line);
         }
-        self.reported = error;
+        self.last_failure = failure;
     }
 }
 
-/// Checks whether the folder can be written to.
+/// Checks that the folder can be written to.
 ///
 /// # Errors
 /// One line with the reason.
 pub fn prepare(folder: &Path) -> Result<(), String> {
-    create(folder).map(drop)?;
+    create_partial(folder).map(drop)?;
     // The first page follows soon.
-    let _ = fs::remove_file(folder.join(PARTIAL_NAME));
+    let _ = fs::remove_file(folder.join(PARTIAL_FILE_NAME));
     Ok(())
 }
 
+/// Removes the file at the end.
 pub fn remove(folder: &Path) {
     // It may have been removed already.
-    let _ = fs::remove_file(folder.join(NAME));
+    let _ = fs::remove_file(folder.join(FILE_NAME));
 }
 
+/// One line for a failure.
 fn failed(path: &Path, error: &std::io::Error) -> String {
     format!("{}: {error}; give --textfile a folder that can be written to", path.display())
 }
 
 /// Makes a new file. Removes an old one first, or a link that was put there.
-fn create(folder: &Path) -> Result<fs::File, String> {
-    let path = folder.join(PARTIAL_NAME);
+fn create_partial(folder: &Path) -> Result<fs::File, String> {
+    let path = folder.join(PARTIAL_FILE_NAME);
     let _ = fs::remove_file(&path);
     let file = fs::OpenOptions::new().write(true).create_new(true).open(&path);
     file.map_err(|error| failed(&path, &error))
 }
 
+/// Replaces the file by one with this page.
 fn replace(folder: &Path, page: &str) -> Result<(), String> {
-    let (partial, path) = (folder.join(PARTIAL_NAME), folder.join(NAME));
-    let written = create(folder)?.write_all(page.as_bytes());
+    let (partial, path) = (folder.join(PARTIAL_FILE_NAME), folder.join(FILE_NAME));
+    let written = create_partial(folder)?.write_all(page.as_bytes());
     let replaced = written.and_then(|()| fs::rename(&partial, &path));
     replaced.map_err(|error| {
         let _ = fs::remove_file(&partial);
@@ -104,17 +109,17 @@ mod tests {
         prepare(folder.path()).unwrap();
         let mut writer = Writer::new(folder.path().to_owned(), Duration::from_secs(3600), log);
         assert!(writer.is_due());
-        std::os::unix::fs::symlink("/dev/full", folder.path().join(PARTIAL_NAME)).unwrap();
+        std::os::unix::fs::symlink("/dev/full", folder.path().join(PARTIAL_FILE_NAME)).unwrap();
         for page in ["first\n", "second\n"] {
             writer.write(page);
-            assert_eq!(fs::read_to_string(folder.path().join(NAME)).unwrap(), page);
+            assert_eq!(fs::read_to_string(folder.path().join(FILE_NAME)).unwrap(), page);
         }
         assert!(!writer.is_due());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing partial is left");
         remove(folder.path());
-        let gone = folder.path().to_owned();
+        let removed_folder = folder.path().to_owned();
         drop(folder);
-        assert!(prepare(&gone).is_err());
+        assert!(prepare(&removed_folder).is_err());
         writer.write("third\n");
         writer.write("fourth\n");
         assert_eq!(lines.lock().unwrap().len(), 1);

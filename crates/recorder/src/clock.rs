@@ -20,36 +20,37 @@ impl Clock {
     }
 }
 
-/// Equidistant instants: which one is due, and how many were missed.
+/// Equidistant instants, numbered from 0: which one is due, and how many were missed.
 #[derive(Clone, Copy, Debug)]
 pub struct Grid {
     interval_us: u64,
     /// Number of the next instant.
     next: u64,
-    /// Instants sampled.
+    /// Number of instants taken: samples were read at them.
     pub taken: u64,
+    /// Number of instants that passed before the recorder was ready for them.
     pub missed: u64,
 }
 
 impl Grid {
-    /// A grid that begins at 0.
+    /// A grid whose first instant is at 0.
     pub fn new(interval: Duration) -> Self {
         let interval_us = u64::try_from(interval.as_micros()).unwrap_or(u64::MAX).max(1);
         Self { interval_us, next: 0, taken: 0, missed: 0 }
     }
 
-    /// Skips the instants before `now_us`.
-    pub fn begin(&mut self, now_us: u64) {
+    /// Skips the instants before `now_us`: they do not count as missed.
+    pub fn skip_to(&mut self, now_us: u64) {
         self.next = now_us / self.interval_us;
     }
 
     /// Time until the next instant.
-    pub fn wait(&self, now_us: u64) -> Duration {
-        Duration::from_micros(self.next.saturating_mul(self.interval_us).saturating_sub(now_us))
+    pub fn time_until_next(&self, now_us: u64) -> Duration {
+        Duration::from_micros(self.next_us().saturating_sub(now_us))
     }
 
     /// Takes the instant that is due, if any. Earlier instants that were not taken count as missed.
-    pub fn take(&mut self, now_us: u64) -> bool {
+    pub fn take_due(&mut self, now_us: u64) -> bool {
         let current = now_us / self.interval_us;
         if current < self.next {
             return false;
@@ -60,21 +61,27 @@ impl Grid {
         true
     }
 
-    /// Whether the next instant is overdue by more than `late`.
-    pub fn is_late(&self, now_us: u64, late: Duration) -> bool {
-        let due = self.next.saturating_mul(self.interval_us);
-        now_us.saturating_sub(due) > u64::try_from(late.as_micros()).unwrap_or(u64::MAX)
+    /// Whether the next instant is overdue by more than `tolerance`.
+    pub fn is_late(&self, now_us: u64, tolerance: Duration) -> bool {
+        let late_us = now_us.saturating_sub(self.next_us());
+        late_us > u64::try_from(tolerance.as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Skips the instants up to now, during which nothing ran. Returns that time in microseconds.
-    pub fn pause(&mut self, now_us: u64) -> u64 {
-        let due = self.next.saturating_mul(self.interval_us);
+    /// Skips the instants up to `now_us`, during which the recorder was stopped: they do not count
+    /// as missed. Returns that time in microseconds.
+    pub fn skip_pause(&mut self, now_us: u64) -> u64 {
+        let paused_us = now_us.saturating_sub(self.next_us());
         self.next = self.next.max(now_us / self.interval_us);
-        now_us.saturating_sub(due)
+        paused_us
+    }
+
+    /// When the next instant is due.
+    fn next_us(&self) -> u64 {
+        self.next.saturating_mul(self.interval_us)
     }
 
     /// Number of the last instant taken.
-    pub fn last(&self) -> u64 {
+    pub fn last_taken(&self) -> u64 {
         self.next.saturating_sub(1)
     }
 }
@@ -86,17 +93,17 @@ mod tests {
     #[test]
     fn late_samples_are_counted_as_missed() {
         let mut grid = Grid::new(Duration::from_millis(1));
-        assert!(grid.take(0) && !grid.take(10) && !grid.take(999));
-        assert!(grid.take(1000) && grid.take(2999), "just in time");
-        assert!(grid.take(6100));
+        assert!(grid.take_due(0) && !grid.take_due(10) && !grid.take_due(999));
+        assert!(grid.take_due(1000) && grid.take_due(2999), "just in time");
+        assert!(grid.take_due(6100));
         assert_eq!((grid.taken, grid.missed), (4, 3));
-        assert_eq!(grid.wait(6100), Duration::from_micros(900));
-        assert_eq!(grid.wait(9999), Duration::ZERO);
+        assert_eq!(grid.time_until_next(6100), Duration::from_micros(900));
+        assert_eq!(grid.time_until_next(9999), Duration::ZERO);
         assert!(
             grid.is_late(99_000, Duration::from_millis(50)) && !grid.is_late(9000, Duration::from_millis(50))
         );
-        assert_eq!(grid.pause(107_500), 100_500);
-        assert!(grid.take(107_600));
+        assert_eq!(grid.skip_pause(107_500), 100_500);
+        assert!(grid.take_due(107_600));
         assert_eq!((grid.taken, grid.missed), (5, 3), "a pause is no miss");
     }
 }

@@ -62,8 +62,9 @@ pub fn run(
     options: &Options<'_>,
 ) -> Result<(Recorded, i32), NotStarted> {
     let failed = NotStarted::Failed;
-    let io_failed = |error: io::Error| failed(format!("cannot prepare to run a command: {error}"));
-    let (signals, signal_mask) = session::take_signals().map_err(failed)?;
+    let io_failed =
+        |error: io::Error| NotStarted::Failed(format!("cannot prepare to run a command: {error}"));
+    let (signals, signal_mask) = session::take_over_signals().map_err(failed)?;
     check_proc().map_err(failed)?;
     let open_files = session::raise_open_files();
     let PreparedLimits { mut setup, limits, group } = prepare_limits(&settings.limits).map_err(failed)?;
@@ -71,26 +72,26 @@ pub fn run(
     setup.signal_mask = signal_mask;
     setup.limits.extend(open_files.map(|limits| (Resource::OpenFiles, limits.soft, limits.hard)));
     let sink = Sink::create(&options.file).map_err(failed)?;
-    let process_events = ProcessEvents::best();
+    let process_events = ProcessEvents::best_available();
     let (marks, command_end) = Marks::new().map_err(io_failed)?;
     let environment = Environment::read();
     let clock = Clock::start();
     let ledgers =
         Ledgers::start(clock, &environment, options.ledger_settings, Guard::None).map_err(io_failed)?;
-    let threads = Arc::new(AtomicU64::new(1));
-    let obstacle = command.first().filter(|_| options.plan.exit);
-    let obstacle = obstacle.and_then(|program| watchable::command_obstacle(Path::new(program)));
-    let is_watched = options.plan.exit && obstacle.is_none();
-    let request = WatchRequest { process: 0, threads: Arc::clone(&threads) };
-    let watch = is_watched.then_some((&ledgers, request));
+    let root_threads = Arc::new(AtomicU64::new(1));
+    let program = command.first().filter(|_| options.plan.exit);
+    let obstacle = program.and_then(|program| watchable::command_obstacle(Path::new(program)));
+    let is_root_watched = options.plan.exit && obstacle.is_none();
+    let request = WatchRequest { process: 0, threads: Arc::clone(&root_threads) };
+    let watch = is_root_watched.then_some((&ledgers, request));
     let started_at = Instant::now();
     let started = start(command, &settings.environment, setup, command_end, watch);
     // Also needed if the command did not start: the watch on its process has begun, and must end.
     let prepared = Ledgers::prepare_to_end_watches();
     let mut child = started.inspect_err(|_| sink.discard())?;
     let root = child.id().cast_signed();
-    let root_end = prepared.and_then(|()| strandline_sys::process::open_pidfd(root)).map_err(io_failed);
-    let root_end = root_end.inspect_err(|_| drop(child.wait()))?;
+    let root_pidfd = prepared.and_then(|()| strandline_sys::process::open_pidfd(root)).map_err(io_failed);
+    let root_pidfd = root_pidfd.inspect_err(|_| drop(child.wait()))?;
     let session = Session::begin(SessionParameters {
         options,
         clock,
@@ -98,9 +99,9 @@ pub fn run(
         ledgers,
         marks: Some(marks),
         root,
-        root_end,
-        threads,
-        is_watched,
+        root_pidfd,
+        root_threads,
+        is_root_watched,
         forwards_signals: true,
         signals,
         process_events,
@@ -112,7 +113,7 @@ pub fn run(
     .map_err(io_failed);
     let mut session = session.inspect_err(|_| drop(child.wait()))?;
     if let Some(obstacle) = obstacle {
-        session.warn_not_watched(root, obstacle);
+        session.add_caveat_not_watched(root, obstacle);
     }
     record(session, root, started_at, group, options)
 }
@@ -134,8 +135,8 @@ fn record(
     };
     session.root_usage = Some(command_usage(&ended, started_at));
     session.end_group(session::ending_signal(ended.status));
-    let kills = group.and_then(|group| remove_group(&group, &mut session, options));
-    Ok((session.finish(stop_reason, Some(ended.status), kills), ended.status))
+    let kill_count = group.and_then(|group| remove_group(&group, &mut session, options));
+    Ok((session.finish(stop_reason, Some(ended.status), kill_count), ended.status))
 }
 
 /// Resources that a command used.
@@ -152,12 +153,12 @@ fn command_usage(ended: &ReapedChild, started_at: Instant) -> CommandUsage {
 /// Removes the command's control group. Returns how many processes the kernel killed in it because
 /// its memory was full.
 fn remove_group(group: &Group, session: &mut Session<'_>, options: &Options<'_>) -> Option<u64> {
-    let kills = group.out_of_memory_kills();
+    let kill_count = group.out_of_memory_kills();
     if let Err(text) = group.remove() {
         session.add_caveat("cgroup_left", "control group", text.clone());
         (options.warn)(&text);
     }
-    kills
+    kill_count
 }
 
 /// The limits of a command, before it starts.
@@ -189,9 +190,9 @@ fn prepare_limits(requested: &Limits) -> Result<PreparedLimits, String> {
 /// # Errors
 /// One line if /proc belongs to another pid namespace, where ids are those of other processes.
 fn check_proc() -> Result<(), String> {
-    let own_id =
+    let shown_pid =
         std::fs::read_link("/proc/self").map_err(|error| format!("/proc/self: {error}; mount /proc"))?;
-    if own_id.as_os_str() == std::process::id().to_string().as_str() {
+    if shown_pid.as_os_str() == std::process::id().to_string().as_str() {
         return Ok(());
     }
     Err("/proc shows the processes of another pid namespace; mount this one's (mount -t proc proc /proc, or unshare \

@@ -22,19 +22,20 @@ use strandline_recording::{CaveatRecord, GroupBlock, GroupKill, GroupSample, Gro
 /// Interval of samples while the charge does not change much.
 const SAMPLE_EVERY_US: u64 = 100_000;
 /// Interval of reading the count of kills alone.
-const KILLS_EVERY_US: u64 = 10_000;
-/// Maximum bytes of a file of counters.
-const MAX_BYTES: usize = 512;
+const READ_KILLS_EVERY_US: u64 = 10_000;
+/// Maximum size of a file of counters that is read at every instant: a few lines.
+const MAX_COUNTERS_BYTES: usize = 512;
 /// Interval of checking whether the process was moved to another group.
-const SEARCH_EVERY_US: u64 = 1_000_000;
-/// A sample is followed by a pause of this many times its duration, which bounds the processor time
-/// of samples: while the charge is stable, and while it changes.
+const CHECK_GROUP_EVERY_US: u64 = 1_000_000;
+/// While the charge is stable, a sample is followed by a pause of this many times its duration,
+/// which bounds the processor time of samples.
 const IDLE_PAUSE_FACTOR: u64 = 100;
+/// The same factor while the charge changes.
 const CHANGING_PAUSE_FACTOR: u64 = 20;
-/// A change of the charge by the limit divided by this calls for a sample; without a limit, a
-/// change by `STEP_BYTES`.
+/// A change of the charge by the limit divided by this calls for a sample.
 const STEPS_PER_LIMIT: u64 = 64;
-const STEP_BYTES: u64 = 4 << 20;
+/// Without a limit, a change of the charge by this calls for a sample.
+const UNLIMITED_STEP_BYTES: u64 = 4 << 20;
 /// Maximum number of groups in a recording, should the process be moved again and again.
 const MAX_GROUPS: u32 = 16;
 const SIGKILL: i32 = 9;
@@ -44,42 +45,49 @@ pub struct GroupRecorder {
     hierarchy: Hierarchy,
     view: View,
     sampler: GroupSampler,
+    /// Process id of the first process, whose group is sampled.
     root: i32,
+    /// `None` once the group could not be sampled any more.
     sampled: Option<SampledGroup>,
-    /// Number of the next group.
+    /// Number of the next group in the recording.
     next_number: u32,
-    next_search_us: u64,
+    /// When to check next whether the process was moved to another group.
+    next_group_check_us: u64,
     /// Records to write, in order.
     records: Vec<Record>,
     /// What was held at the last kill.
-    kill: Option<GroupKill>,
+    last_kill: Option<GroupKill>,
+    /// Whether the last sample was taken.
     has_ended: bool,
 }
 
 /// The sampled group.
 struct SampledGroup {
+    /// The record that begins it, with its current limits.
     start: GroupStart,
     group: Group,
     /// Its file with the charge, if it can be opened.
-    charge: Option<File>,
-    /// Its file with the count of kills.
-    kills: Option<File>,
+    charge_file: Option<File>,
+    /// Its file with the count of kills, if it can be opened.
+    kills_file: Option<File>,
+    /// When to read the count of kills next.
     next_kills_us: u64,
     /// Samples that were not written yet.
     pending: Vec<GroupSample>,
     last: Option<GroupSample>,
     /// Number of kills at the first sample.
     first_kills: Option<u64>,
-    /// Duration and end of the last sample.
+    /// How long the last sample took.
     took_us: u64,
+    /// When the last sample was taken.
     sampled_us: u64,
 }
 
 impl SampledGroup {
     fn new(number: u32, group: Group, now_us: u64) -> Self {
         let open = |name: &str| File::open(group.file(name)).ok();
-        let charge = open(group.version.current_file());
-        let kills = match group.version {
+        let charge_file = open(group.version.current_file());
+        let kills_file = match group.version {
             Version::One => open("memory.oom_control"),
             Version::Two => open("memory.events"),
         };
@@ -93,8 +101,8 @@ impl SampledGroup {
         Self {
             start,
             group,
-            charge,
-            kills,
+            charge_file,
+            kills_file,
             next_kills_us: 0,
             pending: Vec::new(),
             last: None,
@@ -107,26 +115,28 @@ impl SampledGroup {
     /// Whether a sample is due.
     fn is_due(&mut self, now_us: u64) -> bool {
         let Some(last) = &self.last else { return true };
-        let passed = now_us.saturating_sub(self.sampled_us);
-        if passed >= SAMPLE_EVERY_US.max(self.took_us.saturating_mul(IDLE_PAUSE_FACTOR)) {
+        let passed_us = now_us.saturating_sub(self.sampled_us);
+        if passed_us >= SAMPLE_EVERY_US.max(self.took_us.saturating_mul(IDLE_PAUSE_FACTOR)) {
             return true;
         }
-        let limit = self.start.effective_limit_bytes;
-        let step = limit.map_or(STEP_BYTES, |limit| limit / STEPS_PER_LIMIT);
-        if passed < self.took_us.saturating_mul(CHANGING_PAUSE_FACTOR) {
+        let limit_bytes = self.start.effective_limit_bytes;
+        let step_bytes = limit_bytes.map_or(UNLIMITED_STEP_BYTES, |limit| limit / STEPS_PER_LIMIT);
+        if passed_us < self.took_us.saturating_mul(CHANGING_PAUSE_FACTOR) {
             return false;
         }
-        let charge = read_counters(self.charge.as_ref()).and_then(|text| text.trim().parse::<u64>().ok());
-        if charge.is_some_and(|charge| charge.abs_diff(last.current_bytes) > step) {
+        let charge_text = read_counters(self.charge_file.as_ref());
+        let charge_bytes = charge_text.and_then(|text| text.trim().parse::<u64>().ok());
+        if charge_bytes.is_some_and(|bytes| bytes.abs_diff(last.current_bytes) > step_bytes) {
             return true;
         }
         if now_us < self.next_kills_us {
             return false;
         }
-        self.next_kills_us = now_us.saturating_add(KILLS_EVERY_US);
-        let text = read_counters(self.kills.as_ref()).unwrap_or_default();
-        let kills = text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse::<u64>().ok());
-        kills.is_some_and(|kills| last.oom_kills.is_some_and(|before| kills > before))
+        self.next_kills_us = now_us.saturating_add(READ_KILLS_EVERY_US);
+        let kills_text = read_counters(self.kills_file.as_ref()).unwrap_or_default();
+        let mut lines = kills_text.lines();
+        let kills = lines.find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse::<u64>().ok());
+        has_risen(kills, last.oom_kills)
     }
 
     /// The record of the pending samples, if there are any.
@@ -138,13 +148,9 @@ impl SampledGroup {
 
     /// Adds a sample; returns the one before it if a process was killed in between.
     fn add(&mut self, sample: GroupSample) -> Option<GroupSample> {
-        let before = self.last.replace(sample.clone());
+        let previous = self.last.replace(sample.clone());
         self.first_kills = self.first_kills.or(sample.oom_kills);
-        let has_risen = |before: &GroupSample| {
-            let counts = sample.oom_kills.zip(before.oom_kills);
-            counts.is_some_and(|(now, then)| now > then)
-        };
-        let before_kill = before.filter(has_risen);
+        let before_kill = previous.filter(|previous| has_risen(sample.oom_kills, previous.oom_kills));
         match self.pending.as_mut_slice() {
             // Keeps only the first and last of equal samples.
             [.., earlier, last] if sample.has_figures_of(last) && last.has_figures_of(earlier) => {
@@ -177,9 +183,9 @@ impl GroupRecorder {
             root,
             sampled: Some(SampledGroup::new(0, group, 0)),
             next_number: 1,
-            next_search_us: SEARCH_EVERY_US,
+            next_group_check_us: CHECK_GROUP_EVERY_US,
             records: Vec::new(),
-            kill: None,
+            last_kill: None,
             has_ended: false,
         })
     }
@@ -189,9 +195,9 @@ impl GroupRecorder {
         if self.has_ended {
             return;
         }
-        if now_us >= self.next_search_us {
-            self.next_search_us = now_us.saturating_add(SEARCH_EVERY_US);
-            self.follow(now_us);
+        if now_us >= self.next_group_check_us {
+            self.next_group_check_us = now_us.saturating_add(CHECK_GROUP_EVERY_US);
+            self.follow_process(now_us);
         }
         if self.sampled.as_mut().is_some_and(|sampled| sampled.is_due(now_us)) {
             self.take_sample(now_us);
@@ -210,7 +216,7 @@ impl GroupRecorder {
             return;
         }
         if let Some((sample, start)) = last {
-            self.kill = Some(group_kill(&start, &sample, now_us, None, None));
+            self.last_kill = Some(group_kill(&start, &sample, now_us, None, None));
         }
     }
 
@@ -222,11 +228,11 @@ impl GroupRecorder {
 
     /// What the group held at the last kill.
     pub fn kill(&self) -> Option<GroupKill> {
-        self.kill.clone()
+        self.last_kill.clone()
     }
 
     /// Switches to the group that the process is in now.
-    fn follow(&mut self, now_us: u64) {
+    fn follow_process(&mut self, now_us: u64) {
         let Some(sampled) = &self.sampled else { return };
         let group = Process::open(self.root).ok();
         let group = group.and_then(|process| self.view.group_of(&self.hierarchy, &process).ok());
@@ -240,11 +246,11 @@ impl GroupRecorder {
     /// Takes a sample; false if the group cannot be sampled any more.
     fn take_sample(&mut self, now_us: u64) -> bool {
         let Some(sampled) = &mut self.sampled else { return false };
-        let began = Instant::now();
-        let taken = self.sampler.take(&sampled.group);
-        sampled.took_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let started_at = Instant::now();
+        let result = self.sampler.take(&sampled.group);
+        sampled.took_us = u64::try_from(started_at.elapsed().as_micros()).unwrap_or(u64::MAX);
         sampled.sampled_us = now_us;
-        let CountedSample { figures, rows } = match taken {
+        let CountedSample { figures, rows } = match result {
             Ok(sample) => sample,
             Err(error) => {
                 self.stop_sampling(&error, now_us);
@@ -268,7 +274,7 @@ impl GroupRecorder {
         let kills = sample.oom_kills;
         if let Some(before) = sampled.add(sample) {
             let kills = kills.zip(sampled.first_kills).map(|(total, first)| total.saturating_sub(first));
-            self.kill = Some(group_kill(&sampled.start, &before, now_us, kills, figures.peak_bytes));
+            self.last_kill = Some(group_kill(&sampled.start, &before, now_us, kills, figures.peak_bytes));
         }
         true
     }
@@ -285,9 +291,14 @@ impl GroupRecorder {
     }
 }
 
+/// Whether a count is known to be above an earlier one.
+fn has_risen(count: Option<u64>, earlier_count: Option<u64>) -> bool {
+    count.zip(earlier_count).is_some_and(|(count, earlier)| count > earlier)
+}
+
 /// The text of an open file of counters, from its beginning.
 fn read_counters(file: Option<&File>) -> Option<String> {
-    let mut text = [0u8; MAX_BYTES];
+    let mut text = [0u8; MAX_COUNTERS_BYTES];
     let length = file?.read_at(&mut text, 0).ok()?;
     Some(String::from_utf8_lossy(text.get(..length)?).into_owned())
 }
@@ -316,7 +327,8 @@ fn group_kill(
     peak_bytes: Option<u64>,
 ) -> GroupKill {
     let age_us = now_us.saturating_sub(sample.at_us);
-    let limit = group.effective_limit_bytes;
+    let limit_bytes = group.effective_limit_bytes;
+    let unused_bytes = limit_bytes.map(|limit| limit.saturating_sub(sample.current_bytes));
     GroupKill {
         group: group.group,
         path: group.path.clone(),
@@ -325,25 +337,26 @@ fn group_kill(
         sample_us: sample.at_us,
         age_us,
         current_bytes: sample.current_bytes,
-        effective_limit_bytes: limit,
+        effective_limit_bytes: limit_bytes,
         peak_bytes,
         rows: sample.rows.clone(),
-        unknown: unknown_text(age_us, limit.map(|limit| limit.saturating_sub(sample.current_bytes)), kills),
+        unknown: unknown_text(age_us, unused_bytes, kills),
     }
 }
 
-/// States what cannot be known about a kill.
-fn unknown_text(age_us: u64, left_bytes: Option<u64>, kills: Option<u64>) -> String {
+/// States what cannot be known about a kill that was noticed `age_us` after a sample, which had
+/// `unused_bytes` left to the limit.
+fn unknown_text(age_us: u64, unused_bytes: Option<u64>, kills: Option<u64>) -> String {
     let mut text = String::new();
     if kills.is_none() {
         text += "The group was removed before its count of kills was read: whether memory was the reason is not known. ";
     }
-    let age = age_us as f64 / 1e3;
+    let age_ms = age_us as f64 / 1e3;
     text += &format!(
-        "No sample has what was charged in the {age:.1} ms from the sample to when the kill was noticed"
+        "No sample has what was charged in the {age_ms:.1} ms from the sample to when the kill was noticed"
     );
-    if let Some(left) = left_bytes {
-        text += &format!(" (at most {} KiB, if this limit was met)", left / 1024);
+    if let Some(bytes) = unused_bytes {
+        text += &format!(" (at most {} KiB, if this limit was met)", bytes / 1024);
     }
     text + ". The kernel counts kills, but not which limit was met, and a sample does not have which process held a row."
 }
@@ -368,9 +381,9 @@ mod tests {
             root: i32::MAX,
             sampled: None,
             next_number: 1,
-            next_search_us: u64::MAX,
+            next_group_check_us: u64::MAX,
             records: Vec::new(),
-            kill: None,
+            last_kill: None,
             has_ended: false,
             hierarchy,
         };

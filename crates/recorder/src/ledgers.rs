@@ -31,6 +31,7 @@ use super::watch::{NotBegun, PAUSED_AT_END, Watch};
 pub struct Request {
     /// The process's number in the recording.
     pub process: u32,
+    /// Its process id.
     pub pid: i32,
     /// Reason for the ledger.
     pub moment: Moment,
@@ -78,6 +79,7 @@ pub enum LedgerResult {
     },
 }
 
+/// What the thread of [`Ledgers`] is asked to do; see the methods with these names.
 #[derive(Debug)]
 enum Job {
     TakeLedger(Request),
@@ -86,14 +88,14 @@ enum Job {
     WatchFirst { gate: UnixStream, request: WatchRequest },
 }
 
-/// The threads that take ledgers.
+/// The thread that takes ledgers, and the watching threads that it starts.
 #[derive(Debug)]
 pub struct Ledgers {
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
     results: Receiver<LedgerResult>,
     /// Readable when there are results.
-    wake: Arc<EventFd>,
+    results_event: Arc<EventFd>,
     watches: Watches,
     /// Number of requested ledgers without a result yet, except those at ends.
     under_way: usize,
@@ -105,29 +107,29 @@ type Watches = Arc<Mutex<WatchTable>>;
 /// The watched processes.
 #[derive(Debug, Default)]
 struct WatchTable {
-    /// By process id.
-    all: HashMap<i32, Arc<WatchedProcess>>,
+    by_pid: HashMap<i32, Arc<WatchedProcess>>,
     /// Whether no watch may begin for now.
     is_paused: bool,
     guard: Guard,
+    /// Started for the first watch, if `guard` requires it.
     watchdog: Option<Watchdog>,
 }
 
-/// Whether a watchdog kills this process if it is stopped while it watches others, whose signals
-/// and ends wait for it.
+/// Whether a watchdog kills this process if it is stopped while it watches others: their signals
+/// and ends would wait for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Guard {
-    /// Yes: of a process that continues by itself.
+    /// Yes: the watched process was attached to, and continues without this one.
     Watchdog,
-    /// No: what stops this process mostly stops its command too, and whoever started it waits for
-    /// its end.
+    /// No: the signal that stops this process usually stops its command too, and its caller waits
+    /// for the end of both.
     #[default]
     None,
 }
 
 impl WatchTable {
-    /// Arms the watchdog, or disarms it if nothing is watched. If it cannot be started, nothing
-    /// does its work.
+    /// Arms the watchdog, or disarms it if nothing is watched. Without a watchdog, if it cannot be
+    /// started, watching continues.
     fn set_watchdog(&mut self, is_watching: bool) {
         if is_watching && self.watchdog.is_none() && self.guard == Guard::Watchdog {
             self.watchdog = Watchdog::start().ok();
@@ -139,9 +141,10 @@ impl WatchTable {
         }
     }
 
+    /// Removes the watches that have ended.
     fn forget_ended(&mut self) {
-        self.all.retain(|_, watched| watched.may_watch());
-        let is_watching = !self.is_paused && !self.all.is_empty();
+        self.by_pid.retain(|_, watched| watched.may_be_active());
+        let is_watching = !self.is_paused && !self.by_pid.is_empty();
         self.set_watchdog(is_watching);
     }
 }
@@ -150,17 +153,18 @@ impl WatchTable {
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     results: Sender<LedgerResult>,
-    wake: Arc<EventFd>,
+    results_event: Arc<EventFd>,
     pub clock: Clock,
     environment: Arc<Environment>,
     settings: LedgerSettings,
 }
 
 impl Shared {
+    /// Sends a result to the recorder.
     pub fn send(&self, result: LedgerResult) {
         // Fails only if the recorder has ended.
         drop(self.results.send(result));
-        let _ = self.wake.write(1);
+        let _ = self.results_event.write(1);
     }
 }
 
@@ -175,21 +179,27 @@ impl Ledgers {
         settings: LedgerSettings,
         guard: Guard,
     ) -> std::io::Result<Self> {
-        let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
+        let results_event = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let (jobs, received_jobs) = channel();
         let (result_sender, results) = channel();
         let environment = Arc::new(environment.clone());
-        let shared = Shared { results: result_sender, wake: Arc::clone(&wake), clock, environment, settings };
+        let shared = Shared {
+            results: result_sender,
+            results_event: Arc::clone(&results_event),
+            clock,
+            environment,
+            settings,
+        };
         let watches: Watches = Arc::new(Mutex::new(WatchTable { guard, ..WatchTable::default() }));
         let thread_watches = Arc::clone(&watches);
         let thread = std::thread::Builder::new().name("ledgers".into()).spawn(move || {
             while let Ok(job) = received_jobs.recv() {
                 do_job(job, &thread_watches, &shared);
             }
-            let watches: Vec<_> = lock(&thread_watches).all.values().cloned().collect();
+            let watches: Vec<_> = lock(&thread_watches).by_pid.values().cloned().collect();
             watches.iter().for_each(|watched| watched.pause());
         })?;
-        Ok(Self { jobs: Some(jobs), thread: Some(thread), results, wake, watches, under_way: 0 })
+        Ok(Self { jobs: Some(jobs), thread: Some(thread), results, results_event, watches, under_way: 0 })
     }
 
     /// Prepares the signal that wakes watching threads. Call it before anything that ends a watch,
@@ -207,7 +217,7 @@ impl Ledgers {
         let watched = {
             let mut table = lock(&self.watches);
             table.is_paused = true;
-            table.all.values().cloned().collect::<Vec<_>>()
+            table.by_pid.values().cloned().collect::<Vec<_>>()
         };
         watched.iter().for_each(|watched| watched.pause());
         lock(&self.watches).set_watchdog(false);
@@ -217,7 +227,7 @@ impl Ledgers {
             let mut table = lock(&self.watches);
             table.is_paused = false;
             table.forget_ended();
-            table.all.values().cloned().collect::<Vec<_>>()
+            table.by_pid.values().cloned().collect::<Vec<_>>()
         };
         watched.iter().for_each(|watched| watched.resume());
         output
@@ -234,13 +244,14 @@ impl Ledgers {
         }
     }
 
+    /// Gives the thread a job; false if it has ended.
     fn send(&self, job: Job) -> bool {
         self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok())
     }
 
     /// Readable when there are results.
     pub fn descriptor(&self) -> &EventFd {
-        &self.wake
+        &self.results_event
     }
 
     /// Requests a ledger. The result is [`LedgerResult::Ledger`], [`LedgerResult::Failed`] or
@@ -256,8 +267,8 @@ impl Ledgers {
 
     /// Whether the watch of a process has not ended: its result may be missing.
     pub fn is_watching(&self, pid: i32) -> bool {
-        let watched = lock(&self.watches).all.get(&pid).cloned();
-        watched.is_some_and(|watched| watched.may_watch())
+        let watched = lock(&self.watches).by_pid.get(&pid).cloned();
+        watched.is_some_and(|watched| watched.may_be_active())
     }
 
     /// Watches for the end of a process.
@@ -278,7 +289,7 @@ impl Ledgers {
 
     /// Results since the last call.
     pub fn take_results(&mut self) -> Vec<LedgerResult> {
-        let _ = self.wake.read();
+        let _ = self.results_event.read();
         lock(&self.watches).forget_ended();
         let results: Vec<LedgerResult> = self.results.try_iter().collect();
         let was_requested = |result: &&LedgerResult| match result {
@@ -297,32 +308,34 @@ fn lock(watches: &Watches) -> MutexGuard<'_, WatchTable> {
     watches.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Does a job, on the thread of [`Ledgers`].
 fn do_job(job: Job, watches: &Watches, shared: &Shared) {
-    let watch = |pid, request| {
+    let begin_watch = |pid, request| {
         let mut table = lock(watches);
         let is_watching = !table.is_paused;
         table.set_watchdog(is_watching);
         let watched = WatchedProcess::begin(pid, request, shared, table.is_paused);
-        table.all.insert(pid, watched);
+        table.by_pid.insert(pid, watched);
     };
     match job {
         Job::TakeLedger(request) => {
-            let watched = lock(watches).all.get(&request.pid).cloned();
+            let watched = lock(watches).by_pid.get(&request.pid).cloned();
             shared.send(match watched {
                 Some(watched) => watched.take_ledger(request),
                 None => take_ledger(request, false, shared),
             });
         }
-        Job::Watch { pid, request } => watch(pid, request),
+        Job::Watch { pid, request } => begin_watch(pid, request),
         Job::Unwatch { pid } => {
-            // It stays in the table until nothing is traced: a pause of all waits for it.
-            let watched = lock(watches).all.get(&pid).cloned();
+            // It stays in the table until the process is not traced any more, so that a pause of
+            // all watches waits for it.
+            let watched = lock(watches).by_pid.get(&pid).cloned();
             watched.iter().for_each(|watched| watched.pause());
-            lock(watches).all.remove(&pid);
+            lock(watches).by_pid.remove(&pid);
         }
         Job::WatchFirst { gate, request } => {
             if let Some(pid) = strandline_sys::spawn::Gate::wait_for_child(&gate) {
-                watch(pid, request);
+                begin_watch(pid, request);
             }
             strandline_sys::spawn::Gate::release(&gate);
         }
@@ -333,7 +346,7 @@ fn do_job(job: Job, watches: &Watches, shared: &Shared) {
 /// Takes one ledger. `is_watched`: the calling thread watches the process.
 pub(super) fn take_ledger(request: Request, is_watched: bool, shared: &Shared) -> LedgerResult {
     let at_us = shared.clock.now_us();
-    let held_before = hold::held_time();
+    let held_time_before = hold::held_time();
     let LedgerSettings { max_stop, snapshot, quiet_for } = shared.settings;
     let quiet_for = if request.moment == Moment::Peak { Duration::ZERO } else { quiet_for };
     let options = Options { max_stop, snapshot, quiet_for, is_watched, ..ledger_options() };
@@ -349,7 +362,7 @@ pub(super) fn take_ledger(request: Request, is_watched: bool, shared: &Shared) -
         Ok(Some(ledger)) => LedgerResult::Ledger(Box::new(ledger)),
         Ok(None) => LedgerResult::ProcessEnded(request),
         Err(reason) => {
-            let stopped_us = (hold::held_time() - held_before).as_micros() as u64;
+            let stopped_us = (hold::held_time() - held_time_before).as_micros() as u64;
             LedgerResult::Failed { request, reason, stopped_us }
         }
     }
@@ -360,10 +373,12 @@ pub(super) fn without_panic<T>(read: impl FnOnce() -> Result<T, String>) -> Resu
     std::panic::catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err("a reader failed".to_owned()))
 }
 
+/// Options of every ledger.
 pub(super) fn ledger_options() -> Options<'static> {
     Options { page_map: true, ..Options::default() }
 }
 
+/// The record of a ledger.
 pub(super) fn new_ledger(request: &Request, at_us: u64, explanation: Explanation, shared: &Shared) -> Ledger {
     // Otherwise the recorder's memory would grow with each ledger.
     strandline_sys::host::trim_heap();
@@ -385,11 +400,12 @@ pub(super) fn new_ledger(request: &Request, at_us: u64, explanation: Explanation
 struct WatchedProcess {
     pid: i32,
     shared: Shared,
-    state: Mutex<State>,
+    /// Locked while a ledger is taken, or while the watch begins or ends.
+    state: Mutex<WatchState>,
 }
 
 #[derive(Debug)]
-enum State {
+enum WatchState {
     /// A thread watches it.
     Active(Watch),
     /// No thread watches it for now.
@@ -398,7 +414,7 @@ enum State {
     Ended,
 }
 
-impl State {
+impl WatchState {
     fn has_ended(&self) -> bool {
         match self {
             Self::Active(watch) => watch.has_ended(),
@@ -409,37 +425,38 @@ impl State {
 }
 
 impl WatchedProcess {
+    /// Begins to watch, unless all watches are paused.
     fn begin(pid: i32, request: WatchRequest, shared: &Shared, is_paused: bool) -> Arc<Self> {
         let process = request.process;
         let state = if is_paused {
-            State::Paused(request)
+            WatchState::Paused(request)
         } else {
             Watch::begin(pid, request, shared, false).map_or_else(
                 |not_begun| {
                     if let NotBegun::Refused(reason) = not_begun {
                         shared.send(LedgerResult::NotWatched { process, reason });
                     }
-                    State::Ended
+                    WatchState::Ended
                 },
-                State::Active,
+                WatchState::Active,
             )
         };
         Arc::new(Self { pid, shared: shared.clone(), state: Mutex::new(state) })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, WatchState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether its watch has not ended; true also while its state is locked, and about to change.
-    fn may_watch(&self) -> bool {
+    fn may_be_active(&self) -> bool {
         self.state.try_lock().map_or(true, |state| !state.has_ended())
     }
 
     /// Takes a ledger in the thread that watches the process.
     fn take_ledger(&self, request: Request) -> LedgerResult {
-        let mut state = self.state();
-        let State::Active(watch) = &*state else {
+        let mut state = self.lock_state();
+        let WatchState::Active(watch) = &*state else {
             // The state stays locked: a watch that began meanwhile would find the process traced.
             return take_ledger(request, false, &self.shared);
         };
@@ -453,25 +470,25 @@ impl WatchedProcess {
 
     /// Ends the watch, after the ledger that is being taken.
     fn pause(&self) {
-        Self::pause_in(&mut self.state());
+        Self::pause_in(&mut self.lock_state());
     }
 
     /// Begins the watch again, if it is paused.
     fn resume(&self) {
-        self.resume_in(&mut self.state());
+        self.resume_in(&mut self.lock_state());
     }
 
-    fn pause_in(state: &mut State) {
-        if let State::Active(watch) = std::mem::replace(state, State::Ended) {
-            *state = watch.end().map_or(State::Ended, State::Paused);
+    fn pause_in(state: &mut WatchState) {
+        if let WatchState::Active(watch) = std::mem::replace(state, WatchState::Ended) {
+            *state = watch.end().map_or(WatchState::Ended, WatchState::Paused);
         }
     }
 
-    fn resume_in(&self, state: &mut State) {
-        if let State::Paused(request) = std::mem::replace(state, State::Ended) {
+    fn resume_in(&self, state: &mut WatchState) {
+        if let WatchState::Paused(request) = std::mem::replace(state, WatchState::Ended) {
             let process = request.process;
             match Watch::begin(self.pid, request, &self.shared, true) {
-                Ok(watch) => *state = State::Active(watch),
+                Ok(watch) => *state = WatchState::Active(watch),
                 Err(not_begun) => {
                     let reason = match not_begun {
                         NotBegun::Ended => PAUSED_AT_END.to_owned(),

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attach;
 mod clock;
 mod command;
 mod groups;
@@ -30,11 +31,11 @@ use std::time::Duration;
 use strandline_inspect::explain::SnapshotMode;
 use strandline_recording::Ending;
 
+pub use attach::record;
 pub use command::{CommandSettings, NotStarted, run};
 pub use limits::{Group, Limits, can_limit_memory};
 pub use marks::VARIABLE as MARK_VARIABLE;
 pub use plan::Plan;
-pub use session::record;
 pub use sink::default_path;
 
 /// How to record.

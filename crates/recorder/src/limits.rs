@@ -53,6 +53,7 @@ impl Limits {
 #[derive(Debug)]
 pub struct Group {
     folder: PathBuf,
+    /// Version of control groups: 1 or 2.
     version: u8,
     /// The limit as the kernel stored it.
     pub limit: Limit,
@@ -62,7 +63,7 @@ impl Group {
     /// Creates a group with a limit of `bytes`.
     ///
     /// # Errors
-    /// One line with the methods that were tried and why each failed.
+    /// One line with the parents that were tried and why each failed.
     pub fn new(bytes: u64) -> Result<Self, String> {
         let mut reasons = Vec::new();
         for parent in memory_parents() {
@@ -83,26 +84,25 @@ impl Group {
         ))
     }
 
+    /// Creates a group with a limit of `bytes` below `parent`.
     fn create_below(parent: &ParentGroup, bytes: u64) -> Result<Self, String> {
-        let ParentGroup { version, folder: parent } = parent;
-        let version = *version;
-        static CREATED: AtomicU64 = AtomicU64::new(0);
-        let number = CREATED.fetch_add(1, Ordering::Relaxed);
-        let folder = parent.join(format!("strandline-{}-{number}", std::process::id()));
-        fs::create_dir(&folder)
-            .map_err(|error| format!("cgroup v{version} {}: {error}", parent.display()))?;
+        static CREATED_COUNT: AtomicU64 = AtomicU64::new(0);
+        let number = CREATED_COUNT.fetch_add(1, Ordering::Relaxed);
+        let version = parent.version;
         let by = format!("cgroup v{version}");
+        let folder = parent.folder.join(format!("strandline-{}-{number}", std::process::id()));
+        fs::create_dir(&folder).map_err(|error| format!("{by} {}: {error}", parent.folder.display()))?;
+        // From here on, an error removes the group: see Drop.
         let mut group =
             Self { folder, version, limit: Limit { kind: "memory".to_owned(), bytes, by: by.clone() } };
         let file = if version == 2 { "memory.max" } else { "memory.limit_in_bytes" };
         let path = group.folder.join(file);
-        let written = path.exists().then(|| fs::write(&path, bytes.to_string()));
-        match written {
-            Some(Ok(())) => {}
-            Some(Err(error)) => return Err(format!("{by} {}: {error}", path.display())),
-            None => return Err(format!("{by} {}: memory is not delegated to it", parent.display())),
+        if !path.exists() {
+            return Err(format!("{by} {}: memory is not delegated to it", parent.folder.display()));
         }
-        // The limit must also hold if there is swap: pages must not move to swap instead.
+        fs::write(&path, bytes.to_string()).map_err(|error| format!("{by} {}: {error}", path.display()))?;
+        // Otherwise pages would move to swap at the limit. Without a swap controller, neither file
+        // exists.
         drop(fs::write(group.folder.join("memory.swap.max"), "0"));
         drop(fs::write(group.folder.join("memory.memsw.limit_in_bytes"), bytes.to_string()));
         if let Some(stored) = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok()) {
@@ -111,7 +111,7 @@ impl Group {
         Ok(group)
     }
 
-    /// Opens its `cgroup.procs`, for a new process to write itself into.
+    /// Opens its `cgroup.procs`: a new process that writes its id into it joins the group.
     ///
     /// # Errors
     /// One line with the reason why the group cannot be joined.
@@ -174,10 +174,12 @@ pub fn can_limit_memory(bytes: u64) -> Result<String, String> {
 /// A control group below which a group with a memory limit could be created.
 #[derive(Debug, PartialEq, Eq)]
 struct ParentGroup {
+    /// Version of control groups: 1 or 2.
     version: u8,
     folder: PathBuf,
 }
 
+/// [`parent_groups`] of this process.
 fn memory_parents() -> Vec<ParentGroup> {
     let memberships = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();

@@ -20,22 +20,26 @@ use strandline_process::procfs::printable;
 
 /// Environment variable with the descriptor number of the programs' end.
 pub const VARIABLE: &str = "STRANDLINE_MARK_FD";
-/// Descriptor numbers for it, best first: shells can only redirect to single digits, the lowest
-/// ones are used by service managers, and scripts often use 9 for locks.
-const NUMBERS: [i32; 7] = [7, 6, 8, 5, 4, 3, 9];
+/// Descriptor numbers for the programs' end, best first: shells can only redirect to single digits,
+/// the lowest ones are used by service managers, and scripts often use 9 for locks.
+const DESCRIPTOR_NUMBERS: [i32; 7] = [7, 6, 8, 5, 4, 3, 9];
 /// Maximum length of a name; longer names are cut.
 pub const MAX_NAME_CHARS: usize = 200;
+/// Maximum length of the line with a name, in UTF-8.
 const MAX_LINE_BYTES: usize = 4 * MAX_NAME_CHARS;
 /// Maximum number of processes whose incomplete lines are remembered.
 const MAX_WRITERS: usize = 4096;
-/// Maximum reads and marks per call: a program that floods the socket must not delay the sampler.
+/// Maximum number of reads per call: a program that floods the socket must not delay the sampler.
 const MAX_READS: usize = 64;
+/// No read follows in a call that has this many marks, for the same reason.
 const MAX_MARKS_PER_CALL: usize = 256;
+/// Bytes read from the socket at once.
+const READ_BYTES: usize = 4096;
 
 /// A mark that a program reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportedMark {
-    /// Process id of the program.
+    /// Process id of the program; 0 if it is in a pid namespace that this process does not see.
     pub pid: i32,
     /// The name, with control characters replaced; empty for an empty line.
     pub name: String,
@@ -46,13 +50,14 @@ pub struct ReportedMark {
 /// The recorder's end of the socket.
 #[derive(Debug)]
 pub struct Marks {
+    /// `None` once no process has the other end.
     socket: Option<UnixStream>,
     lines: Lines,
     /// Has an event when an answer was read (one EPOLLOUT each time bytes leave the socket,
     /// unix(7)).
-    reads: Epoll,
-    /// Whether the last answer was read.
-    is_read: bool,
+    answer_events: Epoll,
+    /// Whether the last answer is known to have been read.
+    is_answer_read: bool,
 }
 
 /// The command's end: a descriptor that already has its final number.
@@ -60,6 +65,7 @@ pub struct Marks {
 pub struct CommandEnd {
     /// The descriptor to inherit.
     pub descriptor: OwnedFd,
+    /// Its number.
     pub number: i32,
 }
 
@@ -72,15 +78,16 @@ impl Marks {
         let (recorder_socket, command_socket) =
             socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
         setsockopt(&recorder_socket, sockopt::PassCred, &true)?;
-        let descriptor = strandline_sys::spawn::dup_to_one_of(command_socket, &NUMBERS)?;
+        let descriptor = strandline_sys::spawn::dup_to_one_of(command_socket, &DESCRIPTOR_NUMBERS)?;
         let number = descriptor.as_raw_fd();
-        let reads = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        reads.add(&recorder_socket, EpollEvent::new(EpollFlags::EPOLLOUT | EpollFlags::EPOLLET, 0))?;
+        let answer_events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        answer_events
+            .add(&recorder_socket, EpollEvent::new(EpollFlags::EPOLLOUT | EpollFlags::EPOLLET, 0))?;
         let marks = Self {
             socket: Some(UnixStream::from(recorder_socket)),
             lines: Lines::default(),
-            reads,
-            is_read: true,
+            answer_events,
+            is_answer_read: true,
         };
         Ok((marks, CommandEnd { descriptor, number }))
     }
@@ -90,14 +97,14 @@ impl Marks {
         self.socket.as_ref().map(AsFd::as_fd)
     }
 
-    /// Marks reported since the last call.
-    pub fn take(&mut self) -> Vec<ReportedMark> {
+    /// Reads the marks that were reported since the last call.
+    pub fn read_reported(&mut self) -> Vec<ReportedMark> {
         let mut marks_read = Vec::new();
         for _ in 0..MAX_READS {
             let Some(socket) = self.socket.as_ref().filter(|_| marks_read.len() < MAX_MARKS_PER_CALL) else {
                 break;
             };
-            let mut buffer = [0; 4096];
+            let mut buffer = [0; READ_BYTES];
             match receive(socket.as_raw_fd(), &mut buffer) {
                 Ok((0, _)) => self.socket = None,
                 Ok((length, pid)) => self.lines.add(pid, &buffer[..length], &mut marks_read),
@@ -110,22 +117,22 @@ impl Marks {
         marks_read
     }
 
-    /// Readable when an answer was read that [`Marks::is_read`] has not noticed yet.
+    /// Readable when an answer was read that [`Marks::is_answer_read`] has not noticed yet.
     pub fn answer_read_descriptor(&self) -> BorrowedFd<'_> {
-        self.reads.0.as_fd()
+        self.answer_events.0.as_fd()
     }
 
     /// Whether the last answer was read. If another one were sent before that, the same program
     /// could read it at its next mark.
     pub fn is_answer_read(&mut self) -> bool {
         let mut ready = [EpollEvent::empty()];
-        self.is_read |= self.reads.wait(&mut ready, EpollTimeout::ZERO).unwrap_or(0) > 0;
-        self.is_read
+        self.is_answer_read |= self.answer_events.wait(&mut ready, EpollTimeout::ZERO).unwrap_or(0) > 0;
+        self.is_answer_read
     }
 
     /// Sends an answer, which lets one program continue.
     pub fn answer(&mut self) {
-        self.is_read = false;
+        self.is_answer_read = false;
         if let Some(socket) = &self.socket {
             // A process that is gone needs no answer. A full socket is full of unread answers, so
             // every waiting process finds one, and the recorder must not wait for a program that
@@ -153,6 +160,7 @@ struct Lines {
     incomplete: HashMap<i32, IncompleteLine>,
 }
 
+/// The beginning of a line whose end was not read yet.
 #[derive(Debug, Default)]
 struct IncompleteLine {
     bytes: Vec<u8>,
@@ -161,6 +169,7 @@ struct IncompleteLine {
 }
 
 impl Lines {
+    /// Adds what a process wrote; lines that are complete become marks.
     fn add(&mut self, pid: i32, bytes: &[u8], marks_read: &mut Vec<ReportedMark>) {
         let mut line = self.incomplete.remove(&pid).unwrap_or_default();
         for &byte in bytes {
@@ -216,16 +225,16 @@ mod tests {
     fn the_writer_is_known_and_answered() {
         let (mut marks, end) = Marks::new().unwrap();
         let mut program = UnixStream::from(end.descriptor);
-        assert!(marks.take().is_empty());
+        assert!(marks.read_reported().is_empty());
         program.write_all(b"grown\n").unwrap();
-        let marks_read = marks.take();
+        let marks_read = marks.read_reported();
         assert_eq!((marks_read[0].pid, marks_read[0].name.as_str()), (std::process::id() as i32, "grown"));
         marks.answer();
         program.read_exact(&mut [0]).unwrap();
         // Closing it would not be enough: a child that another test just forked has it open until
         // its exec.
         program.shutdown(std::net::Shutdown::Both).unwrap();
-        assert!(marks.take().is_empty() && marks.descriptor().is_none());
+        assert!(marks.read_reported().is_empty() && marks.descriptor().is_none());
         marks.answer();
     }
 
@@ -237,7 +246,7 @@ mod tests {
             assert!(marks.is_answer_read());
             marks.answer();
             program.write_all(b"sent meanwhile\n").unwrap();
-            assert!(!marks.is_answer_read() && !marks.take().is_empty());
+            assert!(!marks.is_answer_read() && !marks.read_reported().is_empty());
             program.read_exact(&mut [0]).unwrap();
         }
     }
@@ -249,7 +258,7 @@ mod tests {
         let mut marks_read = 0;
         for _ in 0..2000 {
             program.write_all(b"a\nb\n").unwrap();
-            let reported = marks.take();
+            let reported = marks.read_reported();
             marks_read += reported.len();
             reported.iter().for_each(|_| marks.answer());
         }

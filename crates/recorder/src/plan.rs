@@ -89,6 +89,7 @@ impl Plan {
     }
 }
 
+/// Parses the interval of regular ledgers.
 fn regular_interval(text: &str) -> Result<Duration, String> {
     let interval = duration(text)?;
     if interval < MIN_INTERVAL {
@@ -104,12 +105,13 @@ fn regular_interval(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// A sentence with what is possible.
 pub fn duration(text: &str) -> Result<Duration, String> {
+    /// A year.
     const MAX_SECONDS: f64 = 86_400.0 * 366.0;
     let invalid =
         || format!("{text:?} is not a time: use a number with ms, s, m or h, such as 1ms, 0.5s or 10s");
-    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
-    let number: f64 = text[..end].parse().map_err(|_| invalid())?;
-    let unit = match &text[end..] {
+    let number_end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let number: f64 = text[..number_end].parse().map_err(|_| invalid())?;
+    let unit_seconds = match &text[number_end..] {
         "us" | "µs" => 1e-6,
         "ms" => 1e-3,
         "" | "s" => 1.0,
@@ -117,7 +119,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         "h" => 3600.0,
         _ => return Err(invalid()),
     };
-    let seconds = number * unit;
+    let seconds = number * unit_seconds;
     if !(seconds > 0.0 && seconds <= MAX_SECONDS) {
         return Err(invalid());
     }
@@ -131,14 +133,14 @@ mod tests {
     #[test]
     fn the_interfaces_example_is_read_and_written() {
         let plan = Plan::parse("marks,peak,exit,every=10s").unwrap();
-        let all = Plan {
+        let expected = Plan {
             marks: MarkLedgers::All,
             peak: true,
             exit: true,
             every: Some(Duration::from_secs(10)),
             ends: false,
         };
-        assert_eq!(plan, all);
+        assert_eq!(plan, expected);
         assert_eq!(plan.text(), "marks,peak,exit,every=10s");
         assert_eq!(Plan::parse("none"), Ok(Plan::default()));
         assert_eq!(Plan::default().text(), "none");

@@ -28,7 +28,7 @@ impl Source {
     const ALL: [Self; 4] = [Self::End, Self::Signals, Self::Ledgers, Self::Marks];
 }
 
-/// Which sources have events.
+/// Which sources have events, by the number of the source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready([bool; Source::ALL.len()]);
 
@@ -43,18 +43,19 @@ impl Ready {
 #[derive(Debug)]
 pub struct Poller {
     sources: Epoll,
-    _end: OwnedFd,
+    /// Kept open: a closed descriptor has no events.
+    _root_pidfd: OwnedFd,
 }
 
 impl Poller {
-    /// A poller for the end of a process: `end` becomes readable then.
+    /// A poller for the end of the first process: `root_pidfd` becomes readable then.
     ///
     /// # Errors
     /// If the kernel has no descriptors left.
-    pub fn new(end: OwnedFd) -> std::io::Result<Self> {
+    pub fn new(root_pidfd: OwnedFd) -> std::io::Result<Self> {
         let sources = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        sources.add(&end, EpollEvent::new(EpollFlags::EPOLLIN, Source::End as u64))?;
-        Ok(Self { sources, _end: end })
+        sources.add(&root_pidfd, EpollEvent::new(EpollFlags::EPOLLIN, Source::End as u64))?;
+        Ok(Self { sources, _root_pidfd: root_pidfd })
     }
 
     /// Adds a source: it has an event when `descriptor` is readable, until the descriptor is
@@ -75,19 +76,19 @@ impl Poller {
         descriptors.try_for_each(|descriptor| self.add(Source::Marks, descriptor))
     }
 
-    /// Waits for events, at most for `pause`.
-    pub fn wait(&self, pause: Duration) -> Ready {
+    /// Waits for events, at most for `timeout`.
+    pub fn wait(&self, timeout: Duration) -> Ready {
         let mut poll_fds = [PollFd::new(self.sources.0.as_fd(), PollFlags::POLLIN)];
         let mut ready = Ready::default();
         // An error is an interruption: the next call checks again.
-        if ppoll(&mut poll_fds, Some(TimeSpec::from_duration(pause)), None).unwrap_or(0) == 0 {
+        if ppoll(&mut poll_fds, Some(TimeSpec::from_duration(timeout)), None).unwrap_or(0) == 0 {
             return ready;
         }
         let mut events = [EpollEvent::empty(); Source::ALL.len()];
         let count = self.sources.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
         for event in events.iter().take(count) {
-            let flag = usize::try_from(event.data()).ok().and_then(|index| ready.0.get_mut(index));
-            if let Some(has_events) = flag {
+            let index = usize::try_from(event.data()).ok();
+            if let Some(has_events) = index.and_then(|index| ready.0.get_mut(index)) {
                 *has_events = true;
             }
         }

@@ -20,32 +20,50 @@ pub struct Sampler {
     statm: File,
     stat: File,
     status: StatusFile,
+    /// The content of `statm` at the last sample.
     statm_text: Vec<u8>,
     /// When `stat` was last read.
     stat_read_at: Option<Instant>,
+    /// The last figures read.
     last: Sample,
+    /// VmHWM as last read.
     high_water_kib: Option<u64>,
     /// Whether the process was in a tracer's stop when `stat` was last read.
     is_traced_stop: bool,
 }
 
-/// "No such process".
+/// Error number: no such process.
 pub const ESRCH: i32 = 3;
 
-/// `statm` and `stat` have at most 21 digits per field; `status` is a few KiB, apart from the list
-/// of groups: at most 65,536 numbers of up to ten digits.
+/// Size of a buffer for `statm`: seven fields of at most 21 bytes.
 const STATM_BYTES: usize = 256;
+/// Size of a buffer for `stat`: 52 fields of at most 21 bytes, and a name.
 const STAT_BYTES: usize = 2048;
+/// Size of a buffer for `status`: a few KiB, unless its list of groups is long.
 const STATUS_BYTES: usize = 16 << 10;
+/// Maximum size of `status`: its list has at most 65,536 groups (NGROUPS_MAX) of up to ten digits.
 const MAX_STATUS_BYTES: usize = 1 << 20;
 
 /// By how much the lines of `status` before its sizes may become shorter, apart from the groups:
 /// states, numbers of files and ids have few digits.
-const SHORTER_BYTES: usize = 1024;
+const MAX_SHRINKAGE_BYTES: usize = 1024;
 
-/// Interval of reading faults and times while memory does not change: the kernel counts times in
+/// Interval of reading `stat` while memory does not change: the kernel counts processor times in
 /// steps of the same length.
-const COUNT_EVERY: Duration = Duration::from_millis(10);
+const STAT_EVERY: Duration = Duration::from_millis(10);
+
+/// Numbers of the fields of `stat` (proc_pid_stat(5)).
+mod stat_fields {
+    /// The first field after the name and the state.
+    pub const PPID: u32 = 4;
+    pub const MINFLT: u32 = 10;
+    pub const MAJFLT: u32 = 12;
+    pub const UTIME: u32 = 14;
+    pub const STIME: u32 = 15;
+    pub const NUM_THREADS: u32 = 20;
+}
+/// The state in `stat` of a process that a tracer has stopped.
+const TRACING_STOP: u8 = b't';
 
 /// Maximum number of threads to try for the memory of a process whose main thread has ended.
 const MAX_THREADS_TRIED: usize = 16;
@@ -54,6 +72,7 @@ const MAX_THREADS_TRIED: usize = 16;
 #[derive(Clone, Copy, Debug)]
 pub struct Units {
     page_kib: u64,
+    /// Clock ticks, in which `stat` has times.
     ticks_per_second: u64,
 }
 
@@ -67,6 +86,7 @@ impl Units {
     }
 }
 
+/// Reads a file from its beginning. Returns the number of bytes; ESRCH if the process is gone.
 fn read_from_start(file: &File, buffer: &mut [u8]) -> io::Result<usize> {
     match file.read_at(buffer, 0)? {
         // The files of a process that is gone have no content.
@@ -81,19 +101,19 @@ struct StatusFile {
     file: File,
     /// Where reading begins: 0, or a little before the sizes, which may be behind a long list of
     /// groups.
-    from: u64,
+    read_offset: u64,
 }
 
 impl StatusFile {
     /// Reads the part with the sizes, into `buffer` if it fits.
     fn read<'a>(&mut self, buffer: &'a mut [u8; STATUS_BYTES]) -> io::Result<Cow<'a, [u8]>> {
-        if self.from > 0 {
-            let length = self.file.read_at(buffer, self.from)?;
+        if self.read_offset > 0 {
+            let length = self.file.read_at(buffer, self.read_offset)?;
             // Without the first size the list has become shorter; a full buffer may lack the last.
-            if length < buffer.len() && first_size(&buffer[..length]).is_some() {
+            if length < buffer.len() && offset_of_sizes(&buffer[..length]).is_some() {
                 return Ok(Cow::Borrowed(&buffer[..length]));
             }
-            self.from = 0;
+            self.read_offset = 0;
         }
         let length = read_from_start(&self.file, buffer)?;
         if length < buffer.len() {
@@ -102,15 +122,14 @@ impl StatusFile {
         let mut whole = vec![0; MAX_STATUS_BYTES];
         let length = read_from_start(&self.file, &mut whole)?;
         whole.truncate(length);
-        self.from = first_size(&whole).unwrap_or(0).saturating_sub(SHORTER_BYTES) as u64;
+        self.read_offset = offset_of_sizes(&whole).unwrap_or(0).saturating_sub(MAX_SHRINKAGE_BYTES) as u64;
         Ok(Cow::Owned(whole))
     }
 }
 
-/// Where the line of the first size ends the one before it (fs/proc/task_mmu.c, task_mem).
-fn first_size(status: &[u8]) -> Option<usize> {
-    const FIRST: &[u8] = b"\nVmPeak:";
-    status.windows(FIRST.len()).position(|place| place == FIRST)
+/// Offset of the newline before VmPeak, the first of the sizes (fs/proc/task_mmu.c, task_mem).
+fn offset_of_sizes(status: &[u8]) -> Option<usize> {
+    memchr::memmem::find(status, b"\nVmPeak:")
 }
 
 impl Sampler {
@@ -140,11 +159,15 @@ impl Sampler {
         Err(strandline_inspect::Error::Ended { pid })
     }
 
-    fn open_files(process: &Process, thread: &str) -> strandline_process::error::Result<Self> {
+    /// Opens the files, those on memory in `thread_folder`: empty, or `task/TID/`.
+    fn open_files(process: &Process, thread_folder: &str) -> strandline_process::error::Result<Self> {
         Ok(Self {
-            statm: process.open_file(&format!("{thread}statm"))?,
+            statm: process.open_file(&format!("{thread_folder}statm"))?,
             stat: process.open_file("stat")?,
-            status: StatusFile { file: process.open_file(&format!("{thread}status"))?, from: 0 },
+            status: StatusFile {
+                file: process.open_file(&format!("{thread_folder}status"))?,
+                read_offset: 0,
+            },
             statm_text: Vec::new(),
             stat_read_at: None,
             last: Sample::default(),
@@ -184,7 +207,7 @@ impl Sampler {
             self.statm_text.clear();
             self.statm_text.extend_from_slice(statm);
         }
-        if has_changed || self.stat_read_at.is_none_or(|counted| counted.elapsed() >= COUNT_EVERY) {
+        if has_changed || self.stat_read_at.is_none_or(|read_at| read_at.elapsed() >= STAT_EVERY) {
             self.read_stat(units)?;
             self.stat_read_at = Some(Instant::now());
         }
@@ -200,6 +223,7 @@ impl Sampler {
         Ok(())
     }
 
+    /// Takes over the sizes of a text of `status`.
     fn apply_sizes(&mut self, status: &[u8]) {
         for (name, kib) in sizes(status) {
             match name {
@@ -224,19 +248,20 @@ impl Sampler {
     fn read_stat(&mut self, units: Units) -> io::Result<()> {
         let mut text = [0; STAT_BYTES];
         let length = read_from_start(&self.stat, &mut text)?;
+        let text = &text[..length];
         // The name (field 2) may contain anything and ends at the last bracket. The state, a
         // letter (field 3), and numbers follow.
-        let Some(name_end) = text[..length].iter().rposition(|&byte| byte == b')') else { return Ok(()) };
-        self.is_traced_stop = text[..length].get(name_end + 2) == Some(&b't');
-        let fields = text[..length].get(name_end + 4..).unwrap_or_default();
-        for (number, value) in (4..).zip(numbers(fields)).take(17) {
+        let Some(name_end) = text.iter().rposition(|&byte| byte == b')') else { return Ok(()) };
+        self.is_traced_stop = text.get(name_end + 2) == Some(&TRACING_STOP);
+        let fields = numbers(text.get(name_end + 4..).unwrap_or_default());
+        for (field, value) in (stat_fields::PPID..=stat_fields::NUM_THREADS).zip(fields) {
             let ticks_in_ms = || value.saturating_mul(1000) / units.ticks_per_second;
-            match number {
-                10 => self.last.minor_faults = value,
-                12 => self.last.major_faults = value,
-                14 => self.last.user_ms = ticks_in_ms(),
-                15 => self.last.system_ms = ticks_in_ms(),
-                20 => self.last.threads = value,
+            match field {
+                stat_fields::MINFLT => self.last.minor_faults = value,
+                stat_fields::MAJFLT => self.last.major_faults = value,
+                stat_fields::UTIME => self.last.user_ms = ticks_in_ms(),
+                stat_fields::STIME => self.last.system_ms = ticks_in_ms(),
+                stat_fields::NUM_THREADS => self.last.threads = value,
                 _ => {}
             }
         }
@@ -314,7 +339,7 @@ fn sizes(text: &[u8]) -> impl Iterator<Item = (&[u8], u64)> {
 mod tests {
     use super::*;
 
-    fn own() -> (Process, Sampler) {
+    fn own_sampler() -> (Process, Sampler) {
         let process = Process::open(std::process::id() as i32).unwrap();
         let sampler = Sampler::open(&process).unwrap();
         (process, sampler)
@@ -322,7 +347,7 @@ mod tests {
 
     #[test]
     fn own_figures_are_those_of_status() {
-        let (process, mut sampler) = own();
+        let (process, mut sampler) = own_sampler();
         let before = process.stat().unwrap();
         let (sample, sizes_by_name) = sampler.sample_all(Units::read()).unwrap();
         let after = process.stat().unwrap();
@@ -340,7 +365,7 @@ mod tests {
 
     #[test]
     fn sizes_behind_a_long_list_of_groups_are_read() {
-        let mut status = StatusFile { file: tempfile::tempfile().unwrap(), from: 0 };
+        let mut status = StatusFile { file: tempfile::tempfile().unwrap(), read_offset: 0 };
         // The numbers of groups one after another, and whether the whole text has to be read.
         let steps = [
             (3, false),
@@ -377,7 +402,7 @@ mod tests {
         let mut child = dd.spawn().unwrap();
         let process = Process::open(child.id() as i32).unwrap();
         // Before its exec it shares the memory of this process.
-        let own = own().0.executable();
+        let own = own_sampler().0.executable();
         while process.executable().is_none_or(|path| Some(path) == own) {
             std::thread::yield_now();
         }

@@ -2,7 +2,8 @@
 
 mod ending;
 mod groups;
-mod moments;
+mod ledgers;
+mod marks;
 mod signals;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,7 +15,6 @@ use std::time::Duration;
 use nix::sys::signalfd::SignalFd;
 use strandline_inspect::Caveat;
 use strandline_inspect::environment::Environment;
-use strandline_process::error::Error;
 use strandline_process::procfs::Process;
 use strandline_process::snapshot;
 use strandline_recording::{
@@ -25,14 +25,14 @@ use strandline_sys::spawn::Rlimit;
 
 use super::clock::{Clock, Grid};
 use super::groups::GroupRecorder;
-use super::ledgers::{Guard, Ledgers};
+use super::ledgers::Ledgers;
 use super::marks::Marks;
 use super::plan::Plan;
 use super::poller::{Poller, Source};
 use super::sampler::{Sampler, Units};
 use super::sink::Sink;
 use super::tree::{self, Departed, ProcessEvents, Program, SEARCH_EVERY, Tree};
-use super::{Options, Progress, Recorded};
+use super::{Options, Progress};
 
 /// Interval at which samples are written to the file.
 const FLUSH_EVERY: Duration = Duration::from_millis(500);
@@ -41,21 +41,21 @@ const MAX_ROUND: Duration = Duration::from_millis(50);
 /// If an instant is overdue by more than this, the user may have stopped the recorder: check for
 /// the signal.
 const PAUSE_THRESHOLD: Duration = Duration::from_millis(50);
-/// Interval of checking for process events while no process starts or ends.
-const LISTEN_EVERY: Duration = Duration::from_millis(4);
+/// Interval of reading process events while no process starts or ends.
+const READ_EVENTS_EVERY: Duration = Duration::from_millis(4);
+/// Interval at which [`Options::progress`] is called.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 /// Up to this many processes are sampled at every instant; with more, they take turns.
 const MAX_FULL_RATE_PROCESSES: usize = 16;
-/// Maximum rate of opening files of new processes, and how many openings can be saved up. Beyond
-/// this rate, processes that live for only a few milliseconds are just counted.
+/// Maximum rate of opening files of new processes. Beyond it, processes that live for only a few
+/// milliseconds are just counted.
 const OPENINGS_PER_SECOND: f64 = 1000.0;
+/// Maximum number of openings that can be saved up for a burst of new processes.
 const MAX_OPENINGS: f64 = 256.0;
 /// If the kernel does not report an end within this time, the event was lost.
 const END_EVENT_TIMEOUT_US: u64 = 1_000_000;
 /// Processes that live no longer than this are too brief to be sampled reliably.
-const BRIEF_US: u64 = 10_000;
-/// How long to wait for unfinished ledgers at the end.
-const LAST_LEDGERS_TIMEOUT: Duration = Duration::from_secs(60);
+const BRIEF_LIFE_US: u64 = 10_000;
 
 /// Why the loop ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ pub(super) struct Session<'a> {
     pub sink: Sink,
     pub ledgers: Ledgers,
     pub marks: Option<Marks>,
-    /// The first process.
+    /// Process id of the first process: the command, or the process that was attached to.
     pub root: i32,
     /// Whether signals to the recorder are for the command (`run`) or end the recording (`record`).
     pub forwards_signals: bool,
@@ -96,31 +96,47 @@ pub(super) struct Session<'a> {
 /// Counters and deadlines.
 #[derive(Default)]
 struct State {
+    /// Number of the next process in the recording.
     next_number: u32,
     /// Number of processes whose files may be opened now.
     openings: f64,
     /// When samples were last taken.
-    last_us: u64,
-    next_events_us: u64,
+    sampled_us: u64,
     /// Number of searches for children to make because events were lost.
     searches_left: u64,
     /// Whether process events are being handled, which must not be entered again.
     is_handling_events: bool,
     /// How long the user stopped the recorder.
     paused_us: u64,
+    /// When process events are next read.
+    next_events_us: u64,
+    /// When /proc is next searched for new processes, if the kernel does not report them.
     next_search_us: u64,
+    /// When samples are next written to the file.
     next_flush_us: u64,
+    /// When progress is next reported.
     next_progress_us: u64,
-    next_every_us: u64,
+    /// When regular ledgers are next taken; 0 before the first interval began.
+    next_regular_ledgers_us: u64,
     /// Processes whose end was noticed and not recorded yet.
     departed: Vec<Departed>,
-    moments: moments::Moments,
+    marks: marks::MarkState,
+    ledgers: ledgers::LedgerState,
+    /// See [`strandline_recording::Ending`].
+    brief_processes: u64,
+    /// See [`strandline_recording::Ending`].
+    unsampled_processes: u64,
+    /// High-water mark of the first process at its reported end.
+    root_high_water_kib: Option<u64>,
+    /// Whether the first process was found running after its reported end.
+    is_root_unsampled: bool,
     progress: Progress,
 }
 
-pub(super) use signals::take_signals;
+pub(super) use ending::ending_signal;
+pub(super) use signals::take_over_signals;
 
-/// The parameters of a session.
+/// The parameters of a session: fields without a comment become those of [`Session`].
 pub(super) struct SessionParameters<'a> {
     pub options: &'a Options<'a>,
     pub clock: Clock,
@@ -128,11 +144,12 @@ pub(super) struct SessionParameters<'a> {
     pub ledgers: Ledgers,
     pub marks: Option<Marks>,
     pub root: i32,
-    pub root_end: OwnedFd,
-    /// Number of its threads, for its watcher.
-    pub threads: Arc<AtomicU64>,
+    /// The first process, as a descriptor that becomes readable at its end.
+    pub root_pidfd: OwnedFd,
+    /// Number of its threads, shared with the thread that watches it.
+    pub root_threads: Arc<AtomicU64>,
     /// Whether its end is watched for.
-    pub is_watched: bool,
+    pub is_root_watched: bool,
     pub forwards_signals: bool,
     pub signals: SignalFd,
     pub process_events: ProcessEvents,
@@ -156,15 +173,13 @@ impl<'a> Session<'a> {
             ledgers,
             marks,
             root,
-            root_end,
+            root_pidfd,
             forwards_signals,
             signals,
             process_events,
-            threads,
-            is_watched,
             ..
         } = parameters;
-        let poller = Poller::new(root_end)?;
+        let poller = Poller::new(root_pidfd)?;
         poller.add(Source::Signals, signals.as_fd())?;
         poller.add(Source::Ledgers, ledgers.descriptor().as_fd())?;
         marks.as_ref().map_or(Ok(()), |marks| poller.add_marks(marks))?;
@@ -189,8 +204,9 @@ impl<'a> Session<'a> {
             state: State { openings: MAX_OPENINGS, ..State::default() },
         };
         session.write_header(parameters.environment, parameters.command, parameters.limits);
-        let first = session.tree.add(root, None, 0);
-        (first.threads, first.is_watched) = (threads, is_watched);
+        let root_member = session.tree.add(root, None, 0);
+        root_member.threads = parameters.root_threads;
+        root_member.is_watch_requested = parameters.is_root_watched;
         session.open(root);
         Ok(session)
     }
@@ -209,7 +225,7 @@ impl<'a> Session<'a> {
             limits,
         };
         self.push(&Record::Header(Box::new(header)));
-        if let Some(text) = self.process_events.unseen() {
+        if let Some(text) = self.process_events.limitation() {
             self.add_caveat("polling", "processes", text);
         }
     }
@@ -234,18 +250,17 @@ impl<'a> Session<'a> {
             let program = Process::open(self.root).ok().and_then(|process| Program::of(&process));
             root.is_new_program = root.program.is_some() && program.is_some() && program != root.program;
         }
-        self.grid.begin(now_us);
+        self.grid.skip_to(now_us);
         loop {
             let now_us = self.clock.now_us();
             self.handle_events(now_us);
-            if self.grid.is_late(now_us, PAUSE_THRESHOLD) && self.take_signals() && !self.forwards_signals {
+            if self.grid.is_late(now_us, PAUSE_THRESHOLD) && self.handle_signals() && !self.forwards_signals {
                 return StopReason::Interrupted;
             }
-            if self.grid.take(now_us) {
+            if self.grid.take_due(now_us) {
                 self.sample_all(now_us);
                 self.sample_group(now_us);
-                let moments = &mut self.state.moments;
-                moments.is_root_unsampled |= !self.tree.has(self.root) && tree::is_running(self.root);
+                self.state.is_root_unsampled |= !self.tree.has(self.root) && tree::is_running(self.root);
             }
             self.periodic_work(now_us);
             if let Some(reason) = self.wait() {
@@ -257,19 +272,19 @@ impl<'a> Session<'a> {
     /// Sleeps until an instant is due or there are events, which it handles. Returns a reason if
     /// the recording is over.
     fn wait(&mut self) -> Option<StopReason> {
-        let pause = self.grid.wait(self.clock.now_us()).min(self.max_wait());
-        let ready = self.poller.wait(pause);
+        let timeout = self.grid.time_until_next(self.clock.now_us()).min(self.max_wait());
+        let ready = self.poller.wait(timeout);
         if ready.has(Source::End) {
             return Some(StopReason::Ended);
         }
-        if ready.has(Source::Signals) && self.take_signals() && !self.forwards_signals {
+        if ready.has(Source::Signals) && self.handle_signals() && !self.forwards_signals {
             return Some(StopReason::Interrupted);
         }
         if ready.has(Source::Ledgers) {
-            self.take_ledgers();
+            self.handle_ledger_results();
         }
         if ready.has(Source::Marks) {
-            self.take_marks();
+            self.handle_marks();
         }
         None
     }
@@ -288,8 +303,8 @@ impl<'a> Session<'a> {
             return;
         }
         let mut departed = std::mem::take(&mut self.state.departed);
-        let known = self.tree.pids().len();
-        let searches = match &self.process_events {
+        let process_count = self.tree.pids().len();
+        let must_search = match &self.process_events {
             ProcessEvents::Connector(connector) => {
                 if !self.tree.read_events(connector, now_us, &mut departed) {
                     self.state.searches_left = self.tree.searches_after_loss();
@@ -298,22 +313,22 @@ impl<'a> Session<'a> {
             }
             ProcessEvents::Polling(_) => now_us >= self.state.next_search_us,
         };
-        if searches {
+        if must_search {
             self.state.searches_left = self.state.searches_left.saturating_sub(1);
             self.tree.search(now_us);
             self.tree.find_new_programs(now_us);
             self.state.next_search_us = now_us + SEARCH_EVERY.as_micros() as u64;
         }
-        // While processes start and end, the next check is at the next instant.
-        let has_changed = !departed.is_empty() || self.tree.pids().len() != known;
-        let pause = if has_changed { Duration::ZERO } else { LISTEN_EVERY };
-        self.state.next_events_us = now_us + pause.as_micros() as u64;
+        // While processes start and end, events are read again at the next instant.
+        let has_changed = !departed.is_empty() || self.tree.pids().len() != process_count;
+        let interval = if has_changed { Duration::ZERO } else { READ_EVENTS_EVERY };
+        self.state.next_events_us = now_us + interval.as_micros() as u64;
         self.state.departed = departed;
         if !self.state.departed.is_empty() {
             // Their last figures and their marks were sent before they ended.
             self.state.is_handling_events = true;
-            self.take_ledgers();
-            self.take_marks();
+            self.handle_ledger_results();
+            self.handle_marks();
             self.state.is_handling_events = false;
         }
         for departed in std::mem::take(&mut self.state.departed) {
@@ -323,11 +338,11 @@ impl<'a> Session<'a> {
 
     /// Samples every process whose turn it is.
     fn sample_all(&mut self, now_us: u64) {
-        let passed = now_us.saturating_sub(self.state.last_us) as f64 / 1e6;
-        self.state.openings = (self.state.openings + passed * OPENINGS_PER_SECOND).min(MAX_OPENINGS);
-        self.state.last_us = now_us;
+        let passed_seconds = now_us.saturating_sub(self.state.sampled_us) as f64 / 1e6;
+        let openings = self.state.openings + passed_seconds * OPENINGS_PER_SECOND;
+        (self.state.openings, self.state.sampled_us) = (openings.min(MAX_OPENINGS), now_us);
         let stride = self.tree.pids().len().div_ceil(MAX_FULL_RATE_PROCESSES).max(1);
-        let turn = usize::try_from(self.grid.last()).unwrap_or(0) % stride;
+        let turn = usize::try_from(self.grid.last_taken()).unwrap_or(0) % stride;
         let mut index = 0;
         // A process found to be gone is removed from the list, and the next one takes its index.
         while let Some(&pid) = self.tree.pids().get(index) {
@@ -346,7 +361,7 @@ impl<'a> Session<'a> {
         let Some(member) = self.tree.get_mut(pid) else { return false };
         if member.sampler.is_none() {
             if let Some(closed_us) = member.files_closed_us {
-                if self.open_again(pid) {
+                if self.reopen_if_alive(pid) {
                     return true;
                 }
                 let is_overdue = now_us.saturating_sub(closed_us) > END_EVENT_TIMEOUT_US;
@@ -369,12 +384,12 @@ impl<'a> Session<'a> {
                 member.add(now_us, sample);
                 member.threads.store(sample.threads, std::sync::atomic::Ordering::Relaxed);
                 if member.is_new_program {
-                    self.name_program(pid, now_us);
+                    self.record_exec(pid, now_us);
                 }
                 self.consider_ledgers(pid, now_us);
                 true
             }
-            Err(_) => self.reopen(pid) || self.handle_unreadable(pid, now_us),
+            Err(_) => self.reopen_by_thread(pid) || self.handle_unreadable(pid, now_us),
         }
     }
 
@@ -383,7 +398,9 @@ impl<'a> Session<'a> {
     fn handle_unreadable(&mut self, pid: i32, now_us: u64) -> bool {
         if matches!(self.process_events, ProcessEvents::Connector(_)) || pid == self.root {
             // A snapshot was removed when it was opened.
-            return self.tree.get_mut(pid).map(|member| member.close(now_us)).is_some();
+            let Some(member) = self.tree.get_mut(pid) else { return false };
+            member.close(now_us);
+            return true;
         }
         self.forget(pid, now_us)
     }
@@ -426,8 +443,8 @@ impl<'a> Session<'a> {
         true
     }
 
-    /// Records which program a process runs now.
-    fn name_program(&mut self, pid: i32, now_us: u64) {
+    /// Records the program that a process runs since an exec.
+    fn record_exec(&mut self, pid: i32, now_us: u64) {
         let Some(member) = self.tree.get_mut(pid) else { return };
         member.is_new_program = false;
         let (Some(process), Ok(opened)) = (member.number, Process::open(pid)) else { return };
@@ -441,28 +458,27 @@ impl<'a> Session<'a> {
     /// Writes the last samples and the end of a process that is no longer followed.
     fn record_end(&mut self, departed: Departed, now_us: u64) {
         let Departed { pid, wait_status, mut member } = departed;
-        self.state.moments.watched -= usize::from(member.has_watch);
+        self.state.ledgers.watched_count -= usize::from(member.is_counted_as_watched);
         if pid == self.root {
             self.root_status = self.root_status.or(wait_status);
-            self.state.moments.root_high_water_kib = member.final_kib.or(member.high_water_kib());
+            self.state.root_high_water_kib = member.best_high_water_kib();
         }
         let Some(process) = member.number else {
-            if now_us.saturating_sub(member.first_seen_us) <= BRIEF_US {
-                self.state.moments.brief_processes += 1;
+            if now_us.saturating_sub(member.first_seen_us) <= BRIEF_LIFE_US {
+                self.state.brief_processes += 1;
             } else {
-                self.state.moments.unsampled_processes += 1;
+                self.state.unsampled_processes += 1;
             }
             return;
         };
         self.push_runs(process, &member.take_runs());
-        let final_kib = member.final_kib;
         let end = ProcessEnd {
             process,
             at_us: now_us,
-            status: wait_status.and_then(exit_status),
+            status: wait_status.and_then(ending::exit_status),
             signal: wait_status.and_then(ending_signal),
-            high_water_kib: final_kib.or(member.high_water_kib()),
-            high_water_is_final: final_kib.is_some(),
+            high_water_kib: member.best_high_water_kib(),
+            high_water_is_final: member.final_high_water_kib.is_some(),
         };
         self.push(&Record::ProcessEnd(end));
     }
@@ -475,13 +491,13 @@ impl<'a> Session<'a> {
 
     /// Periodic work: flushing, progress, ledgers that are due.
     fn periodic_work(&mut self, now_us: u64) {
-        self.poll_answers();
+        self.send_due_answer();
         if now_us >= self.state.next_flush_us {
             self.state.next_flush_us = now_us + FLUSH_EVERY.as_micros() as u64;
             self.flush();
         }
-        if self.plan.every.is_some() && now_us >= self.state.next_every_us {
-            self.take_regular_ledgers(now_us);
+        if self.plan.every.is_some() && now_us >= self.state.next_regular_ledgers_us {
+            self.request_regular_ledgers(now_us);
         }
         if now_us >= self.state.next_progress_us {
             self.state.next_progress_us = now_us + PROGRESS_EVERY.as_micros() as u64;
@@ -523,69 +539,12 @@ impl<'a> Session<'a> {
     }
 
     /// Handles finished ledgers, and answers programs that waited for them.
-    fn take_ledgers(&mut self) {
+    fn handle_ledger_results(&mut self) {
         for result in self.ledgers.take_results() {
-            self.take_result(result);
+            self.handle_ledger_result(result);
         }
-        self.answer_if_done();
+        self.answer_if_ledgers_done();
     }
-}
-
-/// The exit status in a wait status; `None` if a signal ended the process.
-pub(super) fn exit_status(wait_status: i32) -> Option<i32> {
-    (wait_status & 0x7f == 0).then_some(wait_status >> 8 & 0xff)
-}
-
-/// The signal in a wait status; `None` if no signal ended the process.
-pub(super) fn ending_signal(wait_status: i32) -> Option<i32> {
-    Some(wait_status & 0x7f).filter(|&signal| signal != 0)
-}
-
-/// Records process `pid` and its descendants until it ends or the recorder must stop.
-///
-/// # Errors
-/// One line with the reason.
-pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
-    let process = Process::open(pid).map_err(|error| error.to_string())?;
-    match strandline_process::target::admission::check(&process) {
-        // A tracer only prevents ledgers.
-        Ok(_) | Err(Error::Traced { .. }) => {}
-        Err(error) => return Err(error.to_string()),
-    }
-    let root_end = strandline_sys::process::open_pidfd(pid).map_err(|error| {
-        format!("process {pid} cannot be waited for ({error}); Linux 5.3 or later is needed")
-    })?;
-    let (signals, _) = take_signals()?;
-    raise_open_files();
-    let sink = Sink::create(&options.file)?;
-    let environment = Environment::read();
-    let clock = Clock::start();
-    let ledgers = Ledgers::start(clock, &environment, options.ledger_settings, Guard::Watchdog)
-        .map_err(|error| format!("no thread for ledgers: {error}"))?;
-    Ledgers::prepare_to_end_watches().map_err(|error| format!("no signal for ledgers: {error}"))?;
-    let mut session = Session::begin(SessionParameters {
-        options,
-        clock,
-        sink,
-        ledgers,
-        marks: None,
-        root: pid,
-        root_end,
-        threads: Arc::new(AtomicU64::new(1)),
-        is_watched: false,
-        forwards_signals: false,
-        signals,
-        process_events: ProcessEvents::best(),
-        environment,
-        limits: Vec::new(),
-        group: None,
-        command: process.command_line().unwrap_or_default(),
-    })
-    .map_err(|error| format!("cannot record: {error}"))?;
-    session.tree.search_all(0);
-    session.begin_ledgers();
-    let stop_reason = session.run();
-    Ok(session.finish(stop_reason, None, None))
 }
 
 /// Raises the limit on open files: each followed process takes three descriptors. Returns the

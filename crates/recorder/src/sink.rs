@@ -1,6 +1,6 @@
 //! The file that records are written to. If the disk is full, the command continues and the records
-//! of that time are lost: earlier records stay intact, and as soon as there is room again the
-//! recording continues with a caveat about the loss.
+//! of that time are lost: earlier records stay intact, and as soon as the disk has free space
+//! again, the recording continues with a caveat about the loss.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -9,6 +9,11 @@ use std::path::{Path, PathBuf};
 
 use strandline_inspect::Caveat;
 use strandline_recording::{CaveatRecord, Error, MAX_FRAME_BYTES, Reader, Record, Writer};
+
+/// Maximum length of the part of a file name that comes from the program.
+const MAX_PROGRAM_CHARS: usize = 60;
+/// Highest number that is appended to a file name.
+const MAX_FILE_NUMBER: u32 = 9_999;
 
 /// The file of a recording.
 pub struct Sink {
@@ -22,6 +27,7 @@ pub struct Sink {
     pub warning: Option<String>,
 }
 
+/// Why records are lost at the moment.
 struct WriteFailure {
     since_us: u64,
     reason: String,
@@ -48,15 +54,13 @@ impl Sink {
                 }
                 created => (created.map_err(failed)?, true),
             };
-        let metadata = file.metadata();
-        let is_file = metadata.as_ref().is_ok_and(|metadata| metadata.is_file());
-        let old_bytes = metadata.map_or(0, |metadata| metadata.len());
+        let metadata = file.metadata().map_err(failed)?;
         // A device holds nothing that could be lost.
-        if is_file && old_bytes > 0 && !is_recording(path) {
+        if metadata.is_file() && metadata.len() > 0 && !is_recording(path) {
             return Err(refused("exists and is not a recording: it is not overwritten"));
         }
         // Last, so that the lock ends with the sink: see its Drop.
-        if is_file && strandline_sys::host::lock(&file).is_err() {
+        if metadata.is_file() && strandline_sys::host::lock(&file).is_err() {
             return Err(refused("is being recorded into by another strandline"));
         }
         let writer = Writer::new(file).map_err(failed)?;
@@ -66,7 +70,7 @@ impl Sink {
     /// Begins the recording: an older one is deleted.
     pub fn begin(&mut self) {
         let file = self.writer.file();
-        if file.metadata().is_ok_and(|data| data.is_file()) {
+        if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
             // A failure shows at the first write.
             drop(file.set_len(0));
         }
@@ -79,11 +83,12 @@ impl Sink {
         }
     }
 
+    /// The file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Adds a record; `now_us` is the time of a failure, if any.
+    /// Adds a record. `now_us` becomes the time of the failure if it cannot be written.
     pub fn push(&mut self, record: &Record, now_us: u64) {
         if let Err(error) = self.writer.push(record) {
             self.warning = Some(format!("a record could not be written: {error}"));
@@ -103,14 +108,14 @@ impl Sink {
             );
             let caveat = Caveat::new("recording_lost", self.path.display().to_string(), None, text);
             drop(self.writer.push(&Record::Caveat(CaveatRecord { at_us: now_us, caveat })));
-            if let Err(error) = self.write() {
-                // Still no room: report the loss later.
+            if let Err(error) = self.write_frame() {
+                // Nothing can be written yet: report the loss later.
                 self.writer.drop_buffered();
                 self.failure = Some(WriteFailure { since_us, reason: error.to_string() });
             }
             return;
         }
-        if let Err(error) = self.write() {
+        if let Err(error) = self.write_frame() {
             self.warning = Some(format!(
                 "{}: {error}; the command runs on, samples that cannot be written are lost",
                 self.path.display()
@@ -121,7 +126,7 @@ impl Sink {
     }
 
     /// Writes one frame; on failure removes what was written of it.
-    fn write(&mut self) -> io::Result<()> {
+    fn write_frame(&mut self) -> io::Result<()> {
         let result = self.writer.flush();
         if result.is_err() {
             let mut file = self.writer.file();
@@ -131,6 +136,7 @@ impl Sink {
         result
     }
 
+    /// Bytes that reached the file.
     pub fn written_bytes(&self) -> u64 {
         self.writer.written_bytes()
     }
@@ -155,9 +161,11 @@ pub fn default_path(command: &str) -> PathBuf {
     let program = Path::new(command).file_name().map(|name| name.to_string_lossy().into_owned());
     let program = program.filter(|name| !name.is_empty()).unwrap_or_else(|| "process".to_owned());
     let portable = |c: char| if c.is_alphanumeric() || "._-".contains(c) { c } else { '_' };
-    let program: String = program.trim_start_matches('.').chars().take(60).map(portable).collect();
+    let program: String =
+        program.trim_start_matches('.').chars().take(MAX_PROGRAM_CHARS).map(portable).collect();
     let plain = PathBuf::from(format!("{program}.strandline"));
-    let numbered = (2..10_000).map(|number| PathBuf::from(format!("{program}.{number}.strandline")));
+    let numbered =
+        (2..=MAX_FILE_NUMBER).map(|number| PathBuf::from(format!("{program}.{number}.strandline")));
     std::iter::once(plain.clone()).chain(numbered).find(|path| !path.exists()).unwrap_or(plain)
 }
 
@@ -205,9 +213,9 @@ mod tests {
         let size = std::fs::metadata(&path).unwrap().len();
         Sink::create(&path).unwrap().discard();
         assert_eq!(std::fs::metadata(&path).unwrap().len(), size);
-        let other = folder.path().join("b.strandline");
-        Sink::create(&other).unwrap().discard();
-        assert!(!other.exists());
+        let new_path = folder.path().join("b.strandline");
+        Sink::create(&new_path).unwrap().discard();
+        assert!(!new_path.exists());
     }
 
     #[test]
@@ -216,7 +224,7 @@ mod tests {
         let mut sink = Sink::create(Path::new("/dev/full")).unwrap();
         sink.push(&header(), 0);
         sink.flush(1_000_000);
-        assert!(sink.warning.take().is_some_and(|ready| ready.contains("the command runs on")));
+        assert!(sink.warning.take().is_some_and(|warning| warning.contains("the command runs on")));
         sink.push(&Record::Heartbeat(Heartbeat::default()), 2_000_000);
         sink.flush(2_000_000);
         assert_eq!(sink.warning, None, "reported once");
@@ -257,12 +265,12 @@ mod tests {
         sink.push(&Record::Heartbeat(Heartbeat::default()), 2_000_000);
         sink.flush(2_000_000);
         let mut reader = Reader::open(&path).unwrap();
-        let mut said = String::new();
+        let mut last_text = String::new();
         while let Some(record) = reader.next_record().unwrap() {
-            if let Record::Caveat(caution) = record {
-                said = caution.caveat.text;
+            if let Record::Caveat(record) = record {
+                last_text = record.caveat.text;
             }
         }
-        assert_eq!(said, "nothing could be written from 1.0 s to 2.0 s: No space left on device");
+        assert_eq!(last_text, "nothing could be written from 1.0 s to 2.0 s: No space left on device");
     }
 }

@@ -17,18 +17,25 @@ use super::sampler::Sampler;
 
 /// Interval of searching /proc for new children if the kernel does not report them.
 pub const SEARCH_EVERY: Duration = Duration::from_millis(10);
-/// How long a process counts as young.
-const YOUNG: Duration = Duration::from_secs(1);
-/// Maximum number of threads of a process that one look at it covers.
-const MAX_TASKS: usize = 64;
-/// Those among them that are the oldest; and as many others, in turn.
-const PART: usize = MAX_TASKS / 2;
+/// How long a process counts as young; older ones are checked for a new program at this interval.
+const YOUNG_AGE: Duration = Duration::from_secs(1);
+/// Maximum number of threads of a process whose children one search reads.
+const MAX_THREADS: usize = 64;
+/// How many of those threads are the oldest ones, in every search.
+const OLDEST_THREADS: usize = MAX_THREADS / 2;
+/// How many of those threads are others: in each search the next ones.
+const OTHER_THREADS: usize = MAX_THREADS - OLDEST_THREADS;
 /// Minimum number of searches for children after the kernel has dropped events.
 const MIN_SEARCHES_AFTER_LOSS: u64 = 32;
-/// The same maximum: each search lists all threads.
+/// Maximum number of those searches: each one lists all threads.
 const MAX_SEARCHES_AFTER_LOSS: u64 = 256;
 /// Maximum number of attempts to list the threads of a process while they change.
-const MAX_LISTS: u32 = 10;
+const MAX_LISTINGS: u32 = 10;
+/// Maximum size of a thread's list of children: a hundred thousand process ids.
+const MAX_CHILDREN_BYTES: u64 = 1 << 20;
+/// The pid namespace of the machine: its number never changes (PROC_PID_INIT_INO of
+/// include/linux/proc_ns.h, Linux 3.8).
+const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 /// How new processes are found.
 #[derive(Debug)]
@@ -40,12 +47,11 @@ pub enum ProcessEvents {
 }
 
 impl ProcessEvents {
-    /// The best method available.
-    pub fn best() -> Self {
-        // The connector reports the ids of the first namespace, whose number never changes (Linux
-        // 3.8).
+    /// The connector if it can be used, or else polling.
+    pub fn best_available() -> Self {
+        // The connector reports the ids of the initial namespace.
         let own_namespace = std::fs::read_link("/proc/self/ns/pid");
-        if !own_namespace.is_ok_and(|link| link.as_os_str() == "pid:[4026531836]") {
+        if !own_namespace.is_ok_and(|link| link.as_os_str() == INITIAL_PID_NAMESPACE) {
             return Self::Polling("in a pid namespace the kernel does not report processes".to_owned());
         }
         match Connector::open() {
@@ -62,12 +68,12 @@ impl ProcessEvents {
         }
     }
 
-    /// Which processes are not seen, and why; `None` if all are.
-    pub fn unseen(&self) -> Option<String> {
+    /// A sentence on the processes that are not seen, and why; `None` if all are seen.
+    pub fn limitation(&self) -> Option<String> {
         let Self::Polling(reason) = self else { return None };
         Some(format!(
             "{reason}: processes that live for less than {SEARCH_EVERY:?} are not seen, nor some that live longer if their parent \
-             has more than {MAX_TASKS} threads"
+             has more than {MAX_THREADS} threads"
         ))
     }
 }
@@ -75,8 +81,9 @@ impl ProcessEvents {
 /// What an exec changes: distinguishes the programs that one process runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// The executable, whose path changes when the file is replaced.
+    /// Device of the executable, which has no stable path: a removed file has another one.
     device: u64,
+    /// Inode of the executable.
     inode: u64,
     /// Address of the random bytes that the kernel places (AT_RANDOM): set near the end of an exec,
     /// then constant.
@@ -98,8 +105,9 @@ impl Program {
 /// A process that is followed.
 #[derive(Debug)]
 pub struct Member {
-    /// Its number in the recording, once it has one.
+    /// Its number in the recording, once its files were opened.
     pub number: Option<u32>,
+    /// Its parent's process id, if known.
     pub parent: Option<i32>,
     /// When it was first noticed.
     pub first_seen_us: u64,
@@ -109,21 +117,20 @@ pub struct Member {
     pub is_new_program: bool,
     /// The program whose command line was read.
     pub program: Option<Program>,
-    /// The current run.
-    pub run: Option<Run>,
+    /// The run to which equal samples are added.
+    current_run: Option<Run>,
     /// Earlier runs that were not written yet.
-    pub runs: Vec<Run>,
+    finished_runs: Vec<Run>,
     /// Whether it has reported a mark about itself before.
     pub reports_marks: bool,
-    /// Its last sample.
-    pub last: Option<Sample>,
-    /// Whether its end is watched for, or an attempt to watch it has failed.
-    pub is_watched: bool,
+    pub last_sample: Option<Sample>,
+    /// Whether a watch for its end was requested, also if that was refused.
+    pub is_watch_requested: bool,
     /// Whether it counts as one of the watched descendants.
-    pub has_watch: bool,
-    /// Number of its threads, for its watcher.
+    pub is_counted_as_watched: bool,
+    /// Number of its threads, shared with the thread that watches it.
     pub threads: Arc<AtomicU64>,
-    /// RSS at its last ledger at a peak.
+    /// Highest RSS at an earlier ledger, or an attempt at one: the next peak has to exceed it.
     pub peak_kib: u64,
     /// Whether a ledger at a peak has failed.
     pub has_failed_peak: bool,
@@ -134,10 +141,10 @@ pub struct Member {
     /// When its files were closed because they had no content any more.
     pub files_closed_us: Option<u64>,
     /// VmHWM as last sampled, once its files are closed.
-    closed_kib: Option<u64>,
+    high_water_at_close_kib: Option<u64>,
     /// VmHWM as its watcher read it at its end.
-    pub final_kib: Option<u64>,
-    /// Since when it is in a tracer's stop.
+    pub final_high_water_kib: Option<u64>,
+    /// When it was first sampled in the tracer's stop that it is in.
     pub stopped_since_us: Option<u64>,
 }
 
@@ -150,52 +157,57 @@ impl Member {
             sampler: None,
             is_new_program: true,
             program: None,
-            run: None,
-            runs: Vec::new(),
+            current_run: None,
+            finished_runs: Vec::new(),
             reports_marks: false,
-            last: None,
-            is_watched: false,
-            has_watch: false,
+            last_sample: None,
+            is_watch_requested: false,
+            is_counted_as_watched: false,
             threads: Arc::new(AtomicU64::new(1)),
             peak_kib: 0,
             has_failed_peak: false,
             no_regular_before_us: 0,
             has_pending_ledger: false,
             files_closed_us: None,
-            closed_kib: None,
-            final_kib: None,
+            high_water_at_close_kib: None,
+            final_high_water_kib: None,
             stopped_since_us: None,
         }
     }
 
     /// Adds a sample: to the current run if it is equal.
     pub fn add(&mut self, at_us: u64, sample: Sample) {
-        self.last = Some(sample);
-        match &mut self.run {
+        self.last_sample = Some(sample);
+        match &mut self.current_run {
             Some(run) if run.sample == sample => {
                 run.count += 1;
                 run.span_us = at_us.saturating_sub(run.at_us);
             }
-            run => self.runs.extend(run.replace(Run { at_us, span_us: 0, count: 1, sample })),
+            run => self.finished_runs.extend(run.replace(Run { at_us, span_us: 0, count: 1, sample })),
         }
     }
 
     /// Ends the current run and returns all runs that were not written yet.
     pub fn take_runs(&mut self) -> Vec<Run> {
-        self.runs.extend(self.run.take());
-        std::mem::take(&mut self.runs)
+        self.finished_runs.extend(self.current_run.take());
+        std::mem::take(&mut self.finished_runs)
     }
 
     /// Closes the files, which have no content any more.
     pub fn close(&mut self, now_us: u64) {
-        self.closed_kib = self.high_water_kib();
+        self.high_water_at_close_kib = self.high_water_kib();
         self.files_closed_us = Some(now_us);
         self.sampler = None;
     }
 
     /// VmHWM as last sampled.
-    pub fn high_water_kib(&self) -> Option<u64> {
-        self.sampler.as_ref().map_or(self.closed_kib, Sampler::high_water_kib)
+    fn high_water_kib(&self) -> Option<u64> {
+        self.sampler.as_ref().map_or(self.high_water_at_close_kib, Sampler::high_water_kib)
+    }
+
+    /// VmHWM at its end if that is known, or else as last sampled.
+    pub fn best_high_water_kib(&self) -> Option<u64> {
+        self.final_high_water_kib.or(self.high_water_kib())
     }
 
     /// RSS as last sampled, in KiB.
@@ -217,20 +229,20 @@ pub struct Departed {
 #[derive(Debug, Default)]
 pub struct Tree {
     members: HashMap<i32, Member>,
-    /// Process ids in order of arrival.
-    order: Vec<i32>,
+    /// Keys of `members`, in order of arrival.
+    pids: Vec<i32>,
     /// When old processes are next checked for a new program.
-    next_programs_us: u64,
-    /// Number of searches of a part of the threads.
-    searches: usize,
+    next_program_check_us: u64,
+    /// Number of calls of [`Tree::search`].
+    search_count: usize,
 }
 
 impl Tree {
     /// Follows `pid` from now on.
     pub fn add(&mut self, pid: i32, parent: Option<i32>, now_us: u64) -> &mut Member {
-        let order = &mut self.order;
+        let pids = &mut self.pids;
         self.members.entry(pid).or_insert_with(|| {
-            order.push(pid);
+            pids.push(pid);
             Member::new(parent, now_us)
         })
     }
@@ -238,7 +250,7 @@ impl Tree {
     /// Stops following `pid`.
     pub fn remove(&mut self, pid: i32, wait_status: Option<i32>) -> Option<Departed> {
         let member = self.members.remove(&pid)?;
-        self.order.retain(|&other| other != pid);
+        self.pids.retain(|&followed| followed != pid);
         Some(Departed { pid, wait_status, member })
     }
 
@@ -256,15 +268,15 @@ impl Tree {
 
     /// All process ids, oldest first.
     pub fn pids(&self) -> &[i32] {
-        &self.order
+        &self.pids
     }
 
     pub fn members(&self) -> impl Iterator<Item = (i32, &Member)> {
-        self.order.iter().filter_map(|pid| Some((*pid, self.members.get(pid)?)))
+        self.pids.iter().filter_map(|pid| Some((*pid, self.members.get(pid)?)))
     }
 
     /// The process with this number in the recording.
-    pub fn numbered(&mut self, number: u32) -> Option<&mut Member> {
+    pub fn member_by_number(&mut self, number: u32) -> Option<&mut Member> {
         self.members.values_mut().find(|member| member.number == Some(number))
     }
 
@@ -299,18 +311,19 @@ impl Tree {
     }
 
     /// Searches /proc for children of the processes that are followed. Of a process with more than
-    /// `MAX_TASKS` threads, a search covers the oldest ones, and others in turn.
+    /// `MAX_THREADS` threads, a search covers the oldest ones, and others in turn.
     pub fn search(&mut self, now_us: u64) {
-        self.searches = self.searches.wrapping_add(1);
-        let turn = self.searches;
+        self.search_count = self.search_count.wrapping_add(1);
+        let turn = self.search_count;
         self.add_children(now_us, |tids| threads_of_turn(tids, turn));
     }
 
     /// Number of searches after the kernel has dropped events: together they cover all threads of
-    /// processes with at most `PART * MAX_SEARCHES_AFTER_LOSS` of them.
+    /// processes with at most `OTHER_THREADS * MAX_SEARCHES_AFTER_LOSS` of them.
     pub fn searches_after_loss(&self) -> u64 {
-        let most = self.members.values().map(|member| member.threads.load(Ordering::Relaxed)).max();
-        (most.unwrap_or(0) / PART as u64 + 1).clamp(MIN_SEARCHES_AFTER_LOSS, MAX_SEARCHES_AFTER_LOSS)
+        let thread_counts = self.members.values().map(|member| member.threads.load(Ordering::Relaxed));
+        let turns = thread_counts.max().unwrap_or(0) / OTHER_THREADS as u64 + 1;
+        turns.clamp(MIN_SEARCHES_AFTER_LOSS, MAX_SEARCHES_AFTER_LOSS)
     }
 
     /// Searches for the children of all threads.
@@ -318,13 +331,13 @@ impl Tree {
         self.add_children(now_us, <[i32]>::to_vec);
     }
 
-    /// Adds the children of those threads of each process that `choose` takes.
-    fn add_children(&mut self, now_us: u64, choose: impl Fn(&[i32]) -> Vec<i32>) {
-        let mut next = 0;
+    /// Adds the children of those threads of each process that `choose_threads` returns.
+    fn add_children(&mut self, now_us: u64, choose_threads: impl Fn(&[i32]) -> Vec<i32>) {
+        let mut index = 0;
         // Children found here are searched as well.
-        while let Some(&pid) = self.order.get(next) {
-            next += 1;
-            for child in children(pid, &choose) {
+        while let Some(&pid) = self.pids.get(index) {
+            index += 1;
+            for child in children(pid, &choose_threads) {
                 self.add(child, Some(pid), now_us);
             }
         }
@@ -333,12 +346,12 @@ impl Tree {
     /// Finds processes that run a new program, if the kernel does not report it: young processes at
     /// each call, because an exec mostly follows a fork, the others once a second.
     pub fn find_new_programs(&mut self, now_us: u64) {
-        let checks_all = now_us >= self.next_programs_us;
+        let checks_all = now_us >= self.next_program_check_us;
         if checks_all {
-            self.next_programs_us = now_us + YOUNG.as_micros() as u64;
+            self.next_program_check_us = now_us + YOUNG_AGE.as_micros() as u64;
         }
         for (pid, member) in &mut self.members {
-            let is_young = now_us.saturating_sub(member.first_seen_us) < YOUNG.as_micros() as u64;
+            let is_young = now_us.saturating_sub(member.first_seen_us) < YOUNG_AGE.as_micros() as u64;
             if member.number.is_some() && !member.is_new_program && (checks_all || is_young) {
                 let program = Process::open(*pid).ok().and_then(|process| Program::of(&process));
                 member.is_new_program =
@@ -349,25 +362,26 @@ impl Tree {
     }
 }
 
-/// Returns up to `MAX_TASKS` of the threads: half of them the oldest, the others in turn.
+/// Up to `MAX_THREADS` of the threads: the oldest ones, and others in turn.
 fn threads_of_turn(tids: &[i32], turn: usize) -> Vec<i32> {
-    let (oldest, others) = tids.split_at(tids.len().min(PART));
-    let start = turn.wrapping_mul(PART) % others.len().max(1);
-    let others = others.iter().cycle().skip(start).take(others.len().min(PART));
+    let (oldest, others) = tids.split_at(tids.len().min(OLDEST_THREADS));
+    let start = turn.wrapping_mul(OTHER_THREADS) % others.len().max(1);
+    let others = others.iter().cycle().skip(start).take(others.len().min(OTHER_THREADS));
     oldest.iter().chain(others).copied().collect()
 }
 
-/// The children of those threads of a process that `choose` takes, from
+/// The children of those threads of a process that `choose_threads` returns, from
 /// /proc/PID/task/TID/children; empty if the kernel lacks that file.
-fn children(pid: i32, choose: &impl Fn(&[i32]) -> Vec<i32>) -> Vec<i32> {
+fn children(pid: i32, choose_threads: &impl Fn(&[i32]) -> Vec<i32>) -> Vec<i32> {
     let Ok(process) = Process::open(pid) else { return Vec::new() };
-    let tasks = process.tasks().unwrap_or_default();
-    let children_of_task = |tid: i32| {
-        let text = process.read_file(&format!("task/{tid}/children"), 1 << 20).unwrap_or_default();
+    let tids = process.tasks().unwrap_or_default();
+    let children_of_thread = |tid: i32| {
+        let path = format!("task/{tid}/children");
+        let text = process.read_file(&path, MAX_CHILDREN_BYTES).unwrap_or_default();
         let text = String::from_utf8_lossy(&text).into_owned();
         text.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect::<Vec<i32>>()
     };
-    choose(&tasks).into_iter().flat_map(children_of_task).collect()
+    choose_threads(&tids).into_iter().flat_map(children_of_thread).collect()
 }
 
 /// Whether a process whose main thread has ended is still running: it has other live threads,
@@ -380,14 +394,14 @@ pub fn is_running(pid: i32) -> bool {
         Ok(stat) => !matches!(stat.state, Some('Z' | 'X')),
         Err(_) => false,
     };
-    for _ in 0..MAX_LISTS {
+    for _ in 0..MAX_LISTINGS {
         let tids = process.tasks().unwrap_or_default();
-        if tids.iter().take(MAX_TASKS).any(|&tid| is_thread_running(tid)) {
+        if tids.iter().take(MAX_THREADS).any(|&tid| is_thread_running(tid)) {
             return true;
         }
         // A thread that has disappeared may have taken the main thread's place.
-        let is_changed = tids.iter().take(MAX_TASKS).any(|&tid| process.task_stat(tid).is_err());
-        if !is_changed && process.lists_all(&tids) {
+        let has_changed = tids.iter().take(MAX_THREADS).any(|&tid| process.task_stat(tid).is_err());
+        if !has_changed && process.lists_all(&tids) {
             return false;
         }
     }
@@ -408,10 +422,10 @@ mod tests {
         let process = Process::open(child.id() as i32).unwrap();
         // The child's exec may still be under way; before it, the child has the program of this
         // process.
-        let own = Program::of(&Process::open(std::process::id() as i32).unwrap());
+        let own_program = Program::of(&Process::open(std::process::id() as i32).unwrap());
         let before = loop {
             let program = Program::of(&process);
-            if program.is_some() && program != own {
+            if program.is_some() && program != own_program {
                 break program;
             }
             std::thread::yield_now();

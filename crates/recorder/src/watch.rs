@@ -26,14 +26,16 @@ const WAKE_INTERVAL: Duration = Duration::from_micros(100);
 /// Requests of other threads to a watching thread.
 #[derive(Debug, Default)]
 struct Orders {
+    /// Whether the watch has to end.
     must_end: AtomicBool,
     /// Whether it takes a ledger, at the end or before: it must not be woken meanwhile.
     is_busy: AtomicBool,
+    /// The ledger to take next.
     ledger: Mutex<Option<Request>>,
 }
 
 impl Orders {
-    fn ledger(&self) -> MutexGuard<'_, Option<Request>> {
+    fn lock_ledger(&self) -> MutexGuard<'_, Option<Request>> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -54,15 +56,17 @@ type TakenLedger = (LedgerResult, Continued);
 #[derive(Debug)]
 pub(super) struct Watch {
     pid: i32,
+    /// Returns the request if the process lives.
     thread: JoinHandle<Option<WatchRequest>>,
+    /// Thread id.
     tid: i32,
     orders: Arc<Orders>,
-    /// The ledgers that it took.
-    taken: Receiver<TakenLedger>,
+    /// The ledgers that the thread took.
+    taken_ledgers: Receiver<TakenLedger>,
 }
 
 impl Watch {
-    /// Begins to watch.
+    /// Begins to watch. `is_resumed`: the process was watched before, and then for a while not.
     pub fn begin(
         pid: i32,
         request: WatchRequest,
@@ -70,17 +74,18 @@ impl Watch {
         is_resumed: bool,
     ) -> Result<Self, NotBegun> {
         let orders = Arc::new(Orders::default());
-        let (begun, wait_until_begun) = channel();
-        let (ledger_sender, taken) = channel();
+        let (begun_sender, begun) = channel();
+        let (ledger_sender, taken_ledgers) = channel();
         let body = {
             let (shared, orders) = (shared.clone(), Arc::clone(&orders));
             move || match ExitWatch::begin(pid) {
                 Ok(watch) => {
-                    let _ = begun.send(Ok(strandline_sys::signal::own_thread()));
-                    WatchLoop { watch, request, is_resumed, orders, shared, taken: ledger_sender }.run()
+                    let _ = begun_sender.send(Ok(strandline_sys::signal::own_thread()));
+                    WatchLoop { watch, request, is_resumed, orders, shared, taken_ledgers: ledger_sender }
+                        .run()
                 }
                 Err(error) => {
-                    let _ = begun.send(Err(match error {
+                    let _ = begun_sender.send(Err(match error {
                         Error::Ended { .. } | Error::NoSuchProcess { .. } => NotBegun::Ended,
                         error => NotBegun::Refused(error.to_string()),
                     }));
@@ -93,8 +98,8 @@ impl Watch {
             .stack_size(STACK_BYTES)
             .spawn(body)
             .map_err(|error| NotBegun::Refused(format!("no thread could be started: {error}")))?;
-        let tid = wait_until_begun.recv().unwrap_or(Err(NotBegun::Ended))?;
-        Ok(Self { pid, thread, tid, orders, taken })
+        let tid = begun.recv().unwrap_or(Err(NotBegun::Ended))?;
+        Ok(Self { pid, thread, tid, orders, taken_ledgers })
     }
 
     /// Whether the process has ended, or can no longer be watched.
@@ -117,10 +122,10 @@ impl Watch {
 
     /// Has the thread take a ledger.
     pub fn take_ledger(&self, request: Request) -> TakenLedger {
-        *self.orders.ledger() = Some(request.clone());
-        self.wake_until(|orders| orders.ledger().is_none());
+        *self.orders.lock_ledger() = Some(request.clone());
+        self.wake_until(|orders| orders.lock_ledger().is_none());
         // A thread that has found the end of the process takes no more orders.
-        self.taken.recv().unwrap_or((LedgerResult::ProcessEnded(request), Continued::Yes))
+        self.taken_ledgers.recv().unwrap_or((LedgerResult::ProcessEnded(request), Continued::Yes))
     }
 
     /// Ends the watch. Returns the request, unless the process ended meanwhile.
@@ -141,7 +146,7 @@ struct WatchLoop {
     is_resumed: bool,
     orders: Arc<Orders>,
     shared: Shared,
-    taken: Sender<TakenLedger>,
+    taken_ledgers: Sender<TakenLedger>,
 }
 
 impl WatchLoop {
@@ -151,7 +156,7 @@ impl WatchLoop {
         let process = self.request.process;
         loop {
             self.orders.is_busy.store(true, Ordering::Release);
-            let request = self.orders.ledger().take();
+            let request = self.orders.lock_ledger().take();
             if let Some(request) = request
                 && self.take_ledger(request) == Continued::No
                 // If the process is at its end, this thread must report it.
@@ -160,9 +165,10 @@ impl WatchLoop {
                 return Some(self.request);
             }
             self.orders.is_busy.store(false, Ordering::Release);
-            let is_last = self.orders.must_end.load(Ordering::Acquire);
-            match if is_last { self.watch.poll() } else { self.watch.sleep() } {
-                Ok(WatchEvent::Woken) if is_last => return Some(self.request),
+            let must_end = self.orders.must_end.load(Ordering::Acquire);
+            let event = if must_end { self.watch.poll() } else { self.watch.sleep() };
+            match event {
+                Ok(WatchEvent::Woken) if must_end => return Some(self.request),
                 Ok(WatchEvent::Woken) => {}
                 Ok(WatchEvent::AtExit) => {
                     self.orders.is_busy.store(true, Ordering::Release);
@@ -194,11 +200,12 @@ impl WatchLoop {
         }
     }
 
+    /// Takes an ordered ledger. Returns whether the watch continued.
     fn take_ledger(&mut self, request: Request) -> Continued {
         let (result, continued) = self.watch.while_reading(|| take_ledger(request, true, &self.shared));
         // A process that is killed during an injected call passes its exit stop unnoticed.
         self.is_resumed = true;
-        let _ = self.taken.send((result, continued));
+        let _ = self.taken_ledgers.send((result, continued));
         continued
     }
 }

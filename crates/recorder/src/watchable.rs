@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use strandline_sys::spawn;
 
 /// How much of a program is searched: the names are in its dynamic section or its constants.
-const MAX_BYTES: u64 = 64 << 20;
+const MAX_SEARCHED_BYTES: u64 = 64 << 20;
 /// LeakSanitizer traces its own process at exit, and fails if another process does. Programs that
 /// link it contain its name; others name the library.
 const SANITIZERS: [&[u8]; 3] = [b"LeakSanitizer", b"libasan.so", b"liblsan.so"];
@@ -26,12 +26,18 @@ pub fn obstacle(program: &Path) -> Option<&'static str> {
 /// Like [`obstacle`], for a command: a bare name is looked up in PATH.
 pub fn command_obstacle(command: &Path) -> Option<&'static str> {
     let preloaded = std::env::var_os("LD_PRELOAD").unwrap_or_default();
-    if preloaded.to_string_lossy().contains("asan") {
+    if names_sanitizer(&preloaded.to_string_lossy()) {
         return Some(
             "LD_PRELOAD makes it check for leaks at its end (LeakSanitizer), which fails under a trace",
         );
     }
     find_program(command).and_then(|program| obstacle(&program))
+}
+
+/// Whether a list of libraries has one with LeakSanitizer: `libasan.so.8`, `liblsan.so.0`,
+/// `libclang_rt.asan-x86_64.so`.
+fn names_sanitizer(libraries: &str) -> bool {
+    libraries.contains("asan") || libraries.contains("lsan")
 }
 
 /// The file of a command; not a pipe, which would block the search in it.
@@ -43,9 +49,10 @@ fn find_program(command: &Path) -> Option<PathBuf> {
     std::env::split_paths(&search_path).map(|folder| folder.join(command)).find(|path| path.is_file())
 }
 
+/// Whether a program has LeakSanitizer. One that cannot be read counts as without.
 fn is_sanitized(program: &Path) -> bool {
     let mut bytes = Vec::new();
-    let read = File::open(program).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
+    let read = File::open(program).and_then(|file| file.take(MAX_SEARCHED_BYTES).read_to_end(&mut bytes));
     read.is_ok() && SANITIZERS.iter().any(|name| memchr::memmem::find(&bytes, name).is_some())
 }
 
@@ -58,10 +65,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("program");
         std::fs::write(&program, b"\x7fELF...\0libasan.so.8\0libc.so.6\0").unwrap();
-        assert!(obstacle(&program).is_some_and(|why| why.contains("LeakSanitizer")));
+        assert!(obstacle(&program).is_some_and(|obstacle| obstacle.contains("LeakSanitizer")));
         std::fs::write(&program, b"\x7fELF...\0libc.so.6\0").unwrap();
         assert_eq!(obstacle(&program), None);
         assert_eq!(obstacle(&folder.path().join("missing")), None);
         assert_eq!(command_obstacle(Path::new("sh")), None);
+        assert!(names_sanitizer("/usr/lib/liblsan.so.0") && names_sanitizer("libasan.so.8"));
+        assert!(!names_sanitizer("libjemalloc.so.2"));
     }
 }

@@ -42,11 +42,13 @@ impl Run {
     }
 }
 
-/// Samples of one process, in order of time.
+/// Samples of one process, in order of time: a column for each field of [`Run`] and [`Sample`],
+/// with an entry per run (see [`differences`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
     /// Number of the process: see [`crate::ProcessStart::process`].
     pub process: u32,
+    /// [`Run::at_us`]. The only column without zeros left out: its length is the number of runs.
     us: Vec<i64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     span_us: Vec<i64>,
@@ -82,7 +84,7 @@ impl Block {
     /// Packs runs of one process.
     pub fn new(process: u32, runs: &[Run]) -> Self {
         let figures =
-            |column: Column| short_differences(runs.iter().map(|r| r.sample.figures()[column as usize]));
+            |column: Column| short_differences(runs.iter().map(|run| run.sample.figures()[column as usize]));
         Self {
             process,
             us: differences(runs.iter().map(|run| run.at_us)),
@@ -107,7 +109,7 @@ impl Block {
     /// entries, each of 1 to [`MAX_RUN_SAMPLES`] samples; all together have at most
     /// `MAX_BLOCK_SAMPLES`, and further ones are left out.
     pub fn runs(&self) -> impl Iterator<Item = Run> + '_ {
-        let columns = [
+        let mut figures = [
             &self.rss_kib,
             &self.virtual_kib,
             &self.data_kib,
@@ -120,49 +122,57 @@ impl Block {
             &self.user_ms,
             &self.system_ms,
             &self.threads,
-        ];
-        let mut figures = [0i64; Column::COUNT];
-        let (mut at, mut span, mut count) = (0i64, 0i64, 0i64);
+        ]
+        .map(|column| ColumnReader::new(column));
+        let mut times_us = ColumnReader::new(&self.us);
+        let mut spans_us = ColumnReader::new(&self.span_us);
+        let mut counts = ColumnReader::new(&self.count);
         let mut samples_left = MAX_BLOCK_SAMPLES;
-        let step = |value: &mut i64, column: &[i64], index: usize| {
-            *value = value.wrapping_add(column.get(index).copied().unwrap_or(0));
-            *value
-        };
-        (0..self.us.len()).map_while(move |index| {
-            for (figure, column) in figures.iter_mut().zip(columns) {
-                step(figure, column, index);
-            }
-            let samples = positive(step(&mut count, &self.count, index)).clamp(1, MAX_RUN_SAMPLES);
+        (0..self.us.len()).map_while(move |_| {
             let run = Run {
-                at_us: positive(step(&mut at, &self.us, index)),
-                span_us: positive(step(&mut span, &self.span_us, index)),
-                count: samples.min(samples_left),
-                sample: Sample::of(figures.map(positive)),
+                at_us: times_us.next_value(),
+                span_us: spans_us.next_value(),
+                count: counts.next_value().clamp(1, MAX_RUN_SAMPLES).min(samples_left),
+                sample: Sample::from_figures(figures.each_mut().map(ColumnReader::next_value)),
             };
             samples_left -= run.count;
             (run.count > 0).then_some(run)
         })
     }
-}
 
-impl Block {
     /// Number of samples that [`Self::runs`] leaves out.
     pub fn samples_left_out(&self) -> u64 {
-        let mut count = 0i64;
-        let (mut all, mut in_runs) = (0u64, 0u64);
-        for index in 0..self.us.len() {
-            count = count.wrapping_add(self.count.get(index).copied().unwrap_or(0));
-            let samples = positive(count).max(1);
-            all = all.saturating_add(samples);
+        let mut counts = ColumnReader::new(&self.count);
+        let (mut recorded, mut in_runs) = (0u64, 0u64);
+        for _ in &self.us {
+            let samples = counts.next_value().max(1);
+            recorded = recorded.saturating_add(samples);
             in_runs = in_runs.saturating_add(samples.min(MAX_RUN_SAMPLES));
         }
-        all - in_runs.min(MAX_BLOCK_SAMPLES)
+        recorded - in_runs.min(MAX_BLOCK_SAMPLES)
     }
 }
 
-/// A negative figure can only come from a damaged file, and counts as 0.
-pub(crate) fn positive(value: i64) -> u64 {
-    u64::try_from(value).unwrap_or(0)
+/// Turns a column of differences into its values again.
+pub(crate) struct ColumnReader<'a> {
+    /// Entries that were not read yet.
+    differences: std::slice::Iter<'a, i64>,
+    /// The last value, before negative ones are replaced.
+    value: i64,
+}
+
+impl<'a> ColumnReader<'a> {
+    pub fn new(differences: &'a [i64]) -> Self {
+        Self { differences: differences.iter(), value: 0 }
+    }
+
+    /// The next value; after the last entry of the column, the last value again. A negative value
+    /// can only come from a damaged file, and counts as 0.
+    pub fn next_value(&mut self) -> u64 {
+        let difference = self.differences.next().copied().unwrap_or(0);
+        self.value = self.value.wrapping_add(difference);
+        u64::try_from(self.value).unwrap_or(0)
+    }
 }
 
 /// The first value, then the difference of each to the one before.
@@ -179,10 +189,10 @@ pub fn differences(values: impl Iterator<Item = u64>) -> Vec<i64> {
 
 /// [`differences`] without zeros at the end.
 pub(crate) fn short_differences(values: impl Iterator<Item = u64>) -> Vec<i64> {
-    let mut differences = differences(values);
-    let kept = differences.iter().rposition(|&difference| difference != 0).map_or(0, |last| last + 1);
-    differences.truncate(kept);
-    differences
+    let mut column = differences(values);
+    let last_change = column.iter().rposition(|&difference| difference != 0);
+    column.truncate(last_change.map_or(0, |index| index + 1));
+    column
 }
 
 #[cfg(test)]
@@ -191,16 +201,21 @@ mod tests {
 
     use super::*;
 
-    fn run() -> impl Strategy<Value = Run> {
+    fn any_run() -> impl Strategy<Value = Run> {
         let figures = proptest::array::uniform12(0..u64::MAX >> 2);
         (0..u64::MAX >> 2, 0..1u64 << 40, 1..MAX_RUN_SAMPLES, figures).prop_map(
-            |(at_us, span_us, count, figures)| Run { at_us, span_us, count, sample: Sample::of(figures) },
+            |(at_us, span_us, count, figures)| Run {
+                at_us,
+                span_us,
+                count,
+                sample: Sample::from_figures(figures),
+            },
         )
     }
 
     proptest! {
         #[test]
-        fn runs_read_back(runs in proptest::collection::vec(run(), 0..40)) {
+        fn runs_read_back(runs in proptest::collection::vec(any_run(), 0..40)) {
             let text = serde_json::to_string(&Block::new(7, &runs)).unwrap();
             let block: Block = serde_json::from_str(&text).unwrap();
             prop_assert_eq!(block.samples_left_out(), 0);
@@ -242,7 +257,7 @@ mod tests {
         let run = Run { at_us: 1000, span_us: 3000, count: 4, sample: Sample::default() };
         assert_eq!(run.times_us().collect::<Vec<_>>(), [1000, 2000, 3000, 4000]);
         assert_eq!(run.end_us(), 4000);
-        let one = Run { count: 1, span_us: 0, ..run };
-        assert_eq!(one.times_us().collect::<Vec<_>>(), [1000]);
+        let single = Run { count: 1, span_us: 0, ..run };
+        assert_eq!(single.times_us().collect::<Vec<_>>(), [1000]);
     }
 }

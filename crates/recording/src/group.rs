@@ -6,20 +6,20 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::block::{differences, positive, short_differences};
+use crate::block::{ColumnReader, differences, short_differences};
 
 /// A control group is sampled from here on; again with the same number if a limit changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupStart {
     /// Its number in this recording, from 0.
     pub group: u32,
-    /// Since when.
+    /// When the group was first sampled, or its limit changed.
     pub at_us: u64,
     /// Its path below the root of the hierarchy.
     pub path: String,
     /// The version of control groups.
     pub version: u8,
-    /// Its own limit; `None`: none.
+    /// Its own limit; `None` if it has none.
     pub limit_bytes: Option<u64>,
     /// The smallest limit of it and the groups above it.
     pub effective_limit_bytes: Option<u64>,
@@ -30,7 +30,7 @@ pub struct GroupStart {
 /// What is charged to a control group at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupSample {
-    /// When.
+    /// When it was taken.
     pub at_us: u64,
     /// The charge: rows add up to it.
     pub current_bytes: u64,
@@ -38,9 +38,9 @@ pub struct GroupSample {
     pub working_set_bytes: Option<u64>,
     /// What the kernel reclaims before it kills.
     pub reclaimable_bytes: Option<u64>,
-    /// Swapped out; not in the charge.
+    /// Bytes in swap; not part of the charge.
     pub swap_bytes: Option<u64>,
-    /// Processes killed for lack of memory since the group exists.
+    /// Processes killed for lack of memory since the group was created.
     pub oom_kills: Option<u64>,
     /// Bytes by row; a row that the kernel does not count is missing.
     pub rows: BTreeMap<String, u64>,
@@ -53,12 +53,14 @@ impl GroupSample {
     }
 }
 
-/// Samples of one group, in order of time. A column that is missing is not known; of one that is
-/// shorter than `us` the last values are equal.
+/// Samples of one group, in order of time: a column of differences for each field of
+/// [`GroupSample`]. The figures of a column that is missing are unknown; in one that is shorter
+/// than `us`, the last value repeats.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupBlock {
     /// Number of the group: see [`GroupStart::group`].
     pub group: u32,
+    /// [`GroupSample::at_us`]; its length is the number of samples.
     us: Vec<i64>,
     #[serde(default)]
     current_bytes: Vec<i64>,
@@ -74,49 +76,44 @@ pub struct GroupBlock {
     rows: BTreeMap<String, Vec<i64>>,
 }
 
-/// The row with the sum of the rows that have none of their own: those beyond the bounds of a
-/// block, and those that not all of its samples have. With it the rows still add up to the charge.
+/// The row for the sum of those rows that a block does not keep one by one: rows beyond its bounds,
+/// and rows that some of its samples lack. With it, the rows still add up to the charge.
 pub const OTHER_ROWS: &str = "group.other_rows";
 
-/// Maximum number of rows that are read of a block, and length of their ids: there are about
-/// twenty rows, with ids such as `group.anon`. Each sample has a copy of every id.
+/// Maximum number of rows that are read of a block; a kernel has about twenty.
 const MAX_ROWS: usize = 64;
+/// Maximum length of the id of a row, such as `group.anon`: each sample has a copy.
 const MAX_ID_BYTES: usize = 64;
 /// Maximum number of samples that are read of a block; a recorder takes at most a thousand in a
 /// second.
 const MAX_SAMPLES: usize = 1 << 16;
 
 impl GroupBlock {
-    /// Packs samples of one group. A figure that one of them lacks is not known in all; the bytes
-    /// of such rows are on [`OTHER_ROWS`].
+    /// Packs samples of one group. A figure that one of them lacks is unknown in all; the bytes of
+    /// such rows are on [`OTHER_ROWS`].
     pub fn new(group: u32, samples: &[GroupSample]) -> Self {
-        let known = |figure: fn(&GroupSample) -> Option<u64>| {
-            let values: Option<Vec<u64>> = samples.iter().map(figure).collect();
-            values.map(|values| short_differences(values.into_iter()))
-        };
-        let ids = samples.first().map(|first| first.rows.keys()).into_iter().flatten();
-        let row = |id: &String| {
-            let values: Option<Vec<u64>> = samples.iter().map(|one| one.rows.get(id).copied()).collect();
-            Some((id.clone(), short_differences(values?.into_iter())))
-        };
-        let mut rows: BTreeMap<String, Vec<i64>> =
-            ids.filter(|id| id.as_str() != OTHER_ROWS).filter_map(row).collect();
-        let other_bytes = |sample: &GroupSample| {
+        let ids = samples.first().map(|sample| sample.rows.keys()).into_iter().flatten();
+        let mut rows: BTreeMap<String, Vec<i64>> = BTreeMap::new();
+        for id in ids.filter(|id| id.as_str() != OTHER_ROWS) {
+            let column = column_if_known(samples, |sample| sample.rows.get(id).copied());
+            rows.extend(column.map(|column| (id.clone(), column)));
+        }
+        let sum_of_others = |sample: &GroupSample| {
             let others = sample.rows.iter().filter(|(id, _)| !rows.contains_key(id.as_str()));
             others.fold(0u64, |sum, (_, bytes)| sum.saturating_add(*bytes))
         };
-        let others: Vec<u64> = samples.iter().map(other_bytes).collect();
-        if others.iter().any(|&bytes| bytes > 0) {
-            rows.insert(OTHER_ROWS.to_owned(), short_differences(others.into_iter()));
+        let other_bytes: Vec<u64> = samples.iter().map(sum_of_others).collect();
+        if other_bytes.iter().any(|&bytes| bytes > 0) {
+            rows.insert(OTHER_ROWS.to_owned(), short_differences(other_bytes.into_iter()));
         }
         Self {
             group,
             us: differences(samples.iter().map(|sample| sample.at_us)),
             current_bytes: short_differences(samples.iter().map(|sample| sample.current_bytes)),
-            working_set_bytes: known(|sample| sample.working_set_bytes),
-            reclaimable_bytes: known(|sample| sample.reclaimable_bytes),
-            swap_bytes: known(|sample| sample.swap_bytes),
-            oom_kills: known(|sample| sample.oom_kills),
+            working_set_bytes: column_if_known(samples, |sample| sample.working_set_bytes),
+            reclaimable_bytes: column_if_known(samples, |sample| sample.reclaimable_bytes),
+            swap_bytes: column_if_known(samples, |sample| sample.swap_bytes),
+            oom_kills: column_if_known(samples, |sample| sample.oom_kills),
             rows,
         }
     }
@@ -127,43 +124,47 @@ impl GroupBlock {
     }
 
     /// Unpacks the samples: as many as `us` has entries, whatever the columns hold, but at most
-    /// `MAX_SAMPLES`. Of rows beyond the bounds there is the sum, as [`OTHER_ROWS`].
+    /// `MAX_SAMPLES`. Rows beyond the bounds are summed up, as [`OTHER_ROWS`].
     pub fn samples(&self) -> impl Iterator<Item = GroupSample> + '_ {
-        let mut sums = Sums::default();
-        let step = |value: &mut i64, column: &[i64], index: usize| {
-            *value = value.wrapping_add(column.get(index).copied().unwrap_or(0));
-            positive(*value)
-        };
-        let maybe = move |value: &mut i64, column: &Option<Vec<i64>>, index: usize| {
-            column.as_ref().map(|column| step(value, column, index))
-        };
-        let read = self.rows.iter().filter(|(id, _)| id.len() <= MAX_ID_BYTES);
-        let beyond = read.clone().skip(MAX_ROWS);
-        let others = self.rows.iter().filter(|(id, _)| id.len() > MAX_ID_BYTES).chain(beyond);
-        let count = self.us.len().min(MAX_SAMPLES);
-        let other_bytes = column_sums(others.map(|(_, column)| column.as_slice()), count);
-        let mut rows: Vec<(&String, &Vec<i64>, i64)> =
-            read.take(MAX_ROWS).map(|(id, column)| (id, column, 0)).collect();
-        let samples = (0..count).map(move |index| GroupSample {
-            at_us: step(&mut sums.at, &self.us, index),
-            current_bytes: step(&mut sums.current, &self.current_bytes, index),
-            working_set_bytes: maybe(&mut sums.working_set, &self.working_set_bytes, index),
-            reclaimable_bytes: maybe(&mut sums.reclaimable, &self.reclaimable_bytes, index),
-            swap_bytes: maybe(&mut sums.swap, &self.swap_bytes, index),
-            oom_kills: maybe(&mut sums.kills, &self.oom_kills, index),
-            rows: rows
-                .iter_mut()
-                .map(|(id, column, value)| ((*id).clone(), step(value, column, index)))
-                .collect(),
-        });
-        samples.enumerate().map(move |(index, mut sample)| {
+        let sample_count = self.us.len().min(MAX_SAMPLES);
+        let short_ids = self.rows.iter().filter(|(id, _)| id.len() <= MAX_ID_BYTES);
+        let long_ids = self.rows.iter().filter(|(id, _)| id.len() > MAX_ID_BYTES);
+        let other_rows = long_ids.chain(short_ids.clone().skip(MAX_ROWS));
+        let other_bytes = column_sums(other_rows.map(|(_, column)| column.as_slice()), sample_count);
+        let mut rows: Vec<(&String, ColumnReader<'_>)> =
+            short_ids.take(MAX_ROWS).map(|(id, column)| (id, ColumnReader::new(column))).collect();
+        let mut times_us = ColumnReader::new(&self.us);
+        let mut current_bytes = ColumnReader::new(&self.current_bytes);
+        let mut working_set_bytes = self.working_set_bytes.as_deref().map(ColumnReader::new);
+        let mut reclaimable_bytes = self.reclaimable_bytes.as_deref().map(ColumnReader::new);
+        let mut swap_bytes = self.swap_bytes.as_deref().map(ColumnReader::new);
+        let mut oom_kills = self.oom_kills.as_deref().map(ColumnReader::new);
+        (0..sample_count).map(move |index| {
+            let mut sample = GroupSample {
+                at_us: times_us.next_value(),
+                current_bytes: current_bytes.next_value(),
+                working_set_bytes: working_set_bytes.as_mut().map(ColumnReader::next_value),
+                reclaimable_bytes: reclaimable_bytes.as_mut().map(ColumnReader::next_value),
+                swap_bytes: swap_bytes.as_mut().map(ColumnReader::next_value),
+                oom_kills: oom_kills.as_mut().map(ColumnReader::next_value),
+                rows: rows.iter_mut().map(|(id, column)| ((*id).clone(), column.next_value())).collect(),
+            };
             if let Some(&bytes) = other_bytes.get(index) {
-                let others = sample.rows.entry(OTHER_ROWS.to_owned()).or_default();
-                *others = others.saturating_add(bytes);
+                let row_bytes = sample.rows.entry(OTHER_ROWS.to_owned()).or_default();
+                *row_bytes = row_bytes.saturating_add(bytes);
             }
             sample
         })
     }
+}
+
+/// The column of one figure; `None` if a sample lacks it.
+fn column_if_known(
+    samples: &[GroupSample],
+    figure: impl Fn(&GroupSample) -> Option<u64>,
+) -> Option<Vec<i64>> {
+    let values: Option<Vec<u64>> = samples.iter().map(figure).collect();
+    values.map(|values| short_differences(values.into_iter()))
 }
 
 /// The sum of all columns at each of `count` samples; empty without columns. It looks at each entry
@@ -172,30 +173,19 @@ fn column_sums<'a>(columns: impl Iterator<Item = &'a [i64]>, count: usize) -> Ve
     let mut changes: Vec<i128> = Vec::new();
     for column in columns {
         changes.resize(count, 0);
-        let (mut value, mut before) = (0i64, 0u64);
-        for (change, difference) in changes.iter_mut().zip(column) {
-            value = value.wrapping_add(*difference);
-            *change += i128::from(positive(value)) - i128::from(before);
-            before = positive(value);
+        let (mut reader, mut last_value) = (ColumnReader::new(column), 0u64);
+        for change in changes.iter_mut().take(column.len()) {
+            let value = reader.next_value();
+            *change += i128::from(value) - i128::from(last_value);
+            last_value = value;
         }
     }
     let mut sum = 0i128;
-    let add = |change: i128| {
+    let add_change = |change: i128| {
         sum += change;
         u64::try_from(sum).unwrap_or(u64::MAX)
     };
-    changes.into_iter().map(add).collect()
-}
-
-/// The values reached in each column.
-#[derive(Default)]
-struct Sums {
-    at: i64,
-    current: i64,
-    working_set: i64,
-    reclaimable: i64,
-    swap: i64,
-    kills: i64,
+    changes.into_iter().map(add_change).collect()
 }
 
 /// What a group held when the kernel killed a process of it for lack of memory: the last sample
@@ -206,20 +196,20 @@ pub struct GroupKill {
     pub group: u32,
     /// Its path.
     pub path: String,
-    /// Processes killed in it since it is recorded; `None` if it was removed before that could be
-    /// read.
+    /// Processes killed in it since its recording began; `None` if it was removed before that could
+    /// be read.
     pub kills: Option<u64>,
     /// When the kill was noticed.
     pub noticed_us: u64,
     /// When the sample was taken.
     pub sample_us: u64,
-    /// The time between them.
+    /// The time from the sample to when the kill was noticed.
     pub age_us: u64,
     /// The charge.
     pub current_bytes: u64,
     /// The smallest limit of it and the groups above it.
     pub effective_limit_bytes: Option<u64>,
-    /// The most that was ever charged, read after the kill.
+    /// The highest charge ever, read after the kill.
     pub peak_bytes: Option<u64>,
     /// Bytes by row; they add up to the charge.
     pub rows: BTreeMap<String, u64>,
@@ -233,10 +223,10 @@ mod tests {
 
     use super::*;
 
-    fn sample() -> impl Strategy<Value = GroupSample> {
+    fn any_sample() -> impl Strategy<Value = GroupSample> {
         let figure = || 0..u64::MAX >> 2;
-        let all = (figure(), figure(), figure(), figure(), figure());
-        all.prop_map(|(at_us, current_bytes, working_set, anon, shmem)| GroupSample {
+        let figures = (figure(), figure(), figure(), figure(), figure());
+        figures.prop_map(|(at_us, current_bytes, working_set, anon, shmem)| GroupSample {
             at_us,
             current_bytes,
             working_set_bytes: Some(working_set),
@@ -249,7 +239,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn samples_read_back(samples in proptest::collection::vec(sample(), 0..40)) {
+        fn samples_read_back(samples in proptest::collection::vec(any_sample(), 0..40)) {
             let text = serde_json::to_string(&GroupBlock::new(1, &samples)).unwrap();
             let block: GroupBlock = serde_json::from_str(&text).unwrap();
             prop_assert_eq!(block.samples().collect::<Vec<_>>(), samples);
@@ -258,17 +248,20 @@ mod tests {
 
     #[test]
     fn rows_that_not_all_samples_have_are_summed() {
-        let of = |rows: &[(&str, u64)]| GroupSample {
+        let sample_with = |rows: &[(&str, u64)]| GroupSample {
             current_bytes: 20,
             rows: rows.iter().map(|(id, bytes)| ((*id).to_owned(), *bytes)).collect(),
             ..GroupSample::default()
         };
         let samples = [
-            of(&[("group.anon", 15), ("group.old", 2), ("group.older", 3)]),
-            of(&[("group.anon", 11), ("group.new", 9)]),
+            sample_with(&[("group.anon", 15), ("group.old", 2), ("group.older", 3)]),
+            sample_with(&[("group.anon", 11), ("group.new", 9)]),
         ];
         let read: Vec<GroupSample> = GroupBlock::new(0, &samples).samples().collect();
-        let summed = [of(&[("group.anon", 15), (OTHER_ROWS, 5)]), of(&[("group.anon", 11), (OTHER_ROWS, 9)])];
+        let summed = [
+            sample_with(&[("group.anon", 15), (OTHER_ROWS, 5)]),
+            sample_with(&[("group.anon", 11), (OTHER_ROWS, 9)]),
+        ];
         assert_eq!(read, summed);
         assert_eq!(GroupBlock::new(0, &read).samples().collect::<Vec<_>>(), summed, "packed again");
     }

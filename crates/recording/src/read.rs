@@ -14,17 +14,20 @@ use crate::write::MAX_FRAME_BYTES;
 
 /// First bytes of a zstd frame (RFC 8878, 3.1.1).
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// Maximum unpacked size of a frame: the limit of a writer, and one ledger on top.
+/// Maximum unpacked size of a frame: see [`MAX_FRAME_BYTES`].
 const MAX_UNPACKED_BYTES: usize = 8 * MAX_FRAME_BYTES;
-/// Maximum size of a frame in the file: incompressible data grows a little.
-const MAX_PACKED_BYTES: usize = MAX_UNPACKED_BYTES + (64 << 10);
+/// Maximum size of a frame in the file: incompressible data grows by less than a 256th part
+/// (`ZSTD_COMPRESSBOUND` of zstd.h).
+const MAX_PACKED_BYTES: usize = MAX_UNPACKED_BYTES + MAX_UNPACKED_BYTES / 256;
 /// Bytes read from the file at once.
 const CHUNK_BYTES: usize = 1 << 20;
 /// Maximum number of caveats about the file itself; further ones are only counted.
 const MAX_CAVEATS: usize = 50;
-/// Maximum number of damaged places after which reading resumes. To find that no frame begins at a
-/// place may take a walk through [`MAX_PACKED_BYTES`], and every few bytes may look like one.
+/// Maximum number of damaged places after which reading resumes. Hostile data may look like the
+/// beginning of a frame every few bytes, and it may take [`MAX_PACKED_BYTES`] to refute one.
 const MAX_DAMAGED_PLACES: u32 = 1_000;
+/// Maximum length of an unknown schema in an error message.
+const MAX_SCHEMA_CHARS: usize = 64;
 
 /// Why a file cannot be read as a recording.
 #[derive(Debug, thiserror::Error)]
@@ -60,22 +63,29 @@ pub enum Error {
 /// Reads a recording.
 pub struct Reader<R: Read> {
     input: R,
+    /// For messages.
     path: PathBuf,
     decompressor: Decompressor<'static>,
-    /// Bytes that were read and not unpacked yet, from `start` on.
+    /// A part of the file.
     packed: Vec<u8>,
-    start: usize,
-    /// Offset of `packed` in the file.
-    offset: u64,
-    at_end: bool,
-    /// The current frame, and how much of it was returned.
+    /// Where the bytes that are not unpacked yet begin in `packed`.
+    packed_start: usize,
+    /// Where `packed` begins in the file.
+    file_offset: u64,
+    /// Whether `packed` reaches to the end of the file.
+    is_at_end: bool,
+    /// The current frame, unpacked.
     lines: Vec<u8>,
+    /// Where the next line to return begins in `lines`.
     next_line: usize,
     header: Header,
-    /// A record that was found in place of the header.
+    /// The first record, if it is not a header.
     early_record: Option<Record>,
+    /// Damage that was found, up to [`MAX_CAVEATS`].
     caveats: Vec<Caveat>,
+    /// Number of caveats beyond those.
     further_caveats: u64,
+    /// Number of places at which no intact frame began.
     damaged_places: u32,
     /// Number of lines that are not records.
     bad_lines: u64,
@@ -100,15 +110,15 @@ impl<R: Read> Reader<R> {
     /// # Errors
     /// If the input does not begin like a recording of this schema.
     pub fn new(input: R, path: &Path) -> Result<Self, Error> {
-        let io = |source| Error::Io { path: path.to_owned(), source };
+        let io_failed = |source| Error::Io { path: path.to_owned(), source };
         let mut reader = Self {
             input,
             path: path.to_owned(),
-            decompressor: Decompressor::new().map_err(io)?,
+            decompressor: Decompressor::new().map_err(io_failed)?,
             packed: Vec::new(),
-            start: 0,
-            offset: 0,
-            at_end: false,
+            packed_start: 0,
+            file_offset: 0,
+            is_at_end: false,
             lines: Vec::new(),
             next_line: 0,
             header: Header::default(),
@@ -124,16 +134,16 @@ impl<R: Read> Reader<R> {
     }
 
     fn read_header(&mut self) -> Result<(), Error> {
-        let not = |path: &Path, detail: &str| Error::NotARecording {
+        let not_a_recording = |path: &Path, detail: &str| Error::NotARecording {
             path: path.to_owned(),
             detail: detail.to_owned(),
         };
         self.fill(MAGIC.len()).map_err(|source| Error::Io { path: self.path.clone(), source })?;
         if self.packed.is_empty() {
-            return Err(not(&self.path, "it is empty"));
+            return Err(not_a_recording(&self.path, "it is empty"));
         }
         if !self.packed.starts_with(&MAGIC) && !MAGIC.starts_with(&self.packed) {
-            return Err(not(&self.path, "it does not begin as one"));
+            return Err(not_a_recording(&self.path, "it does not begin as one"));
         }
         match self.next_record()? {
             Some(Record::Header(header)) if header.schema == SCHEMA => {
@@ -141,17 +151,18 @@ impl<R: Read> Reader<R> {
                 Ok(())
             }
             Some(Record::Header(header)) => {
-                let schema = header.schema.chars().filter(|c| !c.is_control()).take(64).collect();
+                let schema =
+                    header.schema.chars().filter(|c| !c.is_control()).take(MAX_SCHEMA_CHARS).collect();
                 Err(Error::OtherSchema { path: self.path.clone(), schema })
             }
-            Some(other) => {
-                self.early_record = Some(other);
+            Some(record) => {
+                self.early_record = Some(record);
                 let text = "the first line, with what was recorded and how, is lost";
                 self.add_caveat("recording_headless", "byte 0".to_owned(), None, text);
                 Ok(())
             }
-            None if self.caveats.is_empty() => Err(not(&self.path, "it holds no records")),
-            None => Err(not(&self.path, "it is cut off or damaged before its first record ends")),
+            None if self.caveats.is_empty() => Err(not_a_recording(&self.path, "it holds no records")),
+            None => Err(not_a_recording(&self.path, "it is cut off or damaged before its first record ends")),
         }
     }
 
@@ -190,8 +201,8 @@ impl<R: Read> Reader<R> {
     /// # Errors
     /// If the file cannot be read.
     pub fn next_record(&mut self) -> Result<Option<Record>, Error> {
-        if let Some(met) = self.early_record.take() {
-            return Ok(Some(met));
+        if let Some(record) = self.early_record.take() {
+            return Ok(Some(record));
         }
         loop {
             while let Some(line) = next_line(&self.lines, &mut self.next_line) {
@@ -204,9 +215,10 @@ impl<R: Read> Reader<R> {
                     Err(_) => self.bad_lines += 1,
                 }
             }
-            let more = self.next_frame();
-            if !more.map_err(|source| Error::Io { path: self.path.clone(), source })? {
-                return Ok(None);
+            match self.next_frame() {
+                Ok(true) => {}
+                Ok(false) => return Ok(None),
+                Err(source) => return Err(Error::Io { path: self.path.clone(), source }),
             }
         }
     }
@@ -217,61 +229,57 @@ impl<R: Read> Reader<R> {
         self.next_line = 0;
         loop {
             self.fill(MAGIC.len())?;
-            if self.start == self.packed.len() {
+            if self.packed_start == self.packed.len() {
                 return Ok(false);
             }
-            match self.frame_bytes()? {
-                Some(bytes) if self.unpack(bytes) => {
-                    self.start += bytes;
-                    return Ok(true);
-                }
-                _ => {
-                    if !self.skip_damage()? {
-                        return Ok(false);
-                    }
-                }
+            if let Some(packed_bytes) = self.read_frame()?
+                && self.unpack(packed_bytes)
+            {
+                self.packed_start += packed_bytes;
+                return Ok(true);
+            }
+            if !self.skip_damage()? {
+                return Ok(false);
             }
         }
     }
 
-    /// Reads the whole frame at `start` into `packed` and returns its length; `None` if there is no
-    /// whole one.
-    fn frame_bytes(&mut self) -> io::Result<Option<usize>> {
-        let mut wanted = CHUNK_BYTES;
+    /// Reads the frame at `packed_start` into `packed` and returns its length; `None` if none
+    /// begins there, or if its end is missing.
+    fn read_frame(&mut self) -> io::Result<Option<usize>> {
+        let mut wanted_bytes = CHUNK_BYTES;
         loop {
-            self.fill(wanted)?;
-            let packed = &self.packed[self.start..];
+            self.fill(wanted_bytes)?;
+            let packed = &self.packed[self.packed_start..];
             if packed.starts_with(&MAGIC)
-                && let Ok(bytes) = zstd_safe::find_frame_compressed_size(packed)
+                && let Ok(frame_bytes) = zstd_safe::find_frame_compressed_size(packed)
             {
-                return Ok((bytes > 0 && bytes <= packed.len()).then_some(bytes));
+                return Ok((frame_bytes > 0 && frame_bytes <= packed.len()).then_some(frame_bytes));
             }
-            if !packed.starts_with(&MAGIC) || self.at_end || packed.len() >= MAX_PACKED_BYTES {
+            if !packed.starts_with(&MAGIC) || self.is_at_end || packed.len() >= MAX_PACKED_BYTES {
                 return Ok(None);
             }
-            wanted = packed.len() + CHUNK_BYTES;
+            wanted_bytes = packed.len() + CHUNK_BYTES;
         }
     }
 
-    fn unpack(&mut self, bytes: usize) -> bool {
-        let packed = &self.packed[self.start..self.start + bytes];
-        let size = match zstd_safe::get_frame_content_size(packed) {
-            Ok(Some(size)) => usize::try_from(size).unwrap_or(usize::MAX),
-            _ => return false,
-        };
-        if size > MAX_UNPACKED_BYTES {
+    /// Unpacks the frame of `packed_bytes` at `packed_start` into `lines`; false if it is damaged
+    /// or too large.
+    fn unpack(&mut self, packed_bytes: usize) -> bool {
+        let frame = &self.packed[self.packed_start..self.packed_start + packed_bytes];
+        let Ok(Some(unpacked_bytes)) = zstd_safe::get_frame_content_size(frame) else { return false };
+        let unpacked_bytes = usize::try_from(unpacked_bytes).unwrap_or(usize::MAX);
+        if unpacked_bytes > MAX_UNPACKED_BYTES {
             return false;
         }
-        let mut lines = std::mem::take(&mut self.lines);
-        lines.clear();
-        lines.reserve_exact(size);
-        let unpacked = self.decompressor.decompress_to_buffer(packed, &mut lines);
-        let is_whole = unpacked.is_ok_and(|got| got == size);
-        if !is_whole {
-            lines.clear();
+        self.lines.clear();
+        self.lines.reserve_exact(unpacked_bytes);
+        let result = self.decompressor.decompress_to_buffer(frame, &mut self.lines);
+        let is_intact = result.is_ok_and(|bytes| bytes == unpacked_bytes);
+        if !is_intact {
+            self.lines.clear();
         }
-        self.lines = lines;
-        is_whole
+        is_intact
     }
 
     /// Skips to where the next frame may begin, with a caveat for what is skipped; false if the
@@ -279,28 +287,28 @@ impl<R: Read> Reader<R> {
     fn skip_damage(&mut self) -> io::Result<bool> {
         self.damaged_places += 1;
         if self.damaged_places > MAX_DAMAGED_PLACES {
-            (self.start, self.at_end) = (self.packed.len(), true);
+            (self.packed_start, self.is_at_end) = (self.packed.len(), true);
             return Ok(false);
         }
-        let from = self.offset + self.start as u64;
-        self.start += 1;
-        let found = loop {
-            let packed = &self.packed[self.start..];
-            if let Some(at) = memchr::memmem::find(packed, &MAGIC) {
-                self.start += at;
+        let damage_offset = self.file_offset + self.packed_start as u64;
+        self.packed_start += 1;
+        let is_magic_found = loop {
+            let packed = &self.packed[self.packed_start..];
+            if let Some(index) = memchr::memmem::find(packed, &MAGIC) {
+                self.packed_start += index;
                 break true;
             }
             // The magic may begin in the last three bytes.
-            self.start += packed.len().saturating_sub(MAGIC.len() - 1);
-            if self.at_end {
-                self.start = self.packed.len();
+            self.packed_start += packed.len().saturating_sub(MAGIC.len() - 1);
+            if self.is_at_end {
+                self.packed_start = self.packed.len();
                 break false;
             }
             self.fill(CHUNK_BYTES)?;
         };
-        let bytes = self.offset + self.start as u64 - from;
-        let place = format!("byte {from} of {}", self.path.display());
-        if found {
+        let bytes = self.file_offset + self.packed_start as u64 - damage_offset;
+        let place = format!("byte {damage_offset} of {}", self.path.display());
+        if is_magic_found {
             let text = format!("{bytes} bytes of the recording are damaged and left out");
             self.add_caveat("recording_damaged", place, None, &text);
         } else {
@@ -309,24 +317,24 @@ impl<R: Read> Reader<R> {
             );
             self.add_caveat("recording_torn", place, None, &text);
         }
-        Ok(found)
+        Ok(is_magic_found)
     }
 
-    /// Makes `packed` hold `wanted` bytes from `start` on, if the file has them.
-    fn fill(&mut self, wanted: usize) -> io::Result<()> {
-        if self.packed.len() - self.start >= wanted || self.at_end {
+    /// Makes `packed` hold `wanted_bytes` from `packed_start` on, if the file has them.
+    fn fill(&mut self, wanted_bytes: usize) -> io::Result<()> {
+        if self.packed.len() - self.packed_start >= wanted_bytes || self.is_at_end {
             return Ok(());
         }
         // Not at each call: if many places look like the beginning of a frame, everything would be
         // moved each time.
-        if self.start >= self.packed.len() / 2 {
-            self.packed.drain(..self.start);
-            self.offset += self.start as u64;
-            self.start = 0;
+        if self.packed_start >= self.packed.len() / 2 {
+            self.packed.drain(..self.packed_start);
+            self.file_offset += self.packed_start as u64;
+            self.packed_start = 0;
         }
-        let missing = (wanted - (self.packed.len() - self.start)).max(CHUNK_BYTES);
-        let got = (&mut self.input).take(missing as u64).read_to_end(&mut self.packed)?;
-        self.at_end = got < missing;
+        let missing_bytes = (wanted_bytes - (self.packed.len() - self.packed_start)).max(CHUNK_BYTES);
+        let read_bytes = (&mut self.input).take(missing_bytes as u64).read_to_end(&mut self.packed)?;
+        self.is_at_end = read_bytes < missing_bytes;
         Ok(())
     }
 
@@ -348,10 +356,11 @@ fn samples_left_out(record: &Record) -> u64 {
     }
 }
 
-fn next_line<'a>(lines: &'a [u8], next: &mut usize) -> Option<&'a [u8]> {
-    let rest = lines.get(*next..).filter(|rest| !rest.is_empty())?;
+/// The line that begins at `start`, which is moved past it; `None` at the end.
+fn next_line<'a>(lines: &'a [u8], start: &mut usize) -> Option<&'a [u8]> {
+    let rest = lines.get(*start..).filter(|rest| !rest.is_empty())?;
     let end = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
-    *next += end + 1;
+    *start += end + 1;
     Some(&rest[..end])
 }
 
@@ -505,9 +514,9 @@ mod tests {
             bytes.extend(recording(1));
             read(&bytes).unwrap()
         };
-        let most = MAX_DAMAGED_PLACES as usize;
-        assert_eq!(with_damage(most).0, 2000);
-        let (samples, caveats) = with_damage(most + 1);
+        let max_places = MAX_DAMAGED_PLACES as usize;
+        assert_eq!(with_damage(max_places).0, 2000);
+        let (samples, caveats) = with_damage(max_places + 1);
         assert_eq!(samples, 1000);
         assert!(caveats.iter().any(|caveat| caveat.text.contains("is not read")), "{caveats:?}");
     }

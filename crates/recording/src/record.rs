@@ -17,7 +17,7 @@ use crate::sample::Sample;
 /// The schema in a header. A reader refuses any other.
 pub const SCHEMA: &str = "strandline/recording/1";
 
-/// One line.
+/// One line of a recording.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Record {
@@ -33,9 +33,9 @@ pub enum Record {
     Group(Box<GroupStart>),
     /// Samples of one control group.
     GroupSamples(Box<GroupBlock>),
-    /// A mark.
+    /// The program reported a named instant.
     Mark(Box<Mark>),
-    /// A ledger.
+    /// What all resident bytes of a process were, at one moment.
     Ledger(Box<Ledger>),
     /// A process ended.
     ProcessEnd(ProcessEnd),
@@ -154,7 +154,7 @@ pub enum Moment {
     End,
 }
 
-/// A ledger.
+/// What all resident bytes of a process were, at one moment.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Ledger {
     /// Number of the process: see [`ProcessStart::process`].
@@ -231,7 +231,7 @@ pub struct CommandUsage {
 /// How a recording ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ending {
-    /// Time of the end.
+    /// When recording ended.
     pub at_us: u64,
     /// Reason: `ended` (the process did), `interrupted` (the recorder had to stop).
     pub why: String,

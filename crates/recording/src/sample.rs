@@ -28,7 +28,7 @@ pub enum Column {
     User,
     /// System time since the start.
     System,
-    /// Threads.
+    /// Number of threads.
     Threads,
 }
 
@@ -74,7 +74,7 @@ impl Column {
         Self::ALL.into_iter().find(|column| column.name() == name)
     }
 
-    /// Converts a figure to the unit in the name.
+    /// Converts a figure of [`Sample`] to the unit in [`Self::name`].
     pub fn shown(self, figure: u64) -> ColumnValue {
         match self {
             Self::Rss
@@ -134,7 +134,7 @@ pub struct Sample {
     pub user_ms: u64,
     /// System time since the start, in milliseconds.
     pub system_ms: u64,
-    /// Threads.
+    /// Number of threads.
     pub threads: u64,
 }
 
@@ -149,7 +149,7 @@ macro_rules! impl_figures {
             }
 
             /// A sample with these figures.
-            pub fn of(figures: [u64; Column::COUNT]) -> Self {
+            pub fn from_figures(figures: [u64; Column::COUNT]) -> Self {
                 let [$($field),*] = figures;
                 Self { $($field),* }
             }
@@ -165,6 +165,6 @@ impl_figures! {
 impl Sample {
     /// The figure of a column, in the unit shown.
     pub fn shown(&self, column: Column) -> ColumnValue {
-        column.shown(self.figures().get(column as usize).copied().unwrap_or_default())
+        column.shown(self.figures()[column as usize])
     }
 }

@@ -7,30 +7,34 @@ use zstd::zstd_safe::CParameter;
 
 use crate::record::Record;
 
-/// Lines with more bytes than this are not held back until the next flush, and no reader unpacks a
-/// frame of more than eight times as much.
+/// A recorder flushes as soon as its buffered lines have more bytes than this. A ledger can take a
+/// frame far beyond it: a reader unpacks frames of up to eight times this size.
 pub const MAX_FRAME_BYTES: usize = 4 << 20;
 /// Fast, and close to the compression of higher levels for such lines.
-const LEVEL: i32 = 3;
+const COMPRESSION_LEVEL: i32 = 3;
+/// Capacity that the buffer of lines keeps after a flush, so that it does not stay as large as the
+/// largest ledger.
+const KEPT_BUFFER_BYTES: usize = 64 << 10;
 
 /// Writes records. Nothing reaches the file before [`Writer::flush`].
 pub struct Writer<W: Write> {
-    out: W,
+    file: W,
     compressor: Compressor<'static>,
+    /// Lines that were not written yet.
     lines: Vec<u8>,
     written_bytes: u64,
 }
 
 impl<W: Write> Writer<W> {
-    /// A writer to `out`, which must be at its beginning.
+    /// A writer to `file`, which must be at its beginning.
     ///
     /// # Errors
     /// If zstd cannot be set up (no memory).
-    pub fn new(out: W) -> io::Result<Self> {
-        let mut compressor = Compressor::new(LEVEL)?;
+    pub fn new(file: W) -> io::Result<Self> {
+        let mut compressor = Compressor::new(COMPRESSION_LEVEL)?;
         compressor.set_parameter(CParameter::ChecksumFlag(true))?;
         compressor.set_parameter(CParameter::ContentSizeFlag(true))?;
-        Ok(Self { out, compressor, lines: Vec::new(), written_bytes: 0 })
+        Ok(Self { file, compressor, lines: Vec::new(), written_bytes: 0 })
     }
 
     /// Adds a line to the current frame.
@@ -38,9 +42,9 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// If the record cannot be converted to JSON.
     pub fn push(&mut self, record: &Record) -> io::Result<()> {
-        let before = self.lines.len();
+        let line_start = self.lines.len();
         if let Err(error) = serde_json::to_writer(&mut self.lines, record) {
-            self.lines.truncate(before);
+            self.lines.truncate(line_start);
             return Err(error.into());
         }
         self.lines.push(b'\n');
@@ -59,7 +63,7 @@ impl<W: Write> Writer<W> {
 
     /// The file.
     pub fn file(&self) -> &W {
-        &self.out
+        &self.file
     }
 
     /// Drops the buffered lines, except the first one of the file: that is the header, without
@@ -79,12 +83,11 @@ impl<W: Write> Writer<W> {
             return Ok(());
         }
         let frame = self.compressor.compress(&self.lines)?;
-        self.out.write_all(&frame)?;
-        self.out.flush()?;
+        self.file.write_all(&frame)?;
+        self.file.flush()?;
         self.written_bytes += frame.len() as u64;
         self.lines.clear();
-        // Otherwise the buffer would stay large after a large ledger.
-        self.lines.shrink_to(64 << 10);
+        self.lines.shrink_to(KEPT_BUFFER_BYTES);
         Ok(())
     }
 }

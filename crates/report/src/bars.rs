@@ -17,20 +17,30 @@ pub struct Segment {
     pub bytes: u64,
 }
 
+/// Width of the longest name, `unattributed`.
+const NAME_COLUMNS: usize = 12;
+/// Width of a size: `1023 MiB`.
+const SIZE_COLUMNS: usize = 8;
+/// Width of a share: `100 %`.
+const SHARE_COLUMNS: usize = 5;
+/// Spaces before each of the four columns.
+const GAP: usize = 2;
+
 /// The lines, largest part first.
 pub fn bars(segments: &[Segment], surface: Surface) -> Vec<String> {
-    const NAME: usize = 12;
-    const BEFORE_BAR: usize = 2 + NAME + 2 + 8 + 2 + 5 + 2;
-    let whole = segments.iter().fold(0_u64, |sum, segment| sum.saturating_add(segment.bytes));
-    let room = surface.columns.saturating_sub(BEFORE_BAR) as u128;
+    let whole_bytes = segments.iter().fold(0_u64, |sum, segment| sum.saturating_add(segment.bytes));
+    let bar_start = NAME_COLUMNS + SIZE_COLUMNS + SHARE_COLUMNS + 4 * GAP;
+    let max_bar_columns = surface.columns.saturating_sub(bar_start) as u128;
     let mut largest: Vec<&Segment> = segments.iter().collect();
     largest.sort_by_key(|segment| std::cmp::Reverse(segment.bytes));
     let line = |segment: &&Segment| {
-        let doubled = u128::from(segment.bytes) * room * 2 / u128::from(whole.max(1));
-        let bar = segment.glyph.to_string().repeat(doubled.div_ceil(2).min(room) as usize);
-        let name = pad_right(segment.name, NAME);
-        let size = pad_left(&bytes(segment.bytes), 8);
-        let share = pad_left(&whole_percent(segment.bytes, whole), 5);
+        // Rounded to the nearest column.
+        let half_columns = u128::from(segment.bytes) * max_bar_columns * 2 / u128::from(whole_bytes.max(1));
+        let bar_columns = half_columns.div_ceil(2).min(max_bar_columns) as usize;
+        let bar = segment.glyph.to_string().repeat(bar_columns);
+        let name = pad_right(segment.name, NAME_COLUMNS);
+        let size = pad_left(&bytes(segment.bytes), SIZE_COLUMNS);
+        let share = pad_left(&whole_percent(segment.bytes, whole_bytes), SHARE_COLUMNS);
         let line = format!("  {name}  {size}  {share}  {}", surface.paint(segment.paint, &bar));
         line.trim_end().to_owned()
     };

@@ -9,9 +9,11 @@ use super::model::short_name;
 use super::text::{clean, clean_sentence, counted, shorten};
 use super::units::{bytes, maybe_bytes, seconds, stopped, thousands};
 
-/// Maximum number of remedies, types and important caveats shown.
+/// Maximum number of remedies shown.
 const MAX_REMEDIES: usize = 3;
+/// Maximum number of types shown.
 const MAX_TYPES: usize = 3;
+/// Maximum number of important caveats shown.
 const MAX_IMPORTANT: usize = 2;
 /// A caveat that touches more than 1/`IMPORTANT_DIVISOR` of RSS belongs to the answer.
 const IMPORTANT_DIVISOR: u64 = 100;
@@ -54,7 +56,7 @@ impl Brief {
     /// Makes the short parts of `explanation`.
     pub fn new(explanation: &Explanation) -> Self {
         let (pid, kernel) = (explanation.target.pid, &explanation.kernel);
-        let (important, others) = important_caveats(&explanation.caveats, kernel.rss_bytes);
+        let (important, other_caveats) = important_caveats(&explanation.caveats, kernel.rss_bytes);
         let headline = clean_sentence(&explanation.verdict.headline);
         let sentences = Some(headline).filter(|headline| !headline.is_empty());
         let answer: Vec<String> = sentences.into_iter().chain(important).collect();
@@ -86,31 +88,32 @@ impl Brief {
                     "arenas, types, strata, all rows, caveats".to_owned(),
                 ),
             ],
-            cost: cost(explanation, others),
+            cost: cost(explanation, other_caveats),
         }
     }
 }
 
 /// The caveats that touch a significant part of RSS, as sentences, and the number of the others.
 pub fn important_caveats(caveats: &[Caveat], rss_bytes: u64) -> (Vec<String>, usize) {
-    let least = rss_bytes / IMPORTANT_DIVISOR;
+    let min_bytes = rss_bytes / IMPORTANT_DIVISOR;
     let sentences = caveats.iter().filter_map(|caveat| {
-        let touched = caveat.bytes.filter(|&touched| touched > least)?;
-        Some(format!("Caveat ({}): {}", bytes(touched), clean_sentence(&caveat.text)))
+        let touched_bytes = caveat.bytes.filter(|&touched| touched > min_bytes)?;
+        Some(format!("Caveat ({}): {}", bytes(touched_bytes), clean_sentence(&caveat.text)))
     });
     let shown: Vec<String> = sentences.take(MAX_IMPORTANT).collect();
-    let others = caveats.len() - shown.len();
-    (shown, others)
+    let other_count = caveats.len() - shown.len();
+    (shown, other_count)
 }
 
+/// The largest types of the largest runtime.
 fn types(explanation: &Explanation) -> Vec<String> {
-    let read = explanation.runtimes.iter().filter(|runtime| !runtime.types.is_empty());
-    let largest = read.max_by_key(|runtime| runtime.used_bytes);
+    let with_types = explanation.runtimes.iter().filter(|runtime| !runtime.types.is_empty());
+    let largest = with_types.max_by_key(|runtime| runtime.used_bytes);
     let types = largest.map_or(&[][..], |runtime| &runtime.types).iter().take(MAX_TYPES);
     types
-        .map(|of| {
-            let name = shorten(&clean(&of.name), MAX_TYPE_COLUMNS);
-            format!("{name} {} ({})", bytes(of.bytes), thousands(of.instances))
+        .map(|facts| {
+            let name = shorten(&clean(&facts.name), MAX_TYPE_COLUMNS);
+            format!("{name} {} ({})", bytes(facts.bytes), thousands(facts.instances))
         })
         .collect()
 }
@@ -118,38 +121,44 @@ fn types(explanation: &Explanation) -> Vec<String> {
 /// The remedies that release something that those before them do not, those of little effect last;
 /// and the number of those that are not shown.
 fn releases(explanation: &Explanation) -> (Vec<Release>, usize) {
-    let least = explanation.kernel.rss_bytes / IMPORTANT_DIVISOR;
-    let all = explanation.remedies.iter().filter(|remedy| remedy.predicted_bytes != Some(0));
-    let count = all.clone().count();
-    let mut useful: Vec<&Remedy> =
-        all.filter(|remedy| remedy.predicted_after_better_bytes != Some(0)).collect();
-    useful.sort_by_key(|remedy| remedy.predicted_bytes.is_some_and(|predicted| predicted < least));
-    let shown: Vec<Release> = useful.into_iter().take(MAX_REMEDIES).map(release).collect();
-    let more = count - shown.len();
-    (shown, more)
+    let min_bytes = explanation.kernel.rss_bytes / IMPORTANT_DIVISOR;
+    let effective = explanation.remedies.iter().filter(|remedy| remedy.predicted_bytes != Some(0));
+    let effective_count = effective.clone().count();
+    let mut additional: Vec<&Remedy> =
+        effective.filter(|remedy| remedy.predicted_after_better_bytes != Some(0)).collect();
+    additional.sort_by_key(|remedy| remedy.predicted_bytes.is_some_and(|predicted| predicted < min_bytes));
+    let shown: Vec<Release> = additional.into_iter().take(MAX_REMEDIES).map(release).collect();
+    let hidden_count = effective_count - shown.len();
+    (shown, hidden_count)
 }
 
+/// The line of one remedy.
 fn release(remedy: &Remedy) -> Release {
     let how = clean_sentence(&remedy.how);
-    let least = || remedy.predicted_least_bytes.map(|least| format!("≥ {}", bytes(least)));
+    let at_least = || remedy.predicted_least_bytes.map(|least| format!("≥ {}", bytes(least)));
     let is_later = matches!(remedy.kind, RemedyKind::Setting | RemedyKind::Allocator);
     Release {
         id: clean(&remedy.id),
-        predicted: remedy.predicted_bytes.map(bytes).or_else(least).unwrap_or_else(|| "unknown".to_owned()),
+        predicted: remedy.predicted_bytes.map(bytes).or_else(at_least).unwrap_or("unknown".to_owned()),
         how: if is_later && !how.is_empty() { format!("{how} (next start)") } else { how },
     }
 }
 
 /// `stopped 5.6 ms · 173 ms · 185 MiB read · 2 caveats (-v)`.
-fn cost(explanation: &Explanation, caveats: usize) -> String {
+fn cost(explanation: &Explanation, caveat_count: usize) -> String {
     let cost = &explanation.cost;
-    cost_line(cost.stopped_seconds, cost.wall_seconds, Some(cost.bytes_read), caveats)
+    cost_line(cost.stopped_seconds, cost.wall_seconds, Some(cost.bytes_read), caveat_count)
 }
 
-/// The last line of a default screen.
-pub fn cost_line(stopped_for: f64, wall: f64, read: Option<u64>, caveats: usize) -> String {
-    let read = read.map(|read| format!("{} read", bytes(read)));
-    let caveats = (caveats > 0).then(|| format!("{} (-v)", counted(caveats as u64, "caveat")));
-    let parts = [Some(stopped(stopped_for)), Some(seconds(wall)), read, caveats];
+/// The last line of a default screen; `caveat_count` are the caveats that only `-v` shows.
+pub fn cost_line(
+    stopped_seconds: f64,
+    wall_seconds: f64,
+    bytes_read: Option<u64>,
+    caveat_count: usize,
+) -> String {
+    let read = bytes_read.map(|size| format!("{} read", bytes(size)));
+    let caveats = (caveat_count > 0).then(|| format!("{} (-v)", counted(caveat_count as u64, "caveat")));
+    let parts = [Some(stopped(stopped_seconds)), Some(seconds(wall_seconds)), read, caveats];
     parts.into_iter().flatten().collect::<Vec<_>>().join(" · ")
 }

@@ -3,9 +3,16 @@
 
 use serde::Serialize;
 
-use super::paint::{Paint, Surface};
+use super::paint::{self, Paint, Surface};
 use super::terminal::{faint, joined};
 use super::text::{clean_sentence, hanging, pad_right, width, wrap};
+
+/// Width of a status and the spaces after it.
+const STATUS_COLUMNS: usize = 9;
+/// Width of a check's id and the spaces after it.
+const ID_COLUMNS: usize = 17;
+/// Indent of a consequence.
+const INDENT: &str = "           ";
 
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -38,60 +45,60 @@ pub struct Check {
 
 /// The whole view, with a final newline.
 pub fn checks(checks: &[Check], surface: Surface) -> String {
-    let wanting = |check: &&Check| check.status != Status::Ok && !check.optional;
-    let short = checks.iter().filter(wanting).count();
-    let headline = match short {
+    let is_unsatisfied = |check: &&Check| check.status != Status::Ok && !check.optional;
+    let headline = match checks.iter().filter(is_unsatisfied).count() {
         0 => "everything that explain and reclaim need is here".to_owned(),
         1 => "1 check is limited or missing; its consequence is below it".to_owned(),
-        n => format!("{n} checks are limited or missing; their consequences are below them"),
+        count => format!("{count} checks are limited or missing; their consequences are below them"),
     };
     let mut lines = vec![surface.paint(Paint::Strong, &headline), String::new()];
     for check in checks {
-        lines.extend(one(check, surface));
+        lines.extend(check_lines(check, surface));
     }
     joined(&lines)
 }
 
-fn one(check: &Check, surface: Surface) -> Vec<String> {
-    let (word, colour) = match check.status {
-        Status::Ok => ("ok", 36),
-        _ if check.optional => ("-", 245),
-        Status::Limited => ("limited", 214),
-        Status::Missing => ("missing", 166),
+/// The lines of one check.
+fn check_lines(check: &Check, surface: Surface) -> Vec<String> {
+    let (status, status_paint) = match check.status {
+        Status::Ok => ("ok", paint::GREEN),
+        _ if check.optional => ("-", paint::GREY),
+        Status::Limited => ("limited", paint::ORANGE),
+        Status::Missing => ("missing", paint::VERMILLION),
     };
-    let word = pad_right(word, 9);
-    let first = format!("{word}{}", pad_right(check.id, 17));
-    let mut lines = hanging(&first, &clean_sentence(&check.found), surface.columns);
+    let status = pad_right(status, STATUS_COLUMNS);
+    let label = format!("{status}{}", pad_right(check.id, ID_COLUMNS));
+    let mut lines = hanging(&label, &clean_sentence(&check.found), surface.columns);
     if let Some(line) = lines.first_mut() {
-        *line = line.replacen(&word, &surface.paint(Paint::Colour(colour), &word), 1);
+        *line = line.replacen(&status, &surface.paint(status_paint, &status), 1);
     }
     if check.status == Status::Ok || check.optional {
         return lines;
     }
-    let deeper = surface.columns.saturating_sub(11);
-    let indent = |lines: Vec<String>| lines.into_iter().map(|line| format!("           {line}"));
-    lines.extend(indent(faint(&wrap(&clean_sentence(&check.means), deeper), surface)));
+    let columns = surface.columns.saturating_sub(INDENT.len());
+    let indented = |lines: Vec<String>| lines.into_iter().map(|line| format!("{INDENT}{line}"));
+    lines.extend(indented(faint(&wrap(&clean_sentence(&check.means), columns), surface)));
     if let Some(fix) = &check.fix {
-        lines.extend(indent(advice(&clean_sentence(fix), deeper)));
+        lines.extend(indented(wrap_advice(&clean_sentence(fix), columns)));
     }
     lines
 }
 
 /// Wraps advice to `columns`, but never within a command, which stands between backquotes: it is
 /// to be pasted.
-fn advice(text: &str, columns: usize) -> Vec<String> {
+fn wrap_advice(text: &str, columns: usize) -> Vec<String> {
     let mut lines = vec!["→".to_owned()];
     let mut is_command = false;
     let mut word = String::new();
-    // The line feed ends the last word, also within a command that was cut.
+    // The line feed ends the last word, also within a command without its second backquote.
     for c in text.chars().chain(['\n']) {
         is_command ^= c == '`';
         if c != '\n' && (c != ' ' || is_command) {
             word.push(c);
             continue;
         }
-        let last = lines.last_mut().filter(|line| width(line) + 1 + width(&word) <= columns);
-        match last {
+        let last_line = lines.last_mut().filter(|line| width(line) + 1 + width(&word) <= columns);
+        match last_line {
             Some(line) => *line += &format!(" {word}"),
             None => lines.push(format!("  {word}")),
         }
@@ -125,18 +132,18 @@ mod tests {
         assert!(text.lines().all(|line| crate::text::width(line) <= 80), "{text}");
         assert!(!text.contains('\x1b'));
         assert_eq!(text.matches("→ do this").count(), 2);
-        let fine = checks(&all[..1], Surface { columns: 80, colour: false });
-        assert!(fine.starts_with("everything that explain and reclaim need is here"));
+        let satisfied = checks(&all[..1], Surface { columns: 80, colour: false });
+        assert!(satisfied.starts_with("everything that explain and reclaim need is here"));
     }
 
     #[test]
     fn commands_are_not_broken() {
         let command = format!("`setcap {}+ep /usr/bin/strandline`", "cap_sys_ptrace,".repeat(7));
-        let lines = advice(&format!("run as root, or {command} (for one group only)"), 69);
+        let lines = wrap_advice(&format!("run as root, or {command} (for one group only)"), 69);
         let expected =
             ["→ run as root, or".to_owned(), format!("  {command}"), "  (for one group only)".to_owned()];
         assert_eq!(lines, expected);
-        assert_eq!(advice("do this", 69), ["→ do this"]);
-        assert_eq!(advice("run `a b` now", 9), ["→ run", "  `a b`", "  now"]);
+        assert_eq!(wrap_advice("do this", 69), ["→ do this"]);
+        assert_eq!(wrap_advice("run `a b` now", 9), ["→ run", "  `a b`", "  now"]);
     }
 }

@@ -16,24 +16,36 @@ use super::text::{clean, hanging, pad_left, pad_right, shorten, width, wrap_at_m
 use super::units::{bytes, maybe_bytes, percent_of, thousands, whole_percent};
 use crate::paint::Surface;
 
-/// Maximum number of lines of the answer, of rows and of processes of a default screen.
+/// Maximum number of lines of the answer of a default screen.
 const MAX_ANSWER_LINES: usize = 7;
+/// Maximum number of large rows of a default screen.
 const MAX_ROWS: usize = 10;
-const MAX_FOLDED: usize = 2;
+/// Maximum number of lines with the sums of smaller rows of one id.
+const MAX_SUMS: usize = 2;
 const MAX_REMEDIES: usize = 3;
+/// Maximum number of kills that are shown.
+const MAX_KILLS: usize = 3;
 /// Rows below 1/`MIN_ROW_DIVISOR` of the charge are summed.
 const MIN_ROW_DIVISOR: u64 = 200;
+/// Width of the name of a kind of memory, or of a line of limits.
+const NAME_COLUMNS: usize = 13;
+/// Width of a size: `1023 MiB`.
+const SIZE_COLUMNS: usize = 8;
+/// Width of a share: `100 %`.
+const SHARE_COLUMNS: usize = 5;
+/// Minimum width of the group's path in the heading.
+const MIN_PATH_COLUMNS: usize = 16;
 
 /// The screen, with a final newline.
 pub fn screen(explanation: &GroupExplanation, verbose: bool, surface: Surface) -> String {
     let cgroup = &explanation.cgroup;
     let mut lines = heading(explanation, surface);
-    let (important, others) = important_caveats(&explanation.caveats, cgroup.current_bytes);
+    let (important, other_caveats) = important_caveats(&explanation.caveats, cgroup.current_bytes);
     let important = important.into_iter().map(|sentence| sentence + ".");
     let answer: Vec<String> =
         std::iter::once(clean(&explanation.verdict.headline)).chain(important).collect();
-    let most = if verbose { usize::MAX } else { MAX_ANSWER_LINES };
-    lines.extend(strong(&wrap_at_most(&answer.join(" "), surface.columns, most), surface));
+    let max_lines = if verbose { usize::MAX } else { MAX_ANSWER_LINES };
+    lines.extend(strong(&wrap_at_most(&answer.join(" "), surface.columns, max_lines), surface));
     lines.push(String::new());
     lines.extend(sums(&verdict::sums(&explanation.rows), cgroup.current_bytes));
     lines.extend(states(&explanation.processes, surface));
@@ -47,9 +59,9 @@ pub fn screen(explanation: &GroupExplanation, verbose: bool, surface: Surface) -
     }
     lines.push(String::new());
     lines.extend(next(&commands(explanation, verbose, surface), surface));
-    let caveats = if verbose { 0 } else { others };
+    let hidden_caveats = if verbose { 0 } else { other_caveats };
     let cost = &explanation.cost;
-    lines.extend(faint(&[cost_line(cost.stopped_seconds, cost.wall_seconds, None, caveats)], surface));
+    lines.extend(faint(&[cost_line(cost.stopped_seconds, cost.wall_seconds, None, hidden_caveats)], surface));
     joined(&lines)
 }
 
@@ -62,19 +74,22 @@ fn heading(explanation: &GroupExplanation, surface: Surface) -> Vec<String> {
     let limit = cgroup
         .effective_limit_bytes
         .map_or_else(|| "no limit".to_owned(), |limit| format!("limit {}", bytes(limit)));
-    let under = (cgroup.events.under_oom == Some(true)).then(|| "out of memory now".to_owned());
-    let about: Vec<String> = [Some(limit), killed, under].into_iter().flatten().collect();
-    let right = format!("{} charged", bytes(cgroup.current_bytes));
-    let room = surface.columns.saturating_sub(right.len() + 2 + 9 + about.join(", ").len());
-    let path = shorten(&clean(&explanation.target.path), room.max(16));
-    let mut lines = two_ends(&format!("cgroup {path} ({})", about.join(", ")), &right, surface);
+    let under_oom = (cgroup.events.under_oom == Some(true)).then(|| "out of memory now".to_owned());
+    let facts: Vec<String> = [Some(limit), killed, under_oom].into_iter().flatten().collect();
+    let facts = facts.join(", ");
+    let charge = format!("{} charged", bytes(cgroup.current_bytes));
+    // What stands beside the path, with a gap of two.
+    let other_columns = width("cgroup  ()") + width(&facts) + 2 + width(&charge);
+    let path_columns = surface.columns.saturating_sub(other_columns).max(MIN_PATH_COLUMNS);
+    let path = shorten(&clean(&explanation.target.path), path_columns);
+    let mut lines = two_ends(&format!("cgroup {path} ({facts})"), &charge, surface);
     lines.push(String::new());
     lines
 }
 
 /// The kinds of memory, a line each.
-fn sums(sums: &Sums, whole: u64) -> Vec<String> {
-    let mut all = [
+fn sums(sums: &Sums, charge_bytes: u64) -> Vec<String> {
+    let mut kinds = [
         ("processes", sums.processes),
         ("shared memory", sums.shared),
         ("page cache", sums.cache),
@@ -82,13 +97,13 @@ fn sums(sums: &Sums, whole: u64) -> Vec<String> {
         ("charge stock", sums.stock),
         ("unattributed", sums.unknown),
     ];
-    all.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
-    let lines = all.iter().filter(|(_, size)| *size > 0).map(|(name, size)| {
+    kinds.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
+    let lines = kinds.iter().filter(|(_, size)| *size > 0).map(|(name, size)| {
         format!(
             "  {}  {}  {}",
-            pad_right(name, 13),
-            pad_left(&bytes(*size), 8),
-            pad_left(&whole_percent(*size, whole), 5)
+            pad_right(name, NAME_COLUMNS),
+            pad_left(&bytes(*size), SIZE_COLUMNS),
+            pad_left(&whole_percent(*size, charge_bytes), SHARE_COLUMNS)
         )
     });
     lines.collect()
@@ -98,7 +113,7 @@ fn sums(sums: &Sums, whole: u64) -> Vec<String> {
 fn states(processes: &[GroupProcess], surface: Surface) -> Vec<String> {
     let mut sum = Totals::default();
     let ledgers: Vec<Totals> =
-        processes.iter().filter_map(|one| one.ledger).map(|ledger| ledger.totals).collect();
+        processes.iter().filter_map(|process| process.ledger).map(|ledger| ledger.totals).collect();
     if ledgers.is_empty() {
         return Vec::new();
     }
@@ -113,15 +128,15 @@ fn states(processes: &[GroupProcess], surface: Surface) -> Vec<String> {
 
 /// What gives memory back, with what to type.
 fn remedies(explanation: &GroupExplanation) -> Vec<Release> {
-    let least = explanation.cgroup.current_bytes / MIN_ROW_DIVISOR;
-    let is_useful = |remedy: &&GroupRemedy| remedy.predicted_bytes.is_none_or(|size| size > least);
+    let min_bytes = explanation.cgroup.current_bytes / MIN_ROW_DIVISOR;
+    let is_useful = |remedy: &&GroupRemedy| remedy.predicted_bytes.is_none_or(|size| size > min_bytes);
     let group = clean(&explanation.target.arguments);
     let release = |remedy: &GroupRemedy| {
         let id = clean(&remedy.id);
         // Calls are chosen for each process if no remedy is named.
-        let named = if remedy.kind == "call" { String::new() } else { format!(" --remedy {id}") };
+        let option = if remedy.kind == "call" { String::new() } else { format!(" --remedy {id}") };
         let predicted = remedy.predicted_bytes.map_or("unknown".to_owned(), bytes);
-        Release { id, predicted, how: format!("strandline reclaim {group}{named}") }
+        Release { id, predicted, how: format!("strandline reclaim {group}{option}") }
     };
     explanation.remedies.iter().filter(is_useful).take(MAX_REMEDIES).map(release).collect()
 }
@@ -130,52 +145,52 @@ const HEAD: [Column; 5] =
     [figures("bytes"), figures("share"), words("state"), words("row"), words("what it is")];
 
 /// The ledger: all rows, or the largest. Sums the others by id, and shows large sums.
-fn rows(explanation: &GroupExplanation, all: bool, surface: Surface) -> Vec<String> {
-    let whole = explanation.cgroup.current_bytes;
-    let cells: Vec<Vec<String>> = if all {
-        explanation.rows.iter().map(|row| Folded::of(row).cells(whole, false)).collect()
+fn rows(explanation: &GroupExplanation, shows_all: bool, surface: Surface) -> Vec<String> {
+    let charge_bytes = explanation.cgroup.current_bytes;
+    let cells: Vec<Vec<String>> = if shows_all {
+        explanation.rows.iter().map(|row| RowSum::new(row).cells(charge_bytes, false)).collect()
     } else {
-        large_rows(&explanation.rows, whole)
+        large_rows(&explanation.rows, charge_bytes)
     };
     table_lines(lay_out(&HEAD, &cells, 4, surface.columns), surface)
 }
 
-fn large_rows(rows: &[GroupRow], whole: u64) -> Vec<Vec<String>> {
-    let least = whole / MIN_ROW_DIVISOR;
+/// The cells of the largest rows, of sums of smaller ones by id, and of the sum of the rest.
+fn large_rows(rows: &[GroupRow], charge_bytes: u64) -> Vec<Vec<String>> {
+    let min_bytes = charge_bytes / MIN_ROW_DIVISOR;
+    let is_large = |line: &&RowSum<'_>| line.bytes >= min_bytes;
     // Workers hold much the same: the rows of their ledgers are added up.
-    let (of_ledgers, mut lines): (Vec<Folded<'_>>, Vec<Folded<'_>>) =
-        rows.iter().map(Folded::of).partition(|line| line.is_of_ledger());
-    lines.extend(by_id(of_ledgers));
-    sort(&mut lines);
-    let count = lines.iter().take(MAX_ROWS).take_while(|line| line.bytes >= least).count();
-    let mut others = by_id(lines.split_off(count));
-    sort(&mut others);
-    let small =
-        others.split_off(others.iter().take(MAX_FOLDED).take_while(|line| line.bytes >= least).count());
-    lines.extend(others);
-    sort(&mut lines);
-    let mut cells: Vec<Vec<String>> = lines.iter().map(|line| line.cells(whole, true)).collect();
-    let (count, size) = small
-        .iter()
-        .fold((0, 0_u64), |(count, size), line| (count + line.rows, size.saturating_add(line.bytes)));
-    if count > 0 {
-        let name = format!("{} smaller row{}", thousands(count), if count == 1 { "" } else { "s" });
-        let share = whole_percent(size, whole);
+    let (of_ledgers, mut lines): (Vec<RowSum<'_>>, Vec<RowSum<'_>>) =
+        rows.iter().map(RowSum::new).partition(|line| line.is_of_ledger());
+    lines.extend(sums_by_id(of_ledgers));
+    sort_by_size(&mut lines);
+    let large_count = lines.iter().take(MAX_ROWS).take_while(is_large).count();
+    let mut sums = sums_by_id(lines.split_off(large_count));
+    sort_by_size(&mut sums);
+    let small = sums.split_off(sums.iter().take(MAX_SUMS).take_while(is_large).count());
+    lines.extend(sums);
+    sort_by_size(&mut lines);
+    let mut cells: Vec<Vec<String>> = lines.iter().map(|line| line.cells(charge_bytes, true)).collect();
+    let row_count: u64 = small.iter().map(|line| line.row_count).sum();
+    let size = small.iter().fold(0_u64, |size, line| size.saturating_add(line.bytes));
+    if row_count > 0 {
+        let name = format!("{} smaller row{}", thousands(row_count), if row_count == 1 { "" } else { "s" });
+        let share = whole_percent(size, charge_bytes);
         cells.push(vec![bytes(size), share, String::new(), name, "-v lists them".to_owned()]);
     }
     cells
 }
 
-fn sort(lines: &mut [Folded<'_>]) {
+fn sort_by_size(lines: &mut [RowSum<'_>]) {
     lines.sort_by_key(|line| std::cmp::Reverse(line.bytes));
 }
 
 /// Adds up lines of one id.
-fn by_id(lines: Vec<Folded<'_>>) -> Vec<Folded<'_>> {
-    let mut sums: BTreeMap<&str, Folded<'_>> = BTreeMap::new();
+fn sums_by_id(lines: Vec<RowSum<'_>>) -> Vec<RowSum<'_>> {
+    let mut sums: BTreeMap<&str, RowSum<'_>> = BTreeMap::new();
     for line in lines {
         match sums.get_mut(line.first.id.as_str()) {
-            Some(sum) => sum.join(line),
+            Some(sum) => sum.add(line),
             None => drop(sums.insert(&line.first.id, line)),
         }
     }
@@ -184,22 +199,25 @@ fn by_id(lines: Vec<Folded<'_>>) -> Vec<Folded<'_>> {
 
 /// Rows that are shown as one line.
 #[derive(Clone)]
-struct Folded<'a> {
-    rows: u64,
+struct RowSum<'a> {
+    row_count: u64,
     bytes: u64,
+    /// The first of the rows.
     first: &'a GroupRow,
-    processes: BTreeSet<i32>,
+    /// The processes that the rows are of.
+    pids: BTreeSet<i32>,
 }
 
-impl<'a> Folded<'a> {
-    fn of(row: &'a GroupRow) -> Self {
-        Self { rows: 1, bytes: row.bytes, first: row, processes: row.pid.into_iter().collect() }
+impl<'a> RowSum<'a> {
+    /// A single row.
+    fn new(row: &'a GroupRow) -> Self {
+        Self { row_count: 1, bytes: row.bytes, first: row, pids: row.pid.into_iter().collect() }
     }
 
-    fn join(&mut self, other: Self) {
-        self.rows += other.rows;
+    fn add(&mut self, other: Self) {
+        self.row_count += other.row_count;
         self.bytes = self.bytes.saturating_add(other.bytes);
-        self.processes.extend(other.processes);
+        self.pids.extend(other.pids);
     }
 
     /// Whether it is of the ledger of a process.
@@ -212,20 +230,21 @@ impl<'a> Folded<'a> {
         if self.first.id == "group.anon" { "unread" } else { model::state_name(self.first.state) }
     }
 
-    fn cells(&self, whole: u64, is_short: bool) -> Vec<String> {
-        let first = holder(self.first, is_short);
-        let what = match self.processes.len() {
-            _ if self.rows == 1 => first,
-            1 if self.is_of_ledger() => first,
-            count if self.is_of_ledger() => format!("{count} processes, most {first}"),
-            _ => format!("{} smaller, such as {first}", thousands(self.rows)),
+    /// Its line; with `is_short`, without the meaning of a process's row.
+    fn cells(&self, charge_bytes: u64, is_short: bool) -> Vec<String> {
+        let first_holder = holder(self.first, is_short);
+        let holders = match self.pids.len() {
+            _ if self.row_count == 1 => first_holder,
+            1 if self.is_of_ledger() => first_holder,
+            count if self.is_of_ledger() => format!("{count} processes, most {first_holder}"),
+            _ => format!("{} smaller, such as {first_holder}", thousands(self.row_count)),
         };
         vec![
             bytes(self.bytes),
-            whole_percent(self.bytes, whole),
+            whole_percent(self.bytes, charge_bytes),
             self.state().to_owned(),
             clean(&self.first.id),
-            what,
+            holders,
         ]
     }
 }
@@ -243,21 +262,22 @@ fn holder(row: &GroupRow, is_short: bool) -> String {
 fn limits(explanation: &GroupExplanation, surface: Surface) -> Vec<String> {
     let cgroup = &explanation.cgroup;
     let size = |name: &str, known: Option<u64>| known.map(|known| format!("{name} {}", bytes(known)));
-    let own = cgroup
+    let own_limit = cgroup
         .limit_bytes
         .map_or_else(|| "no limit of its own".to_owned(), |limit| format!("limit {}", bytes(limit)));
-    let above = cgroup.effective_limit_path.as_ref().filter(|path| **path != cgroup.path);
-    let above = above.map(|path| format!("{} at {}", maybe_bytes(cgroup.effective_limit_bytes), clean(path)));
+    let path_above = cgroup.effective_limit_path.as_ref().filter(|path| **path != cgroup.path);
+    let limit_above =
+        path_above.map(|path| format!("{} at {}", maybe_bytes(cgroup.effective_limit_bytes), clean(path)));
     let limits = [
-        Some(own),
-        above,
+        Some(own_limit),
+        limit_above,
         size("high", cgroup.high_bytes),
         size("low", cgroup.low_bytes),
         size("soft", cgroup.soft_limit_bytes),
         size("peak", cgroup.peak_bytes),
         size("swap", cgroup.swap_bytes.filter(|&swap| swap > 0)),
     ];
-    let sets = [
+    let working_set = [
         Some(format!(
             "{} (charge - inactive_file {})",
             maybe_bytes(cgroup.working_set_bytes),
@@ -268,7 +288,7 @@ fn limits(explanation: &GroupExplanation, surface: Surface) -> Vec<String> {
     ];
     let events = cgroup.events;
     let count = |name: &str, known: Option<u64>| known.map(|known| format!("{name} {}", thousands(known)));
-    let waited = cgroup.pressure.map(|pressure| {
+    let pressure = cgroup.pressure.map(|pressure| {
         format!(
             "pressure some {} full {} of 60 s",
             percent_of(pressure.some_60),
@@ -278,49 +298,47 @@ fn limits(explanation: &GroupExplanation, surface: Surface) -> Vec<String> {
     let events = [
         count("oom_kill", events.oom_kill),
         count("oom", events.oom),
-        events.max.map(|met| {
+        events.max.map(|times_met| {
             let name = if cgroup.version == 1 { "failcnt" } else { "max" };
-            let meaning = if met > 0 { " (times the limit was met, also by page cache)" } else { "" };
-            format!("{name} {}{meaning}", thousands(met))
+            let meaning = if times_met > 0 { " (times the limit was met, also by page cache)" } else { "" };
+            format!("{name} {}{meaning}", thousands(times_met))
         }),
         count("high", events.high),
-        waited,
+        pressure,
     ];
     let line = |name: &str, parts: &[Option<String>]| {
         let parts: Vec<&str> = parts.iter().flatten().map(String::as_str).collect();
         let text = if parts.is_empty() { "not counted".to_owned() } else { parts.join(" · ") };
-        hanging(&pad_right(name, 13), &text, surface.columns)
+        hanging(&pad_right(name, NAME_COLUMNS), &text, surface.columns)
     };
     let kills = explanation.kills.iter().take(MAX_KILLS);
     let killed = kills.flat_map(|kill| line("killed", &[Some(killed(kill, &cgroup.path))]));
-    let lines = [line("limits", &limits), line("working set", &sets), line("events", &events)].concat();
+    let lines =
+        [line("limits", &limits), line("working set", &working_set), line("events", &events)].concat();
     lines.into_iter().chain(killed).collect()
 }
 
-/// Kills that are shown.
-const MAX_KILLS: usize = 3;
-
 /// A rounded age: the clock of the kernel's log drifts.
-fn age(seconds: f64) -> String {
+fn rounded_age(seconds: f64) -> String {
     let units = [("d", 86_400.0), ("h", 3_600.0), ("min", 60.0)];
-    let unit = units.into_iter().find(|(_, length)| seconds >= *length);
-    let (name, length) = unit.unwrap_or(("s", 1.0));
-    format!("{:.0} {name}", seconds / length)
+    let unit = units.into_iter().find(|(_, unit_seconds)| seconds >= *unit_seconds);
+    let (name, unit_seconds) = unit.unwrap_or(("s", 1.0));
+    format!("{:.0} {name}", seconds / unit_seconds)
 }
 
 /// `python3 (process 9238) 12 s ago: 47.8 MiB anonymous · 1.1 MiB files · the limit of …`.
 fn killed(kill: &GroupKill, group: &str) -> String {
     let sizes =
         [("anonymous", kill.anonymous_bytes), ("files", kill.file_bytes), ("shared", kill.shmem_bytes)];
-    let known = sizes.into_iter().filter_map(|(what, size)| Some(format!("{} {what}", bytes(size?))));
+    let known = sizes.into_iter().filter_map(|(kind, size)| Some(format!("{} {kind}", bytes(size?))));
     let limit = match &kill.limit_cgroup {
         None => "the whole machine was out of memory".to_owned(),
         Some(path) if path == group => "the limit of this group was met".to_owned(),
         Some(path) => format!("the limit of {} was met", clean(path)),
     };
-    let about: Vec<String> = known.chain([limit]).collect();
-    let (name, ago) = (clean(&kill.name), age(kill.seconds_ago));
-    format!("{name} (process {}) {ago} ago: {}", kill.pid, about.join(" · "))
+    let facts: Vec<String> = known.chain([limit]).collect();
+    let (name, age) = (clean(&kill.name), rounded_age(kill.seconds_ago));
+    format!("{name} (process {}) {age} ago: {}", kill.pid, facts.join(" · "))
 }
 
 /// Processes, groups below, caveats.
@@ -329,13 +347,13 @@ fn details(explanation: &GroupExplanation, surface: Surface) -> Vec<String> {
     if !explanation.processes.is_empty() {
         const HEAD: [Column; 5] =
             [words("process"), figures("RSS"), figures("anonymous share"), figures("swap"), words("group")];
-        let cells = explanation.processes.iter().map(|one| {
+        let cells = explanation.processes.iter().map(|process| {
             vec![
-                format!("{} {}", one.pid, clean(&one.name)),
-                maybe_bytes(one.rss_bytes),
-                maybe_bytes(one.pss_anonymous_bytes),
-                maybe_bytes(one.swap_bytes),
-                clean(&one.cgroup),
+                format!("{} {}", process.pid, clean(&process.name)),
+                maybe_bytes(process.rss_bytes),
+                maybe_bytes(process.pss_anonymous_bytes),
+                maybe_bytes(process.swap_bytes),
+                clean(&process.cgroup),
             ]
         });
         lines.push(String::new());
@@ -354,22 +372,22 @@ fn details(explanation: &GroupExplanation, surface: Surface) -> Vec<String> {
 
 /// What to set, ready to paste.
 pub fn settings(advice: &[Advice], surface: Surface) -> Vec<String> {
-    let one = |advice: &Advice| {
+    let advice_lines = |advice: &Advice| {
         let text =
             hanging("", &format!("{}: {}", clean(&advice.system), clean(&advice.text)), surface.columns);
         let paste = format!("  {}", clean(&advice.paste));
         [vec![String::new()], text, vec![paste]].concat()
     };
-    advice.iter().flat_map(one).collect()
+    advice.iter().flat_map(advice_lines).collect()
 }
 
 /// What to type next.
 fn commands(explanation: &GroupExplanation, verbose: bool, surface: Surface) -> Vec<(String, String)> {
     let group = clean(&explanation.target.arguments);
     let mut commands = Vec::new();
-    let has_ledgers = explanation.rows.iter().any(|row| Folded::of(row).is_of_ledger());
-    let of_processes = verdict::sums(&explanation.rows).processes;
-    let is_large = of_processes > explanation.cgroup.current_bytes / 5;
+    let has_ledgers = explanation.rows.iter().any(|row| RowSum::new(row).is_of_ledger());
+    let process_bytes = verdict::sums(&explanation.rows).processes;
+    let is_large = process_bytes > explanation.cgroup.current_bytes / 5;
     if !has_ledgers && is_large {
         commands.push((format!("strandline explain --ledgers {group}"), "what malloc keeps".to_owned()));
     }
@@ -381,11 +399,24 @@ fn commands(explanation: &GroupExplanation, verbose: bool, surface: Surface) -> 
         commands.push((format!("strandline explain -v {ledgers}{group}"), "all rows, processes".to_owned()));
     }
     // A command is never cut, what it shows may be left out.
-    let room = commands.iter().map(|(command, _)| width(command)).max().unwrap_or(0);
+    let command_columns = commands.iter().map(|(command, _)| width(command)).max().unwrap_or(0);
     for (_, shows) in &mut commands {
-        if "next   ".len() + room + 2 + width(shows) > surface.columns {
+        if "next   ".len() + command_columns + 2 + width(shows) > surface.columns {
             shows.clear();
         }
     }
     commands
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_path_is_shortened_to_a_heading_of_one_line() {
+        let mut explanation = GroupExplanation::default();
+        explanation.target.path = "/folder".repeat(30);
+        let lines = heading(&explanation, Surface { columns: 80, colour: false });
+        assert_eq!((lines.len(), width(&lines[0])), (2, 80), "{lines:?}");
+    }
 }

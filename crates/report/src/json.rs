@@ -12,6 +12,7 @@ use super::text::is_unsafe;
 /// The version of strandline.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// A whole document.
 #[derive(Serialize)]
 struct Document<'a, E, T> {
     schema: &'a str,
@@ -79,8 +80,12 @@ pub fn environment<'a>(
 ) -> impl Serialize + use<'a> {
     EnvironmentField {
         machine,
-        allocators: target.map(|t| t.allocators.iter().map(|a| component(&a.name, &a.version)).collect()),
-        runtimes: target.map(|t| t.runtimes.iter().map(|r| component(&r.name, &r.version)).collect()),
+        allocators: target.map(|target| {
+            target.allocators.iter().map(|reading| component(&reading.name, &reading.version)).collect()
+        }),
+        runtimes: target.map(|target| {
+            target.runtimes.iter().map(|reading| component(&reading.name, &reading.version)).collect()
+        }),
         settings: target.map(|target| &target.settings),
     }
 }

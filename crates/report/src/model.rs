@@ -101,7 +101,7 @@ pub struct RemedyView {
     /// Its name.
     pub id: String,
     /// `releases 1.1 GiB (predicted)`.
-    pub gives: String,
+    pub effect: String,
     /// The command or setting to paste.
     pub how: String,
     /// What it costs.
@@ -112,8 +112,16 @@ pub struct RemedyView {
 const MAX_HOLDERS: usize = 3;
 /// Maximum number of rows shown by default.
 const MAX_LARGE: usize = 7;
+/// Divisor of RSS for the minimum size of a row shown by default: 0.5 %.
+const MIN_ROW_DIVISOR: u128 = 200;
 /// Maximum number of arenas shown separately; a server with many threads has hundreds.
 const MAX_ARENAS: usize = 8;
+/// Number of columns that all allocators have: name, mapped, used, free.
+const COMMON_ARENA_COLUMNS: usize = 4;
+/// Maximum number of size classes shown.
+const MAX_SIZES: usize = 5;
+/// Minimum of free bytes in a size class that is shown.
+const MIN_FREE_BYTES: u64 = 64 << 10;
 /// Divisor of RSS for the minimum that a shown remedy releases: 1 %.
 const MIN_REMEDY_DIVISOR: u64 = 100;
 
@@ -133,7 +141,7 @@ impl View {
             folded,
             allocators: explanation.allocators.iter().map(allocator).collect(),
             runtimes: named_only(&explanation.runtimes),
-            readings: runtimes::views(&explanation.runtimes),
+            readings: runtimes::sections(&explanation.runtimes),
             remedies,
             minor_remedies,
             caveats: caveats(&explanation.caveats),
@@ -149,14 +157,14 @@ pub fn program(target: &Target) -> String {
     let executable = target.executable.as_deref().map(clean_sentence);
     // The name of a login shell starts with a dash; the kernel appends " (deleted)" to the path of
     // a replaced file.
-    let is_same = |own: &str, path: &str| {
+    let is_same = |name: &str, path: &str| {
         let file = path.trim_end_matches(" (deleted)").rsplit('/').next();
-        file == Some(own.trim_start_matches('-'))
+        file == Some(name.trim_start_matches('-'))
     };
     match (own_name(&target.command, target.executable.as_deref()), executable) {
-        (Some(own), Some(path)) if !is_same(&own, &path) => format!("{own} ({path})"),
+        (Some(name), Some(path)) if !is_same(&name, &path) => format!("{name} ({path})"),
         (_, Some(path)) => path,
-        (Some(own), None) => own,
+        (Some(name), None) => name,
         (None, None) => "(unknown program)".to_owned(),
     }
 }
@@ -248,31 +256,33 @@ fn strata(explanation: &Explanation) -> Vec<Segment> {
     .to_vec()
 }
 
+/// The rows that `which` asks for, largest first, and the others as one.
 fn ledger(explanation: &Explanation, which: Rows) -> (Vec<RowView>, Option<RowView>) {
-    let whole = explanation.kernel.rss_bytes;
-    let folded_rows;
+    let rss_bytes = explanation.kernel.rss_bytes;
+    let merged_rows;
     let mut rows: Vec<&Row> = match which {
         Rows::Large => {
-            folded_rows = with_few_holders(&explanation.rows);
-            folded_rows.iter().collect()
+            merged_rows = with_few_holders(&explanation.rows);
+            merged_rows.iter().collect()
         }
         _ => explanation.rows.iter().collect(),
     };
     rows.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.id.cmp(&b.id)));
-    let shown = match which {
+    let shown_count = match which {
         Rows::All => rows.len(),
         Rows::Largest(count) => count.min(rows.len()),
         Rows::Large => {
-            let large = rows.partition_point(|row| u128::from(row.bytes) * 200 >= u128::from(whole));
-            let shown = large.min(MAX_LARGE);
+            let large_count =
+                rows.partition_point(|row| u128::from(row.bytes) * MIN_ROW_DIVISOR >= u128::from(rss_bytes));
+            let shown_count = large_count.min(MAX_LARGE);
             // Replacing a single row by a summary line would save nothing and show less.
-            if rows.len() - shown == 1 { rows.len() } else { shown }
+            if rows.len() - shown_count == 1 { rows.len() } else { shown_count }
         }
     };
-    let (large, small) = rows.split_at(shown);
-    let view = |bytes_held: u64, state, id, holder| RowView {
-        bytes: bytes(bytes_held),
-        share: whole_percent(bytes_held, whole),
+    let (large, small) = rows.split_at(shown_count);
+    let view = |size: u64, state, id, holder| RowView {
+        bytes: bytes(size),
+        share: whole_percent(size, rss_bytes),
         state,
         id,
         holder,
@@ -295,21 +305,22 @@ fn with_few_holders(rows: &[Row]) -> Vec<Row> {
     for row in rows {
         by_id.entry(&row.id).or_default().push(row);
     }
-    let mut all = Vec::new();
-    for mut of_id in by_id.into_values() {
-        of_id.sort_by_key(|row| std::cmp::Reverse(row.bytes));
-        let shown = if of_id.len() > MAX_HOLDERS + 1 { MAX_HOLDERS } else { of_id.len() };
-        let (large, small) = of_id.split_at(shown);
-        all.extend(large.iter().map(|row| (*row).clone()));
+    let mut merged = Vec::new();
+    for mut holders in by_id.into_values() {
+        holders.sort_by_key(|row| std::cmp::Reverse(row.bytes));
+        let shown_count = if holders.len() > MAX_HOLDERS + 1 { MAX_HOLDERS } else { holders.len() };
+        let (large, small) = holders.split_at(shown_count);
+        merged.extend(large.iter().map(|row| (*row).clone()));
         if let Some(first) = small.first() {
             let bytes = small.iter().fold(0, |sum: u64, row| sum.saturating_add(row.bytes));
             let holder = format!("{} more (-v lists them)", small.len());
-            all.push(Row { holder, bytes, ..(*first).clone() });
+            merged.push(Row { holder, bytes, ..(*first).clone() });
         }
     }
-    all
+    merged
 }
 
+/// Runtimes that were recognised but not read.
 fn named_only(runtimes: &[Runtime]) -> Vec<String> {
     let unread = runtimes.iter().filter(|runtime| !runtime.read);
     unread.map(|runtime| name_and_version(&runtime.name, &runtime.version)).collect()
@@ -319,10 +330,11 @@ fn name_and_version(name: &str, version: &Option<String>) -> String {
     version.as_ref().map_or_else(|| clean(name), |version| format!("{} {}", clean(name), clean(version)))
 }
 
+/// The view of one allocator, with its arenas.
 fn allocator(allocator: &Allocator) -> AllocatorView {
     let name = name_and_version(&allocator.name, &allocator.version);
-    let found = clean_sentence(&allocator.found_by);
-    let mut title = format!("{name} (found by {found})");
+    let evidence = clean_sentence(&allocator.found_by);
+    let mut title = format!("{name} (found by {evidence})");
     if allocator.read && allocator.arenas.is_empty() {
         title += &match (allocator.live_bytes, allocator.live_blocks) {
             (Some(live), Some(blocks)) => format!(": {} in {} blocks", bytes(live), thousands(blocks)),
@@ -339,45 +351,41 @@ fn allocator(allocator: &Allocator) -> AllocatorView {
     // A main arena is known by that name in every debugger; other arenas are identified by address
     // or number.
     let has_main = readers::allocator(&allocator.name).is_some_and(|about| about.has_main_arena);
-    let name = |one: &Arena| match one.kind {
+    let arena_name = |arena: &Arena| match arena.kind {
         ArenaKind::Main if has_main => "main".to_owned(),
-        ArenaKind::Main | ArenaKind::Secondary => clean(&one.id),
+        ArenaKind::Main | ArenaKind::Secondary => clean(&arena.id),
     };
-    let mut lines: Vec<Vec<String>> = shown.iter().map(|one| arena_row(name(one), &[*one])).collect();
+    let mut rows: Vec<Vec<String>> =
+        shown.iter().map(|arena| arena_row(arena_name(arena), &[*arena])).collect();
     if !rest.is_empty() {
-        lines.push(arena_row(format!("{} more", rest.len()), rest));
+        rows.push(arena_row(format!("{} more", rest.len()), rest));
     }
     if !has_main {
-        lines.iter_mut().for_each(|line| line.truncate(COMMON_ARENA_COLUMNS));
+        rows.iter_mut().for_each(|row| row.truncate(COMMON_ARENA_COLUMNS));
     }
-    AllocatorView { title, arenas: lines, sizes: sizes(&allocator.size_classes) }
+    AllocatorView { title, arenas: rows, sizes: sizes(&allocator.size_classes) }
 }
-
-/// Number of columns that all allocators have: name, mapped, used, free.
-const COMMON_ARENA_COLUMNS: usize = 4;
-/// Maximum number of size classes shown, and the minimum of free bytes in each.
-const MAX_SIZES: usize = 5;
-const MIN_FREE_BYTES: u64 = 64 << 10;
 
 /// The size classes with the most free bytes, and how much of them is used.
 fn sizes(classes: &[SizeClass]) -> Vec<Vec<String>> {
-    let free = |class: &SizeClass| class.free_blocks.saturating_mul(class.bytes);
-    let mut worst: Vec<&SizeClass> = classes.iter().filter(|class| free(class) >= MIN_FREE_BYTES).collect();
-    worst.sort_by_key(|class| std::cmp::Reverse(free(class)));
+    let free_bytes = |class: &SizeClass| class.free_blocks.saturating_mul(class.bytes);
+    let mut worst: Vec<&SizeClass> =
+        classes.iter().filter(|class| free_bytes(class) >= MIN_FREE_BYTES).collect();
+    worst.sort_by_key(|class| std::cmp::Reverse(free_bytes(class)));
     worst.truncate(MAX_SIZES);
-    let line = |class: &&SizeClass| {
-        let all = class.live_blocks.saturating_add(class.cached_blocks).saturating_add(class.free_blocks);
-        let used = 100.0 * class.live_blocks as f64 / all.max(1) as f64;
+    let row = |class: &&SizeClass| {
+        let blocks = class.live_blocks.saturating_add(class.cached_blocks).saturating_add(class.free_blocks);
+        let used_percent = 100.0 * class.live_blocks as f64 / blocks.max(1) as f64;
         vec![
             thousands(class.bytes),
             thousands(class.live_blocks),
             thousands(class.cached_blocks),
             thousands(class.free_blocks),
-            bytes(free(class)),
-            format!("{used:.0} %"),
+            bytes(free_bytes(class)),
+            format!("{used_percent:.0} %"),
         ]
     };
-    worst.iter().map(line).collect()
+    worst.iter().map(row).collect()
 }
 
 /// A row with the totals of `arenas`.
@@ -397,37 +405,37 @@ fn arena_row(name: String, arenas: &[&Arena]) -> Vec<String> {
 
 /// The remedies worth showing, and one line for the small ones.
 fn remedies(explanation: &Explanation) -> (Vec<RemedyView>, Option<String>) {
-    let least = explanation.kernel.rss_bytes / MIN_REMEDY_DIVISOR;
-    let is_small = |remedy: &&Remedy| remedy.predicted_bytes.is_some_and(|predicted| predicted < least);
+    let min_bytes = explanation.kernel.rss_bytes / MIN_REMEDY_DIVISOR;
+    let is_small = |remedy: &&Remedy| remedy.predicted_bytes.is_some_and(|predicted| predicted < min_bytes);
     let (small, shown): (Vec<&Remedy>, Vec<&Remedy>) = explanation.remedies.iter().partition(is_small);
-    let of = |remedy: &&Remedy| {
+    let id_and_size = |remedy: &&Remedy| {
         let predicted = remedy.predicted_bytes.filter(|&predicted| predicted > 0)?;
         Some(format!("{} {}", clean(&remedy.id), bytes(predicted)))
     };
-    let named: Vec<String> = small.iter().filter_map(of).collect();
-    let line = (!named.is_empty())
-        .then(|| format!("less than 1 % of RSS would be released by: {} (predicted)", named.join(", ")));
+    let effective: Vec<String> = small.iter().filter_map(id_and_size).collect();
+    let line = (!effective.is_empty())
+        .then(|| format!("less than 1 % of RSS would be released by: {} (predicted)", effective.join(", ")));
     (shown.into_iter().map(remedy).collect(), line)
 }
 
 fn remedy(remedy: &Remedy) -> RemedyView {
     RemedyView {
         id: clean(&remedy.id),
-        gives: gives(remedy),
+        effect: effect(remedy),
         how: clean_sentence(&remedy.how),
         cost: clean_sentence(&remedy.cost),
     }
 }
 
 /// What a remedy releases, or why it is unknown.
-fn gives(remedy: &Remedy) -> String {
+fn effect(remedy: &Remedy) -> String {
     match (remedy.predicted_bytes.map(bytes), &remedy.unknown_because) {
         (Some(predicted), _) if remedy.kind == RemedyKind::Setting => {
             format!("would hold {predicted} less from its next start on (predicted)")
         }
         (Some(predicted), _) => match remedy.predicted_after_better_bytes.map(bytes) {
-            Some(left) if left != predicted => {
-                format!("releases {predicted} (predicted), {left} after the remedies above")
+            Some(remaining) if remaining != predicted => {
+                format!("releases {predicted} (predicted), {remaining} after the remedies above")
             }
             _ => format!("releases {predicted} (predicted)"),
         },
@@ -452,14 +460,14 @@ pub fn caveats(caveats: &[Caveat]) -> Vec<String> {
 
 fn cost(explanation: &Explanation) -> String {
     let cost = &explanation.cost;
-    let own = cost
+    let own_peak = cost
         .peak_rss_bytes
         .map_or_else(String::new, |peak| format!(", strandline's own peak {}", bytes(peak)));
     let copied = cost.copied_pages.map_or_else(String::new, |pages| {
         format!(", {pages} minor faults of the process meanwhile (pages that it copied, or touched first)")
     });
     format!(
-        "{}, {} in all{copied}, read {}{own}",
+        "{}, {} in all{copied}, read {}{own_peak}",
         stopped(cost.stopped_seconds),
         seconds(cost.wall_seconds),
         bytes(cost.bytes_read)

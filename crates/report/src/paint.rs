@@ -43,27 +43,38 @@ impl Surface {
     }
 }
 
+/// Bluish green.
+pub(crate) const GREEN: Paint = Paint::Colour(36);
+pub(crate) const VERMILLION: Paint = Paint::Colour(166);
+pub(crate) const ORANGE: Paint = Paint::Colour(214);
+pub(crate) const GREY: Paint = Paint::Colour(245);
+const SKY_BLUE: Paint = Paint::Colour(74);
+const BLUE: Paint = Paint::Colour(32);
+/// Reddish purple.
+const PURPLE: Paint = Paint::Colour(175);
+const YELLOW: Paint = Paint::Colour(227);
+
 /// The colour of a state.
 pub fn state(state: State) -> Paint {
-    Paint::Colour(match state {
-        State::Live => 36,
-        State::Stranded => 166,
-        State::Pinned => 214,
-        State::Evictable => 74,
-        State::Unattributed => 245,
-    })
+    match state {
+        State::Live => GREEN,
+        State::Stranded => VERMILLION,
+        State::Pinned => ORANGE,
+        State::Evictable => SKY_BLUE,
+        State::Unattributed => GREY,
+    }
 }
 
 /// The colour of a stratum.
 pub fn stratum(stratum: HolderKind) -> Paint {
-    Paint::Colour(match stratum {
-        HolderKind::Values => 36,
-        HolderKind::Runtime => 175,
-        HolderKind::Collector => 227,
-        HolderKind::Allocator => 166,
-        HolderKind::Kernel => 74,
-        HolderKind::Program => 32,
-    })
+    match stratum {
+        HolderKind::Values => GREEN,
+        HolderKind::Runtime => PURPLE,
+        HolderKind::Collector => YELLOW,
+        HolderKind::Allocator => VERMILLION,
+        HolderKind::Kernel => SKY_BLUE,
+        HolderKind::Program => BLUE,
+    }
 }
 
 /// `text` without its escape sequences of colour.

@@ -39,19 +39,19 @@ impl ReaderView {
     /// Makes the view of a table entry of this `kind`.
     pub fn new(about: &'static ReaderInfo, kind: &'static str) -> Self {
         let evidence = &about.evidence;
-        let file = |name: &FileName| match name {
+        let file_pattern = |name: &FileName| match name {
             FileName::Contains(start, part) => format!("{start}*{part}*"),
             FileName::Versioned(start) => format!("{start}[0-9.]*"),
             FileName::Exact(name) => (*name).to_owned(),
         };
         let mut told_by: Vec<String> =
-            evidence.files.iter().map(|name| format!("file {}", file(name))).collect();
+            evidence.files.iter().map(|name| format!("file {}", file_pattern(name))).collect();
         told_by.extend(evidence.symbols.iter().map(|symbol| format!("symbol {symbol}")));
         told_by.extend(evidence.section.iter().map(|section| format!("section {section}")));
         told_by.extend(
             evidence.strings.iter().map(|(first, rest)| format!("string {first}{}", rest.trim_end())),
         );
-        told_by.extend(evidence.executables.iter().map(|name| format!("executable {}", file(name))));
+        told_by.extend(evidence.executables.iter().map(|name| format!("executable {}", file_pattern(name))));
         Self {
             name: about.name,
             title: about.title,
@@ -67,25 +67,28 @@ impl ReaderView {
     }
 }
 
+/// Indent of the facts on a reader.
+const INDENT: &str = "    ";
+
 /// The whole view, with a final newline.
-pub fn readers(all: &[ReaderView], surface: Surface) -> String {
+pub fn readers(views: &[ReaderView], surface: Surface) -> String {
     let mut lines = vec![surface.paint(Paint::Strong, "read: each byte counts for one of their rows")];
-    for one in all.iter().filter(|one| one.read) {
-        let first = format!("  {} ({}) ", one.title, one.name);
-        lines.extend(hanging(&first, one.versions.unwrap_or_default(), surface.columns));
-        let mut about = vec![("rows: ", one.rows.join(", ")), ("not read: ", one.not_read.to_owned())];
-        if !one.remedies.is_empty() {
-            about.insert(1, ("remedies: ", one.remedies.join(", ")));
+    for reader in views.iter().filter(|reader| reader.read) {
+        let label = format!("  {} ({}) ", reader.title, reader.name);
+        lines.extend(hanging(&label, reader.versions.unwrap_or_default(), surface.columns));
+        let mut facts = vec![("rows: ", reader.rows.join(", ")), ("not read: ", reader.not_read.to_owned())];
+        if !reader.remedies.is_empty() {
+            facts.insert(1, ("remedies: ", reader.remedies.join(", ")));
         }
-        for (label, text) in about {
-            let deeper = surface.columns.saturating_sub(4);
-            lines.extend(hanging(label, &text, deeper).into_iter().map(|line| format!("    {line}")));
+        for (label, text) in facts {
+            let columns = surface.columns.saturating_sub(INDENT.len());
+            lines.extend(hanging(label, &text, columns).into_iter().map(|line| format!("{INDENT}{line}")));
         }
     }
     lines.push(String::new());
     lines.push(surface.paint(Paint::Strong, "named only: their memory is on the row anonymous"));
     for (kind, label) in [("allocator", "allocators: "), ("runtime", "runtimes: ")] {
-        lines.extend(hanging(&format!("  {label}"), &named(all, kind), surface.columns));
+        lines.extend(hanging(&format!("  {label}"), &named_only(views, kind), surface.columns));
     }
     let note = "recognised by mapped files, symbols and strings; --json lists these for each";
     lines.extend(wrap(note, surface.columns));
@@ -93,38 +96,44 @@ pub fn readers(all: &[ReaderView], surface: Surface) -> String {
 }
 
 /// Titles of this kind that are only recognised.
-fn named(all: &[ReaderView], kind: &str) -> String {
-    let titles = all.iter().filter(|one| one.kind == kind && !one.read).map(|one| one.title);
+fn named_only(views: &[ReaderView], kind: &str) -> String {
+    let titles = views.iter().filter(|reader| reader.kind == kind && !reader.read).map(|reader| reader.title);
     titles.collect::<Vec<_>>().join(", ")
 }
 
 /// The versions and remedies as a Markdown table, for README.md.
-pub fn markdown(all: &[ReaderView]) -> String {
+pub fn markdown(views: &[ReaderView]) -> String {
     let mut text = format!("{MARKDOWN_HEAD}\n|---|---|---|---|\n");
-    for one in all.iter().filter(|one| one.read) {
-        text += &format!("{}\n", markdown_row(one));
+    for reader in views.iter().filter(|reader| reader.read) {
+        text += &format!("{}\n", markdown_row(reader));
     }
     text
 }
 
 /// The same with what is not read, and the entries that are named only, for docs/supported.md.
-pub fn markdown_details(all: &[ReaderView]) -> String {
+pub fn markdown_details(views: &[ReaderView]) -> String {
     let mut text = format!("{MARKDOWN_HEAD} not read of it |\n|---|---|---|---|---|\n");
-    for one in all.iter().filter(|one| one.read) {
-        text += &format!("{} {} |\n", markdown_row(one), one.not_read);
+    for reader in views.iter().filter(|reader| reader.read) {
+        text += &format!("{} {} |\n", markdown_row(reader), reader.not_read);
     }
-    text += &format!("\nNamed only, allocators: {}.\n", named(all, "allocator"));
-    text += &format!("\nNamed only, runtimes: {}.\n", named(all, "runtime"));
+    text += &format!("\nNamed only, allocators: {}.\n", named_only(views, "allocator"));
+    text += &format!("\nNamed only, runtimes: {}.\n", named_only(views, "runtime"));
     text
 }
 
 const MARKDOWN_HEAD: &str = "| read | versions | `reclaim` applies | advice only |";
 
 /// The cells that both tables have.
-fn markdown_row(one: &ReaderView) -> String {
-    let advice: Vec<&str> = one.remedies.iter().copied().filter(|id| !one.applied.contains(id)).collect();
-    let versions = one.versions.unwrap_or_default();
-    format!("| {} | {versions} | {} | {} |", one.title, markdown_ids(&one.applied), markdown_ids(&advice))
+fn markdown_row(reader: &ReaderView) -> String {
+    let advice: Vec<&str> =
+        reader.remedies.iter().copied().filter(|id| !reader.applied.contains(id)).collect();
+    let versions = reader.versions.unwrap_or_default();
+    format!(
+        "| {} | {versions} | {} | {} |",
+        reader.title,
+        markdown_ids(&reader.applied),
+        markdown_ids(&advice)
+    )
 }
 
 /// Names of remedies as code; a dash for an empty list.

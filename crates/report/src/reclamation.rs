@@ -11,11 +11,16 @@ use super::units::{UNKNOWN, bytes, maybe_bytes, maybe_seconds, percent, seconds}
 
 /// Divisor of the reclaimed bytes for the minimum difference that gets a line.
 const MIN_DIFFERENCE_DIVISOR: u64 = 50;
+/// Width of the name of a figure.
+const NAME_COLUMNS: usize = 14;
+/// Width of an exact figure: `1,234,567,890,123 bytes`.
+const EXACT_COLUMNS: usize = 22;
 
 /// The default view, with a final newline: what was released, `hints`, and the cost.
 pub fn reclamation(reclamation: &Reclamation, hints: &[String], surface: Surface) -> String {
-    let rss = reclamation.rss_before_bytes.or(reclamation.rss_after_bytes).unwrap_or(0);
-    let (important, others) = important_caveats(&reclamation.caveats, rss);
+    // Without RSS, each caveat with a size is important.
+    let rss_bytes = reclamation.rss_before_bytes.or(reclamation.rss_after_bytes).unwrap_or(0);
+    let (important, other_caveats) = important_caveats(&reclamation.caveats, rss_bytes);
     let answer: Vec<String> = std::iter::once(headline(reclamation)).chain(important).collect();
     let mut lines = strong(&wrap(&answer.join(". "), surface.columns), surface);
     let is_done = reclamation.outcome == Outcome::Done;
@@ -24,14 +29,14 @@ pub fn reclamation(reclamation: &Reclamation, hints: &[String], surface: Surface
         lines.extend(note(reclamation, surface));
     }
     lines.extend_from_slice(hints);
-    let mut cost = vec![rss_change(reclamation)];
+    let mut last_line = vec![rss_change(reclamation)];
     if is_done && !reclamation.dry_run {
-        cost.extend(costs(reclamation));
+        last_line.extend(costs(reclamation));
     }
-    if others > 0 {
-        cost.push(format!("{} (-v)", counted(others as u64, "caveat")));
+    if other_caveats > 0 {
+        last_line.push(format!("{} (-v)", counted(other_caveats as u64, "caveat")));
     }
-    lines.extend(faint(&wrap(&cost.join(" · "), surface.columns), surface));
+    lines.extend(faint(&wrap(&last_line.join(" · "), surface.columns), surface));
     joined(&lines)
 }
 
@@ -87,7 +92,7 @@ pub fn headline(reclamation: &Reclamation) -> String {
             Some(actual) => {
                 let predicted = match reclamation.predicted_least_bytes {
                     Some(least) => format!(", at least {} predicted", bytes(least)),
-                    None => of_predicted(actual, reclamation.predicted_bytes),
+                    None => compared_to_prediction(actual, reclamation.predicted_bytes),
                 };
                 format!("{remedy} released {}{predicted}", bytes(actual))
             }
@@ -105,18 +110,18 @@ fn prediction_error(reclamation: &Reclamation) -> Option<String> {
         std::cmp::Ordering::Equal => return Some("0 bytes (exact)".to_owned()),
         std::cmp::Ordering::Greater => "+",
     };
-    let off = predicted.abs_diff(actual);
-    Some(format!("{sign}{} bytes ({} of the larger)", grouped(off), percent(off, actual.max(predicted))))
+    let error = predicted.abs_diff(actual);
+    Some(format!("{sign}{} bytes ({} of the larger)", grouped(error), percent(error, actual.max(predicted))))
 }
 
 /// ` of the 297 MiB predicted (exact)`.
-pub(crate) fn of_predicted(actual: u64, predicted: Option<u64>) -> String {
+pub(crate) fn compared_to_prediction(actual: u64, predicted: Option<u64>) -> String {
     let Some(predicted) = predicted else { return ", which was not predicted".to_owned() };
-    let off = bytes(predicted.abs_diff(actual));
+    let size = bytes(predicted.abs_diff(actual));
     let difference = match actual.cmp(&predicted) {
-        std::cmp::Ordering::Less => format!("{off} less"),
+        std::cmp::Ordering::Less => format!("{size} less"),
         std::cmp::Ordering::Equal => "exact".to_owned(),
-        std::cmp::Ordering::Greater => format!("{off} more"),
+        std::cmp::Ordering::Greater => format!("{size} more"),
     };
     format!(" of the {} predicted ({difference})", bytes(predicted))
 }
@@ -125,28 +130,22 @@ pub(crate) fn of_predicted(actual: u64, predicted: Option<u64>) -> String {
 /// significant.
 fn side_effects(reclamation: &Reclamation) -> Vec<String> {
     let Some(actual) = reclamation.actual_bytes.filter(|&actual| actual > 0) else { return Vec::new() };
-    let mut sentences = Vec::new();
-    let fell = reclamation
-        .rss_before_bytes
-        .zip(reclamation.rss_after_bytes)
-        .map(|(before, after)| before.saturating_sub(after));
-    if let Some(besides) = fell
-        .and_then(|fell| fell.checked_sub(actual))
-        .filter(|&besides| besides > actual / MIN_DIFFERENCE_DIVISOR)
-    {
-        sentences.push(format!("RSS fell by {} more: not the pages that were predicted", bytes(besides)));
-    }
-    if let Some(kept) = reclamation
-        .actual_pss_bytes
-        .and_then(|pss| actual.checked_sub(pss))
-        .filter(|&kept| kept > actual / MIN_DIFFERENCE_DIVISOR)
-    {
-        sentences.push(format!(
-            "the machine regains {} less: other processes have these pages too (by fork)",
-            bytes(kept)
-        ));
-    }
-    sentences
+    let is_significant = |difference: &u64| *difference > actual / MIN_DIFFERENCE_DIVISOR;
+    let before_and_after = reclamation.rss_before_bytes.zip(reclamation.rss_after_bytes);
+    let rss_decrease = before_and_after.map(|(before, after)| before.saturating_sub(after));
+    let additional = rss_decrease.and_then(|decrease| decrease.checked_sub(actual)).filter(is_significant);
+    let not_regained = reclamation.actual_pss_bytes.and_then(|pss| actual.checked_sub(pss));
+    let not_regained = not_regained.filter(is_significant);
+    let sentences = [
+        additional.map(|size| format!("RSS fell by {} more: not the pages that were predicted", bytes(size))),
+        not_regained.map(|size| {
+            format!(
+                "the machine regains {} less: other processes have these pages too (by fork)",
+                bytes(size)
+            )
+        }),
+    ];
+    sentences.into_iter().flatten().collect()
 }
 
 /// The call's time, the longest pause, and the faults after it.
@@ -168,31 +167,31 @@ fn costs(reclamation: &Reclamation) -> [String; 3] {
 /// The figures, one per line: name, exact figure, rounded figure.
 fn figures(reclamation: &Reclamation, surface: Surface) -> Vec<String> {
     let mut lines = Vec::new();
-    let mut size = |name: &str, known: Option<u64>| {
+    let mut push_size = |name: &str, known: Option<u64>| {
         let exact = known.map_or_else(|| UNKNOWN.to_owned(), grouped);
         lines.push(format!(
             "  {}{}  {}",
-            pad_right(name, 14),
-            pad_left(&format!("{exact} bytes"), 22),
+            pad_right(name, NAME_COLUMNS),
+            pad_left(&format!("{exact} bytes"), EXACT_COLUMNS),
             maybe_bytes(known)
         ));
     };
-    size("predicted", reclamation.predicted_bytes);
+    push_size("predicted", reclamation.predicted_bytes);
     if !reclamation.dry_run {
-        size("actual", reclamation.actual_bytes);
+        push_size("actual", reclamation.actual_bytes);
     }
-    size("RSS before", reclamation.rss_before_bytes);
+    push_size("RSS before", reclamation.rss_before_bytes);
     if reclamation.dry_run {
         return lines;
     }
-    size("RSS after", reclamation.rss_after_bytes);
+    push_size("RSS after", reclamation.rss_after_bytes);
     let effects = side_effects(reclamation);
     lines.extend(effects.iter().flat_map(|text| hanging("  ", text, surface.columns)));
     if let Some(error) = prediction_error(reclamation) {
-        lines.push(format!("  {}{error}", pad_right("error", 14)));
+        lines.push(format!("  {}{error}", pad_right("error", NAME_COLUMNS)));
     }
     let [call, pause, faults] = costs(reclamation);
     let cost = format!("{call}, {pause}, {faults}");
-    lines.extend(hanging(&format!("  {}", pad_right("cost", 14)), &cost, surface.columns));
+    lines.extend(hanging(&format!("  {}", pad_right("cost", NAME_COLUMNS)), &cost, surface.columns));
     lines
 }

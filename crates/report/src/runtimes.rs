@@ -7,14 +7,14 @@ use strandline_inspect::readers;
 use super::text::{clean, clean_sentence};
 
 /// The sections of all runtimes that were read.
-pub fn views(runtimes: &[Runtime]) -> Vec<Section> {
-    runtimes.iter().filter(|runtime| runtime.read).map(view).collect()
+pub fn sections(runtimes: &[Runtime]) -> Vec<Section> {
+    runtimes.iter().filter(|runtime| runtime.read).map(section).collect()
 }
 
 /// The section of one runtime. Names in it are chosen by the process.
-fn view(runtime: &Runtime) -> Section {
-    let section = readers::runtime_reader(&runtime.name).and_then(|reader| (reader.section)(runtime));
-    let Section { title, lines, tables } = section.unwrap_or_else(|| common(runtime));
+fn section(runtime: &Runtime) -> Section {
+    let of_reader = readers::runtime_reader(&runtime.name).and_then(|reader| (reader.section)(runtime));
+    let Section { title, lines, tables } = of_reader.unwrap_or_else(|| common(runtime));
     Section {
         title: clean_sentence(&title),
         lines: lines.iter().map(|line| clean_sentence(line)).collect(),
@@ -22,13 +22,14 @@ fn view(runtime: &Runtime) -> Section {
     }
 }
 
+/// Cleans the cells of a table. The last column is the widest, and may have sentences.
 fn clean_table(table: Table) -> Table {
-    let last = table.head.len().saturating_sub(1);
-    let cell = |(column, text): (usize, String)| {
-        if column == last { clean_sentence(&text) } else { clean(&text) }
+    let last_column = table.head.len().saturating_sub(1);
+    let clean_cell = |(column, text): (usize, String)| {
+        if column == last_column { clean_sentence(&text) } else { clean(&text) }
     };
-    let row = |cells: Vec<String>| cells.into_iter().enumerate().map(cell).collect();
-    Table { rows: table.rows.into_iter().map(row).collect(), ..table }
+    let clean_row = |cells: Vec<String>| cells.into_iter().enumerate().map(clean_cell).collect();
+    Table { rows: table.rows.into_iter().map(clean_row).collect(), ..table }
 }
 
 #[cfg(test)]
@@ -49,8 +50,8 @@ mod tests {
             types,
             ..Runtime::default()
         };
-        let [view] = views(&[runtime, Runtime::default()]).try_into().unwrap();
-        assert_eq!(view.title, "cpython 3.12.1: 8.00 MiB of objects in 10.0 MiB; ? of free slots");
-        assert_eq!(view.tables[0].rows, [["7.00 MiB", "3,000", "dict\\u{1b}[2J"]]);
+        let [section] = sections(&[runtime, Runtime::default()]).try_into().unwrap();
+        assert_eq!(section.title, "cpython 3.12.1: 8.00 MiB of objects in 10.0 MiB; ? of free slots");
+        assert_eq!(section.tables[0].rows, [["7.00 MiB", "3,000", "dict\\u{1b}[2J"]]);
     }
 }

@@ -8,27 +8,27 @@ const GAP: usize = 2;
 /// Columns of readers' tables and of our own.
 pub use strandline_claims::section::{Column, figures, words};
 
-/// Formats heading and rows as lines of at most `columns` terminal columns. Shortens the column
-/// `flexible` if the table is too wide. Cells missing in a row are empty. Lines have no trailing
-/// spaces.
+/// Formats heading and rows as lines of at most `columns` terminal columns. Shortens the column of
+/// the index `flexible` if the table is too wide. Cells missing in a row are empty. Lines have no
+/// trailing spaces.
 pub fn lay_out(head: &[Column], rows: &[Vec<String>], flexible: usize, columns: usize) -> Vec<String> {
     let mut widths: Vec<usize> = head.iter().map(|column| width(column.title)).collect();
     for row in rows {
-        for (cell, room) in row.iter().zip(&mut widths) {
-            *room = (*room).max(width(cell));
+        for (cell, column_width) in row.iter().zip(&mut widths) {
+            *column_width = (*column_width).max(width(cell));
         }
     }
-    let all = widths.iter().sum::<usize>() + GAP * head.len().saturating_sub(1);
-    if let Some(room) = widths.get_mut(flexible) {
-        *room = room.saturating_sub(all.saturating_sub(columns));
+    let table_width = widths.iter().sum::<usize>() + GAP * head.len().saturating_sub(1);
+    if let Some(column_width) = widths.get_mut(flexible) {
+        *column_width = column_width.saturating_sub(table_width.saturating_sub(columns));
     }
     let titles: Vec<String> = head.iter().map(|column| column.title.to_owned()).collect();
     std::iter::once(&titles)
         .chain(rows)
         .map(|row| {
-            let cells = head.iter().zip(&widths).enumerate().map(|(index, (column, &room))| {
+            let cells = head.iter().zip(&widths).enumerate().map(|(index, (column, &column_width))| {
                 let cell = row.get(index).map_or("", String::as_str);
-                if column.figures { pad_left(cell, room) } else { pad_right(cell, room) }
+                if column.figures { pad_left(cell, column_width) } else { pad_right(cell, column_width) }
             });
             let line = cells.collect::<Vec<_>>().join(&" ".repeat(GAP));
             // If the table is still too wide, truncate its lines rather than wrap them.

@@ -241,7 +241,7 @@ fn remedies(view: &View, surface: Surface) -> Vec<String> {
     }
     for (index, remedy) in view.remedies.iter().enumerate() {
         let first = format!("  {}. ", index + 1);
-        lines.extend(hanging(&first, &format!("{}: {}", remedy.id, remedy.gives), surface.columns));
+        lines.extend(hanging(&first, &format!("{}: {}", remedy.id, remedy.effect), surface.columns));
         if !remedy.how.is_empty() {
             let how = hanging("       ", &remedy.how, surface.columns);
             lines.extend(how.iter().map(|line| surface.paint(Paint::Strong, line)));

@@ -51,21 +51,22 @@ pub fn own_command(words: &[String]) -> String {
 /// or the title if it wrote one there. A title with options is a command line again (Chromium's
 /// children): then the kind of process is appended. Without a command, the name of the file.
 pub fn own_name(words: &[String], executable: Option<&str>) -> Option<String> {
-    let Some(first) = words.first() else { return executable.and_then(file_name) };
+    let Some(first_word) = words.first() else { return executable.and_then(file_name) };
     // A path may contain spaces.
-    if executable == Some(first.as_str()) {
-        return file_name(first);
+    if executable == Some(first_word.as_str()) {
+        return file_name(first_word);
     }
-    let first = first.trim();
-    let (path, rest) = first.split_once(' ').map_or((first, None), |(path, rest)| (path, Some(rest)));
+    let title = first_word.trim();
+    let (path, rest) = title.split_once(' ').map_or((title, None), |(path, rest)| (path, Some(rest)));
     let name = path.rsplit('/').find(|part| !part.is_empty())?;
-    let rest = rest.map(str::trim).and_then(|rest| {
+    let addition = rest.map(str::trim).and_then(|rest| {
         if !rest.starts_with('-') {
             return Some(rest);
         }
         rest.split(' ').find_map(|word| word.strip_prefix("--type="))
     });
-    Some(clean_sentence(&rest.map_or_else(|| name.to_owned(), |rest| format!("{name} {rest}"))))
+    let full_name = addition.map_or_else(|| name.to_owned(), |addition| format!("{name} {addition}"));
+    Some(clean_sentence(&full_name))
 }
 
 /// The last component of a path.
@@ -89,52 +90,54 @@ pub fn width(text: &str) -> usize {
     text.width()
 }
 
-/// Shortens `text` to at most `most` columns with `…` in its middle, as both ends of a path matter.
+/// Shortens `text` to at most `max_columns` with `…` in its middle, as both ends of a path matter.
 /// Words are left out whole, unless one word takes more than half of an end.
-pub fn shorten(text: &str, most: usize) -> String {
-    if width(text) <= most {
+pub fn shorten(text: &str, max_columns: usize) -> String {
+    if width(text) <= max_columns {
         return text.to_owned();
     }
-    let Some(room) = most.checked_sub(1) else { return String::new() };
+    // The `…` takes one column.
+    let Some(kept_columns) = max_columns.checked_sub(1) else { return String::new() };
     let backwards: String = text.chars().rev().collect();
-    let tail: String = backwards[..fitting(&backwards, room / 2)].chars().rev().collect();
-    let head = &text[..fitting(text, room - width(&tail))];
+    let tail: String = backwards[..fitting_bytes(&backwards, kept_columns / 2)].chars().rev().collect();
+    let head = &text[..fitting_bytes(text, kept_columns - width(&tail))];
     // Parts of `text` may have been shortened before.
     format!("{}…{}", head.trim_end_matches('…'), tail.trim_start_matches('…'))
 }
 
-/// The length in bytes of the longest start of `text` that fits into `room` columns and ends with a
+/// The length in bytes of the longest start of `text` that fits into `columns` and ends with a
 /// word; if its last word takes more than half of it, the word is cut.
-fn fitting(text: &str, room: usize) -> usize {
-    let mut used = 0;
-    let end = text.char_indices().find(|(_, c)| {
-        used += c.width().unwrap_or(0);
-        used > room
+fn fitting_bytes(text: &str, columns: usize) -> usize {
+    let mut used_columns = 0;
+    let first_beyond = text.char_indices().find(|(_, c)| {
+        used_columns += c.width().unwrap_or(0);
+        used_columns > columns
     });
-    let Some((end, next)) = end else { return text.len() };
-    let mut next = next;
+    let Some((end, mut next)) = first_beyond else { return text.len() };
     for (index, c) in text[..end].char_indices().rev() {
-        let after = index + c.len_utf8();
-        if after * 2 < end {
+        let word_end = index + c.len_utf8();
+        if word_end * 2 < end {
             break;
         }
         if !(c.is_alphanumeric() && next.is_alphanumeric()) {
-            return after;
+            return word_end;
         }
         next = c;
     }
     end
 }
 
-/// Whole words of `text` in at most `most` lines of `columns`; what is left out is marked by `…`.
-pub fn wrap_at_most(text: &str, columns: usize, most: usize) -> Vec<String> {
+/// Whole words of `text` in at most `max_lines` of `columns`; what is left out is marked by `…`.
+pub fn wrap_at_most(text: &str, columns: usize, max_lines: usize) -> Vec<String> {
+    const MARK: &str = " …";
     let mut lines = wrap(text, columns);
-    if lines.len() > most {
-        lines.truncate(most);
+    if lines.len() > max_lines {
+        lines.truncate(max_lines);
         if let Some(last) = lines.last_mut() {
-            let cut = if width(last) + 2 > columns { last.rfind(' ').unwrap_or(0) } else { last.len() };
-            last.truncate(cut);
-            last.push_str(" …");
+            let is_too_wide = width(last) + width(MARK) > columns;
+            let kept_bytes = if is_too_wide { last.rfind(' ').unwrap_or(0) } else { last.len() };
+            last.truncate(kept_bytes);
+            last.push_str(MARK);
         }
     }
     lines
@@ -156,12 +159,12 @@ pub fn pad_left(text: &str, columns: usize) -> String {
 /// Breaks `text` into lines of at most `columns`, at spaces; words wider than a line are broken
 /// between their parts, as paths have them, or else anywhere.
 pub fn wrap(text: &str, columns: usize) -> Vec<String> {
+    // A character may take two columns.
     let columns = columns.max(2);
     let mut lines = Vec::new();
     let mut line = String::new();
     for word in text.split(' ').filter(|word| !word.is_empty()) {
-        let needed = width(word) + usize::from(!line.is_empty());
-        if !line.is_empty() && width(&line) + needed > columns {
+        if !line.is_empty() && width(&line) + 1 + width(word) > columns {
             lines.push(std::mem::take(&mut line));
         }
         if !line.is_empty() {
@@ -169,7 +172,7 @@ pub fn wrap(text: &str, columns: usize) -> Vec<String> {
         }
         let mut rest = word;
         while width(rest) > columns {
-            let (head, tail) = rest.split_at(fitting(rest, columns));
+            let (head, tail) = rest.split_at(fitting_bytes(rest, columns));
             lines.push(head.to_owned());
             rest = tail;
         }
@@ -200,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_a_terminal_obeys_survives() {
+    fn no_character_that_a_terminal_interprets_remains() {
         let hostile = "a\x1b[31mb\u{9b}2Jc\r\nd\u{202e}e\u{7f}f\u{200b}\u{2028}\0";
         let safe = clean(hostile);
         assert!(safe.chars().all(|c| !is_unsafe(c)), "{safe:?}");

@@ -63,14 +63,14 @@ impl Tree {
     /// Sums up a tree of `processes`.
     pub fn new(root: i32, processes: Vec<Member>, caveats: Vec<Caveat>) -> Self {
         let mut tree = Self { root, total_pss_bytes: Some(0), caveats, ..Self::default() };
-        let is_known = processes.iter().all(|member| member.proportional.is_some());
+        let are_shares_known = processes.iter().all(|member| member.proportional.is_some());
         for Member { explanation, proportional, .. } in &processes {
             let pss = explanation.kernel.pss_bytes;
-            tree.total_pss_bytes = tree.total_pss_bytes.zip(pss).map(|(sum, one)| sum.saturating_add(one));
+            tree.total_pss_bytes = tree.total_pss_bytes.zip(pss).map(|(sum, pss)| sum.saturating_add(pss));
             tree.total_rss_bytes = tree.total_rss_bytes.saturating_add(explanation.kernel.rss_bytes);
-            let shares = proportional.as_ref().filter(|_| is_known);
-            let (sum, one) = (&mut tree.totals, shares.unwrap_or(&explanation.totals));
-            add_fields!(saturating sum, one: live, stranded, pinned, evictable, unattributed);
+            let shares = proportional.as_ref().filter(|_| are_shares_known);
+            let (sum, totals) = (&mut tree.totals, shares.unwrap_or(&explanation.totals));
+            add_fields!(saturating sum, totals: live, stranded, pinned, evictable, unattributed);
         }
         Self { processes, ..tree }
     }
@@ -86,32 +86,34 @@ const HEAD: [Column; 7] = [
     figures("unattr."),
 ];
 
+/// Depth from which lines are not indented any further, so that deep trees stay readable.
+const MAX_INDENTED_DEPTH: usize = 5;
+/// Maximum width of a process's name.
+const MAX_NAME_COLUMNS: usize = 30;
+
 /// The whole view, with a final newline.
 pub fn tree(tree: &Tree, surface: Surface) -> String {
-    let headline = format!(
-        "{} {} together (PSS: pages they share are counted once)",
-        if tree.processes.len() == 1 {
-            "1 process holds".to_owned()
-        } else {
-            format!("{} processes hold", tree.processes.len())
-        },
-        maybe_bytes(tree.total_pss_bytes),
-    );
+    let subject = match tree.processes.len() {
+        1 => "1 process holds".to_owned(),
+        count => format!("{count} processes hold"),
+    };
+    let total = maybe_bytes(tree.total_pss_bytes);
+    let headline = format!("{subject} {total} together (PSS: pages they share are counted once)");
     let mut lines: Vec<String> =
         wrap(&headline, surface.columns).iter().map(|line| surface.paint(Paint::Strong, line)).collect();
     lines.push(String::new());
-    let names = names(&tree.processes);
+    let names = distinct_names(&tree.processes);
     let rows: Vec<Vec<String>> =
-        tree.processes.iter().zip(&names).map(|(of, name)| member(of, name)).collect();
+        tree.processes.iter().zip(&names).map(|(member, name)| member_row(member, name)).collect();
     lines.extend(table_lines(lay_out(&HEAD, &rows, 0, surface.columns), surface));
     lines.push(String::new());
     let totals = &tree.totals;
-    let of = match tree.total_pss_bytes {
+    let whole = match tree.total_pss_bytes {
         Some(pss) => format!("PSS {}, of it", bytes(pss)),
         None => "PSS is not known; of their RSS (shared pages once for each process)".to_owned(),
     };
     let sums = format!(
-        "together: {of} live {}, stranded {}, pinned {}, evictable {}, unattributed {}",
+        "together: {whole} live {}, stranded {}, pinned {}, evictable {}, unattributed {}",
         bytes(totals.live),
         bytes(totals.stranded),
         bytes(totals.pinned),
@@ -119,38 +121,41 @@ pub fn tree(tree: &Tree, surface: Surface) -> String {
         bytes(totals.unattributed),
     );
     lines.extend(wrap(&sums, surface.columns));
-    let parts = tree.total_pss_bytes.map_or("", |_| "states are parts of PSS; ");
-    lines.extend(faint(&[format!("{parts}each process by itself: strandline explain PID")], surface));
+    let remark = tree.total_pss_bytes.map_or("", |_| "states are parts of PSS; ");
+    lines.extend(faint(&[format!("{remark}each process by itself: strandline explain PID")], surface));
     lines.extend(listed("left out", &model::caveats(&tree.caveats), surface));
     joined(&lines)
 }
 
 /// The names of the processes; if several have the same name (an interpreter), with their first
 /// argument.
-fn names(processes: &[Member]) -> Vec<String> {
-    let short: Vec<String> = processes.iter().map(|of| short_name(&of.explanation.target)).collect();
+fn distinct_names(processes: &[Member]) -> Vec<String> {
+    let short_names: Vec<String> =
+        processes.iter().map(|member| short_name(&member.explanation.target)).collect();
     let mut counts: HashMap<&str, u32> = HashMap::new();
-    short.iter().for_each(|name| *counts.entry(name).or_default() += 1);
-    let given = |of: &Member| {
-        let words = of.explanation.target.command.iter().skip(1);
-        let first = words.map(|word| clean(word)).find(|word| !word.is_empty() && !word.starts_with('-'))?;
-        first.rsplit('/').next().map(str::to_owned)
+    short_names.iter().for_each(|name| *counts.entry(name).or_default() += 1);
+    let first_argument = |member: &Member| {
+        let mut arguments = member.explanation.target.command.iter().skip(1).map(|word| clean(word));
+        let argument = arguments.find(|word| !word.is_empty() && !word.starts_with('-'))?;
+        argument.rsplit('/').next().map(str::to_owned)
     };
-    let name = |(of, name): (&Member, &String)| match given(of) {
-        Some(given) if counts.get(name.as_str()).is_some_and(|&count| count > 1) => format!("{name} {given}"),
+    let distinct_name = |(member, name): (&Member, &String)| match first_argument(member) {
+        Some(argument) if counts.get(name.as_str()).is_some_and(|&count| count > 1) => {
+            format!("{name} {argument}")
+        }
         _ => name.clone(),
     };
-    processes.iter().zip(&short).map(name).collect()
+    processes.iter().zip(&short_names).map(distinct_name).collect()
 }
 
-fn member(member: &Member, name: &str) -> Vec<String> {
+/// The row of one process.
+fn member_row(member: &Member, name: &str) -> Vec<String> {
     let explanation = &member.explanation;
     let kernel = &explanation.kernel;
     let totals = member.proportional.as_ref().unwrap_or(&explanation.totals);
-    // Limit the indent, so that deep trees stay readable.
-    let indent = "  ".repeat(member.depth.min(5));
+    let indent = "  ".repeat(member.depth.min(MAX_INDENTED_DEPTH));
     vec![
-        format!("{indent}{} {}", explanation.target.pid, shorten(name, 30)),
+        format!("{indent}{} {}", explanation.target.pid, shorten(name, MAX_NAME_COLUMNS)),
         bytes(kernel.rss_bytes),
         maybe_bytes(kernel.pss_bytes),
         bytes(totals.live),

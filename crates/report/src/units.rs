@@ -20,8 +20,8 @@ pub fn whole_percent(part: u64, whole: u64) -> String {
 }
 
 /// A fraction in per cent with about three significant digits: `12.3 %`, `4.56 %`, `0.450 %`.
-pub fn percent_of(part: f64) -> String {
-    let percent = part * 100.0;
+pub fn percent_of(fraction: f64) -> String {
+    let percent = fraction * 100.0;
     if !percent.is_finite() {
         return UNKNOWN.to_owned();
     }
@@ -35,28 +35,34 @@ pub fn percent_of(part: f64) -> String {
 }
 
 /// How long a process was stopped; "not stopped" if it was read while its threads slept.
-pub fn stopped(time: f64) -> String {
-    if time == 0.0 { "not stopped".to_owned() } else { format!("stopped {}", seconds(time)) }
+pub fn stopped(stopped_seconds: f64) -> String {
+    if stopped_seconds == 0.0 {
+        "not stopped".to_owned()
+    } else {
+        format!("stopped {}", seconds(stopped_seconds))
+    }
 }
 
-/// A time: `850 µs`, `3.1 ms`, `24 ms`, `1.2 s`, `3 min 20 s`.
-pub fn seconds(seconds: f64) -> String {
-    if !seconds.is_finite() || seconds < 0.0 {
+/// A time, given in seconds: `850 µs`, `3.1 ms`, `24 ms`, `1.2 s`, `3 min 20 s`.
+pub fn seconds(time: f64) -> String {
+    if !time.is_finite() || time < 0.0 {
         return UNKNOWN.to_owned();
     }
-    if seconds >= 120.0 {
-        let whole = seconds.round() as u64;
-        return format!("{} min {} s", whole / 60, whole % 60);
+    if time >= 120.0 {
+        let whole_seconds = time.round() as u64;
+        return format!("{} min {} s", whole_seconds / 60, whole_seconds % 60);
     }
-    let (value, unit) = match seconds {
-        s if s < 0.000_999_5 => (s * 1e6, "µs"),
-        s if s < 0.999_5 => (s * 1e3, "ms"),
-        s => (s, "s"),
+    // The bounds are those at which the smaller unit would be rounded to 1000.
+    let (value, unit) = match time {
+        _ if time < 0.000_999_5 => (time * 1e6, "µs"),
+        _ if time < 0.999_5 => (time * 1e3, "ms"),
+        _ => (time, "s"),
     };
+    // One decimal, unless the value would be rounded to 10.
     if value < 9.95 && unit != "µs" { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
 }
 
-/// A time, or `?` if unknown.
+/// A time, given in seconds, or `?` if unknown.
 pub fn maybe_seconds(known: Option<f64>) -> String {
     known.map_or_else(|| UNKNOWN.to_owned(), seconds)
 }

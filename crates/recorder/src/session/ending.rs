@@ -11,12 +11,16 @@ use super::super::sampler::Sampler;
 use super::super::tree::{Member, ProcessEvents};
 use crate::ledgers::Ledgers;
 
-use super::{LAST_LEDGERS_TIMEOUT, MAX_ROUND, Session, StopReason, ending_signal, exit_status};
+use super::{MAX_ROUND, Session, StopReason};
 
+/// How long to wait for unfinished ledgers.
+const LAST_LEDGERS_TIMEOUT_US: u64 = 60_000_000;
 /// How long to wait for the kernel to report an end.
 const END_EVENT_WAIT_US: u64 = 100_000;
-/// Interval between checks whether the watch of an ended process is over.
-const WATCH_ROUND: Duration = Duration::from_millis(2);
+/// Interval of checking whether that report has arrived.
+const END_EVENT_CHECK_EVERY: Duration = Duration::from_millis(1);
+/// Interval of checking whether the watch of an ended process is over.
+const WATCH_CHECK_EVERY: Duration = Duration::from_millis(2);
 
 impl Session<'_> {
     /// Writes the end and returns the result. `wait_status` is that of the first process.
@@ -27,12 +31,12 @@ impl Session<'_> {
         out_of_memory_kills: Option<u64>,
     ) -> Recorded {
         if stop_reason == StopReason::Interrupted && self.plan.ends {
-            self.take_ledgers_of_large_processes(Moment::End);
+            self.request_ledgers_of_large_processes(Moment::End);
         }
         self.wait_for_ledgers(stop_reason);
-        self.take_last_marks();
+        self.handle_last_marks();
         let end_us = self.clock.now_us();
-        self.wait_for_end_report(stop_reason, wait_status.is_none());
+        self.handle_last_events(stop_reason == StopReason::Ended && wait_status.is_none());
         let wait_status = wait_status.or(self.root_status);
         self.end_group(wait_status.and_then(ending_signal));
         let high_water_kib = self.end_root(stop_reason, wait_status, end_us);
@@ -57,11 +61,11 @@ impl Session<'_> {
             missed: self.grid.missed,
             own_cpu_us: strandline_sys::spawn::own_cpu_us().unwrap_or(0),
             own_peak_rss_kib: strandline_sys::host::own_peak_rss_bytes().ok().map(|bytes| bytes / 1024),
-            stopped_us: self.state.moments.stopped_us,
-            waited_us: self.state.moments.waited_us,
+            stopped_us: self.state.ledgers.stopped_us,
+            waited_us: self.state.marks.waited_us,
             paused_us: self.state.paused_us,
-            unsampled_processes: self.state.moments.unsampled_processes,
-            brief_processes: self.state.moments.brief_processes,
+            unsampled_processes: self.state.unsampled_processes,
+            brief_processes: self.state.brief_processes,
             usage: self.root_usage,
         };
         self.write_group();
@@ -80,7 +84,7 @@ impl Session<'_> {
 
     /// Adds a caveat if processes were not sampled.
     fn warn_unsampled(&mut self) {
-        let unsampled = self.state.moments.unsampled_processes;
+        let unsampled = self.state.unsampled_processes;
         if unsampled > 0 {
             let text = format!(
                 "{unsampled} processes were not sampled, for too many came at once: sums over the tree are too low"
@@ -90,8 +94,9 @@ impl Session<'_> {
     }
 
     /// Samples a process whose main thread has ended through another thread from now on; false if
-    /// no thread runs on. The last sample does not show a thread that started after it.
-    pub(super) fn reopen(&mut self, pid: i32) -> bool {
+    /// no thread runs any more. Threads are listed again: some may have started after the last
+    /// sample.
+    pub(super) fn reopen_by_thread(&mut self, pid: i32) -> bool {
         let units = self.units;
         let sampler = Process::open(pid).and_then(|process| Sampler::open_by_thread(&process, units));
         let (Ok(sampler), Some(member)) = (sampler, self.tree.get_mut(pid)) else { return false };
@@ -99,13 +104,13 @@ impl Session<'_> {
         true
     }
 
-    /// Samples a process again that seemed to have ended: another thread was replacing its program
-    /// (execve), or runs on; false if it has ended.
-    pub(super) fn open_again(&mut self, pid: i32) -> bool {
+    /// Samples a process again that seemed to have ended, but another of its threads replaced the
+    /// program (execve), or still runs; false if it has ended.
+    pub(super) fn reopen_if_alive(&mut self, pid: i32) -> bool {
         let is_alive = |process: &Process| process.stat().is_ok_and(|stat| stat.is_alive());
         let process = Process::open(pid).ok().filter(is_alive);
         let Some(sampler) = process.and_then(|process| Sampler::open(&process).ok()) else {
-            return self.reopen(pid);
+            return self.reopen_by_thread(pid);
         };
         let Some(member) = self.tree.get_mut(pid) else { return false };
         (member.sampler, member.files_closed_us, member.is_new_program) = (Some(sampler), None, true);
@@ -114,59 +119,69 @@ impl Session<'_> {
 
     /// Waits for unfinished ledgers, among them the one at the end of a watched process.
     fn wait_for_ledgers(&mut self, stop_reason: StopReason) {
-        let until = self.clock.now_us() + LAST_LEDGERS_TIMEOUT.as_micros() as u64;
-        let watched = (stop_reason == StopReason::Ended).then_some(self.root);
-        let is_waiting = |ledgers: &Ledgers| {
-            ledgers.under_way() > 0 || watched.is_some_and(|pid| ledgers.is_watching(pid))
+        let deadline_us = self.clock.now_us() + LAST_LEDGERS_TIMEOUT_US;
+        let ended_root = (stop_reason == StopReason::Ended).then_some(self.root);
+        let is_unfinished = |ledgers: &Ledgers| {
+            ledgers.under_way() > 0 || ended_root.is_some_and(|pid| ledgers.is_watching(pid))
         };
-        while is_waiting(&self.ledgers) && self.clock.now_us() < until {
-            let ready = self.poller.wait(if self.ledgers.under_way() > 0 { MAX_ROUND } else { WATCH_ROUND });
-            if ready.has(Source::Signals) && self.take_signals() {
+        while is_unfinished(&self.ledgers) && self.clock.now_us() < deadline_us {
+            let timeout = if self.ledgers.under_way() > 0 { MAX_ROUND } else { WATCH_CHECK_EVERY };
+            if self.poller.wait(timeout).has(Source::Signals) && self.handle_signals() {
                 // The user requested the stop twice.
                 break;
             }
-            self.take_ledgers();
+            self.handle_ledger_results();
         }
-        self.take_ledgers();
+        self.handle_ledger_results();
     }
 
-    /// Handles the last forks and ends. For a process that is not a child of the recorder, only the
-    /// kernel's report shows how it ended, and it arrives a moment after the end is visible.
-    fn wait_for_end_report(&mut self, stop_reason: StopReason, is_unknown: bool) {
-        let until = self.clock.now_us() + END_EVENT_WAIT_US;
+    /// Handles the last forks and ends. With `needs_root_status`, also waits for the report on the
+    /// first process: if it is not a child of the recorder, only the kernel's report shows how it
+    /// ended, and that arrives a moment after the end is visible.
+    fn handle_last_events(&mut self, needs_root_status: bool) {
+        let deadline_us = self.clock.now_us() + END_EVENT_WAIT_US;
         loop {
             let now_us = self.clock.now_us();
             self.state.next_events_us = 0;
             self.handle_events(now_us);
             let is_report_pending =
                 matches!(self.process_events, ProcessEvents::Connector(_)) && self.tree.has(self.root);
-            if stop_reason != StopReason::Ended || !is_unknown || !is_report_pending || now_us >= until {
+            if !needs_root_status || !is_report_pending || now_us >= deadline_us {
                 return;
             }
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(END_EVENT_CHECK_EVERY);
         }
     }
 
     /// Handles the end of the first process, if it has ended. Returns its high-water mark in KiB.
     fn end_root(&mut self, stop_reason: StopReason, wait_status: Option<i32>, now_us: u64) -> Option<u64> {
-        let high_water_kib = |member: &Member| member.final_kib.or(member.high_water_kib());
         if stop_reason == StopReason::Interrupted {
-            return self.tree.get_mut(self.root).and_then(|member| high_water_kib(member));
+            return self.tree.get(self.root).and_then(Member::best_high_water_kib);
         }
         match self.tree.remove(self.root, wait_status) {
             Some(departed) => {
-                let high_water_kib = high_water_kib(&departed.member);
+                let high_water_kib = departed.member.best_high_water_kib();
                 self.record_end(departed, now_us);
                 high_water_kib
             }
             None => {
                 // Its end was reported before.
-                if self.state.moments.is_root_unsampled {
+                if self.state.is_root_unsampled {
                     let text = "its main thread ended and others ran on: it was not sampled from then on";
                     self.add_caveat("leader_ended", format!("process {}", self.root), text);
                 }
-                self.state.moments.root_high_water_kib
+                self.state.root_high_water_kib
             }
         }
     }
+}
+
+/// The exit status in a wait status; `None` if a signal ended the process.
+pub(super) fn exit_status(wait_status: i32) -> Option<i32> {
+    (wait_status & 0x7f == 0).then_some(wait_status >> 8 & 0xff)
+}
+
+/// The signal in a wait status; `None` if no signal ended the process.
+pub(in super::super) fn ending_signal(wait_status: i32) -> Option<i32> {
+    Some(wait_status & 0x7f).filter(|&signal| signal != 0)
 }

@@ -19,35 +19,38 @@ const SIGNALS: [Signal; 9] = [
     Signal::SIGWINCH,
 ];
 /// Signals that end a recording of a process that is not our command.
-const STOPS: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
-/// `SI_KERNEL`: from the terminal, which signals the command as well.
-const FROM_KERNEL: i32 = 0x80;
+const STOP_SIGNALS: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
+/// `si_code` of a signal from the terminal, which signals the command as well (`SI_KERNEL` of
+/// asm-generic/siginfo.h).
+const SI_KERNEL: i32 = 0x80;
 
-/// Takes over [`SIGNALS`] before any thread starts; returns the signals that were blocked before.
-pub(in super::super) fn take_signals() -> Result<(SignalFd, u64), String> {
+/// Blocks [`SIGNALS`] and reads them from a descriptor instead. Call it before any thread starts.
+/// Returns the descriptor and the mask of signals that were blocked before.
+pub(in super::super) fn take_over_signals() -> Result<(SignalFd, u64), String> {
     let failed = |error: std::io::Error| format!("signals cannot be taken over: {error}");
     strandline_sys::spawn::set_recording_dispositions();
     let set: SigSet = SIGNALS.into_iter().collect();
-    let bits = SIGNALS.iter().fold(0u64, |bits, &signal| bits | 1 << (signal as i32 - 1));
-    let before = strandline_sys::spawn::block_signals(bits).map_err(failed)?;
-    if before & !bits != 0 {
+    let mask = SIGNALS.iter().fold(0u64, |mask, &signal| mask | 1 << (signal as i32 - 1));
+    let blocked_before = strandline_sys::spawn::block_signals(mask).map_err(failed)?;
+    if blocked_before & !mask != 0 {
         // What was blocked stays blocked, except the signal that ends a watch.
-        let wake = 1u64 << (strandline_sys::signal::wake_signal() - 1);
-        strandline_sys::spawn::block_signals((before | bits) & !wake).map_err(failed)?;
+        let wake_mask = 1u64 << (strandline_sys::signal::wake_signal() - 1);
+        strandline_sys::spawn::block_signals((blocked_before | mask) & !wake_mask).map_err(failed)?;
     }
     let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK);
-    Ok((signals.map_err(|errno| failed(errno.into()))?, before))
+    Ok((signals.map_err(|errno| failed(errno.into()))?, blocked_before))
 }
 
 impl Session<'_> {
-    /// Passes signals on to the command. Returns whether one stops the recorder.
-    pub(super) fn take_signals(&mut self) -> bool {
-        let mut must_stop = false;
+    /// Reads the signals that have arrived, and passes them on to the command. Returns whether one
+    /// ends a recording of a process that is not our command.
+    pub(super) fn handle_signals(&mut self) -> bool {
+        let mut has_stop_signal = false;
         while let Ok(Some(signal)) = self.signals.read_signal() {
             let number = signal.ssi_signo.cast_signed();
             if number == Signal::SIGCONT as i32 {
                 // The user stopped the recorder for a while, with the command or alone.
-                self.state.paused_us += self.grid.pause(self.clock.now_us());
+                self.state.paused_us += self.grid.skip_pause(self.clock.now_us());
                 continue;
             }
             if number == Signal::SIGTSTP as i32 {
@@ -55,12 +58,12 @@ impl Session<'_> {
                 self.ledgers.while_nothing_is_held(strandline_sys::signal::stop_own_process);
                 continue;
             }
-            must_stop |= STOPS.iter().any(|&stop| stop as i32 == number);
-            if self.forwards_signals && signal.ssi_code != FROM_KERNEL {
+            has_stop_signal |= STOP_SIGNALS.iter().any(|&signal| signal as i32 == number);
+            if self.forwards_signals && signal.ssi_code != SI_KERNEL {
                 // A command that is gone needs no signal.
                 drop(strandline_sys::signal::send(self.root, number));
             }
         }
-        must_stop
+        has_stop_signal
     }
 }

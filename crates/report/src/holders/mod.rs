@@ -1,6 +1,7 @@
 //! The views of `holders`: what leaked, which roots retain the rest, which types it has, and which
 //! blocks pin free memory.
 
+mod growth;
 pub mod page;
 mod screen;
 
@@ -11,128 +12,136 @@ use strandline_inspect::environment::utc;
 use strandline_inspect::holders::facts::{
     Holders, Holding, Root, RootKind, Shared, SharedType, Sum, Type, Unreachable,
 };
-use strandline_inspect::holders::growth::{Change, Changed, Comparison};
 
 use crate::table::{Column, figures, words};
 use crate::text::{clean, counted, shorten};
-use crate::units::{UNKNOWN, bytes, percent, seconds, thousands};
+use crate::units::{UNKNOWN, bytes, percent, thousands};
 
 pub use screen::{details, holders};
 
 const ROOTS: [Column; 4] = [words("root"), figures("retained"), figures("blocks"), figures("pins")];
 const TYPES: [Column; 5] =
     [words("type"), figures("bytes"), figures("instances"), figures("leaked"), figures("pins")];
-const GROWTH_COLUMNS: [Column; 5] =
-    [words("root"), figures("grew"), figures("blocks"), figures("now"), figures("rate")];
-const TYPE_GROWTH_COLUMNS: [Column; 5] =
-    [words("type"), figures("grew"), figures("instances"), figures("now"), figures("rate")];
-/// Depth limit of the retention path shown below a root, which is followed only for parts above
-/// 1/`MIN_PART` of all live bytes.
+/// Depth limit of the retention path shown below a root.
 const MAX_STEPS: usize = 4;
+/// A part of what a root retains is shown from 1/`MIN_SHARE_DIVISOR` of all live bytes on.
 const MIN_SHARE_DIVISOR: u64 = 50;
+/// Maximum number of types at one step of a retention path.
 const MAX_SIBLINGS: usize = 3;
-/// Blocks of one size get their own line from 1/`MIN_SIZE_PART` of all live bytes on.
-const MIN_SIZE_PART: u64 = 100;
+/// A root or set belongs to the headline if it retains more than 1/`HEADLINE_DIVISOR` of all live
+/// bytes.
+const HEADLINE_DIVISOR: u64 = 10;
+/// Blocks of one size have a line of their own from 1/`MIN_SIZE_DIVISOR` of all live bytes on.
+const MIN_SIZE_DIVISOR: u64 = 100;
 /// Unattributed memory below this is normal for any program.
-const MIN_BEYOND_BYTES: u64 = 32 << 20;
-/// Pinned memory below this is not mentioned; and the maximum width of a name within a sentence.
+const MIN_UNATTRIBUTED_BYTES: u64 = 32 << 20;
+/// Pinned memory below this is not mentioned.
 const MIN_PINNED_BYTES: u64 = 1 << 20;
+/// Maximum width of a name within a sentence.
 const MAX_NAME_COLUMNS: usize = 60;
 /// Maximum number of kinds of leaked blocks in a sentence.
 const MAX_LEAKED_KINDS: usize = 2;
-/// Maximum number of root sets shown separately, and the width of a name among several.
+/// Maximum number of root sets shown separately.
 const MAX_SETS: usize = 6;
+/// Maximum width of a root's name among several.
 const MAX_JOINED_COLUMNS: usize = 32;
+/// Times from here on are not shown: they are beyond what a calendar has (the year 5138).
+const MAX_UNIX_SECONDS: f64 = 1e11;
 
 /// The process, and the time of the snapshot.
-fn process_line(found: &Holders) -> String {
-    let executable = found.executable.as_deref().map_or(String::new(), |path| format!(" · {}", clean(path)));
-    let seconds = found.taken_unix_seconds;
-    let time = (1.0..1e11).contains(&seconds).then(|| format!(" · {}", utc(seconds as u64)));
-    format!("process {}{executable}{}", found.pid, time.unwrap_or_default())
+fn process_line(facts: &Holders) -> String {
+    let executable = facts.executable.as_deref().map_or(String::new(), |path| format!(" · {}", clean(path)));
+    let seconds = facts.taken_unix_seconds;
+    let time = (1.0..MAX_UNIX_SECONDS).contains(&seconds).then(|| format!(" · {}", utc(seconds as u64)));
+    format!("process {}{executable}{}", facts.pid, time.unwrap_or_default())
 }
 
 /// What leaked, and what alone retains most of the rest.
-fn headline(found: &Holders) -> String {
-    if found.live.blocks == 0 {
+fn headline(facts: &Holders) -> String {
+    if facts.live.blocks == 0 {
         return "no block of an allocator that is read is in use here (see strandline explain)".to_owned();
     }
-    let all = format!("{} in {}", bytes(found.live.bytes), counted(found.live.blocks, "live block"));
-    let lost = match &found.unreachable {
+    let live = format!("{} in {}", bytes(facts.live.bytes), counted(facts.live.blocks, "live block"));
+    let leaked = match &facts.unreachable {
         None => "what leaked is not known (-v shows why)".to_owned(),
-        Some(lost) if lost.blocks > 0 => leaked(found, lost),
-        Some(_) if unattributed_part(found).is_some() => "every block that was read is reachable".to_owned(),
+        Some(unreachable) if unreachable.blocks > 0 => leaked_text(facts, unreachable),
+        Some(_) if unattributed_part(facts).is_some() => "every block that was read is reachable".to_owned(),
         Some(_) => "nothing leaked".to_owned(),
     };
-    let alone = found.roots.first().map_or(0, |root| root.retained_bytes);
-    let shared = shown_sets(found).0.first().filter(|set| set.retained_bytes > alone);
-    let text = match (shared, found.roots.first()) {
-        (Some(set), _) if set.retained_bytes > found.live.bytes / 10 => {
-            format!("{lost}; {} together retain {} of {all}", join_root_names(set), bytes(set.retained_bytes))
+    let min_bytes = facts.live.bytes / HEADLINE_DIVISOR;
+    let root_bytes = facts.roots.first().map_or(0, |root| root.retained_bytes);
+    let (sets, _) = shown_sets(facts);
+    let text = match (sets.first().filter(|set| set.retained_bytes > root_bytes), facts.roots.first()) {
+        (Some(set), _) if set.retained_bytes > min_bytes => {
+            let (names, retained) = (join_root_names(set), bytes(set.retained_bytes));
+            format!("{leaked}; {names} together retain {retained} of {live}")
         }
-        (_, Some(root)) if alone > found.live.bytes / 10 => {
-            format!("{lost}; {} alone retains {} of {all}", short(&root_name(root)), bytes(alone))
+        (_, Some(root)) if root_bytes > min_bytes => {
+            let (name, retained) = (shortened(&root_name(root)), bytes(root_bytes));
+            format!("{leaked}; {name} alone retains {retained} of {live}")
         }
-        _ => format!("{lost}; {all} in all"),
+        _ => format!("{leaked}; {live} in all"),
     };
-    text + &unattributed_part(found).unwrap_or_default() + &pinning_block(found).unwrap_or_default()
+    text + &unattributed_part(facts).unwrap_or_default() + &pinning_block(facts).unwrap_or_default()
 }
 
 /// `78.2 MiB leaked in 359,327 blocks (12.3 %): 30,000 24-byte blocks, linked behind 12`.
-fn leaked(found: &Holders, lost: &Unreachable) -> String {
+fn leaked_text(facts: &Holders, leaked: &Unreachable) -> String {
     let mut text = format!(
         "{} leaked in {} ({})",
-        bytes(lost.bytes),
-        counted(lost.blocks, "block"),
-        percent(lost.bytes, found.live.bytes)
+        bytes(leaked.bytes),
+        counted(leaked.blocks, "block"),
+        percent(leaked.bytes, facts.live.bytes)
     );
-    let kinds = lost.holds.iter().take(MAX_LEAKED_KINDS).map(|of| short(&instances(of)));
+    let kinds = leaked.holds.iter().take(MAX_LEAKED_KINDS).map(|kind| shortened(&instances(kind)));
     let kinds = kinds.collect::<Vec<_>>().join(" and ");
     if !kinds.is_empty() {
         text += &format!(": {kinds}");
     }
-    if lost.definite.blocks != lost.blocks {
-        let first = counted(lost.definite.blocks, "block");
-        text += &format!("; {first} ({}) lead to the others", bytes(lost.definite.bytes));
+    if leaked.definite.blocks != leaked.blocks {
+        let heads = counted(leaked.definite.blocks, "block");
+        text += &format!("; {heads} ({}) lead to the others", bytes(leaked.definite.bytes));
     }
-    let since = found.since.as_ref().filter(|since| since.seconds > 0.0);
-    let grew = since.and_then(|since| Some((since.unreachable?.bytes, since.seconds)));
-    if let Some((grew, seconds)) = grew.filter(|&(grew, _)| grew > 0) {
-        text += &format!("; growing {}/min", bytes((grew as f64 * 60.0 / seconds) as u64));
+    let since = facts.since.as_ref().filter(|since| since.seconds > 0.0);
+    let growth = since.and_then(|since| Some((since.unreachable?.bytes, since.seconds)));
+    if let Some((grown_bytes, seconds)) = growth.filter(|&(grown_bytes, _)| grown_bytes > 0) {
+        text += &format!("; growing {}/min", bytes((grown_bytes as f64 * 60.0 / seconds) as u64));
     }
     text
 }
 
 /// The part of RSS that no reader explains, if it is most of it.
-fn unattributed_part(found: &Holders) -> Option<String> {
-    let rss = found.rss_bytes?;
-    let beyond = found.unattributed_bytes.filter(|&beyond| beyond > rss / 2 && beyond > MIN_BEYOND_BYTES)?;
+fn unattributed_part(facts: &Holders) -> Option<String> {
+    let rss = facts.rss_bytes?;
+    let is_large = |unattributed: &u64| *unattributed > (rss / 2).max(MIN_UNATTRIBUTED_BYTES);
+    let unattributed = facts.unattributed_bytes.filter(is_large)?;
     Some(format!(
         "; {} of {} RSS is of no allocator that is read, and was not searched",
-        bytes(beyond),
+        bytes(unattributed),
         bytes(rss)
     ))
 }
 
 /// The block that pins the most otherwise free memory, if these are worth mentioning.
-fn pinning_block(found: &Holders) -> Option<String> {
-    let least = (found.live.bytes / 10).max(MIN_PINNED_BYTES);
-    let keeper = found.keepers.first().filter(|keeper| keeper.pins_bytes > least)?;
-    let held = match keeper.root.and_then(|root| found.roots.get(root)) {
-        Some(root) => format!(" (retained by {})", short(&root_name(root))),
+fn pinning_block(facts: &Holders) -> Option<String> {
+    let min_bytes = (facts.live.bytes / HEADLINE_DIVISOR).max(MIN_PINNED_BYTES);
+    let keeper = facts.keepers.first().filter(|keeper| keeper.pins_bytes > min_bytes)?;
+    let holder = match keeper.root.and_then(|root| facts.roots.get(root)) {
+        Some(root) => format!(" (retained by {})", shortened(&root_name(root))),
         None if keeper.unreachable => " (leaked)".to_owned(),
         None => String::new(),
     };
-    let is_one = found.types.iter().any(|of| of.name == keeper.name && of.instances == 1);
-    let pin = if is_one { "pins" } else { "pin" };
+    let is_single = facts.types.iter().any(|kind| kind.name == keeper.name && kind.instances == 1);
+    let verb = if is_single { "pins" } else { "pin" };
     Some(format!(
-        "; {}{held} {pin} {} that is otherwise free",
-        short(&clean(&keeper.name)),
+        "; {}{holder} {verb} {} that is otherwise free",
+        shortened(&clean(&keeper.name)),
         bytes(keeper.pins_bytes)
     ))
 }
 
-fn short(name: &str) -> String {
+/// A name for a sentence.
+fn shortened(name: &str) -> String {
     shorten(name, MAX_NAME_COLUMNS)
 }
 
@@ -141,62 +150,66 @@ struct Group {
     name: String,
     retained: Sum,
     pins_bytes: u64,
+    /// What it retains, by type.
     holds: Vec<Holding>,
-    /// Minimum of retained bytes of what its paths show.
-    least: u64,
+    /// Minimum size of what its retention path shows.
+    min_path_bytes: u64,
 }
 
 /// The groups, largest first, but leaked blocks come first if they are a significant part; and the
 /// roots beyond the `top` largest.
-fn groups(found: &Holders, top: usize) -> (Vec<Group>, Rest) {
-    let least = found.live.bytes / MIN_SHARE_DIVISOR;
+fn groups(facts: &Holders, top: usize) -> (Vec<Group>, Rest) {
+    let min_bytes = facts.live.bytes / MIN_SHARE_DIVISOR;
     let mut groups = Vec::new();
-    let lost = found.unreachable.as_ref().filter(|lost| lost.blocks > 0);
-    if let Some(lost) = lost {
+    let leaked = facts.unreachable.as_ref().filter(|leaked| leaked.blocks > 0);
+    if let Some(leaked) = leaked {
         let name = "nothing: leaked".to_owned();
-        let retained = Sum { bytes: lost.bytes, blocks: lost.blocks };
-        let holds = lost.holds.clone();
-        groups.push(Group { name, retained, pins_bytes: lost.pins_bytes, holds, least });
+        let retained = Sum { bytes: leaked.bytes, blocks: leaked.blocks };
+        let (holds, pins_bytes) = (leaked.holds.clone(), leaked.pins_bytes);
+        groups.push(Group { name, retained, pins_bytes, holds, min_path_bytes: min_bytes });
     }
-    let (sets, others) = shown_sets(found);
+    let (sets, others) = shown_sets(facts);
     for set in sets {
         let holds = set.types.iter().map(holding).collect();
         let retained = Sum { bytes: set.retained_bytes, blocks: set.retained_blocks };
-        groups.push(Group { name: join_root_names(set), retained, pins_bytes: 0, holds, least });
+        let name = join_root_names(set);
+        groups.push(Group { name, retained, pins_bytes: 0, holds, min_path_bytes: min_bytes });
     }
     if others.blocks > 0 {
         // If sets are shown, this is the rest: blocks of types without their own row.
-        let (text, holds) = match sets {
-            [] => ("several roots together", found.shared_holds.clone()),
-            _ => ("other roots, several together", Vec::new()),
+        let (name, holds) = match sets {
+            [] => ("several roots together".to_owned(), facts.shared_holds.clone()),
+            _ => ("other roots, several together".to_owned(), Vec::new()),
         };
-        groups.push(Group { name: text.to_owned(), retained: others, pins_bytes: 0, holds, least });
+        groups.push(Group { name, retained: others, pins_bytes: 0, holds, min_path_bytes: min_bytes });
     }
-    let folded = merge_threads(&found.roots);
-    let unlisted = found.root_count.saturating_sub(found.roots.len() as u64);
+    let roots = merge_threads(&facts.roots);
+    let unlisted = facts.root_count.saturating_sub(facts.roots.len() as u64);
     let mut rest = Rest {
-        count: unlisted.saturating_add(folded.len().saturating_sub(top) as u64),
-        retained: found.other_roots,
+        count: unlisted.saturating_add(roots.len().saturating_sub(top) as u64),
+        retained: facts.other_roots,
     };
-    for (index, (name, root)) in folded.into_iter().enumerate() {
+    for (index, (name, root)) in roots.into_iter().enumerate() {
         let retained = Sum { bytes: root.retained_bytes, blocks: root.retained_blocks };
         if index >= top {
             rest.add(retained);
             continue;
         }
         // A root that pins a lot retains little itself, so show its contents in more detail.
-        let least = if root.pins_bytes >= least { root.retained_bytes / 2 } else { least };
-        groups.push(Group { name, retained, pins_bytes: root.pins_bytes, holds: root.holds, least });
+        let pins_bytes = root.pins_bytes;
+        let min_path_bytes = if pins_bytes >= min_bytes { root.retained_bytes / 2 } else { min_bytes };
+        groups.push(Group { name, retained, pins_bytes, holds: root.holds, min_path_bytes });
     }
-    let first = lost.is_some_and(|lost| lost.bytes > least);
-    groups[usize::from(first)..].sort_by_key(|group| std::cmp::Reverse(group.retained.bytes));
+    let is_leaked_first = leaked.is_some_and(|leaked| leaked.bytes > min_bytes);
+    groups[usize::from(is_leaked_first)..].sort_by_key(|group| std::cmp::Reverse(group.retained.bytes));
     (groups, rest)
 }
 
-/// What is not shown one by one.
+/// The roots that are not shown one by one.
 #[derive(Default)]
 struct Rest {
     count: u64,
+    /// What they retain together.
     retained: Sum,
 }
 
@@ -208,12 +221,12 @@ impl Rest {
 }
 
 /// Rows of the groups, each with the paths to most of what it retains.
-fn root_rows(found: &Holders, top: usize) -> Vec<Vec<String>> {
-    let (groups, rest) = groups(found, top);
+fn root_rows(facts: &Holders, top: usize) -> Vec<Vec<String>> {
+    let (groups, rest) = groups(facts, top);
     let mut rows = Vec::new();
     for group in groups {
         rows.push(row(group.name, group.retained, group.pins_bytes));
-        retention_path(&mut rows, &group.holds, group.least);
+        push_retention_path(&mut rows, &group.holds, group.min_path_bytes);
     }
     if rest.retained.blocks > 0 {
         rows.push(row("other roots, each by itself".to_owned(), rest.retained, 0));
@@ -222,12 +235,12 @@ fn root_rows(found: &Holders, top: usize) -> Vec<Vec<String>> {
 }
 
 /// The root sets shown separately, and what all other sets retain.
-fn shown_sets(found: &Holders) -> (&[Shared], Sum) {
-    let least = found.live.bytes / MIN_SHARE_DIVISOR;
-    let is_shown = |set: &Shared| set.retained_bytes > least && !set.nearest.is_empty();
-    let count = found.shared.iter().take(MAX_SETS).take_while(|set| is_shown(set)).count();
-    let (sets, _) = found.shared.split_at(count);
-    let rest = sets.iter().fold(found.shared_total.unwrap_or_default(), |rest, set| Sum {
+fn shown_sets(facts: &Holders) -> (&[Shared], Sum) {
+    let min_bytes = facts.live.bytes / MIN_SHARE_DIVISOR;
+    let is_shown = |set: &Shared| set.retained_bytes > min_bytes && !set.nearest.is_empty();
+    let shown_count = facts.shared.iter().take(MAX_SETS).take_while(|set| is_shown(set)).count();
+    let (sets, _) = facts.shared.split_at(shown_count);
+    let rest = sets.iter().fold(facts.shared_total.unwrap_or_default(), |rest, set| Sum {
         bytes: rest.bytes.saturating_sub(set.retained_bytes),
         blocks: rest.blocks.saturating_sub(set.retained_blocks),
     });
@@ -237,9 +250,9 @@ fn shown_sets(found: &Holders) -> (&[Shared], Sum) {
 /// The names of the nearest of several roots, shortened, and the number of others.
 fn join_root_names(set: &Shared) -> String {
     let mut names: Vec<String> = Vec::new();
-    for of in &set.nearest {
-        let (name, module, thread) = (of.name.clone(), of.module.clone(), of.thread.clone());
-        let name = self::root_name(&Root { kind: of.kind, name, module, thread, ..Root::default() });
+    for root in &set.nearest {
+        let (name, module, thread) = (root.name.clone(), root.module.clone(), root.thread.clone());
+        let name = root_name(&Root { kind: root.kind, name, module, thread, ..Root::default() });
         names.push(shorten(&name, MAX_JOINED_COLUMNS));
     }
     let more = set.roots.len().saturating_sub(names.len());
@@ -250,58 +263,62 @@ fn join_root_names(set: &Shared) -> String {
     }
     match names.split_last() {
         Some((last, [])) => last.clone(),
-        Some((last, first)) => format!("{} and {last}", first.join(", ")),
+        Some((last, others)) => format!("{} and {last}", others.join(", ")),
         None => "several roots".to_owned(),
     }
 }
 
-fn holding(of: &SharedType) -> Holding {
-    let (retained_bytes, retained_blocks) = (of.bytes, of.instances);
-    let (name, instances, bytes) = (of.name.clone(), of.instances, of.bytes);
+/// The blocks of a type that several roots retain.
+fn holding(shared: &SharedType) -> Holding {
+    let (retained_bytes, retained_blocks) = (shared.bytes, shared.instances);
+    let (name, instances, bytes) = (shared.name.clone(), shared.instances, shared.bytes);
     Holding { name, instances, bytes, retained_bytes, retained_blocks, ..Holding::default() }
 }
 
 /// Merges roots of the same name in several threads; largest first.
 fn merge_threads(roots: &[Root]) -> Vec<(String, Root)> {
-    let mut places: HashMap<(RootKind, &str, Option<&str>), usize> = HashMap::new();
-    let mut folded: Vec<(Root, Vec<&[Holding]>)> = Vec::new();
+    let mut indexes: HashMap<(RootKind, &str, Option<&str>), usize> = HashMap::new();
+    // Each root with what it holds in each thread.
+    let mut merged: Vec<(Root, Vec<&[Holding]>)> = Vec::new();
     for root in roots {
         let key = (root.kind, root.name.as_str(), root.module.as_deref());
-        let known = if root.thread.is_some() { places.get(&key).copied() } else { None };
-        match known.and_then(|place| folded.get_mut(place)) {
-            Some((of, lists)) => {
-                add_fields!(saturating of, root: retained_bytes, retained_blocks, pins_bytes);
+        let index = if root.thread.is_some() { indexes.get(&key).copied() } else { None };
+        match index.and_then(|index| merged.get_mut(index)) {
+            Some((sum, lists)) => {
+                add_fields!(saturating sum, root: retained_bytes, retained_blocks, pins_bytes);
                 lists.push(&root.holds);
-                of.thread = Some(format!("{} threads", lists.len()));
+                sum.thread = Some(format!("{} threads", lists.len()));
             }
             None => {
-                places.insert(key, folded.len());
-                folded.push((root.clone(), vec![root.holds.as_slice()]));
+                indexes.insert(key, merged.len());
+                merged.push((root.clone(), vec![root.holds.as_slice()]));
             }
         }
     }
-    let merged = |(root, lists): (Root, Vec<&[Holding]>)| match lists.as_slice() {
+    let with_holds = |(root, lists): (Root, Vec<&[Holding]>)| match lists.as_slice() {
         [_] => root,
-        several => Root { holds: merge(several), ..root },
+        several => Root { holds: merge_types(several), ..root },
     };
-    let mut folded: Vec<(String, Root)> =
-        folded.into_iter().map(merged).map(|root| (root_name(&root), root)).collect();
-    folded.sort_by_key(|(_, root)| std::cmp::Reverse(root.retained_bytes));
-    folded
+    let mut named: Vec<(String, Root)> =
+        merged.into_iter().map(with_holds).map(|root| (root_name(&root), root)).collect();
+    named.sort_by_key(|(_, root)| std::cmp::Reverse(root.retained_bytes));
+    named
 }
 
-fn row(name: String, retained: Sum, pins: u64) -> Vec<String> {
-    let Sum { bytes: of, blocks } = retained;
-    vec![name, bytes(of), thousands(blocks), if pins > 0 { bytes(pins) } else { String::new() }]
+/// A row of the table of roots.
+fn row(name: String, retained: Sum, pins_bytes: u64) -> Vec<String> {
+    let pins = if pins_bytes > 0 { bytes(pins_bytes) } else { String::new() };
+    vec![name, bytes(retained.bytes), thousands(retained.blocks), pins]
 }
 
-/// Adds rows for the path to most of what a root retains, type by type, down to `least` bytes.
-fn retention_path(rows: &mut Vec<Vec<String>>, holds: &[Holding], least: u64) {
+/// Adds rows for the path to most of what a root retains, type by type, down to `min_bytes`.
+fn push_retention_path(rows: &mut Vec<Vec<String>>, holds: &[Holding], min_bytes: u64) {
     let mut holds = holds;
     for depth in 1..=MAX_STEPS {
-        for of in holds.iter().filter(|of| of.retained_bytes >= least).take(MAX_SIBLINGS) {
-            let name = format!("{}{}", "  ".repeat(depth), instances(of));
-            rows.push(row(name, Sum { bytes: of.retained_bytes, blocks: of.retained_blocks }, 0));
+        let is_large = |kind: &&Holding| kind.retained_bytes >= min_bytes;
+        for kind in holds.iter().filter(is_large).take(MAX_SIBLINGS) {
+            let name = format!("{}{}", "  ".repeat(depth), instances(kind));
+            rows.push(row(name, Sum { bytes: kind.retained_bytes, blocks: kind.retained_blocks }, 0));
         }
         // Continue only below a single child; with several, the parent of deeper rows would be
         // unclear.
@@ -313,83 +330,50 @@ fn retention_path(rows: &mut Vec<Vec<String>>, holds: &[Holding], least: u64) {
 }
 
 /// Merges what several roots retain, type by type.
-fn merge(lists: &[&[Holding]]) -> Vec<Holding> {
-    // A document may have millions of names.
-    let mut places: HashMap<&str, usize> = HashMap::new();
+fn merge_types(lists: &[&[Holding]]) -> Vec<Holding> {
+    // A map, because a document may have millions of names.
+    let mut indexes: HashMap<&str, usize> = HashMap::new();
+    // Each type with what its instances hold in each list.
     let mut merged: Vec<(Holding, Vec<&[Holding]>)> = Vec::new();
-    for of in lists.iter().copied().flatten() {
-        let known = places.get(of.name.as_str()).copied();
-        match known.and_then(|place| merged.get_mut(place)) {
-            Some((known, below)) => {
-                add_fields!(saturating known, of: instances, chained, retained_bytes, retained_blocks);
-                below.push(&of.holds);
+    for kind in lists.iter().copied().flatten() {
+        let index = indexes.get(kind.name.as_str()).copied();
+        match index.and_then(|index| merged.get_mut(index)) {
+            Some((sum, held_lists)) => {
+                add_fields!(saturating sum, kind: instances, chained, retained_bytes, retained_blocks);
+                held_lists.push(&kind.holds);
             }
             None => {
-                places.insert(&of.name, merged.len());
-                let alone = Holding { name: of.name.clone(), holds: Vec::new(), ..*of };
-                merged.push((alone, vec![of.holds.as_slice()]));
+                indexes.insert(&kind.name, merged.len());
+                let without_holds = Holding { name: kind.name.clone(), holds: Vec::new(), ..*kind };
+                merged.push((without_holds, vec![kind.holds.as_slice()]));
             }
         }
     }
-    let with_below = |(of, below): (Holding, Vec<&[Holding]>)| match below.as_slice() {
-        [only] => Holding { holds: only.to_vec(), ..of },
-        several => Holding { holds: merge(several), ..of },
+    let with_holds = |(kind, lists): (Holding, Vec<&[Holding]>)| match lists.as_slice() {
+        [single] => Holding { holds: single.to_vec(), ..kind },
+        several => Holding { holds: merge_types(several), ..kind },
     };
-    merged.into_iter().map(with_below).collect()
+    merged.into_iter().map(with_holds).collect()
 }
 
 /// The number of instances, their type, and whether they are linked to each other.
-fn instances(of: &Holding) -> String {
-    let chained = match of.instances.checked_sub(of.chained).filter(|_| of.chained > 0) {
+fn instances(kind: &Holding) -> String {
+    let linked = match kind.instances.checked_sub(kind.chained).filter(|_| kind.chained > 0) {
         Some(1) => ", linked".to_owned(),
-        Some(first) => format!(", linked behind {}", thousands(first)),
+        Some(heads) => format!(", linked behind {}", thousands(heads)),
         None => String::new(),
     };
-    format!("{} {}{chained}", thousands(of.instances), type_name(of))
+    format!("{} {}{linked}", thousands(kind.instances), type_name(kind))
 }
 
-/// The name of a type, in the number of its instances. A type named `bytes` would read as a size
-/// after a number.
-fn type_name(of: &Holding) -> String {
-    let is_one = of.instances == 1;
-    match of.name.strip_suffix("-byte blocks") {
-        Some(size) if is_one => format!("{size}-byte block"),
-        None if of.name == "bytes" => format!("bytes object{}", if is_one { "" } else { "s" }),
-        _ => clean(&of.name),
-    }
-}
-
-/// Rows of what grew since an earlier snapshot: roots, then types.
-fn growth_rows(since: &Comparison, top: usize) -> [Vec<Vec<String>>; 2] {
-    let hours = since.seconds / 3600.0;
-    let rate = |of: i64| {
-        let of_hour = of as f64 / hours;
-        if hours > 0.0 && of > 0 { format!("{}/h", bytes(of_hour as u64)) } else { String::new() }
-    };
-    let signed = |of: i64| format!("{}{}", if of < 0 { "-" } else { "+" }, bytes(of.unsigned_abs()));
-    let row = |name: String, grew: Change, now: Option<u64>| {
-        let blocks =
-            format!("{}{}", if grew.blocks < 0 { "-" } else { "+" }, thousands(grew.blocks.unsigned_abs()));
-        vec![name, signed(grew.bytes), blocks, now.map_or(String::new(), bytes), rate(grew.bytes)]
-    };
-    let mut rows = vec![row("all live blocks".to_owned(), since.live, None)];
-    rows.extend(since.unreachable.map(|grew| row("nothing: leaked".to_owned(), grew, None)));
-    let of_root = |of: &Changed| {
-        let (name, module, thread) = (of.name.clone(), of.module.clone(), of.thread.clone());
-        let root = Root { kind: of.kind.unwrap_or_default(), name, module, thread, ..Root::default() };
-        row(self::root_name(&root), of.grew, Some(of.bytes))
-    };
-    rows.extend(since.roots.iter().take(top).map(of_root));
-    let of_type = |of: &Changed| row(clean(&of.name), of.grew, Some(of.bytes));
-    [rows, since.types.iter().take(top).map(of_type).collect()]
-}
-
-fn duration(of: f64) -> String {
-    match of {
-        of if !(0.0..1e10).contains(&of) => "of a time that is not known".to_owned(),
-        of if of >= 7200.0 => format!("{:.1} hours before", of / 3600.0),
-        of if of >= 120.0 => format!("{:.1} minutes before", of / 60.0),
-        of => format!("{} before", seconds(of)),
+/// The name of a type, in the singular or plural of its instances. A type named `bytes` would read
+/// as a size after a number.
+fn type_name(kind: &Holding) -> String {
+    let is_single = kind.instances == 1;
+    match kind.name.strip_suffix("-byte blocks") {
+        Some(size) if is_single => format!("{size}-byte block"),
+        None if kind.name == "bytes" => format!("bytes object{}", if is_single { "" } else { "s" }),
+        _ => clean(&kind.name),
     }
 }
 
@@ -414,57 +398,59 @@ fn root_name(root: &Root) -> String {
 }
 
 /// Rows of the types, largest first. Small size classes are merged into one line.
-fn type_rows(found: &Holders, top: usize) -> Vec<Vec<String>> {
-    let least = found.live.bytes / MIN_SIZE_PART;
-    let size = |of: &Type| of.name.strip_suffix("-byte blocks")?.parse::<u64>().ok();
-    let is_small = |of: &&Type| of.bytes < least && of.unreachable_bytes == Some(0) && size(of).is_some();
-    let small: Vec<&Type> = found.types.iter().filter(is_small).collect();
-    let (least, most) =
-        (small.iter().filter_map(|of| size(of)).min(), small.iter().filter_map(|of| size(of)).max());
-    let Some((least, most)) = least.zip(most).filter(|_| small.len() > 1) else {
-        return found.types.iter().take(top).map(type_row).collect();
+fn type_rows(facts: &Holders, top: usize) -> Vec<Vec<String>> {
+    let min_bytes = facts.live.bytes / MIN_SIZE_DIVISOR;
+    let block_bytes = |kind: &Type| kind.name.strip_suffix("-byte blocks")?.parse::<u64>().ok();
+    let is_small = |kind: &&Type| {
+        kind.bytes < min_bytes && kind.unreachable_bytes == Some(0) && block_bytes(kind).is_some()
     };
-    let mut all = Type {
-        name: format!("blocks of {} to {} bytes", thousands(least), thousands(most)),
-        ..Type::default()
+    let (small, mut types): (Vec<&Type>, Vec<&Type>) = facts.types.iter().partition(is_small);
+    let smallest = small.iter().filter_map(|kind| block_bytes(kind)).min();
+    let largest = small.iter().filter_map(|kind| block_bytes(kind)).max();
+    let Some((smallest, largest)) = smallest.zip(largest).filter(|_| small.len() > 1) else {
+        return facts.types.iter().take(top).map(type_row).collect();
     };
-    all.unreachable_bytes = Some(0);
-    for of in &small {
-        add_fields!(saturating all, of: bytes, instances, pins_bytes);
+    let name = format!("blocks of {} to {} bytes", thousands(smallest), thousands(largest));
+    let mut sum = Type { name, unreachable_bytes: Some(0), ..Type::default() };
+    for kind in &small {
+        add_fields!(saturating sum, kind: bytes, instances, pins_bytes);
     }
-    let mut types: Vec<&Type> = found.types.iter().filter(|of| !is_small(of)).collect();
-    types.push(&all);
-    types.sort_by_key(|of| std::cmp::Reverse(of.bytes));
+    types.push(&sum);
+    types.sort_by_key(|kind| std::cmp::Reverse(kind.bytes));
     types.into_iter().take(top).map(type_row).collect()
 }
 
-fn type_row(of: &Type) -> Vec<String> {
-    let maybe = |of: u64| if of > 0 { bytes(of) } else { String::new() };
+/// The row of one type.
+fn type_row(kind: &Type) -> Vec<String> {
+    let blank_if_zero = |size: u64| if size > 0 { bytes(size) } else { String::new() };
     vec![
-        clean(&of.name),
-        bytes(of.bytes),
-        thousands(of.instances),
-        of.unreachable_bytes.map_or(UNKNOWN.to_owned(), maybe),
-        maybe(of.pins_bytes),
+        clean(&kind.name),
+        bytes(kind.bytes),
+        thousands(kind.instances),
+        kind.unreachable_bytes.map_or(UNKNOWN.to_owned(), blank_if_zero),
+        blank_if_zero(kind.pins_bytes),
     ]
 }
 
 #[cfg(test)]
 mod tests {
     use strandline_inspect::holders::facts::{Sum, Unreachable};
+    use strandline_inspect::holders::growth::{Change, Changed, Comparison};
 
     use super::*;
 
-    fn of_sizes(sizes: &[(u64, u64)]) -> Holders {
-        let of = |&(bytes, instances): &(u64, u64)| Type {
+    /// A heap with types of these bytes and instances.
+    fn heap_of(sizes: &[(u64, u64)]) -> Holders {
+        let kind = |&(bytes, instances): &(u64, u64)| Type {
             name: format!("{}-byte blocks", bytes / instances),
             bytes,
             instances,
             unreachable_bytes: Some(0),
             ..Type::default()
         };
-        let types: Vec<Type> = sizes.iter().map(of).collect();
-        let (bytes, blocks) = sizes.iter().fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
+        let types: Vec<Type> = sizes.iter().map(kind).collect();
+        let bytes = sizes.iter().map(|(bytes, _)| bytes).sum();
+        let blocks = sizes.iter().map(|(_, instances)| instances).sum();
         Holders {
             live: Sum { bytes, blocks },
             types,
@@ -475,8 +461,8 @@ mod tests {
 
     #[test]
     fn small_blocks_of_several_sizes_are_one_line() {
-        let found = of_sizes(&[(1 << 20, 1), (4000, 4), (3000, 5), (64, 1)]);
-        let names: Vec<String> = type_rows(&found, 20).into_iter().map(|row| row[..3].join(" ")).collect();
+        let facts = heap_of(&[(1 << 20, 1), (4000, 4), (3000, 5), (64, 1)]);
+        let names: Vec<String> = type_rows(&facts, 20).into_iter().map(|row| row[..3].join(" ")).collect();
         assert_eq!(names, ["1048576-byte blocks 1.00 MiB 1", "blocks of 64 to 1,000 bytes 6.90 KiB 10"]);
     }
 
@@ -507,7 +493,7 @@ mod tests {
         let merged = &all[0].1;
         assert_eq!((merged.thread.as_deref(), merged.retained_bytes), (Some("3 threads"), 30));
         let summary = |holds: &[Holding]| -> Vec<(String, u64, u64)> {
-            holds.iter().map(|of| (of.name.clone(), of.instances, of.retained_bytes)).collect()
+            holds.iter().map(|kind| (kind.name.clone(), kind.instances, kind.retained_bytes)).collect()
         };
         assert_eq!(summary(&merged.holds), [("a".to_owned(), 3, 10), ("b".to_owned(), 1, 4)]);
         assert_eq!(summary(&merged.holds[0].holds), [("c".to_owned(), 2, 2), ("d".to_owned(), 1, 2)]);
@@ -515,22 +501,22 @@ mod tests {
 
     #[test]
     fn a_small_heap_in_a_large_process_is_no_proof_that_nothing_leaked() {
-        let mut found = of_sizes(&[(2 << 20, 2)]);
-        assert!(headline(&found).contains("nothing leaked"));
-        (found.rss_bytes, found.unattributed_bytes) = (Some(159 << 20), Some(157 << 20));
-        let text = headline(&found);
+        let mut facts = heap_of(&[(2 << 20, 2)]);
+        assert!(headline(&facts).contains("nothing leaked"));
+        (facts.rss_bytes, facts.unattributed_bytes) = (Some(159 << 20), Some(157 << 20));
+        let text = headline(&facts);
         assert!(!text.contains("nothing leaked") && text.contains("157 MiB of 159 MiB RSS"), "{text}");
     }
 
     /// A heap with more roots, types, sets and caveats than a screen has lines.
     fn crowded() -> Holders {
         let sizes: Vec<(u64, u64)> = (1..40).map(|number| (number << 20, 1 << 10)).collect();
-        let mut found = of_sizes(&sizes);
+        let mut facts = heap_of(&sizes);
         let holds = |name: &str, bytes| {
             vec![Holding { name: name.into(), instances: 3, retained_bytes: bytes, ..Holding::default() }]
         };
-        found.executable = Some(format!("/usr/lib/{}/server", "folder".repeat(20)));
-        found.roots = (1..40)
+        facts.executable = Some(format!("/usr/lib/{}/server", "folder".repeat(20)));
+        facts.roots = (1..40)
             .map(|number| Root {
                 name: format!("module.table_of_entries_number_{number}"),
                 retained_bytes: (50 - number) << 20,
@@ -539,41 +525,42 @@ mod tests {
                 ..Root::default()
             })
             .collect();
-        let lost = found.live.bytes / 3;
-        let unreachable = Unreachable { bytes: lost, blocks: 9, ..Unreachable::default() };
-        found.unreachable = Some(Unreachable { holds: holds("server::Session", lost), ..unreachable });
+        let leaked_bytes = facts.live.bytes / 3;
+        let unreachable = Unreachable { bytes: leaked_bytes, blocks: 9, ..Unreachable::default() };
+        facts.unreachable =
+            Some(Unreachable { holds: holds("server::Session", leaked_bytes), ..unreachable });
         for number in 0..9 {
             let text = format!("part {number} was not read, for a reason that takes a sentence");
-            found.caveats.push(strandline_claims::Caveat::new("part", "heap", Some(1 << 30), text));
+            facts.caveats.push(strandline_claims::Caveat::new("part", "heap", Some(1 << 30), text));
         }
-        found
+        facts
     }
 
     #[test]
     fn a_default_screen_has_at_most_40_lines_and_details_have_the_rest() {
         let plain = crate::paint::Surface { columns: 80, colour: false };
         let fits = |text: &str| text.lines().all(|line| crate::text::width(line) <= 80);
-        let mut found = crowded();
+        let mut facts = crowded();
         let change = Changed { name: "server::Session".into(), bytes: 9 << 20, ..Changed::default() };
         for since in [None, Some(vec![change; 30])] {
-            found.since = since.map(|changed| Comparison {
+            facts.since = since.map(|changed| Comparison {
                 seconds: 600.0,
                 unreachable: Some(Change { bytes: 12 << 20, blocks: 9 }),
                 roots: changed.clone(),
                 types: changed,
                 ..Comparison::default()
             });
-            let text = holders(&found, None, plain);
+            let text = holders(&facts, None, plain);
             assert!(fits(&text) && text.lines().count() <= 40, "{text}");
             assert!(text.contains("7 caveats (-v)") && text.contains(" leaked in 9 blocks"), "{text}");
             assert!(text.contains("smaller roots") && !text.contains("number_39"), "{text}");
         }
-        assert!(holders(&found, None, plain).contains("growing 1.20 MiB/min"));
-        let all = details(&found, None, plain);
+        assert!(holders(&facts, None, plain).contains("growing 1.20 MiB/min"));
+        let all = details(&facts, None, plain);
         assert!(fits(&all), "{all}");
         let unwrapped = all.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(found.roots.iter().all(|root| all.contains(&root.name)), "{all}");
-        assert!(found.types.iter().all(|of| all.contains(&of.name)), "{all}");
-        assert!(found.caveats.iter().all(|caveat| unwrapped.contains(&caveat.text)), "{all}");
+        assert!(facts.roots.iter().all(|root| all.contains(&root.name)), "{all}");
+        assert!(facts.types.iter().all(|kind| all.contains(&kind.name)), "{all}");
+        assert!(facts.caveats.iter().all(|caveat| unwrapped.contains(&caveat.text)), "{all}");
     }
 }

@@ -7,28 +7,35 @@ use minijinja::{Environment, context};
 use serde::Serialize;
 use strandline_inspect::holders::facts::{Holders, Holding, Sum};
 
+use super::growth::{GROWTH_COLUMNS, TYPE_GROWTH_COLUMNS, age_text, growth_rows};
 use super::{
-    GROWTH_COLUMNS, TYPE_GROWTH_COLUMNS, TYPES, duration, growth_rows, headline, holding, instances,
-    join_root_names, process_line, root_name, root_rows, shown_sets, type_row,
+    TYPES, headline, holding, instances, join_root_names, process_line, root_name, root_rows, shown_sets,
+    type_row,
 };
 use crate::json::VERSION;
 use crate::model;
 use crate::table::Column;
-use crate::text::counted;
+use crate::text::{counted, shorten};
 use crate::timeline::DrawError;
 use crate::timeline::html::digest;
 use crate::units::{bytes, percent, seconds};
 
 const PAGE: &str = include_str!("assets/holders.html");
 const STYLE: &str = include_str!("assets/holders.css");
-/// Width of the picture and height of a row, in units of the picture.
-const WIDTH: f64 = 1200.0;
-const ROW: f64 = 24.0;
-/// Narrower parts are not drawn; parts narrower than the second have no text.
-const MIN_WIDTH: f64 = 1.5;
-const MIN_TEXT: f64 = 30.0;
+/// Width of the picture, in its own units, as all lengths here.
+const PICTURE_WIDTH: f64 = 1200.0;
+const ROW_HEIGHT: f64 = 24.0;
+/// Narrower boxes are not drawn.
+const MIN_BOX_WIDTH: f64 = 1.5;
+/// Narrower boxes have no text.
+const MIN_TEXT_BOX_WIDTH: f64 = 30.0;
 /// Approximate width of a letter.
-const LETTER: f64 = 7.0;
+const LETTER_WIDTH: f64 = 7.0;
+/// Margin of the text in a box, at both sides together.
+const TEXT_MARGIN: f64 = 8.0;
+/// Space between two boxes.
+const BOX_GAP: f64 = 1.0;
+/// Maximum number of boxes: a page with more would be slow.
 const MAX_BOXES: usize = 20_000;
 /// Maximum number of rows of a table.
 const MAX_ROWS: usize = 200;
@@ -47,31 +54,33 @@ struct PictureBox {
     class: &'static str,
 }
 
+/// The picture.
 struct Picture {
-    parts: Vec<PictureBox>,
-    all_bytes: u64,
-    rows: usize,
+    boxes: Vec<PictureBox>,
+    /// The bytes that its whole width stands for.
+    whole_bytes: u64,
+    row_count: usize,
 }
 
 impl Picture {
-    fn new(found: &Holders) -> Self {
-        let mut picture = Self { parts: Vec::new(), all_bytes: found.live.bytes.max(1), rows: 0 };
+    fn new(facts: &Holders) -> Self {
+        let mut picture = Self { boxes: Vec::new(), whole_bytes: facts.live.bytes.max(1), row_count: 0 };
         let mut x = 0.0;
-        if let Some(lost) = &found.unreachable {
-            let retained = Sum { bytes: lost.bytes, blocks: lost.blocks };
-            x += picture.add(x, 0, "nothing: leaked", retained, "leaked", &lost.holds);
+        if let Some(leaked) = &facts.unreachable {
+            let retained = Sum { bytes: leaked.bytes, blocks: leaked.blocks };
+            x += picture.add(x, 0, "nothing: leaked", retained, "leaked", &leaked.holds);
         }
-        for root in &found.roots {
+        for root in &facts.roots {
             let retained = Sum { bytes: root.retained_bytes, blocks: root.retained_blocks };
             x += picture.add(x, 0, &root_name(root), retained, "root", &root.holds);
         }
-        let (sets, others) = shown_sets(found);
+        let (sets, others) = shown_sets(facts);
         for set in sets {
             let retained = Sum { bytes: set.retained_bytes, blocks: set.retained_blocks };
             let holds: Vec<Holding> = set.types.iter().map(holding).collect();
             x += picture.add(x, 0, &join_root_names(set), retained, "shared", &holds);
         }
-        let holds = if sets.is_empty() { found.shared_holds.as_slice() } else { &[] };
+        let holds = if sets.is_empty() { facts.shared_holds.as_slice() } else { &[] };
         picture.add(x, 0, "several together", others, "shared", holds);
         picture
     }
@@ -86,21 +95,22 @@ impl Picture {
         class: &'static str,
         holds: &[Holding],
     ) -> f64 {
-        let width = retained.bytes as f64 / self.all_bytes as f64 * WIDTH;
-        if width < MIN_WIDTH || self.parts.len() >= MAX_BOXES {
+        let width = retained.bytes as f64 / self.whole_bytes as f64 * PICTURE_WIDTH;
+        if width < MIN_BOX_WIDTH || self.boxes.len() >= MAX_BOXES {
             return width;
         }
-        let letters = ((width - 8.0) / LETTER) as usize;
-        let text = if width < MIN_TEXT { String::new() } else { crate::text::shorten(name, letters) };
-        let share = percent(retained.bytes, self.all_bytes);
+        let max_letters = ((width - TEXT_MARGIN) / LETTER_WIDTH) as usize;
+        let text = if width < MIN_TEXT_BOX_WIDTH { String::new() } else { shorten(name, max_letters) };
+        let share = percent(retained.bytes, self.whole_bytes);
         let title =
             format!("{name}: {} ({share}) in {}", bytes(retained.bytes), counted(retained.blocks, "block"));
-        self.parts.push(PictureBox { x, y: row as f64 * ROW, width: width - 1.0, text, title, class });
-        self.rows = self.rows.max(row + 1);
-        let mut below = x;
-        for of in holds {
-            let retained = Sum { bytes: of.retained_bytes, blocks: of.retained_blocks };
-            below += self.add(below, row + 1, &instances(of), retained, "kind", &of.holds);
+        let y = row as f64 * ROW_HEIGHT;
+        self.boxes.push(PictureBox { x, y, width: width - BOX_GAP, text, title, class });
+        self.row_count = self.row_count.max(row + 1);
+        let mut child_x = x;
+        for kind in holds {
+            let retained = Sum { bytes: kind.retained_bytes, blocks: kind.retained_blocks };
+            child_x += self.add(child_x, row + 1, &instances(kind), retained, "kind", &kind.holds);
         }
         width
     }
@@ -109,6 +119,7 @@ impl Picture {
 /// A table, as the template reads it.
 #[derive(Serialize)]
 struct Rows {
+    /// Titles of the columns.
     head: Vec<&'static str>,
     rows: Vec<Vec<String>>,
 }
@@ -123,31 +134,31 @@ impl Rows {
 ///
 /// # Errors
 /// Fails if the template cannot be rendered.
-pub fn page(found: &Holders) -> Result<String, DrawError> {
-    let picture = Picture::new(found);
-    let roots = Rows::new(&super::ROOTS, root_rows(found, MAX_ROWS));
-    let types = Rows::new(&TYPES, found.types.iter().take(MAX_ROWS).map(type_row).collect());
+pub fn page(facts: &Holders) -> Result<String, DrawError> {
+    let picture = Picture::new(facts);
+    let roots = Rows::new(&super::ROOTS, root_rows(facts, MAX_ROWS));
+    let types = Rows::new(&TYPES, facts.types.iter().take(MAX_ROWS).map(type_row).collect());
     let mut tables = vec![roots, types];
-    if let Some(since) = &found.since {
-        let [of_roots, of_types] = growth_rows(since, MAX_ROWS);
-        tables.extend([Rows::new(&GROWTH_COLUMNS, of_roots), Rows::new(&TYPE_GROWTH_COLUMNS, of_types)]);
+    if let Some(since) = &facts.since {
+        let [root_growth, type_growth] = growth_rows(since, MAX_ROWS);
+        tables.push(Rows::new(&GROWTH_COLUMNS, root_growth));
+        tables.push(Rows::new(&TYPE_GROWTH_COLUMNS, type_growth));
     }
-    let cost = (seconds(found.cost.stopped_seconds), seconds(found.cost.wall_seconds));
     let mut templates = Environment::new();
     templates.add_template("holders.html", PAGE)?;
     let text = templates.get_template("holders.html")?.render(context! {
         version => VERSION,
-        title => process_line(found),
-        since => found.since.as_ref().map(|since| duration(since.seconds)),
-        stopped => cost.0,
-        wall => cost.1,
-        headline => headline(found),
-        width => WIDTH,
-        height => picture.rows as f64 * ROW,
-        row => ROW,
-        parts => Value::from(Serde(picture.parts)),
+        title => process_line(facts),
+        since => facts.since.as_ref().map(|since| age_text(since.seconds)),
+        stopped => seconds(facts.cost.stopped_seconds),
+        wall => seconds(facts.cost.wall_seconds),
+        headline => headline(facts),
+        width => PICTURE_WIDTH,
+        height => picture.row_count as f64 * ROW_HEIGHT,
+        row => ROW_HEIGHT,
+        parts => Value::from(Serde(picture.boxes)),
         tables => Value::from(Serde(tables)),
-        caveats => model::caveats(&found.caveats),
+        caveats => model::caveats(&facts.caveats),
         style_digest => digest(STYLE),
         style => STYLE,
     })?;
@@ -169,20 +180,20 @@ mod tests {
         let evil = "<script>alert(1)</script>";
         let holds = vec![holding(evil, 300, vec![holding("B", 150, Vec::new())])];
         let root = Root { name: "g_all".into(), retained_bytes: 600, holds, ..Root::default() };
-        let found = Holders {
+        let facts = Holders {
             live: Sum { bytes: 1200, blocks: 3 },
             unreachable: Some(Unreachable { bytes: 600, ..Unreachable::default() }),
             roots: vec![root],
             types: vec![Type { name: evil.into(), ..Type::default() }],
             ..Holders::default()
         };
-        let parts = Picture::new(&found).parts;
-        let places: Vec<_> = parts.iter().map(|part| (part.x, part.y, part.width)).collect();
+        let boxes = Picture::new(&facts).boxes;
+        let positions: Vec<_> = boxes.iter().map(|shown| (shown.x, shown.y, shown.width)).collect();
         assert_eq!(
-            places,
+            positions,
             [(0.0, 0.0, 599.0), (600.0, 0.0, 599.0), (600.0, 24.0, 299.0), (600.0, 48.0, 149.0)]
         );
-        let page = page(&found).unwrap();
+        let page = page(&facts).unwrap();
         assert!(!page.contains(evil) && page.contains("&lt;script&gt;"), "{page}");
     }
 }

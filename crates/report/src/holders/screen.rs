@@ -3,9 +3,10 @@
 use strandline_inspect::holders::facts::{Holders, Holding};
 use strandline_inspect::holders::growth::Comparison;
 
+use super::growth::{GROWTH_COLUMNS, TYPE_GROWTH_COLUMNS, age_text, growth_rows};
 use super::{
-    GROWTH_COLUMNS, MAX_SIBLINGS, MAX_STEPS, ROOTS, TYPE_GROWTH_COLUMNS, TYPES, duration, groups,
-    growth_rows, headline, process_line, root_rows, type_name, type_row, type_rows,
+    MAX_SIBLINGS, MAX_STEPS, ROOTS, TYPES, groups, headline, process_line, root_rows, type_name, type_row,
+    type_rows,
 };
 use crate::brief::{cost_line, important_caveats};
 use crate::model;
@@ -15,85 +16,91 @@ use crate::terminal::{faint, joined, listed, next, strong, two_ends};
 use crate::text::{counted, hanging, own_name, shorten, width, wrap, wrap_at_most};
 use crate::units::{bytes, seconds, stopped, thousands};
 
-/// Maximum numbers of lines of the answer, of rows of roots and of types, and of either beside the
-/// tables of growth.
+/// Maximum number of lines of the answer. With those of the tables, a screen has 40 at most.
 const MAX_ANSWER_LINES: usize = 4;
+/// Maximum number of rows of roots.
 const MAX_ROOTS: usize = 10;
+/// Maximum number of rows of types.
 const MAX_TYPES: usize = 8;
+/// Maximum number of rows of each table if there are also those of growth.
 const MAX_BESIDE_GROWTH: usize = 4;
+/// Spaces between two columns.
+const GAP: usize = 2;
 
 const SHORT_ROOTS: [Column; 4] = [figures("retained"), figures("blocks"), words("root"), words("holds")];
 
 /// The default view, with a final newline: at most 40 lines, unless `top` rows were requested.
-pub fn holders(found: &Holders, top: Option<usize>, surface: Surface) -> String {
-    let has_growth = found.since.is_some();
-    let limit = |most: usize| top.unwrap_or(if has_growth { MAX_BESIDE_GROWTH } else { most });
-    let name = own_name(&[], found.executable.as_deref()).unwrap_or_else(|| "process".to_owned());
-    let live = format!("{} in {}", bytes(found.live.bytes), counted(found.live.blocks, "live block"));
-    let mut lines = two_ends(&format!("{name}, pid {}", found.pid), &live, surface);
+pub fn holders(facts: &Holders, top: Option<usize>, surface: Surface) -> String {
+    let has_growth = facts.since.is_some();
+    let limit = |max_rows: usize| top.unwrap_or(if has_growth { MAX_BESIDE_GROWTH } else { max_rows });
+    let name = own_name(&[], facts.executable.as_deref()).unwrap_or_else(|| "process".to_owned());
+    let live = format!("{} in {}", bytes(facts.live.bytes), counted(facts.live.blocks, "live block"));
+    let mut lines = two_ends(&format!("{name}, pid {}", facts.pid), &live, surface);
     lines.push(String::new());
-    let (important, others) = important_caveats(&found.caveats, found.rss_bytes.unwrap_or(found.live.bytes));
-    let answer: Vec<String> = std::iter::once(headline(found)).chain(important).collect();
+    let (important, other_caveats) =
+        important_caveats(&facts.caveats, facts.rss_bytes.unwrap_or(facts.live.bytes));
+    let answer: Vec<String> = std::iter::once(headline(facts)).chain(important).collect();
     lines.extend(strong(&wrap_at_most(&answer.join(". "), surface.columns, MAX_ANSWER_LINES), surface));
-    if let Some(since) = &found.since {
+    if let Some(since) = &facts.since {
         lines.extend(growth(since, limit(MAX_BESIDE_GROWTH), false, surface));
     }
     for table in [
-        roots(found, limit(MAX_ROOTS), surface),
-        lay_out(&TYPES, &type_rows(found, limit(MAX_TYPES)), 0, surface.columns),
+        roots(facts, limit(MAX_ROOTS), surface),
+        lay_out(&TYPES, &type_rows(facts, limit(MAX_TYPES)), 0, surface.columns),
     ] {
         lines.push(String::new());
         lines.extend(table);
     }
     lines.push(String::new());
     let commands = [
-        (format!("strandline reclaim --dry-run {}", found.pid), "what a call would release".to_owned()),
-        (format!("strandline holders -v {}", found.pid), "every root, type, path, caveat".to_owned()),
+        (format!("strandline reclaim --dry-run {}", facts.pid), "what a call would release".to_owned()),
+        (format!("strandline holders -v {}", facts.pid), "every root, type, path, caveat".to_owned()),
     ];
     lines.extend(next(&commands, surface));
-    let cost = cost_line(found.cost.stopped_seconds, found.cost.wall_seconds, None, others);
+    let cost = cost_line(facts.cost.stopped_seconds, facts.cost.wall_seconds, None, other_caveats);
     lines.extend(faint(&[cost], surface));
     joined(&lines)
 }
 
 /// The view with all details, with a final newline; at most `top` roots and types if that is given.
-pub fn details(found: &Holders, top: Option<usize>, surface: Surface) -> String {
+pub fn details(facts: &Holders, top: Option<usize>, surface: Surface) -> String {
     let top = top.unwrap_or(usize::MAX);
-    let types: Vec<Vec<String>> = found.types.iter().take(top).map(type_row).collect();
-    let mut lines = wrap(&process_line(found), surface.columns);
+    let types: Vec<Vec<String>> = facts.types.iter().take(top).map(type_row).collect();
+    let mut lines = wrap(&process_line(facts), surface.columns);
     lines.push(String::new());
-    lines.extend(strong(&wrap(&headline(found), surface.columns), surface));
-    if let Some(since) = &found.since {
+    lines.extend(strong(&wrap(&headline(facts), surface.columns), surface));
+    if let Some(since) = &facts.since {
         lines.extend(growth(since, top, true, surface));
     }
     lines.push(String::new());
-    lines.extend(lay_out(&ROOTS, &root_rows(found, top), 0, surface.columns));
+    lines.extend(lay_out(&ROOTS, &root_rows(facts, top), 0, surface.columns));
     lines.push(String::new());
     lines.extend(lay_out(&TYPES, &types, 0, surface.columns));
     lines.push(String::new());
     let text = "what a root alone holds: it would be unreachable without. pins: resident memory with free slots and no other blocks, \
                 released if these were freed. Other sizes are of address space, as malloc has them, resident or not";
     lines.extend(hanging("retained: ", text, surface.columns));
-    lines.extend(listed("caveats", &model::caveats(&found.caveats), surface));
+    lines.extend(listed("caveats", &model::caveats(&facts.caveats), surface));
     lines.push(String::new());
     lines.push(format!(
         "cost: {}, {} in all",
-        stopped(found.cost.stopped_seconds),
-        seconds(found.cost.wall_seconds)
+        stopped(facts.cost.stopped_seconds),
+        seconds(facts.cost.wall_seconds)
     ));
     joined(&lines)
 }
 
 /// The largest roots, a line each, with what they hold.
-fn roots(found: &Holders, top: usize, surface: Surface) -> Vec<String> {
-    let (mut groups, mut rest) = groups(found, top);
+fn roots(facts: &Holders, top: usize, surface: Surface) -> Vec<String> {
+    let (mut groups, mut rest) = groups(facts, top);
     for group in groups.drain(top.min(groups.len())..) {
         rest.count = rest.count.saturating_add(1);
         rest.add(group.retained);
     }
-    let root_room = surface.columns * 7 / 20;
+    // A third for names, so that what the roots hold has the larger part.
+    let max_name_columns = surface.columns * 7 / 20;
     let rows = groups.iter().map(|group| {
-        let name = shorten(&group.name, root_room);
+        let name = shorten(&group.name, max_name_columns);
         [bytes(group.retained.bytes), thousands(group.retained.blocks), name]
     });
     let mut rows: Vec<[String; 3]> = rows.collect();
@@ -104,16 +111,16 @@ fn roots(found: &Holders, top: usize, surface: Surface) -> Vec<String> {
             counted(rest.count, "smaller root"),
         ]);
     }
-    let widest = |column: usize| {
-        let title = width(SHORT_ROOTS[column].title);
-        rows.iter().map(|row| width(&row[column])).fold(title, usize::max)
+    let column_width = |column: usize| {
+        let title_width = width(SHORT_ROOTS[column].title);
+        rows.iter().map(|row| width(&row[column])).fold(title_width, usize::max)
     };
-    let before: usize = (0..3).map(|column| widest(column) + 2).sum();
-    let room = surface.columns.saturating_sub(before);
-    let held = groups.iter().map(|group| path(&group.holds, group.least, room));
-    let held = held.chain(std::iter::once("-v lists them".to_owned()));
+    let other_columns: usize = (0..3).map(|column| column_width(column) + GAP).sum();
+    let path_columns = surface.columns.saturating_sub(other_columns);
+    let paths = groups.iter().map(|group| path_text(&group.holds, group.min_path_bytes, path_columns));
+    let paths = paths.chain(std::iter::once("-v lists them".to_owned()));
     let rows: Vec<Vec<String>> =
-        rows.into_iter().zip(held).map(|(row, held)| row.into_iter().chain([held]).collect()).collect();
+        rows.into_iter().zip(paths).map(|(row, path)| row.into_iter().chain([path]).collect()).collect();
     lay_out(&SHORT_ROOTS, &rows, 2, surface.columns)
 }
 
@@ -123,54 +130,54 @@ struct Step {
     is_single: bool,
 }
 
-/// The path to most of what a root retains: `list → 150,000 dict → str, list, int`. If it is wider
-/// than `room`, single blocks are left out, then the end of the path.
-fn path(holds: &[Holding], least: u64, room: usize) -> String {
+/// The path to most of what a root retains, down to `min_bytes`: `list → 150,000 dict → str, list,
+/// int`. If it is wider than `columns`, single blocks are left out, then the end of the path.
+fn path_text(holds: &[Holding], min_bytes: u64, columns: usize) -> String {
     let mut steps: Vec<Step> = Vec::new();
     let mut holds = holds;
     for _ in 0..MAX_STEPS {
-        let large = holds.iter().filter(|of| of.retained_bytes >= least).take(MAX_SIBLINGS);
-        let names: Vec<String> = large.map(step).collect();
+        let large = holds.iter().filter(|kind| kind.retained_bytes >= min_bytes).take(MAX_SIBLINGS);
+        let names: Vec<String> = large.map(step_text).collect();
         if names.is_empty() {
             break;
         }
-        let is_single = matches!(holds, [only] if only.instances == 1);
+        let is_single = matches!(holds, [kind] if kind.instances == 1);
         steps.push(Step { text: names.join(", "), is_single });
         match holds {
-            [only] => holds = &only.holds,
+            [kind] => holds = &kind.holds,
             _ => break,
         }
     }
-    let text = |steps: &[Step], end: &str| {
+    let join_steps = |steps: &[Step], end: &str| {
         steps.iter().map(|step| step.text.as_str()).collect::<Vec<_>>().join(" → ") + end
     };
-    if width(&text(&steps, "")) > room && steps.iter().any(|step| !step.is_single) {
+    if width(&join_steps(&steps, "")) > columns && steps.iter().any(|step| !step.is_single) {
         steps.retain(|step| !step.is_single);
     }
-    let mut line = text(&steps, "");
-    while width(&line) > room && steps.len() > 1 {
+    let mut line = join_steps(&steps, "");
+    while width(&line) > columns && steps.len() > 1 {
         steps.pop();
-        line = text(&steps, " → …");
+        line = join_steps(&steps, " → …");
     }
-    wrap_at_most(&line, room, 1).into_iter().next().unwrap_or_default()
+    wrap_at_most(&line, columns, 1).into_iter().next().unwrap_or_default()
 }
 
 /// The blocks of one type; a single one needs no number.
-fn step(of: &Holding) -> String {
-    let name = type_name(of);
-    match of.instances {
+fn step_text(kind: &Holding) -> String {
+    let name = type_name(kind);
+    match kind.instances {
         1 => name,
-        instances if of.chained == 0 => format!("{} {name}", thousands(instances)),
+        instances if kind.chained == 0 => format!("{} {name}", thousands(instances)),
         instances => format!("{} linked {name}", thousands(instances)),
     }
 }
 
-/// Growth since an earlier result; `all` adds what is missing there.
-fn growth(since: &Comparison, top: usize, all: bool, surface: Surface) -> Vec<String> {
+/// Growth since an earlier result; `has_remarks` adds what the comparison lacks.
+fn growth(since: &Comparison, top: usize, has_remarks: bool, surface: Surface) -> Vec<String> {
     let [roots, types] = growth_rows(since, top);
-    let mut lines = vec![String::new(), format!("since the result {}", duration(since.seconds))];
+    let mut lines = vec![String::new(), format!("since the result {}", age_text(since.seconds))];
     lines.extend(lay_out(&GROWTH_COLUMNS, &roots, 0, surface.columns));
-    if all && since.is_partial {
+    if has_remarks && since.is_partial {
         let text = "one of the two results lists only its largest roots or types: those of one result alone are left out";
         lines.extend(wrap(text, surface.columns));
     }
@@ -196,7 +203,7 @@ mod tests {
         };
         let entries = holding("server::Entry", 5000, vec![holding("24-byte blocks", 6000, Vec::new())]);
         let holds = [holding("4000-byte blocks", 1, vec![entries])];
-        let path = |room| path(&holds, 1, room);
+        let path = |columns| path_text(&holds, 1, columns);
         assert_eq!(path(80), "4000-byte block → 5,000 server::Entry → 6,000 24-byte blocks");
         assert_eq!(path(45), "5,000 server::Entry → 6,000 24-byte blocks");
         assert_eq!(path(30), "5,000 server::Entry → …");
@@ -205,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_type_named_bytes_is_no_size() {
-        let of = |instances| step(&Holding { name: "bytes".into(), instances, ..Holding::default() });
-        assert_eq!([of(1), of(2)], ["bytes object", "2 bytes objects"]);
+        let text = |instances| step_text(&Holding { name: "bytes".into(), instances, ..Holding::default() });
+        assert_eq!([text(1), text(2)], ["bytes object", "2 bytes objects"]);
     }
 }

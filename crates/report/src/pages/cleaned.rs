@@ -6,55 +6,68 @@ use crate::text::{clean, clean_sentence, shorten};
 
 /// Maximum width of a paragraph, in terminal columns.
 const MAX_COLUMNS: usize = 2_000;
-/// Maximum length of a snippet, in bytes.
-const MAX_SNIPPET: usize = 64 * 1024;
+/// Maximum length of a snippet.
+const MAX_SNIPPET_BYTES: usize = 64 * 1024;
 
 /// A copy of `page` with every text cleaned and truncated, and every row as long as the table
 /// header. An empty row stays empty: it is a separator line.
 pub fn cleaned(page: &Page) -> Page {
     Page {
         title: clean_sentence(&one_line(&page.title)),
-        headline: sentence(&page.headline),
+        headline: clean_paragraph(&page.headline),
         sections: page.sections.iter().map(section).collect(),
-        caveats: page.caveats.iter().map(|caveat| sentence(caveat)).collect(),
-        environment: page.environment.iter().map(|(name, value)| (name_of(name), name_of(value))).collect(),
+        caveats: page.caveats.iter().map(|caveat| clean_paragraph(caveat)).collect(),
+        environment: page
+            .environment
+            .iter()
+            .map(|(name, value)| (clean_name(name), clean_name(value)))
+            .collect(),
     }
 }
 
 /// The same for a book.
 pub fn cleaned_book(book: &Book) -> Book {
-    let chapter = |chapter: &Chapter| Chapter { name: name_of(&chapter.name), page: cleaned(&chapter.page) };
+    let chapter =
+        |chapter: &Chapter| Chapter { name: clean_name(&chapter.name), page: cleaned(&chapter.page) };
     Book {
         title: clean_sentence(&one_line(&book.title)),
-        headline: sentence(&book.headline),
+        headline: clean_paragraph(&book.headline),
         contents: table(&book.contents),
         chapters: book.chapters.iter().map(chapter).collect(),
-        environment: book.environment.iter().map(|(name, value)| (name_of(name), name_of(value))).collect(),
+        environment: book
+            .environment
+            .iter()
+            .map(|(name, value)| (clean_name(name), clean_name(value)))
+            .collect(),
     }
 }
 
 fn section(section: &Section) -> Section {
     Section {
-        heading: name_of(&section.heading),
-        row_kind: name_of(&section.row_kind),
-        paragraphs: section.paragraphs.iter().map(|paragraph| sentence(paragraph)).collect(),
+        heading: clean_name(&section.heading),
+        row_kind: clean_name(&section.row_kind),
+        paragraphs: section.paragraphs.iter().map(|paragraph| clean_paragraph(paragraph)).collect(),
         claims: section.claims.iter().map(claim).collect(),
         tables: section.tables.iter().map(table).collect(),
         plots: section.plots.iter().map(plot).collect(),
-        snippets: section.snippets.iter().map(|(what, text)| (sentence(what), snippet(text))).collect(),
+        snippets: section
+            .snippets
+            .iter()
+            .map(|(purpose, text)| (clean_paragraph(purpose), clean_snippet(text)))
+            .collect(),
     }
 }
 
 fn claim(claim: &Claim) -> Claim {
     Claim {
-        id: name_of(&claim.id),
-        says: sentence(&claim.says),
-        verdict: Cell { text: name_of(&claim.verdict.text), tone: claim.verdict.tone },
-        published: sentence(&claim.published),
-        measured: name_of(&claim.measured),
-        reason: sentence(&claim.reason),
-        note: sentence(&claim.note),
-        figures: claim.figures.iter().map(|text| sentence(text)).collect(),
+        id: clean_name(&claim.id),
+        says: clean_paragraph(&claim.says),
+        verdict: Cell { text: clean_name(&claim.verdict.text), tone: claim.verdict.tone },
+        published: clean_paragraph(&claim.published),
+        measured: clean_name(&claim.measured),
+        reason: clean_paragraph(&claim.reason),
+        note: clean_paragraph(&claim.note),
+        figures: claim.figures.iter().map(|text| clean_paragraph(text)).collect(),
     }
 }
 
@@ -62,31 +75,31 @@ fn table(table: &Table) -> Table {
     let columns: Vec<Column> = table
         .columns
         .iter()
-        .map(|column| Column { title: name_of(&column.title), figures: column.figures })
+        .map(|column| Column { title: clean_name(&column.title), figures: column.figures })
         .collect();
     let row = |row: &Vec<Cell>| -> Vec<Cell> {
         if row.is_empty() {
             return Vec::new();
         }
-        let cells = row.iter().map(|cell| Cell { text: name_of(&cell.text), tone: cell.tone });
+        let cells = row.iter().map(|cell| Cell { text: clean_name(&cell.text), tone: cell.tone });
         cells.chain(std::iter::repeat(Cell::default())).take(columns.len()).collect()
     };
     let rows = table.rows.iter().map(row).collect();
-    Table { caption: sentence(&table.caption), columns, rows }
+    Table { caption: clean_paragraph(&table.caption), columns, rows }
 }
 
 fn plot(plot: &Plot) -> Plot {
     let series = plot.series.iter().map(|series| Series {
-        name: name_of(&series.name),
-        labels: series.labels.iter().map(|label| name_of(label)).collect(),
+        name: clean_name(&series.name),
+        labels: series.labels.iter().map(|label| clean_name(label)).collect(),
         ..series.clone()
     });
     Plot {
-        title: name_of(&plot.title),
-        x_label: name_of(&plot.x_label),
-        y_label: name_of(&plot.y_label),
+        title: clean_name(&plot.title),
+        x_label: clean_name(&plot.x_label),
+        y_label: clean_name(&plot.y_label),
         series: series.collect(),
-        x_names: plot.x_names.iter().map(|name| name_of(name)).collect(),
+        x_names: plot.x_names.iter().map(|name| clean_name(name)).collect(),
         ..plot.clone()
     }
 }
@@ -100,17 +113,20 @@ fn one_line(text: &str) -> String {
         .join(" ")
 }
 
-fn sentence(text: &str) -> String {
+/// A text of any length that is sensible, as one line.
+fn clean_paragraph(text: &str) -> String {
     shorten(&clean(&one_line(text)), MAX_COLUMNS)
 }
 
-fn name_of(text: &str) -> String {
+/// A name or figure, as one line.
+fn clean_name(text: &str) -> String {
     clean_sentence(&one_line(text))
 }
 
 /// Keeps lines and tabs of text that is meant for copying.
-fn snippet(text: &str) -> String {
-    let end = (0..=MAX_SNIPPET.min(text.len())).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+fn clean_snippet(text: &str) -> String {
+    let end =
+        (0..=MAX_SNIPPET_BYTES.min(text.len())).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
     let lines = text.get(..end).unwrap_or_default().lines();
     lines
         .map(|line| line.split('\t').map(clean).collect::<Vec<_>>().join("\t"))

@@ -45,11 +45,11 @@ pub fn text(page: &Page) -> Result<String, DrawError> {
 pub fn book(book: &Book) -> Result<String, DrawError> {
     let book = cleaned_book(book);
     let mut names = Names::default();
-    let of = |(chapter, names): (&super::book::Chapter, &mut Names)| {
+    let chapters = book.chapters.iter().map(|chapter| {
         let anchor = names.unique(&slug(&chapter.name));
-        Chapter::new(&chapter.page, Some(anchor), names)
-    };
-    let chapters: Vec<Chapter> = book.chapters.iter().map(|chapter| of((chapter, &mut names))).collect();
+        Chapter::new(&chapter.page, Some(anchor), &mut names)
+    });
+    let chapters: Vec<Chapter> = chapters.collect();
     let contents = Rows::new(&book.contents, String::new(), &mut |row| {
         chapters.get(row).map(|chapter| chapter.anchor.clone()).unwrap_or_default()
     });
@@ -63,16 +63,17 @@ pub fn book(book: &Book) -> Result<String, DrawError> {
     })
 }
 
-/// Whether a file that starts with `begin` is a book written by strandline.
-pub fn is_book(begin: &[u8]) -> bool {
-    begin.starts_with(BOOK_MARK.as_bytes())
+/// Whether a file that starts with `start` is a book written by strandline.
+pub fn is_book(start: &[u8]) -> bool {
+    start.starts_with(BOOK_MARK.as_bytes())
 }
 
-fn render(filled: Value) -> Result<String, DrawError> {
+/// Renders the template with `content` and what all pages have.
+fn render(content: Value) -> Result<String, DrawError> {
     let mut templates = Environment::new();
     templates.add_template("lab.html", PAGE)?;
     let style = context! { version => VERSION, style_digest => digest(STYLE), style => STYLE };
-    Ok(templates.get_template("lab.html")?.render(context! { ..filled, ..style })?)
+    Ok(templates.get_template("lab.html")?.render(context! { ..content, ..style })?)
 }
 
 /// A page as the template reads it.
@@ -96,14 +97,14 @@ impl Chapter {
         let sections: Vec<Part> =
             page.sections.iter().map(|section| Part::new(section, &base, names)).collect();
         let links = sections.iter().flat_map(Part::links).filter(|(_, name)| !name.is_empty());
-        let count = |of: fn(&Section) -> usize, thing: &str| {
-            let count: usize = page.sections.iter().map(of).sum();
-            (count > 0).then(|| counted(count as u64, thing))
+        let total = |count_in: fn(&Section) -> usize, noun: &str| {
+            let count: usize = page.sections.iter().map(count_in).sum();
+            (count > 0).then(|| counted(count as u64, noun))
         };
         let parts = [
-            count(|one| one.claims.len(), "claim"),
-            count(|one| one.tables.len(), "table"),
-            count(|one| one.plots.len(), "plot"),
+            total(|section| section.claims.len(), "claim"),
+            total(|section| section.tables.len(), "table"),
+            total(|section| section.plots.len(), "plot"),
         ];
         let links_to: Vec<String> = parts.into_iter().flatten().collect();
         Self {
@@ -152,7 +153,7 @@ impl ClaimView {
             anchor,
             id: claim.id.clone(),
             says: claim.says.clone(),
-            verdict: datum(&claim.verdict, ""),
+            verdict: styled(&claim.verdict, false),
             published: claim.published.clone(),
             measured: claim.measured.clone(),
             remarks: remarks.cloned().collect(),
@@ -172,29 +173,29 @@ struct Figure {
 
 impl Part {
     fn new(section: &Section, base: &str, names: &mut Names) -> Self {
-        let mut id = |kind: &str, text: &str| {
+        let mut anchor = |kind: &str, text: &str| {
             if text.is_empty() { String::new() } else { names.unique(&format!("{base}{kind}{}", slug(text))) }
         };
-        let heading = id("", &section.heading);
-        let claims = section.claims.iter().map(|claim| ClaimView::new(claim, id("claim-", &claim.id)));
+        let id = anchor("", &section.heading);
+        let claims = section.claims.iter().map(|claim| ClaimView::new(claim, anchor("claim-", &claim.id)));
         let claims = claims.collect();
         let mut tables = Vec::new();
         for table in &section.tables {
-            let own = id("table-", &table.caption);
-            let rows_are = format!("{}-", slug(&section.row_kind));
-            tables.push(Rows::new(table, own, &mut |row| {
+            let table_anchor = anchor("table-", &table.caption);
+            let row_kind = format!("{}-", slug(&section.row_kind));
+            tables.push(Rows::new(table, table_anchor, &mut |row| {
                 let name = table.rows.get(row).and_then(|row| row.first()).map_or("", |cell| &cell.text);
-                if section.row_kind.is_empty() { String::new() } else { id(&rows_are, name) }
+                if section.row_kind.is_empty() { String::new() } else { anchor(&row_kind, name) }
             }));
         }
         let plots = section.plots.iter().map(|plot| Figure {
-            id: id("plot-", &plot.title),
+            id: anchor("plot-", &plot.title),
             title: plot.title.clone(),
             svg: plot::svg(plot),
         });
         Self {
             plots: plots.collect(),
-            id: heading,
+            id,
             heading: section.heading.clone(),
             paragraphs: section.paragraphs.clone(),
             claims,
@@ -220,6 +221,7 @@ struct Rows {
     rows: Vec<Row>,
 }
 
+/// A row, as the template reads it.
 #[derive(Serialize)]
 struct Row {
     /// Its anchor or, in a table of contents, the anchor that it links to; empty for none.
@@ -237,19 +239,15 @@ struct StyledCell {
 }
 
 impl Rows {
-    fn new(table: &Table, id: String, anchor: &mut dyn FnMut(usize) -> String) -> Self {
-        let figures = |figures: bool| if figures { "n" } else { "" };
-        let columns = table.columns.iter().map(|column| StyledCell {
-            text: column.title.clone(),
-            class: figures(column.figures).to_owned(),
-        });
+    /// The table with the anchor `id`; `row_anchor` returns those of its rows, by index.
+    fn new(table: &Table, id: String, row_anchor: &mut dyn FnMut(usize) -> String) -> Self {
+        let columns = table.columns.iter().map(|column| styled(&Cell::plain(&column.title), column.figures));
         let mut rows: Vec<Row> = Vec::with_capacity(table.rows.len());
         let mut apart = false;
         for (index, row) in table.rows.iter().enumerate() {
             if !row.is_empty() {
-                let cells =
-                    row.iter().zip(&table.columns).map(|(cell, column)| datum(cell, figures(column.figures)));
-                rows.push(Row { id: anchor(index), apart, cells: cells.collect() });
+                let cells = row.iter().zip(&table.columns).map(|(cell, column)| styled(cell, column.figures));
+                rows.push(Row { id: row_anchor(index), apart, cells: cells.collect() });
             }
             apart = row.is_empty();
         }
@@ -257,12 +255,14 @@ impl Rows {
     }
 }
 
-fn datum(cell: &Cell, figures: &str) -> StyledCell {
+/// A cell with its classes; `is_figure` aligns it to the right.
+fn styled(cell: &Cell, is_figure: bool) -> StyledCell {
+    let alignment = if is_figure { "n" } else { "" };
     let tone = match cell.tone {
         Tone::Plain => "",
         Tone::Good => "good",
         Tone::Bad => "bad",
         Tone::Faint => "faint",
     };
-    StyledCell { text: cell.text.clone(), class: format!("{figures} {tone}").trim().to_owned() }
+    StyledCell { text: cell.text.clone(), class: format!("{alignment} {tone}").trim().to_owned() }
 }

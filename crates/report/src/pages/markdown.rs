@@ -7,8 +7,10 @@ use super::cleaned::{cleaned, cleaned_book};
 use super::page::{Cell, Claim, Column, Page, Plot, Section, Table, Tone};
 use crate::text::{pad_left, pad_right, width};
 
-/// Cells wider than this are not padded to: one long name would widen every line.
-const MAX_ALIGNED: usize = 100;
+/// Cells that are wider do not widen their column: one long name would widen every line.
+const MAX_ALIGNED_COLUMNS: usize = 100;
+/// Minimum width of a column, for its rule: `---:`.
+const MIN_COLUMN_WIDTH: usize = 4;
 /// Maximum digits of a list item's number (CommonMark 0.31, 5.2).
 const MAX_LIST_DIGITS: usize = 9;
 
@@ -79,9 +81,9 @@ fn append_section(parts: &mut Vec<String>, section: &Section) {
     for plot in section.plots.iter().filter(|plot| !plot.address.is_empty()) {
         parts.push(picture(plot));
     }
-    for (what, text) in &section.snippets {
-        if !what.is_empty() {
-            parts.push(escaped(what));
+    for (purpose, text) in &section.snippets {
+        if !purpose.is_empty() {
+            parts.push(escaped(purpose));
         }
         // The fence must be longer than any in the text.
         let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
@@ -134,32 +136,28 @@ pub fn picture(plot: &Plot) -> String {
 /// Writes a table, with its columns padded to equal width.
 pub fn table_text(table: &Table) -> String {
     let mut widths: Vec<usize> =
-        table.columns.iter().map(|column| width(&escaped(&column.title)).max(4)).collect();
+        table.columns.iter().map(|column| width(&escaped(&column.title)).max(MIN_COLUMN_WIDTH)).collect();
     for row in &table.rows {
-        for (cell, width_of_column) in row.iter().zip(&mut widths) {
+        for (cell, column_width) in row.iter().zip(&mut widths) {
             let cell_width = width(&escaped(&cell.text));
-            if cell_width <= MAX_ALIGNED {
-                *width_of_column = (*width_of_column).max(cell_width);
+            if cell_width <= MAX_ALIGNED_COLUMNS {
+                *column_width = (*column_width).max(cell_width);
             }
         }
     }
     let columns_with_widths = || table.columns.iter().zip(&widths);
     let line = |cells: Vec<String>| {
-        let filled =
-            columns_with_widths().zip(cells).map(|((column, &width_of_column), cell)| match column.figures {
-                _ if width(&cell) > width_of_column => cell,
-                true => pad_left(&cell, width_of_column),
-                false => pad_right(&cell, width_of_column),
+        let padded =
+            columns_with_widths().zip(cells).map(|((column, &column_width), cell)| match column.figures {
+                _ if width(&cell) > column_width => cell,
+                true => pad_left(&cell, column_width),
+                false => pad_right(&cell, column_width),
             });
-        format!("| {} |", filled.collect::<Vec<_>>().join(" | "))
+        format!("| {} |", padded.collect::<Vec<_>>().join(" | "))
     };
     let head = line(table.columns.iter().map(|column| escaped(&column.title)).collect());
-    let rule = |(column, &width_of_column): (&Column, &usize)| {
-        if column.figures {
-            format!("{}:", "-".repeat(width_of_column - 1))
-        } else {
-            "-".repeat(width_of_column)
-        }
+    let rule = |(column, &column_width): (&Column, &usize)| {
+        if column.figures { format!("{}:", "-".repeat(column_width - 1)) } else { "-".repeat(column_width) }
     };
     let rules = line(columns_with_widths().map(rule).collect());
     let rows = table.rows.iter().map(|row| match row.is_empty() {
@@ -176,12 +174,12 @@ pub fn table_text(table: &Table) -> String {
 pub fn escaped(text: &str) -> String {
     let characters: Vec<char> = text.chars().collect();
     let mut safe = String::with_capacity(text.len());
-    let is_word = |at: Option<&char>| at.is_some_and(|c| c.is_alphanumeric());
-    let is_visible = |at: Option<&char>| at.is_some_and(|c| !c.is_whitespace());
+    let is_word = |neighbour: Option<&char>| neighbour.is_some_and(|c| c.is_alphanumeric());
+    let is_visible = |neighbour: Option<&char>| neighbour.is_some_and(|c| !c.is_whitespace());
     for (index, &c) in characters.iter().enumerate() {
         let before = index.checked_sub(1).and_then(|before| characters.get(before));
         let after = characters.get(index + 1);
-        let acts = match c {
+        let is_interpreted = match c {
             '\\' | '`' | '|' => true,
             '*' => is_visible(before) || is_visible(after),
             '_' => !(is_word(before) && is_word(after)),
@@ -201,7 +199,7 @@ pub fn escaped(text: &str) -> String {
             }
             _ => false,
         };
-        if acts {
+        if is_interpreted {
             safe.push('\\');
         }
         safe.push(c);

@@ -21,21 +21,20 @@ mod golden;
 
 use strandline_inspect::environment::Environment;
 
-use crate::units::maybe_bytes;
+use crate::units::{UNKNOWN, maybe_bytes};
 
 /// Describes the machine for a page.
 pub fn surroundings(machine: &Environment) -> Vec<(String, String)> {
-    let known = |text: &Option<String>| text.clone().unwrap_or_else(|| crate::units::UNKNOWN.to_owned());
-    let cpus = machine.cpus.map_or_else(|| known(&None), |cpus| cpus.to_string());
+    let or_unknown = |text: Option<String>| text.unwrap_or_else(|| UNKNOWN.to_owned());
     [
         ("strandline", crate::json::VERSION.to_owned()),
-        ("kernel", known(&machine.kernel)),
+        ("kernel", or_unknown(machine.kernel.clone())),
         ("machine", machine.machine.clone()),
-        ("processor", known(&machine.processor)),
-        ("processors", cpus),
+        ("processor", or_unknown(machine.processor.clone())),
+        ("processors", or_unknown(machine.cpus.map(|count| count.to_string()))),
         ("memory", maybe_bytes(machine.memory_bytes)),
-        ("transparent huge pages", known(&machine.thp)),
-        ("C library", known(&machine.libc)),
+        ("transparent huge pages", or_unknown(machine.thp.clone())),
+        ("C library", or_unknown(machine.libc.clone())),
         ("time", machine.time_utc.clone()),
     ]
     .into_iter()

@@ -14,24 +14,25 @@ pub type Picture = (String, String);
 /// which Markdown refers, below the directory address `address`.
 pub fn pictures(page: &mut Page, study: &str, address: &str, names: &mut Names) -> Vec<Picture> {
     // Use the cleaned title for the file name as well.
-    let safe = cleaned(page);
-    let mut pictures = Vec::new();
-    for (section, safe) in page.sections.iter_mut().zip(&safe.sections) {
-        for (one, safe) in section.plots.iter_mut().zip(&safe.plots) {
-            let name = format!("{}.svg", names.unique(&format!("{}-{}", slug(study), slug(&safe.title))));
-            one.address = if address.is_empty() { name.clone() } else { format!("{address}/{name}") };
-            pictures.push((name, plot::file(safe)));
+    let cleaned_page = cleaned(page);
+    let mut files = Vec::new();
+    for (section, cleaned_section) in page.sections.iter_mut().zip(&cleaned_page.sections) {
+        for (plot, cleaned_plot) in section.plots.iter_mut().zip(&cleaned_section.plots) {
+            let base_name = format!("{}-{}", slug(study), slug(&cleaned_plot.title));
+            let name = format!("{}.svg", names.unique(&base_name));
+            plot.address = if address.is_empty() { name.clone() } else { format!("{address}/{name}") };
+            files.push((name, plot::file(cleaned_plot)));
         }
     }
-    pictures
+    files
 }
 
 /// The address of `folder` relative to the directory `from`, both absolute paths. Encoded for
 /// Markdown: without spaces and brackets.
 pub fn address(folder: &Path, from: &Path) -> String {
-    let shared = folder.components().zip(from.components()).take_while(|(a, b)| a == b).count();
-    let up = from.components().skip(shared).map(|_| Component::ParentDir);
-    let path: PathBuf = up.chain(folder.components().skip(shared)).collect();
+    let shared_count = folder.components().zip(from.components()).take_while(|(a, b)| a == b).count();
+    let ascent = from.components().skip(shared_count).map(|_| Component::ParentDir);
+    let path: PathBuf = ascent.chain(folder.components().skip(shared_count)).collect();
     encoded(&path.to_string_lossy())
 }
 
@@ -56,11 +57,11 @@ mod tests {
 
     #[test]
     fn a_folder_is_relative_to_the_file() {
-        let of = |folder: &str, from: &str| address(Path::new(folder), Path::new(from));
-        assert_eq!(of("/a/b/plots", "/a/b"), "plots");
-        assert_eq!(of("/a/plots", "/a/b/c"), "../../plots");
-        assert_eq!(of("/a/b", "/a/b"), "");
-        assert_eq!(of("/a/my plots (1)", "/a"), "my%20plots%20%281%29");
+        let relative = |folder: &str, from: &str| address(Path::new(folder), Path::new(from));
+        assert_eq!(relative("/a/b/plots", "/a/b"), "plots");
+        assert_eq!(relative("/a/plots", "/a/b/c"), "../../plots");
+        assert_eq!(relative("/a/b", "/a/b"), "");
+        assert_eq!(relative("/a/my plots (1)", "/a"), "my%20plots%20%281%29");
     }
 
     #[test]

@@ -10,31 +10,40 @@ mod field;
 mod rows;
 
 use axis::Scale;
-use drawing::{Anchor, Drawing, WIDTH, fitted, pixels};
+use drawing::{Anchor, Drawing, Position, WIDTH, fitted, pixels};
 
 use super::page::{Plot, PlotKind, Series};
 use crate::text::{counted, grouped, shorten};
 
 /// Further series are counted, not drawn.
 const MAX_SERIES: usize = 24;
-/// Further points are ignored.
+/// Further points of a series are ignored.
 const MAX_POINTS: usize = 200_000;
-/// Heights of the title and of a legend row, and the margin, in pixels.
-const TITLE: f64 = 30.0;
-const LEGEND_ROW: f64 = 20.0;
-const MARGIN: f64 = 12.0;
+/// Height of the title, in pixels, as all lengths here.
+const TITLE_HEIGHT: f64 = 30.0;
+const LEGEND_ROW_HEIGHT: f64 = 20.0;
+/// Width of the sign of a series in the legend: a line of this width with a point in its middle.
+const LEGEND_SIGN_WIDTH: f64 = 18.0;
+/// Space after the sign; there is three times as much after the name.
+const LEGEND_GAP: f64 = 6.0;
+/// Maximum width of a name in the legend, in columns of a terminal.
+const MAX_LEGEND_COLUMNS: usize = 36;
 /// Maximum number of legend rows.
 const MAX_LEGEND_ROWS: usize = 4;
+/// Margin at both sides.
+const MARGIN: f64 = 12.0;
+/// The part of the width that a bold title may take by the widths of normal letters.
+const BOLD_FACTOR: f64 = 0.93;
 
 /// The plot as an SVG document that can be embedded in a page. Names are escaped.
 pub fn svg(plot: &Plot) -> String {
     drawn(plot, false)
 }
 
-/// Whether a file that starts with `begin` is a plot written by strandline.
-pub fn is_file(begin: &[u8]) -> bool {
-    let begin = String::from_utf8_lossy(begin);
-    begin.starts_with("<svg ") && begin.contains(drawing::FILE_MARK)
+/// Whether a file that starts with `start` is a plot written by strandline.
+pub fn is_file(start: &[u8]) -> bool {
+    let start = String::from_utf8_lossy(start);
+    start.starts_with("<svg ") && start.contains(drawing::FILE_MARK)
 }
 
 /// The plot as a separate file, on white because its background is unknown.
@@ -42,12 +51,13 @@ pub fn file(plot: &Plot) -> String {
     drawn(plot, true)
 }
 
+/// Draws title, legend, the plot itself, and a note on what was left out.
 fn drawn(plot: &Plot, is_file: bool) -> String {
     let left_out = plot.series.len().saturating_sub(MAX_SERIES);
     let series: Vec<&Series> = plot.series.iter().take(MAX_SERIES).collect();
     let legend = legend(&series);
-    let top = TITLE + legend.iter().map(|entry| entry.bottom).fold(0.0, f64::max);
-    let top = if legend.is_empty() { top } else { top + 6.0 };
+    let legend_height = legend.iter().map(|entry| entry.bottom).fold(0.0, f64::max);
+    let top = TITLE_HEIGHT + if legend.is_empty() { 0.0 } else { legend_height + LEGEND_GAP };
     let mut notes = Vec::new();
     if left_out > 0 {
         notes.push(format!("not drawn: {} more series", grouped(left_out as u64)));
@@ -56,26 +66,21 @@ fn drawn(plot: &Plot, is_file: bool) -> String {
         PlotKind::Bars | PlotKind::Strips => rows::picture(plot, &series, top, notes),
         PlotKind::Lines | PlotKind::Points => field::picture(plot, &series, top, notes),
     };
-    let Picture { mut drawing, height, notes } = picture;
-    let room = WIDTH - 2.0 * MARGIN;
-    drawing.bold((MARGIN, TITLE / 2.0), Anchor::Start, &fitted(&plot.title, room * 0.93));
+    let Picture { mut drawing, mut height, notes } = picture;
+    let text_width = WIDTH - 2.0 * MARGIN;
+    let title = fitted(&plot.title, text_width * BOLD_FACTOR);
+    drawing.bold((MARGIN, TITLE_HEIGHT / 2.0), Anchor::Start, &title);
     for entry in &legend {
-        let y = TITLE + entry.bottom - LEGEND_ROW / 2.0;
-        if plot.kind == PlotKind::Lines {
-            drawing.line(entry.series, [Some((entry.x, y)), Some((entry.x + 18.0, y))].into_iter());
-        }
-        drawing.point(entry.series, (entry.x + 9.0, y), 4.0, 1.0, "");
-        drawing.text((entry.x + 24.0, y), Anchor::Start, &entry.name);
+        draw_legend_entry(&mut drawing, entry, plot.kind == PlotKind::Lines);
     }
-    let mut bottom = height;
     if !notes.is_empty() {
-        drawing.muted((MARGIN, height + 6.0), Anchor::Start, &fitted(&notes.join("; "), room));
-        bottom += 20.0;
+        drawing.muted((MARGIN, height + 6.0), Anchor::Start, &fitted(&notes.join("; "), text_width));
+        height += 20.0;
     }
     if is_file {
-        drawing.finished_on_white(bottom, &plot.title)
+        drawing.finished_on_white(height, &plot.title)
     } else {
-        drawing.finished(bottom, &plot.title)
+        drawing.finished(height, &plot.title)
     }
 }
 
@@ -88,48 +93,62 @@ struct Picture {
 }
 
 /// A series name in the legend.
-struct Entry {
+struct LegendEntry {
+    /// Index of the series.
     series: usize,
     name: String,
+    /// Where its sign begins.
     x: f64,
     /// The bottom of its row, relative to the title.
     bottom: f64,
 }
 
 /// Positions of the series names, in rows; empty for a single series.
-fn legend(series: &[&Series]) -> Vec<Entry> {
+fn legend(series: &[&Series]) -> Vec<LegendEntry> {
     let mut entries = Vec::new();
     let (mut x, mut row) = (MARGIN, 1);
     if series.len() < 2 {
         return entries;
     }
-    for (index, one) in series.iter().enumerate() {
-        let name = shorten(&one.name, 36);
-        let wide = 24.0 + pixels(&name) + 18.0;
-        if x > MARGIN && x + wide > WIDTH - MARGIN {
+    for (index, named) in series.iter().enumerate() {
+        let name = shorten(&named.name, MAX_LEGEND_COLUMNS);
+        let width = LEGEND_SIGN_WIDTH + LEGEND_GAP + pixels(&name) + 3.0 * LEGEND_GAP;
+        if x > MARGIN && x + width > WIDTH - MARGIN {
             (x, row) = (MARGIN, row + 1);
         }
         if row > MAX_LEGEND_ROWS {
             break;
         }
-        entries.push(Entry { series: index, name, x, bottom: row as f64 * LEGEND_ROW });
-        x += wide;
+        entries.push(LegendEntry { series: index, name, x, bottom: row as f64 * LEGEND_ROW_HEIGHT });
+        x += width;
     }
     entries
 }
 
-fn x_measure(plot: &Plot) -> Scale {
+/// Draws the sign and the name of a series.
+fn draw_legend_entry(drawing: &mut Drawing, entry: &LegendEntry, has_line: bool) {
+    let y = TITLE_HEIGHT + entry.bottom - LEGEND_ROW_HEIGHT / 2.0;
+    let sign_end = entry.x + LEGEND_SIGN_WIDTH;
+    if has_line {
+        let ends = [entry.x, sign_end].map(|x| Some(Position { x, y }));
+        drawing.line(entry.series, ends.into_iter());
+    }
+    drawing.point(entry.series, (entry.x + LEGEND_SIGN_WIDTH / 2.0, y), 4.0, 1.0, "");
+    drawing.text((sign_end + LEGEND_GAP, y), Anchor::Start, &entry.name);
+}
+
+fn x_scale(plot: &Plot) -> Scale {
     Scale { is_bytes: plot.x_is_bytes, is_logarithmic: plot.x_is_logarithmic }
 }
 
-fn y_measure(plot: &Plot) -> Scale {
+fn y_scale(plot: &Plot) -> Scale {
     Scale { is_bytes: plot.y_is_bytes, is_logarithmic: plot.y_is_logarithmic }
 }
 
 /// A note on `count` points that are not drawn.
 fn not_drawn(count: usize, is_logarithmic: bool) -> Option<String> {
-    let what = if is_logarithmic { "not above 0" } else { "without a place on the axes" };
-    (count > 0).then(|| format!("not drawn: {} {what}", counted(count as u64, "point")))
+    let reason = if is_logarithmic { "not above 0" } else { "without a place on the axes" };
+    (count > 0).then(|| format!("not drawn: {} {reason}", counted(count as u64, "point")))
 }
 
 #[cfg(test)]

@@ -4,39 +4,43 @@
 
 use super::cleaned::cleaned;
 use super::page::{Cell, Claim, Column, Page, Section, Table, Tone};
-use crate::paint::{Paint, Surface};
+use crate::paint::{self, Paint, Surface};
 use crate::text::{hanging, pad_left, pad_right, shorten, width, wrap};
 
 /// Spaces between columns.
 const GAP: usize = 2;
-/// Names are not shortened below this.
-const SHORTEST_NAME: usize = 20;
+/// Names are not shortened below this width.
+const MIN_NAME_COLUMNS: usize = 20;
+/// Names joined by `+` are not shortened below this width each.
+const MIN_JOINED_NAME_COLUMNS: usize = 5;
+/// Minimum width of a page.
+const MIN_PAGE_COLUMNS: usize = 20;
 
 /// The whole page, with a final newline.
 pub fn lines(page: &Page, surface: Surface) -> String {
     let page = cleaned(page);
-    let surface = Surface { columns: surface.columns.max(20), ..surface };
+    let surface = Surface { columns: surface.columns.max(MIN_PAGE_COLUMNS), ..surface };
     let mut lines = Vec::new();
     if !page.title.is_empty() {
         lines.push(surface.paint(Paint::Faint, &shorten(&page.title, surface.columns)));
     }
     if !page.headline.is_empty() {
-        apart(&mut lines);
-        painted(&mut lines, Paint::Strong, wrap(&page.headline, surface.columns), surface);
+        separate(&mut lines);
+        push_painted(&mut lines, Paint::Strong, wrap(&page.headline, surface.columns), surface);
     }
     for section in &page.sections {
-        part(&mut lines, section, surface);
+        push_section(&mut lines, section, surface);
     }
     if !page.caveats.is_empty() {
-        apart(&mut lines);
-        painted(&mut lines, Paint::Strong, vec!["caveats".to_owned()], surface);
+        separate(&mut lines);
+        push_painted(&mut lines, Paint::Strong, vec!["caveats".to_owned()], surface);
         lines.extend(page.caveats.iter().flat_map(|caveat| hanging("- ", caveat, surface.columns)));
     }
     if !page.environment.is_empty() {
-        apart(&mut lines);
+        separate(&mut lines);
         let facts: Vec<String> =
             page.environment.iter().map(|(name, value)| format!("{name} {value}")).collect();
-        painted(
+        push_painted(
             &mut lines,
             Paint::Faint,
             hanging("measured on: ", &facts.join("; "), surface.columns),
@@ -47,42 +51,44 @@ pub fn lines(page: &Page, surface: Surface) -> String {
 }
 
 /// Adds an empty line, if there is anything before it.
-fn apart(lines: &mut Vec<String>) {
+fn separate(lines: &mut Vec<String>) {
     if lines.last().is_some_and(|line| !line.is_empty()) {
         lines.push(String::new());
     }
 }
 
-fn painted(lines: &mut Vec<String>, paint: Paint, text: Vec<String>, surface: Surface) {
+/// Adds lines with emphasis.
+fn push_painted(lines: &mut Vec<String>, paint: Paint, text: Vec<String>, surface: Surface) {
     lines.extend(text.iter().map(|line| surface.paint(paint, line)));
 }
 
-fn part(lines: &mut Vec<String>, section: &Section, surface: Surface) {
-    apart(lines);
+/// Adds the lines of a section.
+fn push_section(lines: &mut Vec<String>, section: &Section, surface: Surface) {
+    separate(lines);
     if !section.heading.is_empty() {
-        painted(lines, Paint::Strong, wrap(&section.heading, surface.columns), surface);
+        push_painted(lines, Paint::Strong, wrap(&section.heading, surface.columns), surface);
     }
     for paragraph in &section.paragraphs {
         lines.extend(wrap(paragraph, surface.columns));
     }
-    claims(lines, &section.claims, surface);
+    push_claims(lines, &section.claims, surface);
     for (index, table) in section.tables.iter().enumerate() {
         if index > 0
             || !section.claims.is_empty()
             || !section.paragraphs.is_empty()
             || !table.caption.is_empty()
         {
-            apart(lines);
+            separate(lines);
         }
         if !table.caption.is_empty() {
             lines.extend(wrap(&table.caption, surface.columns));
         }
         lines.extend(lay_out(table, surface));
     }
-    for (what, text) in &section.snippets {
-        apart(lines);
-        if !what.is_empty() {
-            lines.extend(wrap(what, surface.columns));
+    for (purpose, text) in &section.snippets {
+        separate(lines);
+        if !purpose.is_empty() {
+            lines.extend(wrap(purpose, surface.columns));
         }
         // Verbatim, whatever its width: it is meant for copying.
         lines.extend(text.lines().map(|line| format!("    {line}")));
@@ -93,7 +99,7 @@ fn part(lines: &mut Vec<String>, section: &Section, surface: Surface) {
 const MAX_FIGURE_COLUMNS: usize = 20;
 
 /// Claims as a table of verdicts that fits a terminal, and below it the text of each.
-fn claims(lines: &mut Vec<String>, claims: &[Claim], surface: Surface) {
+fn push_claims(lines: &mut Vec<String>, claims: &[Claim], surface: Surface) {
     if claims.is_empty() {
         return;
     }
@@ -115,22 +121,22 @@ fn claims(lines: &mut Vec<String>, claims: &[Claim], surface: Surface) {
     let has_details = |claim: &&Claim| !claim.says.is_empty() || is_long(claim);
     for (index, claim) in claims.iter().filter(has_details).enumerate() {
         if index == 0 {
-            apart(lines);
+            separate(lines);
         }
         let published = is_long(claim).then(|| format!("published: {}", claim.published));
-        let rest: Vec<&str> = [&claim.reason, &claim.note]
+        let details: Vec<&str> = [&claim.reason, &claim.note]
             .into_iter()
             .chain(&published)
             .chain(&claim.figures)
             .filter(|part| !part.is_empty())
             .map(|part| part.trim_end_matches('.'))
             .collect();
-        let said = match (claim.says.is_empty(), rest.is_empty()) {
+        let text = match (claim.says.is_empty(), details.is_empty()) {
             (false, true) => claim.says.clone(),
-            (false, false) => format!("{} ({})", claim.says, rest.join("; ")),
-            (true, _) => rest.join("; "),
+            (false, false) => format!("{} ({})", claim.says, details.join("; ")),
+            (true, _) => details.join("; "),
         };
-        lines.extend(wrap(&format!("{}: {said}", claim.id), surface.columns));
+        lines.extend(wrap(&format!("{}: {text}", claim.id), surface.columns));
     }
 }
 
@@ -142,26 +148,26 @@ fn lay_out(table: &Table, surface: Surface) -> Vec<String> {
             lines.push(String::new());
         }
         let heads: Vec<Vec<String>> =
-            block.iter().map(|place| wrap(&place.column.title, place.room)).collect();
-        let high = heads.iter().map(Vec::len).max().unwrap_or(0);
-        for row in 0..high {
+            block.iter().map(|sized| wrap(&sized.column.title, sized.width)).collect();
+        let head_lines = heads.iter().map(Vec::len).max().unwrap_or(0);
+        for head_line in 0..head_lines {
             // Headings of several lines are bottom-aligned above the figures.
             let cell = |head: &Vec<String>| {
-                (row + head.len()).checked_sub(high).and_then(|line| head.get(line).cloned())
+                (head_line + head.len()).checked_sub(head_lines).and_then(|line| head.get(line).cloned())
             };
             let cells =
-                block.iter().zip(&heads).map(|(place, head)| padded(&cell(head).unwrap_or_default(), place));
+                block.iter().zip(&heads).map(|(sized, head)| padded(&cell(head).unwrap_or_default(), sized));
             lines.push(surface.paint(Paint::Faint, joined(cells).trim_end()));
         }
         for row in &table.rows {
             if row.is_empty() {
-                let rules = block.iter().map(|place| {
-                    if place.column.figures { "─".repeat(place.room) } else { " ".repeat(place.room) }
+                let rules = block.iter().map(|sized| {
+                    if sized.column.figures { "─".repeat(sized.width) } else { " ".repeat(sized.width) }
                 });
                 lines.push(surface.paint(Paint::Faint, joined(rules).trim_end()));
                 continue;
             }
-            lines.push(joined(block.iter().map(|place| toned(row.get(place.index), place, surface))));
+            lines.push(joined(block.iter().map(|sized| toned(row.get(sized.index), sized, surface))));
         }
     }
     lines
@@ -172,106 +178,117 @@ fn joined(cells: impl Iterator<Item = String>) -> String {
 }
 
 /// A column with its width.
-struct Place<'a> {
+#[derive(Clone, Copy)]
+struct SizedColumn<'a> {
+    /// Its index in the table.
     index: usize,
     column: &'a Column,
-    room: usize,
+    width: usize,
 }
 
-fn padded(text: &str, place: &Place<'_>) -> String {
-    if place.column.figures {
-        pad_left(text, place.room)
+/// A text as wide as its column.
+fn padded(text: &str, sized: &SizedColumn<'_>) -> String {
+    if sized.column.figures {
+        pad_left(text, sized.width)
     } else {
-        pad_right(&names(text, place.room), place.room)
+        pad_right(&shorten_names(text, sized.width), sized.width)
     }
 }
 
 /// Shortens names joined by `+` individually if necessary: shortened in the middle of the whole,
 /// two pairs could be identical.
-fn names(text: &str, most: usize) -> String {
-    const LEAST: usize = 5;
-    let parts: Vec<&str> = text.split('+').collect();
-    let each = (most + 1).checked_div(parts.len()).unwrap_or(0).saturating_sub(1);
-    if parts.len() < 2 || width(text) <= most || each < LEAST {
+fn shorten_names(text: &str, columns: usize) -> String {
+    let names: Vec<&str> = text.split('+').collect();
+    let name_columns = (columns + 1).checked_div(names.len()).unwrap_or(0).saturating_sub(1);
+    if names.len() < 2 || width(text) <= columns || name_columns < MIN_JOINED_NAME_COLUMNS {
         return text.to_owned();
     }
-    parts.iter().map(|part| shorten(part, each)).collect::<Vec<_>>().join("+")
+    names.iter().map(|name| shorten(name, name_columns)).collect::<Vec<_>>().join("+")
 }
 
 /// A cell in its colour; its padding is not coloured.
-fn toned(cell: Option<&Cell>, place: &Place<'_>, surface: Surface) -> String {
-    let Some(cell) = cell else { return " ".repeat(place.room) };
-    let padded = padded(&cell.text, place);
+fn toned(cell: Option<&Cell>, sized: &SizedColumn<'_>, surface: Surface) -> String {
+    let Some(cell) = cell else { return " ".repeat(sized.width) };
+    let padded_text = padded(&cell.text, sized);
     let paint = match cell.tone {
-        Tone::Plain => return padded,
-        Tone::Good => Paint::Colour(36),
-        Tone::Bad => Paint::Colour(166),
+        Tone::Plain => return padded_text,
+        Tone::Good => paint::GREEN,
+        Tone::Bad => paint::VERMILLION,
         Tone::Faint => Paint::Faint,
     };
-    let text = padded.trim();
-    match padded.split_once(text) {
+    let text = padded_text.trim();
+    match padded_text.split_once(text) {
         Some((before, after)) if !text.is_empty() => format!("{before}{}{after}", surface.paint(paint, text)),
-        _ => padded,
+        _ => padded_text,
     }
 }
 
 /// The columns with their widths, in as many blocks as necessary; each block starts with the key
 /// columns.
-fn blocks(table: &Table, columns: usize) -> Vec<Vec<Place<'_>>> {
-    let cells = |index: usize| {
-        let texts = table.rows.iter().filter_map(move |row| row.get(index));
-        texts.map(|cell| width(&cell.text)).max().unwrap_or(0)
-    };
-    let place = |(index, column): (usize, &_), narrow: bool| {
-        let column: &Column = column;
-        let longest_word = || column.title.split(' ').map(width).max().unwrap_or(0);
-        let head = if narrow { longest_word() } else { width(&column.title) };
-        (index, head.max(cells(index)))
-    };
-    let measured = |narrow: bool| -> Vec<(usize, usize)> {
-        table.columns.iter().enumerate().map(|pair| place(pair, narrow)).collect()
-    };
-    let all = |rooms: &[(usize, usize)]| {
-        rooms.iter().map(|(_, room)| room).sum::<usize>() + GAP * rooms.len().saturating_sub(1)
-    };
-    let mut rooms = measured(false);
-    if all(&rooms) > columns {
-        rooms = measured(true);
+fn blocks(table: &Table, page_columns: usize) -> Vec<Vec<SizedColumn<'_>>> {
+    let mut others = sized_columns(table, page_columns);
+    let name_count = table.columns.iter().take_while(|column| !column.figures).count();
+    let mut key: Vec<SizedColumn<'_>> = others.drain(..name_count.max(1).min(others.len())).collect();
+    // A wider key leaves few columns for figures: keep only its last columns.
+    let max_key_width = page_columns * 2 / 3;
+    let last_index = key.len().saturating_sub(1);
+    let is_narrow = |&first: &usize| key.get(first..).is_some_and(|rest| total_width(rest) <= max_key_width);
+    let key_start = (0..last_index).find(is_narrow).unwrap_or(last_index);
+    others.splice(0..0, key.drain(..key_start));
+    for sized in &mut key {
+        sized.width = sized.width.min(max_key_width);
     }
-    // Shrink the widest text column, step by step.
-    let mut excess = all(&rooms).saturating_sub(columns);
-    while excess > 0 {
-        let names = rooms.iter_mut().filter(|(index, room)| {
-            *room > SHORTEST_NAME && table.columns.get(*index).is_some_and(|column| !column.figures)
-        });
-        let Some((_, room)) = names.max_by_key(|(_, room)| *room) else { break };
-        *room -= 1;
-        excess -= 1;
-    }
-    let mut blocks: Vec<Vec<(usize, usize)>> = Vec::new();
-    let names = table.columns.iter().take_while(|column| !column.figures).count().max(1).min(rooms.len());
-    let mut key: Vec<(usize, usize)> = rooms.drain(..names).collect();
-    // A key this wide leaves room for few figures: keep only its last columns.
-    let wide = (0..key.len().saturating_sub(1))
-        .find(|&first| key.get(first..).is_some_and(|rest| all(rest) <= columns * 2 / 3));
-    rooms.splice(0..0, key.drain(..wide.unwrap_or(key.len().saturating_sub(1))));
-    for (_, room) in &mut key {
-        *room = (*room).min(columns * 2 / 3);
-    }
-    let rest = columns.saturating_sub(all(&key) + GAP);
+    // Limits every column to the page, also figures of absurd length.
+    let max_width = page_columns.saturating_sub(total_width(&key) + GAP);
+    let mut blocks = Vec::new();
     let mut block = key.clone();
-    for (index, room) in rooms {
-        // Limit every column to the surface, also figures of absurd length.
-        block.push((index, room.min(rest)));
-        if all(&block) > columns {
+    for other in others {
+        let sized = SizedColumn { width: other.width.min(max_width), ..other };
+        block.push(sized);
+        if total_width(&block) > page_columns {
             block.pop();
-            blocks.push(std::mem::replace(
-                &mut block,
-                key.iter().copied().chain([(index, room.min(rest))]).collect(),
-            ));
+            blocks.push(std::mem::replace(&mut block, key.iter().copied().chain([sized]).collect()));
         }
     }
     blocks.push(block);
-    let placed = |(index, room)| table.columns.get(index).map(|column| Place { index, column, room });
-    blocks.into_iter().map(|block| block.into_iter().filter_map(placed).collect()).collect()
+    blocks
+}
+
+/// All columns with widths that fit into `page_columns` if possible: headings are broken at spaces
+/// if necessary, then names are shortened.
+fn sized_columns(table: &Table, page_columns: usize) -> Vec<SizedColumn<'_>> {
+    let sized = |breaks_heading: bool| -> Vec<SizedColumn<'_>> {
+        let columns = table.columns.iter().enumerate();
+        columns.map(|(index, column)| sized_column(table, index, column, breaks_heading)).collect()
+    };
+    let mut columns = sized(false);
+    if total_width(&columns) > page_columns {
+        columns = sized(true);
+    }
+    // Shrinks the widest text column, step by step.
+    for _ in 0..total_width(&columns).saturating_sub(page_columns) {
+        let names = columns.iter_mut().filter(|name| !name.column.figures && name.width > MIN_NAME_COLUMNS);
+        let Some(widest) = names.max_by_key(|name| name.width) else { break };
+        widest.width -= 1;
+    }
+    columns
+}
+
+/// A column as wide as its widest cell and its heading, or a word of that if it is broken.
+fn sized_column<'a>(
+    table: &Table,
+    index: usize,
+    column: &'a Column,
+    breaks_heading: bool,
+) -> SizedColumn<'a> {
+    let cells = table.rows.iter().filter_map(|row| row.get(index));
+    let cell_width = cells.map(|cell| width(&cell.text)).max().unwrap_or(0);
+    let longest_word = || column.title.split(' ').map(width).max().unwrap_or(0);
+    let head_width = if breaks_heading { longest_word() } else { width(&column.title) };
+    SizedColumn { index, column, width: head_width.max(cell_width) }
+}
+
+/// Width of a row of these columns.
+fn total_width(columns: &[SizedColumn<'_>]) -> usize {
+    columns.iter().map(|sized| sized.width).sum::<usize>() + GAP * columns.len().saturating_sub(1)
 }

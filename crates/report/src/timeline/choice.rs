@@ -9,8 +9,10 @@ use super::{Point, Process, Timeline};
 use crate::text::{command_line, own_name, shorten};
 use crate::units::seconds;
 
-/// Number of instants at which the other processes are summed.
-const GRID: u64 = 1_024;
+/// Number of intervals of the recording at whose ends the other processes are summed.
+const SUM_INTERVALS: u64 = 1_024;
+/// Maximum number of arguments in the name of a process.
+const MAX_ARGUMENTS: usize = 16;
 /// Further processes are not even summed: their series would take too long.
 const MAX_SUMMED: usize = 20_000;
 
@@ -32,24 +34,24 @@ pub fn cell_of(at_us: u64, end_us: u64, cells: usize) -> usize {
 
 /// Indices of the processes that have samples, the highest RSS first.
 pub fn largest(timeline: &Timeline) -> Vec<usize> {
-    let sampled = |&index: &usize| {
+    let has_samples = |&index: &usize| {
         timeline.processes.get(index).is_some_and(|process| !process.series.points().is_empty())
     };
-    let peak = |index: usize| timeline.processes.get(index).and_then(Process::high_water_kib);
-    let mut order: Vec<(usize, Option<u64>)> =
-        (0..timeline.processes.len()).filter(sampled).map(|index| (index, peak(index))).collect();
-    order.sort_by_key(|&(index, peak)| (std::cmp::Reverse(peak), index));
-    order.into_iter().map(|(index, _)| index).collect()
+    let peak_kib = |index: usize| timeline.processes.get(index).and_then(Process::high_water_kib);
+    let mut indices: Vec<usize> = (0..timeline.processes.len()).filter(has_samples).collect();
+    indices.sort_by_cached_key(|&index| std::cmp::Reverse(peak_kib(index)));
+    indices
 }
 
 /// A short description of a process: `4711 tide-server --port 8080`, without the program's
 /// directory.
-pub fn process_name(process: &Process, most: usize) -> String {
-    let first = own_name(process.command(), process.start.executable.as_deref());
-    let first = first.unwrap_or_else(|| "(ended before its name was read)".to_owned());
-    let words: Vec<String> = process.command().iter().skip(1).take(16).cloned().collect();
-    let rest = if words.is_empty() { String::new() } else { format!(" {}", command_line(&words)) };
-    shorten(&format!("{} {first}{rest}", process.start.pid), most)
+pub fn process_name(process: &Process, max_columns: usize) -> String {
+    let name = own_name(process.command(), process.start.executable.as_deref());
+    let name = name.unwrap_or_else(|| "(ended before its name was read)".to_owned());
+    let arguments: Vec<String> = process.command().iter().skip(1).take(MAX_ARGUMENTS).cloned().collect();
+    let arguments =
+        if arguments.is_empty() { String::new() } else { format!(" {}", command_line(&arguments)) };
+    shorten(&format!("{} {name}{arguments}", process.start.pid), max_columns)
 }
 
 /// The sum of several processes at equidistant instants.
@@ -66,13 +68,13 @@ pub fn others(timeline: &Timeline, rest: &[usize]) -> Option<Others> {
     if rest.is_empty() {
         return None;
     }
-    let step = (timeline.last_us() / GRID).max(1);
-    let mut sums = vec![Sample::default(); GRID as usize + 1];
+    let interval_us = (timeline.last_us() / SUM_INTERVALS).max(1);
+    let mut sums = vec![Sample::default(); SUM_INTERVALS as usize + 1];
     for process in rest.iter().take(MAX_SUMMED).filter_map(|&index| timeline.processes.get(index)) {
-        add(process.series.points(), step, &mut sums);
+        add_to_sums(process.series.points(), interval_us, &mut sums);
     }
     let points = (0u64..).zip(sums).map(|(index, sample)| Point {
-        at_us: step.saturating_mul(index),
+        at_us: interval_us.saturating_mul(index),
         sample,
         rss_low_kib: sample.rss_kib,
         rss_high_kib: sample.rss_kib,
@@ -80,26 +82,26 @@ pub fn others(timeline: &Timeline, rest: &[usize]) -> Option<Others> {
     Some(Others { count: rest.len(), points: points.collect() })
 }
 
-/// Adds the values of `points` at each multiple of `step`, from the first point to the last.
-fn add(points: &[Point], step: u64, sums: &mut [Sample]) {
+/// Adds the values of `points` at each multiple of `interval_us`, from the first point to the last.
+fn add_to_sums(points: &[Point], interval_us: u64, sums: &mut [Sample]) {
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return };
-    let mut next = 0;
-    for (sum, at) in sums.iter_mut().zip((0u64..).map(|index| step.saturating_mul(index))) {
-        if at < first.at_us {
+    let mut current = 0;
+    for (sum, at_us) in sums.iter_mut().zip((0u64..).map(|index| interval_us.saturating_mul(index))) {
+        if at_us < first.at_us {
             continue;
         }
-        if at > last.at_us {
+        if at_us > last.at_us {
             return;
         }
-        while points.get(next + 1).is_some_and(|point| point.at_us <= at) {
-            next += 1;
+        while points.get(current + 1).is_some_and(|point| point.at_us <= at_us) {
+            current += 1;
         }
-        let Some(point) = points.get(next) else { return };
+        let Some(point) = points.get(current) else { return };
         let mut figures = sum.figures();
         for (total, figure) in figures.iter_mut().zip(point.sample.figures()) {
             *total = total.saturating_add(figure);
         }
-        *sum = Sample::of(figures);
+        *sum = Sample::from_figures(figures);
     }
 }
 
@@ -108,7 +110,7 @@ pub fn ending(timeline: &Timeline) -> String {
     let Some(end) = &timeline.end else {
         return format!("no end: the recording stops after {}", time(timeline.last_us()));
     };
-    let how = match (end.why.as_str(), end.status, end.signal) {
+    let result = match (end.why.as_str(), end.status, end.signal) {
         ("interrupted", ..) => "still running when the recording was stopped".to_owned(),
         (_, _, Some(signal)) => format!("killed by signal {signal}{}", signal_name(signal)),
         (_, Some(status), _) => format!("ended with status {status}"),
@@ -118,15 +120,15 @@ pub fn ending(timeline: &Timeline) -> String {
         Some(kills) if kills > 0 => ", its memory limit reached: the kernel killed it",
         _ => "",
     };
-    format!("{how}{killed}, after {}", time(end.at_us))
+    format!("{result}{killed}, after {}", time(end.at_us))
 }
 
 /// A duration; in hours and minutes from two hours on.
 pub fn time(us: u64) -> String {
     const HOUR_SECONDS: u64 = 3_600;
-    let whole = us / 1_000_000;
-    if whole >= 2 * HOUR_SECONDS {
-        return format!("{} h {} min", whole / HOUR_SECONDS, whole % HOUR_SECONDS / 60);
+    let whole_seconds = us / 1_000_000;
+    if whole_seconds >= 2 * HOUR_SECONDS {
+        return format!("{} h {} min", whole_seconds / HOUR_SECONDS, whole_seconds % HOUR_SECONDS / 60);
     }
     seconds(seconds_of(us))
 }

@@ -18,10 +18,16 @@ use crate::json::{environment, escape, nested_document};
 /// The schema of the document.
 pub const SCHEMA: &str = "strandline/report/1";
 /// The columns before those of the sample; `docs/schema.md` names all columns.
-const BEFORE: [&str; 3] = ["seconds", "pid", "process"];
+const LEADING_COLUMNS: [&str; 3] = ["seconds", "pid", "process"];
 /// Limit on rows buffered for sorting by time between two heartbeats; intact recordings have far
 /// fewer.
 const MAX_ROWS: usize = 1 << 18;
+/// Maximum number of process ids remembered.
+const MAX_PIDS: usize = 1 << 20;
+/// Size of the buffer of each temporary file.
+const FILE_BUFFER_BYTES: usize = 64 << 10;
+/// Size of the buffer for copying a temporary file.
+const COPY_BUFFER_BYTES: usize = 256 << 10;
 
 /// Why a recording could not be exported.
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +43,9 @@ pub enum ExportError {
 /// One row of the table.
 struct Row {
     at_us: u64,
+    /// The process's number in the recording.
     process: u32,
+    /// Name of the mark, if it is one.
     mark: Option<String>,
     sample: Sample,
 }
@@ -52,21 +60,20 @@ impl Row {
             ColumnValue::Whole(whole) => Cell::Whole(whole),
             ColumnValue::Micros(micros) => Cell::Micros(micros),
         };
-        let before = [Cell::Micros(self.at_us), pid, Cell::Whole(self.process.into())];
-        before.into_iter().chain(Column::ALL.into_iter().map(shown))
+        let leading = [Cell::Micros(self.at_us), pid, Cell::Whole(self.process.into())];
+        leading.into_iter().chain(Column::ALL.into_iter().map(shown))
     }
 }
 
 /// The names of the columns.
 fn columns() -> impl Iterator<Item = &'static str> {
-    BEFORE.into_iter().chain(Column::ALL.map(Column::name))
+    LEADING_COLUMNS.into_iter().chain(Column::ALL.map(Column::name))
 }
 
 /// Process ids by process number.
 type Pids = HashMap<u32, i32>;
-/// Maximum number of process ids remembered.
-const MAX_PIDS: usize = 1 << 20;
 
+/// A figure of a row.
 enum Cell {
     /// Written as `null`, or empty in CSV.
     Unknown,
@@ -85,11 +92,14 @@ impl Cell {
     }
 }
 
-/// Passes every sample, and every mark with its sample, to `each` in order of time.
-fn rows(path: &Path, each: &mut dyn FnMut(&Row, &Pids) -> io::Result<()>) -> Result<(), ExportError> {
+/// Passes every sample, and every mark with its sample, to `write_row` in order of time.
+fn for_each_row(
+    path: &Path,
+    write_row: &mut dyn FnMut(&Row, &Pids) -> io::Result<()>,
+) -> Result<(), ExportError> {
     let mut reader = Reader::open(path)?;
     let mut pids = Pids::new();
-    let mut waiting: Vec<Row> = Vec::new();
+    let mut pending: Vec<Row> = Vec::new();
     loop {
         let record = reader.next_record()?;
         let is_last = record.is_none();
@@ -102,14 +112,14 @@ fn rows(path: &Path, each: &mut dyn FnMut(&Row, &Pids) -> io::Result<()>) -> Res
             Some(Record::Samples(block)) => {
                 for run in block.runs() {
                     let row = |at_us| Row { at_us, process: block.process, mark: None, sample: run.sample };
-                    waiting.extend(run.times_us().map(row));
+                    pending.extend(run.times_us().map(row));
                     // A hostile block has a million samples.
-                    if waiting.len() > MAX_ROWS {
-                        pass(&mut waiting, &pids, each)?;
+                    if pending.len() > MAX_ROWS {
+                        write_pending(&mut pending, &pids, write_row)?;
                     }
                 }
             }
-            Some(Record::Mark(mark)) => waiting.push(Row {
+            Some(Record::Mark(mark)) => pending.push(Row {
                 at_us: mark.at_us,
                 process: mark.process,
                 mark: Some(mark.name),
@@ -117,8 +127,8 @@ fn rows(path: &Path, each: &mut dyn FnMut(&Row, &Pids) -> io::Result<()>) -> Res
             }),
             _ => {}
         }
-        if is_heartbeat || is_last || waiting.len() > MAX_ROWS {
-            pass(&mut waiting, &pids, each)?;
+        if is_heartbeat || is_last || pending.len() > MAX_ROWS {
+            write_pending(&mut pending, &pids, write_row)?;
         }
         if is_last {
             return Ok(());
@@ -126,14 +136,14 @@ fn rows(path: &Path, each: &mut dyn FnMut(&Row, &Pids) -> io::Result<()>) -> Res
     }
 }
 
-/// Passes the rows that wait, in order of time.
-fn pass(
-    waiting: &mut Vec<Row>,
+/// Passes the pending rows to `write_row`, in order of time.
+fn write_pending(
+    pending: &mut Vec<Row>,
     pids: &Pids,
-    each: &mut dyn FnMut(&Row, &Pids) -> io::Result<()>,
+    write_row: &mut dyn FnMut(&Row, &Pids) -> io::Result<()>,
 ) -> io::Result<()> {
-    waiting.sort_by_key(|row| row.at_us);
-    waiting.drain(..).try_for_each(|row| each(&row, pids))
+    pending.sort_by_key(|row| row.at_us);
+    pending.drain(..).try_for_each(|row| write_row(&row, pids))
 }
 
 /// Writes the CSV table: samples, and marks with their names in the last column.
@@ -143,7 +153,7 @@ fn pass(
 pub fn csv(path: &Path, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut out = BufWriter::new(out);
     writeln!(out, "{},mark", columns().collect::<Vec<_>>().join(","))?;
-    rows(path, &mut |row, pids| {
+    for_each_row(path, &mut |row, pids| {
         for cell in row.cells(pids) {
             cell.write(&mut out, "")?;
             out.write_all(b",")?;
@@ -171,64 +181,68 @@ pub(super) fn quoted(text: &str) -> String {
 pub fn json(path: &Path, timeline: &Timeline, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut out = BufWriter::new(out);
     let header = &timeline.header;
-    let last = timeline.ledgers.iter().rev().find(|ledger| ledger.process == 0).map(|ledger| &ledger.explain);
-    let mut first = true;
-    field(&mut out, &mut first, "schema", &SCHEMA)?;
-    field(&mut out, &mut first, "version", &env!("CARGO_PKG_VERSION"))?;
-    field(&mut out, &mut first, "environment", &environment(&header.environment, last))?;
-    field(&mut out, &mut first, "file", &timeline.name)?;
-    field(&mut out, &mut first, "recording", &recording(timeline))?;
+    let last_ledger = timeline.ledgers.iter().rev().find(|ledger| ledger.process == 0);
+    let last_explain = last_ledger.map(|ledger| &ledger.explain);
+    let mut is_first = true;
+    write_field(&mut out, &mut is_first, "schema", &SCHEMA)?;
+    write_field(&mut out, &mut is_first, "version", &env!("CARGO_PKG_VERSION"))?;
+    write_field(&mut out, &mut is_first, "environment", &environment(&header.environment, last_explain))?;
+    write_field(&mut out, &mut is_first, "file", &timeline.name)?;
+    write_field(&mut out, &mut is_first, "recording", &recording(timeline))?;
     let marks: Vec<Value> = timeline.marks.iter().map(mark).collect();
-    field(&mut out, &mut first, "marks", &marks)?;
+    write_field(&mut out, &mut is_first, "marks", &marks)?;
     out.write_all(b",\n  \"processes\": [")?;
-    for (index, one) in timeline.processes.iter().enumerate() {
+    for (index, followed) in timeline.processes.iter().enumerate() {
         let separator = if index == 0 { "" } else { "," };
-        write!(
-            out,
-            "{separator}\n    {}",
-            escape(&serde_json::to_string(&process(one)).map_err(io::Error::from)?)
-        )?;
+        let text = serde_json::to_string(&process(followed)).map_err(io::Error::from)?;
+        write!(out, "{separator}\n    {}", escape(&text))?;
     }
     out.write_all(b"]")?;
-    field(&mut out, &mut first, "groups", &groups_json::groups(timeline))?;
-    field(&mut out, &mut first, "exit", &exit(timeline))?;
-    field(&mut out, &mut first, "cost", &cost(timeline))?;
-    field(&mut out, &mut first, "caveats", &timeline.caveats)?;
+    write_field(&mut out, &mut is_first, "groups", &groups_json::groups(timeline))?;
+    write_field(&mut out, &mut is_first, "exit", &exit(timeline))?;
+    write_field(&mut out, &mut is_first, "cost", &cost(timeline))?;
+    write_field(&mut out, &mut is_first, "caveats", &timeline.caveats)?;
     out.write_all(b",\n  \"ledgers\": [")?;
-    for (index, one) in timeline.ledgers.iter().enumerate() {
+    for (index, ledger) in timeline.ledgers.iter().enumerate() {
         out.write_all(if index == 0 { b"\n" } else { b",\n" })?;
-        ledger(&mut out, timeline, one)?;
+        write_ledger(&mut out, timeline, ledger)?;
     }
     out.write_all(b"],\n  \"samples\": ")?;
-    samples(path, &mut out)?;
+    write_samples(path, &mut out)?;
     out.write_all(b"\n}\n")?;
     Ok(out.flush()?)
 }
 
-fn field(out: &mut impl Write, first: &mut bool, name: &str, value: &impl Serialize) -> io::Result<()> {
-    let before = if std::mem::take(first) { "{\n" } else { ",\n" };
-    write!(out, "{before}  \"{name}\": {}", escape(&serde_json::to_string(value)?))
+/// Writes a field of the document; `is_first` is reset.
+fn write_field(
+    out: &mut impl Write,
+    is_first: &mut bool,
+    name: &str,
+    value: &impl Serialize,
+) -> io::Result<()> {
+    let separator = if std::mem::take(is_first) { "{\n" } else { ",\n" };
+    write!(out, "{separator}  \"{name}\": {}", escape(&serde_json::to_string(value)?))
 }
 
 /// Writes each column to a temporary file and then concatenates them, so that nothing is kept in
 /// memory.
-fn samples(path: &Path, out: &mut impl Write) -> Result<(), ExportError> {
+fn write_samples(path: &Path, out: &mut impl Write) -> Result<(), ExportError> {
     let mut files = Vec::new();
     for _ in columns() {
-        files.push(BufWriter::with_capacity(64 << 10, tempfile::tempfile()?));
+        files.push(BufWriter::with_capacity(FILE_BUFFER_BYTES, tempfile::tempfile()?));
     }
-    let mut first = true;
-    rows(path, &mut |row, pids| {
+    let mut is_first = true;
+    for_each_row(path, &mut |row, pids| {
         if row.mark.is_some() {
             return Ok(());
         }
         for (cell, file) in row.cells(pids).zip(&mut files) {
-            if !first {
+            if !is_first {
                 file.write_all(b",")?;
             }
             cell.write(file, "null")?;
         }
-        first = false;
+        is_first = false;
         Ok(())
     })?;
     for (index, (name, file)) in columns().zip(files).enumerate() {
@@ -241,12 +255,13 @@ fn samples(path: &Path, out: &mut impl Write) -> Result<(), ExportError> {
     Ok(out.write_all(b"}")?)
 }
 
+/// Copies the rest of a file.
 fn copy(from: &mut File, to: &mut impl Write) -> io::Result<()> {
-    let mut buffer = vec![0; 256 << 10];
+    let mut buffer = vec![0; COPY_BUFFER_BYTES];
     loop {
         match from.read(&mut buffer)? {
             0 => return Ok(()),
-            got => to.write_all(&buffer[..got])?,
+            length => to.write_all(&buffer[..length])?,
         }
     }
 }
@@ -266,21 +281,21 @@ fn recording(timeline: &Timeline) -> Value {
 
 fn mark(mark: &Mark) -> Value {
     let mut fields = serde_json::Map::new();
-    let mut put = |name: &str, value: Value| drop(fields.insert(name.to_owned(), value));
-    put("name", json!(mark.name));
-    put("seconds", json!(seconds_of(mark.at_us)));
-    put("pid", json!(mark.pid));
-    put("process", json!(mark.process));
+    let mut insert = |name: &str, value: Value| drop(fields.insert(name.to_owned(), value));
+    insert("name", json!(mark.name));
+    insert("seconds", json!(seconds_of(mark.at_us)));
+    insert("pid", json!(mark.pid));
+    insert("process", json!(mark.process));
     for column in Column::ALL {
         let figure = match mark.sample.shown(column) {
             ColumnValue::Whole(whole) => json!(whole),
             micros @ ColumnValue::Micros(_) => json!(micros.number()),
         };
-        put(column.name(), figure);
+        insert(column.name(), figure);
     }
-    put("status_bytes", json!(mark.status_bytes));
-    put("tree_pss_bytes", json!(mark.tree_pss_bytes));
-    put("waited_seconds", json!(seconds_of(mark.waited_us)));
+    insert("status_bytes", json!(mark.status_bytes));
+    insert("tree_pss_bytes", json!(mark.tree_pss_bytes));
+    insert("waited_seconds", json!(seconds_of(mark.waited_us)));
     Value::Object(fields)
 }
 
@@ -292,8 +307,9 @@ pub fn moment_name(ledger: &Ledger) -> String {
     }
 }
 
-fn ledger(out: &mut impl Write, timeline: &Timeline, ledger: &Ledger) -> io::Result<()> {
-    let about = json!({
+/// Writes a ledger as an object: when and why it was taken, and the document of `explain`.
+fn write_ledger(out: &mut impl Write, timeline: &Timeline, ledger: &Ledger) -> io::Result<()> {
+    let moment = json!({
         "at": moment_name(ledger),
         "moment": moment_kind(ledger.moment),
         "seconds": seconds_of(ledger.at_us),
@@ -302,7 +318,7 @@ fn ledger(out: &mut impl Write, timeline: &Timeline, ledger: &Ledger) -> io::Res
         "tree_pss_bytes": ledger.tree_pss_bytes,
         "share_of_peak": timeline.share_of_peak(ledger),
     });
-    let about = serde_json::to_string(&about)?;
+    let moment = serde_json::to_string(&moment)?;
     let explain = nested_document(
         "strandline/explain/1",
         &timeline.header.version,
@@ -310,8 +326,8 @@ fn ledger(out: &mut impl Write, timeline: &Timeline, ledger: &Ledger) -> io::Res
         Some(&ledger.explain),
         &ledger.explain,
     );
-    let about = escape(about.trim_end_matches('}'));
-    write!(out, "    {about},\"explain\":{}}}", escape(&serde_json::to_string(&explain)?))
+    let opened = escape(moment.trim_end_matches('}'));
+    write!(out, "    {opened},\"explain\":{}}}", escape(&serde_json::to_string(&explain)?))
 }
 
 fn process(process: &Process) -> Value {
@@ -339,13 +355,13 @@ fn process(process: &Process) -> Value {
 
 fn exit(timeline: &Timeline) -> Value {
     let end = timeline.end.as_ref();
-    let sampled = timeline.processes.first().and_then(Process::high_water_kib);
+    let sampled_kib = timeline.processes.first().and_then(Process::high_water_kib);
     json!({
         "why": end.map(|end| &end.why),
         "seconds": end.map(|end| seconds_of(end.at_us)),
         "status": end.and_then(|end| end.status),
         "signal": end.and_then(|end| end.signal),
-        "high_water_bytes": end.and_then(|end| end.high_water_kib).or(sampled).map(bytes_of),
+        "high_water_bytes": end.and_then(|end| end.high_water_kib).or(sampled_kib).map(bytes_of),
         "out_of_memory_kills": end.and_then(|end| end.out_of_memory_kills),
         "group_kill": end.and_then(|end| end.group_kill.as_ref()).map(groups_json::kill),
     })

@@ -314,7 +314,7 @@ pub fn absurd() -> Timeline {
         effective_limit_bytes: Some(u64::MAX),
         ..GroupStart::default()
     });
-    let largest = Sample::of([u64::MAX; 12]);
+    let largest = Sample::from_figures([u64::MAX; 12]);
     for process in &mut timeline.processes {
         process.add(&Run { at_us: u64::MAX / 2, span_us: u64::MAX, count: 3, sample: largest });
     }

@@ -50,8 +50,8 @@ fn stacked_chart(view: &GroupView<'_>, end_us: u64, surface: Surface) -> Vec<Str
     let mut lines = Vec::new();
     for index in 0..LINES {
         let label = match index {
-            0 => bytes(view.most_bytes),
-            _ if index == LINES / 2 => bytes(view.most_bytes / 2),
+            0 => bytes(view.top_bytes),
+            _ if index == LINES / 2 => bytes(view.top_bytes / 2),
             _ => String::new(),
         };
         let tick = if label.is_empty() { '│' } else { '┤' };
@@ -78,8 +78,7 @@ enum Cell {
 /// middle, or else the limit if that is within the line.
 fn line_cells(view: &GroupView<'_>, points: &[Option<&GroupPoint>], level: usize, end_us: u64) -> Vec<Cell> {
     // Bytes at a height in half lines.
-    let bytes_at =
-        |height: usize| (u128::from(view.most_bytes) * height as u128 / (2 * LINES as u128)) as u64;
+    let bytes_at = |height: usize| (u128::from(view.top_bytes) * height as u128 / (2 * LINES as u128)) as u64;
     let (low, middle, high) = (bytes_at(2 * level), bytes_at(2 * level + 1), bytes_at(2 * level + 2));
     let limit_at = |column: usize| {
         let at_us = u128::from(end_us) * (column as u128 + 1) / points.len().max(1) as u128;
@@ -144,7 +143,7 @@ fn table(view: &GroupView<'_>, surface: Surface) -> Vec<String> {
     let row_names = head.len() - 2;
     lines.extend(table_lines(lay_out(&head, &rows, row_names, surface.columns), surface));
     let limit = match view.group.limits.iter().filter_map(|step| step.bytes).min() {
-        Some(limit) if limit <= view.most_bytes => format!("; {LIMIT} is the limit"),
+        Some(limit) if limit <= view.top_bytes => format!("; {LIMIT} is the limit"),
         Some(limit) => format!("; the limit of {} is above the picture", bytes(limit)),
         None => String::new(),
     };

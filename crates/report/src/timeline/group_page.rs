@@ -11,14 +11,16 @@ use super::html::Cell;
 use super::{GroupPoint, Timeline};
 use crate::units::bytes;
 
-/// Size of the picture, and of the area within, in its own units.
+/// Width of the picture, in its own units, as all lengths here.
 const WIDTH: f64 = 1000.0;
+/// Height of the picture.
 const HEIGHT: f64 = 260.0;
+/// Edges of the area in which the rows are stacked.
 const LEFT: f64 = 76.0;
 const TOP: f64 = 8.0;
 const RIGHT: f64 = 990.0;
 const BOTTOM: f64 = 236.0;
-/// Instants that are drawn.
+/// Number of instants that are drawn.
 const CELLS: usize = 480;
 
 /// A group, as the page's template has it.
@@ -35,6 +37,7 @@ pub(super) struct GroupSection {
     note: Option<String>,
 }
 
+/// A row of the table, as the page's template has it.
 #[derive(Serialize)]
 struct GroupRow {
     name: String,
@@ -49,6 +52,7 @@ pub(super) fn sections(timeline: &Timeline) -> Vec<GroupSection> {
     views.iter().map(|view| section(view, timeline.last_us())).collect()
 }
 
+/// One group.
 fn section(view: &GroupView<'_>, end_us: u64) -> GroupSection {
     let cell = |size: u64| Cell { text: bytes(size), exact: Some(i128::from(size)) };
     let row = |line: &Line| GroupRow {
@@ -61,13 +65,13 @@ fn section(view: &GroupView<'_>, end_us: u64) -> GroupSection {
             .map(cell)
             .collect(),
     };
-    let limit = view.group.start.effective_limit_bytes.filter(|&limit| limit > view.most_bytes);
-    let width = view.group.width_us();
-    let mut note = limit.map(|limit| format!("The limit of {} is above the picture.", bytes(limit)));
-    if width > 0 {
-        let thinned = format!("Of each {} the sample with the largest charge is drawn.", time(width));
-        note = Some(note.map_or(thinned.clone(), |note| format!("{note} {thinned}")));
-    }
+    let hidden_limit = view.group.start.effective_limit_bytes.filter(|&limit| limit > view.top_bytes);
+    let hidden_limit =
+        hidden_limit.map(|limit| format!("The limit of {} is above the picture.", bytes(limit)));
+    let width_us = view.group.width_us();
+    let thinning = (width_us > 0)
+        .then(|| format!("Of each {} the sample with the largest charge is drawn.", time(width_us)));
+    let notes: Vec<String> = hidden_limit.into_iter().chain(thinning).collect();
     GroupSection {
         title: view.title.clone(),
         kill: view.kill_sentences(),
@@ -75,14 +79,16 @@ fn section(view: &GroupView<'_>, end_us: u64) -> GroupSection {
         picture: picture(view, end_us),
         peak_at: format!("{:.3} s", seconds_of(view.peak_us)),
         rows: view.lines.iter().map(row).collect(),
-        note,
+        note: (!notes.is_empty()).then(|| notes.join(" ")),
     }
 }
 
 /// Where a moment and a size are in the picture.
 struct Scale {
+    /// The moment at the right edge.
     end_us: u64,
-    most_bytes: u64,
+    /// The size at the top.
+    top_bytes: u64,
 }
 
 impl Scale {
@@ -91,67 +97,80 @@ impl Scale {
     }
 
     fn y(&self, size: u64) -> f64 {
-        BOTTOM - (BOTTOM - TOP) * (size as f64 / self.most_bytes.max(1) as f64).clamp(0.0, 1.0)
+        BOTTOM - (BOTTOM - TOP) * (size as f64 / self.top_bytes.max(1) as f64).clamp(0.0, 1.0)
     }
 
     /// A point of a path.
-    fn at(&self, at_us: u64, size: u64) -> String {
+    fn path_point(&self, at_us: u64, size: u64) -> String {
         format!("{:.1},{:.1} ", self.x(at_us), self.y(size))
     }
 }
 
 /// The picture. It has figures alone: no name of the recording.
 fn picture(view: &GroupView<'_>, end_us: u64) -> String {
-    let scale = Scale { end_us, most_bytes: view.most_bytes };
-    let mut points: Vec<&GroupPoint> = in_cells(view.group, end_us, CELLS).into_iter().flatten().collect();
-    points.dedup_by_key(|point| point.at_us);
+    let scale = Scale { end_us, top_bytes: view.top_bytes };
     let mut svg = format!(
         "<svg class=\"stack\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"The rows of the control group, stacked over time; the table has the figures\">"
     );
-    let mut put = |text: std::fmt::Arguments<'_>| {
-        // Writing to a string cannot fail.
-        let _ = svg.write_fmt(text);
-    };
-    for part in [0, 1, 2] {
-        let size = view.most_bytes / 2 * part;
-        let y = scale.y(size);
-        put(format_args!("<line class=\"axis\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{RIGHT}\" y2=\"{y:.1}\"/>"));
-        put(format_args!(
-            "<text class=\"size\" x=\"{}\" y=\"{:.1}\">{}</text>",
-            LEFT - 6.0,
-            y + 4.0,
-            bytes(size)
-        ));
-    }
-    let mut below: Vec<u64> = vec![0; points.len()];
-    for (index, band) in view.bands.iter().enumerate() {
-        let above: Vec<u64> =
-            points.iter().zip(&below).map(|(point, sum)| sum.saturating_add(band.bytes(point))).collect();
-        let upper = points.iter().zip(&above).map(|(point, sum)| scale.at(point.at_us, *sum));
-        let lower = points.iter().zip(&below).rev().map(|(point, sum)| scale.at(point.at_us, *sum));
-        let outline: String = upper.chain(lower).collect();
-        put(format_args!("<polygon class=\"band-{index}\" points=\"{}\"/>", outline.trim_end()));
-        below = above;
-    }
-    let limits = &view.group.limits;
-    for (index, step) in limits.iter().enumerate() {
-        let until = limits.get(index + 1).map_or(end_us, |next| next.at_us);
-        if let Some(limit) = step.bytes.filter(|&limit| limit <= view.most_bytes) {
-            let y = scale.y(limit);
-            let (from, to) = (scale.x(step.at_us), scale.x(until));
-            put(format_args!(
-                "<line class=\"limit\" x1=\"{from:.1}\" y1=\"{y:.1}\" x2=\"{to:.1}\" y2=\"{y:.1}\"/>"
-            ));
-        }
-    }
+    // Writing to a string cannot fail.
+    let _ = draw_sizes(&mut svg, &scale);
+    let _ = draw_bands(&mut svg, view, &scale);
+    let _ = draw_limits(&mut svg, view, &scale);
     if let Some(kill) = view.kill {
         let x = scale.x(kill.noticed_us);
-        put(format_args!("<line class=\"kill\" x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{BOTTOM}\"/>"));
+        let _ =
+            write!(svg, "<line class=\"kill\" x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{BOTTOM}\"/>");
     }
     let y = HEIGHT - 6.0;
-    put(format_args!("<text x=\"{LEFT}\" y=\"{y}\">0 s</text>"));
-    put(format_args!("<text class=\"size\" x=\"{RIGHT}\" y=\"{y}\">{}</text></svg>", time(end_us)));
+    let end = time(end_us);
+    let _ = write!(svg, "<text x=\"{LEFT}\" y=\"{y}\">0 s</text>");
+    let _ = write!(svg, "<text class=\"size\" x=\"{RIGHT}\" y=\"{y}\">{end}</text></svg>");
     svg
+}
+
+/// Draws lines with labels at the bottom, the middle and the top.
+fn draw_sizes(svg: &mut String, scale: &Scale) -> std::fmt::Result {
+    for halves in [0, 1, 2] {
+        let size = scale.top_bytes / 2 * halves;
+        let (y, label_x, label) = (scale.y(size), LEFT - 6.0, bytes(size));
+        write!(svg, "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{RIGHT}\" y2=\"{y:.1}\"/>")?;
+        let baseline = y + 4.0;
+        write!(svg, "<text class=\"size\" x=\"{label_x}\" y=\"{baseline:.1}\">{label}</text>")?;
+    }
+    Ok(())
+}
+
+/// Draws the bands, each on those before it.
+fn draw_bands(svg: &mut String, view: &GroupView<'_>, scale: &Scale) -> std::fmt::Result {
+    let points = in_cells(view.group, scale.end_us, CELLS);
+    let mut points: Vec<&GroupPoint> = points.into_iter().flatten().collect();
+    points.dedup_by_key(|point| point.at_us);
+    let mut lower_edge: Vec<u64> = vec![0; points.len()];
+    for (index, band) in view.bands.iter().enumerate() {
+        let stacked = points.iter().zip(&lower_edge);
+        let upper_edge: Vec<u64> =
+            stacked.map(|(point, sum)| sum.saturating_add(band.bytes(point))).collect();
+        let path_point = |(point, sum): (&&GroupPoint, &u64)| scale.path_point(point.at_us, *sum);
+        let upper = points.iter().zip(&upper_edge).map(path_point);
+        let lower = points.iter().zip(&lower_edge).rev().map(path_point);
+        let outline: String = upper.chain(lower).collect();
+        write!(svg, "<polygon class=\"band-{index}\" points=\"{}\"/>", outline.trim_end())?;
+        lower_edge = upper_edge;
+    }
+    Ok(())
+}
+
+/// Draws each limit for as long as it held.
+fn draw_limits(svg: &mut String, view: &GroupView<'_>, scale: &Scale) -> std::fmt::Result {
+    let limits = &view.group.limits;
+    for (index, step) in limits.iter().enumerate() {
+        let end_us = limits.get(index + 1).map_or(scale.end_us, |next| next.at_us);
+        if let Some(limit) = step.bytes.filter(|&limit| limit <= view.top_bytes) {
+            let (x1, x2, y) = (scale.x(step.at_us), scale.x(end_us), scale.y(limit));
+            write!(svg, "<line class=\"limit\" x1=\"{x1:.1}\" y1=\"{y:.1}\" x2=\"{x2:.1}\" y2=\"{y:.1}\"/>")?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -9,14 +9,14 @@ use super::{GroupPoint, GroupTimeline, Timeline};
 use crate::text::{clean_sentence, counted, shorten};
 use crate::units::{bytes, seconds};
 
-/// Rows that are stacked one by one; the others are one more band.
+/// Maximum number of rows that are stacked one by one; the others are one more band.
 pub(super) const MAX_BANDS: usize = 6;
-/// Rows named in the sentence on a kill.
-const MAX_NAMED: usize = 4;
+/// Maximum number of rows in the sentence on a kill.
+const MAX_KILL_ROWS: usize = 4;
 /// Maximum width of a path.
-const MAX_PATH: usize = 120;
+const MAX_PATH_COLUMNS: usize = 120;
 /// A limit up to this many times the largest charge is part of the picture.
-const LIMIT_SHOWN_UP_TO: u64 = 4;
+const MAX_LIMIT_FACTOR: u64 = 4;
 
 /// Rows that are drawn as one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,31 +63,34 @@ pub(super) struct GroupView<'a> {
     /// When the charge was largest.
     pub peak_us: u64,
     /// The figure at the top of the picture.
-    pub most_bytes: u64,
+    pub top_bytes: u64,
 }
 
 impl<'a> GroupView<'a> {
     /// Views of the groups that have samples.
     pub fn all(timeline: &'a Timeline) -> Vec<Self> {
         let kill = timeline.end.as_ref().and_then(|end| end.group_kill.as_ref());
-        let of =
-            |group: &'a GroupTimeline| Self::new(group, kill.filter(|kill| kill.group == group.start.group));
-        timeline.groups.iter().filter_map(of).collect()
+        let views = timeline.groups.iter().filter_map(|group| {
+            let own_kill = kill.filter(|kill| kill.group == group.start.group);
+            Self::new(group, own_kill)
+        });
+        views.collect()
     }
 
+    /// The view of a group; `None` if it has no samples.
     fn new(group: &'a GroupTimeline, kill: Option<&'a GroupKill>) -> Option<Self> {
         let (peak, last) = (group.peak()?, group.points().last()?);
         let bands = bands(group);
-        let at = |point: &GroupPoint, row: usize| point.rows.get(row).copied().unwrap_or(0);
+        let row_bytes = |point: &GroupPoint, row: usize| point.rows.get(row).copied().unwrap_or(0);
         let line = |row: usize| {
             let id = group.rows.get(row).map_or("", String::as_str);
             Line {
                 name: clean_sentence(id),
                 state: state_of(id).unwrap_or_default(),
                 band: bands.iter().position(|band| band.rows.contains(&row)),
-                peak_bytes: at(peak, row),
+                peak_bytes: row_bytes(peak, row),
                 kill_bytes: kill.map(|kill| kill.rows.get(id).copied().unwrap_or(0)),
-                last_bytes: at(last, row),
+                last_bytes: row_bytes(last, row),
             }
         };
         let mut lines: Vec<Line> = group.largest_rows().into_iter().map(line).collect();
@@ -98,14 +101,14 @@ impl<'a> GroupView<'a> {
             last_bytes: last.current_bytes,
             ..Line::default()
         });
-        let path = shorten(&clean_sentence(&group.start.path), MAX_PATH);
+        let path = shorten(&clean_sentence(&group.start.path), MAX_PATH_COLUMNS);
         let limit = match group.start.effective_limit_bytes {
             Some(limit) => format!("limit {}", bytes(limit)),
             None => "no limit".to_owned(),
         };
         let limits = group.limits.iter().filter_map(|step| step.bytes);
-        let shown = |limit: &u64| *limit <= peak.current_bytes.saturating_mul(LIMIT_SHOWN_UP_TO);
-        let most_bytes = limits.filter(shown).max().unwrap_or(0).max(peak.current_bytes).max(1);
+        let is_shown = |limit: &u64| *limit <= peak.current_bytes.saturating_mul(MAX_LIMIT_FACTOR);
+        let top_bytes = limits.filter(is_shown).max().unwrap_or(0).max(peak.current_bytes).max(1);
         Some(Self {
             group,
             kill,
@@ -113,7 +116,7 @@ impl<'a> GroupView<'a> {
             bands,
             lines,
             peak_us: peak.at_us,
-            most_bytes,
+            top_bytes,
         })
     }
 
@@ -133,25 +136,25 @@ impl<'a> GroupView<'a> {
         };
         let mut rows: Vec<(&String, u64)> = kill.rows.iter().map(|(id, bytes)| (id, *bytes)).collect();
         rows.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-        let named = rows.iter().take(MAX_NAMED).filter(|(_, bytes)| *bytes > 0);
-        let named: Vec<String> =
-            named.map(|(id, size)| format!("{} {}", clean_sentence(id), bytes(*size))).collect();
-        let of = kill.effective_limit_bytes.map_or(String::new(), |limit| format!(" of {}", bytes(limit)));
-        let held = format!(
-            "The last sample before, {} old, has {}{of}: {}.",
+        let largest = rows.iter().take(MAX_KILL_ROWS).filter(|(_, bytes)| *bytes > 0);
+        let largest: Vec<String> =
+            largest.map(|(id, size)| format!("{} {}", clean_sentence(id), bytes(*size))).collect();
+        let limit = kill.effective_limit_bytes.map_or(String::new(), |limit| format!(" of {}", bytes(limit)));
+        let sample = format!(
+            "The last sample before, {} old, has {}{limit}: {}.",
             seconds(seconds_of(kill.age_us)),
             bytes(kill.current_bytes),
-            named.join(", ")
+            largest.join(", ")
         );
-        vec![format!("{killed} {held}"), clean_sentence(&kill.unknown)]
+        vec![format!("{killed} {sample}"), clean_sentence(&kill.unknown)]
     }
 }
 
 /// The bands, from the bottom: rows that stay, then those that the kernel can reclaim; of each the
 /// larger ones first.
 fn bands(group: &GroupTimeline) -> Vec<Band> {
-    let order = group.largest_rows();
-    let (single, rest) = order.split_at(order.len().min(MAX_BANDS));
+    let rows = group.largest_rows();
+    let (single, rest) = rows.split_at(rows.len().min(MAX_BANDS));
     let id = |row: usize| group.rows.get(row).map_or("", String::as_str);
     let mut single = single.to_vec();
     single.sort_by_key(|&row| state_of(id(row)) == Some("evictable"));
@@ -166,21 +169,22 @@ fn bands(group: &GroupTimeline) -> Vec<Band> {
 /// The points for `cells` equal intervals: of each that with the largest charge, or else the one
 /// before it; `None` before the first and after the last.
 pub(super) fn in_cells(group: &GroupTimeline, end_us: u64, cells: usize) -> Vec<Option<&GroupPoint>> {
-    let mut found: Vec<Option<&GroupPoint>> = vec![None; cells];
-    let mut before: Option<(usize, &GroupPoint)> = None;
+    let mut points: Vec<Option<&GroupPoint>> = vec![None; cells];
+    let mut previous: Option<(usize, &GroupPoint)> = None;
     for point in group.points() {
         let cell = cell_of(point.at_us, end_us, cells);
-        if let Some((from, earlier)) = before {
-            found.iter_mut().take(cell).skip(from + 1).for_each(|between| *between = Some(earlier));
+        if let Some((previous_cell, previous_point)) = previous {
+            let between = points.iter_mut().take(cell).skip(previous_cell + 1);
+            between.for_each(|kept| *kept = Some(previous_point));
         }
-        if let Some(place) = found.get_mut(cell)
-            && place.is_none_or(|kept| point.current_bytes > kept.current_bytes)
+        if let Some(kept) = points.get_mut(cell)
+            && kept.is_none_or(|kept| point.current_bytes > kept.current_bytes)
         {
-            *place = Some(point);
+            *kept = Some(point);
         }
-        before = Some((cell, point));
+        previous = Some((cell, point));
     }
-    found
+    points
 }
 
 #[cfg(test)]
@@ -216,8 +220,8 @@ mod tests {
         let timeline = fabricated::limited();
         let group = &timeline.groups[0];
         let cells = in_cells(group, timeline.last_us(), 7);
-        let most = cells.iter().flatten().map(|point| point.current_bytes).max();
-        assert_eq!(most, group.peak().map(|peak| peak.current_bytes));
+        let largest = cells.iter().flatten().map(|point| point.current_bytes).max();
+        assert_eq!(largest, group.peak().map(|peak| peak.current_bytes));
         let first = cells.iter().position(Option::is_some).unwrap();
         let last = cells.iter().rposition(Option::is_some).unwrap();
         assert!(cells[first..=last].iter().all(Option::is_some));

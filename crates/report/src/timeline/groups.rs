@@ -12,12 +12,12 @@ const MAX_ROWS: usize = 64;
 /// Maximum number of changes of the limit that are kept.
 const MAX_LIMITS: usize = 256;
 /// Maximum length of a row's name.
-const MAX_NAME: usize = 64;
+const MAX_NAME_BYTES: usize = 64;
 
 /// What was charged at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupPoint {
-    /// When, in microseconds.
+    /// When it was sampled, in microseconds.
     pub at_us: u64,
     /// The charge.
     pub current_bytes: u64,
@@ -25,9 +25,9 @@ pub struct GroupPoint {
     pub working_set_bytes: Option<u64>,
     /// What the kernel reclaims before it kills.
     pub reclaimable_bytes: Option<u64>,
-    /// Swapped out.
+    /// Bytes in swap.
     pub swap_bytes: Option<u64>,
-    /// Processes killed for lack of memory since the group exists.
+    /// Processes killed for lack of memory since the group was created.
     pub oom_kills: Option<u64>,
     /// Bytes by row, in the order of [`GroupTimeline::rows`]; rows at its end may be missing.
     pub rows: Vec<u64>,
@@ -77,11 +77,12 @@ impl GroupTimeline {
 
     /// The rows with bytes at any moment, those with the most first; each with its index.
     pub fn largest_rows(&self) -> Vec<usize> {
-        let most = |index: usize| self.points.iter().filter_map(|point| point.rows.get(index)).max().copied();
-        let mut order: Vec<usize> =
-            (0..self.rows.len()).filter(|&index| most(index).unwrap_or(0) > 0).collect();
-        order.sort_by_key(|&index| std::cmp::Reverse(most(index)));
-        order
+        let max_bytes =
+            |index: usize| self.points.iter().filter_map(|point| point.rows.get(index)).max().copied();
+        let mut indices: Vec<usize> =
+            (0..self.rows.len()).filter(|&index| max_bytes(index).unwrap_or(0) > 0).collect();
+        indices.sort_by_cached_key(|&index| std::cmp::Reverse(max_bytes(index)));
+        indices
     }
 
     /// Begins the group, or changes its limits.
@@ -89,8 +90,8 @@ impl GroupTimeline {
         if self.limits.len() < MAX_LIMITS {
             self.limits.push(LimitStep { at_us: start.at_us, bytes: start.effective_limit_bytes });
         }
-        let path = super::shortened_word(start.path);
-        let effective_limit_path = start.effective_limit_path.map(super::shortened_word);
+        let path = super::truncated_word(start.path);
+        let effective_limit_path = start.effective_limit_path.map(super::truncated_word);
         self.start = GroupStart { path, effective_limit_path, ..start };
     }
 
@@ -105,7 +106,7 @@ impl GroupTimeline {
                 Some(last)
                     if self.width_us > 0 && point.at_us / self.width_us == last.at_us / self.width_us =>
                 {
-                    join(last, point);
+                    keep_larger(last, point);
                 }
                 _ => self.points.push(point),
             }
@@ -115,22 +116,23 @@ impl GroupTimeline {
         }
     }
 
+    /// A point with the rows of a sample in the order of this group's; new rows are added to it.
     fn point(&mut self, sample: GroupSample) -> GroupPoint {
         let mut by_name: BTreeMap<String, u64> = sample.rows;
         let mut rows: Vec<u64> = self.rows.iter().map(|name| by_name.remove(name).unwrap_or(0)).collect();
-        let mut others = 0u64;
+        let mut other_bytes = 0u64;
         for (name, bytes) in by_name {
-            if self.rows.len() < MAX_ROWS && name.len() <= MAX_NAME && name != OTHER_ROWS {
+            if self.rows.len() < MAX_ROWS && name.len() <= MAX_NAME_BYTES && name != OTHER_ROWS {
                 self.rows.push(name);
                 rows.push(bytes);
             } else {
-                others = others.saturating_add(bytes);
+                other_bytes = other_bytes.saturating_add(bytes);
             }
         }
-        if others > 0 {
-            let index = self.other_rows();
+        if other_bytes > 0 {
+            let index = self.other_rows_index();
             rows.resize(rows.len().max(index + 1), 0);
-            rows[index] = rows[index].saturating_add(others);
+            rows[index] = rows[index].saturating_add(other_bytes);
         }
         GroupPoint {
             at_us: sample.at_us,
@@ -144,7 +146,7 @@ impl GroupTimeline {
     }
 
     /// Returns the index of the row with the sum of the others; it may be one more than the bound.
-    fn other_rows(&mut self) -> usize {
+    fn other_rows_index(&mut self) -> usize {
         let known = self.rows.iter().position(|name| name == OTHER_ROWS);
         known.unwrap_or_else(|| {
             self.rows.push(OTHER_ROWS.to_owned());
@@ -154,25 +156,28 @@ impl GroupTimeline {
 
     /// Doubles the width until at most half of the points are left.
     fn thin(&mut self) {
-        let span = self.points.last().map_or(0, |last| last.at_us);
-        let mut width = if self.width_us == 0 { (span / MAX_POINTS as u64).max(1) } else { self.width_us };
-        while self.points.len() > MAX_POINTS / 2 && width < u64::MAX / 2 {
-            width = width.saturating_mul(2);
+        let span_us = self.points.last().map_or(0, |last| last.at_us);
+        let first_width_us = (span_us / MAX_POINTS as u64).max(1);
+        let mut width_us = if self.width_us == 0 { first_width_us } else { self.width_us };
+        while self.points.len() > MAX_POINTS / 2 && width_us < u64::MAX / 2 {
+            width_us = width_us.saturating_mul(2);
             let mut points: Vec<GroupPoint> = Vec::with_capacity(self.points.len());
             for point in self.points.drain(..) {
                 match points.last_mut() {
-                    Some(last) if point.at_us / width == last.at_us / width => join(last, point),
+                    Some(last) if point.at_us / width_us == last.at_us / width_us => {
+                        keep_larger(last, point);
+                    }
                     _ => points.push(point),
                 }
             }
             self.points = points;
         }
-        self.width_us = width;
+        self.width_us = width_us;
     }
 }
 
 /// Keeps the moment with the larger charge: rows of two moments would not add up.
-fn join(last: &mut GroupPoint, point: GroupPoint) {
+fn keep_larger(last: &mut GroupPoint, point: GroupPoint) {
     if point.current_bytes > last.current_bytes {
         *last = point;
     }
@@ -223,8 +228,8 @@ mod tests {
         let mut group = GroupTimeline::default();
         for n in 0..2u64 {
             let rows = (0..50).map(|row| (format!("row {n} {row}"), 3)).collect();
-            let one = GroupSample { at_us: n, current_bytes: 150, rows, ..GroupSample::default() };
-            group.add(&GroupBlock::new(0, &[one]));
+            let sample = GroupSample { at_us: n, current_bytes: 150, rows, ..GroupSample::default() };
+            group.add(&GroupBlock::new(0, &[sample]));
         }
         let last = group.points().last().unwrap();
         assert_eq!(last.rows.iter().sum::<u64>(), last.current_bytes);

@@ -11,7 +11,7 @@ use super::choice::seconds_of;
 use super::export::{ExportError, quoted};
 
 /// The columns before those of the rows.
-const BEFORE: &str =
+const LEADING_COLUMNS: &str =
     "seconds,group,path,current_bytes,working_set_bytes,reclaimable_bytes,swap_bytes,oom_kills";
 
 /// Writes the table of the recording at `path`, from which `timeline` was read.
@@ -22,7 +22,7 @@ pub fn csv(path: &Path, timeline: &Timeline, out: &mut dyn Write) -> Result<(), 
     let mut out = BufWriter::new(out);
     let rows: BTreeSet<&str> =
         timeline.groups.iter().flat_map(|group| &group.rows).map(String::as_str).collect();
-    out.write_all(BEFORE.as_bytes())?;
+    out.write_all(LEADING_COLUMNS.as_bytes())?;
     for row in &rows {
         write!(out, ",{}", quoted(row))?;
     }
@@ -31,27 +31,29 @@ pub fn csv(path: &Path, timeline: &Timeline, out: &mut dyn Write) -> Result<(), 
     while let Some(record) = reader.next_record()? {
         let Record::GroupSamples(block) = record else { continue };
         let known = usize::try_from(block.group).ok().and_then(|number| timeline.groups.get(number));
-        let place = format!("{},{}", block.group, quoted(known.map_or("", |group| &group.start.path)));
+        let group_cells = format!("{},{}", block.group, quoted(known.map_or("", |group| &group.start.path)));
         for sample in block.samples() {
-            write_sample(&sample, &place, &rows, &mut out)?;
+            write_sample(&sample, &group_cells, &rows, &mut out)?;
         }
     }
     Ok(out.flush()?)
 }
 
+/// Writes the line of one sample; `group_cells` are the number and path of its group.
 fn write_sample(
     sample: &GroupSample,
-    place: &str,
+    group_cells: &str,
     rows: &BTreeSet<&str>,
     out: &mut impl Write,
 ) -> std::io::Result<()> {
-    write!(out, "{:.6},{place},{}", seconds_of(sample.at_us), sample.current_bytes)?;
+    write!(out, "{:.6},{group_cells},{}", seconds_of(sample.at_us), sample.current_bytes)?;
     let figures = [sample.working_set_bytes, sample.reclaimable_bytes, sample.swap_bytes, sample.oom_kills];
     // As in the timeline, rows without a column are summed.
     let others = sample.rows.iter().filter(|(id, _)| *id == OTHER_ROWS || !rows.contains(id.as_str()));
-    let others = others.map(|(_, bytes)| *bytes).reduce(u64::saturating_add);
-    let of_row = |row: &str| if row == OTHER_ROWS { others } else { sample.rows.get(row).copied() };
-    for figure in figures.into_iter().chain(rows.iter().map(|row| of_row(row))) {
+    let other_bytes = others.map(|(_, bytes)| *bytes).reduce(u64::saturating_add);
+    let row_bytes =
+        |row: &&str| if *row == OTHER_ROWS { other_bytes } else { sample.rows.get(*row).copied() };
+    for figure in figures.into_iter().chain(rows.iter().map(row_bytes)) {
         match figure {
             Some(figure) => write!(out, ",{figure}")?,
             None => out.write_all(b",")?,

@@ -37,6 +37,8 @@ const UPLOT: &str = include_str!("assets/uplot/uPlot.iife.min.js");
 const MAX_MARK_ROWS: usize = 500;
 /// Maximum width of a mark's name.
 const MAX_NAME_COLUMNS: usize = 120;
+/// Maximum width of the name of a mark's process.
+const MAX_PROCESS_COLUMNS: usize = 30;
 /// Maximum number of processes in the table.
 const MAX_PROCESSES: usize = 200;
 /// Maximum number of recordings in a page.
@@ -55,7 +57,7 @@ pub fn page(timelines: &[Timeline]) -> Result<String, DrawError> {
     let style = STYLES.join("\n");
     let script = format!("{UPLOT}\n(() => {{\n\"use strict\";\n{}\n}})();\n", SCRIPTS.join("\n"));
     let views: Vec<RecordingView> =
-        timelines.iter().enumerate().map(|(n, one)| RecordingView::new(n, one)).collect();
+        timelines.iter().enumerate().map(|(index, timeline)| RecordingView::new(index, timeline)).collect();
     let mut templates = Environment::new();
     templates.add_template("page.html", PAGE)?;
     let text = templates.get_template("page.html")?.render(context! {
@@ -63,10 +65,10 @@ pub fn page(timelines: &[Timeline]) -> Result<String, DrawError> {
         title => title(timelines),
         recordings => Value::from(Serde(views)),
         several => timelines.len() > 1,
-        has_groups => timelines.iter().any(|one| one.groups.iter().any(|group| group.samples > 0)),
-        ledgers => timelines.iter().map(|one| one.ledgers.len()).sum::<usize>(),
+        has_groups => timelines.iter().flat_map(|timeline| &timeline.groups).any(|group| group.samples > 0),
+        ledgers => timelines.iter().map(|timeline| timeline.ledgers.len()).sum::<usize>(),
         ledgers_left_out => data.ledgers_left_out,
-        mark_columns => MARK_COLUMNS.map(|(title, _)| title),
+        mark_columns => MARK_COLUMNS.map(|column| column.title),
         style_digest => digest(&style),
         script_digest => digest(&script),
         style,
@@ -79,11 +81,12 @@ pub fn page(timelines: &[Timeline]) -> Result<String, DrawError> {
 /// Title and heading of the page.
 fn title(timelines: &[Timeline]) -> String {
     match timelines {
-        [one] => command(one),
+        [timeline] => command(timeline),
         several => format!("{} recordings", several.len()),
     }
 }
 
+/// The command that was recorded, or else the name of the file.
 fn command(timeline: &Timeline) -> String {
     if timeline.header.command.is_empty() {
         return clean_sentence(&timeline.name);
@@ -93,14 +96,15 @@ fn command(timeline: &Timeline) -> String {
 
 /// The digest of an inline script or style, in the form of a content security policy.
 pub(crate) fn digest(text: &str) -> String {
+    /// The digits of Base64 (RFC 4648, 4).
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut encoded = String::from("sha256-");
-    for group in Sha256::digest(text.as_bytes()).chunks(3) {
-        let bits =
-            group.iter().fold(0u32, |bits, &byte| bits << 8 | u32::from(byte)) << (8 * (3 - group.len()));
-        for place in 0..4 {
-            let digit = DIGITS[(bits >> (18 - 6 * place)) as usize & 63];
-            encoded.push(if place <= group.len() { char::from(digit) } else { '=' });
+    for chunk in Sha256::digest(text.as_bytes()).chunks(3) {
+        let bits = chunk.iter().fold(0u32, |bits, &byte| bits << 8 | u32::from(byte));
+        let bits = bits << (8 * (3 - chunk.len()));
+        for index in 0..4 {
+            let digit = DIGITS[(bits >> (18 - 6 * index)) as usize & 63];
+            encoded.push(if index <= chunk.len() { char::from(digit) } else { '=' });
         }
     }
     encoded
@@ -142,25 +146,29 @@ struct RecordingView {
     environment: Vec<Fact>,
     groups: Vec<GroupSection>,
     marks: Vec<MarkRow>,
-    /// Number of marks missing from the table; the field below counts those missing from the
-    /// timeline.
+    /// Number of marks missing from the table.
     marks_left_out: usize,
+    /// Number of marks missing from the timeline.
     marks_not_drawn: usize,
     processes: Vec<ProcessRow>,
     processes_left_out: usize,
     caveats: Vec<String>,
 }
 
+/// A row of the table of marks.
 #[derive(Serialize)]
 struct MarkRow {
     name: String,
     process: String,
     at: String,
     at_us: u64,
+    /// Time since the previous mark of the process.
     since: String,
+    /// For each of [`MARK_COLUMNS`], the figure and its change.
     cells: Vec<Cell>,
 }
 
+/// A row of the table of processes.
 #[derive(Serialize)]
 struct ProcessRow {
     name: String,
@@ -174,10 +182,10 @@ struct ProcessRow {
 }
 
 impl RecordingView {
-    fn new(number: usize, timeline: &Timeline) -> Self {
+    fn new(index: usize, timeline: &Timeline) -> Self {
         let processes = timeline.processes.iter().take(MAX_PROCESSES).map(ProcessRow::new).collect();
         Self {
-            letter: char::from(b'A'.saturating_add(number as u8)),
+            letter: char::from(b'A'.saturating_add(index as u8)),
             name: clean_sentence(&timeline.name),
             command: command(timeline),
             ending: ending(timeline),
@@ -197,8 +205,8 @@ impl RecordingView {
 
 /// The highest RSS of any single process.
 fn peak_bytes(timeline: &Timeline) -> Option<u64> {
-    let known = timeline.processes.iter().filter_map(Process::high_water_kib).max();
-    known.max(timeline.end.as_ref().and_then(|end| end.high_water_kib)).map(bytes_of)
+    let highest_kib = timeline.processes.iter().filter_map(Process::high_water_kib).max();
+    highest_kib.max(timeline.end.as_ref().and_then(|end| end.high_water_kib)).map(bytes_of)
 }
 
 /// How it was recorded, the limits, how it ended, and the cost.
@@ -251,65 +259,77 @@ fn facts(timeline: &Timeline) -> Vec<Fact> {
 /// The machine.
 fn environment(timeline: &Timeline) -> Vec<Fact> {
     let machine = &timeline.header.environment;
-    let known = |text: &Option<String>| text.as_deref().map_or(UNKNOWN.to_owned(), clean_sentence);
+    let or_unknown = |text: &Option<String>| text.as_deref().map_or(UNKNOWN.to_owned(), clean_sentence);
     vec![
-        fact("kernel", known(&machine.kernel)),
+        fact("kernel", or_unknown(&machine.kernel)),
         fact("machine", clean_sentence(&machine.machine)),
-        fact("processor", known(&machine.processor)),
+        fact("processor", or_unknown(&machine.processor)),
         fact("processors", machine.cpus.map_or(UNKNOWN.to_owned(), grouped)),
         fact_bytes("memory", machine.memory_bytes),
         fact_bytes("page", Some(machine.page_bytes)),
-        fact("transparent huge pages", known(&machine.thp)),
-        fact("C library (strandline's)", known(&machine.libc)),
+        fact("transparent huge pages", or_unknown(&machine.thp)),
+        fact("C library (strandline's)", or_unknown(&machine.libc)),
         fact("strandline", clean_sentence(&timeline.header.version)),
     ]
 }
 
-/// A column of the table of marks: its name, and its value in a sample. The table adds the change
-/// since the previous mark.
-type MarkColumn = (&'static str, fn(&Sample) -> u64);
-const MARK_COLUMNS: [MarkColumn; 7] = [
-    ("RSS", |sample| bytes_of(sample.rss_kib)),
-    ("anonymous", |sample| bytes_of(sample.anonymous_kib)),
-    ("file", |sample| bytes_of(sample.file_kib)),
-    ("VmData", |sample| bytes_of(sample.data_kib)),
-    ("VmSize", |sample| bytes_of(sample.virtual_kib)),
-    ("minor faults", |sample| sample.minor_faults),
-    ("major faults", |sample| sample.major_faults),
-];
-/// Index of the first column that is a count.
-const FIRST_COUNT: usize = 5;
+/// A column of the table of marks. The table adds the change since the previous mark.
+#[derive(Clone, Copy)]
+struct MarkColumn {
+    title: &'static str,
+    /// Whether it is a count; otherwise it is bytes.
+    is_count: bool,
+    figure: fn(&Sample) -> u64,
+}
 
+impl MarkColumn {
+    const fn bytes(title: &'static str, figure: fn(&Sample) -> u64) -> Self {
+        Self { title, is_count: false, figure }
+    }
+
+    const fn count(title: &'static str, figure: fn(&Sample) -> u64) -> Self {
+        Self { title, is_count: true, figure }
+    }
+}
+
+const MARK_COLUMNS: [MarkColumn; 7] = [
+    MarkColumn::bytes("RSS", |sample| bytes_of(sample.rss_kib)),
+    MarkColumn::bytes("anonymous", |sample| bytes_of(sample.anonymous_kib)),
+    MarkColumn::bytes("file", |sample| bytes_of(sample.file_kib)),
+    MarkColumn::bytes("VmData", |sample| bytes_of(sample.data_kib)),
+    MarkColumn::bytes("VmSize", |sample| bytes_of(sample.virtual_kib)),
+    MarkColumn::count("minor faults", |sample| sample.minor_faults),
+    MarkColumn::count("major faults", |sample| sample.major_faults),
+];
+
+/// The rows of the table of marks.
 fn marks(timeline: &Timeline) -> Vec<MarkRow> {
     let mut rows = Vec::new();
     // Figures belong to a process, so compare them with the previous mark of the same process.
-    let mut before = std::collections::HashMap::<u32, &Mark>::new();
+    let mut previous_marks = std::collections::HashMap::<u32, &Mark>::new();
     for mark in timeline.marks.iter().take(MAX_MARK_ROWS) {
-        let last = before.insert(mark.process, mark);
+        let previous = previous_marks.insert(mark.process, mark);
         let process = usize::try_from(mark.process).ok().and_then(|number| timeline.processes.get(number));
         rows.push(MarkRow {
             name: shorten(&clean_sentence(&mark.name), MAX_NAME_COLUMNS),
-            process: process.map_or(mark.pid.to_string(), |process| process_name(process, 30)),
+            process: process
+                .map_or(mark.pid.to_string(), |process| process_name(process, MAX_PROCESS_COLUMNS)),
             at: format!("{:.3} s", seconds_of(mark.at_us)),
             at_us: mark.at_us,
-            since: last.map_or(String::new(), |last| {
-                format!("+{:.3} s", seconds_of(mark.at_us.saturating_sub(last.at_us)))
+            since: previous.map_or(String::new(), |previous| {
+                format!("+{:.3} s", seconds_of(mark.at_us.saturating_sub(previous.at_us)))
             }),
-            cells: MARK_COLUMNS
-                .iter()
-                .enumerate()
-                .flat_map(|(index, (_, figure))| {
-                    cells(index >= FIRST_COUNT, figure(&mark.sample), last.map(|last| figure(&last.sample)))
-                })
-                .collect(),
+            cells: MARK_COLUMNS.iter().flat_map(|column| cells(column, mark, previous)).collect(),
         });
     }
     rows
 }
 
-/// A figure and its change since `before`.
-fn cells(is_count: bool, now: u64, before: Option<u64>) -> [Cell; 2] {
-    let shown = |figure: u64| if is_count { grouped(figure) } else { bytes(figure) };
+/// The figure of a mark, and its change since the previous one.
+fn cells(column: &MarkColumn, mark: &Mark, previous: Option<&Mark>) -> [Cell; 2] {
+    let shown = |figure: u64| if column.is_count { grouped(figure) } else { bytes(figure) };
+    let now = (column.figure)(&mark.sample);
+    let before = previous.map(|previous| (column.figure)(&previous.sample));
     let change = before.map(|before| i128::from(now) - i128::from(before));
     let sign = match change {
         None | Some(0) => "",

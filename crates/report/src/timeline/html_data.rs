@@ -29,7 +29,7 @@ const MAX_ROWS: usize = 500;
 pub const MAX_MARKS: usize = 5_000;
 /// Maximum number of runs of equal cells in all page maps together; those of the last ledgers are
 /// kept.
-const MAX_CELLS: usize = 50_000;
+const MAX_RUNS: usize = 50_000;
 /// Maximum number of caveats of a ledger.
 const MAX_CAVEATS: usize = 200;
 /// Maximum width of a process's name.
@@ -46,9 +46,11 @@ pub struct Data {
     pub ledgers_left_out: usize,
 }
 
+/// One recording.
 #[derive(Debug, Serialize)]
 struct Recording {
     name: String,
+    /// The last instant with known data.
     end_us: u64,
     lines: Vec<Line>,
     marks: Vec<MarkData>,
@@ -63,10 +65,15 @@ struct Line {
     /// The process's number; `None` for a sum.
     process: Option<u32>,
     peak_bytes: u64,
+    /// Width of a point's interval; 0 if every change has its own point.
     width_us: u64,
+    /// Times of the points.
     us: Vec<i64>,
+    /// In KiB, as the other columns.
     rss: Vec<i64>,
+    /// The lowest RSS in each interval; empty if it equals `rss`.
     low: Vec<i64>,
+    /// The highest RSS in each interval; empty if it equals `rss`.
     high: Vec<i64>,
     anonymous: Vec<i64>,
     file: Vec<i64>,
@@ -74,6 +81,7 @@ struct Line {
     r#virtual: Vec<i64>,
 }
 
+/// A mark.
 #[derive(Debug, Serialize)]
 struct MarkData {
     name: String,
@@ -82,6 +90,7 @@ struct MarkData {
     rss_bytes: u64,
 }
 
+/// A ledger.
 #[derive(Debug, Serialize)]
 struct LedgerData {
     recording: usize,
@@ -100,7 +109,7 @@ struct LedgerData {
     headline: String,
     resident: String,
     cost: String,
-    /// `[id, gives, how, cost]`
+    /// `[id, effect, how, cost]`
     remedies: Vec<[String; 4]>,
     allocators: Vec<String>,
     runtimes: Vec<String>,
@@ -121,6 +130,7 @@ struct MapData {
     left_out: Option<String>,
 }
 
+/// A mapping of a page map.
 #[derive(Debug, Serialize)]
 struct MappingData {
     /// Address of its first cell.
@@ -144,16 +154,17 @@ impl Data {
             let share_of_peak = timeline.share_of_peak(ledger);
             ledgers.push(LedgerData { share_of_peak, ..LedgerData::new(recording, ledger, &mut names) });
         }
-        let mut room = MAX_CELLS;
+        let mut runs_left = MAX_RUNS;
         for (data, &LedgerPlace { recording, index }) in ledgers.iter_mut().zip(&kept).rev() {
-            let ledger = timelines.get(recording).and_then(|one| one.ledgers.get(index));
-            data.map = ledger.and_then(|one| MapData::new(one.explain.page_map.as_ref()?, &mut room));
+            let ledger = timelines.get(recording).and_then(|timeline| timeline.ledgers.get(index));
+            let page_map = ledger.and_then(|ledger| ledger.explain.page_map.as_ref());
+            data.map = page_map.and_then(|page_map| MapData::new(page_map, &mut runs_left));
         }
-        let all: usize = timelines.iter().map(|timeline| timeline.ledgers.len()).sum();
+        let ledger_count: usize = timelines.iter().map(|timeline| timeline.ledgers.len()).sum();
         Self {
             recordings: timelines.iter().map(Recording::new).collect(),
             rows: names.rows,
-            ledgers_left_out: all.saturating_sub(kept.len()),
+            ledgers_left_out: ledger_count.saturating_sub(kept.len()),
             ledgers,
         }
     }
@@ -188,34 +199,37 @@ fn selected_ledgers(timelines: &[Timeline]) -> Vec<LedgerPlace> {
         }
     }
     let mut kept = thinned(&others, MAX_LEDGERS);
-    let room = MAX_LEDGERS.saturating_sub(kept.len());
-    kept.extend(thinned(&at_intervals, room));
+    let count_left = MAX_LEDGERS.saturating_sub(kept.len());
+    kept.extend(thinned(&at_intervals, count_left));
     kept.sort_unstable();
     kept
 }
 
-/// At most `most` of `all`, evenly chosen, including the last.
-fn thinned(all: &[LedgerPlace], most: usize) -> Vec<LedgerPlace> {
-    let step = if most == 0 { usize::MAX } else { all.len().div_ceil(most).max(1) };
-    all.iter().rev().step_by(step).take(most).copied().collect()
+/// At most `max_count` of `all`, evenly chosen, including the last.
+fn thinned(all: &[LedgerPlace], max_count: usize) -> Vec<LedgerPlace> {
+    let step = if max_count == 0 { usize::MAX } else { all.len().div_ceil(max_count).max(1) };
+    all.iter().rev().step_by(step).take(max_count).copied().collect()
 }
 
 /// Deduplicates rows: ledgers of a recording have nearly all rows in common.
 #[derive(Default)]
 struct RowNames {
+    /// See [`Data::rows`].
     rows: Vec<[String; 4]>,
-    known: HashMap<[String; 4], usize>,
+    /// Their indices.
+    indices: HashMap<[String; 4], usize>,
 }
 
 impl RowNames {
-    fn of(&mut self, row: &Row) -> usize {
+    /// The index of a row, which is added if it is new.
+    fn index(&mut self, row: &Row) -> usize {
         let key = [
             clean_sentence(&row.id),
             stratum_name(row.stratum).to_owned(),
             state_name(row.state).to_owned(),
             clean_sentence(&row.holder),
         ];
-        *self.known.entry(key).or_insert_with_key(|key| {
+        *self.indices.entry(key).or_insert_with_key(|key| {
             self.rows.push(key.clone());
             self.rows.len() - 1
         })
@@ -223,8 +237,8 @@ impl RowNames {
 }
 
 /// The text on the runtimes: sentences for those that were read, names for the others.
-fn of_runtimes(read: Vec<Section>, named: Vec<String>) -> Vec<String> {
-    let sentences = read.into_iter().map(|one| [vec![one.title], one.lines].concat().join(". "));
+fn runtime_texts(read: Vec<Section>, named: Vec<String>) -> Vec<String> {
+    let sentences = read.into_iter().map(|section| [vec![section.title], section.lines].concat().join(". "));
     sentences.chain(named).collect()
 }
 
@@ -255,15 +269,19 @@ impl LedgerData {
             mark: ledger.mark.as_deref().map(clean_sentence),
             rss_bytes: explain.kernel.rss_bytes,
             totals: [totals.live, totals.stranded, totals.pinned, totals.evictable, totals.unattributed],
-            rows: rows.iter().take(MAX_ROWS).map(|row| (names.of(row), row.bytes)).collect(),
+            rows: rows.iter().take(MAX_ROWS).map(|row| (names.index(row), row.bytes)).collect(),
             rows_left_out: rows.len().saturating_sub(MAX_ROWS),
             title: view.title,
             headline: view.headline,
             resident: view.resident,
             cost: view.cost,
-            remedies: view.remedies.into_iter().map(|one| [one.id, one.gives, one.how, one.cost]).collect(),
+            remedies: view
+                .remedies
+                .into_iter()
+                .map(|remedy| [remedy.id, remedy.effect, remedy.how, remedy.cost])
+                .collect(),
             allocators: view.allocators.into_iter().map(|allocator| allocator.title).collect(),
-            runtimes: of_runtimes(view.readings, view.runtimes),
+            runtimes: runtime_texts(view.readings, view.runtimes),
             settings: explain
                 .settings
                 .iter()
@@ -278,12 +296,12 @@ impl LedgerData {
 }
 
 impl MapData {
-    /// Converts `map`; `None` if its runs exceed `room`.
-    fn new(map: &PageMap, room: &mut usize) -> Option<Self> {
+    /// Converts `map`, and reduces `runs_left` by its runs; `None` if they exceed it.
+    fn new(map: &PageMap, runs_left: &mut usize) -> Option<Self> {
         let mappings: Vec<MappingData> =
             map.mappings.iter().map(|mapping| MappingData::new(mapping, map)).collect();
-        let runs: usize = mappings.iter().map(|mapping| mapping.cells.len()).sum();
-        *room = room.checked_sub(runs)?;
+        let run_count: usize = mappings.iter().map(|mapping| mapping.cells.len()).sum();
+        *runs_left = runs_left.checked_sub(run_count)?;
         let left_out = (map.left_out.mappings > 0).then(|| {
             let size = map.left_out.rows.iter().fold(0u64, |sum, &(_, size)| sum.saturating_add(size));
             let smaller = counted(map.left_out.mappings, "smaller mapping");
@@ -315,20 +333,20 @@ impl MappingData {
     }
 }
 
-/// Merges equal consecutive cells, with the count after the index. `rows` is the number of rows of
-/// the map: references beyond it come from a damaged file and are dropped.
-fn runs(cells: &[MapCell], rows: usize) -> Vec<Vec<u64>> {
+/// Merges equal consecutive cells, with the count after the index. References to rows beyond
+/// `row_count` come from a damaged file and are dropped.
+fn runs(cells: &[MapCell], row_count: usize) -> Vec<Vec<u64>> {
     let mut runs: Vec<Vec<u64>> = Vec::new();
     for cell in cells {
-        let known = cell.rows.iter().filter(|&&(row, _)| usize::from(row) < rows);
-        let held: Vec<u64> = known.flat_map(|&(row, size)| [u64::from(row), size]).collect();
+        let known = cell.rows.iter().filter(|&&(row, _)| usize::from(row) < row_count);
+        let contents: Vec<u64> = known.flat_map(|&(row, size)| [u64::from(row), size]).collect();
         match runs.last_mut().map(Vec::as_mut_slice) {
-            Some([first, count, before @ ..])
-                if before == held.as_slice() && first.checked_add(*count) == Some(cell.index) =>
+            Some([first, count, last_contents @ ..])
+                if last_contents == contents.as_slice() && first.checked_add(*count) == Some(cell.index) =>
             {
                 *count += 1;
             }
-            _ => runs.push([&[cell.index, 1], held.as_slice()].concat()),
+            _ => runs.push([&[cell.index, 1], contents.as_slice()].concat()),
         }
     }
     runs
@@ -346,17 +364,16 @@ pub fn caveat_lines(caveats: &[Caveat]) -> Vec<String> {
 
 impl Recording {
     fn new(timeline: &Timeline) -> Self {
-        let order = largest(timeline);
-        let (shown, rest) = order.split_at(order.len().min(MAX_LINES));
+        let by_size = largest(timeline);
+        let (shown, rest) = by_size.split_at(by_size.len().min(MAX_LINES));
         let mut lines: Vec<Line> = shown
             .iter()
             .filter_map(|&index| timeline.processes.get(index))
             .map(|process| {
                 let name = process_name(process, NAME_COLUMNS);
-                let peak = process.high_water_kib().unwrap_or(0);
                 let mut line = Line::new(name, process.series.points(), process.series.width_us());
                 line.process = Some(process.start.process);
-                line.peak_bytes = bytes_of(peak);
+                line.peak_bytes = process.high_water_kib().map_or(0, bytes_of);
                 line
             })
             .collect();
@@ -386,11 +403,12 @@ impl Recording {
 
 impl Line {
     fn new(name: String, points: &[Point], width_us: u64) -> Self {
-        let column = |figure: fn(&Sample) -> u64| differences(points.iter().map(|p| figure(&p.sample)));
+        let column =
+            |figure: fn(&Sample) -> u64| differences(points.iter().map(|point| figure(&point.sample)));
         // If every change has its own point, the lowest and highest equal the figure.
-        let banded = points.iter().any(|p| p.rss_low_kib != p.rss_high_kib);
+        let has_band = points.iter().any(|point| point.rss_low_kib != point.rss_high_kib);
         let band = |bound: fn(&Point) -> u64| {
-            if banded { differences(points.iter().map(bound)) } else { Vec::new() }
+            if has_band { differences(points.iter().map(bound)) } else { Vec::new() }
         };
         Self {
             name,
@@ -454,8 +472,8 @@ mod tests {
         let cell = |index, rows: &[(u8, u64)]| MapCell { index, rows: rows.to_vec() };
         let equal = [cell(3, &[(0, 9)]), cell(4, &[(0, 9)]), cell(6, &[(0, 9)]), cell(7, &[(1, 9)])];
         assert_eq!(runs(&equal, 2), [[3, 2, 0, 9], [6, 1, 0, 9], [7, 1, 1, 9]]);
-        let given = timeline.ledgers[3].explain.page_map.as_ref().unwrap();
-        assert!(MapData::new(given, &mut 10).is_none());
+        let page_map = timeline.ledgers[3].explain.page_map.as_ref().unwrap();
+        assert!(MapData::new(page_map, &mut 10).is_none());
     }
 
     #[test]

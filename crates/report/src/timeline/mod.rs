@@ -57,30 +57,40 @@ impl From<serde_json::Error> for DrawError {
 
 /// Further processes are counted, not drawn.
 const MAX_PROCESSES: usize = 20_000;
-/// The recorder follows the same number.
+/// Maximum number of control groups; the recorder follows the same number.
 const MAX_GROUPS: usize = 16;
 /// Maximum number of ledgers with page maps: above it, every second map is dropped.
 const MAX_PAGE_MAPS: usize = 32;
 const MAX_LEDGERS: usize = 5_000;
 const MAX_MARKS: usize = 100_000;
-/// Maximum number of caveats, and bytes of text of each.
 const MAX_CAVEATS: usize = 200;
+/// Maximum length of the texts of a caveat.
 const MAX_CAVEAT_BYTES: usize = 64 << 10;
 /// Maximum number of exec records of a process: the first ones and the last are kept.
 const MAX_EXECS: usize = 16;
-/// Maximum number of words of a command line, and bytes per word.
+/// Maximum number of words of a command line.
 const MAX_WORDS: usize = 64;
+/// Maximum length of a word of a command line, or of another name.
 const MAX_WORD_BYTES: usize = 1024;
 /// Maximum number of /proc/PID/status sizes in a mark; usually about twenty.
 const MAX_SIZES: usize = 64;
+/// Approximate memory of the entry of a size in a mark, without its name.
+const SIZE_ENTRY_BYTES: usize = 64;
 /// Maximum number of rows and of caveats in a ledger; usually about twenty.
 const MAX_ROWS: usize = 256;
 /// Memory limit for names, marks and ledgers together.
 const MAX_KEPT_BYTES: usize = 64 << 20;
+/// The same for ledgers at intervals, so that those at peaks, marks and ends are kept too.
+const MAX_REGULAR_KEPT_BYTES: usize = MAX_KEPT_BYTES / 4 * 3;
 /// Maximum number of points of all processes together, 128 bytes each. Above it, the series of all
 /// but the largest processes are thinned.
 const MAX_POINTS: usize = 300_000;
-const LARGEST: usize = 32;
+/// Number of the largest processes, whose series are not thinned.
+const UNTHINNED_PROCESSES: usize = 32;
+/// Number of points to which the other series are thinned at first.
+const FIRST_THINNED_POINTS: usize = 2_048;
+/// Number of points to which they are thinned at most.
+const MIN_THINNED_POINTS: usize = 4;
 
 /// A recording that has been read.
 #[derive(Clone, Debug, Default)]
@@ -103,7 +113,7 @@ pub struct Timeline {
     pub heartbeat: Heartbeat,
     /// What is unknown or went wrong.
     pub caveats: Vec<Caveat>,
-    cut: Dropped,
+    dropped: Dropped,
     /// Points added since the last check.
     new_points: usize,
     /// Approximate memory of names, marks and ledgers.
@@ -133,7 +143,7 @@ struct PeakLedger {
     /// Its index among the ledgers.
     index: usize,
     /// What was reserved for it.
-    bytes: usize,
+    reserved_bytes: usize,
 }
 
 /// One process of the recording.
@@ -175,7 +185,7 @@ impl Timeline {
         let mut timeline = Self { name, header: reader.header().clone(), ..Self::default() };
         let mut peaks = Peaks::new();
         while let Some(record) = reader.next_record()? {
-            timeline.take(record, &mut peaks);
+            timeline.add_record(record, &mut peaks);
         }
         timeline.caveats.extend(reader.caveats());
         timeline.finish();
@@ -183,132 +193,137 @@ impl Timeline {
     }
 
     /// Adds one record.
-    fn take(&mut self, record: Record, peaks: &mut Peaks) {
+    fn add_record(&mut self, record: Record, peaks: &mut Peaks) {
         match record {
             Record::Header(_) => {}
-            Record::Process(start) => {
-                let command = shortened(start.command);
-                let executable = start.executable.map(shortened_word);
-                if self.process(start.process).is_none() {
-                    self.cut.processes += 1;
-                    return;
-                }
-                let keeps = self.reserve(names_bytes(&command, &executable));
-                let command = if keeps { command } else { Vec::new() };
-                let executable = executable.filter(|_| keeps);
-                if let Some(process) = self.process(start.process) {
-                    process.start = ProcessStart { command, executable, ..start };
-                }
-            }
-            Record::Exec(exec) => self.take_exec(exec),
+            Record::Process(start) => self.add_process(start),
+            Record::Exec(exec) => self.add_exec(exec),
             Record::Samples(block) => {
                 if let Some(process) = self.process(block.process) {
-                    let before = process.series.points().len();
+                    let count_before = process.series.points().len();
                     block.runs().for_each(|run| process.add(&run));
-                    let added = process.series.points().len().saturating_sub(before);
-                    self.new_points += added;
-                    self.thin();
+                    self.new_points += process.series.points().len().saturating_sub(count_before);
+                    self.thin_series();
                 }
             }
             Record::Group(start) => match self.group(start.group) {
                 Some(group) => group.begin(*start),
-                None => self.cut.groups += 1,
+                None => self.dropped.groups += 1,
             },
             Record::GroupSamples(block) => {
                 if let Some(group) = self.group(block.group) {
                     group.add(&block);
                 }
             }
-            Record::Mark(mark) => self.take_mark(*mark),
-            Record::Ledger(ledger) => self.take_ledger(*ledger, peaks),
+            Record::Mark(mark) => self.add_mark(*mark),
+            Record::Ledger(ledger) => self.add_ledger(*ledger, peaks),
             Record::ProcessEnd(end) => {
                 if let Some(process) = self.process(end.process) {
                     process.end = Some(end);
                 }
             }
-            Record::Caveat(record) => self.take_caveat(record.caveat),
+            Record::Caveat(record) => self.add_caveat(record.caveat),
             Record::Heartbeat(heartbeat) => self.heartbeat = heartbeat,
             Record::End(end) => self.end = Some(*end),
         }
     }
 
-    /// Reserves `bytes` if the memory limit allows it.
+    /// Reserves `bytes` if the memory limit allows it; returns whether it does.
     fn reserve(&mut self, bytes: usize) -> bool {
-        let keeps = self.kept_bytes.saturating_add(bytes) <= MAX_KEPT_BYTES;
-        self.kept_bytes += if keeps { bytes } else { 0 };
-        keeps
+        let is_allowed = self.kept_bytes.saturating_add(bytes) <= MAX_KEPT_BYTES;
+        self.kept_bytes += if is_allowed { bytes } else { 0 };
+        is_allowed
     }
 
-    fn take_exec(&mut self, exec: Exec) {
-        let executable = exec.executable.map(shortened_word);
-        let exec = Exec { command: shortened(exec.command), executable, ..exec };
+    /// Adds the identity of a process, without its names if there is no memory for them.
+    fn add_process(&mut self, start: ProcessStart) {
+        let command = truncated_command(start.command);
+        let executable = start.executable.map(truncated_word);
+        if self.process(start.process).is_none() {
+            self.dropped.processes += 1;
+            return;
+        }
+        let has_names = self.reserve(names_bytes(&command, &executable));
+        let command = if has_names { command } else { Vec::new() };
+        let executable = executable.filter(|_| has_names);
+        if let Some(process) = self.process(start.process) {
+            process.start = ProcessStart { command, executable, ..start };
+        }
+    }
+
+    /// Adds an exec to its process.
+    fn add_exec(&mut self, exec: Exec) {
+        let executable = exec.executable.map(truncated_word);
+        let exec = Exec { command: truncated_command(exec.command), executable, ..exec };
         let Some(process) = self.process(exec.process) else {
-            self.cut.execs += 1;
+            self.dropped.execs += 1;
             return;
         };
         // Beyond `MAX_EXECS`, an exec replaces the last one.
         let replaced = process.execs.last().filter(|_| process.execs.len() >= MAX_EXECS);
-        let replaced = replaced.map_or(0, |last| names_bytes(&last.command, &last.executable));
-        let bytes = names_bytes(&exec.command, &exec.executable);
-        let kept = self.kept_bytes;
-        self.kept_bytes = kept.saturating_sub(replaced);
-        let keeps = self.reserve(bytes);
-        if !keeps {
-            self.kept_bytes = kept;
+        let replaced_bytes = replaced.map_or(0, |last| names_bytes(&last.command, &last.executable));
+        let kept_bytes_before = self.kept_bytes;
+        self.kept_bytes = kept_bytes_before.saturating_sub(replaced_bytes);
+        let is_kept = self.reserve(names_bytes(&exec.command, &exec.executable));
+        if !is_kept {
+            self.kept_bytes = kept_bytes_before;
         }
-        let is_taken = keeps && self.process(exec.process).is_some_and(|process| process.take_exec(exec));
-        self.cut.execs += u64::from(!is_taken);
+        let is_added = is_kept && self.process(exec.process).is_some_and(|process| process.add_exec(exec));
+        self.dropped.execs += u64::from(!is_added);
     }
 
-    fn take_mark(&mut self, mut mark: Mark) {
-        mark.name = shortened_word(mark.name);
+    /// Adds a mark, with as many sizes as a report keeps.
+    fn add_mark(&mut self, mut mark: Mark) {
+        mark.name = truncated_word(mark.name);
         while mark.status_bytes.len() > MAX_SIZES {
             mark.status_bytes.pop_last();
         }
-        let named: usize = mark.status_bytes.keys().map(|name| name.len() + 64).sum();
-        if self.marks.len() < MAX_MARKS && self.reserve(mark.name.len() + named + size_of::<Mark>()) {
+        let sizes: usize = mark.status_bytes.keys().map(|name| name.len() + SIZE_ENTRY_BYTES).sum();
+        if self.marks.len() < MAX_MARKS && self.reserve(mark.name.len() + sizes + size_of::<Mark>()) {
             self.marks.push(mark);
         } else {
-            self.cut.marks += 1;
+            self.dropped.marks += 1;
         }
     }
 
-    fn take_caveat(&mut self, caveat: Caveat) {
+    /// Adds a caveat of the recorder.
+    fn add_caveat(&mut self, caveat: Caveat) {
         let bytes = caveat.code.len() + caveat.place.len() + caveat.text.len();
         if self.caveats.len() < MAX_CAVEATS && bytes <= MAX_CAVEAT_BYTES {
             self.caveats.push(caveat);
         } else {
-            self.cut.caveats += 1;
+            self.dropped.caveats += 1;
         }
     }
 
-    fn take_ledger(&mut self, mut ledger: Ledger, peaks: &mut Peaks) {
+    /// Adds a ledger; one at a peak replaces the earlier one of its process.
+    fn add_ledger(&mut self, mut ledger: Ledger, peaks: &mut Peaks) {
         let explain = &mut ledger.explain;
         explain.rows.truncate(MAX_ROWS);
         explain.caveats.truncate(MAX_ROWS);
         explain.remedies.truncate(MAX_ROWS);
-        explain.target.command = shortened(std::mem::take(&mut explain.target.command));
+        explain.target.command = truncated_command(std::mem::take(&mut explain.target.command));
         // Approximate memory of its text, without page maps, which are few.
-        let map = explain.page_map.take();
-        let bytes = serde_json::to_string(&ledger).map_or(usize::MAX, |text| text.len());
-        ledger.explain.page_map = map;
-        let earlier = peaks.get(&ledger.process).copied().filter(|_| ledger.moment == Moment::Peak);
-        let more_bytes = bytes.saturating_sub(earlier.map_or(0, |peak| peak.bytes));
-        let has_place = earlier.is_some() || self.ledgers.len() < MAX_LEDGERS;
-        // Ledgers at intervals leave room for those at peaks, marks and ends.
-        let max_bytes = if ledger.moment == Moment::Every { MAX_KEPT_BYTES / 4 * 3 } else { MAX_KEPT_BYTES };
-        let has_room = self.kept_bytes.saturating_add(more_bytes) <= max_bytes;
-        if !has_place || !has_room || !self.reserve(more_bytes) {
-            self.cut.ledgers += 1;
+        let page_map = explain.page_map.take();
+        let text_bytes = serde_json::to_string(&ledger).map_or(usize::MAX, |text| text.len());
+        ledger.explain.page_map = page_map;
+        let replaced = peaks.get(&ledger.process).copied().filter(|_| ledger.moment == Moment::Peak);
+        let more_bytes = text_bytes.saturating_sub(replaced.map_or(0, |peak| peak.reserved_bytes));
+        let is_countable = replaced.is_some() || self.ledgers.len() < MAX_LEDGERS;
+        let is_regular = ledger.moment == Moment::Every;
+        let max_bytes = if is_regular { MAX_REGULAR_KEPT_BYTES } else { MAX_KEPT_BYTES };
+        let has_memory = self.kept_bytes.saturating_add(more_bytes) <= max_bytes;
+        if !is_countable || !has_memory || !self.reserve(more_bytes) {
+            self.dropped.ledgers += 1;
             return;
         }
-        let index = earlier.map_or(self.ledgers.len(), |peak| peak.index);
+        let index = replaced.map_or(self.ledgers.len(), |peak| peak.index);
         if ledger.moment == Moment::Peak {
-            let bytes = earlier.map_or(bytes, |peak| peak.bytes.max(bytes));
-            peaks.insert(ledger.process, PeakLedger { index, bytes });
+            let reserved_bytes = replaced.map_or(text_bytes, |peak| peak.reserved_bytes.max(text_bytes));
+            peaks.insert(ledger.process, PeakLedger { index, reserved_bytes });
         }
         match self.ledgers.get_mut(index) {
-            Some(place) => *place = ledger,
+            Some(kept) => *kept = ledger,
             None => self.ledgers.push(ledger),
         }
         self.thin_page_maps();
@@ -317,66 +332,59 @@ impl Timeline {
     /// Bounds memory: if there are too many page maps, drops every second one, but keeps the first
     /// and the last.
     fn thin_page_maps(&mut self) {
-        let with_map = |ledger: &&mut Ledger| ledger.explain.page_map.is_some();
-        let count = self.ledgers.iter_mut().filter(with_map).count();
+        let has_map = |ledger: &&mut Ledger| ledger.explain.page_map.is_some();
+        let count = self.ledgers.iter_mut().filter(has_map).count();
         if count > MAX_PAGE_MAPS {
-            let others = self.ledgers.iter_mut().filter(with_map).enumerate();
-            for (_, ledger) in others.filter(|(index, _)| index % 2 == 1 && index + 1 < count) {
+            let with_map = self.ledgers.iter_mut().filter(has_map).enumerate();
+            for (_, ledger) in with_map.filter(|(index, _)| index % 2 == 1 && index + 1 < count) {
                 ledger.explain.page_map = None;
-                self.cut.page_maps += 1;
+                self.dropped.page_maps += 1;
             }
         }
     }
 
     /// Bounds memory: if all series together are too long, thins those of all but the largest
     /// processes repeatedly. Their minima and maxima are kept.
-    fn thin(&mut self) {
+    fn thin_series(&mut self) {
         if self.new_points < MAX_POINTS / 4 {
             return;
         }
         self.new_points = 0;
-        let count = |processes: &[Process]| -> usize {
+        let point_count = |processes: &[Process]| -> usize {
             processes.iter().map(|process| process.series.points().len()).sum()
         };
-        let mut most = 2_048;
-        while count(&self.processes) > MAX_POINTS && most >= 4 {
-            let mut order: Vec<usize> = (0..self.processes.len()).collect();
-            order.sort_by_cached_key(|&index| std::cmp::Reverse(self.processes[index].high_water_kib()));
-            for &index in order.iter().skip(LARGEST) {
-                self.processes[index].series.thin(most);
-            }
-            self.cut.thinned = order.len().saturating_sub(LARGEST) as u64;
-            most /= 2;
+        let mut max_points = FIRST_THINNED_POINTS;
+        while point_count(&self.processes) > MAX_POINTS && max_points >= MIN_THINNED_POINTS {
+            let mut largest_first: Vec<&mut Process> = self.processes.iter_mut().collect();
+            largest_first.sort_by_cached_key(|process| std::cmp::Reverse(process.high_water_kib()));
+            let smaller = largest_first.iter_mut().skip(UNTHINNED_PROCESSES);
+            smaller.for_each(|process| process.series.thin(max_points));
+            self.dropped.thinned = self.processes.len().saturating_sub(UNTHINNED_PROCESSES) as u64;
+            max_points /= 2;
         }
     }
 
     /// The process of this number, created if new; `None` if the number is out of range.
     fn process(&mut self, number: u32) -> Option<&mut Process> {
-        let number = usize::try_from(number).unwrap_or(usize::MAX);
-        if number >= MAX_PROCESSES {
-            return None;
+        let index = usize::try_from(number).ok().filter(|&index| index < MAX_PROCESSES)?;
+        if index >= self.processes.len() {
+            self.processes.resize_with(index + 1, Process::default);
         }
-        if number >= self.processes.len() {
-            self.processes.resize_with(number + 1, Process::default);
-        }
-        self.processes.get_mut(number)
+        self.processes.get_mut(index)
     }
 
     /// The control group of this number, created if new; `None` if the number is out of range.
     fn group(&mut self, number: u32) -> Option<&mut GroupTimeline> {
-        let number = usize::try_from(number).unwrap_or(usize::MAX);
-        if number >= MAX_GROUPS {
-            return None;
+        let index = usize::try_from(number).ok().filter(|&index| index < MAX_GROUPS)?;
+        if index >= self.groups.len() {
+            self.groups.resize_with(index + 1, GroupTimeline::default);
         }
-        if number >= self.groups.len() {
-            self.groups.resize_with(number + 1, GroupTimeline::default);
-        }
-        self.groups.get_mut(number)
+        self.groups.get_mut(index)
     }
 
     /// Adds a caveat on what was dropped.
     fn report_dropped(&mut self) {
-        let Dropped { processes, execs, marks, ledgers, page_maps, caveats, groups, thinned } = self.cut;
+        let Dropped { processes, execs, marks, ledgers, page_maps, caveats, groups, thinned } = self.dropped;
         let parts: Vec<String> = [
             (processes, "processes"),
             (execs, "started programs"),
@@ -388,7 +396,7 @@ impl Timeline {
         ]
         .iter()
         .filter(|(count, _)| *count > 0)
-        .map(|(count, thing)| format!("{count} {thing}"))
+        .map(|(count, noun)| format!("{count} {noun}"))
         .collect();
         if !parts.is_empty() {
             let text =
@@ -401,6 +409,7 @@ impl Timeline {
         }
     }
 
+    /// Sorts what was read by time, and adds caveats on what is missing.
     fn finish(&mut self) {
         self.report_dropped();
         self.marks.sort_by_key(|mark| mark.at_us);
@@ -414,11 +423,11 @@ impl Timeline {
 
     /// The last instant with known data, in microseconds.
     pub fn last_us(&self) -> u64 {
-        let sampled = self.processes.iter().filter_map(|process| process.series.points().last());
-        let sampled = sampled.map(|point| point.at_us).max().unwrap_or(0);
-        let marked = self.marks.last().map_or(0, |mark| mark.at_us);
-        let ended = self.end.as_ref().map_or(0, |end| end.at_us);
-        sampled.max(marked).max(ended).max(self.heartbeat.at_us)
+        let last_points = self.processes.iter().filter_map(|process| process.series.points().last());
+        let last_sample_us = last_points.map(|point| point.at_us).max().unwrap_or(0);
+        let last_mark_us = self.marks.last().map_or(0, |mark| mark.at_us);
+        let end_us = self.end.as_ref().map_or(0, |end| end.at_us);
+        last_sample_us.max(last_mark_us).max(end_us).max(self.heartbeat.at_us)
     }
 
     /// RSS at this ledger as a fraction of the process's peak: 1 at the actual peak.
@@ -448,14 +457,14 @@ pub struct SampleCounts {
 }
 
 /// Truncates a command line to what a report shows.
-fn shortened(mut command: Vec<String>) -> Vec<String> {
+fn truncated_command(mut command: Vec<String>) -> Vec<String> {
     command.truncate(MAX_WORDS);
     command.shrink_to_fit();
-    command.into_iter().map(shortened_word).collect()
+    command.into_iter().map(truncated_word).collect()
 }
 
 /// Truncates a name to what a report shows.
-fn shortened_word(mut word: String) -> String {
+fn truncated_word(mut word: String) -> String {
     let end = (0..=MAX_WORD_BYTES.min(word.len())).rev().find(|&end| word.is_char_boundary(end));
     word.truncate(end.unwrap_or(0));
     word.shrink_to_fit();
@@ -470,7 +479,7 @@ fn names_bytes(command: &[String], executable: &Option<String>) -> usize {
 
 impl Process {
     /// Stores an exec; false if it replaced an earlier one.
-    fn take_exec(&mut self, exec: Exec) -> bool {
+    fn add_exec(&mut self, exec: Exec) -> bool {
         if self.execs.len() < MAX_EXECS {
             self.execs.push(exec);
             return true;
@@ -481,6 +490,7 @@ impl Process {
         false
     }
 
+    /// Adds a run of samples.
     fn add(&mut self, run: &Run) {
         self.samples = self.samples.saturating_add(run.count);
         self.series.add(run);
@@ -510,7 +520,7 @@ mod tests {
                     }
                 })
                 .collect();
-            timeline.take(Record::Samples(Box::new(Block::new(process, &runs))), &mut peaks);
+            timeline.add_record(Record::Samples(Box::new(Block::new(process, &runs))), &mut peaks);
         }
         let points: usize = timeline.processes.iter().map(|process| process.series.points().len()).sum();
         assert!(points <= MAX_POINTS + MAX_POINTS / 4, "{points}");
@@ -532,8 +542,8 @@ mod tests {
                 let caveat = Caveat::new("code", "place", None, text);
                 let explain = Explanation { caveats: vec![caveat.clone()], ..Explanation::default() };
                 let ledger = Ledger { process, moment: Moment::Peak, explain, ..Ledger::default() };
-                timeline.take(Record::Ledger(Box::new(ledger)), &mut peaks);
-                timeline.take(Record::Caveat(CaveatRecord { at_us: 0, caveat }), &mut peaks);
+                timeline.add_record(Record::Ledger(Box::new(ledger)), &mut peaks);
+                timeline.add_record(Record::Caveat(CaveatRecord { at_us: 0, caveat }), &mut peaks);
             }
         }
         assert!(timeline.kept_bytes <= MAX_KEPT_BYTES && timeline.kept_bytes > MAX_KEPT_BYTES / 2);
@@ -541,7 +551,7 @@ mod tests {
         let kept: usize = of_ledgers.map(|caveat| caveat.text.len()).sum();
         assert!(kept <= MAX_KEPT_BYTES, "{kept}");
         assert_eq!((timeline.ledgers.len(), timeline.caveats.len()), (100, 100));
-        assert!(timeline.cut.ledgers > 0 && timeline.cut.caveats == 100);
+        assert!(timeline.dropped.ledgers > 0 && timeline.dropped.caveats == 100);
     }
 
     #[test]
@@ -551,10 +561,12 @@ mod tests {
         let word = "é".repeat(4000);
         for n in 0..1000 {
             let exec = Exec { at_us: n, command: vec![word.clone(); 200], ..Exec::default() };
-            timeline.take(Record::Exec(exec), &mut peaks);
+            timeline.add_record(Record::Exec(exec), &mut peaks);
         }
-        timeline
-            .take(Record::Process(ProcessStart { process: u32::MAX, ..ProcessStart::default() }), &mut peaks);
+        timeline.add_record(
+            Record::Process(ProcessStart { process: u32::MAX, ..ProcessStart::default() }),
+            &mut peaks,
+        );
         timeline.finish();
         let process = &timeline.processes[0];
         assert_eq!((process.execs.len(), process.execs[MAX_EXECS - 1].at_us), (MAX_EXECS, 999));

@@ -40,20 +40,21 @@ impl Series {
 
     /// Adds a run: its start, and its end if that differs.
     pub fn add(&mut self, run: &Run) {
-        self.put(run.at_us, run.sample);
+        self.add_sample(run.at_us, run.sample);
         if run.span_us > 0 {
-            self.put(run.end_us(), run.sample);
+            self.add_sample(run.end_us(), run.sample);
         }
     }
 
-    fn put(&mut self, at_us: u64, sample: Sample) {
-        let rss = sample.rss_kib;
-        let point = Point { at_us, sample, rss_low_kib: rss, rss_high_kib: rss };
+    /// Adds a sample, to the last point if that is of the same interval.
+    fn add_sample(&mut self, at_us: u64, sample: Sample) {
+        let rss_kib = sample.rss_kib;
+        let point = Point { at_us, sample, rss_low_kib: rss_kib, rss_high_kib: rss_kib };
         match self.points.last_mut() {
             // Only in damaged recordings does time go back.
             Some(last) if at_us < last.at_us => {}
             Some(last) if self.width_us > 0 && at_us / self.width_us == last.at_us / self.width_us => {
-                *last = joined(last, &point);
+                *last = merged(last, &point);
             }
             _ => self.points.push(point),
         }
@@ -62,31 +63,35 @@ impl Series {
         }
     }
 
-    /// Doubles the width until at most `most` points are left.
-    pub fn thin(&mut self, most: usize) {
-        let most = most.max(2);
-        if self.points.len() <= most {
+    /// Doubles the width until at most `max_points` are left.
+    pub fn thin(&mut self, max_points: usize) {
+        let max_points = max_points.max(2);
+        if self.points.len() <= max_points {
             return;
         }
-        let span = self.points.last().map_or(0, |last| last.at_us);
-        let mut width = if self.width_us == 0 { (span / MAX_POINTS as u64).max(1) } else { self.width_us };
-        while self.points.len() > most && width < u64::MAX / 2 {
-            width = width.saturating_mul(2);
+        let span_us = self.points.last().map_or(0, |last| last.at_us);
+        let first_width_us = (span_us / MAX_POINTS as u64).max(1);
+        let mut width_us = if self.width_us == 0 { first_width_us } else { self.width_us };
+        while self.points.len() > max_points && width_us < u64::MAX / 2 {
+            width_us = width_us.saturating_mul(2);
             let mut points: Vec<Point> = Vec::with_capacity(self.points.len());
             for point in &self.points {
                 match points.last_mut() {
-                    Some(last) if point.at_us / width == last.at_us / width => *last = joined(last, point),
+                    Some(last) if point.at_us / width_us == last.at_us / width_us => {
+                        *last = merged(last, point);
+                    }
                     _ => points.push(*point),
                 }
             }
             self.points = points;
         }
         self.points.shrink_to_fit();
-        self.width_us = width;
+        self.width_us = width_us;
     }
 }
 
-fn joined(first: &Point, second: &Point) -> Point {
+/// One point for two consecutive ones.
+fn merged(first: &Point, second: &Point) -> Point {
     Point {
         at_us: second.at_us,
         sample: second.sample,

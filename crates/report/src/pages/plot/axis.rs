@@ -3,11 +3,25 @@
 use crate::text::grouped;
 
 /// Figures are clamped to this, so that differences stay finite.
-const LARGEST: f64 = 1e300;
+const MAX_FIGURE: f64 = 1e300;
+/// The smallest upper end of an axis that begins at 0.
+const MIN_HIGH: f64 = 1e-300;
 /// A span below this fraction of the figures counts as zero.
-const SMALLEST_SPAN: f64 = 1e-11;
+const MIN_SPAN_FRACTION: f64 = 1e-11;
 /// The fraction of its length that an axis leaves free at both ends.
-const PAD: f64 = 0.04;
+const PAD_FRACTION: f64 = 0.04;
+/// The fraction of a single figure that its axis spans in both directions.
+const SINGLE_FIGURE_FRACTION: f64 = 0.05;
+/// The part of a power of ten that a logarithmic axis of a single figure spans in both directions:
+/// a factor of 2.
+const SINGLE_FIGURE_DECADES: f64 = 0.3;
+/// By how much rounding may move a figure off the axis.
+const POSITION_TOLERANCE: f64 = 1e-6;
+/// The same for ticks, whose figures are exact.
+const TICK_TOLERANCE: f64 = 1e-9;
+/// Figures from here on are labelled with powers of ten.
+const MIN_SCIENTIFIC: f64 = 1e7;
+/// Units of bytes, each 1024 times the one before.
 const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
 /// The scale of an axis.
@@ -22,163 +36,179 @@ pub struct Scale {
 /// The range of an axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Axis {
-    measure: Scale,
-    /// The ends, as figures or as their decimal logarithms.
+    scale: Scale,
+    /// The lower end, as a figure or its decimal logarithm.
     low: f64,
+    /// The upper end, likewise.
     high: f64,
 }
 
-/// A tick: its position from 0 to 1, and its label.
-pub type Tick = (f64, String);
+/// A mark on an axis.
+#[derive(Debug)]
+pub struct Tick {
+    /// Its position, from 0 to 1.
+    pub position: f64,
+    pub label: String,
+}
 
 impl Axis {
     /// The axis that spans `figures`, including 0 if `from_zero`. Without any valid figure it spans
     /// 0 to 1.
-    pub fn over(figures: impl Iterator<Item = f64>, measure: Scale, from_zero: bool) -> Self {
+    pub fn over(figures: impl Iterator<Item = f64>, scale: Scale, from_zero: bool) -> Self {
         let mut span: Option<(f64, f64)> = None;
-        for figure in figures.filter_map(|figure| scaled(figure, measure)) {
+        for figure in figures.filter_map(|figure| scaled(figure, scale)) {
             span =
                 span.map_or(Some((figure, figure)), |(low, high)| Some((low.min(figure), high.max(figure))));
         }
         let (mut low, mut high) = span.unwrap_or((0.0, 1.0));
-        let from_zero = from_zero && !measure.is_logarithmic;
+        let from_zero = from_zero && !scale.is_logarithmic;
         // If the lowest figure is below half the highest, include 0 so that lengths can be
         // compared.
-        let near_zero = !measure.is_logarithmic && low >= 0.0 && low < high / 2.0;
-        if from_zero || near_zero {
+        let is_near_zero = !scale.is_logarithmic && low >= 0.0 && low < high / 2.0;
+        let includes_zero = from_zero || is_near_zero;
+        if includes_zero {
             (low, high) = (low.min(0.0), high.max(0.0));
         }
-        if high - low <= SMALLEST_SPAN * high.abs().max(low.abs()) || high == low {
-            let reach = if measure.is_logarithmic { 0.3 } else { (high.abs() * 0.05).max(f64::MIN_POSITIVE) };
-            let reach = if high == 0.0 && !measure.is_logarithmic { 1.0 } else { reach };
+        if high - low <= MIN_SPAN_FRACTION * high.abs().max(low.abs()) || high == low {
+            let reach = match high.abs() {
+                _ if scale.is_logarithmic => SINGLE_FIGURE_DECADES,
+                0.0 => 1.0,
+                size => (size * SINGLE_FIGURE_FRACTION).max(f64::MIN_POSITIVE),
+            };
             (low, high) = (low - reach, high + reach);
-            if from_zero || near_zero {
-                (low, high) = (low.max(0.0), high.max(1e-300));
+            if includes_zero {
+                (low, high) = (low.max(0.0), high.max(MIN_HIGH));
             }
         }
-        let pad = (high - low) * PAD;
-        let pad_low = if (from_zero || near_zero) && low == 0.0 { 0.0 } else { pad };
+        let pad = (high - low) * PAD_FRACTION;
+        let pad_low = if includes_zero && low == 0.0 { 0.0 } else { pad };
         let pad_high = if from_zero && high == 0.0 { 0.0 } else { pad };
-        Self { measure, low: low - pad_low, high: high + pad_high }
+        Self { scale, low: low - pad_low, high: high + pad_high }
     }
 
     /// The axis of positions 0, 1, … with `count` names, each in the middle of its part.
     pub fn categorical(count: usize) -> Self {
-        let measure = Scale { is_bytes: false, is_logarithmic: false };
-        Self { measure, low: -0.5, high: count.max(1) as f64 - 0.5 }
+        let scale = Scale { is_bytes: false, is_logarithmic: false };
+        Self { scale, low: -0.5, high: count.max(1) as f64 - 0.5 }
     }
 
     /// The position of `figure`, from 0 to 1; `None` if it has none.
     pub fn position(&self, figure: f64) -> Option<f64> {
-        let place = (scaled(figure, self.measure)? - self.low) / (self.high - self.low);
+        let position = (scaled(figure, self.scale)? - self.low) / (self.high - self.low);
         // Rounding errors are clamped to the edge; anything further out has no position.
-        (-1e-6..=1.0 + 1e-6).contains(&place).then_some(place.clamp(0.0, 1.0))
+        let is_on_axis = (-POSITION_TOLERANCE..=1.0 + POSITION_TOLERANCE).contains(&position);
+        is_on_axis.then_some(position.clamp(0.0, 1.0))
     }
 
     /// Where bars begin: at 0, or at the left end if the axis does not contain 0.
     pub fn base(&self) -> f64 {
-        if self.measure.is_logarithmic { 0.0 } else { self.position(0.0).unwrap_or(0.0) }
+        if self.scale.is_logarithmic { 0.0 } else { self.position(0.0).unwrap_or(0.0) }
     }
 
-    /// About `most` ticks at most, in order.
-    pub fn ticks(&self, most: usize) -> Vec<Tick> {
-        let most = most.clamp(2, 20);
-        if !self.measure.is_logarithmic {
-            return self.even_ticks(self.low, self.high, most);
+    /// About `max_ticks` ticks, in order.
+    pub fn ticks(&self, max_ticks: usize) -> Vec<Tick> {
+        let max_ticks = max_ticks.clamp(2, 20);
+        if !self.scale.is_logarithmic {
+            return self.even_ticks(self.low, self.high, max_ticks);
         }
-        let factors = if self.measure.is_bytes { 2f64.log10() } else { 1.0 };
-        let spanned = (self.high - self.low) / factors;
-        if spanned < if self.measure.is_bytes { 1.5 } else { 0.7 } {
-            return self.even_ticks(10f64.powf(self.low), 10f64.powf(self.high), most);
+        // Factors are of 2 for bytes, or else of 10.
+        let factor_decades = if self.scale.is_bytes { 2f64.log10() } else { 1.0 };
+        let factor_count = (self.high - self.low) / factor_decades;
+        if factor_count < if self.scale.is_bytes { 1.5 } else { 0.7 } {
+            return self.even_ticks(10f64.powf(self.low), 10f64.powf(self.high), max_ticks);
         }
-        let digits: &[f64] = match spanned {
-            few if !self.measure.is_bytes && few < 3.0 => &[1.0, 2.0, 5.0],
-            _ => &[1.0],
-        };
+        let digits: &[f64] =
+            if !self.scale.is_bytes && factor_count < 3.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
         // Steps by factors of 2, 4, 32 or 1024 for bytes.
         let strides: &[f64] =
-            if self.measure.is_bytes { &[1.0, 2.0, 5.0, 10.0] } else { &[1.0, 2.0, 3.0, 5.0] };
-        let fits = |stride: &&f64| spanned / **stride * digits.len() as f64 <= most as f64 + 0.5;
-        let stride = strides.iter().find(fits).copied().unwrap_or((spanned / most as f64).ceil());
-        let first = (self.low / factors / stride).floor();
+            if self.scale.is_bytes { &[1.0, 2.0, 5.0, 10.0] } else { &[1.0, 2.0, 3.0, 5.0] };
+        let fits = |stride: &&f64| factor_count / **stride * digits.len() as f64 <= max_ticks as f64 + 0.5;
+        let widest_stride = (factor_count / max_ticks as f64).ceil();
+        let stride = strides.iter().find(fits).copied().unwrap_or(widest_stride);
+        let first = (self.low / factor_decades / stride).floor();
         // If some labels need powers of ten, use them for all.
-        let large = !self.measure.is_bytes && self.high > 7.0;
-        let text = |figure: f64| match large && figure >= 1e3 {
+        let has_large = !self.scale.is_bytes && self.high > MIN_SCIENTIFIC.log10();
+        let text = |figure: f64| match has_large && figure >= 1e3 {
             true => scientific(figure),
-            false => label(figure, self.measure.is_bytes),
+            false => label(figure, self.scale.is_bytes),
         };
         let mut ticks = Vec::new();
-        for step in 0..=(spanned / stride).ceil().clamp(0.0, 100.0) as u32 + 1 {
-            let power = 10f64.powf((first + f64::from(step)) * stride * factors);
+        for step in 0..=(factor_count / stride).ceil().clamp(0.0, 100.0) as u32 + 1 {
+            let power = 10f64.powf((first + f64::from(step)) * stride * factor_decades);
             for digit in digits {
-                self.tick(digit * power, text, &mut ticks);
+                self.push_tick(digit * power, text, &mut ticks);
             }
         }
         ticks
     }
 
     /// Evenly spaced ticks from `low` to `high`, also on a logarithmic axis.
-    fn even_ticks(&self, low: f64, high: f64, most: usize) -> Vec<Tick> {
+    fn even_ticks(&self, low: f64, high: f64, max_ticks: usize) -> Vec<Tick> {
         let largest = low.abs().max(high.abs());
-        let (unit, name) = if self.measure.is_bytes { byte_unit(largest) } else { (1.0, "") };
-        let rough = (high - low) / unit / most as f64;
-        let step = if self.measure.is_bytes && rough >= 1.0 {
-            2f64.powf(rough.log2().ceil())
-        } else if self.measure.is_bytes && unit == 1.0 {
+        let (unit, name) = if self.scale.is_bytes { byte_unit(largest) } else { (1.0, "") };
+        let min_step = (high - low) / unit / max_ticks as f64;
+        let step = if self.scale.is_bytes && min_step >= 1.0 {
+            2f64.powf(min_step.log2().ceil())
+        } else if self.scale.is_bytes && unit == 1.0 {
             1.0
         } else {
-            round_step(rough)
+            round_step(min_step)
         };
         let mut ticks = Vec::new();
         let first = (low / unit / step).ceil();
-        for index in 0..=most as u32 + 1 {
+        for index in 0..=max_ticks as u32 + 1 {
             let figure = (first + f64::from(index)) * step;
             if figure * unit > high * (1.0 + 1e-12_f64.copysign(high)) {
                 break;
             }
             let text = |_: f64| match name {
-                "" if largest >= 1e7 && step >= largest * 1e-3 && figure != 0.0 => scientific(figure),
+                "" if largest >= MIN_SCIENTIFIC && step >= largest * 1e-3 && figure != 0.0 => {
+                    scientific(figure)
+                }
                 "" => stepped(figure, step),
                 name => format!("{} {name}", stepped(figure, step)),
             };
-            self.tick(figure * unit, text, &mut ticks);
+            self.push_tick(figure * unit, text, &mut ticks);
         }
         ticks
     }
 
-    fn tick(&self, figure: f64, text: impl Fn(f64) -> String, ticks: &mut Vec<Tick>) {
-        let Some(scaled) = scaled(figure, self.measure) else { return };
-        let place = (scaled - self.low) / (self.high - self.low);
-        if (-1e-9..=1.0 + 1e-9).contains(&place)
-            && ticks.last().is_none_or(|(before, _)| place > before + 1e-6)
-        {
-            ticks.push((place.clamp(0.0, 1.0), text(figure)));
+    /// Adds the tick of `figure`, if it is on the axis and not at the same position as the last
+    /// one.
+    fn push_tick(&self, figure: f64, text: impl Fn(f64) -> String, ticks: &mut Vec<Tick>) {
+        let Some(scaled) = scaled(figure, self.scale) else { return };
+        let position = (scaled - self.low) / (self.high - self.low);
+        let is_on_axis = (-TICK_TOLERANCE..=1.0 + TICK_TOLERANCE).contains(&position);
+        let is_distinct = ticks.last().is_none_or(|last| position > last.position + POSITION_TOLERANCE);
+        if is_on_axis && is_distinct {
+            ticks.push(Tick { position: position.clamp(0.0, 1.0), label: text(figure) });
         }
     }
 }
 
 /// `figure` on the scale of the axis; `None` if it has no position.
-fn scaled(figure: f64, measure: Scale) -> Option<f64> {
+fn scaled(figure: f64, scale: Scale) -> Option<f64> {
     match figure.is_finite() {
-        true if measure.is_logarithmic => (figure > 0.0).then(|| figure.log10()),
-        true => Some(figure.clamp(-LARGEST, LARGEST)),
+        true if scale.is_logarithmic => (figure > 0.0).then(|| figure.log10()),
+        true => Some(figure.clamp(-MAX_FIGURE, MAX_FIGURE)),
         false => None,
     }
 }
 
-/// The smallest of 1, 2, 5, 10, 20, … times a power of ten that is at least `rough`.
-fn round_step(rough: f64) -> f64 {
-    if rough.is_nan() || rough <= 0.0 {
+/// The smallest of 1, 2, 5, 10, 20, … times a power of ten that is at least `min_step`.
+fn round_step(min_step: f64) -> f64 {
+    if min_step.is_nan() || min_step <= 0.0 {
         return 1.0;
     }
-    let power = 10f64.powf(rough.log10().floor());
+    let power = 10f64.powf(min_step.log10().floor());
     [1.0, 2.0, 5.0, 10.0]
         .into_iter()
         .map(|digit| digit * power)
-        .find(|step| *step >= rough * 0.999)
-        .unwrap_or(rough)
+        .find(|step| *step >= min_step * 0.999)
+        .unwrap_or(min_step)
 }
 
+/// The largest unit of which `figure` has at least one: its size and name.
 fn byte_unit(figure: f64) -> (f64, &'static str) {
     let mut unit = (1.0, "B");
     for (power, name) in UNITS.into_iter().enumerate() {
@@ -208,12 +238,12 @@ fn stepped(figure: f64, step: f64) -> String {
 /// Formats with commas between thousands and a real minus sign.
 fn fixed(figure: f64, decimals: usize) -> String {
     let text = format!("{:.decimals$}", figure.abs());
-    let (whole, rest) =
-        text.split_once('.').map_or((text.as_str(), None), |(whole, rest)| (whole, Some(rest)));
+    let (whole, fraction) =
+        text.split_once('.').map_or((text.as_str(), None), |(whole, fraction)| (whole, Some(fraction)));
     let whole = whole.parse().map_or_else(|_| whole.to_owned(), grouped);
     let sign =
         if figure < 0.0 && text.bytes().any(|digit| (b'1'..=b'9').contains(&digit)) { "−" } else { "" };
-    rest.map_or_else(|| format!("{sign}{whole}"), |rest| format!("{sign}{whole}.{rest}"))
+    fraction.map_or_else(|| format!("{sign}{whole}"), |fraction| format!("{sign}{whole}.{fraction}"))
 }
 
 /// `5×10⁹`.
@@ -221,12 +251,12 @@ fn scientific(figure: f64) -> String {
     let text = format!("{figure:.2e}");
     let Some((digits, power)) = text.split_once('e') else { return text };
     let digits = digits.trim_end_matches('0').trim_end_matches('.').replace('-', "−");
-    let raised = power.chars().map(|c| match c.to_digit(10) {
+    let superscript = power.chars().map(|c| match c.to_digit(10) {
         Some(digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹".chars().nth(digit as usize).unwrap_or(c),
         None => '⁻',
     });
-    let raised: String = raised.collect();
-    if digits == "1" { format!("10{raised}") } else { format!("{digits}×10{raised}") }
+    let superscript: String = superscript.collect();
+    if digits == "1" { format!("10{superscript}") } else { format!("{digits}×10{superscript}") }
 }
 
 /// Formats a single figure with three significant digits.
@@ -239,7 +269,7 @@ pub fn label(figure: f64, is_bytes: bool) -> String {
     let size = figure.abs();
     let text = if size == 0.0 {
         "0".to_owned()
-    } else if !(1e-4..1e7).contains(&size) {
+    } else if !(1e-4..MIN_SCIENTIFIC).contains(&size) {
         scientific(figure)
     } else if size >= 100.0 {
         fixed(figure, 0)
@@ -258,7 +288,7 @@ mod tests {
 
     fn texts(figures: &[f64], is_bytes: bool, is_logarithmic: bool) -> Vec<String> {
         let axis = Axis::over(figures.iter().copied(), Scale { is_bytes, is_logarithmic }, false);
-        axis.ticks(6).into_iter().map(|(_, text)| text).collect()
+        axis.ticks(6).into_iter().map(|tick| tick.label).collect()
     }
 
     #[test]
@@ -299,21 +329,24 @@ mod tests {
             &[1e-300, 1e300],
         ];
         for figures in worst {
-            for measure in 0..4 {
-                let measure = Scale { is_bytes: measure & 1 > 0, is_logarithmic: measure & 2 > 0 };
+            for bits in 0..4 {
+                let scale = Scale { is_bytes: bits & 1 > 0, is_logarithmic: bits & 2 > 0 };
                 for from_zero in [false, true] {
-                    let axis = Axis::over(figures.iter().copied(), measure, from_zero);
-                    for most in [0, 2, 6, 1000] {
-                        let ticks = axis.ticks(most);
-                        assert!(ticks.len() <= most.clamp(2, 20) * 3, "{figures:?} {measure:?}: {ticks:?}");
-                        assert!(ticks.is_sorted_by(|one, other| one.0 < other.0), "{ticks:?}");
+                    let axis = Axis::over(figures.iter().copied(), scale, from_zero);
+                    for max_ticks in [0, 2, 6, 1000] {
+                        let ticks = axis.ticks(max_ticks);
                         assert!(
-                            ticks.iter().all(|(place, text)| (0.0..=1.0).contains(place) && text.len() < 40)
+                            ticks.len() <= max_ticks.clamp(2, 20) * 3,
+                            "{figures:?} {scale:?}: {ticks:?}"
                         );
+                        assert!(ticks.is_sorted_by(|tick, next| tick.position < next.position), "{ticks:?}");
+                        let is_valid =
+                            |tick: &Tick| (0.0..=1.0).contains(&tick.position) && tick.label.len() < 40;
+                        assert!(ticks.iter().all(is_valid), "{ticks:?}");
                     }
                     assert!((0.0..=1.0).contains(&axis.base()));
-                    let places = figures.iter().filter_map(|&figure| axis.position(figure));
-                    assert!(places.into_iter().all(|place| (0.0..=1.0).contains(&place)));
+                    let mut positions = figures.iter().filter_map(|&figure| axis.position(figure));
+                    assert!(positions.all(|position| (0.0..=1.0).contains(&position)));
                 }
             }
         }

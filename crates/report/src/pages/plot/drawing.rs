@@ -41,6 +41,7 @@ pub fn pixels(text: &str) -> f64 {
     text.chars().map(advance).sum()
 }
 
+/// Approximate width of a character, in pixels.
 fn advance(c: char) -> f64 {
     match c {
         'i' | 'j' | 'l' | 'I' | '.' | ',' | ':' | ';' | '|' | '\'' | ' ' => 0.34 * TEXT,
@@ -52,78 +53,89 @@ fn advance(c: char) -> f64 {
     }
 }
 
-/// Shortens `text` in the middle with `…` to at most `most` pixels.
-pub fn fitted(text: &str, most: f64) -> String {
-    let mut columns = (most / (0.3 * TEXT)).clamp(0.0, 400.0) as usize;
-    let mut fitted = shorten(text, columns);
-    while columns > 1 && pixels(&fitted) > most {
+/// Shortens `text` in the middle with `…` to at most `max_pixels`.
+pub fn fitted(text: &str, max_pixels: f64) -> String {
+    // No letter is narrower than 0.3 of the height.
+    let mut columns = (max_pixels / (0.3 * TEXT)).clamp(0.0, 400.0) as usize;
+    let mut shortened = shorten(text, columns);
+    while columns > 1 && pixels(&shortened) > max_pixels {
         columns = (columns * 19 / 20).min(columns - 1);
-        fitted = shorten(text, columns);
+        shortened = shorten(text, columns);
     }
-    fitted
+    shortened
+}
+
+/// A place in the picture, in pixels from its upper left corner.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Position {
+    pub x: f64,
+    pub y: f64,
 }
 
 /// An SVG picture under construction.
 pub struct Drawing {
-    text: String,
+    /// The elements so far.
+    elements: String,
 }
 
 impl Drawing {
     /// An empty drawing.
     pub fn new() -> Self {
-        Self { text: String::new() }
+        Self { elements: String::new() }
     }
 
     /// The complete SVG document of this height, with `name` as its accessible name.
     pub fn finished(self, height: f64, name: &str) -> String {
-        let (name, drawn) = (escaped(name), self.text);
+        let (name, elements) = (escaped(name), self.elements);
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height:.0}\" width=\"{WIDTH}\" \
              height=\"{height:.0}\" role=\"img\" fill=\"currentColor\" font-size=\"{TEXT}\" \
-             font-family=\"system-ui, 'DejaVu Sans', sans-serif\"><title>{name}</title>\n{drawn}</svg>\n"
+             font-family=\"system-ui, 'DejaVu Sans', sans-serif\"><title>{name}</title>\n{elements}</svg>\n"
         )
     }
 
     /// The same on a white background, with the mark of a strandline file.
     pub fn finished_on_white(self, height: f64, name: &str) -> String {
-        let ground = format!(
+        let background = format!(
             "{FILE_MARK}\n<path d=\"M0 0H{WIDTH}V{height:.0}H0Z\" fill=\"#ffffff\"/>\n<g fill=\"#1b1f23\" color=\"#1b1f23\">\n"
         );
-        Self { text: ground + &self.text + "</g>\n" }.finished(height, name)
+        Self { elements: background + &self.elements + "</g>\n" }.finished(height, name)
     }
 
-    fn put(&mut self, what: std::fmt::Arguments<'_>) {
+    /// Adds elements.
+    fn put(&mut self, elements: std::fmt::Arguments<'_>) {
         // Writing to a string cannot fail.
-        let _ = self.text.write_fmt(what);
+        let _ = self.elements.write_fmt(elements);
     }
 
     /// Text at (x, y), the middle of its line.
     pub fn text(&mut self, (x, y): (f64, f64), anchor: Anchor, text: &str) {
-        self.styled(x, y, anchor, "", text);
+        self.styled_text(x, y, anchor, "", text);
     }
 
     /// Bold text.
     pub fn bold(&mut self, (x, y): (f64, f64), anchor: Anchor, text: &str) {
-        self.styled(x, y, anchor, " font-weight=\"600\"", text);
+        self.styled_text(x, y, anchor, " font-weight=\"600\"", text);
     }
 
     /// Less prominent text: labels of ticks and axes.
     pub fn muted(&mut self, (x, y): (f64, f64), anchor: Anchor, text: &str) {
-        self.styled(x, y, anchor, " fill-opacity=\"0.72\"", text);
+        self.styled_text(x, y, anchor, " fill-opacity=\"0.72\"", text);
     }
 
     /// Like `muted`, rotated by `degrees` around its position.
-    pub fn turned(&mut self, (x, y): (f64, f64), anchor: Anchor, degrees: i32, text: &str) {
+    pub fn rotated(&mut self, (x, y): (f64, f64), anchor: Anchor, degrees: i32, text: &str) {
         let style = format!(" fill-opacity=\"0.72\" transform=\"rotate({degrees} {x:.1} {y:.1})\"");
-        self.styled(x, y, anchor, &style, text);
+        self.styled_text(x, y, anchor, &style, text);
     }
 
-    fn styled(&mut self, x: f64, y: f64, anchor: Anchor, style: &str, text: &str) {
+    fn styled_text(&mut self, x: f64, y: f64, anchor: Anchor, style: &str, text: &str) {
         let anchor = match anchor {
             Anchor::Start => "start",
             Anchor::Middle => "middle",
             Anchor::End => "end",
         };
+        // From the middle of the line to the baseline.
         let (text, y) = (escaped(text), y + TEXT * 0.36);
         self.put(format_args!(
             "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\"{style}>{text}</text>\n"
@@ -147,14 +159,14 @@ impl Drawing {
     }
 
     /// The line of a series through `points`, interrupted at `None`.
-    pub fn line(&mut self, series: usize, points: impl Iterator<Item = Option<(f64, f64)>>) {
+    pub fn line(&mut self, series: usize, points: impl Iterator<Item = Option<Position>>) {
         let mut path = String::new();
-        let mut goes_on = false;
+        let mut is_continued = false;
         for point in points {
-            if let Some((x, y)) = point {
-                let _ = write!(path, "{}{x:.1} {y:.1}", if goes_on { 'L' } else { 'M' });
+            if let Some(Position { x, y }) = point {
+                let _ = write!(path, "{}{x:.1} {y:.1}", if is_continued { 'L' } else { 'M' });
             }
-            goes_on = point.is_some();
+            is_continued = point.is_some();
         }
         let (colour, dashes) = (colour(series), DASHES[series / 2 % DASHES.len()]);
         self.put(format_args!(
@@ -165,9 +177,9 @@ impl Drawing {
     }
 
     /// The filled area of the polygon `points`.
-    pub fn area(&mut self, series: usize, points: impl Iterator<Item = (f64, f64)>) {
+    pub fn area(&mut self, series: usize, points: impl Iterator<Item = Position>) {
         let mut path = String::new();
-        for (x, y) in points {
+        for Position { x, y } in points {
             let _ = write!(path, "{}{x:.1} {y:.1}", if path.is_empty() { 'M' } else { 'L' });
         }
         let (class, colour) = (class(series), colour(series));
@@ -176,20 +188,21 @@ impl Drawing {
         ));
     }
 
-    /// A bar between two corners, with the tooltip `says`.
-    pub fn bar(&mut self, series: usize, (x1, y1): (f64, f64), (x2, y2): (f64, f64), says: &str) {
+    /// A bar between two corners, with a tooltip.
+    pub fn bar(&mut self, series: usize, (x1, y1): (f64, f64), (x2, y2): (f64, f64), tooltip: &str) {
         let (left, top) = (x1.min(x2), y1.min(y2));
-        let (wide, high) = ((x2 - x1).abs().max(0.5), (y2 - y1).abs());
-        let (class, colour, says) = (class(series), colour(series), escaped(says));
+        let (width, height) = ((x2 - x1).abs().max(0.5), (y2 - y1).abs());
+        let (class, colour, tooltip) = (class(series), colour(series), escaped(tooltip));
         self.put(format_args!(
-            "<rect class=\"s{class}\" x=\"{left:.1}\" y=\"{top:.1}\" width=\"{wide:.1}\" height=\"{high:.1}\" rx=\"1.5\" \
-             fill=\"{colour}\" fill-opacity=\"0.8\"><title>{says}</title></rect>\n"
+            "<rect class=\"s{class}\" x=\"{left:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" rx=\"1.5\" \
+             fill=\"{colour}\" fill-opacity=\"0.8\"><title>{tooltip}</title></rect>\n"
         ));
     }
 
     /// An interval with a stroke at both ends: over a bar in the text colour, otherwise in that of
     /// the series.
     pub fn interval(&mut self, series: Option<usize>, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
+        /// Half the length of the strokes.
         const CAP: f64 = 3.5;
         let (cap_x, cap_y) = if (x2 - x1).abs() >= (y2 - y1).abs() { (0.0, CAP) } else { (CAP, 0.0) };
         let cap =
@@ -197,25 +210,24 @@ impl Drawing {
         let (class, colour) = series.map_or(("i".to_owned(), "currentColor"), |series| {
             (format!("s{}", class(series)), colour(series))
         });
-        let (first, last) = (cap(x1, y1), cap(x2, y2));
+        let (first_cap, last_cap) = (cap(x1, y1), cap(x2, y2));
         self.put(format_args!(
-            "<path class=\"{class} line\" d=\"M{x1:.1} {y1:.1}L{x2:.1} {y2:.1}{first}{last}\" fill=\"none\" \
+            "<path class=\"{class} line\" d=\"M{x1:.1} {y1:.1}L{x2:.1} {y2:.1}{first_cap}{last_cap}\" fill=\"none\" \
              stroke=\"{colour}\" stroke-width=\"1.5\"/>\n"
         ));
     }
 
     /// A stroke across at the median, in the text colour for contrast with the samples around it.
-    pub fn median(&mut self, from: (f64, f64), to: (f64, f64), says: &str) {
-        let says = escaped(says);
+    pub fn median(&mut self, (x1, y1): (f64, f64), (x2, y2): (f64, f64), tooltip: &str) {
+        let tooltip = escaped(tooltip);
         self.put(format_args!(
-            "<path d=\"M{:.1} {:.1}L{:.1} {:.1}\" stroke=\"currentColor\" stroke-width=\"2.5\">\
-             <title>{says}</title></path>\n",
-            from.0, from.1, to.0, to.1
+            "<path d=\"M{x1:.1} {y1:.1}L{x2:.1} {y2:.1}\" stroke=\"currentColor\" stroke-width=\"2.5\">\
+             <title>{tooltip}</title></path>\n"
         ));
     }
 
-    /// A point in the shape of its series, with the tooltip `says`.
-    pub fn point(&mut self, series: usize, (x, y): (f64, f64), radius: f64, opacity: f64, says: &str) {
+    /// A point in the shape of its series, with a tooltip unless that is empty.
+    pub fn point(&mut self, series: usize, (x, y): (f64, f64), radius: f64, opacity: f64, tooltip: &str) {
         let (class, colour, r) = (class(series), colour(series), radius);
         // A circle, square, triangle or diamond of about the same area.
         let shape = match series % 4 {
@@ -231,15 +243,16 @@ impl Drawing {
         self.put(format_args!(
             "<path class=\"s{class}\" d=\"{shape}\" fill=\"{colour}\" fill-opacity=\"{opacity}\""
         ));
-        if says.is_empty() {
-            self.text += "/>\n";
+        if tooltip.is_empty() {
+            self.elements += "/>\n";
         } else {
-            let says = escaped(says);
-            self.put(format_args!("><title>{says}</title></path>\n"));
+            let tooltip = escaped(tooltip);
+            self.put(format_args!("><title>{tooltip}</title></path>\n"));
         }
     }
 }
 
+/// Number of the CSS class of a series.
 fn class(series: usize) -> usize {
     series % COLOURS.len()
 }

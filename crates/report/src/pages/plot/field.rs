@@ -3,17 +3,38 @@
 use std::collections::HashSet;
 
 use super::axis::{Axis, Tick, label};
-use super::drawing::{Anchor, Drawing, TEXT, WIDTH, fitted, pixels};
-use super::{MARGIN, MAX_POINTS, Picture, not_drawn, x_measure, y_measure};
+use super::drawing::{Anchor, Drawing, Position, TEXT, WIDTH, fitted, pixels};
+use super::{MARGIN, MAX_POINTS, Picture, not_drawn, x_scale, y_scale};
 use crate::pages::page::{Plot, PlotKind, Series};
 
-/// Height of the plot field, and of the axis labels below it if they are horizontal.
-const PLOT_HEIGHT: f64 = 300.0;
-const AXIS: f64 = 52.0;
-/// Names below the field that do not fit side by side are rotated by this angle and shortened to
-/// this width in pixels.
-const TURNED: i32 = -60;
-const MAX_NAME: f64 = 180.0;
+/// Height of the plot field, in pixels, as all lengths here.
+const FIELD_HEIGHT: f64 = 300.0;
+/// Height of the label of the y axis, above the field.
+const Y_LABEL_HEIGHT: f64 = 26.0;
+/// Height of the tick labels below the field, if they are horizontal, and of the label of the x
+/// axis.
+const X_AXIS_HEIGHT: f64 = 52.0;
+/// Height of the label of the x axis alone.
+const X_LABEL_HEIGHT: f64 = 20.0;
+/// Minimum width of the labels at the y axis.
+const MIN_Y_TICK_WIDTH: f64 = 20.0;
+/// Maximum width of the labels at the y axis.
+const MAX_Y_TICK_WIDTH: f64 = 110.0;
+/// Minimum space left of the field if there are names below it: rotated ones extend there.
+const MIN_LEFT_OF_NAMES: f64 = 96.0;
+/// Width that one tick label of the x axis takes, with its gap.
+const X_TICK_WIDTH: f64 = 80.0;
+/// Maximum number of ticks at the y axis.
+const MAX_Y_TICKS: usize = 7;
+/// Names below the field that do not fit side by side are rotated by this angle.
+const ROTATION_DEGREES: i32 = -60;
+/// Maximum width of a name below the field.
+const MAX_NAME_WIDTH: f64 = 180.0;
+/// Maximum width of a name beside a point.
+const MAX_POINT_NAME_WIDTH: f64 = 240.0;
+/// With more points than this, those that cover each other are drawn once, small and without
+/// tooltip.
+const MAX_LARGE_POINTS: usize = 500;
 /// Up to this number of points, each point of a line is marked and has its own interval; above it,
 /// the intervals are a band.
 const MAX_MARKED: usize = 60;
@@ -23,11 +44,22 @@ const MAX_LABELLED: usize = 40;
 
 /// A point with a position on the axes.
 struct Point<'a> {
-    at: (f64, f64),
-    figure: (f64, f64),
-    /// The ends of its interval, in pixels.
-    interval: Option<(f64, f64)>,
+    at: Position,
+    /// Its figure on the x axis.
+    x_figure: f64,
+    /// Its figure on the y axis.
+    y_figure: f64,
+    interval: Option<Interval>,
     name: Option<&'a str>,
+}
+
+/// A vertical interval in the picture.
+#[derive(Clone, Copy)]
+struct Interval {
+    /// Where its lower figure is drawn.
+    low_y: f64,
+    /// Where its upper figure is drawn.
+    high_y: f64,
 }
 
 /// The rectangle of the plot field, and its axes.
@@ -41,105 +73,132 @@ struct Frame {
 }
 
 impl Frame {
-    fn x(&self, place: f64) -> f64 {
-        self.left + place * (self.right - self.left)
+    /// Where a position on the x axis is drawn.
+    fn x_pixel(&self, position: f64) -> f64 {
+        self.left + position * self.width()
     }
 
-    fn y(&self, place: f64) -> f64 {
-        self.bottom - place * (self.bottom - self.top)
+    /// Where a position on the y axis is drawn.
+    fn y_pixel(&self, position: f64) -> f64 {
+        self.bottom - position * (self.bottom - self.top)
     }
 
-    fn at(&self, (x, y): (f64, f64)) -> Option<(f64, f64)> {
-        Some((self.x(self.x.position(x)?), self.y(self.y.position(y)?)))
+    /// Where a point is drawn; `None` if it has no position on an axis.
+    fn at(&self, x_figure: f64, y_figure: f64) -> Option<Position> {
+        let (x, y) = (self.x.position(x_figure)?, self.y.position(y_figure)?);
+        Some(Position { x: self.x_pixel(x), y: self.y_pixel(y) })
+    }
+
+    fn width(&self) -> f64 {
+        self.right - self.left
+    }
+
+    fn middle(&self) -> f64 {
+        (self.left + self.right) / 2.0
     }
 }
 
 /// Draws the field with its axes below `top`.
 pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>) -> Picture {
-    let figures = || series.iter().flat_map(|one| one.points.iter().take(MAX_POINTS));
-    let usable = |&&(x, y): &&(f64, f64)| x.is_finite() && y.is_finite();
-    let ends = series
-        .iter()
-        .flat_map(|one| one.intervals.iter().take(MAX_POINTS).flat_map(|&(low, high)| [low, high]));
-    let y = Axis::over(figures().filter(usable).map(|point| point.1).chain(ends), y_measure(plot), false);
-    let x = match plot.x_names.len() {
-        0 => Axis::over(figures().filter(usable).map(|point| point.0), x_measure(plot), false),
-        names => Axis::categorical(names),
+    let finite_points = || {
+        let points = series.iter().flat_map(|one_series| one_series.points.iter().take(MAX_POINTS));
+        points.copied().filter(|(x, y)| x.is_finite() && y.is_finite())
     };
-    let top = top + 26.0;
-    let is_empty = !figures().any(|point| usable(&point));
-    let y_ticks = if is_empty { Vec::new() } else { y.ticks(7) };
-    let widest = y_ticks.iter().map(|(_, text)| pixels(text)).fold(20.0, f64::max).min(110.0);
-    // Rotated names extend to the left of their positions.
-    let left = (MARGIN + widest + 8.0).max(if plot.x_names.is_empty() { 0.0 } else { 96.0 });
-    let frame = Frame { x, y, left, right: WIDTH - 2.0 * MARGIN, top, bottom: top + PLOT_HEIGHT };
-    let (mut labels, is_turned) = below(plot, &frame);
+    let is_empty = finite_points().next().is_none();
+    let (frame, y_ticks) = frame_below(plot, series, finite_points(), top);
+    let (mut x_ticks, is_rotated) = ticks_below(plot, &frame);
     if is_empty && plot.x_names.is_empty() {
-        labels.clear();
+        x_ticks.clear();
     }
-    let deep = labels.iter().map(|(_, text)| pixels(text)).fold(0.0, f64::max)
-        * f64::from(-TURNED).to_radians().sin();
-    let below_labels = if plot.x_label.is_empty() { 20.0 } else { 0.0 };
-    let height = frame.bottom + AXIS - below_labels + if is_turned { deep - 4.0 } else { 0.0 };
+    let longest = x_ticks.iter().map(|tick| pixels(&tick.label)).fold(0.0, f64::max);
+    let rotated_height = longest * f64::from(-ROTATION_DEGREES).to_radians().sin();
+    let missing_label = if plot.x_label.is_empty() { X_LABEL_HEIGHT } else { 0.0 };
+    let extra_height = if is_rotated { rotated_height - 4.0 } else { 0.0 };
+    let height = frame.bottom + X_AXIS_HEIGHT - missing_label + extra_height;
     let mut drawing = Drawing::new();
-    axes(&mut drawing, plot, &frame, &y_ticks, &labels, is_turned, height);
-    let mut missing = 0;
-    let mut taken: Vec<Rect> = Vec::new();
-    let mut named = Vec::new();
-    for (index, one) in series.iter().enumerate() {
-        let points = points(one, &frame, plot.kind == PlotKind::Lines);
-        missing += one.points.len() - points.iter().flatten().count();
+    draw_y_axis(&mut drawing, plot, &frame, &y_ticks);
+    draw_x_axis(&mut drawing, plot, &frame, &x_ticks, is_rotated, height);
+    let mut missing_count = 0;
+    let mut drawn_points = Vec::new();
+    for (index, drawn_series) in series.iter().enumerate() {
+        let points = points_in_pixels(drawn_series, &frame, plot.kind == PlotKind::Lines);
+        missing_count += drawn_series.points.len() - points.iter().flatten().count();
         if plot.kind == PlotKind::Lines {
-            line(&mut drawing, plot, index, one, &points);
+            draw_line(&mut drawing, plot, index, drawn_series, &points);
         } else {
-            scatter(&mut drawing, plot, index, one, &points);
+            draw_points(&mut drawing, plot, index, drawn_series, &points);
         }
-        named.extend(points.into_iter().flatten().take(MAX_LABELLED + 1));
+        drawn_points.extend(points.into_iter().flatten().take(MAX_LABELLED + 1));
     }
-    notes.extend(not_drawn(missing, plot.x_is_logarithmic || plot.y_is_logarithmic));
-    if plot.kind == PlotKind::Points && named.len() <= MAX_LABELLED {
-        taken.extend(named.iter().map(|point| Rect::around(point.at, 4.0)));
-        named.iter().for_each(|point| name_beside(&mut drawing, &frame, point, &mut taken));
+    notes.extend(not_drawn(missing_count, plot.x_is_logarithmic || plot.y_is_logarithmic));
+    if plot.kind == PlotKind::Points && drawn_points.len() <= MAX_LABELLED {
+        let mut occupied: Vec<Rect> = drawn_points.iter().map(|point| Rect::around(point.at, 4.0)).collect();
+        drawn_points.iter().for_each(|point| draw_name(&mut drawing, &frame, point, &mut occupied));
     }
-    if named.is_empty() {
-        drawing.muted(
-            ((frame.left + frame.right) / 2.0, frame.top + PLOT_HEIGHT / 2.0),
-            Anchor::Middle,
-            "no figures",
-        );
+    if drawn_points.is_empty() {
+        drawing.muted((frame.middle(), frame.top + FIELD_HEIGHT / 2.0), Anchor::Middle, "no figures");
     }
     Picture { drawing, height, notes }
 }
 
+/// The field below `top`, with room for the ticks of the y axis, which it returns too.
+fn frame_below(
+    plot: &Plot,
+    series: &[&Series],
+    points: impl Iterator<Item = (f64, f64)> + Clone,
+    top: f64,
+) -> (Frame, Vec<Tick>) {
+    let is_empty = points.clone().next().is_none();
+    let intervals = series.iter().flat_map(|one_series| one_series.intervals.iter().take(MAX_POINTS));
+    let interval_ends = intervals.flat_map(|&(low, high)| [low, high]);
+    let y = Axis::over(points.clone().map(|(_, y)| y).chain(interval_ends), y_scale(plot), false);
+    let x = match plot.x_names.len() {
+        0 => Axis::over(points.map(|(x, _)| x), x_scale(plot), false),
+        count => Axis::categorical(count),
+    };
+    let y_ticks = if is_empty { Vec::new() } else { y.ticks(MAX_Y_TICKS) };
+    let widest = y_ticks.iter().map(|tick| pixels(&tick.label)).fold(MIN_Y_TICK_WIDTH, f64::max);
+    let min_left = if plot.x_names.is_empty() { 0.0 } else { MIN_LEFT_OF_NAMES };
+    let left = (MARGIN + widest.min(MAX_Y_TICK_WIDTH) + 8.0).max(min_left);
+    let top = top + Y_LABEL_HEIGHT;
+    let frame = Frame { x, y, left, right: WIDTH - 2.0 * MARGIN, top, bottom: top + FIELD_HEIGHT };
+    (frame, y_ticks)
+}
+
 /// The points of a series in pixels, sorted by x for lines; `None` for a point without a position.
-fn points<'a>(series: &'a Series, frame: &Frame, in_order: bool) -> Vec<Option<Point<'a>>> {
-    let point = |(index, &figure): (usize, &(f64, f64))| {
-        let at = frame.at(figure)?;
-        let place = |end: f64| Some(frame.y(frame.y.position(end)?));
-        let interval = series.intervals.get(index).and_then(|&(low, high)| Some((place(low)?, place(high)?)));
+fn points_in_pixels<'a>(series: &'a Series, frame: &Frame, must_sort: bool) -> Vec<Option<Point<'a>>> {
+    let point = |(index, &(x_figure, y_figure)): (usize, &(f64, f64))| {
+        let at = frame.at(x_figure, y_figure)?;
+        let y_pixel = |figure: f64| Some(frame.y_pixel(frame.y.position(figure)?));
+        let interval = series
+            .intervals
+            .get(index)
+            .and_then(|&(low, high)| Some(Interval { low_y: y_pixel(low)?, high_y: y_pixel(high)? }));
         let name = series.labels.get(index).map(String::as_str).filter(|name| !name.is_empty());
-        Some(Point { at, figure, interval, name })
+        Some(Point { at, x_figure, y_figure, interval, name })
     };
     let mut points: Vec<Option<Point<'a>>> =
         series.points.iter().take(MAX_POINTS).enumerate().map(point).collect();
-    let ordered =
-        |points: &[Option<Point<'_>>]| points.iter().flatten().map(|point| point.figure.0).is_sorted();
-    if in_order && !ordered(&points) {
+    if must_sort && !points.iter().flatten().map(|point| point.x_figure).is_sorted() {
         points.sort_by(|one, other| {
-            let x = |point: &Option<Point<'_>>| point.as_ref().map_or(f64::INFINITY, |point| point.figure.0);
+            let x = |point: &Option<Point<'_>>| point.as_ref().map_or(f64::INFINITY, |point| point.x_figure);
             x(one).total_cmp(&x(other))
         });
     }
     points
 }
 
-fn line(drawing: &mut Drawing, plot: &Plot, index: usize, series: &Series, points: &[Option<Point<'_>>]) {
-    let few = points.len() <= MAX_MARKED;
-    if few {
-        for (point, (low, high)) in points.iter().flatten().filter_map(|point| Some((point, point.interval?)))
-        {
-            drawing.interval(Some(index), (point.at.0, low), (point.at.0, high));
-        }
+/// Draws a line; if it has few points, with marks and their intervals, or else with a band.
+fn draw_line(
+    drawing: &mut Drawing,
+    plot: &Plot,
+    index: usize,
+    series: &Series,
+    points: &[Option<Point<'_>>],
+) {
+    let has_marks = points.len() <= MAX_MARKED;
+    if has_marks {
+        points.iter().flatten().for_each(|point| draw_interval(drawing, index, point));
     } else {
         let (upper, lower) = envelope(points);
         if !upper.is_empty() {
@@ -147,76 +206,92 @@ fn line(drawing: &mut Drawing, plot: &Plot, index: usize, series: &Series, point
         }
     }
     drawing.line(index, thinned(points.iter().map(|point| point.as_ref().map(|point| point.at))).into_iter());
-    if few {
+    if has_marks {
         for point in points.iter().flatten() {
-            drawing.point(index, point.at, 3.5, 1.0, &tooltip(plot, series, point));
+            drawing.point(index, (point.at.x, point.at.y), 3.5, 1.0, &tooltip_text(plot, series, point));
         }
     }
 }
 
-fn scatter(drawing: &mut Drawing, plot: &Plot, index: usize, series: &Series, points: &[Option<Point<'_>>]) {
-    let mut drawn = HashSet::new();
-    let many = points.len() > 500;
+/// Draws points, and their intervals if there are few.
+fn draw_points(
+    drawing: &mut Drawing,
+    plot: &Plot,
+    index: usize,
+    series: &Series,
+    points: &[Option<Point<'_>>],
+) {
+    let is_dense = points.len() > MAX_LARGE_POINTS;
+    // Of points in the same cell of this grid, one is drawn.
+    let cell_pixels = if is_dense { 4.0 } else { 1.0 };
+    let (radius, opacity) = if is_dense { (2.2, 0.5) } else { (4.2, 0.85) };
+    let mut drawn_cells = HashSet::new();
     for point in points.iter().flatten() {
-        // With very many points, those closer than this cover each other.
-        let grid = if many { 4.0 } else { 1.0 };
-        let place = ((point.at.0 / grid) as i64, (point.at.1 / grid) as i64);
-        if !drawn.insert(place) {
+        let Position { x, y } = point.at;
+        if !drawn_cells.insert(((x / cell_pixels) as i64, (y / cell_pixels) as i64)) {
             continue;
         }
-        if let Some((low, high)) = point.interval.filter(|_| !many) {
-            drawing.interval(Some(index), (point.at.0, low), (point.at.0, high));
+        if !is_dense {
+            draw_interval(drawing, index, point);
         }
-        let says = if many { String::new() } else { tooltip(plot, series, point) };
-        drawing.point(index, point.at, if many { 2.2 } else { 4.2 }, if many { 0.5 } else { 0.85 }, &says);
+        let tooltip = if is_dense { String::new() } else { tooltip_text(plot, series, point) };
+        drawing.point(index, (x, y), radius, opacity, &tooltip);
+    }
+}
+
+fn draw_interval(drawing: &mut Drawing, series: usize, point: &Point<'_>) {
+    if let Some(Interval { low_y, high_y }) = point.interval {
+        drawing.interval(Some(series), (point.at.x, low_y), (point.at.x, high_y));
     }
 }
 
 /// The points of a polyline.
-type Edge = Vec<(f64, f64)>;
+type Edge = Vec<Position>;
 
 /// The upper and the lower edge of all intervals, per pixel.
 fn envelope(points: &[Option<Point<'_>>]) -> (Edge, Edge) {
     let (mut upper, mut lower) = (Edge::new(), Edge::new());
-    for (x, (one, other)) in points.iter().flatten().filter_map(|point| Some((point.at.0, point.interval?))) {
-        let (high, low) = (one.min(other), one.max(other));
+    let intervals = points.iter().flatten().filter_map(|point| Some((point.at.x, point.interval?)));
+    for (x, Interval { low_y, high_y }) in intervals {
+        let (top, bottom) = (low_y.min(high_y), low_y.max(high_y));
         match (upper.last_mut(), lower.last_mut()) {
-            (Some(above), Some(below)) if x - above.0 < 1.0 => {
-                above.1 = above.1.min(high);
-                below.1 = below.1.max(low);
+            (Some(above), Some(below)) if x - above.x < 1.0 => {
+                above.y = above.y.min(top);
+                below.y = below.y.max(bottom);
             }
             _ => {
-                upper.push((x, high));
-                lower.push((x, low));
+                upper.push(Position { x, y: top });
+                lower.push(Position { x, y: bottom });
             }
         }
     }
     (upper, lower)
 }
 
-/// Reduces a line to the first, lowest, highest and last point per pixel, which draws the same.
-fn thinned(points: impl Iterator<Item = Option<(f64, f64)>>) -> Vec<Option<(f64, f64)>> {
-    let mut kept: Vec<Option<(f64, f64)>> = Vec::new();
-    let mut column: Vec<(f64, f64)> = Vec::new();
+/// Reduces a line to the first, the two extreme and the last point per pixel, which draws the same.
+fn thinned(points: impl Iterator<Item = Option<Position>>) -> Vec<Option<Position>> {
+    let mut kept: Vec<Option<Position>> = Vec::new();
+    let mut column: Vec<Position> = Vec::new();
     for point in points {
-        let goes_on = point.zip(column.first()).is_some_and(|(point, first)| (point.0 - first.0).abs() < 0.5);
-        if !goes_on {
+        let is_same_column =
+            point.zip(column.first()).is_some_and(|(point, first)| (point.x - first.x).abs() < 0.5);
+        if !is_same_column {
             flush_column(&mut kept, &mut column);
         }
         match point {
             Some(point) if column.len() < 4 => column.push(point),
             Some(point) => {
-                // Holds in order: the first, the lowest and the highest so far, and the last.
-                if let [_, lowest, highest, last] = column.as_mut_slice() {
+                // Holds in order: the first, the least and the greatest so far, and the last.
+                if let [_, least, greatest, last] = column.as_mut_slice() {
                     // At first these are the second and the third point, in any order.
-                    if lowest.1 > highest.1 {
-                        std::mem::swap(lowest, highest);
+                    if least.y > greatest.y {
+                        std::mem::swap(least, greatest);
                     }
-                    if last.1 < lowest.1 {
-                        *lowest = *last;
+                    if last.y < least.y {
+                        *least = *last;
                     }
-                    if last.1 > highest.1 {
-                        *highest = *last;
+                    if last.y > greatest.y {
+                        *greatest = *last;
                     }
                     *last = point;
                 }
@@ -229,72 +304,79 @@ fn thinned(points: impl Iterator<Item = Option<(f64, f64)>>) -> Vec<Option<(f64,
     kept
 }
 
-fn flush_column(kept: &mut Vec<Option<(f64, f64)>>, column: &mut Vec<(f64, f64)>) {
+/// Moves the points of a column of pixels to those that are kept.
+fn flush_column(kept: &mut Vec<Option<Position>>, column: &mut Vec<Position>) {
     kept.extend(column.drain(..).map(Some));
 }
 
 /// The tooltip of a point.
-fn tooltip(plot: &Plot, series: &Series, point: &Point<'_>) -> String {
-    let x = match plot.x_names.get(point.figure.0 as usize) {
+fn tooltip_text(plot: &Plot, series: &Series, point: &Point<'_>) -> String {
+    let x = match plot.x_names.get(point.x_figure as usize) {
         Some(name) => name.clone(),
-        None => label(point.figure.0, plot.x_is_bytes),
+        None => label(point.x_figure, plot.x_is_bytes),
     };
     let name = point.name.unwrap_or(&series.name);
     let name = if name.is_empty() { String::new() } else { format!("{name}: ") };
-    format!("{name}{x}, {}", label(point.figure.1, plot.y_is_bytes))
+    format!("{name}{x}, {}", label(point.y_figure, plot.y_is_bytes))
 }
 
 /// The labels below the field, and whether they are rotated: figures, or as many names as do not
 /// overlap.
-fn below(plot: &Plot, frame: &Frame) -> (Vec<Tick>, bool) {
-    let room = frame.right - frame.left;
+fn ticks_below(plot: &Plot, frame: &Frame) -> (Vec<Tick>, bool) {
     if plot.x_names.is_empty() {
-        return (frame.x.ticks((room / 80.0) as usize), false);
+        return (frame.x.ticks((frame.width() / X_TICK_WIDTH) as usize), false);
     }
-    let each = room / plot.x_names.len() as f64;
+    let name_width = frame.width() / plot.x_names.len() as f64;
     let widest = plot.x_names.iter().map(|name| pixels(name)).fold(0.0, f64::max);
-    let is_turned = widest > each - 6.0;
+    let is_rotated = widest > name_width - 6.0;
     // Minimum distance between rotated lines of text.
-    let stride = if is_turned { (TEXT * 1.25 / each).ceil().max(1.0) as usize } else { 1 };
-    let name = |(index, name): (usize, &String)| {
-        let place = frame.x.position(index as f64)?;
+    let stride = if is_rotated { (TEXT * 1.25 / name_width).ceil().max(1.0) as usize } else { 1 };
+    let tick = |(index, name): (usize, &String)| {
+        let position = frame.x.position(index as f64)?;
         // A rotated name ends below its position and must start within the picture.
-        let before = (frame.x(place) - 4.0) / f64::from(TURNED).to_radians().cos();
-        Some((place, fitted(name, if is_turned { MAX_NAME.min(before) } else { MAX_NAME.max(each) })))
+        let width_from_left =
+            (frame.x_pixel(position) - 4.0) / f64::from(ROTATION_DEGREES).to_radians().cos();
+        let max_width =
+            if is_rotated { MAX_NAME_WIDTH.min(width_from_left) } else { MAX_NAME_WIDTH.max(name_width) };
+        Some(Tick { position, label: fitted(name, max_width) })
     };
-    (plot.x_names.iter().enumerate().step_by(stride).filter_map(name).collect(), is_turned)
+    (plot.x_names.iter().enumerate().step_by(stride).filter_map(tick).collect(), is_rotated)
 }
 
-fn axes(
+/// Draws the label of the y axis, its ticks and the grid.
+fn draw_y_axis(drawing: &mut Drawing, plot: &Plot, frame: &Frame, ticks: &[Tick]) {
+    for tick in ticks {
+        let y = frame.y_pixel(tick.position);
+        drawing.grid((frame.left, y), (frame.right, y));
+        drawing.muted((frame.left - 7.0, y), Anchor::End, &fitted(&tick.label, frame.left - MARGIN));
+    }
+    drawing.muted((MARGIN, frame.top - 18.0), Anchor::Start, &fitted(&plot.y_label, frame.width()));
+}
+
+/// Draws the x axis with its ticks, and its label above the bottom of the picture at `height`.
+fn draw_x_axis(
     drawing: &mut Drawing,
     plot: &Plot,
     frame: &Frame,
-    rows: &[Tick],
-    names: &[Tick],
-    is_turned: bool,
+    ticks: &[Tick],
+    is_rotated: bool,
     height: f64,
 ) {
-    for (place, text) in rows {
-        let y = frame.y(*place);
-        drawing.grid((frame.left, y), (frame.right, y));
-        drawing.muted((frame.left - 7.0, y), Anchor::End, &fitted(text, frame.left - MARGIN));
-    }
     drawing.edge((frame.left, frame.bottom), (frame.right, frame.bottom));
-    let mut reached = f64::NEG_INFINITY;
-    for (place, text) in names {
-        let x = frame.x(*place);
-        if is_turned {
-            drawing.turned((x + 4.0, frame.bottom + 12.0), Anchor::End, TURNED, text);
-        } else if x - pixels(text) / 2.0 > reached {
+    let mut last_label_end = f64::NEG_INFINITY;
+    for tick in ticks {
+        let x = frame.x_pixel(tick.position);
+        let half_width = pixels(&tick.label) / 2.0;
+        if is_rotated {
+            drawing.rotated((x + 4.0, frame.bottom + 12.0), Anchor::End, ROTATION_DEGREES, &tick.label);
+        } else if x - half_width > last_label_end {
             drawing.edge((x, frame.bottom), (x, frame.bottom + 4.0));
-            drawing.muted((x, frame.bottom + 14.0), Anchor::Middle, text);
-            reached = x + pixels(text) / 2.0 + 4.0;
+            drawing.muted((x, frame.bottom + 14.0), Anchor::Middle, &tick.label);
+            last_label_end = x + half_width + 4.0;
         }
     }
-    let room = frame.right - frame.left;
-    drawing.muted((MARGIN, frame.top - 18.0), Anchor::Start, &fitted(&plot.y_label, room));
-    let middle = (frame.left + frame.right) / 2.0;
-    drawing.muted((middle, height - 16.0), Anchor::Middle, &fitted(&plot.x_label, room));
+    let x_label = fitted(&plot.x_label, frame.width());
+    drawing.muted((frame.middle(), height - 16.0), Anchor::Middle, &x_label);
 }
 
 /// An occupied part of the picture.
@@ -307,11 +389,12 @@ struct Rect {
 }
 
 impl Rect {
-    fn around((x, y): (f64, f64), reach: f64) -> Self {
+    fn around(center: Position, reach: f64) -> Self {
+        let Position { x, y } = center;
         Self { left: x - reach, right: x + reach, top: y - reach, bottom: y + reach }
     }
 
-    fn meets(&self, other: &Self) -> bool {
+    fn overlaps(&self, other: &Self) -> bool {
         self.left < other.right
             && other.left < self.right
             && self.top < other.bottom
@@ -321,26 +404,28 @@ impl Rect {
 
 /// Writes a point's name beside, above or below it, at the first free place; omits it if there is
 /// none.
-fn name_beside(drawing: &mut Drawing, frame: &Frame, point: &Point<'_>, taken: &mut Vec<Rect>) {
-    const AWAY: f64 = 8.0;
-    let Some(name) = point.name.map(|name| fitted(name, 240.0)) else { return };
-    let (x, y) = point.at;
-    let (wide, half) = (pixels(&name), TEXT * 0.55);
-    let places = [
-        (x + AWAY, y, Anchor::Start, 0.0),
-        (x - AWAY, y, Anchor::End, 1.0),
-        (x, y - AWAY - half, Anchor::Middle, 0.5),
-        (x, y + AWAY + half, Anchor::Middle, 0.5),
+fn draw_name(drawing: &mut Drawing, frame: &Frame, point: &Point<'_>, occupied: &mut Vec<Rect>) {
+    /// Distance of the name from its point.
+    const GAP: f64 = 8.0;
+    let Some(name) = point.name.map(|name| fitted(name, MAX_POINT_NAME_WIDTH)) else { return };
+    let Position { x, y } = point.at;
+    let (width, half_height) = (pixels(&name), TEXT * 0.55);
+    // Each with the part of the text that is left of its x.
+    let candidates = [
+        (x + GAP, y, Anchor::Start, 0.0),
+        (x - GAP, y, Anchor::End, 1.0),
+        (x, y - GAP - half_height, Anchor::Middle, 0.5),
+        (x, y + GAP + half_height, Anchor::Middle, 0.5),
     ];
-    for (x, y, anchor, part) in places {
-        let left = x - wide * part;
-        let place = Rect { left, right: left + wide, top: y - half, bottom: y + half };
-        let inside = place.left >= frame.left
-            && place.right <= WIDTH
-            && place.top >= frame.top - half
-            && place.bottom <= frame.bottom;
-        if inside && !taken.iter().any(|other| other.meets(&place)) {
-            taken.push(place);
+    for (x, y, anchor, left_part) in candidates {
+        let left = x - width * left_part;
+        let rect = Rect { left, right: left + width, top: y - half_height, bottom: y + half_height };
+        let is_inside = rect.left >= frame.left
+            && rect.right <= WIDTH
+            && rect.top >= frame.top - half_height
+            && rect.bottom <= frame.bottom;
+        if is_inside && !occupied.iter().any(|other| other.overlaps(&rect)) {
+            occupied.push(rect);
             drawing.text((x, y), anchor, &name);
             return;
         }
@@ -349,16 +434,16 @@ fn name_beside(drawing: &mut Drawing, frame: &Frame, point: &Point<'_>, taken: &
 
 #[cfg(test)]
 mod tests {
-    use super::thinned;
+    use super::{Position, thinned};
 
     #[test]
-    fn a_thinned_line_keeps_its_lowest_and_highest_point() {
-        let of = |figures: &[f64]| -> Vec<f64> {
-            let points = figures.iter().map(|&y| Some((10.0, y)));
-            thinned(points).into_iter().flatten().map(|(_, y)| y).collect()
+    fn a_thinned_line_keeps_its_extreme_points() {
+        let kept = |figures: &[f64]| -> Vec<f64> {
+            let points = figures.iter().map(|&y| Some(Position { x: 10.0, y }));
+            thinned(points).into_iter().flatten().map(|point| point.y).collect()
         };
-        assert_eq!(of(&[5.0, 9.0, 1.0, 4.0, 3.0, 6.0]), [5.0, 1.0, 9.0, 6.0]);
-        assert_eq!(of(&[5.0, 4.0, 6.0, 9.0, 1.0, 7.0]), [5.0, 1.0, 9.0, 7.0]);
-        assert_eq!(of(&[5.0, 9.0, 1.0]), [5.0, 9.0, 1.0]);
+        assert_eq!(kept(&[5.0, 9.0, 1.0, 4.0, 3.0, 6.0]), [5.0, 1.0, 9.0, 6.0]);
+        assert_eq!(kept(&[5.0, 4.0, 6.0, 9.0, 1.0, 7.0]), [5.0, 1.0, 9.0, 7.0]);
+        assert_eq!(kept(&[5.0, 9.0, 1.0]), [5.0, 9.0, 1.0]);
     }
 }

@@ -4,83 +4,95 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::axis::{Axis, label};
 use super::drawing::{Anchor, Drawing, WIDTH, fitted, pixels};
-use super::{MARGIN, MAX_POINTS, Picture, not_drawn, y_measure};
+use super::{MARGIN, MAX_POINTS, Picture, not_drawn, y_scale};
 use crate::pages::page::{Plot, PlotKind, Series};
 use crate::text::counted;
 
-/// Further positions are counted, not drawn.
-const MAX_PLACES: usize = 120;
-/// Height of a row for a single series and for one of several, and the gap between positions.
-const ROW: f64 = 22.0;
-const ROW_OF_SEVERAL: f64 = 18.0;
+/// Further names are counted, not drawn.
+const MAX_NAMES: usize = 120;
+/// Height of a row of a single series, in pixels, as all lengths here.
+const ROW_HEIGHT: f64 = 22.0;
+/// Height of a row of one of several series.
+const SERIES_ROW_HEIGHT: f64 = 18.0;
+/// Space between the rows of two names.
 const GAP: f64 = 8.0;
 /// Height of the axis below.
-const AXIS: f64 = 52.0;
-/// Maximum width in pixels of names, and of figures at the ends of bars.
+const AXIS_HEIGHT: f64 = 52.0;
+/// Maximum width of names.
 const MAX_NAME_WIDTH: f64 = 250.0;
+/// Width of the figures at the ends of bars.
 const FIGURE_WIDTH: f64 = 76.0;
+/// Width that one tick label takes, with its gap.
+const TICK_WIDTH: f64 = 75.0;
+/// The golden ratio without its whole part: its multiples, without theirs, are spread evenly.
+const GOLDEN_FRACTION: f64 = 0.618_033_988_75;
 /// In a row with more samples than this, covered samples are not drawn.
 const MAX_SAMPLES_DRAWN: usize = 200;
 
-/// The data of one series at one position.
-#[derive(Default)]
+/// The data of one series at one name.
+#[derive(Clone, Default)]
 struct Row {
     figures: Vec<f64>,
+    /// The interval of the first figure, or of the median.
     interval: Option<(f64, f64)>,
+    /// The label of the first figure.
     label: Option<String>,
 }
 
-/// Rows by position and series, with the names of the positions.
+/// The rows of all series at one position.
+struct NamedRows {
+    name: String,
+    /// By series.
+    rows: Vec<Row>,
+}
+
+/// All rows.
 struct Rows {
-    places: Vec<(String, Vec<Row>)>,
-    not_drawn: usize,
-    more_places: usize,
+    named: Vec<NamedRows>,
+    /// Number of points without a position on the axis.
+    missing_points: usize,
+    /// Number of names beyond those that are drawn.
+    more_names: usize,
 }
 
 impl Rows {
-    fn of(plot: &Plot, series: &[&Series]) -> Self {
-        let measure = y_measure(plot);
-        let drawable = |y: f64| y.is_finite() && (!measure.is_logarithmic || y > 0.0);
-        let mut places: BTreeMap<Ordered, Vec<Row>> = BTreeMap::new();
-        let mut not_drawn = 0;
-        let mut others = HashSet::new();
-        if !plot.x_names.is_empty() {
-            for place in 0..plot.x_names.len().min(MAX_PLACES) {
-                places.insert(Ordered(place as f64), empty(series.len()));
-            }
+    fn new(plot: &Plot, series: &[&Series]) -> Self {
+        let scale = y_scale(plot);
+        let is_drawable = |y: f64| y.is_finite() && (!scale.is_logarithmic || y > 0.0);
+        let empty_rows = || vec![Row::default(); series.len()];
+        let mut rows_by_x: BTreeMap<Ordered, Vec<Row>> = BTreeMap::new();
+        let mut missing_points = 0;
+        let mut more_positions = HashSet::new();
+        for index in 0..plot.x_names.len().min(MAX_NAMES) {
+            rows_by_x.insert(Ordered(index as f64), empty_rows());
         }
-        for (index, one) in series.iter().enumerate() {
-            for (point, &(x, y)) in one.points.iter().enumerate().take(MAX_POINTS) {
-                if !x.is_finite() || !drawable(y) {
-                    not_drawn += 1;
+        for (series_index, one_series) in series.iter().enumerate() {
+            for (point_index, &(x, y)) in one_series.points.iter().enumerate().take(MAX_POINTS) {
+                if !x.is_finite() || !is_drawable(y) {
+                    missing_points += 1;
                     continue;
                 }
-                let known = places.len();
-                if !places.contains_key(&Ordered(x)) && (known >= MAX_PLACES || !plot.x_names.is_empty()) {
-                    others.insert(x.to_bits());
+                let can_add = rows_by_x.len() < MAX_NAMES && plot.x_names.is_empty();
+                if !can_add && !rows_by_x.contains_key(&Ordered(x)) {
+                    more_positions.insert(x.to_bits());
                     continue;
                 }
-                let rows = places.entry(Ordered(x)).or_insert_with(|| empty(series.len()));
-                let Some(row) = rows.get_mut(index) else { continue };
+                let rows = rows_by_x.entry(Ordered(x)).or_insert_with(empty_rows);
+                let Some(row) = rows.get_mut(series_index) else { continue };
                 row.figures.push(y);
-                let interval =
-                    one.intervals.get(point).filter(|(low, high)| drawable(*low) && drawable(*high));
+                let interval = one_series.intervals.get(point_index);
+                let interval = interval.filter(|(low, high)| is_drawable(*low) && is_drawable(*high));
                 row.interval = row.interval.or(interval.map(|&(low, high)| (low.min(high), low.max(high))));
-                row.label = row.label.take().or_else(|| one.labels.get(point).cloned());
+                row.label = row.label.take().or_else(|| one_series.labels.get(point_index).cloned());
             }
         }
         let named = |(Ordered(x), rows): (Ordered, Vec<Row>)| {
-            let name = plot.x_names.get(x as usize).filter(|_| x >= 0.0);
-            (name.cloned().unwrap_or_else(|| label(x, plot.x_is_bytes)), rows)
+            let name = plot.x_names.get(x as usize).filter(|_| x >= 0.0).cloned();
+            NamedRows { name: name.unwrap_or_else(|| label(x, plot.x_is_bytes)), rows }
         };
-        let places: Vec<(String, Vec<Row>)> = places.into_iter().map(named).collect();
-        let more_places = others.len() + plot.x_names.len().saturating_sub(MAX_PLACES);
-        Self { places, not_drawn, more_places }
+        let more_names = more_positions.len() + plot.x_names.len().saturating_sub(MAX_NAMES);
+        Self { named: rows_by_x.into_iter().map(named).collect(), missing_points, more_names }
     }
-}
-
-fn empty(series: usize) -> Vec<Row> {
-    (0..series).map(|_| Row::default()).collect()
 }
 
 /// A figure that is not NaN, as an ordered key.
@@ -111,128 +123,155 @@ struct Frame {
 }
 
 impl Frame {
+    /// Where a figure is drawn; `None` if it has no position on the axis.
     fn x(&self, figure: f64) -> Option<f64> {
-        Some(self.left + self.axis.position(figure)? * (self.right - self.left))
+        Some(self.left + self.axis.position(figure)? * self.width())
     }
 
+    /// Where bars begin.
     fn base(&self) -> f64 {
-        self.left + self.axis.base() * (self.right - self.left)
+        self.left + self.axis.base() * self.width()
     }
+
+    fn width(&self) -> f64 {
+        self.right - self.left
+    }
+
+    fn middle(&self) -> f64 {
+        (self.left + self.right) / 2.0
+    }
+}
+
+/// Where a row is drawn.
+#[derive(Clone, Copy)]
+struct RowPosition {
+    /// Index of its series.
+    series: usize,
+    /// Its middle.
+    y: f64,
+    height: f64,
 }
 
 /// Draws the rows and their axis below `top`.
 pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>) -> Picture {
-    let rows = Rows::of(plot, series);
-    notes.extend(not_drawn(rows.not_drawn, plot.y_is_logarithmic));
-    if rows.more_places > 0 {
-        notes.push(format!("not drawn: {} more", counted(rows.more_places as u64, "row")));
+    let Rows { named, missing_points, more_names } = Rows::new(plot, series);
+    notes.extend(not_drawn(missing_points, plot.y_is_logarithmic));
+    if more_names > 0 {
+        notes.push(format!("not drawn: {} more", counted(more_names as u64, "row")));
     }
-    let bars = plot.kind == PlotKind::Bars;
-    let all = rows.places.iter().flat_map(|(_, rows)| rows);
-    let figures = all.flat_map(|row| {
-        row.figures.iter().copied().chain(row.interval.into_iter().flat_map(|(a, b)| [a, b]))
-    });
-    let axis = Axis::over(figures, y_measure(plot), bars);
-    let widest = rows.places.iter().map(|(name, _)| pixels(name)).fold(0.0, f64::max).min(MAX_NAME_WIDTH);
-    let figures = if bars { FIGURE_WIDTH } else { 2.0 * MARGIN };
-    let frame =
-        Frame { axis, left: MARGIN + widest + 10.0, right: WIDTH - figures, is_bytes: plot.y_is_bytes };
-    let high = if series.len() > 1 { ROW_OF_SEVERAL } else { ROW };
-    let place_high = high * series.len().max(1) as f64 + GAP;
-    let bottom = top + place_high * rows.places.len().max(1) as f64 + GAP / 2.0;
-    let height = bottom + AXIS;
+    let is_bars = plot.kind == PlotKind::Bars;
+    let all_rows = || named.iter().flat_map(|named| &named.rows);
+    let interval_ends = all_rows().filter_map(|row| row.interval).flat_map(|(low, high)| [low, high]);
+    let figures = all_rows().flat_map(|row| row.figures.iter().copied()).chain(interval_ends);
+    let axis = Axis::over(figures, y_scale(plot), is_bars);
+    let widest_name = named.iter().map(|named| pixels(&named.name)).fold(0.0, f64::max).min(MAX_NAME_WIDTH);
+    let right = WIDTH - if is_bars { FIGURE_WIDTH } else { 2.0 * MARGIN };
+    let frame = Frame { axis, left: MARGIN + widest_name + 10.0, right, is_bytes: plot.y_is_bytes };
+    let row_height = if series.len() > 1 { SERIES_ROW_HEIGHT } else { ROW_HEIGHT };
+    let name_height = row_height * series.len().max(1) as f64 + GAP;
+    let bottom = top + name_height * named.len().max(1) as f64 + GAP / 2.0;
     let mut drawing = Drawing::new();
-    axis_below(&mut drawing, plot, &frame, top, bottom);
-    for (index, (name, of_place)) in rows.places.iter().enumerate() {
-        let start = top + place_high * index as f64 + GAP;
-        let middle = start + (place_high - GAP) / 2.0;
-        drawing.text((frame.left - 8.0, middle), Anchor::End, &fitted(name, widest + 1.0));
-        for (series, row) in of_place.iter().enumerate() {
-            let y = start + high * (series as f64 + 0.5);
-            if bars {
-                bar(&mut drawing, &frame, series, row, y, high)
+    draw_axis(&mut drawing, plot, &frame, top, bottom);
+    for (index, NamedRows { name, rows }) in named.iter().enumerate() {
+        let start = top + name_height * index as f64 + GAP;
+        let middle = start + (name_height - GAP) / 2.0;
+        drawing.text((frame.left - 8.0, middle), Anchor::End, &fitted(name, widest_name + 1.0));
+        for (series, row) in rows.iter().enumerate() {
+            let y = start + row_height * (series as f64 + 0.5);
+            let position = RowPosition { series, y, height: row_height };
+            if is_bars {
+                draw_bar(&mut drawing, &frame, row, position)
             } else {
-                strip(&mut drawing, &frame, series, row, y, high)
+                draw_strip(&mut drawing, &frame, row, position)
             }
         }
     }
-    if rows.places.iter().all(|(_, rows)| rows.iter().all(|row| row.figures.is_empty())) {
-        drawing.muted(((frame.left + frame.right) / 2.0, (top + bottom) / 2.0), Anchor::Middle, "no figures");
+    if all_rows().all(|row| row.figures.is_empty()) {
+        drawing.muted((frame.middle(), (top + bottom) / 2.0), Anchor::Middle, "no figures");
     }
-    Picture { drawing, height, notes }
+    Picture { drawing, height: bottom + AXIS_HEIGHT, notes }
 }
 
-fn axis_below(drawing: &mut Drawing, plot: &Plot, frame: &Frame, top: f64, bottom: f64) {
-    let mut reached = f64::NEG_INFINITY;
-    for (place, text) in frame.axis.ticks(((frame.right - frame.left) / 75.0) as usize) {
-        let x = frame.left + place * (frame.right - frame.left);
+/// Draws the axis below the rows, with its ticks and labels, and the grid.
+fn draw_axis(drawing: &mut Drawing, plot: &Plot, frame: &Frame, top: f64, bottom: f64) {
+    let mut last_label_end = f64::NEG_INFINITY;
+    for tick in frame.axis.ticks((frame.width() / TICK_WIDTH) as usize) {
+        let x = frame.left + tick.position * frame.width();
         drawing.grid((x, top), (x, bottom));
-        if x - pixels(&text) / 2.0 > reached {
-            drawing.muted((x, bottom + 13.0), Anchor::Middle, &text);
-            reached = x + pixels(&text) / 2.0 + 4.0;
+        let half_width = pixels(&tick.label) / 2.0;
+        if x - half_width > last_label_end {
+            drawing.muted((x, bottom + 13.0), Anchor::Middle, &tick.label);
+            last_label_end = x + half_width + 4.0;
         }
     }
     drawing.edge((frame.base(), top), (frame.base(), bottom));
-    drawing.muted(
-        ((frame.left + frame.right) / 2.0, bottom + 34.0),
-        Anchor::Middle,
-        &fitted(&plot.y_label, frame.right - frame.left),
-    );
+    let y_label = fitted(&plot.y_label, frame.width());
+    drawing.muted((frame.middle(), bottom + 34.0), Anchor::Middle, &y_label);
     // The label of the rows is below their names, left of that of the axis.
     drawing.muted((frame.left - 8.0, bottom + 13.0), Anchor::End, &fitted(&plot.x_label, frame.left - 20.0));
 }
 
-/// A bar from zero to the first figure of the row, with its interval, and the figure at its end.
-fn bar(drawing: &mut Drawing, frame: &Frame, series: usize, row: &Row, y: f64, high: f64) {
-    let Some((&figure, x)) = row.figures.first().and_then(|figure| Some((figure, frame.x(*figure)?))) else {
-        return;
-    };
-    let half = high / 2.0 - 1.5;
-    let shown = label(figure, frame.is_bytes);
-    let says = tooltip(row, &shown, frame.is_bytes);
-    drawing.bar(series, (frame.base(), y - half), (x, y + half), &says);
-    let mut end = x;
-    if let Some((low, high)) = row.interval.and_then(|(low, high)| Some((frame.x(low)?, frame.x(high)?))) {
-        drawing.interval(None, (low, y), (high, y));
-        end = end.max(high);
-    }
-    drawing.text((end + 6.0, y), Anchor::Start, &fitted(&shown, WIDTH - end - 8.0));
+/// Draws a bar from zero to the first figure of the row, with its interval, and the figure at its
+/// end.
+fn draw_bar(drawing: &mut Drawing, frame: &Frame, row: &Row, position: RowPosition) {
+    let Some(&figure) = row.figures.first() else { return };
+    let Some(x) = frame.x(figure) else { return };
+    let y = position.y;
+    let half_height = position.height / 2.0 - 1.5;
+    let text = label(figure, frame.is_bytes);
+    let tooltip = tooltip_text(row, &text, frame.is_bytes);
+    drawing.bar(position.series, (frame.base(), y - half_height), (x, y + half_height), &tooltip);
+    let interval_end = draw_interval(drawing, frame, row, y);
+    let text_start = interval_end.map_or(x, |end| end.max(x)) + 6.0;
+    drawing.text((text_start, y), Anchor::Start, &fitted(&text, WIDTH - text_start - 2.0));
 }
 
-/// Every sample of the row, spread vertically, with the median and its interval on top.
-fn strip(drawing: &mut Drawing, frame: &Frame, series: usize, row: &Row, y: f64, high: f64) {
-    let mut sorted = row.figures.clone();
-    sorted.sort_unstable_by(f64::total_cmp);
-    let many = row.figures.len() > MAX_SAMPLES_DRAWN;
-    let mut drawn = HashSet::new();
+/// Draws every sample of the row, spread vertically, with the median and its interval on top.
+fn draw_strip(drawing: &mut Drawing, frame: &Frame, row: &Row, position: RowPosition) {
+    let RowPosition { series, y, height } = position;
+    let is_dense = row.figures.len() > MAX_SAMPLES_DRAWN;
+    // Of samples in the same cell of this grid, one is drawn.
+    let cell_pixels = if is_dense { 2.0 } else { 0.5 };
+    let mut drawn_cells = HashSet::new();
     for (index, figure) in row.figures.iter().enumerate() {
-        // Separates neighbouring samples vertically: the golden ratio spreads any number of them
-        // evenly.
-        let spread = (index as f64 * 0.618_033_988_75).fract() - 0.5;
+        // Separates neighbouring samples vertically.
+        let spread = (index as f64 * GOLDEN_FRACTION).fract() - 0.5;
         let Some(x) = frame.x(*figure) else { continue };
-        let at = (x, y + spread * (high - 8.0));
-        let grid = if many { 2.0 } else { 0.5 };
-        if drawn.insert(((at.0 / grid) as i64, (at.1 / grid) as i64)) {
-            let says = if many { String::new() } else { label(*figure, frame.is_bytes) };
-            drawing.point(series, at, 2.8, 0.5, &says);
+        let sample_y = y + spread * (height - 8.0);
+        if drawn_cells.insert(((x / cell_pixels) as i64, (sample_y / cell_pixels) as i64)) {
+            let tooltip = if is_dense { String::new() } else { label(*figure, frame.is_bytes) };
+            drawing.point(series, (x, sample_y), 2.8, 0.5, &tooltip);
         }
     }
-    if let Some((low, high)) = row.interval.and_then(|(low, high)| Some((frame.x(low)?, frame.x(high)?))) {
-        drawing.interval(None, (low, y), (high, y));
-    }
-    let upper = sorted.get(sorted.len() / 2);
-    let lower = sorted.get(sorted.len().saturating_sub(1) / 2);
-    let Some((lower, upper)) = lower.zip(upper) else { return };
-    let median = lower / 2.0 + upper / 2.0;
+    draw_interval(drawing, frame, row, y);
+    let Some(median) = median_of(&row.figures) else { return };
     let Some(x) = frame.x(median) else { return };
-    let says = tooltip(row, &format!("median {}", label(median, frame.is_bytes)), frame.is_bytes);
-    drawing.median((x, y - high / 2.0 + 2.0), (x, y + high / 2.0 - 2.0), &says);
+    let text = format!("median {}", label(median, frame.is_bytes));
+    let half_height = height / 2.0 - 2.0;
+    drawing.median((x, y - half_height), (x, y + half_height), &tooltip_text(row, &text, frame.is_bytes));
 }
 
-/// The tooltip: the label if there is one, the figure, the interval.
-fn tooltip(row: &Row, shown: &str, is_bytes: bool) -> String {
+/// Draws the interval of a row, if it has one. Returns where it ends.
+fn draw_interval(drawing: &mut Drawing, frame: &Frame, row: &Row, y: f64) -> Option<f64> {
+    let (low, high) = row.interval?;
+    let (low_x, high_x) = (frame.x(low)?, frame.x(high)?);
+    drawing.interval(None, (low_x, y), (high_x, y));
+    Some(high_x)
+}
+
+fn median_of(figures: &[f64]) -> Option<f64> {
+    let mut sorted = figures.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let upper = sorted.get(sorted.len() / 2)?;
+    let lower = sorted.get(sorted.len().saturating_sub(1) / 2)?;
+    // Halved first, so that the sum stays finite.
+    Some(lower / 2.0 + upper / 2.0)
+}
+
+/// The tooltip: the label if there is one, the figure as text, the interval.
+fn tooltip_text(row: &Row, figure: &str, is_bytes: bool) -> String {
     let name = row.label.as_ref().filter(|label| !label.is_empty()).map(|label| format!("{label}: "));
     let interval =
         row.interval.map(|(low, high)| format!(" ({} to {})", label(low, is_bytes), label(high, is_bytes)));
-    format!("{}{shown}{}", name.unwrap_or_default(), interval.unwrap_or_default())
+    format!("{}{figure}{}", name.unwrap_or_default(), interval.unwrap_or_default())
 }

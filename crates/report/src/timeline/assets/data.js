@@ -1,4 +1,4 @@
-// The recordings, read out of the page: columns of differences become columns of figures.
+// Reads the recordings from the page: columns of differences become columns of figures.
 
 const STATES = [
   { id: "live", letter: "L" },
@@ -16,6 +16,7 @@ const COLUMNS = [
   { id: "virtual", name: "VmSize", dash: [14, 4] },
 ];
 
+// The figures of a column of differences, in another unit.
 function summed(differences, factor) {
   const figures = new Float64Array(differences.length);
   let sum = 0;
@@ -50,8 +51,8 @@ const MAX_CELLS = 200000;
 // Runs of equal cells become cells: `[index, row, bytes, row, bytes, …]`.
 function readMapping(mapping) {
   const cells = [];
-  for (const [first, count, ...held] of mapping.cells) {
-    for (let i = 0; i < count && cells.length < MAX_CELLS; i += 1) cells.push([first + i, ...held]);
+  for (const [first, count, ...contents] of mapping.cells) {
+    for (let i = 0; i < count && cells.length < MAX_CELLS; i += 1) cells.push([first + i, ...contents]);
   }
   return { ...mapping, cells };
 }
@@ -64,11 +65,11 @@ function readData() {
   raw.recordings.forEach((recording, index) => {
     const letter = several ? String.fromCharCode(65 + index) : "";
     for (const line of recording.lines) lines.push(readLine(line, index, letter));
-    recording.marks.forEach((mark, at) => {
+    recording.marks.forEach((mark, markIndex) => {
       marks.push({
         recording: index,
-        label: `${letter}${at + 1}`,
-        index: at,
+        label: `${letter}${markIndex + 1}`,
+        index: markIndex,
         name: mark.name,
         seconds: mark.us / 1e6,
         process: mark.process,
@@ -92,7 +93,7 @@ function readData() {
   return { several, names: raw.recordings.map((recording) => recording.name), lines, marks, ledgers, end };
 }
 
-// Where in `sorted` the last entry that is not beyond `value` stands; -1 where all are.
+// Index of the last entry of `sorted` that is not above `value`; -1 if all are.
 function lastUpTo(sorted, value) {
   let low = 0;
   let high = sorted.length;
@@ -104,14 +105,14 @@ function lastUpTo(sorted, value) {
   return low - 1;
 }
 
-// What `line` says of `column` at an instant; null before its first and after its last sample.
+// The figure of `column` at an instant; null before the first and after the last sample of `line`.
 function figureAt(line, column, seconds) {
-  const at = lastUpTo(line.seconds, seconds + 1e-9);
-  if (at < 0 || seconds > line.seconds[line.seconds.length - 1] + 1e-9) return null;
-  return line[column][at];
+  const index = lastUpTo(line.seconds, seconds + 1e-9);
+  if (index < 0 || seconds > line.seconds[line.seconds.length - 1] + 1e-9) return null;
+  return line[column][index];
 }
 
 function ledgerName(ledger) {
-  const what = ledger.mark === null ? ledger.moment : `mark “${ledger.mark}”`;
-  return ledger.letter ? `${ledger.letter} ${what}` : what;
+  const name = ledger.mark === null ? ledger.moment : `mark “${ledger.mark}”`;
+  return ledger.letter ? `${ledger.letter} ${name}` : name;
 }

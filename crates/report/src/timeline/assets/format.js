@@ -1,4 +1,4 @@
-// Sizes and times as the terminal report writes them: three digits, binary units, `?` for what is not known.
+// Sizes and times as the terminal report writes them: three digits, binary units, `?` for an unknown figure.
 
 const KIB = 1024;
 
@@ -6,9 +6,9 @@ const KIB = 1024;
 // would always take the larger.
 function fixed(value, digits) {
   const power = 10 ** digits;
-  const below = Math.floor(value * power);
-  const between = value * power - below === 0.5;
-  return (between && below % 2 === 0 ? below / power : value).toFixed(digits);
+  const lower = Math.floor(value * power);
+  const isHalfway = value * power - lower === 0.5;
+  return (isHalfway && lower % 2 === 0 ? lower / power : value).toFixed(digits);
 }
 
 function formatBytes(bytes) {
@@ -25,7 +25,7 @@ function formatBytes(bytes) {
   return `${fixed(value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0)} ${units[unit]}`;
 }
 
-// On an axis the steps are powers of two: no digits that say nothing.
+// A tick of an axis of sizes, whose steps are powers of two: without zeros at the end.
 function axisBytes(bytes) {
   return formatBytes(bytes).replace(/\.0+ /, " ").replace(/(\.\d*?)0+ /, "$1 ");
 }
@@ -47,39 +47,41 @@ function axisTime(seconds, step, end) {
     const digits = step >= 1 ? 0 : Math.min(6, Math.ceil(-Math.log10(step)));
     return `${seconds.toFixed(digits)} s`;
   }
-  const two = (value) => String(value).padStart(2, "0");
+  const twoDigits = (value) => String(value).padStart(2, "0");
   const whole = Math.floor(seconds + 1e-9);
   const clock = end >= 7200
-    ? `${Math.floor(whole / 3600)}:${two(Math.floor(whole / 60) % 60)}:${two(whole % 60)}`
-    : `${Math.floor(whole / 60)}:${two(whole % 60)}`;
+    ? `${Math.floor(whole / 3600)}:${twoDigits(Math.floor(whole / 60) % 60)}:${twoDigits(whole % 60)}`
+    : `${Math.floor(whole / 60)}:${twoDigits(whole % 60)}`;
   return step >= 1 ? clock : clock + (seconds - whole).toFixed(3).slice(1);
 }
 
-function shorten(text, most) {
+// Text of at most `maxLetters`, shortened in its middle.
+function shorten(text, maxLetters) {
   const letters = Array.from(text);
-  if (letters.length <= most) return text;
-  const head = Math.ceil((most - 1) / 2);
-  return letters.slice(0, head).join("") + "…" + letters.slice(letters.length - (most - 1 - head)).join("");
+  if (letters.length <= maxLetters) return text;
+  const head = Math.ceil((maxLetters - 1) / 2);
+  const tail = maxLetters - 1 - head;
+  return letters.slice(0, head).join("") + "…" + letters.slice(letters.length - tail).join("");
 }
 
-// An element. Text is always text: nothing in this page is ever parsed as markup.
+// A new element. Strings become text: nothing in this page is ever parsed as markup.
 function element(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
+  const created = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (value !== null && value !== undefined) made.setAttribute(name, value);
+    if (value !== null && value !== undefined) created.setAttribute(name, value);
   }
-  made.append(...children);
-  return made;
+  created.append(...children);
+  return created;
 }
 
 function svgElement(tag, attributes = {}, ...children) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.append(...children);
-  return made;
+  const created = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) created.setAttribute(name, value);
+  created.append(...children);
+  return created;
 }
 
-// A colour or a size of the style sheet, as the theme in force has it.
+// A colour or a size of the style sheet, in the current theme.
 function themed(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }

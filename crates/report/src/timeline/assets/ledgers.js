@@ -1,14 +1,15 @@
-// The ledgers: a stacked bar for each, and all that is known of the chosen one.
+// The ledgers: a stacked bar for each, and all facts of the chosen one.
 
 const BAR_HEIGHT = 150;
 const BAR_WIDTH = 44;
-const LETTER_ROOM = 15;
+// Lower segments have no letter.
+const MIN_LETTER_HEIGHT = 15;
 
 class Ledgers {
-  // `tell` is called with the index of a ledger chosen here.
-  constructor(data, tell) {
+  // `onChosen` is called with the index of a ledger that the user chose here.
+  constructor(data, onChosen) {
     this.ledgers = data.ledgers;
-    this.tell = tell;
+    this.onChosen = onChosen;
     this.chosen = -1;
     this.box = document.getElementById("bars");
     if (!this.box) return;
@@ -34,11 +35,11 @@ class Ledgers {
       let top = BAR_HEIGHT;
       ledger.totals.forEach((bytes, index) => {
         if (bytes === 0) return;
-        const high = Math.min((bytes / largest) * BAR_HEIGHT, top);
-        top -= high;
-        picture.append(svgElement("rect", { x: 0, y: top, width: BAR_WIDTH, height: high, fill: `url(#pattern-${STATES[index].id})`, class: "segment" }));
-        if (high >= LETTER_ROOM) {
-          const middle = top + high / 2;
+        const height = Math.min((bytes / largest) * BAR_HEIGHT, top);
+        top -= height;
+        picture.append(svgElement("rect", { x: 0, y: top, width: BAR_WIDTH, height, fill: `url(#pattern-${STATES[index].id})`, class: "segment" }));
+        if (height >= MIN_LETTER_HEIGHT) {
+          const middle = top + height / 2;
           picture.append(
             svgElement("rect", { x: BAR_WIDTH / 2 - 7, y: middle - 7, width: 14, height: 14, rx: 2, class: "letter-box" }),
             svgElement("text", { x: BAR_WIDTH / 2, y: middle + 4, class: "letter-text" }, STATES[index].letter),
@@ -64,17 +65,17 @@ class Ledgers {
     });
     this.box.append(...this.options);
     this.box.addEventListener("keydown", (event) => {
-      const to = { ArrowLeft: this.chosen - 1, ArrowUp: this.chosen - 1, ArrowRight: this.chosen + 1, ArrowDown: this.chosen + 1, Home: 0, End: this.ledgers.length - 1 }[event.key];
-      if (to === undefined) return;
+      const target = { ArrowLeft: this.chosen - 1, ArrowUp: this.chosen - 1, ArrowRight: this.chosen + 1, ArrowDown: this.chosen + 1, Home: 0, End: this.ledgers.length - 1 }[event.key];
+      if (target === undefined) return;
       event.preventDefault();
-      this.pick(Math.min(Math.max(to, 0), this.ledgers.length - 1));
+      this.pick(Math.min(Math.max(target, 0), this.ledgers.length - 1));
       this.options[this.chosen].focus();
     });
   }
 
   pick(index) {
     this.choose(index);
-    this.tell(index);
+    this.onChosen(index);
   }
 
   choose(index) {
@@ -102,7 +103,7 @@ class Ledgers {
     document.getElementById("ledger-h").textContent =
       `${name[0].toUpperCase()}${name.slice(1)} · ${formatInstant(ledger.seconds)} · ${ledger.title}`;
     article.querySelector(".headline").textContent = ledger.headline;
-    const share = ledger.share_of_peak === null ? "" : `; this ledger stands at ${(ledger.share_of_peak * 100).toFixed(1)} % of the process's peak`;
+    const share = ledger.share_of_peak === null ? "" : `; RSS at this ledger is ${(ledger.share_of_peak * 100).toFixed(1)} % of the process's peak`;
     article.querySelector(".resident").textContent = ledger.resident + share;
     const cell = (bytes) => element("td", { class: "n", "data-exact": String(bytes) }, formatBytes(bytes));
     article.querySelector("tbody").replaceChildren(...ledger.rows.map((row) => element("tr", { "data-row": row.id },
@@ -121,13 +122,13 @@ class Ledgers {
 
   remedies(ledger) {
     if (ledger.remedies.length === 0) return [];
-    const items = ledger.remedies.map(([id, gives, how, cost]) => {
-      const item = element("li", {}, element("strong", {}, id), `: ${gives}`);
+    const items = ledger.remedies.map(([id, effect, how, cost]) => {
+      const item = element("li", {}, element("strong", {}, id), `: ${effect}`);
       if (how) item.append(element("code", { class: "how" }, how));
       if (cost) item.append(element("span", { class: "note" }, `cost: ${cost}`));
       return item;
     });
-    return [element("h4", {}, "What gives memory back, best first"), element("ol", {}, ...items)];
+    return [element("h4", {}, "What releases memory, best first"), element("ol", {}, ...items)];
   }
 
   more(ledger) {
@@ -139,24 +140,24 @@ class Ledgers {
     list("Allocators", ledger.allocators);
     list("Runtimes", ledger.runtimes);
     list("Settings in force", ledger.settings.map(([name, value]) => `${name}=${value}`));
-    parts.push(element("p", { class: "note" }, `The look: ${ledger.cost}.`));
+    parts.push(element("p", { class: "note" }, `Cost of this ledger: ${ledger.cost}.`));
     return parts;
   }
 
-  // Below the recording's own: every ledger's, those that are the same together.
+  // Lists the caveats of all ledgers below those of the recording, each once.
   allCaveats() {
-    const found = new Map();
+    const ledgersByCaveat = new Map();
     for (const ledger of this.ledgers) {
       for (const caveat of ledger.caveats) {
-        if (!found.has(caveat)) found.set(caveat, []);
-        found.get(caveat).push(ledger);
+        if (!ledgersByCaveat.has(caveat)) ledgersByCaveat.set(caveat, []);
+        ledgersByCaveat.get(caveat).push(ledger);
       }
     }
-    if (found.size === 0) return;
-    const items = [...found].map(([caveat, ledgers]) => {
+    if (ledgersByCaveat.size === 0) return;
+    const items = [...ledgersByCaveat].map(([caveat, ledgers]) => {
       const first = `${ledgerName(ledgers[0])}, ${formatInstant(ledgers[0].seconds)}`;
-      const which = ledgers.length === 1 ? first : `${first} and ${ledgers.length - 1} more`;
-      return element("li", {}, caveat, element("span", { class: "note" }, ` — ${which}`));
+      const names = ledgers.length === 1 ? first : `${first} and ${ledgers.length - 1} more`;
+      return element("li", {}, caveat, element("span", { class: "note" }, ` — ${names}`));
     });
     document.getElementById("ledger-caveats").append(element("h3", {}, "Of the ledgers"), element("ul", {}, ...items));
   }
@@ -166,7 +167,7 @@ class Ledgers {
   }
 }
 
-// What the bars are filled with: colour and pattern, so that either is enough.
+// The fillings of the bars: colour and pattern, so that either is enough.
 function patterns() {
   const marks = {
     live: [],

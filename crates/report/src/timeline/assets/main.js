@@ -1,34 +1,34 @@
-// Puts the page together: what is chosen in one place is chosen in all.
+// Connects the parts of the page: a ledger that is chosen in one is chosen in all.
 
 const data = readData();
 const ledgers = new Ledgers(data, (index) => timeline.chooseLedger(index));
 const timeline = new Timeline(data, (index) => ledgers.choose(index));
 
-// What most people came for is what can be given back: the ledger with most of it, of equal ones the last.
+// At first the ledger with the most stranded memory is shown, of equal ones the last.
 const STRANDED = STATES.findIndex(({ id }) => id === "stranded");
-let first = data.ledgers.length - 1;
-for (const { index, totals } of data.ledgers) if (totals[STRANDED] >= data.ledgers[first].totals[STRANDED]) first = index;
-if (first >= 0) {
-  ledgers.choose(first);
-  timeline.chooseLedger(first);
-  // The keys start at the beginning all the same.
+let initial = data.ledgers.length - 1;
+for (const { index, totals } of data.ledgers) if (totals[STRANDED] >= data.ledgers[initial].totals[STRANDED]) initial = index;
+if (initial >= 0) {
+  ledgers.choose(initial);
+  timeline.chooseLedger(initial);
+  // The keys `n` and `p` still start at the beginning.
   timeline.stop = -1;
 }
 
 function themes() {
   const button = document.getElementById("theme");
   const order = ["system", "light", "dark"];
-  let at = 0;
+  let current = 0;
   const redraw = () => {
     forgetColours();
     timeline.draw();
     ledgers.redraw();
   };
   button.addEventListener("click", () => {
-    at = (at + 1) % order.length;
-    if (at === 0) delete document.documentElement.dataset.theme;
-    else document.documentElement.dataset.theme = order[at];
-    button.textContent = `Theme: ${order[at]}`;
+    current = (current + 1) % order.length;
+    if (current === 0) delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = order[current];
+    button.textContent = `Theme: ${order[current]}`;
     redraw();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
@@ -42,13 +42,13 @@ function keys() {
     button.setAttribute("aria-expanded", String(!help.hidden));
   });
   document.addEventListener("keydown", (event) => {
-    const typed = event.target.closest("input[type=text], select, textarea");
-    if (typed || event.ctrlKey || event.altKey || event.metaKey) return;
+    const isTyping = event.target.closest("input[type=text], select, textarea");
+    if (isTyping || event.ctrlKey || event.altKey || event.metaKey) return;
     const actions = {
       "+": () => timeline.zoom(0.5),
       "=": () => timeline.zoom(0.5),
       "-": () => timeline.zoom(2),
-      "0": () => timeline.all(),
+      "0": () => timeline.showAll(),
       n: () => timeline.next(1),
       p: () => timeline.next(-1),
     };
@@ -59,7 +59,7 @@ function keys() {
   });
 }
 
-// Columns of the tables of marks that can be switched off, and marks that can be gone to.
+// Adds switches for the columns of the tables of marks, and buttons that show a mark in the timeline.
 function marks() {
   const tables = document.querySelectorAll("table.marks");
   if (tables.length === 0) return;

@@ -1,16 +1,17 @@
-// The page map: the address space in reading order, each cell a number of bytes, coloured by what holds them.
+// The page map: the address space in reading order, each cell a number of bytes, coloured by their state.
 //
 // Mappings that fill half a line have a heading; small ones follow each other behind a gap. Long stretches without a resident
 // page are shortened to three dots. A cell is filled from below by the states in it; the rest is not resident.
 
-const MAP_HIGHEST_PIXELS = 12000;
+// Browsers do not draw much higher pictures.
+const MAX_MAP_PIXELS = 12000;
 
 class PageMap {
   constructor() {
     this.section = document.getElementById("map");
     this.box = this.section.querySelector(".map-box");
     this.canvas = this.section.querySelector("canvas");
-    this.at = document.getElementById("map-at");
+    this.readout = document.getElementById("map-at");
     this.cursor = element("div", { class: "map-cursor", hidden: "" });
     this.box.append(this.cursor);
     this.map = null;
@@ -26,16 +27,16 @@ class PageMap {
     this.current = -1;
     this.section.hidden = !map;
     this.cursor.hidden = true;
-    this.at.textContent = "\u00a0";
+    this.readout.textContent = "\u00a0";
     if (!map) return;
-    const left = map.left_out ? ` ${map.left_out}` : "";
+    const leftOut = map.left_out ? ` ${map.left_out}` : "";
     document.getElementById("map-note").textContent =
-      `One cell is ${formatBytes(map.cell_bytes)} of address space, filled as far as it is resident.${left}`;
+      `One cell is ${formatBytes(map.cell_bytes)} of address space, filled as far as it is resident.${leftOut}`;
     this.draw();
   }
 
-  // Lines of cells and of headings, top to bottom.
-  place(columns) {
+  // Lays out the cells in lines of this many columns. Returns lines of cells and of headings, top to bottom.
+  layOut(columns) {
     const lines = [];
     this.cells = [];
     let line = null;
@@ -45,21 +46,21 @@ class PageMap {
       lines.push(line);
       used = 0;
     };
-    let small = false;
+    let wasSmall = false;
     for (const mapping of this.map.mappings) {
       if (mapping.cells.length === 0) continue;
-      const large = mapping.cells.length >= columns / 2;
-      if (large || !small || !line) {
-        lines.push({ heading: large ? this.heading(mapping) : "", cells: new Map(), dots: [] });
+      const isLarge = mapping.cells.length >= columns / 2;
+      if (isLarge || !wasSmall || !line) {
+        lines.push({ heading: isLarge ? this.heading(mapping) : "", cells: new Map(), dots: [] });
         open();
       } else {
         used += 1;
       }
-      small = !large;
-      let before = -1;
+      wasSmall = !isLarge;
+      let previous = -1;
       for (const cell of mapping.cells) {
-        let skip = before < 0 ? 0 : cell[0] - before - 1;
-        before = cell[0];
+        let skip = previous < 0 ? 0 : cell[0] - previous - 1;
+        previous = cell[0];
         if (skip > Math.min(columns, 12)) {
           if (used + 3 > columns) open();
           line.dots.push(used);
@@ -88,26 +89,26 @@ class PageMap {
     this.width = this.box.clientWidth;
     this.size = Math.round(rem * 0.7);
     const headingHeight = (text) => Math.round(rem * (text ? 1.5 : 0.45));
-    const most = Math.min(Math.max(420, window.innerHeight * 1.4), MAP_HIGHEST_PIXELS / ratio);
+    const maxHeight = Math.min(Math.max(420, window.innerHeight * 1.4), MAX_MAP_PIXELS / ratio);
     let columns = 1;
     let height = 0;
     // Smaller cells where the picture would be higher than the window, as long as they are distinguishable.
     for (;;) {
       columns = Math.max(8, Math.floor((this.width - 4) / this.size));
-      this.lines = this.place(columns);
+      this.lines = this.layOut(columns);
       height = 0;
       for (const line of this.lines) {
         line.top = height;
         line.height = line.heading === null ? this.size : headingHeight(line.heading);
         height += line.height;
       }
-      if (height <= most || this.size <= 5) break;
+      if (height <= maxHeight || this.size <= 5) break;
       this.size -= 1;
     }
     this.canvas.width = Math.round(this.width * ratio);
-    this.canvas.height = Math.round(Math.min(height + 2, MAP_HIGHEST_PIXELS) * ratio);
+    this.canvas.height = Math.round(Math.min(height + 2, MAX_MAP_PIXELS) * ratio);
     this.canvas.style.width = `${this.width}px`;
-    this.canvas.style.height = `${Math.min(height + 2, MAP_HIGHEST_PIXELS)}px`;
+    this.canvas.style.height = `${Math.min(height + 2, MAX_MAP_PIXELS)}px`;
     const context = this.canvas.getContext("2d");
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, this.width, height);
@@ -142,10 +143,10 @@ class PageMap {
       const bytes = states.get(id);
       if (!bytes) continue;
       // A single resident page of a large cell is still seen.
-      const high = Math.min(Math.max((side * bytes) / this.map.cell_bytes, 1), bottom - line.top);
+      const height = Math.min(Math.max((side * bytes) / this.map.cell_bytes, 1), bottom - line.top);
       context.fillStyle = paints.get(id);
-      context.fillRect(x, bottom - high, side, high);
-      bottom -= high;
+      context.fillRect(x, bottom - height, side, height);
+      bottom -= height;
     }
   }
 
@@ -153,7 +154,7 @@ class PageMap {
     if (!this.map) return;
     const box = this.canvas.getBoundingClientRect();
     const y = event.clientY - box.top;
-    const line = this.lines.find((one) => y >= one.top && y < one.top + one.height);
+    const line = this.lines.find((candidate) => y >= candidate.top && y < candidate.top + candidate.height);
     const index = line?.cells.get(Math.floor((event.clientX - box.left) / this.size));
     if (index !== undefined) this.goTo(index, false);
   }
@@ -178,9 +179,9 @@ class PageMap {
   // The cell above or below that is nearest.
   vertical(step) {
     const { line, column } = this.cells[Math.max(this.current, 0)];
-    for (let at = line + step; at >= 0 && at < this.lines.length; at += step) {
+    for (let next = line + step; next >= 0 && next < this.lines.length; next += step) {
       let best = null;
-      for (const [other, index] of this.lines[at].cells) {
+      for (const [other, index] of this.lines[next].cells) {
         if (best === null || Math.abs(other - column) < Math.abs(best[0] - column)) best = [other, index];
       }
       if (best) return best[1];
@@ -206,7 +207,7 @@ class PageMap {
       parts.push(`${id} (${state}) ${formatBytes(cell[i + 1])}`);
     }
     const address = BigInt(mapping.start) + BigInt(cell[0]) * BigInt(this.map.cell_bytes);
-    this.at.textContent = `0x${address.toString(16)} · ${mapping.name || "anonymous"} ${mapping.permissions}: ${parts.join(", ")}`;
+    this.readout.textContent = `0x${address.toString(16)} · ${mapping.name || "anonymous"} ${mapping.permissions}: ${parts.join(", ")}`;
   }
 }
 

@@ -1,7 +1,12 @@
 // The timeline: lines of memory over time, marks as labelled lines, ledgers as points to click.
 
+// Maximum number of rows of mark labels.
 const LABEL_ROWS = 3;
-const CLICK_PIXELS = 14;
+// A ledger is hit up to this distance from its point, a mark from its line.
+const LEDGER_HIT_PIXELS = 14;
+const MARK_HIT_PIXELS = 6;
+// Number of colours of lines.
+const LINE_COLOURS = 8;
 const TIME_STEPS = [
   ...[-6, -5, -4, -3, -2, -1].flatMap((power) => [1, 2, 5].map((digit) => Number(`${digit}e${power}`))),
   1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800,
@@ -9,21 +14,21 @@ const TIME_STEPS = [
 
 // Ticks at multiples of a power of two, so that sizes read as round binary figures.
 function byteTicks(_plot, _axis, _min, max, _step, space) {
-  const most = Math.max(2, Math.min(10, space));
+  const maxTicks = Math.max(2, Math.min(10, space));
   let step = 1;
-  while (max / step > most) step *= 2;
+  while (max / step > maxTicks) step *= 2;
   const ticks = [];
   for (let tick = 0; tick <= max; tick += step) ticks.push(tick);
   return ticks;
 }
 
 class Timeline {
-  // `chosen` is called with the index of a ledger that was clicked or gone to.
-  constructor(data, chosen) {
+  // `onChosen` is called with the index of a ledger that was clicked, or reached by a key.
+  constructor(data, onChosen) {
     this.data = data;
-    this.tellChosen = chosen;
+    this.onChosen = onChosen;
     this.box = document.getElementById("chart");
-    this.at = document.getElementById("at");
+    this.readout = document.getElementById("at");
     this.window = [0, data.end];
     this.columns = new Set(data.several ? ["rss"] : ["rss", "anonymous", "file"]);
     this.shown = new Set();
@@ -42,20 +47,20 @@ class Timeline {
     this.listen();
   }
 
-  // Where `n` and `p` go: marks, and ledgers that no mark stands for.
+  // Where the keys `n` and `p` go: marks with their ledgers, and ledgers without a mark.
   makeStops() {
     const stops = this.data.marks.map((mark) => ({ seconds: mark.seconds, mark, ledger: null }));
     for (const ledger of this.data.ledgers) {
-      let own = null;
+      let nearest = null;
       if (ledger.mark !== null) {
         for (const stop of stops) {
           const fits = stop.mark && stop.mark.recording === ledger.recording
             && stop.mark.process === ledger.process && stop.mark.name === ledger.mark && !stop.ledger;
           const gap = Math.abs(stop.seconds - ledger.seconds);
-          if (fits && (own === null || gap < Math.abs(own.seconds - ledger.seconds))) own = stop;
+          if (fits && (nearest === null || gap < Math.abs(nearest.seconds - ledger.seconds))) nearest = stop;
         }
       }
-      if (own) own.ledger = ledger;
+      if (nearest) nearest.ledger = ledger;
       else stops.push({ seconds: ledger.seconds, mark: null, ledger });
     }
     return stops.sort((a, b) => a.seconds - b.seconds);
@@ -108,28 +113,29 @@ class Timeline {
     );
   }
 
-  // What is drawn now: a line of the data, one of its columns, and how.
+  // The curves to draw: each a line of the data, one of its columns, and its style.
   curves() {
     const curves = [];
-    const alone = this.shown.size === 1;
-    let drawn = 0;
+    const isSingle = this.shown.size === 1;
+    let lineNumber = 0;
     this.data.lines.forEach((line, index) => {
       if (!this.shown.has(index)) return;
       for (const column of COLUMNS) {
         if (!this.columns.has(column.id)) continue;
-        curves.push({ line, column, ...this.look(line, column, alone, drawn) });
+        curves.push({ line, column, ...this.curveStyle(line, column, isSingle, lineNumber) });
       }
-      drawn += 1;
+      lineNumber += 1;
     });
     return curves;
   }
 
-  // Alone, a process has a colour for each column; several have one each, and beyond eight other dashes.
-  look(line, column, alone, drawn) {
-    if (alone) return { colour: themed(`--column-${column.id}`), dash: column.dash };
+  // A single process has a colour for each column. Several processes have a colour each; if there are
+  // more than colours, they differ in dashes.
+  curveStyle(line, column, isSingle, lineNumber) {
+    if (isSingle) return { colour: themed(`--column-${column.id}`), dash: column.dash };
     if (line.process === null) return { colour: themed("--quiet"), dash: column.id === "rss" ? [3, 3] : column.dash };
-    const again = drawn >= 8 && column.id === "rss";
-    return { colour: themed(`--line-${drawn % 8}`), dash: again ? [12, 5] : column.dash };
+    const isRepeated = lineNumber >= LINE_COLOURS && column.id === "rss";
+    return { colour: themed(`--line-${lineNumber % LINE_COLOURS}`), dash: isRepeated ? [12, 5] : column.dash };
   }
 
   draw() {
@@ -157,22 +163,22 @@ class Timeline {
       ],
       hooks: {
         draw: [(plot) => this.drawOver(plot)],
-        setCursor: [(plot) => this.read(plot)],
-        setScale: [(plot, scale) => { if (scale === "x") this.scaled(plot.scales.x); }],
+        setCursor: [(plot) => this.showFigures(plot)],
+        setScale: [(plot, scale) => { if (scale === "x") this.setWindow(plot.scales.x); }],
       },
     };
-    const kept = this.window;
-    const focused = this.plot ? this.plot.cursor.left : -1;
+    const [from, to] = this.window;
+    const cursorLeft = this.plot ? this.plot.cursor.left : -1;
     if (this.plot) this.plot.destroy();
     this.plot = new uPlot(options, tables, this.box);
-    this.plot.setScale("x", { min: kept[0], max: kept[1] });
+    this.plot.setScale("x", { min: from, max: to });
     this.plot.over.addEventListener("click", (event) => this.click(event));
-    this.plot.over.addEventListener("dblclick", () => this.all());
+    this.plot.over.addEventListener("dblclick", () => this.showAll());
     this.makeTable();
-    if (focused >= 0) this.read(this.plot);
+    if (cursorLeft >= 0) this.showFigures(this.plot);
   }
 
-  scaled({ min, max }) {
+  setWindow({ min, max }) {
     if (min === null || max === null) return;
     this.window = [min, max];
     this.box.dataset.from = String(min);
@@ -202,12 +208,12 @@ class Timeline {
           series.push(bound, bound);
           table.push(line.high, line.low);
         }
-        const few = line.seconds.length < 3;
+        const hasPoints = line.seconds.length < 3;
         series.push({
           stroke: curve.colour,
           width: (curve.column.id === "rss" ? 2.2 : 1.5) * (this.rem / 16),
           dash: curve.dash,
-          points: { show: few, size: 6, fill: curve.colour },
+          points: { show: hasPoints, size: 6, fill: curve.colour },
         });
         table.push(line[curve.column.id]);
       }
@@ -241,17 +247,17 @@ class Timeline {
     context.restore();
   }
 
-  // Labels stand in rows above the plot. A label goes to the row below all that reach over its line, so no
-  // line crosses a label; where no row is left there is only the line, and the table has the name. Where there
-  // are more marks than distinguishable lines, those without a label are ticks: the data comes first.
+  // Labels are in rows above the plot. A label goes to the row below all that extend over its line, so that no
+  // line crosses a label; if no row is left, only the line is drawn, and the table has the name. If there are
+  // more marks than distinguishable lines, those without a label are ticks: the data has priority.
   drawMarks(plot, context) {
     const ratio = devicePixelRatio;
     const { left, top, width, height } = plot.bbox;
     const row = 1.25 * this.rem * ratio;
     const [from, to] = this.window;
     const visible = this.data.marks.filter((mark) => mark.seconds >= from && mark.seconds <= to);
-    const dense = visible.length * row > width;
-    const taken = new Array(dense ? 1 : LABEL_ROWS).fill(-Infinity);
+    const isDense = visible.length * row > width;
+    const rowEnds = new Array(isDense ? 1 : LABEL_ROWS).fill(-Infinity);
     const font = (mark) => `${mark === this.mark ? "bold " : ""}${0.78 * this.rem * ratio}px system-ui, sans-serif`;
     context.textBaseline = "middle";
     context.textAlign = "left";
@@ -259,8 +265,8 @@ class Timeline {
       const x = Math.round(plot.valToPos(mark.seconds, "x", true)) + 0.5;
       const next = visible[index + 1];
       context.font = font(mark);
-      const beyond = next ? plot.valToPos(next.seconds, "x", true) : Infinity;
-      return { mark, x, label: this.placeLabel(context, mark, x, taken, left + width, beyond) };
+      const nextX = next ? plot.valToPos(next.seconds, "x", true) : Infinity;
+      return { mark, x, label: this.placeLabel(context, mark, x, rowEnds, left + width, nextX) };
     });
     const rows = Math.max(0, ...places.map(({ label }) => (label ? label.row + 1 : 0)));
     for (const { mark, x, label } of places) {
@@ -272,7 +278,7 @@ class Timeline {
       context.lineWidth = (chosen ? 2 : 1) * ratio;
       context.beginPath();
       context.moveTo(x, y - (label ? 0.45 * row : 0));
-      context.lineTo(x, dense && !label && !chosen ? top + 0.3 * row : top + height);
+      context.lineTo(x, isDense && !label && !chosen ? top + 0.3 * row : top + height);
       context.stroke();
       if (!label) continue;
       context.fillStyle = themed(chosen ? "--text" : "--quiet");
@@ -281,22 +287,23 @@ class Timeline {
     context.setLineDash([]);
   }
 
-  placeLabel(context, mark, x, taken, right, next) {
+  // Places the label of a mark at `x`, left of `right`; `rowEnds` are the ends of the last labels.
+  placeLabel(context, mark, x, rowEnds, right, nextX) {
     const gap = 4 * devicePixelRatio;
     let row = 0;
-    for (let i = 0; i < taken.length; i += 1) if (taken[i] > x - gap) row = i + 1;
-    if (row >= taken.length) return null;
+    for (let i = 0; i < rowEnds.length; i += 1) if (rowEnds[i] > x - gap) row = i + 1;
+    if (row >= rowEnds.length) return null;
     for (const text of [`${mark.label} ${shorten(mark.name, 28)}`, mark.label]) {
-      const wide = context.measureText(text).width;
-      // The last row's label may not reach over the next mark, or that one would have no place.
-      const room = row + 1 < taken.length || taken.length === 1 || text === mark.label ? right : Math.min(right, next);
-      if (x + gap + wide <= room) {
-        taken[row] = x + gap + wide + gap;
+      const labelWidth = context.measureText(text).width;
+      // The last row's label must not extend over the next mark, or that one would have no place.
+      const limit = row + 1 < rowEnds.length || rowEnds.length === 1 || text === mark.label ? right : Math.min(right, nextX);
+      if (x + gap + labelWidth <= limit) {
+        rowEnds[row] = x + gap + labelWidth + gap;
         return { row, text, x: x + gap };
       }
-      if (x - gap - wide >= taken[row] && x + gap + wide > right && x - gap - wide > 0) {
-        taken[row] = x + gap;
-        return { row, text, x: x - gap - wide };
+      if (x - gap - labelWidth >= rowEnds[row] && x + gap + labelWidth > right && x - gap - labelWidth > 0) {
+        rowEnds[row] = x + gap;
+        return { row, text, x: x - gap - labelWidth };
       }
     }
     return null;
@@ -305,13 +312,13 @@ class Timeline {
   drawLedgers(plot, context) {
     const ratio = devicePixelRatio;
     const { left, top, width, height } = plot.bbox;
-    const usual = (this.data.ledgers.length > 60 ? 0.22 : 0.36) * this.rem * ratio;
+    const normalHalf = (this.data.ledgers.length > 60 ? 0.22 : 0.36) * this.rem * ratio;
     for (const ledger of this.data.ledgers) {
       const x = plot.valToPos(ledger.seconds, "x", true);
       const y = Math.min(Math.max(plot.valToPos(ledger.rss_bytes, "y", true), top), top + height);
       if (x < left - 1 || x > left + width + 1) continue;
       const chosen = ledger.index === this.ledger;
-      const half = chosen ? 0.5 * this.rem * ratio : usual;
+      const half = chosen ? 0.5 * this.rem * ratio : normalHalf;
       context.beginPath();
       context.moveTo(x, y - half);
       context.lineTo(x + half, y);
@@ -326,12 +333,12 @@ class Timeline {
     }
   }
 
-  // The figures at the cursor.
-  read(plot) {
+  // Shows the figures at the cursor.
+  showFigures(plot) {
     const { left } = plot.cursor;
     if (left === null || left === undefined || left < 0) {
       for (const curve of this.curvesNow) curve.cell.textContent = "–";
-      this.at.textContent = "\u00a0";
+      this.readout.textContent = "\u00a0";
       return;
     }
     const seconds = plot.posToVal(left, "x");
@@ -341,43 +348,44 @@ class Timeline {
       if (figure === null) delete curve.cell.dataset.exact;
       else curve.cell.dataset.exact = String(figure);
     }
-    this.at.dataset.seconds = String(seconds);
-    const near = this.near(left, plot.cursor.top);
+    this.readout.dataset.seconds = String(seconds);
+    const target = this.targetAt(left, plot.cursor.top);
     let text = formatInstant(seconds);
-    if (near && near.ledger) text += ` · ledger at ${ledgerName(near.ledger)}, ${formatBytes(near.ledger.rss_bytes)}: click shows it`;
-    else if (near && near.mark) text += ` · mark ${near.mark.label} ${near.mark.name}`;
-    this.at.textContent = text;
-    this.plot.over.style.cursor = near ? "pointer" : "crosshair";
+    if (target && target.ledger) text += ` · ledger at ${ledgerName(target.ledger)}, ${formatBytes(target.ledger.rss_bytes)}: click shows it`;
+    else if (target && target.mark) text += ` · mark ${target.mark.label} ${target.mark.name}`;
+    this.readout.textContent = text;
+    this.plot.over.style.cursor = target ? "pointer" : "crosshair";
   }
 
   // The ledger whose point, or else the mark whose line, is under the pointer.
-  near(left, top) {
+  targetAt(left, top) {
     let best = null;
-    let least = CLICK_PIXELS;
+    let leastDistance = LEDGER_HIT_PIXELS;
     for (const ledger of this.data.ledgers) {
       const x = this.plot.valToPos(ledger.seconds, "x") - left;
       const y = this.plot.valToPos(ledger.rss_bytes, "y") - top;
-      const far = Math.hypot(x, y);
-      if (far < least) [best, least] = [{ ledger }, far];
+      const distance = Math.hypot(x, y);
+      if (distance < leastDistance) [best, leastDistance] = [{ ledger }, distance];
     }
     if (best) return best;
-    least = 6;
+    leastDistance = MARK_HIT_PIXELS;
     for (const mark of this.data.marks) {
-      const far = Math.abs(this.plot.valToPos(mark.seconds, "x") - left);
-      if (far < least) [best, least] = [{ mark }, far];
+      const distance = Math.abs(this.plot.valToPos(mark.seconds, "x") - left);
+      if (distance < leastDistance) [best, leastDistance] = [{ mark }, distance];
     }
     return best;
   }
 
   click(event) {
     const box = this.plot.over.getBoundingClientRect();
-    const near = this.near(event.clientX - box.left, event.clientY - box.top);
-    if (!near) return;
-    const at = this.stops.findIndex((stop) => (near.ledger ? stop.ledger === near.ledger : stop.mark === near.mark));
-    if (at >= 0) this.goTo(at, false);
+    const target = this.targetAt(event.clientX - box.left, event.clientY - box.top);
+    if (!target) return;
+    const index = this.stops.findIndex((stop) => (target.ledger ? stop.ledger === target.ledger : stop.mark === target.mark));
+    if (index >= 0) this.goTo(index, false);
   }
 
-  goTo(index, move) {
+  // Chooses a stop; with `movesCursor`, also moves the cursor to it.
+  goTo(index, movesCursor) {
     if (index < 0 || index >= this.stops.length) return;
     this.stop = index;
     const { seconds, mark, ledger } = this.stops[index];
@@ -385,33 +393,33 @@ class Timeline {
     if (ledger) this.ledger = ledger.index;
     const [from, to] = this.window;
     if (seconds < from || seconds > to) this.show(seconds - (to - from) / 2, seconds + (to - from) / 2);
-    if (ledger) this.tellChosen(ledger.index);
-    this.lightMark();
+    if (ledger) this.onChosen(ledger.index);
+    this.highlightMark();
     this.plot.redraw(false);
-    if (move) {
+    if (movesCursor) {
       const rss = mark ? mark.rss : ledger.rss_bytes;
       this.plot.setCursor({ left: this.plot.valToPos(seconds, "x"), top: this.plot.valToPos(rss, "y") });
-      // Said aloud where a key asked for it, not at every move of the pointer.
-      this.at.setAttribute("aria-live", "polite");
-      const what = mark ? `mark ${mark.label} ${mark.name}` : `ledger at ${ledgerName(ledger)}`;
-      this.at.textContent = `${formatInstant(seconds)} · ${what} · RSS ${formatBytes(rss)}`;
+      // Screen readers announce it after a key, but not at every move of the pointer.
+      this.readout.setAttribute("aria-live", "polite");
+      const name = mark ? `mark ${mark.label} ${mark.name}` : `ledger at ${ledgerName(ledger)}`;
+      this.readout.textContent = `${formatInstant(seconds)} · ${name} · RSS ${formatBytes(rss)}`;
     }
   }
 
-  // The chosen mark's row in its table.
-  lightMark() {
+  // Highlights the chosen mark's row in its table.
+  highlightMark() {
     for (const row of document.querySelectorAll("table.marks tr.chosen")) row.classList.remove("chosen");
     if (!this.mark) return;
     const { recording, index } = this.mark;
     const tables = [...document.querySelectorAll("table.marks")];
-    const table = tables.find((one) => Number(one.dataset.recording) === recording);
+    const table = tables.find((candidate) => Number(candidate.dataset.recording) === recording);
     table?.tBodies[0].rows[index]?.classList.add("chosen");
   }
 
   next(by) {
     if (this.stops.length === 0) return;
-    const to = this.stop < 0 ? (by > 0 ? 0 : this.stops.length - 1) : this.stop + by;
-    this.goTo(Math.min(Math.max(to, 0), this.stops.length - 1), true);
+    const target = this.stop < 0 ? (by > 0 ? 0 : this.stops.length - 1) : this.stop + by;
+    this.goTo(Math.min(Math.max(target, 0), this.stops.length - 1), true);
   }
 
   // A ledger was chosen elsewhere.
@@ -420,7 +428,7 @@ class Timeline {
     this.ledger = index;
     this.stop = this.stops.findIndex((stop) => stop.ledger && stop.ledger.index === index);
     this.mark = this.stops[this.stop]?.mark ?? null;
-    this.lightMark();
+    this.highlightMark();
     this.plot.redraw(false);
   }
 
@@ -429,12 +437,12 @@ class Timeline {
   }
 
   show(from, to) {
-    const wide = Math.min(Math.max(to - from, 1e-5), this.data.end);
-    const start = Math.min(Math.max(from, 0), this.data.end - wide);
-    this.plot.setScale("x", { min: start, max: start + wide });
+    const span = Math.min(Math.max(to - from, 1e-5), this.data.end);
+    const start = Math.min(Math.max(from, 0), this.data.end - span);
+    this.plot.setScale("x", { min: start, max: start + span });
   }
 
-  all() {
+  showAll() {
     this.show(0, this.data.end);
   }
 
@@ -460,7 +468,7 @@ class Timeline {
     }).observe(this.box);
     document.getElementById("zoom-in").addEventListener("click", () => this.zoom(0.5));
     document.getElementById("zoom-out").addEventListener("click", () => this.zoom(2));
-    document.getElementById("zoom-all").addEventListener("click", () => this.all());
+    document.getElementById("zoom-all").addEventListener("click", () => this.showAll());
     this.box.addEventListener("keydown", (event) => {
       if (event.key === "ArrowLeft") this.pan(-0.15);
       else if (event.key === "ArrowRight") this.pan(0.15);

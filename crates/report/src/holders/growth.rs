@@ -1,0 +1,54 @@
+//! The tables of what grew since an earlier result.
+
+use strandline_inspect::holders::facts::Root;
+use strandline_inspect::holders::growth::{Change, Changed, Comparison};
+
+use super::root_name;
+use crate::table::{Column, figures, words};
+use crate::text::clean;
+use crate::units::{bytes, seconds, thousands};
+
+/// Columns of the table of roots.
+pub const GROWTH_COLUMNS: [Column; 5] =
+    [words("root"), figures("grew"), figures("blocks"), figures("now"), figures("rate")];
+/// Columns of the table of types.
+pub const TYPE_GROWTH_COLUMNS: [Column; 5] =
+    [words("type"), figures("grew"), figures("instances"), figures("now"), figures("rate")];
+/// Ages from here on, of three centuries, are not shown: a clock or a document is wrong.
+const MAX_AGE_SECONDS: f64 = 1e10;
+
+/// Rows of what grew since an earlier snapshot: roots, then types.
+pub fn growth_rows(since: &Comparison, top: usize) -> [Vec<Vec<String>>; 2] {
+    let hours = since.seconds / 3600.0;
+    let rate = |grown_bytes: i64| {
+        let hourly_bytes = grown_bytes as f64 / hours;
+        let has_rate = hours > 0.0 && grown_bytes > 0;
+        if has_rate { format!("{}/h", bytes(hourly_bytes as u64)) } else { String::new() }
+    };
+    let sign = |growth: i64| if growth < 0 { "-" } else { "+" };
+    let row = |name: String, grew: Change, now_bytes: Option<u64>| {
+        let size = format!("{}{}", sign(grew.bytes), bytes(grew.bytes.unsigned_abs()));
+        let blocks = format!("{}{}", sign(grew.blocks), thousands(grew.blocks.unsigned_abs()));
+        vec![name, size, blocks, now_bytes.map_or(String::new(), bytes), rate(grew.bytes)]
+    };
+    let mut rows = vec![row("all live blocks".to_owned(), since.live, None)];
+    rows.extend(since.unreachable.map(|grew| row("nothing: leaked".to_owned(), grew, None)));
+    let changed_root_row = |changed: &Changed| {
+        let (name, module, thread) = (changed.name.clone(), changed.module.clone(), changed.thread.clone());
+        let root = Root { kind: changed.kind.unwrap_or_default(), name, module, thread, ..Root::default() };
+        row(root_name(&root), changed.grew, Some(changed.bytes))
+    };
+    rows.extend(since.roots.iter().take(top).map(changed_root_row));
+    let changed_type_row = |changed: &Changed| row(clean(&changed.name), changed.grew, Some(changed.bytes));
+    [rows, since.types.iter().take(top).map(changed_type_row).collect()]
+}
+
+/// How long before an earlier result was taken.
+pub fn age_text(age_seconds: f64) -> String {
+    match age_seconds {
+        age if !(0.0..MAX_AGE_SECONDS).contains(&age) => "of a time that is not known".to_owned(),
+        age if age >= 7200.0 => format!("{:.1} hours before", age / 3600.0),
+        age if age >= 120.0 => format!("{:.1} minutes before", age / 60.0),
+        age => format!("{} before", seconds(age)),
+    }
+}
