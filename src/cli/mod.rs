@@ -210,7 +210,9 @@ fn conflicting_flags(arguments: &Arguments) -> Option<&'static str> {
         Verb::Run(_) if arguments.common.json => Some(
             "--json is not for run, which passes on the command's output; use `strandline report FILE --format json`",
         ),
-        Verb::Report(report) if arguments.common.json && report.format.is_some_and(|format| format != Format::Json) => {
+        Verb::Report(report)
+            if arguments.common.json && report.format.is_some_and(|format| format != Format::Json) =>
+        {
             Some("--json and another --format contradict each other; leave one out")
         }
         Verb::Report(report) if report.files.len() > report::MAX_FILES => {
@@ -284,7 +286,8 @@ fn print_clap_message(error: &clap::Error, words: &[OsString]) -> ExitCode {
             return ExitCode::from(EXIT_FAILURE);
         }
     } else {
-        let line = next_start_message(error).unwrap_or_else(|| usage_line(&error.render().to_string(), words));
+        let line =
+            next_start_message(error).unwrap_or_else(|| usage_line(&error.render().to_string(), words));
         output::print_message(&line);
     }
     ExitCode::from(if error.use_stderr() { EXIT_USAGE } else { 0 })
@@ -408,7 +411,9 @@ mod tests {
         let line = complaint(&["strandline", "reclaim", "--remedy", "magic", "1"]);
         assert!(line.contains("magic") && line.contains("malloc_trim"), "{line}");
         let message = |remedy| {
-            next_start_message(&Arguments::try_parse_from(["s", "reclaim", "--remedy", remedy, "1"]).unwrap_err())
+            next_start_message(
+                &Arguments::try_parse_from(["s", "reclaim", "--remedy", remedy, "1"]).unwrap_err(),
+            )
         };
         let line = message("trim_threshold").unwrap();
         assert!(line.starts_with("trim_threshold is a setting for the next start: "), "{line}");
