@@ -248,7 +248,7 @@ impl<'a> Session<'a> {
             // The exec that started it is not recorded; a later one, after its command line was
             // read, is.
             let program = Process::open(self.root).ok().and_then(|process| Program::of(&process));
-            root.is_new_program = root.program.is_some() && program.is_some() && program != root.program;
+            root.is_new_program = root.has_other_program(program.as_ref());
         }
         self.grid.skip_to(now_us);
         loop {

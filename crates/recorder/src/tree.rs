@@ -175,6 +175,12 @@ impl Member {
         }
     }
 
+    /// Whether it runs `program` now and its command line is of another one. If none was known, the
+    /// command line was read during an exec, when it can be empty.
+    pub fn has_other_program(&self, program: Option<&Program>) -> bool {
+        program.is_some() && program != self.program.as_ref()
+    }
+
     /// Adds a sample: to the current run if it is equal.
     pub fn add(&mut self, at_us: u64, sample: Sample) {
         self.last_sample = Some(sample);
@@ -354,9 +360,7 @@ impl Tree {
             let is_young = now_us.saturating_sub(member.first_seen_us) < YOUNG_AGE.as_micros() as u64;
             if member.number.is_some() && !member.is_new_program && (checks_all || is_young) {
                 let program = Process::open(*pid).ok().and_then(|process| Program::of(&process));
-                member.is_new_program =
-                    member.program.is_some() && program.is_some() && program != member.program;
-                member.program = member.program.take().or(program);
+                member.is_new_program = member.has_other_program(program.as_ref());
             }
         }
     }
@@ -434,6 +438,23 @@ mod tests {
         assert_eq!(Program::of(&process), before);
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_command_line_read_during_an_exec_is_read_again() {
+        let own = std::process::id() as i32;
+        let program = Program::of(&Process::open(own).unwrap());
+        assert!(program.is_some());
+        let is_new = |known: Option<Program>| {
+            let mut tree = Tree::default();
+            let member = tree.add(own, None, 0);
+            (member.number, member.program, member.is_new_program) = (Some(0), known, false);
+            tree.find_new_programs(0);
+            tree.get(own).unwrap().is_new_program
+        };
+        assert!(is_new(None), "an exec was under way");
+        assert!(!is_new(program.clone()));
+        assert!(is_new(program.map(|program| Program { inode: program.inode + 1, ..program })));
     }
 
     #[test]
