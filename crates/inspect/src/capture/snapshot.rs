@@ -35,7 +35,7 @@ pub enum SnapshotMode {
     Always,
 }
 
-/// A snapshot ends by itself after this time, plus the next for each GiB.
+/// A snapshot ends by itself after this time, plus the next for each GiB, on an idle machine.
 const MIN_LIFETIME: Duration = Duration::from_secs(15);
 const LIFETIME_PER_GIB: Duration = Duration::from_secs(5);
 /// Maximum of that time: if strandline dies, nothing watches whether memory runs low.
@@ -182,8 +182,19 @@ pub fn plan(
     }
     let code = CallSites::find(process, space)
         .ok_or("its code has no system call and no return from a signal handler that could be used")?;
-    let lifetime = (MIN_LIFETIME + LIFETIME_PER_GIB.mul_f64(gibs)).min(MAX_LIFETIME);
+    let lifetime = (MIN_LIFETIME + LIFETIME_PER_GIB.mul_f64(gibs)).saturating_mul(tasks_per_processor());
+    let lifetime = lifetime.min(MAX_LIFETIME);
     Ok(Plan { code, lifetime, with_hidden, mappings_before })
+}
+
+/// The number of tasks that compete for each processor that strandline may use, at least 1: reading
+/// takes that many times as long. Source: the fourth field of /proc/loadavg (proc_loadavg(5)).
+fn tasks_per_processor() -> u32 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let running =
+        text.split_ascii_whitespace().nth(3).and_then(|field| field.split('/').next()?.parse().ok());
+    let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+    running.unwrap_or(1_u32).div_ceil(processors).max(1)
 }
 
 /// The first kernel with `CLOSE_RANGE_UNSHARE`, by which the copy drops the program's descriptors;

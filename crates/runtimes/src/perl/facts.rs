@@ -133,7 +133,7 @@ pub struct Bodies {
     pub arena_bytes: u64,
     /// Slots in use.
     pub used: u64,
-    /// Slots not in use; `None` if the free list is damaged.
+    /// Slots not in use; `None` if the free list is damaged, or was not read in time.
     pub free: Option<u64>,
 }
 

@@ -193,8 +193,9 @@ impl<'a> Reader<'a> {
             workers: self.context.workers,
             progress: self.context.progress,
         });
-        let has_all_keys = self.follow_keys(arenas, &survey, pages, &mut found.facts);
-        self.claim_arenas(arenas, &census, &survey, pages, &mut found.facts.bodies);
+        let has_followed_keys = self.follow_keys(arenas, &survey, pages, &mut found.facts);
+        let has_free_entries = self.claim_arenas(arenas, &census, &survey, pages, &mut found.facts.bodies);
+        let has_all_keys = has_followed_keys && has_free_entries;
         let is_over = Instant::now() > self.context.deadline;
         let is_late = !has_all_pads || survey.arenas_left > 0 || (!has_all_keys && is_over);
         let are_keys_damaged = !has_all_keys && !is_over;
@@ -226,6 +227,8 @@ impl<'a> Reader<'a> {
         own.is_complete && shared.is_complete
     }
 
+    /// Claims the arenas; false if the free entries of hashes are not known: then these count as in
+    /// use.
     fn claim_arenas(
         &self,
         arenas: &Arenas,
@@ -233,7 +236,7 @@ impl<'a> Reader<'a> {
         survey: &SurveySums,
         pages: &mut PageCache<'_>,
         bodies: &mut Vec<Bodies>,
-    ) {
+    ) -> bool {
         let mut free_heads = census.free_on_pages.iter().peekable();
         for (index, arena) in arenas.heads.iter().enumerate() {
             let free = free_heads.next_if(|free| free.arena as usize == index);
@@ -261,7 +264,9 @@ impl<'a> Reader<'a> {
             };
             self.claim_arena(arena.address, arena.bytes, free);
         }
+        let has_free_entries = entries.is_some();
         *bodies = figures::bodies(&arenas.bodies.arenas, survey, entries.map(|entries| entries.0));
+        has_free_entries
     }
 
     /// Claims an arena with its free bytes. An arena that touches more than two pages is claimed as
@@ -334,7 +339,7 @@ fn add_caveats(
             "perl_keys_damaged",
             u64::from(inputs.are_keys_damaged),
             "chains of hash keys are inconsistent (they may have changed while read): keys that were not reached \
-                 count for the allocator's rows",
+                 count for the allocator's rows, free entries of hashes as in use",
         ),
         ("perl_values_damaged", survey.damaged, "values are inconsistent (they may have changed while read)"),
         (

@@ -462,6 +462,21 @@ fn chains_of_keys_end() {
     );
 }
 
+#[test]
+fn unknown_free_entries_are_reported() {
+    let mut fabric = Fabric::new();
+    let first = INTERPRETER + fabric.release.body_roots;
+    let free_entries = |fabric: &Fabric, code: &str| {
+        let (found, _) = fabric.read();
+        assert_eq!(found.caveats.iter().any(|caveat| caveat.code == code), !code.is_empty());
+        let entries = found.facts.bodies.iter().find(|bodies| bodies.name == "HE");
+        entries.and_then(|entries| entries.free)
+    };
+    assert_eq!(free_entries(&fabric, ""), Some(0));
+    fabric.put(first, &[HEAP]);
+    assert_eq!(free_entries(&fabric, "perl_keys_damaged"), None, "the list leads out of the arenas");
+}
+
 /// Pages of a table without buckets in use may never have been written; the number of keys shows
 /// whether any of the other pages is missing.
 #[test]
