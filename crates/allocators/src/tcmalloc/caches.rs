@@ -170,7 +170,7 @@ fn thread_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mut 
     let mut lists = Vec::new();
     // Thread caches are in no span; pointers in a program's own data are mostly to blocks.
     let mut pending: Vec<u64> =
-        spans.outside_pointers.iter().copied().filter(|word| word.is_multiple_of(8)).collect();
+        spans.outside_pointers.targets.iter().copied().filter(|word| word.is_multiple_of(8)).collect();
     let mut cache = PageCache::new(context.memory);
     let mut seen = HashSet::new();
     let mut bytes = vec![0; CACHE_LISTS_BYTES + CACHE_LINKS_BYTES];

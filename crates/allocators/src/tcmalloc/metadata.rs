@@ -42,8 +42,8 @@ pub fn find(
         // For the current chunk the end of the used part is known: static data points to it
         // (`common.cc`, `metadata_chunk_alloc_`). All other static pointers into a chunk point to
         // used parts.
-        let used_end =
-            spans.outside_pointers.range(start..limit.min(start + METADATA_CHUNK_BYTES)).next_back();
+        let chunk_end = limit.min(start + METADATA_CHUNK_BYTES);
+        let used_end = spans.outside_pointers.targets.range(start..chunk_end).next_back();
         let end = end.max(used_end.copied().map_or(0, page_up)).min(limit);
         let is_new = found.last().is_none_or(|last| last.end <= start);
         if is_new && is_private_memory(context, (start, end)) {
