@@ -10,7 +10,7 @@ use super::spaces::Slots;
 use super::store::{HeapCopy, UnitIndex};
 use crate::resident::bytes_of;
 use crate::sbcl::layout::{GC_PAGE_BYTES, GENERATIONS, Layout, ObjectKind, PSEUDO_STATIC};
-use strandline_claims::accumulator::{AccumulatedPart, Accumulator, Class, Slot};
+use strandline_claims::accumulator::{AccumulatedPart, Accumulator, Class};
 use strandline_claims::add_fields;
 use strandline_claims::range::RangePages;
 use strandline_process::work::on_threads;
@@ -171,8 +171,6 @@ pub struct CensusContext<'a> {
     pub pinned_objects: &'a [UnitIndex],
     /// The slots of the rows.
     pub slots: &'a Slots,
-    /// The slot of bytes that could not be walked.
-    pub unread_slot: Slot,
     /// Residency and all-zero pages of dynamic space.
     pub pages: &'a RangePages,
 }
@@ -237,7 +235,7 @@ impl CensusContext<'_> {
             if end < run.end {
                 census.unread_bytes += run.end - end;
                 census.damage = Some(census.damage.map_or(end, |known| known.min(end)));
-                accumulator.claim_to(run.end, Class::Refined(self.unread_slot));
+                accumulator.claim_to(run.end, Class::Refined(self.slots.unread));
             }
         }
         self.claim_gap(&mut accumulator, to);
@@ -298,7 +296,7 @@ impl CensusContext<'_> {
                 }
             }
             let slots = if is_live { &self.slots.live } else { &self.slots.dead };
-            let slot = slots.get(generation).copied().unwrap_or(self.unread_slot);
+            let slot = slots.get(generation).copied().unwrap_or(self.slots.unread);
             accumulator.claim_to(at + bytes, Class::Refined(slot));
         })
     }

@@ -64,9 +64,7 @@ impl Pending for PendingTrace {
         let kinds = Kinds::new(self.layout);
         let pinned = self.mark(&kinds, workers);
         progress("tracing SBCL's objects", 2, 3);
-        let slots = Slots::new(&mut reading.palette, &rows::LIVE);
-        let unread_slot = reading.palette.add(&rows::ALLOCATED, None);
-        let (Some(slots), Some(unread_slot)) = (slots, unread_slot) else { return };
+        let Some(slots) = Slots::new(&mut reading.palette, &rows::LIVE) else { return };
         let census_context = census::CensusContext {
             store: &self.copied.store,
             kinds: &kinds,
@@ -76,7 +74,6 @@ impl Pending for PendingTrace {
             pinned_pages: &pinned.pages,
             pinned_objects: &pinned.objects,
             slots: &slots,
-            unread_slot,
             pages: &self.pages,
         };
         let (census, mut part) = census_context.count(workers);
