@@ -189,8 +189,10 @@ struct ChunkClaims {
 }
 
 impl CensusContext<'_> {
-    /// Counts and claims all runs with `workers` threads. Fails if the claims leave a gap: that of a
-    /// thread that panicked.
+    /// Counts and claims all runs with `workers` threads.
+    ///
+    /// # Errors
+    /// If the claims leave a gap: that of a thread that panicked.
     pub fn count(&self, workers: usize) -> Result<(Census, AccumulatedPart), OutOfOrder> {
         let chunks: Vec<&[Run]> = self.runs.chunks(RUNS_AT_ONCE).collect();
         let next = AtomicUsize::new(0);
