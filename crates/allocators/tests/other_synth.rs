@@ -145,6 +145,25 @@ fn a_google_tcmalloc_has_the_built_figures() {
     }
 }
 
+/// The entries of a freed span point to its structure, which stays readable.
+#[test]
+fn an_unreadable_structure_of_a_free_page_is_damage() {
+    const UNREADABLE: u64 = 8;
+    for seed in 0..20 {
+        let HeapImage { mut image, maps, structures, .. } = fabricate_google_tcmalloc(0, seed);
+        let &[.., (entries, entries_end), _] = structures.as_slice() else { panic!("no page map") };
+        for entry in (entries..entries_end).step_by(8) {
+            if image.word(entry) == Some(0) {
+                image.put_word(entry, UNREADABLE);
+            }
+        }
+        let ((readings, _), _) = read(&google_tcmalloc::READER, &image, &maps);
+        let [reading] = readings.as_slice() else { panic!("seed {seed}: {} of them", readings.len()) };
+        let mut codes = reading.caveats.iter().map(|caveat| caveat.code.as_str());
+        assert!(codes.any(|code| code == "google_tcmalloc_damaged"), "seed {seed}: {:?}", reading.caveats);
+    }
+}
+
 /// The per-CPU cache of a fabricated tcmalloc of Google's.
 struct ProcessorCache {
     /// Address of the first slab, which was never used; its second has the cache.

@@ -73,6 +73,7 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Spans {
         spans: Spans::default(),
         cursor: 0,
         last_structure_page: 0,
+        checked_entries: 0,
     };
     for &Leaf { first, at: leaf } in &heap.leaves {
         if Instant::now() >= context.deadline {
@@ -96,20 +97,19 @@ struct Walk<'a> {
     cursor: u64,
     /// Page of the last structure.
     last_structure_page: u64,
+    /// Number of entries, of which one in [`DEADLINE_CHECK_INTERVAL`] checks the deadline.
+    checked_entries: u64,
 }
 
 impl Walk<'_> {
     /// Walks the leaf at `leaf`, which covers the addresses from `first` on.
     fn walk_leaf(&mut self, context: &Context<'_>, first: u64, leaf: u64) {
-        let LeafParts { spans, trackers, end } = self.heap.parts_of_leaf(leaf);
-        let classes = self.classes(context, leaf, spans);
-        let mut checked_entries = 0_u64;
-        each_word(context, (spans, trackers), &mut |at, entry| {
-            let index = (at - spans) / 8;
+        let LeafParts { spans: spans_start, trackers: trackers_start, end } = self.heap.parts_of_leaf(leaf);
+        let classes = self.classes(context, leaf, spans_start);
+        each_word(context, (spans_start, trackers_start), &mut |at, entry| {
+            let index = (at - spans_start) / 8;
             let page = first + (index << self.heap.page_shift);
-            checked_entries += 1;
-            if checked_entries.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= context.deadline {
-                self.spans.doubts.note_timeout(page);
+            if self.is_too_late(context, page) {
                 return false;
             }
             if page >= self.cursor && entry & SPAN_BITS != 0 {
@@ -118,11 +118,26 @@ impl Walk<'_> {
             }
             true
         });
-        each_word(context, (trackers, end), &mut |at, entry| {
-            self.add_tracker(context, first + (at - trackers) / 8 * HUGE_BYTES, entry);
-            true
+        each_word(context, (trackers_start, end), &mut |at, entry| {
+            let start = first + (at - trackers_start) / 8 * HUGE_BYTES;
+            let is_in_time = !self.is_too_late(context, start);
+            if is_in_time {
+                self.add_tracker(context, start, entry);
+            }
+            is_in_time
         });
         self.spans.bytes_read += context.resident_bytes((leaf, end));
+    }
+
+    /// Counts an entry, and at some of them checks the deadline; notes `address` if it has passed.
+    fn is_too_late(&mut self, context: &Context<'_>, address: u64) -> bool {
+        self.checked_entries += 1;
+        let is_late = self.checked_entries.is_multiple_of(DEADLINE_CHECK_INTERVAL)
+            && Instant::now() >= context.deadline;
+        if is_late {
+            self.spans.doubts.note_timeout(address);
+        }
+        is_late
     }
 
     /// Returns the classes of the pages of a leaf.
@@ -142,29 +157,32 @@ impl Walk<'_> {
         classes
     }
 
-    /// Adds the span to whose structure, at `at`, the entry of a page points.
-    fn add_entry(&mut self, context: &Context<'_>, page: u64, at: u64, class: u16) {
-        let layout = self.heap.layout;
-        let bytes = read_span(&mut self.cache, layout, at);
-        let span = bytes.and_then(|bytes| layout.span(&bytes, self.heap.page_shift));
-        // The remains of a freed span.
-        let is_first = span.is_some_and(|span| span.first_page << self.heap.page_shift == page);
-        if class == 0 && !is_first {
+    /// Adds the span to whose structure the entry of a page points.
+    fn add_entry(&mut self, context: &Context<'_>, page: u64, structure: u64, class: u16) {
+        let (layout, page_shift) = (self.heap.layout, self.heap.page_shift);
+        let Some(bytes) = read_span(&mut self.cache, layout, structure) else {
+            return self.note_invalid(context, page);
+        };
+        let fields = layout.span(&bytes, page_shift);
+        let fields = fields.filter(|fields| fields.first_page << page_shift == page);
+        // The remains of a freed span: its structure is free, or in use for another span.
+        if class == 0 && fields.is_none() {
             return;
         }
-        match span.filter(|_| is_first).and_then(|span| self.span(&span, at, class)) {
-            Some(span) => {
-                self.cursor = span.end;
-                self.record_structure(at);
-                (context.progress)(span.end - span.start);
-                self.spans.all.push(span);
-            }
-            None => self.spans.doubts.note_damage(page, 0),
+        let checked = fields.and_then(|fields| Some((fields, self.checked_span(&fields, structure, class)?)));
+        let Some((fields, span)) = checked else { return self.note_invalid(context, page) };
+        self.cursor = span.end;
+        self.record_structure(structure);
+        if let (Some(proxy), Some(sample)) = (span.sample, fields.sample) {
+            self.record_structure(sample);
+            self.spans.proxies.extend((proxy != 0).then_some(proxy));
         }
+        (context.progress)(span.end - span.start);
+        self.spans.all.push(span);
     }
 
     /// Returns the span in use with these fields; `None` if they contradict the page map.
-    fn span(&mut self, fields: &SpanFields, at: u64, class: u16) -> Option<Span> {
+    fn checked_span(&mut self, fields: &SpanFields, structure: u64, class: u16) -> Option<Span> {
         let start = fields.first_page << self.heap.page_shift;
         let end = start + (fields.pages << self.heap.page_shift);
         let is_of_class =
@@ -172,30 +190,38 @@ impl Walk<'_> {
         if !is_of_class || !self.unclaimed.contains((start, end)) {
             return None;
         }
-        let mut span = Span { start, end, structure: at, class, block_bytes: end - start, sample: None };
+        let mut span = Span { start, end, structure, class, block_bytes: end - start, sample: None };
         if let Some(sample_address) = fields.sample.filter(|_| class == 0) {
             let Sample { proxy, bytes } = read_sample(&mut self.cache, self.heap.layout, sample_address)?;
             if bytes > end - start {
                 return None;
             }
             (span.block_bytes, span.sample) = (bytes, Some(proxy));
-            self.record_structure(sample_address);
-            self.spans.proxies.extend((proxy != 0).then_some(proxy));
         }
         Some(span)
     }
 
-    fn add_tracker(&mut self, context: &Context<'_>, start: u64, at: u64) {
-        let tracker = read_tracker(&mut self.cache, self.heap.layout, self.heap.page_shift, at);
+    /// Adds the tracker at `structure`, to which the entry of the huge page at `start` points.
+    fn add_tracker(&mut self, context: &Context<'_>, start: u64, structure: u64) {
+        let tracker = read_tracker(&mut self.cache, self.heap.layout, self.heap.page_shift, structure);
         let range = AddressRange::sized(start, HUGE_BYTES);
         match tracker.filter(|tracker| tracker.start == start && self.unclaimed.contains(range)) {
             Some(tracker) => {
-                self.record_structure(at);
+                self.record_structure(structure);
                 self.spans.trackers.push(tracker);
             }
             // The entry of a freed tracker is cleared, so this one is invalid.
-            None if Instant::now() < context.deadline => self.spans.doubts.note_damage(start, 0),
-            None => self.spans.doubts.note_timeout(start),
+            None => self.note_invalid(context, start),
+        }
+    }
+
+    /// Notes that the entry for `address` leads to no valid structure: damage, or the deadline,
+    /// after which reads fail.
+    fn note_invalid(&mut self, context: &Context<'_>, address: u64) {
+        if Instant::now() < context.deadline {
+            self.spans.doubts.note_damage(address, 0);
+        } else {
+            self.spans.doubts.note_timeout(address);
         }
     }
 

@@ -13,7 +13,7 @@ use std::ops::Range;
 use super::collect::{Collection, Collector};
 use super::layout::SLICE_BYTES;
 use super::parts::{ArenaPurge, Heap, Kind, Part, SpanPurge};
-use super::visits::{VisitPhase, visits};
+use super::visits::{VisitPhase, pages_in_visit_order};
 use strandline_claims::bits;
 use strandline_process::range::{AddressRange, RangeSet};
 
@@ -277,9 +277,9 @@ impl Releasable {
             }
         }
         segments.retain(|_, segment| segment.thread != 0);
-        for (page, order) in visits(heap, collection) {
+        for (page, order) in pages_in_visit_order(heap, collection) {
             let Some(segment) = segments.get_mut(&page.unit) else { continue };
-            if heap.collect.span_purge == SpanPurge::AtVisits && order.phase == VisitPhase::Visited {
+            if heap.collect.span_purge == SpanPurge::AtVisits && order.phase == VisitPhase::AllPages {
                 segment.purge();
             }
             if collection.is_dead(page) {
@@ -451,6 +451,6 @@ mod tests {
                 page.structure = START + 1;
             }
         }
-        assert_eq!(visits(&heap, &collection).len(), 1);
+        assert_eq!(pages_in_visit_order(&heap, &collection).len(), 1);
     }
 }

@@ -1,5 +1,7 @@
-//! The order in which a collection visits pages (`heap.c`, `mi_heap_collect_ex`): those with blocks
-//! that other threads freed, retired ones, then all pages of the heap.
+//! The order in which a collection of mimalloc 2.x visits pages (`heap.c`, `mi_heap_collect_ex`):
+//! those with blocks that other threads freed, retired ones, then all pages of the heap.
+//!
+//! In 1.x and 3.x the order has no effect: there are no spans of slices to release on the way.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,12 +16,12 @@ const MEDIUM_BYTES: u64 = 128 << 10;
 /// When a collection visits a page, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum VisitPhase {
-    /// With blocks that other threads freed (`_mi_heap_delayed_free_all`).
+    /// While freeing the blocks that other threads freed (`_mi_heap_delayed_free_all`).
     Delayed,
     /// As a retired page (`_mi_heap_collect_retired`).
     Retired,
     /// With all pages of its heap (`mi_heap_visit_pages`).
-    Visited,
+    AllPages,
 }
 
 /// Position of a page in the order of a collection.
@@ -31,117 +33,130 @@ pub struct VisitOrder {
     is_full: bool,
     /// Bytes of its blocks.
     block_bytes: u64,
-    /// Position in its queue.
-    number: usize,
+    /// Position in its queue; of a delayed page, in the list of blocks.
+    queue_position: usize,
+}
+
+/// A page of a live thread.
+struct ThreadPage<'a> {
+    part: &'a Part,
+    words: PageWords,
 }
 
 /// Returns the pages of live threads in the order in which collections visit them.
-pub fn visits<'a>(heap: &'a Heap, collection: &Collection) -> Vec<(&'a Part, VisitOrder)> {
-    let pages = heap.parts.iter().filter(|part| part.thread != 0 && collection.is_visited(part));
-    let mut pages: Vec<(&Part, PageWords)> = pages.filter_map(|part| Some((part, part.page()?))).collect();
-    let numbers = queue_numbers(&pages);
+pub fn pages_in_visit_order<'a>(heap: &'a Heap, collection: &Collection) -> Vec<(&'a Part, VisitOrder)> {
+    let parts = heap.parts.iter().filter(|part| part.thread != 0 && collection.is_visited(part));
+    let mut pages: Vec<ThreadPage<'_>> =
+        parts.filter_map(|part| Some(ThreadPage { part, words: part.page()? })).collect();
+    let position_of = queue_positions(&pages);
     let mut seen = HashSet::new();
-    pages.retain(|(_, page)| seen.insert(page.structure));
-    let after_delayed = phases_of_delayed(&pages, collection);
-    let order_of = |part: &Part, page: &PageWords| {
+    pages.retain(|page| seen.insert(page.words.structure));
+    let delayed_phase_of = phases_of_delayed(&pages, collection);
+    let order_of = |&ThreadPage { part, words }: &ThreadPage<'a>| {
         let delayed = collection.list_positions(part);
-        let phase = match after_delayed.get(&page.structure) {
+        let phase = match delayed_phase_of.get(&words.structure) {
             Some(&phase) => phase,
-            None if page.is_retired && page.used == 0 && page.previous == 0 => VisitPhase::Retired,
-            None => VisitPhase::Visited,
+            None if words.is_retired && words.used == 0 && words.previous == 0 => VisitPhase::Retired,
+            None => VisitPhase::AllPages,
         };
-        let number = match &delayed {
-            Some(positions) if phase == VisitPhase::Delayed => Some(pages.len() + positions.end()),
-            // A full page moves to the end of the queue of its size with the first of its blocks.
-            Some(positions) if page.is_full => Some(pages.len() + positions.start()),
-            _ => numbers.get(&page.structure).copied(),
+        let queue_position = match &delayed {
+            Some(positions) if phase == VisitPhase::Delayed => Some(*positions.end()),
+            // A full page moves to the end of the queue of its size with the first of its blocks:
+            // behind all positions in queues, which are below the number of pages.
+            Some(positions) if words.is_full => Some(pages.len() + positions.start()),
+            _ => position_of.get(&words.structure).copied(),
         };
         let is_ordered_by_size = phase != VisitPhase::Delayed;
         VisitOrder {
             phase,
-            is_full: is_ordered_by_size && page.is_full && delayed.is_none(),
-            block_bytes: match page.block_bytes {
+            is_full: is_ordered_by_size && words.is_full && delayed.is_none(),
+            block_bytes: match words.block_bytes {
                 _ if !is_ordered_by_size => 0,
                 bytes if bytes > MEDIUM_BYTES => u64::MAX,
                 bytes => bytes,
             },
-            number: number.unwrap_or(usize::MAX),
+            queue_position: queue_position.unwrap_or(usize::MAX),
         }
     };
-    let mut visits: Vec<(&Part, VisitOrder)> =
-        pages.iter().map(|(part, page)| (*part, order_of(part, page))).collect();
-    visits.sort_by_key(|(_, order)| *order);
-    visits
+    let mut ordered: Vec<(&Part, VisitOrder)> =
+        pages.iter().map(|page| (page.part, order_of(page))).collect();
+    ordered.sort_by_key(|(_, order)| *order);
+    ordered
 }
 
 /// Numbers the pages of all queues in order, by the addresses of their structures.
-fn queue_numbers(pages: &[(&Part, PageWords)]) -> HashMap<u64, usize> {
-    let next_of: HashMap<u64, u64> = pages.iter().map(|(_, page)| (page.structure, page.next)).collect();
-    let mut numbers: HashMap<u64, usize> = HashMap::new();
-    for (_, page) in pages.iter().filter(|(_, page)| page.previous == 0) {
-        let mut at = page.structure;
-        // A page that already has a number closes a cycle.
-        while let Some(&next_page) = next_of.get(&at).filter(|_| !numbers.contains_key(&at)) {
-            numbers.insert(at, numbers.len());
-            at = next_page;
+fn queue_positions(pages: &[ThreadPage<'_>]) -> HashMap<u64, usize> {
+    let next_of: HashMap<u64, u64> =
+        pages.iter().map(|page| (page.words.structure, page.words.next)).collect();
+    let mut positions: HashMap<u64, usize> = HashMap::new();
+    for first in pages.iter().filter(|page| page.words.previous == 0) {
+        let mut at = first.words.structure;
+        // A page that already has a position closes a cycle.
+        while let Some(&next) = next_of.get(&at).filter(|_| !positions.contains_key(&at)) {
+            positions.insert(at, positions.len());
+            at = next;
         }
     }
-    numbers
+    positions
+}
+
+/// What the freeing of a block in a delayed list changes. The lists are simulated in order, and
+/// each position is that of one block.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Change {
+    /// A full page joins the queue of its size with the first of its blocks.
+    Joins,
+    /// The last block of a page in the queue of its size is freed.
+    Ends,
+    /// The last block of a page that is still in the queue of full pages is freed.
+    EndsFull,
 }
 
 /// Simulates the first step of a collection, which frees the blocks that other threads freed one by
 /// one (`_mi_free_delayed_block`). Returns when it frees the pages whose last block is among them:
 /// at once, or as retired pages if a page is the only one of its queue at that moment
 /// (`_mi_page_retire`).
-fn phases_of_delayed(pages: &[(&Part, PageWords)], collection: &Collection) -> HashMap<u64, VisitPhase> {
-    #[derive(PartialEq, Eq, PartialOrd, Ord)]
-    enum Change {
-        /// A full page joins the queue of its size with the first of its blocks.
-        Joins,
-        /// The last block of a page in the queue of its size is freed.
-        Ends,
-        /// The last block of a page that is still in the queue of full pages is freed.
-        EndsFull,
-    }
-    let queue_of = |page: &PageWords| (page.thread_heap(), page.block_bytes);
-    let mut queues: HashMap<(u64, u64), usize> = HashMap::new();
+fn phases_of_delayed(pages: &[ThreadPage<'_>], collection: &Collection) -> HashMap<u64, VisitPhase> {
+    let queue_of = |words: &PageWords| (words.thread_heap(), words.block_bytes);
+    let mut queue_lengths: HashMap<(u64, u64), usize> = HashMap::new();
     let mut changes = Vec::new();
-    for (number, (part, page)) in pages.iter().enumerate() {
-        if !page.is_full {
-            *queues.entry(queue_of(page)).or_default() += 1;
+    for (index, ThreadPage { part, words }) in pages.iter().enumerate() {
+        if !words.is_full {
+            *queue_lengths.entry(queue_of(words)).or_default() += 1;
         }
         let Some(positions) = collection.list_positions(part) else { continue };
         let (first, last) = positions.into_inner();
         let is_dead = collection.is_dead(part);
-        if page.is_full && is_dead && first == last {
-            changes.push((last, Change::EndsFull, number));
+        if words.is_full && is_dead && first == last {
+            changes.push((last, Change::EndsFull, index));
             continue;
         }
-        if page.is_full {
-            changes.push((first, Change::Joins, number));
+        if words.is_full {
+            changes.push((first, Change::Joins, index));
         }
         if is_dead {
-            changes.push((last, Change::Ends, number));
+            changes.push((last, Change::Ends, index));
         }
     }
     changes.sort_unstable();
     let mut phases = HashMap::new();
-    for (_, change, number) in changes {
-        let Some((_, page)) = pages.get(number) else { continue };
-        let queue_length = queues.entry(queue_of(page)).or_default();
+    for (_, change, index) in changes {
+        let Some(ThreadPage { words, .. }) = pages.get(index) else { continue };
+        let queue_length = queue_lengths.entry(queue_of(words)).or_default();
         let phase = match change {
             Change::Joins => {
                 *queue_length += 1;
                 continue;
             }
-            Change::Ends if *queue_length == 1 && page.block_bytes <= MEDIUM_BYTES => VisitPhase::Retired,
+            // The length stays the same: a retired page stays in its queue.
+            Change::Ends if *queue_length == 1 && words.block_bytes <= MEDIUM_BYTES => VisitPhase::Retired,
             Change::Ends => {
                 *queue_length = queue_length.saturating_sub(1);
                 VisitPhase::Delayed
             }
             Change::EndsFull => VisitPhase::Delayed,
         };
-        phases.insert(page.structure, phase);
+        phases.insert(words.structure, phase);
     }
     phases
 }
@@ -180,7 +195,7 @@ mod tests {
             )
         };
         let parts = [page(1, false), page(2, true)];
-        let pages: Vec<(&Part, PageWords)> = parts.iter().map(|(part, words)| (part, *words)).collect();
+        let pages = parts.each_ref().map(|(part, words)| ThreadPage { part, words: *words });
         let [alone, full] = [1, 2].map(|number| START + number * SLICE_BYTES);
         let phases = |dead: &[u64], delayed: &[u64]| {
             let phases = phases_of_delayed(&pages, &Collection::new(dead, delayed));

@@ -8,9 +8,9 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use super::layout::{
-    CACHE_LENGTH, CACHE_LINKS_BYTES, CACHE_LIST_BYTES, CACHE_LISTS_BYTES, CACHE_SIZE, CENTRAL_BYTES,
-    CENTRAL_CLASS, CENTRAL_LISTS, CENTRAL_SPANS, Classes, MAX_CLASSES, MAX_TRANSFER_SLOTS,
-    TRANSFER_SLOT_BYTES, TRANSFER_SLOTS, TRANSFER_USED,
+    ALL_FREE_LISTS_BYTES, CACHE_LINKS_BYTES, CENTRAL_BYTES, CENTRAL_CLASS_OFFSET, CENTRAL_LIST_OFFSETS,
+    CENTRAL_SPANS_OFFSET, Classes, FREE_LIST_BYTES, FREE_LIST_LENGTH_OFFSET, FREE_LIST_SIZE_OFFSET,
+    MAX_CLASSES, MAX_TRANSFER_SLOTS, TRANSFER_SLOT_BYTES, TRANSFER_SLOTS_OFFSET, TRANSFER_USED_OFFSET,
 };
 use super::locate::Heap;
 use super::spans::{SpanList, Spans};
@@ -138,10 +138,11 @@ fn transfer_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mu
             break;
         }
         let mut bytes = [0; CENTRAL_BYTES];
-        let central = CENTRAL_LISTS.iter().filter_map(|offset| head.checked_sub(*offset)).find(|&at| {
-            context.memory.read(at, &mut bytes).is_ok()
-                && word_at(&bytes, CENTRAL_CLASS) == Some(class.into())
-        });
+        let central =
+            CENTRAL_LIST_OFFSETS.iter().filter_map(|offset| head.checked_sub(*offset)).find(|&at| {
+                context.memory.read(at, &mut bytes).is_ok()
+                    && word_at(&bytes, CENTRAL_CLASS_OFFSET) == Some(class.into())
+            });
         let Some(central) = central else {
             cached.broken += 1;
             continue;
@@ -150,14 +151,14 @@ fn transfer_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mu
             continue;
         }
         cached.bytes_read += CENTRAL_BYTES as u64;
-        let used = half_word_at(&bytes, TRANSFER_USED).unwrap_or(0) as usize;
-        let span_count = word_at(&bytes, CENTRAL_SPANS);
+        let used = half_word_at(&bytes, TRANSFER_USED_OFFSET).unwrap_or(0) as usize;
+        let span_count = word_at(&bytes, CENTRAL_SPANS_OFFSET);
         if used > MAX_TRANSFER_SLOTS || span_count != spans.spans_per_class.get(&class).copied() {
             cached.broken += 1;
         }
         let batch_length = heap.classes.batch.get(usize::from(class)).copied().unwrap_or(0);
         for slot in 0..used.min(MAX_TRANSFER_SLOTS) {
-            let first = word_at(&bytes, TRANSFER_SLOTS + TRANSFER_SLOT_BYTES * slot).unwrap_or(0);
+            let first = word_at(&bytes, TRANSFER_SLOTS_OFFSET + TRANSFER_SLOT_BYTES * slot).unwrap_or(0);
             lists.push(List { class, first, length: batch_length, is_in_thread_cache: false });
         }
     }
@@ -170,10 +171,10 @@ fn thread_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mut 
     let mut lists = Vec::new();
     // Thread caches are in no span; pointers in a program's own data are mostly to blocks.
     let mut pending: Vec<u64> =
-        spans.outside_pointers.iter().copied().filter(|word| word.is_multiple_of(8)).collect();
+        spans.outside_pointers.targets.iter().copied().filter(|word| word.is_multiple_of(8)).collect();
     let mut cache = PageCache::new(context.memory);
     let mut seen = HashSet::new();
-    let mut bytes = vec![0; CACHE_LISTS_BYTES + CACHE_LINKS_BYTES];
+    let mut bytes = vec![0; ALL_FREE_LISTS_BYTES + CACHE_LINKS_BYTES];
     while let Some(at) = pending.pop() {
         if Instant::now() >= context.deadline {
             cached.late_at.get_or_insert(at);
@@ -191,14 +192,15 @@ fn thread_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mut 
         }
         cached.threads.push(at);
         for class in 1..heap.classes.bytes.len() {
-            let offset = CACHE_LIST_BYTES * class;
+            let offset = FREE_LIST_BYTES * class;
             let first = word_at(&bytes, offset).unwrap_or(0);
-            let length = u64::from(half_word_at(&bytes, offset + CACHE_LENGTH).unwrap_or(0));
+            let length = u64::from(half_word_at(&bytes, offset + FREE_LIST_LENGTH_OFFSET).unwrap_or(0));
             if length > 0 {
                 lists.push(List { class: class as u8, first, length, is_in_thread_cache: true });
             }
         }
-        let links = (CACHE_LISTS_BYTES..bytes.len()).step_by(8).filter_map(|offset| word_at(&bytes, offset));
+        let links =
+            (ALL_FREE_LISTS_BYTES..bytes.len()).step_by(8).filter_map(|offset| word_at(&bytes, offset));
         pending.extend(links.filter(|link| link.is_multiple_of(8) && *link != 0));
     }
     cached.bytes_read += cache.bytes_read;
@@ -209,7 +211,7 @@ fn thread_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mut 
 fn may_be_cache(cache: &mut PageCache<'_>, at: u64, classes: &Classes) -> bool {
     (1..=FIRST_CLASSES).all(|class| {
         let mut bytes = [0; 4];
-        let offset = (CACHE_LIST_BYTES * class + CACHE_SIZE) as u64;
+        let offset = (FREE_LIST_BYTES * class + FREE_LIST_SIZE_OFFSET) as u64;
         let is_read = at.checked_add(offset).is_some_and(|size_at| cache.read(size_at, &mut bytes).is_ok());
         is_read && classes.bytes.get(class) == Some(&u32::from_le_bytes(bytes).into())
     })
@@ -217,6 +219,6 @@ fn may_be_cache(cache: &mut PageCache<'_>, at: u64, classes: &Classes) -> bool {
 
 /// Whether all size classes are where a thread cache has them.
 fn is_cache(bytes: &[u8], classes: &Classes) -> bool {
-    let size = |class: usize| half_word_at(bytes, CACHE_LIST_BYTES * class + CACHE_SIZE);
+    let size = |class: usize| half_word_at(bytes, FREE_LIST_BYTES * class + FREE_LIST_SIZE_OFFSET);
     classes.bytes.iter().enumerate().all(|(class, &bytes)| size(class).map(u64::from) == Some(bytes))
 }

@@ -37,13 +37,13 @@ pub const MIN_ROOT_BYTES: u64 = map(18).used_root_bytes;
 /// Bytes of a span (`span.h`, `struct Span`), which begins with `start`.
 pub const SPAN_BYTES: usize = 48;
 /// Offset in a span of `length`.
-const SPAN_LENGTH: usize = 8;
+const SPAN_LENGTH_OFFSET: usize = 8;
 /// Offset in a span of `prev`.
-const SPAN_PREVIOUS: usize = 24;
+const SPAN_PREVIOUS_OFFSET: usize = 24;
 /// Offset in a span of `objects`.
-const SPAN_OBJECTS: usize = 32;
+const SPAN_OBJECTS_OFFSET: usize = 32;
 /// Offset in a span of the bit fields `refcount`, `sizeclass` and `location`.
-const SPAN_BITS: usize = 40;
+const SPAN_BITS_OFFSET: usize = 40;
 
 /// The fields of a span: a run of pages, free, in use as one block, or divided into objects of one
 /// class.
@@ -76,11 +76,14 @@ pub enum SpanState {
     Returned,
 }
 
+/// Upper bound on page numbers, for the smallest page size.
+const MAX_PAGES: u64 = USER_ADDRESS_END / PAGE_BYTES;
+
 impl SpanFields {
     /// Parses a span structure; `None` if it is not one.
     pub fn new(bytes: &[u8]) -> Option<Self> {
         // `refcount` has 16 bits, `sizeclass` 8, `location` 2.
-        let bits = half_word_at(bytes, SPAN_BITS)?;
+        let bits = half_word_at(bytes, SPAN_BITS_OFFSET)?;
         let state = match bits >> 24 & 3 {
             0 => SpanState::InUse,
             1 => SpanState::Normal,
@@ -89,9 +92,9 @@ impl SpanFields {
         };
         Some(Self {
             page: word_at(bytes, 0)?,
-            pages: word_at(bytes, SPAN_LENGTH)?,
-            previous: word_at(bytes, SPAN_PREVIOUS)?,
-            first_free: word_at(bytes, SPAN_OBJECTS)?,
+            pages: word_at(bytes, SPAN_LENGTH_OFFSET)?,
+            previous: word_at(bytes, SPAN_PREVIOUS_OFFSET)?,
+            first_free: word_at(bytes, SPAN_OBJECTS_OFFSET)?,
             allocated: bits as u16,
             class: (bits >> 16) as u8,
             state,
@@ -106,16 +109,13 @@ impl SpanFields {
     }
 }
 
-/// Upper bound of page numbers.
-const MAX_PAGES: u64 = USER_ADDRESS_END / PAGE_BYTES;
-
 /// Maximum number of size classes (`common.h`, `kClassSizesMax`).
 pub const MAX_CLASSES: usize = 128;
 /// The largest size (`kMaxSize`).
 const LARGEST_BYTES: u32 = 256 << 10;
-/// Maximum pages of a span of objects, with a margin; more are not from a table.
+/// Maximum pages of a span of objects, with a margin; a larger number shows that it is not a table.
 const MAX_SPAN_PAGES: u64 = 1 << 16;
-/// Maximum objects of a batch, in the same way.
+/// Maximum objects of a batch, with a margin too.
 const MAX_BATCH: u32 = 1 << 16;
 /// Minimum number of size classes in a table.
 const MIN_CLASSES: usize = 20;
@@ -142,66 +142,69 @@ impl Classes {
     /// Parses the table whose `class_to_size_` is at `address`; `None` if it is not one. `bytes`
     /// begin [`BEFORE_SIZES_BYTES`] before it.
     pub fn new(bytes: &[u8], address: u64) -> Option<Self> {
-        let half = |at: usize, class: usize| half_word_at(bytes, at + 4 * class);
+        let batch_of = |class: usize| half_word_at(bytes, 4 * class);
+        let object_bytes_of = |class: usize| half_word_at(bytes, U32_TABLE_BYTES + 4 * class);
         let after_sizes = 2 * U32_TABLE_BYTES + (address % 8) as usize;
-        let pages = |class: usize| word_at(bytes, after_sizes + 8 * class);
-        // From 2.11 on `min_span_size_in_pages_` precedes the number; it is below any number of
-        // classes.
-        let numbers =
-            [0, 1].into_iter().filter_map(|word| word_at(bytes, after_sizes + 8 * (MAX_CLASSES + word)));
-        let is_number = |number: &usize| (MIN_CLASSES..=MAX_CLASSES).contains(number);
-        let number = numbers.filter_map(|number| usize::try_from(number).ok()).find(is_number)?;
-        if half(U32_TABLE_BYTES, 0)? != 0 {
-            return None;
-        }
+        let pages_of = |class: usize| word_at(bytes, after_sizes + 8 * class);
+        // From 2.11 on `min_span_size_in_pages_` precedes the number of classes, and is below any
+        // such number: so both words are tried.
+        let class_count = [0, 1]
+            .into_iter()
+            .filter_map(|word| word_at(bytes, after_sizes + 8 * (MAX_CLASSES + word)))
+            .filter_map(|count| usize::try_from(count).ok())
+            .find(|count| (MIN_CLASSES..=MAX_CLASSES).contains(count))?;
         let mut classes = Self::default();
-        for class in 0..number {
-            let (size, previous) = (half(U32_TABLE_BYTES, class)?, classes.bytes.last().copied());
-            let is_larger =
-                previous.is_none_or(|previous| u64::from(size) > previous && size.is_multiple_of(8));
-            let (pages, batch) = (pages(class)?, half(0, class)?);
-            if !is_larger
-                || pages > MAX_SPAN_PAGES
-                || batch > MAX_BATCH
-                || (class > 0 && (pages == 0 || batch == 0))
-            {
-                return None;
-            }
-            classes.bytes.push(size.into());
-            classes.pages.push(pages);
-            classes.batch.push(batch.into());
+        for class in 0..class_count {
+            classes.add(object_bytes_of(class)?, pages_of(class)?, batch_of(class)?)?;
         }
         (classes.bytes.last() == Some(&LARGEST_BYTES.into())).then_some(classes)
+    }
+
+    /// Adds the next class; `None` if no table has such a class there.
+    fn add(&mut self, object_bytes: u32, pages: u64, batch: u32) -> Option<()> {
+        let is_in_order = match self.bytes.last() {
+            Some(&previous_bytes) => u64::from(object_bytes) > previous_bytes && pages > 0 && batch > 0,
+            // Class 0 has no objects.
+            None => object_bytes == 0,
+        };
+        let is_bounded = pages <= MAX_SPAN_PAGES && batch <= MAX_BATCH;
+        if !is_in_order || !is_bounded || !object_bytes.is_multiple_of(8) {
+            return None;
+        }
+        self.bytes.push(object_bytes.into());
+        self.pages.push(pages);
+        self.batch.push(batch.into());
+        Some(())
     }
 }
 
 /// The central free list of a class (`central_freelist.h`, `CentralFreeList`) begins with its lock.
 /// Offsets of `empty_` and `nonempty_`, to which the lists of its spans point.
-pub const CENTRAL_LISTS: [u64; 2] = [16, 64];
+pub const CENTRAL_LIST_OFFSETS: [u64; 2] = [16, 64];
 /// Offset of `size_class_`.
-pub const CENTRAL_CLASS: usize = 8;
+pub const CENTRAL_CLASS_OFFSET: usize = 8;
 /// Offset of `num_spans_`.
-pub const CENTRAL_SPANS: usize = 112;
+pub const CENTRAL_SPANS_OFFSET: usize = 112;
 /// Offset of `tc_slots_` (`kMaxNumTransferEntries` of them).
-pub const TRANSFER_SLOTS: usize = 128;
+pub const TRANSFER_SLOTS_OFFSET: usize = 128;
 /// Bytes of a slot: head and tail of a list.
 pub const TRANSFER_SLOT_BYTES: usize = 16;
 /// Maximum slots.
 pub const MAX_TRANSFER_SLOTS: usize = 64;
 /// Offset of `used_slots_`.
-pub const TRANSFER_USED: usize = TRANSFER_SLOTS + TRANSFER_SLOT_BYTES * MAX_TRANSFER_SLOTS;
+pub const TRANSFER_USED_OFFSET: usize = TRANSFER_SLOTS_OFFSET + TRANSFER_SLOT_BYTES * MAX_TRANSFER_SLOTS;
 /// Bytes read of a central free list.
-pub const CENTRAL_BYTES: usize = TRANSFER_USED + 4;
+pub const CENTRAL_BYTES: usize = TRANSFER_USED_OFFSET + 4;
 
-/// Bytes of a list in a thread cache (`thread_cache.h`, `ThreadCache::FreeList`): `list_`,
+/// Bytes of a free list in a thread cache (`thread_cache.h`, `ThreadCache::FreeList`): `list_`,
 /// `length_`, and `size_`.
-pub const CACHE_LIST_BYTES: usize = 32;
+pub const FREE_LIST_BYTES: usize = 32;
 /// Offset of `length_`.
-pub const CACHE_LENGTH: usize = 8;
+pub const FREE_LIST_LENGTH_OFFSET: usize = 8;
 /// Offset of `size_`.
-pub const CACHE_SIZE: usize = 24;
+pub const FREE_LIST_SIZE_OFFSET: usize = 24;
 /// Bytes of `list_`, the first field of a `ThreadCache`; the cache's own `size_` follows.
-pub const CACHE_LISTS_BYTES: usize = CACHE_LIST_BYTES * MAX_CLASSES;
+pub const ALL_FREE_LISTS_BYTES: usize = FREE_LIST_BYTES * MAX_CLASSES;
 /// `next_` and `prev_` are within this many bytes after it.
 pub const CACHE_LINKS_BYTES: usize = 128;
 

@@ -2,7 +2,7 @@
 //! consecutively in steps of 128 KiB, from chunks that are in no page map.
 
 use super::caches::Cached;
-use super::layout::{CACHE_LINKS_BYTES, CACHE_LISTS_BYTES, METADATA_CHUNK_BYTES, METADATA_STEP_BYTES};
+use super::layout::{ALL_FREE_LISTS_BYTES, CACHE_LINKS_BYTES, METADATA_CHUNK_BYTES, METADATA_STEP_BYTES};
 use super::locate::Heap;
 use super::spans::Spans;
 use crate::scan::{is_mapped_memory, is_private_memory};
@@ -21,7 +21,7 @@ pub fn find(
     let pages = spans.structures.iter().map(|&page| AddressRange::sized(page, PAGE_BYTES));
     let leaf_bytes = heap.shape.leaf_bytes();
     let leaves = heap.leaves.iter().map(|leaf| AddressRange::sized(leaf.at, leaf_bytes).widened_to_pages());
-    let cache_bytes = (CACHE_LISTS_BYTES + CACHE_LINKS_BYTES) as u64;
+    let cache_bytes = (ALL_FREE_LISTS_BYTES + CACHE_LINKS_BYTES) as u64;
     let caches = cached.threads.iter().map(|&at| AddressRange::sized(at, cache_bytes).widened_to_pages());
     let known: RangeSet = pages.chain(leaves).chain(caches).collect();
     let mut found: Vec<AddressRange> = Vec::new();
@@ -42,8 +42,8 @@ pub fn find(
         // For the current chunk the end of the used part is known: static data points to it
         // (`common.cc`, `metadata_chunk_alloc_`). All other static pointers into a chunk point to
         // used parts.
-        let used_end =
-            spans.outside_pointers.range(start..limit.min(start + METADATA_CHUNK_BYTES)).next_back();
+        let chunk_end = limit.min(start + METADATA_CHUNK_BYTES);
+        let used_end = spans.outside_pointers.targets.range(start..chunk_end).next_back();
         let end = end.max(used_end.copied().map_or(0, page_up)).min(limit);
         let is_new = found.last().is_none_or(|last| last.end <= start);
         if is_new && is_private_memory(context, (start, end)) {

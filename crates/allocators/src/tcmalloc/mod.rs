@@ -142,11 +142,16 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
         doubt: doubts.call_hazard(),
     });
     reading.claims.extend(own.iter().map(|&range| context.claim_whole(range, Class::Metadata)));
-    reading.allocator = summary::facts(heap, &counts, &cached, &own, doubts.is_empty());
+    let is_whole = doubts.is_empty() && spans.outside_pointers.cut_at.is_none();
+    reading.allocator = summary::facts(heap, &counts, &cached, &own, is_whole);
     reading.refined = std::mem::take(&mut counts.matched);
     reading.bytes_read = spans.walk.bytes_read + counts.bytes_read + cached.bytes_read;
     doubts.add_caveats(&mut reading.caveats, &ABOUT, "spans", &heap.name);
     reading.is_inconsistent = doubts.damages > 0;
+    if let Some(at) = spans.outside_pointers.cut_at {
+        let text = "static data has more pointers than strandline follows: objects in the thread caches behind them count as in use";
+        reading.caveats.push(Caveat::new("tcmalloc_left_out", format!("{at:#x}"), None, text));
+    }
     // What was not read in time matches nothing.
     let matched = if doubts.timed_out() { u64::MAX } else { counts.matched_items };
     let unmatched = Unmatched {

@@ -10,7 +10,7 @@ use strandline_claims::allocator::Context;
 use strandline_claims::range::page_of;
 use strandline_process::range::{AddressRange, RangeSet};
 
-/// Maximum words of static data that are kept.
+/// Maximum number of pointers that are kept. Behind it, thread caches may be missed.
 const MAX_OUTSIDE_POINTERS: usize = 1 << 16;
 
 /// A span.
@@ -57,11 +57,20 @@ pub struct Spans {
     pub spans_per_class: BTreeMap<u8, u64>,
     /// Lists of spans, whose heads are in static data.
     pub lists: BTreeSet<SpanList>,
-    /// Pages that hold span structures.
+    /// Pages where span structures begin; a structure may extend into the next page.
     pub structures: BTreeSet<u64>,
-    /// Words of static data that point outside all spans: to tcmalloc's own structures, or to their
-    /// end.
-    pub outside_pointers: BTreeSet<u64>,
+    /// Pointers in static data to memory outside all spans: to tcmalloc's own structures or their
+    /// ends.
+    pub outside_pointers: OutsidePointers,
+}
+
+/// Distinct pointers to memory outside all spans.
+#[derive(Default)]
+pub struct OutsidePointers {
+    /// The addresses that they point to.
+    pub targets: BTreeSet<u64>,
+    /// Address of the first pointer that was left out, at [`MAX_OUTSIDE_POINTERS`] others.
+    pub cut_at: Option<u64>,
 }
 
 /// Walks the spans of `heap` outside `taken` (claimed by others).
@@ -104,15 +113,31 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Spans {
         Some(end)
     });
     spans.walk = walk;
-    let mut outside_pointers = BTreeSet::new();
-    each_word(context, heap.data, &mut |_, word| {
-        if !spans.contains(word) && context.space.find(word).is_some_and(is_mapped_memory) {
-            outside_pointers.insert(word);
-        }
-        outside_pointers.len() < MAX_OUTSIDE_POINTERS
-    });
-    spans.outside_pointers = outside_pointers;
+    spans.outside_pointers = outside_pointers(context, heap, &spans);
     spans
+}
+
+/// Collects the pointers in static data to memory outside all spans.
+fn outside_pointers(context: &Context<'_>, heap: &Heap, spans: &Spans) -> OutsidePointers {
+    let mut pointers = OutsidePointers::default();
+    each_word(context, heap.data, &mut |at, word| {
+        let is_outside = !spans.contains(word) && context.space.find(word).is_some_and(is_mapped_memory);
+        !is_outside || pointers.add(at, word)
+    });
+    pointers
+}
+
+impl OutsidePointers {
+    /// Adds the pointer at `at`. Returns whether there was room for it.
+    fn add(&mut self, at: u64, target: u64) -> bool {
+        let has_room = self.targets.len() < MAX_OUTSIDE_POINTERS || self.targets.contains(&target);
+        if has_room {
+            self.targets.insert(target);
+        } else {
+            self.cut_at = Some(at);
+        }
+        has_room
+    }
 }
 
 impl Spans {
@@ -120,5 +145,21 @@ impl Spans {
     pub fn contains(&self, address: u64) -> bool {
         let next = self.all.partition_point(|span| span.end <= address);
         self.all.get(next).is_some_and(|span| span.start <= address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_pointer_beyond_the_limit_is_noted() {
+        let mut pointers = OutsidePointers::default();
+        let limit = MAX_OUTSIDE_POINTERS as u64;
+        assert!((0..limit).all(|index| pointers.add(8 * index, index)));
+        assert!(pointers.add(8 * limit, 0), "it is known already");
+        assert_eq!(pointers.cut_at, None);
+        assert!(!pointers.add(8 * limit + 8, limit));
+        assert_eq!((pointers.targets.len() as u64, pointers.cut_at), (limit, Some(8 * limit + 8)));
     }
 }

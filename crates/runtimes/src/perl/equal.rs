@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::facts::Equal;
 use strandline_claims::add_fields;
 
-/// Maximum number of distinct hashes per thread.
+/// Maximum number of distinct hashes in a sample.
 const MAX_KEPT: usize = 1 << 16;
 /// Maximum number of bits that select strings. Strings of equal length and ends share them: all or
 /// none are kept.
@@ -17,8 +17,8 @@ const MAX_MASK: u64 = (1 << MAX_MASK_BITS) - 1;
 /// Sample of strings, by hash.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
-    /// Hashes with one of these bits set are left out.
-    mask: u64,
+    /// A string is in the sample if its hash has none of these bits.
+    excluded_bits: u64,
     /// The strings selected, by hash.
     kept: HashMap<u64, StringSum, IdentityHasher>,
     /// Strings that are not compared.
@@ -33,6 +33,11 @@ struct StringSum {
 }
 
 impl StringSum {
+    /// The sum times `factor`.
+    fn times(self, factor: u64) -> Self {
+        Self { strings: self.strings.saturating_mul(factor), bytes: self.bytes.saturating_mul(factor) }
+    }
+
     /// Adds another sum; the lengths come from the target and may be anything.
     fn add(&mut self, other: &Self) {
         add_fields!(saturating self, other: strings, bytes);
@@ -66,25 +71,46 @@ impl std::hash::Hasher for IdentityHasher {
 impl Sample {
     /// Adds a string of `bytes` bytes.
     pub fn add(&mut self, text: &[u8], bytes: u64) {
-        if hash_of_ends(text) & self.mask != 0 {
+        if hash_of_ends(text) & self.excluded_bits != 0 {
             return;
         }
         // The low bits are those tested above, so that `retain` selects the same strings.
         let key = hash(text) << MAX_MASK_BITS | hash_of_ends(text) & MAX_MASK;
-        if self.mask == MAX_MASK && self.kept.len() > MAX_KEPT && !self.kept.contains_key(&key) {
-            return self.skip(bytes);
+        self.insert(key, StringSum { strings: 1, bytes });
+    }
+
+    /// Adds strings with one hash. Those that no longer fit count as skipped, with all strings that
+    /// they stand for.
+    fn insert(&mut self, key: u64, strings: StringSum) {
+        if key & self.excluded_bits != 0 {
+            return;
         }
-        self.kept.entry(key).or_default().add(&StringSum { strings: 1, bytes });
+        let is_full = self.excluded_bits == MAX_MASK && self.kept.len() >= MAX_KEPT;
+        if is_full && !self.kept.contains_key(&key) {
+            let skipped = strings.times(self.interval());
+            return self.skipped.add(&skipped);
+        }
+        self.kept.entry(key).or_default().add(&strings);
         self.shrink();
+    }
+
+    /// Number of strings that each one in the sample stands for.
+    fn interval(&self) -> u64 {
+        self.excluded_bits + 1
     }
 
     /// Selects fewer strings until at most [`MAX_KEPT`] hashes are kept.
     fn shrink(&mut self) {
-        while self.kept.len() > MAX_KEPT && self.mask < MAX_MASK {
-            self.mask = self.mask << 1 | 1;
-            let mask = self.mask;
-            self.kept.retain(|hash, _| hash & mask == 0);
+        while self.kept.len() > MAX_KEPT && self.excluded_bits < MAX_MASK {
+            self.exclude(self.excluded_bits << 1 | 1);
         }
+    }
+
+    /// Leaves out the strings whose hashes have one of these `bits`, too.
+    fn exclude(&mut self, bits: u64) {
+        self.excluded_bits |= bits;
+        let excluded_bits = self.excluded_bits;
+        self.kept.retain(|key, _| key & excluded_bits == 0);
     }
 
     /// Counts a string that is not compared.
@@ -95,24 +121,22 @@ impl Sample {
     /// Adds the sample of another thread. The sum does not depend on which thread added which
     /// strings.
     pub fn join(&mut self, other: Self) {
-        self.mask |= other.mask;
-        let mask = self.mask;
-        self.kept.retain(|hash, _| hash & mask == 0);
-        for (hash, theirs) in other.kept.into_iter().filter(|(hash, _)| hash & mask == 0) {
-            self.kept.entry(hash).or_default().add(&theirs);
+        self.exclude(other.excluded_bits);
+        for (key, strings) in other.kept {
+            self.insert(key, strings);
         }
-        self.shrink();
         self.skipped.add(&other.skipped);
     }
 
     /// Returns the figures, extrapolated to all strings.
     pub fn figures(&self) -> Equal {
-        let interval = self.mask + 1;
+        let interval = self.interval();
         let mut equal = Equal { sampled_one_in: interval, ..Equal::default() };
         for equal_strings in self.kept.values() {
-            equal.strings += equal_strings.strings;
+            equal.strings = equal.strings.saturating_add(equal_strings.strings);
             equal.distinct += 1;
-            equal.repeated_bytes += equal_strings.bytes - equal_strings.bytes / equal_strings.strings.max(1);
+            let repeated_bytes = equal_strings.bytes - equal_strings.bytes / equal_strings.strings.max(1);
+            equal.repeated_bytes = equal.repeated_bytes.saturating_add(repeated_bytes);
         }
         for figure in [&mut equal.strings, &mut equal.distinct, &mut equal.repeated_bytes] {
             *figure = figure.saturating_mul(interval);
@@ -122,18 +146,19 @@ impl Sample {
     }
 }
 
-/// Hashes the length and the first and last eight bytes: enough to leave out most strings without
-/// reading them whole.
+/// Hashes the length and the first and last eight bytes, so that a string that is left out need not
+/// be hashed whole.
 fn hash_of_ends(bytes: &[u8]) -> u64 {
-    let first = bytes.first_chunk::<8>().map_or(0, |word| u64::from_le_bytes(*word));
-    let last = bytes.last_chunk::<8>().map_or(0, |word| u64::from_le_bytes(*word));
-    if bytes.len() < 8 {
+    let (Some(first), Some(last)) = (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) else {
         return hash(bytes);
-    }
-    mix(mix(first, bytes.len() as u64), last)
+    };
+    mix(mix(u64::from_le_bytes(*first), bytes.len() as u64), u64::from_le_bytes(*last))
 }
 
+/// Multiplies and folds, as wyhash does. Not resistant to a target that chooses its strings: it can
+/// only falsify its own figures.
 fn mix(state: u64, word: u64) -> u64 {
+    /// 2^64 by the golden ratio, as in Fibonacci hashing.
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let product = u128::from(state ^ word.rotate_left(32)) * u128::from(FACTOR);
     (product as u64) ^ (product >> 64) as u64
@@ -141,8 +166,10 @@ fn mix(state: u64, word: u64) -> u64 {
 
 /// A 64-bit hash: multiplies in eight bytes at a time, then the length.
 fn hash(bytes: &[u8]) -> u64 {
+    /// An arbitrary start (the multiplier of xorshift64*): from 0, zeros would hash to 0.
+    const SEED: u64 = 0x2545_f491_4f6c_dd1d;
     let (words, rest) = bytes.as_chunks::<8>();
-    let mut state = 0x2545_f491_4f6c_dd1d ^ bytes.len() as u64;
+    let mut state = SEED ^ bytes.len() as u64;
     for word in words {
         state = mix(state, u64::from_le_bytes(*word));
     }
@@ -202,6 +229,21 @@ mod tests {
     }
 
     #[test]
+    fn a_full_sample_skips_further_strings_also_when_joined() {
+        let full = |first: u64, count: u64| {
+            let mut sample = Sample { excluded_bits: MAX_MASK, ..Sample::default() };
+            for number in first..first + count {
+                sample.insert(number << MAX_MASK_BITS, StringSum { strings: 1, bytes: 16 });
+            }
+            sample
+        };
+        let mut all = full(0, MAX_KEPT as u64 + 1);
+        assert_eq!((all.kept.len(), all.skipped.strings), (MAX_KEPT, MAX_MASK + 1));
+        all.join(full(1, MAX_KEPT as u64));
+        assert_eq!((all.kept.len(), all.skipped.strings), (MAX_KEPT, 2 * (MAX_MASK + 1)));
+    }
+
+    #[test]
     fn of_many_a_part_is_kept_and_the_rest_estimated() {
         let mut samples = [Sample::default(), Sample::default()];
         for n in 0..400_000u64 {
@@ -209,7 +251,7 @@ mod tests {
         }
         let [mut all, other] = samples;
         all.join(other);
-        assert!(all.kept.len() <= MAX_KEPT && all.mask > 0);
+        assert!(all.kept.len() <= MAX_KEPT && all.excluded_bits > 0);
         let equal = all.figures();
         let near = |figure: u64, truth: f64| (figure as f64 / truth - 1.0).abs() < 0.05;
         assert!(near(equal.strings, 400_000.0) && near(equal.distinct, 100_000.0), "{equal:?}");

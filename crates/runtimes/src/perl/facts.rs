@@ -227,8 +227,9 @@ pub struct Equal {
     /// One in this many distinct strings was compared: 1 if all were. The figures above are
     /// extrapolated to all strings.
     pub sampled_one_in: u64,
-    /// Strings not compared: those longer than the limit for reading and, with millions of values,
-    /// those in seven of eight parts of the arenas. `repeated_bytes` is then a lower bound.
+    /// Strings not compared: those that could not be read, those longer than the limit for reading,
+    /// those for which the sample has no room and, with millions of values, those in seven of eight
+    /// parts of the arenas. `repeated_bytes` is then a lower bound.
     pub skipped: u64,
     /// Their bytes (`CUR`).
     pub skipped_bytes: u64,

@@ -182,7 +182,7 @@ impl<'a> Reader<'a> {
         let (roots, has_all_pads) = roots::read_pads(&pad_context, &census.subs);
         let survey = survey::survey_values(&survey::SurveyContext {
             memory: self.memory,
-            release: self.release,
+            layout: self.release,
             heads: &arenas.heads,
             bodies: &arenas.bodies.arenas,
             marks: &roots.marks,

@@ -4,15 +4,17 @@
 //! each value, and the last byte of the buffer of a shared string, which counts its other owners.
 //! The survey keeps only sums over values, and claims buffers in the refinements.
 
+mod strings;
+
 use super::Slots;
 use super::census::{self, ARENAS_PER_JOB};
 use super::keys::BucketTable;
-use super::objects::{BodyPlace, Head, SIZE_BITS, SIZE_WORD_BYTES, Storage, Type, chunk_bytes};
+use super::objects::{BodyPlace, Head, Storage, Type};
 use super::roots::{self, Buffer, MAX_BUFFER_BYTES, Mark};
 use super::spaces::{BodyArena, HeadArena};
 use super::sums::{RetainedBy, SurveySums, UsedBodies, add};
 use crate::batch::{Batch, PageCache};
-use crate::perl::layout::{self as layout, HEAD_BYTES, Layout, flags};
+use crate::perl::layout::{self, Layout, flags};
 use crate::work;
 use std::time::Instant;
 use strandline_claims::accumulator::Slot;
@@ -26,14 +28,10 @@ const MAX_HASHES: usize = 256 << 10;
 const MAX_TABLE_BYTES: u64 = 1 << 46;
 /// Upper bound on the keys of a hash: more are damage.
 const MAX_KEYS: u64 = 1 << 43;
-/// From this size on malloc may give a buffer a mapping of its own, whose size is in its size word.
-const MAPPED_BYTES: u64 = 128 << 10;
-/// Upper bound on the bytes that such a mapping has more than its buffer needs.
-const MAX_EXCESS_BYTES: u64 = 64 << 10;
 /// Longer buffers are not read completely.
 const MAX_READ_BYTES: u64 = 4608;
-/// In a process with at most this many arenas of heads (a million and a half of values) all strings
-/// are compared: reading those of a larger one would double the time that it is stopped.
+/// In a process with at most this many arenas of heads (about 1.4 million values) all strings are
+/// compared: reading those of a larger one would double the time that it is stopped.
 const MAX_ARENAS_COMPARED: usize = 8192;
 /// In a larger process the strings of one job in this many are compared.
 const COMPARED_JOB_INTERVAL: usize = 8;
@@ -45,7 +43,7 @@ pub struct SurveyContext<'a> {
     /// The target's memory.
     pub memory: &'a dyn Memory,
     /// The target's layout.
-    pub release: &'static Layout,
+    pub layout: &'static Layout,
     /// Arenas of heads, in address order.
     pub heads: &'a [HeadArena],
     /// Arenas of bodies, in address order.
@@ -96,6 +94,10 @@ struct Surveyor<'a> {
     values: Vec<Value>,
     addresses: Vec<u64>,
     pairs: Vec<Option<WordPair>>,
+    /// The ranges of strings to read.
+    texts: Vec<AddressRange>,
+    /// The index in `values` of each of `texts`.
+    text_values: Vec<usize>,
     /// Index of the arena of the last body.
     last_arena: usize,
     /// Whether the strings of the current job are compared.
@@ -109,18 +111,66 @@ struct Value {
     kind: Type,
     storage: Storage,
     mark: Option<Mark>,
-    /// The two words of its body at `layout::CUR`; `None` if they could not be read. A string's
-    /// length and the capacity of its buffer (`SvCUR`, `SvLEN`); an array's last element and the
-    /// last for which it has room; a hash's number of keys and its last bucket; an object's last
-    /// field.
+    /// The two words of its body at `layout::CUR`, which mean something else for each storage;
+    /// `None` if they could not be read.
     body: Option<WordPair>,
     /// Address of the storage of an array or an object; 0 for other values.
     storage_address: u64,
     /// Number of the other owners of a string's buffer; `None` if it could not be read.
     other_owners: Option<u64>,
+    /// Whether it is a string that was read and compared with others.
+    is_compared: bool,
+}
+
+/// Lengths of a string.
+struct StringLengths {
+    /// Its bytes (`SvCUR`).
+    length: u64,
+    /// Bytes of its buffer behind its start (`SvLEN`).
+    capacity: u64,
+}
+
+/// Extent of an array, as the last index: -1 if there is none.
+struct ArrayBounds {
+    /// Of its elements (`AvFILLp`).
+    last_element: u64,
+    /// Of the elements for which it has room (`AvMAX`).
+    last_slot: u64,
+}
+
+/// Extent of a hash.
+struct HashBounds {
+    /// Number of its keys (`xhv_keys`).
+    keys: u64,
+    /// Index of its last bucket (`xhv_max`).
+    last_bucket: u64,
 }
 
 impl Value {
+    /// The lengths of a string; `None` if it is none, or could not be read.
+    fn string_lengths(&self) -> Option<StringLengths> {
+        let (length, capacity) = self.body.filter(|_| self.storage == Storage::String)?;
+        Some(StringLengths { length, capacity })
+    }
+
+    /// The bounds of an array; `None` if it is none, or could not be read.
+    fn array_bounds(&self) -> Option<ArrayBounds> {
+        let (last_element, last_slot) = self.body.filter(|_| self.storage == Storage::Array)?;
+        Some(ArrayBounds { last_element, last_slot })
+    }
+
+    /// The bounds of a hash; `None` if it is none, or could not be read.
+    fn hash_bounds(&self) -> Option<HashBounds> {
+        let (keys, last_bucket) = self.body.filter(|_| self.storage == Storage::Hash)?;
+        Some(HashBounds { keys, last_bucket })
+    }
+
+    /// Index of the last field of an object, -1 if it has none (`xobject_maxfield`); `None` if it
+    /// is no object, or could not be read.
+    fn last_field(&self) -> Option<u64> {
+        self.body.filter(|_| self.storage == Storage::Object).map(|(last_field, _)| last_field)
+    }
+
     /// Whether its string may still be read, because no pad marks it as out of use.
     fn has_string_in_use(&self) -> bool {
         self.head.has_string() && !matches!(self.mark, Some(Mark::Lexical | Mark::Temporary))
@@ -141,6 +191,8 @@ impl<'a> Surveyor<'a> {
             values: Vec::new(),
             addresses: Vec::new(),
             pairs: Vec::new(),
+            texts: Vec::new(),
+            text_values: Vec::new(),
             last_arena: 0,
             is_comparing: true,
         }
@@ -186,7 +238,7 @@ impl<'a> Surveyor<'a> {
             if head.is_free() {
                 continue;
             }
-            let Some(kind) = head.kind(self.context.release) else { continue };
+            let Some(kind) = head.kind(self.context.layout) else { continue };
             self.count_body(&head, kind);
             let storage = head.storage(kind);
             if kind == Type::PvGv && storage == Storage::Plain && head.u != 0 {
@@ -205,13 +257,14 @@ impl<'a> Surveyor<'a> {
                 body: None,
                 storage_address: 0,
                 other_owners: Some(0),
+                is_compared: false,
             });
         }
     }
 
     /// Counts a body in use in its arena.
     fn count_body(&mut self, head: &Head, kind: Type) {
-        let Some(BodyPlace { start, bytes }) = head.body(kind, self.context.release) else { return };
+        let Some(BodyPlace { start, bytes }) = head.body(kind, self.context.layout) else { return };
         self.sums.string_bodies += u64::from(kind.can_hold_string());
         let bodies = self.context.bodies;
         let has_slot =
@@ -250,7 +303,7 @@ impl<'a> Surveyor<'a> {
     }
 
     /// Reads a pair of words at the `address` of each value that `is_selected`, and passes it to
-    /// `set`.
+    /// `set`. A value whose pair cannot be read loses its `body`, and counts as unread.
     fn read_pairs(
         &mut self,
         is_selected: impl Fn(&Value) -> bool,
@@ -271,12 +324,13 @@ impl<'a> Surveyor<'a> {
     /// Reads the last bytes of shared buffers that are not read completely, which count their other
     /// owners.
     fn read_owners(&mut self) {
-        let cow_flag = self.context.release.cow_flag();
+        let cow_flag = self.context.layout.cow_flag();
         let is_comparing = self.is_comparing;
-        let capacity = |value: &Value| value.body.map_or(0, |(_, capacity)| capacity);
+        let capacity = |value: &Value| value.string_lengths().map_or(0, |lengths| lengths.capacity);
         let is_selected = move |value: &Value| {
             let is_read_completely = is_comparing && capacity(value) <= MAX_READ_BYTES;
-            value.storage == Storage::String && value.head.flags & cow_flag != 0 && !is_read_completely
+            // Without a capacity it has no buffer: it is a shared key.
+            value.head.flags & cow_flag != 0 && capacity(value) > 0 && !is_read_completely
         };
         let last_byte = |value: &Value| value.head.u.wrapping_add(capacity(value)).wrapping_sub(1);
         let set_owners = |value: &mut Value, (first, second): WordPair| {
@@ -293,14 +347,11 @@ impl<'a> Surveyor<'a> {
         if !self.is_comparing {
             return;
         }
-        let cow_flag = self.context.release.cow_flag();
-        // The range of each text, and the index of its value.
-        let mut texts = Vec::new();
-        let mut indices = Vec::new();
+        let cow_flag = self.context.layout.cow_flag();
+        self.texts.clear();
+        self.text_values.clear();
         for (index, value) in self.values.iter_mut().enumerate() {
-            let Some((length, capacity)) = value.body.filter(|_| value.storage == Storage::String) else {
-                continue;
-            };
+            let Some(StringLengths { length, capacity }) = value.string_lengths() else { continue };
             let is_cow = value.head.flags & cow_flag != 0;
             let is_read = value.has_string_in_use() || is_cow;
             if length >= capacity || capacity > MAX_READ_BYTES || !is_read {
@@ -309,145 +360,49 @@ impl<'a> Surveyor<'a> {
             if is_cow {
                 value.other_owners = None;
             }
-            texts.push(AddressRange::sized(value.head.u, if is_cow { capacity } else { length }));
-            indices.push(index);
+            self.texts.push(AddressRange::sized(value.head.u, if is_cow { capacity } else { length }));
+            self.text_values.push(index);
         }
-        let (values, equal) = (&mut self.values, &mut self.sums.equal);
-        self.batch.bytes(&texts, &mut |text_index, bytes| {
-            let Some(value) = indices.get(text_index).and_then(|&index| values.get_mut(index)) else {
+        let (values, text_values) = (&mut self.values, &self.text_values);
+        let equal = &mut self.sums.equal;
+        self.batch.bytes(&self.texts, &mut |text_index, bytes| {
+            let Some(value) = text_values.get(text_index).and_then(|&index| values.get_mut(index)) else {
                 return;
             };
-            let Some((length, _)) = value.body else { return };
+            let Some(StringLengths { length, .. }) = value.string_lengths() else { return };
             if value.head.flags & cow_flag != 0 {
                 value.other_owners = bytes.last().copied().map(u64::from);
             }
             let text = usize::try_from(length).ok().and_then(|length| bytes.get(..length));
             if let Some(text) = text.filter(|_| value.other_owners == Some(0) && value.has_string_in_use()) {
                 equal.add(text, length);
+                value.is_compared = true;
             }
         });
     }
 
-    /// Counts a string, and claims its buffer.
-    fn count_string(&mut self, value: &Value) {
-        let head = &value.head;
-        let (Some((length, capacity)), Some(other_owners)) = (value.body, value.other_owners) else {
-            self.sums.unread += 1;
-            return;
-        };
-        if capacity == 0 {
-            return self.count_bufferless_string(head, length);
-        }
-        let buffer = self.string_buffer(head, capacity).filter(|_| length < capacity);
-        let Some(buffer) = buffer else {
-            self.sums.damaged += 1;
-            return;
-        };
-        let unused = buffer.bytes - length - 1;
-        if other_owners > 0 {
-            self.claim(buffer, self.context.slots.shared);
-            self.sums.add_shared(other_owners, buffer.bytes, unused);
-        } else {
-            if !self.claim_unshared(value, buffer) {
-                return;
-            }
-            let rounding_bytes = self.rounding_bytes(buffer);
-            self.sums.add_unshared(length, buffer.bytes, unused, rounding_bytes);
-            if capacity > MAX_READ_BYTES || !self.is_comparing {
-                self.sums.equal.skip(length);
-            }
-        }
-        if head.has_string() {
-            self.sums.add_string(head, value.kind, length, self.context.release);
-            add(&mut self.sums.strings.offset, u64::from(head.has_flags(flags::OOK)));
-        }
-    }
-
-    /// The buffer of a string, including the part before its start that `OOK` hides; `None` if its
-    /// size is impossible.
-    fn string_buffer(&mut self, head: &Head, capacity: u64) -> Option<Buffer> {
-        let hidden = if head.has_flags(flags::OOK) { roots::ook_offset(&mut self.pages, head.u)? } else { 0 };
-        let buffer = Buffer { pointer: head.u.checked_sub(hidden)?, bytes: capacity.checked_add(hidden)? };
-        Some(buffer).filter(|buffer| buffer.bytes < MAX_BUFFER_BYTES)
-    }
-
-    /// Claims a buffer that is not shared. Returns whether it holds a string in use.
-    fn claim_unshared(&mut self, value: &Value, buffer: Buffer) -> bool {
-        let (head, slots, bytes) = (&value.head, self.context.slots, buffer.bytes);
-        let (slot, is_in_use) = match value.mark {
-            Some(Mark::Lexical) => (self.sums.retain(RetainedBy::Lexical, bytes, slots.pad), false),
-            Some(Mark::Temporary) => (self.sums.retain(RetainedBy::Temporary, bytes, slots.pad), false),
-            // A number that keeps the buffer of its former string, or memory that C code holds: in
-            // use, but no string. It stays with malloc.
-            _ if !head.has_string() && head.has_value() => return false,
-            // A variable's buffer, or memory that C code holds: distinguished later, by globs.
-            _ if !head.has_string() => {
-                self.sums.add_undefined(head, buffer);
-                return false;
-            }
-            // With ithreads constants of code are in pads. Without, code points to them directly:
-            // those that the compiler computed are marked as an operator's (PADTMP, op.c, since
-            // 5.20); literals cannot be distinguished from variables that a program made read-only,
-            // and count as strings.
-            mark if mark == Some(Mark::Constant) || head.has_flags(flags::READONLY | flags::PADTMP) => {
-                add(&mut self.sums.strings.constants.buffers, 1);
-                add(&mut self.sums.strings.constants.capacity_bytes, bytes);
-                (slots.constant, true)
-            }
-            _ => (slots.string, true),
-        };
-        self.claim(buffer, slot);
-        is_in_use
-    }
-
-    /// Counts a string without a buffer: a shared key, or static text.
-    fn count_bufferless_string(&mut self, head: &Head, length: u64) {
-        if !head.has_string() {
-            return;
-        }
-        let strings = &mut self.sums.strings;
-        add(&mut strings.values, 1);
-        strings.payload_bytes = strings.payload_bytes.saturating_add(length.min(MAX_BUFFER_BYTES));
-        add(&mut strings.head_bytes, HEAD_BYTES);
-        add(&mut strings.utf8, u64::from(head.has_flags(flags::UTF8)));
-        add(&mut strings.cow.key_values, u64::from(head.flags & self.context.release.cow_flag() != 0));
-    }
-
-    /// Bytes that malloc adds to round up: from its size word if the buffer may be a mapping of its
-    /// own.
-    fn rounding_bytes(&mut self, buffer: Buffer) -> u64 {
-        let usual = chunk_bytes(buffer.bytes);
-        let stated = (buffer.bytes >= MAPPED_BYTES)
-            .then(|| self.pages.word(buffer.pointer.wrapping_sub(SIZE_WORD_BYTES)))
-            .flatten()
-            .map(|size| size & !SIZE_BITS)
-            .filter(|&size| size >= usual && size <= usual.saturating_add(MAX_EXCESS_BYTES));
-        stated.unwrap_or(usual) - SIZE_WORD_BYTES - buffer.bytes
-    }
-
     /// Counts an array, and claims its storage.
     fn count_array(&mut self, value: &Value) {
-        let Some((fill, last)) = value.body else {
+        let Some(ArrayBounds { last_element, last_slot }) = value.array_bounds() else {
             self.sums.unread += 1;
             return;
         };
         if value.storage_address == 0 {
             return;
         }
-        let Some(bytes) = roots::array_bytes(value.head.u, value.storage_address, last) else {
+        let Some(bytes) = roots::array_bytes(value.head.u, value.storage_address, last_slot) else {
             self.sums.damaged += 1;
             return;
         };
-        let elements = fill.wrapping_add(1);
-        let slots = self.context.slots;
+        let elements = last_element.wrapping_add(1);
         let slot = if value.mark == Some(Mark::Lexical) {
-            self.sums.retain(RetainedBy::Container, bytes, slots.pad)
+            self.retained_slot(RetainedBy::Container, bytes)
         } else {
             let containers = &mut self.sums.containers;
             add(&mut containers.arrays, 1);
             add(&mut containers.array_bytes, bytes);
             add(&mut containers.array_unused_bytes, bytes.saturating_sub(elements.saturating_mul(8)));
-            slots.container
+            self.context.slots.container
         };
         self.claim(Buffer { pointer: value.storage_address, bytes }, slot);
     }
@@ -455,12 +410,12 @@ impl<'a> Surveyor<'a> {
     /// Counts a hash, and claims its table. Hashes with keys of their own are listed, to be read
     /// later.
     fn count_hash(&mut self, value: &Value) {
-        let Some((keys, last)) = value.body else {
+        let Some(HashBounds { keys, last_bucket }) = value.hash_bounds() else {
             self.sums.unread += 1;
             return;
         };
         let table = value.head.u;
-        let bytes = last
+        let bytes = last_bucket
             .checked_add(1)
             .and_then(|count| count.checked_mul(8))
             .filter(|&bytes| bytes < MAX_TABLE_BYTES);
@@ -471,16 +426,15 @@ impl<'a> Surveyor<'a> {
         if table == 0 {
             return;
         }
-        let release = self.context.release;
-        let has_aux_behind = value.head.has_flags(flags::OOK) && !release.has_aux_in_body();
-        let bytes = bytes + if has_aux_behind { release.aux_bytes() } else { 0 };
-        let slots = self.context.slots;
+        let layout = self.context.layout;
+        let has_aux_behind = value.head.has_flags(flags::OOK) && !layout.has_aux_in_body();
+        let bytes = bytes + if has_aux_behind { layout.aux_bytes() } else { 0 };
         let slot = if value.mark == Some(Mark::Lexical) {
-            self.sums.retain(RetainedBy::Container, bytes, slots.pad)
+            self.retained_slot(RetainedBy::Container, bytes)
         } else {
             add(&mut self.sums.containers.hashes, 1);
             add(&mut self.sums.containers.table_bytes, bytes);
-            slots.container
+            self.context.slots.container
         };
         self.claim(Buffer { pointer: table, bytes }, slot);
         if value.head.address == self.context.strtab {
@@ -489,7 +443,7 @@ impl<'a> Surveyor<'a> {
         if keys > 0 && !value.head.has_flags(flags::SHARE_KEYS) {
             if self.sums.own_keys.len() < MAX_HASHES {
                 add(&mut self.sums.own_entries, keys);
-                self.sums.own_keys.push(BucketTable { address: table, last });
+                self.sums.own_keys.push(BucketTable { address: table, last: last_bucket });
             } else {
                 self.sums.left_out += 1;
             }
@@ -498,14 +452,24 @@ impl<'a> Surveyor<'a> {
 
     /// Claims the fields of an object.
     fn claim_fields(&mut self, value: &Value) {
-        let Some((last, _)) = value.body else {
+        let Some(last_field) = value.last_field() else {
             self.sums.unread += 1;
             return;
         };
-        let bytes = last.wrapping_add(1).saturating_mul(8);
-        if value.storage_address != 0 && bytes > 0 && bytes < MAX_BUFFER_BYTES {
-            self.claim(Buffer { pointer: value.storage_address, bytes }, self.context.slots.container);
+        let bytes = last_field.wrapping_add(1).saturating_mul(8);
+        if value.storage_address == 0 || bytes == 0 {
+            return;
         }
+        if bytes >= MAX_BUFFER_BYTES {
+            self.sums.damaged += 1;
+            return;
+        }
+        self.claim(Buffer { pointer: value.storage_address, bytes }, self.context.slots.container);
+    }
+
+    /// Counts a buffer that `keeper` retains; returns the slot for its claim.
+    fn retained_slot(&mut self, keeper: RetainedBy, bytes: u64) -> Slot {
+        self.sums.retain(keeper, bytes, self.context.slots.pad)
     }
 
     fn claim(&mut self, buffer: Buffer, slot: Slot) {

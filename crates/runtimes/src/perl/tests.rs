@@ -350,6 +350,15 @@ fn short_strings_have_short_buffers() {
 }
 
 #[test]
+fn strings_on_missing_pages_are_not_compared() {
+    let mut fabric = Fabric::new();
+    fabric.string("resident", 16, flags::POK);
+    fabric.string_at(HEAP + 0x10_0000, 10, 16, flags::POK);
+    let equal = fabric.read().0.facts.strings.equal;
+    assert_eq!((equal.strings, equal.skipped, equal.skipped_bytes), (1, 1, 10));
+}
+
+#[test]
 fn a_variable_made_read_only_is_no_constant() {
     let mut fabric = Fabric::new();
     let cow = fabric.release.cow_flag();

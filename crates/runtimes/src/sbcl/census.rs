@@ -10,14 +10,14 @@ use super::spaces::Slots;
 use super::store::{HeapCopy, UnitIndex};
 use crate::resident::bytes_of;
 use crate::sbcl::layout::{GC_PAGE_BYTES, GENERATIONS, Layout, ObjectKind, PSEUDO_STATIC};
-use strandline_claims::accumulator::{AccumulatedPart, Accumulator, Class, Slot};
+use strandline_claims::accumulator::{AccumulatedPart, Accumulator, Class, OutOfOrder};
 use strandline_claims::add_fields;
 use strandline_claims::range::RangePages;
 use strandline_process::work::on_threads;
 
-/// Logarithm of the entries of the cache of types.
+/// Binary logarithm of the number of entries of the cache of types.
 const CACHE_BITS: u32 = 10;
-/// Entries of the cache of types.
+/// Number of entries of the cache of types.
 const CACHE_ENTRIES: usize = 1 << CACHE_BITS;
 /// Upper bound on distinct types: a program has thousands, a damaged heap as many as it has
 /// instances.
@@ -89,15 +89,15 @@ pub struct Census {
     pub types: HashMap<TypeKey, TypeCount>,
     /// Bytes of fillers, by generation.
     pub fillers: [u64; GENERATIONS],
-    /// Bytes of runs behind the point where the walk failed.
+    /// Bytes of runs behind the point where the walk failed, and of objects on no page.
     pub unread_bytes: u64,
     /// Live bytes that a full collection copies: all but those of large or pinned objects.
     pub moved_bytes: u64,
     /// Live bytes of large objects.
     pub large_bytes: u64,
-    /// Their resident part.
+    /// Resident bytes of large live objects.
     pub large_resident_bytes: u64,
-    /// The lowest address at which the walk of a run failed.
+    /// The lowest address of the unread bytes.
     pub damage: Option<u64>,
 }
 
@@ -112,6 +112,12 @@ impl Census {
         }
         add_fields!(self, other: unread_bytes, moved_bytes, large_bytes, large_resident_bytes);
         self.damage = [self.damage, other.damage].into_iter().flatten().min();
+    }
+
+    /// Counts bytes in use whose objects are unknown.
+    fn note_unread(&mut self, start: u64, end: u64) {
+        self.unread_bytes += end - start;
+        self.damage = Some(self.damage.map_or(start, |lowest| lowest.min(start)));
     }
 }
 
@@ -157,9 +163,9 @@ impl TypeCounter {
 pub struct CensusContext<'a> {
     /// The copy of the heap.
     pub store: &'a HeapCopy,
-    /// Kinds of objects.
+    /// Size and kind of an object by its header.
     pub kinds: &'a Kinds,
-    /// The collector's records.
+    /// The page table and the generations.
     pub heap: &'a DynamicSpace,
     /// The layout of the release.
     pub layout: &'static Layout,
@@ -169,45 +175,52 @@ pub struct CensusContext<'a> {
     pub pinned_pages: &'a [bool],
     /// The objects that conservative roots pin, ascending.
     pub pinned_objects: &'a [UnitIndex],
-    /// The slots of the rows.
+    /// Slots of live, dead, unused, free and unread bytes.
     pub slots: &'a Slots,
-    /// The slot of bytes that could not be walked.
-    pub unread_slot: Slot,
     /// Residency and all-zero pages of dynamic space.
     pub pages: &'a RangePages,
 }
 
+/// The claims on one chunk of runs.
+struct ChunkClaims {
+    /// Index of the chunk.
+    index: usize,
+    claims: AccumulatedPart,
+}
+
 impl CensusContext<'_> {
     /// Counts and claims all runs with `workers` threads.
-    pub fn count(&self, workers: usize) -> (Census, AccumulatedPart) {
+    ///
+    /// # Errors
+    /// If the claims leave a gap: that of a thread that panicked.
+    pub fn count(&self, workers: usize) -> Result<(Census, AccumulatedPart), OutOfOrder> {
         let chunks: Vec<&[Run]> = self.runs.chunks(RUNS_AT_ONCE).collect();
         let next = AtomicUsize::new(0);
         let mut census = Census::default();
-        let mut parts = Vec::with_capacity(chunks.len());
+        let mut chunk_claims = Vec::with_capacity(chunks.len());
         for (other, counted) in on_threads(workers, || self.count_chunks(&chunks, &next)) {
             census.add(other);
-            parts.extend(counted);
+            chunk_claims.extend(counted);
         }
-        parts.sort_by_key(|(index, _)| *index);
+        chunk_claims.sort_by_key(|chunk| chunk.index);
         let mut all = AccumulatedPart::empty(self.heap.start);
-        for (_, part) in parts {
-            // Each part starts at the end of the one before.
-            let _ = all.join(part, self.pages);
+        for chunk in chunk_claims {
+            all.join(chunk.claims, self.pages)?;
         }
         if all.end < self.heap.end() {
             let mut accumulator = Accumulator::new(all.end, self.pages);
             self.claim_gap(&mut accumulator, self.heap.end());
-            let _ = all.join(accumulator.cut(), self.pages);
+            all.join(accumulator.cut(), self.pages)?;
         }
-        (census, all)
+        Ok((census, all))
     }
 
     /// Counts and claims chunks of runs, from `next` on, until none is left. Returns the counts,
-    /// and the claims of each chunk with its index.
-    fn count_chunks(&self, chunks: &[&[Run]], next: &AtomicUsize) -> (Census, Vec<(usize, AccumulatedPart)>) {
+    /// and the claims on each chunk.
+    fn count_chunks(&self, chunks: &[&[Run]], next: &AtomicUsize) -> (Census, Vec<ChunkClaims>) {
         let mut census = Census::default();
         let mut counter = TypeCounter::new();
-        let mut parts = Vec::new();
+        let mut chunk_claims = Vec::new();
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(chunk) = chunks.get(index) else { break };
@@ -215,10 +228,11 @@ impl CensusContext<'_> {
             let start_of = |chunk: &&[Run]| chunk.first().map(|run| run.start);
             let from = if index == 0 { self.heap.start } else { start_of(chunk).unwrap_or(0) };
             let to = chunks.get(index + 1).and_then(start_of).unwrap_or(self.heap.end());
-            parts.push((index, self.count_runs(chunk, from, to, &mut census, &mut counter)));
+            let claims = self.count_runs(chunk, from, to, &mut census, &mut counter);
+            chunk_claims.push(ChunkClaims { index, claims });
         }
         census.types = counter.counts.into_iter().collect();
-        (census, parts)
+        (census, chunk_claims)
     }
 
     /// Counts the objects of `runs`, and claims `from..to`, which contains them.
@@ -235,9 +249,8 @@ impl CensusContext<'_> {
             self.claim_gap(&mut accumulator, run.start);
             let end = self.count_run(*run, &mut accumulator, census, counter);
             if end < run.end {
-                census.unread_bytes += run.end - end;
-                census.damage = Some(census.damage.map_or(end, |known| known.min(end)));
-                accumulator.claim_to(run.end, Class::Refined(self.unread_slot));
+                census.note_unread(end, run.end);
+                accumulator.claim_to(run.end, Class::Refined(self.slots.unread));
             }
         }
         self.claim_gap(&mut accumulator, to);
@@ -271,8 +284,12 @@ impl CensusContext<'_> {
         let is_large = self.heap.pages.get(run.page).is_some_and(|page| page.is_large(self.layout));
         super::objects::walk(self.store, self.kinds, run, |Object { address: at, words, header }| {
             let bytes = words * 8;
-            let (index, generation) =
-                self.heap.page_of(at).map_or((0, 0), |(index, page)| (index, usize::from(page.generation)));
+            let Some((index, page)) = self.heap.page_of(at) else {
+                census.note_unread(at, at + bytes);
+                accumulator.claim_to(at + bytes, Class::Refined(self.slots.unread));
+                return;
+            };
+            let generation = usize::from(page.generation);
             let unit = self.store.unit(at);
             let is_reached = unit.is_some_and(|unit| self.store.is_marked(unit));
             let is_live = is_reached || generation == PSEUDO_STATIC;
@@ -298,7 +315,8 @@ impl CensusContext<'_> {
                 }
             }
             let slots = if is_live { &self.slots.live } else { &self.slots.dead };
-            let slot = slots.get(generation).copied().unwrap_or(self.unread_slot);
+            // `parse_page` of heap.rs admits no other generation.
+            let slot = slots.get(generation).copied().unwrap_or(self.slots.unread);
             accumulator.claim_to(at + bytes, Class::Refined(slot));
         })
     }

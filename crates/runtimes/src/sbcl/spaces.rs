@@ -54,7 +54,7 @@ pub struct Space {
     pub kind: SpaceKind,
     /// First byte.
     pub start: u64,
-    /// First byte behind what is in use.
+    /// End of the part in use.
     pub end: u64,
 }
 
@@ -75,26 +75,28 @@ impl SpaceKind {
 pub fn spaces(memory: &dyn Memory, program: &Program) -> Vec<Space> {
     let value = |name: &str| program.value(memory, name);
     let mut found = Vec::new();
-    let mut add = |kind, start: Option<u64>, end: Option<u64>| {
-        // Objects are aligned to 16.
+    let mut add_space = |kind, start: Option<u64>, end: Option<u64>| {
+        // Objects are aligned to 16: the rest of a last unit holds none.
         if let (Some(start), Some(end)) = (start, end.map(|end| end & !15))
             && start != 0
             && start < end
             && end - start <= MAX_SPACE_BYTES
+            // Words are enough here: `walk_space` begins at the next multiple of 16.
             && start.is_multiple_of(8)
         {
             found.push(Space { kind, start, end });
         }
     };
-    let last = value("static_space_free_pointer").and_then(|end| end.checked_sub(1));
-    let start = value("STATIC_SPACE_START").or(last.map(|last| last & !(STATIC_BYTES - 1)));
-    add(SpaceKind::Static, start, start.and_then(|start| start.checked_add(STATIC_BYTES)));
-    add(SpaceKind::Fixed, value("FIXEDOBJ_SPACE_START"), value("fixedobj_free_pointer"));
+    let last_static_byte = value("static_space_free_pointer").and_then(|end| end.checked_sub(1));
+    let start = value("STATIC_SPACE_START").or(last_static_byte.map(|last| last & !(STATIC_BYTES - 1)));
+    add_space(SpaceKind::Static, start, start.and_then(|start| start.checked_add(STATIC_BYTES)));
+    add_space(SpaceKind::Fixed, value("FIXEDOBJ_SPACE_START"), value("fixedobj_free_pointer"));
     let text = value("TEXT_SPACE_START").or_else(|| value("VARYOBJ_SPACE_START"));
-    add(SpaceKind::Text, text, value("text_space_highwatermark").or_else(|| value("varyobj_free_pointer")));
-    add(SpaceKind::ReadOnly, value("READ_ONLY_SPACE_START"), value("read_only_space_free_pointer"));
+    let text_end = value("text_space_highwatermark").or_else(|| value("varyobj_free_pointer"));
+    add_space(SpaceKind::Text, text, text_end);
+    add_space(SpaceKind::ReadOnly, value("READ_ONLY_SPACE_START"), value("read_only_space_free_pointer"));
     let permanent = program.address("permgen_bounds").and_then(|at| memory.read_word(at).ok());
-    add(SpaceKind::Permanent, permanent, value("permgen_space_free_pointer"));
+    add_space(SpaceKind::Permanent, permanent, value("permgen_space_free_pointer"));
     found.sort_by_key(|space| space.start);
     let mut previous_end = 0;
     found.retain(|space| {
@@ -126,14 +128,14 @@ pub fn claimed_ranges(
     spaces: &[Space],
     threads: &Threads,
 ) -> Vec<ClaimedRange> {
-    let mut all = Vec::new();
+    let mut ranges = Vec::new();
     for space in spaces {
         let row = match space.kind {
             SpaceKind::Static | SpaceKind::ReadOnly | SpaceKind::Permanent => &rows::STATIC,
             SpaceKind::Fixed => &rows::IMMOBILE,
             SpaceKind::Text => &rows::CODE,
         };
-        all.push(ClaimedRange::new(space.start, page_up(space.end), row));
+        ranges.push(ClaimedRange::new(space.start, page_up(space.end), row));
     }
     let stacks = stacks::stacks(context.threads, context.memory, context.space);
     let stacks: RangeSet = stacks.iter().map(|stack| (stack.low, stack.high)).collect();
@@ -143,18 +145,19 @@ pub fn claimed_ranges(
         let is_known = stacks.overlaps(thread.control)
             || context.space.find(start).is_none_or(|mapping| mapping.name.starts_with("[stack"));
         if !is_known {
-            all.push(ClaimedRange::new(start, end, &rows::THREAD));
+            ranges.push(ClaimedRange::new(start, end, &rows::THREAD));
         }
         let end = thread.locals.end.saturating_add(EXTRA_THREAD_BYTES);
         let end = context.space.find(thread.address).map_or(end, |mapping| end.min(mapping.end));
-        all.push(ClaimedRange::new(thread.bindings.start, page_up(end), &rows::THREAD));
+        ranges.push(ClaimedRange::new(thread.bindings.start, page_up(end), &rows::THREAD));
     }
-    add_tables(context, program, &mut all);
-    without_overlap(context, all)
+    add_tables(context, program, &mut ranges);
+    without_overlap(context, ranges)
 }
 
-/// Adds the tables that the runtime took from the kernel: those from malloc do not start on a page.
-fn add_tables(context: &Context<'_>, program: &Program, all: &mut Vec<ClaimedRange>) {
+/// Adds the tables that the runtime took from the kernel. A table from malloc does not start on a
+/// page boundary, and stays with malloc.
+fn add_tables(context: &Context<'_>, program: &Program, ranges: &mut Vec<ClaimedRange>) {
     let value = |name: &str| program.value(context.memory, name);
     let cards = value("gc_card_table_nbits").filter(|&bits| bits < MAX_CARD_BITS).map(|bits| 1u64 << bits);
     let linkage = value("ALIEN_LINKAGE_SPACE_START").or_else(|| value("ALIEN_LINKAGE_TABLE_SPACE_START"));
@@ -162,26 +165,27 @@ fn add_tables(context: &Context<'_>, program: &Program, all: &mut Vec<ClaimedRan
         let (Some(start), Some(bytes)) = (start, bytes) else { continue };
         if let Some(end) = start.checked_add(bytes).filter(|_| start != 0 && start.is_multiple_of(PAGE_BYTES))
         {
-            all.push(ClaimedRange::new(start, end, &rows::TABLES));
+            ranges.push(ClaimedRange::new(start, end, &rows::TABLES));
         }
     }
 }
 
 /// Sorts the ranges and leaves out those that overlap an earlier one, or are in memory that cannot
-/// be the runtime's.
-fn without_overlap(context: &Context<'_>, mut all: Vec<ClaimedRange>) -> Vec<ClaimedRange> {
-    all.retain(|claimed| !claimed.range.is_empty() && claimed.range.start.is_multiple_of(PAGE_BYTES));
-    all.sort_by_key(|claimed| (claimed.range.start, claimed.range.end));
+/// be the runtime's. That includes ranges that do not start on a page, as the runtime takes whole
+/// pages from the kernel: others may use the first one.
+fn without_overlap(context: &Context<'_>, mut ranges: Vec<ClaimedRange>) -> Vec<ClaimedRange> {
+    ranges.retain(|claimed| !claimed.range.is_empty() && claimed.range.start.is_multiple_of(PAGE_BYTES));
+    ranges.sort_by_key(|claimed| (claimed.range.start, claimed.range.end));
     let foreign = foreign_memory(context);
     let mut previous_end = 0;
-    all.retain(|claimed| {
+    ranges.retain(|claimed| {
         let is_own = claimed.range.start >= previous_end && !foreign.overlaps(claimed.range);
         if is_own {
             previous_end = claimed.range.end;
         }
         is_own
     });
-    all
+    ranges
 }
 
 /// The mappings that have other owners: the heap of malloc and the main thread's stack.
@@ -202,19 +206,22 @@ pub struct Slots {
     pub waste: Slot,
     /// Free pages.
     pub free: Slot,
+    /// Bytes in use that are unknown: those that could not be walked, or of no known generation.
+    pub unread: Slot,
 }
 
 impl Slots {
-    /// Adds slots to `palette`; `used` is the row of bytes in use. `None` if the palette has too
-    /// few slots.
-    pub fn new(palette: &mut SlotTable, used: RowRef) -> Option<Self> {
+    /// Adds slots to `palette`; bytes in use are on `row_in_use`. `None` if the palette has too few
+    /// slots.
+    pub fn new(palette: &mut SlotTable, row_in_use: RowRef) -> Option<Self> {
         let mut by_generation = |row: RowRef| -> Option<Vec<Slot>> {
             (0..GENERATIONS).map(|number| palette.add(row, Some(&holder(number)))).collect()
         };
-        let live = by_generation(used)?;
-        let dead = if used == &rows::LIVE { by_generation(&rows::DEAD)? } else { Vec::new() };
+        let live = by_generation(row_in_use)?;
+        let dead = if row_in_use == &rows::LIVE { by_generation(&rows::DEAD)? } else { Vec::new() };
         let (waste, free) = (palette.add(&rows::WASTE, None)?, palette.add(&rows::FREE, None)?);
-        Some(Self { live, dead, waste, free })
+        let unread = palette.add(&rows::ALLOCATED, None)?;
+        Some(Self { live, dead, waste, free, unread })
     }
 }
 
@@ -251,8 +258,8 @@ pub fn claim_pages(
     for (index, page) in heap.pages.iter().enumerate() {
         let start = heap.address_of(index);
         let objects_end = used_end(heap, regions, index);
-        let live_slot = slots.live.get(usize::from(page.generation)).copied().unwrap_or(slots.free);
-        accumulator.claim_to(objects_end, Class::Refined(live_slot));
+        let used_slot = slots.live.get(usize::from(page.generation)).copied().unwrap_or(slots.unread);
+        accumulator.claim_to(objects_end, Class::Refined(used_slot));
         let rest_slot = if page.is_free(layout) && objects_end == start { slots.free } else { slots.waste };
         accumulator.claim_to(start + GC_PAGE_BYTES, Class::Refined(rest_slot));
     }

@@ -64,9 +64,7 @@ impl Pending for PendingTrace {
         let kinds = Kinds::new(self.layout);
         let pinned = self.mark(&kinds, workers);
         progress("tracing SBCL's objects", 2, 3);
-        let slots = Slots::new(&mut reading.palette, &rows::LIVE);
-        let unread_slot = reading.palette.add(&rows::ALLOCATED, None);
-        let (Some(slots), Some(unread_slot)) = (slots, unread_slot) else { return };
+        let Some(slots) = Slots::new(&mut reading.palette, &rows::LIVE) else { return };
         let census_context = census::CensusContext {
             store: &self.copied.store,
             kinds: &kinds,
@@ -76,15 +74,23 @@ impl Pending for PendingTrace {
             pinned_pages: &pinned.pages,
             pinned_objects: &pinned.objects,
             slots: &slots,
-            unread_slot,
             pages: &self.pages,
         };
-        let (census, mut part) = census_context.count(workers);
         let end = self.heap.claim_end();
         let mut accumulator = Accumulator::new(self.heap.end(), &self.pages);
         accumulator.claim_to(end, Class::Refined(slots.free));
-        // The accumulator starts where the part ends.
-        let _ = part.join(accumulator.cut(), &self.pages);
+        let counted = census_context.count(workers).and_then(|(census, mut part)| {
+            part.join(accumulator.cut(), &self.pages)?;
+            Ok((census, part))
+        });
+        let (census, part) = match counted {
+            Ok(counted) => counted,
+            Err(error) => {
+                let text = format!("SBCL's objects are not claimed: {error}");
+                reading.caveats.push(Caveat::new("sbcl_damaged", format!("{:#x}", error.at), None, text));
+                return;
+            }
+        };
         let sums = part.finish(&self.pages);
         let mut figures = std::mem::take(&mut self.figures);
         figures.free_resident_bytes = sums.resident.of(Class::Refined(slots.free));

@@ -1,0 +1,112 @@
+//! Counts strings, and claims their buffers.
+
+use super::{StringLengths, Surveyor, Value};
+use crate::perl::layout::{HEAD_BYTES, flags};
+use crate::perl::objects::{Head, SIZE_BITS, SIZE_WORD_BYTES, chunk_bytes};
+use crate::perl::roots::{self, Buffer, MAX_BUFFER_BYTES, Mark};
+use crate::perl::sums::{RetainedBy, add};
+
+/// From this size on malloc may give a buffer a mapping of its own, whose size is in its size word.
+const MAPPED_BYTES: u64 = 128 << 10;
+/// Upper bound on the bytes that such a mapping has more than its buffer needs.
+const MAX_EXCESS_BYTES: u64 = 64 << 10;
+
+impl Surveyor<'_> {
+    /// Counts a string, and claims its buffer.
+    pub(super) fn count_string(&mut self, value: &Value) {
+        let head = &value.head;
+        let (Some(lengths), Some(other_owners)) = (value.string_lengths(), value.other_owners) else {
+            self.sums.unread += 1;
+            return;
+        };
+        let StringLengths { length, capacity } = lengths;
+        if capacity == 0 {
+            return self.count_bufferless_string(head, length);
+        }
+        let buffer = self.string_buffer(head, capacity).filter(|_| length < capacity);
+        let Some(buffer) = buffer else {
+            self.sums.damaged += 1;
+            return;
+        };
+        let unused = buffer.bytes - length - 1;
+        if other_owners > 0 {
+            self.claim(buffer, self.context.slots.shared);
+            self.sums.add_shared(other_owners, buffer.bytes, unused);
+        } else {
+            if !self.claim_unshared(value, buffer) {
+                return;
+            }
+            let rounding_bytes = self.rounding_bytes(buffer);
+            self.sums.add_unshared(length, buffer.bytes, unused, rounding_bytes);
+            if !value.is_compared {
+                self.sums.equal.skip(length);
+            }
+        }
+        if head.has_string() {
+            self.sums.add_string(head, value.kind, length, self.context.layout);
+            add(&mut self.sums.strings.offset, u64::from(head.has_flags(flags::OOK)));
+        }
+    }
+
+    /// The buffer of a string, including the part before its start that `OOK` hides; `None` if its
+    /// size is impossible.
+    fn string_buffer(&mut self, head: &Head, capacity: u64) -> Option<Buffer> {
+        let hidden = if head.has_flags(flags::OOK) { roots::ook_offset(&mut self.pages, head.u)? } else { 0 };
+        let buffer = Buffer { pointer: head.u.checked_sub(hidden)?, bytes: capacity.checked_add(hidden)? };
+        Some(buffer).filter(|buffer| buffer.bytes < MAX_BUFFER_BYTES)
+    }
+
+    /// Claims a buffer that is not shared. Returns whether it holds a string in use.
+    fn claim_unshared(&mut self, value: &Value, buffer: Buffer) -> bool {
+        let (head, slots, bytes) = (&value.head, self.context.slots, buffer.bytes);
+        let (slot, is_in_use) = match value.mark {
+            Some(Mark::Lexical) => (self.retained_slot(RetainedBy::Lexical, bytes), false),
+            Some(Mark::Temporary) => (self.retained_slot(RetainedBy::Temporary, bytes), false),
+            // A number that keeps the buffer of its former string, or memory that C code holds: in
+            // use, but no string. It stays with malloc.
+            _ if !head.has_string() && head.has_value() => return false,
+            // A variable's buffer, or memory that C code holds: distinguished later, by globs.
+            _ if !head.has_string() => {
+                self.sums.add_undefined(head, buffer);
+                return false;
+            }
+            // With ithreads constants of code are in pads. Without, code points to them directly:
+            // those that the compiler computed are marked as an operator's (PADTMP, op.c, since
+            // 5.20); literals cannot be distinguished from variables that a program made read-only,
+            // and count as strings.
+            mark if mark == Some(Mark::Constant) || head.has_flags(flags::READONLY | flags::PADTMP) => {
+                add(&mut self.sums.strings.constants.buffers, 1);
+                add(&mut self.sums.strings.constants.capacity_bytes, bytes);
+                (slots.constant, true)
+            }
+            _ => (slots.string, true),
+        };
+        self.claim(buffer, slot);
+        is_in_use
+    }
+
+    /// Counts a string without a buffer: a shared key, or static text.
+    fn count_bufferless_string(&mut self, head: &Head, length: u64) {
+        if !head.has_string() {
+            return;
+        }
+        let strings = &mut self.sums.strings;
+        add(&mut strings.values, 1);
+        strings.payload_bytes = strings.payload_bytes.saturating_add(length.min(MAX_BUFFER_BYTES));
+        add(&mut strings.head_bytes, HEAD_BYTES);
+        add(&mut strings.utf8, u64::from(head.has_flags(flags::UTF8)));
+        add(&mut strings.cow.key_values, u64::from(head.flags & self.context.layout.cow_flag() != 0));
+    }
+
+    /// Bytes that malloc adds to round up: from its size word if the buffer may be a mapping of its
+    /// own.
+    fn rounding_bytes(&mut self, buffer: Buffer) -> u64 {
+        let usual = chunk_bytes(buffer.bytes);
+        let stated = (buffer.bytes >= MAPPED_BYTES)
+            .then(|| self.pages.word(buffer.pointer.wrapping_sub(SIZE_WORD_BYTES)))
+            .flatten()
+            .map(|size| size & !SIZE_BITS)
+            .filter(|&size| size >= usual && size <= usual.saturating_add(MAX_EXCESS_BYTES));
+        stated.unwrap_or(usual) - SIZE_WORD_BYTES - buffer.bytes
+    }
+}
