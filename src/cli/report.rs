@@ -1,5 +1,6 @@
 //! `report FILE…`: recordings as charts, pages, tables and documents.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -50,42 +51,38 @@ pub fn run(arguments: &Report, output: &mut Output) -> Result<CommandResult> {
 }
 
 /// Whether a format is written from one recording, which is read twice.
-fn is_of_one_recording(format: Option<Format>) -> bool {
+fn needs_one_regular_file(format: Option<Format>) -> bool {
     matches!(format, Some(Format::Csv | Format::GroupsCsv | Format::Json))
 }
 
-/// Refuses files and options that cannot be combined, and an output that would overwrite a
-/// recording.
+/// Refuses files and options that cannot be combined.
 fn check_arguments(
     arguments: &Report,
     format: Option<Format>,
     holders_document: Option<&PathBuf>,
 ) -> Result<()> {
     let files = &arguments.files;
-    let failure = |line: &str| Err(Failure(line.to_owned()));
+    let refuse = |line: &str| Err(Failure(line.to_owned()));
     if arguments.r#type.is_some() && holders_document.is_some() {
-        return failure("--type is for the chart of a recording: leave it out");
+        return refuse("--type applies to recordings, not to a holders document: leave it out");
     }
     if arguments.r#type.is_some() && format.is_some() {
-        return failure(
+        return refuse(
             "--type is for the chart in the terminal: leave --format and --json out (json has all types)",
         );
     }
-    if is_of_one_recording(format) && files.len() > 1 {
-        return failure("csv, groups-csv and json are of one recording each: call report once for each file");
-    }
-    if let Some(output) = &arguments.output {
-        refuse_overwrite(output)?;
+    if needs_one_regular_file(format) && files.len() > 1 {
+        return refuse("--format csv, groups-csv and json take one recording: run report once per file");
     }
     if let Some(document) = holders_document {
         let line =
-            format!("{}: what holders wrote is shown by itself: name no other file", document.display());
+            format!("{}: a holders document is reported alone: name no other file", document.display());
         return if files.len() > 1 { Err(Failure(line)) } else { Ok(()) };
     }
     let is_pipe =
         |file: &&PathBuf| std::fs::metadata(file).is_ok_and(|data| !data.is_file() && !data.is_dir());
     match files.iter().find(is_pipe) {
-        Some(pipe) if is_of_one_recording(format) => Err(Failure(format!(
+        Some(pipe) if needs_one_regular_file(format) => Err(Failure(format!(
             "{}: csv, groups-csv and json read a recording twice, and a pipe can be read once; save it to a file first",
             pipe.display()
         ))),
@@ -112,7 +109,7 @@ fn show_holders(file: &Path, arguments: &Report, output: &mut Output) -> Result<
             destination.finish(written)
         }
         _ => Err(Failure(format!(
-            "{}: of what holders wrote --format html makes a page; without it, it is shown here",
+            "{}: a holders document can be shown in the terminal (no --format, no -o) or as a page (--format html)",
             file.display()
         ))),
     }
@@ -124,13 +121,13 @@ fn chart(timelines: &[Timeline], arguments: &Report, output: &mut Output) -> Res
     let (all, ctype, lang) = (variable("LC_ALL"), variable("LC_CTYPE"), variable("LANG"));
     let glyphs = Glyphs::of_locale(all.as_deref(), ctype.as_deref(), lang.as_deref());
     let text = chart::chart(timelines, arguments.r#type.as_deref(), output.surface, glyphs);
-    match &arguments.output {
-        None => output.print(&text)?,
-        Some(path) => {
-            std::fs::write(path, text).map_err(|error| Failure(format!("{}: {error}", path.display())))?;
-        }
-    }
-    Ok(CommandResult::Done)
+    let Some(path) = &arguments.output else {
+        output.print(&text)?;
+        return Ok(CommandResult::Done);
+    };
+    let mut destination = Destination::create(path.clone(), false)?;
+    let written = destination.writer.write_all(text.as_bytes()).map_err(Into::into);
+    destination.finish(written)
 }
 
 /// Refuses to overwrite a recording or a `holders` document.
@@ -165,36 +162,49 @@ struct Destination {
 }
 
 impl Destination {
+    /// The file that `-o` names, or standard output; a picture is not written to a terminal, but to
+    /// a file that is named after the first recording.
     fn open(arguments: &Report, format: Format) -> Result<Self> {
         let is_picture = matches!(format, Format::Html | Format::Svg | Format::Png);
-        let default = || {
-            let needs_file = is_picture && std::io::stdout().is_terminal();
-            let stem = arguments.files.first().and_then(|file| file.file_stem()).map(Path::new);
-            needs_file.then(|| stem.unwrap_or(Path::new("report")).with_extension(extension(format)))
-        };
-        let has_default_name = arguments.output.is_none();
-        let Some(path) = arguments.output.clone().or_else(default) else {
-            let name = "standard output".to_owned();
-            let writer = Box::new(std::io::stdout().lock());
-            return Ok(Self { writer, temporary: None, path: None, name, has_default_name: false });
-        };
-        let failed = |error: std::io::Error| {
+        match &arguments.output {
+            Some(path) => Self::create(path.clone(), false),
+            None if is_picture && std::io::stdout().is_terminal() => {
+                Self::create(default_name(arguments.files.first(), format), true)
+            }
+            None => Ok(Self {
+                writer: Box::new(std::io::stdout().lock()),
+                temporary: None,
+                path: None,
+                name: "standard output".to_owned(),
+                has_default_name: false,
+            }),
+        }
+    }
+
+    /// The file, device or pipe `path`; refuses to overwrite what strandline reads.
+    fn create(path: PathBuf, has_default_name: bool) -> Result<Self> {
+        let cannot_write = |error: std::io::Error| {
             Failure(format!("{}: {error}; name another file with -o", path.display()))
         };
         let name = path.display().to_string();
         refuse_overwrite(&path)?;
-        if std::fs::metadata(&path).is_ok_and(|data| !data.is_file()) {
+        let existing = std::fs::metadata(&path).ok();
+        if existing.as_ref().is_some_and(|data| !data.is_file()) {
             // Write directly to a device or a pipe.
-            let writer = Box::new(File::options().write(true).open(&path).map_err(failed)?);
+            let writer = Box::new(File::options().write(true).open(&path).map_err(cannot_write)?);
             return Ok(Self { writer, temporary: None, path: None, name, has_default_name });
         }
         let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
         // With the permissions of an existing file, or those that the umask allows.
-        let existing = std::fs::metadata(&path).ok().map(|data| data.permissions());
-        let permissions = existing.unwrap_or_else(|| std::fs::Permissions::from_mode(0o666));
+        let existing = existing.map(|data| data.permissions());
+        let permissions = existing.clone().unwrap_or_else(|| std::fs::Permissions::from_mode(0o666));
         let mut builder = tempfile::Builder::new();
-        let temporary = builder.permissions(permissions).tempfile_in(folder).map_err(failed)?;
-        let writer = Box::new(temporary.reopen().map_err(failed)?);
+        let temporary = builder.permissions(permissions).tempfile_in(folder).map_err(cannot_write)?;
+        if let Some(existing) = existing {
+            // The umask was applied to these too.
+            temporary.as_file().set_permissions(existing).map_err(cannot_write)?;
+        }
+        let writer = Box::new(temporary.reopen().map_err(cannot_write)?);
         Ok(Self { writer, temporary: Some(temporary), path: Some(path), name, has_default_name })
     }
 
@@ -231,6 +241,17 @@ impl Destination {
     }
 }
 
+/// The name of a picture, in the working folder. Only the recording's last extension is replaced:
+/// `app.2.strandline` is another recording than `app.strandline`.
+fn default_name(recording: Option<&PathBuf>, format: Format) -> PathBuf {
+    let stem = recording.and_then(|file| file.file_stem()).unwrap_or(OsStr::new("report"));
+    let mut name = stem.to_owned();
+    name.push(".");
+    name.push(extension(format));
+    name.into()
+}
+
+/// The extension of the files of a format.
 fn extension(format: Format) -> &'static str {
     match format {
         Format::Html => "html",
@@ -246,9 +267,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_picture_is_never_named_as_its_recording() {
-        let path = PathBuf::from("perl.strandline");
-        let stem = path.file_stem().map(Path::new).unwrap();
-        assert_eq!(stem.with_extension(extension(Format::Html)), PathBuf::from("perl.html"));
+    fn pictures_of_different_recordings_have_different_names() {
+        for (recording, picture) in [
+            ("perl.strandline", "perl.html"),
+            ("folder/perl5.36.strandline", "perl5.36.html"),
+            ("app.2.strandline", "app.2.html"),
+            ("recording", "recording.html"),
+            ("..", "report.html"),
+        ] {
+            let name = default_name(Some(&PathBuf::from(recording)), Format::Html);
+            assert_eq!(name, PathBuf::from(picture));
+        }
+    }
+
+    #[test]
+    fn a_file_is_replaced_only_by_a_complete_one_with_its_permissions() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("chart.txt");
+        std::fs::write(&path, "old").unwrap();
+        // Group write permission: most umasks remove it from new files.
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o664)).unwrap();
+        let mut destination = Destination::create(path.clone(), false).unwrap();
+        destination.writer.write_all(b"new").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "old");
+        assert!(destination.finish(Ok(())).is_ok());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o664);
     }
 }

@@ -138,8 +138,11 @@ mkdir -p \"$d\" && exec \"$0\" squeeze --dir \"$d\" \"$@\"";
         remote.discard_rounds();
         return Err(Failure(outcome.describe_end()));
     }
-    let stdout = outcome.stdout.as_deref();
-    let stdout = stdout.ok_or_else(|| Failure("the output of the search was not kept".to_owned()))?;
+    let Some(stdout) = outcome.stdout.as_deref() else {
+        // Resumed from this round, the same command would fail again.
+        remote.discard_rounds();
+        return Err(Failure("the output of the search was not kept".to_owned()));
+    };
     let text = std::fs::read_to_string(stdout)?;
     if let Some(node) = &outcome.node {
         print_message(&format!("squeezed on {}", node.name));

@@ -210,7 +210,7 @@ impl Match<'_> {
     }
 }
 
-/// Maximum length of a version; longer text of digits is something else.
+/// Characters of a version that are kept.
 const MAX_VERSION_CHARS: usize = 24;
 
 /// The version at the start of `text` (`3.11.2`), cut at 24 characters; `None` if absent.

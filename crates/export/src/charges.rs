@@ -116,8 +116,8 @@ impl ChargeReader {
 
     /// Reads groups of distinct paths, the most important ones first.
     fn read_groups(&mut self, mut paths: Vec<String>) -> Charges {
-        let mut left_out = LeftOut::default();
-        left_out.limit = paths.len().saturating_sub(MAX_GROUPS) as u64;
+        let limit = paths.len().saturating_sub(MAX_GROUPS) as u64;
+        let mut left_out = LeftOut { limit, ..LeftOut::default() };
         paths.truncate(MAX_GROUPS);
         let mut old_readings = std::mem::take(&mut self.readings);
         self.readings = paths.iter().filter_map(|path| old_readings.remove_entry(path)).collect();

@@ -38,11 +38,13 @@ pub enum Resource {
 /// Parses what was received so far; `None` if more is needed. `is_loopback` is whether it was sent
 /// to a loopback address.
 pub fn parse(bytes: &[u8], is_loopback: bool) -> Option<Request> {
-    let refused =
-        |status, reason| Some(Request { resource: Resource::Refused { status, reason }, is_head: false });
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
-    match request.parse(bytes) {
+    let parsed = request.parse(bytes);
+    // The method is known even if what follows it is not a request.
+    let is_head = request.method == Some("HEAD");
+    let refused = |status, reason| Some(Request { resource: Resource::Refused { status, reason }, is_head });
+    match parsed {
         Ok(httparse::Status::Complete(_)) => {}
         Ok(httparse::Status::Partial) if bytes.len() < MAX_REQUEST_BYTES => return None,
         Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
@@ -50,11 +52,9 @@ pub fn parse(bytes: &[u8], is_loopback: bool) -> Option<Request> {
         }
         Err(_) => return refused(400, "This is not a request of HTTP/1."),
     }
-    let is_head = match request.method {
-        Some("GET") => false,
-        Some("HEAD") => true,
-        _ => return refused(405, "Only GET and HEAD are answered."),
-    };
+    if !matches!(request.method, Some("GET" | "HEAD")) {
+        return refused(405, "Only GET and HEAD are answered.");
+    }
     let path = request.path.unwrap_or_default();
     let resource = match path.split('?').next() {
         _ if is_loopback && !is_this_machine(request.headers) => Resource::Refused {
@@ -143,6 +143,11 @@ mod tests {
         assert_eq!(refused_status(&format!("GET /{} HTTP/1.1\r\n", "a".repeat(9000))), Some(431));
         for path in ["/metrics", "/etc"] {
             assert!(parse(format!("HEAD {path} HTTP/1.1\r\n\r\n").as_bytes(), true).unwrap().is_head);
+        }
+        let too_long = format!("HEAD /{}", "a".repeat(9000));
+        for (text, status) in [(too_long.as_str(), 431), ("HEAD / XTTP/1.1\r\n\r\n", 400)] {
+            assert!(parse(text.as_bytes(), true).unwrap().is_head);
+            assert_eq!(refused_status(text), Some(status));
         }
         assert!(head(200, "text/plain", 7).contains("Content-Length: 7\r\n"));
     }

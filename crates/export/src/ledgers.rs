@@ -99,9 +99,12 @@ impl LedgerThread {
         let (mut pause, mut is_first) = (FIRST_TICK, true);
         while self.exchange.sleep(pause) {
             let now = Instant::now();
-            // Without it, the budget cannot be checked.
-            let Some(time_before) = own_processor_time() else { continue };
-            let exporter_wait = exporter_budget.wait(now, time_before, expected);
+            let Some(time_used) = own_processor_time() else {
+                // Without it, the budget cannot be checked.
+                pause = MAX_PAUSE;
+                continue;
+            };
+            let exporter_wait = exporter_budget.wait(now, time_used, expected);
             let wait = exporter_wait.min(ledger_budget.wait(now, ledger_time, expected));
             let Some(survey) = self.exchange.survey() else { continue };
             pause = TICK.max(wait.min(MAX_PAUSE));
@@ -109,8 +112,10 @@ impl LedgerThread {
                 continue;
             }
             if let Some(turn) = self.next_turn(&survey, now) {
+                let time_before = own_processor_time();
                 self.take_ledger(&turn);
-                let took = own_processor_time().unwrap_or(time_before).saturating_sub(time_before);
+                let times = time_before.zip(own_processor_time());
+                let took = times.map_or(expected, |(before, after)| after.saturating_sub(before));
                 ledger_time += took;
                 // Recent ledgers weigh most: processes differ.
                 expected = (expected + took) / 2;

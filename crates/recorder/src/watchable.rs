@@ -34,10 +34,11 @@ pub fn command_obstacle(command: &Path) -> Option<&'static str> {
     find_program(command).and_then(|program| obstacle(&program))
 }
 
-/// Whether a list of libraries has one with LeakSanitizer: `libasan.so.8`, `liblsan.so.0`,
-/// `libclang_rt.asan-x86_64.so`.
+/// Whether a list of libraries, as LD_PRELOAD has it, has one with LeakSanitizer: `libasan.so.8`,
+/// `liblsan.so.0`, `libclang_rt.asan-x86_64.so`. Their folders may have any name.
 fn names_sanitizer(libraries: &str) -> bool {
-    libraries.contains("asan") || libraries.contains("lsan")
+    let mut names = libraries.split([':', ' ']).map(|path| path.rsplit('/').next().unwrap_or(path));
+    names.any(|name| name.contains("asan") || name.contains("lsan"))
 }
 
 /// The file of a command; not a pipe, which would block the search in it.
@@ -71,6 +72,7 @@ mod tests {
         assert_eq!(obstacle(&folder.path().join("missing")), None);
         assert_eq!(command_obstacle(Path::new("sh")), None);
         assert!(names_sanitizer("/usr/lib/liblsan.so.0") && names_sanitizer("libasan.so.8"));
-        assert!(!names_sanitizer("libjemalloc.so.2"));
+        assert!(names_sanitizer("libc.so.6 /opt/libclang_rt.asan-x86_64.so:libm.so.6"));
+        assert!(!names_sanitizer("libjemalloc.so.2") && !names_sanitizer("/opt/asan/libc.so:/lsan/libm.so"));
     }
 }

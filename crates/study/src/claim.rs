@@ -74,7 +74,7 @@ const MAX_POOL_NUMBERS: usize = 200;
 const MAX_DOUBLINGS: usize = 60;
 /// Number of samples in a random cell; enough for an interval of the median.
 const SAMPLES: usize = 9;
-/// Numbers that may decide a claim that names none: one, and a page in bytes.
+/// Numbers tried for every claim, besides its own: one, and a page in bytes.
 const COMMON_NUMBERS: [f64; 2] = [1.0, 4096.0];
 /// Factors that put a figure close to a number of the claim, on either side of it.
 const NEAR_FACTORS: [f64; 5] = [0.5, 0.999, 1.0, 1.001, 2.0];
@@ -82,8 +82,9 @@ const NEAR_FACTORS: [f64; 5] = [0.5, 0.999, 1.0, 1.001, 2.0];
 const NEAR_CHOICE_FACTORS: [f64; 3] = [0.9, 1.0, 1.1];
 /// Relative differences between the runs of a cell.
 const SPREADS: [f64; 4] = [0.001, 0.05, 0.5, 3.0];
-/// Largest figure of data without a pattern, and its decimal digits in data of any magnitude.
+/// Largest figure of data without a pattern; data that double along the axes begin with it.
 const MAX_RANDOM: f64 = 1e6;
+/// Decimal digits of the largest figure of data of any magnitude.
 const MAX_RANDOM_DIGITS: f64 = 12.0;
 /// Number of kinds of random data.
 const DATA_KINDS: u64 = 8;

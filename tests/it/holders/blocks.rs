@@ -282,7 +282,7 @@ fn report_shows_a_written_document_and_makes_a_page_of_it() -> Outcome {
     strandline::run(&["report", "--format", "html", "-o", &document, &document])?
         .complains(3, &["not overwritten"])?;
     strandline::run(&["report", "--format", "svg", &document])?.complains(3, &["--format html"])?;
-    strandline::run(&["report", &document, &document])?.complains(3, &["by itself"])?;
+    strandline::run(&["report", &document, &document])?.complains(3, &["reported alone"])?;
     strandline::run(&["report", "--type", "x", &document])?.complains(3, &["--type"])?;
     strandline::run(&["report", &other])?.complains(3, &["other.json"])
 }

@@ -30,7 +30,8 @@ pub struct Candidate {
     next: u32,
 }
 
-/// Minimum candidates for which a walk reserves memory at once.
+/// Candidates for which a walk asks for memory at once, at least; near the end of the budget it
+/// gets fewer.
 const MIN_RESERVED: usize = 256;
 
 /// For how many candidates memory may still be reserved, by all walks: the target's heap may be

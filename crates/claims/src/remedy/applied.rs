@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use strandline_process::error::Result;
 use strandline_process::procfs::Process;
 use strandline_process::smaps;
 
@@ -15,10 +16,20 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// Returns the footprint of `process` now.
+    /// Returns the footprint of `process` now; `None` if it cannot be read.
     pub fn of(process: &Process) -> Option<Self> {
-        let counts = smaps::read_rollup(process.open_file("smaps_rollup").ok()?).ok()?;
-        Some(Self { rss_bytes: counts.rss_bytes, private_bytes: counts.private_bytes() })
+        Self::read(process).ok()
+    }
+
+    /// Reads the footprint of `process` now.
+    ///
+    /// # Errors
+    /// The process has ended, or its smaps_rollup cannot be read.
+    pub fn read(process: &Process) -> Result<Self> {
+        const FILE: &str = "smaps_rollup";
+        let counts = smaps::read_rollup(process.open_file(FILE)?);
+        let counts = counts.map_err(|source| process.error(FILE, source))?;
+        Ok(Self { rss_bytes: counts.rss_bytes, private_bytes: counts.private_bytes() })
     }
 }
 

@@ -195,7 +195,7 @@ fn file_caveats(files: &Files) -> [Option<Caveat>; 5] {
     let unsampled = files.unsampled;
     [
         caveat_if(files.names_left, "files_left", || {
-            "strandline had no time to read all files: their bytes are on the rows without a file, and rows of files may count \
+            "strandline did not read all files (no time, or too many): their bytes are on the rows without a file, and rows of files may count \
              pages that are charged to other groups"
                 .to_owned()
         }),

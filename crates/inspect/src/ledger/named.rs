@@ -20,7 +20,8 @@ pub fn add_named_blocks(inputs: &Inputs<'_>, palette: &SlotTable, holders: &mut 
     for reading in inputs.runtimes {
         for named in &reading.named_blocks {
             let Some((id, _)) = palette.get(named.slot) else { continue };
-            // The allocator's ranges count a block's bytes that much lower than its pointer.
+            // The allocator's ranges count a block's bytes `payload_offset_bytes` lower than its
+            // pointer.
             let has_block = |claim: &RangeClaim| claim.start <= named.pointer && named.pointer < claim.end;
             let heap = inputs.readings.iter().find(|reading| reading.claims.iter().any(has_block));
             let offset_bytes = heap.map_or(0, |heap| heap.payload_offset_bytes);

@@ -47,11 +47,8 @@ pub(super) const MAX_LOADS: usize = 256;
 /// Pause between two rounds, doubled each time.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
-/// futex, and the positions of its lock word and its time limit among its arguments. This and the
-/// following are numbers of system calls on x86-64.
+/// futex. This and the following are numbers of system calls on x86-64.
 const FUTEX: i64 = 202;
-const FUTEX_WORD_ARGUMENT: usize = 0;
-const FUTEX_TIMEOUT_ARGUMENT: usize = 3;
 /// Calls that a stop disturbs and that strandline does not repair: close, connect.
 const AVOIDED: [i64; 2] = [3, 42];
 /// Calls that return EINTR once if strandline dies during the injected call: poll, nanosleep,
@@ -62,6 +59,10 @@ const SENSITIVE: [i64; 4] = [7, 35, 219, 230];
 /// wait4, rt_sigtimedwait, restart_syscall, clock_nanosleep, epoll_wait, pselect6, ppoll,
 /// epoll_pwait, accept4, epoll_pwait2.
 const PLAIN_WAITS: [i64; 17] = [0, 7, 23, 35, 43, 45, 47, 61, 128, 219, 230, 232, 270, 271, 281, 288, 441];
+/// Position of the lock word among the arguments of futex.
+const FUTEX_WORD_ARGUMENT: usize = 0;
+/// Position of the time limit among the arguments of futex.
+const FUTEX_TIMEOUT_ARGUMENT: usize = 3;
 /// The process is refused after this number of rounds over all threads, in a row, in which each
 /// thread was unfit for a reason that waiting does not change.
 const LASTING_ROUNDS: usize = 3;

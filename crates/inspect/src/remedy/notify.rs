@@ -1,10 +1,11 @@
-//! Has an idle helper thread of the process call a function of a runtime that any thread may call,
-//! and waits until the runtime has done the work.
+//! Makes an idle helper thread call a runtime function that is safe on any thread, then waits until
+//! the runtime has done the work.
 //!
 //! The call gets the address of a heap, which must exist when the function uses it. So the thread
-//! that owns the heap, and alone can end it, is stopped in its event loop from the last check of
-//! the heap's words until the function has returned (see `owner`). Neither thread holds a lock: one
-//! waits for events, the other for work in a condition variable (see `runtime_code`).
+//! that owns the heap, and is the only one that can destroy it, is stopped in its event loop from
+//! the last check of the heap's words until the function has returned (see `owner`). Neither thread
+//! holds a lock: one waits for events, the other for work in a condition variable (see
+//! `runtime_code`).
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -29,20 +30,21 @@ use strandline_process::target::tracee::Tracee;
 
 /// Pause before another attempt.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
-/// How long the helper is stopped until the owner of the heap sleeps, and the interval of the
-/// checks: the sleeps of a busy program are short.
+/// Maximum time for which the helper is stopped until the owner of the heap sleeps.
 const MAX_OWNER_WAIT: Duration = Duration::from_millis(10);
+/// Interval of the checks whether the owner sleeps: the sleeps of a busy program are short.
 const OWNER_CHECK_INTERVAL: Duration = Duration::from_micros(50);
 /// Maximum time for the runtime to do the work after the calls.
 pub const WORK_LIMIT: Duration = Duration::from_secs(5);
 /// Interval of the checks whether it is done.
 const WORK_CHECK_INTERVAL: Duration = Duration::from_millis(5);
-/// After the work, memory is given back by threads of the runtime: done once the process's private
-/// memory has not fallen for this time.
+/// After the work, threads of the runtime give memory back: they are done once the process's
+/// private memory has not dropped for this time.
 const SETTLED_FOR: Duration = Duration::from_millis(400);
+/// Interval of the checks whether it has dropped.
 const SETTLE_CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// Minimum fall that counts.
-const MIN_FALL_BYTES: u64 = 256 << 10;
+/// Minimum drop that counts.
+const MIN_DROP_BYTES: u64 = 256 << 10;
 
 /// The calls, and conditions for them.
 pub struct NotifyRequest<'a> {
@@ -60,24 +62,25 @@ pub struct NotifyRequest<'a> {
 pub struct Notified {
     /// Effect and cost.
     pub applied: Applied,
-    /// Number of heaps of which the work was not done in [`WORK_LIMIT`]: their threads are blocked.
+    /// Heaps whose work was not done within [`WORK_LIMIT`]: their threads are blocked.
     pub unfinished: usize,
-    /// Why some calls were not made, if others were.
+    /// The last refusal of a call, if other calls were made.
     pub refused: Option<Refusal>,
-    /// Lower bound of what the heaps released of which the work was done.
+    /// Lower bound on the bytes released by the heaps whose work was done.
     pub least_bytes: u64,
-    /// By how much the process's private memory fell at most.
-    pub fall_bytes: u64,
-    /// By how much it fell at the end.
-    pub last_fall_bytes: u64,
+    /// Largest drop of the process's private memory.
+    pub largest_drop_bytes: u64,
+    /// Drop at the end.
+    pub final_drop_bytes: u64,
 }
 
 /// Has process `pid` make all calls, and waits until the work is done.
 pub fn apply(pid: i32, request: &NotifyRequest<'_>) -> Result<Notified, Refusal> {
     let process = &admission::open_target(pid)?;
     let target = Target::find(process, request)?;
-    let before = Footprint::of(process);
-    let mut applied = Applied { before, stopped_seconds: Some(0.0), ..Applied::default() };
+    // Before any call: an effect that cannot be measured would not be reported.
+    let before = Footprint::read(process)?;
+    let mut applied = Applied { before: Some(before), stopped_seconds: Some(0.0), ..Applied::default() };
     let (mut made_calls, mut refused) = (Vec::new(), None);
     for call in &request.plan.calls {
         match target.make(call) {
@@ -90,26 +93,37 @@ pub fn apply(pid: i32, request: &NotifyRequest<'_>) -> Result<Notified, Refusal>
             }
             // The heap is gone.
             Ok(None) => {}
-            Err(refusal) if refusal.touched() => return Err(refusal),
-            Err(refusal) => refused = Some(refusal),
+            Err(refusal) => {
+                let has_touched = refusal.touched();
+                refused = Some(refusal);
+                if has_touched {
+                    break;
+                }
+            }
         }
     }
     if made_calls.is_empty() {
         return Err(refused.unwrap_or_else(|| heaps_changed(pid)));
     }
-    let work = wait_until_done(process, &made_calls);
-    applied.after = Footprint::of(process);
-    let (Some(before), Some(after), Some(work)) = (applied.before, applied.after, work) else {
-        return Err(Error::Ended { pid }.into());
+    let work = match wait_until_done(process, &made_calls) {
+        Ok(work) => work,
+        // How the process died says more than that it has ended.
+        Err(error) => return Err(refused.filter(Refusal::touched).unwrap_or_else(|| error.into())),
     };
-    let last_fall_bytes = before.private_bytes.saturating_sub(after.private_bytes);
-    applied.actual_bytes = Some(last_fall_bytes);
+    let drop_to = |private_bytes: u64| before.private_bytes.saturating_sub(private_bytes);
+    let final_drop_bytes = drop_to(work.after.private_bytes);
+    applied.after = Some(work.after);
+    applied.actual_bytes = Some(final_drop_bytes);
     applied.resident_before_bytes = before.private_bytes;
     applied.watch_faults(process, request.watch);
-    let fall_bytes = before.private_bytes.saturating_sub(work.lowest_bytes);
-    let done = made_calls.iter().filter(|call| !has_open_work(process, call));
-    let least_bytes = done.map(|call| call.least_bytes).sum();
-    Ok(Notified { applied, unfinished: work.unfinished, refused, least_bytes, fall_bytes, last_fall_bytes })
+    Ok(Notified {
+        applied,
+        unfinished: work.unfinished,
+        refused,
+        least_bytes: work.least_bytes,
+        largest_drop_bytes: drop_to(work.lowest_bytes),
+        final_drop_bytes,
+    })
 }
 
 /// Checks whether process `pid` could make one of the calls now: chooses threads as [`apply`] does,
@@ -129,11 +143,7 @@ pub fn check(pid: i32, request: &NotifyRequest<'_>) -> Result<(), Refusal> {
 }
 
 fn heaps_changed(pid: i32) -> Refusal {
-    Refusal::Unsafe {
-        pid,
-        what: "does not have the heaps any more that were read".to_owned(),
-        advice: "try again",
-    }
+    Refusal::Unsafe { pid, what: "no longer has the heaps that were read".to_owned(), advice: "try again" }
 }
 
 /// A process and what the calls need of it.
@@ -176,7 +186,7 @@ enum Attempt {
     OwnerElsewhere,
 }
 
-/// What is against a call for the moment.
+/// A temporary obstacle to a call.
 #[derive(Clone, Copy)]
 enum Obstacle {
     Collection,
@@ -243,7 +253,7 @@ impl<'a> Target<'a> {
         let owner = call.owner.ok_or_else(|| Refusal::Unsafe {
             pid: self.process.pid(),
             what: "has a heap that belongs to no thread".to_owned(),
-            advice: "the program itself can collect it",
+            advice: "let the program collect it",
         })?;
         let mut owner = HeapOwner::new(self.process, &self.code, owner);
         let mut loads = 0;
@@ -275,9 +285,9 @@ impl<'a> Target<'a> {
         Refusal::NoSafeThread { pid, seconds, detail: obstacle.text().to_owned() }
     }
 
-    /// Returns what is against the call, as far as that is visible while all threads run.
+    /// Returns a temporary obstacle to the call, if one is visible while all threads run.
     fn obstacle(&self, call: &NotifyCall, owner: &HeapOwner<'_>) -> Option<Obstacle> {
-        if !have_values(self.process, &call.idle) {
+        if !words_match(self.process, &call.idle) {
             Some(Obstacle::Collection)
         } else if !owner.sleeps() {
             Some(Obstacle::BusyOwner)
@@ -286,8 +296,8 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// In the stop of a fit thread: stops the heap's owner too, checks the heap, and makes the
-    /// call.
+    /// While a suitable thread is stopped: stops the heap's owner too, checks the heap, and makes
+    /// the call.
     fn attempt(
         &self,
         tracee: Tracee<'_>,
@@ -313,7 +323,7 @@ impl<'a> Target<'a> {
         if !heap_exists(process, call) {
             return Ok(Attempt::Gone);
         }
-        if !have_values(process, &call.idle) {
+        if !words_match(process, &call.idle) {
             return Ok(Attempt::Later(Obstacle::Collection));
         }
         if self.is_dry_run {
@@ -349,11 +359,11 @@ impl<'a> Target<'a> {
 /// Whether the heap of a call exists and has its owner.
 fn heap_exists(process: &Process, call: &NotifyCall) -> bool {
     let proof = call.owner.map(|owner| owner.proof);
-    have_values(process, &call.identity) && have_values(process, proof.as_slice())
+    words_match(process, &call.identity) && words_match(process, proof.as_slice())
 }
 
 /// Whether words of the process have their values.
-fn have_values(process: &Process, words: &[Word]) -> bool {
+fn words_match(process: &Process, words: &[Word]) -> bool {
     let memory = ByPid::new(process.pid());
     words.iter().all(|word| {
         let mut bytes = [0; 8];
@@ -364,28 +374,33 @@ fn have_values(process: &Process, words: &[Word]) -> bool {
 
 /// Whether the runtime has work to do for a call that was made.
 fn has_open_work(process: &Process, call: &NotifyCall) -> bool {
-    heap_exists(process, call) && !have_values(process, &call.idle)
+    heap_exists(process, call) && !words_match(process, &call.idle)
 }
 
 /// How the work ended.
 struct WorkResult {
-    /// Number of heaps of which the work was not done.
+    /// Heaps whose work was not done.
     unfinished: usize,
+    /// Lower bound on the bytes released by the other heaps.
+    least_bytes: u64,
     /// The least private memory seen.
     lowest_bytes: u64,
+    /// The footprint at the end.
+    after: Footprint,
 }
 
-/// Waits until the runtime has done the work and the process's private memory falls no more; `None`
-/// if the process ended.
-fn wait_until_done(process: &Process, made_calls: &[&NotifyCall]) -> Option<WorkResult> {
+/// Waits until the runtime has done the work and the process's private memory no longer drops.
+/// Fails if the process ended, or if its footprint cannot be read.
+fn wait_until_done(process: &Process, made_calls: &[&NotifyCall]) -> Result<WorkResult, Error> {
     let deadline = Instant::now() + WORK_LIMIT;
-    let private_bytes = || Footprint::of(process).map(|footprint| footprint.private_bytes);
+    let private_bytes = || Footprint::read(process).map(|footprint| footprint.private_bytes);
     let mut lowest_bytes = private_bytes()?;
-    let unfinished = loop {
-        let unfinished = made_calls.iter().filter(|call| has_open_work(process, call)).count();
+    let (unfinished, least_bytes) = loop {
+        let (open, done): (Vec<&NotifyCall>, Vec<&NotifyCall>) =
+            made_calls.iter().copied().partition(|call| has_open_work(process, call));
         lowest_bytes = lowest_bytes.min(private_bytes()?);
-        if unfinished == 0 || Instant::now() >= deadline {
-            break unfinished;
+        if open.is_empty() || Instant::now() >= deadline {
+            break (open.len(), done.iter().map(|call| call.least_bytes).sum::<u64>());
         }
         std::thread::sleep(WORK_CHECK_INTERVAL);
     };
@@ -395,10 +410,10 @@ fn wait_until_done(process: &Process, made_calls: &[&NotifyCall]) -> Option<Work
         std::thread::sleep(SETTLE_CHECK_INTERVAL);
         let current_bytes = private_bytes()?;
         lowest_bytes = lowest_bytes.min(current_bytes);
-        let falls = current_bytes.saturating_add(MIN_FALL_BYTES) < settled_bytes;
-        if falls || made_calls.iter().any(|call| has_open_work(process, call)) {
+        let has_dropped = current_bytes.saturating_add(MIN_DROP_BYTES) < settled_bytes;
+        if has_dropped || made_calls.iter().any(|call| has_open_work(process, call)) {
             (settled_bytes, since) = (current_bytes.min(settled_bytes), Instant::now());
         }
     }
-    Some(WorkResult { unfinished, lowest_bytes })
+    Ok(WorkResult { unfinished, least_bytes, lowest_bytes, after: Footprint::read(process)? })
 }

@@ -195,7 +195,8 @@ fn notify_runtime(
 /// Reports in `answer` what the requests to the runtime `owner` did, which has `heap_count` heaps;
 /// true, as requests were made.
 fn report_notified(notified: Notified, heap_count: usize, owner: &str, answer: &mut Reclamation) -> bool {
-    let Notified { applied, unfinished, refused, least_bytes, fall_bytes, last_fall_bytes } = notified;
+    let Notified { applied, unfinished, refused, least_bytes, largest_drop_bytes, final_drop_bytes } =
+        notified;
     if unfinished > 0 {
         let text = format!(
             "{unfinished} of {heap_count} heaps: their threads have not run the collection within {} s (blocked, or busy in \
@@ -209,22 +210,27 @@ fn report_notified(notified: Notified, heap_count: usize, owner: &str, answer: &
         answer.predicted_bytes = None;
         answer.predicted_least_bytes = Some(least_bytes);
     }
-    let grown = fall_bytes.saturating_sub(last_fall_bytes);
-    if last_fall_bytes < least_bytes || grown > fall_bytes / MIN_GROWTH_DIVISOR {
-        let cause = if fall_bytes >= least_bytes {
+    let grown = largest_drop_bytes.saturating_sub(final_drop_bytes);
+    if final_drop_bytes < least_bytes || grown > largest_drop_bytes / MIN_GROWTH_DIVISOR {
+        let cause = if largest_drop_bytes >= least_bytes {
             "the program has allocated again"
         } else {
             "the program allocated meanwhile, or the prediction is wrong"
         };
         let text = format!(
             "its private memory fell by {}, and by {} at the end: {cause}",
-            bytes(fall_bytes),
-            bytes(last_fall_bytes)
+            bytes(largest_drop_bytes),
+            bytes(final_drop_bytes)
         );
         answer.caveats.push(Caveat::new("grew_again", owner, Some(grown), text));
     }
     if let Some(refusal) = refused {
-        answer.caveats.push(Caveat::new("not_all_called", owner, None, refusal.to_string()));
+        let text = refusal.to_string();
+        answer.caveats.push(Caveat::new("not_all_called", owner, None, text.as_str()));
+        if refusal.touched() {
+            // Not a refusal of the whole: the effect of the calls before it is reported.
+            answer.reason = Some(text);
+        }
     }
     report_one(Ok(applied), answer)
 }

@@ -36,9 +36,11 @@ const SUBMIT_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_sec
 const TAIL_LINES: usize = 2;
 /// Length of the part of a lab's token in the names of its jobs.
 const JOB_TOKEN_CHARS: usize = 8;
-/// The same bounds for checks of the folder.
+/// Minimum interval between checks of the folder.
 const MIN_SCAN_INTERVAL: Duration = Duration::from_millis(100);
+/// The interval is also at least this many times the duration of a check.
 const SCAN_DURATION_FACTOR: u32 = 20;
+/// Maximum interval between checks of the folder.
 const MAX_SCAN_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval between progress reports.
 const REPORT_INTERVAL: Duration = Duration::from_millis(500);

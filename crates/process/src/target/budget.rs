@@ -33,7 +33,8 @@ pub fn processes_left_to(process: &Process, status: &Status) -> Option<u64> {
         let limits = String::from_utf8_lossy(&limits).into_owned();
         let line = limits.lines().find_map(|line| line.strip_prefix("Max processes"))?;
         let limit: u64 = line.split_whitespace().next()?.parse().ok()?;
-        Some(limit.saturating_sub(tasks_of(user)?))
+        // If /proc cannot be listed, at most the limit itself is left.
+        Some(limit.saturating_sub(tasks_of(user).unwrap_or(0)))
     });
     ControlGroups::of(process).processes_left().into_iter().chain(by_user).min()
 }

@@ -129,6 +129,8 @@ fn each_descriptor(process: &Process, folder: &str, visit: &mut dyn FnMut(&Path)
 
 /// O_DIRECT in the flags of /proc/PID/fdinfo (x86-64).
 const O_DIRECT: u64 = 0o40000;
+/// The descriptor was closed meanwhile.
+const ENOENT: i32 = 2;
 /// An id that no mount has, for a file whose mount is unknown.
 const UNKNOWN_MOUNT: u64 = u64::MAX;
 
@@ -137,9 +139,13 @@ const UNKNOWN_MOUNT: u64 = u64::MAX;
 pub fn direct_mounts(process: &Process) -> Result<BTreeSet<u64>> {
     let mut mounts = BTreeSet::new();
     let all_checked = each_descriptor(process, "fdinfo", &mut |path| {
-        let Ok(file) = with_dac_capabilities(|| File::open(path)) else { return true };
         let mut text = Vec::new();
-        if file.take(MAX_INFO_BYTES).read_to_end(&mut text).is_err() {
+        let file = with_dac_capabilities(|| File::open(path));
+        if let Err(error) = file.and_then(|file| file.take(MAX_INFO_BYTES).read_to_end(&mut text)) {
+            let is_closed = matches!(error.raw_os_error(), Some(ENOENT | ESRCH));
+            if !is_closed {
+                mounts.insert(UNKNOWN_MOUNT);
+            }
             return true;
         }
         let text = String::from_utf8_lossy(&text);

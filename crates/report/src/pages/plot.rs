@@ -10,7 +10,7 @@ mod field;
 mod rows;
 
 use axis::Scale;
-use drawing::{Anchor, Drawing, Position, WIDTH, fitted, pixels};
+use drawing::{Anchor, Drawing, PointStyle, Position, WIDTH, fitted, text_width};
 
 use super::page::{Plot, PlotKind, Series};
 use crate::text::{counted, grouped, shorten};
@@ -67,20 +67,24 @@ fn drawn(plot: &Plot, is_file: bool) -> String {
         PlotKind::Lines | PlotKind::Points => field::picture(plot, &series, top, notes),
     };
     let Picture { mut drawing, mut height, notes } = picture;
-    let text_width = WIDTH - 2.0 * MARGIN;
-    let title = fitted(&plot.title, text_width * BOLD_FACTOR);
-    drawing.bold((MARGIN, TITLE_HEIGHT / 2.0), Anchor::Start, &title);
+    let max_text_width = WIDTH - 2.0 * MARGIN;
+    let title = fitted(&plot.title, max_text_width * BOLD_FACTOR);
+    drawing.bold(Position::new(MARGIN, TITLE_HEIGHT / 2.0), Anchor::Start, &title);
     for entry in &legend {
         draw_legend_entry(&mut drawing, entry, plot.kind == PlotKind::Lines);
     }
     if !notes.is_empty() {
-        drawing.muted((MARGIN, height + 6.0), Anchor::Start, &fitted(&notes.join("; "), text_width));
+        drawing.muted(
+            Position::new(MARGIN, height + 6.0),
+            Anchor::Start,
+            &fitted(&notes.join("; "), max_text_width),
+        );
         height += 20.0;
     }
     if is_file {
-        drawing.finished_on_white(height, &plot.title)
+        drawing.into_svg_on_white(height, &plot.title)
     } else {
-        drawing.finished(height, &plot.title)
+        drawing.into_svg(height, &plot.title)
     }
 }
 
@@ -112,7 +116,7 @@ fn legend(series: &[&Series]) -> Vec<LegendEntry> {
     }
     for (index, named) in series.iter().enumerate() {
         let name = shorten(&named.name, MAX_LEGEND_COLUMNS);
-        let width = LEGEND_SIGN_WIDTH + LEGEND_GAP + pixels(&name) + 3.0 * LEGEND_GAP;
+        let width = LEGEND_SIGN_WIDTH + LEGEND_GAP + text_width(&name) + 3.0 * LEGEND_GAP;
         if x > MARGIN && x + width > WIDTH - MARGIN {
             (x, row) = (MARGIN, row + 1);
         }
@@ -133,8 +137,9 @@ fn draw_legend_entry(drawing: &mut Drawing, entry: &LegendEntry, has_line: bool)
         let ends = [entry.x, sign_end].map(|x| Some(Position { x, y }));
         drawing.line(entry.series, ends.into_iter());
     }
-    drawing.point(entry.series, (entry.x + LEGEND_SIGN_WIDTH / 2.0, y), 4.0, 1.0, "");
-    drawing.text((sign_end + LEGEND_GAP, y), Anchor::Start, &entry.name);
+    let sign_middle = Position::new(entry.x + LEGEND_SIGN_WIDTH / 2.0, y);
+    drawing.point(entry.series, sign_middle, PointStyle { radius: 4.0, opacity: 1.0 }, "");
+    drawing.text(Position::new(sign_end + LEGEND_GAP, y), Anchor::Start, &entry.name);
 }
 
 fn x_scale(plot: &Plot) -> Scale {

@@ -8,7 +8,7 @@ use crate::paint::{Paint, Surface};
 use crate::table::{Column, figures, lay_out, words};
 use crate::terminal::{strong, table_lines};
 use crate::text::{pad_left, width, wrap};
-use crate::units::bytes;
+use crate::units::{bytes, maybe_bytes};
 
 /// Height of the chart in lines.
 const LINES: usize = 10;
@@ -126,7 +126,6 @@ fn line_text(cells: &[Cell], surface: Surface) -> String {
 fn table(view: &GroupView<'_>, surface: Surface) -> Vec<String> {
     let mut head: Vec<Column> =
         vec![words(" "), figures("at the peak"), figures("last"), words("row"), words("state")];
-    // Then each line has a figure for it.
     if view.kill.is_some() {
         head.insert(2, figures("before the kill"));
     }
@@ -134,7 +133,7 @@ fn table(view: &GroupView<'_>, surface: Surface) -> Vec<String> {
         let letter = line.band.and_then(|band| LETTERS.get(band));
         let mut cells = vec![letter.map_or(String::new(), |&letter| char::from(letter).to_string())];
         cells.push(bytes(line.peak_bytes));
-        cells.extend(line.kill_bytes.map(bytes));
+        cells.extend(view.kill.map(|_| maybe_bytes(line.kill_bytes)));
         cells.extend([bytes(line.last_bytes), line.name.clone(), line.state.to_owned()]);
         cells
     };

@@ -9,7 +9,7 @@ use super::choice::{seconds_of, time};
 use super::group_view::{GroupView, Line, in_cells};
 use super::html::Cell;
 use super::{GroupPoint, Timeline};
-use crate::units::bytes;
+use crate::units::{bytes, maybe_bytes};
 
 /// Width of the picture, in its own units, as all lengths here.
 const WIDTH: f64 = 1000.0;
@@ -54,16 +54,13 @@ pub(super) fn sections(timeline: &Timeline) -> Vec<GroupSection> {
 
 /// One group.
 fn section(view: &GroupView<'_>, end_us: u64) -> GroupSection {
-    let cell = |size: u64| Cell { text: bytes(size), exact: Some(i128::from(size)) };
-    let row = |line: &Line| GroupRow {
-        name: line.name.clone(),
-        state: line.state,
-        band: line.band,
-        cells: [Some(line.peak_bytes), line.kill_bytes, Some(line.last_bytes)]
-            .into_iter()
-            .flatten()
-            .map(cell)
-            .collect(),
+    let cell = |size: Option<u64>| Cell { text: maybe_bytes(size), exact: size.map(i128::from) };
+    let row = |line: &Line| {
+        let mut cells = vec![cell(Some(line.peak_bytes)), cell(Some(line.last_bytes))];
+        if view.kill.is_some() {
+            cells.insert(1, cell(line.kill_bytes));
+        }
+        GroupRow { name: line.name.clone(), state: line.state, band: line.band, cells }
     };
     let hidden_limit = view.group.start.effective_limit_bytes.filter(|&limit| limit > view.top_bytes);
     let hidden_limit =

@@ -1,5 +1,5 @@
-//! What every format shows of a control group: which rows are stacked, the table of rows, and the
-//! sentences on a kill. It is independent of formats.
+//! The view of a control group that all formats share: which rows are stacked, the table of rows,
+//! and the sentences on a kill.
 
 use strandline_recording::GroupKill;
 
@@ -21,6 +21,7 @@ const MAX_LIMIT_FACTOR: u64 = 4;
 /// Rows that are drawn as one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Band {
+    /// The row's name, or that of the sum of several.
     pub name: String,
     /// Indices of [`GroupTimeline::rows`].
     pub rows: Vec<usize>,
@@ -37,13 +38,15 @@ impl Band {
 /// A line of the table: a row, or the charge.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Line {
+    /// The row's name.
     pub name: String,
+    /// The row's state; `?` if this version does not know the row, empty for the charge.
     pub state: &'static str,
     /// Index of its band.
     pub band: Option<usize>,
     /// At the moment of the largest charge.
     pub peak_bytes: u64,
-    /// At the last sample before a kill, if there was one.
+    /// At the last sample before a kill; `None` without a kill, or if that sample lacks the row.
     pub kill_bytes: Option<u64>,
     /// At the last sample.
     pub last_bytes: u64,
@@ -52,7 +55,9 @@ pub(super) struct Line {
 /// A group as it is shown.
 #[derive(Debug)]
 pub(super) struct GroupView<'a> {
+    /// Its samples and limits.
     pub group: &'a GroupTimeline,
+    /// What it held at the last kill.
     pub kill: Option<&'a GroupKill>,
     /// `control group /x (limit 48.0 MiB)`.
     pub title: String,
@@ -81,15 +86,16 @@ impl<'a> GroupView<'a> {
     fn new(group: &'a GroupTimeline, kill: Option<&'a GroupKill>) -> Option<Self> {
         let (peak, last) = (group.peak()?, group.points().last()?);
         let bands = bands(group);
+        // Rows add up to the charge: one that is missing has no bytes.
         let row_bytes = |point: &GroupPoint, row: usize| point.rows.get(row).copied().unwrap_or(0);
         let line = |row: usize| {
             let id = group.rows.get(row).map_or("", String::as_str);
             Line {
                 name: clean_sentence(id),
-                state: state_of(id).unwrap_or_default(),
+                state: state_of(id).unwrap_or("?"),
                 band: bands.iter().position(|band| band.rows.contains(&row)),
                 peak_bytes: row_bytes(peak, row),
-                kill_bytes: kill.map(|kill| kill.rows.get(id).copied().unwrap_or(0)),
+                kill_bytes: kill.and_then(|kill| kill.rows.get(id).copied()),
                 last_bytes: row_bytes(last, row),
             }
         };
@@ -120,7 +126,7 @@ impl<'a> GroupView<'a> {
         })
     }
 
-    /// Whether there is a limit that it may meet, or a kill.
+    /// Whether the group has a limit, or had a kill.
     pub fn is_limited(&self) -> bool {
         self.kill.is_some() || self.group.limits.iter().any(|step| step.bytes.is_some())
     }
@@ -130,9 +136,9 @@ impl<'a> GroupView<'a> {
         let Some(kill) = self.kill else { return Vec::new() };
         let killed = match kill.kills {
             Some(kills) => {
-                format!("For lack of memory the kernel killed {} of this group.", counted(kills, "process"))
+                format!("The kernel killed {} of this group for lack of memory.", counted(kills, "process"))
             }
-            None => "A process was killed, and this group removed.".to_owned(),
+            None => "A process was killed and the group was removed.".to_owned(),
         };
         let mut rows: Vec<(&String, u64)> = kill.rows.iter().map(|(id, bytes)| (id, *bytes)).collect();
         rows.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
@@ -140,18 +146,18 @@ impl<'a> GroupView<'a> {
         let largest: Vec<String> =
             largest.map(|(id, size)| format!("{} {}", clean_sentence(id), bytes(*size))).collect();
         let limit = kill.effective_limit_bytes.map_or(String::new(), |limit| format!(" of {}", bytes(limit)));
+        let rows = if largest.is_empty() { String::new() } else { format!(": {}", largest.join(", ")) };
         let sample = format!(
-            "The last sample before, {} old, has {}{limit}: {}.",
+            "The last sample, taken {} before the kill was noticed, shows {}{limit}{rows}.",
             seconds(seconds_of(kill.age_us)),
-            bytes(kill.current_bytes),
-            largest.join(", ")
+            bytes(kill.current_bytes)
         );
         vec![format!("{killed} {sample}"), clean_sentence(&kill.unknown)]
     }
 }
 
-/// The bands, from the bottom: rows that stay, then those that the kernel can reclaim; of each the
-/// larger ones first.
+/// The bands, from the bottom: rows that stay, then those that the kernel can reclaim, each sorted
+/// by size, largest first.
 fn bands(group: &GroupTimeline) -> Vec<Band> {
     let rows = group.largest_rows();
     let (single, rest) = rows.split_at(rows.len().min(MAX_BANDS));
@@ -166,8 +172,8 @@ fn bands(group: &GroupTimeline) -> Vec<Band> {
     bands
 }
 
-/// The points for `cells` equal intervals: of each that with the largest charge, or else the one
-/// before it; `None` before the first and after the last.
+/// For each of `cells` equal intervals, the point with the largest charge; for an interval without
+/// points, the latest point before it; `None` before the first point and after the last.
 pub(super) fn in_cells(group: &GroupTimeline, end_us: u64, cells: usize) -> Vec<Option<&GroupPoint>> {
     let mut points: Vec<Option<&GroupPoint>> = vec![None; cells];
     let mut previous: Option<(usize, &GroupPoint)> = None;
@@ -211,8 +217,19 @@ mod tests {
         assert_eq!((names[0], names[MAX_BANDS]), ("group.anon", "other rows"));
         assert_eq!(names[MAX_BANDS - 2..MAX_BANDS], ["group.cache.clean", "group.charge_stock"]);
         let text = view.kill_sentences().join(" ");
-        assert!(text.contains("killed 1 process") && text.contains("3.0 ms old"), "{text}");
+        assert!(text.contains("killed 1 process") && text.contains("taken 3.0 ms before"), "{text}");
         assert!(text.contains("of 64.0 MiB: group.anon") && text.contains("not which limit"), "{text}");
+    }
+
+    #[test]
+    fn a_kill_without_rows_shows_none() {
+        let mut timeline = fabricated::limited();
+        let kill = timeline.end.as_mut().and_then(|end| end.group_kill.as_mut()).unwrap();
+        kill.rows.clear();
+        let view = GroupView::all(&timeline).remove(0);
+        assert!(view.kill_sentences()[0].ends_with("of 64.0 MiB."), "{:?}", view.kill_sentences());
+        let (charge, rows) = view.lines.split_last().unwrap();
+        assert!(charge.kill_bytes.is_some() && rows.iter().all(|row| row.kill_bytes.is_none()));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use strandline_recording::{GroupBlock, GroupSample, GroupStart, OTHER_ROWS};
+use strandline_recording::{GroupBlock, GroupKill, GroupSample, GroupStart, OTHER_ROWS};
 
 /// After thinning, between half of this and all of it is kept.
 const MAX_POINTS: usize = 2_048;
@@ -183,6 +183,18 @@ fn keep_larger(last: &mut GroupPoint, point: GroupPoint) {
     }
 }
 
+/// Truncates the names and the sentence of a kill to what a report shows. Rows whose names become
+/// equal are added up.
+pub(super) fn truncated_kill(kill: GroupKill) -> GroupKill {
+    let mut rows: BTreeMap<String, u64> = BTreeMap::new();
+    for (name, bytes) in kill.rows {
+        let sum = rows.entry(super::truncated_word(name)).or_default();
+        *sum = sum.saturating_add(bytes);
+    }
+    let (path, unknown) = (super::truncated_word(kill.path), super::truncated_word(kill.unknown));
+    GroupKill { path, unknown, rows, ..kill }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,6 +233,18 @@ mod tests {
         }
         assert_eq!((group.rows.len(), group.limits.len()), (MAX_ROWS + 1, MAX_LIMITS));
         assert!(group.points().len() <= MAX_POINTS);
+    }
+
+    #[test]
+    fn texts_of_a_kill_are_truncated_and_its_rows_still_add_up() {
+        let long = "é".repeat(10_000);
+        let rows = [(long.clone(), 3u64), (format!("{long}2"), 4), ("group.anon".to_owned(), 5)];
+        let rows = BTreeMap::from(rows);
+        let kill = GroupKill { path: long.clone(), unknown: long, rows, ..GroupKill::default() };
+        let kill = truncated_kill(kill);
+        let lengths = kill.rows.keys().chain([&kill.path, &kill.unknown]).map(String::len);
+        assert!(lengths.max().is_some_and(|length| length <= 1024), "{kill:?}");
+        assert_eq!((kill.rows.len(), kill.rows.values().sum::<u64>()), (2, 12));
     }
 
     #[test]

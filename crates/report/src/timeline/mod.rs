@@ -224,7 +224,10 @@ impl Timeline {
             }
             Record::Caveat(record) => self.add_caveat(record.caveat),
             Record::Heartbeat(heartbeat) => self.heartbeat = heartbeat,
-            Record::End(end) => self.end = Some(*end),
+            Record::End(mut end) => {
+                end.group_kill = end.group_kill.take().map(groups::truncated_kill);
+                self.end = Some(*end);
+            }
         }
     }
 

@@ -24,7 +24,7 @@ use strandline_process::range::AddressRange;
 const MAX_SEGMENTS: usize = 1 << 18;
 /// Bytes read to recognize a segment: up to its first page structure.
 const HEAD_BYTES: usize = 304;
-/// Upper bound on the slices of a segment with a single block.
+/// Upper bound on the slices of a segment; one with a single block may have many.
 const MAX_SLICES: u64 = 1 << 31;
 /// Bits of `xthread_free` that are a state.
 const THREAD_FREE_STATE: u64 = 3;

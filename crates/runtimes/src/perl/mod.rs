@@ -249,8 +249,7 @@ fn read_program(
 }
 
 fn more_interpreters(program: &locate::Program) -> Caveat {
-    let text =
-        "the process has more interpreters than strandline reads: the others count for the allocator's rows";
+    let text = "the process may have more interpreters than strandline reads: the others count for the allocator's rows";
     Caveat::new("perl_interpreters", program.path.clone(), None, text)
 }
 

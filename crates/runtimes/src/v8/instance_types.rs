@@ -101,7 +101,8 @@ impl InstanceTypes {
         (has_needed && all.number("JSProxy").is_some()).then_some(all)
     }
 
-    /// Adds a class, unless its number or its name is known.
+    /// Names a number, unless it has a name; the first number of a class is also its number by
+    /// name.
     fn add(&mut self, name: &str, number: u16) {
         self.names.entry(number).or_insert_with(|| name.to_owned());
         self.numbers.entry(name.to_owned()).or_insert(number);

@@ -1,7 +1,7 @@
 //! G1: regions (`gc/g1/vmStructs_g1.hpp`, `g1HeapRegionType.hpp`).
 
 use super::heap::REGION_BYTES;
-use super::{HEAP, PAGE, Writer};
+use super::{HEAP, Jdk, PAGE, Writer};
 use crate::Usage;
 
 /// Tags of regions.
@@ -46,7 +46,7 @@ impl Writer {
     /// Writes a G1 heap, and returns its committed ranges.
     pub fn g1(&mut self) -> Vec<(u64, u64)> {
         let count = 6 + self.dice.below(8);
-        let names: [&'static str; 4] = if self.is_new {
+        let names: [&'static str; 4] = if self.jdk == Jdk::V25 {
             ["G1HeapRegion", "G1HeapRegionManager", "G1HeapRegionType", "_monitoring_support"]
         } else {
             ["HeapRegion", "HeapRegionManager", "HeapRegionType", "_g1mm"]
@@ -69,7 +69,7 @@ impl Writer {
         self.fill(manager, "G1HeapRegionTable", &[("_base", pointers), ("_length", count)]);
         let tags = self.write_tags();
         let committed = self.write_regions(region, pointers, count, &tags);
-        if self.is_old {
+        if self.jdk == Jdk::V11 {
             // Inherited fields are listed with the class that declares them.
             for (field, class) in [("_bottom", "Space"), ("_end", "Space"), ("_top", "G1ContiguousSpace")] {
                 self.tables.rename(region, field, class);
@@ -80,7 +80,7 @@ impl Writer {
 
     /// Writes the constants of region types (`gc/g1/g1HeapRegionType.hpp`); returns the tags.
     fn write_tags(&mut self) -> Tags {
-        if self.is_new {
+        if self.jdk == Jdk::V25 {
             for (name, value) in [
                 ("G1HeapRegionType::FreeTag", 0),
                 ("G1HeapRegionType::YoungMask", 2),
@@ -160,18 +160,18 @@ impl Writer {
     ) -> (&'static str, u32, u64) {
         match region_use {
             RegionUse::Eden => ("eden", tags.eden, self.eden(start, end)),
-            RegionUse::Survivor => ("survivor", tags.survivor, self.objects(start, end)),
+            RegionUse::Survivor => ("survivor", tags.survivor, self.write_objects(start, end)),
             RegionUse::Humongous => {
                 let top = end - PAGE * self.dice.below(4);
-                self.one_array(start, top);
+                self.write_filling_array(start, top);
                 ("humongous", tags.humongous, top)
             }
-            RegionUse::Old => ("old", tags.old, self.objects(start, end)),
+            RegionUse::Old => ("old", tags.old, self.write_objects(start, end)),
             RegionUse::Archive => {
-                self.is_archive = !self.is_new;
-                let top = self.objects(start, end);
+                self.is_archive = self.jdk != Jdk::V25;
+                let top = self.write_objects(start, end);
                 self.is_archive = false;
-                (if self.is_new { "old" } else { "archive" }, tags.archive, top)
+                (if self.jdk == Jdk::V25 { "old" } else { "archive" }, tags.archive, top)
             }
             RegionUse::Free | RegionUse::Uncommitted => ("free", 0, start),
         }
@@ -188,7 +188,7 @@ impl Writer {
             ["_old_gen_used", "_old_used"],
             ["_old_gen_committed", "_old_committed"],
         ];
-        let names = FIELDS.map(|names| names[usize::from(self.is_old)]);
+        let names = FIELDS.map(|names| names[usize::from(self.jdk == Jdk::V11)]);
         self.declare("G1MonitoringSupport", &names.map(|name| (name, 8)));
         let figures: [u64; 3] = std::array::from_fn(|_| 8 * self.dice.below(10_000));
         for (name, used) in ["G1 Eden Space", "G1 Survivor Space", "G1 Old Gen"].into_iter().zip(figures) {

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::objects::{Class, Kind, MIRROR_BYTES, MIRROR_COUNT};
+use super::objects::{Class, Kind, MIRROR_BYTES, MIRROR_STATIC_COUNT_OFFSET, ReferenceBlock, ReferenceKind};
 use super::{
     CODE, CODE_BYTES, DATA, DATA_BYTES, OOP_SHIFT, STACK, STACK_BYTES, STRUCTURES, STRUCTURES_BYTES, Writer,
 };
@@ -93,20 +93,24 @@ impl Writer {
 
     fn reference_addresses(&self, object: &Object) -> ReferenceAddresses {
         let oop_bytes = self.oop_bytes();
-        let Class { references, kind, is_weak, .. } = self.classes[object.class];
-        let (offset, count) = match kind {
-            Kind::Array(element_bytes, true) => (self.elements_offset(element_bytes), object.length),
-            Kind::Mirror => (MIRROR_BYTES, object.length),
-            _ => references.unwrap_or((0, 0)),
+        let Class { references, kind, reference_kind, .. } = self.classes[object.class];
+        let ReferenceBlock { offset, count } = match kind {
+            Kind::Array { element_bytes, holds_references: true } => {
+                ReferenceBlock { offset: self.elements_offset(element_bytes), count: object.length }
+            }
+            Kind::Mirror => ReferenceBlock { offset: MIRROR_BYTES, count: object.length },
+            _ => references.unwrap_or_default(),
         };
         let address = |index: u64| object.address + offset + index * oop_bytes;
         let strong = (0..count).map(address).collect();
         let mut addresses = ReferenceAddresses { strong, weak: Vec::new() };
         // The referent of a reference object is in front of the fields in its map.
-        if let Some(is_weak) = is_weak {
-            let list = if is_weak { &mut addresses.weak } else { &mut addresses.strong };
-            list.push(object.address + offset - oop_bytes);
-        }
+        let list = match reference_kind {
+            Some(ReferenceKind::Weak) => &mut addresses.weak,
+            Some(ReferenceKind::Soft) => &mut addresses.strong,
+            None => return addresses,
+        };
+        list.push(object.address + offset - oop_bytes);
         addresses
     }
 
@@ -131,6 +135,6 @@ impl Writer {
 
     /// Writes the number of static references of a `java.lang.Class`.
     pub fn put_static_count(&mut self, mirror: u64, count: u64) {
-        self.image.put(mirror + MIRROR_COUNT, &(count as u32).to_le_bytes());
+        self.image.put(mirror + MIRROR_STATIC_COUNT_OFFSET, &(count as u32).to_le_bytes());
     }
 }

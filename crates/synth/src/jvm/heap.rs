@@ -1,6 +1,6 @@
 //! The heap: its collector, and what all collectors share (`gc/shared/collectedHeap.hpp`).
 
-use super::{HEAP, PAGE, Writer};
+use super::{HEAP, Jdk, PAGE, Writer};
 
 /// Smaller than with any collector, so that images are small.
 pub const REGION_BYTES: u64 = 16 * PAGE;
@@ -31,7 +31,7 @@ impl Writer {
     /// Writes a heap, and returns its committed ranges.
     pub fn write_heap(&mut self) -> Vec<(u64, u64)> {
         self.declare("MemRegion", &[("_start", 8), ("_word_size", 8)]);
-        let active = if self.is_new { "_is_stw_gc_active" } else { "_is_gc_active" };
+        let active = if self.jdk == Jdk::V25 { "_is_stw_gc_active" } else { "_is_gc_active" };
         self.declare("CollectedHeap", &[("_reserved", 80), (active, 1), ("_total_collections", 4)]);
         for (collector, name, flag) in COLLECTORS {
             self.flag(flag, u64::from(collector == self.collector));

@@ -103,21 +103,26 @@ enum Header {
     Compact,
 }
 
+/// The version of the JDK, which stands for those with the same layouts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Jdk {
+    V11,
+    V17,
+    V25,
+}
+
 struct Writer {
     image: Image,
     dice: Rng,
     tables: Tables,
     expected: JvmExpected,
-    /// JDK 25, otherwise 17 or 11.
-    is_new: bool,
-    /// JDK 11.
-    is_old: bool,
+    jdk: Jdk,
     collector: Collector,
     header: Header,
     /// Address for the next structure.
     next_structure: u64,
-    /// Addresses for the next metadata: metaspace, class space.
-    metadata: [u64; 2],
+    /// Address for the next class.
+    next_class_space: u64,
     has_narrow_oops: bool,
     classes: Vec<objects::Class>,
     objects: Vec<graph::Object>,
@@ -141,19 +146,19 @@ pub fn fabricate_jvm(seed: u64) -> JvmImage {
         (CODE_MAP, PAGE),
         (STACK, STACK_BYTES),
     ]);
-    let (is_new, is_old) = [(true, false), (false, false), (false, true)][dice.below(3) as usize];
-    let release = match (is_new, is_old) {
-        (true, _) => "25.0.3+9-LTS",
-        (_, true) => "11.0.32.1+1-post-1-deb11u1-Debian",
-        _ => "17.0.15+6-Debian-1deb12u1",
+    let jdk = [Jdk::V25, Jdk::V17, Jdk::V11][dice.below(3) as usize];
+    let release = match jdk {
+        Jdk::V25 => "25.0.3+9-LTS",
+        Jdk::V17 => "17.0.15+6-Debian-1deb12u1",
+        Jdk::V11 => "11.0.32.1+1-post-1-deb11u1-Debian",
     };
     let header = match dice.below(3) {
         0 => Header::Narrow,
-        1 if is_new => Header::Compact,
+        1 if jdk == Jdk::V25 => Header::Compact,
         1 => Header::Wide,
         _ => Header::Narrow,
     };
-    let collector = COLLECTORS[dice.below(if is_old { 4 } else { 6 }) as usize].0;
+    let collector = COLLECTORS[dice.below(if jdk == Jdk::V11 { 4 } else { 6 }) as usize].0;
     // Pointers of ZGC have colours.
     let has_narrow_oops = collector != Collector::Z && dice.chance(70);
     let mut writer = Writer {
@@ -164,12 +169,11 @@ pub fn fabricate_jvm(seed: u64) -> JvmImage {
         image,
         dice,
         expected: JvmExpected { release, ..JvmExpected::default() },
-        is_new,
-        is_old,
+        jdk,
         collector,
         header,
         next_structure: STRUCTURES + 64,
-        metadata: [METASPACE, CLASS_SPACE],
+        next_class_space: CLASS_SPACE + objects::FIRST_CLASS_OFFSET,
         classes: Vec::new(),
         loaders: BTreeSet::new(),
         buffers: Vec::new(),
@@ -274,13 +278,16 @@ impl Writer {
         self.flag("MaxHeapSize", 1 << 20);
         self.flag("MaxHeapFreeRatio", 70);
         self.flag("UseCompressedOops", u64::from(self.has_narrow_oops));
-        let (base, shift) =
-            if self.is_new { ("_base", "_shift") } else { ("_narrow_oop._base", "_narrow_oop._shift") };
-        let encoding = if self.is_old { "Universe" } else { "CompressedOops" };
+        let (base, shift) = if self.jdk == Jdk::V25 {
+            ("_base", "_shift")
+        } else {
+            ("_narrow_oop._base", "_narrow_oop._shift")
+        };
+        let encoding = if self.jdk == Jdk::V11 { "Universe" } else { "CompressedOops" };
         self.static_field(encoding, base, 0);
         self.static_field(encoding, shift, OOP_SHIFT);
         self.flag("UseCompressedClassPointers", u64::from(self.header != Header::Wide));
-        if self.is_new {
+        if self.jdk == Jdk::V25 {
             self.flag("UseCompactObjectHeaders", u64::from(self.header == Header::Compact));
         }
         // Fields that no reader uses.

@@ -2,7 +2,7 @@
 //! metaspace (`memory/metaspace/`), compiled code (`memory/heap.hpp`).
 
 use super::{
-    CLASS_SPACE, CLASS_SPACE_BYTES, CODE, CODE_BYTES, CODE_MAP, METASPACE, METASPACE_BYTES, PAGE, STACK,
+    CLASS_SPACE, CLASS_SPACE_BYTES, CODE, CODE_BYTES, CODE_MAP, Jdk, METASPACE, METASPACE_BYTES, PAGE, STACK,
     STACK_BYTES, Writer,
 };
 use crate::Usage;
@@ -54,7 +54,7 @@ impl Writer {
         for _ in 0..self.dice.below(3) {
             // Objects of a buffer take at most a quarter of the rest.
             let max_top = next + (end - next) / 4 / 8 * 8;
-            let top = self.objects(next, max_top);
+            let top = self.write_objects(next, max_top);
             let buffer_end = (top + 64 + 8 * self.dice.below(200)).min(end);
             if top + 8 * RESERVE_WORDS + 8 > buffer_end {
                 return top;
@@ -62,7 +62,7 @@ impl Writer {
             self.buffers.push(Buffer { start: next, top, end: buffer_end - 8 * RESERVE_WORDS });
             next = buffer_end;
         }
-        self.objects(next, end)
+        self.write_objects(next, end)
     }
 
     /// Writes threads: those with a buffer, and some without.
@@ -82,7 +82,7 @@ impl Writer {
             self.tables.field("ThreadLocalAllocBuffer", field, offset);
         }
         self.static_field("ThreadLocalAllocBuffer", "_reserve_for_allocation_prefetch", RESERVE_WORDS);
-        if self.is_new {
+        if self.jdk == Jdk::V25 {
             self.static_field("CollectedHeap", "_lab_alignment_reserve", 2);
         }
         let mut buffers = std::mem::take(&mut self.buffers);
@@ -103,7 +103,7 @@ impl Writer {
             self.image.put_word(java_thread + NEXT_THREAD, list_head);
             list_head = thread;
         }
-        if self.is_old {
+        if self.jdk == Jdk::V11 {
             return self.static_field("Threads", "_thread_list", list_head);
         }
         let list = self.object("ThreadsList", &[("_length", buffers.len() as u64), ("_threads", threads)]);
@@ -117,13 +117,14 @@ impl Writer {
         let counters = [self.tables.allocate_word(), self.tables.allocate_word()];
         let limiter = self.tables.allocate_word();
         let ranges = [(METASPACE, METASPACE_BYTES), (CLASS_SPACE, CLASS_SPACE_BYTES)];
-        let nodes = ranges.map(|(start, bytes)| match self.is_old {
-            true => self.write_old_node(start, bytes),
-            false => self.write_node(start, bytes, limiter),
+        let nodes = ranges.map(|(start, bytes)| match self.jdk {
+            Jdk::V11 => self.write_old_node(start, bytes),
+            _ => self.write_node(start, bytes, limiter),
         });
         // The classes belong to the first loader. Arrays are for metaspace, then for class space.
-        let class_bytes = self.metadata[1] - CLASS_SPACE;
+        let class_bytes = self.next_class_space - CLASS_SPACE;
         let mut used_bytes = [CLASS_METADATA_BYTES, class_bytes];
+        let mut next_chunks = [METASPACE + PAGE, self.next_class_space.next_multiple_of(PAGE)];
         let loaders = 1 + self.dice.below(8);
         let mut next_loader = 0;
         for index in 0..loaders {
@@ -131,13 +132,12 @@ impl Writer {
             if index == 0 {
                 chunks[0].push(Chunk { start: METASPACE, bytes: CLASS_METADATA_BYTES });
                 chunks[1].push(Chunk { start: CLASS_SPACE, bytes: class_bytes });
-                self.metadata = [METASPACE + PAGE, self.metadata[1].next_multiple_of(PAGE)];
             }
             for (kind, chunks) in chunks.iter_mut().enumerate() {
                 for _ in 0..self.dice.below(3) {
-                    let (start, bytes) = (self.metadata[kind], 8 * (8 + self.dice.below(PAGE / 8 - 7)));
+                    let (start, bytes) = (next_chunks[kind], 8 * (8 + self.dice.below(PAGE / 8 - 7)));
                     if start + PAGE <= ranges[kind].0 + ranges[kind].1 {
-                        self.metadata[kind] += PAGE;
+                        next_chunks[kind] += PAGE;
                         used_bytes[kind] += bytes;
                         chunks.push(Chunk { start, bytes });
                     }
@@ -149,7 +149,7 @@ impl Writer {
         let head = self.object("ClassLoaderData", &[("_next", next_loader)]);
         self.static_field("ClassLoaderDataGraph", "_head", head);
         self.expected.loaders = self.loaders.len() as u64;
-        for (counter, bytes) in counters.into_iter().zip(used_bytes).filter(|_| !self.is_old) {
+        for (counter, bytes) in counters.into_iter().zip(used_bytes).filter(|_| self.jdk != Jdk::V11) {
             self.image.put_word(counter, bytes / 8);
         }
         let [metaspace_bytes, class_space_bytes] = used_bytes;
@@ -220,11 +220,11 @@ impl Writer {
         self.image.put_row(handle_field + 8, [metaspace, lock]);
         // `ClassLoaderMetaspace`: `_lock` and `_space_type`, in JDK 11 the other way round; two
         // arenas.
-        self.image.put_word(metaspace + 8 * u64::from(self.is_old), lock);
+        self.image.put_word(metaspace + 8 * u64::from(self.jdk == Jdk::V11), lock);
         for (kind, chunks) in chunks.iter().enumerate() {
-            let arena = match self.is_old {
-                true => self.write_old_arena(chunks, nodes[kind]),
-                false => self.write_arena(chunks, nodes[kind], counters[kind]),
+            let arena = match self.jdk {
+                Jdk::V11 => self.write_old_arena(chunks, nodes[kind]),
+                _ => self.write_arena(chunks, nodes[kind], counters[kind]),
             };
             self.image.put_word(metaspace + 16 + 8 * kind as u64, arena);
         }
@@ -254,7 +254,7 @@ impl Writer {
         self.declare("GrowableArrayBase", &[("_len", 4)]);
         let data_offset = self.tables.size_of("GrowableArrayBase");
         self.tables.field("GrowableArray<int>", "_data", data_offset);
-        let used_offset = if self.is_new { 4 } else { 8 };
+        let used_offset = if self.jdk == Jdk::V25 { 4 } else { 8 };
         for (type_name, field, offset) in [
             ("HeapBlock", "_header", 0),
             ("HeapBlock::Header", "_length", 0),
@@ -288,7 +288,7 @@ impl Writer {
             let length = (1 + self.dice.below(30)).min(end - segment);
             let is_used = self.dice.chance(70);
             let block = CODE + (segment << SEGMENT_SHIFT);
-            if self.is_new {
+            if self.jdk == Jdk::V25 {
                 self.image.put_word(block, length | u64::from(is_used) << 32);
             } else {
                 self.image.put_row(block, [length, u64::from(is_used)]);

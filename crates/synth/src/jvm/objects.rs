@@ -2,18 +2,24 @@
 //! `oops/arrayOop.hpp`).
 
 use super::graph::Object;
-use super::{CLASS_SPACE, Header, Writer};
+use super::{CLASS_SPACE, Header, Jdk, Writer};
 
 /// `markWord::klass_shift` (`oops/markWord.hpp`).
 const MARK_KLASS_SHIFT: u64 = 42;
 /// The mark of an unlocked object.
 const UNLOCKED: u64 = 1;
 /// Offset in `java.lang.Class` of its own size in words: an injected field.
-const MIRROR_WORDS: u64 = 24;
+const MIRROR_SIZE_OFFSET: u64 = 24;
 /// Offset in `java.lang.Class` of the number of static references behind its own fields.
-pub const MIRROR_COUNT: u64 = 28;
+pub const MIRROR_STATIC_COUNT_OFFSET: u64 = 28;
 /// Bytes of the own fields of `java.lang.Class`.
 pub const MIRROR_BYTES: u64 = 48;
+/// Where the first class is in class space: offset 0 encodes a null pointer.
+pub const FIRST_CLASS_OFFSET: u64 = 64;
+/// Unused bytes behind a class, at least.
+const CLASS_GAP_BYTES: u64 = 8;
+/// Alignment of a class.
+const CLASS_ALIGNMENT: u64 = 16;
 
 /// A class.
 #[derive(Clone, Copy, Debug)]
@@ -23,19 +29,50 @@ pub struct Class {
     /// Address of its `Klass`.
     address: u64,
     pub kind: Kind,
-    /// Offset of the references in instances, and their number.
-    pub references: Option<(u64, u64)>,
-    /// For a `java.lang.ref.Reference`, whether it does not keep its referent.
-    pub is_weak: Option<bool>,
+    /// The references in instances.
+    pub references: Option<ReferenceBlock>,
+    /// `None` unless it is a `java.lang.ref.Reference`.
+    pub reference_kind: Option<ReferenceKind>,
+}
+
+/// References of an object, one behind the other: an `OopMapBlock`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReferenceBlock {
+    /// Offset of the first one in the object.
+    pub offset: u64,
+    /// Their number.
+    pub count: u64,
+}
+
+/// The kind of a `java.lang.ref.Reference`.
+#[derive(Clone, Copy, Debug)]
+pub enum ReferenceKind {
+    /// It keeps its referent.
+    Soft,
+    /// It does not.
+    Weak,
+}
+
+impl ReferenceKind {
+    fn of_class(name: &str) -> Option<Self> {
+        match name {
+            "java.lang.ref.SoftReference" => Some(Self::Soft),
+            "java.lang.ref.WeakReference" => Some(Self::Weak),
+            _ => None,
+        }
+    }
 }
 
 /// The kind of a class.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
-    /// Instances have this many bytes.
-    Instance(u64),
-    /// Bytes of an element, and whether elements are references.
-    Array(u64, bool),
+    Instance {
+        bytes: u64,
+    },
+    Array {
+        element_bytes: u64,
+        holds_references: bool,
+    },
     /// `java.lang.Class`.
     Mirror,
 }
@@ -53,17 +90,25 @@ const fn spec(name: &'static str, symbol: &'static str, kind: Kind) -> ClassSpec
     ClassSpec { name, symbol, kind }
 }
 
+const fn instance(bytes: u64) -> Kind {
+    Kind::Instance { bytes }
+}
+
+const fn array(element_bytes: u64, holds_references: bool) -> Kind {
+    Kind::Array { element_bytes, holds_references }
+}
+
 const CLASSES: [ClassSpec; 10] = [
-    spec("java.lang.Object", "java/lang/Object", Kind::Instance(16)),
-    spec("java.lang.String", "java/lang/String", Kind::Instance(24)),
+    spec("java.lang.Object", "java/lang/Object", instance(16)),
+    spec("java.lang.String", "java/lang/String", instance(24)),
     spec("java.lang.Class", "java/lang/Class", Kind::Mirror),
-    spec("Subject$Held", "Subject$Held", Kind::Instance(40)),
-    spec("java.lang.ref.WeakReference", "java/lang/ref/WeakReference", Kind::Instance(48)),
-    spec("java.lang.ref.SoftReference", "java/lang/ref/SoftReference", Kind::Instance(56)),
-    spec("[B", "[B", Kind::Array(1, false)),
-    spec("[I", "[I", Kind::Array(4, false)),
-    spec("[J", "[J", Kind::Array(8, false)),
-    spec("[Ljava.lang.Object;", "[Ljava/lang/Object;", Kind::Array(4, true)),
+    spec("Subject$Held", "Subject$Held", instance(40)),
+    spec("java.lang.ref.WeakReference", "java/lang/ref/WeakReference", instance(48)),
+    spec("java.lang.ref.SoftReference", "java/lang/ref/SoftReference", instance(56)),
+    spec("[B", "[B", array(1, false)),
+    spec("[I", "[I", array(4, false)),
+    spec("[J", "[J", array(8, false)),
+    spec("[Ljava.lang.Object;", "[Ljava/lang/Object;", array(4, true)),
 ];
 
 impl Writer {
@@ -86,58 +131,62 @@ impl Writer {
         // The text is the last field, and continues behind the structure.
         let body = self.tables.size_of("Symbol");
         self.tables.field("Symbol", "_body[0]", body);
-        let (base, shift) =
-            if self.is_new { ("_base", "_shift") } else { ("_narrow_klass._base", "_narrow_klass._shift") };
-        let encoding = if self.is_old { "Universe" } else { "CompressedKlassPointers" };
+        let (base, shift) = if self.jdk == Jdk::V25 {
+            ("_base", "_shift")
+        } else {
+            ("_narrow_klass._base", "_narrow_klass._shift")
+        };
+        let encoding = if self.jdk == Jdk::V11 { "Universe" } else { "CompressedKlassPointers" };
         self.static_field(encoding, base, CLASS_SPACE);
         self.static_field(encoding, shift, 0);
-        if self.is_new {
+        if self.jdk == Jdk::V25 {
             self.tables.long("markWord::klass_shift", MARK_KLASS_SHIFT);
         }
-        self.static_field("java_lang_Class", "_oop_size_offset", MIRROR_WORDS);
-        self.static_field("java_lang_Class", "_static_oop_field_count_offset", MIRROR_COUNT);
+        self.static_field("java_lang_Class", "_oop_size_offset", MIRROR_SIZE_OFFSET);
+        self.static_field("java_lang_Class", "_static_oop_field_count_offset", MIRROR_STATIC_COUNT_OFFSET);
         for ClassSpec { name, symbol, kind } in CLASSES {
             // Elements that are references have the size of references.
             let kind = match kind {
-                Kind::Array(_, true) => Kind::Array(self.oop_bytes(), true),
+                Kind::Array { holds_references: true, .. } => array(self.oop_bytes(), true),
                 kind => kind,
             };
             let text = self.structure(body + symbol.len() as u64);
             self.image
                 .put(text + self.tables.offset("Symbol", "_length"), &(symbol.len() as u16).to_le_bytes());
             self.image.put(text + body, symbol.as_bytes());
-            let address = self.metadata[1];
-            // The first class is not at the base: offset 0 encodes a null pointer.
-            let address = if address == CLASS_SPACE { address + 64 } else { address };
+            let address = self.next_class_space;
             self.image.put_word(address + self.tables.offset("Klass", "_name"), text);
             let helper = self.layout_helper(kind);
             self.image.put(address + self.tables.offset("Klass", "_layout_helper"), &helper.to_le_bytes());
             let (end, references) = self.write_tables(address, name, kind);
-            self.metadata[1] = (end + 8).next_multiple_of(16);
-            let is_weak = name.starts_with("java.lang.ref.").then_some(name == "java.lang.ref.WeakReference");
-            self.classes.push(Class { name, address, kind, references, is_weak });
+            self.next_class_space = (end + CLASS_GAP_BYTES).next_multiple_of(CLASS_ALIGNMENT);
+            let reference_kind = ReferenceKind::of_class(name);
+            self.classes.push(Class { name, address, kind, references, reference_kind });
         }
     }
 
     /// Writes tables of methods with arbitrary contents, and behind them an `OopMapBlock` if
-    /// instances have references; returns its end, and offset and number of the references.
-    fn write_tables(&mut self, klass: u64, name: &str, kind: Kind) -> (u64, Option<(u64, u64)>) {
-        if matches!(kind, Kind::Array(..)) {
+    /// instances have references; returns its end, and the references. An `ArrayKlass` gets no
+    /// tables.
+    fn write_tables(&mut self, klass: u64, name: &str, kind: Kind) -> (u64, Option<ReferenceBlock>) {
+        if matches!(kind, Kind::Array { .. }) {
             return (klass + self.tables.size_of("Klass"), None);
         }
         let references = match name {
-            "java.lang.String" => Some((16, 1)),
-            "Subject$Held" => Some((16, 2)),
+            "java.lang.String" => Some(ReferenceBlock { offset: 16, count: 1 }),
+            "Subject$Held" => Some(ReferenceBlock { offset: 16, count: 2 }),
             // Behind the referent: the queue, and the next reference in it.
-            "java.lang.ref.WeakReference" | "java.lang.ref.SoftReference" => Some((16 + self.oop_bytes(), 2)),
+            "java.lang.ref.WeakReference" | "java.lang.ref.SoftReference" => {
+                Some(ReferenceBlock { offset: 16 + self.oop_bytes(), count: 2 })
+            }
             _ => None,
         };
         // `ReferenceType` (`memory/referenceType.hpp`): JDK 11 and 17 have one more before that of
         // soft ones.
-        let reference_type = match name {
-            "java.lang.ref.SoftReference" => 2 - u8::from(self.is_new),
-            "java.lang.ref.WeakReference" => 3 - u8::from(self.is_new),
-            _ => 0,
+        let reference_type = match ReferenceKind::of_class(name) {
+            Some(ReferenceKind::Soft) => 2 - u8::from(self.jdk == Jdk::V25),
+            Some(ReferenceKind::Weak) => 3 - u8::from(self.jdk == Jdk::V25),
+            None => 0,
         };
         let (virtual_words, interface_words) = (self.dice.below(6), self.dice.below(4));
         let put = |writer: &mut Self, type_name, field, value: u64| {
@@ -149,7 +198,7 @@ impl Writer {
         put(self, "InstanceKlass", "_nonstatic_oop_map_size", u64::from(references.is_some()));
         self.image.put(klass + self.tables.offset("InstanceKlass", "_reference_type"), &[reference_type]);
         let map = klass + self.tables.size_of("InstanceKlass") + 8 * (virtual_words + interface_words);
-        if let Some((offset, count)) = references {
+        if let Some(ReferenceBlock { offset, count }) = references {
             self.image.put_word(map, offset | count << 32);
         }
         (map + 8, references)
@@ -158,12 +207,13 @@ impl Writer {
     /// `Klass::layout_helper`.
     fn layout_helper(&self, kind: Kind) -> u32 {
         match kind {
-            Kind::Instance(bytes) => bytes as u32,
+            Kind::Instance { bytes } => bytes as u32,
             // Allocated on the slow path.
             Kind::Mirror => MIRROR_BYTES as u32 | 1,
-            Kind::Array(bytes, is_of_references) => {
-                let tag = if is_of_references { 2_u32 } else { 3 } << 30;
-                tag | (self.elements_offset(bytes) as u32) << 16 | 10 << 8 | bytes.trailing_zeros()
+            Kind::Array { element_bytes, holds_references } => {
+                let tag = if holds_references { 2_u32 } else { 3 } << 30;
+                let offset = self.elements_offset(element_bytes) as u32;
+                tag | offset << 16 | 10 << 8 | element_bytes.trailing_zeros()
             }
         }
     }
@@ -180,33 +230,33 @@ impl Writer {
     /// Offset of elements of `bytes` bytes (`arrayOopDesc::base_offset_in_bytes`).
     pub fn elements_offset(&self, bytes: u64) -> u64 {
         // Up to JDK 21 at a multiple of eight.
-        (self.length_offset() + 4).next_multiple_of(if self.is_new { bytes } else { 8 })
+        (self.length_offset() + 4).next_multiple_of(if self.jdk == Jdk::V25 { bytes } else { 8 })
     }
 
     /// Fills part of a range with objects, and returns the first byte behind them.
-    pub fn objects(&mut self, start: u64, end: u64) -> u64 {
+    pub fn write_objects(&mut self, start: u64, end: u64) -> u64 {
         let mut next = start;
         let stop = start + (end - start) / 16 * self.dice.below(17);
         while next < stop {
-            let Some(bytes) = self.one_object(next, end) else { break };
+            let Some(bytes) = self.write_random_object(next, end) else { break };
             next += bytes;
         }
         next
     }
 
     /// Writes an object of a random class and returns its bytes; `None` if it does not fit.
-    fn one_object(&mut self, address: u64, end: u64) -> Option<u64> {
+    fn write_random_object(&mut self, address: u64, end: u64) -> Option<u64> {
         let class = self.dice.below(self.classes.len() as u64) as usize;
         let (bytes, length) = match self.classes[class].kind {
-            Kind::Instance(bytes) => (bytes, 0),
+            Kind::Instance { bytes } => (bytes, 0),
             Kind::Mirror => {
                 let words = self.dice.below(10);
                 (MIRROR_BYTES + 8 * words, self.dice.below(words + 1))
             }
-            Kind::Array(bytes, _) => {
+            Kind::Array { element_bytes, .. } => {
                 let max_length = if self.dice.chance(5) { 2000 } else { 40 };
                 let length = self.dice.below(max_length);
-                (self.elements_offset(bytes) + bytes * length, length)
+                (self.elements_offset(element_bytes) + element_bytes * length, length)
             }
         };
         let bytes = bytes.next_multiple_of(8);
@@ -219,10 +269,10 @@ impl Writer {
 
     /// Writes one array that takes all of a range, and is less than eight bytes larger than it
     /// needs to be.
-    pub fn one_array(&mut self, start: u64, end: u64) {
+    pub fn write_filling_array(&mut self, start: u64, end: u64) {
         let class = self.classes.iter().position(|class| class.name == "[B").unwrap_or(0);
         let bytes = end - start;
-        let length = bytes - self.elements_offset(1) - self.dice.below(8);
+        let length = bytes.saturating_sub(self.elements_offset(1) + self.dice.below(8));
         self.put_object(class, start, bytes, length);
         if let Some(object) = self.objects.last_mut() {
             object.is_humongous = true;
@@ -244,14 +294,14 @@ impl Writer {
             Header::Compact => {}
         }
         match class.kind {
-            Kind::Array(..) => {
+            Kind::Array { .. } => {
                 self.image.put(address + self.length_offset(), &(length as u32).to_le_bytes());
             }
             Kind::Mirror => {
-                self.image.put(address + MIRROR_WORDS, &((bytes / 8) as u32).to_le_bytes());
+                self.image.put(address + MIRROR_SIZE_OFFSET, &((bytes / 8) as u32).to_le_bytes());
                 self.put_static_count(address, length);
             }
-            Kind::Instance(_) => {}
+            Kind::Instance { .. } => {}
         }
         self.expected.types.entry(class.name).or_default().add(bytes);
         let is_archived = self.is_archive;

@@ -1,7 +1,7 @@
 //! Shenandoah: regions (`gc/shenandoah/vmStructs_shenandoah.hpp`, `shenandoahHeapRegion.hpp`).
 
 use super::heap::REGION_BYTES;
-use super::{HEAP, PAGE, Writer};
+use super::{HEAP, Jdk, PAGE, Writer};
 use crate::Usage;
 
 /// `ShenandoahHeapRegion::RegionState`, in order.
@@ -38,7 +38,7 @@ impl Writer {
         let count = 6 + self.dice.below(8);
         let pointers = self.structure(8 * count);
         // From JDK 21 on used bytes are counted by generation; there is one.
-        let used_field = if self.is_new { "_global_generation" } else { "_used" };
+        let used_field = if self.jdk == Jdk::V25 { "_global_generation" } else { "_used" };
         self.declare(
             "ShenandoahHeap",
             &[("_num_regions", 8), ("_regions", 8), ("_committed", 8), (used_field, 8)],
@@ -47,7 +47,7 @@ impl Writer {
         let bytes: u64 = committed.iter().map(|(start, end)| end - start).sum();
         let used_bytes = 8 * self.dice.below(bytes / 8 + 1);
         self.expected.pools.insert("Shenandoah", Usage::of(used_bytes, bytes));
-        let used_word = if self.is_new {
+        let used_word = if self.jdk == Jdk::V25 {
             self.declare("ShenandoahGeneration", &[("_used", 8)]);
             self.object("ShenandoahGeneration", &[("_used", used_bytes)])
         } else {
@@ -86,7 +86,7 @@ impl Writer {
             let top = match state {
                 _ if is_humongous => {
                     let top = end - PAGE * self.dice.below(4);
-                    self.one_array(start, top);
+                    self.write_filling_array(start, top);
                     self.expect_area("humongous", [start, top, end]);
                     top
                 }

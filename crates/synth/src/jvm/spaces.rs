@@ -2,7 +2,7 @@
 //! (`gc/parallel/vmStructs_parallelgc.hpp`), and Epsilon (`gc/epsilon/vmStructs_epsilon.hpp`).
 
 use super::heap::Collector;
-use super::{HEAP, PAGE, Writer};
+use super::{HEAP, Jdk, PAGE, Writer};
 use crate::Usage;
 
 const SPACE_BYTES: u64 = 32 * PAGE;
@@ -10,7 +10,7 @@ const SPACE_BYTES: u64 = 32 * PAGE;
 impl Writer {
     /// Writes a heap of the serial collector, and returns its committed ranges.
     pub fn serial(&mut self) -> Vec<(u64, u64)> {
-        let heap = if self.is_new { "SerialHeap" } else { "GenCollectedHeap" };
+        let heap = if self.jdk == Jdk::V25 { "SerialHeap" } else { "GenCollectedHeap" };
         self.declare("DefNewGeneration", &[("_eden_space", 8), ("_from_space", 8), ("_to_space", 8)]);
         self.declare("TenuredGeneration", &[("_the_space", 8)]);
         self.declare(heap, &[("_young_gen", 8), ("_old_gen", 8)]);
@@ -65,7 +65,7 @@ impl Writer {
         self.static_field("ParallelScavengeHeap", "_young_gen", young);
         self.static_field("ParallelScavengeHeap", "_old_gen", generation);
         self.collected_heap("ParallelScavengeHeap", &[], 5 * SPACE_BYTES);
-        if self.is_old {
+        if self.jdk == Jdk::V11 {
             for field in ["_bottom", "_end"] {
                 self.tables.rename("MutableSpace", field, "ImmutableSpace");
             }
@@ -92,9 +92,9 @@ impl Writer {
     fn write_generations(&mut self, spaces: [(u64, u64); 4], names: [&'static str; 3]) -> [u64; 4] {
         let tops = [
             self.eden(spaces[0].0, spaces[0].1),
-            self.objects(spaces[1].0, spaces[1].1),
+            self.write_objects(spaces[1].0, spaces[1].1),
             spaces[2].0,
-            self.objects(spaces[3].0, spaces[3].1),
+            self.write_objects(spaces[3].0, spaces[3].1),
         ];
         for (name, index) in names.into_iter().zip([0, 1, 3]) {
             let (start, end) = spaces[index];
@@ -108,7 +108,7 @@ impl Writer {
 
     /// Describes a space in which objects follow each other, for Epsilon and the serial collector.
     fn declare_contiguous_space(&mut self) {
-        if self.is_new {
+        if self.jdk == Jdk::V25 {
             self.declare("ContiguousSpace", &[("_bottom", 8), ("_top", 8), ("_end", 8)]);
         } else {
             // The fields of a space, then those of a contiguous space.
@@ -124,7 +124,7 @@ impl Writer {
     fn write_space(&mut self, start: u64, end: u64, top: u64) -> u64 {
         let (type_name, base) = match self.collector {
             Collector::Parallel => ("MutableSpace", "MutableSpace"),
-            _ if self.is_new => ("ContiguousSpace", "ContiguousSpace"),
+            _ if self.jdk == Jdk::V25 => ("ContiguousSpace", "ContiguousSpace"),
             _ => ("ContiguousSpace", "Space"),
         };
         let space = self.object(type_name, &[("_top", top)]);

@@ -2,7 +2,7 @@
 //! `zPageTable.hpp`). JDK 17 maps it once for each colour of pointers; JDK 25 maps it once, and has
 //! generations.
 
-use super::{PAGE, Writer};
+use super::{Jdk, PAGE, Writer};
 use crate::Usage;
 
 /// Smaller than real granules, so that images are small.
@@ -18,8 +18,8 @@ impl Writer {
     /// Writes a ZGC heap, and returns its committed ranges in each view.
     pub fn z(&mut self) -> Vec<(u64, u64)> {
         let count = 5 + self.dice.below(5);
-        let views = if self.is_new { &COLOURS[2..] } else { &COLOURS };
-        let allocator_fields: &[(&str, u64)] = if self.is_new {
+        let views = if self.jdk == Jdk::V25 { &COLOURS[2..] } else { &COLOURS };
+        let allocator_fields: &[(&str, u64)] = if self.jdk == Jdk::V25 {
             // `_used` and the bytes used by generations follow the first field, and are not in the
             // tables.
             &[("_max_capacity", 32), ("_partitions", 8)]
@@ -60,7 +60,7 @@ impl Writer {
     /// Writes pages of some granules each, and the table that maps granules to pages; returns the
     /// bytes in use.
     fn write_z_pages(&mut self, heap: u64, count: u64) -> u64 {
-        let extent_field = if self.is_new { "_size" } else { "_end" };
+        let extent_field = if self.jdk == Jdk::V25 { "_size" } else { "_end" };
         self.declare("ZVirtualMemory", &[("_start", 8), (extent_field, 8)]);
         let range_bytes = self.tables.size_of("ZVirtualMemory");
         self.declare("ZPage", &[("_virtual", range_bytes), ("_top", 8)]);
@@ -76,7 +76,7 @@ impl Writer {
                 let (start, bytes) = (index << GRANULE_SHIFT, granules << GRANULE_SHIFT);
                 let object_bytes = 8 * self.dice.below(bytes / 8 + 1);
                 let page = self.object("ZPage", &[("_top", start + object_bytes)]);
-                let extent = if self.is_new { bytes } else { start + bytes };
+                let extent = if self.jdk == Jdk::V25 { bytes } else { start + bytes };
                 let range = page + self.tables.offset("ZPage", "_virtual");
                 self.fill(range, "ZVirtualMemory", &[("_start", start), (extent_field, extent)]);
                 for part in index..index + granules {
@@ -92,7 +92,7 @@ impl Writer {
     /// Writes used and committed bytes, for JDK 25 by generation and by NUMA node.
     fn write_z_allocator(&mut self, allocator: u64, max_bytes: u64) {
         self.fill(allocator, "ZPageAllocator", &[("_max_capacity", max_bytes)]);
-        if !self.is_new {
+        if self.jdk != Jdk::V25 {
             let used = 8 * self.dice.below(max_bytes / 8);
             self.fill(allocator, "ZPageAllocator", &[("_capacity", max_bytes), ("_used", used)]);
             self.expected.pools.insert("ZHeap", Usage::of(used, max_bytes));

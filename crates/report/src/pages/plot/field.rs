@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::axis::{Axis, Tick, label};
-use super::drawing::{Anchor, Drawing, Position, TEXT, WIDTH, fitted, pixels};
+use super::drawing::{Anchor, Drawing, PointStyle, Position, TEXT_PIXELS, WIDTH, fitted, text_width};
 use super::{MARGIN, MAX_POINTS, Picture, not_drawn, x_scale, y_scale};
 use crate::pages::page::{Plot, PlotKind, Series};
 
@@ -110,7 +110,7 @@ pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>
     if is_empty && plot.x_names.is_empty() {
         x_ticks.clear();
     }
-    let longest = x_ticks.iter().map(|tick| pixels(&tick.label)).fold(0.0, f64::max);
+    let longest = x_ticks.iter().map(|tick| text_width(&tick.label)).fold(0.0, f64::max);
     let rotated_height = longest * f64::from(-ROTATION_DEGREES).to_radians().sin();
     let missing_label = if plot.x_label.is_empty() { X_LABEL_HEIGHT } else { 0.0 };
     let extra_height = if is_rotated { rotated_height - 4.0 } else { 0.0 };
@@ -136,7 +136,11 @@ pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>
         drawn_points.iter().for_each(|point| draw_name(&mut drawing, &frame, point, &mut occupied));
     }
     if drawn_points.is_empty() {
-        drawing.muted((frame.middle(), frame.top + FIELD_HEIGHT / 2.0), Anchor::Middle, "no figures");
+        drawing.muted(
+            Position::new(frame.middle(), frame.top + FIELD_HEIGHT / 2.0),
+            Anchor::Middle,
+            "no figures",
+        );
     }
     Picture { drawing, height, notes }
 }
@@ -157,7 +161,7 @@ fn frame_below(
         count => Axis::categorical(count),
     };
     let y_ticks = if is_empty { Vec::new() } else { y.ticks(MAX_Y_TICKS) };
-    let widest = y_ticks.iter().map(|tick| pixels(&tick.label)).fold(MIN_Y_TICK_WIDTH, f64::max);
+    let widest = y_ticks.iter().map(|tick| text_width(&tick.label)).fold(MIN_Y_TICK_WIDTH, f64::max);
     let min_left = if plot.x_names.is_empty() { 0.0 } else { MIN_LEFT_OF_NAMES };
     let left = (MARGIN + widest.min(MAX_Y_TICK_WIDTH) + 8.0).max(min_left);
     let top = top + Y_LABEL_HEIGHT;
@@ -207,8 +211,9 @@ fn draw_line(
     }
     drawing.line(index, thinned(points.iter().map(|point| point.as_ref().map(|point| point.at))).into_iter());
     if has_marks {
+        let style = PointStyle { radius: 3.5, opacity: 1.0 };
         for point in points.iter().flatten() {
-            drawing.point(index, (point.at.x, point.at.y), 3.5, 1.0, &tooltip_text(plot, series, point));
+            drawing.point(index, point.at, style, &tooltip_text(plot, series, point));
         }
     }
 }
@@ -224,7 +229,8 @@ fn draw_points(
     let is_dense = points.len() > MAX_LARGE_POINTS;
     // Of points in the same cell of this grid, one is drawn.
     let cell_pixels = if is_dense { 4.0 } else { 1.0 };
-    let (radius, opacity) = if is_dense { (2.2, 0.5) } else { (4.2, 0.85) };
+    let dense_style = PointStyle { radius: 2.2, opacity: 0.5 };
+    let style = if is_dense { dense_style } else { PointStyle { radius: 4.2, opacity: 0.85 } };
     let mut drawn_cells = HashSet::new();
     for point in points.iter().flatten() {
         let Position { x, y } = point.at;
@@ -235,13 +241,13 @@ fn draw_points(
             draw_interval(drawing, index, point);
         }
         let tooltip = if is_dense { String::new() } else { tooltip_text(plot, series, point) };
-        drawing.point(index, (x, y), radius, opacity, &tooltip);
+        drawing.point(index, point.at, style, &tooltip);
     }
 }
 
 fn draw_interval(drawing: &mut Drawing, series: usize, point: &Point<'_>) {
     if let Some(Interval { low_y, high_y }) = point.interval {
-        drawing.interval(Some(series), (point.at.x, low_y), (point.at.x, high_y));
+        drawing.interval(Some(series), Position::new(point.at.x, low_y), Position::new(point.at.x, high_y));
     }
 }
 
@@ -327,10 +333,10 @@ fn ticks_below(plot: &Plot, frame: &Frame) -> (Vec<Tick>, bool) {
         return (frame.x.ticks((frame.width() / X_TICK_WIDTH) as usize), false);
     }
     let name_width = frame.width() / plot.x_names.len() as f64;
-    let widest = plot.x_names.iter().map(|name| pixels(name)).fold(0.0, f64::max);
+    let widest = plot.x_names.iter().map(|name| text_width(name)).fold(0.0, f64::max);
     let is_rotated = widest > name_width - 6.0;
     // Minimum distance between rotated lines of text.
-    let stride = if is_rotated { (TEXT * 1.25 / name_width).ceil().max(1.0) as usize } else { 1 };
+    let stride = if is_rotated { (TEXT_PIXELS * 1.25 / name_width).ceil().max(1.0) as usize } else { 1 };
     let tick = |(index, name): (usize, &String)| {
         let position = frame.x.position(index as f64)?;
         // A rotated name ends below its position and must start within the picture.
@@ -347,10 +353,18 @@ fn ticks_below(plot: &Plot, frame: &Frame) -> (Vec<Tick>, bool) {
 fn draw_y_axis(drawing: &mut Drawing, plot: &Plot, frame: &Frame, ticks: &[Tick]) {
     for tick in ticks {
         let y = frame.y_pixel(tick.position);
-        drawing.grid((frame.left, y), (frame.right, y));
-        drawing.muted((frame.left - 7.0, y), Anchor::End, &fitted(&tick.label, frame.left - MARGIN));
+        drawing.grid(Position::new(frame.left, y), Position::new(frame.right, y));
+        drawing.muted(
+            Position::new(frame.left - 7.0, y),
+            Anchor::End,
+            &fitted(&tick.label, frame.left - MARGIN),
+        );
     }
-    drawing.muted((MARGIN, frame.top - 18.0), Anchor::Start, &fitted(&plot.y_label, frame.width()));
+    drawing.muted(
+        Position::new(MARGIN, frame.top - 18.0),
+        Anchor::Start,
+        &fitted(&plot.y_label, frame.width()),
+    );
 }
 
 /// Draws the x axis with its ticks, and its label above the bottom of the picture at `height`.
@@ -362,21 +376,26 @@ fn draw_x_axis(
     is_rotated: bool,
     height: f64,
 ) {
-    drawing.edge((frame.left, frame.bottom), (frame.right, frame.bottom));
+    drawing.axis(Position::new(frame.left, frame.bottom), Position::new(frame.right, frame.bottom));
     let mut last_label_end = f64::NEG_INFINITY;
     for tick in ticks {
         let x = frame.x_pixel(tick.position);
-        let half_width = pixels(&tick.label) / 2.0;
+        let half_width = text_width(&tick.label) / 2.0;
         if is_rotated {
-            drawing.rotated((x + 4.0, frame.bottom + 12.0), Anchor::End, ROTATION_DEGREES, &tick.label);
+            drawing.rotated(
+                Position::new(x + 4.0, frame.bottom + 12.0),
+                Anchor::End,
+                ROTATION_DEGREES,
+                &tick.label,
+            );
         } else if x - half_width > last_label_end {
-            drawing.edge((x, frame.bottom), (x, frame.bottom + 4.0));
-            drawing.muted((x, frame.bottom + 14.0), Anchor::Middle, &tick.label);
+            drawing.axis(Position::new(x, frame.bottom), Position::new(x, frame.bottom + 4.0));
+            drawing.muted(Position::new(x, frame.bottom + 14.0), Anchor::Middle, &tick.label);
             last_label_end = x + half_width + 4.0;
         }
     }
     let x_label = fitted(&plot.x_label, frame.width());
-    drawing.muted((frame.middle(), height - 16.0), Anchor::Middle, &x_label);
+    drawing.muted(Position::new(frame.middle(), height - 16.0), Anchor::Middle, &x_label);
 }
 
 /// An occupied part of the picture.
@@ -409,7 +428,7 @@ fn draw_name(drawing: &mut Drawing, frame: &Frame, point: &Point<'_>, occupied: 
     const GAP: f64 = 8.0;
     let Some(name) = point.name.map(|name| fitted(name, MAX_POINT_NAME_WIDTH)) else { return };
     let Position { x, y } = point.at;
-    let (width, half_height) = (pixels(&name), TEXT * 0.55);
+    let (width, half_height) = (text_width(&name), TEXT_PIXELS * 0.55);
     // Each with the part of the text that is left of its x.
     let candidates = [
         (x + GAP, y, Anchor::Start, 0.0),
@@ -426,7 +445,7 @@ fn draw_name(drawing: &mut Drawing, frame: &Frame, point: &Point<'_>, occupied: 
             && rect.bottom <= frame.bottom;
         if is_inside && !occupied.iter().any(|other| other.overlaps(&rect)) {
             occupied.push(rect);
-            drawing.text((x, y), anchor, &name);
+            drawing.text(Position::new(x, y), anchor, &name);
             return;
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::axis::{Axis, label};
-use super::drawing::{Anchor, Drawing, WIDTH, fitted, pixels};
+use super::drawing::{Anchor, Drawing, PointStyle, Position, WIDTH, fitted, text_width};
 use super::{MARGIN, MAX_POINTS, Picture, not_drawn, y_scale};
 use crate::pages::page::{Plot, PlotKind, Series};
 use crate::text::counted;
@@ -164,7 +164,8 @@ pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>
     let interval_ends = all_rows().filter_map(|row| row.interval).flat_map(|(low, high)| [low, high]);
     let figures = all_rows().flat_map(|row| row.figures.iter().copied()).chain(interval_ends);
     let axis = Axis::over(figures, y_scale(plot), is_bars);
-    let widest_name = named.iter().map(|named| pixels(&named.name)).fold(0.0, f64::max).min(MAX_NAME_WIDTH);
+    let widest_name =
+        named.iter().map(|named| text_width(&named.name)).fold(0.0, f64::max).min(MAX_NAME_WIDTH);
     let right = WIDTH - if is_bars { FIGURE_WIDTH } else { 2.0 * MARGIN };
     let frame = Frame { axis, left: MARGIN + widest_name + 10.0, right, is_bytes: plot.y_is_bytes };
     let row_height = if series.len() > 1 { SERIES_ROW_HEIGHT } else { ROW_HEIGHT };
@@ -175,7 +176,7 @@ pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>
     for (index, NamedRows { name, rows }) in named.iter().enumerate() {
         let start = top + name_height * index as f64 + GAP;
         let middle = start + (name_height - GAP) / 2.0;
-        drawing.text((frame.left - 8.0, middle), Anchor::End, &fitted(name, widest_name + 1.0));
+        drawing.text(Position::new(frame.left - 8.0, middle), Anchor::End, &fitted(name, widest_name + 1.0));
         for (series, row) in rows.iter().enumerate() {
             let y = start + row_height * (series as f64 + 0.5);
             let position = RowPosition { series, y, height: row_height };
@@ -187,7 +188,7 @@ pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>
         }
     }
     if all_rows().all(|row| row.figures.is_empty()) {
-        drawing.muted((frame.middle(), (top + bottom) / 2.0), Anchor::Middle, "no figures");
+        drawing.muted(Position::new(frame.middle(), (top + bottom) / 2.0), Anchor::Middle, "no figures");
     }
     Picture { drawing, height: bottom + AXIS_HEIGHT, notes }
 }
@@ -197,18 +198,22 @@ fn draw_axis(drawing: &mut Drawing, plot: &Plot, frame: &Frame, top: f64, bottom
     let mut last_label_end = f64::NEG_INFINITY;
     for tick in frame.axis.ticks((frame.width() / TICK_WIDTH) as usize) {
         let x = frame.left + tick.position * frame.width();
-        drawing.grid((x, top), (x, bottom));
-        let half_width = pixels(&tick.label) / 2.0;
+        drawing.grid(Position::new(x, top), Position::new(x, bottom));
+        let half_width = text_width(&tick.label) / 2.0;
         if x - half_width > last_label_end {
-            drawing.muted((x, bottom + 13.0), Anchor::Middle, &tick.label);
+            drawing.muted(Position::new(x, bottom + 13.0), Anchor::Middle, &tick.label);
             last_label_end = x + half_width + 4.0;
         }
     }
-    drawing.edge((frame.base(), top), (frame.base(), bottom));
+    drawing.axis(Position::new(frame.base(), top), Position::new(frame.base(), bottom));
     let y_label = fitted(&plot.y_label, frame.width());
-    drawing.muted((frame.middle(), bottom + 34.0), Anchor::Middle, &y_label);
+    drawing.muted(Position::new(frame.middle(), bottom + 34.0), Anchor::Middle, &y_label);
     // The label of the rows is below their names, left of that of the axis.
-    drawing.muted((frame.left - 8.0, bottom + 13.0), Anchor::End, &fitted(&plot.x_label, frame.left - 20.0));
+    drawing.muted(
+        Position::new(frame.left - 8.0, bottom + 13.0),
+        Anchor::End,
+        &fitted(&plot.x_label, frame.left - 20.0),
+    );
 }
 
 /// Draws a bar from zero to the first figure of the row, with its interval, and the figure at its
@@ -220,10 +225,15 @@ fn draw_bar(drawing: &mut Drawing, frame: &Frame, row: &Row, position: RowPositi
     let half_height = position.height / 2.0 - 1.5;
     let text = label(figure, frame.is_bytes);
     let tooltip = tooltip_text(row, &text, frame.is_bytes);
-    drawing.bar(position.series, (frame.base(), y - half_height), (x, y + half_height), &tooltip);
+    drawing.bar(
+        position.series,
+        Position::new(frame.base(), y - half_height),
+        Position::new(x, y + half_height),
+        &tooltip,
+    );
     let interval_end = draw_interval(drawing, frame, row, y);
     let text_start = interval_end.map_or(x, |end| end.max(x)) + 6.0;
-    drawing.text((text_start, y), Anchor::Start, &fitted(&text, WIDTH - text_start - 2.0));
+    drawing.text(Position::new(text_start, y), Anchor::Start, &fitted(&text, WIDTH - text_start - 2.0));
 }
 
 /// Draws every sample of the row, spread vertically, with the median and its interval on top.
@@ -232,6 +242,7 @@ fn draw_strip(drawing: &mut Drawing, frame: &Frame, row: &Row, position: RowPosi
     let is_dense = row.figures.len() > MAX_SAMPLES_DRAWN;
     // Of samples in the same cell of this grid, one is drawn.
     let cell_pixels = if is_dense { 2.0 } else { 0.5 };
+    let style = PointStyle { radius: 2.8, opacity: 0.5 };
     let mut drawn_cells = HashSet::new();
     for (index, figure) in row.figures.iter().enumerate() {
         // Separates neighbouring samples vertically.
@@ -240,7 +251,7 @@ fn draw_strip(drawing: &mut Drawing, frame: &Frame, row: &Row, position: RowPosi
         let sample_y = y + spread * (height - 8.0);
         if drawn_cells.insert(((x / cell_pixels) as i64, (sample_y / cell_pixels) as i64)) {
             let tooltip = if is_dense { String::new() } else { label(*figure, frame.is_bytes) };
-            drawing.point(series, (x, sample_y), 2.8, 0.5, &tooltip);
+            drawing.point(series, Position::new(x, sample_y), style, &tooltip);
         }
     }
     draw_interval(drawing, frame, row, y);
@@ -248,14 +259,18 @@ fn draw_strip(drawing: &mut Drawing, frame: &Frame, row: &Row, position: RowPosi
     let Some(x) = frame.x(median) else { return };
     let text = format!("median {}", label(median, frame.is_bytes));
     let half_height = height / 2.0 - 2.0;
-    drawing.median((x, y - half_height), (x, y + half_height), &tooltip_text(row, &text, frame.is_bytes));
+    drawing.median(
+        Position::new(x, y - half_height),
+        Position::new(x, y + half_height),
+        &tooltip_text(row, &text, frame.is_bytes),
+    );
 }
 
 /// Draws the interval of a row, if it has one. Returns where it ends.
 fn draw_interval(drawing: &mut Drawing, frame: &Frame, row: &Row, y: f64) -> Option<f64> {
     let (low, high) = row.interval?;
     let (low_x, high_x) = (frame.x(low)?, frame.x(high)?);
-    drawing.interval(None, (low_x, y), (high_x, y));
+    drawing.interval(None, Position::new(low_x, y), Position::new(high_x, y));
     Some(high_x)
 }
 

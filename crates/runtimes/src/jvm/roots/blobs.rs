@@ -15,7 +15,7 @@ const MAX_KEPT_BLOBS: usize = 1 << 18;
 const MAX_STEPS: usize = 1 << 16;
 /// Value in the map for free segments (`CodeHeap::free_sentinel`, memory/heap.hpp).
 const FREE_SEGMENT: u8 = 0xff;
-/// Bytes read of a name: those of `native nmethod`, with its end.
+/// Bytes read of a name; `native nmethod` has 15 with its end.
 const NAME_BYTES: usize = 16;
 /// Limit on bytes of references that a method's instructions use.
 const MAX_OOPS_BYTES: usize = 1 << 20;

@@ -136,6 +136,8 @@ impl<'a> Frames<'a> {
                 _ => break,
             }
         }
+        // At a limit, the frame was not read to its end.
+        roots.check_limits()?;
         roots.add_stack_part(AddressRange::new(frame.sp.clamp(low, high) & !7, high));
         Some(())
     }
@@ -182,7 +184,7 @@ impl<'a> Frames<'a> {
     }
 
     /// Adds the references in a frame and returns its caller: `Some(None)` after the oldest frame,
-    /// `None` if the frame cannot be followed.
+    /// `None` if the frame cannot be followed, or at a limit.
     fn add_frame(&mut self, frame: &Frame, high: u64, roots: &mut PreciseRoots) -> Option<Option<Frame>> {
         if self.is_interpreter(frame.pc) {
             let (caller, end) = self.caller_of_interpreted(frame, high)?;
