@@ -69,7 +69,7 @@ pub struct Spans {
 pub struct OutsidePointers {
     /// The addresses that they point to.
     pub targets: BTreeSet<u64>,
-    /// Address of the first pointer that was left out, at [`MAX_OUTSIDE_POINTERS`] others.
+    /// Address of the first pointer that was left out, at `MAX_OUTSIDE_POINTERS` others.
     pub cut_at: Option<u64>,
 }
 

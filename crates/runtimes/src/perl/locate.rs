@@ -174,7 +174,7 @@ pub struct InterpreterLocation {
 }
 
 /// The interpreters of `program`: that of `PL_curinterp` first, then those of threads. Also returns
-/// whether these are all: beyond [`MAX_INTERPRETERS`] they are left out.
+/// whether these are all: beyond `MAX_INTERPRETERS` they are left out.
 pub fn interpreters(
     program: &Program,
     release: &Layout,
