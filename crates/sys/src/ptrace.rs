@@ -1,5 +1,5 @@
-//! `ptrace(2)`, one function per request. Tracees are seized (`PTRACE_SEIZE`) without
-//! `PTRACE_O_EXITKILL`, so that they run on if their tracer dies.
+//! `ptrace(2)`, one function per request. Tracees are seized (`PTRACE_SEIZE`), those of the target
+//! without `PTRACE_O_EXITKILL`, so that they run on if their tracer dies.
 //!
 //! # Errors
 //! Each function returns the kernel's errno: ESRCH if the tracee has ended, is not stopped where it

@@ -217,6 +217,41 @@ fn bounded(without: &str, arguments: &[&str]) -> Result<Run> {
     run_command(command)
 }
 
+/// With the capabilities to trace and read, but not to signal (CAP_KILL), as the documented setcap
+/// has them.
+#[test]
+fn a_snapshot_of_another_user_is_ended_without_the_right_to_signal_it() -> Outcome {
+    let test = here!();
+    if !is_root(test) || !has(test, "setpriv") || !has(test, "perl") {
+        return Ok(());
+    }
+    let mut command = Command::new("perl");
+    command.args(["-e", "my @kept = map { 'x' x 1000 } 1 .. 20_000; sleep 1 while 1"]).uid(OTHER).gid(OTHER);
+    let mut other = command.spawn()?;
+    let pid = other.id();
+    let check = || -> Outcome {
+        let is_large =
+            || fs::read_to_string(format!("/proc/{pid}/statm")).is_ok_and(|text| resident(&text) > 5000);
+        until_true("the values", is_large)?;
+        let run = bounded("-kill", &["explain", "--json", "--snapshot=always", &pid.to_string()])?;
+        let caveats = run.document()?["caveats"].to_string();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
+        if caveats.contains("photograph_left") || !children.is_empty() {
+            return Err(format!("a child is left: {children:?}, {caveats}").into());
+        }
+        Ok(())
+    };
+    let result = check();
+    other.kill()?;
+    other.wait()?;
+    result
+}
+
+/// Resident pages, from /proc/PID/statm.
+fn resident(statm: &str) -> u64 {
+    statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0)
+}
+
 #[test]
 fn root_of_a_container_gets_the_missing_capabilities_in_the_error() -> Outcome {
     let test = here!();

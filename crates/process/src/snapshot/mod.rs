@@ -25,7 +25,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use strandline_sys::process as sys;
-use strandline_sys::ptrace::Registers;
+use strandline_sys::ptrace::{self, Registers};
 
 use crate::call::code::{CallSites, can_call};
 use crate::call::filters::{self, RequiredCall};
@@ -79,6 +79,8 @@ const REAP_CALLS: [RequiredCall; 2] =
     [RequiredCall::with_any_arguments("wait4", WAIT4 as u32), filters::SIGNAL_RETURN];
 /// `__WALL | WNOHANG`
 const WAIT_OPTIONS: u64 = 0x4000_0000 | 1;
+/// `PTRACE_O_EXITKILL`
+const KILL_AT_EXIT: i32 = 1 << 20;
 /// Stack for the frames of the child, its sleeping time, and alignment.
 const CHILD_STACK_BYTES: u64 = 2048;
 /// A clone takes 25 ms per GiB, and on a busy machine the thread first waits for a processor. One
@@ -251,7 +253,10 @@ impl Snapshot {
 
     /// Ends the child early, from any thread; further reads of it fail.
     pub fn kill(&self) {
-        drop(sys::kill(&self.handle));
+        // EPERM: of another user, without CAP_KILL.
+        if sys::kill(&self.handle).is_err() && is_snapshot(&self.child) {
+            kill_by_tracing(self.child.pid());
+        }
     }
 
     /// Whether [`Snapshot::end`] has ended it.
@@ -354,6 +359,14 @@ pub fn filters_allow(process: &Process, with_hidden: bool) -> Result<(), String>
 fn calls_to_take(with_hidden: bool) -> &'static [RequiredCall] {
     let [without_hidden @ .., _] = &SNAPSHOT_CALLS;
     if with_hidden { &SNAPSHOT_CALLS } else { without_hidden }
+}
+
+/// Kills a process that strandline may trace but not signal: the kernel kills a tracee with
+/// [`KILL_AT_EXIT`] when its tracing thread ends (kernel/ptrace.c, exit_ptrace).
+fn kill_by_tracing(pid: i32) {
+    // If no thread can be started, the process ends by itself.
+    let tracer = std::thread::Builder::new().spawn(move || ptrace::seize(pid, KILL_AT_EXIT));
+    drop(tracer.map(std::thread::JoinHandle::join));
 }
 
 /// Whether a process is the snapshot of any strandline: a child with exit signal 0 and all signals
