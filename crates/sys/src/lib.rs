@@ -13,6 +13,7 @@ pub mod capabilities;
 pub mod connector;
 pub mod files;
 pub mod host;
+pub mod interrupt;
 pub mod memory;
 pub mod pagemap;
 pub mod process;

@@ -2,7 +2,7 @@
 //! process, whatever happens to strandline, to the process, or to the whole process group.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,11 @@ use crate::support::strandline::{caveats, command, json, kept_bytes, kept_rows, 
 use crate::support::subject::compile;
 use crate::support::waiting::{is_traced, state, threads, until, until_true};
 use crate::support::{
-    Libc, Outcome, Result, Subject, for_each, full, here, invariants, perls, repetitions, subject,
+    Libc, Outcome, Result, Subject, for_each, full, here, invariants, perl, perls, repetitions, subject,
 };
 
 const SIGINT: i32 = 2;
+const SIGTERM: i32 = 15;
 const SIGCONT: i32 = 18;
 const SIGSTOP: i32 = 19;
 
@@ -194,6 +195,26 @@ fn a_parent_that_waits_for_any_child_does_not_see_the_snapshot() -> Outcome {
 #[test]
 fn the_process_survives_a_snapshot_killed_at_any_instant() -> Outcome {
     check_survives_kills(Subject::start("parent", &[])?, repetitions(40, 1000))
+}
+
+#[test]
+fn a_signal_that_ends_strandline_ends_its_snapshot_first() -> Outcome {
+    if !has(here!(), "perl") {
+        return Ok(());
+    }
+    let mut script = Command::new("perl");
+    script.arg(perl::folder().join("hash.pl")).arg("300000");
+    let subject = perl::started(script)?;
+    let pid = subject.pid();
+    for signal in [SIGINT, SIGTERM] {
+        let mut command = command(&["holders", "--json", &subject.pid_text()]);
+        let mut reader = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        until_true("a snapshot", || !snapshots(pid).is_empty())?;
+        strandline_sys::signal::send(reader.id().cast_signed(), signal)?;
+        assert_eq!(reader.wait()?.signal(), Some(signal));
+        assert_eq!(snapshots(pid), [], "after signal {signal}");
+    }
+    Ok(())
 }
 
 #[test]

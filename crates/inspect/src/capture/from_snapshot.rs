@@ -25,6 +25,7 @@ use strandline_process::target::copy::{CopyBuffer, MemoryCopy};
 use strandline_process::target::exit_watch;
 use strandline_process::target::live::{ByPid, MemFile};
 use strandline_process::target::stop::Stopped;
+use strandline_sys::interrupt::EndDelay;
 
 /// Maximum bytes of memory missing in the snapshot that are copied during the stop.
 const MAX_MISSING_BYTES: u64 = 64 << 20;
@@ -168,12 +169,13 @@ pub fn take(
     let (space, hidden) = (pages.space(), hidden(&pages, plan));
     // Made before the thread that made the child runs, so the copy is of the same instant.
     let request = SnapshotRequest { space: &space, code: plan.code, lifetime: plan.lifetime, hidden };
+    let delay = EndDelay::begin();
     let taken = Snapshot::take(stopped, process, &request, |child| {
         let missing = missing(&mut pages, &pagemap, &request.hidden, child)?;
         copy(process, missing.runs).map(|copy| (copy, missing.ranges))
     });
     let (snapshot, (copy, copied)) = taken?;
-    let (snapshot, hidden) = (GuardedSnapshot::new(snapshot), request.hidden);
+    let (snapshot, hidden) = (GuardedSnapshot::new(snapshot, delay), request.hidden);
     Ok(SnapshotInputs { snapshot, pages, start_brk, copy, copied, hidden })
 }
 

@@ -18,6 +18,7 @@ use strandline_process::range::AddressRange;
 use strandline_process::smaps::{Smaps, SmapsEntry};
 use strandline_process::snapshot::{self, Snapshot, SnapshotCost, needed_bytes};
 use strandline_process::target::{asleep, budget, exit_watch, holders};
+use strandline_sys::interrupt::{self, EndDelay};
 
 /// When to read a process from a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -263,7 +264,7 @@ fn check_memory(process: &Process, status: &Status, anonymous_bytes: u64) -> Res
     Ok(())
 }
 
-/// A snapshot while it is read; it is ended if memory runs low.
+/// A snapshot while it is read; it is ended if memory runs low, or if a signal ends strandline.
 #[derive(Debug)]
 pub struct GuardedSnapshot {
     snapshot: Arc<Snapshot>,
@@ -271,16 +272,22 @@ pub struct GuardedSnapshot {
     is_over: Arc<AtomicBool>,
     /// Returns whether it ended the snapshot because memory ran low.
     watcher: Option<JoinHandle<bool>>,
+    /// A signal to strandline ends the snapshot first.
+    _delay: EndDelay,
 }
 
 impl GuardedSnapshot {
-    /// Guards a snapshot from now on.
-    pub fn new(snapshot: Snapshot) -> Self {
+    /// Guards a snapshot from now on; `delay` began before it was taken.
+    pub fn new(snapshot: Snapshot, delay: EndDelay) -> Self {
         let (snapshot, is_over) = (Arc::new(snapshot), Arc::new(AtomicBool::new(false)));
         let watcher = {
             let (snapshot, is_over) = (Arc::clone(&snapshot), Arc::clone(&is_over));
             move || {
                 while !is_over.load(Ordering::Acquire) {
+                    if interrupt::is_pending() {
+                        snapshot.end();
+                        interrupt::end_if_pending();
+                    }
                     if snapshot.is_too_costly() {
                         snapshot.kill();
                         return true;
@@ -292,7 +299,7 @@ impl GuardedSnapshot {
         };
         // If no thread can be started, the kernel's out-of-memory killer takes the snapshot first.
         let watcher = std::thread::Builder::new().name("snapshot".into()).spawn(watcher).ok();
-        Self { snapshot, is_over, watcher }
+        Self { snapshot, is_over, watcher, _delay: delay }
     }
 
     /// The snapshot, while it is guarded.
