@@ -344,7 +344,7 @@ impl GroupPressure {
 
 /// Maximum number of groups that are listed.
 const MAX_CHILDREN: usize = 1000;
-/// A limit of version 1 at or above this is none (PAGE_COUNTER_MAX, rounded down to pages).
+/// A limit of version 1 at or above this means no limit (PAGE_COUNTER_MAX, rounded down to pages).
 const NO_LIMIT_BYTES: u64 = 1 << 62;
 
 /// The groups directly below `group`, largest first.

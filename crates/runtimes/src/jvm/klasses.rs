@@ -162,7 +162,7 @@ struct Class {
     bytes: u64,
 }
 
-/// A class found last; address 0 if there is none.
+/// The class found last; address 0 before the first.
 #[derive(Clone, Copy, Default)]
 struct RecentClass {
     address: u64,

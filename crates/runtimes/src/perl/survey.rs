@@ -147,19 +147,19 @@ struct HashBounds {
 }
 
 impl Value {
-    /// The lengths of a string; `None` if it is none, or could not be read.
+    /// The lengths of a string; `None` for another value, or one that could not be read.
     fn string_lengths(&self) -> Option<StringLengths> {
         let (length, capacity) = self.body.filter(|_| self.storage == Storage::String)?;
         Some(StringLengths { length, capacity })
     }
 
-    /// The bounds of an array; `None` if it is none, or could not be read.
+    /// The bounds of an array; `None` for another value, or one that could not be read.
     fn array_bounds(&self) -> Option<ArrayBounds> {
         let (last_element, last_slot) = self.body.filter(|_| self.storage == Storage::Array)?;
         Some(ArrayBounds { last_element, last_slot })
     }
 
-    /// The bounds of a hash; `None` if it is none, or could not be read.
+    /// The bounds of a hash; `None` for another value, or one that could not be read.
     fn hash_bounds(&self) -> Option<HashBounds> {
         let (keys, last_bucket) = self.body.filter(|_| self.storage == Storage::Hash)?;
         Some(HashBounds { keys, last_bucket })
