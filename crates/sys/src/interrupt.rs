@@ -1,4 +1,4 @@
-//! Delays the end of this process by SIGINT, SIGTERM or SIGHUP while something of it must be removed
+//! Delays the end of this process by SIGINT, SIGTERM or SIGHUP while it has something to remove
 //! first. A second such signal ends it at once.
 
 use std::sync::Once;
@@ -20,7 +20,8 @@ extern "C" fn note_signal(signal: libc::c_int) {
     }
 }
 
-/// Delays the end until dropped. Signals that the program handles, ignores or blocks are left alone.
+/// Delays the end until dropped. Signals that the program handles, ignores or blocks are left
+/// alone.
 #[derive(Debug)]
 pub struct EndDelay(());
 
