@@ -205,6 +205,10 @@ pub struct Holders {
     /// Leave out the readers of language runtimes
     #[arg(long)]
     pub no_runtimes: bool,
+    /// Read a snapshot only, and only if taking it should stop the process for at most this time;
+    /// otherwise fail
+    #[arg(long, value_name = "TIME", value_parser = plan::duration)]
+    pub max_stop: Option<std::time::Duration>,
     /// When to read a snapshot (see explain); without one, objects that the process moves during the search are reported wrongly
     #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "try", default_missing_value = "always")]
     pub snapshot: SnapshotChoice,

@@ -100,7 +100,7 @@ pub struct Explain {
     #[arg(long, conflicts_with = "verbose", conflicts_with_all = GROUP_FLAGS)]
     pub tree: bool,
     /// Also report leaked blocks and what each root retains: see `strandline holders`
-    #[arg(long, conflicts_with_all = ["tree", "max_stop"], conflicts_with_all = GROUP_FLAGS)]
+    #[arg(long, conflicts_with = "tree", conflicts_with_all = GROUP_FLAGS)]
     pub holders: bool,
     /// Show the references from a root to a live object of this type (SBCL: a structure or class;
     /// Node.js: a class, `function NAME`)

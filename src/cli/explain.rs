@@ -64,6 +64,11 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
     if arguments.holders {
         strandline_sys::host::map_large_arrays();
     }
+    let choice = snapshot_choice(arguments);
+    let snapshot = match arguments.holders {
+        true => super::holders::snapshot_mode(choice, arguments.max_stop)?,
+        false => choice.mode(),
+    };
     let progress = Progress::new(!output.json);
     let inspection = inspect(
         arguments.pid(),
@@ -73,7 +78,7 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
             runtimes: !arguments.no_runtimes,
             path_to: arguments.path_to.as_deref(),
             max_stop: arguments.max_stop,
-            snapshot: snapshot_choice(arguments).mode(),
+            snapshot,
             quiet_for: arguments.quiet.limit,
             ..Options::default()
         },

@@ -3,15 +3,17 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use std::time::Duration;
 
 use serde::Deserialize;
-use strandline_inspect::explain::Options;
+use strandline_inspect::explain::{Options, SnapshotMode};
 use strandline_inspect::holders::facts::Holders as Findings;
 use strandline_inspect::holders::{growth, holders};
 use strandline_process::procfs::Process;
 use strandline_report::paint::Surface;
 
 use super::arguments::Holders;
+use super::arguments_reading::SnapshotChoice;
 use super::output::Output;
 use super::progress::Progress;
 use super::{CommandResult, Failure, Result};
@@ -87,6 +89,21 @@ pub fn screen(verbose: bool) -> fn(&Findings, Option<usize>, Surface) -> String 
     if verbose { strandline_report::holders::details } else { strandline_report::holders::holders }
 }
 
+/// Returns when to take a snapshot. A stop of limited length could not read all blocks, so that
+/// those that only unread ones reference would count as leaked.
+///
+/// # Errors
+/// The stop is limited, and a snapshot is excluded.
+pub fn snapshot_mode(choice: SnapshotChoice, max_stop: Option<Duration>) -> Result<SnapshotMode> {
+    match (max_stop, choice) {
+        (None, choice) => Ok(choice.mode()),
+        (Some(_), SnapshotChoice::Never) => Err(Failure(
+            "to find holders within --max-stop takes a snapshot (not --snapshot=never)".to_owned(),
+        )),
+        (Some(_), _) => Ok(SnapshotMode::Always),
+    }
+}
+
 /// Prints what retains the live blocks of one process.
 pub fn run(arguments: &Holders, output: &mut Output) -> Result<CommandResult> {
     let before = arguments.since.as_deref().map(read).transpose()?;
@@ -104,7 +121,8 @@ pub fn run(arguments: &Holders, output: &mut Output) -> Result<CommandResult> {
             progress: Some(&|step, done, total| progress.set_bytes(step, done, total)),
             runtimes: !arguments.no_runtimes,
             find_zero_pages: false,
-            snapshot: arguments.snapshot.mode(),
+            max_stop: arguments.max_stop,
+            snapshot: snapshot_mode(arguments.snapshot, arguments.max_stop)?,
             ..Options::default()
         },
     )?;

@@ -94,14 +94,12 @@ pub enum Error {
         detail: String,
     },
     /// A snapshot was required but could not be taken.
-    #[error(
-        "no snapshot of process {pid}: {why}; --snapshot=try stops it for as long as reading takes instead"
-    )]
+    #[error("no snapshot of process {pid}: {reason}")]
     NoSnapshot {
         /// The process.
         pid: i32,
         /// The objection to a snapshot, or why it failed.
-        why: String,
+        reason: String,
         /// How long the process was stopped for the snapshot.
         stopped: std::time::Duration,
     },

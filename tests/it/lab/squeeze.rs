@@ -116,6 +116,23 @@ fn a_program_that_hangs_without_memory_is_ended() -> Outcome {
 }
 
 #[test]
+fn a_run_that_stalls_once_does_not_count() -> Outcome {
+    let lab = Lab::new()?;
+    let script = format!(
+        "echo >> turns; [ $(wc -l < turns) = 3 ] && exec sleep 100000; exec {} need 20 exit",
+        subject()?
+    );
+    let flags = ["squeeze", "--kind", "data", "--repeat", "1", "--rounds", "0"];
+    let found = lab.document(&[&flags[..], &["--resolution", "25%", "--", "sh", "-c", &script]].concat())?;
+    let trials = found["trials"].as_array().ok_or("no trials")?;
+    let repeated: Vec<&Value> = trials.iter().filter(|trial| trial["repeats_timeout"] == true).collect();
+    assert_eq!(repeated.len(), 1, "{trials:#?}");
+    assert!(trials.iter().all(|trial| trial["failure"]["timed_out"] != true), "{trials:#?}");
+    assert!(edge(&found)?.0 > 20 * MIB);
+    Ok(())
+}
+
+#[test]
 fn an_edge_that_varies_is_reported_as_a_band() -> Outcome {
     let lab = Lab::new()?;
     let flags = ["squeeze", "--kind", "data", "--rounds", "2", "--"];

@@ -92,3 +92,17 @@ fn a_partially_read_heap_is_not_trimmed() -> Outcome {
     assert!(caveats(&dry["before"]).iter().any(|code| code == "heap_too_slow"), "{dry}");
     Ok(())
 }
+
+#[test]
+fn holders_keep_to_the_limit_or_are_refused() -> Outcome {
+    let subject = heap()?;
+    let pid = subject.pid_text();
+    for verb in [&["holders"][..], &["explain", "--holders"]] {
+        let refused = strandline::run(&[verb, &["--max-stop", "1ms", &pid]].concat())?;
+        refused.complains(3, &["may stop the process for", "--max-stop"])?;
+        let excluded = strandline::run(&[verb, &["--max-stop=5m", "--snapshot=never", &pid]].concat())?;
+        excluded.complains(3, &["--max-stop", "snapshot"])?;
+        json(&[verb, &["--json", "--max-stop", "5m", &pid]].concat())?;
+    }
+    Ok(())
+}

@@ -49,7 +49,7 @@ use strandline_claims::range::RangePages;
 use strandline_claims::reader::ReaderInfo;
 use strandline_claims::refinements::Matches;
 use strandline_claims::remedy::Spec;
-use strandline_claims::units::bytes;
+use strandline_claims::units::{bytes, counted, thousands};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::page_cache::PageCache;
 use strandline_process::procfs::Process;
@@ -547,8 +547,11 @@ fn add_walked(
                 }
             };
             let text = format!(
-                "the heap at {:#x}-{:#x} could not be walked at {} places ({explanation}): {} bytes were skipped",
-                region.start, region.end, walked.counts.damages, walked.counts.unread_bytes
+                "strandline could not walk the heap at {:#x}-{:#x} at {} ({explanation}), and skipped {} bytes",
+                region.start,
+                region.end,
+                counted(walked.counts.damages, "place"),
+                thousands(walked.counts.unread_bytes)
             );
             reading.is_inconsistent |= code == "heap_damaged";
             reading.caveats.push(Caveat::new(

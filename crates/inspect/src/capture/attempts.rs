@@ -249,7 +249,7 @@ fn choose_source(
 fn requested_in_vain(process: &Process, read_plan: &ReadPlan<'_>, reason: String) -> Result<Option<String>> {
     match read_plan.options.snapshot {
         SnapshotMode::Always => {
-            Err(Error::NoSnapshot { pid: process.pid(), why: reason, stopped: Duration::ZERO })
+            Err(Error::NoSnapshot { pid: process.pid(), reason, stopped: Duration::ZERO })
         }
         SnapshotMode::IfPossible => Ok(Some(reason)),
         SnapshotMode::IfShorter | SnapshotMode::Never => Ok(None),
@@ -377,7 +377,7 @@ fn read_snapshot(
 ) -> Result<AttemptResult> {
     let slept_on = stopped.slept_throughout();
     let stopped = stopped.resume();
-    let snapshot_error = |reason| Error::NoSnapshot { pid: process.pid(), why: reason, stopped };
+    let snapshot_error = |reason| Error::NoSnapshot { pid: process.pid(), reason, stopped };
     let snapshot = snapshot.map_err(|NotTaken { reason, to_drop }| {
         // Ended and reaped now that the process runs.
         drop(to_drop);
@@ -388,7 +388,7 @@ fn read_snapshot(
     }
     let read = snapshot.read(process, threads, read_plan, last);
     let (mut frozen, must_read_again) = read.map_err(|error| match error {
-        Error::NoSnapshot { why: reason, .. } => snapshot_error(reason),
+        Error::NoSnapshot { reason, .. } => snapshot_error(reason),
         other => other,
     })?;
     frozen.stopped = stopped;

@@ -303,7 +303,7 @@ impl SnapshotInputs {
         last: IsLastAttempt,
     ) -> Result<(Frozen, bool)> {
         let no_snapshot =
-            |reason: String| Error::NoSnapshot { pid: process.pid(), why: reason, stopped: Duration::ZERO };
+            |reason: String| Error::NoSnapshot { pid: process.pid(), reason, stopped: Duration::ZERO };
         let child = self.snapshot.snapshot().process();
         let open = |name: &str| {
             let file = child.open_file(name);

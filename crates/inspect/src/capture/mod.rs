@@ -111,7 +111,7 @@ pub fn with_capture<T>(
     mut work: impl FnMut(&Process, Frozen) -> Result<T>,
 ) -> Result<T> {
     match capture(pid, options).and_then(|(process, frozen)| work(&process, frozen)) {
-        Err(Error::NoSnapshot { why: reason, stopped, .. }) if options.snapshot != SnapshotMode::Always => {
+        Err(Error::NoSnapshot { reason, stopped, .. }) if options.snapshot != SnapshotMode::Always => {
             let max_stop = options.max_stop.map(|limit| limit.saturating_sub(stopped));
             let again =
                 Options { snapshot: SnapshotMode::Never, quiet_for: Duration::ZERO, max_stop, ..*options };
@@ -119,6 +119,10 @@ pub fn with_capture<T>(
             frozen.caveats.push(attempts::no_snapshot(&reason));
             frozen.stopped += stopped;
             work(&process, frozen)
+        }
+        Err(Error::NoSnapshot { pid, reason, stopped }) if options.max_stop.is_none() => {
+            let reason = reason + "; --snapshot=try stops it for as long as reading takes instead";
+            Err(Error::NoSnapshot { pid, reason, stopped })
         }
         other => other,
     }
@@ -163,8 +167,7 @@ impl Frozen {
     /// [`Error::NoSnapshot`] if it did not: all that was read from it is then in doubt.
     pub fn end_snapshot(&mut self, process: &Process) -> Result<()> {
         let Some(snapshot) = self.snapshot.take() else { return Ok(()) };
-        let no_snapshot =
-            |reason| Error::NoSnapshot { pid: process.pid(), why: reason, stopped: self.stopped };
+        let no_snapshot = |reason| Error::NoSnapshot { pid: process.pid(), reason, stopped: self.stopped };
         let cost = snapshot.end().map_err(no_snapshot)?;
         if !cost.collected {
             let text = "what is left of the snapshot, a process id, stays until the process ends: no thread could collect it";

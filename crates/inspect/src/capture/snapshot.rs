@@ -175,8 +175,10 @@ pub fn plan(
     let mappings_before = if with_hidden { known_mappings(process, &status)? } else { None };
     let reads_smaps = with_hidden && mappings_before.is_none();
     let stop_per_gib = if reads_smaps { STOP_PER_GIB_WITH_SMAPS } else { STOP_PER_GIB };
-    if max_stop.is_some_and(|max_stop| stop_per_gib.mul_f64(gibs) > max_stop) {
-        return Err("making it may take longer than the process may be stopped (--max-stop)".to_owned());
+    let longest_stop = stop_per_gib.mul_f64(gibs);
+    if max_stop.is_some_and(|max_stop| longest_stop > max_stop) {
+        let ms = longest_stop.as_secs_f64() * 1e3;
+        return Err(format!("taking it may stop the process for {ms:.0} ms, longer than --max-stop"));
     }
     if status.is_under_seccomp() {
         snapshot::filters_allow(process, with_hidden)?;

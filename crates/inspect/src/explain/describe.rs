@@ -58,6 +58,7 @@ pub fn describe(process: &Process, account: &mut Account) -> Explanation {
         trimmed_zero_bytes: trimmed_zero_bytes.values().sum(),
         pinning_chunks: claims.map(|claim| claim.sums.pinning_blocks).sum(),
         unread: &account.unread,
+        is_cut_short: frozen.is_cut_short,
     };
     let executable = process.executable();
     let remedy_inputs = RemedyInputs {

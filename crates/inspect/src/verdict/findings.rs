@@ -114,6 +114,13 @@ fn fragmentation(view: &LedgerView<'_>) -> String {
 
 fn unattributed(inputs: &VerdictInputs<'_>) -> Finding {
     let unattributed = inputs.view.state(State::Unattributed);
+    if inputs.is_cut_short {
+        let headline = format!(
+            "{} was not read within --max-stop; a longer one or --snapshot reads more",
+            inputs.view.of_rss(unattributed)
+        );
+        return Finding { class: "unattributed", bytes: unattributed, headline };
+    }
     let mut headline =
         format!("{} is anonymous memory that strandline cannot read", inputs.view.of_rss(unattributed));
     if !inputs.unread.is_empty() {

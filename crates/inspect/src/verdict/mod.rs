@@ -25,6 +25,8 @@ pub struct VerdictInputs<'a> {
     pub pinning_chunks: u64,
     /// Allocators, and runtimes with their own heap, that were recognised but not read.
     pub unread: &'a [String],
+    /// Whether the limit of the stop (`--max-stop`) ended the reading before all was read.
+    pub is_cut_short: bool,
 }
 
 /// Returns the largest finding. If none matters, returns what a reader reports about a process that

@@ -114,3 +114,14 @@ fn memory_of_others_is_not_called_live() {
     assert_eq!(verdict.class, "unattributed");
     assert!(verdict.headline.contains("jvm"), "{}", verdict.headline);
 }
+
+#[test]
+fn a_reading_that_was_cut_short_says_why() {
+    let rows = [row("glibc.unread", State::Unattributed, 900 << 20)];
+    let verdict = verdict(&VerdictInputs { is_cut_short: true, ..inputs(&rows, 910 << 20, &[]) });
+    assert_eq!(verdict.class, "unattributed");
+    assert_eq!(
+        verdict.headline,
+        "900 MiB of 910 MiB RSS was not read within --max-stop; a longer one or --snapshot reads more"
+    );
+}

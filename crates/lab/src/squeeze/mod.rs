@@ -61,6 +61,8 @@ pub struct LimitedRun {
     pub figures: Figures,
     /// Peak of the limited resource, if known.
     pub peak_bytes: Option<u64>,
+    /// Whether it repeats a run that timed out and does not count.
+    pub repeats_timeout: bool,
     /// Whether it was recorded; its time is then not comparable with that of other runs.
     #[serde(skip)]
     pub is_recorded: bool,

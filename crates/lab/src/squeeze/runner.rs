@@ -52,6 +52,8 @@ struct State {
     rounds: BTreeMap<String, u32>,
     /// Timeout of a run, once known.
     timeout: Option<Duration>,
+    /// Whether a run has timed out.
+    has_timed_out: bool,
 }
 
 impl<'a> Runner<'a> {
@@ -121,7 +123,22 @@ impl<'a> Runner<'a> {
 }
 
 impl LimitRunner for Runner<'_> {
+    /// Makes one run. The first run that exceeds a timeout that strandline chose is repeated: on a
+    /// machine that stalled for a moment, the limit was not the cause.
     fn run(&mut self, limit_bytes: Option<u64>) -> Result<LimitedRun, Stopped> {
+        let run = self.run_once(limit_bytes)?;
+        let is_first_timeout =
+            run.failure.as_ref().is_some_and(|failure| failure.timed_out) && !self.state.has_timed_out;
+        self.state.has_timed_out |= is_first_timeout;
+        if !is_first_timeout || self.subject.timeout.is_some() {
+            return Ok(run);
+        }
+        Ok(LimitedRun { repeats_timeout: true, ..self.run_once(limit_bytes)? })
+    }
+}
+
+impl Runner<'_> {
+    fn run_once(&mut self, limit_bytes: Option<u64>) -> Result<LimitedRun, Stopped> {
         let name = limit_bytes.map_or_else(|| "no limit".to_owned(), |bytes| format!("{bytes} bytes"));
         let is_first = self.state.rounds.is_empty();
         // For control groups the first guess is the high-water mark, which every run provides.
@@ -160,7 +177,8 @@ impl LimitRunner for Runner<'_> {
             LimitKind::AddressSpace | LimitKind::Data => sampled_bytes,
         };
         let failure = criteria.failure(&outcome);
-        Ok(LimitedRun { limit_bytes, failure, figures: outcome.figures, peak_bytes, is_recorded })
+        let figures = outcome.figures;
+        Ok(LimitedRun { limit_bytes, failure, figures, peak_bytes, repeats_timeout: false, is_recorded })
     }
 }
 
