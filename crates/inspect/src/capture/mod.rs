@@ -167,9 +167,9 @@ impl Frozen {
             |reason| Error::NoSnapshot { pid: process.pid(), why: reason, stopped: self.stopped };
         let cost = snapshot.end().map_err(no_snapshot)?;
         if !cost.collected {
-            let text = "the snapshot, a child of the process, has ended and holds no memory, but no thread of the process could be made \
-                        to wait for it: a zombie remains in ps until the process waits for its children or ends. Nothing needs to be \
-                        done, unless this recurs where the number of process ids is limited: then read with --snapshot=never";
+            let text = "the snapshot, a child of the process, has ended and holds no memory, but no thread of the process could \
+                        be made to wait for it: a zombie stays until the process ends or waits for its children. Nothing needs \
+                        to be done, unless this recurs where process ids are limited: then read with --snapshot=never";
             let place = format!("process {}", process.pid());
             self.caveats.push(Caveat::new("photograph_left", place, None, text));
         }
