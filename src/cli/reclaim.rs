@@ -108,8 +108,8 @@ pub fn apply_command(pid: i32, reclamation: &Reclamation, is_requested: bool) ->
 }
 
 /// The command that shows which blocks pin memory that no remedy releases, if that is a significant
-/// part. Memory of runtimes is left out, because `holders` shows pins in memory of allocators. `None`
-/// if the last state is not known.
+/// part. Memory of runtimes is left out, because `holders` shows pins in memory of allocators.
+/// `None` if the last state is not known.
 fn pins_command(pid: i32, reclamation: &Reclamation) -> Option<(String, String)> {
     let latest = match reclamation.outcome {
         Outcome::Done => reclamation.after.as_ref()?,

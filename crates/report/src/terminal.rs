@@ -102,8 +102,8 @@ fn types(brief: &Brief, surface: Surface) -> Vec<String> {
 }
 
 /// What releases memory: name, prediction, command; and that `-v` lists `more` others, and those
-/// that do not fit into `max_lines`. A command is never cut, because a user pastes it; the first one
-/// is always shown.
+/// that do not fit into `max_lines`. A command is never cut, because a user pastes it; the first
+/// one is always shown.
 pub fn releases(releases: &[Release], more: usize, max_lines: usize, surface: Surface) -> Vec<String> {
     if releases.is_empty() {
         return Vec::new();

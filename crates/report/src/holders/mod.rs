@@ -95,8 +95,8 @@ fn unattributed_part(facts: &Holders) -> Option<String> {
     ))
 }
 
-/// The blocks that pin the most memory, if these are worth mentioning. The figure counts whole pages,
-/// with the blocks themselves, as these are what would be released.
+/// The blocks that pin the most memory, if these are worth mentioning. The figure counts whole
+/// pages, with the blocks themselves, because whole pages would be released.
 fn pinning_block(facts: &Holders) -> Option<String> {
     let min_bytes = (facts.live.bytes / HEADLINE_DIVISOR).max(MIN_PINNED_BYTES);
     let keeper = facts.keepers.first().filter(|keeper| keeper.pins_bytes > min_bytes)?;
