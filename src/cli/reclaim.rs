@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use strandline_claims::remedy::Effect;
-use strandline_inspect::facts::{Outcome, Reclamation, Remedy, RemedyKind};
+use strandline_inspect::facts::{HolderKind, Outcome, Reclamation, Remedy, RemedyKind, Row, State};
 use strandline_inspect::readers;
 use strandline_inspect::remedy::{ReclaimOptions, reclaim};
 
@@ -22,6 +22,8 @@ pub const SCHEMA: &str = "strandline/reclaim/1";
 const WATCH: Duration = Duration::from_secs(2);
 /// Another remedy is mentioned only if it is predicted to release more than 1 / this of RSS.
 const MIN_MENTIONED_DIVISOR: u64 = 100;
+/// Pinned memory below this is not mentioned.
+const MIN_PINNED_BYTES: u64 = 1 << 20;
 
 /// Applies the remedy and prints the result. A refusal exits with "could not".
 pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<CommandResult> {
@@ -58,7 +60,7 @@ pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<CommandResult> {
 
 /// The default screen, or the one with all details.
 fn screen(arguments: &Reclaim, reclamation: &Reclamation, surface: Surface) -> String {
-    let hints = hint_lines(arguments.pid(), reclamation, surface);
+    let hints = hint_lines(arguments, reclamation, surface);
     if !arguments.detail.verbose {
         return reclamation::reclamation(reclamation, &hints, surface);
     }
@@ -71,22 +73,53 @@ fn screen(arguments: &Reclaim, reclamation: &Reclamation, surface: Surface) -> S
     format!("{title}\n\n{}", reclamation::details(reclamation, &hints, surface))
 }
 
-/// What to do next: other remedies that are better, and the command that applies a predicted one.
-fn hint_lines(pid: i32, reclamation: &Reclamation, surface: Surface) -> Vec<String> {
+/// What to do next: other remedies that are better, and the command that applies a predicted one or
+/// shows what pins the rest.
+fn hint_lines(arguments: &Reclaim, reclamation: &Reclamation, surface: Surface) -> Vec<String> {
+    let pid = arguments.pid();
     let better = better_remedies(pid, reclamation);
     let mut lines: Vec<String> = better.iter().flat_map(|hint| wrap(hint, surface.columns)).collect();
-    // A remedy that is only predicted cannot be applied from here.
-    if reclamation.dry_run && reclamation.outcome == Outcome::Done && is_applied(&reclamation.remedy) {
+    let command = if reclamation.dry_run && reclamation.outcome == Outcome::Done {
+        // A remedy that is only predicted cannot be applied from here.
+        is_applied(&reclamation.remedy).then(|| {
+            let (command, effect) = apply_command(pid, reclamation, arguments.remedy.is_some());
+            let option = if arguments.allow_lost_write_risk { " --allow-lost-write-risk" } else { "" };
+            (command + option, effect)
+        })
+    } else {
+        pins_command(pid, reclamation)
+    };
+    if let Some(command) = command {
         lines.push(String::new());
-        lines.extend(terminal::next(&[apply_command(pid, reclamation)], surface));
+        lines.extend(terminal::next(&[command], surface));
     }
     lines
 }
 
-/// The command that applies a predicted remedy, and what it does.
-pub fn apply_command(pid: i32, reclamation: &Reclamation) -> (String, String) {
-    let command = format!("strandline reclaim {pid} --remedy {}", clean(&reclamation.remedy));
+/// The command that applies a predicted remedy, and what it does. If no remedy was requested, it is
+/// the command that `explain` shows.
+pub fn apply_command(pid: i32, reclamation: &Reclamation, is_requested: bool) -> (String, String) {
+    let mut all = reclamation.before.iter().flat_map(|before| &before.remedies);
+    let same = all.find(|offered| offered.kind == RemedyKind::Call && offered.id == reclamation.remedy);
+    let offered = same.filter(|_| !is_requested).map(|offered| clean_sentence(&offered.how));
+    let command = offered
+        .unwrap_or_else(|| format!("strandline reclaim {pid} --remedy {}", clean(&reclamation.remedy)));
     (command, "applies it".to_owned())
+}
+
+/// The command that shows which blocks pin memory that no remedy releases, if that is a significant
+/// part. Memory of runtimes is left out, because `holders` shows pins in memory of allocators.
+/// `None` if the last state is not known.
+fn pins_command(pid: i32, reclamation: &Reclamation) -> Option<(String, String)> {
+    let latest = match reclamation.outcome {
+        Outcome::Done => reclamation.after.as_ref()?,
+        Outcome::NothingToGiveBack | Outcome::Refused => reclamation.before.as_ref()?,
+    };
+    let is_pinned = |row: &&Row| row.state == State::Pinned && row.stratum == HolderKind::Allocator;
+    let pinned: u64 = latest.rows.iter().filter(is_pinned).map(|row| row.bytes).sum();
+    let min_bytes = (latest.kernel.rss_bytes / MIN_MENTIONED_DIVISOR).max(MIN_PINNED_BYTES);
+    (pinned > min_bytes)
+        .then(|| (format!("strandline holders {pid}"), format!("what pins {}", bytes(pinned))))
 }
 
 /// Whether a remedy is more than advice.
@@ -131,4 +164,52 @@ fn better_sentence(min_bytes: u64, pid: i32, other: &Remedy) -> Option<String> {
 /// Whether a remedy makes a runtime collect its objects.
 fn releases_objects(id: &str) -> bool {
     readers::remedy(id).is_some_and(|spec| spec.effect == Effect::Objects)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strandline_inspect::facts::Explanation;
+
+    /// A ledger with pinned bytes, of a process that offers the command of explain.
+    fn ledger(pinned: u64) -> Option<Explanation> {
+        let mut ledger = Explanation::default();
+        ledger.kernel.rss_bytes = 200 << 20;
+        ledger.rows = [(HolderKind::Allocator, pinned), (HolderKind::Collector, 9 << 20)]
+            .map(|(stratum, bytes)| Row {
+                id: "row".to_owned(),
+                stratum,
+                state: State::Pinned,
+                holder: String::new(),
+                bytes,
+            })
+            .to_vec();
+        let how = "strandline reclaim 7".to_owned();
+        ledger.remedies = vec![Remedy { how, ..Remedy::call("malloc_trim", Some(9 << 20), 7, "") }];
+        Some(ledger)
+    }
+
+    #[test]
+    fn a_prediction_leads_to_the_command_of_explain_or_of_the_request() {
+        let remedy = "malloc_trim".to_owned();
+        let predicted = Reclamation { remedy, before: ledger(0), ..Reclamation::default() };
+        let command = |is_requested| apply_command(7, &predicted, is_requested).0;
+        assert_eq!(command(false), "strandline reclaim 7");
+        assert_eq!(command(true), "strandline reclaim 7 --remedy malloc_trim");
+        let other = Reclamation { remedy: "zero_pages".to_owned(), ..predicted.clone() };
+        assert_eq!(apply_command(7, &other, false).0, "strandline reclaim 7 --remedy zero_pages");
+    }
+
+    #[test]
+    fn pinned_memory_that_is_left_leads_to_holders() {
+        let command = |outcome, before, after| {
+            let done = Reclamation { outcome, before, after, ..Reclamation::default() };
+            pins_command(7, &done).map(|(command, shows)| format!("{command}: {shows}"))
+        };
+        let expected = Some("strandline holders 7: what pins 50.0 MiB".to_owned());
+        assert_eq!(command(Outcome::Done, ledger(90 << 20), ledger(50 << 20)), expected);
+        assert_eq!(command(Outcome::NothingToGiveBack, ledger(50 << 20), None), expected);
+        assert_eq!(command(Outcome::Done, ledger(50 << 20), ledger(1 << 20)), None, "too little");
+        assert_eq!(command(Outcome::Done, ledger(50 << 20), None), None, "the process may have ended");
+    }
 }

@@ -80,7 +80,7 @@ fn inspect(pid: i32, request: Request, surface: Surface) -> Result<LookResult> {
                 return Err(Failure(format!("process {pid}: {}", reclamation::headline(&predicted))));
             }
             let is_done = predicted.outcome == Outcome::Done;
-            let command = || super::reclaim::apply_command(pid, &predicted);
+            let command = || super::reclaim::apply_command(pid, &predicted, false);
             let hints = is_done.then(|| terminal::next(&[command()], surface));
             let text = reclamation::reclamation(&predicted, &hints.unwrap_or_default(), surface);
             Ok(LookResult { text, sums: predicted.before.as_ref().map(sums) })

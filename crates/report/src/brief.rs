@@ -82,7 +82,7 @@ impl Brief {
             releases,
             more_releases,
             next: [
-                (format!("strandline holders {pid}"), "who holds the live blocks".to_owned()),
+                (format!("strandline holders {pid}"), "who holds live blocks, which ones leaked".to_owned()),
                 (
                     format!("strandline explain -v {pid}"),
                     "arenas, types, strata, all rows, caveats".to_owned(),

@@ -123,8 +123,8 @@ fn a_default_screen_has_at_most_40_lines_and_details_have_the_rest() {
 /// Except for sizes, a default screen has only words that the details have too.
 #[test]
 fn no_word_is_cut() {
-    let own = "peak pid predicted how release who holds the live blocks arenas types strata all rows \
-               caveats read more lists them next start unknown caveat explain smaller v";
+    let own = "peak pid predicted how release who holds live blocks which ones leaked arenas types strata \
+               all rows caveats read more lists them next start unknown caveat explain smaller v";
     for explanation in [fabricated::service(), fabricated::shell(), fabricated::java(), crowded()] {
         let words = |text: &str| -> std::collections::BTreeSet<String> {
             text.split(|c: char| !c.is_alphanumeric())

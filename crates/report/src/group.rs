@@ -53,7 +53,7 @@ pub fn screen(explanation: &GroupExplanation, verbose: bool, surface: Surface) -
     lines.extend(rows(explanation, verbose, surface));
     lines.push(String::new());
     lines.extend(limits(explanation, surface));
-    lines.extend(releases(&remedies(explanation), 0, surface));
+    lines.extend(releases(&remedies(explanation), 0, usize::MAX, surface));
     if verbose {
         lines.extend(details(explanation, surface));
     }

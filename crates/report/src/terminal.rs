@@ -9,10 +9,16 @@ use super::table::{Column, figures, lay_out, words};
 use super::text::{hanging, pad_left, pad_right, shorten, width, wrap, wrap_at_most};
 use strandline_claims::section::Section;
 
-/// Maximum number of lines of an answer. With those of the tables, a screen has 40 at most.
+/// Maximum number of lines of the default view, unless more rows were requested.
+const MAX_LINES: usize = 40;
+/// Maximum number of lines of an answer.
 const MAX_ANSWER_LINES: usize = 6;
-/// Maximum number of lines of one remedy.
-const MAX_REMEDY_LINES: usize = 2;
+/// The lines below the remedies: an empty one, two commands, the cost.
+const LINES_BELOW_REMEDIES: usize = 4;
+/// The lines that the remedies have at least: three remedies of two lines, and what is around them.
+const MIN_REMEDIES_LINES: usize = 6 + LINES_AROUND_REMEDIES;
+/// The lines around the remedies: an empty one, the heading, the number of the others.
+const LINES_AROUND_REMEDIES: usize = 3;
 /// Spaces between two columns of a table.
 const GAP: usize = 2;
 /// Width of a size in the ledger: `1023.9 MiB`.
@@ -32,7 +38,9 @@ pub fn explanation(view: &View, surface: Surface) -> String {
     lines.push(String::new());
     lines.extend(ledger(view, 1, surface));
     lines.extend(types(brief, surface));
-    lines.extend(releases(&brief.releases, brief.more_releases, surface));
+    let free_lines = MAX_LINES.saturating_sub(lines.len() + LINES_BELOW_REMEDIES);
+    let max_lines = free_lines.max(MIN_REMEDIES_LINES);
+    lines.extend(releases(&brief.releases, brief.more_releases, max_lines, surface));
     lines.push(String::new());
     lines.extend(next(&brief.next, surface));
     lines.extend(faint(&[shorten(&brief.cost, surface.columns)], surface));
@@ -93,8 +101,10 @@ fn types(brief: &Brief, surface: Surface) -> Vec<String> {
     if line.is_empty() { Vec::new() } else { vec![String::new(), line] }
 }
 
-/// What releases memory: name, prediction, command; and that `-v` lists `more` others.
-pub fn releases(releases: &[Release], more: usize, surface: Surface) -> Vec<String> {
+/// What releases memory: name, prediction, command; and that `-v` lists `more` others, and those
+/// that do not fit into `max_lines`. A command is never cut, because a user pastes it; the first
+/// one is always shown.
+pub fn releases(releases: &[Release], more: usize, max_lines: usize, surface: Surface) -> Vec<String> {
     if releases.is_empty() {
         return Vec::new();
     }
@@ -106,11 +116,18 @@ pub fn releases(releases: &[Release], more: usize, surface: Surface) -> Vec<Stri
     let head = format!("{}  {predicted_title}  how", pad_right(id_title, id_columns + GAP));
     let mut lines = vec![String::new()];
     lines.extend(faint(&[head], surface));
-    for release in releases {
+    let mut free_lines = max_lines.saturating_sub(LINES_AROUND_REMEDIES);
+    let mut more = more;
+    for (number, release) in releases.iter().enumerate() {
         let id = pad_right(&release.id, id_columns);
         let first = format!("  {id}  {}  ", pad_left(&release.predicted, predicted_columns));
         let indent = " ".repeat(width(&first));
-        let how = wrap_at_most(&release.how, surface.columns.saturating_sub(width(&first)), MAX_REMEDY_LINES);
+        let how = wrap(&release.how, surface.columns.saturating_sub(width(&first)));
+        if number > 0 && how.len() > free_lines {
+            more += 1;
+            continue;
+        }
+        free_lines = free_lines.saturating_sub(how.len());
         lines.extend(how.iter().enumerate().map(|(index, line)| {
             let start = if index == 0 { &first } else { &indent };
             format!("{start}{}", surface.paint(Paint::Strong, line)).trim_end().to_owned()
@@ -291,4 +308,29 @@ pub fn summary(view: &View, max_rows: usize, surface: Surface) -> Vec<String> {
     let rows: Vec<RowView> = view.rows.iter().take(max_rows).cloned().collect();
     lines.extend(ledger(&View { rows, folded: None, ..view.clone() }, 1, surface));
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_command_is_cut_and_those_that_do_not_fit_are_counted() {
+        let release = |id: &str, words: usize| Release {
+            id: id.to_owned(),
+            predicted: "unknown".to_owned(),
+            how: "MALLOC_CONF=dirty_decay_ms:0,muzzy_decay_ms:0 ".repeat(words) + "(next start)",
+        };
+        let all = [release("one", 3), release("two", 2), release("three", 1), release("four", 2)];
+        let surface = Surface { columns: 80, colour: false };
+        let text = |max_lines: usize| releases(&all, 1, max_lines, surface).join(" ");
+        let starts = |text: &str| text.matches("(next start)").count();
+        let whole = text(usize::MAX);
+        let unwrapped = whole.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(all.iter().all(|release| unwrapped.contains(&release.how)), "{whole}");
+        assert!(unwrapped.ends_with("1 more -v lists them"), "{whole}");
+        let first = text(0);
+        let first = first.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(starts(&first) == 1 && first.ends_with("4 more -v lists them"), "{first}");
+    }
 }

@@ -22,7 +22,7 @@ pub fn clean(text: &str) -> String {
 
 /// [`clean`] for sentences, truncated to a length that no sentence needs, in case of long names.
 pub fn clean_sentence(text: &str) -> String {
-    const MAX_COLUMNS: usize = 400;
+    const MAX_COLUMNS: usize = 800;
     shorten(&clean(text), MAX_COLUMNS)
 }
 

@@ -90,7 +90,7 @@ fn a_screen_of_reclaim_is_short_and_verbose_has_exact_figures() -> Outcome {
     if !predicted.is_some_and(|bytes| details.contains(&format!("{bytes} bytes"))) {
         return Err(format!("no {predicted:?}: {details}").into());
     }
-    let text = screen(&["reclaim", &pid], 6)?;
+    let text = screen(&["reclaim", &pid], 8)?;
     let is_right = text.starts_with("malloc_trim released ") && text.contains(" predicted (");
     if is_right && text.contains("\nRSS ") { Ok(()) } else { Err(text.into()) }
 }

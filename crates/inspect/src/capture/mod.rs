@@ -170,7 +170,9 @@ impl Frozen {
         let no_snapshot = |reason| Error::NoSnapshot { pid: process.pid(), reason, stopped: self.stopped };
         let cost = snapshot.end().map_err(no_snapshot)?;
         if !cost.collected {
-            let text = "what is left of the snapshot, a process id, stays until the process ends: no thread could collect it";
+            let text = "the snapshot, a child of the process, has ended and holds no memory, but no thread of the process could \
+                        be made to wait for it: a zombie stays until the process ends or waits for its children. Nothing needs \
+                        to be done, unless this recurs where process ids are limited: then read with --snapshot=never";
             let place = format!("process {}", process.pid());
             self.caveats.push(Caveat::new("photograph_left", place, None, text));
         }

@@ -95,12 +95,13 @@ pub fn describe(process: &Process, account: &mut Account) -> Explanation {
     }
 }
 
-/// Returns a clause about leaked memory; empty if it is a small part of RSS.
+/// Returns a clause about leaked memory; empty if it is a small part of RSS. It names RSS, because
+/// the clauses before it are about other parts.
 fn leak_clause(rows: &[Row], rss_bytes: u64) -> String {
     let leaked_rows = rows.iter().filter(|row| row.id.ends_with(".leaked"));
     let leaked_bytes: u64 = leaked_rows.map(|row| row.bytes).sum();
     if leaked_bytes > rss_bytes / MIN_LEAKED_DIVISOR {
-        format!("; {} of it is unreachable", bytes(leaked_bytes))
+        format!("; {} of {} RSS is leaked: no pointer reaches it", bytes(leaked_bytes), bytes(rss_bytes))
     } else {
         String::new()
     }
@@ -132,4 +133,25 @@ fn merged_remedies(frozen: &Frozen) -> Vec<Remedy> {
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::{HolderKind, State};
+
+    #[test]
+    fn a_leak_is_a_part_of_rss() {
+        let rows = [("glibc.live", 80 << 20), ("glibc.leaked", 20 << 20), ("jemalloc.leaked", 5 << 20)];
+        let rows = rows.map(|(id, bytes)| Row {
+            id: id.to_owned(),
+            holder: String::new(),
+            bytes,
+            stratum: HolderKind::Values,
+            state: State::Live,
+        });
+        let clause = leak_clause(&rows, 200 << 20);
+        assert_eq!(clause, "; 25.0 MiB of 200 MiB RSS is leaked: no pointer reaches it");
+        assert_eq!(leak_clause(&rows, 600 << 20), "");
+    }
 }

@@ -61,8 +61,9 @@ fn free_heap(inputs: &VerdictInputs<'_>) -> Finding {
     }
     headline += &released_by_calls(view);
     if pinned > 0 {
-        let chunks = counted(inputs.pinning_chunks, "live chunk");
-        headline += &format!("; {} is pinned by {chunks}", bytes(pinned));
+        // Not "live", which would exclude leaked chunks for a reader: they pin as well.
+        let chunks = counted(inputs.pinning_chunks, "allocated chunk");
+        headline += &format!("; {} is pinned: free bytes beside {chunks}", bytes(pinned));
     }
     headline += &fragmentation(view);
     let class = if pinned > free / 2 { "pinned_heap" } else { "free_heap" };

@@ -31,7 +31,7 @@ fn a_fragmented_service_reads_like_the_promise() {
     assert_eq!(
         verdict.headline,
         "1.17 GiB of 1.56 GiB RSS is free heap; malloc_trim releases 1.07 GiB; \
-         96.0 MiB is pinned by 12,411 live chunks"
+         96.0 MiB is pinned: free bytes beside 12,411 allocated chunks"
     );
 }
 

@@ -3,9 +3,8 @@
 use strandline_inspect::holders::facts::Root;
 use strandline_inspect::holders::growth::{Change, Changed, Comparison};
 
-use super::root_name;
+use super::{root_name, shown_type};
 use crate::table::{Column, figures, words};
-use crate::text::clean;
 use crate::units::{bytes, seconds, thousands};
 
 /// Columns of the table of roots.
@@ -39,7 +38,8 @@ pub fn growth_rows(since: &Comparison, top: usize) -> [Vec<Vec<String>>; 2] {
         row(root_name(&root), changed.grew, Some(changed.bytes))
     };
     rows.extend(since.roots.iter().take(top).map(changed_root_row));
-    let changed_type_row = |changed: &Changed| row(clean(&changed.name), changed.grew, Some(changed.bytes));
+    let changed_type_row =
+        |changed: &Changed| row(shown_type(&changed.name), changed.grew, Some(changed.bytes));
     [rows, since.types.iter().take(top).map(changed_type_row).collect()]
 }
 

@@ -2,6 +2,7 @@
 //! blocks pin free memory.
 
 mod growth;
+mod leaked;
 pub mod page;
 mod screen;
 
@@ -9,14 +10,13 @@ use std::collections::HashMap;
 
 use strandline_claims::add_fields;
 use strandline_inspect::environment::utc;
-use strandline_inspect::holders::facts::{
-    Holders, Holding, Root, RootKind, Shared, SharedType, Sum, Type, Unreachable,
-};
+use strandline_inspect::holders::facts::{Holders, Holding, Root, RootKind, Shared, SharedType, Sum, Type};
 
 use crate::table::{Column, figures, words};
 use crate::text::{clean, counted, shorten};
-use crate::units::{UNKNOWN, bytes, percent, thousands};
+use crate::units::{UNKNOWN, bytes, thousands};
 
+use leaked::leaked_text;
 pub use screen::{details, holders};
 
 const ROOTS: [Column; 4] = [words("root"), figures("retained"), figures("blocks"), figures("pins")];
@@ -39,8 +39,6 @@ const MIN_UNATTRIBUTED_BYTES: u64 = 32 << 20;
 const MIN_PINNED_BYTES: u64 = 1 << 20;
 /// Maximum width of a name within a sentence.
 const MAX_NAME_COLUMNS: usize = 60;
-/// Maximum number of kinds of leaked blocks in a sentence.
-const MAX_LEAKED_KINDS: usize = 2;
 /// Maximum number of root sets shown separately.
 const MAX_SETS: usize = 6;
 /// Maximum width of a root's name among several.
@@ -85,31 +83,6 @@ fn headline(facts: &Holders) -> String {
     text + &unattributed_part(facts).unwrap_or_default() + &pinning_block(facts).unwrap_or_default()
 }
 
-/// `78.2 MiB leaked in 359,327 blocks (12.3 %): 30,000 24-byte blocks, linked behind 12`.
-fn leaked_text(facts: &Holders, leaked: &Unreachable) -> String {
-    let mut text = format!(
-        "{} leaked in {} ({})",
-        bytes(leaked.bytes),
-        counted(leaked.blocks, "block"),
-        percent(leaked.bytes, facts.live.bytes)
-    );
-    let kinds = leaked.holds.iter().take(MAX_LEAKED_KINDS).map(|kind| shortened(&instances(kind)));
-    let kinds = kinds.collect::<Vec<_>>().join(" and ");
-    if !kinds.is_empty() {
-        text += &format!(": {kinds}");
-    }
-    if leaked.definite.blocks != leaked.blocks {
-        let heads = counted(leaked.definite.blocks, "block");
-        text += &format!("; {heads} ({}) lead to the others", bytes(leaked.definite.bytes));
-    }
-    let since = facts.since.as_ref().filter(|since| since.seconds > 0.0);
-    let growth = since.and_then(|since| Some((since.unreachable?.bytes, since.seconds)));
-    if let Some((grown_bytes, seconds)) = growth.filter(|&(grown_bytes, _)| grown_bytes > 0) {
-        text += &format!("; growing {}/min", bytes((grown_bytes as f64 * 60.0 / seconds) as u64));
-    }
-    text
-}
-
 /// The part of RSS that no reader explains, if it is most of it.
 fn unattributed_part(facts: &Holders) -> Option<String> {
     let rss = facts.rss_bytes?;
@@ -122,7 +95,8 @@ fn unattributed_part(facts: &Holders) -> Option<String> {
     ))
 }
 
-/// The block that pins the most otherwise free memory, if these are worth mentioning.
+/// The blocks that pin the most memory, if these are worth mentioning. The figure counts whole
+/// pages, with the blocks themselves, because whole pages would be released.
 fn pinning_block(facts: &Holders) -> Option<String> {
     let min_bytes = (facts.live.bytes / HEADLINE_DIVISOR).max(MIN_PINNED_BYTES);
     let keeper = facts.keepers.first().filter(|keeper| keeper.pins_bytes > min_bytes)?;
@@ -134,8 +108,8 @@ fn pinning_block(facts: &Holders) -> Option<String> {
     let is_single = facts.types.iter().any(|kind| kind.name == keeper.name && kind.instances == 1);
     let verb = if is_single { "pins" } else { "pin" };
     Some(format!(
-        "; {}{holder} {verb} {} that is otherwise free",
-        shortened(&clean(&keeper.name)),
+        "; {}{holder} {verb} {} of pages that hold no other blocks",
+        shortened(&shown_type(&keeper.name)),
         bytes(keeper.pins_bytes)
     ))
 }
@@ -366,15 +340,35 @@ fn instances(kind: &Holding) -> String {
     format!("{} {}{linked}", thousands(kind.instances), type_name(kind))
 }
 
+/// The blocks of one type; a single one needs no number.
+fn step_text(kind: &Holding) -> String {
+    let name = type_name(kind);
+    match kind.instances {
+        1 => name,
+        instances if kind.chained == 0 => format!("{} {name}", thousands(instances)),
+        instances => format!("{} linked {name}", thousands(instances)),
+    }
+}
+
 /// The name of a type, in the singular or plural of its instances. A type named `bytes` would read
 /// as a size after a number.
 fn type_name(kind: &Holding) -> String {
     let is_single = kind.instances == 1;
-    match kind.name.strip_suffix("-byte blocks") {
-        Some(size) if is_single => format!("{size}-byte block"),
+    match size_of_type(&kind.name) {
+        Some(size) if is_single => format!("block of {} bytes", thousands(size)),
         None if kind.name == "bytes" => format!("bytes object{}", if is_single { "" } else { "s" }),
-        _ => clean(&kind.name),
+        _ => shown_type(&kind.name),
     }
+}
+
+/// The name of a type in a table.
+fn shown_type(name: &str) -> String {
+    size_of_type(name).map_or_else(|| clean(name), |size| format!("blocks of {} bytes", thousands(size)))
+}
+
+/// The size of blocks of which nothing else is known (`1208-byte blocks`).
+fn size_of_type(name: &str) -> Option<u64> {
+    name.strip_suffix("-byte blocks")?.parse().ok()
 }
 
 /// A short description of a root.
@@ -400,13 +394,12 @@ fn root_name(root: &Root) -> String {
 /// Rows of the types, largest first. Small size classes are merged into one line.
 fn type_rows(facts: &Holders, top: usize) -> Vec<Vec<String>> {
     let min_bytes = facts.live.bytes / MIN_SIZE_DIVISOR;
-    let block_bytes = |kind: &Type| kind.name.strip_suffix("-byte blocks")?.parse::<u64>().ok();
     let is_small = |kind: &&Type| {
-        kind.bytes < min_bytes && kind.unreachable_bytes == Some(0) && block_bytes(kind).is_some()
+        kind.bytes < min_bytes && kind.unreachable_bytes == Some(0) && size_of_type(&kind.name).is_some()
     };
     let (small, mut types): (Vec<&Type>, Vec<&Type>) = facts.types.iter().partition(is_small);
-    let smallest = small.iter().filter_map(|kind| block_bytes(kind)).min();
-    let largest = small.iter().filter_map(|kind| block_bytes(kind)).max();
+    let smallest = small.iter().filter_map(|kind| size_of_type(&kind.name)).min();
+    let largest = small.iter().filter_map(|kind| size_of_type(&kind.name)).max();
     let Some((smallest, largest)) = smallest.zip(largest).filter(|_| small.len() > 1) else {
         return facts.types.iter().take(top).map(type_row).collect();
     };
@@ -424,7 +417,7 @@ fn type_rows(facts: &Holders, top: usize) -> Vec<Vec<String>> {
 fn type_row(kind: &Type) -> Vec<String> {
     let blank_if_zero = |size: u64| if size > 0 { bytes(size) } else { String::new() };
     vec![
-        clean(&kind.name),
+        shown_type(&kind.name),
         bytes(kind.bytes),
         thousands(kind.instances),
         kind.unreachable_bytes.map_or(UNKNOWN.to_owned(), blank_if_zero),
@@ -463,7 +456,10 @@ mod tests {
     fn small_blocks_of_several_sizes_are_one_line() {
         let facts = heap_of(&[(1 << 20, 1), (4000, 4), (3000, 5), (64, 1)]);
         let names: Vec<String> = type_rows(&facts, 20).into_iter().map(|row| row[..3].join(" ")).collect();
-        assert_eq!(names, ["1048576-byte blocks 1.00 MiB 1", "blocks of 64 to 1,000 bytes 6.90 KiB 10"]);
+        assert_eq!(
+            names,
+            ["blocks of 1,048,576 bytes 1.00 MiB 1", "blocks of 64 to 1,000 bytes 6.90 KiB 10"]
+        );
     }
 
     #[test]
@@ -555,12 +551,13 @@ mod tests {
             assert!(text.contains("7 caveats (-v)") && text.contains(" leaked in 9 blocks"), "{text}");
             assert!(text.contains("smaller roots") && !text.contains("number_39"), "{text}");
         }
-        assert!(holders(&facts, None, plain).contains("growing 1.20 MiB/min"));
+        let unwrap = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(unwrap(&holders(&facts, None, plain)).contains("growing 1.20 MiB/min"));
         let all = details(&facts, None, plain);
         assert!(fits(&all), "{all}");
-        let unwrapped = all.split_whitespace().collect::<Vec<_>>().join(" ");
+        let unwrapped = unwrap(&all);
         assert!(facts.roots.iter().all(|root| all.contains(&root.name)), "{all}");
-        assert!(facts.types.iter().all(|kind| all.contains(&kind.name)), "{all}");
+        assert!(facts.types.iter().all(|kind| all.contains(&shown_type(&kind.name))), "{all}");
         assert!(facts.caveats.iter().all(|caveat| unwrapped.contains(&caveat.text)), "{all}");
     }
 }

@@ -4,8 +4,9 @@ use strandline_inspect::holders::facts::{Holders, Holding};
 use strandline_inspect::holders::growth::Comparison;
 
 use super::growth::{GROWTH_COLUMNS, TYPE_GROWTH_COLUMNS, age_text, growth_rows};
+use super::leaked::{LEAKED, leaked_rows};
 use super::{
-    MAX_SIBLINGS, MAX_STEPS, ROOTS, TYPES, groups, headline, process_line, root_rows, type_name, type_row,
+    MAX_SIBLINGS, MAX_STEPS, ROOTS, TYPES, groups, headline, process_line, root_rows, step_text, type_row,
     type_rows,
 };
 use crate::brief::{cost_line, important_caveats};
@@ -17,7 +18,7 @@ use crate::text::{counted, hanging, own_name, shorten, width, wrap, wrap_at_most
 use crate::units::{bytes, seconds, stopped, thousands};
 
 /// Maximum number of lines of the answer. With those of the tables, a screen has 40 at most.
-const MAX_ANSWER_LINES: usize = 4;
+const MAX_ANSWER_LINES: usize = 6;
 /// Maximum number of rows of roots.
 const MAX_ROOTS: usize = 10;
 /// Maximum number of rows of types.
@@ -74,11 +75,17 @@ pub fn details(facts: &Holders, top: Option<usize>, surface: Surface) -> String 
     }
     lines.push(String::new());
     lines.extend(lay_out(&ROOTS, &root_rows(facts, top), 0, surface.columns));
+    let leaked = leaked_rows(facts, top);
+    if !leaked.is_empty() {
+        lines.push(String::new());
+        lines.extend(lay_out(&LEAKED, &leaked, 0, surface.columns));
+    }
     lines.push(String::new());
     lines.extend(lay_out(&TYPES, &types, 0, surface.columns));
     lines.push(String::new());
     let text = "what a root alone holds: it would be unreachable without. pins: resident memory with free slots and no other blocks, \
-                released if these were freed. Other sizes are of address space, as malloc has them, resident or not";
+                released if these were freed; explain counts only the free bytes on them as pinned. Other sizes are of address \
+                space, as malloc has them, resident or not. live: allocated and not freed, leaked or not";
     lines.extend(hanging("retained: ", text, surface.columns));
     lines.extend(listed("caveats", &model::caveats(&facts.caveats), surface));
     lines.push(String::new());
@@ -162,16 +169,6 @@ fn path_text(holds: &[Holding], min_bytes: u64, columns: usize) -> String {
     wrap_at_most(&line, columns, 1).into_iter().next().unwrap_or_default()
 }
 
-/// The blocks of one type; a single one needs no number.
-fn step_text(kind: &Holding) -> String {
-    let name = type_name(kind);
-    match kind.instances {
-        1 => name,
-        instances if kind.chained == 0 => format!("{} {name}", thousands(instances)),
-        instances => format!("{} linked {name}", thousands(instances)),
-    }
-}
-
 /// Growth since an earlier result; `has_remarks` adds what the comparison lacks.
 fn growth(since: &Comparison, top: usize, has_remarks: bool, surface: Surface) -> Vec<String> {
     let [roots, types] = growth_rows(since, top);
@@ -204,8 +201,8 @@ mod tests {
         let entries = holding("server::Entry", 5000, vec![holding("24-byte blocks", 6000, Vec::new())]);
         let holds = [holding("4000-byte blocks", 1, vec![entries])];
         let path = |columns| path_text(&holds, 1, columns);
-        assert_eq!(path(80), "4000-byte block → 5,000 server::Entry → 6,000 24-byte blocks");
-        assert_eq!(path(45), "5,000 server::Entry → 6,000 24-byte blocks");
+        assert_eq!(path(80), "block of 4,000 bytes → 5,000 server::Entry → 6,000 blocks of 24 bytes");
+        assert_eq!(path(50), "5,000 server::Entry → 6,000 blocks of 24 bytes");
         assert_eq!(path(30), "5,000 server::Entry → …");
         assert_eq!(path(10), "5,000 …");
     }
