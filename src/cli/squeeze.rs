@@ -10,9 +10,10 @@ use super::output::{Output, print_message};
 use super::{CommandResult, Failure, Result};
 use strandline_lab::cell::Subject;
 use strandline_lab::executable;
+use strandline_lab::executor::NoResult;
 use strandline_lab::pages::squeeze::page;
 use strandline_lab::setup::{LabContent, LabSetup};
-use strandline_lab::squeeze::findings::{SqueezeError, SqueezeOptions, squeeze};
+use strandline_lab::squeeze::findings::{SqueezeOptions, squeeze};
 use strandline_lab::squeeze::runner::Runner;
 use strandline_lab::squeeze::search::{PAGE_BYTES, Plan, pages_down};
 use strandline_lab::squeeze::{LimitKind, LimitedRun};
@@ -71,12 +72,12 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<CommandResult> {
     drop(progress);
     let findings = match found {
         Ok(findings) => findings,
-        Err(SqueezeError::Stopped(stop)) => {
+        Err(NoResult::Stopped(stop)) => {
             // End running commands before printing.
             drop(lab);
             return report_stop(&stop);
         }
-        Err(SqueezeError::FailsUnlimited(line)) => {
+        Err(NoResult::Failed(line) | NoResult::Unconfirmed(line)) => {
             // Do not resume from this lab: the cause of the failure may be fixed.
             lab.abandon();
             return Err(Failure(line));

@@ -22,6 +22,23 @@ pub enum Stopped {
     Failed(String),
 }
 
+/// Why a trial, a squeeze or a study has no result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoResult {
+    /// The lab was stopped, and can be resumed.
+    Stopped(Stopped),
+    /// The command or study cannot be run, or fails without any setting or limit; one line.
+    Failed(String),
+    /// It is too long to start without a confirmation; one line.
+    Unconfirmed(String),
+}
+
+impl From<Stopped> for NoResult {
+    fn from(stopped: Stopped) -> Self {
+        Self::Stopped(stopped)
+    }
+}
+
 /// Identifier of a job.
 pub type Job = u64;
 

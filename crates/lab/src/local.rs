@@ -249,19 +249,16 @@ impl Local {
         let is_recorded = matches!(subject.measure, Measure::Recording { .. });
         let group_bytes = subject.limits.memory.filter(|_| !is_recorded);
         let group = group_bytes.map(Group::new).transpose().map_err(Stopped::Failed)?;
-        let limits = if is_recorded { strandline_recorder::Limits::default() } else { subject.limits };
         self.last_job += 1;
         let job = self.last_job;
+        let command = figures::command(subject, &slot_folder).map_err(Stopped::Failed)?;
+        let (directory, stdin) = (subject.directory.clone(), subject.stdin.clone());
+        // The recorder sets the variables and limits: they are not for itself.
+        let settings = if is_recorded { Subject::default() } else { subject.clone() };
         let start = Start {
             job,
-            command: figures::command(subject, &slot_folder).map_err(Stopped::Failed)?,
-            environment: if is_recorded { Vec::new() } else { subject.environment.clone() },
-            directory: subject.directory.clone(),
-            address_space_bytes: limits.address_space,
-            data_bytes: limits.data,
+            subject: Subject { command, directory, stdin, ..settings },
             group: group.as_ref().map(Group::procs),
-            no_huge_pages: subject.no_huge_pages && !is_recorded,
-            stdin: subject.stdin.clone(),
             stdout: slot_folder.join("stdout"),
             stderr: slot_folder.join("stderr"),
             tells_start,

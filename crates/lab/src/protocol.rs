@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::cell::{Figures, Subject};
+
 /// A request to the launcher.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -29,22 +31,10 @@ pub enum Request {
 pub struct Start {
     /// Its identifier in events.
     pub job: u64,
-    /// The program and its arguments.
-    pub command: Vec<String>,
-    /// Variables to set or to remove.
-    pub environment: Vec<(String, Option<String>)>,
-    /// Working directory.
-    pub directory: Option<PathBuf>,
-    /// `RLIMIT_AS`, in bytes.
-    pub address_space_bytes: Option<u64>,
-    /// `RLIMIT_DATA`, in bytes.
-    pub data_bytes: Option<u64>,
+    /// What is executed: its memory limit, timeout and measure are not the launcher's.
+    pub subject: Subject,
     /// The `cgroup.procs` of the control group it joins.
     pub group: Option<PathBuf>,
-    /// Whether transparent huge pages are disabled.
-    pub no_huge_pages: bool,
-    /// File for standard input; `None`: empty.
-    pub stdin: Option<PathBuf>,
     /// File for standard output, truncated first.
     pub stdout: PathBuf,
     /// File for standard error, truncated first.
@@ -89,22 +79,7 @@ pub struct Ended {
     pub job: u64,
     /// Status as reported by `wait`.
     pub status: i32,
-    /// Time from before its start to its end, in seconds.
-    pub wall_seconds: f64,
-    /// CPU time in user mode, in microseconds.
-    pub user_us: u64,
-    /// CPU time in the kernel, in microseconds.
-    pub system_us: u64,
-    /// The largest resident set of one process.
-    pub high_water_bytes: u64,
-    /// Page faults that needed no I/O.
-    pub minor_faults: u64,
-    /// Page faults that needed I/O.
-    pub major_faults: u64,
-    /// Instructions in user mode, if counted.
-    pub instructions: Option<u64>,
-    /// CPU cycles in user mode, if counted.
-    pub cycles: Option<u64>,
+    pub figures: Figures,
     /// Processes that it left running and that were ended.
     pub left_behind: u32,
     /// Processes that could not be ended because the kernel holds them.

@@ -9,7 +9,7 @@ use super::file::Study;
 use super::matrix::Matrix;
 use super::run;
 use strandline_lab::cell::Subject;
-use strandline_lab::executor::Stopped;
+use strandline_lab::executor::NoResult;
 use strandline_lab::setup::{LabContent, LabOptions, LabSetup};
 
 /// How a study is run.
@@ -23,23 +23,6 @@ pub struct StudyOptions {
     pub timeout: Option<Duration>,
     /// Its lab.
     pub lab: LabOptions,
-}
-
-/// Why a study has no result.
-#[derive(Debug)]
-pub enum NoResult {
-    /// A signal arrived, or the lab failed.
-    Stopped(Stopped),
-    /// It could not be run; one line.
-    Failed(String),
-    /// It is too long to start without a confirmation; one line.
-    Unconfirmed(String),
-}
-
-impl From<Stopped> for NoResult {
-    fn from(why: Stopped) -> Self {
-        Self::Stopped(why)
-    }
 }
 
 /// A parsed study with its text.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::caveats::{Caveats, caveats};
 use super::cell;
-use super::chosen::{ChosenStudy, NoResult, StudyOptions};
+use super::chosen::{ChosenStudy, StudyOptions};
 use super::claim::{Judged, Verdict, judge};
 use super::data::Data;
 use super::matrix::{Key, Matrix};
@@ -15,7 +15,7 @@ use super::run::{self, CACHEGRIND_ROUNDS, StudyJudge};
 use strandline_lab::cell::Subject;
 use strandline_lab::compare::cachegrind_subjects;
 use strandline_lab::engine::{self, Plan, Results};
-use strandline_lab::executor::Stopped;
+use strandline_lab::executor::{NoResult, Stopped};
 use strandline_lab::setup::LabSetup;
 use strandline_lab::user::ProgressDisplay;
 

@@ -32,16 +32,9 @@ pub use groups::{GroupPoint, GroupTimeline, LimitStep};
 pub use series::{Point, Series};
 
 /// Why a report could not be drawn, in one line.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the report cannot be drawn: {0}")]
 pub struct DrawError(pub String);
-
-impl std::fmt::Display for DrawError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the report cannot be drawn: {}", self.0)
-    }
-}
-
-impl std::error::Error for DrawError {}
 
 impl From<minijinja::Error> for DrawError {
     fn from(error: minijinja::Error) -> Self {
