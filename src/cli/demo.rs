@@ -39,7 +39,6 @@ const ROWS_SHOWN: usize = 6;
 /// `ready`, two numbers and a line end are shorter.
 const MAX_READY_LINE_BYTES: u64 = 100;
 
-/// The result of `demo`.
 #[derive(Serialize)]
 struct DemoResult {
     /// Number of pieces that the process allocated.

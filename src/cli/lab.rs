@@ -36,7 +36,6 @@ const MAX_ANSWER_BYTES: usize = 16;
 /// With --until, the maximum number of rounds as a multiple of the requested ones.
 pub const UNTIL_FACTOR: u32 = 10;
 
-/// The options of a lab.
 pub fn lab_options(lab: &Lab) -> LabOptions {
     let cluster = lab.slurm.on.map(|_| slurm::Options {
         sbatch: lab.slurm.options(),
@@ -76,7 +75,6 @@ pub fn require_confirmation(
     Err(Failure(format!("that is {runs} runs{}; add --yes to start", estimate.unwrap_or_default())))
 }
 
-/// The user at the terminal.
 pub struct TerminalUser;
 
 impl User for TerminalUser {

@@ -106,7 +106,6 @@ fn first_run_time(wall_seconds: Option<f64>, elapsed: Duration) -> Duration {
     wall_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or(elapsed)
 }
 
-/// The result of rounds.
 struct Rounds {
     /// The results of the command without settings, then of each candidate.
     judged: Vec<TryResult>,
@@ -118,7 +117,6 @@ struct Rounds {
     baseline_failures: (u32, Option<String>),
 }
 
-/// A trial in progress.
 struct RunningTrial<'a> {
     arguments: &'a Arguments,
     catalogue: &'a Catalogue,

@@ -65,15 +65,19 @@ pub fn take_over_signals() -> Result<SignalFd, String> {
 enum Step {
     /// The server reads its request, of which it has these bytes.
     Reading(Vec<u8>),
-    /// It waits for a survey.
-    Waiting { format: Format, is_head: bool },
+    Waiting {
+        format: Format,
+        is_head: bool,
+    },
     /// The server writes the answer: `sent_bytes` of head and body together were sent.
-    Writing { head: Vec<u8>, body: Arc<Vec<u8>>, sent_bytes: usize },
-    /// It was answered.
+    Writing {
+        head: Vec<u8>,
+        body: Arc<Vec<u8>>,
+        sent_bytes: usize,
+    },
     Closing,
 }
 
-/// A connected client.
 struct Client {
     stream: TcpStream,
     step: Step,
@@ -146,11 +150,8 @@ pub fn serve(
     }
 }
 
-/// What has events.
 struct Ready {
-    /// A signal has arrived.
     signal: bool,
-    /// A survey was delivered.
     delivered: bool,
     /// A new client can be accepted.
     listener: bool,

@@ -40,7 +40,6 @@ impl Writer {
         self.due_at.saturating_duration_since(Instant::now())
     }
 
-    /// Writes the file.
     pub fn write(&mut self, page: &str) {
         self.due_at = Instant::now() + self.interval;
         let failure = replace(&self.folder, page).err();

@@ -65,7 +65,6 @@ pub struct Journal {
     /// Whether the user chose the folder; it is then not removed.
     is_user_folder: bool,
     file: LockedFile,
-    /// Outcomes of the finished runs.
     outcomes: BTreeMap<RunKey, Outcome>,
     /// Number of runs found when it was opened.
     resumed_runs: usize,

@@ -36,7 +36,6 @@ const GATE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Size of one read from strandline.
 const READ_BYTES: usize = 16 << 10;
 
-/// A running job.
 #[derive(Debug)]
 struct Job {
     /// Its identifier in requests and events.
@@ -81,7 +80,6 @@ struct Launcher {
     jobs: BTreeMap<i32, Job>,
     /// Reported once the processes that they left have ended.
     ended_jobs: Vec<EndedJob>,
-    /// Usage of reaped orphans.
     orphans: Usage,
 }
 

@@ -193,7 +193,6 @@ impl Local {
         })
     }
 
-    /// Stores an event in its job.
     fn store_event(&mut self, event: Event) {
         let job = match &event {
             Event::Ready { .. } => return,
@@ -276,7 +275,6 @@ impl Local {
         Ok(job)
     }
 
-    /// The outcome of a job that ended.
     fn finish(&mut self, run: LocalJob, event: Event) -> Result<Outcome, Stopped> {
         let slot_folder = self.slot_folder(run.slot);
         let kills = run.group.as_ref().and_then(Group::out_of_memory_kills);

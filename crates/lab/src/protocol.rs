@@ -7,16 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use super::cell::{Figures, Subject};
 
-/// A request to the launcher.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// Start a job.
     Start(Box<Start>),
     /// End a job: SIGTERM, then SIGKILL to all of it if its first process still runs after
     /// `grace_ms`.
     Stop {
-        /// The job.
         job: u64,
         /// Time for it to end by itself.
         grace_ms: u64,
@@ -26,7 +23,6 @@ pub enum Request {
     },
 }
 
-/// A job to start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Start {
     /// Its identifier in events.
@@ -54,14 +50,12 @@ pub enum Event {
     },
     /// The first process of a job runs.
     Started {
-        /// The job.
         job: u64,
         /// Its process id.
         pid: i32,
     },
     /// A job could not be started.
     NotStarted {
-        /// The job.
         job: u64,
         /// Why, in one line.
         why: String,
@@ -72,10 +66,8 @@ pub enum Event {
     Ended(Box<Ended>),
 }
 
-/// How a job ended.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ended {
-    /// The job.
     pub job: u64,
     /// Status as reported by `wait`.
     pub status: i32,

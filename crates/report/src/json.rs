@@ -12,7 +12,6 @@ use super::text::is_unsafe;
 /// The version of strandline.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// A whole document.
 #[derive(Serialize)]
 struct Document<'a, E, T> {
     schema: &'a str,

@@ -127,7 +127,6 @@ struct Judgement {
     verdict: Verdict,
     /// As in [`Judged`].
     reason: Option<String>,
-    /// The figures read.
     reads: Vec<Read>,
 }
 
@@ -169,7 +168,6 @@ fn evaluate(claim: &Claim, matrix: &Arc<Matrix>, measured: &Arc<dyn Measured>) -
     outcomes.into_judgement()
 }
 
-/// Outcomes of a claim for its groups.
 #[derive(Default)]
 struct GroupOutcomes {
     /// Number of groups for which it holds.
@@ -178,7 +176,6 @@ struct GroupOutcomes {
     failed_groups: Vec<String>,
     /// For each other group, why it was not run.
     missing: Vec<String>,
-    /// The figures read.
     reads: Vec<Read>,
 }
 
@@ -223,7 +220,6 @@ impl GroupOutcomes {
     }
 }
 
-/// Joins the reasons that are present.
 fn join_present(parts: [Option<String>; 2]) -> Option<String> {
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     (!parts.is_empty()).then(|| parts.join("; "))

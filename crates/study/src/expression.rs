@@ -390,7 +390,6 @@ fn read_cell(name: &str, arguments: &[Value], input: &EvaluationInput) -> Result
     })
 }
 
-/// Arguments of a reading function.
 struct ReadArguments<'v> {
     metric: &'v str,
     /// Choices of the cell, or of the first cell of a ratio.

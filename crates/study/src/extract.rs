@@ -42,7 +42,6 @@ pub struct Extractor<'s> {
     derived: Vec<DerivedMetric>,
 }
 
-/// A derived metric.
 struct DerivedMetric {
     name: String,
     /// `None` if it cannot be parsed; the metric is then unknown.

@@ -119,13 +119,11 @@ pub fn list() -> Vec<(String, Option<PathBuf>)> {
     found
 }
 
-/// Names of the embedded studies.
 fn embedded_names() -> Vec<String> {
     let files = embedded::STUDIES.iter().filter_map(|(path, ..)| path.strip_suffix(FILE_NAME));
     files.map(|folder| folder.trim_end_matches('/').to_owned()).filter(|name| !name.contains('/')).collect()
 }
 
-/// Folder for unpacked studies.
 fn studies_folder() -> PathBuf {
     unpack_folder("studies")
 }

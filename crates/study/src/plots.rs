@@ -190,7 +190,6 @@ fn x_axis_of_metrics(spec: &PlotSpec, names: &[String], matrix: &Matrix) -> XAxi
     }
 }
 
-/// An x axis along the choices of an axis.
 fn x_axis_of_choices(spec: &PlotSpec, name: &str, matrix: &Matrix) -> XAxis {
     let axis = matrix.axes.iter().find(|axis| axis.name == *name);
     let choices: Vec<String> =

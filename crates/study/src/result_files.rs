@@ -59,7 +59,6 @@ pub struct ResultFiles {
     drawn: Vec<(PathBuf, String)>,
 }
 
-/// The directory for plots.
 struct PlotFolder {
     folder: PathBuf,
     /// Its address relative to the output.

@@ -216,7 +216,6 @@ pub fn data(
     data
 }
 
-/// The runs of a cell.
 #[derive(Clone, Copy)]
 struct Runs<'r> {
     /// Their outcomes by round.

@@ -23,7 +23,6 @@ const MISSING: &str = "–";
 
 /// A row or column.
 struct Line {
-    /// Its name in the file.
     name: String,
     /// Its name as shown.
     label: String,
@@ -59,7 +58,6 @@ fn groups_of(spec: &TableSpec, matrix: &Matrix) -> Result<Vec<Selection>, String
     groups(matrix, &named, &spec.selection, &metrics_of(spec))
 }
 
-/// All metrics of a table.
 fn metrics_of(spec: &TableSpec) -> Vec<String> {
     let side_metrics = combined_metrics(spec.rows.metrics(), spec.columns.metrics());
     side_metrics.into_iter().chain(spec.metric.clone()).collect()

@@ -34,7 +34,6 @@ use files::{
 };
 use scheduler::TaskState;
 
-/// The job script.
 const SCRIPT: &str = include_str!("round.sh");
 /// Folders in the shared folder; `work` is for runs while they run.
 const SUBFOLDERS: [&str; 5] = ["rounds", "logs", "arrays", "plans", "work"];
@@ -202,7 +201,6 @@ impl Slurm {
         })
     }
 
-    /// The options passed to sbatch.
     fn sbatch_options(&self) -> Vec<String> {
         let log = self.shared.below("logs").to_string_lossy().replace('%', "%%");
         let mut options: Vec<String> =

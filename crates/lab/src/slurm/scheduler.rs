@@ -32,11 +32,9 @@ const END_FIELDS: [&str; 4] = ["JobState=", "Reason=", "ExitCode=", "BatchHost="
 /// Why a request to the scheduler failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SchedulerError {
-    /// The job is unknown.
     Unknown,
     /// The scheduler did not answer or could not be reached; a retry may succeed.
     Unavailable(String),
-    /// The scheduler refused.
     Refused(String),
 }
 
@@ -50,7 +48,6 @@ impl SchedulerError {
     }
 }
 
-/// State of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskState {
     /// Waits for a node.
@@ -72,9 +69,7 @@ pub enum TaskState {
 /// A line of squeue: the state of one task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskStatus {
-    /// The task.
     pub task: Task,
-    /// Its state.
     pub state: TaskState,
     /// Its state, as the scheduler calls it.
     pub state_name: String,
@@ -86,15 +81,12 @@ pub struct TaskStatus {
 
 /// A job array to submit.
 pub struct Submission<'a> {
-    /// Job name.
     pub name: &'a str,
     /// Number of tasks.
     pub count: usize,
     /// Maximum number of tasks that run at a time.
     pub at_once: Option<u32>,
-    /// Options of sbatch.
     pub options: &'a [String],
-    /// The script and its arguments.
     pub script: &'a [String],
 }
 

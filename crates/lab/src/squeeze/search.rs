@@ -17,7 +17,6 @@ use crate::executor::Stopped;
 pub const PAGE_BYTES: u64 = 4096;
 /// The first guess if the peak is unknown.
 const BLIND_GUESS_BYTES: u64 = 16 << 20;
-/// Growth factor of the steps.
 const STEP_GROWTH: u64 = 4;
 /// Limits further apart than this factor are bisected by the geometric mean.
 const FAR_APART: u64 = 4;

@@ -77,7 +77,6 @@ pub struct SlowdownResult {
 
 /// A figure of a run that is compared.
 struct Measured {
-    /// Its value in the figures of a run.
     value: fn(&Figures) -> Option<f64>,
     /// The smallest difference that counts.
     resolution: f64,

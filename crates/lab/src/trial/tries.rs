@@ -313,7 +313,6 @@ impl<'a> TrialJudge<'a> {
         Figure { estimate, ratio: paired_ratio(&pairs, resolution, confidence) }
     }
 
-    /// A figure of a subject that is a size in bytes.
     fn size_figure(&self, subject: usize, bytes: &dyn Fn(&Observation) -> Option<u64>) -> Figure {
         // 0 without any size: then there is no ratio either.
         let max_bytes = self.observations_of(0).iter().flatten().filter_map(bytes).max().unwrap_or_default();

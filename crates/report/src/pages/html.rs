@@ -131,10 +131,8 @@ struct Part {
     snippets: Vec<(String, String)>,
 }
 
-/// A claim, as the template reads it.
 #[derive(Serialize)]
 struct ClaimView {
-    /// Its anchor.
     anchor: String,
     id: String,
     says: String,
@@ -221,7 +219,6 @@ struct Rows {
     rows: Vec<Row>,
 }
 
-/// A row, as the template reads it.
 #[derive(Serialize)]
 struct Row {
     /// Its anchor or, in a table of contents, the anchor that it links to; empty for none.

@@ -40,7 +40,6 @@ pub enum ExportError {
     Io(#[from] io::Error),
 }
 
-/// One row of the table.
 struct Row {
     at_us: u64,
     /// The process's number in the recording.
@@ -65,7 +64,6 @@ impl Row {
     }
 }
 
-/// The names of the columns.
 fn columns() -> impl Iterator<Item = &'static str> {
     LEADING_COLUMNS.into_iter().chain(Column::ALL.map(Column::name))
 }
@@ -255,7 +253,6 @@ fn write_samples(path: &Path, out: &mut impl Write) -> Result<(), ExportError> {
     Ok(out.write_all(b"}")?)
 }
 
-/// Copies the rest of a file.
 fn copy(from: &mut File, to: &mut impl Write) -> io::Result<()> {
     let mut buffer = vec![0; COPY_BUFFER_BYTES];
     loop {

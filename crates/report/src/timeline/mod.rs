@@ -135,7 +135,6 @@ type Peaks = BTreeMap<u32, PeakLedger>;
 struct PeakLedger {
     /// Its index among the ledgers.
     index: usize,
-    /// What was reserved for it.
     reserved_bytes: usize,
 }
 
@@ -185,7 +184,6 @@ impl Timeline {
         Ok(timeline)
     }
 
-    /// Adds one record.
     fn add_record(&mut self, record: Record, peaks: &mut Peaks) {
         match record {
             Record::Header(_) => {}
@@ -247,7 +245,6 @@ impl Timeline {
         }
     }
 
-    /// Adds an exec to its process.
     fn add_exec(&mut self, exec: Exec) {
         let executable = exec.executable.map(truncated_word);
         let exec = Exec { command: truncated_command(exec.command), executable, ..exec };
@@ -486,7 +483,6 @@ impl Process {
         false
     }
 
-    /// Adds a run of samples.
     fn add(&mut self, run: &Run) {
         self.samples = self.samples.saturating_add(run.count);
         self.series.add(run);
