@@ -50,9 +50,6 @@ const ROOT_BODY: &str = "strandline export: see /metrics\n";
 
 /// Blocks [`SIGNALS`] and reads them from a descriptor instead. Must be called before there is a
 /// second thread.
-///
-/// # Errors
-/// One line if the kernel refuses.
 pub fn take_over_signals() -> Result<SignalFd, String> {
     let failed = |error: std::io::Error| format!("signals cannot be taken over: {error}");
     let set: SigSet = SIGNALS.into_iter().collect();
@@ -106,9 +103,6 @@ struct Server<'a> {
 }
 
 /// Answers until a signal arrives.
-///
-/// # Errors
-/// One line if the kernel does not let it wait.
 pub fn serve(
     listener: Option<TcpListener>,
     signals: &SignalFd,

@@ -51,9 +51,6 @@ impl Writer {
 }
 
 /// Checks that the folder can be written to.
-///
-/// # Errors
-/// One line with the reason.
 pub fn prepare(folder: &Path) -> Result<(), String> {
     create_partial(folder).map(drop)?;
     // The first page follows soon.

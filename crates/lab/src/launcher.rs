@@ -84,9 +84,6 @@ struct Launcher {
 }
 
 /// Serves the requests on `socket` until it closes, then ends everything that was started.
-///
-/// # Errors
-/// A system call fails, or a request cannot be decoded.
 pub fn serve(socket: UnixStream) -> io::Result<()> {
     let bit = |signal: Signal| 1u64 << (signal as i32 - 1);
     // Signals of the terminal are for strandline, which closes the socket to end the launcher.

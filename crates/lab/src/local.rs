@@ -82,9 +82,6 @@ struct LocalJob {
 
 impl Local {
     /// Starts a launcher whose jobs write into `folder` while they run.
-    ///
-    /// # Errors
-    /// One line with what failed.
     pub fn start(folder: &Path, interrupt: &Arc<Interrupt>) -> Result<Self, String> {
         let failed = |error: io::Error| format!("the launcher of commands cannot be started: {error}");
         std::fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;

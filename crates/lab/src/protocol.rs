@@ -92,9 +92,6 @@ impl LineBuffer {
     }
 
     /// The message of the next complete line; `None` if absent yet.
-    ///
-    /// # Errors
-    /// A line that is not a valid message.
     pub fn next<T: for<'a> Deserialize<'a>>(&mut self) -> io::Result<Option<T>> {
         let Some(end) = memchr::memchr(b'\n', &self.unread) else { return Ok(None) };
         let message = serde_json::from_slice(self.unread.get(..end).unwrap_or_default());
@@ -104,9 +101,6 @@ impl LineBuffer {
 }
 
 /// Encodes a message as a line.
-///
-/// # Errors
-/// The message cannot be encoded as JSON.
 pub fn encode_line<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(message).map_err(io::Error::other)?;
     line.push(b'\n');

@@ -55,15 +55,9 @@ pub enum RemoteEvent {
 /// Runs whole rounds.
 pub trait RemoteExecutor {
     /// Requests rounds of `subjects`; calls with the same subjects add rounds.
-    ///
-    /// # Errors
-    /// [`Stopped`].
     fn request(&mut self, subjects: &[Subject], rounds: Vec<Round>) -> Result<(), Stopped>;
 
     /// Waits a moment for the next event.
-    ///
-    /// # Errors
-    /// [`Stopped`].
     fn next(&mut self) -> Result<RemoteEvent, Stopped>;
 
     /// Drops all requests: waiting rounds are not started, running rounds are ended.
@@ -74,9 +68,6 @@ pub trait RemoteExecutor {
 
     /// Runs a whole command as one round: for a lab whose every step depends on the previous one.
     /// `report` is called while it waits and runs.
-    ///
-    /// # Errors
-    /// [`Stopped`].
     fn run_as_round(&mut self, subject: &Subject, report: &dyn Fn(TaskCounts)) -> Result<Outcome, Stopped> {
         self.request(std::slice::from_ref(subject), vec![Round { number: 0, turns: vec![0] }])?;
         loop {

@@ -48,9 +48,6 @@ fn component<'a>(name: &'a str, version: &'a Option<String>) -> Component<'a> {
 
 /// Returns the document `schema` with the fields of `body`, as text with a final newline. `target`
 /// is the inspected process, if there is one.
-///
-/// # Errors
-/// `body` cannot be serialized.
 pub fn document<T: Serialize>(
     schema: &str,
     machine: &Environment,

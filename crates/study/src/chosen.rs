@@ -36,9 +36,6 @@ pub struct StudyText {
 
 impl StudyText {
     /// Reads the study in a directory, or in a file.
-    ///
-    /// # Errors
-    /// What is wrong with it, in lines.
     pub fn read(path: &Path) -> Result<Self, Vec<String>> {
         Study::read(path).map(|(study, text)| Self { study: Arc::new(study), text })
     }

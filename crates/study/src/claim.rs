@@ -92,9 +92,6 @@ const DATA_KINDS: u64 = 8;
 const NEGATIVE_EVERY: u8 = 4;
 
 /// Parses the expression of a claim.
-///
-/// # Errors
-/// The syntax errors.
 pub fn parse(claim: &Claim, matrix: &Matrix) -> Result<Expression, Vec<ExpressionError>> {
     let axis_size = |name: &str| -> Option<usize> {
         if name == super::file::SUBJECT {

@@ -48,9 +48,6 @@ impl StudyRun {
 }
 
 /// Runs a study and judges its claims.
-///
-/// # Errors
-/// [`NoResult`].
 pub fn run_and_judge(
     chosen: &ChosenStudy,
     options: &StudyOptions,

@@ -122,9 +122,6 @@ impl Measured for Data {
 }
 
 /// The median of a metric with its interval.
-///
-/// # Errors
-/// Why no estimate is possible.
 pub fn estimate(measured: &dyn Measured, key: &Key, metric: &str) -> Result<Estimate, String> {
     let blocks = measured.blocks();
     let sample = |(round, value): (usize, Option<f64>)| {
@@ -138,9 +135,6 @@ pub fn estimate(measured: &dyn Measured, key: &Key, metric: &str) -> Result<Esti
 
 /// One number of a cell; `None` for an unknown interval bound. Computes the interval only if a
 /// bound is requested, because it takes far longer than the median.
-///
-/// # Errors
-/// Why the number cannot be computed.
 pub fn cell_statistic(
     measured: &dyn Measured,
     key: &Key,
@@ -169,9 +163,6 @@ pub fn figure(estimate: &Estimate, statistic: Statistic) -> Option<f64> {
 }
 
 /// The ratio of a metric in the cell `numerator` to that in `denominator`, paired by rounds.
-///
-/// # Errors
-/// Why the ratio cannot be computed.
 pub fn ratio(
     measured: &dyn Measured,
     numerator: &Key,
@@ -182,9 +173,6 @@ pub fn ratio(
 }
 
 /// The ratio of samples of a metric to other samples of it, paired by rounds.
-///
-/// # Errors
-/// Why the ratio cannot be computed.
 pub fn paired(
     numerators: &[Option<f64>],
     denominators: &[Option<f64>],

@@ -130,9 +130,6 @@ struct ReadLog {
 
 /// Runs `work` on a thread with a large stack: parsing, dropping and evaluating a tree are
 /// recursive.
-///
-/// # Errors
-/// One line if the thread cannot be started.
 pub fn with_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, work);
@@ -144,9 +141,6 @@ pub fn with_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, S
 impl Expression {
     /// Parses `text`; `axis_size` gives the number of values of an axis, `variables` the names that
     /// it may use.
-    ///
-    /// # Errors
-    /// The errors in it.
     pub fn parse(
         text: &str,
         axis_size: &(dyn Fn(&str) -> Option<usize> + Sync),

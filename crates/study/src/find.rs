@@ -91,9 +91,6 @@ fn canonical(path: &Path) -> PathBuf {
 }
 
 /// The folder of a study from [`list`]: exactly that one, not another with the same name.
-///
-/// # Errors
-/// One line if an embedded study cannot be unpacked.
 pub fn folder_of_listed(name: &str, folder: Option<PathBuf>) -> Result<PathBuf, String> {
     folder.map_or_else(|| unpack(name), Ok)
 }
@@ -149,9 +146,6 @@ pub fn probes() -> PathBuf {
 }
 
 /// Unpacks the embedded probes to [`probes`].
-///
-/// # Errors
-/// One line.
 pub fn unpack_probes() -> Result<(), String> {
     write_files(&probes(), embedded::PROBES.iter())
 }

@@ -203,9 +203,6 @@ impl Matrix {
     }
 
     /// The excluded cells with the reason.
-    ///
-    /// # Errors
-    /// As [`Matrix::cells`].
     pub fn excluded_cells(&self) -> Result<Vec<(Key, &str)>, String> {
         let with_why = |key: Key| self.excluded(&key).map(|why| (key, why));
         Ok(self.all_cells()?.into_iter().filter_map(with_why).collect())
@@ -264,9 +261,6 @@ impl Matrix {
     }
 
     /// The cell identified by the `named` choices, with `fixed` choices for the other axes.
-    ///
-    /// # Errors
-    /// [`CellError`].
     pub fn resolve(&self, named: &[(String, String)], fixed: &[(String, String)]) -> Result<Key, CellError> {
         for (axis, choice) in named {
             self.check_choice(axis, choice)?;
@@ -323,9 +317,6 @@ impl Matrix {
 
     /// All combinations of choices on the axes that are not `named`; a claim, table or plot is made
     /// for each. Axes with one choice are included. If `subjects` is not empty, only these count.
-    ///
-    /// # Errors
-    /// One line if there are too many.
     pub fn groups(
         &self,
         is_named: &dyn Fn(&str) -> bool,

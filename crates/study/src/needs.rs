@@ -40,9 +40,6 @@ pub struct RunnableCells {
 }
 
 /// Splits the cells into those that can run here and those that cannot.
-///
-/// # Errors
-/// One line if there are too many cells.
 pub fn check_cells(matrix: &Matrix) -> Result<RunnableCells, String> {
     let mut runnable = RunnableCells::default();
     for key in matrix.cells()? {
@@ -117,9 +114,6 @@ pub fn probe_names(matrix: &Matrix, cells: &[Key]) -> Vec<String> {
 
 /// Runs the due probes of the cells of `runnable`, and removes cells whose probes fail. The output
 /// of probes is stored below `root` and not shown.
-///
-/// # Errors
-/// [`Stopped`].
 pub fn probe(
     matrix: &Matrix,
     runnable: &mut RunnableCells,

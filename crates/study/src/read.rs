@@ -14,9 +14,6 @@ const MAX_STUDY_BYTES: u64 = 1 << 20;
 
 impl Study {
     /// Reads the study in the folder `path`, or in the file `path`; returns it with its text.
-    ///
-    /// # Errors
-    /// All problems, one line each.
     pub fn read(path: &Path) -> Result<(Self, String), Vec<String>> {
         let file = if path.is_dir() { path.join(FILE_NAME) } else { path.to_owned() };
         let text = read_text(&file).map_err(|line| vec![line])?;

@@ -40,9 +40,6 @@ pub struct BuildPlace<'a> {
 
 /// Runs the probes of the cells and builds below `place`. Moves cells that cannot run to
 /// the missing cells of `runnable`, with the reason.
-///
-/// # Errors
-/// [`Stopped`].
 pub fn prepare(
     matrix: &Matrix,
     runnable: &mut RunnableCells,
@@ -57,9 +54,6 @@ pub fn prepare(
 }
 
 /// Builds once for each build folder; returns failed builds.
-///
-/// # Errors
-/// [`Stopped`].
 fn build(
     matrix: &Matrix,
     cells: &[Key],

@@ -77,9 +77,6 @@ pub fn combined_metrics(first: &[String], second: &[String]) -> Vec<String> {
 
 /// The combinations of the axes that are not `named`, for the subjects in `selection`, else for
 /// subjects that have all the `metrics`, else for subjects that have any of them.
-///
-/// # Errors
-/// One line if there are too many.
 pub fn groups(
     matrix: &Matrix,
     named: &BTreeSet<&str>,

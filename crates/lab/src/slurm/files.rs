@@ -272,9 +272,6 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> ReadResult<T> {
 }
 
 /// Writes a file of JSON atomically.
-///
-/// # Errors
-/// One line that names it.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), String> {
     let text = serde_json::to_vec(value).map_err(|error| format!("{}: {error}", path.display()))?;
     atomic_file::write(path, &text)

@@ -158,9 +158,6 @@ impl Slurm {
     /// Opens a lab. If its key differs from that of the last lab in the folder, or the lab is
     /// fresh, jobs of the earlier lab are cancelled. `program` is the executable of strandline, at
     /// a path that all nodes see; `local` runs single jobs.
-    ///
-    /// # Errors
-    /// One line.
     pub fn open(
         LabFolder { root, key, is_fresh }: LabFolder<'_>,
         program: PathBuf,

@@ -91,9 +91,6 @@ pub struct Submission<'a> {
 }
 
 /// Submits an array and returns its job id.
-///
-/// # Errors
-/// [`SchedulerError`].
 pub fn submit(submission: &Submission<'_>) -> Result<u64, SchedulerError> {
     let last = submission.count.saturating_sub(1);
     let at_once = submission.at_once.map(|max| format!("%{max}")).unwrap_or_default();
@@ -114,9 +111,6 @@ pub fn submit(submission: &Submission<'_>) -> Result<u64, SchedulerError> {
 }
 
 /// States of those tasks of `jobs` that the scheduler knows. Gives up once `is_cancelled`.
-///
-/// # Errors
-/// [`SchedulerError`].
 pub fn tasks(jobs: &[u64], is_cancelled: &dyn Fn() -> bool) -> Result<Vec<TaskStatus>, SchedulerError> {
     let list = jobs.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     let words = ["-h", "-r", "-t", "all", "-o", "%F|%K|%T|%N|%r", "-j", &list].map(str::to_owned);
@@ -129,9 +123,6 @@ pub fn tasks(jobs: &[u64], is_cancelled: &dyn Fn() -> bool) -> Result<Vec<TaskSt
 }
 
 /// The id of the job with this name; `None` if the scheduler has none.
-///
-/// # Errors
-/// [`SchedulerError`].
 pub fn find(name: &str) -> Result<Option<u64>, SchedulerError> {
     let words = ["-h", "-t", "all", "-o", "%F", "-n", name].map(str::to_owned);
     let output = run_program("squeue", &words, &|| false)?;
@@ -139,9 +130,6 @@ pub fn find(name: &str) -> Result<Option<u64>, SchedulerError> {
 }
 
 /// Cancels jobs or single tasks.
-///
-/// # Errors
-/// [`SchedulerError`].
 pub fn cancel(jobs: &[String]) -> Result<(), SchedulerError> {
     match run_program("scancel", jobs, &|| false) {
         Ok(_) | Err(SchedulerError::Unknown) => Ok(()),

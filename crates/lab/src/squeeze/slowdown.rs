@@ -91,9 +91,6 @@ const MAJOR_FAULTS: Measured =
 
 /// Runs `rounds` rounds (at least one, because they are also a check) of the levels above
 /// `smallest_bytes` and of no limit, in an order drawn by `seed`.
-///
-/// # Errors
-/// As [`Search::probe`].
 pub fn measure(
     search: &mut Search<'_>,
     smallest_bytes: u64,

@@ -274,9 +274,6 @@ fn set_tunables(
 }
 
 /// The file of the library.
-///
-/// # Errors
-/// Why the library cannot be preloaded.
 fn preload(library: &Library, facts: &Facts) -> Result<PathBuf, String> {
     let program = facts.program.as_ref().or(facts.started.as_ref());
     if let Some(program) = program {
@@ -341,9 +338,6 @@ fn find_library(library: &Library, bits: u8, folders: &[PathBuf]) -> Result<Path
 }
 
 /// Whether two candidates can be combined so that both take effect.
-///
-/// # Errors
-/// The reason why not.
 pub fn compatible(one: &Candidate, other: &Candidate) -> Result<(), String> {
     if one.library.is_some() && other.library.is_some() && one.library != other.library {
         return Err("two allocators".to_owned());

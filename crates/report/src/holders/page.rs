@@ -129,9 +129,6 @@ impl Rows {
 }
 
 /// The page as a complete HTML document.
-///
-/// # Errors
-/// Fails if the template cannot be rendered.
 pub fn page(facts: &Holders) -> Result<String, DrawError> {
     let picture = Picture::new(facts);
     let roots = Rows::new(&super::ROOTS, root_rows(facts, MAX_ROWS));

@@ -145,9 +145,6 @@ fn write_pending(
 }
 
 /// Writes the CSV table: samples, and marks with their names in the last column.
-///
-/// # Errors
-/// See [`ExportError`].
 pub fn csv(path: &Path, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut out = BufWriter::new(out);
     writeln!(out, "{},mark", columns().collect::<Vec<_>>().join(","))?;
@@ -173,9 +170,6 @@ pub(super) fn quoted(text: &str) -> String {
 }
 
 /// Writes the document of the recording at `path`, from which `timeline` was read.
-///
-/// # Errors
-/// See [`ExportError`].
 pub fn json(path: &Path, timeline: &Timeline, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut out = BufWriter::new(out);
     let header = &timeline.header;

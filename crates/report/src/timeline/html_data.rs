@@ -166,9 +166,6 @@ impl Data {
     }
 
     /// JSON in which an HTML parser finds no end of the script, whatever the strings contain.
-    ///
-    /// # Errors
-    /// Fails if serialisation fails.
     pub fn to_script(&self) -> serde_json::Result<String> {
         Ok(serde_json::to_string(self)?
             .replace('<', "\\u003c")

@@ -168,9 +168,6 @@ impl Process {
 
 impl Timeline {
     /// Reads the recording at `path`.
-    ///
-    /// # Errors
-    /// Returns the errors of [`Reader`].
     pub fn read(path: &Path) -> Result<Self, Error> {
         let mut reader = Reader::open(path)?;
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();

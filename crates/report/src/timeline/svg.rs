@@ -68,9 +68,6 @@ const TEXT_SIZE: i32 = 15;
 type DrawResult<DB> = Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
 
 /// The timeline of `timelines` as SVG, several overlaid from their starts.
-///
-/// # Errors
-/// Fails if drawing fails.
 pub fn svg(timelines: &[Timeline]) -> Result<String, DrawError> {
     register_font_once()?;
     let mut text = String::new();
@@ -84,9 +81,6 @@ pub fn svg(timelines: &[Timeline]) -> Result<String, DrawError> {
 }
 
 /// The same as the bytes of a PNG file.
-///
-/// # Errors
-/// Fails if drawing or encoding fails.
 pub fn png(timelines: &[Timeline]) -> Result<Vec<u8>, DrawError> {
     register_font_once()?;
     let (fine_width, fine_height) = (WIDTH * SUPERSAMPLING, HEIGHT * SUPERSAMPLING);
