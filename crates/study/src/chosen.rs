@@ -25,28 +25,11 @@ pub struct StudyOptions {
     pub lab: LabOptions,
 }
 
-/// A parsed study with its text.
-#[derive(Clone, Debug)]
-pub struct StudyText {
-    /// The study.
-    pub study: Arc<Study>,
-    /// The text of its file.
-    pub text: String,
-}
-
-impl StudyText {
-    /// Reads the study in a directory, or in a file.
-    pub fn read(path: &Path) -> Result<Self, Vec<String>> {
-        Study::read(path).map(|(study, text)| Self { study: Arc::new(study), text })
-    }
-}
-
 /// A study with the choices for this run.
 #[derive(Clone)]
 pub struct ChosenStudy {
     /// Its cells.
     pub matrix: Matrix,
-    text: String,
 }
 
 impl ChosenStudy {
@@ -55,7 +38,7 @@ impl ChosenStudy {
     /// # Errors
     /// One line: a choice that the study does not allow.
     pub fn new(
-        StudyText { study, text }: StudyText,
+        study: Arc<Study>,
         options: &StudyOptions,
         axes: &[(String, Vec<String>)],
     ) -> Result<Self, String> {
@@ -63,7 +46,7 @@ impl ChosenStudy {
         if let Some(repeat) = options.repeat {
             matrix.repeat(repeat);
         }
-        Ok(Self { matrix, text })
+        Ok(Self { matrix })
     }
 
     /// The same with a single cell that runs once.
@@ -109,6 +92,6 @@ impl ChosenStudy {
             ..cell::subject(matrix, key, Path::new("{build}"), options.timeout)
         };
         let subjects: Vec<Subject> = matrix.cells()?.iter().map(unbuilt).collect();
-        Ok(((run::study_identity(matrix, &self.text), matrix.max_repeats()), subjects))
+        Ok(((run::study_identity(matrix), matrix.max_repeats()), subjects))
     }
 }

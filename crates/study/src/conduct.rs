@@ -7,7 +7,7 @@ use super::caveats::{Caveats, caveats};
 use super::cell;
 use super::chosen::{ChosenStudy, StudyOptions};
 use super::claim::{Judged, Verdict, judge};
-use super::data::Data;
+use super::data::{Data, Measured};
 use super::matrix::{Key, Matrix};
 use super::needs::{self, RunnableCells};
 use super::pages::study::StudyInput;
@@ -61,7 +61,8 @@ pub fn run_and_judge(
         run::prepare(matrix, &mut cells, place, &mut **executor, &|line| progress.show_line(line))?;
     }
     let (data, caveats) = measure(matrix, &cells, &build, options, &mut lab, progress)?;
-    let (shared_matrix, measured) = (Arc::new(matrix.clone()), run::shared(data.clone()));
+    let shared_matrix = Arc::new(matrix.clone());
+    let measured: Arc<dyn Measured> = Arc::new(data.clone());
     let judged = matrix.study.claims.iter().map(|claim| judge(claim, &shared_matrix, &measured)).collect();
     Ok(StudyRun { lab, matrix: matrix.clone(), data, judged, caveats })
 }

@@ -50,6 +50,8 @@ pub struct Study {
     pub tables: Vec<TableSpec>,
     /// The plots to show.
     pub plots: Vec<PlotSpec>,
+    /// The text of its file.
+    pub text: String,
 }
 
 /// A fact on the origin of a study.

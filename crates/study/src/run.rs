@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::build::{build_commands, build_folder, build_variables, why_not_preloaded};
@@ -331,7 +330,7 @@ fn store_metrics(cell: &mut CellData, round: usize, rounds: usize, metrics: BTre
 
 /// The part of the identity of a lab that comes from the study: its text and the files of its
 /// folder.
-pub fn study_identity(matrix: &Matrix, text: &str) -> impl serde::Serialize + use<> {
+pub fn study_identity(matrix: &Matrix) -> impl serde::Serialize + use<> {
     const MAX_FILES: usize = 10_000;
     let mut files = Vec::new();
     let mut unread_folders: Vec<PathBuf> = vec![matrix.study.folder.clone()];
@@ -354,10 +353,5 @@ pub fn study_identity(matrix: &Matrix, text: &str) -> impl serde::Serialize + us
         }
     }
     files.sort();
-    (text.to_owned(), files)
-}
-
-/// Shares the data with the evaluation of claims.
-pub fn shared(data: Data) -> Arc<dyn super::data::Measured> {
-    Arc::new(data)
+    (matrix.study.text.clone(), files)
 }

@@ -74,7 +74,7 @@ fn report_no_result(reason: NoResult) -> Result<CommandResult> {
 fn check(name: &str, output: &mut Output) -> Result<CommandResult> {
     let folder = find::find(name).map_err(Failure)?;
     let (result, problems) = match Study::read(&folder) {
-        Ok((study, _)) => {
+        Ok(study) => {
             let matrix = Matrix::full(Arc::new(study));
             let cells = matrix.count().map_or_else(|| "too many".to_owned(), |count| count.to_string());
             if !output.json {
