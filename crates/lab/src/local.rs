@@ -403,7 +403,6 @@ fn keep_output(slot_folder: &Path, folder: &Path, name: &str) -> Result<Option<P
     moved.map(|()| Some(to.clone())).map_err(|error| named(&to, &error))
 }
 
-/// Copies the last bytes of a file.
 fn copy_tail(from: &Path, to: &Path, bytes: u64) -> io::Result<()> {
     let mut from = File::open(from)?;
     from.seek(SeekFrom::Start(bytes.saturating_sub(MAX_OUTPUT_BYTES)))?;

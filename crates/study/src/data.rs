@@ -8,12 +8,10 @@ use super::matrix::Key;
 use super::metric;
 use strandline_lab::statistics::{self, BlockSample, Estimate, Ratio};
 
-/// Confidence of intervals.
 pub const CONFIDENCE: f64 = 0.95;
 /// Seed of the bootstraps: equal data give equal intervals.
 const BOOTSTRAP_SEED: u64 = 1;
 
-/// Source of measured data.
 pub trait Measured: Send + Sync {
     /// The samples of a metric in a cell by round; `None` for a round without a sample.
     ///
@@ -48,7 +46,6 @@ pub struct PartialRuns {
     pub total: usize,
 }
 
-/// Data of one cell.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CellData {
     /// Samples by round, for each metric.
@@ -59,16 +56,12 @@ pub struct CellData {
     pub invalid: BTreeMap<String, String>,
     /// Why it was not run, or why no run of it counts.
     pub not_run: Option<String>,
-    /// Number of valid runs.
     pub valid_runs: usize,
-    /// Number of all runs.
     pub total_runs: usize,
 }
 
-/// Data of all cells.
 #[derive(Clone, Debug, Default)]
 pub struct Data {
-    /// By key.
     pub cells: BTreeMap<Key, CellData>,
     /// Block of each round.
     pub blocks: Vec<u32>,

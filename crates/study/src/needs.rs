@@ -18,7 +18,6 @@ use strandline_process::procfs::Process;
 use strandline_process::target::budget::available_to;
 use strandline_report::units::bytes;
 
-/// Time limit of a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// When a probe runs: a probe that names `{build}` checks the built files.
@@ -33,7 +32,6 @@ pub enum ProbePhase {
 /// The cells of a run, split into those that can run and those that cannot.
 #[derive(Clone, Debug, Default)]
 pub struct RunnableCells {
-    /// Cells to run.
     pub cells: Vec<Key>,
     /// Cells that cannot run, with the reason.
     pub missing: Vec<(Key, String)>,

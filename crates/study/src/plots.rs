@@ -30,13 +30,11 @@ struct XPosition {
     metric: Option<String>,
 }
 
-/// The x axis.
 #[derive(Default)]
 struct XAxis {
     positions: Vec<XPosition>,
     /// Names of the positions; empty if they are numbers.
     names: Vec<String>,
-    /// Label of the axis.
     title: String,
     /// Whether the x values are sizes in bytes.
     is_bytes: bool,

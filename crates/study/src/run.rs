@@ -28,7 +28,6 @@ pub const CACHEGRIND_ROUNDS: u32 = 3;
 /// Failed builds: folder and reason.
 pub type FailedBuilds = BTreeMap<PathBuf, String>;
 
-/// Where builds go.
 #[derive(Clone, Copy, Debug)]
 pub struct BuildPlace<'a> {
     /// The folder above all build folders.
@@ -119,12 +118,9 @@ fn remove_failed(matrix: &Matrix, runnable: &mut RunnableCells, root: &Path, fai
     }
 }
 
-/// Failed runs of a cell.
 #[derive(Clone, Debug)]
 pub struct CellFailures {
-    /// How many failed.
     pub count: u32,
-    /// The last of them.
     pub last: Outcome,
 }
 
@@ -135,11 +131,8 @@ pub type Failures = BTreeMap<usize, CellFailures>;
 pub struct StudyJudge<'a> {
     /// By index of the subject in the plan: whether failed runs count.
     pub may_fail: Vec<bool>,
-    /// Called with the progress.
     pub progress: &'a (dyn Fn(&Progress) + Sync),
-    /// Failed runs.
     pub failures: Failures,
-    /// Failed runs in cachegrind.
     pub cachegrind_failures: Failures,
     /// Runs that left processes behind.
     pub left_behind: u32,

@@ -24,7 +24,6 @@ const MISSING: &str = "–";
 /// A row or column.
 struct Line {
     name: String,
-    /// Its name as shown.
     label: String,
     /// The axis and choice that it stands for, if it is one.
     choice: Option<(String, String)>,

@@ -1,14 +1,14 @@
 //! `squeeze`: the smallest memory limit under which a command still succeeds.
 //!
-//! [`search`] finds the edge with as few runs as it can, [`failure`] describes how a run below it
-//! fails, [`slowdown`] measures the cost just above it; [`runner`] makes the runs. This module must
+//! [`search`] finds the edge with as few runs as it can, `failure` describes how a run below it
+//! fails, `slowdown` measures the cost just above it; [`runner`] makes the runs. This module must
 //! not print.
 
-pub mod failure;
+mod failure;
 pub mod findings;
 pub mod runner;
 pub mod search;
-pub mod slowdown;
+pub(crate) mod slowdown;
 #[cfg(test)]
 mod tests;
 

@@ -42,7 +42,6 @@ pub struct Unlimited {
 /// A figure under a limit, compared with the same without one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LimitedFigure {
-    /// The figure.
     #[serde(flatten)]
     pub estimate: Option<Estimate>,
     /// Ratio to the figure of the same round without a limit; also `None` if that is 0.
@@ -54,7 +53,6 @@ pub struct LimitedFigure {
 pub struct Level {
     /// The limit as a multiple of the smallest.
     pub factor: f64,
-    /// The limit.
     pub limit_bytes: u64,
     /// Number of rounds.
     pub runs: u32,
@@ -66,7 +64,6 @@ pub struct Level {
     pub major_faults: LimitedFigure,
 }
 
-/// Result of the rounds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SlowdownResult {
     /// The levels, ascending.
