@@ -25,7 +25,7 @@ mod local;
 pub mod nodes;
 pub mod pages;
 mod protocol;
-pub mod remote;
+mod remote;
 mod remote_engine;
 pub mod setup;
 pub mod slurm;
@@ -38,6 +38,7 @@ pub mod user;
 
 pub use figures::is_in_path;
 pub use launcher::serve as serve_launcher;
+pub use remote::TaskCounts;
 
 /// Why instructions and cycles cannot be counted on this machine; `None` if they can.
 pub fn why_no_counters() -> Option<String> {

@@ -8,7 +8,6 @@
 use super::cell::{Outcome, Subject};
 use super::executor::Stopped;
 
-/// A round to be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Round {
     /// Its number, from 0, warm-ups first.
@@ -36,20 +35,13 @@ pub enum RemoteEvent {
         /// Runs that ended in rounds that are not finished.
         runs: usize,
     },
-    /// A round is finished.
     Finished {
-        /// Its number.
         round: u32,
         /// All its runs: subject and outcome.
         outcomes: Vec<(usize, Outcome)>,
     },
     /// A round was lost and is not retried.
-    Lost {
-        /// Its number.
-        round: u32,
-        /// Why, in one line.
-        why: String,
-    },
+    Lost { round: u32, why: String },
 }
 
 /// Runs whole rounds.

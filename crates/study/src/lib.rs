@@ -1,7 +1,7 @@
 //! Studies: declared experiments. A file names subjects, axes, metrics and claims. The lab's engine
 //! runs the cells; this crate judges each claim on the measured data, and makes tables and plots.
 //!
-//! Data flows one way: text → [`file::Study`] → [`matrix::Matrix`] → runs → `data::Data` →
+//! Data flows one way: text → [`Study`] → [`Matrix`] → runs → `data::Data` →
 //! claims, tables, plots. [`conduct`] drives this pipeline. This crate starts no program (the lab
 //! does) and prints nothing.
 //!
@@ -15,7 +15,7 @@
 //! - `confirmation` says which are too long to start unasked;
 //! - `skeleton` creates a new study.
 //!
-//! From the text to a [`file::Study`]:
+//! From the text to a [`Study`]:
 //! - `read` does it, by the modules below;
 //! - `fields` reads TOML tables key by key, with positions, and knows nothing of studies;
 //! - `parse` makes settings, subjects, axes and measurements of the tables;
@@ -72,12 +72,12 @@ mod data;
 mod expression;
 mod extract;
 mod fields;
-pub mod file;
+mod file;
 pub mod find;
 mod kinds;
 mod labels;
 pub mod listing;
-pub mod matrix;
+mod matrix;
 mod metric;
 mod nearest;
 mod needs;
@@ -94,6 +94,9 @@ mod scan;
 pub mod skeleton;
 mod syntax;
 mod table;
+
+pub use file::Study;
+pub use matrix::Matrix;
 
 #[cfg(test)]
 mod check_tests;

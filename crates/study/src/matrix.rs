@@ -177,7 +177,7 @@ impl Matrix {
     /// All cells except excluded ones.
     ///
     /// # Errors
-    /// One line if there are more than [`MAX_CELLS`].
+    /// One line if there are more than `MAX_CELLS`.
     pub fn cells(&self) -> Result<Vec<Key>, String> {
         Ok(self.all_cells()?.into_iter().filter(|key| self.excluded(key).is_none()).collect())
     }
@@ -301,7 +301,7 @@ impl Matrix {
     /// Checks that the study, or this run, has the choice.
     ///
     /// # Errors
-    /// [`CellError::Invalid`] if it does not exist.
+    /// `CellError::Invalid` if it does not exist.
     pub fn check_choice(&self, axis: &str, choice: &str) -> Result<(), CellError> {
         let unknown = |what: &str| Err(CellError::Invalid(format!("there is no {what}")));
         if axis == SUBJECT {

@@ -14,10 +14,8 @@ use super::{CommandResult, Failure, Result};
 use strandline_lab::executor::NoResult;
 use strandline_report::text::clean;
 use strandline_study::chosen::StudyOptions;
-use strandline_study::file::Study;
-use strandline_study::matrix::Matrix;
 use strandline_study::result_files::{FileRequest, ResultFiles};
-use strandline_study::{find, listing, skeleton};
+use strandline_study::{Matrix, Study, find, listing, skeleton};
 
 const LIST_SCHEMA: &str = "strandline/studies/1";
 const CHECK_SCHEMA: &str = "strandline/study-check/1";

@@ -11,10 +11,9 @@ use strandline_report::text::clean;
 use strandline_study::chosen::{ChosenStudy, StudyOptions};
 use strandline_study::conduct::run_and_judge;
 use strandline_study::confirmation::require_confirmation;
-use strandline_study::file::Study;
-use strandline_study::find;
 use strandline_study::pages::studies::{Item, page};
 use strandline_study::pages::study::document;
+use strandline_study::{Study, find};
 
 const SCHEMA: &str = "strandline/study/1";
 

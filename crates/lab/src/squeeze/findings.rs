@@ -32,7 +32,6 @@ pub struct SqueezeOptions {
 /// Result of a squeeze.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Findings {
-    /// The kind of limit.
     pub kind: LimitKind,
     /// The program and its arguments.
     pub command: Vec<String>,
@@ -109,11 +108,8 @@ pub struct FailureMode {
 /// Results under one limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LimitResult {
-    /// The limit.
     pub limit_bytes: u64,
-    /// Runs that succeeded.
     pub succeeded: u32,
-    /// Runs that failed.
     pub failed: u32,
 }
 

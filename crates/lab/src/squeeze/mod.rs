@@ -5,7 +5,7 @@
 //! not print.
 
 mod failure;
-pub mod findings;
+pub(crate) mod findings;
 pub mod runner;
 pub mod search;
 pub(crate) mod slowdown;
@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use super::cell::Figures;
 use failure::Failure;
+pub use findings::{SqueezeOptions, squeeze};
 use strandline_recorder::Limits;
 
 /// The limited resource.
