@@ -40,10 +40,8 @@ Start here:
 #[command(name = "strandline", version, max_term_width = 100, after_help = STATUSES)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
 pub struct Arguments {
-    /// What to do.
     #[command(subcommand)]
     pub verb: Verb,
-    /// Flags of every verb.
     #[command(flatten)]
     pub common: Common,
 }
@@ -241,7 +239,6 @@ pub struct Run {
     /// The recording's file; by default named after the command
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Flags of `run` and `record`
     #[command(flatten)]
     pub recording: Recording,
     /// Limit the command's address space (RLIMIT_AS)
@@ -305,7 +302,6 @@ pub struct Record {
     /// The recording's file; by default named after the process
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Flags of `run` and `record`
     #[command(flatten)]
     pub recording: Recording,
     /// The process to record, with its descendants

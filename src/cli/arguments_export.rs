@@ -42,7 +42,6 @@ prometheus receiver.
 
 docs/metrics.md defines each metric; deploy/ has rules for alerts, a unit for systemd, manifests for Kubernetes and a dashboard.")]
 pub struct Export {
-    /// Which processes
     #[command(flatten)]
     pub chosen: ProcessSelection,
     /// All processes

@@ -49,7 +49,6 @@ pub struct Lab {
     /// Do not ask before more than 10,000 runs
     #[arg(long)]
     pub yes: bool,
-    /// Where rounds run
     #[command(flatten)]
     pub slurm: OnSlurm,
 }
@@ -118,7 +117,6 @@ The words of a case are appended to each command; {} in them stands for the comm
 `same` means that the interval of a ratio contains 1. All intervals of ratios of one comparison hold
 together with 99 % confidence.")]
 pub struct Compare {
-    /// How often
     #[command(flatten)]
     pub rounds: Rounds,
     /// A benchmark, shown in a separate column: words to append to each command
@@ -136,10 +134,8 @@ pub struct Compare {
     /// Compare commands even if they fail
     #[arg(long)]
     pub ignore_failure: bool,
-    /// Where it works
     #[command(flatten)]
     pub lab: Lab,
-    /// How it is shown
     #[command(flatten)]
     pub shown: ReportOutput,
     /// The commands; the others are compared with the first
@@ -206,10 +202,8 @@ pub struct Try {
     /// List the candidates, and run nothing
     #[arg(long)]
     pub list: bool,
-    /// Where it works
     #[command(flatten)]
     pub lab: Lab,
-    /// How it is shown
     #[command(flatten)]
     pub shown: ReportOutput,
     /// The command
@@ -298,10 +292,8 @@ pub struct Study {
     /// `<!-- results -->` and `<!-- end of results -->`
     #[arg(long)]
     pub readme: bool,
-    /// Where it works
     #[command(flatten)]
     pub lab: Lab,
-    /// How it is shown
     #[command(flatten)]
     pub shown: ReportOutput,
 }
@@ -408,7 +400,6 @@ pub struct Squeeze {
     /// Where it runs: the whole search, as one task
     #[command(flatten)]
     pub slurm: OnSlurm,
-    /// How it is shown
     #[command(flatten)]
     pub shown: ReportOutput,
     /// The command

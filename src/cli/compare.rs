@@ -27,7 +27,6 @@ const RECORDING_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The commands and cases to compare.
 struct Matrix {
-    /// The commands as typed.
     commands: Vec<String>,
     /// Names of the cases; a single empty one if there are no cases.
     cases: Vec<String>,

@@ -17,7 +17,6 @@ pub struct Condition {
     limit: Limit,
 }
 
-/// The figure that is compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Figure {
     /// The bytes of all rows in a state.
@@ -53,9 +52,7 @@ enum Limit {
 /// The whole to which percentages for several processes refer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whole {
-    /// Their RSS.
     Rss,
-    /// Their PSS.
     Pss,
 }
 
@@ -271,7 +268,6 @@ pub fn parse_bytes(size: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses a size or a percentage.
 fn parse_limit(size: &str) -> Result<Limit, String> {
     let number_end = size.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(size.len());
     let (number, unit) = size.split_at(number_end);

@@ -9,7 +9,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use strandline_inspect::explain::SnapshotMode;
 use strandline_inspect::facts::{Explanation, Outcome, Reclamation};
 use strandline_inspect::remedy::{ReclaimOptions, reclaim};
 
@@ -39,7 +38,6 @@ const ROWS_SHOWN: usize = 6;
 /// `ready`, two numbers and a line end are shorter.
 const MAX_READY_LINE_BYTES: u64 = 100;
 
-/// The result of `demo`.
 #[derive(Serialize)]
 struct DemoResult {
     /// Number of pieces that the process allocated.
@@ -66,15 +64,11 @@ pub fn run(arguments: &Demo, output: &mut Output) -> Result<CommandResult> {
     print_paragraph(output, HOW_TO_READ)?;
 
     let options = ReclaimOptions {
-        max_stop: None,
-        quiet_for: strandline_inspect::explain::QUIET_FOR,
-        snapshot: SnapshotMode::Never,
         remedy: Some("malloc_trim"),
-        watch: FAULT_WATCH,
-        progress: None,
-        dry_run: false,
         wait: SAFE_MOMENT_LIMIT,
-        allow_lost_write_risk: false,
+        watch: FAULT_WATCH,
+        quiet_for: strandline_inspect::explain::QUIET_FOR,
+        ..ReclaimOptions::default()
     };
     let reclamation = reclaim(pid, &options)?;
     print_reclamation(output, &reclamation)?;

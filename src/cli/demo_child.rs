@@ -37,7 +37,6 @@ pub fn run(arguments: &DemoChild) -> Result<CommandResult> {
     check(&survivors, &zeros)
 }
 
-/// A piece of the heap.
 struct Piece {
     bytes: Vec<u8>,
     /// The nonzero value of each of its bytes.

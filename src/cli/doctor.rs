@@ -32,7 +32,6 @@ struct Readers {
     readers: Vec<ReaderView>,
 }
 
-/// All readers, as views.
 fn all_readers() -> Vec<ReaderView> {
     let allocators = ALLOCATORS.iter().map(|entry| ReaderView::new(entry.about, "allocator"));
     allocators.chain(RUNTIMES.iter().map(|entry| ReaderView::new(entry.about, "runtime"))).collect()

@@ -1,16 +1,14 @@
 //! `reclaim --cgroup`, `--container`, `--unit`, `--pod`: releases memory of a control group.
 
-use std::time::Duration;
-
 use strandline_inspect::facts::Outcome;
 use strandline_inspect::group::reclaim::reclaim_group;
-use strandline_inspect::remedy::ReclaimOptions;
 use strandline_report::group_reclamation;
 
 use super::arguments::Reclaim;
 use super::group::open;
 use super::output::{Output, print_message};
 use super::progress::Progress;
+use super::reclaim::options;
 use super::{CommandResult, Result};
 
 pub const SCHEMA: &str = "strandline/reclaim-cgroup/1";
@@ -20,18 +18,8 @@ pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<CommandResult> {
     let (hierarchy, group) = open(&arguments.group)?;
     let line = Progress::new(!output.json);
     let show = |done, all| line.set_line(&format!("process {} of {all}", done + 1));
-    let options = ReclaimOptions {
-        remedy: arguments.remedy.as_deref(),
-        dry_run: arguments.dry_run,
-        wait: arguments.wait,
-        allow_lost_write_risk: arguments.allow_lost_write_risk,
-        // Faults are not counted: that would take seconds for each process.
-        watch: Duration::ZERO,
-        max_stop: arguments.max_stop,
-        quiet_for: arguments.quiet.limit,
-        snapshot: arguments.snapshot.mode(),
-        progress: None,
-    };
+    // Faults are not counted: that would take seconds for each process.
+    let options = options(arguments);
     let reclamation = reclaim_group(&hierarchy, &group, &options, &show)?;
     drop(line);
     let is_refused = reclamation.outcome == Outcome::Refused;

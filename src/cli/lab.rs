@@ -15,11 +15,11 @@ use super::arguments_lab::{Lab, LabFormat, ReportOutput};
 use super::output::{Output, print_message};
 use super::progress::Progress as Line;
 use super::{CommandResult, Failure, Result};
+use strandline_lab::TaskCounts;
 use strandline_lab::cell::Subject;
 use strandline_lab::engine::Progress;
 use strandline_lab::executor::Stopped;
 use strandline_lab::interrupt::Interrupt;
-use strandline_lab::remote::TaskCounts;
 use strandline_lab::setup::{LabOptions, LabSetup, MAX_UNCONFIRMED_RUNS};
 use strandline_lab::slurm;
 use strandline_lab::user::{Decision, ProgressDisplay, User};
@@ -36,7 +36,6 @@ const MAX_ANSWER_BYTES: usize = 16;
 /// With --until, the maximum number of rounds as a multiple of the requested ones.
 pub const UNTIL_FACTOR: u32 = 10;
 
-/// The options of a lab.
 pub fn lab_options(lab: &Lab) -> LabOptions {
     let cluster = lab.slurm.on.map(|_| slurm::Options {
         sbatch: lab.slurm.options(),
@@ -76,7 +75,6 @@ pub fn require_confirmation(
     Err(Failure(format!("that is {runs} runs{}; add --yes to start", estimate.unwrap_or_default())))
 }
 
-/// The user at the terminal.
 pub struct TerminalUser;
 
 impl User for TerminalUser {

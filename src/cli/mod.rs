@@ -72,7 +72,6 @@ impl<E: std::error::Error> From<E> for Failure {
     }
 }
 
-/// Result of a subcommand.
 pub type Result<T> = std::result::Result<T, Failure>;
 
 const EXIT_CONDITION_HOLDS: u8 = 1;
@@ -234,7 +233,6 @@ fn conflicting_flags(arguments: &Arguments) -> Option<&'static str> {
     }
 }
 
-/// Conflicting flags of try.
 fn try_conflict(arguments: &arguments::Try) -> Option<&'static str> {
     if arguments.ready.is_some() && arguments.lab.jobs > 1 {
         return Some("--jobs is not for servers, which would share a port: leave it out");
@@ -248,7 +246,6 @@ fn try_conflict(arguments: &arguments::Try) -> Option<&'static str> {
     )
 }
 
-/// Conflicting flags of reclaim.
 fn reclaim_conflict(reclaim: &arguments::Reclaim) -> Option<&'static str> {
     let remedy = reclaim.remedy.as_deref();
     if remedy == Some(MEMORY_RECLAIM) && reclaim.group.name().is_none() {

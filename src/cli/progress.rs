@@ -30,8 +30,11 @@ type Latest = Arc<Mutex<Option<State>>>;
 /// What the line shows.
 enum State {
     /// `done` of `total` bytes of the operation `what`.
-    Bytes { what: String, done: u64, total: u64 },
-    /// A text.
+    Bytes {
+        what: String,
+        done: u64,
+        total: u64,
+    },
     Line(String),
 }
 

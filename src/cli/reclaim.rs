@@ -27,17 +27,7 @@ const MIN_PINNED_BYTES: u64 = 1 << 20;
 
 /// Applies the remedy and prints the result. A refusal exits with "could not".
 pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<CommandResult> {
-    let options = ReclaimOptions {
-        remedy: arguments.remedy.as_deref(),
-        dry_run: arguments.dry_run,
-        wait: arguments.wait,
-        allow_lost_write_risk: arguments.allow_lost_write_risk,
-        watch: WATCH,
-        max_stop: arguments.max_stop,
-        quiet_for: arguments.quiet.limit,
-        snapshot: arguments.snapshot.mode(),
-        progress: None,
-    };
+    let options = ReclaimOptions { watch: WATCH, ..options(arguments) };
     let reclamation = reclaim(arguments.pid(), &options)?;
     let is_refused = reclamation.outcome == Outcome::Refused;
     if output.json {
@@ -56,6 +46,20 @@ pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<CommandResult> {
         return Ok(CommandResult::Failed);
     }
     Ok(CommandResult::Done)
+}
+
+/// What the arguments say about any reclaim; faults are not counted after it.
+pub fn options(arguments: &Reclaim) -> ReclaimOptions<'_> {
+    ReclaimOptions {
+        remedy: arguments.remedy.as_deref(),
+        dry_run: arguments.dry_run,
+        wait: arguments.wait,
+        allow_lost_write_risk: arguments.allow_lost_write_risk,
+        max_stop: arguments.max_stop,
+        quiet_for: arguments.quiet.limit,
+        snapshot: arguments.snapshot.mode(),
+        ..ReclaimOptions::default()
+    }
 }
 
 /// The default screen, or the one with all details.

@@ -155,7 +155,6 @@ struct Destination {
     temporary: Option<NamedTempFile>,
     /// The path of the complete file; `None` for standard output.
     path: Option<PathBuf>,
-    /// Its name in messages.
     name: String,
     /// Whether strandline chose the name of the file, and has to print it.
     has_default_name: bool,
@@ -251,7 +250,6 @@ fn default_name(recording: Option<&PathBuf>, format: Format) -> PathBuf {
     name.into()
 }
 
-/// The extension of the files of a format.
 fn extension(format: Format) -> &'static str {
     match format {
         Format::Html => "html",

@@ -10,12 +10,12 @@ use super::output::{Output, print_message};
 use super::{CommandResult, Failure, Result};
 use strandline_lab::cell::Subject;
 use strandline_lab::executable;
+use strandline_lab::executor::NoResult;
 use strandline_lab::pages::squeeze::page;
 use strandline_lab::setup::{LabContent, LabSetup};
-use strandline_lab::squeeze::findings::{SqueezeError, SqueezeOptions, squeeze};
 use strandline_lab::squeeze::runner::Runner;
 use strandline_lab::squeeze::search::{PAGE_BYTES, Plan, pages_down};
-use strandline_lab::squeeze::{LimitKind, LimitedRun};
+use strandline_lab::squeeze::{LimitKind, LimitedRun, SqueezeOptions, squeeze};
 use strandline_lab::user::ProgressDisplay;
 use strandline_report::pages::surroundings;
 use strandline_report::units::bytes;
@@ -71,12 +71,12 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<CommandResult> {
     drop(progress);
     let findings = match found {
         Ok(findings) => findings,
-        Err(SqueezeError::Stopped(stop)) => {
+        Err(NoResult::Stopped(stop)) => {
             // End running commands before printing.
             drop(lab);
             return report_stop(&stop);
         }
-        Err(SqueezeError::FailsUnlimited(line)) => {
+        Err(NoResult::Failed(line) | NoResult::Unconfirmed(line)) => {
             // Do not resume from this lab: the cause of the failure may be fixed.
             lab.abandon();
             return Err(Failure(line));

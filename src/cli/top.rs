@@ -65,15 +65,11 @@ fn inspect(pid: i32, request: Request, surface: Surface) -> Result<LookResult> {
         }
         Request::DryRun => {
             let options = ReclaimOptions {
-                remedy: None,
                 dry_run: true,
                 wait: SAFE_MOMENT_LIMIT,
-                allow_lost_write_risk: false,
-                watch: Duration::ZERO,
-                max_stop: None,
                 quiet_for: strandline_inspect::explain::QUIET_FOR,
                 snapshot,
-                progress: None,
+                ..ReclaimOptions::default()
             };
             let predicted = reclaim(pid, &options)?;
             if predicted.outcome == Outcome::Refused {

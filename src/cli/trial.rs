@@ -9,7 +9,7 @@ use super::output::Output;
 use super::{CommandResult, Failure, Result};
 use strandline_lab::cell::{Measure, Subject};
 use strandline_lab::engine::{self, Plan, Progress};
-use strandline_lab::executor::Stopped;
+use strandline_lab::executor::NoResult;
 use strandline_lab::pages::trial::{catalogue_document, catalogue_page, document, page};
 use strandline_lab::setup::{LabContent, LabSetup};
 use strandline_lab::trial::applies::{Facts, compatible};
@@ -62,13 +62,14 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
             lab.close();
             Ok(CommandResult::Done)
         }
-        Err(NoTrial::Stopped(stop)) => report_stop(&stop),
-        Err(NoTrial::Fails(why)) => {
+        Err(NoResult::Stopped(stop)) => report_stop(&stop),
+        Err(NoResult::Failed(why)) => {
             // If it were kept, the failure would be reused without any run.
             lab.abandon();
             Err(Failure(why))
         }
-        Err(NoTrial::Unconfirmed(why)) => Err(Failure(why)),
+        // The first run is kept.
+        Err(NoResult::Unconfirmed(why)) => Err(Failure(why)),
     }
 }
 
@@ -105,23 +106,6 @@ fn first_run_time(wall_seconds: Option<f64>, elapsed: Duration) -> Duration {
     wall_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or(elapsed)
 }
 
-/// Why a trial has no result.
-enum NoTrial {
-    /// A signal or an error of the lab ended it.
-    Stopped(Stopped),
-    /// The command fails, or cannot be measured, without any setting.
-    Fails(String),
-    /// More runs than allowed without --yes; the first run is kept.
-    Unconfirmed(String),
-}
-
-impl From<Stopped> for NoTrial {
-    fn from(stopped: Stopped) -> Self {
-        Self::Stopped(stopped)
-    }
-}
-
-/// The result of rounds.
 struct Rounds {
     /// The results of the command without settings, then of each candidate.
     judged: Vec<TryResult>,
@@ -133,7 +117,6 @@ struct Rounds {
     baseline_failures: (u32, Option<String>),
 }
 
-/// A trial in progress.
 struct RunningTrial<'a> {
     arguments: &'a Arguments,
     catalogue: &'a Catalogue,
@@ -145,7 +128,7 @@ struct RunningTrial<'a> {
 }
 
 impl RunningTrial<'_> {
-    fn run(mut self, lab: &mut LabSetup) -> std::result::Result<Trial, NoTrial> {
+    fn run(mut self, lab: &mut LabSetup) -> std::result::Result<Trial, NoResult> {
         let begin = Instant::now();
         let observation = self.first_run(lab)?;
         let elapsed = begin.elapsed();
@@ -197,18 +180,18 @@ impl RunningTrial<'_> {
         lab: &mut LabSetup,
         tries: usize,
         run_time: Duration,
-    ) -> std::result::Result<(), NoTrial> {
+    ) -> std::result::Result<(), NoResult> {
         let runs = u64::from(self.arguments.repeat).saturating_mul(tries as u64 + 1);
         let run_seconds = run_time.as_secs_f64();
         let why = || {
             let (all, first) = (seconds(run_seconds * runs as f64), seconds(run_seconds));
             format!("that is {runs} runs, about {all} (the first took {first}); add --yes to start")
         };
-        require_confirmation(lab, &[], runs, self.arguments.lab.yes).map_err(|_| NoTrial::Unconfirmed(why()))
+        require_confirmation(lab, &[], runs, self.arguments.lab.yes).map_err(|_| NoResult::Unconfirmed(why()))
     }
 
     /// Runs the command once without settings; the figures are not counted.
-    fn first_run(&self, lab: &mut LabSetup) -> std::result::Result<Observation, NoTrial> {
+    fn first_run(&self, lab: &mut LabSetup) -> std::result::Result<Observation, NoResult> {
         let show_first_run = |_: &Progress| self.progress.show_line("the first run, without settings");
         let mut judge = TrialJudge::new(&[], self.service.is_some(), &show_first_run);
         let subject = Subject { name: "first look".to_owned(), ..self.base.clone() };
@@ -216,11 +199,11 @@ impl RunningTrial<'_> {
         show_first_run(&Progress::default());
         engine::runs_done(&plan, &mut lab.executors, &mut lab.journal, &mut judge)?;
         if let Some(Some(why)) = judge.failures.into_iter().next() {
-            return Err(NoTrial::Fails(format!("without any setting: {why}")));
+            return Err(NoResult::Failed(format!("without any setting: {why}")));
         }
         let observation = judge.observations.into_iter().flatten().flatten().next();
-        let observation =
-            observation.ok_or_else(|| NoTrial::Fails("nothing was measured in the first run".to_owned()))?;
+        let observation = observation
+            .ok_or_else(|| NoResult::Failed("nothing was measured in the first run".to_owned()))?;
         let goal: Goal = self.arguments.goal.into();
         let (figure_name, figure) = match goal {
             Goal::Peak => ("peak", observation.peak_bytes),
@@ -233,7 +216,7 @@ impl RunningTrial<'_> {
                 }
                 _ => "it could not be recorded; see `strandline doctor`",
             };
-            return Err(NoTrial::Fails(format!("its {figure_name} is not known: {reason}")));
+            return Err(NoResult::Failed(format!("its {figure_name} is not known: {reason}")));
         }
         Ok(observation)
     }
@@ -246,7 +229,7 @@ impl RunningTrial<'_> {
         baseline: &str,
         tries: &[TriedSetting],
         settled_at: observation::SettledSource,
-    ) -> std::result::Result<Rounds, NoTrial> {
+    ) -> std::result::Result<Rounds, NoResult> {
         let update = |progress: &Progress| self.progress.update(progress);
         let mut judge = TrialJudge::new(tries, self.service.is_some(), &update);
         judge.until = self.arguments.until;
@@ -264,7 +247,7 @@ impl RunningTrial<'_> {
             judge.observations.first().map_or(0, |observations| observations.iter().flatten().count());
         let why = judge.failures.first().cloned().flatten();
         if let (0, Some(why)) = (rounds, &why) {
-            return Err(NoTrial::Fails(format!(
+            return Err(NoResult::Failed(format!(
                 "without any setting, in every round after the first: {why}"
             )));
         }

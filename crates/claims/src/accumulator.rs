@@ -79,7 +79,6 @@ const EXACT_GROWTH_CELLS: usize = 4;
 /// What a run of whole pages holds.
 #[derive(Clone, Copy)]
 enum PageContent {
-    /// Bytes of this class.
     Class(Class),
     /// Free bytes that the allocator's own call releases.
     Releasable,
@@ -199,7 +198,6 @@ impl Sums {
     }
 }
 
-/// Counters of one page.
 #[derive(Clone, Debug, Default)]
 struct Page {
     address: u64,

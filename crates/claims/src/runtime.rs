@@ -311,7 +311,6 @@ const TYPE_BITS: u32 = 16;
 /// Low bits of an address that are left out: objects are aligned to 8 bytes.
 const ALIGNMENT_BITS: u32 = 3;
 
-/// Returns the word for an object of the type with this number.
 fn typed_word(address: u64, number: u16) -> u64 {
     address >> ALIGNMENT_BITS << TYPE_BITS | u64::from(number)
 }

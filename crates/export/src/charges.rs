@@ -17,14 +17,11 @@ use strandline_survey::{Selection, Survey};
 /// ten times as long, as it first adds up the counters of all processors.
 const TIME_LIMIT: Duration = Duration::from_millis(20);
 
-/// What is charged to a group.
 #[derive(Debug, Clone)]
 pub struct Charge {
-    /// Path of the group.
     pub path: String,
     /// When it was read.
     pub at: Instant,
-    /// What was read.
     pub sample: GroupSample,
 }
 
@@ -41,7 +38,6 @@ pub struct LeftOut {
     pub time: u64,
 }
 
-/// What is charged to all groups.
 #[derive(Debug, Default)]
 pub struct Charges {
     /// Groups with figures, sorted by path.
@@ -152,7 +148,6 @@ impl ChargeReader {
         }
     }
 
-    /// Reads what is charged to one group.
     fn read_group(&self, path: &str) -> Result<GroupSample, Missing> {
         let MountedGroups { hierarchy, view } = self.mounted.as_ref().ok_or(Missing::NotFound)?;
         let sample = view.open(hierarchy, path).and_then(|group| self.sampler.take(&group));

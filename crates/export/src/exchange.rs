@@ -91,7 +91,6 @@ impl SurveyExchange {
         let _ = self.delivered.write(1);
     }
 
-    /// Has all threads end.
     pub fn end(&self) {
         self.lock_state().has_ended = true;
         self.changed.notify_all();
@@ -118,7 +117,6 @@ impl SurveyExchange {
 
 /// Takes surveys, and writes pages to a file, on a separate thread.
 pub struct SurveyThread {
-    /// The processes.
     pub selection: Selection,
     /// Number of processes shown one by one.
     pub top: usize,
@@ -129,7 +127,6 @@ pub struct SurveyThread {
 }
 
 impl SurveyThread {
-    /// Starts the thread.
     pub fn start(self, exchange: Arc<SurveyExchange>) -> std::io::Result<JoinHandle<()>> {
         std::thread::Builder::new().name("figures".into()).spawn(move || self.take_surveys(&exchange))
     }

@@ -4,7 +4,6 @@
 
 use std::fmt::Write;
 
-/// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `text/plain; version=0.0.4`
@@ -14,7 +13,6 @@ pub enum Format {
 }
 
 impl Format {
-    /// Content type of a response.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Plain => "text/plain; version=0.0.4; charset=utf-8",
@@ -96,7 +94,6 @@ impl Exposition {
 pub enum Value {
     /// Bytes and counts.
     Whole(u64),
-    /// Seconds.
     Real(f64),
 }
 

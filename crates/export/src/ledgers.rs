@@ -71,7 +71,6 @@ pub(crate) struct LedgerThread {
 
 /// A ledger that may be taken now.
 struct Turn {
-    /// The process.
     key: Key,
     /// Since when it waits for a ledger.
     due_at: Instant,
@@ -231,7 +230,6 @@ impl LedgerThread {
     }
 }
 
-/// Bytes in GiB.
 fn gib(bytes: u64) -> f64 {
     bytes as f64 / (1_u64 << 30) as f64
 }

@@ -14,10 +14,8 @@ use strandline_survey::survey::{ProcessFigures, Sum, Survey};
 /// Name of the sum of everything without its own series.
 const OTHER: &str = "other";
 
-/// Makes pages.
 #[derive(Debug)]
 pub struct Pages {
-    /// State of each process.
     pub states: Arc<ProcessStates>,
     /// What is charged to control groups.
     charges: Mutex<Arc<Charges>>,
@@ -90,7 +88,6 @@ impl Pages {
         text.end()
     }
 
-    /// Metrics of the exporter itself.
     fn exporter_metrics(&self, text: &mut Exposition, survey: &Survey, now: Instant) {
         let info = "strandline_exporter_info";
         text.family(info, Kind::Gauge, "The exporter's version; always 1.");
@@ -139,7 +136,6 @@ impl Pages {
 /// Reads a figure of a process.
 type ProcessFigure = fn(&ProcessFigures) -> Option<u64>;
 
-/// Reads a figure of a sum of processes.
 type SumFigure = fn(&Sum) -> Option<u64>;
 
 /// The kernel's figures of single processes, and their sum over the others.
@@ -290,7 +286,6 @@ fn groups(text: &mut Exposition, groups: &[(String, Sum)]) {
     }
 }
 
-/// Reads a figure of what is charged to a group.
 type ChargeFigure = fn(&Charge) -> Option<u64>;
 
 /// What the kernel charges to groups. The names are those of `explain --cgroup --json`.
@@ -368,7 +363,6 @@ pub fn own_processor_time() -> Option<Duration> {
     strandline_sys::spawn::own_cpu_us().ok().map(Duration::from_micros)
 }
 
-/// RSS of this process.
 fn own_rss_bytes() -> Option<u64> {
     let process = strandline_process::procfs::Process::open(std::process::id().cast_signed()).ok()?;
     process.status().ok()?.rss_bytes

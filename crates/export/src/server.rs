@@ -50,9 +50,6 @@ const ROOT_BODY: &str = "strandline export: see /metrics\n";
 
 /// Blocks [`SIGNALS`] and reads them from a descriptor instead. Must be called before there is a
 /// second thread.
-///
-/// # Errors
-/// One line if the kernel refuses.
 pub fn take_over_signals() -> Result<SignalFd, String> {
     let failed = |error: std::io::Error| format!("signals cannot be taken over: {error}");
     let set: SigSet = SIGNALS.into_iter().collect();
@@ -65,15 +62,19 @@ pub fn take_over_signals() -> Result<SignalFd, String> {
 enum Step {
     /// The server reads its request, of which it has these bytes.
     Reading(Vec<u8>),
-    /// It waits for a survey.
-    Waiting { format: Format, is_head: bool },
+    Waiting {
+        format: Format,
+        is_head: bool,
+    },
     /// The server writes the answer: `sent_bytes` of head and body together were sent.
-    Writing { head: Vec<u8>, body: Arc<Vec<u8>>, sent_bytes: usize },
-    /// It was answered.
+    Writing {
+        head: Vec<u8>,
+        body: Arc<Vec<u8>>,
+        sent_bytes: usize,
+    },
     Closing,
 }
 
-/// A connected client.
 struct Client {
     stream: TcpStream,
     step: Step,
@@ -102,9 +103,6 @@ struct Server<'a> {
 }
 
 /// Answers until a signal arrives.
-///
-/// # Errors
-/// One line if the kernel does not let it wait.
 pub fn serve(
     listener: Option<TcpListener>,
     signals: &SignalFd,
@@ -146,11 +144,8 @@ pub fn serve(
     }
 }
 
-/// What has events.
 struct Ready {
-    /// A signal has arrived.
     signal: bool,
-    /// A survey was delivered.
     delivered: bool,
     /// A new client can be accepted.
     listener: bool,

@@ -30,7 +30,6 @@ pub struct Entry {
 #[derive(Debug, Default)]
 pub struct ProcessStates {
     entries: Mutex<HashMap<Key, Entry>>,
-    /// Ledgers taken.
     pub ledgers: AtomicU64,
     /// Ledgers that failed.
     pub failures: AtomicU64,
@@ -64,7 +63,6 @@ impl ProcessStates {
         entries.extend(stopped_before.map(|(key, entry)| (key, Entry { ledger: None, ..entry })));
     }
 
-    /// Increments a counter.
     pub fn count(&self, counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
     }

@@ -40,7 +40,6 @@ impl Writer {
         self.due_at.saturating_duration_since(Instant::now())
     }
 
-    /// Writes the file.
     pub fn write(&mut self, page: &str) {
         self.due_at = Instant::now() + self.interval;
         let failure = replace(&self.folder, page).err();
@@ -52,9 +51,6 @@ impl Writer {
 }
 
 /// Checks that the folder can be written to.
-///
-/// # Errors
-/// One line with the reason.
 pub fn prepare(folder: &Path) -> Result<(), String> {
     create_partial(folder).map(drop)?;
     // The first page follows soon.

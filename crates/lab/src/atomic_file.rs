@@ -4,9 +4,6 @@ use std::io::Write;
 use std::path::Path;
 
 /// Writes `content` to a temporary file beside `path`, and renames it to `path`.
-///
-/// # Errors
-/// One line that names `path`.
 pub fn write(path: &Path, content: &[u8]) -> Result<(), String> {
     let named = |error: std::io::Error| format!("{}: {error}", path.display());
     let folder = path.parent().unwrap_or(Path::new("."));

@@ -35,9 +35,6 @@ impl CommandLine {
 
     /// Returns this command with the words of `case` appended, or inserted where `case` contains
     /// `{}`.
-    ///
-    /// # Errors
-    /// As [`CommandLine::parse`].
     pub fn with_case(&self, case: &str) -> Result<Self, String> {
         if self.by_shell || needs_shell(case) {
             let command = match self.words.as_slice() {

@@ -11,7 +11,6 @@ use super::statistics::{
 
 /// Joint confidence of all ratio intervals in one comparison.
 pub const CONFIDENCE: f64 = 0.99;
-/// Confidence of the interval of each median.
 const MEDIAN_CONFIDENCE: f64 = 0.95;
 /// Maximum number of outliers listed in a sentence.
 const MAX_LISTED_OUTLIERS: usize = 5;
@@ -110,14 +109,12 @@ impl Compared {
     }
 }
 
-/// The value of a metric in a round.
 #[derive(Clone, Copy, Debug)]
 struct RoundValue {
     round: usize,
     value: f64,
 }
 
-/// The values of each command.
 type Table = Vec<Vec<RoundValue>>;
 
 /// Result of a comparison.

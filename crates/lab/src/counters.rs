@@ -10,20 +10,13 @@ use nix::errno::Errno;
 use perf_event::events::{Event, Hardware};
 use perf_event::{Builder, Counter, ReadFormat};
 
+use super::cell::Figures;
+
 /// Counters of a process and its descendants.
 #[derive(Debug)]
 pub struct Counters {
     instructions: Counter,
     cycles: Counter,
-}
-
-/// The counted values.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Instructions in user mode; `None` if the counter was not running all the time.
-    pub instructions: Option<u64>,
-    /// The same for cycles.
-    pub cycles: Option<u64>,
 }
 
 impl Counters {
@@ -36,9 +29,10 @@ impl Counters {
         Ok(Self { instructions: open(Hardware::INSTRUCTIONS)?, cycles: open(Hardware::CPU_CYCLES)? })
     }
 
-    /// Reads the counters.
-    pub fn read(&mut self) -> Counts {
-        Counts { instructions: read(&mut self.instructions), cycles: read(&mut self.cycles) }
+    /// The instructions and cycles in user mode; `None` if a counter was not running all the time.
+    pub fn read(&mut self) -> Figures {
+        let (instructions, cycles) = (read(&mut self.instructions), read(&mut self.cycles));
+        Figures { instructions, cycles, ..Figures::default() }
     }
 }
 

@@ -75,7 +75,6 @@ pub trait Judge {
     fn is_enough(&mut self, results: &Results) -> bool;
 }
 
-/// One run to be done.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScheduledRun {
     pub(super) subject: usize,

@@ -15,9 +15,6 @@ pub fn executable_path() -> PathBuf {
 
 /// Copies the executable once below `folder`, which all machines of a lab must see. Later staged
 /// files go there too.
-///
-/// # Errors
-/// One line.
 pub fn stage(folder: &Path) -> Result<(), String> {
     use std::os::unix::fs::PermissionsExt;
     let named = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());

@@ -22,6 +22,23 @@ pub enum Stopped {
     Failed(String),
 }
 
+/// Why a trial, a squeeze or a study has no result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoResult {
+    /// The lab was stopped, and can be resumed.
+    Stopped(Stopped),
+    /// The command or study cannot be run, or fails without any setting or limit; one line.
+    Failed(String),
+    /// It is too long to start without a confirmation; one line.
+    Unconfirmed(String),
+}
+
+impl From<Stopped> for NoResult {
+    fn from(stopped: Stopped) -> Self {
+        Self::Stopped(stopped)
+    }
+}
+
 /// Identifier of a job.
 pub type Job = u64;
 
@@ -44,21 +61,12 @@ pub trait Executor: Send {
 
     /// Waits for a job to end, at most `at_most`; `None` if it still runs. Each end is reported
     /// once.
-    ///
-    /// # Errors
-    /// [`Stopped`].
     fn wait(&mut self, job: Job, at_most: Option<Duration>) -> Result<Option<Outcome>, Stopped>;
 
     /// Sends SIGTERM to the processes of a job, and kills all of them after `grace`.
-    ///
-    /// # Errors
-    /// [`Stopped`].
     fn stop(&mut self, job: Job, grace: Duration) -> Result<(), Stopped>;
 
     /// Process id of the first process of a job, if it is known and on this machine.
-    ///
-    /// # Errors
-    /// [`Stopped`].
     fn pid(&mut self, job: Job) -> Result<Option<i32>, Stopped>;
 
     /// The growing output files of a job.
@@ -78,18 +86,12 @@ pub trait Executor: Send {
     }
 
     /// Runs a job to its end.
-    ///
-    /// # Errors
-    /// [`Stopped`].
     fn run(&mut self, subject: &Subject, folder: &Path) -> Result<Outcome, Stopped> {
         let job = self.start(subject, folder)?;
         self.finish_in_time(job, subject)
     }
 
     /// Waits for a job to end, and ends it at the timeout of its subject.
-    ///
-    /// # Errors
-    /// [`Stopped`].
     fn finish_in_time(&mut self, job: Job, subject: &Subject) -> Result<Outcome, Stopped> {
         if let Some(outcome) = self.wait(job, subject.timeout)? {
             return Ok(outcome);

@@ -18,7 +18,7 @@ const MAX_CACHEGRIND_BYTES: u64 = 256 << 20;
 const RECORDER_FAILED_STATUS: u8 = 125;
 /// Permission to execute, of the user, the group or others.
 const EXECUTABLE_BITS: u32 = 0o111;
-const US_PER_SECOND: f64 = 1e6;
+pub(crate) const US_PER_SECOND: f64 = 1e6;
 
 /// Returns the command that measures `subject` and writes into `folder`.
 ///
@@ -86,7 +86,7 @@ pub fn outcome(subject: &Subject, ended: &Ended, folder: &Path) -> Outcome {
     outcome.left_behind = ended.left_behind;
     outcome.not_ended = ended.not_ended;
     match &subject.measure {
-        Measure::Figures => outcome.figures = figures_of(ended),
+        Measure::Figures => outcome.figures = ended.figures.clone(),
         Measure::Cachegrind => {
             outcome.figures.instructions = instructions(folder);
             remove_cachegrind_files(folder);
@@ -102,20 +102,6 @@ fn end_of(status: i32) -> End {
     match status & 0x7f {
         0 => End::Exited((status >> 8 & 0xff) as u8),
         signal => End::Signalled(signal),
-    }
-}
-
-/// The figures that the launcher measured.
-fn figures_of(ended: &Ended) -> Figures {
-    Figures {
-        wall_seconds: Some(ended.wall_seconds),
-        user_seconds: Some(ended.user_us as f64 / US_PER_SECOND),
-        system_seconds: Some(ended.system_us as f64 / US_PER_SECOND),
-        high_water_bytes: Some(ended.high_water_bytes),
-        minor_faults: Some(ended.minor_faults),
-        major_faults: Some(ended.major_faults),
-        instructions: ended.instructions,
-        cycles: ended.cycles,
     }
 }
 

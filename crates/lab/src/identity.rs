@@ -73,7 +73,6 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Reads the identity of this machine.
     pub fn read() -> Self {
         let text = |path: &str| std::fs::read_to_string(path).ok();
         let program = File::of(Path::new("/proc/self/exe"));

@@ -27,9 +27,6 @@ pub struct Interrupt {
 
 impl Interrupt {
     /// Blocks the signals in this thread and those it starts; call before any other thread starts.
-    ///
-    /// # Errors
-    /// One line if a system call fails.
     pub fn new() -> Result<Self, String> {
         let failed = |error: std::io::Error| format!("signals cannot be taken over: {error}");
         // A parent may have ignored SIGCHLD; then ends of children are not reported.

@@ -65,7 +65,6 @@ pub struct Journal {
     /// Whether the user chose the folder; it is then not removed.
     is_user_folder: bool,
     file: LockedFile,
-    /// Outcomes of the finished runs.
     outcomes: BTreeMap<RunKey, Outcome>,
     /// Number of runs found when it was opened.
     resumed_runs: usize,
@@ -202,9 +201,6 @@ impl Journal {
     }
 
     /// Appends the outcome of a run to the journal.
-    ///
-    /// # Errors
-    /// One line if it cannot be written.
     pub fn keep(&mut self, subject: &str, round: u32, outcome: &Outcome) -> Result<(), String> {
         let line = Line { subject: subject.to_owned(), round, outcome: outcome.clone() };
         let mut text = serde_json::to_vec(&line).map_err(|error| error.to_string())?;
@@ -277,9 +273,6 @@ impl LabFile {
 
     /// Checks that the folder of this lab may be taken over by the lab with `key`; `path` is its
     /// journal.
-    ///
-    /// # Errors
-    /// One line with the reason why not.
     fn check_takeover(&self, key: &str, is_fresh: bool, path: &Path) -> Result<(), String> {
         // A journal without runs holds nothing to lose.
         let is_empty = std::fs::metadata(path).map_or(true, |data| data.len() == 0);

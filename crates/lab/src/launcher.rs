@@ -25,7 +25,9 @@ use strandline_sys::process::{Usage, become_subreaper, reap};
 use strandline_sys::signal;
 use strandline_sys::spawn::{Gate, Resource, Setup, block_signals, spawn};
 
+use super::cell::Figures;
 use super::counters::{self, Counters};
+use super::figures::US_PER_SECOND;
 use super::protocol::{Ended, Event, LineBuffer, Request, Start, encode_line};
 use super::sweep::{GRACE, Swept, sweep};
 
@@ -34,7 +36,6 @@ const GATE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Size of one read from strandline.
 const READ_BYTES: usize = 16 << 10;
 
-/// A running job.
 #[derive(Debug)]
 struct Job {
     /// Its identifier in requests and events.
@@ -79,14 +80,10 @@ struct Launcher {
     jobs: BTreeMap<i32, Job>,
     /// Reported once the processes that they left have ended.
     ended_jobs: Vec<EndedJob>,
-    /// Usage of reaped orphans.
     orphans: Usage,
 }
 
 /// Serves the requests on `socket` until it closes, then ends everything that was started.
-///
-/// # Errors
-/// A system call fails, or a request cannot be decoded.
 pub fn serve(socket: UnixStream) -> io::Result<()> {
     let bit = |signal: Signal| 1u64 << (signal as i32 - 1);
     // Signals of the terminal are for strandline, which closes the socket to end the launcher.
@@ -241,22 +238,13 @@ impl Launcher {
                 self.orphans = self.orphans.plus(child.usage);
                 continue;
             };
-            let wall_seconds = job.started.elapsed().as_secs_f64();
-            let counts = job.counters.as_mut().map(Counters::read).unwrap_or_default();
-            let ended = Ended {
-                job: job.number,
-                status: child.status,
-                wall_seconds,
-                instructions: counts.instructions,
-                cycles: counts.cycles,
-                ..Ended::default()
-            };
+            let wall_seconds = Some(job.started.elapsed().as_secs_f64());
+            let counted = job.counters.as_mut().map(Counters::read).unwrap_or_default();
+            let figures = Figures { wall_seconds, ..counted };
+            let ended = Ended { job: job.number, status: child.status, figures, ..Ended::default() };
             let grace = job.deadline.map(|at| at.saturating_duration_since(Instant::now()));
-            self.ended_jobs.push(EndedJob {
-                ended,
-                usage: child.usage,
-                grace: grace.unwrap_or_default().max(GRACE),
-            });
+            let grace = grace.unwrap_or_default().max(GRACE);
+            self.ended_jobs.push(EndedJob { ended, usage: child.usage, grace });
         }
         if !self.jobs.is_empty() {
             // Leftover processes cannot be distinguished from those of running jobs; the last job
@@ -274,17 +262,17 @@ impl Launcher {
         self.report_end(last)
     }
 
-    /// Reports the end of a job.
-    fn report_end(&mut self, job: EndedJob) -> io::Result<()> {
-        let usage = job.usage;
-        self.send_event(&Event::Ended(Box::new(Ended {
-            user_us: usage.user_us,
-            system_us: usage.system_us,
-            high_water_bytes: usage.peak_rss_kib.saturating_mul(1024),
-            minor_faults: usage.minor_faults,
-            major_faults: usage.major_faults,
-            ..job.ended
-        })))
+    fn report_end(&mut self, EndedJob { ended, usage, .. }: EndedJob) -> io::Result<()> {
+        let seconds = |us: u64| Some(us as f64 / US_PER_SECOND);
+        let figures = Figures {
+            user_seconds: seconds(usage.user_us),
+            system_seconds: seconds(usage.system_us),
+            high_water_bytes: Some(usage.peak_rss_kib.saturating_mul(1024)),
+            minor_faults: Some(usage.minor_faults),
+            major_faults: Some(usage.major_faults),
+            ..ended.figures
+        };
+        self.send_event(&Event::Ended(Box::new(Ended { figures, ..ended })))
     }
 }
 
@@ -305,18 +293,18 @@ struct LaunchError {
 fn launch(start: &Start, signal_mask: u64, has_counters: bool) -> Result<Launched, LaunchError> {
     let by_launcher = |why: String| LaunchError { why, by_command: false };
     let by_command = |why: String| LaunchError { why, by_command: true };
-    let Some((program, arguments)) = start.command.split_first() else {
+    let Some((program, arguments)) = start.subject.command.split_first() else {
         return Err(by_command("no command was given".to_owned()));
     };
     let mut command = Command::new(program);
     command.args(arguments);
-    for (name, value) in &start.environment {
+    for (name, value) in &start.subject.environment {
         match value {
             Some(value) => command.env(name, value),
             None => command.env_remove(name),
         };
     }
-    if let Some(folder) = &start.directory {
+    if let Some(folder) = &start.subject.directory {
         if !folder.is_dir() {
             return Err(by_command(format!("{}: no such folder to run in", folder.display())));
         }
@@ -325,7 +313,7 @@ fn launch(start: &Start, signal_mask: u64, has_counters: bool) -> Result<Launche
     let output =
         |path: &Path| create(path).map(Stdio::from).map_err(|error| by_launcher(named(path, &error)));
     command.stdout(output(&start.stdout)?).stderr(output(&start.stderr)?);
-    command.stdin(match &start.stdin {
+    command.stdin(match &start.subject.stdin {
         Some(path) => Stdio::from(File::open(path).map_err(|error| by_launcher(named(path, &error)))?),
         None => Stdio::null(),
     });
@@ -333,7 +321,10 @@ fn launch(start: &Start, signal_mask: u64, has_counters: bool) -> Result<Launche
         let opened = OpenOptions::new().write(true).open(procs_file);
         opened.map(OwnedFd::from).map_err(|error| by_launcher(named(procs_file, &error)))
     });
-    let limits = [(Resource::AddressSpace, start.address_space_bytes), (Resource::Data, start.data_bytes)];
+    let limits = [
+        (Resource::AddressSpace, start.subject.limits.address_space),
+        (Resource::Data, start.subject.limits.data),
+    ];
     let limits =
         limits.into_iter().filter_map(|(resource, bytes)| Some((resource, bytes?, bytes?))).collect();
     let (gate, opener) = if has_counters { counter_gate() } else { None }.unzip();
@@ -344,7 +335,7 @@ fn launch(start: &Start, signal_mask: u64, has_counters: bool) -> Result<Launche
         signal_mask,
         new_session: true,
         dies_with_parent: true,
-        no_huge_pages: start.no_huge_pages,
+        no_huge_pages: start.subject.no_huge_pages,
         ..Setup::default()
     };
     let started = spawn(command, setup).map_err(|error| match error.kind() {

@@ -17,27 +17,28 @@ pub mod engine;
 pub mod executable;
 pub mod executor;
 pub mod figures;
-pub mod identity;
+mod identity;
 pub mod interrupt;
 pub mod journal;
 mod launcher;
-pub mod local;
+mod local;
 pub mod nodes;
 pub mod pages;
 mod protocol;
-pub mod remote;
+mod remote;
 mod remote_engine;
 pub mod setup;
 pub mod slurm;
 pub mod squeeze;
 pub mod statistics;
 mod sweep;
-pub mod tail;
+mod tail;
 pub mod trial;
 pub mod user;
 
 pub use figures::is_in_path;
 pub use launcher::serve as serve_launcher;
+pub use remote::TaskCounts;
 
 /// Why instructions and cycles cannot be counted on this machine; `None` if they can.
 pub fn why_no_counters() -> Option<String> {

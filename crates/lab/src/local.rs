@@ -82,9 +82,6 @@ struct LocalJob {
 
 impl Local {
     /// Starts a launcher whose jobs write into `folder` while they run.
-    ///
-    /// # Errors
-    /// One line with what failed.
     pub fn start(folder: &Path, interrupt: &Arc<Interrupt>) -> Result<Self, String> {
         let failed = |error: io::Error| format!("the launcher of commands cannot be started: {error}");
         std::fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
@@ -193,7 +190,6 @@ impl Local {
         })
     }
 
-    /// Stores an event in its job.
     fn store_event(&mut self, event: Event) {
         let job = match &event {
             Event::Ready { .. } => return,
@@ -249,19 +245,16 @@ impl Local {
         let is_recorded = matches!(subject.measure, Measure::Recording { .. });
         let group_bytes = subject.limits.memory.filter(|_| !is_recorded);
         let group = group_bytes.map(Group::new).transpose().map_err(Stopped::Failed)?;
-        let limits = if is_recorded { strandline_recorder::Limits::default() } else { subject.limits };
         self.last_job += 1;
         let job = self.last_job;
+        let command = figures::command(subject, &slot_folder).map_err(Stopped::Failed)?;
+        let (directory, stdin) = (subject.directory.clone(), subject.stdin.clone());
+        // The recorder sets the variables and limits: they are not for itself.
+        let settings = if is_recorded { Subject::default() } else { subject.clone() };
         let start = Start {
             job,
-            command: figures::command(subject, &slot_folder).map_err(Stopped::Failed)?,
-            environment: if is_recorded { Vec::new() } else { subject.environment.clone() },
-            directory: subject.directory.clone(),
-            address_space_bytes: limits.address_space,
-            data_bytes: limits.data,
+            subject: Subject { command, directory, stdin, ..settings },
             group: group.as_ref().map(Group::procs),
-            no_huge_pages: subject.no_huge_pages && !is_recorded,
-            stdin: subject.stdin.clone(),
             stdout: slot_folder.join("stdout"),
             stderr: slot_folder.join("stderr"),
             tells_start,
@@ -279,7 +272,6 @@ impl Local {
         Ok(job)
     }
 
-    /// The outcome of a job that ended.
     fn finish(&mut self, run: LocalJob, event: Event) -> Result<Outcome, Stopped> {
         let slot_folder = self.slot_folder(run.slot);
         let kills = run.group.as_ref().and_then(Group::out_of_memory_kills);
@@ -411,7 +403,6 @@ fn keep_output(slot_folder: &Path, folder: &Path, name: &str) -> Result<Option<P
     moved.map(|()| Some(to.clone())).map_err(|error| named(&to, &error))
 }
 
-/// Copies the last bytes of a file.
 fn copy_tail(from: &Path, to: &Path, bytes: u64) -> io::Result<()> {
     let mut from = File::open(from)?;
     from.seek(SeekFrom::Start(bytes.saturating_sub(MAX_OUTPUT_BYTES)))?;

@@ -5,16 +5,15 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// A request to the launcher.
+use super::cell::{Figures, Subject};
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// Start a job.
     Start(Box<Start>),
     /// End a job: SIGTERM, then SIGKILL to all of it if its first process still runs after
     /// `grace_ms`.
     Stop {
-        /// The job.
         job: u64,
         /// Time for it to end by itself.
         grace_ms: u64,
@@ -24,27 +23,14 @@ pub enum Request {
     },
 }
 
-/// A job to start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Start {
     /// Its identifier in events.
     pub job: u64,
-    /// The program and its arguments.
-    pub command: Vec<String>,
-    /// Variables to set or to remove.
-    pub environment: Vec<(String, Option<String>)>,
-    /// Working directory.
-    pub directory: Option<PathBuf>,
-    /// `RLIMIT_AS`, in bytes.
-    pub address_space_bytes: Option<u64>,
-    /// `RLIMIT_DATA`, in bytes.
-    pub data_bytes: Option<u64>,
+    /// What is executed: its memory limit, timeout and measure are not the launcher's.
+    pub subject: Subject,
     /// The `cgroup.procs` of the control group it joins.
     pub group: Option<PathBuf>,
-    /// Whether transparent huge pages are disabled.
-    pub no_huge_pages: bool,
-    /// File for standard input; `None`: empty.
-    pub stdin: Option<PathBuf>,
     /// File for standard output, truncated first.
     pub stdout: PathBuf,
     /// File for standard error, truncated first.
@@ -64,14 +50,12 @@ pub enum Event {
     },
     /// The first process of a job runs.
     Started {
-        /// The job.
         job: u64,
         /// Its process id.
         pid: i32,
     },
     /// A job could not be started.
     NotStarted {
-        /// The job.
         job: u64,
         /// Why, in one line.
         why: String,
@@ -82,29 +66,12 @@ pub enum Event {
     Ended(Box<Ended>),
 }
 
-/// How a job ended.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ended {
-    /// The job.
     pub job: u64,
     /// Status as reported by `wait`.
     pub status: i32,
-    /// Time from before its start to its end, in seconds.
-    pub wall_seconds: f64,
-    /// CPU time in user mode, in microseconds.
-    pub user_us: u64,
-    /// CPU time in the kernel, in microseconds.
-    pub system_us: u64,
-    /// The largest resident set of one process.
-    pub high_water_bytes: u64,
-    /// Page faults that needed no I/O.
-    pub minor_faults: u64,
-    /// Page faults that needed I/O.
-    pub major_faults: u64,
-    /// Instructions in user mode, if counted.
-    pub instructions: Option<u64>,
-    /// CPU cycles in user mode, if counted.
-    pub cycles: Option<u64>,
+    pub figures: Figures,
     /// Processes that it left running and that were ended.
     pub left_behind: u32,
     /// Processes that could not be ended because the kernel holds them.
@@ -125,9 +92,6 @@ impl LineBuffer {
     }
 
     /// The message of the next complete line; `None` if absent yet.
-    ///
-    /// # Errors
-    /// A line that is not a valid message.
     pub fn next<T: for<'a> Deserialize<'a>>(&mut self) -> io::Result<Option<T>> {
         let Some(end) = memchr::memchr(b'\n', &self.unread) else { return Ok(None) };
         let message = serde_json::from_slice(self.unread.get(..end).unwrap_or_default());
@@ -137,9 +101,6 @@ impl LineBuffer {
 }
 
 /// Encodes a message as a line.
-///
-/// # Errors
-/// The message cannot be encoded as JSON.
 pub fn encode_line<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(message).map_err(io::Error::other)?;
     line.push(b'\n');

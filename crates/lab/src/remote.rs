@@ -8,7 +8,6 @@
 use super::cell::{Outcome, Subject};
 use super::executor::Stopped;
 
-/// A round to be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Round {
     /// Its number, from 0, warm-ups first.
@@ -36,34 +35,21 @@ pub enum RemoteEvent {
         /// Runs that ended in rounds that are not finished.
         runs: usize,
     },
-    /// A round is finished.
     Finished {
-        /// Its number.
         round: u32,
         /// All its runs: subject and outcome.
         outcomes: Vec<(usize, Outcome)>,
     },
     /// A round was lost and is not retried.
-    Lost {
-        /// Its number.
-        round: u32,
-        /// Why, in one line.
-        why: String,
-    },
+    Lost { round: u32, why: String },
 }
 
 /// Runs whole rounds.
 pub trait RemoteExecutor {
     /// Requests rounds of `subjects`; calls with the same subjects add rounds.
-    ///
-    /// # Errors
-    /// [`Stopped`].
     fn request(&mut self, subjects: &[Subject], rounds: Vec<Round>) -> Result<(), Stopped>;
 
     /// Waits a moment for the next event.
-    ///
-    /// # Errors
-    /// [`Stopped`].
     fn next(&mut self) -> Result<RemoteEvent, Stopped>;
 
     /// Drops all requests: waiting rounds are not started, running rounds are ended.
@@ -74,9 +60,6 @@ pub trait RemoteExecutor {
 
     /// Runs a whole command as one round: for a lab whose every step depends on the previous one.
     /// `report` is called while it waits and runs.
-    ///
-    /// # Errors
-    /// [`Stopped`].
     fn run_as_round(&mut self, subject: &Subject, report: &dyn Fn(TaskCounts)) -> Result<Outcome, Stopped> {
         self.request(std::slice::from_ref(subject), vec![Round { number: 0, turns: vec![0] }])?;
         loop {

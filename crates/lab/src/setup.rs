@@ -52,9 +52,6 @@ pub struct LabContent<'a, T> {
 impl LabOptions {
     /// Copies strandline to the lab's folder, which all nodes of the cluster see. Does nothing for
     /// a lab on this machine, or if that was done before.
-    ///
-    /// # Errors
-    /// One line.
     pub fn stage(&self) -> Result<(), String> {
         match (&self.cluster, &self.folder) {
             (Some(_), Some(folder)) if executable::staged().is_none() => {
@@ -148,17 +145,11 @@ pub struct LabSetup {
 
 impl LabSetup {
     /// Sets up a lab. Blocks the signals that end it: call before any other thread starts.
-    ///
-    /// # Errors
-    /// One line.
     pub fn open(content: LabContent<'_, impl Serialize>, options: &LabOptions) -> Result<Self, String> {
         Self::open_serving(content, options, None)
     }
 
     /// The same for servers.
-    ///
-    /// # Errors
-    /// One line.
     pub fn open_serving(
         content: LabContent<'_, impl Serialize>,
         options: &LabOptions,
@@ -188,9 +179,6 @@ impl LabSetup {
 
     /// Time that a run of `subject` takes on this machine: it is run once. `None` if the lab runs
     /// on other machines.
-    ///
-    /// # Errors
-    /// [`Stopped`].
     pub fn time_one_run(&mut self, subject: &Subject) -> Result<Option<Duration>, Stopped> {
         let Some(executor) = self.executors.first_mut() else { return Ok(None) };
         if executor.remote().is_some() {

@@ -270,7 +270,6 @@ impl Scale {
     }
 }
 
-/// Indices of the samples of each block.
 fn indices_by_block(samples: &[BlockSample]) -> Vec<Vec<usize>> {
     let mut members: std::collections::BTreeMap<u32, Vec<usize>> = std::collections::BTreeMap::new();
     for (index, sample) in samples.iter().enumerate() {

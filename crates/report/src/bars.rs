@@ -4,16 +4,12 @@ use super::paint::{Paint, Surface};
 use super::text::{pad_left, pad_right};
 use super::units::{bytes, whole_percent};
 
-/// One part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Its name.
     pub name: &'static str,
     /// The character its bar is drawn with.
     pub glyph: char,
-    /// Its colour, if colour is on.
     pub paint: Paint,
-    /// Its size.
     pub bytes: u64,
 }
 

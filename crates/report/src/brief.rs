@@ -53,7 +53,6 @@ pub struct Release {
 }
 
 impl Brief {
-    /// Makes the short parts of `explanation`.
     pub fn new(explanation: &Explanation) -> Self {
         let (pid, kernel) = (explanation.target.pid, &explanation.kernel);
         let (important, other_caveats) = important_caveats(&explanation.caveats, kernel.rss_bytes);
@@ -132,7 +131,6 @@ fn releases(explanation: &Explanation) -> (Vec<Release>, usize) {
     (shown, hidden_count)
 }
 
-/// The line of one remedy.
 fn release(remedy: &Remedy) -> Release {
     let how = clean_sentence(&remedy.how);
     let at_least = || remedy.predicted_least_bytes.map(|least| format!("≥ {}", bytes(least)));

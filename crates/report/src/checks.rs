@@ -11,7 +11,6 @@ use super::text::{clean_sentence, hanging, pad_right, width, wrap};
 const STATUS_COLUMNS: usize = 9;
 /// Width of a check's id and the spaces after it.
 const ID_COLUMNS: usize = 17;
-/// Indent of a consequence.
 const INDENT: &str = "           ";
 
 /// The result of a check.
@@ -58,7 +57,6 @@ pub fn checks(checks: &[Check], surface: Surface) -> String {
     joined(&lines)
 }
 
-/// The lines of one check.
 fn check_lines(check: &Check, surface: Surface) -> Vec<String> {
     let (status, status_paint) = match check.status {
         Status::Ok => ("ok", paint::GREEN),

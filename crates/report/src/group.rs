@@ -202,14 +202,12 @@ fn sums_by_id(lines: Vec<RowSum<'_>>) -> Vec<RowSum<'_>> {
 struct RowSum<'a> {
     row_count: u64,
     bytes: u64,
-    /// The first of the rows.
     first: &'a GroupRow,
     /// The processes that the rows are of.
     pids: BTreeSet<i32>,
 }
 
 impl<'a> RowSum<'a> {
-    /// A single row.
     fn new(row: &'a GroupRow) -> Self {
         Self { row_count: 1, bytes: row.bytes, first: row, pids: row.pid.into_iter().collect() }
     }

@@ -85,7 +85,6 @@ pub fn screen(reclamation: &GroupReclamation, verbose: bool, surface: Surface) -
     joined(&lines)
 }
 
-/// The row of one process.
 fn cells(process: &ProcessReclamation) -> Vec<String> {
     let remark = match process.outcome {
         Outcome::Done => process

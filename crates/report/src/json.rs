@@ -12,7 +12,6 @@ use super::text::is_unsafe;
 /// The version of strandline.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// A whole document.
 #[derive(Serialize)]
 struct Document<'a, E, T> {
     schema: &'a str,
@@ -49,9 +48,6 @@ fn component<'a>(name: &'a str, version: &'a Option<String>) -> Component<'a> {
 
 /// Returns the document `schema` with the fields of `body`, as text with a final newline. `target`
 /// is the inspected process, if there is one.
-///
-/// # Errors
-/// `body` cannot be serialized.
 pub fn document<T: Serialize>(
     schema: &str,
     machine: &Environment,

@@ -7,8 +7,8 @@
 
 #![forbid(unsafe_code)]
 
-pub mod bars;
-pub mod brief;
+mod bars;
+mod brief;
 pub mod checks;
 pub mod group;
 pub mod group_reclamation;
@@ -19,8 +19,8 @@ pub mod pages;
 pub mod paint;
 pub mod readers;
 pub mod reclamation;
-pub mod runtimes;
-pub mod table;
+mod runtimes;
+mod table;
 pub mod terminal;
 pub mod text;
 pub mod timeline;

@@ -330,7 +330,6 @@ fn name_and_version(name: &str, version: &Option<String>) -> String {
     version.as_ref().map_or_else(|| clean(name), |version| format!("{} {}", clean(name), clean(version)))
 }
 
-/// The view of one allocator, with its arenas.
 fn allocator(allocator: &Allocator) -> AllocatorView {
     let name = name_and_version(&allocator.name, &allocator.version);
     let evidence = clean_sentence(&allocator.found_by);

@@ -6,7 +6,6 @@ use strandline_inspect::readers;
 
 use super::text::{clean, clean_sentence};
 
-/// The sections of all runtimes that were read.
 pub fn sections(runtimes: &[Runtime]) -> Vec<Section> {
     runtimes.iter().filter(|runtime| runtime.read).map(section).collect()
 }

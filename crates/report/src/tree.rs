@@ -148,7 +148,6 @@ fn distinct_names(processes: &[Member]) -> Vec<String> {
     processes.iter().zip(&short_names).map(distinct_name).collect()
 }
 
-/// The row of one process.
 fn member_row(member: &Member, name: &str) -> Vec<String> {
     let explanation = &member.explanation;
     let kernel = &explanation.kernel;

@@ -137,7 +137,6 @@ fn fill_commands(matrix: &Matrix, key: &Key, values: &BTreeMap<String, String>) 
     subject.build.iter().map(fill_words).collect()
 }
 
-/// A library to preload.
 #[derive(Clone, Debug)]
 pub struct Preload {
     /// Its name or path, with placeholders filled in.

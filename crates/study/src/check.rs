@@ -91,7 +91,6 @@ fn check_short_axes(study: &Study, problems: &mut Problems) {
     }
 }
 
-/// The problem text for a name with a comma.
 fn comma_problem(name: &str) -> String {
     format!("`{name}` has a comma, which separates names in --axis; give it another `name`")
 }

@@ -64,7 +64,6 @@ fn check_types(subjects: &[Subject], problems: &mut Problems) {
     }
 }
 
-/// Metrics by name.
 #[derive(Default)]
 pub struct NamedMetrics {
     /// At most [`MAX_METRICS`]; of two metrics with one name, the later.

@@ -14,7 +14,6 @@ use super::table::combined_metrics;
 /// Maximum number of unknown names reported for one table or plot.
 const MAX_REPORTED: usize = 5;
 
-/// Checks the tables and plots of `study`.
 pub fn check_tables_and_plots(study: &Study, matrix: &Matrix, problems: &mut Problems) {
     for table in &study.tables {
         let metric: Vec<String> = table.metric.iter().cloned().collect();

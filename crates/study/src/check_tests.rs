@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::claim::{Verdict, judge};
-use super::data::Data;
+use super::data::{Data, Measured};
 use super::file::Study;
 use super::matrix::Matrix;
 use super::needs::RunnableCells;
 use super::needs::{ProbePhase, probe};
-use super::run;
 use strandline_lab::cell::{End, Outcome, Subject};
 use strandline_lab::executor::{Executor, Job, OutputFiles, Stopped};
 
@@ -86,7 +85,8 @@ fn a_claim_about_an_omitted_subject_has_a_reason() {
                 holds = 'median(\"x\") < 5'\n";
     let only = [("subject".to_owned(), vec!["b".to_owned()])];
     let matrix = Arc::new(Matrix::chosen(study(text).unwrap(), false, &only).unwrap());
-    let judged = judge(&matrix.study.claims[0], &matrix, &run::shared(Data::default()));
+    let nothing: Arc<dyn Measured> = Arc::new(Data::default());
+    let judged = judge(&matrix.study.claims[0], &matrix, &nothing);
     assert_eq!(judged.verdict, Verdict::NotRun);
     assert_eq!(judged.reason.as_deref(), Some("its subject is not part of this run"));
 }

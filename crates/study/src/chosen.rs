@@ -9,7 +9,7 @@ use super::file::Study;
 use super::matrix::Matrix;
 use super::run;
 use strandline_lab::cell::Subject;
-use strandline_lab::executor::Stopped;
+use strandline_lab::executor::NoResult;
 use strandline_lab::setup::{LabContent, LabOptions, LabSetup};
 
 /// How a study is run.
@@ -25,48 +25,11 @@ pub struct StudyOptions {
     pub lab: LabOptions,
 }
 
-/// Why a study has no result.
-#[derive(Debug)]
-pub enum NoResult {
-    /// A signal arrived, or the lab failed.
-    Stopped(Stopped),
-    /// It could not be run; one line.
-    Failed(String),
-    /// It is too long to start without a confirmation; one line.
-    Unconfirmed(String),
-}
-
-impl From<Stopped> for NoResult {
-    fn from(why: Stopped) -> Self {
-        Self::Stopped(why)
-    }
-}
-
-/// A parsed study with its text.
-#[derive(Clone, Debug)]
-pub struct StudyText {
-    /// The study.
-    pub study: Arc<Study>,
-    /// The text of its file.
-    pub text: String,
-}
-
-impl StudyText {
-    /// Reads the study in a directory, or in a file.
-    ///
-    /// # Errors
-    /// What is wrong with it, in lines.
-    pub fn read(path: &Path) -> Result<Self, Vec<String>> {
-        Study::read(path).map(|(study, text)| Self { study: Arc::new(study), text })
-    }
-}
-
 /// A study with the choices for this run.
 #[derive(Clone)]
 pub struct ChosenStudy {
     /// Its cells.
     pub matrix: Matrix,
-    text: String,
 }
 
 impl ChosenStudy {
@@ -75,7 +38,7 @@ impl ChosenStudy {
     /// # Errors
     /// One line: a choice that the study does not allow.
     pub fn new(
-        StudyText { study, text }: StudyText,
+        study: Arc<Study>,
         options: &StudyOptions,
         axes: &[(String, Vec<String>)],
     ) -> Result<Self, String> {
@@ -83,7 +46,7 @@ impl ChosenStudy {
         if let Some(repeat) = options.repeat {
             matrix.repeat(repeat);
         }
-        Ok(Self { matrix, text })
+        Ok(Self { matrix })
     }
 
     /// The same with a single cell that runs once.
@@ -129,6 +92,6 @@ impl ChosenStudy {
             ..cell::subject(matrix, key, Path::new("{build}"), options.timeout)
         };
         let subjects: Vec<Subject> = matrix.cells()?.iter().map(unbuilt).collect();
-        Ok(((run::study_identity(matrix, &self.text), matrix.max_repeats()), subjects))
+        Ok(((run::study_identity(matrix), matrix.max_repeats()), subjects))
     }
 }

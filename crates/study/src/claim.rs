@@ -11,41 +11,30 @@ use super::matrix::{Key, Matrix};
 use super::metric::Metric;
 use super::syntax::ExpressionError;
 
-/// Verdict on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It holds.
     Holds,
-    /// It does not hold.
     Fails,
     /// Figures that it reads were not measured.
     NotRun,
 }
 
-/// A judged claim.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Judged {
-    /// Its id.
     pub id: String,
-    /// Its text.
     pub text: String,
-    /// The published figures.
     pub published: serde_json::Value,
-    /// The figures that it read.
     pub measured: Vec<Read>,
-    /// The verdict.
     pub verdict: Verdict,
     /// Why it fails or was not run, or for which choices it was not run; null if it holds without
     /// exception.
     pub reason: Option<String>,
-    /// Note by its author.
     pub note: Option<String>,
     /// Permitted deviation from a published figure.
     pub tolerance: Option<f64>,
     /// Justification of the tolerance.
     pub why: Option<String>,
-    /// The expression.
     pub holds: String,
 }
 
@@ -91,10 +80,6 @@ const DATA_KINDS: u64 = 8;
 /// One figure of this many may be negative, if it can be at all.
 const NEGATIVE_EVERY: u8 = 4;
 
-/// Parses the expression of a claim.
-///
-/// # Errors
-/// The syntax errors.
 pub fn parse(claim: &Claim, matrix: &Matrix) -> Result<Expression, Vec<ExpressionError>> {
     let axis_size = |name: &str| -> Option<usize> {
         if name == super::file::SUBJECT {
@@ -127,7 +112,6 @@ struct Judgement {
     verdict: Verdict,
     /// As in [`Judged`].
     reason: Option<String>,
-    /// The figures read.
     reads: Vec<Read>,
 }
 
@@ -169,7 +153,6 @@ fn evaluate(claim: &Claim, matrix: &Arc<Matrix>, measured: &Arc<dyn Measured>) -
     outcomes.into_judgement()
 }
 
-/// Outcomes of a claim for its groups.
 #[derive(Default)]
 struct GroupOutcomes {
     /// Number of groups for which it holds.
@@ -178,7 +161,6 @@ struct GroupOutcomes {
     failed_groups: Vec<String>,
     /// For each other group, why it was not run.
     missing: Vec<String>,
-    /// The figures read.
     reads: Vec<Read>,
 }
 
@@ -223,7 +205,6 @@ impl GroupOutcomes {
     }
 }
 
-/// Joins the reasons that are present.
 fn join_present(parts: [Option<String>; 2]) -> Option<String> {
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     (!parts.is_empty()).then(|| parts.join("; "))
@@ -254,7 +235,6 @@ pub enum TryOutcome {
     NeverHolds,
     /// The steps were used up before `MIN_ANSWERS` answers.
     Unknown,
-    /// It cannot be evaluated.
     Wrong(String),
 }
 
@@ -308,14 +288,10 @@ pub fn try_on_random_data(
     answers.into_outcome()
 }
 
-/// The answers of a claim so far.
 #[derive(Default)]
 struct Answers {
-    /// Number of answers.
     count: u64,
-    /// Evaluation steps so far.
     steps: u64,
-    /// Whether it held for some data.
     has_held: bool,
     /// Whether it did not hold for some data.
     has_failed: bool,

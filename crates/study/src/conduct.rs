@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::caveats::{Caveats, caveats};
 use super::cell;
-use super::chosen::{ChosenStudy, NoResult, StudyOptions};
+use super::chosen::{ChosenStudy, StudyOptions};
 use super::claim::{Judged, Verdict, judge};
-use super::data::Data;
+use super::data::{Data, Measured};
 use super::matrix::{Key, Matrix};
 use super::needs::{self, RunnableCells};
 use super::pages::study::StudyInput;
@@ -15,7 +15,7 @@ use super::run::{self, CACHEGRIND_ROUNDS, StudyJudge};
 use strandline_lab::cell::Subject;
 use strandline_lab::compare::cachegrind_subjects;
 use strandline_lab::engine::{self, Plan, Results};
-use strandline_lab::executor::Stopped;
+use strandline_lab::executor::{NoResult, Stopped};
 use strandline_lab::setup::LabSetup;
 use strandline_lab::user::ProgressDisplay;
 
@@ -48,9 +48,6 @@ impl StudyRun {
 }
 
 /// Runs a study and judges its claims.
-///
-/// # Errors
-/// [`NoResult`].
 pub fn run_and_judge(
     chosen: &ChosenStudy,
     options: &StudyOptions,
@@ -64,7 +61,8 @@ pub fn run_and_judge(
         run::prepare(matrix, &mut cells, place, &mut **executor, &|line| progress.show_line(line))?;
     }
     let (data, caveats) = measure(matrix, &cells, &build, options, &mut lab, progress)?;
-    let (shared_matrix, measured) = (Arc::new(matrix.clone()), run::shared(data.clone()));
+    let shared_matrix = Arc::new(matrix.clone());
+    let measured: Arc<dyn Measured> = Arc::new(data.clone());
     let judged = matrix.study.claims.iter().map(|claim| judge(claim, &shared_matrix, &measured)).collect();
     Ok(StudyRun { lab, matrix: matrix.clone(), data, judged, caveats })
 }

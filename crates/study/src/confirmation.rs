@@ -4,9 +4,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::cell;
-use super::chosen::{ChosenStudy, NoResult, StudyOptions};
+use super::chosen::{ChosenStudy, StudyOptions};
 use super::needs;
 use super::run;
+use strandline_lab::executor::NoResult;
 use strandline_lab::setup::{LabOptions, MAX_UNCONFIRMED_RUNS};
 use strandline_lab::user::ProgressDisplay;
 use strandline_report::units::seconds;

@@ -8,12 +8,10 @@ use super::matrix::Key;
 use super::metric;
 use strandline_lab::statistics::{self, BlockSample, Estimate, Ratio};
 
-/// Confidence of intervals.
 pub const CONFIDENCE: f64 = 0.95;
 /// Seed of the bootstraps: equal data give equal intervals.
 const BOOTSTRAP_SEED: u64 = 1;
 
-/// Source of measured data.
 pub trait Measured: Send + Sync {
     /// The samples of a metric in a cell by round; `None` for a round without a sample.
     ///
@@ -48,7 +46,6 @@ pub struct PartialRuns {
     pub total: usize,
 }
 
-/// Data of one cell.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CellData {
     /// Samples by round, for each metric.
@@ -59,16 +56,12 @@ pub struct CellData {
     pub invalid: BTreeMap<String, String>,
     /// Why it was not run, or why no run of it counts.
     pub not_run: Option<String>,
-    /// Number of valid runs.
     pub valid_runs: usize,
-    /// Number of all runs.
     pub total_runs: usize,
 }
 
-/// Data of all cells.
 #[derive(Clone, Debug, Default)]
 pub struct Data {
-    /// By key.
     pub cells: BTreeMap<Key, CellData>,
     /// Block of each round.
     pub blocks: Vec<u32>,
@@ -122,9 +115,6 @@ impl Measured for Data {
 }
 
 /// The median of a metric with its interval.
-///
-/// # Errors
-/// Why no estimate is possible.
 pub fn estimate(measured: &dyn Measured, key: &Key, metric: &str) -> Result<Estimate, String> {
     let blocks = measured.blocks();
     let sample = |(round, value): (usize, Option<f64>)| {
@@ -138,9 +128,6 @@ pub fn estimate(measured: &dyn Measured, key: &Key, metric: &str) -> Result<Esti
 
 /// One number of a cell; `None` for an unknown interval bound. Computes the interval only if a
 /// bound is requested, because it takes far longer than the median.
-///
-/// # Errors
-/// Why the number cannot be computed.
 pub fn cell_statistic(
     measured: &dyn Measured,
     key: &Key,
@@ -169,9 +156,6 @@ pub fn figure(estimate: &Estimate, statistic: Statistic) -> Option<f64> {
 }
 
 /// The ratio of a metric in the cell `numerator` to that in `denominator`, paired by rounds.
-///
-/// # Errors
-/// Why the ratio cannot be computed.
 pub fn ratio(
     measured: &dyn Measured,
     numerator: &Key,
@@ -182,9 +166,6 @@ pub fn ratio(
 }
 
 /// The ratio of samples of a metric to other samples of it, paired by rounds.
-///
-/// # Errors
-/// Why the ratio cannot be computed.
 pub fn paired(
     numerators: &[Option<f64>],
     denominators: &[Option<f64>],

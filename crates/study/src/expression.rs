@@ -26,7 +26,6 @@ use super::metric::Metric;
 use super::scan::{self, Scan};
 use super::syntax::{self, ExpressionError};
 
-/// Maximum length of an expression.
 const MAX_EXPRESSION_BYTES: usize = 4_000;
 /// Maximum number of metrics listed where one is unknown.
 const MAX_LISTED_METRICS: usize = 12;
@@ -40,63 +39,47 @@ const MAX_REPORTED_READS: usize = 200;
 /// Stack size for recursive walks of the trees of the longest expressions.
 const STACK_BYTES: usize = 256 << 20;
 
-/// A checked expression.
 #[derive(Clone, Debug)]
 pub struct Expression {
     /// Its syntax tree; numbers except list indices are floating point.
     tree: IdedExpr,
-    /// What it reads.
     pub scan: Scan,
 }
 
-/// A figure that was read.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Read {
     /// The statistic: `median`, `ratio`, …; or `text`.
     pub statistic: String,
-    /// The metric.
     pub metric: String,
-    /// The cell.
     pub axes: BTreeMap<String, String>,
     /// The second cell of a ratio.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<BTreeMap<String, String>>,
-    /// The number, or the text.
     pub value: ReadValue,
     /// Number of runs that it is from, if not all of them count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
 }
 
-/// A value that was read.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 #[serde(untagged)]
 pub enum ReadValue {
-    /// A number.
     Number(f64),
-    /// A text.
     Text(String),
 }
 
-/// Input of an evaluation.
 #[derive(Clone)]
 pub struct EvaluationInput {
-    /// The cells.
     pub matrix: Arc<Matrix>,
-    /// Their measured data.
     pub measured: Arc<dyn Measured>,
     /// Choices on axes that the expression does not name.
     pub fixed: Selection,
-    /// Published figures.
     pub published: serde_json::Value,
-    /// Tolerance of the claim.
     pub tolerance: Option<f64>,
 }
 
-/// Result of an evaluation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Evaluated {
-    /// The outcome.
     pub outcome: EvaluationOutcome,
     /// Number of figures read.
     pub count: u64,
@@ -104,7 +87,6 @@ pub struct Evaluated {
     pub reads: Vec<Read>,
 }
 
-/// Outcome of an evaluation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EvaluationOutcome {
     /// The expression is true or false.
@@ -124,15 +106,11 @@ struct ReadLog {
     count: u64,
     /// Why the first missing figure is missing.
     missing: Option<String>,
-    /// The first error.
     error: Option<String>,
 }
 
 /// Runs `work` on a thread with a large stack: parsing, dropping and evaluating a tree are
 /// recursive.
-///
-/// # Errors
-/// One line if the thread cannot be started.
 pub fn with_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, work);
@@ -144,9 +122,6 @@ pub fn with_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, S
 impl Expression {
     /// Parses `text`; `axis_size` gives the number of values of an axis, `variables` the names that
     /// it may use.
-    ///
-    /// # Errors
-    /// The errors in it.
     pub fn parse(
         text: &str,
         axis_size: &(dyn Fn(&str) -> Option<usize> + Sync),
@@ -195,7 +170,6 @@ impl Expression {
         matches!(&self.tree.expr, Expr::Call(call) if comparisons.contains(&call.func_name.as_str()))
     }
 
-    /// Evaluates it with `input`.
     pub fn evaluate(&self, input: &EvaluationInput) -> Evaluated {
         let log = Arc::new(Mutex::new(ReadLog::default()));
         let result = self.context(input, &log).map(|context| context.resolve(&self.tree));
@@ -390,7 +364,6 @@ fn read_cell(name: &str, arguments: &[Value], input: &EvaluationInput) -> Result
     })
 }
 
-/// Arguments of a reading function.
 struct ReadArguments<'v> {
     metric: &'v str,
     /// Choices of the cell, or of the first cell of a ratio.
@@ -400,7 +373,6 @@ struct ReadArguments<'v> {
 }
 
 impl<'v> ReadArguments<'v> {
-    /// The arguments of the function `name`.
     fn of(name: &str, arguments: &'v [Value]) -> Result<Self, CellError> {
         let is_ratio = name.starts_with("ratio");
         match arguments {
@@ -458,7 +430,6 @@ fn missing_in_cell(key: &Key, matrix: &Matrix, why: &str) -> CellError {
     CellError::NotRun(if named.is_empty() { why.to_owned() } else { format!("{}: {why}", named.join(", ")) })
 }
 
-/// The error text for an unknown metric.
 pub fn unknown_metric(metric: &str, matrix: &Matrix) -> String {
     let names = || matrix.study.metrics.keys().map(String::as_str);
     match super::nearest::nearest(metric, names()) {

@@ -26,12 +26,9 @@ const MAX_LEDGERS: usize = 5_000;
 /// Printed texts are truncated to this.
 const MAX_TEXT_BYTES: usize = 200;
 
-/// Metrics of one run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunMetrics {
-    /// Numeric metrics.
     pub figures: BTreeMap<String, f64>,
-    /// Text metrics.
     pub texts: BTreeMap<String, String>,
 }
 
@@ -42,7 +39,6 @@ pub struct Extractor<'s> {
     derived: Vec<DerivedMetric>,
 }
 
-/// A derived metric.
 struct DerivedMetric {
     name: String,
     /// `None` if it cannot be parsed; the metric is then unknown.
@@ -50,7 +46,6 @@ struct DerivedMetric {
 }
 
 impl<'s> Extractor<'s> {
-    /// For the runs of a `subject` of `study`.
     pub fn new(study: &'s Study, subject: &'s Subject) -> Self {
         let parse = |text: &str| Expression::parse(text, &|_| None, &[]).ok();
         let declared = study.derived.iter().filter(|derived| subject.metrics.contains_key(&derived.name));
@@ -129,7 +124,6 @@ impl<'s> Extractor<'s> {
         dependent
     }
 
-    /// Adds the derived metrics of one run.
     pub fn derive(&self, metrics: &mut BTreeMap<String, f64>) {
         for DerivedMetric { name, expression } in &self.derived {
             if let Some(value) = expression.as_ref().and_then(|expression| expression.number(metrics)) {

@@ -18,7 +18,6 @@ pub type Node<'t> = Spanned<DeValue<'t>>;
 /// A value and its position in the file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Located<T> {
-    /// The value.
     pub value: T,
     /// Byte offset in the file.
     pub offset: usize,
@@ -61,7 +60,6 @@ impl<'t, 'p> Fields<'t, 'p> {
         }
     }
 
-    /// The collected problems.
     pub fn problems(&mut self) -> &mut Problems {
         self.problems
     }
@@ -71,7 +69,6 @@ impl<'t, 'p> Fields<'t, 'p> {
         &self.name
     }
 
-    /// Adds a problem.
     pub fn add_problem(&mut self, offset: usize, text: impl std::fmt::Display) {
         self.problems.add(offset, format!("{}: {text}", self.name));
     }
@@ -264,7 +261,6 @@ fn parse_size(text: &str) -> Option<u64> {
     (bytes < MAX_SIZE_BYTES).then_some(bytes as u64)
 }
 
-/// Describes the type of a value.
 pub fn type_name(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a string",

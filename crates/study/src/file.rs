@@ -50,6 +50,8 @@ pub struct Study {
     pub tables: Vec<TableSpec>,
     /// The plots to show.
     pub plots: Vec<PlotSpec>,
+    /// The text of its file.
+    pub text: String,
 }
 
 /// A fact on the origin of a study.
@@ -57,14 +59,12 @@ pub struct Study {
 pub struct ProvenanceEntry {
     /// Its subject, such as `author`.
     pub name: String,
-    /// The fact.
     pub value: String,
 }
 
 /// A variable to set or to remove.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VariableSetting {
-    /// Its name.
     pub name: String,
     /// Its value, with placeholders; `None` removes it.
     pub value: Option<String>,
@@ -109,14 +109,11 @@ pub struct Short {
     pub axes: Vec<(String, Vec<String>)>,
 }
 
-/// A requirement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Need {
-    /// Its kind.
     pub kind: NeedKind,
     /// Its name or path, with placeholders.
     pub name: String,
-    /// How to install it.
     pub install: Option<String>,
 }
 
@@ -130,7 +127,6 @@ impl Need {
     }
 }
 
-/// Kind of a requirement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum NeedKind {
     /// A program, looked up like the shell does.
@@ -138,16 +134,13 @@ pub enum NeedKind {
     Tool,
     /// A library, looked up like the loader does.
     Library,
-    /// A file.
     File,
     /// Anything that a command checks for; the command must succeed.
     Probe {
         /// The command, with placeholders.
         command: Vec<String>,
     },
-    /// Available memory.
     Memory {
-        /// The number of bytes.
         bytes: u64,
     },
 }
@@ -155,7 +148,6 @@ pub enum NeedKind {
 /// A program to run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Subject {
-    /// Its name.
     pub name: String,
     /// Byte offset in the file.
     pub offset: usize,
@@ -164,11 +156,8 @@ pub struct Subject {
     /// Commands that build it, with placeholders; run once for each combination of placeholder
     /// values.
     pub build: Vec<Vec<String>>,
-    /// Its requirements.
     pub needs: Vec<Need>,
-    /// Its variables.
     pub environment: Vec<VariableSetting>,
-    /// Memory limits.
     pub limits: Limits,
     /// Overrides the timeout of the settings.
     pub timeout: Option<Duration>,
@@ -199,22 +188,17 @@ pub struct Axis {
     pub unit: Option<String>,
 }
 
-/// One value of an axis.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AxisValue {
-    /// Its name.
     pub name: String,
-    /// Value of the placeholder.
     pub value: String,
     /// The value, if it is a number.
     pub number: Option<f64>,
     /// A library to preload.
     pub preload: Option<String>,
-    /// Its variables.
     pub environment: Vec<VariableSetting>,
     /// Memory limits to set.
     pub limits: Limits,
-    /// Its requirements.
     pub needs: Vec<Need>,
 }
 
@@ -228,7 +212,6 @@ pub struct Exclusion {
     pub offset: usize,
     /// The excluded choices.
     pub selection: Selection,
-    /// The reason.
     pub why: String,
 }
 
@@ -272,7 +255,6 @@ impl Default for Measurement {
 }
 
 impl Measurement {
-    /// Whether a recording is needed.
     pub fn needs_recording(&self) -> bool {
         !self.marks.is_empty() || !self.ledger_moments.is_empty()
     }
@@ -294,18 +276,13 @@ impl Measurement {
 /// A metric computed from others for each run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Derived {
-    /// Its name.
     pub name: String,
-    /// The expression.
     pub expression: Located<String>,
 }
 
-/// A claim.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Claim {
-    /// Its id.
     pub id: String,
-    /// Its text.
     pub text: String,
     /// The expression that must be true.
     pub holds: Located<String>,
@@ -322,7 +299,6 @@ pub struct Claim {
 /// A statistic of a metric in a cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Statistic {
-    /// The median.
     #[default]
     Median,
     /// Lower bound of the interval of the median.
@@ -356,7 +332,6 @@ pub enum Side {
 }
 
 impl Side {
-    /// The axis, if it is one.
     pub fn axis(&self) -> Option<&str> {
         match self {
             Self::Axis(name) => Some(name),
@@ -379,21 +354,16 @@ impl Default for Side {
     }
 }
 
-/// Declaration of a table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TableSpec {
     /// Byte offset in the file.
     pub offset: usize,
-    /// Its title.
     pub title: String,
-    /// Its rows.
     pub rows: Side,
-    /// Its columns.
     pub columns: Side,
     /// The metric to show, if rows and columns are both axes. If both are lists, the metric of a
     /// cell is `ROW.COLUMN`.
     pub metric: Option<String>,
-    /// The statistic to show.
     pub statistic: Statistic,
     /// Whether to show the interval too.
     pub interval: bool,
@@ -403,29 +373,22 @@ pub struct TableSpec {
     pub ratio_to: Selection,
     /// Unit of the figures; `None`: chosen by size.
     pub unit: Option<String>,
-    /// Published figures.
     pub published: Vec<PublishedFigure>,
 }
 
-/// A published figure in a table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PublishedFigure {
-    /// Its row.
     pub row: Located<String>,
-    /// Its column.
     pub column: Located<String>,
     /// The figure, in the unit of the table.
     pub figure: f64,
 }
 
-/// Declaration of a plot.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PlotSpec {
     /// Byte offset in the file.
     pub offset: usize,
-    /// Its title.
     pub title: String,
-    /// The x axis.
     pub x: Side,
     /// The metrics to draw. If the x axis lists metrics, each drawn metric is `X.Y`, or X if this
     /// is empty.
@@ -438,11 +401,8 @@ pub struct PlotSpec {
     pub x_title: Option<String>,
     /// Title of the y axis; `None`: the unit or the name of the metric.
     pub y_title: Option<String>,
-    /// How it is drawn.
     pub kind: PlotKind,
-    /// Whether the x axis is logarithmic.
     pub x_is_logarithmic: bool,
-    /// Whether the y axis is logarithmic.
     pub y_is_logarithmic: bool,
 }
 
@@ -474,7 +434,6 @@ impl Axis {
         (sorted.len() == numbers.len()).then_some(numbers)
     }
 
-    /// The choice with this name.
     pub fn choice(&self, name: &str) -> Option<&AxisValue> {
         self.choices.iter().find(|choice| choice.name == name)
     }

@@ -91,9 +91,6 @@ fn canonical(path: &Path) -> PathBuf {
 }
 
 /// The folder of a study from [`list`]: exactly that one, not another with the same name.
-///
-/// # Errors
-/// One line if an embedded study cannot be unpacked.
 pub fn folder_of_listed(name: &str, folder: Option<PathBuf>) -> Result<PathBuf, String> {
     folder.map_or_else(|| unpack(name), Ok)
 }
@@ -119,13 +116,11 @@ pub fn list() -> Vec<(String, Option<PathBuf>)> {
     found
 }
 
-/// Names of the embedded studies.
 fn embedded_names() -> Vec<String> {
     let files = embedded::STUDIES.iter().filter_map(|(path, ..)| path.strip_suffix(FILE_NAME));
     files.map(|folder| folder.trim_end_matches('/').to_owned()).filter(|name| !name.contains('/')).collect()
 }
 
-/// Folder for unpacked studies.
 fn studies_folder() -> PathBuf {
     unpack_folder("studies")
 }
@@ -151,9 +146,6 @@ pub fn probes() -> PathBuf {
 }
 
 /// Unpacks the embedded probes to [`probes`].
-///
-/// # Errors
-/// One line.
 pub fn unpack_probes() -> Result<(), String> {
     write_files(&probes(), embedded::PROBES.iter())
 }

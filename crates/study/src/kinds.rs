@@ -123,7 +123,6 @@ impl<'t> Walk<'t> {
         }
     }
 
-    /// The kind of a variable.
     fn name_kind(&self, name: &str) -> Kind {
         match self.names.iter().rev().find(|(known, _)| *known == name) {
             Some((_, kind)) => *kind,

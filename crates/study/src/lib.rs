@@ -1,7 +1,7 @@
 //! Studies: declared experiments. A file names subjects, axes, metrics and claims. The lab's engine
 //! runs the cells; this crate judges each claim on the measured data, and makes tables and plots.
 //!
-//! Data flows one way: text → [`file::Study`] → [`matrix::Matrix`] → runs → [`data::Data`] →
+//! Data flows one way: text → [`Study`] → [`Matrix`] → runs → `data::Data` →
 //! claims, tables, plots. [`conduct`] drives this pipeline. This crate starts no program (the lab
 //! does) and prints nothing.
 //!
@@ -15,7 +15,7 @@
 //! - `confirmation` says which are too long to start unasked;
 //! - `skeleton` creates a new study.
 //!
-//! From the text to a [`file::Study`]:
+//! From the text to a [`Study`]:
 //! - `read` does it, by the modules below;
 //! - `fields` reads TOML tables key by key, with positions, and knows nothing of studies;
 //! - `parse` makes settings, subjects, axes and measurements of the tables;
@@ -58,42 +58,45 @@
 #![forbid(unsafe_code)]
 
 pub mod all;
-pub mod build;
+mod build;
 mod caveats;
-pub mod cell;
-pub mod check;
+mod cell;
+mod check;
 mod check_metrics;
 mod check_shown;
 pub mod chosen;
-pub mod claim;
+mod claim;
 pub mod conduct;
 pub mod confirmation;
-pub mod data;
-pub mod expression;
-pub mod extract;
-pub mod fields;
-pub mod file;
+mod data;
+mod expression;
+mod extract;
+mod fields;
+mod file;
 pub mod find;
 mod kinds;
 mod labels;
 pub mod listing;
-pub mod matrix;
-pub mod metric;
+mod matrix;
+mod metric;
 mod nearest;
-pub mod needs;
+mod needs;
 pub mod pages;
 mod parse;
 mod parse_results;
 mod parse_words;
-pub mod plots;
-pub mod problems;
+mod plots;
+mod problems;
 mod read;
 pub mod result_files;
-pub mod run;
+mod run;
 mod scan;
 pub mod skeleton;
 mod syntax;
-pub mod table;
+mod table;
+
+pub use file::Study;
+pub use matrix::Matrix;
 
 #[cfg(test)]
 mod check_tests;

@@ -43,7 +43,6 @@ pub fn list() -> (Value, Page) {
     (json!({ "studies": items }), page)
 }
 
-/// The listing of one study.
 #[derive(Default)]
 struct Listing {
     title: String,
@@ -74,7 +73,6 @@ impl Listing {
         }
     }
 
-    /// Its item in the document.
     fn item(&self, name: &str) -> Value {
         json!({
             "name": name, "title": self.title, "cells": self.cells, "claims": self.claims,
@@ -82,7 +80,6 @@ impl Listing {
         })
     }
 
-    /// Its row on the page.
     fn row(&self, name: &str) -> Vec<Cell> {
         let plain = |text: &str| Cell::plain(clean_sentence(text));
         let count = |count: Option<u64>| plain(&count.map_or_else(String::new, |count| count.to_string()));

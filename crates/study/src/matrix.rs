@@ -177,7 +177,7 @@ impl Matrix {
     /// All cells except excluded ones.
     ///
     /// # Errors
-    /// One line if there are more than [`MAX_CELLS`].
+    /// One line if there are more than `MAX_CELLS`.
     pub fn cells(&self) -> Result<Vec<Key>, String> {
         Ok(self.all_cells()?.into_iter().filter(|key| self.excluded(key).is_none()).collect())
     }
@@ -203,9 +203,6 @@ impl Matrix {
     }
 
     /// The excluded cells with the reason.
-    ///
-    /// # Errors
-    /// As [`Matrix::cells`].
     pub fn excluded_cells(&self) -> Result<Vec<(Key, &str)>, String> {
         let with_why = |key: Key| self.excluded(&key).map(|why| (key, why));
         Ok(self.all_cells()?.into_iter().filter_map(with_why).collect())
@@ -264,9 +261,6 @@ impl Matrix {
     }
 
     /// The cell identified by the `named` choices, with `fixed` choices for the other axes.
-    ///
-    /// # Errors
-    /// [`CellError`].
     pub fn resolve(&self, named: &[(String, String)], fixed: &[(String, String)]) -> Result<Key, CellError> {
         for (axis, choice) in named {
             self.check_choice(axis, choice)?;
@@ -307,7 +301,7 @@ impl Matrix {
     /// Checks that the study, or this run, has the choice.
     ///
     /// # Errors
-    /// [`CellError::Invalid`] if it does not exist.
+    /// `CellError::Invalid` if it does not exist.
     pub fn check_choice(&self, axis: &str, choice: &str) -> Result<(), CellError> {
         let unknown = |what: &str| Err(CellError::Invalid(format!("there is no {what}")));
         if axis == SUBJECT {
@@ -323,9 +317,6 @@ impl Matrix {
 
     /// All combinations of choices on the axes that are not `named`; a claim, table or plot is made
     /// for each. Axes with one choice are included. If `subjects` is not empty, only these count.
-    ///
-    /// # Errors
-    /// One line if there are too many.
     pub fn groups(
         &self,
         is_named: &dyn Fn(&str) -> bool,

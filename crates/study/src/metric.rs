@@ -30,7 +30,6 @@ pub fn columns() -> impl Iterator<Item = &'static str> {
 /// Figures of a ledger besides its rows.
 pub const TOTALS: [&str; 7] = ["live", "stranded", "pinned", "evictable", "unattributed", "rss", "pss"];
 
-/// Source of a metric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Metric {
     /// One of [`FIGURES`].
@@ -39,11 +38,9 @@ pub enum Metric {
     End,
     /// A column of a mark.
     Mark {
-        /// Name of the mark.
         mark: String,
         /// Occurrence, from 0.
         occurrence: usize,
-        /// Name of the column.
         column: String,
     },
     /// A row or a total of a ledger.
@@ -52,7 +49,6 @@ pub enum Metric {
         at: String,
         /// Occurrence, from 0.
         occurrence: usize,
-        /// Name of the row.
         row: String,
     },
     /// A figure in the JSON line printed by the subject: the keys of its path.
@@ -63,14 +59,10 @@ pub enum Metric {
     Derived(usize),
 }
 
-/// Unit of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Bytes.
     Bytes,
-    /// Seconds.
     Seconds,
-    /// Anything else.
     Count,
 }
 

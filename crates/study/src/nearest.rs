@@ -17,21 +17,8 @@ pub fn nearest<'n>(misspelt: &str, names: impl Iterator<Item = &'n str>) -> Opti
 
 /// Levenshtein distance between two words, truncated to [`MAX_COMPARED_CHARS`].
 fn distance(first: &str, second: &str) -> usize {
-    let second: Vec<char> = second.chars().take(MAX_COMPARED_CHARS).collect();
-    // Distances of the part of `first` so far to each part of `second` from its start.
-    let mut row: Vec<usize> = (0..=second.len()).collect();
-    for (index, character) in first.chars().take(MAX_COMPARED_CHARS).enumerate() {
-        let mut diagonal = index;
-        let mut left = index + 1;
-        let mut next_row = vec![left];
-        for (&above, &other) in row.iter().skip(1).zip(&second) {
-            left = (diagonal + usize::from(character != other)).min(above + 1).min(left + 1);
-            diagonal = above;
-            next_row.push(left);
-        }
-        row = next_row;
-    }
-    row.last().copied().unwrap_or(0)
+    let letters = |word: &str| word.chars().take(MAX_COMPARED_CHARS).collect::<Vec<char>>();
+    strsim::generic_levenshtein(&letters(first), &letters(second))
 }
 
 #[cfg(test)]

@@ -18,7 +18,6 @@ use strandline_process::procfs::Process;
 use strandline_process::target::budget::available_to;
 use strandline_report::units::bytes;
 
-/// Time limit of a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// When a probe runs: a probe that names `{build}` checks the built files.
@@ -33,16 +32,12 @@ pub enum ProbePhase {
 /// The cells of a run, split into those that can run and those that cannot.
 #[derive(Clone, Debug, Default)]
 pub struct RunnableCells {
-    /// Cells to run.
     pub cells: Vec<Key>,
     /// Cells that cannot run, with the reason.
     pub missing: Vec<(Key, String)>,
 }
 
 /// Splits the cells into those that can run here and those that cannot.
-///
-/// # Errors
-/// One line if there are too many cells.
 pub fn check_cells(matrix: &Matrix) -> Result<RunnableCells, String> {
     let mut runnable = RunnableCells::default();
     for key in matrix.cells()? {
@@ -117,9 +112,6 @@ pub fn probe_names(matrix: &Matrix, cells: &[Key]) -> Vec<String> {
 
 /// Runs the due probes of the cells of `runnable`, and removes cells whose probes fail. The output
 /// of probes is stored below `root` and not shown.
-///
-/// # Errors
-/// [`Stopped`].
 pub fn probe(
     matrix: &Matrix,
     runnable: &mut RunnableCells,

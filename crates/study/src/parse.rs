@@ -100,7 +100,6 @@ fn parse_derived(mut fields: Fields<'_, '_>) -> Vec<Derived> {
     derived
 }
 
-/// Parses `[settings]`.
 fn parse_settings(mut fields: Fields<'_, '_>) -> Settings {
     let mut settings = Settings::default();
     settings.repeats = fields.count("repeats", 1, MAX_REPEATS).unwrap_or(settings.repeats);
@@ -113,7 +112,6 @@ fn parse_settings(mut fields: Fields<'_, '_>) -> Settings {
     settings
 }
 
-/// Parses `[short]`.
 fn parse_short(mut fields: Fields<'_, '_>) -> Short {
     let repeats = fields.count("repeats", 1, MAX_REPEATS);
     let mut axes = Vec::new();
@@ -176,7 +174,6 @@ fn parse_limits(fields: &mut Fields<'_, '_>) -> Limits {
     limits
 }
 
-/// Parses `[[subject]]`.
 fn parse_subject(mut fields: Fields<'_, '_>) -> Subject {
     let offset = fields.offset;
     let name = fields.required_text("name");
@@ -395,7 +392,6 @@ fn parse_choice(node: &Node<'_>, title: &str, problems: &mut Problems) -> Option
     Some(choice)
 }
 
-/// Parses `[measure]`.
 fn parse_measure(mut fields: Fields<'_, '_>) -> Measurement {
     let mut measure = Measurement { marks: patterns(&mut fields, "marks"), ..Measurement::default() };
     measure.columns = fields.texts("columns").into_iter().map(|column| column.value).collect();

@@ -147,7 +147,6 @@ pub const UNITS: [(&str, f64); 9] = [
     ("%", 0.01),
 ];
 
-/// Parses `unit`.
 fn parse_unit(fields: &mut Fields<'_, '_>) -> Option<String> {
     let unit = fields.text("unit")?;
     if !UNITS.iter().any(|(name, _)| *name == unit.value) {
@@ -157,7 +156,6 @@ fn parse_unit(fields: &mut Fields<'_, '_>) -> Option<String> {
     Some(unit.value)
 }
 
-/// Parses `statistic`.
 fn parse_statistic(fields: &mut Fields<'_, '_>) -> Statistic {
     let Some(name) = fields.text("statistic") else { return Statistic::Median };
     let named = Statistic::NAMES.iter().find(|(known, _)| *known == name.value);
@@ -189,9 +187,7 @@ fn parse_side(fields: &mut Fields<'_, '_>, key: &'static str) -> Side {
 /// How many choices on one axis a selection may have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Choices {
-    /// One.
     One,
-    /// One, or a list.
     Several,
 }
 
@@ -273,7 +269,6 @@ pub fn plots(nodes: &[&Node<'_>], study: &mut Study, problems: &mut Problems) {
     }
 }
 
-/// Parses `kind`.
 fn parse_plot_kind(fields: &mut Fields<'_, '_>) -> PlotKind {
     let Some(name) = fields.text("kind") else { return PlotKind::Lines };
     match name.value.as_str() {

@@ -30,13 +30,11 @@ struct XPosition {
     metric: Option<String>,
 }
 
-/// The x axis.
 #[derive(Default)]
 struct XAxis {
     positions: Vec<XPosition>,
     /// Names of the positions; empty if they are numbers.
     names: Vec<String>,
-    /// Label of the axis.
     title: String,
     /// Whether the x values are sizes in bytes.
     is_bytes: bool,
@@ -190,7 +188,6 @@ fn x_axis_of_metrics(spec: &PlotSpec, names: &[String], matrix: &Matrix) -> XAxi
     }
 }
 
-/// An x axis along the choices of an axis.
 fn x_axis_of_choices(spec: &PlotSpec, name: &str, matrix: &Matrix) -> XAxis {
     let axis = matrix.axes.iter().find(|axis| axis.name == *name);
     let choices: Vec<String> =

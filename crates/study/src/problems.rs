@@ -5,7 +5,6 @@ use std::path::Path;
 /// Further problems are counted but not listed.
 const MAX_PROBLEMS: usize = 100;
 
-/// One problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// Byte offset in the file.
@@ -16,7 +15,6 @@ pub struct Problem {
     pub text: String,
 }
 
-/// The problems of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems {
     found: Vec<Problem>,
@@ -25,7 +23,6 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// Adds a problem.
     pub fn add(&mut self, offset: usize, text: impl Into<String>) {
         self.add_in_string(offset, None, text);
     }
@@ -39,7 +36,6 @@ impl Problems {
         }
     }
 
-    /// Whether there are no problems.
     pub fn is_empty(&self) -> bool {
         self.found.is_empty()
     }

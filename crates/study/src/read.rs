@@ -13,24 +13,20 @@ use super::{check, parse};
 const MAX_STUDY_BYTES: u64 = 1 << 20;
 
 impl Study {
-    /// Reads the study in the folder `path`, or in the file `path`; returns it with its text.
-    ///
-    /// # Errors
-    /// All problems, one line each.
-    pub fn read(path: &Path) -> Result<(Self, String), Vec<String>> {
-        let file = if path.is_dir() { path.join(FILE_NAME) } else { path.to_owned() };
-        let text = read_text(&file).map_err(|line| vec![line])?;
-        Self::parse(&file, &text).map(|study| (study, text))
+    /// Reads the study in the folder `path`, or in the file `path`.
+    pub fn read(path: &Path) -> Result<Self, Vec<String>> {
+        Self::read_with(path, true)
     }
 
     /// Reads a study without checking its claims, which takes time.
-    ///
-    /// # Errors
-    /// As [`Study::read`], except for claims.
     pub fn read_without_claims(path: &Path) -> Result<Self, Vec<String>> {
+        Self::read_with(path, false)
+    }
+
+    fn read_with(path: &Path, with_claims: bool) -> Result<Self, Vec<String>> {
         let file = if path.is_dir() { path.join(FILE_NAME) } else { path.to_owned() };
         let text = read_text(&file).map_err(|line| vec![line])?;
-        Self::parse_with(&file, &text, false)
+        Self::parse_with(&file, &text, with_claims)
     }
 
     /// Parses and checks the `text` of the file `path`.
@@ -52,6 +48,7 @@ impl Study {
             study = parse::study(table.get_ref(), &mut problems);
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
             study.folder = absolute(folder.unwrap_or(Path::new(".")));
+            study.text = text.to_owned();
             study.name = study.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         }
         if problems.is_empty() {

@@ -59,7 +59,6 @@ pub struct ResultFiles {
     drawn: Vec<(PathBuf, String)>,
 }
 
-/// The directory for plots.
 struct PlotFolder {
     folder: PathBuf,
     /// Its address relative to the output.
@@ -118,9 +117,6 @@ impl ResultFiles {
     }
 
     /// Writes plots, READMEs and the report. Reports each failure and continues.
-    ///
-    /// # Errors
-    /// Returns the last failure.
     pub fn write(&self, items: &[Item<'_>], pages: &[Page]) -> Result<()> {
         let plots = self.drawn.iter().map(|(path, text)| write_plot(path, text));
         let readmes = items.iter().map(|item| self.write_readme(item));

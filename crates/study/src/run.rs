@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::build::{build_commands, build_folder, build_variables, why_not_preloaded};
@@ -29,7 +28,6 @@ pub const CACHEGRIND_ROUNDS: u32 = 3;
 /// Failed builds: folder and reason.
 pub type FailedBuilds = BTreeMap<PathBuf, String>;
 
-/// Where builds go.
 #[derive(Clone, Copy, Debug)]
 pub struct BuildPlace<'a> {
     /// The folder above all build folders.
@@ -40,9 +38,6 @@ pub struct BuildPlace<'a> {
 
 /// Runs the probes of the cells and builds below `place`. Moves cells that cannot run to
 /// the missing cells of `runnable`, with the reason.
-///
-/// # Errors
-/// [`Stopped`].
 pub fn prepare(
     matrix: &Matrix,
     runnable: &mut RunnableCells,
@@ -57,9 +52,6 @@ pub fn prepare(
 }
 
 /// Builds once for each build folder; returns failed builds.
-///
-/// # Errors
-/// [`Stopped`].
 fn build(
     matrix: &Matrix,
     cells: &[Key],
@@ -126,12 +118,9 @@ fn remove_failed(matrix: &Matrix, runnable: &mut RunnableCells, root: &Path, fai
     }
 }
 
-/// Failed runs of a cell.
 #[derive(Clone, Debug)]
 pub struct CellFailures {
-    /// How many failed.
     pub count: u32,
-    /// The last of them.
     pub last: Outcome,
 }
 
@@ -142,11 +131,8 @@ pub type Failures = BTreeMap<usize, CellFailures>;
 pub struct StudyJudge<'a> {
     /// By index of the subject in the plan: whether failed runs count.
     pub may_fail: Vec<bool>,
-    /// Called with the progress.
     pub progress: &'a (dyn Fn(&Progress) + Sync),
-    /// Failed runs.
     pub failures: Failures,
-    /// Failed runs in cachegrind.
     pub cachegrind_failures: Failures,
     /// Runs that left processes behind.
     pub left_behind: u32,
@@ -216,7 +202,6 @@ pub fn data(
     data
 }
 
-/// The runs of a cell.
 #[derive(Clone, Copy)]
 struct Runs<'r> {
     /// Their outcomes by round.
@@ -338,7 +323,7 @@ fn store_metrics(cell: &mut CellData, round: usize, rounds: usize, metrics: BTre
 
 /// The part of the identity of a lab that comes from the study: its text and the files of its
 /// folder.
-pub fn study_identity(matrix: &Matrix, text: &str) -> impl serde::Serialize + use<> {
+pub fn study_identity(matrix: &Matrix) -> impl serde::Serialize + use<> {
     const MAX_FILES: usize = 10_000;
     let mut files = Vec::new();
     let mut unread_folders: Vec<PathBuf> = vec![matrix.study.folder.clone()];
@@ -361,10 +346,5 @@ pub fn study_identity(matrix: &Matrix, text: &str) -> impl serde::Serialize + us
         }
     }
     files.sort();
-    (text.to_owned(), files)
-}
-
-/// Shares the data with the evaluation of claims.
-pub fn shared(data: Data) -> Arc<dyn super::data::Measured> {
-    Arc::new(data)
+    (matrix.study.text.clone(), files)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::build::{build_folder, why_not_preloaded};
 use super::claim::{Judged, Verdict, judge};
-use super::data::Data;
+use super::data::{Data, Measured};
 use super::file::Study;
 use super::matrix::Matrix;
 use super::needs::{self, RunnableCells};
@@ -33,7 +33,7 @@ fn results(outcomes: Vec<Vec<Outcome>>) -> Results {
 }
 
 fn claims(matrix: &Matrix, data: Data) -> Vec<Judged> {
-    let measured = run::shared(data);
+    let measured: Arc<dyn Measured> = Arc::new(data);
     let matrix = Arc::new(matrix.clone());
     matrix.study.claims.iter().map(|claim| judge(claim, &matrix, &measured)).collect()
 }

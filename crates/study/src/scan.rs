@@ -21,10 +21,8 @@ const MAX_DEPTH: usize = 150;
 /// Upper bound on the length of a list of published figures: what fits in the file of a study.
 const MAX_PUBLISHED_ITEMS: usize = 1_000;
 
-/// Result of a scan.
 #[derive(Clone, Debug, Default)]
 pub struct Scan {
-    /// Axes that it names.
     pub axes: BTreeSet<String>,
     /// Subjects named by literals.
     pub subjects: BTreeSet<String>,
@@ -32,7 +30,6 @@ pub struct Scan {
     pub metrics: BTreeSet<String>,
     /// Number literals.
     pub numbers: Vec<f64>,
-    /// String literals.
     pub texts: Vec<String>,
     /// Whether it reads measured data.
     pub reads: bool,
@@ -163,7 +160,6 @@ fn scan_choices(selector: &IdedExpr, scan: &mut Scan) {
     }
 }
 
-/// The value of a string literal.
 fn text_literal(tree: &IdedExpr) -> Option<&str> {
     match &tree.expr {
         Expr::Literal(LiteralValue::String(text)) => Some(text.inner()),
@@ -171,7 +167,6 @@ fn text_literal(tree: &IdedExpr) -> Option<&str> {
     }
 }
 
-/// The direct children of a tree.
 fn children(tree: &IdedExpr) -> Vec<&IdedExpr> {
     match &tree.expr {
         Expr::Call(call) => call.args.iter().chain(call.target.as_deref()).collect(),

@@ -45,7 +45,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("studies/mine");
         assert_eq!(make(&path).unwrap().len(), 2);
-        let (study, _) = super::super::file::Study::read(&path).unwrap();
+        let study = super::super::file::Study::read(&path).unwrap();
         assert_eq!(study.name, "mine");
         assert!(make(&path).unwrap_err().contains("already exists"));
         assert!(make(Path::new("../..")).is_err() && make(Path::new("a b")).is_err());

@@ -1,7 +1,6 @@
 //! Describes syntax errors of an expression in one line with their position: the CEL parser reports
 //! tokens and grammar rules in several lines.
 
-/// One error in an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpressionError {
     /// Byte offset in the expression; `None`: the whole expression.

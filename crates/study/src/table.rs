@@ -23,9 +23,7 @@ const MISSING: &str = "–";
 
 /// A row or column.
 struct Line {
-    /// Its name in the file.
     name: String,
-    /// Its name as shown.
     label: String,
     /// The axis and choice that it stands for, if it is one.
     choice: Option<(String, String)>,
@@ -59,7 +57,6 @@ fn groups_of(spec: &TableSpec, matrix: &Matrix) -> Result<Vec<Selection>, String
     groups(matrix, &named, &spec.selection, &metrics_of(spec))
 }
 
-/// All metrics of a table.
 fn metrics_of(spec: &TableSpec) -> Vec<String> {
     let side_metrics = combined_metrics(spec.rows.metrics(), spec.columns.metrics());
     side_metrics.into_iter().chain(spec.metric.clone()).collect()
@@ -79,9 +76,6 @@ pub fn combined_metrics(first: &[String], second: &[String]) -> Vec<String> {
 
 /// The combinations of the axes that are not `named`, for the subjects in `selection`, else for
 /// subjects that have all the `metrics`, else for subjects that have any of them.
-///
-/// # Errors
-/// One line if there are too many.
 pub fn groups(
     matrix: &Matrix,
     named: &BTreeSet<&str>,

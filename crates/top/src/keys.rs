@@ -26,7 +26,6 @@ pub const HELP: [(&str, &str); 11] = [
     ("q", "the end; so does Ctrl-C; Ctrl-Z stops it for a while"),
 ];
 
-/// Handles a key.
 pub fn press(state: &mut State, key: KeyEvent) -> Effect {
     if key.modifiers.contains(KeyModifiers::CONTROL) {
         return match key.code {

@@ -8,16 +8,13 @@ use strandline_survey::select::Key;
 use crate::look::{Answer, LookSums, Request};
 use crate::rows::{Column, History, Kind, LedgerSums, Order, Row, RowId, arrange};
 
-/// Effect of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing outside of the state.
     Nothing,
-    /// End the program.
     End,
     /// Stop until continued.
     Suspend,
-    /// Look at a process.
     Look(i32, Request),
 }
 
@@ -25,7 +22,6 @@ pub enum Effect {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pane {
     Table,
-    /// Help for the keys.
     Help,
     /// The result of a read.
     Text {
@@ -47,7 +43,6 @@ struct SelectedRow {
 pub struct State {
     /// The last survey.
     pub survey: Option<Survey>,
-    /// The rows shown.
     pub rows: Vec<Row>,
     /// What the rows are.
     pub kind: Kind,
@@ -120,7 +115,6 @@ impl State {
         self.select(self.selection.index.saturating_add_signed(rows), false);
     }
 
-    /// Index of the selected row.
     pub fn selected_index(&self) -> usize {
         self.selection.index
     }

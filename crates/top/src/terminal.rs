@@ -128,7 +128,6 @@ impl Screen {
         self.terminal.size().map_or(DEFAULT_COLUMNS, |size| size.width)
     }
 
-    /// Draws what has changed.
     pub fn draw(&mut self, view: impl FnOnce(&mut Frame<'_>)) -> Result<()> {
         self.terminal.draw(view).map(|_| ())
     }

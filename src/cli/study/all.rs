@@ -5,19 +5,18 @@ use super::super::lab::{LabProgress, chosen_format, json, write_output};
 use super::super::output::{Output, print_message};
 use super::super::{CommandResult, Failure, Result};
 use super::{report_no_result, result_files};
-use strandline_lab::executor::Stopped;
+use strandline_lab::executor::{NoResult, Stopped};
 use strandline_lab::setup::LabOptions;
 use strandline_report::pages::page::Page;
 use strandline_report::pages::{html, markdown, terminal};
 use strandline_study::all::{self, Entry};
-use strandline_study::chosen::{ChosenStudy, NoResult, StudyOptions};
+use strandline_study::chosen::{ChosenStudy, StudyOptions};
 use strandline_study::conduct::{StudyRun, run_and_judge};
 use strandline_study::confirmation::require_confirmation;
 use strandline_study::pages::studies::{Item, Totals, brief, document, page};
 
 const SCHEMA: &str = "strandline/studies-run/1";
 
-/// Runs all studies and shows the results.
 pub fn run(arguments: &Arguments, options: &StudyOptions, output: &mut Output) -> Result<CommandResult> {
     let mut files = result_files(arguments, "strandline-studies.html")?;
     let entries = all::entries(options, &arguments.axis).map_err(Failure)?;

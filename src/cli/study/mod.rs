@@ -11,12 +11,11 @@ use super::arguments_lab::{Study as Arguments, StudyAction};
 use super::lab::{TerminalUser, lab_options, report_stop, show};
 use super::output::{Output, print_message};
 use super::{CommandResult, Failure, Result};
+use strandline_lab::executor::NoResult;
 use strandline_report::text::clean;
-use strandline_study::chosen::{NoResult, StudyOptions};
-use strandline_study::file::Study;
-use strandline_study::matrix::Matrix;
+use strandline_study::chosen::StudyOptions;
 use strandline_study::result_files::{FileRequest, ResultFiles};
-use strandline_study::{find, listing, skeleton};
+use strandline_study::{Matrix, Study, find, listing, skeleton};
 
 const LIST_SCHEMA: &str = "strandline/studies/1";
 const CHECK_SCHEMA: &str = "strandline/study-check/1";
@@ -73,7 +72,7 @@ fn report_no_result(reason: NoResult) -> Result<CommandResult> {
 fn check(name: &str, output: &mut Output) -> Result<CommandResult> {
     let folder = find::find(name).map_err(Failure)?;
     let (result, problems) = match Study::read(&folder) {
-        Ok((study, _)) => {
+        Ok(study) => {
             let matrix = Matrix::full(Arc::new(study));
             let cells = matrix.count().map_or_else(|| "too many".to_owned(), |count| count.to_string());
             if !output.json {

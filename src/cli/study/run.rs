@@ -1,17 +1,19 @@
 //! Runs one study and shows its results.
 
+use std::sync::Arc;
+
 use super::super::arguments_lab::Study as Arguments;
 use super::super::lab::{LabProgress, show};
 use super::super::output::{Output, print_message};
 use super::super::{CommandResult, Failure, Result};
 use super::{report_no_result, result_files};
 use strandline_report::text::clean;
-use strandline_study::chosen::{ChosenStudy, StudyOptions, StudyText};
+use strandline_study::chosen::{ChosenStudy, StudyOptions};
 use strandline_study::conduct::run_and_judge;
 use strandline_study::confirmation::require_confirmation;
-use strandline_study::find;
 use strandline_study::pages::studies::{Item, page};
 use strandline_study::pages::study::document;
+use strandline_study::{Study, find};
 
 const SCHEMA: &str = "strandline/study/1";
 
@@ -22,18 +24,18 @@ pub fn run(
     options: &StudyOptions,
     output: &mut Output,
 ) -> Result<CommandResult> {
-    let read = find::find(name).map_err(|line| vec![line]).and_then(|path| StudyText::read(&path));
-    let text = read.map_err(|mut lines| {
+    let read = find::find(name).map_err(|line| vec![line]).and_then(|path| Study::read(&path));
+    let study = read.map_err(|mut lines| {
         let last = lines.pop().unwrap_or_default();
         lines.iter().for_each(|line| print_message(line));
         Failure(last)
     })?;
-    let folder = &text.study.folder;
+    let folder = &study.folder;
     if let Some(others) = find::other_places(name, folder) {
         let line = format!("study {name}: the one in {} is taken, not {others}", folder.display());
         print_message(&clean(&line));
     }
-    let chosen = ChosenStudy::new(text, options, &arguments.axis).map_err(Failure)?;
+    let chosen = ChosenStudy::new(Arc::new(study), options, &arguments.axis).map_err(Failure)?;
     let mut files = result_files(arguments, &format!("strandline-study-{}.html", chosen.matrix.study.name))?;
     let progress = LabProgress::new("study", !output.json);
     let confirmed =

@@ -166,7 +166,6 @@ fn verdict(comparison: &Comparison) -> &'static str {
 /// Caveats: code and sentence.
 type Caveats = Vec<(&'static str, String)>;
 
-/// Caveats on the figures.
 fn caveats(facts: &CompareInput<'_>) -> Caveats {
     let mut caveats = counting_caveats(facts);
     caveats.extend(round_caveats(facts));

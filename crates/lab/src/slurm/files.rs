@@ -29,7 +29,6 @@ const PLAN_HASH_BYTES: usize = 6;
 /// At most this much of a partial file is read to count its lines.
 const MAX_PART_BYTES: u64 = 64 << 20;
 
-/// The shared folder of a lab.
 #[derive(Clone, Debug)]
 pub struct SharedFolder {
     /// Folder of the lab.
@@ -43,16 +42,13 @@ pub struct SharedFolder {
 pub struct LabIdentity {
     /// See [`SharedFolder::lab`].
     pub lab: String,
-    /// Key of its journal.
     pub key: String,
 }
 
 /// The process that collects the results of tasks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
-    /// Unique token.
     pub token: String,
-    /// Its host name.
     pub host: String,
     /// Its process id.
     pub pid: u32,
@@ -69,12 +65,10 @@ pub struct Plan {
     pub service: Option<Service>,
 }
 
-/// A requested job array.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobArray {
     /// See [`SharedFolder::lab`].
     pub lab: String,
-    /// Name of its plan.
     pub plan: String,
     /// Job name given to the scheduler.
     pub name: String,
@@ -104,11 +98,9 @@ pub struct FinishedRound {
     pub schema: String,
     /// See [`SharedFolder::lab`].
     pub lab: String,
-    /// Name of the plan.
     pub plan: String,
     /// Number of the round.
     pub round: u32,
-    /// The task that ran it.
     pub task: Task,
     /// How often the scheduler restarted the task before.
     pub restarts: u32,
@@ -120,20 +112,16 @@ pub struct FinishedRound {
     pub runs: Vec<Run>,
 }
 
-/// A run of a round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// Index of the subject in the plan.
     pub subject: usize,
-    /// Name of the subject.
     pub name: String,
     /// The variables set for it.
     pub settings: Vec<(String, Option<String>)>,
-    /// Its memory limits.
     pub limits: Limits,
     /// The allocators mapped according to its ledgers; `None` without a ledger.
     pub allocators: Option<Vec<String>>,
-    /// Its outcome.
     pub outcome: Outcome,
 }
 
@@ -148,7 +136,6 @@ pub struct Failed {
     pub why: String,
 }
 
-/// Result of reading a file.
 #[derive(Debug, PartialEq)]
 pub enum ReadResult<T> {
     /// The file does not exist.
@@ -169,12 +156,10 @@ impl SharedFolder {
         self.folder().join(name)
     }
 
-    /// The file of a plan.
     pub fn plan_file(&self, plan: &str) -> PathBuf {
         self.below("plans").join(format!("{plan}.json"))
     }
 
-    /// The file of an array.
     pub fn array_file(&self, number: u32) -> PathBuf {
         self.below("arrays").join(format!("{number}.json"))
     }
@@ -184,12 +169,10 @@ impl SharedFolder {
         self.below("arrays").join(format!("{number}.job"))
     }
 
-    /// The file of a finished round.
     pub fn finished_file(&self, plan: &str, round: u32) -> PathBuf {
         self.below("rounds").join(format!("{plan}-{round}.json"))
     }
 
-    /// The partial file of a round that a task is running.
     pub fn partial_file(&self, plan: &str, round: u32, task: Task) -> PathBuf {
         self.below("rounds").join(format!("{plan}-{round}.{task}.part"))
     }
@@ -289,9 +272,6 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> ReadResult<T> {
 }
 
 /// Writes a file of JSON atomically.
-///
-/// # Errors
-/// One line that names it.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), String> {
     let text = serde_json::to_vec(value).map_err(|error| format!("{}: {error}", path.display()))?;
     atomic_file::write(path, &text)

@@ -34,7 +34,6 @@ use files::{
 };
 use scheduler::TaskState;
 
-/// The job script.
 const SCRIPT: &str = include_str!("round.sh");
 /// Folders in the shared folder; `work` is for runs while they run.
 const SUBFOLDERS: [&str; 5] = ["rounds", "logs", "arrays", "plans", "work"];
@@ -159,9 +158,6 @@ impl Slurm {
     /// Opens a lab. If its key differs from that of the last lab in the folder, or the lab is
     /// fresh, jobs of the earlier lab are cancelled. `program` is the executable of strandline, at
     /// a path that all nodes see; `local` runs single jobs.
-    ///
-    /// # Errors
-    /// One line.
     pub fn open(
         LabFolder { root, key, is_fresh }: LabFolder<'_>,
         program: PathBuf,
@@ -202,7 +198,6 @@ impl Slurm {
         })
     }
 
-    /// The options passed to sbatch.
     fn sbatch_options(&self) -> Vec<String> {
         let log = self.shared.below("logs").to_string_lossy().replace('%', "%%");
         let mut options: Vec<String> =

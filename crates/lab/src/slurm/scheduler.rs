@@ -32,11 +32,9 @@ const END_FIELDS: [&str; 4] = ["JobState=", "Reason=", "ExitCode=", "BatchHost="
 /// Why a request to the scheduler failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SchedulerError {
-    /// The job is unknown.
     Unknown,
     /// The scheduler did not answer or could not be reached; a retry may succeed.
     Unavailable(String),
-    /// The scheduler refused.
     Refused(String),
 }
 
@@ -50,7 +48,6 @@ impl SchedulerError {
     }
 }
 
-/// State of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskState {
     /// Waits for a node.
@@ -72,9 +69,7 @@ pub enum TaskState {
 /// A line of squeue: the state of one task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskStatus {
-    /// The task.
     pub task: Task,
-    /// Its state.
     pub state: TaskState,
     /// Its state, as the scheduler calls it.
     pub state_name: String,
@@ -86,22 +81,16 @@ pub struct TaskStatus {
 
 /// A job array to submit.
 pub struct Submission<'a> {
-    /// Job name.
     pub name: &'a str,
     /// Number of tasks.
     pub count: usize,
     /// Maximum number of tasks that run at a time.
     pub at_once: Option<u32>,
-    /// Options of sbatch.
     pub options: &'a [String],
-    /// The script and its arguments.
     pub script: &'a [String],
 }
 
 /// Submits an array and returns its job id.
-///
-/// # Errors
-/// [`SchedulerError`].
 pub fn submit(submission: &Submission<'_>) -> Result<u64, SchedulerError> {
     let last = submission.count.saturating_sub(1);
     let at_once = submission.at_once.map(|max| format!("%{max}")).unwrap_or_default();
@@ -122,9 +111,6 @@ pub fn submit(submission: &Submission<'_>) -> Result<u64, SchedulerError> {
 }
 
 /// States of those tasks of `jobs` that the scheduler knows. Gives up once `is_cancelled`.
-///
-/// # Errors
-/// [`SchedulerError`].
 pub fn tasks(jobs: &[u64], is_cancelled: &dyn Fn() -> bool) -> Result<Vec<TaskStatus>, SchedulerError> {
     let list = jobs.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     let words = ["-h", "-r", "-t", "all", "-o", "%F|%K|%T|%N|%r", "-j", &list].map(str::to_owned);
@@ -137,9 +123,6 @@ pub fn tasks(jobs: &[u64], is_cancelled: &dyn Fn() -> bool) -> Result<Vec<TaskSt
 }
 
 /// The id of the job with this name; `None` if the scheduler has none.
-///
-/// # Errors
-/// [`SchedulerError`].
 pub fn find(name: &str) -> Result<Option<u64>, SchedulerError> {
     let words = ["-h", "-t", "all", "-o", "%F", "-n", name].map(str::to_owned);
     let output = run_program("squeue", &words, &|| false)?;
@@ -147,9 +130,6 @@ pub fn find(name: &str) -> Result<Option<u64>, SchedulerError> {
 }
 
 /// Cancels jobs or single tasks.
-///
-/// # Errors
-/// [`SchedulerError`].
 pub fn cancel(jobs: &[String]) -> Result<(), SchedulerError> {
     match run_program("scancel", jobs, &|| false) {
         Ok(_) | Err(SchedulerError::Unknown) => Ok(()),

@@ -70,7 +70,6 @@ struct FinishedRun {
     outcome: Outcome,
 }
 
-/// A round to run.
 struct RoundTask {
     shared: SharedFolder,
     arguments: TaskArguments,

@@ -239,7 +239,6 @@ impl Slurm {
             begin + (begin.elapsed() * SCAN_DURATION_FACTOR).clamp(MIN_SCAN_INTERVAL, MAX_SCAN_INTERVAL);
     }
 
-    /// Takes a finished round.
     fn take_finished(&mut self, round: u32) {
         let Some(pending) = self.pending.get(&round) else { return };
         match self.shared.read_finished(&self.plan, round, &pending.turns) {
@@ -332,7 +331,6 @@ impl Slurm {
         }
     }
 
-    /// Updates the states of tasks.
     fn update_states(&mut self, lines: &[TaskStatus]) {
         let statuses: BTreeMap<Task, &TaskStatus> = lines.iter().map(|line| (line.task, line)).collect();
         let mut stuck = Vec::new();

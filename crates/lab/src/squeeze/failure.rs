@@ -37,14 +37,12 @@ const OUT_OF_MEMORY_MESSAGES: [&str; 14] = [
     "not enough memory",
 ];
 
-/// How a run failed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Failure {
     /// Its exit status, if it exited.
     pub status: Option<u8>,
     /// The signal that ended it, if any.
     pub signal: Option<i32>,
-    /// Whether it timed out.
     pub timed_out: bool,
     /// Processes that the kernel killed at the limit, if the limit counts them.
     pub out_of_memory_kills: Option<u64>,
@@ -62,7 +60,6 @@ pub struct Failure {
 pub struct SuccessCriteria {
     /// The kind of limit; `None` without a limit.
     pub kind: Option<LimitKind>,
-    /// The timeout of the run.
     pub timeout: Option<Duration>,
     /// How the `--success` command ended, if there is one.
     pub verdict: Option<CommandEnd>,

@@ -1,12 +1,13 @@
 //! One `squeeze` from its first run to its findings: data for the report and for scripts.
 
 use serde::Serialize;
+use strandline_inspect::Caveat;
 
 use super::failure::Failure;
 use super::search::{LimitRunner, Plan, Search};
 use super::slowdown::{self, Level, Unlimited};
 use super::{LimitKind, LimitedRun};
-use crate::executor::Stopped;
+use crate::executor::{NoResult, Stopped};
 
 /// How often the search resumes because the command failed above the limit found.
 const MAX_RESUMES: u32 = 5;
@@ -28,25 +29,9 @@ pub struct SqueezeOptions {
     pub seed: u64,
 }
 
-/// Why a squeeze has no findings.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SqueezeError {
-    /// It was stopped, and can be resumed.
-    Stopped(Stopped),
-    /// The command fails without a limit; one line describes the failure.
-    FailsUnlimited(String),
-}
-
-impl From<Stopped> for SqueezeError {
-    fn from(stopped: Stopped) -> Self {
-        Self::Stopped(stopped)
-    }
-}
-
 /// Result of a squeeze.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Findings {
-    /// The kind of limit.
     pub kind: LimitKind,
     /// The program and its arguments.
     pub command: Vec<String>,
@@ -81,19 +66,6 @@ pub struct Findings {
     pub trials: Vec<LimitedRun>,
     /// Caveats, one sentence each.
     pub caveats: Vec<Caveat>,
-}
-
-/// A caveat.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Caveat {
-    /// Its code.
-    pub code: &'static str,
-    /// The verb that it applies to.
-    pub r#where: &'static str,
-    /// Number of bytes concerned; always `None` here.
-    pub bytes: Option<u64>,
-    /// A sentence or two.
-    pub text: String,
 }
 
 /// Limits under which a command sometimes fails and sometimes succeeds.
@@ -136,26 +108,23 @@ pub struct FailureMode {
 /// Results under one limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LimitResult {
-    /// The limit.
     pub limit_bytes: u64,
-    /// Runs that succeeded.
     pub succeeded: u32,
-    /// Runs that failed.
     pub failed: u32,
 }
 
 /// Runs a squeeze. `on_run` is called after every run with the number of runs so far and the run.
 ///
 /// # Errors
-/// [`SqueezeError`] if a run cannot be made, or if the command fails without a limit.
+/// [`NoResult`] if a run cannot be made, or if the command fails without a limit.
 pub fn squeeze(
     options: &SqueezeOptions,
     runner: &mut dyn LimitRunner,
     on_run: &mut dyn FnMut(usize, &LimitedRun),
-) -> Result<Findings, SqueezeError> {
+) -> Result<Findings, NoResult> {
     let mut search = Search::new(runner, &options.plan, on_run);
     if !search.probe(None)? {
-        return Err(SqueezeError::FailsUnlimited(fails_unlimited(search.tries())));
+        return Err(NoResult::Failed(fails_unlimited(search.tries())));
     }
     let guess = search.tries().first().and_then(|tried| tried.peak_bytes);
     let mut levels = Vec::new();
@@ -290,7 +259,7 @@ fn failure_modes(tries: &[LimitedRun]) -> Vec<FailureMode> {
 
 fn caveats(findings: &Findings, plan: &Plan) -> Vec<Caveat> {
     let mut caveats: Vec<Caveat> = Vec::new();
-    let mut add = |code, text: String| caveats.push(Caveat { code, r#where: "squeeze", bytes: None, text });
+    let mut add = |code: &str, text: String| caveats.push(Caveat::new(code, "squeeze", None, text));
     if !findings.is_complete {
         let max_trials = plan.max_trials;
         add(

@@ -1,14 +1,14 @@
 //! `squeeze`: the smallest memory limit under which a command still succeeds.
 //!
-//! [`search`] finds the edge with as few runs as it can, [`failure`] describes how a run below it
-//! fails, [`slowdown`] measures the cost just above it; [`runner`] makes the runs. This module must
+//! [`search`] finds the edge with as few runs as it can, `failure` describes how a run below it
+//! fails, `slowdown` measures the cost just above it; [`runner`] makes the runs. This module must
 //! not print.
 
-pub mod failure;
-pub mod findings;
+mod failure;
+pub(crate) mod findings;
 pub mod runner;
 pub mod search;
-pub mod slowdown;
+pub(crate) mod slowdown;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use super::cell::Figures;
 use failure::Failure;
+pub use findings::{SqueezeOptions, squeeze};
 use strandline_recorder::Limits;
 
 /// The limited resource.

@@ -17,7 +17,6 @@ use crate::executor::Stopped;
 pub const PAGE_BYTES: u64 = 4096;
 /// The first guess if the peak is unknown.
 const BLIND_GUESS_BYTES: u64 = 16 << 20;
-/// Growth factor of the steps.
 const STEP_GROWTH: u64 = 4;
 /// Limits further apart than this factor are bisected by the geometric mean.
 const FAR_APART: u64 = 4;
@@ -129,9 +128,6 @@ impl<'a> Search<'a> {
     }
 
     /// Makes one run and stores its result; true if it succeeded.
-    ///
-    /// # Errors
-    /// As [`LimitRunner::run`].
     pub fn probe(&mut self, limit_bytes: Option<u64>) -> Result<bool, Stopped> {
         let tried = LimitedRun { limit_bytes, ..self.runner.run(limit_bytes)? };
         let is_success = tried.is_success();
@@ -172,9 +168,6 @@ impl<'a> Search<'a> {
     /// Runs until the smallest passing limit is known to the resolution and has passed often
     /// enough. Gives up if the command fails at the ceiling, or when the maximum number of runs is
     /// reached.
-    ///
-    /// # Errors
-    /// As [`LimitRunner::run`].
     pub fn find_upper_edge(&mut self, guess_bytes: Option<u64>) -> Result<(), Stopped> {
         let Plan { floor_bytes: floor, ceiling_bytes: ceiling, repeat, resolution, .. } = *self.plan;
         let guess = pages_up(guess_bytes.unwrap_or(BLIND_GUESS_BYTES)).clamp(floor, ceiling);
@@ -209,9 +202,6 @@ impl<'a> Search<'a> {
     }
 
     /// Finds, in the same way, the limit below which the command always fails.
-    ///
-    /// # Errors
-    /// As [`LimitRunner::run`].
     pub fn find_lower_edge(&mut self) -> Result<(), Stopped> {
         let Plan { floor_bytes: floor, repeat, resolution, .. } = *self.plan;
         let mut step = self.smallest_success().map_or(PAGE_BYTES, |limit| resolution.at(limit));
@@ -234,9 +224,6 @@ impl<'a> Search<'a> {
     }
 
     /// Runs under `limit_bytes` until it has `times` runs.
-    ///
-    /// # Errors
-    /// As [`LimitRunner::run`].
     pub fn repeat(&mut self, limit_bytes: u64, times: u32) -> Result<(), Stopped> {
         while !self.is_spent() {
             let tally = self.tally(limit_bytes);

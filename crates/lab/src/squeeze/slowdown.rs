@@ -42,7 +42,6 @@ pub struct Unlimited {
 /// A figure under a limit, compared with the same without one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LimitedFigure {
-    /// The figure.
     #[serde(flatten)]
     pub estimate: Option<Estimate>,
     /// Ratio to the figure of the same round without a limit; also `None` if that is 0.
@@ -54,7 +53,6 @@ pub struct LimitedFigure {
 pub struct Level {
     /// The limit as a multiple of the smallest.
     pub factor: f64,
-    /// The limit.
     pub limit_bytes: u64,
     /// Number of rounds.
     pub runs: u32,
@@ -66,7 +64,6 @@ pub struct Level {
     pub major_faults: LimitedFigure,
 }
 
-/// Result of the rounds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SlowdownResult {
     /// The levels, ascending.
@@ -77,7 +74,6 @@ pub struct SlowdownResult {
 
 /// A figure of a run that is compared.
 struct Measured {
-    /// Its value in the figures of a run.
     value: fn(&Figures) -> Option<f64>,
     /// The smallest difference that counts.
     resolution: f64,
@@ -92,9 +88,6 @@ const MAJOR_FAULTS: Measured =
 
 /// Runs `rounds` rounds (at least one, because they are also a check) of the levels above
 /// `smallest_bytes` and of no limit, in an order drawn by `seed`.
-///
-/// # Errors
-/// As [`Search::probe`].
 pub fn measure(
     search: &mut Search<'_>,
     smallest_bytes: u64,

@@ -3,11 +3,11 @@
 use fabricated::Program;
 
 use super::LimitKind;
-use super::findings::{Findings, SqueezeError, SqueezeOptions, squeeze};
+use super::findings::{Findings, SqueezeOptions, squeeze};
 use super::search::{LimitRunner, PAGE_BYTES, Plan, Resolution};
 use super::{LimitedRun, failure::Failure};
 use crate::cell::Figures;
-use crate::executor::Stopped;
+use crate::executor::{NoResult, Stopped};
 use crate::pages::squeeze as report;
 
 /// Simulated programs.
@@ -209,10 +209,10 @@ fn what_fails_without_a_limit_is_an_error_and_faults_of_the_lab_too() {
         }
     }
     let stopped = squeeze(&options(), &mut Broken { is_lab_broken: false }, &mut |_, _| {}).unwrap_err();
-    let SqueezeError::FailsUnlimited(line) = stopped else { panic!("{stopped:?}") };
+    let NoResult::Failed(line) = stopped else { panic!("{stopped:?}") };
     assert!(line.contains("status 2, and wrote \"no such option\""), "{line}");
     let stopped = squeeze(&options(), &mut Broken { is_lab_broken: true }, &mut |_, _| {}).unwrap_err();
-    assert_eq!(stopped, SqueezeError::Stopped(Stopped::Failed("no space left".to_owned())));
+    assert_eq!(stopped, NoResult::Stopped(Stopped::Failed("no space left".to_owned())));
 }
 
 #[test]

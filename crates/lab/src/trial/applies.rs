@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::catalogue::{Candidate, Catalogue, Library, Thp, numbers};
+use super::observation::Observation;
 use super::program::{Program, has_word_size};
 use super::setting::{BaselineFigure, MergeRule, can_merge, fill_placeholders, merge, merge_rule};
 use super::words::{shell_value, shell_word};
@@ -50,20 +51,10 @@ pub struct Facts {
     pub started: Option<Program>,
     /// The program of the process with the most memory.
     pub program: Option<Program>,
-    /// The allocators mapped in its processes.
-    pub allocators: Vec<MappedAllocator>,
-    /// The runtimes in its processes, with their versions.
-    pub runtimes: Vec<(String, Option<String>)>,
-    /// The release of glibc: `2.36`.
-    pub glibc: Option<String>,
+    /// What was measured.
+    pub observation: Observation,
     /// Environment variables of the command.
     pub environment: BTreeMap<String, String>,
-    /// Settled resident bytes.
-    pub settled_bytes: Option<u64>,
-    /// Peak resident bytes.
-    pub peak_bytes: Option<u64>,
-    /// The bytes in transparent huge pages.
-    pub huge_bytes: Option<u64>,
     /// The system's setting for huge pages: `always`, `madvise` or `never`.
     pub huge_pages: Option<String>,
     /// Folders searched for libraries.
@@ -118,8 +109,8 @@ pub fn apply(candidate: &Candidate, catalogue: &Catalogue, facts: &Facts) -> Res
     check_mapped(candidate, facts)?;
     check_unless(candidate, facts)?;
     let figure = |name| match name {
-        BaselineFigure::Settled => facts.settled_bytes,
-        BaselineFigure::Peak => facts.peak_bytes,
+        BaselineFigure::Settled => facts.observation.settled_bytes,
+        BaselineFigure::Peak => facts.observation.peak_bytes,
     };
     let mut applied = Applied { thp: candidate.thp, ..Applied::default() };
     if candidate.thp == Some(Thp::Never) {
@@ -174,14 +165,14 @@ impl Facts {
 
 /// Checks that the allocator and the runtime of the candidate are mapped.
 fn check_mapped(candidate: &Candidate, facts: &Facts) -> Result<(), String> {
-    let is_mapped = |name: &String| facts.allocators.iter().any(|mapped| mapped.name == *name);
+    let is_mapped = |name: &String| facts.observation.allocators.iter().any(|mapped| mapped.name == *name);
     if !candidate.allocator.is_empty() && !candidate.allocator.iter().any(is_mapped) {
         return Err(format!("{} is not its allocator", candidate.allocator.join(" or ")));
     }
     if candidate.runtime.is_empty() {
         return Ok(());
     }
-    let runtime = facts.runtimes.iter().find(|(name, _)| candidate.runtime.contains(name));
+    let runtime = facts.observation.runtimes.iter().find(|(name, _)| candidate.runtime.contains(name));
     let (name, version) = runtime.ok_or_else(|| format!("no {} in it", candidate.runtime.join(" or ")))?;
     if !candidate.runtime_version.contain(version.as_deref()) {
         let version = version.as_deref().unwrap_or_default();
@@ -196,7 +187,7 @@ fn check_huge_pages(facts: &Facts) -> Result<(), String> {
     match facts.huge_pages.as_deref() {
         Some("never") => Err("this system has no transparent huge pages".to_owned()),
         Some("always") => Ok(()),
-        _ if facts.huge_bytes == Some(0) => {
+        _ if facts.observation.huge_bytes == Some(0) => {
             Err("the run without settings had no huge pages when it was measured".to_owned())
         }
         _ => Ok(()),
@@ -250,11 +241,11 @@ fn set_tunables(
     if let Some(why) = facts.program.as_ref().and_then(|program| program.privilege.as_ref()) {
         return Err(format!("glibc takes no settings from the environment of a program with {why}"));
     }
-    if !candidate.glibc.contain(facts.glibc.as_deref()) {
-        let version = facts.glibc.as_deref().unwrap_or_default();
+    if !candidate.glibc.contain(facts.observation.glibc.as_deref()) {
+        let version = facts.observation.glibc.as_deref().unwrap_or_default();
         return Err(format!("for glibc {}; this is {version}", candidate.glibc.text()));
     }
-    let version = facts.glibc.as_deref().and_then(numbers);
+    let version = facts.observation.glibc.as_deref().and_then(numbers);
     let lacks_tunables = version.is_some_and(|version| version.as_slice() < &FIRST_GLIBC_WITH_TUNABLES[..]);
     let mut pairs = Vec::new();
     for (name, value) in &candidate.tunables {
@@ -274,9 +265,6 @@ fn set_tunables(
 }
 
 /// The file of the library.
-///
-/// # Errors
-/// Why the library cannot be preloaded.
 fn preload(library: &Library, facts: &Facts) -> Result<PathBuf, String> {
     let program = facts.program.as_ref().or(facts.started.as_ref());
     if let Some(program) = program {
@@ -294,17 +282,17 @@ fn preload(library: &Library, facts: &Facts) -> Result<PathBuf, String> {
             return Err("it defines malloc itself, which comes before anything preloaded".to_owned());
         }
     }
-    if facts.runtimes.iter().any(|(name, _)| name == "php") {
+    if facts.observation.runtimes.iter().any(|(name, _)| name == "php") {
         return Err(
             "PHP loads its modules with RTLD_DEEPBIND: two allocators would free each other's blocks"
                 .to_owned(),
         );
     }
-    if facts.allocators.iter().any(|mapped| mapped.name == "asan") {
+    if facts.observation.allocators.iter().any(|mapped| mapped.name == "asan") {
         return Err("it runs under AddressSanitizer, which has its own allocator".to_owned());
     }
     let is_inside = |mapped: &&MappedAllocator| mapped.inside_program && mapped.name == library.allocator;
-    if let Some(own) = facts.allocators.iter().find(is_inside) {
+    if let Some(own) = facts.observation.allocators.iter().find(is_inside) {
         return Err(format!("it brings its own {}", own.name));
     }
     find_library(library, program.map_or(DEFAULT_BITS, |program| program.bits), &facts.folders)
@@ -341,9 +329,6 @@ fn find_library(library: &Library, bits: u8, folders: &[PathBuf]) -> Result<Path
 }
 
 /// Whether two candidates can be combined so that both take effect.
-///
-/// # Errors
-/// The reason why not.
 pub fn compatible(one: &Candidate, other: &Candidate) -> Result<(), String> {
     if one.library.is_some() && other.library.is_some() && one.library != other.library {
         return Err("two allocators".to_owned());

@@ -26,10 +26,13 @@ fn facts(folder: &Path) -> Facts {
         command: vec!["thing".into(), "x".into()],
         started: Some(program.clone()),
         program: Some(program),
-        allocators: vec![mapped("glibc")],
-        glibc: Some("2.36".into()),
-        settled_bytes: Some(100 << 20),
-        peak_bytes: Some(200 << 20),
+        observation: Observation {
+            allocators: vec![mapped("glibc")],
+            glibc: Some("2.36".into()),
+            settled_bytes: Some(100 << 20),
+            peak_bytes: Some(200 << 20),
+            ..Observation::default()
+        },
         folders: vec![folder.to_owned()],
         ..Facts::default()
     }
@@ -71,14 +74,14 @@ fn tunables_are_merged_or_written_as_old_variables() {
         &("GLIBC_TUNABLES".to_owned(), Some("glibc.rtld.nns=3:glibc.malloc.arena_max=2".to_owned()))
     );
     assert_eq!(applied.setting(), "GLIBC_TUNABLES=glibc.malloc.arena_max=2");
-    facts.glibc = Some("2.24".into());
+    facts.observation.glibc = Some("2.24".into());
     let applied = try_one("arena_max_1_trim", &facts).unwrap();
     assert_eq!(
         applied.setting(),
         "MALLOC_ARENA_MAX=1 MALLOC_MMAP_THRESHOLD_=131072 MALLOC_TRIM_THRESHOLD_=131072"
     );
     assert_eq!(try_one("tcache_0", &facts).unwrap_err(), "for glibc 2.26 or later; this is 2.24");
-    facts.allocators = vec![mapped("musl")];
+    facts.observation.allocators = vec![mapped("musl")];
     assert_eq!(try_one("arena_max_2", &facts).unwrap_err(), "glibc is not its allocator");
 }
 
@@ -115,19 +118,19 @@ fn preloading_is_refused_with_the_reason() {
 fn runtimes_are_recognised_by_name_and_version() {
     let folder = tempfile::tempdir().unwrap();
     let mut facts = facts(folder.path());
-    facts.runtimes = vec![("jvm".into(), Some("11.0.2".into()))];
+    facts.observation.runtimes = vec![("jvm".into(), Some("11.0.2".into()))];
     assert_eq!(try_one("jvm_zgc_uncommit", &facts).unwrap_err(), "for jvm 15 or later; this is 11.0.2");
-    facts.runtimes = vec![("jvm".into(), None)];
+    facts.observation.runtimes = vec![("jvm".into(), None)];
     assert!(try_one("jvm_zgc_uncommit", &facts).is_ok());
     facts.environment.insert("JAVA_TOOL_OPTIONS".into(), "-Xmx2g -XX:+UseG1GC".into());
     assert!(try_one("jvm_zgc_uncommit", &facts).unwrap_err().contains("-XX:+UseG1GC"));
     let g1 = try_one("jvm_g1_periodic", &facts).unwrap();
     assert!(g1.variables[0].value.starts_with("-Xmx2g -XX:+UseG1GC -XX:+UseG1GC"));
     assert!(!g1.setting().contains("Xmx2g"), "what was there is the user's");
-    facts.runtimes = vec![("go".into(), Some("1.26".into()))];
+    facts.observation.runtimes = vec![("go".into(), Some("1.26".into()))];
     let go = try_one("gomemlimit_50", &facts).unwrap();
     assert_eq!(go.setting(), format!("GOMEMLIMIT={}", 100 << 20));
-    facts.peak_bytes = None;
+    facts.observation.peak_bytes = None;
     assert!(try_one("gomemlimit_50", &facts).unwrap_err().contains("no figure"));
     assert!(try_one("go_madvdontneed", &facts).unwrap_err().contains("below 1.16"));
 }
@@ -136,7 +139,7 @@ fn runtimes_are_recognised_by_name_and_version() {
 fn options_follow_the_program_that_takes_them() {
     let folder = tempfile::tempdir().unwrap();
     let mut facts = facts(folder.path());
-    facts.runtimes = vec![("d".into(), None), ("node".into(), None)];
+    facts.observation.runtimes = vec![("d".into(), None), ("node".into(), None)];
     let applied = try_one("d_heap_factor", &facts).unwrap();
     assert_eq!(applied.command(&facts.command), ["thing", "--DRT-gcopt=heapSizeFactor:1.2", "x"]);
     assert!(try_one("node_optimize_for_size", &facts).unwrap_err().contains("for node"));
@@ -151,12 +154,12 @@ fn huge_pages_are_switched_off_where_there_are_any() {
     let folder = tempfile::tempdir().unwrap();
     let mut facts = facts(folder.path());
     assert_eq!(try_one("thp_never", &facts).unwrap().thp, Some(Thp::Never));
-    facts.huge_bytes = Some(0);
+    facts.observation.huge_bytes = Some(0);
     facts.huge_pages = Some("madvise".into());
     assert!(try_one("thp_never", &facts).unwrap_err().contains("no huge pages when it was measured"));
     facts.huge_pages = Some("always".into());
     assert!(try_one("thp_never", &facts).is_ok(), "they may have been given back before");
-    (facts.huge_pages, facts.huge_bytes) = (Some("never".into()), Some(1));
+    (facts.huge_pages, facts.observation.huge_bytes) = (Some("never".into()), Some(1));
     assert!(try_one("thp_never", &facts).unwrap_err().contains("this system"));
 }
 

@@ -14,7 +14,6 @@ use super::setting::{BaselineFigure, fill_placeholders};
 use super::words::{shell_value, shell_word};
 use strandline_report::text::is_unsafe;
 
-/// The built-in catalogue.
 const BUILT_IN: &str = include_str!("remedies.toml");
 /// Maximum length of an id and of the name of a library.
 const MAX_ID_BYTES: usize = 60;
@@ -168,9 +167,6 @@ struct File {
 
 impl Catalogue {
     /// The built-in catalogue.
-    ///
-    /// # Errors
-    /// None in a build that passed its tests.
     pub fn built_in() -> Result<Self, String> {
         let mut catalogue = Self::default();
         catalogue.add(BUILT_IN, "the built-in catalogue")?;
@@ -273,7 +269,6 @@ impl Library {
 }
 
 impl Candidate {
-    /// Checks the candidate.
     fn check(&self, libraries: &BTreeMap<String, Library>) -> Result<(), String> {
         if !is_id(&self.id) {
             return Err(format!("an id is made of small letters, digits and `_`, at most {MAX_ID_BYTES}"));

@@ -2,18 +2,18 @@
 //!
 //! The settings are data ([`catalogue`]); one run without settings decides which of them apply to a
 //! command ([`applies`]); the results are ranked ([`rank`]), and the best setting is formatted for
-//! the places that start programs ([`paste`]). The engine makes the runs; servers are wrapped
+//! the places that start programs (`paste`). The engine makes the runs; servers are wrapped
 //! ([`server`]), each run gives an [`observation`], and [`tries`] evaluates them.
 
 pub mod applies;
 pub mod catalogue;
 mod listening;
 pub mod observation;
-pub mod paste;
+pub(crate) mod paste;
 pub mod program;
 pub mod rank;
 pub mod server;
-pub mod setting;
+mod setting;
 mod settled;
 pub mod tries;
-pub mod words;
+mod words;

@@ -126,7 +126,6 @@ struct Recorded {
     marked_kib: Option<u64>,
     /// Its resident set over time.
     series: Series,
-    /// The ledger at its end.
     exit: Option<ExitLedger>,
 }
 

@@ -14,11 +14,9 @@ use strandline_report::text::is_unsafe;
 /// The setting in each form.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Paste {
-    /// A line for a shell.
     pub shell: String,
     /// A drop-in for `systemctl edit`.
     pub systemd: String,
-    /// Lines of a Dockerfile.
     pub docker: String,
     /// Part of a container spec in a manifest.
     pub kubernetes: String,

@@ -151,7 +151,6 @@ struct Ranked {
     bytes: f64,
     /// Median of the wall time; infinite if unknown.
     seconds: f64,
-    /// Index of the candidate.
     index: usize,
 }
 

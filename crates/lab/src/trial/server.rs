@@ -174,7 +174,6 @@ impl ServerExecutor {
     }
 }
 
-/// Result of the run of a server.
 struct ServerRun {
     observation: Observation,
     /// The outcome of the server, if it ended by itself.

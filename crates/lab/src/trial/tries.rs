@@ -110,12 +110,7 @@ pub fn facts(command: &[String], observation: &Observation) -> Facts {
         command: command.to_vec(),
         started: Program::of_command(command, None, path).ok(),
         program,
-        allocators: observation.allocators.clone(),
-        runtimes: observation.runtimes.clone(),
-        glibc: observation.glibc.clone(),
-        settled_bytes: observation.settled_bytes,
-        peak_bytes: observation.peak_bytes,
-        huge_bytes: observation.huge_bytes,
+        observation: observation.clone(),
         huge_pages: Environment::read().thp,
         folders: library_folders(environment.get("LD_LIBRARY_PATH").map(String::as_str)),
         environment,
@@ -313,7 +308,6 @@ impl<'a> TrialJudge<'a> {
         Figure { estimate, ratio: paired_ratio(&pairs, resolution, confidence) }
     }
 
-    /// A figure of a subject that is a size in bytes.
     fn size_figure(&self, subject: usize, bytes: &dyn Fn(&Observation) -> Option<u64>) -> Figure {
         // 0 without any size: then there is no ratio either.
         let max_bytes = self.observations_of(0).iter().flatten().filter_map(bytes).max().unwrap_or_default();

@@ -10,7 +10,6 @@ use crate::units::{bytes, seconds, thousands};
 /// Columns of the table of roots.
 pub const GROWTH_COLUMNS: [Column; 5] =
     [words("root"), figures("grew"), figures("blocks"), figures("now"), figures("rate")];
-/// Columns of the table of types.
 pub const TYPE_GROWTH_COLUMNS: [Column; 5] =
     [words("type"), figures("grew"), figures("instances"), figures("now"), figures("rate")];
 /// Ages from here on, of three centuries, are not shown: a clock or a document is wrong.

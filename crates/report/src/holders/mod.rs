@@ -114,7 +114,6 @@ fn pinning_block(facts: &Holders) -> Option<String> {
     ))
 }
 
-/// A name for a sentence.
 fn shortened(name: &str) -> String {
     shorten(name, MAX_NAME_COLUMNS)
 }
@@ -413,7 +412,6 @@ fn type_rows(facts: &Holders, top: usize) -> Vec<Vec<String>> {
     types.into_iter().take(top).map(type_row).collect()
 }
 
-/// The row of one type.
 fn type_row(kind: &Type) -> Vec<String> {
     let blank_if_zero = |size: u64| if size > 0 { bytes(size) } else { String::new() };
     vec![

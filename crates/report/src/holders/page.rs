@@ -40,7 +40,6 @@ const MAX_BOXES: usize = 20_000;
 /// Maximum number of rows of a table.
 const MAX_ROWS: usize = 200;
 
-/// A box in the picture.
 #[derive(Serialize)]
 struct PictureBox {
     x: f64,
@@ -54,7 +53,6 @@ struct PictureBox {
     class: &'static str,
 }
 
-/// The picture.
 struct Picture {
     boxes: Vec<PictureBox>,
     /// The bytes that its whole width stands for.
@@ -131,9 +129,6 @@ impl Rows {
 }
 
 /// The page as a complete HTML document.
-///
-/// # Errors
-/// Fails if the template cannot be rendered.
 pub fn page(facts: &Holders) -> Result<String, DrawError> {
     let picture = Picture::new(facts);
     let roots = Rows::new(&super::ROOTS, root_rows(facts, MAX_ROWS));

@@ -24,9 +24,6 @@ const MAX_LINKS: usize = 40;
 const BOOK_MARK: &str = "<!doctype html>\n<html lang=\"en\" data-strandline=\"studies\">";
 
 /// The page as a complete HTML document.
-///
-/// # Errors
-/// Fails if the template cannot be rendered.
 pub fn text(page: &Page) -> Result<String, DrawError> {
     let page = cleaned(page);
     let chapter = Chapter::new(&page, None, &mut Names::default());
@@ -39,9 +36,6 @@ pub fn text(page: &Page) -> Result<String, DrawError> {
 }
 
 /// The book as a complete HTML document, starting with its contents.
-///
-/// # Errors
-/// Fails if the template cannot be rendered.
 pub fn book(book: &Book) -> Result<String, DrawError> {
     let book = cleaned_book(book);
     let mut names = Names::default();
@@ -131,10 +125,8 @@ struct Part {
     snippets: Vec<(String, String)>,
 }
 
-/// A claim, as the template reads it.
 #[derive(Serialize)]
 struct ClaimView {
-    /// Its anchor.
     anchor: String,
     id: String,
     says: String,
@@ -221,7 +213,6 @@ struct Rows {
     rows: Vec<Row>,
 }
 
-/// A row, as the template reads it.
 #[derive(Serialize)]
 struct Row {
     /// Its anchor or, in a table of contents, the anchor that it links to; empty for none.

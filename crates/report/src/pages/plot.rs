@@ -98,7 +98,6 @@ struct Picture {
 
 /// A series name in the legend.
 struct LegendEntry {
-    /// Index of the series.
     series: usize,
     name: String,
     /// Where its sign begins.

@@ -177,10 +177,8 @@ fn joined(cells: impl Iterator<Item = String>) -> String {
     cells.collect::<Vec<_>>().join(&" ".repeat(GAP))
 }
 
-/// A column with its width.
 #[derive(Clone, Copy)]
 struct SizedColumn<'a> {
-    /// Its index in the table.
     index: usize,
     column: &'a Column,
     width: usize,

@@ -443,7 +443,6 @@ fn cost_line(timeline: &Timeline) -> String {
     text
 }
 
-/// The suggested next command.
 fn next_command(timelines: &[Timeline], surface: Surface) -> Vec<String> {
     let names: Vec<String> = timelines.iter().map(|one| one.name.clone()).collect();
     let text = format!("strandline report {} --format html -o report.html", command_line(&names));

@@ -21,7 +21,6 @@ pub fn bytes_of(kib: u64) -> u64 {
     kib.saturating_mul(1024)
 }
 
-/// Microseconds as seconds.
 pub fn seconds_of(us: u64) -> f64 {
     us as f64 / 1e6
 }

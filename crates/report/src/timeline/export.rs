@@ -40,7 +40,6 @@ pub enum ExportError {
     Io(#[from] io::Error),
 }
 
-/// One row of the table.
 struct Row {
     at_us: u64,
     /// The process's number in the recording.
@@ -65,7 +64,6 @@ impl Row {
     }
 }
 
-/// The names of the columns.
 fn columns() -> impl Iterator<Item = &'static str> {
     LEADING_COLUMNS.into_iter().chain(Column::ALL.map(Column::name))
 }
@@ -147,9 +145,6 @@ fn write_pending(
 }
 
 /// Writes the CSV table: samples, and marks with their names in the last column.
-///
-/// # Errors
-/// See [`ExportError`].
 pub fn csv(path: &Path, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut out = BufWriter::new(out);
     writeln!(out, "{},mark", columns().collect::<Vec<_>>().join(","))?;
@@ -175,9 +170,6 @@ pub(super) fn quoted(text: &str) -> String {
 }
 
 /// Writes the document of the recording at `path`, from which `timeline` was read.
-///
-/// # Errors
-/// See [`ExportError`].
 pub fn json(path: &Path, timeline: &Timeline, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut out = BufWriter::new(out);
     let header = &timeline.header;
@@ -255,7 +247,6 @@ fn write_samples(path: &Path, out: &mut impl Write) -> Result<(), ExportError> {
     Ok(out.write_all(b"}")?)
 }
 
-/// Copies the rest of a file.
 fn copy(from: &mut File, to: &mut impl Write) -> io::Result<()> {
     let mut buffer = vec![0; COPY_BUFFER_BYTES];
     loop {

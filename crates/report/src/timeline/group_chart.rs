@@ -14,11 +14,9 @@ use crate::units::{bytes, maybe_bytes};
 const LINES: usize = 10;
 /// Width of the axis in columns: `1.56 GiB ┤`.
 const AXIS_COLUMNS: usize = 11;
-/// Letters of the bands.
 const LETTERS: &[u8] = b"ABCDEFGH";
 /// Their colours, of the 256.
 const COLOURS: [u8; 8] = [32, 166, 36, 175, 214, 74, 245, 61];
-/// Marks the limit.
 const LIMIT: char = '─';
 
 /// The groups of a recording. A group without a limit takes one line: other programs may run in it,

@@ -13,7 +13,6 @@ use crate::units::{bytes, maybe_bytes};
 
 /// Width of the picture, in its own units, as all lengths here.
 const WIDTH: f64 = 1000.0;
-/// Height of the picture.
 const HEIGHT: f64 = 260.0;
 /// Edges of the area in which the rows are stacked.
 const LEFT: f64 = 76.0;
@@ -46,13 +45,11 @@ struct GroupRow {
     cells: Vec<Cell>,
 }
 
-/// The groups of a recording.
 pub(super) fn sections(timeline: &Timeline) -> Vec<GroupSection> {
     let views = GroupView::all(timeline);
     views.iter().map(|view| section(view, timeline.last_us())).collect()
 }
 
-/// One group.
 fn section(view: &GroupView<'_>, end_us: u64) -> GroupSection {
     let cell = |size: Option<u64>| Cell { text: maybe_bytes(size), exact: size.map(i128::from) };
     let row = |line: &Line| {
@@ -97,7 +94,6 @@ impl Scale {
         BOTTOM - (BOTTOM - TOP) * (size as f64 / self.top_bytes.max(1) as f64).clamp(0.0, 1.0)
     }
 
-    /// A point of a path.
     fn path_point(&self, at_us: u64, size: u64) -> String {
         format!("{:.1},{:.1} ", self.x(at_us), self.y(size))
     }

@@ -28,7 +28,6 @@ pub(super) struct Band {
 }
 
 impl Band {
-    /// Its bytes at a moment.
     pub fn bytes(&self, point: &GroupPoint) -> u64 {
         let bytes = self.rows.iter().filter_map(|&row| point.rows.get(row));
         bytes.fold(0, |sum, bytes| sum.saturating_add(*bytes))
@@ -42,7 +41,6 @@ pub(super) struct Line {
     pub name: String,
     /// The row's state; `?` if this version does not know the row, empty for the charge.
     pub state: &'static str,
-    /// Index of its band.
     pub band: Option<usize>,
     /// At the moment of the largest charge.
     pub peak_bytes: u64,
@@ -52,7 +50,6 @@ pub(super) struct Line {
     pub last_bytes: u64,
 }
 
-/// A group as it is shown.
 #[derive(Debug)]
 pub(super) struct GroupView<'a> {
     /// Its samples and limits.

@@ -95,7 +95,6 @@ impl GroupTimeline {
         self.start = GroupStart { path, effective_limit_path, ..start };
     }
 
-    /// Adds samples.
     pub(super) fn add(&mut self, block: &GroupBlock) {
         for sample in block.samples() {
             self.samples += 1;

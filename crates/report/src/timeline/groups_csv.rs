@@ -15,9 +15,6 @@ const LEADING_COLUMNS: &str =
     "seconds,group,path,current_bytes,working_set_bytes,reclaimable_bytes,swap_bytes,oom_kills";
 
 /// Writes the table of the recording at `path`, from which `timeline` was read.
-///
-/// # Errors
-/// See [`ExportError`].
 pub fn csv(path: &Path, timeline: &Timeline, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut out = BufWriter::new(out);
     let rows: BTreeSet<&str> =

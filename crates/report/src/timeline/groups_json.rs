@@ -15,7 +15,6 @@ pub(super) fn state_of(row: &str) -> Option<&'static str> {
     legend().find(|(id, _)| *id == row).map(|(_, state)| state_name(state))
 }
 
-/// All groups.
 pub(super) fn groups(timeline: &Timeline) -> Vec<Value> {
     timeline.groups.iter().map(group).collect()
 }
@@ -53,7 +52,6 @@ fn group(group: &GroupTimeline) -> Value {
     })
 }
 
-/// What a group held at a kill.
 pub(super) fn kill(kill: &GroupKill) -> Value {
     json!({
         "group": kill.group,

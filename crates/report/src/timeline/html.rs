@@ -117,7 +117,6 @@ pub(super) struct Cell {
     pub exact: Option<i128>,
 }
 
-/// A labelled fact.
 #[derive(Serialize)]
 struct Fact {
     name: &'static str,
@@ -133,7 +132,6 @@ fn fact_bytes(name: &'static str, size: Option<u64>) -> Fact {
     Fact { name, text: maybe_bytes(size), exact: size }
 }
 
-/// The text of one recording.
 #[derive(Serialize)]
 struct RecordingView {
     /// `A`, `B`, …: distinguishes marks of several recordings.
@@ -155,7 +153,6 @@ struct RecordingView {
     caveats: Vec<String>,
 }
 
-/// A row of the table of marks.
 #[derive(Serialize)]
 struct MarkRow {
     name: String,
@@ -256,7 +253,6 @@ fn facts(timeline: &Timeline) -> Vec<Fact> {
     facts
 }
 
-/// The machine.
 fn environment(timeline: &Timeline) -> Vec<Fact> {
     let machine = &timeline.header.environment;
     let or_unknown = |text: &Option<String>| text.as_deref().map_or(UNKNOWN.to_owned(), clean_sentence);
@@ -302,7 +298,6 @@ const MARK_COLUMNS: [MarkColumn; 7] = [
     MarkColumn::count("major faults", |sample| sample.major_faults),
 ];
 
-/// The rows of the table of marks.
 fn marks(timeline: &Timeline) -> Vec<MarkRow> {
     let mut rows = Vec::new();
     // Figures belong to a process, so compare them with the previous mark of the same process.

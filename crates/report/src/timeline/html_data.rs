@@ -35,7 +35,6 @@ const MAX_CAVEATS: usize = 200;
 /// Maximum width of a process's name.
 const NAME_COLUMNS: usize = 60;
 
-/// The data of all recordings.
 #[derive(Debug, Serialize)]
 pub struct Data {
     recordings: Vec<Recording>,
@@ -46,7 +45,6 @@ pub struct Data {
     pub ledgers_left_out: usize,
 }
 
-/// One recording.
 #[derive(Debug, Serialize)]
 struct Recording {
     name: String,
@@ -81,7 +79,6 @@ struct Line {
     r#virtual: Vec<i64>,
 }
 
-/// A mark.
 #[derive(Debug, Serialize)]
 struct MarkData {
     name: String,
@@ -90,7 +87,6 @@ struct MarkData {
     rss_bytes: u64,
 }
 
-/// A ledger.
 #[derive(Debug, Serialize)]
 struct LedgerData {
     recording: usize,
@@ -170,9 +166,6 @@ impl Data {
     }
 
     /// JSON in which an HTML parser finds no end of the script, whatever the strings contain.
-    ///
-    /// # Errors
-    /// Fails if serialisation fails.
     pub fn to_script(&self) -> serde_json::Result<String> {
         Ok(serde_json::to_string(self)?
             .replace('<', "\\u003c")
@@ -216,7 +209,6 @@ fn thinned(all: &[LedgerPlace], max_count: usize) -> Vec<LedgerPlace> {
 struct RowNames {
     /// See [`Data::rows`].
     rows: Vec<[String; 4]>,
-    /// Their indices.
     indices: HashMap<[String; 4], usize>,
 }
 

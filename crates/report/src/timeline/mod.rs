@@ -32,16 +32,9 @@ pub use groups::{GroupPoint, GroupTimeline, LimitStep};
 pub use series::{Point, Series};
 
 /// Why a report could not be drawn, in one line.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the report cannot be drawn: {0}")]
 pub struct DrawError(pub String);
-
-impl std::fmt::Display for DrawError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the report cannot be drawn: {}", self.0)
-    }
-}
-
-impl std::error::Error for DrawError {}
 
 impl From<minijinja::Error> for DrawError {
     fn from(error: minijinja::Error) -> Self {
@@ -142,7 +135,6 @@ type Peaks = BTreeMap<u32, PeakLedger>;
 struct PeakLedger {
     /// Its index among the ledgers.
     index: usize,
-    /// What was reserved for it.
     reserved_bytes: usize,
 }
 
@@ -176,9 +168,6 @@ impl Process {
 
 impl Timeline {
     /// Reads the recording at `path`.
-    ///
-    /// # Errors
-    /// Returns the errors of [`Reader`].
     pub fn read(path: &Path) -> Result<Self, Error> {
         let mut reader = Reader::open(path)?;
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
@@ -192,7 +181,6 @@ impl Timeline {
         Ok(timeline)
     }
 
-    /// Adds one record.
     fn add_record(&mut self, record: Record, peaks: &mut Peaks) {
         match record {
             Record::Header(_) => {}
@@ -254,7 +242,6 @@ impl Timeline {
         }
     }
 
-    /// Adds an exec to its process.
     fn add_exec(&mut self, exec: Exec) {
         let executable = exec.executable.map(truncated_word);
         let exec = Exec { command: truncated_command(exec.command), executable, ..exec };
@@ -493,7 +480,6 @@ impl Process {
         false
     }
 
-    /// Adds a run of samples.
     fn add(&mut self, run: &Run) {
         self.samples = self.samples.saturating_add(run.count);
         self.series.add(run);

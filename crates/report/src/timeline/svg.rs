@@ -20,7 +20,6 @@ use crate::text::{clean_sentence, own_command, shorten};
 
 /// Width of the picture, in pixels, as all lengths here.
 const WIDTH: u32 = 1200;
-/// Height of the picture.
 const HEIGHT: u32 = 600;
 /// Supersampling factor of a PNG, for smooth lines and letters.
 const SUPERSAMPLING: u32 = 3;
@@ -66,13 +65,9 @@ const HEADING_SIZE: i32 = 20;
 /// Size of all other letters.
 const TEXT_SIZE: i32 = 15;
 
-/// Result of drawing.
 type DrawResult<DB> = Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
 
 /// The timeline of `timelines` as SVG, several overlaid from their starts.
-///
-/// # Errors
-/// Fails if drawing fails.
 pub fn svg(timelines: &[Timeline]) -> Result<String, DrawError> {
     register_font_once()?;
     let mut text = String::new();
@@ -86,9 +81,6 @@ pub fn svg(timelines: &[Timeline]) -> Result<String, DrawError> {
 }
 
 /// The same as the bytes of a PNG file.
-///
-/// # Errors
-/// Fails if drawing or encoding fails.
 pub fn png(timelines: &[Timeline]) -> Result<Vec<u8>, DrawError> {
     register_font_once()?;
     let (fine_width, fine_height) = (WIDTH * SUPERSAMPLING, HEIGHT * SUPERSAMPLING);
@@ -218,7 +210,6 @@ struct Pen<'a, DB: DrawingBackend> {
 }
 
 impl<DB: DrawingBackend> Pen<'_, DB> {
-    /// A position on the area.
     fn scaled(&self, position: Position) -> (i32, i32) {
         let scaled = |value: f64| (value * f64::from(self.scale)).round() as i32;
         (scaled(position.x), scaled(position.y))
@@ -281,7 +272,6 @@ fn fitted(text: &str, size: i32, max_pixels: i32) -> String {
     shortened
 }
 
-/// Draws the whole picture.
 fn picture<DB: DrawingBackend>(pen: &Pen<'_, DB>, timelines: &[Timeline]) -> DrawResult<DB> {
     pen.area.fill(&WHITE)?;
     draw_heading(pen, timelines)?;
@@ -383,7 +373,6 @@ impl Frame {
         self.left + seconds / self.end_seconds * (self.right - self.left)
     }
 
-    /// Where a size is.
     fn y(&self, size: f64) -> f64 {
         self.bottom - size / self.top_bytes * (self.bottom - self.top)
     }

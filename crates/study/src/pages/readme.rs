@@ -45,9 +45,6 @@ pub fn block(facts: &StudyInput<'_>, page: &Page, surroundings: &[(String, Strin
 }
 
 /// The README with `block` inserted; `None` if only place and date would change.
-///
-/// # Errors
-/// One line if the markers are missing.
 pub fn insert_results(readme: &str, block: &str) -> Result<Option<String>, String> {
     let missing = || format!("it has no line `{BEGIN}` with a line `{END}` after it");
     let lines: Vec<&str> = readme.split_inclusive('\n').collect();

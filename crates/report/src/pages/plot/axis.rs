@@ -24,7 +24,6 @@ const MIN_SCIENTIFIC: f64 = 1e7;
 /// Units of bytes, each 1024 times the one before.
 const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
-/// The scale of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale {
     /// Labelled in B, KiB, MiB, …
@@ -33,7 +32,6 @@ pub struct Scale {
     pub is_logarithmic: bool,
 }
 
-/// The range of an axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Axis {
     scale: Scale,

@@ -100,7 +100,6 @@ pub struct PointStyle {
 
 /// An SVG picture under construction.
 pub struct Drawing {
-    /// The elements so far.
     elements: String,
 }
 
@@ -134,7 +133,6 @@ impl Drawing {
         self.styled_text(position, anchor, "", text);
     }
 
-    /// Bold text.
     pub fn bold(&mut self, position: Position, anchor: Anchor, text: &str) {
         self.styled_text(position, anchor, " font-weight=\"600\"", text);
     }
@@ -308,7 +306,6 @@ impl Drawing {
     }
 }
 
-/// Appends text to a string.
 fn append(text: &mut String, more: fmt::Arguments<'_>) {
     // Writing to a string cannot fail.
     let _ = text.write_fmt(more);

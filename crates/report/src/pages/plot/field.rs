@@ -45,9 +45,7 @@ const MAX_LABELLED: usize = 40;
 /// A point with a position on the axes.
 struct Point<'a> {
     at: Position,
-    /// Its figure on the x axis.
     x_figure: f64,
-    /// Its figure on the y axis.
     y_figure: f64,
     interval: Option<Interval>,
     name: Option<&'a str>,
@@ -315,7 +313,6 @@ fn flush_column(kept: &mut Vec<Option<Position>>, column: &mut Vec<Position>) {
     kept.extend(column.drain(..).map(Some));
 }
 
-/// The tooltip of a point.
 fn tooltip_text(plot: &Plot, series: &Series, point: &Point<'_>) -> String {
     let x = match plot.x_names.get(point.x_figure as usize) {
         Some(name) => name.clone(),

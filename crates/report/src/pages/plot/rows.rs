@@ -12,11 +12,9 @@ use crate::text::counted;
 const MAX_NAMES: usize = 120;
 /// Height of a row of a single series, in pixels, as all lengths here.
 const ROW_HEIGHT: f64 = 22.0;
-/// Height of a row of one of several series.
 const SERIES_ROW_HEIGHT: f64 = 18.0;
 /// Space between the rows of two names.
 const GAP: f64 = 8.0;
-/// Height of the axis below.
 const AXIS_HEIGHT: f64 = 52.0;
 /// Maximum width of names.
 const MAX_NAME_WIDTH: f64 = 250.0;
@@ -46,7 +44,6 @@ struct NamedRows {
     rows: Vec<Row>,
 }
 
-/// All rows.
 struct Rows {
     named: Vec<NamedRows>,
     /// Number of points without a position on the axis.
@@ -145,9 +142,7 @@ impl Frame {
 /// Where a row is drawn.
 #[derive(Clone, Copy)]
 struct RowPosition {
-    /// Index of its series.
     series: usize,
-    /// Its middle.
     y: f64,
     height: f64,
 }
