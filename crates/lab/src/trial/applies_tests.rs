@@ -104,10 +104,10 @@ fn preloading_is_refused_with_the_reason() {
     assert!(with(&|program| program.defines_malloc = true).contains("defines malloc"));
     assert!(with(&|program| program.bits = 32).contains("32 bits"));
     let mut php = good.clone();
-    php.runtimes.push(("php".into(), None));
+    php.observation.runtimes.push(("php".into(), None));
     assert!(try_one("jemalloc", &php).unwrap_err().contains("RTLD_DEEPBIND"));
     let mut own = good.clone();
-    own.allocators.push(MappedAllocator { name: "jemalloc".into(), inside_program: true });
+    own.observation.allocators.push(MappedAllocator { name: "jemalloc".into(), inside_program: true });
     assert!(try_one("jemalloc", &own).unwrap_err().contains("its own jemalloc"));
     let mut nowhere = good;
     nowhere.folders = vec!["/nowhere".into()];
