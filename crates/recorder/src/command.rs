@@ -178,7 +178,7 @@ struct PreparedLimits {
 fn prepare_limits(requested: &Limits) -> Result<PreparedLimits, String> {
     let (resources, mut limits) = requested.resources()?;
     let with_alternative =
-        |reason| format!("{reason} (--limit-address-space and --limit-data need no privileges)");
+        |refusal| format!("{refusal} (--limit-address-space and --limit-data need no privileges)");
     let group = requested.memory.map(Group::new).transpose().map_err(with_alternative)?;
     limits.extend(group.as_ref().map(|group| group.limit.clone()));
     let join = group.as_ref().map(Group::open_procs).transpose()?;
