@@ -395,7 +395,7 @@ fn map_files() -> Check {
     };
     let means = "files that were deleted or are in another mount namespace are known by name only";
     let fix = match Rights::own() {
-        rights if rights.user == 0 && rights.has(CHECKPOINT_RESTORE) => rights.advice(&[], ""),
+        rights if rights.has(CHECKPOINT_RESTORE) => rights.advice(&[], ""),
         rights => further_right(&rights, CHECKPOINT_RESTORE),
     };
     check("map_files", status, found, means, Some(&fix))
