@@ -104,6 +104,8 @@ fn usage_errors_are_one_line_and_status_2() {
         (&["explain"][..], "<PID>"),
         (&["explain", "abc"], "a process id is a whole number"),
         (&["explain", "-5"], "-5"),
+        (&["explain", "1", "2"], "takes one PID"),
+        (&["1", "2"], "strandline explain takes one PID"),
         (&["explain", "0"], "a process id is a whole number"),
         (&["explain", "/proc/self/exe"], "core files cannot be read yet"),
         (&["explain", "--rows", "some", "1"], "use `all` or a number"),
