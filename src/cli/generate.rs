@@ -91,6 +91,12 @@ const FILES: &str = "\
 .TP
 /usr/share/doc/strandline/GUIDE.md
 The guide, in the package: which command answers which question, and the rights that it needs
+.TP
+/usr/share/doc/strandline/docs, /usr/share/doc/strandline/deploy
+The documents that these pages name; alerts, a dashboard and manifests
+.TP
+/usr/lib/systemd/system/strandline-export.service
+strandline export as a service, in the .deb only, and not enabled
 ";
 
 /// Prints docs/cli.md.
