@@ -105,13 +105,18 @@ pub fn traced(process: &Process, status: &Status) -> Option<Error> {
     Some(Error::Traced { pid: process.pid(), tracer: tracer_status.tgid.unwrap_or(tracer), tracer_name })
 }
 
-/// Fails if /proc is missing or belongs to another pid namespace: then strandline would read one
-/// process and stop another with the same id.
-fn check_proc_mount() -> Result<()> {
+/// Checks that /proc shows this pid namespace: otherwise strandline would read one process and stop
+/// another with the same id.
+///
+/// # Errors
+/// [`Error::File`] if /proc is missing or belongs to another pid namespace.
+pub fn check_proc_mount() -> Result<()> {
     let own = std::process::id().to_string();
     let defect = match std::fs::read_link("/proc/self") {
         Ok(link) if link.as_os_str() == own.as_str() => return Ok(()),
-        Ok(_) => "belongs to another pid namespace; mount this one's: mount -t proc proc /proc",
+        Ok(_) => {
+            "belongs to another pid namespace; mount this one's (mount -t proc proc /proc, or unshare --mount-proc)"
+        }
         Err(_) => "is not mounted; mount it: mount -t proc proc /proc",
     };
     Err(Error::File { path: "/proc".into(), source: std::io::Error::other(defect) })
