@@ -493,7 +493,7 @@ fn tool(name: &'static str, means: &str) -> Check {
 mod tests {
     use super::*;
     use strandline_claims::remedy::Action;
-    use strandline_sys::capabilities::{Capability, DAC_OVERRIDE, DAC_READ_SEARCH};
+    use strandline_sys::capabilities::{DAC_OVERRIDE, DAC_READ_SEARCH};
 
     #[test]
     fn the_alert_rules_name_every_call() {

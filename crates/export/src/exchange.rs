@@ -175,8 +175,8 @@ fn process_count(survey: &Survey) -> u64 {
     survey.processes.len() as u64 + survey.others.as_ref().map_or(0, |others| others.processes)
 }
 
-/// The line for a survey with `process_count` processes, where the last one `matched_any`: if nothing
-/// matches, and again if that changes.
+/// The line for a survey with `process_count` processes, where the last one `matched_any`: if
+/// nothing matches, and again if that changes.
 fn match_message(matched_any: Option<bool>, process_count: u64, selection: &Selection) -> Option<String> {
     match (matched_any, process_count) {
         (None, 0) => Some(format!("no process matches {selection} yet; its metrics begin when one does")),

@@ -131,9 +131,9 @@ impl Rights {
         }
     }
 
-    /// The command for root that adds capabilities to strandline's file, for the users of one group.
-    /// setcap(8) removes the capabilities that it does not name, so the command names the held ones
-    /// too; chgrp removes all, so it comes first.
+    /// The command for root that adds capabilities to strandline's file, for the users of one
+    /// group. setcap(8) removes the capabilities that it does not name, so the command names the
+    /// held ones too; chgrp removes all, so it comes first.
     fn group_command(&self, added_capabilities: &[Capability]) -> String {
         let named = USEFUL.iter().filter(|capability| {
             added_capabilities.contains(capability) || self.held & capability.bit() != 0

@@ -105,7 +105,7 @@ impl Group {
     /// Creates a group with a limit of `bytes`.
     ///
     /// # Errors
-    /// Those that were tried and why each failed.
+    /// The parents that were tried and why each failed.
     pub fn new(bytes: u64) -> Result<Self, MemoryLimitRefusal> {
         let mut reasons = Vec::new();
         for parent in memory_parents() {
