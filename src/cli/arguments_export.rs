@@ -24,7 +24,7 @@ Examples:
   strandline export --cgroup /sys/fs/cgroup/system.slice --stop-budget 50ms/5m
   strandline export --pods --stop-budget 200ms/10m
   strandline export --all --top 100 --no-ledgers
-  strandline export --all --textfile /var/lib/node_exporter/textfile_collector
+  strandline export --all --textfile /var/lib/prometheus/node-exporter
   curl -s http://127.0.0.1:9756/metrics | promtool check metrics
 
 What it may cost:

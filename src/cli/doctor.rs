@@ -9,8 +9,10 @@ use std::process::{Command, Stdio};
 
 use serde::Serialize;
 use strandline_process::pages::USER_ADDRESS_END;
-use strandline_process::rights::Rights;
-use strandline_sys::capabilities::{CHECKPOINT_RESTORE, SYS_PTRACE, with_dac_capabilities};
+use strandline_process::rights::{Rights, file_name};
+use strandline_sys::capabilities::{
+    CHECKPOINT_RESTORE, Capability, NET_ADMIN, SYS_PTRACE, with_dac_capabilities,
+};
 use strandline_sys::{connector, host, memory, pagemap, ptrace};
 
 use super::arguments::Doctor as Arguments;
@@ -189,27 +191,19 @@ fn process_events() -> Check {
         "run and record search /proc for children every 10 ms, and do not see those that live shorter";
     let fix = match Rights::own() {
         rights if rights.user == 0 => "run outside the container".to_owned(),
-        rights => more_rights(&rights) + ", outside containers",
+        rights => further_right(&rights, NET_ADMIN) + ", outside containers",
     };
     check("process_events", status, found, means, Some(&fix))
 }
 
-/// What root can do where no control group limits memory.
-const CGROUP_FIX: &str = "mount cgroup2 on /sys/fs/cgroup with the memory controller";
-
 /// Creates and removes a control group with a limit.
 fn memory_limit() -> Check {
     const LIMIT_BYTES: u64 = 1 << 30;
-    let (status, found) = match strandline_recorder::can_limit_memory(LIMIT_BYTES) {
-        Ok(method) => (Status::Ok, format!("a limit was set by {method}, and taken back")),
-        Err(why) => (Status::Limited, why),
+    let (status, found, fix) = match strandline_recorder::can_limit_memory(LIMIT_BYTES) {
+        Ok(method) => (Status::Ok, format!("a limit was set by {method}, and taken back"), ""),
+        Err(refusal) => (Status::Limited, refusal.reasons, refusal.advice),
     };
     let means = "run --limit-memory and squeeze --kind cgroup cannot be used; the limits on address space and data can";
-    let fix = if Rights::own().user == 0 {
-        CGROUP_FIX
-    } else {
-        "run as root, or under `systemd-run --user --scope -p Delegate=yes`"
-    };
     check("memory_limit", status, found, means, Some(fix))
 }
 
@@ -275,15 +269,18 @@ fn ptrace_scope_setting() -> Option<String> {
     read("/proc/sys/kernel/yama/ptrace_scope")
 }
 
-/// Advice to get all capabilities that strandline can use here, or if that does not suffice, those
-/// missing for other users' processes.
+/// Advice to get the capabilities missing for other users' processes.
 fn more_rights(rights: &Rights) -> String {
-    let missing = rights.missing(true);
-    if rights.user == 0 || rights.is_more_than_not_root(&missing) {
-        return rights.advice(&missing, "");
+    rights.advice(&rights.missing(true), "")
+}
+
+/// Advice to get a capability that reading does not need.
+fn further_right(rights: &Rights, capability: Capability) -> String {
+    if rights.user == 0 || rights.is_more_than_not_root(&[capability]) {
+        return rights.advice(&[capability], "");
     }
-    // The same command for all checks: a second setcap would remove what the first one granted.
-    rights.advice(&rights.within_bounds(), "") + " (for one group only: GUIDE.md)"
+    // Not a command of its own: a second setcap removes what the first one gave.
+    format!("run as root, or add {} to strandline's setcap (GUIDE.md)", file_name(capability))
 }
 
 /// Checks Yama's restriction of ptrace (Documentation/admin-guide/LSM/Yama.rst).
@@ -315,7 +312,19 @@ fn capabilities() -> Check {
     let rights = Rights::own();
     let (status, found) = capability_status(&rights);
     let means = "processes of other users, and those that changed their user, cannot be read";
-    check("capabilities", status, found, means, Some(&more_rights(&rights)))
+    check("capabilities", status, found, means, Some(&capability_advice(&rights)))
+}
+
+/// The two capabilities for reading, and what each further one adds in the same setcap.
+fn capability_advice(rights: &Rights) -> String {
+    let advice = more_rights(rights);
+    let further = rights.missing_further().into_iter();
+    let further: Vec<String> =
+        further.map(|one| format!("{} ({})", file_name(one.capability), one.adds)).collect();
+    if !advice.contains("setcap ") || further.is_empty() {
+        return advice;
+    }
+    format!("{advice}. Not needed to read: {}", further.join(", "))
 }
 
 /// Processes of other users need two capabilities: one to trace them, and one to open /proc/PID/mem
@@ -385,9 +394,8 @@ fn map_files() -> Check {
     };
     let means = "files that were deleted or are in another mount namespace are known by name only";
     let fix = match Rights::own() {
-        rights if rights.user == 0 && rights.has(CHECKPOINT_RESTORE) => rights.advice(&[], ""),
-        rights if rights.user == 0 => rights.advice(&[CHECKPOINT_RESTORE], ""),
-        rights => more_rights(&rights),
+        rights if rights.has(CHECKPOINT_RESTORE) => rights.advice(&[], ""),
+        rights => further_right(&rights, CHECKPOINT_RESTORE),
     };
     check("map_files", status, found, means, Some(&fix))
 }
@@ -427,7 +435,7 @@ fn cgroup() -> Check {
         None => (Status::Limited, "no memory cgroup is mounted".to_owned()),
     };
     let means = "limits of a process's group are not known";
-    check("cgroup", status, found, means, Some(CGROUP_FIX))
+    check("cgroup", status, found, means, Some(strandline_recorder::MOUNT_CONTROL_GROUPS))
 }
 
 fn huge_pages() -> Check {
@@ -484,7 +492,7 @@ fn tool(name: &'static str, means: &str) -> Check {
 mod tests {
     use super::*;
     use strandline_claims::remedy::Action;
-    use strandline_sys::capabilities::{Capability, DAC_OVERRIDE, DAC_READ_SEARCH};
+    use strandline_sys::capabilities::{DAC_OVERRIDE, DAC_READ_SEARCH};
 
     #[test]
     fn the_alert_rules_name_every_call() {
@@ -567,14 +575,18 @@ mod tests {
             "{found}"
         );
         assert!(more_rights(&root).starts_with("start it with --cap-add SYS_PTRACE (Kubernetes"));
-        assert_eq!(
-            more_rights(&rights_with(7, &[])),
-            format!(
-                "run as root, or `setcap cap_sys_ptrace,cap_dac_read_search,cap_net_admin,cap_sys_nice,\
-                 cap_checkpoint_restore+ep {}` (for one group only: GUIDE.md)",
-                strandline_process::rights::program()
-            )
-        );
+    }
+
+    #[test]
+    fn two_capabilities_are_advised_and_the_others_named() {
+        let advice = capability_advice(&rights_with(7, &[]));
+        assert!(advice.contains("setcap cap_sys_ptrace,cap_dac_read_search+ep "), "{advice}");
+        for name in ["cap_net_admin", "cap_sys_nice", "cap_checkpoint_restore"] {
+            assert_eq!(advice.matches(name).count(), 1, "{advice}");
+        }
+        assert!(!capability_advice(&rights_with(7, &[NET_ADMIN])).contains("cap_net_admin ("));
+        let further = further_right(&rights_with(7, &[]), NET_ADMIN);
+        assert!(further.contains("add cap_net_admin to") && !further.contains('`'), "{further}");
     }
 
     #[test]

@@ -58,7 +58,23 @@ fn write_pages(command: &Command, folder: &Path) -> std::io::Result<()> {
     if command.get_name() == "strandline" {
         text += FILES;
     }
-    std::fs::write(folder.join(page.get_filename()), text)
+    std::fs::write(folder.join(page.get_filename()), without_fill(&text))
+}
+
+/// Puts indented lines (examples and tables of help texts) between `.nf` and `.fi`: otherwise a
+/// reader of manual pages breaks and justifies them as prose.
+fn without_fill(page: &str) -> String {
+    let mut text = String::with_capacity(page.len());
+    let mut is_indented = false;
+    for line in page.lines() {
+        if line.starts_with(' ') != is_indented {
+            is_indented = !is_indented;
+            text += if is_indented { ".nf\n" } else { ".fi\n" };
+        }
+        text += line;
+        text.push('\n');
+    }
+    if is_indented { text + ".fi\n" } else { text }
 }
 
 /// Headings of help texts, which clap_mangen puts into a section EXTRA, and the sections that they
@@ -75,6 +91,12 @@ const FILES: &str = "\
 .TP
 /usr/share/doc/strandline/GUIDE.md
 The guide, in the package: which command answers which question, and the rights that it needs
+.TP
+/usr/share/doc/strandline/docs, /usr/share/doc/strandline/deploy
+The documents that these pages name; alerts, a dashboard and manifests
+.TP
+/usr/lib/systemd/system/strandline-export.service
+strandline export as a service, in the .deb only, and not enabled
 ";
 
 /// Prints docs/cli.md.

@@ -40,6 +40,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser};
 use strandline_claims::remedy::Action;
 use strandline_inspect::group::MEMORY_RECLAIM;
@@ -283,24 +284,46 @@ fn print_clap_message(error: &clap::Error, words: &[OsString]) -> ExitCode {
             return ExitCode::from(EXIT_FAILURE);
         }
     } else {
-        let line =
-            next_start_message(error).unwrap_or_else(|| usage_line(&error.render().to_string(), words));
+        let line = next_start_message(error)
+            .or_else(|| several_processes_message(error, words))
+            .unwrap_or_else(|| usage_line(&error.render().to_string(), words));
         output::print_message(&line);
     }
     ExitCode::from(if error.use_stderr() { EXIT_USAGE } else { 0 })
 }
 
+/// A text in an error of clap.
+fn context(error: &clap::Error, kind: ContextKind) -> Option<&str> {
+    match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text),
+        _ => None,
+    }
+}
+
+/// The answer to a second process id.
+fn several_processes_message(error: &clap::Error, words: &[OsString]) -> Option<String> {
+    let is_unknown = error.kind() == clap::error::ErrorKind::UnknownArgument;
+    context(error, ContextKind::InvalidArg).filter(|_| is_unknown)?.parse::<u32>().ok()?;
+    let command = command_of(words);
+    let for_several = match command.as_str() {
+        "strandline explain" => {
+            "--tree PID for its descendants too, --cgroup PATH for a control group, or \
+             `strandline top --once --pid PID PID` for figures of the kernel"
+        }
+        "strandline reclaim" => "--cgroup PATH for a control group",
+        "strandline record" => "its descendants are recorded too",
+        "strandline holders" => "a report is of one process",
+        _ => return None,
+    };
+    Some(format!("{command} takes one PID: run it once for each ({for_several}; see `{command} --help`)"))
+}
+
 /// The answer to `--remedy` with a remedy that reclaim cannot apply: a setting for the next start.
 fn next_start_message(error: &clap::Error) -> Option<String> {
-    use clap::error::{ContextKind, ContextValue};
-    let text = |kind| match error.get(kind) {
-        Some(ContextValue::String(text)) => Some(text.as_str()),
-        _ => None,
-    };
-    if !text(ContextKind::InvalidArg)?.starts_with("--remedy") {
+    if !context(error, ContextKind::InvalidArg)?.starts_with("--remedy") {
         return None;
     }
-    let spec = strandline_inspect::readers::remedy(text(ContextKind::InvalidValue)?)?;
+    let spec = strandline_inspect::readers::remedy(context(error, ContextKind::InvalidValue)?)?;
     matches!(spec.action, Action::NextStart).then(|| {
         format!(
             "{} is a setting for the next start: `strandline try -- COMMAND` compares such settings",
@@ -322,11 +345,11 @@ fn usage_line(rendered: &str, words: &[OsString]) -> String {
         joined += if joined.ends_with(':') { " " } else { "; " };
         joined += line.strip_prefix("tip: ").unwrap_or(line);
     }
-    joined + &format!(" (see `{}`)", help_command(words))
+    joined + &format!(" (see `{} --help`)", command_of(words))
 }
 
-/// The command that prints the help for `words`: that of their subcommand, if they name one.
-fn help_command(words: &[OsString]) -> String {
+/// The command that `words` name: the program, with the subcommand if they name one.
+fn command_of(words: &[OsString]) -> String {
     let program = Arguments::command();
     let (mut command, mut line) = (&program, "strandline".to_owned());
     let mut words = words.iter().skip(1).filter_map(|word| word.to_str());
@@ -340,7 +363,7 @@ fn help_command(words: &[OsString]) -> String {
             break;
         }
     }
-    line + " --help"
+    line
 }
 
 #[cfg(test)]
@@ -415,6 +438,22 @@ mod tests {
         let line = message("trim_threshold").unwrap();
         assert!(line.starts_with("trim_threshold is a setting for the next start: "), "{line}");
         assert_eq!(message("magic"), None);
+        let several = |words: &[&str]| {
+            let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+            several_processes_message(&Arguments::try_parse_from(&words).unwrap_err(), &words)
+        };
+        for (verb, advice) in [
+            ("explain", "--cgroup PATH"),
+            ("reclaim", "--cgroup PATH"),
+            ("holders", "once for each"),
+            ("record", "descendants"),
+        ] {
+            let line = several(&["strandline", verb, "1", "2", "3"]).unwrap();
+            let start = format!("strandline {verb} takes one PID: ");
+            assert!(line.starts_with(&start) && line.contains(advice), "{line}");
+        }
+        assert_eq!(several(&["strandline", "explain", "1", "x"]), None);
+        assert_eq!(several(&["strandline", "top", "1"]), None);
         let line = complaint(&["strandline", "explian", "1"]);
         assert!(line.contains("explain"), "a typo is answered with the verb: {line}");
         assert!(line.ends_with("(see `strandline --help`)"), "{line}");

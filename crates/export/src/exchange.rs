@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use crate::Log;
 use crate::charges::ChargeReader;
 use crate::exposition::Format;
 use crate::page::Pages;
@@ -124,6 +125,8 @@ pub struct SurveyThread {
     pub writer: Option<Writer>,
     /// Makes pages, and holds the states of the processes.
     pub pages: Arc<Pages>,
+    /// Told when the selection matches nothing, and when it matches again.
+    pub log: Log,
 }
 
 impl SurveyThread {
@@ -135,8 +138,14 @@ impl SurveyThread {
     fn take_surveys(mut self, exchange: &SurveyExchange) {
         let mut surveyor = Surveyor::default();
         let mut charge_reader = ChargeReader::default();
+        let mut matches_any = None;
         loop {
             let mut survey = surveyor.take(&self.selection, self.top);
+            let process_count = process_count(&survey);
+            if let Some(line) = match_message(matches_any, process_count, &self.selection) {
+                (self.log)(&line);
+            }
+            matches_any = Some(process_count > 0);
             self.pages.set_charges(charge_reader.read(&survey, &self.selection));
             // How long a survey stays valid depends on what it cost.
             survey.took = survey.at.elapsed();
@@ -158,6 +167,22 @@ impl SurveyThread {
     }
 }
 
+/// Number of processes that the selection matches.
+fn process_count(survey: &Survey) -> u64 {
+    survey.processes.len() as u64 + survey.others.as_ref().map_or(0, |others| others.processes)
+}
+
+/// The line for a survey with `process_count` processes, where the last one `matched_any`: if
+/// nothing matches, and again if that changes.
+fn match_message(matched_any: Option<bool>, process_count: u64, selection: &Selection) -> Option<String> {
+    match (matched_any, process_count) {
+        (None, 0) => Some(format!("no process matches {selection} yet; its metrics begin when one does")),
+        (Some(true), 0) => Some(format!("no process matches {selection} any more")),
+        (Some(false), 1..) => Some(format!("processes that match {selection}: {process_count}")),
+        _ => None,
+    }
+}
+
 /// Waits for a thread to end, at most for `timeout`.
 pub fn join_within(thread: JoinHandle<()>, timeout: Duration) {
     let deadline = Instant::now() + timeout;
@@ -167,5 +192,25 @@ pub fn join_within(thread: JoinHandle<()>, timeout: Duration) {
     if thread.is_finished() {
         // A thread that panicked has reported it.
         let _ = thread.join();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use strandline_survey::select::SelectionRequest;
+
+    use super::*;
+
+    #[test]
+    fn a_selection_that_matches_nothing_is_reported_once() {
+        let request = SelectionRequest { units: vec!["web".to_owned()], ..SelectionRequest::default() };
+        let selection = Selection::new(request).unwrap();
+        let message = |matched_any, count| match_message(matched_any, count, &selection);
+        let first = message(None, 0).unwrap();
+        assert!(first.starts_with("no process matches --unit web.service yet"), "{first}");
+        assert_eq!(message(Some(false), 0), None);
+        assert!(message(Some(false), 2).unwrap().ends_with(": 2"));
+        assert_eq!((message(Some(true), 2), message(None, 2)), (None, None));
+        assert!(message(Some(true), 0).unwrap().ends_with("any more"));
     }
 }

@@ -82,8 +82,8 @@ const LEDGER_END_TIMEOUT: Duration = Duration::from_secs(3);
 /// Called with single lines, from any thread.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Exports until a signal ends it. `log` is called with single lines: where it listens, and what
-/// goes wrong.
+/// Exports until a signal ends it. `log` is called with single lines: where it listens, whether
+/// the selection matches nothing, and what goes wrong.
 ///
 /// # Errors
 /// One line: an address or a folder that cannot be used.
@@ -112,6 +112,7 @@ pub fn run(options: Options, log: Log) -> Result<(), String> {
             .clone()
             .map(|folder| textfile::Writer::new(folder, options.interval, Arc::clone(&log))),
         pages: Arc::clone(&pages),
+        log,
     };
     let ledger_thread = options.ledgers.map(|ledger_options| {
         let exchange = Arc::clone(&exchange);

@@ -244,7 +244,10 @@ impl Local {
         let slot_folder = self.slot_folder(slot);
         let is_recorded = matches!(subject.measure, Measure::Recording { .. });
         let group_bytes = subject.limits.memory.filter(|_| !is_recorded);
-        let group = group_bytes.map(Group::new).transpose().map_err(Stopped::Failed)?;
+        let group = group_bytes
+            .map(Group::new)
+            .transpose()
+            .map_err(|refusal| Stopped::Failed(refusal.to_string()))?;
         self.last_job += 1;
         let job = self.last_job;
         let command = figures::command(subject, &slot_folder).map_err(Stopped::Failed)?;

@@ -6,7 +6,10 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no process with this id.
-    #[error("no process {pid}: it does not exist or has ended (see `ps -e`)")]
+    #[error(
+        "no process {pid}: it has ended, or /proc does not show it here (another pid namespace, or hidepid); `ps -e` lists those \
+         that it shows"
+    )]
     NoSuchProcess {
         /// The process.
         pid: i32,
@@ -32,7 +35,10 @@ pub enum Error {
         pid: i32,
     },
     /// The process has ended, and its parent has not reaped it.
-    #[error("process {pid} is a zombie: it has no memory left; its parent {parent} has not collected it yet")]
+    #[error(
+        "process {pid} is a zombie: it has ended and has no memory left; it vanishes when its parent {parent} waits for it; choose \
+         another process"
+    )]
     Zombie {
         /// The process.
         pid: i32,

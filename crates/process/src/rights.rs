@@ -15,7 +15,23 @@ use crate::map::DELETED_SUFFIX;
 use crate::procfs::Status;
 
 /// All capabilities that strandline can use, in the order in which they are advised.
-pub const USEFUL: [Capability; 5] = [SYS_PTRACE, DAC_READ_SEARCH, NET_ADMIN, SYS_NICE, CHECKPOINT_RESTORE];
+const USEFUL: [Capability; 5] = [SYS_PTRACE, DAC_READ_SEARCH, NET_ADMIN, SYS_NICE, CHECKPOINT_RESTORE];
+
+/// A capability that reading processes does not need.
+#[derive(Clone, Copy, Debug)]
+pub struct FurtherCapability {
+    /// The capability.
+    pub capability: Capability,
+    /// What it adds, as a phrase.
+    pub adds: &'static str,
+}
+
+/// All of [`USEFUL`] beyond SYS_PTRACE and DAC_READ_SEARCH.
+const FURTHER: [FurtherCapability; 3] = [
+    FurtherCapability { capability: NET_ADMIN, adds: "forks and exits for run and record" },
+    FurtherCapability { capability: SYS_NICE, adds: "the safe way of zero_pages, through swap" },
+    FurtherCapability { capability: CHECKPOINT_RESTORE, adds: "mapped files that were deleted" },
+];
 
 /// The link of the machine's user namespace, with its inode number (include/linux/proc_ns.h,
 /// PROC_USER_INIT_INO).
@@ -99,7 +115,7 @@ impl Rights {
         let unavailable = self.outside_bounding_set(missing);
         let can_be_marked = missing.iter().all(|capability| self.bounds & capability.bit() != 0);
         match self.user {
-            user if missing.is_empty() => Confinement::own().advice(user).to_owned(),
+            _ if missing.is_empty() => Confinement::own().advice().to_owned(),
             0 if !unavailable.is_empty() => format!("start it with {} {KUBERNETES}", added(missing)),
             0 => "run it as a root that has all its capabilities (not under setpriv or capsh)".to_owned(),
             _ if !unavailable.is_empty() => {
@@ -107,25 +123,40 @@ impl Rights {
             }
             // A file with capabilities outside the bounding set could not be started.
             _ if !can_be_marked => format!("run as root{alternative}"),
-            _ => format!("run as root{alternative}, or `{}`", self.setcap(missing)),
+            _ => format!(
+                "run as root{alternative}, or permit it to one group: `{}` (setcap alone permits it to \
+                 every user)",
+                self.group_command(missing)
+            ),
         }
     }
 
-    /// The command that adds capabilities to strandline's file. setcap(8) removes those that it
-    /// does not name, so the command names the held ones too.
-    pub fn setcap(&self, added_capabilities: &[Capability]) -> String {
+    /// The command for root that adds capabilities to strandline's file, for the users of one
+    /// group. setcap(8) removes the capabilities that it does not name, so the command names the
+    /// held ones too; chgrp removes all, so it comes first.
+    fn group_command(&self, added_capabilities: &[Capability]) -> String {
         let named = USEFUL.iter().filter(|capability| {
             added_capabilities.contains(capability) || self.held & capability.bit() != 0
         });
-        let words: Vec<String> =
-            named.map(|capability| format!("cap_{}", capability.name.to_ascii_lowercase())).collect();
-        format!("setcap {}+ep {}", words.join(","), program())
+        let words: Vec<String> = named.map(|capability| file_name(*capability)).collect();
+        let program = program();
+        format!("chgrp GROUP {program} && chmod 750 {program} && setcap {}+ep {program}", words.join(","))
     }
 
-    /// The useful capabilities that are available here: a file with others could not be started.
-    pub fn within_bounds(&self) -> Vec<Capability> {
-        USEFUL.into_iter().filter(|capability| self.bounds & capability.bit() != 0).collect()
+    /// The capabilities beyond those for reading that are missing and available here: a file with
+    /// others could not be started.
+    pub fn missing_further(&self) -> Vec<FurtherCapability> {
+        let is_available = |further: &FurtherCapability| {
+            let bit = further.capability.bit();
+            self.held & bit == 0 && self.bounds & bit != 0
+        };
+        FURTHER.into_iter().filter(is_available).collect()
     }
+}
+
+/// A capability's name in setcap(8).
+pub fn file_name(capability: Capability) -> String {
+    format!("cap_{}", capability.name.to_ascii_lowercase())
 }
 
 /// What is known to keep a user who lacks no capability from a process.
@@ -163,13 +194,14 @@ impl Confinement {
         }
     }
 
-    /// What `user` can do.
-    const fn advice(self, user: u32) -> &'static str {
+    /// What to do, for root and all others.
+    const fn advice(self) -> &'static str {
         match self {
             Self::UserNamespace => "run as root outside that namespace (of a container or sandbox)",
             Self::Filter => "start strandline outside the container or sandbox that has the filter",
-            Self::Unknown if user == 0 => "see what the security module reports (dmesg, the audit log)",
-            Self::Unknown => "run as root",
+            Self::Unknown => {
+                "see what the security module reports (dmesg, the audit log); root may be refused too"
+            }
         }
     }
 }
@@ -240,20 +272,35 @@ mod tests {
                 .starts_with("start the container as root with")
         );
         assert!(!rights_of(0, &[], ALL).advice(&[SYS_PTRACE], "").contains("container"));
+        let program = program();
         assert_eq!(
             rights_of(7, &[], ALL).advice(&[SYS_PTRACE], " or as that user"),
-            format!("run as root or as that user, or `setcap cap_sys_ptrace+ep {}`", program())
+            format!(
+                "run as root or as that user, or permit it to one group: `chgrp GROUP {program} && chmod 750 \
+                 {program} && setcap cap_sys_ptrace+ep {program}` (setcap alone permits it to every user)"
+            )
         );
     }
 
     #[test]
     fn a_line_of_setcap_keeps_what_the_one_before_gave() {
         let rights = rights_of(7, &[NET_ADMIN, SYS_PTRACE], ALL);
+        let command = rights.group_command(&rights.missing(true));
+        let setcap = format!(" && setcap cap_sys_ptrace,cap_dac_read_search,cap_net_admin+ep {}", program());
+        assert!(command.ends_with(&setcap), "{command}");
+    }
+
+    #[test]
+    fn further_capabilities_are_those_that_can_be_had() {
+        let names = |rights: Rights| {
+            let further = rights.missing_further().into_iter();
+            further.map(|further| file_name(further.capability)).collect::<Vec<_>>()
+        };
         assert_eq!(
-            rights.setcap(&rights.missing(true)),
-            format!("setcap cap_sys_ptrace,cap_dac_read_search,cap_net_admin+ep {}", program())
+            names(rights_of(7, &[SYS_PTRACE], ALL)),
+            ["cap_net_admin", "cap_sys_nice", "cap_checkpoint_restore"]
         );
-        assert_eq!(rights_of(7, &[], ALL & !SYS_NICE.bit()).within_bounds().len(), 4);
+        assert_eq!(names(rights_of(7, &[NET_ADMIN], ALL & !SYS_NICE.bit())), ["cap_checkpoint_restore"]);
     }
 
     #[test]
@@ -266,9 +313,9 @@ mod tests {
     #[test]
     fn root_is_not_advised_to_become_root() {
         for confinement in [Confinement::Filter, Confinement::Unknown] {
-            assert!(!confinement.advice(0).contains("as root"), "{confinement:?}");
+            assert!(!confinement.advice().contains("as root"), "{confinement:?}");
         }
-        assert!(Confinement::UserNamespace.advice(0).contains("outside that namespace"));
+        assert!(Confinement::UserNamespace.advice().contains("outside that namespace"));
         assert!(
             !rights_of(0, &[SYS_PTRACE], ALL).advice(&[], "").contains("run as root outside the container")
         );

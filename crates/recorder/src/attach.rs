@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use strandline_inspect::environment::Environment;
 use strandline_process::error::Error;
 use strandline_process::procfs::Process;
+use strandline_process::target::admission;
 
 use super::clock::Clock;
 use super::ledgers::{Guard, Ledgers};
@@ -19,8 +20,9 @@ use super::{Options, Recorded};
 /// # Errors
 /// One line with the reason.
 pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
+    admission::check_proc_mount().map_err(|error| error.to_string())?;
     let process = Process::open(pid).map_err(|error| error.to_string())?;
-    match strandline_process::target::admission::check(&process) {
+    match admission::check(&process) {
         // A tracer only prevents ledgers.
         Ok(_) | Err(Error::Traced { .. }) => {}
         Err(error) => return Err(error.to_string()),

@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use strandline_inspect::environment::Environment;
+use strandline_process::target::admission::check_proc_mount;
 use strandline_recording::{CommandUsage, Limit};
 use strandline_sys::process::{ReapedChild, reap};
 use strandline_sys::spawn::{self, Resource, Setup};
@@ -65,7 +66,7 @@ pub fn run(
     let io_failed =
         |error: io::Error| NotStarted::Failed(format!("cannot prepare to run a command: {error}"));
     let (signals, signal_mask) = session::take_over_signals().map_err(failed)?;
-    check_proc().map_err(failed)?;
+    check_proc_mount().map_err(|error| failed(error.to_string()))?;
     let open_files = session::raise_open_files();
     let PreparedLimits { mut setup, limits, group } = prepare_limits(&settings.limits).map_err(failed)?;
     setup.no_huge_pages = settings.no_huge_pages;
@@ -178,26 +179,11 @@ struct PreparedLimits {
 fn prepare_limits(requested: &Limits) -> Result<PreparedLimits, String> {
     let (resources, mut limits) = requested.resources()?;
     let with_alternative =
-        |reason| format!("{reason} (--limit-address-space and --limit-data need no privileges)");
+        |refusal| format!("{refusal} (--limit-address-space and --limit-data need no privileges)");
     let group = requested.memory.map(Group::new).transpose().map_err(with_alternative)?;
     limits.extend(group.as_ref().map(|group| group.limit.clone()));
     let join = group.as_ref().map(Group::open_procs).transpose()?;
     Ok(PreparedLimits { setup: Setup { limits: resources, join, ..Setup::default() }, limits, group })
-}
-
-/// Checks that /proc shows this pid namespace.
-///
-/// # Errors
-/// One line if /proc belongs to another pid namespace, where ids are those of other processes.
-fn check_proc() -> Result<(), String> {
-    let shown_pid =
-        std::fs::read_link("/proc/self").map_err(|error| format!("/proc/self: {error}; mount /proc"))?;
-    if shown_pid.as_os_str() == std::process::id().to_string().as_str() {
-        return Ok(());
-    }
-    Err("/proc shows the processes of another pid namespace; mount this one's (mount -t proc proc /proc, or unshare \
-         --mount-proc)"
-        .to_owned())
 }
 
 /// Starts the command. With `watch`, the watch for its end begins before its first instruction.

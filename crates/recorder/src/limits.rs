@@ -1,6 +1,7 @@
 //! Limits that a command is started with: on address space and data segment by `setrlimit`, on
 //! resident memory by a separate control group.
 
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use strandline_process::control_groups::mount_point;
 use strandline_recording::Limit;
+use strandline_sys::host;
 use strandline_sys::spawn::Resource;
 
 /// Requested limits, in bytes.
@@ -49,6 +51,46 @@ impl Limits {
     }
 }
 
+/// What to do where no control group limits memory.
+pub const MOUNT_CONTROL_GROUPS: &str = "mount cgroup2 on /sys/fs/cgroup with the memory controller";
+
+/// Why no control group with a limit on memory can be made.
+#[derive(Debug)]
+pub struct MemoryLimitRefusal {
+    /// The groups that were tried, and why each failed.
+    pub reasons: String,
+    /// What to do.
+    pub advice: &'static str,
+}
+
+impl fmt::Display for MemoryLimitRefusal {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { reasons, advice } = self;
+        write!(
+            to,
+            "a limit on memory cannot be set here ({reasons}); limit the address space or the data segment, or {advice}"
+        )
+    }
+}
+
+impl MemoryLimitRefusal {
+    /// The refusal for these `reasons`, one for each group that was tried.
+    fn new(reasons: &[String], user: u32) -> Self {
+        if reasons.is_empty() {
+            let reasons = "no control group hierarchy with memory is mounted".to_owned();
+            return Self { reasons, advice: MOUNT_CONTROL_GROUPS };
+        }
+        // The groups of root's sessions belong to the machine's systemd, those of another user's to
+        // the user's own.
+        let advice = if user == 0 {
+            "run in `systemd-run --scope -p Delegate=yes` (in a container: on its host)"
+        } else {
+            "run as root, or in `systemd-run --user --scope -p Delegate=yes`"
+        };
+        Self { reasons: reasons.join("; "), advice }
+    }
+}
+
 /// A control group with a limit on memory, for one command.
 #[derive(Debug)]
 pub struct Group {
@@ -63,8 +105,8 @@ impl Group {
     /// Creates a group with a limit of `bytes`.
     ///
     /// # Errors
-    /// One line with the parents that were tried and why each failed.
-    pub fn new(bytes: u64) -> Result<Self, String> {
+    /// The parents that were tried and why each failed.
+    pub fn new(bytes: u64) -> Result<Self, MemoryLimitRefusal> {
         let mut reasons = Vec::new();
         for parent in memory_parents() {
             match Self::create_below(&parent, bytes) {
@@ -72,16 +114,7 @@ impl Group {
                 Err(reason) => reasons.push(reason),
             }
         }
-        let advice = if reasons.is_empty() {
-            reasons.push("no control group hierarchy with memory is mounted".to_owned());
-            "mount one"
-        } else {
-            "run as root or in `systemd-run --scope -p Delegate=yes`"
-        };
-        Err(format!(
-            "a limit on memory cannot be set here ({}); limit the address space or the data segment, or {advice}",
-            reasons.join("; ")
-        ))
+        Err(MemoryLimitRefusal::new(&reasons, host::effective_user()))
     }
 
     /// Creates a group with a limit of `bytes` below `parent`.
@@ -165,9 +198,10 @@ impl Drop for Group {
 ///
 /// # Errors
 /// Like [`Group::new`].
-pub fn can_limit_memory(bytes: u64) -> Result<String, String> {
+pub fn can_limit_memory(bytes: u64) -> Result<String, MemoryLimitRefusal> {
     let group = Group::new(bytes)?;
-    group.remove()?;
+    // A group that stays behind could still be made.
+    drop(group.remove());
     Ok(group.limit.by.clone())
 }
 
@@ -241,6 +275,20 @@ mod tests {
             ]
         );
         assert!(parent_groups("garbage\n::\n", "garbage").is_empty());
+    }
+
+    #[test]
+    fn the_advice_on_memory_limits_goes_by_the_cause() {
+        let refusal = |reasons: &[&str], user| {
+            let reasons: Vec<String> = reasons.iter().map(ToString::to_string).collect();
+            MemoryLimitRefusal::new(&reasons, user)
+        };
+        for user in [0, 7] {
+            assert_eq!(refusal(&[], user).advice, MOUNT_CONTROL_GROUPS);
+            let other = refusal(&["a", "b"], user).to_string();
+            assert!(other.contains("(a; b)") && other.contains("-p Delegate=yes`"), "{other}");
+        }
+        assert!(!refusal(&["a"], 0).advice.contains("as root"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! shown as text, never used as paths.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::path::Path;
 
 use regex_lite::Regex;
@@ -84,6 +85,20 @@ impl FoundProcess {
     /// The control group that counts its memory.
     pub fn group(&self) -> Option<String> {
         own_group(&groups_of(&self.process))
+    }
+}
+
+/// Writes it as the options of the command line.
+impl fmt::Display for Selection {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut options: Vec<String> =
+            self.processes.iter().map(|key| format!("--pid {}", key.pid)).collect();
+        options.extend(self.names.iter().map(|name| format!("--name {}", clean(name.as_str()))));
+        options.extend(self.groups.iter().map(|group| format!("--cgroup {}", clean(group))));
+        options.extend(self.units.iter().map(|unit| format!("--unit {}", clean(unit))));
+        options.extend(self.selects_pods.then(|| "--pods".to_owned()));
+        options.extend(self.selects_all.then(|| "--all".to_owned()));
+        to.write_str(&options.join(" "))
     }
 }
 
@@ -366,6 +381,7 @@ mod tests {
             Selection::new(request).unwrap().requested_groups(paths.into_iter().chain(paths))
         };
         let units = SelectionRequest { units: vec!["web".to_owned()], ..SelectionRequest::default() };
+        assert_eq!(Selection::new(units.clone()).unwrap().to_string(), "--unit web.service");
         assert_eq!(requested(units), ["/system.slice/web.service", "/../é/web.service"]);
         let pods = SelectionRequest { pods: true, ..SelectionRequest::default() };
         assert_eq!(requested(pods), [format!("/kubepods/{pod}")]);

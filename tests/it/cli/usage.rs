@@ -104,6 +104,8 @@ fn usage_errors_are_one_line_and_status_2() {
         (&["explain"][..], "<PID>"),
         (&["explain", "abc"], "a process id is a whole number"),
         (&["explain", "-5"], "-5"),
+        (&["explain", "1", "2"], "takes one PID"),
+        (&["1", "2"], "strandline explain takes one PID"),
         (&["explain", "0"], "a process id is a whole number"),
         (&["explain", "/proc/self/exe"], "core files cannot be read yet"),
         (&["explain", "--rows", "some", "1"], "use `all` or a number"),
@@ -148,14 +150,33 @@ fn manual_pages_are_written_for_every_verb() {
     for verb in VERBS {
         let page = std::fs::read_to_string(inner.join(format!("strandline-{verb}.1"))).unwrap();
         assert!(page.contains(&format!("\"strandline {}\"", env!("CARGO_PKG_VERSION"))), "{verb}: {page}");
-        assert!(page.contains(".SH EXAMPLES\n  strandline") && !page.contains("EXTRA"), "{verb}: {page}");
+        assert!(
+            page.contains(".SH EXAMPLES\n.nf\n  strandline") && !page.contains("EXTRA"),
+            "{verb}: {page}"
+        );
+        check_no_fill(&page).unwrap();
     }
     let main = std::fs::read_to_string(inner.join("strandline.1")).unwrap();
-    for section in [".SH \"EXIT STATUS\"\n0 done", ".SH EXAMPLES\n  strandline demo", "strandline/GUIDE.md\n"]
+    for section in
+        [".SH \"EXIT STATUS\"\n0 done", ".SH EXAMPLES\n.nf\n  strandline demo", "strandline/GUIDE.md\n"]
     {
         assert!(main.contains(section), "{section} is not in {main}");
     }
+    check_no_fill(&main).unwrap();
     strandline::run(&["man", "/proc/self/nowhere"]).unwrap().complains(3, &["/proc/self/nowhere"]).unwrap();
+}
+
+/// Checks that a manual page has its indented lines, and only these, between `.nf` and `.fi`.
+fn check_no_fill(page: &str) -> Outcome {
+    let mut is_filled = true;
+    for line in page.lines() {
+        match line {
+            ".nf" | ".fi" if is_filled == (line == ".nf") => is_filled = !is_filled,
+            _ if line.starts_with(' ') != is_filled => {}
+            _ => return Err(format!("{line:?} in {page}").into()),
+        }
+    }
+    if is_filled { Ok(()) } else { Err(format!("no .fi in {page}").into()) }
 }
 
 #[test]

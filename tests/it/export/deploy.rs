@@ -91,9 +91,14 @@ fn files_name_the_path_that_packages_install() -> Outcome {
     assert!(image.contains(&format!("ENTRYPOINT [\"{path}\"]")));
     assert!(read("scripts/dist")?.contains(&format!("cp \"$2\" \"$1{path}\"")));
     assert!(read("scripts/dist-image")?.contains(&format!("'Entrypoint': ['{path}']")));
-    assert!(
-        read("deploy/systemd/strandline-export.service")?.contains(&format!("\nExecStart={path} export "))
-    );
+    let service = read("deploy/systemd/strandline-export.service")?;
+    assert!(service.contains(&format!("\nExecStart={path} export ")));
+    // Where the .deb has the service.
+    let units = "usr/lib/systemd/system";
+    assert!(read("scripts/dist")?.contains(&format!("\nunits={units}\n")));
+    for text in [service, read("deploy/README.md")?] {
+        assert!(text.contains(&format!("/{units}")), "{text}");
+    }
     // The image has the program as its entry point; the manifest has only arguments.
     let manifest = read("deploy/kubernetes/base/daemonset.yaml")?;
     assert!(manifest.contains("args: [export, ") && !manifest.contains("command:"));

@@ -13,7 +13,9 @@ use nix::sys::signal::Signal;
 use crate::support::exporter::{Exporter, Page, SOON};
 use crate::support::recording::{Started, signal};
 use crate::support::waiting::{PATIENCE, until_free, until_traced, until_true};
-use crate::support::{Folder, Outcome, Result, Subject, here, repetitions, skipped, strandline};
+use crate::support::{
+    Folder, Outcome, Result, Subject, copy_program, here, repetitions, skipped, strandline,
+};
 
 /// States of anonymous memory. File pages are evictable: the number of mapped ones may change
 /// between two reads.
@@ -339,6 +341,26 @@ fn processes_are_chosen_by_name_group_and_parent() -> Outcome {
     assert_eq!(top.own("strandline_exporter_summed_processes"), Some(1.0));
     let none = strandline::run(&["export", "--pid", "2147483647"])?;
     none.complains(3, &["no process 2147483647"])
+}
+
+#[test]
+fn a_selection_that_matches_nothing_is_reported_until_it_does() -> Outcome {
+    let folder = Folder::new("later")?;
+    let program = folder.0.join("strandline-later");
+    copy_program("/bin/sleep", &program)?;
+    let exporter = Exporter::start(&["--no-ledgers", "--name", "^strandline-late"])?;
+    let nothing = "no process matches --name ^strandline-late yet";
+    until_true("the message", || exporter.messages().contains(nothing))?;
+    assert_eq!(exporter.page()?.own("strandline_exporter_processes"), Some(0.0));
+    let mut process = Command::new(&program).arg("1000").spawn()?;
+    let found =
+        exporter.page_when("the process", |page| page.own("strandline_exporter_processes") == Some(1.0));
+    process.kill()?;
+    process.wait()?;
+    found?;
+    until_true("the other message", || exporter.messages().contains("match --name ^strandline-late: 1"))?;
+    assert_eq!(exporter.messages().matches(nothing).count(), 1, "{}", exporter.messages());
+    Ok(())
 }
 
 #[test]

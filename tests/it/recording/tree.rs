@@ -168,6 +168,13 @@ fn another_namespaces_proc_is_refused() -> Outcome {
     let ended = started.finish()?;
     assert_eq!((ended.how(), ended.text().as_str()), (125, ""));
     assert!(ended.complaint().contains("--mount-proc"), "{}", ended.complaint());
+    // Its process 1 is not that of /proc.
+    let file = place.file.display().to_string();
+    for words in [&["record", "-o", &file, "1"][..], &["explain", "1"]] {
+        let ended = finish(command(&[&["unshare", "-pf", program()], words].concat()), b"")?;
+        assert_eq!((ended.how(), ended.text().as_str()), (3, ""), "{words:?}");
+        assert!(ended.complaint().contains("--mount-proc"), "{}", ended.complaint());
+    }
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::support::waiting::{PATIENCE, until};
@@ -21,6 +22,8 @@ pub struct Exporter {
     pub child: Child,
     /// Address at which it listens.
     pub address: SocketAddr,
+    /// Its messages after that of its address.
+    messages: Arc<Mutex<String>>,
 }
 
 /// One line of a page.
@@ -52,11 +55,18 @@ impl Exporter {
         let mut lines = BufReader::new(child.stderr.take().ok_or("no pipe")?);
         let mut line = String::new();
         lines.read_line(&mut line)?;
+        let messages = Arc::new(Mutex::new(String::new()));
         // Reads the rest of its output, so that the exporter never blocks.
-        std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+        let kept = Arc::clone(&messages);
+        std::thread::spawn(move || {
+            for line in lines.lines().map_while(std::result::Result::ok) {
+                let mut text = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                *text += &(line + "\n");
+            }
+        });
         let address = line.trim().strip_prefix("strandline: listening on http://");
         match address.and_then(|rest| rest.strip_suffix("/metrics")?.parse().ok()) {
-            Some(address) => Ok(Self { child, address }),
+            Some(address) => Ok(Self { child, address, messages }),
             None => {
                 // The process may already have ended.
                 let _ = child.kill();
@@ -64,6 +74,11 @@ impl Exporter {
                 Err(format!("the exporter does not listen: {line:?}").into())
             }
         }
+    }
+
+    /// Its messages so far, without that of its address.
+    pub fn messages(&self) -> String {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Sends a request and returns the whole answer.

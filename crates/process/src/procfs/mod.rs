@@ -69,6 +69,12 @@ impl Process {
         match File::open(format!("/proc/{pid}")) {
             Ok(directory) => Ok(Self { pid, directory }),
             Err(source) if is_gone(&source) => Err(Error::NoSuchProcess { pid }),
+            // Only a /proc mounted with hidepid=1 refuses the directory itself.
+            Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
+                let rights = Rights::own();
+                let detail = format!("/proc/{pid}: {source}: /proc is mounted with hidepid");
+                Err(Error::Permission { pid, detail, advice: rights.advice(&rights.missing(true), "") })
+            }
             Err(source) => Err(Error::Io { pid, what: format!("opening /proc/{pid}"), source }),
         }
     }
