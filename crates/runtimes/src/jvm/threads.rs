@@ -64,7 +64,7 @@ fn read_each<T>(threads: &[u64], deadline: Instant, read: impl Fn(u64) -> T) -> 
     Some(results)
 }
 
-/// Returns the addresses of the Java threads (`JavaThread`), each once; `None` if not all are known.
+/// Returns the addresses of the Java threads (`JavaThread`), each once; `None` if some are unknown.
 fn addresses(view: &View<'_>) -> Option<Vec<u64>> {
     let Some(list) = view.static_field(&["ThreadsSMRSupport::_java_thread_list"]) else {
         return linked_threads(view);
