@@ -183,6 +183,11 @@ pub fn read(
     reading.facts.read = true;
     figures::fill_in_facts(&state, &mut reading.facts);
     reading.caveats.extend(unread_caveats(program, &state, census.as_ref()));
+    if state.heap.is_parsable && !context.is_stopped && context.may_be_swapped() {
+        let text =
+            "parts of the process are, or may be, swapped out: which of the JVM's objects live is not known";
+        reading.caveats.push(Caveat::new("jvm_not_traced", program.path.clone(), None, text));
+    }
     claim_direct(census.as_ref(), refinements);
     reading.facts.types = census.map(|census| census.types).unwrap_or_default();
     reading.facts.types.truncate(MAX_TYPES);
