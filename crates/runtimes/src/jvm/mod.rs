@@ -182,12 +182,7 @@ pub fn read(
     }
     reading.facts.read = true;
     figures::fill_in_facts(&state, &mut reading.facts);
-    reading.caveats.extend(unread_caveats(program, &state, census.as_ref()));
-    if state.heap.is_parsable && !context.is_stopped && context.may_be_swapped() {
-        let text =
-            "parts of the process are, or may be, swapped out: which of the JVM's objects live is not known";
-        reading.caveats.push(Caveat::new("jvm_not_traced", program.path.clone(), None, text));
-    }
+    reading.caveats.extend(unread_caveats(context, program, &state, census.as_ref()));
     claim_direct(census.as_ref(), refinements);
     reading.facts.types = census.map(|census| census.types).unwrap_or_default();
     reading.facts.types.truncate(MAX_TYPES);
@@ -259,7 +254,12 @@ fn claim(
 }
 
 /// Returns caveats for what could not be read.
-fn unread_caveats(program: &Program, state: &JvmState, census: Option<&objects::Census>) -> Vec<Caveat> {
+fn unread_caveats(
+    context: &Context<'_>,
+    program: &Program,
+    state: &JvmState,
+    census: Option<&objects::Census>,
+) -> Vec<Caveat> {
     let caveat =
         |code: &str, bytes: Option<u64>, text: &str| Caveat::new(code, program.path.clone(), bytes, text);
     let mut caveats = Vec::new();
@@ -271,6 +271,12 @@ fn unread_caveats(program: &Program, state: &JvmState, census: Option<&objects::
     if state.heap.is_parsable && census.is_none() {
         let text = "the headers of the JVM's objects could not be read: none are counted by class";
         caveats.push(caveat("jvm_objects", None, text));
+    }
+    // A stopped process has a caveat already.
+    if state.heap.is_parsable && !context.is_stopped && context.may_be_swapped() {
+        let text =
+            "parts of the process are, or may be, swapped out: which of the JVM's objects live is not known";
+        caveats.push(caveat("jvm_not_traced", None, text));
     }
     if !state.has_buffers {
         let text = "the allocation buffers of the JVM's threads could not be read, or there was no time: their free ends count \
