@@ -203,7 +203,7 @@ pub fn read(
         Err(text) => reading.caveats.push(caveat("v8_objects_left_out", text)),
     }
     reading.facts.set_details(ABOUT.name, &details);
-    let external_bytes = stores.buffers.map_or(0, |buffers| buffers.accounted_bytes);
+    let external_bytes = stores.buffers.map(|buffers| buffers.accounted_bytes);
     let forecasts = forecast::forecasts(&heaps, &claimed, &traced, external_bytes);
     let notification = notification::notification(context, program, layout, &heaps, &claimed, &forecasts);
     let plan = notification.as_ref().ok();
