@@ -169,6 +169,11 @@ impl Refinements {
         true
     }
 
+    /// Whether the block at `pointer` is claimed.
+    pub fn is_claimed(&self, pointer: u64) -> bool {
+        self.finder().claim(pointer).is_some()
+    }
+
     fn leaf(&self, number: u64) -> Option<&Leaf> {
         let hinted = usize::try_from(number.wrapping_sub(self.index_hint.load(Ordering::Relaxed))).ok();
         let hinted = hinted.filter(|&index| self.leaf_numbers.get(index) == Some(&number));
@@ -234,6 +239,15 @@ impl<'a> Finder<'a> {
     /// is claimed there, or if the block cannot hold the claimed bytes or is much larger.
     #[inline]
     pub fn find(&mut self, pointer: u64, usable: u64) -> Option<Refinement> {
+        let claim = self.claim(pointer)?;
+        let bytes = if claim.bytes == WHOLE_BLOCK { usable } else { claim.bytes };
+        let fits = bytes <= usable && usable <= bytes.saturating_mul(2).saturating_add(MAX_SLACK_BYTES);
+        fits.then_some(Refinement { bytes, ..claim })
+    }
+
+    /// The claim on the block at `pointer`, whatever the block can hold.
+    #[inline]
+    fn claim(&mut self, pointer: u64) -> Option<Refinement> {
         let leaf_number = pointer / LEAF_BYTES;
         if leaf_number != self.leaf_number {
             self.leaf_number = leaf_number;
@@ -244,10 +258,7 @@ impl<'a> Finder<'a> {
             return None;
         }
         let short = mark.refinement().filter(|_| mark.is_in_half_of(pointer));
-        let claim = short.or_else(|| self.tabled_claim(pointer))?;
-        let bytes = if claim.bytes == WHOLE_BLOCK { usable } else { claim.bytes };
-        let fits = bytes <= usable && usable <= bytes.saturating_mul(2).saturating_add(MAX_SLACK_BYTES);
-        fits.then_some(Refinement { bytes, ..claim })
+        short.or_else(|| self.tabled_claim(pointer))
     }
 
     fn tabled_claim(&self, pointer: u64) -> Option<Refinement> {
@@ -393,6 +404,7 @@ mod tests {
         assert!(!claims.claim(0x30_0010, 20, slot(3)), "not resident");
         assert!(!claims.claim(0, 20, slot(1)) && !claims.claim(!15, 20, slot(1)));
         assert!(!claims.is_empty());
+        assert!(claims.is_claimed(0x10_0010) && !claims.is_claimed(0x10_0020));
         let mut finder = claims.finder();
         assert_eq!(finder.find(0x10_0010, 24), Some(Refinement { slot: slot(2), bytes: 20, free: None }));
         assert_eq!(finder.find(0x10_0010, 400).map(|refined| refined.bytes), Some(20), "much larger");

@@ -69,12 +69,13 @@ pub struct Arenas {
     pub invalid_entries: Vec<u64>,
 }
 
-/// Finds the arenas of `program`, and returns whether there was time to try every candidate.
+/// Finds the arenas of `program`, whose `interpreters` have these states, and returns whether there
+/// was time to try every candidate.
 pub fn find(
     context: &Context<'_>,
     memory: &dyn Memory,
     program: &Program,
-    release: &Release,
+    interpreters: &[u64],
 ) -> (Vec<Arenas>, bool) {
     let mut pages = PageCache::new(memory);
     let mut words = BTreeSet::new();
@@ -83,7 +84,7 @@ pub fn find(
     let mut is_done = add_arrays(context, &mut pages, &words, &mut found);
     // Interpreters with their own allocator hold it in their state, or point to it from there.
     let mut state_words = BTreeSet::new();
-    for state in interpreters(memory, program, release) {
+    for &state in interpreters {
         if Instant::now() >= context.deadline {
             return (found, false);
         }
@@ -117,16 +118,29 @@ fn add_words(context: &Context<'_>, memory: &dyn Memory, range: AddressRange, wo
     });
 }
 
-/// Returns the states of all interpreters, including the one in static data.
-pub fn interpreters(memory: &dyn Memory, program: &Program, release: &Release) -> Vec<u64> {
-    let mut states = Vec::new();
+/// Interpreters of a program.
+#[derive(Debug, Default)]
+pub struct InterpreterStates {
+    /// Addresses of their states, including the one in static data.
+    pub all: Vec<u64>,
+    /// Whether their list was read to its end.
+    pub is_whole: bool,
+}
+
+/// Returns the states of the interpreters.
+pub fn interpreters(memory: &dyn Memory, program: &Program, release: &Release) -> InterpreterStates {
+    let mut states = InterpreterStates::default();
     let Some(list) = program.interpreters(memory, release) else { return states };
-    let mut at = list.first;
+    let mut next = Some(list.first);
     let mut pages = PageCache::new(memory);
-    while at != 0 && states.len() < MAX_INTERPRETERS && !states.contains(&at) {
-        states.push(at);
-        at = pages.word(at.wrapping_add(list.next_offset)).unwrap_or(0);
+    while let Some(at) = next.filter(|&at| at != 0) {
+        if states.all.len() >= MAX_INTERPRETERS || states.all.contains(&at) {
+            return states;
+        }
+        states.all.push(at);
+        next = pages.word(at.wrapping_add(list.next_offset));
     }
+    states.is_whole = next.is_some();
     states
 }
 

@@ -482,8 +482,14 @@ impl<'a> Census<'a> {
         }
     }
 
+    /// Notes that some pointers are not followed.
+    pub fn note_cut(&mut self) {
+        self.counted.is_incomplete = true;
+    }
+
     /// Returns all counts.
     pub fn finish(mut self) -> CensusResult {
+        self.counted.is_incomplete |= self.types.is_full;
         for (object_type, counts) in self.types.all.iter().zip(&self.counts) {
             self.counted.types.insert(object_type.address, (*object_type, *counts));
         }

@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use super::arenas::{MAX_STATE_BYTES, interpreters};
+use super::arenas::MAX_STATE_BYTES;
 use super::facts::{Collector, Generation};
 use super::layout::Release;
 use super::locate::Program;
@@ -45,18 +45,23 @@ const LINK_MASK: u64 = !3;
 /// Valid targets of links: neither the first page nor the kernel's half.
 const LINK_TARGETS: std::ops::Range<u64> = PAGE_BYTES..USER_ADDRESS_END;
 
-/// Returns the collectors of all interpreters in whose state one is found before `deadline`.
-pub fn find(memory: &dyn Memory, program: &Program, release: &Release, deadline: Instant) -> Vec<Collector> {
+/// Returns the collectors of all `interpreters` in whose state one is found before `deadline`.
+pub fn find(
+    memory: &dyn Memory,
+    program: &Program,
+    release: &Release,
+    interpreters: &[u64],
+    deadline: Instant,
+) -> Vec<Collector> {
     // 3.8 has one for all interpreters.
-    let states =
-        if release.minor == 8 { vec![program.runtime] } else { interpreters(memory, program, release) };
+    let states = if release.minor == 8 { std::slice::from_ref(&program.runtime) } else { interpreters };
     if !release.has_links() {
         let offset = program.collector_offset(memory, release);
-        let at_offset = |state: u64| read_at_offset(memory, state.checked_add(offset?)?, release);
-        return states.into_iter().filter_map(at_offset).collect();
+        let at_offset = |state: &u64| read_at_offset(memory, state.checked_add(offset?)?, release);
+        return states.iter().filter_map(at_offset).collect();
     }
-    let in_time = states.into_iter().take_while(|_| Instant::now() < deadline);
-    in_time.filter_map(|state| find_in_state(memory, state, deadline)).collect()
+    let in_time = states.iter().take_while(|_| Instant::now() < deadline);
+    in_time.filter_map(|&state| find_in_state(memory, state, deadline)).collect()
 }
 
 /// Reads the collector whose state is at `at`.

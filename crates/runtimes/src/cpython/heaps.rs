@@ -98,6 +98,9 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program) -> He
         Instant::now() < context.deadline
     });
     let Some((&key, _)) = segments_by_key.iter().max_by_key(|(key, segments)| (**segments, **key)) else {
+        if Instant::now() >= context.deadline {
+            heaps.doubts.note_timeout(program.runtime);
+        }
         return heaps;
     };
     let mut previous_end = 0;

@@ -20,7 +20,7 @@ pub const PIECE_BYTES: usize = 64 << 10;
 /// Rounds of following blocks that are not objects: a thread's state, a chunk of its frames, and
 /// the blocks that the frames point to.
 const ROUNDS: usize = 3;
-/// Limit on such blocks followed per round.
+/// Limit on such blocks followed per round; more are noted ([`Census::note_cut`]).
 const MAX_FOLLOWED: usize = 1 << 16;
 /// Bytes read of such a block.
 const BLOCK_BYTES: u64 = 1024;
@@ -59,10 +59,14 @@ pub fn follow(
     let mut seen = HashSet::new();
     for _ in 0..ROUNDS {
         let mut targets = std::mem::take(&mut census.non_objects);
-        targets.retain(|target| seen.insert(target.at));
-        let followed = MAX_FOLLOWED.min(targets.len());
-        targets[..followed].sort_unstable();
-        for &target in &targets[..followed] {
+        // The pointers in claimed blocks are known already.
+        targets.retain(|target| !refinements.is_claimed(target.at) && seen.insert(target.at));
+        if targets.len() > MAX_FOLLOWED {
+            census.note_cut();
+            targets.truncate(MAX_FOLLOWED);
+        }
+        targets.sort_unstable();
+        for target in targets {
             let bytes = if target.at.is_multiple_of(PAGE_BYTES) { CHUNK_BYTES } else { BLOCK_BYTES };
             let block = Table::new(target.at, bytes, bytes);
             census.owner = NO_OWNER;
@@ -71,7 +75,7 @@ pub fn follow(
         is_done &= objects(memory, census, refinements, slots, &mut piece, deadline);
     }
     census.owner = NO_OWNER;
-    is_done
+    is_done && Instant::now() < deadline
 }
 
 /// Follows the pointers of objects and their tables to the end.
@@ -142,5 +146,44 @@ pub fn read(memory: &dyn Memory, census: &mut Census<'_>, block: Table, piece: &
             return;
         }
         at += piece_bytes as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::cpython::census::Target;
+    use crate::cpython::layout::RELEASES;
+    use crate::cpython::outside::OutsideMemory;
+    use strandline_process::range::RangeSet;
+
+    /// Memory that cannot be read.
+    struct Unreadable;
+
+    impl Memory for Unreadable {
+        fn read_some(&self, _: u64, _: &mut [u8]) -> usize {
+            0
+        }
+    }
+
+    /// Whether the result is incomplete after as many blocks of C code.
+    fn is_incomplete_after(blocks: usize) -> bool {
+        let outside = OutsideMemory::new([], RangeSet::default());
+        let mut census = Census::following(&Unreadable, &RELEASES[0], &outside);
+        let target = |index: usize| Target { at: 16 * (index as u64 + 1), owner: NO_OWNER };
+        census.non_objects.extend((0..blocks).map(target));
+        let slot = Slot::new(0).unwrap();
+        let slots = Slots { object: slot, table: slot, buffer: slot, dead: slot };
+        let deadline = Instant::now() + Duration::from_secs(600);
+        assert!(follow(&Unreadable, &mut census, &Refinements::default(), slots, deadline));
+        census.finish().is_incomplete
+    }
+
+    #[test]
+    fn blocks_beyond_the_limit_are_noted() {
+        assert!(!is_incomplete_after(MAX_FOLLOWED));
+        assert!(is_incomplete_after(MAX_FOLLOWED + 1));
     }
 }

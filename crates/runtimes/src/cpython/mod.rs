@@ -34,7 +34,7 @@ mod variables;
 #[cfg(test)]
 mod tests;
 
-use self::arenas::Arenas;
+use self::arenas::{Arenas, InterpreterStates};
 use self::census::Census;
 use self::confirm::Confirm;
 use self::counted::CensusResult;
@@ -137,11 +137,14 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
         return reading;
     };
     let memory = batch::CountingMemory::new(context.memory);
-    let object_memory = ObjectMemory::find(context, &memory, program, release);
+    let states = arenas::interpreters(&memory, program, release);
+    let interpreters = states.all.as_slice();
+    let object_memory = ObjectMemory::find(context, &memory, program, release, interpreters);
     // Before the census, which may take all of the time.
-    let collectors = collector::find(&memory, program, release, context.deadline);
+    let collectors = collector::find(&memory, program, release, interpreters, context.deadline);
     let outside = outside_memory(context, program, &object_memory);
-    let walk = Walk { context, memory: &memory, program, release, outside: &outside, object_slot };
+    let walk =
+        Walk { context, memory: &memory, program, release, interpreters, outside: &outside, object_slot };
     let (sums, mut counted) = walk.walk_all(&object_memory, refinements, slots, &mut reading);
     reading.rows = Some(&rows::BLOCKS);
     reading.facts.read = true;
@@ -149,8 +152,8 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     if let Some(holding) = &mut reading.holding {
         holding.object = Some(&rows::OBJECT);
         holding.units.sort_unstable();
-        if !variables::find(context, &memory, program, release, holding) {
-            let text = "not all modules of CPython could be read: no variable is named as a holder";
+        if !variables::find(context, &memory, release, interpreters, holding) {
+            let text = "not all modules of CPython could be found and read: no variable is named as a holder";
             reading.caveats.push(Caveat::new("cpython_names", program.path.clone(), None, text));
         }
     }
@@ -176,7 +179,7 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     reading.facts.set_details(ABOUT.name, &details);
     add_remedies(context, release, &mut reading);
     reading.bytes_read = memory.bytes();
-    add_caveats(program, &sums, &counted, &mut reading);
+    add_caveats(program, &states, &sums, &counted, &mut reading);
     reading
 }
 
@@ -222,11 +225,17 @@ struct ObjectMemory {
 }
 
 impl ObjectMemory {
-    fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program, release: &Release) -> Self {
+    fn find(
+        context: &Context<'_>,
+        memory: &dyn Memory,
+        program: &Program,
+        release: &Release,
+        interpreters: &[u64],
+    ) -> Self {
         if release.is_free_threaded() {
             Self { arenas: Vec::new(), heaps: heaps::find(context, memory, program), is_late: false }
         } else {
-            let (arenas, is_done) = arenas::find(context, memory, program, release);
+            let (arenas, is_done) = arenas::find(context, memory, program, interpreters);
             Self { arenas, heaps: Heaps::default(), is_late: !is_done }
         }
     }
@@ -260,6 +269,8 @@ struct Walk<'a> {
     memory: &'a dyn Memory,
     program: &'a Program,
     release: &'static Release,
+    /// States of the interpreters.
+    interpreters: &'a [u64],
     outside: &'a OutsideMemory,
     /// Slot of arenas' blocks that hold objects.
     object_slot: Slot,
@@ -298,7 +309,7 @@ impl Walk<'_> {
             let range = objects::Table::new(run.start, run.len(), run.len());
             large::read(self.memory, &mut outside_census, range, &mut piece, self.context.deadline);
         }
-        for state in arenas::interpreters(self.memory, self.program, self.release) {
+        for &state in self.interpreters {
             let state = objects::Table::new(state, arenas::MAX_STATE_BYTES, arenas::MAX_STATE_BYTES);
             large::read(self.memory, &mut outside_census, state, &mut piece, self.context.deadline);
         }
@@ -388,11 +399,22 @@ fn unknown_version(program: &Program) -> Caveat {
     Caveat::new("cpython_version_unknown", program.path.clone(), None, text)
 }
 
-fn add_caveats(program: &Program, sums: &Sums, counted: &CensusResult, reading: &mut Reading) {
+fn add_caveats(
+    program: &Program,
+    states: &InterpreterStates,
+    sums: &Sums,
+    counted: &CensusResult,
+    reading: &mut Reading,
+) {
     sums.doubts.add_caveats(&mut reading.caveats, &ABOUT, "arenas, pools and objects", &program.path);
+    if !states.is_whole {
+        let text = "the list of CPython's interpreters could not be read to its end: what only the later ones hold counts as \
+                    anonymous, or for the allocator's rows";
+        reading.caveats.push(Caveat::new("cpython_interpreters", program.path.clone(), None, text));
+    }
     if counted.is_incomplete {
-        let text = "there are more objects outside CPython's arenas than strandline follows, or there was no time: types count \
-                    too few, and the other objects count for the allocator's rows";
+        let text = "there are more types, or more objects outside CPython's arenas, than strandline follows: types count too few, \
+                    and the other objects count for the allocator's rows";
         reading.caveats.push(Caveat::new("cpython_cut", program.path.clone(), None, text));
     }
 }

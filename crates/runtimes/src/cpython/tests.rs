@@ -6,17 +6,25 @@ use strandline_synth::{CPythonImage, fabricate_cpython, fabricate_free_threaded_
 use super::*;
 use crate::fabricated::{self, assert_sound, damage};
 
-fn read_fabricated(python: &CPythonImage, absent: u64) -> Reading {
-    let program = Program {
+fn program(python: &CPythonImage) -> Program {
+    Program {
         path: "/usr/bin/python3".to_owned(),
         version: Some((python.minor, None)),
         runtime: python.runtime,
         data: python.data.into(),
         is_free_threaded: python.minor > 12,
-    };
+    }
+}
+
+fn read_fabricated(python: &CPythonImage, absent: u64) -> Reading {
     fabricated::read_image(&python.image, &python.maps, absent, |context, runs| {
-        read(context, &program, &Refinements::new(runs.iter().copied()))
+        read(context, &program(python), &Refinements::new(runs.iter().copied()))
     })
+}
+
+/// Codes of the caveats of a reading.
+fn codes(reading: &Reading) -> Vec<&str> {
+    reading.caveats.iter().map(|caveat| caveat.code.as_str()).collect()
 }
 
 #[test]
@@ -24,7 +32,9 @@ fn undamaged_images_have_the_built_figures() {
     for seed in 0..40 {
         let python = fabricate_cpython(seed);
         let reading = read_fabricated(&python, 0);
-        assert!(reading.facts.read && reading.caveats.is_empty(), "{seed}: {:?}", reading.caveats);
+        assert!(reading.facts.read, "{seed}");
+        // They have no `sys.modules`.
+        assert_eq!(codes(&reading), ["cpython_names"], "{seed}: {:?}", reading.caveats);
         for (name, figure) in &python.expected.debug_stats {
             assert_eq!(reading.facts.own_figure(name), Some(*figure), "{seed}: {name}");
         }
@@ -41,7 +51,9 @@ fn undamaged_images_without_a_global_lock_have_the_built_figures() {
     for seed in 0..40 {
         let python = fabricate_free_threaded_cpython(seed);
         let reading = read_fabricated(&python, 0);
-        assert!(reading.facts.read && reading.caveats.is_empty(), "{seed}: {:?}", reading.caveats);
+        assert!(reading.facts.read, "{seed}");
+        // They have no `sys.modules`.
+        assert_eq!(codes(&reading), ["cpython_names"], "{seed}: {:?}", reading.caveats);
         let expected = |name: &str| python.expected.debug_stats.get(name).copied();
         assert_eq!(reading.facts.used_bytes, expected("used_bytes"), "{seed}");
         assert_eq!(reading.facts.committed_bytes, expected("committed_bytes"), "{seed}");
@@ -51,6 +63,28 @@ fn undamaged_images_without_a_global_lock_have_the_built_figures() {
         let details: CPython = reading.facts.details("cpython").unwrap();
         assert_eq!(details.free_lists.map(|dead| dead.objects), Some(python.expected.dead), "{seed}");
         assert!(details.arena_bytes.is_none() && !details.heaps.is_empty(), "{seed}");
+    }
+}
+
+#[test]
+fn a_list_of_interpreters_that_leads_nowhere_has_a_caveat() {
+    let mut python = fabricate_cpython(0);
+    let release = program(&python).release().unwrap();
+    let layout::Interpreters::At(offset) = release.interpreters else { panic!("an unexpected release") };
+    let first = python.image.word(python.runtime + offset).unwrap();
+    python.image.put_word(first, 0x10);
+    let reading = read_fabricated(&python, 0);
+    assert!(codes(&reading).contains(&"cpython_interpreters"), "{:?}", reading.caveats);
+}
+
+#[test]
+fn without_time_there_is_a_caveat() {
+    for python in [fabricate_cpython(0), fabricate_free_threaded_cpython(0)] {
+        let reading = fabricated::read_image(&python.image, &python.maps, 0, |context, runs| {
+            let late = Context { deadline: std::time::Instant::now(), ..*context };
+            read(&late, &program(&python), &Refinements::new(runs.iter().copied()))
+        });
+        assert!(codes(&reading).contains(&"cpython_too_slow"), "{:?}", reading.caveats);
     }
 }
 

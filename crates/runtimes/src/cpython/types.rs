@@ -10,7 +10,8 @@ use crate::batch::PageCache;
 use strandline_process::memory::word_at;
 use strandline_process::pages::USER_ADDRESS_END;
 
-/// Limit on words remembered as type or not; further words count as no type.
+/// Limit on words remembered as type or not; further words count as no type, and
+/// [`Types::is_full`] says so.
 const MAX_KNOWN: usize = 1 << 20;
 /// Length limit of the chain from a type to its type and so on.
 const MAX_DEPTH: usize = 8;
@@ -94,12 +95,15 @@ pub struct Types<'a> {
     recent: Vec<(u64, Option<u32>)>,
     /// The types, by number.
     pub all: Vec<Type>,
+    /// Whether there were words beyond the limit, which may point to further types.
+    pub is_full: bool,
 }
 
 impl<'a> Types<'a> {
     /// No types yet.
     pub fn new(pages: PageCache<'a>, release: &'static Release) -> Self {
-        Self { release, pages, known: HashMap::new(), recent: vec![(0, None); RECENT_WORDS], all: Vec::new() }
+        let recent = vec![(0, None); RECENT_WORDS];
+        Self { release, pages, known: HashMap::new(), recent, all: Vec::new(), is_full: false }
     }
 
     /// Returns the number of the type at `address`; `None` if absent.
@@ -118,7 +122,10 @@ impl<'a> Types<'a> {
         }
         let number = match self.known.get(&address) {
             Some(&number) => number,
-            None if self.known.len() >= MAX_KNOWN => None,
+            None if self.known.len() >= MAX_KNOWN => {
+                self.is_full = true;
+                None
+            }
             None => {
                 let number = self.read(address).map(|found| {
                     self.all.push(found);
@@ -223,5 +230,29 @@ impl<'a> Types<'a> {
             }
         }
         Kind::Plain
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpython::layout::RELEASES;
+    use strandline_process::memory::Memory;
+
+    /// Memory that cannot be read.
+    struct Unreadable;
+
+    impl Memory for Unreadable {
+        fn read_some(&self, _: u64, _: &mut [u8]) -> usize {
+            0
+        }
+    }
+
+    #[test]
+    fn words_beyond_the_limit_are_noted() {
+        let mut types = Types::new(PageCache::new(&Unreadable), &RELEASES[0]);
+        types.known.extend((1..MAX_KNOWN as u64).map(|index| (8 * index, None)));
+        assert_eq!((types.number_at(8 << 30), types.is_full), (None, false));
+        assert_eq!((types.number_at(8 << 31), types.is_full), (None, true));
     }
 }

@@ -8,11 +8,10 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
-use super::arenas::{MAX_STATE_BYTES, interpreters};
+use super::arenas::MAX_STATE_BYTES;
 use super::layout::{
     DICT_KEYS, MODULE_DICT, Release, SIZE, STRING_LENGTH, TYPE, TYPE_DICT, TYPE_NAME, flags,
 };
-use super::locate::Program;
 use super::names::Names;
 use super::objects;
 use super::types::{Kind, Type, Types};
@@ -78,13 +77,13 @@ struct DictEntries {
     is_whole: bool,
 }
 
-/// Finds the variables of all modules of `program`, and records where paths from them stop. False
-/// if not all modules could be read: then no variable is listed.
+/// Finds the variables of all modules of `interpreters`, and records where paths from them stop.
+/// False if not all modules could be found and read: then no variable is listed.
 pub fn find(
     context: &Context<'_>,
     memory: &dyn Memory,
-    program: &Program,
     release: &'static Release,
+    interpreters: &[u64],
     holding: &mut ReferenceHints,
 ) -> bool {
     let mut finder = Finder {
@@ -99,14 +98,15 @@ pub fn find(
         holding,
     };
     let is_writable = |at: u64| context.space.find(at).is_some_and(|mapping| mapping.permissions.write);
-    for state in interpreters(memory, program, release) {
+    for &state in interpreters {
         finder.add_stop(state);
-        if let Some(modules) = finder.find_modules(memory, state, is_writable) {
-            finder.add_modules(modules);
+        match finder.find_modules(memory, state, is_writable) {
+            Some(modules) => finder.add_modules(modules),
+            None => finder.is_whole = false,
         }
     }
     // If stops are missing, a path runs on through a module, and its variable holds too much.
-    let is_whole = finder.is_whole && Instant::now() < context.deadline;
+    let is_whole = finder.is_whole && !finder.types.is_full && Instant::now() < context.deadline;
     if !is_whole {
         holding.variables.clear();
     }
@@ -168,11 +168,16 @@ impl Finder<'_, '_> {
     /// Adds the variables of all modules in the dict `modules`, and of their classes.
     fn add_modules(&mut self, modules: u64) {
         for DictEntry { key, value } in self.entries(modules) {
-            if self.kind(value) != Some(Kind::Module) || Instant::now() >= self.deadline {
+            let kind = self.kind(value);
+            self.is_whole &= kind.is_some();
+            if kind != Some(Kind::Module) || Instant::now() >= self.deadline {
                 continue;
             }
-            let Some(dict) = self.names.head_word(value, MODULE_DICT) else { continue };
             self.add_stop(value);
+            let Some(dict) = self.names.head_word(value, MODULE_DICT) else {
+                self.is_whole = false;
+                continue;
+            };
             if let Some(name) = self.names.text(key).filter(|name| is_name(name, true)) {
                 self.add_scope(dict, &name);
             }
@@ -283,9 +288,13 @@ impl Finder<'_, '_> {
 
     /// Returns the entries of a dict of a module or class, and notes if some are missing.
     fn entries(&mut self, dict: u64) -> Vec<DictEntry> {
-        let Some(found) = self.find_entries(dict, MAX_ENTRIES) else { return Vec::new() };
-        self.is_whole &= found.is_whole;
-        found.entries
+        // A module that is being created has no dict yet.
+        if dict == 0 {
+            return Vec::new();
+        }
+        let found = self.find_entries(dict, MAX_ENTRIES);
+        self.is_whole &= found.as_ref().is_some_and(|found| found.is_whole);
+        found.map(|found| found.entries).unwrap_or_default()
     }
 
     /// Returns the first entries of a dict whose entries contain the values, as in modules; `None`

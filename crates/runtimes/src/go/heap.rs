@@ -126,6 +126,8 @@ pub struct Spans {
     pub all: Vec<Span>,
     /// Addresses of the pages with span structures and their bitmaps, in order.
     pub structures: Vec<u64>,
+    /// Whether some of these pages are left out.
+    pub is_structure_left_out: bool,
     /// Spans that were not valid or could not be read, and whether the deadline passed.
     pub doubts: ReadProblems,
 }
@@ -257,6 +259,7 @@ impl Heap {
         for (_, other) in states {
             spans.all.extend(other.all);
             spans.structures.extend(other.structures);
+            spans.is_structure_left_out |= other.is_structure_left_out;
             spans.doubts.add(&other.doubts);
         }
         spans.structures.sort_unstable();
@@ -389,7 +392,7 @@ impl Spans {
     }
 
     /// Adds the page with the structure at `at`; 0 for none. Beyond the limit the pages with the
-    /// highest addresses are left out.
+    /// highest addresses are left out, which is noted.
     fn add_structure(&mut self, at: u64) {
         let page = strandline_claims::range::page_of(at);
         if at == 0 || self.structures.last() == Some(&page) {
@@ -398,6 +401,7 @@ impl Spans {
         if self.structures.len() >= 2 * MAX_STRUCTURE_PAGES {
             self.structures.sort_unstable();
             self.structures.dedup();
+            self.is_structure_left_out |= self.structures.len() > MAX_STRUCTURE_PAGES;
             self.structures.truncate(MAX_STRUCTURE_PAGES);
         }
         self.structures.push(page);
@@ -418,6 +422,18 @@ impl Spans {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pages_of_structures_beyond_the_limit_are_noted() {
+        let page = |number: usize| number as u64 * strandline_claims::range::PAGE_BYTES;
+        for (pages, is_left_out) in [(MAX_STRUCTURE_PAGES, false), (MAX_STRUCTURE_PAGES + 1, true)] {
+            // Each page is there several times.
+            let structures = (0..2 * MAX_STRUCTURE_PAGES).map(|number| page(number % pages)).collect();
+            let mut spans = Spans { structures, ..Spans::default() };
+            spans.add_structure(page(pages - 2));
+            assert_eq!(spans.is_structure_left_out, is_left_out);
+        }
+    }
 
     #[test]
     fn spans_that_overlap_are_dropped_and_no_others() {

@@ -72,7 +72,8 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
         }
         add_targets(program.data);
     }
-    let mut is_whole = known.len() < MAX_PAGES && Instant::now() < context.deadline;
+    let mut is_whole =
+        !spans.is_structure_left_out && known.len() < MAX_PAGES && Instant::now() < context.deadline;
     let known = known.into_iter().filter(|&page| page < USER_ADDRESS_END);
     ranges.extend(known.map(|page| AddressRange::sized(page, PAGE_BYTES)));
     let ranges: RangeSet = ranges.into_iter().collect();

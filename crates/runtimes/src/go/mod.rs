@@ -110,8 +110,8 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &RangeSet) -> Readi
     let (layout, heap) = match found {
         Some((layout, Some(heap))) => (layout, heap),
         Some((_, None)) => {
-            let text = "Go's heap was not found: Go may not have started, or its layout differs from that of its version; \
-                        strandline read nothing of it";
+            let text = "Go's heap was not found: Go may not have started, or its layout differs from that of its version, or there \
+                        was no time; strandline read nothing of it";
             reading.caveats.push(Caveat::new("go_heap_not_found", program.path.clone(), None, text));
             return reading;
         }

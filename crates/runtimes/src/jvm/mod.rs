@@ -169,18 +169,20 @@ pub fn read(
             return Ok(reading);
         }
     };
-    let buffers = threads::buffers(&view, context.deadline).unwrap_or_default();
+    let buffers = threads::buffers(&view, context.deadline);
+    let has_buffers = buffers.is_some();
+    let buffers = buffers.unwrap_or_default();
     // Objects may take all of the time, so the fast parts come first.
     let metaspace = Metaspace::read(&view, context.deadline);
     let segments = code::segments(&view, context.deadline);
     let (census, live) = count_and_trace(context, &view, &heap, &buffers, program.data);
-    let state = JvmState { heap, buffers, live, metaspace, segments };
+    let state = JvmState { heap, buffers, has_buffers, live, metaspace, segments };
     if claim(context, &view, &state, taken, &program.path, &mut reading) {
         reading.caveats.push(not_read(program, HeapError::Overlapping));
     }
     reading.facts.read = true;
     figures::fill_in_facts(&state, &mut reading.facts);
-    reading.caveats.extend(unread_caveats(program, &state, census.as_ref()));
+    reading.caveats.extend(unread_caveats(context, program, &state, census.as_ref()));
     claim_direct(census.as_ref(), refinements);
     reading.facts.types = census.map(|census| census.types).unwrap_or_default();
     reading.facts.types.truncate(MAX_TYPES);
@@ -211,6 +213,8 @@ struct JvmState {
     heap: Heap,
     /// Allocation buffers of threads, in address order.
     buffers: Vec<threads::Tlab>,
+    /// Whether these buffers are known.
+    has_buffers: bool,
     /// Live objects; `None` if they were not traced.
     live: Option<trace::Live>,
     /// `None` if it could not be read.
@@ -250,7 +254,12 @@ fn claim(
 }
 
 /// Returns caveats for what could not be read.
-fn unread_caveats(program: &Program, state: &JvmState, census: Option<&objects::Census>) -> Vec<Caveat> {
+fn unread_caveats(
+    context: &Context<'_>,
+    program: &Program,
+    state: &JvmState,
+    census: Option<&objects::Census>,
+) -> Vec<Caveat> {
     let caveat =
         |code: &str, bytes: Option<u64>, text: &str| Caveat::new(code, program.path.clone(), bytes, text);
     let mut caveats = Vec::new();
@@ -258,6 +267,21 @@ fn unread_caveats(program: &Program, state: &JvmState, census: Option<&objects::
         let text = "some objects changed while they were read, or their classes are unloaded, or there was no time: their \
                     bytes are not counted by class";
         caveats.push(caveat("jvm_objects", Some(bytes), text));
+    }
+    if state.heap.is_parsable && census.is_none() {
+        let text = "the headers of the JVM's objects could not be read: none are counted by class";
+        caveats.push(caveat("jvm_objects", None, text));
+    }
+    // A stopped process has a caveat already.
+    if state.heap.is_parsable && !context.is_stopped && context.may_be_swapped() {
+        let text =
+            "parts of the process are, or may be, swapped out: which of the JVM's objects live is not known";
+        caveats.push(caveat("jvm_not_traced", None, text));
+    }
+    if !state.has_buffers {
+        let text = "the allocation buffers of the JVM's threads could not be read, or there was no time: their free ends count \
+                    as objects";
+        caveats.push(caveat("jvm_part_unread", None, text));
     }
     if !state.heap.shared_unread.is_empty() {
         let bytes = bytes_of(state.heap.shared_unread.iter().copied());

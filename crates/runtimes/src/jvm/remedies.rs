@@ -191,6 +191,8 @@ struct Prediction {
 struct Bounds {
     lower_bytes: u64,
     upper_bytes: u64,
+    /// Whether the minimum heap size is known.
+    is_minimum_known: bool,
 }
 
 impl Bounds {
@@ -203,9 +205,39 @@ impl Bounds {
     /// Returns why there is no figure.
     fn reason(self) -> String {
         let (lower, upper) = (units::bytes(self.lower_bytes), units::bytes(self.upper_bytes));
+        let minimum =
+            if self.is_minimum_known { "" } else { ", and on the minimum heap size, which is not known" };
         format!(
-            "{lower} to {upper}: it depends on which objects the collection finds live and on how its threads share the work"
+            "{lower} to {upper}: it depends on which objects the collection finds live and on how its threads share the work\
+             {minimum}"
         )
+    }
+}
+
+/// The minimum heap size (`-Xms`): no heap shrinks below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Minimum {
+    /// Lower bound.
+    least_bytes: u64,
+    /// Upper bound.
+    most_bytes: u64,
+}
+
+impl Minimum {
+    /// Reads it. JDK 11 has no flag for it: there the initial heap size is the upper bound, and if
+    /// that is unknown, too, the committed bytes, above which the minimum has no effect.
+    fn read(view: &View<'_>, committed_bytes: u64) -> Self {
+        match view.flag("MinHeapSize") {
+            Some(bytes) => Self { least_bytes: bytes, most_bytes: bytes },
+            None => {
+                let most_bytes = view.flag("InitialHeapSize").unwrap_or(committed_bytes);
+                Self { least_bytes: 0, most_bytes }
+            }
+        }
+    }
+
+    fn is_known(self) -> bool {
+        self.least_bytes == self.most_bytes
     }
 }
 
@@ -219,9 +251,8 @@ fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&
     if heap.collector == "G1" && view.has_flag("ExplicitGCInvokesConcurrent") {
         return None;
     }
-    let above_minimum = heap.committed().saturating_sub(view.flag("MinHeapSize").unwrap_or(0));
-    // No heap shrinks below its minimum size.
-    let zero_at_minimum = if above_minimum == 0 { Some(0) } else { None };
+    let minimum = Minimum::read(view, heap.committed());
+    let zero_at_minimum = if heap.committed() <= minimum.least_bytes { Some(0) } else { None };
     let exact = |bytes, rule| Some(Prediction { bytes, bounds: None, rule });
     let bounded = |bounds: Option<Bounds>, rule| {
         let bytes = bounds.and_then(Bounds::midpoint);
@@ -229,7 +260,7 @@ fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&
     };
     match heap.collector {
         "G1" => bounded(
-            g1_bounds(context, view, heap, traced),
+            g1_bounds(context, view, heap, traced, minimum),
             "G1 retains as much free heap as MaxHeapFreeRatio allows for the live objects",
         ),
         // `ShenandoahArguments::initialize` turns it off if the initial heap size is the maximum.
@@ -238,10 +269,14 @@ fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&
         }
         "Shenandoah" => bounded(
             traced.map(|traced| {
-                let released = |live| shenandoah(context, view, heap, live).min(above_minimum);
+                let released = |live, minimum_bytes| {
+                    let above_minimum = heap.committed().saturating_sub(minimum_bytes);
+                    shenandoah(context, view, heap, live).min(above_minimum)
+                };
                 Bounds {
-                    lower_bytes: released(&traced.area_bytes),
-                    upper_bytes: released(&traced.certain.area_bytes),
+                    lower_bytes: released(&traced.area_bytes, minimum.most_bytes),
+                    upper_bytes: released(&traced.certain.area_bytes, minimum.least_bytes),
+                    is_minimum_known: minimum.is_known(),
                 }
             }),
             "Shenandoah releases all of its empty regions, down to -Xms",
@@ -263,11 +298,18 @@ fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&
 /// Returns bounds for G1. Lower: everything that may be live is live, and each thread of the
 /// collection leaves one region partly full. Upper: only certainly live objects are live, and only
 /// the last region is partly full.
-fn g1_bounds(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&Live>) -> Option<Bounds> {
+fn g1_bounds(
+    context: &Context<'_>,
+    view: &View<'_>,
+    heap: &Heap,
+    traced: Option<&Live>,
+    minimum: Minimum,
+) -> Option<Bounds> {
     let traced = traced?;
-    let lower_bytes = g1(context, view, heap, &traced.area_bytes, Fill::Loose)?;
-    let upper_bytes = g1(context, view, heap, &traced.certain.area_bytes, Fill::Tight)?.max(lower_bytes);
-    Some(Bounds { lower_bytes, upper_bytes })
+    let lower_bytes = g1(context, view, heap, &traced.area_bytes, Fill::Loose, minimum.most_bytes)?;
+    let upper_bytes = g1(context, view, heap, &traced.certain.area_bytes, Fill::Tight, minimum.least_bytes)?;
+    let upper_bytes = upper_bytes.max(lower_bytes);
+    Some(Bounds { lower_bytes, upper_bytes, is_minimum_known: minimum.is_known() })
 }
 
 /// How a collection fills regions.
@@ -304,8 +346,15 @@ fn shenandoah(context: &Context<'_>, view: &View<'_>, heap: &Heap, live: &[u64])
 /// MaxHeapFreeRatio is uncommitted, starting with the highest free regions; used memory counts in
 /// whole regions. Before that, live objects were moved to the lowest regions, except large objects
 /// and the archive; free regions in between stay as resident as they are. `live` has the live bytes
-/// of each area.
-fn g1(context: &Context<'_>, view: &View<'_>, heap: &Heap, live: &[u64], fill: Fill) -> Option<u64> {
+/// of each area, `minimum_bytes` is the minimum heap size.
+fn g1(
+    context: &Context<'_>,
+    view: &View<'_>,
+    heap: &Heap,
+    live: &[u64],
+    fill: Fill,
+    minimum_bytes: u64,
+) -> Option<u64> {
     let ratio = view.flag("MaxHeapFreeRatio").filter(|&ratio| ratio <= 100)?;
     let region_bytes = heap.region_bytes?;
     let used = G1Used::new(heap, live);
@@ -314,9 +363,8 @@ fn g1(context: &Context<'_>, view: &View<'_>, heap: &Heap, live: &[u64], fill: F
         100 => u64::MAX,
         ratio => u64::try_from(u128::from(used_bytes) * 100 / u128::from(100 - ratio)).unwrap_or(u64::MAX),
     };
-    let minimum = view.flag("MinHeapSize").unwrap_or(0);
     let committed_after =
-        max_bytes.max(minimum).min(heap.committed()).checked_next_multiple_of(region_bytes)?;
+        max_bytes.max(minimum_bytes).min(heap.committed()).checked_next_multiple_of(region_bytes)?;
     let (mut resident_before, mut resident_after) = (0, 0);
     // Committed bytes that are not yet assigned to an area, besides large objects and the archive;
     // and live bytes that are not yet moved to one.
@@ -373,10 +421,50 @@ impl G1Used {
         if fill == Fill::Tight {
             return self.fixed_bytes.saturating_add(full_regions.saturating_mul(region_bytes));
         }
-        let threads = view.structs.flag("ParallelGCThreads").and_then(|at| view.half_word(at)).unwrap_or(1);
+        // If their number is unknown, there may be one for each region.
+        let threads = view.structs.flag("ParallelGCThreads").and_then(|at| view.half_word(at));
+        let threads = threads.unwrap_or(u32::MAX);
         let regions = full_regions
             .saturating_add(u64::from(threads).saturating_sub(1))
             .min(self.source_regions.max(full_regions));
         self.fixed_bytes.saturating_add(regions.saturating_mul(region_bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jvm::structs::VmStructs;
+    use strandline_process::memory::Memory;
+
+    /// Memory in which each word is its own address.
+    struct Own;
+
+    impl Memory for Own {
+        fn read_some(&self, at: u64, buffer: &mut [u8]) -> usize {
+            buffer.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&at.to_le_bytes()));
+            buffer.len()
+        }
+    }
+
+    #[test]
+    fn an_unknown_minimum_is_between_zero_and_the_initial_size() {
+        let minimum = |flags: &[(&str, u64)]| {
+            let structs = VmStructs::of_flags(flags);
+            Minimum::read(&View { memory: &Own, structs: &structs }, 64 << 20)
+        };
+        let (initial, minimal) = (("InitialHeapSize", 16 << 20), ("MinHeapSize", 8 << 20));
+        assert_eq!(minimum(&[initial, minimal]), Minimum { least_bytes: 8 << 20, most_bytes: 8 << 20 });
+        assert_eq!(minimum(&[initial]), Minimum { least_bytes: 0, most_bytes: 16 << 20 });
+        assert_eq!(minimum(&[]), Minimum { least_bytes: 0, most_bytes: 64 << 20 });
+    }
+
+    #[test]
+    fn bounds_far_apart_have_a_reason_instead_of_a_figure() {
+        let bounds =
+            |is_minimum_known| Bounds { lower_bytes: 8 << 20, upper_bytes: 64 << 20, is_minimum_known };
+        assert_eq!(bounds(true).midpoint(), None);
+        assert!(!bounds(true).reason().contains("minimum heap size"));
+        assert!(bounds(false).reason().contains("share the work, and on the minimum heap size"));
     }
 }

@@ -175,6 +175,12 @@ impl VmStructs {
         let sizes = sizes.iter().map(|&(name, size)| (name.to_owned(), size));
         Self { fields: fields.collect(), sizes: sizes.collect(), ..Self::default() }
     }
+
+    /// Tables with these flags only, by the addresses of their values, for tests.
+    pub fn of_flags(flags: &[(&str, u64)]) -> Self {
+        let flags = flags.iter().map(|&(flag, address)| (flag.to_owned(), address));
+        Self { flags: flags.collect(), ..Self::default() }
+    }
 }
 
 /// Called with the name and the bytes of an entry of a table.

@@ -64,12 +64,12 @@ fn read_each<T>(threads: &[u64], deadline: Instant, read: impl Fn(u64) -> T) -> 
     Some(results)
 }
 
-/// Returns the addresses of the Java threads (`JavaThread`), each once.
+/// Returns the addresses of the Java threads (`JavaThread`), each once; `None` if some are unknown.
 fn addresses(view: &View<'_>) -> Option<Vec<u64>> {
     let Some(list) = view.static_field(&["ThreadsSMRSupport::_java_thread_list"]) else {
         return linked_threads(view);
     };
-    let count = view.half_field(list, &["ThreadsList::_length"])?.min(MAX_THREADS);
+    let count = view.half_field(list, &["ThreadsList::_length"]).filter(|&count| count <= MAX_THREADS)?;
     let table = view.field(list, &["ThreadsList::_threads"])?;
     let mut threads = vec![0; count as usize * 8];
     view.memory.read(table, &mut threads).ok()?;
@@ -82,7 +82,10 @@ fn addresses(view: &View<'_>) -> Option<Vec<u64>> {
 fn linked_threads(view: &View<'_>) -> Option<Vec<u64>> {
     let (mut threads, mut seen) = (Vec::new(), HashSet::new());
     let mut at = view.static_field(&["Threads::_thread_list"])?;
-    while at != 0 && threads.len() < MAX_THREADS as usize && seen.insert(at) {
+    while at != 0 {
+        if threads.len() >= MAX_THREADS as usize || !seen.insert(at) {
+            return None;
+        }
         threads.push(at);
         at = view.field(at, &["JavaThread::_next"])?;
     }
@@ -96,25 +99,21 @@ pub struct Thread {
     pub address: u64,
     /// Its stack.
     pub stack: AddressRange,
-    /// `JavaThreadState`; `None` unless both the state and the stack are known.
+    /// `JavaThreadState`; `None` if it is not known.
     pub state: Option<u32>,
 }
 
-/// Returns all Java threads; `None` at the deadline. A thread whose stack is unknown has an empty
-/// one.
+/// Returns all Java threads; `None` at the deadline, or if the stack of one is not known: it may
+/// hold references.
 pub fn threads(view: &View<'_>, deadline: Instant) -> Option<Vec<Thread>> {
     let thread = |address: u64| {
-        let stack = || {
-            let high = view.field(address, &["JavaThread::_stack_base", "Thread::_stack_base"])?;
-            let bytes = view.field(address, &["JavaThread::_stack_size", "Thread::_stack_size"])?;
-            high.checked_sub(bytes)
-                .filter(|_| bytes <= MAX_STACK_BYTES)
-                .map(|low| AddressRange::new(low, high))
-        };
-        let (stack, state) = (stack(), view.half_field(address, &["JavaThread::_thread_state"]));
-        Thread { address, stack: stack.unwrap_or_default(), state: stack.and(state) }
+        let high = view.field(address, &["JavaThread::_stack_base", "Thread::_stack_base"])?;
+        let bytes = view.field(address, &["JavaThread::_stack_size", "Thread::_stack_size"])?;
+        let low = high.checked_sub(bytes).filter(|_| bytes <= MAX_STACK_BYTES)?;
+        let state = view.half_field(address, &["JavaThread::_thread_state"]);
+        Some(Thread { address, stack: AddressRange::new(low, high), state })
     };
-    read_each(&addresses(view)?, deadline, thread)
+    read_each(&addresses(view)?, deadline, thread)?.into_iter().collect()
 }
 
 /// Returns the bytes kept free at each buffer's end, for an array that fills the rest

@@ -174,7 +174,8 @@ pub struct InterpreterLocation {
 }
 
 /// The interpreters of `program`: that of `PL_curinterp` first, then those of threads. Also returns
-/// whether these are all: beyond `MAX_INTERPRETERS` they are left out.
+/// whether these are all: beyond `MAX_INTERPRETERS` they are left out, and a variable that leads to
+/// them may be unreadable.
 pub fn interpreters(
     program: &Program,
     release: &Layout,
@@ -186,14 +187,15 @@ pub fn interpreters(
             let only = InterpreterLocation { interpreter: None, is_main: true, thread: None, addresses };
             return (vec![only], true);
         }
-        Variables::Interpreters { current, key } => (pages.word(current).unwrap_or(0), key),
+        Variables::Interpreters { current, key } => (pages.word(current), key),
     };
+    let mut is_complete = current.is_some();
     let mut found: Vec<InterpreterLocation> = Vec::new();
-    if current != 0 {
+    if let Some(current) = current.filter(|&current| current != 0) {
         found.push(location(current, true, None, release));
     }
-    let Some(key) = key.and_then(|key| pages.word32(key)) else { return (found, true) };
-    let mut is_complete = true;
+    let Some(key) = key else { return (found, is_complete) };
+    let Some(key) = pages.word32(key) else { return (found, false) };
     for thread in threads {
         let own = thread_specific(thread.fs_base, u64::from(key), pages);
         let Some(own) = own.filter(|&own| own != 0) else { continue };
@@ -255,6 +257,24 @@ fn thread_specific(thread_pointer: u64, key: u64, pages: &mut PageCache<'_>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Memory that cannot be read.
+    struct Unreadable;
+
+    impl Memory for Unreadable {
+        fn read_some(&self, _: u64, _: &mut [u8]) -> usize {
+            0
+        }
+    }
+
+    #[test]
+    fn variables_that_cannot_be_read_are_noticed() {
+        let variables = Variables::Interpreters { current: 0x1000, key: None };
+        let program = Program { path: String::new(), version: None, variables };
+        let (found, is_complete) =
+            interpreters(&program, &RELEASES[0], &[], &mut PageCache::new(&Unreadable));
+        assert_eq!((found.len(), is_complete), (0, false));
+    }
 
     #[test]
     fn interpreters_beyond_the_limit_are_noticed() {

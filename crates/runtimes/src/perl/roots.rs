@@ -343,8 +343,12 @@ impl PadReader<'_> {
         let is_target = name.kind == EntryKind::Temporary;
         // A lexical that was assigned a glob is FAKE.
         let is_glob = kind == Type::PvGv && storage == Storage::Plain && head.flags & flags::FAKE == 0;
-        if is_glob && name.kind != EntryKind::Own && self.found.globs.len() < MAX_MARKS {
-            self.found.globs.push(address);
+        if is_glob && name.kind != EntryKind::Own {
+            if self.found.globs.len() < MAX_MARKS {
+                self.found.globs.push(address);
+            } else {
+                self.found.left_out += 1;
+            }
         }
         let is_constant = name.kind == EntryKind::Constant || is_target && head.flags & flags::READONLY != 0;
         if is_constant {

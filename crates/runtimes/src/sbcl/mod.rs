@@ -218,8 +218,7 @@ impl HeapState<'_> {
             return Err(reason);
         }
         let max_root_bytes = budget_bytes.saturating_sub(plan.bytes());
-        let roots = roots::read(context, self.program, &self.threads, max_root_bytes)
-            .ok_or("there was no memory or no time for a copy of its threads' stacks")?;
+        let roots = roots::read(context, self.program, &self.threads, max_root_bytes)?;
         let copied = plan
             .copy(context, pages, &self.program.reserved)
             .ok_or("there was no memory or no time for a copy")?;
@@ -243,10 +242,13 @@ impl HeapState<'_> {
         if self.program.value(context.memory, "arena_chain").is_some_and(|chain| chain != 0) {
             return Some("it has arenas, and objects that only these hold would count as dead".to_owned());
         }
-        let swapped_bytes = context.process.status().ok().and_then(|status| status.swap_bytes).unwrap_or(0);
-        (swapped_bytes > 0).then(|| {
-            format!("{swapped_bytes} bytes of the process are swapped out and may belong to objects")
-        })
+        match context.process.status().ok().and_then(|status| status.swap_bytes) {
+            Some(0) => None,
+            Some(bytes) => {
+                Some(format!("{bytes} bytes of the process are swapped out and may belong to objects"))
+            }
+            None => Some("it is not known whether parts of the process are swapped out".to_owned()),
+        }
     }
 
     fn claim_by_page(&self, pages: &RangePages, mut figures: Sbcl, reason: &str, reading: &mut Reading) {

@@ -39,6 +39,9 @@ const MAX_SIGNAL_STACK_BYTES: u64 = 16 << 20;
 const GENERATION_SHIFT: u32 = 24;
 /// Mask of that generation.
 const GENERATION_MASK: u64 = 15;
+/// Why roots are not read, as a clause: without all of them, live objects would count as dead.
+const NO_ROOM: &str = "there was no memory or no time for a copy of its threads' stacks";
+const UNREADABLE: &str = "its threads' stacks or the runtime's variables could not be read completely";
 
 /// Where root words are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,9 +121,17 @@ pub struct Roots {
 }
 
 /// Reads the root words outside of Lisp objects: stacks, registers, thread-local storage, the
-/// runtime's variables. `None` if those of threads take more than `max_bytes`, or if the deadline
-/// passed.
-pub fn read(context: &Context<'_>, program: &Program, threads: &Threads, max_bytes: u64) -> Option<Roots> {
+/// runtime's variables.
+///
+/// # Errors
+/// The reason, if those of threads take more than `max_bytes`, if the deadline passed, or if some
+/// cannot be read.
+pub fn read(
+    context: &Context<'_>,
+    program: &Program,
+    threads: &Threads,
+    max_bytes: u64,
+) -> Result<Roots, &'static str> {
     let block = ReadBuffer::new(BLOCK_BYTES);
     let mut reader = Reader { context, roots: Roots::default(), block, bytes_left: max_bytes };
     for (index, thread) in threads.threads.iter().enumerate() {
@@ -132,8 +143,8 @@ pub fn read(context: &Context<'_>, program: &Program, threads: &Threads, max_byt
         let registers = others.flat_map(|facts| facts.general.into_iter().flatten()).collect();
         reader.add_conservative(RootKind::OtherRegisters, registers);
     }
-    reader.read_globals(program);
-    Some(reader.roots)
+    reader.read_globals(program)?;
+    Ok(reader.roots)
 }
 
 struct Reader<'a> {
@@ -154,9 +165,8 @@ impl Reader<'_> {
         self.roots.exact.push(RootWords { kind, words });
     }
 
-    /// Reads the roots of a thread with this index in SBCL's list; `None` if they are too large, or
-    /// the deadline passed.
-    fn read_thread(&mut self, index: usize, thread: &Thread) -> Option<()> {
+    /// Reads the roots of a thread with this index in SBCL's list.
+    fn read_thread(&mut self, index: usize, thread: &Thread) -> Result<(), &'static str> {
         let context = self.context;
         let Thread { address, control, bindings, locals } = *thread;
         let thread_facts = context.threads.iter().find(|facts| control.contains(facts.stack_pointer));
@@ -186,45 +196,57 @@ impl Reader<'_> {
         self.add_exact(RootKind::BindingStack(id), values);
         let words = self.resident_words(locals)?;
         self.add_exact(RootKind::ThreadLocal(id), words);
-        Some(())
+        Ok(())
     }
 
-    fn read_globals(&mut self, program: &Program) {
+    fn read_globals(&mut self, program: &Program) -> Result<(), &'static str> {
         for name in GLOBALS {
             let Some(at) = program.address(name) else { continue };
             let length = usize::try_from(program.bytes(name).min(MAX_GLOBAL_BYTES)).unwrap_or(0);
             let mut bytes = vec![0; length];
             let read_bytes = self.context.memory.read_some(at, &mut bytes);
+            // A page that was never written is not resident, and holds no object.
+            let unread =
+                AddressRange::new(at.saturating_add(read_bytes as u64), at.saturating_add(length as u64));
+            if !unread.is_empty() && !self.context.resident_runs(unread).is_empty() {
+                return Err(UNREADABLE);
+            }
             let words = (0..read_bytes / 8).filter_map(|index| word_at(&bytes, index * 8)).collect();
             self.add_exact(RootKind::Global(name), words);
         }
+        Ok(())
     }
 
-    /// Returns the resident words of a range; `None` if they take more than may be copied, or if
-    /// the deadline passed. Pairs of words stay aligned: only whole pages are left out.
-    fn resident_words(&mut self, range: AddressRange) -> Option<Vec<u64>> {
+    /// Returns the resident words of a range. Pairs of words stay aligned: only whole pages are
+    /// left out.
+    fn resident_words(&mut self, range: AddressRange) -> Result<Vec<u64>, &'static str> {
         let context = self.context;
         if Instant::now() >= context.deadline {
-            return None;
+            return Err(NO_ROOM);
         }
         let runs = context.resident_runs((range.start & !7, range.end));
         let bytes: u64 = runs.iter().map(|run| run.len()).sum();
-        self.bytes_left = self.bytes_left.checked_sub(bytes)?;
+        self.bytes_left = self.bytes_left.checked_sub(bytes).ok_or(NO_ROOM)?;
         let mut words = Vec::with_capacity((bytes / 8) as usize);
         for run in runs {
             let mut at = run.start;
             while at < run.end {
                 if Instant::now() >= context.deadline {
-                    return None;
+                    return Err(NO_ROOM);
                 }
                 let length = usize::try_from(run.end - at).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
                 let block = self.block.get_mut(..length);
                 let read_bytes = block.map_or(0, |bytes| context.memory.read_some(at, bytes));
                 words.extend((0..read_bytes / 8).filter_map(|index| word_at(&self.block, index * 8)));
-                at += length as u64;
+                at += read_bytes as u64;
+                if read_bytes < length {
+                    // Guard pages of a stack allow no access, and hold no values.
+                    let guard = context.space.find(at).filter(|mapping| !mapping.permissions.read);
+                    at = guard.ok_or(UNREADABLE)?.end;
+                }
             }
         }
-        Some(words)
+        Ok(words)
     }
 }
 
@@ -308,26 +330,40 @@ mod tests {
 
     const STACK_BYTES: u64 = 1 << 20;
 
-    /// Memory that is the same everywhere.
-    struct Same;
+    const STACK: u64 = 0x7000_0000_0000;
 
-    impl Memory for Same {
-        fn read_some(&self, _: u64, buffer: &mut [u8]) -> usize {
-            buffer.fill(7);
-            buffer.len()
+    /// Memory that is the same everywhere but in a range that cannot be read.
+    struct SameBut(AddressRange);
+
+    impl Memory for SameBut {
+        fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+            let limit = if address < self.0.end { self.0.start } else { u64::MAX };
+            let count = buffer.len().min(usize::try_from(limit.saturating_sub(address)).unwrap());
+            buffer[..count].fill(7);
+            count
         }
     }
 
     /// Reads the roots of `count` threads that name the same stack.
-    fn roots_of(count: usize, max_bytes: u64, deadline: Instant) -> Option<Roots> {
-        let control = AddressRange::sized(0x7000_0000_0000, STACK_BYTES);
+    fn roots_of(count: usize, max_bytes: u64, deadline: Instant) -> Result<Roots, &'static str> {
+        roots_in(&SameBut(AddressRange::default()), "", count, max_bytes, deadline)
+    }
+
+    fn roots_in(
+        memory: &dyn Memory,
+        maps: &str,
+        count: usize,
+        max_bytes: u64,
+        deadline: Instant,
+    ) -> Result<Roots, &'static str> {
+        let control = AddressRange::sized(STACK, STACK_BYTES);
         let empty = AddressRange::default();
         let thread = Thread { address: control.end, control, bindings: empty, locals: empty };
         let threads = Threads { threads: vec![thread; count], ..Threads::default() };
         let process = Process::open(i32::try_from(std::process::id()).unwrap()).unwrap();
-        let (space, _) = AddressSpace::parse(b"");
+        let (space, _) = AddressSpace::parse(maps.as_bytes());
         let resident = |range: AddressRange| vec![range];
-        let context = Context { deadline, ..Context::of_image(&Same, &process, &space, &resident) };
+        let context = Context { deadline, ..Context::of_image(memory, &process, &space, &resident) };
         read(&context, &Program::with_symbols("/usr/bin/fabricated", "2.2.9", &[]), &threads, max_bytes)
     }
 
@@ -337,8 +373,20 @@ mod tests {
         let roots = roots_of(2, 2 * STACK_BYTES, deadline).unwrap();
         let words: usize = roots.conservative.iter().map(|root| root.words.len()).sum();
         assert_eq!((words as u64 * 8, roots.whole_stacks), (2 * STACK_BYTES, 2));
-        assert_eq!(roots_of(2, 2 * STACK_BYTES - 1, deadline), None);
-        assert_eq!(roots_of(65_536, 2 * STACK_BYTES, deadline), None);
-        assert_eq!(roots_of(1, STACK_BYTES, Instant::now()), None, "the deadline passed");
+        assert_eq!(roots_of(2, 2 * STACK_BYTES - 1, deadline), Err(NO_ROOM));
+        assert_eq!(roots_of(65_536, 2 * STACK_BYTES, deadline), Err(NO_ROOM));
+        assert_eq!(roots_of(1, STACK_BYTES, Instant::now()), Err(NO_ROOM), "the deadline passed");
+    }
+
+    #[test]
+    fn a_stack_is_read_to_its_end_but_for_guard_pages() {
+        let deadline = Instant::now() + Duration::from_secs(600);
+        let memory = SameBut(AddressRange::sized(STACK + 0x3000, 0x1000));
+        let read = |maps: &str| roots_in(&memory, maps, 1, STACK_BYTES, deadline);
+        assert_eq!(read(""), Err(UNREADABLE));
+        assert_eq!(read("700000003000-700000004000 rw-p 00000000 00:00 0\n"), Err(UNREADABLE));
+        let roots = read("700000003000-700000004000 ---p 00000000 00:00 0\n").unwrap();
+        let words: usize = roots.conservative.iter().map(|root| root.words.len()).sum();
+        assert_eq!(words as u64 * 8, STACK_BYTES - 0x1000);
     }
 }

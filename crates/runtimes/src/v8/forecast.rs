@@ -68,21 +68,23 @@ struct PageState {
 pub type Forecasts = HashMap<u64, Forecast>;
 
 /// Predicts for each isolate what collections release, its pool included. `external` are the bytes
-/// of buffers outside of the heaps.
-pub fn forecasts(heaps: &Heaps, claimed: &Claimed, traced: &TracedPages, external: u64) -> Forecasts {
+/// of buffers outside of the heaps: if they are not known, any number is possible.
+pub fn forecasts(heaps: &Heaps, claimed: &Claimed, traced: &TracedPages, external: Option<u64>) -> Forecasts {
     if traced.is_empty() {
         return Forecasts::new();
     }
     let resident: HashMap<u64, u64> =
         claimed.claims.iter().map(|claim| (claim.start, claim.sums.resident.total())).collect();
     let forecast = |heap: u64| {
-        let isolate = Isolate { heaps, resident: &resident, traced, heap, external };
+        let isolate = Isolate { heaps, resident: &resident, traced, heap };
         let before_bytes = isolate.resident_before() + claimed.idle.get(&heap).map_or(0, |idle| idle.pool);
-        let released =
-            |live_of: fn(ObjectBytes) -> u64| before_bytes.saturating_sub(isolate.resident_after(live_of));
+        let released = |external: u64, live_of: fn(ObjectBytes) -> u64| {
+            before_bytes.saturating_sub(isolate.resident_after(external, live_of))
+        };
+        let all_live = |objects: ObjectBytes| objects.reachable.saturating_add(objects.uncertain);
         Forecast {
-            low: released(|objects| objects.reachable.saturating_add(objects.uncertain)),
-            high: released(|objects| objects.reachable),
+            low: released(external.unwrap_or(0), all_live),
+            high: released(external.unwrap_or(u64::MAX), |objects| objects.reachable),
             dead_page_bytes: isolate.dead_page_bytes(),
         }
     };
@@ -97,8 +99,6 @@ struct Isolate<'a> {
     traced: &'a TracedPages,
     /// Address of its heap.
     heap: u64,
-    /// Bytes of buffers outside of the heaps.
-    external: u64,
 }
 
 impl Isolate<'_> {
@@ -140,9 +140,10 @@ impl Isolate<'_> {
         self.spaces().map(dead_bytes_of).sum::<u64>()
     }
 
-    /// Returns the resident bytes of all spaces after the collections. `live_of` gives the bytes of
-    /// the objects of a page that count as live.
-    fn resident_after(&self, live_of: fn(ObjectBytes) -> u64) -> u64 {
+    /// Returns the resident bytes of all spaces after the collections. `external` are the bytes of
+    /// buffers outside of the heaps; `live_of` gives the bytes of the objects of a page that count
+    /// as live.
+    fn resident_after(&self, external: u64, live_of: fn(ObjectBytes) -> u64) -> u64 {
         let young = self.spaces().filter(|space| space.kind == Kind::Young).flat_map(|space| &space.pages);
         let young_bytes: u64 = young.map(|page| live_of(self.objects(page))).sum();
         let (mut kept_bytes, mut committed_bytes, mut live_bytes) = (MIN_YOUNG_BYTES, MIN_YOUNG_BYTES, 0);
@@ -163,7 +164,7 @@ impl Isolate<'_> {
         }
         committed_bytes += compacted.iter().map(|pages| pages.len() as u64 * PAGE_ALIGNMENT).sum::<u64>();
         live_bytes += compacted.iter().flatten().map(|page| page.live_bytes).sum::<u64>();
-        let garbage_bytes = committed_bytes.saturating_sub(live_bytes).saturating_add(self.external);
+        let garbage_bytes = committed_bytes.saturating_sub(live_bytes).saturating_add(external);
         if garbage_bytes >= MIN_GARBAGE_BYTES && garbage_bytes >= committed_bytes / MIN_GARBAGE_DIVISOR {
             compacted = compacted.into_iter().map(|pages| collect_space(pages, 0)).collect();
         }

@@ -71,6 +71,8 @@ pub struct Holding {
     pub hints: ReferenceHints,
     /// Their types.
     pub types: ObjectTypes,
+    /// Whether there are more variables than are listed.
+    pub is_cut: bool,
 }
 
 /// How paths from variables treat the objects of a class.
@@ -151,7 +153,7 @@ pub fn holding(heap: &Heap<'_>, marks: &Bitmap, known: &mut Known) -> Option<Hol
     let mut collector = Collector {
         heap: *heap,
         known,
-        holding: Holding { hints: ReferenceHints::default(), types: ObjectTypes::default() },
+        holding: Holding { hints: ReferenceHints::default(), types: ObjectTypes::default(), is_cut: false },
         classes: HashMap::new(),
         files: HashMap::new(),
         contexts: Vec::new(),
@@ -281,7 +283,9 @@ impl Collector<'_> {
     fn read_scope(&mut self, shapes: &mut Shapes<'_>, scope: u64) -> Scope {
         let file = self.files.get(&scope).map(AsRef::as_ref);
         let is_wanted = self.name_bytes < MAX_NAME_BYTES;
-        let info = ScopeInfo::read(shapes, self.heap.layout, scope).filter(|_| is_wanted);
+        let info = ScopeInfo::read(shapes, self.heap.layout, scope);
+        self.holding.is_cut |= info.as_ref().is_some_and(|info| info.is_cut() || !is_wanted);
+        let info = info.filter(|_| is_wanted);
         let names = info.map_or_else(Vec::new, |info| slots::variables(shapes, &info, file));
         let is_own = file.is_some_and(|file| file.starts_with(names::OWN_FILES));
         self.name_bytes += names.len() * size_of::<Option<Arc<str>>>();
@@ -289,9 +293,11 @@ impl Collector<'_> {
         Scope { names, is_own }
     }
 
-    /// Whether further variables with their own names are taken.
-    fn may_add_names(&self) -> bool {
-        self.holding.hints.variables.len() < MAX_VARIABLES && self.name_bytes < MAX_NAME_BYTES
+    /// Whether a further variable with its own name is taken; notes if not.
+    fn may_add_name(&mut self) -> bool {
+        let may_add = self.holding.hints.variables.len() < MAX_VARIABLES && self.name_bytes < MAX_NAME_BYTES;
+        self.holding.is_cut |= !may_add;
+        may_add
     }
 
     /// Adds the variables in the contexts.
@@ -328,6 +334,8 @@ impl Collector<'_> {
         let variables = &mut self.holding.hints.variables;
         if variables.len() < MAX_VARIABLES {
             variables.push(variable);
+        } else {
+            self.holding.is_cut = true;
         }
     }
 
@@ -348,7 +356,7 @@ impl Collector<'_> {
         let file = self.file_of_module(shapes, bytes);
         let file_suffix = file.map_or_else(String::new, |file| format!(" ({file})"));
         for TableEntry { key, value: cell } in shapes.entries_of_table(table) {
-            if !self.may_add_names() {
+            if !self.may_add_name() {
                 break;
             }
             let cell = Shapes::object_at(cell).filter(|cell| {
@@ -392,7 +400,7 @@ impl Collector<'_> {
         let keys: HashSet<u64> = self.properties.iter().map(|property| property.key).collect();
         let in_code = constants::used_in_code(&self.heap, marks, shapes, &keys)?;
         for property in std::mem::take(&mut self.properties) {
-            if !self.may_add_names() {
+            if !self.may_add_name() {
                 break;
             }
             let name = slots::key_text(shapes, self.heap.layout, property.key, &in_code);

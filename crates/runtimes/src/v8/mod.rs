@@ -203,7 +203,7 @@ pub fn read(
         Err(text) => reading.caveats.push(caveat("v8_objects_left_out", text)),
     }
     reading.facts.set_details(ABOUT.name, &details);
-    let external_bytes = stores.buffers.map_or(0, |buffers| buffers.accounted_bytes);
+    let external_bytes = stores.buffers.map(|buffers| buffers.accounted_bytes);
     let forecasts = forecast::forecasts(&heaps, &claimed, &traced, external_bytes);
     let notification = notification::notification(context, program, layout, &heaps, &claimed, &forecasts);
     let plan = notification.as_ref().ok();
@@ -267,6 +267,18 @@ fn add_objects(
     } else if objects.is_late {
         let text = "there was no time, or no memory, to find out which objects live";
         caveat("v8_not_traced", None, text);
+    } else if objects.is_swapped {
+        let text = "parts of the process are, or may be, swapped out: which objects live is not known";
+        caveat("v8_not_traced", None, text);
+    }
+    if objects.census.known.is_cut {
+        let text = "there are more functions or constructors than strandline keeps names of: objects may be listed under another \
+                    name, and functions without one";
+        caveat("v8_names_cut", None, text);
+    }
+    if objects.holding.as_ref().is_some_and(|holding| holding.is_cut) {
+        let text = "there are more variables than strandline lists: what the others hold is not named";
+        caveat("v8_variables_cut", None, text);
     }
     reading.facts.types = objects.census.totals.types;
     if let Some(holding) = objects.holding {
@@ -288,6 +300,8 @@ struct Objects {
     holding: Option<Holding>,
     /// Whether objects were to be traced, and were not.
     is_late: bool,
+    /// Whether they were not to be traced because parts of the process may be swapped out.
+    is_swapped: bool,
 }
 
 impl Objects {
@@ -332,7 +346,8 @@ fn count_objects(
             units::bytes(objects::MAX_STOPPED_BYTES)
         ));
     }
-    let is_traced = !context.is_stopped && !context.may_be_swapped();
+    let is_swapped = !context.is_stopped && context.may_be_swapped();
+    let is_traced = !context.is_stopped && !is_swapped;
     let starts = if is_traced { Bitmap::new(index.places) } else { None };
     let mut census = objects::count(&heap, starts.as_ref());
     // An object that was not understood may hold references.
@@ -345,5 +360,5 @@ fn count_objects(
     let held_live = live.as_ref().filter(|_| context.keeps_blocks);
     let holding = held_live.and_then(|live| holding::holding(&heap, &live.marks, &mut census.known));
     let is_late = is_traced && (live.is_none() || context.keeps_blocks && holding.is_none());
-    Ok(Objects { index, census, live, path, holding, is_late })
+    Ok(Objects { index, census, live, path, holding, is_late, is_swapped })
 }

@@ -1,7 +1,7 @@
 //! Names the types of V8's objects: by the constructor that has the object's prototype, by the name
 //! of a function, or by V8's own class. No other text of the target is output.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::instance_types::FIRST_NONSTRING;
 use super::layout::{IS_ONE_BYTE, ObjectLayout, STRING_LENGTH};
@@ -37,7 +37,7 @@ const FILE_URL: &str = "file://";
 const MAX_TABLE_NAMES: u64 = 1 << 14;
 /// Maximum length of the path of a script.
 const MAX_PATH_BYTES: usize = 1024;
-/// Limit on constructors of one prototype.
+/// Limit on constructors of one prototype; [`Known::is_cut`] says whether another one mattered.
 const MAX_CONSTRUCTORS_PER_PROTOTYPE: usize = 8;
 /// Longest name; longer ones are cut.
 const MAX_CHARACTERS: usize = 100;
@@ -83,10 +83,16 @@ pub fn shape_name(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shape: Shape, 
     }
     let name = constructor(shapes, layout, shape.map, known);
     let prototype = shapes.prototype(shape.map);
-    if let Some(names) = prototype.and_then(|prototype| known.prototypes.get(&prototype)) {
+    if let Some(prototype) = prototype
+        && let Some(names) = known.prototypes.get(&prototype)
+    {
         // `Object` and Node.js's `Buffer` share their prototypes with other constructors.
-        let is_listed = name.as_ref().is_some_and(|name| names.contains(name));
-        return if is_listed { name } else { names.first().cloned() }.unwrap_or_default();
+        if let Some(name) = name.filter(|name| names.contains(name)) {
+            return name;
+        }
+        let first = names.first().cloned().unwrap_or_default();
+        known.is_cut |= known.cut_prototypes.contains(&prototype);
+        return first;
     }
     // `JSMap` is what JavaScript calls `Map`.
     let class = class.map(|class| class.strip_prefix("JS").map(str::to_owned).unwrap_or(class));
@@ -100,6 +106,10 @@ pub struct Known {
     prototypes: HashMap<u64, BTreeSet<String>>,
     /// By the address of a hidden class of their objects.
     constructors: HashMap<u64, Option<String>>,
+    /// Prototypes that have more constructors than are kept.
+    cut_prototypes: HashSet<u64>,
+    /// Whether objects may have another name because a limit on names was reached.
+    pub is_cut: bool,
 }
 
 impl Known {
@@ -113,6 +123,8 @@ impl Known {
             let names = self.prototypes.entry(prototype).or_default();
             if names.len() < MAX_CONSTRUCTORS_PER_PROTOTYPE {
                 names.insert(name);
+            } else if !names.contains(&name) {
+                self.cut_prototypes.insert(prototype);
             }
         }
     }
@@ -209,6 +221,11 @@ impl ScopeInfo {
             names = names.checked_add(8)?;
         }
         Some(Self { flags: flags >> layout.scope_flags_shift, names, variable_count })
+    }
+
+    /// Whether it has more variables than are read.
+    pub fn is_cut(&self) -> bool {
+        self.variable_count > MAX_TABLE_NAMES
     }
 
     /// Whether its contexts have a slot for an extension.

@@ -10,7 +10,8 @@ use strandline_process::memory::word_at;
 
 /// `prototype_or_initial_map_` in a `JSFunction`, if it is a constructor, in all versions.
 const FUNCTION_INITIAL_MAP: usize = 56;
-/// Limit on functions counted by name; further ones have no name.
+/// Limit on functions counted by name, and on constructors; further ones have no name, and
+/// [`Known::is_cut`] says so.
 const MAX_FUNCTIONS: usize = 1 << 19;
 /// Limit on types that are listed.
 const MAX_TYPES: usize = 1000;
@@ -41,6 +42,8 @@ pub struct Tally {
     functions: HashMap<u64, Counts>,
     /// What `prototype_or_initial_map_` is in functions, and their `SharedFunctionInfo`.
     constructors: HashMap<u64, u64>,
+    /// Whether there were more functions or constructors.
+    is_cut: bool,
 }
 
 /// The sums of all workers.
@@ -64,15 +67,13 @@ impl Tally {
         self.bytes = self.bytes.saturating_add(head.size);
         if head.shape.content == Content::Function
             && let Some(shared) = word_at(bytes, layout.shared as usize)
-            && (self.functions.len() < MAX_FUNCTIONS || self.functions.contains_key(&shared))
         {
-            self.functions.entry(shared).or_default().add(counts_of_one);
-            let initial =
-                word_at(bytes, FUNCTION_INITIAL_MAP).filter(|_| head.size >= FUNCTION_INITIAL_MAP as u64 + 8);
-            if let Some(initial) = initial.filter(|_| self.constructors.len() < MAX_FUNCTIONS) {
-                self.constructors.insert(initial, shared);
+            if may_insert(&self.functions, shared) {
+                self.functions.entry(shared).or_default().add(counts_of_one);
+                self.add_constructor(head, bytes, shared);
+                return;
             }
-            return;
+            self.is_cut = true;
         }
         let number = head.number as usize;
         if self.by_shape.len() <= number {
@@ -83,10 +84,27 @@ impl Tally {
         }
     }
 
+    /// Notes what `prototype_or_initial_map_` is in a function, if it is a constructor.
+    fn add_constructor(&mut self, head: Head, bytes: &[u8], shared: u64) {
+        let initial =
+            word_at(bytes, FUNCTION_INITIAL_MAP).filter(|_| head.size >= FUNCTION_INITIAL_MAP as u64 + 8);
+        let Some(initial) = initial else { return };
+        if may_insert(&self.constructors, initial) {
+            self.constructors.insert(initial, shared);
+        } else {
+            self.is_cut = true;
+        }
+    }
+
     /// Adds the names of constructors that were found.
     pub fn add_names(&self, shapes: &mut Shapes<'_>, layout: &ObjectLayout, known: &mut Known) {
         known.add(shapes, layout, &self.constructors);
     }
+}
+
+/// Whether a function may be added to a map, or is in it.
+fn may_insert<T>(map: &HashMap<u64, T>, key: u64) -> bool {
+    map.len() < MAX_FUNCTIONS || map.contains_key(&key)
 }
 
 /// Sums the counts of workers by name.
@@ -97,6 +115,7 @@ pub fn total<'a, 'm: 'a>(
 ) -> Totals {
     let mut by_name: HashMap<String, Counts> = HashMap::new();
     for (tally, shapes) in workers {
+        known.is_cut |= tally.is_cut;
         for (number, counts) in tally.by_shape.iter().enumerate().filter(|(_, counts)| counts.instances > 0) {
             let Some(shape) = shapes.all.get(number).copied() else { continue };
             by_name.entry(names::shape_name(shapes, layout, shape, known)).or_default().add(*counts);

@@ -274,7 +274,9 @@ impl Writer {
         self.static_field("Abstract_VM_Version", "_s_vm_release", release);
         self.flag("DisableAttachMechanism", 0);
         self.flag("ObjectAlignmentInBytes", 8);
-        self.flag("MinHeapSize", 16 * PAGE);
+        // JDK 11 has no flag for the minimum.
+        let minimum = if self.jdk == Jdk::V11 { "InitialHeapSize" } else { "MinHeapSize" };
+        self.flag(minimum, 16 * PAGE);
         self.flag("MaxHeapSize", 1 << 20);
         self.flag("MaxHeapFreeRatio", 70);
         self.flag("UseCompressedOops", u64::from(self.has_narrow_oops));

@@ -203,8 +203,9 @@ pub fn add_thread(view: &View<'_>, thread: u64, roots: &mut PreciseRoots) -> Opt
         "JavaThread::_vm_result",
         "JavaThread::_vm_result_oop",
     ] {
-        if let Some(word) = view.field(thread, &[field]) {
-            roots.add(word);
+        // No version has all of them.
+        if let Some(at) = view.field_address(thread, &[field]) {
+            roots.add(view.word(at)?);
         }
     }
     add_lock_stack(view, thread, roots)
@@ -219,8 +220,7 @@ fn add_lock_stack(view: &View<'_>, thread: u64, roots: &mut PreciseRoots) -> Opt
     // Without its size only an empty one is read.
     let max_bytes = view.structs.size("LockStack").unwrap_or(0).min(MAX_LOCK_STACK_BYTES);
     let bytes = end.checked_sub(first).filter(|&bytes| bytes <= max_bytes)?;
-    (0..bytes / 8).filter_map(|index| view.word(first + index * 8)).for_each(|word| roots.add(word));
-    Some(())
+    roots.add_words(first, first.checked_add(bytes / 8 * 8)?, |at| view.word(at))
 }
 
 /// Adds local handles, from the first block of a chain on (`JNIHandleBlock::oops_do`). Blocks after
