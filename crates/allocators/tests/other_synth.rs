@@ -99,6 +99,30 @@ fn a_malloc_of_musl_has_the_built_figures() {
     }
 }
 
+#[test]
+fn a_malloc_of_musl_has_no_more_groups_than_the_process_has_memory() {
+    let (data, areas, page, metas, area_count) = (0x40_8000, 0x7f11_0000_0000, 4096, 101, 5);
+    let mut image = Image::of(&[(data, page), (areas, area_count * page)]);
+    // struct malloc_context: secret, init_done, meta_area_head.
+    image.put_words(data, [(0, 7), (8, 1), (56, areas)]);
+    for area in (0..area_count).map(|area| areas + area * page) {
+        // struct meta_area: check, next, nslots; then metas with `mem`, all of one slot.
+        image.put_words(area, [(0, 7), (8, area + page), (16, metas)]);
+        let metas = (0..metas).map(|meta| area + 24 + 40 * meta);
+        metas.for_each(|meta| image.put_word(meta + 16, areas + (meta - areas) / 40 * 32));
+    }
+    let maps = format!(
+        "{data:x}-{:x} rw-p 00008000 08:01 77 /usr/bin/program\n{areas:x}-{:x} rw-p 00000000 00:00 0\n",
+        data + page,
+        areas + 4 * page,
+    );
+    let ((readings, _), _) = read(&musl::READER, &image, &maps);
+    let [reading] = readings.as_slice() else { panic!("{} of them", readings.len()) };
+    // 256 of 64 bytes fit into the four mapped pages: after the third area there are more.
+    assert_eq!(reading.allocator.own["groups"], 3 * metas);
+    assert!(reading.caveats.iter().any(|caveat| caveat.code == "musl_damaged"), "{:?}", reading.caveats);
+}
+
 /// Checks the reading of a fabricated heap; returns the prediction of its call.
 fn check_reading(reader: &Reader, made: &HeapImage, what: &str) -> Option<u64> {
     let ((readings, caveats), _) = read(reader, &made.image, &made.maps);
