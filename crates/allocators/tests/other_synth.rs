@@ -188,6 +188,29 @@ fn an_unreadable_structure_of_a_free_page_is_damage() {
     }
 }
 
+#[test]
+fn a_page_map_without_a_valid_structure_is_not_read() {
+    for seed in 0..20 {
+        let HeapImage { mut image, maps, structures, .. } = fabricate_google_tcmalloc(0, seed);
+        let &[.., (entries, entries_end), _] = structures.as_slice() else { panic!("no page map") };
+        // The page map is found by any page of a span; the layout by the span's first page, or by
+        // trackers.
+        let mut previous = 0;
+        for entry in (entries..entries_end).step_by(8) {
+            let word = image.word(entry).unwrap_or(0);
+            if word != std::mem::replace(&mut previous, word) {
+                image.put_word(entry, 0);
+            }
+        }
+        let (trackers, trackers_end) = structures[8];
+        (trackers..trackers_end).step_by(8).for_each(|at| image.put_word(at, 0));
+        let ((readings, caveats), _) = read(&google_tcmalloc::READER, &image, &maps);
+        assert!(readings.is_empty(), "seed {seed}: {} of them", readings.len());
+        let codes: Vec<&str> = caveats.iter().map(|caveat| caveat.code.as_str()).collect();
+        assert_eq!(codes, ["google_tcmalloc_unknown_layout"], "seed {seed}");
+    }
+}
+
 /// The per-CPU cache of a fabricated tcmalloc of Google's.
 struct ProcessorCache {
     /// Address of the first slab, which was never used; its second has the cache.
