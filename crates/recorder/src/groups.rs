@@ -309,6 +309,7 @@ fn changed_start(sampled: &mut SampledGroup, figures: &GroupFigures, now_us: u64
         limit_bytes: figures.limit_bytes,
         effective_limit_bytes: figures.effective_limit_bytes,
         effective_limit_path: figures.effective_limit_path.clone(),
+        unread_limit_path: figures.unread_limit_path.clone(),
         ..sampled.start.clone()
     };
     if sampled.last.is_some() && start == sampled.start {
