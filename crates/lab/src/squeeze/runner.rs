@@ -160,7 +160,8 @@ impl LimitRunner for Runner<'_> {
             LimitKind::AddressSpace | LimitKind::Data => sampled_bytes,
         };
         let failure = criteria.failure(&outcome);
-        Ok(LimitedRun { limit_bytes, failure, figures: outcome.figures, peak_bytes, is_recorded })
+        let Outcome { figures, swap_problem, .. } = outcome;
+        Ok(LimitedRun { limit_bytes, failure, figures, peak_bytes, is_recorded, swap_problem })
     }
 }
 
