@@ -160,8 +160,8 @@ impl Drop for Group {
     }
 }
 
-/// Keeps pages of a group with a limit of `bytes` from moving to swap at the limit. Returns why they
-/// may; `None` if they may not.
+/// Keeps pages of a group with a limit of `bytes` from moving to swap at the limit. Returns why
+/// they may; `None` if they may not.
 fn limit_swap(folder: &Path, bytes: u64) -> Option<String> {
     let files = [("memory.swap.max", 0), ("memory.memsw.limit_in_bytes", bytes)];
     let file = files.into_iter().find(|(name, _)| folder.join(name).exists());
