@@ -126,7 +126,7 @@ fn subfolders(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             Ok(Vec::new())
         }
-        entries => entries?.map(|entry| Ok(entry?.path())).collect(),
+        entries => entries?.map(|entry| entry.map(|entry| entry.path())).collect(),
     }
 }
 
