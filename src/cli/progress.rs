@@ -21,8 +21,18 @@ const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 const LOG_INTERVAL: Duration = Duration::from_secs(30);
 /// How long the end waits for the line to be erased if the terminal blocks.
 const ERASE_LIMIT: Duration = Duration::from_millis(200);
-/// Maximum width: a line that a terminal wraps cannot be redrawn.
-pub const MAX_COLUMNS: usize = 78;
+/// Maximum width of the line.
+const MAX_COLUMNS: usize = 78;
+
+/// Returns the width that the line may have now: a line that a terminal wraps cannot be redrawn.
+pub fn max_columns() -> usize {
+    terminal_size::terminal_size_of(std::io::stderr()).map_or(MAX_COLUMNS, |(width, _)| columns_in(width.0))
+}
+
+/// Returns the width of the line on a terminal of this width, whose last column stays empty.
+fn columns_in(terminal_columns: u16) -> usize {
+    usize::from(terminal_columns).saturating_sub(1).min(MAX_COLUMNS)
+}
 
 /// The latest state, until it is shown.
 type Latest = Arc<Mutex<Option<State>>>;
@@ -98,7 +108,7 @@ impl State {
             }
             Self::Line(line) => clean(line),
         };
-        shorten(&line, MAX_COLUMNS)
+        shorten(&line, max_columns())
     }
 }
 
@@ -178,6 +188,11 @@ impl Drop for Drawer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_line_fits_into_a_narrow_terminal() {
+        assert_eq!([1, 40, 79, 80, 300].map(columns_in), [0, 39, 78, 78, 78]);
+    }
 
     /// A terminal that blocks: each write waits until it is closed.
     struct Blocked(Sender<String>, Receiver<()>);

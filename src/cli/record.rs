@@ -11,7 +11,7 @@ use strandline_process::procfs::Process;
 
 use super::arguments::{Record, Recording, Run, When};
 use super::output::{Output, print_message};
-use super::progress::MAX_COLUMNS;
+use super::progress::max_columns;
 use super::{CommandResult, Failure, Result};
 use strandline_recorder::{
     CommandSettings, LedgerSettings, Limits, NotStarted, Options, Plan, Progress, Recorded,
@@ -258,7 +258,7 @@ impl ProgressLine {
             }
         }
         self.is_drawn.set(true);
-        drop(write!(std::io::stderr(), "\r\x1b[K{}", shorten(&clean(&line), MAX_COLUMNS)));
+        drop(write!(std::io::stderr(), "\r\x1b[K{}", shorten(&clean(&line), max_columns())));
     }
 
     fn erase(&self) {

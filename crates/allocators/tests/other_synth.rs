@@ -99,6 +99,30 @@ fn a_malloc_of_musl_has_the_built_figures() {
     }
 }
 
+#[test]
+fn a_malloc_of_musl_has_no_more_groups_than_the_process_has_memory() {
+    let (data, areas, page, metas, area_count) = (0x40_8000, 0x7f11_0000_0000, 4096, 101, 5);
+    let mut image = Image::of(&[(data, page), (areas, area_count * page)]);
+    // struct malloc_context: secret, init_done, meta_area_head.
+    image.put_words(data, [(0, 7), (8, 1), (56, areas)]);
+    for area in (0..area_count).map(|area| areas + area * page) {
+        // struct meta_area: check, next, nslots; then metas with `mem`, all of one slot.
+        image.put_words(area, [(0, 7), (8, area + page), (16, metas)]);
+        let metas = (0..metas).map(|meta| area + 24 + 40 * meta);
+        metas.for_each(|meta| image.put_word(meta + 16, areas + (meta - areas) / 40 * 32));
+    }
+    let maps = format!(
+        "{data:x}-{:x} rw-p 00008000 08:01 77 /usr/bin/program\n{areas:x}-{:x} rw-p 00000000 00:00 0\n",
+        data + page,
+        areas + 4 * page,
+    );
+    let ((readings, _), _) = read(&musl::READER, &image, &maps);
+    let [reading] = readings.as_slice() else { panic!("{} of them", readings.len()) };
+    // 256 of 64 bytes fit into the four mapped pages: after the third area there are more.
+    assert_eq!(reading.allocator.own["groups"], 3 * metas);
+    assert!(reading.caveats.iter().any(|caveat| caveat.code == "musl_damaged"), "{:?}", reading.caveats);
+}
+
 /// Checks the reading of a fabricated heap; returns the prediction of its call.
 fn check_reading(reader: &Reader, made: &HeapImage, what: &str) -> Option<u64> {
     let ((readings, caveats), _) = read(reader, &made.image, &made.maps);
@@ -161,6 +185,29 @@ fn an_unreadable_structure_of_a_free_page_is_damage() {
         let [reading] = readings.as_slice() else { panic!("seed {seed}: {} of them", readings.len()) };
         let mut codes = reading.caveats.iter().map(|caveat| caveat.code.as_str());
         assert!(codes.any(|code| code == "google_tcmalloc_damaged"), "seed {seed}: {:?}", reading.caveats);
+    }
+}
+
+#[test]
+fn a_page_map_without_a_valid_structure_is_not_read() {
+    for seed in 0..20 {
+        let HeapImage { mut image, maps, structures, .. } = fabricate_google_tcmalloc(0, seed);
+        let &[.., (entries, entries_end), _] = structures.as_slice() else { panic!("no page map") };
+        // The page map is found by any page of a span; the layout by the span's first page, or by
+        // trackers.
+        let mut previous = 0;
+        for entry in (entries..entries_end).step_by(8) {
+            let word = image.word(entry).unwrap_or(0);
+            if word != std::mem::replace(&mut previous, word) {
+                image.put_word(entry, 0);
+            }
+        }
+        let (trackers, trackers_end) = structures[8];
+        (trackers..trackers_end).step_by(8).for_each(|at| image.put_word(at, 0));
+        let ((readings, caveats), _) = read(&google_tcmalloc::READER, &image, &maps);
+        assert!(readings.is_empty(), "seed {seed}: {} of them", readings.len());
+        let codes: Vec<&str> = caveats.iter().map(|caveat| caveat.code.as_str()).collect();
+        assert_eq!(codes, ["google_tcmalloc_unknown_layout"], "seed {seed}");
     }
 }
 

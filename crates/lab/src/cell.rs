@@ -120,6 +120,9 @@ pub struct Outcome {
     pub not_ended: u32,
     /// Processes killed by the kernel at the memory limit; `None` without such a limit.
     pub out_of_memory_kills: Option<u64>,
+    /// Why memory may have moved to swap at the memory limit; `None` if it could not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub swap_problem: Option<String>,
     /// The machine that it ran on; `None`: the machine of the lab itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<Node>,
@@ -173,6 +176,7 @@ impl Outcome {
             left_behind: 0,
             not_ended: 0,
             out_of_memory_kills: None,
+            swap_problem: None,
             node: None,
         }
     }

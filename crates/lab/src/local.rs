@@ -278,6 +278,7 @@ impl Local {
     fn finish(&mut self, run: LocalJob, event: Event) -> Result<Outcome, Stopped> {
         let slot_folder = self.slot_folder(run.slot);
         let kills = run.group.as_ref().and_then(Group::out_of_memory_kills);
+        let swap_problem = run.group.as_ref().and_then(|group| group.swap_problem.clone());
         if let Some(group) = run.group {
             remove_group(&group).map_err(Stopped::Failed)?;
         }
@@ -293,6 +294,7 @@ impl Local {
             }
         };
         outcome.out_of_memory_kills = outcome.out_of_memory_kills.or(kills);
+        outcome.swap_problem = swap_problem;
         let keep = |name: &str| keep_output(&slot_folder, &run.output_folder, name).map_err(Stopped::Failed);
         outcome.stdout = keep("stdout")?;
         outcome.stderr = keep("stderr")?;

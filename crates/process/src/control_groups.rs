@@ -6,6 +6,7 @@
 //! own group to the root.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::procfs::Process;
@@ -80,7 +81,7 @@ impl ControlGroups {
             fs::read_to_string(folder.join(name)).is_ok_and(|text| values.contains(&text.trim()))
         };
         let folders = self.folders("memory");
-        let has_limit = |folder: &PathBuf| number(folder, "memory.max").is_some();
+        let has_limit = |folder: &PathBuf| limit(folder, "memory.max").is_some();
         // The limit may be that of a group above (mm/memcontrol.c, mem_cgroup_get_oom_group).
         let kills_all = |(index, folder): (usize, &PathBuf)| {
             is_one_of(folder, "memory.oom.group", &["1"]) && folders.iter().skip(index).any(has_limit)
@@ -116,14 +117,25 @@ pub fn mount_point(mounts: &str, kind: &str, option: Option<&str>) -> Option<Pat
     })
 }
 
-/// The number in a file of a group; `None` if there is no such file, or for "max" (no limit).
+/// The number in a file of a group; `None` if it cannot be read.
 fn number(folder: &Path, name: &str) -> Option<u64> {
     fs::read_to_string(folder.join(name)).ok()?.trim().parse().ok()
 }
 
-/// What a group may still use: the number in its file `limit` less that in its file `used`.
-fn left_under(folder: &Path, limit: &str, used: &str) -> Option<u64> {
-    Some(number(folder, limit)?.saturating_sub(number(folder, used)?))
+/// The limit in a file of a group; `None` if there is no such file, or for "max" (no limit). One
+/// that cannot be read is 0: what is not known to be left must not be used.
+fn limit(folder: &Path, name: &str) -> Option<u64> {
+    match fs::read_to_string(folder.join(name)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Ok(text) if text.trim() == "max" => None,
+        text => Some(text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)),
+    }
+}
+
+/// What a group may still use: its limit less the number in its file `used`; 0 if that is unknown.
+fn left_under(folder: &Path, limit_name: &str, used: &str) -> Option<u64> {
+    let limit = limit(folder, limit_name)?;
+    Some(number(folder, used).map_or(0, |used| limit.saturating_sub(used)))
 }
 
 /// Memory left under the limit of one group, of either version. Inactive file pages count as
@@ -132,8 +144,9 @@ fn left_under(folder: &Path, limit: &str, used: &str) -> Option<u64> {
 fn memory_left_in(folder: &Path) -> Option<u64> {
     // Above memory.high (version 2) processes are throttled before any limit is met.
     let limits = ["memory.max", "memory.high", "memory.limit_in_bytes"];
-    let limit = limits.into_iter().filter_map(|name| number(folder, name)).min()?;
-    let used = number(folder, "memory.current").or_else(|| number(folder, "memory.usage_in_bytes"))?;
+    let limit = limits.into_iter().filter_map(|name| limit(folder, name)).min()?;
+    let used = number(folder, "memory.current").or_else(|| number(folder, "memory.usage_in_bytes"));
+    let Some(used) = used else { return Some(0) };
     let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
     // Version 1 includes the groups below under `total_`.
     let droppable = ["total_inactive_file", "inactive_file"].into_iter().find_map(|name| {
@@ -198,6 +211,8 @@ mod tests {
         assert_eq!(first.memory_left(), Some(0));
         tree.write("a/b", "memory.stat", "inactive_file 1\ntotal_inactive_file 1500\n");
         assert_eq!(first.memory_left(), Some(500));
+        tree.write("a/b", "memory.limit_in_bytes", "");
+        assert_eq!(first.memory_left(), Some(0), "an unreadable limit leaves nothing");
         assert_eq!(tree.groups("garbage\n::\n").memory_left(), None);
     }
 
@@ -213,6 +228,9 @@ mod tests {
         assert_eq!(groups.swap_left(), Some(4096));
         tree.write("a/b", "memory.swap.max", "0\n");
         assert_eq!(groups.swap_left(), Some(0));
+        tree.write("a/b", "memory.swap.max", "8192\n");
+        fs::remove_file(tree.0.path().join("a/b/memory.swap.current")).unwrap();
+        assert_eq!(groups.swap_left(), Some(0), "unknown use leaves nothing");
     }
 
     #[test]

@@ -128,6 +128,11 @@ fn record(
     group: Option<Group>,
     options: &Options<'_>,
 ) -> Result<(Recorded, i32), NotStarted> {
+    if let Some(problem) = group.as_ref().and_then(|group| group.swap_problem.as_ref()) {
+        let text = format!("memory may move to swap at the limit ({problem})");
+        session.add_caveat("swap_not_limited", "control group", text.clone());
+        (options.warn)(&text);
+    }
     let stop_reason = session.run();
     let reaped = reap(root, true)
         .map_err(|error| NotStarted::Failed(format!("cannot wait for the command: {error}")))?;

@@ -237,7 +237,14 @@ impl GroupRecorder {
         let group = Process::open(self.root).ok();
         let group = group.and_then(|process| self.view.group_of(&self.hierarchy, &process).ok());
         let moved = group.filter(|group| group.path != sampled.start.path && group.path != "/");
-        let Some(group) = moved.filter(|_| self.next_number < MAX_GROUPS) else { return };
+        let Some(group) = moved else { return };
+        if self.next_number >= MAX_GROUPS {
+            self.stop_sampling(
+                &format!("the process was in {MAX_GROUPS} groups, and is in another one"),
+                now_us,
+            );
+            return;
+        }
         self.records = self.take_records();
         self.sampled = Some(SampledGroup::new(self.next_number, group, now_us));
         self.next_number += 1;
@@ -253,7 +260,7 @@ impl GroupRecorder {
         let CountedSample { figures, rows } = match result {
             Ok(sample) => sample,
             Err(error) => {
-                self.stop_sampling(&error, now_us);
+                self.stop_sampling(&error.to_string(), now_us);
                 return false;
             }
         };
@@ -279,12 +286,12 @@ impl GroupRecorder {
         true
     }
 
-    /// Ends the samples of a group that cannot be sampled any more.
-    fn stop_sampling(&mut self, error: &GroupError, now_us: u64) {
+    /// Ends the samples of a group that cannot be sampled any more, and says why.
+    fn stop_sampling(&mut self, why: &str, now_us: u64) {
         self.records = self.take_records();
         if let Some(sampled) = self.sampled.take() {
             let code = if sampled.last.is_some() { "group_lost" } else { "group_not_sampled" };
-            let text = format!("{error}; it is not sampled from here on");
+            let text = format!("{why}; it is not sampled from here on");
             let caveat = Caveat::new(code, format!("control group {}", sampled.start.path), None, text);
             self.records.push(Record::Caveat(CaveatRecord { at_us: now_us, caveat }));
         }
@@ -309,6 +316,7 @@ fn changed_start(sampled: &mut SampledGroup, figures: &GroupFigures, now_us: u64
         limit_bytes: figures.limit_bytes,
         effective_limit_bytes: figures.effective_limit_bytes,
         effective_limit_path: figures.effective_limit_path.clone(),
+        unread_limit_path: figures.unread_limit_path.clone(),
         ..sampled.start.clone()
     };
     if sampled.last.is_some() && start == sampled.start {

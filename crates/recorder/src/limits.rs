@@ -99,6 +99,8 @@ pub struct Group {
     version: u8,
     /// The limit as the kernel stored it.
     pub limit: Limit,
+    /// Why memory may move to swap at the limit; `None` if it may not.
+    pub swap_problem: Option<String>,
 }
 
 impl Group {
@@ -126,18 +128,15 @@ impl Group {
         let folder = parent.folder.join(format!("strandline-{}-{number}", std::process::id()));
         fs::create_dir(&folder).map_err(|error| format!("{by} {}: {error}", parent.folder.display()))?;
         // From here on, an error removes the group: see Drop.
-        let mut group =
-            Self { folder, version, limit: Limit { kind: "memory".to_owned(), bytes, by: by.clone() } };
+        let limit = Limit { kind: "memory".to_owned(), bytes, by: by.clone() };
+        let mut group = Self { folder, version, limit, swap_problem: None };
         let file = if version == 2 { "memory.max" } else { "memory.limit_in_bytes" };
         let path = group.folder.join(file);
         if !path.exists() {
             return Err(format!("{by} {}: memory is not delegated to it", parent.folder.display()));
         }
         fs::write(&path, bytes.to_string()).map_err(|error| format!("{by} {}: {error}", path.display()))?;
-        // Otherwise pages would move to swap at the limit. Without a swap controller, neither file
-        // exists.
-        drop(fs::write(group.folder.join("memory.swap.max"), "0"));
-        drop(fs::write(group.folder.join("memory.memsw.limit_in_bytes"), bytes.to_string()));
+        group.swap_problem = limit_swap(&group.folder, bytes);
         if let Some(stored) = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok()) {
             group.limit.bytes = stored;
         }
@@ -192,6 +191,19 @@ impl Drop for Group {
         // For a group that was not removed, or not set up completely.
         drop(fs::remove_dir(&self.folder));
     }
+}
+
+/// Keeps pages of a group with a limit of `bytes` from moving to swap at the limit. Returns why
+/// they may; `None` if they may not.
+fn limit_swap(folder: &Path, bytes: u64) -> Option<String> {
+    let files = [("memory.swap.max", 0), ("memory.memsw.limit_in_bytes", bytes)];
+    let file = files.into_iter().find(|(name, _)| folder.join(name).exists());
+    let Some((name, most)) = file else {
+        let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+        // The first line has the names of the columns.
+        return (swaps.lines().count() > 1).then(|| "the kernel does not limit a group's swap".to_owned());
+    };
+    fs::write(folder.join(name), most.to_string()).err().map(|error| format!("{name}: {error}"))
 }
 
 /// Creates a group with a limit of `bytes` and removes it. Returns what enforces such a limit here.
@@ -289,6 +301,17 @@ mod tests {
             assert!(other.contains("(a; b)") && other.contains("-p Delegate=yes`"), "{other}");
         }
         assert!(!refusal(&["a"], 0).advice.contains("as root"));
+    }
+
+    #[test]
+    fn a_swap_limit_that_cannot_be_set_is_reported() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("memory.memsw.limit_in_bytes"), "").unwrap();
+        assert_eq!(limit_swap(folder.path(), 4096), None);
+        assert_eq!(fs::read_to_string(folder.path().join("memory.memsw.limit_in_bytes")).unwrap(), "4096");
+        // A folder cannot be written.
+        fs::create_dir(folder.path().join("memory.swap.max")).unwrap();
+        assert!(limit_swap(folder.path(), 4096).unwrap().starts_with("memory.swap.max: "));
     }
 
     #[test]

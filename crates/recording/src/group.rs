@@ -25,6 +25,9 @@ pub struct GroupStart {
     pub effective_limit_bytes: Option<u64>,
     /// The group that has that limit.
     pub effective_limit_path: Option<String>,
+    /// The first of these groups whose limit could not be read: which limit applies is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unread_limit_path: Option<String>,
 }
 
 /// What is charged to a control group at one moment.

@@ -71,9 +71,11 @@ fn heading(explanation: &GroupExplanation, surface: Surface) -> Vec<String> {
     let kills = cgroup.events.oom_kill.filter(|&kills| kills > 0);
     let killed =
         kills.map(|kills| format!("OOM-killed {} times", thousands(kills)).replace(" 1 times", " once"));
-    let limit = cgroup
-        .effective_limit_bytes
-        .map_or_else(|| "no limit".to_owned(), |limit| format!("limit {}", bytes(limit)));
+    let limit = match (cgroup.effective_limit_bytes, &cgroup.unread_limit_path) {
+        (Some(limit), _) => format!("limit {}", bytes(limit)),
+        (None, Some(_)) => "limit unknown".to_owned(),
+        (None, None) => "no limit".to_owned(),
+    };
     let under_oom = (cgroup.events.under_oom == Some(true)).then(|| "out of memory now".to_owned());
     let facts: Vec<String> = [Some(limit), killed, under_oom].into_iter().flatten().collect();
     let facts = facts.join(", ");
@@ -260,9 +262,12 @@ fn holder(row: &GroupRow, is_short: bool) -> String {
 fn limits(explanation: &GroupExplanation, surface: Surface) -> Vec<String> {
     let cgroup = &explanation.cgroup;
     let size = |name: &str, known: Option<u64>| known.map(|known| format!("{name} {}", bytes(known)));
-    let own_limit = cgroup
-        .limit_bytes
-        .map_or_else(|| "no limit of its own".to_owned(), |limit| format!("limit {}", bytes(limit)));
+    let is_unread = cgroup.unread_limit_path.as_ref() == Some(&cgroup.path);
+    let own_limit = match cgroup.limit_bytes {
+        Some(limit) => format!("limit {}", bytes(limit)),
+        None if is_unread => "its own limit unknown".to_owned(),
+        None => "no limit of its own".to_owned(),
+    };
     let path_above = cgroup.effective_limit_path.as_ref().filter(|path| **path != cgroup.path);
     let limit_above =
         path_above.map(|path| format!("{} at {}", maybe_bytes(cgroup.effective_limit_bytes), clean(path)));

@@ -21,7 +21,7 @@ pub struct Entry {
 /// One line: there is no study, or none has such a choice.
 pub fn entries(options: &StudyOptions, axes: &[(String, Vec<String>)]) -> Result<Vec<Entry>, String> {
     let studies: Vec<(String, Result<Study, String>)> =
-        find::list().into_iter().map(|(name, folder)| (name.clone(), read(&name, folder))).collect();
+        find::list()?.into_iter().map(|(name, folder)| (name.clone(), read(&name, folder))).collect();
     if studies.is_empty() {
         return Err("there is no study: `strandline study new NAME` makes one".to_owned());
     }

@@ -61,9 +61,15 @@ fn run_caveats(cells: &RunnableCells, subjects: &[cell::Subject], judge: &StudyJ
             None => reasons.push((why, 1)),
         }
     }
-    for (why, count) in reasons.into_iter().take(MAX_CAVEATS) {
-        let cells = if count == 1 { "1 cell was".to_owned() } else { format!("{count} cells were") };
-        caveats.push(("not_run", format!("{cells} not run: {why}")));
+    let others = reasons.split_off(reasons.len().min(MAX_CAVEATS));
+    let cells =
+        |count: usize| if count == 1 { "1 cell was".to_owned() } else { format!("{count} cells were") };
+    for (why, count) in reasons {
+        caveats.push(("not_run", format!("{} not run: {why}", cells(count))));
+    }
+    if !others.is_empty() {
+        let count = others.iter().map(|(_, count)| count).sum();
+        caveats.push(("not_run", format!("{} not run, for {} other reasons", cells(count), others.len())));
     }
     for (failures, under) in [(&judge.failures, ""), (&judge.cachegrind_failures, " under cachegrind")] {
         for (&index, CellFailures { count, last }) in failures.iter().take(MAX_CAVEATS) {
@@ -71,6 +77,13 @@ fn run_caveats(cells: &RunnableCells, subjects: &[cell::Subject], judge: &StudyJ
             let end = last.describe_end();
             let text = format!("{name}: {count} runs failed{under}, and do not count: {end}");
             caveats.push(("failed_runs", text));
+        }
+        if failures.len() > MAX_CAVEATS {
+            let others = failures.len() - MAX_CAVEATS;
+            caveats.push((
+                "failed_runs",
+                format!("runs of {others} other cells failed{under}, and do not count"),
+            ));
         }
     }
     if judge.left_behind > 0 {

@@ -15,8 +15,8 @@ use super::metric::Metric;
 use strandline_lab::cell::{End, Outcome};
 use strandline_lab::compare;
 
-/// At most this much is read from the end of standard output.
-const MAX_STDOUT_BYTES: u64 = 1 << 20;
+/// At most this much is read from the end of standard output: what the lab keeps of it.
+const MAX_STDOUT_BYTES: u64 = 16 << 20;
 /// Optional prefix of the JSON line of a subject, to distinguish it from other output.
 const JSON_PREFIX: &str = "strandline-json:";
 /// Maximum number of marks and of ledgers kept from a recording.
@@ -103,13 +103,14 @@ impl<'s> Extractor<'s> {
         RunMetrics { figures, texts }
     }
 
-    /// The allocators in the ledgers of a run, in any of its processes; `None` without ledgers.
+    /// The allocators in the ledgers of a run, in any of its processes; `None` without ledgers, or
+    /// if there may be further ones.
     pub fn allocators(outcome: &Outcome) -> Option<BTreeSet<String>> {
         let recorded = outcome.recording.as_deref().map(Recorded::read)?;
         let ledgers = recorded.ledgers.iter();
         let names = ledgers.flat_map(|ledger| &ledger.explain.allocators);
         let names = names.map(|allocator| allocator.name.clone());
-        (!recorded.ledgers.is_empty()).then(|| names.collect())
+        (!recorded.ledgers.is_empty() && !recorded.has_more_ledgers).then(|| names.collect())
     }
 
     /// The metrics derived from `metric`, directly or indirectly.
@@ -138,23 +139,36 @@ impl<'s> Extractor<'s> {
 struct Recorded {
     marks: Vec<Mark>,
     ledgers: Vec<Ledger>,
+    /// Whether it may have further ledgers: the maximum was reached, or not all could be read.
+    has_more_ledgers: bool,
 }
 
 impl Recorded {
     fn read(path: &Path) -> Self {
         let mut recorded = Self::default();
         let Ok(mut reader) = Reader::open(path) else { return recorded };
-        while let Ok(Some(record)) = reader.next_record() {
-            match record {
-                Record::Mark(mark) if recorded.marks.len() < MAX_MARKS => recorded.marks.push(*mark),
-                Record::Ledger(mut ledger) if recorded.ledgers.len() < MAX_LEDGERS => {
+        loop {
+            match reader.next_record() {
+                Ok(Some(Record::Mark(mark))) if recorded.marks.len() < MAX_MARKS => {
+                    recorded.marks.push(*mark);
+                }
+                Ok(Some(Record::Ledger(_))) if recorded.ledgers.len() >= MAX_LEDGERS => {
+                    recorded.has_more_ledgers = true;
+                }
+                Ok(Some(Record::Ledger(mut ledger))) => {
                     // The page map is by far the largest part of a ledger.
                     ledger.explain.page_map = None;
                     recorded.ledgers.push(*ledger);
                 }
-                _ => {}
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(_) => {
+                    recorded.has_more_ledgers = true;
+                    break;
+                }
             }
         }
+        recorded.has_more_ledgers |= !reader.caveats().is_empty();
         recorded
     }
 
@@ -163,10 +177,11 @@ impl Recorded {
     }
 
     /// The ledger at a mark, at exit or at the peak; at exit and peak that of the process with the
-    /// most memory.
+    /// most memory, which is unknown if there may be further ledgers.
     fn ledger(&self, at: &str, occurrence: usize) -> Option<&Ledger> {
         let at_moment = |moment: Moment| self.ledgers.iter().filter(move |ledger| ledger.moment == moment);
         match at {
+            "exit" | "peak" if self.has_more_ledgers => None,
             "exit" => at_moment(Moment::Exit).max_by_key(|ledger| ledger.explain.kernel.rss_bytes),
             "peak" => at_moment(Moment::Peak).max_by_key(|ledger| ledger.explain.kernel.rss_bytes),
             mark => {
@@ -270,13 +285,16 @@ fn json_value<'j>(json: &'j serde_json::Value, keys: &[String]) -> Option<&'j se
     })
 }
 
-/// Truncates a text printed by a subject; cleaning it is left to the presentation.
+/// Truncates a text printed by a subject, and marks where; cleaning it is left to the presentation.
 fn shortened(text: &str) -> String {
-    let mut end = text.len().min(MAX_TEXT_BYTES);
+    if text.len() <= MAX_TEXT_BYTES {
+        return text.to_owned();
+    }
+    let mut end = MAX_TEXT_BYTES;
     while !text.is_char_boundary(end) {
         end -= 1;
     }
-    text.get(..end).unwrap_or_default().to_owned()
+    format!("{}…", text.get(..end).unwrap_or_default())
 }
 
 /// A number, or a boolean as 0 or 1.
@@ -301,6 +319,25 @@ mod tests {
         assert_eq!(ledger_value(&explain, "glibc.free.trim"), None);
         explain.allocators.push(strandline_inspect::facts::Allocator { read: true, ..glibc });
         assert_eq!(ledger_value(&explain, "glibc.free.trim"), Some(0.0));
+    }
+
+    #[test]
+    fn the_largest_of_ledgers_that_were_not_all_read_is_not_known() {
+        let ledger = |moment| Ledger { moment, mark: Some("begun".to_owned()), ..Ledger::default() };
+        let ledgers = Vec::from([Moment::Mark, Moment::Peak, Moment::Exit].map(ledger));
+        let mut recorded = Recorded { ledgers, ..Recorded::default() };
+        let known =
+            |recorded: &Recorded| ["begun", "peak", "exit"].map(|at| recorded.ledger(at, 0).is_some());
+        assert_eq!(known(&recorded), [true, true, true]);
+        recorded.has_more_ledgers = true;
+        assert_eq!(known(&recorded), [true, false, false]);
+    }
+
+    #[test]
+    fn a_long_text_ends_with_a_mark() {
+        assert_eq!(shortened("short"), "short");
+        let long = shortened(&"é".repeat(200));
+        assert!(long.ends_with("é…") && long.len() <= MAX_TEXT_BYTES + "…".len(), "{long}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! in strandline.
 
 use std::fs::Permissions;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -15,8 +15,6 @@ mod embedded {
     include!(concat!(env!("OUT_DIR"), "/studies.rs"));
 }
 
-/// Maximum number of entries of a folder that are searched for studies.
-const MAX_ENTRIES: usize = 1_000;
 /// Permissions of an unpacked file, and of one that is executable.
 const FILE_MODE: u32 = 0o644;
 const EXECUTABLE_MODE: u32 = 0o755;
@@ -57,7 +55,7 @@ pub fn find(name: &str) -> Result<PathBuf, String> {
     if embedded_names().iter().any(|known| known == name) {
         return unpack(name);
     }
-    let names: Vec<String> = list().into_iter().map(|(name, _)| name).collect();
+    let names: Vec<String> = list()?.into_iter().map(|(name, _)| name).collect();
     let hint = match super::nearest::nearest(name, names.iter().map(String::as_str)) {
         Some(near) => format!("did you mean {near}?"),
         None => "`strandline study` lists them".to_owned(),
@@ -96,14 +94,17 @@ pub fn folder_of_listed(name: &str, folder: Option<PathBuf>) -> Result<PathBuf, 
 }
 
 /// All studies that can be run by name: name, and folder unless it is embedded.
-pub fn list() -> Vec<(String, Option<PathBuf>)> {
+///
+/// # Errors
+/// One line if a folder with studies cannot be read.
+pub fn list() -> Result<Vec<(String, Option<PathBuf>)>, String> {
     let mut found: Vec<(String, Option<PathBuf>)> = Vec::new();
     for folder in search_folders() {
-        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
-        for entry in entries.flatten().take(MAX_ENTRIES) {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if entry.path().join(FILE_NAME).is_file() && !found.iter().any(|(known, _)| *known == name) {
-                found.push((name, Some(entry.path())));
+        let folders = subfolders(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        for path in folders.into_iter().filter(|path| path.join(FILE_NAME).is_file()) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if !found.iter().any(|(known, _)| *known == name) {
+                found.push((name, Some(path)));
             }
         }
     }
@@ -113,7 +114,17 @@ pub fn list() -> Vec<(String, Option<PathBuf>)> {
         }
     }
     found.sort();
-    found
+    Ok(found)
+}
+
+/// What is in a folder of studies; nothing if there is no such folder.
+fn subfolders(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    match std::fs::read_dir(folder) {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Ok(Vec::new())
+        }
+        entries => entries?.map(|entry| entry.map(|entry| entry.path())).collect(),
+    }
 }
 
 fn embedded_names() -> Vec<String> {
@@ -191,6 +202,16 @@ mod tests {
             let read = super::super::file::Study::parse(Path::new(path), text);
             assert!(read.is_ok(), "{:#?}", read.map(|_| ()));
         }
+    }
+
+    #[test]
+    fn a_folder_of_studies_is_read_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        for number in 0..1_100 {
+            std::fs::create_dir(folder.path().join(number.to_string())).unwrap();
+        }
+        assert_eq!(subfolders(folder.path()).unwrap().len(), 1_100);
+        assert_eq!(subfolders(&folder.path().join("none")).unwrap(), Vec::<PathBuf>::new());
     }
 
     #[test]

@@ -15,9 +15,14 @@ use strandline_report::text::clean_sentence;
 const MAX_CELLS: u64 = 10_000;
 
 /// Document and page of all studies.
-pub fn list() -> (Value, Page) {
-    let listings: Vec<(String, Listing)> =
-        find::list().into_iter().map(|(name, folder)| (name.clone(), Listing::read(&name, folder))).collect();
+///
+/// # Errors
+/// One line if a folder with studies cannot be read.
+pub fn list() -> Result<(Value, Page), String> {
+    let listings: Vec<(String, Listing)> = find::list()?
+        .into_iter()
+        .map(|(name, folder)| (name.clone(), Listing::read(&name, folder)))
+        .collect();
     let items: Vec<Value> = listings.iter().map(|(name, listing)| listing.item(name)).collect();
     let rows = listings.iter().map(|(name, listing)| listing.row(name)).collect();
     let reasons = listings.iter().flat_map(|(name, listing)| {
@@ -40,7 +45,7 @@ pub fn list() -> (Value, Page) {
         ],
         ..Page::default()
     };
-    (json!({ "studies": items }), page)
+    Ok((json!({ "studies": items }), page))
 }
 
 #[derive(Default)]

@@ -22,8 +22,9 @@ const MAX_ENTRIES: usize = 1 << 16;
 const SAMPLE_BYTES: usize = 80;
 
 /// Returns the layout of `heap`, whose field `layout` is ignored; of several with equally many
-/// valid structures, the first of [`LAYOUTS`].
-pub fn layout(context: &Context<'_>, heap: &Heap) -> &'static Layout {
+/// valid structures, the first of [`LAYOUTS`]. `None` if no structure is valid in any; if the
+/// deadline passes before one is found, the first, and nothing is read in it.
+pub fn layout(context: &Context<'_>, heap: &Heap) -> Option<&'static Layout> {
     let mut valid_counts = [0_usize; LAYOUTS.len()];
     let mut cache = PageCache::new(context.memory);
     let mut remaining_entries = MAX_ENTRIES;
@@ -54,8 +55,11 @@ pub fn layout(context: &Context<'_>, heap: &Heap) -> &'static Layout {
         });
     }
     let max_count = valid_counts.iter().copied().max().unwrap_or(0);
-    let first = valid_counts.iter().position(|&count| count == max_count).unwrap_or(0);
-    &LAYOUTS[first]
+    if max_count == 0 && Instant::now() < context.deadline {
+        return None;
+    }
+    let first = valid_counts.iter().position(|&count| count == max_count)?;
+    LAYOUTS.get(first)
 }
 
 /// Reads the tracker of a huge page; `None` if none is at `at`.

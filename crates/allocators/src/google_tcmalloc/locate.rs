@@ -121,8 +121,13 @@ pub fn find(context: &Context<'_>) -> FoundHeaps<Heap> {
             page_shift: shape.page_shift,
             shape,
         };
-        heap.layout = detect::layout(context, &heap);
-        found.heaps.push(heap);
+        match detect::layout(context, &heap) {
+            Some(layout) => {
+                heap.layout = layout;
+                found.heaps.push(heap);
+            }
+            None => found.unknown.push(heap.name),
+        }
     }
     found
 }

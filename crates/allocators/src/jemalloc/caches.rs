@@ -66,8 +66,10 @@ pub struct Cached {
     pub own: Vec<u64>,
     /// FS bases of the threads with a cache.
     pub threads: Vec<u64>,
-    /// Number of invalid bins.
+    /// Number of invalid bins, and of lists that were not followed to their end.
     pub broken: u64,
+    /// The first place that was not read because time ran out.
+    pub late_at: Option<u64>,
     /// Bytes read from the target.
     pub bytes_read: u64,
 }
@@ -77,6 +79,7 @@ pub fn find(context: &Context<'_>, layout: CacheLayout) -> Cached {
     let mut reader = Reader { context, cached: Cached::default(), seen: HashSet::new(), last_distance: None };
     for &fs_base in context.fs_bases {
         if Instant::now() >= context.deadline {
+            reader.cached.late_at.get_or_insert(fs_base);
             break;
         }
         match layout {
@@ -134,9 +137,14 @@ impl Reader<'_> {
             }
             return;
         }
-        while self.seen.len() < MAX_CACHES && Instant::now() < self.context.deadline {
+        loop {
+            if Instant::now() >= self.context.deadline {
+                self.cached.late_at.get_or_insert(descriptor);
+                return;
+            }
             let mut bytes = [0; DESCRIPTOR_BYTES];
-            if self.context.memory.read(descriptor, &mut bytes).is_err() {
+            if self.seen.len() >= MAX_CACHES || self.context.memory.read(descriptor, &mut bytes).is_err() {
+                self.cached.broken += 1;
                 return;
             }
             let next = word_at(&bytes, 0).unwrap_or(0);

@@ -132,6 +132,7 @@ fn read(context: &Context<'_>, page_map: &PageMap, layout: &'static Layout, take
     let (claims, mut counts) = claims::claim(context, layout, &extents.all, &cached);
     doubts.add(&counts.doubts);
     doubts.add(&huge_pages.doubts);
+    cached.late_at.into_iter().for_each(|at| doubts.note_timeout(at));
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
     reading.call = Some(CallPlan {
         spec: &CALL,

@@ -141,8 +141,9 @@ impl<'a> Segment<'a> {
         slices.filter(|&slice| committed.has(slice)).for_each(|slice| self.schedule.slices.set(slice));
         match self.schedule.expire {
             Expire::Due if self.purge_rule != SpanPurge::Kept => {
-                self.due_milliseconds = self.schedule.due_milliseconds;
-                self.purge();
+                if self.purge() {
+                    self.due_milliseconds = self.schedule.due_milliseconds;
+                }
             }
             _ => self.schedule.expire = Expire::Later,
         }
@@ -157,15 +158,17 @@ impl<'a> Segment<'a> {
         self.schedule_purge(span);
     }
 
-    /// Releases scheduled slices (`mi_segment_try_purge`, `mi_segment_delayed_decommit`). If there
-    /// are none, the segment keeps its due time.
-    fn purge(&mut self) {
+    /// Releases scheduled slices (`mi_segment_try_purge`, `mi_segment_delayed_decommit`), and
+    /// returns whether there are any. If not, the segment keeps its due time.
+    fn purge(&mut self) -> bool {
         let is_scheduled = self.schedule.expire != Expire::Never && self.schedule.slices != Mask::default();
-        if self.schedule.is_allowed && is_scheduled {
-            self.released.add(&self.schedule.slices);
-            self.schedule.slices = Mask::default();
-            self.schedule.expire = Expire::Never;
+        if !self.schedule.is_allowed || !is_scheduled {
+            return false;
         }
+        self.released.add(&self.schedule.slices);
+        self.schedule.slices = Mask::default();
+        self.schedule.expire = Expire::Never;
+        true
     }
 
     /// Simulates the collection of a segment that an ended thread left: the main thread takes it
@@ -440,6 +443,19 @@ mod tests {
         );
         heap.purge_schedules.values_mut().for_each(|scheduled| scheduled.is_allowed = false);
         assert_eq!(Releasable::new(&heap, &collection, THREAD).releasable_by(THREAD, true).count(), 0);
+    }
+
+    #[test]
+    fn a_collection_waits_only_for_committed_slices() {
+        for (committed, due_milliseconds) in [(u64::MAX, 7), (0, 0)] {
+            let (mut heap, collection) = heap(SpanPurge::WhenDue, THREAD, true);
+            for scheduled in heap.purge_schedules.values_mut() {
+                scheduled.committed = Mask::new([committed].into_iter());
+                scheduled.due_milliseconds = 7;
+            }
+            let released = Releasable::new(&heap, &collection, THREAD);
+            assert_eq!(released.due_milliseconds(THREAD, true), due_milliseconds);
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use super::layout::{AREA_NEXT, CONTEXT_LAYOUTS, Group, METAS_PER_AREA, PAGE_BYTES};
-use crate::scan::each_word;
+use crate::scan::{each_word, is_mapped_memory};
 use strandline_claims::allocator::Context;
 use strandline_claims::doubts::ReadProblems;
 use strandline_process::c_library::CLibrary;
@@ -18,8 +18,11 @@ use strandline_process::range::AddressRange;
 
 /// Maximum static data searched per program or library.
 const MAX_DATA_BYTES: u64 = 64 << 20;
-/// Maximum areas followed. Each has a hundred groups; the list of all takes 2 GB of our memory.
+/// Maximum areas followed; each has a hundred groups.
 const MAX_AREAS: usize = 1 << 18;
+/// No group has fewer bytes (`donate` makes the smallest): so the list of groups takes no more of
+/// our memory than the process maps.
+const MIN_GROUP_BYTES: u64 = 64;
 /// Candidates for the state between two checks of the deadline.
 const CANDIDATES_PER_DEADLINE_CHECK: u64 = 256;
 
@@ -144,11 +147,18 @@ fn is_resident(context: &Context<'_>, page: u64) -> bool {
     !context.resident_runs((page, page.saturating_add(8))).is_empty()
 }
 
+/// Returns the number of groups that fit into the process's memory.
+fn max_groups(space: &AddressSpace) -> usize {
+    let is_usable = |mapping: &&Mapping| mapping.permissions.write && is_mapped_memory(mapping);
+    let bytes: u64 = space.mappings().iter().filter(is_usable).map(Mapping::bytes).sum();
+    (bytes / MIN_GROUP_BYTES) as usize
+}
+
 /// Follows the list of areas and reads their groups.
 fn read_state(context: &Context<'_>, name: String, first: &FirstArea) -> State {
     let mut state =
         State { name, areas: Vec::new(), groups: Vec::new(), doubts: ReadProblems::default(), bytes_read: 0 };
-    let mut seen = HashSet::new();
+    let (mut seen, max_groups) = (HashSet::new(), max_groups(context.space));
     let (mut area, mut bytes) = (first.address, vec![0; PAGE_BYTES as usize]);
     while area != 0 {
         if Instant::now() >= context.deadline {
@@ -158,6 +168,7 @@ fn read_state(context: &Context<'_>, name: String, first: &FirstArea) -> State {
         let is_area = area.is_multiple_of(PAGE_BYTES)
             && seen.insert(area)
             && seen.len() <= MAX_AREAS
+            && state.groups.len() <= max_groups
             && is_resident(context, area)
             && context.memory.read(area, &mut bytes).is_ok()
             && word_at(&bytes, 0) == Some(first.secret);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use strandline_claims::Caveat;
 use strandline_process::group::find::Members;
 use strandline_process::group::kernel_log::OomKill;
-use strandline_process::group::memory::{EffectiveLimit, Memory, Pressure};
+use strandline_process::group::memory::{EffectiveLimit, Memory, Pressure, UnreadLimit};
 use strandline_process::group::{Group, Hierarchy, Version};
 
 use super::advice::Advice;
@@ -148,6 +148,9 @@ pub struct GroupFigures {
     pub effective_limit_bytes: Option<u64>,
     /// The group that has that limit.
     pub effective_limit_path: Option<String>,
+    /// The first of these groups whose limit could not be read: which limit applies is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unread_limit_path: Option<String>,
     /// memory.high.
     pub high_bytes: Option<u64>,
     /// memory.low.
@@ -283,7 +286,9 @@ pub struct ChildGroup {
 
 impl GroupFigures {
     /// Makes the figures from what was read.
-    pub fn new(group: &Group, memory: &Memory, limit: Option<EffectiveLimit>) -> Self {
+    pub fn new(group: &Group, memory: &Memory, limit: Result<Option<EffectiveLimit>, UnreadLimit>) -> Self {
+        let unread_limit_path = limit.as_ref().err().map(|unread| unread.path.clone());
+        let limit = limit.ok().flatten();
         let (parts, limits, events) = (&memory.parts, &memory.limits, &memory.events);
         let lists = parts.inactive_file.zip(parts.active_file);
         let reclaimable = lists.map(|(inactive, active)| {
@@ -298,6 +303,7 @@ impl GroupFigures {
             limit_bytes: limits.max,
             effective_limit_bytes: limit.as_ref().map(|limit| limit.bytes),
             effective_limit_path: limit.map(|limit| limit.path),
+            unread_limit_path,
             high_bytes: limits.high,
             low_bytes: limits.low,
             min_bytes: limits.min,

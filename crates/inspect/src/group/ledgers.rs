@@ -28,9 +28,7 @@ pub struct LedgerOptions<'a> {
 
 /// Processes that hold no more than 1/`MIN_PROCESS_DIVISOR` of the charge are not read.
 pub const MIN_PROCESS_DIVISOR: u64 = 1000;
-/// Maximum number of caveats of one ledger that are kept, and the part of the charge above which
-/// their bytes must be.
-const MAX_CAVEATS: usize = 2;
+/// Caveats of a ledger are kept if their bytes are above this part of the charge.
 const MIN_CAVEAT_DIVISOR: u64 = 100;
 
 /// Takes the ledgers of the processes of `explanation` and puts their rows in place.
@@ -109,7 +107,7 @@ fn add_ledger(
     }
     let min_bytes = explanation.cgroup.current_bytes / MIN_CAVEAT_DIVISOR;
     let is_important = |caveat: &&Caveat| caveat.bytes.is_some_and(|bytes| bytes > min_bytes);
-    let important = ledger.caveats.iter().filter(is_important).take(MAX_CAVEATS);
+    let important = ledger.caveats.iter().filter(is_important);
     explanation.caveats.extend(
         important
             .map(|caveat| Caveat { place: format!("process {pid}, {}", caveat.place), ..caveat.clone() }),

@@ -27,7 +27,7 @@ use strandline_process::group::files::{FileSearch, Files};
 use strandline_process::group::find::{Bounds, Members, arguments_for};
 use strandline_process::group::hierarchy::GroupError;
 use strandline_process::group::kernel_log;
-use strandline_process::group::memory::{Memory, effective_limit};
+use strandline_process::group::memory::{EffectiveLimit, Memory, UnreadLimit, effective_limit};
 use strandline_process::group::shared_memory::SharedMemoryWalk;
 use strandline_process::group::{Group, Hierarchy};
 use strandline_process::procfs::Process;
@@ -69,7 +69,7 @@ pub fn explain_group(hierarchy: &Hierarchy, group: &Group) -> Result<GroupExplan
         let files = files.ok().and_then(|files| files.join().ok());
         (processes, memory, kills, files.unwrap_or_else(|| Files { names_left: true, ..Files::default() }))
     });
-    let memory = memory?;
+    let (memory, limit) = (memory?, effective_limit(group));
     let mut explanation = GroupExplanation {
         target: GroupTarget {
             kind: "cgroup".to_owned(),
@@ -78,11 +78,11 @@ pub fn explain_group(hierarchy: &Hierarchy, group: &Group) -> Result<GroupExplan
             arguments: arguments_for(&group.path),
             processes: processes.all.len() as u64,
         },
-        cgroup: facts::GroupFigures::new(group, &memory, effective_limit(group)),
+        caveats: caveats(&memory, &limit, &members, &processes, &files),
+        cgroup: facts::GroupFigures::new(group, &memory, limit),
         groups: facts::children(hierarchy, group, &members),
         kills: GroupKill::of_group(&group.path, kills, strandline_sys::host::monotonic_time()),
         remedies: memory_reclaim(group, &memory).into_iter().collect(),
-        caveats: caveats(&memory, &members, &processes, &files),
         processes: processes.facts(&members),
         ..GroupExplanation::default()
     };
@@ -155,7 +155,13 @@ fn online_processors() -> u64 {
 }
 
 /// What was not read.
-fn caveats(memory: &Memory, members: &Members, processes: &GroupProcesses, files: &Files) -> Vec<Caveat> {
+fn caveats(
+    memory: &Memory,
+    limit: &Result<Option<EffectiveLimit>, UnreadLimit>,
+    members: &Members,
+    processes: &GroupProcesses,
+    files: &Files,
+) -> Vec<Caveat> {
     let (invisible, estimated) = (members.invisible, processes.estimated_count);
     let of_processes = [
         caveat_if(invisible > 0, "other_pid_namespace", || {
@@ -184,6 +190,10 @@ fn caveats(memory: &Memory, members: &Members, processes: &GroupProcesses, files
         changed.map(|bytes| {
             let text = "its charge changed while the parts were read";
             Caveat::new("group_changing", PLACE, Some(bytes), text)
+        }),
+        limit.as_ref().err().map(|UnreadLimit { path }| {
+            let text = "its memory limit could not be read: which limit applies is unknown";
+            Caveat::new("limit_unread", format!("{PLACE} {path}"), None, text)
         }),
     ];
     of_processes.into_iter().chain(file_caveats(files)).chain(of_charge).flatten().collect()

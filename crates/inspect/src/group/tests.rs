@@ -93,3 +93,15 @@ fn figures_that_contradict_each_other_still_add_up() {
     assert_eq!(empty.cgroup.working_set_bytes, None);
     assert!(explain(Version::Two, &[]).unwrap_err().contains("/pod"));
 }
+
+#[test]
+fn an_unreadable_limit_is_unknown() {
+    let files = [("memory.current", "5000000"), ("memory.max", "\n")];
+    let explanation = explain(Version::Two, &files).unwrap();
+    let cgroup = &explanation.cgroup;
+    assert_eq!((cgroup.limit_bytes, cgroup.effective_limit_bytes), (None, None));
+    assert_eq!(cgroup.unread_limit_path.as_deref(), Some("/pod"));
+    assert!(explanation.caveats.iter().any(|caveat| caveat.code == "limit_unread"));
+    let none = explain(Version::Two, &[("memory.current", "5000000"), ("memory.max", "max\n")]).unwrap();
+    assert_eq!(none.cgroup.unread_limit_path, None);
+}

@@ -23,6 +23,7 @@ mod types;
 mod vtables;
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use strandline_claims::caveat::Caveat;
@@ -258,6 +259,14 @@ fn report(
     let bytes = |number: &u32| held.root(*number).bytes;
     numbers.sort_by(|a, b| bytes(b).cmp(&bytes(a)).then_with(|| name(a).cmp(&name(b))));
     holders.keepers = keepers(&pins, types, &numbers);
+    if pins.of_other_pairs > 0 {
+        let text = format!(
+            "pages are kept by blocks of more than {} pairs of a root and a type: the pages of further pairs are not with the blocks \
+             that keep the most",
+            pins::MAX_PAIRS
+        );
+        holders.caveats.push(Caveat::new("holders_pairs", "heap", Some(pins.of_other_pairs), text));
+    }
     list_roots(holders, held, found, &pins, &tree, numbers);
     let is_lost = |block: u32| roots_of_blocks.get(block as usize) == Some(&NO_ROOT);
     holders.types = types.listed(held, &is_lost, &pins);
@@ -309,4 +318,30 @@ fn keepers(pins: &Pins, types: &Types, numbers: &[u32]) -> Vec<Keeper> {
         pins_bytes,
     };
     pinned.into_iter().take(MAX_KEEPERS).map(keeper).collect()
+}
+
+/// Returns what is counted for `key`; `None` if `max_keys` other keys are counted already.
+fn counted<K: Eq + Hash, V: Default>(counts: &mut HashMap<K, V>, key: K, max_keys: usize) -> Option<&mut V> {
+    if counts.len() >= max_keys && !counts.contains_key(&key) {
+        return None;
+    }
+    Some(counts.entry(key).or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_beyond_the_maximum_are_not_counted() {
+        let mut counts: HashMap<&str, u64> = HashMap::new();
+        for (key, is_counted) in [("a", true), ("b", true), ("c", false), ("a", true)] {
+            let count = counted(&mut counts, key, 2);
+            assert_eq!(count.is_some(), is_counted, "{key}");
+            if let Some(count) = count {
+                *count += 1;
+            }
+        }
+        assert_eq!(counts, HashMap::from([("a", 2), ("b", 1)]));
+    }
 }

@@ -11,6 +11,7 @@ use strandline_holders::{DominatorTree, NO_ROOT};
 use strandline_process::pages::Residency;
 use strandline_process::range::AddressRange;
 
+use super::counted;
 use super::runtimes::RuntimeBlocks;
 use super::types::Types;
 
@@ -18,8 +19,8 @@ use super::types::Types;
 const OVERHEAD_BYTES: u64 = 16;
 /// Minimum of free bytes on a page that counts.
 const MIN_FREE_BYTES: u64 = 64;
-/// Maximum number of pairs of a root and a type.
-const MAX_PAIRS: usize = 1 << 18;
+/// Maximum number of pairs of a root and a type that are counted.
+pub const MAX_PAIRS: usize = 1 << 18;
 
 /// Resident bytes of the memory that counts.
 pub struct Pins {
@@ -31,6 +32,8 @@ pub struct Pins {
     pub of_lost: u64,
     /// By root and type.
     pub of_root_and_type: HashMap<RootAndType, u64>,
+    /// Of pairs of a root and a type beyond the maximum.
+    pub of_other_pairs: u64,
 }
 
 /// A root and a type of blocks.
@@ -75,7 +78,8 @@ impl Pins {
         residency: &Residency,
     ) -> Self {
         let (of_roots, of_types) = (vec![0; held.root_count() as usize], vec![0; types.count()]);
-        let mut pins = Self { of_roots, of_types, of_lost: 0, of_root_and_type: HashMap::new() };
+        let mut pins =
+            Self { of_roots, of_types, of_lost: 0, of_root_and_type: HashMap::new(), of_other_pairs: 0 };
         let mut unit: Option<Unit> = None;
         for (index, block) in held.blocks().iter(0).enumerate() {
             let (root, kind) = (roots.get(index).copied().unwrap_or(NO_ROOT), types.kind(index));
@@ -126,11 +130,11 @@ impl Pins {
         if let Some(kind) = unit.kind {
             add_to_sum(&mut self.of_types, kind, bytes);
         }
-        let pair = unit.root.zip(unit.kind).map(|(root, kind)| RootAndType { root, kind });
-        if let Some(pair) = pair
-            && (self.of_root_and_type.len() < MAX_PAIRS || self.of_root_and_type.contains_key(&pair))
-        {
-            *self.of_root_and_type.entry(pair).or_default() += bytes;
+        if let Some((root, kind)) = unit.root.zip(unit.kind) {
+            match counted(&mut self.of_root_and_type, RootAndType { root, kind }, MAX_PAIRS) {
+                Some(sum) => *sum += bytes,
+                None => self.of_other_pairs += bytes,
+            }
         }
     }
 }

@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 
+use strandline_claims::caveat::Caveat;
 use strandline_holders::{DominatorTree, SharedSet};
 
+use super::counted;
 use super::facts::{Holders, Nearest, Shared, SharedType, Sum};
 use super::roots::FoundRoot;
 use super::types::Types;
@@ -18,7 +20,14 @@ const MAX_PAIRS: usize = 1 << 16;
 
 /// Adds the blocks that several roots hold to `holders`.
 pub fn add(holders: &mut Holders, held: &DominatorTree, found: &[FoundRoot], types: &Types) {
-    let mut types = types_by_set(held, types);
+    let SetTypes { by_set: mut types, other_bytes } = types_by_set(held, types);
+    if other_bytes > 0 {
+        let text = format!(
+            "blocks that several roots hold have more than {MAX_PAIRS} pairs of a set of roots and a type: the types of these bytes \
+             are not listed with their sets"
+        );
+        holders.caveats.push(Caveat::new("holders_pairs", "heap", Some(other_bytes), text));
+    }
     holders.shared_total = Some(held.shared().into());
     for (index, set) in held.shared_sets().iter().enumerate() {
         if index < MAX_SETS {
@@ -30,15 +39,25 @@ pub fn add(holders: &mut Holders, held: &DominatorTree, found: &[FoundRoot], typ
     }
 }
 
-/// Returns the types of the blocks of each listed set, by bytes, largest first.
-fn types_by_set(held: &DominatorTree, types: &Types) -> HashMap<usize, Vec<SharedType>> {
+/// The types of blocks of the listed sets.
+struct SetTypes {
+    /// The types of each set, by bytes, largest first.
+    by_set: HashMap<usize, Vec<SharedType>>,
+    /// Bytes of blocks whose pair of a set and a type is beyond the maximum.
+    other_bytes: u64,
+}
+
+fn types_by_set(held: &DominatorTree, types: &Types) -> SetTypes {
     let mut sums: HashMap<(usize, u32), Sum> = HashMap::new();
+    let mut other_bytes = 0;
     for (block, set) in held.each_shared().filter(|(_, set)| *set < MAX_SETS) {
-        let key = (set, types.kind(block as usize));
-        if sums.len() < MAX_PAIRS || sums.contains_key(&key) {
-            let sum = sums.entry(key).or_default();
-            sum.bytes += held.blocks().bytes(block);
-            sum.blocks += 1;
+        let bytes = held.blocks().bytes(block);
+        match counted(&mut sums, (set, types.kind(block as usize)), MAX_PAIRS) {
+            Some(sum) => {
+                sum.bytes += bytes;
+                sum.blocks += 1;
+            }
+            None => other_bytes += bytes,
         }
     }
     let mut by_set: HashMap<usize, Vec<SharedType>> = HashMap::new();
@@ -50,7 +69,7 @@ fn types_by_set(held: &DominatorTree, types: &Types) -> HashMap<usize, Vec<Share
         types.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
         types.truncate(MAX_TYPES);
     }
-    by_set
+    SetTypes { by_set, other_bytes }
 }
 
 fn shared(set: &SharedSet, found: &[FoundRoot], types: Vec<SharedType>) -> Shared {

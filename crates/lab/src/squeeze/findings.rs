@@ -282,6 +282,11 @@ fn caveats(findings: &Findings, plan: &Plan) -> Vec<Caveat> {
         let text = "The slowdown near the limit was not measured: the runs there failed.";
         add("no_slowdown", text.to_owned());
     }
+    if let Some(problem) = findings.trials.iter().find_map(|tried| tried.swap_problem.as_ref()) {
+        let text =
+            "Memory may have moved to swap at the limit, so the command may need more than the limit shown";
+        add("swap_not_limited", format!("{text} ({problem})."));
+    }
     add("what_counts", what_counts(findings.kind).to_owned());
     caveats
 }

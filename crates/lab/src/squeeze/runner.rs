@@ -177,8 +177,17 @@ impl Runner<'_> {
             LimitKind::AddressSpace | LimitKind::Data => sampled_bytes,
         };
         let failure = criteria.failure(&outcome);
-        let figures = outcome.figures;
-        Ok(LimitedRun { limit_bytes, failure, figures, peak_bytes, repeats_timeout: false, is_recorded })
+        let Outcome { figures, swap_problem, .. } = outcome;
+        let repeats_timeout = false;
+        Ok(LimitedRun {
+            limit_bytes,
+            failure,
+            figures,
+            peak_bytes,
+            repeats_timeout,
+            is_recorded,
+            swap_problem,
+        })
     }
 }
 

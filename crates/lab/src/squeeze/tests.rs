@@ -216,6 +216,20 @@ fn what_fails_without_a_limit_is_an_error_and_faults_of_the_lab_too() {
 }
 
 #[test]
+fn a_limit_that_may_swap_is_a_caveat() {
+    struct Swapping;
+    impl LimitRunner for Swapping {
+        fn run(&mut self, limit_bytes: Option<u64>) -> Result<LimitedRun, Stopped> {
+            let swap_problem = limit_bytes.map(|_| "no controller".to_owned());
+            Ok(LimitedRun { swap_problem, ..LimitedRun::default() })
+        }
+    }
+    let found = squeeze(&options(), &mut Swapping, &mut |_, _| {}).unwrap();
+    let caveat = found.caveats.iter().find(|caveat| caveat.code == "swap_not_limited").unwrap();
+    assert!(caveat.text.contains("(no controller)"), "{}", caveat.text);
+}
+
+#[test]
 fn failures_are_distinguished_by_limit() {
     let mut findings = find(&options(), Some(50 * MIB), |limit| limit >= 50 * MIB).0;
     assert_eq!(findings.failures.len(), 1);

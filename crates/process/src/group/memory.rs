@@ -3,6 +3,9 @@
 //! Version 2: Documentation/admin-guide/cgroup-v2.rst; version 1: cgroup-v1/memory.rst. A file or
 //! a line that is missing, malformed or overflows is `None`; nothing is guessed.
 
+use std::io;
+use std::path::Path;
+
 use super::hierarchy::{Group, GroupError, Version};
 use crate::pages::PAGE_BYTES;
 
@@ -343,9 +346,20 @@ pub struct EffectiveLimit {
     pub path: String,
 }
 
+/// A group whose limit could not be read: which limit applies to it and to the groups below it is
+/// unknown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadLimit {
+    /// Its path.
+    pub path: String,
+}
+
 /// The limit that applies to `group`: the smallest of its limit and those of the groups above it.
 /// `None` if there is no limit.
-pub fn effective_limit(group: &Group) -> Option<EffectiveLimit> {
+///
+/// # Errors
+/// One of these limits could not be read.
+pub fn effective_limit(group: &Group) -> Result<Option<EffectiveLimit>, UnreadLimit> {
     let name = match group.version {
         Version::One => "memory.limit_in_bytes",
         Version::Two => "memory.max",
@@ -353,19 +367,33 @@ pub fn effective_limit(group: &Group) -> Option<EffectiveLimit> {
     let mut smallest: Option<EffectiveLimit> = None;
     let mut path = group.path.trim_end_matches('/');
     for folder in group.folder.ancestors() {
-        let text = std::fs::read_to_string(folder.join(name)).unwrap_or_default();
-        let limit = text.trim().parse::<u64>().ok().filter(|&bytes| bytes < NO_LIMIT_BYTES);
+        let named = if path.is_empty() { "/" } else { path };
+        let limit = read_limit(&folder.join(name)).map_err(|_| UnreadLimit { path: named.to_owned() })?;
         if let Some(bytes) = limit.filter(|&bytes| smallest.as_ref().is_none_or(|limit| bytes < limit.bytes))
         {
-            let path = if path.is_empty() { "/" } else { path };
-            smallest = Some(EffectiveLimit { bytes, path: path.to_owned() });
+            smallest = Some(EffectiveLimit { bytes, path: named.to_owned() });
         }
         if path.is_empty() {
             break;
         }
         path = path.rsplit_once('/').map_or("", |(above, _)| above);
     }
-    smallest
+    Ok(smallest)
+}
+
+/// The limit in a file; `None` if there is none. The root of version 2 has no such file.
+fn read_limit(file: &Path) -> io::Result<Option<u64>> {
+    let text = match std::fs::read_to_string(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        text => text?,
+    };
+    match text.trim() {
+        "max" => Ok(None),
+        number => {
+            let bytes = number.parse::<u64>().map_err(io::Error::other)?;
+            Ok(Some(bytes).filter(|&bytes| bytes < NO_LIMIT_BYTES))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -449,14 +477,18 @@ mod tests {
     #[test]
     fn the_smallest_limit_above_holds() {
         let (folder, group) = group(Version::Two, &[("memory.max", b"9000\n")]);
-        assert_eq!(
-            effective_limit(&group).map(|limit| (limit.bytes, limit.path)),
-            Some((9000, "/a/b".into()))
-        );
+        let limit = |bytes, path: &str| Ok(Some(EffectiveLimit { bytes, path: path.to_owned() }));
+        assert_eq!(effective_limit(&group), limit(9000, "/a/b"));
         std::fs::write(folder.path().join("a/memory.max"), "5000").unwrap();
-        assert_eq!(effective_limit(&group).map(|limit| (limit.bytes, limit.path)), Some((5000, "/a".into())));
+        assert_eq!(effective_limit(&group), limit(5000, "/a"));
         std::fs::write(folder.path().join("memory.max"), "100").unwrap();
-        assert_eq!(effective_limit(&group).map(|limit| (limit.bytes, limit.path)), Some((100, "/".into())));
+        assert_eq!(effective_limit(&group), limit(100, "/"));
+        std::fs::write(folder.path().join("a/memory.max"), "").unwrap();
+        assert_eq!(effective_limit(&group), Err(UnreadLimit { path: "/a".to_owned() }));
+        for name in ["a/b/memory.max", "a/memory.max", "memory.max"] {
+            std::fs::write(folder.path().join(name), "max\n").unwrap();
+        }
+        assert_eq!(effective_limit(&group), Ok(None));
     }
 
     #[test]

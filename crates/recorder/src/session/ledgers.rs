@@ -44,6 +44,8 @@ pub(super) struct LedgerState {
     no_peak_before_us: u64,
     /// Whether the user was warned that a ledger has failed.
     has_warned_failed: bool,
+    /// Whether there is a caveat that not every descendant is watched.
+    has_caveat_max_watched: bool,
     /// How long processes were stopped, in total.
     pub stopped_us: u64,
 }
@@ -180,13 +182,22 @@ impl Session<'_> {
     /// Watches for the end of a descendant that is old and large enough, unless a trace would
     /// change what it does. Returns whether it is.
     fn begin_worthwhile_watch(&mut self, pid: i32, now_us: u64) -> bool {
-        if pid == self.root || self.state.ledgers.watched_count >= MAX_WATCHED {
+        if pid == self.root {
             return false;
         }
         let Some(member) = self.tree.get_mut(pid) else { return false };
         let Some(process) = member.number else { return false };
         let is_old = now_us.saturating_sub(member.first_seen_us) >= MIN_WATCHED_AGE_US;
         if member.is_watch_requested || !is_old || member.rss_kib() < MIN_WATCHED_KIB {
+            return false;
+        }
+        if self.state.ledgers.watched_count >= MAX_WATCHED {
+            if !std::mem::replace(&mut self.state.ledgers.has_caveat_max_watched, true) {
+                let text = format!(
+                    "the ends of {MAX_WATCHED} processes are watched for at one time: others may have no ledger at their ends"
+                );
+                self.add_caveat("not_watched", "processes", text);
+            }
             return false;
         }
         member.is_watch_requested = true;

@@ -105,9 +105,10 @@ impl<'a> GroupView<'a> {
             ..Line::default()
         });
         let path = shorten(&clean_sentence(&group.start.path), MAX_PATH_COLUMNS);
-        let limit = match group.start.effective_limit_bytes {
-            Some(limit) => format!("limit {}", bytes(limit)),
-            None => "no limit".to_owned(),
+        let limit = match (group.start.effective_limit_bytes, &group.start.unread_limit_path) {
+            (Some(limit), _) => format!("limit {}", bytes(limit)),
+            (None, Some(_)) => "limit unknown".to_owned(),
+            (None, None) => "no limit".to_owned(),
         };
         let limits = group.limits.iter().filter_map(|step| step.bytes);
         let is_shown = |limit: &u64| *limit <= peak.current_bytes.saturating_mul(MAX_LIMIT_FACTOR);

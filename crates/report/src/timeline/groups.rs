@@ -92,7 +92,8 @@ impl GroupTimeline {
         }
         let path = super::truncated_word(start.path);
         let effective_limit_path = start.effective_limit_path.map(super::truncated_word);
-        self.start = GroupStart { path, effective_limit_path, ..start };
+        let unread_limit_path = start.unread_limit_path.map(super::truncated_word);
+        self.start = GroupStart { path, effective_limit_path, unread_limit_path, ..start };
     }
 
     pub(super) fn add(&mut self, block: &GroupBlock) {

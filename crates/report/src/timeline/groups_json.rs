@@ -38,6 +38,7 @@ fn group(group: &GroupTimeline) -> Value {
         "limit_bytes": start.limit_bytes,
         "effective_limit_bytes": start.effective_limit_bytes,
         "effective_limit_path": start.effective_limit_path,
+        "unread_limit_path": start.unread_limit_path,
         "limits": limits.collect::<Vec<_>>(),
         "width_seconds": seconds_of(group.width_us()),
         "samples": {
