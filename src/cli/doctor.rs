@@ -276,7 +276,7 @@ fn more_rights(rights: &Rights) -> String {
 
 /// Advice to get a capability that reading does not need.
 fn further_right(rights: &Rights, capability: Capability) -> String {
-    if rights.user == 0 || rights.is_more_than_not_root(&[capability]) {
+    if rights.user == 0 || rights.has(capability) || rights.is_more_than_not_root(&[capability]) {
         return rights.advice(&[capability], "");
     }
     // Not a command of its own: a second setcap removes what the first one gave.

@@ -66,7 +66,7 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
     }
     let choice = snapshot_choice(arguments);
     let snapshot = match arguments.holders {
-        true => super::holders::snapshot_mode(choice, arguments.max_stop)?,
+        true => super::holders::snapshot_mode(choice, arguments.max_stop),
         false => choice.mode(),
     };
     let progress = Progress::new(!output.json);

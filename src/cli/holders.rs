@@ -89,19 +89,10 @@ pub fn screen(verbose: bool) -> fn(&Findings, Option<usize>, Surface) -> String 
     if verbose { strandline_report::holders::details } else { strandline_report::holders::holders }
 }
 
-/// Returns when to take a snapshot. A stop of limited length could not read all blocks, so that
-/// those that only unread ones reference would count as leaked.
-///
-/// # Errors
-/// The stop is limited, and a snapshot is excluded.
-pub fn snapshot_mode(choice: SnapshotChoice, max_stop: Option<Duration>) -> Result<SnapshotMode> {
-    match (max_stop, choice) {
-        (None, choice) => Ok(choice.mode()),
-        (Some(_), SnapshotChoice::Never) => Err(Failure(
-            "to find holders within --max-stop takes a snapshot (not --snapshot=never)".to_owned(),
-        )),
-        (Some(_), _) => Ok(SnapshotMode::Always),
-    }
+/// Returns when to take a snapshot: always if the stop is limited, because blocks that only unread
+/// ones reference would count as leaked.
+pub fn snapshot_mode(choice: SnapshotChoice, max_stop: Option<Duration>) -> SnapshotMode {
+    if max_stop.is_some() { SnapshotMode::Always } else { choice.mode() }
 }
 
 /// Prints what retains the live blocks of one process.
@@ -122,7 +113,7 @@ pub fn run(arguments: &Holders, output: &mut Output) -> Result<CommandResult> {
             runtimes: !arguments.no_runtimes,
             find_zero_pages: false,
             max_stop: arguments.max_stop,
-            snapshot: snapshot_mode(arguments.snapshot, arguments.max_stop)?,
+            snapshot: snapshot_mode(arguments.snapshot, arguments.max_stop),
             ..Options::default()
         },
     )?;

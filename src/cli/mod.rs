@@ -39,6 +39,7 @@ mod trial;
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser};
@@ -46,6 +47,7 @@ use strandline_claims::remedy::Action;
 use strandline_inspect::group::MEMORY_RECLAIM;
 
 use arguments::{Arguments, Format, Verb};
+use arguments_reading::SnapshotChoice;
 use output::Output;
 
 /// How a subcommand ended.
@@ -224,6 +226,8 @@ fn conflicting_flags(arguments: &Arguments) -> Option<&'static str> {
         }
         Verb::Export(export) => export.conflict(),
         Verb::Reclaim(reclaim) => reclaim_conflict(reclaim),
+        Verb::Holders(holders) => holders_conflict(holders.max_stop, holders.snapshot),
+        Verb::Explain(explain) if explain.holders => holders_conflict(explain.max_stop, explain.snapshot),
         Verb::Explain(explain) if explain.ledgers && explain.group.name().is_none() => {
             Some("--ledgers is for a control group: name one with --cgroup, --container, --unit or --pod")
         }
@@ -232,6 +236,12 @@ fn conflicting_flags(arguments: &Arguments) -> Option<&'static str> {
         }
         _ => None,
     }
+}
+
+/// Blocks that were not read in a stop of limited length would seem to leak.
+fn holders_conflict(max_stop: Option<Duration>, snapshot: SnapshotChoice) -> Option<&'static str> {
+    (max_stop.is_some() && snapshot == SnapshotChoice::Never)
+        .then_some("--max-stop needs a snapshot to find what holds memory: leave out --snapshot=never")
 }
 
 fn try_conflict(arguments: &arguments::Try) -> Option<&'static str> {

@@ -17,6 +17,8 @@ use strandline_survey::{Survey, Surveyor};
 
 /// Interval of surveys without requests: ledgers need to know of new processes.
 const SURVEY_INTERVAL: Duration = Duration::from_secs(30);
+/// Maximum number of messages on what the selection matches: processes may come and go for ever.
+const MAX_MATCH_MESSAGES: u32 = 8;
 /// If no page was requested for this long, no process is stopped any more.
 const READER_TIMEOUT: Duration = Duration::from_secs(600);
 /// Interval of checking whether a thread has ended.
@@ -139,10 +141,13 @@ impl SurveyThread {
         let mut surveyor = Surveyor::default();
         let mut charge_reader = ChargeReader::default();
         let mut matches_any = None;
+        let mut match_messages = 0;
         loop {
             let mut survey = surveyor.take(&self.selection, self.top);
             let process_count = process_count(&survey);
-            if let Some(line) = match_message(matches_any, process_count, &self.selection) {
+            let line = match_message(matches_any, process_count, &self.selection);
+            if let Some(line) = line.filter(|_| match_messages < MAX_MATCH_MESSAGES) {
+                match_messages += 1;
                 (self.log)(&line);
             }
             matches_any = Some(process_count > 0);

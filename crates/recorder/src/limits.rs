@@ -212,9 +212,8 @@ fn limit_swap(folder: &Path, bytes: u64) -> Option<String> {
 /// Like [`Group::new`].
 pub fn can_limit_memory(bytes: u64) -> Result<String, MemoryLimitRefusal> {
     let group = Group::new(bytes)?;
-    // A group that stays behind could still be made.
-    drop(group.remove());
-    Ok(group.limit.by.clone())
+    let by = &group.limit.by;
+    Ok(group.remove().map_or_else(|problem| format!("{by}, but {problem}"), |()| by.clone()))
 }
 
 /// A control group below which a group with a memory limit could be created.

@@ -2,7 +2,7 @@
 //! never 0. Exact figures accompany them where they serve as evidence.
 
 /// The units of the headlines.
-pub use strandline_claims::units::{UNKNOWN, bytes, maybe_bytes, thousands};
+pub use strandline_claims::units::{UNKNOWN, bytes, counted, maybe_bytes, thousands};
 
 /// A part of a whole in per cent with one decimal; `<0.1 %` if it would round to zero.
 pub fn percent(part: u64, whole: u64) -> String {

@@ -6,6 +6,7 @@ use super::needs::RunnableCells;
 use super::run::{CACHEGRIND_ROUNDS, CellFailures, StudyJudge};
 use strandline_lab::cell::{self, Measure};
 use strandline_lab::setup::LabSetup;
+use strandline_report::units::counted;
 
 /// Caveats: code and sentence.
 pub type Caveats = Vec<(&'static str, String)>;
@@ -69,7 +70,10 @@ fn run_caveats(cells: &RunnableCells, subjects: &[cell::Subject], judge: &StudyJ
     }
     if !others.is_empty() {
         let count = others.iter().map(|(_, count)| count).sum();
-        caveats.push(("not_run", format!("{} not run, for {} other reasons", cells(count), others.len())));
+        caveats.push((
+            "not_run",
+            format!("{} not run, for {}", cells(count), counted(others.len() as u64, "other reason")),
+        ));
     }
     for (failures, under) in [(&judge.failures, ""), (&judge.cachegrind_failures, " under cachegrind")] {
         for (&index, CellFailures { count, last }) in failures.iter().take(MAX_CAVEATS) {
@@ -79,12 +83,15 @@ fn run_caveats(cells: &RunnableCells, subjects: &[cell::Subject], judge: &StudyJ
             caveats.push(("failed_runs", text));
         }
         if failures.len() > MAX_CAVEATS {
-            let others = failures.len() - MAX_CAVEATS;
-            caveats.push((
-                "failed_runs",
-                format!("runs of {others} other cells failed{under}, and do not count"),
-            ));
+            let others = counted((failures.len() - MAX_CAVEATS) as u64, "other cell");
+            caveats.push(("failed_runs", format!("runs of {others} failed{under}, and do not count")));
         }
+    }
+    if let Some(problem) = &judge.swap_problem {
+        let text = format!(
+            "memory limits let processes move to swap, so that figures may be of less memory ({problem})"
+        );
+        caveats.push(("swap_not_limited", text));
     }
     if judge.left_behind > 0 {
         let text = format!("{} runs left processes behind, which were ended", judge.left_behind);

@@ -85,6 +85,7 @@ fn measure(
         failures: Default::default(),
         cachegrind_failures: Default::default(),
         left_behind: 0,
+        swap_problem: None,
     };
     let plan = Plan {
         subjects,

@@ -55,7 +55,7 @@ pub fn find(name: &str) -> Result<PathBuf, String> {
     if embedded_names().iter().any(|known| known == name) {
         return unpack(name);
     }
-    let names: Vec<String> = list()?.into_iter().map(|(name, _)| name).collect();
+    let names: Vec<String> = list().unwrap_or_default().into_iter().map(|(name, _)| name).collect();
     let hint = match super::nearest::nearest(name, names.iter().map(String::as_str)) {
         Some(near) => format!("did you mean {near}?"),
         None => "`strandline study` lists them".to_owned(),

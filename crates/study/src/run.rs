@@ -136,11 +136,16 @@ pub struct StudyJudge<'a> {
     pub cachegrind_failures: Failures,
     /// Runs that left processes behind.
     pub left_behind: u32,
+    /// Why swap was not limited in a run with a memory limit; `None` if it was, or there was none.
+    pub swap_problem: Option<String>,
 }
 
 impl Judge for StudyJudge<'_> {
     fn run_ended(&mut self, subject: usize, _round: Option<u32>, outcome: &Outcome) -> Next {
         self.left_behind += u32::from(outcome.left_behind > 0);
+        if self.swap_problem.is_none() {
+            self.swap_problem.clone_from(&outcome.swap_problem);
+        }
         if is_valid_run(outcome, self.may_fail.get(subject) == Some(&true)) {
             return Next::Continue;
         }

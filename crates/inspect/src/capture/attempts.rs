@@ -162,9 +162,11 @@ fn read_with_stops(process: &Process, read_plan: &ReadPlan<'_>) -> Result<Frozen
                 continue;
             }
         };
-        // There must be time for another attempt.
-        let has_time =
-            read_plan.options.max_stop.is_none_or(|max_stop| frozen.stopped + stopped_before <= max_stop / 2);
+        // There must be time for another attempt; a required snapshot may need more than is left.
+        let options = read_plan.options;
+        let has_time = options.max_stop.is_none_or(|max_stop| {
+            options.snapshot != SnapshotMode::Always && frozen.stopped + stopped_before <= max_stop / 2
+        });
         let may_retry = !was_retried && attempts_left > 0 && has_time;
         let is_in_motion = frozen.has_damage() && frozen.stopped < MAX_STOP_FOR_RETRY;
         frozen.stopped += stopped_before;

@@ -90,8 +90,6 @@ pub struct Frozen {
     reading_began: Instant,
     /// When reading must end, if the stop or the snapshot is limited.
     pub reading_ends: Option<Instant>,
-    /// Whether a limit of the stop ended the reading before all was read.
-    pub is_cut_short: bool,
     /// How long its threads were stopped.
     pub stopped: Duration,
     /// The snapshot that `memory` and `pagemap` belong to, if there is one.
@@ -269,7 +267,6 @@ impl Frozen {
             snapshot_memory: None,
             reading_began: Instant::now(),
             reading_ends: None,
-            is_cut_short: false,
             stopped: Duration::ZERO,
             snapshot: None,
             spent: None,
@@ -290,12 +287,6 @@ impl Frozen {
             None => longest,
         };
         self.reading_began + end.saturating_duration_since(self.reading_began) / divisor
-    }
-
-    /// Records whether the stop is limited and a pass, with this divisor, has used up its time.
-    fn note_end_of_time(&mut self, divisor: u32) {
-        let is_limited = self.reading_ends.is_some() && self.snapshot.is_none();
-        self.is_cut_short |= is_limited && Instant::now() >= self.deadline(divisor);
     }
 
     /// Whether the target is stopped while it is read.
@@ -326,9 +317,7 @@ impl Frozen {
             }
             self.caveats.push(busy_caveat(&busy));
         }
-        self.note_end_of_time(RUNTIMES_DIVISOR);
         self.read_heaps(process, threads, memory, read_plan)?;
-        self.note_end_of_time(1);
         Ok(false)
     }
 

@@ -178,7 +178,7 @@ pub fn plan(
     let longest_stop = stop_per_gib.mul_f64(gibs);
     if max_stop.is_some_and(|max_stop| longest_stop > max_stop) {
         let ms = longest_stop.as_secs_f64() * 1e3;
-        return Err(format!("taking it may stop the process for {ms:.0} ms, longer than --max-stop"));
+        return Err(format!("taking it may stop the process for {ms:.0} ms, longer than --max-stop allows"));
     }
     if status.is_under_seccomp() {
         snapshot::filters_allow(process, with_hidden)?;

@@ -10,12 +10,16 @@ use crate::remedy::{purge, zero_pages};
 use crate::verdict::remedies::RemedyInputs;
 use crate::verdict::{self, VerdictInputs};
 use strandline_claims::allocator::CallPlan;
+use strandline_claims::caveat::Caveat;
 use strandline_claims::finding::LedgerView;
 use strandline_claims::units::bytes;
 use strandline_process::procfs::Process;
 
 /// Leaks above RSS divided by this are mentioned in the verdict.
 const MIN_LEAKED_DIVISOR: u64 = 20;
+
+/// Ends of the codes of caveats of readers whose time was over.
+const LATE: [&str; 2] = ["_too_slow", "_late"];
 
 /// Removes the predictions of calls that `reclaim` would always refuse, and gives the reason.
 fn refuse_calls(process: &Process, frozen: &mut Frozen) {
@@ -58,7 +62,7 @@ pub fn describe(process: &Process, account: &mut Account) -> Explanation {
         trimmed_zero_bytes: trimmed_zero_bytes.values().sum(),
         pinning_chunks: claims.map(|claim| claim.sums.pinning_blocks).sum(),
         unread: &account.unread,
-        is_cut_short: frozen.is_cut_short,
+        late_bytes: late_bytes(&account.rows, &account.caveats),
     };
     let executable = process.executable();
     let remedy_inputs = RemedyInputs {
@@ -93,6 +97,18 @@ pub fn describe(process: &Process, account: &mut Account) -> Explanation {
         page_map: account.ledger.page_map.take(),
         settings: process.settings().unwrap_or_default(),
     }
+}
+
+/// Bytes that readers did not read in time, about: by the caveats of those that were late, and the
+/// rows of unread heaps.
+fn late_bytes(rows: &[Row], caveats: &[Caveat]) -> u64 {
+    let late = caveats.iter().filter(|caveat| LATE.iter().any(|end| caveat.code.ends_with(end)));
+    let by_caveat: Vec<u64> = late.map(|caveat| caveat.bytes.unwrap_or(0)).collect();
+    if by_caveat.is_empty() {
+        return 0;
+    }
+    let unread = rows.iter().filter(|row| row.id.ends_with(".unread")).map(|row| row.bytes);
+    unread.sum::<u64>().max(by_caveat.iter().sum())
 }
 
 /// Returns a clause about leaked memory; empty if it is a small part of RSS. It names RSS, because

@@ -115,15 +115,11 @@ fn fragmentation(view: &LedgerView<'_>) -> String {
 
 fn unattributed(inputs: &VerdictInputs<'_>) -> Finding {
     let unattributed = inputs.view.state(State::Unattributed);
-    if inputs.is_cut_short {
-        let headline = format!(
-            "{} was not read within --max-stop; a longer one or --snapshot reads more",
-            inputs.view.of_rss(unattributed)
-        );
-        return Finding { class: "unattributed", bytes: unattributed, headline };
-    }
-    let mut headline =
-        format!("{} is anonymous memory that strandline cannot read", inputs.view.of_rss(unattributed));
+    let subject = inputs.view.of_rss(unattributed);
+    let mut headline = match inputs.late_bytes > unattributed / 2 {
+        true => format!("{subject} was not read in the time of the stop (--max-stop); --snapshot reads more"),
+        false => format!("{subject} is anonymous memory that strandline cannot read"),
+    };
     if !inputs.unread.is_empty() {
         let names = inputs.unread.join(", ");
         let predicate =

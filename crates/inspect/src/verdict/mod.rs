@@ -25,8 +25,8 @@ pub struct VerdictInputs<'a> {
     pub pinning_chunks: u64,
     /// Allocators, and runtimes with their own heap, that were recognised but not read.
     pub unread: &'a [String],
-    /// Whether the limit of the stop (`--max-stop`) ended the reading before all was read.
-    pub is_cut_short: bool,
+    /// Bytes that were not read in the time for which the process may be stopped.
+    pub late_bytes: u64,
 }
 
 /// Returns the largest finding. If none matters, returns what a reader reports about a process that

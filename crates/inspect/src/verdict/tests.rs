@@ -118,10 +118,12 @@ fn memory_of_others_is_not_called_live() {
 #[test]
 fn a_reading_that_was_cut_short_says_why() {
     let rows = [row("glibc.unread", State::Unattributed, 900 << 20)];
-    let verdict = verdict(&VerdictInputs { is_cut_short: true, ..inputs(&rows, 910 << 20, &[]) });
-    assert_eq!(verdict.class, "unattributed");
+    let of = |late_bytes| verdict(&VerdictInputs { late_bytes, ..inputs(&rows, 910 << 20, &[]) });
+    let late = of(900 << 20);
+    assert_eq!(late.class, "unattributed");
     assert_eq!(
-        verdict.headline,
-        "900 MiB of 910 MiB RSS was not read within --max-stop; a longer one or --snapshot reads more"
+        late.headline,
+        "900 MiB of 910 MiB RSS was not read in the time of the stop (--max-stop); --snapshot reads more"
     );
+    assert!(of(8 << 20).headline.ends_with("that strandline cannot read"), "{}", of(8 << 20).headline);
 }

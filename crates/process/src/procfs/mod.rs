@@ -17,6 +17,7 @@ use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 pub use activity::{BlockedCall, ThreadActivity};
 pub use auxv::AuxiliaryVector;
@@ -53,6 +54,9 @@ const MAX_TASKS: usize = 4 << 20;
 /// characters for each when escaped.
 const MAX_NAME_CHARACTERS: usize = 64;
 
+/// The advice for processes that /proc hides; made once, because `top` opens thousands.
+static HIDDEN_ADVICE: OnceLock<String> = OnceLock::new();
+
 /// An open /proc/PID.
 #[derive(Debug)]
 pub struct Process {
@@ -69,11 +73,13 @@ impl Process {
         match File::open(format!("/proc/{pid}")) {
             Ok(directory) => Ok(Self { pid, directory }),
             Err(source) if is_gone(&source) => Err(Error::NoSuchProcess { pid }),
-            // Only a /proc mounted with hidepid=1 refuses the directory itself.
+            // A /proc mounted with hidepid=1 refuses the directory itself.
             Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
-                let rights = Rights::own();
-                let detail = format!("/proc/{pid}: {source}: /proc is mounted with hidepid");
-                Err(Error::Permission { pid, detail, advice: rights.advice(&rights.missing(true), "") })
+                let cause = "/proc is mounted with hidepid, or a security module refuses";
+                let detail = format!("/proc/{pid}: {source}: {cause}");
+                let advice = || Rights::own().advice(&Rights::own().missing(true), "");
+                let advice = HIDDEN_ADVICE.get_or_init(advice).clone();
+                Err(Error::Permission { pid, detail, advice })
             }
             Err(source) => Err(Error::Io { pid, what: format!("opening /proc/{pid}"), source }),
         }

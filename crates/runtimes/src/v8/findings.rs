@@ -1,5 +1,5 @@
-//! Findings about V8: pages without objects, and a young generation larger than what is in it; if
-//! there are few, the parts of RSS outside the heap.
+//! Findings about V8: unreachable objects, pages without objects, and a young generation larger than
+//! what is in it; if there are few, the parts of RSS outside the heap.
 
 use super::facts::V8;
 use super::rows::HEAP;
@@ -10,24 +10,34 @@ use strandline_claims::units::bytes;
 /// Returns the findings, in no particular order.
 pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
     let (pool, idle) = (view.row("v8.pool"), view.row("v8.young.idle"));
+    // Less is what every program has between two collections.
+    let dead = Some(view.row("v8.dead")).filter(|&dead| view.matters(dead)).unwrap_or(0);
     let program = program_name(view);
-    let kept = format!("heap pages that {program} has freed and keeps in its pool");
-    let mut headline = match (pool, idle) {
-        (_, 0) => format!("{} is {kept}", view.of_rss(pool)),
-        (0, _) => format!("{} is young generation of {program} that holds no object", view.of_rss(idle)),
-        _ => format!(
-            "{} holds no object: {} is {kept}, {} young generation",
-            view.of_rss(pool + idle),
-            bytes(pool),
-            bytes(idle)
-        ),
+    let parts = [
+        (dead, format!("unreachable objects of {program}")),
+        (pool, format!("heap pages that {program} has freed and keeps in its pool")),
+        (idle, "young generation without objects".to_owned()),
+    ];
+    let found: Vec<&(u64, String)> = parts.iter().filter(|(part, _)| *part > 0).collect();
+    let total = dead + pool + idle;
+    let mut headline = match found.as_slice() {
+        [(_, what)] => format!("{} is {what}", view.of_rss(total)),
+        found => {
+            let each: Vec<String> =
+                found.iter().map(|(part, what)| format!("{} {what}", bytes(*part))).collect();
+            format!("{} holds no live object: {}", view.of_rss(total), each.join(", "))
+        }
     };
     if let Some(objects) = view.runtime("v8").and_then(object_sizes) {
         headline += &format!("; objects use {objects}");
     }
-    // Measured on all five versions: V8 returns part of it after 60 to 110 s.
-    headline += "; V8 returns it after one to two minutes with little to do";
-    vec![Finding { class: "idle_heap_pages", bytes: pool + idle, headline }]
+    headline += &view.released_by("v8_memory_pressure", "v8_memory_pressure releases");
+    if dead == 0 {
+        // Measured on all five versions: V8 returns part of it after 60 to 110 s.
+        headline += "; V8 returns it after one to two minutes with little to do";
+    }
+    let class = if dead > pool + idle { "dead_objects" } else { "idle_heap_pages" };
+    vec![Finding { class, bytes: total, headline }]
 }
 
 /// Returns the parts of RSS if much of it is outside the heap.
