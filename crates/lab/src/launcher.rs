@@ -322,8 +322,8 @@ fn launch(start: &Start, signal_mask: u64, has_counters: bool) -> Result<Launche
         opened.map(OwnedFd::from).map_err(|error| by_launcher(named(procs_file, &error)))
     });
     let limits = [
-        (Resource::AddressSpace, start.subject.limits.address_space),
-        (Resource::Data, start.subject.limits.data),
+        (Resource::AddressSpace, start.subject.limits.address_space_bytes),
+        (Resource::Data, start.subject.limits.data_bytes),
     ];
     let limits =
         limits.into_iter().filter_map(|(resource, bytes)| Some((resource, bytes?, bytes?))).collect();

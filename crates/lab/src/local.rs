@@ -243,7 +243,7 @@ impl Local {
         let slot = self.reserve_slot()?;
         let slot_folder = self.slot_folder(slot);
         let is_recorded = matches!(subject.measure, Measure::Recording { .. });
-        let group_bytes = subject.limits.memory.filter(|_| !is_recorded);
+        let group_bytes = subject.limits.memory_bytes.filter(|_| !is_recorded);
         let group = group_bytes
             .map(Group::new)
             .transpose()

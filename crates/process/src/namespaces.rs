@@ -88,7 +88,7 @@ fn open_with_capabilities(
     }
     // Read before the open and compared after it: a target that changes its user meanwhile must not
     // have a file of the new user opened.
-    let effective_user = || process.status().ok().and_then(|status| status.users).map(|users| users[1]);
+    let effective_user = || process.status().ok().and_then(|status| status.user_ids).map(|ids| ids.effective);
     let user_before = effective_user();
     let refused = match open_below(process, path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => error,

@@ -185,7 +185,7 @@ fn prepare_limits(requested: &Limits) -> Result<PreparedLimits, String> {
     let (resources, mut limits) = requested.resources()?;
     let with_alternative =
         |refusal| format!("{refusal} (--limit-address-space and --limit-data need no privileges)");
-    let group = requested.memory.map(Group::new).transpose().map_err(with_alternative)?;
+    let group = requested.memory_bytes.map(Group::new).transpose().map_err(with_alternative)?;
     limits.extend(group.as_ref().map(|group| group.limit.clone()));
     let join = group.as_ref().map(Group::open_procs).transpose()?;
     Ok(PreparedLimits { setup: Setup { limits: resources, join, ..Setup::default() }, limits, group })

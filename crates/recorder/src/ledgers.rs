@@ -352,7 +352,7 @@ pub(super) fn take_ledger(request: Request, is_watched: bool, shared: &Shared) -
     let options = Options { max_stop, snapshot, quiet_for, is_watched, ..ledger_options() };
     let result = without_panic(|| match explain::explain(request.pid, &options) {
         Ok(explanation) => {
-            let ledger = exit_watch::meanwhile(|| new_ledger(&request, at_us, explanation, shared));
+            let ledger = exit_watch::run_while_watching(|| new_ledger(&request, at_us, explanation, shared));
             Ok(Some(ledger))
         }
         Err(Error::Ended { .. } | Error::NoSuchProcess { .. } | Error::Zombie { .. }) => Ok(None),

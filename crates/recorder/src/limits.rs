@@ -12,15 +12,18 @@ use strandline_recording::Limit;
 use strandline_sys::host;
 use strandline_sys::spawn::Resource;
 
-/// Requested limits, in bytes.
+/// Requested limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Limits {
     /// `RLIMIT_AS`.
-    pub address_space: Option<u64>,
+    #[serde(rename = "address_space")]
+    pub address_space_bytes: Option<u64>,
     /// `RLIMIT_DATA`.
-    pub data: Option<u64>,
+    #[serde(rename = "data")]
+    pub data_bytes: Option<u64>,
     /// Memory limit of a control group.
-    pub memory: Option<u64>,
+    #[serde(rename = "memory")]
+    pub memory_bytes: Option<u64>,
 }
 
 /// Limits to set, each with its soft and hard value.
@@ -34,8 +37,8 @@ impl Limits {
     pub fn resources(&self) -> Result<(ResourceLimits, Vec<Limit>), String> {
         let (mut to_set, mut named) = (Vec::new(), Vec::new());
         for (requested, resource, kind, by) in [
-            (self.address_space, Resource::AddressSpace, "address_space", "RLIMIT_AS"),
-            (self.data, Resource::Data, "data", "RLIMIT_DATA"),
+            (self.address_space_bytes, Resource::AddressSpace, "address_space", "RLIMIT_AS"),
+            (self.data_bytes, Resource::Data, "data", "RLIMIT_DATA"),
         ] {
             let Some(bytes) = requested else { continue };
             let hard = resource.get().map_err(|error| format!("{by}: {error}"))?.hard;
@@ -316,7 +319,7 @@ mod tests {
 
     #[test]
     fn a_limit_above_the_hard_one_is_refused() {
-        let limits = Limits { address_space: Some(1 << 40), ..Limits::default() };
+        let limits = Limits { address_space_bytes: Some(1 << 40), ..Limits::default() };
         let (set, named) = limits.resources().unwrap();
         assert_eq!((set[0].1, named[0].by.as_str()), (1 << 40, "RLIMIT_AS"));
         assert!(Limits::default().resources().unwrap().0.is_empty());

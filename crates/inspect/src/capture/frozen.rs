@@ -397,11 +397,11 @@ impl ReadPlan<'_> {
 }
 
 fn anonymous_runs(residency: &Residency, range: AddressRange) -> Vec<AddressRange> {
-    let runs = residency.runs_in(range.into()).filter(|run| run.anonymous);
+    let runs = residency.runs_in(range.into()).filter(|run| run.is_anonymous);
     runs.map(|run| AddressRange::new(run.start, run.end)).collect()
 }
 
 fn other_runs(residency: &Residency, range: AddressRange) -> Vec<AddressRange> {
-    let runs = residency.runs_in(range.into()).filter(|run| !run.anonymous);
+    let runs = residency.runs_in(range.into()).filter(|run| !run.is_anonymous);
     runs.map(|run| AddressRange::new(run.start, run.end)).collect()
 }

@@ -112,7 +112,7 @@ fn known_mappings(process: &Process, status: &Status) -> Result<Option<Vec<Known
         return Ok(None);
     }
     let smaps = process.open_file("smaps").ok();
-    let smaps = smaps.and_then(|file| exit_watch::meanwhile(|| Smaps::read(file)).ok());
+    let smaps = smaps.and_then(|file| exit_watch::run_while_watching(|| Smaps::read(file)).ok());
     let Some(smaps) = smaps.filter(|smaps| smaps.bad_lines == 0) else { return Ok(None) };
     if hidden_ranges(&smaps).len() > snapshot::MAX_HIDDEN {
         return Err("it keeps too many ranges of memory from its children".to_owned());
@@ -148,7 +148,7 @@ pub fn plan(
         if status.state != Some('t') {
             break;
         }
-        exit_watch::pause(SIGNAL_CHECK_INTERVAL);
+        exit_watch::sleep_while_watching(SIGNAL_CHECK_INTERVAL);
         status = process.status().map_err(|error| error.to_string())?;
     }
     if matches!(status.state, Some('T' | 't')) {

@@ -109,11 +109,12 @@ pub const MEMORY_RECLAIM_FILE: &str = "memory.reclaim";
 fn memory_reclaim(group: &Group, memory: &Memory) -> Option<GroupRemedy> {
     group.file(MEMORY_RECLAIM_FILE).exists().then(|| {
         let parts = &memory.parts;
-        let written = parts.file_dirty.unwrap_or(0).saturating_add(parts.file_writeback.unwrap_or(0));
+        let written =
+            parts.file_dirty_bytes.unwrap_or(0).saturating_add(parts.file_writeback_bytes.unwrap_or(0));
         GroupRemedy {
             id: MEMORY_RECLAIM.to_owned(),
             kind: "reclaim".to_owned(),
-            predicted_bytes: parts.inactive_file.map(|bytes| bytes.saturating_sub(written)),
+            predicted_bytes: parts.inactive_file_bytes.map(|bytes| bytes.saturating_sub(written)),
             processes: 0,
             cost: "files that are used again are read from disk again".to_owned(),
         }

@@ -206,7 +206,7 @@ impl Finder<'_> {
     /// Searches a range of shared or of private memory, and returns each word that points to a
     /// block.
     fn search_range(&mut self, range: AddressRange, is_shared: bool) -> Result<Vec<Hit>, Refused> {
-        let runs = self.frozen.residency.runs_in(range.into()).filter(|run| is_shared || run.anonymous);
+        let runs = self.frozen.residency.runs_in(range.into()).filter(|run| is_shared || run.is_anonymous);
         let resident: Vec<AddressRange> = runs.map(|run| AddressRange::new(run.start, run.end)).collect();
         let resident_bytes: u64 = resident.iter().map(|run| run.len()).sum();
         let (mut found, mut is_full): (Vec<Hit>, bool) = (Vec::new(), false);

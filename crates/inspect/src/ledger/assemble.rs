@@ -291,17 +291,17 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
         }
         let mut writer = LedgerWriter { tally: Tally::default(), page_map: page_map.as_mut() };
         for run in inputs.residency.runs_in(space.mapping.start..space.mapping.end) {
-            if run.anonymous && space.mapping.is_private_anonymous() {
+            if run.is_anonymous && space.mapping.is_private_anonymous() {
                 split(&mut writer, run.start..run.end, [&claimed, &zeros, &program], &ANONYMOUS);
-            } else if run.anonymous && space.mapping.has_file() {
+            } else if run.is_anonymous && space.mapping.has_file() {
                 // brk can start on the last page of a program's data, and a runtime's heap can be
                 // in the file that it was saved in.
                 split(&mut writer, run.start..run.end, [&claimed, &no_spans, &no_spans], &PROGRAM_DATA);
-            } else if !run.anonymous && (inputs.is_shared_memory)(&space.mapping) {
+            } else if !run.is_anonymous && (inputs.is_shared_memory)(&space.mapping) {
                 ledger.shmem_bytes += run.end - run.start;
                 split(&mut writer, run.start..run.end, [&shared_spans, &no_spans, &no_spans], &SHMEM);
             } else {
-                writer.add(mapping_row(space, run.anonymous, &programs), run.start..run.end);
+                writer.add(mapping_row(space, run.is_anonymous, &programs), run.start..run.end);
             }
         }
         if space.counts.lazy_free_bytes > 0 {
@@ -539,7 +539,7 @@ pub fn unclaimed_runs(inputs: &Inputs<'_>) -> Result<RangeSet> {
     let mut runs: Vec<AddressRange> = Vec::new();
     for space in inputs.spaces.iter().filter(is_searched) {
         let resident = inputs.residency.runs_in(space.mapping.start..space.mapping.end);
-        for run in resident.filter(|run| run.anonymous) {
+        for run in resident.filter(|run| run.is_anonymous) {
             let mut at = run.start;
             while at < run.end {
                 let (holder, span_end) = spans.holder_at(at);

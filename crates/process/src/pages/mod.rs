@@ -69,8 +69,9 @@ pub struct PageRun {
     pub start: u64,
     /// First byte past the end.
     pub end: u64,
-    /// Anonymous, including private copies of file pages; otherwise file or shared memory.
-    pub anonymous: bool,
+    /// Whether they are anonymous, private copies of file pages included; if not, they are of a file
+    /// or of shared memory.
+    pub is_anonymous: bool,
 }
 
 impl PageRun {
@@ -102,7 +103,7 @@ impl PackedRun {
     }
 
     fn run(self) -> PageRun {
-        PageRun { start: self.start(), end: self.end, anonymous: self.has(kind::ANONYMOUS) }
+        PageRun { start: self.start(), end: self.end, is_anonymous: self.has(kind::ANONYMOUS) }
     }
 }
 

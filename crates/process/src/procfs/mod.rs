@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 pub use activity::{BlockedCall, ThreadActivity};
 pub use auxv::AuxiliaryVector;
 pub use stat::Stat;
-pub use status::Status;
+pub use status::{Status, UserIds};
 
 use strandline_sys::capabilities::{CHECKPOINT_RESTORE, with_dac_capabilities};
 

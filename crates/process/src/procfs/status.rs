@@ -19,8 +19,8 @@ pub struct Status {
     pub parent: Option<i32>,
     /// The process that traces it; `Some(0)` if none.
     pub tracer: Option<i32>,
-    /// Real, effective, saved and file system user id.
-    pub users: Option<[u32; 4]>,
+    /// Uid: the users as whom it acts.
+    pub user_ids: Option<UserIds>,
     /// Number of threads of the process.
     pub threads: Option<u64>,
     /// Whether it is a kernel thread (Linux 6.4; before it, [`super::Stat::is_kernel_thread`]).
@@ -93,7 +93,7 @@ impl Status {
             "Tgid" => self.tgid = value.parse().ok(),
             "PPid" => self.parent = value.parse().ok(),
             "TracerPid" => self.tracer = value.parse().ok(),
-            "Uid" => self.users = user_ids(value),
+            "Uid" => self.user_ids = UserIds::parse(value),
             "Threads" => self.threads = number(value),
             "Kthread" => self.kernel_thread = number(value).map(|n| n != 0),
             "VmRSS" => self.rss_bytes = kib(value),
@@ -154,14 +154,26 @@ impl Status {
     }
 }
 
-/// The four user ids of a line `Uid`.
-fn user_ids(text: &str) -> Option<[u32; 4]> {
-    let mut words = text.split_whitespace().map(|word| word.parse::<u32>());
-    let mut ids = [0; 4];
-    for id in &mut ids {
-        *id = words.next()?.ok()?;
+/// The user ids of a process (credentials(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UserIds {
+    /// The user who started it.
+    pub real: u32,
+    /// The user whose rights it has.
+    pub effective: u32,
+    /// The user whose rights it can take again.
+    pub saved: u32,
+    /// The user whose rights it has on files.
+    pub file_system: u32,
+}
+
+impl UserIds {
+    /// Parses the value of a line `Uid`.
+    fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split_whitespace();
+        let mut next_id = || words.next()?.parse::<u32>().ok();
+        Some(Self { real: next_id()?, effective: next_id()?, saved: next_id()?, file_system: next_id()? })
     }
-    Some(ids)
 }
 
 #[cfg(test)]
@@ -182,7 +194,7 @@ mod tests {
         assert_eq!(status.name.as_deref(), Some("a: b"));
         assert_eq!(status.state, Some('t'));
         assert_eq!((status.tgid, status.parent, status.tracer), (Some(17), Some(1), Some(99)));
-        assert_eq!(status.users, Some([0, 1, 2, 3]));
+        assert_eq!(status.user_ids, Some(UserIds { real: 0, effective: 1, saved: 2, file_system: 3 }));
         assert_eq!(status.rss_bytes, Some(1612 * 1024));
         assert_eq!(status.peak_rss_bytes, Some(1616 * 1024));
         assert_eq!(status.page_tables_bytes, Some(48 * 1024));
@@ -200,7 +212,7 @@ mod tests {
     #[test]
     fn missing_fields_are_unknown_and_not_zero() {
         let status = Status::parse(b"Name:\tkthreadd\nVmRSS:\t99999999999999999999 kB\nUid:\t0\t0\n");
-        assert_eq!((status.rss_bytes, status.users, status.deliverable()), (None, None, None));
+        assert_eq!((status.rss_bytes, status.user_ids, status.deliverable()), (None, None, None));
     }
 
     proptest! {

@@ -292,7 +292,7 @@ impl Snapshot {
                 return Reaping { stopped, ..attempt };
             }
             // Its threads may have been in signal handlers.
-            exit_watch::pause(REAP_RETRY_PAUSE);
+            exit_watch::sleep_while_watching(REAP_RETRY_PAUSE);
         }
     }
 

@@ -125,7 +125,7 @@ pub fn check_proc_mount() -> Result<()> {
 /// The error for a refusal by the kernel: the owner of the process, what the machine allows, and
 /// advice.
 pub fn refused(process: &Process) -> Error {
-    let user = process.status().ok().and_then(|status| status.users).map(|[_, effective, ..]| effective);
+    let user = process.status().ok().and_then(|status| status.user_ids).map(|ids| ids.effective);
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
     let (detail, advice) = cause_and_advice(&Rights::own(), user, scope.as_deref().map_or("0", str::trim));
     Error::Permission { pid: process.pid(), detail, advice }

@@ -8,8 +8,6 @@ use crate::procfs::{self, Process, Status};
 
 /// Maximum bytes read of /proc/PID/limits.
 const MAX_LIMITS_BYTES: u64 = 64 << 10;
-/// Index of the real user in [`Status::users`].
-const REAL_USER: usize = 0;
 
 /// Half of what is available to strandline, including `allocated_bytes` that a copy already has.
 pub fn copy_budget_bytes(allocated_bytes: u64) -> u64 {
@@ -27,7 +25,7 @@ pub fn available_to(process: &Process) -> Option<u64> {
 /// Number of further processes that a process may start, by its control groups and, for users
 /// subject to it, by RLIMIT_NPROC; `None` if there is no limit or it is unknown.
 pub fn processes_left_to(process: &Process, status: &Status) -> Option<u64> {
-    let user = status.users.map(|users| users[REAL_USER]).filter(|&user| user != 0);
+    let user = status.user_ids.map(|ids| ids.real).filter(|&user| user != 0);
     let by_user = user.and_then(|user| {
         let limits = process.read_file("limits", MAX_LIMITS_BYTES).ok()?;
         let limits = String::from_utf8_lossy(&limits).into_owned();
@@ -44,7 +42,7 @@ pub fn processes_left_to(process: &Process, status: &Status) -> Option<u64> {
 fn tasks_of(user: u32) -> Option<u64> {
     let threads = procfs::all_pids().ok()?.filter_map(|pid| {
         let status = Process::open(pid).ok()?.status().ok()?;
-        (status.users?[REAL_USER] == user).then_some(status.threads.unwrap_or(1))
+        (status.user_ids?.real == user).then_some(status.threads.unwrap_or(1))
     });
     Some(threads.sum())
 }

@@ -6,7 +6,7 @@
 //! seized without EXITKILL: if the watcher dies, the process runs on. Meanwhile no other thread can
 //! trace it: the watching thread itself takes ledgers ([`ExitWatch::while_reading`]), so that the
 //! process is watched throughout. What needs no stop runs in another thread meanwhile
-//! ([`meanwhile`]), so that signals pass.
+//! ([`run_while_watching`]), so that signals pass.
 //!
 //! A watch belongs to the thread that began it and ends with that thread: the kernel then detaches
 //! without a stop, which would cut a transfer of the main thread short.
@@ -67,7 +67,7 @@ const PASS_ON_INTERVAL: Duration = Duration::from_micros(500);
 /// Runs `work`, which must neither stop nor release anything in the target. A thread that watches
 /// and reads a process runs `work` in another thread, and passes on the signals of the process
 /// meanwhile.
-pub fn meanwhile<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+pub fn run_while_watching<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let Some(reading) = READING.get() else { return work() };
     let Ok(process) = Process::open(reading.pid) else { return work() };
     std::thread::scope(|scope| {
@@ -82,7 +82,7 @@ pub fn meanwhile<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 
 /// Sleeps; a thread that watches and reads a process passes on the signals of the process
 /// meanwhile.
-pub fn pause(time: Duration) {
+pub fn sleep_while_watching(time: Duration) {
     let until = Instant::now() + time;
     let process = READING.get().and_then(|reading| Process::open(reading.pid).ok());
     let Some(process) = process else { return std::thread::sleep(time) };
@@ -99,7 +99,7 @@ const HANDLER_TIME: Duration = Duration::from_millis(1);
 /// the process.
 pub(super) fn pass_on_before_stop(process: &Process) {
     if is_watched(process.pid()) && pass_on(process) {
-        pause(HANDLER_TIME);
+        sleep_while_watching(HANDLER_TIME);
     }
 }
 

@@ -281,9 +281,9 @@ fn is_of_user_or_root(owner: u32, status: &Status) -> bool {
     owner == 0 || effective_user(status) == Some(owner)
 }
 
-/// Returns the effective one of the real, effective, saved and file system users.
+/// The user whose rights a process has.
 fn effective_user(status: &Status) -> Option<u32> {
-    status.users.map(|[_, effective, ..]| effective)
+    status.user_ids.map(|ids| ids.effective)
 }
 
 /// Returns the connection if the process itself listens: any user can create a socket in that
