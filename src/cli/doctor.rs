@@ -537,7 +537,11 @@ mod tests {
     }
 
     fn rights_with(user: u32, held: &[Capability]) -> Rights {
-        Rights { user, held: held.iter().map(|capability| capability.bit()).sum(), bounds: u64::MAX }
+        Rights {
+            user,
+            held_bits: held.iter().map(|capability| capability.bit()).sum(),
+            bounding_bits: u64::MAX,
+        }
     }
 
     #[test]
@@ -567,7 +571,7 @@ mod tests {
 
     #[test]
     fn root_with_few_capabilities_is_advised_to_add_them() {
-        let root = Rights { bounds: !SYS_PTRACE.bit(), ..rights_with(0, &[DAC_OVERRIDE]) };
+        let root = Rights { bounding_bits: !SYS_PTRACE.bit(), ..rights_with(0, &[DAC_OVERRIDE]) };
         let (status, found) = rights_status(None, &root, true);
         assert_eq!(status, Status::Limited);
         assert!(

@@ -338,7 +338,7 @@ impl<'a> Accumulator<'a> {
     }
 
     /// Bytes claimed so far.
-    pub fn claimed(&self) -> u64 {
+    pub fn claimed_bytes(&self) -> u64 {
         self.cursor - self.start
     }
 

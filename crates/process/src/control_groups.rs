@@ -55,13 +55,13 @@ impl ControlGroups {
     }
 
     /// Memory left under all limits, in bytes; `None` if there is no limit.
-    pub fn memory_left(&self) -> Option<u64> {
-        self.folders("memory").iter().filter_map(|folder| memory_left_in(folder)).min()
+    pub fn memory_left_bytes(&self) -> Option<u64> {
+        self.folders("memory").iter().filter_map(|folder| memory_left_bytes_in(folder)).min()
     }
 
     /// Swap left under all limits, in bytes; `None` if there is no limit. The limit of version 1
     /// covers memory and swap together, so paging out does not approach it.
-    pub fn swap_left(&self) -> Option<u64> {
+    pub fn swap_left_bytes(&self) -> Option<u64> {
         let folders = self.folders("memory");
         folders.iter().filter_map(|folder| left_under(folder, "memory.swap.max", "memory.swap.current")).min()
     }
@@ -141,7 +141,7 @@ fn left_under(folder: &Path, limit_name: &str, used: &str) -> Option<u64> {
 /// Memory left under the limit of one group, of either version. Inactive file pages count as
 /// available: the kernel counts them as used, but drops them first. If their size is unknown, none
 /// do.
-fn memory_left_in(folder: &Path) -> Option<u64> {
+fn memory_left_bytes_in(folder: &Path) -> Option<u64> {
     // Above memory.high (version 2) processes are throttled before any limit is met.
     let limits = ["memory.max", "memory.high", "memory.limit_in_bytes"];
     let limit = limits.into_iter().filter_map(|name| limit(folder, name)).min()?;
@@ -195,25 +195,25 @@ mod tests {
     fn the_smallest_room_of_a_group_and_those_above_it_counts() {
         let tree = Tree::new();
         let (second, first) = (tree.groups("0::/a/b\n"), tree.groups("4:memory:/a/b\n3:cpu:/\n"));
-        assert_eq!(second.memory_left(), None);
+        assert_eq!(second.memory_left_bytes(), None);
         tree.write("a/b", "memory.max", "max\n");
         tree.write("a/b", "memory.current", "4096\n");
-        assert_eq!(second.memory_left(), None);
+        assert_eq!(second.memory_left_bytes(), None);
         tree.write("a", "memory.max", "1000000\n");
         tree.write("a", "memory.current", "900000\n");
         tree.write("a", "memory.stat", "anon 1\ninactive_file 300000\n");
-        assert_eq!(second.memory_left(), Some(400_000));
+        assert_eq!(second.memory_left_bytes(), Some(400_000));
         tree.write("a", "memory.high", "700000\n");
-        assert_eq!(second.memory_left(), Some(100_000));
+        assert_eq!(second.memory_left_bytes(), Some(100_000));
         fs::remove_file(tree.0.path().join("a/b/memory.current")).unwrap();
         tree.write("a/b", "memory.limit_in_bytes", "5000\n");
         tree.write("a/b", "memory.usage_in_bytes", "6000\n");
-        assert_eq!(first.memory_left(), Some(0));
+        assert_eq!(first.memory_left_bytes(), Some(0));
         tree.write("a/b", "memory.stat", "inactive_file 1\ntotal_inactive_file 1500\n");
-        assert_eq!(first.memory_left(), Some(500));
+        assert_eq!(first.memory_left_bytes(), Some(500));
         tree.write("a/b", "memory.limit_in_bytes", "");
-        assert_eq!(first.memory_left(), Some(0), "an unreadable limit leaves nothing");
-        assert_eq!(tree.groups("garbage\n::\n").memory_left(), None);
+        assert_eq!(first.memory_left_bytes(), Some(0), "an unreadable limit leaves nothing");
+        assert_eq!(tree.groups("garbage\n::\n").memory_left_bytes(), None);
     }
 
     #[test]
@@ -222,15 +222,15 @@ mod tests {
         let groups = tree.groups("0::/a/b\n");
         tree.write("a/b", "memory.swap.max", "max\n");
         tree.write("a/b", "memory.swap.current", "0\n");
-        assert_eq!(groups.swap_left(), None);
+        assert_eq!(groups.swap_left_bytes(), None);
         tree.write("a", "memory.swap.max", "8192\n");
         tree.write("a", "memory.swap.current", "4096\n");
-        assert_eq!(groups.swap_left(), Some(4096));
+        assert_eq!(groups.swap_left_bytes(), Some(4096));
         tree.write("a/b", "memory.swap.max", "0\n");
-        assert_eq!(groups.swap_left(), Some(0));
+        assert_eq!(groups.swap_left_bytes(), Some(0));
         tree.write("a/b", "memory.swap.max", "8192\n");
         fs::remove_file(tree.0.path().join("a/b/memory.swap.current")).unwrap();
-        assert_eq!(groups.swap_left(), Some(0), "unknown use leaves nothing");
+        assert_eq!(groups.swap_left_bytes(), Some(0), "unknown use leaves nothing");
     }
 
     #[test]

@@ -73,7 +73,7 @@ impl<'a> PageCache<'a> {
         let wanted = buffer.len();
         let mut done = 0;
         while done < wanted {
-            let error = Unreadable { address, wanted, got: done };
+            let error = Unreadable { address, wanted_bytes: wanted, read_bytes: done };
             let at = address.checked_add(done as u64).ok_or(error)?;
             let within = (at % PAGE_BYTES) as usize;
             let count = (PAGE_BYTES as usize - within).min(wanted - done);
@@ -149,7 +149,7 @@ mod tests {
             assert_eq!(cache.array(at).map(u64::from_le_bytes), word(at), "{at:#x}");
         }
         assert_eq!((cache.word(8), cache.word(3 * PAGE_BYTES - 4), cache.word(u64::MAX)), (None, None, None));
-        let failed = Unreadable { address: 3 * PAGE_BYTES - 4, wanted: 8, got: 4 };
+        let failed = Unreadable { address: 3 * PAGE_BYTES - 4, wanted_bytes: 8, read_bytes: 4 };
         assert_eq!(cache.read(3 * PAGE_BYTES - 4, &mut [0; 8]), Err(failed));
     }
 }

@@ -43,9 +43,9 @@ pub struct Rights {
     /// The effective user.
     pub user: u32,
     /// Its capabilities, as bits.
-    pub held: u64,
+    pub held_bits: u64,
     /// The capability bounding set: the most that a program started from here can have.
-    pub bounds: u64,
+    pub bounding_bits: u64,
 }
 
 impl Rights {
@@ -53,8 +53,8 @@ impl Rights {
     pub fn own() -> Self {
         Self {
             user: host::effective_user(),
-            held: capabilities::held(),
-            bounds: capabilities::bounding_set(),
+            held_bits: capabilities::held_bits(),
+            bounding_bits: capabilities::bounding_bits(),
         }
     }
 
@@ -65,7 +65,7 @@ impl Rights {
         } else {
             capability.bit()
         };
-        self.held & bits != 0
+        self.held_bits & bits != 0
     }
 
     /// The capabilities missing to inspect any process of its own user; with `of_all_users`, of any
@@ -78,7 +78,7 @@ impl Rights {
     /// The `capabilities` that no program started from here can have. For root DAC_OVERRIDE
     /// suffices.
     fn outside_bounding_set(&self, capabilities: &[Capability]) -> Vec<Capability> {
-        let with_all_bounds = Self { held: self.bounds, ..*self };
+        let with_all_bounds = Self { held_bits: self.bounding_bits, ..*self };
         capabilities.iter().copied().filter(|capability| !with_all_bounds.has(*capability)).collect()
     }
 
@@ -113,7 +113,7 @@ impl Rights {
             options.join(" ")
         };
         let unavailable = self.outside_bounding_set(missing);
-        let can_be_marked = missing.iter().all(|capability| self.bounds & capability.bit() != 0);
+        let can_be_marked = missing.iter().all(|capability| self.bounding_bits & capability.bit() != 0);
         match self.user {
             _ if missing.is_empty() => Confinement::own().advice().to_owned(),
             0 if !unavailable.is_empty() => format!("start it with {} {KUBERNETES}", added(missing)),
@@ -136,7 +136,7 @@ impl Rights {
     /// held ones too; chgrp removes all, so it comes first.
     fn group_command(&self, added_capabilities: &[Capability]) -> String {
         let named = USEFUL.iter().filter(|capability| {
-            added_capabilities.contains(capability) || self.held & capability.bit() != 0
+            added_capabilities.contains(capability) || self.held_bits & capability.bit() != 0
         });
         let words: Vec<String> = named.map(|capability| file_name(*capability)).collect();
         let program = program();
@@ -148,7 +148,7 @@ impl Rights {
     pub fn missing_further(&self) -> Vec<FurtherCapability> {
         let is_available = |further: &FurtherCapability| {
             let bit = further.capability.bit();
-            self.held & bit == 0 && self.bounds & bit != 0
+            self.held_bits & bit == 0 && self.bounding_bits & bit != 0
         };
         FURTHER.into_iter().filter(is_available).collect()
     }
@@ -237,8 +237,8 @@ mod tests {
 
     const ALL: u64 = (1 << 41) - 1;
 
-    fn rights_of(user: u32, held: &[Capability], bounds: u64) -> Rights {
-        Rights { user, held: held.iter().map(|capability| capability.bit()).sum(), bounds }
+    fn rights_of(user: u32, held: &[Capability], bounding_bits: u64) -> Rights {
+        Rights { user, held_bits: held.iter().map(|capability| capability.bit()).sum(), bounding_bits }
     }
 
     #[test]

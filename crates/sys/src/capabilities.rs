@@ -70,18 +70,18 @@ impl Capability {
 
     /// Whether this thread has the capability or can regain it with [`with_dac_capabilities`].
     pub fn is_held(self) -> bool {
-        held() & self.bit() != 0
+        held_bits() & self.bit() != 0
     }
 }
 
 /// Capabilities of this thread, with those that [`with_dac_capabilities`] can regain, as bits.
-pub fn held() -> u64 {
+pub fn held_bits() -> u64 {
     read().map_or(0, |words| effective(&words)) | WITHHELD.load(Ordering::Relaxed)
 }
 
 /// The capability bounding set, as bits: the most that a program started from here can have.
 /// Without capabilities unknown to the kernel.
-pub fn bounding_set() -> u64 {
+pub fn bounding_bits() -> u64 {
     let is_in = |number: u32| {
         // SAFETY: PR_CAPBSET_READ takes integers and writes nothing.
         unsafe { libc::prctl(libc::PR_CAPBSET_READ, libc::c_ulong::from(number), 0, 0, 0) == 1 }
@@ -120,7 +120,7 @@ pub fn is_privileged_start() -> bool {
 }
 
 /// Whether this process acts as another user than the one that started it.
-pub fn is_set_user() -> bool {
+pub fn acts_as_other_user() -> bool {
     // SAFETY: neither call has arguments, and neither can fail.
     unsafe { libc::getuid() != libc::geteuid() }
 }
@@ -201,7 +201,7 @@ mod tests {
         for capability in [DAC_OVERRIDE, SYS_PTRACE, CHECKPOINT_RESTORE] {
             assert_eq!(capability.is_held(), line("CapEff:") & capability.bit() != 0);
         }
-        assert_eq!(bounding_set(), line("CapBnd:"));
+        assert_eq!(bounding_bits(), line("CapBnd:"));
     }
 
     #[test]

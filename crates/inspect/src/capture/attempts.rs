@@ -378,9 +378,9 @@ fn read_snapshot(
     let slept_on = stopped.slept_throughout();
     let stopped = stopped.resume();
     let snapshot_error = |reason| Error::NoSnapshot { pid: process.pid(), reason, stopped };
-    let snapshot = snapshot.map_err(|NotTaken { reason, to_drop }| {
+    let snapshot = snapshot.map_err(|NotTaken { reason, snapshot_to_drop }| {
         // Ended and reaped now that the process runs.
-        drop(to_drop);
+        drop(snapshot_to_drop);
         snapshot_error(reason)
     })?;
     if !slept_on {

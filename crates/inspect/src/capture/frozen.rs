@@ -203,7 +203,7 @@ pub(super) fn kernel_view(
 
 /// The caveat that a runtime was busy in all attempts.
 fn busy_caveat(busy: &Busy) -> Caveat {
-    let state = if busy.collecting {
+    let state = if busy.is_collecting {
         "was in a garbage collection"
     } else {
         "had inconsistent data structures (during a change, or damaged)"
@@ -362,7 +362,7 @@ impl Frozen {
             resident: &resident,
             shared: &shared,
             threads,
-            free,
+            free_memory: free,
             is_stopped: self.is_stopped(),
             deadline: self.deadline(RUNTIMES_DIVISOR),
             workers: read_plan.workers,

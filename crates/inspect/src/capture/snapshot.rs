@@ -253,7 +253,7 @@ fn check_memory(process: &Process, status: &Status, anonymous_bytes: u64) -> Res
         return Err("this machine promises no more memory than it has (vm.overcommit_memory is 2)".to_owned());
     }
     let needed = needed_bytes(anonymous_bytes);
-    if let Some(available) = budget::available_to(process).filter(|&available| available < needed) {
+    if let Some(available) = budget::available_bytes(process).filter(|&available| available < needed) {
         return Err(format!(
             "{} MiB must be free for pages that it writes to meanwhile, and {} MiB are",
             needed >> 20,

@@ -372,9 +372,9 @@ impl Finder<'_> {
     /// Adds a runtime as a root, with its variables and the references that its reader reports.
     fn add_runtime(&mut self, runtime: &Reading) -> Result<u32, Refused> {
         let (kind, name) = (RootKind::Runtime, runtime.facts.name.clone());
-        let rank = if runtime.holding.is_some() { Rank::RuntimeMemory } else { Rank::Ordinary };
+        let rank = if runtime.reference_hints.is_some() { Rank::RuntimeMemory } else { Rank::Ordinary };
         let root = self.add(FoundRoot { kind, name, rank, ..FoundRoot::default() });
-        let Some(hints) = &runtime.holding else { return Ok(root) };
+        let Some(hints) = &runtime.reference_hints else { return Ok(root) };
         for variable in &hints.variables {
             if let Some(block) = self.blocks.find(variable.value) {
                 let (name, module) = (variable.name.to_string(), Some(runtime.facts.name.clone()));

@@ -178,7 +178,7 @@ impl<'a> Layers<'a> {
     fn add_runtime(&mut self, reading: &'a runtime::Reading, below: &mut LowerLayer, taken: &mut RangeSet) {
         let rows = ClassRows { palette: &reading.palette, rows: reading.rows };
         let is_taken = |claim: &&RangeClaim| taken.overlaps(claim.range());
-        let all_claims = || reading.claims.iter().chain(&reading.shared);
+        let all_claims = || reading.claims.iter().chain(&reading.shared_claims);
         self.caveats.extend(all_claims().find(is_taken).map(|first| {
             let bytes = all_claims().filter(is_taken).map(|claim| claim.sums.resident.total()).sum();
             let place = format!("{:#x}-{:#x}", first.start, first.end);
@@ -188,7 +188,7 @@ impl<'a> Layers<'a> {
         let own = reading.claims.iter().filter(|claim| !is_taken(claim));
         let own = own.filter(|claim| self.refine(claim, rows, below));
         let mut counting: Vec<AddressRange> = own.map(RangeClaim::range).collect();
-        for claim in reading.shared.iter().filter(|claim| !is_taken(claim)) {
+        for claim in reading.shared_claims.iter().filter(|claim| !is_taken(claim)) {
             self.shared_spans.0.push(Span { range: claim.start..claim.end, holder: Holder::Claimed });
             self.shared.push((claim, rows));
             counting.push(claim.range());

@@ -145,7 +145,7 @@ pub(crate) fn can_page_out(process: &Process) -> bool {
 /// `process`, and the permission. Asked to page out nothing, the kernel checks only the permission:
 /// CAP_SYS_NICE for any process but the caller's own (Linux 5.10 to 7.2).
 fn page_out_obstacle(process: &Process) -> Option<&'static str> {
-    if swap_free_bytes() == 0 || ControlGroups::of(process).swap_left() == Some(0) {
+    if swap_free_bytes() == 0 || ControlGroups::of(process).swap_left_bytes() == Some(0) {
         return Some("without swap that it may use");
     }
     let result = sys::open_pidfd(process.pid()).and_then(|handle| sys::advise(&handle, &[], MADV_PAGEOUT));

@@ -37,15 +37,16 @@ pub struct ChargeSampler {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// The sampled pages.
-    pub pages: u64,
+    pub sampled_pages: u64,
     /// The sampled pages that are charged to the groups.
-    pub charged: u64,
+    pub charged_pages: u64,
 }
 
 impl Sample {
     /// The part of `bytes` that the sample represents; `None` for an empty one.
     pub fn share_of(self, bytes: u64) -> Option<u64> {
-        let share = (u128::from(bytes) * u128::from(self.charged)).checked_div(u128::from(self.pages))?;
+        let share = (u128::from(bytes) * u128::from(self.charged_pages))
+            .checked_div(u128::from(self.sampled_pages))?;
         let share = u64::try_from(share).ok()?;
         Some(share.checked_next_multiple_of(PAGE_BYTES).unwrap_or(bytes).min(bytes))
     }
@@ -81,11 +82,11 @@ impl ChargeSampler {
             let step = pages.len().div_ceil(sampled_pages).max(1);
             for &page in pages.iter().step_by(step) {
                 let Some(group) = self.group_of(&mapped, page) else { continue };
-                sample.pages += 1;
-                sample.charged += u64::from(self.groups.contains(&group));
+                sample.sampled_pages += 1;
+                sample.charged_pages += u64::from(self.groups.contains(&group));
             }
         }
-        (sample.pages > 0).then_some(sample)
+        (sample.sampled_pages > 0).then_some(sample)
     }
 
     /// The inode of the group that a page is charged to; 0 for none.
@@ -116,13 +117,14 @@ mod tests {
 
     #[test]
     fn a_share_is_complete_pages_and_at_most_the_file() {
-        let share = |charged, pages| Sample { pages, charged }.share_of(10 * PAGE_BYTES);
+        let share =
+            |charged_pages, sampled_pages| Sample { sampled_pages, charged_pages }.share_of(10 * PAGE_BYTES);
         assert_eq!(share(1, 2), Some(5 * PAGE_BYTES));
         assert_eq!(share(0, 7), Some(0));
         assert_eq!(share(7, 7), Some(10 * PAGE_BYTES));
         assert_eq!(share(1, 3), Some(4 * PAGE_BYTES));
         assert_eq!(share(0, 0), None);
-        assert_eq!(Sample { pages: 3, charged: 3 }.share_of(u64::MAX - 5), Some(u64::MAX - 5));
+        assert_eq!(Sample { sampled_pages: 3, charged_pages: 3 }.share_of(u64::MAX - 5), Some(u64::MAX - 5));
     }
 
     #[test]
@@ -142,9 +144,9 @@ mod tests {
         file.write_all(&[1; 100 * PAGE_BYTES as usize]).unwrap();
         // Without CAP_SYS_ADMIN there are no frame numbers.
         let Some(sample) = sampler.sample(&file, 100 * PAGE_BYTES) else { return };
-        assert!(sample.pages >= 3 && sample.charged == sample.pages, "{sample:?}");
+        assert!(sample.sampled_pages >= 3 && sample.charged_pages == sample.sampled_pages, "{sample:?}");
         let other = ChargeSampler::new(BTreeSet::from([u64::MAX])).unwrap();
-        assert_eq!(other.sample(&file, 100 * PAGE_BYTES).map(|sample| sample.charged), Some(0));
+        assert_eq!(other.sample(&file, 100 * PAGE_BYTES).map(|sample| sample.charged_pages), Some(0));
         assert_eq!(sampler.sample(&tempfile::tempfile().unwrap(), 0), None);
     }
 }

@@ -76,17 +76,17 @@ pub struct Files {
     /// Those with the most bytes in the page cache, in descending order.
     pub files: Vec<CachedFile>,
     /// Whether names were skipped: for lack of time, or because there are too many.
-    pub names_left: bool,
+    pub has_unread_names: bool,
     /// Files that could not be opened or counted.
-    pub unreadable: u64,
+    pub unreadable_files: u64,
     /// Files of remote file systems, which were left out.
-    pub remote: u64,
+    pub remote_files: u64,
     /// Processes whose files may not be listed.
-    pub not_allowed: u64,
+    pub unlisted_processes: u64,
     /// Whether the pages of files were sampled for their groups.
     pub is_sampled: bool,
     /// Number of larger files that were not sampled, for lack of time.
-    pub unsampled: u64,
+    pub unsampled_files: u64,
 }
 
 /// Identifies a file as stat(2) does.
@@ -173,7 +173,7 @@ impl FileSearch {
     /// Adds the files that `process` has mapped or open.
     pub fn add_process(&mut self, process: &Process) {
         if self.is_over() {
-            self.found.names_left = true;
+            self.found.has_unread_names = true;
             return;
         }
         let namespace = std::fs::metadata(process.path("ns/mnt")).ok().map(|data| data.ino());
@@ -182,7 +182,7 @@ impl FileSearch {
             self.mounts = Some(Mounts { namespace, all: mounts::parse(&text) });
         }
         let can_list = self.add_mapped(process, namespace) & self.add_open(process, namespace);
-        self.found.not_allowed += u64::from(!can_list);
+        self.found.unlisted_processes += u64::from(!can_list);
     }
 
     /// Whether the first mount that `matches` is of a remote file system; `None` if there is no
@@ -195,7 +195,7 @@ impl FileSearch {
     /// Adds the files that a process has mapped; false if its mappings cannot be read.
     fn add_mapped(&mut self, process: &Process, namespace: Option<u64>) -> bool {
         let Ok(text) = process.read_file("maps", MAX_MAPS_BYTES) else { return false };
-        self.found.names_left |= text.len() as u64 >= MAX_MAPS_BYTES;
+        self.found.has_unread_names |= text.len() as u64 >= MAX_MAPS_BYTES;
         let (space, _) = AddressSpace::parse(&text);
         for mapping in space.mappings().iter().filter(|mapping| mapping.has_file()) {
             self.checked_names += 1;
@@ -203,18 +203,18 @@ impl FileSearch {
                 continue;
             }
             if self.is_over() {
-                self.found.names_left = true;
+                self.found.has_unread_names = true;
                 break;
             }
             if self.is_remote(|mount| mount.device == mapping.device) == Some(true) {
-                self.found.remote += 1;
+                self.found.remote_files += 1;
                 continue;
             }
             // A descriptor of the same file need not be opened too.
             self.is_new_name(namespace, &mapping.name);
             match open_mapped_file(process, mapping) {
                 Ok(file) => self.add(file, &mapping.name, true),
-                Err(_) => self.found.unreadable += 1,
+                Err(_) => self.found.unreadable_files += 1,
             }
         }
         true
@@ -226,7 +226,7 @@ impl FileSearch {
         for entry in entries.flatten() {
             self.checked_names += 1;
             if self.is_over() {
-                self.found.names_left = true;
+                self.found.has_unread_names = true;
                 break;
             }
             let Ok(link) = std::fs::read_link(entry.path()) else { continue };
@@ -239,14 +239,14 @@ impl FileSearch {
             }
             let number = entry.file_name();
             match self.is_remote_descriptor(process, &number.to_string_lossy()) {
-                Some(true) => self.found.remote += 1,
+                Some(true) => self.found.remote_files += 1,
                 // The mounts of memfd and System V segments are not listed.
-                None if !is_on_kernels_tmpfs(&name) => self.found.unreadable += 1,
+                None if !is_on_kernels_tmpfs(&name) => self.found.unreadable_files += 1,
                 None | Some(false) => match open_regular(&entry.path()) {
                     Ok(file) => self.add(file, &name, true),
                     // Directories and devices are opened too.
                     Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
-                    Err(_) => self.found.unreadable += 1,
+                    Err(_) => self.found.unreadable_files += 1,
                 },
             }
         }
@@ -284,7 +284,7 @@ impl FileSearch {
             return;
         }
         let Ok(cached) = count_cached(&file, data.len()) else {
-            self.found.unreadable += 1;
+            self.found.unreadable_files += 1;
             return;
         };
         if cached.cached_bytes == 0 {
@@ -316,7 +316,7 @@ impl FileSearch {
         for file in files.iter_mut().skip(MAX_OPEN).filter(|file| file.open.is_some()) {
             match self.sampling.as_ref().filter(|sampling| since.elapsed() < sampling.time_left) {
                 Some(sampling) => sampling.sample(file),
-                None => self.found.unsampled += 1,
+                None => self.found.unsampled_files += 1,
             }
             file.open = None;
         }
@@ -335,7 +335,7 @@ impl FileSearch {
         for file in &mut self.found.files {
             match self.sampling.as_ref().filter(|sampling| since.elapsed() < sampling.time_for_largest) {
                 Some(sampling) => sampling.sample(file),
-                None if file.open.is_some() => self.found.unsampled += 1,
+                None if file.open.is_some() => self.found.unsampled_files += 1,
                 None => {}
             }
             file.open = None;
@@ -441,7 +441,7 @@ mod tests {
         assert_eq!(files_named("/memfd:pages-found"), [(25 * PAGE_BYTES, true, true)]);
         let all = found.files.iter().filter(|file| file.is_deleted && file.cached_bytes == 49 * PAGE_BYTES);
         assert!(all.count() >= 1, "{found:?}");
-        assert!(!found.names_left && found.not_allowed == 0);
+        assert!(!found.has_unread_names && found.unlisted_processes == 0);
         std::io::Read::read(&mut again, &mut [0]).unwrap();
     }
 
@@ -450,7 +450,7 @@ mod tests {
         let mut search = FileSearch::new(Duration::ZERO, None, Duration::ZERO);
         search.add_process(&own());
         let found = search.finish();
-        assert!(found.files.is_empty() && found.names_left);
+        assert!(found.files.is_empty() && found.has_unread_names);
     }
 
     #[test]

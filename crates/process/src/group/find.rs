@@ -269,7 +269,7 @@ impl Hierarchy {
         for (index, path) in all.iter().enumerate() {
             for pid in pids(&self.root.join(path)) {
                 if pid == 0 {
-                    members.invisible += 1;
+                    members.invisible_processes += 1;
                 } else if seen.len() >= MAX_PROCESSES {
                     members.is_cut = true;
                 } else if seen.insert(pid) {
@@ -290,7 +290,7 @@ pub struct Members {
     /// The processes.
     pub processes: Vec<Member>,
     /// Processes that are in another pid namespace than this program, which the kernel lists as 0.
-    pub invisible: u64,
+    pub invisible_processes: u64,
     /// Whether there are more groups or processes.
     pub is_cut: bool,
 }
@@ -429,7 +429,7 @@ mod tests {
         write("other/cgroup.procs", "1\n");
         let members = hierarchy.members(&hierarchy.open("/a").unwrap(), bounds());
         let pids: Vec<i32> = members.processes.iter().map(|member| member.pid).collect();
-        assert_eq!((pids, members.invisible, members.groups.len()), (vec![12, 7, 9], 1, 3));
+        assert_eq!((pids, members.invisible_processes, members.groups.len()), (vec![12, 7, 9], 1, 3));
         assert_eq!(members.groups[members.processes[2].group], Path::new("a/b/c"));
     }
 }

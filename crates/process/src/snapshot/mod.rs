@@ -114,12 +114,12 @@ pub struct NotTaken {
     /// The reason, as the end of a sentence.
     pub reason: String,
     /// The snapshot to drop; see the type.
-    pub to_drop: Option<Box<Snapshot>>,
+    pub snapshot_to_drop: Option<Box<Snapshot>>,
 }
 
 impl From<String> for NotTaken {
     fn from(reason: String) -> Self {
-        Self { reason, to_drop: None }
+        Self { reason, snapshot_to_drop: None }
     }
 }
 
@@ -151,9 +151,9 @@ pub struct SnapshotCost {
     /// first.
     pub copied_pages: Option<u64>,
     /// Whether the child was reaped; otherwise its zombie remains until the target ends.
-    pub collected: bool,
+    pub is_reaped: bool,
     /// How long a thread of the target was stopped for reaping.
-    pub stopped: Duration,
+    pub stopped_time: Duration,
 }
 
 /// The result of reaping the child.
@@ -161,7 +161,7 @@ pub struct SnapshotCost {
 struct Reaping {
     is_gone: bool,
     /// How long threads were stopped.
-    stopped: Duration,
+    stopped_time: Duration,
 }
 
 /// Memory that must be available for a snapshot of a process with `anonymous_bytes`.
@@ -226,7 +226,7 @@ impl Snapshot {
         let finished = clone_call.finish(limit);
         match finished.and(kept) {
             Ok(kept) => Ok((snapshot, kept)),
-            Err(reason) => Err(NotTaken { reason, to_drop: Some(Box::new(snapshot)) }),
+            Err(reason) => Err(NotTaken { reason, snapshot_to_drop: Some(Box::new(snapshot)) }),
         }
     }
 
@@ -248,7 +248,7 @@ impl Snapshot {
 
     /// Whether available memory is too low to keep the snapshot.
     pub fn is_too_costly(&self) -> bool {
-        budget::available_to(&self.target).is_some_and(|bytes| bytes < self.min_available_bytes)
+        budget::available_bytes(&self.target).is_some_and(|bytes| bytes < self.min_available_bytes)
     }
 
     /// Ends the child early, from any thread; further reads of it fail.
@@ -277,19 +277,19 @@ impl Snapshot {
         self.kill();
         let has_ended = sys::has_ended(&self.handle, END_LIMIT).unwrap_or(false);
         let reaping = if has_ended { on_own_thread(MAX_REAPING, || self.reap()) } else { None };
-        let Reaping { is_gone, stopped } = reaping.unwrap_or_default();
-        SnapshotCost { copied_pages, collected: is_gone, stopped }
+        let Reaping { is_gone, stopped_time } = reaping.unwrap_or_default();
+        SnapshotCost { copied_pages, is_reaped: is_gone, stopped_time }
     }
 
     /// Makes a thread of the target wait for the child, in several attempts.
     fn reap(&self) -> Reaping {
-        let mut stopped = Duration::ZERO;
+        let mut stopped_time = Duration::ZERO;
         let deadline = Instant::now() + MAX_REAPING / 2;
         loop {
             let attempt = self.reap_once();
-            stopped += attempt.stopped;
+            stopped_time += attempt.stopped_time;
             if attempt.is_gone || Instant::now() >= deadline {
-                return Reaping { stopped, ..attempt };
+                return Reaping { stopped_time, ..attempt };
             }
             // Its threads may have been in signal handlers.
             exit_watch::sleep_while_watching(REAP_RETRY_PAUSE);
@@ -299,13 +299,13 @@ impl Snapshot {
     /// Makes one of the first threads that can make a call wait for the child.
     fn reap_once(&self) -> Reaping {
         let is_gone = || !self.child.path("stat").exists();
-        let mut stopped = Duration::ZERO;
+        let mut stopped_time = Duration::ZERO;
         // The target may have ended, or run another program by now.
-        let found = self.target.address_space().ok().and_then(|space| {
+        let space_and_code = self.target.address_space().ok().and_then(|space| {
             let code = CallSites::find(&self.target, &space)?;
             Some((space, code))
         });
-        let Some((space, code)) = found else { return Reaping { is_gone: is_gone(), stopped } };
+        let Some((space, code)) = space_and_code else { return Reaping { is_gone: is_gone(), stopped_time } };
         let memory = ByPid::new(self.target.pid());
         let mut tids = self.target.tasks().unwrap_or_default();
         tids.sort_by_key(|&tid| tid != self.tid);
@@ -317,16 +317,16 @@ impl Snapshot {
             let since = tracee.since;
             // If the program reaped it meanwhile, its id may belong to another child.
             if is_gone() {
-                return Reaping { is_gone: true, stopped: stopped + since.elapsed() };
+                return Reaping { is_gone: true, stopped_time: stopped_time + since.elapsed() };
             }
             if !can_call(&tracee, &space, &code, 0, &REAP_CALLS) || !code.is_still_present(&memory) {
-                stopped += since.elapsed();
+                stopped_time += since.elapsed();
                 continue;
             }
             let arguments = [self.inner_pid as u64, 0, WAIT_OPTIONS];
             let call = system_call(code, WAIT4, arguments, 0);
             let Ok(mut waiting) = inject::begin(tracee, &call) else {
-                stopped += since.elapsed();
+                stopped_time += since.elapsed();
                 continue;
             };
             let deadline = waiting.began + REAP_LIMIT;
@@ -334,9 +334,9 @@ impl Snapshot {
                 Ok(_) => drop(waiting.finish(REAP_LIMIT)),
                 Err(error) => drop(abandon_if_unfinished(waiting, error)),
             }
-            return Reaping { is_gone: is_gone(), stopped: stopped + since.elapsed() };
+            return Reaping { is_gone: is_gone(), stopped_time: stopped_time + since.elapsed() };
         }
-        Reaping { is_gone: false, stopped }
+        Reaping { is_gone: false, stopped_time }
     }
 }
 

@@ -184,8 +184,8 @@ mod tests {
     #[test]
     fn refusals_give_one_piece_of_advice() {
         use strandline_sys::capabilities::{DAC_OVERRIDE, DAC_READ_SEARCH, SYS_PTRACE};
-        let user = |held| Rights { user: 7, held, bounds: u64::MAX };
-        let root = |held, bounds| Rights { user: 0, held, bounds };
+        let user = |held_bits| Rights { user: 7, held_bits, bounding_bits: u64::MAX };
+        let root = |held_bits, bounding_bits| Rights { user: 0, held_bits, bounding_bits };
         let no_ptrace = !SYS_PTRACE.bit();
         let line = |rights: Rights, user, scope| {
             let (detail, advice) = cause_and_advice(&rights, Some(user), scope);

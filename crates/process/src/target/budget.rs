@@ -12,14 +12,14 @@ const MAX_LIMITS_BYTES: u64 = 64 << 10;
 /// Half of what is available to strandline, including `allocated_bytes` that a copy already has.
 pub fn copy_budget_bytes(allocated_bytes: u64) -> u64 {
     let own = Process::open(std::process::id().cast_signed()).ok();
-    own.and_then(|own| available_to(&own)).unwrap_or(0).saturating_add(allocated_bytes) / 2
+    own.and_then(|own| available_bytes(&own)).unwrap_or(0).saturating_add(allocated_bytes) / 2
 }
 
 /// Bytes that a process can still allocate, by the memory of the machine and the limits of its
 /// control groups; `None` if neither is known.
-pub fn available_to(process: &Process) -> Option<u64> {
+pub fn available_bytes(process: &Process) -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| available_in(&text));
-    machine.into_iter().chain(ControlGroups::of(process).memory_left()).min()
+    machine.into_iter().chain(ControlGroups::of(process).memory_left_bytes()).min()
 }
 
 /// Number of further processes that a process may start, by its control groups and, for users
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn what_a_process_may_have_is_known() {
         let own = Process::open(i32::try_from(std::process::id()).unwrap()).unwrap();
-        assert!(available_to(&own).is_some_and(|bytes| bytes > 0));
+        assert!(available_bytes(&own).is_some_and(|bytes| bytes > 0));
     }
 
     #[test]
