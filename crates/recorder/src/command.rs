@@ -71,7 +71,7 @@ pub fn run(
     let PreparedLimits { mut setup, limits, group } = prepare_limits(&settings.limits).map_err(failed)?;
     setup.no_huge_pages = settings.no_huge_pages;
     setup.signal_mask = signal_mask;
-    setup.limits.extend(open_files.map(|limits| (Resource::OpenFiles, limits.soft, limits.hard)));
+    setup.limits.extend(open_files.map(|limits| (Resource::OpenFiles, limits)));
     let sink = Sink::create(&options.file).map_err(failed)?;
     let process_events = ProcessEvents::best_available();
     let (marks, command_end) = Marks::new().map_err(io_failed)?;
@@ -187,8 +187,12 @@ fn prepare_limits(requested: &Limits) -> Result<PreparedLimits, String> {
         |refusal| format!("{refusal} (--limit-address-space and --limit-data need no privileges)");
     let group = requested.memory_bytes.map(Group::new).transpose().map_err(with_alternative)?;
     limits.extend(group.as_ref().map(|group| group.limit.clone()));
-    let join = group.as_ref().map(Group::open_procs).transpose()?;
-    Ok(PreparedLimits { setup: Setup { limits: resources, join, ..Setup::default() }, limits, group })
+    let group_to_join = group.as_ref().map(Group::open_procs).transpose()?;
+    Ok(PreparedLimits {
+        setup: Setup { limits: resources, group_to_join, ..Setup::default() },
+        limits,
+        group,
+    })
 }
 
 /// Starts the command. With `watch`, the watch for its end begins before its first instruction.
@@ -210,7 +214,7 @@ fn start(
         };
     }
     builder.args(arguments).env(marks::VARIABLE, command_end.number.to_string());
-    setup.inherit = Some(command_end.descriptor);
+    setup.inherited_descriptor = Some(command_end.descriptor);
     if let Some((ledgers, request)) = watch
         && let Ok((recorder_gate, child_gate)) = UnixStream::pair()
         && child_gate.set_read_timeout(Some(GATE_TIMEOUT)).is_ok()

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use strandline_process::control_groups::mount_point;
 use strandline_recording::Limit;
 use strandline_sys::host;
-use strandline_sys::spawn::Resource;
+use strandline_sys::spawn::{Resource, Rlimit};
 
 /// Requested limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -26,15 +26,12 @@ pub struct Limits {
     pub memory_bytes: Option<u64>,
 }
 
-/// Limits to set, each with its soft and hard value.
-pub type ResourceLimits = Vec<(Resource, u64, u64)>;
-
 impl Limits {
     /// The limits that a new process has to set, and their names in the recording.
     ///
     /// # Errors
     /// One line if a limit is above the hard limit of this user.
-    pub fn resources(&self) -> Result<(ResourceLimits, Vec<Limit>), String> {
+    pub fn resources(&self) -> Result<(Vec<(Resource, Rlimit)>, Vec<Limit>), String> {
         let (mut to_set, mut named) = (Vec::new(), Vec::new());
         for (requested, resource, kind, by) in [
             (self.address_space_bytes, Resource::AddressSpace, "address_space", "RLIMIT_AS"),
@@ -47,7 +44,7 @@ impl Limits {
                     "{by} cannot be {bytes} bytes: this user's hard limit is {hard} (ulimit -H)"
                 ));
             }
-            to_set.push((resource, bytes, bytes));
+            to_set.push((resource, Rlimit { soft: bytes, hard: bytes }));
             named.push(Limit { kind: kind.to_owned(), bytes, by: by.to_owned() });
         }
         Ok((to_set, named))
@@ -321,7 +318,7 @@ mod tests {
     fn a_limit_above_the_hard_one_is_refused() {
         let limits = Limits { address_space_bytes: Some(1 << 40), ..Limits::default() };
         let (set, named) = limits.resources().unwrap();
-        assert_eq!((set[0].1, named[0].by.as_str()), (1 << 40, "RLIMIT_AS"));
+        assert_eq!((set[0].1.soft, named[0].by.as_str()), (1 << 40, "RLIMIT_AS"));
         assert!(Limits::default().resources().unwrap().0.is_empty());
     }
 }

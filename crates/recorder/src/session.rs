@@ -553,6 +553,6 @@ pub(super) fn raise_open_files() -> Option<Rlimit> {
     use strandline_sys::spawn::Resource::OpenFiles;
     let limits = OpenFiles.get().ok()?;
     // If this is refused, fewer processes can be followed at once.
-    drop(OpenFiles.set(limits.hard, limits.hard));
+    drop(OpenFiles.set(Rlimit { soft: limits.hard, ..limits }));
     Some(limits)
 }
