@@ -537,11 +537,8 @@ mod tests {
     }
 
     fn rights_with(user: u32, held: &[Capability]) -> Rights {
-        Rights {
-            user,
-            held_bits: held.iter().map(|capability| capability.bit()).sum(),
-            bounding_bits: u64::MAX,
-        }
+        let held_bits = held.iter().map(|capability| capability.bit()).sum();
+        Rights { user, held_bits, bounding_bits: u64::MAX }
     }
 
     #[test]

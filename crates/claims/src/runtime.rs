@@ -5,12 +5,12 @@
 //! refines blocks of allocators ([`crate::refinements`]), or it claims memory of the runtime
 //! itself. Each byte still counts for one row.
 //!
-//! All readers have the same shape: [`Reader`] finds the runtime and its version in the
-//! mapped files, before the target is stopped; [`FoundRuntime::read`] reads it while it is stopped; work
-//! that takes long, or needs the matches of the allocators' readers, is left to
-//! [`Pending::finish`], after the target runs again. A version without a layout, or inconsistent
-//! structures, result in a caveat, and nothing is claimed. `docs/adding-a-runtime.md` describes how
-//! to write a reader.
+//! All readers have the same shape: [`Reader`] finds the runtime and its version in the mapped
+//! files, before the target is stopped; [`FoundRuntime::read`] reads it while it is stopped. Work
+//! that takes long, or needs the matches of allocators' readers, is left to [`Pending::finish`],
+//! after the target runs again. If a version has no layout, or its structures are inconsistent, the
+//! result is a caveat, and nothing is claimed. `docs/adding-a-runtime.md` describes how to write a
+//! reader.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -416,9 +416,9 @@ pub struct Reading {
     pub palette: SlotTable,
     /// The rows of the other classes in those claims.
     pub rows: Option<&'static BlockRows>,
-    /// Memory of the runtime itself; every byte is claimed. Ranges that may be in an allocator's
-    /// block must be claimed by [`FoundRuntime::read`]: allocators' readers do not see ranges added by
-    /// [`Pending::finish`].
+    /// Memory of the runtime itself; every byte is claimed. [`FoundRuntime::read`] must claim
+    /// ranges that may be in an allocator's block: allocators' readers do not see those that
+    /// [`Pending::finish`] adds.
     pub claims: Vec<RangeClaim>,
     /// Shared memory of the runtime itself, on rows of shared memory
     /// ([`crate::rows::RowKind::is_shared`]).

@@ -9,6 +9,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use crate::error::Error;
 use crate::procfs::Process;
 use crate::procfs::mounts::unescaped;
 
@@ -22,14 +23,22 @@ pub struct ControlGroups {
     groups: String,
     /// The text of this program's mountinfo.
     mounts: String,
+    /// Whether the process may be in groups that could not be read.
+    is_unread: bool,
 }
 
 impl ControlGroups {
-    /// Reads the groups of `process`; without any if they cannot be read.
+    /// Reads the groups of `process`. If they cannot be read, no limit is known, and
+    /// [`Self::objection_to_copy`] says so.
     pub fn of(process: &Process) -> Self {
-        let groups = process.read_file("cgroup", MAX_BYTES).unwrap_or_default();
+        let groups = process.read_file("cgroup", MAX_BYTES);
+        // A kernel without control groups lacks the file.
+        let is_missing =
+            |error: &Error| matches!(error, Error::Io { source, .. } if source.kind() == ErrorKind::NotFound);
+        let is_unread = groups.as_ref().is_err_and(|error| !is_missing(error));
+        let groups = String::from_utf8_lossy(&groups.unwrap_or_default()).into_owned();
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        Self { groups: String::from_utf8_lossy(&groups).into_owned(), mounts }
+        Self { groups, mounts, is_unread }
     }
 
     /// The directories of the groups that have `controller`, each with its ancestors.
@@ -74,6 +83,9 @@ impl ControlGroups {
 
     /// The objection of the groups to a copy of the process, if there is one.
     pub fn objection_to_copy(&self) -> Option<&'static str> {
+        if self.is_unread {
+            return Some("its control groups cannot be read");
+        }
         if self.groups.lines().filter_map(parse_line).any(|(_, path)| path.starts_with("/..")) {
             return Some("its control group and its limits are not visible from here");
         }
@@ -106,13 +118,13 @@ pub fn parse_line(line: &str) -> Option<(&str, &str)> {
 /// type, source, options).
 pub fn mount_point(mounts: &str, kind: &str, option: Option<&str>) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
-        let (before, after) = line.split_once(" - ")?;
-        let mut after = after.split(' ');
-        let is_kind = after.next()? == kind;
+        let (mount_fields, file_system) = line.split_once(" - ")?;
+        let mut file_system_fields = file_system.split(' ');
+        let is_kind = file_system_fields.next()? == kind;
         let has_option = option.is_none_or(|option| {
-            after.nth(1).is_some_and(|options| options.split(',').any(|name| name == option))
+            file_system_fields.nth(1).is_some_and(|options| options.split(',').any(|name| name == option))
         });
-        let point = before.split(' ').nth(4).filter(|_| is_kind && has_option)?;
+        let point = mount_fields.split(' ').nth(4).filter(|_| is_kind && has_option)?;
         Some(PathBuf::from(unescaped(point)))
     })
 }
@@ -132,10 +144,11 @@ fn limit(folder: &Path, name: &str) -> Option<u64> {
     }
 }
 
-/// What a group may still use: its limit less the number in its file `used`; 0 if that is unknown.
-fn left_under(folder: &Path, limit_name: &str, used: &str) -> Option<u64> {
+/// What a group may still use: its limit less the number in its file `used_name`; 0 if that is
+/// unknown.
+fn left_under(folder: &Path, limit_name: &str, used_name: &str) -> Option<u64> {
     let limit = limit(folder, limit_name)?;
-    Some(number(folder, used).map_or(0, |used| limit.saturating_sub(used)))
+    Some(number(folder, used_name).map_or(0, |used| limit.saturating_sub(used)))
 }
 
 /// Memory left under the limit of one group, of either version. Inactive file pages count as
@@ -149,11 +162,11 @@ fn memory_left_bytes_in(folder: &Path) -> Option<u64> {
     let Some(used) = used else { return Some(0) };
     let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
     // Version 1 includes the groups below under `total_`.
-    let droppable = ["total_inactive_file", "inactive_file"].into_iter().find_map(|name| {
+    let droppable_bytes = ["total_inactive_file", "inactive_file"].into_iter().find_map(|name| {
         let line = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
         line.trim().parse::<u64>().ok()
     });
-    Some(limit.saturating_sub(used.saturating_sub(droppable.unwrap_or(0))))
+    Some(limit.saturating_sub(used.saturating_sub(droppable_bytes.unwrap_or(0))))
 }
 
 #[cfg(test)]
@@ -180,7 +193,7 @@ mod tests {
                 "30 25 0:26 / {root} rw shared:9 - cgroup2 cgroup2 rw\n\
                  31 25 0:27 / {root} rw - cgroup cgroup rw,memory\n"
             );
-            ControlGroups { groups: groups.to_owned(), mounts }
+            ControlGroups { groups: groups.to_owned(), mounts, is_unread: false }
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::runtime::{Busy, Context, FoundRuntime, Reading};
 
-/// The mapped files that hold a runtime. Each reader implements [`FoundRuntime`] for its own type of
+/// The mapped files that hold a runtime. Each reader implements [`FoundRuntime`] for its type of
 /// program.
 pub struct Programs<P>(pub Vec<P>);
 

@@ -280,7 +280,7 @@ fn threads_of(process: &Process, stopped: &Stopped<'_>, read_plan: &ReadPlan<'_>
     let mut add_caveat = |code: &str, tid: i32, text: &str| {
         threads.caveats.push(Caveat::new(code, format!("thread {tid}"), None, text));
     };
-    for &tid in stopped.asleep() {
+    for &tid in stopped.uninterruptible_threads() {
         add_caveat(
             "thread_asleep",
             tid,
@@ -307,7 +307,7 @@ fn read_stopped(
     let since = stopped.since();
     let threads = threads_of(process, &stopped, read_plan);
     // No thread is stopped, because all sleep in transfers, so none can make a snapshot.
-    let all_in_transfers = stopped.threads().next().is_none() && stopped.asleep().is_empty();
+    let all_in_transfers = stopped.threads().next().is_none() && stopped.uninterruptible_threads().is_empty();
     let (buffer, objection) = match source {
         Source::Snapshot(_) if all_in_transfers && read_plan.options.snapshot == SnapshotMode::Always => {
             return Ok(AttemptResult::Again(stopped.resume()));

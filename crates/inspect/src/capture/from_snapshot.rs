@@ -348,7 +348,7 @@ impl SnapshotInputs {
             pagemap,
         };
         let (mut frozen, threads) = Frozen::new(process, view, threads, read_plan);
-        frozen.reading_ends = Some(self.snapshot.snapshot().until() - BEFORE_ITS_END);
+        frozen.reading_ends = Some(self.snapshot.snapshot().ends_at() - BEFORE_ITS_END);
         let file = MemFile::new(open("mem")?);
         let snapshot = frozen.snapshot.insert(self.snapshot).watched();
         let memory = Arc::new(SnapshotMemory { file, readable, copy: self.copy, copied: self.copied });

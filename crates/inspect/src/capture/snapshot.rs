@@ -154,7 +154,8 @@ pub fn plan(
     if matches!(status.state, Some('T' | 't')) {
         return Err("the process is stopped by a signal".to_owned());
     }
-    let shares_memory = |parent| strandline_sys::process::same_memory(process.pid(), parent).unwrap_or(false);
+    let shares_memory =
+        |parent| strandline_sys::process::share_memory(process.pid(), parent).unwrap_or(false);
     if let Some(parent) = status.parent.filter(|&parent| parent > 0 && shares_memory(parent)) {
         return Err(format!("it shares its memory with its parent {parent} (vfork)"));
     }

@@ -29,6 +29,7 @@ use strandline_claims::rows::{
 };
 use strandline_claims::runtime;
 use strandline_process::error::Result;
+use strandline_process::map::DeviceNumber;
 use strandline_process::range::{AddressRange, RangeSet};
 use strandline_process::smaps::SmapsEntry;
 
@@ -464,7 +465,7 @@ fn add_claim(
 }
 
 /// A file, by its device and inode.
-type FileId = ((u32, u32), u64);
+type FileId = (DeviceNumber, u64);
 
 /// Returns every file with an executable mapping, sorted: programs and libraries.
 fn program_files(spaces: &[SmapsEntry]) -> Vec<FileId> {

@@ -66,12 +66,12 @@ impl ChargeSampler {
     pub fn sample(&self, file: &File, size: u64) -> Option<Sample> {
         let windows = size.div_ceil(WINDOW_BYTES).clamp(1, MAX_WINDOWS);
         let mut sample = Sample::default();
-        for window in 0..windows {
-            let start = (u128::from(size) * u128::from(window) / u128::from(windows)) as u64 / PAGE_BYTES
+        for number in 0..windows {
+            let start = (u128::from(size) * u128::from(number) / u128::from(windows)) as u64 / PAGE_BYTES
                 * PAGE_BYTES;
             let bytes = size.saturating_sub(start).min(WINDOW_BYTES).next_multiple_of(PAGE_BYTES);
-            let Ok(mapped) = FileWindow::new(file, start, usize::try_from(bytes).ok()?) else { continue };
-            let Ok(resident) = mapped.resident() else { continue };
+            let Ok(window) = FileWindow::new(file, start, usize::try_from(bytes).ok()?) else { continue };
+            let Ok(resident) = window.resident_pages() else { continue };
             let pages: Vec<usize> = resident
                 .iter()
                 .enumerate()
@@ -81,7 +81,7 @@ impl ChargeSampler {
             let sampled_pages = (pages.len() / PAGES_PER_SAMPLE).clamp(MIN_SAMPLED_PAGES, MAX_SAMPLED_PAGES);
             let step = pages.len().div_ceil(sampled_pages).max(1);
             for &page in pages.iter().step_by(step) {
-                let Some(group) = self.group_of(&mapped, page) else { continue };
+                let Some(group) = self.group_of(&window, page) else { continue };
                 sample.sampled_pages += 1;
                 sample.charged_pages += u64::from(self.groups.contains(&group));
             }
@@ -90,9 +90,9 @@ impl ChargeSampler {
     }
 
     /// The inode of the group that a page is charged to; 0 for none.
-    fn group_of(&self, mapped: &FileWindow, page: usize) -> Option<u64> {
-        mapped.populate(page).ok()?;
-        let number = mapped.address() / PAGE_BYTES + page as u64;
+    fn group_of(&self, window: &FileWindow, page: usize) -> Option<u64> {
+        window.populate(page).ok()?;
+        let number = window.address() / PAGE_BYTES + page as u64;
         let value = word_at(&self.page_map, number)?;
         let frame = value & entry::FRAME;
         // It is 0 without the permission.
@@ -130,12 +130,13 @@ mod tests {
     #[test]
     fn pages_of_a_written_file_are_charged_to_the_writers_group() {
         let hierarchy = super::super::Hierarchy::of_this_machine().ok();
-        let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
-        let path =
-            own.lines().filter_map(crate::control_groups::parse_line).find_map(|(controllers, path)| {
+        let memberships = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+        let path = memberships.lines().filter_map(crate::control_groups::parse_line).find_map(
+            |(controllers, path)| {
                 let counts = controllers.is_empty() || controllers.split(',').any(|name| name == "memory");
                 counts.then(|| hierarchy.as_ref()?.open(path).ok()).flatten()
-            });
+            },
+        );
         let Some(inode) = path.and_then(|group| group.inode()) else { return };
         let Some(sampler) = ChargeSampler::new(BTreeSet::from([inode])) else { return };
         // In memory: it stays when the page cache is dropped.
@@ -145,8 +146,8 @@ mod tests {
         // Without CAP_SYS_ADMIN there are no frame numbers.
         let Some(sample) = sampler.sample(&file, 100 * PAGE_BYTES) else { return };
         assert!(sample.sampled_pages >= 3 && sample.charged_pages == sample.sampled_pages, "{sample:?}");
-        let other = ChargeSampler::new(BTreeSet::from([u64::MAX])).unwrap();
-        assert_eq!(other.sample(&file, 100 * PAGE_BYTES).map(|sample| sample.charged_pages), Some(0));
+        let other_sampler = ChargeSampler::new(BTreeSet::from([u64::MAX])).unwrap();
+        assert_eq!(other_sampler.sample(&file, 100 * PAGE_BYTES).map(|sample| sample.charged_pages), Some(0));
         assert_eq!(sampler.sample(&tempfile::tempfile().unwrap(), 0), None);
     }
 }

@@ -367,11 +367,12 @@ pub fn effective_limit(group: &Group) -> Result<Option<EffectiveLimit>, UnreadLi
     let mut smallest: Option<EffectiveLimit> = None;
     let mut path = group.path.trim_end_matches('/');
     for folder in group.folder.ancestors() {
-        let named = if path.is_empty() { "/" } else { path };
-        let limit = read_limit(&folder.join(name)).map_err(|_| UnreadLimit { path: named.to_owned() })?;
+        let shown_path = if path.is_empty() { "/" } else { path };
+        let limit =
+            read_limit(&folder.join(name)).map_err(|_| UnreadLimit { path: shown_path.to_owned() })?;
         if let Some(bytes) = limit.filter(|&bytes| smallest.as_ref().is_none_or(|limit| bytes < limit.bytes))
         {
-            smallest = Some(EffectiveLimit { bytes, path: named.to_owned() });
+            smallest = Some(EffectiveLimit { bytes, path: shown_path.to_owned() });
         }
         if path.is_empty() {
             break;

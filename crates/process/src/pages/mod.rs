@@ -69,8 +69,8 @@ pub struct PageRun {
     pub start: u64,
     /// First byte past the end.
     pub end: u64,
-    /// Whether they are anonymous, private copies of file pages included; if not, they are of a file
-    /// or of shared memory.
+    /// Whether they are anonymous, private copies of file pages included. Others are of a file or
+    /// of shared memory.
     pub is_anonymous: bool,
 }
 
@@ -164,7 +164,7 @@ impl Residency {
     fn build(pagemap: &File, smaps: &[SmapsEntry], scanned: Option<ScannedRegions>) -> io::Result<Self> {
         let mut builder = Builder::new(pagemap);
         match scanned {
-            Some(scanned) => scan::fill(&mut builder, smaps, &scanned)?,
+            Some(scanned) => scan::add_scanned(&mut builder, smaps, &scanned)?,
             None => {
                 for smaps_entry in smaps.iter().filter(|smaps_entry| may_hold_pages(smaps_entry)) {
                     builder.read_entries(smaps_entry)?;

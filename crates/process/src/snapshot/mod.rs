@@ -139,7 +139,7 @@ pub struct Snapshot {
     /// Minor faults of the target before it was made.
     faults_before: Option<u64>,
     /// When it ends by itself.
-    until: Instant,
+    ends_at: Instant,
     /// It is too costly while less memory than this is available.
     min_available_bytes: u64,
 }
@@ -194,7 +194,7 @@ impl Snapshot {
         };
         let gibibytes = anonymous_bytes as f64 / (1_u64 << 30) as f64;
         let limit = MIN_CLONE_LIMIT + CLONE_LIMIT_PER_GIB.mul_f64(gibibytes);
-        let until = Instant::now() + lifetime;
+        let ends_at = Instant::now() + lifetime;
         let mut clone_call = CloneCall::begin(tracee, code, lifetime, &request.hidden, all_are_stopped)?;
         let inner_pid = match clone_call.clone(limit) {
             Ok(inner_pid) => inner_pid,
@@ -219,13 +219,13 @@ impl Snapshot {
             handle,
             tid,
             faults_before,
-            until,
+            ends_at,
             min_available_bytes: needed_bytes(anonymous_bytes) / 2,
         };
-        let kept = before_it_runs(&snapshot.child);
+        let result_of_caller = before_it_runs(&snapshot.child);
         let finished = clone_call.finish(limit);
-        match finished.and(kept) {
-            Ok(kept) => Ok((snapshot, kept)),
+        match finished.and(result_of_caller) {
+            Ok(result_of_caller) => Ok((snapshot, result_of_caller)),
             Err(reason) => Err(NotTaken { reason, snapshot_to_drop: Some(Box::new(snapshot)) }),
         }
     }
@@ -236,8 +236,8 @@ impl Snapshot {
     }
 
     /// When the child ends by itself.
-    pub fn until(&self) -> Instant {
-        self.until
+    pub fn ends_at(&self) -> Instant {
+        self.ends_at
     }
 
     /// Whether the child still exists. Check it after reading: data from one that has ended must
@@ -329,7 +329,7 @@ impl Snapshot {
                 stopped_time += since.elapsed();
                 continue;
             };
-            let deadline = waiting.began + REAP_LIMIT;
+            let deadline = waiting.begun_at + REAP_LIMIT;
             match run_system_call(&mut waiting, WAIT4, deadline) {
                 Ok(_) => drop(waiting.finish(REAP_LIMIT)),
                 Err(error) => drop(abandon_if_unfinished(waiting, error)),
@@ -373,7 +373,7 @@ fn kill_by_tracing(pid: i32) {
 /// blocked.
 pub fn is_snapshot(process: &Process) -> bool {
     process.stat().is_ok_and(|stat| stat.exit_signal == Some(0))
-        && process.status().is_ok_and(|status| status.blocked == Some(ALL_BLOCKED))
+        && process.status().is_ok_and(|status| status.blocked_signals == Some(ALL_BLOCKED))
 }
 
 /// The options of [`Snapshot::take`].
@@ -405,7 +405,7 @@ fn prepare<'a>(
     }
     // Such a thread may be in the middle of a read into its memory, which the copy would miss, or
     // may delay the call.
-    if !stopped.asleep().is_empty() {
+    if !stopped.uninterruptible_threads().is_empty() {
         return Err("a thread is in an uninterruptible sleep".to_owned());
     }
     let Ok(target) = Process::open(process.pid()) else { return Err("the process ended".to_owned()) };

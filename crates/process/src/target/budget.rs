@@ -11,8 +11,8 @@ const MAX_LIMITS_BYTES: u64 = 64 << 10;
 
 /// Half of what is available to strandline, including `allocated_bytes` that a copy already has.
 pub fn copy_budget_bytes(allocated_bytes: u64) -> u64 {
-    let own = Process::open(std::process::id().cast_signed()).ok();
-    own.and_then(|own| available_bytes(&own)).unwrap_or(0).saturating_add(allocated_bytes) / 2
+    let own_process = Process::open(std::process::id().cast_signed()).ok();
+    own_process.and_then(|process| available_bytes(&process)).unwrap_or(0).saturating_add(allocated_bytes) / 2
 }
 
 /// Bytes that a process can still allocate, by the memory of the machine and the limits of its
