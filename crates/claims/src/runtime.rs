@@ -489,7 +489,8 @@ impl Reading {
             pending.finish(self, context);
         }
         if !self.named_blocks.is_empty() {
-            let large: HashSet<u64> = context.matched.large.iter().map(|block| block.pointer).collect();
+            let large: HashSet<u64> =
+                context.matched.large_blocks.iter().map(|block| block.pointer).collect();
             self.named_blocks.retain(|named| large.contains(&named.pointer));
         }
     }

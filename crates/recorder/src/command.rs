@@ -80,9 +80,9 @@ pub fn run(
     let ledgers =
         Ledgers::start(clock, &environment, options.ledger_settings, Guard::None).map_err(io_failed)?;
     let root_threads = Arc::new(AtomicU64::new(1));
-    let program = command.first().filter(|_| options.plan.exit);
+    let program = command.first().filter(|_| options.plan.at_exits);
     let obstacle = program.and_then(|program| watchable::command_obstacle(Path::new(program)));
-    let is_root_watched = options.plan.exit && obstacle.is_none();
+    let is_root_watched = options.plan.at_exits && obstacle.is_none();
     let request = WatchRequest { process: 0, threads: Arc::clone(&root_threads) };
     let watch = is_root_watched.then_some((&ledgers, request));
     let started_at = Instant::now();

@@ -198,12 +198,12 @@ impl Drop for Group {
 fn limit_swap(folder: &Path, bytes: u64) -> Option<String> {
     let files = [("memory.swap.max", 0), ("memory.memsw.limit_in_bytes", bytes)];
     let file = files.into_iter().find(|(name, _)| folder.join(name).exists());
-    let Some((name, most)) = file else {
+    let Some((name, max_bytes)) = file else {
         let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
         // The first line has the names of the columns.
         return (swaps.lines().count() > 1).then(|| "the kernel does not limit a group's swap".to_owned());
     };
-    fs::write(folder.join(name), most.to_string()).err().map(|error| format!("{name}: {error}"))
+    fs::write(folder.join(name), max_bytes.to_string()).err().map(|error| format!("{name}: {error}"))
 }
 
 /// Creates a group with a limit of `bytes` and removes it. Returns what enforces such a limit here.

@@ -48,7 +48,7 @@ impl Pending for Confirm {
             return;
         }
         let confirmed_bytes: HashMap<u64, u64> =
-            context.matched.large.iter().map(|large| (large.pointer, large.bytes)).collect();
+            context.matched.large_blocks.iter().map(|large| (large.pointer, large.bytes)).collect();
         reading.named_blocks.extend(self.claimed_blocks.iter().filter_map(|block| {
             let bytes = *confirmed_bytes.get(&block.pointer)?;
             let holder = self.type_names.get(&block.type_address)?.clone();
