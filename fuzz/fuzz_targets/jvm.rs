@@ -63,7 +63,7 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let mut claims: Vec<(u64, u64)> =
-        reading.claims.iter().chain(&reading.shared).map(|claim| (claim.start, claim.end)).collect();
+        reading.claims.iter().chain(&reading.shared_claims).map(|claim| (claim.start, claim.end)).collect();
     claims.sort_unstable();
     assert!(claims.windows(2).all(|pair| pair[0].1 <= pair[1].0));
     assert!(

@@ -6,7 +6,7 @@ use strandline_process::procfs::{Stat, Status, settings, split_command};
 
 fuzz_target!(|text: &[u8]| {
     let status = Status::parse(text);
-    let _ = (status.is_zombie(), status.deliverable(), status.is_in_inner_pid_namespace());
+    let _ = (status.is_zombie(), status.deliverable_signals(), status.is_in_inner_pid_namespace());
     if let Some(stat) = Stat::parse(text) {
         let _ = stat.is_kernel_thread();
         assert!(stat.name.chars().count() <= 64);

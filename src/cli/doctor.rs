@@ -152,7 +152,7 @@ fn page_scan() -> Check {
     let range = 0..USER_ADDRESS_END - host::page_bytes();
     let tried = own_pagemap().and_then(|file| pagemap::scan(&file, range, pagemap::PRESENT, &mut regions));
     let (status, found) = match tried {
-        Ok(progress) if progress.filled > 0 => (Status::Ok, "PAGEMAP_SCAN works".to_owned()),
+        Ok(progress) if progress.filled_regions > 0 => (Status::Ok, "PAGEMAP_SCAN works".to_owned()),
         Ok(_) => (Status::Limited, "PAGEMAP_SCAN lists no page".to_owned()),
         Err(error) => (Status::Limited, format!("PAGEMAP_SCAN: {error}")),
     };
@@ -537,7 +537,8 @@ mod tests {
     }
 
     fn rights_with(user: u32, held: &[Capability]) -> Rights {
-        Rights { user, held: held.iter().map(|capability| capability.bit()).sum(), bounds: u64::MAX }
+        let held_bits = held.iter().map(|capability| capability.bit()).sum();
+        Rights { user, held_bits, bounding_bits: u64::MAX }
     }
 
     #[test]
@@ -567,7 +568,7 @@ mod tests {
 
     #[test]
     fn root_with_few_capabilities_is_advised_to_add_them() {
-        let root = Rights { bounds: !SYS_PTRACE.bit(), ..rights_with(0, &[DAC_OVERRIDE]) };
+        let root = Rights { bounding_bits: !SYS_PTRACE.bit(), ..rights_with(0, &[DAC_OVERRIDE]) };
         let (status, found) = rights_status(None, &root, true);
         assert_eq!(status, Status::Limited);
         assert!(

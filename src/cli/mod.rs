@@ -85,7 +85,7 @@ const EXIT_FAILURE: u8 = 3;
 /// with the user's rights. Returns an exit status if strandline must not continue.
 pub fn drop_dac_capabilities() -> Option<ExitCode> {
     use strandline_sys::capabilities;
-    if capabilities::is_privileged_start() && capabilities::is_set_user() {
+    if capabilities::is_privileged_start() && capabilities::acts_as_other_user() {
         output::print_message(
             "strandline must not be setuid: it would open every file with its owner's rights. Remove the bit (chmod u-s) and \
              give it capabilities (GUIDE.md, \"Which permission do I need?\")",

@@ -34,9 +34,9 @@ pub fn run(arguments: &Run) -> Result<CommandResult> {
         arguments.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
     let file = arguments.output.clone().unwrap_or_else(|| strandline_recorder::default_path(&program));
     let limits = Limits {
-        address_space: arguments.limit_address_space,
-        data: arguments.limit_data,
-        memory: arguments.limit_memory,
+        address_space_bytes: arguments.limit_address_space,
+        data_bytes: arguments.limit_data,
+        memory_bytes: arguments.limit_memory,
     };
     let set = arguments.env.iter().map(|(name, value)| (name.clone(), Some(value.clone())));
     let removed = arguments.unset_env.iter().map(|name| (name.clone(), None));

@@ -160,9 +160,9 @@ impl Sums {
         let is_new = page.carried_chunk != 0 && page.carried_chunk != self.last_counted_chunk;
         self.first_carried_chunk.get_or_insert(if is_new { page.carried_chunk } else { 0 });
         self.pinning_blocks += u64::from(page.chunk_count) + u64::from(is_new);
-        let last = if page.chunk_count > 0 { page.last_chunk } else { page.carried_chunk };
-        if last != 0 {
-            self.last_counted_chunk = last;
+        let last_chunk = if page.chunk_count > 0 { page.last_chunk } else { page.carried_chunk };
+        if last_chunk != 0 {
+            self.last_counted_chunk = last_chunk;
         }
     }
 
@@ -338,7 +338,7 @@ impl<'a> Accumulator<'a> {
     }
 
     /// Bytes claimed so far.
-    pub fn claimed(&self) -> u64 {
+    pub fn claimed_bytes(&self) -> u64 {
         self.cursor - self.start
     }
 
@@ -457,18 +457,18 @@ impl<'a> Accumulator<'a> {
     #[inline]
     fn claim_used(&mut self, end: u64, header_bytes: u64, payload: impl FnOnce(&mut Self)) {
         let start = self.cursor;
-        let first = page_of(start);
+        let first_page = page_of(start);
         {
-            let page = self.page(first);
+            let page = self.page(first_page);
             page.chunk_count = page.chunk_count.saturating_add(1);
             page.last_chunk = start;
         }
         self.claim_to(start + header_bytes, Class::Header);
         payload(self);
         self.claim_to(end, Class::Live);
-        let last = page_of(end);
-        if last != first && end != last {
-            self.page(last).carried_chunk = start;
+        let last_page = page_of(end);
+        if last_page != first_page && end != last_page {
+            self.page(last_page).carried_chunk = start;
         }
     }
 

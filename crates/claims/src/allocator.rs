@@ -105,16 +105,16 @@ pub struct Context<'a> {
     /// mapping.
     pub stacks: &'a [AddressRange],
     /// Ranges of mappings that finer readers have claimed, in no order.
-    pub claimed: &'a [AddressRange],
+    pub claimed_ranges: &'a [AddressRange],
     /// Start of the data segment that brk grows.
     pub start_brk: Option<u64>,
     /// The mappings that are locked in memory, in address order.
-    pub locked: &'a [AddressRange],
+    pub locked_mappings: &'a [AddressRange],
     /// The mappings with swapped-out pages, in address order.
-    pub swapped: &'a [AddressRange],
+    pub swapped_mappings: &'a [AddressRange],
     /// The mappings on reserved huge pages (hugetlb), in address order: they are no RSS and are not
     /// read.
-    pub reserved: &'a [AddressRange],
+    pub reserved_mappings: &'a [AddressRange],
     /// Claims of finer readers on blocks in use.
     pub refinements: Option<&'a Refinements>,
     /// When to stop reading because the target has been stopped for long enough.
@@ -148,11 +148,11 @@ impl<'a> Context<'a> {
             resident,
             fs_bases: &[],
             stacks: &[],
-            claimed: &[],
+            claimed_ranges: &[],
             start_brk: None,
-            locked: &[],
-            swapped: &[],
-            reserved: &[],
+            locked_mappings: &[],
+            swapped_mappings: &[],
+            reserved_mappings: &[],
             refinements: None,
             deadline: Instant::now() + Duration::from_secs(600),
             collects_blocks: true,
@@ -189,7 +189,7 @@ impl Context<'_> {
     /// Whether a page of the range is locked in memory: the kernel keeps locked pages whatever call
     /// is made.
     pub fn is_locked(&self, range: impl Into<AddressRange>) -> bool {
-        !range::overlapping(self.locked, range).is_empty()
+        !range::overlapping(self.locked_mappings, range).is_empty()
     }
 }
 
@@ -276,7 +276,7 @@ pub fn read_each<T>(
     instances: Vec<T>,
     read: impl Fn(&T, &RangeSet) -> Reading,
 ) -> Vec<Reading> {
-    let mut taken: RangeSet = context.claimed.iter().copied().collect();
+    let mut taken: RangeSet = context.claimed_ranges.iter().copied().collect();
     let mut readings = Vec::new();
     for instance in &instances {
         let reading = read(instance, &taken);

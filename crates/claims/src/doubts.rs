@@ -42,7 +42,7 @@ impl ReadProblems {
         self.damages == 0 && self.timed_out_at.is_none()
     }
 
-    /// Adds the doubts of another part.
+    /// Adds the problems of another part.
     pub fn add(&mut self, other: &Self) {
         self.damages += other.damages;
         self.damaged_bytes += other.damaged_bytes;

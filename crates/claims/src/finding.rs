@@ -51,13 +51,13 @@ pub struct LedgerView<'a> {
 
 impl<'a> LedgerView<'a> {
     /// Resident bytes of all rows `id`.
-    pub fn row(&self, id: &str) -> u64 {
+    pub fn row_bytes(&self, id: &str) -> u64 {
         self.rows_of(id).map(|row| row.bytes).sum()
     }
 
     /// Resident bytes of all rows `ids`.
-    pub fn sum(&self, ids: &[&str]) -> u64 {
-        ids.iter().map(|id| self.row(id)).sum()
+    pub fn rows_bytes(&self, ids: &[&str]) -> u64 {
+        ids.iter().map(|id| self.row_bytes(id)).sum()
     }
 
     /// The rows `id`, one per holder.
@@ -66,7 +66,7 @@ impl<'a> LedgerView<'a> {
     }
 
     /// Resident bytes of all rows in `state`.
-    pub fn state(&self, state: State) -> u64 {
+    pub fn state_bytes(&self, state: State) -> u64 {
         self.rows.iter().filter(|row| row.state == state).map(|row| row.bytes).sum()
     }
 
@@ -99,8 +99,8 @@ impl<'a> LedgerView<'a> {
         let malloc_bytes: u64 = malloc_rows().map(|row| row.bytes).sum();
         let common = [
             ("malloc", malloc_bytes),
-            ("files", self.sum(&["program.text", "kernel.file"])),
-            ("stacks", self.sum(&["program.stack", "kernel.stack_below_sp"])),
+            ("files", self.rows_bytes(&["program.text", "kernel.file"])),
+            ("stacks", self.rows_bytes(&["program.stack", "kernel.stack_below_sp"])),
         ];
         let mut parts: Vec<_> =
             own.iter().copied().chain(common).filter(|&(_, size)| size >= MIN_PART_BYTES).collect();

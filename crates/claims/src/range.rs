@@ -88,10 +88,10 @@ impl RangePages {
     /// The cell that contains `address`.
     pub fn cell_at(&self, address: u64) -> AddressRange {
         let cell = AddressRange::sized(address & self.cell_bytes.wrapping_neg(), self.cell_bytes);
-        let next = self.cell_borders.partition_point(|&border| border <= address);
-        let before = next.checked_sub(1).and_then(|index| self.cell_borders.get(index)).copied();
-        let after = self.cell_borders.get(next).copied();
-        cell.intersection(AddressRange::new(before.unwrap_or(0), after.unwrap_or(u64::MAX)))
+        let next_index = self.cell_borders.partition_point(|&border| border <= address);
+        let border_before = next_index.checked_sub(1).and_then(|index| self.cell_borders.get(index)).copied();
+        let border_after = self.cell_borders.get(next_index).copied();
+        cell.intersection(AddressRange::new(border_before.unwrap_or(0), border_after.unwrap_or(u64::MAX)))
     }
 
     /// The pages of `range` for a claim, with cells if `cell_bytes` is given.
@@ -168,9 +168,9 @@ impl RangePages {
 /// Whether `page` is all zeros. It is checked in chunks, as most pages have another byte in the
 /// first one.
 pub fn is_all_zero(page: &[u8]) -> bool {
-    let (chunks, rest) = page.as_chunks::<64>();
+    let (chunks, remainder) = page.as_chunks::<64>();
     chunks.iter().all(|chunk| chunk.iter().fold(0, |all, &byte| all | byte) == 0)
-        && rest.iter().all(|&byte| byte == 0)
+        && remainder.iter().all(|&byte| byte == 0)
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use crate::class::{FreeSlots, MappedBlock, Refinement, SLOTS, Slot};
 use crate::palette::SlotTable;
 use crate::rows::RowRef;
 
-/// A claim of more bytes than this is also listed individually (see [`Matches::large`]).
+/// A claim of more bytes than this is also listed individually (see [`Matches::large_blocks`]).
 pub const LARGE_BYTES: u64 = 4096;
 /// Bits of a mark for the length. The half-granule bit is above them, then the slot plus 1.
 const LENGTH_BITS: u32 = 10;
@@ -101,9 +101,10 @@ impl Refinements {
         let mut leaf_numbers: Vec<u64> = Vec::new();
         for run in runs {
             let run = run.into();
-            let last = run.end.saturating_sub(1) / LEAF_BYTES;
-            let first = (run.start / LEAF_BYTES).max(leaf_numbers.last().map_or(0, |&number| number + 1));
-            leaf_numbers.extend(first..=last);
+            let last_leaf = run.end.saturating_sub(1) / LEAF_BYTES;
+            let first_leaf =
+                (run.start / LEAF_BYTES).max(leaf_numbers.last().map_or(0, |&number| number + 1));
+            leaf_numbers.extend(first_leaf..=last_leaf);
         }
         let leaves: Vec<Leaf> = leaf_numbers.iter().map(|_| OnceLock::new()).collect();
         let max_table_entries = leaves.len() * MAX_TABLE_ENTRIES_PER_LEAF;
@@ -158,7 +159,7 @@ impl Refinements {
             Ok(_) if !is_tabled => return true,
             Ok(_) => {}
             // Already claimed; the second of two blocks in one granule goes into the table.
-            Err(known) if Mark(known).is_in_half_of(pointer) => return false,
+            Err(existing) if Mark(existing).is_in_half_of(pointer) => return false,
             Err(_) => {}
         }
         let Ok(mut tabled) = self.tabled.lock() else { return false };
@@ -175,9 +176,10 @@ impl Refinements {
     }
 
     fn leaf(&self, number: u64) -> Option<&Leaf> {
-        let hinted = usize::try_from(number.wrapping_sub(self.index_hint.load(Ordering::Relaxed))).ok();
-        let hinted = hinted.filter(|&index| self.leaf_numbers.get(index) == Some(&number));
-        let index = match hinted {
+        let hinted_index = usize::try_from(number.wrapping_sub(self.index_hint.load(Ordering::Relaxed)))
+            .ok()
+            .filter(|&index| self.leaf_numbers.get(index) == Some(&number));
+        let index = match hinted_index {
             Some(index) => index,
             None => {
                 let index = self.leaf_numbers.binary_search(&number).ok()?;
@@ -275,15 +277,15 @@ impl<'a> Finder<'a> {
     }
 
     fn find_nested(&mut self, start: u64, end: u64) -> &'a [AddressRange] {
-        let first = self.nested.partition_point(|range| range.start < start);
-        let next = self.nested.partition_point(|range| range.start < end);
-        let mut within = self.nested.get(first..next).unwrap_or_default();
-        self.nested = self.nested.get(next..).unwrap_or_default();
+        let first_index = self.nested.partition_point(|range| range.start < start);
+        let end_index = self.nested.partition_point(|range| range.start < end);
+        let mut within = self.nested.get(first_index..end_index).unwrap_or_default();
+        self.nested = self.nested.get(end_index..).unwrap_or_default();
         // A range that extends past the end is not within the block.
-        while let Some((last, rest)) = within.split_last()
+        while let Some((last, others)) = within.split_last()
             && last.end > end
         {
-            within = rest;
+            within = others;
         }
         within
     }
@@ -295,7 +297,7 @@ pub struct Matches {
     /// Matched claims by slot.
     pub by_slot: [MatchedSlot; SLOTS],
     /// Blocks with a claim of more than [`LARGE_BYTES`], in no order.
-    pub large: Vec<LargeMatch>,
+    pub large_blocks: Vec<LargeMatch>,
     /// Nested ranges found within blocks in use, in no order.
     pub nested: Vec<AddressRange>,
     /// All blocks in use, if wanted, without those that hold nested ranges.
@@ -342,7 +344,7 @@ impl Matches {
             sum.bytes += refined.bytes;
         }
         if refined.bytes > LARGE_BYTES {
-            self.large.push(LargeMatch { pointer, bytes: refined.bytes });
+            self.large_blocks.push(LargeMatch { pointer, bytes: refined.bytes });
         }
     }
 
@@ -352,7 +354,7 @@ impl Matches {
             mine.blocks += theirs.blocks;
             mine.bytes += theirs.bytes;
         }
-        self.large.extend(other.large);
+        self.large_blocks.extend(other.large_blocks);
         self.nested.extend(other.nested);
         if let Some(theirs) = other.blocks {
             self.blocks.get_or_insert_default().append(theirs);
@@ -433,7 +435,7 @@ mod tests {
         let mut matched = Matches::default();
         matched.count(0x10_0010, &Refinement { slot: slot(5), bytes: 800_002, free: None });
         matched.count(0x1ff_0010, &arena);
-        assert_eq!(matched.large, [LargeMatch { pointer: 0x10_0010, bytes: 800_002 }]);
+        assert_eq!(matched.large_blocks, [LargeMatch { pointer: 0x10_0010, bytes: 800_002 }]);
         assert_eq!((matched.count_of([slot(5), slot(1)]), matched.count_of([slot(2)])), (2, 0));
     }
 

@@ -5,12 +5,12 @@
 //! refines blocks of allocators ([`crate::refinements`]), or it claims memory of the runtime
 //! itself. Each byte still counts for one row.
 //!
-//! All readers have the same shape: [`Reader`] finds the runtime and its version in the
-//! mapped files, before the target is stopped; [`Found::read`] reads it while it is stopped; work
-//! that takes long, or needs the matches of the allocators' readers, is left to
-//! [`Pending::finish`], after the target runs again. A version without a layout, or inconsistent
-//! structures, result in a caveat, and nothing is claimed. `docs/adding-a-runtime.md` describes how
-//! to write a reader.
+//! All readers have the same shape: [`Reader`] finds the runtime and its version in the mapped
+//! files, before the target is stopped; [`FoundRuntime::read`] reads it while it is stopped. Work
+//! that takes long, or needs the matches of allocators' readers, is left to [`Pending::finish`],
+//! after the target runs again. If a version has no layout, or its structures are inconsistent, the
+//! result is a caveat, and nothing is claimed. `docs/adding-a-runtime.md` describes how to write a
+//! reader.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -41,7 +41,7 @@ use crate::words::FindPageRuns;
 pub struct Reader {
     /// Finds the runtime in the files mapped by a process. Reads no memory, and the process may
     /// be running: what is found is checked when it is read.
-    pub find: fn(&Process, &AddressSpace) -> Option<Box<dyn Found>>,
+    pub find: fn(&Process, &AddressSpace) -> Option<Box<dyn FoundRuntime>>,
     /// Returns what the reader finds in a whole ledger, for the verdict.
     pub findings: fn(&LedgerView<'_>) -> Vec<Finding>,
     /// Returns how the process uses its memory, for the verdict where no finding matters.
@@ -59,7 +59,7 @@ pub struct Reader {
 
 impl Reader {
     /// A reader that only finds the runtime and reads it.
-    pub const fn new(find: fn(&Process, &AddressSpace) -> Option<Box<dyn Found>>) -> Self {
+    pub const fn new(find: fn(&Process, &AddressSpace) -> Option<Box<dyn FoundRuntime>>) -> Self {
         Self {
             find,
             findings: |_| Vec::new(),
@@ -96,7 +96,7 @@ pub enum Access {
 }
 
 /// A runtime found in a process, not read yet.
-pub trait Found: Send + Sync {
+pub trait FoundRuntime: Send + Sync {
     /// How the memory is to be read. Reads a few structures at most; the process may be running.
     fn access(&self, _memory: &dyn Memory) -> Access {
         Access::InPlace
@@ -114,7 +114,7 @@ pub trait Found: Send + Sync {
         false
     }
 
-    /// Whether the reader uses [`Context::free`].
+    /// Whether the reader uses [`Context::free_memory`].
     fn needs_free_memory(&self) -> bool {
         false
     }
@@ -155,7 +155,7 @@ pub struct Context<'a> {
     pub threads: &'a [ThreadFacts],
     /// Memory of allocators outside of their blocks in use: its content is stale. Empty if not
     /// known, or if no reader needs it.
-    pub free: &'a RangeSet,
+    pub free_memory: &'a RangeSet,
     /// Whether the target is stopped while it is read; readers then leave out slow work that no
     /// figure needs.
     pub is_stopped: bool,
@@ -165,7 +165,7 @@ pub struct Context<'a> {
     pub workers: usize,
     /// Size of the cells of the page map; `None` if no page map is wanted.
     pub cell_bytes: Option<u64>,
-    /// Whether to collect references between blocks ([`Reading::holding`]).
+    /// Whether to collect references between blocks ([`Reading::reference_hints`]).
     pub keeps_blocks: bool,
     /// Type for which the path of a live object to a root is wanted.
     pub path_to: Option<&'a str>,
@@ -192,7 +192,7 @@ impl<'a> Context<'a> {
             resident,
             shared: &NO_RUNS,
             threads: &[],
-            free: &NO_RANGES,
+            free_memory: &NO_RANGES,
             is_stopped: false,
             deadline: Instant::now() + Duration::from_secs(600),
             workers: 1,
@@ -241,7 +241,7 @@ impl Context<'_> {
 /// A block with a claim of more than [`crate::refinements::LARGE_BYTES`] that gets a row with its
 /// own holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Named {
+pub struct NamedBlock {
     /// The pointer that the allocator returned.
     pub pointer: u64,
     /// Claimed bytes.
@@ -261,7 +261,7 @@ pub struct ReferenceHints {
     /// [`Reading::rows`].
     pub objects: AddressSet,
     /// The row of objects.
-    pub object: Option<RowRef>,
+    pub object_row: Option<RowRef>,
     /// Addresses of the two words that link an object to its neighbours in the collector's list, or
     /// are flags. They are not references of the object; the runtime is a root of linked objects.
     pub gc_links: AddressSet,
@@ -281,7 +281,7 @@ pub struct ReferenceHints {
     /// The variables; what those with the same name hold is added up.
     pub variables: Vec<Variable>,
     /// Memory that the runtime releases as a whole once no block in it is in use, in address order.
-    pub units: Vec<AddressRange>,
+    pub release_units: Vec<AddressRange>,
 }
 
 /// A variable that refers to a block.
@@ -392,7 +392,7 @@ impl ReferenceHints {
     pub fn add(&mut self, other: Self) {
         self.blocks.append(other.blocks);
         self.objects.extend(other.objects);
-        self.object = self.object.or(other.object);
+        self.object_row = self.object_row.or(other.object_row);
         self.gc_links.extend(other.gc_links);
         self.opaque_from.extend(other.opaque_from);
         self.weak_words.extend(other.weak_words);
@@ -402,7 +402,7 @@ impl ReferenceHints {
         }
         self.stops.extend(other.stops);
         self.variables.extend(other.variables);
-        self.units.extend(other.units);
+        self.release_units.extend(other.release_units);
     }
 }
 
@@ -416,17 +416,17 @@ pub struct Reading {
     pub palette: SlotTable,
     /// The rows of the other classes in those claims.
     pub rows: Option<&'static BlockRows>,
-    /// Memory of the runtime itself; every byte is claimed. Ranges that may be in an allocator's
-    /// block must be claimed by [`Found::read`]: allocators' readers do not see ranges added by
-    /// [`Pending::finish`].
+    /// Memory of the runtime itself; every byte is claimed. [`FoundRuntime::read`] must claim
+    /// ranges that may be in an allocator's block: allocators' readers do not see those that
+    /// [`Pending::finish`] adds.
     pub claims: Vec<RangeClaim>,
     /// Shared memory of the runtime itself, on rows of shared memory
     /// ([`crate::rows::RowKind::is_shared`]).
-    pub shared: Vec<RangeClaim>,
+    pub shared_claims: Vec<RangeClaim>,
     /// All-zero resident pages of the claimed ranges, as runs.
     pub zero_runs: Vec<AddressRange>,
     /// Blocks that get their own row; those that no allocator holds in use are dropped.
-    pub named_blocks: Vec<Named>,
+    pub named_blocks: Vec<NamedBlock>,
     /// What releases memory.
     pub remedies: Vec<Remedy>,
     /// The request that makes the runtime give memory back, or why it cannot be made.
@@ -436,7 +436,7 @@ pub struct Reading {
     /// What could not be read.
     pub caveats: Vec<Caveat>,
     /// References between blocks, if requested ([`Context::keeps_blocks`]) and known.
-    pub holding: Option<ReferenceHints>,
+    pub reference_hints: Option<ReferenceHints>,
     /// Types of the blocks in [`ReferenceHints::blocks`], if the reader knows them.
     pub object_types: ObjectTypes,
     /// Work left for when the target runs again and the allocators have been read.
@@ -459,7 +459,7 @@ pub struct Busy {
     pub bytes: Option<u64>,
     /// Whether the runtime's own flag marks a collection as under way; otherwise its structures
     /// are inconsistent, for a moment or permanently.
-    pub collecting: bool,
+    pub is_collecting: bool,
 }
 
 /// Input for the work left for when the target runs again.
@@ -489,7 +489,8 @@ impl Reading {
             pending.finish(self, context);
         }
         if !self.named_blocks.is_empty() {
-            let large: HashSet<u64> = context.matched.large.iter().map(|block| block.pointer).collect();
+            let large: HashSet<u64> =
+                context.matched.large_blocks.iter().map(|block| block.pointer).collect();
             self.named_blocks.retain(|named| large.contains(&named.pointer));
         }
     }

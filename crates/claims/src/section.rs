@@ -36,17 +36,17 @@ pub struct Column {
     /// Its heading.
     pub title: &'static str,
     /// Whether its cells are figures, aligned at the right.
-    pub figures: bool,
+    pub holds_figures: bool,
 }
 
 /// Makes a column of figures.
 pub const fn figures(title: &'static str) -> Column {
-    Column { title, figures: true }
+    Column { title, holds_figures: true }
 }
 
 /// Makes a column of words.
 pub const fn words(title: &'static str) -> Column {
-    Column { title, figures: false }
+    Column { title, holds_figures: false }
 }
 
 const TYPE_HEAD: [Column; 3] = [figures("bytes"), figures("instances"), words("type")];

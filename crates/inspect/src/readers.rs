@@ -158,7 +158,7 @@ pub struct Found {
     /// The allocators, in the order of their layers.
     pub allocators: Vec<(allocator::Layer, Box<dyn allocator::FoundAllocator>)>,
     /// The runtimes.
-    pub runtimes: Vec<Box<dyn runtime::Found>>,
+    pub runtimes: Vec<Box<dyn runtime::FoundRuntime>>,
 }
 
 impl Found {

@@ -67,9 +67,9 @@ pub fn command(subject: &Subject, folder: &Path) -> Result<Vec<String>, String> 
 /// which must not apply to the recorder itself.
 fn recorder_options(subject: &Subject) -> Vec<String> {
     let limits = [
-        ("--limit-address-space", subject.limits.address_space),
-        ("--limit-data", subject.limits.data),
-        ("--limit-memory", subject.limits.memory),
+        ("--limit-address-space", subject.limits.address_space_bytes),
+        ("--limit-data", subject.limits.data_bytes),
+        ("--limit-memory", subject.limits.memory_bytes),
     ];
     let limits = limits.into_iter().filter_map(|(option, bytes)| Some(format!("{option}={}", bytes?)));
     let variables = subject.environment.iter().map(|(name, value)| match value {

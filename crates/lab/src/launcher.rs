@@ -23,7 +23,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use strandline_sys::process::{Usage, become_subreaper, reap};
 use strandline_sys::signal;
-use strandline_sys::spawn::{Gate, Resource, Setup, block_signals, spawn};
+use strandline_sys::spawn::{Gate, Resource, Rlimit, Setup, block_signals, spawn};
 
 use super::cell::Figures;
 use super::counters::{self, Counters};
@@ -322,18 +322,20 @@ fn launch(start: &Start, signal_mask: u64, has_counters: bool) -> Result<Launche
         opened.map(OwnedFd::from).map_err(|error| by_launcher(named(procs_file, &error)))
     });
     let limits = [
-        (Resource::AddressSpace, start.subject.limits.address_space),
-        (Resource::Data, start.subject.limits.data),
+        (Resource::AddressSpace, start.subject.limits.address_space_bytes),
+        (Resource::Data, start.subject.limits.data_bytes),
     ];
-    let limits =
-        limits.into_iter().filter_map(|(resource, bytes)| Some((resource, bytes?, bytes?))).collect();
+    let limits = limits
+        .into_iter()
+        .filter_map(|(resource, bytes)| Some((resource, Rlimit { soft: bytes?, hard: bytes? })))
+        .collect();
     let (gate, opener) = if has_counters { counter_gate() } else { None }.unzip();
     let setup = Setup {
         gate,
         limits,
-        join: group_procs.transpose()?,
+        group_to_join: group_procs.transpose()?,
         signal_mask,
-        new_session: true,
+        starts_session: true,
         dies_with_parent: true,
         no_huge_pages: start.subject.no_huge_pages,
         ..Setup::default()

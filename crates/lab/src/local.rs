@@ -95,9 +95,9 @@ impl Local {
         // In its own session: if the whole process group of strandline is killed, the launcher
         // still ends the jobs.
         let setup = Setup {
-            inherit: Some(launcher_socket),
+            inherited_descriptor: Some(launcher_socket),
             signal_mask: interrupt.mask_before(),
-            new_session: true,
+            starts_session: true,
             ..Setup::default()
         };
         let launcher = spawn(command, setup).map_err(failed)?.id().cast_signed();
@@ -243,7 +243,7 @@ impl Local {
         let slot = self.reserve_slot()?;
         let slot_folder = self.slot_folder(slot);
         let is_recorded = matches!(subject.measure, Measure::Recording { .. });
-        let group_bytes = subject.limits.memory.filter(|_| !is_recorded);
+        let group_bytes = subject.limits.memory_bytes.filter(|_| !is_recorded);
         let group = group_bytes
             .map(Group::new)
             .transpose()

@@ -38,7 +38,7 @@ impl<'a> Constants<'a> {
     /// The string at `address` up to its zero byte; `None` if it is longer than `max_bytes` or not
     /// printable ASCII.
     pub fn text(&mut self, address: u64, max_bytes: usize) -> Option<String> {
-        let mut offset = self.segments.iter().find_map(|segment| segment.rest_at(address))?.offset;
+        let mut offset = self.segments.iter().find_map(|segment| segment.part_from(address))?.offset;
         let mut text = String::new();
         loop {
             let block = self.block(offset - offset % BLOCK_BYTES);
@@ -68,14 +68,14 @@ impl<'a> Constants<'a> {
 /// Reads up to `bytes` bytes from `offset` on; fewer at the end of the file.
 fn read_some(file: &File, offset: u64, bytes: usize) -> Vec<u8> {
     let mut buffer = vec![0; bytes];
-    let mut done = 0;
-    while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
-        match file.read_at(rest, offset.saturating_add(done as u64)) {
+    let mut read_bytes = 0;
+    while let Some(unread) = buffer.get_mut(read_bytes..).filter(|unread| !unread.is_empty()) {
+        match file.read_at(unread, offset.saturating_add(read_bytes as u64)) {
             Ok(0) | Err(_) => break,
-            Ok(got) => done += got,
+            Ok(count) => read_bytes += count,
         }
     }
-    buffer.truncate(done);
+    buffer.truncate(read_bytes);
     buffer
 }
 

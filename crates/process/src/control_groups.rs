@@ -9,6 +9,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use crate::error::Error;
 use crate::procfs::Process;
 use crate::procfs::mounts::unescaped;
 
@@ -22,14 +23,22 @@ pub struct ControlGroups {
     groups: String,
     /// The text of this program's mountinfo.
     mounts: String,
+    /// Whether the process may be in groups that could not be read.
+    is_unread: bool,
 }
 
 impl ControlGroups {
-    /// Reads the groups of `process`; without any if they cannot be read.
+    /// Reads the groups of `process`. If they cannot be read, no limit is known, and
+    /// [`Self::objection_to_copy`] says so.
     pub fn of(process: &Process) -> Self {
-        let groups = process.read_file("cgroup", MAX_BYTES).unwrap_or_default();
+        let groups = process.read_file("cgroup", MAX_BYTES);
+        // A kernel without control groups lacks the file.
+        let is_missing =
+            |error: &Error| matches!(error, Error::Io { source, .. } if source.kind() == ErrorKind::NotFound);
+        let is_unread = groups.as_ref().is_err_and(|error| !is_missing(error));
+        let groups = String::from_utf8_lossy(&groups.unwrap_or_default()).into_owned();
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        Self { groups: String::from_utf8_lossy(&groups).into_owned(), mounts }
+        Self { groups, mounts, is_unread }
     }
 
     /// The directories of the groups that have `controller`, each with its ancestors.
@@ -55,13 +64,13 @@ impl ControlGroups {
     }
 
     /// Memory left under all limits, in bytes; `None` if there is no limit.
-    pub fn memory_left(&self) -> Option<u64> {
-        self.folders("memory").iter().filter_map(|folder| memory_left_in(folder)).min()
+    pub fn memory_left_bytes(&self) -> Option<u64> {
+        self.folders("memory").iter().filter_map(|folder| memory_left_bytes_in(folder)).min()
     }
 
     /// Swap left under all limits, in bytes; `None` if there is no limit. The limit of version 1
     /// covers memory and swap together, so paging out does not approach it.
-    pub fn swap_left(&self) -> Option<u64> {
+    pub fn swap_left_bytes(&self) -> Option<u64> {
         let folders = self.folders("memory");
         folders.iter().filter_map(|folder| left_under(folder, "memory.swap.max", "memory.swap.current")).min()
     }
@@ -74,6 +83,9 @@ impl ControlGroups {
 
     /// The objection of the groups to a copy of the process, if there is one.
     pub fn objection_to_copy(&self) -> Option<&'static str> {
+        if self.is_unread {
+            return Some("its control groups cannot be read");
+        }
         if self.groups.lines().filter_map(parse_line).any(|(_, path)| path.starts_with("/..")) {
             return Some("its control group and its limits are not visible from here");
         }
@@ -106,13 +118,13 @@ pub fn parse_line(line: &str) -> Option<(&str, &str)> {
 /// type, source, options).
 pub fn mount_point(mounts: &str, kind: &str, option: Option<&str>) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
-        let (before, after) = line.split_once(" - ")?;
-        let mut after = after.split(' ');
-        let is_kind = after.next()? == kind;
+        let (mount_fields, file_system) = line.split_once(" - ")?;
+        let mut file_system_fields = file_system.split(' ');
+        let is_kind = file_system_fields.next()? == kind;
         let has_option = option.is_none_or(|option| {
-            after.nth(1).is_some_and(|options| options.split(',').any(|name| name == option))
+            file_system_fields.nth(1).is_some_and(|options| options.split(',').any(|name| name == option))
         });
-        let point = before.split(' ').nth(4).filter(|_| is_kind && has_option)?;
+        let point = mount_fields.split(' ').nth(4).filter(|_| is_kind && has_option)?;
         Some(PathBuf::from(unescaped(point)))
     })
 }
@@ -132,16 +144,17 @@ fn limit(folder: &Path, name: &str) -> Option<u64> {
     }
 }
 
-/// What a group may still use: its limit less the number in its file `used`; 0 if that is unknown.
-fn left_under(folder: &Path, limit_name: &str, used: &str) -> Option<u64> {
+/// What a group may still use: its limit less the number in its file `used_name`; 0 if that is
+/// unknown.
+fn left_under(folder: &Path, limit_name: &str, used_name: &str) -> Option<u64> {
     let limit = limit(folder, limit_name)?;
-    Some(number(folder, used).map_or(0, |used| limit.saturating_sub(used)))
+    Some(number(folder, used_name).map_or(0, |used| limit.saturating_sub(used)))
 }
 
 /// Memory left under the limit of one group, of either version. Inactive file pages count as
 /// available: the kernel counts them as used, but drops them first. If their size is unknown, none
 /// do.
-fn memory_left_in(folder: &Path) -> Option<u64> {
+fn memory_left_bytes_in(folder: &Path) -> Option<u64> {
     // Above memory.high (version 2) processes are throttled before any limit is met.
     let limits = ["memory.max", "memory.high", "memory.limit_in_bytes"];
     let limit = limits.into_iter().filter_map(|name| limit(folder, name)).min()?;
@@ -149,11 +162,11 @@ fn memory_left_in(folder: &Path) -> Option<u64> {
     let Some(used) = used else { return Some(0) };
     let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
     // Version 1 includes the groups below under `total_`.
-    let droppable = ["total_inactive_file", "inactive_file"].into_iter().find_map(|name| {
+    let droppable_bytes = ["total_inactive_file", "inactive_file"].into_iter().find_map(|name| {
         let line = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
         line.trim().parse::<u64>().ok()
     });
-    Some(limit.saturating_sub(used.saturating_sub(droppable.unwrap_or(0))))
+    Some(limit.saturating_sub(used.saturating_sub(droppable_bytes.unwrap_or(0))))
 }
 
 #[cfg(test)]
@@ -180,7 +193,7 @@ mod tests {
                 "30 25 0:26 / {root} rw shared:9 - cgroup2 cgroup2 rw\n\
                  31 25 0:27 / {root} rw - cgroup cgroup rw,memory\n"
             );
-            ControlGroups { groups: groups.to_owned(), mounts }
+            ControlGroups { groups: groups.to_owned(), mounts, is_unread: false }
         }
     }
 
@@ -195,25 +208,25 @@ mod tests {
     fn the_smallest_room_of_a_group_and_those_above_it_counts() {
         let tree = Tree::new();
         let (second, first) = (tree.groups("0::/a/b\n"), tree.groups("4:memory:/a/b\n3:cpu:/\n"));
-        assert_eq!(second.memory_left(), None);
+        assert_eq!(second.memory_left_bytes(), None);
         tree.write("a/b", "memory.max", "max\n");
         tree.write("a/b", "memory.current", "4096\n");
-        assert_eq!(second.memory_left(), None);
+        assert_eq!(second.memory_left_bytes(), None);
         tree.write("a", "memory.max", "1000000\n");
         tree.write("a", "memory.current", "900000\n");
         tree.write("a", "memory.stat", "anon 1\ninactive_file 300000\n");
-        assert_eq!(second.memory_left(), Some(400_000));
+        assert_eq!(second.memory_left_bytes(), Some(400_000));
         tree.write("a", "memory.high", "700000\n");
-        assert_eq!(second.memory_left(), Some(100_000));
+        assert_eq!(second.memory_left_bytes(), Some(100_000));
         fs::remove_file(tree.0.path().join("a/b/memory.current")).unwrap();
         tree.write("a/b", "memory.limit_in_bytes", "5000\n");
         tree.write("a/b", "memory.usage_in_bytes", "6000\n");
-        assert_eq!(first.memory_left(), Some(0));
+        assert_eq!(first.memory_left_bytes(), Some(0));
         tree.write("a/b", "memory.stat", "inactive_file 1\ntotal_inactive_file 1500\n");
-        assert_eq!(first.memory_left(), Some(500));
+        assert_eq!(first.memory_left_bytes(), Some(500));
         tree.write("a/b", "memory.limit_in_bytes", "");
-        assert_eq!(first.memory_left(), Some(0), "an unreadable limit leaves nothing");
-        assert_eq!(tree.groups("garbage\n::\n").memory_left(), None);
+        assert_eq!(first.memory_left_bytes(), Some(0), "an unreadable limit leaves nothing");
+        assert_eq!(tree.groups("garbage\n::\n").memory_left_bytes(), None);
     }
 
     #[test]
@@ -222,15 +235,15 @@ mod tests {
         let groups = tree.groups("0::/a/b\n");
         tree.write("a/b", "memory.swap.max", "max\n");
         tree.write("a/b", "memory.swap.current", "0\n");
-        assert_eq!(groups.swap_left(), None);
+        assert_eq!(groups.swap_left_bytes(), None);
         tree.write("a", "memory.swap.max", "8192\n");
         tree.write("a", "memory.swap.current", "4096\n");
-        assert_eq!(groups.swap_left(), Some(4096));
+        assert_eq!(groups.swap_left_bytes(), Some(4096));
         tree.write("a/b", "memory.swap.max", "0\n");
-        assert_eq!(groups.swap_left(), Some(0));
+        assert_eq!(groups.swap_left_bytes(), Some(0));
         tree.write("a/b", "memory.swap.max", "8192\n");
         fs::remove_file(tree.0.path().join("a/b/memory.swap.current")).unwrap();
-        assert_eq!(groups.swap_left(), Some(0), "unknown use leaves nothing");
+        assert_eq!(groups.swap_left_bytes(), Some(0), "unknown use leaves nothing");
     }
 
     #[test]

@@ -105,7 +105,12 @@ impl Object {
     /// the vDSO use [`Object::from_memory`] instead.
     pub fn open(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Result<Self, ElfError> {
         let file = namespaces::open_mapped_file(process, mapping)?;
-        let length = file.metadata().map_or(0, |metadata| metadata.len());
+        let unknown_length = |_| ElfError::Malformed {
+            path: mapping.name.clone(),
+            start: mapping.start,
+            detail: "its length cannot be read",
+        };
+        let length = file.metadata().map_err(unknown_length)?.len();
         Self::new(Source::File { file, length }, space, mapping)
     }
 
@@ -116,8 +121,8 @@ impl Object {
         mapping: &Mapping,
     ) -> Result<Self, ElfError> {
         let mut bytes = vec![0; mapping.bytes().min(MAX_VDSO_BYTES) as usize];
-        let got = memory.read_some(mapping.start, &mut bytes);
-        bytes.truncate(got);
+        let read_bytes = memory.read_some(mapping.start, &mut bytes);
+        bytes.truncate(read_bytes);
         Self::new(Source::Bytes(bytes), space, mapping)
     }
 
@@ -140,8 +145,8 @@ impl Object {
         object.text = space
             .mappings()
             .iter()
-            .filter(|m| m.permissions.execute && same_file(m, mapping))
-            .map(|m| m.start..m.end)
+            .filter(|other| other.permissions.execute && same_file(other, mapping))
+            .map(|text| text.start..text.end)
             .collect();
         Ok(object)
     }
@@ -168,26 +173,26 @@ impl Object {
 
     /// The runtime addresses of several symbols, from one pass over the tables.
     pub fn symbol_addresses<const N: usize>(&self, names: [&str; N]) -> [Option<u64>; N] {
-        let mut found = [None; N];
+        let mut addresses = [None; N];
         self.each_symbol(&mut |symbol_name, symbol| {
-            for (name, address) in names.iter().zip(&mut found) {
+            for (name, address) in names.iter().zip(&mut addresses) {
                 if address.is_none() && symbol_name == name.as_bytes() {
                     *address = Some(symbol.address);
                 }
             }
         });
-        found
+        addresses
     }
 
     /// The symbol `name`, from the dynamic table or else from the static one.
     pub fn symbol(&self, name: &str) -> Option<Symbol> {
-        let mut found = None;
+        let mut first_match = None;
         self.each_symbol(&mut |symbol_name, symbol| {
-            if found.is_none() && symbol_name == name.as_bytes() {
-                found = Some(symbol);
+            if first_match.is_none() && symbol_name == name.as_bytes() {
+                first_match = Some(symbol);
             }
         });
-        found
+        first_match
     }
 
     /// Passes every defined symbol to `visit`, those of the dynamic table first. An unreadable
@@ -238,8 +243,8 @@ impl Object {
 
     fn read_is_32_bit(&self) -> Result<bool, &'static str> {
         let mut ident = [0; 6];
-        let got = self.source.read_at(&mut ident, 0).map_err(|_| "its header cannot be read")?;
-        match (got, ident) {
+        let read_bytes = self.source.read_at(&mut ident, 0).map_err(|_| "its header cannot be read")?;
+        match (read_bytes, ident) {
             (6, [0x7f, b'E', b'L', b'F', 2, 1]) => Ok(false),
             (6, [0x7f, b'E', b'L', b'F', 1, 1]) => Ok(true),
             _ => Err("no ELF header"),
@@ -324,9 +329,10 @@ impl Source {
         match self {
             Self::File { file, .. } => file.read_at(buffer, position),
             Self::Bytes(bytes) => {
-                let rest = usize::try_from(position).ok().and_then(|p| bytes.get(p..)).unwrap_or(&[]);
-                let count = rest.len().min(buffer.len());
-                buffer[..count].copy_from_slice(&rest[..count]);
+                let bytes_from_there =
+                    usize::try_from(position).ok().and_then(|p| bytes.get(p..)).unwrap_or(&[]);
+                let count = bytes_from_there.len().min(buffer.len());
+                buffer[..count].copy_from_slice(&bytes_from_there[..count]);
                 Ok(count)
             }
         }
@@ -341,9 +347,9 @@ struct Cursor<'a> {
 
 impl Read for Cursor<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let got = self.source.read_at(buffer, self.position)?;
-        self.position += got as u64;
-        Ok(got)
+        let read_bytes = self.source.read_at(buffer, self.position)?;
+        self.position += read_bytes as u64;
+        Ok(read_bytes)
     }
 }
 

@@ -140,17 +140,17 @@ impl ElfFile {
     /// The 32-bit values of the data that the file exports under names that begin with `prefix`,
     /// with the rest of each name; at most 4,096.
     pub fn exported_values(&self, prefix: &str) -> Vec<(String, u32)> {
-        let mut found = Vec::new();
+        let mut addresses = Vec::new();
         self.each_symbol(SHT_DYNSYM, &mut |text, address| {
             let suffix = text
                 .strip_prefix(prefix.as_bytes())
                 .and_then(|suffix| until_zero(suffix, MAX_STRING_BYTES))
-                .filter(|_| found.len() < MAX_VALUES);
+                .filter(|_| addresses.len() < MAX_VALUES);
             let suffix = suffix.and_then(|suffix| std::str::from_utf8(suffix).ok());
-            found.extend(suffix.map(|suffix| (suffix.to_owned(), address)));
+            addresses.extend(suffix.map(|suffix| (suffix.to_owned(), address)));
         });
         let value = |address| Some(u32::from_le_bytes(self.bytes_at(address, 4)?.try_into().ok()?));
-        found.into_iter().filter_map(|(name, address)| Some((name, value(address)?))).collect()
+        addresses.into_iter().filter_map(|(name, address)| Some((name, value(address)?))).collect()
     }
 
     fn symbols(&self, kind: u32, names: &[&'static str]) -> Vec<Symbol> {
@@ -182,18 +182,20 @@ impl ElfFile {
         };
         for entry in entries.chunks_exact(SYMBOL_BYTES) {
             // st_name at 0, st_shndx at 6 (0: used here, defined elsewhere), st_value at 8.
-            let (Some(first), Some(address)) = (word_at(entry, 0), word_at(entry, 8)) else { break };
-            if first >> 48 != 0 {
-                visit(strings.get((first as u32) as usize..).unwrap_or(&[]), address);
+            let (Some(name_and_section), Some(address)) = (word_at(entry, 0), word_at(entry, 8)) else {
+                break;
+            };
+            if name_and_section >> 48 != 0 {
+                visit(strings.get((name_and_section as u32) as usize..).unwrap_or(&[]), address);
             }
         }
     }
 
     /// Reads `bytes` bytes (at most 4096) of initialised data at an address before relocation.
     pub fn bytes_at(&self, address: u64, bytes: u64) -> Option<Vec<u8>> {
-        let fits = |segment: &Segment| segment.rest_at(address).filter(|rest| rest.bytes >= bytes);
-        let found = segments(&self.file, &self.header)?.iter().find_map(fits)?;
-        read(&self.file, found.offset, bytes.min(MAX_DATA_BYTES))
+        let fits = |segment: &Segment| segment.part_from(address).filter(|part| part.bytes >= bytes);
+        let part = segments(&self.file, &self.header)?.iter().find_map(fits)?;
+        read(&self.file, part.offset, bytes.min(MAX_DATA_BYTES))
     }
 
     /// Where the file has read-only data that is searched for strings, as offsets.
@@ -300,7 +302,7 @@ pub(crate) struct Segment {
 
 impl Segment {
     /// Its part from `address` on; `None` if that is not in it.
-    pub fn rest_at(self, address: u64) -> Option<Self> {
+    pub fn part_from(self, address: u64) -> Option<Self> {
         let skip = address.checked_sub(self.start).filter(|&skip| skip < self.bytes)?;
         Some(Self {
             start: address,

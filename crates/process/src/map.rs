@@ -37,6 +37,15 @@ impl std::fmt::Display for Permissions {
     }
 }
 
+/// The number of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceNumber {
+    /// The kind of device.
+    pub major: u32,
+    /// Which one of that kind.
+    pub minor: u32,
+}
+
 /// One line of /proc/PID/maps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mapping {
@@ -48,8 +57,8 @@ pub struct Mapping {
     pub permissions: Permissions,
     /// Offset into the file.
     pub offset: u64,
-    /// Device of the file, major and minor.
-    pub device: (u32, u32),
+    /// Device of the file.
+    pub device: DeviceNumber,
     /// Inode of the file; 0 without a file.
     pub inode: u64,
     /// Path or kernel name (`[heap]`, `[stack]`), as the kernel printed it; empty if anonymous.
@@ -172,6 +181,7 @@ pub(crate) fn parse_line(line: &[u8]) -> Option<Mapping> {
     let permissions = fields.next()?.as_bytes();
     let offset = hex(fields.next()?)?;
     let (major, minor) = fields.next()?.split_once(':')?;
+    let hex_32 = |text| u32::from_str_radix(text, 16).ok();
     let inode = fields.next()?.parse().ok()?;
     let name = fields.next().unwrap_or("").trim_start_matches(' ').to_owned();
     if start >= end || permissions.len() != 4 {
@@ -187,7 +197,7 @@ pub(crate) fn parse_line(line: &[u8]) -> Option<Mapping> {
             shared: permissions[3] == b's',
         },
         offset,
-        device: (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?),
+        device: DeviceNumber { major: hex_32(major)?, minor: hex_32(minor)? },
         inode,
         name,
     })
@@ -217,7 +227,7 @@ mod tests {
         assert!(heap.is_private_anonymous());
         let file = space.find(0x7f00_0000_0000).unwrap();
         assert_eq!(file.name, "/usr/lib/a b.so (deleted)");
-        assert_eq!(file.device, (0xfe, 0x0a));
+        assert_eq!(file.device, DeviceNumber { major: 0xfe, minor: 0x0a });
         assert!(file.permissions.execute && !file.permissions.write);
         assert!(space.find(0x7f00_0003_0000).unwrap().permissions.shared);
         assert!(space.find(0x7f00_0002_1000).is_none());

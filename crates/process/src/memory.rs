@@ -16,8 +16,10 @@ pub trait Memory: Sync {
     /// # Errors
     /// [`Unreadable`] if not all bytes can be read.
     fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), Unreadable> {
-        let got = self.read_some(address, buffer);
-        if got == buffer.len() { Ok(()) } else { Err(Unreadable { address, wanted: buffer.len(), got }) }
+        let read_bytes = self.read_some(address, buffer);
+        let wanted_bytes = buffer.len();
+        let error = Unreadable { address, wanted_bytes, read_bytes };
+        if read_bytes == wanted_bytes { Ok(()) } else { Err(error) }
     }
 
     /// Reads two words at each of `addresses`; `None` for those that cannot be read.
@@ -43,14 +45,14 @@ pub trait Memory: Sync {
 
 /// Some bytes could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("read {got} of {wanted} bytes at {address:#x}")]
+#[error("read {read_bytes} of {wanted_bytes} bytes at {address:#x}")]
 pub struct Unreadable {
     /// The first requested address.
     pub address: u64,
     /// Number of bytes requested.
-    pub wanted: usize,
+    pub wanted_bytes: usize,
     /// Number of bytes read.
-    pub got: usize,
+    pub read_bytes: usize,
 }
 
 /// The little-endian word at `offset` of `bytes`; `None` past the end.

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use crate::image;
-use crate::map::{AddressSpace, Mapping};
+use crate::map::{AddressSpace, DeviceNumber, Mapping};
 use crate::modules;
 use crate::namespaces::open_mapped_file;
 use crate::procfs::Process;
@@ -19,7 +19,7 @@ const MAX_FILES: usize = 1024;
 /// Identifies a mapped file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct FileId {
-    device: (u32, u32),
+    device: DeviceNumber,
     inode: u64,
 }
 

@@ -22,12 +22,12 @@ pub struct Module<'a> {
 
 /// All programs and libraries with code and static data, each once.
 pub fn all(space: &AddressSpace) -> Vec<Module<'_>> {
-    let mut seen = HashSet::new();
+    let mut seen_files = HashSet::new();
     let mut modules = Vec::new();
     for mappings in file_groups(space) {
         let code = mappings.iter().copied().find(|mapping| mapping.permissions.execute);
         let Some((code, static_data)) = code.zip(data(&mappings)) else { continue };
-        if seen.len() < MAX_FILES && seen.insert((code.device, code.inode)) {
+        if seen_files.len() < MAX_FILES && seen_files.insert((code.device, code.inode)) {
             modules.push(Module { code, data: static_data });
         }
     }
@@ -64,13 +64,13 @@ pub fn file_groups(space: &AddressSpace) -> Vec<Vec<&Mapping>> {
 pub(crate) fn groups_with_following_memory(mappings: &[Mapping]) -> Vec<Vec<&Mapping>> {
     let mut groups: Vec<Vec<&Mapping>> = Vec::new();
     for mapping in mappings {
-        let last = groups.last_mut();
+        let last_group = groups.last_mut();
         if mapping.has_file() && !mapping.permissions.shared {
-            match last {
+            match last_group {
                 Some(group) if continues_file(group, mapping) => group.push(mapping),
                 _ => groups.push(vec![mapping]),
             }
-        } else if let Some(group) = last
+        } else if let Some(group) = last_group
             && may_begin_with_bss(group, mapping)
         {
             group.push(mapping);

@@ -23,7 +23,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat, openat2};
 use strandline_sys::capabilities::with_dac_capabilities;
 
 use crate::error::Result;
-use crate::map::{DELETED_SUFFIX, Mapping};
+use crate::map::{DELETED_SUFFIX, DeviceNumber, Mapping};
 use crate::procfs::Process;
 
 /// `O_NONBLOCK` and `O_NOCTTY` of x86-64: opening neither waits for the other end of a pipe nor
@@ -88,16 +88,16 @@ fn open_with_capabilities(
     }
     // Read before the open and compared after it: a target that changes its user meanwhile must not
     // have a file of the new user opened.
-    let effective_user = || process.status().ok().and_then(|status| status.users).map(|users| users[1]);
+    let effective_user = || process.status().ok().and_then(|status| status.user_ids).map(|ids| ids.effective);
     let user_before = effective_user();
-    let refused = match open_below(process, path) {
+    let refusal = match open_below(process, path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => error,
         opened => return opened,
     };
-    let Ok(file) = with_dac_capabilities(|| open_below(process, path)) else { return Err(refused) };
+    let Ok(file) = with_dac_capabilities(|| open_below(process, path)) else { return Err(refusal) };
     let belongs_to_target_user =
         file.metadata().is_ok_and(|data| Some(data.uid()) == user_before) && effective_user() == user_before;
-    if belongs_to_target_user || is_known(&file) { Ok(file) } else { Err(refused) }
+    if belongs_to_target_user || is_known(&file) { Ok(file) } else { Err(refusal) }
 }
 
 /// Opens a regular file by its path in the target's root.
@@ -106,7 +106,7 @@ fn open_below(process: &Process, path: &str) -> io::Result<File> {
     let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let location = match openat2(&root, path, PATH_FLAGS, Mode::empty(), within) {
         // Before Linux 5.6, or under a seccomp filter that does not know openat2.
-        Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => without_links(root, path)?,
+        Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => resolve_without_links(root, path)?,
         location => location?,
     };
     reopen(&location)
@@ -116,7 +116,7 @@ fn open_below(process: &Process, path: &str) -> io::Result<File> {
 pub(crate) const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
 /// Resolves a path below `root` without following links.
-fn without_links(root: OwnedFd, path: &str) -> io::Result<OwnedFd> {
+fn resolve_without_links(root: OwnedFd, path: &str) -> io::Result<OwnedFd> {
     let mut location = root;
     for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
         location = openat(&location, part, PATH_FLAGS | OFlags::NOFOLLOW, Mode::empty())?;
@@ -156,15 +156,15 @@ fn same_file(file: &File, mapping: &Mapping) -> bool {
 /// Whether an open file is on the device shown in maps; see `same_file` for file systems where it
 /// is not.
 fn same_device(file: &File, mapping: &Mapping) -> bool {
-    file.metadata().is_ok_and(|metadata| major_minor(metadata.dev()) == mapping.device)
+    file.metadata().is_ok_and(|metadata| device_number(metadata.dev()) == mapping.device)
 }
 
-/// The major and minor number of a device, as glibc packs them (`gnu_dev_major`, `gnu_dev_minor`):
-/// low bits of both below, high bits above.
-fn major_minor(device: u64) -> (u32, u32) {
+/// The number of a device, as glibc packs it (`gnu_dev_major`, `gnu_dev_minor`): low bits of both
+/// parts below, high bits above.
+fn device_number(device: u64) -> DeviceNumber {
     let major = (device >> 8 & 0xfff) | (device >> 32 & !0xfff);
     let minor = (device & 0xff) | (device >> 12 & !0xff);
-    (major as u32, minor as u32)
+    DeviceNumber { major: major as u32, minor: minor as u32 }
 }
 
 #[cfg(test)]
@@ -174,17 +174,18 @@ mod tests {
 
     #[test]
     fn devices_have_two_numbers() {
-        assert_eq!(major_minor(0xfe0a), (0xfe, 0x0a));
-        assert_eq!(major_minor(0x0000_1001_2345_6789), (0x1567, 0x0012_3489));
+        let number = |major, minor| DeviceNumber { major, minor };
+        assert_eq!(device_number(0xfe0a), number(0xfe, 0x0a));
+        assert_eq!(device_number(0x0000_1001_2345_6789), number(0x1567, 0x0012_3489));
     }
 
-    fn own() -> Process {
+    fn own_process() -> Process {
         Process::open(i32::try_from(std::process::id()).unwrap()).unwrap()
     }
 
     #[test]
     fn own_mapped_files_open_in_both_ways() {
-        let process = own();
+        let process = own_process();
         let (space, _) = AddressSpace::parse(&process.maps_text().unwrap());
         let mapping = space.mappings().iter().find(|m| m.name.starts_with('/')).unwrap();
         assert!(same_file(&open_mapped_file(&process, mapping).unwrap(), mapping));
@@ -202,7 +203,7 @@ mod tests {
 
     #[test]
     fn devices_pipes_and_climbing_paths_are_refused() {
-        let process = own();
+        let process = own_process();
         assert!(open_in_root(&process, "/dev/null").is_err());
         assert!(open_in_root(&process, "/tmp/../etc/passwd").is_err());
         assert!(open_in_root(&process, "etc/passwd").is_err());
@@ -247,7 +248,7 @@ mod tests {
         assert!(open_in_root(&process, "/magic").is_err(), "it has no /proc there");
         let root = open(process.path("root"), PATH_FLAGS | OFlags::DIRECTORY, Mode::empty()).unwrap();
         let open_without_links = |path: &str| {
-            without_links(root.try_clone().unwrap(), path).and_then(|location| reopen(&location))
+            resolve_without_links(root.try_clone().unwrap(), path).and_then(|location| reopen(&location))
         };
         assert_eq!(std::io::read_to_string(open_without_links("/etc/passwd").unwrap()).unwrap(), "theirs");
         assert!(open_without_links("/absolute").is_err() && open_without_links("/climbing").is_err());

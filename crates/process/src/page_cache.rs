@@ -70,19 +70,20 @@ impl<'a> PageCache<'a> {
     /// # Errors
     /// [`Unreadable`], with the number of bytes up to the first page that cannot be read.
     pub fn read(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), Unreadable> {
-        let wanted = buffer.len();
-        let mut done = 0;
-        while done < wanted {
-            let error = Unreadable { address, wanted, got: done };
-            let at = address.checked_add(done as u64).ok_or(error)?;
-            let within = (at % PAGE_BYTES) as usize;
-            let count = (PAGE_BYTES as usize - within).min(wanted - done);
-            let bytes = self.page(page_of(at)).and_then(|page| page.get(within..within + count));
-            let (Some(destination), Some(bytes)) = (buffer.get_mut(done..done + count), bytes) else {
+        let wanted_bytes = buffer.len();
+        let mut read_bytes = 0;
+        while read_bytes < wanted_bytes {
+            let error = Unreadable { address, wanted_bytes, read_bytes };
+            let at = address.checked_add(read_bytes as u64).ok_or(error)?;
+            let offset = (at % PAGE_BYTES) as usize;
+            let count = (PAGE_BYTES as usize - offset).min(wanted_bytes - read_bytes);
+            let bytes = self.page(page_of(at)).and_then(|page| page.get(offset..offset + count));
+            let (Some(destination), Some(bytes)) = (buffer.get_mut(read_bytes..read_bytes + count), bytes)
+            else {
                 return Err(error);
             };
             destination.copy_from_slice(bytes);
-            done += count;
+            read_bytes += count;
         }
         Ok(())
     }
@@ -96,11 +97,11 @@ impl<'a> PageCache<'a> {
 
     /// Reads the word at `address`.
     pub fn word(&mut self, address: u64) -> Option<u64> {
-        let within = (address % PAGE_BYTES) as usize;
-        if within > PAGE_BYTES as usize - 8 {
+        let offset = (address % PAGE_BYTES) as usize;
+        if offset > PAGE_BYTES as usize - 8 {
             return self.array(address).map(u64::from_le_bytes);
         }
-        word_at(self.page(page_of(address))?, within)
+        word_at(self.page(page_of(address))?, offset)
     }
 
     /// Reads the 32-bit word at `address`.
@@ -149,7 +150,7 @@ mod tests {
             assert_eq!(cache.array(at).map(u64::from_le_bytes), word(at), "{at:#x}");
         }
         assert_eq!((cache.word(8), cache.word(3 * PAGE_BYTES - 4), cache.word(u64::MAX)), (None, None, None));
-        let failed = Unreadable { address: 3 * PAGE_BYTES - 4, wanted: 8, got: 4 };
+        let failed = Unreadable { address: 3 * PAGE_BYTES - 4, wanted_bytes: 8, read_bytes: 4 };
         assert_eq!(cache.read(3 * PAGE_BYTES - 4, &mut [0; 8]), Err(failed));
     }
 }

@@ -109,18 +109,18 @@ impl RangeSet {
     /// Adds the addresses of `ranges`, which may be in any order and overlap.
     pub fn add(&mut self, ranges: impl IntoIterator<Item = impl Into<AddressRange>>) {
         let added = ranges.into_iter().map(Into::into).filter(|range| !range.is_empty());
-        let known = self.0.len();
+        let known_count = self.0.len();
         self.0.extend(added);
-        if self.0.len() == known {
+        if self.0.len() == known_count {
             return;
         }
         self.0.sort_unstable();
         self.0.dedup_by(|next, last| {
-            let joins = next.start <= last.end;
-            if joins {
+            let is_joined = next.start <= last.end;
+            if is_joined {
                 last.end = last.end.max(next.end);
             }
-            joins
+            is_joined
         });
     }
 
@@ -153,15 +153,15 @@ impl RangeSet {
     /// The parts of `range` that are in the set, in address order.
     pub fn within(&self, range: impl Into<AddressRange>) -> impl Iterator<Item = AddressRange> {
         let range = range.into();
-        self.overlapping(range).iter().map(move |known| known.intersection(range))
+        self.overlapping(range).iter().map(move |member| member.intersection(range))
     }
 
     /// The parts of `range` that are not in the set, in address order.
     pub fn gaps_in(&self, range: impl Into<AddressRange>) -> impl Iterator<Item = AddressRange> {
         let range = range.into();
-        let known = self.overlapping(range);
-        let starts = std::iter::once(range.start).chain(known.iter().map(|known| known.end));
-        let ends = known.iter().map(|known| known.start).chain(std::iter::once(range.end));
+        let members = self.overlapping(range);
+        let starts = std::iter::once(range.start).chain(members.iter().map(|member| member.end));
+        let ends = members.iter().map(|member| member.start).chain(std::iter::once(range.end));
         starts.zip(ends).map(|gap| gap.into()).filter(|gap: &AddressRange| !gap.is_empty())
     }
 
@@ -219,9 +219,9 @@ impl<'a> IntoIterator for &'a RangeSet {
 /// The ranges of `all` (in address order, without overlap) that overlap `range`.
 pub fn overlapping<T: Copy + Into<AddressRange>>(all: &[T], range: impl Into<AddressRange>) -> &[T] {
     let range = range.into();
-    let first = all.partition_point(|&known| known.into().end <= range.start);
-    let end = all.partition_point(|&known| known.into().start < range.end).max(first);
-    all.get(first..end).unwrap_or_default()
+    let first_index = all.partition_point(|&member| member.into().end <= range.start);
+    let end_index = all.partition_point(|&member| member.into().start < range.end).max(first_index);
+    all.get(first_index..end_index).unwrap_or_default()
 }
 
 #[cfg(test)]

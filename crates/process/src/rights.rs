@@ -27,7 +27,7 @@ pub struct FurtherCapability {
 }
 
 /// All of [`USEFUL`] beyond SYS_PTRACE and DAC_READ_SEARCH.
-const FURTHER: [FurtherCapability; 3] = [
+const FURTHER_CAPABILITIES: [FurtherCapability; 3] = [
     FurtherCapability { capability: NET_ADMIN, adds: "forks and exits for run and record" },
     FurtherCapability { capability: SYS_NICE, adds: "the safe way of zero_pages, through swap" },
     FurtherCapability { capability: CHECKPOINT_RESTORE, adds: "mapped files that were deleted" },
@@ -43,9 +43,9 @@ pub struct Rights {
     /// The effective user.
     pub user: u32,
     /// Its capabilities, as bits.
-    pub held: u64,
+    pub held_bits: u64,
     /// The capability bounding set: the most that a program started from here can have.
-    pub bounds: u64,
+    pub bounding_bits: u64,
 }
 
 impl Rights {
@@ -53,8 +53,8 @@ impl Rights {
     pub fn own() -> Self {
         Self {
             user: host::effective_user(),
-            held: capabilities::held(),
-            bounds: capabilities::bounding_set(),
+            held_bits: capabilities::held_bits(),
+            bounding_bits: capabilities::bounding_bits(),
         }
     }
 
@@ -65,7 +65,7 @@ impl Rights {
         } else {
             capability.bit()
         };
-        self.held & bits != 0
+        self.held_bits & bits != 0
     }
 
     /// The capabilities missing to inspect any process of its own user; with `of_all_users`, of any
@@ -78,7 +78,7 @@ impl Rights {
     /// The `capabilities` that no program started from here can have. For root DAC_OVERRIDE
     /// suffices.
     fn outside_bounding_set(&self, capabilities: &[Capability]) -> Vec<Capability> {
-        let with_all_bounds = Self { held: self.bounds, ..*self };
+        let with_all_bounds = Self { held_bits: self.bounding_bits, ..*self };
         capabilities.iter().copied().filter(|capability| !with_all_bounds.has(*capability)).collect()
     }
 
@@ -86,16 +86,16 @@ impl Rights {
     pub fn describe_missing(&self, missing: &[Capability]) -> String {
         let unavailable = self.outside_bounding_set(missing);
         match self.user {
-            0 if !unavailable.is_empty() => format!("this container's root lacks {}", names(missing)),
-            0 => format!("root was started here without {}", names(missing)),
+            0 if !unavailable.is_empty() => format!("this container's root lacks {}", joined_names(missing)),
+            0 => format!("root was started here without {}", joined_names(missing)),
             user if !unavailable.is_empty() => {
                 format!(
                     "user {user} lacks {}, and this container has no {}",
-                    names(missing),
-                    names(&unavailable)
+                    joined_names(missing),
+                    joined_names(&unavailable)
                 )
             }
-            user => format!("user {user} lacks {}", names(missing)),
+            user => format!("user {user} lacks {}", joined_names(missing)),
         }
     }
 
@@ -107,19 +107,21 @@ impl Rights {
     /// Advice that provides `missing`; `alternative` completes "run as root" (` or as that user`).
     pub fn advice(&self, missing: &[Capability], alternative: &str) -> String {
         const KUBERNETES: &str = "(Kubernetes: securityContext.capabilities.add)";
-        let added = |capabilities: &[Capability]| {
+        let cap_add_options = |capabilities: &[Capability]| {
             let options: Vec<String> =
                 capabilities.iter().map(|capability| format!("--cap-add {}", capability.name)).collect();
             options.join(" ")
         };
         let unavailable = self.outside_bounding_set(missing);
-        let can_be_marked = missing.iter().all(|capability| self.bounds & capability.bit() != 0);
+        let can_be_marked = missing.iter().all(|capability| self.bounding_bits & capability.bit() != 0);
         match self.user {
             _ if missing.is_empty() => Confinement::own().advice().to_owned(),
-            0 if !unavailable.is_empty() => format!("start it with {} {KUBERNETES}", added(missing)),
+            0 if !unavailable.is_empty() => {
+                format!("start it with {} {KUBERNETES}", cap_add_options(missing))
+            }
             0 => "run it as a root that has all its capabilities (not under setpriv or capsh)".to_owned(),
             _ if !unavailable.is_empty() => {
-                format!("start the container as root with {} {KUBERNETES}", added(&unavailable))
+                format!("start the container as root with {} {KUBERNETES}", cap_add_options(&unavailable))
             }
             // A file with capabilities outside the bounding set could not be started.
             _ if !can_be_marked => format!("run as root{alternative}"),
@@ -135,10 +137,10 @@ impl Rights {
     /// group. setcap(8) removes the capabilities that it does not name, so the command names the
     /// held ones too; chgrp removes all, so it comes first.
     fn group_command(&self, added_capabilities: &[Capability]) -> String {
-        let named = USEFUL.iter().filter(|capability| {
-            added_capabilities.contains(capability) || self.held & capability.bit() != 0
+        let capabilities = USEFUL.iter().filter(|capability| {
+            added_capabilities.contains(capability) || self.held_bits & capability.bit() != 0
         });
-        let words: Vec<String> = named.map(|capability| file_name(*capability)).collect();
+        let words: Vec<String> = capabilities.map(|capability| file_name(*capability)).collect();
         let program = program();
         format!("chgrp GROUP {program} && chmod 750 {program} && setcap {}+ep {program}", words.join(","))
     }
@@ -148,9 +150,9 @@ impl Rights {
     pub fn missing_further(&self) -> Vec<FurtherCapability> {
         let is_available = |further: &FurtherCapability| {
             let bit = further.capability.bit();
-            self.held & bit == 0 && self.bounds & bit != 0
+            self.held_bits & bit == 0 && self.bounding_bits & bit != 0
         };
-        FURTHER.into_iter().filter(is_available).collect()
+        FURTHER_CAPABILITIES.into_iter().filter(is_available).collect()
     }
 }
 
@@ -225,7 +227,7 @@ fn quoted(path: &str) -> String {
 }
 
 /// The names of capabilities, as a phrase.
-fn names(capabilities: &[Capability]) -> String {
+fn joined_names(capabilities: &[Capability]) -> String {
     let words: Vec<String> =
         capabilities.iter().map(|capability| format!("CAP_{}", capability.name)).collect();
     words.join(" and ")
@@ -237,8 +239,8 @@ mod tests {
 
     const ALL: u64 = (1 << 41) - 1;
 
-    fn rights_of(user: u32, held: &[Capability], bounds: u64) -> Rights {
-        Rights { user, held: held.iter().map(|capability| capability.bit()).sum(), bounds }
+    fn rights_of(user: u32, held: &[Capability], bounding_bits: u64) -> Rights {
+        Rights { user, held_bits: held.iter().map(|capability| capability.bit()).sum(), bounding_bits }
     }
 
     #[test]
@@ -292,15 +294,18 @@ mod tests {
 
     #[test]
     fn further_capabilities_are_those_that_can_be_had() {
-        let names = |rights: Rights| {
+        let further_names = |rights: Rights| {
             let further = rights.missing_further().into_iter();
             further.map(|further| file_name(further.capability)).collect::<Vec<_>>()
         };
         assert_eq!(
-            names(rights_of(7, &[SYS_PTRACE], ALL)),
+            further_names(rights_of(7, &[SYS_PTRACE], ALL)),
             ["cap_net_admin", "cap_sys_nice", "cap_checkpoint_restore"]
         );
-        assert_eq!(names(rights_of(7, &[NET_ADMIN], ALL & !SYS_NICE.bit())), ["cap_checkpoint_restore"]);
+        assert_eq!(
+            further_names(rights_of(7, &[NET_ADMIN], ALL & !SYS_NICE.bit())),
+            ["cap_checkpoint_restore"]
+        );
     }
 
     #[test]

@@ -56,10 +56,11 @@ pub struct Stack {
 /// The stacks of `threads`, in address order and without overlap. If two overlap (a damaged or
 /// hostile `struct pthread`), the lower one is kept.
 pub fn stacks(threads: &[ThreadFacts], memory: &dyn Memory, space: &AddressSpace) -> Vec<Stack> {
-    let mut found: Vec<Stack> = threads.iter().filter_map(|thread| stack_of(thread, memory, space)).collect();
-    found.sort_unstable_by_key(|stack| (stack.low, stack.high, stack.tid));
-    let mut stacks: Vec<Stack> = Vec::with_capacity(found.len());
-    for stack in found {
+    let mut candidates: Vec<Stack> =
+        threads.iter().filter_map(|thread| stack_of(thread, memory, space)).collect();
+    candidates.sort_unstable_by_key(|stack| (stack.low, stack.high, stack.tid));
+    let mut stacks: Vec<Stack> = Vec::with_capacity(candidates.len());
+    for stack in candidates {
         if stacks.last().is_none_or(|last| last.high <= stack.low) {
             stacks.push(stack);
         }
@@ -76,9 +77,10 @@ pub fn stack_of(thread: &ThreadFacts, memory: &dyn Memory, space: &AddressSpace)
         return Some(Stack { tid, low: mapping.start, high: mapping.end, stack_pointer });
     }
     let mut words = [0; SEARCH_BYTES];
-    let got = memory.read_some(thread.fs_base, &mut words).min(SEARCH_BYTES);
-    let words = &words[..got];
-    let bounds = (0..got).step_by(WORD_BYTES).find_map(|offset| bounds_at(words, offset, thread, mapping))?;
+    let read_bytes = memory.read_some(thread.fs_base, &mut words).min(SEARCH_BYTES);
+    let words = &words[..read_bytes];
+    let bounds =
+        (0..read_bytes).step_by(WORD_BYTES).find_map(|offset| bounds_at(words, offset, thread, mapping))?;
     Some(Stack { tid, low: bounds.start, high: bounds.end, stack_pointer })
 }
 

@@ -10,9 +10,9 @@ const MAX_WORKERS: usize = 64;
 /// threads that panicked.
 pub fn on_threads<S: Send>(workers: usize, work: impl Fn() -> S + Sync) -> Vec<S> {
     std::thread::scope(|scope| {
-        let others: Vec<_> = (1..workers.clamp(1, MAX_WORKERS)).map(|_| scope.spawn(&work)).collect();
+        let other_threads: Vec<_> = (1..workers.clamp(1, MAX_WORKERS)).map(|_| scope.spawn(&work)).collect();
         let own_result = work();
-        let other_results = others.into_iter().filter_map(|thread| thread.join().ok());
+        let other_results = other_threads.into_iter().filter_map(|thread| thread.join().ok());
         std::iter::once(own_result).chain(other_results).collect()
     })
 }

@@ -18,7 +18,7 @@ use strandline_sys::spawn::{self, Resource, Setup};
 
 use super::clock::Clock;
 use super::ledgers::{Guard, Ledgers, WatchRequest};
-use super::limits::{Group, Limits};
+use super::limits::{Group, Limits, ResourceLimits};
 use super::marks::{self, CommandEnd, Marks};
 use super::session::{self, Session, SessionParameters};
 use super::sink::Sink;
@@ -71,7 +71,7 @@ pub fn run(
     let PreparedLimits { mut setup, limits, group } = prepare_limits(&settings.limits).map_err(failed)?;
     setup.no_huge_pages = settings.no_huge_pages;
     setup.signal_mask = signal_mask;
-    setup.limits.extend(open_files.map(|limits| (Resource::OpenFiles, limits.soft, limits.hard)));
+    setup.limits.extend(open_files.map(|limits| (Resource::OpenFiles, limits)));
     let sink = Sink::create(&options.file).map_err(failed)?;
     let process_events = ProcessEvents::best_available();
     let (marks, command_end) = Marks::new().map_err(io_failed)?;
@@ -80,9 +80,9 @@ pub fn run(
     let ledgers =
         Ledgers::start(clock, &environment, options.ledger_settings, Guard::None).map_err(io_failed)?;
     let root_threads = Arc::new(AtomicU64::new(1));
-    let program = command.first().filter(|_| options.plan.exit);
+    let program = command.first().filter(|_| options.plan.at_exits);
     let obstacle = program.and_then(|program| watchable::command_obstacle(Path::new(program)));
-    let is_root_watched = options.plan.exit && obstacle.is_none();
+    let is_root_watched = options.plan.at_exits && obstacle.is_none();
     let request = WatchRequest { process: 0, threads: Arc::clone(&root_threads) };
     let watch = is_root_watched.then_some((&ledgers, request));
     let started_at = Instant::now();
@@ -182,13 +182,17 @@ struct PreparedLimits {
 /// # Errors
 /// One line if a limit is above the user's, or if no control group can be made.
 fn prepare_limits(requested: &Limits) -> Result<PreparedLimits, String> {
-    let (resources, mut limits) = requested.resources()?;
+    let ResourceLimits { to_set: resources, recorded: mut limits } = requested.resources()?;
     let with_alternative =
         |refusal| format!("{refusal} (--limit-address-space and --limit-data need no privileges)");
-    let group = requested.memory.map(Group::new).transpose().map_err(with_alternative)?;
+    let group = requested.memory_bytes.map(Group::new).transpose().map_err(with_alternative)?;
     limits.extend(group.as_ref().map(|group| group.limit.clone()));
-    let join = group.as_ref().map(Group::open_procs).transpose()?;
-    Ok(PreparedLimits { setup: Setup { limits: resources, join, ..Setup::default() }, limits, group })
+    let group_to_join = group.as_ref().map(Group::open_procs).transpose()?;
+    Ok(PreparedLimits {
+        setup: Setup { limits: resources, group_to_join, ..Setup::default() },
+        limits,
+        group,
+    })
 }
 
 /// Starts the command. With `watch`, the watch for its end begins before its first instruction.
@@ -210,7 +214,7 @@ fn start(
         };
     }
     builder.args(arguments).env(marks::VARIABLE, command_end.number.to_string());
-    setup.inherit = Some(command_end.descriptor);
+    setup.inherited_descriptor = Some(command_end.descriptor);
     if let Some((ledgers, request)) = watch
         && let Ok((recorder_gate, child_gate)) = UnixStream::pair()
         && child_gate.set_read_timeout(Some(GATE_TIMEOUT)).is_ok()

@@ -73,14 +73,14 @@ struct SampledGroup {
     /// When to read the count of kills next.
     next_kills_us: u64,
     /// Samples that were not written yet.
-    pending: Vec<GroupSample>,
-    last: Option<GroupSample>,
+    pending_samples: Vec<GroupSample>,
+    last_sample: Option<GroupSample>,
     /// Number of kills at the first sample.
     first_kills: Option<u64>,
     /// How long the last sample took.
-    took_us: u64,
+    sample_duration_us: u64,
     /// When the last sample was taken.
-    sampled_us: u64,
+    last_sample_us: u64,
 }
 
 impl SampledGroup {
@@ -104,24 +104,24 @@ impl SampledGroup {
             charge_file,
             kills_file,
             next_kills_us: 0,
-            pending: Vec::new(),
-            last: None,
+            pending_samples: Vec::new(),
+            last_sample: None,
             first_kills: None,
-            took_us: 0,
-            sampled_us: 0,
+            sample_duration_us: 0,
+            last_sample_us: 0,
         }
     }
 
     /// Whether a sample is due.
     fn is_due(&mut self, now_us: u64) -> bool {
-        let Some(last) = &self.last else { return true };
-        let passed_us = now_us.saturating_sub(self.sampled_us);
-        if passed_us >= SAMPLE_EVERY_US.max(self.took_us.saturating_mul(IDLE_PAUSE_FACTOR)) {
+        let Some(last) = &self.last_sample else { return true };
+        let passed_us = now_us.saturating_sub(self.last_sample_us);
+        if passed_us >= SAMPLE_EVERY_US.max(self.sample_duration_us.saturating_mul(IDLE_PAUSE_FACTOR)) {
             return true;
         }
         let limit_bytes = self.start.effective_limit_bytes;
         let step_bytes = limit_bytes.map_or(UNLIMITED_STEP_BYTES, |limit| limit / STEPS_PER_LIMIT);
-        if passed_us < self.took_us.saturating_mul(CHANGING_PAUSE_FACTOR) {
+        if passed_us < self.sample_duration_us.saturating_mul(CHANGING_PAUSE_FACTOR) {
             return false;
         }
         let charge_text = read_counters(self.charge_file.as_ref());
@@ -141,22 +141,22 @@ impl SampledGroup {
 
     /// The record of the pending samples, if there are any.
     fn take_block(&mut self) -> Option<Record> {
-        let samples = std::mem::take(&mut self.pending);
+        let samples = std::mem::take(&mut self.pending_samples);
         let block = || Box::new(GroupBlock::new(self.start.group, &samples));
         (!samples.is_empty()).then(|| Record::GroupSamples(block()))
     }
 
     /// Adds a sample; returns the one before it if a process was killed in between.
     fn add(&mut self, sample: GroupSample) -> Option<GroupSample> {
-        let previous = self.last.replace(sample.clone());
+        let previous = self.last_sample.replace(sample.clone());
         self.first_kills = self.first_kills.or(sample.oom_kills);
         let before_kill = previous.filter(|previous| has_risen(sample.oom_kills, previous.oom_kills));
-        match self.pending.as_mut_slice() {
+        match self.pending_samples.as_mut_slice() {
             // Keeps only the first and last of equal samples.
             [.., earlier, last] if sample.has_figures_of(last) && last.has_figures_of(earlier) => {
                 last.at_us = sample.at_us;
             }
-            _ => self.pending.push(sample),
+            _ => self.pending_samples.push(sample),
         }
         before_kill
     }
@@ -210,8 +210,10 @@ impl GroupRecorder {
         if std::mem::replace(&mut self.has_ended, true) {
             return;
         }
-        let last =
-            self.sampled.as_ref().and_then(|sampled| Some((sampled.last.clone()?, sampled.start.clone())));
+        let last = self
+            .sampled
+            .as_ref()
+            .and_then(|sampled| Some((sampled.last_sample.clone()?, sampled.start.clone())));
         if self.take_sample(now_us) || signal != Some(SIGKILL) {
             return;
         }
@@ -236,8 +238,8 @@ impl GroupRecorder {
         let Some(sampled) = &self.sampled else { return };
         let group = Process::open(self.root).ok();
         let group = group.and_then(|process| self.view.group_of(&self.hierarchy, &process).ok());
-        let moved = group.filter(|group| group.path != sampled.start.path && group.path != "/");
-        let Some(group) = moved else { return };
+        let new_group = group.filter(|group| group.path != sampled.start.path && group.path != "/");
+        let Some(group) = new_group else { return };
         if self.next_number >= MAX_GROUPS {
             self.stop_sampling(
                 &format!("the process was in {MAX_GROUPS} groups, and is in another one"),
@@ -255,8 +257,8 @@ impl GroupRecorder {
         let Some(sampled) = &mut self.sampled else { return false };
         let started_at = Instant::now();
         let result = self.sampler.take(&sampled.group);
-        sampled.took_us = u64::try_from(started_at.elapsed().as_micros()).unwrap_or(u64::MAX);
-        sampled.sampled_us = now_us;
+        sampled.sample_duration_us = u64::try_from(started_at.elapsed().as_micros()).unwrap_or(u64::MAX);
+        sampled.last_sample_us = now_us;
         let CountedSample { figures, rows } = match result {
             Ok(sample) => sample,
             Err(error) => {
@@ -290,7 +292,7 @@ impl GroupRecorder {
     fn stop_sampling(&mut self, why: &str, now_us: u64) {
         self.records = self.take_records();
         if let Some(sampled) = self.sampled.take() {
-            let code = if sampled.last.is_some() { "group_lost" } else { "group_not_sampled" };
+            let code = if sampled.last_sample.is_some() { "group_lost" } else { "group_not_sampled" };
             let text = format!("{why}; it is not sampled from here on");
             let caveat = Caveat::new(code, format!("control group {}", sampled.start.path), None, text);
             self.records.push(Record::Caveat(CaveatRecord { at_us: now_us, caveat }));
@@ -319,7 +321,7 @@ fn changed_start(sampled: &mut SampledGroup, figures: &GroupFigures, now_us: u64
         unread_limit_path: figures.unread_limit_path.clone(),
         ..sampled.start.clone()
     };
-    if sampled.last.is_some() && start == sampled.start {
+    if sampled.last_sample.is_some() && start == sampled.start {
         return None;
     }
     sampled.start = GroupStart { at_us: now_us, ..start };
@@ -407,7 +409,7 @@ mod tests {
         /// Samples as if the last sample had taken no time: how long it really takes depends on the
         /// machine.
         fn sample_if_due(&mut self, now_us: u64) {
-            self.recorder.sampled.as_mut().unwrap().took_us = 0;
+            self.recorder.sampled.as_mut().unwrap().sample_duration_us = 0;
             self.recorder.sample_if_due(now_us);
         }
 
@@ -479,7 +481,7 @@ mod tests {
     fn a_kill_calls_for_a_sample() {
         let mut fixture = fabricated();
         fixture.recorder.sample_if_due(0);
-        fixture.recorder.sampled.as_mut().unwrap().took_us = 2_000;
+        fixture.recorder.sampled.as_mut().unwrap().sample_duration_us = 2_000;
         fixture.charge(4096, 1);
         fixture.recorder.sample_if_due(20_000);
         assert!(fixture.recorder.kill().is_none(), "there is a pause after each sample");

@@ -98,7 +98,7 @@ pub struct Ledgers {
     results_event: Arc<EventFd>,
     watches: Watches,
     /// Number of requested ledgers without a result yet, except those at ends.
-    under_way: usize,
+    unfinished_count: usize,
 }
 
 /// Shared by the threads that begin and pause watches.
@@ -199,7 +199,14 @@ impl Ledgers {
             let watches: Vec<_> = lock(&thread_watches).by_pid.values().cloned().collect();
             watches.iter().for_each(|watched| watched.pause());
         })?;
-        Ok(Self { jobs: Some(jobs), thread: Some(thread), results, results_event, watches, under_way: 0 })
+        Ok(Self {
+            jobs: Some(jobs),
+            thread: Some(thread),
+            results,
+            results_event,
+            watches,
+            unfinished_count: 0,
+        })
     }
 
     /// Prepares the signal that wakes watching threads. Call it before anything that ends a watch,
@@ -238,7 +245,7 @@ impl Ledgers {
         self.jobs = None;
         // An unfinished ledger is abandoned: the kernel releases what it holds when this process
         // ends.
-        if let Some(thread) = self.thread.take().filter(|_| self.under_way == 0) {
+        if let Some(thread) = self.thread.take().filter(|_| self.unfinished_count == 0) {
             // A thread that panicked has released everything.
             drop(thread.join());
         }
@@ -257,12 +264,12 @@ impl Ledgers {
     /// Requests a ledger. The result is [`LedgerResult::Ledger`], [`LedgerResult::Failed`] or
     /// [`LedgerResult::ProcessEnded`].
     pub fn request(&mut self, request: Request) {
-        self.under_way += usize::from(self.send(Job::TakeLedger(request)));
+        self.unfinished_count += usize::from(self.send(Job::TakeLedger(request)));
     }
 
     /// Number of requested ledgers without a result yet, except those at ends.
-    pub fn under_way(&self) -> usize {
-        self.under_way
+    pub fn unfinished_count(&self) -> usize {
+        self.unfinished_count
     }
 
     /// Whether the watch of a process has not ended: its result may be missing.
@@ -299,7 +306,8 @@ impl Ledgers {
             }
             _ => false,
         };
-        self.under_way = self.under_way.saturating_sub(results.iter().filter(was_requested).count());
+        self.unfinished_count =
+            self.unfinished_count.saturating_sub(results.iter().filter(was_requested).count());
         results
     }
 }
@@ -352,7 +360,7 @@ pub(super) fn take_ledger(request: Request, is_watched: bool, shared: &Shared) -
     let options = Options { max_stop, snapshot, quiet_for, is_watched, ..ledger_options() };
     let result = without_panic(|| match explain::explain(request.pid, &options) {
         Ok(explanation) => {
-            let ledger = exit_watch::meanwhile(|| new_ledger(&request, at_us, explanation, shared));
+            let ledger = exit_watch::run_while_watching(|| new_ledger(&request, at_us, explanation, shared));
             Ok(Some(ledger))
         }
         Err(Error::Ended { .. } | Error::NoSuchProcess { .. } | Error::Zombie { .. }) => Ok(None),

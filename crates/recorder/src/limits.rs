@@ -10,32 +10,41 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use strandline_process::control_groups::mount_point;
 use strandline_recording::Limit;
 use strandline_sys::host;
-use strandline_sys::spawn::Resource;
+use strandline_sys::spawn::{Resource, Rlimit};
 
-/// Requested limits, in bytes.
+/// Requested limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Limits {
     /// `RLIMIT_AS`.
-    pub address_space: Option<u64>,
+    #[serde(rename = "address_space")]
+    pub address_space_bytes: Option<u64>,
     /// `RLIMIT_DATA`.
-    pub data: Option<u64>,
+    #[serde(rename = "data")]
+    pub data_bytes: Option<u64>,
     /// Memory limit of a control group.
-    pub memory: Option<u64>,
+    #[serde(rename = "memory")]
+    pub memory_bytes: Option<u64>,
 }
 
-/// Limits to set, each with its soft and hard value.
-pub type ResourceLimits = Vec<(Resource, u64, u64)>;
+/// The resource limits of a new process.
+#[derive(Debug, Default)]
+pub struct ResourceLimits {
+    /// What the process sets.
+    pub to_set: Vec<(Resource, Rlimit)>,
+    /// The same for the recording.
+    pub recorded: Vec<Limit>,
+}
 
 impl Limits {
-    /// The limits that a new process has to set, and their names in the recording.
+    /// The resource limits that a new process has to set.
     ///
     /// # Errors
     /// One line if a limit is above the hard limit of this user.
-    pub fn resources(&self) -> Result<(ResourceLimits, Vec<Limit>), String> {
-        let (mut to_set, mut named) = (Vec::new(), Vec::new());
+    pub fn resources(&self) -> Result<ResourceLimits, String> {
+        let mut limits = ResourceLimits::default();
         for (requested, resource, kind, by) in [
-            (self.address_space, Resource::AddressSpace, "address_space", "RLIMIT_AS"),
-            (self.data, Resource::Data, "data", "RLIMIT_DATA"),
+            (self.address_space_bytes, Resource::AddressSpace, "address_space", "RLIMIT_AS"),
+            (self.data_bytes, Resource::Data, "data", "RLIMIT_DATA"),
         ] {
             let Some(bytes) = requested else { continue };
             let hard = resource.get().map_err(|error| format!("{by}: {error}"))?.hard;
@@ -44,10 +53,10 @@ impl Limits {
                     "{by} cannot be {bytes} bytes: this user's hard limit is {hard} (ulimit -H)"
                 ));
             }
-            to_set.push((resource, bytes, bytes));
-            named.push(Limit { kind: kind.to_owned(), bytes, by: by.to_owned() });
+            limits.to_set.push((resource, Rlimit { soft: bytes, hard: bytes }));
+            limits.recorded.push(Limit { kind: kind.to_owned(), bytes, by: by.to_owned() });
         }
-        Ok((to_set, named))
+        Ok(limits)
     }
 }
 
@@ -198,12 +207,12 @@ impl Drop for Group {
 fn limit_swap(folder: &Path, bytes: u64) -> Option<String> {
     let files = [("memory.swap.max", 0), ("memory.memsw.limit_in_bytes", bytes)];
     let file = files.into_iter().find(|(name, _)| folder.join(name).exists());
-    let Some((name, most)) = file else {
+    let Some((name, max_bytes)) = file else {
         let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
         // The first line has the names of the columns.
         return (swaps.lines().count() > 1).then(|| "the kernel does not limit a group's swap".to_owned());
     };
-    fs::write(folder.join(name), most.to_string()).err().map(|error| format!("{name}: {error}"))
+    fs::write(folder.join(name), max_bytes.to_string()).err().map(|error| format!("{name}: {error}"))
 }
 
 /// Creates a group with a limit of `bytes` and removes it. Returns what enforces such a limit here.
@@ -315,9 +324,9 @@ mod tests {
 
     #[test]
     fn a_limit_above_the_hard_one_is_refused() {
-        let limits = Limits { address_space: Some(1 << 40), ..Limits::default() };
-        let (set, named) = limits.resources().unwrap();
-        assert_eq!((set[0].1, named[0].by.as_str()), (1 << 40, "RLIMIT_AS"));
-        assert!(Limits::default().resources().unwrap().0.is_empty());
+        let limits = Limits { address_space_bytes: Some(1 << 40), ..Limits::default() };
+        let ResourceLimits { to_set, recorded } = limits.resources().unwrap();
+        assert_eq!((to_set[0].1.soft, recorded[0].by.as_str()), (1 << 40, "RLIMIT_AS"));
+        assert!(Limits::default().resources().unwrap().to_set.is_empty());
     }
 }

@@ -13,13 +13,13 @@ pub struct Plan {
     /// At marks.
     pub marks: MarkLedgers,
     /// As the high-water mark grows.
-    pub peak: bool,
+    pub at_peaks: bool,
     /// At the end of processes, while their memory is still there.
-    pub exit: bool,
+    pub at_exits: bool,
     /// At this interval.
     pub every: Option<Duration>,
     /// At the beginning and the end of recording a running process.
-    pub ends: bool,
+    pub at_ends: bool,
 }
 
 /// At which marks a ledger is taken.
@@ -36,16 +36,17 @@ pub enum MarkLedgers {
 
 impl Plan {
     /// Default of `run`: the first marks, peaks, and exit.
-    pub const RUN: Self = Self { marks: MarkLedgers::Few, peak: true, exit: true, every: None, ends: false };
+    pub const RUN: Self =
+        Self { marks: MarkLedgers::Few, at_peaks: true, at_exits: true, every: None, at_ends: false };
     /// Default of `run` for users who may not trace privileged programs. Tracing a command from its
     /// start would take the privileges from setuid programs, such as `sudo` in a script; a ledger
     /// at a peak traces only for a moment.
     pub const RUN_UNPRIVILEGED: Self =
-        Self { marks: MarkLedgers::Few, peak: true, exit: false, every: None, ends: false };
+        Self { marks: MarkLedgers::Few, at_peaks: true, at_exits: false, every: None, at_ends: false };
     /// Default of `record`: at its beginning and its end. Catching the exit requires tracing, which
     /// is too intrusive as a default in production.
     pub const RECORD: Self =
-        Self { marks: MarkLedgers::None, peak: false, exit: false, every: None, ends: true };
+        Self { marks: MarkLedgers::None, at_peaks: false, at_exits: false, every: None, at_ends: true };
 
     /// Parses the value of `--ledger`.
     ///
@@ -56,9 +57,9 @@ impl Plan {
         for word in text.split(',').map(str::trim) {
             match word.split_once('=') {
                 None if word == "marks" => plan.marks = MarkLedgers::All,
-                None if word == "peak" => plan.peak = true,
-                None if word == "exit" => plan.exit = true,
-                None if word == "ends" => plan.ends = true,
+                None if word == "peak" => plan.at_peaks = true,
+                None if word == "exit" => plan.at_exits = true,
+                None if word == "ends" => plan.at_ends = true,
                 None if word == "none" && text.trim() == "none" => {}
                 Some(("every", time)) => plan.every = Some(regular_interval(time)?),
                 _ => {
@@ -79,7 +80,7 @@ impl Plan {
             MarkLedgers::Few => words.push(format!("first {FIRST_MARKS} marks")),
             MarkLedgers::None => {}
         }
-        for (is_planned, word) in [(self.peak, "peak"), (self.exit, "exit"), (self.ends, "ends")] {
+        for (is_planned, word) in [(self.at_peaks, "peak"), (self.at_exits, "exit"), (self.at_ends, "ends")] {
             if is_planned {
                 words.push(word.to_owned());
             }
@@ -135,10 +136,10 @@ mod tests {
         let plan = Plan::parse("marks,peak,exit,every=10s").unwrap();
         let expected = Plan {
             marks: MarkLedgers::All,
-            peak: true,
-            exit: true,
+            at_peaks: true,
+            at_exits: true,
             every: Some(Duration::from_secs(10)),
-            ends: false,
+            at_ends: false,
         };
         assert_eq!(plan, expected);
         assert_eq!(plan.text(), "marks,peak,exit,every=10s");

@@ -25,7 +25,7 @@ pub struct Sampler {
     /// When `stat` was last read.
     stat_read_at: Option<Instant>,
     /// The last figures read.
-    last: Sample,
+    last_sample: Sample,
     /// VmHWM as last read.
     high_water_kib: Option<u64>,
     /// Whether the process was in a tracer's stop when `stat` was last read.
@@ -170,7 +170,7 @@ impl Sampler {
             },
             statm_text: Vec::new(),
             stat_read_at: None,
-            last: Sample::default(),
+            last_sample: Sample::default(),
             high_water_kib: None,
             is_traced_stop: false,
         })
@@ -193,7 +193,7 @@ impl Sampler {
             if size == 0 {
                 return Err(io::Error::from_raw_os_error(ESRCH));
             }
-            self.last = Sample {
+            self.last_sample = Sample {
                 rss_kib: resident,
                 virtual_kib: size,
                 data_kib: data,
@@ -201,7 +201,7 @@ impl Sampler {
                 file_kib: shared,
                 // Part of `shared`, unless `status` shows it.
                 shmem_kib: 0,
-                ..self.last
+                ..self.last_sample
             };
             self.read_status()?;
             self.statm_text.clear();
@@ -211,7 +211,7 @@ impl Sampler {
             self.read_stat(units)?;
             self.stat_read_at = Some(Instant::now());
         }
-        Ok(self.last)
+        Ok(self.last_sample)
     }
 
     /// Reads the sizes that `statm` adds up (data with stack, files with shared memory), swap and
@@ -227,20 +227,20 @@ impl Sampler {
     fn apply_sizes(&mut self, status: &[u8]) {
         for (name, kib) in sizes(status) {
             match name {
-                b"VmData" => self.last.data_kib = kib,
-                b"RssFile" => self.last.file_kib = kib,
-                b"RssShmem" => self.last.shmem_kib = kib,
-                b"RssAnon" => self.last.anonymous_kib = kib,
-                b"VmSwap" => self.last.swap_kib = kib,
+                b"VmData" => self.last_sample.data_kib = kib,
+                b"RssFile" => self.last_sample.file_kib = kib,
+                b"RssShmem" => self.last_sample.shmem_kib = kib,
+                b"RssAnon" => self.last_sample.anonymous_kib = kib,
+                b"VmSwap" => self.last_sample.swap_kib = kib,
                 b"VmHWM" => self.high_water_kib = Some(kib),
                 _ => {}
             }
         }
         // `status` is read after `statm`: RSS becomes the sum of the parts in the same text.
-        let parts = self.last.anonymous_kib.saturating_add(self.last.file_kib);
-        let parts = parts.saturating_add(self.last.shmem_kib);
+        let parts = self.last_sample.anonymous_kib.saturating_add(self.last_sample.file_kib);
+        let parts = parts.saturating_add(self.last_sample.shmem_kib);
         if parts > 0 {
-            self.last.rss_kib = parts;
+            self.last_sample.rss_kib = parts;
         }
     }
 
@@ -257,11 +257,11 @@ impl Sampler {
         for (field, value) in (stat_fields::PPID..=stat_fields::NUM_THREADS).zip(fields) {
             let ticks_in_ms = || value.saturating_mul(1000) / units.ticks_per_second;
             match field {
-                stat_fields::MINFLT => self.last.minor_faults = value,
-                stat_fields::MAJFLT => self.last.major_faults = value,
-                stat_fields::UTIME => self.last.user_ms = ticks_in_ms(),
-                stat_fields::STIME => self.last.system_ms = ticks_in_ms(),
-                stat_fields::NUM_THREADS => self.last.threads = value,
+                stat_fields::MINFLT => self.last_sample.minor_faults = value,
+                stat_fields::MAJFLT => self.last_sample.major_faults = value,
+                stat_fields::UTIME => self.last_sample.user_ms = ticks_in_ms(),
+                stat_fields::STIME => self.last_sample.system_ms = ticks_in_ms(),
+                stat_fields::NUM_THREADS => self.last_sample.threads = value,
                 _ => {}
             }
         }
@@ -279,8 +279,8 @@ impl Sampler {
         for (name, kib) in sizes(&text) {
             sizes_by_name.insert(String::from_utf8_lossy(name).into_owned(), kib.saturating_mul(1024));
             match name {
-                b"VmSize" => self.last.virtual_kib = kib,
-                b"VmRSS" => self.last.rss_kib = kib,
+                b"VmSize" => self.last_sample.virtual_kib = kib,
+                b"VmRSS" => self.last_sample.rss_kib = kib,
                 _ => {}
             }
         }
@@ -292,7 +292,7 @@ impl Sampler {
         self.read_stat(units)?;
         // The next sample reads again.
         self.statm_text.clear();
-        Ok((self.last, sizes_by_name))
+        Ok((self.last_sample, sizes_by_name))
     }
 
     /// Whether the process was in a tracer's stop when `stat` was last read. A watched process
@@ -302,8 +302,8 @@ impl Sampler {
     }
 
     /// The last figures read.
-    pub fn last(&self) -> Sample {
-        self.last
+    pub fn last_sample(&self) -> Sample {
+        self.last_sample
     }
 
     /// VmHWM as last read.

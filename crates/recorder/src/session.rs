@@ -99,7 +99,7 @@ struct State {
     /// Number of the next process in the recording.
     next_number: u32,
     /// Number of processes whose files may be opened now.
-    openings: f64,
+    allowed_openings: f64,
     /// When samples were last taken.
     sampled_us: u64,
     /// Number of searches for children to make because events were lost.
@@ -201,7 +201,7 @@ impl<'a> Session<'a> {
             group: GroupRecorder::new(root, parameters.group.as_deref()),
             root_status: None,
             root_usage: None,
-            state: State { openings: MAX_OPENINGS, ..State::default() },
+            state: State { allowed_openings: MAX_OPENINGS, ..State::default() },
         };
         session.write_header(parameters.environment, parameters.command, parameters.limits);
         let root_member = session.tree.add(root, None, 0);
@@ -339,8 +339,8 @@ impl<'a> Session<'a> {
     /// Samples every process whose turn it is.
     fn sample_all(&mut self, now_us: u64) {
         let passed_seconds = now_us.saturating_sub(self.state.sampled_us) as f64 / 1e6;
-        let openings = self.state.openings + passed_seconds * OPENINGS_PER_SECOND;
-        (self.state.openings, self.state.sampled_us) = (openings.min(MAX_OPENINGS), now_us);
+        let allowed_openings = self.state.allowed_openings + passed_seconds * OPENINGS_PER_SECOND;
+        (self.state.allowed_openings, self.state.sampled_us) = (allowed_openings.min(MAX_OPENINGS), now_us);
         let stride = self.tree.pids().len().div_ceil(MAX_FULL_RATE_PROCESSES).max(1);
         let turn = usize::try_from(self.grid.last_taken()).unwrap_or(0) % stride;
         let mut index = 0;
@@ -367,10 +367,10 @@ impl<'a> Session<'a> {
                 let is_overdue = now_us.saturating_sub(closed_us) > END_EVENT_TIMEOUT_US;
                 return !is_overdue || self.forget(pid, now_us);
             }
-            if self.state.openings < 1.0 {
+            if self.state.allowed_openings < 1.0 {
                 return true;
             }
-            self.state.openings -= 1.0;
+            self.state.allowed_openings -= 1.0;
             if !self.open(pid) {
                 return self.handle_unreadable(pid, now_us);
             }
@@ -553,6 +553,6 @@ pub(super) fn raise_open_files() -> Option<Rlimit> {
     use strandline_sys::spawn::Resource::OpenFiles;
     let limits = OpenFiles.get().ok()?;
     // If this is refused, fewer processes can be followed at once.
-    drop(OpenFiles.set(limits.hard, limits.hard));
+    drop(OpenFiles.set(Rlimit { soft: limits.hard, ..limits }));
     Some(limits)
 }

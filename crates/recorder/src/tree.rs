@@ -218,7 +218,7 @@ impl Member {
 
     /// RSS as last sampled, in KiB.
     pub fn rss_kib(&self) -> u64 {
-        self.sampler.as_ref().map_or(0, |sampler| sampler.last().rss_kib)
+        self.sampler.as_ref().map_or(0, |sampler| sampler.last_sample().rss_kib)
     }
 }
 

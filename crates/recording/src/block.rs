@@ -177,11 +177,11 @@ impl<'a> ColumnReader<'a> {
 
 /// The first value, then the difference of each to the one before.
 pub fn differences(values: impl Iterator<Item = u64>) -> Vec<i64> {
-    let mut before = 0u64;
+    let mut previous_value = 0u64;
     values
         .map(|value| {
-            let difference = value.wrapping_sub(before).cast_signed();
-            before = value;
+            let difference = value.wrapping_sub(previous_value).cast_signed();
+            previous_value = value;
             difference
         })
         .collect()

@@ -102,8 +102,8 @@ impl GroupBlock {
             rows.extend(column.map(|column| (id.clone(), column)));
         }
         let sum_of_others = |sample: &GroupSample| {
-            let others = sample.rows.iter().filter(|(id, _)| !rows.contains_key(id.as_str()));
-            others.fold(0u64, |sum, (_, bytes)| sum.saturating_add(*bytes))
+            let other_rows = sample.rows.iter().filter(|(id, _)| !rows.contains_key(id.as_str()));
+            other_rows.fold(0u64, |sum, (_, bytes)| sum.saturating_add(*bytes))
         };
         let other_bytes: Vec<u64> = samples.iter().map(sum_of_others).collect();
         if other_bytes.iter().any(|&bytes| bytes > 0) {

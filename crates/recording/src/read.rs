@@ -358,10 +358,10 @@ fn samples_left_out(record: &Record) -> u64 {
 
 /// The line that begins at `start`, which is moved past it; `None` at the end.
 fn next_line<'a>(lines: &'a [u8], start: &mut usize) -> Option<&'a [u8]> {
-    let rest = lines.get(*start..).filter(|rest| !rest.is_empty())?;
-    let end = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
+    let unread = lines.get(*start..).filter(|unread| !unread.is_empty())?;
+    let end = memchr::memchr(b'\n', unread).unwrap_or(unread.len());
     *start += end + 1;
-    Some(&rest[..end])
+    Some(&unread[..end])
 }
 
 #[cfg(test)]

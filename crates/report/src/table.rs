@@ -28,7 +28,11 @@ pub fn lay_out(head: &[Column], rows: &[Vec<String>], flexible: usize, columns: 
         .map(|row| {
             let cells = head.iter().zip(&widths).enumerate().map(|(index, (column, &column_width))| {
                 let cell = row.get(index).map_or("", String::as_str);
-                if column.figures { pad_left(cell, column_width) } else { pad_right(cell, column_width) }
+                if column.holds_figures {
+                    pad_left(cell, column_width)
+                } else {
+                    pad_right(cell, column_width)
+                }
             });
             let line = cells.collect::<Vec<_>>().join(&" ".repeat(GAP));
             // If the table is still too wide, truncate its lines rather than wrap them.

@@ -109,7 +109,7 @@ pub fn patch(image: &mut Image, seed: u64, patches: &[Patch]) {
 /// Asserts that a reading is plausible: no byte is claimed twice, and names contain no control
 /// characters.
 pub fn assert_sound(reading: &Reading) {
-    let claims = reading.claims.iter().chain(&reading.shared);
+    let claims = reading.claims.iter().chain(&reading.shared_claims);
     let mut claims: Vec<AddressRange> = claims.map(RangeClaim::range).collect();
     claims.sort_unstable();
     assert!(claims.windows(2).all(|pair| pair[0].end <= pair[1].start), "claims overlap");

@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use strandline_claims::caveat::Caveat;
-use strandline_claims::runtime::{Busy, Context, Found, Reading};
+use strandline_claims::runtime::{Busy, Context, FoundRuntime, Reading};
 
-/// The mapped files that hold a runtime. Each reader implements [`Found`] for its own type of
+/// The mapped files that hold a runtime. Each reader implements [`FoundRuntime`] for its type of
 /// program.
 pub struct Programs<P>(pub Vec<P>);
 
@@ -22,10 +22,10 @@ pub struct Limit {
 
 impl<P> Programs<P>
 where
-    Self: Found + 'static,
+    Self: FoundRuntime + 'static,
 {
     /// Returns `programs` as a reader does; `None` if there are none.
-    pub fn found(programs: Vec<P>) -> Option<Box<dyn Found>> {
+    pub fn found(programs: Vec<P>) -> Option<Box<dyn FoundRuntime>> {
         if programs.is_empty() { None } else { Some(Box::new(Self(programs))) }
     }
 }

@@ -75,8 +75,8 @@ fn own_folder() -> Option<String> {
 /// `own` limits where set, else the `general` ones.
 fn override_limits(general: Limits, own: Limits) -> Limits {
     Limits {
-        address_space: own.address_space.or(general.address_space),
-        data: own.data.or(general.data),
-        memory: own.memory.or(general.memory),
+        address_space_bytes: own.address_space_bytes.or(general.address_space_bytes),
+        data_bytes: own.data_bytes.or(general.data_bytes),
+        memory_bytes: own.memory_bytes.or(general.memory_bytes),
     }
 }

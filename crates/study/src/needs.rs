@@ -15,7 +15,7 @@ use strandline_lab::cell::Subject;
 use strandline_lab::executor::{Executor, Stopped};
 use strandline_lab::figures::find_in_path;
 use strandline_process::procfs::Process;
-use strandline_process::target::budget::available_to;
+use strandline_process::target::budget::available_bytes;
 use strandline_report::units::bytes;
 
 const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -213,7 +213,7 @@ fn missing_text(need: &Need, name: &str, words: &[String], failure: &str) -> Str
 /// unknown.
 pub fn too_little_memory(needed_bytes: u64) -> Option<String> {
     let this_process = Process::open(std::process::id().cast_signed()).ok()?;
-    let available_bytes = available_to(&this_process)?;
+    let available_bytes = available_bytes(&this_process)?;
     (available_bytes < needed_bytes)
         .then(|| format!("needs {} of available memory; {} are", bytes(needed_bytes), bytes(available_bytes)))
 }

@@ -166,9 +166,9 @@ fn parse_limits(fields: &mut Fields<'_, '_>) -> Limits {
     let title = format!("{} limits", fields.name());
     let Some(mut inner) = Fields::of(node, title, fields.problems()) else { return Limits::default() };
     let limits = Limits {
-        address_space: inner.size("address_space"),
-        data: inner.size("data"),
-        memory: inner.size("memory"),
+        address_space_bytes: inner.size("address_space"),
+        data_bytes: inner.size("data"),
+        memory_bytes: inner.size("memory"),
     };
     inner.finish();
     limits

@@ -80,7 +80,7 @@ fn a_study_is_read_completely() {
     let study = good();
     assert_eq!((study.title.as_str(), study.settings.repeats), ("A study", 3));
     assert_eq!(study.settings.environment[1], VariableSetting { name: "GONE".to_owned(), value: None });
-    assert_eq!(study.settings.limits.memory, Some(512 << 20));
+    assert_eq!(study.settings.limits.memory_bytes, Some(512 << 20));
     assert_eq!(study.subjects[0].command[3], "sub { 1 }");
     assert_eq!(study.subjects[0].axes, ["size", "allocator"]);
     assert_eq!(study.derived.iter().map(|d| d.name.as_str()).collect::<Vec<_>>(), ["freed", "half"]);

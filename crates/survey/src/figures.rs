@@ -69,7 +69,7 @@ impl CachedFacts {
     /// own cannot have changed. An unknown size comes first, then the one that was read earliest.
     pub fn pss_turn(&self) -> Option<PssTurn> {
         match self.pss {
-            Pss::Known(_, at) => {
+            Pss::Read { at, .. } => {
                 (at <= self.read_at || at.elapsed() >= VALID_FOR).then_some(PssTurn(Some(at)))
             }
             Pss::NotAllowed | Pss::Unknown => Some(PssTurn(None)),
@@ -99,8 +99,13 @@ impl Figures {
 /// The proportional set size, for which the kernel walks the page tables: 7 ms per GiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pss {
-    /// The size, and when it was read.
-    Known(u64, Instant),
+    /// The kernel reported it.
+    Read {
+        /// The size.
+        bytes: u64,
+        /// When it was read.
+        at: Instant,
+    },
     /// This user may not read it.
     NotAllowed,
     /// Not read yet, or reading failed.
@@ -112,7 +117,7 @@ impl Pss {
     pub fn read(process: &Process) -> Self {
         let rollup = process.open_file("smaps_rollup").map(smaps::read_rollup);
         match rollup {
-            Ok(Ok(sums)) => Self::Known(sums.pss_bytes, Instant::now()),
+            Ok(Ok(sums)) => Self::Read { bytes: sums.pss_bytes, at: Instant::now() },
             Err(Error::Permission { .. }) => Self::NotAllowed,
             Ok(Err(error)) if error.kind() == std::io::ErrorKind::PermissionDenied => Self::NotAllowed,
             Ok(Err(_)) | Err(_) => Self::Unknown,
@@ -122,7 +127,7 @@ impl Pss {
     /// The size, if known.
     pub fn bytes(self) -> Option<u64> {
         match self {
-            Self::Known(bytes, _) => Some(bytes),
+            Self::Read { bytes, .. } => Some(bytes),
             Self::NotAllowed | Self::Unknown => None,
         }
     }

@@ -219,8 +219,9 @@ mod tests {
 
     #[test]
     fn small_groups_are_summed_and_nothing_is_lost() {
-        let all: Vec<ProcessFigures> =
-            (0..150).map(|n| process(n, &format!("/{n}"), n as u64, Pss::Known(1, Instant::now()))).collect();
+        let all: Vec<ProcessFigures> = (0..150)
+            .map(|n| process(n, &format!("/{n}"), n as u64, Pss::Read { bytes: 1, at: Instant::now() }))
+            .collect();
         let (groups, summed) = by_group(&all);
         assert_eq!((groups.len(), summed), (MAX_GROUPS + 1, 50));
         let (name, rest) = groups.last().unwrap();
@@ -230,8 +231,10 @@ mod tests {
 
     #[test]
     fn a_sum_with_an_unknown_is_unknown() {
-        let sum =
-            total(&[process(1, "/", 5, Pss::Known(3, Instant::now())), process(2, "/", 6, Pss::NotAllowed)]);
+        let sum = total(&[
+            process(1, "/", 5, Pss::Read { bytes: 3, at: Instant::now() }),
+            process(2, "/", 6, Pss::NotAllowed),
+        ]);
         assert_eq!((sum.rss_bytes, sum.pss_bytes, sum.anonymous_bytes), (11, None, Some(2)));
     }
 

@@ -70,18 +70,19 @@ impl Capability {
 
     /// Whether this thread has the capability or can regain it with [`with_dac_capabilities`].
     pub fn is_held(self) -> bool {
-        held() & self.bit() != 0
+        held_bits() & self.bit() != 0
     }
 }
 
 /// Capabilities of this thread, with those that [`with_dac_capabilities`] can regain, as bits.
-pub fn held() -> u64 {
-    read().map_or(0, |words| effective(&words)) | WITHHELD.load(Ordering::Relaxed)
+pub fn held_bits() -> u64 {
+    // capget(2) of the own thread fails only for an unknown version of its structures.
+    read_sets().map_or(0, |words| effective_bits(&words)) | WITHHELD.load(Ordering::Relaxed)
 }
 
 /// The capability bounding set, as bits: the most that a program started from here can have.
 /// Without capabilities unknown to the kernel.
-pub fn bounding_set() -> u64 {
+pub fn bounding_bits() -> u64 {
     let is_in = |number: u32| {
         // SAFETY: PR_CAPBSET_READ takes integers and writes nothing.
         unsafe { libc::prctl(libc::PR_CAPBSET_READ, libc::c_ulong::from(number), 0, 0, 0) == 1 }
@@ -89,7 +90,7 @@ pub fn bounding_set() -> u64 {
     (0..u64::BITS).filter(|&number| is_in(number)).map(|number| 1 << number).sum()
 }
 
-fn read() -> io::Result<[SetWord; 2]> {
+fn read_sets() -> io::Result<[SetWord; 2]> {
     let mut header = Header { version: VERSION, pid: 0 };
     let mut words = [SetWord::default(); 2];
     // SAFETY: for version 3 the kernel writes two words of three sets, which live until the call
@@ -98,7 +99,7 @@ fn read() -> io::Result<[SetWord; 2]> {
     Ok(words)
 }
 
-fn effective(words: &[SetWord; 2]) -> u64 {
+fn effective_bits(words: &[SetWord; 2]) -> u64 {
     u64::from(words[0].effective) | u64::from(words[1].effective) << 32
 }
 
@@ -120,7 +121,7 @@ pub fn is_privileged_start() -> bool {
 }
 
 /// Whether this process acts as another user than the one that started it.
-pub fn is_set_user() -> bool {
+pub fn acts_as_other_user() -> bool {
     // SAFETY: neither call has arguments, and neither can fail.
     unsafe { libc::getuid() != libc::geteuid() }
 }
@@ -131,11 +132,11 @@ pub fn drop_dac_capabilities() -> io::Result<()> {
     if !is_privileged_start() {
         return Ok(());
     }
-    let mut words = read()?;
-    let had = effective(&words);
-    let withheld = had & (DAC_OVERRIDE.bit() | DAC_READ_SEARCH.bit() | FOWNER.bit());
+    let mut words = read_sets()?;
+    let bits_before = effective_bits(&words);
+    let withheld = bits_before & (DAC_OVERRIDE.bit() | DAC_READ_SEARCH.bit() | FOWNER.bit());
     if withheld != 0 {
-        set_effective(&mut words, had & !withheld)?;
+        set_effective(&mut words, bits_before & !withheld)?;
         WITHHELD.store(withheld, Ordering::Relaxed);
     }
     Ok(())
@@ -152,8 +153,8 @@ impl Drop for RaisedGuard {
             return;
         }
         let withheld = WITHHELD.load(Ordering::Relaxed);
-        let removed = read().and_then(|mut words| {
-            let bits = effective(&words) & !withheld;
+        let removed = read_sets().and_then(|mut words| {
+            let bits = effective_bits(&words) & !withheld;
             set_effective(&mut words, bits)
         });
         if removed.is_err() {
@@ -172,8 +173,8 @@ pub fn with_dac_capabilities<T>(work: impl FnOnce() -> T) -> T {
         return work();
     }
     if DEPTH.get() == 0 {
-        let restored = read().and_then(|mut words| {
-            let bits = effective(&words) | withheld;
+        let restored = read_sets().and_then(|mut words| {
+            let bits = effective_bits(&words) | withheld;
             set_effective(&mut words, bits)
         });
         if restored.is_err() {
@@ -194,25 +195,25 @@ mod tests {
     fn sets_are_those_of_the_status() {
         let text = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         let line = |name: &str| {
-            let found = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-            u64::from_str_radix(found.trim(), 16).unwrap()
+            let value = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            u64::from_str_radix(value.trim(), 16).unwrap()
         };
-        assert_eq!(effective(&read().unwrap()), line("CapEff:"));
+        assert_eq!(effective_bits(&read_sets().unwrap()), line("CapEff:"));
         for capability in [DAC_OVERRIDE, SYS_PTRACE, CHECKPOINT_RESTORE] {
             assert_eq!(capability.is_held(), line("CapEff:") & capability.bit() != 0);
         }
-        assert_eq!(bounding_set(), line("CapBnd:"));
+        assert_eq!(bounding_bits(), line("CapBnd:"));
     }
 
     #[test]
     fn a_thread_drops_and_raises_its_own_capabilities() {
         std::thread::spawn(|| {
-            let mut words = read().unwrap();
-            let had = effective(&words);
-            set_effective(&mut words, had & !FOWNER.bit()).unwrap();
-            assert_eq!(effective(&read().unwrap()), had & !FOWNER.bit());
-            set_effective(&mut words, had).unwrap();
-            assert_eq!(effective(&read().unwrap()), had);
+            let mut words = read_sets().unwrap();
+            let bits_before = effective_bits(&words);
+            set_effective(&mut words, bits_before & !FOWNER.bit()).unwrap();
+            assert_eq!(effective_bits(&read_sets().unwrap()), bits_before & !FOWNER.bit());
+            set_effective(&mut words, bits_before).unwrap();
+            assert_eq!(effective_bits(&read_sets().unwrap()), bits_before);
         })
         .join()
         .unwrap();

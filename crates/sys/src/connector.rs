@@ -85,19 +85,20 @@ impl Connector {
         let descriptor = crate::check(descriptor.into())? as i32;
         // SAFETY: the kernel just made this descriptor for us; nothing else owns it.
         let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
-        let own = address(CN_IDX_PROC);
-        // SAFETY: `own` is a live sockaddr_nl of the size given.
-        let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const own).cast(), ADDRESS_BYTES) };
-        crate::check(bound.into())?;
+        let own_address = address(CN_IDX_PROC);
+        // SAFETY: `own_address` is a live sockaddr_nl of the size given.
+        let result =
+            unsafe { libc::bind(socket.as_raw_fd(), (&raw const own_address).cast(), ADDRESS_BYTES) };
+        crate::check(result.into())?;
         for option in [libc::SO_RCVBUFFORCE, libc::SO_RCVBUF] {
             let size = size_of::<libc::c_int>() as libc::socklen_t;
             let bytes = QUEUE_BYTES;
             let value = &raw const bytes;
-            // SAFETY: `value` points to a live int of the size given. If it fails, the queue is
+            // SAFETY: `value` points to a live int of the size given; if that fails, the queue is
             // shorter.
-            let set =
+            let result =
                 unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value.cast(), size) };
-            if set == 0 {
+            if result == 0 {
                 break;
             }
         }
@@ -127,8 +128,9 @@ impl Connector {
         request.extend(0u16.to_ne_bytes());
         request.extend(PROC_CN_MCAST_LISTEN.to_ne_bytes());
         // SAFETY: `request` is live for the call, which reads `request.len()` bytes of it.
-        let sent = unsafe { libc::send(self.socket.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) };
-        crate::check(sent as libc::c_long).map(drop)
+        let sent_bytes =
+            unsafe { libc::send(self.socket.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) };
+        crate::check(sent_bytes as libc::c_long).map(drop)
     }
 
     /// Whether the kernel reports a thread that is started now.
@@ -156,23 +158,23 @@ impl Connector {
     fn receive(&self) -> io::Result<Received> {
         let mut message = [0u8; 256];
         loop {
-            let mut from = address(0);
-            let mut from_bytes = ADDRESS_BYTES;
-            // SAFETY: `message` and `from` are live and writable, of the sizes given.
-            let got = unsafe {
+            let mut sender = address(0);
+            let mut sender_bytes = ADDRESS_BYTES;
+            // SAFETY: `message` and `sender` are live and writable, of the sizes given.
+            let result = unsafe {
                 libc::recvfrom(
                     self.socket.as_raw_fd(),
                     message.as_mut_ptr().cast(),
                     message.len(),
                     0,
-                    (&raw mut from).cast(),
-                    &raw mut from_bytes,
+                    (&raw mut sender).cast(),
+                    &raw mut sender_bytes,
                 )
             };
-            match crate::check(got as libc::c_long) {
+            match crate::check(result as libc::c_long) {
                 // Port 0 is the kernel; messages from other senders are ignored.
-                Ok(got) if from.nl_pid == 0 => {
-                    let event = message.get(..got as usize).and_then(decode);
+                Ok(received_bytes) if sender.nl_pid == 0 => {
+                    let event = message.get(..received_bytes as usize).and_then(decode);
                     return Ok(event.map_or(Received::OtherMessage, Received::Event));
                 }
                 Ok(_) => {}
@@ -237,12 +239,12 @@ mod tests {
     fn events_of_a_child_arrive_where_permitted() {
         // Without CAP_NET_ADMIN there is nothing to test; callers have a fallback.
         let Ok(connector) = Connector::open() else { return };
-        let own = std::process::id() as i32;
+        let own_pid = std::process::id() as i32;
         let mut child = std::process::Command::new("sh").args(["-c", "exit 3"]).spawn().unwrap();
         let pid = child.id() as i32;
         let is_of_child = |event: &Event| match *event {
             Event::Fork { child, .. } => child == pid,
-            Event::Exec { pid: its } | Event::Exit { pid: its, .. } => its == pid,
+            Event::Exec { pid: event_pid } | Event::Exit { pid: event_pid, .. } => event_pid == pid,
         };
         let end = Event::Exit { pid, wait_status: 0x300 };
         let mut events = Vec::new();
@@ -258,6 +260,6 @@ mod tests {
         }
         child.wait().unwrap();
         // The fork's parent is the process, whichever thread of it forked.
-        assert_eq!(events, [Event::Fork { parent: own, child: pid }, Event::Exec { pid }, end]);
+        assert_eq!(events, [Event::Fork { parent: own_pid, child: pid }, Event::Exec { pid }, end]);
     }
 }

@@ -107,7 +107,7 @@ impl FileWindow {
     ///
     /// # Errors
     /// Returns the error of mincore(2).
-    pub fn resident(&self) -> io::Result<Vec<bool>> {
+    pub fn resident_pages(&self) -> io::Result<Vec<bool>> {
         let mut pages = vec![0_u8; self.bytes.div_ceil(PAGE_BYTES)];
         // SAFETY: the vector has a byte for each page of the mapping.
         let result = unsafe { libc::mincore(self.address, self.bytes, pages.as_mut_ptr()) };
@@ -169,7 +169,7 @@ mod tests {
                 assert!(matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)), "{error}")
             }
         }
-        let resident = window.resident().unwrap();
+        let resident = window.resident_pages().unwrap();
         assert_eq!((resident.len(), resident.iter().filter(|page| **page).count()), (8, 5));
         assert!(window.populate(7).is_err() && window.populate(8).is_err());
         file.set_len(0).unwrap();

@@ -7,15 +7,16 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use crate::spawn::die_by;
 
 /// Signals by which a user or a supervisor ends a process.
-const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
-/// Number of [`EndDelay`]s.
-static DELAYS: AtomicUsize = AtomicUsize::new(0);
+const ENDING_SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+/// Number of [`EndDelay`]s that exist.
+static DELAY_COUNT: AtomicUsize = AtomicUsize::new(0);
 /// The signal that arrived meanwhile; 0 if none has.
-static PENDING: AtomicI32 = AtomicI32::new(0);
-static INSTALLED: Once = Once::new();
+static PENDING_SIGNAL: AtomicI32 = AtomicI32::new(0);
+/// Whether the handlers were installed.
+static HANDLER_SETUP: Once = Once::new();
 
 extern "C" fn note_signal(signal: libc::c_int) {
-    if DELAYS.load(Ordering::SeqCst) == 0 || PENDING.swap(signal, Ordering::SeqCst) != 0 {
+    if DELAY_COUNT.load(Ordering::SeqCst) == 0 || PENDING_SIGNAL.swap(signal, Ordering::SeqCst) != 0 {
         die_by(signal);
     }
 }
@@ -28,15 +29,15 @@ pub struct EndDelay(());
 impl EndDelay {
     /// Begins the delay.
     pub fn begin() -> Self {
-        DELAYS.fetch_add(1, Ordering::SeqCst);
-        INSTALLED.call_once(|| ENDING.into_iter().for_each(install));
+        DELAY_COUNT.fetch_add(1, Ordering::SeqCst);
+        HANDLER_SETUP.call_once(|| ENDING_SIGNALS.into_iter().for_each(install));
         Self(())
     }
 }
 
 impl Drop for EndDelay {
     fn drop(&mut self) {
-        if DELAYS.fetch_sub(1, Ordering::SeqCst) == 1 {
+        if DELAY_COUNT.fetch_sub(1, Ordering::SeqCst) == 1 {
             end_if_pending();
         }
     }
@@ -44,12 +45,12 @@ impl Drop for EndDelay {
 
 /// Whether such a signal has arrived.
 pub fn is_pending() -> bool {
-    PENDING.load(Ordering::SeqCst) != 0
+    PENDING_SIGNAL.load(Ordering::SeqCst) != 0
 }
 
 /// Ends this process by the signal that has arrived, if any.
 pub fn end_if_pending() {
-    match PENDING.load(Ordering::SeqCst) {
+    match PENDING_SIGNAL.load(Ordering::SeqCst) {
         0 => {}
         signal => die_by(signal),
     }
@@ -58,10 +59,10 @@ pub fn end_if_pending() {
 /// Installs the handler of `signal` if its default action is set.
 fn install(signal: i32) {
     // SAFETY: an all-zero sigaction is a valid value of that plain C struct.
-    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: a null action only queries; `before` is live.
-    let queried = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut before) };
-    if queried != 0 || before.sa_sigaction != libc::SIG_DFL {
+    let mut current_action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: a null action only queries; `current_action` is live.
+    let result = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut current_action) };
+    if result != 0 || current_action.sa_sigaction != libc::SIG_DFL {
         return;
     }
     // SAFETY: as above.

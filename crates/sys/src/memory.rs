@@ -11,29 +11,29 @@ pub fn read(pid: i32, address: u64, buffer: &mut [u8]) -> io::Result<usize> {
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: buffer.len() };
     // SAFETY: `local` describes `buffer`, which is live and writable for the call; `remote` is an
     // address in the other process that the kernel checks.
-    let got = unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
-    Ok(crate::check(got as libc::c_long)? as usize)
+    let result = unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
+    Ok(crate::check(result as libc::c_long)? as usize)
 }
 
 /// The maximum number of ranges of one [`read_many`] call (the kernel's `UIO_MAXIOV`).
 pub const MAX_RANGES: usize = 1024;
 
-/// Reads `width` bytes at each of `addresses` (at most [`MAX_RANGES`]) into `buffer`, one after
-/// the other, with one system call. Stops at the first address that cannot be read and returns the
+/// Reads `item_bytes` at each of `addresses` (at most [`MAX_RANGES`]) into `buffer`, one after the
+/// other, with one system call. Stops at the first address that cannot be read and returns the
 /// number of whole items read.
-pub fn read_many(pid: i32, addresses: &[u64], width: usize, buffer: &mut [u8]) -> io::Result<usize> {
-    let count = addresses.len().min(MAX_RANGES).min(buffer.len() / width.max(1));
-    let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: count * width };
+pub fn read_many(pid: i32, addresses: &[u64], item_bytes: usize, buffer: &mut [u8]) -> io::Result<usize> {
+    let count = addresses.len().min(MAX_RANGES).min(buffer.len() / item_bytes.max(1));
+    let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: count * item_bytes };
     let remote: Vec<libc::iovec> = addresses[..count]
         .iter()
-        .map(|&address| libc::iovec { iov_base: address as *mut libc::c_void, iov_len: width })
+        .map(|&address| libc::iovec { iov_base: address as *mut libc::c_void, iov_len: item_bytes })
         .collect();
     // SAFETY: `local` covers at most buffer.len() writable bytes, `remote` is a live array of
     // `count` descriptors whose addresses the kernel checks.
-    let got = unsafe {
+    let result = unsafe {
         libc::process_vm_readv(pid, &raw const local, 1, remote.as_ptr(), count as libc::c_ulong, 0)
     };
-    Ok(crate::check(got as libc::c_long)? as usize / width.max(1))
+    Ok(crate::check(result as libc::c_long)? as usize / item_bytes.max(1))
 }
 
 /// Writes all of `bytes` into the target's memory at `address`, or fails.

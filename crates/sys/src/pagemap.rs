@@ -75,7 +75,7 @@ pub fn first_page(pagemap: &File, range: Range<u64>) -> io::Result<Option<u64>> 
         ..ScanArgument::new(range, PRESENT | SWAPPED)
     };
     let progress = request(pagemap, argument, &mut regions)?;
-    Ok((progress.filled > 0).then_some(regions[0].start))
+    Ok((progress.filled_regions > 0).then_some(regions[0].start))
 }
 
 impl ScanArgument {
@@ -103,16 +103,16 @@ fn request(pagemap: &File, argument: ScanArgument, regions: &mut [Region]) -> io
     let mut argument = ScanArgument { vec: regions.as_mut_ptr() as u64, vec_len, ..argument };
     // SAFETY: `argument` has the layout that the kernel expects (the kernel checks its size), and
     // `vec` points to at least `vec_len` writable regions that live through the call.
-    let filled = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut argument) };
-    let filled = crate::check(filled.into())? as usize;
-    Ok(Progress { filled: filled.min(regions.len()), walk_end: argument.walk_end })
+    let filled_regions = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut argument) };
+    let filled_regions = crate::check(filled_regions.into())? as usize;
+    Ok(Progress { filled_regions: filled_regions.min(regions.len()), walk_end: argument.walk_end })
 }
 
 /// How far a call of [`scan`] came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Number of regions filled.
-    pub filled: usize,
+    pub filled_regions: usize,
     /// Where the walk ended: call again from there until it is the end of the range.
     pub walk_end: u64,
 }
@@ -138,10 +138,10 @@ pub mod entry {
 /// Page frames of the kernel's shared zero pages, which smaps does not count as resident.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZeroFrames {
-    /// The small zero page's frame; `None` if frames are hidden from this user.
-    pub page: Option<u64>,
-    /// The huge zero page's first frame; `None` if hidden or if the kernel uses none.
-    pub huge: Option<u64>,
+    /// The frame of the small one; `None` if frames are hidden from this user.
+    pub small_page: Option<u64>,
+    /// The first frame of the huge one; `None` if hidden or if the kernel uses none.
+    pub huge_page: Option<u64>,
 }
 
 /// Frames in a huge page of 2 MiB.
@@ -152,16 +152,16 @@ const HUGE_BYTES: usize = 2 << 20;
 /// them, and looks them up in its own pagemap.
 pub fn zero_frames() -> io::Result<ZeroFrames> {
     // The file belongs to root if the program has file capabilities.
-    let own = crate::capabilities::with_dac_capabilities(|| File::open("/proc/self/pagemap"))?;
-    let page = first_touch_frame(&own, libc::MADV_NOHUGEPAGE)?;
-    let huge = first_touch_frame(&own, libc::MADV_HUGEPAGE)?;
+    let own_pagemap = crate::capabilities::with_dac_capabilities(|| File::open("/proc/self/pagemap"))?;
+    let small_page = first_touch_frame(&own_pagemap, libc::MADV_NOHUGEPAGE)?;
+    let huge_page = first_touch_frame(&own_pagemap, libc::MADV_HUGEPAGE)?;
     // If both reads mapped the small page, huge zero pages are off or none was free.
-    let huge = huge.filter(|frame| Some(*frame) != page && frame % HUGE_FRAMES == 0);
-    Ok(ZeroFrames { page, huge })
+    let huge_page = huge_page.filter(|frame| Some(*frame) != small_page && frame % HUGE_FRAMES == 0);
+    Ok(ZeroFrames { small_page, huge_page })
 }
 
 /// Returns the frame that a first read maps at an aligned huge-page boundary in fresh memory.
-fn first_touch_frame(own: &File, advice: libc::c_int) -> io::Result<Option<u64>> {
+fn first_touch_frame(own_pagemap: &File, advice: libc::c_int) -> io::Result<Option<u64>> {
     use std::os::unix::fs::FileExt;
 
     let length = 2 * HUGE_BYTES;
@@ -178,7 +178,7 @@ fn first_touch_frame(own: &File, advice: libc::c_int) -> io::Result<Option<u64>>
     // SAFETY: `aligned` is within the readable mapping, at least HUGE_BYTES before its end.
     let _ = unsafe { std::ptr::read_volatile(aligned as *const u8) };
     let mut bytes = [0; 8];
-    let read = own.read_exact_at(&mut bytes, aligned as u64 / crate::host::page_bytes() * 8);
+    let read = own_pagemap.read_exact_at(&mut bytes, aligned as u64 / crate::host::page_bytes() * 8);
     // SAFETY: unmaps exactly the mapping made above, to which no reference exists.
     unsafe { libc::munmap(base, length) };
     read?;

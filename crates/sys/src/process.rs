@@ -25,19 +25,19 @@ pub const O_NOFOLLOW: i32 = libc::O_NOFOLLOW;
 /// Whether two processes share one address space (as after `vfork`).
 ///
 /// Fails with `EPERM` without ptrace access to both, with `ENOSYS` on kernels built without `kcmp`.
-pub fn same_memory(first: i32, second: i32) -> io::Result<bool> {
-    shares(first, second, KCMP_VM)
+pub fn share_memory(pid: i32, other_pid: i32) -> io::Result<bool> {
+    share_resource(pid, other_pid, KCMP_VM)
 }
 
-/// Whether two threads share one table of descriptors. Fails like [`same_memory`].
-pub fn same_descriptors(first: i32, second: i32) -> io::Result<bool> {
-    shares(first, second, KCMP_FILES)
+/// Whether two threads share one table of descriptors. Fails like [`share_memory`].
+pub fn share_descriptors(tid: i32, other_tid: i32) -> io::Result<bool> {
+    share_resource(tid, other_tid, KCMP_FILES)
 }
 
 /// Whether two tasks share a resource (`KCMP_*`).
-fn shares(first: i32, second: i32, resource: libc::c_long) -> io::Result<bool> {
+fn share_resource(tid: i32, other_tid: i32, resource: libc::c_long) -> io::Result<bool> {
     // SAFETY: kcmp reads its integer arguments only; both kinds ignore the last two.
-    let order = unsafe { libc::syscall(libc::SYS_kcmp, first, second, resource, 0, 0) };
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, tid, other_tid, resource, 0, 0) };
     Ok(crate::check(order)? == 0)
 }
 
@@ -96,7 +96,7 @@ pub fn kill(process: &OwnedFd) -> io::Result<()> {
 pub fn signal(process: &OwnedFd, signal: i32) -> io::Result<()> {
     // SAFETY: pidfd_send_signal reads its integer arguments only; the kernel fills in the siginfo
     // if it gets a null pointer.
-    let sent = unsafe {
+    let result = unsafe {
         libc::syscall(
             libc::SYS_pidfd_send_signal,
             process.as_raw_fd(),
@@ -105,7 +105,7 @@ pub fn signal(process: &OwnedFd, signal: i32) -> io::Result<()> {
             0,
         )
     };
-    crate::check(sent).map(drop)
+    crate::check(result).map(drop)
 }
 
 /// Whether the process of a pidfd ([`open_pidfd`]) has ended or ends within `limit` (a zombie has
@@ -151,8 +151,8 @@ pub fn connect_now(path: &Path) -> io::Result<UnixStream> {
     let socket = unsafe { UnixStream::from_raw_fd(socket as i32) };
     let length = std::mem::size_of_val(&address) as libc::socklen_t;
     // SAFETY: `address` is a live sockaddr_un of `length` bytes.
-    let connected = unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) };
-    crate::check(connected.into())?;
+    let result = unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) };
+    crate::check(result.into())?;
     socket.set_nonblocking(false)?;
     Ok(socket)
 }
@@ -162,7 +162,7 @@ pub fn peer(socket: &impl AsRawFd) -> io::Result<i32> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = std::mem::size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: `peer` is a live ucred of `length` bytes.
-    let got = unsafe {
+    let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
@@ -171,7 +171,7 @@ pub fn peer(socket: &impl AsRawFd) -> io::Result<i32> {
             &raw mut length,
         )
     };
-    crate::check(got.into()).map(|_| peer.pid)
+    crate::check(result.into()).map(|_| peer.pid)
 }
 
 /// The kernel's counters for a process that ended and for the descendants that it reaped.
@@ -297,13 +297,13 @@ mod tests {
     #[test]
     fn a_process_shares_its_memory_with_itself_only() {
         let pid = std::process::id() as i32;
-        assert!(same_memory(pid, pid).unwrap());
+        assert!(share_memory(pid, pid).unwrap());
         let mut shell = std::process::Command::new("sh");
         shell.args(["-c", "echo; read x"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = shell.spawn().unwrap();
         // Before its exec it does share it.
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-        let shared = same_memory(pid, child.id() as i32);
+        let shared = share_memory(pid, child.id() as i32);
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!shared.unwrap());
@@ -313,12 +313,12 @@ mod tests {
     fn a_thread_may_have_descriptors_of_its_own() {
         let pid = std::process::id() as i32;
         let thread = std::thread::spawn(move || {
-            let own = crate::signal::own_thread();
-            assert!(same_descriptors(pid, own).unwrap());
+            let own_tid = crate::signal::own_thread();
+            assert!(share_descriptors(pid, own_tid).unwrap());
             // SAFETY: unshare reads its integer argument only; the copied descriptors end with this
             // thread.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
-            assert!(!same_descriptors(pid, own).unwrap());
+            assert!(!share_descriptors(pid, own_tid).unwrap());
         });
         thread.join().unwrap();
     }

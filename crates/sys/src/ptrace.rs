@@ -56,8 +56,8 @@ pub fn seize(tid: i32, options: i32) -> io::Result<()> {
 pub fn reap(tid: i32) -> io::Result<()> {
     let flags = libc::WEXITED | libc::WNOHANG | libc::__WALL;
     // SAFETY: a null info is allowed; the kernel writes nothing.
-    let got = unsafe { libc::waitid(libc::P_PID, tid.unsigned_abs(), std::ptr::null_mut(), flags) };
-    crate::check(got.into()).map(drop)
+    let result = unsafe { libc::waitid(libc::P_PID, tid.unsigned_abs(), std::ptr::null_mut(), flags) };
+    crate::check(result.into()).map(drop)
 }
 
 /// Asks a seized thread to stop (`PTRACE_INTERRUPT`); wait for it with [`wait`].
@@ -196,8 +196,8 @@ pub fn wait(tid: i32, block: bool) -> io::Result<Option<Event>> {
 pub fn sleep_until_event(tid: i32) -> io::Result<()> {
     let flags = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT | libc::__WALL;
     // SAFETY: a null info is allowed; the kernel writes nothing.
-    let got = unsafe { libc::waitid(libc::P_PID, tid.unsigned_abs(), std::ptr::null_mut(), flags) };
-    match crate::check(got.into()) {
+    let result = unsafe { libc::waitid(libc::P_PID, tid.unsigned_abs(), std::ptr::null_mut(), flags) };
+    match crate::check(result.into()) {
         Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
         _ => Ok(()),
     }
@@ -211,8 +211,8 @@ fn wait_event(tid: i32, flags: i32) -> io::Result<Option<Event>> {
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
         let flags = flags | libc::WSTOPPED | libc::__WALL;
         // SAFETY: `info` is a live, writable siginfo_t.
-        let got = unsafe { libc::waitid(libc::P_PID, tid.unsigned_abs(), &raw mut info, flags) };
-        if got != 0 {
+        let result = unsafe { libc::waitid(libc::P_PID, tid.unsigned_abs(), &raw mut info, flags) };
+        if result != 0 {
             let error = io::Error::last_os_error();
             if error.kind() != io::ErrorKind::Interrupted {
                 return Err(error);

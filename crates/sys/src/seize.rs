@@ -93,16 +93,16 @@ impl Limit {
         event.sigev_notify_thread_id = signal::own_thread();
         let mut timer: libc::timer_t = std::ptr::null_mut();
         // SAFETY: both pointers are live; the kernel writes the timer's id.
-        let made = unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer) };
-        crate::check(made.into())?;
+        let result = unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer) };
+        crate::check(result.into())?;
         let limit = Self { timer };
         let nanoseconds = i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
         let step =
             libc::timespec { tv_sec: nanoseconds / 1_000_000_000, tv_nsec: nanoseconds % 1_000_000_000 };
         let period = libc::itimerspec { it_interval: step, it_value: step };
         // SAFETY: the timer exists and `period` is live; the old value is not requested.
-        let set = unsafe { libc::timer_settime(limit.timer, 0, &raw const period, std::ptr::null_mut()) };
-        crate::check(set.into()).map(|_| limit)
+        let result = unsafe { libc::timer_settime(limit.timer, 0, &raw const period, std::ptr::null_mut()) };
+        crate::check(result.into()).map(|_| limit)
     }
 }
 

@@ -23,25 +23,25 @@ extern "C" fn wake_handler(_: libc::c_int, _: *mut libc::siginfo_t, context: *mu
 /// # Errors
 /// If the program has its own handler for it.
 pub fn prepare_to_wake() -> io::Result<()> {
-    let own = wake_handler as extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void)
+    let own_handler = wake_handler as extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void)
         as libc::sighandler_t;
     // SAFETY: an all-zero sigaction is a valid value of that plain C struct.
-    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: a null action only queries; `before` is live.
-    let queried = unsafe { libc::sigaction(wake_signal(), std::ptr::null(), &raw mut before) };
-    crate::check(queried.into())?;
-    match before.sa_sigaction {
-        handler if handler == own => return Ok(()),
+    let mut current_action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: a null action only queries; `current_action` is live.
+    let result = unsafe { libc::sigaction(wake_signal(), std::ptr::null(), &raw mut current_action) };
+    crate::check(result.into())?;
+    match current_action.sa_sigaction {
+        handler if handler == own_handler => return Ok(()),
         libc::SIG_DFL | libc::SIG_IGN => {}
         _ => return Err(io::Error::from_raw_os_error(libc::EBUSY)),
     }
     // SAFETY: as above; without SA_RESTART.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = own;
+    action.sa_sigaction = own_handler;
     action.sa_flags = libc::SA_SIGINFO;
     // SAFETY: `action` is live; its handler only changes registers and so is async-signal-safe.
-    let set = unsafe { libc::sigaction(wake_signal(), &raw const action, std::ptr::null_mut()) };
-    crate::check(set.into()).map(drop)
+    let result = unsafe { libc::sigaction(wake_signal(), &raw const action, std::ptr::null_mut()) };
+    crate::check(result.into()).map(drop)
 }
 
 /// This thread's id.
@@ -57,25 +57,25 @@ pub fn stop_own_process() {
     // SAFETY: sigset_t is a plain C struct for which all-zero is a valid value; the calls fill both
     // sets, which are live. tgkill takes integers only.
     unsafe {
-        let (mut stop, mut before): (libc::sigset_t, libc::sigset_t) =
+        let (mut stop_signal, mut mask_before): (libc::sigset_t, libc::sigset_t) =
             (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigemptyset(&raw mut stop);
-        libc::sigaddset(&raw mut stop, libc::SIGTSTP);
+        libc::sigemptyset(&raw mut stop_signal);
+        libc::sigaddset(&raw mut stop_signal, libc::SIGTSTP);
         libc::syscall(libc::SYS_tgkill, libc::getpid(), own_thread(), libc::SIGTSTP);
         // SIGTSTP is delivered once it is unblocked.
-        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const stop, &raw mut before);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const stop_signal, &raw mut mask_before);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask_before, std::ptr::null_mut());
     }
 }
 
 /// Signals with which a terminal stops a process: TSTP (Ctrl-Z), TTIN and TTOU.
-const STOPS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+const STOP_SIGNALS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 
 /// Blocks a terminal's stop signals in the calling thread, and in threads it starts, until dropped.
 /// Pending signals are delivered then.
 #[derive(Debug)]
 pub struct StopSignalsBlocked {
-    before: libc::sigset_t,
+    mask_before: libc::sigset_t,
 }
 
 impl StopSignalsBlocked {
@@ -84,13 +84,13 @@ impl StopSignalsBlocked {
         // SAFETY: sigset_t is a plain C struct for which all-zero is a valid value; the calls fill
         // both sets, which are live.
         unsafe {
-            let (mut stops, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+            let (mut stops, mut mask_before) = (std::mem::zeroed(), std::mem::zeroed());
             libc::sigemptyset(&raw mut stops);
-            for signal in STOPS {
+            for signal in STOP_SIGNALS {
                 libc::sigaddset(&raw mut stops, signal);
             }
-            match libc::pthread_sigmask(libc::SIG_BLOCK, &raw const stops, &raw mut before) {
-                0 => Ok(Self { before }),
+            match libc::pthread_sigmask(libc::SIG_BLOCK, &raw const stops, &raw mut mask_before) {
+                0 => Ok(Self { mask_before }),
                 error => Err(io::Error::from_raw_os_error(error)),
             }
         }
@@ -99,7 +99,9 @@ impl StopSignalsBlocked {
 
 impl Drop for StopSignalsBlocked {
     fn drop(&mut self) {
-        // SAFETY: `before` is the live mask that the kernel gave.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut()) };
+        // SAFETY: `mask_before` is the live mask that the kernel gave.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.mask_before, std::ptr::null_mut())
+        };
     }
 }

@@ -54,9 +54,9 @@ impl Resource {
         Ok(Rlimit { soft: limit.rlim_cur, hard: limit.rlim_max })
     }
 
-    /// Sets this process's soft and hard limit.
-    pub fn set(self, soft: u64, hard: u64) -> io::Result<()> {
-        let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
+    /// Sets this process's limits.
+    pub fn set(self, limits: Rlimit) -> io::Result<()> {
+        let limit = libc::rlimit { rlim_cur: limits.soft, rlim_max: limits.hard };
         // SAFETY: `limit` is a live rlimit.
         crate::check(unsafe { libc::setrlimit(self.number(), &raw const limit) }.into()).map(drop)
     }
@@ -74,25 +74,25 @@ static ORIGINAL_CORE_LIMIT: OnceLock<Rlimit> = OnceLock::new();
 pub fn disable_core_files() -> io::Result<()> {
     let original = Resource::Core.get()?;
     ORIGINAL_CORE_LIMIT.get_or_init(|| original);
-    Resource::Core.set(original.hard.min(1), original.hard)
+    Resource::Core.set(Rlimit { soft: original.hard.min(1), ..original })
 }
 
 /// The environment in which a command is started.
 #[derive(Debug, Default)]
 pub struct Setup {
-    /// Soft and hard limits to set.
-    pub limits: Vec<(Resource, u64, u64)>,
+    /// Limits to set.
+    pub limits: Vec<(Resource, Rlimit)>,
     /// An open `cgroup.procs` of the control group to join.
-    pub join: Option<OwnedFd>,
+    pub group_to_join: Option<OwnedFd>,
     /// A descriptor to inherit under its present number.
-    pub inherit: Option<OwnedFd>,
+    pub inherited_descriptor: Option<OwnedFd>,
     /// The command announces itself here before it starts: see [`Gate`].
     pub gate: Option<UnixStream>,
     /// The mask of blocked signals to start with, bit n-1 for signal n.
     pub signal_mask: u64,
     /// Whether it leads its own session: without a terminal, and with a process group that can
     /// be ended as a whole.
-    pub new_session: bool,
+    pub starts_session: bool,
     /// Whether the kernel kills it (SIGKILL) when the thread that started it ends.
     pub dies_with_parent: bool,
     /// Whether transparent huge pages are off for it (`PR_SET_THP_DISABLE`; its children inherit
@@ -106,20 +106,20 @@ pub struct Setup {
 /// Fails with the error of `execve` (ENOENT, EACCES, ENOEXEC, …) or of a step before it.
 pub fn spawn(mut command: Command, setup: Setup) -> io::Result<Child> {
     let parent = std::process::id().cast_signed();
-    let core = ORIGINAL_CORE_LIMIT.get().copied();
+    let core_limits = ORIGINAL_CORE_LIMIT.get().copied();
     let prepare = move || {
         setup.apply_process_attributes(parent)?;
-        if let Some(Rlimit { soft, hard }) = core {
-            Resource::Core.set(soft, hard)?;
+        if let Some(limits) = core_limits {
+            Resource::Core.set(limits)?;
         }
-        for &(resource, soft, hard) in &setup.limits {
-            resource.set(soft, hard)?;
+        for &(resource, limits) in &setup.limits {
+            resource.set(limits)?;
         }
-        if let Some(group) = &setup.join {
+        if let Some(group) = &setup.group_to_join {
             // SAFETY: writes one byte from a static; "0" is the writer itself (cgroups(7)).
             crate::check(unsafe { libc::write(group.as_raw_fd(), c"0".as_ptr().cast(), 1) } as libc::c_long)?;
         }
-        if let Some(descriptor) = &setup.inherit {
+        if let Some(descriptor) = &setup.inherited_descriptor {
             // SAFETY: fcntl reads its integer arguments only.
             crate::check(unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_SETFD, 0) }.into())?;
         }
@@ -138,15 +138,15 @@ pub fn spawn(mut command: Command, setup: Setup) -> io::Result<Child> {
 impl Setup {
     /// Runs in the new process: sets its session, its death signal and its huge-page flag.
     fn apply_process_attributes(&self, parent: i32) -> io::Result<()> {
-        if self.new_session {
+        if self.starts_session {
             // SAFETY: setsid has no arguments.
             crate::check(unsafe { libc::setsid() }.into())?;
         }
         if self.dies_with_parent {
             // SAFETY: prctl reads its integer arguments only.
-            let requested =
+            let result =
                 unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0, 0, 0) };
-            crate::check(requested.into())?;
+            crate::check(result.into())?;
             // SAFETY: getppid has no arguments and cannot fail.
             if unsafe { libc::getppid() } != parent {
                 // The parent ended before the prctl took effect.
@@ -197,27 +197,28 @@ impl Gate {
 
 /// Replaces this thread's mask of blocked signals (bit n-1 for signal n); returns the old one.
 pub fn block_signals(signals: u64) -> io::Result<u64> {
-    let before = own_mask()?;
+    let mask_before = own_mask()?;
     set_own_mask(signals)?;
-    Ok(before)
+    Ok(mask_before)
 }
 
 /// This thread's mask of blocked signals, bit n-1 for signal n.
 fn own_mask() -> io::Result<u64> {
     let mut mask = 0u64;
-    let unchanged: *const u64 = std::ptr::null();
+    let no_new_mask: *const u64 = std::ptr::null();
     // SAFETY: the kernel's signal set is 8 bytes; without a new set only `mask` is written.
-    let got =
-        unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, unchanged, &raw mut mask, 8) };
-    crate::check(got).map(|_| mask)
+    let result =
+        unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, no_new_mask, &raw mut mask, 8) };
+    crate::check(result).map(|_| mask)
 }
 
 fn set_own_mask(mask: u64) -> io::Result<()> {
-    let before: *mut u64 = std::ptr::null_mut();
+    let no_old_mask: *mut u64 = std::ptr::null_mut();
     // SAFETY: the kernel's signal set is 8 bytes; `mask` is live for the call.
-    let set =
-        unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, before, 8) };
-    crate::check(set).map(drop)
+    let result = unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, no_old_mask, 8)
+    };
+    crate::check(result).map(drop)
 }
 
 /// Signals whose disposition in this process may differ from the one it was started with: Rust's
@@ -232,8 +233,8 @@ extern "C" fn look_up_dispositions() {
         // SAFETY: an all-zero sigaction is a valid value of that plain C struct.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         // SAFETY: without a new action only `action`, which is live and writable, is written.
-        let got = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
-        was_ignored.store(got == 0 && action.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
+        let result = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
+        was_ignored.store(result == 0 && action.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
     }
 }
 
@@ -316,20 +317,21 @@ pub fn may_trace_privileged() -> bool {
 }
 
 /// Moves `descriptor` to the first free number of `numbers`, or else to a free one from 10 on:
-/// shells redirect by the numbers below. It is closed on exec unless passed as [`Setup::inherit`].
+/// shells redirect by the numbers below. It is closed on exec unless it becomes
+/// [`Setup::inherited_descriptor`].
 pub fn dup_to_one_of(descriptor: OwnedFd, numbers: &[i32]) -> io::Result<OwnedFd> {
     const FIRST_UNUSUAL_NUMBER: i32 = 10;
     let duplicate_from = |number: i32| {
         // SAFETY: fcntl reads its integer arguments only.
-        let got = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_DUPFD_CLOEXEC, number) };
-        let got = crate::check(got.into())? as i32;
+        let result = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_DUPFD_CLOEXEC, number) };
+        let duplicate = crate::check(result.into())? as i32;
         // SAFETY: the kernel just made this descriptor for us; nothing else owns it.
-        io::Result::Ok(unsafe { OwnedFd::from_raw_fd(got) })
+        io::Result::Ok(unsafe { OwnedFd::from_raw_fd(duplicate) })
     };
     for &number in numbers {
-        let moved = duplicate_from(number)?;
-        if moved.as_raw_fd() == number {
-            return Ok(moved);
+        let duplicate = duplicate_from(number)?;
+        if duplicate.as_raw_fd() == number {
+            return Ok(duplicate);
         }
     }
     duplicate_from(FIRST_UNUSUAL_NUMBER)

@@ -157,8 +157,8 @@ fn watch(shared: *const Shared, parent: libc::pid_t, stat: libc::c_int) -> ! {
 fn is_stopped() -> bool {
     let mut text = [0_u8; 256];
     // SAFETY: reads at most `text.len()` bytes into `text`.
-    let got = unsafe { libc::pread(0, text.as_mut_ptr().cast(), text.len(), 0) };
-    let text = text.get(..usize::try_from(got).unwrap_or(0)).unwrap_or_default();
+    let read_bytes = unsafe { libc::pread(0, text.as_mut_ptr().cast(), text.len(), 0) };
+    let text = text.get(..usize::try_from(read_bytes).unwrap_or(0)).unwrap_or_default();
     // The state follows the name, which ends at the last bracket.
     let end = text.iter().rposition(|&byte| byte == b')');
     end.and_then(|end| text.get(end + 2)).is_some_and(|state| matches!(state, b'T' | b't'))

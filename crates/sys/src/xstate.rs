@@ -3,13 +3,26 @@
 /// Offset in bytes of extended state component `index` (2..63) in the standard form of an XSAVE
 /// image; `None` if this processor has no such component or it is a supervisor one.
 pub fn component_offset(index: u32) -> Option<usize> {
-    let (size, offset, flags) = leaf_0d(index);
-    // ECX bit 0: supervisor state, absent from a user's image.
-    (index >= 2 && size != 0 && flags & 1 == 0).then_some(offset as usize)
+    let component = leaf_0d(index);
+    let is_of_user = component.flags & SUPERVISOR_STATE == 0;
+    (index >= 2 && component.bytes != 0 && is_of_user).then_some(component.offset as usize)
 }
 
-/// CPUID leaf 0x0d, sub-leaf `index`: EAX, EBX, ECX.
-fn leaf_0d(index: u32) -> (u32, u32, u32) {
+/// Bit of the flags of a component that is absent from a user's image.
+const SUPERVISOR_STATE: u32 = 1;
+
+/// What CPUID reports of a component.
+struct Component {
+    /// EAX.
+    bytes: u32,
+    /// EBX.
+    offset: u32,
+    /// ECX.
+    flags: u32,
+}
+
+/// CPUID leaf 0x0d, sub-leaf `index`.
+fn leaf_0d(index: u32) -> Component {
     let (mut eax, mut ecx) = (0x0d_u32, index);
     let ebx: u64;
     // SAFETY: CPUID is allowed in user mode and writes EAX, EBX, ECX and EDX only; RBX, which the
@@ -26,7 +39,7 @@ fn leaf_0d(index: u32) -> (u32, u32, u32) {
             options(nomem, nostack),
         );
     }
-    (eax, ebx as u32, ecx)
+    Component { bytes: eax, offset: ebx as u32, flags: ecx }
 }
 
 #[cfg(test)]

@@ -325,8 +325,8 @@ mod tests {
     fn unknown_figures_are_last_in_either_order() {
         let at = Instant::now();
         let mut processes = family();
-        processes[3].pss = Pss::Known(7, at);
-        processes[4].pss = Pss::Known(3, at);
+        processes[3].pss = Pss::Read { bytes: 7, at };
+        processes[4].pss = Pss::Read { bytes: 3, at };
         let survey = survey(at, processes);
         let sums = |stranded_bytes| LedgerSums { at, stranded_bytes, pinned_bytes: stranded_bytes };
         let ledgers = [(4, 7), (8, 3)].map(|(pid, bytes)| (Key { pid, start_ticks: 1 }, sums(bytes)));

@@ -14,7 +14,7 @@ const SEARCHED_BYTES: u64 = PAGE_BYTES;
 /// Returns the ranges that are certainly not a heap. A stack inside a malloc block
 /// (pthread_attr_setstack) belongs to that block, and so does memory of another allocator in one.
 pub fn ranges(context: &Context<'_>) -> RangeSet {
-    let candidates = context.stacks.iter().chain(context.claimed);
+    let candidates = context.stacks.iter().chain(context.claimed_ranges);
     candidates.filter(|range| !is_in_block(context, **range)).copied().collect()
 }
 

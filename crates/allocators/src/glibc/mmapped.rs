@@ -336,7 +336,7 @@ impl MappedChunks {
         // Small areas first: a huge one (another heap) is then mostly not needed.
         areas.sort_by_key(Area::resident_bytes);
         let bytes = (!self.has_unreliable_bytes).then_some(self.bytes);
-        let mut claimed = context.claimed.to_vec();
+        let mut claimed = context.claimed_ranges.to_vec();
         claimed.sort_unstable();
         let search = Search {
             memory: context.whole_memory,

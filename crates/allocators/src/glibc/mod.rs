@@ -153,7 +153,7 @@ pub fn read(context: &Context<'_>) -> Result<Readings, OutOfOrder> {
 /// Returns a caveat if a heap on brk is resident but no arena that owns it was found.
 fn unread_heap(context: &Context<'_>, object: &Object) -> Option<Caveat> {
     let heap = context.space.mappings().iter().find(|mapping| mapping.name == "[heap]")?;
-    let claimed: RangeSet = context.claimed.iter().copied().collect();
+    let claimed: RangeSet = context.claimed_ranges.iter().copied().collect();
     let bytes = claimed.gaps_in(heap.range()).map(|range| context.resident_bytes(range)).sum::<u64>();
     let text = format!("{}'s arenas were not found: damaged, or another allocator is in use", object.name);
     (bytes > 0).then(|| Caveat::new("heap_not_found", format!("{:#x}", heap.start), Some(bytes), text))
@@ -225,7 +225,7 @@ fn read_object(
 
 /// Returns why a region was not walked completely; `is_late` if time ran out.
 fn hazard_cause(context: &Context<'_>, arena_region: &ArenaRegion, is_late: bool) -> HazardCause {
-    if !overlapping(context.swapped, arena_region.region.range()).is_empty() {
+    if !overlapping(context.swapped_mappings, arena_region.region.range()).is_empty() {
         HazardCause::Swapped
     } else if is_reserved(context, arena_region) {
         HazardCause::Reserved
@@ -242,18 +242,18 @@ const ON_RESERVED: &str = "heap_hugetlb";
 /// If an arena has more memory than was found, adds a caveat for reserved huge pages, which no
 /// reader reads.
 fn add_reserved_caveat(context: &Context<'_>, reading: &mut Reading) {
-    let Some(&AddressRange { start, .. }) = context.reserved.first() else { return };
+    let Some(&AddressRange { start, .. }) = context.reserved_mappings.first() else { return };
     if !has_caveat(reading, SUM_DIFFERS) {
         return;
     }
-    let bytes = context.reserved.iter().map(|range| range.len()).sum();
+    let bytes = context.reserved_mappings.iter().map(|range| range.len()).sum();
     let text = "the process has reserved huge pages (hugetlb), which are not RSS and were not read: malloc's figures count its memory there as in use";
     reading.caveats.push(Caveat::new(ON_RESERVED, format!("{start:#x}"), Some(bytes), text));
 }
 
 /// Whether part of a region is on reserved huge pages.
 fn is_reserved(context: &Context<'_>, arena_region: &ArenaRegion) -> bool {
-    !overlapping(context.reserved, arena_region.region.range()).is_empty()
+    !overlapping(context.reserved_mappings, arena_region.region.range()).is_empty()
 }
 
 /// Whether there is a caveat with this code.
@@ -363,7 +363,7 @@ impl Arenas<'_> {
             return Some(hazard);
         }
         if has_caveat(reading, ON_RESERVED) {
-            let at = self.context.reserved.first().map_or(0, |range| range.start);
+            let at = self.context.reserved_mappings.first().map_or(0, |range| range.start);
             return Some(CallHazard { at, cause: HazardCause::Reserved });
         }
         if has_caveat(reading, LIST_BROKEN) {

@@ -56,7 +56,7 @@ fn object(context: &Context<'_>, group: &[&Mapping], remaining_bytes: &mut u64) 
         // A libc's few pages of data are read even if they are swapped out: without them there is
         // no heap. The data of a static program can have any size.
         let is_read_whole = object.is_libc && mapping.bytes() <= MAX_LIBC_DATA_BYTES;
-        let is_swapped = !overlapping(context.swapped, mapping.range()).is_empty();
+        let is_swapped = !overlapping(context.swapped_mappings, mapping.range()).is_empty();
         let runs = if is_read_whole && is_swapped {
             vec![mapping.range()]
         } else {

@@ -104,7 +104,7 @@ fn regions_of_heaps(context: &Context<'_>, arena: &Arena, top: Top) -> Vec<Regio
             top: (start..end).contains(&top.address).then_some(top),
             break_at_top: false,
             trim_unit_bytes: PAGE_BYTES,
-            locked: overlapping(context.locked, (start, end)).to_vec(),
+            locked: overlapping(context.locked_mappings, (start, end)).to_vec(),
         })
     };
     arena.heaps.iter().filter_map(region).collect()
@@ -148,7 +148,7 @@ fn regions_of_main_arena(
             top: has_top.then_some(top),
             break_at_top: top_end == break_end,
             trim_unit_bytes,
-            locked: overlapping(context.locked, (base, break_end)).to_vec(),
+            locked: overlapping(context.locked_mappings, (base, break_end)).to_vec(),
         });
     }
     if !arena.is_noncontiguous && break_end.is_some() {
@@ -166,7 +166,7 @@ fn regions_of_main_arena(
                 top: (start..end).contains(&top.address).then_some(top),
                 break_at_top: false,
                 trim_unit_bytes,
-                locked: overlapping(context.locked, (start, end)).to_vec(),
+                locked: overlapping(context.locked_mappings, (start, end)).to_vec(),
             });
         }
     }

@@ -79,8 +79,11 @@ pub fn arena_max(view: &LedgerView<'_>) -> Option<Remedy> {
     let secondary_free_bytes: u64 =
         secondary.map(|arena| arena.free_bytes.saturating_sub(arena.trim_bytes)).sum();
     // Bytes of address space: the resident part is at most the resident free bytes of all arenas.
-    let free_bytes =
-        secondary_free_bytes.min(view.sum(&[rows::FREE_PINNED.id, rows::FREE_KEPT.id, rows::TCACHE.id]));
+    let free_bytes = secondary_free_bytes.min(view.rows_bytes(&[
+        rows::FREE_PINNED.id,
+        rows::FREE_KEPT.id,
+        rows::TCACHE.id,
+    ]));
     let setting = Remedy::setting(
         "arena_max",
         "MALLOC_ARENA_MAX=2",
@@ -93,7 +96,7 @@ pub fn arena_max(view: &LedgerView<'_>) -> Option<Remedy> {
 
 /// Returns the setting of another allocator, if much free memory is pinned.
 pub fn other_allocator(view: &LedgerView<'_>) -> Option<Remedy> {
-    let is_useful = view.matters(view.row(rows::FREE_PINNED.id)) && view.takes_preloads;
+    let is_useful = view.matters(view.row_bytes(rows::FREE_PINNED.id)) && view.takes_preloads;
     is_useful.then(|| Remedy {
         id: "jemalloc".to_owned(),
         kind: RemedyKind::Allocator,

@@ -169,7 +169,7 @@ impl<'a> Walker<'a> {
     pub fn walk(&mut self, at_least_bytes: u64, until: u64) -> Part {
         while !self.is_done {
             let is_boundary = self.step();
-            if is_boundary && self.at >= until && self.accumulator.claimed() >= at_least_bytes {
+            if is_boundary && self.at >= until && self.accumulator.claimed_bytes() >= at_least_bytes {
                 break;
             }
             if !is_boundary && !self.is_done && self.window.is_late() {

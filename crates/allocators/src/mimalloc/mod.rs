@@ -105,7 +105,7 @@ impl FoundAllocator for Mimalloc {
     }
 
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
-        let mut taken: RangeSet = context.claimed.iter().copied().collect();
+        let mut taken: RangeSet = context.claimed_ranges.iter().copied().collect();
         let mut heaps = segments::find(context, &taken);
         taken.add(heaps.iter().flat_map(|heap| &heap.parts).map(Part::range));
         heaps.extend(arenas::find(context, &taken));

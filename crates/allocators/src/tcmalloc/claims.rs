@@ -67,7 +67,8 @@ pub fn claim(
 /// refuses, as it refuses locked pages (`page_heap.cc`, `ReleaseAtLeastNPages`).
 pub fn free_spans_are_releasable(context: &Context<'_>, spans: &[Span]) -> bool {
     let is_locked = |span: &Span| context.is_locked(span.range());
-    context.locked.is_empty() || !spans.iter().any(|span| span.state == SpanState::Normal && is_locked(span))
+    context.locked_mappings.is_empty()
+        || !spans.iter().any(|span| span.state == SpanState::Normal && is_locked(span))
 }
 
 struct Claimer<'a> {

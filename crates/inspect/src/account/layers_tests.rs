@@ -12,7 +12,7 @@ use strandline_claims::allocator::RangeClaim;
 use strandline_claims::class::Class;
 use strandline_claims::refinements::Refinements;
 use strandline_claims::rows::RowRef;
-use strandline_claims::runtime::{self, Busy, Context, Named};
+use strandline_claims::runtime::{self, Busy, Context, NamedBlock};
 use strandline_process::target::admission;
 use strandline_process::target::hold::on_own_thread;
 use strandline_runtimes::{perl, sbcl};
@@ -94,7 +94,7 @@ struct MadeUp {
     ranges: Vec<(u64, u64)>,
 }
 
-impl runtime::Found for MadeUp {
+impl runtime::FoundRuntime for MadeUp {
     fn read(
         &self,
         context: &Context<'_>,
@@ -106,7 +106,7 @@ impl runtime::Found for MadeUp {
         let slot = refinements.slot(self.row, None).unwrap();
         for &(pointer, bytes) in &self.blocks {
             assert!(refinements.claim(pointer, bytes, slot));
-            reading.named_blocks.push(Named {
+            reading.named_blocks.push(NamedBlock {
                 pointer,
                 bytes,
                 slot,
@@ -126,7 +126,7 @@ impl runtime::Found for MadeUp {
     }
 }
 
-fn account_with(pid: u32, runtimes: Vec<Box<dyn runtime::Found>>) -> Explanation {
+fn account_with(pid: u32, runtimes: Vec<Box<dyn runtime::FoundRuntime>>) -> Explanation {
     let process = admission::open_target(pid.cast_signed()).unwrap();
     let options = Options { page_map: true, ..Options::default() };
     let (space, _) = strandline_process::map::AddressSpace::parse(&process.maps_text().unwrap());

@@ -54,7 +54,7 @@ impl Account {
     /// # Errors
     /// [`Error::DoesNotAddUp`]; [`Error::NoSnapshot`] if the snapshot did not last until now.
     pub fn new(process: &Process, mut frozen: Frozen, options: &Options<'_>, start: Instant) -> Result<Self> {
-        let ledger = exit_watch::meanwhile(|| make_ledger(process, &mut frozen, options));
+        let ledger = exit_watch::run_while_watching(|| make_ledger(process, &mut frozen, options));
         // Before errors are reported: a snapshot that ended meanwhile makes all results wrong.
         frozen.end_snapshot(process)?;
         let (mut ledger, zero_runs) = ledger?;

@@ -59,9 +59,9 @@ pub fn read_process(
 ) -> Result<Frozen> {
     // Files are searched before the stop.
     let (mut space, _) = AddressSpace::parse(&process.maps_text()?);
-    let spans = exit_watch::meanwhile(|| MemorySpans::read(process, &space));
+    let spans = exit_watch::run_while_watching(|| MemorySpans::read(process, &space));
     space.set_spans(spans);
-    let found = exit_watch::meanwhile(|| Found::find(process, &space, options.runtimes));
+    let found = exit_watch::run_while_watching(|| Found::find(process, &space, options.runtimes));
     take_with(process, stopped_by, workers, options, &space, &found)
 }
 
@@ -83,7 +83,7 @@ pub fn take_with(
     };
     let read_plan = ReadPlan { workers, options, found, before };
     let mut frozen = match stopped_by {
-        StoppedBy::Us => match exit_watch::meanwhile(|| quiet::read(process, &read_plan))? {
+        StoppedBy::Us => match exit_watch::run_while_watching(|| quiet::read(process, &read_plan))? {
             Some(frozen) => frozen,
             None if options.never_stop => return Err(needs_stop(process)),
             None => read_with_stops(process, &read_plan)?,
@@ -150,7 +150,7 @@ fn read_with_stops(process: &Process, read_plan: &ReadPlan<'_>) -> Result<Frozen
         short_transfers.extend(stopped.cut_short().iter().map(short_transfer_caveat));
         if attempts_left > 0 && read_plan.found.is_collecting(&memory) {
             stopped_before += stopped.resume();
-            exit_watch::pause(RETRY_PAUSE);
+            exit_watch::sleep_while_watching(RETRY_PAUSE);
             continue;
         }
         let last = IsLastAttempt(attempts_left == 0);
@@ -158,7 +158,7 @@ fn read_with_stops(process: &Process, read_plan: &ReadPlan<'_>) -> Result<Frozen
             AttemptResult::Whole(frozen) => frozen,
             AttemptResult::Again(stopped) => {
                 stopped_before += stopped;
-                exit_watch::pause(RETRY_PAUSE);
+                exit_watch::sleep_while_watching(RETRY_PAUSE);
                 continue;
             }
         };
@@ -176,7 +176,7 @@ fn read_with_stops(process: &Process, read_plan: &ReadPlan<'_>) -> Result<Frozen
         }
         was_retried = true;
         stopped_before = frozen.stopped;
-        exit_watch::pause(RETRY_PAUSE);
+        exit_watch::sleep_while_watching(RETRY_PAUSE);
     }
     Err(Error::Ended { pid: process.pid() })
 }
@@ -195,7 +195,7 @@ fn stop_within<'p>(
         match Stopped::stop_within(process, limit, transfers) {
             Err(Error::DidNotStop { .. }) if limit < STOP_LIMIT => {
                 *stopped_before += since.elapsed();
-                exit_watch::pause(BETWEEN_STOPS);
+                exit_watch::sleep_while_watching(BETWEEN_STOPS);
             }
             other => return other,
         }
@@ -282,7 +282,7 @@ fn threads_of(process: &Process, stopped: &Stopped<'_>, read_plan: &ReadPlan<'_>
     let mut add_caveat = |code: &str, tid: i32, text: &str| {
         threads.caveats.push(Caveat::new(code, format!("thread {tid}"), None, text));
     };
-    for &tid in stopped.asleep() {
+    for &tid in stopped.uninterruptible_threads() {
         add_caveat(
             "thread_asleep",
             tid,
@@ -309,7 +309,7 @@ fn read_stopped(
     let since = stopped.since();
     let threads = threads_of(process, &stopped, read_plan);
     // No thread is stopped, because all sleep in transfers, so none can make a snapshot.
-    let all_in_transfers = stopped.threads().next().is_none() && stopped.asleep().is_empty();
+    let all_in_transfers = stopped.threads().next().is_none() && stopped.uninterruptible_threads().is_empty();
     let (buffer, objection) = match source {
         Source::Snapshot(_) if all_in_transfers && read_plan.options.snapshot == SnapshotMode::Always => {
             return Ok(AttemptResult::Again(stopped.resume()));
@@ -356,7 +356,7 @@ fn read_stopped(
     let mut must_read_again = read_result?;
     if let Some(copy) = copy {
         let mut read = || frozen.read_all(process, threads.as_deref(), &copy, read_plan, last);
-        must_read_again = exit_watch::meanwhile(&mut read)?;
+        must_read_again = exit_watch::run_while_watching(&mut read)?;
         // The copy was read from the process once.
         frozen.bytes_read = copy.bytes();
     }
@@ -380,9 +380,9 @@ fn read_snapshot(
     let slept_on = stopped.slept_throughout();
     let stopped = stopped.resume();
     let snapshot_error = |reason| Error::NoSnapshot { pid: process.pid(), reason, stopped };
-    let snapshot = snapshot.map_err(|NotTaken { reason, to_drop }| {
+    let snapshot = snapshot.map_err(|NotTaken { reason, snapshot_to_drop }| {
         // Ended and reaped now that the process runs.
-        drop(to_drop);
+        drop(snapshot_to_drop);
         snapshot_error(reason)
     })?;
     if !slept_on {
@@ -408,7 +408,7 @@ fn own_runs(frozen: &Frozen) -> impl Iterator<Item = AddressRange> {
         let permissions = space.mapping.permissions;
         let is_data = space.mapping.has_file() && permissions.write && !permissions.shared;
         let runs = frozen.residency.runs_in(space.mapping.start..space.mapping.end);
-        runs.filter(move |run| run.anonymous || is_data).map(|run| AddressRange::new(run.start, run.end))
+        runs.filter(move |run| run.is_anonymous || is_data).map(|run| AddressRange::new(run.start, run.end))
     })
 }
 
@@ -431,7 +431,7 @@ fn wait_for_collection(memory: &ByPid, read_plan: &ReadPlan<'_>) -> bool {
         if Instant::now() >= deadline {
             return false;
         }
-        exit_watch::pause(COLLECTION_CHECK_INTERVAL);
+        exit_watch::sleep_while_watching(COLLECTION_CHECK_INTERVAL);
     }
     true
 }

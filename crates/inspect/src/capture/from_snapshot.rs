@@ -315,10 +315,10 @@ impl SnapshotInputs {
             Pages::Read(smaps, residency) => (smaps, residency),
             Pages::Scanned(Scan { space, mut regions, left_out, .. }) => {
                 let file = open("smaps")?;
-                let shown = exit_watch::meanwhile(|| Smaps::read(file));
+                let shown = exit_watch::run_while_watching(|| Smaps::read(file));
                 let shown = shown.map_err(|error| no_snapshot(format!("reading its smaps: {error}")))?;
                 check_hidden(&shown, &space, &self.hidden).map_err(no_snapshot)?;
-                exit_watch::meanwhile(|| regions.add(&pagemap, &left_out))
+                exit_watch::run_while_watching(|| regions.add(&pagemap, &left_out))
                     .map_err(|error| no_snapshot(format!("reading its page tables: {error}")))?;
                 let seen = regions.summaries(space.mappings());
                 let smaps = merged(&shown, &space, &seen, &self.hidden);
@@ -348,13 +348,13 @@ impl SnapshotInputs {
             pagemap,
         };
         let (mut frozen, threads) = Frozen::new(process, view, threads, read_plan);
-        frozen.reading_ends = Some(self.snapshot.snapshot().until() - BEFORE_ITS_END);
+        frozen.reading_ends = Some(self.snapshot.snapshot().ends_at() - BEFORE_ITS_END);
         let file = MemFile::new(open("mem")?);
         let snapshot = frozen.snapshot.insert(self.snapshot).watched();
         let memory = Arc::new(SnapshotMemory { file, readable, copy: self.copy, copied: self.copied });
         frozen.snapshot_memory = Some(Arc::clone(&memory));
         let mut read = || frozen.read_all(process, threads.as_deref(), &*memory, read_plan, last);
-        let busy = exit_watch::meanwhile(&mut read);
+        let busy = exit_watch::run_while_watching(&mut read);
         // Anything can have been read from a snapshot that ended meanwhile.
         let busy = busy
             .map_err(|error| if snapshot.is_alive() { error } else { no_snapshot("it ended".to_owned()) })?;

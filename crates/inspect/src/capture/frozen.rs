@@ -201,7 +201,7 @@ pub(super) fn kernel_view(
 
 /// The caveat that a runtime was busy in all attempts.
 fn busy_caveat(busy: &Busy) -> Caveat {
-    let state = if busy.collecting {
+    let state = if busy.is_collecting {
         "was in a garbage collection"
     } else {
         "had inconsistent data structures (during a change, or damaged)"
@@ -351,7 +351,7 @@ impl Frozen {
             resident: &resident,
             shared: &shared,
             threads,
-            free,
+            free_memory: free,
             is_stopped: self.is_stopped(),
             deadline: self.deadline(RUNTIMES_DIVISOR),
             workers: read_plan.workers,
@@ -386,11 +386,11 @@ impl ReadPlan<'_> {
 }
 
 fn anonymous_runs(residency: &Residency, range: AddressRange) -> Vec<AddressRange> {
-    let runs = residency.runs_in(range.into()).filter(|run| run.anonymous);
+    let runs = residency.runs_in(range.into()).filter(|run| run.is_anonymous);
     runs.map(|run| AddressRange::new(run.start, run.end)).collect()
 }
 
 fn other_runs(residency: &Residency, range: AddressRange) -> Vec<AddressRange> {
-    let runs = residency.runs_in(range.into()).filter(|run| !run.anonymous);
+    let runs = residency.runs_in(range.into()).filter(|run| !run.is_anonymous);
     runs.map(|run| AddressRange::new(run.start, run.end)).collect()
 }

@@ -169,14 +169,14 @@ impl Frozen {
         let Some(snapshot) = self.snapshot.take() else { return Ok(()) };
         let no_snapshot = |reason| Error::NoSnapshot { pid: process.pid(), reason, stopped: self.stopped };
         let cost = snapshot.end().map_err(no_snapshot)?;
-        if !cost.collected {
+        if !cost.is_reaped {
             let text = "the snapshot, a child of the process, has ended and holds no memory, but no thread of the process could \
                         be made to wait for it: a zombie stays until the process ends or waits for its children. Nothing needs \
                         to be done, unless this recurs where process ids are limited: then read with --snapshot=never";
             let place = format!("process {}", process.pid());
             self.caveats.push(Caveat::new("photograph_left", place, None, text));
         }
-        self.stopped += cost.stopped;
+        self.stopped += cost.stopped_time;
         self.spent = Some(cost);
         // While there was a snapshot, half of each shared page counted as the snapshot's.
         self.rollup = frozen::rollup(process);

@@ -112,7 +112,7 @@ fn known_mappings(process: &Process, status: &Status) -> Result<Option<Vec<Known
         return Ok(None);
     }
     let smaps = process.open_file("smaps").ok();
-    let smaps = smaps.and_then(|file| exit_watch::meanwhile(|| Smaps::read(file)).ok());
+    let smaps = smaps.and_then(|file| exit_watch::run_while_watching(|| Smaps::read(file)).ok());
     let Some(smaps) = smaps.filter(|smaps| smaps.bad_lines == 0) else { return Ok(None) };
     if hidden_ranges(&smaps).len() > snapshot::MAX_HIDDEN {
         return Err("it keeps too many ranges of memory from its children".to_owned());
@@ -148,13 +148,14 @@ pub fn plan(
         if status.state != Some('t') {
             break;
         }
-        exit_watch::pause(SIGNAL_CHECK_INTERVAL);
+        exit_watch::sleep_while_watching(SIGNAL_CHECK_INTERVAL);
         status = process.status().map_err(|error| error.to_string())?;
     }
     if matches!(status.state, Some('T' | 't')) {
         return Err("the process is stopped by a signal".to_owned());
     }
-    let shares_memory = |parent| strandline_sys::process::same_memory(process.pid(), parent).unwrap_or(false);
+    let shares_memory =
+        |parent| strandline_sys::process::share_memory(process.pid(), parent).unwrap_or(false);
     if let Some(parent) = status.parent.filter(|&parent| parent > 0 && shares_memory(parent)) {
         return Err(format!("it shares its memory with its parent {parent} (vfork)"));
     }
@@ -253,7 +254,7 @@ fn check_memory(process: &Process, status: &Status, anonymous_bytes: u64) -> Res
         return Err("this machine promises no more memory than it has (vm.overcommit_memory is 2)".to_owned());
     }
     let needed = needed_bytes(anonymous_bytes);
-    if let Some(available) = budget::available_to(process).filter(|&available| available < needed) {
+    if let Some(available) = budget::available_bytes(process).filter(|&available| available < needed) {
         return Err(format!(
             "{} MiB must be free for pages that it writes to meanwhile, and {} MiB are",
             needed >> 20,

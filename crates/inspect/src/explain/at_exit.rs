@@ -95,7 +95,8 @@ fn wait_for_others(process: &Process, ending: &Ending<'_>) -> Result<Vec<i32>> {
 /// Whether a SIGKILL is pending for the thread, or the thread is gone.
 fn is_killed(process: &Process, tid: i32) -> bool {
     let Ok(status) = process.task_status(tid) else { return true };
-    let pending = status.thread_pending.unwrap_or(SIGKILL_BIT) | status.process_pending.unwrap_or(0);
+    let pending =
+        status.thread_pending_signals.unwrap_or(SIGKILL_BIT) | status.process_pending_signals.unwrap_or(0);
     // The state may have changed since it was read.
     pending & SIGKILL_BIT != 0 || !matches!(status.state, Some('S' | 'T'))
 }

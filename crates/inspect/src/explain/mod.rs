@@ -26,6 +26,6 @@ pub fn explain(pid: i32, options: &Options<'_>) -> Result<Explanation> {
     let start = Instant::now();
     with_capture(pid, options, |process, frozen| {
         let mut account = Account::new(process, frozen, options, start)?;
-        Ok(exit_watch::meanwhile(|| describe(process, &mut account)))
+        Ok(exit_watch::run_while_watching(|| describe(process, &mut account)))
     })
 }

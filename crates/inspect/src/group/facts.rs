@@ -290,36 +290,38 @@ impl GroupFigures {
         let unread_limit_path = limit.as_ref().err().map(|unread| unread.path.clone());
         let limit = limit.ok().flatten();
         let (parts, limits, events) = (&memory.parts, &memory.limits, &memory.events);
-        let lists = parts.inactive_file.zip(parts.active_file);
+        let lists = parts.inactive_file_bytes.zip(parts.active_file_bytes);
         let reclaimable = lists.map(|(inactive, active)| {
             // Version 1 counts no slab: the result is a lower bound then.
-            let slab = parts.slab_reclaimable.unwrap_or(0);
+            let slab = parts.slab_reclaimable_bytes.unwrap_or(0);
             inactive.saturating_add(active).saturating_add(slab).min(memory.current_bytes)
         });
         Self {
             path: group.path.clone(),
             version: group.version.number(),
             current_bytes: memory.current_bytes,
-            limit_bytes: limits.max,
+            limit_bytes: limits.max_bytes,
             effective_limit_bytes: limit.as_ref().map(|limit| limit.bytes),
             effective_limit_path: limit.map(|limit| limit.path),
             unread_limit_path,
-            high_bytes: limits.high,
-            low_bytes: limits.low,
-            min_bytes: limits.min,
-            soft_limit_bytes: limits.soft,
-            peak_bytes: limits.peak,
-            working_set_bytes: parts.inactive_file.map(|bytes| memory.current_bytes.saturating_sub(bytes)),
-            inactive_file_bytes: parts.inactive_file,
-            active_file_bytes: parts.active_file,
-            mapped_file_bytes: parts.file_mapped,
-            unevictable_bytes: parts.unevictable,
+            high_bytes: limits.high_bytes,
+            low_bytes: limits.low_bytes,
+            min_bytes: limits.min_bytes,
+            soft_limit_bytes: limits.soft_bytes,
+            peak_bytes: limits.peak_bytes,
+            working_set_bytes: parts
+                .inactive_file_bytes
+                .map(|bytes| memory.current_bytes.saturating_sub(bytes)),
+            inactive_file_bytes: parts.inactive_file_bytes,
+            active_file_bytes: parts.active_file_bytes,
+            mapped_file_bytes: parts.file_mapped_bytes,
+            unevictable_bytes: parts.unevictable_bytes,
             reclaimable_bytes: reclaimable,
             swap_bytes: memory.swap_bytes,
-            swap_limit_bytes: limits.swap,
-            zswap_bytes: parts.zswap,
-            zswapped_bytes: parts.zswapped,
-            tcp_beside_bytes: parts.tcp_beside,
+            swap_limit_bytes: limits.swap_bytes,
+            zswap_bytes: parts.zswap_bytes,
+            zswapped_bytes: parts.zswapped_bytes,
+            tcp_beside_bytes: parts.tcp_beside_bytes,
             events: GroupEvents {
                 low: events.low,
                 high: events.high,
@@ -338,10 +340,10 @@ impl GroupPressure {
     fn new(pressure: Pressure) -> Self {
         let from_millionths = |millionths: u64| millionths as f64 / 1e6;
         Self {
-            some_10: from_millionths(pressure.some_10),
-            some_60: from_millionths(pressure.some_60),
-            full_10: from_millionths(pressure.full_10),
-            full_60: from_millionths(pressure.full_60),
+            some_10: from_millionths(pressure.some_10s_millionths),
+            some_60: from_millionths(pressure.some_60s_millionths),
+            full_10: from_millionths(pressure.full_10s_millionths),
+            full_60: from_millionths(pressure.full_60s_millionths),
             some_seconds: from_millionths(pressure.some_total_micros),
             full_seconds: from_millionths(pressure.full_total_micros),
         }

@@ -67,7 +67,12 @@ pub fn explain_group(hierarchy: &Hierarchy, group: &Group) -> Result<GroupExplan
         let kills = if is_real_root { kernel_log::kills(MAX_LOG_TIME) } else { Vec::new() };
         // Without another thread, or if it failed, no file is named.
         let files = files.ok().and_then(|files| files.join().ok());
-        (processes, memory, kills, files.unwrap_or_else(|| Files { names_left: true, ..Files::default() }))
+        (
+            processes,
+            memory,
+            kills,
+            files.unwrap_or_else(|| Files { has_unread_names: true, ..Files::default() }),
+        )
     });
     let (memory, limit) = (memory?, effective_limit(group));
     let mut explanation = GroupExplanation {
@@ -109,11 +114,12 @@ pub const MEMORY_RECLAIM_FILE: &str = "memory.reclaim";
 fn memory_reclaim(group: &Group, memory: &Memory) -> Option<GroupRemedy> {
     group.file(MEMORY_RECLAIM_FILE).exists().then(|| {
         let parts = &memory.parts;
-        let written = parts.file_dirty.unwrap_or(0).saturating_add(parts.file_writeback.unwrap_or(0));
+        let written =
+            parts.file_dirty_bytes.unwrap_or(0).saturating_add(parts.file_writeback_bytes.unwrap_or(0));
         GroupRemedy {
             id: MEMORY_RECLAIM.to_owned(),
             kind: "reclaim".to_owned(),
-            predicted_bytes: parts.inactive_file.map(|bytes| bytes.saturating_sub(written)),
+            predicted_bytes: parts.inactive_file_bytes.map(|bytes| bytes.saturating_sub(written)),
             processes: 0,
             cost: "files that are used again are read from disk again".to_owned(),
         }
@@ -138,7 +144,7 @@ fn find_files(hierarchy: &Hierarchy, members: &Members) -> Files {
         walk.add_process(&own, &mut search);
     }
     let mut files = search.finish();
-    files.names_left |= walk.is_cut;
+    files.has_unread_names |= walk.is_cut;
     files
 }
 
@@ -162,7 +168,7 @@ fn caveats(
     processes: &GroupProcesses,
     files: &Files,
 ) -> Vec<Caveat> {
-    let (invisible, estimated) = (members.invisible, processes.estimated_count);
+    let (invisible, estimated) = (members.invisible_processes, processes.estimated_count);
     let of_processes = [
         caveat_if(invisible > 0, "other_pid_namespace", || {
             format!(
@@ -201,10 +207,10 @@ fn caveats(
 
 /// What was not read of files.
 fn file_caveats(files: &Files) -> [Option<Caveat>; 5] {
-    let unreadable = files.unreadable + files.not_allowed;
-    let unsampled = files.unsampled;
+    let unreadable = files.unreadable_files + files.unlisted_processes;
+    let unsampled = files.unsampled_files;
     [
-        caveat_if(files.names_left, "files_left", || {
+        caveat_if(files.has_unread_names, "files_left", || {
             "strandline did not read all files (no time, or too many): their bytes are on the rows without a file, and rows of files may count \
              pages that are charged to other groups"
                 .to_owned()
@@ -214,10 +220,10 @@ fn file_caveats(files: &Files) -> [Option<Caveat>; 5] {
                 "{unreadable} files or processes' lists of files could not be read: their bytes are on the rows without a file"
             )
         }),
-        caveat_if(files.remote > 0, "remote_files", || {
+        caveat_if(files.remote_files > 0, "remote_files", || {
             format!(
                 "strandline does not read files of remote file systems: the bytes of {} are on the rows without a file",
-                files.remote
+                files.remote_files
             )
         }),
         caveat_if(files.is_sampled && unsampled > 0, "residency_not_charge", || {

@@ -86,21 +86,21 @@ impl Parts {
         let counters = &memory.parts;
         // What the kernel does not count here is within what it does count.
         let bytes = |counter: Option<u64>| counter.unwrap_or(0);
-        let (shmem, swap_cache) = (bytes(counters.shmem), bytes(counters.swapcached));
-        let cache = bytes(counters.file).saturating_sub(shmem).saturating_sub(swap_cache);
-        let dirty = bytes(counters.file_dirty).min(cache);
-        let writeback = bytes(counters.file_writeback).min(cache - dirty);
+        let (shmem, swap_cache) = (bytes(counters.shmem_bytes), bytes(counters.swapcached_bytes));
+        let cache = bytes(counters.file_bytes).saturating_sub(shmem).saturating_sub(swap_cache);
+        let dirty = bytes(counters.file_dirty_bytes).min(cache);
+        let writeback = bytes(counters.file_writeback_bytes).min(cache - dirty);
         let mut all = vec![
-            Part::counted(&ANON, counters.anon),
-            Part::counted(&SHMEM, counters.shmem),
-            Part::counted(&CLEAN, counters.file.map(|_| cache - dirty - writeback)),
-            Part::counted(&DIRTY, counters.file_dirty.map(|_| dirty)),
-            Part::counted(&WRITEBACK, counters.file_writeback.map(|_| writeback)),
-            Part::counted(&SOCKETS, counters.sock),
-            Part::counted(&HUGETLB, counters.hugetlb),
+            Part::counted(&ANON, counters.anon_bytes),
+            Part::counted(&SHMEM, counters.shmem_bytes),
+            Part::counted(&CLEAN, counters.file_bytes.map(|_| cache - dirty - writeback)),
+            Part::counted(&DIRTY, counters.file_dirty_bytes.map(|_| dirty)),
+            Part::counted(&WRITEBACK, counters.file_writeback_bytes.map(|_| writeback)),
+            Part::counted(&SOCKETS, counters.sock_bytes),
+            Part::counted(&HUGETLB, counters.hugetlb_bytes),
         ];
         let is_estimated = add_kernel(&mut all, memory, estimates);
-        all.push(Part::counted(&SWAP_CACHE, counters.swapcached));
+        all.push(Part::counted(&SWAP_CACHE, counters.swapcached_bytes));
         let mut parts = Self { all, excess_bytes: 0, is_estimated };
         parts.fit_to(memory.current_bytes, processors);
         parts
@@ -155,18 +155,18 @@ fn add_kernel(all: &mut Vec<Part>, memory: &Memory, estimates: Estimates) -> boo
         (a, b) => Some(a.unwrap_or(0).saturating_add(b.unwrap_or(0))),
     };
     let counted = [
-        (&SLAB_RECLAIMABLE, counters.slab_reclaimable),
-        (&SLAB_UNRECLAIMABLE, counters.slab_unreclaimable),
-        (&PAGE_TABLES, sum(counters.pagetables, counters.sec_pagetables)),
-        (&STACKS, counters.kernel_stack),
-        (&PERCPU, counters.percpu),
-        (&VMALLOC, counters.vmalloc),
-        (&ZSWAP, counters.zswap),
+        (&SLAB_RECLAIMABLE, counters.slab_reclaimable_bytes),
+        (&SLAB_UNRECLAIMABLE, counters.slab_unreclaimable_bytes),
+        (&PAGE_TABLES, sum(counters.pagetables_bytes, counters.sec_pagetables_bytes)),
+        (&STACKS, counters.kernel_stack_bytes),
+        (&PERCPU, counters.percpu_bytes),
+        (&VMALLOC, counters.vmalloc_bytes),
+        (&ZSWAP, counters.zswap_bytes),
     ];
     let known: u64 = counted.iter().filter_map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);
     let others = all.iter().fold(0_u64, |sum, part| sum.saturating_add(part.bytes));
     // Where the kernel's memory is not summed (before Linux 5.18), estimates may use the rest.
-    let kernel = counters.kernel.unwrap_or_else(|| memory.current_bytes.saturating_sub(others));
+    let kernel = counters.kernel_bytes.unwrap_or_else(|| memory.current_bytes.saturating_sub(others));
     let mut remaining = kernel.saturating_sub(known);
     let mut is_estimated = false;
     for (kind, counter) in counted {
@@ -185,7 +185,7 @@ fn add_kernel(all: &mut Vec<Part>, memory: &Memory, estimates: Estimates) -> boo
         }
         all.push(part);
     }
-    if counters.kernel.is_some() {
+    if counters.kernel_bytes.is_some() {
         all.push(Part::counted(&KERNEL_OTHER, Some(remaining)));
     }
     is_estimated
@@ -208,16 +208,16 @@ mod tests {
     #[test]
     fn kinds_of_version_two_add_up() {
         let parts = memory::Parts {
-            anon: Some(100_000),
-            file: Some(50_000),
-            shmem: Some(20_000),
-            file_dirty: Some(1_000),
-            kernel: Some(9_000),
-            kernel_stack: Some(4_000),
-            pagetables: Some(2_000),
-            slab_reclaimable: Some(500),
-            slab_unreclaimable: Some(500),
-            sock: Some(700),
+            anon_bytes: Some(100_000),
+            file_bytes: Some(50_000),
+            shmem_bytes: Some(20_000),
+            file_dirty_bytes: Some(1_000),
+            kernel_bytes: Some(9_000),
+            kernel_stack_bytes: Some(4_000),
+            pagetables_bytes: Some(2_000),
+            slab_reclaimable_bytes: Some(500),
+            slab_unreclaimable_bytes: Some(500),
+            sock_bytes: Some(700),
             ..memory::Parts::default()
         };
         let made = Parts::new(&memory(1_000_000, parts), Estimates::default(), 1);
@@ -232,9 +232,9 @@ mod tests {
     #[test]
     fn version_one_splits_its_kernel_memory_by_estimates() {
         let parts = memory::Parts {
-            anon: Some(1_000_000),
-            file: Some(0),
-            kernel: Some(100_000),
+            anon_bytes: Some(1_000_000),
+            file_bytes: Some(0),
+            kernel_bytes: Some(100_000),
             ..memory::Parts::default()
         };
         let estimates = Estimates { page_tables_bytes: Some(60_000), kernel_stacks_bytes: Some(60_000) };
@@ -247,9 +247,9 @@ mod tests {
     #[test]
     fn counters_above_the_charge_are_cut_with_a_caveat() {
         let parts = memory::Parts {
-            anon: Some(100),
-            file: Some(80),
-            swapcached: Some(30),
+            anon_bytes: Some(100),
+            file_bytes: Some(80),
+            swapcached_bytes: Some(30),
             ..memory::Parts::default()
         };
         // Pages in the swap cache that are mapped count twice: no contradiction.
@@ -257,7 +257,7 @@ mod tests {
         assert_eq!((sum(&made), made.of(&SWAP_CACHE), made.excess_bytes), (160, 10, 0));
         let made = Parts::new(&memory(120, parts), Estimates::default(), 2);
         assert_eq!((sum(&made), made.of(&CLEAN), made.excess_bytes), (120, 20, 30));
-        let huge = memory::Parts { anon: Some(u64::MAX), file: Some(u64::MAX), ..parts };
+        let huge = memory::Parts { anon_bytes: Some(u64::MAX), file_bytes: Some(u64::MAX), ..parts };
         for current in [0, 1, u64::MAX] {
             let made = Parts::new(&memory(current, huge), Estimates::default(), u64::MAX);
             assert_eq!(made.all.iter().map(|part| u128::from(part.bytes)).sum::<u128>(), u128::from(current));
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_kind_without_a_counter_is_not_zero() {
-        let parts = memory::Parts { anon: Some(0), file: Some(0), ..memory::Parts::default() };
+        let parts = memory::Parts { anon_bytes: Some(0), file_bytes: Some(0), ..memory::Parts::default() };
         let made = Parts::divide(&memory(0, parts), Estimates::default(), 1);
         let counted = made.all.iter().filter(|part| part.is_counted).map(|part| part.kind.id);
         let ids = ["group.anon", "group.cache.clean", "group.charge_stock", "group.unattributed"];

@@ -67,7 +67,7 @@ pub fn resident(held: &DominatorTree, roots: &[u32], frozen: &Frozen) -> Vec<Lea
 
 /// The resident anonymous bytes of a block.
 fn resident_bytes(residency: &Residency, start: u64, bytes: u64) -> u64 {
-    let runs = residency.runs_in(start..start.saturating_add(bytes)).filter(|run| run.anonymous);
+    let runs = residency.runs_in(start..start.saturating_add(bytes)).filter(|run| run.is_anonymous);
     runs.map(|run| run.bytes()).sum()
 }
 

@@ -126,7 +126,7 @@ pub(crate) fn find(process: &Process, frozen: &mut Frozen, options: &Options<'_>
             builder.append(blocks);
         }
     }
-    for holding in frozen.runtimes.iter_mut().filter_map(|runtime| runtime.holding.as_mut()) {
+    for holding in frozen.runtimes.iter_mut().filter_map(|runtime| runtime.reference_hints.as_mut()) {
         builder.append(std::mem::take(&mut holding.blocks));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH);

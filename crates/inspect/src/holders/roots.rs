@@ -206,7 +206,7 @@ impl Finder<'_> {
     /// Searches a range of shared or of private memory, and returns each word that points to a
     /// block.
     fn search_range(&mut self, range: AddressRange, is_shared: bool) -> Result<Vec<Hit>, Refused> {
-        let runs = self.frozen.residency.runs_in(range.into()).filter(|run| is_shared || run.anonymous);
+        let runs = self.frozen.residency.runs_in(range.into()).filter(|run| is_shared || run.is_anonymous);
         let resident: Vec<AddressRange> = runs.map(|run| AddressRange::new(run.start, run.end)).collect();
         let resident_bytes: u64 = resident.iter().map(|run| run.len()).sum();
         let (mut found, mut is_full): (Vec<Hit>, bool) = (Vec::new(), false);
@@ -372,9 +372,9 @@ impl Finder<'_> {
     /// Adds a runtime as a root, with its variables and the references that its reader reports.
     fn add_runtime(&mut self, runtime: &Reading) -> Result<u32, Refused> {
         let (kind, name) = (RootKind::Runtime, runtime.facts.name.clone());
-        let rank = if runtime.holding.is_some() { Rank::RuntimeMemory } else { Rank::Ordinary };
+        let rank = if runtime.reference_hints.is_some() { Rank::RuntimeMemory } else { Rank::Ordinary };
         let root = self.add(FoundRoot { kind, name, rank, ..FoundRoot::default() });
-        let Some(hints) = &runtime.holding else { return Ok(root) };
+        let Some(hints) = &runtime.reference_hints else { return Ok(root) };
         for variable in &hints.variables {
             if let Some(block) = self.blocks.find(variable.value) {
                 let (name, module) = (variable.name.to_string(), Some(runtime.facts.name.clone()));

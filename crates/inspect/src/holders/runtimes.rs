@@ -34,7 +34,7 @@ pub struct NonReferences<'a> {
 impl<'a> NonReferences<'a> {
     /// Collects what all runtimes' readers report.
     pub fn new(runtimes: &'a [Reading], blocks: &'a Blocks) -> Self {
-        let hints = runtimes.iter().filter_map(|runtime| runtime.holding.as_ref());
+        let hints = runtimes.iter().filter_map(|runtime| runtime.reference_hints.as_ref());
         Self { hints: hints.collect(), blocks }
     }
 
@@ -101,7 +101,7 @@ pub fn exact_blocks(runtimes: &[Reading], blocks: &Blocks) -> Result<Option<Exac
         (BlockSet::new(blocks.len())?, BlockSet::new(blocks.len())?, BlockSet::new(blocks.len())?);
     let (mut has_exact, mut has_tagged) = (false, false);
     for reading in runtimes {
-        let Some(hints) = &reading.holding else { continue };
+        let Some(hints) = &reading.reference_hints else { continue };
         for &range in &claimed_ranges(std::slice::from_ref(reading)) {
             has_exact = true;
             for block in block_range(blocks, range) {
@@ -198,7 +198,7 @@ pub struct RuntimeBlocks<'a> {
 impl<'a> RuntimeBlocks<'a> {
     /// Collects the claims of all runtimes whose readers report objects.
     pub fn new(runtimes: &'a [Reading]) -> Self {
-        let readings = runtimes.iter().filter(|reading| reading.holding.is_some());
+        let readings = runtimes.iter().filter(|reading| reading.reference_hints.is_some());
         let claims = |reading: &'a Reading| {
             let ranges = reading.claims.iter();
             ranges.map(move |claim| (AddressRange { start: claim.start, end: claim.end }, reading))
@@ -236,7 +236,7 @@ impl<'a> RuntimeBlocks<'a> {
 
     /// Returns the memory that the runtime releases as a whole with the block at `start` in it.
     pub fn unit(&self, start: u64) -> Option<AddressRange> {
-        let units = &self.reading(start)?.holding.as_ref()?.units;
+        let units = &self.reading(start)?.reference_hints.as_ref()?.release_units;
         let next = units.partition_point(|unit| unit.end <= start);
         units.get(next).filter(|unit| unit.start <= start).copied()
     }
@@ -244,8 +244,8 @@ impl<'a> RuntimeBlocks<'a> {
     /// Returns the row of the block at `start`.
     pub fn row(&self, start: u64) -> Option<&'static str> {
         let reading = self.reading(start)?;
-        let hints = reading.holding.as_ref()?;
-        let object = hints.object.filter(|_| hints.objects.contains(start)).map(|row| row.id);
+        let hints = reading.reference_hints.as_ref()?;
+        let object = hints.object_row.filter(|_| hints.objects.contains(start)).map(|row| row.id);
         object.or_else(|| reading.rows.map(|rows| rows.live.id))
     }
 }

@@ -29,6 +29,7 @@ use strandline_claims::rows::{
 };
 use strandline_claims::runtime;
 use strandline_process::error::Result;
+use strandline_process::map::DeviceNumber;
 use strandline_process::range::{AddressRange, RangeSet};
 use strandline_process::smaps::SmapsEntry;
 
@@ -178,7 +179,7 @@ impl<'a> Layers<'a> {
     fn add_runtime(&mut self, reading: &'a runtime::Reading, below: &mut LowerLayer, taken: &mut RangeSet) {
         let rows = ClassRows { palette: &reading.palette, rows: reading.rows };
         let is_taken = |claim: &&RangeClaim| taken.overlaps(claim.range());
-        let all_claims = || reading.claims.iter().chain(&reading.shared);
+        let all_claims = || reading.claims.iter().chain(&reading.shared_claims);
         self.caveats.extend(all_claims().find(is_taken).map(|first| {
             let bytes = all_claims().filter(is_taken).map(|claim| claim.sums.resident.total()).sum();
             let place = format!("{:#x}-{:#x}", first.start, first.end);
@@ -188,7 +189,7 @@ impl<'a> Layers<'a> {
         let own = reading.claims.iter().filter(|claim| !is_taken(claim));
         let own = own.filter(|claim| self.refine(claim, rows, below));
         let mut counting: Vec<AddressRange> = own.map(RangeClaim::range).collect();
-        for claim in reading.shared.iter().filter(|claim| !is_taken(claim)) {
+        for claim in reading.shared_claims.iter().filter(|claim| !is_taken(claim)) {
             self.shared_spans.0.push(Span { range: claim.start..claim.end, holder: Holder::Claimed });
             self.shared.push((claim, rows));
             counting.push(claim.range());
@@ -291,17 +292,17 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
         }
         let mut writer = LedgerWriter { tally: Tally::default(), page_map: page_map.as_mut() };
         for run in inputs.residency.runs_in(space.mapping.start..space.mapping.end) {
-            if run.anonymous && space.mapping.is_private_anonymous() {
+            if run.is_anonymous && space.mapping.is_private_anonymous() {
                 split(&mut writer, run.start..run.end, [&claimed, &zeros, &program], &ANONYMOUS);
-            } else if run.anonymous && space.mapping.has_file() {
+            } else if run.is_anonymous && space.mapping.has_file() {
                 // brk can start on the last page of a program's data, and a runtime's heap can be
                 // in the file that it was saved in.
                 split(&mut writer, run.start..run.end, [&claimed, &no_spans, &no_spans], &PROGRAM_DATA);
-            } else if !run.anonymous && (inputs.is_shared_memory)(&space.mapping) {
+            } else if !run.is_anonymous && (inputs.is_shared_memory)(&space.mapping) {
                 ledger.shmem_bytes += run.end - run.start;
                 split(&mut writer, run.start..run.end, [&shared_spans, &no_spans, &no_spans], &SHMEM);
             } else {
-                writer.add(mapping_row(space, run.anonymous, &programs), run.start..run.end);
+                writer.add(mapping_row(space, run.is_anonymous, &programs), run.start..run.end);
             }
         }
         if space.counts.lazy_free_bytes > 0 {
@@ -464,7 +465,7 @@ fn add_claim(
 }
 
 /// A file, by its device and inode.
-type FileId = ((u32, u32), u64);
+type FileId = (DeviceNumber, u64);
 
 /// Returns every file with an executable mapping, sorted: programs and libraries.
 fn program_files(spaces: &[SmapsEntry]) -> Vec<FileId> {
@@ -539,7 +540,7 @@ pub fn unclaimed_runs(inputs: &Inputs<'_>) -> Result<RangeSet> {
     let mut runs: Vec<AddressRange> = Vec::new();
     for space in inputs.spaces.iter().filter(is_searched) {
         let resident = inputs.residency.runs_in(space.mapping.start..space.mapping.end);
-        for run in resident.filter(|run| run.anonymous) {
+        for run in resident.filter(|run| run.is_anonymous) {
             let mut at = run.start;
             while at < run.end {
                 let (holder, span_end) = spans.holder_at(at);

@@ -172,7 +172,7 @@ fn run(
     };
     let before = resident_bytes()?;
     let mut injected = inject::begin(tracee, call).map_err(|error| refusal(process, tid, error))?;
-    let began = injected.began;
+    let began = injected.begun_at;
     if let Err(error) = injected.run(began + CALL_LIMIT) {
         return Err(leave(process, tid, injected, error));
     }

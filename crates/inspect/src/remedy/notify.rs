@@ -344,7 +344,7 @@ impl<'a> Target<'a> {
         let owner_since = owner.since;
         let mut injected = inject::begin(tracee, &injected_call).map_err(refused)?;
         injected.hold_other(*owner);
-        let began = injected.began;
+        let began = injected.begun_at;
         if let Err(error) = injected.run(began + CALL_LIMIT) {
             return Err(call::leave(process, tid, injected, error));
         }

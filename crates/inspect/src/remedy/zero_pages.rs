@@ -145,7 +145,7 @@ pub(crate) fn can_page_out(process: &Process) -> bool {
 /// `process`, and the permission. Asked to page out nothing, the kernel checks only the permission:
 /// CAP_SYS_NICE for any process but the caller's own (Linux 5.10 to 7.2).
 fn page_out_obstacle(process: &Process) -> Option<&'static str> {
-    if swap_free_bytes() == 0 || ControlGroups::of(process).swap_left() == Some(0) {
+    if swap_free_bytes() == 0 || ControlGroups::of(process).swap_left_bytes() == Some(0) {
         return Some("without swap that it may use");
     }
     let result = sys::open_pidfd(process.pid()).and_then(|handle| sys::advise(&handle, &[], MADV_PAGEOUT));
@@ -295,7 +295,7 @@ impl<I: Iterator<Item = Range<u64>> + Send> DirectRelease<'_, I> {
             return Err(Refusal::Stopped { pid: self.process.pid() });
         }
         // The kernel may be about to write into a page for such a thread.
-        if !stopped.asleep().is_empty() {
+        if !stopped.uninterruptible_threads().is_empty() {
             return Ok(Some("a thread is in an uninterruptible sleep"));
         }
         // Since the last stretch the program may have mapped, locked or registered something else
@@ -322,7 +322,7 @@ impl<I: Iterator<Item = Range<u64>> + Send> DirectRelease<'_, I> {
         if let Err(error) = self.release_pieces(&mut injected, Instant::now() + STOP_LIMIT) {
             return Err(call::leave(self.process, tid, injected, error));
         }
-        self.applied.call_seconds += injected.began.elapsed().as_secs_f64();
+        self.applied.call_seconds += injected.begun_at.elapsed().as_secs_f64();
         injected.finish(call::CALL_LIMIT).map_err(refused)?;
         drop(stopped);
         let stopped_seconds = since.elapsed().as_secs_f64();
@@ -417,7 +417,7 @@ const EXCLUDED_FLAGS: [&[u8; 2]; 7] = [b"lo", b"ht", b"io", b"pf", b"um", b"uw",
 fn other_user_of_memory(pid: i32) -> Option<i32> {
     let entries = std::fs::read_dir("/proc").ok()?;
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter(|&other| other != pid).find(|&other| sys::same_memory(pid, other).unwrap_or(false))
+    pids.filter(|&other| other != pid).find(|&other| sys::share_memory(pid, other).unwrap_or(false))
 }
 
 /// Returns the parts of `run` that are in `mappings`, which are sorted.

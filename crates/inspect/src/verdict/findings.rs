@@ -24,7 +24,7 @@ pub fn of_every_process(inputs: &VerdictInputs<'_>) -> Vec<Finding> {
 fn bytes_of_classes(view: &LedgerView<'_>, classes: &[fn(&BlockRows) -> RowRef]) -> u64 {
     let rows = ALLOCATORS.iter().filter_map(|entry| entry.about.blocks);
     let ids: BTreeSet<&str> = rows.flat_map(|rows| classes.iter().map(|class| class(rows).id)).collect();
-    ids.into_iter().map(|id| view.row(id)).sum()
+    ids.into_iter().map(|id| view.row_bytes(id)).sum()
 }
 
 /// Bytes on rows of the kernel that calls into allocators release too.
@@ -41,8 +41,8 @@ fn released_on_kernel_rows(inputs: &VerdictInputs<'_>) -> KernelRowBytes {
     let calls = view.remedies.iter().filter(|remedy| readers::frees_pages_of(&remedy.id).is_some());
     let predicted: u64 = calls.filter_map(|remedy| remedy.predicted_bytes).sum();
     let beyond = predicted.saturating_sub(bytes_of_classes(view, &[|rows| rows.releasable]));
-    let zero = beyond.min(inputs.trimmed_zero_bytes).min(view.row("kernel.zero"));
-    KernelRowBytes { zero, lazy_free: (beyond - zero).min(view.row("kernel.lazyfree")) }
+    let zero = beyond.min(inputs.trimmed_zero_bytes).min(view.row_bytes("kernel.zero"));
+    KernelRowBytes { zero, lazy_free: (beyond - zero).min(view.row_bytes("kernel.lazyfree")) }
 }
 
 fn free_heap(inputs: &VerdictInputs<'_>) -> Finding {
@@ -81,7 +81,9 @@ fn released_by_calls(view: &LedgerView<'_>) -> String {
         .collect();
     let has_much_free = |id: &str| {
         let rows = readers::frees_pages_of(id).and_then(|about| about.blocks);
-        rows.is_some_and(|rows| view.matters(view.sum(&[rows.releasable.id, rows.kept.id, rows.pinned.id])))
+        rows.is_some_and(|rows| {
+            view.matters(view.rows_bytes(&[rows.releasable.id, rows.kept.id, rows.pinned.id]))
+        })
     };
     let is_mentioned =
         |&&(id, predicted): &&(&str, u64)| predicted > 0 || calls.len() == 1 || has_much_free(id);
@@ -114,7 +116,7 @@ fn fragmentation(view: &LedgerView<'_>) -> String {
 }
 
 fn unattributed(inputs: &VerdictInputs<'_>) -> Finding {
-    let unattributed = inputs.view.state(State::Unattributed);
+    let unattributed = inputs.view.state_bytes(State::Unattributed);
     let subject = inputs.view.of_rss(unattributed);
     let mut headline = match inputs.late_bytes > unattributed / 2 {
         true => format!("{subject} was not read in the time of the stop (--max-stop); --snapshot reads more"),
@@ -131,7 +133,7 @@ fn unattributed(inputs: &VerdictInputs<'_>) -> Finding {
 
 fn zero_pages(inputs: &VerdictInputs<'_>) -> Finding {
     let view = &inputs.view;
-    let zero = view.row("kernel.zero") - released_on_kernel_rows(inputs).zero;
+    let zero = view.row_bytes("kernel.zero") - released_on_kernel_rows(inputs).zero;
     let headline = format!(
         "{} is pages that hold only zeros; giving them back changes nothing the program reads",
         view.of_rss(zero)
@@ -140,7 +142,7 @@ fn zero_pages(inputs: &VerdictInputs<'_>) -> Finding {
 }
 
 fn stacks(view: &LedgerView<'_>) -> Finding {
-    let stacks = view.row(UNUSED_STACKS);
+    let stacks = view.row_bytes(UNUSED_STACKS);
     let headline = format!(
         "{} is what {} thread{} used of their stacks before and use no more: it goes back when a thread ends; fewer threads \
          (a smaller pool) or smaller stacks (ulimit -s, pthread_attr_setstacksize, -Xss) hold less",
@@ -153,8 +155,8 @@ fn stacks(view: &LedgerView<'_>) -> Finding {
 
 /// Describes what most of the memory is, if nothing else matters.
 pub fn mostly_used(view: &LedgerView<'_>) -> Finding {
-    let (live, evictable) = (view.state(State::Live), view.state(State::Evictable));
-    let stranded = bytes(view.state(State::Stranded));
+    let (live, evictable) = (view.state_bytes(State::Live), view.state_bytes(State::Evictable));
+    let stranded = bytes(view.state_bytes(State::Stranded));
     if evictable > live {
         let headline = format!(
             "{} is {}, which the kernel drops under pressure; {stranded} is stranded",
@@ -174,7 +176,7 @@ pub fn mostly_used(view: &LedgerView<'_>) -> Finding {
 }
 
 fn evictable_pages(view: &LedgerView<'_>, evictable: u64) -> String {
-    let lazy = view.row("kernel.lazyfree");
+    let lazy = view.row_bytes("kernel.lazyfree");
     match (lazy, evictable - lazy) {
         (0, _) => "file pages".to_owned(),
         (_, 0) => "pages that the program released with MADV_FREE".to_owned(),

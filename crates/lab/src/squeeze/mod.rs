@@ -44,9 +44,9 @@ impl LimitKind {
     /// A limit of `bytes` on this resource.
     pub fn limits(self, bytes: u64) -> Limits {
         match self {
-            Self::AddressSpace => Limits { address_space: Some(bytes), ..Limits::default() },
-            Self::Data => Limits { data: Some(bytes), ..Limits::default() },
-            Self::Cgroup => Limits { memory: Some(bytes), ..Limits::default() },
+            Self::AddressSpace => Limits { address_space_bytes: Some(bytes), ..Limits::default() },
+            Self::Data => Limits { data_bytes: Some(bytes), ..Limits::default() },
+            Self::Cgroup => Limits { memory_bytes: Some(bytes), ..Limits::default() },
         }
     }
 }

@@ -46,13 +46,15 @@ impl CallSites {
     /// Reads the files where they can be opened: reading the target's mappings of them makes pages
     /// resident in it.
     pub fn find(process: &Process, space: &AddressSpace) -> Option<Self> {
-        let is_code = |m: &&Mapping| m.permissions.execute && (m.has_file() || m.name == "[vdso]");
+        let is_code = |mapping: &&Mapping| {
+            mapping.permissions.execute && (mapping.has_file() || mapping.name == "[vdso]")
+        };
         let mut mappings: Vec<_> = space.mappings().iter().filter(is_code).collect();
-        let is_libc = |m: &Mapping| CLibrary::of_file(&m.name).is_some();
-        mappings.sort_by_key(|m| (!is_libc(m), m.name == "[vdso]"));
+        let is_libc = |mapping: &Mapping| CLibrary::of_file(&mapping.name).is_some();
+        mappings.sort_by_key(|mapping| (!is_libc(mapping), mapping.name == "[vdso]"));
         let mut searched_bytes = 0_u64;
-        mappings.retain(|m| {
-            searched_bytes = searched_bytes.saturating_add(m.bytes().min(MAX_TEXT_BYTES));
+        mappings.retain(|mapping| {
+            searched_bytes = searched_bytes.saturating_add(mapping.bytes().min(MAX_TEXT_BYTES));
             searched_bytes <= MAX_SEARCHED_BYTES
         });
         let find_in = |mapping: &Mapping, pattern: &[u8]| {
@@ -97,9 +99,9 @@ pub fn find(memory: &dyn Memory, ranges: &[Range<u64>], pattern: &[u8]) -> Optio
         let end = range.end.min(range.start.saturating_add(MAX_TEXT_BYTES));
         while at < end {
             let chunk_bytes = buffer.len().min((end - at) as usize);
-            let got = memory.read_some(at, &mut buffer[..chunk_bytes]);
-            let found = buffer[..got].windows(pattern.len()).position(|window| window == pattern);
-            if let Some(offset) = found {
+            let read_bytes = memory.read_some(at, &mut buffer[..chunk_bytes]);
+            let position = buffer[..read_bytes].windows(pattern.len()).position(|window| window == pattern);
+            if let Some(offset) = position {
                 return Some(at + offset as u64);
             }
             // Chunks overlap, so that a pattern across their border is found.

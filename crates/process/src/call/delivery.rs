@@ -78,12 +78,12 @@ impl Injected<'_> {
     /// it. A calling thread that waits for a processor may not have begun the call yet, so the
     /// limit is longer while it does not sleep.
     fn release_other_if_late(&mut self) {
-        let Some(other) = &self.other else { return };
+        let Some(other) = &self.other_thread else { return };
         let held_time = other.since.elapsed();
         let sleeps =
             || self.tracee.process.task_stat(self.tracee.tid).is_ok_and(|stat| stat.state == Some('S'));
         if held_time >= MAX_OTHER_HELD || held_time >= MAX_OTHER_HELD_ASLEEP && sleeps() {
-            self.other = None;
+            self.other_thread = None;
         }
     }
 
@@ -106,8 +106,10 @@ impl Injected<'_> {
             return false;
         }
         let Ok(status) = process.task_status(tid) else { return false };
-        let pending = status.thread_pending.unwrap_or(0) | status.process_pending.unwrap_or(0);
-        pending & status.caught.unwrap_or(0) & self.stop_signals.likely & !self.mask != 0
+        let pending =
+            status.thread_pending_signals.unwrap_or(0) | status.process_pending_signals.unwrap_or(0);
+        pending & status.caught_signals.unwrap_or(0) & self.stop_signals.likely_signals & !self.original_mask
+            != 0
     }
 
     /// In the stop before the delivery of a signal within the call: decides whether its handler
@@ -116,14 +118,14 @@ impl Injected<'_> {
         let signal_bit = 1_u64.checked_shl(signal.wrapping_sub(1) as u32).unwrap_or(0);
         if std::mem::take(&mut self.is_delivering) {
             // All others stay blocked for when the handler returns to the call.
-            self.has_handled = true;
+            self.has_run_handler = true;
             return self.set_call_mask(self.call_mask & !signal_bit);
         }
         if signal_bit & (FAULTS | UNBLOCKABLE) != 0 || !self.is_in_call()? {
             return Ok(());
         }
-        if self.stop_signals.known & signal_bit != 0 {
-            self.has_handled = true;
+        if self.stop_signals.known_signals & signal_bit != 0 {
+            self.has_run_handler = true;
             return Ok(());
         }
         // It has been delivered once; the next one comes after the call.

@@ -245,13 +245,13 @@ enum Flow {
 /// Whether a filter allows `call` on every path that it may take.
 fn permits(filter: &[FilterInstruction], call: &RequiredCall) -> bool {
     // What is known before each instruction; `None` if no path leads to it.
-    let mut before: Vec<Option<Registers>> = vec![None; filter.len()];
-    if let Some(first) = before.first_mut() {
+    let mut registers_before: Vec<Option<Registers>> = vec![None; filter.len()];
+    if let Some(first) = registers_before.first_mut() {
         *first = Some(Registers { accumulator: Some(0), index: Some(0), scratch: [None; 16] });
     }
     // Jumps only go forward, so all predecessors of an instruction precede it.
     for (at, instruction) in filter.iter().enumerate() {
-        let Some(Some(mut registers)) = before.get(at).copied() else { continue };
+        let Some(Some(mut registers)) = registers_before.get(at).copied() else { continue };
         let distances = match execute(*instruction, &mut registers, call) {
             Flow::Next => [Some(0), None],
             Flow::Jump(distances) => distances,
@@ -260,8 +260,10 @@ fn permits(filter: &[FilterInstruction], call: &RequiredCall) -> bool {
         };
         for distance in distances.into_iter().flatten() {
             let target = at.checked_add(1 + distance as usize);
-            let Some(known) = target.and_then(|target| before.get_mut(target)) else { return false };
-            *known = Some(known.map_or(registers, |known| known.joined(registers)));
+            let Some(at_target) = target.and_then(|target| registers_before.get_mut(target)) else {
+                return false;
+            };
+            *at_target = Some(at_target.map_or(registers, |earlier| earlier.joined(registers)));
         }
     }
     !filter.is_empty()

@@ -80,7 +80,7 @@ impl ExtendedState {
     /// the image is cut before the AMX tiles unless the thread uses them.
     pub fn new(image: Vec<u8>) -> Option<Self> {
         // The kernel made the image on this processor, so its layout is this processor's.
-        Self::cut(image, strandline_sys::xstate::component_offset(TILE_DATA))
+        Self::without_unused_tiles(image, strandline_sys::xstate::component_offset(TILE_DATA))
     }
 
     /// Number of bytes of it that a signal frame holds.
@@ -89,7 +89,7 @@ impl ExtendedState {
     }
 
     /// Cuts an image at the offset of the tiles, if they are not in use.
-    fn cut(image: Vec<u8>, tiles_offset: Option<usize>) -> Option<Self> {
+    fn without_unused_tiles(image: Vec<u8>, tiles_offset: Option<usize>) -> Option<Self> {
         let mut features = word_at(&image, OFFSET_SOFTWARE)?;
         let in_use = word_at(&image, OFFSET_IN_USE)?;
         let mut frame_bytes = image.len();
@@ -115,30 +115,30 @@ pub struct Frame {
 /// Registers for resuming a stopped thread without the kernel's restart logic: an interrupted
 /// system call is restarted, as the kernel does without a signal.
 pub fn restarting(registers: &Registers) -> Registers {
-    let mut again = *registers;
+    let mut restarted = *registers;
     if (registers.orig_rax as i64) >= 0 {
         let result = registers.rax as i64;
         if RESTARTS.contains(&result) {
-            again.rax = registers.orig_rax;
-            again.rip = registers.rip.wrapping_sub(SYSCALL_BYTES);
+            restarted.rax = registers.orig_rax;
+            restarted.rip = registers.rip.wrapping_sub(SYSCALL_BYTES);
         } else if result == RESTART_BLOCK {
-            again.rax = RESTART_SYSCALL;
-            again.rip = registers.rip.wrapping_sub(SYSCALL_BYTES);
+            restarted.rax = RESTART_SYSCALL;
+            restarted.rip = registers.rip.wrapping_sub(SYSCALL_BYTES);
         }
     }
-    again.orig_rax = u64::MAX;
-    again
+    restarted.orig_rax = u64::MAX;
+    restarted
 }
 
 /// Registers with which a stopped system call ends with EINTR where the kernel would end it so
 /// after a handler with `SA_RESTART`.
 pub fn interrupted(registers: &Registers) -> Registers {
-    let mut ended = *registers;
+    let mut at_end = *registers;
     let is_in_call = (registers.orig_rax as i64) >= 0;
     if is_in_call && [RESTARTS_WITHOUT_HANDLER, RESTART_BLOCK].contains(&(registers.rax as i64)) {
-        ended.rax = MINUS_EINTR;
+        at_end.rax = MINUS_EINTR;
     }
-    ended
+    at_end
 }
 
 /// Makes the frame whose rt_sigreturn restores `registers`, `mask` and `state`. It is below
@@ -211,9 +211,9 @@ pub struct SystemCall {
 
 /// Makes frames with which a thread makes `calls` in sequence, with signals blocked and without
 /// extended state: an rt_sigreturn at the trampoline loads each frame, and its call returns into
-/// the next, the last one into the frame at `after`; without `after`, it must not return. The
-/// frames end at `top`; the thread starts by returning with its stack pointer at the frames'
-/// address.
+/// the next, the last one into the frame at `frame_after`; without `frame_after`, it must not
+/// return. The frames end at `top`; the thread starts by returning with its stack pointer at the
+/// frames' address.
 ///
 /// `registers` provide the segments. `None` if there is no room below `top`.
 pub fn chain(
@@ -221,14 +221,14 @@ pub fn chain(
     code: &CallSites,
     registers: &Registers,
     top: u64,
-    after: Option<u64>,
+    frame_after: Option<u64>,
 ) -> Option<Frame> {
     let total_bytes = FRAME_BYTES * calls.len();
     let address = top.checked_sub(total_bytes as u64)? & !15;
     let mut bytes = vec![0; total_bytes];
     for (index, call) in calls.iter().enumerate() {
         let following = address + ((index + 1) * FRAME_BYTES) as u64;
-        let next = after.filter(|_| index + 1 == calls.len()).unwrap_or(following);
+        let next = frame_after.filter(|_| index + 1 == calls.len()).unwrap_or(following);
         let frame = bytes.get_mut(index * FRAME_BYTES..(index + 1) * FRAME_BYTES)?;
         put(frame, 0, &code.trampoline.to_le_bytes());
         put(frame, OFFSET_UC_FLAGS, &UC_FLAGS_WITHOUT_STATE.to_le_bytes());
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_frame_is_aligned_and_has_the_length_of_its_state() {
-        let state = ExtendedState::cut(image(832, 7, 7), None).unwrap();
+        let state = ExtendedState::without_unused_tiles(image(832, 7, 7), None).unwrap();
         for low in 0..64 {
             let mut registers = strandline_sys::registers::zeroed();
             registers.rsp = 0x7000_0000 + low;
@@ -311,29 +311,29 @@ mod tests {
             assert_eq!(word_at(&frame.bytes, at + OFFSET_MASK), Some(!call.number));
         }
         assert!(chain(&calls, &code, &registers, 100, None).is_none());
-        let before = chain(&calls, &code, &registers, 0x7000_0008, Some(0x6000)).unwrap();
-        let last = 2 * FRAME_BYTES + OFFSET_GENERAL + 15 * 8;
-        assert_eq!(word_at(&before.bytes, last), Some(0x6000));
-        assert_eq!(before.bytes[..last], frame.bytes[..last]);
+        let chain_before = chain(&calls, &code, &registers, 0x7000_0008, Some(0x6000)).unwrap();
+        let last_stack_pointer = 2 * FRAME_BYTES + OFFSET_GENERAL + 15 * 8;
+        assert_eq!(word_at(&chain_before.bytes, last_stack_pointer), Some(0x6000));
+        assert_eq!(chain_before.bytes[..last_stack_pointer], frame.bytes[..last_stack_pointer]);
     }
 
     #[test]
     fn tiles_are_cut_off_unless_they_are_in_use() {
         let features = 7 | 1 << 17 | 1 << 18;
         let tiles = Some(2816);
-        let idle = ExtendedState::cut(image(11008, features, 7), tiles).unwrap();
+        let idle = ExtendedState::without_unused_tiles(image(11008, features, 7), tiles).unwrap();
         assert_eq!((idle.frame_bytes, idle.features), (2816, 7 | 1 << 17));
-        let busy = ExtendedState::cut(image(11008, features, 7 | 1 << 18), tiles).unwrap();
+        let busy = ExtendedState::without_unused_tiles(image(11008, features, 7 | 1 << 18), tiles).unwrap();
         assert_eq!((busy.frame_bytes, busy.features), (11008, features));
-        assert!(ExtendedState::cut(vec![0; 512], None).is_none(), "no room for the header");
+        assert!(ExtendedState::without_unused_tiles(vec![0; 512], None).is_none(), "no room for the header");
     }
 
     #[test]
     fn interrupted_calls_are_made_again_and_others_are_left() {
         let mut r = strandline_sys::registers::zeroed();
         (r.rip, r.orig_rax, r.rax) = (0x1002, 7, (-516_i64) as u64);
-        let again = restarting(&r);
-        assert_eq!((again.rip, again.rax, again.orig_rax), (0x1000, 219, u64::MAX));
+        let restarted = restarting(&r);
+        assert_eq!((restarted.rip, restarted.rax, restarted.orig_rax), (0x1000, 219, u64::MAX));
         r.rax = (-512_i64) as u64;
         assert_eq!((restarting(&r).rip, restarting(&r).rax), (0x1000, 7));
         r.rax = 5;

@@ -54,10 +54,10 @@ const fn bit(signal: u32) -> u64 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct StopSignals {
     /// Signals with a handler of a runtime: they stay unblocked in the call.
-    pub known: u64,
+    pub known_signals: u64,
     /// Signals with a handler that restarts system calls and blocks nearly all signals, as a
     /// runtime's does: they are delivered while the call waits for a lock.
-    pub likely: u64,
+    pub likely_signals: u64,
 }
 
 /// Whether the threads of a process with this status may stop each other by signals.
@@ -70,8 +70,12 @@ pub fn may_stop_threads(status: &Status) -> bool {
 /// one may be in force (ppoll).
 pub(super) fn signals_to_query(status: &Status, mask: u64) -> u64 {
     let has_other_threads = status.threads.is_some_and(|threads| threads > 1);
-    let blocked = mask & status.blocked.unwrap_or(mask);
-    if has_other_threads { status.caught.unwrap_or(0) & !blocked & STOP_AND_RESTART_SIGNALS } else { 0 }
+    let blocked = mask & status.blocked_signals.unwrap_or(mask);
+    if has_other_threads {
+        status.caught_signals.unwrap_or(0) & !blocked & STOP_AND_RESTART_SIGNALS
+    } else {
+        0
+    }
 }
 
 impl StopSignals {
@@ -84,9 +88,9 @@ impl StopSignals {
             && flags & (SA_RESTART | SA_NODEFER | SA_RESETHAND) == SA_RESTART
             && blocked & BLOCKED_BY_RUNTIMES == BLOCKED_BY_RUNTIMES;
         if resembles_a_runtimes {
-            self.likely |= bit(signal);
+            self.likely_signals |= bit(signal);
             let is_known = stop_handlers.iter().any(|code| code.contains(&handler));
-            self.known |= if is_known { bit(signal) } else { 0 };
+            self.known_signals |= if is_known { bit(signal) } else { 0 };
         }
     }
 }
@@ -110,7 +114,7 @@ pub(super) fn query(
     query_entry.rsi = 0;
     query_entry.rdx = injected.frame_address.wrapping_sub(2 * ACTION_BYTES as u64);
     query_entry.r10 = MASK_BYTES;
-    let mut found = StopSignals::default();
+    let mut stop_signals = StopSignals::default();
     let mut is_first = true;
     for signal in (1..=64_u32).filter(|&signal| signals & bit(signal) != 0) {
         (query_entry.rax, query_entry.rdi) = (RT_SIGACTION, signal.into());
@@ -126,10 +130,10 @@ pub(super) fn query(
         let mut action = [0; ACTION_BYTES];
         let is_read = memory.read(query_entry.rdx, &mut action).is_ok();
         if exit.rip == site.wrapping_add(SYSCALL_BYTES) && exit.rax == 0 && is_read {
-            found.add(signal, &action, stop_handlers);
+            stop_signals.add(signal, &action, stop_handlers);
         }
     }
-    Ok(found)
+    Ok(stop_signals)
 }
 
 #[cfg(test)]
@@ -141,15 +145,15 @@ mod tests {
         for (at, value) in [(OFFSET_HANDLER, handler), (OFFSET_FLAGS, flags), (OFFSET_MASK, mask)] {
             action[at..at + 8].copy_from_slice(&value.to_le_bytes());
         }
-        let mut found = StopSignals::default();
-        found.add(signal, &action, std::slice::from_ref(&(0x1000..0x2000)));
-        found
+        let mut stop_signals = StopSignals::default();
+        stop_signals.add(signal, &action, std::slice::from_ref(&(0x1000..0x2000)));
+        stop_signals
     }
 
     #[test]
     fn only_a_runtime_s_handler_stays_unblocked() {
-        let known = |signal| StopSignals { known: bit(signal), likely: bit(signal) };
-        let likely = |signal| StopSignals { known: 0, likely: bit(signal) };
+        let known = |signal| StopSignals { known_signals: bit(signal), likely_signals: bit(signal) };
+        let likely = |signal| StopSignals { known_signals: 0, likely_signals: bit(signal) };
         let none = StopSignals::default();
         // libgc 8.2.2: SA_SIGINFO, all but INT, QUIT, ABRT, TERM and the faults.
         assert_eq!(stop_signals(30, 0x1000, SA_RESTART | 4, !(bit(2) | bit(3) | bit(15))), known(30));
@@ -163,10 +167,10 @@ mod tests {
 
     #[test]
     fn only_threads_of_multithreaded_processes_are_queried() {
-        let status = |threads: u64, blocked| Status {
+        let status = |threads: u64, blocked_signals| Status {
             threads: Some(threads),
-            caught: Some(bit(14) | bit(30) | bit(34)),
-            blocked,
+            caught_signals: Some(bit(14) | bit(30) | bit(34)),
+            blocked_signals,
             ..Status::default()
         };
         assert_eq!(signals_to_query(&status(2, None), bit(34)), bit(30));

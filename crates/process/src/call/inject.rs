@@ -107,7 +107,7 @@ const RESTART_BLOCK: u64 = (-516_i64) as u64;
 pub struct Injected<'a> {
     pub(super) tracee: Tracee<'a>,
     /// The mask at the stop, restored at the end.
-    pub(super) mask: u64,
+    pub(super) original_mask: u64,
     /// The mask of the code of the call, outside of handlers.
     pub(super) call_mask: u64,
     /// Signals whose handlers may run in the call.
@@ -122,21 +122,21 @@ pub struct Injected<'a> {
     /// intercepted instead.
     pub(super) announcement: Option<i32>,
     /// Whether a signal of the program was delivered after the call.
-    is_signalled: bool,
+    has_delivered_signal: bool,
     /// Whether a handler ran in the call.
-    pub(super) has_handled: bool,
+    pub(super) has_run_handler: bool,
     /// Whether the thread left the call without a stop and runs the program.
     has_left: bool,
     /// Whether the thread is, or may be, under a seccomp filter.
-    is_filtered: bool,
+    may_be_filtered: bool,
     /// Whether pending signals are being delivered.
     pub(super) is_delivering: bool,
     /// Whether at the last check the thread slept with a signal pending.
     pub(super) slept_with_pending_signal: bool,
     /// Another thread that is held for the call ([`Injected::hold_other`]).
-    pub(super) other: Option<Tracee<'a>>,
+    pub(super) other_thread: Option<Tracee<'a>>,
     /// When the call began.
-    pub began: Instant,
+    pub begun_at: Instant,
 }
 
 /// Writes the frame and sets the registers; the thread stays stopped. If it fails, only memory
@@ -147,21 +147,21 @@ pub fn begin<'a>(tracee: Tracee<'a>, call: &Call<'_>) -> Result<Injected<'a>, Ca
     let status = tracee.process.task_status(tracee.tid).ok();
     let blocked = if call.blocks_faults { u64::MAX } else { mask | !FAULTS };
     let mut injected = Injected {
-        mask,
+        original_mask: mask,
         call_mask: blocked & !UNBLOCKABLE,
         stop_signals: StopSignals::default(),
         state,
         frame_address,
         trampoline: call.trampoline,
         announcement: None,
-        is_signalled: false,
-        has_handled: false,
+        has_delivered_signal: false,
+        has_run_handler: false,
         has_left: false,
-        is_filtered: status.as_ref().is_none_or(|status| status.is_under_seccomp()),
+        may_be_filtered: status.as_ref().is_none_or(|status| status.is_under_seccomp()),
         is_delivering: false,
         slept_with_pending_signal: false,
-        other: None,
-        began: Instant::now(),
+        other_thread: None,
+        begun_at: Instant::now(),
         tracee,
     };
     let Some(site) = call.system_call else {
@@ -169,7 +169,7 @@ pub fn begin<'a>(tracee: Tracee<'a>, call: &Call<'_>) -> Result<Injected<'a>, Ca
     };
     let queried_signals = status.map_or(0, |status| handlers::signals_to_query(&status, mask));
     if queried_signals == 0 || filters::objection(&injected.tracee, &[handlers::ACTION_QUERY]).is_some() {
-        injected.stop_signals.likely = queried_signals;
+        injected.stop_signals.likely_signals = queried_signals;
         return injected.start(&entry, injected.call_mask).map(|()| injected);
     }
     match injected.query_handlers_and_enter(site, queried_signals, &entry, call.stop_handlers) {
@@ -191,7 +191,7 @@ pub fn can_end_by_signal(tracee: &Tracee<'_>) -> bool {
 
 /// Whether a stopped thread blocks signals that its program handles; true if unknown.
 pub fn blocks_handled(tracee: &Tracee<'_>) -> bool {
-    let caught = tracee.process.task_status(tracee.tid).ok().and_then(|status| status.caught);
+    let caught = tracee.process.task_status(tracee.tid).ok().and_then(|status| status.caught_signals);
     let mask = ptrace::signal_mask(tracee.tid).ok();
     caught.zip(mask).is_none_or(|(caught, mask)| caught & mask != 0)
 }
@@ -214,10 +214,10 @@ fn end_signal(tracee: &Tracee<'_>, mask: u64) -> Option<i32> {
 /// A signal that the program ignores and does not block, and that is not pending.
 fn harmless_signal(tracee: &Tracee<'_>, mask: u64) -> Option<i32> {
     let status = tracee.process.task_status(tracee.tid).ok()?;
-    let pending = status.thread_pending? | status.process_pending?;
+    let pending = status.thread_pending_signals? | status.process_pending_signals?;
     // It must not be caught (the handler would run if strandline died), and the original mask must
     // not block it.
-    let unfit = status.caught? | pending | mask;
+    let unfit = status.caught_signals? | pending | mask;
     HARMLESS_SIGNALS.into_iter().find(|signal| unfit >> (signal - 1) & 1 == 0)
 }
 
@@ -240,11 +240,12 @@ fn prepare(tracee: &Tracee<'_>, call: &Call<'_>) -> std::io::Result<Prepared> {
     let frame = frame::build(&tracee.registers, mask, &state, call.trampoline, call.reserved_bytes)
         .ok_or_else(|| invalid("no room below the stack pointer"))?;
     memory::write(tracee.process.pid(), frame.address, &frame.bytes)?;
-    let old = &tracee.registers;
+    let original = &tracee.registers;
     let mut entry = registers::zeroed();
-    (entry.cs, entry.ss, entry.ds, entry.es) = (old.cs, old.ss, old.ds, old.es);
-    (entry.fs, entry.gs, entry.fs_base, entry.gs_base) = (old.fs, old.gs, old.fs_base, old.gs_base);
-    entry.eflags = old.eflags & !NO_ENTRY_FLAGS;
+    (entry.cs, entry.ss, entry.ds, entry.es) = (original.cs, original.ss, original.ds, original.es);
+    (entry.fs, entry.gs, entry.fs_base, entry.gs_base) =
+        (original.fs, original.gs, original.fs_base, original.gs_base);
+    entry.eflags = original.eflags & !NO_ENTRY_FLAGS;
     entry.rip = call.function;
     entry.rsp = frame.address;
     entry.rax = call.rax;
@@ -256,12 +257,12 @@ fn prepare(tracee: &Tracee<'_>, call: &Call<'_>) -> std::io::Result<Prepared> {
 impl<'a> Injected<'a> {
     /// Keeps another thread, which holds no lock, stopped until the call ends or takes long.
     pub fn hold_other(&mut self, other: Tracee<'a>) {
-        self.other = Some(other);
+        self.other_thread = Some(other);
     }
 
     /// Releases the thread of [`Injected::hold_other`].
     pub fn release_other(&mut self) {
-        self.other = None;
+        self.other_thread = None;
     }
 }
 
@@ -291,7 +292,7 @@ impl Injected<'_> {
     ) -> Result<(), CallError> {
         self.stop_signals = handlers::query(self, site, queried_signals, entry, stop_handlers)?;
         // The mask first: from the second step on the function runs even if strandline dies.
-        self.set_call_mask(self.call_mask & !self.stop_signals.known).map_err(CallError::Failed)?;
+        self.set_call_mask(self.call_mask & !self.stop_signals.known_signals).map_err(CallError::Failed)?;
         self.set_registers(entry).map_err(CallError::Failed)
     }
 
@@ -316,7 +317,7 @@ impl Injected<'_> {
 
     /// Whether the stopped thread runs the call itself, not a handler or the program.
     pub(super) fn is_in_call(&self) -> std::io::Result<bool> {
-        Ok(self.call_mask != self.mask && ptrace::signal_mask(self.tracee.tid)? == self.call_mask)
+        Ok(self.call_mask != self.original_mask && ptrace::signal_mask(self.tracee.tid)? == self.call_mask)
     }
 
     /// The thread's registers in its current stop.
@@ -360,14 +361,14 @@ impl Injected<'_> {
     fn run_to_event(
         &mut self,
         resume: fn(i32, i32) -> std::io::Result<()>,
-        wanted: Event,
+        wanted_event: Event,
         deadline: Instant,
     ) -> Result<(), CallError> {
         let mut signal = 0;
         loop {
             resume(self.tracee.tid, signal).map_err(CallError::Failed)?;
             match self.next_event(resume, deadline).map_err(CallError::Failed)? {
-                Some(event) if event == wanted => return Ok(()),
+                Some(event) if event == wanted_event => return Ok(()),
                 Some(event @ Event::Exited { .. }) => return Err(CallError::Died(event)),
                 // A fault in the call, or a delivered signal: the program's own handler or its end,
                 // as without strandline.
@@ -392,7 +393,7 @@ impl Injected<'_> {
         let Some(signal) = self.announcement else { return false };
         let status = self.tracee.process.task_status(self.tracee.tid).ok();
         status
-            .and_then(|status| status.thread_pending)
+            .and_then(|status| status.thread_pending_signals)
             .is_some_and(|pending| pending >> (signal - 1) & 1 == 0)
     }
 
@@ -404,7 +405,7 @@ impl Injected<'_> {
 
     /// The mask during delivery: what the thread had blocked, and the announcing signal.
     pub(super) fn delivery_mask(&self) -> u64 {
-        self.mask | self.announcement.map_or(0, |signal| 1 << (signal - 1))
+        self.original_mask | self.announcement.map_or(0, |signal| 1 << (signal - 1))
     }
 
     /// Whether a stop with `registers` is at the entry of the rt_sigreturn that ends the call.
@@ -416,7 +417,7 @@ impl Injected<'_> {
 
     /// Runs the call to its end and leaves the thread stopped there.
     pub fn run(&mut self, deadline: Instant) -> Result<(), CallError> {
-        self.announcement = end_signal(&self.tracee, self.mask).filter(|&signal| self.send(signal));
+        self.announcement = end_signal(&self.tracee, self.original_mask).filter(|&signal| self.send(signal));
         match self.announcement {
             Some(signal) => self.run_to_announcement(signal, deadline),
             None => self.run_to_return(deadline),
@@ -432,7 +433,7 @@ impl Injected<'_> {
                 break;
             }
             // A handler that has run in the call can leave it for the program (siglongjmp).
-            if self.has_handled && self.is_outside().map_err(CallError::Failed)? {
+            if self.has_run_handler && self.is_outside().map_err(CallError::Failed)? {
                 self.has_left = true;
                 return Ok(());
             }
@@ -440,7 +441,7 @@ impl Injected<'_> {
                 return Err(CallError::TimedOut);
             }
         }
-        if self.is_filtered {
+        if self.may_be_filtered {
             self.next_system_call(deadline)?;
         }
         Ok(())
@@ -449,7 +450,7 @@ impl Injected<'_> {
     /// Sends a blocked signal that the program ignores, for [`Injected::run_to_frame`]; `None` if
     /// none fits.
     pub fn send_harmless(&self) -> Option<i32> {
-        harmless_signal(&self.tracee, self.mask).filter(|&signal| self.send(signal))
+        harmless_signal(&self.tracee, self.original_mask).filter(|&signal| self.send(signal))
     }
 
     /// Sends `signal` to the thread; false if that fails.
@@ -469,7 +470,7 @@ impl Injected<'_> {
                     let now = ptrace::registers(tid).map_err(CallError::Failed)?;
                     let has_returned = self.has_returned(&now);
                     if number == announcement {
-                        if has_returned || self.is_signalled {
+                        if has_returned || self.has_delivered_signal {
                             return Ok(());
                         }
                         // A handler that runs within the call has unblocked it.
@@ -483,7 +484,7 @@ impl Injected<'_> {
                         // Sent during the call and delivered after it: to the program's own state,
                         // so that the kernel ends or restarts its system call as usual.
                         ptrace::set_registers(tid, &self.tracee.registers).map_err(CallError::Failed)?;
-                        self.is_signalled = true;
+                        self.has_delivered_signal = true;
                     }
                 }
                 Some(event @ Event::Exited { .. }) => return Err(CallError::Died(event)),
@@ -535,11 +536,11 @@ impl Injected<'_> {
     /// handler has run since, and releases it.
     fn resume_program(mut self) -> Result<Duration, CallError> {
         let held_time = self.tracee.since.elapsed();
-        if self.is_signalled {
+        if self.has_delivered_signal {
             return self.leave(0, false);
         }
         ptrace::set_registers(self.tracee.tid, &self.program_registers()).map_err(CallError::Failed)?;
-        if self.has_handled {
+        if self.has_run_handler {
             return self.leave(0, false);
         }
         self.tracee.set_restore(true);
@@ -550,7 +551,7 @@ impl Injected<'_> {
     /// The registers with which the program continues.
     fn program_registers(&self) -> Registers {
         let original = self.tracee.registers;
-        if self.has_handled { frame::interrupted(&original) } else { original }
+        if self.has_run_handler { frame::interrupted(&original) } else { original }
     }
 
     fn leave(self, signal: i32, is_group_stopped: bool) -> Result<Duration, CallError> {
@@ -564,7 +565,7 @@ impl Injected<'_> {
     /// step the rt_sigreturn would still do all of this.
     fn restore(&mut self) -> std::io::Result<()> {
         let tid = self.tracee.tid;
-        ptrace::set_signal_mask(tid, self.mask)?;
+        ptrace::set_signal_mask(tid, self.original_mask)?;
         ptrace::set_register_set(tid, NT_X86_XSTATE, &self.state.image)?;
         ptrace::set_registers(tid, &frame::restarting(&self.program_registers()))
     }

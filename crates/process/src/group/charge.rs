@@ -37,15 +37,16 @@ pub struct ChargeSampler {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// The sampled pages.
-    pub pages: u64,
+    pub sampled_pages: u64,
     /// The sampled pages that are charged to the groups.
-    pub charged: u64,
+    pub charged_pages: u64,
 }
 
 impl Sample {
     /// The part of `bytes` that the sample represents; `None` for an empty one.
     pub fn share_of(self, bytes: u64) -> Option<u64> {
-        let share = (u128::from(bytes) * u128::from(self.charged)).checked_div(u128::from(self.pages))?;
+        let share = (u128::from(bytes) * u128::from(self.charged_pages))
+            .checked_div(u128::from(self.sampled_pages))?;
         let share = u64::try_from(share).ok()?;
         Some(share.checked_next_multiple_of(PAGE_BYTES).unwrap_or(bytes).min(bytes))
     }
@@ -65,12 +66,12 @@ impl ChargeSampler {
     pub fn sample(&self, file: &File, size: u64) -> Option<Sample> {
         let windows = size.div_ceil(WINDOW_BYTES).clamp(1, MAX_WINDOWS);
         let mut sample = Sample::default();
-        for window in 0..windows {
-            let start = (u128::from(size) * u128::from(window) / u128::from(windows)) as u64 / PAGE_BYTES
+        for number in 0..windows {
+            let start = (u128::from(size) * u128::from(number) / u128::from(windows)) as u64 / PAGE_BYTES
                 * PAGE_BYTES;
             let bytes = size.saturating_sub(start).min(WINDOW_BYTES).next_multiple_of(PAGE_BYTES);
-            let Ok(mapped) = FileWindow::new(file, start, usize::try_from(bytes).ok()?) else { continue };
-            let Ok(resident) = mapped.resident() else { continue };
+            let Ok(window) = FileWindow::new(file, start, usize::try_from(bytes).ok()?) else { continue };
+            let Ok(resident) = window.resident_pages() else { continue };
             let pages: Vec<usize> = resident
                 .iter()
                 .enumerate()
@@ -80,18 +81,18 @@ impl ChargeSampler {
             let sampled_pages = (pages.len() / PAGES_PER_SAMPLE).clamp(MIN_SAMPLED_PAGES, MAX_SAMPLED_PAGES);
             let step = pages.len().div_ceil(sampled_pages).max(1);
             for &page in pages.iter().step_by(step) {
-                let Some(group) = self.group_of(&mapped, page) else { continue };
-                sample.pages += 1;
-                sample.charged += u64::from(self.groups.contains(&group));
+                let Some(group) = self.group_of(&window, page) else { continue };
+                sample.sampled_pages += 1;
+                sample.charged_pages += u64::from(self.groups.contains(&group));
             }
         }
-        (sample.pages > 0).then_some(sample)
+        (sample.sampled_pages > 0).then_some(sample)
     }
 
     /// The inode of the group that a page is charged to; 0 for none.
-    fn group_of(&self, mapped: &FileWindow, page: usize) -> Option<u64> {
-        mapped.populate(page).ok()?;
-        let number = mapped.address() / PAGE_BYTES + page as u64;
+    fn group_of(&self, window: &FileWindow, page: usize) -> Option<u64> {
+        window.populate(page).ok()?;
+        let number = window.address() / PAGE_BYTES + page as u64;
         let value = word_at(&self.page_map, number)?;
         let frame = value & entry::FRAME;
         // It is 0 without the permission.
@@ -116,24 +117,26 @@ mod tests {
 
     #[test]
     fn a_share_is_complete_pages_and_at_most_the_file() {
-        let share = |charged, pages| Sample { pages, charged }.share_of(10 * PAGE_BYTES);
+        let share =
+            |charged_pages, sampled_pages| Sample { sampled_pages, charged_pages }.share_of(10 * PAGE_BYTES);
         assert_eq!(share(1, 2), Some(5 * PAGE_BYTES));
         assert_eq!(share(0, 7), Some(0));
         assert_eq!(share(7, 7), Some(10 * PAGE_BYTES));
         assert_eq!(share(1, 3), Some(4 * PAGE_BYTES));
         assert_eq!(share(0, 0), None);
-        assert_eq!(Sample { pages: 3, charged: 3 }.share_of(u64::MAX - 5), Some(u64::MAX - 5));
+        assert_eq!(Sample { sampled_pages: 3, charged_pages: 3 }.share_of(u64::MAX - 5), Some(u64::MAX - 5));
     }
 
     #[test]
     fn pages_of_a_written_file_are_charged_to_the_writers_group() {
         let hierarchy = super::super::Hierarchy::of_this_machine().ok();
-        let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
-        let path =
-            own.lines().filter_map(crate::control_groups::parse_line).find_map(|(controllers, path)| {
+        let memberships = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+        let path = memberships.lines().filter_map(crate::control_groups::parse_line).find_map(
+            |(controllers, path)| {
                 let counts = controllers.is_empty() || controllers.split(',').any(|name| name == "memory");
                 counts.then(|| hierarchy.as_ref()?.open(path).ok()).flatten()
-            });
+            },
+        );
         let Some(inode) = path.and_then(|group| group.inode()) else { return };
         let Some(sampler) = ChargeSampler::new(BTreeSet::from([inode])) else { return };
         // In memory: it stays when the page cache is dropped.
@@ -142,9 +145,9 @@ mod tests {
         file.write_all(&[1; 100 * PAGE_BYTES as usize]).unwrap();
         // Without CAP_SYS_ADMIN there are no frame numbers.
         let Some(sample) = sampler.sample(&file, 100 * PAGE_BYTES) else { return };
-        assert!(sample.pages >= 3 && sample.charged == sample.pages, "{sample:?}");
-        let other = ChargeSampler::new(BTreeSet::from([u64::MAX])).unwrap();
-        assert_eq!(other.sample(&file, 100 * PAGE_BYTES).map(|sample| sample.charged), Some(0));
+        assert!(sample.sampled_pages >= 3 && sample.charged_pages == sample.sampled_pages, "{sample:?}");
+        let other_sampler = ChargeSampler::new(BTreeSet::from([u64::MAX])).unwrap();
+        assert_eq!(other_sampler.sample(&file, 100 * PAGE_BYTES).map(|sample| sample.charged_pages), Some(0));
         assert_eq!(sampler.sample(&tempfile::tempfile().unwrap(), 0), None);
     }
 }

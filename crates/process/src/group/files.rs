@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use strandline_sys::files::{FileWindow, cache_stat};
 
 use super::charge::ChargeSampler;
-use crate::map::{AddressSpace, DELETED_SUFFIX};
+use crate::map::{AddressSpace, DELETED_SUFFIX, DeviceNumber};
 use crate::namespaces::{open_mapped_file, open_regular};
 use crate::pages::PAGE_BYTES;
 use crate::procfs::mounts::{self, Mount};
@@ -76,17 +76,17 @@ pub struct Files {
     /// Those with the most bytes in the page cache, in descending order.
     pub files: Vec<CachedFile>,
     /// Whether names were skipped: for lack of time, or because there are too many.
-    pub names_left: bool,
+    pub has_unread_names: bool,
     /// Files that could not be opened or counted.
-    pub unreadable: u64,
+    pub unreadable_files: u64,
     /// Files of remote file systems, which were left out.
-    pub remote: u64,
+    pub remote_files: u64,
     /// Processes whose files may not be listed.
-    pub not_allowed: u64,
+    pub unlisted_processes: u64,
     /// Whether the pages of files were sampled for their groups.
     pub is_sampled: bool,
     /// Number of larger files that were not sampled, for lack of time.
-    pub unsampled: u64,
+    pub unsampled_files: u64,
 }
 
 /// Identifies a file as stat(2) does.
@@ -99,13 +99,13 @@ struct FileId {
 /// Collects files.
 #[derive(Debug)]
 pub struct FileSearch {
-    found: Files,
+    files: Files,
     /// The files that were opened.
-    seen: HashSet<FileId>,
+    opened_ids: HashSet<FileId>,
     /// Hashes of mount namespace and path.
-    names: HashSet<u64>,
+    name_hashes: HashSet<u64>,
     /// The mapped files that were opened.
-    mapped: HashSet<MappedId>,
+    mapped_ids: HashSet<MappedId>,
     /// Those of the last process's namespace.
     mounts: Option<Mounts>,
     /// Number of file descriptors and mappings checked.
@@ -117,7 +117,7 @@ pub struct FileSearch {
 /// Identifies a mapped file as maps does: the device may differ from that of stat(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct MappedId {
-    device: (u32, u32),
+    device: DeviceNumber,
     inode: u64,
 }
 
@@ -145,7 +145,7 @@ impl Sampling {
 struct Mounts {
     /// The inode of the namespace; `None` if unknown.
     namespace: Option<u64>,
-    all: Vec<Mount>,
+    list: Vec<Mount>,
 }
 
 impl FileSearch {
@@ -154,10 +154,10 @@ impl FileSearch {
         let half = sampling_time / 2;
         let sampling = sampler.map(|sampler| Sampling { sampler, time_left: half, time_for_largest: half });
         Self {
-            found: Files::default(),
-            seen: HashSet::new(),
-            names: HashSet::new(),
-            mapped: HashSet::new(),
+            files: Files::default(),
+            opened_ids: HashSet::new(),
+            name_hashes: HashSet::new(),
+            mapped_ids: HashSet::new(),
             mounts: None,
             checked_names: 0,
             deadline: Instant::now() + time,
@@ -173,48 +173,48 @@ impl FileSearch {
     /// Adds the files that `process` has mapped or open.
     pub fn add_process(&mut self, process: &Process) {
         if self.is_over() {
-            self.found.names_left = true;
+            self.files.has_unread_names = true;
             return;
         }
         let namespace = std::fs::metadata(process.path("ns/mnt")).ok().map(|data| data.ino());
-        if self.mounts.as_ref().is_none_or(|known| known.namespace != namespace || namespace.is_none()) {
+        if self.mounts.as_ref().is_none_or(|mounts| mounts.namespace != namespace || namespace.is_none()) {
             let text = process.read_file("mountinfo", MAX_MOUNTS_BYTES).unwrap_or_default();
-            self.mounts = Some(Mounts { namespace, all: mounts::parse(&text) });
+            self.mounts = Some(Mounts { namespace, list: mounts::parse(&text) });
         }
         let can_list = self.add_mapped(process, namespace) & self.add_open(process, namespace);
-        self.found.not_allowed += u64::from(!can_list);
+        self.files.unlisted_processes += u64::from(!can_list);
     }
 
     /// Whether the first mount that `matches` is of a remote file system; `None` if there is no
     /// such mount.
     fn is_remote(&self, matches: impl Fn(&Mount) -> bool) -> Option<bool> {
-        let mount = self.mounts.as_ref()?.all.iter().find(|mount| matches(mount))?;
+        let mount = self.mounts.as_ref()?.list.iter().find(|mount| matches(mount))?;
         Some(REMOTE.iter().any(|kind| mount.kind.starts_with(kind)))
     }
 
     /// Adds the files that a process has mapped; false if its mappings cannot be read.
     fn add_mapped(&mut self, process: &Process, namespace: Option<u64>) -> bool {
         let Ok(text) = process.read_file("maps", MAX_MAPS_BYTES) else { return false };
-        self.found.names_left |= text.len() as u64 >= MAX_MAPS_BYTES;
+        self.files.has_unread_names |= text.len() as u64 >= MAX_MAPS_BYTES;
         let (space, _) = AddressSpace::parse(&text);
         for mapping in space.mappings().iter().filter(|mapping| mapping.has_file()) {
             self.checked_names += 1;
-            if !self.mapped.insert(MappedId { device: mapping.device, inode: mapping.inode }) {
+            if !self.mapped_ids.insert(MappedId { device: mapping.device, inode: mapping.inode }) {
                 continue;
             }
             if self.is_over() {
-                self.found.names_left = true;
+                self.files.has_unread_names = true;
                 break;
             }
             if self.is_remote(|mount| mount.device == mapping.device) == Some(true) {
-                self.found.remote += 1;
+                self.files.remote_files += 1;
                 continue;
             }
             // A descriptor of the same file need not be opened too.
             self.is_new_name(namespace, &mapping.name);
             match open_mapped_file(process, mapping) {
                 Ok(file) => self.add(file, &mapping.name, true),
-                Err(_) => self.found.unreadable += 1,
+                Err(_) => self.files.unreadable_files += 1,
             }
         }
         true
@@ -226,7 +226,7 @@ impl FileSearch {
         for entry in entries.flatten() {
             self.checked_names += 1;
             if self.is_over() {
-                self.found.names_left = true;
+                self.files.has_unread_names = true;
                 break;
             }
             let Ok(link) = std::fs::read_link(entry.path()) else { continue };
@@ -239,14 +239,14 @@ impl FileSearch {
             }
             let number = entry.file_name();
             match self.is_remote_descriptor(process, &number.to_string_lossy()) {
-                Some(true) => self.found.remote += 1,
+                Some(true) => self.files.remote_files += 1,
                 // The mounts of memfd and System V segments are not listed.
-                None if !is_on_kernels_tmpfs(&name) => self.found.unreadable += 1,
+                None if !is_on_kernels_tmpfs(&name) => self.files.unreadable_files += 1,
                 None | Some(false) => match open_regular(&entry.path()) {
                     Ok(file) => self.add(file, &name, true),
                     // Directories and devices are opened too.
                     Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
-                    Err(_) => self.found.unreadable += 1,
+                    Err(_) => self.files.unreadable_files += 1,
                 },
             }
         }
@@ -270,13 +270,13 @@ impl FileSearch {
         }
         let mut hasher = DefaultHasher::new();
         (namespace, name).hash(&mut hasher);
-        self.names.insert(hasher.finish())
+        self.name_hashes.insert(hasher.finish())
     }
 
     /// Adds an open file under its name.
     pub fn add(&mut self, file: File, name: &str, is_used: bool) {
         let Ok(data) = file.metadata() else { return };
-        if !self.seen.insert(FileId { device: data.dev(), inode: data.ino() }) {
+        if !self.opened_ids.insert(FileId { device: data.dev(), inode: data.ino() }) {
             return;
         }
         let file_system = rustix::fs::fstatfs(&file).ok().map(|stat| stat.f_type.cast_unsigned());
@@ -284,7 +284,7 @@ impl FileSearch {
             return;
         }
         let Ok(cached) = count_cached(&file, data.len()) else {
-            self.found.unreadable += 1;
+            self.files.unreadable_files += 1;
             return;
         };
         if cached.cached_bytes == 0 {
@@ -292,7 +292,7 @@ impl FileSearch {
         }
         let path = name.strip_suffix(DELETED_SUFFIX).unwrap_or(name);
         let is_sampled = cached.cached_bytes >= MIN_SAMPLED_BYTES;
-        self.found.files.push(CachedFile {
+        self.files.files.push(CachedFile {
             path: path.to_owned(),
             is_deleted: path.len() < name.len() || data.nlink() == 0,
             is_shared_memory: file_system == Some(TMPFS_MAGIC),
@@ -306,7 +306,7 @@ impl FileSearch {
 
     /// Samples and closes all files but the largest, and forgets the smaller half of too many.
     fn shrink(&mut self) {
-        let files = &mut self.found.files;
+        let files = &mut self.files.files;
         let open_count = files.iter().filter(|file| file.open.is_some()).count();
         if open_count < 2 * MAX_OPEN && files.len() < MAX_FILES {
             return;
@@ -316,7 +316,7 @@ impl FileSearch {
         for file in files.iter_mut().skip(MAX_OPEN).filter(|file| file.open.is_some()) {
             match self.sampling.as_ref().filter(|sampling| since.elapsed() < sampling.time_left) {
                 Some(sampling) => sampling.sample(file),
-                None => self.found.unsampled += 1,
+                None => self.files.unsampled_files += 1,
             }
             file.open = None;
         }
@@ -330,18 +330,18 @@ impl FileSearch {
 
     /// Samples the files that are open, the largest first, and returns all.
     pub fn finish(mut self) -> Files {
-        sort(&mut self.found.files);
+        sort(&mut self.files.files);
         let since = Instant::now();
-        for file in &mut self.found.files {
+        for file in &mut self.files.files {
             match self.sampling.as_ref().filter(|sampling| since.elapsed() < sampling.time_for_largest) {
                 Some(sampling) => sampling.sample(file),
-                None if file.open.is_some() => self.found.unsampled += 1,
+                None if file.open.is_some() => self.files.unsampled_files += 1,
                 None => {}
             }
             file.open = None;
-            self.found.is_sampled |= file.charged_bytes.is_some();
+            self.files.is_sampled |= file.charged_bytes.is_some();
         }
-        self.found
+        self.files
     }
 }
 
@@ -390,7 +390,7 @@ fn resident_pages(file: &File, size_bytes: u64) -> io::Result<u64> {
     while offset < end {
         let bytes = (end - offset).min(COUNTED_WINDOW_BYTES);
         let window = FileWindow::new(file, offset, usize::try_from(bytes).unwrap_or(usize::MAX))?;
-        pages += window.resident()?.iter().filter(|is_resident| **is_resident).count() as u64;
+        pages += window.resident_pages()?.iter().filter(|is_resident| **is_resident).count() as u64;
         offset += bytes;
     }
     Ok(pages)
@@ -401,7 +401,7 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    fn own() -> Process {
+    fn own_process() -> Process {
         Process::open(std::process::id().cast_signed()).unwrap()
     }
 
@@ -424,13 +424,13 @@ mod tests {
         let path = folder.path().join("kept");
         let mut kept = File::create(&path).unwrap();
         kept.write_all(&[1; 300_000]).unwrap();
-        let mut again = File::open(&path).unwrap();
+        let mut second_handle = File::open(&path).unwrap();
         let mut deleted = tempfile::NamedTempFile::new_in(folder.path()).unwrap().into_file();
         deleted.write_all(&[1; 200_000]).unwrap();
         let _memory = memory_file("pages-found", 100_000);
         let mut search = search();
-        search.add_process(&own());
-        search.add_process(&own());
+        search.add_process(&own_process());
+        search.add_process(&own_process());
         let found = search.finish();
         let files_named = |name: &str| {
             let all = found.files.iter().filter(|file| file.path.contains(name));
@@ -441,16 +441,16 @@ mod tests {
         assert_eq!(files_named("/memfd:pages-found"), [(25 * PAGE_BYTES, true, true)]);
         let all = found.files.iter().filter(|file| file.is_deleted && file.cached_bytes == 49 * PAGE_BYTES);
         assert!(all.count() >= 1, "{found:?}");
-        assert!(!found.names_left && found.not_allowed == 0);
-        std::io::Read::read(&mut again, &mut [0]).unwrap();
+        assert!(!found.has_unread_names && found.unlisted_processes == 0);
+        std::io::Read::read(&mut second_handle, &mut [0]).unwrap();
     }
 
     #[test]
     fn an_expired_deadline_reads_nothing() {
         let mut search = FileSearch::new(Duration::ZERO, None, Duration::ZERO);
-        search.add_process(&own());
+        search.add_process(&own_process());
         let found = search.finish();
-        assert!(found.files.is_empty() && found.names_left);
+        assert!(found.files.is_empty() && found.has_unread_names);
     }
 
     #[test]

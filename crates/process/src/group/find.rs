@@ -40,11 +40,13 @@ impl GroupOwner {
     /// Whether a folder named `folder` belongs to the group.
     fn matches(&self, folder: &str) -> bool {
         match self {
-            Self::Container(id) => container_id(folder).is_some_and(|found| found.starts_with(id.as_str())),
+            Self::Container(id) => {
+                container_id(folder).is_some_and(|whole_id| whole_id.starts_with(id.as_str()))
+            }
             Self::Unit(unit) => {
                 folder == unit || (!unit.contains('.') && folder.strip_suffix(".service") == Some(unit))
             }
-            Self::Pod(uid) => pod_uid(folder).is_some_and(|found| &found == uid),
+            Self::Pod(uid) => pod_uid(folder).is_some_and(|folder_uid| &folder_uid == uid),
         }
     }
 
@@ -228,8 +230,8 @@ impl Hierarchy {
         let root = self.root.display().to_string();
         let name = name.canonical().map_err(|advice| GroupError::BadName { what: what.clone(), advice })?;
         let found = walk(&self.root, Path::new(""), bounds, |folder| name.matches(folder));
-        let all: BTreeSet<&Path> = found.paths.iter().map(PathBuf::as_path).collect();
-        let is_outermost = |path: &&PathBuf| !path.ancestors().skip(1).any(|above| all.contains(above));
+        let matching: BTreeSet<&Path> = found.paths.iter().map(PathBuf::as_path).collect();
+        let is_outermost = |path: &&PathBuf| !path.ancestors().skip(1).any(|above| matching.contains(above));
         let outermost: Vec<&PathBuf> = found.paths.iter().filter(is_outermost).collect();
         match outermost[..] {
             [] if found.is_cut => Err(GroupError::SearchCut {
@@ -261,23 +263,23 @@ impl Hierarchy {
         let start = group.folder.strip_prefix(&self.root).unwrap_or(Path::new(""));
         let found = walk(&self.root, start, bounds, |_| true);
         let mut members = Members { is_cut: found.is_cut, ..Members::default() };
-        let mut seen = BTreeSet::new();
+        let mut seen_pids = BTreeSet::new();
         // The root of the hierarchy has no name, and is not among those found.
-        let all: Vec<PathBuf> = std::iter::once(start.to_owned())
+        let paths: Vec<PathBuf> = std::iter::once(start.to_owned())
             .chain(found.paths.into_iter().filter(|path| path != start))
             .collect();
-        for (index, path) in all.iter().enumerate() {
+        for (index, path) in paths.iter().enumerate() {
             for pid in pids(&self.root.join(path)) {
                 if pid == 0 {
-                    members.invisible += 1;
-                } else if seen.len() >= MAX_PROCESSES {
+                    members.invisible_processes += 1;
+                } else if seen_pids.len() >= MAX_PROCESSES {
                     members.is_cut = true;
-                } else if seen.insert(pid) {
+                } else if seen_pids.insert(pid) {
                     members.processes.push(Member { pid, group: index });
                 }
             }
         }
-        members.groups = all;
+        members.groups = paths;
         members
     }
 }
@@ -290,7 +292,7 @@ pub struct Members {
     /// The processes.
     pub processes: Vec<Member>,
     /// Processes that are in another pid namespace than this program, which the kernel lists as 0.
-    pub invisible: u64,
+    pub invisible_processes: u64,
     /// Whether there are more groups or processes.
     pub is_cut: bool,
 }
@@ -429,7 +431,7 @@ mod tests {
         write("other/cgroup.procs", "1\n");
         let members = hierarchy.members(&hierarchy.open("/a").unwrap(), bounds());
         let pids: Vec<i32> = members.processes.iter().map(|member| member.pid).collect();
-        assert_eq!((pids, members.invisible, members.groups.len()), (vec![12, 7, 9], 1, 3));
+        assert_eq!((pids, members.invisible_processes, members.groups.len()), (vec![12, 7, 9], 1, 3));
         assert_eq!(members.groups[members.processes[2].group], Path::new("a/b/c"));
     }
 }

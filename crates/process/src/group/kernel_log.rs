@@ -109,18 +109,18 @@ fn add_record(record: &[u8], kills: &mut Vec<OomKill>) {
 /// printable ASCII.
 fn unescaped(line: &[u8]) -> String {
     let mut bytes = Vec::with_capacity(line.len());
-    let mut rest = line;
-    while let Some((&first, others)) = rest.split_first() {
-        let code = others.strip_prefix(b"x").and_then(|code| code.get(..2));
+    let mut unread = line;
+    while let Some((&first_byte, following)) = unread.split_first() {
+        let code = following.strip_prefix(b"x").and_then(|code| code.get(..2));
         let code = code.and_then(|code| u8::from_str_radix(std::str::from_utf8(code).ok()?, 16).ok());
-        match code.filter(|_| first == b'\\') {
+        match code.filter(|_| first_byte == b'\\') {
             Some(byte) => {
                 bytes.push(byte);
-                rest = rest.get(4..).unwrap_or_default();
+                unread = unread.get(4..).unwrap_or_default();
             }
             None => {
-                bytes.push(first);
-                rest = others;
+                bytes.push(first_byte);
+                unread = following;
             }
         }
     }
@@ -134,15 +134,15 @@ fn parse_summary(summary: &str, since_boot: Duration) -> Option<OomKill> {
     if KEYS.iter().any(|key| summary.matches(key).count() != 1) {
         return None;
     }
-    let (rest, pid) = summary.rsplit_once(",pid=")?;
-    let (rest, name) = rest.rsplit_once(",task=")?;
-    let (rest, group) = rest.split_once(",task_memcg=")?;
+    let (before, pid) = summary.rsplit_once(",pid=")?;
+    let (before, name) = before.rsplit_once(",task=")?;
+    let (before, group) = before.split_once(",task_memcg=")?;
     Some(OomKill {
         since_boot,
         pid: pid.split(',').next()?.parse().ok()?,
         name: name.to_owned(),
         group: group.to_owned(),
-        limit_group: rest.split_once(",oom_memcg=").map(|(_, path)| path.to_owned()),
+        limit_group: before.split_once(",oom_memcg=").map(|(_, path)| path.to_owned()),
         ..OomKill::default()
     })
 }

@@ -44,70 +44,70 @@ pub struct Memory {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
     /// Anonymous pages that are mapped.
-    pub anon: Option<u64>,
+    pub anon_bytes: Option<u64>,
     /// Pages of files, with shared memory and the swap cache.
-    pub file: Option<u64>,
+    pub file_bytes: Option<u64>,
     /// Shared memory: tmpfs, memfd, System V, shared anonymous.
-    pub shmem: Option<u64>,
+    pub shmem_bytes: Option<u64>,
     /// Pages in the swap cache.
-    pub swapcached: Option<u64>,
+    pub swapcached_bytes: Option<u64>,
     /// Pages of files that are mapped.
-    pub file_mapped: Option<u64>,
+    pub file_mapped_bytes: Option<u64>,
     /// Written pages.
-    pub file_dirty: Option<u64>,
+    pub file_dirty_bytes: Option<u64>,
     /// Pages being written.
-    pub file_writeback: Option<u64>,
+    pub file_writeback_bytes: Option<u64>,
     /// Inactive list of file pages, which are reclaimed first.
-    pub inactive_file: Option<u64>,
+    pub inactive_file_bytes: Option<u64>,
     /// Active list of file pages.
-    pub active_file: Option<u64>,
+    pub active_file_bytes: Option<u64>,
     /// Pages that are not reclaimed: mlocked, ramfs.
-    pub unevictable: Option<u64>,
+    pub unevictable_bytes: Option<u64>,
     /// All memory of the kernel (Linux 5.18; version 1: memory.kmem.usage_in_bytes).
-    pub kernel: Option<u64>,
+    pub kernel_bytes: Option<u64>,
     /// Stacks of threads in the kernel.
-    pub kernel_stack: Option<u64>,
+    pub kernel_stack_bytes: Option<u64>,
     /// Page tables.
-    pub pagetables: Option<u64>,
+    pub pagetables_bytes: Option<u64>,
     /// Page tables of devices and virtual machines.
-    pub sec_pagetables: Option<u64>,
+    pub sec_pagetables_bytes: Option<u64>,
     /// Per-processor structures.
-    pub percpu: Option<u64>,
+    pub percpu_bytes: Option<u64>,
     /// vmalloc.
-    pub vmalloc: Option<u64>,
+    pub vmalloc_bytes: Option<u64>,
     /// Buffers of sockets.
-    pub sock: Option<u64>,
+    pub sock_bytes: Option<u64>,
     /// Compressed pages of zswap.
-    pub zswap: Option<u64>,
+    pub zswap_bytes: Option<u64>,
     /// Size of these pages before compression.
-    pub zswapped: Option<u64>,
+    pub zswapped_bytes: Option<u64>,
     /// Slab objects that can be reclaimed: directory entries, inodes.
-    pub slab_reclaimable: Option<u64>,
+    pub slab_reclaimable_bytes: Option<u64>,
     /// Slab objects that cannot.
-    pub slab_unreclaimable: Option<u64>,
+    pub slab_unreclaimable_bytes: Option<u64>,
     /// Huge pages of hugetlbfs, where they are charged (Linux 6.7, memory_hugetlb_accounting).
-    pub hugetlb: Option<u64>,
+    pub hugetlb_bytes: Option<u64>,
     /// Buffers of TCP, beside the charge (version 1 only).
-    pub tcp_beside: Option<u64>,
+    pub tcp_beside_bytes: Option<u64>,
 }
 
 /// Limits and protections, in bytes; `None`: no limit, or unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// memory.max, memory.limit_in_bytes.
-    pub max: Option<u64>,
+    pub max_bytes: Option<u64>,
     /// memory.high: above it tasks are slowed down and reclaim.
-    pub high: Option<u64>,
+    pub high_bytes: Option<u64>,
     /// memory.low: protected unless nothing else is left.
-    pub low: Option<u64>,
+    pub low_bytes: Option<u64>,
     /// memory.min: never reclaimed.
-    pub min: Option<u64>,
+    pub min_bytes: Option<u64>,
     /// memory.soft_limit_in_bytes (version 1).
-    pub soft: Option<u64>,
+    pub soft_bytes: Option<u64>,
     /// memory.peak, memory.max_usage_in_bytes.
-    pub peak: Option<u64>,
+    pub peak_bytes: Option<u64>,
     /// memory.swap.max.
-    pub swap: Option<u64>,
+    pub swap_bytes: Option<u64>,
 }
 
 /// What happened at the limits; `None`: not counted by this version.
@@ -133,13 +133,13 @@ pub struct Events {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
     /// At least one task waited, over the last 10 s.
-    pub some_10: u64,
+    pub some_10s_millionths: u64,
     /// The same over 60 s.
-    pub some_60: u64,
+    pub some_60s_millionths: u64,
     /// All tasks waited, over the last 10 s.
-    pub full_10: u64,
+    pub full_10s_millionths: u64,
     /// The same over 60 s.
-    pub full_60: u64,
+    pub full_60s_millionths: u64,
     /// Time that at least one task waited since the group exists, in microseconds.
     pub some_total_micros: u64,
     /// Time that all waited.
@@ -222,38 +222,38 @@ fn read_version_2(group: &Group) -> Memory {
     let event_count = |key: &str| value(&events, key);
     Memory {
         parts: Parts {
-            anon: stat_of("anon"),
-            file: stat_of("file"),
-            shmem: stat_of("shmem"),
-            swapcached: stat_of("swapcached"),
-            file_mapped: stat_of("file_mapped"),
-            file_dirty: stat_of("file_dirty"),
-            file_writeback: stat_of("file_writeback"),
-            inactive_file: stat_of("inactive_file"),
-            active_file: stat_of("active_file"),
-            unevictable: stat_of("unevictable"),
-            kernel: stat_of("kernel"),
-            kernel_stack: stat_of("kernel_stack"),
-            pagetables: stat_of("pagetables"),
-            sec_pagetables: stat_of("sec_pagetables"),
-            percpu: stat_of("percpu"),
-            vmalloc: stat_of("vmalloc"),
-            sock: stat_of("sock"),
-            zswap: stat_of("zswap"),
-            zswapped: stat_of("zswapped"),
-            slab_reclaimable: stat_of("slab_reclaimable"),
-            slab_unreclaimable: stat_of("slab_unreclaimable"),
-            hugetlb: stat_of("hugetlb"),
-            tcp_beside: None,
+            anon_bytes: stat_of("anon"),
+            file_bytes: stat_of("file"),
+            shmem_bytes: stat_of("shmem"),
+            swapcached_bytes: stat_of("swapcached"),
+            file_mapped_bytes: stat_of("file_mapped"),
+            file_dirty_bytes: stat_of("file_dirty"),
+            file_writeback_bytes: stat_of("file_writeback"),
+            inactive_file_bytes: stat_of("inactive_file"),
+            active_file_bytes: stat_of("active_file"),
+            unevictable_bytes: stat_of("unevictable"),
+            kernel_bytes: stat_of("kernel"),
+            kernel_stack_bytes: stat_of("kernel_stack"),
+            pagetables_bytes: stat_of("pagetables"),
+            sec_pagetables_bytes: stat_of("sec_pagetables"),
+            percpu_bytes: stat_of("percpu"),
+            vmalloc_bytes: stat_of("vmalloc"),
+            sock_bytes: stat_of("sock"),
+            zswap_bytes: stat_of("zswap"),
+            zswapped_bytes: stat_of("zswapped"),
+            slab_reclaimable_bytes: stat_of("slab_reclaimable"),
+            slab_unreclaimable_bytes: stat_of("slab_unreclaimable"),
+            hugetlb_bytes: stat_of("hugetlb"),
+            tcp_beside_bytes: None,
         },
         limits: Limits {
-            max: group.number("memory.max"),
-            high: group.number("memory.high"),
-            low: group.number("memory.low").filter(|&bytes| bytes > 0),
-            min: group.number("memory.min").filter(|&bytes| bytes > 0),
-            soft: None,
-            peak: group.number("memory.peak"),
-            swap: group.number("memory.swap.max"),
+            max_bytes: group.number("memory.max"),
+            high_bytes: group.number("memory.high"),
+            low_bytes: group.number("memory.low").filter(|&bytes| bytes > 0),
+            min_bytes: group.number("memory.min").filter(|&bytes| bytes > 0),
+            soft_bytes: None,
+            peak_bytes: group.number("memory.peak"),
+            swap_bytes: group.number("memory.swap.max"),
         },
         events: Events {
             low: event_count("low"),
@@ -284,25 +284,25 @@ fn read_version_1(group: &Group) -> Memory {
     let control = group.text("memory.oom_control").unwrap_or_default();
     Memory {
         parts: Parts {
-            anon: stat_of("rss"),
-            file: stat_of("cache"),
-            shmem: stat_of("shmem"),
-            swapcached: stat_of("swapcached"),
-            file_mapped: stat_of("mapped_file"),
-            file_dirty: stat_of("dirty"),
-            file_writeback: stat_of("writeback"),
-            inactive_file: stat_of("inactive_file"),
-            active_file: stat_of("active_file"),
-            unevictable: stat_of("unevictable"),
+            anon_bytes: stat_of("rss"),
+            file_bytes: stat_of("cache"),
+            shmem_bytes: stat_of("shmem"),
+            swapcached_bytes: stat_of("swapcached"),
+            file_mapped_bytes: stat_of("mapped_file"),
+            file_dirty_bytes: stat_of("dirty"),
+            file_writeback_bytes: stat_of("writeback"),
+            inactive_file_bytes: stat_of("inactive_file"),
+            active_file_bytes: stat_of("active_file"),
+            unevictable_bytes: stat_of("unevictable"),
             // The root's charge is its pages alone (mm/memcontrol-v1.c, mem_cgroup_usage).
-            kernel: (group.path != "/").then(|| group.number("memory.kmem.usage_in_bytes")).flatten(),
-            tcp_beside: group.number("memory.kmem.tcp.usage_in_bytes"),
+            kernel_bytes: (group.path != "/").then(|| group.number("memory.kmem.usage_in_bytes")).flatten(),
+            tcp_beside_bytes: group.number("memory.kmem.tcp.usage_in_bytes"),
             ..Parts::default()
         },
         limits: Limits {
-            max: limit("memory.limit_in_bytes"),
-            soft: limit("memory.soft_limit_in_bytes"),
-            peak: group.number("memory.max_usage_in_bytes"),
+            max_bytes: limit("memory.limit_in_bytes"),
+            soft_bytes: limit("memory.soft_limit_in_bytes"),
+            peak_bytes: group.number("memory.max_usage_in_bytes"),
             ..Limits::default()
         },
         events: Events {
@@ -328,10 +328,10 @@ fn pressure(text: &str) -> Option<Pressure> {
     let share = |line: &str, name: &str| field(line, name).map(|value| (value * 1e4).round() as u64);
     let (some, full) = (line("some")?, line("full")?);
     Some(Pressure {
-        some_10: share(some, "avg10")?,
-        some_60: share(some, "avg60")?,
-        full_10: share(full, "avg10")?,
-        full_60: share(full, "avg60")?,
+        some_10s_millionths: share(some, "avg10")?,
+        some_60s_millionths: share(some, "avg60")?,
+        full_10s_millionths: share(full, "avg10")?,
+        full_60s_millionths: share(full, "avg60")?,
         some_total_micros: field(some, "total")? as u64,
         full_total_micros: field(full, "total")? as u64,
     })
@@ -367,11 +367,12 @@ pub fn effective_limit(group: &Group) -> Result<Option<EffectiveLimit>, UnreadLi
     let mut smallest: Option<EffectiveLimit> = None;
     let mut path = group.path.trim_end_matches('/');
     for folder in group.folder.ancestors() {
-        let named = if path.is_empty() { "/" } else { path };
-        let limit = read_limit(&folder.join(name)).map_err(|_| UnreadLimit { path: named.to_owned() })?;
+        let shown_path = if path.is_empty() { "/" } else { path };
+        let limit =
+            read_limit(&folder.join(name)).map_err(|_| UnreadLimit { path: shown_path.to_owned() })?;
         if let Some(bytes) = limit.filter(|&bytes| smallest.as_ref().is_none_or(|limit| bytes < limit.bytes))
         {
-            smallest = Some(EffectiveLimit { bytes, path: named.to_owned() });
+            smallest = Some(EffectiveLimit { bytes, path: shown_path.to_owned() });
         }
         if path.is_empty() {
             break;
@@ -434,16 +435,22 @@ mod tests {
         let memory = Memory::read(&group).unwrap();
         assert_eq!((memory.current_bytes, memory.changed_bytes), (8192, 0));
         assert_eq!(
-            (memory.parts.anon, memory.parts.kernel, memory.parts.sock),
+            (memory.parts.anon_bytes, memory.parts.kernel_bytes, memory.parts.sock_bytes),
             (Some(1000), Some(300), None)
         );
-        assert_eq!((memory.limits.max, memory.limits.high, memory.limits.low), (None, Some(9000), None));
+        assert_eq!(
+            (memory.limits.max_bytes, memory.limits.high_bytes, memory.limits.low_bytes),
+            (None, Some(9000), None)
+        );
         assert_eq!(
             (memory.events.high, memory.events.oom_kill, memory.events.low),
             (Some(3), Some(1), Some(0))
         );
         let pressure = memory.pressure.unwrap();
-        assert_eq!((pressure.some_10, pressure.some_60, pressure.full_60), (15_000, 5_700, 1_000));
+        assert_eq!(
+            (pressure.some_10s_millionths, pressure.some_60s_millionths, pressure.full_60s_millionths),
+            (15_000, 5_700, 1_000)
+        );
         assert_eq!((memory.swap_bytes, memory.removed_groups), (Some(4096), Some(2)));
     }
 
@@ -463,15 +470,15 @@ mod tests {
         let (folder, group) = group(Version::One, &files);
         let memory = Memory::read(&group).unwrap();
         assert_eq!(
-            (memory.parts.anon, memory.parts.file, memory.parts.kernel),
+            (memory.parts.anon_bytes, memory.parts.file_bytes, memory.parts.kernel_bytes),
             (Some(1000), Some(500), Some(64))
         );
-        assert_eq!((memory.limits.max, memory.swap_bytes, memory.pressure), (None, Some(0), None));
+        assert_eq!((memory.limits.max_bytes, memory.swap_bytes, memory.pressure), (None, Some(0), None));
         let events = memory.events;
         assert_eq!((events.max, events.oom_kill, events.under_oom), (Some(4), Some(6), Some(true)));
         std::fs::write(folder.path().join("a/b/memory.use_hierarchy"), "0\n").unwrap();
         let memory = Memory::read(&group).unwrap();
-        assert_eq!((memory.parts.anon, memory.is_hierarchical), (Some(2), false));
+        assert_eq!((memory.parts.anon_bytes, memory.is_hierarchical), (Some(2), false));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, fstatfs, open, openat2, statat};
 
 use super::files::{FileSearch, TMPFS_MAGIC};
+use crate::map::DeviceNumber;
 use crate::namespaces::PATH_FLAGS;
 use crate::procfs::{MAX_MOUNTS_BYTES, Process, mounts};
 
@@ -33,8 +34,8 @@ const STAT_BLOCK_BYTES: u64 = 512;
 pub struct SharedMemoryWalk {
     /// The inodes of the mount namespaces that were walked.
     namespaces: BTreeSet<u64>,
-    /// The devices of the mounts that were walked, major and minor number.
-    devices: BTreeSet<(u32, u32)>,
+    /// The devices of the mounts that were walked.
+    devices: BTreeSet<DeviceNumber>,
     /// Number of directory entries read.
     entries: u64,
     /// Time left for walking.
@@ -173,9 +174,9 @@ mod tests {
         std::os::unix::fs::symlink("/", folder.path().join("root")).unwrap();
         let mut search = FileSearch::new(Duration::from_secs(600), None, Duration::ZERO);
         let mut walk = SharedMemoryWalk::new(Duration::from_secs(600));
-        let own = Process::open(std::process::id().cast_signed()).unwrap();
-        walk.add_process(&own, &mut search);
-        walk.add_process(&own, &mut search);
+        let own_process = Process::open(std::process::id().cast_signed()).unwrap();
+        walk.add_process(&own_process, &mut search);
+        walk.add_process(&own_process, &mut search);
         let found = search.finish();
         let path = folder.path().join("a/db").display().to_string();
         let file = found.files.iter().find(|file| file.path == path);
@@ -189,8 +190,8 @@ mod tests {
         std::fs::create_dir_all(folder.path().join(["a"; MAX_DEPTH + 1].join("/"))).unwrap();
         let mut search = FileSearch::new(Duration::from_secs(600), None, Duration::ZERO);
         let mut walk = SharedMemoryWalk::new(Duration::from_secs(600));
-        let own = Process::open(std::process::id().cast_signed()).unwrap();
-        walk.add_process(&own, &mut search);
+        let own_process = Process::open(std::process::id().cast_signed()).unwrap();
+        walk.add_process(&own_process, &mut search);
         assert!(walk.is_cut);
     }
 }

@@ -76,16 +76,16 @@ impl View {
 
     /// The path below the mounted root; `None` if it is not below it, or that is unknown.
     fn relative(&self, path: &str) -> Option<PathBuf> {
-        let mut whole = self.namespace.clone()?;
+        let mut joined_path = self.namespace.clone()?;
         for part in Path::new(path).components() {
             match part {
-                Component::Normal(name) => whole.push(name),
-                Component::ParentDir => whole.pop().then_some(())?,
+                Component::Normal(name) => joined_path.push(name),
+                Component::ParentDir => joined_path.pop().then_some(())?,
                 Component::RootDir | Component::CurDir => {}
                 Component::Prefix(_) => return None,
             }
         }
-        whole.strip_prefix(&self.mounted).ok().map(Path::to_owned)
+        joined_path.strip_prefix(&self.mounted).ok().map(Path::to_owned)
     }
 }
 
@@ -105,8 +105,8 @@ fn namespace_root(hierarchy: &Hierarchy) -> Option<PathBuf> {
     let text = String::from_utf8_lossy(&text).into_owned();
     let below = Path::new(hierarchy.path_in(&text)?).strip_prefix("/").ok()?.to_owned();
     let members = hierarchy.members(&hierarchy.open("/").ok()?, Bounds::default());
-    let own = members.processes.iter().find(|member| member.pid == pid)?;
-    let mut group = members.groups.get(own.group)?.clone();
+    let own_member = members.processes.iter().find(|member| member.pid == pid)?;
+    let mut group = members.groups.get(own_member.group)?.clone();
     for _ in below.components() {
         group.pop();
     }

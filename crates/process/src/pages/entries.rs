@@ -55,9 +55,9 @@ fn classify(value: u64, zero_frames: ZeroFrames) -> Page {
     let anonymous = if is_file { 0 } else { kind::ANONYMOUS };
     let frame = value & entry::FRAME;
     if value & entry::PRESENT != 0 {
-        let is_zero_page = zero_frames.page == Some(frame)
+        let is_zero_page = zero_frames.small_page == Some(frame)
             || zero_frames
-                .huge
+                .huge_page
                 .is_some_and(|first| (first..first.saturating_add(HUGE_FRAMES)).contains(&frame));
         return match frame {
             // Some kernels mark the huge zero page as a file page, so check for it first.
@@ -88,16 +88,16 @@ fn walk(pagemap: &File, start: u64, end: u64, mut each: impl FnMut(u64, u64) -> 
     let mut at = page_of(start);
     while at < end {
         let entries = ((end - at).div_ceil(PAGE_BYTES)).min(BLOCK_ENTRIES as u64);
-        let wanted = &mut block[..entries as usize * ENTRY_BYTES];
-        let got = match pagemap.read_at(wanted, at / PAGE_BYTES * ENTRY_BYTES as u64) {
-            Ok(got) => got / ENTRY_BYTES,
+        let part = &mut block[..entries as usize * ENTRY_BYTES];
+        let read_entries = match pagemap.read_at(part, at / PAGE_BYTES * ENTRY_BYTES as u64) {
+            Ok(read_bytes) => read_bytes / ENTRY_BYTES,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
         };
-        if got == 0 {
+        if read_entries == 0 {
             return Ok(at);
         }
-        for bytes in wanted[..got * ENTRY_BYTES].chunks_exact(ENTRY_BYTES) {
+        for bytes in part[..read_entries * ENTRY_BYTES].chunks_exact(ENTRY_BYTES) {
             let value = bytes.try_into().map_or(0, u64::from_le_bytes);
             if value != 0 && !each(at, value) {
                 return Ok(at);
@@ -123,7 +123,7 @@ impl Builder<'_> {
         let start = smaps_entry.mapping.start;
         let end = smaps_entry.mapping.end.min(start.saturating_add(self.budget_bytes));
         let pagemap = self.pagemap;
-        let reached = walk(pagemap, start, end, |at, value| {
+        let walk_end = walk(pagemap, start, end, |at, value| {
             match classify(value, zero_frames) {
                 Page::Resident(flags) | Page::Undecided(flags) if !expected.allows(flags) => {}
                 Page::Resident(flags) => self.push(at, at + PAGE_BYTES, flags),
@@ -132,7 +132,7 @@ impl Builder<'_> {
             }
             self.certain_bytes < rss_bytes
         })?;
-        self.budget_bytes = self.budget_bytes.saturating_sub(reached.saturating_sub(start));
+        self.budget_bytes = self.budget_bytes.saturating_sub(walk_end.saturating_sub(start));
         self.end_mapping(rss_bytes);
         Ok(())
     }
@@ -217,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    const ZERO: ZeroFrames = ZeroFrames { page: Some(77), huge: Some(1024) };
+    const ZERO: ZeroFrames = ZeroFrames { small_page: Some(77), huge_page: Some(1024) };
 
     #[test]
     fn entries_mean_what_smaps_means() {

@@ -69,8 +69,9 @@ pub struct PageRun {
     pub start: u64,
     /// First byte past the end.
     pub end: u64,
-    /// Anonymous, including private copies of file pages; otherwise file or shared memory.
-    pub anonymous: bool,
+    /// Whether they are anonymous, private copies of file pages included. Others are of a file or
+    /// of shared memory.
+    pub is_anonymous: bool,
 }
 
 impl PageRun {
@@ -102,7 +103,7 @@ impl PackedRun {
     }
 
     fn run(self) -> PageRun {
-        PageRun { start: self.start(), end: self.end, anonymous: self.has(kind::ANONYMOUS) }
+        PageRun { start: self.start(), end: self.end, is_anonymous: self.has(kind::ANONYMOUS) }
     }
 }
 
@@ -163,7 +164,7 @@ impl Residency {
     fn build(pagemap: &File, smaps: &[SmapsEntry], scanned: Option<ScannedRegions>) -> io::Result<Self> {
         let mut builder = Builder::new(pagemap);
         match scanned {
-            Some(scanned) => scan::fill(&mut builder, smaps, &scanned)?,
+            Some(scanned) => scan::add_scanned(&mut builder, smaps, &scanned)?,
             None => {
                 for smaps_entry in smaps.iter().filter(|smaps_entry| may_hold_pages(smaps_entry)) {
                     builder.read_entries(smaps_entry)?;

@@ -66,8 +66,9 @@ fn walk(pagemap: &File, range: Range<u64>, wanted: u64, mut each: impl FnMut(Reg
     let mut at = range.start;
     let mut last_end = range.start;
     while at < range.end {
-        let Progress { filled, walk_end } = pagemap::scan(pagemap, at..range.end, wanted, &mut regions)?;
-        for region in &regions[..filled] {
+        let Progress { filled_regions, walk_end } =
+            pagemap::scan(pagemap, at..range.end, wanted, &mut regions)?;
+        for region in &regions[..filled_regions] {
             // Linux 6.18 repeats regions with large vectors; pass each part on once.
             let start = region.start.max(last_end);
             if start < region.end {
@@ -185,8 +186,8 @@ impl ScannedRegions {
     }
 
     fn overlapping(&self, range: AddressRange) -> impl Iterator<Item = &Region> {
-        let first = self.0.partition_point(|region| region.end <= range.start);
-        let regions = self.0.get(first..).unwrap_or_default().iter();
+        let first_index = self.0.partition_point(|region| region.end <= range.start);
+        let regions = self.0.get(first_index..).unwrap_or_default().iter();
         regions.take_while(move |region| region.start < range.end)
     }
 }
@@ -235,8 +236,8 @@ fn scan_range(pagemap: &File, range: Range<u64>, wanted: u64, regions: &mut Vec<
     })
 }
 
-/// Fills `builder` with the resident pages of the mappings in `smaps`, from `scanned`.
-pub(super) fn fill(
+/// Adds the resident pages of the mappings in `smaps` to `builder`, from `scanned`.
+pub(super) fn add_scanned(
     builder: &mut Builder<'_>,
     smaps: &[SmapsEntry],
     scanned: &ScannedRegions,

@@ -80,7 +80,7 @@ fn mapping_counts(smaps: &Smaps) -> Vec<MappingCounts> {
 
 /// Resident anonymous bytes within `range`.
 fn anonymous_bytes_in(residency: &Residency, range: Range<u64>) -> u64 {
-    residency.runs_in(range).filter(|run| run.anonymous).map(|run| run.bytes()).sum()
+    residency.runs_in(range).filter(|run| run.is_anonymous).map(|run| run.bytes()).sum()
 }
 
 /// Residency of a stopped process with every interface, each equal to smaps. The kernel may drop
@@ -126,7 +126,9 @@ fn joined_runs(residency: &Residency) -> Vec<PageRun> {
     let mut runs: Vec<PageRun> = Vec::new();
     for run in residency.runs_in(0..u64::MAX) {
         match runs.last_mut() {
-            Some(last) if last.end == run.start && last.anonymous == run.anonymous => last.end = run.end,
+            Some(last) if last.end == run.start && last.is_anonymous == run.is_anonymous => {
+                last.end = run.end
+            }
             _ => runs.push(run),
         }
     }
@@ -358,7 +360,7 @@ fn runs_are_found_and_clipped() {
     assert_eq!((bytes_in(0x2800, 0x2000), bytes_in(0x2800, 0x2800)), (0, 0));
     assert!(residency.is_resident(0x9fff) && !residency.is_resident(0xa000));
     let clipped: Vec<PageRun> = residency.runs_in(0..0x1800).collect();
-    assert_eq!(clipped, [PageRun { start: 0x1000, end: 0x1800, anonymous: true }]);
+    assert_eq!(clipped, [PageRun { start: 0x1000, end: 0x1800, is_anonymous: true }]);
 }
 
 #[test]

@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn this_test_has_a_loader() {
-        let found = AuxiliaryVector::parse(&std::fs::read("/proc/self/auxv").unwrap()).unwrap();
-        assert!(found.has_loader && !found.is_secure);
+        let vector = AuxiliaryVector::parse(&std::fs::read("/proc/self/auxv").unwrap()).unwrap();
+        assert!(vector.has_loader && !vector.is_secure);
     }
 }

@@ -22,7 +22,7 @@ use std::sync::OnceLock;
 pub use activity::{BlockedCall, ThreadActivity};
 pub use auxv::AuxiliaryVector;
 pub use stat::Stat;
-pub use status::Status;
+pub use status::{Status, UserIds};
 
 use strandline_sys::capabilities::{CHECKPOINT_RESTORE, with_dac_capabilities};
 
@@ -118,15 +118,14 @@ impl Process {
             return Error::Ended { pid };
         }
         if source.kind() == io::ErrorKind::PermissionDenied {
-            let (lack, advice) = self.missing_rights(name);
-            return Error::Permission { pid, detail: format!("/proc/{pid}/{name}: {source}{lack}"), advice };
+            return self.permission_error(name, &source);
         }
         Error::Io { pid, what: format!("reading /proc/{pid}/{name}"), source }
     }
 
-    /// The rights that are missing to open one of its files, as text (empty if the user id alone
-    /// explains the failure), and the advice.
-    fn missing_rights(&self, name: &str) -> (String, String) {
+    /// The error for one of its files that the kernel refuses to open: which rights are missing,
+    /// unless the user id alone explains it, and advice.
+    fn permission_error(&self, name: &str, source: &io::Error) -> Error {
         let rights = Rights::own();
         // The right to trace all processes does not include opening files that only another user
         // may read; those of a process that is not dumpable belong to root. The directory always
@@ -145,7 +144,9 @@ impl Process {
         };
         let other_user = user.filter(|&user| user != rights.user && user != 0);
         let alternative = other_user.map(|user| format!(" or as user {user}")).unwrap_or_default();
-        (lack, rights.advice(&missing, &alternative))
+        let pid = self.pid;
+        let detail = format!("/proc/{pid}/{name}: {source}{lack}");
+        Error::Permission { pid, detail, advice: rights.advice(&missing, &alternative) }
     }
 
     /// /proc/PID/status.
@@ -243,7 +244,7 @@ impl Process {
     }
 
     /// An assignment of `value` to the variable `name`, ready to paste, appended to the value in
-    /// its environment if there is one. See [`settings::joined`].
+    /// its environment if there is one that can be read. See [`settings::joined`].
     pub fn with_setting(&self, name: &str, value: &str, separator: char) -> String {
         let settings = self.settings().unwrap_or_default();
         settings::joined(name, settings.get(name).map(String::as_str), value, separator)

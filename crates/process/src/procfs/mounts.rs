@@ -7,10 +7,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::map::Mapping;
+use crate::map::{DeviceNumber, Mapping};
 
-/// Device numbers, major and minor, of tmpfs mounts.
-pub type Devices = BTreeSet<(u32, u32)>;
+/// The devices of tmpfs mounts.
+pub type Devices = BTreeSet<DeviceNumber>;
 
 /// Maximum number of mounts kept: a container host has some hundreds.
 const MAX_MOUNTS: usize = 65_536;
@@ -27,8 +27,8 @@ pub fn shared_memory_devices(text: &[u8]) -> Devices {
 pub struct Mount {
     /// Its id.
     pub id: u64,
-    /// Device number of its files, major and minor.
-    pub device: (u32, u32),
+    /// The device of its files.
+    pub device: DeviceNumber,
     /// Where it is mounted.
     pub point: String,
     /// The type of its file system.
@@ -51,7 +51,7 @@ fn parse_line(line: &str) -> Option<Mount> {
     let mut words = mount.split(' ');
     let id = words.next()?.parse().ok()?;
     let (major, minor) = words.nth(1)?.split_once(':')?;
-    let device = (major.parse().ok()?, minor.parse().ok()?);
+    let device = DeviceNumber { major: major.parse().ok()?, minor: minor.parse().ok()? };
     let point = unescaped(words.nth(1)?);
     Some(Mount { id, device, point, kind: kind.split(' ').next()?.to_owned() })
 }
@@ -81,6 +81,10 @@ mod tests {
         23 22 0:21 / /dev/shm rw,nosuid - tmpfs tmpfs rw\n\
         24 22 0:5 / /dev rw shared:2 master:3 - devtmpfs udev rw\n24 22 x:y / /a rw - tmpfs tmpfs rw\n";
 
+    fn device(major: u32, minor: u32) -> DeviceNumber {
+        DeviceNumber { major, minor }
+    }
+
     #[test]
     fn types_belong_to_mounts() {
         let mounts = parse(b"22 1 254:0 / / rw shared:1 - ext4 /dev/root rw\n40 22 0:50 / /a\\040b rw - fuse.sshfs me@x rw\nx - y\n");
@@ -91,7 +95,7 @@ mod tests {
     #[test]
     fn mounts_have_ids_devices_and_points() {
         let all = parse(b"22 1 254:0 / / rw shared:1 - ext4 /dev/root rw\n40 22 0:50 / /a\\040b\\134c rw - tmpfs x rw\nx y\n");
-        assert_eq!((all.len(), all[1].id, all[1].device), (2, 40, (0, 50)));
+        assert_eq!((all.len(), all[1].id, all[1].device), (2, 40, device(0, 50)));
         assert_eq!(
             (all[0].point.as_str(), all[1].point.as_str(), all[1].kind.as_str()),
             ("/", "/a b\\c", "tmpfs")
@@ -101,14 +105,14 @@ mod tests {
     #[test]
     fn tmpfs_files_and_the_kernels_own_are_shared_memory() {
         let devices = shared_memory_devices(TEXT);
-        assert_eq!(devices, Devices::from([(0, 21), (0, 5)]));
+        assert_eq!(devices, Devices::from([device(0, 21), device(0, 5)]));
         let mapping =
             |device, inode, name: &str| Mapping { device, inode, name: name.into(), ..Mapping::default() };
-        assert!(is_shared_memory(&mapping((0, 21), 3, "/dev/shm/x (deleted)"), &devices));
-        assert!(is_shared_memory(&mapping((0, 1), 1033, "/memfd:pages (deleted)"), &devices));
-        assert!(is_shared_memory(&mapping((0, 1), 17, "/dev/zero (deleted)"), &devices));
-        assert!(!is_shared_memory(&mapping((254, 0), 3, "/usr/lib/libc.so.6"), &devices));
-        assert!(!is_shared_memory(&mapping((0, 0), 0, "[heap]"), &devices));
+        assert!(is_shared_memory(&mapping(device(0, 21), 3, "/dev/shm/x (deleted)"), &devices));
+        assert!(is_shared_memory(&mapping(device(0, 1), 1033, "/memfd:pages (deleted)"), &devices));
+        assert!(is_shared_memory(&mapping(device(0, 1), 17, "/dev/zero (deleted)"), &devices));
+        assert!(!is_shared_memory(&mapping(device(254, 0), 3, "/usr/lib/libc.so.6"), &devices));
+        assert!(!is_shared_memory(&mapping(device(0, 0), 0, "[heap]"), &devices));
     }
 
     #[test]
@@ -133,7 +137,8 @@ mod tests {
                     format!("1 2 {major}:{minor} / /a\\040b rw shared:1 - {kind} none rw\n")
                 })
                 .collect();
-            let expected: Devices = mounts.into_iter().filter(|(_, tmpfs)| *tmpfs).map(|(device, _)| device).collect();
+            let tmpfs_numbers = mounts.into_iter().filter(|(_, tmpfs)| *tmpfs).map(|(numbers, _)| numbers);
+            let expected: Devices = tmpfs_numbers.map(|(major, minor)| device(major, minor)).collect();
             prop_assert_eq!(shared_memory_devices(text.as_bytes()), expected);
         }
     }

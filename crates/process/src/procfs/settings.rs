@@ -77,7 +77,7 @@ pub fn parse(text: &[u8]) -> BTreeMap<String, String> {
         if settings.len() >= MAX_SETTINGS {
             break;
         }
-        if let Some((name, value)) = keep(variable) {
+        if let Some((name, value)) = kept_setting(variable) {
             // getenv finds the first of two variables with the same name.
             settings.entry(name).or_insert(value);
         }
@@ -86,7 +86,7 @@ pub fn parse(text: &[u8]) -> BTreeMap<String, String> {
 }
 
 /// The name and the kept part of the value of a variable; `None` if it is not kept.
-fn keep(variable: &[u8]) -> Option<(String, String)> {
+fn kept_setting(variable: &[u8]) -> Option<(String, String)> {
     let equals = variable.iter().take(MAX_NAME_BYTES).position(|&byte| byte == b'=')?;
     let name = std::str::from_utf8(&variable[..equals]).ok()?;
     if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
@@ -110,16 +110,16 @@ fn printable(value: &[u8]) -> String {
         .collect()
 }
 
-/// `name=value` to paste into a shell, with `value` appended to the `old` one. An old value that
+/// `name=value` to paste into a shell, with `value` appended to the `old_value`. One that
 /// was truncated, or contains characters special to a shell, is left out.
-pub fn joined(name: &str, old: Option<&str>, value: &str, separator: char) -> String {
-    let is_plain = |old: &&str| {
-        !old.is_empty()
-            && old.len() < MAX_VALUE_CHARACTERS
-            && old.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.:,=-".contains(&byte))
+pub fn joined(name: &str, old_value: Option<&str>, value: &str, separator: char) -> String {
+    let is_plain = |value: &&str| {
+        !value.is_empty()
+            && value.len() < MAX_VALUE_CHARACTERS
+            && value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.:,=-".contains(&byte))
     };
-    match old.filter(is_plain) {
-        Some(old) => format!("{name}={old}{separator}{value}"),
+    match old_value.filter(is_plain) {
+        Some(old_value) => format!("{name}={old_value}{separator}{value}"),
         None => format!("{name}={value}"),
     }
 }

@@ -52,12 +52,13 @@ pub struct Stat {
 impl Stat {
     /// Parses the line; `None` if it does not have the form of proc(5).
     pub fn parse(text: &[u8]) -> Option<Self> {
-        let open = text.iter().position(|&byte| byte == b'(')?;
-        let close = text.iter().rposition(|&byte| byte == b')')?;
-        let pid = std::str::from_utf8(text.get(..open)?).ok()?.trim().parse().ok()?;
-        let name = printable(&String::from_utf8_lossy(text.get(open + 1..close)?), MAX_NAME_CHARACTERS);
-        let rest = std::str::from_utf8(text.get(close + 1..)?).ok()?;
-        let fields: Vec<&str> = rest.split_ascii_whitespace().take(MAX_FIELDS).collect();
+        let name_start = text.iter().position(|&byte| byte == b'(')?;
+        let name_end = text.iter().rposition(|&byte| byte == b')')?;
+        let pid = std::str::from_utf8(text.get(..name_start)?).ok()?.trim().parse().ok()?;
+        let name =
+            printable(&String::from_utf8_lossy(text.get(name_start + 1..name_end)?), MAX_NAME_CHARACTERS);
+        let text_after_name = std::str::from_utf8(text.get(name_end + 1..)?).ok()?;
+        let fields: Vec<&str> = text_after_name.split_ascii_whitespace().take(MAX_FIELDS).collect();
         let field = |number: usize| fields.get(number - FIRST_FIELD).copied();
         let unsigned = |number: usize| field(number)?.parse::<u64>().ok();
         Some(Self {

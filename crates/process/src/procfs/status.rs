@@ -19,12 +19,12 @@ pub struct Status {
     pub parent: Option<i32>,
     /// The process that traces it; `Some(0)` if none.
     pub tracer: Option<i32>,
-    /// Real, effective, saved and file system user id.
-    pub users: Option<[u32; 4]>,
+    /// Uid: the users as whom it acts.
+    pub user_ids: Option<UserIds>,
     /// Number of threads of the process.
     pub threads: Option<u64>,
     /// Whether it is a kernel thread (Linux 6.4; before it, [`super::Stat::is_kernel_thread`]).
-    pub kernel_thread: Option<bool>,
+    pub is_kernel_thread: Option<bool>,
     /// VmRSS, which kernels from 6.2 on approximate.
     pub rss_bytes: Option<u64>,
     /// RssAnon: its anonymous pages (Linux 4.5).
@@ -42,19 +42,19 @@ pub struct Status {
     /// HugetlbPages: hugetlb memory, which RSS leaves out.
     pub hugetlb_bytes: Option<u64>,
     /// SigPnd: signals pending for the thread, bit n-1 for signal n.
-    pub thread_pending: Option<u64>,
+    pub thread_pending_signals: Option<u64>,
     /// ShdPnd: signals pending for the process.
-    pub process_pending: Option<u64>,
+    pub process_pending_signals: Option<u64>,
     /// SigBlk: signals the thread blocks.
-    pub blocked: Option<u64>,
+    pub blocked_signals: Option<u64>,
     /// SigIgn: signals the process ignores.
-    pub ignored: Option<u64>,
+    pub ignored_signals: Option<u64>,
     /// SigCgt: signals the process has handlers for.
-    pub caught: Option<u64>,
+    pub caught_signals: Option<u64>,
     /// NSpid: its id in each pid namespace, the reader's first and its own last.
     pub namespace_pids: Vec<i32>,
     /// Seccomp: 0 off, 1 strict, 2 filter.
-    pub seccomp: Option<u64>,
+    pub seccomp_mode: Option<u64>,
     /// voluntary_ctxt_switches: how often the thread yielded its processor to wait.
     pub voluntary_switches: Option<u64>,
     /// nonvoluntary_ctxt_switches: how often the thread was preempted.
@@ -86,16 +86,16 @@ impl Status {
 
     /// Sets the field of a line `key: value`.
     fn set(&mut self, key: &str, value: &str) {
-        let signals = || u64::from_str_radix(value, 16).ok();
+        let signal_set = || u64::from_str_radix(value, 16).ok();
         match key {
             "Name" => self.name = Some(printable(value, MAX_NAME_CHARACTERS)),
             "State" => self.state = value.chars().next(),
             "Tgid" => self.tgid = value.parse().ok(),
             "PPid" => self.parent = value.parse().ok(),
             "TracerPid" => self.tracer = value.parse().ok(),
-            "Uid" => self.users = user_ids(value),
+            "Uid" => self.user_ids = UserIds::parse(value),
             "Threads" => self.threads = number(value),
-            "Kthread" => self.kernel_thread = number(value).map(|n| n != 0),
+            "Kthread" => self.is_kernel_thread = number(value).map(|n| n != 0),
             "VmRSS" => self.rss_bytes = kib(value),
             "RssAnon" => self.anonymous_bytes = kib(value),
             "VmHWM" => self.peak_rss_bytes = kib(value),
@@ -104,12 +104,12 @@ impl Status {
             "VmPin" => self.pinned_bytes = kib(value),
             "VmLck" => self.locked_bytes = kib(value),
             "HugetlbPages" => self.hugetlb_bytes = kib(value),
-            "SigPnd" => self.thread_pending = signals(),
-            "ShdPnd" => self.process_pending = signals(),
-            "SigBlk" => self.blocked = signals(),
-            "SigIgn" => self.ignored = signals(),
-            "SigCgt" => self.caught = signals(),
-            "Seccomp" => self.seccomp = number(value),
+            "SigPnd" => self.thread_pending_signals = signal_set(),
+            "ShdPnd" => self.process_pending_signals = signal_set(),
+            "SigBlk" => self.blocked_signals = signal_set(),
+            "SigIgn" => self.ignored_signals = signal_set(),
+            "SigCgt" => self.caught_signals = signal_set(),
+            "Seccomp" => self.seccomp_mode = number(value),
             "NSpid" => {
                 let pids = value.split_whitespace().take(MAX_NAMESPACES).map(|pid| pid.parse().ok());
                 self.namespace_pids = pids.collect::<Option<_>>().unwrap_or_default();
@@ -134,7 +134,7 @@ impl Status {
 
     /// Whether its system calls are filtered. A kernel that prints no such line has no seccomp.
     pub fn is_under_seccomp(&self) -> bool {
-        self.seccomp.unwrap_or(0) != 0
+        self.seccomp_mode.unwrap_or(0) != 0
     }
 
     /// Whether it has a shadow stack, which must contain every return address too.
@@ -149,19 +149,31 @@ impl Status {
 
     /// Pending signals that the thread does not block, bit n-1 for signal n; `None` if the kernel
     /// did not print the masks.
-    pub fn deliverable(&self) -> Option<u64> {
-        Some((self.thread_pending? | self.process_pending?) & !self.blocked?)
+    pub fn deliverable_signals(&self) -> Option<u64> {
+        Some((self.thread_pending_signals? | self.process_pending_signals?) & !self.blocked_signals?)
     }
 }
 
-/// The four user ids of a line `Uid`.
-fn user_ids(text: &str) -> Option<[u32; 4]> {
-    let mut words = text.split_whitespace().map(|word| word.parse::<u32>());
-    let mut ids = [0; 4];
-    for id in &mut ids {
-        *id = words.next()?.ok()?;
+/// The user ids of a process (credentials(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UserIds {
+    /// The user who started it.
+    pub real: u32,
+    /// The user whose rights it has.
+    pub effective: u32,
+    /// The user whose rights it can take again.
+    pub saved: u32,
+    /// The user whose rights it has on files.
+    pub file_system: u32,
+}
+
+impl UserIds {
+    /// Parses the value of a line `Uid`.
+    fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split_whitespace();
+        let mut next_id = || words.next()?.parse::<u32>().ok();
+        Some(Self { real: next_id()?, effective: next_id()?, saved: next_id()?, file_system: next_id()? })
     }
-    Some(ids)
 }
 
 #[cfg(test)]
@@ -182,17 +194,17 @@ mod tests {
         assert_eq!(status.name.as_deref(), Some("a: b"));
         assert_eq!(status.state, Some('t'));
         assert_eq!((status.tgid, status.parent, status.tracer), (Some(17), Some(1), Some(99)));
-        assert_eq!(status.users, Some([0, 1, 2, 3]));
+        assert_eq!(status.user_ids, Some(UserIds { real: 0, effective: 1, saved: 2, file_system: 3 }));
         assert_eq!(status.rss_bytes, Some(1612 * 1024));
         assert_eq!(status.peak_rss_bytes, Some(1616 * 1024));
         assert_eq!(status.page_tables_bytes, Some(48 * 1024));
         assert_eq!(status.hugetlb_bytes, Some(2048 * 1024));
         assert_eq!((status.swap_bytes, status.locked_bytes), (Some(8192), Some(4096)));
         assert_eq!(status.pinned_bytes, Some(0));
-        assert_eq!((status.threads, status.kernel_thread), (Some(2), Some(false)));
-        assert_eq!(status.deliverable(), Some(0x200), "signal 1 is blocked, signal 10 is not");
+        assert_eq!((status.threads, status.is_kernel_thread), (Some(2), Some(false)));
+        assert_eq!(status.deliverable_signals(), Some(0x200), "signal 1 is blocked, signal 10 is not");
         assert!(status.is_in_inner_pid_namespace());
-        assert_eq!((status.seccomp, status.caught), (Some(2), Some(4)));
+        assert_eq!((status.seccomp_mode, status.caught_signals), (Some(2), Some(4)));
         assert!(status.is_under_seccomp() && status.has_shadow_stack());
         assert_eq!(status.thread_features, ["shstk", "wrss"]);
     }
@@ -200,7 +212,7 @@ mod tests {
     #[test]
     fn missing_fields_are_unknown_and_not_zero() {
         let status = Status::parse(b"Name:\tkthreadd\nVmRSS:\t99999999999999999999 kB\nUid:\t0\t0\n");
-        assert_eq!((status.rss_bytes, status.users, status.deliverable()), (None, None, None));
+        assert_eq!((status.rss_bytes, status.user_ids, status.deliverable_signals()), (None, None, None));
     }
 
     proptest! {
@@ -224,7 +236,7 @@ mod tests {
             let status = Status::parse(text.as_bytes());
             prop_assert_eq!(status.tgid, Some(tgid));
             prop_assert_eq!(status.rss_bytes, Some(rss * 1024));
-            prop_assert_eq!(status.deliverable(), Some(pending & !blocked));
+            prop_assert_eq!(status.deliverable_signals(), Some(pending & !blocked));
         }
     }
 }

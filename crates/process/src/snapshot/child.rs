@@ -58,19 +58,20 @@ impl Memory for SnapshotMemory {
         let mut buffer = Vec::new();
         while let Some(&first) = unread.first() {
             let start = addresses[first];
-            let mut last = start;
+            let mut last_address = start;
             let near = unread.iter().take_while(|&&index| {
                 let at = addresses[index];
-                let is_near = at - last <= NEAR_BYTES && (at - start) as usize + PAIR_BYTES <= MAX_READ_BYTES;
-                last = if is_near { at } else { last };
+                let is_near =
+                    at - last_address <= NEAR_BYTES && (at - start) as usize + PAIR_BYTES <= MAX_READ_BYTES;
+                last_address = if is_near { at } else { last_address };
                 is_near
             });
             let (group, after) = unread.split_at(near.count().max(1));
-            buffer.resize((last - start) as usize + PAIR_BYTES, 0);
-            let got = self.read_some(start, &mut buffer);
+            buffer.resize((last_address - start) as usize + PAIR_BYTES, 0);
+            let read_bytes = self.read_some(start, &mut buffer);
             for &index in group {
                 let offset = (addresses[index] - start) as usize;
-                pairs[index] = if offset + PAIR_BYTES <= got {
+                pairs[index] = if offset + PAIR_BYTES <= read_bytes {
                     pair_at(&buffer, offset)
                 } else {
                     // The gap between two of them may be unreadable.
@@ -85,25 +86,25 @@ impl Memory for SnapshotMemory {
     }
 
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
-        let mut got = 0;
-        while got < buffer.len() {
-            let Some(at) = address.checked_add(got as u64) else { break };
-            let Some(rest) = buffer.get_mut(got..) else { break };
+        let mut total_bytes = 0;
+        while total_bytes < buffer.len() {
+            let Some(at) = address.checked_add(total_bytes as u64) else { break };
+            let Some(unread) = buffer.get_mut(total_bytes..) else { break };
             let copied = Position::of(at, &self.copied);
             let readable = Position::of(at, &self.readable);
             let until = copied.until.min(readable.until);
-            let count = usize::try_from(until - at).unwrap_or(usize::MAX).min(rest.len());
-            let Some(part) = rest.get_mut(..count) else { break };
-            let read = match (copied.is_inside, readable.is_inside) {
+            let count = usize::try_from(until - at).unwrap_or(usize::MAX).min(unread.len());
+            let Some(part) = unread.get_mut(..count) else { break };
+            let read_bytes = match (copied.is_inside, readable.is_inside) {
                 (true, _) => self.copy.read_some(at, part),
                 (false, true) => self.file.read_some(at, part),
                 (false, false) => 0,
             };
-            got += read;
-            if read < count {
+            total_bytes += read_bytes;
+            if read_bytes < count {
                 break;
             }
         }
-        got
+        total_bytes
     }
 }

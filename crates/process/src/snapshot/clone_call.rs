@@ -86,7 +86,7 @@ impl<'a> CloneCall<'a> {
 
     /// Makes the child; returns its id, or the kernel's error.
     pub(super) fn clone(&mut self, limit: Duration) -> Result<i64, CallError> {
-        let deadline = self.injected.began + limit;
+        let deadline = self.injected.begun_at + limit;
         match self.stop_signal {
             Some(signal) => self.injected.run_to_frame(signal, deadline)?,
             None => self.advise(self.hidden_count, deadline)?,
@@ -105,8 +105,8 @@ impl<'a> CloneCall<'a> {
 
     fn exclude_hidden(&mut self, deadline: Instant) -> Result<(), CallError> {
         // The chain unblocks this signal only; another may fit now.
-        let sent = self.stop_signal.filter(|&signal| self.injected.send(signal));
-        match sent {
+        let sent_signal = self.stop_signal.filter(|&signal| self.injected.send(signal));
+        match sent_signal {
             Some(signal) => {
                 self.injected.run_to_frame(signal, deadline)?;
                 self.advise(1, deadline)

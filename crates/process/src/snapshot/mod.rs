@@ -114,12 +114,12 @@ pub struct NotTaken {
     /// The reason, as the end of a sentence.
     pub reason: String,
     /// The snapshot to drop; see the type.
-    pub to_drop: Option<Box<Snapshot>>,
+    pub snapshot_to_drop: Option<Box<Snapshot>>,
 }
 
 impl From<String> for NotTaken {
     fn from(reason: String) -> Self {
-        Self { reason, to_drop: None }
+        Self { reason, snapshot_to_drop: None }
     }
 }
 
@@ -139,7 +139,7 @@ pub struct Snapshot {
     /// Minor faults of the target before it was made.
     faults_before: Option<u64>,
     /// When it ends by itself.
-    until: Instant,
+    ends_at: Instant,
     /// It is too costly while less memory than this is available.
     min_available_bytes: u64,
 }
@@ -151,9 +151,9 @@ pub struct SnapshotCost {
     /// first.
     pub copied_pages: Option<u64>,
     /// Whether the child was reaped; otherwise its zombie remains until the target ends.
-    pub collected: bool,
+    pub is_reaped: bool,
     /// How long a thread of the target was stopped for reaping.
-    pub stopped: Duration,
+    pub stopped_time: Duration,
 }
 
 /// The result of reaping the child.
@@ -161,7 +161,7 @@ pub struct SnapshotCost {
 struct Reaping {
     is_gone: bool,
     /// How long threads were stopped.
-    stopped: Duration,
+    stopped_time: Duration,
 }
 
 /// Memory that must be available for a snapshot of a process with `anonymous_bytes`.
@@ -194,7 +194,7 @@ impl Snapshot {
         };
         let gibibytes = anonymous_bytes as f64 / (1_u64 << 30) as f64;
         let limit = MIN_CLONE_LIMIT + CLONE_LIMIT_PER_GIB.mul_f64(gibibytes);
-        let until = Instant::now() + lifetime;
+        let ends_at = Instant::now() + lifetime;
         let mut clone_call = CloneCall::begin(tracee, code, lifetime, &request.hidden, all_are_stopped)?;
         let inner_pid = match clone_call.clone(limit) {
             Ok(inner_pid) => inner_pid,
@@ -219,14 +219,14 @@ impl Snapshot {
             handle,
             tid,
             faults_before,
-            until,
+            ends_at,
             min_available_bytes: needed_bytes(anonymous_bytes) / 2,
         };
-        let kept = before_it_runs(&snapshot.child);
+        let result_of_caller = before_it_runs(&snapshot.child);
         let finished = clone_call.finish(limit);
-        match finished.and(kept) {
-            Ok(kept) => Ok((snapshot, kept)),
-            Err(reason) => Err(NotTaken { reason, to_drop: Some(Box::new(snapshot)) }),
+        match finished.and(result_of_caller) {
+            Ok(result_of_caller) => Ok((snapshot, result_of_caller)),
+            Err(reason) => Err(NotTaken { reason, snapshot_to_drop: Some(Box::new(snapshot)) }),
         }
     }
 
@@ -236,8 +236,8 @@ impl Snapshot {
     }
 
     /// When the child ends by itself.
-    pub fn until(&self) -> Instant {
-        self.until
+    pub fn ends_at(&self) -> Instant {
+        self.ends_at
     }
 
     /// Whether the child still exists. Check it after reading: data from one that has ended must
@@ -248,7 +248,7 @@ impl Snapshot {
 
     /// Whether available memory is too low to keep the snapshot.
     pub fn is_too_costly(&self) -> bool {
-        budget::available_to(&self.target).is_some_and(|bytes| bytes < self.min_available_bytes)
+        budget::available_bytes(&self.target).is_some_and(|bytes| bytes < self.min_available_bytes)
     }
 
     /// Ends the child early, from any thread; further reads of it fail.
@@ -277,35 +277,35 @@ impl Snapshot {
         self.kill();
         let has_ended = sys::has_ended(&self.handle, END_LIMIT).unwrap_or(false);
         let reaping = if has_ended { on_own_thread(MAX_REAPING, || self.reap()) } else { None };
-        let Reaping { is_gone, stopped } = reaping.unwrap_or_default();
-        SnapshotCost { copied_pages, collected: is_gone, stopped }
+        let Reaping { is_gone, stopped_time } = reaping.unwrap_or_default();
+        SnapshotCost { copied_pages, is_reaped: is_gone, stopped_time }
     }
 
     /// Makes a thread of the target wait for the child, in several attempts.
     fn reap(&self) -> Reaping {
-        let mut stopped = Duration::ZERO;
+        let mut stopped_time = Duration::ZERO;
         let deadline = Instant::now() + MAX_REAPING / 2;
         loop {
             let attempt = self.reap_once();
-            stopped += attempt.stopped;
+            stopped_time += attempt.stopped_time;
             if attempt.is_gone || Instant::now() >= deadline {
-                return Reaping { stopped, ..attempt };
+                return Reaping { stopped_time, ..attempt };
             }
             // Its threads may have been in signal handlers.
-            exit_watch::pause(REAP_RETRY_PAUSE);
+            exit_watch::sleep_while_watching(REAP_RETRY_PAUSE);
         }
     }
 
     /// Makes one of the first threads that can make a call wait for the child.
     fn reap_once(&self) -> Reaping {
         let is_gone = || !self.child.path("stat").exists();
-        let mut stopped = Duration::ZERO;
+        let mut stopped_time = Duration::ZERO;
         // The target may have ended, or run another program by now.
-        let found = self.target.address_space().ok().and_then(|space| {
+        let space_and_code = self.target.address_space().ok().and_then(|space| {
             let code = CallSites::find(&self.target, &space)?;
             Some((space, code))
         });
-        let Some((space, code)) = found else { return Reaping { is_gone: is_gone(), stopped } };
+        let Some((space, code)) = space_and_code else { return Reaping { is_gone: is_gone(), stopped_time } };
         let memory = ByPid::new(self.target.pid());
         let mut tids = self.target.tasks().unwrap_or_default();
         tids.sort_by_key(|&tid| tid != self.tid);
@@ -317,26 +317,26 @@ impl Snapshot {
             let since = tracee.since;
             // If the program reaped it meanwhile, its id may belong to another child.
             if is_gone() {
-                return Reaping { is_gone: true, stopped: stopped + since.elapsed() };
+                return Reaping { is_gone: true, stopped_time: stopped_time + since.elapsed() };
             }
             if !can_call(&tracee, &space, &code, 0, &REAP_CALLS) || !code.is_still_present(&memory) {
-                stopped += since.elapsed();
+                stopped_time += since.elapsed();
                 continue;
             }
             let arguments = [self.inner_pid as u64, 0, WAIT_OPTIONS];
             let call = system_call(code, WAIT4, arguments, 0);
             let Ok(mut waiting) = inject::begin(tracee, &call) else {
-                stopped += since.elapsed();
+                stopped_time += since.elapsed();
                 continue;
             };
-            let deadline = waiting.began + REAP_LIMIT;
+            let deadline = waiting.begun_at + REAP_LIMIT;
             match run_system_call(&mut waiting, WAIT4, deadline) {
                 Ok(_) => drop(waiting.finish(REAP_LIMIT)),
                 Err(error) => drop(abandon_if_unfinished(waiting, error)),
             }
-            return Reaping { is_gone: is_gone(), stopped: stopped + since.elapsed() };
+            return Reaping { is_gone: is_gone(), stopped_time: stopped_time + since.elapsed() };
         }
-        Reaping { is_gone: false, stopped }
+        Reaping { is_gone: false, stopped_time }
     }
 }
 
@@ -373,7 +373,7 @@ fn kill_by_tracing(pid: i32) {
 /// blocked.
 pub fn is_snapshot(process: &Process) -> bool {
     process.stat().is_ok_and(|stat| stat.exit_signal == Some(0))
-        && process.status().is_ok_and(|status| status.blocked == Some(ALL_BLOCKED))
+        && process.status().is_ok_and(|status| status.blocked_signals == Some(ALL_BLOCKED))
 }
 
 /// The options of [`Snapshot::take`].
@@ -405,7 +405,7 @@ fn prepare<'a>(
     }
     // Such a thread may be in the middle of a read into its memory, which the copy would miss, or
     // may delay the call.
-    if !stopped.asleep().is_empty() {
+    if !stopped.uninterruptible_threads().is_empty() {
         return Err("a thread is in an uninterruptible sleep".to_owned());
     }
     let Ok(target) = Process::open(process.pid()) else { return Err("the process ended".to_owned()) };

@@ -74,8 +74,8 @@ fn check_kind(process: &Process) -> Result<Status> {
     if let Some(tgid) = status.tgid.filter(|&tgid| tgid != pid) {
         return Err(Error::Thread { tid: pid, pid: tgid });
     }
-    let is_kernel_thread = match status.kernel_thread {
-        Some(known) => known,
+    let is_kernel_thread = match status.is_kernel_thread {
+        Some(is_kernel_thread) => is_kernel_thread,
         None => process.stat()?.is_kernel_thread(),
     };
     if is_kernel_thread {
@@ -111,9 +111,9 @@ pub fn traced(process: &Process, status: &Status) -> Option<Error> {
 /// # Errors
 /// [`Error::File`] if /proc is missing or belongs to another pid namespace.
 pub fn check_proc_mount() -> Result<()> {
-    let own = std::process::id().to_string();
+    let own_pid = std::process::id().to_string();
     let defect = match std::fs::read_link("/proc/self") {
-        Ok(link) if link.as_os_str() == own.as_str() => return Ok(()),
+        Ok(link) if link.as_os_str() == own_pid.as_str() => return Ok(()),
         Ok(_) => {
             "belongs to another pid namespace; mount this one's (mount -t proc proc /proc, or unshare --mount-proc)"
         }
@@ -125,16 +125,17 @@ pub fn check_proc_mount() -> Result<()> {
 /// The error for a refusal by the kernel: the owner of the process, what the machine allows, and
 /// advice.
 pub fn refused(process: &Process) -> Error {
-    let user = process.status().ok().and_then(|status| status.users).map(|[_, effective, ..]| effective);
+    let user = process.status().ok().and_then(|status| status.user_ids).map(|ids| ids.effective);
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
-    let (detail, advice) = cause_and_advice(&Rights::own(), user, scope.as_deref().map_or("0", str::trim));
-    Error::Permission { pid: process.pid(), detail, advice }
+    let pid = process.pid();
+    permission_error(pid, &Rights::own(), user, scope.as_deref().map_or("0", str::trim))
 }
 
-/// The cause of a refusal, and the advice, for a process of `user` under Yama's `scope`.
-fn cause_and_advice(rights: &Rights, user: Option<u32>, scope: &str) -> (String, String) {
+/// The error for a process of `user` under Yama's `scope`.
+fn permission_error(pid: i32, rights: &Rights, user: Option<u32>, scope: &str) -> Error {
+    let error = |detail, advice| Error::Permission { pid, detail, advice };
     if scope == "3" {
-        return (
+        return error(
             "kernel.yama.ptrace_scope is 3: no user may trace, not even root".to_owned(),
             "it cannot be lowered while the machine runs: set it lower in /etc/sysctl.d and reboot"
                 .to_owned(),
@@ -146,7 +147,7 @@ fn cause_and_advice(rights: &Rights, user: Option<u32>, scope: &str) -> (String,
     let missing = rights.missing(true);
     if other_user.is_none() && scope == "0" && own_user != 0 && !missing.is_empty() {
         let detail = "it is not dumpable, or has capabilities that you lack".to_owned();
-        return (detail, rights.advice(&missing, ""));
+        return error(detail, rights.advice(&missing, ""));
     }
     let missing = rights.missing(other_user.is_some());
     let lacking = if rights.is_more_than_not_root(&missing) {
@@ -158,13 +159,13 @@ fn cause_and_advice(rights: &Rights, user: Option<u32>, scope: &str) -> (String,
         _ if missing.is_empty() => {
             let cause = Confinement::own().cause();
             let detail = format!("the kernel refuses ptrace despite CAP_SYS_PTRACE: {cause}");
-            (detail, rights.advice(&missing, ""))
+            error(detail, rights.advice(&missing, ""))
         }
-        Some(user) => (
+        Some(user) => error(
             format!("it belongs to user {user}, you are user {own_user}{lacking}"),
             rights.advice(&missing, " or as that user"),
         ),
-        None if scope == "0" => (rights.describe_missing(&missing), rights.advice(&missing, "")),
+        None if scope == "0" => error(rights.describe_missing(&missing), rights.advice(&missing, "")),
         None => {
             let lower = if rights.is_more_than_not_root(&missing) {
                 ""
@@ -172,7 +173,7 @@ fn cause_and_advice(rights: &Rights, user: Option<u32>, scope: &str) -> (String,
                 ", or `sysctl kernel.yama.ptrace_scope=0`"
             };
             let advice = rights.advice(&missing, "") + lower;
-            (format!("kernel.yama.ptrace_scope is {scope}{lacking}"), advice)
+            error(format!("kernel.yama.ptrace_scope is {scope}{lacking}"), advice)
         }
     }
 }
@@ -184,11 +185,14 @@ mod tests {
     #[test]
     fn refusals_give_one_piece_of_advice() {
         use strandline_sys::capabilities::{DAC_OVERRIDE, DAC_READ_SEARCH, SYS_PTRACE};
-        let user = |held| Rights { user: 7, held, bounds: u64::MAX };
-        let root = |held, bounds| Rights { user: 0, held, bounds };
+        let user = |held_bits| Rights { user: 7, held_bits, bounding_bits: u64::MAX };
+        let root = |held_bits, bounding_bits| Rights { user: 0, held_bits, bounding_bits };
         let no_ptrace = !SYS_PTRACE.bit();
         let line = |rights: Rights, user, scope| {
-            let (detail, advice) = cause_and_advice(&rights, Some(user), scope);
+            let Error::Permission { detail, advice, .. } = permission_error(1, &rights, Some(user), scope)
+            else {
+                panic!("another error");
+            };
             assert!(!(rights.user == 0 && advice.contains("setcap")), "{advice}");
             format!("{detail}: {advice}")
         };

@@ -162,7 +162,7 @@ pub fn external_writer(process: &Process, space: &AddressSpace) -> Result<Option
 /// Fails if /proc cannot be listed.
 pub fn sharer(process: &Process) -> Result<Option<String>> {
     let pid = process.pid();
-    let shares = |other: i32| strandline_sys::process::same_memory(pid, other);
+    let shares = |other: i32| strandline_sys::process::share_memory(pid, other);
     if shares(pid).is_err() {
         return Ok(Some("a kernel without kcmp, which may hide a process on the same memory".to_owned()));
     }

@@ -8,26 +8,24 @@ use crate::procfs::{self, Process, Status};
 
 /// Maximum bytes read of /proc/PID/limits.
 const MAX_LIMITS_BYTES: u64 = 64 << 10;
-/// Index of the real user in [`Status::users`].
-const REAL_USER: usize = 0;
 
 /// Half of what is available to strandline, including `allocated_bytes` that a copy already has.
 pub fn copy_budget_bytes(allocated_bytes: u64) -> u64 {
-    let own = Process::open(std::process::id().cast_signed()).ok();
-    own.and_then(|own| available_to(&own)).unwrap_or(0).saturating_add(allocated_bytes) / 2
+    let own_process = Process::open(std::process::id().cast_signed()).ok();
+    own_process.and_then(|process| available_bytes(&process)).unwrap_or(0).saturating_add(allocated_bytes) / 2
 }
 
 /// Bytes that a process can still allocate, by the memory of the machine and the limits of its
 /// control groups; `None` if neither is known.
-pub fn available_to(process: &Process) -> Option<u64> {
+pub fn available_bytes(process: &Process) -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| available_in(&text));
-    machine.into_iter().chain(ControlGroups::of(process).memory_left()).min()
+    machine.into_iter().chain(ControlGroups::of(process).memory_left_bytes()).min()
 }
 
 /// Number of further processes that a process may start, by its control groups and, for users
 /// subject to it, by RLIMIT_NPROC; `None` if there is no limit or it is unknown.
 pub fn processes_left_to(process: &Process, status: &Status) -> Option<u64> {
-    let user = status.users.map(|users| users[REAL_USER]).filter(|&user| user != 0);
+    let user = status.user_ids.map(|ids| ids.real).filter(|&user| user != 0);
     let by_user = user.and_then(|user| {
         let limits = process.read_file("limits", MAX_LIMITS_BYTES).ok()?;
         let limits = String::from_utf8_lossy(&limits).into_owned();
@@ -44,7 +42,7 @@ pub fn processes_left_to(process: &Process, status: &Status) -> Option<u64> {
 fn tasks_of(user: u32) -> Option<u64> {
     let threads = procfs::all_pids().ok()?.filter_map(|pid| {
         let status = Process::open(pid).ok()?.status().ok()?;
-        (status.users?[REAL_USER] == user).then_some(status.threads.unwrap_or(1))
+        (status.user_ids?.real == user).then_some(status.threads.unwrap_or(1))
     });
     Some(threads.sum())
 }
@@ -62,7 +60,7 @@ mod tests {
     #[test]
     fn what_a_process_may_have_is_known() {
         let own = Process::open(i32::try_from(std::process::id()).unwrap()).unwrap();
-        assert!(available_to(&own).is_some_and(|bytes| bytes > 0));
+        assert!(available_bytes(&own).is_some_and(|bytes| bytes > 0));
     }
 
     #[test]

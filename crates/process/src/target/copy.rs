@@ -121,8 +121,8 @@ impl<'a> MemoryCopy<'a> {
         let work = || {
             // The lock is held only to take the next item, not while reading.
             while let Some((piece, destination)) = queue.lock().ok().and_then(|mut queue| queue.next()) {
-                let got = memory.read_some(piece.start, destination);
-                piece.end = piece.start + got as u64;
+                let read_bytes = memory.read_some(piece.start, destination);
+                piece.end = piece.start + read_bytes as u64;
             }
         };
         std::thread::scope(|scope| {
@@ -157,34 +157,34 @@ impl<'a> MemoryCopy<'a> {
 
 impl Memory for MemoryCopy<'_> {
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
-        let mut got = 0;
-        while got < buffer.len() {
-            let Some(at) = address.checked_add(got as u64) else { break };
-            let Some(rest) = buffer.get_mut(got..) else { break };
+        let mut total_bytes = 0;
+        while total_bytes < buffer.len() {
+            let Some(at) = address.checked_add(total_bytes as u64) else { break };
+            let Some(unread) = buffer.get_mut(total_bytes..) else { break };
             match self.copied_from(at) {
                 Ok(bytes) if !bytes.is_empty() => {
-                    let count = bytes.len().min(rest.len());
-                    let (Some(destination), Some(copied)) = (rest.get_mut(..count), bytes.get(..count))
+                    let count = bytes.len().min(unread.len());
+                    let (Some(destination), Some(copied)) = (unread.get_mut(..count), bytes.get(..count))
                     else {
                         break;
                     };
                     destination.copy_from_slice(copied);
-                    got += count;
+                    total_bytes += count;
                 }
                 Ok(_) => break,
                 Err(next) => {
-                    let count = usize::try_from(next - at).unwrap_or(usize::MAX).min(rest.len());
-                    let Some(gap) = rest.get_mut(..count) else { break };
+                    let count = usize::try_from(next - at).unwrap_or(usize::MAX).min(unread.len());
+                    let Some(gap) = unread.get_mut(..count) else { break };
                     // It ends with its range, and the next range may begin there.
-                    let read = self.live.as_ref().map_or(0, |live| live.read_some(at, gap));
-                    got += read;
-                    if read == 0 {
+                    let read_bytes = self.live.as_ref().map_or(0, |live| live.read_some(at, gap));
+                    total_bytes += read_bytes;
+                    if read_bytes == 0 {
                         break;
                     }
                 }
             }
         }
-        got
+        total_bytes
     }
 }
 

@@ -6,7 +6,7 @@
 //! seized without EXITKILL: if the watcher dies, the process runs on. Meanwhile no other thread can
 //! trace it: the watching thread itself takes ledgers ([`ExitWatch::while_reading`]), so that the
 //! process is watched throughout. What needs no stop runs in another thread meanwhile
-//! ([`meanwhile`]), so that signals pass.
+//! ([`run_while_watching`]), so that signals pass.
 //!
 //! A watch belongs to the thread that began it and ends with that thread: the kernel then detaches
 //! without a stop, which would cut a transfer of the main thread short.
@@ -67,7 +67,7 @@ const PASS_ON_INTERVAL: Duration = Duration::from_micros(500);
 /// Runs `work`, which must neither stop nor release anything in the target. A thread that watches
 /// and reads a process runs `work` in another thread, and passes on the signals of the process
 /// meanwhile.
-pub fn meanwhile<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+pub fn run_while_watching<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let Some(reading) = READING.get() else { return work() };
     let Ok(process) = Process::open(reading.pid) else { return work() };
     std::thread::scope(|scope| {
@@ -82,13 +82,13 @@ pub fn meanwhile<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 
 /// Sleeps; a thread that watches and reads a process passes on the signals of the process
 /// meanwhile.
-pub fn pause(time: Duration) {
-    let until = Instant::now() + time;
+pub fn sleep_while_watching(time: Duration) {
+    let deadline = Instant::now() + time;
     let process = READING.get().and_then(|reading| Process::open(reading.pid).ok());
     let Some(process) = process else { return std::thread::sleep(time) };
-    while Instant::now() < until {
+    while Instant::now() < deadline {
         pass_on(&process);
-        std::thread::sleep(PASS_ON_INTERVAL.min(until.saturating_duration_since(Instant::now())));
+        std::thread::sleep(PASS_ON_INTERVAL.min(deadline.saturating_duration_since(Instant::now())));
     }
 }
 
@@ -99,7 +99,7 @@ const HANDLER_TIME: Duration = Duration::from_millis(1);
 /// the process.
 pub(super) fn pass_on_before_stop(process: &Process) {
     if is_watched(process.pid()) && pass_on(process) {
-        pause(HANDLER_TIME);
+        sleep_while_watching(HANDLER_TIME);
     }
 }
 
@@ -247,8 +247,8 @@ impl ExitWatch {
     /// for that end. The process then runs on: call [`ExitWatch::follow`].
     pub fn is_replaced_by_exec(&self) -> bool {
         let pid = self.process.pid();
-        let until = Instant::now() + MAX_EXIT_CAUSE_TIME;
-        while self.is_at_exit && Instant::now() < until {
+        let deadline = Instant::now() + MAX_EXIT_CAUSE_TIME;
+        while self.is_at_exit && Instant::now() < deadline {
             let tids = self.process.tasks().unwrap_or_default();
             let mut is_unclear = !self.process.lists_all(&tids);
             for tid in tids.into_iter().filter(|tid| *tid != pid) {
@@ -282,11 +282,11 @@ impl ExitWatch {
     pub fn follow(self) -> Result<Self> {
         let pid = self.process.pid();
         drop(self);
-        let until = Instant::now() + MAX_RELEASE_TIME;
+        let deadline = Instant::now() + MAX_RELEASE_TIME;
         loop {
             match Self::begin(pid) {
                 // The old main thread is still there.
-                Err(Error::Ended { .. } | Error::Permission { .. }) if Instant::now() < until => {
+                Err(Error::Ended { .. } | Error::Permission { .. }) if Instant::now() < deadline => {
                     std::thread::sleep(CHECK_INTERVAL);
                 }
                 result => return result,
@@ -302,9 +302,9 @@ impl ExitWatch {
         let main_thread = if self.is_group_stopped { MainThread::GroupStopped } else { MainThread::Runs };
         READING.set(Some(Reading { pid, main_thread }));
         let result = work();
-        let after = READING.take().map_or(MainThread::Runs, |reading| reading.main_thread);
-        self.is_at_exit |= after == MainThread::AtExit;
-        self.is_group_stopped = after == MainThread::GroupStopped;
+        let main_thread_after = READING.take().map_or(MainThread::Runs, |reading| reading.main_thread);
+        self.is_at_exit |= main_thread_after == MainThread::AtExit;
+        self.is_group_stopped = main_thread_after == MainThread::GroupStopped;
         (result, if self.holds_only_the_watch() { Continued::Yes } else { Continued::No })
     }
 
@@ -312,9 +312,9 @@ impl ExitWatch {
     /// unexpected stop. Handles its next events.
     fn holds_only_the_watch(&mut self) -> bool {
         let pid = self.process.pid();
-        let own = strandline_sys::signal::own_thread();
+        let own_tid = strandline_sys::signal::own_thread();
         let is_own = |tid: i32| match self.process.task_status(tid) {
-            Ok(status) if tid != pid && status.tracer == Some(own) => {
+            Ok(status) if tid != pid && status.tracer == Some(own_tid) => {
                 // An ended thread needs no release, but its tracer has to collect it.
                 !(status.is_zombie() && ptrace::reap(tid).is_ok())
             }
@@ -437,13 +437,13 @@ impl Drop for ExitWatch {
 /// Waits until the kernel has detached `pid` from the ended thread `tracer`, which happens a moment
 /// after other threads observe its end. Returns false if it has not within half a second.
 pub fn wait_until_released(pid: i32, tracer: i32) -> bool {
-    let until = Instant::now() + MAX_RELEASE_TIME;
+    let deadline = Instant::now() + MAX_RELEASE_TIME;
     let is_traced = || {
         let status = Process::open(pid).and_then(|process| process.status());
         status.is_ok_and(|status| status.tracer == Some(tracer))
     };
     while is_traced() {
-        if Instant::now() >= until {
+        if Instant::now() >= deadline {
             return false;
         }
         std::thread::sleep(CHECK_INTERVAL);

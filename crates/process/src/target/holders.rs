@@ -13,7 +13,7 @@ use std::path::Path;
 
 use strandline_sys::capabilities::with_dac_capabilities;
 use strandline_sys::files::is_socket_of;
-use strandline_sys::process::same_descriptors;
+use strandline_sys::process::share_descriptors;
 
 use crate::error::Result;
 use crate::map::{AddressSpace, Mapping};
@@ -66,7 +66,7 @@ pub fn find_except(process: &Process, space: &AddressSpace, harmless: &[&str]) -
     // A process that receives from a socket of AF_XDP has mapped the socket's rings
     // (net/xdp/xsk.c).
     let has_rings = space.mappings().iter().any(|mapping| mapping.name.starts_with("socket:"));
-    let mut found = None;
+    let mut holder_text = None;
     let all_checked = each_descriptor(process, "fd", &mut |path| {
         // A descriptor that was closed meanwhile holds nothing through this process's table.
         let Ok(link) = with_dac_capabilities(|| std::fs::read_link(path)) else { return true };
@@ -74,14 +74,14 @@ pub fn find_except(process: &Process, space: &AddressSpace, harmless: &[&str]) -
         // Packets are received into the process's own memory, which the kernel does not count as
         // pinned by it (net/xdp/xdp_umem.c).
         if has_rings && link.starts_with("socket:") && with_dac_capabilities(|| is_socket_of(path, "XDP")) {
-            found = Some("a socket of AF_XDP".to_owned());
+            holder_text = Some("a socket of AF_XDP".to_owned());
         } else if let Some(holder) = holder_of(&link) {
-            found = Some(format!("a descriptor of {holder}"));
+            holder_text = Some(format!("a descriptor of {holder}"));
         }
-        found.is_none()
+        holder_text.is_none()
     })?;
-    if found.is_some() {
-        return Ok(found);
+    if holder_text.is_some() {
+        return Ok(holder_text);
     }
     if !all_checked {
         return Ok(Some(format!("more than {MAX_DESCRIPTORS} descriptors, one perhaps of a device")));
@@ -101,7 +101,7 @@ fn each_descriptor(process: &Process, folder: &str, visit: &mut dyn FnMut(&Path)
     for tid in process.tasks()? {
         // A thread that cannot be compared counts as sharing the table, unless it has ended.
         let shares =
-            || same_descriptors(pid, tid).unwrap_or_else(|error| error.raw_os_error() != Some(ESRCH));
+            || share_descriptors(pid, tid).unwrap_or_else(|error| error.raw_os_error() != Some(ESRCH));
         if tid != pid && shares() {
             continue;
         }
@@ -200,8 +200,8 @@ fn reason_in(entries: &[SmapsEntry], ranges: &[Range<u64>]) -> Option<String> {
 
 /// Bytes of `ranges` (in address order) that are in a mapping.
 fn overlap_bytes(mapping: &Mapping, ranges: &[Range<u64>]) -> u64 {
-    let first = ranges.partition_point(|range| range.end <= mapping.start);
-    let within = ranges[first..].iter().take_while(|range| range.start < mapping.end);
+    let first_index = ranges.partition_point(|range| range.end <= mapping.start);
+    let within = ranges[first_index..].iter().take_while(|range| range.start < mapping.end);
     within.map(|range| range.end.min(mapping.end).saturating_sub(range.start.max(mapping.start))).sum()
 }
 

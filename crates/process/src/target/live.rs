@@ -120,20 +120,20 @@ impl<'a> TracedMemory<'a> {
 
 impl Memory for TracedMemory<'_> {
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
-        let mut got = 0;
-        while got < buffer.len() {
-            let Some(at) = address.checked_add(got as u64) else { break };
-            let Some(rest) = buffer.get_mut(got..) else { break };
-            let read = match self.read_live(at, rest) {
-                0 => self.read_by_file(at, rest),
-                read => read,
+        let mut total_bytes = 0;
+        while total_bytes < buffer.len() {
+            let Some(at) = address.checked_add(total_bytes as u64) else { break };
+            let Some(unread) = buffer.get_mut(total_bytes..) else { break };
+            let read_bytes = match self.read_live(at, unread) {
+                0 => self.read_by_file(at, unread),
+                read_bytes => read_bytes,
             };
-            if read == 0 {
+            if read_bytes == 0 {
                 break;
             }
-            got += read;
+            total_bytes += read_bytes;
         }
-        got
+        total_bytes
     }
 
     fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<WordPair>> {
@@ -160,13 +160,13 @@ impl MemFile {
 
 impl Memory for MemFile {
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
-        let mut got = 0;
-        while got < buffer.len() {
-            match self.file.read_at(&mut buffer[got..], address.saturating_add(got as u64)) {
+        let mut total_bytes = 0;
+        while total_bytes < buffer.len() {
+            match self.file.read_at(&mut buffer[total_bytes..], address.saturating_add(total_bytes as u64)) {
                 Ok(0) | Err(_) => break,
-                Ok(more) => got += more,
+                Ok(read_bytes) => total_bytes += read_bytes,
             }
         }
-        got
+        total_bytes
     }
 }

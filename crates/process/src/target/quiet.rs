@@ -112,11 +112,11 @@ pub fn repeat_registers(registers: &Registers) -> Option<Registers> {
     if flags & O_EXCL_OR_TRUNC != 0 {
         return None;
     }
-    let mut again = *registers;
-    again.rip = registers.rip.wrapping_sub(SYSCALL_INSTRUCTION.len() as u64);
-    again.rax = registers.orig_rax;
-    again.orig_rax = u64::MAX;
-    Some(again)
+    let mut repeated = *registers;
+    repeated.rip = registers.rip.wrapping_sub(SYSCALL_INSTRUCTION.len() as u64);
+    repeated.rax = registers.orig_rax;
+    repeated.orig_rax = u64::MAX;
+    Some(repeated)
 }
 
 /// Makes the stopped thread `tid` of `process` repeat a call that would return EINTR only because
@@ -127,17 +127,17 @@ pub fn repeat_registers(registers: &Registers) -> Option<Registers> {
 /// anything was changed. A thread that is gone is an error of kind `ESRCH`, which a caller that
 /// releases it may ignore.
 pub fn repeat_interrupted_call(process: &Process, tid: i32, registers: &Registers) -> io::Result<bool> {
-    let Some(again) = repeat_registers(registers).filter(|_| !appends(process, tid, registers)) else {
+    let Some(repeated) = repeat_registers(registers).filter(|_| !appends(process, tid, registers)) else {
         return Ok(false);
     };
     let mut code = [0; SYSCALL_INSTRUCTION.len()];
-    if ByPid::new(process.pid()).read(again.rip, &mut code).is_err() || code != SYSCALL_INSTRUCTION {
+    if ByPid::new(process.pid()).read(repeated.rip, &mut code).is_err() || code != SYSCALL_INSTRUCTION {
         return Ok(false);
     }
     if process.task_status(tid).ok().and_then(|status| interrupting_signals(&status)) != Some(0) {
         return Ok(false);
     }
-    ptrace::set_registers(tid, &again)?;
+    ptrace::set_registers(tid, &repeated)?;
     Ok(true)
 }
 
@@ -161,15 +161,15 @@ fn appends(process: &Process, tid: i32, registers: &Registers) -> bool {
 /// because it is traced.
 pub fn is_ignored(status: &Status, signal: i32) -> bool {
     let bit = signal.checked_sub(1).and_then(|shift| 1u64.checked_shl(shift.unsigned_abs())).unwrap_or(0);
-    let actions = status.caught.zip(status.ignored);
+    let actions = status.caught_signals.zip(status.ignored_signals);
     actions.is_some_and(|(caught, ignored)| (ignored | NO_EFFECT_BY_DEFAULT) & !caught & bit != 0)
 }
 
 /// The pending signals that would have interrupted the thread untraced, bit n-1 for signal n;
 /// `None` if unknown. For a traced thread the kernel queues ignored signals too.
 fn interrupting_signals(status: &Status) -> Option<u64> {
-    let has_effect = status.caught? | !(status.ignored? | NO_EFFECT_BY_DEFAULT);
-    Some(status.deliverable()? & has_effect)
+    let has_effect = status.caught_signals? | !(status.ignored_signals? | NO_EFFECT_BY_DEFAULT);
+    Some(status.deliverable_signals()? & has_effect)
 }
 
 #[cfg(test)]

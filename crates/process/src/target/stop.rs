@@ -133,8 +133,8 @@ impl<'a> Stopped<'a> {
             }
             stopped.collect(&waiting, limit)?;
             // Stopped threads start no others: if the count matches, all are known.
-            let known = stopped.count();
-            if stopped.unstopped.is_empty() && process.status()?.threads == Some(known) {
+            let known_count = stopped.count();
+            if stopped.unstopped.is_empty() && process.status()?.threads == Some(known_count) {
                 break;
             }
             tids = process.tasks()?;
@@ -273,7 +273,7 @@ impl<'a> Stopped<'a> {
     }
 
     /// Threads in an uninterruptible sleep, which could not be stopped.
-    pub fn asleep(&self) -> &BTreeSet<i32> {
+    pub fn uninterruptible_threads(&self) -> &BTreeSet<i32> {
         &self.unstopped
     }
 

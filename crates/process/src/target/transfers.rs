@@ -80,8 +80,8 @@ const VECTOR_BYTES: usize = 16;
 
 /// Whether a stop cuts short the call in which a thread waits.
 pub fn is_transfer(call: &BlockedCall) -> bool {
-    let known = TRANSFERS.iter().find(|known| known.number == call.number);
-    known.is_some_and(|known| match known.requested {
+    let transfer = TRANSFERS.iter().find(|transfer| transfer.number == call.number);
+    transfer.is_some_and(|transfer| match transfer.requested {
         Requested::IfWaitingForAll { flags_argument, .. } => {
             call.arguments.get(flags_argument).is_some_and(|flags| flags & WAIT_FOR_ALL != 0)
         }
@@ -94,10 +94,10 @@ pub fn is_transfer(call: &BlockedCall) -> bool {
 
 /// The name of the call, if a thread that just stopped returns less than requested from it.
 pub fn short_call(registers: &Registers, memory: &dyn Memory) -> Option<&'static str> {
-    let known = TRANSFERS.iter().find(|known| known.number == registers.orig_rax as i64)?;
-    let moved = registers.rax as i64;
-    (moved > 0 && (moved as u64) < requested_amount(known.requested, registers, memory)?)
-        .then_some(known.name)
+    let transfer = TRANSFERS.iter().find(|transfer| transfer.number == registers.orig_rax as i64)?;
+    let moved_amount = registers.rax as i64;
+    (moved_amount > 0 && (moved_amount as u64) < requested_amount(transfer.requested, registers, memory)?)
+        .then_some(transfer.name)
 }
 
 /// The amount that a call requests; `None` if unknown, or if the call may return less.

@@ -30,7 +30,7 @@ impl Session<'_> {
         wait_status: Option<i32>,
         out_of_memory_kills: Option<u64>,
     ) -> Recorded {
-        if stop_reason == StopReason::Interrupted && self.plan.ends {
+        if stop_reason == StopReason::Interrupted && self.plan.at_ends {
             self.request_ledgers_of_large_processes(Moment::End);
         }
         self.wait_for_ledgers(stop_reason);
@@ -122,10 +122,10 @@ impl Session<'_> {
         let deadline_us = self.clock.now_us() + LAST_LEDGERS_TIMEOUT_US;
         let ended_root = (stop_reason == StopReason::Ended).then_some(self.root);
         let is_unfinished = |ledgers: &Ledgers| {
-            ledgers.under_way() > 0 || ended_root.is_some_and(|pid| ledgers.is_watching(pid))
+            ledgers.unfinished_count() > 0 || ended_root.is_some_and(|pid| ledgers.is_watching(pid))
         };
         while is_unfinished(&self.ledgers) && self.clock.now_us() < deadline_us {
-            let timeout = if self.ledgers.under_way() > 0 { MAX_ROUND } else { WATCH_CHECK_EVERY };
+            let timeout = if self.ledgers.unfinished_count() > 0 { MAX_ROUND } else { WATCH_CHECK_EVERY };
             if self.poller.wait(timeout).has(Source::Signals) && self.handle_signals() {
                 // The user requested the stop twice.
                 break;

@@ -173,8 +173,8 @@ impl Session<'_> {
     /// After a sample: watches for the end of the process if that is worth it, or else requests a
     /// ledger if the process is at a peak.
     pub(super) fn consider_ledgers(&mut self, pid: i32, now_us: u64) {
-        let begins_watch = self.plan.exit && self.begin_worthwhile_watch(pid, now_us);
-        if self.plan.peak && !begins_watch {
+        let begins_watch = self.plan.at_exits && self.begin_worthwhile_watch(pid, now_us);
+        if self.plan.at_peaks && !begins_watch {
             self.consider_peak(pid, now_us);
         }
     }
@@ -232,7 +232,7 @@ impl Session<'_> {
     /// the program does.
     pub(super) fn reconsider_watch(&mut self, pid: i32) {
         let Some(member) = self.tree.get_mut(pid).filter(|member| member.is_watch_requested) else { return };
-        if self.plan.exit
+        if self.plan.at_exits
             && let Some(obstacle) = watchable::obstacle(&executable_path(pid))
         {
             self.ledgers.unwatch(pid);
@@ -280,14 +280,14 @@ impl Session<'_> {
     /// Requests the first ledgers of a process that was attached to, and watches for its end.
     pub(in super::super) fn begin_ledgers(&mut self) {
         self.sample(self.root, self.clock.now_us());
-        if self.plan.exit
+        if self.plan.at_exits
             && let Some(member) = self.tree.get_mut(self.root)
         {
             member.is_watch_requested = true;
             let threads = Arc::clone(&member.threads);
             self.ledgers.watch(self.root, WatchRequest { process: 0, threads });
         }
-        if self.plan.ends {
+        if self.plan.at_ends {
             self.request_ledgers_of_large_processes(Moment::Start);
         }
     }

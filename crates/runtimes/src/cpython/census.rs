@@ -233,7 +233,7 @@ impl<'a> Census<'a> {
     /// Ends an arena. `used` is its number of blocks in use; `None` if unknown.
     pub fn end_arena(&mut self, range: AddressRange, used: Option<u64>) {
         if let (Some(holding), Some(_)) = (&mut self.counted.holding, used) {
-            holding.units.push(range);
+            holding.release_units.push(range);
         }
         if let Some(used) = used.filter(|&used| used < MIN_OBJECTS_NOT_SPARSE) {
             self.counted.sparse_arenas += 1;

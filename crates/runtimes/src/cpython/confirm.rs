@@ -12,7 +12,7 @@ use super::counted::{ClaimedBlock, LargeObject};
 use super::facts::CPython;
 use super::large::Slots;
 use strandline_claims::caveat::Caveat;
-use strandline_claims::runtime::{FinishContext, Named, Pending, Reading};
+use strandline_claims::runtime::{FinishContext, NamedBlock, Pending, Reading};
 
 /// Work left for when the allocators have been read.
 pub struct Confirm {
@@ -48,11 +48,11 @@ impl Pending for Confirm {
             return;
         }
         let confirmed_bytes: HashMap<u64, u64> =
-            context.matched.large.iter().map(|large| (large.pointer, large.bytes)).collect();
+            context.matched.large_blocks.iter().map(|large| (large.pointer, large.bytes)).collect();
         reading.named_blocks.extend(self.claimed_blocks.iter().filter_map(|block| {
             let bytes = *confirmed_bytes.get(&block.pointer)?;
             let holder = self.type_names.get(&block.type_address)?.clone();
-            Some(Named { pointer: block.pointer, bytes, slot: block.slot, holder })
+            Some(NamedBlock { pointer: block.pointer, bytes, slot: block.slot, holder })
         }));
         let types = reading.facts.types.iter().enumerate();
         let indices: HashMap<String, usize> =

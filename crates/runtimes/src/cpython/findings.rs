@@ -8,7 +8,7 @@ use super::facts::CPython;
 
 /// Returns the findings, in no particular order.
 pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
-    let free = view.sum(&["cpython.free.kept", "cpython.free.pinned", "cpython.free_list"]);
+    let free = view.rows_bytes(&["cpython.free.kept", "cpython.free.pinned", "cpython.free_list"]);
     let headline = format!(
         "{} is free inside CPython's arenas, pinned by live objects: an arena is released when its last object dies{}",
         view.of_rss(free),

@@ -55,7 +55,7 @@ use strandline_claims::class::Slot;
 use strandline_claims::reader::{Evidence, FileName, HeapKind, ReaderInfo};
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Action, Effect, Spec};
-use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
+use strandline_claims::runtime::{self, Busy, Context, FoundRuntime, Reading};
 use strandline_claims::words::is_mapped_memory;
 use strandline_process::map::Mapping;
 use strandline_process::memory::Memory;
@@ -103,7 +103,7 @@ pub static READER: runtime::Reader = runtime::Reader {
     ..runtime::Reader::new(|process, space| Programs::found(locate::find(process, space)))
 };
 
-impl Found for Programs<Program> {
+impl FoundRuntime for Programs<Program> {
     fn read(&self, context: &Context<'_>, refinements: &Refinements) -> Result<Vec<Reading>, Busy> {
         let limit = Limit { max_programs: MAX_PROGRAMS, code: "cpython_left_out", runtimes: "CPythons" };
         self.read_within(
@@ -148,10 +148,10 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     let (sums, mut counted) = walk.walk_all(&object_memory, refinements, slots, &mut reading);
     reading.rows = Some(&rows::BLOCKS);
     reading.facts.read = true;
-    reading.holding = counted.holding.take();
-    if let Some(holding) = &mut reading.holding {
-        holding.object = Some(&rows::OBJECT);
-        holding.units.sort_unstable();
+    reading.reference_hints = counted.holding.take();
+    if let Some(holding) = &mut reading.reference_hints {
+        holding.object_row = Some(&rows::OBJECT);
+        holding.release_units.sort_unstable();
         if !variables::find(context, &memory, release, interpreters, holding) {
             let text = "not all modules of CPython could be found and read: no variable is named as a holder";
             reading.caveats.push(Caveat::new("cpython_names", program.path.clone(), None, text));

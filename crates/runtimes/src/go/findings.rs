@@ -5,8 +5,8 @@ use strandline_claims::units::bytes;
 
 /// Returns the findings, in no particular order.
 pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
-    let free = view.sum(&["go.free.purge", "go.free.kept", "go.free.pinned"]);
-    let idle = view.row("go.free.purge");
+    let free = view.rows_bytes(&["go.free.purge", "go.free.kept", "go.free.pinned"]);
+    let idle = view.row_bytes("go.free.purge");
     let mut headline =
         format!("{} is free in Go's heap: {} in idle spans not yet released", view.of_rss(free), bytes(idle));
     let slots = free - idle;

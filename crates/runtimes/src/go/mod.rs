@@ -37,7 +37,7 @@ use strandline_claims::range::pieces;
 use strandline_claims::reader::{Evidence, HeapKind, ReaderInfo};
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Effect, Spec};
-use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
+use strandline_claims::runtime::{self, Busy, Context, FoundRuntime, Reading};
 use strandline_process::range::{AddressRange, RangeSet};
 
 /// Limit on Go runtimes read in one process (a program and libraries in Go); each costs memory and
@@ -75,7 +75,7 @@ pub static READER: runtime::Reader = runtime::Reader {
     ..runtime::Reader::new(|process, space| Programs::found(locate::find(process, space)))
 };
 
-impl Found for Programs<Program> {
+impl FoundRuntime for Programs<Program> {
     /// Reading takes a word or two for each span.
     fn takes_long(&self) -> bool {
         false

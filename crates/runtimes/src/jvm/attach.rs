@@ -281,9 +281,9 @@ fn is_of_user_or_root(owner: u32, status: &Status) -> bool {
     owner == 0 || effective_user(status) == Some(owner)
 }
 
-/// Returns the effective one of the real, effective, saved and file system users.
+/// The user whose rights a process has.
 fn effective_user(status: &Status) -> Option<u32> {
-    status.users.map(|[_, effective, ..]| effective)
+    status.user_ids.map(|ids| ids.effective)
 }
 
 /// Returns the connection if the process itself listens: any user can create a socket in that
@@ -330,7 +330,7 @@ fn existing_request(path: &Path, status: &Status) -> Option<RequestFile> {
 
 /// Refuses a process that SIGQUIT would end, that is stopped, or that is in another user namespace.
 fn check_signal_is_safe(process: &Process, status: &Status) -> Result<(), Refusal> {
-    if status.caught.is_none_or(|caught| caught >> (SIGQUIT - 1) & 1 == 0) {
+    if status.caught_signals.is_none_or(|caught| caught >> (SIGQUIT - 1) & 1 == 0) {
         return Err(refusal(process, "does not catch SIGQUIT (-Xrs, or it is just starting)".to_owned()));
     }
     if matches!(status.state, Some('T' | 't')) {

@@ -15,7 +15,7 @@ fn jvm<'a>(view: &LedgerView<'a>) -> Option<(&'a Runtime, Jvm)> {
 
 /// Returns the findings, in no particular order.
 pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
-    let free = view.sum(&["jvm.dead", "jvm.free.purge", "jvm.free.kept", "jvm.shmem.free"]);
+    let free = view.rows_bytes(&["jvm.dead", "jvm.free.purge", "jvm.free.kept", "jvm.shmem.free"]);
     vec![Finding { class: "free_regions", bytes: free, headline: free_regions(view, free) }]
 }
 
@@ -27,7 +27,7 @@ fn free_regions(view: &LedgerView<'_>, free: u64) -> String {
     let collector = runtime.own.get("collector").and_then(|name| name.as_str()).unwrap_or("?");
     let parts = if facts.region_bytes.is_some() { "regions" } else { "space" };
     // Dead objects become free regions only when they are collected.
-    let dead_bytes = view.row("jvm.dead");
+    let dead_bytes = view.row_bytes("jvm.dead");
     let subject = match view.matters(dead_bytes) {
         true => format!("dead objects ({}) and free {parts}", bytes(dead_bytes)),
         false => format!("free {parts}"),
@@ -57,11 +57,11 @@ pub fn beside_heap(view: &LedgerView<'_>) -> Option<Finding> {
         return None;
     }
     let own = [
-        ("direct buffers", view.sum(&["jvm.direct"])),
-        ("metaspace", view.sum(&["jvm.metaspace", "jvm.class_space", "jvm.metaspace.free"])),
-        ("code cache", view.sum(&["jvm.code", "jvm.code.free"])),
-        ("the collector's tables", view.sum(&["jvm.collector"])),
-        ("static data and class data archive", view.sum(&["program.data"])),
+        ("direct buffers", view.rows_bytes(&["jvm.direct"])),
+        ("metaspace", view.rows_bytes(&["jvm.metaspace", "jvm.class_space", "jvm.metaspace.free"])),
+        ("code cache", view.rows_bytes(&["jvm.code", "jvm.code.free"])),
+        ("the collector's tables", view.rows_bytes(&["jvm.collector"])),
+        ("static data and class data archive", view.rows_bytes(&["program.data"])),
     ];
     let limit = facts.max_heap_bytes.map_or_else(String::new, |max| format!(" against -Xmx {}", bytes(max)));
     let mut headline = format!("RSS {}{limit}: heap {}", bytes(rss), bytes(heap)) + &view.outside_heap(&own);

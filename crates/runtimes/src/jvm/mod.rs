@@ -48,7 +48,7 @@ use strandline_claims::facts::Runtime;
 use strandline_claims::reader::{Evidence, FileName, HeapKind, ReaderInfo, version_in_file_name};
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Action, Effect, Spec};
-use strandline_claims::runtime::{self, Busy, Context, Found, Reading};
+use strandline_claims::runtime::{self, Busy, Context, FoundRuntime, Reading};
 use strandline_process::memory::Memory;
 use strandline_process::range::{AddressRange, RangeSet};
 
@@ -104,7 +104,7 @@ pub static READER: runtime::Reader = runtime::Reader {
     ..runtime::Reader::new(|process, space| Programs::found(locate::find(process, space)))
 };
 
-impl Found for Programs<Program> {
+impl FoundRuntime for Programs<Program> {
     fn is_collecting(&self, memory: &dyn Memory) -> bool {
         self.0.iter().take(MAX_PROGRAMS).filter_map(|program| program.structs(memory).ok()).any(|structs| {
             let view = View { memory, structs };
@@ -122,8 +122,8 @@ impl Found for Programs<Program> {
             |program, earlier| {
                 let mut reading = read(context, program, &runtime::claimed_ranges(earlier), refinements)?;
                 // Shared memory with the same name cannot be assigned to one of several JVMs.
-                if earlier.iter().any(|reading| !reading.shared.is_empty()) {
-                    reading.shared.clear();
+                if earlier.iter().any(|reading| !reading.shared_claims.is_empty()) {
+                    reading.shared_claims.clear();
                 }
                 Ok(reading)
             },
@@ -162,7 +162,7 @@ pub fn read(
     let heap = match heap::read(context, &view) {
         Ok(heap) => heap,
         Err(HeapError::Collecting) => {
-            return Err(Busy { runtime: ABOUT.name, bytes: None, collecting: true });
+            return Err(Busy { runtime: ABOUT.name, bytes: None, is_collecting: true });
         }
         Err(error) => {
             reading.caveats.push(not_read(program, error));
@@ -249,7 +249,7 @@ fn claim(
     claims.retain(|claim| claim.start < claim.end && !taken.overlaps(claim.range()));
     let has_overlapping = claims::drop_overlapping(&mut claims);
     reading.claims = claims;
-    reading.shared = claims::claim_shared(context, &mut reading.palette, &state.heap);
+    reading.shared_claims = claims::claim_shared(context, &mut reading.palette, &state.heap);
     has_overlapping
 }
 

@@ -93,7 +93,7 @@ fn intact_images_match_expected_figures() {
         assert_eq!((heap, known.resident_bytes), (expected.heap_bytes, heap + shared), "{seed}");
         let free: u64 = known.kinds.iter().map(|kind| kind.free_resident_bytes).sum();
         assert_eq!(known.free_resident_bytes, free + shared - in_use, "{seed}");
-        let claimed: u64 = reading.shared.iter().map(|claim| claim.end - claim.start).sum();
+        let claimed: u64 = reading.shared_claims.iter().map(|claim| claim.end - claim.start).sum();
         assert_eq!(claimed, shared, "{seed}");
         assert_sound(&reading);
     }

@@ -12,7 +12,7 @@ pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
 
 fn retained_buffers(view: &LedgerView<'_>) -> Finding {
     let rows = [&PAD_RETAINED, &BUFFER_RETAINED];
-    let retained = view.sum(&rows.map(|row| row.id));
+    let retained = view.rows_bytes(&rows.map(|row| row.id));
     let mut headline = format!("{} is buffers that Perl retains for unused variables", view.of_rss(retained));
     // Rows whose holder is not the general one belong to one variable.
     let named = rows.iter().flat_map(|row| view.rows_of(row.id).filter(|found| found.holder != row.holder));
@@ -25,7 +25,7 @@ fn retained_buffers(view: &LedgerView<'_>) -> Finding {
 }
 
 fn free_slots(view: &LedgerView<'_>) -> Finding {
-    let slots = view.row("perl.arena.free");
+    let slots = view.row_bytes("perl.arena.free");
     let headline = format!(
         "{} is free slots in Perl's arenas: perl reuses them for new values; only a restart releases them",
         view.of_rss(slots)

@@ -17,7 +17,7 @@ use crate::resident::resident_bytes;
 use std::time::Instant;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::refinements::Refinements;
-use strandline_claims::runtime::{Context, Named};
+use strandline_claims::runtime::{Context, NamedBlock};
 use strandline_process::memory::Memory;
 use strandline_process::pages::{PAGE_BYTES, page_of};
 
@@ -46,7 +46,7 @@ pub struct InterpreterReading {
     /// Its figures.
     pub facts: Interpreter,
     /// Buffers that it keeps, by name.
-    pub named: Vec<Named>,
+    pub named: Vec<NamedBlock>,
     /// What could not be read.
     pub caveats: Vec<Caveat>,
 }

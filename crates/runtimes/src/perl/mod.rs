@@ -45,7 +45,9 @@ use strandline_claims::reader::{
 };
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Effect, Spec};
-use strandline_claims::runtime::{self, Access, Busy, Context, FinishContext, Found, Pending, Reading};
+use strandline_claims::runtime::{
+    self, Access, Busy, Context, FinishContext, FoundRuntime, Pending, Reading,
+};
 use strandline_process::memory::Memory;
 
 /// Limit on Perls read in one process (a program and libraries): each costs time.
@@ -123,7 +125,7 @@ pub static READER: runtime::Reader = runtime::Reader {
     ..runtime::Reader::new(|process, space| Programs::found(locate::find(process, space)))
 };
 
-impl Found for Programs<locate::Program> {
+impl FoundRuntime for Programs<locate::Program> {
     /// A Perl that has started is read from a copy: its values are scattered over all of its
     /// memory.
     fn access(&self, memory: &dyn Memory) -> Access {

@@ -9,7 +9,7 @@ use super::objects::{IS_MMAPPED, SIZE_BITS, SIZE_WORD_BYTES, chunk_bytes};
 use super::roots::Kept;
 use crate::batch::PageCache;
 use crate::resident::resident_bytes;
-use strandline_claims::runtime::{Context, Named};
+use strandline_claims::runtime::{Context, NamedBlock};
 use strandline_process::pages::{PAGE_BYTES, page_of, page_up};
 
 /// Limit on the buffers listed by name.
@@ -31,7 +31,7 @@ pub fn list_largest(
     names: &mut Names<'_>,
     mut kept: Vec<Kept>,
     retained: &mut Retained,
-) -> (Vec<Named>, bool) {
+) -> (Vec<NamedBlock>, bool) {
     kept.sort_unstable_by_key(|kept| (std::cmp::Reverse(kept.bytes), kept.head));
     let mut rows = Vec::new();
     let mut is_late = false;
@@ -47,7 +47,7 @@ pub fn list_largest(
         let listed = describe(names, buffer, page_bytes);
         let slot = if buffer.keeper == Keeper::Other { slots.buffer } else { slots.pad };
         let Kept { pointer, bytes, .. } = *buffer;
-        rows.push(Named { pointer, bytes, slot, holder: listed.holder.clone() });
+        rows.push(NamedBlock { pointer, bytes, slot, holder: listed.holder.clone() });
         retained.top.push(listed);
     }
     (rows, is_late)

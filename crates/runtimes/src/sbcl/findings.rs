@@ -7,7 +7,7 @@ use strandline_claims::units::bytes;
 /// Returns the findings, in no particular order.
 pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
     let mut findings = vec![dead_objects(view)];
-    let (untraced, unattributed) = (view.row("sbcl.allocated"), view.state(State::Unattributed));
+    let (untraced, unattributed) = (view.row_bytes("sbcl.allocated"), view.state_bytes(State::Unattributed));
     if untraced > unattributed / 2 {
         findings.push(Finding {
             class: "unattributed",
@@ -22,7 +22,7 @@ pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
 }
 
 fn dead_objects(view: &LedgerView<'_>) -> Finding {
-    let (dead, free) = (view.row("sbcl.dead"), view.row("sbcl.free"));
+    let (dead, free) = (view.row_bytes("sbcl.dead"), view.row_bytes("sbcl.free"));
     let mut headline = format!("{} is free or dead in SBCL's heap", view.of_rss(dead + free));
     if let Some(largest) = view.rows_of("sbcl.dead").max_by_key(|row| row.bytes) {
         headline += &format!(

@@ -13,7 +13,7 @@ use super::reserved_memory::ReservedMemory;
 use crate::sbcl::layout::{Layout, Release, known_release};
 use strandline_process::elf::Object;
 use strandline_process::image::exports;
-use strandline_process::map::{AddressSpace, Mapping};
+use strandline_process::map::{AddressSpace, DeviceNumber, Mapping};
 use strandline_process::memory::{Memory, word_at};
 use strandline_process::procfs::{Process, printable};
 use strandline_process::target::live::ByPid;
@@ -162,7 +162,7 @@ fn is_version_byte(byte: u8) -> bool {
 /// The mapped files that hold an SBCL: up to [`MAX_PROGRAMS`], and one more if there are more.
 pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
     let executable = process.executable().unwrap_or_default();
-    let mut known_ids: Vec<(u64, (u32, u32))> = Vec::new();
+    let mut known_ids: Vec<(u64, DeviceNumber)> = Vec::new();
     let mut found = Vec::new();
     let mut files_tried = 0;
     // A core within an executable is mapped too, in many parts: only mappings of the runtime itself

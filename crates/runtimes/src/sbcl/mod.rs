@@ -48,7 +48,7 @@ use strandline_claims::range::RangePages;
 use strandline_claims::reader::{Evidence, FileName, HeapKind, ReaderInfo, version_in_file_name};
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Action, Effect, Spec};
-use strandline_claims::runtime::{self, Access, Busy, Context, Found, PathAnswer, Reading};
+use strandline_claims::runtime::{self, Access, Busy, Context, FoundRuntime, PathAnswer, Reading};
 use strandline_process::memory::Memory;
 use strandline_process::range::AddressRange;
 use strandline_process::target::budget;
@@ -101,7 +101,7 @@ fn path(runtime: &Runtime) -> Option<PathAnswer> {
     })
 }
 
-impl Found for Programs<locate::Program> {
+impl FoundRuntime for Programs<locate::Program> {
     fn access(&self, _: &dyn Memory) -> Access {
         Access::OwnCopy
     }
@@ -132,8 +132,8 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
         Ok(heap) => heap,
         Err(ReadError::Busy) => {
             let bytes = dynamic_resident(context, program);
-            let collecting = is_collecting(context.memory, program);
-            return Err(Busy { runtime: "sbcl", bytes, collecting });
+            let is_collecting = is_collecting(context.memory, program);
+            return Err(Busy { runtime: "sbcl", bytes, is_collecting });
         }
         Err(ReadError::Damaged(reason)) => {
             let bytes = dynamic_resident(context, program);

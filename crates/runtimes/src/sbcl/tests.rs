@@ -120,7 +120,7 @@ fn read_process(pid: i32, path_to: Option<&str>) -> Result<Reading, Busy> {
         let residency = Residency::read(&process.open_file("pagemap").unwrap(), &smaps.entries).unwrap();
         let (space, _) = AddressSpace::from_mappings(smaps.entries.iter().map(|entry| entry.mapping.clone()));
         let resident = |range: AddressRange| {
-            let runs = residency.runs_in(range.into()).filter(|run| run.anonymous);
+            let runs = residency.runs_in(range.into()).filter(|run| run.is_anonymous);
             runs.map(|run| AddressRange::new(run.start, run.end)).collect()
         };
         let live = ByPid::new(pid);

@@ -9,9 +9,9 @@ use strandline_claims::units::bytes;
 
 /// Returns the findings, in no particular order.
 pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
-    let (pool, idle) = (view.row("v8.pool"), view.row("v8.young.idle"));
+    let (pool, idle) = (view.row_bytes("v8.pool"), view.row_bytes("v8.young.idle"));
     // Less is what every program has between two collections.
-    let dead = Some(view.row("v8.dead")).filter(|&dead| view.matters(dead)).unwrap_or(0);
+    let dead = Some(view.row_bytes("v8.dead")).filter(|&dead| view.matters(dead)).unwrap_or(0);
     let program = program_name(view);
     let parts = [
         (dead, format!("unreachable objects of {program}")),
@@ -42,18 +42,18 @@ pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
 
 /// Returns the parts of RSS if much of it is outside the heap.
 pub fn beside_heap(view: &LedgerView<'_>) -> Option<Finding> {
-    let (rss, heap) = (view.rss_bytes, view.sum(&HEAP));
+    let (rss, heap) = (view.rss_bytes, view.rows_bytes(&HEAP));
     let runtime = view.runtime("v8").filter(|runtime| runtime.read)?;
     if !view.matters(rss.saturating_sub(heap)) {
         return None;
     }
     let slab_bytes = runtime.details::<V8>("v8").and_then(|facts| facts.unviewed_buffer_bytes);
     let own = [
-        ("Buffers", view.row("v8.buffer")),
-        ("SharedArrayBuffers", view.row("v8.buffer.shared")),
-        ("external strings", view.row("v8.external_string")),
-        ("WebAssembly and resizable buffers", view.row("v8.buffer.mapped")),
-        ("static data", view.row("program.data")),
+        ("Buffers", view.row_bytes("v8.buffer")),
+        ("SharedArrayBuffers", view.row_bytes("v8.buffer.shared")),
+        ("external strings", view.row_bytes("v8.external_string")),
+        ("WebAssembly and resizable buffers", view.row_bytes("v8.buffer.mapped")),
+        ("static data", view.row_bytes("program.data")),
     ];
     let used = object_sizes(runtime).map_or_else(String::new, |objects| format!(" (objects {objects})"));
     let start = format!("RSS {} of {}: heap {}{used}", bytes(rss), program_name(view), bytes(heap));

@@ -66,7 +66,7 @@ use strandline_claims::facts::Runtime;
 use strandline_claims::reader::{Evidence, HeapKind, ReaderInfo};
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Action, Effect, Spec};
-use strandline_claims::runtime::{self, Busy, Context, Found, PathAnswer, Reading, ReferenceHints};
+use strandline_claims::runtime::{self, Busy, Context, FoundRuntime, PathAnswer, Reading, ReferenceHints};
 use strandline_claims::units;
 use strandline_process::range::RangeSet;
 
@@ -128,7 +128,7 @@ fn path(runtime: &Runtime) -> Option<PathAnswer> {
     })
 }
 
-impl Found for Programs<Program> {
+impl FoundRuntime for Programs<Program> {
     /// Its heap is not in a child that fork makes: measured in all five versions.
     fn hides_memory_from_children(&self) -> bool {
         true
@@ -222,8 +222,8 @@ pub fn read(
 fn not_read(error: HeapError, program: &Program) -> Result<Caveat, Busy> {
     let (code, text) = match error {
         HeapError::Inconsistent | HeapError::Collecting => {
-            let collecting = error == HeapError::Collecting;
-            return Err(Busy { runtime: ABOUT.name, bytes: None, collecting });
+            let is_collecting = error == HeapError::Collecting;
+            return Err(Busy { runtime: ABOUT.name, bytes: None, is_collecting });
         }
         HeapError::NotFound => (
             "v8_heap_not_found",
@@ -283,7 +283,7 @@ fn add_objects(
     reading.facts.types = objects.census.totals.types;
     if let Some(holding) = objects.holding {
         let plain_targets = Some(stores.in_blocks());
-        reading.holding = Some(ReferenceHints { plain_targets, ..holding.hints });
+        reading.reference_hints = Some(ReferenceHints { plain_targets, ..holding.hints });
         reading.object_types = holding.types;
     }
 }

@@ -71,7 +71,7 @@ impl<'a> Roots<'a> {
             heaps,
             has_dispatch_tables: layout.has_dispatch_tables(),
             certain: in_use.chain(isolates).collect(),
-            skipped: pages.chain(unused).chain(lists).chain(context.free.iter().copied()).collect(),
+            skipped: pages.chain(unused).chain(lists).chain(context.free_memory.iter().copied()).collect(),
         }
     }
 
