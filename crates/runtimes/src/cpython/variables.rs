@@ -98,13 +98,16 @@ pub fn find(
         holding,
     };
     let is_writable = |at: u64| context.space.find(at).is_some_and(|mapping| mapping.permissions.write);
+    // An interpreter that is being created or finalised has no modules.
+    let mut has_modules = false;
     for &state in interpreters {
         finder.add_stop(state);
-        match finder.find_modules(memory, state, is_writable) {
-            Some(modules) => finder.add_modules(modules),
-            None => finder.is_whole = false,
+        if let Some(modules) = finder.find_modules(memory, state, is_writable) {
+            has_modules = true;
+            finder.add_modules(modules);
         }
     }
+    finder.is_whole &= has_modules;
     // If stops are missing, a path runs on through a module, and its variable holds too much.
     let is_whole = finder.is_whole && !finder.types.is_full && Instant::now() < context.deadline;
     if !is_whole {
@@ -168,12 +171,14 @@ impl Finder<'_, '_> {
     /// Adds the variables of all modules in the dict `modules`, and of their classes.
     fn add_modules(&mut self, modules: u64) {
         for DictEntry { key, value } in self.entries(modules) {
+            // A program may put any object there. One of an unknown type may be a module.
             let kind = self.kind(value);
-            self.is_whole &= kind.is_some();
+            if matches!(kind, None | Some(Kind::Module)) {
+                self.add_stop(value);
+            }
             if kind != Some(Kind::Module) || Instant::now() >= self.deadline {
                 continue;
             }
-            self.add_stop(value);
             let Some(dict) = self.names.head_word(value, MODULE_DICT) else {
                 self.is_whole = false;
                 continue;
