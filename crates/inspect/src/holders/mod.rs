@@ -28,8 +28,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use strandline_claims::caveat::Caveat;
 use strandline_holders::{
-    Builder, DominatorTree, Exact, Known, Limits, NO_ROOT, Outcome, Outline, Reachability, References,
-    Refused,
+    Builder, DominatorTree, ExactBlocks, KnownBlocks, Limits, NO_ROOT, Outcome, Outline, Reachability,
+    References, Refused,
 };
 use strandline_process::error::Result;
 use strandline_process::memory::Memory;
@@ -160,19 +160,19 @@ fn fill(
     let deadline = Instant::now() + MAX_DURATION;
     // A snapshot can be read only until it ends.
     let read_deadline = frozen.reading_ends.map_or(deadline, |until| until.min(deadline));
-    let edges_bytes = (blocks.total_bytes() / EDGES_DIVISOR).max(MIN_EDGES_BYTES);
-    let limits = Limits { edges_bytes, deadline: read_deadline, workers: options.reading_threads() };
-    let progress = |read: strandline_holders::Progress| {
+    let max_edges_bytes = (blocks.total_bytes() / EDGES_DIVISOR).max(MIN_EDGES_BYTES);
+    let limits = Limits { max_edges_bytes, deadline: read_deadline, workers: options.reading_threads() };
+    let progress = |reading: strandline_holders::Progress| {
         if let Some(progress) = options.progress {
-            progress("following references", read.done_bytes, read.bytes);
+            progress("following references", reading.done_bytes, reading.total_bytes);
         }
     };
     holders.live = Sum { bytes: blocks.total_bytes(), blocks: u64::from(blocks.len()) };
     let vtables = VtableCollector::new(&frozen.address_space, frozen.own_memory(), blocks.len())?;
     let exact = runtimes::exact_blocks(&frozen.runtimes, &blocks)?;
-    let known = Known { no_references: None, exact: exact.as_ref() };
+    let known = KnownBlocks { without_references: None, exact: exact.as_ref() };
     let references = References::read(&memory, &blocks, known, Some(&vtables), &limits, &progress)?;
-    let inner_targets = exact.map(Exact::inner_targets);
+    let inner_targets = exact.map(ExactBlocks::inner_targets);
     let AllRoots { found, roots, unread_bytes } =
         roots::find(process, frozen, &blocks, inner_targets, read_deadline)?;
     let caveats = incompleteness(&references.outcome(), unread_bytes, frozen);
@@ -254,9 +254,10 @@ fn report(
     shared::add(holders, held, found, types);
     holders.shared_holds = tree.below(Outline::SEVERAL);
     holders.root_count = found.len() as u64;
-    let mut numbers: Vec<u32> = (0..held.root_count()).filter(|&root| held.root(root).blocks > 0).collect();
+    let mut numbers: Vec<u32> =
+        (0..held.root_count()).filter(|&root| held.retained_by_root(root).blocks > 0).collect();
     let name = |number: &u32| found.get(*number as usize).map(|root| &root.name);
-    let bytes = |number: &u32| held.root(*number).bytes;
+    let bytes = |number: &u32| held.retained_by_root(*number).bytes;
     numbers.sort_by(|a, b| bytes(b).cmp(&bytes(a)).then_with(|| name(a).cmp(&name(b))));
     holders.keepers = keepers(&pins, types, &numbers);
     if pins.of_other_pairs > 0 {
@@ -285,7 +286,9 @@ fn list_roots(
     numbers: Vec<u32>,
 ) {
     for number in numbers {
-        let (Some(root), retained) = (found.get(number as usize), held.root(number)) else { continue };
+        let (Some(root), retained) = (found.get(number as usize), held.retained_by_root(number)) else {
+            continue;
+        };
         if holders.roots.len() >= MAX_LISTED {
             holders.other_roots.bytes += retained.bytes;
             holders.other_roots.blocks += u64::from(retained.blocks);

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use strandline_holders::{Refused, TypeWordSink, Word, WordCallback};
+use strandline_holders::{Refused, TypeWord, TypeWordSink, WordCallback};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::memory::Memory;
 use strandline_process::modules;
@@ -54,7 +54,7 @@ pub struct VtableCollector<'a> {
 #[derive(Default)]
 struct Vtables {
     /// Numbers of vtables, from 1 on, by the words that point to them.
-    numbers: HashMap<Word, u16>,
+    numbers: HashMap<TypeWord, u16>,
     /// By number, the first one at index 0.
     tables: Vec<Vtable>,
     /// Number of words that were checked, vtables or not.
@@ -118,7 +118,7 @@ impl<'a> VtableCollector<'a> {
 
     /// Returns the number of the vtable that a word points to, from 1 on; 0 if it points to no
     /// vtable, or if there are too many.
-    fn number(&self, word: Word) -> u16 {
+    fn number(&self, word: TypeWord) -> u16 {
         let Ok(mut vtables) = self.vtables.lock() else { return 0 };
         if let Some(&number) = vtables.numbers.get(&word) {
             return number;
@@ -130,8 +130,10 @@ impl<'a> VtableCollector<'a> {
         }
         vtables.checked += 1;
         let table = match word {
-            Word::First(table) => self.modules.class_name(self.memory, self.space, table).map(Vtable::Class),
-            Word::AfterReference(table) => {
+            TypeWord::First(table) => {
+                self.modules.class_name(self.memory, self.space, table).map(Vtable::Class)
+            }
+            TypeWord::AfterReference(table) => {
                 self.modules.rust_vtable(self.memory, self.space, table).map(Vtable::Trait)
             }
         };
@@ -142,15 +144,15 @@ impl<'a> VtableCollector<'a> {
     }
 
     /// Stores the number of a block's vtable, which `word` points to.
-    fn set_number(&self, block: u32, word: Word, number: u16) {
+    fn set_number(&self, block: u32, word: TypeWord, number: u16) {
         let block = block as usize;
         let Some(group) = self.numbers.get(block / GROUP_BLOCKS).filter(|_| number != 0) else { return };
         let zeros = || (0..GROUP_BLOCKS).map(|_| AtomicU16::default()).collect();
         let stored = &group.get_or_init(zeros)[block % GROUP_BLOCKS];
         // A block's first word is better evidence than a word after a reference to it.
         match word {
-            Word::First(_) => stored.store(number, Ordering::Relaxed),
-            Word::AfterReference(_) => {
+            TypeWord::First(_) => stored.store(number, Ordering::Relaxed),
+            TypeWord::AfterReference(_) => {
                 _ = stored.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
             }
         }
@@ -187,10 +189,10 @@ impl<'a> VtableCollector<'a> {
 
 impl TypeWordSink for VtableCollector<'_> {
     fn callback(&self) -> WordCallback<'_> {
-        let mut cache: HashMap<Word, u16> = HashMap::new();
-        let (mut last_word, mut last_number) = (Word::First(0), 0);
+        let mut cache: HashMap<TypeWord, u16> = HashMap::new();
+        let (mut last_word, mut last_number) = (TypeWord::First(0), 0);
         Box::new(move |block, word| {
-            let (Word::First(table) | Word::AfterReference(table)) = word;
+            let (TypeWord::First(table) | TypeWord::AfterReference(table)) = word;
             // Most words are not addresses in mapped files.
             let Some(prefix) = table.checked_sub(CLASS_PREFIX_BYTES) else { return };
             let is_aligned = table.is_multiple_of(WORD_BYTES);
