@@ -115,9 +115,9 @@ pub fn exact_blocks(runtimes: &[Reading], blocks: &Blocks) -> Result<Option<Exac
             has_tagged = true;
             // A target that is a part of a block may be in a structure that refers to others.
             let is_whole_block = |block: &u32, target: &AddressRange| {
-                let rest = blocks.bytes(*block).saturating_sub(target.len());
-                let padding = MAX_PADDING_BYTES.max(target.len() / 8).min(MAX_MAPPED_PADDING_BYTES);
-                blocks.start(*block) == target.start && rest <= padding
+                let unused_bytes = blocks.bytes(*block).saturating_sub(target.len());
+                let max_padding = MAX_PADDING_BYTES.max(target.len() / 8).min(MAX_MAPPED_PADDING_BYTES);
+                blocks.start(*block) == target.start && unused_bytes <= max_padding
             };
             for target in targets {
                 let block = blocks.find(target.start).filter(|block| is_whole_block(block, target));

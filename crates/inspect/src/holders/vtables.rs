@@ -21,7 +21,7 @@ use strandline_process::range::AddressRange;
 
 use super::names;
 use super::symbols::{self, FunctionNames};
-use crate::capture::Frozen;
+use crate::capture::FrozenState;
 
 /// Maximum number of distinct words that are checked for a vtable.
 const MAX_CHECKED: u32 = 1 << 19;
@@ -58,7 +58,7 @@ struct Vtables {
     /// By number, the first one at index 0.
     tables: Vec<Vtable>,
     /// Number of words that were checked, vtables or not.
-    checked: u32,
+    checked_words: u32,
 }
 
 /// What a vtable identifies.
@@ -125,10 +125,10 @@ impl<'a> VtableCollector<'a> {
         }
         // A hostile heap may have as many such words as blocks.
         let Ok(next) = u16::try_from(vtables.tables.len() + 1) else { return 0 };
-        if vtables.checked >= MAX_CHECKED {
+        if vtables.checked_words >= MAX_CHECKED {
             return 0;
         }
-        vtables.checked += 1;
+        vtables.checked_words += 1;
         let table = match word {
             TypeWord::First(table) => {
                 self.modules.class_name(self.memory, self.space, table).map(Vtable::Class)
@@ -159,7 +159,7 @@ impl<'a> VtableCollector<'a> {
     }
 
     /// Returns all types with their names.
-    pub fn finish(self, process: &Process, frozen: &Frozen) -> BlockTypes {
+    pub fn finish(self, process: &Process, frozen: &FrozenState) -> BlockTypes {
         let tables = self.vtables.into_inner().unwrap_or_default().tables;
         let mut addresses: Vec<u64> = Vec::new();
         for table in &tables {
@@ -217,7 +217,7 @@ impl TypeWordSink for VtableCollector<'_> {
 }
 
 /// Returns the names of the functions at `addresses`.
-fn function_names(process: &Process, frozen: &Frozen, addresses: &[u64]) -> HashMap<u64, FunctionNames> {
+fn function_names(process: &Process, frozen: &FrozenState, addresses: &[u64]) -> HashMap<u64, FunctionNames> {
     // Each file is searched once, however many mappings it has.
     let groups = modules::file_groups(&frozen.address_space);
     let indexed = groups.iter().enumerate();
@@ -275,8 +275,8 @@ impl Modules {
         let is_constant = |mapping: &Mapping| self.contains(name) && !mapping.permissions.write;
         space.find(name).filter(|mapping| is_constant(mapping))?;
         let mut text = [0; names::MAX_BYTES];
-        let got = memory.read_some(name, &mut text);
-        let text = text.get(..got)?.split(|&byte| byte == 0).next()?;
+        let read_bytes = memory.read_some(name, &mut text);
+        let text = text.get(..read_bytes)?.split(|&byte| byte == 0).next()?;
         // The name of a class that is local to one file begins with an asterisk.
         names::demangle_type(std::str::from_utf8(text).ok()?.trim_start_matches('*'))
     }
