@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use libfuzzer_sys::fuzz_target;
-use strandline_holders::{Builder, Known, Limits, Outline, Reachability, References, Roots};
+use strandline_holders::{Builder, KnownBlocks, Limits, Outline, Reachability, References, Roots};
 use strandline_process::memory::Memory;
 
 const BASE: u64 = 0x5555_0000_0000;
@@ -42,8 +42,9 @@ fuzz_target!(|data: &[u8]| {
     let memory: Vec<u8> = words.iter().flat_map(|byte| word(byte).to_le_bytes()).collect();
     let Ok(blocks) = builder.finish() else { return };
     let deadline = Instant::now() + Duration::from_secs(10);
-    let limits = Limits { edges_bytes: 1 << 20, deadline, workers: 1 };
-    let Ok(references) = References::read(&Words(&memory), &blocks, Known::default(), None, &limits, &|_| ())
+    let limits = Limits { max_edges_bytes: 1 << 20, deadline, workers: 1 };
+    let Ok(references) =
+        References::read(&Words(&memory), &blocks, KnownBlocks::default(), None, &limits, &|_| ())
     else {
         return;
     };
@@ -61,7 +62,7 @@ fuzz_target!(|data: &[u8]| {
     let lost = held.lost();
     assert_eq!(held.reached().blocks + lost.definite.blocks + lost.indirect.blocks, all);
     let Ok(outline) = held.outline(&kinds) else { return };
-    let own: u32 = outline.nodes().iter().map(|node| node.own.blocks).sum();
-    assert_eq!(own, all);
+    let outlined: u32 = outline.nodes().iter().map(|node| node.own_sum.blocks).sum();
+    assert_eq!(outlined, all);
     assert_eq!(outline.nodes()[Outline::SEVERAL as usize].retained, held.shared());
 });

@@ -10,7 +10,7 @@ use strandline_inspect::explain::{Options, explain};
 use strandline_inspect::facts::{Explanation, Runtime};
 use strandline_inspect::holders::facts::Holders;
 use strandline_inspect::inspection::inspect;
-use strandline_inspect::readers::{self, Found};
+use strandline_inspect::readers::{self, FoundReaders};
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::Process;
 
@@ -161,7 +161,7 @@ fn takes_snapshot(arguments: &Explain) -> bool {
     let is_slow = || {
         let process = Process::open(arguments.pid()).ok()?;
         let (space, _) = AddressSpace::parse(&process.maps_text().ok()?);
-        Some(Found::find(&process, &space, !arguments.no_runtimes).is_slow())
+        Some(FoundReaders::find(&process, &space, !arguments.no_runtimes).is_slow())
     };
     arguments.snapshot == SnapshotChoice::Auto && is_slow().unwrap_or(false)
 }

@@ -48,13 +48,13 @@ fn take_ledgers(arguments: &Explain, explanation: &mut GroupExplanation, is_json
         };
         first_stop(&figures, budget)
     };
-    let each = Options {
+    let inspection = Options {
         runtimes: true,
         snapshot: arguments.snapshot.mode(),
         quiet_for: arguments.quiet.limit,
         ..Options::default()
     };
-    add_ledgers(explanation, &LedgerOptions { each, stop: &max_stop, progress: &show });
+    add_ledgers(explanation, &LedgerOptions { inspection, max_stop: &max_stop, report_progress: &show });
 }
 
 /// Opens the group that is named, in the hierarchy of this machine.

@@ -71,8 +71,8 @@ pub struct CachedBlock {
     pub class: u16,
 }
 
-/// What caches list that does not match the blocks in use.
-pub struct Unmatched {
+/// Contents of caches that match no block in use.
+pub struct UnmatchedCaches {
     /// What the allocator calls a block: "region".
     pub block_word: &'static str,
     /// Number of cached blocks that are no block in use.
@@ -83,7 +83,7 @@ pub struct Unmatched {
     pub lists: u64,
 }
 
-impl Unmatched {
+impl UnmatchedCaches {
     /// Returns the caveat for the program or library at `place`; `None` if all matched.
     pub fn caveat(&self, about: &ReaderInfo, place: &str) -> Option<Caveat> {
         let Self { block_word, blocks, lists_word, lists } = self;
@@ -120,9 +120,9 @@ pub struct SpanClaimer<'a> {
     pub states: Vec<BlockState>,
     /// The bytes of the current span, if it was read completely; reused for the next.
     span_bytes: Vec<u8>,
-    /// Whether it was read completely.
+    /// Whether the current span was read completely.
     is_span_read: bool,
-    /// Its address, if it was.
+    /// Address of the current span, if it was read completely.
     span_start: u64,
     /// Bytes read from the target, besides those that `cache` has read.
     bytes_read: u64,
@@ -166,8 +166,8 @@ impl<'a> SpanClaimer<'a> {
         }
     }
 
-    /// The word at an address of the span. `None` if it is unreadable, or after the deadline, which
-    /// is noted in `doubts`.
+    /// Returns the word at an address of the span. `None` if it is unreadable, or after the
+    /// deadline, which is then noted in `doubts`.
     pub fn word(&mut self, at: u64, doubts: &mut ReadProblems) -> Option<u64> {
         if self.is_span_read {
             let offset = usize::try_from(at.checked_sub(self.span_start)?).ok()?;
@@ -193,7 +193,7 @@ impl<'a> SpanClaimer<'a> {
         }
     }
 
-    /// The refinements found, and the bytes read.
+    /// Returns the refinements found, and the number of bytes read.
     pub fn finish(self) -> (Matches, u64) {
         (self.blocks.matched, self.bytes_read + self.cache.bytes_read)
     }

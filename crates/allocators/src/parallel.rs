@@ -9,7 +9,7 @@ use strandline_process::work::in_order;
 /// Address space per part; a thread claims one part at a time.
 pub const PART_BYTES: u64 = 16 << 20;
 
-/// Counts of one part of an allocator's memory, which are added up.
+/// Counts of one part of an allocator's memory; those of all parts are added up.
 pub trait Totals: Default + Send {
     /// Adds the counts of another part.
     fn add(&mut self, other: Self);
@@ -24,8 +24,8 @@ macro_rules! impl_totals {
     ($counts:ty: $($sum:ident),*) => {
         impl $crate::parallel::Totals for $counts {
             fn add(&mut self, other: Self) {
-                for (class, theirs) in &other.classes {
-                    self.classes.entry(*class).or_default().add(theirs);
+                for (class, counts) in &other.classes {
+                    self.classes.entry(*class).or_default().add(counts);
                 }
                 $(self.$sum += other.$sum;)*
                 self.matched.add(other.matched);

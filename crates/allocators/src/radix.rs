@@ -74,26 +74,26 @@ pub struct FoundHeaps<Heap> {
     /// The heaps that can be read.
     pub heaps: Vec<Heap>,
     /// Names of files with a table of size classes but no known page map.
-    pub unknown: Vec<String>,
+    pub unknown_layouts: Vec<String>,
 }
 
-/// Returns the static data of each mapped program and library with more than `larger_than` bytes of
-/// it; very large data is cut.
-pub fn large_data(space: &AddressSpace, larger_than: u64) -> Vec<StaticData<'_>> {
-    let mut all = Vec::new();
+/// Returns the static data of each mapped program and library with more than `bytes` of it; very
+/// large data is cut.
+pub fn large_data(space: &AddressSpace, bytes: u64) -> Vec<StaticData<'_>> {
+    let mut static_data = Vec::new();
     for group in modules::file_groups(space) {
-        if let Some(range) = modules::data(&group).filter(|data| data.len() > larger_than) {
-            all.push(StaticData { range, object: group[0] });
+        if let Some(range) = modules::data(&group).filter(|data| data.len() > bytes) {
+            static_data.push(StaticData { range, object: group[0] });
         }
     }
-    all
+    static_data
 }
 
 /// A non-zero word of static data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StaticWord {
     /// Its address.
-    pub at: u64,
+    pub address: u64,
     /// Its value.
     pub value: u64,
 }
@@ -102,9 +102,9 @@ pub struct StaticWord {
 #[derive(Clone, Copy, Debug)]
 pub struct Leaf {
     /// The first address that it covers.
-    pub first: u64,
+    pub covered_start: u64,
     /// Its own address.
-    pub at: u64,
+    pub address: u64,
 }
 
 /// Returns the words that may be entries of a root. A root is mostly 0, with one run of entries per
@@ -119,10 +119,10 @@ pub fn root_candidates(context: &Context<'_>, data: &StaticData<'_>, alignment: 
         }
         candidates.len() < MAX_ROOT_CANDIDATES
     };
-    each_word(context, data.range, &mut |at, value| {
-        let is_gap = previous.is_none_or(|last| at - last.at > GAP_BYTES);
-        let continues = previous.is_none_or(|last| take(last, follows_gap || is_gap));
-        (previous, follows_gap) = (Some(StaticWord { at, value }), is_gap);
+    each_word(context, data.range, &mut |address, value| {
+        let is_gap = previous.is_none_or(|word| address - word.address > GAP_BYTES);
+        let continues = previous.is_none_or(|word| take(word, follows_gap || is_gap));
+        (previous, follows_gap) = (Some(StaticWord { address, value }), is_gap);
         continues
     });
     if let Some(last) = previous {
@@ -164,7 +164,7 @@ pub fn roots(
         data,
         layout,
         range_of_entry,
-        tried: HashSet::new(),
+        tried_leaves: HashSet::new(),
         roots: Vec::new(),
         remaining_bytes: MAX_TRIED_BYTES,
     };
@@ -178,7 +178,7 @@ struct Finder<'a> {
     layout: MapLayout,
     range_of_entry: RangeOfEntry<'a>,
     /// Addresses of leaf candidates that were read.
-    tried: HashSet<u64>,
+    tried_leaves: HashSet<u64>,
     /// Addresses of the roots found.
     roots: Vec<u64>,
     /// Bytes of leaf candidates that may still be read.
@@ -188,17 +188,17 @@ struct Finder<'a> {
 impl Finder<'_> {
     fn search(&mut self, candidates: &[StaticWord]) {
         let mut cache = PageCache::new(self.context.memory);
-        for &StaticWord { at, value: leaf } in candidates {
-            let is_within = |root: &u64| (*root..root + self.layout.used_root_bytes).contains(&at);
+        for &StaticWord { address, value: leaf } in candidates {
+            let is_within = |root: &u64| (*root..root + self.layout.used_root_bytes).contains(&address);
             if Instant::now() >= self.context.deadline {
                 return;
             }
             let may_be_leaf = leaf.is_multiple_of(self.layout.leaf_alignment);
-            if !may_be_leaf || self.roots.iter().any(is_within) || !self.tried.insert(leaf) {
+            if !may_be_leaf || self.roots.iter().any(is_within) || !self.tried_leaves.insert(leaf) {
                 continue;
             }
             let Some(index) = self.leaf_index(&mut cache, leaf) else { continue };
-            let root = at.wrapping_sub(index * 8);
+            let root = address.wrapping_sub(index * 8);
             if self.data.range.covers(AddressRange::sized(root, self.layout.used_root_bytes)) {
                 self.roots.push(root);
             }
@@ -221,9 +221,9 @@ impl Finder<'_> {
                 if index < next_index || entry & self.layout.pointer_mask == 0 {
                     return true;
                 }
-                if let Some(rest) = self.rest_of_extent(cache, index, entry) {
-                    spans.push(rest.start / self.layout.leaf_span());
-                    next_index = index + (rest.len() >> self.layout.page_shift);
+                if let Some(extent_rest) = self.rest_of_extent(cache, index, entry) {
+                    spans.push(extent_rest.start / self.layout.leaf_span());
+                    next_index = index + (extent_rest.len() >> self.layout.page_shift);
                 }
                 tried_entries += 1;
                 tried_entries < MAX_ENTRIES_TRIED
@@ -253,7 +253,7 @@ impl Finder<'_> {
 
 /// Returns the leaves under a root that cover mapped memory, in address order.
 pub fn leaves(context: &Context<'_>, root: u64, layout: MapLayout) -> Vec<Leaf> {
-    let (mut leaves, mut seen) = (Vec::new(), HashSet::new());
+    let (mut leaves, mut seen_leaves) = (Vec::new(), HashSet::new());
     each_word(context, (root, root + layout.used_root_bytes), &mut |at, leaf| {
         let start = (at - root) / 8 * layout.leaf_span();
         let mappings = context.space.mappings();
@@ -261,8 +261,8 @@ pub fn leaves(context: &Context<'_>, root: u64, layout: MapLayout) -> Vec<Leaf> 
         let has_memory = next.is_some_and(|mapping| mapping.start < start + layout.leaf_span());
         // Each leaf covers only one part of the address space.
         let end = leaf.saturating_add(layout.leaf_bytes());
-        if has_memory && seen.insert(leaf) && is_private_memory(context, (leaf, end)) {
-            leaves.push(Leaf { first: start, at: leaf });
+        if has_memory && seen_leaves.insert(leaf) && is_private_memory(context, (leaf, end)) {
+            leaves.push(Leaf { covered_start: start, address: leaf });
         }
         true
     });
@@ -289,13 +289,13 @@ pub fn walk(
     let mut cache = PageCache::new(context.memory);
     let mut walk = Walk::default();
     let (mut cursor, mut checked_entries) = (0, 0_u64);
-    for &Leaf { first, at: leaf } in leaves {
+    for &Leaf { covered_start, address: leaf } in leaves {
         if Instant::now() >= context.deadline {
-            walk.doubts.note_timeout(first);
+            walk.doubts.note_timeout(covered_start);
             break;
         }
         each_word(context, (leaf, leaf + layout.leaf_bytes()), &mut |at, entry| {
-            let page = first + (((at - leaf) / 8) << layout.page_shift);
+            let page = covered_start + (((at - leaf) / 8) << layout.page_shift);
             // Most extents have an entry for their first and last page only, extents of small
             // blocks for every page.
             if page < cursor || entry & layout.pointer_mask == 0 {
@@ -324,23 +324,23 @@ pub fn walk(
 pub struct UnclaimedMemory<'a> {
     context: &'a Context<'a>,
     taken: &'a RangeSet,
-    /// The last range that passed, extended as far as it would still pass.
-    unclaimed: AddressRange,
+    /// The last range that passed the test, extended as far as it would still pass.
+    last_passed: AddressRange,
 }
 
 impl<'a> UnclaimedMemory<'a> {
     /// Excludes `taken`, claimed by others, and stacks.
     pub fn new(context: &'a Context<'a>, taken: &'a RangeSet) -> Self {
-        Self { context, taken, unclaimed: AddressRange::default() }
+        Self { context, taken, last_passed: AddressRange::default() }
     }
 
-    /// Whether all of `range` is such memory.
+    /// Whether all of `range` passes.
     pub fn contains(&mut self, range: impl Into<AddressRange>) -> bool {
         let range = range.into();
         if range.is_empty() {
             return false;
         }
-        if self.unclaimed.covers(range) {
+        if self.last_passed.covers(range) {
             return true;
         }
         let passes = is_unclaimed(self.context, self.taken, range);
@@ -350,7 +350,7 @@ impl<'a> UnclaimedMemory<'a> {
                 overlapping(ranges, remainder).first().map_or(mapping.end, |next| next.start)
             };
             let end = first_start(self.taken).min(first_start(self.context.stacks));
-            self.unclaimed = AddressRange::new(range.start, end);
+            self.last_passed = AddressRange::new(range.start, end);
         }
         passes
     }

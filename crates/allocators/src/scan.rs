@@ -28,11 +28,11 @@ pub fn each_word_in_steps(
     words::each_word_in(context.memory, context.resident_runs(range), bytes_per_read, take)
 }
 
-/// The items of `all`, in order of their addresses, whose address is in a range.
-pub fn within<T>(all: &[T], range: AddressRange, address: impl Fn(&T) -> u64) -> &[T] {
-    let from = all.partition_point(|item| address(item) < range.start);
-    let to = all.partition_point(|item| address(item) < range.end).max(from);
-    all.get(from..to).unwrap_or_default()
+/// Returns the items whose address is in a range; `items` are in order of their addresses.
+pub fn within<T>(items: &[T], range: AddressRange, address: impl Fn(&T) -> u64) -> &[T] {
+    let from = items.partition_point(|item| address(item) < range.start);
+    let to = items.partition_point(|item| address(item) < range.end).max(from);
+    items.get(from..to).unwrap_or_default()
 }
 
 /// Whether all of a range is private anonymous memory that an allocator could have mapped.

@@ -24,25 +24,25 @@ struct Target<'a> {
 
 impl Memory for Target<'_> {
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
-        let got = self.image.read_some(address, buffer);
-        self.bytes_read.fetch_add(got as u64, Ordering::Relaxed);
-        got
+        let read_length = self.image.read_some(address, buffer);
+        self.bytes_read.fetch_add(read_length as u64, Ordering::Relaxed);
+        read_length
     }
 }
 
 fn read(reader: &Reader, image: &Image, maps: &str) -> (Readings, u64) {
-    let (space, bad) = AddressSpace::parse(maps.as_bytes());
-    assert_eq!(bad, 0, "{maps}");
+    let (space, invalid_lines) = AddressSpace::parse(maps.as_bytes());
+    assert_eq!(invalid_lines, 0, "{maps}");
     let memory = Target { image, bytes_read: AtomicU64::new(0) };
     let runs = image.pages_without(|_| false);
-    let resident = |range: AddressRange| {
+    let resident_runs = |range: AddressRange| {
         clipped(&runs, range.start, range.end).into_iter().map(AddressRange::from).collect()
     };
-    let context = Context::of_image(&memory, &space, &resident);
-    let own = i32::try_from(std::process::id()).unwrap_or(1);
-    let Ok(process) = Process::open(own) else { panic!("no process {own}") };
-    let Some(found) = (reader.find)(&process, &space) else { panic!("it may be there") };
-    let Ok(readings) = found.read(&context) else { panic!("a byte is claimed twice") };
+    let context = Context::of_image(&memory, &space, &resident_runs);
+    let own_pid = std::process::id().cast_signed();
+    let Ok(process) = Process::open(own_pid) else { panic!("no process {own_pid}") };
+    let Some(allocator) = (reader.find)(&process, &space) else { panic!("it may be there") };
+    let Ok(readings) = allocator.read(&context) else { panic!("a byte is claimed twice") };
     let abouts =
         [&google_tcmalloc::ABOUT, &jemalloc::ABOUT, &mimalloc::ABOUT, &musl::ABOUT, &tcmalloc::ABOUT];
     for plan in readings.0.iter().filter_map(|reading| reading.call.as_ref()) {
@@ -53,31 +53,36 @@ fn read(reader: &Reader, image: &Image, maps: &str) -> (Readings, u64) {
     (readings, memory.bytes_read.load(Ordering::Relaxed))
 }
 
-/// Checks that the blocks kept are the blocks counted: their sizes are rounded up to 8 bytes.
-fn keeps(reading: &Reading, what: &str) {
+/// Checks that the reading keeps the blocks that it counts: their sizes are rounded up to 8 bytes.
+fn check_kept_blocks(reading: &Reading, what: &str) {
     let blocks = reading.refined.blocks.clone().and_then(|blocks| blocks.finish().ok());
     let Some(blocks) = blocks else { panic!("{what}: no blocks are kept") };
     assert_eq!((blocks.dropped().overlapping, blocks.dropped().misplaced), (0, 0), "{what}");
     assert_eq!(Some(u64::from(blocks.len())), reading.allocator.live_blocks, "{what}");
-    let more = blocks.total_bytes().checked_sub(reading.allocator.live_bytes.unwrap_or(0));
-    assert!(more.is_some_and(|more| more < 8 * u64::from(blocks.len()).max(1)), "{what}: {more:?} B more");
+    let Some(live_bytes) = reading.allocator.live_bytes else { panic!("{what}: the heap is not whole") };
+    let excess_bytes = blocks.total_bytes().checked_sub(live_bytes);
+    let max_excess_bytes = 8 * u64::from(blocks.len()).max(1);
+    assert!(
+        excess_bytes.is_some_and(|bytes| bytes < max_excess_bytes),
+        "{what}: {excess_bytes:?} bytes too many"
+    );
 }
 
 #[test]
 fn a_jemalloc_has_the_built_figures() {
     for layout in 0..JEMALLOC_LAYOUTS {
         for seed in 0..20 {
-            let made = fabricate_jemalloc(layout, seed);
-            let ((readings, caveats), _) = read(&jemalloc::READER, &made.image, &made.maps);
+            let built = fabricate_jemalloc(layout, seed);
+            let ((readings, caveats), _) = read(&jemalloc::READER, &built.image, &built.maps);
             assert!(caveats.is_empty(), "{caveats:?}");
             let [reading] = readings.as_slice() else { panic!("{} of them", readings.len()) };
             assert!(reading.caveats.is_empty(), "{:?}", reading.caveats);
-            let (said, expected) = (&reading.allocator, &made.expected);
-            assert_eq!(said.live_bytes, Some(expected.live_bytes), "layout {layout}, seed {seed}");
-            assert_eq!(said.live_blocks, Some(expected.live_blocks));
-            keeps(reading, &format!("layout {layout}, seed {seed}"));
-            assert_eq!(said.free_bytes, Some(expected.free_bytes));
-            assert_eq!(said.own["stats.active"], expected.active_bytes);
+            let (reported, expected) = (&reading.allocator, &built.expected);
+            assert_eq!(reported.live_bytes, Some(expected.live_bytes), "layout {layout}, seed {seed}");
+            assert_eq!(reported.live_blocks, Some(expected.live_blocks));
+            check_kept_blocks(reading, &format!("layout {layout}, seed {seed}"));
+            assert_eq!(reported.free_bytes, Some(expected.free_bytes));
+            assert_eq!(reported.own["stats.active"], expected.active_bytes);
             assert_eq!(reading.call.as_ref().unwrap().predicted_bytes, expected.releasable_bytes);
         }
     }
@@ -85,17 +90,17 @@ fn a_jemalloc_has_the_built_figures() {
 
 #[test]
 fn a_malloc_of_musl_has_the_built_figures() {
-    for (seed, made) in
+    for (seed, built) in
         (0..40).flat_map(|seed| [(seed, fabricate_musl(seed)), (seed, fabricate_old_musl(seed))])
     {
-        let ((readings, caveats), _) = read(&musl::READER, &made.image, &made.maps);
+        let ((readings, caveats), _) = read(&musl::READER, &built.image, &built.maps);
         let [reading] = readings.as_slice() else { panic!("{} of them", readings.len()) };
         assert!(caveats.is_empty() && reading.caveats.is_empty(), "seed {seed}: {:?}", reading.caveats);
-        let (said, expected) = (&reading.allocator, &made.expected);
-        assert_eq!(said.live_bytes, Some(expected.live_bytes), "seed {seed}");
-        assert_eq!(said.live_blocks, Some(expected.live_blocks));
-        keeps(reading, &format!("seed {seed}"));
-        assert_eq!(said.free_bytes, Some(expected.free_bytes));
+        let (reported, expected) = (&reading.allocator, &built.expected);
+        assert_eq!(reported.live_bytes, Some(expected.live_bytes), "seed {seed}");
+        assert_eq!(reported.live_blocks, Some(expected.live_blocks));
+        check_kept_blocks(reading, &format!("seed {seed}"));
+        assert_eq!(reported.free_bytes, Some(expected.free_bytes));
     }
 }
 
@@ -127,25 +132,25 @@ fn a_malloc_of_musl_has_no_more_groups_than_the_process_has_memory() {
 }
 
 /// Checks the reading of a fabricated heap; returns the prediction of its call.
-fn check_reading(reader: &Reader, made: &HeapImage, what: &str) -> Option<u64> {
-    let ((readings, caveats), _) = read(reader, &made.image, &made.maps);
+fn check_reading(reader: &Reader, built: &HeapImage, what: &str) -> Option<u64> {
+    let ((readings, caveats), _) = read(reader, &built.image, &built.maps);
     let [reading] = readings.as_slice() else { panic!("{what}: {} of them", readings.len()) };
     assert!(caveats.is_empty() && reading.caveats.is_empty(), "{what}: {caveats:?} {:?}", reading.caveats);
-    let (said, expected) = (&reading.allocator, &made.expected);
-    assert_eq!(said.live_bytes, Some(expected.live_bytes), "{what}");
-    assert_eq!(said.live_blocks, Some(expected.live_blocks), "{what}");
-    keeps(reading, what);
-    assert_eq!(said.cached_bytes, Some(expected.cached_bytes), "{what}");
-    assert_eq!(said.free_bytes, Some(expected.free_bytes), "{what}");
+    let (reported, expected) = (&reading.allocator, &built.expected);
+    assert_eq!(reported.live_bytes, Some(expected.live_bytes), "{what}");
+    assert_eq!(reported.live_blocks, Some(expected.live_blocks), "{what}");
+    check_kept_blocks(reading, what);
+    assert_eq!(reported.cached_bytes, Some(expected.cached_bytes), "{what}");
+    assert_eq!(reported.free_bytes, Some(expected.free_bytes), "{what}");
     reading.call.as_ref().map(|call| call.predicted_bytes)
 }
 
 #[test]
 fn a_tcmalloc_has_the_built_figures() {
     for seed in 0..40 {
-        let made = fabricate_tcmalloc(seed);
-        let given = check_reading(&tcmalloc::READER, &made, &format!("seed {seed}"));
-        assert_eq!(given, Some(made.expected.releasable_bytes), "seed {seed}");
+        let built = fabricate_tcmalloc(seed);
+        let predicted_bytes = check_reading(&tcmalloc::READER, &built, &format!("seed {seed}"));
+        assert_eq!(predicted_bytes, Some(built.expected.releasable_bytes), "seed {seed}");
     }
 }
 
@@ -163,11 +168,11 @@ fn is_zero(image: &Image, page: u64) -> bool {
 fn a_google_tcmalloc_has_the_built_figures() {
     for layout in 0..GOOGLE_LAYOUTS {
         for seed in 0..20 {
-            let made = fabricate_google_tcmalloc(layout, seed);
+            let built = fabricate_google_tcmalloc(layout, seed);
             let what = format!("layout {layout}, seed {seed}");
-            check_reading(&google_tcmalloc::READER, &made, &what);
-            let ((readings, _), _) = read(&google_tcmalloc::READER, &made.image, &made.maps);
-            assert_eq!(readings[0].releasable_bytes(), made.expected.releasable_bytes, "{what}");
+            check_reading(&google_tcmalloc::READER, &built, &what);
+            let ((readings, _), _) = read(&google_tcmalloc::READER, &built.image, &built.maps);
+            assert_eq!(readings[0].releasable_bytes(), built.expected.releasable_bytes, "{what}");
         }
     }
 }
@@ -222,10 +227,10 @@ struct ProcessorCache {
 }
 
 /// Finds the per-CPU cache of a fabricated tcmalloc; `None` if it has thread caches instead.
-fn processor_cache(made: &HeapImage) -> Option<ProcessorCache> {
+fn processor_cache(built: &HeapImage) -> Option<ProcessorCache> {
     // Slabs with their shift, and `begins_` in one of the two words after the next.
-    let &(at, _) = made.structures.iter().find(|(start, end)| end - start == 24)?;
-    let word = |at: u64| made.image.word(at).unwrap_or(0);
+    let &(at, _) = built.structures.iter().find(|(start, end)| end - start == 24)?;
+    let word = |at: u64| built.image.word(at).unwrap_or(0);
     let half_words = |at: u64| (word(at) >> 16 & 0xffff, word(at) >> 32 & 0xffff);
     let (slabs, shift) = (word(at) & !0xff, word(at) & 0xff);
     let begins = if word(at + 16) == 0 { word(at + 24) } else { word(at + 16) };
@@ -247,16 +252,16 @@ fn check_unread_list(image: &Image, maps: &str, cached_bytes: u64, what: &str) {
 fn an_invalid_header_of_a_per_cpu_cache_hides_no_other() {
     for layout in 0..GOOGLE_LAYOUTS {
         for seed in 0..20 {
-            let made = fabricate_google_tcmalloc(layout, seed);
-            let Some(cache) = processor_cache(&made) else { continue };
+            let built = fabricate_google_tcmalloc(layout, seed);
+            let Some(cache) = processor_cache(&built) else { continue };
             let what = format!("layout {layout}, seed {seed}");
-            let mut image = made.image.clone();
+            let mut image = built.image.clone();
             image.put_bits(cache.header, 0xffff, 16);
-            let others = made.expected.cached_bytes - cache.class_bytes;
-            check_unread_list(&image, &made.maps, others, &format!("{what}, a header"));
-            let mut image = made.image.clone();
+            let other_bytes = built.expected.cached_bytes - cache.class_bytes;
+            check_unread_list(&image, &built.maps, other_bytes, &format!("{what}, a header"));
+            let mut image = built.image.clone();
             image.put_word(cache.slabs, u64::MAX);
-            check_unread_list(&image, &made.maps, made.expected.cached_bytes, &format!("{what}, a slab"));
+            check_unread_list(&image, &built.maps, built.expected.cached_bytes, &format!("{what}, a slab"));
         }
     }
 }
@@ -265,15 +270,15 @@ fn an_invalid_header_of_a_per_cpu_cache_hides_no_other() {
 fn a_mimalloc_has_the_built_figures() {
     for (layout, own_bytes) in OWN_BYTES.into_iter().enumerate() {
         for seed in 0..20 {
-            let made = fabricate_mimalloc(layout, seed);
-            check_reading(&mimalloc::READER, &made, &format!("layout {layout}, seed {seed}"));
+            let built = fabricate_mimalloc(layout, seed);
+            check_reading(&mimalloc::READER, &built, &format!("layout {layout}, seed {seed}"));
             // Pages that were never written are missing, also among its own structures.
-            let Some((heap, _)) = made.image.ranges().next() else { panic!("no heap") };
-            let own = heap..heap + own_bytes;
-            let is_gone = |page: u64| own.contains(&page) && is_zero(&made.image, page);
-            let image = made.image.within(&made.image.pages_without(is_gone));
+            let Some((heap, _)) = built.image.ranges().next() else { panic!("no heap") };
+            let own_range = heap..heap + own_bytes;
+            let is_unwritten = |page: u64| own_range.contains(&page) && is_zero(&built.image, page);
+            let image = built.image.within(&built.image.pages_without(is_unwritten));
             let what = format!("layout {layout}, seed {seed}, as far as it was written");
-            check_reading(&mimalloc::READER, &HeapImage { image, ..made }, &what);
+            check_reading(&mimalloc::READER, &HeapImage { image, ..built }, &what);
         }
     }
 }
@@ -289,22 +294,27 @@ fn gaps_between_segments_of_two_mimallocs_are_not_claimed() {
     for seed in 0..20 {
         let HeapImage { mut image, maps, .. } = fabricate_mimalloc(1, seed);
         let Some((heap, _)) = image.ranges().next() else { panic!("no heap") };
-        let (end, other) = (heap + SEGMENT_BYTES, heap + 2 * SEGMENT_BYTES);
-        image.map(other, 64 << 10);
+        let (end, other_segment) = (heap + SEGMENT_BYTES, heap + 2 * SEGMENT_BYTES);
+        image.map(other_segment, 64 << 10);
         // Its cookie, slices, own slices, and structures of slices; no thread and no page in use:
         // it was freed.
-        image.put_words(other, [(224, other ^ OTHER_KEY), (248, 512), (256, 1), (272, 512)]);
-        image.put_bits(other + 288, 1, 32);
-        image.put_bits(other + 288 + 96, 511, 32);
+        image.put_words(other_segment, [(224, other_segment ^ OTHER_KEY), (248, 512), (256, 1), (272, 512)]);
+        image.put_bits(other_segment + 288, 1, 32);
+        image.put_bits(other_segment + 288 + 96, 511, 32);
         image.map(OTHER_DATA, 4096);
         image.put_word(OTHER_DATA, OTHER_KEY);
-        let mut maps = maps.replace(&format!("-{end:x} "), &format!("-{:x} ", other + SEGMENT_BYTES));
+        let mut maps = maps.replace(&format!("-{end:x} "), &format!("-{:x} ", other_segment + SEGMENT_BYTES));
         maps +=
             &format!("{OTHER_DATA:x}-{:x} rw-p 00080000 08:01 80 /usr/lib/libother.so\n", OTHER_DATA + 4096);
         let ((readings, _), _) = read(&mimalloc::READER, &image, &maps);
-        let [first, second] = readings.as_slice() else { panic!("seed {seed}: {} of them", readings.len()) };
-        assert!(first.claims.iter().all(|claim| claim.end <= end), "seed {seed}");
-        let is_claimed = second.claims.iter().any(|claim| claim.start <= other && other < claim.end);
+        let [first_reading, second_reading] = readings.as_slice() else {
+            panic!("seed {seed}: {} of them", readings.len())
+        };
+        assert!(first_reading.claims.iter().all(|claim| claim.end <= end), "seed {seed}");
+        let is_claimed = second_reading
+            .claims
+            .iter()
+            .any(|claim| claim.start <= other_segment && other_segment < claim.end);
         assert!(is_claimed, "seed {seed}: the second one's segment is not claimed");
     }
 }
@@ -319,8 +329,8 @@ fn mimallocs_that_are_not_read_are_counted_with_their_bytes() {
     let HeapImage { mut image, maps, .. } = fabricate_mimalloc(1, 7);
     let Some((heap, _)) = image.ranges().next() else { panic!("no heap") };
     image.map(OTHER_DATA, 4096);
-    let others = 20;
-    for number in 0..others {
+    let other_heaps = 20;
+    for number in 0..other_heaps {
         let (start, key) = (heap + (number + 1) * SEGMENT_BYTES, OTHER_KEY + number);
         image.map(start, RESIDENT_BYTES as usize);
         // As in the test before: a segment that was freed.
@@ -329,8 +339,8 @@ fn mimallocs_that_are_not_read_are_counted_with_their_bytes() {
         image.put_bits(start + 288 + 96, 511, 32);
         image.put_word(OTHER_DATA + 8 * number, key);
     }
-    let (end, last) = (heap + SEGMENT_BYTES, heap + (others + 1) * SEGMENT_BYTES);
-    let mut maps = maps.replace(&format!("-{end:x} "), &format!("-{last:x} "));
+    let (end, last_end) = (heap + SEGMENT_BYTES, heap + (other_heaps + 1) * SEGMENT_BYTES);
+    let mut maps = maps.replace(&format!("-{end:x} "), &format!("-{last_end:x} "));
     maps += &format!("{OTHER_DATA:x}-{:x} rw-p 00080000 08:01 80 /usr/lib/libother.so\n", OTHER_DATA + 4096);
     let ((readings, _), _) = read(&mimalloc::READER, &image, &maps);
     assert_eq!(readings.len(), 16);
@@ -338,9 +348,9 @@ fn mimallocs_that_are_not_read_are_counted_with_their_bytes() {
     let caveats: Vec<_> = caveats.filter(|caveat| caveat.code == "mimalloc_left_out").collect();
     let [left_out] = caveats.as_slice() else { panic!("{} caveats", caveats.len()) };
     // The first heap is the fabricated one.
-    let number = others + 1 - 16;
-    assert_eq!(left_out.bytes, Some(number * RESIDENT_BYTES));
-    assert_eq!(left_out.place, format!("{:#x}", last - number * SEGMENT_BYTES));
+    let unread_heaps = other_heaps + 1 - 16;
+    assert_eq!(left_out.bytes, Some(unread_heaps * RESIDENT_BYTES));
+    assert_eq!(left_out.place, format!("{:#x}", last_end - unread_heaps * SEGMENT_BYTES));
     assert!(left_out.text.contains("has 5 more mimallocs"), "{}", left_out.text);
 }
 
@@ -348,15 +358,15 @@ fn mimallocs_that_are_not_read_are_counted_with_their_bytes() {
 #[test]
 fn a_mimalloc_that_encodes_its_lists_is_not_read() {
     for seed in 0..20 {
-        let made = fabricate_mimalloc(1, seed);
-        let mut image = made.image.clone();
+        let built = fabricate_mimalloc(1, seed);
+        let mut image = built.image.clone();
         // Areas of blocks; page structures are smaller.
-        for &(start, end) in made.structures.iter().filter(|range| range.1 - range.0 > 4096) {
+        for &(start, end) in built.structures.iter().filter(|range| range.1 - range.0 > 4096) {
             for at in (start..end).step_by(8) {
                 image.put_word(at, at.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
             }
         }
-        let ((readings, _), _) = read(&mimalloc::READER, &image, &made.maps);
+        let ((readings, _), _) = read(&mimalloc::READER, &image, &built.maps);
         let [reading] = readings.as_slice() else { panic!("{} of them", readings.len()) };
         let codes: Vec<&str> = reading.caveats.iter().map(|caveat| caveat.code.as_str()).collect();
         assert_eq!(codes, ["mimalloc_encoded"], "seed {seed}");
@@ -370,29 +380,29 @@ fn a_mimalloc_that_encodes_its_lists_is_not_read() {
 #[test]
 fn damage_does_not_break_readers() {
     for seed in 0..strandline_synth::scaled(150, 2000) {
-        damaged(&jemalloc::READER, fabricate_jemalloc(seed as usize, seed), seed);
-        damaged(&musl::READER, fabricate_musl(seed), seed);
-        damaged(&musl::READER, fabricate_old_musl(seed), seed);
-        damaged(&tcmalloc::READER, fabricate_tcmalloc(seed), seed);
-        damaged(&google_tcmalloc::READER, fabricate_google_tcmalloc(seed as usize, seed), seed);
-        damaged(&mimalloc::READER, fabricate_mimalloc(seed as usize, seed), seed);
+        check_damaged(&jemalloc::READER, fabricate_jemalloc(seed as usize, seed), seed);
+        check_damaged(&musl::READER, fabricate_musl(seed), seed);
+        check_damaged(&musl::READER, fabricate_old_musl(seed), seed);
+        check_damaged(&tcmalloc::READER, fabricate_tcmalloc(seed), seed);
+        check_damaged(&google_tcmalloc::READER, fabricate_google_tcmalloc(seed as usize, seed), seed);
+        check_damaged(&mimalloc::READER, fabricate_mimalloc(seed as usize, seed), seed);
     }
 }
 
 /// Overwrites words of an allocator's structures and reads it.
-fn damaged(reader: &Reader, made: HeapImage, seed: u64) {
-    let HeapImage { mut image, maps, structures, .. } = made;
+fn check_damaged(reader: &Reader, built: HeapImage, seed: u64) {
+    let HeapImage { mut image, maps, structures, .. } = built;
     let mut dice = Rng::new(seed);
     for _ in 0..1 + dice.below(20) {
         let (start, end) = structures[dice.below(structures.len() as u64) as usize];
         let at = start + dice.below((end - start) / 8) * 8;
-        let (other, other_end) = structures[dice.below(structures.len() as u64) as usize];
+        let (other_start, other_end) = structures[dice.below(structures.len() as u64) as usize];
         let word = match dice.below(5) {
             0 => 0,
             1 => u64::MAX,
             2 => image.word(at).unwrap_or(0) ^ (1 << dice.below(64)),
-            3 => other + dice.below(other_end - other),
-            _ => image.word(other).unwrap_or(0),
+            3 => other_start + dice.below(other_end - other_start),
+            _ => image.word(other_start).unwrap_or(0),
         };
         image.put_word(at, word);
     }
@@ -401,7 +411,10 @@ fn damaged(reader: &Reader, made: HeapImage, seed: u64) {
     let claims = readings.iter().flat_map(|reading| &reading.claims);
     let mut ranges: Vec<(u64, u64)> = claims.map(|claim| (claim.start, claim.end)).collect();
     ranges.sort_unstable();
-    assert!(ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0), "seed {seed}: claims overlap");
+    assert!(
+        ranges.is_sorted_by(|(_, end), (next_start, _)| end <= next_start),
+        "seed {seed}: claims overlap"
+    );
     let is_mapped = |range: &(u64, u64)| {
         image.ranges().any(|(start, bytes)| start <= range.0 && range.1 <= start + bytes.len() as u64)
     };

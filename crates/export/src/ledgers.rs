@@ -168,7 +168,7 @@ impl LedgerThread {
         let options = explain::Options {
             max_stop: Some(requested),
             snapshot: turn.snapshot,
-            started: Some(turn.key.start_ticks),
+            start_ticks: Some(turn.key.start_ticks),
             quiet_for: self.options.quiet_for,
             never_stop: turn.remaining.is_zero(),
             threads: Some(1),

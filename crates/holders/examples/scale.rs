@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use strandline_holders::{Builder, Known, Limits, Reachability, References, Refused, Roots};
+use strandline_holders::{Builder, KnownBlocks, Limits, Reachability, References, Refused, Roots};
 use strandline_process::memory::Memory;
 
 const BASE: u64 = 0x7f00_0000_0000;
@@ -50,48 +50,48 @@ impl Random {
 
 /// Start and size of each block.
 fn places(count: u32) -> impl Iterator<Item = (u64, u64)> {
-    let (mut random, mut at) = (Random(1), 0);
+    let (mut random, mut offset) = (Random(1), 0);
     (0..count).map(move |_| {
         let bytes = 16 * (1 + random.below(4) + random.below(7) / 6 * random.below(7));
-        if at % ARENA_BYTES + bytes > ARENA_BYTES {
-            at = (at / ARENA_BYTES + 1) * ARENA_BYTES;
+        if offset % ARENA_BYTES + bytes > ARENA_BYTES {
+            offset = (offset / ARENA_BYTES + 1) * ARENA_BYTES;
         }
-        let start = BASE + at / ARENA_BYTES * STEP_BYTES + at % ARENA_BYTES;
-        at += bytes;
+        let start = BASE + offset / ARENA_BYTES * STEP_BYTES + offset % ARENA_BYTES;
+        offset += bytes;
         (start, bytes)
     })
 }
 
 /// Number of blocks in one structure, a binary tree.
-const UNIT: usize = 1000;
+const STRUCTURE_BLOCKS: usize = 1000;
 
-/// Fills in the words. Of 100 references other than tree edges, `near` lead to the next 64 blocks,
-/// `middle` to the next 4096, and the rest to any block in the first 95 of 100 structures. Those
-/// structures form a tree as well; the others are lost.
-fn heap(count: u32, near: u64, middle: u64) -> Heap {
+/// Fills in the words. Of 100 references other than tree edges, `near_percent` lead to the next 64
+/// blocks, `middle_percent` to the next 4096, and the others to any block in the first 95 of 100
+/// structures. Those structures form a tree as well; the others are lost.
+fn heap(count: u32, near_percent: u64, middle_percent: u64) -> Heap {
     let starts: Vec<u64> = places(count).map(|place| place.0).collect();
     let mut random = Random(2);
     let mut heap = Heap(Vec::new());
-    let kept_units = starts.len() / UNIT * 19 / 20;
-    let kept = kept_units.max(1) * UNIT;
+    let kept_structures = starts.len() / STRUCTURE_BLOCKS * 19 / 20;
+    let kept = kept_structures.max(1) * STRUCTURE_BLOCKS;
     for (block, (start, bytes)) in places(count).enumerate() {
         let skip = start - BASE;
         let first = (skip / STEP_BYTES * ARENA_BYTES + skip % STEP_BYTES) as usize / 8;
         heap.0.resize(first, 0);
-        let (unit, within) = (block / UNIT, block % UNIT);
+        let (structure, within) = (block / STRUCTURE_BLOCKS, block % STRUCTURE_BLOCKS);
         // Leaves have room for references to eight other structures.
-        let child = unit * 8 + 1 + within % 8;
-        let is_link = within >= UNIT - 8 && child < kept_units;
+        let child = structure * 8 + 1 + within % 8;
+        let is_link = within >= STRUCTURE_BLOCKS - 8 && child < kept_structures;
         for word in 0..bytes as usize / 8 {
             let in_tree = within * 2 + 1 + word;
             let any = match random.below(100) {
-                kind if kind < near => block + 1 + random.below(64) as usize,
-                kind if kind < near + middle => block + 1 + random.below(4096) as usize,
+                percent if percent < near_percent => block + 1 + random.below(64) as usize,
+                percent if percent < near_percent + middle_percent => block + 1 + random.below(4096) as usize,
                 _ => random.below(kept as u64) as usize,
             };
             let target = match word {
-                0 if is_link => Some(child * UNIT),
-                0 | 1 if in_tree < UNIT => Some(unit * UNIT + in_tree),
+                0 if is_link => Some(child * STRUCTURE_BLOCKS),
+                0 | 1 if in_tree < STRUCTURE_BLOCKS => Some(structure * STRUCTURE_BLOCKS + in_tree),
                 2 if random.below(3) < 2 => Some(any).filter(|any| block >= kept || *any < kept),
                 _ => None,
             };
@@ -103,68 +103,70 @@ fn heap(count: u32, near: u64, middle: u64) -> Heap {
 }
 
 /// CPU seconds of all threads.
-fn work_seconds() -> f64 {
-    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields = text.rsplit(')').next().unwrap_or_default().split(' ').skip(12).take(2);
-    fields.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
+fn cpu_seconds() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // utime and stime, in ticks of 1/100 s (proc_pid_stat(5)).
+    let fields = text.rsplit(')').next()?.split(' ').skip(12).take(2);
+    Some(fields.map(|ticks| ticks.parse::<f64>().ok()).sum::<Option<f64>>()? / 100.0)
 }
 
-fn status(key: &str) -> u64 {
-    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix(key));
-    let kib =
-        line.and_then(|line| line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<u64>().ok());
-    kib.unwrap_or(0) << 10
+/// A size in /proc/self/status, in bytes.
+fn status_bytes(key: &str) -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+    Some(line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<f64>().ok()? * 1024.0)
 }
 
 /// Prints the time of a step, and the memory peak since the previous one.
 struct Steps {
-    before: Instant,
-    work: f64,
-    own_bytes: u64,
-    blocks: f64,
-    seconds: f64,
+    step_start: Instant,
+    cpu_seconds: f64,
+    heap_bytes: f64,
+    block_count: f64,
+    total_seconds: f64,
 }
 
 impl Steps {
     fn done(&mut self, name: &str) {
-        let seconds = self.before.elapsed().as_secs_f64();
-        self.seconds += seconds;
-        let work = work_seconds() - std::mem::replace(&mut self.work, work_seconds());
-        let each = |key: &str| (status(key).saturating_sub(self.own_bytes)) as f64 / self.blocks;
-        let (peak, then) = (each("VmHWM"), each("VmRSS"));
+        let seconds = self.step_start.elapsed().as_secs_f64();
+        self.total_seconds += seconds;
+        let cpu_seconds = cpu_seconds().unwrap_or(f64::NAN);
+        let step_cpu_seconds = cpu_seconds - std::mem::replace(&mut self.cpu_seconds, cpu_seconds);
+        let bytes_per_block =
+            |key: &str| (status_bytes(key).unwrap_or(f64::NAN) - self.heap_bytes) / self.block_count;
+        let (peak, after) = (bytes_per_block("VmHWM"), bytes_per_block("VmRSS"));
         println!(
-            "{name:12} {seconds:6.2} s, at work {work:5.2}; peak {peak:5.1}, then {then:5.1} bytes a block"
+            "{name:12} {seconds:6.2} s, at work {step_cpu_seconds:5.2}; peak {peak:5.1}, then {after:5.1} bytes a block"
         );
         // Without permission for this, the peak is that of all steps so far.
         _ = std::fs::write("/proc/self/clear_refs", "5");
-        self.before = Instant::now();
+        self.step_start = Instant::now();
     }
 }
 
 fn main() -> Result<(), Refused> {
     let mut arguments = std::env::args().skip(1).map(|argument| argument.parse::<u64>().ok());
     let mut argument = |default: u64| arguments.next().flatten().unwrap_or(default);
-    let (count, near, middle) = (argument(12_000_000) as u32, argument(60), argument(25));
-    let heap = heap(count, near, middle);
+    let (count, near_percent, middle_percent) = (argument(12_000_000) as u32, argument(60), argument(25));
+    let heap = heap(count, near_percent, middle_percent);
     _ = std::fs::write("/proc/self/clear_refs", "5");
-    let own_bytes = status("VmRSS");
-    println!("{count} blocks, {} MiB; near {near} %, not far {middle} %", heap.0.len() >> 17);
+    let heap_bytes = status_bytes("VmRSS").unwrap_or(f64::NAN);
+    println!("{count} blocks, {} MiB; near {near_percent} %, not far {middle_percent} %", heap.0.len() >> 17);
     let deadline = Instant::now() + Duration::from_secs(600);
     let mut steps = Steps {
-        before: Instant::now(),
-        work: work_seconds(),
-        own_bytes,
-        blocks: f64::from(count),
-        seconds: 0.0,
+        step_start: Instant::now(),
+        cpu_seconds: cpu_seconds().unwrap_or(f64::NAN),
+        heap_bytes,
+        block_count: f64::from(count),
+        total_seconds: 0.0,
     };
 
     let mut builder = Builder::default();
     places(count).for_each(|(start, bytes)| builder.push(start, bytes));
     let blocks = builder.finish()?;
     steps.done("blocks");
-    let limits = Limits { edges_bytes: 4 << 30, deadline, workers: 2 };
-    let references = References::read(&heap, &blocks, Known::default(), None, &limits, &|_| ())?;
+    let limits = Limits { max_edges_bytes: 4 << 30, deadline, workers: 2 };
+    let references = References::read(&heap, &blocks, KnownBlocks::default(), None, &limits, &|_| ())?;
     steps.done("references");
     println!("{:12} {:.2} references a block", "", references.count() as f64 / f64::from(count));
     let mut roots = Roots::default();
@@ -177,7 +179,7 @@ fn main() -> Result<(), Refused> {
     steps.done("reach");
     let held = graph.held(deadline)?;
     steps.done("dominators");
-    println!("{:12} {:6.2} s", "all", steps.seconds);
+    println!("{:12} {:6.2} s", "all", steps.total_seconds);
     println!("reached {:?}, of several roots {:?}, lost {:?}", held.reached(), held.shared(), held.lost());
     Ok(())
 }

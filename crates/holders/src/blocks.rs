@@ -154,8 +154,8 @@ impl Blocks {
 
     #[cold]
     fn large_granules(&self, block: u32) -> u64 {
-        let found = self.large.binary_search_by_key(&block, |large| large.block);
-        found.ok().and_then(|index| self.large.get(index)).map_or(0, |large| large.granules)
+        let index = self.large.binary_search_by_key(&block, |large| large.block);
+        index.ok().and_then(|index| self.large.get(index)).map_or(0, |large| large.granules)
     }
 
     /// Start of a block; the highest address if there is no such block.
@@ -201,16 +201,16 @@ impl Blocks {
                 let granule = (address >> GRANULE_SHIFT) as u16;
                 let entries = self.entries.get(first as usize..end as usize)?;
                 // A linear count over few blocks needs no branches.
-                let begun = if entries.len() <= MAX_LINEAR {
+                let begun_count = if entries.len() <= MAX_LINEAR {
                     entries.iter().map(|entry| u32::from(entry.start <= granule)).sum()
                 } else {
                     entries.partition_point(|entry| entry.start <= granule) as u32
                 };
-                if begun == 0 {
+                if begun_count == 0 {
                     return self.containing(first.checked_sub(1)?, address);
                 }
-                let block = first + begun - 1;
-                let entry = entries.get(begun as usize - 1)?;
+                let block = first + begun_count - 1;
+                let entry = entries.get(begun_count as usize - 1)?;
                 let distance = granule - entry.start;
                 let is_inside = distance < entry.granules
                     || entry.granules == LARGE && u64::from(distance) < self.large_granules(block);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overlaps_or_is_no_block_is_dropped() {
+    fn overlapping_and_misplaced_blocks_are_dropped() {
         let pushed =
             [(0x100, 32), (0x110, 32), (0x100, 48), (0x120, 8), (4, 8), (8, 0), (1 << 48, 8), (!7, 8)];
         let blocks = blocks(&pushed);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sparse_space_takes_little() {
+    fn a_sparse_address_space_takes_little_memory() {
         // 200000 blocks, 4 MiB apart: tables with pages of 4 KiB would take 800 MiB.
         let pushed: Vec<_> = (0..200_000).map(|block| (block << 22, 64)).collect();
         let blocks = blocks(&pushed);
@@ -318,26 +318,26 @@ mod tests {
             asked in prop::collection::vec((0..4_u64, 0..1700_u64), 60),
         ) {
             let base = [0x1000, 0x7_fe00, 0x3f_ff00, 0x7fff_ffff_f000 & !0xfff_ffff];
-            let of: Vec<(u64, u64)> = pushed
+            let pushed: Vec<(u64, u64)> = pushed
                 .iter()
                 .map(|&(area, at, granules, shift)| (base[area as usize] + at * 8, granules << shift << 3))
                 .collect();
-            let mut sorted = of.clone();
+            let mut sorted = pushed.clone();
             sorted.sort_unstable();
-            let mut slow: Vec<(u64, u64)> = Vec::new();
+            let mut expected: Vec<(u64, u64)> = Vec::new();
             for (start, bytes) in sorted {
-                if slow.last().is_none_or(|last| last.0 + last.1 <= start) {
-                    slow.push((start, bytes));
+                if expected.last().is_none_or(|last| last.0 + last.1 <= start) {
+                    expected.push((start, bytes));
                 }
             }
-            let blocks = blocks(&of);
-            prop_assert_eq!(listed(&blocks), slow.clone());
-            let edges = slow.iter().flat_map(|&(start, bytes)| [start, start + bytes - 1, start + bytes, start + bytes / 3]);
+            let blocks = blocks(&pushed);
+            prop_assert_eq!(listed(&blocks), expected.clone());
+            let edges = expected.iter().flat_map(|&(start, bytes)| [start, start + bytes - 1, start + bytes, start + bytes / 3]);
             for address in asked.iter().map(|&(area, at)| base[area as usize] + at).chain(edges) {
-                let found = slow.iter().position(|&(start, bytes)| (start..start + bytes).contains(&address));
+                let found = expected.iter().position(|&(start, bytes)| (start..start + bytes).contains(&address));
                 prop_assert_eq!(blocks.find(address), found.map(|found| found as u32));
             }
-            for (block, &(start, bytes)) in slow.iter().enumerate() {
+            for (block, &(start, bytes)) in expected.iter().enumerate() {
                 prop_assert_eq!((blocks.start(block as u32), blocks.bytes(block as u32)), (start, bytes));
             }
         }

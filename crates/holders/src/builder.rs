@@ -68,9 +68,9 @@ impl Builder {
     /// Adds all blocks of another builder.
     pub fn append(&mut self, other: Self) {
         // This builder's last piece stays last, so that it is filled further.
-        let last = self.pieces.pop();
+        let last_piece = self.pieces.pop();
         self.pieces.extend(other.pieces);
-        self.pieces.extend(last);
+        self.pieces.extend(last_piece);
         self.large.extend(other.large);
         self.misplaced += other.misplaced;
     }
@@ -96,7 +96,7 @@ impl Builder {
         words.sort();
         let mut large = self.large;
         large.sort_unstable();
-        let mut kept = 0;
+        let mut kept_count = 0;
         let mut kept_large = Vec::new();
         let (mut end, mut next_large) = (0, 0);
         for index in 0..words.len() {
@@ -112,17 +112,17 @@ impl Builder {
                 continue;
             }
             end = first + granules;
-            words[kept] = first;
+            words[kept_count] = first;
             if granules >= u64::from(blocks::LARGE) {
-                kept_large.push(LargeBlock { block: kept as u32, granules });
-                words[kept] |= IS_LARGE;
+                kept_large.push(LargeBlock { block: kept_count as u32, granules });
+                words[kept_count] |= IS_LARGE;
             } else {
-                words[kept] |= granules << START_BITS;
+                words[kept_count] |= granules << START_BITS;
             }
-            kept += 1;
+            kept_count += 1;
         }
-        let dropped = Dropped { overlapping: (words.len() - kept) as u64, misplaced: self.misplaced };
-        words.truncate(kept);
+        let dropped = Dropped { overlapping: (words.len() - kept_count) as u64, misplaced: self.misplaced };
+        words.truncate(kept_count);
         Blocks::new(words, kept_large, dropped)
     }
 }
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_than_can_be_numbered_is_refused() {
+    fn blocks_beyond_the_last_number_are_refused() {
         let mut builder = Builder::default();
         (0..5).for_each(|block| builder.push(block * 16, 16));
         assert_eq!(builder.finish_with(4).err(), Some(Refused::TooMany(5)));

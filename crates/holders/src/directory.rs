@@ -62,21 +62,21 @@ impl Directory {
     /// Builds the tables from the addresses of blocks, in address order.
     pub fn new(blocks: impl Iterator<Item = AddressRange> + Clone, count: u32) -> Result<Self, Refused> {
         let mut directory = Self { page_shift: MIN_PAGE_SHIFT, ..Self::default() };
-        let (mut low, mut high, mut last_range, mut ranges) = (None, 0, None, 0_u64);
+        let (mut low, mut high, mut last_range, mut range_count) = (None, 0, None, 0_u64);
         for AddressRange { start, end } in blocks.clone() {
             low = low.or(Some(start));
             high = end - 1;
             let range = start >> RANGE_SHIFT;
-            ranges += u64::from(last_range.replace(range) != Some(range));
+            range_count += u64::from(last_range.replace(range) != Some(range));
         }
         let Some(low) = low else { return Ok(directory) };
         let max_bytes = u64::from(count) + MIN_TABLE_BYTES;
-        while directory.page_shift < MAX_PAGE_SHIFT && ranges * directory.table_bytes() > max_bytes {
+        while directory.page_shift < MAX_PAGE_SHIFT && range_count * directory.table_bytes() > max_bytes {
             directory.page_shift += 1;
         }
         directory.first_top = low >> TOP_SHIFT;
         directory.level1 = array(((high >> TOP_SHIFT) - directory.first_top) as usize + 1, NONE)?;
-        directory.level3 = reserved(ranges as usize * directory.stride())?;
+        directory.level3 = reserved(range_count as usize * directory.stride())?;
         directory.fill(blocks)?;
         Ok(directory)
     }

@@ -2,7 +2,7 @@
 //!
 //! Computed from semidominators, on depth-first numbers (Lengauer and Tarjan 1979; Georgiadis,
 //! Tarjan and Werneck 2006, "Finding dominators in practice", SNCA). The second step of SNCA walks
-//! up the dominator tree anew for each vertex: for a long list whose end refers to an array of
+//! up the dominator tree anew for each vertex. For a long list whose end refers to an array of
 //! objects that are also referenced from elsewhere, that would take years. So here each vertex also
 //! has a jump pointer (Myers 1983, "An applicative random-access stack"), and a walk takes
 //! logarithmic time. The walk of the first step needs no stack: it reverses the path that it has
@@ -36,11 +36,11 @@ pub fn dominators(
     let mut semis = reserved(count)?;
     semis.extend_from_slice(&parents);
     let slice_len = count.div_ceil(SLICES).max(1);
-    let slice_at = |first: usize| first..count.min(first + slice_len);
+    let slice_at = |start: usize| start..count.min(start + slice_len);
     let mut slices = (0..count).step_by(slice_len).rev().map(slice_at).peekable();
     let mut counts = Slice::new(slices.peek().cloned())?;
     remove_forward(numbers, &mut semis, &mut edges, &mut counts);
-    let mut links = Links { links: reserved(count)?, last: count.saturating_sub(1) };
+    let mut links = Links { links: reserved(count)?, last_number: count.saturating_sub(1) };
     while slices.next().is_some() {
         let mut next = Slice::new(slices.peek().cloned())?;
         let referrers = Referrers::take(counts, numbers, &mut edges, &mut next)?;
@@ -56,19 +56,19 @@ pub fn dominators(
 /// the index where its list of referrers begins, and at last where that ends.
 struct Slice {
     /// The lowest number.
-    first: usize,
+    first_number: usize,
     values: Vec<u32>,
 }
 
 impl Slice {
     fn new(numbers: Option<Range<usize>>) -> Result<Self, Refused> {
         let numbers = numbers.unwrap_or_default();
-        Ok(Self { first: numbers.start, values: array(numbers.len(), 0)? })
+        Ok(Self { first_number: numbers.start, values: array(numbers.len(), 0)? })
     }
 
     #[inline]
     fn value_mut(&mut self, number: u32) -> Option<&mut u32> {
-        self.values.get_mut((number as usize).wrapping_sub(self.first))
+        self.values.get_mut((number as usize).wrapping_sub(self.first_number))
     }
 
     /// Counts a reference to a number, if that is in the slice.
@@ -99,7 +99,7 @@ fn remove_forward(numbers: &[u32], semis: &mut [u32], edges: &mut Edges, counts:
 /// The sources of references to each number of a slice, one list after another.
 struct Referrers {
     /// The number of the first list.
-    first: usize,
+    first_number: usize,
     /// Index in `sources` of the end of each list.
     ends: Vec<u32>,
     sources: Vec<u32>,
@@ -123,7 +123,7 @@ impl Referrers {
             *end += 1;
             false
         });
-        Ok(Self { first: slice.first, ends: slice.values, sources })
+        Ok(Self { first_number: slice.first_number, ends: slice.values, sources })
     }
 }
 
@@ -140,13 +140,13 @@ struct Link {
 struct Links {
     links: Vec<Link>,
     /// The highest number, whose link is the first.
-    last: usize,
+    last_number: usize,
 }
 
 impl Links {
     #[inline]
     fn link(&mut self, number: u32) -> &mut Link {
-        &mut self.links[self.last - number as usize]
+        &mut self.links[self.last_number - number as usize]
     }
 }
 
@@ -159,17 +159,17 @@ fn semidominators(
     links: &mut Links,
     clock: &mut DeadlineCheck,
 ) -> Result<(), Refused> {
-    let Referrers { first, ends, sources } = referrers;
+    let Referrers { first_number, ends, sources } = referrers;
     for index in (0..ends.len()).rev() {
         clock.step()?;
-        let number = first + index;
+        let number = first_number + index;
         let list = index.checked_sub(1).map_or(0, |previous| ends[previous] as usize)..ends[index] as usize;
         let mut semi = semis[number];
         // Links are accessed in random order.
         let ahead = list.start.saturating_sub(PREFETCH_DISTANCE)..list.end.saturating_sub(PREFETCH_DISTANCE);
         for &referrer in sources.get(ahead).unwrap_or_default() {
             if (referrer as usize) > number {
-                prefetch(&links.links, links.last - referrer as usize);
+                prefetch(&links.links, links.last_number - referrer as usize);
             }
         }
         for &referrer in sources.get(list).unwrap_or_default() {
@@ -228,8 +228,8 @@ fn dominators_from_semis(
         // If the last two jumps are of equal length, this one is over both.
         let Link { up: jump, value: depth } = *links.link(holder);
         let Link { up: second_jump, value: jump_depth } = *links.link(jump);
-        let is_even = depth - jump_depth == jump_depth - links.link(second_jump).value;
-        let up = if is_even { second_jump } else { holder };
+        let are_equal = depth - jump_depth == jump_depth - links.link(second_jump).value;
+        let up = if are_equal { second_jump } else { holder };
         *links.link(number as u32) = Link { up, value: depth + 1 };
     }
     Ok(())

@@ -68,7 +68,7 @@ pub struct DominatorTree {
     pub(crate) heads: Option<BlockSet>,
     pub(crate) sharing: Sharing,
     /// Number of the vertex above all lost blocks.
-    pub(crate) lost: u32,
+    pub(crate) lost_number: u32,
     pub(crate) sums: Sums,
 }
 
@@ -86,9 +86,9 @@ pub(crate) struct Sums {
 }
 
 impl DominatorTree {
-    /// Adds the sums over the blocks; `roots` is the number of roots.
-    pub(crate) fn with_sums(mut self, roots: u32) -> Result<Self, Refused> {
-        self.sums.roots = array(roots as usize, Sum::default())?;
+    /// Adds the sums over the blocks.
+    pub(crate) fn with_sums(mut self, root_count: u32) -> Result<Self, Refused> {
+        self.sums.roots = array(root_count as usize, Sum::default())?;
         for head in self.heads.iter().flat_map(BlockSet::iter) {
             self.sums.heads += Sum { bytes: self.blocks.bytes(head), blocks: 1 };
         }
@@ -127,7 +127,7 @@ impl DominatorTree {
     }
 
     /// What a root alone holds: no other root of its class, or of an earlier class, leads there.
-    pub fn root(&self, root: u32) -> Sum {
+    pub fn retained_by_root(&self, root: u32) -> Sum {
         self.sums.roots.get(root as usize).copied().unwrap_or_default()
     }
 
@@ -136,7 +136,7 @@ impl DominatorTree {
         self.sums.shared
     }
 
-    /// These blocks by set of roots, largest first.
+    /// The blocks that several roots reach, by set of roots, largest first.
     pub fn shared_sets(&self) -> &[SharedSet] {
         &self.sharing.sets
     }
@@ -155,7 +155,7 @@ impl DominatorTree {
 
     /// Whether no root reaches a block.
     pub fn is_lost(&self, block: u32) -> bool {
-        self.number(block).is_some_and(|number| number > self.lost)
+        self.number(block).is_some_and(|number| number > self.lost_number)
     }
 
     /// The heads of lost blocks, in order. Each retains what would be freed with it, but not blocks
@@ -168,11 +168,11 @@ impl DominatorTree {
     /// computes it for all kinds at once).
     pub fn retained(&self, block: u32) -> Result<Sum, Refused> {
         let mut sum = Sum::default();
-        let Some(first) = self.number(block) else { return Ok(sum) };
+        let Some(top) = self.number(block) else { return Ok(sum) };
         let mut is_below = BlockSet::new(self.vertices.len() as u32)?;
         // A holder has a lower number than what it holds.
-        for number in first..self.vertices.len() as u32 {
-            if number == first || is_below.has(self.holders[number as usize]) {
+        for number in top..self.vertices.len() as u32 {
+            if number == top || is_below.has(self.holders[number as usize]) {
                 is_below.set(number);
                 sum += Sum { bytes: self.blocks.bytes(self.vertices[number as usize]), blocks: 1 };
             }
@@ -198,7 +198,7 @@ impl DominatorTree {
         match vertex.checked_sub(self.blocks.len()) {
             None => Holder::Block(vertex),
             Some(root) if root < self.root_count() => Holder::Root(root),
-            Some(_) if number == self.lost => Holder::Nothing,
+            Some(_) if number == self.lost_number => Holder::Nothing,
             Some(_) => Holder::Roots,
         }
     }

@@ -3,13 +3,13 @@
 //!
 //! [`Blocks`] is the set of live blocks. [`References::read`] reads them all once, word by word: a
 //! word that is an address within a block is a reference to it, whatever its meaning.
-//! [`Reachability`] adds [`Roots`] and numbers what they reach, depth first; the rest is lost.
-//! [`Reachability::held`] finds the dominators: a block is held by another if all paths to it pass
-//! through that one.
+//! [`Reachability`] adds [`Roots`] and numbers what they reach, depth first; all other blocks are
+//! lost. [`Reachability::held`] finds the dominators: a block is held by another if all paths to it
+//! pass through that one.
 //!
 //! ```
 //! # use std::time::{Duration, Instant};
-//! # use strandline_holders::{Blocks, Builder, Holder, Known, Limits};
+//! # use strandline_holders::{Blocks, Builder, Holder, KnownBlocks, Limits};
 //! # use strandline_holders::{Reachability, References, Roots};
 //! # struct Zeros;
 //! # impl strandline_process::memory::Memory for Zeros {
@@ -22,13 +22,13 @@
 //! builder.push(0x1040, 64);
 //! let blocks = builder.finish()?;
 //! let deadline = Instant::now() + Duration::from_secs(60);
-//! let limits = Limits { edges_bytes: 1 << 30, deadline, workers: 2 };
-//! let references = References::read(&memory, &blocks, Known::default(), None, &limits, &|_| ())?;
+//! let limits = Limits { max_edges_bytes: 1 << 30, deadline, workers: 2 };
+//! let references = References::read(&memory, &blocks, KnownBlocks::default(), None, &limits, &|_| ())?;
 //! let mut roots = Roots::default();
 //! let stack = roots.add(blocks.find(0x1048));
 //! let graph = Reachability::new(blocks, references, roots, deadline)?;
 //! let held = graph.held(deadline)?;
-//! assert_eq!(held.root(stack).bytes, 64);
+//! assert_eq!(held.retained_by_root(stack).bytes, 64);
 //! assert_eq!((held.dominator(1), held.dominator(0)), (Holder::Root(stack), Holder::Nothing));
 //! assert_eq!(held.lost().definite.blocks, 1);
 //! # Ok(())
@@ -80,5 +80,7 @@ pub use outline::{Node, Outline};
 pub use reach::Reachability;
 pub use references::References;
 pub use roots::Roots;
-pub use scan::{Exact, Known, Limits, Outcome, Progress, Tagged, TypeWordSink, Word, WordCallback};
+pub use scan::{
+    ExactBlocks, KnownBlocks, Limits, Outcome, Progress, TaggedBlocks, TypeWord, TypeWordSink, WordCallback,
+};
 pub use sharing::{MAX_ROOTS, SharedSet};

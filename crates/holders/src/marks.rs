@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_of_a_complete_set_has_a_rank() {
+    fn each_member_of_a_complete_set_has_a_rank() {
         let mut marks = BlockSet::new(300).unwrap();
         let all = [0, 1, 63, 64, 127, 255, 299];
         all.iter().for_each(|&number| assert!(marks.set(number)));

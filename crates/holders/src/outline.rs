@@ -23,9 +23,9 @@ pub struct Node {
     /// Kind of the blocks; for a root, a value that no block has.
     pub kind: u32,
     /// The blocks themselves.
-    pub own: Sum,
-    /// How many of the blocks are held by another block of this node.
-    pub chained: u32,
+    pub own_sum: Sum,
+    /// Number of these blocks that another block of this node holds.
+    pub chained_blocks: u32,
     /// The blocks and everything that they hold.
     pub retained: Sum,
     depth: u32,
@@ -35,8 +35,8 @@ pub struct Node {
 
 impl Node {
     fn new(parent: u32, kind: u32, depth: u32) -> Self {
-        let (own, retained) = (Sum::default(), Sum::default());
-        Self { parent, kind, own, chained: 0, retained, depth, last_child: NONE }
+        let (own_sum, retained) = (Sum::default(), Sum::default());
+        Self { parent, kind, own_sum, chained_blocks: 0, retained, depth, last_child: NONE }
     }
 }
 
@@ -93,7 +93,8 @@ impl DominatorTree {
                 Holder::Block(block) => {
                     let kind = kinds.get(block as usize).copied().map_or(0, u32::from);
                     let node = builder.node_below(nodes[self.holders[number] as usize], kind);
-                    builder.nodes[node as usize].own += Sum { bytes: self.blocks().bytes(block), blocks: 1 };
+                    builder.nodes[node as usize].own_sum +=
+                        Sum { bytes: self.blocks().bytes(block), blocks: 1 };
                     node
                 }
             };
@@ -122,7 +123,7 @@ impl OutlineBuilder {
     fn node_below(&mut self, parent: u32, kind: u32) -> u32 {
         let Node { kind: parent_kind, depth, last_child, .. } = self.nodes[parent as usize];
         if parent_kind == kind {
-            self.nodes[parent as usize].chained += 1;
+            self.nodes[parent as usize].chained_blocks += 1;
             return parent;
         }
         let is_full = self.nodes.len() >= MAX_NODES + self.first_block_node;
@@ -147,7 +148,7 @@ impl OutlineBuilder {
         let Self { mut nodes, first_block_node, .. } = self;
         for number in (0..nodes.len()).rev() {
             let node = &mut nodes[number];
-            node.retained += node.own;
+            node.retained += node.own_sum;
             let (parent, retained) = (node.parent as usize, node.retained);
             if parent != number {
                 nodes[parent].retained += retained;

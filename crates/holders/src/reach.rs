@@ -62,14 +62,14 @@ impl Edges {
 pub(crate) struct Search {
     /// The number of each vertex.
     pub numbers: Vec<u32>,
-    /// The number from which each was found. The unused part at the end serves as a stack for
-    /// passes over unreached blocks.
+    /// For each number, the number from which it was found. The unused part at the end serves as a
+    /// stack for passes over unreached blocks.
     pub parents: Vec<u32>,
     /// Vertices with references still to follow.
     stack: Vec<Unfinished>,
     pub edges: Edges,
     /// The number that the next vertex gets.
-    next: u32,
+    next_number: u32,
     pub clock: DeadlineCheck,
     /// Numbers in the tree of one root to which the tree of a later root leads.
     entries: BlockSet,
@@ -78,7 +78,7 @@ pub(crate) struct Search {
 /// A vertex with references still to follow.
 struct Unfinished {
     vertex: u32,
-    /// Index of the first of these among its targets.
+    /// Index of the first such reference among its targets.
     next_index: u32,
 }
 
@@ -90,7 +90,7 @@ pub struct Reachability {
     blocks: Blocks,
     search: Search,
     /// Number of the vertex above lost blocks.
-    lost: u32,
+    lost_number: u32,
     heads: Option<BlockSet>,
 }
 
@@ -126,30 +126,30 @@ impl Reachability {
                 search.clear_stops();
             }
             if class_starts.binary_search(&index).is_ok() {
-                class_start = search.next;
+                class_start = search.next_number;
             }
-            let earlier = class_start..search.next;
+            let earlier = class_start..search.next_number;
             search.descend(root, 0, earlier)?;
         }
         if named_count >= root_count as usize {
             search.clear_stops();
         }
         let heads = search.heads(block_count)?;
-        let lost = search.add(lost_vertex, 0);
+        let lost_number = search.add(lost_vertex, 0);
         for head in heads.iter().flat_map(BlockSet::iter) {
-            search.descend(head, lost, lost..lost)?;
+            search.descend(head, lost_number, lost_number..lost_number)?;
         }
         search.stack = Vec::new();
-        Ok(Self { blocks, search, lost, heads })
+        Ok(Self { blocks, search, lost_number, heads })
     }
 
     /// Finds dominators, and the sets of roots that share blocks.
     pub fn held(self, deadline: Instant) -> Result<DominatorTree, Refused> {
-        let Self { blocks, mut search, lost, heads } = self;
-        let roots = search.edges.roots.len() as u32;
+        let Self { blocks, mut search, lost_number, heads } = self;
+        let root_count = search.edges.roots.len() as u32;
         search.clock = DeadlineCheck::new(deadline);
         let entries = std::mem::take(&mut search.entries);
-        let sharing = sharing::find(&mut search, &blocks, &entries, lost)?;
+        let sharing = sharing::find(&mut search, &blocks, &entries, lost_number)?;
         drop(entries);
         let Search { numbers, parents, edges, .. } = search;
         let mut clock = DeadlineCheck::new(deadline);
@@ -157,14 +157,14 @@ impl Reachability {
         let vertices = vertices_of(&numbers)?;
         drop(numbers);
         let sums = Sums::default();
-        DominatorTree { blocks, vertices, holders, heads, sharing, lost, sums }.with_sums(roots)
+        DominatorTree { blocks, vertices, holders, heads, sharing, lost_number, sums }.with_sums(root_count)
     }
 }
 
 /// Temporary numbers of blocks at which paths from named roots stop, before and after a path met
 /// them. No block has these numbers: they are those of the top vertex and the first root.
-const STOP: u32 = 0;
-const STOPPED: u32 = 1;
+const UNMET_STOP: u32 = 0;
+const MET_STOP: u32 = 1;
 
 /// The vertex of each number.
 pub(crate) fn vertices_of(numbers: &[u32]) -> Result<Vec<u32>, Refused> {
@@ -182,10 +182,10 @@ impl Search {
         let Self { numbers, edges, .. } = self;
         for stop in edges.roots.stops_mut().filter(|_| has_stops) {
             if let Some(number) = numbers.get_mut(*stop as usize) {
-                *number = STOP;
+                *number = UNMET_STOP;
             }
         }
-        if has_stops { STOPPED + 1 } else { 0 }
+        if has_stops { MET_STOP + 1 } else { 0 }
     }
 
     /// Makes stop blocks reachable again. Their root keeps its references to those that were met,
@@ -194,7 +194,7 @@ impl Search {
         let Self { numbers, edges, .. } = self;
         for stop in edges.roots.stops_mut() {
             match numbers.get_mut(*stop as usize) {
-                Some(&mut STOPPED) => {}
+                Some(&mut MET_STOP) => {}
                 number => {
                     number.into_iter().for_each(|number| *number = NONE);
                     *stop = NONE;
@@ -212,7 +212,7 @@ impl Search {
             parents: array(vertices, 0)?,
             stack: Vec::new(),
             edges,
-            next: 0,
+            next_number: 0,
             clock,
             entries: BlockSet::new(vertices as u32)?,
         })
@@ -221,10 +221,10 @@ impl Search {
     /// Gives a vertex the next number.
     #[inline]
     fn add(&mut self, vertex: u32, parent: u32) -> u32 {
-        let number = self.next;
+        let number = self.next_number;
         self.numbers[vertex as usize] = number;
         self.parents[number as usize] = parent;
-        self.next += 1;
+        self.next_number += 1;
         number
     }
 
@@ -241,19 +241,19 @@ impl Search {
             let upcoming = targets.get(cursor + PREFETCH_DISTANCE).copied();
             for (index, edge) in targets.iter_mut().enumerate().skip(cursor) {
                 // NONE is past the end of `numbers`.
-                let Some(&known) = self.numbers.get(*edge as usize) else { continue };
-                if known != NONE {
-                    if known == STOP {
-                        self.numbers[*edge as usize] = STOPPED;
+                let Some(&target_number) = self.numbers.get(*edge as usize) else { continue };
+                if target_number != NONE {
+                    if target_number == UNMET_STOP {
+                        self.numbers[*edge as usize] = MET_STOP;
                     }
-                    if earlier.contains(&known) {
-                        self.entries.set(known);
+                    if earlier.contains(&target_number) {
+                        self.entries.set(target_number);
                     }
-                    *edge = if known < earlier.start { NONE } else { known };
+                    *edge = if target_number < earlier.start { NONE } else { target_number };
                 } else if child.is_none() {
                     // Numbered at once, so that it is recognised if it comes again.
-                    self.numbers[*edge as usize] = self.next;
-                    child = Some(std::mem::replace(edge, self.next));
+                    self.numbers[*edge as usize] = self.next_number;
+                    child = Some(std::mem::replace(edge, self.next_number));
                 } else {
                     next_index = Some(index);
                     break;
@@ -288,7 +288,7 @@ impl Search {
     /// The heads of lost blocks; `None` if nothing is lost.
     fn heads(&mut self, block_count: u32) -> Result<Option<BlockSet>, Refused> {
         // Only the vertex above lost blocks has no number yet.
-        if self.next as usize + 1 == self.numbers.len() {
+        if self.next_number as usize + 1 == self.numbers.len() {
             return Ok(None);
         }
         let (mut heads, mut visited) = (BlockSet::new(block_count)?, BlockSet::new(block_count)?);
@@ -313,9 +313,9 @@ impl Search {
 
     /// Marks everything that an unreached block leads to.
     fn mark_reachable(&mut self, block: u32, visited: &mut BlockSet) -> Result<(), Refused> {
-        let Self { numbers, parents, edges, clock, next, .. } = self;
+        let Self { numbers, parents, edges, clock, next_number, .. } = self;
         // Each block is pushed at most once, and there is room for each that has no number.
-        let stack = parents.get_mut(*next as usize..).unwrap_or_default();
+        let stack = parents.get_mut(*next_number as usize..).unwrap_or_default();
         stack[0] = block;
         let mut depth = 1;
         while depth > 0 {

@@ -12,7 +12,7 @@ use strandline_sys::host::prefetch;
 
 use crate::arrays::{Refused, reserved};
 use crate::blocks::Blocks;
-use crate::scan::{Known, Limits, Outcome, Progress, Run, TypeWordSink, scan};
+use crate::scan::{KnownBlocks, Limits, Outcome, Progress, Run, TypeWordSink, scan};
 
 /// Number of blocks in a group: an index of four bytes and their counts fill a cache line.
 const BLOCKS_PER_GROUP: u32 = 60;
@@ -24,7 +24,7 @@ const LARGE: u8 = u8::MAX;
 #[repr(align(64))]
 struct Group {
     /// Index in [`References::targets`] of the first target of the first block.
-    first: u32,
+    first_target: u32,
     /// Number of targets of each block, or [`LARGE`], which counts as 0.
     counts: [u8; BLOCKS_PER_GROUP as usize],
 }
@@ -42,7 +42,7 @@ struct TargetRange {
 struct LargeBlock {
     block: u32,
     /// Index of its first target in [`References::large_targets`].
-    first: u32,
+    first_target: u32,
     /// Number of its targets.
     count: u32,
 }
@@ -70,7 +70,7 @@ impl References {
     pub fn read(
         memory: &dyn Memory,
         blocks: &Blocks,
-        known: Known<'_>,
+        known: KnownBlocks<'_>,
         type_words: Option<&dyn TypeWordSink>,
         limits: &Limits,
         progress: &(dyn Fn(Progress) + Sync),
@@ -125,23 +125,24 @@ impl References {
         if count == LARGE {
             return TargetRange { range: self.large_range(block), is_large: true };
         }
-        let first = (group.first + group.counts[..index].iter().map(small_count).sum::<u32>()) as usize;
+        let first =
+            (group.first_target + group.counts[..index].iter().map(small_count).sum::<u32>()) as usize;
         TargetRange { range: first..first + usize::from(count), is_large: false }
     }
 
     #[cold]
     fn large_range(&self, block: u32) -> Range<usize> {
-        let found = self.large_blocks.binary_search_by_key(&block, |large| large.block);
-        let large = found.ok().and_then(|index| self.large_blocks.get(index));
-        large.map_or(0..0, |large| large.first as usize..(large.first + large.count) as usize)
+        let index = self.large_blocks.binary_search_by_key(&block, |large| large.block);
+        let large = index.ok().and_then(|index| self.large_blocks.get(index));
+        large.map_or(0..0, |large| large.first_target as usize..(large.first_target + large.count) as usize)
     }
 
     /// Removes the references for which `keep(block, target)` is false, and frees their memory.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(u32, u32) -> bool) {
         let mut kept = 0;
         for (number, group) in (0..).zip(&mut self.groups) {
-            let mut old_first = group.first as usize;
-            group.first = kept as u32;
+            let mut old_first = group.first_target as usize;
+            group.first_target = kept as u32;
             if group.counts == [0; BLOCKS_PER_GROUP as usize] {
                 continue;
             }
@@ -160,14 +161,14 @@ impl References {
         shorten(&mut self.targets, kept);
         kept = 0;
         for large in &mut self.large_blocks {
-            let old_range = large.first as usize..(large.first + large.count) as usize;
-            large.first = kept as u32;
+            let old_range = large.first_target as usize..(large.first_target + large.count) as usize;
+            large.first_target = kept as u32;
             for index in old_range {
                 let target = self.large_targets[index];
                 self.large_targets[kept] = target;
                 kept += usize::from(keep(large.block, target));
             }
-            large.count = kept as u32 - large.first;
+            large.count = kept as u32 - large.first_target;
         }
         shorten(&mut self.large_targets, kept);
     }
@@ -189,20 +190,20 @@ fn join_runs(runs: Vec<Run>, blocks: u32, outcome: Outcome) -> Result<References
             *sum += count as usize;
         }
     }
-    let empty = Group { first: 0, counts: [0; BLOCKS_PER_GROUP as usize] };
+    let empty = Group { first_target: 0, counts: [0; BLOCKS_PER_GROUP as usize] };
     let mut groups = crate::arrays::array(blocks.div_ceil(BLOCKS_PER_GROUP) as usize, empty)?;
     let (mut targets, mut large_targets) = (reserved(small_count)?, reserved(large_count)?);
     let mut large_blocks: Vec<LargeBlock> = Vec::new();
-    // Number of groups whose first index is known.
-    let mut begun = 0;
+    // Number of groups whose `first_target` is set.
+    let mut begun_groups = 0;
     for run in runs {
         let mut first = 0;
         for (block, count) in (run.first..).zip(run.counts()) {
             let number = (block / BLOCKS_PER_GROUP) as usize;
-            for group in groups.get_mut(begun..=number).unwrap_or_default() {
-                group.first = targets.len() as u32;
+            for group in groups.get_mut(begun_groups..=number).unwrap_or_default() {
+                group.first_target = targets.len() as u32;
             }
-            begun = begun.max(number + 1);
+            begun_groups = begun_groups.max(number + 1);
             let block_targets = run.targets.get(first..first + count as usize).unwrap_or_default();
             first += count as usize;
             let Some(group) = groups.get_mut(number) else { continue };
@@ -216,14 +217,16 @@ fn join_runs(runs: Vec<Run>, blocks: u32, outcome: Outcome) -> Result<References
             large_targets.extend_from_slice(block_targets);
             match large_blocks.last_mut().filter(|last| last.block == block) {
                 Some(last) => last.count += count,
-                None => {
-                    large_blocks.push(LargeBlock { block, first: large_targets.len() as u32 - count, count })
-                }
+                None => large_blocks.push(LargeBlock {
+                    block,
+                    first_target: large_targets.len() as u32 - count,
+                    count,
+                }),
             }
         }
     }
-    for group in groups.get_mut(begun..).unwrap_or_default() {
-        group.first = targets.len() as u32;
+    for group in groups.get_mut(begun_groups..).unwrap_or_default() {
+        group.first_target = targets.len() as u32;
     }
     Ok(References { groups, targets, large_blocks, large_targets, blocks, outcome })
 }

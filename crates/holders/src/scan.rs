@@ -5,8 +5,8 @@
 //! page at a time, and counted.
 
 use std::ops::Range;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use strandline_process::buffer::ReadBuffer;
@@ -31,27 +31,27 @@ const LOOKUP_WORDS: usize = 4096;
 
 /// What is known about blocks before they are read.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Known<'a> {
+pub struct KnownBlocks<'a> {
     /// Blocks that refer to nothing.
-    pub no_references: Option<&'a BlockSet>,
+    pub without_references: Option<&'a BlockSet>,
     /// Blocks whose references are exact.
-    pub exact: Option<&'a Exact>,
+    pub exact: Option<&'a ExactBlocks>,
 }
 
 /// Blocks whose references are exact: each points to the start of a block, or to the end of a
-/// header there. A word in such a block that points further into a block is data, or left over from
+/// header there. A word in such a block that points further into a block is data, or a remnant of
 /// an earlier use of the block.
 #[derive(Debug)]
-pub struct Exact {
+pub struct ExactBlocks {
     blocks: BlockSet,
-    tagged: Option<Tagged>,
+    tagged: Option<TaggedBlocks>,
     /// Blocks that words of exact blocks pointed further into.
     inner_targets: Mutex<BlockSet>,
 }
 
 /// Exact blocks that refer to each other by the address of the target plus 1.
 #[derive(Debug)]
-pub struct Tagged {
+pub struct TaggedBlocks {
     /// These blocks.
     pub blocks: BlockSet,
     /// Other blocks to which plain addresses in them are references. No word of these is one.
@@ -66,7 +66,7 @@ const TAG: u64 = 1;
 /// of a debug allocator, two words for a dictionary and weak references, and the collector's two.
 const MAX_HEADER_BYTES: u64 = 48;
 
-impl Exact {
+impl ExactBlocks {
     /// `exact` are the blocks whose references are exact, of `count` blocks in all.
     pub fn new(exact: BlockSet, count: u32) -> Result<Self, Refused> {
         Ok(Self { blocks: exact, tagged: None, inner_targets: Mutex::new(BlockSet::new(count)?) })
@@ -74,13 +74,13 @@ impl Exact {
 
     /// Sets which of the blocks have tagged references.
     #[must_use]
-    pub fn with_tagged(self, tagged: Option<Tagged>) -> Self {
+    pub fn with_tagged(self, tagged: Option<TaggedBlocks>) -> Self {
         Self { tagged, ..self }
     }
 
     /// The blocks that words of exact blocks pointed further into.
     pub fn inner_targets(self) -> BlockSet {
-        self.inner_targets.into_inner().unwrap_or_default()
+        self.inner_targets.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a word of the block `source` is not a reference to the block `target`, which starts
@@ -99,8 +99,8 @@ impl Exact {
 /// Limits on reading.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of references, 4 each. Capped at 16 GiB.
-    pub edges_bytes: u64,
+    /// Maximum bytes of references, 4 each. Capped at 16 GiB.
+    pub max_edges_bytes: u64,
     /// When to stop.
     pub deadline: Instant,
     /// Number of threads.
@@ -117,11 +117,11 @@ pub trait TypeWordSink: Sync {
 }
 
 /// The callback of [`TypeWordSink::callback`].
-pub type WordCallback<'a> = Box<dyn FnMut(u32, Word) + 'a>;
+pub type WordCallback<'a> = Box<dyn FnMut(u32, TypeWord) + 'a>;
 
 /// A word that may identify the type of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Word {
+pub enum TypeWord {
     /// The first word of the block.
     First(u64),
     /// A word in another block, next after the address of this block's first byte.
@@ -134,7 +134,7 @@ pub struct Progress {
     /// Bytes of blocks done.
     pub done_bytes: u64,
     /// Bytes of all blocks.
-    pub bytes: u64,
+    pub total_bytes: u64,
 }
 
 /// What was read and what was not. If anything was not read, a block that nothing refers to may
@@ -247,10 +247,10 @@ impl<I: Iterator<Item = AddressRange>> PieceCutter<I> {
 }
 
 /// State that all workers share.
-struct Shared<'a> {
+struct SharedState<'a> {
     memory: &'a dyn Memory,
     blocks: &'a Blocks,
-    known: Known<'a>,
+    known: KnownBlocks<'a>,
     type_words: Option<&'a dyn TypeWordSink>,
     limits: &'a Limits,
     /// Number of references in all finished pieces.
@@ -261,10 +261,10 @@ struct Shared<'a> {
     timed_out: AtomicBool,
 }
 
-impl Shared<'_> {
+impl SharedState<'_> {
     /// `None` if this number of references exceeds the limit, which is noted.
     fn check_limit(&self, edge_count: u64) -> Option<()> {
-        let max_count = self.limits.edges_bytes / size_of::<u32>() as u64;
+        let max_count = self.limits.max_edges_bytes / size_of::<u32>() as u64;
         if edge_count <= max_count.min(u64::from(u32::MAX)) {
             return Some(());
         }
@@ -277,12 +277,12 @@ impl Shared<'_> {
 pub fn scan(
     memory: &dyn Memory,
     blocks: &Blocks,
-    known: Known<'_>,
+    known: KnownBlocks<'_>,
     type_words: Option<&dyn TypeWordSink>,
     limits: &Limits,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> (Vec<Run>, Outcome) {
-    let shared = Shared {
+    let shared = SharedState {
         memory,
         blocks,
         known,
@@ -307,7 +307,7 @@ pub fn scan(
                 runs.push((piece, run));
             }
             let done_bytes = shared.done_bytes.load(Ordering::Relaxed);
-            progress(Progress { done_bytes, bytes: blocks.total_bytes() });
+            progress(Progress { done_bytes, total_bytes: blocks.total_bytes() });
         }
         (runs, worker.outcome)
     };
@@ -345,7 +345,7 @@ struct Follower {
 }
 
 struct Worker<'a> {
-    shared: &'a Shared<'a>,
+    shared: &'a SharedState<'a>,
     /// The bytes read last, their address, and their number.
     window: ReadBuffer,
     window_start: u64,
@@ -364,8 +364,8 @@ struct Worker<'a> {
     targets: Vec<u32>,
     /// Blocks that words of exact blocks point further into.
     inner_targets: Vec<u32>,
-    /// The last reference.
-    last: Option<Reference>,
+    /// The reference that was found last.
+    last_reference: Option<Reference>,
     type_callback: Option<WordCallback<'a>>,
     /// Result of [`TypeWordSink::type_range`].
     type_range: AddressRange,
@@ -373,8 +373,8 @@ struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    fn new(shared: &'a Shared<'a>) -> Self {
-        let types = shared.type_words.map(|sink| sink.type_range()).unwrap_or_default();
+    fn new(shared: &'a SharedState<'a>) -> Self {
+        let type_range = shared.type_words.map(|sink| sink.type_range()).unwrap_or_default();
         Self {
             shared,
             window: ReadBuffer::new(WINDOW_BYTES as usize),
@@ -388,9 +388,9 @@ impl<'a> Worker<'a> {
             ends: Vec::new(),
             targets: Vec::new(),
             inner_targets: Vec::new(),
-            last: None,
+            last_reference: None,
             type_callback: shared.type_words.map(|sink| sink.callback()),
-            type_range: types,
+            type_range,
             outcome: Outcome::default(),
         }
     }
@@ -415,14 +415,15 @@ impl<'a> Worker<'a> {
     }
 
     fn examine_parts(&mut self, piece: &Piece) -> Option<()> {
-        let Shared { blocks, known: Known { no_references: plain, .. }, .. } = *self.shared;
+        let SharedState { blocks, known: KnownBlocks { without_references: plain_blocks, .. }, .. } =
+            *self.shared;
         let first = piece.blocks.start;
         let parts = || {
             piece.blocks.clone().zip(blocks.iter(first)).map(|(block, addresses)| Part {
                 block,
                 addresses: piece.addresses.intersection(addresses),
                 has_start: addresses.start >= piece.addresses.start,
-                is_plain: plain.is_some_and(|plain| plain.has(block)),
+                is_plain: plain_blocks.is_some_and(|blocks| blocks.has(block)),
             })
         };
         self.spans.clear();
@@ -438,7 +439,7 @@ impl<'a> Worker<'a> {
         self.words.clear();
         self.holders.clear();
         self.followers.clear();
-        self.last = None;
+        self.last_reference = None;
         for part in parts() {
             self.ends.push(0);
             if part.is_plain {
@@ -484,7 +485,7 @@ impl<'a> Worker<'a> {
             if let Some(take) = self.type_callback.as_mut().filter(|_| is_first)
                 && let Some(word) = window.first_chunk()
             {
-                take(block, Word::First(u64::from_le_bytes(*word)));
+                take(block, TypeWord::First(u64::from_le_bytes(*word)));
                 is_first = false;
             }
             let words = window.as_chunks::<8>().0;
@@ -511,7 +512,16 @@ impl<'a> Worker<'a> {
     /// Turns the collected words into references. `first` is the first block of the piece.
     fn resolve(&mut self, first: u32) {
         let Self {
-            shared, words, holders, followers, ends, targets, last, type_callback, inner_targets, ..
+            shared,
+            words,
+            holders,
+            followers,
+            ends,
+            targets,
+            last_reference,
+            type_callback,
+            inner_targets,
+            ..
         } = self;
         let mut followers = followers.drain(..).peekable();
         shared.blocks.find_each(words, |index, target| {
@@ -520,17 +530,16 @@ impl<'a> Worker<'a> {
                 && let Some(take) = type_callback.as_mut()
                 && words.get(index) == Some(&shared.blocks.start(target))
             {
-                take(target, Word::AfterReference(follower.word));
+                take(target, TypeWord::AfterReference(follower.word));
             }
-            let holder = holders.get(index).copied().unwrap_or(0);
-            let word = words.get(index).copied().unwrap_or_default();
+            let (Some(&holder), Some(&word)) = (holders.get(index), words.get(index)) else { return };
             let exact = shared.known.exact;
             if exact
                 .is_some_and(|exact| exact.is_data(first + holder, word, target, shared.blocks.start(target)))
             {
                 inner_targets.push(target);
-            } else if target != first + holder && *last != Some(Reference { holder, target }) {
-                *last = Some(Reference { holder, target });
+            } else if target != first + holder && *last_reference != Some(Reference { holder, target }) {
+                *last_reference = Some(Reference { holder, target });
                 targets.push(target);
                 if let Some(count) = ends.get_mut(holder as usize) {
                     *count += 1;
@@ -540,7 +549,8 @@ impl<'a> Worker<'a> {
         words.clear();
         holders.clear();
         let exact = shared.known.exact.filter(|_| !inner_targets.is_empty());
-        if let Some(mut marks) = exact.and_then(|exact| exact.inner_targets.lock().ok()) {
+        if let Some(exact) = exact {
+            let mut marks = exact.inner_targets.lock().unwrap_or_else(PoisonError::into_inner);
             inner_targets.drain(..).for_each(|target| _ = marks.set(target));
         }
     }
@@ -558,9 +568,9 @@ impl<'a> Worker<'a> {
             self.span_index += 1;
         }
         let bytes = (self.spans.get(self.span_index)?.end - at).min(WINDOW_BYTES);
-        let got = shared.memory.read_some(at, self.window.get_mut(..bytes as usize)?);
-        // Only whole words.
-        (self.window_start, self.window_bytes) = (at, (got as u64).min(bytes) & !7);
+        let read_bytes = shared.memory.read_some(at, self.window.get_mut(..bytes as usize)?);
+        // A word cut off at the end is not examined.
+        (self.window_start, self.window_bytes) = (at, (read_bytes as u64).min(bytes) & !7);
         Some(())
     }
 }

@@ -77,9 +77,16 @@ pub(crate) fn find(
     let vertices = vertices_of(&search.numbers)?;
     let members = RankedSet::new(find_members(search, &vertices, entries)?)?;
     let count = members.count() as usize;
-    let (firsts, complete) = (array(count, 0)?, BlockSet::new(members.count())?);
-    let mut walk =
-        Walk { search, vertices, members, firsts, complete, set_of_ring: Vec::new(), sets: Sets::new() };
+    let (firsts, complete_rings) = (array(count, 0)?, BlockSet::new(members.count())?);
+    let mut walk = Walk {
+        search,
+        vertices,
+        members,
+        firsts,
+        complete_rings,
+        set_of_ring: Vec::new(),
+        sets: SetTable::new(),
+    };
     walk.find_rings()?;
     walk.set_of_ring = array(count, EMPTY)?;
     walk.add_direct_roots(lost)?;
@@ -126,13 +133,13 @@ struct Walk<'a> {
     /// The vertex of each number.
     vertices: Vec<u32>,
     members: RankedSet,
-    /// For each member, by rank, another one of its ring that was entered before, or itself.
+    /// For each member, by rank, a member of its ring that the walk entered earlier, or itself.
     firsts: Vec<u32>,
     /// First members of complete rings, by rank.
-    complete: BlockSet,
+    complete_rings: BlockSet,
     /// The set of each ring, at the rank of its first member.
     set_of_ring: Vec<u32>,
-    sets: Sets,
+    sets: SetTable,
 }
 
 impl Walk<'_> {
@@ -188,20 +195,20 @@ impl Walk<'_> {
 
     /// Sets the first member of a ring when the walk leaves the member `number`.
     fn leave(&mut self, number: u32) {
-        let Self { search, vertices, members, firsts, complete, .. } = self;
+        let Self { search, vertices, members, firsts, complete_rings, .. } = self;
         let Some(rank) = members.rank(number) else { return };
         let mut least = rank;
         for &mut target in search.edges.targets_mut(vertices[number as usize]) {
             if let Some(target) = members.rank(target) {
                 let first = Self::find_first(firsts, target);
-                if first < least && !complete.has(first) {
+                if first < least && !complete_rings.has(first) {
                     least = first;
                 }
             }
         }
         firsts[rank as usize] = least;
         if least == rank {
-            complete.set(rank);
+            complete_rings.set(rank);
         }
     }
 
@@ -215,7 +222,7 @@ impl Walk<'_> {
         tree_starts.extend_from_slice(
             self.search.numbers.get(blocks as usize..(blocks + roots) as usize).unwrap_or_default(),
         );
-        let mut found: Vec<u32> = Vec::new();
+        let mut entered: Vec<u32> = Vec::new();
         for vertex in 0..blocks + roots {
             self.search.clock.step()?;
             let number = self.search.numbers[vertex as usize];
@@ -223,10 +230,10 @@ impl Walk<'_> {
                 continue;
             }
             let targets = self.search.edges.targets_mut(vertex).iter().copied();
-            found.extend(targets.filter(|&target| self.members.has(target)));
-            if !found.is_empty() {
+            entered.extend(targets.filter(|&target| self.members.has(target)));
+            if !entered.is_empty() {
                 let root = tree_starts.partition_point(|&start| start <= number).saturating_sub(1) as u32;
-                found.drain(..).for_each(|target| visit(self, root, target));
+                entered.drain(..).for_each(|target| visit(self, root, target));
             }
         }
         Ok(())
@@ -245,18 +252,18 @@ impl Walk<'_> {
     /// Propagates sets in the reverse order of the walk, in which no member comes before one that
     /// leads to it, except within rings.
     fn propagate_all(&mut self) -> Result<(), Refused> {
-        let mut next = None;
-        let mut last = self.members.last();
+        let mut number_after = None;
+        let mut cursor = self.members.last();
         let mut upcoming =
-            (0..PREFETCH_DISTANCE).try_fold(last, |at, _| Some(self.members.before(at?))).flatten();
-        while let Some(number) = last {
-            last = self.members.before(number);
+            (0..PREFETCH_DISTANCE).try_fold(cursor, |at, _| Some(self.members.before(at?))).flatten();
+        while let Some(number) = cursor {
+            cursor = self.members.before(number);
             upcoming = upcoming.and_then(|upcoming| {
                 self.prefetch_references(upcoming);
                 self.members.before(upcoming)
             });
-            let stop = next.map_or(NONE, |next| self.parent(next));
-            next = Some(number);
+            let stop = number_after.map_or(NONE, |after| self.parent(after));
+            number_after = Some(number);
             // Reverses the path on the way up, and restores it on the way down.
             let (mut at, mut previous) = (number, NONE);
             while at != stop && self.members.has(at) {
@@ -296,7 +303,7 @@ impl Walk<'_> {
             self.set_of_ring[rank as usize] = self.set_of_ring[first as usize];
         }
         self.firsts = Vec::new();
-        let mut sums: Vec<Sum> = array(self.sets.all.len(), Sum::default())?;
+        let mut sums: Vec<Sum> = array(self.sets.list.len(), Sum::default())?;
         for (number, &set) in self.members.iter().zip(&self.set_of_ring) {
             let bytes = blocks.bytes(self.vertices[number as usize]);
             if let Some(sum) = sums.get_mut(set as usize) {
@@ -315,7 +322,7 @@ impl Walk<'_> {
         set_of_member
             .extend(self.set_of_ring.iter().map(|&set| positions.get(set as usize).copied().unwrap_or(0)));
         let shared_set = |&set: &u32| {
-            let RootSet { mut roots, has_more } = self.sets.all[set as usize].clone();
+            let RootSet { mut roots, has_more } = self.sets.list[set as usize].clone();
             let count = |root: u32| counts.get(&(set, root)).copied().unwrap_or(0);
             roots.sort_by_key(|&root| (std::cmp::Reverse(count(root)), root));
             SharedSet { roots, has_more, sum: sums[set as usize] }
@@ -341,7 +348,7 @@ impl Walk<'_> {
 
 /// The set without roots, and the set of blocks whose own set is beyond the maximum.
 const EMPTY: u32 = 0;
-const OTHER: u32 = 1;
+const OVERFLOW: u32 = 1;
 /// A set of a single root is this flag plus its number: no block has such a set in the end, and
 /// there may be as many as roots.
 const SINGLE: u32 = 1 << 31;
@@ -356,43 +363,43 @@ struct RootSet {
 }
 
 /// Sets of roots, without duplicates.
-struct Sets {
-    all: Vec<RootSet>,
-    /// Index in `all` of each set.
-    known: HashMap<RootSet, u32>,
+struct SetTable {
+    list: Vec<RootSet>,
+    /// Index in `list` of each set.
+    indices: HashMap<RootSet, u32>,
     /// Cached unions of two sets.
     unions: HashMap<(u32, u32), u32>,
 }
 
-impl Sets {
+impl SetTable {
     fn new() -> Self {
         let empty = RootSet { roots: Vec::new(), has_more: false };
         // Distinct from all others: no roots listed, but more of them.
-        let other = RootSet { has_more: true, ..empty.clone() };
+        let overflow = RootSet { has_more: true, ..empty.clone() };
         Self {
-            all: vec![empty.clone(), other.clone()],
-            known: HashMap::from([(empty, EMPTY), (other, OTHER)]),
+            list: vec![empty.clone(), overflow.clone()],
+            indices: HashMap::from([(empty, EMPTY), (overflow, OVERFLOW)]),
             unions: HashMap::new(),
         }
     }
 
     fn add(&mut self, set: RootSet) -> u32 {
-        if let Some(&known) = self.known.get(&set) {
-            return known;
+        if let Some(&index) = self.indices.get(&set) {
+            return index;
         }
-        if self.all.len() >= MAX_SETS {
-            return OTHER;
+        if self.list.len() >= MAX_SETS {
+            return OVERFLOW;
         }
-        let number = self.all.len() as u32;
-        self.all.push(set.clone());
-        self.known.insert(set, number);
-        number
+        let index = self.list.len() as u32;
+        self.list.push(set.clone());
+        self.indices.insert(set, index);
+        index
     }
 
     /// The roots of a set, and whether there are more. `single` provides the root of a single-root
     /// set.
     fn roots<'a>(&'a self, set: u32, single: &'a u32) -> (&'a [u32], bool) {
-        match self.all.get(set as usize) {
+        match self.list.get(set as usize) {
             Some(RootSet { roots, has_more }) => (roots, *has_more),
             None => (std::slice::from_ref(single), false),
         }
@@ -400,7 +407,7 @@ impl Sets {
 
     /// The set with one more root.
     fn with_root(&mut self, set: u32, root: u32) -> u32 {
-        self.union(set, if root < SINGLE { SINGLE | root } else { OTHER })
+        self.union(set, if root < SINGLE { SINGLE | root } else { OVERFLOW })
     }
 
     /// The set of the roots of two sets.
@@ -411,12 +418,12 @@ impl Sets {
         if first == EMPTY {
             return second;
         }
-        if first == OTHER || second == OTHER {
-            return OTHER;
+        if first == OVERFLOW || second == OVERFLOW {
+            return OVERFLOW;
         }
         let key = (first.min(second), first.max(second));
-        if let Some(&known) = self.unions.get(&key) {
-            return known;
+        if let Some(&union) = self.unions.get(&key) {
+            return union;
         }
         let singles = [first, second].map(|set| set & !SINGLE);
         let (first_roots, first_has_more) = self.roots(first, &singles[0]);

@@ -9,13 +9,14 @@ use strandline_holders::{DominatorTree, Holder, MAX_ROOTS, Outline, Roots, SEVER
 
 /// A graph of blocks and roots, as lists.
 #[derive(Clone, Debug)]
-struct Drawn {
+struct Graph {
     edges: Vec<Vec<u32>>,
     roots: Vec<Vec<u32>>,
 }
 
-impl Drawn {
-    /// Number of steps in which each block is reached from the given ones if `without` is removed.
+impl Graph {
+    /// Number of steps in which each block is reached from the given ones if the block `without` is
+    /// removed.
     fn reached(&self, from: &[u32], without: Option<u32>) -> Vec<Option<u32>> {
         let mut steps = vec![None; self.edges.len()];
         let mut queue: VecDeque<(u32, u32)> = from.iter().map(|&block| (block, 0)).collect();
@@ -28,7 +29,7 @@ impl Drawn {
         steps
     }
 
-    fn of_roots(&self, without: Option<usize>) -> Vec<u32> {
+    fn root_targets(&self, without: Option<usize>) -> Vec<u32> {
         let roots = self.roots.iter().enumerate().filter(|(root, _)| Some(*root) != without);
         roots.flat_map(|(_, blocks)| blocks.iter().copied()).collect()
     }
@@ -56,42 +57,42 @@ impl Drawn {
     }
 }
 
-fn graphs() -> impl Strategy<Value = Drawn> {
+fn graphs() -> impl Strategy<Value = Graph> {
     (1..60_u32, 0..5_usize, 0..4_usize).prop_flat_map(|(count, roots, degree)| {
         let edges = prop::collection::vec(prop::collection::vec(0..count, 0..=degree), count as usize);
         let roots = prop::collection::vec(prop::collection::vec(0..count, 0..4), roots);
-        (edges, roots).prop_map(|(edges, roots)| Drawn { edges, roots })
+        (edges, roots).prop_map(|(edges, roots)| Graph { edges, roots })
     })
 }
 
 /// Graphs with more roots than a set can list, and long paths between their targets.
-fn graphs_of_many_roots() -> impl Strategy<Value = Drawn> {
+fn graphs_of_many_roots() -> impl Strategy<Value = Graph> {
     (20..80_u32, 20..60_usize).prop_flat_map(|(count, roots)| {
         let edges = prop::collection::vec(prop::collection::vec(0..count, 0..=2), count as usize);
         let roots = prop::collection::vec(prop::collection::vec(0..count, 0..3), roots);
-        (edges, roots).prop_map(|(edges, roots)| Drawn { edges, roots })
+        (edges, roots).prop_map(|(edges, roots)| Graph { edges, roots })
     })
 }
 
 /// Graphs of several groups of blocks, in which some blocks refer to hundreds of others.
-fn large_graphs() -> impl Strategy<Value = Drawn> {
+fn large_graphs() -> impl Strategy<Value = Graph> {
     (100..260_u32).prop_flat_map(|count| {
         let few = prop::collection::vec(0..count, 0..3).boxed();
         let many = prop::collection::vec(0..count, 240..620).boxed();
         let edges = prop::collection::vec(prop_oneof![60 => few, 1 => many], count as usize);
         let roots = prop::collection::vec(prop::collection::vec(0..count, 0..4), 1..4);
-        (edges, roots).prop_map(|(edges, roots)| Drawn { edges, roots })
+        (edges, roots).prop_map(|(edges, roots)| Graph { edges, roots })
     })
 }
 
-fn assert_as_defined(graph: &Drawn) -> Result<(), TestCaseError> {
+fn assert_as_defined(graph: &Graph) -> Result<(), TestCaseError> {
     let count = graph.edges.len();
     let mut roots = Roots::default();
     graph.roots.iter().for_each(|blocks| _ = roots.add(blocks.iter().copied()));
     let held = common::held((count as u32, 1), |block| graph.edges[block as usize].clone(), roots);
     let Ok(held) = held else { return Err(TestCaseError::fail("refused")) };
 
-    let steps = graph.reached(&graph.of_roots(None), None);
+    let steps = graph.reached(&graph.root_targets(None), None);
     let is_lost: Vec<bool> = steps.iter().map(Option::is_none).collect();
     let heads = graph.heads(&is_lost);
     prop_assert_eq!(held.reached(), graph.sum(|block| !is_lost[block]));
@@ -103,19 +104,19 @@ fn assert_as_defined(graph: &Drawn) -> Result<(), TestCaseError> {
     // What becomes unreachable without a root, or without a block, is what it retains.
     let mut alone = Sum::default();
     for root in 0..graph.roots.len() {
-        let without = graph.reached(&graph.of_roots(Some(root)), None);
+        let without = graph.reached(&graph.root_targets(Some(root)), None);
         let retained = graph.sum(|block| !is_lost[block] && without[block].is_none());
-        prop_assert_eq!(held.root(root as u32), retained);
+        prop_assert_eq!(held.retained_by_root(root as u32), retained);
         alone = Sum { bytes: alone.bytes + retained.bytes, blocks: alone.blocks + retained.blocks };
     }
     prop_assert_eq!(held.shared(), held.reached() - alone);
     let mut dominates = vec![vec![false; count]; count];
     for (block, dominates) in dominates.iter_mut().enumerate() {
-        let from = if is_lost[block] { heads.clone() } else { graph.of_roots(None) };
+        let from = if is_lost[block] { heads.clone() } else { graph.root_targets(None) };
         let without = graph.reached(&from, Some(block as u32));
-        let out = |other: usize| is_lost[other] == is_lost[block] && without[other].is_none();
-        (0..count).for_each(|other| dominates[other] = out(other));
-        prop_assert_eq!(held.retained(block as u32).ok(), Some(graph.sum(out)));
+        let is_dominated = |other: usize| is_lost[other] == is_lost[block] && without[other].is_none();
+        (0..count).for_each(|other| dominates[other] = is_dominated(other));
+        prop_assert_eq!(held.retained(block as u32).ok(), Some(graph.sum(is_dominated)));
         prop_assert_eq!(held.is_lost(block as u32), is_lost[block]);
     }
     for block in 0..count {
@@ -123,15 +124,15 @@ fn assert_as_defined(graph: &Drawn) -> Result<(), TestCaseError> {
             (0..count).filter(|&other| other != block && dominates[other][block]).collect();
         // The nearest dominator is the one that all others dominate.
         let nearest = above.iter().find(|&&one| above.iter().all(|&other| dominates[other][one]));
-        let alone = |root: &usize| graph.reached(&graph.of_roots(Some(*root)), None)[block].is_none();
-        let by = match nearest {
+        let alone = |root: &usize| graph.reached(&graph.root_targets(Some(*root)), None)[block].is_none();
+        let expected_holder = match nearest {
             Some(&nearest) => Holder::Block(nearest as u32),
             None if is_lost[block] => Holder::Nothing,
             None => {
                 (0..graph.roots.len()).find(alone).map_or(Holder::Roots, |root| Holder::Root(root as u32))
             }
         };
-        prop_assert_eq!(held.dominator(block as u32), by);
+        prop_assert_eq!(held.dominator(block as u32), expected_holder);
         let (_, chain) = dominators(&held, block as u32);
         prop_assert_eq!(chain.len(), above.len() + 1);
         prop_assert!(chain.iter().all(|&one| dominates[one as usize][block]));
@@ -173,18 +174,18 @@ fn keys(held: &DominatorTree) -> BTreeMap<u32, Key> {
 /// Each block that no single root retains is in the set of the roots that reach it. Sets are in
 /// order of their bytes, and their roots in order of direct references: from the root, or from what
 /// it alone retains.
-fn assert_shared(held: &DominatorTree, graph: &Drawn) -> Result<(), TestCaseError> {
+fn assert_shared(held: &DominatorTree, graph: &Graph) -> Result<(), TestCaseError> {
     let count = graph.edges.len();
     let reached: Vec<Vec<bool>> = (0..graph.roots.len())
         .map(|root| graph.reached(&graph.roots[root], None).iter().map(Option::is_some).collect())
         .collect();
-    let of = |block: usize| -> Vec<u32> {
+    let roots_reaching = |block: usize| -> Vec<u32> {
         (0..graph.roots.len() as u32).filter(|&root| reached[root as usize][block]).collect()
     };
-    let Ok(tops) = held.sole_roots() else { return Err(TestCaseError::fail("refused")) };
+    let Ok(sole_roots) = held.sole_roots() else { return Err(TestCaseError::fail("refused")) };
     let mut expected: BTreeMap<Key, BTreeSet<u32>> = BTreeMap::new();
-    for block in (0..count).filter(|&block| tops[block] == SEVERAL) {
-        let mut roots = of(block);
+    for block in (0..count).filter(|&block| sole_roots[block] == SEVERAL) {
+        let mut roots = roots_reaching(block);
         prop_assert!(roots.len() > 1);
         let has_more = roots.len() > MAX_ROOTS;
         roots.truncate(MAX_ROOTS);
@@ -207,7 +208,7 @@ fn assert_shared(held: &DominatorTree, graph: &Drawn) -> Result<(), TestCaseErro
             from.iter().filter(|&target| blocks.contains(target) && Some(*target) != own).count()
         };
         let direct = |root: u32| {
-            let alone = (0..count).filter(|&block| tops[block] == root);
+            let alone = (0..count).filter(|&block| sole_roots[block] == root);
             let of_root = graph.roots[root as usize].iter().filter(|target| blocks.contains(target)).count();
             alone.map(|block| into(&graph.edges[block], Some(block as u32))).sum::<usize>() + of_root
         };
@@ -228,34 +229,37 @@ fn assert_outlined(held: &DominatorTree, count: usize) -> Result<(), TestCaseErr
     let mut expected: BTreeMap<Vec<u32>, (Sum, u32)> = BTreeMap::new();
     for block in 0..count {
         let (top, chain) = dominators(held, block as u32);
-        let of_blocks: Vec<u16> = chain.iter().map(|&one| kinds[one as usize]).collect();
-        let mut way = vec![match top {
+        let chain_kinds: Vec<u16> = chain.iter().map(|&one| kinds[one as usize]).collect();
+        let mut path = vec![match top {
             Holder::Root(root) => Outline::root_node(root),
             Holder::Nothing => Outline::LOST,
             _ => Outline::SEVERAL,
         }];
-        way.extend(of_blocks.chunk_by(|one, next| one == next).map(|kinds| u32::from(kinds[0])));
-        let is_chained = of_blocks.len() > 1 && of_blocks[of_blocks.len() - 2] == kinds[block];
-        let (own, chained) = expected.entry(way).or_default();
+        path.extend(chain_kinds.chunk_by(|one, next| one == next).map(|kinds| u32::from(kinds[0])));
+        let is_chained = chain_kinds.len() > 1 && chain_kinds[chain_kinds.len() - 2] == kinds[block];
+        let (own, chained) = expected.entry(path).or_default();
         *own = Sum { bytes: own.bytes + held.blocks().bytes(block as u32), blocks: own.blocks + 1 };
         *chained += u32::from(is_chained);
     }
     let mut found = BTreeMap::new();
     for (number, node) in outline.block_nodes() {
-        let mut way = vec![node.kind];
+        let mut path = vec![node.kind];
         let mut at = node.parent;
         while outline.nodes()[at as usize].parent != at {
-            way.push(outline.nodes()[at as usize].kind);
+            path.push(outline.nodes()[at as usize].kind);
             at = outline.nodes()[at as usize].parent;
         }
-        way.push(at);
-        way.reverse();
-        found.insert(way, (node.own, node.chained));
+        path.push(at);
+        path.reverse();
+        found.insert(path, (node.own_sum, node.chained_blocks));
         prop_assert!(node.parent < number);
     }
     prop_assert_eq!(found, expected);
     for root in 0..held.root_count() {
-        prop_assert_eq!(outline.nodes()[Outline::root_node(root) as usize].retained, held.root(root));
+        prop_assert_eq!(
+            outline.nodes()[Outline::root_node(root) as usize].retained,
+            held.retained_by_root(root)
+        );
     }
     prop_assert_eq!(outline.nodes()[Outline::SEVERAL as usize].retained, held.shared());
     Ok(())
@@ -263,7 +267,7 @@ fn assert_outlined(held: &DominatorTree, count: usize) -> Result<(), TestCaseErr
 
 /// A graph whose first roots are named and whose last roots form another class, and the stop blocks
 /// of named roots.
-fn graphs_of_classes() -> impl Strategy<Value = (Drawn, [usize; 2], Vec<u32>)> {
+fn graphs_of_classes() -> impl Strategy<Value = (Graph, [usize; 2], Vec<u32>)> {
     graphs().prop_flat_map(|graph| {
         let (count, roots) = (graph.edges.len() as u32, graph.roots.len());
         let classes = (0..=roots, 0..=roots).prop_map(|(one, next)| [one.min(next), one.max(next)]);
@@ -274,36 +278,36 @@ fn graphs_of_classes() -> impl Strategy<Value = (Drawn, [usize; 2], Vec<u32>)> {
 /// The equivalent graph with roots of one class: later classes lose their references to what an
 /// earlier class reaches, and stop blocks are referenced by the first root that is not named, which
 /// follows the named ones.
-fn of_one_class(graph: &Drawn, [named, passing]: [usize; 2], stops: &[u32]) -> Drawn {
-    let mut of_one = graph.clone();
-    of_one.roots.insert(named, Vec::new());
+fn as_single_class(graph: &Graph, [named, passing]: [usize; 2], stops: &[u32]) -> Graph {
+    let mut single_class = graph.clone();
+    single_class.roots.insert(named, Vec::new());
     let mut stopped: Vec<u32> = Vec::new();
-    let mut known = vec![false; graph.edges.len()];
-    for class in [0..named, named..passing + 1, passing + 1..of_one.roots.len()] {
+    let mut is_reached = vec![false; graph.edges.len()];
+    for class in [0..named, named..passing + 1, passing + 1..single_class.roots.len()] {
         let is_named = class.end <= named;
         if class.start == named {
-            of_one.roots[named].extend(&stopped);
+            single_class.roots[named].extend(&stopped);
         }
-        let mut cut = |targets: &mut Vec<u32>, known: &[bool]| {
+        let mut cut = |targets: &mut Vec<u32>, is_reached: &[bool]| {
             let is_stop = |target: &u32| is_named && stops.contains(target);
             stopped.extend(targets.iter().filter(|target| is_stop(target)));
-            targets.retain(|target| !known[*target as usize] && !is_stop(target));
+            targets.retain(|target| !is_reached[*target as usize] && !is_stop(target));
         };
-        class.clone().for_each(|root| cut(&mut of_one.roots[root], &known));
-        let mut next: Vec<u32> = of_one.roots[class].iter().flatten().copied().collect();
-        let mut now = known.clone();
-        while let Some(block) = next.pop() {
-            if !std::mem::replace(&mut now[block as usize], true) {
-                cut(&mut of_one.edges[block as usize], &known);
-                next.extend(&of_one.edges[block as usize]);
+        class.clone().for_each(|root| cut(&mut single_class.roots[root], &is_reached));
+        let mut pending: Vec<u32> = single_class.roots[class].iter().flatten().copied().collect();
+        let mut is_reached_now = is_reached.clone();
+        while let Some(block) = pending.pop() {
+            if !std::mem::replace(&mut is_reached_now[block as usize], true) {
+                cut(&mut single_class.edges[block as usize], &is_reached);
+                pending.extend(&single_class.edges[block as usize]);
             }
         }
-        known = now;
+        is_reached = is_reached_now;
     }
-    of_one
+    single_class
 }
 
-fn assert_classes(graph: &Drawn, classes: [usize; 2], stops: &[u32]) -> Result<(), TestCaseError> {
+fn assert_classes(graph: &Graph, classes: [usize; 2], stops: &[u32]) -> Result<(), TestCaseError> {
     let count = graph.edges.len() as u32;
     let mut roots = Roots::default();
     for (root, blocks) in graph.roots.iter().enumerate() {
@@ -321,12 +325,12 @@ fn assert_classes(graph: &Drawn, classes: [usize; 2], stops: &[u32]) -> Result<(
         roots.add_with_stops([], stops.iter().copied());
     }
     let held = common::held((count, 1), |block| graph.edges[block as usize].clone(), roots);
-    let of_one = of_one_class(graph, classes, stops);
+    let single_class = as_single_class(graph, classes, stops);
     let mut roots = Roots::default();
-    of_one.roots.iter().for_each(|blocks| _ = roots.add(blocks.iter().copied()));
+    single_class.roots.iter().for_each(|blocks| _ = roots.add(blocks.iter().copied()));
     let words = |block: u32| graph.edges[block as usize].len() + 1;
     let targets = |block: u32| {
-        let mut targets = of_one.edges[block as usize].clone();
+        let mut targets = single_class.edges[block as usize].clone();
         // As many words as before: those that point to the block itself are not references.
         targets.resize(words(block) - 1, block);
         targets
@@ -334,7 +338,7 @@ fn assert_classes(graph: &Drawn, classes: [usize; 2], stops: &[u32]) -> Result<(
     let expected = common::held((count, 1), targets, roots);
     let (Ok(held), Ok(expected)) = (held, expected) else { return Err(TestCaseError::fail("refused")) };
     // The classes lose nothing: the same blocks are reached without them.
-    let steps = graph.reached(&graph.of_roots(None), None);
+    let steps = graph.reached(&graph.root_targets(None), None);
     for block in 0..count {
         prop_assert_eq!(held.is_lost(block), steps[block as usize].is_none());
         prop_assert_eq!(held.dominator(block), expected.dominator(block));
@@ -342,7 +346,7 @@ fn assert_classes(graph: &Drawn, classes: [usize; 2], stops: &[u32]) -> Result<(
     prop_assert_eq!(held.lost(), expected.lost());
     prop_assert_eq!(keys(&held), keys(&expected));
     for root in 0..held.root_count() {
-        prop_assert_eq!(held.root(root), expected.root(root));
+        prop_assert_eq!(held.retained_by_root(root), expected.retained_by_root(root));
     }
     Ok(())
 }
@@ -391,6 +395,6 @@ fn the_graph_of_the_paper_is_as_defined() {
         vec![9, 0],
         vec![8],
     ];
-    let graph = Drawn { edges: edges.to_vec(), roots: vec![vec![0]] };
+    let graph = Graph { edges: edges.to_vec(), roots: vec![vec![0]] };
     assert_as_defined(&graph).unwrap();
 }

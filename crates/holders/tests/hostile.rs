@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use common::{BASE, Heap, deadline, heap, held, limits};
 use strandline_holders::{
-    BlockSet, Builder, Exact, Holder, Known, Limits, Progress, Reachability, References, Refused, Roots,
-    Tagged, TypeWordSink, Word, WordCallback,
+    BlockSet, Builder, ExactBlocks, Holder, KnownBlocks, Limits, Progress, Reachability, References, Refused,
+    Roots, TaggedBlocks, TypeWord, TypeWordSink, WordCallback,
 };
 use strandline_process::memory::Memory;
 use strandline_process::range::AddressRange;
@@ -18,7 +18,8 @@ fn memory_that_ends_is_counted_and_passed_over() {
     let (mut heap, blocks) = heap(4096, 3, |block| vec![(block + 1) % 4096]).unwrap();
     assert_eq!(blocks.total_bytes(), 4096 * 32);
     heap.words.truncate(4096 * 2 + 1);
-    let references = References::read(&heap, &blocks, Known::default(), None, &limits(), &|_| ()).unwrap();
+    let references =
+        References::read(&heap, &blocks, KnownBlocks::default(), None, &limits(), &|_| ()).unwrap();
     let outcome = references.outcome();
     assert_eq!((outcome.read_bytes, outcome.unreadable_bytes, outcome.skipped_bytes), (65544, 65528, 0));
     assert_eq!(references.count(), 2049);
@@ -30,11 +31,15 @@ struct Holed(Heap);
 
 impl Memory for Holed {
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
-        let (from, to) = (BASE + 8192, BASE + 12288);
-        if (from..to).contains(&address) {
+        let (hole_start, hole_end) = (BASE + 8192, BASE + 12288);
+        if (hole_start..hole_end).contains(&address) {
             return 0;
         }
-        let end = if address < from { buffer.len().min((from - address) as usize) } else { buffer.len() };
+        let end = if address < hole_start {
+            buffer.len().min((hole_start - address) as usize)
+        } else {
+            buffer.len()
+        };
         self.0.read_some(address, &mut buffer[..end])
     }
 }
@@ -43,7 +48,7 @@ impl Memory for Holed {
 fn memory_after_a_hole_is_read() {
     let (heap, blocks) = heap(3000, 0, |block| vec![(block + 7) % 3000]).unwrap();
     let references =
-        References::read(&Holed(heap), &blocks, Known::default(), None, &limits(), &|_| ()).unwrap();
+        References::read(&Holed(heap), &blocks, KnownBlocks::default(), None, &limits(), &|_| ()).unwrap();
     assert_eq!(references.outcome().unreadable_bytes, 4096);
     assert_eq!(references.count(), 3000 - 512);
     assert_eq!(
@@ -56,11 +61,12 @@ fn memory_after_a_hole_is_read() {
 fn exceeding_the_limit_of_references_is_reported() {
     let (heap, blocks) =
         heap(200_000, 0, |block| vec![(block + 1) % 200_000, (block + 2) % 200_000]).unwrap();
-    let few = Limits { edges_bytes: 1_000_000, ..limits() };
-    let references = References::read(&heap, &blocks, Known::default(), None, &few, &|_| ()).unwrap();
+    let small_limits = Limits { max_edges_bytes: 1_000_000, ..limits() };
+    let references =
+        References::read(&heap, &blocks, KnownBlocks::default(), None, &small_limits, &|_| ()).unwrap();
     let outcome = references.outcome();
     assert!(outcome.hit_reference_limit && !outcome.timed_out && outcome.skipped_bytes > 0);
-    assert!(references.count() * 4 <= few.edges_bytes);
+    assert!(references.count() * 4 <= small_limits.max_edges_bytes);
     // The references that were kept can still be searched.
     let mut roots = Roots::default();
     roots.add([0]);
@@ -69,15 +75,17 @@ fn exceeding_the_limit_of_references_is_reported() {
 }
 
 #[test]
-fn a_time_that_is_over_stops_each_step() {
-    let past = Instant::now() - Duration::from_secs(1);
+fn a_passed_deadline_stops_each_step() {
+    let passed_deadline = Instant::now() - Duration::from_secs(1);
     let (heap, blocks) = heap(1000, 0, |block| vec![(block + 1) % 1000]).unwrap();
-    let late = Limits { deadline: past, ..limits() };
-    let outcome = References::read(&heap, &blocks, Known::default(), None, &late, &|_| ()).unwrap().outcome();
+    let late = Limits { deadline: passed_deadline, ..limits() };
+    let outcome =
+        References::read(&heap, &blocks, KnownBlocks::default(), None, &late, &|_| ()).unwrap().outcome();
     assert_eq!((outcome.timed_out, outcome.skipped_bytes), (true, 8000));
-    let references = References::read(&heap, &blocks, Known::default(), None, &limits(), &|_| ()).unwrap();
+    let references =
+        References::read(&heap, &blocks, KnownBlocks::default(), None, &limits(), &|_| ()).unwrap();
     let graph = Reachability::new(blocks, references, Roots::default(), deadline()).unwrap();
-    assert_eq!(graph.held(past).err(), Some(Refused::DeadlinePassed));
+    assert_eq!(graph.held(passed_deadline).err(), Some(Refused::DeadlinePassed));
 }
 
 #[test]
@@ -88,7 +96,7 @@ fn what_refers_to_nothing_is_not_read() {
     let references = References::read(
         &heap,
         &blocks,
-        Known { no_references: Some(&plain), exact: None },
+        KnownBlocks { without_references: Some(&plain), exact: None },
         None,
         &limits(),
         &|_| (),
@@ -113,10 +121,10 @@ fn words_of_exact_blocks_reference_only_block_starts() {
     let mut builder = Builder::default();
     (0..3).for_each(|number| builder.push(block(number), 128));
     let blocks = builder.finish().unwrap();
-    let mut own = BlockSet::new(blocks.len()).unwrap();
-    own.set(0);
-    let exact = Exact::new(own, blocks.len()).unwrap();
-    let known = Known { no_references: None, exact: Some(&exact) };
+    let mut exact_blocks = BlockSet::new(blocks.len()).unwrap();
+    exact_blocks.set(0);
+    let exact = ExactBlocks::new(exact_blocks, blocks.len()).unwrap();
+    let known = KnownBlocks { without_references: None, exact: Some(&exact) };
     let references = References::read(&Heap { words }, &blocks, known, None, &limits(), &|_| ()).unwrap();
     assert_eq!((references.targets(0), references.targets(1)), (&[1][..], &[2, 0][..]));
     assert_eq!(exact.inner_targets().iter().collect::<Vec<_>>(), [2]);
@@ -138,9 +146,9 @@ fn words_of_tagged_blocks_are_references_if_they_have_the_tag() {
         members.iter().for_each(|block| _ = set.set(*block));
         set
     };
-    let tagged = Tagged { blocks: set(&[0]), plain_targets: set(&[3]) };
-    let exact = Exact::new(set(&[0]), blocks.len()).unwrap().with_tagged(Some(tagged));
-    let known = Known { no_references: None, exact: Some(&exact) };
+    let tagged = TaggedBlocks { blocks: set(&[0]), plain_targets: set(&[3]) };
+    let exact = ExactBlocks::new(set(&[0]), blocks.len()).unwrap().with_tagged(Some(tagged));
+    let known = KnownBlocks { without_references: None, exact: Some(&exact) };
     let references = References::read(&Heap { words }, &blocks, known, None, &limits(), &|_| ()).unwrap();
     assert_eq!((references.targets(0), references.targets(3)), (&[1, 3][..], &[][..]));
     assert_eq!(exact.inner_targets().iter().collect::<Vec<_>>(), [1, 2, 4, 5]);
@@ -160,32 +168,32 @@ fn a_large_block_has_its_references_in_order() {
     builder.push(BASE + 16, large as u64 * 8);
     (0..count).for_each(|at| builder.push(BASE + 16 + (large as u64 + at) * 8, 8));
     let (heap, blocks) = (Heap { words }, builder.finish().unwrap());
-    let seen = Mutex::new(Vec::new());
-    let references = References::read(&heap, &blocks, Known::default(), None, &limits(), &|progress| {
-        seen.lock().unwrap().push(progress)
+    let reported = Mutex::new(Vec::new());
+    let references = References::read(&heap, &blocks, KnownBlocks::default(), None, &limits(), &|progress| {
+        reported.lock().unwrap().push(progress)
     })
     .unwrap();
-    let of: Vec<u32> = (0..large.div_ceil(1000)).map(|at| at as u32 % 2).collect();
-    assert_eq!(references.targets(2), of);
+    let expected: Vec<u32> = (0..large.div_ceil(1000)).map(|at| at as u32 % 2).collect();
+    assert_eq!(references.targets(2), expected);
     assert!((3..3 + count as u32).all(|block| references.targets(block) == [2]));
     assert_eq!((references.targets(0), references.targets(1)), (&[1][..], &[0][..]));
-    let bytes = blocks.total_bytes();
-    assert!(seen.into_inner().unwrap().contains(&Progress { done_bytes: bytes, bytes }));
+    let total_bytes = blocks.total_bytes();
+    assert!(reported.into_inner().unwrap().contains(&Progress { done_bytes: total_bytes, total_bytes }));
 }
 
 #[test]
 fn a_large_block_without_references_is_between_others() {
     let large = 5 << 20;
     let mut words = vec![7; large + 2];
-    let (last, behind) = (words.len() - 1, BASE + (large as u64 + 1) * 8);
-    (words[0], words[last]) = (behind, BASE);
+    let (last_word, block_after) = (words.len() - 1, BASE + (large as u64 + 1) * 8);
+    (words[0], words[last_word]) = (block_after, BASE);
     let mut builder = Builder::default();
     builder.push(BASE, 8);
     builder.push(BASE + 8, large as u64 * 8);
-    builder.push(behind, 8);
+    builder.push(block_after, 8);
     let blocks = builder.finish().unwrap();
     let references =
-        References::read(&Heap { words }, &blocks, Known::default(), None, &limits(), &|_| ()).unwrap();
+        References::read(&Heap { words }, &blocks, KnownBlocks::default(), None, &limits(), &|_| ()).unwrap();
     assert_eq!((0..3).map(|block| references.targets(block)).collect::<Vec<_>>(), [&[2][..], &[], &[0]]);
 }
 
@@ -193,7 +201,8 @@ fn a_large_block_without_references_is_between_others() {
 fn self_references_and_duplicates_are_left_out() {
     let (heap, blocks) =
         heap(4, 0, |block| if block == 1 { vec![0, 0, 1, 0, 2, 0, 3] } else { vec![2] }).unwrap();
-    let references = References::read(&heap, &blocks, Known::default(), None, &limits(), &|_| ()).unwrap();
+    let references =
+        References::read(&heap, &blocks, KnownBlocks::default(), None, &limits(), &|_| ()).unwrap();
     assert_eq!(
         (references.targets(0), references.targets(1), references.targets(2)),
         (&[2][..], &[0, 2, 0, 3][..], &[][..])
@@ -202,17 +211,21 @@ fn self_references_and_duplicates_are_left_out() {
 }
 
 #[test]
-fn roots_that_lead_to_no_block_and_references_of_others_do_no_harm() {
+fn roots_without_a_block_are_ignored_and_references_of_other_blocks_refused() {
     let (heap, blocks) = heap(10, 0, |block| vec![(block + 1) % 10]).unwrap();
-    let references = References::read(&heap, &blocks, Known::default(), None, &limits(), &|_| ()).unwrap();
-    let others = Builder::default().finish().unwrap();
-    let refused = Reachability::new(others, references, Roots::default(), deadline()).err();
+    let references =
+        References::read(&heap, &blocks, KnownBlocks::default(), None, &limits(), &|_| ()).unwrap();
+    let other_blocks = Builder::default().finish().unwrap();
+    let refused = Reachability::new(other_blocks, references, Roots::default(), deadline()).err();
     assert_eq!(refused, Some(Refused::BlocksDiffer(10, 0)));
     let mut roots = Roots::default();
     roots.add([10, u32::MAX, 11, 3, 12, 3]);
     roots.add([]);
     let held = held((10, 0), |block| vec![(block + 1) % 10], roots).unwrap();
-    assert_eq!((held.root(0).blocks, held.root(1).blocks, held.root(2).blocks), (10, 0, 0));
+    assert_eq!(
+        (held.retained_by_root(0).blocks, held.retained_by_root(1).blocks, held.retained_by_root(2).blocks),
+        (10, 0, 0)
+    );
     assert_eq!(
         (held.retained(10).unwrap().blocks, held.is_lost(10), held.dominator(10)),
         (0, false, Holder::Nothing)
@@ -220,10 +233,10 @@ fn roots_that_lead_to_no_block_and_references_of_others_do_no_harm() {
 }
 
 #[test]
-fn nothing_at_all_is_an_answer() {
+fn an_empty_heap_has_a_result() {
     let blocks = Builder::default().finish().unwrap();
     let references =
-        References::read(&Heap { words: vec![] }, &blocks, Known::default(), None, &limits(), &|_| ())
+        References::read(&Heap { words: vec![] }, &blocks, KnownBlocks::default(), None, &limits(), &|_| ())
             .unwrap();
     let graph = Reachability::new(blocks, references, Roots::default(), deadline()).unwrap();
     let held = graph.held(deadline()).unwrap();
@@ -233,13 +246,14 @@ fn nothing_at_all_is_an_answer() {
     );
 }
 
-struct Heard(Mutex<Vec<(u32, Word)>>);
+/// Records the words that are reported.
+struct RecordingSink(Mutex<Vec<(u32, TypeWord)>>);
 
-impl TypeWordSink for Heard {
+impl TypeWordSink for RecordingSink {
     fn callback(&self) -> WordCallback<'_> {
         Box::new(|block, word| {
-            if let Ok(mut heard) = self.0.lock() {
-                heard.push((block, word));
+            if let Ok(mut words) = self.0.lock() {
+                words.push((block, word));
             }
         })
     }
@@ -249,7 +263,7 @@ impl TypeWordSink for Heard {
     }
 }
 
-/// This includes a large block that is read in parts, but not a block whose first page is missing.
+/// Also of a large block that is read in parts, but not of a block whose first page is missing.
 #[test]
 fn first_words_are_reported_once() {
     let mut builder = Builder::default();
@@ -260,35 +274,41 @@ fn first_words_are_reported_once() {
     builder.push(BASE + 16 + (40 << 20), 8);
     builder.push(BASE + (1 << 30), 8);
     let blocks = builder.finish().unwrap();
-    let heard = Heard(Mutex::default());
-    References::read(&Heap { words }, &blocks, Known::default(), Some(&heard), &limits(), &|_| ()).unwrap();
-    let mut heard = heard.0.into_inner().unwrap();
-    heard.sort_unstable();
-    let all = [(0, Word::First(7)), (1, Word::First(99)), (2, Word::First(2 + (40 << 17) + 7))];
-    assert_eq!(heard, all);
+    let sink = RecordingSink(Mutex::default());
+    References::read(&Heap { words }, &blocks, KnownBlocks::default(), Some(&sink), &limits(), &|_| ())
+        .unwrap();
+    let mut reported = sink.0.into_inner().unwrap();
+    reported.sort_unstable();
+    let all = [(0, TypeWord::First(7)), (1, TypeWord::First(99)), (2, TypeWord::First(2 + (40 << 17) + 7))];
+    assert_eq!(reported, all);
 }
 
-/// Only words that may be a table's address and that follow the address of a block's first byte.
+/// Only words that may be the address of a type, and that follow the address of a block's first
+/// byte.
 #[test]
 fn words_after_addresses_are_reported() {
     let mut builder = Builder::default();
     (0..4).for_each(|block| builder.push(BASE + block * 32, 32));
     let blocks = builder.finish().unwrap();
-    // One of the words is not the address of a first byte, one is followed by a word outside the
-    // tables, and one is at the end.
+    // One of the words is not the address of a first byte, one is followed by a word that is no
+    // type, and one is at the end.
     let words = [
         [BASE + 32, 101, BASE + 64, 99],
         [BASE + 72, 102, BASE + 32, 103],
         [0, 0, BASE + 96, 119],
         [0, 0, 0, BASE],
     ];
-    let heard = Heard(Mutex::default());
+    let sink = RecordingSink(Mutex::default());
     let heap = Heap { words: words.concat() };
-    References::read(&heap, &blocks, Known::default(), Some(&heard), &limits(), &|_| ()).unwrap();
-    let mut heard = heard.0.into_inner().unwrap();
-    heard.retain(|heard| matches!(heard.1, Word::AfterReference(_)));
+    References::read(&heap, &blocks, KnownBlocks::default(), Some(&sink), &limits(), &|_| ()).unwrap();
+    let mut reported = sink.0.into_inner().unwrap();
+    reported.retain(|(_, word)| matches!(word, TypeWord::AfterReference(_)));
     assert_eq!(
-        heard,
-        [(1, Word::AfterReference(101)), (1, Word::AfterReference(103)), (3, Word::AfterReference(119))]
+        reported,
+        [
+            (1, TypeWord::AfterReference(101)),
+            (1, TypeWord::AfterReference(103)),
+            (3, TypeWord::AfterReference(119))
+        ]
     );
 }

@@ -5,7 +5,7 @@ mod common;
 use common::held;
 use strandline_holders::{Holder, MAX_ROOTS, Roots, Sum};
 
-const MANY: u32 = 250_000;
+const BLOCK_COUNT: u32 = 250_000;
 
 fn one_root(block: u32) -> Roots {
     let mut roots = Roots::default();
@@ -15,30 +15,34 @@ fn one_root(block: u32) -> Roots {
 
 #[test]
 fn a_long_chain_is_held_link_by_link() {
-    let next = |block| if block + 1 < MANY { vec![block + 1] } else { vec![] };
-    let held = held((MANY, 0), next, one_root(0)).unwrap();
-    assert_eq!(held.root(0), Sum { bytes: u64::from(MANY) * 8, blocks: MANY });
-    assert_eq!(held.retained(MANY - 10).unwrap(), Sum { bytes: 80, blocks: 10 });
-    assert_eq!((held.dominator(MANY - 1), held.dominator(0)), (Holder::Block(MANY - 2), Holder::Root(0)));
+    let next = |block| if block + 1 < BLOCK_COUNT { vec![block + 1] } else { vec![] };
+    let held = held((BLOCK_COUNT, 0), next, one_root(0)).unwrap();
+    assert_eq!(held.retained_by_root(0), Sum { bytes: u64::from(BLOCK_COUNT) * 8, blocks: BLOCK_COUNT });
+    assert_eq!(held.retained(BLOCK_COUNT - 10).unwrap(), Sum { bytes: 80, blocks: 10 });
+    assert_eq!(
+        (held.dominator(BLOCK_COUNT - 1), held.dominator(0)),
+        (Holder::Block(BLOCK_COUNT - 2), Holder::Root(0))
+    );
 }
 
 #[test]
 fn a_long_chain_that_goes_against_the_order_is_lost_at_its_end() {
     let held =
-        held((MANY, 0), |block| if block > 0 { vec![block - 1] } else { vec![] }, Roots::default()).unwrap();
-    assert_eq!(held.heads().collect::<Vec<_>>(), [MANY - 1]);
-    assert_eq!(held.lost().indirect, Sum { bytes: u64::from(MANY - 1) * 8, blocks: MANY - 1 });
+        held((BLOCK_COUNT, 0), |block| if block > 0 { vec![block - 1] } else { vec![] }, Roots::default())
+            .unwrap();
+    assert_eq!(held.heads().collect::<Vec<_>>(), [BLOCK_COUNT - 1]);
+    assert_eq!(held.lost().indirect, Sum { bytes: u64::from(BLOCK_COUNT - 1) * 8, blocks: BLOCK_COUNT - 1 });
 }
 
 /// The end of a list refers to many blocks that the root refers to as well: the dominator of each
 /// is far above.
 #[test]
-fn many_at_the_end_of_a_list_that_others_know_too_take_no_longer() {
-    let half = MANY / 2;
+fn blocks_at_the_end_of_a_list_that_the_root_also_refers_to_take_no_longer() {
+    let half = BLOCK_COUNT / 2;
     let targets = |block: u32| match block {
-        0 => (half..MANY).chain([1]).collect(),
+        0 => (half..BLOCK_COUNT).chain([1]).collect(),
         block if block + 1 < half => vec![block + 1],
-        block if block + 1 == half => (half..MANY).collect(),
+        block if block + 1 == half => (half..BLOCK_COUNT).collect(),
         _ => vec![],
     };
     // The list is searched first: its second block is referenced by a root, and the targets of the
@@ -46,27 +50,27 @@ fn many_at_the_end_of_a_list_that_others_know_too_take_no_longer() {
     let mut roots = Roots::default();
     roots.add([1]);
     roots.add([0]);
-    let held = held((MANY, 0), targets, roots).unwrap();
-    assert_eq!(held.dominator(MANY - 1), Holder::Roots);
-    assert_eq!(held.shared().blocks, MANY - 1);
-    assert_eq!(held.root(1).blocks, 1);
+    let held = held((BLOCK_COUNT, 0), targets, roots).unwrap();
+    assert_eq!(held.dominator(BLOCK_COUNT - 1), Holder::Roots);
+    assert_eq!(held.shared().blocks, BLOCK_COUNT - 1);
+    assert_eq!(held.retained_by_root(1).blocks, 1);
 }
 
 #[test]
 fn one_block_leads_to_all_and_all_back() {
-    let targets = |block| if block == 0 { (1..MANY).collect() } else { vec![0] };
-    let held = held((MANY, 0), targets, one_root(MANY / 2)).unwrap();
-    assert_eq!(held.dominator(MANY - 1), Holder::Block(0));
-    assert_eq!(held.dominator(0), Holder::Block(MANY / 2));
-    assert_eq!(held.retained(0).unwrap().blocks, MANY - 1);
+    let targets = |block| if block == 0 { (1..BLOCK_COUNT).collect() } else { vec![0] };
+    let held = held((BLOCK_COUNT, 0), targets, one_root(BLOCK_COUNT / 2)).unwrap();
+    assert_eq!(held.dominator(BLOCK_COUNT - 1), Holder::Block(0));
+    assert_eq!(held.dominator(0), Holder::Block(BLOCK_COUNT / 2));
+    assert_eq!(held.retained(0).unwrap().blocks, BLOCK_COUNT - 1);
 }
 
 #[test]
 fn many_roots_share_one_block() {
     let mut roots = Roots::default();
-    (0..MANY).for_each(|root| _ = roots.add([root, MANY]));
-    let held = held((MANY + 1, 0), |_| vec![], roots).unwrap();
-    assert_eq!((held.dominator(MANY), held.dominator(7)), (Holder::Roots, Holder::Root(7)));
+    (0..BLOCK_COUNT).for_each(|root| _ = roots.add([root, BLOCK_COUNT]));
+    let held = held((BLOCK_COUNT + 1, 0), |_| vec![], roots).unwrap();
+    assert_eq!((held.dominator(BLOCK_COUNT), held.dominator(7)), (Holder::Roots, Holder::Root(7)));
     assert_eq!(held.shared(), Sum { bytes: 8, blocks: 1 });
     let [set] = held.shared_sets() else { panic!("{:?}", held.shared_sets()) };
     assert_eq!((set.roots.len(), set.has_more, set.sum), (MAX_ROOTS, true, held.shared()));
@@ -75,26 +79,26 @@ fn many_roots_share_one_block() {
 /// A list in which each link is referenced by one more root, so that each link has its own set.
 #[test]
 fn sets_beyond_the_limit_are_merged() {
-    let next = |block| if block + 1 < MANY { vec![block + 1] } else { vec![] };
+    let next = |block| if block + 1 < BLOCK_COUNT { vec![block + 1] } else { vec![] };
     let mut roots = Roots::default();
-    (0..MANY).for_each(|root| _ = roots.add([MANY - 1 - root]));
-    let held = held((MANY, 0), next, roots).unwrap();
+    (0..BLOCK_COUNT).for_each(|root| _ = roots.add([BLOCK_COUNT - 1 - root]));
+    let held = held((BLOCK_COUNT, 0), next, roots).unwrap();
     let sum = held.shared_sets().iter().map(|set| set.sum.blocks).sum::<u32>();
-    assert_eq!((sum, held.shared().blocks), (MANY - 1, MANY - 1));
-    assert_eq!(held.each_shared().count() as u32, MANY - 1);
+    assert_eq!((sum, held.shared().blocks), (BLOCK_COUNT - 1, BLOCK_COUNT - 1));
+    assert_eq!(held.each_shared().count() as u32, BLOCK_COUNT - 1);
 }
 
 /// A ring with references from two roots at different places, and blocks that it refers to.
 #[test]
 fn a_long_ring_is_of_one_set() {
-    let half = MANY / 2;
+    let half = BLOCK_COUNT / 2;
     let targets = |block| if block < half { vec![(block + 1) % half, block + half] } else { vec![] };
     let mut roots = Roots::default();
-    [[7], [half / 2], [MANY - 1]].into_iter().for_each(|to| _ = roots.add(to));
-    let held = held((MANY, 0), targets, roots).unwrap();
+    [[7], [half / 2], [BLOCK_COUNT - 1]].into_iter().for_each(|to| _ = roots.add(to));
+    let held = held((BLOCK_COUNT, 0), targets, roots).unwrap();
     let sums: Vec<(&[u32], u32)> =
         held.shared_sets().iter().map(|set| (set.roots.as_slice(), set.sum.blocks)).collect();
-    assert_eq!(sums, [(&[0, 1][..], MANY - 1), (&[2, 0, 1][..], 1)]);
+    assert_eq!(sums, [(&[0, 1][..], BLOCK_COUNT - 1), (&[2, 0, 1][..], 1)]);
 }
 
 /// Rings of a thousand blocks, whose first blocks form a ring.

@@ -37,24 +37,26 @@ fn run() -> Result<Applied, Failure> {
         return zero(&arguments[1..]);
     }
     let pid: i32 = arguments.first().ok_or("usage: reclaim_once PID WAIT [LOCK]…")?.parse()?;
-    let wait: f64 = arguments.get(1).ok_or("WAIT is missing")?.parse()?;
-    let locks: Result<Vec<u64>, _> = arguments.iter().skip(2).map(|a| u64::from_str_radix(a, 16)).collect();
+    let wait_seconds: f64 = arguments.get(1).ok_or("WAIT is missing")?.parse()?;
+    let locks: Result<Vec<u64>, _> =
+        arguments.iter().skip(2).map(|lock| u64::from_str_radix(lock, 16)).collect();
     let process = Process::open(pid)?;
     let space = process.address_space()?;
     let libc = space
         .mappings()
         .iter()
-        .find(|m| m.permissions.execute && m.name.contains("/libc.so"))
+        .find(|mapping| mapping.permissions.execute && mapping.name.contains("/libc.so"))
         .ok_or("no libc is mapped")?;
     let libc = Object::open(&process, &space, libc)?;
-    let heaps = space.mappings().iter().filter(|m| m.is_private_anonymous()).map(|m| m.start..m.end);
+    let heaps = space.mappings().iter().filter(|mapping| mapping.is_private_anonymous());
+    let heaps = heaps.map(|mapping| mapping.start..mapping.end);
     let request = TrimRequest {
         function: libc.symbol_address("malloc_trim").ok_or("no malloc_trim")?,
         libc: &libc,
         code: strandline_allocators::glibc::code::ranges,
         locks: locks?,
         heaps: heaps.collect(),
-        wait: Duration::try_from_secs_f64(wait)?,
+        wait: Duration::try_from_secs_f64(wait_seconds)?,
         watch: Duration::ZERO,
         thread,
     };

@@ -126,7 +126,7 @@ pub fn all() -> impl Iterator<Item = &'static ReaderInfo> {
     ALLOCATORS.iter().map(|entry| entry.about).chain(RUNTIMES.iter().map(|entry| entry.about))
 }
 
-/// Every remedy of the table, with whose it is.
+/// Every remedy of the table, with its reader.
 pub fn remedies() -> impl Iterator<Item = (&'static ReaderInfo, &'static Spec)> {
     all().flat_map(|about| about.remedies.iter().map(move |spec| (about, spec)))
 }
@@ -154,14 +154,14 @@ pub fn runtime(name: &str) -> Option<&'static ReaderInfo> {
 
 /// What the readers found in the files mapped by a process.
 #[derive(Default)]
-pub struct Found {
+pub struct FoundReaders {
     /// The allocators, in the order of their layers.
     pub allocators: Vec<(allocator::Layer, Box<dyn allocator::FoundAllocator>)>,
     /// The runtimes.
     pub runtimes: Vec<Box<dyn runtime::FoundRuntime>>,
 }
 
-impl Found {
+impl FoundReaders {
     /// Searches the files that `process` has mapped, for runtimes only if `with_runtimes` is set.
     /// The process may be running.
     pub fn find(process: &Process, space: &AddressSpace, with_runtimes: bool) -> Self {
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_given_once_and_rows_go_by_them() {
+    fn names_are_unique_and_rows_begin_with_them() {
         let names: HashSet<&str> = all().map(|about| about.name).collect();
         assert_eq!(names.len(), all().count());
         let rows_of: Vec<RowRef> = rows().collect();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_a_part_of_another_names_one_of_the_table() {
+    fn a_part_names_a_runtime_of_the_table_as_its_whole() {
         for whole in all().filter_map(|about| about.part_of) {
             assert!(runtime(whole).is_some(), "{whole}");
         }

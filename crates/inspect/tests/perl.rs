@@ -20,8 +20,8 @@ fn look(test: &str, script: &str) -> Option<(Vec<String>, Explanation)> {
         skipped("no perl here: apt-get install perl".to_owned());
         return None;
     };
-    let said = std::io::BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-    let said: Vec<String> = said.take_while(|line| line != "ready").collect();
+    let lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let lines: Vec<String> = lines.take_while(|line| line != "ready").collect();
     let explanation = explain(child.id().cast_signed(), &Options::default());
     child.kill().unwrap();
     child.wait().unwrap();
@@ -32,7 +32,7 @@ fn look(test: &str, script: &str) -> Option<(Vec<String>, Explanation)> {
         skipped(format!("{version} has no layout"));
         return None;
     }
-    Some((said, explanation))
+    Some((lines, explanation))
 }
 
 fn interpreter(explanation: &Explanation) -> (Interpreter, bool) {
@@ -63,10 +63,10 @@ const PADS: &str = r#"
 
 #[test]
 fn the_systems_perl_agrees() {
-    let Some((said, explanation)) = look("the_systems_perl_agrees", PADS) else { return };
+    let Some((lines, explanation)) = look("the_systems_perl_agrees", PADS) else { return };
     let (interpreter, _) = interpreter(&explanation);
-    assert_eq!(said.len(), 4);
-    for line in said {
+    assert_eq!(lines.len(), 4);
+    for line in lines {
         let [bytes, depth, name] = line.split_whitespace().collect::<Vec<_>>()[..] else { panic!("{line}") };
         let holder = format!("main::{name} $s (depth {depth})");
         let found = interpreter.retained.top.iter().find(|buffer| buffer.holder == holder);

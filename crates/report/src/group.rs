@@ -92,12 +92,12 @@ fn heading(explanation: &GroupExplanation, surface: Surface) -> Vec<String> {
 /// The kinds of memory, a line each.
 fn sums(sums: &Sums, charge_bytes: u64) -> Vec<String> {
     let mut kinds = [
-        ("processes", sums.processes),
-        ("shared memory", sums.shared),
-        ("page cache", sums.cache),
-        ("kernel", sums.kernel),
-        ("charge stock", sums.stock),
-        ("unattributed", sums.unknown),
+        ("processes", sums.processes_bytes),
+        ("shared memory", sums.shared_bytes),
+        ("page cache", sums.cache_bytes),
+        ("kernel", sums.kernel_bytes),
+        ("charge stock", sums.stock_bytes),
+        ("unattributed", sums.unknown_bytes),
     ];
     kinds.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
     let lines = kinds.iter().filter(|(_, size)| *size > 0).map(|(name, size)| {
@@ -389,7 +389,7 @@ fn commands(explanation: &GroupExplanation, verbose: bool, surface: Surface) -> 
     let group = clean(&explanation.target.arguments);
     let mut commands = Vec::new();
     let has_ledgers = explanation.rows.iter().any(|row| RowSum::new(row).is_of_ledger());
-    let process_bytes = verdict::sums(&explanation.rows).processes;
+    let process_bytes = verdict::sums(&explanation.rows).processes_bytes;
     let is_large = process_bytes > explanation.cgroup.current_bytes / 5;
     if !has_ledgers && is_large {
         commands.push((format!("strandline explain --ledgers {group}"), "what malloc keeps".to_owned()));

@@ -45,7 +45,7 @@ impl Check<'_> {
     fn hazard_in(&mut self, bin: &Bin, remaining_chunks: &mut u64) -> Option<CallHazard> {
         let hazard = |at, cause| Some(CallHazard { at, cause });
         let mut following = bin.address;
-        let mut chunk = bin.last;
+        let mut chunk = bin.last_chunk;
         while chunk != bin.address {
             if !holds(self.pages, chunk) {
                 return hazard(chunk, HazardCause::Outside);
@@ -54,14 +54,14 @@ impl Check<'_> {
                 return hazard(chunk, HazardCause::TooSlow);
             }
             let previous = previous_in_bin(&mut self.cache, chunk, following, self.pages);
-            let (Some(previous), Some(remaining)) = (previous, remaining_chunks.checked_sub(1)) else {
+            let (Some(previous), Some(remaining_after)) = (previous, remaining_chunks.checked_sub(1)) else {
                 return hazard(chunk, HazardCause::Broken);
             };
-            *remaining_chunks = remaining;
+            *remaining_chunks = remaining_after;
             following = chunk;
             chunk = previous;
         }
-        if following == bin.first { None } else { hazard(following, HazardCause::Broken) }
+        if following == bin.first_chunk { None } else { hazard(following, HazardCause::Broken) }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Finds malloc's code in a C library, which must not be on the stack of a thread that is to call
-//! into it.
+//! Finds malloc's code in a C library. A thread that is to call into malloc must not have it on its
+//! stack already.
 //!
 //! Functions that are not exported (`_int_malloc`, `sysmalloc`) have no name in a stripped library,
 //! and an exported one may jump to them without leaving a frame. But all of malloc is one object
@@ -54,16 +54,18 @@ struct CodeSymbol {
 fn code_range(symbols: &[CodeSymbol], malloc: Symbol) -> Option<Range<u64>> {
     let is_near = |symbol: &Symbol| symbol.address.abs_diff(malloc.address) < MAX_DISTANCE_BYTES;
     let end = |symbol: &Symbol| symbol.address.saturating_add(symbol.bytes);
-    let (own, others): (Vec<_>, Vec<_>) =
-        symbols.iter().partition(|known| known.is_malloc && is_near(&known.symbol));
-    let first = own.iter().map(|known| known.symbol.address).min()?;
-    let last = own.iter().map(|known| end(&known.symbol)).max()?;
-    let ends = others.iter().map(|known| end(&known.symbol));
-    let starts = others.iter().map(|known| known.symbol.address);
-    let low = ends.filter(|&end| end <= first).max().unwrap_or(first);
-    let high = starts.filter(|&start| start >= last).min().unwrap_or(last);
+    let (malloc_symbols, other_symbols): (Vec<&CodeSymbol>, Vec<&CodeSymbol>) =
+        symbols.iter().partition(|code| code.is_malloc && is_near(&code.symbol));
+    let first_start = malloc_symbols.iter().map(|code| code.symbol.address).min()?;
+    let last_end = malloc_symbols.iter().map(|code| end(&code.symbol)).max()?;
+    let ends = other_symbols.iter().map(|code| end(&code.symbol));
+    let starts = other_symbols.iter().map(|code| code.symbol.address);
+    let low = ends.filter(|&end| end <= first_start).max().unwrap_or(first_start);
+    let high = starts.filter(|&start| start >= last_end).min().unwrap_or(last_end);
     // If the object file has no exported neighbours, the range must not cover the whole library.
-    Some(low.max(first.saturating_sub(MAX_DISTANCE_BYTES))..high.min(last.saturating_add(MAX_DISTANCE_BYTES)))
+    let min_start = first_start.saturating_sub(MAX_DISTANCE_BYTES);
+    let max_end = last_end.saturating_add(MAX_DISTANCE_BYTES);
+    Some(low.max(min_start)..high.min(max_end))
 }
 
 #[cfg(test)]

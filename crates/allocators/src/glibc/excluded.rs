@@ -20,10 +20,10 @@ pub fn ranges(context: &Context<'_>) -> RangeSet {
 
 /// Whether a chunk begins shortly before `range` and reaches to its end.
 fn is_in_block(context: &Context<'_>, range: AddressRange) -> bool {
-    let from = range.start.saturating_sub(SEARCHED_BYTES).next_multiple_of(layout::ALIGNMENT);
+    let search_start = range.start.saturating_sub(SEARCHED_BYTES).next_multiple_of(layout::ALIGNMENT);
     // Reading a missing page would make the kernel map one in the target.
-    context.resident_runs((from, range.start)).into_iter().any(|run| {
-        let mut bytes = vec![0; usize::try_from(run.len()).unwrap_or(0)];
+    context.resident_runs((search_start, range.start)).into_iter().any(|run| {
+        let mut bytes = vec![0; run.len() as usize];
         let read_length = context.whole_memory.read_some(run.start, &mut bytes);
         (0..read_length).step_by(layout::ALIGNMENT as usize).any(|offset| {
             let head = word_at(&bytes, offset + layout::CHUNK_SIZE as usize).unwrap_or(0);

@@ -25,16 +25,16 @@ use strandline_process::range::AddressRange;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// Number of the chunk.
-    at: u32,
+    number: u32,
     /// Number of the chunk that its link points to.
-    next: u32,
+    next_number: u32,
 }
 
-/// Candidates for which a walk asks for memory at once, at least; near the end of the budget it
-/// gets fewer.
+/// Minimum number of candidates for which a walk asks for memory at once; near the end of the
+/// budget it gets fewer.
 const MIN_RESERVED: usize = 256;
 
-/// For how many candidates memory may still be reserved, by all walks: the target's heap may be
+/// Bound on the candidates for which all walks together reserve memory: the target's heap may be
 /// full of chunks that look like members.
 #[derive(Debug, Default)]
 pub struct CandidateBudget {
@@ -43,8 +43,8 @@ pub struct CandidateBudget {
 }
 
 impl CandidateBudget {
-    /// A budget of `bytes` of memory. It counts each candidate twice: first a list that grows is
-    /// there in its old and its new place, and later all are copied, to follow the lists.
+    /// A budget of `bytes` of memory. It counts each candidate twice: a growing list
+    /// is in its old and its new place for a moment, and `follow_lists` copies all candidates.
     pub fn new(bytes: u64) -> Self {
         let candidate_bytes = 2 * size_of::<Candidate>() as u64;
         let remaining = usize::try_from(bytes / candidate_bytes).unwrap_or(usize::MAX);
@@ -81,7 +81,7 @@ impl CandidateBudget {
         }
     }
 
-    /// Whether some candidates exceeded the budget.
+    /// Whether the budget was too small for some candidates.
     pub fn is_used_up(&self) -> bool {
         self.is_used_up.load(Ordering::Relaxed)
     }
@@ -110,10 +110,10 @@ impl LinkTargets {
     /// The targets in an arena with these ranges (sorted) and these first chunks of fastbins, 0 for
     /// an empty one. With more than 64 GiB of ranges there are no candidates.
     pub fn new(ranges: &[AddressRange], heads: &[u64]) -> Self {
-        let (first, last) =
+        let (start, end) =
             (ranges.first().map_or(0, |range| range.start), ranges.last().map_or(0, |range| range.end));
         let mut targets =
-            Self { ranges: Vec::with_capacity(ranges.len()), span: first & !15..last, heads: heads.to_vec() };
+            Self { ranges: Vec::with_capacity(ranges.len()), span: start & !15..end, heads: heads.to_vec() };
         let mut number = 1u32;
         for &AddressRange { start, end } in ranges {
             let start = start & !15;
@@ -158,15 +158,15 @@ impl LinkTargets {
     /// Returns the chunk at `address` with the link word `link` (its `fd`), if it may be a member.
     #[inline]
     pub fn candidate(&self, address: u64, link: u64, links: LinkEncoding) -> Option<Candidate> {
-        let next = self.number(links.decode(link, address + layout::CHUNK_FORWARD))?;
-        Some(Candidate { at: self.number(address)?, next })
+        let next_number = self.number(links.decode(link, address + layout::CHUNK_FORWARD))?;
+        Some(Candidate { number: self.number(address)?, next_number })
     }
 
     /// Returns the address of a candidate.
     pub fn address(&self, candidate: Candidate) -> u64 {
-        let index = self.ranges.partition_point(|range| range.first_number <= candidate.at);
+        let index = self.ranges.partition_point(|range| range.first_number <= candidate.number);
         let range = self.ranges.get(index.saturating_sub(1)).copied().unwrap_or_default();
-        range.start + u64::from(candidate.at.saturating_sub(range.first_number)) * 16
+        range.start + u64::from(candidate.number.saturating_sub(range.first_number)) * 16
     }
 }
 
@@ -189,7 +189,7 @@ pub enum Membership {
         /// One bit per candidate, in the order given.
         members: Vec<u64>,
         /// Lists that did not end properly: damaged, or mid-update.
-        broken: u64,
+        broken_lists: u64,
     },
 }
 
@@ -199,7 +199,7 @@ pub fn separate_members(targets: &LinkTargets, slices: &[&[Candidate]]) -> Membe
     let lists: Vec<u64> = targets.heads.iter().copied().filter(|&head| head != 0).collect();
     let mut balance = (lists.len() as u64).wrapping_mul(hash(0));
     for candidate in slices.iter().copied().flatten() {
-        balance = balance.wrapping_add(hash(candidate.at)).wrapping_sub(hash(candidate.next));
+        balance = balance.wrapping_add(hash(candidate.number)).wrapping_sub(hash(candidate.next_number));
     }
     for &head in &lists {
         balance = balance.wrapping_sub(hash(targets.number(head).unwrap_or(u32::MAX)));
@@ -212,37 +212,38 @@ const UNITS_PER_ENTRY: u32 = 4096;
 
 /// Follows every list from candidate to candidate.
 fn follow_lists(targets: &LinkTargets, slices: &[&[Candidate]], heads: &[u64]) -> Membership {
-    let all: Vec<Candidate> = slices.concat();
-    let last_number = all.last().map_or(0, |candidate| candidate.at);
+    let candidates: Vec<Candidate> = slices.concat();
+    let last_number = candidates.last().map_or(0, |candidate| candidate.number);
     // The position of the first candidate of each entry.
     let mut index: Vec<u32> = Vec::with_capacity((last_number / UNITS_PER_ENTRY) as usize + 2);
-    for (position, candidate) in all.iter().enumerate() {
-        while index.len() as u32 <= candidate.at / UNITS_PER_ENTRY {
+    for (position, candidate) in candidates.iter().enumerate() {
+        while index.len() as u32 <= candidate.number / UNITS_PER_ENTRY {
             index.push(position as u32);
         }
     }
-    index.push(all.len() as u32);
+    index.push(candidates.len() as u32);
     let find = |number: u32| {
         let entry = (number / UNITS_PER_ENTRY) as usize;
         let (from, to) = (*index.get(entry)? as usize, *index.get(entry + 1)? as usize);
-        let found = all.get(from..to)?.binary_search_by_key(&number, |candidate| candidate.at);
-        found.ok().map(|offset| from + offset)
+        let offset =
+            candidates.get(from..to)?.binary_search_by_key(&number, |candidate| candidate.number).ok()?;
+        Some(from + offset)
     };
-    let mut members = vec![0u64; all.len().div_ceil(64)];
-    let mut broken = 0;
+    let mut members = vec![0u64; candidates.len().div_ceil(64)];
+    let mut broken_lists = 0;
     for &head in heads {
         let mut number = targets.number(head).unwrap_or(u32::MAX);
         while number != 0 {
             let position = find(number).filter(|&position| !bits::has(&members, position));
             let Some(position) = position else {
-                broken += 1;
+                broken_lists += 1;
                 break;
             };
             bits::set(&mut members, position);
-            number = all[position].next;
+            number = candidates[position].next_number;
         }
     }
-    Membership::Members { members, broken }
+    Membership::Members { members, broken_lists }
 }
 
 #[cfg(test)]
@@ -257,22 +258,22 @@ mod tests {
 
     fn linked(targets: &LinkTargets, chain: &[u64]) -> Vec<Candidate> {
         let protect = |to: u64, from: u64| to ^ ((from + 16) >> 12);
-        let mut all: Vec<_> = (0..chain.len())
+        let mut candidates: Vec<_> = (0..chain.len())
             .map(|i| {
                 let next = chain.get(i + 1).copied().unwrap_or(0);
                 targets.candidate(chain[i], protect(next, chain[i]), LinkEncoding::Protected).unwrap()
             })
             .collect();
-        all.sort_by_key(|candidate| candidate.at);
-        all
+        candidates.sort_by_key(|candidate| candidate.number);
+        candidates
     }
 
     #[test]
     fn complete_lists_balance() {
         let chain: Vec<u64> = (0..5000).map(|n| BASE + (n * 7919 % 0xf000) * 0x100).collect();
         let targets = targets(&[0, chain[0]]);
-        let all = linked(&targets, &chain);
-        let (front, back) = all.split_at(1234);
+        let candidates = linked(&targets, &chain);
+        let (front, back) = candidates.split_at(1234);
         assert_eq!(separate_members(&targets, &[front, back]), Membership::AllMembers);
         assert!(targets.may_hold(48) && !targets.may_hold(32) && !targets.may_hold(64));
         assert!(!targets.may_hold(16), "no chunk is that small");
@@ -282,15 +283,15 @@ mod tests {
     fn a_chunk_in_use_with_an_old_link_is_no_member() {
         let chain: Vec<u64> = (1..100).map(|n| BASE + n * 0x20040).collect();
         let targets = targets(&[chain[0]]);
-        let mut all = linked(&targets, &chain);
-        let in_use = Candidate { at: all[50].at + 5, next: all[7].at };
-        all.insert(51, in_use);
-        let Membership::Members { members, broken } = separate_members(&targets, &[&all]) else {
+        let mut candidates = linked(&targets, &chain);
+        let in_use = Candidate { number: candidates[50].number + 5, next_number: candidates[7].number };
+        candidates.insert(51, in_use);
+        let Membership::Members { members, broken_lists } = separate_members(&targets, &[&candidates]) else {
             panic!("balanced")
         };
-        assert_eq!(broken, 0);
-        assert_eq!(targets.address(all[0]), *chain.iter().min().unwrap());
-        let members: Vec<usize> = (0..all.len()).filter(|&i| bits::has(&members, i)).collect();
+        assert_eq!(broken_lists, 0);
+        assert_eq!(targets.address(candidates[0]), *chain.iter().min().unwrap());
+        let members: Vec<usize> = (0..candidates.len()).filter(|&i| bits::has(&members, i)).collect();
         assert_eq!(members.len(), 99);
         assert!(!members.contains(&51));
     }
@@ -307,14 +308,14 @@ mod tests {
         let budget = CandidateBudget::new(2000 * 16);
         let (mut first, mut second) = (Vec::new(), Vec::new());
         while budget.grow(&mut first) && first.len() < 900 {
-            first.push(Candidate { at: 1, next: 0 });
+            first.push(Candidate { number: 1, next_number: 0 });
         }
         let reserved = first.capacity();
         assert!(reserved > 900, "growth is reserved in steps");
         budget.give_back(&mut first);
         assert_eq!(first.len(), 900);
         while budget.grow(&mut second) {
-            second.push(Candidate { at: 1, next: 0 });
+            second.push(Candidate { number: 1, next_number: 0 });
         }
         assert!(budget.is_used_up());
         assert_eq!(first.capacity() + second.capacity(), 2000, "the bound holds, and all of it is used");
@@ -325,11 +326,17 @@ mod tests {
     fn cycles_and_dangling_links_end() {
         let chain = [BASE + 0x100, BASE + 0x200, BASE + 0x300];
         let targets = targets(&[chain[0]]);
-        let mut all = linked(&targets, &chain);
-        all[2].next = all[0].at;
-        assert!(matches!(separate_members(&targets, &[&all]), Membership::Members { broken: 1, .. }));
-        all[2].next = all[2].at + 1;
-        assert!(matches!(separate_members(&targets, &[&all]), Membership::Members { broken: 1, .. }));
+        let mut candidates = linked(&targets, &chain);
+        candidates[2].next_number = candidates[0].number;
+        assert!(matches!(
+            separate_members(&targets, &[&candidates]),
+            Membership::Members { broken_lists: 1, .. }
+        ));
+        candidates[2].next_number = candidates[2].number + 1;
+        assert!(matches!(
+            separate_members(&targets, &[&candidates]),
+            Membership::Members { broken_lists: 1, .. }
+        ));
     }
 
     #[test]

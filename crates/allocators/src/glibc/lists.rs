@@ -14,7 +14,7 @@ use super::layout::{ALIGNMENT, CHUNK_FORWARD, CHUNK_HEADER_BYTES};
 use strandline_claims::range::RangePages;
 use strandline_process::page_cache::PageCache;
 
-/// Lists whose first links are examined to determine the encoding.
+/// Maximum number of lists whose first links are examined to determine the encoding.
 const MAX_LISTS_EXAMINED: usize = 1000;
 
 /// Kind of a special chunk: one that is marked as in use but not in use by the program.
@@ -140,9 +140,9 @@ pub fn follow(
 pub struct List {
     /// The first element; 0 if the list is empty.
     pub head: u64,
-    /// From an element to its link: that of `fd` in fastbins, 0 in thread caches (`next`).
+    /// Bytes from an element to its link: those to `fd` in fastbins, 0 in thread caches (`next`).
     pub link_offset: u64,
-    /// From the chunk to the element: 0 in fastbins, the header in thread caches.
+    /// Bytes from the chunk to the element: 0 in fastbins, those of the header in thread caches.
     pub chunk_offset: u64,
 }
 
@@ -166,7 +166,7 @@ pub fn detect_encoding(
     lists: &[List],
     default: LinkEncoding,
 ) -> LinkEncoding {
-    let (mut plain, mut protected) = (0u32, 0u32);
+    let (mut valid_plain, mut valid_protected) = (0u32, 0u32);
     for list in lists.iter().take(MAX_LISTS_EXAMINED) {
         if !ranges.holds(list.head) {
             continue;
@@ -174,10 +174,10 @@ pub fn detect_encoding(
         let link_address = list.head + list.link_offset;
         let Some(link) = cache.word(link_address) else { continue };
         let is_valid = |target: u64| target == 0 || ranges.holds(target);
-        plain += u32::from(is_valid(LinkEncoding::Plain.decode(link, link_address)));
-        protected += u32::from(is_valid(LinkEncoding::Protected.decode(link, link_address)));
+        valid_plain += u32::from(is_valid(LinkEncoding::Plain.decode(link, link_address)));
+        valid_protected += u32::from(is_valid(LinkEncoding::Protected.decode(link, link_address)));
     }
-    match plain.cmp(&protected) {
+    match valid_plain.cmp(&valid_protected) {
         Ordering::Greater => LinkEncoding::Plain,
         Ordering::Less => LinkEncoding::Protected,
         Ordering::Equal => default,

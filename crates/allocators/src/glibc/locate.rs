@@ -55,11 +55,11 @@ pub struct Parameters {
     /// Its layout.
     pub layout: layout::ParametersLayout,
     /// Free memory at the top above which free() lowers the break.
-    pub trim_threshold: u64,
+    pub trim_threshold_bytes: u64,
     /// Bytes requested from the kernel beyond what is needed, each time.
-    pub top_pad: u64,
+    pub top_pad_bytes: u64,
     /// Requests of at least this size get their own mapping.
-    pub mmap_threshold: u64,
+    pub mmap_threshold_bytes: u64,
     /// Whether both thresholds grow with the largest mapped chunk that is freed (`no_dyn_threshold`
     /// is 0): neither was set.
     pub has_dynamic_thresholds: bool,
@@ -68,13 +68,13 @@ pub struct Parameters {
     /// Maximum number of arenas; 0 for the default.
     pub arena_max: u64,
     /// Huge page size under `glibc.malloc.hugetlb=1`, else 0.
-    pub thp_pagesize: u64,
+    pub thp_page_bytes: u64,
     /// Huge page size under `glibc.malloc.hugetlb=2` and above, else 0.
-    pub hp_pagesize: u64,
+    pub huge_page_bytes: u64,
     /// Number of mmapped chunks.
     pub n_mmaps: u64,
     /// Bytes in mmapped chunks.
-    pub mmapped_mem: u64,
+    pub mmapped_bytes: u64,
     /// The first byte that the main arena got from the kernel; 0 before that.
     pub sbrk_base: u64,
     /// Maximum chunks of one size in a thread cache.
@@ -91,7 +91,7 @@ pub struct Arena {
     /// The top chunk's address.
     pub top: u64,
     /// Bytes taken from the kernel.
-    pub system_mem: u64,
+    pub system_bytes: u64,
     /// Whether its ranges are not contiguous.
     pub is_noncontiguous: bool,
     /// The first chunk of each fastbin.
@@ -121,9 +121,9 @@ pub struct Bin {
     /// The address that represents it in its list (`bin_at`).
     pub address: u64,
     /// Its first chunk (`fd`).
-    pub first: u64,
+    pub first_chunk: u64,
     /// Its last chunk (`bk`).
-    pub last: u64,
+    pub last_chunk: u64,
 }
 
 /// Reads `ranges` in overlapping blocks and calls `visit` with the address of each and the bytes
@@ -140,8 +140,8 @@ fn scan<T>(
             let length = (end - at).min(BLOCK_BYTES + OVERLAP_BYTES);
             buffer.resize(length as usize, 0);
             let read_length = memory.read_some(at, &mut buffer);
-            if let Some(found) = visit(at, &buffer[..read_length]) {
-                return Some(found);
+            if let Some(result) = visit(at, &buffer[..read_length]) {
+                return Some(result);
             }
             at += BLOCK_BYTES;
         }
@@ -163,9 +163,9 @@ pub fn main_arena(memory: &dyn Memory, data: &[AddressRange]) -> Option<MainAren
                 continue;
             }
             let run = run_of_pairs(base, bytes, offset);
-            let found = arena_of_run(memory, base + run.offset as u64, run.pairs, &mut steps);
-            if found.is_some() {
-                return found;
+            let arena = arena_of_run(memory, base + run.offset as u64, run.pairs, &mut steps);
+            if arena.is_some() {
+                return arena;
             }
             offset = run.offset + run.pairs * PAIR_BYTES + 8;
         }
@@ -176,13 +176,13 @@ pub fn main_arena(memory: &dyn Memory, data: &[AddressRange]) -> Option<MainAren
 /// Finds the `main_arena` whose bins are in the run of `pairs` at the address `run`: other pairs of
 /// pointers may precede them.
 fn arena_of_run(memory: &dyn Memory, run: u64, pairs: usize, steps: &mut usize) -> Option<MainArena> {
-    let other_pairs = pairs.checked_sub(layout::BIN_PAIRS as usize)?;
-    (0..=other_pairs.min(MAX_PAIRS_BEFORE_BINS)).find_map(|pairs_before| {
+    let surplus_pairs = pairs.checked_sub(layout::BIN_PAIRS as usize)?;
+    (0..=surplus_pairs.min(MAX_PAIRS_BEFORE_BINS)).find_map(|pairs_before| {
         let bins = run + (PAIR_BYTES * pairs_before) as u64;
-        layout::ARENAS.iter().find_map(|shape| {
-            let address = bins.checked_sub(shape.bins)?;
-            ring(memory, address, shape, steps)?;
-            Some(MainArena { address, layout: *shape })
+        layout::ARENAS.iter().find_map(|arena_layout| {
+            let address = bins.checked_sub(arena_layout.bins)?;
+            ring(memory, address, arena_layout, steps)?;
+            Some(MainArena { address, layout: *arena_layout })
         })
     })
 }
@@ -223,25 +223,31 @@ const MIN_HEAP_ALIGNMENT: u64 = 1 << 20;
 
 /// Returns the arenas of the ring that starts and must end at `main`, main first. Decrements
 /// `steps` at each one, and gives up at 0.
-fn ring(memory: &dyn Memory, main: u64, shape: &layout::ArenaLayout, steps: &mut usize) -> Option<Vec<u64>> {
+fn ring(
+    memory: &dyn Memory,
+    main: u64,
+    arena_layout: &layout::ArenaLayout,
+    steps: &mut usize,
+) -> Option<Vec<u64>> {
     let mut arenas = vec![main];
     let mut at = main;
     // Brent's algorithm detects a cycle without `main`: an arena is remembered at step 2, 4, 8, ….
-    let (mut remembered, mut remembered_at) = (0, 1);
+    let (mut remembered_arena, mut remembered_step) = (0, 1);
     loop {
         *steps = steps.checked_sub(1)?;
-        at = memory.read_word(at.checked_add(shape.next_offset())?).ok()?;
+        at = memory.read_word(at.checked_add(arena_layout.next_offset())?).ok()?;
         if at == main {
             return Some(arenas);
         }
         // A secondary arena follows the heap_info of its first heap.
         let offset = at % MIN_HEAP_ALIGNMENT;
-        if arenas.len() >= MAX_ARENAS || at == remembered || !layout::HEAP_INFO_BYTES.contains(&offset) {
+        if arenas.len() >= MAX_ARENAS || at == remembered_arena || !layout::HEAP_INFO_BYTES.contains(&offset)
+        {
             return None;
         }
         arenas.push(at);
-        if arenas.len() == 2 * remembered_at {
-            (remembered, remembered_at) = (at, arenas.len());
+        if arenas.len() == 2 * remembered_step {
+            (remembered_arena, remembered_step) = (at, arenas.len());
         }
     }
 }
@@ -269,28 +275,28 @@ fn read_arena(
     memory: &dyn Memory,
     address: u64,
     is_main: bool,
-    shape: &layout::ArenaLayout,
+    arena_layout: &layout::ArenaLayout,
 ) -> Option<Arena> {
-    let mut bytes = vec![0; shape.struct_bytes() as usize];
+    let mut bytes = vec![0; arena_layout.struct_bytes() as usize];
     memory.read(address, &mut bytes).ok()?;
     let word = |offset: u64| word_at(&bytes, offset as usize);
-    let layout::Fastbins { offset, count } = shape.fastbins.unwrap_or_default();
+    let layout::Fastbins { offset, count } = arena_layout.fastbins.unwrap_or_default();
     let fastbins = (0..count as u64).filter_map(|index| word(offset + 8 * index)).collect();
     let bins = (0..layout::BIN_PAIRS)
         .filter_map(|pair| {
-            let at = shape.bins + PAIR_BYTES as u64 * pair;
-            let (first, last) = (word(at)?, word(at + 8)?);
+            let at = arena_layout.bins + PAIR_BYTES as u64 * pair;
+            let (first_chunk, last_chunk) = (word(at)?, word(at + 8)?);
             // A bin has the address of a chunk whose links are this pair; bin 0 does not exist.
             let bin_address = address + at - layout::CHUNK_FORWARD;
-            let bin = Bin { index: pair as usize + 1, address: bin_address, first, last };
-            (first != bin.address).then_some(bin)
+            let bin = Bin { index: pair as usize + 1, address: bin_address, first_chunk, last_chunk };
+            (first_chunk != bin.address).then_some(bin)
         })
         .collect();
     Some(Arena {
         address,
         is_main,
-        top: word(shape.top)?,
-        system_mem: word(shape.system_mem_offset())?.min(MAX_SYSTEM_BYTES),
+        top: word(arena_layout.top)?,
+        system_bytes: word(arena_layout.system_mem_offset())?.min(MAX_SYSTEM_BYTES),
         is_noncontiguous: half_word_at(&bytes, layout::FLAGS_OFFSET as usize)? & layout::NONCONTIGUOUS != 0,
         fastbins,
         bins,
@@ -303,7 +309,7 @@ fn read_arena(
 fn heaps(
     memory: &dyn Memory,
     arena: &Arena,
-    shape: &layout::ArenaLayout,
+    arena_layout: &layout::ArenaLayout,
     heap_max_bytes: u64,
     max_heaps: usize,
 ) -> Vec<Heap> {
@@ -313,20 +319,20 @@ fn heaps(
     while start != 0
         && start.is_multiple_of(heap_max_bytes)
         && heaps.len() < max_heaps
-        && heaps.iter().all(|known| known.start != start)
+        && heaps.iter().all(|heap| heap.start != start)
     {
-        let Some(HeapInfo { owner, previous, size }) = heap_info(memory, start) else { break };
+        let Some(HeapInfo { owner, previous, bytes }) = heap_info(memory, start) else { break };
         if owner != arena.address
-            || size < info_bytes
-            || size > heap_max_bytes
-            || !size.is_multiple_of(PAGE_BYTES)
+            || bytes < info_bytes
+            || bytes > heap_max_bytes
+            || !bytes.is_multiple_of(PAGE_BYTES)
         {
             break;
         }
         let holds_arena = arena.address - arena.address % heap_max_bytes == start;
-        let used_bytes = if holds_arena { info_bytes + shape.struct_bytes() } else { info_bytes };
+        let used_bytes = if holds_arena { info_bytes + arena_layout.struct_bytes() } else { info_bytes };
         let first_chunk = start + used_bytes.next_multiple_of(layout::ALIGNMENT);
-        heaps.push(Heap { start, end: start + size, first_chunk });
+        heaps.push(Heap { start, end: start + bytes, first_chunk });
         start = previous;
     }
     heaps
@@ -339,7 +345,7 @@ struct HeapInfo {
     /// Address of the heap before it; 0 if none.
     previous: u64,
     /// Bytes of the heap.
-    size: u64,
+    bytes: u64,
 }
 
 fn heap_info(memory: &dyn Memory, heap: u64) -> Option<HeapInfo> {
@@ -349,7 +355,7 @@ fn heap_info(memory: &dyn Memory, heap: u64) -> Option<HeapInfo> {
     Some(HeapInfo {
         owner: word(layout::HEAP_ARENA)?,
         previous: word(layout::HEAP_PREVIOUS)?,
-        size: word(layout::HEAP_SIZE)?,
+        bytes: word(layout::HEAP_SIZE)?,
     })
 }
 
@@ -361,21 +367,23 @@ pub fn parameters(
     main: u64,
     is_brk: impl Fn(u64) -> bool,
 ) -> Option<Parameters> {
-    let mut best: Option<(Likelihood, Parameters)> = None;
+    let mut best_match: Option<(Likelihood, Parameters)> = None;
     scan(memory, data, |base, bytes| -> Option<()> {
         for offset in (0..bytes.len()).step_by(8) {
-            for shape in &layout::PARAMETERS {
-                let Some(found) = parameters_at(base, bytes, offset, shape, &is_brk) else { continue };
-                let n_mmaps_max = half_word_at(bytes, offset + shape.n_mmaps as usize + 4);
-                let likelihood = Likelihood::new(&found, n_mmaps_max, main);
-                if best.as_ref().is_none_or(|(best_likelihood, _)| likelihood > *best_likelihood) {
-                    best = Some((likelihood, found));
+            for parameters_layout in &layout::PARAMETERS {
+                let Some(parameters) = parameters_at(base, bytes, offset, parameters_layout, &is_brk) else {
+                    continue;
+                };
+                let n_mmaps_max = half_word_at(bytes, offset + parameters_layout.n_mmaps as usize + 4);
+                let likelihood = Likelihood::new(&parameters, n_mmaps_max, main);
+                if best_match.as_ref().is_none_or(|(best_likelihood, _)| likelihood > *best_likelihood) {
+                    best_match = Some((likelihood, parameters));
                 }
             }
         }
         None
     });
-    best.map(|(_, found)| found)
+    best_match.map(|(_, parameters)| parameters)
 }
 
 /// How likely a match is `mp_`, compared in the order of the fields. Any match is better than none.
@@ -388,17 +396,17 @@ struct Likelihood {
 }
 
 impl Likelihood {
-    fn new(found: &Parameters, n_mmaps_max: Option<u32>, main: u64) -> Self {
+    fn new(parameters: &Parameters, n_mmaps_max: Option<u32>, main: u64) -> Self {
         let defaults = [
             n_mmaps_max == Some(DEFAULT_N_MMAPS_MAX),
-            DEFAULT_TCACHE_COUNTS.contains(&found.tcache_count),
+            DEFAULT_TCACHE_COUNTS.contains(&parameters.tcache_count),
             // Distinguishes 2.43 from 2.42 eight bytes later, where arena_max would be in place of
             // arena_test.
-            found.arena_test == DEFAULT_ARENA_TEST,
+            parameters.arena_test == DEFAULT_ARENA_TEST,
         ];
         Self {
             defaults: defaults.map(u8::from).iter().sum(),
-            nearness: MAX_DISTANCE_BYTES.saturating_sub(found.address.abs_diff(main)),
+            nearness: MAX_DISTANCE_BYTES.saturating_sub(parameters.address.abs_diff(main)),
         }
     }
 }
@@ -413,7 +421,7 @@ fn parameters_at(
     base: u64,
     bytes: &[u8],
     offset: usize,
-    shape: &layout::ParametersLayout,
+    parameters_layout: &layout::ParametersLayout,
     is_brk: &impl Fn(u64) -> bool,
 ) -> Option<Parameters> {
     let word = |at: u64| word_at(bytes, offset + at as usize);
@@ -423,44 +431,51 @@ fn parameters_at(
     if arena_test == 0 || arena_test > MAX_ARENA_SETTING || arena_max > MAX_ARENA_SETTING {
         return None;
     }
-    let n_mmaps = int(shape.n_mmaps)?;
-    let (n_mmaps_max, max_n_mmaps, no_dyn_threshold) =
-        (int(shape.n_mmaps + 4)?, int(shape.n_mmaps + 8)?, int(shape.n_mmaps + 12)?);
-    let (mmapped_mem, max_mmapped) = (word(shape.mmapped_mem)?, word(shape.mmapped_mem + 8)?);
-    let counters_agree = n_mmaps <= max_n_mmaps
+    let n_mmaps = int(parameters_layout.n_mmaps)?;
+    let (n_mmaps_max, max_n_mmaps, no_dyn_threshold) = (
+        int(parameters_layout.n_mmaps + 4)?,
+        int(parameters_layout.n_mmaps + 8)?,
+        int(parameters_layout.n_mmaps + 12)?,
+    );
+    let (mmapped_bytes, max_mmapped) =
+        (word(parameters_layout.mmapped_mem)?, word(parameters_layout.mmapped_mem + 8)?);
+    let are_counters_consistent = n_mmaps <= max_n_mmaps
         && max_n_mmaps <= i32::MAX as u32
         && n_mmaps_max <= i32::MAX as u32
         && no_dyn_threshold <= 1
-        && mmapped_mem <= max_mmapped
+        && mmapped_bytes <= max_mmapped
         // Whole pages up to 2.42; in 2.43 each mremap of a chunk loses 16 bytes.
-        && mmapped_mem.is_multiple_of(layout::ALIGNMENT);
-    if !counters_agree || !cache_settings_agree(&word, shape) {
+        && mmapped_bytes.is_multiple_of(layout::ALIGNMENT);
+    if !are_counters_consistent || !are_cache_settings_consistent(&word, parameters_layout) {
         return None;
     }
-    let sbrk_base = word(shape.mmapped_mem + 16)?;
-    let thp_pagesize = shape.thp_pagesize.map_or(Some(0), word)?;
-    let hp_pagesize = shape.hp_pagesize.map_or(Some(0), word)?;
+    let sbrk_base = word(parameters_layout.mmapped_mem + 16)?;
+    let thp_page_bytes = parameters_layout.thp_pagesize.map_or(Some(0), word)?;
+    let huge_page_bytes = parameters_layout.hp_pagesize.map_or(Some(0), word)?;
     let is_page_size = |size: u64| {
         size == 0 || (size.is_power_of_two() && (PAGE_BYTES..=MAX_PAGE_SIZE_BYTES).contains(&size))
     };
-    if !is_page_size(thp_pagesize) || !is_page_size(hp_pagesize) || (sbrk_base != 0 && !is_brk(sbrk_base)) {
+    if !is_page_size(thp_page_bytes)
+        || !is_page_size(huge_page_bytes)
+        || (sbrk_base != 0 && !is_brk(sbrk_base))
+    {
         return None;
     }
     Some(Parameters {
         address: base + offset as u64,
-        layout: *shape,
-        trim_threshold: word(layout::parameter_offsets::TRIM_THRESHOLD)?,
-        top_pad: word(layout::parameter_offsets::TOP_PAD)?,
-        mmap_threshold: word(layout::parameter_offsets::MMAP_THRESHOLD)?,
+        layout: *parameters_layout,
+        trim_threshold_bytes: word(layout::parameter_offsets::TRIM_THRESHOLD)?,
+        top_pad_bytes: word(layout::parameter_offsets::TOP_PAD)?,
+        mmap_threshold_bytes: word(layout::parameter_offsets::MMAP_THRESHOLD)?,
         has_dynamic_thresholds: no_dyn_threshold == 0,
         arena_test,
         arena_max,
-        thp_pagesize,
-        hp_pagesize,
+        thp_page_bytes,
+        huge_page_bytes,
         n_mmaps: n_mmaps.into(),
-        mmapped_mem,
+        mmapped_bytes,
         sbrk_base,
-        tcache_count: word(shape.tcache_bins + 16)?,
+        tcache_count: word(parameters_layout.tcache_bins + 16)?,
     })
 }
 
@@ -470,12 +485,19 @@ const MAX_SMALL_CACHED_BYTES: u64 = 1032;
 const MAX_LARGE_CACHED_BYTES: u64 = (4 << 20) + 1;
 
 /// Whether bins, largest cached size and count of the thread cache are consistent.
-fn cache_settings_agree(word: &impl Fn(u64) -> Option<u64>, shape: &layout::ParametersLayout) -> bool {
-    let fields = (word(shape.tcache_bins), word(shape.tcache_bins + 8), word(shape.tcache_bins + 16));
+fn are_cache_settings_consistent(
+    word: &impl Fn(u64) -> Option<u64>,
+    parameters_layout: &layout::ParametersLayout,
+) -> bool {
+    let fields = (
+        word(parameters_layout.tcache_bins),
+        word(parameters_layout.tcache_bins + 8),
+        word(parameters_layout.tcache_bins + 16),
+    );
     let (Some(bins), Some(max_bytes), Some(count)) = fields else { return false };
     // Up to 2.41 the largest request is that of the last bin (1032 with 64 bins); from 2.42 on it
     // is one more than the largest chunk (1041), or up to 4 MiB with large bins.
-    let is_size_valid = if shape.has_large_tcache_bins {
+    let is_size_valid = if parameters_layout.has_large_tcache_bins {
         (1..=MAX_LARGE_CACHED_BYTES).contains(&max_bytes) && max_bytes != MAX_SMALL_CACHED_BYTES
     } else {
         let chunk_bytes = max_bytes.saturating_add(layout::SIZE_WORD_BYTES).max(layout::MIN_CHUNK_BYTES);
@@ -513,7 +535,7 @@ mod tests {
             address: 0x7f00_0400_0030,
             is_main: false,
             top: 0x7f00_0400_1000,
-            system_mem: 0,
+            system_bytes: 0,
             is_noncontiguous: true,
             fastbins: Vec::new(),
             bins: Vec::new(),

@@ -49,8 +49,10 @@ fn aligned_block(offset: u64, header: HeaderWords, page: u64, limit: u64) -> Opt
     }
     let bytes = offset.checked_add(head & !layout::SIZE_BITS)?;
     let mapped_bytes = bytes.checked_next_multiple_of(PAGE_BYTES)?;
-    let missing = mapped_bytes - bytes;
-    if (missing != 0 && missing != layout::FENCEPOST_BYTES) || mapped_bytes > limit.checked_sub(page)? {
+    let missing_bytes = mapped_bytes - bytes;
+    if (missing_bytes != 0 && missing_bytes != layout::FENCEPOST_BYTES)
+        || mapped_bytes > limit.checked_sub(page)?
+    {
         return None;
     }
     let usable_end = page + mapped_bytes - tail_bytes(mapped_bytes, offset, head);
@@ -74,7 +76,7 @@ fn may_start(header: HeaderWords) -> bool {
 pub struct SearchResult {
     /// Blocks, in the order found.
     pub blocks: Vec<MappedBlock>,
-    /// Their bytes, resident or not.
+    /// Bytes of these blocks, resident or not.
     pub bytes: u64,
     /// Bytes read by the search.
     pub bytes_read: u64,
@@ -116,12 +118,12 @@ struct Search<'a> {
     claimed: &'a [AddressRange],
     /// Number of chunks to find.
     count: u64,
-    /// Their bytes, if that figure is reliable.
+    /// Bytes of these chunks, if that figure is reliable.
     bytes: Option<u64>,
     deadline: Instant,
     /// Cost so far, in readable pages.
     cost_pages: u64,
-    found: SearchResult,
+    result: SearchResult,
 }
 
 impl Search<'_> {
@@ -141,22 +143,22 @@ impl Search<'_> {
             let areas = if self.claimed.is_empty() { areas } else { areas_with_claimed };
             areas.iter().for_each(|area| self.search_all_pages(&area.runs, area.end));
         }
-        self.found
+        self.result
     }
 
     /// Discards the chunks found so far.
     fn restart(&mut self) {
-        self.found = SearchResult { bytes_read: self.found.bytes_read, ..SearchResult::default() };
+        self.result = SearchResult { bytes_read: self.result.bytes_read, ..SearchResult::default() };
     }
 
     /// Tries the start of each mapping, and the end of each chunk found.
     fn search_starts(&mut self, areas: &[Area]) {
         for area in areas {
             let mut end = 0;
-            for &first in &area.first_pages {
+            for &first_page in &area.first_pages {
                 // A mapping may start within a chunk.
-                if first >= end {
-                    end = self.take_adjacent(first, area.end, &area.runs);
+                if first_page >= end {
+                    end = self.take_adjacent(first_page, area.end, &area.runs);
                 }
             }
         }
@@ -169,8 +171,8 @@ impl Search<'_> {
     }
 
     fn is_done(&self) -> bool {
-        self.found.blocks.len() as u64 == self.count
-            && self.bytes.is_none_or(|bytes| self.found.bytes == bytes)
+        self.result.blocks.len() as u64 == self.count
+            && self.bytes.is_none_or(|bytes| self.result.bytes == bytes)
     }
 
     fn is_over_budget(&self) -> bool {
@@ -180,9 +182,9 @@ impl Search<'_> {
     /// Reads the words of a header at each of `addresses`.
     fn read_headers(&mut self, addresses: &[u64]) -> Vec<Option<HeaderWords>> {
         let headers = self.memory.read_pairs(addresses);
-        let unreadable = headers.iter().filter(|header| header.is_none()).count() as u64;
-        self.found.bytes_read += addresses.len() as u64 * layout::CHUNK_HEADER_BYTES;
-        self.cost_pages += addresses.len() as u64 + unreadable * UNREADABLE_PAGE_COST;
+        let unreadable_pages = headers.iter().filter(|header| header.is_none()).count() as u64;
+        self.result.bytes_read += addresses.len() as u64 * layout::CHUNK_HEADER_BYTES;
+        self.cost_pages += addresses.len() as u64 + unreadable_pages * UNREADABLE_PAGE_COST;
         headers.into_iter().map(|header| header.map(HeaderWords::from)).collect()
     }
 
@@ -194,8 +196,8 @@ impl Search<'_> {
             let aligned = if may_start(header) { self.aligned_chunk(page, limit, runs) } else { None };
             let block = aligned.or_else(|| block_at(header, page, limit));
             if let Some(block) = block.filter(|block| self.fits(block)) {
-                self.found.blocks.push(block);
-                self.found.bytes += block.end - block.start;
+                self.result.blocks.push(block);
+                self.result.bytes += block.end - block.start;
                 return Some(block.end);
             }
         }
@@ -207,14 +209,14 @@ impl Search<'_> {
     /// resident `runs`; reading another page would make the kernel map one in the target.
     fn aligned_chunk(&mut self, page: u64, limit: u64, runs: &[AddressRange]) -> Option<MappedBlock> {
         let mut bytes = [0; PAGE_BYTES as usize];
-        self.found.bytes_read += PAGE_BYTES;
+        self.result.bytes_read += PAGE_BYTES;
         self.cost_pages += 1;
         self.memory.read(page, &mut bytes).ok()?;
-        let within = (layout::ALIGNMENT..PAGE_BYTES)
+        let block_in_page = (layout::ALIGNMENT..PAGE_BYTES)
             .step_by(layout::ALIGNMENT as usize)
             .find_map(|offset| aligned_block(offset, pair_at(&bytes, offset as usize)?.into(), page, limit));
-        if within.is_some() {
-            return within;
+        if block_in_page.is_some() {
+            return block_in_page;
         }
         let offsets: Vec<u64> = (2..=MAX_ALIGNED_PAGES)
             .map(|pages| pages * PAGE_BYTES - layout::CHUNK_HEADER_BYTES)
@@ -293,13 +295,13 @@ fn areas(context: &Context<'_>, taken: &RangeSet) -> Vec<Area> {
 /// show which glibc made it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MappedChunks {
-    /// Their number, by malloc's counters.
+    /// Number of chunks, by malloc's counters.
     count: u64,
-    /// Their bytes, by malloc's counters.
+    /// Bytes of chunks, by malloc's counters.
     bytes: u64,
-    /// Number of those that the walks have met between pieces.
+    /// Number of chunks that the walks have met between pieces.
     walked_count: u64,
-    /// Bytes of those.
+    /// Bytes of chunks that the walks have met between pieces.
     walked_bytes: u64,
     /// Whether `bytes` is unreliable: 2.43 counts 16 bytes too few for each chunk that was moved by
     /// mremap (malloc.c, mremap_chunk).
@@ -311,10 +313,10 @@ impl MappedChunks {
     pub fn add(&mut self, parameters: Option<&Parameters>, walked: &[RegionTotals]) {
         let Some(parameters) = parameters else { return };
         self.count = self.count.saturating_add(parameters.n_mmaps);
-        self.bytes = self.bytes.saturating_add(parameters.mmapped_mem);
+        self.bytes = self.bytes.saturating_add(parameters.mmapped_bytes);
         // The walk of one libc also meets the chunks of others between its pieces.
-        self.walked_count += walked.iter().map(|walked| walked.counts.mmapped_chunks).sum::<u64>();
-        self.walked_bytes += walked.iter().map(|walked| walked.counts.mmapped_bytes).sum::<u64>();
+        self.walked_count += walked.iter().map(|totals| totals.counts.mmapped_chunks).sum::<u64>();
+        self.walked_bytes += walked.iter().map(|totals| totals.counts.mmapped_bytes).sum::<u64>();
         self.has_unreliable_bytes |= parameters.layout.mmapped_bytes_drift;
     }
 
@@ -329,8 +331,8 @@ impl MappedChunks {
         let claims = readings.iter().flat_map(|reading| &reading.claims);
         let mut taken: RangeSet = claims.map(RangeClaim::range).collect();
         let Some(reading) = readings.first_mut() else { return };
-        let with_stacks = taken.iter().chain(context.stacks).copied().collect();
-        let areas_with_claimed = areas(context, &with_stacks);
+        let taken_and_stacks = taken.iter().chain(context.stacks).copied().collect();
+        let areas_with_claimed = areas(context, &taken_and_stacks);
         taken.add(excluded.iter().copied());
         let mut areas = areas(context, &taken);
         // Small areas first: a huge one (another heap) is then mostly not needed.
@@ -345,19 +347,19 @@ impl MappedChunks {
             bytes,
             deadline: context.deadline,
             cost_pages: 0,
-            found: SearchResult::default(),
+            result: SearchResult::default(),
         };
-        let found = search.run(&areas, &areas_with_claimed);
-        reading.bytes_read += found.bytes_read;
-        if found.blocks.len() as u64 != self.count || bytes.is_some_and(|bytes| found.bytes != bytes) {
+        let result = search.run(&areas, &areas_with_claimed);
+        reading.bytes_read += result.bytes_read;
+        if result.blocks.len() as u64 != self.count || bytes.is_some_and(|bytes| result.bytes != bytes) {
             let text = format!(
                 "malloc counts {} mmapped chunks with {} bytes; {} with {} bytes were found",
                 self.count,
                 self.bytes,
-                found.blocks.len(),
-                found.bytes
+                result.blocks.len(),
+                result.bytes
             );
-            let bytes = Some(self.bytes.abs_diff(found.bytes));
+            let bytes = Some(self.bytes.abs_diff(result.bytes));
             let is_late = Instant::now() >= context.deadline;
             let (code, note) = if is_late {
                 ("heap_too_slow", "; the deadline passed before the search ended")
@@ -366,14 +368,14 @@ impl MappedChunks {
             };
             reading.caveats.push(Caveat::new(code, "glibc", bytes, format!("{text}{note}")));
         }
-        reading.refined.add_mapped(context.refinements, &found.blocks);
+        reading.refined.add_mapped(context.refinements, &result.blocks);
         reading.allocator.live_blocks =
-            reading.allocator.live_blocks.map(|count| count + found.blocks.len() as u64);
+            reading.allocator.live_blocks.map(|count| count + result.blocks.len() as u64);
         let payload_bytes: u64 =
-            found.blocks.iter().map(|block| block.usable_end.saturating_sub(block.pointer)).sum();
+            result.blocks.iter().map(|block| block.usable_end.saturating_sub(block.pointer)).sum();
         reading.allocator.live_bytes = reading.allocator.live_bytes.map(|bytes| bytes + payload_bytes);
         reading.allocator.metadata_bytes =
-            reading.allocator.metadata_bytes.map(|bytes| bytes + found.bytes - payload_bytes);
-        reading.mapped_blocks = found.blocks;
+            reading.allocator.metadata_bytes.map(|bytes| bytes + result.bytes - payload_bytes);
+        reading.mapped_blocks = result.blocks;
     }
 }

@@ -159,11 +159,11 @@ fn unread_heap(context: &Context<'_>, object: &Object) -> Option<Caveat> {
     (bytes > 0).then(|| Caveat::new("heap_not_found", format!("{:#x}", heap.start), Some(bytes), text))
 }
 
-/// Reads the glibc in `object`, if there is one, outside the `earlier` readings.
+/// Reads the glibc in `object`, if there is one, outside the memory of `earlier_readings`.
 fn read_object(
     context: &Context<'_>,
     object: &Object,
-    earlier: &[Reading],
+    earlier_readings: &[Reading],
     excluded: &RangeSet,
     mapped_chunks: &mut MappedChunks,
 ) -> Result<Option<Reading>, OutOfOrder> {
@@ -173,13 +173,13 @@ fn read_object(
     let may_be_brk = |address: u64| context.space.find(address).is_none_or(is_private);
     let parameters = locate::parameters(context.whole_memory, &object.data, main.address, may_be_brk);
     let scales_heaps = |parameters: &Parameters| {
-        parameters.layout.heaps_scale_with_hp_pagesize && parameters.hp_pagesize != 0
+        parameters.layout.heaps_scale_with_hp_pagesize && parameters.huge_page_bytes != 0
     };
     let heap_max_bytes = parameters.filter(scales_heaps).map_or(layout::HEAP_MAX_BYTES, |parameters| {
-        parameters.hp_pagesize.saturating_mul(layout::HUGE_PAGES_PER_HEAP)
+        parameters.huge_page_bytes.saturating_mul(layout::HUGE_PAGES_PER_HEAP)
     });
     let arenas = locate::arenas(context.whole_memory, &main, heap_max_bytes);
-    let taken = earlier.iter().flat_map(|reading| reading.ranges()).collect();
+    let taken = earlier_readings.iter().flat_map(|reading| reading.ranges()).collect();
     let regions = regions::of_arenas(context, &arenas, parameters.as_ref(), &taken, excluded);
 
     let pages: Vec<RangePages> =
@@ -195,8 +195,8 @@ fn read_object(
     let mut walked = heap.walk(parameters.as_ref(), &mut reading)?;
     add_walked(context, &mut reading, &regions, &mut walked, &pages);
     mapped_chunks.add(parameters.as_ref(), &walked);
-    for walked in &mut walked {
-        reading.refined.add(std::mem::take(&mut walked.counts.refined));
+    for totals in &mut walked {
+        reading.refined.add(std::mem::take(&mut totals.counts.refined));
     }
     let by_arena = group_by_arena(&arenas, &regions, &walked);
     check_sums(&arenas, &by_arena, &mut reading);
@@ -287,7 +287,7 @@ impl Arenas<'_> {
         parameters: Option<&Parameters>,
         reading: &mut Reading,
     ) -> Result<Vec<RegionTotals>, OutOfOrder> {
-        let (mut special, links) = self.thread_caches(parameters, reading);
+        let (mut special_chunks, links) = self.thread_caches(parameters, reading);
         let targets: Vec<LinkTargets> =
             (0..self.arenas.len()).map(|index| self.link_targets(index)).collect();
         let first_deadline = self.first_deadline();
@@ -297,7 +297,7 @@ impl Arenas<'_> {
             links,
             budget: &budget,
         };
-        let contexts: Vec<WalkContext<'_>> = self.contexts(&special, guess_mode, first_deadline);
+        let contexts: Vec<WalkContext<'_>> = self.contexts(&special_chunks, guess_mode, first_deadline);
         let mut walked = segments::walk(&contexts, self.context.threads, self.context.progress);
         drop(contexts);
         if budget.is_used_up() {
@@ -305,16 +305,17 @@ impl Arenas<'_> {
                 "there is too little memory to note all chunks in fastbins: the others count as in use";
             reading.caveats.push(Caveat::new(LIST_BROKEN, "glibc, fastbins", None, text));
         }
-        let to_redo = self.separate_fastbin_members(&targets, &mut special, &walked, &budget, reading);
+        let parts_to_redo =
+            self.separate_fastbin_members(&targets, &mut special_chunks, &walked, &budget, reading);
         let contexts: Vec<WalkContext<'_>> =
-            self.contexts(&special, |_| FastbinMode::Known, self.context.deadline);
-        let redone = in_order(to_redo.len(), self.context.threads, |item| {
-            let PartIndex { region, part } = to_redo[item];
+            self.contexts(&special_chunks, |_| FastbinMode::Known, self.context.deadline);
+        let redone_parts = in_order(parts_to_redo.len(), self.context.threads, |item| {
+            let PartIndex { region, part } = parts_to_redo[item];
             Some(segments::walk_again(contexts[region], &walked[region].parts[part]))
         });
-        for (&PartIndex { region, part }, redone) in to_redo.iter().zip(redone) {
-            if let Some(redone) = redone {
-                walked[region].parts[part] = redone;
+        for (&PartIndex { region, part }, redone_part) in parts_to_redo.iter().zip(redone_parts) {
+            if let Some(redone_part) = redone_part {
+                walked[region].parts[part] = redone_part;
             }
         }
         for (parts, arena_region) in walked.iter().zip(self.regions) {
@@ -355,9 +356,9 @@ impl Arenas<'_> {
     /// Returns the first inconsistent place of the heap. A differing sum alone is not one: then
     /// part of the heap was not found, and what matters is whether the call would go there.
     fn call_hazard(&self, walked: &[RegionTotals], reading: &Reading) -> Option<CallHazard> {
-        let damage = |(walked, arena_region): (&RegionTotals, &ArenaRegion)| {
-            let at = walked.counts.first_damage?;
-            Some(CallHazard { at, cause: hazard_cause(self.context, arena_region, walked.counts.is_late) })
+        let damage = |(totals, arena_region): (&RegionTotals, &ArenaRegion)| {
+            let at = totals.counts.first_damage?;
+            Some(CallHazard { at, cause: hazard_cause(self.context, arena_region, totals.counts.is_late) })
         };
         if let Some(hazard) = walked.iter().zip(self.regions).find_map(damage) {
             return Some(hazard);
@@ -373,7 +374,7 @@ impl Arenas<'_> {
         if !self.context.checks_free_lists {
             return None;
         }
-        let max_chunks = walked.iter().map(|walked| walked.counts.bin_chunks).sum::<u64>() + 1;
+        let max_chunks = walked.iter().map(|totals| totals.counts.bin_chunks).sum::<u64>() + 1;
         let mut check = bins::Check {
             cache: PageCache::new(self.context.whole_memory),
             pages: self.pages,
@@ -389,27 +390,30 @@ impl Arenas<'_> {
         })
     }
 
-    /// Returns the input of a walk for each region.
+    /// Returns the input of a walk for each region. `mode_of` chooses how the walk recognises
+    /// chunks in fastbins.
     fn contexts<'a>(
         &'a self,
-        special: &'a [SpecialChunks],
-        fast: impl Fn(&ArenaRegion) -> FastbinMode<'a>,
+        special_chunks: &'a [SpecialChunks],
+        mode_of: impl Fn(&ArenaRegion) -> FastbinMode<'a>,
         deadline: Instant,
     ) -> Vec<WalkContext<'a>> {
-        let parts = self.regions.iter().zip(self.pages.iter().zip(special));
-        let walk_context =
-            |(arena_region, (pages, special)): (&'a ArenaRegion, (&'a RangePages, &'a SpecialChunks))| {
-                WalkContext {
-                    region: &arena_region.region,
-                    special,
-                    fast: fast(arena_region),
-                    memory: self.context.whole_memory,
-                    pages,
-                    refinements: self.context.refinements,
-                    keeps_blocks: self.context.collects_blocks,
-                    deadline,
-                }
-            };
+        let parts = self.regions.iter().zip(self.pages.iter().zip(special_chunks));
+        let walk_context = |(arena_region, (pages, special_chunks)): (
+            &'a ArenaRegion,
+            (&'a RangePages, &'a SpecialChunks),
+        )| {
+            WalkContext {
+                region: &arena_region.region,
+                special_chunks,
+                fastbin_mode: mode_of(arena_region),
+                memory: self.context.whole_memory,
+                pages,
+                refinements: self.context.refinements,
+                keeps_blocks: self.context.collects_blocks,
+                deadline,
+            }
+        };
         parts.map(walk_context).collect()
     }
 
@@ -447,31 +451,31 @@ impl Arenas<'_> {
             ranges.insert(chunk, ChunkKind::Metadata);
         }
         let max_chunks = layout::MAX_THREAD_CACHE_ENTRIES as u64;
-        // After the deadline the rest of the heap is not walked either.
+        // After the deadline the heap is not walked further either.
         let is_broken = |list: &&List| {
             Instant::now() < self.context.deadline
                 && !lists::follow(&mut cache, &mut ranges, **list, links, ChunkKind::ThreadCache, max_chunks)
         };
-        let broken = caches.lists.iter().filter(is_broken).count() as u64;
-        add_broken_caveat(broken, "thread caches", reading);
+        let broken_lists = caches.lists.iter().filter(is_broken).count() as u64;
+        add_broken_caveat(broken_lists, "thread caches", reading);
         reading.bytes_read += cache.bytes_read;
-        (ranges.parts.into_iter().map(|(_, special)| special).collect(), links)
+        (ranges.parts.into_iter().map(|(_, special_chunks)| special_chunks).collect(), links)
     }
 
     /// Separates members of fastbins from chunks that only look like members. Adds the members of
-    /// parts that have to be walked again to `special`, and returns these parts.
+    /// parts that have to be walked again to `special_chunks`, and returns these parts.
     fn separate_fastbin_members(
         &self,
         targets: &[LinkTargets],
-        special: &mut [SpecialChunks],
+        special_chunks: &mut [SpecialChunks],
         walked: &[RegionParts],
         budget: &CandidateBudget,
         reading: &mut Reading,
     ) -> Vec<PartIndex> {
-        let mut to_redo = Vec::new();
+        let mut parts_to_redo = Vec::new();
         for (arena, targets) in targets.iter().enumerate() {
-            let own_regions = (0..walked.len()).filter(|&region| self.regions[region].arena == arena);
-            let parts: Vec<PartIndex> = own_regions
+            let arena_regions = (0..walked.len()).filter(|&region| self.regions[region].arena == arena);
+            let parts: Vec<PartIndex> = arena_regions
                 .flat_map(|region| {
                     (0..walked[region].parts.len()).map(move |part| PartIndex { region, part })
                 })
@@ -480,41 +484,43 @@ impl Arenas<'_> {
                 .iter()
                 .map(|index| walked[index.region].parts[index.part].candidates.as_slice())
                 .collect();
-            let Membership::Members { members, broken } = fastbins::separate_members(targets, &slices) else {
+            let Membership::Members { members, broken_lists } = fastbins::separate_members(targets, &slices)
+            else {
                 continue;
             };
             // Without the time for all of the heap, or the memory, some members are not known.
             let is_late = parts.iter().any(|index| walked[index.region].parts[index.part].counts.is_late);
             if !is_late && !budget.is_used_up() {
-                add_broken_caveat(broken, "fastbins", reading);
+                add_broken_caveat(broken_lists, "fastbins", reading);
             }
             let mut position = 0;
             for (&index, slice) in parts.iter().zip(&slices) {
                 let is_member = |offset: &usize| bits::has(&members, position + offset);
-                // Without a list of the members, which no bound would count.
-                let own_members = (0..slice.len()).filter(is_member);
-                if own_members.clone().count() < slice.len() {
-                    to_redo.push(index);
-                    for member in own_members {
-                        special[index.region].insert(targets.address(slice[member]), ChunkKind::Fastbin);
+                // The members are not collected: no bound would count the memory of such a list.
+                let members_of_part = (0..slice.len()).filter(is_member);
+                if members_of_part.clone().count() < slice.len() {
+                    parts_to_redo.push(index);
+                    for member in members_of_part {
+                        special_chunks[index.region]
+                            .insert(targets.address(slice[member]), ChunkKind::Fastbin);
                     }
                 }
                 position += slice.len();
             }
         }
-        to_redo
+        parts_to_redo
     }
 }
 
 /// Code of the caveat for broken free lists.
 const LIST_BROKEN: &str = "free_list_broken";
 
-fn add_broken_caveat(broken: u64, lists: &str, reading: &mut Reading) {
-    if broken > 0 {
+fn add_broken_caveat(broken_lists: u64, list_kind: &str, reading: &mut Reading) {
+    if broken_lists > 0 {
         let text = format!(
-            "{broken} lists of {lists} are damaged, or were read during a change: the rest of each counts as in use"
+            "{broken_lists} lists of {list_kind} are damaged, or were read during a change: the rest of each counts as in use"
         );
-        reading.caveats.push(Caveat::new(LIST_BROKEN, format!("glibc, {lists}"), None, text));
+        reading.caveats.push(Caveat::new(LIST_BROKEN, format!("glibc, {list_kind}"), None, text));
     }
 }
 
@@ -526,17 +532,17 @@ fn add_walked(
     walked: &mut [RegionTotals],
     pages: &[RangePages],
 ) {
-    for ((arena_region, walked), pages) in regions.iter().zip(walked).zip(pages) {
+    for ((arena_region, totals), pages) in regions.iter().zip(walked).zip(pages) {
         let region = &arena_region.region;
         // The cells are many, and needed only in the claim.
-        let cells = std::mem::take(&mut walked.sums.cells);
-        let mut sums = walked.sums.clone();
+        let cells = std::mem::take(&mut totals.sums.cells);
+        let mut sums = totals.sums.clone();
         sums.cells = cells;
         reading.claims.push(RangeClaim { start: region.start, end: region.end, sums });
         reading.zero_runs.extend(pages.zero_runs());
-        if walked.counts.damages > 0 {
-            let at = walked.counts.first_damage.unwrap_or(region.start);
-            let (code, explanation) = match hazard_cause(context, arena_region, walked.counts.is_late) {
+        if totals.counts.damages > 0 {
+            let at = totals.counts.first_damage.unwrap_or(region.start);
+            let (code, explanation) = match hazard_cause(context, arena_region, totals.counts.is_late) {
                 HazardCause::Swapped => {
                     ("heap_swapped", "parts of it are swapped out, and reading them would load them")
                 }
@@ -550,14 +556,14 @@ fn add_walked(
                 "strandline could not walk the heap at {:#x}-{:#x} at {} ({explanation}), and skipped {} bytes",
                 region.start,
                 region.end,
-                counted(walked.counts.damages, "place"),
-                thousands(walked.counts.unread_bytes)
+                counted(totals.counts.damages, "place"),
+                thousands(totals.counts.unread_bytes)
             );
             reading.is_inconsistent |= code == "heap_damaged";
             reading.caveats.push(Caveat::new(
                 code,
                 format!("{at:#x}"),
-                Some(walked.counts.unread_bytes),
+                Some(totals.counts.unread_bytes),
                 text,
             ));
         }

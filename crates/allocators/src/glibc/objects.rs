@@ -31,15 +31,15 @@ const MAX_LIBC_DATA_BYTES: u64 = 1 << 20;
 /// a static program contains its malloc.
 pub fn find(context: &Context<'_>) -> Vec<Object> {
     let groups = modules::file_groups(context.space);
-    let mut chosen: Vec<_> =
+    let mut chosen_groups: Vec<_> =
         groups.iter().filter(|group| CLibrary::of_file(&group[0].name) == Some(CLibrary::Glibc)).collect();
-    if chosen.is_empty() {
-        chosen = groups.iter().collect();
+    if chosen_groups.is_empty() {
+        chosen_groups = groups.iter().collect();
         // Files without code contain no malloc, and may take all of the bytes that are searched.
-        chosen.sort_by_key(|group| !group.iter().any(|mapping| mapping.permissions.execute));
+        chosen_groups.sort_by_key(|group| !group.iter().any(|mapping| mapping.permissions.execute));
     }
     let mut remaining_bytes = MAX_DATA_BYTES;
-    let objects = chosen.into_iter().map(|group| object(context, group, &mut remaining_bytes));
+    let objects = chosen_groups.into_iter().map(|group| object(context, group, &mut remaining_bytes));
     objects.filter(|object| !object.data.is_empty()).collect()
 }
 

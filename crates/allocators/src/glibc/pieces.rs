@@ -14,26 +14,26 @@ use strandline_process::map::Mapping;
 use strandline_process::pages::PAGE_BYTES;
 use strandline_process::range::AddressRange;
 
-/// Returns the ranges in which the main arena continues, outside of the regions `known`.
-pub fn ranges(context: &Context<'_>, arena: &Arena, known: &[Region]) -> Vec<AddressRange> {
-    contiguous_ranges(context.space.mappings(), &mappings_of_pieces(context, arena, known))
+/// Returns the ranges in which the main arena continues, outside of `known_regions`.
+pub fn ranges(context: &Context<'_>, arena: &Arena, known_regions: &[Region]) -> Vec<AddressRange> {
+    contiguous_ranges(context.space.mappings(), &mappings_of_pieces(context, arena, known_regions))
 }
 
 /// Maximum length of a part that a program may have protected within one of its blocks; a longer
 /// one counts as a foreign reservation.
 const MAX_PROTECTED_BYTES: u64 = 16 << 20;
 
-/// Returns the contiguous ranges around the mappings `pieces` among `all` mappings: madvise, mlock,
+/// Returns the contiguous ranges around the mappings `pieces` among all `mappings`: madvise, mlock,
 /// mprotect or prctl within a block makes the kernel split a mapping.
-fn contiguous_ranges(all: &[Mapping], pieces: &[&Mapping]) -> Vec<AddressRange> {
+fn contiguous_ranges(mappings: &[Mapping], pieces: &[&Mapping]) -> Vec<AddressRange> {
     let mut ranges: Vec<AddressRange> = Vec::new();
     for mapping in pieces {
         if ranges.last().is_some_and(|last| mapping.end <= last.end) {
             continue;
         }
-        let index = all.partition_point(|other| other.start < mapping.start);
-        let below = all[..index].iter().rev().map(Neighbour::below);
-        let above = all[index..].iter().skip(1).map(Neighbour::above);
+        let index = mappings.partition_point(|other| other.start < mapping.start);
+        let below = mappings[..index].iter().rev().map(Neighbour::below);
+        let above = mappings[index..].iter().skip(1).map(Neighbour::above);
         ranges
             .push(AddressRange::new(furthest_edge(mapping.start, below), furthest_edge(mapping.end, above)));
     }
@@ -45,7 +45,7 @@ struct Neighbour<'a> {
     mapping: &'a Mapping,
     /// Its edge nearer to the piece.
     near_edge: u64,
-    /// Its other edge.
+    /// Its edge farther from the piece.
     far_edge: u64,
 }
 
@@ -62,7 +62,7 @@ impl<'a> Neighbour<'a> {
 /// Returns how far a piece may reach from `edge`: over adjacent neighbours, to the last writable
 /// one.
 fn furthest_edge<'a>(mut edge: u64, neighbours: impl Iterator<Item = Neighbour<'a>>) -> u64 {
-    let mut furthest = edge;
+    let mut furthest_edge = edge;
     for Neighbour { mapping, near_edge, far_edge } in neighbours {
         let may_belong = mapping.is_private_anonymous()
             && !is_named_by_kernel(mapping)
@@ -72,10 +72,10 @@ fn furthest_edge<'a>(mut edge: u64, neighbours: impl Iterator<Item = Neighbour<'
         }
         edge = far_edge;
         if mapping.permissions.write {
-            furthest = far_edge;
+            furthest_edge = far_edge;
         }
     }
-    furthest
+    furthest_edge
 }
 
 /// Maximum number of free chunks whose mapping is looked up, over all bins.
@@ -83,25 +83,29 @@ const MAX_CHUNKS_CHECKED: usize = 4096;
 
 /// Returns the mappings in which the main arena continues: those of its top and of its free chunks,
 /// and those that begin with a chain of chunks, for pieces in full use.
-fn mappings_of_pieces<'a>(context: &'a Context<'_>, arena: &Arena, known: &[Region]) -> Vec<&'a Mapping> {
-    let is_known = |address| known.iter().any(|region| region.range().contains(address));
+fn mappings_of_pieces<'a>(
+    context: &'a Context<'_>,
+    arena: &Arena,
+    known_regions: &[Region],
+) -> Vec<&'a Mapping> {
+    let is_known = |address| known_regions.iter().any(|region| region.range().contains(address));
     let may_be_piece = |mapping: &&Mapping| {
         mapping.is_private_anonymous() && mapping.permissions.write && !is_named_by_kernel(mapping)
     };
-    let mut found: BTreeMap<u64, &Mapping> = BTreeMap::new();
+    let mut pieces: BTreeMap<u64, &Mapping> = BTreeMap::new();
     let mut add = |address: u64| {
         if let Some(mapping) = context.space.find(address).filter(may_be_piece).filter(|_| !is_known(address))
         {
-            found.insert(mapping.start, mapping);
+            pieces.insert(mapping.start, mapping);
         }
     };
     add(arena.top);
     arena.fastbins.iter().for_each(|&chunk| add(chunk));
     let mut followed_count = 0;
     for bin in &arena.bins {
-        add(bin.first);
-        add(bin.last);
-        let mut chunk = bin.first;
+        add(bin.first_chunk);
+        add(bin.last_chunk);
+        let mut chunk = bin.first_chunk;
         while followed_count < MAX_CHUNKS_CHECKED {
             followed_count += 1;
             // fd of a free chunk: the next one in its bin, or the bin itself in the arena.
@@ -110,7 +114,7 @@ fn mappings_of_pieces<'a>(context: &'a Context<'_>, arena: &Arena, known: &[Regi
                 break;
             }
             let Ok(next) = context.whole_memory.read_word(link) else { break };
-            if next == bin.first || (arena.address..arena.address + PAGE_BYTES).contains(&next) {
+            if next == bin.first_chunk || (arena.address..arena.address + PAGE_BYTES).contains(&next) {
                 break;
             }
             add(next);
@@ -122,7 +126,7 @@ fn mappings_of_pieces<'a>(context: &'a Context<'_>, arena: &Arena, known: &[Regi
             add(mapping.start);
         }
     }
-    found.into_values().collect()
+    pieces.into_values().collect()
 }
 
 /// Whether the kernel's name for a mapping shows its purpose.

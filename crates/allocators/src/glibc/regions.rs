@@ -35,8 +35,8 @@ pub fn of_arenas(
     taken: &RangeSet,
     excluded: &RangeSet,
 ) -> Vec<ArenaRegion> {
-    let mut all: Vec<ArenaRegion> = Vec::new();
-    let mut in_pieces = Vec::new();
+    let mut all_regions: Vec<ArenaRegion> = Vec::new();
+    let mut piece_regions = Vec::new();
     for (index, arena) in arenas.iter().enumerate() {
         // A top smaller than a chunk is damage, but the walk can still continue after it.
         let bytes = chunk_bytes(context, arena.top).max(layout::FENCEPOST_BYTES);
@@ -47,24 +47,24 @@ pub fn of_arenas(
             regions_of_heaps(context, arena, top)
         };
         for region in regions {
-            let list = if region.kind == RegionKind::Pieces { &mut in_pieces } else { &mut all };
+            let list = if region.kind == RegionKind::Pieces { &mut piece_regions } else { &mut all_regions };
             list.push(ArenaRegion { region, arena: index });
         }
     }
-    all.retain(|arena_region| !taken.overlaps(arena_region.region.range()));
-    all.sort_by_key(|arena_region| arena_region.region.start);
-    drop_overlapping(&mut all);
+    all_regions.retain(|arena_region| !taken.overlaps(arena_region.region.range()));
+    all_regions.sort_by_key(|arena_region| arena_region.region.start);
+    drop_overlapping(&mut all_regions);
     // Pieces are searched in whole mappings, which the kernel may have merged with heaps.
     let mut taken = taken.clone();
     taken.add(excluded.iter().copied());
-    taken.add(all.iter().map(|arena_region| arena_region.region.range()));
-    for ArenaRegion { region, arena } in &in_pieces {
+    taken.add(all_regions.iter().map(|arena_region| arena_region.region.range()));
+    for ArenaRegion { region, arena } in &piece_regions {
         let outside = taken.gaps_in(region.range()).map(|range| region.cut_to(range));
-        all.extend(outside.map(|region| ArenaRegion { region, arena: *arena }));
+        all_regions.extend(outside.map(|region| ArenaRegion { region, arena: *arena }));
     }
-    all.sort_by_key(|arena_region| arena_region.region.start);
-    limit_bytes(&mut all);
-    all
+    all_regions.sort_by_key(|arena_region| arena_region.region.start);
+    limit_bytes(&mut all_regions);
+    all_regions
 }
 
 /// Drops each region that begins within the one before it. Two arenas cannot own one byte, but a
@@ -102,7 +102,7 @@ fn regions_of_heaps(context: &Context<'_>, arena: &Arena, top: Top) -> Vec<Regio
             kind: RegionKind::Heap,
             is_main: false,
             top: (start..end).contains(&top.address).then_some(top),
-            break_at_top: false,
+            is_break_at_top: false,
             trim_unit_bytes: PAGE_BYTES,
             locked: overlapping(context.locked_mappings, (start, end)).to_vec(),
         })
@@ -133,7 +133,7 @@ fn regions_of_main_arena(
     let mut regions = Vec::new();
     let base = parameters.map_or_else(|| context.start_brk.unwrap_or(0), |parameters| parameters.sbrk_base);
     let break_end = break_end(context, base);
-    let trim_unit_bytes = parameters.map_or(0, |parameters| parameters.thp_pagesize).max(PAGE_BYTES);
+    let trim_unit_bytes = parameters.map_or(0, |parameters| parameters.thp_page_bytes).max(PAGE_BYTES);
     if let Some(break_end) = break_end {
         let top_end = top.address.saturating_add(top.bytes);
         let has_top = (base..break_end).contains(&top.address)
@@ -146,7 +146,7 @@ fn regions_of_main_arena(
             kind: RegionKind::Brk,
             is_main: true,
             top: has_top.then_some(top),
-            break_at_top: top_end == break_end,
+            is_break_at_top: top_end == break_end,
             trim_unit_bytes,
             locked: overlapping(context.locked_mappings, (base, break_end)).to_vec(),
         });
@@ -155,7 +155,7 @@ fn regions_of_main_arena(
         return regions;
     }
     let known_bytes: u64 = regions.iter().map(|region| region.range().len()).sum();
-    if arena.system_mem > known_bytes {
+    if arena.system_bytes > known_bytes {
         for AddressRange { start, end } in pieces::ranges(context, arena, &regions) {
             regions.push(Region {
                 start,
@@ -164,7 +164,7 @@ fn regions_of_main_arena(
                 kind: RegionKind::Pieces,
                 is_main: true,
                 top: (start..end).contains(&top.address).then_some(top),
-                break_at_top: false,
+                is_break_at_top: false,
                 trim_unit_bytes,
                 locked: overlapping(context.locked_mappings, (start, end)).to_vec(),
             });
@@ -183,8 +183,8 @@ fn break_end(context: &Context<'_>, base: u64) -> Option<u64> {
     for mapping in context.space.mappings() {
         let is_heap = mapping.name == "[heap]" && mapping.end > base;
         // The break may start on the last page of the program's data, which is another mapping.
-        let starts = mapping.contains(base) || mapping.start == page_up(base);
-        if is_heap && (starts || end == Some(mapping.start)) {
+        let is_first = mapping.contains(base) || mapping.start == page_up(base);
+        if is_heap && (is_first || end == Some(mapping.start)) {
             end = Some(mapping.end);
         }
     }

@@ -73,8 +73,8 @@ pub fn walk(
     let now = Instant::now();
     let segments = in_order(tasks.len(), threads, |task| {
         let Task { region, range } = tasks[task];
-        let remaining = contexts[region].deadline.saturating_duration_since(now);
-        let deadline = now + remaining / 8 * 7;
+        let remaining_time = contexts[region].deadline.saturating_duration_since(now);
+        let deadline = now + remaining_time / 8 * 7;
         let segment = walk_segment(WalkContext { deadline, ..contexts[region] }, range);
         progress(range.len());
         segment
@@ -124,8 +124,8 @@ fn walk_segment(walk_context: WalkContext<'_>, range: AddressRange) -> Segment {
     let Some(mut walker) = walker else { return segment };
     segment.end = walker.position();
     while !walker.is_done() && walker.position() < end && Instant::now() < walk_context.deadline {
-        let remaining = end - walker.position();
-        let part = walker.walk(PART_BYTES.min(remaining), 0);
+        let remaining_bytes = end - walker.position();
+        let part = walker.walk(PART_BYTES.min(remaining_bytes), 0);
         if walker.has_given_up() || part.counts.is_late {
             break;
         }
@@ -211,15 +211,15 @@ pub fn walk_again(walk_context: WalkContext<'_>, part: &Part) -> Part {
     let (start, end) = (part.claims.start, part.claims.end);
     let mut is_late = part.counts.is_late || Instant::now() >= walk_context.deadline;
     if !is_late {
-        let rewalked = walker_at(walk_context, start).walk(0, end);
-        if rewalked.claims.end == end {
-            return rewalked;
+        let new_part = walker_at(walk_context, start).walk(0, end);
+        if new_part.claims.end == end {
+            return new_part;
         }
-        is_late = rewalked.counts.is_late;
+        is_late = new_part.counts.is_late;
     }
-    let mut unread = Walker::new(walk_context, start).abandon(end);
-    unread.counts.is_late = is_late;
-    unread
+    let mut unread_part = Walker::new(walk_context, start).abandon(end);
+    unread_part.counts.is_late = is_late;
+    unread_part
 }
 
 /// Returns a walk from the boundary `at`. At the region's start it includes the metadata, without

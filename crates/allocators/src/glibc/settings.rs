@@ -29,7 +29,7 @@ const MIN_BYTES_FOR_SETTING: u64 = 1 << 20;
 /// merged. Only the effect on the top is certain.
 pub fn trim_threshold(parameters: Option<&Parameters>, walked: &[RegionTotals]) -> Option<Remedy> {
     let is_grown = |parameters: &&Parameters| {
-        parameters.has_dynamic_thresholds && parameters.trim_threshold > DEFAULT_THRESHOLD_BYTES
+        parameters.has_dynamic_thresholds && parameters.trim_threshold_bytes > DEFAULT_THRESHOLD_BYTES
     };
     parameters.filter(is_grown)?;
     let top_bytes = walked.iter().map(|walked| walked.counts.over_threshold_bytes).sum::<u64>();

@@ -33,7 +33,7 @@ pub fn group_by_arena<'a>(
     by_arena
 }
 
-/// Bytes that `malloc_trim(0)` releases of a region, less the pages that it brings in.
+/// Returns the bytes that `malloc_trim(0)` releases of a region, less the pages that it brings in.
 pub fn trim_bytes(totals: &RegionTotals) -> u64 {
     totals.sums.releasable_bytes.saturating_sub(totals.counts.touched_pages * PAGE_BYTES)
 }
@@ -53,13 +53,13 @@ struct SystemBytes {
 fn system_bytes(walked: WalkedRegion<'_>, is_contiguous: bool) -> SystemBytes {
     let counts = &walked.totals.counts;
     let bytes = walked.region.range().len();
-    let own_bytes = bytes.saturating_sub(counts.foreign_bytes + counts.mmapped_bytes);
+    let malloc_bytes = bytes.saturating_sub(counts.foreign_bytes + counts.mmapped_bytes);
     match walked.region.kind {
-        RegionKind::Pieces => SystemBytes { min: own_bytes, max: own_bytes },
+        RegionKind::Pieces => SystemBytes { min: malloc_bytes, max: malloc_bytes },
         RegionKind::Heap => SystemBytes { min: bytes, max: bytes },
         RegionKind::Brk => {
             let max = bytes.saturating_sub(counts.trailing_bytes);
-            SystemBytes { min: if is_contiguous { max } else { own_bytes }, max }
+            SystemBytes { min: if is_contiguous { max } else { malloc_bytes }, max }
         }
     }
 }
@@ -75,14 +75,15 @@ pub fn check_sums(arenas: &[Arena], by_arena: &[Vec<WalkedRegion<'_>>], reading:
                 SystemBytes::default(),
                 |sum, part| SystemBytes { min: sum.min + part.min, max: sum.max + part.max },
             );
-        if !(min..=max).contains(&arena.system_mem) {
+        if !(min..=max).contains(&arena.system_bytes) {
             let text = format!(
                 "the arena counts {} bytes taken from the kernel; {max} were found",
-                arena.system_mem
+                arena.system_bytes
             );
             let place = format!("{:#x}", arena.address);
-            let (below, above) = (min.saturating_sub(arena.system_mem), arena.system_mem.saturating_sub(max));
-            let bytes = below.max(above);
+            let (excess_bytes, missing_bytes) =
+                (min.saturating_sub(arena.system_bytes), arena.system_bytes.saturating_sub(max));
+            let bytes = excess_bytes.max(missing_bytes);
             reading.caveats.push(Caveat::new(SUM_DIFFERS, place, Some(bytes), text));
         }
     }
@@ -110,10 +111,10 @@ pub fn facts(
     // Without its parameters it is unknown how many chunks have their own mapping.
     if let Some(parameters) = parameters {
         mallinfo.hblks = parameters.n_mmaps;
-        mallinfo.hblkhd = parameters.mmapped_mem;
+        mallinfo.hblkhd = parameters.mmapped_bytes;
         allocator.settings = settings(parameters);
         set_totals(&mut allocator, &mallinfo, arenas, by_arena);
-        allocator.own = own_figures(&mallinfo);
+        allocator.own = mallinfo_figures(&mallinfo);
         allocator.mallinfo = Some(mallinfo);
     }
     allocator
@@ -133,8 +134,8 @@ fn arena_facts(arena: &Arena, regions: &[WalkedRegion<'_>]) -> ArenaFacts {
     ArenaFacts {
         id: format!("{:#x}", arena.address),
         kind: if arena.is_main { ArenaKind::Main } else { ArenaKind::Secondary },
-        mapped_bytes: arena.system_mem,
-        used_bytes: arena.system_mem.saturating_sub(free_bytes + tcache_bytes),
+        mapped_bytes: arena.system_bytes,
+        used_bytes: arena.system_bytes.saturating_sub(free_bytes + tcache_bytes),
         free_bytes,
         tcache_bytes,
         fastbin_bytes,
@@ -150,9 +151,9 @@ fn add_arena(mallinfo: &mut Mallinfo, arena: &Arena, regions: &[WalkedRegion<'_>
     mallinfo.smblks += sum(regions, |totals| totals.counts.fast_chunks);
     mallinfo.fsmblks += facts.fastbin_bytes;
     mallinfo.fordblks += facts.free_bytes;
-    let used_bytes = arena.system_mem.saturating_sub(facts.free_bytes);
+    let used_bytes = arena.system_bytes.saturating_sub(facts.free_bytes);
     mallinfo.uordblks = mallinfo.uordblks.saturating_add(used_bytes);
-    mallinfo.arena = mallinfo.arena.saturating_add(arena.system_mem);
+    mallinfo.arena = mallinfo.arena.saturating_add(arena.system_bytes);
     if arena.is_main {
         mallinfo.keepcost = facts.top_bytes;
     }
@@ -165,19 +166,19 @@ fn set_totals(
     arenas: &[Arena],
     by_arena: &[Vec<WalkedRegion<'_>>],
 ) {
-    let all = || by_arena.iter().flatten().map(|region| &region.totals.counts);
-    if !all().all(|counts| counts.unread_bytes == 0) {
+    let all_counts = || by_arena.iter().flatten().map(|region| &region.totals.counts);
+    if !all_counts().all(|counts| counts.unread_bytes == 0) {
         return;
     }
-    let live_bytes = all().map(|counts| counts.payload_bytes).sum::<u64>();
-    let cached_bytes = all().map(|counts| counts.cached_bytes).sum::<u64>();
+    let live_bytes = all_counts().map(|counts| counts.payload_bytes).sum::<u64>();
+    let cached_bytes = all_counts().map(|counts| counts.cached_bytes).sum::<u64>();
     allocator.live_bytes = Some(live_bytes);
-    allocator.live_blocks = Some(all().map(|counts| counts.blocks).sum());
+    allocator.live_blocks = Some(all_counts().map(|counts| counts.blocks).sum());
     allocator.cached_bytes = Some(cached_bytes);
     allocator.free_bytes = Some(mallinfo.fordblks);
     // The bytes that mallinfo counts as in use but that are in no block or cache: size words,
     // headers of heaps, structures of caches.
-    let mmapped_bytes = all().map(|counts| counts.mmapped_bytes).sum::<u64>();
+    let mmapped_bytes = all_counts().map(|counts| counts.mmapped_bytes).sum::<u64>();
     let used_bytes = mallinfo.uordblks.saturating_add(mmapped_bytes);
     // Foreign bytes count while an arena is contiguous (see `system_bytes`).
     let foreign_bytes = arenas
@@ -192,8 +193,8 @@ fn set_totals(
     allocator.metadata_bytes = Some(used_bytes.saturating_sub(other_bytes));
 }
 
-/// The fields of `mallinfo2()`.
-fn own_figures(mallinfo: &Mallinfo) -> Figures {
+/// Returns the fields of `mallinfo2()` as figures.
+fn mallinfo_figures(mallinfo: &Mallinfo) -> Figures {
     figures(&[
         ("arena", mallinfo.arena),
         ("ordblks", mallinfo.ordblks),
@@ -210,12 +211,12 @@ fn own_figures(mallinfo: &Mallinfo) -> Figures {
 /// Returns malloc's parameters in force, by their names in JSON.
 fn settings(parameters: &Parameters) -> BTreeMap<String, u64> {
     [
-        ("trim_threshold_bytes", parameters.trim_threshold),
-        ("top_pad_bytes", parameters.top_pad),
-        ("mmap_threshold_bytes", parameters.mmap_threshold),
+        ("trim_threshold_bytes", parameters.trim_threshold_bytes),
+        ("top_pad_bytes", parameters.top_pad_bytes),
+        ("mmap_threshold_bytes", parameters.mmap_threshold_bytes),
         ("arena_max", parameters.arena_max),
-        ("thp_page_bytes", parameters.thp_pagesize),
-        ("huge_page_bytes", parameters.hp_pagesize),
+        ("thp_page_bytes", parameters.thp_page_bytes),
+        ("huge_page_bytes", parameters.huge_page_bytes),
         ("tcache_count", parameters.tcache_count),
     ]
     .map(|(name, value)| (name.to_owned(), value))

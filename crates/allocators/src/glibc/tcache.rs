@@ -17,7 +17,7 @@ const TLS_BYTES: u64 = 4096;
 /// Maximum bytes by which a release rounds the structure up: to a cache line.
 const MAX_ROUNDING_BYTES: u64 = 64 - layout::ALIGNMENT;
 
-/// The caches found.
+/// The caches of all threads.
 #[derive(Clone, Debug, Default)]
 pub struct Caches {
     /// The chunks that hold the structures themselves.
@@ -31,19 +31,19 @@ pub struct Caches {
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Votes {
     /// Number of caches with chunks.
-    filled: usize,
+    filled_caches: usize,
     /// Number of all caches.
-    all: usize,
+    all_caches: usize,
 }
 
-/// Finds the caches of the context's threads, until the deadline. `has_large_bins`: glibc 2.42 and
-/// later.
+/// Finds the caches of the context's threads, until the deadline. `has_large_bins` is true for
+/// glibc 2.42 and later.
 pub fn find(context: &Context<'_>, ranges: &Ranges<'_>, has_large_bins: bool) -> Caches {
     let memory = context.whole_memory;
     let cache_layout = if has_large_bins { layout::LARGE_THREAD_CACHE } else { layout::THREAD_CACHE };
     let mut caches = Caches::default();
     let Some(distance) = pointer_distance(context, ranges, &cache_layout) else { return caches };
-    let mut seen = HashSet::new();
+    let mut seen_pointers = HashSet::new();
     for &fs_base in context.fs_bases {
         if Instant::now() >= context.deadline {
             break;
@@ -52,7 +52,7 @@ pub fn find(context: &Context<'_>, ranges: &Ranges<'_>, has_large_bins: bool) ->
             continue;
         };
         let Some(lists) = structure_at(memory, ranges, pointer, &cache_layout) else { continue };
-        if seen.insert(pointer) {
+        if seen_pointers.insert(pointer) {
             caches.structures.push(pointer - layout::CHUNK_HEADER_BYTES);
             caches.lists.extend(lists);
         }
@@ -60,7 +60,8 @@ pub fn find(context: &Context<'_>, ranges: &Ranges<'_>, has_large_bins: bool) ->
     caches
 }
 
-/// Returns the distance of the pointer below the FS base for which most threads vote.
+/// Returns the distance of the pointer below the FS base for which most threads vote; of several
+/// with equally many votes, the largest.
 fn pointer_distance(
     context: &Context<'_>,
     ranges: &Ranges<'_>,
@@ -84,13 +85,12 @@ fn pointer_distance(
         for (index, votes) in votes.iter_mut().enumerate() {
             let Some(pointer) = word_at(&bytes, 8 * index) else { continue };
             let Some(lists) = structure_at(memory, ranges, pointer, cache_layout) else { continue };
-            votes.filled += usize::from(!lists.is_empty());
-            votes.all += 1;
+            votes.filled_caches += usize::from(!lists.is_empty());
+            votes.all_caches += 1;
         }
     }
-    // Of equal ones the largest distance.
-    let (index, best) = votes.iter().enumerate().rev().max_by_key(|(_, votes)| **votes)?;
-    (best.all > 0).then_some(TLS_BYTES - 8 * index as u64)
+    let (index, most_votes) = votes.iter().enumerate().rev().max_by_key(|(_, votes)| **votes)?;
+    (most_votes.all_caches > 0).then_some(TLS_BYTES - 8 * index as u64)
 }
 
 /// Reads a word of memory that is resident.

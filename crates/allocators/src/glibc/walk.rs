@@ -38,8 +38,8 @@ struct FreeRun {
 /// A walk through one region.
 pub struct Walker<'a> {
     region: &'a Region,
-    special: &'a SpecialChunks,
-    fast: FastbinMode<'a>,
+    special_chunks: &'a SpecialChunks,
+    fastbin_mode: FastbinMode<'a>,
     /// Chunks treated as members of fastbins; their memory is reserved from the budget.
     candidates: Vec<Candidate>,
     window: Window<'a>,
@@ -51,12 +51,12 @@ pub struct Walker<'a> {
     next_at: Option<u64>,
     /// That size word.
     next_head: u64,
-    run: Option<FreeRun>,
+    free_run: Option<FreeRun>,
     counts: Counts,
     /// Number of reads outside the window.
     far_reads: u32,
     is_done: bool,
-    /// Where the walk gives up: one from a guessed start must not go far past its segment.
+    /// Where the walk gives up: a walk from a guessed start must not go far past its segment.
     limit: u64,
     has_given_up: bool,
 }
@@ -64,11 +64,13 @@ pub struct Walker<'a> {
 impl<'a> Walker<'a> {
     /// A walk that starts at the chunk boundary `at`.
     pub fn new(walk_context: WalkContext<'a>, at: u64) -> Self {
-        let WalkContext { region, special, fast, memory, pages, refinements, deadline, .. } = walk_context;
+        let WalkContext {
+            region, special_chunks, fastbin_mode, memory, pages, refinements, deadline, ..
+        } = walk_context;
         Self {
             region,
-            special,
-            fast,
+            special_chunks,
+            fastbin_mode,
             candidates: Vec::new(),
             window: Window::new(memory, pages, at, deadline),
             accumulator: Accumulator::new(at, pages),
@@ -76,7 +78,7 @@ impl<'a> Walker<'a> {
             at,
             next_at: None,
             next_head: 0,
-            run: None,
+            free_run: None,
             counts: Counts::new(walk_context.keeps_blocks),
             far_reads: 0,
             is_done: at >= region.end,
@@ -90,10 +92,10 @@ impl<'a> Walker<'a> {
         let region = walk_context.region;
         let mut walker = Self::new(walk_context, region.start);
         match region.first_chunk {
-            Some(first) => {
-                walker.window.advance(first.saturating_sub(1).max(region.start));
-                walker.accumulator.claim_to(first, Class::Metadata);
-                walker.at = first;
+            Some(first_chunk) => {
+                walker.window.advance(first_chunk.saturating_sub(1).max(region.start));
+                walker.accumulator.claim_to(first_chunk, Class::Metadata);
+                walker.at = first_chunk;
             }
             None => walker.start_section(region.start),
         }
@@ -120,13 +122,13 @@ impl<'a> Walker<'a> {
         None
     }
 
-    /// Whether the walk reached its limit: what it returned last must not be used.
+    /// Whether the walk reached its limit: the last part that it returned must not be used.
     pub fn has_given_up(&self) -> bool {
         self.has_given_up
     }
 
-    /// Ends the walk after the deadline, leaves the bytes up to `end` unread, and returns what was
-    /// not returned yet.
+    /// Ends the walk after the deadline, leaves the bytes up to `end` unread, and returns what no
+    /// other part holds.
     pub fn abandon(&mut self, end: u64) -> Part {
         self.leave_unread(end);
         self.walk(0, end)
@@ -134,7 +136,7 @@ impl<'a> Walker<'a> {
 
     /// Ends the walk and claims the bytes up to `end` as unread.
     fn leave_unread(&mut self, end: u64) {
-        self.run = None;
+        self.free_run = None;
         let start = self.accumulator.cursor();
         self.counts.note_damage(start);
         self.counts.is_late = true;
@@ -164,12 +166,12 @@ impl<'a> Walker<'a> {
     }
 
     /// Walks to the first boundary after a chunk in use that is at or after `until` and at least
-    /// `at_least_bytes` on, or to the end of the region, and returns what was walked. After the
-    /// deadline the rest of the region stays unread from the first free chunk on.
-    pub fn walk(&mut self, at_least_bytes: u64, until: u64) -> Part {
+    /// `min_bytes` on, or to the end of the region, and returns the part between. After the
+    /// deadline the region stays unread from the first free chunk on.
+    pub fn walk(&mut self, min_bytes: u64, until: u64) -> Part {
         while !self.is_done {
             let is_boundary = self.step();
-            if is_boundary && self.at >= until && self.accumulator.claimed_bytes() >= at_least_bytes {
+            if is_boundary && self.at >= until && self.accumulator.claimed_bytes() >= min_bytes {
                 break;
             }
             if !is_boundary && !self.is_done && self.window.is_late() {
@@ -178,7 +180,7 @@ impl<'a> Walker<'a> {
         }
         let keeps_blocks = self.counts.refined.blocks.is_some();
         let mut candidates = std::mem::take(&mut self.candidates);
-        if let FastbinMode::Guess { budget, .. } = self.fast {
+        if let FastbinMode::Guess { budget, .. } = self.fastbin_mode {
             budget.give_back(&mut candidates);
         }
         Part {
@@ -200,20 +202,20 @@ impl<'a> Walker<'a> {
         if let Some(top) = self.region.top
             && top.address == at
         {
-            self.take_top(top);
+            self.claim_top(top);
             return false;
         }
         let head = if self.next_at == Some(at) { self.next_head } else { self.window.pair(at).1 };
         let bytes = head & !layout::SIZE_BITS;
         if bytes < layout::MIN_CHUNK_BYTES {
-            self.take_fencepost(at, head);
+            self.claim_fencepost(at, head);
             return false;
         }
         if !self.is_plausible(at, head) {
             self.take_damage(at);
             return false;
         }
-        let candidate = self.fast_candidate(at, bytes);
+        let candidate = self.fastbin_candidate(at, bytes);
         let next = at + bytes;
         if next > self.limit {
             self.has_given_up = true;
@@ -230,7 +232,7 @@ impl<'a> Walker<'a> {
             self.extend_run(at, next, bytes, false);
             return false;
         }
-        let kind = match (self.special.kind_of(at), candidate) {
+        let kind = match (self.special_chunks.kind_of(at), candidate) {
             (None, Some(candidate)) if self.reserve_candidate() => {
                 self.candidates.push(candidate);
                 Some(ChunkKind::Fastbin)
@@ -242,13 +244,13 @@ impl<'a> Walker<'a> {
             return false;
         }
         self.close_run(at);
-        self.take_used(next, bytes, kind)
+        self.claim_used(next, bytes, kind)
     }
 
     /// Returns the chunk as a member of a fastbin, if its size and its link allow it.
     #[inline]
-    fn fast_candidate(&mut self, at: u64, bytes: u64) -> Option<Candidate> {
-        let FastbinMode::Guess { targets, links, .. } = self.fast else { return None };
+    fn fastbin_candidate(&mut self, at: u64, bytes: u64) -> Option<Candidate> {
+        let FastbinMode::Guess { targets, links, .. } = self.fastbin_mode else { return None };
         if !targets.may_hold(bytes) {
             return None;
         }
@@ -258,14 +260,14 @@ impl<'a> Walker<'a> {
 
     /// Reserves memory for a candidate; false once the budget is used up.
     fn reserve_candidate(&mut self) -> bool {
-        match self.fast {
+        match self.fastbin_mode {
             FastbinMode::Guess { budget, .. } => budget.grow(&mut self.candidates),
             FastbinMode::Known => false,
         }
     }
 
     /// Claims a chunk that looks in use and ends at `next`; true if it is in use.
-    fn take_used(&mut self, next: u64, bytes: u64, kind: Option<ChunkKind>) -> bool {
+    fn claim_used(&mut self, next: u64, bytes: u64, kind: Option<ChunkKind>) -> bool {
         self.at = next;
         // If the top of a heap was too small to be freed, one chunk of it and the fencepost remain
         // (arena.c's sizes, malloc.c, sysmalloc: "Setup fencepost and free the old top chunk").
@@ -320,7 +322,7 @@ impl<'a> Walker<'a> {
     /// Adds a free chunk to the free run, or begins one with it.
     fn extend_run(&mut self, at: u64, next: u64, bytes: u64, is_in_fastbin: bool) {
         let new_run = FreeRun { start: at, has_fastbin_chunk: false, starts_in_bin: !is_in_fastbin };
-        self.run.get_or_insert(new_run).has_fastbin_chunk |= is_in_fastbin;
+        self.free_run.get_or_insert(new_run).has_fastbin_chunk |= is_in_fastbin;
         let (chunk_count, chunk_bytes) = if is_in_fastbin {
             (&mut self.counts.fast_chunks, &mut self.counts.fast_bytes)
         } else {
@@ -337,7 +339,7 @@ impl<'a> Walker<'a> {
     /// Consolidation clears fd_nextsize of the merged chunk. If that word is on an untouched page,
     /// the trim brings one page in: it is counted, so that the prediction holds.
     fn close_run(&mut self, end: u64) {
-        let Some(run) = self.run.take() else { return };
+        let Some(run) = self.free_run.take() else { return };
         let trim_start = page_up(run.start + layout::CHUNK_STRUCT_BYTES);
         // One madvise for the run: the kernel stops at the first locked mapping in it.
         let trim_end = self.first_locked(trim_start).min(page_of(end));
@@ -367,18 +369,18 @@ impl<'a> Walker<'a> {
 
     /// Claims the top chunk and the free run before it, which consolidation merges into it. The
     /// main arena's top is released by lowering the break, as far as malloc.c's systrim does.
-    fn take_top(&mut self, top: Top) {
+    fn claim_top(&mut self, top: Top) {
         let end = top.address.saturating_add(top.bytes).min(self.region.end);
         self.window.advance(end - 1);
-        let start = self.run.take().map_or(top.address, |run| run.start);
+        let start = self.free_run.take().map_or(top.address, |run| run.start);
         let usable_bytes = (end - start).saturating_sub(layout::MIN_CHUNK_BYTES + 1);
         let released_bytes = usable_bytes - usable_bytes % self.region.trim_unit_bytes.max(PAGE_BYTES);
-        if self.region.is_main && self.region.break_at_top && released_bytes > 0 {
+        if self.region.is_main && self.region.is_break_at_top && released_bytes > 0 {
             self.accumulator.claim_free(end, end - released_bytes, end);
         } else {
             self.accumulator.claim_free(end, 0, 0);
         }
-        let is_trimmable = !self.region.is_main || self.region.break_at_top;
+        let is_trimmable = !self.region.is_main || self.region.is_break_at_top;
         // Fastbin chunks before the top merge into it only when a large chunk is freed.
         let kept_bytes = layout::MIN_CHUNK_BYTES + 1 + layout::DEFAULT_THRESHOLD_BYTES;
         let excess_bytes = (end - top.address).saturating_sub(kept_bytes);
@@ -397,7 +399,7 @@ impl<'a> Walker<'a> {
     }
 
     /// Handles a chunk too small to be one: the end of a section, or damage.
-    fn take_fencepost(&mut self, at: u64, head: u64) {
+    fn claim_fencepost(&mut self, at: u64, head: u64) {
         let end = if self.region.kind == RegionKind::Heap {
             self.heap_end(at, head)
         } else {
@@ -422,22 +424,22 @@ impl<'a> Walker<'a> {
 
     /// Returns the end of the fenceposts at `at`, which malloc makes of the old top when the main
     /// arena continues elsewhere: two of 16 bytes, or three if the top had `MINSIZE` and 16 bytes,
-    /// the first being the rest of it, too small to be freed (malloc.c, sysmalloc: "Shrink old_top
-    /// to insert fenceposts"). The old top ended on a page boundary, which distinguishes a third
-    /// fencepost from foreign data after two.
+    /// of which the first is a remainder too small to be freed (malloc.c, sysmalloc: "Shrink
+    /// old_top to insert fenceposts"). The old top ended on a page boundary, which distinguishes a
+    /// third fencepost from foreign data after two.
     fn fenceposts_end(&mut self, at: u64, head: u64) -> Option<u64> {
-        let second = at + layout::FENCEPOST_BYTES;
-        let third = second + layout::FENCEPOST_BYTES;
+        let second_fencepost = at + layout::FENCEPOST_BYTES;
+        let third_fencepost = second_fencepost + layout::FENCEPOST_BYTES;
         let is_pair = head & !layout::NON_MAIN_ARENA & !layout::PREV_INUSE == layout::FENCEPOST_BYTES
             && self.region.end - at >= 2 * layout::FENCEPOST_BYTES
-            && self.window.pair(second).1 == FENCEPOST_HEAD;
-        let end_of_three = third + layout::FENCEPOST_BYTES;
+            && self.window.pair(second_fencepost).1 == FENCEPOST_HEAD;
+        let end_of_three = third_fencepost + layout::FENCEPOST_BYTES;
         let is_third = |walker: &mut Self| {
             end_of_three.is_multiple_of(PAGE_BYTES)
                 && end_of_three <= walker.region.end
-                && walker.window.pair(third).1 == FENCEPOST_HEAD
+                && walker.window.pair(third_fencepost).1 == FENCEPOST_HEAD
         };
-        is_pair.then(|| if is_third(self) { end_of_three } else { third })
+        is_pair.then(|| if is_third(self) { end_of_three } else { third_fencepost })
     }
 
     /// Handles the end of a section at `from`: the next one starts there or after foreign bytes.
@@ -449,7 +451,7 @@ impl<'a> Walker<'a> {
         }
         let step = if self.region.kind == RegionKind::Pieces { PAGE_BYTES } else { layout::ALIGNMENT };
         let mut from = from;
-        let mut found = self.seek(from, step);
+        let mut next_section = self.seek(from, step);
         loop {
             if self.has_given_up {
                 self.is_done = true;
@@ -458,7 +460,7 @@ impl<'a> Walker<'a> {
             if self.window.is_late() {
                 return self.leave_unread(self.region.end);
             }
-            let until = found.unwrap_or(self.region.end);
+            let until = next_section.unwrap_or(self.region.end);
             if let Some(block) = self.mmapped_before(from, until) {
                 self.skip(block.start, Class::Foreign);
                 self.window.advance(block.end - 1);
@@ -468,21 +470,21 @@ impl<'a> Walker<'a> {
                 from = block.end;
                 self.at = from;
                 if from < self.region.end {
-                    // `found` stays the next section, unless the chunk covers it.
-                    if found.is_some_and(|found| found < from) {
-                        found = self.seek(from, step);
+                    // The next section stays the same, unless the chunk covers it.
+                    if next_section.is_some_and(|start| start < from) {
+                        next_section = self.seek(from, step);
                     }
                     continue;
                 }
                 self.is_done = true;
                 return;
             }
-            if found.is_none() {
+            if next_section.is_none() {
                 self.counts.trailing_bytes += until.saturating_sub(self.accumulator.cursor());
             }
             self.skip(until, Class::Foreign);
             self.at = until;
-            self.is_done = found.is_none();
+            self.is_done = next_section.is_none();
             return;
         }
     }
@@ -547,7 +549,7 @@ impl<'a> Walker<'a> {
     fn take_damage(&mut self, at: u64) {
         self.close_run(at);
         self.counts.note_damage(at);
-        let found = self.seek(at + layout::ALIGNMENT, layout::ALIGNMENT);
+        let next_chunk = self.seek(at + layout::ALIGNMENT, layout::ALIGNMENT);
         if self.has_given_up {
             self.is_done = true;
             return;
@@ -555,9 +557,9 @@ impl<'a> Walker<'a> {
         if self.window.is_late() {
             return self.leave_unread(self.region.end);
         }
-        let until = found.unwrap_or(self.region.end);
+        let until = next_chunk.unwrap_or(self.region.end);
         self.skip(until, Class::Unread);
         self.at = until;
-        self.is_done = found.is_none();
+        self.is_done = next_chunk.is_none();
     }
 }

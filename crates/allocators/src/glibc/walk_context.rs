@@ -50,7 +50,7 @@ pub struct Region {
     /// The arena's top chunk, if it is in this range.
     pub top: Option<Top>,
     /// Whether the break is at the end of the top chunk, so that a trim can lower it.
-    pub break_at_top: bool,
+    pub is_break_at_top: bool,
     /// Step in which a trim lowers the break (a huge page under `glibc.malloc.hugetlb`).
     pub trim_unit_bytes: u64,
     /// The parts locked in memory, in address order: the kernel refuses to drop their pages.
@@ -63,7 +63,7 @@ impl Region {
         AddressRange::new(self.start, self.end)
     }
 
-    /// The part in `range`.
+    /// Returns the part in `range`.
     pub fn cut_to(&self, range: AddressRange) -> Self {
         let top = self.top.filter(|top| range.contains(top.address));
         Self { start: range.start, end: range.end, top, ..self.clone() }
@@ -95,13 +95,13 @@ pub struct Counts {
     pub top_bytes: u64,
     /// Bytes of other users of the range.
     pub foreign_bytes: u64,
-    /// Those of the foreign bytes that follow the last section.
+    /// Those foreign bytes that follow the last section.
     pub trailing_bytes: u64,
     /// Bytes skipped because the chain was inconsistent.
     pub unread_bytes: u64,
     /// Number of places where the chain was inconsistent.
     pub damages: u64,
-    /// The first such place.
+    /// The first place where the chain was inconsistent.
     pub first_damage: Option<u64>,
     /// Whether the end was left unread because the deadline had passed.
     pub is_late: bool,
@@ -190,9 +190,9 @@ pub struct WalkContext<'a> {
     /// The region.
     pub region: &'a Region,
     /// Its special chunks.
-    pub special: &'a SpecialChunks,
+    pub special_chunks: &'a SpecialChunks,
     /// How chunks in fastbins are recognised.
-    pub fast: FastbinMode<'a>,
+    pub fastbin_mode: FastbinMode<'a>,
     /// The target's memory.
     pub memory: &'a dyn Memory,
     /// The region's pages.

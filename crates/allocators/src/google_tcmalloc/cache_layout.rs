@@ -23,7 +23,7 @@ pub const LIST_MAX_LENGTH: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadList {
     /// `list_`: its first object.
-    pub first: u64,
+    pub first_object: u64,
     /// `length_`: number of its objects.
     pub length: u64,
     /// `max_length_`.
@@ -36,7 +36,7 @@ impl ThreadList {
         let at = THREAD_LIST_BYTES * class;
         let half = |offset: usize| half_word_at(lists, at + offset).map(u64::from);
         Some(Self {
-            first: word_at(lists, at)?,
+            first_object: word_at(lists, at)?,
             length: half(LIST_LENGTH)?,
             max_length: half(LIST_MAX_LENGTH)?,
         })

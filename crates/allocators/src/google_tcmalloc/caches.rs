@@ -61,9 +61,9 @@ struct CachedObject {
 
 /// Contents of all caches.
 #[derive(Default)]
-pub struct Cached {
+pub struct CacheContents {
     /// Free objects, in address order.
-    pub items: Vec<CachedBlock>,
+    pub blocks: Vec<CachedBlock>,
     /// Bytes of objects in transfer caches.
     pub transfer_bytes: u64,
     /// Bytes of objects in sharded transfer caches, which serve a group of processors each.
@@ -72,35 +72,36 @@ pub struct Cached {
     pub processor_bytes: u64,
     /// Bytes of objects in thread caches.
     pub thread_bytes: u64,
-    /// What was not read: invalid lists, objects listed twice, and what was over a limit.
-    pub broken: u64,
+    /// Number of lists and objects that were not read: invalid, listed twice, or over a limit.
+    pub unread_count: u64,
     /// Pages that hold structures.
-    pub structures: BTreeSet<u64>,
+    pub structure_pages: BTreeSet<u64>,
     /// Bytes read from the target.
     pub bytes_read: u64,
 }
 
 /// Reads all caches.
-pub fn find(context: &Context<'_>, heap: &Heap) -> Cached {
+pub fn find(context: &Context<'_>, heap: &Heap) -> CacheContents {
     let pages = PageCache::new(context.memory);
-    let mut reader = CacheReader { context, heap, pages, cached: Cached::default(), objects: Vec::new() };
+    let mut reader =
+        CacheReader { context, heap, pages, caches: CacheContents::default(), objects: Vec::new() };
     reader.read_transfer_caches();
     reader.read_sharded_caches();
     reader.read_processor_caches();
     reader.read_thread_caches();
-    let CacheReader { pages, mut cached, objects, .. } = reader;
-    cached.bytes_read += pages.bytes_read;
-    cached.set_objects(objects, |class| heap.class_bytes(class));
-    cached
+    let CacheReader { pages, mut caches, objects, .. } = reader;
+    caches.bytes_read += pages.bytes_read;
+    caches.set_objects(objects, |class| heap.class_bytes(class));
+    caches
 }
 
-impl Cached {
+impl CacheContents {
     /// Takes the objects of all caches. Each counts once, even if damaged caches list it twice.
     fn set_objects(&mut self, mut objects: Vec<CachedObject>, class_bytes: impl Fn(usize) -> u64) {
         objects.sort_unstable();
-        let listed = objects.len();
+        let listed_count = objects.len();
         objects.dedup_by_key(|object| object.address);
-        self.broken += (listed - objects.len()) as u64;
+        self.unread_count += (listed_count - objects.len()) as u64;
         for object in &objects {
             *(match object.kind {
                 CacheKind::Transfer => &mut self.transfer_bytes,
@@ -110,7 +111,7 @@ impl Cached {
             }) += class_bytes(object.class.into());
         }
         let block = |object: CachedObject| CachedBlock { address: object.address, class: object.class };
-        self.items = objects.into_iter().map(block).collect();
+        self.blocks = objects.into_iter().map(block).collect();
     }
 }
 
@@ -119,7 +120,7 @@ struct CacheReader<'a> {
     heap: &'a Heap,
     /// Pages of the target read last.
     pages: PageCache<'a>,
-    cached: Cached,
+    caches: CacheContents,
     /// Objects of the caches read so far.
     objects: Vec<CachedObject>,
 }
@@ -131,7 +132,7 @@ impl CacheReader<'_> {
 
     fn add_object(&mut self, address: u64, class: usize, kind: CacheKind) {
         if self.objects.len() >= MAX_OBJECTS || !address.is_multiple_of(8) || address == 0 {
-            self.cached.broken += 1;
+            self.caches.unread_count += 1;
             return;
         }
         self.objects.push(CachedObject { address, class: class as u16, kind });
@@ -143,8 +144,8 @@ impl CacheReader<'_> {
         let is_outside = |word: &u64| !self.heap.data.contains(*word);
         let words = self.heap.statics.words().map(|word| word.value).filter(is_outside);
         let is_memory = |word: &u64| self.context.space.find(*word).is_some_and(is_mapped_memory);
-        let all: BTreeSet<u64> = words.filter(|word| word.is_multiple_of(8)).filter(is_memory).collect();
-        all.into_iter().collect()
+        let pointers: BTreeSet<u64> = words.filter(|word| word.is_multiple_of(8)).filter(is_memory).collect();
+        pointers.into_iter().collect()
     }
 
     // --- transfer caches ---
@@ -157,21 +158,25 @@ impl CacheReader<'_> {
             heap.statics.word(at) == class as u64
                 && heap.statics.word(at + layout::OBJECT_SIZE_AFTER_CLASS) == heap.class_bytes(class)
         };
-        let used: Vec<usize> =
+        let used_classes: Vec<usize> =
             (1..heap.classes.number()).filter(|&class| heap.class_bytes(class) > 0).collect();
-        let candidates = heap.statics.words().filter(|word| word.value == 1 && is_list_of_class(word.at, 1));
+        let candidates =
+            heap.statics.words().filter(|word| word.value == 1 && is_list_of_class(word.address, 1));
         let candidates = candidates.take(MAX_CANDIDATES).take_while(|_| !self.deadline_passed());
         let strides = (layout::LINE_BYTES..=layout::MAX_TRANSFER_BYTES).step_by(layout::LINE_BYTES as usize);
-        let is_array =
-            |array: &TransferArray| used.iter().all(|&class| is_list_of_class(array.list_of(class), class));
+        let is_array = |array: &TransferArray| {
+            used_classes.iter().all(|&class| is_list_of_class(array.list_of(class), class))
+        };
         let array = candidates
-            .flat_map(|first| strides.clone().map(move |stride| TransferArray { first: first.at, stride }))
+            .flat_map(|word| {
+                strides.clone().map(move |stride| TransferArray { first_class_at: word.address, stride })
+            })
             .find(is_array);
         let Some(array) = array else {
-            self.cached.broken += 1;
+            self.caches.unread_count += 1;
             return;
         };
-        for class in used {
+        for class in used_classes {
             let at = array.list_of(class);
             let [info, slots] = [layout::TRANSFER_INFO_BEFORE_CLASS, layout::TRANSFER_SLOTS_BEFORE_CLASS]
                 .map(|before| heap.statics.word(at.wrapping_sub(before)));
@@ -183,20 +188,20 @@ impl CacheReader<'_> {
     fn read_slots(&mut self, info: SlotInfo, slots_address: u64, class: usize, kind: CacheKind) {
         let SlotInfo { used, capacity } = info;
         if used > capacity || used > layout::MAX_TRANSFER_SLOTS.max(self.max_sharded_slots(kind, class)) {
-            self.cached.broken += 1;
+            self.caches.unread_count += 1;
             return;
         }
         if slots_address != 0 {
-            self.cached.structures.insert(page_of(slots_address));
+            self.caches.structure_pages.insert(page_of(slots_address));
         }
         for slot in 0..used {
             if self.must_end(slot) {
-                self.cached.broken += 1;
+                self.caches.unread_count += 1;
                 return;
             }
             match self.pages.word(slots_address.wrapping_add(8 * slot) & !7) {
                 Some(object) => self.add_object(object, class, kind),
-                None => self.cached.broken += 1,
+                None => self.caches.unread_count += 1,
             }
         }
     }
@@ -219,26 +224,27 @@ impl CacheReader<'_> {
     /// instead of a central list.
     fn read_sharded_caches(&mut self) {
         let mut seen_arrays = HashSet::new();
-        for shards in self.outgoing_pointers() {
+        for pointer in self.outgoing_pointers() {
             if self.deadline_passed() {
                 return;
             }
-            self.read_shards(shards, &mut seen_arrays);
+            self.read_shards(pointer, &mut seen_arrays);
         }
     }
 
-    /// Reads consecutive shards from the address `shards` on, up to the first invalid or known one.
-    fn read_shards(&mut self, shards: u64, seen_arrays: &mut HashSet<u64>) {
-        let mut unused = 0;
+    /// Reads consecutive shards from the address `first_shard` on, up to one that is invalid or was
+    /// read before.
+    fn read_shards(&mut self, first_shard: u64, seen_arrays: &mut HashSet<u64>) {
+        let mut unused_shards = 0;
         for number in 0..MAX_SHARDS as u64 {
-            let shard = shards.saturating_add(layout::SHARD_BYTES * number);
+            let shard = first_shard.saturating_add(layout::SHARD_BYTES * number);
             // A shard has no caches before its first use (`InitShard`,
             // `tcmalloc/transfer_cache.h`).
-            if unused < MAX_UNUSED_SHARDS && self.pages.pair(shard) == Some((0, 0)) {
-                unused += 1;
+            if unused_shards < MAX_UNUSED_SHARDS && self.pages.pair(shard) == Some((0, 0)) {
+                unused_shards += 1;
                 continue;
             }
-            unused = 0;
+            unused_shards = 0;
             let Some(array) = self.pages.word(shard) else { return };
             if seen_arrays.contains(&array) || seen_arrays.len() >= MAX_SHARDS {
                 return;
@@ -254,15 +260,20 @@ impl CacheReader<'_> {
     fn read_shard(&mut self, array: u64, first_class_at: u64) {
         for class in 1..self.heap.classes.number() {
             let at = first_class_at + layout::SHARDED_CACHE_BYTES * class as u64;
-            self.cached.structures.insert(page_of(at));
+            self.caches.structure_pages.insert(page_of(at));
             // An unused class has no size, and so no limit of its slots.
             if self.heap.class_bytes(class) > 0 {
                 let [info, slots] = [layout::SHARDED_INFO_BEFORE_CLASS, layout::SHARDED_SLOTS_BEFORE_CLASS]
-                    .map(|before| self.pages.word(at - before).unwrap_or(0));
-                self.read_slots(SlotInfo::new(info), slots, class, CacheKind::Sharded);
+                    .map(|before| self.pages.word(at - before));
+                match info.zip(slots) {
+                    Some((info, slots)) => {
+                        self.read_slots(SlotInfo::new(info), slots, class, CacheKind::Sharded);
+                    }
+                    None => self.caches.unread_count += 1,
+                }
             }
         }
-        self.cached.structures.insert(page_of(array));
+        self.caches.structure_pages.insert(page_of(array));
     }
 
     /// Returns the address of the class of element 0 in the array of one shard; each element has
@@ -303,7 +314,7 @@ impl CacheReader<'_> {
             return None;
         }
         let (context, heap) = (self.context, self.heap);
-        let word_after = |offset: u64| heap.statics.word(word.at + offset);
+        let word_after = |offset: u64| heap.statics.word(word.address + offset);
         let is_mapped = |address: &u64| context.space.find(*address).is_some_and(is_mapped_memory);
         let stopped = word_after(layout::STOPPED_AFTER_SLABS);
         if !is_mapped(&start) || !is_mapped(&stopped) || self.deadline_passed() {
@@ -311,7 +322,7 @@ impl CacheReader<'_> {
         }
         let mut tables = layout::BEGINS_AFTER_SLABS.map(word_after).into_iter().filter(is_mapped);
         let begins = tables.find_map(|table| self.slot_begins(table, shift))?;
-        self.cached.structures.extend([page_of(start), page_of(stopped)]);
+        self.caches.structure_pages.extend([page_of(start), page_of(stopped)]);
         Some(SlabArray { start, shift, begins })
     }
 
@@ -331,7 +342,7 @@ impl CacheReader<'_> {
     /// Reads all slabs of an array. Their number is not known: an invalid slab is one of the array
     /// if a valid one follows, otherwise the array ended before.
     fn read_slabs(&mut self, array: &SlabArray) {
-        let mut invalid = 0;
+        let mut invalid_slabs = 0;
         for processor in 0..layout::MAX_PROCESSORS {
             let Some(slab) = array.start.checked_add(processor << array.shift) else { return };
             if self.deadline_passed() {
@@ -339,8 +350,8 @@ impl CacheReader<'_> {
             }
             match self.read_slab(slab, array) {
                 SlabState::Unused => {}
-                SlabState::Read => self.cached.broken += std::mem::take(&mut invalid),
-                SlabState::Invalid if invalid < MAX_INVALID_SLABS => invalid += 1,
+                SlabState::Read => self.caches.unread_count += std::mem::take(&mut invalid_slabs),
+                SlabState::Invalid if invalid_slabs < MAX_INVALID_SLABS => invalid_slabs += 1,
                 SlabState::Invalid | SlabState::Unmapped => return,
             }
         }
@@ -365,22 +376,22 @@ impl CacheReader<'_> {
         }
         let classes = 1..array.begins.len();
         let is_invalid = |class: &usize| array.used_slots(&headers, *class).is_none();
-        let invalid = classes.clone().filter(is_invalid).count();
-        if invalid > classes.len() / MIN_CLASSES_PER_INVALID_HEADER {
+        let invalid_headers = classes.clone().filter(is_invalid).count();
+        if invalid_headers > classes.len() / MIN_CLASSES_PER_INVALID_HEADER {
             return SlabState::Invalid;
         }
-        self.cached.structures.insert(slab);
-        self.cached.broken += invalid as u64;
+        self.caches.structure_pages.insert(slab);
+        self.caches.unread_count += invalid_headers as u64;
         for class in classes {
             let slots = array.used_slots(&headers, class).unwrap_or_default();
             for (index, slot) in (0..).zip(slots) {
                 if self.must_end(index) {
-                    self.cached.broken += 1;
+                    self.caches.unread_count += 1;
                     return SlabState::Read;
                 }
                 match self.pages.word(slab + 8 * slot) {
                     Some(object) => self.add_object(object, class, CacheKind::Processor),
-                    None => self.cached.broken += 1,
+                    None => self.caches.unread_count += 1,
                 }
             }
         }
@@ -393,18 +404,18 @@ impl CacheReader<'_> {
     /// them.
     fn read_thread_caches(&mut self) {
         let mut pending = self.outgoing_pointers();
-        let (mut seen, mut found) = (HashSet::new(), 0);
+        let (mut seen_addresses, mut cache_count) = (HashSet::new(), 0);
         while let Some(at) = pending.pop() {
-            if found >= MAX_THREAD_CACHES || self.deadline_passed() {
-                self.cached.broken += 1;
+            if cache_count >= MAX_THREAD_CACHES || self.deadline_passed() {
+                self.caches.unread_count += 1;
                 return;
             }
-            if seen.insert(at)
+            if seen_addresses.insert(at)
                 && let Some(bytes) = self.thread_cache(at)
             {
-                found += 1;
-                self.cached
-                    .structures
+                cache_count += 1;
+                self.caches
+                    .structure_pages
                     .extend((page_of(at)..at + bytes.len() as u64).step_by(PAGE_BYTES as usize));
                 let after_lists = THREAD_LIST_BYTES * self.heap.classes.number();
                 let links = layout::THREAD_LINKS.map(|link| word_at(&bytes, after_lists + link).unwrap_or(0));
@@ -426,32 +437,33 @@ impl CacheReader<'_> {
         let after_lists = THREAD_LIST_BYTES * class_count;
         let mut bytes = vec![0; after_lists + layout::AFTER_THREAD_LISTS_BYTES];
         read_bytes(&mut self.pages, at, &mut bytes)?;
-        let mut held = 0_u64;
+        let mut held_bytes = 0_u64;
         for class in 0..class_count {
-            let ThreadList { first, length, max_length } = ThreadList::of_class(&bytes, class)?;
-            let is_list = (first == 0) == (length == 0)
+            let ThreadList { first_object, length, max_length } = ThreadList::of_class(&bytes, class)?;
+            let is_list = (first_object == 0) == (length == 0)
                 && max_length > 0
                 && (length == 0 || self.heap.class_bytes(class) > 0);
             if !is_list {
                 return None;
             }
-            held = held.checked_add(length * self.heap.class_bytes(class))?;
+            held_bytes = held_bytes.checked_add(length * self.heap.class_bytes(class))?;
         }
         let [size, max_size] = layout::THREAD_SIZES.map(|offset| word_at(&bytes, after_lists + offset));
-        (size == Some(held) && max_size.is_some_and(|max_size| max_size > 0)).then_some(bytes)
+        (size == Some(held_bytes) && max_size.is_some_and(|max_size| max_size > 0)).then_some(bytes)
     }
 
     /// Follows the lists of a thread cache, which begin `bytes`.
     fn read_lists(&mut self, bytes: &[u8]) {
         for class in 1..self.heap.classes.number() {
-            let Some(ThreadList { first: mut at, length, .. }) = ThreadList::of_class(bytes, class) else {
+            let Some(ThreadList { first_object: mut at, length, .. }) = ThreadList::of_class(bytes, class)
+            else {
                 return;
             };
             for step in 0..length {
                 let must_end = self.must_end(step) || !at.is_multiple_of(8);
                 let next = if must_end { None } else { self.pages.word(at) };
                 let Some(next) = next else {
-                    self.cached.broken += 1;
+                    self.caches.unread_count += 1;
                     break;
                 };
                 self.add_object(at, class, CacheKind::Thread);
@@ -464,8 +476,8 @@ impl CacheReader<'_> {
 /// The array of transfer caches.
 #[derive(Clone, Copy)]
 struct TransferArray {
-    /// Address of the class in the central list of class 1, the first one.
-    first: u64,
+    /// Address of the class in the central list of class 1, which is the first.
+    first_class_at: u64,
     /// Bytes from one transfer cache to the next.
     stride: u64,
 }
@@ -473,7 +485,7 @@ struct TransferArray {
 impl TransferArray {
     /// Address of the class in the central list of a class.
     fn list_of(&self, class: usize) -> u64 {
-        self.first + (class as u64 - 1) * self.stride
+        self.first_class_at + (class as u64 - 1) * self.stride
     }
 }
 
@@ -522,11 +534,11 @@ mod tests {
             object(0x1000, 1, CacheKind::Processor),
             object(0x2000, 2, CacheKind::Transfer),
         ];
-        let mut cached = Cached::default();
-        cached.set_objects(objects, |class| 100 * class as u64);
+        let mut caches = CacheContents::default();
+        caches.set_objects(objects, |class| 100 * class as u64);
         let block = |address, class| CachedBlock { address, class };
-        assert_eq!(cached.items, [block(0x1000, 1), block(0x2000, 2)]);
-        assert_eq!((cached.transfer_bytes, cached.processor_bytes, cached.thread_bytes), (200, 100, 0));
-        assert_eq!(cached.broken, 1);
+        assert_eq!(caches.blocks, [block(0x1000, 1), block(0x2000, 2)]);
+        assert_eq!((caches.transfer_bytes, caches.processor_bytes, caches.thread_bytes), (200, 100, 0));
+        assert_eq!(caches.unread_count, 1);
     }
 }

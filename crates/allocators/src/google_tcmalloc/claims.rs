@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use super::caches::Cached;
+use super::caches::CacheContents;
 use super::layout::{FreeList, LIST_END, UNIT_BYTES};
 use super::locate::{Heap, read_span};
-use super::pieces::{Kind, Piece};
+use super::pieces::{Piece, PieceKind};
 use super::spans::Span;
 use crate::blocks::{BlockState, CachedBlock, SpanClaimer};
 use crate::parallel::{Totals, claim_in_parts, impl_totals};
@@ -27,16 +27,16 @@ const UNIT_ENTRY_BYTES: u64 = 2;
 /// Pages of the target's memory that each thread caches.
 const CACHED_PAGES: usize = 32;
 
-/// Totals of all pieces.
+/// Totals of the pieces of one part of memory, or of all.
 #[derive(Default)]
 pub struct Counts {
     /// By size class.
     pub classes: BTreeMap<u16, SizeClass>,
     /// Number of blocks with their own span.
-    pub large: u64,
-    /// Their bytes.
+    pub large_blocks: u64,
+    /// Bytes of blocks with their own span.
     pub large_bytes: u64,
-    /// Bytes of their spans.
+    /// Bytes of the spans of these blocks.
     pub large_span_bytes: u64,
     /// Number of proxies, the objects allocated in place of samples.
     pub proxies: u64,
@@ -51,7 +51,7 @@ pub struct Counts {
     /// Invalid spans, and where the deadline passed.
     pub doubts: ReadProblems,
     /// Cached objects that matched an object in use.
-    pub matched_items: u64,
+    pub matched_objects: u64,
     /// Bytes read from the target.
     pub bytes_read: u64,
 }
@@ -61,26 +61,27 @@ pub fn claim(
     context: &Context<'_>,
     heap: &Heap,
     pieces: &[Piece],
-    cached: &Cached,
+    caches: &CacheContents,
     proxies: &[u64],
 ) -> (Vec<RangeClaim>, Counts) {
     // Free ranges can be very long and are mostly not resident.
-    let is_free = |piece: &Piece| matches!(piece.kind, Kind::Unbacked | Kind::Backed { .. });
-    let is_claimed = |piece: &&Piece| !is_free(piece) || !context.resident_runs(piece.range()).is_empty();
-    let claimed: Vec<Piece> = pieces.iter().filter(is_claimed).copied().collect();
-    let (claims, mut counts) = claim_in_parts(context, &claimed, &Piece::range, &|pieces, accumulator| {
-        let spans = SpanClaimer::new(context, PageCache::with_capacity(context.memory, CACHED_PAGES));
-        let mut claimer = Claimer { context, heap, cached, proxies, spans, counts: Counts::default() };
-        for piece in pieces {
-            claimer.claim_piece(piece, accumulator);
-        }
-        let (matched, bytes_read) = claimer.spans.finish();
-        claimer.counts.with_matches(matched, bytes_read)
-    });
+    let is_free = |piece: &Piece| matches!(piece.kind, PieceKind::Unbacked | PieceKind::Backed { .. });
+    let is_to_claim = |piece: &&Piece| !is_free(piece) || !context.resident_runs(piece.range()).is_empty();
+    let pieces_to_claim: Vec<Piece> = pieces.iter().filter(is_to_claim).copied().collect();
+    let (claims, mut counts) =
+        claim_in_parts(context, &pieces_to_claim, &Piece::range, &|pieces, accumulator| {
+            let spans = SpanClaimer::new(context, PageCache::with_capacity(context.memory, CACHED_PAGES));
+            let mut claimer = Claimer { context, heap, caches, proxies, spans, counts: Counts::default() };
+            for piece in pieces {
+                claimer.claim_piece(piece, accumulator);
+            }
+            let (matched, bytes_read) = claimer.spans.finish();
+            claimer.counts.with_matches(matched, bytes_read)
+        });
     for piece in pieces {
         match piece.kind {
-            Kind::Unbacked => counts.unbacked_bytes += piece.end - piece.start,
-            Kind::Backed { .. } => counts.backed_bytes += piece.end - piece.start,
+            PieceKind::Unbacked => counts.unbacked_bytes += piece.end - piece.start,
+            PieceKind::Backed { .. } => counts.backed_bytes += piece.end - piece.start,
             _ => {}
         }
     }
@@ -90,7 +91,7 @@ pub fn claim(
 struct Claimer<'a> {
     context: &'a Context<'a>,
     heap: &'a Heap,
-    cached: &'a Cached,
+    caches: &'a CacheContents,
     proxies: &'a [u64],
     spans: SpanClaimer<'a>,
     counts: Counts,
@@ -100,21 +101,21 @@ impl Claimer<'_> {
     fn claim_piece(&mut self, piece: &Piece, accumulator: &mut Accumulator<'_>) {
         let bytes = piece.end - piece.start;
         match piece.kind {
-            Kind::Backed { is_releasable } => {
+            PieceKind::Backed { is_releasable } => {
                 let is_releasable = is_releasable && !self.context.is_locked(piece.range());
                 let releasable_end = if is_releasable { piece.end } else { piece.start };
                 accumulator.claim_free(piece.end, piece.start, releasable_end);
             }
-            Kind::Unbacked => accumulator.claim_to(piece.end, Class::Free),
-            Kind::Unknown => accumulator.claim_to(piece.end, Class::Unread),
-            Kind::Span(span) if span.class == 0 => {
-                self.counts.large += 1;
+            PieceKind::Unbacked => accumulator.claim_to(piece.end, Class::Free),
+            PieceKind::Unknown => accumulator.claim_to(piece.end, Class::Unread),
+            PieceKind::Span(span) if span.class == 0 => {
+                self.counts.large_blocks += 1;
                 self.counts.large_bytes += span.block_bytes;
                 self.counts.large_span_bytes += bytes;
                 self.spans.blocks.claim(span.start + span.block_bytes, accumulator);
                 accumulator.claim_to(span.end, Class::Header);
             }
-            Kind::Span(span) => {
+            PieceKind::Span(span) => {
                 let is_late = Instant::now() >= self.context.deadline;
                 if is_late || self.claim_objects(&span, accumulator).is_none() {
                     if is_late {
@@ -136,15 +137,15 @@ impl Claimer<'_> {
             SizeClass { bytes, spans: 1, span_bytes: span.end - span.start, ..SizeClass::default() };
         self.spans.start_span(object_count)?;
         totals.free_blocks = self.mark_free_objects(span, bytes)?;
-        let items = within(&self.cached.items, span.range(), |item| item.address);
-        for &CachedBlock { address, class } in items {
+        let cached_objects = within(&self.caches.blocks, span.range(), |object| object.address);
+        for &CachedBlock { address, class } in cached_objects {
             let object = object_at(&mut self.spans.states, span.start, bytes, address);
             if let Some(object @ BlockState::Live) = object.filter(|_| class == span.class) {
                 *object = BlockState::Cached;
                 totals.cached_blocks += 1;
             }
         }
-        self.counts.matched_items += totals.cached_blocks;
+        self.counts.matched_objects += totals.cached_blocks;
         let mut proxy_count = 0;
         for &address in within(self.proxies, span.range(), |proxy| *proxy) {
             if let Some(object @ BlockState::Live) =
@@ -178,19 +179,19 @@ impl Claimer<'_> {
         let (layout, page_shift) = (self.heap.layout, self.heap.page_shift);
         let structure = read_span(&mut self.spans.cache, layout, span.structure)?;
         let fields = layout.span(&structure, page_shift)?;
-        let free_count = object_count.checked_sub(fields.allocated.into())?;
-        let mut marked = 0;
+        let free_count = object_count.checked_sub(fields.allocated_objects.into())?;
+        let mut marked_count = 0;
         if layout.has_bitmap(bytes, page_shift) {
             for (index, object) in self.spans.states.iter_mut().enumerate() {
                 if layout.is_free(&structure, index)? {
                     *object = BlockState::Free;
-                    marked += 1;
+                    marked_count += 1;
                 }
             }
         } else {
-            marked = self.mark_listed(span, &structure, fields.list, bytes, free_count)?;
+            marked_count = self.mark_listed(span, &structure, fields.list, bytes, free_count)?;
         }
-        (marked == free_count).then_some(free_count)
+        (marked_count == free_count).then_some(free_count)
     }
 
     /// Marks the free objects of a list; returns their number. Some are in the span's structure,
@@ -203,16 +204,16 @@ impl Claimer<'_> {
         bytes: u64,
         free_count: u64,
     ) -> Option<u64> {
-        let mut marked = 0;
-        for index in 0..list.cached {
+        let mut marked_count = 0;
+        for index in 0..list.objects_in_span {
             let unit = self.heap.layout.list_entry(structure, index)?;
             self.mark_free(span, unit, bytes)?;
-            marked += 1;
+            marked_count += 1;
         }
         // The free object that holds the numbers of `count` others.
-        let (mut host, mut count) = (list.first, u64::from(list.embedded));
+        let (mut host, mut count) = (list.first_host, u64::from(list.objects_in_first_host));
         while host != LIST_END {
-            if marked + 1 + count > free_count {
+            if marked_count + 1 + count > free_count {
                 return None;
             }
             self.mark_free(span, host, bytes)?;
@@ -227,11 +228,11 @@ impl Claimer<'_> {
             for &unit in &units[1..] {
                 self.mark_free(span, unit, bytes)?;
             }
-            marked += 1 + count;
+            marked_count += 1 + count;
             host = units[0];
             count = bytes / UNIT_ENTRY_BYTES - 1;
         }
-        Some(marked)
+        Some(marked_count)
     }
 
     /// Marks the object at `unit` of a span as free; `None` if there is none, or if it is marked
@@ -249,4 +250,4 @@ fn object_at(states: &mut [BlockState], start: u64, bytes: u64, address: u64) ->
     states.get_mut(usize::try_from(offset / bytes).ok()?)
 }
 
-impl_totals! { Counts: large, large_bytes, large_span_bytes, proxies, proxy_bytes, backed_bytes, unbacked_bytes, matched_items }
+impl_totals! { Counts: large_blocks, large_bytes, large_span_bytes, proxies, proxy_bytes, backed_bytes, unbacked_bytes, matched_objects }

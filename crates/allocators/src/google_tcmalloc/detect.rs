@@ -28,7 +28,7 @@ pub fn layout(context: &Context<'_>, heap: &Heap) -> Option<&'static Layout> {
     let mut valid_counts = [0_usize; LAYOUTS.len()];
     let mut cache = PageCache::new(context.memory);
     let mut remaining_entries = MAX_ENTRIES;
-    for &Leaf { first, at: leaf } in &heap.leaves {
+    for &Leaf { covered_start, address: leaf } in &heap.leaves {
         if remaining_entries == 0 || Instant::now() >= context.deadline {
             break;
         }
@@ -36,7 +36,7 @@ pub fn layout(context: &Context<'_>, heap: &Heap) -> Option<&'static Layout> {
         each_word(context, (spans, trackers), &mut |at, entry| {
             remaining_entries -= 1;
             let index = (at - spans) / 8;
-            let page = (first >> heap.page_shift) + index;
+            let page = (covered_start >> heap.page_shift) + index;
             let class = class_at(&mut cache, heap, leaf, index);
             for (count, layout) in valid_counts.iter_mut().zip(&LAYOUTS) {
                 if let Some(bytes) = read_span(&mut cache, layout, entry & SPAN_BITS) {
@@ -46,7 +46,7 @@ pub fn layout(context: &Context<'_>, heap: &Heap) -> Option<&'static Layout> {
             remaining_entries > 0
         });
         each_word(context, (trackers, end), &mut |at, entry| {
-            let start = first + (at - trackers) / 8 * HUGE_BYTES;
+            let start = covered_start + (at - trackers) / 8 * HUGE_BYTES;
             for (count, layout) in valid_counts.iter_mut().zip(&LAYOUTS) {
                 let tracker = read_tracker(&mut cache, layout, heap.page_shift, entry);
                 *count += usize::from(tracker.is_some_and(|tracker| tracker.start == start));
@@ -58,8 +58,8 @@ pub fn layout(context: &Context<'_>, heap: &Heap) -> Option<&'static Layout> {
     if max_count == 0 && Instant::now() < context.deadline {
         return None;
     }
-    let first = valid_counts.iter().position(|&count| count == max_count)?;
-    LAYOUTS.get(first)
+    let index = valid_counts.iter().position(|&count| count == max_count)?;
+    LAYOUTS.get(index)
 }
 
 /// Reads the tracker of a huge page; `None` if none is at `at`.
@@ -90,7 +90,7 @@ fn is_valid(
         return false;
     };
     if class > 0 {
-        return heap.classes.pages.get(class) == Some(&span.pages)
+        return heap.classes.span_pages.get(class) == Some(&span.pages)
             && has_consistent_free_count(heap, layout, bytes, &span, class);
     }
     match span.sample {
@@ -118,8 +118,9 @@ fn has_consistent_free_count(
     if objects == 1 || !layout.has_bitmap(heap.class_bytes(class), heap.page_shift) {
         return true;
     }
-    let marked = (0..objects as usize).filter(|&object| layout.is_free(bytes, object) == Some(true)).count();
-    marked as u64 + u64::from(span.allocated) == objects
+    let free_count =
+        (0..objects as usize).filter(|&object| layout.is_free(bytes, object) == Some(true)).count();
+    free_count as u64 + u64::from(span.allocated_objects) == objects
 }
 
 /// An allocation that tcmalloc sampled.

@@ -47,20 +47,20 @@ pub struct HugeRegion {
     /// First byte.
     pub start: u64,
     /// One bit per page, set if it is in use.
-    pub used: Vec<u64>,
+    pub used_pages: Vec<u64>,
     /// Whether each huge page is backed.
-    pub backed: Vec<bool>,
+    pub is_backed: Vec<bool>,
 }
 
 /// The huge pages found.
 #[derive(Default)]
-pub struct Huge {
+pub struct HugePages {
     /// Free ranges, in address order.
-    pub free: Vec<FreeRange>,
+    pub free_ranges: Vec<FreeRange>,
     /// Regions, in address order.
     pub regions: Vec<HugeRegion>,
     /// Pages that hold structures.
-    pub structures: BTreeSet<u64>,
+    pub structure_pages: BTreeSet<u64>,
     /// Where the deadline passed.
     pub doubts: ReadProblems,
     /// Bytes read from the target.
@@ -68,33 +68,33 @@ pub struct Huge {
 }
 
 /// Finds all maps and regions that the static data of `heap` points to.
-pub fn find(context: &Context<'_>, heap: &Heap) -> Huge {
+pub fn find(context: &Context<'_>, heap: &Heap) -> HugePages {
     let mut finder = Finder {
         context,
         heap,
         cache: PageCache::new(context.memory),
-        huge: Huge::default(),
+        huge_pages: HugePages::default(),
         remaining_nodes: MAX_NODES,
     };
-    let mut tried = HashSet::new();
+    let mut tried_regions = HashSet::new();
     let is_outside = |word: u64| !heap.data.contains(word) && word.is_multiple_of(8);
-    for StaticWord { at, value: word } in heap.statics.words() {
+    for StaticWord { address, value: word } in heap.statics.words() {
         if Instant::now() >= context.deadline {
-            finder.huge.doubts.note_timeout(at);
+            finder.huge_pages.doubts.note_timeout(address);
             break;
         }
         if is_outside(word) && context.space.find(word).is_some_and(is_mapped_memory) {
-            finder.add_map(at, word);
-            if tried.len() < MAX_REGION_CANDIDATES && tried.insert(word) {
+            finder.add_map(address, word);
+            if tried_regions.len() < MAX_REGION_CANDIDATES && tried_regions.insert(word) {
                 finder.add_regions(word);
             }
         }
     }
-    let mut huge = finder.huge;
-    huge.bytes_read = finder.cache.bytes_read;
-    huge.free.sort_unstable();
-    huge.regions.sort_by_key(|region| region.start);
-    huge
+    let mut huge_pages = finder.huge_pages;
+    huge_pages.bytes_read = finder.cache.bytes_read;
+    huge_pages.free_ranges.sort_unstable();
+    huge_pages.regions.sort_by_key(|region| region.start);
+    huge_pages
 }
 
 /// A node of a map.
@@ -102,7 +102,7 @@ struct Node {
     /// Address of its structure.
     address: u64,
     /// Number of its first huge page.
-    first: u64,
+    first_huge_page: u64,
     /// Number of its huge pages.
     huge_pages: u64,
 }
@@ -111,7 +111,7 @@ struct Finder<'a> {
     context: &'a Context<'a>,
     heap: &'a Heap,
     cache: PageCache<'a>,
-    huge: Huge,
+    huge_pages: HugePages,
     /// Nodes that may still be read.
     remaining_nodes: u64,
 }
@@ -120,35 +120,39 @@ impl Finder<'_> {
     /// Reads the map at `at`, whose root is at `root`, if it is one.
     fn add_map(&mut self, at: u64, root: u64) {
         let word = |offset: usize| self.heap.statics.word(at + offset as u64);
-        let (node_count, total) = (word(MAP_NODE_COUNT), word(MAP_HUGE_PAGES));
+        let (node_count, total_pages) = (word(MAP_NODE_COUNT), word(MAP_HUGE_PAGES));
         if node_count == 0
-            || node_count > total
-            || total > MAX_HUGE_PAGES
+            || node_count > total_pages
+            || total_pages > MAX_HUGE_PAGES
             || node_count > self.remaining_nodes
         {
             return;
         }
         // The map is followed, in `HugeAllocator`, by the huge pages from the kernel and those in
         // use; in `HugeCache`, by its size and its limit.
-        let (first, second) = (word(MAP_BYTES), word(MAP_BYTES + 8));
-        let is_backed = match first.checked_sub(second) {
-            Some(not_in_use) if not_in_use == total => false,
-            _ if first == total && second > 0 => true,
+        let (first_word, second_word) = (word(MAP_BYTES), word(MAP_BYTES + 8));
+        let is_backed = match first_word.checked_sub(second_word) {
+            Some(not_in_use) if not_in_use == total_pages => false,
+            _ if first_word == total_pages && second_word > 0 => true,
             _ => return,
         };
-        let count_before = self.huge.free.len();
+        let count_before = self.huge_pages.free_ranges.len();
         let Some(nodes) = self.nodes(root, node_count) else { return };
-        if nodes.iter().map(|node| node.huge_pages).sum::<u64>() != total {
+        if nodes.iter().map(|node| node.huge_pages).sum::<u64>() != total_pages {
             return;
         }
-        for Node { address, first, huge_pages } in nodes {
-            let end = first.saturating_add(huge_pages) * HUGE_BYTES;
-            self.huge.structures.insert(page_of(address));
-            self.huge.free.push(FreeRange { start: first * HUGE_BYTES, end, is_backed });
+        for Node { address, first_huge_page, huge_pages } in nodes {
+            let end = first_huge_page.saturating_add(huge_pages) * HUGE_BYTES;
+            self.huge_pages.structure_pages.insert(page_of(address));
+            self.huge_pages.free_ranges.push(FreeRange {
+                start: first_huge_page * HUGE_BYTES,
+                end,
+                is_backed,
+            });
         }
-        let is_own = |range: &FreeRange| is_private_memory(self.context, (range.start, range.end));
-        if !self.huge.free[count_before..].iter().all(is_own) {
-            self.huge.free.truncate(count_before);
+        let is_private = |range: &FreeRange| is_private_memory(self.context, (range.start, range.end));
+        if !self.huge_pages.free_ranges[count_before..].iter().all(is_private) {
+            self.huge_pages.free_ranges.truncate(count_before);
         }
     }
 
@@ -160,12 +164,13 @@ impl Finder<'_> {
             self.remaining_nodes = self.remaining_nodes.checked_sub(1)?;
             read_bytes(&mut self.cache, at, &mut bytes)?;
             let word = |offset| word_at(&bytes, offset).unwrap_or(0);
-            let (first, huge_pages, [left, right, up]) = (word(0), word(8), NODE_LINKS.map(word));
-            let is_node = up == parent && first > 0 && huge_pages > 0 && first < MAX_HUGE_PAGES;
-            if !is_node || huge_pages > MAX_HUGE_PAGES - first || nodes.len() as u64 >= count {
+            let (first_huge_page, huge_pages, [left, right, up]) = (word(0), word(8), NODE_LINKS.map(word));
+            let is_node =
+                up == parent && first_huge_page > 0 && huge_pages > 0 && first_huge_page < MAX_HUGE_PAGES;
+            if !is_node || huge_pages > MAX_HUGE_PAGES - first_huge_page || nodes.len() as u64 >= count {
                 return None;
             }
-            nodes.push(Node { address: at, first, huge_pages });
+            nodes.push(Node { address: at, first_huge_page, huge_pages });
             pending.extend([left, right].into_iter().filter(|&link| link != 0).map(|link| (link, at)));
         }
         (nodes.len() as u64 == count).then_some(nodes)
@@ -175,7 +180,7 @@ impl Finder<'_> {
     fn add_regions(&mut self, at: u64) {
         let layout = RegionLayout::new(self.heap.page_shift);
         let mut at = at;
-        while self.huge.regions.len() < MAX_REGIONS {
+        while self.huge_pages.regions.len() < MAX_REGIONS {
             let location = at.saturating_add(layout.location_offset() as u64);
             let mut bytes = [0; 16];
             let is_read = read_bytes(&mut self.cache, location, &mut bytes).is_some();
@@ -184,7 +189,7 @@ impl Finder<'_> {
                 return;
             }
             let start = start * HUGE_BYTES;
-            let is_new = self.huge.regions.iter().all(|region| region.start != start);
+            let is_new = self.huge_pages.regions.iter().all(|region| region.start != start);
             if !is_new || self.add_region(at, start, &layout).is_none() {
                 return;
             }
@@ -196,23 +201,26 @@ impl Finder<'_> {
         let mut bytes = vec![0; layout.bytes()];
         read_bytes(&mut self.cache, at, &mut bytes)?;
         let words = (REGION_BITS..REGION_BITS + layout.bits_bytes).step_by(8);
-        let used: Vec<u64> = words.map(|offset| word_at(&bytes, offset)).collect::<Option<_>>()?;
-        let backed: Vec<bool> =
-            bytes.get(layout.backed_offset()..)?.iter().map(|&backed| backed == 1).collect();
-        // The counts of pages in use must match the bits.
+        let used_pages: Vec<u64> = words.map(|offset| word_at(&bytes, offset)).collect::<Option<_>>()?;
+        let is_backed: Vec<bool> =
+            bytes.get(layout.backed_offset()..)?.iter().map(|&flag| flag == 1).collect();
+        // The count of pages in use of each huge page must match its bits.
         let bits_bytes = layout.bits_bytes / REGION_HUGE_PAGES;
-        let agree = |number: usize| {
+        let has_matching_count = |number: usize| {
             let from = REGION_BITS + number * bits_bytes;
             let bits = bytes.get(from..from + bits_bytes).unwrap_or_default();
-            let marked = bits.iter().map(|byte| u64::from(byte.count_ones())).sum();
-            word_at(&bytes, layout.pages_used_offset() + 8 * number) == Some(marked)
+            let bit_count = bits.iter().map(|byte| u64::from(byte.count_ones())).sum();
+            word_at(&bytes, layout.pages_used_offset() + 8 * number) == Some(bit_count)
         };
-        let is_own = is_private_memory(self.context, (start, start + REGION_HUGE_PAGES as u64 * HUGE_BYTES));
-        let is_region = is_own && backed.len() == REGION_HUGE_PAGES && (0..REGION_HUGE_PAGES).all(agree);
+        let is_private =
+            is_private_memory(self.context, (start, start + REGION_HUGE_PAGES as u64 * HUGE_BYTES));
+        let is_region = is_private
+            && is_backed.len() == REGION_HUGE_PAGES
+            && (0..REGION_HUGE_PAGES).all(has_matching_count);
         is_region.then(|| {
             let pages = (page_of(at)..at + layout.bytes() as u64).step_by(PAGE_BYTES as usize);
-            self.huge.structures.extend(pages);
-            self.huge.regions.push(HugeRegion { start, used, backed });
+            self.huge_pages.structure_pages.extend(pages);
+            self.huge_pages.regions.push(HugeRegion { start, used_pages, is_backed });
         })
     }
 }

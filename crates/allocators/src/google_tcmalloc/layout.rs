@@ -129,12 +129,12 @@ pub type SpanBytes = [u8; MAX_SPAN_BYTES];
 /// A list of free objects of a span.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FreeList {
-    /// `embed_count_`: objects whose numbers are in the first free object.
-    pub embedded: u16,
-    /// `freelist_`: the first free object that holds numbers of others.
-    pub first: u16,
-    /// `cache_size_`: objects whose numbers are in the span's structure.
-    pub cached: usize,
+    /// `embed_count_`: number of objects whose places are in the first host.
+    pub objects_in_first_host: u16,
+    /// `freelist_`: place of the first host, a free object that holds the places of others.
+    pub first_host: u16,
+    /// `cache_size_`: number of objects whose places are in the span's structure.
+    pub objects_in_span: usize,
 }
 
 /// Fields of a span: a run of pages in use, cut into objects of one class, or one block.
@@ -145,10 +145,10 @@ pub struct SpanFields {
     /// Number of pages.
     pub pages: u64,
     /// `allocated_`: objects that are not in its list or bitmap.
-    pub allocated: u16,
+    pub allocated_objects: u16,
     /// Its list of free objects.
     pub list: FreeList,
-    /// Address of the sample, if it is one.
+    /// Address of the sample's structure, if the span is of a sample.
     pub sample: Option<u64>,
 }
 
@@ -171,11 +171,11 @@ impl Layout {
         is_span.then_some(SpanFields {
             first_page,
             pages,
-            allocated: counts as u16,
+            allocated_objects: counts as u16,
             list: FreeList {
-                embedded: list as u16,
-                first: (list >> 16) as u16,
-                cached: (counts >> 16 & 15) as usize,
+                objects_in_first_host: list as u16,
+                first_host: (list >> 16) as u16,
+                objects_in_span: (counts >> 16 & 15) as usize,
             },
             sample: word_at(bytes, self.large_pages + 8).filter(|_| is_sample),
         })
@@ -209,9 +209,10 @@ impl Layout {
             || word_at(bytes, SPAN_SMALL_PAGES).is_some_and(|pages| pages <= LARGEST_SMALL_PAGES)
     }
 
-    /// Whether free objects of this size are in a bitmap instead of a list (`UseBitmapForSize`).
-    pub fn has_bitmap(&self, bytes: u64, page_shift: u32) -> bool {
-        bytes >= (1 << page_shift) / self.bitmap_bits() as u64
+    /// Whether free objects of `object_bytes` are in a bitmap instead of a list
+    /// (`UseBitmapForSize`).
+    pub fn has_bitmap(&self, object_bytes: u64, page_shift: u32) -> bool {
+        object_bytes >= (1 << page_shift) / self.bitmap_bits() as u64
     }
 
     /// Bits of a span's bitmap (`kBitmapSize`).
@@ -251,9 +252,9 @@ pub struct Tracker {
     /// First byte of the huge page.
     pub start: u64,
     /// Pages in use.
-    pub used: PageSet,
+    pub used_pages: PageSet,
     /// Pages released to the kernel.
-    pub released: PageSet,
+    pub released_pages: PageSet,
 }
 
 /// Offset in a tracker of the number of its huge page (`location_`).
@@ -284,19 +285,23 @@ impl Layout {
         let start = word_at(bytes, TRACKER_LOCATION)?.checked_mul(HUGE_BYTES)?;
         let mut tracker = Tracker { start, ..Tracker::default() };
         for index in 0..words {
-            tracker.used[index] = word_at(bytes, self.tracker_used + 8 * index)?;
-            tracker.released[index] = word_at(bytes, released_offset + 8 * index)?;
+            tracker.used_pages[index] = word_at(bytes, self.tracker_used + 8 * index)?;
+            tracker.released_pages[index] = word_at(bytes, released_offset + 8 * index)?;
         }
-        let agree = count_pages(&tracker.used) == used_count
-            && count_pages(&tracker.released) == released_count
-            && tracker.used.iter().zip(tracker.released).all(|(used, released)| used & released == 0);
-        // With fewer than 64 pages the rest of the word is unused.
-        let is_within = pages >= 64 || (tracker.used[0] | tracker.released[0]) >> pages == 0;
-        (agree && is_within).then_some(tracker)
+        let is_consistent = count_pages(&tracker.used_pages) == used_count
+            && count_pages(&tracker.released_pages) == released_count
+            && tracker
+                .used_pages
+                .iter()
+                .zip(tracker.released_pages)
+                .all(|(used, released)| used & released == 0);
+        // With fewer than 64 pages the upper bits of the word are unused.
+        let is_within = pages >= 64 || (tracker.used_pages[0] | tracker.released_pages[0]) >> pages == 0;
+        (is_consistent && is_within).then_some(tracker)
     }
 }
 
-/// Number of pages in a set.
+/// Returns the number of pages in a set.
 pub fn count_pages(pages: &PageSet) -> u64 {
     pages.iter().map(|word| u64::from(word.count_ones())).sum()
 }
@@ -326,21 +331,21 @@ pub const SIZES_BYTES: usize = BEFORE_SIZES_BYTES + 4 * MAX_CLASSES;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Classes {
     /// Bytes of an object.
-    pub bytes: Vec<u64>,
+    pub object_bytes: Vec<u64>,
     /// Pages of a span.
-    pub pages: Vec<u64>,
+    pub span_pages: Vec<u64>,
 }
 
 impl Classes {
     /// Parses the table whose `class_to_size_` is at [`BEFORE_SIZES_BYTES`] of `bytes`; `None` if
     /// it is not one. `class_to_pages_`, a byte per class, and padding precede it.
     pub fn new(bytes: &[u8]) -> Option<Self> {
-        let used = used_classes(bytes)?;
+        let used_count = used_classes(bytes)?;
         // The largest number first: partitions are equal, so a smaller number would match too.
         for partitions in (1..=MAX_PARTITIONS).rev() {
-            for base in BASE_CLASSES.into_iter().filter(|&base| used <= base) {
+            for base in BASE_CLASSES.into_iter().filter(|&base| used_count <= base) {
                 let table = (0..=MAX_PADDING_BYTES)
-                    .find_map(|padding| Self::with_number(bytes, base * partitions, padding, used));
+                    .find_map(|padding| Self::with_number(bytes, base * partitions, padding, used_count));
                 if table.is_some() {
                     return table;
                 }
@@ -350,32 +355,34 @@ impl Classes {
     }
 
     /// Like [`Self::new`], for a table of `number` classes with `padding` bytes between its parts,
-    /// whose first `used` sizes increase.
-    fn with_number(bytes: &[u8], number: usize, padding: usize, used: usize) -> Option<Self> {
+    /// whose first `used_count` sizes increase.
+    fn with_number(bytes: &[u8], number: usize, padding: usize, used_count: usize) -> Option<Self> {
         let start = BEFORE_SIZES_BYTES.checked_sub(number + padding)?;
-        let pages: Vec<u64> = bytes.get(start..start + number)?.iter().map(|&pages| pages.into()).collect();
-        let bytes: Vec<u64> = (0..number).map(|class| size_of_class(bytes, class)).collect::<Option<_>>()?;
-        let agree = |class: usize| {
-            (bytes[class] == 0) == (pages[class] == 0)
-                && bytes[class] <= bytes[used - 1]
-                && pages[class] <= LARGEST_SMALL_PAGES
+        let span_pages: Vec<u64> =
+            bytes.get(start..start + number)?.iter().map(|&pages| pages.into()).collect();
+        let object_bytes: Vec<u64> =
+            (0..number).map(|class| size_of_class(bytes, class)).collect::<Option<_>>()?;
+        let is_consistent = |class: usize| {
+            (object_bytes[class] == 0) == (span_pages[class] == 0)
+                && object_bytes[class] <= object_bytes[used_count - 1]
+                && span_pages[class] <= LARGEST_SMALL_PAGES
         };
-        (0..number).all(agree).then_some(Self { bytes, pages })
+        (0..number).all(is_consistent).then_some(Self { object_bytes, span_pages })
     }
 
     /// Number of classes.
     pub fn number(&self) -> usize {
-        self.bytes.len()
+        self.object_bytes.len()
     }
 
-    /// Bytes of a class in the page map (`CompactSizeClass`).
+    /// Bytes of an entry for a class in the page map (`CompactSizeClass`).
     pub fn compact_bytes(&self) -> u64 {
         if self.number() <= 256 { 1 } else { 2 }
     }
 
     /// Objects per span.
     pub fn objects(&self, class: usize, page_shift: u32) -> Option<u64> {
-        (self.pages.get(class)? << page_shift).checked_div(*self.bytes.get(class)?)
+        (self.span_pages.get(class)? << page_shift).checked_div(*self.object_bytes.get(class)?)
     }
 }
 
@@ -388,12 +395,12 @@ fn size_of_class(bytes: &[u8], class: usize) -> Option<u64> {
 /// `None` if this is no table of size classes.
 fn used_classes(bytes: &[u8]) -> Option<usize> {
     let size = |class| size_of_class(bytes, class);
-    let mut used = 1;
-    while size(used)? > size(used - 1)? && size(used)?.is_multiple_of(8) && used < MAX_BASE_CLASSES {
-        used += 1;
+    let mut count = 1;
+    while size(count)? > size(count - 1)? && size(count)?.is_multiple_of(8) && count < MAX_BASE_CLASSES {
+        count += 1;
     }
-    let is_table = size(0)? == 0 && used >= MIN_SIZES && LARGEST_BYTES.contains(&size(used - 1)?);
-    is_table.then_some(used)
+    let is_table = size(0)? == 0 && count >= MIN_SIZES && LARGEST_BYTES.contains(&size(count - 1)?);
+    is_table.then_some(count)
 }
 
 /// Division of the page map (`pagemap.h`).
@@ -408,7 +415,7 @@ pub struct PageMapLayout {
 }
 
 impl PageMapLayout {
-    /// All shapes.
+    /// All divisions.
     pub fn all() -> impl Iterator<Item = Self> {
         PAGE_SHIFTS
             .into_iter()

@@ -50,8 +50,8 @@ pub struct Heap {
     pub layout: &'static Layout,
     /// Binary logarithm of its page size.
     pub page_shift: u32,
-    /// Division of its page map.
-    pub shape: PageMapLayout,
+    /// Layout of its page map.
+    pub map_layout: PageMapLayout,
     /// The leaves of its page map, in address order.
     pub leaves: Vec<Leaf>,
 }
@@ -64,12 +64,12 @@ impl Heap {
 
     /// Returns where the parts of a leaf are.
     pub fn parts_of_leaf(&self, leaf: u64) -> LeafParts {
-        self.shape.parts_of_leaf(leaf, self.classes.compact_bytes())
+        self.map_layout.parts_of_leaf(leaf, self.classes.compact_bytes())
     }
 
     /// Bytes of an object of a class.
     pub fn class_bytes(&self, class: usize) -> u64 {
-        self.classes.bytes.get(class).copied().unwrap_or(0)
+        self.classes.object_bytes.get(class).copied().unwrap_or(0)
     }
 }
 
@@ -82,7 +82,7 @@ pub fn is_possible(space: &AddressSpace) -> bool {
 /// maps its root with small pages (`PageMap::MapRootWithSmallPages`), so the kernel lists its bss
 /// as several mappings; where the headers are known, they show the last.
 fn large_data(space: &AddressSpace) -> Vec<StaticData<'_>> {
-    let mut all = Vec::new();
+    let mut static_data = Vec::new();
     for group in modules::file_groups(space) {
         let Some(mut range) = modules::data(&group) else { continue };
         let end = space.spans().end(group[0]).unwrap_or(u64::MAX);
@@ -96,40 +96,40 @@ fn large_data(space: &AddressSpace) -> Vec<StaticData<'_>> {
             range.end = next.end.min(end);
         }
         if range.len() > MIN_DATA_BYTES {
-            all.push(StaticData { range, object: group[0] });
+            static_data.push(StaticData { range, object: group[0] });
         }
     }
-    all
+    static_data
 }
 
 /// Finds all heaps of a process.
 pub fn find(context: &Context<'_>) -> FoundHeaps<Heap> {
-    let mut found = FoundHeaps { heaps: Vec::new(), unknown: Vec::new() };
+    let mut found_heaps = FoundHeaps { heaps: Vec::new(), unknown_layouts: Vec::new() };
     for data in large_data(context.space) {
         let Some(classes) = find_classes(context, &data) else { continue };
-        let Some(PageMap { shape, root }) = find_page_map(context, &data, &classes) else {
-            found.unknown.push(data.object.name.clone());
+        let Some(PageMap { map_layout, root }) = find_page_map(context, &data, &classes) else {
+            found_heaps.unknown_layouts.push(data.object.name.clone());
             continue;
         };
         let mut heap = Heap {
             name: data.object.name.clone(),
             statics: Statics::read(context, data.range),
             data: data.range,
-            leaves: find_leaves(context, root, &classes, shape),
+            leaves: find_leaves(context, root, &classes, map_layout),
             classes,
             layout: &LAYOUTS[0],
-            page_shift: shape.page_shift,
-            shape,
+            page_shift: map_layout.page_shift,
+            map_layout,
         };
         match detect::layout(context, &heap) {
             Some(layout) => {
                 heap.layout = layout;
-                found.heaps.push(heap);
+                found_heaps.heaps.push(heap);
             }
-            None => found.unknown.push(heap.name),
+            None => found_heaps.unknown_layouts.push(heap.name),
         }
     }
-    found
+    found_heaps
 }
 
 /// Finds the table of size classes.
@@ -143,33 +143,34 @@ fn find_classes(context: &Context<'_>, data: &StaticData<'_>) -> Option<Classes>
 
 /// A page map.
 struct PageMap {
-    shape: PageMapLayout,
+    map_layout: PageMapLayout,
     /// Address of its root.
     root: u64,
 }
 
-/// Finds the page map on whose shape and root most spans of a leaf agree.
+/// Finds the page map on whose layout and root most spans of a leaf agree.
 fn find_page_map(context: &Context<'_>, data: &StaticData<'_>, classes: &Classes) -> Option<PageMap> {
     let mut tried = HashSet::new();
     let mut finder =
         Finder { context, classes, cache: PageCache::new(context.memory), remaining_bytes: MAX_TRIED_BYTES };
-    for StaticWord { at, value: word } in radix::root_candidates(context, data, 8) {
+    for StaticWord { address, value: word } in radix::root_candidates(context, data, 8) {
         if tried.len() >= MAX_ROOT_CANDIDATES || Instant::now() >= context.deadline {
             return None;
         }
         if !tried.insert(word) {
             continue;
         }
-        for shape in PageMapLayout::all() {
-            let index = if shape.has_nodes {
-                finder.root_index_of_node(word, shape)
+        for map_layout in PageMapLayout::all() {
+            let index = if map_layout.has_nodes {
+                finder.root_index_of_node(word, map_layout)
             } else {
-                finder.leaf_number(word, shape)
+                finder.leaf_number(word, map_layout)
             };
-            let root = index.and_then(|index| at.checked_sub(8 * index));
-            let is_within = |root: &u64| data.range.covers(AddressRange::sized(*root, shape.root_bytes()));
+            let root = index.and_then(|index| address.checked_sub(8 * index));
+            let is_within =
+                |root: &u64| data.range.covers(AddressRange::sized(*root, map_layout.root_bytes()));
             if let Some(root) = root.filter(is_within) {
-                return Some(PageMap { shape, root });
+                return Some(PageMap { map_layout, root });
             }
         }
     }
@@ -187,8 +188,8 @@ struct Finder<'a> {
 impl Finder<'_> {
     /// Returns the index of the root entry that points to `node`; `None` if its leaves do not
     /// belong to that part.
-    fn root_index_of_node(&mut self, node: u64, shape: PageMapLayout) -> Option<u64> {
-        let range = AddressRange::sized(node, 8 * shape.node_entries());
+    fn root_index_of_node(&mut self, node: u64, map_layout: PageMapLayout) -> Option<u64> {
+        let range = AddressRange::sized(node, 8 * map_layout.node_entries());
         if !is_private_memory(self.context, range) {
             return None;
         }
@@ -196,7 +197,7 @@ impl Finder<'_> {
         let (mut leaves, mut is_node) = (Vec::new(), true);
         let bytes_read = each_word_in_steps(context, range, PAGE_BYTES as usize, &mut |at, leaf| {
             // A node points to leaves only; other memory is rejected after a few words.
-            let end = shape.parts_of_leaf(leaf, class_bytes).end;
+            let end = map_layout.parts_of_leaf(leaf, class_bytes).end;
             is_node = leaf.is_multiple_of(8) && is_private_memory(context, (leaf, end));
             leaves.push(((at - node) / 8, leaf));
             is_node && leaves.len() < MAX_LEAVES_TRIED
@@ -206,17 +207,17 @@ impl Finder<'_> {
             return None;
         }
         leaves.into_iter().find_map(|(index, leaf)| {
-            let number = self.leaf_number(leaf, shape)?;
-            (number % shape.node_entries() == index).then_some(number / shape.node_entries())
+            let number = self.leaf_number(leaf, map_layout)?;
+            (number % map_layout.node_entries() == index).then_some(number / map_layout.node_entries())
         })
     }
 
     /// Returns the index of the address range that `leaf` covers, in leaf spans, according to most
     /// of its spans; `None` if it is not a leaf.
-    fn leaf_number(&mut self, leaf: u64, shape: PageMapLayout) -> Option<u64> {
+    fn leaf_number(&mut self, leaf: u64, map_layout: PageMapLayout) -> Option<u64> {
         let class_bytes = self.classes.compact_bytes();
         let class_mask: usize = (1 << (8 * class_bytes)) - 1;
-        let LeafParts { spans, end, .. } = shape.parts_of_leaf(leaf, class_bytes);
+        let LeafParts { spans, end, .. } = map_layout.parts_of_leaf(leaf, class_bytes);
         if self.remaining_bytes == 0
             || !leaf.is_multiple_of(8)
             || !is_private_memory(self.context, (leaf, end))
@@ -233,7 +234,8 @@ impl Finder<'_> {
                     let index = (at - leaf) / class_bytes + part;
                     let entry = if class > 0 { self.cache.word(spans + 8 * index) } else { None };
                     if let Some(entry) = entry.filter(|entry| tried_spans.insert(entry & SPAN_BITS))
-                        && let Some(number) = self.leaf_number_by_span(entry & SPAN_BITS, class, index, shape)
+                        && let Some(number) =
+                            self.leaf_number_by_span(entry & SPAN_BITS, class, index, map_layout)
                     {
                         *votes.entry(number).or_default() += 1;
                     }
@@ -256,16 +258,17 @@ impl Finder<'_> {
         at: u64,
         class: usize,
         index: u64,
-        shape: PageMapLayout,
+        map_layout: PageMapLayout,
     ) -> Option<u64> {
-        let has_class =
-            |span: &SpanFields| self.classes.pages.get(class) == Some(&span.pages) && span.sample.is_none();
+        let has_class = |span: &SpanFields| {
+            self.classes.span_pages.get(class) == Some(&span.pages) && span.sample.is_none()
+        };
         let cache = &mut self.cache;
         let spans = LAYOUTS
             .iter()
-            .filter_map(|layout| layout.span(&read_span(cache, layout, at)?, shape.page_shift))
+            .filter_map(|layout| layout.span(&read_span(cache, layout, at)?, map_layout.page_shift))
             .filter(has_class);
-        let entries = shape.leaf_entries();
+        let entries = map_layout.leaf_entries();
         spans.map(|span| (span, span.first_page & !(entries - 1) | index)).find_map(|(span, page)| {
             (span.first_page <= page && page < span.first_page + span.pages).then_some(page / entries)
         })
@@ -273,29 +276,29 @@ impl Finder<'_> {
 }
 
 /// Returns the leaves under a root that cover mapped memory.
-fn find_leaves(context: &Context<'_>, root: u64, classes: &Classes, shape: PageMapLayout) -> Vec<Leaf> {
-    let (mut leaves, mut seen) = (Vec::new(), HashSet::new());
+fn find_leaves(context: &Context<'_>, root: u64, classes: &Classes, map_layout: PageMapLayout) -> Vec<Leaf> {
+    let (mut leaves, mut seen_leaves) = (Vec::new(), HashSet::new());
     let mut take = |number: u64, leaf: u64| {
-        let start = number * shape.leaf_span();
+        let start = number * map_layout.leaf_span();
         let mappings = context.space.mappings();
         let next = mappings.get(mappings.partition_point(|mapping| mapping.end <= start));
-        let has_memory = next.is_some_and(|mapping| mapping.start < start + shape.leaf_span());
-        let end = shape.parts_of_leaf(leaf, classes.compact_bytes()).end;
+        let has_memory = next.is_some_and(|mapping| mapping.start < start + map_layout.leaf_span());
+        let end = map_layout.parts_of_leaf(leaf, classes.compact_bytes()).end;
         // Each leaf covers only one part of the address space.
-        if has_memory && seen.insert(leaf) && is_private_memory(context, (leaf, end)) {
-            leaves.push(Leaf { first: start, at: leaf });
+        if has_memory && seen_leaves.insert(leaf) && is_private_memory(context, (leaf, end)) {
+            leaves.push(Leaf { covered_start: start, address: leaf });
         }
     };
     let mut nodes = HashSet::new();
-    each_word(context, (root, root + shape.root_bytes()), &mut |at, word| {
-        let first = (at - root) / 8 * shape.node_entries();
-        if !shape.has_nodes {
-            take(first, word);
+    each_word(context, (root, root + map_layout.root_bytes()), &mut |at, word| {
+        let first_number = (at - root) / 8 * map_layout.node_entries();
+        if !map_layout.has_nodes {
+            take(first_number, word);
         } else if nodes.insert(word)
-            && is_private_memory(context, AddressRange::sized(word, 8 * shape.node_entries()))
+            && is_private_memory(context, AddressRange::sized(word, 8 * map_layout.node_entries()))
         {
-            each_word(context, (word, word + 8 * shape.node_entries()), &mut |at, leaf| {
-                take(first + (at - word) / 8, leaf);
+            each_word(context, (word, word + 8 * map_layout.node_entries()), &mut |at, leaf| {
+                take(first_number + (at - word) / 8, leaf);
                 true
             });
         }

@@ -22,7 +22,7 @@ mod summary;
 
 use self::locate::Heap;
 use self::pieces::Piece;
-use crate::blocks::Unmatched;
+use crate::blocks::UnmatchedCaches;
 use crate::radix::{FoundHeaps, UnclaimedMemory};
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{self, Context, FoundAllocator, Reading, Readings, read_each};
@@ -72,12 +72,12 @@ impl FoundAllocator for GoogleTcmalloc {
     }
 
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
-        let FoundHeaps { heaps, unknown } = locate::find(context);
+        let FoundHeaps { heaps, unknown_layouts } = locate::find(context);
         let text = "the size classes of Google's tcmalloc were found, but its page map is empty or has an unknown layout: it is \
                     not read";
         let caveat = |name| Caveat::new("google_tcmalloc_unknown_layout", name, None, text);
         let readings = read_each(context, heaps, |heap, taken| read(context, heap, taken));
-        Ok((readings, unknown.into_iter().map(caveat).collect()))
+        Ok((readings, unknown_layouts.into_iter().map(caveat).collect()))
     }
 
     fn finish(&self, _: &Process, _: &AddressSpace, reading: &mut Reading) {
@@ -99,39 +99,45 @@ const MIN_BYTES_FOR_REMEDY: u64 = 1 << 20;
 /// Reads one heap outside `taken` (claimed by others).
 fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let spans = spans::walk(context, heap, taken);
-    let huge = huge::find(context, heap);
-    let pieces = pieces::merge_sources(heap, &spans, &huge, &mut UnclaimedMemory::new(context, taken));
-    let cached = caches::find(context, heap);
-    let (claims, mut counts) = claims::claim(context, heap, &pieces.all, &cached, &spans.proxies);
+    let huge_pages = huge::find(context, heap);
+    let pieces = pieces::merge_sources(heap, &spans, &huge_pages, &mut UnclaimedMemory::new(context, taken));
+    let caches = caches::find(context, heap);
+    let (claims, mut counts) = claims::claim(context, heap, &pieces.all, &caches, &spans.proxies);
     let mut doubts = spans.doubts.clone();
-    for other in [&huge.doubts, &pieces.doubts, &counts.doubts] {
-        doubts.add(other);
+    for part_doubts in [&huge_pages.doubts, &pieces.doubts, &counts.doubts] {
+        doubts.add(part_doubts);
     }
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
-    let mut held = taken.clone();
-    held.add(pieces.all.iter().map(Piece::range));
-    let mut structures = spans.structures;
-    structures.extend(huge.structures);
-    structures.extend(&cached.structures);
-    let own = metadata::find(context, heap, &structures, &held);
-    reading.claims.extend(own.iter().map(|&range| context.claim_whole(range, Class::Metadata)));
-    let not_resident = metadata::not_resident(heap, &own);
-    reading.allocator = summary::facts(heap, &counts, &cached, &own, not_resident, doubts.is_empty());
+    let mut heap_and_taken = taken.clone();
+    heap_and_taken.add(pieces.all.iter().map(Piece::range));
+    let mut structure_pages = spans.structure_pages;
+    structure_pages.extend(huge_pages.structure_pages);
+    structure_pages.extend(&caches.structure_pages);
+    let structures = metadata::find(context, heap, &structure_pages, &heap_and_taken);
+    reading.claims.extend(structures.iter().map(|&range| context.claim_whole(range, Class::Metadata)));
+    let not_resident_bytes = metadata::not_resident_bytes(heap, &structures);
+    reading.allocator =
+        summary::facts(heap, &counts, &caches, &structures, not_resident_bytes, doubts.is_empty());
     reading.refined = std::mem::take(&mut counts.matched);
-    let bytes_read =
-        [spans.bytes_read, huge.bytes_read, counts.bytes_read, cached.bytes_read, heap.statics.bytes_read];
+    let bytes_read = [
+        spans.bytes_read,
+        huge_pages.bytes_read,
+        counts.bytes_read,
+        caches.bytes_read,
+        heap.statics.bytes_read,
+    ];
     reading.bytes_read = bytes_read.into_iter().sum();
     doubts.add_caveats(&mut reading.caveats, &ABOUT, "spans and huge pages", &heap.name);
     reading.is_inconsistent = doubts.damages > 0;
     // What was not read in time matches nothing.
-    let (matched, broken) =
-        if doubts.timed_out() { (u64::MAX, 0) } else { (counts.matched_items, cached.broken) };
-    let unmatched = Unmatched {
+    let (matched_objects, unread_count) =
+        if doubts.timed_out() { (u64::MAX, 0) } else { (counts.matched_objects, caches.unread_count) };
+    let unmatched_caches = UnmatchedCaches {
         block_word: "object",
-        blocks: (cached.items.len() as u64).saturating_sub(matched),
+        blocks: (caches.blocks.len() as u64).saturating_sub(matched_objects),
         lists_word: "lists of caches",
-        lists: broken,
+        lists: unread_count,
     };
-    reading.caveats.extend(unmatched.caveat(&ABOUT, &heap.name));
+    reading.caveats.extend(unmatched_caches.caveat(&ABOUT, &heap.name));
     reading
 }

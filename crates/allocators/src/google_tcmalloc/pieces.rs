@@ -2,7 +2,7 @@
 //! in order and without overlap, each a span or free. Where the sources disagree, a piece is
 //! unknown.
 
-use super::huge::{FreeRange, Huge, HugeRegion};
+use super::huge::{FreeRange, HugePages, HugeRegion};
 use super::layout::{HUGE_BYTES, HUGE_SHIFT, PageSet, REGION_BYTES, Tracker};
 use super::locate::Heap;
 use super::spans::{Span, Spans};
@@ -13,7 +13,7 @@ use strandline_process::range::AddressRange;
 
 /// Kind of a piece.
 #[derive(Clone, Copy, Debug)]
-pub enum Kind {
+pub enum PieceKind {
     /// A span in use.
     Span(Span),
     /// Free pages that are still backed.
@@ -35,7 +35,7 @@ pub struct Piece {
     /// One past the last byte.
     pub end: u64,
     /// Its kind.
-    pub kind: Kind,
+    pub kind: PieceKind,
 }
 
 impl Piece {
@@ -48,35 +48,40 @@ impl Piece {
 /// All pieces.
 #[derive(Default)]
 pub struct Pieces {
-    /// In address order.
+    /// The pieces, in address order.
     pub all: Vec<Piece>,
     /// Where the sources disagree.
     pub doubts: ReadProblems,
 }
 
 /// Merges all sources; pieces outside of spans must be `unclaimed` by others.
-pub fn merge_sources(heap: &Heap, spans: &Spans, huge: &Huge, unclaimed: &mut UnclaimedMemory<'_>) -> Pieces {
+pub fn merge_sources(
+    heap: &Heap,
+    spans: &Spans,
+    huge_pages: &HugePages,
+    unclaimed: &mut UnclaimedMemory<'_>,
+) -> Pieces {
     let mut builder =
-        PieceBuilder { heap, spans: &spans.all, all: Vec::new(), doubts: ReadProblems::default() };
-    builder.all.extend(spans.all.iter().map(|&span| Piece {
+        PieceBuilder { heap, spans: &spans.all, pieces: Vec::new(), doubts: ReadProblems::default() };
+    builder.pieces.extend(spans.all.iter().map(|&span| Piece {
         start: span.start,
         end: span.end,
-        kind: Kind::Span(span),
+        kind: PieceKind::Span(span),
     }));
     for tracker in &spans.trackers {
         builder.add_tracker(tracker);
     }
-    for region in &huge.regions {
+    for region in &huge_pages.regions {
         builder.add_region(region);
     }
-    for &FreeRange { start, end, is_backed } in &huge.free {
-        let kind = if is_backed { Kind::Backed { is_releasable: true } } else { Kind::Unbacked };
-        builder.all.push(Piece { start, end, kind });
+    for &FreeRange { start, end, is_backed } in &huge_pages.free_ranges {
+        let kind = if is_backed { PieceKind::Backed { is_releasable: true } } else { PieceKind::Unbacked };
+        builder.pieces.push(Piece { start, end, kind });
     }
-    builder.all.sort_by_key(|piece| piece.start);
+    builder.pieces.sort_by_key(|piece| piece.start);
     let (mut pieces, mut cursor) = (Pieces { doubts: builder.doubts, ..Pieces::default() }, 0);
-    for piece in builder.all {
-        let is_span = matches!(piece.kind, Kind::Span(_));
+    for piece in builder.pieces {
+        let is_span = matches!(piece.kind, PieceKind::Span(_));
         if piece.start < cursor || !is_span && !unclaimed.contains(piece.range()) {
             pieces.doubts.note_damage(piece.start, 0);
             continue;
@@ -90,7 +95,7 @@ pub fn merge_sources(heap: &Heap, spans: &Spans, huge: &Huge, unclaimed: &mut Un
 struct PieceBuilder<'a> {
     heap: &'a Heap,
     spans: &'a [Span],
-    all: Vec<Piece>,
+    pieces: Vec<Piece>,
     doubts: ReadProblems,
 }
 
@@ -104,20 +109,20 @@ impl PieceBuilder<'_> {
 
     fn add_tracker(&mut self, tracker: &Tracker) {
         let pages = 1_u64 << (HUGE_SHIFT - self.heap.page_shift);
-        let mut covered = PageSet::default();
+        let mut span_pages = PageSet::default();
         for AddressRange { start, end } in self.spans_in(AddressRange::sized(tracker.start, HUGE_BYTES)) {
-            let first = (start - tracker.start) >> self.heap.page_shift;
+            let first_page = (start - tracker.start) >> self.heap.page_shift;
             let past_last = (end - tracker.start) >> self.heap.page_shift;
-            (first..past_last).for_each(|page| bits::set(&mut covered, page as usize));
+            (first_page..past_last).for_each(|page| bits::set(&mut span_pages, page as usize));
         }
         self.add_runs(tracker.start, pages, &|page| {
             let has = |set: &PageSet| bits::has(set, page as usize);
-            match (has(&covered), has(&tracker.used)) {
+            match (has(&span_pages), has(&tracker.used_pages)) {
                 (true, true) => PageState::Span,
                 // The span counts as in use nevertheless, as its structure is valid.
                 (true, false) => PageState::Contradiction,
                 (false, true) => PageState::Unknown,
-                (false, false) if has(&tracker.released) => PageState::Unbacked,
+                (false, false) if has(&tracker.released_pages) => PageState::Unbacked,
                 (false, false) => PageState::Backed { is_releasable: true },
             }
         });
@@ -125,51 +130,51 @@ impl PieceBuilder<'_> {
 
     fn add_region(&mut self, region: &HugeRegion) {
         let page_shift = self.heap.page_shift;
-        let mut covered = vec![0_u64; region.used.len()];
+        let mut span_pages = vec![0_u64; region.used_pages.len()];
         for AddressRange { start, end } in self.spans_in(AddressRange::sized(region.start, REGION_BYTES)) {
             let pages = (start - region.start) >> page_shift..(end - region.start) >> page_shift;
-            pages.for_each(|page| bits::set(&mut covered, page as usize));
+            pages.for_each(|page| bits::set(&mut span_pages, page as usize));
         }
         let pages = REGION_BYTES >> page_shift;
         self.add_runs(region.start, pages, &|page| {
             let has = |set: &[u64]| bits::has(set, page as usize);
             let huge_page = (page >> (HUGE_SHIFT - page_shift)) as usize;
-            match (has(&covered), has(&region.used)) {
+            match (has(&span_pages), has(&region.used_pages)) {
                 (true, true) => PageState::Span,
                 (true, false) => PageState::Contradiction,
                 (false, true) => PageState::Unknown,
-                (false, false) if region.backed.get(huge_page) != Some(&true) => PageState::Unbacked,
+                (false, false) if region.is_backed.get(huge_page) != Some(&true) => PageState::Unbacked,
                 // Huge pages are released as a whole, by default when their last block is freed.
                 (false, false) => PageState::Backed { is_releasable: false },
             }
         });
     }
 
-    /// Adds a piece for each run of equal pages.
+    /// Adds a piece for each run of pages with the same state.
     fn add_runs(&mut self, start: u64, pages: u64, state_of: &dyn Fn(u64) -> PageState) {
-        let mut first = 0;
+        let mut first_page = 0;
         for page in 0..pages {
             let (state, next) = (state_of(page), (page + 1 < pages).then(|| state_of(page + 1)));
             if next == Some(state) {
                 continue;
             }
-            let from = start + (first << self.heap.page_shift);
+            let from = start + (first_page << self.heap.page_shift);
             let to = start + ((page + 1) << self.heap.page_shift);
-            first = page + 1;
+            first_page = page + 1;
             let kind = match state {
                 PageState::Span => continue,
                 PageState::Contradiction => {
                     self.doubts.note_damage(from, 0);
                     continue;
                 }
-                PageState::Unknown => Kind::Unknown,
-                PageState::Unbacked => Kind::Unbacked,
-                PageState::Backed { is_releasable } => Kind::Backed { is_releasable },
+                PageState::Unknown => PieceKind::Unknown,
+                PageState::Unbacked => PieceKind::Unbacked,
+                PageState::Backed { is_releasable } => PieceKind::Backed { is_releasable },
             };
-            if matches!(kind, Kind::Unknown) {
+            if matches!(kind, PieceKind::Unknown) {
                 self.doubts.note_damage(from, to - from);
             }
-            self.all.push(Piece { start: from, end: to, kind });
+            self.pieces.push(Piece { start: from, end: to, kind });
         }
     }
 }

@@ -37,7 +37,7 @@ pub struct Span {
     /// Bytes of the block, if it is a single one.
     pub block_bytes: u64,
     /// If it is a sample, its proxy: the object allocated in its place in a span of its size, or 0.
-    pub sample: Option<u64>,
+    pub sample_proxy: Option<u64>,
 }
 
 impl Span {
@@ -57,7 +57,7 @@ pub struct Spans {
     /// Proxies of samples.
     pub proxies: Vec<u64>,
     /// Pages that hold structures.
-    pub structures: BTreeSet<u64>,
+    pub structure_pages: BTreeSet<u64>,
     /// Invalid structures, and where the deadline passed.
     pub doubts: ReadProblems,
     /// Bytes read from the target.
@@ -75,12 +75,12 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Spans {
         last_structure_page: 0,
         checked_entries: 0,
     };
-    for &Leaf { first, at: leaf } in &heap.leaves {
+    for &Leaf { covered_start, address: leaf } in &heap.leaves {
         if Instant::now() >= context.deadline {
-            walk.spans.doubts.note_timeout(first);
+            walk.spans.doubts.note_timeout(covered_start);
             break;
         }
-        walk.walk_leaf(context, first, leaf);
+        walk.walk_leaf(context, covered_start, leaf);
     }
     let mut spans = walk.spans;
     spans.bytes_read += walk.cache.bytes_read;
@@ -102,13 +102,13 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Walks the leaf at `leaf`, which covers the addresses from `first` on.
-    fn walk_leaf(&mut self, context: &Context<'_>, first: u64, leaf: u64) {
+    /// Walks the leaf at `leaf`, which covers the addresses from `covered_start` on.
+    fn walk_leaf(&mut self, context: &Context<'_>, covered_start: u64, leaf: u64) {
         let LeafParts { spans: spans_start, trackers: trackers_start, end } = self.heap.parts_of_leaf(leaf);
         let classes = self.classes(context, leaf, spans_start);
         each_word(context, (spans_start, trackers_start), &mut |at, entry| {
             let index = (at - spans_start) / 8;
-            let page = first + (index << self.heap.page_shift);
+            let page = covered_start + (index << self.heap.page_shift);
             if self.is_too_late(context, page) {
                 return false;
             }
@@ -119,7 +119,7 @@ impl Walk<'_> {
             true
         });
         each_word(context, (trackers_start, end), &mut |at, entry| {
-            let start = first + (at - trackers_start) / 8 * HUGE_BYTES;
+            let start = covered_start + (at - trackers_start) / 8 * HUGE_BYTES;
             let is_in_time = !self.is_too_late(context, start);
             if is_in_time {
                 self.add_tracker(context, start, entry);
@@ -144,7 +144,7 @@ impl Walk<'_> {
     fn classes(&self, context: &Context<'_>, leaf: u64, end: u64) -> Vec<u16> {
         let class_bytes = self.heap.classes.compact_bytes();
         let mask: u16 = if class_bytes == 1 { 0xff } else { 0xffff };
-        let mut classes = vec![0; self.heap.shape.leaf_entries() as usize];
+        let mut classes = vec![0; self.heap.map_layout.leaf_entries() as usize];
         each_word(context, (leaf, end), &mut |at, word| {
             let index = ((at - leaf) / class_bytes) as usize;
             for part in 0..8 / class_bytes {
@@ -173,7 +173,7 @@ impl Walk<'_> {
         let Some((fields, span)) = checked else { return self.note_invalid(context, page) };
         self.cursor = span.end;
         self.record_structure(structure);
-        if let (Some(proxy), Some(sample)) = (span.sample, fields.sample) {
+        if let (Some(proxy), Some(sample)) = (span.sample_proxy, fields.sample) {
             self.record_structure(sample);
             self.spans.proxies.extend((proxy != 0).then_some(proxy));
         }
@@ -186,17 +186,17 @@ impl Walk<'_> {
         let start = fields.first_page << self.heap.page_shift;
         let end = start + (fields.pages << self.heap.page_shift);
         let is_of_class =
-            class == 0 || self.heap.classes.pages.get(usize::from(class)) == Some(&fields.pages);
+            class == 0 || self.heap.classes.span_pages.get(usize::from(class)) == Some(&fields.pages);
         if !is_of_class || !self.unclaimed.contains((start, end)) {
             return None;
         }
-        let mut span = Span { start, end, structure, class, block_bytes: end - start, sample: None };
+        let mut span = Span { start, end, structure, class, block_bytes: end - start, sample_proxy: None };
         if let Some(sample_address) = fields.sample.filter(|_| class == 0) {
             let Sample { proxy, bytes } = read_sample(&mut self.cache, self.heap.layout, sample_address)?;
             if bytes > end - start {
                 return None;
             }
-            (span.block_bytes, span.sample) = (bytes, Some(proxy));
+            (span.block_bytes, span.sample_proxy) = (bytes, Some(proxy));
         }
         Some(span)
     }
@@ -229,7 +229,7 @@ impl Walk<'_> {
         let page = page_of(structure);
         if page != self.last_structure_page {
             self.last_structure_page = page;
-            self.spans.structures.insert(page);
+            self.spans.structure_pages.insert(page);
         }
     }
 }

@@ -40,17 +40,17 @@ impl Statics {
         statics
     }
 
-    /// Each non-zero word.
+    /// Returns each non-zero word.
     pub fn words(&self) -> impl Iterator<Item = StaticWord> + '_ {
         self.runs.iter().flat_map(|CopiedRun { start, bytes }| {
-            let words = (0..bytes.len())
-                .step_by(8)
-                .filter_map(move |at| Some(StaticWord { at: start + at as u64, value: word_at(bytes, at)? }));
+            let words = (0..bytes.len()).step_by(8).filter_map(move |offset| {
+                Some(StaticWord { address: start + offset as u64, value: word_at(bytes, offset)? })
+            });
             words.filter(|word| word.value != 0)
         })
     }
 
-    /// The word at `address`; 0 if it is not resident.
+    /// Returns the word at `address`; 0 if it is not resident.
     pub fn word(&self, address: u64) -> u64 {
         let next = self.runs.partition_point(|run| run.start <= address);
         let run = next.checked_sub(1).and_then(|index| self.runs.get(index));

@@ -2,7 +2,7 @@
 //! map, arenas etc.
 //!
 //! Each block is a mapping of 2 MiB or a multiple, aligned to 2 MiB. It begins with its size, a
-//! pointer to the next block, and an extent that covers its unused rest (`base.h`, `struct
+//! pointer to the next block, and an extent that covers its unused end (`base.h`, `struct
 //! base_block_s`; 5.0 to 5.3).
 
 use std::time::Instant;
@@ -55,7 +55,7 @@ pub fn find(
                         blocks.extend(Some(block).filter(|_| is_new));
                         block.range.end
                     }
-                    Err(next) => next,
+                    Err(next_address) => next_address,
                 };
             }
         }
@@ -73,13 +73,14 @@ fn unclaimed_block_at(
     extents: &[Extent],
     taken: &RangeSet,
 ) -> Result<Block, u64> {
-    let next = extents.partition_point(|extent| extent.end <= at);
-    let next_start = extents.get(next).map_or(u64::MAX, |extent| extent.start);
-    if let Some(extent) = extents.get(next).filter(|extent| extent.start <= at) {
+    let next_extent = extents.partition_point(|extent| extent.end <= at);
+    let next_start = extents.get(next_extent).map_or(u64::MAX, |extent| extent.start);
+    if let Some(extent) = extents.get(next_extent).filter(|extent| extent.start <= at) {
         return Err(extent.end.next_multiple_of(ALIGNMENT));
     }
-    let is_free = |block: &Block| block.range.end <= next_start && is_unclaimed(context, taken, block.range);
-    let block = block_at(context, at).filter(is_free);
+    let is_outside =
+        |block: &Block| block.range.end <= next_start && is_unclaimed(context, taken, block.range);
+    let block = block_at(context, at).filter(is_outside);
     block.ok_or(at + ALIGNMENT)
 }
 
@@ -88,12 +89,12 @@ fn block_at(context: &Context<'_>, start: u64) -> Option<Block> {
     let mut header = [0; HEADER_BYTES];
     context.memory.read(start, &mut header).ok()?;
     let word = |index: usize| word_at(&header, 8 * index).unwrap_or(0);
-    let (bytes, next, unused, unused_bytes) = (word(0), word(1), word(3), word(4));
+    let (bytes, next_block, unused_start, unused_bytes) = (word(0), word(1), word(3), word(4));
     let end = start.checked_add(bytes)?;
     let is_block = bytes > 0
         && bytes.is_multiple_of(ALIGNMENT)
-        && next.is_multiple_of(ALIGNMENT)
-        && unused > start
-        && unused.checked_add(unused_bytes) == Some(end);
-    is_block.then(|| Block { range: AddressRange { start, end }, used_bytes: unused - start })
+        && next_block.is_multiple_of(ALIGNMENT)
+        && unused_start > start
+        && unused_start.checked_add(unused_bytes) == Some(end);
+    is_block.then(|| Block { range: AddressRange { start, end }, used_bytes: unused_start - start })
 }

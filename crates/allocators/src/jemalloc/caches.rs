@@ -59,27 +59,28 @@ const MAX_WORDS_BEFORE: usize = 16;
 
 /// Contents of all caches.
 #[derive(Default)]
-pub struct Cached {
+pub struct CacheContents {
     /// Free regions, in address order.
-    pub items: Vec<CachedBlock>,
+    pub blocks: Vec<CachedBlock>,
     /// Addresses within jemalloc's internal allocations: stacks of items, `arenas_tdata`.
-    pub own: Vec<u64>,
+    pub own_addresses: Vec<u64>,
     /// FS bases of the threads with a cache.
-    pub threads: Vec<u64>,
+    pub fs_bases: Vec<u64>,
     /// Number of invalid bins, and of lists that were not followed to their end.
-    pub broken: u64,
-    /// The first place that was not read because time ran out.
-    pub late_at: Option<u64>,
+    pub broken_lists: u64,
+    /// The first address that was not read because the deadline had passed.
+    pub first_late_address: Option<u64>,
     /// Bytes read from the target.
     pub bytes_read: u64,
 }
 
 /// Reads all caches.
-pub fn find(context: &Context<'_>, layout: CacheLayout) -> Cached {
-    let mut reader = Reader { context, cached: Cached::default(), seen: HashSet::new(), last_distance: None };
+pub fn find(context: &Context<'_>, layout: CacheLayout) -> CacheContents {
+    let mut reader =
+        Reader { context, caches: CacheContents::default(), seen_bins: HashSet::new(), last_distance: None };
     for &fs_base in context.fs_bases {
         if Instant::now() >= context.deadline {
-            reader.cached.late_at.get_or_insert(fs_base);
+            reader.caches.first_late_address.get_or_insert(fs_base);
             break;
         }
         match layout {
@@ -87,18 +88,18 @@ pub fn find(context: &Context<'_>, layout: CacheLayout) -> Cached {
             CacheLayout::Counted => reader.read_counted(fs_base),
         }
     }
-    let mut cached = reader.cached;
-    cached.items.sort_unstable();
-    cached.items.dedup_by_key(|item| item.address);
-    cached.own.sort_unstable();
-    cached
+    let mut caches = reader.caches;
+    caches.blocks.sort_unstable();
+    caches.blocks.dedup_by_key(|block| block.address);
+    caches.own_addresses.sort_unstable();
+    caches
 }
 
 struct Reader<'a> {
     context: &'a Context<'a>,
-    cached: Cached,
+    caches: CacheContents,
     /// Addresses of the bins of caches already read.
-    seen: HashSet<u64>,
+    seen_bins: HashSet<u64>,
     /// Distance of the last thread's cache below its FS base, in bytes; it is the same in all
     /// threads.
     last_distance: Option<u64>,
@@ -115,7 +116,7 @@ impl Reader<'_> {
         let mut storage = Storage { start, bytes: vec![0; end.checked_sub(start)? as usize] };
         for run in self.context.resident_runs((start, end)) {
             let part = storage.bytes.get_mut((run.start - start) as usize..(run.end - start) as usize)?;
-            self.cached.bytes_read += self.context.memory.read_some(run.start, part) as u64;
+            self.caches.bytes_read += self.context.memory.read_some(run.start, part) as u64;
         }
         Some(storage)
     }
@@ -125,31 +126,32 @@ impl Reader<'_> {
     fn read_stacked(&mut self, fs_base: u64) {
         let Some(storage) = self.storage(fs_base) else { return };
         let mut offsets = (0..storage.bytes.len()).step_by(8);
-        let found = offsets.find_map(|offset| StackedCache::find_at(&storage, offset));
-        let Some(StackedCache { slow, cache }) = found else { return };
-        self.cached.threads.push(fs_base);
+        let thread_cache = offsets.find_map(|offset| StackedCache::find_at(&storage, offset));
+        let Some(StackedCache { slow, cache }) = thread_cache else { return };
+        self.caches.fs_bases.push(fs_base);
         self.last_distance = Some((fs_base - slow.min(cache)).max(self.last_distance.unwrap_or(0)));
         let (mut descriptor, own_bins) = (slow + SLOW_DESCRIPTOR, cache + 8);
         if self.context.memory.read_word(descriptor + DESCRIPTOR_BINS as u64) != Ok(own_bins) {
             // A build without statistics has no list of caches.
-            if self.seen.insert(own_bins) {
+            if self.seen_bins.insert(own_bins) {
                 self.read_stacked_bins(own_bins);
             }
             return;
         }
         loop {
             if Instant::now() >= self.context.deadline {
-                self.cached.late_at.get_or_insert(descriptor);
+                self.caches.first_late_address.get_or_insert(descriptor);
                 return;
             }
             let mut bytes = [0; DESCRIPTOR_BYTES];
-            if self.seen.len() >= MAX_CACHES || self.context.memory.read(descriptor, &mut bytes).is_err() {
-                self.cached.broken += 1;
+            if self.seen_bins.len() >= MAX_CACHES || self.context.memory.read(descriptor, &mut bytes).is_err()
+            {
+                self.caches.broken_lists += 1;
                 return;
             }
             let next = word_at(&bytes, 0).unwrap_or(0);
             let bins = word_at(&bytes, DESCRIPTOR_BINS).unwrap_or(0);
-            if bins == 0 || !self.seen.insert(bins) {
+            if bins == 0 || !self.seen_bins.insert(bins) {
                 return;
             }
             self.read_stacked_bins(bins);
@@ -170,30 +172,30 @@ impl Reader<'_> {
                 break;
             }
             if class == 0 {
-                self.cached.own.push(head.saturating_add(stack_bytes).saturating_sub(8));
+                self.caches.own_addresses.push(head.saturating_add(stack_bytes).saturating_sub(8));
             }
             self.add_items(class, head, (stack_bytes / 8) as usize);
         }
     }
 
-    /// 5.0 to 5.2: a bin has a count and a pointer past its items; the stacks of the bins are
-    /// adjacent.
+    /// Reads the cache of a thread of 5.0 to 5.2: a bin has a count and a pointer past its items;
+    /// the stacks of the bins are adjacent.
     fn read_counted(&mut self, fs_base: u64) {
         let Some(Storage { start, bytes: storage }) = self.storage(fs_base) else { return };
         let Some(SmallBins { offset, mut bins }) = small_bins(&storage) else { return };
-        if !self.seen.insert(start + offset as u64) {
+        if !self.seen_bins.insert(start + offset as u64) {
             return;
         }
         // Includes the words before the bins.
         let distance = fs_base - start - offset as u64 + 8 * MAX_WORDS_BEFORE as u64;
         self.last_distance = Some(distance.max(self.last_distance.unwrap_or(0)));
-        self.cached.threads.push(fs_base);
+        self.caches.fs_bases.push(fs_base);
         let bins_end = offset + BIN_BYTES * bins.len();
         bins.extend(large_bins(&storage, bins_end, bins.last().map_or(0, |bin| bin.items_end)));
         if let Some(first) = bins.first() {
-            self.cached.own.push(first.items_end.saturating_sub(8));
+            self.caches.own_addresses.push(first.items_end.saturating_sub(8));
         }
-        self.cached.own.extend(arenas_data(&storage, offset, bins_end));
+        self.caches.own_addresses.extend(arenas_data(&storage, offset, bins_end));
         for (class, bin) in bins.iter().enumerate() {
             let count = bin.count as usize;
             self.add_items(class, bin.items_end.saturating_sub(8 * count as u64), count);
@@ -203,18 +205,18 @@ impl Reader<'_> {
     /// Adds the `count` items of a stack, whose first one is at `address`.
     fn add_items(&mut self, class: usize, address: u64, count: usize) {
         let count = count.min(MAX_ITEMS);
-        if self.cached.items.len() + count > MAX_TOTAL_ITEMS {
-            self.cached.broken += 1;
+        if self.caches.blocks.len() + count > MAX_TOTAL_ITEMS {
+            self.caches.broken_lists += 1;
             return;
         }
         let mut bytes = vec![0; 8 * count];
         if self.context.memory.read(address, &mut bytes).is_err() {
-            self.cached.broken += u64::from(count > 0);
+            self.caches.broken_lists += u64::from(count > 0);
             return;
         }
-        self.cached.bytes_read += bytes.len() as u64;
+        self.caches.bytes_read += bytes.len() as u64;
         let pointers = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
-        self.cached.items.extend(pointers.map(|address| CachedBlock { address, class: class as u16 }));
+        self.caches.blocks.extend(pointers.map(|address| CachedBlock { address, class: class as u16 }));
     }
 }
 
@@ -251,13 +253,13 @@ impl StackedCache {
 /// Returns the per-arena data that a thread of 5.0 to 5.2 has allocated (`tsd.h`, `arenas_tdata`).
 /// Its field follows the thread's arena pointer, before the cache; the cache holds the same arena
 /// pointer after its small bins.
-fn arenas_data(storage: &[u8], small: usize, bins_end: usize) -> Option<u64> {
+fn arenas_data(storage: &[u8], small_bins: usize, bins_end: usize) -> Option<u64> {
     // After `link` in 5.0; from 5.1 on also after `cache_bin_array_descriptor`.
     let words = (0..MAX_WORDS_BETWEEN).filter_map(|word| word_at(storage, bins_end + 8 * word));
     words.filter(|&arena| arena != 0 && arena.is_multiple_of(64)).find_map(|arena| {
-        let mut before =
-            (MIN_WORDS_BEFORE..MAX_WORDS_BEFORE).filter_map(|words| small.checked_sub(8 * words));
-        let field = before.find(|&offset| word_at(storage, offset) == Some(arena))?;
+        let mut field_offsets =
+            (MIN_WORDS_BEFORE..MAX_WORDS_BEFORE).filter_map(|words| small_bins.checked_sub(8 * words));
+        let field = field_offsets.find(|&offset| word_at(storage, offset) == Some(arena))?;
         word_at(storage, field + 8).filter(|&data| data != 0)
     })
 }
@@ -282,8 +284,8 @@ fn counted_bin(bytes: &[u8], offset: usize) -> Option<CountedBin> {
     is_bin.then_some(CountedBin { count, items_end })
 }
 
-/// Returns the consecutive bins from `offset` on whose stacks follow each other, the first one the
-/// stack that ends at `stack_end`, if given.
+/// Returns the consecutive bins from `offset` on whose stacks follow each other; the first stack
+/// follows the one that ends at `stack_end`, if given.
 fn run_of_bins(bytes: &[u8], offset: usize, stack_end: Option<u64>) -> Vec<CountedBin> {
     let mut bins: Vec<CountedBin> = Vec::new();
     while let Some(bin) = counted_bin(bytes, offset + BIN_BYTES * bins.len()) {

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use super::caches::Cached;
+use super::caches::CacheContents;
 use super::extents::Extent;
 use super::layout::{
     Layout, NUM_CLASSES, NUM_SMALL_CLASSES, State, arena_index, class_bytes, regions_per_slab,
@@ -42,16 +42,16 @@ impl Regions {
 /// Totals of the extents of one size class, slabs or large allocations.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClassTotals {
-    /// Extents in use.
+    /// Number of extents in use.
     pub extents: u64,
-    /// Their bytes.
-    pub bytes: u64,
+    /// Bytes of extents in use.
+    pub extent_bytes: u64,
     /// In use by the program: neither cached nor jemalloc's own.
     pub live: Regions,
     /// In thread caches.
     pub cached: Regions,
     /// jemalloc's own allocations.
-    pub own: Regions,
+    pub internal: Regions,
     /// Free.
     pub free: Regions,
 }
@@ -60,13 +60,13 @@ pub struct ClassTotals {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ArenaBytes {
     /// In use.
-    pub active: u64,
+    pub active_bytes: u64,
     /// Dirty.
-    pub dirty: u64,
+    pub dirty_bytes: u64,
     /// Muzzy.
-    pub muzzy: u64,
+    pub muzzy_bytes: u64,
     /// Returned to the kernel; only the addresses are kept.
-    pub retained: u64,
+    pub retained_bytes: u64,
 }
 
 /// Totals of all extents.
@@ -80,8 +80,8 @@ pub struct Counts {
     pub matched: Matches,
     /// Invalid extents, and where the deadline passed.
     pub doubts: ReadProblems,
-    /// Cached items that matched a region in use.
-    pub matched_items: u64,
+    /// Cached blocks that matched a region in use.
+    pub matched_blocks: u64,
     /// Bytes read from the target.
     pub bytes_read: u64,
 }
@@ -91,13 +91,13 @@ pub fn claim(
     context: &Context<'_>,
     layout: &Layout,
     extents: &[Extent],
-    cached: &Cached,
+    caches: &CacheContents,
 ) -> (Vec<RangeClaim>, Counts) {
     let mut claimer = Claimer {
         context,
         layout,
         cache: PageCache::new(context.memory),
-        marked: Marked { cached: &cached.items, own: &cached.own },
+        marked: MarkedRegions { cached_blocks: &caches.blocks, own_addresses: &caches.own_addresses },
         padding_bytes: padding_bytes(layout, extents),
         blocks: Blocks::new(context),
         counts: Counts::default(),
@@ -124,7 +124,7 @@ struct Claimer<'a> {
     layout: &'a Layout,
     cache: PageCache<'a>,
     /// The marked regions at or after the current extent.
-    marked: Marked<'a>,
+    marked: MarkedRegions<'a>,
     /// Bytes by which the extent of a large allocation exceeds it.
     padding_bytes: u64,
     blocks: Blocks<'a>,
@@ -133,24 +133,24 @@ struct Claimer<'a> {
 
 /// Regions that are in use but not live, in address order.
 #[derive(Clone, Copy)]
-struct Marked<'a> {
+struct MarkedRegions<'a> {
     /// Regions in thread caches.
-    cached: &'a [CachedBlock],
+    cached_blocks: &'a [CachedBlock],
     /// Addresses of jemalloc's own structures.
-    own: &'a [u64],
+    own_addresses: &'a [u64],
 }
 
-impl<'a> Marked<'a> {
+impl<'a> MarkedRegions<'a> {
     /// Returns the regions within `range`, and advances past them.
     fn advance_to(&mut self, range: AddressRange) -> Self {
         Self {
-            cached: advance_to(&mut self.cached, |item| item.address, range),
-            own: advance_to(&mut self.own, |&address| address, range),
+            cached_blocks: advance_to(&mut self.cached_blocks, |block| block.address, range),
+            own_addresses: advance_to(&mut self.own_addresses, |&address| address, range),
         }
     }
 
     fn is_empty(&self) -> bool {
-        self.cached.is_empty() && self.own.is_empty()
+        self.cached_blocks.is_empty() && self.own_addresses.is_empty()
     }
 }
 
@@ -161,18 +161,18 @@ struct Slab {
     bitmap: [u64; 8],
     class: usize,
     /// Bytes of a region.
-    bytes: u64,
+    region_bytes: u64,
     /// Number of regions.
     regions: u64,
 }
 
-/// Returns the items of `all` (in address order) within `range`, and advances `all` past them.
-fn advance_to<'a, T>(all: &mut &'a [T], address: impl Fn(&T) -> u64, range: AddressRange) -> &'a [T] {
-    if all.is_empty() {
-        return all;
+/// Returns the items (in address order) within `range`, and advances `items` past them.
+fn advance_to<'a, T>(items: &mut &'a [T], address: impl Fn(&T) -> u64, range: AddressRange) -> &'a [T] {
+    if items.is_empty() {
+        return items;
     }
-    let (before_end, rest) = all.split_at(all.partition_point(|item| address(item) < range.end));
-    *all = rest;
+    let (before_end, after_end) = items.split_at(items.partition_point(|item| address(item) < range.end));
+    *items = after_end;
     within(before_end, range, address)
 }
 
@@ -189,21 +189,22 @@ impl Claimer<'_> {
             // works (`extents_evict`, `ecache_evict`), and extents of huge pages wait in a cache
             // for a request of their size (`sec.c`).
             Some(State::Active) if self.layout.class(extent.bits) == NUM_CLASSES => {
-                arena.active += if self.layout.is_of_huge_page(extent.bits) { 0 } else { bytes };
+                arena.active_bytes += if self.layout.is_of_huge_page(extent.bits) { 0 } else { bytes };
                 accumulator.claim_to(extent.end, Class::Free);
             }
             Some(State::Active) => {
-                arena.active += bytes;
+                arena.active_bytes += bytes;
                 self.claim_active(extent, accumulator);
             }
             Some(state @ (State::Dirty | State::Muzzy)) => {
-                *(if state == State::Dirty { &mut arena.dirty } else { &mut arena.muzzy }) += bytes;
+                *(if state == State::Dirty { &mut arena.dirty_bytes } else { &mut arena.muzzy_bytes }) +=
+                    bytes;
                 let is_locked = self.context.is_locked(extent.range());
                 let releasable_end = if is_locked { extent.start } else { extent.end };
                 accumulator.claim_free(extent.end, extent.start, releasable_end);
             }
             Some(State::Retained) => {
-                arena.retained += bytes;
+                arena.retained_bytes += bytes;
                 accumulator.claim_to(extent.end, Class::Free);
             }
             Some(State::Transition) | None => accumulator.claim_to(extent.end, Class::Free),
@@ -233,22 +234,22 @@ impl Claimer<'_> {
         &mut self,
         extent: &Extent,
         class: usize,
-        marked: Marked<'_>,
+        marked: MarkedRegions<'_>,
         accumulator: &mut Accumulator<'_>,
     ) -> Option<()> {
-        let bytes = class_bytes(class)?;
+        let region_bytes = class_bytes(class)?;
         let regions = regions_per_slab(class, extent.end - extent.start)?;
-        let end = extent.start + regions * bytes;
+        let end = extent.start + regions * region_bytes;
         if self.layout.free_regions(extent.bits) == 0 && marked.is_empty() && !self.blocks.are_refined() {
             accumulator.claim_to(end, Class::Live);
-            self.add_extent(class, extent).live.add(regions, bytes);
+            self.add_extent(class, extent).live.add(regions, region_bytes);
         } else {
             let fields = read_extent(&mut self.cache, extent.structure)?;
             if fields.bits != extent.bits || !self.layout.slab_count_matches_bitmap(&fields) {
                 return None;
             }
             self.add_extent(class, extent);
-            let slab = Slab { start: extent.start, bitmap: fields.bitmap, class, bytes, regions };
+            let slab = Slab { start: extent.start, bitmap: fields.bitmap, class, region_bytes, regions };
             self.claim_regions(&slab, marked, accumulator);
         }
         accumulator.claim_to(extent.end, Class::Header);
@@ -259,30 +260,35 @@ impl Claimer<'_> {
     fn add_extent(&mut self, class: usize, extent: &Extent) -> &mut ClassTotals {
         let totals = self.counts.classes.entry(class).or_default();
         totals.extents += 1;
-        totals.bytes += extent.end - extent.start;
+        totals.extent_bytes += extent.end - extent.start;
         totals
     }
 
     /// Claims the regions of a slab one by one.
-    fn claim_regions(&mut self, slab: &Slab, mut marked: Marked<'_>, accumulator: &mut Accumulator<'_>) {
-        let &Slab { start, class, bytes, .. } = slab;
+    fn claim_regions(
+        &mut self,
+        slab: &Slab,
+        mut marked: MarkedRegions<'_>,
+        accumulator: &mut Accumulator<'_>,
+    ) {
+        let &Slab { start, class, region_bytes, .. } = slab;
         let totals = self.counts.classes.entry(class).or_default();
         for region in 0..slab.regions {
-            let pointer = start + region * bytes;
-            let end = pointer + bytes;
-            let within = marked.advance_to(AddressRange::new(pointer, end));
+            let pointer = start + region * region_bytes;
+            let end = pointer + region_bytes;
+            let marks = marked.advance_to(AddressRange::new(pointer, end));
             if bits::has(&slab.bitmap, region as usize) {
-                totals.free.add(1, bytes);
+                totals.free.add(1, region_bytes);
                 accumulator.claim_to(end, Class::Free);
-            } else if within.cached.contains(&CachedBlock { address: pointer, class: class as u16 }) {
-                totals.cached.add(1, bytes);
-                self.counts.matched_items += 1;
+            } else if marks.cached_blocks.contains(&CachedBlock { address: pointer, class: class as u16 }) {
+                totals.cached.add(1, region_bytes);
+                self.counts.matched_blocks += 1;
                 accumulator.claim_to(end, Class::Cached);
-            } else if !within.own.is_empty() {
-                totals.own.add(1, bytes);
+            } else if !marks.own_addresses.is_empty() {
+                totals.internal.add(1, region_bytes);
                 accumulator.claim_to(end, Class::Metadata);
             } else {
-                totals.live.add(1, bytes);
+                totals.live.add(1, region_bytes);
                 self.blocks.claim(end, accumulator);
             }
         }
@@ -294,7 +300,7 @@ impl Claimer<'_> {
         &mut self,
         extent: &Extent,
         class: usize,
-        marked: Marked<'_>,
+        marked: MarkedRegions<'_>,
         accumulator: &mut Accumulator<'_>,
     ) -> Option<()> {
         let class_size = class_bytes(class)?;
@@ -308,15 +314,16 @@ impl Claimer<'_> {
             class_size.min(extent_bytes.checked_sub(self.padding_bytes)?)
         };
         let end = extent.pointer.checked_add(bytes).filter(|&end| end <= extent.end)?;
-        let is_cached = marked.cached.contains(&CachedBlock { address: extent.pointer, class: class as u16 });
+        let is_cached =
+            marked.cached_blocks.contains(&CachedBlock { address: extent.pointer, class: class as u16 });
         let totals = self.add_extent(class, extent);
         accumulator.claim_to(extent.pointer, Class::Header);
         if is_cached {
             totals.cached.add(1, bytes);
-            self.counts.matched_items += 1;
+            self.counts.matched_blocks += 1;
             accumulator.claim_to(end, Class::Cached);
-        } else if !marked.own.is_empty() {
-            totals.own.add(1, bytes);
+        } else if !marked.own_addresses.is_empty() {
+            totals.internal.add(1, bytes);
             accumulator.claim_to(end, Class::Metadata);
         } else {
             totals.live.add(1, bytes);
@@ -327,8 +334,8 @@ impl Claimer<'_> {
     }
 }
 
-/// Bytes by which extents of large allocations exceed them: a page, unless every allocation begins
-/// where its extent does and some extent is exactly as large as its class.
+/// Returns by how many bytes extents of large allocations exceed them: a page, unless every
+/// allocation begins where its extent does and some extent is exactly as large as its class.
 fn padding_bytes(layout: &Layout, extents: &[Extent]) -> u64 {
     let is_large = |extent: &&Extent| {
         layout.state(extent.bits) == Some(State::Active)
@@ -337,6 +344,6 @@ fn padding_bytes(layout: &Layout, extents: &[Extent]) -> u64 {
     };
     let is_moved = |extent: &Extent| extent.pointer != extent.start;
     let is_full = |extent: &Extent| class_bytes(layout.class(extent.bits)) == Some(extent.end - extent.start);
-    let large = || extents.iter().filter(is_large);
-    if !large().any(is_moved) && large().any(is_full) { 0 } else { PAGE_BYTES }
+    let large_extents = || extents.iter().filter(is_large);
+    if !large_extents().any(is_moved) && large_extents().any(is_full) { 0 } else { PAGE_BYTES }
 }

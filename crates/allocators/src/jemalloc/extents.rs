@@ -26,7 +26,7 @@ pub struct Extent {
 /// All extents of one jemalloc.
 #[derive(Default)]
 pub struct Extents {
-    /// In address order, without overlap.
+    /// The extents, in address order, without overlap.
     pub all: Vec<Extent>,
     /// Outcome of the walk.
     pub walk: Walk,
@@ -34,7 +34,7 @@ pub struct Extents {
 
 /// Walks the extents under `page_map` outside `taken` (claimed by others).
 pub fn walk(context: &Context<'_>, page_map: &PageMap, layout: &Layout, taken: &RangeSet) -> Extents {
-    let mut all: Vec<Extent> = Vec::new();
+    let mut extents: Vec<Extent> = Vec::new();
     let mut unclaimed = UnclaimedMemory::new(context, taken);
     let walk = radix::walk(context, &page_map.leaves, PAGE_MAP_LAYOUT, &mut |cache, page, entry| {
         let extent = extent_at(cache, page, entry, layout)?;
@@ -42,10 +42,10 @@ pub fn walk(context: &Context<'_>, page_map: &PageMap, layout: &Layout, taken: &
             return None;
         }
         (context.progress)(extent.end - extent.start);
-        all.push(extent);
+        extents.push(extent);
         Some(extent.end)
     });
-    Extents { all, walk }
+    Extents { all: extents, walk }
 }
 
 /// Returns the extent that begins at `page` and to which `entry` of the map points.

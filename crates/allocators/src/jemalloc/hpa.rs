@@ -52,7 +52,7 @@ pub struct FreePages {
 }
 
 impl FreePages {
-    /// The runs as extents without a structure.
+    /// Returns the runs as extents without a structure.
     pub fn extents(&self) -> impl Iterator<Item = Extent> {
         self.runs.iter().map(|&AddressRange { start, end }| Extent {
             start,
@@ -73,11 +73,11 @@ pub fn find(
     blocks: &[Block],
     taken: &RangeSet,
 ) -> FreePages {
-    let mut found = FreePages::default();
+    let mut free_pages = FreePages::default();
     if !extents.iter().any(|extent| layout.is_of_huge_page(extent.bits)) {
-        return found;
+        return free_pages;
     }
-    let mut regions = find_regions(context, blocks, &mut found);
+    let mut regions = find_regions(context, blocks, &mut free_pages);
     regions.sort_unstable_by_key(|region| region.start);
     let mut taken = taken.clone();
     taken.add(blocks.iter().map(|block| block.range));
@@ -85,7 +85,7 @@ pub fn find(
     for duplicates in regions.chunk_by(|region, next| region.start == next.start) {
         let Some(region) = duplicates.first() else { continue };
         if Instant::now() >= context.deadline {
-            found.doubts.note_timeout(region.start);
+            free_pages.doubts.note_timeout(region.start);
             break;
         }
         let runs = region.free_runs();
@@ -94,13 +94,13 @@ pub fn find(
             && unclaimed.contains(AddressRange::sized(region.start, REGION_BYTES))
             && runs.iter().all(|run| is_outside(extents, *run));
         if !is_valid {
-            found.doubts.note_damage(region.start, 0);
+            free_pages.doubts.note_damage(region.start, 0);
             continue;
         }
-        found.resident_bytes += runs.iter().map(|run| context.resident_bytes(*run)).sum::<u64>();
-        found.runs.extend(runs);
+        free_pages.resident_bytes += runs.iter().map(|run| context.resident_bytes(*run)).sum::<u64>();
+        free_pages.runs.extend(runs);
     }
-    found
+    free_pages
 }
 
 fn is_outside(extents: &[Extent], run: AddressRange) -> bool {
@@ -112,11 +112,11 @@ fn is_outside(extents: &[Extent], run: AddressRange) -> bool {
 struct Region {
     start: u64,
     /// One bit per page, set if it is in use.
-    active: [u64; BITMAP_WORDS],
+    used_pages: [u64; BITMAP_WORDS],
 }
 
 /// Returns all regions whose structure is in `blocks`.
-fn find_regions(context: &Context<'_>, blocks: &[Block], found: &mut FreePages) -> Vec<Region> {
+fn find_regions(context: &Context<'_>, blocks: &[Block], free_pages: &mut FreePages) -> Vec<Region> {
     let mut regions = Vec::new();
     let mut candidates = 0_u64;
     for block in blocks {
@@ -132,9 +132,9 @@ fn find_regions(context: &Context<'_>, blocks: &[Block], found: &mut FreePages) 
             }
             regions.len() < MAX_REGIONS && !is_late
         });
-        found.bytes_read += block.used_bytes;
+        free_pages.bytes_read += block.used_bytes;
         if is_late || regions.len() >= MAX_REGIONS {
-            found.doubts.note_timeout(block.range.start);
+            free_pages.doubts.note_timeout(block.range.start);
             break;
         }
     }
@@ -152,22 +152,22 @@ impl Region {
             let count: u64 = bitmap.iter().map(|word| u64::from(word.count_ones())).sum();
             (word_at(bytes, count_offset)? == count).then_some(bitmap)
         };
-        let (active, touched) = (bitmap_after_count(ACTIVE)?, bitmap_after_count(TOUCHED)?);
-        let is_within = active.iter().zip(&touched).all(|(active, touched)| active & !touched == 0);
+        let (used_pages, touched_pages) = (bitmap_after_count(ACTIVE)?, bitmap_after_count(TOUCHED)?);
+        let is_within = used_pages.iter().zip(&touched_pages).all(|(used, touched)| used & !touched == 0);
         let has_valid_flags = FLAGS.iter().all(|&flag| bytes[flag] <= 1);
         // The structure of a region that was never used cannot be distinguished from zeros.
-        let is_used = touched.iter().any(|word| *word != 0);
+        let is_used = touched_pages.iter().any(|word| *word != 0);
         let start = word_at(bytes, 0).filter(|&start| start < USER_ADDRESS_END)?;
-        let region = Self { start, active };
-        let longest = region.free_runs().iter().map(|run| run.len() / PAGE_BYTES).max().unwrap_or(0);
+        let region = Self { start, used_pages };
+        let longest_pages = region.free_runs().iter().map(|run| run.len() / PAGE_BYTES).max().unwrap_or(0);
         let is_consistent =
-            is_within && has_valid_flags && is_used && word_at(bytes, LONGEST_FREE) == Some(longest);
+            is_within && has_valid_flags && is_used && word_at(bytes, LONGEST_FREE) == Some(longest_pages);
         is_consistent.then_some(region)
     }
 
-    /// Runs of free pages.
+    /// Returns the runs of free pages.
     fn free_runs(&self) -> RangeSet {
-        let is_free = |page: &usize| !bits::has(&self.active, *page);
+        let is_free = |page: &usize| !bits::has(&self.used_pages, *page);
         let pages = (0..64 * BITMAP_WORDS).filter(is_free);
         pages.map(|page| AddressRange::sized(self.start + page as u64 * PAGE_BYTES, PAGE_BYTES)).collect()
     }

@@ -11,7 +11,7 @@ use strandline_process::page_cache::PageCache;
 use strandline_process::range::AddressRange;
 
 /// Maximum extents sampled to determine the layout: most may be free and cast no vote.
-const MAX_SAMPLED: usize = 1 << 16;
+const MAX_SAMPLED_EXTENTS: usize = 1 << 16;
 /// Number of votes that suffices.
 const ENOUGH_VOTES: usize = 256;
 /// Minimum votes for a layout for each one against it.
@@ -63,29 +63,30 @@ pub fn read_extent(cache: &mut PageCache<'_>, address: u64) -> Option<ExtentFiel
         return None;
     }
     let mut bytes = [0; EXTENT_BYTES];
-    let (first, second) = bytes.split_at_mut(EXTENT_BYTES / 2);
-    cache.read(address, first).ok()?;
+    let (first_half, second_half) = bytes.split_at_mut(EXTENT_BYTES / 2);
+    cache.read(address, first_half).ok()?;
     // A never used extent may reach into a page that was never written.
-    if cache.read(address + first.len() as u64, second).is_err() {
-        second.fill(0);
+    if cache.read(address + first_half.len() as u64, second_half).is_err() {
+        second_half.fill(0);
     }
     Some(ExtentFields::new(&bytes))
 }
 
-/// Number of extents that agree with a layout and that contradict it.
+/// Numbers of extents that agree with a layout and that contradict it.
 #[derive(Clone, Copy, Default)]
 struct Votes {
-    agreeing: usize,
-    contradicting: usize,
+    agreeing_extents: usize,
+    contradicting_extents: usize,
 }
 
 /// Returns the layout under which extents in use and their leaf entries agree.
 fn layout_by_votes(context: &Context<'_>, leaves: &[Leaf]) -> Option<&'static Layout> {
     let mut cache = PageCache::new(context.memory);
     let mut votes = [Votes::default(); LAYOUTS.len()];
-    let (mut cursor, mut sampled) = (0, 0);
-    for &Leaf { first: start, at: leaf } in leaves {
-        let is_enough = sampled >= MAX_SAMPLED || votes.iter().any(|votes| votes.agreeing >= ENOUGH_VOTES);
+    let (mut cursor, mut sampled_extents) = (0, 0);
+    for &Leaf { covered_start: start, address: leaf } in leaves {
+        let is_enough = sampled_extents >= MAX_SAMPLED_EXTENTS
+            || votes.iter().any(|votes| votes.agreeing_extents >= ENOUGH_VOTES);
         if is_enough || Instant::now() >= context.deadline {
             break;
         }
@@ -95,17 +96,18 @@ fn layout_by_votes(context: &Context<'_>, leaves: &[Leaf]) -> Option<&'static La
             let extent = if page < cursor { None } else { read_extent(&mut cache, entry_extent(entry)) };
             if let Some(extent) = extent.filter(|extent| extent.start() == page) {
                 cursor = page.saturating_add(extent.bytes);
-                sampled += 1;
+                sampled_extents += 1;
                 for (layout, votes) in LAYOUTS.iter().zip(&mut votes) {
                     let agrees = layout.agrees_with_entry(entry, &extent);
-                    votes.agreeing += usize::from(agrees == Some(true));
-                    votes.contradicting += usize::from(agrees == Some(false));
+                    votes.agreeing_extents += usize::from(agrees == Some(true));
+                    votes.contradicting_extents += usize::from(agrees == Some(false));
                 }
             }
-            sampled < MAX_SAMPLED && votes.iter().all(|votes| votes.agreeing < ENOUGH_VOTES)
+            sampled_extents < MAX_SAMPLED_EXTENTS
+                && votes.iter().all(|votes| votes.agreeing_extents < ENOUGH_VOTES)
         });
     }
-    let (layout, votes) = LAYOUTS.iter().zip(votes).max_by_key(|(_, votes)| votes.agreeing)?;
+    let (layout, votes) = LAYOUTS.iter().zip(votes).max_by_key(|(_, votes)| votes.agreeing_extents)?;
     // Some extents may be mid-update.
-    (votes.agreeing > MIN_VOTES_PER_CONTRADICTION * votes.contradicting).then_some(layout)
+    (votes.agreeing_extents > MIN_VOTES_PER_CONTRADICTION * votes.contradicting_extents).then_some(layout)
 }

@@ -19,7 +19,7 @@ mod summary;
 use self::extents::Extent;
 use self::layout::{Layout, State};
 use self::locate::PageMap;
-use crate::blocks::Unmatched;
+use crate::blocks::UnmatchedCaches;
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
     self, Argument, CallPlan, Context, FoundAllocator, Function, Reading, Readings, read_each,
@@ -128,11 +128,11 @@ fn read(context: &Context<'_>, page_map: &PageMap, layout: &'static Layout, take
     let huge_pages = hpa::find(context, layout, &extents.all, &base_blocks, taken);
     extents.all.extend(huge_pages.extents());
     extents.all.sort_by_key(|extent| extent.start);
-    let cached = caches::find(context, layout.caches);
-    let (claims, mut counts) = claims::claim(context, layout, &extents.all, &cached);
+    let caches = caches::find(context, layout.caches);
+    let (claims, mut counts) = claims::claim(context, layout, &extents.all, &caches);
     doubts.add(&counts.doubts);
     doubts.add(&huge_pages.doubts);
-    cached.late_at.into_iter().for_each(|at| doubts.note_timeout(at));
+    caches.first_late_address.into_iter().for_each(|at| doubts.note_timeout(at));
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
     reading.call = Some(CallPlan {
         spec: &CALL,
@@ -143,7 +143,7 @@ fn read(context: &Context<'_>, page_map: &PageMap, layout: &'static Layout, take
         heaps: releasable_ranges(context, layout, &extents.all),
         releases_all: true,
         // In a thread without a cache the call would first create one.
-        threads: cached.threads.clone(),
+        threads: caches.fs_bases.clone(),
         predicted_bytes: reading.releasable_bytes(),
         due_milliseconds: 0,
         libc_code: None,
@@ -154,19 +154,19 @@ fn read(context: &Context<'_>, page_map: &PageMap, layout: &'static Layout, take
     reading.allocator = summary::facts(page_map, layout, &counts, &base_blocks, doubts.is_empty());
     reading.refined = std::mem::take(&mut counts.matched);
     reading.bytes_read =
-        extents.walk.bytes_read + counts.bytes_read + cached.bytes_read + huge_pages.bytes_read;
+        extents.walk.bytes_read + counts.bytes_read + caches.bytes_read + huge_pages.bytes_read;
     reading.caveats.extend(huge_pages_caveat(page_map, huge_pages.resident_bytes));
     doubts.add_caveats(&mut reading.caveats, &ABOUT, "extents", &page_map.name);
     reading.is_inconsistent = doubts.damages > 0;
     // What was not read in time matches nothing.
-    let matched = if doubts.timed_out() { u64::MAX } else { counts.matched_items };
-    let unmatched = Unmatched {
+    let matched_blocks = if doubts.timed_out() { u64::MAX } else { counts.matched_blocks };
+    let unmatched_caches = UnmatchedCaches {
         block_word: "region",
-        blocks: (cached.items.len() as u64).saturating_sub(matched),
+        blocks: (caches.blocks.len() as u64).saturating_sub(matched_blocks),
         lists_word: "bins of thread caches",
-        lists: cached.broken,
+        lists: caches.broken_lists,
     };
-    reading.caveats.extend(unmatched.caveat(&ABOUT, &page_map.name));
+    reading.caveats.extend(unmatched_caches.caveat(&ABOUT, &page_map.name));
     reading
 }
 

@@ -33,13 +33,16 @@ pub fn facts(
         allocator.live_blocks = Some(live_blocks);
         allocator.cached_bytes = Some(sum(|class| class.cached));
         allocator.free_bytes = Some(sum(|class| class.free));
-        allocator.metadata_bytes = Some(base_bytes + sum(|class| class.own));
+        allocator.metadata_bytes = Some(base_bytes + sum(|class| class.internal));
         allocator.own = figures(&[
-            ("stats.allocated", sum(|class| class.live) + sum(|class| class.cached) + sum(|class| class.own)),
-            ("stats.active", arena_bytes(|arena| arena.active)),
-            ("stats.retained", arena_bytes(|arena| arena.retained)),
-            ("stats.arenas.4096.pdirty", arena_bytes(|arena| arena.dirty) / PAGE_BYTES),
-            ("stats.arenas.4096.pmuzzy", arena_bytes(|arena| arena.muzzy) / PAGE_BYTES),
+            (
+                "stats.allocated",
+                sum(|class| class.live) + sum(|class| class.cached) + sum(|class| class.internal),
+            ),
+            ("stats.active", arena_bytes(|arena| arena.active_bytes)),
+            ("stats.retained", arena_bytes(|arena| arena.retained_bytes)),
+            ("stats.arenas.4096.pdirty", arena_bytes(|arena| arena.dirty_bytes) / PAGE_BYTES),
+            ("stats.arenas.4096.pmuzzy", arena_bytes(|arena| arena.muzzy_bytes) / PAGE_BYTES),
         ]);
         allocator.size_classes = counts.classes.iter().filter_map(size_class).collect();
     }
@@ -50,9 +53,9 @@ fn arena(number: u64, bytes: &ArenaBytes) -> Arena {
     Arena {
         id: number.to_string(),
         kind: if number == 0 { ArenaKind::Main } else { ArenaKind::Secondary },
-        mapped_bytes: bytes.active + bytes.dirty + bytes.muzzy + bytes.retained,
-        used_bytes: bytes.active,
-        free_bytes: bytes.dirty + bytes.muzzy + bytes.retained,
+        mapped_bytes: bytes.active_bytes + bytes.dirty_bytes + bytes.muzzy_bytes + bytes.retained_bytes,
+        used_bytes: bytes.active_bytes,
+        free_bytes: bytes.dirty_bytes + bytes.muzzy_bytes + bytes.retained_bytes,
         ..Arena::default()
     }
 }
@@ -62,8 +65,8 @@ fn size_class((&class, totals): (&usize, &ClassTotals)) -> Option<SizeClass> {
     Some(SizeClass {
         bytes: class_bytes(class)?,
         spans: totals.extents,
-        span_bytes: totals.bytes,
-        live_blocks: totals.live.count + totals.own.count,
+        span_bytes: totals.extent_bytes,
+        live_blocks: totals.live.count + totals.internal.count,
         cached_blocks: totals.cached.count,
         free_blocks: totals.free.count,
     })

@@ -12,7 +12,7 @@ use super::layout::{
     ARENA_WORDS, BITMAP_BITS, CHUNK_BITS, COLLECT_3, LARGE_BYTES, MAP_BYTES, PAGE_3, PAGE_3_4, PURGE_BITMAP,
     PURGED_IN_RUNS, PageLayout, PageWords, SLICE_BYTES, SUBMAP_BYTES, SUBMAP_SPAN,
 };
-use super::parts::{Heap, Kind, Part, RunPurgedArena};
+use super::parts::{Heap, Part, PartKind, RunPurgedArena};
 use crate::radix::{self, Leaf, StaticData, UnclaimedMemory};
 use crate::scan::{each_word, each_word_in_steps, is_mapped_memory, is_private_memory};
 use strandline_claims::allocator::Context;
@@ -40,7 +40,7 @@ const MAX_PARTS: usize = 1 << 22;
 const MAX_SUBMAPS: usize = 1 << 14;
 
 /// A page map of two levels (`page-map.c`), and its layout of pages.
-struct Map {
+struct PageMap {
     /// Address of its upper level.
     upper: u64,
     /// Layout of the pages.
@@ -59,7 +59,7 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
         let mut heap = Heap {
             object: data.object.start,
             name: data.object.name.clone(),
-            collect: COLLECT_3,
+            collect_rules: COLLECT_3,
             has_thread_data: true,
             releases: if map.layout == &PAGE_3 { "3.0 to 3.3" } else { "3.4" },
             ..Heap::default()
@@ -93,8 +93,8 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
 /// its own page. True if there are no large blocks.
 fn large_blocks_share_pages(parts: &[Part]) -> bool {
     let pages = parts.iter().filter_map(Part::page);
-    let large = pages.filter(|page| LARGE_BYTES.contains(&page.block_bytes));
-    large.clone().filter(|page| page.reserved == 1).count() * 2 <= large.count()
+    let large_pages = pages.filter(|page| LARGE_BYTES.contains(&page.block_bytes));
+    large_pages.clone().filter(|page| page.reserved == 1).count() * 2 <= large_pages.count()
 }
 
 /// Returns the words of static data that point to mapped memory.
@@ -111,7 +111,7 @@ fn pointers_to_mapped_memory(context: &Context<'_>, data: &StaticData<'_>) -> Ve
 
 /// Returns the page map that one of `pointers` points to. Hardly any page of an upper level was
 /// ever written, so candidates with the fewest resident pages come first.
-fn find_map(context: &Context<'_>, pointers: &[u64]) -> Option<Map> {
+fn find_map(context: &Context<'_>, pointers: &[u64]) -> Option<PageMap> {
     let range = |upper: u64| AddressRange::sized(upper, MAP_BYTES);
     let may_be_map = |upper: &u64| is_private_memory(context, range(*upper));
     let mut uppers: Vec<u64> = pointers.iter().copied().filter(may_be_map).collect();
@@ -121,7 +121,7 @@ fn find_map(context: &Context<'_>, pointers: &[u64]) -> Option<Map> {
 }
 
 /// Returns the page map whose upper level is at `upper`; `None` if it is not one.
-fn map_at(context: &Context<'_>, upper: u64, remaining_bytes: &mut u64) -> Option<Map> {
+fn map_at(context: &Context<'_>, upper: u64, remaining_bytes: &mut u64) -> Option<PageMap> {
     if *remaining_bytes == 0
         || Instant::now() >= context.deadline
         || !is_private_memory(context, AddressRange::sized(upper, MAP_BYTES))
@@ -130,13 +130,13 @@ fn map_at(context: &Context<'_>, upper: u64, remaining_bytes: &mut u64) -> Optio
     }
     let submaps = submaps_at(context, upper, remaining_bytes)?;
     let layout = layout_by_votes(context, &submaps)?;
-    Some(Map { upper, layout, submaps })
+    Some(PageMap { upper, layout, submaps })
 }
 
 /// Returns the submaps of a page map; `None` if a word of its upper level points to none.
 fn submaps_at(context: &Context<'_>, upper: u64, remaining_bytes: &mut u64) -> Option<Vec<Leaf>> {
     let mut submaps = Vec::new();
-    let mut seen = HashSet::new();
+    let mut seen_submaps = HashSet::new();
     let mut is_map = true;
     // The first entry covers addresses where nothing can be (`_mi_page_map_init`).
     let range = (upper + 8, upper + MAP_BYTES);
@@ -146,9 +146,9 @@ fn submaps_at(context: &Context<'_>, upper: u64, remaining_bytes: &mut u64) -> O
         PAGE_BYTES as usize,
         &mut |at, submap| {
             is_map = submap.is_multiple_of(PAGE_BYTES)
-                && seen.insert(submap)
+                && seen_submaps.insert(submap)
                 && is_private_memory(context, AddressRange::sized(submap, SUBMAP_BYTES));
-            submaps.push(Leaf { first: (at - upper) / 8 * SUBMAP_SPAN, at: submap });
+            submaps.push(Leaf { covered_start: (at - upper) / 8 * SUBMAP_SPAN, address: submap });
             is_map && submaps.len() < MAX_SUBMAPS
         },
     ));
@@ -162,20 +162,25 @@ fn layout_by_votes(context: &Context<'_>, submaps: &[Leaf]) -> Option<&'static P
     let layouts: [&'static PageLayout; 2] = [&PAGE_3, &PAGE_3_4];
     let mut votes = [0_usize; 2];
     let mut checked_entries = 0;
-    for &Leaf { first, at: submap } in submaps {
+    for &Leaf { covered_start, address: submap } in submaps {
         if checked_entries >= ENOUGH_ENTRIES || Instant::now() >= context.deadline {
             break;
         }
-        each_word_in_steps(context, (submap, submap + SUBMAP_BYTES), PAGE_BYTES as usize, &mut |at, page| {
-            let slice = first + (at - submap) / 8 * SLICE_BYTES;
-            for (layout, votes) in layouts.iter().zip(&mut votes) {
-                let fits =
-                    read_page(&mut cache, layout, page).is_some_and(|found| found.area.contains(slice));
-                *votes += usize::from(fits);
-            }
-            checked_entries += 1;
-            checked_entries < ENOUGH_ENTRIES
-        });
+        each_word_in_steps(
+            context,
+            (submap, submap + SUBMAP_BYTES),
+            PAGE_BYTES as usize,
+            &mut |at, structure| {
+                let slice = covered_start + (at - submap) / 8 * SLICE_BYTES;
+                for (layout, votes) in layouts.iter().zip(&mut votes) {
+                    let fits = read_page(&mut cache, layout, structure)
+                        .is_some_and(|page| page.area.contains(slice));
+                    *votes += usize::from(fits);
+                }
+                checked_entries += 1;
+                checked_entries < ENOUGH_ENTRIES
+            },
+        );
     }
     // The first layout of equals.
     let (layout, votes) = layouts.into_iter().zip(votes).rev().max_by_key(|&(_, votes)| votes)?;
@@ -209,22 +214,22 @@ fn read_page(cache: &mut PageCache<'_>, layout: &PageLayout, address: u64) -> Op
     let is_at_start = address.is_multiple_of(SLICE_BYTES) && start - address <= SLICE_BYTES;
     let area = if is_at_start { address } else { start - start % SLICE_BYTES };
     // Slices too small for another block may follow the last one.
-    let own = page.slices.filter(|slices| slices.start == area).map(|slices| slices.end);
-    let end = own.filter(|end| *end < USER_ADDRESS_END).unwrap_or(end).max(end);
+    let slices_end = page.slices.filter(|slices| slices.start == area).map(|slices| slices.end);
+    let end = slices_end.filter(|end| *end < USER_ADDRESS_END).unwrap_or(end).max(end);
     Some(PageInMemory { page, area: AddressRange::new(area, end.next_multiple_of(SLICE_BYTES)) })
 }
 
 /// Adds all pages.
-fn add_pages(context: &Context<'_>, map: &Map, unclaimed: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
+fn add_pages(context: &Context<'_>, map: &PageMap, unclaimed: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
     let mut cache = PageCache::new(context.memory);
     let mut cursor = 0;
-    for &Leaf { first, at: submap } in &map.submaps {
+    for &Leaf { covered_start, address: submap } in &map.submaps {
         if Instant::now() >= context.deadline {
-            heap.doubts.note_timeout(first);
+            heap.doubts.note_timeout(covered_start);
             break;
         }
         each_word(context, (submap, submap + SUBMAP_BYTES), &mut |at, address| {
-            let slice = first + (at - submap) / 8 * SLICE_BYTES;
+            let slice = covered_start + (at - submap) / 8 * SLICE_BYTES;
             if slice < cursor {
                 return true;
             }
@@ -236,8 +241,8 @@ fn add_pages(context: &Context<'_>, map: &Map, unclaimed: &mut UnclaimedMemory<'
                     heap.parts.push(Part {
                         start,
                         end,
-                        kind: Kind::Page(page),
-                        unit: start,
+                        kind: PartKind::Page(page),
+                        release_unit: start,
                         thread: page.thread,
                     });
                     (context.progress)(end - start);
@@ -257,7 +262,7 @@ struct Arena {
     /// Its addresses.
     range: AddressRange,
     /// End of the structures at its start.
-    own_end: u64,
+    structures_end: u64,
     /// Slices to purge, one bit each.
     purge_bits: Vec<u8>,
     /// Whether slices are purged only in runs of `RUN_BYTES`.
@@ -275,7 +280,7 @@ fn arena_at(context: &Context<'_>, data: &StaticData<'_>, address: u64) -> Optio
     // In this order: its owner, mostly in static data; from 3.2 on its index; its number of slices;
     // how many of them are its own.
     let owner = (0..ARENA_WORDS).find(|&index| data.range.contains(word(index)))?;
-    let (end, own_end) = (owner + 1..owner + 3).find_map(|index| {
+    let (end, structures_end) = (owner + 1..owner + 3).find_map(|index| {
         let (slices, own_slices) = (word(index), word(index + 1));
         let end = address.checked_add(slices.checked_mul(SLICE_BYTES)?)?;
         let is_arena = own_slices > 0
@@ -285,20 +290,20 @@ fn arena_at(context: &Context<'_>, data: &StaticData<'_>, address: u64) -> Optio
         is_arena.then_some((end, address + own_slices * SLICE_BYTES))
     })?;
     // Its bitmaps are among its own structures.
-    let is_bitmap = |index: &usize| (address..own_end).contains(&word(*index));
-    let first = (owner + 1..ARENA_WORDS - PURGE_BITMAP)
+    let is_bitmap = |index: &usize| (address..structures_end).contains(&word(*index));
+    let first_bitmap = (owner + 1..ARENA_WORDS - PURGE_BITMAP)
         .find(|index| (*index..=index + PURGE_BITMAP).all(|index| is_bitmap(&index)));
     let mut purge_bits = Vec::new();
-    if let Some(first) = first {
-        let bits = ((end - address) / SLICE_BYTES).next_multiple_of(CHUNK_BITS);
-        purge_bits.resize((bits / 8) as usize, 0);
+    if let Some(first_bitmap) = first_bitmap {
+        let bit_count = ((end - address) / SLICE_BYTES).next_multiple_of(CHUNK_BITS);
+        purge_bits.resize((bit_count / 8) as usize, 0);
         // Memory that was never written has no bit set.
-        let bits_at = word(first + PURGE_BITMAP) + BITMAP_BITS;
+        let bits_at = word(first_bitmap + PURGE_BITMAP) + BITMAP_BITS;
         let read_length = context.memory.read_some(bits_at, &mut purge_bits);
         purge_bits.truncate(read_length);
     }
-    let purges_runs_only = first.is_some_and(|first| PURGED_IN_RUNS.contains(&first));
-    Some(Arena { range: AddressRange::new(address, end), own_end, purge_bits, purges_runs_only })
+    let purges_runs_only = first_bitmap.is_some_and(|index| PURGED_IN_RUNS.contains(&index));
+    Some(Arena { range: AddressRange::new(address, end), structures_end, purge_bits, purges_runs_only })
 }
 
 impl Arena {
@@ -311,7 +316,7 @@ impl Arena {
         let kind = |at: u64| {
             let slice = ((at - self.range.start) / SLICE_BYTES) as usize;
             let is_set = self.purge_bits.get(slice / 8).is_some_and(|byte| byte >> (slice % 8) & 1 != 0);
-            if is_set { Kind::PurgePending } else { Kind::Free }
+            if is_set { PartKind::PurgePending } else { PartKind::Free }
         };
         let mut at = range.start;
         while at < range.end {
@@ -320,7 +325,8 @@ impl Arena {
             match parts.last_mut() {
                 Some(last)
                     if last.end == at
-                        && matches!(kind, Kind::PurgePending) == matches!(last.kind, Kind::PurgePending) =>
+                        && matches!(kind, PartKind::PurgePending)
+                            == matches!(last.kind, PartKind::PurgePending) =>
                 {
                     last.end = next;
                 }
@@ -328,7 +334,7 @@ impl Arena {
                     if parts.len() >= max_parts {
                         return Err(at);
                     }
-                    parts.push(Part { start: at, end: next, kind, unit: 0, thread: 0 });
+                    parts.push(Part { start: at, end: next, kind, release_unit: 0, thread: 0 });
                 }
             }
             at = next;
@@ -339,12 +345,12 @@ impl Arena {
 
 /// Adds mimalloc's own structures: the map, those of `arenas` (in address order), and the slices
 /// that hold threads' heaps.
-fn add_own_structures(map: &Map, arenas: &[Arena], unclaimed: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
-    let mut own: Vec<AddressRange> =
-        arenas.iter().map(|arena| AddressRange::new(arena.range.start, arena.own_end)).collect();
+fn add_own_structures(map: &PageMap, arenas: &[Arena], unclaimed: &mut UnclaimedMemory<'_>, heap: &mut Heap) {
+    let mut structures: Vec<AddressRange> =
+        arenas.iter().map(|arena| AddressRange::new(arena.range.start, arena.structures_end)).collect();
     // The submap of the first addresses, which follows the upper level, is not included.
-    own.push(AddressRange::sized(map.upper, MAP_BYTES));
-    own.extend(map.submaps.iter().map(|submap| AddressRange::sized(submap.at, SUBMAP_BYTES)));
+    structures.push(AddressRange::sized(map.upper, MAP_BYTES));
+    structures.extend(map.submaps.iter().map(|submap| AddressRange::sized(submap.address, SUBMAP_BYTES)));
     let heaps: BTreeSet<u64> = heap
         .parts
         .iter()
@@ -356,15 +362,16 @@ fn add_own_structures(map: &Map, arenas: &[Arena], unclaimed: &mut UnclaimedMemo
         let next = arenas.partition_point(|arena| arena.range.end <= *slice);
         arenas.get(next).is_some_and(|arena| arena.range.contains(*slice))
     };
-    own.extend(heaps.into_iter().filter(in_arena).map(|slice| AddressRange::sized(slice, SLICE_BYTES)));
-    own.sort_unstable();
+    structures
+        .extend(heaps.into_iter().filter(in_arena).map(|slice| AddressRange::sized(slice, SLICE_BYTES)));
+    structures.sort_unstable();
     let mut parts: Vec<Part> = Vec::new();
-    for AddressRange { start, end } in own {
+    for AddressRange { start, end } in structures {
         let next = heap.parts.partition_point(|part| part.end <= start);
         let is_beside = heap.parts.get(next).is_none_or(|part| part.start >= end)
             && parts.last().is_none_or(|last| last.end <= start);
         if is_beside && unclaimed.contains((start, end)) {
-            parts.push(Part { start, end, kind: Kind::Own, unit: 0, thread: 0 });
+            parts.push(Part { start, end, kind: PartKind::Own, release_unit: 0, thread: 0 });
         }
     }
     heap.parts.extend(parts);
@@ -385,10 +392,10 @@ fn add_free_memory(
             heap.doubts.note_timeout(arena.range.start);
             break;
         }
-        let first = heap.parts.partition_point(|part| part.end <= arena.range.start);
+        let first_part = heap.parts.partition_point(|part| part.end <= arena.range.start);
         let mut at = arena.range.start;
         let mut gaps = Vec::new();
-        for part in heap.parts[first..].iter().take_while(|part| part.start < arena.range.end) {
+        for part in heap.parts[first_part..].iter().take_while(|part| part.start < arena.range.end) {
             gaps.push(AddressRange::new(at, part.start));
             at = at.max(part.end);
         }
@@ -416,7 +423,7 @@ mod tests {
         let range = AddressRange::sized(START, SLICES * SLICE_BYTES);
         let arena = |bits: u8| Arena {
             range,
-            own_end: START,
+            structures_end: START,
             purge_bits: vec![bits; SLICES as usize / 8],
             purges_runs_only: false,
         };

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::layout::{FreeLists, OFFSETS, PageWords};
-use super::parts::{Heap, Kind, Part};
+use super::parts::{Heap, Part, PartKind};
 use crate::blocks::{BlockState, SpanClaimer};
 use crate::parallel::{Totals, claim_in_parts, impl_totals};
 use crate::scan::within;
@@ -19,7 +19,7 @@ use strandline_claims::refinements::Matches;
 use strandline_process::page_cache::PageCache;
 use strandline_process::range::{AddressRange, RangeSet};
 
-/// Totals of all pages.
+/// Totals of the parts of one stretch of memory, or of all.
 #[derive(Default)]
 pub struct Counts {
     /// By block size.
@@ -28,10 +28,10 @@ pub struct Counts {
     pub live_bytes: u64,
     /// Bytes of blocks that other threads freed.
     pub cached_bytes: u64,
-    /// Bytes of free blocks, and of the unused rest of pages.
+    /// Bytes of free blocks, and of the unused ends of pages.
     pub free_bytes: u64,
     /// Bytes of mimalloc's own structures.
-    pub own_bytes: u64,
+    pub structure_bytes: u64,
     /// Number of pages.
     pub pages: u64,
     /// Refinements found.
@@ -42,18 +42,19 @@ pub struct Counts {
     pub bytes_read: u64,
 }
 
-/// Claims all of `heap`. `delayed` are blocks that other threads freed and that are in no page's
-/// list, in address order; `releasable` is what a collection releases.
+/// Claims all of `heap`. `delayed_blocks` are those that other threads freed and that are in no
+/// page's list, in address order; `releasable` is what a collection releases.
 pub fn claim(
     context: &Context<'_>,
     heap: &Heap,
-    delayed: &[u64],
+    delayed_blocks: &[u64],
     releasable: &RangeSet,
 ) -> (Vec<RangeClaim>, Counts) {
-    let offset = choose_offset_function(heap);
+    let first_block_offset = choose_offset_function(heap);
     claim_in_parts(context, &heap.parts, &Part::range, &|parts, accumulator| {
         let spans = SpanClaimer::new(context, PageCache::new(context.memory));
-        let mut claimer = Claimer { context, delayed, offset, spans, counts: Counts::default() };
+        let mut claimer =
+            Claimer { context, delayed_blocks, first_block_offset, spans, counts: Counts::default() };
         for part in parts {
             claimer.claim_part(part, releasable.overlapping(part.range()), accumulator);
         }
@@ -88,10 +89,10 @@ fn choose_offset_function(heap: &Heap) -> Option<fn(u64) -> u64> {
 struct Claimer<'a> {
     context: &'a Context<'a>,
     /// Addresses of blocks that other threads freed into lists of heaps, in address order.
-    delayed: &'a [u64],
+    delayed_blocks: &'a [u64],
     /// Returns the bytes before the first block of a page, from the size of its blocks; `None` if
     /// pages hold that address themselves.
-    offset: Option<fn(u64) -> u64>,
+    first_block_offset: Option<fn(u64) -> u64>,
     /// States of the blocks of the current page.
     spans: SpanClaimer<'a>,
     counts: Counts,
@@ -135,11 +136,11 @@ impl<'a> Claimer<'a> {
     fn claim_part(&mut self, part: &Part, releasable: &[AddressRange], accumulator: &mut Accumulator<'_>) {
         let bytes = part.end - part.start;
         match part.kind {
-            Kind::Own if releasable.is_empty() => {
-                self.counts.own_bytes += bytes;
+            PartKind::Own if releasable.is_empty() => {
+                self.counts.structure_bytes += bytes;
                 accumulator.claim_to(part.end, Class::Metadata);
             }
-            Kind::Page(page) if !releasable.is_empty() => {
+            PartKind::Page(page) if !releasable.is_empty() => {
                 self.counts.pages += 1;
                 // Nothing in it is live: other threads freed the blocks in use.
                 match self.block_grid(part, &page).zip(page.free_count()) {
@@ -150,10 +151,10 @@ impl<'a> Claimer<'a> {
                 }
                 self.claim_free_part(part, releasable, accumulator);
             }
-            Kind::Own | Kind::Free | Kind::PurgePending => {
+            PartKind::Own | PartKind::Free | PartKind::PurgePending => {
                 self.claim_free_part(part, releasable, accumulator);
             }
-            Kind::Page(page) => {
+            PartKind::Page(page) => {
                 self.counts.pages += 1;
                 if self.claim_page(part, &page, accumulator).is_none() {
                     if !self.counts.doubts.timed_out() {
@@ -193,9 +194,13 @@ impl<'a> Claimer<'a> {
         let grid = self.block_grid(part, page)?;
         let free = page.free_count()?;
         let lists = page.lists;
-        let delayed = self.delayed_of(part);
+        let delayed_blocks = self.delayed_blocks_of(part);
         let mut cached = 0;
-        if free == 0 && lists.thread_free == 0 && delayed.is_empty() && !self.spans.blocks.are_refined() {
+        if free == 0
+            && lists.thread_free == 0
+            && delayed_blocks.is_empty()
+            && !self.spans.blocks.are_refined()
+        {
             accumulator.claim_to(grid.start, Class::Header);
             accumulator.claim_to(grid.end, Class::Live);
         } else {
@@ -203,13 +208,13 @@ impl<'a> Claimer<'a> {
             if lists != FreeLists::default() {
                 self.spans.read_span(AddressRange::sized(grid.start, grid.count * grid.block_bytes));
             }
-            let listed = self.follow_list(lists.free, &grid, BlockState::Free)?
+            let listed_count = self.follow_list(lists.free, &grid, BlockState::Free)?
                 + self.follow_list(lists.local_free, &grid, BlockState::Free)?;
-            if listed != free {
+            if listed_count != free {
                 return None;
             }
             cached = self.follow_list(lists.thread_free, &grid, BlockState::Cached)?;
-            for &pointer in delayed {
+            for &pointer in delayed_blocks {
                 let index = grid.index_of(pointer)?;
                 let state = self.spans.states.get_mut(index).filter(|state| **state == BlockState::Live)?;
                 *state = BlockState::Cached;
@@ -227,7 +232,7 @@ impl<'a> Claimer<'a> {
     /// Returns where the initialised blocks of a page are; `None` if its fields contradict each
     /// other.
     fn block_grid(&self, part: &Part, page: &PageWords) -> Option<BlockGrid> {
-        let offset = self.offset.map_or(0, |offset| offset(page.block_bytes));
+        let offset = self.first_block_offset.map_or(0, |offset| offset(page.block_bytes));
         let start = page.start.unwrap_or(part.start + offset);
         let end = start.checked_add(page.capacity.checked_mul(page.block_bytes)?)?;
         // A block with a large alignment begins later, and is shorter.
@@ -259,8 +264,8 @@ impl<'a> Claimer<'a> {
     }
 
     /// Returns the blocks of a part that other threads freed into lists of heaps.
-    fn delayed_of(&self, part: &Part) -> &'a [u64] {
-        within(self.delayed, part.range(), |&pointer| pointer)
+    fn delayed_blocks_of(&self, part: &Part) -> &'a [u64] {
+        within(self.delayed_blocks, part.range(), |&pointer| pointer)
     }
 
     /// Follows a list of free blocks through their first words, sets their state, and returns their
@@ -281,4 +286,4 @@ impl<'a> Claimer<'a> {
     }
 }
 
-impl_totals! { Counts: live_bytes, cached_bytes, free_bytes, own_bytes, pages }
+impl_totals! { Counts: live_bytes, cached_bytes, free_bytes, structure_bytes, pages }

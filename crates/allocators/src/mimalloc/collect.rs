@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use std::time::Instant;
 
 use super::layout::{PageWords, RUN_BYTES, SLICE_BYTES};
-use super::parts::{ArenaPurge, Collect, Heap, Kind, Part, RunPurgedArena, SpanPurge};
+use super::parts::{ArenaPurge, CollectRules, Heap, Part, PartKind, RunPurgedArena, SpanPurge};
 use super::spans::Releasable;
 use crate::scan::within;
 use strandline_claims::allocator::Context;
@@ -20,16 +20,16 @@ use strandline_process::range::{AddressRange, RangeSet};
 /// No heap is below this address: smaller words are no pointers (`vm.mmap_min_addr`).
 const MIN_HEAP_ADDRESS: u64 = 64 << 10;
 /// Maximum blocks of heaps' lists, in case one is damaged.
-const MAX_DELAYED: u64 = 1 << 22;
+const MAX_DELAYED_BLOCKS: u64 = 1 << 22;
 
 /// Blocks that other threads freed, and what a collection can release as a result.
 #[derive(Default)]
 pub struct Collection {
     /// Addresses of threads' heaps.
-    pub owners: Vec<u64>,
+    pub thread_heaps: Vec<u64>,
     /// Blocks that other threads freed and that are in no page's list, in address order.
-    pub delayed: Vec<u64>,
-    /// Position of each of them in its list.
+    pub delayed_blocks: Vec<u64>,
+    /// Position of each of these blocks in its list.
     list_positions: Vec<usize>,
     /// Units that can be released as a whole: segments, or pages of 3.x.
     dead_units: HashSet<u64>,
@@ -38,14 +38,14 @@ pub struct Collection {
     /// Pages of heaps that the program created, by their first byte.
     program_heap_pages: HashSet<u64>,
     /// What a collection releases in this version.
-    collect: Collect,
+    collect_rules: CollectRules,
     /// What a collection by the chosen thread releases.
     pub releasable: RangeSet,
     /// When that collection releases it, by the clock of [`Heap::read_at_milliseconds`]; 0 for at
     /// once.
     pub due_milliseconds: u64,
     /// The thread whose collection releases most.
-    pub thread: Option<u64>,
+    pub chosen_thread: Option<u64>,
     /// Bytes read from the target.
     pub bytes_read: u64,
 }
@@ -63,27 +63,32 @@ impl Collection {
 
     /// Returns the positions in its heap's list of the blocks of a page that other threads freed.
     pub fn list_positions(&self, part: &Part) -> Option<RangeInclusive<usize>> {
-        let from = self.delayed.partition_point(|&pointer| pointer < part.start);
-        let to = self.delayed.partition_point(|&pointer| pointer < part.end);
+        let from = self.delayed_blocks.partition_point(|&pointer| pointer < part.start);
+        let to = self.delayed_blocks.partition_point(|&pointer| pointer < part.end);
         let positions = self.list_positions.get(from..to)?;
         Some(*positions.iter().min()?..=*positions.iter().max()?)
     }
 
     /// Returns which collections release a part, apart from spans of slices.
     fn collector_of(&self, part: &Part) -> Option<Collector> {
-        if matches!(part.kind, Kind::PurgePending) {
-            return match self.collect.arena_purge {
-                _ if part.unit != 0 => Some(Collector::Thread(part.thread)),
+        if matches!(part.kind, PartKind::PurgePending) {
+            return match self.collect_rules.arena_purge {
+                _ if part.release_unit != 0 => Some(Collector::Thread(part.thread)),
                 ArenaPurge::Never => None,
                 ArenaPurge::MainThread => Some(Collector::Main),
                 ArenaPurge::AnyThread => Some(Collector::Any),
             };
         }
-        let is_released =
-            self.dead_units.contains(&part.unit) || self.collect.frees_pages && self.is_dead(part);
+        let is_released = self.dead_units.contains(&part.release_unit)
+            || self.collect_rules.frees_pages && self.is_dead(part);
         match part.thread {
-            _ if part.unit == 0 || self.collect.span_purge != SpanPurge::None || !is_released => None,
-            0 => self.collect.frees_ended.then_some(Collector::Main),
+            _ if part.release_unit == 0
+                || self.collect_rules.span_purge != SpanPurge::None
+                || !is_released =>
+            {
+                None
+            }
+            0 => self.collect_rules.frees_ended.then_some(Collector::Main),
             thread => Some(Collector::Thread(thread)),
         }
     }
@@ -96,10 +101,10 @@ impl Collection {
         // made.
         let live_threads: HashSet<u64> = context.fs_bases.iter().copied().collect();
         let is_alive = |part: &Part| part.thread == 0 || live_threads.contains(&part.thread);
-        if self.collect == Collect::default() || !heap.parts.iter().all(is_alive) {
+        if self.collect_rules == CollectRules::default() || !heap.parts.iter().all(is_alive) {
             return;
         }
-        let has_spans = self.collect.span_purge != SpanPurge::None;
+        let has_spans = self.collect_rules.span_purge != SpanPurge::None;
         let mut releasable =
             if has_spans { Releasable::new(heap, self, main) } else { Releasable::default() };
         for part in &heap.parts {
@@ -109,22 +114,23 @@ impl Collection {
             |ranges: &[AddressRange]| ranges.iter().map(|range| context.resident_bytes(*range)).sum::<u64>();
         releasable.add_waiting(heap, |range| bytes(&[range]) > 0);
         let [ended_by_main, ended_by_other] =
-            [true, false].map(|is_main| bytes(&releasable.ended(is_main).ranges));
-        let mut most_bytes = 0;
+            [true, false].map(|is_main| bytes(&releasable.of_ended_threads(is_main).ranges));
+        let mut max_bytes = 0;
         for &thread in context.fs_bases {
-            let own_bytes = releasable.own.get(&thread).map_or(0, |own| bytes(&own.ranges));
+            let own_bytes = releasable.by_thread.get(&thread).map_or(0, |memory| bytes(&memory.ranges));
             let all_bytes = own_bytes + if thread == main { ended_by_main } else { ended_by_other };
-            if all_bytes > most_bytes || self.thread.is_none() {
-                (most_bytes, self.thread) = (all_bytes, Some(thread));
+            if all_bytes > max_bytes || self.chosen_thread.is_none() {
+                (max_bytes, self.chosen_thread) = (all_bytes, Some(thread));
             }
         }
-        let thread = self.thread.unwrap_or(main);
+        let thread = self.chosen_thread.unwrap_or(main);
         self.due_milliseconds = releasable.due_milliseconds(thread, thread == main);
-        let in_runs = |range: &AddressRange| {
+        let is_in_run_purged_arena = |range: &AddressRange| {
             let next = heap.run_purged_arenas.partition_point(|arena| arena.range.end <= range.start);
             heap.run_purged_arenas.get(next).is_some_and(|arena| arena.range.contains(range.start))
         };
-        let outside_runs = releasable.releasable_by(thread, thread == main).filter(|range| !in_runs(range));
+        let ranges_outside =
+            releasable.releasable_by(thread, thread == main).filter(|range| !is_in_run_purged_arena(range));
         let is_released = |part: &Part| {
             self.collector_of(part).is_some_and(|collector| collector.includes(thread, thread == main))
         };
@@ -133,7 +139,7 @@ impl Collection {
             .iter()
             .flat_map(|arena| arena.releasable_runs(heap, &is_released))
             .collect();
-        self.releasable = outside_runs.chain(runs).collect();
+        self.releasable = ranges_outside.chain(runs).collect();
     }
 }
 
@@ -152,7 +158,7 @@ impl Collector {
     /// Whether a collection by `thread` is one of them.
     fn includes(self, thread: u64, is_main: bool) -> bool {
         match self {
-            Self::Thread(own) => own == thread,
+            Self::Thread(collecting_thread) => collecting_thread == thread,
             Self::Main => is_main,
             Self::Any => true,
         }
@@ -166,8 +172,13 @@ impl Collection {
     pub fn new(dead_pages: &[u64], delayed: &[u64]) -> Self {
         let mut blocks: Vec<(u64, usize)> = delayed.iter().copied().zip(0..).collect();
         blocks.sort_unstable();
-        let (delayed, list_positions) = blocks.into_iter().unzip();
-        Self { dead_pages: dead_pages.iter().copied().collect(), delayed, list_positions, ..Self::default() }
+        let (delayed_blocks, list_positions) = blocks.into_iter().unzip();
+        Self {
+            dead_pages: dead_pages.iter().copied().collect(),
+            delayed_blocks,
+            list_positions,
+            ..Self::default()
+        }
     }
 }
 
@@ -182,8 +193,8 @@ impl RunPurgedArena {
             slice(start)..slice(end.min(arena_end))
         };
         let mut marks = self.marks.clone();
-        let first = heap.parts.partition_point(|part| part.end <= arena_start);
-        let parts = heap.parts[first..].iter().take_while(|part| part.start < arena_end);
+        let first_part = heap.parts.partition_point(|part| part.end <= arena_start);
+        let parts = heap.parts[first_part..].iter().take_while(|part| part.start < arena_end);
         let is_freed = |part: &&Part| part.page().is_some() && is_freed(part);
         for part in parts.clone().filter(is_freed) {
             for slice in slices(part.start, part.end) {
@@ -196,19 +207,19 @@ impl RunPurgedArena {
             slices(start, end)
                 .all(|slice| marks.get(slice / 8).is_some_and(|byte| byte >> (slice % 8) & 1 != 0))
         };
-        let mut released = Vec::new();
+        let mut released_ranges = Vec::new();
         for part in parts.filter(|part| part.is_free() || is_freed(part)) {
             let start = part.start.max(arena_start);
             let mut run = start - (start - arena_start) % RUN_BYTES;
             while run < part.end {
                 let run_end = run + RUN_BYTES;
                 if run_end <= arena_end && is_marked(run, run_end) {
-                    released.push(part.range().intersection(AddressRange::new(run, run_end)));
+                    released_ranges.push(part.range().intersection(AddressRange::new(run, run_end)));
                 }
                 run = run_end;
             }
         }
-        released
+        released_ranges
     }
 }
 
@@ -216,28 +227,31 @@ impl RunPurgedArena {
 pub fn find(context: &Context<'_>, heap: &Heap) -> Collection {
     let mut collection = Collection::default();
     let mut cache = PageCache::new(context.memory);
-    collection.owners = heap.parts.iter().flat_map(heaps_of_part).collect();
-    collection.owners.sort_unstable();
-    collection.owners.dedup();
-    let mut delayed: Vec<(u64, usize)> =
-        read_delayed_blocks(context, &mut cache, heap, &collection.owners).into_iter().zip(0..).collect();
-    delayed.sort_unstable();
-    delayed.dedup_by_key(|&mut (block, _)| block);
-    (collection.delayed, collection.list_positions) = delayed.into_iter().unzip();
-    collection.collect = heap.collect;
+    collection.thread_heaps = heap.parts.iter().flat_map(heaps_of_part).collect();
+    collection.thread_heaps.sort_unstable();
+    collection.thread_heaps.dedup();
+    let mut delayed_blocks: Vec<(u64, usize)> =
+        read_delayed_blocks(context, &mut cache, heap, &collection.thread_heaps)
+            .into_iter()
+            .zip(0..)
+            .collect();
+    delayed_blocks.sort_unstable();
+    delayed_blocks.dedup_by_key(|&mut (block, _)| block);
+    (collection.delayed_blocks, collection.list_positions) = delayed_blocks.into_iter().unzip();
+    collection.collect_rules = heap.collect_rules;
     let mut live_units: HashSet<u64> = HashSet::new();
-    for part in heap.parts.iter().filter(|part| part.unit != 0) {
-        collection.dead_units.insert(part.unit);
-        let Kind::Page(page) = part.kind else { continue };
+    for part in heap.parts.iter().filter(|part| part.release_unit != 0) {
+        collection.dead_units.insert(part.release_unit);
+        let PartKind::Page(page) = part.kind else { continue };
         // A heap that the program created (mi_heap_new) is in a block of mimalloc: no collection of
         // its thread visits it.
         if is_program_heap(heap, page.thread_heap()) {
             collection.program_heap_pages.insert(part.start);
-        } else if is_dead(context, &mut cache, part, &page, &collection.delayed) {
+        } else if is_dead(context, &mut cache, part, &page, &collection.delayed_blocks) {
             collection.dead_pages.insert(part.start);
             continue;
         }
-        live_units.insert(part.unit);
+        live_units.insert(part.release_unit);
     }
     collection.dead_units.retain(|unit| !live_units.contains(unit));
     collection.choose_thread(context, heap);
@@ -245,10 +259,10 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> Collection {
     collection
 }
 
-/// Whether a heap is inside a page, as those that the program created.
-fn is_program_heap(heap: &Heap, owner: u64) -> bool {
-    let next = heap.parts.partition_point(|part| part.end <= owner);
-    heap.parts.get(next).is_some_and(|part| part.start <= owner && part.page().is_some())
+/// Whether the heap of a thread is inside a page, as those that the program created.
+fn is_program_heap(heap: &Heap, thread_heap: u64) -> bool {
+    let next = heap.parts.partition_point(|part| part.end <= thread_heap);
+    heap.parts.get(next).is_some_and(|part| part.start <= thread_heap && part.page().is_some())
 }
 
 /// Whether nothing in a page is live.
@@ -257,17 +271,18 @@ fn is_dead(
     cache: &mut PageCache<'_>,
     part: &Part,
     page: &PageWords,
-    delayed: &[u64],
+    delayed_blocks: &[u64],
 ) -> bool {
-    let freed = within(delayed, part.range(), |&pointer| pointer).len() as u64;
-    let mut blocks_in_use = page.used.saturating_sub(freed);
+    let freed_blocks = within(delayed_blocks, part.range(), |&pointer| pointer).len() as u64;
+    let mut blocks_in_use = page.used.saturating_sub(freed_blocks);
     let mut at = page.lists.thread_free;
     while blocks_in_use > 0 && at != 0 && Instant::now() < context.deadline {
         if !(part.start..part.end).contains(&at) {
             return false;
         }
         blocks_in_use -= 1;
-        at = cache.word(at).unwrap_or(0);
+        let Some(next) = cache.word(at) else { return false };
+        at = next;
     }
     // All blocks in use were freed, and no others.
     blocks_in_use == 0 && at == 0
@@ -278,14 +293,18 @@ fn read_delayed_blocks(
     context: &Context<'_>,
     cache: &mut PageCache<'_>,
     heap: &Heap,
-    owners: &[u64],
+    thread_heaps: &[u64],
 ) -> Vec<u64> {
     let mut blocks = Vec::new();
-    let used = |part: &Part| part.page().map_or(0, |page| page.used.min(page.capacity));
+    let used_blocks = |part: &Part| part.page().map_or(0, |page| page.used.min(page.capacity));
     // No more than the blocks in use, so that a cycle ends.
-    let max_blocks = heap.parts.iter().map(used).sum::<u64>().min(MAX_DELAYED);
-    for owner in heap.delayed_free.iter().flat_map(|offset| owners.iter().map(move |owner| owner + offset)) {
-        let mut at = cache.word(owner).unwrap_or(0);
+    let max_blocks = heap.parts.iter().map(used_blocks).sum::<u64>().min(MAX_DELAYED_BLOCKS);
+    let heads = heap
+        .delayed_free
+        .iter()
+        .flat_map(|offset| thread_heaps.iter().map(move |thread_heap| thread_heap + offset));
+    for head in heads {
+        let mut at = cache.word(head).unwrap_or(0);
         while at != 0
             && at.is_multiple_of(8)
             && (blocks.len() as u64) < max_blocks
@@ -314,20 +333,20 @@ mod tests {
 
     #[test]
     fn runs_go_back_where_each_slice_is_marked() {
-        let part = |first: u64, past_last: u64, kind: Kind| Part {
+        let part = |first: u64, past_last: u64, kind: PartKind| Part {
             start: START + first * SLICE_BYTES,
             end: START + past_last * SLICE_BYTES,
             kind,
-            unit: START + first * SLICE_BYTES,
+            release_unit: START + first * SLICE_BYTES,
             thread: 0,
         };
-        let page = Kind::Page(PageWords::default());
+        let page = PartKind::Page(PageWords::default());
         // Two runs of 32 slices: a freed page, a page that stays, free slices; then free slices.
         let parts = vec![
             part(0, 8, page),
             part(8, 12, page),
-            part(12, 40, Kind::PurgePending),
-            part(40, 64, Kind::Free),
+            part(12, 40, PartKind::PurgePending),
+            part(40, 64, PartKind::Free),
         ];
         let heap = Heap { parts, ..Heap::default() };
         let released = |marks: [u64; 1]| {
@@ -349,8 +368,8 @@ mod tests {
         let part = Part {
             start: START - 2 * RUN_BYTES,
             end: range.end,
-            kind: Kind::PurgePending,
-            unit: 0,
+            kind: PartKind::PurgePending,
+            release_unit: 0,
             thread: 0,
         };
         let heap = Heap { parts: vec![part], ..Heap::default() };

@@ -1,7 +1,7 @@
 //! Layouts of mimalloc's pages by version, and of the arenas and the page map of 3.x, as data:
 //! standard 64-bit builds, without padding and encoded lists (`MI_SECURE`, `MI_DEBUG`).
 
-use super::parts::{ArenaPurge, Collect, SpanPurge};
+use super::parts::{ArenaPurge, CollectRules, SpanPurge};
 use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::range::AddressRange;
@@ -319,7 +319,7 @@ pub static OFFSETS: [fn(u64) -> u64; 4] = [
 ];
 
 /// What `mi_heap_collect_ex` of 3.x releases; the pages of ended threads stay.
-pub const COLLECT_3: Collect = Collect {
+pub const COLLECT_3: CollectRules = CollectRules {
     frees_pages: true,
     frees_ended: false,
     arena_purge: ArenaPurge::AnyThread,

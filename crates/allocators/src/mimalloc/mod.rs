@@ -19,7 +19,7 @@ mod visits;
 use std::time::Instant;
 
 use self::claims::Counts;
-use self::parts::{Collect, Heap, LeftOut, Part};
+use self::parts::{CollectRules, Heap, Part, UnreadHeaps};
 use crate::scan::{is_mapped_memory, is_unclaimed};
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
@@ -111,7 +111,7 @@ impl FoundAllocator for Mimalloc {
         heaps.extend(arenas::find(context, &taken));
         let readings = read_each(context, heaps, |heap, taken| {
             let mut reading = read(context, heap, taken);
-            reading.caveats.extend(left_out_caveat(heap));
+            reading.caveats.extend(unread_heaps_caveat(heap));
             reading
         });
         Ok((readings, Vec::new()))
@@ -141,7 +141,8 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let collection = collect::find(context, heap);
     // Then it may not have found all blocks that other threads freed.
     let is_late = Instant::now() >= context.deadline;
-    let (claims, mut counts) = claims::claim(context, heap, &collection.delayed, &collection.releasable);
+    let (claims, mut counts) =
+        claims::claim(context, heap, &collection.delayed_blocks, &collection.releasable);
     let damages = counts.doubts.damages;
     if heap.is_encoded || damages >= MIN_DAMAGES_FOR_ENCODED && damages * 2 > counts.pages {
         return encoded_reading(heap);
@@ -154,16 +155,16 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
     let mut taken = taken.clone();
     taken.add(reading.ranges());
-    let thread_data = thread_data(context, heap, &collection.owners, &taken);
+    let thread_data = thread_data(context, heap, &collection.thread_heaps, &taken);
     reading.claims.extend(thread_data.iter().map(|&range| context.claim_whole(range, Class::Metadata)));
-    reading.call = (heap.collect != Collect::default()).then(|| CallPlan {
+    reading.call = (heap.collect_rules != CollectRules::default()).then(|| CallPlan {
         spec: &CALL,
         function: COLLECT,
         object: heap.object,
         locks: Vec::new(),
         heaps: heap.parts.iter().map(Part::range).collect(),
         releases_all: false,
-        threads: collection.thread.into_iter().collect(),
+        threads: collection.chosen_thread.into_iter().collect(),
         predicted_bytes: reading.releasable_bytes(),
         due_milliseconds: collection.due_milliseconds,
         libc_code: None,
@@ -178,11 +179,11 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
 }
 
 /// Returns the caveat for the mimallocs behind this one that are not read.
-fn left_out_caveat(heap: &Heap) -> Option<Caveat> {
-    let LeftOut { heaps, start, bytes } = heap.left_out;
+fn unread_heaps_caveat(heap: &Heap) -> Option<Caveat> {
+    let UnreadHeaps { count, first_segment, resident_bytes } = heap.unread_heaps;
     let text =
-        format!("the process has {heaps} more mimallocs than strandline reads: their memory is on anonymous");
-    (heaps > 0).then(|| Caveat::new("mimalloc_left_out", format!("{start:#x}"), bytes, text))
+        format!("the process has {count} more mimallocs than strandline reads: their memory is on anonymous");
+    (count > 0).then(|| Caveat::new("mimalloc_left_out", format!("{first_segment:#x}"), resident_bytes, text))
 }
 
 /// Returns a reading without claims, for a heap of a build that encodes its lists.
@@ -199,19 +200,19 @@ fn encoded_reading(heap: &Heap) -> Reading {
     reading
 }
 
-/// Returns the ranges of threads' own data, which begin with the heaps `owners`, outside `taken`.
-fn thread_data(context: &Context<'_>, heap: &Heap, owners: &[u64], taken: &RangeSet) -> RangeSet {
+/// Returns the ranges of threads' own data, which begin with `thread_heaps`, outside `taken`.
+fn thread_data(context: &Context<'_>, heap: &Heap, thread_heaps: &[u64], taken: &RangeSet) -> RangeSet {
     if !heap.has_thread_data {
         return RangeSet::default();
     }
     let is_old = heap.delayed_free.is_some_and(|offset| offset > MAX_DELAYED_FREE);
     let bytes = if is_old { OLD_THREAD_DATA_BYTES } else { THREAD_DATA_BYTES };
-    let unclaimed = owners.iter().filter_map(|&owner| {
-        let range = AddressRange::sized(owner, bytes).widened_to_pages();
+    let unclaimed_ranges = thread_heaps.iter().filter_map(|&thread_heap| {
+        let range = AddressRange::sized(thread_heap, bytes).widened_to_pages();
         let range = context.space.find(range.start)?.range().intersection(range);
         is_unclaimed(context, taken, range).then_some(range)
     });
-    unclaimed.collect()
+    unclaimed_ranges.collect()
 }
 
 /// Returns the allocator's statistics; without totals unless the heap `is_complete`.
@@ -227,7 +228,7 @@ fn facts(heap: &Heap, counts: &Counts, thread_data_bytes: u64, is_complete: bool
         allocator.live_blocks = Some(counts.classes.values().map(|class| class.live_blocks).sum());
         allocator.cached_bytes = Some(counts.cached_bytes);
         allocator.free_bytes = Some(counts.free_bytes);
-        allocator.metadata_bytes = Some(counts.own_bytes + thread_data_bytes);
+        allocator.metadata_bytes = Some(counts.structure_bytes + thread_data_bytes);
         let free_parts = heap.parts.iter().filter(|part| part.is_free());
         let free_bytes: u64 = free_parts.map(|part| part.range().len()).sum();
         // Names of `mi_stats_t`, for the statistics that structures hold.

@@ -15,26 +15,26 @@ pub struct Part {
     /// One past the last byte.
     pub end: u64,
     /// Its kind.
-    pub kind: Kind,
+    pub kind: PartKind,
     /// The unit with which it is released to the kernel: its segment, or its page in 3.x; 0 if
     /// none.
-    pub unit: u64,
+    pub release_unit: u64,
     /// FS base of the thread that it belongs to; 0 if none.
     pub thread: u64,
 }
 
 impl Part {
-    /// The page, if it is one.
+    /// Returns the page, if it is one.
     pub fn page(&self) -> Option<PageWords> {
         match self.kind {
-            Kind::Page(page) => Some(page),
-            Kind::Own | Kind::Free | Kind::PurgePending => None,
+            PartKind::Page(page) => Some(page),
+            PartKind::Own | PartKind::Free | PartKind::PurgePending => None,
         }
     }
 
     /// Whether it is free, in no page.
     pub fn is_free(&self) -> bool {
-        matches!(self.kind, Kind::Free | Kind::PurgePending)
+        matches!(self.kind, PartKind::Free | PartKind::PurgePending)
     }
 
     /// Its addresses.
@@ -45,7 +45,7 @@ impl Part {
 
 /// Kind of a part.
 #[derive(Clone, Copy, Debug)]
-pub enum Kind {
+pub enum PartKind {
     /// mimalloc's own structures.
     Own,
     /// Free, in no page.
@@ -59,7 +59,7 @@ pub enum Kind {
 
 /// What a collection by one thread releases, besides segments of that thread with nothing live.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Collect {
+pub struct CollectRules {
     /// Every page of that thread with nothing live.
     pub frees_pages: bool,
     /// What ended threads left, if the main thread collects.
@@ -115,7 +115,7 @@ pub struct Heap {
     /// page does not store it.
     pub has_offsets: bool,
     /// What a collection releases.
-    pub collect: Collect,
+    pub collect_rules: CollectRules,
     /// Whether threads' own data is taken from the kernel.
     pub has_thread_data: bool,
     /// When it was read, by mimalloc's clock.
@@ -127,7 +127,7 @@ pub struct Heap {
     /// Arenas that are purged in runs of slices only, in address order.
     pub run_purged_arenas: Vec<RunPurgedArena>,
     /// Further mimallocs, which are not read.
-    pub left_out: LeftOut,
+    pub unread_heaps: UnreadHeaps,
     /// Invalid structures, and where the deadline passed.
     pub doubts: ReadProblems,
     /// Bytes read from the target.
@@ -136,13 +136,13 @@ pub struct Heap {
 
 /// Mimallocs that are not read, because a process hardly ever has that many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LeftOut {
+pub struct UnreadHeaps {
     /// Their number.
-    pub heaps: usize,
-    /// The first of their segments.
-    pub start: u64,
+    pub count: usize,
+    /// Start of the first of their segments.
+    pub first_segment: u64,
     /// Resident bytes of their segments; `None` if there was no time to find all.
-    pub bytes: Option<u64>,
+    pub resident_bytes: Option<u64>,
 }
 
 /// An arena that purges only runs of slices that are marked throughout; of these, the free slices.

@@ -2,7 +2,7 @@
 //! padding and encoded lists (`MI_SECURE`, `MI_DEBUG`).
 
 use super::layout::{PAGE_1, PAGE_1_8_4, PAGE_2, PAGE_2_1_4, PAGE_CPYTHON, PAGE_CPYTHON_2_5, PageLayout};
-use super::parts::{ArenaPurge, Collect, SpanPurge};
+use super::parts::{ArenaPurge, CollectRules, SpanPurge};
 
 /// Offsets in a segment (`types.h`, `struct mi_segment_s`), which contains pages.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct SegmentLayout {
     pub delayed_free: u64,
     /// What a collection releases; `None` if that cannot be predicted (up to 1.8.2 freed memory
     /// stays for an unknown time).
-    pub collect: Option<Collect>,
+    pub collect_rules: Option<CollectRules>,
     /// Whether threads' own data, including their heaps, is taken from the kernel; CPython's is in
     /// its thread states.
     pub has_thread_data: bool,
@@ -146,22 +146,22 @@ const SLICES_2_1_9: SegmentDivision =
     SegmentDivision::Slices { slices: 248, info_slices: 256, kind: 264, entries: 272, structures: 288 };
 
 // What `mi_heap_collect_ex` releases, from these releases on.
-const COLLECT_1_8_4: Collect = Collect {
+const COLLECT_1_8_4: CollectRules = CollectRules {
     frees_pages: true,
     frees_ended: true,
     arena_purge: ArenaPurge::AnyThread,
     span_purge: SpanPurge::None,
 };
-const COLLECT_2_0_3: Collect = Collect {
+const COLLECT_2_0_3: CollectRules = CollectRules {
     frees_pages: false,
     frees_ended: true,
     arena_purge: ArenaPurge::AnyThread,
     span_purge: SpanPurge::Kept,
 };
-const COLLECT_2_0_9: Collect = Collect { span_purge: SpanPurge::WhenDue, ..COLLECT_2_0_3 };
+const COLLECT_2_0_9: CollectRules = CollectRules { span_purge: SpanPurge::WhenDue, ..COLLECT_2_0_3 };
 /// As in 2.1.2. In 2.1.0 and 2.1.1 no free memory waits for the main thread either.
-const COLLECT_2_1: Collect = Collect { arena_purge: ArenaPurge::MainThread, ..COLLECT_2_0_9 };
-const COLLECT_2_1_4: Collect = Collect { span_purge: SpanPurge::AtVisits, ..COLLECT_2_0_3 };
+const COLLECT_2_1: CollectRules = CollectRules { arena_purge: ArenaPurge::MainThread, ..COLLECT_2_0_9 };
+const COLLECT_2_1_4: CollectRules = CollectRules { span_purge: SpanPurge::AtVisits, ..COLLECT_2_0_3 };
 
 const MIB: u64 = 1 << 20;
 
@@ -174,7 +174,7 @@ const SEGMENT_1_6: SegmentLayout = SegmentLayout {
     division: PAGES_1_6,
     page: &PAGE_1,
     delayed_free: 2840,
-    collect: None,
+    collect_rules: None,
     has_thread_data: true,
     size: None,
     masks: None,
@@ -195,7 +195,7 @@ const SEGMENT_1_8_4: SegmentLayout = SegmentLayout {
     division: PAGES_1_8_4,
     page: &PAGE_1_8_4,
     delayed_free: 8,
-    collect: Some(COLLECT_1_8_4),
+    collect_rules: Some(COLLECT_1_8_4),
     ..SEGMENT_1_8_2
 };
 const SEGMENT_1_8_9: SegmentLayout = SegmentLayout {
@@ -215,7 +215,7 @@ const SEGMENT_2_0_3: SegmentLayout = SegmentLayout {
     division: SLICES_2_0_3,
     page: &PAGE_2,
     delayed_free: 2840,
-    collect: Some(COLLECT_2_0_3),
+    collect_rules: Some(COLLECT_2_0_3),
     has_thread_data: true,
     size: None,
     masks: Some(MASKS_2_0_3),
@@ -227,13 +227,13 @@ const SEGMENT_2_0_9: SegmentLayout = SegmentLayout {
     thread_id: 256,
     used: 208,
     division: SLICES_2_0_9,
-    collect: Some(COLLECT_2_0_9),
+    collect_rules: Some(COLLECT_2_0_9),
     masks: Some(MASKS_2_0_9),
     ..SEGMENT_2_0_3
 };
 const SEGMENT_2_1: SegmentLayout = SegmentLayout {
     releases: "2.1.0 to 2.1.2",
-    collect: Some(COLLECT_2_1),
+    collect_rules: Some(COLLECT_2_1),
     size: Some(32),
     masks: Some(MASKS_2_1),
     ..SEGMENT_2_0_9
@@ -243,7 +243,7 @@ const SEGMENT_2_1: SegmentLayout = SegmentLayout {
 const SEGMENT_CPYTHON: SegmentLayout = SegmentLayout {
     releases: "CPython 3.13 and 3.14",
     page: &PAGE_CPYTHON,
-    collect: None,
+    collect_rules: None,
     has_thread_data: false,
     masks: None,
     ..SEGMENT_2_0_9
@@ -252,7 +252,7 @@ const SEGMENT_2_1_4: SegmentLayout = SegmentLayout {
     releases: "2.1.4 to 2.1.7",
     page: &PAGE_2_1_4,
     delayed_free: 8,
-    collect: Some(COLLECT_2_1_4),
+    collect_rules: Some(COLLECT_2_1_4),
     masks: Some(MASKS_2_1),
     ..SEGMENT_2_0_9
 };
@@ -269,7 +269,7 @@ const SEGMENT_2_1_9: SegmentLayout = SegmentLayout {
 const SEGMENT_CPYTHON_2_5: SegmentLayout = SegmentLayout {
     releases: "CPython 3.14.10",
     page: &PAGE_CPYTHON_2_5,
-    collect: None,
+    collect_rules: None,
     has_thread_data: false,
     masks: None,
     ..SEGMENT_2_1_9

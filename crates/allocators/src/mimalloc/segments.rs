@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
 
 use super::layout::{FirstBlock, PageLayout, SLICE_BYTES};
-use super::parts::{ArenaPurge, Heap, Kind, LeftOut, Part};
+use super::parts::{ArenaPurge, Heap, Part, PartKind, UnreadHeaps};
 use super::segment_layout::{
     ALIGNMENT, HEADER_BYTES, HUGE_PAGE_KIND, HUGE_SEGMENT_KIND, MAX_ALIGNED_PAGE_BYTES, NO_PAGE_BLOCK_BYTES,
     NORMAL_SEGMENT_KIND, PAGE_SHIFTS, SEGMENTS, SLICE_COUNT, SLICE_OFFSET, SegmentDivision, SegmentLayout,
@@ -45,8 +45,10 @@ const SOON_MILLISECONDS: u64 = 500;
 /// How many segments fit a layout.
 #[derive(Clone, Copy, Default)]
 struct Votes {
+    /// Number of segments tried.
     total: usize,
-    fits: usize,
+    /// Number of these that fit the layout.
+    fitting: usize,
     bytes_read: u64,
 }
 
@@ -71,68 +73,69 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
     let mut taken = taken.clone();
     let votes_by_key = count_votes(context, &candidates);
     let is_only = votes_by_key.len() == 1;
-    let mut rest = votes_by_key.into_iter();
-    for (key, votes) in rest.by_ref().take(MAX_HEAPS) {
+    let mut remaining_votes = votes_by_key.into_iter();
+    for (key, votes) in remaining_votes.by_ref().take(MAX_HEAPS) {
         let Some(number) = best_layout(&votes) else { continue };
-        let Some((layout, best)) = SEGMENTS.get(number).zip(votes.get(&number)) else { continue };
+        let Some((layout, layout_votes)) = SEGMENTS.get(number).zip(votes.get(&number)) else { continue };
         let Object { address, name } = objects.get(&key).cloned().unwrap_or_default();
         let mut heap = Heap {
             object: address,
             name,
             releases: layout.releases,
             delayed_free: Some(layout.delayed_free),
-            collect: layout.collect.unwrap_or_default(),
+            collect_rules: layout.collect_rules.unwrap_or_default(),
             has_offsets: layout.page.start == FirstBlock::Offset,
             has_thread_data: layout.has_thread_data,
             bytes_read: votes.values().map(|votes| votes.bytes_read).sum(),
             read_at_milliseconds: host::monotonic_milliseconds(),
             // In a running process a few segments are mid-update; in another build nearly all
             // disagree.
-            is_encoded: best.total >= MIN_VOTES && best.fits * 2 < best.total,
+            is_encoded: layout_votes.total >= MIN_VOTES && layout_votes.fitting * 2 < layout_votes.total,
             ..Heap::default()
         };
-        let fits = best.fits > 0 || votes.values().all(|votes| votes.total == 0);
-        let mut own = candidates.iter().filter(|candidate| candidate.key == key).peekable();
-        if let Some(first) = own.peek().filter(|_| !fits || heap.is_encoded) {
+        let has_fitting = layout_votes.fitting > 0 || votes.values().all(|votes| votes.total == 0);
+        let mut segments = candidates.iter().filter(|candidate| candidate.key == key).peekable();
+        if let Some(first) = segments.peek().filter(|_| !has_fitting || heap.is_encoded) {
             // All segments may be mid-update: nothing is claimed.
             heap.doubts.note_damage(first.start, 0);
         } else {
-            let own = own.filter(|candidate| candidate.layout == layout);
-            add_parts(context, own, &taken, layout, &mut heap, is_only);
+            let segments = segments.filter(|candidate| candidate.layout == layout);
+            add_parts(context, segments, &taken, layout, &mut heap, is_only);
             taken.add(heap.parts.iter().map(Part::range));
         }
         heaps.push(heap);
     }
-    let layouts = rest.filter_map(|(key, votes)| Some((key, SEGMENTS.get(best_layout(&votes)?)?)));
+    let layouts = remaining_votes.filter_map(|(key, votes)| Some((key, SEGMENTS.get(best_layout(&votes)?)?)));
     if let Some(last) = heaps.last_mut() {
-        last.left_out = left_out(context, &candidates, &layouts.collect(), &taken);
+        last.unread_heaps = unread_heaps(context, &candidates, &layouts.collect(), &taken);
     }
     heaps
 }
 
 /// Returns the index of the layout that most segments of a heap fit, the first one of equals.
 fn best_layout(votes: &BTreeMap<usize, Votes>) -> Option<usize> {
-    let best = votes.iter().max_by_key(|(number, votes)| (votes.fits, std::cmp::Reverse(**number)));
-    best.map(|(&number, _)| number)
+    let layout_and_votes =
+        votes.iter().max_by_key(|(number, votes)| (votes.fitting, std::cmp::Reverse(**number)));
+    layout_and_votes.map(|(&number, _)| number)
 }
 
 /// Counts the heaps that are not read, given the layout of each by its key. A key without a segment
 /// outside `taken` is no heap: other words at the place of a cookie make keys too.
-fn left_out(
+fn unread_heaps(
     context: &Context<'_>,
     candidates: &[Candidate],
     layouts: &HashMap<u64, &SegmentLayout>,
     taken: &RangeSet,
-) -> LeftOut {
-    let (mut keys, mut start) = (HashSet::new(), 0);
+) -> UnreadHeaps {
+    let (mut keys, mut first_segment) = (HashSet::new(), 0);
     let (mut segments, mut is_late) = (Vec::new(), false);
-    let is_own = |candidate: &&Candidate| layouts.get(&candidate.key) == Some(&candidate.layout);
-    for candidate in candidates.iter().filter(is_own) {
+    let has_layout = |candidate: &&Candidate| layouts.get(&candidate.key) == Some(&candidate.layout);
+    for candidate in candidates.iter().filter(has_layout) {
         if taken.contains(candidate.start) {
             continue;
         }
         if keys.is_empty() {
-            start = candidate.start;
+            first_segment = candidate.start;
         }
         keys.insert(candidate.key);
         is_late = is_late || Instant::now() >= context.deadline;
@@ -142,8 +145,8 @@ fn left_out(
     }
     // Hostile segments may overlap.
     let segments = segments.into_iter().collect::<RangeSet>().without(taken);
-    let bytes: u64 = segments.iter().map(|&segment| context.resident_bytes(segment)).sum();
-    LeftOut { heaps: keys.len(), start, bytes: (!is_late).then_some(bytes) }
+    let resident_bytes: u64 = segments.iter().map(|&segment| context.resident_bytes(segment)).sum();
+    UnreadHeaps { count: keys.len(), first_segment, resident_bytes: (!is_late).then_some(resident_bytes) }
 }
 
 /// Returns the addresses of a segment, as far as they are in the mapping of its start.
@@ -166,15 +169,15 @@ fn segment_bytes(layout: &SegmentLayout, header: &[u8]) -> u64 {
 
 /// Tries the layout of each candidate; returns the votes by key and index of the layout.
 fn count_votes(context: &Context<'_>, candidates: &[Candidate]) -> BTreeMap<u64, BTreeMap<usize, Votes>> {
-    let mut by_key: BTreeMap<u64, BTreeMap<usize, Votes>> = BTreeMap::new();
+    let mut votes_by_key: BTreeMap<u64, BTreeMap<usize, Votes>> = BTreeMap::new();
     for candidate in candidates {
         let number = SEGMENTS.iter().position(|layout| layout == candidate.layout).unwrap_or(0);
-        let votes = by_key.entry(candidate.key).or_default().entry(number).or_default();
+        let votes = votes_by_key.entry(candidate.key).or_default().entry(number).or_default();
         if votes.total < MAX_VOTES && Instant::now() < context.deadline {
             votes.count_vote(context, candidate);
         }
     }
-    by_key
+    votes_by_key
 }
 
 /// Adds the parts of a heap with these segments, outside `taken`. `is_only` if the process has no
@@ -199,15 +202,15 @@ fn add_parts<'a>(
             break;
         }
         if heap.parts.last().is_none_or(|last| last.end <= candidate.start) {
-            let next = segments.peek().map_or(u64::MAX, |next| next.start);
-            add_segment(context, candidate, next, &mut unclaimed, heap);
+            let next_start = segments.peek().map_or(u64::MAX, |next| next.start);
+            add_segment(context, candidate, next_start, &mut unclaimed, heap);
         }
     }
     // In older releases it is unknown whether gaps between segments will be purged.
-    let is_purged = heap.collect.arena_purge == ArenaPurge::AnyThread && !heap.has_offsets;
+    let is_purged = heap.collect_rules.arena_purge == ArenaPurge::AnyThread && !heap.has_offsets;
     // Unread memory may be in use; with several heaps, its owner is unknown.
     if heap.doubts.is_empty() && is_only {
-        let kind = if is_purged { Kind::PurgePending } else { Kind::Free };
+        let kind = if is_purged { PartKind::PurgePending } else { PartKind::Free };
         add_gaps(context, heap, kind, layout.bytes, &mut unclaimed);
     }
 }
@@ -221,24 +224,28 @@ pub const HINTS: std::ops::Range<u64> = 2 << 40..30 << 40;
 fn add_gaps(
     context: &Context<'_>,
     heap: &mut Heap,
-    kind: Kind,
+    kind: PartKind,
     block_bytes: u64,
     unclaimed: &mut UnclaimedMemory<'_>,
 ) {
     let mut gaps = Vec::new();
     let mut add = |start: u64, end: u64, last: Option<&Part>| {
-        let segment = last.filter(|last| last.unit != 0 && last.end == start);
+        let segment = last.filter(|last| last.release_unit != 0 && last.end == start);
         let remainder_end = segment.map_or(start, |_| start.next_multiple_of(block_bytes).min(end));
-        let remainder = Part { start, end: remainder_end, kind: Kind::Free, unit: 0, thread: 0 };
-        gaps.extend(segment.map(|last| Part { unit: last.unit, thread: last.thread, ..remainder }));
+        let remainder = Part { start, end: remainder_end, kind: PartKind::Free, release_unit: 0, thread: 0 };
+        gaps.extend(segment.map(|last| Part {
+            release_unit: last.release_unit,
+            thread: last.thread,
+            ..remainder
+        }));
         gaps.push(Part { start: remainder_end, end, kind, ..remainder });
     };
     for mapping in context.space.mappings().iter().filter(|mapping| HINTS.contains(&mapping.start)) {
-        let first = heap.parts.partition_point(|part| part.end <= mapping.start);
-        let within = heap.parts[first..].iter().take_while(|part| part.start < mapping.end);
+        let first_part = heap.parts.partition_point(|part| part.end <= mapping.start);
+        let parts_within = heap.parts[first_part..].iter().take_while(|part| part.start < mapping.end);
         let mut at = mapping.start;
         let mut last = None;
-        for part in within {
+        for part in parts_within {
             add(at, part.start, last);
             at = at.max(part.end);
             last = Some(part);
@@ -254,17 +261,17 @@ fn add_gaps(
 
 /// Returns the possible segments, in address order.
 fn candidates(context: &Context<'_>) -> Vec<Candidate> {
-    let mut found = Vec::new();
+    let mut candidates = Vec::new();
     for mapping in context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping)) {
         for run in context.resident_runs(mapping.range()) {
             let mut at = run.start.next_multiple_of(ALIGNMENT);
-            while at < run.end && found.len() < MAX_SEGMENTS && Instant::now() < context.deadline {
+            while at < run.end && candidates.len() < MAX_SEGMENTS && Instant::now() < context.deadline {
                 let mut bytes = [0; HEADER_BYTES];
                 if context.memory.read(at, &mut bytes).is_ok() {
                     let fits = |layout: &&SegmentLayout| {
                         at.is_multiple_of(layout.bytes) && may_be_segment(layout, &bytes)
                     };
-                    found.extend(SEGMENTS.iter().filter(fits).filter_map(|layout| {
+                    candidates.extend(SEGMENTS.iter().filter(fits).filter_map(|layout| {
                         let key = word_at(&bytes, layout.cookie)? ^ at;
                         (key != 0).then_some(Candidate { start: at, layout, key })
                     }));
@@ -273,7 +280,7 @@ fn candidates(context: &Context<'_>) -> Vec<Candidate> {
             }
         }
     }
-    found
+    candidates
 }
 
 /// Whether the first bytes may be a segment's.
@@ -321,7 +328,7 @@ struct Object {
 /// Returns the program or library that contains the key, for each key.
 fn objects_with_keys(context: &Context<'_>, candidates: &[Candidate]) -> HashMap<u64, Object> {
     let keys: HashSet<u64> = candidates.iter().map(|candidate| candidate.key).collect();
-    let mut found = HashMap::new();
+    let mut objects = HashMap::new();
     for group in modules::file_groups(context.space) {
         for mapping in group.iter().filter(|mapping| mapping.permissions.write) {
             let end = mapping.end.min(mapping.start.saturating_add(MAX_DATA_BYTES));
@@ -331,13 +338,13 @@ fn objects_with_keys(context: &Context<'_>, candidates: &[Candidate]) -> HashMap
             each_word(context, (mapping.start, end), &mut |_, word| {
                 if keys.contains(&word) {
                     let object = || Object { address: group[0].start, name: group[0].name.clone() };
-                    found.entry(word).or_insert_with(object);
+                    objects.entry(word).or_insert_with(object);
                 }
-                found.len() < keys.len()
+                objects.len() < keys.len()
             });
         }
     }
-    found
+    objects
 }
 
 /// The structures at the start of a segment.
@@ -396,7 +403,7 @@ impl Structures {
     /// layout the two differ. A segment of one block has one page; up to 2.0.7 it records another
     /// number.
     fn has_all_pages(&self, candidate: &Candidate, parts: &[Part], tolerance: u64) -> bool {
-        let pages = parts.iter().filter(|part| matches!(part.kind, Kind::Page(_))).count() as u64;
+        let pages = parts.iter().filter(|part| matches!(part.kind, PartKind::Page(_))).count() as u64;
         let recorded_pages = if self.is_one_block(candidate) { 1 } else { self.word(candidate.layout.used) };
         pages <= recorded_pages && recorded_pages <= pages.saturating_add(tolerance)
     }
@@ -416,8 +423,8 @@ impl Structures {
                 _ => Expire::Due,
             },
             due_milliseconds,
-            slices: mask(masks.slices),
-            committed: mask(masks.slices + 8 * masks.words),
+            scheduled_slices: mask(masks.slices),
+            committed_slices: mask(masks.slices + 8 * masks.words),
         })
     }
 
@@ -451,10 +458,10 @@ impl Structures {
             let page = structure.and_then(|bytes| layout.read(bytes, candidate.start + at as u64));
             // If a freed page is scheduled for purging, the time replaces its list
             // (`mi_page_set_expire`).
-            let is_due = page.is_some_and(|page| page.lists.free != 0) && heap.collect.frees_pages;
-            let free = if is_due { Kind::PurgePending } else { Kind::Free };
+            let is_due = page.is_some_and(|page| page.lists.free != 0) && heap.collect_rules.frees_pages;
+            let free_kind = if is_due { PartKind::PurgePending } else { PartKind::Free };
             let page = page.filter(|page| is_in_use && page.block_bytes > NO_PAGE_BLOCK_BYTES);
-            let kind = page.map_or(free, |mut page| {
+            let kind = page.map_or(free_kind, |mut page| {
                 page.block_bytes = page.block_bytes.min(part_end - start);
                 page.start = page.start.or_else(|| {
                     first_aligned(
@@ -463,9 +470,9 @@ impl Structures {
                         index == 0 && !is_huge,
                     )
                 });
-                Kind::Page(page)
+                PartKind::Page(page)
             });
-            heap.parts.push(Part { start, end: part_end, kind, unit: candidate.start, thread });
+            heap.parts.push(Part { start, end: part_end, kind, release_unit: candidate.start, thread });
         }
     }
 
@@ -490,11 +497,11 @@ impl Structures {
             let page = structure.and_then(|bytes| layout.read(bytes, candidate.start + at as u64));
             // A span without a block size is free.
             let page = page.filter(|page| page.block_bytes > NO_PAGE_BLOCK_BYTES);
-            let kind = page.map_or(Kind::Free, |mut page| {
+            let kind = page.map_or(PartKind::Free, |mut page| {
                 page.block_bytes = page.block_bytes.min(part_end - start);
-                Kind::Page(page)
+                PartKind::Page(page)
             });
-            heap.parts.push(Part { start, end: part_end, kind, unit: candidate.start, thread });
+            heap.parts.push(Part { start, end: part_end, kind, release_unit: candidate.start, thread });
             index = (part_end - candidate.start) / SLICE_BYTES;
         }
     }
@@ -515,16 +522,16 @@ impl Votes {
             structures.divide(candidate, &mut scratch);
             let fits = scratch.doubts.is_empty() && structures.has_all_pages(candidate, &scratch.parts, 0);
             self.total += 1;
-            self.fits += usize::from(fits);
+            self.fitting += usize::from(fits);
         }
     }
 }
 
-/// Adds the parts of a segment; the next one begins at `next`.
+/// Adds the parts of a segment; the next segment begins at `next_start`.
 fn add_segment(
     context: &Context<'_>,
     candidate: &Candidate,
-    next: u64,
+    next_start: u64,
     unclaimed: &mut UnclaimedMemory<'_>,
     heap: &mut Heap,
 ) {
@@ -535,14 +542,14 @@ fn add_segment(
     heap.bytes_read += structures.bytes_read;
     if structures.is_freed(candidate) {
         // Its size is still there, but other segments may be in that range by now.
-        let mapped = context.space.find(candidate.start).map_or(candidate.start, |mapping| mapping.end);
-        let end = end.min(next).min(mapped);
+        let mapped_end = context.space.find(candidate.start).map_or(candidate.start, |mapping| mapping.end);
+        let end = end.min(next_start).min(mapped_end);
         if unclaimed.contains((candidate.start, end)) {
             heap.parts.push(Part {
                 start: candidate.start,
                 end,
-                kind: Kind::PurgePending,
-                unit: 0,
+                kind: PartKind::PurgePending,
+                release_unit: 0,
                 thread: 0,
             });
         }
@@ -553,23 +560,23 @@ fn add_segment(
     }
     heap.segments += 1;
     let thread = word(candidate.layout.thread_id);
-    let own = Part {
+    let structures_part = Part {
         start: candidate.start,
         end: candidate.start + structures.info_bytes,
-        kind: Kind::Own,
-        unit: candidate.start,
+        kind: PartKind::Own,
+        release_unit: candidate.start,
         thread,
     };
-    heap.parts.push(own);
+    heap.parts.push(structures_part);
     heap.purge_schedules.extend(
         structures
             .purge_schedule(candidate, heap.read_at_milliseconds)
             .map(|schedule| (candidate.start, schedule)),
     );
-    let before = heap.parts.len();
+    let count_before = heap.parts.len();
     structures.divide(candidate, heap);
     // A page that is being freed may be cleared but still counted (`mi_segment_page_clear`).
-    let parts = heap.parts.get(before..).unwrap_or_default();
+    let parts = heap.parts.get(count_before..).unwrap_or_default();
     if !structures.has_all_pages(candidate, parts, u64::from(thread != 0)) {
         heap.doubts.note_damage(candidate.start, 0);
     }
@@ -580,6 +587,10 @@ fn add_segment(
 /// segment that is not huge.
 fn first_aligned(page: AddressRange, block_bytes: u64, is_first: bool) -> Option<u64> {
     let is_aligned = is_first && page.len() <= MAX_ALIGNED_PAGE_BYTES;
-    let aligned = page.start.checked_next_multiple_of(block_bytes)?;
-    Some(if is_aligned && aligned.checked_add(block_bytes)? <= page.end { aligned } else { page.start })
+    let aligned_start = page.start.checked_next_multiple_of(block_bytes)?;
+    Some(if is_aligned && aligned_start.checked_add(block_bytes)? <= page.end {
+        aligned_start
+    } else {
+        page.start
+    })
 }

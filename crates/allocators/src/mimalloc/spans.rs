@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use super::collect::{Collection, Collector};
 use super::layout::SLICE_BYTES;
-use super::parts::{ArenaPurge, Heap, Kind, Part, SpanPurge};
+use super::parts::{ArenaPurge, Heap, Part, PartKind, SpanPurge};
 use super::visits::{VisitPhase, pages_in_visit_order};
 use strandline_claims::bits;
 use strandline_process::range::{AddressRange, RangeSet};
@@ -32,11 +32,11 @@ const MAX_ARENA_WAIT_MILLISECONDS: u64 = 500;
 pub struct Mask([u64; MASK_WORDS]);
 
 impl Mask {
-    /// A mask of these words; the rest is 0.
+    /// A mask of these words; further words are 0.
     pub fn new(words: impl Iterator<Item = u64>) -> Self {
         let mut mask = Self::default();
-        for (own, word) in mask.0.iter_mut().zip(words) {
-            *own = word;
+        for (mask_word, word) in mask.0.iter_mut().zip(words) {
+            *mask_word = word;
         }
         mask
     }
@@ -50,21 +50,21 @@ impl Mask {
     }
 
     fn add(&mut self, other: &Self) {
-        for (own, word) in self.0.iter_mut().zip(other.0) {
-            *own |= word;
+        for (mask_word, word) in self.0.iter_mut().zip(other.0) {
+            *mask_word |= word;
         }
     }
 
     /// Returns the run of set bits around `slices`.
-    fn around(&self, slices: Range<usize>) -> Range<usize> {
-        let Range { start: mut first, end: mut past_last } = slices;
-        while first > 0 && self.has(first - 1) {
-            first -= 1;
+    fn run_around(&self, slices: Range<usize>) -> Range<usize> {
+        let Range { mut start, mut end } = slices;
+        while start > 0 && self.has(start - 1) {
+            start -= 1;
         }
-        while self.has(past_last) {
-            past_last += 1;
+        while self.has(end) {
+            end += 1;
         }
-        first..past_last
+        start..end
     }
 }
 
@@ -90,9 +90,9 @@ pub struct PurgeSchedule {
     /// The time at which they are due, in milliseconds of mimalloc's clock.
     pub due_milliseconds: u64,
     /// Scheduled slices.
-    pub slices: Mask,
+    pub scheduled_slices: Mask,
     /// Committed slices.
-    pub committed: Mask,
+    pub committed_slices: Mask,
 }
 
 /// A segment as a collection changes it.
@@ -106,15 +106,15 @@ struct Segment<'a> {
     /// State of its free slices; empty if the segment is a single block's.
     schedule: PurgeSchedule,
     /// Free slices.
-    free: Mask,
+    free_slices: Mask,
     /// Slices that were released.
-    released: Mask,
-    /// When all of `released` is due, in milliseconds of mimalloc's clock; 0 for at once.
+    released_slices: Mask,
+    /// When all of `released_slices` is due, in milliseconds of mimalloc's clock; 0 for at once.
     due_milliseconds: u64,
     /// Its parts, in address order.
     parts: Vec<&'a Part>,
     /// Number of pages in use.
-    pages: usize,
+    page_count: usize,
 }
 
 impl<'a> Segment<'a> {
@@ -125,9 +125,9 @@ impl<'a> Segment<'a> {
 
     fn push(&mut self, part: &'a Part) {
         match part.kind {
-            Kind::Page(_) => self.pages += 1,
-            Kind::Free => self.slices(part).for_each(|slice| self.free.set(slice)),
-            Kind::Own | Kind::PurgePending => {}
+            PartKind::Page(_) => self.page_count += 1,
+            PartKind::Free => self.slices(part).for_each(|slice| self.free_slices.set(slice)),
+            PartKind::Own | PartKind::PurgePending => {}
         }
         self.parts.push(part);
     }
@@ -137,8 +137,9 @@ impl<'a> Segment<'a> {
         if !self.schedule.is_allowed {
             return;
         }
-        let committed = self.schedule.committed;
-        slices.filter(|&slice| committed.has(slice)).for_each(|slice| self.schedule.slices.set(slice));
+        let committed = self.schedule.committed_slices;
+        let scheduled = slices.filter(|&slice| committed.has(slice));
+        scheduled.for_each(|slice| self.schedule.scheduled_slices.set(slice));
         match self.schedule.expire {
             Expire::Due if self.purge_rule != SpanPurge::Kept => {
                 if self.purge() {
@@ -150,23 +151,24 @@ impl<'a> Segment<'a> {
     }
 
     /// Frees a page with nothing live (`mi_segment_page_clear`).
-    fn free(&mut self, part: &Part) {
+    fn free_page(&mut self, part: &Part) {
         let slices = self.slices(part);
-        slices.clone().for_each(|slice| self.free.set(slice));
-        self.pages = self.pages.saturating_sub(1);
-        let span = self.free.around(slices);
+        slices.clone().for_each(|slice| self.free_slices.set(slice));
+        self.page_count = self.page_count.saturating_sub(1);
+        let span = self.free_slices.run_around(slices);
         self.schedule_purge(span);
     }
 
     /// Releases scheduled slices (`mi_segment_try_purge`, `mi_segment_delayed_decommit`), and
     /// returns whether there are any. If not, the segment keeps its due time.
     fn purge(&mut self) -> bool {
-        let is_scheduled = self.schedule.expire != Expire::Never && self.schedule.slices != Mask::default();
+        let is_scheduled =
+            self.schedule.expire != Expire::Never && self.schedule.scheduled_slices != Mask::default();
         if !self.schedule.is_allowed || !is_scheduled {
             return false;
         }
-        self.released.add(&self.schedule.slices);
-        self.schedule.slices = Mask::default();
+        self.released_slices.add(&self.schedule.scheduled_slices);
+        self.schedule.scheduled_slices = Mask::default();
         self.schedule.expire = Expire::Never;
         true
     }
@@ -176,8 +178,8 @@ impl<'a> Segment<'a> {
     fn collect_abandoned(&mut self, collection: &Collection, is_main: bool) {
         for part in self.parts.clone() {
             match part.kind {
-                Kind::Page(_) if collection.is_dead(part) => self.free(part),
-                Kind::Free if is_main => self.schedule_purge(self.slices(part)),
+                PartKind::Page(_) if collection.is_dead(part) => self.free_page(part),
+                PartKind::Free if is_main => self.schedule_purge(self.slices(part)),
                 _ => {}
             }
         }
@@ -189,23 +191,23 @@ impl<'a> Segment<'a> {
     /// Returns the range of the whole segment if no page is left: then mimalloc frees it.
     fn freed_range(&self) -> Option<AddressRange> {
         let end = self.parts.last().map_or(self.start, |part| part.end);
-        (self.pages == 0).then_some(AddressRange::new(self.start, end))
+        (self.page_count == 0).then_some(AddressRange::new(self.start, end))
     }
 
     /// Returns the slices that were released, without those of pages in use.
     fn releasable_ranges(&self) -> Vec<AddressRange> {
-        let slices = (0..MAX_SLICES).filter(|&slice| self.released.has(slice));
+        let slices = (0..MAX_SLICES).filter(|&slice| self.released_slices.has(slice));
         let slice_range = |slice| AddressRange::sized(self.start + slice as u64 * SLICE_BYTES, SLICE_BYTES);
         let ranges: RangeSet = slices.map(slice_range).collect();
         // The masks are the target's: they must not release pages in use.
         let free_parts = |range: &AddressRange| {
-            let first = self.parts.partition_point(|part| part.end <= range.start);
-            let within = self.parts[first..].iter().take_while(|part| part.start < range.end);
+            let first_part = self.parts.partition_point(|part| part.end <= range.start);
+            let parts_within = self.parts[first_part..].iter().take_while(|part| part.start < range.end);
             let is_free = |part: &&&Part| {
-                matches!(part.kind, Kind::Free | Kind::Page(_))
-                    && self.slices(part).all(|slice| self.free.has(slice))
+                matches!(part.kind, PartKind::Free | PartKind::Page(_))
+                    && self.slices(part).all(|slice| self.free_slices.has(slice))
             };
-            let pieces = within.filter(is_free).map(|part| part.range().intersection(*range));
+            let pieces = parts_within.filter(is_free).map(|part| part.range().intersection(*range));
             pieces.collect::<Vec<_>>()
         };
         ranges.iter().flat_map(free_parts).collect()
@@ -215,17 +217,17 @@ impl<'a> Segment<'a> {
 /// Returns all segments in their current state.
 fn segments(heap: &Heap) -> BTreeMap<u64, Segment<'_>> {
     let mut segments: BTreeMap<u64, Segment<'_>> = BTreeMap::new();
-    for part in heap.parts.iter().filter(|part| part.unit != 0) {
-        let segment = segments.entry(part.unit).or_insert_with(|| Segment {
-            start: part.unit,
+    for part in heap.parts.iter().filter(|part| part.release_unit != 0) {
+        let segment = segments.entry(part.release_unit).or_insert_with(|| Segment {
+            start: part.release_unit,
             thread: part.thread,
-            purge_rule: heap.collect.span_purge,
-            schedule: heap.purge_schedules.get(&part.unit).copied().unwrap_or_default(),
-            free: Mask::default(),
-            released: Mask::default(),
+            purge_rule: heap.collect_rules.span_purge,
+            schedule: heap.purge_schedules.get(&part.release_unit).copied().unwrap_or_default(),
+            free_slices: Mask::default(),
+            released_slices: Mask::default(),
             due_milliseconds: 0,
             parts: Vec::new(),
-            pages: 0,
+            page_count: 0,
         });
         segment.push(part);
     }
@@ -254,14 +256,14 @@ impl ReleasableMemory {
 #[derive(Default)]
 pub struct Releasable {
     /// Memory of each live thread.
-    pub own: HashMap<u64, ReleasableMemory>,
+    pub by_thread: HashMap<u64, ReleasableMemory>,
     /// Memory that ended threads left or that belongs to no thread, if the main thread collects.
     ended_by_main: ReleasableMemory,
     /// The same memory, if another thread collects.
     ended_by_other: ReleasableMemory,
     /// The first segment that each thread frees, in releases where only the main thread's are
     /// released at once.
-    first_freed: HashMap<u64, AddressRange>,
+    first_freed_segments: HashMap<u64, AddressRange>,
 }
 
 impl Releasable {
@@ -269,7 +271,7 @@ impl Releasable {
     pub fn new(heap: &Heap, collection: &Collection, main: u64) -> Self {
         let mut segments = segments(heap);
         // If only the main thread has arenas purged, a segment freed by another waits from then on.
-        let by_any_thread = heap.collect.arena_purge != ArenaPurge::MainThread;
+        let by_any_thread = heap.collect_rules.arena_purge != ArenaPurge::MainThread;
         let mut released = Self::default();
         for segment in segments.values().filter(|segment| segment.thread == 0) {
             for is_main in [true, false] {
@@ -281,21 +283,21 @@ impl Releasable {
         }
         segments.retain(|_, segment| segment.thread != 0);
         for (page, order) in pages_in_visit_order(heap, collection) {
-            let Some(segment) = segments.get_mut(&page.unit) else { continue };
-            if heap.collect.span_purge == SpanPurge::AtVisits && order.phase == VisitPhase::AllPages {
+            let Some(segment) = segments.get_mut(&page.release_unit) else { continue };
+            if heap.collect_rules.span_purge == SpanPurge::AtVisits && order.phase == VisitPhase::AllPages {
                 segment.purge();
             }
             if collection.is_dead(page) {
-                segment.free(page);
+                segment.free_page(page);
                 let waits = !by_any_thread && segment.thread != main;
                 if let Some(freed) = segment.freed_range().filter(|_| waits) {
-                    released.first_freed.entry(segment.thread).or_insert(freed);
+                    released.first_freed_segments.entry(segment.thread).or_insert(freed);
                 }
             }
         }
         for segment in segments.values() {
-            let own = released.own.entry(segment.thread).or_default();
-            own.add(segment, by_any_thread || segment.thread == main);
+            let memory = released.by_thread.entry(segment.thread).or_default();
+            memory.add(segment, by_any_thread || segment.thread == main);
         }
         released
     }
@@ -304,7 +306,7 @@ impl Releasable {
     pub fn add(&mut self, range: AddressRange, collector: Option<Collector>) {
         match collector {
             None => {}
-            Some(Collector::Thread(thread)) => self.own.entry(thread).or_default().ranges.push(range),
+            Some(Collector::Thread(thread)) => self.by_thread.entry(thread).or_default().ranges.push(range),
             Some(Collector::Main) => self.ended_by_main.ranges.push(range),
             Some(Collector::Any) => {
                 self.ended_by_main.ranges.push(range);
@@ -313,8 +315,9 @@ impl Releasable {
         }
     }
 
-    /// What a collection releases of ended threads' memory, by whether the main thread makes it.
-    pub fn ended(&self, is_main: bool) -> &ReleasableMemory {
+    /// Returns what a collection releases of ended threads' memory, by whether the main thread
+    /// makes it.
+    pub fn of_ended_threads(&self, is_main: bool) -> &ReleasableMemory {
         if is_main { &self.ended_by_main } else { &self.ended_by_other }
     }
 
@@ -324,47 +327,50 @@ impl Releasable {
     /// (`arena_purge_mult` times `purge_delay`), and a tenth of that for each segment freed
     /// meanwhile.
     pub fn add_waiting(&mut self, heap: &Heap, is_resident: impl Fn(AddressRange) -> bool) {
-        if self.first_freed.is_empty() {
+        if self.first_freed_segments.is_empty() {
             return;
         }
-        let waiting =
-            heap.parts.iter().filter(|part| matches!(part.kind, Kind::PurgePending) && part.unit == 0);
-        let waiting: Vec<_> = waiting.map(Part::range).filter(|range| is_resident(*range)).collect();
-        if waiting.is_empty() {
+        let waiting_parts = heap
+            .parts
+            .iter()
+            .filter(|part| matches!(part.kind, PartKind::PurgePending) && part.release_unit == 0);
+        let waiting_ranges: Vec<_> =
+            waiting_parts.map(Part::range).filter(|range| is_resident(*range)).collect();
+        if waiting_ranges.is_empty() {
             return;
         }
         let delay_milliseconds =
-            ARENA_DELAY_MILLISECONDS + ARENA_DELAY_MILLISECONDS / 10 * (waiting.len() as u64 + 1);
+            ARENA_DELAY_MILLISECONDS + ARENA_DELAY_MILLISECONDS / 10 * (waiting_ranges.len() as u64 + 1);
         let due_milliseconds =
             heap.read_at_milliseconds.saturating_add(delay_milliseconds.min(MAX_ARENA_WAIT_MILLISECONDS));
-        for (thread, first) in &self.first_freed {
-            let own = self.own.entry(*thread).or_default();
-            own.due_milliseconds = own.due_milliseconds.max(due_milliseconds);
-            own.ranges.push(*first);
-            own.ranges.extend(&waiting);
+        for (thread, first_segment) in &self.first_freed_segments {
+            let memory = self.by_thread.entry(*thread).or_default();
+            memory.due_milliseconds = memory.due_milliseconds.max(due_milliseconds);
+            memory.ranges.push(*first_segment);
+            memory.ranges.extend(&waiting_ranges);
         }
     }
 
-    /// When a collection by `thread` has released all of its memory; 0 for at once.
+    /// Returns when a collection by `thread` has released all of its memory; 0 for at once.
     pub fn due_milliseconds(&self, thread: u64, is_main: bool) -> u64 {
         self.memory_of(thread, is_main).map(|memory| memory.due_milliseconds).max().unwrap_or(0)
     }
 
-    /// What a collection by `thread` releases.
+    /// Returns what a collection by `thread` releases.
     pub fn releasable_by(&self, thread: u64, is_main: bool) -> impl Iterator<Item = AddressRange> + '_ {
         self.memory_of(thread, is_main).flat_map(|memory| &memory.ranges).copied()
     }
 
-    /// The memory that a collection by `thread` releases.
+    /// Returns the memory that a collection by `thread` releases.
     fn memory_of(&self, thread: u64, is_main: bool) -> impl Iterator<Item = &ReleasableMemory> {
-        self.own.get(&thread).into_iter().chain([self.ended(is_main)])
+        self.by_thread.get(&thread).into_iter().chain([self.of_ended_threads(is_main)])
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::layout::PageWords;
-    use super::super::parts::Collect;
+    use super::super::parts::CollectRules;
     use super::*;
 
     const START: u64 = 0x200_0000_0000;
@@ -380,25 +386,29 @@ mod tests {
     fn heap(span_purge: SpanPurge, thread: u64, is_last: bool) -> (Heap, Collection) {
         let page = |number: u64, block_bytes: u64| {
             let words = PageWords { block_bytes, used: 1, structure: START + number, ..PageWords::default() };
-            Kind::Page(words)
+            PartKind::Page(words)
         };
         let kinds = [
-            (0, Kind::Own),
+            (0, PartKind::Own),
             (1, page(1, 16)),
             (2, page(2, 32)),
-            (3, Kind::Free),
+            (3, PartKind::Free),
             (4, page(3, 64)),
             (5, page(4, if is_last { 128 } else { 16 })),
         ];
-        let part = |(slice, kind): (u64, Kind)| {
+        let part = |(slice, kind): (u64, PartKind)| {
             let AddressRange { start, end } = slices(slice, slice + 1);
-            Part { start, end, kind, unit: START, thread }
+            Part { start, end, kind, release_unit: START, thread }
         };
         let mut heap = Heap { parts: kinds.map(part).into(), ..Heap::default() };
-        heap.collect = Collect { span_purge, frees_ended: true, ..Collect::default() };
-        let committed = Mask::new([u64::MAX; MASK_WORDS].into_iter());
-        let scheduled =
-            PurgeSchedule { is_allowed: true, expire: Expire::Due, committed, ..PurgeSchedule::default() };
+        heap.collect_rules = CollectRules { span_purge, frees_ended: true, ..CollectRules::default() };
+        let committed_slices = Mask::new([u64::MAX; MASK_WORDS].into_iter());
+        let scheduled = PurgeSchedule {
+            is_allowed: true,
+            expire: Expire::Due,
+            committed_slices,
+            ..PurgeSchedule::default()
+        };
         heap.purge_schedules.insert(START, scheduled);
         (heap, Collection::new(&[slices(2, 3).start, slices(4, 5).start], &[]))
     }
@@ -435,7 +445,7 @@ mod tests {
     fn uncommitted_and_disallowed_slices_are_not_released() {
         let (mut heap, collection) = heap(SpanPurge::AtVisits, THREAD, true);
         for scheduled in heap.purge_schedules.values_mut() {
-            scheduled.committed = Mask::new([1 << 2].into_iter());
+            scheduled.committed_slices = Mask::new([1 << 2].into_iter());
         }
         assert_eq!(
             Releasable::new(&heap, &collection, THREAD).releasable_by(THREAD, true).collect::<Vec<_>>(),
@@ -450,7 +460,7 @@ mod tests {
         for (committed, due_milliseconds) in [(u64::MAX, 7), (0, 0)] {
             let (mut heap, collection) = heap(SpanPurge::WhenDue, THREAD, true);
             for scheduled in heap.purge_schedules.values_mut() {
-                scheduled.committed = Mask::new([committed].into_iter());
+                scheduled.committed_slices = Mask::new([committed].into_iter());
                 scheduled.due_milliseconds = 7;
             }
             let released = Releasable::new(&heap, &collection, THREAD);
@@ -462,7 +472,7 @@ mod tests {
     fn visits_of_a_cyclic_page_list_terminate() {
         let (mut heap, collection) = heap(SpanPurge::AtVisits, THREAD, true);
         for part in &mut heap.parts {
-            if let Kind::Page(page) = &mut part.kind {
+            if let PartKind::Page(page) = &mut part.kind {
                 (page.next, page.previous) = (START + 1, 0);
                 page.structure = START + 1;
             }

@@ -16,8 +16,8 @@ const MEDIUM_BYTES: u64 = 128 << 10;
 /// When a collection visits a page, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum VisitPhase {
-    /// While freeing the blocks that other threads freed (`_mi_heap_delayed_free_all`).
-    Delayed,
+    /// During the freeing of the blocks that other threads freed (`_mi_heap_delayed_free_all`).
+    DelayedBlocks,
     /// As a retired page (`_mi_heap_collect_retired`).
     Retired,
     /// With all pages of its heap (`mi_heap_visit_pages`).
@@ -48,28 +48,28 @@ pub fn pages_in_visit_order<'a>(heap: &'a Heap, collection: &Collection) -> Vec<
     let parts = heap.parts.iter().filter(|part| part.thread != 0 && collection.is_visited(part));
     let mut pages: Vec<ThreadPage<'_>> =
         parts.filter_map(|part| Some(ThreadPage { part, words: part.page()? })).collect();
-    let position_of = queue_positions(&pages);
-    let mut seen = HashSet::new();
-    pages.retain(|page| seen.insert(page.words.structure));
-    let delayed_phase_of = phases_of_delayed(&pages, collection);
+    let position_in_queue = queue_positions(&pages);
+    let mut seen_structures = HashSet::new();
+    pages.retain(|page| seen_structures.insert(page.words.structure));
+    let delayed_phase_of = phases_of_delayed_pages(&pages, collection);
     let order_of = |&ThreadPage { part, words }: &ThreadPage<'a>| {
-        let delayed = collection.list_positions(part);
+        let list_positions = collection.list_positions(part);
         let phase = match delayed_phase_of.get(&words.structure) {
             Some(&phase) => phase,
             None if words.is_retired && words.used == 0 && words.previous == 0 => VisitPhase::Retired,
             None => VisitPhase::AllPages,
         };
-        let queue_position = match &delayed {
-            Some(positions) if phase == VisitPhase::Delayed => Some(*positions.end()),
+        let queue_position = match &list_positions {
+            Some(positions) if phase == VisitPhase::DelayedBlocks => Some(*positions.end()),
             // A full page moves to the end of the queue of its size with the first of its blocks:
             // behind all positions in queues, which are below the number of pages.
             Some(positions) if words.is_full => Some(pages.len() + positions.start()),
-            _ => position_of.get(&words.structure).copied(),
+            _ => position_in_queue.get(&words.structure).copied(),
         };
-        let is_ordered_by_size = phase != VisitPhase::Delayed;
+        let is_ordered_by_size = phase != VisitPhase::DelayedBlocks;
         VisitOrder {
             phase,
-            is_full: is_ordered_by_size && words.is_full && delayed.is_none(),
+            is_full: is_ordered_by_size && words.is_full && list_positions.is_none(),
             block_bytes: match words.block_bytes {
                 _ if !is_ordered_by_size => 0,
                 bytes if bytes > MEDIUM_BYTES => u64::MAX,
@@ -89,8 +89,8 @@ fn queue_positions(pages: &[ThreadPage<'_>]) -> HashMap<u64, usize> {
     let next_of: HashMap<u64, u64> =
         pages.iter().map(|page| (page.words.structure, page.words.next)).collect();
     let mut positions: HashMap<u64, usize> = HashMap::new();
-    for first in pages.iter().filter(|page| page.words.previous == 0) {
-        let mut at = first.words.structure;
+    for first_page in pages.iter().filter(|page| page.words.previous == 0) {
+        let mut at = first_page.words.structure;
         // A page that already has a position closes a cycle.
         while let Some(&next) = next_of.get(&at).filter(|_| !positions.contains_key(&at)) {
             positions.insert(at, positions.len());
@@ -105,18 +105,18 @@ fn queue_positions(pages: &[ThreadPage<'_>]) -> HashMap<u64, usize> {
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Change {
     /// A full page joins the queue of its size with the first of its blocks.
-    Joins,
+    JoinsQueue,
     /// The last block of a page in the queue of its size is freed.
-    Ends,
+    LastBlockFreed,
     /// The last block of a page that is still in the queue of full pages is freed.
-    EndsFull,
+    LastBlockOfFullFreed,
 }
 
-/// Simulates the first step of a collection, which frees the blocks that other threads freed one by
-/// one (`_mi_free_delayed_block`). Returns when it frees the pages whose last block is among them:
-/// at once, or as retired pages if a page is the only one of its queue at that moment
-/// (`_mi_page_retire`).
-fn phases_of_delayed(pages: &[ThreadPage<'_>], collection: &Collection) -> HashMap<u64, VisitPhase> {
+/// Simulates the first step of a collection, which frees the blocks that other threads freed, one
+/// by one (`_mi_free_delayed_block`). For the pages whose last block is among them, returns when
+/// the collection frees them: at once, or as a retired page if the page is alone in its queue at
+/// that moment (`_mi_page_retire`).
+fn phases_of_delayed_pages(pages: &[ThreadPage<'_>], collection: &Collection) -> HashMap<u64, VisitPhase> {
     let queue_of = |words: &PageWords| (words.thread_heap(), words.block_bytes);
     let mut queue_lengths: HashMap<(u64, u64), usize> = HashMap::new();
     let mut changes = Vec::new();
@@ -128,14 +128,14 @@ fn phases_of_delayed(pages: &[ThreadPage<'_>], collection: &Collection) -> HashM
         let (first, last) = positions.into_inner();
         let is_dead = collection.is_dead(part);
         if words.is_full && is_dead && first == last {
-            changes.push((last, Change::EndsFull, index));
+            changes.push((last, Change::LastBlockOfFullFreed, index));
             continue;
         }
         if words.is_full {
-            changes.push((first, Change::Joins, index));
+            changes.push((first, Change::JoinsQueue, index));
         }
         if is_dead {
-            changes.push((last, Change::Ends, index));
+            changes.push((last, Change::LastBlockFreed, index));
         }
     }
     changes.sort_unstable();
@@ -144,17 +144,19 @@ fn phases_of_delayed(pages: &[ThreadPage<'_>], collection: &Collection) -> HashM
         let Some(ThreadPage { words, .. }) = pages.get(index) else { continue };
         let queue_length = queue_lengths.entry(queue_of(words)).or_default();
         let phase = match change {
-            Change::Joins => {
+            Change::JoinsQueue => {
                 *queue_length += 1;
                 continue;
             }
             // The length stays the same: a retired page stays in its queue.
-            Change::Ends if *queue_length == 1 && words.block_bytes <= MEDIUM_BYTES => VisitPhase::Retired,
-            Change::Ends => {
-                *queue_length = queue_length.saturating_sub(1);
-                VisitPhase::Delayed
+            Change::LastBlockFreed if *queue_length == 1 && words.block_bytes <= MEDIUM_BYTES => {
+                VisitPhase::Retired
             }
-            Change::EndsFull => VisitPhase::Delayed,
+            Change::LastBlockFreed => {
+                *queue_length = queue_length.saturating_sub(1);
+                VisitPhase::DelayedBlocks
+            }
+            Change::LastBlockOfFullFreed => VisitPhase::DelayedBlocks,
         };
         phases.insert(words.structure, phase);
     }
@@ -164,7 +166,7 @@ fn phases_of_delayed(pages: &[ThreadPage<'_>], collection: &Collection) -> HashM
 #[cfg(test)]
 mod tests {
     use super::super::layout::SLICE_BYTES;
-    use super::super::parts::Kind;
+    use super::super::parts::PartKind;
     use super::*;
 
     const START: u64 = 0x200_0000_0000;
@@ -173,7 +175,7 @@ mod tests {
     /// A page whose last block another thread freed is retired if it is alone in its queue when
     /// that block is freed: a full page joins the queue with the first of its blocks.
     #[test]
-    fn only_page_of_a_queue_is_retired() {
+    fn the_only_page_of_a_queue_is_retired() {
         let page = |number: u64, is_full: bool| {
             let start = START + number * SLICE_BYTES;
             let words = PageWords {
@@ -187,8 +189,8 @@ mod tests {
                 Part {
                     start,
                     end: start + SLICE_BYTES,
-                    kind: Kind::Page(words),
-                    unit: START,
+                    kind: PartKind::Page(words),
+                    release_unit: START,
                     thread: THREAD,
                 },
                 words,
@@ -198,10 +200,10 @@ mod tests {
         let pages = parts.each_ref().map(|(part, words)| ThreadPage { part, words: *words });
         let [alone, full] = [1, 2].map(|number| START + number * SLICE_BYTES);
         let phases = |dead: &[u64], delayed: &[u64]| {
-            let phases = phases_of_delayed(&pages, &Collection::new(dead, delayed));
+            let phases = phases_of_delayed_pages(&pages, &Collection::new(dead, delayed));
             [1, 2].map(|number| phases.get(&(START + number)).copied())
         };
-        let (retired, delayed) = (Some(VisitPhase::Retired), Some(VisitPhase::Delayed));
+        let (retired, delayed) = (Some(VisitPhase::Retired), Some(VisitPhase::DelayedBlocks));
         assert_eq!(phases(&[alone], &[alone]), [retired, None]);
         assert_eq!(phases(&[alone], &[alone, full]), [retired, None]);
         assert_eq!(phases(&[alone], &[full, alone]), [delayed, None]);

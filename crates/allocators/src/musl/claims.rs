@@ -5,8 +5,8 @@ use std::time::Instant;
 use super::counts::Counts;
 use super::forward::ForwardReader;
 use super::layout::{
-    Group, HEADER_BYTES, OFFSET_PERIOD, PAGE_BYTES, SlotContent, UNIT, block_offset, class_bytes, has_offset,
-    has_reserve_at_end, is_moved, parse_slot,
+    Group, HEADER_BYTES, OFFSET_PERIOD, PAGE_BYTES, SlotContent, UNIT_BYTES, block_offset, class_bytes,
+    has_offset, has_reserve_at_end, is_moved, parse_slot,
 };
 use crate::blocks::Blocks;
 use crate::parallel::{PART_BYTES, Totals};
@@ -16,26 +16,26 @@ use strandline_claims::allocator::{Context, RangeClaim};
 use strandline_process::range::{AddressRange, RangeSet};
 use strandline_process::work::in_order;
 
-/// Maximum offsets tried to find a block; enough for blocks aligned to 64 GiB.
-const MAX_STEPS: u64 = 1 << 16;
+/// Maximum number of offsets tried to find a block; enough for blocks aligned to 64 GiB.
+const MAX_OFFSETS_TRIED: u64 = 1 << 16;
 /// Maximum depth of nested groups; musl nests them at most four deep.
 const MAX_DEPTH: u32 = 8;
 
 /// Claims all of `groups` (in address order) outside `taken` (claimed by others).
 pub fn claim(context: &Context<'_>, groups: &[Group], taken: &RangeSet) -> (Vec<RangeClaim>, Counts) {
     // Nested groups are claimed with the group that contains them.
-    let mut end = 0;
-    let outer: Vec<Group> = groups
+    let mut outer_end = 0;
+    let outer_groups: Vec<Group> = groups
         .iter()
         .filter(|group| {
-            let is_outer = group.start >= end;
-            end = end.max(group.end());
+            let is_outer = group.start >= outer_end;
+            outer_end = outer_end.max(group.end());
             is_outer
         })
         .copied()
         .collect();
     let parts: Vec<&[Group]> =
-        outer.chunk_by(|group, next| group.start / PART_BYTES == next.start / PART_BYTES).collect();
+        outer_groups.chunk_by(|group, next| group.start / PART_BYTES == next.start / PART_BYTES).collect();
     let results =
         in_order(parts.len(), context.threads, |part| claim_part(context, groups, parts[part], taken));
     let (mut claims, mut counts) = (Vec::new(), Counts::default());
@@ -65,18 +65,19 @@ fn claim_part(
             break;
         }
         let (start, end) = (group.start, group.end());
-        let is_own = is_unclaimed(context, taken, (start, end));
-        // Memory that the loader donated is static data of a program, and stays on that row.
+        let is_claimable = is_unclaimed(context, taken, (start, end));
+        // Memory that the loader donated is static data of a program, and stays on the row of that
+        // data.
         let is_donated = group.mapped_bytes == 0
             && context.space.find(start).is_some_and(|mapping| mapping.has_file() && end <= mapping.end);
-        if !is_own && !is_donated {
+        if !is_claimable && !is_donated {
             claimer.note_damage(start);
             continue;
         }
         let pages = context.pages((start, end));
         let mut accumulator = Accumulator::new(start, &pages);
         claimer.claim_group(group, &mut accumulator, 0);
-        if is_own {
+        if is_claimable {
             (context.progress)(end - start);
             claims.push(RangeClaim { start, end, sums: accumulator.cut().finish(&pages) });
         }
@@ -105,8 +106,8 @@ impl Claimer<'_> {
             accumulator.claim_to(group.end(), Class::Unread);
             return;
         }
-        accumulator.claim_to(group.start + UNIT, Class::Metadata);
-        self.counts.head_bytes += UNIT;
+        accumulator.claim_to(group.start + UNIT_BYTES, Class::Metadata);
+        self.counts.head_bytes += UNIT_BYTES;
         if let Some(class) = group.class {
             let totals = self.counts.classes.entry(class).or_default();
             totals.bytes = class_bytes(class);
@@ -114,7 +115,7 @@ impl Claimer<'_> {
             totals.span_bytes += group.end() - group.start;
         }
         for index in 0..group.slots {
-            let (start, end) = (group.slot(index), group.slot(index) + group.stride);
+            let (start, end) = (group.slot_address(index), group.slot_address(index) + group.stride);
             if group.is_free(index) {
                 self.counts.free_bytes += group.stride;
                 if let Some(totals) = group.class.and_then(|class| self.counts.classes.get_mut(&class)) {
@@ -158,7 +159,7 @@ impl Claimer<'_> {
     /// Returns the offset of the block in a slot that is longer than 16-bit offsets cover; such a
     /// slot is the only one of its group.
     fn far_offset(&mut self, start: u64, first_offset: u64, stride: u64) -> Option<u64> {
-        let steps = (stride / OFFSET_PERIOD).min(MAX_STEPS);
+        let steps = (stride / OFFSET_PERIOD).min(MAX_OFFSETS_TRIED);
         let offsets = (0..=steps).map(|step| first_offset + step * OFFSET_PERIOD);
         offsets.take_while(|&offset| offset < stride).find(|&offset| {
             let header_at = start + offset - HEADER_BYTES;
@@ -172,9 +173,9 @@ impl Claimer<'_> {
     /// Claims the group in the slot from the cursor to `end`.
     fn claim_nested(&mut self, start: u64, end: u64, accumulator: &mut Accumulator<'_>, depth: u32) {
         let first = self.groups.partition_point(|group| group.start < start);
-        let within = |group: &&Group| group.start < end && group.end() <= end && group.mapped_bytes == 0;
+        let is_nested = |group: &&Group| group.start < end && group.end() <= end && group.mapped_bytes == 0;
         // A group begins where a block would: at one of the offsets of the slot.
-        match self.groups.get(first).filter(within).copied() {
+        match self.groups.get(first).filter(is_nested).copied() {
             Some(group) => {
                 accumulator.claim_to(group.start, Class::Header);
                 self.claim_group(&group, accumulator, depth + 1);
@@ -210,6 +211,6 @@ impl Claimer<'_> {
 }
 
 /// Merges the areas of metadata, which are mostly adjacent, into ranges.
-pub fn areas(areas: &[u64]) -> RangeSet {
+pub fn merged_areas(areas: &[u64]) -> RangeSet {
     areas.iter().map(|&area| AddressRange::sized(area, PAGE_BYTES)).collect()
 }

@@ -20,7 +20,7 @@ pub struct Counts {
     pub head_bytes: u64,
     /// Blocks with their own mapping.
     pub mapped_blocks: u64,
-    /// By size class.
+    /// Blocks by size class.
     pub classes: BTreeMap<usize, SizeClass>,
     /// Refinements found.
     pub matched: Matches,
@@ -35,8 +35,8 @@ impl_totals! { Counts: live_blocks, live_bytes, free_bytes, head_bytes, mapped_b
 impl Counts {
     /// Converts the totals to facts of an allocator `found_by` something, with `area_bytes` of
     /// metadata besides heads; without sums if not all of it was read. musl keeps no statistics:
-    /// `own` are the numbers of its structures, by their names.
-    pub fn facts(&self, found_by: String, area_bytes: u64, own: &[(&str, u64)]) -> Allocator {
+    /// `statistics` are the numbers of its structures, by their names.
+    pub fn facts(&self, found_by: String, area_bytes: u64, statistics: &[(&str, u64)]) -> Allocator {
         let allocator =
             Allocator { name: super::ABOUT.name.to_owned(), found_by, read: true, ..Allocator::default() };
         if !self.doubts.is_empty() {
@@ -48,7 +48,7 @@ impl Counts {
             cached_bytes: Some(0),
             free_bytes: Some(self.free_bytes),
             metadata_bytes: Some(area_bytes + self.head_bytes),
-            own: figures(own),
+            own: figures(statistics),
             size_classes: self.classes.values().cloned().collect(),
             ..allocator
         }

@@ -4,8 +4,8 @@
 use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::pages::USER_ADDRESS_END;
 
-/// Unit of sizes.
-pub const UNIT: u64 = 16;
+/// Unit of sizes in bytes (`UNIT`).
+pub const UNIT_BYTES: u64 = 16;
 /// Bytes at the end of a slot that belong to the header of the next one (`IB`).
 pub const HEADER_BYTES: u64 = 4;
 /// Bytes of a page, and of an area of metadata.
@@ -17,12 +17,12 @@ pub struct ContextLayout {
     /// `init_done`, which is 1.
     pub init_done: usize,
     /// `meta_area_head`.
-    pub areas: usize,
+    pub area_head: usize,
 }
 
 /// Both layouts.
 pub static CONTEXT_LAYOUTS: [ContextLayout; 2] =
-    [ContextLayout { init_done: 8, areas: 56 }, ContextLayout { init_done: 16, areas: 64 }];
+    [ContextLayout { init_done: 8, area_head: 56 }, ContextLayout { init_done: 16, area_head: 64 }];
 
 /// Offset in an area (`struct meta_area`), which begins with the secret, of the next area.
 pub const AREA_NEXT: usize = 8;
@@ -52,12 +52,12 @@ const CLASSES: [u64; 48] = [
 /// A group, as its `struct meta` describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Its address (`mem`): a head of one unit, then its slots.
+    /// Its address (`mem`), where a head of one unit precedes its slots.
     pub start: u64,
     /// Address of its meta.
     pub meta: u64,
     /// One bit per free slot: available, freed, or never given out.
-    pub free: u32,
+    pub free_slots: u32,
     /// Number of slots.
     pub slots: u64,
     /// Bytes from one slot to the next.
@@ -77,21 +77,30 @@ impl Group {
     /// Parses a meta in an area; `None` if it has no group, or an impossible one.
     pub fn in_area(area: &[u8], address: u64, index: usize) -> Option<Self> {
         let at = AREA_SLOTS + META_BYTES * index;
-        let start =
-            word_at(area, at + META_MEMORY).filter(|&start| start != 0 && start.is_multiple_of(UNIT))?;
-        let free = half_word_at(area, at + META_AVAILABLE)? | half_word_at(area, at + META_FREED)?;
+        let start = word_at(area, at + META_MEMORY)
+            .filter(|&start| start != 0 && start.is_multiple_of(UNIT_BYTES))?;
+        let free_slots = half_word_at(area, at + META_AVAILABLE)? | half_word_at(area, at + META_FREED)?;
         let flags = word_at(area, at + META_FLAGS)?;
-        let (last_index, class, pages) = (flags & 31, (flags >> 6 & 63) as usize, flags >> 12);
-        let mapped_bytes = pages.checked_mul(PAGE_BYTES)?;
+        let (last_index, class, mapped_pages) = (flags & 31, (flags >> 6 & 63) as usize, flags >> 12);
+        let mapped_bytes = mapped_pages.checked_mul(PAGE_BYTES)?;
         // get_stride: a block with its own mapping takes all of it.
         let is_single_block = last_index == 0 && mapped_bytes > 0;
-        let stride = if is_single_block { mapped_bytes - UNIT } else { UNIT * CLASSES.get(class)? };
+        let stride =
+            if is_single_block { mapped_bytes - UNIT_BYTES } else { UNIT_BYTES * CLASSES.get(class)? };
         let class = (class < CLASSES.len() && !is_single_block).then_some(class);
         let slots = last_index + 1;
-        let size = UNIT.checked_add(slots.checked_mul(stride)?)?;
-        let end = start.checked_add(size.max(mapped_bytes)).filter(|&end| end <= USER_ADDRESS_END)?;
-        let fits = mapped_bytes == 0 || start + size <= end && size <= mapped_bytes;
-        fits.then_some(Self { start, meta: address + at as u64, free, slots, stride, mapped_bytes, class })
+        let bytes = UNIT_BYTES.checked_add(slots.checked_mul(stride)?)?;
+        let end = start.checked_add(bytes.max(mapped_bytes)).filter(|&end| end <= USER_ADDRESS_END)?;
+        let fits = mapped_bytes == 0 || start + bytes <= end && bytes <= mapped_bytes;
+        fits.then_some(Self {
+            start,
+            meta: address + at as u64,
+            free_slots,
+            slots,
+            stride,
+            mapped_bytes,
+            class,
+        })
     }
 
     /// One past the last byte.
@@ -99,18 +108,18 @@ impl Group {
         if self.mapped_bytes > 0 {
             self.start.saturating_add(self.mapped_bytes)
         } else {
-            self.start.saturating_add(UNIT + self.slots * self.stride)
+            self.start.saturating_add(UNIT_BYTES + self.slots * self.stride)
         }
     }
 
-    /// Address of a slot.
-    pub fn slot(&self, index: u64) -> u64 {
-        self.start + UNIT + index * self.stride
+    /// Returns the address of a slot.
+    pub fn slot_address(&self, index: u64) -> u64 {
+        self.start + UNIT_BYTES + index * self.stride
     }
 
     /// Whether a slot is free.
     pub fn is_free(&self, index: u64) -> bool {
-        self.free >> index & 1 != 0
+        self.free_slots >> index & 1 != 0
     }
 }
 
@@ -154,22 +163,22 @@ pub fn has_reserve_at_end(header: [u8; 4]) -> bool {
 
 /// Offset of a block in its slot: varies with each allocation, and is in the header.
 pub fn block_offset(header: [u8; 4]) -> u64 {
-    if is_moved(header) { UNIT * u64::from(u16::from_le_bytes([header[2], header[3]])) } else { 0 }
+    if is_moved(header) { UNIT_BYTES * u64::from(u16::from_le_bytes([header[2], header[3]])) } else { 0 }
 }
 
 /// Distance between offsets for which the two bytes of [`block_offset`] are equal. A block aligned
 /// to more than a MiB can have a larger offset than they hold (`memalign` then stores it in 32 bits
 /// before the block).
-pub const OFFSET_PERIOD: u64 = UNIT << 16;
+pub const OFFSET_PERIOD: u64 = UNIT_BYTES << 16;
 
 /// Whether the header of a block, and the four bytes before it, hold `offset` as its distance from
 /// the group's slots: in 16 bits of the header, or in the 32 bits before it.
 pub fn has_offset(before_header: [u8; 4], header: [u8; 4], offset: u64) -> bool {
     let short_units = u64::from(u16::from_le_bytes([header[2], header[3]]));
     if header[0] == 0 {
-        short_units * UNIT == offset
+        short_units * UNIT_BYTES == offset
     } else {
-        short_units == 0 && u64::from(u32::from_le_bytes(before_header)) * UNIT == offset
+        short_units == 0 && u64::from(u32::from_le_bytes(before_header)) * UNIT_BYTES == offset
     }
 }
 
@@ -188,5 +197,5 @@ pub fn parse_slot(header: [u8; 4], offset: u64, reserve: [u8; 4], stride: u64) -
 
 /// Capacity in bytes of a slot of this class.
 pub fn class_bytes(class: usize) -> u64 {
-    CLASSES.get(class).map_or(0, |units| UNIT * units - HEADER_BYTES)
+    CLASSES.get(class).map_or(0, |units| UNIT_BYTES * units - HEADER_BYTES)
 }

@@ -61,12 +61,12 @@ pub fn candidates(space: &AddressSpace) -> Vec<Vec<&Mapping>> {
 pub fn static_data(mappings: &[&Mapping]) -> Vec<AddressRange> {
     let mut remaining_bytes = MAX_DATA_BYTES;
     let writable = mappings.iter().filter(|mapping| mapping.permissions.write);
-    let cut = |mapping: &&Mapping| {
+    let range_of = |mapping: &&Mapping| {
         let range = AddressRange::sized(mapping.start, mapping.bytes().min(remaining_bytes));
         remaining_bytes -= range.len();
         range
     };
-    writable.map(cut).collect()
+    writable.map(range_of).collect()
 }
 
 /// Whether a process may have a mallocng.
@@ -79,24 +79,24 @@ pub struct FoundStates {
     /// All that were found.
     pub states: Vec<State>,
     /// Name of the first file whose data was not searched completely before the deadline.
-    pub late_in: Option<String>,
+    pub first_late_file: Option<String>,
 }
 
 /// Finds all states of a process.
 pub fn find(context: &Context<'_>) -> FoundStates {
-    let mut found = FoundStates { states: Vec::new(), late_in: None };
+    let mut found_states = FoundStates { states: Vec::new(), first_late_file: None };
     for group in candidates(context.space) {
         for range in static_data(&group) {
             let (area, is_late) = first_area(context, range);
             if let Some(area) = area {
-                found.states.push(read_state(context, group[0].name.clone(), &area));
+                found_states.states.push(read_state(context, group[0].name.clone(), &area));
             }
             if is_late {
-                found.late_in.get_or_insert_with(|| group[0].name.clone());
+                found_states.first_late_file.get_or_insert_with(|| group[0].name.clone());
             }
         }
     }
-    found
+    found_states
 }
 
 /// The first area of metadata.
@@ -109,14 +109,14 @@ struct FirstArea {
 /// Returns the first area if the state is in `range`, and whether the deadline passed before that
 /// was known.
 fn first_area(context: &Context<'_>, range: AddressRange) -> (Option<FirstArea>, bool) {
-    let (mut found, mut checked, mut is_late) = (None, 0_u64, false);
+    let (mut first_area, mut checked_words, mut is_late) = (None, 0_u64, false);
     each_word(context, range, &mut |at, area| {
         // Most words are not the address of a page.
         if !area.is_multiple_of(PAGE_BYTES) || !is_resident(context, area) {
             return true;
         }
-        checked += 1;
-        if checked.is_multiple_of(CANDIDATES_PER_DEADLINE_CHECK) && Instant::now() >= context.deadline {
+        checked_words += 1;
+        if checked_words.is_multiple_of(CANDIDATES_PER_DEADLINE_CHECK) && Instant::now() >= context.deadline {
             is_late = true;
             return false;
         }
@@ -124,18 +124,18 @@ fn first_area(context: &Context<'_>, range: AddressRange) -> (Option<FirstArea>,
             return true;
         };
         if has_state(context, at, secret) {
-            found = Some(FirstArea { address: area, secret });
+            first_area = Some(FirstArea { address: area, secret });
         }
-        found.is_none()
+        first_area.is_none()
     });
-    (found, is_late)
+    (first_area, is_late)
 }
 
 /// Whether the pointer to the first area at `pointer` is that of a state with this secret, in
 /// either layout.
 fn has_state(context: &Context<'_>, pointer: u64, secret: u64) -> bool {
     CONTEXT_LAYOUTS.iter().any(|layout| {
-        let Some(state) = pointer.checked_sub(layout.areas as u64) else { return false };
+        let Some(state) = pointer.checked_sub(layout.area_head as u64) else { return false };
         let mut bytes = [0; 24];
         context.memory.read(state, &mut bytes).is_ok()
             && word_at(&bytes, 0) == Some(secret)
@@ -158,7 +158,7 @@ fn max_groups(space: &AddressSpace) -> usize {
 fn read_state(context: &Context<'_>, name: String, first: &FirstArea) -> State {
     let mut state =
         State { name, areas: Vec::new(), groups: Vec::new(), doubts: ReadProblems::default(), bytes_read: 0 };
-    let (mut seen, max_groups) = (HashSet::new(), max_groups(context.space));
+    let (mut seen_areas, max_groups) = (HashSet::new(), max_groups(context.space));
     let (mut area, mut bytes) = (first.address, vec![0; PAGE_BYTES as usize]);
     while area != 0 {
         if Instant::now() >= context.deadline {
@@ -166,8 +166,8 @@ fn read_state(context: &Context<'_>, name: String, first: &FirstArea) -> State {
             break;
         }
         let is_area = area.is_multiple_of(PAGE_BYTES)
-            && seen.insert(area)
-            && seen.len() <= MAX_AREAS
+            && seen_areas.insert(area)
+            && seen_areas.len() <= MAX_AREAS
             && state.groups.len() <= max_groups
             && is_resident(context, area)
             && context.memory.read(area, &mut bytes).is_ok()

@@ -53,11 +53,11 @@ impl FoundAllocator for Musl {
     }
 
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
-        let FoundStates { states, late_in } = locate::find(context);
+        let FoundStates { states, first_late_file } = locate::find(context);
         let text =
             "not all static data was searched for musl's malloc in the time that a target may be stopped";
-        let late = late_in.map(|name| Caveat::new("musl_too_slow", name, None, text));
-        let caveats: Vec<Caveat> = late.into_iter().collect();
+        let caveats: Vec<Caveat> =
+            first_late_file.map(|name| Caveat::new("musl_too_slow", name, None, text)).into_iter().collect();
         if states.is_empty() {
             let readings =
                 read_each(context, old::find(context), |state, taken| old::read(context, state, taken));
@@ -72,19 +72,20 @@ fn read(context: &Context<'_>, state: &State, taken: &RangeSet) -> Reading {
     let (claims, mut counts) = claims::claim(context, &state.groups, taken);
     counts.doubts.add(&state.doubts);
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
-    let mut held = taken.clone();
-    held.add(reading.ranges());
-    let is_own =
-        |area: &AddressRange| crate::scan::is_private_memory(context, *area) && !held.overlaps(*area);
-    let areas = claims::areas(&state.areas).into_iter().filter(is_own);
+    let mut claimed = taken.clone();
+    claimed.add(reading.ranges());
+    let is_unclaimed =
+        |area: &AddressRange| crate::scan::is_private_memory(context, *area) && !claimed.overlaps(*area);
+    let areas = claims::merged_areas(&state.areas).into_iter().filter(is_unclaimed);
     reading.claims.extend(areas.map(|area| context.claim_whole(area, Class::Metadata)));
-    let own = [
+    let structure_counts = [
         ("meta_areas", state.areas.len() as u64),
         ("groups", state.groups.len() as u64),
         ("mmapped_blocks", counts.mapped_blocks),
     ];
     let area_bytes = state.areas.len() as u64 * layout::PAGE_BYTES;
-    reading.allocator = counts.facts(format!("state of mallocng in {}", state.name), area_bytes, &own);
+    reading.allocator =
+        counts.facts(format!("state of mallocng in {}", state.name), area_bytes, &structure_counts);
     reading.bytes_read = state.bytes_read + counts.bytes_read;
     counts.doubts.add_caveats(&mut reading.caveats, &ABOUT, "groups and slots", &state.name);
     reading.is_inconsistent = counts.doubts.damages > 0;

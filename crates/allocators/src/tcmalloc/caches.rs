@@ -27,25 +27,25 @@ const MAX_CACHES: usize = 1 << 16;
 /// Pages that are cached while a list is read: few, as there are many lists.
 const PAGES_PER_LIST: usize = 32;
 /// Number of size classes that are compared first, to reject other memory after a few bytes.
-const FIRST_CLASSES: usize = 3;
+const CLASSES_COMPARED_FIRST: usize = 3;
 /// Objects between two checks of the deadline.
 const DEADLINE_CHECK_INTERVAL: u64 = 1024;
 
-/// Contents of all caches.
+/// Contents of all caches of one heap.
 #[derive(Default)]
-pub struct Cached {
+pub struct CacheContents {
     /// Free objects, in address order.
-    pub items: Vec<CachedBlock>,
+    pub blocks: Vec<CachedBlock>,
     /// Bytes of objects in thread caches, by the recorded lengths of their lists.
     pub thread_bytes: u64,
     /// Bytes of objects in transfer caches, by the batch sizes of their classes.
     pub transfer_bytes: u64,
     /// Addresses of thread caches.
-    pub threads: Vec<u64>,
+    pub thread_caches: Vec<u64>,
     /// Number of invalid lists.
-    pub broken: u64,
+    pub broken_lists: u64,
     /// The first place that was not read because the deadline had passed.
-    pub late_at: Option<u64>,
+    pub late_address: Option<u64>,
     /// Bytes read from the target.
     pub bytes_read: u64,
 }
@@ -56,7 +56,7 @@ struct List {
     /// Size class.
     class: u8,
     /// Address of the first object.
-    first: u64,
+    first_object: u64,
     /// Number of objects.
     length: u64,
     /// Whether it is in a thread cache; otherwise in a transfer cache.
@@ -64,35 +64,36 @@ struct List {
 }
 
 /// Reads all caches.
-pub fn find(context: &Context<'_>, heap: &Heap, spans: &Spans) -> Cached {
-    let mut cached = Cached::default();
-    let mut lists = transfer_lists(context, heap, spans, &mut cached);
-    lists.extend(thread_lists(context, heap, spans, &mut cached));
+pub fn find(context: &Context<'_>, heap: &Heap, spans: &Spans) -> CacheContents {
+    let mut caches = CacheContents::default();
+    let mut lists = transfer_lists(context, heap, spans, &mut caches);
+    lists.extend(thread_lists(context, heap, spans, &mut caches));
     let mut remaining_objects = MAX_OBJECTS;
     lists.retain(|list| {
         let fits = list.length <= remaining_objects;
         remaining_objects -= if fits { list.length } else { 0 };
-        cached.broken += u64::from(!fits);
+        caches.broken_lists += u64::from(!fits);
         fits
     });
     for list in &lists {
-        let bytes = list.length * heap.classes.bytes.get(usize::from(list.class)).copied().unwrap_or(0);
+        let bytes =
+            list.length * heap.classes.object_bytes.get(usize::from(list.class)).copied().unwrap_or(0);
         if list.is_in_thread_cache {
-            cached.thread_bytes += bytes;
+            caches.thread_bytes += bytes;
         } else {
-            cached.transfer_bytes += bytes;
+            caches.transfer_bytes += bytes;
         }
     }
     let results = in_order(lists.len(), context.threads, |index| read_list(context, lists[index]));
-    for ListObjects { objects, is_broken, late_at, bytes_read } in results {
-        cached.items.extend(objects);
-        cached.broken += u64::from(is_broken);
-        cached.late_at = cached.late_at.or(late_at);
-        cached.bytes_read += bytes_read;
+    for ListObjects { objects, is_broken, late_address, bytes_read } in results {
+        caches.blocks.extend(objects);
+        caches.broken_lists += u64::from(is_broken);
+        caches.late_address = caches.late_address.or(late_address);
+        caches.bytes_read += bytes_read;
     }
-    cached.items.sort_unstable();
-    cached.items.dedup_by_key(|item| item.address);
-    cached
+    caches.blocks.sort_unstable();
+    caches.blocks.dedup_by_key(|block| block.address);
+    caches
 }
 
 /// The objects of a list.
@@ -102,7 +103,7 @@ struct ListObjects {
     /// Whether it ended too early.
     is_broken: bool,
     /// The object at which the deadline passed.
-    late_at: Option<u64>,
+    late_address: Option<u64>,
     bytes_read: u64,
 }
 
@@ -110,10 +111,10 @@ struct ListObjects {
 fn read_list(context: &Context<'_>, list: List) -> ListObjects {
     let mut cache = PageCache::with_capacity(context.memory, PAGES_PER_LIST);
     let mut objects = Vec::new();
-    let (mut at, mut late_at) = (list.first, None);
+    let (mut at, mut late_address) = (list.first_object, None);
     for index in 0..list.length {
         if index.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= context.deadline {
-            late_at = Some(at);
+            late_address = Some(at);
             break;
         }
         let next = if at.is_multiple_of(8) { cache.word(at) } else { None };
@@ -121,20 +122,25 @@ fn read_list(context: &Context<'_>, list: List) -> ListObjects {
         objects.push(CachedBlock { address: at, class: list.class.into() });
         at = next;
     }
-    let is_broken = late_at.is_none() && objects.len() as u64 != list.length;
-    ListObjects { objects, is_broken, late_at, bytes_read: cache.bytes_read }
+    let is_broken = late_address.is_none() && objects.len() as u64 != list.length;
+    ListObjects { objects, is_broken, late_address, bytes_read: cache.bytes_read }
 }
 
-/// Returns the lists of all transfer caches; each slot of a cache has a list of one batch.
-fn transfer_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mut Cached) -> Vec<List> {
+/// Returns the lists of all transfer caches: each slot of a cache has a list of one batch.
+fn transfer_lists(
+    context: &Context<'_>,
+    heap: &Heap,
+    spans: &Spans,
+    caches: &mut CacheContents,
+) -> Vec<List> {
     let mut lists = Vec::new();
-    let mut seen = HashSet::new();
+    let mut seen_central_lists = HashSet::new();
     for &SpanList { class, head } in &spans.lists {
-        if seen.len() >= MAX_CLASSES {
+        if seen_central_lists.len() >= MAX_CLASSES {
             break;
         }
         if Instant::now() >= context.deadline {
-            cached.late_at.get_or_insert(head);
+            caches.late_address.get_or_insert(head);
             break;
         }
         let mut bytes = [0; CENTRAL_BYTES];
@@ -144,22 +150,23 @@ fn transfer_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mu
                     && word_at(&bytes, CENTRAL_CLASS_OFFSET) == Some(class.into())
             });
         let Some(central) = central else {
-            cached.broken += 1;
+            caches.broken_lists += 1;
             continue;
         };
-        if !seen.insert(central) {
+        if !seen_central_lists.insert(central) {
             continue;
         }
-        cached.bytes_read += CENTRAL_BYTES as u64;
-        let used = half_word_at(&bytes, TRANSFER_USED_OFFSET).unwrap_or(0) as usize;
+        caches.bytes_read += CENTRAL_BYTES as u64;
+        let used_slots = half_word_at(&bytes, TRANSFER_USED_OFFSET).unwrap_or(0) as usize;
         let span_count = word_at(&bytes, CENTRAL_SPANS_OFFSET);
-        if used > MAX_TRANSFER_SLOTS || span_count != spans.spans_per_class.get(&class).copied() {
-            cached.broken += 1;
+        if used_slots > MAX_TRANSFER_SLOTS || span_count != spans.spans_per_class.get(&class).copied() {
+            caches.broken_lists += 1;
         }
-        let batch_length = heap.classes.batch.get(usize::from(class)).copied().unwrap_or(0);
-        for slot in 0..used.min(MAX_TRANSFER_SLOTS) {
-            let first = word_at(&bytes, TRANSFER_SLOTS_OFFSET + TRANSFER_SLOT_BYTES * slot).unwrap_or(0);
-            lists.push(List { class, first, length: batch_length, is_in_thread_cache: false });
+        let batch_length = heap.classes.batch_lengths.get(usize::from(class)).copied().unwrap_or(0);
+        for slot in 0..used_slots.min(MAX_TRANSFER_SLOTS) {
+            let first_object =
+                word_at(&bytes, TRANSFER_SLOTS_OFFSET + TRANSFER_SLOT_BYTES * slot).unwrap_or(0);
+            lists.push(List { class, first_object, length: batch_length, is_in_thread_cache: false });
         }
     }
     lists
@@ -167,58 +174,58 @@ fn transfer_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mu
 
 /// Returns the lists of all thread caches, which are linked to each other; static data points to
 /// one of them.
-fn thread_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, cached: &mut Cached) -> Vec<List> {
+fn thread_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, caches: &mut CacheContents) -> Vec<List> {
     let mut lists = Vec::new();
     // Thread caches are in no span; pointers in a program's own data are mostly to blocks.
     let mut pending: Vec<u64> =
         spans.outside_pointers.targets.iter().copied().filter(|word| word.is_multiple_of(8)).collect();
     let mut cache = PageCache::new(context.memory);
-    let mut seen = HashSet::new();
+    let mut seen_addresses = HashSet::new();
     let mut bytes = vec![0; ALL_FREE_LISTS_BYTES + CACHE_LINKS_BYTES];
     while let Some(at) = pending.pop() {
         if Instant::now() >= context.deadline {
-            cached.late_at.get_or_insert(at);
+            caches.late_address.get_or_insert(at);
             break;
         }
-        if cached.threads.len() >= MAX_CACHES {
-            cached.broken += 1;
+        if caches.thread_caches.len() >= MAX_CACHES {
+            caches.broken_lists += 1;
             break;
         }
-        if !seen.insert(at) || !may_be_cache(&mut cache, at, &heap.classes) {
+        if !seen_addresses.insert(at) || !may_be_cache(&mut cache, at, &heap.classes) {
             continue;
         }
         if cache.read(at, &mut bytes).is_err() || !is_cache(&bytes, &heap.classes) {
             continue;
         }
-        cached.threads.push(at);
-        for class in 1..heap.classes.bytes.len() {
+        caches.thread_caches.push(at);
+        for class in 1..heap.classes.object_bytes.len() {
             let offset = FREE_LIST_BYTES * class;
-            let first = word_at(&bytes, offset).unwrap_or(0);
+            let first_object = word_at(&bytes, offset).unwrap_or(0);
             let length = u64::from(half_word_at(&bytes, offset + FREE_LIST_LENGTH_OFFSET).unwrap_or(0));
             if length > 0 {
-                lists.push(List { class: class as u8, first, length, is_in_thread_cache: true });
+                lists.push(List { class: class as u8, first_object, length, is_in_thread_cache: true });
             }
         }
         let links =
             (ALL_FREE_LISTS_BYTES..bytes.len()).step_by(8).filter_map(|offset| word_at(&bytes, offset));
         pending.extend(links.filter(|link| link.is_multiple_of(8) && *link != 0));
     }
-    cached.bytes_read += cache.bytes_read;
+    caches.bytes_read += cache.bytes_read;
     lists
 }
 
 /// Whether the first size classes are where a thread cache at `at` has them: reads few bytes.
 fn may_be_cache(cache: &mut PageCache<'_>, at: u64, classes: &Classes) -> bool {
-    (1..=FIRST_CLASSES).all(|class| {
+    (1..=CLASSES_COMPARED_FIRST).all(|class| {
         let mut bytes = [0; 4];
         let offset = (FREE_LIST_BYTES * class + FREE_LIST_SIZE_OFFSET) as u64;
         let is_read = at.checked_add(offset).is_some_and(|size_at| cache.read(size_at, &mut bytes).is_ok());
-        is_read && classes.bytes.get(class) == Some(&u32::from_le_bytes(bytes).into())
+        is_read && classes.object_bytes.get(class) == Some(&u32::from_le_bytes(bytes).into())
     })
 }
 
 /// Whether all size classes are where a thread cache has them.
 fn is_cache(bytes: &[u8], classes: &Classes) -> bool {
     let size = |class: usize| half_word_at(bytes, FREE_LIST_BYTES * class + FREE_LIST_SIZE_OFFSET);
-    classes.bytes.iter().enumerate().all(|(class, &bytes)| size(class).map(u64::from) == Some(bytes))
+    classes.object_bytes.iter().enumerate().all(|(class, &bytes)| size(class).map(u64::from) == Some(bytes))
 }

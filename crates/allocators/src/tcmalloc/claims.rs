@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::caches::Cached;
+use super::caches::CacheContents;
 use super::layout::{Classes, SpanState};
 use super::spans::Span;
 use crate::blocks::{BlockState, CachedBlock, SpanClaimer};
@@ -18,17 +18,17 @@ use strandline_claims::refinements::Matches;
 use strandline_process::page_cache::PageCache;
 use strandline_process::range::AddressRange;
 
-/// Totals of all spans.
+/// Totals of the spans of one part of memory, or of all.
 #[derive(Default)]
 pub struct Counts {
     /// By size class.
     pub classes: BTreeMap<usize, SizeClass>,
     /// Number of blocks with their own span.
-    pub large: u64,
-    /// Their bytes.
+    pub large_blocks: u64,
+    /// Bytes of blocks with their own span.
     pub large_bytes: u64,
     /// Bytes of free spans that are still backed.
-    pub normal_bytes: u64,
+    pub backed_bytes: u64,
     /// Bytes of free spans that were returned to the kernel.
     pub returned_bytes: u64,
     /// Refinements found.
@@ -36,7 +36,7 @@ pub struct Counts {
     /// Invalid spans, and where the deadline passed.
     pub doubts: ReadProblems,
     /// Cached objects that matched an object in use.
-    pub matched_items: u64,
+    pub matched_objects: u64,
     /// Bytes read from the target.
     pub bytes_read: u64,
 }
@@ -46,15 +46,17 @@ pub fn claim(
     context: &Context<'_>,
     classes: &Classes,
     spans: &[Span],
-    cached: &Cached,
+    caches: &CacheContents,
 ) -> (Vec<RangeClaim>, Counts) {
     let are_releasable = free_spans_are_releasable(context, spans);
     claim_in_parts(context, spans, &Span::range, &|spans, accumulator| {
         let (Some(first), Some(last)) = (spans.first(), spans.last()) else { return Counts::default() };
-        let items = within(&cached.items, AddressRange::new(first.start, last.end), |item| item.address);
+        let range = AddressRange::new(first.start, last.end);
+        let cached_objects = within(&caches.blocks, range, |object| object.address);
         let spans_of_objects = SpanClaimer::new(context, PageCache::new(context.memory));
         let counts = Counts::default();
-        let mut claimer = Claimer { classes, items, are_releasable, spans: spans_of_objects, counts };
+        let mut claimer =
+            Claimer { classes, cached_objects, are_releasable, spans: spans_of_objects, counts };
         for span in spans {
             claimer.claim_span(span, accumulator);
         }
@@ -74,7 +76,7 @@ pub fn free_spans_are_releasable(context: &Context<'_>, spans: &[Span]) -> bool 
 struct Claimer<'a> {
     classes: &'a Classes,
     /// Cached objects in the spans to claim.
-    items: &'a [CachedBlock],
+    cached_objects: &'a [CachedBlock],
     are_releasable: bool,
     spans: SpanClaimer<'a>,
     counts: Counts,
@@ -85,7 +87,7 @@ impl Claimer<'_> {
         let bytes = span.end - span.start;
         match span.state {
             SpanState::Normal => {
-                self.counts.normal_bytes += bytes;
+                self.counts.backed_bytes += bytes;
                 let releasable_end = if self.are_releasable { span.end } else { span.start };
                 accumulator.claim_free(span.end, span.start, releasable_end);
             }
@@ -94,7 +96,7 @@ impl Claimer<'_> {
                 accumulator.claim_to(span.end, Class::Free);
             }
             SpanState::InUse if span.class == 0 => {
-                self.counts.large += 1;
+                self.counts.large_blocks += 1;
                 self.counts.large_bytes += bytes;
                 self.spans.blocks.claim(span.end, accumulator);
             }
@@ -112,12 +114,12 @@ impl Claimer<'_> {
     /// Claims a span of objects. `None` if it is invalid; then nothing is claimed.
     fn claim_objects(&mut self, span: &Span, accumulator: &mut Accumulator<'_>) -> Option<()> {
         let class = usize::from(span.class);
-        let bytes = self.classes.bytes.get(class).copied().filter(|&bytes| bytes > 0)?;
+        let bytes = self.classes.object_bytes.get(class).copied().filter(|&bytes| bytes > 0)?;
         let object_count = (span.end - span.start) / bytes;
-        // `allocated` has 16 bits.
+        // `allocated_objects` has 16 bits.
         let object_count = Some(object_count).filter(|&count| count <= u16::MAX.into())?;
-        let free_count = object_count.checked_sub(span.allocated.into())?;
-        let items = within(self.items, span.range(), |item| item.address);
+        let free_count = object_count.checked_sub(span.allocated_objects.into())?;
+        let cached_objects = within(self.cached_objects, span.range(), |object| object.address);
         let mut totals = SizeClass {
             bytes,
             spans: 1,
@@ -125,13 +127,13 @@ impl Claimer<'_> {
             free_blocks: free_count,
             ..SizeClass::default()
         };
-        if free_count == 0 && items.is_empty() && !self.spans.blocks.are_refined() {
+        if free_count == 0 && cached_objects.is_empty() && !self.spans.blocks.are_refined() {
             totals.live_blocks = object_count;
             accumulator.claim_to(span.start + object_count * bytes, Class::Live);
         } else {
             self.spans.start_span(object_count)?;
             self.mark_free_objects(span, bytes, free_count)?;
-            for &CachedBlock { address, class: object_class } in items {
+            for &CachedBlock { address, class: object_class } in cached_objects {
                 let index = usize::try_from((address - span.start) / bytes).ok()?;
                 let is_object =
                     object_class == u16::from(span.class) && (address - span.start).is_multiple_of(bytes);
@@ -142,7 +144,7 @@ impl Claimer<'_> {
                 }
                 totals.cached_blocks += 1;
             }
-            self.counts.matched_items += totals.cached_blocks;
+            self.counts.matched_objects += totals.cached_blocks;
             totals.live_blocks = object_count - totals.free_blocks - totals.cached_blocks;
             self.spans.claim_span(bytes, span.end, accumulator);
         }
@@ -156,7 +158,7 @@ impl Claimer<'_> {
         if free_count > 1 {
             self.spans.read_span(span.range());
         }
-        let mut at = span.first_free;
+        let mut at = span.first_free_object;
         for remaining in (0..free_count).rev() {
             let offset = at.checked_sub(span.start)?;
             let index = usize::try_from(offset / bytes).ok()?;
@@ -173,4 +175,4 @@ impl Claimer<'_> {
     }
 }
 
-impl_totals! { Counts: large, large_bytes, normal_bytes, returned_bytes, matched_items }
+impl_totals! { Counts: large_blocks, large_bytes, backed_bytes, returned_bytes, matched_objects }

@@ -50,15 +50,15 @@ const SPAN_BITS_OFFSET: usize = 40;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpanFields {
     /// `start`, in pages.
-    pub page: u64,
+    pub first_page: u64,
     /// `length`, in pages.
     pub pages: u64,
-    /// `prev`: the previous one in its list.
-    pub previous: u64,
+    /// `prev`: address of the previous span in its list.
+    pub previous_span: u64,
     /// `objects`: the first free object, if it is divided into objects.
-    pub first_free: u64,
+    pub first_free_object: u64,
     /// `refcount`: objects that are not in its free list.
-    pub allocated: u16,
+    pub allocated_objects: u16,
     /// `sizeclass`; 0 if none.
     pub class: u8,
     /// `location`.
@@ -91,11 +91,11 @@ impl SpanFields {
             _ => return None,
         };
         Some(Self {
-            page: word_at(bytes, 0)?,
+            first_page: word_at(bytes, 0)?,
             pages: word_at(bytes, SPAN_LENGTH_OFFSET)?,
-            previous: word_at(bytes, SPAN_PREVIOUS_OFFSET)?,
-            first_free: word_at(bytes, SPAN_OBJECTS_OFFSET)?,
-            allocated: bits as u16,
+            previous_span: word_at(bytes, SPAN_PREVIOUS_OFFSET)?,
+            first_free_object: word_at(bytes, SPAN_OBJECTS_OFFSET)?,
+            allocated_objects: bits as u16,
             class: (bits >> 16) as u8,
             state,
         })
@@ -103,9 +103,11 @@ impl SpanFields {
 
     /// Returns its range in bytes; `None` if that is impossible.
     pub fn range(&self, page_shift: u32) -> Option<AddressRange> {
-        let is_possible = self.pages > 0 && self.page > 0 && self.pages < MAX_PAGES && self.page < MAX_PAGES;
-        is_possible
-            .then(|| AddressRange::new(self.page << page_shift, (self.page + self.pages) << page_shift))
+        let is_possible =
+            self.pages > 0 && self.first_page > 0 && self.pages < MAX_PAGES && self.first_page < MAX_PAGES;
+        is_possible.then(|| {
+            AddressRange::new(self.first_page << page_shift, (self.first_page + self.pages) << page_shift)
+        })
     }
 }
 
@@ -116,7 +118,7 @@ const LARGEST_BYTES: u32 = 256 << 10;
 /// Maximum pages of a span of objects, with a margin; a larger number shows that it is not a table.
 const MAX_SPAN_PAGES: u64 = 1 << 16;
 /// Maximum objects of a batch, with a margin too.
-const MAX_BATCH: u32 = 1 << 16;
+const MAX_BATCH_LENGTH: u32 = 1 << 16;
 /// Minimum number of size classes in a table.
 const MIN_CLASSES: usize = 20;
 /// Bytes of a table of 32-bit values.
@@ -131,18 +133,18 @@ pub const BEFORE_SIZES_BYTES: u64 = U32_TABLE_BYTES as u64;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Classes {
     /// Bytes of an object.
-    pub bytes: Vec<u64>,
+    pub object_bytes: Vec<u64>,
     /// Pages of a span.
-    pub pages: Vec<u64>,
+    pub span_pages: Vec<u64>,
     /// Objects that move to or from the transfer cache together.
-    pub batch: Vec<u64>,
+    pub batch_lengths: Vec<u64>,
 }
 
 impl Classes {
     /// Parses the table whose `class_to_size_` is at `address`; `None` if it is not one. `bytes`
     /// begin [`BEFORE_SIZES_BYTES`] before it.
     pub fn new(bytes: &[u8], address: u64) -> Option<Self> {
-        let batch_of = |class: usize| half_word_at(bytes, 4 * class);
+        let batch_length_of = |class: usize| half_word_at(bytes, 4 * class);
         let object_bytes_of = |class: usize| half_word_at(bytes, U32_TABLE_BYTES + 4 * class);
         let after_sizes = 2 * U32_TABLE_BYTES + (address % 8) as usize;
         let pages_of = |class: usize| word_at(bytes, after_sizes + 8 * class);
@@ -155,25 +157,27 @@ impl Classes {
             .find(|count| (MIN_CLASSES..=MAX_CLASSES).contains(count))?;
         let mut classes = Self::default();
         for class in 0..class_count {
-            classes.add(object_bytes_of(class)?, pages_of(class)?, batch_of(class)?)?;
+            classes.add(object_bytes_of(class)?, pages_of(class)?, batch_length_of(class)?)?;
         }
-        (classes.bytes.last() == Some(&LARGEST_BYTES.into())).then_some(classes)
+        (classes.object_bytes.last() == Some(&LARGEST_BYTES.into())).then_some(classes)
     }
 
     /// Adds the next class; `None` if no table has such a class there.
-    fn add(&mut self, object_bytes: u32, pages: u64, batch: u32) -> Option<()> {
-        let is_in_order = match self.bytes.last() {
-            Some(&previous_bytes) => u64::from(object_bytes) > previous_bytes && pages > 0 && batch > 0,
+    fn add(&mut self, object_bytes: u32, pages: u64, batch_length: u32) -> Option<()> {
+        let is_in_order = match self.object_bytes.last() {
+            Some(&previous_bytes) => {
+                u64::from(object_bytes) > previous_bytes && pages > 0 && batch_length > 0
+            }
             // Class 0 has no objects.
             None => object_bytes == 0,
         };
-        let is_bounded = pages <= MAX_SPAN_PAGES && batch <= MAX_BATCH;
+        let is_bounded = pages <= MAX_SPAN_PAGES && batch_length <= MAX_BATCH_LENGTH;
         if !is_in_order || !is_bounded || !object_bytes.is_multiple_of(8) {
             return None;
         }
-        self.bytes.push(object_bytes.into());
-        self.pages.push(pages);
-        self.batch.push(batch.into());
+        self.object_bytes.push(object_bytes.into());
+        self.span_pages.push(pages);
+        self.batch_lengths.push(batch_length.into());
         Some(())
     }
 }

@@ -23,8 +23,8 @@ pub struct Heap {
     pub data: AddressRange,
     /// Its size classes.
     pub classes: Classes,
-    /// Shape of its page map.
-    pub shape: MapLayout,
+    /// Layout of its page map.
+    pub map_layout: MapLayout,
     /// Leaves of its page map.
     pub leaves: Vec<Leaf>,
 }
@@ -36,22 +36,22 @@ pub fn is_possible(space: &AddressSpace) -> bool {
 
 /// Finds all heaps of a process.
 pub fn find(context: &Context<'_>) -> FoundHeaps<Heap> {
-    let mut found = FoundHeaps { heaps: Vec::new(), unknown: Vec::new() };
+    let mut found_heaps = FoundHeaps { heaps: Vec::new(), unknown_layouts: Vec::new() };
     for data in radix::large_data(context.space, MIN_ROOT_BYTES) {
         let Some(classes) = find_classes(context, &data) else { continue };
         match find_page_map(context, &data) {
-            Some(PageMap { shape, root }) => found.heaps.push(Heap {
+            Some(PageMap { map_layout, root }) => found_heaps.heaps.push(Heap {
                 object: data.object.start,
                 name: data.object.name.clone(),
                 data: data.range,
                 classes,
-                shape,
-                leaves: radix::leaves(context, root, shape),
+                map_layout,
+                leaves: radix::leaves(context, root, map_layout),
             }),
-            None => found.unknown.push(data.object.name.clone()),
+            None => found_heaps.unknown_layouts.push(data.object.name.clone()),
         }
     }
-    found
+    found_heaps
 }
 
 /// Finds the table of size classes.
@@ -65,7 +65,7 @@ fn find_classes(context: &Context<'_>, data: &StaticData<'_>) -> Option<Classes>
 
 /// A page map.
 struct PageMap {
-    shape: MapLayout,
+    map_layout: MapLayout,
     /// Address of its root.
     root: u64,
 }
@@ -73,10 +73,10 @@ struct PageMap {
 /// Finds the page map, for the first page size that yields one.
 fn find_page_map(context: &Context<'_>, data: &StaticData<'_>) -> Option<PageMap> {
     let candidates = radix::root_candidates(context, data, LEAF_ALIGNMENT);
-    MAPS.iter().find_map(|&shape| {
-        let range = |cache: &mut PageCache<'_>, entry| read_span(cache, entry)?.range(shape.page_shift);
-        let root = radix::roots(context, data, &candidates, shape, &range).into_iter().next()?;
-        Some(PageMap { shape, root })
+    MAPS.iter().find_map(|&map_layout| {
+        let range = |cache: &mut PageCache<'_>, entry| read_span(cache, entry)?.range(map_layout.page_shift);
+        let root = radix::roots(context, data, &candidates, map_layout, &range).into_iter().next()?;
+        Some(PageMap { map_layout, root })
     })
 }
 

@@ -17,7 +17,7 @@ mod summary;
 use self::layout::SpanState;
 use self::locate::Heap;
 use self::spans::Span;
-use crate::blocks::Unmatched;
+use crate::blocks::UnmatchedCaches;
 use crate::radix::FoundHeaps;
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
@@ -92,11 +92,11 @@ impl FoundAllocator for Tcmalloc {
     }
 
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
-        let FoundHeaps { heaps, unknown } = locate::find(context);
+        let FoundHeaps { heaps, unknown_layouts } = locate::find(context);
         let text = "tcmalloc's size classes were found, but its page map is empty or has an unknown layout: it is not read";
         let caveat = |name| Caveat::new("tcmalloc_unknown_layout", name, None, text);
         let readings = read_each(context, heaps, |heap, taken| read(context, heap, taken));
-        Ok((readings, unknown.into_iter().map(caveat).collect()))
+        Ok((readings, unknown_layouts.into_iter().map(caveat).collect()))
     }
 
     fn finish(&self, process: &Process, _: &AddressSpace, reading: &mut Reading) {
@@ -117,12 +117,12 @@ impl FoundAllocator for Tcmalloc {
 /// Reads one heap outside `taken` (claimed by others).
 fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let spans = spans::walk(context, heap, taken);
-    let cached = caches::find(context, heap, &spans);
-    let (claims, mut counts) = claims::claim(context, &heap.classes, &spans.all, &cached);
-    let own = metadata::find(context, heap, &spans, &cached, taken);
+    let caches = caches::find(context, heap, &spans);
+    let (claims, mut counts) = claims::claim(context, &heap.classes, &spans.all, &caches);
+    let structures = metadata::find(context, heap, &spans, &caches, taken);
     let mut doubts = spans.walk.doubts.clone();
     doubts.add(&counts.doubts);
-    cached.late_at.into_iter().for_each(|at| doubts.note_timeout(at));
+    caches.late_address.into_iter().for_each(|at| doubts.note_timeout(at));
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
     let are_releasable = claims::free_spans_are_releasable(context, &spans.all);
     let is_releasable = |span: &&Span| are_releasable && span.state == SpanState::Normal;
@@ -141,26 +141,26 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
         libc_code: None,
         doubt: doubts.call_hazard(),
     });
-    reading.claims.extend(own.iter().map(|&range| context.claim_whole(range, Class::Metadata)));
-    let is_whole = doubts.is_empty() && spans.outside_pointers.cut_at.is_none();
-    reading.allocator = summary::facts(heap, &counts, &cached, &own, is_whole);
+    reading.claims.extend(structures.iter().map(|&range| context.claim_whole(range, Class::Metadata)));
+    let is_whole = doubts.is_empty() && spans.outside_pointers.first_left_out.is_none();
+    reading.allocator = summary::facts(heap, &counts, &caches, &structures, is_whole);
     reading.refined = std::mem::take(&mut counts.matched);
-    reading.bytes_read = spans.walk.bytes_read + counts.bytes_read + cached.bytes_read;
+    reading.bytes_read = spans.walk.bytes_read + counts.bytes_read + caches.bytes_read;
     doubts.add_caveats(&mut reading.caveats, &ABOUT, "spans", &heap.name);
     reading.is_inconsistent = doubts.damages > 0;
-    if let Some(at) = spans.outside_pointers.cut_at {
+    if let Some(at) = spans.outside_pointers.first_left_out {
         let text = "static data has more pointers than strandline follows: objects in the thread caches behind them count as in use";
         reading.caveats.push(Caveat::new("tcmalloc_left_out", format!("{at:#x}"), None, text));
     }
     // What was not read in time matches nothing.
-    let matched = if doubts.timed_out() { u64::MAX } else { counts.matched_items };
-    let unmatched = Unmatched {
+    let matched = if doubts.timed_out() { u64::MAX } else { counts.matched_objects };
+    let unmatched_caches = UnmatchedCaches {
         block_word: "object",
-        blocks: (cached.items.len() as u64).saturating_sub(matched),
+        blocks: (caches.blocks.len() as u64).saturating_sub(matched),
         lists_word: "lists of caches",
-        lists: cached.broken,
+        lists: caches.broken_lists,
     };
-    reading.caveats.extend(unmatched.caveat(&ABOUT, &heap.name));
+    reading.caveats.extend(unmatched_caches.caveat(&ABOUT, &heap.name));
     reading
 }
 

@@ -21,9 +21,9 @@ pub struct Span {
     /// One past the last byte.
     pub end: u64,
     /// The first free object, if it is divided into objects.
-    pub first_free: u64,
+    pub first_free_object: u64,
     /// Number of objects that are not in its free list.
-    pub allocated: u16,
+    pub allocated_objects: u16,
     /// Its size class; 0 if none.
     pub class: u8,
     /// Its state.
@@ -49,7 +49,7 @@ pub struct SpanList {
 /// All spans of one heap.
 #[derive(Default)]
 pub struct Spans {
-    /// In address order, without overlap.
+    /// The spans, in address order, without overlap.
     pub all: Vec<Span>,
     /// Outcome of the walk.
     pub walk: Walk,
@@ -58,7 +58,7 @@ pub struct Spans {
     /// Lists of spans, whose heads are in static data.
     pub lists: BTreeSet<SpanList>,
     /// Pages where span structures begin; a structure may extend into the next page.
-    pub structures: BTreeSet<u64>,
+    pub structure_pages: BTreeSet<u64>,
     /// Pointers in static data to memory outside all spans: to tcmalloc's own structures or their
     /// ends.
     pub outside_pointers: OutsidePointers,
@@ -69,17 +69,17 @@ pub struct Spans {
 pub struct OutsidePointers {
     /// The addresses that they point to.
     pub targets: BTreeSet<u64>,
-    /// Address of the first pointer that was left out, at `MAX_OUTSIDE_POINTERS` others.
-    pub cut_at: Option<u64>,
+    /// Address of the first pointer that was left out, after `MAX_OUTSIDE_POINTERS` others.
+    pub first_left_out: Option<u64>,
 }
 
 /// Walks the spans of `heap` outside `taken` (claimed by others).
 pub fn walk(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Spans {
-    let page_shift = heap.shape.page_shift;
+    let page_shift = heap.map_layout.page_shift;
     let mut spans = Spans::default();
     let mut unclaimed = UnclaimedMemory::new(context, taken);
     let mut last_structure_page = 0;
-    let walk = radix::walk(context, &heap.leaves, heap.shape, &mut |cache, page, entry| {
+    let walk = radix::walk(context, &heap.leaves, heap.map_layout, &mut |cache, page, entry| {
         let fields = read_span(cache, entry)?;
         let range = fields.range(page_shift)?;
         let AddressRange { start, end } = range;
@@ -89,24 +89,24 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Spans {
         let class = usize::from(fields.class);
         if fields.state == SpanState::InUse && class > 0 {
             // A span of objects has the number of pages that its class defines.
-            if heap.classes.pages.get(class) != Some(&fields.pages) {
+            if heap.classes.span_pages.get(class) != Some(&fields.pages) {
                 return None;
             }
             *spans.spans_per_class.entry(fields.class).or_default() += 1;
-            if heap.data.contains(fields.previous) {
-                spans.lists.insert(SpanList { class: fields.class, head: fields.previous });
+            if heap.data.contains(fields.previous_span) {
+                spans.lists.insert(SpanList { class: fields.class, head: fields.previous_span });
             }
         }
         if page_of(entry) != last_structure_page {
             last_structure_page = page_of(entry);
-            spans.structures.insert(last_structure_page);
+            spans.structure_pages.insert(last_structure_page);
         }
         (context.progress)(end - start);
         spans.all.push(Span {
             start,
             end,
-            first_free: fields.first_free,
-            allocated: fields.allocated,
+            first_free_object: fields.first_free_object,
+            allocated_objects: fields.allocated_objects,
             class: fields.class,
             state: fields.state,
         });
@@ -134,7 +134,7 @@ impl OutsidePointers {
         if has_room {
             self.targets.insert(target);
         } else {
-            self.cut_at = Some(at);
+            self.first_left_out = Some(at);
         }
         has_room
     }
@@ -157,9 +157,9 @@ mod tests {
         let mut pointers = OutsidePointers::default();
         let limit = MAX_OUTSIDE_POINTERS as u64;
         assert!((0..limit).all(|index| pointers.add(8 * index, index)));
-        assert!(pointers.add(8 * limit, 0), "it is known already");
-        assert_eq!(pointers.cut_at, None);
+        assert!(pointers.add(8 * limit, 0), "the target is in the set already");
+        assert_eq!(pointers.first_left_out, None);
         assert!(!pointers.add(8 * limit + 8, limit));
-        assert_eq!((pointers.targets.len() as u64, pointers.cut_at), (limit, Some(8 * limit + 8)));
+        assert_eq!((pointers.targets.len() as u64, pointers.first_left_out), (limit, Some(8 * limit + 8)));
     }
 }

@@ -30,14 +30,14 @@ pub struct FrozenProcess {
 
 impl Memory for FrozenProcess {
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
-        let got = self.image.read_some(address, buffer);
+        let read_length = self.image.read_some(address, buffer);
         self.calls.fetch_add(1, Ordering::Relaxed);
-        self.bytes_read.fetch_add(got as u64, Ordering::Relaxed);
-        let resident = clipped(&self.runs, address, address.saturating_add(got as u64));
-        if resident.iter().map(|(from, to)| to - from).sum::<u64>() < got as u64 {
+        self.bytes_read.fetch_add(read_length as u64, Ordering::Relaxed);
+        let resident = clipped(&self.runs, address, address.saturating_add(read_length as u64));
+        if resident.iter().map(|(from, to)| to - from).sum::<u64>() < read_length as u64 {
             self.absent_reads.fetch_add(1, Ordering::Relaxed);
         }
-        got
+        read_length
     }
 }
 
@@ -68,8 +68,8 @@ impl FrozenProcess {
     /// Evicts `percent` percent of `pages`, chosen by `seed`.
     pub fn evict(&mut self, pages: &[u64], seed: u64, percent: u64) {
         let mut dice = Rng::new(seed);
-        let gone: Vec<u64> = pages.iter().copied().filter(|_| dice.chance(percent)).collect();
-        self.runs = self.image.pages_without(|page| gone.binary_search(&page).is_ok());
+        let evicted: Vec<u64> = pages.iter().copied().filter(|_| dice.chance(percent)).collect();
+        self.runs = self.image.pages_without(|page| evicted.binary_search(&page).is_ok());
     }
 
     /// Reads its heaps with `threads` threads, after resetting the counters.
@@ -82,9 +82,9 @@ impl FrozenProcess {
 
     /// Reads its heaps from `memory` until `deadline`.
     pub fn read_from(&self, memory: &dyn Memory, threads: usize, deadline: Instant) -> Vec<Reading> {
-        let (space, bad) = AddressSpace::parse(self.maps.as_bytes());
-        assert_eq!(bad, 0, "{}", self.maps);
-        let resident = |range: AddressRange| {
+        let (space, invalid_lines) = AddressSpace::parse(self.maps.as_bytes());
+        assert_eq!(invalid_lines, 0, "{}", self.maps);
+        let resident_runs = |range: AddressRange| {
             let runs = clipped(&self.runs, range.start, range.end);
             runs.into_iter().map(AddressRange::from).collect()
         };
@@ -95,7 +95,7 @@ impl FrozenProcess {
             checks_free_lists: true,
             cell_bytes: Some(0x4000),
             threads,
-            ..Context::of_image(memory, &space, &resident)
+            ..Context::of_image(memory, &space, &resident_runs)
         };
         let (readings, _) = glibc::read(&context).expect("claims follow each other");
         for reading in &readings {
@@ -110,23 +110,28 @@ impl FrozenProcess {
     /// not overlap and are in private anonymous memory, all resident bytes are claimed, and pages
     /// reported as zero are zero.
     fn check_claims(&self, reading: &Reading, space: &AddressSpace) {
-        let mut taken: Vec<(u64, u64)> = reading.claims.iter().map(|c| (c.start, c.end)).collect();
+        let mut taken: Vec<(u64, u64)> =
+            reading.claims.iter().map(|claim| (claim.start, claim.end)).collect();
         taken.extend(reading.mapped_blocks.iter().map(|block| (block.start, block.end)));
         taken.sort_unstable();
-        assert!(taken.is_sorted_by(|a, b| a.1 <= b.0), "overlap: {taken:x?}\n{}", self.maps);
+        assert!(
+            taken.is_sorted_by(|(_, end), (next_start, _)| end <= next_start),
+            "overlap: {taken:x?}\n{}",
+            self.maps
+        );
         for claim in &reading.claims {
-            let is_anonymous = |at| space.find(at).is_none_or(|m| m.is_private_anonymous());
-            let mut steps = clipped(&self.runs, claim.start, claim.end);
-            steps.retain(|&(from, to)| !is_anonymous(from) || !is_anonymous(to - 1));
-            assert!(steps.is_empty(), "claims memory that is not malloc's: {steps:x?}");
-            let resident: u64 =
+            let is_anonymous = |at| space.find(at).is_none_or(|mapping| mapping.is_private_anonymous());
+            let mut foreign_runs = clipped(&self.runs, claim.start, claim.end);
+            foreign_runs.retain(|&(from, to)| !is_anonymous(from) || !is_anonymous(to - 1));
+            assert!(foreign_runs.is_empty(), "claims memory that is not malloc's: {foreign_runs:x?}");
+            let resident_bytes: u64 =
                 clipped(&self.runs, claim.start, claim.end).iter().map(|(from, to)| to - from).sum();
-            assert_eq!(total(&claim.sums), resident, "{:#x}-{:#x}", claim.start, claim.end);
+            assert_eq!(total(&claim.sums), resident_bytes, "{:#x}-{:#x}", claim.start, claim.end);
             let cells = &claim.sums.cells;
-            let in_cells: u64 = cells.iter().map(|cell| cell.resident.total()).sum();
-            assert_eq!(in_cells, resident, "{:#x}-{:#x}", claim.start, claim.end);
+            let bytes_in_cells: u64 = cells.iter().map(|cell| cell.resident.total()).sum();
+            assert_eq!(bytes_in_cells, resident_bytes, "{:#x}-{:#x}", claim.start, claim.end);
             assert!(cells.iter().all(|cell| cell.resident.total() <= cell.end - cell.start));
-            assert!(cells.is_sorted_by(|a, b| a.end <= b.start));
+            assert!(cells.is_sorted_by(|cell, next| cell.end <= next.start));
         }
         for &AddressRange { start: from, end: to } in &reading.zero_runs {
             assert!(
@@ -173,17 +178,17 @@ pub fn total(sums: &Sums) -> u64 {
 
 /// Result of the program's own mallinfo2(), as the reader's type.
 pub fn mallinfo(heap: &Heap) -> Mallinfo {
-    let ours = heap.expected.mallinfo;
+    let figures = heap.expected.mallinfo;
     Mallinfo {
-        arena: ours.arena,
-        ordblks: ours.ordblks,
-        smblks: ours.smblks,
-        hblks: ours.hblks,
-        hblkhd: ours.hblkhd,
-        fsmblks: ours.fsmblks,
-        uordblks: ours.uordblks,
-        fordblks: ours.fordblks,
-        keepcost: ours.keepcost,
+        arena: figures.arena,
+        ordblks: figures.ordblks,
+        smblks: figures.smblks,
+        hblks: figures.hblks,
+        hblkhd: figures.hblkhd,
+        fsmblks: figures.fsmblks,
+        uordblks: figures.uordblks,
+        fordblks: figures.fordblks,
+        keepcost: figures.keepcost,
     }
 }
 

@@ -9,7 +9,7 @@ use crate::adapter::{FrozenProcess, mallinfo, total};
 /// Maximum bytes that a reading may read: every page twice by the walk (once as a segment with a
 /// wrong start, once more if fastbin members have to be separated), links page by page, and a
 /// constant for the searches for places where the chain continues.
-fn most_bytes(subject: &FrozenProcess) -> u64 {
+fn max_bytes_read(subject: &FrozenProcess) -> u64 {
     32 * subject.image_bytes() + (16 << 20)
 }
 
@@ -20,9 +20,9 @@ fn check(heap: &Heap, threads: usize) -> Vec<Reading> {
 /// Reads, and checks what holds for every heap.
 pub fn check_subject(subject: &FrozenProcess, threads: usize) -> Vec<Reading> {
     let readings = subject.read(threads);
-    let bound = most_bytes(subject);
-    assert!(subject.bytes_read() <= bound, "{} bytes read, {bound} allowed", subject.bytes_read());
-    assert!(subject.calls() <= bound / 64, "{} reads of {bound} bytes", subject.calls());
+    let max_bytes = max_bytes_read(subject);
+    assert!(subject.bytes_read() <= max_bytes, "{} bytes read, {max_bytes} allowed", subject.bytes_read());
+    assert!(subject.calls() <= max_bytes / 64, "{} reads of {max_bytes} bytes", subject.calls());
     for reading in &readings {
         check_sums(subject, reading);
     }
@@ -30,16 +30,16 @@ pub fn check_subject(subject: &FrozenProcess, threads: usize) -> Vec<Reading> {
 }
 
 fn check_sums(subject: &FrozenProcess, reading: &Reading) {
-    let claimed: u64 = reading.claims.iter().map(|claim| total(&claim.sums)).sum();
+    let claimed_bytes: u64 = reading.claims.iter().map(|claim| total(&claim.sums)).sum();
     let ranges: Vec<_> = reading.claims.iter().map(|claim| (claim.start, claim.end)).collect();
-    assert_eq!(claimed, subject.resident_bytes(&ranges));
+    assert_eq!(claimed_bytes, subject.resident_bytes(&ranges));
     let trim = reading.call.as_ref().expect("a glibc can be trimmed");
-    assert!(trim.predicted_bytes <= claimed);
+    assert!(trim.predicted_bytes <= claimed_bytes);
 }
 
 /// Whether the undamaged heap of this recipe is read correctly; if not, a difference is not due to
 /// damage.
-fn is_read_right(heap: &Heap) -> bool {
+fn is_read_correctly(heap: &Heap) -> bool {
     let readings = FrozenProcess::of(heap).read(1);
     readings.first().is_some_and(|reading| reading.allocator.mallinfo == Some(mallinfo(heap)))
 }
@@ -52,12 +52,12 @@ proptest! {
         version in prop::sample::select(&VERSIONS[..]), seed: u64, words in 1..200usize, threads in 1..=4usize,
     ) {
         let mut heap = fabricate(&Recipe::from_seed(version, seed));
-        let was_right = is_read_right(&heap);
+        let was_correct = is_read_correctly(&heap);
         heap.damage(seed, words);
         let readings = check(&heap, threads);
-        if let Some(reading) = readings.first().filter(|_| was_right) {
-            let same = reading.allocator.mallinfo == Some(mallinfo(&heap));
-            prop_assert!(same || !reading.caveats.is_empty(), "{:?}", reading.allocator.mallinfo);
+        if let Some(reading) = readings.first().filter(|_| was_correct) {
+            let is_same = reading.allocator.mallinfo == Some(mallinfo(&heap));
+            prop_assert!(is_same || !reading.caveats.is_empty(), "{:?}", reading.allocator.mallinfo);
         }
     }
 

@@ -41,21 +41,22 @@ impl GeneratedMemory {
     /// Returns the word at `at`, computed from its offset in its round.
     fn word(&self, at: u64) -> u64 {
         let (round, offset) = ((at - BASE) / ROUND, (at - BASE) % ROUND);
-        let left = BYTES - round * ROUND;
-        if left < ROUND {
-            // The rest is the top.
-            return if offset == 8 { left | PREV_INUSE } else { 0 };
+        let remaining_bytes = BYTES - round * ROUND;
+        if remaining_bytes < ROUND {
+            // All of it is the top chunk.
+            return if offset == 8 { remaining_bytes | PREV_INUSE } else { 0 };
         }
         match offset {
             8 => 0x1000 | PREV_INUSE,
             0x1008 => FREE | PREV_INUSE,
             _ if offset < 0x1000 + 48 => 0x31,
-            _ if offset < 0x1000 + FREE => self.stale(offset - 0x1000),
-            _ => Self::small(offset - 0x1000 - FREE),
+            _ if offset < 0x1000 + FREE => self.stale_word(offset - 0x1000),
+            _ => Self::small_chunk_word(offset - 0x1000 - FREE),
         }
     }
 
-    fn stale(&self, offset: u64) -> u64 {
+    /// Returns a word of a free chunk, which is `offset` bytes after its start.
+    fn stale_word(&self, offset: u64) -> u64 {
         let (size, shift) = match self.0 {
             Stale::Zeros => return 0,
             Stale::Chunks(size) => (size, 0),
@@ -64,16 +65,17 @@ impl GeneratedMemory {
         if (offset + size - shift) % size == 8 { size | PREV_INUSE } else { 0x5151_5151_5151_5151 }
     }
 
-    /// Chunks in use after the free one; the last is longer, to fill the round.
-    fn small(offset: u64) -> u64 {
+    /// Returns a word of the chunks in use after the free one, of which the last is longer, to fill
+    /// the round.
+    fn small_chunk_word(offset: u64) -> u64 {
         let bytes = ROUND - FREE - 0x1000;
         let (index, inside) = (offset / SMALL, offset % SMALL);
-        let last = bytes / SMALL - 1;
+        let last_index = bytes / SMALL - 1;
         match (index, inside) {
             (0, 0) => FREE,
             (0, 8) => SMALL,
-            (index, 8) if index < last => SMALL | PREV_INUSE,
-            (index, 8) if index == last => (bytes - last * SMALL) | PREV_INUSE,
+            (index, 8) if index < last_index => SMALL | PREV_INUSE,
+            (index, 8) if index == last_index => (bytes - last_index * SMALL) | PREV_INUSE,
             _ => offset | 0x7000_0000_0000_0000,
         }
     }
@@ -99,31 +101,32 @@ fn region() -> Region {
         kind: RegionKind::Brk,
         is_main: true,
         top: Some(Top { address: top, bytes: BASE + BYTES - top }),
-        break_at_top: true,
+        is_break_at_top: true,
         trim_unit_bytes: PAGE,
         locked: Vec::new(),
     }
 }
 
-/// The pages with true headers, and one in `every` pages of the free chunks.
-fn pages(every: u64) -> RangePages {
+/// Returns the pages with true headers, and of the free chunks one page in `interval`.
+fn resident_pages(interval: u64) -> RangePages {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for page in (BASE..BASE + BYTES).step_by(PAGE as usize) {
         let offset = (page - BASE) % ROUND;
-        let in_free = (0x2000..0x1000 + FREE).contains(&offset) && page < BASE + BYTES / ROUND * ROUND;
-        if in_free && !(offset / PAGE).is_multiple_of(every) {
+        let is_in_free_chunk =
+            (0x2000..0x1000 + FREE).contains(&offset) && page < BASE + BYTES / ROUND * ROUND;
+        if is_in_free_chunk && !(offset / PAGE).is_multiple_of(interval) {
             continue;
         }
         match runs.last_mut() {
-            Some(last) if last.1 == page => last.1 += PAGE,
+            Some((_, end)) if *end == page => *end += PAGE,
             _ => runs.push((page, page + PAGE)),
         }
     }
     RangePages::new((BASE, BASE + BYTES), runs)
 }
 
-/// One walk from front to back.
-fn straight(walk_context: &WalkContext<'_>) -> RegionTotals {
+/// Walks the region once, from front to back.
+fn walk_straight(walk_context: &WalkContext<'_>) -> RegionTotals {
     let part = Walker::from_start(*walk_context).walk(u64::MAX, u64::MAX);
     let mut claims = AccumulatedPart::empty(walk_context.region.start);
     claims.join(part.claims, walk_context.pages).unwrap();
@@ -131,38 +134,35 @@ fn straight(walk_context: &WalkContext<'_>) -> RegionTotals {
     RegionTotals { sums: claims.finish(walk_context.pages), counts: part.counts }
 }
 
-fn check(stale: Stale, every: u64) {
-    let (memory, region, special) =
+fn check(stale: Stale, interval: u64) {
+    let (memory, region, special_chunks) =
         (GeneratedMemory(stale), region(), SpecialChunks::new(BASE, BASE + BYTES));
-    let expected_pages = pages(every);
+    let expected_pages = resident_pages(interval);
     let walk_context = WalkContext {
         region: &region,
-        special: &special,
-        fast: FastbinMode::Known,
+        special_chunks: &special_chunks,
+        fastbin_mode: FastbinMode::Known,
         memory: &memory,
         pages: &expected_pages,
         refinements: None,
         keeps_blocks: false,
         deadline: Instant::now() + Duration::from_secs(600),
     };
-    let expected = straight(&walk_context);
+    let expected = walk_straight(&walk_context);
     let rounds = BYTES / ROUND;
     assert_eq!(expected.counts.damages, 0);
     assert_eq!((expected.counts.bin_chunks, expected.counts.bin_bytes), (rounds, rounds * FREE));
     assert_eq!(expected.counts.top_bytes, BYTES - rounds * ROUND);
-    {
-        let threads = 2;
-        let pages = pages(every);
-        let walk_context = WalkContext { pages: &pages, ..walk_context };
-        let mut parts = segments::walk(&[walk_context], threads, &|_| {});
-        let parts = parts.pop().unwrap();
-        assert!(parts.bytes_read <= 3 * BYTES, "{} bytes read of {BYTES}", parts.bytes_read);
-        assert!(parts.parts.len() > 8, "one walk only");
-        let walked = parts.sum(&walk_context).unwrap();
-        assert_eq!(walked.counts, expected.counts, "{stale:?}, every {every} pages, {threads} threads");
-        assert_eq!(walked.sums, expected.sums, "{stale:?}, every {every} pages, {threads} threads");
-        assert_eq!(pages.zero_runs(), expected_pages.zero_runs());
-    }
+    let threads = 2;
+    let pages = resident_pages(interval);
+    let walk_context = WalkContext { pages: &pages, ..walk_context };
+    let parts = segments::walk(&[walk_context], threads, &|_| {}).pop().unwrap();
+    assert!(parts.bytes_read <= 3 * BYTES, "{} bytes read of {BYTES}", parts.bytes_read);
+    assert!(parts.parts.len() > 8, "one walk only");
+    let walked = parts.sum(&walk_context).unwrap();
+    assert_eq!(walked.counts, expected.counts, "{stale:?}, every {interval} pages, {threads} threads");
+    assert_eq!(walked.sums, expected.sums, "{stale:?}, every {interval} pages, {threads} threads");
+    assert_eq!(pages.zero_runs(), expected_pages.zero_runs());
 }
 
 #[test]
@@ -199,12 +199,12 @@ fn a_search_for_chunks_ends_at_the_deadline() {
     let deadline = Instant::now() + Duration::from_millis(50);
     let memory = LateMemory(deadline);
     let region = Region { first_chunk: None, top: None, ..region() };
-    let special = SpecialChunks::new(BASE, BASE + BYTES);
+    let special_chunks = SpecialChunks::new(BASE, BASE + BYTES);
     let pages = RangePages::new((BASE, BASE + BYTES), [(BASE, BASE + BYTES)]);
     let walk_context = WalkContext {
         region: &region,
-        special: &special,
-        fast: FastbinMode::Known,
+        special_chunks: &special_chunks,
+        fastbin_mode: FastbinMode::Known,
         memory: &memory,
         pages: &pages,
         refinements: None,
@@ -257,9 +257,12 @@ fn what_was_read_before_the_deadline_counts() {
     let memory = SlowMemory { process: &process, slow_from: end - bytes / 3, end, delay: limit / 16 };
     let readings = process.read_from(&memory, 1, Instant::now() + limit);
     let caveats = &readings[0].caveats;
-    let late = caveats.iter().find(|caveat| caveat.code == "heap_too_slow");
-    let unread = late.and_then(|late| late.bytes).unwrap_or(0);
-    assert!(unread > 0 && unread < bytes / 2, "{unread} bytes unread of {bytes}: {caveats:?}");
+    let late_caveat = caveats.iter().find(|caveat| caveat.code == "heap_too_slow");
+    let unread_bytes = late_caveat.and_then(|caveat| caveat.bytes).expect("a caveat with bytes");
+    assert!(
+        unread_bytes > 0 && unread_bytes < bytes / 2,
+        "{unread_bytes} bytes unread of {bytes}: {caveats:?}"
+    );
     assert!(
         caveats.iter().all(|caveat| !["heap_damaged", "free_list_broken"].contains(&caveat.code.as_str()))
     );

@@ -8,13 +8,13 @@ use crate::adapter::{FrozenProcess, PAGE, mallinfo, report_text};
 /// Pages of `heap` without a header, link or structure of malloc, as far as the sizes lead from the
 /// start of each mapping; pages after the first fencepost are not included.
 fn bare_pages(heap: &Heap) -> Vec<u64> {
-    let mut bare = Vec::new();
+    let mut bare_pages = Vec::new();
     for (start, bytes) in heap.image.ranges() {
         let mapping = heap.mappings.iter().find(|mapping| mapping.start == start);
-        let is_heap = mapping.is_some_and(|m| m.name == "[heap]");
+        let is_heap = mapping.is_some_and(|mapping| mapping.name == "[heap]");
         let owner = heap.image.word(start).unwrap_or(0);
         let is_secondary = heap.expected.arenas.iter().any(|arena| !arena.is_main && arena.address == owner);
-        let first = match (is_heap, is_secondary) {
+        let first_chunk = match (is_heap, is_secondary) {
             (true, _) => start,
             // After heap_info and, in the first heap, malloc_state.
             (_, true) if (start..start + 4096).contains(&owner) => {
@@ -24,23 +24,23 @@ fn bare_pages(heap: &Heap) -> Vec<u64> {
             _ => continue,
         };
         let end = start + bytes.len() as u64;
-        let mut at = first;
-        let mut needed: Vec<u64> = vec![start];
+        let mut at = first_chunk;
+        let mut used_pages: Vec<u64> = vec![start];
         while at < end {
             let size = heap.image.word(at + 8).unwrap_or(0) & !7;
             let is_cache = heap.threads.iter().any(|thread| thread.tcache == at + 16);
-            let held = if is_cache { size } else { 64 };
-            needed.extend((at / PAGE..=(at + held - 1) / PAGE).map(|page| page * PAGE));
+            let held_bytes = if is_cache { size } else { 64 };
+            used_pages.extend((at / PAGE..=(at + held_bytes - 1) / PAGE).map(|page| page * PAGE));
             if size < 32 {
                 break;
             }
             at += size;
         }
-        let last = at.min(end) / PAGE * PAGE;
-        let pages = (start..last).step_by(PAGE as usize);
-        bare.extend(pages.filter(|page| needed.binary_search(page).is_err()));
+        let last_page = at.min(end) / PAGE * PAGE;
+        let pages = (start..last_page).step_by(PAGE as usize);
+        bare_pages.extend(pages.filter(|page| used_pages.binary_search(page).is_err()));
     }
-    bare
+    bare_pages
 }
 
 fn check(version: Version, seed: u64, percent: u64) {
@@ -54,11 +54,11 @@ fn check(version: Version, seed: u64, percent: u64) {
 
     let arenas = &reading.allocator.arenas;
     assert_eq!(arenas.len(), heap.expected.arenas.len());
-    for (found, expected) in arenas.iter().zip(&heap.expected.arenas) {
-        let figures = [found.mapped_bytes, found.free_bytes, found.tcache_bytes, found.top_bytes];
+    for (arena, expected) in arenas.iter().zip(&heap.expected.arenas) {
+        let figures = [arena.mapped_bytes, arena.free_bytes, arena.tcache_bytes, arena.top_bytes];
         let built = [expected.mapped_bytes, expected.free_bytes, expected.tcache_bytes, expected.top_bytes];
-        assert_eq!((&found.id, figures), (&format!("{:#x}", expected.address), built));
-        assert_eq!(found.fastbin_bytes, expected.fastbin_bytes);
+        assert_eq!((&arena.id, figures), (&format!("{:#x}", expected.address), built));
+        assert_eq!(arena.fastbin_bytes, expected.fastbin_bytes);
     }
     let trim = reading.call.as_ref().expect("a glibc can be trimmed");
     assert_eq!(trim.doubt, None, "a valid heap can be trimmed");
@@ -66,8 +66,9 @@ fn check(version: Version, seed: u64, percent: u64) {
     assert_eq!(arenas.iter().map(|arena| arena.trim_bytes).sum::<u64>(), trim.predicted_bytes);
     // A chunk that memalign moved has lost its mark at the start of the mapping, and 2.43 loses
     // bytes: both leave a difference, which is reported.
-    let others: Vec<_> = reading.caveats.iter().filter(|c| c.code != "mmapped_chunks_differ").collect();
-    assert!(others.is_empty(), "{others:?}");
+    let other_caveats: Vec<_> =
+        reading.caveats.iter().filter(|caveat| caveat.code != "mmapped_chunks_differ").collect();
+    assert!(other_caveats.is_empty(), "{other_caveats:?}");
     assert!(
         reading.mapped_blocks.iter().all(|block| heap.expected.mmapped.contains(&(block.start, block.end)))
     );
@@ -104,19 +105,19 @@ fn a_false_end_of_a_piece_begins_no_piece() {
 /// the chunks before that are lost. All else must be right.
 #[test]
 fn the_chain_is_found_again_after_a_foreign_sbrk() {
-    let (mut wrong, mut cases) = (0, 0);
+    let (mut wrong_heaps, mut cases) = (0, 0);
     for version in VERSIONS {
         for seed in 0..25 {
             let heap = fabricate(&Recipe { foreign_sbrk: true, ..Recipe::from_seed(version, seed) });
             let readings = FrozenProcess::of(&heap).read(2);
-            let found = readings[0].allocator.mallinfo.unwrap();
+            let reported = readings[0].allocator.mallinfo.unwrap();
             let built = mallinfo(&heap);
-            assert_eq!((found.arena, found.keepcost), (built.arena, built.keepcost));
-            assert_eq!((found.hblks, found.hblkhd), (built.hblks, built.hblkhd));
-            assert!(found.fordblks.abs_diff(built.fordblks) <= 4096, "{version:?} {seed}");
+            assert_eq!((reported.arena, reported.keepcost), (built.arena, built.keepcost));
+            assert_eq!((reported.hblks, reported.hblkhd), (built.hblks, built.hblkhd));
+            assert!(reported.fordblks.abs_diff(built.fordblks) <= 4096, "{version:?} {seed}");
             cases += 1;
-            wrong += u32::from(found != built);
+            wrong_heaps += u32::from(reported != built);
         }
     }
-    assert!(wrong * 10 <= cases, "{wrong} of {cases} heaps read wrong");
+    assert!(wrong_heaps * 10 <= cases, "{wrong_heaps} of {cases} heaps read wrong");
 }

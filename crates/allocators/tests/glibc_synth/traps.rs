@@ -38,10 +38,10 @@ fn word(heap: &Heap, address: u64) -> u64 {
 
 /// Reads `heap` with three threads and with one; returns the codes of the caveats.
 fn check_and_list_caveats(heap: &Heap) -> Vec<String> {
-    spring_subject(&FrozenProcess::of(heap))
+    check_subject_and_list_caveats(&FrozenProcess::of(heap))
 }
 
-fn spring_subject(subject: &FrozenProcess) -> Vec<String> {
+fn check_subject_and_list_caveats(subject: &FrozenProcess) -> Vec<String> {
     damaged::check_subject(subject, 3);
     let readings = damaged::check_subject(subject, 1);
     readings.iter().flat_map(|reading| &reading.caveats).map(|caveat| caveat.code.clone()).collect()
@@ -99,10 +99,12 @@ fn a_size_of_2_to_the_63_on_every_chunk() {
 
 /// The ranges of chunks, without the structures that locate them.
 fn heaps(heap: &Heap) -> Vec<(u64, u64)> {
-    let writable = heap.mappings.iter().filter(|m| m.permissions == "rw-p");
+    let writable = heap.mappings.iter().filter(|mapping| mapping.permissions == "rw-p");
     writable
-        .filter(|m| m.name == "[heap]" || (m.name.is_empty() && m.end - m.start > 2 * PAGE))
-        .map(|m| (m.start + if m.name.is_empty() { 0x1000 } else { 0 }, m.end))
+        .filter(|mapping| {
+            mapping.name == "[heap]" || (mapping.name.is_empty() && mapping.end - mapping.start > 2 * PAGE)
+        })
+        .map(|mapping| (mapping.start + if mapping.name.is_empty() { 0x1000 } else { 0 }, mapping.end))
         .collect()
 }
 
@@ -146,11 +148,11 @@ fn circles_in_lists() {
 #[test]
 fn circles_of_arenas_and_heaps() {
     let sound = fabricate(&recipe());
-    let second = SECONDARY + HEAP_INFO;
+    let secondary_arena = SECONDARY + HEAP_INFO;
     let mut heap = sound.clone();
-    heap.image.put_word(second + NEXT, second);
+    heap.image.put_word(secondary_arena + NEXT, secondary_arena);
     check_and_list_caveats(&heap);
-    heap.image.put_word(second + NEXT, 0x7f5a_2800_0000 + HEAP_INFO);
+    heap.image.put_word(secondary_arena + NEXT, 0x7f5a_2800_0000 + HEAP_INFO);
     check_and_list_caveats(&heap);
 
     let mut heap = sound.clone();
@@ -172,23 +174,23 @@ fn heaps_that_claim_foreign_memory() {
     let mut heap = sound.clone();
     heap.image.put_word(SECONDARY + 16, 64 << 20);
     let mut subject = FrozenProcess::of(&heap);
-    let end = heap.mappings.iter().find(|m| m.start == SECONDARY).unwrap().end;
+    let end = heap.mappings.iter().find(|mapping| mapping.start == SECONDARY).unwrap().end;
     let file = end + 0x10000;
-    let rest = format!("{end:x}-{:x} ---p", SECONDARY + (64 << 20));
-    let three = format!(
+    let reserved_line = format!("{end:x}-{:x} ---p", SECONDARY + (64 << 20));
+    let three_lines = format!(
         "{end:x}-{file:x} ---p 00000000 00:00 0 \n{file:x}-{:x} rw-p 00000000 fe:01 9 /tmp/file\n{:x}-{:x} ---p",
         file + 0x4000,
         file + 0x4000,
         SECONDARY + (64 << 20)
     );
-    assert!(subject.maps.contains(&rest));
-    subject.maps = subject.maps.replace(&rest, &three);
+    assert!(subject.maps.contains(&reserved_line));
+    subject.maps = subject.maps.replace(&reserved_line, &three_lines);
     assert!(subject.image.map(file, 0x4000));
     for at in (file..file + 0x4000).step_by(8) {
         subject.image.put_word(at, 0x31);
     }
     subject.runs = subject.image.pages_without(|_| false);
-    spring_subject(&subject);
+    check_subject_and_list_caveats(&subject);
 }
 
 #[test]
@@ -260,26 +262,28 @@ fn absurd_parameters() {
 
 #[test]
 fn an_arena_in_a_giant_mapping() {
-    {
-        let tebibytes = 3u64;
-        let recipe = Recipe { secondary_heaps: 0, mmapped: 0, mmapped_pieces: 2, ..recipe() };
-        let heap = fabricate(&recipe);
-        let mut subject = FrozenProcess::of(&heap);
-        let pieces = heap.mappings.iter().find(|m| m.start > 0x7f5a_5000_0000 && m.name.is_empty()).unwrap();
-        let line = format!("{:x}-{:x} rw-p", pieces.start, pieces.end);
-        let giant = pieces.start - (tebibytes << 40);
-        subject.maps = subject.maps.replace(&line, &format!("{giant:x}-{:x} rw-p", pieces.end));
-        // A few pages in its middle, which look like chunks.
-        for page in 0..64u64 {
-            let at = giant + (page << 33);
-            assert!(subject.image.map(at, PAGE as usize));
-            for word in (at..at + PAGE).step_by(8) {
-                subject.image.put_word(word, 0x1001);
-            }
+    let tebibytes = 3u64;
+    let recipe = Recipe { secondary_heaps: 0, mmapped: 0, mmapped_pieces: 2, ..recipe() };
+    let heap = fabricate(&recipe);
+    let mut subject = FrozenProcess::of(&heap);
+    let pieces = heap
+        .mappings
+        .iter()
+        .find(|mapping| mapping.start > 0x7f5a_5000_0000 && mapping.name.is_empty())
+        .unwrap();
+    let line = format!("{:x}-{:x} rw-p", pieces.start, pieces.end);
+    let giant = pieces.start - (tebibytes << 40);
+    subject.maps = subject.maps.replace(&line, &format!("{giant:x}-{:x} rw-p", pieces.end));
+    // A few pages in its middle, which look like chunks.
+    for page in 0..64u64 {
+        let at = giant + (page << 33);
+        assert!(subject.image.map(at, PAGE as usize));
+        for word in (at..at + PAGE).step_by(8) {
+            subject.image.put_word(word, 0x1001);
         }
-        subject.runs = subject.image.pages_without(|_| false);
-        spring_subject(&subject);
     }
+    subject.runs = subject.image.pages_without(|_| false);
+    check_subject_and_list_caveats(&subject);
 }
 
 #[test]
@@ -295,7 +299,11 @@ fn mmapped_chunks_side_by_side_between_pieces() {
         heap.image.put_word(heap.parameters + MMAPPED_MEM + offset, count * PAGE);
     }
     let mut subject = FrozenProcess::of(&heap);
-    let pieces = heap.mappings.iter().find(|m| m.start > 0x7f5a_5000_0000 && m.name.is_empty()).unwrap();
+    let pieces = heap
+        .mappings
+        .iter()
+        .find(|mapping| mapping.start > 0x7f5a_5000_0000 && mapping.name.is_empty())
+        .unwrap();
     let low = pieces.start - count * PAGE;
     subject.maps = subject.maps.replace(&format!("{:x}-", pieces.start), &format!("{low:x}-"));
     assert!(subject.image.map(low, (count * PAGE) as usize));
@@ -303,7 +311,7 @@ fn mmapped_chunks_side_by_side_between_pieces() {
         subject.image.put_word(page + 8, PAGE | 2);
     }
     subject.runs = subject.image.pages_without(|_| false);
-    assert_eq!(spring_subject(&subject), Vec::<String>::new());
+    assert_eq!(check_subject_and_list_caveats(&subject), Vec::<String>::new());
     let mallinfo = subject.read(1)[0].allocator.mallinfo.unwrap();
     assert_eq!((mallinfo.hblks, mallinfo.hblkhd), (count, count * PAGE));
     assert_eq!(mallinfo.fordblks, heap.expected.mallinfo.fordblks);
@@ -337,5 +345,5 @@ fn false_main_arenas_everywhere() {
          {data:x}-{:x} rw-p 00000000 fe:01 4711 /usr/lib/libc.so.6\n",
         data + bytes as u64
     );
-    spring_subject(&FrozenProcess::new(image, maps));
+    check_subject_and_list_caveats(&FrozenProcess::new(image, maps));
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use strandline_holders::{
-    Blocks, Builder, DominatorTree, Known, Limits, Reachability, References, Refused, Roots,
+    Blocks, Builder, DominatorTree, KnownBlocks, Limits, Reachability, References, Refused, Roots,
 };
 use strandline_process::memory::Memory;
 
@@ -35,13 +35,17 @@ pub fn deadline() -> Instant {
 
 /// Limits that tests do not reach.
 pub fn limits() -> Limits {
-    Limits { edges_bytes: 1 << 32, deadline: deadline(), workers: 2 }
+    Limits { max_edges_bytes: 1 << 32, deadline: deadline(), workers: 2 }
 }
 
-/// A heap in which each block has the words that `targets` returns, and `more` words that point
-/// nowhere.
-pub fn heap(count: u32, more: usize, targets: impl Fn(u32) -> Vec<u32>) -> Result<(Heap, Blocks), Refused> {
-    let words: Vec<usize> = (0..count).map(|block| (targets(block).len() + more).max(1)).collect();
+/// A heap in which each block has the words that `targets` returns, and `plain_words` words
+/// that point nowhere.
+pub fn heap(
+    count: u32,
+    plain_words: usize,
+    targets: impl Fn(u32) -> Vec<u32>,
+) -> Result<(Heap, Blocks), Refused> {
+    let words: Vec<usize> = (0..count).map(|block| (targets(block).len() + plain_words).max(1)).collect();
     let mut starts = vec![0; count as usize];
     let (mut at, mut builder) = (BASE, Builder::default());
     for (start, &words) in starts.iter_mut().zip(&words) {
@@ -58,13 +62,13 @@ pub fn heap(count: u32, more: usize, targets: impl Fn(u32) -> Vec<u32>) -> Resul
     Ok((heap, builder.finish()?))
 }
 
-/// The holders in such a heap.
+/// The dominator tree of such a heap.
 pub fn held(
-    (count, more): (u32, usize),
+    (count, plain_words): (u32, usize),
     targets: impl Fn(u32) -> Vec<u32>,
     roots: Roots,
 ) -> Result<DominatorTree, Refused> {
-    let (heap, blocks) = heap(count, more, targets)?;
-    let references = References::read(&heap, &blocks, Known::default(), None, &limits(), &|_| ())?;
+    let (heap, blocks) = heap(count, plain_words, targets)?;
+    let references = References::read(&heap, &blocks, KnownBlocks::default(), None, &limits(), &|_| ())?;
     Reachability::new(blocks, references, roots, deadline())?.held(deadline())
 }

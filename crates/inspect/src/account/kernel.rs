@@ -1,12 +1,12 @@
 //! The kernel's own figures of a captured process.
 
-use crate::capture::Frozen;
+use crate::capture::FrozenState;
 use crate::facts::{Kernel, PssParts};
 use strandline_process::procfs::Status;
 use strandline_process::smaps::Counts;
 
 /// Returns the figures of `frozen`, with those of /proc/PID/status.
-pub fn figures(frozen: &Frozen, status: &Status, shmem_bytes: u64) -> Kernel {
+pub fn figures(frozen: &FrozenState, status: &Status, shmem_bytes: u64) -> Kernel {
     let sums = &frozen.sums;
     Kernel {
         rss_bytes: sums.rss_bytes,

@@ -18,10 +18,10 @@ use strandline_process::target::hold::on_own_thread;
 use strandline_runtimes::{perl, sbcl};
 
 use super::Account;
-use crate::capture::{Frozen, Options, StoppedBy, take_with};
+use crate::capture::{FrozenState, Options, StoppedBy, take_with};
 use crate::explain::describe;
 use crate::facts::Explanation;
-use crate::readers::Found;
+use crate::readers::FoundReaders;
 
 /// Blocks of 100 and 200 bytes, two of 200,000 bytes, the second one freed, and one of 3 MB, a
 /// mapping of its own; each followed by a small block. All bytes are written.
@@ -130,12 +130,12 @@ fn account_with(pid: u32, runtimes: Vec<Box<dyn runtime::FoundRuntime>>) -> Expl
     let process = admission::open_target(pid.cast_signed()).unwrap();
     let options = Options { page_map: true, ..Options::default() };
     let (space, _) = strandline_process::map::AddressSpace::parse(&process.maps_text().unwrap());
-    let found = Found {
+    let found = FoundReaders {
         allocators: vec![(glibc::READER.layer, (glibc::READER.find)(&process, &space).unwrap())],
         runtimes,
     };
     let start = Instant::now();
-    let frozen: Frozen = on_own_thread(std::time::Duration::from_secs(600), || {
+    let frozen: FrozenState = on_own_thread(std::time::Duration::from_secs(600), || {
         take_with(&process, &StoppedBy::Us, 2, &options, &space, &found)
     })
     .unwrap()

@@ -7,7 +7,7 @@ mod recognised;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use crate::capture::{Frozen, Options};
+use crate::capture::{FrozenState, Options};
 use crate::facts::{Allocator, Cost, Kernel, Row, Runtime};
 use crate::ledger::assemble::{self, Ledger};
 use crate::ledger::inputs::Inputs;
@@ -26,7 +26,7 @@ use strandline_process::target::exit_watch;
 /// What a captured process holds.
 pub struct Account {
     /// What was read.
-    pub frozen: Frozen,
+    pub frozen: FrozenState,
     /// The ledger.
     pub ledger: Ledger,
     /// Its rows, largest first.
@@ -35,12 +35,12 @@ pub struct Account {
     pub zero_runs: RangeSet,
     /// The kernel's figures.
     pub kernel: Kernel,
-    /// Allocators that were recognised and not read.
-    pub other_allocators: Vec<Allocator>,
+    /// Allocators that were recognised and have no reading.
+    pub recognised_allocators: Vec<Allocator>,
     /// Runtimes, read or only recognised.
     pub runtimes: Vec<Runtime>,
     /// Names of allocators and runtimes that manage their own memory and were not read.
-    pub unread: Vec<String>,
+    pub unread_names: Vec<String>,
     /// What was not read, and why.
     pub caveats: Vec<Caveat>,
     /// When the inspection began.
@@ -53,32 +53,38 @@ impl Account {
     ///
     /// # Errors
     /// [`Error::DoesNotAddUp`]; [`Error::NoSnapshot`] if the snapshot did not last until now.
-    pub fn new(process: &Process, mut frozen: Frozen, options: &Options<'_>, start: Instant) -> Result<Self> {
+    pub fn new(
+        process: &Process,
+        mut frozen: FrozenState,
+        options: &Options<'_>,
+        start: Instant,
+    ) -> Result<Self> {
         let ledger = exit_watch::run_while_watching(|| make_ledger(process, &mut frozen, options));
-        // Before errors are reported: a snapshot that ended meanwhile makes all results wrong.
+        // Comes before errors are reported: a snapshot that ended meanwhile makes all results
+        // wrong.
         frozen.end_snapshot(process)?;
         let (mut ledger, zero_runs) = ledger?;
-        // Only now: pages shared with a snapshot are exclusive to the process again.
+        // Read only now, when pages shared with the snapshot are exclusive to the process again.
         ledger.zero_sharing = if zero_runs.is_empty() { None } else { sharing::of_runs(process, &zero_runs) };
         let rows = ledger.tally.rows(&ledger.holders);
         let status = process.status().unwrap_or_default();
         let kernel = kernel::figures(&frozen, &status, ledger.shmem_bytes);
         let mut caveats = std::mem::take(&mut frozen.caveats);
         let anonymous_bytes = ledger.tally.bytes_of(&ANONYMOUS);
-        let (other_allocators, runtimes) =
+        let (recognised_allocators, runtimes) =
             recognised::recognise(process, &mut frozen, &mut caveats, anonymous_bytes);
         caveats.append(&mut ledger.caveats);
         add_swapped_out(kernel.swap_bytes, &mut caveats);
-        let unread = recognised::unread(&other_allocators, &runtimes);
+        let unread_names = recognised::unread_names(&recognised_allocators, &runtimes);
         Ok(Self {
             frozen,
             ledger,
             rows,
             zero_runs,
             kernel,
-            other_allocators,
+            recognised_allocators,
             runtimes,
-            unread,
+            unread_names,
             caveats,
             start,
         })
@@ -88,10 +94,10 @@ impl Account {
     pub fn cost(&self) -> Cost {
         Cost {
             wall_seconds: self.start.elapsed().as_secs_f64(),
-            stopped_seconds: self.frozen.stopped.as_secs_f64(),
+            stopped_seconds: self.frozen.stopped_for.as_secs_f64(),
             peak_rss_bytes: strandline_sys::host::own_peak_rss_bytes().ok(),
             bytes_read: self.frozen.bytes_read,
-            copied_pages: self.frozen.spent.and_then(|spent| spent.copied_pages),
+            copied_pages: self.frozen.snapshot_cost.and_then(|cost| cost.copied_pages),
         }
     }
 }
@@ -111,10 +117,14 @@ fn add_swapped_out(swap_bytes: u64, caveats: &mut [Caveat]) {
 }
 
 /// Makes the ledger, and finds the all-zero pages.
-fn make_ledger(process: &Process, frozen: &mut Frozen, options: &Options<'_>) -> Result<(Ledger, RangeSet)> {
+fn make_ledger(
+    process: &Process,
+    frozen: &mut FrozenState,
+    options: &Options<'_>,
+) -> Result<(Ledger, RangeSet)> {
     let (pid, threads) = (process.pid(), options.reading_threads());
     finish_runtimes(frozen, threads, options);
-    let shared = process.shared_memory_devices().unwrap_or_default();
+    let shared_devices = process.shared_memory_devices().unwrap_or_default();
     let bss = bss::bss(process, &frozen.smaps_entries);
     let inputs = Inputs {
         spaces: &frozen.smaps_entries,
@@ -126,7 +136,7 @@ fn make_ledger(process: &Process, frozen: &mut Frozen, options: &Options<'_>) ->
         bss: &bss,
         zero_runs: &[],
         page_map: frozen.page_map.as_ref(),
-        is_shared_memory: &|mapping| mounts::is_shared_memory(mapping, &shared),
+        is_shared_memory: &|mapping| mounts::is_shared_memory(mapping, &shared_devices),
     };
     let zeros = options.find_zero_pages.then(|| find_zeros(frozen, &inputs, threads, options)).transpose()?;
     let Zeros { runs: zero_runs, bytes_read } = zeros.unwrap_or_default();
@@ -152,7 +162,7 @@ fn make_ledger(process: &Process, frozen: &mut Frozen, options: &Options<'_>) ->
 }
 
 /// Does the work that readers of runtimes left for when the target runs again.
-fn finish_runtimes(frozen: &mut Frozen, threads: usize, options: &Options<'_>) {
+fn finish_runtimes(frozen: &mut FrozenState, threads: usize, options: &Options<'_>) {
     let by_allocator: Vec<(String, Matches)> = frozen
         .readings
         .iter()
@@ -178,7 +188,12 @@ fn finish_runtimes(frozen: &mut Frozen, threads: usize, options: &Options<'_>) {
     }
 }
 
-fn find_zeros(frozen: &Frozen, inputs: &Inputs<'_>, threads: usize, options: &Options<'_>) -> Result<Zeros> {
+fn find_zeros(
+    frozen: &FrozenState,
+    inputs: &Inputs<'_>,
+    threads: usize,
+    options: &Options<'_>,
+) -> Result<Zeros> {
     let runs = assemble::unclaimed_runs(inputs)?;
     let total = runs.bytes();
     let done = AtomicU64::new(0);

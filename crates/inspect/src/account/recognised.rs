@@ -1,6 +1,6 @@
 //! Allocators and runtimes that are mapped and have no reading, and the caveats about their memory.
 
-use crate::capture::Frozen;
+use crate::capture::FrozenState;
 use crate::facts::{Allocator, Runtime};
 use crate::recognise;
 use strandline_claims::allocator::RangeClaim;
@@ -9,8 +9,8 @@ use strandline_claims::runtime;
 use strandline_process::procfs::Process;
 use strandline_process::range::{AddressRange, RangeSet};
 
-/// Unexplained anonymous memory gets a caveat if it is at least this, and at least RSS divided by
-/// the next.
+/// Unexplained anonymous memory gets a caveat if it is at least `MIN_UNEXPLAINED_BYTES`, and at
+/// least RSS divided by `MIN_UNEXPLAINED_DIVISOR`.
 const MIN_UNEXPLAINED_BYTES: u64 = 1 << 20;
 const MIN_UNEXPLAINED_DIVISOR: u64 = 10;
 /// An unread runtime gets a caveat if anonymous memory without a reader is at least this.
@@ -19,16 +19,16 @@ const MIN_UNREAD_BYTES: u64 = 256 << 10;
 /// Names the allocators and runtimes that are mapped but have no reader yet.
 pub fn recognise(
     process: &Process,
-    frozen: &mut Frozen,
+    frozen: &mut FrozenState,
     caveats: &mut Vec<Caveat>,
     anonymous_bytes: u64,
 ) -> (Vec<Allocator>, Vec<Runtime>) {
-    let found = recognise::recognise(process, &frozen.address_space);
-    let runtimes = runtimes(found.runtimes, &frozen.runtimes);
+    let recognised = recognise::recognise(process, &frozen.address_space);
+    let runtimes = runtimes(recognised.runtimes, &frozen.runtimes);
     // An allocator with a reading is described there; only a version that the reader cannot
     // determine is added.
-    let mut named = found.allocators;
-    named.retain(|found| {
+    let mut without_reading = recognised.allocators;
+    without_reading.retain(|found| {
         let mut allocators = frozen.readings.iter_mut().map(|reading| &mut reading.allocator);
         let Some(read) = allocators.find(|allocator| allocator.name == found.name) else { return true };
         read.version = read.version.take().or_else(|| found.version.clone());
@@ -36,7 +36,7 @@ pub fn recognise(
     });
     // A runtime may manage all its memory itself: then its reader has read the allocator.
     let is_read = |name: &str| runtimes.iter().any(|runtime| runtime.read && runtime.name == name);
-    for allocator in named.iter().filter(|allocator| !is_read(&allocator.name)) {
+    for allocator in without_reading.iter().filter(|allocator| !is_read(&allocator.name)) {
         let text = "manages its own memory, which strandline cannot read yet: it is on the row anonymous";
         add_unread(
             caveats,
@@ -47,11 +47,11 @@ pub fn recognise(
         );
     }
     // A recognised allocator explains the heap that was not found.
-    if !named.is_empty() {
+    if !without_reading.is_empty() {
         caveats.retain(|caveat| caveat.code != "heap_not_found");
     }
     // Runtimes whose heap is named among the allocators have a caveat already.
-    let is_allocator = |name: &str| named.iter().any(|allocator| allocator.found_by == name);
+    let is_allocator = |name: &str| without_reading.iter().any(|allocator| allocator.found_by == name);
     let has_unread_heap = |runtime: &&Runtime| {
         !runtime.read && recognise::has_own_heap(&runtime.name) && !is_allocator(&runtime.found_by)
     };
@@ -63,9 +63,9 @@ pub fn recognise(
     let is_explained = caveats.iter().any(|caveat| is_unread(&caveat.code) || caveat.code == "not_64_bit");
     let min_bytes = MIN_UNEXPLAINED_BYTES.max(frozen.sums.rss_bytes / MIN_UNEXPLAINED_DIVISOR);
     if anonymous_bytes >= min_bytes && !is_explained {
-        caveats.push(unexplained(frozen, anonymous_bytes));
+        caveats.push(unexplained_caveat(frozen, anonymous_bytes));
     }
-    let allocators = named.into_iter().map(|found| Allocator {
+    let allocators = without_reading.into_iter().map(|found| Allocator {
         read: is_read(&found.name),
         name: found.name,
         version: found.version,
@@ -84,7 +84,7 @@ fn add_unread(caveats: &mut Vec<Caveat>, code: &str, (name, file): (&str, &str),
 }
 
 /// The names of allocators and runtimes that manage their own memory and were not read.
-pub fn unread(allocators: &[Allocator], runtimes: &[Runtime]) -> Vec<String> {
+pub fn unread_names(allocators: &[Allocator], runtimes: &[Runtime]) -> Vec<String> {
     let is_listed =
         |runtime: &&Runtime| allocators.iter().any(|allocator| allocator.found_by == runtime.found_by);
     let of_runtimes = runtimes
@@ -98,7 +98,7 @@ pub fn unread(allocators: &[Allocator], runtimes: &[Runtime]) -> Vec<String> {
 
 /// Makes the caveat about memory that no known allocator or runtime holds, with the place of the
 /// largest such mapping.
-fn unexplained(frozen: &Frozen, bytes: u64) -> Caveat {
+fn unexplained_caveat(frozen: &FrozenState, bytes: u64) -> Caveat {
     let private = frozen.smaps_entries.iter().filter(|space| space.mapping.is_private_anonymous());
     let of_heaps = frozen.readings.iter().flat_map(|reading| {
         let blocks = reading.mapped_blocks.iter();
@@ -118,7 +118,7 @@ fn unexplained(frozen: &Frozen, bytes: u64) -> Caveat {
 }
 
 /// The runtimes that were recognised by their files, with what their readers found.
-fn runtimes(recognised: Vec<recognise::Found>, readings: &[runtime::Reading]) -> Vec<Runtime> {
+fn runtimes(recognised: Vec<recognise::Component>, readings: &[runtime::Reading]) -> Vec<Runtime> {
     let mut all: Vec<Runtime> = readings.iter().map(|reading| reading.facts.clone()).collect();
     all.retain(|runtime| !runtime.name.is_empty());
     for found in recognised {

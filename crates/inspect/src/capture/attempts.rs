@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use super::Options;
 use super::from_snapshot;
 use super::frozen::{
-    Frozen, IsLastAttempt, MAX_ATTEMPTS, ReadPlan, Threads, end_of_reading, kernel_view, rollup,
+    FrozenState, IsLastAttempt, MAX_ATTEMPTS, ReadPlan, Threads, end_of_reading, kernel_view, rollup,
 };
-use super::page_tables::KnownBefore;
+use super::page_tables::FactsBeforeStop;
 use super::quiet;
 use super::snapshot::{self, SnapshotMode};
 use super::stopped_by::StoppedBy;
-use crate::readers::Found;
+use crate::readers::FoundReaders;
 use strandline_claims::caveat::Caveat;
 use strandline_process::error::{Error, Result};
 use strandline_process::map::{AddressSpace, Mapping};
@@ -40,7 +40,7 @@ const COPIED_BYTES_PER_SECOND: f64 = 3e9;
 /// Minimum anonymous memory for which a snapshot is worth taking to read a runtime.
 const MIN_SNAPSHOT_BYTES: u64 = 8 << 20;
 
-/// Time for the process to run before it is read again.
+/// How long the process runs before it is read again.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// Maximum length of a stop after which an inconsistent heap is read once more: a thread stopped
 /// within malloc leaves its arena inconsistent only for a moment.
@@ -56,12 +56,12 @@ pub fn read_process(
     stopped_by: &StoppedBy<'_>,
     workers: usize,
     options: &Options<'_>,
-) -> Result<Frozen> {
+) -> Result<FrozenState> {
     // Files are searched before the stop.
     let (mut space, _) = AddressSpace::parse(&process.maps_text()?);
     let spans = exit_watch::run_while_watching(|| MemorySpans::read(process, &space));
     space.set_spans(spans);
-    let found = exit_watch::run_while_watching(|| Found::find(process, &space, options.runtimes));
+    let found = exit_watch::run_while_watching(|| FoundReaders::find(process, &space, options.runtimes));
     take_with(process, stopped_by, workers, options, &space, &found)
 }
 
@@ -72,13 +72,13 @@ pub fn take_with(
     workers: usize,
     options: &Options<'_>,
     space: &AddressSpace,
-    found: &Found,
-) -> Result<Frozen> {
-    let status = process.status().unwrap_or_default();
+    found: &FoundReaders,
+) -> Result<FrozenState> {
+    let status = process.status()?;
     let is_positive = |bytes: Option<u64>| bytes.is_some_and(|bytes| bytes > 0);
-    let before = KnownBefore {
+    let before = FactsBeforeStop {
         space,
-        rss_bytes: status.rss_bytes.unwrap_or(0),
+        rss_bytes: status.rss_bytes,
         has_locked: is_positive(status.locked_bytes) || is_positive(status.hugetlb_bytes),
     };
     let read_plan = ReadPlan { workers, options, found, before };
@@ -89,12 +89,12 @@ pub fn take_with(
             None => read_with_stops(process, &read_plan)?,
         },
         StoppedBy::Ending(ending) => {
-            let others = ending.other_threads;
-            let known = ending.registers.iter().map(|(tid, registers)| (*tid, registers));
-            let mut stopped = Threads::new(process, known, std::iter::empty(), others.saturating_add(1));
-            stopped.caveats.extend(ending.caveats(process));
+            let registers = ending.registers.iter().map(|(tid, registers)| (*tid, registers));
+            let thread_count = ending.other_threads.saturating_add(1);
+            let mut threads = Threads::new(process, registers, std::iter::empty(), thread_count);
+            threads.caveats.extend(ending.caveats(process));
             let since = Instant::now();
-            let (mut frozen, threads) = kernel_view(process, stopped, &read_plan)?;
+            let (mut frozen, threads) = kernel_view(process, threads, &read_plan)?;
             frozen.reading_ends = options.max_stop.map(|max_stop| end_of_reading(since, max_stop));
             let file = MemFile::new(process.open_file("mem")?);
             let memory =
@@ -105,8 +105,8 @@ pub fn take_with(
         }
     };
     frozen.caveats.extend(options.max_stop.and_then(|max_stop| stopped_longer(&frozen, max_stop)));
-    for (reading, &owner) in frozen.readings.iter_mut().zip(&frozen.allocator_indices) {
-        if let Some((_, found)) = found.allocators.get(owner) {
+    for (reading, &index) in frozen.readings.iter_mut().zip(&frozen.allocator_indices) {
+        if let Some((_, found)) = found.allocators.get(index) {
             found.finish(process, &frozen.address_space, reading);
         }
     }
@@ -119,20 +119,20 @@ fn needs_stop(process: &Process) -> Error {
 }
 
 /// Returns a caveat if the process was stopped for longer than `max_stop`.
-fn stopped_longer(frozen: &Frozen, max_stop: Duration) -> Option<Caveat> {
-    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+fn stopped_longer(frozen: &FrozenState, max_stop: Duration) -> Option<Caveat> {
+    let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
     let text = format!(
         "the process was stopped for {:.1} ms where at most {:.1} ms was asked for: stopping its threads and reading its \
          mappings and page tables cannot be cut short",
-        ms(frozen.stopped),
-        ms(max_stop)
+        milliseconds(frozen.stopped_for),
+        milliseconds(max_stop)
     );
-    (frozen.stopped > max_stop).then(|| Caveat::new("max_stop_exceeded", "--max-stop", None, text))
+    (frozen.stopped_for > max_stop).then(|| Caveat::new("max_stop_exceeded", "--max-stop", None, text))
 }
 
 /// Stops the process and reads it; tries again a moment later if a runtime is collecting or a heap
 /// is inconsistent.
-fn read_with_stops(process: &Process, read_plan: &ReadPlan<'_>) -> Result<Frozen> {
+fn read_with_stops(process: &Process, read_plan: &ReadPlan<'_>) -> Result<FrozenState> {
     let mut stopped_before = Duration::ZERO;
     let memory = ByPid::new(process.pid());
     hold::start_watchdog();
@@ -153,8 +153,8 @@ fn read_with_stops(process: &Process, read_plan: &ReadPlan<'_>) -> Result<Frozen
             exit_watch::sleep_while_watching(RETRY_PAUSE);
             continue;
         }
-        let last = IsLastAttempt(attempts_left == 0);
-        let mut frozen = match read_stopped(process, stopped, source, max_stop, read_plan, last)? {
+        let is_last = IsLastAttempt(attempts_left == 0);
+        let mut frozen = match read_stopped(process, stopped, source, max_stop, read_plan, is_last)? {
             AttemptResult::Whole(frozen) => frozen,
             AttemptResult::Again(stopped) => {
                 stopped_before += stopped;
@@ -165,17 +165,17 @@ fn read_with_stops(process: &Process, read_plan: &ReadPlan<'_>) -> Result<Frozen
         // There must be time for another attempt; a required snapshot may need more than is left.
         let options = read_plan.options;
         let has_time = options.max_stop.is_none_or(|max_stop| {
-            options.snapshot != SnapshotMode::Always && frozen.stopped + stopped_before <= max_stop / 2
+            options.snapshot != SnapshotMode::Always && frozen.stopped_for + stopped_before <= max_stop / 2
         });
         let may_retry = !was_retried && attempts_left > 0 && has_time;
-        let is_in_motion = frozen.has_damage() && frozen.stopped < MAX_STOP_FOR_RETRY;
-        frozen.stopped += stopped_before;
+        let is_in_motion = frozen.has_damage() && frozen.stopped_for < MAX_STOP_FOR_RETRY;
+        frozen.stopped_for += stopped_before;
         if !may_retry || !is_in_motion {
             frozen.caveats.append(&mut short_transfers);
             return Ok(*frozen);
         }
         was_retried = true;
-        stopped_before = frozen.stopped;
+        stopped_before = frozen.stopped_for;
         exit_watch::sleep_while_watching(RETRY_PAUSE);
     }
     Err(Error::Ended { pid: process.pid() })
@@ -197,7 +197,7 @@ fn stop_within<'p>(
                 *stopped_before += since.elapsed();
                 exit_watch::sleep_while_watching(BETWEEN_STOPS);
             }
-            other => return other,
+            result => return result,
         }
     }
     Stopped::stop_within(process, limit, transfers)
@@ -226,7 +226,7 @@ fn choose_source(
         // Objects are followed on a snapshot only.
         SnapshotMode::IfShorter => {
             let is_worthwhile =
-                read_plan.options.path_to.is_some() || anonymous_bytes(process) >= MIN_SNAPSHOT_BYTES;
+                read_plan.options.path_to.is_some() || anonymous_bytes(process) >= Some(MIN_SNAPSHOT_BYTES);
             read_plan.found.is_slow() && is_worthwhile
         }
         SnapshotMode::IfPossible | SnapshotMode::Always => true,
@@ -260,9 +260,15 @@ fn requested_in_vain(process: &Process, read_plan: &ReadPlan<'_>, reason: String
 
 /// Result of one attempt.
 enum AttemptResult {
-    Whole(Box<Frozen>),
+    Whole(Box<FrozenState>),
     /// The process was changing, or a thread left asleep woke up; with the length of the stop.
     Again(Duration),
+}
+
+impl AttemptResult {
+    fn new(frozen: FrozenState, must_read_again: bool) -> Self {
+        if must_read_again { Self::Again(frozen.stopped_for) } else { Self::Whole(Box::new(frozen)) }
+    }
 }
 
 /// The caveat for a thread whose transfer returned short.
@@ -277,8 +283,8 @@ fn short_transfer_caveat(transfer: &ShortTransfer) -> Caveat {
 
 /// Returns the threads of a stopped process.
 fn threads_of(process: &Process, stopped: &Stopped<'_>, read_plan: &ReadPlan<'_>) -> Threads {
-    let known = stopped.threads().map(|thread| (thread.tid, &thread.registers));
-    let mut threads = Threads::new(process, known, stopped.in_transfer().copied(), stopped.count());
+    let registers = stopped.threads().map(|thread| (thread.tid, &thread.registers));
+    let mut threads = Threads::new(process, registers, stopped.in_transfer().copied(), stopped.count());
     let mut add_caveat = |code: &str, tid: i32, text: &str| {
         threads.caveats.push(Caveat::new(code, format!("thread {tid}"), None, text));
     };
@@ -304,7 +310,7 @@ fn read_stopped(
     source: Source,
     max_stop: Option<Duration>,
     read_plan: &ReadPlan<'_>,
-    last: IsLastAttempt,
+    is_last: IsLastAttempt,
 ) -> Result<AttemptResult> {
     let since = stopped.since();
     let threads = threads_of(process, &stopped, read_plan);
@@ -317,7 +323,7 @@ fn read_stopped(
         Source::Snapshot(_) if all_in_transfers => (None, None),
         Source::Snapshot(plan) => {
             let snapshot = from_snapshot::take(process, &mut stopped, &plan, &read_plan.before);
-            return read_snapshot(process, stopped, snapshot, threads, read_plan, last);
+            return read_snapshot(process, stopped, snapshot, threads, read_plan, is_last);
         }
         Source::Copied(buffer, objection) => (Some(buffer), objection),
         Source::Stopped(objection) => (None, objection),
@@ -338,34 +344,30 @@ fn read_stopped(
     });
     let has_transfers = stopped.in_transfer().next().is_some();
     let mut read =
-        |memory: &dyn Memory| frozen.read_all(process, threads.as_deref(), memory, read_plan, last);
+        |memory: &dyn Memory| frozen.read_all(process, threads.as_deref(), memory, read_plan, is_last);
     // A copy is read after the process is released.
     let read_result = match &copy {
         Some(_) => Ok(false),
         None if has_transfers => quiet::watched(&memory, &|| !stopped.slept_throughout(), read).result,
         None => read(&memory),
     };
-    let (slept_on, was_killed) = (stopped.slept_throughout(), stopped.was_killed());
-    frozen.stopped = stopped.resume();
+    let (slept_throughout, was_killed) = (stopped.slept_throughout(), stopped.was_killed());
+    frozen.stopped_for = stopped.resume();
     if was_killed {
         return Err(Error::Ended { pid: process.pid() });
     }
-    if !slept_on {
-        return Ok(AttemptResult::Again(frozen.stopped));
+    if !slept_throughout {
+        return Ok(AttemptResult::Again(frozen.stopped_for));
     }
     let mut must_read_again = read_result?;
     if let Some(copy) = copy {
-        let mut read = || frozen.read_all(process, threads.as_deref(), &copy, read_plan, last);
+        let mut read = || frozen.read_all(process, threads.as_deref(), &copy, read_plan, is_last);
         must_read_again = exit_watch::run_while_watching(&mut read)?;
         // The copy was read from the process once.
         frozen.bytes_read = copy.bytes();
     }
     frozen.rollup = frozen.rollup.or_else(|| rollup(process));
-    Ok(if must_read_again {
-        AttemptResult::Again(frozen.stopped)
-    } else {
-        AttemptResult::Whole(Box::new(frozen))
-    })
+    Ok(AttemptResult::new(frozen, must_read_again))
 }
 
 /// Releases the process, and reads its snapshot.
@@ -375,9 +377,9 @@ fn read_snapshot(
     snapshot: std::result::Result<from_snapshot::SnapshotInputs, NotTaken>,
     threads: Threads,
     read_plan: &ReadPlan<'_>,
-    last: IsLastAttempt,
+    is_last: IsLastAttempt,
 ) -> Result<AttemptResult> {
-    let slept_on = stopped.slept_throughout();
+    let slept_throughout = stopped.slept_throughout();
     let stopped = stopped.resume();
     let snapshot_error = |reason| Error::NoSnapshot { pid: process.pid(), reason, stopped };
     let snapshot = snapshot.map_err(|NotTaken { reason, snapshot_to_drop }| {
@@ -385,16 +387,16 @@ fn read_snapshot(
         drop(snapshot_to_drop);
         snapshot_error(reason)
     })?;
-    if !slept_on {
+    if !slept_throughout {
         return Ok(AttemptResult::Again(stopped));
     }
-    let read = snapshot.read(process, threads, read_plan, last);
+    let read = snapshot.read(process, threads, read_plan, is_last);
     let (mut frozen, must_read_again) = read.map_err(|error| match error {
         Error::NoSnapshot { reason, .. } => snapshot_error(reason),
-        other => other,
+        error => error,
     })?;
-    frozen.stopped = stopped;
-    Ok(if must_read_again { AttemptResult::Again(stopped) } else { AttemptResult::Whole(Box::new(frozen)) })
+    frozen.stopped_for = stopped;
+    Ok(AttemptResult::new(frozen, must_read_again))
 }
 
 /// Returns the caveat that explains why the process was stopped while it was read.
@@ -403,7 +405,7 @@ pub(super) fn no_snapshot(reason: &str) -> Caveat {
 }
 
 /// The resident pages that only the process itself can change, in address order.
-fn own_runs(frozen: &Frozen) -> impl Iterator<Item = AddressRange> {
+fn own_runs(frozen: &FrozenState) -> impl Iterator<Item = AddressRange> {
     frozen.smaps_entries.iter().flat_map(|space| {
         let permissions = space.mapping.permissions;
         let is_data = space.mapping.has_file() && permissions.write && !permissions.shared;
@@ -414,7 +416,7 @@ fn own_runs(frozen: &Frozen) -> impl Iterator<Item = AddressRange> {
 
 /// Returns the ranges that do not change when the process runs again: private mappings of files,
 /// but not of devices.
-fn constant_ranges(frozen: &Frozen) -> Vec<AddressRange> {
+fn constant_ranges(frozen: &FrozenState) -> Vec<AddressRange> {
     let mappings = frozen.smaps_entries.iter().map(|space| &space.mapping);
     let is_constant = |mapping: &&Mapping| {
         let permissions = mapping.permissions;
@@ -438,11 +440,12 @@ fn wait_for_collection(memory: &ByPid, read_plan: &ReadPlan<'_>) -> bool {
 
 /// Whether all memory of the process can be copied in the time for which it may be stopped.
 fn has_time_for_copy(read_plan: &ReadPlan<'_>, process: &Process) -> bool {
-    let copy_time = Duration::from_secs_f64(anonymous_bytes(process) as f64 / COPIED_BYTES_PER_SECOND);
-    read_plan.options.max_stop.is_none_or(|max_stop| copy_time < max_stop / 2)
+    let Some(max_stop) = read_plan.options.max_stop else { return true };
+    let copy_seconds = |bytes: u64| bytes as f64 / COPIED_BYTES_PER_SECOND;
+    anonymous_bytes(process).is_some_and(|bytes| copy_seconds(bytes) < max_stop.as_secs_f64() / 2.0)
 }
 
-/// The anonymous memory of the process; 0 if unknown.
-pub(super) fn anonymous_bytes(process: &Process) -> u64 {
-    process.status().ok().and_then(|status| status.anonymous_bytes).unwrap_or(0)
+/// The anonymous memory of the process, if it is known.
+pub(super) fn anonymous_bytes(process: &Process) -> Option<u64> {
+    process.status().ok()?.anonymous_bytes
 }

@@ -11,8 +11,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::frozen::{Frozen, IsLastAttempt, KernelView, ReadPlan, Threads};
-use super::page_tables::{self, KnownBefore, seen_counts};
+use super::frozen::{FrozenState, IsLastAttempt, KernelView, ReadPlan, Threads};
+use super::page_tables::{self, FactsBeforeStop, counts_in_page_tables};
 use super::snapshot::{GuardedSnapshot, KnownMapping, Plan, hidden_ranges, joined};
 use strandline_process::error::{Error, Result};
 use strandline_process::map::{AddressSpace, Mapping};
@@ -41,7 +41,7 @@ const BEFORE_ITS_END: Duration = Duration::from_secs(2);
 /// What was taken of a process while it was stopped.
 pub struct SnapshotInputs {
     snapshot: GuardedSnapshot,
-    pages: Pages,
+    pages: PagesAtStop,
     start_brk: Option<u64>,
     /// A copy of what the snapshot lacks.
     copy: MemoryCopy<'static>,
@@ -51,9 +51,9 @@ pub struct SnapshotInputs {
     hidden: Vec<AddressRange>,
 }
 
-/// What the kernel reported about its pages.
-enum Pages {
-    /// Mappings and page tables; the rest comes from the snapshot.
+/// What the kernel reported about the pages of the stopped process.
+enum PagesAtStop {
+    /// Mappings and page tables; what they lack is read from the snapshot.
     Scanned(Scan),
     /// All of smaps: if the kernel has no PAGEMAP_SCAN, or if memory is locked, which it is not in
     /// a child.
@@ -77,7 +77,7 @@ impl Scan {
         let failed = |source| process.error("pagemap", source);
         let Some(space) = page_tables::address_space(process)? else { return Ok(None) };
         let before = plan.mappings_before.as_deref().unwrap_or_default();
-        let hidden = if plan.with_hidden { known_hidden(before, &space) } else { Vec::new() };
+        let hidden = if plan.with_hidden { hidden_before(before, &space) } else { Vec::new() };
         let scanned = ScannedRegions::without_large(pagemap, space.mappings().iter());
         let (regions, left_out) = match scanned {
             Err(error) if pages::is_scan_missing(&error) => return Ok(None),
@@ -109,7 +109,7 @@ impl Scan {
     /// has to be copied, and splits the hidden ranges.
     fn has_changed_little(&mut self, pagemap: &File, before: &[KnownMapping]) -> io::Result<bool> {
         let private = self.space.mappings().iter().filter(|mapping| mapping.is_private_anonymous());
-        let new_mappings = private.filter(|mapping| known(before, mapping).is_none());
+        let new_mappings = private.filter(|mapping| entry_before(before, mapping).is_none());
         let new_ranges: RangeSet = new_mappings.map(Mapping::range).collect();
         self.read_now(pagemap, &new_ranges)?;
         let pages = new_ranges.iter().flat_map(|&range| self.regions.present_in(range));
@@ -118,13 +118,13 @@ impl Scan {
     }
 
     /// The mappings that have a page in the process and none at that address in `child`.
-    fn lacking(&self, pagemap: &File, child: &File) -> io::Result<Vec<Mapping>> {
-        let mut lacking = Vec::new();
+    fn missing_in(&self, pagemap: &File, child: &File) -> io::Result<Vec<Mapping>> {
+        let mut missing = Vec::new();
         // All page tables were read if there are many.
         let is_many = self.in_question().nth(MANY_MAPPINGS).is_some();
         let in_child = if is_many { Some(ScannedRegions::of(child, self.in_question())?) } else { None };
         for mapping in self.in_question() {
-            let is_lacking = match &in_child {
+            let is_missing = match &in_child {
                 Some(in_child) => {
                     self.regions.has_page_in(mapping.range()) && !in_child.has_page_in(mapping.range())
                 }
@@ -133,15 +133,43 @@ impl Scan {
                     None => false,
                 },
             };
-            if is_lacking {
-                lacking.push(mapping.clone());
+            if is_missing {
+                missing.push(mapping.clone());
             }
         }
-        Ok(lacking)
+        Ok(missing)
     }
 }
 
-impl Pages {
+impl Scan {
+    /// Completes the mappings and resident pages by the smaps and the page tables of the snapshot.
+    ///
+    /// # Errors
+    /// The reason for which the snapshot cannot be used.
+    fn complete(
+        self,
+        smaps: File,
+        pagemap: &File,
+        hidden: &[AddressRange],
+    ) -> std::result::Result<(Smaps, Residency), String> {
+        let Self { space, mut regions, left_out, .. } = self;
+        let child_smaps = exit_watch::run_while_watching(|| Smaps::read(smaps));
+        let child_smaps = child_smaps.map_err(|error| format!("reading its smaps: {error}"))?;
+        check_hidden(&child_smaps, &space, hidden)?;
+        let failed = |error: io::Error| format!("reading its page tables: {error}");
+        exit_watch::run_while_watching(|| regions.add(pagemap, &left_out)).map_err(failed)?;
+        let summaries = regions.summaries(space.mappings());
+        let smaps = merge_smaps(&child_smaps, &space, &summaries, hidden);
+        let residency = Residency::of_scanned(pagemap, &smaps.entries, Ok(regions)).map_err(failed)?;
+        if let Err(differences) = pages::reconcile(&residency, &smaps.entries) {
+            let first = differences.first().map(ToString::to_string).unwrap_or_default();
+            return Err(format!("its pages differ from those of the process ({first})"));
+        }
+        Ok((smaps, residency))
+    }
+}
+
+impl PagesAtStop {
     fn space(&self) -> AddressSpace {
         match self {
             Self::Scanned(scan) => scan.space.clone(),
@@ -160,7 +188,7 @@ pub fn take(
     process: &Process,
     stopped: &mut Stopped<'_>,
     plan: &Plan,
-    before: &KnownBefore<'_>,
+    before: &FactsBeforeStop<'_>,
 ) -> std::result::Result<SnapshotInputs, NotTaken> {
     let reason = |error: Error| error.to_string();
     let pagemap = process.open_file("pagemap").map_err(reason)?;
@@ -171,7 +199,7 @@ pub fn take(
     let request = SnapshotRequest { space: &space, code: plan.code, lifetime: plan.lifetime, hidden };
     let delay = EndDelay::begin();
     let taken = Snapshot::take(stopped, process, &request, |child| {
-        let missing = missing(&mut pages, &pagemap, &request.hidden, child)?;
+        let missing = find_missing(&mut pages, &pagemap, &request.hidden, child)?;
         copy(process, missing.runs).map(|copy| (copy, missing.ranges))
     });
     let (snapshot, (copy, copied)) = taken?;
@@ -180,7 +208,12 @@ pub fn take(
 }
 
 /// Reads the kernel's view of a stopped process's pages.
-fn read_pages(process: &Process, pagemap: &File, plan: &Plan, before: &KnownBefore<'_>) -> Result<Pages> {
+fn read_pages(
+    process: &Process,
+    pagemap: &File,
+    plan: &Plan,
+    before: &FactsBeforeStop<'_>,
+) -> Result<PagesAtStop> {
     let needs_smaps = before.has_locked || (plan.with_hidden && plan.mappings_before.is_none());
     let scan = if needs_smaps { None } else { Scan::new(process, pagemap, plan)? };
     if let Some(mut scan) = scan {
@@ -191,11 +224,11 @@ fn read_pages(process: &Process, pagemap: &File, plan: &Plan, before: &KnownBefo
             None => true,
         };
         if is_usable {
-            return Ok(Pages::Scanned(scan));
+            return Ok(PagesAtStop::Scanned(scan));
         }
     }
     let page_tables::Pages { smaps, residency, .. } = page_tables::read_by_smaps(process, pagemap, before)?;
-    Ok(Pages::Read(smaps, residency))
+    Ok(PagesAtStop::Read(smaps, residency))
 }
 
 /// Copies `runs` of a stopped process.
@@ -231,25 +264,25 @@ impl Missing {
 /// The ranges of which the program keeps all mappings, which are private and anonymous, from its
 /// children. V8 has a mapping for each of its pages: those without another between them are one
 /// range, as each costs a system call.
-fn hidden(pages: &Pages, plan: &Plan) -> Vec<AddressRange> {
+fn hidden(pages: &PagesAtStop, plan: &Plan) -> Vec<AddressRange> {
     match pages {
         // A mapping that was not understood may be between two.
-        Pages::Read(smaps, _) if !plan.with_hidden || smaps.bad_lines > 0 => Vec::new(),
-        Pages::Read(smaps, _) => hidden_ranges(smaps),
-        Pages::Scanned(scan) => scan.hidden.clone(),
+        PagesAtStop::Read(smaps, _) if !plan.with_hidden || smaps.bad_lines > 0 => Vec::new(),
+        PagesAtStop::Read(smaps, _) => hidden_ranges(smaps),
+        PagesAtStop::Scanned(scan) => scan.hidden.clone(),
     }
 }
 
 /// The hidden ranges of a stopped process, by smaps from before the stop.
-fn known_hidden(before: &[KnownMapping], space: &AddressSpace) -> Vec<AddressRange> {
-    let is_hidden = |mapping: &Mapping| known(before, mapping).is_some_and(|known| known.is_hidden);
+fn hidden_before(before: &[KnownMapping], space: &AddressSpace) -> Vec<AddressRange> {
+    let is_hidden = |mapping: &Mapping| entry_before(before, mapping).is_some_and(|entry| entry.is_hidden);
     joined(space.mappings().iter().map(|mapping| (mapping.range(), is_hidden(mapping))))
 }
 
-/// The entry of this mapping in smaps from before the stop; `None` if it was another.
-fn known<'a>(before: &'a [KnownMapping], mapping: &Mapping) -> Option<&'a KnownMapping> {
-    let index = before.partition_point(|known| known.mapping.start < mapping.start);
-    before.get(index).filter(|known| known.mapping == *mapping)
+/// The entry of this mapping in smaps from before the stop; `None` if there was another mapping.
+fn entry_before<'a>(before: &'a [KnownMapping], mapping: &Mapping) -> Option<&'a KnownMapping> {
+    let index = before.partition_point(|entry| entry.mapping.start < mapping.start);
+    before.get(index).filter(|entry| entry.mapping == *mapping)
 }
 
 /// Whether one of `ranges`, which are in address order, contains the mapping.
@@ -258,33 +291,33 @@ fn contain(ranges: &[AddressRange], mapping: &Mapping) -> bool {
     ranges.get(next).is_some_and(|range| range.start <= mapping.start)
 }
 
-/// Finds what `child` lacks: mappings that it does not have, other than those of `shown`, and
+/// Finds what `child` lacks: mappings that it does not have, other than those of `provided`, and
 /// mappings that have no page at the address of the process's first page.
-fn missing(
-    pages: &mut Pages,
+fn find_missing(
+    pages: &mut PagesAtStop,
     pagemap: &File,
-    shown: &[AddressRange],
+    provided: &[AddressRange],
     child: &Process,
 ) -> std::result::Result<Missing, String> {
     let mut missing = Missing::default();
     match pages {
-        Pages::Read(smaps, residency) => {
+        PagesAtStop::Read(smaps, residency) => {
             for entry in &smaps.entries {
                 let mapping = &entry.mapping;
                 let is_hidden = entry.flags.has(b"dc") || entry.flags.has(b"wf");
-                if mapping.is_private_anonymous() && is_hidden && !contain(shown, mapping) {
+                if mapping.is_private_anonymous() && is_hidden && !contain(provided, mapping) {
                     let runs = residency.runs_in(mapping.start..mapping.end);
                     missing.add(mapping, runs.map(|run| AddressRange::new(run.start, run.end)));
                 }
             }
         }
-        Pages::Scanned(scan) => {
+        PagesAtStop::Scanned(scan) => {
             let unreadable = |error: &dyn std::fmt::Display| format!("the snapshot cannot be read: {error}");
             let of_child = child.open_file("pagemap").map_err(|error| unreadable(&error))?;
-            let lacking = scan.lacking(pagemap, &of_child).map_err(|error| unreadable(&error))?;
-            let ranges = lacking.iter().map(Mapping::range).collect();
+            let absent = scan.missing_in(pagemap, &of_child).map_err(|error| unreadable(&error))?;
+            let ranges = absent.iter().map(Mapping::range).collect();
             scan.read_now(pagemap, &ranges).map_err(|error| unreadable(&error))?;
-            for mapping in &lacking {
+            for mapping in &absent {
                 missing.add(mapping, scan.regions.present_in(mapping.range()));
             }
         }
@@ -300,8 +333,8 @@ impl SnapshotInputs {
         process: &Process,
         threads: Threads,
         read_plan: &ReadPlan<'_>,
-        last: IsLastAttempt,
-    ) -> Result<(Frozen, bool)> {
+        is_last: IsLastAttempt,
+    ) -> Result<(FrozenState, bool)> {
         let no_snapshot =
             |reason: String| Error::NoSnapshot { pid: process.pid(), reason, stopped: Duration::ZERO };
         let child = self.snapshot.snapshot().process();
@@ -312,23 +345,9 @@ impl SnapshotInputs {
         let pagemap = open("pagemap")?;
         // Read before its memory, because reading memory brings in pages.
         let (smaps, residency) = match self.pages {
-            Pages::Read(smaps, residency) => (smaps, residency),
-            Pages::Scanned(Scan { space, mut regions, left_out, .. }) => {
-                let file = open("smaps")?;
-                let shown = exit_watch::run_while_watching(|| Smaps::read(file));
-                let shown = shown.map_err(|error| no_snapshot(format!("reading its smaps: {error}")))?;
-                check_hidden(&shown, &space, &self.hidden).map_err(no_snapshot)?;
-                exit_watch::run_while_watching(|| regions.add(&pagemap, &left_out))
-                    .map_err(|error| no_snapshot(format!("reading its page tables: {error}")))?;
-                let seen = regions.summaries(space.mappings());
-                let smaps = merged(&shown, &space, &seen, &self.hidden);
-                let residency = Residency::of_scanned(&pagemap, &smaps.entries, Ok(regions))
-                    .map_err(|error| no_snapshot(format!("reading its page tables: {error}")))?;
-                if let Err(differences) = pages::reconcile(&residency, &smaps.entries) {
-                    let first = differences.first().map(ToString::to_string).unwrap_or_default();
-                    return Err(no_snapshot(format!("its pages differ from those of the process ({first})")));
-                }
-                (smaps, residency)
+            PagesAtStop::Read(smaps, residency) => (smaps, residency),
+            PagesAtStop::Scanned(scan) => {
+                scan.complete(open("smaps")?, &pagemap, &self.hidden).map_err(no_snapshot)?
             }
         };
         // Shared writable memory changes meanwhile, and device memory is not the process's memory.
@@ -347,30 +366,30 @@ impl SnapshotInputs {
             memory: MemFile::new(open("mem")?),
             pagemap,
         };
-        let (mut frozen, threads) = Frozen::new(process, view, threads, read_plan);
+        let (mut frozen, threads) = FrozenState::new(process, view, threads, read_plan);
         frozen.reading_ends = Some(self.snapshot.snapshot().ends_at() - BEFORE_ITS_END);
         let file = MemFile::new(open("mem")?);
         let snapshot = frozen.snapshot.insert(self.snapshot).watched();
         let memory = Arc::new(SnapshotMemory { file, readable, copy: self.copy, copied: self.copied });
         frozen.snapshot_memory = Some(Arc::clone(&memory));
-        let mut read = || frozen.read_all(process, threads.as_deref(), &*memory, read_plan, last);
-        let busy = exit_watch::run_while_watching(&mut read);
+        let mut read = || frozen.read_all(process, threads.as_deref(), &*memory, read_plan, is_last);
+        let must_read_again = exit_watch::run_while_watching(&mut read);
         // Anything can have been read from a snapshot that ended meanwhile.
-        let busy = busy
+        let must_read_again = must_read_again
             .map_err(|error| if snapshot.is_alive() { error } else { no_snapshot("it ended".to_owned()) })?;
-        Ok((frozen, busy))
+        Ok((frozen, must_read_again))
     }
 }
 
-/// Fails unless the snapshot has each mapping of `hidden`, by its smaps (`shown`): with the mapping
-/// it has its pages, except if they are wiped in a child (MADV_WIPEONFORK).
+/// Fails unless the smaps of the snapshot have each mapping of `hidden`: with the mapping it has
+/// its pages, except if they are wiped in a child (MADV_WIPEONFORK).
 fn check_hidden(
-    shown: &Smaps,
+    child_smaps: &Smaps,
     space: &AddressSpace,
     hidden: &[AddressRange],
 ) -> std::result::Result<(), String> {
     let has_pages = |entry: &&SmapsEntry| !entry.flags.has(b"wf");
-    let of_child = shown.entries.iter().filter(has_pages);
+    let of_child = child_smaps.entries.iter().filter(has_pages);
     let of_child: RangeSet = of_child.map(|entry| entry.mapping.range()).collect();
     let mut of_process = space.mappings().iter().filter(|mapping| contain(hidden, mapping));
     match of_process.find(|mapping| !of_child.covers(mapping.range())) {
@@ -380,9 +399,9 @@ fn check_hidden(
 }
 
 /// The entry of the mapping in the smaps of the snapshot.
-fn shown_entry<'a>(shown: &'a Smaps, mapping: &Mapping) -> Option<&'a SmapsEntry> {
-    let index = shown.entries.partition_point(|entry| entry.mapping.start < mapping.start);
-    shown.entries.get(index).filter(|entry| entry.mapping.range() == mapping.range())
+fn child_entry<'a>(child_smaps: &'a Smaps, mapping: &Mapping) -> Option<&'a SmapsEntry> {
+    let index = child_smaps.entries.partition_point(|entry| entry.mapping.start < mapping.start);
+    child_smaps.entries.get(index).filter(|entry| entry.mapping.range() == mapping.range())
 }
 
 fn has_pages(entry: &SmapsEntry) -> bool {
@@ -390,26 +409,33 @@ fn has_pages(entry: &SmapsEntry) -> bool {
 }
 
 /// Makes the smaps of a process with the mappings `space`, from what its page tables contain
-/// (`seen`) and the smaps of its snapshot (`shown`), in which nothing of `hidden` is hidden.
-fn merged(shown: &Smaps, space: &AddressSpace, seen: &[MappingSummary], hidden: &[AddressRange]) -> Smaps {
+/// (`summaries`) and the smaps of its snapshot, in which nothing of `hidden` is hidden.
+fn merge_smaps(
+    child_smaps: &Smaps,
+    space: &AddressSpace,
+    summaries: &[MappingSummary],
+    hidden: &[AddressRange],
+) -> Smaps {
     let mut entries = Vec::with_capacity(space.mappings().len());
-    for (mapping, seen) in space.mappings().iter().zip(seen) {
-        let same = shown_entry(shown, mapping);
-        let flags = same.map(|entry| entry.flags).unwrap_or_default();
+    for (mapping, summary) in space.mappings().iter().zip(summaries) {
+        let in_child = child_entry(child_smaps, mapping);
+        let flags = in_child.map(|entry| entry.flags).unwrap_or_default();
         let flags = if contain(hidden, mapping) { flags.with(b"dc") } else { flags };
-        let is_shown = same.is_some_and(has_pages);
+        let has_child_pages = in_child.is_some_and(has_pages);
         // A named mapping that children do not get belongs to a device, or is a ring of the kernel:
         // it has no pages of the process.
-        let is_device = same.is_none() && !mapping.is_private_anonymous();
-        let counts = match same {
-            Some(entry) if mapping.is_private_anonymous() && (is_shown || !seen.has_pages) => entry.counts,
+        let is_device = in_child.is_none() && !mapping.is_private_anonymous();
+        let counts = match in_child {
+            Some(entry) if mapping.is_private_anonymous() && (has_child_pages || !summary.has_pages) => {
+                entry.counts
+            }
             _ if flags.is_pfn_map() || is_device => Default::default(),
-            _ => seen_counts(mapping, seen),
+            _ => counts_in_page_tables(mapping, summary),
         };
-        let page_bytes = same.map_or(PAGE_BYTES, |entry| entry.page_bytes);
+        let page_bytes = in_child.map_or(PAGE_BYTES, |entry| entry.page_bytes);
         entries.push(SmapsEntry { mapping: mapping.clone(), counts, page_bytes, flags });
     }
-    Smaps { entries, bad_lines: shown.bad_lines }
+    Smaps { entries, bad_lines: child_smaps.bad_lines }
 }
 
 #[cfg(test)]
@@ -431,12 +457,12 @@ mod tests {
     #[test]
     fn only_identical_mappings_count_as_hidden() {
         let before = known_as(&space(&[MIB, 2 * MIB, 8 * MIB]), true);
-        let found = known_hidden(&before, &space(&[MIB, 2 * MIB, 4 * MIB, 8 * MIB]));
+        let found = hidden_before(&before, &space(&[MIB, 2 * MIB, 4 * MIB, 8 * MIB]));
         let range = |start: u64, end: u64| AddressRange::new(start * MIB, end * MIB);
         assert_eq!(found, [range(1, 3), range(8, 9)], "one is new between them");
         let (text, _) = AddressSpace::parse(b"100000-200000 r--p 00000000 00:00 0\n");
-        assert_eq!(known_hidden(&before, &text), [], "other permissions");
-        assert_eq!(known_hidden(&known_as(&space(&[MIB]), false), &space(&[MIB])), []);
+        assert_eq!(hidden_before(&before, &text), [], "other permissions");
+        assert_eq!(hidden_before(&known_as(&space(&[MIB]), false), &space(&[MIB])), []);
     }
 
     #[test]
@@ -462,8 +488,8 @@ mod tests {
         assert!(changed_little(MAX_HIDDEN, &known), "nothing is new");
         assert!(!changed_little(MAX_HIDDEN + 1, &known), "more hidden ranges than a snapshot can show");
         let address = memory.as_ptr() as u64;
-        let others: Vec<_> =
+        let other_mappings: Vec<_> =
             known.iter().filter(|known| !known.mapping.range().contains(address)).cloned().collect();
-        assert!(!changed_little(0, &others), "a large one is new");
+        assert!(!changed_little(0, &other_mappings), "a large one is new");
     }
 }

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use strandline_sys::ptrace::Registers;
 
 use super::Options;
-use super::page_tables::{self, KnownBefore, Pages};
+use super::page_tables::{self, FactsBeforeStop, Pages};
 use super::snapshot::GuardedSnapshot;
 use crate::ledger::page_map::Plan;
-use crate::readers::Found;
+use crate::readers::FoundReaders;
 use strandline_claims::allocator::Reading;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::refinements::Refinements;
@@ -35,13 +35,13 @@ use strandline_process::target::quiet::CS_64_BIT;
 /// Maximum number of attempts to read a process whose runtime is in the middle of a collection.
 pub(super) const MAX_ATTEMPTS: u32 = 5;
 /// Default limit for a stop, without the second that is added for each GiB. A small machine reads
-/// 3 GiB of heap a second. A heap that takes longer was made to take long: the rest is left unread,
-/// with a caveat.
+/// 3 GiB of heap a second. A heap that takes longer was made to take long: what is left then stays
+/// unread, with a caveat.
 const LONGEST_STOP: Duration = Duration::from_secs(10);
 /// Part of the time of a stop that is kept for what follows reading: sorting results, and releasing
 /// threads.
 const END_DIVISOR: u32 = 16;
-/// Part of the available time that runtimes may use; the rest is for heaps.
+/// Part of the available time that runtimes may use; what is left is for heaps.
 const RUNTIMES_DIVISOR: u32 = 2;
 
 /// Returns the default limit for a stop of a process with this much anonymous memory.
@@ -50,7 +50,7 @@ pub(super) fn longest_stop(anonymous_bytes: u64) -> Duration {
 }
 
 /// What was read of one state of the process.
-pub struct Frozen {
+pub struct FrozenState {
     /// The kernel's view of each mapping.
     pub smaps_entries: Vec<SmapsEntry>,
     /// Its mappings.
@@ -74,9 +74,9 @@ pub struct Frozen {
     /// Its threads' stacks.
     pub stacks: Vec<Stack>,
     /// Registers of its threads, if blocks are kept.
-    pub facts: Vec<ThreadFacts>,
+    pub thread_facts: Vec<ThreadFacts>,
     /// Number of threads.
-    pub threads: u64,
+    pub thread_count: u64,
     /// The open /proc/PID/mem. This file and `pagemap` stay with the program that was read, also
     /// after an exec.
     pub memory: MemFile,
@@ -91,11 +91,11 @@ pub struct Frozen {
     /// When reading must end, if the stop or the snapshot is limited.
     pub reading_ends: Option<Instant>,
     /// How long its threads were stopped.
-    pub stopped: Duration,
+    pub stopped_for: Duration,
     /// The snapshot that `memory` and `pagemap` belong to, if there is one.
     pub snapshot: Option<GuardedSnapshot>,
     /// What the snapshot cost, once it has ended.
-    pub spent: Option<SnapshotCost>,
+    pub snapshot_cost: Option<SnapshotCost>,
     /// Whether it was read while all its threads slept, without a stop.
     pub is_quiet: bool,
     /// What was not read.
@@ -115,9 +115,9 @@ pub(super) struct ReadPlan<'a> {
     pub workers: usize,
     pub options: &'a Options<'a>,
     /// The readers of what is mapped.
-    pub found: &'a Found,
-    /// What was known before the stop.
-    pub before: KnownBefore<'a>,
+    pub found: &'a FoundReaders,
+    /// The facts that were read before the stop.
+    pub before: FactsBeforeStop<'a>,
 }
 
 /// Whether this is the last attempt: its result counts even if a runtime is collecting.
@@ -128,7 +128,7 @@ pub(super) struct IsLastAttempt(pub bool);
 pub(super) struct Threads {
     /// Stack pointers and registers. `None` for a 32-bit program, whose ledger has only the
     /// kernel's rows.
-    pub known: Option<Vec<ThreadFacts>>,
+    pub facts: Option<Vec<ThreadFacts>>,
     /// Number of threads.
     pub count: u64,
     /// What is unknown about them.
@@ -140,18 +140,18 @@ impl Threads {
     pub fn new<'r>(
         process: &Process,
         stopped: impl Iterator<Item = (i32, &'r Registers)>,
-        others: impl Iterator<Item = ThreadFacts>,
+        sleeping: impl Iterator<Item = ThreadFacts>,
         count: u64,
     ) -> Self {
-        let mut threads = Self { known: None, count, caveats: Vec::new() };
-        let known: Option<Vec<ThreadFacts>> =
+        let mut threads = Self { facts: None, count, caveats: Vec::new() };
+        let facts: Option<Vec<ThreadFacts>> =
             stopped.map(|(tid, registers)| thread_facts(tid, registers)).collect();
-        if known.is_none() {
+        if facts.is_none() {
             let text = "a 32-bit program: only the kernel's rows are given, its heap and stacks are not read";
             let place = format!("process {}", process.pid());
             threads.caveats.push(Caveat::new("not_64_bit", place, None, text));
         }
-        threads.known = known.map(|known| known.into_iter().chain(others).collect());
+        threads.facts = facts.map(|facts| facts.into_iter().chain(sleeping).collect());
         threads
     }
 }
@@ -188,7 +188,7 @@ pub(super) fn kernel_view(
     process: &Process,
     threads: Threads,
     read_plan: &ReadPlan<'_>,
-) -> Result<(Frozen, Option<Vec<ThreadFacts>>)> {
+) -> Result<(FrozenState, Option<Vec<ThreadFacts>>)> {
     // An open pagemap or mem stays with its program: opened before the stop, it would show the old
     // program after an exec. A failed stop also reports a better reason.
     let pagemap = process.open_file("pagemap")?;
@@ -196,7 +196,7 @@ pub(super) fn kernel_view(
     let Pages { smaps, residency, rollup } = page_tables::read(process, &pagemap, &read_plan.before)?;
     let start_brk = process.stat()?.start_brk;
     let view = KernelView { smaps, residency, rollup, start_brk, memory: MemFile::new(memory_file), pagemap };
-    Ok(Frozen::new(process, view, threads, read_plan))
+    Ok(FrozenState::new(process, view, threads, read_plan))
 }
 
 /// The caveat that a runtime was busy in all attempts.
@@ -216,7 +216,7 @@ pub(super) fn rollup(process: &Process) -> Option<Counts> {
     smaps::read_rollup(process.open_file("smaps_rollup").ok()?).ok()
 }
 
-impl Frozen {
+impl FrozenState {
     /// The process's own memory, from the snapshot if there is one.
     pub fn own_memory(&self) -> &dyn Memory {
         match &self.snapshot_memory {
@@ -242,12 +242,12 @@ impl Frozen {
             AddressSpace::from_mappings(view.smaps.entries.iter().map(|entry| entry.mapping.clone()));
         // A library that was loaded since has no known end of its bss.
         space.set_spans(read_plan.before.space.spans().clone());
-        let Threads { known: threads, count, mut caveats } = threads;
+        let Threads { facts, count, mut caveats } = threads;
         if view.smaps.bad_lines > 0 {
             let text = format!("{} lines of smaps were not understood", view.smaps.bad_lines);
             caveats.push(Caveat::new("smaps_lines", format!("/proc/{}/smaps", process.pid()), None, text));
         }
-        let frozen = Frozen {
+        let frozen = FrozenState {
             start_brk: view.start_brk,
             page_map: read_plan.options.page_map.then(|| Plan::new(&view.smaps.entries, &view.residency)),
             sums: view.rollup.unwrap_or_else(|| view.smaps.total()),
@@ -260,21 +260,21 @@ impl Frozen {
             runtimes: Vec::new(),
             refinements: Refinements::default(),
             stacks: Vec::new(),
-            facts: threads.clone().filter(|_| read_plan.options.keeps_blocks).unwrap_or_default(),
-            threads: count,
+            thread_facts: facts.clone().filter(|_| read_plan.options.keeps_blocks).unwrap_or_default(),
+            thread_count: count,
             memory: view.memory,
             pagemap: view.pagemap,
             snapshot_memory: None,
             reading_began: Instant::now(),
             reading_ends: None,
-            stopped: Duration::ZERO,
+            stopped_for: Duration::ZERO,
             snapshot: None,
-            spent: None,
+            snapshot_cost: None,
             is_quiet: false,
             caveats,
             bytes_read: 0,
         };
-        (frozen, threads)
+        (frozen, facts)
     }
 
     /// Returns when to end a pass that may use the available time divided by `divisor`.
@@ -306,13 +306,13 @@ impl Frozen {
         threads: Option<&[ThreadFacts]>,
         memory: &dyn Memory,
         read_plan: &ReadPlan<'_>,
-        last: IsLastAttempt,
+        is_last: IsLastAttempt,
     ) -> Result<bool> {
         let Some(threads) = threads else { return Ok(false) };
         self.stacks = stacks::stacks(threads, memory, &self.address_space);
         let free = self.free_memory(process, threads, memory, read_plan);
         for busy in self.read_runtimes(process, threads, memory, &free, read_plan) {
-            if last == IsLastAttempt(false) {
+            if is_last == IsLastAttempt(false) {
                 return Ok(true);
             }
             self.caveats.push(busy_caveat(&busy));
@@ -343,7 +343,7 @@ impl Frozen {
         let runs = private.flat_map(|mapping| self.residency.runs_in(mapping.start..mapping.end));
         let refinements = Refinements::new(runs.map(|run| (run.start, run.end)));
         let resident = |range: AddressRange| anonymous_runs(&self.residency, range);
-        let shared = |range: AddressRange| other_runs(&self.residency, range);
+        let shared = |range: AddressRange| non_anonymous_runs(&self.residency, range);
         let context = runtime::Context {
             memory: &Resident::new(memory, &self.residency),
             process,
@@ -390,7 +390,7 @@ fn anonymous_runs(residency: &Residency, range: AddressRange) -> Vec<AddressRang
     runs.map(|run| AddressRange::new(run.start, run.end)).collect()
 }
 
-fn other_runs(residency: &Residency, range: AddressRange) -> Vec<AddressRange> {
+fn non_anonymous_runs(residency: &Residency, range: AddressRange) -> Vec<AddressRange> {
     let runs = residency.runs_in(range.into()).filter(|run| !run.is_anonymous);
     runs.map(|run| AddressRange::new(run.start, run.end)).collect()
 }

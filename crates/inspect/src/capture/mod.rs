@@ -2,7 +2,7 @@
 //!
 //! [`attempts`] stops the process, reads it and releases it, or reads it while all its threads
 //! sleep ([`quiet`]), or from a copy-on-write child ([`from_snapshot`]). The result is a
-//! [`Frozen`] state with the readers' claims; later modules interpret it.
+//! [`FrozenState`] with the readers' claims; later modules interpret it.
 
 mod attempts;
 mod from_snapshot;
@@ -23,7 +23,7 @@ use strandline_process::target::hold::on_own_thread;
 pub use self::attempts::read_process;
 #[cfg(test)]
 pub use self::attempts::take_with;
-pub use self::frozen::Frozen;
+pub use self::frozen::FrozenState;
 pub use self::quiet::QUIET_FOR;
 pub use self::snapshot::SnapshotMode;
 pub use self::stopped_by::{Ending, StoppedBy};
@@ -63,9 +63,9 @@ pub struct Options<'a> {
     /// Whether the calling thread watches the target for its exit
     /// ([`strandline_process::target::exit_watch`]).
     pub is_watched: bool,
-    /// Start time of the process in ticks since boot. If given, a process that has reused the id is
-    /// refused.
-    pub started: Option<u64>,
+    /// Start time of the process in clock ticks since boot. If it is set, a process that has reused
+    /// the id is refused.
+    pub start_ticks: Option<u64>,
     /// Number of threads that read; `None` for one per processor.
     pub threads: Option<usize>,
     /// Called with the progress.
@@ -86,7 +86,7 @@ impl Default for Options<'_> {
             quiet_for: QUIET_FOR,
             never_stop: false,
             is_watched: false,
-            started: None,
+            start_ticks: None,
             threads: None,
             progress: None,
         }
@@ -108,16 +108,16 @@ impl Options<'_> {
 pub fn with_capture<T>(
     pid: i32,
     options: &Options<'_>,
-    mut work: impl FnMut(&Process, Frozen) -> Result<T>,
+    mut work: impl FnMut(&Process, FrozenState) -> Result<T>,
 ) -> Result<T> {
     match capture(pid, options).and_then(|(process, frozen)| work(&process, frozen)) {
         Err(Error::NoSnapshot { reason, stopped, .. }) if options.snapshot != SnapshotMode::Always => {
             let max_stop = options.max_stop.map(|limit| limit.saturating_sub(stopped));
-            let again =
+            let without_snapshot =
                 Options { snapshot: SnapshotMode::Never, quiet_for: Duration::ZERO, max_stop, ..*options };
-            let (process, mut frozen) = capture(pid, &again)?;
+            let (process, mut frozen) = capture(pid, &without_snapshot)?;
             frozen.caveats.push(attempts::no_snapshot(&reason));
-            frozen.stopped += stopped;
+            frozen.stopped_for += stopped;
             work(&process, frozen)
         }
         Err(Error::NoSnapshot { pid, reason, stopped }) if options.max_stop.is_none() => {
@@ -129,7 +129,7 @@ pub fn with_capture<T>(
 }
 
 /// Captures a process, again each time it has started another program meanwhile (execve).
-fn capture(pid: i32, options: &Options<'_>) -> Result<(Process, Frozen)> {
+fn capture(pid: i32, options: &Options<'_>) -> Result<(Process, FrozenState)> {
     for _ in 1..MAX_CAPTURES {
         match capture_once(pid, options) {
             // If the calling thread watches the process, it must end first, to release the process.
@@ -140,18 +140,19 @@ fn capture(pid: i32, options: &Options<'_>) -> Result<(Process, Frozen)> {
     capture_once(pid, options)
 }
 
-fn capture_once(pid: i32, options: &Options<'_>) -> Result<(Process, Frozen)> {
+fn capture_once(pid: i32, options: &Options<'_>) -> Result<(Process, FrozenState)> {
     let process =
         if options.is_watched { admission::admit_watched(pid)? } else { admission::open_target(pid)? };
-    if options.started.is_some_and(|started| process.stat().map_or(true, |stat| stat.start_ticks != started))
-    {
+    let is_other = |ticks| process.stat().map_or(true, |stat| stat.start_ticks != ticks);
+    if options.start_ticks.is_some_and(is_other) {
         return Err(Error::NoSuchProcess { pid });
     }
     let threads = options.reading_threads();
     // The tracer is a separate thread: when it ends, the kernel releases everything, even threads
     // in an uninterruptible sleep that could not be stopped and released in order.
-    let stop_limit =
-        options.max_stop.unwrap_or_else(|| frozen::longest_stop(attempts::anonymous_bytes(&process)));
+    // A process of unknown size gets the limit of a small one.
+    let longest_stop = || frozen::longest_stop(attempts::anonymous_bytes(&process).unwrap_or(0));
+    let stop_limit = options.max_stop.unwrap_or_else(longest_stop);
     let frozen = on_own_thread(stop_limit, || read_process(&process, &StoppedBy::Us, threads, options));
     let no_result =
         || std::io::Error::other("the thread that reads did not start, or failed (try --no-runtimes)");
@@ -160,14 +161,15 @@ fn capture_once(pid: i32, options: &Options<'_>) -> Result<(Process, Frozen)> {
     Ok((process, frozen))
 }
 
-impl Frozen {
+impl FrozenState {
     /// Ends the snapshot, if there is one, and checks that it lasted until now.
     ///
     /// # Errors
     /// [`Error::NoSnapshot`] if it did not: all that was read from it is then in doubt.
     pub fn end_snapshot(&mut self, process: &Process) -> Result<()> {
         let Some(snapshot) = self.snapshot.take() else { return Ok(()) };
-        let no_snapshot = |reason| Error::NoSnapshot { pid: process.pid(), reason, stopped: self.stopped };
+        let no_snapshot =
+            |reason| Error::NoSnapshot { pid: process.pid(), reason, stopped: self.stopped_for };
         let cost = snapshot.end().map_err(no_snapshot)?;
         if !cost.is_reaped {
             let text = "the snapshot, a child of the process, has ended and holds no memory, but no thread of the process could \
@@ -176,8 +178,8 @@ impl Frozen {
             let place = format!("process {}", process.pid());
             self.caveats.push(Caveat::new("photograph_left", place, None, text));
         }
-        self.stopped += cost.stopped_time;
-        self.spent = Some(cost);
+        self.stopped_for += cost.stopped_time;
+        self.snapshot_cost = Some(cost);
         // While there was a snapshot, half of each shared page counted as the snapshot's.
         self.rollup = frozen::rollup(process);
         Ok(())

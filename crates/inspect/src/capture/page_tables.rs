@@ -29,19 +29,20 @@ const LARGE_BYTES: u64 = 32 << 20;
 const MANY_MAPPINGS: usize = 1000;
 
 /// What was known about the process before it was stopped.
-pub struct KnownBefore<'a> {
+pub struct FactsBeforeStop<'a> {
     /// Its mappings.
     pub space: &'a AddressSpace,
-    /// Its resident bytes.
-    pub rss_bytes: u64,
+    /// Its resident bytes, if they are known.
+    pub rss_bytes: Option<u64>,
     /// Whether it has locked memory or reserved huge pages: only smaps contains which mappings have
     /// them.
     pub has_locked: bool,
 }
 
-impl KnownBefore<'_> {
+impl FactsBeforeStop<'_> {
     fn is_large(&self) -> bool {
-        self.rss_bytes >= LARGE_BYTES || self.space.mappings().len() >= MANY_MAPPINGS
+        self.rss_bytes.is_none_or(|bytes| bytes >= LARGE_BYTES)
+            || self.space.mappings().len() >= MANY_MAPPINGS
     }
 }
 
@@ -58,21 +59,21 @@ pub struct Pages {
 /// Runs both functions, in parallel if that is worth a thread.
 fn in_parallel<A: Send, B: Send>(
     is_large: bool,
-    one: impl FnOnce() -> io::Result<A> + Send,
-    other: impl FnOnce() -> io::Result<B> + Send,
+    first: impl FnOnce() -> io::Result<A> + Send,
+    second: impl FnOnce() -> io::Result<B> + Send,
 ) -> (io::Result<A>, io::Result<B>) {
     if !is_large {
-        return (one(), other());
+        return (first(), second());
     }
     std::thread::scope(|scope| {
-        let one = scope.spawn(one);
-        let other = other();
-        (one.join().unwrap_or_else(|_| Err(io::Error::other("a thread failed"))), other)
+        let first_thread = scope.spawn(first);
+        let second_result = second();
+        (first_thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread failed"))), second_result)
     })
 }
 
 /// Reads the pages of a stopped or sleeping process. `pagemap` is its open /proc/PID/pagemap.
-pub fn read(process: &Process, pagemap: &File, before: &KnownBefore<'_>) -> Result<Pages> {
+pub fn read(process: &Process, pagemap: &File, before: &FactsBeforeStop<'_>) -> Result<Pages> {
     match read_by_sums(process, pagemap, before)? {
         Some(pages) => Ok(pages),
         None => read_by_smaps(process, pagemap, before),
@@ -85,8 +86,8 @@ pub fn address_space(process: &Process) -> Result<Option<AddressSpace>> {
     Ok((bad_lines == 0).then_some(space))
 }
 
-/// Reads its mappings and page tables; `None` if the kernel has no PAGEMAP_SCAN, or a line of maps
-/// is not understood.
+/// Reads the mappings and page tables of a process; `None` if the kernel has no PAGEMAP_SCAN, or a
+/// line of maps is not understood.
 fn scanned(process: &Process, pagemap: &File) -> Result<Option<(AddressSpace, ScannedRegions)>> {
     let Some(space) = address_space(process)? else { return Ok(None) };
     match ScannedRegions::of(pagemap, space.mappings().iter()) {
@@ -98,14 +99,14 @@ fn scanned(process: &Process, pagemap: &File) -> Result<Option<(AddressSpace, Sc
 
 /// Returns the counts of a mapping by its page tables, as smaps would report them: pages without a
 /// `struct page` (clocks of the kernel, devices) are not memory of the process.
-pub fn seen_counts(mapping: &Mapping, seen: &MappingSummary) -> Counts {
-    let is_none = mapping.name.starts_with("[vvar") || mapping.name == "[vsyscall]";
-    if is_none { Counts::default() } else { seen.counts }
+pub fn counts_in_page_tables(mapping: &Mapping, summary: &MappingSummary) -> Counts {
+    let has_no_memory = mapping.name.starts_with("[vvar") || mapping.name == "[vsyscall]";
+    if has_no_memory { Counts::default() } else { summary.counts }
 }
 
 /// Reads mappings, page tables and sums; `None` if these do not contain everything, or do not
 /// agree.
-fn read_by_sums(process: &Process, pagemap: &File, before: &KnownBefore<'_>) -> Result<Option<Pages>> {
+fn read_by_sums(process: &Process, pagemap: &File, before: &FactsBeforeStop<'_>) -> Result<Option<Pages>> {
     if before.has_locked || !pages::has_scan() {
         return Ok(None);
     }
@@ -116,37 +117,37 @@ fn read_by_sums(process: &Process, pagemap: &File, before: &KnownBefore<'_>) -> 
     if sums.lazy_free_bytes > 0 || sums.locked_bytes > 0 || sums.hugetlb_bytes() > 0 {
         return Ok(None);
     }
-    let mut seen = scanned.summaries(space.mappings());
+    let mut summaries = scanned.summaries(space.mappings());
     if sums.swap_bytes == 0 {
         // Guard regions and other markers of the kernel look like swapped pages.
-        seen.iter_mut().for_each(|seen| seen.counts.swap_bytes = 0);
+        summaries.iter_mut().for_each(|summary| summary.counts.swap_bytes = 0);
     }
-    let entry = |(mapping, seen): (&Mapping, &MappingSummary)| SmapsEntry {
+    let entry = |(mapping, summary): (&Mapping, &MappingSummary)| SmapsEntry {
         mapping: mapping.clone(),
-        counts: seen_counts(mapping, seen),
+        counts: counts_in_page_tables(mapping, summary),
         page_bytes: PAGE_BYTES,
         flags: Default::default(),
     };
-    let entries: Vec<SmapsEntry> = space.mappings().iter().zip(&seen).map(entry).collect();
+    let entries: Vec<SmapsEntry> = space.mappings().iter().zip(&summaries).map(entry).collect();
     let smaps = Smaps { entries, bad_lines: 0 };
     let total = smaps.total();
-    let key = |counts: &Counts| (counts.rss_bytes, counts.anonymous_bytes, counts.swap_bytes);
-    if key(&total) != key(&sums) {
+    let compared = |counts: &Counts| (counts.rss_bytes, counts.anonymous_bytes, counts.swap_bytes);
+    if compared(&total) != compared(&sums) {
         return Ok(None);
     }
     let Ok(residency) = Residency::of_scanned(pagemap, &smaps.entries, Ok(scanned)) else { return Ok(None) };
-    let agree = pages::reconcile(&residency, &smaps.entries).is_ok();
-    Ok((agree && !smaps.entries.is_empty()).then_some(Pages { smaps, residency, rollup: Some(sums) }))
+    let do_agree = pages::reconcile(&residency, &smaps.entries).is_ok();
+    Ok((do_agree && !smaps.entries.is_empty()).then_some(Pages { smaps, residency, rollup: Some(sums) }))
 }
 
 /// Reads smaps and the page tables until they agree: the kernel may drop or move file pages of a
 /// stopped process in between.
-pub fn read_by_smaps(process: &Process, pagemap: &File, before: &KnownBefore<'_>) -> Result<Pages> {
+pub fn read_by_smaps(process: &Process, pagemap: &File, before: &FactsBeforeStop<'_>) -> Result<Pages> {
     let pid = process.pid();
     let mut detail = String::new();
-    for look in 0..MAX_ATTEMPTS {
-        if look > 1 {
-            std::thread::sleep(PAUSE * (1 << (look - 2)));
+    for attempt in 0..MAX_ATTEMPTS {
+        if attempt > 1 {
+            std::thread::sleep(PAUSE * (1 << (attempt - 2)));
         }
         let file = process.open_file("smaps")?;
         let scan = || ScannedRegions::of(pagemap, before.space.mappings().iter());
@@ -162,13 +163,13 @@ pub fn read_by_smaps(process: &Process, pagemap: &File, before: &KnownBefore<'_>
         let Err(differences) = pages::reconcile(&residency, &smaps.entries) else {
             return Ok(Pages { smaps, residency, rollup: None });
         };
-        let first = differences.first().map(|first| {
+        let example = differences.first().map(|first| {
             format!(
                 "{:#x}-{:#x} has {} bytes in its page tables, {} in smaps",
                 first.start, first.end, first.pages_bytes, first.smaps_bytes
             )
         });
-        detail = format!("{} ({} mappings differ)", first.unwrap_or_default(), differences.len());
+        detail = format!("{} ({} mappings differ)", example.unwrap_or_default(), differences.len());
     }
     Err(Error::DoesNotAddUp { pid, detail })
 }

@@ -11,7 +11,7 @@ use strandline_process::procfs::Process;
 use strandline_process::target::asleep::{self, SleepingProcess};
 use strandline_process::target::live::{ByPid, MemFile, TracedMemory};
 
-use super::frozen::{Frozen, IsLastAttempt, ReadPlan, Threads, kernel_view, rollup};
+use super::frozen::{FrozenState, IsLastAttempt, ReadPlan, Threads, kernel_view, rollup};
 use super::snapshot::SnapshotMode;
 
 /// Default time to try reading without a stop.
@@ -95,7 +95,7 @@ pub(super) fn watched<T>(
 ///
 /// # Errors
 /// Fails if the process has ended or may not be inspected.
-pub fn read(process: &Process, plan: &ReadPlan<'_>) -> Result<Option<Frozen>> {
+pub fn read(process: &Process, plan: &ReadPlan<'_>) -> Result<Option<FrozenState>> {
     let options = plan.options;
     // Finding holders needs all registers, which are known only after a stop.
     let is_possible = !options.keeps_blocks && options.snapshot != SnapshotMode::Always;
@@ -104,9 +104,9 @@ pub fn read(process: &Process, plan: &ReadPlan<'_>) -> Result<Option<Frozen>> {
     if !is_possible || options.quiet_for.is_zero() || !is_64_bit {
         return Ok(None);
     }
-    let begin = Instant::now();
-    let (mut awake_since, mut pause) = (begin, SHORTEST_PAUSE);
-    while begin.elapsed() < options.quiet_for && awake_since.elapsed() < MAX_AWAKE {
+    let start = Instant::now();
+    let (mut awake_since, mut pause) = (start, SHORTEST_PAUSE);
+    while start.elapsed() < options.quiet_for && awake_since.elapsed() < MAX_AWAKE {
         if let Some(sleeping) = SleepingProcess::check(process)? {
             if plan.found.is_collecting(&ByPid::new(process.pid())) {
                 return Ok(None);
@@ -130,7 +130,7 @@ pub fn read(process: &Process, plan: &ReadPlan<'_>) -> Result<Option<Frozen>> {
 /// Result of one attempt to read a sleeping process.
 enum Attempt {
     /// All threads slept throughout.
-    Read(Box<Frozen>),
+    Read(Box<FrozenState>),
     /// A thread ran meanwhile.
     Disturbed,
     /// The process must be stopped: a thread pointer is unknown, its memory is in the middle of a
@@ -142,20 +142,20 @@ fn attempt(process: &Process, sleeping: &SleepingProcess<'_>, plan: &ReadPlan<'_
     let Some(facts) = sleeping.facts(plan.found.needs_thread_pointers()) else {
         return Ok(Attempt::MustStop);
     };
-    let threads = Threads { count: facts.len() as u64, known: Some(facts), caveats: Vec::new() };
+    let threads = Threads { count: facts.len() as u64, facts: Some(facts), caveats: Vec::new() };
     let (mut frozen, facts) = kernel_view(process, threads, plan)?;
     frozen.is_quiet = true;
     let file = MemFile::new(process.open_file("mem")?);
     let traced = TracedMemory::new(process.pid(), &frozen.address_space, &file, frozen.shares_memory());
-    let read = watched(&traced, &|| sleeping.first_threads_ran(), |memory| {
+    let watched_read = watched(&traced, &|| sleeping.first_threads_ran(), |memory| {
         frozen.read_all(process, facts.as_deref(), memory, plan, IsLastAttempt(false))
     });
     // Checked at each attempt: a thread that ran may have given others access to the memory.
     let is_alone = asleep::external_writer(process, &frozen.address_space)?.is_none();
-    if read.is_in_vain || !sleeping.slept_throughout() {
+    if watched_read.is_in_vain || !sleeping.slept_throughout() {
         return Ok(Attempt::Disturbed);
     }
-    let must_read_again = read.result?;
+    let must_read_again = watched_read.result?;
     if must_read_again || !is_alone || frozen.has_damage() {
         return Ok(Attempt::MustStop);
     }

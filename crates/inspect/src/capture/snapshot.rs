@@ -26,11 +26,9 @@ pub enum SnapshotMode {
     /// Never.
     #[default]
     Never,
-    /// If a snapshot is harmless, and it stops the process for less time than reading
-    /// does.
+    /// If a snapshot is harmless, and it stops the process for less time than reading does.
     IfShorter,
-    /// If it is harmless; otherwise the process is stopped while it is read, with a
-    /// caveat.
+    /// If it is harmless; otherwise the process is stopped while it is read, with a caveat.
     IfPossible,
     /// Always; if it is not possible, the process is not inspected.
     Always,
@@ -118,9 +116,9 @@ fn known_mappings(process: &Process, status: &Status) -> Result<Option<Vec<Known
         return Err("it keeps too many ranges of memory from its children".to_owned());
     }
     let private = smaps.entries.iter().filter(|entry| entry.mapping.is_private_anonymous());
-    let known =
+    let known_mapping =
         |entry: &SmapsEntry| KnownMapping { mapping: entry.mapping.clone(), is_hidden: is_hidden(entry) };
-    Ok(Some(private.map(known).collect()))
+    Ok(Some(private.map(known_mapping).collect()))
 }
 
 impl Plan {
@@ -178,8 +176,10 @@ pub fn plan(
     let stop_per_gib = if reads_smaps { STOP_PER_GIB_WITH_SMAPS } else { STOP_PER_GIB };
     let longest_stop = stop_per_gib.mul_f64(gibs);
     if max_stop.is_some_and(|max_stop| longest_stop > max_stop) {
-        let ms = longest_stop.as_secs_f64() * 1e3;
-        return Err(format!("taking it may stop the process for {ms:.0} ms, longer than --max-stop allows"));
+        let milliseconds = longest_stop.as_secs_f64() * 1e3;
+        return Err(format!(
+            "taking it may stop the process for {milliseconds:.0} ms, longer than --max-stop allows"
+        ));
     }
     if status.is_under_seccomp() {
         snapshot::filters_allow(process, with_hidden)?;

@@ -23,7 +23,7 @@ pub struct Ending<'a> {
 }
 
 impl Ending<'_> {
-    /// Returns a caveat about threads that are gone.
+    /// Returns a caveat about the threads that have ended already.
     pub(super) fn caveats(&self, process: &Process) -> Vec<Caveat> {
         if self.other_threads == 0 {
             return Vec::new();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::account::Account;
-use crate::capture::Frozen;
+use crate::capture::FrozenState;
 use crate::facts::{Allocator, Explanation, Remedy, RemedyKind, Row, Target, TargetKind};
 use crate::ledger::rows;
 use crate::remedy::{purge, zero_pages};
@@ -22,7 +22,7 @@ const MIN_LEAKED_DIVISOR: u64 = 20;
 const LATE: [&str; 2] = ["_too_slow", "_late"];
 
 /// Removes the predictions of calls that `reclaim` would always refuse, and gives the reason.
-fn refuse_calls(process: &Process, frozen: &mut Frozen) {
+fn refuse_calls(process: &Process, frozen: &mut FrozenState) {
     for reading in &mut frozen.readings {
         let is_checked = |plan: &&CallPlan| plan.predicted_bytes > 0 && plan.libc_code.is_none();
         let Some(plan) = reading.call.as_ref().filter(is_checked) else { continue };
@@ -48,7 +48,7 @@ pub fn describe(process: &Process, account: &mut Account) -> Explanation {
         pid: process.pid(),
         rows: &account.rows,
         rss_bytes: account.kernel.rss_bytes,
-        threads: frozen.threads,
+        threads: frozen.thread_count,
         allocators: &read_allocators,
         runtimes: &account.runtimes,
         remedies: &readers_remedies,
@@ -61,7 +61,7 @@ pub fn describe(process: &Process, account: &mut Account) -> Explanation {
         view,
         trimmed_zero_bytes: trimmed_zero_bytes.values().sum(),
         pinning_chunks: claims.map(|claim| claim.sums.pinning_blocks).sum(),
-        unread: &account.unread,
+        unread_names: &account.unread_names,
         late_bytes: late_bytes(&account.rows, &account.caveats),
     };
     let executable = process.executable();
@@ -76,19 +76,19 @@ pub fn describe(process: &Process, account: &mut Account) -> Explanation {
     let mut verdict = verdict::verdict(&verdict_inputs);
     verdict.headline.push_str(&leak_clause(&account.rows, account.kernel.rss_bytes));
     let target = Target {
-        kind: if frozen.spent.is_some() { TargetKind::Snapshot } else { TargetKind::Live },
+        kind: if frozen.snapshot_cost.is_some() { TargetKind::Snapshot } else { TargetKind::Live },
         pid: process.pid(),
         executable,
         command: process.command_line().unwrap_or_default(),
-        threads: frozen.threads,
+        threads: frozen.thread_count,
     };
-    let other_allocators = std::mem::take(&mut account.other_allocators);
+    let recognised_allocators = std::mem::take(&mut account.recognised_allocators);
     Explanation {
         target,
         totals: rows::totals(&account.rows),
         rows: std::mem::take(&mut account.rows),
         kernel: account.kernel.clone(),
-        allocators: read_allocators.into_iter().chain(other_allocators).collect(),
+        allocators: read_allocators.into_iter().chain(recognised_allocators).collect(),
         runtimes: std::mem::take(&mut account.runtimes),
         remedies,
         verdict,
@@ -125,7 +125,7 @@ fn leak_clause(rows: &[Row], rss_bytes: u64) -> String {
 
 /// Bytes of zero pages that calls into allocators release too, by allocator name. They are counted
 /// on the row of zero pages only.
-fn zero_bytes_of_calls(frozen: &Frozen) -> BTreeMap<String, u64> {
+fn zero_bytes_of_calls(frozen: &FrozenState) -> BTreeMap<String, u64> {
     let mut zero_bytes = BTreeMap::new();
     for reading in &frozen.readings {
         let bytes = reading.releasable_bytes().saturating_sub(reading.releasable_row_bytes());
@@ -136,7 +136,7 @@ fn zero_bytes_of_calls(frozen: &Frozen) -> BTreeMap<String, u64> {
 
 /// The remedies of all readings. If an allocator is in the process several times, a single call
 /// covers all instances, and their predictions are added up.
-fn merged_remedies(frozen: &Frozen) -> Vec<Remedy> {
+fn merged_remedies(frozen: &FrozenState) -> Vec<Remedy> {
     let of_runtimes = frozen.runtimes.iter().flat_map(|reading| &reading.remedies);
     let of_allocators = frozen.readings.iter().flat_map(|reading| &reading.remedies);
     let mut all: Vec<Remedy> = Vec::new();

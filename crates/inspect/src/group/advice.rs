@@ -73,7 +73,7 @@ pub(super) fn advice(explanation: &GroupExplanation) -> Vec<Advice> {
     } else if cgroup.high_bytes.is_none() && cgroup.version == 2 {
         settings.extend(memory_high(explanation, limit - limit / MIN_LEFT_DIVISOR));
     }
-    let shared = sums(&explanation.rows).shared;
+    let shared = sums(&explanation.rows).shared_bytes;
     if shared > limit / MIN_SHARED_DIVISOR {
         settings.extend(shared_memory(explanation, round_up(shared)));
     }

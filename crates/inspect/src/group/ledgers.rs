@@ -18,12 +18,12 @@ use crate::ledger::{proportional, rows};
 
 /// How to take ledgers.
 pub struct LedgerOptions<'a> {
-    /// How each is taken; how long it may stop the process is set for each.
-    pub each: Options<'a>,
+    /// How each ledger is taken, except for how long it may stop the process.
+    pub inspection: Options<'a>,
     /// How long a process may be stopped: `None` for not at all.
-    pub stop: &'a dyn Fn(&GroupProcess) -> Option<Duration>,
-    /// Called with the number of processes that were read, and of all.
-    pub progress: &'a dyn Fn(usize, usize),
+    pub max_stop: &'a dyn Fn(&GroupProcess) -> Option<Duration>,
+    /// Called with the number of processes that were read, and of all that are to be read.
+    pub report_progress: &'a dyn Fn(usize, usize),
 }
 
 /// Processes that hold no more than 1/`MIN_PROCESS_DIVISOR` of the charge are not read.
@@ -40,14 +40,14 @@ pub fn add_ledgers(explanation: &mut GroupExplanation, options: &LedgerOptions<'
     let count = processes.iter().filter(|process| is_read(process)).count();
     let mut remedies: BTreeMap<String, GroupRemedy> = BTreeMap::new();
     for (index, process) in processes.iter_mut().filter(|process| is_read(process)).enumerate() {
-        (options.progress)(index, count);
-        let max_stop = (options.stop)(process);
-        let each = Options {
+        (options.report_progress)(index, count);
+        let max_stop = (options.max_stop)(process);
+        let inspection = Options {
             max_stop: max_stop.or(Some(Duration::ZERO)),
             never_stop: max_stop.is_none(),
-            ..options.each
+            ..options.inspection
         };
-        match explain(process.pid, &each) {
+        match explain(process.pid, &inspection) {
             Ok(ledger) => add_ledger(explanation, process, &ledger, &mut remedies),
             Err(error) => {
                 let held = held_bytes.get(&process.pid).copied();

@@ -111,10 +111,10 @@ impl Parts {
         let sum: u128 = self.all.iter().map(|part| u128::from(part.bytes)).sum();
         let excess = sum.saturating_sub(u128::from(charged_bytes));
         self.remove(excess);
-        let rest = charged_bytes - u64::try_from(sum - excess).unwrap_or(charged_bytes);
-        let stock = rest.min(STOCK_BYTES.saturating_mul(processors));
+        let uncounted = charged_bytes - u64::try_from(sum - excess).unwrap_or(charged_bytes);
+        let stock = uncounted.min(STOCK_BYTES.saturating_mul(processors));
         self.all.push(Part::counted(&STOCK, Some(stock)));
-        self.all.push(Part::counted(&UNKNOWN, Some(rest - stock)));
+        self.all.push(Part::counted(&UNKNOWN, Some(uncounted - stock)));
     }
 
     /// Takes the bytes that exceed the charge from the kinds that are least exact. A mapped page in
@@ -163,11 +163,11 @@ fn add_kernel(all: &mut Vec<Part>, memory: &Memory, estimates: Estimates) -> boo
         (&VMALLOC, counters.vmalloc_bytes),
         (&ZSWAP, counters.zswap_bytes),
     ];
-    let known: u64 = counted.iter().filter_map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);
-    let others = all.iter().fold(0_u64, |sum, part| sum.saturating_add(part.bytes));
-    // Where the kernel's memory is not summed (before Linux 5.18), estimates may use the rest.
-    let kernel = counters.kernel_bytes.unwrap_or_else(|| memory.current_bytes.saturating_sub(others));
-    let mut remaining = kernel.saturating_sub(known);
+    let counted_sum: u64 = counted.iter().filter_map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);
+    let other_sum = all.iter().fold(0_u64, |sum, part| sum.saturating_add(part.bytes));
+    // Before Linux 5.18 the kernel's memory has no sum: estimates may use what no counter has.
+    let kernel = counters.kernel_bytes.unwrap_or_else(|| memory.current_bytes.saturating_sub(other_sum));
+    let mut remaining = kernel.saturating_sub(counted_sum);
     let mut is_estimated = false;
     for (kind, counter) in counted {
         let estimate = if kind == &PAGE_TABLES {

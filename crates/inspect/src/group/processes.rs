@@ -92,8 +92,8 @@ impl GroupProcesses {
 
     /// Bytes of the processes' page tables; `None` without processes.
     pub fn page_tables_bytes(&self) -> Option<u64> {
-        let known = self.all.iter().filter_map(|counts| counts.page_tables_bytes);
-        (!self.all.is_empty()).then(|| known.fold(0, u64::saturating_add))
+        let sizes = self.all.iter().filter_map(|counts| counts.page_tables_bytes);
+        (!self.all.is_empty()).then(|| sizes.fold(0, u64::saturating_add))
     }
 
     /// Bytes of the stacks that the kernel has for their threads; `None` without processes.

@@ -132,8 +132,8 @@ fn reclaim_by_calls(
     let all = &report.processes;
     let count = |outcome: Outcome| all.iter().filter(|process| process.outcome == outcome).count();
     let sum = |bytes: fn(&ProcessReclamation) -> Option<u64>| {
-        let known: Vec<u64> = all.iter().filter_map(bytes).collect();
-        (!known.is_empty()).then(|| known.into_iter().fold(0, u64::saturating_add))
+        let values: Vec<u64> = all.iter().filter_map(bytes).collect();
+        (!values.is_empty()).then(|| values.into_iter().fold(0, u64::saturating_add))
     };
     report.predicted_bytes = sum(|process| process.predicted_bytes);
     let is_unknown =
@@ -144,9 +144,9 @@ fn reclaim_by_calls(
         report.outcome = Outcome::Done;
     } else if refused_count > 0 && count(Outcome::NothingToGiveBack) == 0 {
         report.outcome = Outcome::Refused;
-        let first = all.iter().find_map(|process| process.reason.clone());
-        let first = first.or_else(|| report.caveats.first().map(|caveat| caveat.text.clone()));
-        report.reason = first.map(|first| format!("in none of {} processes: {first}", chosen.len()));
+        let reason = all.iter().find_map(|process| process.reason.clone());
+        let reason = reason.or_else(|| report.caveats.first().map(|caveat| caveat.text.clone()));
+        report.reason = reason.map(|reason| format!("in none of {} processes: {reason}", chosen.len()));
     }
 }
 

@@ -52,14 +52,14 @@ pub(super) fn divide(total: u64, wants: &[u64]) -> Vec<u64> {
     }
     // Running sums are rounded, not the parts, so that the parts add up.
     let mut wanted_so_far = 0_u128;
-    let mut given = 0_u64;
+    let mut given_before = 0_u64;
     wants
         .iter()
         .map(|&want| {
             wanted_so_far += u128::from(want);
             let given_so_far = mul_div(total, wanted_so_far, sum);
-            let share = given_so_far - given;
-            given = given_so_far;
+            let share = given_so_far - given_before;
+            given_before = given_so_far;
             share
         })
         .collect()

@@ -19,33 +19,33 @@ const NEAR_PERCENT: f64 = 70.0;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     /// Anonymous memory of processes.
-    pub processes: u64,
+    pub processes_bytes: u64,
     /// Shared memory.
-    pub shared: u64,
+    pub shared_bytes: u64,
     /// Page cache.
-    pub cache: u64,
+    pub cache_bytes: u64,
     /// The kernel's own memory.
-    pub kernel: u64,
+    pub kernel_bytes: u64,
     /// Charged in advance.
-    pub stock: u64,
+    pub stock_bytes: u64,
     /// Not attributed.
-    pub unknown: u64,
+    pub unknown_bytes: u64,
 }
 
 /// The sum to which a row belongs, by its id. Rows of a process's ledger have other ids.
 fn sum_of<'a>(sums: &'a mut Sums, row: &GroupRow) -> &'a mut u64 {
     match row.id.as_str() {
-        "group.shmem" => &mut sums.shared,
-        "group.cache.clean" | "group.cache.dirty" | "group.cache.writeback" => &mut sums.cache,
-        "group.charge_stock" => &mut sums.stock,
-        "group.unattributed" => &mut sums.unknown,
+        "group.shmem" => &mut sums.shared_bytes,
+        "group.cache.clean" | "group.cache.dirty" | "group.cache.writeback" => &mut sums.cache_bytes,
+        "group.charge_stock" => &mut sums.stock_bytes,
+        "group.unattributed" => &mut sums.unknown_bytes,
         "group.anon"
         | "group.anon.lazyfree"
         | "group.anon.elsewhere"
         | "group.swap_cache"
-        | "group.hugetlb" => &mut sums.processes,
-        id if id.starts_with("group.") => &mut sums.kernel,
-        _ => &mut sums.processes,
+        | "group.hugetlb" => &mut sums.processes_bytes,
+        id if id.starts_with("group.") => &mut sums.kernel_bytes,
+        _ => &mut sums.processes_bytes,
     }
 }
 
@@ -72,32 +72,33 @@ pub(super) fn set_verdict(explanation: &mut GroupExplanation) {
 fn holders(explanation: &GroupExplanation, sums: &Sums) -> String {
     let charged = explanation.cgroup.current_bytes;
     let mut parts = Vec::new();
-    if sums.processes > 0 {
+    if sums.processes_bytes > 0 {
         let count = explanation.target.processes;
         let predicate = if count == 0 {
             "is anonymous memory of no process that is here".to_owned()
         } else {
             format!("belongs to {}", counted(count, "process"))
         };
-        parts.push((sums.processes, predicate));
+        parts.push((sums.processes_bytes, predicate));
     }
-    if sums.shared > 0 {
+    if sums.shared_bytes > 0 {
         let names_files = |row: &&GroupRow| row.id == SHMEM.id && row.holder != SHMEM.holder;
-        let min_bytes = sums.shared / MIN_FILE_DIVISOR;
+        let min_bytes = sums.shared_bytes / MIN_FILE_DIVISOR;
         let largest = explanation.rows.iter().find(names_files).filter(|row| row.bytes > min_bytes);
         let largest =
             largest.map_or_else(String::new, |row| format!(" ({}: {})", row.holder, bytes(row.bytes)));
-        parts.push((sums.shared, format!("is files in shared memory that stay until removed{largest}")));
+        parts
+            .push((sums.shared_bytes, format!("is files in shared memory that stay until removed{largest}")));
     }
-    if sums.cache > 0 {
-        parts.push((sums.cache, "is page cache, which the kernel drops before it kills".to_owned()));
+    if sums.cache_bytes > 0 {
+        parts.push((sums.cache_bytes, "is page cache, which the kernel drops before it kills".to_owned()));
     }
-    if sums.kernel > 0 {
-        parts.push((sums.kernel, "is the kernel's own".to_owned()));
+    if sums.kernel_bytes > 0 {
+        parts.push((sums.kernel_bytes, "is the kernel's own".to_owned()));
     }
     let min_bytes = charged / MIN_PART_DIVISOR;
-    if sums.unknown > min_bytes {
-        parts.push((sums.unknown, "is unattributed".to_owned()));
+    if sums.unknown_bytes > min_bytes {
+        parts.push((sums.unknown_bytes, "is unattributed".to_owned()));
     }
     parts.retain(|(size, _)| *size >= min_bytes);
     parts.sort_by_key(|(size, _)| std::cmp::Reverse(*size));
@@ -176,11 +177,11 @@ fn limit(explanation: &GroupExplanation) -> Option<String> {
 fn class(explanation: &GroupExplanation, sums: &Sums) -> &'static str {
     let half = explanation.cgroup.current_bytes / 2;
     match sums {
-        sums if sums.processes > half => "processes",
-        sums if sums.shared > half => "shared_memory",
-        sums if sums.cache > half => "page_cache",
-        sums if sums.kernel > half => "kernel",
-        sums if sums.unknown > half => "unattributed",
+        sums if sums.processes_bytes > half => "processes",
+        sums if sums.shared_bytes > half => "shared_memory",
+        sums if sums.cache_bytes > half => "page_cache",
+        sums if sums.kernel_bytes > half => "kernel",
+        sums if sums.unknown_bytes > half => "unattributed",
         _ => "mixed",
     }
 }

@@ -12,7 +12,7 @@ use strandline_process::stacks::{Stack, ThreadFacts};
 use strandline_process::unwind::{End, Frame, Objects, Unwinder};
 
 use super::symbols;
-use crate::capture::Frozen;
+use crate::capture::FrozenState;
 
 /// Maximum number of frames of one thread (the innermost ones), and of all threads.
 const MAX_FRAMES: usize = 512;
@@ -65,11 +65,11 @@ pub struct ThreadFrames {
 
 impl Frames {
     /// Walks all stacks, until `deadline`.
-    pub fn find(process: &Process, frozen: &Frozen, deadline: Instant) -> Self {
+    pub fn find(process: &Process, frozen: &FrozenState, deadline: Instant) -> Self {
         let mut objects = Objects::default();
         let (mut walks, mut count) = (Vec::new(), 0);
         for stack in &frozen.stacks {
-            let thread = frozen.facts.iter().find(|thread| thread.tid == stack.tid);
+            let thread = frozen.thread_facts.iter().find(|thread| thread.tid == stack.tid);
             let Some(thread) = thread.filter(|_| count < MAX_ALL_FRAMES && Instant::now() < deadline) else {
                 continue;
             };
@@ -98,7 +98,7 @@ impl Frames {
 /// Walks the stack of a thread.
 fn walk(
     process: &Process,
-    frozen: &Frozen,
+    frozen: &FrozenState,
     objects: &mut Objects,
     thread: &ThreadFacts,
     stack: &Stack,
@@ -131,7 +131,7 @@ fn walk(
 /// Returns the function that contains each instruction.
 fn names(
     process: &Process,
-    frozen: &Frozen,
+    frozen: &FrozenState,
     instructions: impl Iterator<Item = u64>,
 ) -> HashMap<u64, FunctionName> {
     // Start address of the program or library of each mapping.

@@ -62,18 +62,27 @@ pub struct Changed {
 }
 
 /// Identifies a root in both inspections. Names of threads contain their number.
-type Key<'a> = (RootKind, &'a str, Option<&'a str>, Option<&'a str>);
+#[derive(PartialEq, Eq, Hash)]
+struct RootKey<'a> {
+    kind: RootKind,
+    name: &'a str,
+    module: Option<&'a str>,
+    thread: Option<&'a str>,
+}
 
-fn key(root: &Root) -> Key<'_> {
-    (root.kind, &root.name, root.module.as_deref(), root.thread.as_deref())
+impl<'a> RootKey<'a> {
+    fn of(root: &'a Root) -> Self {
+        let (module, thread) = (root.module.as_deref(), root.thread.as_deref());
+        Self { kind: root.kind, name: &root.name, module, thread }
+    }
 }
 
 /// Compares two inspections. What only one of them lists counts as 0 in the other; if the other
 /// does not list everything, it is left out.
 pub fn between(before: &Holders, now: &Holders) -> Comparison {
-    let mut known: HashMap<Key<'_>, Sum> = HashMap::new();
+    let mut earlier_sums: HashMap<RootKey<'_>, Sum> = HashMap::new();
     for root in &before.roots {
-        let sum = known.entry(key(root)).or_default();
+        let sum = earlier_sums.entry(RootKey::of(root)).or_default();
         sum.bytes = sum.bytes.saturating_add(root.retained_bytes);
         sum.blocks = sum.blocks.saturating_add(root.retained_blocks);
     }
@@ -89,13 +98,13 @@ pub fn between(before: &Holders, now: &Holders) -> Comparison {
         });
     };
     for root in &now.roots {
-        let listed = known.remove(&key(root));
+        let listed = earlier_sums.remove(&RootKey::of(root));
         if let Some(earlier) = listed.or((!has_more_roots(before)).then_some(Sum::default())) {
             add(root, earlier, Sum { bytes: root.retained_bytes, blocks: root.retained_blocks });
         }
     }
     for root in before.roots.iter().filter(|_| !has_more_roots(now)) {
-        if let Some(earlier) = known.remove(&key(root)) {
+        if let Some(earlier) = earlier_sums.remove(&RootKey::of(root)) {
             add(root, earlier, Sum::default());
         }
     }
@@ -128,7 +137,7 @@ fn type_sum(kind: &Type) -> Sum {
 }
 
 fn types(before: &Holders, now: &Holders) -> Vec<Changed> {
-    let mut known: HashMap<&str, Sum> =
+    let mut earlier_sums: HashMap<&str, Sum> =
         before.types.iter().map(|kind| (kind.name.as_str(), type_sum(kind))).collect();
     let mut types: Vec<Changed> = Vec::new();
     let mut add = |name: &str, before: Sum, now: Sum| {
@@ -136,12 +145,12 @@ fn types(before: &Holders, now: &Holders) -> Vec<Changed> {
         types.push(Changed { name: name.to_owned(), bytes: now.bytes, grew, ..Changed::default() });
     };
     for kind in &now.types {
-        let listed = known.remove(kind.name.as_str());
+        let listed = earlier_sums.remove(kind.name.as_str());
         if let Some(earlier) = listed.or((!has_more_types(before)).then_some(Sum::default())) {
             add(&kind.name, earlier, type_sum(kind));
         }
     }
-    for (name, earlier) in known.into_iter().filter(|_| !has_more_types(now)) {
+    for (name, earlier) in earlier_sums.into_iter().filter(|_| !has_more_types(now)) {
         add(name, earlier, Sum::default());
     }
     sorted(types)
@@ -166,20 +175,24 @@ mod tests {
         Root { name: name.to_owned(), retained_bytes, retained_blocks: 1, ..Root::default() }
     }
 
-    fn look(at: f64, roots: Vec<Root>, types: &[(&str, u64)]) -> Holders {
+    fn inspection(seconds: f64, roots: Vec<Root>, types: &[(&str, u64)]) -> Holders {
         let of =
             |&(name, bytes): &(&str, u64)| Type { name: name.into(), bytes, instances: 1, ..Type::default() };
-        let unreachable = Some(Unreachable { bytes: at as u64, blocks: 1, ..Unreachable::default() });
+        let unreachable = Some(Unreachable { bytes: seconds as u64, blocks: 1, ..Unreachable::default() });
         let live = Sum { bytes: 1000, blocks: 5 };
         let types = types.iter().map(of).collect();
-        Holders { taken_unix_seconds: at, live, unreachable, roots, types, ..Holders::default() }
+        Holders { taken_unix_seconds: seconds, live, unreachable, roots, types, ..Holders::default() }
     }
 
     #[test]
     fn what_grew_comes_first_and_what_went_last() {
-        let before = look(10.0, vec![root("same", 7), root("gone", 90), root("cache", 100)], &[("A", 5)]);
-        let now =
-            look(70.0, vec![root("cache", 500), root("new", 20), root("same", 7)], &[("B", 9), ("A", 4)]);
+        let before =
+            inspection(10.0, vec![root("same", 7), root("gone", 90), root("cache", 100)], &[("A", 5)]);
+        let now = inspection(
+            70.0,
+            vec![root("cache", 500), root("new", 20), root("same", 7)],
+            &[("B", 9), ("A", 4)],
+        );
         let growth = between(&before, &now);
         assert_eq!((growth.seconds, growth.live), (60.0, Change::default()));
         assert_eq!(growth.unreachable, Some(Change { bytes: 60, blocks: 0 }));
@@ -192,16 +205,18 @@ mod tests {
     /// What is not listed may have existed nevertheless.
     #[test]
     fn entries_missing_before_did_not_grow() {
-        let before = Holders { type_count: 5, ..look(0.0, vec![root("a", 10)], &[("A", 5)]) };
+        let before = Holders { type_count: 5, ..inspection(0.0, vec![root("a", 10)], &[("A", 5)]) };
         let before = Holders { other_roots: Sum { bytes: 100, blocks: 1 }, ..before };
-        let growth = between(&before, &look(1.0, vec![root("a", 30), root("b", 20)], &[("A", 6), ("B", 9)]));
+        let growth =
+            between(&before, &inspection(1.0, vec![root("a", 30), root("b", 20)], &[("A", 6), ("B", 9)]));
         assert_eq!((growth.roots.len(), growth.types.len(), growth.is_partial), (1, 1, true));
     }
 
     #[test]
     fn hostile_figures_of_a_file_are_harmless() {
-        let before = look(0.0, vec![root("a", u64::MAX), root("a", u64::MAX)], &[("A", u64::MAX), ("A", 1)]);
-        let growth = between(&before, &look(f64::NAN, Vec::new(), &[]));
+        let before =
+            inspection(0.0, vec![root("a", u64::MAX), root("a", u64::MAX)], &[("A", u64::MAX), ("A", 1)]);
+        let growth = between(&before, &inspection(f64::NAN, Vec::new(), &[]));
         assert_eq!(growth.roots.len(), 1);
     }
 }

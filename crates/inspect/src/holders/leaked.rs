@@ -6,7 +6,7 @@ use strandline_holders::{DominatorTree, NO_ROOT};
 use strandline_process::pages::Residency;
 use strandline_process::range::AddressRange;
 
-use crate::capture::Frozen;
+use crate::capture::FrozenState;
 use crate::facts::Row;
 
 /// Resident bytes of lost blocks on one row.
@@ -30,7 +30,7 @@ struct BlockRange {
 
 /// Returns the resident bytes of lost blocks by row. `roots` has the root of each block. Blocks
 /// that a runtime's reader refines are left out: they are on rows of the runtime.
-pub fn resident(held: &DominatorTree, roots: &[u32], frozen: &Frozen) -> Vec<Leaked> {
+pub fn resident(held: &DominatorTree, roots: &[u32], frozen: &FrozenState) -> Vec<Leaked> {
     let mut ranges: Vec<BlockRange> = Vec::new();
     for reading in &frozen.readings {
         let (Some(rows), payload_offset_bytes) = (reading.rows, reading.payload_offset_bytes) else {
@@ -109,7 +109,7 @@ mod tests {
     use crate::facts::{HolderKind, State};
 
     #[test]
-    fn a_row_is_split_and_the_sum_stays() {
+    fn a_split_row_keeps_the_sum() {
         let row = |id: &str, holder: &str, bytes: u64| Row {
             id: id.to_owned(),
             holder: holder.to_owned(),

@@ -28,8 +28,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use strandline_claims::caveat::Caveat;
 use strandline_holders::{
-    Builder, DominatorTree, Exact, Known, Limits, NO_ROOT, Outcome, Outline, Reachability, References,
-    Refused,
+    Builder, DominatorTree, ExactBlocks, KnownBlocks, Limits, NO_ROOT, Outcome, Outline, Reachability,
+    References, Refused,
 };
 use strandline_process::error::Result;
 use strandline_process::memory::Memory;
@@ -45,7 +45,7 @@ use self::tree::Tree;
 use self::types::Types;
 use self::vtables::VtableCollector;
 use crate::account::Account;
-use crate::capture::Frozen;
+use crate::capture::FrozenState;
 use crate::capture::{Options, with_capture};
 use crate::ledger::rows;
 
@@ -119,7 +119,7 @@ impl Memory for ZeroFilled<'_> {
 }
 
 /// Finds the holders of the blocks in `frozen`, and removes the blocks from it.
-pub(crate) fn find(process: &Process, frozen: &mut Frozen, options: &Options<'_>) -> Holders {
+pub(crate) fn find(process: &Process, frozen: &mut FrozenState, options: &Options<'_>) -> Holders {
     let mut builder = Builder::default();
     for reading in &mut frozen.readings {
         if let Some(blocks) = reading.refined.blocks.take() {
@@ -149,31 +149,31 @@ fn fill(
     holders: &mut Holders,
     builder: Builder,
     process: &Process,
-    frozen: &Frozen,
+    frozen: &FrozenState,
     options: &Options<'_>,
 ) -> std::result::Result<(), Refused> {
     let blocks = builder.finish()?;
-    // Otherwise memory that workers freed stays in their arenas.
+    // Memory that workers freed would otherwise stay in their arenas.
     host::trim_heap();
     let non_references = NonReferences::new(&frozen.runtimes, &blocks);
     let memory = ZeroFilled { memory: frozen.own_memory(), residency: &frozen.residency, non_references };
     let deadline = Instant::now() + MAX_DURATION;
     // A snapshot can be read only until it ends.
     let read_deadline = frozen.reading_ends.map_or(deadline, |until| until.min(deadline));
-    let edges_bytes = (blocks.total_bytes() / EDGES_DIVISOR).max(MIN_EDGES_BYTES);
-    let limits = Limits { edges_bytes, deadline: read_deadline, workers: options.reading_threads() };
-    let progress = |read: strandline_holders::Progress| {
+    let max_edges_bytes = (blocks.total_bytes() / EDGES_DIVISOR).max(MIN_EDGES_BYTES);
+    let limits = Limits { max_edges_bytes, deadline: read_deadline, workers: options.reading_threads() };
+    let progress = |reading: strandline_holders::Progress| {
         if let Some(progress) = options.progress {
-            progress("following references", read.done_bytes, read.bytes);
+            progress("following references", reading.done_bytes, reading.total_bytes);
         }
     };
     holders.live = Sum { bytes: blocks.total_bytes(), blocks: u64::from(blocks.len()) };
     let vtables = VtableCollector::new(&frozen.address_space, frozen.own_memory(), blocks.len())?;
     let exact = runtimes::exact_blocks(&frozen.runtimes, &blocks)?;
-    let known = Known { no_references: None, exact: exact.as_ref() };
+    let known = KnownBlocks { without_references: None, exact: exact.as_ref() };
     let references = References::read(&memory, &blocks, known, Some(&vtables), &limits, &progress)?;
-    let inner_targets = exact.map(Exact::inner_targets);
-    let AllRoots { found, roots, unread_bytes } =
+    let inner_targets = exact.map(ExactBlocks::inner_targets);
+    let AllRoots { found: found_roots, roots, unread_bytes } =
         roots::find(process, frozen, &blocks, inner_targets, read_deadline)?;
     let caveats = incompleteness(&references.outcome(), unread_bytes, frozen);
     let is_complete = caveats.is_empty();
@@ -189,7 +189,7 @@ fn fill(
     let runtime_blocks = RuntimeBlocks::new(&frozen.runtimes);
     let block_types = vtables.finish(process, frozen);
     let types = Types::new(&held, &block_types, &frozen.refinements, &runtime_blocks)?;
-    report(holders, &held, &found, &types, &runtime_blocks, frozen)?;
+    report(holders, &held, &found_roots, &types, &runtime_blocks, frozen)?;
     if !is_complete {
         holders.withhold();
     }
@@ -197,7 +197,7 @@ fn fill(
 }
 
 /// Returns the reasons for which unreachable blocks are unknown.
-fn incompleteness(outcome: &Outcome, unread_bytes: u64, frozen: &Frozen) -> Vec<Caveat> {
+fn incompleteness(outcome: &Outcome, unread_bytes: u64, frozen: &FrozenState) -> Vec<Caveat> {
     let mut caveats = Vec::new();
     let mut add_caveat = |code: &str, bytes: Option<u64>, text: &str| {
         caveats.push(Caveat::new(code, "heap", bytes, text));
@@ -224,10 +224,10 @@ fn incompleteness(outcome: &Outcome, unread_bytes: u64, frozen: &Frozen) -> Vec<
 fn report(
     holders: &mut Holders,
     held: &DominatorTree,
-    found: &[roots::FoundRoot],
+    found_roots: &[roots::FoundRoot],
     types: &Types,
     runtime_blocks: &RuntimeBlocks<'_>,
-    frozen: &Frozen,
+    frozen: &FrozenState,
 ) -> std::result::Result<(), Refused> {
     let roots_of_blocks = held.sole_roots()?;
     let (pins, outline) = std::thread::scope(|scope| {
@@ -248,26 +248,27 @@ fn report(
             .refinements
             .is_empty()
             .then(|| holders.leaked.iter().map(|leaked| leaked.bytes).sum()),
-        pins_bytes: pins.of_lost,
+        pins_bytes: pins.lost_bytes,
         holds: tree.below(Outline::LOST),
     });
-    shared::add(holders, held, found, types);
+    shared::add(holders, held, found_roots, types);
     holders.shared_holds = tree.below(Outline::SEVERAL);
-    holders.root_count = found.len() as u64;
-    let mut numbers: Vec<u32> = (0..held.root_count()).filter(|&root| held.root(root).blocks > 0).collect();
-    let name = |number: &u32| found.get(*number as usize).map(|root| &root.name);
-    let bytes = |number: &u32| held.root(*number).bytes;
-    numbers.sort_by(|a, b| bytes(b).cmp(&bytes(a)).then_with(|| name(a).cmp(&name(b))));
-    holders.keepers = keepers(&pins, types, &numbers);
-    if pins.of_other_pairs > 0 {
+    holders.root_count = found_roots.len() as u64;
+    let mut root_numbers: Vec<u32> =
+        (0..held.root_count()).filter(|&root| held.retained_by_root(root).blocks > 0).collect();
+    let name = |number: &u32| found_roots.get(*number as usize).map(|root| &root.name);
+    let bytes = |number: &u32| held.retained_by_root(*number).bytes;
+    root_numbers.sort_by(|a, b| bytes(b).cmp(&bytes(a)).then_with(|| name(a).cmp(&name(b))));
+    holders.keepers = keepers(&pins, types, &root_numbers);
+    if pins.other_pairs_bytes > 0 {
         let text = format!(
             "pages are kept by blocks of more than {} pairs of a root and a type: the pages of further pairs are not with the blocks \
              that keep the most",
             pins::MAX_PAIRS
         );
-        holders.caveats.push(Caveat::new("holders_pairs", "heap", Some(pins.of_other_pairs), text));
+        holders.caveats.push(Caveat::new("holders_pairs", "heap", Some(pins.other_pairs_bytes), text));
     }
-    list_roots(holders, held, found, &pins, &tree, numbers);
+    list_roots(holders, held, found_roots, &pins, &tree, root_numbers);
     let is_lost = |block: u32| roots_of_blocks.get(block as usize) == Some(&NO_ROOT);
     holders.types = types.listed(held, &is_lost, &pins);
     holders.type_count = holders.types.len() as u64;
@@ -279,13 +280,15 @@ fn report(
 fn list_roots(
     holders: &mut Holders,
     held: &DominatorTree,
-    found: &[roots::FoundRoot],
+    found_roots: &[roots::FoundRoot],
     pins: &Pins,
     tree: &Tree<'_>,
     numbers: Vec<u32>,
 ) {
     for number in numbers {
-        let (Some(root), retained) = (found.get(number as usize), held.root(number)) else { continue };
+        let (Some(root), retained) = (found_roots.get(number as usize), held.retained_by_root(number)) else {
+            continue;
+        };
         if holders.roots.len() >= MAX_LISTED {
             holders.other_roots.bytes += retained.bytes;
             holders.other_roots.blocks += u64::from(retained.blocks);
@@ -298,7 +301,7 @@ fn list_roots(
             thread: root.thread.clone(),
             retained_bytes: retained.bytes,
             retained_blocks: u64::from(retained.blocks),
-            pins_bytes: pins.of_roots.get(number as usize).copied().unwrap_or(0),
+            pins_bytes: pins.bytes_by_root.get(number as usize).copied().unwrap_or(0),
             holds: tree.below(Outline::root_node(number)),
         });
     }
@@ -307,7 +310,8 @@ fn list_roots(
 /// Returns the blocks that pin the most memory. `numbers` are the roots in the order in which they
 /// are listed.
 fn keepers(pins: &Pins, types: &Types, numbers: &[u32]) -> Vec<Keeper> {
-    let mut pinned: Vec<_> = pins.of_root_and_type.iter().map(|(&pair, &bytes)| (bytes, pair)).collect();
+    let mut pinned: Vec<_> =
+        pins.bytes_by_root_and_type.iter().map(|(&pair, &bytes)| (bytes, pair)).collect();
     pinned.sort_unstable_by(|a, b| b.cmp(a));
     let listed = numbers.iter().take(MAX_LISTED).enumerate();
     let positions: HashMap<u32, usize> = listed.map(|(position, &number)| (number, position)).collect();

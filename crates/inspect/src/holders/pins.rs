@@ -22,18 +22,18 @@ const MIN_FREE_BYTES: u64 = 64;
 /// Maximum number of pairs of a root and a type that are counted.
 pub const MAX_PAIRS: usize = 1 << 18;
 
-/// Resident bytes of the memory that counts.
+/// Resident bytes of the memory that counts ("pinned" memory).
 pub struct Pins {
     /// By root.
-    pub of_roots: Vec<u64>,
+    pub bytes_by_root: Vec<u64>,
     /// By type.
-    pub of_types: Vec<u64>,
+    pub bytes_by_type: Vec<u64>,
     /// Kept by lost blocks.
-    pub of_lost: u64,
+    pub lost_bytes: u64,
     /// By root and type.
-    pub of_root_and_type: HashMap<RootAndType, u64>,
+    pub bytes_by_root_and_type: HashMap<RootAndType, u64>,
     /// Of pairs of a root and a type beyond the maximum.
-    pub of_other_pairs: u64,
+    pub other_pairs_bytes: u64,
 }
 
 /// A root and a type of blocks.
@@ -77,26 +77,32 @@ impl Pins {
         runtime_blocks: &RuntimeBlocks<'_>,
         residency: &Residency,
     ) -> Self {
-        let (of_roots, of_types) = (vec![0; held.root_count() as usize], vec![0; types.count()]);
-        let mut pins =
-            Self { of_roots, of_types, of_lost: 0, of_root_and_type: HashMap::new(), of_other_pairs: 0 };
+        let (bytes_by_root, bytes_by_type) = (vec![0; held.root_count() as usize], vec![0; types.count()]);
+        let mut pins = Self {
+            bytes_by_root,
+            bytes_by_type,
+            lost_bytes: 0,
+            bytes_by_root_and_type: HashMap::new(),
+            other_pairs_bytes: 0,
+        };
         let mut unit: Option<Unit> = None;
         for (index, block) in held.blocks().iter(0).enumerate() {
             let (root, kind) = (roots.get(index).copied().unwrap_or(NO_ROOT), types.kind(index));
             let runtime_unit = unit.as_ref().filter(|unit| !unit.is_page);
-            let current = runtime_unit.map(|unit| unit.range).filter(|range| range.contains(block.start));
+            let current_range =
+                runtime_unit.map(|unit| unit.range).filter(|range| range.contains(block.start));
             let mut add_to_unit = |range: AddressRange, is_page, used_bytes| match &mut unit {
                 Some(unit) if unit.range == range => {
                     unit.used_bytes += used_bytes;
-                    unit.root = unit.root.filter(|&known| known == root);
-                    unit.kind = unit.kind.filter(|&known| known == kind);
+                    unit.root = unit.root.filter(|&unit_root| unit_root == root);
+                    unit.kind = unit.kind.filter(|&unit_kind| unit_kind == kind);
                 }
                 _ => {
                     let next = Unit { range, is_page, used_bytes, root: Some(root), kind: Some(kind) };
                     pins.add_unit(unit.replace(next), residency);
                 }
             };
-            if let Some(range) = current.or_else(|| runtime_blocks.unit(block.start)) {
+            if let Some(range) = current_range.or_else(|| runtime_blocks.unit(block.start)) {
                 add_to_unit(range, false, block.len());
                 continue;
             }
@@ -123,17 +129,17 @@ impl Pins {
             return;
         }
         match unit.root {
-            Some(NO_ROOT) => self.of_lost += bytes,
-            Some(root) => add_to_sum(&mut self.of_roots, root, bytes),
+            Some(NO_ROOT) => self.lost_bytes += bytes,
+            Some(root) => add_to_sum(&mut self.bytes_by_root, root, bytes),
             None => {}
         }
         if let Some(kind) = unit.kind {
-            add_to_sum(&mut self.of_types, kind, bytes);
+            add_to_sum(&mut self.bytes_by_type, kind, bytes);
         }
         if let Some((root, kind)) = unit.root.zip(unit.kind) {
-            match counted(&mut self.of_root_and_type, RootAndType { root, kind }, MAX_PAIRS) {
+            match counted(&mut self.bytes_by_root_and_type, RootAndType { root, kind }, MAX_PAIRS) {
                 Some(sum) => *sum += bytes,
-                None => self.of_other_pairs += bytes,
+                None => self.other_pairs_bytes += bytes,
             }
         }
     }

@@ -23,7 +23,7 @@ use super::frames::{Frames, ThreadFrames};
 use super::names;
 use super::runtimes::RuntimeReferences;
 use super::symbols::{Symbol, Symbols};
-use crate::capture::Frozen;
+use crate::capture::FrozenState;
 
 /// A stack is in use down to this distance below its stack pointer (System V ABI, red zone).
 const RED_ZONE_BYTES: u64 = 128;
@@ -75,7 +75,7 @@ enum Rank {
 }
 
 impl Rank {
-    /// Whether paths from such a root stop at what leads to everything.
+    /// Whether paths from such a root stop at objects that lead to everything.
     fn is_named(self) -> bool {
         matches!(self, Self::Named | Self::NamedByRuntime)
     }
@@ -95,7 +95,7 @@ pub struct AllRoots {
 /// point into without being references. Refused if there are too many, or after `deadline`.
 pub fn find(
     process: &Process,
-    frozen: &Frozen,
+    frozen: &FrozenState,
     blocks: &Blocks,
     inner_targets: Option<BlockSet>,
     deadline: Instant,
@@ -112,7 +112,7 @@ pub fn find(
         unread_bytes: 0,
     };
     let names = thread_names(process, frozen);
-    for thread in &frozen.facts {
+    for thread in &frozen.thread_facts {
         let name = names.get(&thread.tid).cloned();
         let root = finder.root(RootKind::Register, "registers", name);
         for &word in thread.general.iter().flatten() {
@@ -127,17 +127,17 @@ pub fn find(
 }
 
 /// The name of each thread, with its id.
-fn thread_names(process: &Process, frozen: &Frozen) -> HashMap<i32, String> {
+fn thread_names(process: &Process, frozen: &FrozenState) -> HashMap<i32, String> {
     let name = |tid: i32| {
         let text = std::fs::read_to_string(process.path(format!("task/{tid}/comm"))).unwrap_or_default();
         (tid, format!("{} ({tid})", text.trim_end()).trim_start().to_owned())
     };
-    frozen.facts.iter().map(|thread| name(thread.tid)).collect()
+    frozen.thread_facts.iter().map(|thread| name(thread.tid)).collect()
 }
 
 /// Collects roots and their references.
 struct Finder<'a> {
-    frozen: &'a Frozen,
+    frozen: &'a FrozenState,
     blocks: &'a Blocks,
     deadline: Instant,
     found: Vec<FoundRoot>,
@@ -209,16 +209,16 @@ impl Finder<'_> {
         let runs = self.frozen.residency.runs_in(range.into()).filter(|run| is_shared || run.is_anonymous);
         let resident: Vec<AddressRange> = runs.map(|run| AddressRange::new(run.start, run.end)).collect();
         let resident_bytes: u64 = resident.iter().map(|run| run.len()).sum();
-        let (mut found, mut is_full): (Vec<Hit>, bool) = (Vec::new(), false);
+        let (mut hits, mut is_full): (Vec<Hit>, bool) = (Vec::new(), false);
         let memory: &dyn Memory = if is_shared { &self.frozen.memory } else { self.frozen.own_memory() };
-        let max_found = MAX_REFERENCES - self.references.len().min(MAX_REFERENCES);
+        let max_hits = MAX_REFERENCES - self.references.len().min(MAX_REFERENCES);
         let (read_bytes, is_late) = each_word_until(memory, resident, self.deadline, &mut |address, word| {
             // Words in blocks are followed when the block is reached. Static data contains blocks
             // where musl's loader donated it to malloc.
             if let Some(block) = self.blocks.find(word).filter(|_| self.blocks.find(address).is_none()) {
-                is_full |= found.len() >= max_found || found.try_reserve(1).is_err();
+                is_full |= hits.len() >= max_hits || hits.try_reserve(1).is_err();
                 if !is_full {
-                    found.push(Hit { address, word, block });
+                    hits.push(Hit { address, word, block });
                 }
             }
             !is_full
@@ -227,10 +227,10 @@ impl Finder<'_> {
             return Err(Refused::DeadlinePassed);
         }
         if is_full {
-            return Err(Refused::TooMany(found.len() as u64));
+            return Err(Refused::TooMany(hits.len() as u64));
         }
         self.unread_bytes += resident_bytes.saturating_sub(read_bytes);
-        Ok(found)
+        Ok(hits)
     }
 
     /// Searches the stacks from their stack pointers on, and returns the bounds of each.
@@ -238,7 +238,7 @@ impl Finder<'_> {
         let mut searched = Vec::new();
         for stack in &self.frozen.stacks {
             let thread = names.get(&stack.tid).cloned();
-            let facts = self.frozen.facts.iter().find(|facts| facts.tid == stack.tid);
+            let facts = self.frozen.thread_facts.iter().find(|facts| facts.tid == stack.tid);
             let is_in_use = |base: &u64| (stack.stack_pointer..stack.high).contains(base);
             // Other threads than the main one have their `struct pthread` at the end of the stack,
             // after static TLS, which is not distinguished from the stack.
@@ -271,13 +271,14 @@ impl Finder<'_> {
             hits.get(index(start)..index(end)).unwrap_or_default()
         };
         // A block that a caller refers to as well, such as an argument, belongs to the caller.
-        let mut known: HashSet<u32> = HashSet::new();
+        let mut assigned_blocks: HashSet<u32> = HashSet::new();
         for (index, function) in called.iter().enumerate() {
             // The innermost function may also use memory below its stack pointer.
             let is_innermost = index + 1 == called.len();
             let start = if is_innermost { in_use.start } else { function.range.start };
             let in_frame = between(start, function.range.end).iter();
-            let own_hits: Vec<Hit> = in_frame.filter(|hit| known.insert(hit.block)).copied().collect();
+            let own_hits: Vec<Hit> =
+                in_frame.filter(|hit| assigned_blocks.insert(hit.block)).copied().collect();
             if !own_hits.is_empty() {
                 let root = self.add(FoundRoot {
                     kind: RootKind::Stack,
@@ -290,8 +291,9 @@ impl Finder<'_> {
             }
         }
         let frames_end = called.first().map_or(in_use.start, |outermost| outermost.range.end);
-        let outside = between(frames_end, in_use.end).iter();
-        let outside: Vec<Hit> = outside.filter(|hit| !known.contains(&hit.block)).copied().collect();
+        let past_frames = between(frames_end, in_use.end).iter();
+        let past_frames: Vec<Hit> =
+            past_frames.filter(|hit| !assigned_blocks.contains(&hit.block)).copied().collect();
         // Thread-local storage is past the frame of the function that the thread began with.
         let is_storage = has_storage && frames.is_some_and(|frames| frames.is_whole) && !called.is_empty();
         let root = if is_storage {
@@ -299,7 +301,7 @@ impl Finder<'_> {
         } else {
             self.root(RootKind::Stack, "stack", thread)
         };
-        self.refer_all(root, &outside)
+        self.refer_all(root, &past_frames)
     }
 
     /// Searches all memory that is not heap, except the ranges in `searched`.
@@ -313,26 +315,27 @@ impl Finder<'_> {
             }
             searched.extend(runtime.claims.iter().map(|claim| claim.range()));
         }
-        let mut with_heaps = searched.clone();
-        with_heaps.extend(frozen.readings.iter().flat_map(|heap| heap.ranges()));
+        let mut searched_and_heaps = searched.clone();
+        searched_and_heaps.extend(frozen.readings.iter().flat_map(|heap| heap.ranges()));
         let mapped = frozen.readings.iter().flat_map(|heap| &heap.mapped_blocks);
-        with_heaps.extend(mapped.map(|block| (block.start, block.end)));
+        searched_and_heaps.extend(mapped.map(|block| (block.start, block.end)));
         self.search_joined_storage(&searched)?;
         let groups = modules::file_groups(&frozen.address_space);
         for group in &groups {
-            self.search_module(process, group, &with_heaps)?;
+            self.search_module(process, group, &searched_and_heaps)?;
         }
         let devices =
             frozen.smaps_entries.iter().filter(|entry| entry.flags.is_io() || entry.flags.is_pfn_map());
         let module_ranges = groups.iter().flatten().map(|mapping| mapping.range());
-        let known: RangeSet = module_ranges.chain(devices.map(|entry| entry.mapping.range())).collect();
+        let searched_mappings: RangeSet =
+            module_ranges.chain(devices.map(|entry| entry.mapping.range())).collect();
         for (mapping, has_blocks) in frozen.address_space.mappings().iter().zip(self.have_blocks()) {
             // Other memory may follow a library's bss in its mapping.
-            for AddressRange { start, end } in known.gaps_in(mapping.range()) {
-                let rest = Mapping { start, end, ..mapping.clone() };
+            for AddressRange { start, end } in searched_mappings.gaps_in(mapping.range()) {
+                let gap = Mapping { start, end, ..mapping.clone() };
                 // If a heap continues past foreign mappings, its claim includes these; only
                 // mappings with blocks belong to the heap.
-                self.search_unexplained(&rest, if has_blocks { &with_heaps } else { &searched })?;
+                self.search_unexplained(&gap, if has_blocks { &searched_and_heaps } else { &searched })?;
             }
         }
         Ok(())
@@ -344,7 +347,7 @@ impl Finder<'_> {
     fn search_joined_storage(&mut self, searched: &RangeSet) -> Result<(), Refused> {
         let frozen = self.frozen;
         let heaps: Vec<AddressRange> = frozen.readings.iter().flat_map(|heap| heap.ranges()).collect();
-        for thread in &frozen.facts {
+        for thread in &frozen.thread_facts {
             let base = thread.fs_base;
             let joined = heaps.iter().find(|heap| heap.contains(base));
             let Some(heap) = joined.filter(|_| !searched.contains(base) && self.blocks.find(base).is_none())
@@ -406,7 +409,7 @@ impl Finder<'_> {
     /// Searches unexplained memory. If a thread's FS base points into it, it is that thread's
     /// storage.
     fn search_unexplained(&mut self, mapping: &Mapping, searched: &RangeSet) -> Result<(), Refused> {
-        let owner = self.frozen.facts.iter().find(|thread| mapping.contains(thread.fs_base));
+        let owner = self.frozen.thread_facts.iter().find(|thread| mapping.contains(thread.fs_base));
         let (kind, name) = match owner {
             Some(thread) => (RootKind::Tls, format!("storage of thread {}", thread.tid)),
             None => (RootKind::Static, format!("memory at {:#x}", mapping.start)),
@@ -454,13 +457,13 @@ impl Finder<'_> {
             !is_in_arena || !self.is_past_block(hit)
         });
         // Words without a symbol are an array if many are in a row; otherwise each is a variable.
-        for row in hits.chunk_by(|hit, next| next.address - hit.address <= MAX_GAP_BYTES) {
-            let array = row.first().filter(|_| row.len() >= MIN_ARRAY_WORDS).map(|first| first.address);
+        for run in hits.chunk_by(|hit, next| next.address - hit.address <= MAX_GAP_BYTES) {
+            let array = run.first().filter(|_| run.len() >= MIN_ARRAY_WORDS).map(|first| first.address);
             let variable = |hit: &Hit| {
                 let symbol = symbols.containing(hit.address);
                 symbol.map_or(array.unwrap_or(hit.address), |symbol| symbol.address)
             };
-            for variable_hits in row.chunk_by(|hit, next| variable(hit) == variable(next)) {
+            for variable_hits in run.chunk_by(|hit, next| variable(hit) == variable(next)) {
                 let Some(hit) = variable_hits.first() else { continue };
                 let name = match symbols.containing(hit.address) {
                     Some(symbol) => names::demangle_symbol(&symbol.name),
@@ -485,8 +488,10 @@ impl Finder<'_> {
         for root in order {
             let Some(found_root) = self.found.get(root as usize) else { continue };
             match rank.replace(found_root.rank) {
-                Some(before) if before.is_named() && !found_root.rank.is_named() => roots.end_named_class(),
-                Some(before) if found_root.rank != before => roots.begin_class(),
+                Some(previous) if previous.is_named() && !found_root.rank.is_named() => {
+                    roots.end_named_class()
+                }
+                Some(previous) if found_root.rank != previous => roots.begin_class(),
                 _ => {}
             }
             let first = self.references.partition_point(|reference| reference.root < root);

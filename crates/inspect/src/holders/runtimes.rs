@@ -12,7 +12,7 @@ use std::ops::Range;
 use strandline_claims::places::AddressSet;
 use strandline_claims::range::PAGE_BYTES;
 use strandline_claims::runtime::{ObjectTypes, Reading, ReferenceHints, claimed_ranges};
-use strandline_holders::{BlockSet, Blocks, Exact, Refused, Tagged};
+use strandline_holders::{BlockSet, Blocks, ExactBlocks, Refused, TaggedBlocks};
 use strandline_process::range::{AddressRange, RangeSet};
 
 /// Maximum bytes before the collector's link in an object's block (CPython): the guard of a debug
@@ -96,7 +96,7 @@ fn zero_links(links: &AddressSet, address: u64, bytes: &mut [u8]) {
 }
 
 /// Marks the blocks in memory of runtimes whose readers report objects.
-pub fn exact_blocks(runtimes: &[Reading], blocks: &Blocks) -> Result<Option<Exact>, Refused> {
+pub fn exact_blocks(runtimes: &[Reading], blocks: &Blocks) -> Result<Option<ExactBlocks>, Refused> {
     let (mut exact, mut tagged, mut plain_targets) =
         (BlockSet::new(blocks.len())?, BlockSet::new(blocks.len())?, BlockSet::new(blocks.len())?);
     let (mut has_exact, mut has_tagged) = (false, false);
@@ -115,9 +115,9 @@ pub fn exact_blocks(runtimes: &[Reading], blocks: &Blocks) -> Result<Option<Exac
             has_tagged = true;
             // A target that is a part of a block may be in a structure that refers to others.
             let is_whole_block = |block: &u32, target: &AddressRange| {
-                let rest = blocks.bytes(*block).saturating_sub(target.len());
-                let padding = MAX_PADDING_BYTES.max(target.len() / 8).min(MAX_MAPPED_PADDING_BYTES);
-                blocks.start(*block) == target.start && rest <= padding
+                let unused_bytes = blocks.bytes(*block).saturating_sub(target.len());
+                let max_padding = MAX_PADDING_BYTES.max(target.len() / 8).min(MAX_MAPPED_PADDING_BYTES);
+                blocks.start(*block) == target.start && unused_bytes <= max_padding
             };
             for target in targets {
                 let block = blocks.find(target.start).filter(|block| is_whole_block(block, target));
@@ -128,8 +128,8 @@ pub fn exact_blocks(runtimes: &[Reading], blocks: &Blocks) -> Result<Option<Exac
     if !has_exact {
         return Ok(None);
     }
-    let tagged = has_tagged.then_some(Tagged { blocks: tagged, plain_targets });
-    Ok(Some(Exact::new(exact, blocks.len())?.with_tagged(tagged)))
+    let tagged = has_tagged.then_some(TaggedBlocks { blocks: tagged, plain_targets });
+    Ok(Some(ExactBlocks::new(exact, blocks.len())?.with_tagged(tagged)))
 }
 
 /// What a runtime refers to according to its reader.

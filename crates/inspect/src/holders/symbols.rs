@@ -7,7 +7,7 @@ use strandline_process::map::Mapping;
 use strandline_process::procfs::Process;
 
 use super::names;
-use crate::capture::Frozen;
+use crate::capture::FrozenState;
 
 /// Maximum number of symbols of one program or library, and maximum bytes of their names.
 const MAX_SYMBOLS: usize = 1 << 21;
@@ -33,12 +33,12 @@ pub struct Symbols(Vec<Symbol>);
 
 impl Symbols {
     /// Reads the data symbols of the program or library of a mapping; empty if it cannot be read.
-    pub fn read(process: &Process, frozen: &Frozen, mapping: &Mapping) -> Self {
+    pub fn read(process: &Process, frozen: &FrozenState, mapping: &Mapping) -> Self {
         let (mut symbols, mut names_bytes): (Vec<Symbol>, usize) = (Vec::new(), 0);
         if let Ok(object) = Object::open(process, &frozen.address_space, mapping) {
             object.each_symbol(&mut |name, symbol| {
-                let found = frozen.address_space.find(symbol.address);
-                let is_data = found.is_some_and(|mapping| !mapping.permissions.execute);
+                let mapping = frozen.address_space.find(symbol.address);
+                let is_data = mapping.is_some_and(|mapping| !mapping.permissions.execute);
                 let has_room = symbols.len() < MAX_SYMBOLS && names_bytes < MAX_NAMES_BYTES;
                 if is_data && symbol.bytes > 0 && has_room {
                     let name = name.get(..name.len().min(names::MAX_BYTES)).unwrap_or_default().to_vec();
@@ -77,7 +77,7 @@ impl Default for FunctionNames {
 /// `addresses` to `found`.
 pub fn add_function_names(
     process: &Process,
-    frozen: &Frozen,
+    frozen: &FrozenState,
     mapping: &Mapping,
     addresses: &[u64],
     found: &mut HashMap<u64, FunctionNames>,
@@ -112,12 +112,12 @@ struct FunctionRange {
 /// a hostile file may have millions.
 pub fn functions(
     process: &Process,
-    frozen: &Frozen,
+    frozen: &FrozenState,
     mapping: &Mapping,
     instructions: &[u64],
 ) -> Vec<Option<String>> {
-    let mut found: Vec<Option<String>> = vec![None; instructions.len()];
-    let Ok(object) = Object::open(process, &frozen.address_space, mapping) else { return found };
+    let mut function_names: Vec<Option<String>> = vec![None; instructions.len()];
+    let Ok(object) = Object::open(process, &frozen.address_space, mapping) else { return function_names };
     let mut sorted = instructions.to_vec();
     sorted.sort_unstable();
     let mut functions: Vec<FunctionRange> = Vec::new();
@@ -145,10 +145,10 @@ pub fn functions(
         number = number.saturating_add(1);
         for index in by_number.remove(&number).into_iter().flatten() {
             let name = name.get(..name.len().min(names::MAX_BYTES)).unwrap_or_default();
-            if let Some(found) = found.get_mut(index) {
-                *found = Some(names::demangle_symbol(name));
+            if let Some(function_name) = function_names.get_mut(index) {
+                *function_name = Some(names::demangle_symbol(name));
             }
         }
     });
-    found
+    function_names
 }

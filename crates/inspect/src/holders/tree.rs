@@ -58,9 +58,9 @@ impl<'a> Tree<'a> {
     fn holding(&self, node: &Node) -> Holding {
         Holding {
             name: self.types.name(node.kind).to_owned(),
-            instances: u64::from(node.own.blocks),
-            bytes: node.own.bytes,
-            chained: u64::from(node.chained),
+            instances: u64::from(node.own_sum.blocks),
+            bytes: node.own_sum.bytes,
+            chained: u64::from(node.chained_blocks),
             retained_bytes: node.retained.bytes,
             retained_blocks: u64::from(node.retained.blocks),
             holds: Vec::new(),

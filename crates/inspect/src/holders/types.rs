@@ -82,7 +82,7 @@ impl Types {
     }
 
     fn row_kind(&mut self, id: &'static str) -> u16 {
-        match self.rows.iter().find(|(known, _)| *known == id) {
+        match self.rows.iter().find(|(row_id, _)| *row_id == id) {
             Some((_, kind)) => *kind,
             None => {
                 let kind = self.named_kind(id.to_owned());
@@ -116,8 +116,8 @@ impl Types {
         let is_full = self.by_size.len() >= MAX_SIZES && !self.by_size.contains_key(&bytes);
         // 0 is not a size: it marks further sizes.
         let bytes = if is_full { 0 } else { bytes };
-        if let Some(&known) = self.by_size.get(&bytes) {
-            return known;
+        if let Some(&kind) = self.by_size.get(&bytes) {
+            return kind;
         }
         let name = if is_full { "blocks of other sizes".to_owned() } else { format!("{bytes}-byte blocks") };
         let kind = self.named_kind(name);
@@ -154,11 +154,11 @@ impl Types {
             if let Some(listed) = types.get_mut(self.kind(block) as usize) {
                 listed.instances += 1;
                 listed.bytes += bytes;
-                let lost = if is_lost(block as u32) { bytes } else { 0 };
-                listed.unreachable_bytes = Some(listed.unreachable_bytes.unwrap_or(0) + lost);
+                let lost_bytes = if is_lost(block as u32) { bytes } else { 0 };
+                listed.unreachable_bytes = Some(listed.unreachable_bytes.unwrap_or(0) + lost_bytes);
             }
         }
-        for (listed, &pins) in types.iter_mut().zip(&pins.of_types) {
+        for (listed, &pins) in types.iter_mut().zip(&pins.bytes_by_type) {
             listed.pins_bytes = pins;
         }
         types.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use strandline_holders::{Refused, TypeWordSink, Word, WordCallback};
+use strandline_holders::{Refused, TypeWord, TypeWordSink, WordCallback};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::memory::Memory;
 use strandline_process::modules;
@@ -21,7 +21,7 @@ use strandline_process::range::AddressRange;
 
 use super::names;
 use super::symbols::{self, FunctionNames};
-use crate::capture::Frozen;
+use crate::capture::FrozenState;
 
 /// Maximum number of distinct words that are checked for a vtable.
 const MAX_CHECKED: u32 = 1 << 19;
@@ -54,11 +54,11 @@ pub struct VtableCollector<'a> {
 #[derive(Default)]
 struct Vtables {
     /// Numbers of vtables, from 1 on, by the words that point to them.
-    numbers: HashMap<Word, u16>,
+    numbers: HashMap<TypeWord, u16>,
     /// By number, the first one at index 0.
     tables: Vec<Vtable>,
     /// Number of words that were checked, vtables or not.
-    checked: u32,
+    checked_words: u32,
 }
 
 /// What a vtable identifies.
@@ -118,20 +118,22 @@ impl<'a> VtableCollector<'a> {
 
     /// Returns the number of the vtable that a word points to, from 1 on; 0 if it points to no
     /// vtable, or if there are too many.
-    fn number(&self, word: Word) -> u16 {
+    fn number(&self, word: TypeWord) -> u16 {
         let Ok(mut vtables) = self.vtables.lock() else { return 0 };
         if let Some(&number) = vtables.numbers.get(&word) {
             return number;
         }
         // A hostile heap may have as many such words as blocks.
         let Ok(next) = u16::try_from(vtables.tables.len() + 1) else { return 0 };
-        if vtables.checked >= MAX_CHECKED {
+        if vtables.checked_words >= MAX_CHECKED {
             return 0;
         }
-        vtables.checked += 1;
+        vtables.checked_words += 1;
         let table = match word {
-            Word::First(table) => self.modules.class_name(self.memory, self.space, table).map(Vtable::Class),
-            Word::AfterReference(table) => {
+            TypeWord::First(table) => {
+                self.modules.class_name(self.memory, self.space, table).map(Vtable::Class)
+            }
+            TypeWord::AfterReference(table) => {
                 self.modules.rust_vtable(self.memory, self.space, table).map(Vtable::Trait)
             }
         };
@@ -142,22 +144,22 @@ impl<'a> VtableCollector<'a> {
     }
 
     /// Stores the number of a block's vtable, which `word` points to.
-    fn set_number(&self, block: u32, word: Word, number: u16) {
+    fn set_number(&self, block: u32, word: TypeWord, number: u16) {
         let block = block as usize;
         let Some(group) = self.numbers.get(block / GROUP_BLOCKS).filter(|_| number != 0) else { return };
         let zeros = || (0..GROUP_BLOCKS).map(|_| AtomicU16::default()).collect();
         let stored = &group.get_or_init(zeros)[block % GROUP_BLOCKS];
         // A block's first word is better evidence than a word after a reference to it.
         match word {
-            Word::First(_) => stored.store(number, Ordering::Relaxed),
-            Word::AfterReference(_) => {
+            TypeWord::First(_) => stored.store(number, Ordering::Relaxed),
+            TypeWord::AfterReference(_) => {
                 _ = stored.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
             }
         }
     }
 
     /// Returns all types with their names.
-    pub fn finish(self, process: &Process, frozen: &Frozen) -> BlockTypes {
+    pub fn finish(self, process: &Process, frozen: &FrozenState) -> BlockTypes {
         let tables = self.vtables.into_inner().unwrap_or_default().tables;
         let mut addresses: Vec<u64> = Vec::new();
         for table in &tables {
@@ -187,10 +189,10 @@ impl<'a> VtableCollector<'a> {
 
 impl TypeWordSink for VtableCollector<'_> {
     fn callback(&self) -> WordCallback<'_> {
-        let mut cache: HashMap<Word, u16> = HashMap::new();
-        let (mut last_word, mut last_number) = (Word::First(0), 0);
+        let mut cache: HashMap<TypeWord, u16> = HashMap::new();
+        let (mut last_word, mut last_number) = (TypeWord::First(0), 0);
         Box::new(move |block, word| {
-            let (Word::First(table) | Word::AfterReference(table)) = word;
+            let (TypeWord::First(table) | TypeWord::AfterReference(table)) = word;
             // Most words are not addresses in mapped files.
             let Some(prefix) = table.checked_sub(CLASS_PREFIX_BYTES) else { return };
             let is_aligned = table.is_multiple_of(WORD_BYTES);
@@ -215,7 +217,7 @@ impl TypeWordSink for VtableCollector<'_> {
 }
 
 /// Returns the names of the functions at `addresses`.
-fn function_names(process: &Process, frozen: &Frozen, addresses: &[u64]) -> HashMap<u64, FunctionNames> {
+fn function_names(process: &Process, frozen: &FrozenState, addresses: &[u64]) -> HashMap<u64, FunctionNames> {
     // Each file is searched once, however many mappings it has.
     let groups = modules::file_groups(&frozen.address_space);
     let indexed = groups.iter().enumerate();
@@ -273,8 +275,8 @@ impl Modules {
         let is_constant = |mapping: &Mapping| self.contains(name) && !mapping.permissions.write;
         space.find(name).filter(|mapping| is_constant(mapping))?;
         let mut text = [0; names::MAX_BYTES];
-        let got = memory.read_some(name, &mut text);
-        let text = text.get(..got)?.split(|&byte| byte == 0).next()?;
+        let read_bytes = memory.read_some(name, &mut text);
+        let text = text.get(..read_bytes)?.split(|&byte| byte == 0).next()?;
         // The name of a class that is local to one file begins with an asterisk.
         names::demangle_type(std::str::from_utf8(text).ok()?.trim_start_matches('*'))
     }

@@ -29,7 +29,7 @@ use strandline_claims::rows::{
 };
 use strandline_claims::runtime;
 use strandline_process::error::Result;
-use strandline_process::map::DeviceNumber;
+use strandline_process::map::{DeviceNumber, Mapping};
 use strandline_process::range::{AddressRange, RangeSet};
 use strandline_process::smaps::SmapsEntry;
 
@@ -37,6 +37,7 @@ use strandline_process::smaps::SmapsEntry;
 const RED_ZONE_BYTES: u64 = 128;
 
 /// The ledger.
+#[derive(Default)]
 pub struct Ledger {
     /// Bytes by row.
     pub tally: Tally,
@@ -186,9 +187,9 @@ impl<'a> Layers<'a> {
             let text = "two runtimes' readers claim the same memory: it is on the rows of the first";
             Caveat::new("runtimes_disagree", place, Some(bytes), text)
         }));
-        let own = reading.claims.iter().filter(|claim| !is_taken(claim));
-        let own = own.filter(|claim| self.refine(claim, rows, below));
-        let mut counting: Vec<AddressRange> = own.map(RangeClaim::range).collect();
+        let private = reading.claims.iter().filter(|claim| !is_taken(claim));
+        let refining = private.filter(|claim| self.refine(claim, rows, below));
+        let mut counting: Vec<AddressRange> = refining.map(RangeClaim::range).collect();
         for claim in reading.shared_claims.iter().filter(|claim| !is_taken(claim)) {
             self.shared_spans.0.push(Span { range: claim.start..claim.end, holder: Holder::Claimed });
             self.shared.push((claim, rows));
@@ -215,8 +216,8 @@ impl<'a> Layers<'a> {
             push_up_to(range.start, mapped);
             push_up_to(range.end, Holder::Claimed);
         }
-        let found = finder.find(block.pointer, block.usable_end.saturating_sub(block.pointer));
-        if let Some(refined) = found.filter(|_| nested.is_empty()) {
+        let refined = finder.find(block.pointer, block.usable_end.saturating_sub(block.pointer));
+        if let Some(refined) = refined.filter(|_| nested.is_empty()) {
             push_up_to(block.pointer, mapped);
             push_up_to(block.pointer + refined.bytes, Holder::Row(rows.of_slot(refined.slot).0));
         }
@@ -263,15 +264,7 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
     let zeros = Spans(
         inputs.zero_runs.iter().map(|&run| Span { range: run.into(), holder: Holder::Row(&ZERO) }).collect(),
     );
-    let mut ledger = Ledger {
-        tally: Tally::default(),
-        holders: NamedHolders::default(),
-        zero_bytes: 0,
-        zero_sharing: None,
-        shmem_bytes: 0,
-        page_map: None,
-        caveats,
-    };
+    let mut ledger = Ledger { caveats, ..Ledger::default() };
     for &(claim, rows) in claims.iter().chain(&shared) {
         add_claim(&mut ledger.tally, &claim.sums.resident, rows, Some(&mut ledger.holders));
     }
@@ -285,9 +278,7 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
         if let (Some(page_map), Some(plan)) = (&mut page_map, inputs.page_map) {
             page_map.open(plan.lists(index), space);
             while let Some((cell, rows)) = cells.next_if(|(cell, _)| cell.start < space.mapping.end) {
-                let mut tally = Tally::default();
-                add_claim(&mut tally, &cell.resident, rows, None);
-                page_map.add_tally(cell.start, &tally);
+                add_cell(page_map, cell, rows);
             }
         }
         let mut writer = LedgerWriter { tally: Tally::default(), page_map: page_map.as_mut() };
@@ -320,6 +311,13 @@ pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
     Ok(ledger)
 }
 
+/// Adds the bytes that a claim has in a cell to the page map.
+fn add_cell(page_map: &mut PageMapWriter, cell: &CellSums, rows: ClassRows<'_>) {
+    let mut tally = Tally::default();
+    add_claim(&mut tally, &cell.resident, rows, None);
+    page_map.add_tally(cell.start, &tally);
+}
+
 /// Maximum number of names of shared memory that get a row.
 const MAX_NAMED_ROWS: usize = 5;
 /// Maximum number of names to count.
@@ -349,7 +347,7 @@ impl<'a> SharedMemory<'a> {
 /// Returns the bytes, by row, of the claims overlapping a mapping that may have been given up with
 /// MADV_FREE: free pages, and pages that were free, are in use again and were not written since.
 fn lazy_free_candidates(claims: &[Claim<'_>]) -> Vec<(RowRef, u64)> {
-    let read = claims.iter().filter_map(|(claim, rows)| Some((&claim.sums.resident, rows.rows?)));
+    let claims_with_rows = claims.iter().filter_map(|(claim, rows)| Some((&claim.sums.resident, rows.rows?)));
     let candidates = |(resident, rows): (&ResidentBytes, &BlockRows)| {
         [
             (rows.releasable, resident.releasable),
@@ -361,15 +359,15 @@ fn lazy_free_candidates(claims: &[Claim<'_>]) -> Vec<(RowRef, u64)> {
         ]
     };
     // By the position above, so that free pages of all claims come first.
-    let mut ranked: Vec<(usize, RowRef, u64)> = Vec::new();
-    for (rank, (id, bytes)) in read.flat_map(|claim| candidates(claim).into_iter().enumerate()) {
-        match ranked.iter_mut().find(|(known_rank, known, _)| (*known_rank, *known) == (rank, id)) {
-            Some((_, _, sum)) => *sum += bytes,
-            None => ranked.push((rank, id, bytes)),
+    let mut ranked: Vec<((usize, RowRef), u64)> = Vec::new();
+    for (rank, (id, bytes)) in claims_with_rows.flat_map(|claim| candidates(claim).into_iter().enumerate()) {
+        match ranked.iter_mut().find(|(key, _)| *key == (rank, id)) {
+            Some((_, sum)) => *sum += bytes,
+            None => ranked.push(((rank, id), bytes)),
         }
     }
-    ranked.sort_by_key(|(rank, ..)| *rank);
-    ranked.into_iter().map(|(_, id, bytes)| (id, bytes)).filter(|(_, bytes)| *bytes > 0).collect()
+    ranked.sort_by_key(|((rank, _), _)| *rank);
+    ranked.into_iter().map(|((_, id), bytes)| (id, bytes)).filter(|(_, bytes)| *bytes > 0).collect()
 }
 
 /// Returns the cells of all claims, in address order; none crosses the start of a mapping.
@@ -405,12 +403,13 @@ fn program_spans(inputs: &Inputs<'_>) -> Spans {
 }
 
 /// Splits a resident run. Bytes that a reader claims are counted already; the others go to the row
-/// of the first span among zeros, allocators and program that covers them, or else to `rest`.
+/// of the first span among zeros, allocators and program that covers them, or else to
+/// `default_row`.
 fn split(
     writer: &mut LedgerWriter<'_>,
     run: Range<u64>,
     [allocators, zeros, program]: [&Spans; 3],
-    rest: RowRef,
+    default_row: RowRef,
 ) {
     let mut at = run.start;
     while at < run.end {
@@ -423,7 +422,7 @@ fn split(
                 Holder::Row(id) => Some(id),
                 Holder::Claimed => None,
             });
-            writer.add(id.unwrap_or(rest), at..end);
+            writer.add(id.unwrap_or(default_row), at..end);
         }
         at = end;
     }
@@ -464,14 +463,24 @@ fn add_claim(
     }
 }
 
-/// A file, by its device and inode.
-type FileId = (DeviceNumber, u64);
+/// Identity of a file.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct FileId {
+    device: DeviceNumber,
+    inode: u64,
+}
+
+impl FileId {
+    fn of(mapping: &Mapping) -> Self {
+        Self { device: mapping.device, inode: mapping.inode }
+    }
+}
 
 /// Returns every file with an executable mapping, sorted: programs and libraries.
 fn program_files(spaces: &[SmapsEntry]) -> Vec<FileId> {
     let mappings = spaces.iter().map(|space| &space.mapping);
     let executable = mappings.filter(|mapping| mapping.permissions.execute && mapping.has_file());
-    let mut files: Vec<FileId> = executable.map(|mapping| (mapping.device, mapping.inode)).collect();
+    let mut files: Vec<FileId> = executable.map(FileId::of).collect();
     files.sort_unstable();
     files.dedup();
     files
@@ -481,13 +490,13 @@ fn program_files(spaces: &[SmapsEntry]) -> Vec<FileId> {
 fn mapping_row(space: &SmapsEntry, is_anonymous: bool, programs: &[FileId]) -> RowRef {
     let mapping = &space.mapping;
     if is_anonymous {
-        // No known kernel has anonymous pages in shared mappings.
+        // No known kernel has anonymous pages in shared mappings: such a page is unexplained.
         return &ANONYMOUS;
     }
     if !mapping.has_file() || mapping.name.starts_with("/dev/") {
         return &DEVICE;
     }
-    let is_program = programs.binary_search(&(mapping.device, mapping.inode)).is_ok();
+    let is_program = programs.binary_search(&FileId::of(mapping)).is_ok();
     if is_program { &PROGRAM_TEXT } else { &FILE }
 }
 
@@ -517,7 +526,8 @@ fn move_lazy_free(
     }
     // A claim may span several mappings.
     let range = AddressRange::new(space.mapping.start, space.mapping.end);
-    let candidates = if remaining_bytes > 0 { lazy_free_candidates(claims.with(range)) } else { Vec::new() };
+    let candidates =
+        if remaining_bytes > 0 { lazy_free_candidates(claims.overlapping(range)) } else { Vec::new() };
     for (id, bytes) in candidates {
         let taken = ledger.tally.take(id, bytes.min(remaining_bytes));
         move_bytes(writer, id, taken);

@@ -56,8 +56,8 @@ pub fn bss(process: &Process, spaces: &[SmapsEntry]) -> Vec<Range<u64>> {
     found
 }
 
-fn same_file(one: &Mapping, other: &Mapping) -> bool {
-    one.inode == other.inode && one.device == other.device
+fn same_file(first: &Mapping, second: &Mapping) -> bool {
+    first.inode == second.inode && first.device == second.device
 }
 
 /// Returns the end of the data of the program whose first mapping is `first`, rounded up to a page.
@@ -67,14 +67,14 @@ fn data_end(process: &Process, first: &Mapping) -> Option<u64> {
     }
     let file: File = open_mapped_file(process, first).ok()?;
     let mut bytes = vec![0; HEADER_BYTES];
-    let got = file.read_at(&mut bytes, 0).ok()?;
-    bytes.truncate(got);
+    let read_bytes = file.read_at(&mut bytes, 0).ok()?;
+    bytes.truncate(read_bytes);
     // A 32-bit program has another header.
     data_end_by::<FileHeader64<LittleEndian>>(&bytes, first)
         .or_else(|| data_end_by::<FileHeader32<LittleEndian>>(&bytes, first))
 }
 
-/// Returns the same by the headers in `bytes`, if they are of this format.
+/// Returns the end of the data by the headers in `bytes`, if they are of the format `Header`.
 fn data_end_by<Header: FileHeader<Endian = LittleEndian>>(bytes: &[u8], first: &Mapping) -> Option<u64> {
     let header = Header::parse(bytes).ok()?;
     let headers = header.program_headers(LittleEndian, bytes).ok()?;

@@ -27,9 +27,9 @@ pub fn add_named_blocks(inputs: &Inputs<'_>, palette: &SlotTable, holders: &mut 
             let offset_bytes = heap.map_or(0, |heap| heap.payload_offset_bytes);
             let start = named.pointer.saturating_sub(offset_bytes);
             let end = start.saturating_add(named.bytes);
-            let resident = inputs.residency.resident_bytes_in(start..end);
-            let zero: u64 = zeros.within((start, end)).map(AddressRange::len).sum();
-            holders.add(id, &named.holder, resident.saturating_sub(zero));
+            let resident_bytes = inputs.residency.resident_bytes_in(start..end);
+            let zero_bytes: u64 = zeros.within((start, end)).map(AddressRange::len).sum();
+            holders.add(id, &named.holder, resident_bytes.saturating_sub(zero_bytes));
         }
     }
 }

@@ -6,7 +6,7 @@ use strandline_process::range::AddressRange;
 pub struct Overlaps<'a, T> {
     /// Items that begin after the last range that was looked up.
     ahead: &'a [T],
-    /// Items that may extend past it: an item may contain others.
+    /// Items that may extend past that range: an item may contain others.
     begun: Vec<T>,
     range_of: fn(&T) -> AddressRange,
 }
@@ -18,7 +18,7 @@ impl<'a, T: Copy> Overlaps<'a, T> {
     }
 
     /// Returns the items that overlap `range`, which starts after the earlier ones.
-    pub fn with(&mut self, range: AddressRange) -> &[T] {
+    pub fn overlapping(&mut self, range: AddressRange) -> &[T] {
         let range_of = self.range_of;
         let count = self.ahead.partition_point(|item| range_of(item).start < range.end);
         let (begun, ahead) = self.ahead.split_at(count);
@@ -54,7 +54,7 @@ mod tests {
                     .copied()
                     .filter(|item| item.start < range.end && item.end > range.start)
                     .collect();
-                prop_assert_eq!(overlaps.with(range), expected.as_slice());
+                prop_assert_eq!(overlaps.overlapping(range), expected.as_slice());
             }
         }
     }

@@ -65,7 +65,7 @@ impl Plan {
         let rss_bytes: u64 = listed().map(|space| space.counts.rss_bytes).sum();
         let cell_count =
             |shift: u32| listed().map(|space| count_cells(residency, &space.mapping, shift)).sum::<u64>();
-        // The smallest power of two that keeps the limit. The lower bound is that of full cells.
+        // The smallest power of two with at most `MAX_CELLS` cells. Full cells give a lower bound.
         let min_shift = (rss_bytes / MAX_CELLS).max(PAGE_BYTES).next_power_of_two().trailing_zeros();
         let shift = (min_shift..MAX_CELL_SHIFT).find(|&shift| cell_count(shift) <= MAX_CELLS);
         let shift = shift.unwrap_or(MAX_CELL_SHIFT);
@@ -86,11 +86,11 @@ impl Plan {
 /// Returns how many cells of `1 << shift` bytes of a mapping contain resident pages.
 fn count_cells(residency: &Residency, mapping: &Mapping, shift: u32) -> u64 {
     let mut count = 0;
-    let mut last = None;
+    let mut last_cell = None;
     for run in residency.runs_in(mapping.start..mapping.end) {
         let (first, end) = (run.start >> shift, (run.end - 1) >> shift);
-        count += end - first + u64::from(last != Some(first));
-        last = Some(end);
+        count += end - first + u64::from(last_cell != Some(first));
+        last_cell = Some(end);
     }
     count
 }
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_lose_their_front() {
+    fn long_names_lose_their_beginning() {
         let name = format!("/{}/libpq.so.5", "é".repeat(4000));
         let shown = shown_name(&Mapping { name, ..Mapping::default() });
         assert_eq!(shown.chars().count(), MAX_NAME_CHARS);
@@ -367,10 +367,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn painted_ranges_add_up(
+        fn added_ranges_add_up(
             shift in 12u32..24,
             ranges in proptest::collection::vec((0u64..2000, 1u64..50, 0usize..3), 0..60),
-            turned in 0u64..200_000,
+            moved_bytes in 0u64..200_000,
         ) {
             let plan = Plan { cell_bytes: 1 << shift, is_listed: vec![true], cell_text_bytes: 2000 };
             let space = SmapsEntry {
@@ -386,7 +386,7 @@ mod tests {
                 writer.add(id, start..start + pages * 4096);
                 expected.add(id, pages * 4096);
             }
-            let taken = expected.take(&ZERO, turned);
+            let taken = expected.take(&ZERO, moved_bytes);
             expected.add(&LAZY_FREE, taken);
             writer.move_bytes(&ZERO, &LAZY_FREE, taken);
             let map = writer.finish();

@@ -11,17 +11,17 @@ use strandline_claims::rows::RowKind;
 
 /// The kind of pages that a row's bytes are on.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum PageKind {
     Anonymous,
     File,
     SharedMemory,
 }
 
-fn kind(id: &str) -> Kind {
+fn page_kind(id: &str) -> PageKind {
     match id {
-        "program.text" | "kernel.file" | "kernel.device" => Kind::File,
-        id if RowKind::is_shared(id) => Kind::SharedMemory,
-        _ => Kind::Anonymous,
+        "program.text" | "kernel.file" | "kernel.device" => PageKind::File,
+        id if RowKind::is_shared(id) => PageKind::SharedMemory,
+        _ => PageKind::Anonymous,
     }
 }
 
@@ -33,19 +33,19 @@ pub fn rows(explanation: &Explanation) -> Option<Vec<Row>> {
     let mut rows = explanation.rows.clone();
     match kind_shares(kernel, pss_bytes) {
         Some(shares) => {
-            let mut rest = 0;
+            let mut unplaced_bytes = 0;
             for share in shares {
-                let of_kind = rows.iter_mut().filter(|row| kind(&row.id) == share.kind);
+                let of_kind = rows.iter_mut().filter(|row| page_kind(&row.id) == share.kind);
                 if !scale(&mut of_kind.collect::<Vec<_>>(), share.bytes) {
-                    rest += share.bytes;
+                    unplaced_bytes += share.bytes;
                 }
             }
-            // A kind without a row: its pages appeared after the rows were read.
+            // A kind has bytes and no row if its pages appeared after the rows were read.
             if let Some(largest) = rows.iter_mut().max_by_key(|row| row.bytes) {
-                largest.bytes = largest.bytes.saturating_add(rest);
+                largest.bytes = largest.bytes.saturating_add(unplaced_bytes);
             }
         }
-        None => drop(scale(&mut rows.iter_mut().collect::<Vec<_>>(), pss_bytes)),
+        None => _ = scale(&mut rows.iter_mut().collect::<Vec<_>>(), pss_bytes),
     }
     Some(rows)
 }
@@ -54,29 +54,29 @@ pub fn rows(explanation: &Explanation) -> Option<Vec<Row>> {
 /// none.
 pub fn anonymous_rows(explanation: &Explanation, total_bytes: u64) -> Option<Vec<Row>> {
     let mut rows = explanation.rows.clone();
-    rows.retain(|row| kind(&row.id) == Kind::Anonymous);
+    rows.retain(|row| page_kind(&row.id) == PageKind::Anonymous);
     scale(&mut rows.iter_mut().collect::<Vec<_>>(), total_bytes).then_some(rows)
 }
 
-/// Returns these rows, added up by state.
+/// Returns the rows in proportion, added up by state.
 pub fn totals(explanation: &Explanation) -> Option<Totals> {
     rows(explanation).map(|rows| rows::totals(&rows))
 }
 
 /// The share of one kind of pages in the proportional set size.
 struct KindShare {
-    kind: Kind,
+    kind: PageKind,
     bytes: u64,
 }
 
 /// Returns the shares of all kinds. As each was rounded, the first takes the remainder.
 fn kind_shares(kernel: &Kernel, pss_bytes: u64) -> Option<[KindShare; 3]> {
     let parts = kernel.pss_parts?;
-    let others = parts.file_bytes.checked_add(parts.shmem_bytes)?;
+    let other_bytes = parts.file_bytes.checked_add(parts.shmem_bytes)?;
     Some([
-        KindShare { kind: Kind::Anonymous, bytes: pss_bytes.checked_sub(others)? },
-        KindShare { kind: Kind::File, bytes: parts.file_bytes },
-        KindShare { kind: Kind::SharedMemory, bytes: parts.shmem_bytes },
+        KindShare { kind: PageKind::Anonymous, bytes: pss_bytes.checked_sub(other_bytes)? },
+        KindShare { kind: PageKind::File, bytes: parts.file_bytes },
+        KindShare { kind: PageKind::SharedMemory, bytes: parts.shmem_bytes },
     ])
 }
 
@@ -87,14 +87,14 @@ fn scale(rows: &mut [&mut Row], total_bytes: u64) -> bool {
     if sum == 0 {
         return total_bytes == 0;
     }
-    let mut rest = total_bytes;
+    let mut remaining_bytes = total_bytes;
     for row in rows.iter_mut() {
         let share = u128::from(row.bytes) * u128::from(total_bytes) / sum;
-        row.bytes = u64::try_from(share).unwrap_or(rest).min(rest);
-        rest -= row.bytes;
+        row.bytes = u64::try_from(share).unwrap_or(remaining_bytes).min(remaining_bytes);
+        remaining_bytes -= row.bytes;
     }
     if let Some(largest) = rows.iter_mut().max_by_key(|row| row.bytes) {
-        largest.bytes += rest;
+        largest.bytes += remaining_bytes;
     }
     true
 }
@@ -130,8 +130,8 @@ mod tests {
         let shared = of(Some(parts), 813);
         assert_eq!((shared.live, shared.stranded, shared.evictable), (502 + 10, 200, 101));
         assert_eq!(shared.live + shared.stranded + shared.evictable, 813);
-        let alike = of(None, 4470 / 2);
-        assert_eq!((alike.live, alike.stranded, alike.evictable), (520, 200, 1515));
+        let without_parts = of(None, 4470 / 2);
+        assert_eq!((without_parts.live, without_parts.stranded, without_parts.evictable), (520, 200, 1515));
         // Unknown sums are not guessed, and nothing is divided by zero.
         assert_eq!(super::rows(&Explanation::default()), None);
         let empty = explanation(Some(parts), 811, &[("glibc.live", State::Live, 7)]);

@@ -58,8 +58,8 @@ impl Tally {
 
     /// Adds another tally.
     pub fn add_all(&mut self, other: &Self) {
-        for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
-            *mine += theirs;
+        for (sum, bytes) in self.0.iter_mut().zip(&other.0) {
+            *sum += bytes;
         }
     }
 
@@ -85,7 +85,7 @@ impl Tally {
     pub fn rows(&self, holders: &NamedHolders) -> Vec<Row> {
         let mut rows = Vec::new();
         for (&row, &bytes) in ROWS.iter().zip(&self.0) {
-            let mut rest = bytes;
+            let mut unnamed_bytes = bytes;
             let mut push = |holder: &str, bytes| {
                 if bytes > 0 {
                     let (id, holder) = (row.id.to_owned(), holder.to_owned());
@@ -93,11 +93,11 @@ impl Tally {
                 }
             };
             for (holder, &bytes) in holders.of_row(row) {
-                let bytes = bytes.min(rest);
-                rest -= bytes;
+                let bytes = bytes.min(unnamed_bytes);
+                unnamed_bytes -= bytes;
                 push(holder, bytes);
             }
-            push(row.holder, rest);
+            push(row.holder, unnamed_bytes);
         }
         rows.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| (&a.id, &a.holder).cmp(&(&b.id, &b.holder))));
         rows

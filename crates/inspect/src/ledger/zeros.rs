@@ -5,8 +5,8 @@
 //! page that the program gave back in between would read as zeros too.
 
 use std::fs::File;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use strandline_claims::range::{PAGE_BYTES, is_all_zero};
 use strandline_process::memory::Memory;
@@ -16,7 +16,7 @@ use strandline_process::range::{AddressRange, RangeSet};
 /// Bytes that one thread reads at once.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// The result.
+/// The all-zero pages that were found.
 #[derive(Clone, Debug, Default)]
 pub struct Zeros {
     /// All-zero pages.
@@ -40,22 +40,18 @@ pub fn find(
             starts.map(move |at| AddressRange::sized(at, PIECE_BYTES).intersection(*run))
         })
         .collect();
-    let next = AtomicUsize::new(0);
+    let next_piece = AtomicUsize::new(0);
     let bytes_read = AtomicU64::new(0);
     let found: Mutex<Vec<AddressRange>> = Mutex::default();
     let search_piece = |buffer: &mut Vec<u8>| {
-        let Some(&piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) else { return false };
+        let Some(&piece) = pieces.get(next_piece.fetch_add(1, Ordering::Relaxed)) else { return false };
         buffer.resize(piece.len() as usize, 0);
-        let got = memory.read_some(piece.start, buffer);
-        bytes_read.fetch_add(got as u64, Ordering::Relaxed);
-        let contents = buffer[..got].chunks_exact(PAGE_BYTES as usize).zip(piece.pages());
+        let read_bytes = memory.read_some(piece.start, buffer);
+        bytes_read.fetch_add(read_bytes as u64, Ordering::Relaxed);
+        let contents = buffer[..read_bytes].chunks_exact(PAGE_BYTES as usize).zip(piece.pages());
         let zeros = contents.filter(|(page, _)| is_all_zero(page));
         let zeros: RangeSet = zeros.map(|(_, at)| AddressRange::sized(at, PAGE_BYTES)).collect();
-        if !zeros.is_empty()
-            && let Ok(mut all) = found.lock()
-        {
-            all.extend(zeros);
-        }
+        found.lock().unwrap_or_else(PoisonError::into_inner).extend(zeros);
         progress(piece.len());
         true
     };
@@ -69,7 +65,7 @@ pub fn find(
         let mut buffer = Vec::new();
         while search_piece(&mut buffer) {}
     });
-    let runs = found.into_inner().unwrap_or_default().into_iter().collect();
+    let runs = found.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().collect();
     Zeros { runs, bytes_read: bytes_read.into_inner() }
 }
 

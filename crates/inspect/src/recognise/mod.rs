@@ -2,7 +2,7 @@
 //!
 //! Cheap evidence comes first: names of mapped files, then symbols and strings of the executable
 //! and of the few files that need to be opened. The table of readers ([`crate::readers`]) defines
-//! the evidence; [`Found::found_by`] reports it, because a name alone proves little. No target
+//! the evidence; [`Component::found_by`] reports it, because a name alone proves little. No target
 //! memory is read: allocators recognised by structures alone (glibc's and musl's malloc in a static
 //! program) are left to their readers.
 
@@ -18,7 +18,7 @@ use crate::readers::{self, ALLOCATORS, RUNTIMES};
 
 /// An allocator or a runtime in a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct Component {
     /// `jemalloc`, `tcmalloc`, `mimalloc`, `musl`, `go`, `jvm`, `v8`; `cpython`, `perl`, `node`, ….
     pub name: String,
     /// Its version, if it can be determined cheaply.
@@ -29,11 +29,11 @@ pub struct Found {
 
 /// What [`recognise`] found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Recognised {
+pub struct RecognisedComponents {
     /// Allocators other than glibc's.
-    pub allocators: Vec<Found>,
+    pub allocators: Vec<Component>,
     /// Language runtimes.
-    pub runtimes: Vec<Found>,
+    pub runtimes: Vec<Component>,
 }
 
 /// Maximum number of distinct mapped files whose names are checked; a process may map a million.
@@ -44,8 +44,8 @@ const MAX_NAME_CHARACTERS: usize = 128;
 /// Returns the allocators and runtimes of a process, each once, in the order they were found.
 ///
 /// Never fails: what cannot be opened gives no evidence.
-pub fn recognise(process: &Process, space: &AddressSpace) -> Recognised {
-    let mut found = Recognised::default();
+pub fn recognise(process: &Process, space: &AddressSpace) -> RecognisedComponents {
+    let mut found = RecognisedComponents::default();
     let mut seen: HashSet<&str> = HashSet::new();
     for mapping in space.mappings().iter().filter(|mapping| mapping.name.starts_with('/')) {
         if seen.len() >= MAX_FILES {
@@ -81,14 +81,14 @@ fn runtimes() -> impl Iterator<Item = &'static ReaderInfo> {
     RUNTIMES.iter().map(|entry| entry.about)
 }
 
-impl Recognised {
+impl RecognisedComponents {
     fn has_allocator(&self, name: &str) -> bool {
         self.allocators.iter().any(|found| found.name == name)
     }
 
-    fn add(list: &mut Vec<Found>, name: &str, version: Option<String>, found_by: String) {
+    fn add(list: &mut Vec<Component>, name: &str, version: Option<String>, found_by: String) {
         if list.iter().all(|found| found.name != name) {
-            list.push(Found { name: name.to_owned(), version, found_by });
+            list.push(Component { name: name.to_owned(), version, found_by });
         }
     }
 
@@ -113,7 +113,7 @@ fn file_name(path: &str) -> &str {
 }
 
 /// Evidence from the name of a mapped file; its content is read for the version only.
-fn add_by_file_name(process: &Process, mapping: &Mapping, found: &mut Recognised) {
+fn add_by_file_name(process: &Process, mapping: &Mapping, found: &mut RecognisedComponents) {
     let file = file_name(&mapping.name);
     let has_file = |about: &&ReaderInfo| about.evidence.files.iter().any(|name| name.matches(file));
     let evidence = Match { process, file, mapping: Some(mapping), symbols: &[] };
@@ -142,7 +142,7 @@ impl Executable<'_> {
 }
 
 /// Evidence from inside the executable: sections, symbols it defines, strings.
-fn add_by_executable(executable: &Executable<'_>, found: &mut Recognised) {
+fn add_by_executable(executable: &Executable<'_>, found: &mut RecognisedComponents) {
     for about in runtimes() {
         if let Some(section) = about.evidence.section
             && executable.image.section_bytes(section, 1).is_some()
@@ -178,7 +178,7 @@ struct SearchedString {
 }
 
 /// Evidence from messages and names of settings in the executable's read-only data.
-fn add_by_strings(executable: &Executable<'_>, found: &mut Recognised) {
+fn add_by_strings(executable: &Executable<'_>, found: &mut RecognisedComponents) {
     let strings_of = |about: &'static ReaderInfo, is_runtime: bool| {
         let strings = about.evidence.strings.iter();
         strings.map(move |(first, rest)| SearchedString { text: format!("{first}{rest}"), about, is_runtime })
@@ -202,7 +202,7 @@ fn add_by_strings(executable: &Executable<'_>, found: &mut Recognised) {
 }
 
 /// Evidence from symbols that the executable defines.
-fn add_by_symbols(executable: &Executable<'_>, symbols: &[Symbol], found: &mut Recognised) {
+fn add_by_symbols(executable: &Executable<'_>, symbols: &[Symbol], found: &mut RecognisedComponents) {
     for symbol in symbols {
         let found_by = || format!("symbol {} of the executable", symbol.name);
         let has_symbol = |about: &&ReaderInfo| about.evidence.symbols.contains(&symbol.name);

@@ -16,7 +16,7 @@ impl Drop for Subject {
 }
 
 /// Starts a command that prints `ready`, and recognises it then; `None` if it is not installed.
-fn recognised(command: &mut Command) -> Option<Recognised> {
+fn recognised(command: &mut Command) -> Option<RecognisedComponents> {
     let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
     let mut subject = Subject(child);
     let mut line = String::new();
@@ -26,14 +26,14 @@ fn recognised(command: &mut Command) -> Option<Recognised> {
 }
 
 /// Recognises a running process.
-fn look(pid: u32) -> Recognised {
+fn look(pid: u32) -> RecognisedComponents {
     let pid = i32::try_from(pid).unwrap();
     let process = Process::open(pid).unwrap();
     let (space, _) = AddressSpace::parse(&process.maps_text().unwrap());
     recognise(&process, &space)
 }
 
-fn names(list: &[Found]) -> Vec<&str> {
+fn names(list: &[Component]) -> Vec<&str> {
     list.iter().map(|found| found.name.as_str()).collect()
 }
 
@@ -55,12 +55,12 @@ fn compile(directory: &Path, output: &str, code: &str, arguments: &[&str]) -> st
 #[test]
 fn a_shell_has_no_allocator_and_no_runtime() {
     let found = recognised(Command::new("bash").args(["-c", "echo ready; read line"])).unwrap();
-    assert_eq!(found, Recognised::default());
+    assert_eq!(found, RecognisedComponents::default());
 }
 
 #[test]
 fn this_program_does_not_match_its_own_signatures() {
-    assert_eq!(look(std::process::id()), Recognised::default());
+    assert_eq!(look(std::process::id()), RecognisedComponents::default());
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn allocators_are_recognised_by_file_symbol_and_message() {
     let plain = compile(&directory, "plain", WAIT, &[]);
     let library = compile(&directory, "libmimalloc.so.2.0", "int nothing;\n", &["-shared", "-fPIC"]);
     let found = recognised(Command::new(&plain).env("LD_PRELOAD", &library)).unwrap();
-    let expected = Found {
+    let expected = Component {
         name: "mimalloc".into(),
         version: Some("2.0".into()),
         found_by: "mapped file libmimalloc.so.2.0".into(),
@@ -169,6 +169,6 @@ fn allocators_are_recognised_by_file_symbol_and_message() {
     // A program that would use jemalloc if it were present does not contain it.
     let code = format!("{WAIT}__attribute__((weak)) int mallctl(void);\nint (*use)(void) = mallctl;\n");
     let weak = compile(&directory, "weak", &code, &["-rdynamic"]);
-    assert_eq!(recognised(&mut Command::new(weak)).unwrap(), Recognised::default());
+    assert_eq!(recognised(&mut Command::new(weak)).unwrap(), RecognisedComponents::default());
     std::fs::remove_dir_all(directory).unwrap();
 }

@@ -396,11 +396,11 @@ fn wait_until_done(process: &Process, made_calls: &[&NotifyCall]) -> Result<Work
     let private_bytes = || Footprint::read(process).map(|footprint| footprint.private_bytes);
     let mut lowest_bytes = private_bytes()?;
     let (unfinished, least_bytes) = loop {
-        let (open, done): (Vec<&NotifyCall>, Vec<&NotifyCall>) =
+        let (pending, done): (Vec<&NotifyCall>, Vec<&NotifyCall>) =
             made_calls.iter().copied().partition(|call| has_open_work(process, call));
         lowest_bytes = lowest_bytes.min(private_bytes()?);
-        if open.is_empty() || Instant::now() >= deadline {
-            break (open.len(), done.iter().map(|call| call.least_bytes).sum::<u64>());
+        if pending.is_empty() || Instant::now() >= deadline {
+            break (pending.len(), done.iter().map(|call| call.least_bytes).sum::<u64>());
         }
         std::thread::sleep(WORK_CHECK_INTERVAL);
     };

@@ -183,25 +183,25 @@ fn first_use_conditions(
 /// on its stack. `None` if no function named fork is found.
 fn fork_functions(process: &Process, space: &AddressSpace) -> Option<Vec<Range<u64>>> {
     let program = process.executable();
-    let mut found: Vec<Range<u64>> = Vec::new();
-    let (mut seen, mut has_fork) = (HashSet::new(), false);
+    let mut functions: Vec<Range<u64>> = Vec::new();
+    let (mut read_files, mut has_fork) = (HashSet::new(), false);
     for mapping in space.mappings().iter().filter(|mapping| mapping.has_file() && mapping.permissions.execute)
     {
         let file = mapping.name.rsplit('/').next().unwrap_or_default();
         let is_libc = CLibrary::of_file(&mapping.name).is_some() || file.starts_with(THREAD_LIBRARY);
         let is_wanted = is_libc || program.as_ref() == Some(&mapping.name);
-        if !is_wanted || !seen.insert((mapping.device, mapping.inode)) {
+        if !is_wanted || !read_files.insert((mapping.device, mapping.inode)) {
             continue;
         }
         let Ok(object) = Object::open(process, space, mapping) else { continue };
         object.each_symbol(&mut |name, symbol| {
             has_fork |= name == b"fork";
             if FORK_FUNCTIONS.contains(&name) && symbol.bytes > 0 && object.text_contains(symbol.address) {
-                found.push(symbol.address..symbol.address.saturating_add(symbol.bytes));
+                functions.push(symbol.address..symbol.address.saturating_add(symbol.bytes));
             }
         });
     }
-    has_fork.then_some(found)
+    has_fork.then_some(functions)
 }
 
 /// The thread library of glibc before 2.34.
@@ -239,8 +239,9 @@ fn find(object: &Object, function: &Function) -> Option<Symbol> {
     });
     // A program's own function with such a name has no sibling with the same prefix.
     let prefix = |name: &[u8], end: &str| name[..name.len() - end.len()].to_vec();
-    let has_sibling =
-        |name: &[u8]| siblings.iter().any(|known| prefix(known, sibling) == prefix(name, function.name));
+    let has_sibling = |name: &[u8]| {
+        siblings.iter().any(|name_of_sibling| prefix(name_of_sibling, sibling) == prefix(name, function.name))
+    };
     found.into_iter().find(|(name, _)| has_sibling(name)).map(|(_, symbol)| symbol)
 }
 
@@ -261,7 +262,7 @@ fn find_global(object: &Object, wanted: &str) -> Option<Symbol> {
 /// are run rarely, or first, together with the program's: the program's own functions are left out.
 /// Global functions of an allocator have its names, and its other functions are called from those.
 fn own_code(object: &Object, function: &Function, called: Symbol) -> Option<Vec<Range<u64>>> {
-    let (mut own, mut others): (Vec<Range<u64>>, Vec<Range<u64>>) = (Vec::new(), Vec::new());
+    let (mut own, mut foreign): (Vec<Range<u64>>, Vec<Range<u64>>) = (Vec::new(), Vec::new());
     object.each_symbol(&mut |name, symbol| {
         let is_own = function.own_prefixes.iter().any(|start| {
             let at = name.windows(start.len()).position(|part| part == start.as_bytes());
@@ -272,7 +273,7 @@ fn own_code(object: &Object, function: &Function, called: Symbol) -> Option<Vec<
             if is_own {
                 own.push(range);
             } else if symbol.is_global && symbol.bytes > 0 {
-                others.push(range);
+                foreign.push(range);
             }
         }
     });
@@ -286,14 +287,14 @@ fn own_code(object: &Object, function: &Function, called: Symbol) -> Option<Vec<
         return None;
     }
     // One function may have several names.
-    others.retain(|other| {
+    foreign.retain(|other| {
         let next = own.partition_point(|range| range.start < other.start);
         let touches = |range: &Range<u64>| range.start < other.end && other.start < range.end;
         !own.get(next).is_some_and(touches)
             && !next.checked_sub(1).and_then(|before| own.get(before)).is_some_and(touches)
     });
-    let others: RangeSet = others.into_iter().collect();
-    Some(others.gaps_in(first..last).map(Into::into).collect())
+    let foreign: RangeSet = foreign.into_iter().collect();
+    Some(foreign.gaps_in(first..last).map(Into::into).collect())
 }
 
 /// Minimum number of functions with names: a program may export some and be stripped of the others.

@@ -9,8 +9,9 @@ use strandline_process::procfs::Process;
 
 use crate::readers;
 
-/// Returns the code in which these handlers begin: all of a runtime's own files, and functions by
-/// name in the program. Empty where no thread can be stopped by such a signal.
+/// Returns the code in which handlers that stop or restart threads begin: all of a runtime's own
+/// files, and functions by name in the program. Empty where no thread can be stopped by such a
+/// signal.
 pub fn find(process: &Process, space: &AddressSpace) -> Vec<Range<u64>> {
     if !process.status().is_ok_and(|status| handlers::may_stop_threads(&status)) {
         return Vec::new();
@@ -20,7 +21,7 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Range<u64>> {
         readers::all().flat_map(|entry| entry.stop_handlers.files).any(|name| name.matches(file))
     };
     let code = space.mappings().iter().filter(|mapping| mapping.permissions.execute && mapping.has_file());
-    let mut found: Vec<Range<u64>> =
+    let mut handler_code: Vec<Range<u64>> =
         code.filter(is_runtime_file).map(|mapping| mapping.start..mapping.end).collect();
     let executable = process.executable().unwrap_or_default();
     let program = space.mappings().iter().find(|mapping| mapping.name == executable);
@@ -29,9 +30,9 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Range<u64>> {
             readers::all().flat_map(|entry| entry.stop_handlers.symbols).copied().collect();
         object.each_symbol(&mut |name, symbol| {
             if names.iter().any(|wanted| wanted.as_bytes() == name) {
-                found.push(symbol.address..symbol.address.saturating_add(1));
+                handler_code.push(symbol.address..symbol.address.saturating_add(1));
             }
         });
     }
-    found
+    handler_code
 }

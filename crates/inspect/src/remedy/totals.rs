@@ -35,9 +35,14 @@ impl Totals {
     /// part of them since the read.
     pub fn set_predicted(&self, answer: &mut Reclamation) {
         let Some(predicted) = answer.predicted_bytes.filter(|_| self.calls > 0) else { return };
-        if let Some(gone) = predicted.checked_sub(self.predicted_bytes).filter(|&gone| gone > 0) {
+        if let Some(gone_bytes) = predicted.checked_sub(self.predicted_bytes).filter(|&bytes| bytes > 0) {
             let text = "these bytes of the prediction were no longer resident at the time of the call";
-            answer.caveats.push(Caveat::new("changed_before_call", answer.remedy.clone(), Some(gone), text));
+            answer.caveats.push(Caveat::new(
+                "changed_before_call",
+                answer.remedy.clone(),
+                Some(gone_bytes),
+                text,
+            ));
         }
         answer.predicted_bytes = Some(self.predicted_bytes);
     }

@@ -30,33 +30,36 @@ fn bytes_of_classes(view: &LedgerView<'_>, classes: &[fn(&BlockRows) -> RowRef])
 /// Bytes on rows of the kernel that calls into allocators release too.
 struct KernelRowBytes {
     /// Pages of zeros within free blocks, on `kernel.zero`.
-    zero: u64,
+    zero_bytes: u64,
     /// Pages that the allocator released with MADV_FREE, on `kernel.lazyfree`.
-    lazy_free: u64,
+    lazy_free_bytes: u64,
 }
 
-/// Divides what calls are predicted to release beyond the rows of free pages.
+/// Returns what calls are predicted to release beyond the rows of free pages, by row.
 fn released_on_kernel_rows(inputs: &VerdictInputs<'_>) -> KernelRowBytes {
     let view = &inputs.view;
     let calls = view.remedies.iter().filter(|remedy| readers::frees_pages_of(&remedy.id).is_some());
     let predicted: u64 = calls.filter_map(|remedy| remedy.predicted_bytes).sum();
     let beyond = predicted.saturating_sub(bytes_of_classes(view, &[|rows| rows.releasable]));
-    let zero = beyond.min(inputs.trimmed_zero_bytes).min(view.row_bytes("kernel.zero"));
-    KernelRowBytes { zero, lazy_free: (beyond - zero).min(view.row_bytes("kernel.lazyfree")) }
+    let zero_bytes = beyond.min(inputs.trimmed_zero_bytes).min(view.row_bytes("kernel.zero"));
+    KernelRowBytes {
+        zero_bytes,
+        lazy_free_bytes: (beyond - zero_bytes).min(view.row_bytes("kernel.lazyfree")),
+    }
 }
 
 fn free_heap(inputs: &VerdictInputs<'_>) -> Finding {
     let view = &inputs.view;
-    let KernelRowBytes { zero, lazy_free } = released_on_kernel_rows(inputs);
+    let KernelRowBytes { zero_bytes, lazy_free_bytes } = released_on_kernel_rows(inputs);
     let pinned = bytes_of_classes(view, &[|rows| rows.pinned]);
     let classes: [fn(&BlockRows) -> RowRef; 4] =
         [|rows| rows.releasable, |rows| rows.kept, |rows| rows.pinned, |rows| rows.cached];
-    let free = bytes_of_classes(view, &classes) + zero + lazy_free;
+    let free = bytes_of_classes(view, &classes) + zero_bytes + lazy_free_bytes;
     let mut headline = format!("{} is free heap", view.of_rss(free));
-    if lazy_free > 0 {
+    if lazy_free_bytes > 0 {
         headline += &format!(
             " ({} of it released with MADV_FREE, which the kernel drops under pressure)",
-            bytes(lazy_free)
+            bytes(lazy_free_bytes)
         );
     }
     headline += &released_by_calls(view);
@@ -122,10 +125,10 @@ fn unattributed(inputs: &VerdictInputs<'_>) -> Finding {
         true => format!("{subject} was not read in the time of the stop (--max-stop); --snapshot reads more"),
         false => format!("{subject} is anonymous memory that strandline cannot read"),
     };
-    if !inputs.unread.is_empty() {
-        let names = inputs.unread.join(", ");
+    if !inputs.unread_names.is_empty() {
+        let names = inputs.unread_names.join(", ");
         let predicate =
-            if inputs.unread.len() == 1 { "manages its own memory" } else { "manage their own memory" };
+            if inputs.unread_names.len() == 1 { "manages its own memory" } else { "manage their own memory" };
         headline += &format!(" ({names} {predicate})");
     }
     Finding { class: "unattributed", bytes: unattributed, headline }
@@ -133,7 +136,7 @@ fn unattributed(inputs: &VerdictInputs<'_>) -> Finding {
 
 fn zero_pages(inputs: &VerdictInputs<'_>) -> Finding {
     let view = &inputs.view;
-    let zero = view.row_bytes("kernel.zero") - released_on_kernel_rows(inputs).zero;
+    let zero = view.row_bytes("kernel.zero") - released_on_kernel_rows(inputs).zero_bytes;
     let headline = format!(
         "{} is pages that hold only zeros; giving them back changes nothing the program reads",
         view.of_rss(zero)

@@ -24,7 +24,7 @@ pub struct VerdictInputs<'a> {
     /// Live chunks that pin free bytes.
     pub pinning_chunks: u64,
     /// Allocators, and runtimes with their own heap, that were recognised but not read.
-    pub unread: &'a [String],
+    pub unread_names: &'a [String],
     /// Bytes that were not read in the time for which the process may be stopped.
     pub late_bytes: u64,
 }
@@ -36,7 +36,7 @@ pub fn verdict(inputs: &VerdictInputs<'_>) -> Verdict {
     let of_readers = readers::findings(view).into_iter();
     let all = of_readers.chain(findings::of_every_process(inputs));
     let important = all.filter(|finding| view.matters(finding.bytes));
-    // Among equals, the first.
+    // Of equal findings, the first counts.
     let largest = important.reduce(|largest, next| if next.bytes > largest.bytes { next } else { largest });
     let in_use = || {
         let mut readers = RUNTIMES.iter().filter_map(|entry| entry.reader);

@@ -60,9 +60,9 @@ fn zero_pages(pid: i32, inputs: &RemedyInputs<'_>) -> Option<Remedy> {
 
 /// Describes how much less the machine gets back because other processes map the pages too.
 fn sharing_clause(sharing: &Sharing) -> String {
-    let others = match sharing.others {
+    let others = match sharing.other_processes {
         Some(1) => "another process".to_owned(),
-        Some(others) => format!("{others} other processes"),
+        Some(count) => format!("{count} other processes"),
         None => "other processes".to_owned(),
     };
     let (shared, private) = (bytes(sharing.shared_bytes), bytes(sharing.private_bytes));

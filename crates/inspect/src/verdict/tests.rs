@@ -19,7 +19,7 @@ fn row(id: &str, state: State, bytes: u64) -> Row {
 }
 
 #[test]
-fn a_fragmented_service_reads_like_the_promise() {
+fn a_fragmented_heap_is_a_free_heap() {
     let rows = [
         row("glibc.free.trim", State::Stranded, 1100 << 20),
         row("glibc.free.pinned", State::Pinned, 96 << 20),
@@ -96,10 +96,10 @@ fn what_a_runtime_keeps_is_named() {
     ];
     let slots = [row("perl.arena.free", State::Pinned, 30 << 20)];
     assert_eq!(of(&slots, &[]).class, "free_slots");
-    let said = of(&sbcl, &[]);
-    assert_eq!(said.class, "dead_objects");
+    let dead = of(&sbcl, &[]);
+    assert_eq!(dead.class, "dead_objects");
     assert_eq!(
-        said.headline,
+        dead.headline,
         "27.0 MiB of 100 MiB RSS is free or dead in SBCL's heap: 22.0 MiB of unreachable objects \
          (20.0 MiB of them in generation 2) and 5.00 MiB of free pages"
     );
@@ -110,7 +110,7 @@ fn memory_of_others_is_not_called_live() {
     let rows =
         [row("anonymous", State::Unattributed, 900 << 20), row("program.text", State::Evictable, 10 << 20)];
     let names = ["jvm".to_owned()];
-    let verdict = verdict(&VerdictInputs { unread: &names, ..inputs(&rows, 910 << 20, &[]) });
+    let verdict = verdict(&VerdictInputs { unread_names: &names, ..inputs(&rows, 910 << 20, &[]) });
     assert_eq!(verdict.class, "unattributed");
     assert!(verdict.headline.contains("jvm"), "{}", verdict.headline);
 }

@@ -55,8 +55,8 @@ fn a_stranger_that_is_killed_while_it_is_stopped_leaves_its_status_to_its_parent
         .unwrap();
     let mut lines = BufReader::new(shell.stdout.take().unwrap()).lines().map(Result::unwrap);
     let mut next = || lines.next().unwrap_or_default();
-    let (one, other) = (next(), next());
-    let pid: i32 = if one.starts_with("ready") { &other } else { &one }.parse().unwrap();
+    let (first_line, second_line) = (next(), next());
+    let pid: i32 = if first_line.starts_with("ready") { &second_line } else { &first_line }.parse().unwrap();
     let process = Process::open(pid).unwrap();
     on_own_thread(Duration::from_secs(600), || {
         let stopped = Stopped::stop_within(&process, PATIENCE, Transfers::Stop).unwrap();

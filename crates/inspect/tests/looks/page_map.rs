@@ -14,7 +14,7 @@ fn look(pid: i32, page_map: bool) -> Explanation {
 }
 
 /// Explains a process with and without the page map, and checks what holds for every page map.
-fn picture(pid: i32) -> (Explanation, PageMap) {
+fn checked_page_map(pid: i32) -> (Explanation, PageMap) {
     // It has printed that it is ready; now all its threads must go to sleep, in pause or read.
     let process = Process::open(pid).unwrap();
     let path = |tid: i32| format!("/proc/{pid}/task/{tid}/syscall");
@@ -22,30 +22,31 @@ fn picture(pid: i32) -> (Explanation, PageMap) {
         std::fs::read_to_string(path(tid)).is_ok_and(|call| call.starts_with("34 ") || call.starts_with("0 "))
     };
     until("the subject sleeps", || process.tasks().unwrap().into_iter().all(sleeps));
-    let without = look(pid, false);
-    assert!(without.page_map.is_none());
-    let mut with = look(pid, true);
-    let map = with.page_map.take().unwrap();
-    assert_eq!(steady(&with), steady(&without), "the picture changes no row");
-    let mut expected: Vec<(String, u64)> = with.rows.iter().map(|row| (row.id.clone(), row.bytes)).collect();
+    let without_map = look(pid, false);
+    assert!(without_map.page_map.is_none());
+    let mut explanation = look(pid, true);
+    let map = explanation.page_map.take().unwrap();
+    assert_eq!(steady(&explanation), steady(&without_map), "the page map changes no row");
+    let mut expected: Vec<(String, u64)> =
+        explanation.rows.iter().map(|row| (row.id.clone(), row.bytes)).collect();
     let id = |row: u8| map.rows[usize::from(row)].id.clone();
     let mut totals: Vec<(String, u64)> =
         map.totals().into_iter().map(|(row, bytes)| (id(row), bytes)).collect();
     expected.sort();
     totals.sort();
     assert_eq!(totals, expected);
-    assert_eq!(totals.iter().map(|total| total.1).sum::<u64>(), with.kernel.rss_bytes);
-    for row in &with.rows {
+    assert_eq!(totals.iter().map(|total| total.1).sum::<u64>(), explanation.kernel.rss_bytes);
+    for row in &explanation.rows {
         let legend = map.rows.iter().find(|named| named.id == row.id).unwrap();
         assert_eq!(legend.state, row.state);
     }
     assert!(map.cell_bytes >= 4096 && map.cell_bytes.is_power_of_two());
     assert!(map.mappings.is_sorted_by(|a, b| a.end <= b.start));
-    map.mappings.iter().for_each(|mapping| check(mapping, map.cell_bytes));
+    map.mappings.iter().for_each(|mapping| assert_consistent(mapping, map.cell_bytes));
     let text = serde_json::to_string(&map).unwrap();
     assert!(text.len() <= MAX_JSON_BYTES, "{} bytes", text.len());
     assert_eq!(serde_json::from_str::<PageMap>(&text).unwrap(), map);
-    (with, map)
+    (explanation, map)
 }
 
 /// Returns the rows that do not change between two inspections of a sleeping process. The kernel
@@ -58,7 +59,7 @@ fn steady(explanation: &Explanation) -> Vec<(&str, u64)> {
     rows
 }
 
-fn check(mapping: &MappedCells, cell_bytes: u64) {
+fn assert_consistent(mapping: &MappedCells, cell_bytes: u64) {
     let first = mapping.start - mapping.start % cell_bytes;
     let mut sum = 0;
     for cell in &mapping.cells {
@@ -92,7 +93,7 @@ fn start(kind: &str) -> (Subject, u64) {
 #[test]
 fn a_small_process_is_shown_page_by_page() {
     let (subject, _) = start("small");
-    let (_, map) = picture(subject.pid());
+    let (_, map) = checked_page_map(subject.pid());
     assert_eq!(map.cell_bytes, 4096);
     assert_eq!(map.left_out.mappings, 0);
     let heap = map.mappings.iter().find(|mapping| mapping.name == "[heap]").unwrap();
@@ -103,7 +104,7 @@ fn a_small_process_is_shown_page_by_page() {
 #[test]
 fn a_heap_of_two_arenas_and_a_heap_of_threads() {
     let (subject, _) = start("heap");
-    let (explanation, map) = picture(subject.pid());
+    let (explanation, map) = checked_page_map(subject.pid());
     for id in ["glibc.live", "glibc.header", "glibc.free.trim", "glibc.free.pinned"] {
         assert!(explanation.rows.iter().any(|row| row.id == id && row.bytes > 100_000), "{id}");
     }
@@ -116,13 +117,13 @@ fn a_heap_of_two_arenas_and_a_heap_of_threads() {
     });
     assert!(heaps.count() >= 2, "both arenas");
     let subject = Subject::start(ending(), &["hold", "3"]);
-    picture(subject.pid());
+    checked_page_map(subject.pid());
 }
 
 #[test]
 fn pages_freed_with_madv_free_stay_in_their_mapping() {
     let (subject, address) = start("lazy");
-    let (explanation, map) = picture(subject.pid());
+    let (explanation, map) = checked_page_map(subject.pid());
     let lazy = explanation.rows.iter().find(|row| row.id == "kernel.lazyfree").unwrap().bytes;
     assert_eq!(lazy, explanation.kernel.lazyfree_bytes);
     let is_there = rows_at(&map, address).iter().any(|row| row.0 == "kernel.lazyfree");
@@ -132,17 +133,17 @@ fn pages_freed_with_madv_free_stay_in_their_mapping() {
 #[test]
 fn more_mappings_than_are_listed_are_counted() {
     let (subject, _) = start("many");
-    let (_, map) = picture(subject.pid());
+    let (_, map) = checked_page_map(subject.pid());
     assert!(map.mappings.len() <= 1000 && map.left_out.mappings >= 2000, "{}", map.left_out.mappings);
     let anonymous = map.rows.iter().position(|row| row.id == "anonymous").unwrap();
-    let left = map.left_out.rows.iter().find(|row| usize::from(row.0) == anonymous).unwrap();
-    assert!(left.1 >= 2000 * 4096, "{}", left.1);
+    let anonymous_left_out = map.left_out.rows.iter().find(|row| usize::from(row.0) == anonymous).unwrap();
+    assert!(anonymous_left_out.1 >= 2000 * 4096, "{}", anonymous_left_out.1);
 }
 
 #[test]
 fn a_sparse_address_space_gets_large_cells() {
     let (subject, address) = start("sparse");
-    let (_, map) = picture(subject.pid());
+    let (_, map) = checked_page_map(subject.pid());
     assert!(map.cell_bytes >= 8 << 20, "{}", map.cell_bytes);
     let pages = map.cell_bytes >> 20;
     assert_eq!(rows_at(&map, address + (2000 << 20)), [("anonymous", pages * 4096)]);
@@ -151,7 +152,7 @@ fn a_sparse_address_space_gets_large_cells() {
 #[test]
 fn odd_names_are_text_of_bounded_length() {
     let (subject, address) = start("named");
-    let (_, map) = picture(subject.pid());
+    let (_, map) = checked_page_map(subject.pid());
     let mapping = map.mappings.iter().find(|mapping| mapping.start == address).unwrap();
     assert!(mapping.name.chars().count() <= 120 && mapping.name.starts_with('…'), "{}", mapping.name);
 }

@@ -108,12 +108,12 @@ impl Subject {
     /// Waits until thread `tid` is in `state` and nothing traces it; fails if it ends instead.
     pub fn assert_state(&self, tid: i32, state: char) {
         until(&format!("thread {tid} comes to be in state {state}"), || {
-            let now = self.status_field(tid, "State:");
+            let current = self.status_field(tid, "State:");
             assert!(
-                !now.is_empty() && !now.starts_with(['Z', 'X']),
+                !current.is_empty() && !current.starts_with(['Z', 'X']),
                 "thread {tid} ended, not in state {state}"
             );
-            now.starts_with(state) && self.status_field(tid, "TracerPid:") == "0"
+            current.starts_with(state) && self.status_field(tid, "TracerPid:") == "0"
         });
     }
 
@@ -142,7 +142,7 @@ impl Subject {
     pub fn status_field(&self, tid: i32, field: &str) -> String {
         let text = std::fs::read_to_string(format!("/proc/{}/task/{tid}/status", self.pid()));
         let text = text.unwrap_or_default();
-        text.lines().find_map(|l| l.strip_prefix(field)).unwrap_or("").trim().to_owned()
+        text.lines().find_map(|line| line.strip_prefix(field)).unwrap_or("").trim().to_owned()
     }
 
     pub fn tids(&self) -> Vec<i32> {
@@ -181,7 +181,10 @@ impl Subject {
 
     pub fn libc(&self) -> Object {
         let space = self.space();
-        let libc = space.mappings().iter().find(|m| m.permissions.execute && m.name.contains("/libc.so"));
+        let libc = space
+            .mappings()
+            .iter()
+            .find(|mapping| mapping.permissions.execute && mapping.name.contains("/libc.so"));
         Object::open(&self.process(), &space, libc.expect("a dynamic glibc")).unwrap()
     }
 
@@ -189,13 +192,13 @@ impl Subject {
     pub fn trim(&self, wait_seconds: u64, thread: Option<i32>) -> Result<Applied, Refusal> {
         let libc = self.libc();
         let space = self.space();
-        let heaps = space.mappings().iter().filter(|m| m.is_private_anonymous());
+        let heaps = space.mappings().iter().filter(|mapping| mapping.is_private_anonymous());
         let request = TrimRequest {
             function: libc.symbol_address("malloc_trim").unwrap(),
             libc: &libc,
             code: strandline_allocators::glibc::code::ranges,
             locks: self.locks.clone(),
-            heaps: heaps.map(|m| m.start..m.end).collect(),
+            heaps: heaps.map(|mapping| mapping.start..mapping.end).collect(),
             wait: Duration::from_secs(wait_seconds),
             watch: Duration::ZERO,
             thread,

@@ -76,12 +76,12 @@ impl Walker<'_> {
     /// Whether a pair of fenceposts begins at `at`, after a chunk that may be free; no other bits
     /// are ever set there. In a secondary arena the second one has size 0.
     fn is_fencepost(&mut self, at: u64, head: u64) -> bool {
-        let second = self.window.peek(at + layout::FENCEPOST_BYTES).map(|peeked| peeked.pair.1);
+        let second_head = self.window.peek(at + layout::FENCEPOST_BYTES).map(|peeked| peeked.pair.1);
         head & !layout::PREV_INUSE & !layout::NON_MAIN_ARENA == layout::FENCEPOST_BYTES
             && (head & layout::NON_MAIN_ARENA == 0 || !self.region.is_main)
             && self.region.end - at >= 2 * layout::FENCEPOST_BYTES
-            && second.is_some_and(|second| {
-                second == FENCEPOST_HEAD || !self.region.is_main && second & !layout::SIZE_BITS == 0
+            && second_head.is_some_and(|head| {
+                head == FENCEPOST_HEAD || !self.region.is_main && head & !layout::SIZE_BITS == 0
             })
     }
 

@@ -21,7 +21,7 @@ const HEADER_BYTES: u64 = 16;
 const FREE_HEADER_BYTES: u64 = 32;
 /// Alignment of sizes (`SIZE_ALIGN`) of chunks without their own mapping.
 const ALIGNMENT: u64 = 32;
-/// The lowest bit of both sizes (`C_INUSE`).
+/// The lowest bit of both sizes (`C_INUSE`), set if the chunk is in use.
 const IN_USE: u64 = 1;
 /// Offset of the first chunk in a region (`expand_heap`), and of a block's chunk in its own
 /// mapping.
@@ -31,11 +31,11 @@ const FIRST_CHUNK_OFFSET: u64 = 16;
 pub fn read(context: &Context<'_>, state: &State, taken: &RangeSet) -> Reading {
     let mut walk = Walk::new(context, taken);
     walk.claim_all();
-    walk.check_free_chunks(&state.chunks);
-    let Walk { counts, claims, memory, blocks, regions, .. } = walk;
-    let own = [("regions", regions), ("mmapped_blocks", counts.mapped_blocks)];
+    walk.check_free_chunks(&state.list_ends);
+    let Walk { counts, claims, memory, blocks, region_count, .. } = walk;
+    let structure_counts = [("regions", region_count), ("mmapped_blocks", counts.mapped_blocks)];
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
-    reading.allocator = counts.facts(format!("lists of free chunks in {}", state.name), 0, &own);
+    reading.allocator = counts.facts(format!("lists of free chunks in {}", state.name), 0, &structure_counts);
     reading.refined = blocks.matched;
     reading.bytes_read = memory.bytes_read;
     counts.doubts.add_caveats(&mut reading.caveats, &super::ABOUT, "chunks", &state.name);

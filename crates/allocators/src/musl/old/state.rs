@@ -37,47 +37,47 @@ pub struct State {
     /// Name of the file that contains them.
     pub name: String,
     /// The first and the last chunk of each list that is not empty.
-    pub chunks: Vec<u64>,
+    pub list_ends: Vec<u64>,
 }
 
 /// Finds all states of a process.
 pub fn find(context: &Context<'_>) -> Vec<State> {
-    let mut found = Vec::new();
+    let mut states = Vec::new();
     for group in locate::candidates(context.space) {
         // A state on the border of two mappings may be found in both.
-        let chunks =
+        let list_ends =
             locate::static_data(&group).into_iter().find_map(|range| find_ends_of_lists(context, range));
-        found.extend(chunks.map(|chunks| State { name: group[0].name.clone(), chunks }));
+        states.extend(list_ends.map(|list_ends| State { name: group[0].name.clone(), list_ends }));
     }
-    found
+    states
 }
 
 /// Returns the first and last chunks of the lists in `range`; `None` if there are no lists.
 fn find_ends_of_lists(context: &Context<'_>, range: AddressRange) -> Option<Vec<u64>> {
-    let (mut found, mut candidates) = (None, 0);
+    let (mut list_ends, mut candidates) = (None, 0);
     // The last two non-zero words.
-    let none = StaticWord { at: 0, value: 0 };
-    let (mut last, mut second_last) = (none, none);
+    let no_word = StaticWord { address: 0, value: 0 };
+    let (mut last_word, mut second_last_word) = (no_word, no_word);
     each_word(context, range, &mut |at, word| {
-        let StaticWord { at: head_at, value: head } = last;
+        let StaticWord { address: head_at, value: head } = last_word;
         // The lock before the first chunk is 0 or 1.
-        let is_lock = second_last.at + 8 != head_at || second_last.value as u32 <= 1;
+        let is_lock = second_last_word.address + 8 != head_at || second_last_word.value as u32 <= 1;
         if head_at + 8 == at && is_lock && may_be_list(context, head_at, head, word) {
             candidates += 1;
             if points_back(context, head_at, head) {
-                found = ends_of_lists_around(context, head_at);
+                list_ends = ends_of_lists_around(context, head_at);
             }
         }
-        (second_last, last) = (last, StaticWord { at, value: word });
+        (second_last_word, last_word) = (last_word, StaticWord { address: at, value: word });
         let is_check_due = candidates % DEADLINE_CHECK_INTERVAL == DEADLINE_CHECK_INTERVAL - 1;
         let has_time = !is_check_due || Instant::now() < context.deadline;
-        found.is_none() && candidates < MAX_CANDIDATES && has_time
+        list_ends.is_none() && candidates < MAX_CANDIDATES && has_time
     });
-    found
+    list_ends
 }
 
-/// Address of the list as a chunk (`BIN_TO_CHUNK`): a list has the layout of a chunk whose
-/// neighbours are its first and last chunk.
+/// Returns the address of the list as a chunk (`BIN_TO_CHUNK`): a list has the layout of a chunk
+/// whose neighbours are its first and last chunk.
 fn as_chunk(head_at: u64) -> u64 {
     head_at.wrapping_sub(HEADER_BYTES)
 }
@@ -108,21 +108,21 @@ fn points_back(context: &Context<'_>, head_at: u64, first: u64) -> bool {
 /// each number that its bin may have.
 fn ends_of_lists_around(context: &Context<'_>, head_at: u64) -> Option<Vec<u64>> {
     let max_offset = FIRST_BIN + BIN_BYTES * (BINS - 1) + BIN_HEAD;
-    let from = head_at.checked_sub(max_offset as u64)?;
+    let start = head_at.checked_sub(max_offset as u64)?;
     let mut bytes = vec![0; max_offset + STATE_BYTES];
     // The lists may be close to the start or the end of mapped memory: unreadable pages stay 0.
     let mut at = 0;
     while let Some(unread) = bytes.get_mut(at..).filter(|unread| !unread.is_empty()) {
-        let read_length = context.memory.read_some(from + at as u64, unread);
+        let read_length = context.memory.read_some(start + at as u64, unread);
         at += if read_length > 0 {
             read_length
         } else {
-            (PAGE_BYTES - (from + at as u64) % PAGE_BYTES) as usize
+            (PAGE_BYTES - (start + at as u64) % PAGE_BYTES) as usize
         };
     }
     (0..BINS).rev().find_map(|bin| {
         let at = max_offset - FIRST_BIN - BIN_BYTES * bin - BIN_HEAD;
-        ends_of_lists(bytes.get(at..at + STATE_BYTES)?, from + at as u64)
+        ends_of_lists(bytes.get(at..at + STATE_BYTES)?, start + at as u64)
     })
 }
 

@@ -47,23 +47,24 @@ struct Region {
 struct Sizes {
     /// Size of the previous chunk.
     previous: u64,
-    own: u64,
+    /// Size of the chunk itself.
+    current: u64,
 }
 
 /// A walk over all memory that may be musl's.
 pub struct Walk<'a> {
     context: &'a Context<'a>,
-    /// Memory of others, stacks and static data.
+    /// Memory that others claim, stacks and static data.
     taken: RangeSet,
     pub memory: ForwardReader<'a>,
     pub blocks: Blocks<'a>,
     pub counts: Counts,
     /// Number of regions claimed.
-    pub regions: u64,
+    pub region_count: u64,
     /// Claims, in address order.
     pub claims: Vec<RangeClaim>,
     /// Ranges that the loader donated.
-    donated: Vec<AddressRange>,
+    donated_ranges: Vec<AddressRange>,
 }
 
 impl<'a> Walk<'a> {
@@ -79,9 +80,9 @@ impl<'a> Walk<'a> {
             memory: ForwardReader::new(context.memory),
             blocks: Blocks::new(context),
             counts: Counts::default(),
-            regions: 0,
+            region_count: 0,
             claims: Vec::new(),
-            donated: Vec::new(),
+            donated_ranges: Vec::new(),
         }
     }
 
@@ -90,15 +91,15 @@ impl<'a> Walk<'a> {
         let space = self.context.space;
         let mappings = space.mappings().iter().filter(|mapping| is_mapped_memory(mapping));
         // A region may span several mappings, for example if one is locked.
-        let own: RangeSet = mappings.map(Mapping::range).collect();
-        for range in own {
+        let mapped_ranges: RangeSet = mappings.map(Mapping::range).collect();
+        for range in mapped_ranges {
             for run in self.context.resident_runs(range) {
                 self.claim_run(run, range.end);
             }
         }
         for group in modules::file_groups(space) {
             for mapping in group.iter().filter(|mapping| mapping.permissions.write) {
-                self.count_donated(mapping.start, mapping.end);
+                self.count_donated_in(mapping.start, mapping.end);
             }
         }
     }
@@ -108,8 +109,8 @@ impl<'a> Walk<'a> {
         for &chunk in chunks {
             let next = self.claims.partition_point(|claim| claim.end <= chunk);
             let is_claimed = self.claims.get(next).is_some_and(|claim| claim.start <= chunk);
-            let is_donated = self.donated.iter().any(|range| range.contains(chunk));
-            let is_free = self.sizes_at(chunk).is_some_and(|sizes| sizes.own & IN_USE == 0);
+            let is_donated = self.donated_ranges.iter().any(|range| range.contains(chunk));
+            let is_free = self.sizes_at(chunk).is_some_and(|sizes| sizes.current & IN_USE == 0);
             if !(is_claimed || is_donated) || !is_free {
                 self.counts.doubts.note_damage(chunk, 0);
             }
@@ -119,8 +120,8 @@ impl<'a> Walk<'a> {
     /// Reads the header of the chunk at `at`.
     fn sizes_at(&mut self, at: u64) -> Option<Sizes> {
         let bytes: [u8; 16] = self.memory.read(at)?;
-        let (previous, own) = pair_at(&bytes, 0)?;
-        Some(Sizes { previous, own })
+        let (previous, current) = pair_at(&bytes, 0)?;
+        Some(Sizes { previous, current })
     }
 
     fn is_unclaimed(&self, start: u64, end: u64) -> bool {
@@ -134,8 +135,8 @@ impl<'a> Walk<'a> {
             if Instant::now() >= self.context.deadline {
                 return self.counts.doubts.note_timeout(at);
             }
-            if let Some(taken) = self.taken.overlapping(AddressRange::sized(at, PAGE_BYTES)).last() {
-                at = taken.end.next_multiple_of(PAGE_BYTES).max(at + PAGE_BYTES);
+            if let Some(taken_range) = self.taken.overlapping(AddressRange::sized(at, PAGE_BYTES)).last() {
+                at = taken_range.end.next_multiple_of(PAGE_BYTES).max(at + PAGE_BYTES);
                 continue;
             }
             let pages = (at..run.end).step_by(PAGE_BYTES as usize).take(BATCH_PAGES);
@@ -146,8 +147,8 @@ impl<'a> Walk<'a> {
             let pairs = self.context.memory.read_pairs(&headers);
             at += headers.len() as u64 * PAGE_BYTES;
             for (header, pair) in headers.iter().zip(pairs) {
-                if let Some(end) = pair.and_then(|(previous, own)| {
-                    self.claim_at(header - FIRST_CHUNK_OFFSET, Sizes { previous, own }, limit)
+                if let Some(end) = pair.and_then(|(previous, current)| {
+                    self.claim_at(header - FIRST_CHUNK_OFFSET, Sizes { previous, current }, limit)
                 }) {
                     // The scan continues after the region or block.
                     at = end;
@@ -160,7 +161,7 @@ impl<'a> Walk<'a> {
     /// Claims the region or block that begins with the page at `at` and a chunk of these sizes;
     /// returns its end, `None` if it is neither.
     fn claim_at(&mut self, at: u64, sizes: Sizes, limit: u64) -> Option<u64> {
-        let Sizes { previous, own: size } = sizes;
+        let Sizes { previous, current: size } = sizes;
         // A block with its own mapping has no adjacent chunk, so neither size has the lowest bit.
         if previous == FIRST_CHUNK_OFFSET && size & IN_USE == 0 {
             // Up to a thousand pages are read for each.
@@ -190,7 +191,7 @@ impl<'a> Walk<'a> {
     /// is not a region.
     fn follow_chunks(&mut self, start: u64, limit: u64) -> Option<Region> {
         let (mut at, mut count) = (start + FIRST_CHUNK_OFFSET, 0_u64);
-        let mut size = self.sizes_at(at)?.own;
+        let mut size = self.sizes_at(at)?.current;
         let page_end = |at: u64| (at + HEADER_BYTES).next_multiple_of(PAGE_BYTES);
         loop {
             let Some((next, sizes)) = self.next_chunk(at, size, limit) else {
@@ -201,10 +202,10 @@ impl<'a> Walk<'a> {
                 return Some(Region { start, consistent_end: at, end: page_end(at) });
             };
             let end = next + HEADER_BYTES;
-            if sizes.own == IN_USE && end.is_multiple_of(PAGE_BYTES) {
+            if sizes.current == IN_USE && end.is_multiple_of(PAGE_BYTES) {
                 return Some(Region { start, consistent_end: next, end });
             }
-            (at, size) = (next, sizes.own);
+            (at, size) = (next, sizes.current);
             count += 1;
             if count.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= self.context.deadline {
                 self.counts.doubts.note_timeout(at);
@@ -235,7 +236,7 @@ impl<'a> Walk<'a> {
             count += 1;
             let is_late =
                 count.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= self.context.deadline;
-            let size = self.sizes_at(at).filter(|_| !is_late).map_or(0, |sizes| sizes.own);
+            let size = self.sizes_at(at).filter(|_| !is_late).map_or(0, |sizes| sizes.current);
             let next = at.saturating_add(size & !IN_USE);
             // The process is stopped, so the chunks are still consistent: only the deadline ends
             // this.
@@ -249,7 +250,7 @@ impl<'a> Walk<'a> {
         // The last chunk has size 0.
         let is_whole = at == region.consistent_end && end - at == HEADER_BYTES;
         accumulator.claim_to(end, if is_whole { Class::Header } else { Class::Unread });
-        self.regions += 1;
+        self.region_count += 1;
         (self.context.progress)(end - start);
         self.claims.push(RangeClaim { start, end, sums: accumulator.cut().finish(&pages) });
     }
@@ -276,19 +277,20 @@ impl<'a> Walk<'a> {
         let end_of = |chunk: u64, size: u64| {
             chunk.checked_add(size).filter(|end| end.is_multiple_of(PAGE_BYTES) && *end <= limit)
         };
-        let first = end_of(start + FIRST_CHUNK_OFFSET, size).filter(|end| *end > start);
-        let small = SMALL_ALIGNMENT_SHIFTS.map(|shift| start + (1 << shift));
+        let unmoved_end = end_of(start + FIRST_CHUNK_OFFSET, size).filter(|end| *end > start);
+        let small_alignments = SMALL_ALIGNMENT_SHIFTS.map(|shift| start + (1 << shift));
         // The offset of a block in its mapping stays the same when the mapping moves.
-        let max_pages = if first.is_some() { MAX_PAGES_IF_PLAUSIBLE } else { MAX_PAGES };
+        let max_pages = if unmoved_end.is_some() { MAX_PAGES_IF_PLAUSIBLE } else { MAX_PAGES };
         let pages = (1..max_pages).map(|page| start + page * PAGE_BYTES);
-        let large = LARGE_ALIGNMENT_SHIFTS.map(|shift| (start + 1).next_multiple_of(1 << shift));
-        let candidates = small.chain(pages).chain(large).filter(|block| *block < limit);
-        let moved = candidates.into_iter().find_map(|block| {
-            let Sizes { previous, own: size } = self.sizes_at(block - HEADER_BYTES)?;
+        let large_alignments = LARGE_ALIGNMENT_SHIFTS.map(|shift| (start + 1).next_multiple_of(1 << shift));
+        let candidates = small_alignments.chain(pages).chain(large_alignments).filter(|block| *block < limit);
+        let moved_block = candidates.into_iter().find_map(|block| {
+            let Sizes { previous, current: size } = self.sizes_at(block - HEADER_BYTES)?;
             let end = end_of(block - HEADER_BYTES, size).filter(|end| *end > block && size & IN_USE == 0)?;
             (previous == block - HEADER_BYTES - start).then_some(AddressRange::new(block, end))
         });
-        moved.or_else(|| Some(AddressRange::new(start + FIRST_CHUNK_OFFSET + HEADER_BYTES, first?)))
+        moved_block
+            .or_else(|| Some(AddressRange::new(start + FIRST_CHUNK_OFFSET + HEADER_BYTES, unmoved_end?)))
     }
 
     /// Claims a block with its own mapping, which begins at `start`.
@@ -309,41 +311,45 @@ impl<'a> Walk<'a> {
     /// Counts the memory in `start..end`, of static data, that the loader donated; it stays on the
     /// row of that data. It precedes the data, from the start of a page, or follows it, to the end
     /// of a page.
-    fn count_donated(&mut self, start: u64, end: u64) {
-        if let Some(Sizes { previous: IN_USE, own: size }) = self.sizes_at(start + FIRST_CHUNK_OFFSET) {
+    fn count_donated_in(&mut self, start: u64, end: u64) {
+        if let Some(Sizes { previous: IN_USE, current: size }) = self.sizes_at(start + FIRST_CHUNK_OFFSET) {
             self.count_donated_from(start + FIRST_CHUNK_OFFSET, size, end.min(start + PAGE_BYTES));
         }
-        let Some(Sizes { previous: size, own: IN_USE }) = self.sizes_at(end - HEADER_BYTES) else { return };
-        let (mut first, mut bytes) = (end - HEADER_BYTES, size & !IN_USE);
-        while bytes >= ALIGNMENT && first.saturating_sub(bytes) >= end - PAGE_BYTES {
-            first -= bytes;
-            match self.sizes_at(first) {
-                Some(Sizes { previous: IN_USE, own }) => return self.count_donated_from(first, own, end),
+        let Some(Sizes { previous: size, current: IN_USE }) = self.sizes_at(end - HEADER_BYTES) else {
+            return;
+        };
+        let (mut first_chunk, mut bytes) = (end - HEADER_BYTES, size & !IN_USE);
+        while bytes >= ALIGNMENT && first_chunk.saturating_sub(bytes) >= end - PAGE_BYTES {
+            first_chunk -= bytes;
+            match self.sizes_at(first_chunk) {
+                Some(Sizes { previous: IN_USE, current }) => {
+                    return self.count_donated_from(first_chunk, current, end);
+                }
                 Some(sizes) => bytes = sizes.previous & !IN_USE,
                 None => return,
             }
         }
     }
 
-    /// Counts the chunks from `first` on, if all of them are consistent.
-    fn count_donated_from(&mut self, first: u64, mut size: u64, limit: u64) {
-        let mut counts = Counts::default();
-        let mut at = first;
+    /// Counts the chunks from `first_chunk` on, if all of them are consistent.
+    fn count_donated_from(&mut self, first_chunk: u64, mut size: u64, limit: u64) {
+        let mut donated_counts = Counts::default();
+        let mut at = first_chunk;
         loop {
             let Some((next, sizes)) = self.next_chunk(at, size, limit) else { return };
             let bytes = size & !IN_USE;
             if size & IN_USE != 0 {
-                counts.live_blocks += 1;
-                counts.live_bytes += bytes - HEADER_BYTES;
+                donated_counts.live_blocks += 1;
+                donated_counts.live_bytes += bytes - HEADER_BYTES;
             } else {
-                counts.free_bytes += bytes;
+                donated_counts.free_bytes += bytes;
             }
-            (at, size) = (next, sizes.own);
+            (at, size) = (next, sizes.current);
             if size == IN_USE {
                 break;
             }
         }
-        self.donated.push(AddressRange::new(first, at));
-        self.counts.add(counts);
+        self.donated_ranges.push(AddressRange::new(first_chunk, at));
+        self.counts.add(donated_counts);
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-use super::{Frozen, ReadPlan, anonymous_runs};
+use super::{FrozenState, ReadPlan, anonymous_runs};
 use crate::ledger::page_map::Plan;
 use strandline_claims::allocator::{Context, Layer, RangeClaim, Reading};
 use strandline_claims::caveat::Caveat;
@@ -24,7 +24,7 @@ const MAX_BETWEEN_BLOCKS: u64 = 16;
 /// Part of the available time in which free memory is searched; the pass that counts follows.
 const FREE_MEMORY_DIVISOR: u32 = 4;
 
-impl Frozen {
+impl FrozenState {
     /// Reads the heaps of all allocators, after the runtimes that refine their blocks.
     pub(super) fn read_heaps(
         &mut self,
@@ -218,8 +218,8 @@ fn drop_overlapping_claims(readings: &mut [(usize, Reading)]) -> Vec<Caveat> {
         })
         .collect();
     let mut caveats = Vec::new();
-    let others = readings.iter_mut().map(|(_, reading)| reading);
-    for reading in others.filter(|reading| reading.layer == Layer::Mappings) {
+    let all = readings.iter_mut().map(|(_, reading)| reading);
+    for reading in all.filter(|reading| reading.layer == Layer::Mappings) {
         let claimed_bytes =
             |claims: &[RangeClaim]| claims.iter().map(|claim| claim.sums.resident.total()).sum::<u64>();
         let (count_before, bytes_before) = (reading.claims.len(), claimed_bytes(&reading.claims));
