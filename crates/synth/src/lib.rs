@@ -65,7 +65,7 @@ pub use musl_old::fabricate_old_musl;
 pub use perl::{ExpectedPerl, KeptBuffer, PerlImage, PerlRecipe, PerlVariables, Trap, fabricate_perl};
 pub use sbcl::{
     SBCL_GENERATIONS, SBCL_RELEASES, SBCL_TYPES, SbclExpected, SbclGeneration, SbclHeap, SbclInstances,
-    SbclRecipe, SbclRelease, SbclThread, fabricate_sbcl,
+    SbclRecipe, SbclRelease, SbclSymbol, SbclThread, fabricate_sbcl,
 };
 pub use tcmalloc::{HeapExpected, HeapImage, fabricate_tcmalloc};
 pub use v8::{V8Expected, V8Image, fabricate_v8};

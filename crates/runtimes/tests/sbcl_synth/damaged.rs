@@ -9,11 +9,10 @@ use crate::adapter::Subject;
 /// Checks that the figures of a damaged heap do not exceed what is possible.
 fn check(heap: &SbclHeap, subject: &Subject, workers: usize) {
     let Ok(reading) = subject.read(workers) else { return };
-    let Some(figures) = reading.facts.details::<strandline_runtimes::sbcl::facts::Sbcl>("sbcl") else {
-        assert!(!reading.caveats.is_empty(), "nothing is reported, and not why: {:?}", heap.recipe);
+    let Some(figures) = reading.facts.details::<Sbcl>("sbcl") else {
+        assert!(!reading.caveats.is_empty(), "no figures and no caveat: {:?}", heap.recipe);
         return;
     };
-    let figures: &Sbcl = &figures;
     let space = heap.dynamic.1 - heap.dynamic.0;
     for generation in &figures.generations {
         assert!(generation.bytes_allocated <= space, "{generation:?}");

@@ -5,7 +5,7 @@ use super::graph::{Graph, Node, Shape};
 use super::release::{FUNCTION, GC_PAGE_BYTES, INSTANCE, LIST, OTHER, PageKind, SINGLE_OBJECT, SbclRelease};
 use super::space::Dynamic;
 use super::threads::VALUES_BYTES;
-use super::{PSEUDO_STATIC, SBCL_TYPES, SbclExpected, SbclHeap, SbclRecipe, SbclThread};
+use super::{PSEUDO_STATIC, SBCL_TYPES, SbclExpected, SbclHeap, SbclRecipe, SbclSymbol, SbclThread};
 use crate::{Image, Mapping, PAGE, Rng};
 
 /// The spaces: static, immobile (fixed-size objects, then text), and dynamic.
@@ -384,7 +384,7 @@ impl Writer {
     fn write_variables(
         &mut self,
         memory: &mut Memory,
-        symbols: &mut Vec<(&'static str, u64, u64)>,
+        symbols: &mut Vec<SbclSymbol>,
         expected: &SbclExpected,
         threads: &[SbclThread],
     ) -> (u64, u64) {
@@ -396,7 +396,7 @@ impl Writer {
         let mut offset = 0;
         let mut variable = |name: &'static str, value: &[u8]| {
             bytes[offset..offset + value.len()].copy_from_slice(value);
-            symbols.push((name, data + offset as u64, value.len() as u64));
+            symbols.push(SbclSymbol { name, address: data + offset as u64, bytes: value.len() as u64 });
             self.structure.push(data + offset as u64);
             offset += value.len().next_multiple_of(16);
         };

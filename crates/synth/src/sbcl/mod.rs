@@ -113,6 +113,17 @@ impl SbclExpected {
     }
 }
 
+/// A variable of the runtime.
+#[derive(Clone, Copy, Debug)]
+pub struct SbclSymbol {
+    /// Its name.
+    pub name: &'static str,
+    /// Its address.
+    pub address: u64,
+    /// Its size.
+    pub bytes: u64,
+}
+
 /// A fabricated process with an SBCL.
 #[derive(Clone, Debug)]
 pub struct SbclHeap {
@@ -122,8 +133,8 @@ pub struct SbclHeap {
     pub image: Image,
     /// Its mappings, in address order.
     pub mappings: Vec<Mapping>,
-    /// The runtime's variables: name, address, bytes.
-    pub symbols: Vec<(&'static str, u64, u64)>,
+    /// The runtime's variables.
+    pub symbols: Vec<SbclSymbol>,
     /// Its threads.
     pub threads: Vec<SbclThread>,
     /// Where dynamic space starts, and the first byte behind its pages.
