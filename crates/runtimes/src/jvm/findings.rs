@@ -64,7 +64,8 @@ pub fn beside_heap(view: &LedgerView<'_>) -> Option<Finding> {
         ("static data and class data archive", view.sum(&["program.data"])),
     ];
     let limit = facts.max_heap_bytes.map_or_else(String::new, |max| format!(" against -Xmx {}", bytes(max)));
-    let mut headline = format!("RSS {}{limit}: heap {}", bytes(rss), bytes(heap)) + &view.outside_heap(&parts);
+    let mut headline =
+        format!("RSS {}{limit}: heap {}", bytes(rss), bytes(heap)) + &view.outside_heap(&parts);
     headline += &(live_bounds(&facts) + &mapped_views(&facts));
     Some(Finding { class: "live", bytes: rss, headline })
 }
