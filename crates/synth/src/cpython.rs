@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Image, Rng, map_lines};
+use crate::{Image, Rng, map_line, map_lines};
 
 const PAGE: u64 = 4096;
 /// Mappings: code, static data, the heap of libc with the array of arenas, and the arenas.
@@ -134,10 +134,10 @@ pub fn fabricate_cpython(seed: u64) -> CPythonImage {
     let all_bytes = arena_count * arena_bytes;
     let mut image = Image::of(&[(DATA, DATA_BYTES), (HEAP, HEAP_BYTES), (first_arena, all_bytes)]);
     let maps = map_lines(&[
-        (CODE, PAGE, &format!("r-xp 00000000 08:01 7 /usr/bin/python3.{minor}")),
-        (DATA, DATA_BYTES, &format!("rw-p 00200000 08:01 7 /usr/bin/python3.{minor}")),
-        (HEAP, HEAP_BYTES, "rw-p 00000000 00:00 0 "),
-        (first_arena, all_bytes, "rw-p 00000000 00:00 0 "),
+        map_line(CODE, PAGE, &format!("r-xp 00000000 08:01 7 /usr/bin/python3.{minor}")),
+        map_line(DATA, DATA_BYTES, &format!("rw-p 00200000 08:01 7 /usr/bin/python3.{minor}")),
+        map_line(HEAP, HEAP_BYTES, "rw-p 00000000 00:00 0 "),
+        map_line(first_arena, all_bytes, "rw-p 00000000 00:00 0 "),
     ]);
     image.put_word(RUNTIME + INTERPRETERS_HEAD, INTERPRETER);
     image.put_word(ARRAY_POINTER, ARRAY);

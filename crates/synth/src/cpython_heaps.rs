@@ -6,7 +6,7 @@
 //! independently of the reader that it tests.
 
 use crate::image::Field;
-use crate::{CPythonExpected, CPythonImage, Image, Rng, map_lines};
+use crate::{CPythonExpected, CPythonImage, Image, Rng, map_line, map_lines};
 
 const PAGE: u64 = 4096;
 /// Mappings: code, static data, the state of the interpreter, and a segment of mimalloc.
@@ -202,10 +202,10 @@ pub fn fabricate_free_threaded_cpython(seed: u64) -> CPythonImage {
     let (minor, layout) = if dice.below(2) == 1 { (14, &LAYOUT_3_14) } else { (13, &LAYOUT_3_13) };
     let mut image = Image::of(&[(DATA, DATA_BYTES), (STATE, STATE_BYTES), (SEGMENT, USED_BYTES)]);
     let maps = map_lines(&[
-        (CODE, PAGE, &format!("r-xp 00000000 08:01 7 /usr/bin/python3.{minor}t")),
-        (DATA, DATA_BYTES, &format!("rw-p 00200000 08:01 7 /usr/bin/python3.{minor}t")),
-        (STATE, STATE_BYTES, "rw-p 00000000 00:00 0 "),
-        (SEGMENT, SEGMENT_BYTES, "rw-p 00000000 00:00 0 "),
+        map_line(CODE, PAGE, &format!("r-xp 00000000 08:01 7 /usr/bin/python3.{minor}t")),
+        map_line(DATA, DATA_BYTES, &format!("rw-p 00200000 08:01 7 /usr/bin/python3.{minor}t")),
+        map_line(STATE, STATE_BYTES, "rw-p 00000000 00:00 0 "),
+        map_line(SEGMENT, SEGMENT_BYTES, "rw-p 00000000 00:00 0 "),
     ]);
     image.put(RUNTIME, b"xdebugpy");
     let offsets = [

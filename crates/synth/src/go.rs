@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::{Image, Rng, map_lines};
+use crate::{Image, Rng, map_line, map_lines};
 
 const PAGE: u64 = 4096;
 /// Mapping of the program's code.
@@ -78,15 +78,15 @@ pub fn fabricate_go(seed: u64) -> GoImage {
     let chunks = 1 + dice.below(2);
     let end = HEAP + chunks * CHUNK;
     let mappings = [
-        (CODE, PAGE, "r-xp 00000000 08:01 7 /srv/server"),
-        (DATA, DATA_BYTES, "rw-p 00200000 08:01 7 /srv/server"),
-        (HEAP, end - HEAP, "rw-p 00000000 00:00 0 "),
-        (OWN, OWN_BYTES, "rw-p 00000000 00:00 0 "),
-        (CHUNK_TABLE, CHUNK_TABLE_BYTES, "rw-p 00000000 00:00 0 "),
+        map_line(CODE, PAGE, "r-xp 00000000 08:01 7 /srv/server"),
+        map_line(DATA, DATA_BYTES, "rw-p 00200000 08:01 7 /srv/server"),
+        map_line(HEAP, end - HEAP, "rw-p 00000000 00:00 0 "),
+        map_line(OWN, OWN_BYTES, "rw-p 00000000 00:00 0 "),
+        map_line(CHUNK_TABLE, CHUNK_TABLE_BYTES, "rw-p 00000000 00:00 0 "),
     ];
     let maps = map_lines(&mappings);
     // All but the code.
-    let image = Image::of(&mappings.map(|(start, bytes, _)| (start, bytes))[1..]);
+    let image = Image::of(&mappings.map(|line| (line.start, line.bytes))[1..]);
     let mheap = DATA + 8 * dice.below(512);
     let mut writer = Writer { image, dice, expected: GoExpected::new(), spans: 0, next_bits: BITS };
     for name in ["HeapAlloc", "HeapSys", "HeapIdle", "HeapInuse", "HeapReleased"] {

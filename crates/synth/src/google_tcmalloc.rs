@@ -6,7 +6,7 @@
 
 use crate::google_tcmalloc_layouts::{BASE_CLASSES, CLASSES, COMMITS, Commit, GOOGLE_LAYOUTS};
 use crate::tcmalloc::{SizeClass, size_class};
-use crate::{HeapExpected, HeapImage, Image, Rng, map_lines};
+use crate::{HeapExpected, HeapImage, Image, Rng, map_line, map_lines};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -149,12 +149,12 @@ pub fn fabricate_google_tcmalloc(layout: usize, seed: u64) -> HeapImage {
 fn maps() -> String {
     // madvise was called on the root, which therefore is its own mapping.
     map_lines(&[
-        (RESERVED, OWN - RESERVED, "---p 00000000 00:00 0"),
-        (OWN, OWN_BYTES, "rw-p 00000000 00:00 0"),
-        (HEAP, HUGE_PAGES * HUGE, "rw-p 00000000 00:00 0"),
-        (DATA, DATA_BYTES, "rw-p 00080000 08:01 79 /usr/bin/served"),
-        (TRANSFER, TRANSFER_BYTES, "rw-p 00000000 00:00 0"),
-        (ROOT, ROOT_BYTES, "rw-p 00000000 00:00 0"),
+        map_line(RESERVED, OWN - RESERVED, "---p 00000000 00:00 0"),
+        map_line(OWN, OWN_BYTES, "rw-p 00000000 00:00 0"),
+        map_line(HEAP, HUGE_PAGES * HUGE, "rw-p 00000000 00:00 0"),
+        map_line(DATA, DATA_BYTES, "rw-p 00080000 08:01 79 /usr/bin/served"),
+        map_line(TRANSFER, TRANSFER_BYTES, "rw-p 00000000 00:00 0"),
+        map_line(ROOT, ROOT_BYTES, "rw-p 00000000 00:00 0"),
     ])
 }
 

@@ -4,7 +4,7 @@
 //!
 //! Written from jemalloc's headers of each release, independently of the reader that it tests.
 
-use crate::{HeapExpected, HeapImage, Image, Rng, map_lines};
+use crate::{HeapExpected, HeapImage, Image, Rng, map_line, map_lines};
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -116,10 +116,10 @@ pub fn fabricate_jemalloc(layout: usize, seed: u64) -> HeapImage {
     let rest = LEAF + 2 * MIB;
     image.put_row(BASE, [BASE_BYTES, 0, 0, rest, BASE + BASE_BYTES - rest]);
     let maps = map_lines(&[
-        (DATA, DATA_BYTES, "rw-p 00080000 08:01 77 /usr/lib/libjemalloc.so.2"),
-        (DATA + DATA_BYTES, BSS_BYTES, "rw-p 00000000 00:00 0"),
-        (BASE, BASE_BYTES, "rw-p 00000000 00:00 0"),
-        (HEAP, HEAP_BYTES, "rw-p 00000000 00:00 0"),
+        map_line(DATA, DATA_BYTES, "rw-p 00080000 08:01 77 /usr/lib/libjemalloc.so.2"),
+        map_line(DATA + DATA_BYTES, BSS_BYTES, "rw-p 00000000 00:00 0"),
+        map_line(BASE, BASE_BYTES, "rw-p 00000000 00:00 0"),
+        map_line(HEAP, HEAP_BYTES, "rw-p 00000000 00:00 0"),
     ]);
     let structures = vec![
         (root_entry(root), root_entry(root) + 8),

@@ -4,7 +4,7 @@
 //! Written from mimalloc's headers of each release, independently of the reader that it tests.
 
 use crate::image::Field;
-use crate::{HeapExpected, HeapImage, Image, Rng, map_lines};
+use crate::{HeapExpected, HeapImage, Image, Rng, map_line, map_lines};
 
 const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;
@@ -168,13 +168,13 @@ pub fn fabricate_mimalloc(layout: usize, seed: u64) -> HeapImage {
         3 => writer.write_segment(&SEGMENT_2_0_9, &PAGE_2_0_9, 96, &mut dice),
         4 => writer.write_segment(&SEGMENT_2_2, &PAGE_2_2, 112, &mut dice),
         _ => {
-            maps.push((MAP, MAP_ROOT_BYTES + SLICE, "rw-p 00000000 00:00 0"));
+            maps.push(map_line(MAP, MAP_ROOT_BYTES + SLICE, "rw-p 00000000 00:00 0"));
             writer.write_arena(&mut dice)
         }
     };
-    maps.push((HEAP, heap_bytes, "rw-p 00000000 00:00 0"));
-    maps.push((DATA, DATA_BYTES, "rw-p 00080000 08:01 79 /usr/lib/libmimalloc.so.2"));
-    maps.sort_unstable();
+    maps.push(map_line(HEAP, heap_bytes, "rw-p 00000000 00:00 0"));
+    maps.push(map_line(DATA, DATA_BYTES, "rw-p 00080000 08:01 79 /usr/lib/libmimalloc.so.2"));
+    maps.sort_unstable_by_key(|line| line.start);
     HeapImage {
         image: writer.image,
         maps: map_lines(&maps),

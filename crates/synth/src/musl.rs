@@ -4,7 +4,7 @@
 //!
 //! Written from musl's `src/malloc/mallocng`, independently of the reader that it tests.
 
-use crate::{HeapExpected, HeapImage, Image, Rng, map_lines};
+use crate::{HeapExpected, HeapImage, Image, Rng, map_line, map_lines};
 
 const PAGE: u64 = 4096;
 /// Mappings: the program's data, areas of metadata, and groups.
@@ -65,9 +65,9 @@ pub fn fabricate_musl(seed: u64) -> HeapImage {
         writer.write_mapped_group(&mut dice);
     }
     let maps = map_lines(&[
-        (DATA, DATA_BYTES, "rw-p 00008000 08:01 77 /usr/bin/program"),
-        (AREAS, AREAS_BYTES, "rw-p 00000000 00:00 0"),
-        (HEAP, HEAP_BYTES, "rw-p 00000000 00:00 0"),
+        map_line(DATA, DATA_BYTES, "rw-p 00008000 08:01 77 /usr/bin/program"),
+        map_line(AREAS, AREAS_BYTES, "rw-p 00000000 00:00 0"),
+        map_line(HEAP, HEAP_BYTES, "rw-p 00000000 00:00 0"),
     ]);
     let structures = vec![(context, context + 64), (AREAS, AREAS + 2 * PAGE), (HEAP, writer.next_mapping)];
     HeapImage { image: writer.image, maps, expected: writer.expected, structures }

@@ -4,7 +4,7 @@
 //!
 //! Written from gperftools' headers, independently of the reader that it tests.
 
-use crate::{Image, Rng, map_lines};
+use crate::{Image, Rng, map_line, map_lines};
 
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = 8192;
@@ -179,10 +179,10 @@ pub fn fabricate_tcmalloc(seed: u64) -> HeapImage {
     writer.write_sizes(dice.chance(50));
     writer.write_lists(&mut dice);
     let maps = map_lines(&[
-        (DATA, DATA_BYTES, "rw-p 00080000 08:01 78 /usr/lib/libtcmalloc_minimal.so.4"),
-        (DATA + DATA_BYTES, BSS_BYTES, "rw-p 00000000 00:00 0"),
-        (OWN, OWN_BYTES, "rw-p 00000000 00:00 0"),
-        (HEAP, HEAP_BYTES, "rw-p 00000000 00:00 0"),
+        map_line(DATA, DATA_BYTES, "rw-p 00080000 08:01 78 /usr/lib/libtcmalloc_minimal.so.4"),
+        map_line(DATA + DATA_BYTES, BSS_BYTES, "rw-p 00000000 00:00 0"),
+        map_line(OWN, OWN_BYTES, "rw-p 00000000 00:00 0"),
+        map_line(HEAP, HEAP_BYTES, "rw-p 00000000 00:00 0"),
     ]);
     let structures = vec![
         (root_entry, root_entry + 8),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::v8_layouts::{AreaPointer, LAYOUTS, Layout, PooledFlags};
 use crate::v8_objects::Objects;
-use crate::{Image, Rng, Tally, Usage, map_lines};
+use crate::{Image, Rng, Tally, Usage, map_line, map_lines};
 
 const PAGE: u64 = 4096;
 const UNIT: u64 = 256 << 10;
@@ -109,13 +109,13 @@ pub fn fabricate_v8(seed: u64) -> V8Image {
     let Writer { image, next_page, mut expected, objects, .. } = writer;
     expected.types = objects.types;
     let maps = map_lines(&[
-        (NODE, PAGE, "r-xp 00000000 08:01 7 /usr/bin/node"),
-        (OWN, OWN_BYTES, "rw-p 00000000 00:00 0 "),
-        (READ_ONLY, UNIT, "r--p 00000000 00:00 0 "),
-        (DATA, next_page - DATA, "rw-p 00000000 00:00 0 "),
-        (CODE, CODE_BYTES, "rwxp 00000000 00:00 0 "),
-        (ABSEIL, ABSEIL_BYTES, "rw-p 00000000 00:00 0 "),
-        (MEMORY, MEMORY_BYTES, "rw-p 00000000 00:00 0 "),
+        map_line(NODE, PAGE, "r-xp 00000000 08:01 7 /usr/bin/node"),
+        map_line(OWN, OWN_BYTES, "rw-p 00000000 00:00 0 "),
+        map_line(READ_ONLY, UNIT, "r--p 00000000 00:00 0 "),
+        map_line(DATA, next_page - DATA, "rw-p 00000000 00:00 0 "),
+        map_line(CODE, CODE_BYTES, "rwxp 00000000 00:00 0 "),
+        map_line(ABSEIL, ABSEIL_BYTES, "rw-p 00000000 00:00 0 "),
+        map_line(MEMORY, MEMORY_BYTES, "rw-p 00000000 00:00 0 "),
     ]);
     V8Image { image, maps, version: layout.version, state: HEAP + layout.heap.state, expected }
 }

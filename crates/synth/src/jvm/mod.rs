@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use self::heap::{COLLECTORS, Collector};
 use self::tables::Tables;
-use crate::{Image, Rng, Tally, Usage, map_lines};
+use crate::{Image, Rng, Tally, Usage, map_line, map_lines};
 
 const PAGE: u64 = 4096;
 /// Address of the library, and of its data.
@@ -203,19 +203,19 @@ fn maps(committed: &[(u64, u64)], collector: Collector) -> String {
         Collector::Z => "rw-s 00000000 00:01 5 /memfd:java_heap (deleted)",
         _ => "rw-p 00000000 00:00 0",
     };
-    let mut maps: Vec<(u64, u64, &str)> = vec![
-        (CLASS_SPACE, CLASS_SPACE_BYTES, "rw-p 00000000 00:00 0"),
-        (STRUCTURES, STRUCTURES_BYTES, "rw-p 00000000 00:00 0 [heap]"),
-        (LIBC, PAGE, "r-xp 00000000 08:01 9 /usr/lib/x86_64-linux-gnu/libc.so.6"),
-        (LIBRARY, 0x1000, "r-xp 00000000 08:01 7 /usr/lib/jvm/lib/server/libjvm.so"),
-        (DATA, DATA_BYTES, "rw-p 00100000 08:01 7 /usr/lib/jvm/lib/server/libjvm.so"),
-        (METASPACE, METASPACE_BYTES, "rw-p 00000000 00:00 0"),
-        (CODE, CODE_BYTES, "rwxp 00000000 00:00 0"),
-        (CODE_MAP, PAGE, "rw-p 00000000 00:00 0"),
-        (STACK, STACK_BYTES, "rw-p 00000000 00:00 0"),
+    let mut maps = vec![
+        map_line(CLASS_SPACE, CLASS_SPACE_BYTES, "rw-p 00000000 00:00 0"),
+        map_line(STRUCTURES, STRUCTURES_BYTES, "rw-p 00000000 00:00 0 [heap]"),
+        map_line(LIBC, PAGE, "r-xp 00000000 08:01 9 /usr/lib/x86_64-linux-gnu/libc.so.6"),
+        map_line(LIBRARY, 0x1000, "r-xp 00000000 08:01 7 /usr/lib/jvm/lib/server/libjvm.so"),
+        map_line(DATA, DATA_BYTES, "rw-p 00100000 08:01 7 /usr/lib/jvm/lib/server/libjvm.so"),
+        map_line(METASPACE, METASPACE_BYTES, "rw-p 00000000 00:00 0"),
+        map_line(CODE, CODE_BYTES, "rwxp 00000000 00:00 0"),
+        map_line(CODE_MAP, PAGE, "rw-p 00000000 00:00 0"),
+        map_line(STACK, STACK_BYTES, "rw-p 00000000 00:00 0"),
     ];
-    maps.extend(committed.iter().map(|&(from, to)| (from, to - from, heap)));
-    maps.sort_unstable();
+    maps.extend(committed.iter().map(|&(start, end)| map_line(start, end - start, heap)));
+    maps.sort_unstable_by_key(|line| line.start);
     map_lines(&maps)
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::layout::{self, Type, body, code, flags, interpreter, padname};
 use super::traps::TrapAddresses;
 use super::{ExpectedPerl, KeptBuffer, PerlImage, PerlRecipe, PerlVariables};
-use crate::{Image, PAGE, Rng, map_lines};
+use crate::{Image, PAGE, Rng, map_line, map_lines};
 
 /// The program's data, with `PL_curinterp` and `PL_thr_key`; and the thread's block.
 const DATA: u64 = 0x5555_5573_0000;
@@ -501,10 +501,10 @@ fn finish(
     image.put_word(FS_BASE, FS_BASE);
     image.put_row(FS_BASE + layout::THREAD_SPECIFIC, [1, interpreter_address]);
     let maps = map_lines(&[
-        (DATA - 0x10_0000, 0x10_0000, "r-xp 00000000 fe:01 4711 /usr/bin/perl"),
-        (DATA, PAGE, "rw-p 00100000 fe:01 4711 /usr/bin/perl"),
-        (perl.heap.base, heap_bytes, "rw-p 00000000 00:00 0 [heap]"),
-        (TLS, 2 * PAGE, "rw-p 00000000 00:00 0 "),
+        map_line(DATA - 0x10_0000, 0x10_0000, "r-xp 00000000 fe:01 4711 /usr/bin/perl"),
+        map_line(DATA, PAGE, "rw-p 00100000 fe:01 4711 /usr/bin/perl"),
+        map_line(perl.heap.base, heap_bytes, "rw-p 00000000 00:00 0 [heap]"),
+        map_line(TLS, 2 * PAGE, "rw-p 00000000 00:00 0 "),
     ]);
     PerlImage {
         recipe: *recipe,
