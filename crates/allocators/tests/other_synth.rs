@@ -224,7 +224,7 @@ struct ProcessorCache {
 /// Finds the per-CPU cache of a fabricated tcmalloc; `None` if it has thread caches instead.
 fn processor_cache(made: &HeapImage) -> Option<ProcessorCache> {
     // Slabs with their shift, and `begins_` in one of the two words after the next.
-    let &(at, _) = made.structures.iter().find(|(start, end)| end - start == 24)?;
+    let &(at, _) = made.structure_ranges.iter().find(|(start, end)| end - start == 24)?;
     let word = |at: u64| made.image.word(at).unwrap_or(0);
     let half_words = |at: u64| (word(at) >> 16 & 0xffff, word(at) >> 32 & 0xffff);
     let (slabs, shift) = (word(at) & !0xff, word(at) & 0xff);
@@ -351,7 +351,7 @@ fn a_mimalloc_that_encodes_its_lists_is_not_read() {
         let made = fabricate_mimalloc(1, seed);
         let mut image = made.image.clone();
         // Areas of blocks; page structures are smaller.
-        for &(start, end) in made.structures.iter().filter(|range| range.1 - range.0 > 4096) {
+        for &(start, end) in made.structure_ranges.iter().filter(|range| range.1 - range.0 > 4096) {
             for at in (start..end).step_by(8) {
                 image.put_word(at, at.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
             }

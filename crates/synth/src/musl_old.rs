@@ -58,12 +58,12 @@ pub fn fabricate_old_musl(seed: u64) -> HeapImage {
         mapping += pages * PAGE;
     }
     writer.write_lists(state);
-    let structures = vec![
+    let structure_ranges = vec![
         (state, state + FIRST_LIST + LISTS * LIST_BYTES),
         (HEAP, HEAP + REGION_PAGES * PAGE),
         (MAPPED, MAPPED + REGION_PAGES * PAGE),
     ];
-    HeapImage { image: writer.image, maps: map_lines(&mappings), expected: writer.expected, structures }
+    HeapImage { image: writer.image, maps: map_lines(&mappings), expected: writer.expected, structure_ranges }
 }
 
 /// A free chunk.

@@ -42,7 +42,7 @@ fn undamaged_images_have_the_built_figures() {
             reading.facts.types.iter().map(|facts| (facts.name.as_str(), facts.instances)).collect();
         assert_eq!(python.expected.instances, instances, "{seed}");
         let details: CPython = reading.facts.details("cpython").unwrap();
-        assert_eq!(details.free_lists.map(|dead| dead.objects), Some(python.expected.dead), "{seed}");
+        assert_eq!(details.free_lists.map(|dead| dead.objects), Some(python.expected.dead_objects), "{seed}");
     }
 }
 
@@ -61,7 +61,7 @@ fn undamaged_images_without_a_global_lock_have_the_built_figures() {
             reading.facts.types.iter().map(|facts| (facts.name.as_str(), facts.instances)).collect();
         assert_eq!(python.expected.instances, instances, "{seed}");
         let details: CPython = reading.facts.details("cpython").unwrap();
-        assert_eq!(details.free_lists.map(|dead| dead.objects), Some(python.expected.dead), "{seed}");
+        assert_eq!(details.free_lists.map(|dead| dead.objects), Some(python.expected.dead_objects), "{seed}");
         assert!(details.arena_bytes.is_none() && !details.heaps.is_empty(), "{seed}");
     }
 }

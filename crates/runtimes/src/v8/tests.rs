@@ -71,17 +71,17 @@ fn intact_heaps_match_expected_figures() {
         assert_eq!(types.collect::<BTreeMap<_, _>>(), v8.expected.types, "{seed}");
         let objects: u64 = v8.expected.types.values().map(|tally| tally.count).sum();
         assert_eq!(details.objects, Some(objects), "{seed}");
-        assert_eq!(details.pool_resident_bytes, v8.expected.pool, "{seed}");
-        assert_eq!(details.young_idle_resident_bytes, v8.expected.young_idle, "{seed}");
-        assert_eq!(details.read_only_resident_bytes, v8.expected.read_only, "{seed}");
+        assert_eq!(details.pool_resident_bytes, v8.expected.pool_bytes, "{seed}");
+        assert_eq!(details.young_idle_resident_bytes, v8.expected.young_idle_bytes, "{seed}");
+        assert_eq!(details.read_only_resident_bytes, v8.expected.read_only_bytes, "{seed}");
         let counted = |amount: Option<facts::Amount>| {
             amount.map(|amount| Tally { count: amount.count, bytes: amount.bytes })
         };
         assert_eq!(counted(details.buffers), Some(v8.expected.buffers), "{seed}");
         assert_eq!(counted(details.external_strings), Some(v8.expected.strings), "{seed}");
-        assert_eq!(row_bytes(&reading, "v8.buffer.mapped"), v8.expected.mapped, "{seed}");
-        assert_eq!(row_bytes(&reading, "v8.pool"), v8.expected.pool, "{seed}");
-        assert_eq!(row_bytes(&reading, "v8.metadata"), v8.expected.abseil, "{seed}");
+        assert_eq!(row_bytes(&reading, "v8.buffer.mapped"), v8.expected.mapped_bytes, "{seed}");
+        assert_eq!(row_bytes(&reading, "v8.pool"), v8.expected.pool_bytes, "{seed}");
+        assert_eq!(row_bytes(&reading, "v8.metadata"), v8.expected.abseil_bytes, "{seed}");
         assert_sound(&reading);
     }
 }
@@ -236,7 +236,7 @@ fn call_needs_matching_function_and_owning_thread() {
             assert_eq!(found, word.value, "{seed}: {word:?}");
         }
         // The call does not release pooled pages of an isolate that has ended.
-        assert!(call.least_bytes <= v8.expected.pool + v8.expected.young_idle, "{seed}");
+        assert!(call.least_bytes <= v8.expected.pool_bytes + v8.expected.young_idle_bytes, "{seed}");
         assert!(notification(0xbf08, -0x800).unwrap_err().contains("is not called"), "{seed}");
         assert!(notification(0xbf00, -0x7f8).unwrap_err().contains("was not found"), "{seed}");
     }
