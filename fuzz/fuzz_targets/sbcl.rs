@@ -53,7 +53,7 @@ fn patch(heap: &SbclHeap, image: &mut Image, patches: &[u8]) {
             4 => before & 0xff | word << 8,
             5 => before & !0xff | word & 0xff,
             6 => before.wrapping_add(word % 64),
-            _ => heap.dynamic.0 + word % (heap.dynamic.1 - heap.dynamic.0),
+            _ => heap.dynamic_range.0 + word % (heap.dynamic_range.1 - heap.dynamic_range.0),
         };
         image.put_word(at, word);
     }

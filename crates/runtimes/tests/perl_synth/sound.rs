@@ -26,15 +26,18 @@ fn check(perl: &PerlImage, read: &Read) {
     assert_eq!(main.strings.buffers, expected.buffers);
     assert_eq!(main.strings.payload_bytes, expected.payload_bytes);
     let cow = &main.strings.cow;
-    assert_eq!((cow.buffers, cow.shared_bytes), (expected.shared.count, expected.shared.bytes));
+    assert_eq!(
+        (cow.buffers, cow.shared_bytes),
+        (expected.shared_buffers.count, expected.shared_buffers.bytes)
+    );
     let constants = &main.strings.constants;
-    assert_eq!(constants.buffers, expected.constants.count);
-    assert_eq!(constants.capacity_bytes, expected.constants.bytes);
+    assert_eq!(constants.buffers, expected.constant_buffers.count);
+    assert_eq!(constants.capacity_bytes, expected.constant_buffers.bytes);
     assert_eq!(main.retained.lexicals.bytes, expected.kept_bytes(true));
     assert_eq!(main.retained.temporaries.bytes, expected.kept_bytes(false));
-    let large = expected.kept.iter().filter(|kept| kept.bytes > 4096).count();
+    let large = expected.kept_buffers.iter().filter(|kept| kept.bytes > 4096).count();
     assert_eq!(main.retained.top.iter().filter(|buffer| buffer.sub.is_some()).count(), large);
-    for kept in expected.kept.iter().filter(|kept| kept.bytes > 4096) {
+    for kept in expected.kept_buffers.iter().filter(|kept| kept.bytes > 4096) {
         let address = format!("{:#x}", kept.address);
         let found =
             main.retained.top.iter().find(|buffer| buffer.address == address).expect("every large one");

@@ -69,14 +69,14 @@ impl Subject {
     /// Makes `percent` percent of the pages of dynamic space absent.
     pub fn evict(&mut self, heap: &SbclHeap, seed: u64, percent: u64) {
         let mut dice = Rng::new(seed);
-        let (from, to) = heap.dynamic;
-        self.runs = self.image.pages_without(|page| (from..to).contains(&page) && dice.chance(percent));
+        let (start, end) = heap.dynamic_range;
+        self.runs = self.image.pages_without(|page| (start..end).contains(&page) && dice.chance(percent));
     }
 
     /// Makes the pages of dynamic space unreadable, though they stay resident.
     pub fn hide(&mut self, heap: &SbclHeap) {
-        let (from, to) = heap.dynamic;
-        self.unreadable = (from..to).step_by(PAGE_BYTES as usize).collect();
+        let (start, end) = heap.dynamic_range;
+        self.unreadable = (start..end).step_by(PAGE_BYTES as usize).collect();
     }
 
     /// Reads all of it, and checks what must hold for every heap, even a damaged one.

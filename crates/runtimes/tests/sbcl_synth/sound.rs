@@ -81,7 +81,7 @@ fn instances_are_listed_by_type_name() {
         for (name, truth) in SBCL_TYPES.iter().zip(&expected.types) {
             let (live, dead) = (of_type(&figures.live_by_type, name), of_type(&figures.dead_by_type, name));
             assert_eq!(live, (truth.live, truth.live_bytes), "live {name} of {:?}", heap.recipe);
-            assert_eq!(dead, (truth.dead, truth.dead_bytes), "dead {name} of {:?}", heap.recipe);
+            assert_eq!(dead, (truth.dead_count, truth.dead_bytes), "dead {name} of {:?}", heap.recipe);
         }
     }
 }
@@ -89,7 +89,7 @@ fn instances_are_listed_by_type_name() {
 #[test]
 fn a_chain_as_long_as_dynamic_space_is_followed_to_its_end() {
     for mut heap in heaps(4) {
-        heap.chain();
+        heap.fill_with_chain();
         // Everything is a cons that points to the next: reading must end, whatever it reports.
         drop(Subject::of(&heap).read(2));
     }
