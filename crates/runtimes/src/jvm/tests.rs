@@ -73,9 +73,9 @@ fn intact_images_match_expected_figures() {
         assert_eq!(pools, expected.pools, "{seed}");
         assert_eq!(by_name(&reading.facts.types), expected.types, "{seed}");
         let details: Jvm = reading.facts.details(ABOUT.name).unwrap();
-        assert_eq!(by_name(&details.live_types), expected.live, "{seed}");
+        assert_eq!(by_name(&details.live_types), expected.live_types, "{seed}");
         // Objects of ZGC are not walked.
-        let live: u64 = expected.live.values().map(|tally| tally.bytes).sum();
+        let live: u64 = expected.live_types.values().map(|tally| tally.bytes).sum();
         assert_eq!(details.live_bytes, (expected.collector != "Z").then_some(live), "{seed}");
         // The image does not state where references are: nothing that only a stack holds is
         // certain.
@@ -83,13 +83,13 @@ fn intact_images_match_expected_figures() {
         assert_eq!(details.live_at_least_bytes.is_some(), details.live_bytes.is_some(), "{seed}");
         let live_of_kinds: u64 = details.kinds.iter().filter_map(|kind| kind.live_bytes).sum();
         assert_eq!(live_of_kinds, live, "{seed}");
-        assert_eq!(details.class_loader_count, expected.loaders, "{seed}");
+        assert_eq!(details.class_loader_count, expected.loader_count, "{seed}");
         let usage = |kind: &facts::KindFigures| Usage::of(kind.used_bytes, kind.bytes);
         let kinds: BTreeMap<_, _> =
             details.kinds.iter().map(|kind| (kind.kind.as_str(), usage(kind))).collect();
-        assert_eq!(kinds, expected.kinds, "{seed}");
+        assert_eq!(kinds, expected.usage_by_kind, "{seed}");
         let heap: u64 = details.kinds.iter().map(|kind| kind.bytes).sum();
-        let (shared, in_use) = (expected.shared.committed_bytes, expected.shared.used_bytes);
+        let (shared, in_use) = (expected.shared_heap.committed_bytes, expected.shared_heap.used_bytes);
         assert_eq!((heap, details.resident_bytes), (expected.heap_bytes, heap + shared), "{seed}");
         let free: u64 = details.kinds.iter().map(|kind| kind.free_resident_bytes).sum();
         assert_eq!(details.free_resident_bytes, free + shared - in_use, "{seed}");
