@@ -80,17 +80,13 @@ impl<'a> Batch<'a> {
                 *result = word_at(bytes, 0).zip(word_at(bytes, 8));
             }
         });
-        let scattered_addresses: Vec<u64> = self
-            .scattered_indices
-            .iter()
-            .filter_map(|&index| addresses.get(index as usize))
-            .copied()
-            .collect();
+        let scattered = self.scattered_indices.iter().filter_map(|&index| addresses.get(index as usize));
+        let scattered_addresses: Vec<u64> = scattered.copied().collect();
         if scattered_addresses.is_empty() {
             return;
         }
-        for (&index, pair) in self.scattered_indices.iter().zip(self.memory.read_pairs(&scattered_addresses))
-        {
+        let pairs = self.memory.read_pairs(&scattered_addresses);
+        for (&index, pair) in self.scattered_indices.iter().zip(pairs) {
             if let Some(result) = results.get_mut(index as usize) {
                 *result = pair;
             }

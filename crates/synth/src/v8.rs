@@ -353,13 +353,10 @@ impl Writer {
             let (heap, owner) = (HEAP, space);
             let record = Record { start, bytes, heap, owner, allocated_bytes, ..Record::default() };
             records.push(self.write_record(&record));
-            self.objects.write_array(
-                &mut self.image,
-                start + self.layout.header,
-                allocated_bytes.min(area_bytes),
-            );
+            let array_bytes = allocated_bytes.min(area_bytes);
+            self.objects.write_array(&mut self.image, start + self.layout.header, array_bytes);
             usage.committed_bytes += bytes;
-            usage.used_bytes += allocated_bytes.min(area_bytes);
+            usage.used_bytes += array_bytes;
         }
         self.write_space(space, number, usage.committed_bytes);
         self.put(space + self.layout.space.large, usage.used_bytes);
@@ -384,12 +381,8 @@ impl Writer {
 
     /// One page that a root of the isolate refers to.
     fn write_read_only(&mut self) {
-        self.write_record(&Record {
-            start: READ_ONLY,
-            bytes: UNIT,
-            allocated_bytes: 4096,
-            ..Record::default()
-        });
+        let (start, bytes) = (READ_ONLY, UNIT);
+        self.write_record(&Record { start, bytes, allocated_bytes: 4096, ..Record::default() });
         self.put(ISOLATE + 0x800, READ_ONLY + self.layout.header + 0x101);
         self.expected.read_only_bytes = UNIT;
     }

@@ -68,12 +68,8 @@ fn check(version: Version, seed: u64, percent: u64) {
     // bytes: both leave a difference, which is reported.
     let others: Vec<_> = reading.caveats.iter().filter(|c| c.code != "mmapped_chunks_differ").collect();
     assert!(others.is_empty(), "{others:?}");
-    assert!(
-        reading
-            .mapped_blocks
-            .iter()
-            .all(|block| heap.expected.mmapped_ranges.contains(&(block.start, block.end)))
-    );
+    let mmapped_ranges = &heap.expected.mmapped_ranges;
+    assert!(reading.mapped_blocks.iter().all(|block| mmapped_ranges.contains(&(block.start, block.end))));
 
     for threads in [2, 4] {
         assert_eq!(report_text(&subject.read(threads)[0]), report_text(reading), "{threads} threads");

@@ -54,11 +54,8 @@ fn free_lists(facts: &CPython) -> Option<String> {
 
 fn sparse_arenas(facts: &CPython) -> Option<String> {
     let sparse = facts.sparse_arenas.as_ref().filter(|sparse| sparse.arenas > 0)?;
-    let types = sparse
-        .kept_by
-        .iter()
-        .take(3)
-        .map(|pinning| format!("{} {}", thousands(pinning.objects), pinning.name));
+    let types =
+        sparse.kept_by.iter().take(3).map(|entry| format!("{} {}", thousands(entry.objects), entry.name));
     let types = types.collect::<Vec<_>>().join(", ");
     Some(format!(
         "{} pinned by fewer than {MIN_OBJECTS_NOT_SPARSE} objects each{}{types}",

@@ -203,12 +203,9 @@ impl Claimer<'_> {
         }
         let mut bits = [0; (MAX_OBJECTS / 8) as usize];
         let bits = bits.get_mut(..span.object_capacity.div_ceil(8) as usize)?;
-        if pages.read(span.bitmap_address, bits).is_err() {
-            let is_mapped = words::is_process_memory(
-                self.context.space,
-                span.bitmap_address,
-                span.bitmap_address.saturating_add(1),
-            );
+        let bitmap = span.bitmap_address;
+        if pages.read(bitmap, bits).is_err() {
+            let is_mapped = words::is_process_memory(self.context.space, bitmap, bitmap.saturating_add(1));
             if self.may_be_swapped || !is_mapped {
                 return None;
             }

@@ -294,7 +294,8 @@ impl<'a> Surveyor<'a> {
             value.body = *pair;
         }
         const { assert!(layout::CUR == layout::ARRAY_FILL && layout::CUR == layout::HASH_KEYS) };
-        const { assert!(layout::CUR == layout::OBJECT_MAXFIELD && layout::ARRAY_ALLOC == layout::OBJECT_FIELDS) };
+        const { assert!(layout::CUR == layout::OBJECT_MAXFIELD) };
+        const { assert!(layout::ARRAY_ALLOC == layout::OBJECT_FIELDS) };
         self.read_pairs(
             |value| matches!(value.storage, Storage::Array | Storage::Object),
             |value| value.head.any.wrapping_add(layout::ARRAY_ALLOC - 8),

@@ -26,10 +26,8 @@ fn check(perl: &PerlImage, read: &Read) {
     assert_eq!(main.strings.buffers, expected.buffers);
     assert_eq!(main.strings.payload_bytes, expected.payload_bytes);
     let cow = &main.strings.cow;
-    assert_eq!(
-        (cow.buffers, cow.shared_bytes),
-        (expected.shared_buffers.count, expected.shared_buffers.bytes)
-    );
+    let shared = expected.shared_buffers;
+    assert_eq!((cow.buffers, cow.shared_bytes), (shared.count, shared.bytes));
     let constants = &main.strings.constants;
     assert_eq!(constants.buffers, expected.constant_buffers.count);
     assert_eq!(constants.capacity_bytes, expected.constant_buffers.bytes);

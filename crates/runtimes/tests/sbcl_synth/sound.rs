@@ -23,20 +23,11 @@ fn generations_are_counted_to_the_byte() {
     for heap in heaps(30) {
         let (figures, expected) = (figures(&heap, 2), &heap.expected);
         assert_eq!(figures.dynamic_usage_bytes, expected.usage(), "{:?}", heap.recipe);
-        for (generation, truth) in figures.generations.iter().zip(&expected.generations) {
-            let counts = (
-                generation.bytes_allocated,
-                generation.pages,
-                generation.large_bytes,
-                generation.large_pages,
-            );
-            assert_eq!(
-                counts,
-                (truth.bytes, truth.pages, truth.large_bytes, truth.large_pages),
-                "{:?}",
-                heap.recipe
-            );
-            assert_eq!(generation.waste_bytes, truth.pages * 0x8000 - truth.bytes);
+        for (read, truth) in figures.generations.iter().zip(&expected.generations) {
+            let counts = [read.bytes_allocated, read.pages, read.large_bytes, read.large_pages];
+            let true_counts = [truth.bytes, truth.pages, truth.large_bytes, truth.large_pages];
+            assert_eq!(counts, true_counts, "{:?}", heap.recipe);
+            assert_eq!(read.waste_bytes, truth.pages * 0x8000 - truth.bytes);
         }
     }
 }
@@ -47,15 +38,10 @@ fn reachable_objects_are_live_and_the_rest_is_dead() {
         for workers in [1, 3] {
             let (figures, expected) = (figures(&heap, workers), &heap.expected);
             assert!(figures.traced, "{:?}", heap.recipe);
-            for (generation, truth) in figures.generations.iter().zip(&expected.generations) {
-                let live = if generation.number == 6 { truth.bytes } else { truth.live_bytes };
-                let counts = (generation.live_bytes, generation.dead_bytes);
-                assert_eq!(
-                    counts,
-                    (Some(live), Some(truth.bytes - live)),
-                    "{generation:?} of {:?}",
-                    heap.recipe
-                );
+            for (read, truth) in figures.generations.iter().zip(&expected.generations) {
+                let live = if read.number == 6 { truth.bytes } else { truth.live_bytes };
+                let counts = (read.live_bytes, read.dead_bytes);
+                assert_eq!(counts, (Some(live), Some(truth.bytes - live)), "{read:?} of {:?}", heap.recipe);
             }
             // Pages that a stack pins stay whole.
             let live: u64 = expected.generations.iter().map(|generation| generation.live_bytes).sum();
@@ -80,7 +66,7 @@ fn instances_are_listed_by_type_name() {
         let (figures, expected): (Sbcl, &SbclExpected) = (figures(&heap, 1), &heap.expected);
         for (name, truth) in SBCL_TYPES.iter().zip(&expected.types) {
             let (live, dead) = (of_type(&figures.live_by_type, name), of_type(&figures.dead_by_type, name));
-            assert_eq!(live, (truth.live, truth.live_bytes), "live {name} of {:?}", heap.recipe);
+            assert_eq!(live, (truth.live_count, truth.live_bytes), "live {name} of {:?}", heap.recipe);
             assert_eq!(dead, (truth.dead_count, truth.dead_bytes), "dead {name} of {:?}", heap.recipe);
         }
     }

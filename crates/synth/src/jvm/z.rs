@@ -94,11 +94,8 @@ impl Writer {
         self.write_fields(allocator, "ZPageAllocator", &[("_max_capacity", max_bytes)]);
         if self.jdk != Jdk::V25 {
             let used_bytes = 8 * self.dice.below(max_bytes / 8);
-            self.write_fields(
-                allocator,
-                "ZPageAllocator",
-                &[("_capacity", max_bytes), ("_used", used_bytes)],
-            );
+            let fields = [("_capacity", max_bytes), ("_used", used_bytes)];
+            self.write_fields(allocator, "ZPageAllocator", &fields);
             self.expected.pools.insert("ZHeap", Usage::of(used_bytes, max_bytes));
             return;
         }
@@ -117,9 +114,8 @@ impl Writer {
         let young_bytes = 8 * self.dice.below((committed_bytes - old_bytes) / 8 + 1);
         let max_capacity = allocator + self.tables.offset("ZPageAllocator", "_max_capacity");
         self.image.put_row(max_capacity + 8, [young_bytes + old_bytes, young_bytes, old_bytes]);
-        self.expected
-            .pools
-            .insert("ZGC Young Generation", Usage::of(young_bytes, committed_bytes - old_bytes));
-        self.expected.pools.insert("ZGC Old Generation", Usage::of(old_bytes, old_bytes));
+        let pools = &mut self.expected.pools;
+        pools.insert("ZGC Young Generation", Usage::of(young_bytes, committed_bytes - old_bytes));
+        pools.insert("ZGC Old Generation", Usage::of(old_bytes, old_bytes));
     }
 }

@@ -190,14 +190,10 @@ impl Perl {
         let cur = 20 + self.dice.below(max_bytes);
         let len = cur + 10;
         let owners = 2 + self.dice.below(20);
-        let (_, buffer) =
-            self.make_string(Type::Pv, StringSpec { flags: flags::POK | flags::IS_COW, cur, len }, None);
+        let text = StringSpec { flags: flags::POK | flags::IS_COW, cur, len };
+        let (_, buffer) = self.make_string(Type::Pv, text, None);
         for _ in 1..owners {
-            self.make_string(
-                Type::Pv,
-                StringSpec { flags: flags::POK | flags::IS_COW, cur, len },
-                Some(buffer),
-            );
+            self.make_string(Type::Pv, text, Some(buffer));
         }
         self.heap.put_bytes(buffer + len - 1, &[(owners - 1) as u8]);
         self.expected.strings += owners;
@@ -353,15 +349,10 @@ impl Perl {
     fn make_kept(&mut self, sub: &str, lexical: Option<String>, depth: u64, max_bytes: u64) -> u64 {
         let len = 10 + self.dice.below(max_bytes);
         let temporary = if lexical.is_none() { flags::PADTMP } else { 0 };
-        let (head, address) =
-            self.make_string(Type::Pv, StringSpec { flags: temporary, cur: len / 2, len }, None);
-        self.expected.kept_buffers.push(KeptBuffer {
-            sub: sub.to_owned(),
-            lexical,
-            depth,
-            address,
-            bytes: len,
-        });
+        let text = StringSpec { flags: temporary, cur: len / 2, len };
+        let (head, address) = self.make_string(Type::Pv, text, None);
+        let sub = sub.to_owned();
+        self.expected.kept_buffers.push(KeptBuffer { sub, lexical, depth, address, bytes: len });
         self.trap_addresses.kept_heads.push(head);
         head
     }
