@@ -177,8 +177,8 @@ fn a_google_tcmalloc_has_the_built_figures() {
 fn an_unreadable_structure_of_a_free_page_is_damage() {
     const UNREADABLE: u64 = 8;
     for seed in 0..20 {
-        let HeapImage { mut image, maps, structures, .. } = fabricate_google_tcmalloc(0, seed);
-        let &[.., (entries, entries_end), _] = structures.as_slice() else { panic!("no page map") };
+        let HeapImage { mut image, maps, structure_ranges, .. } = fabricate_google_tcmalloc(0, seed);
+        let &[.., (entries, entries_end), _] = structure_ranges.as_slice() else { panic!("no page map") };
         for entry in (entries..entries_end).step_by(8) {
             if image.word(entry) == Some(0) {
                 image.put_word(entry, UNREADABLE);
@@ -197,9 +197,9 @@ fn a_page_map_without_a_valid_structure_is_not_read() {
     const SPANS: usize = 7;
     const TRACKERS: usize = 8;
     for seed in 0..20 {
-        let HeapImage { mut image, maps, structures, .. } = fabricate_google_tcmalloc(0, seed);
+        let HeapImage { mut image, maps, structure_ranges, .. } = fabricate_google_tcmalloc(0, seed);
         // The layout is that in which most spans and trackers are valid.
-        let of_spans_and_trackers = &structures[SPANS..=TRACKERS];
+        let of_spans_and_trackers = &structure_ranges[SPANS..=TRACKERS];
         for &(start, end) in of_spans_and_trackers {
             (start..end).step_by(8).for_each(|at| image.put_word(at, 0));
         }
@@ -381,12 +381,12 @@ fn damage_does_not_break_readers() {
 
 /// Overwrites words of an allocator's structures and reads it.
 fn damaged(reader: &Reader, made: HeapImage, seed: u64) {
-    let HeapImage { mut image, maps, structures, .. } = made;
+    let HeapImage { mut image, maps, structure_ranges, .. } = made;
     let mut dice = Rng::new(seed);
     for _ in 0..1 + dice.below(20) {
-        let (start, end) = structures[dice.below(structures.len() as u64) as usize];
+        let (start, end) = structure_ranges[dice.below(structure_ranges.len() as u64) as usize];
         let at = start + dice.below((end - start) / 8) * 8;
-        let (other, other_end) = structures[dice.below(structures.len() as u64) as usize];
+        let (other, other_end) = structure_ranges[dice.below(structure_ranges.len() as u64) as usize];
         let word = match dice.below(5) {
             0 => 0,
             1 => u64::MAX,

@@ -377,6 +377,7 @@ fn display_name(id: &str) -> String {
 /// Number of keys and table of the hash at `address`.
 fn hash_table(pages: &mut PageCache<'_>, address: u64) -> Option<(u64, keys::BucketTable)> {
     let head = objects::Head::parse(address, &pages.array::<{ HEAD_BYTES as usize }>(address)?)?;
-    let (keys, last) = pages.pair(head.any.checked_add(HASH_KEYS)?)?;
-    (head.u != 0 && last < MAX_BUCKETS).then_some((keys, keys::BucketTable { address: head.u, last }))
+    let (keys, last_bucket) = pages.pair(head.any.checked_add(HASH_KEYS)?)?;
+    let table = keys::BucketTable { address: head.u, last_bucket };
+    (head.u != 0 && last_bucket < MAX_BUCKETS).then_some((keys, table))
 }

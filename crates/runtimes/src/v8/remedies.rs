@@ -67,7 +67,7 @@ pub fn remedies(
 pub fn least_bytes(heaps: &Heaps, claimed: &Claimed, forecasts: &Forecasts, isolate: &Isolate) -> u64 {
     let idle = claimed.idle_bytes.get(&isolate.heap).copied().unwrap_or_default();
     let spaces = || heaps.spaces.iter().filter(|space| space.heap == isolate.heap);
-    let young = spaces().filter(|space| space.kind == Kind::Young);
+    let young = spaces().filter(|space| space.kind == SpaceKind::Young);
     // A space of which this is unknown has pages full of objects.
     let young_bytes = young.map(|space| space.used_bytes.unwrap_or(space.committed_bytes)).sum::<u64>();
     let partial_page_bytes = (spaces().count() as u64).saturating_mul(PAGE_ALIGNMENT);
