@@ -77,11 +77,13 @@ pub fn read(memory: &dyn Memory, program: &Program, layout: &Layout, heap: &Dyna
     if local_bytes.is_none() {
         list.inconsistency = Some("the size of their thread-local storage is not known".to_owned());
     }
-    let mut at = program.value(memory, "all_threads").unwrap_or(0);
-    let mut visited = std::collections::HashSet::new();
-    if at == 0 {
-        list.inconsistency = Some("the list of threads is empty".to_owned());
+    let first_thread = program.value(memory, "all_threads");
+    if first_thread.is_none_or(|address| address == 0) {
+        let state = if first_thread.is_some() { "is empty" } else { "cannot be read" };
+        list.inconsistency = Some(format!("the list of threads {state}"));
     }
+    let mut at = first_thread.unwrap_or(0);
+    let mut visited = std::collections::HashSet::new();
     while at != 0 {
         if !visited.insert(at) || list.threads.len() >= MAX_THREADS {
             list.inconsistency = Some(format!("the list of threads does not end at {at:#x}"));
