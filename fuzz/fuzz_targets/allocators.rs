@@ -15,9 +15,9 @@ use strandline_synth::{
 
 /// Overwrites words: each twelve bytes of `patches` choose a structure, an offset in it, and a word
 /// or an address in a structure.
-fn patch(image: &mut Image, structures: &[(u64, u64)], patches: &[u8]) {
+fn patch(image: &mut Image, structure_ranges: &[(u64, u64)], patches: &[u8]) {
     let place = |which: u8, at: u16| {
-        let (start, end) = structures[which as usize % structures.len()];
+        let (start, end) = structure_ranges[which as usize % structure_ranges.len()];
         start + u64::from(at) * 8 % (end - start)
     };
     for chunk in patches.chunks_exact(12).take(64) {
@@ -42,8 +42,8 @@ fuzz_target!(|data: &[u8]| {
         2 => (fabricate_google_tcmalloc(usize::from(shape / 4), seed), &google_tcmalloc::READER),
         _ => (fabricate_mimalloc(usize::from(shape / 4), seed), &mimalloc::READER),
     };
-    let HeapImage { mut image, maps, structures, .. } = made;
-    patch(&mut image, &structures, patches);
+    let HeapImage { mut image, maps, structure_ranges, .. } = made;
+    patch(&mut image, &structure_ranges, patches);
     let (space, _) = AddressSpace::parse(maps.as_bytes());
     let target = Target::readable(image, 0);
     let resident = |range| target.resident(range);

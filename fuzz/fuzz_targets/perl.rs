@@ -34,7 +34,7 @@ fuzz_target!(|data: &[u8]| {
     let target = Target::resident_only(&perl.image, u64::from_le_bytes(*absent));
     let at = &perl.variables;
     let variables = match how & 1 {
-        0 => Variables::Interpreters { current: at.curinterp, key: Some(at.thr_key) },
+        0 => Variables::Interpreters { curinterp: at.curinterp, thr_key: Some(at.thr_key) },
         _ => Variables::Globals(Addresses {
             strtab: at.strtab,
             sv_count: at.sv_count,

@@ -45,7 +45,7 @@ fuzz_target!(|data: &[u8]| {
         patch(&mut python.image, patches);
         let program = cpython::locate::Program {
             path: "/usr/bin/python3".to_owned(),
-            version: Some((python.minor, None)),
+            version: Some(cpython::locate::Version { minor: python.minor, micro: None }),
             runtime: python.runtime,
             data: python.data.into(),
             is_free_threaded: false,

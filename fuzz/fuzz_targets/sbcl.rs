@@ -8,10 +8,11 @@ use libfuzzer_sys::fuzz_target;
 use strandline_claims::runtime::{Context, FinishContext};
 use strandline_fuzz::{Target, this_process};
 use strandline_process::map::AddressSpace;
+use strandline_process::range::AddressRange;
 use strandline_process::stacks::ThreadFacts;
 use strandline_runtimes::sbcl;
 use strandline_runtimes::sbcl::locate::Program;
-use strandline_synth::{Image, SBCL_RELEASES, SbclHeap, SbclRecipe, clipped, fabricate_sbcl};
+use strandline_synth::{Image, SBCL_RELEASES, SbclHeap, SbclRecipe, SbclSymbol, clipped, fabricate_sbcl};
 
 /// Small heaps of every layout, in four shapes each.
 const SHAPES: u64 = 4;
@@ -52,7 +53,7 @@ fn patch(heap: &SbclHeap, image: &mut Image, patches: &[u8]) {
             4 => before & 0xff | word << 8,
             5 => before & !0xff | word & 0xff,
             6 => before.wrapping_add(word % 64),
-            _ => heap.dynamic.0 + word % (heap.dynamic.1 - heap.dynamic.0),
+            _ => heap.dynamic_range.0 + word % (heap.dynamic_range.1 - heap.dynamic_range.0),
         };
         image.put_word(at, word);
     }
@@ -75,7 +76,9 @@ fuzz_target!(|data: &[u8]| {
         general: Default::default(),
     };
     let threads: Vec<ThreadFacts> = heap.threads.iter().map(facts).collect();
-    let program = Program::with_symbols("/usr/bin/fabricated", heap.recipe.release.name(), &heap.symbols);
+    let symbol = |symbol: &SbclSymbol| (symbol.name, AddressRange::sized(symbol.address, symbol.bytes));
+    let symbols = heap.symbols.iter().map(symbol);
+    let program = Program::with_symbols("/usr/bin/fabricated", heap.recipe.release.name(), symbols);
     let process = this_process();
     let target = Target::resident_only(&image, absent);
     let workers = usize::from(workers % 2) + 1;

@@ -23,9 +23,9 @@ fn heaps() -> &'static [Heap] {
                 chunks: 24,
                 threads: 1 + shape % 2,
                 secondary_heaps: if shape == 1 { 2 } else { 0 },
-                foreign_sbrk: shape == 2,
+                has_foreign_sbrk: shape == 2,
                 mmapped_pieces: if shape == 3 { 2 } else { 0 },
-                mmapped: shape % 3,
+                mmapped_chunks: shape % 3,
                 ..Recipe::from_seed(version, 7)
             })
         };

@@ -182,8 +182,8 @@ fn a_google_tcmalloc_has_the_built_figures() {
 fn an_unreadable_structure_of_a_free_page_is_damage() {
     const UNREADABLE: u64 = 8;
     for seed in 0..20 {
-        let HeapImage { mut image, maps, structures, .. } = fabricate_google_tcmalloc(0, seed);
-        let &[.., (entries, entries_end), _] = structures.as_slice() else { panic!("no page map") };
+        let HeapImage { mut image, maps, structure_ranges, .. } = fabricate_google_tcmalloc(0, seed);
+        let &[.., (entries, entries_end), _] = structure_ranges.as_slice() else { panic!("no page map") };
         for entry in (entries..entries_end).step_by(8) {
             if image.word(entry) == Some(0) {
                 image.put_word(entry, UNREADABLE);
@@ -202,9 +202,9 @@ fn a_page_map_without_a_valid_structure_is_not_read() {
     const SPANS: usize = 7;
     const TRACKERS: usize = 8;
     for seed in 0..20 {
-        let HeapImage { mut image, maps, structures, .. } = fabricate_google_tcmalloc(0, seed);
+        let HeapImage { mut image, maps, structure_ranges, .. } = fabricate_google_tcmalloc(0, seed);
         // The layout is that in which most spans and trackers are valid.
-        let of_spans_and_trackers = &structures[SPANS..=TRACKERS];
+        let of_spans_and_trackers = &structure_ranges[SPANS..=TRACKERS];
         for &(start, end) in of_spans_and_trackers {
             (start..end).step_by(8).for_each(|at| image.put_word(at, 0));
         }
@@ -229,7 +229,7 @@ struct ProcessorCache {
 /// Finds the per-CPU cache of a fabricated tcmalloc; `None` if it has thread caches instead.
 fn processor_cache(built: &HeapImage) -> Option<ProcessorCache> {
     // Slabs with their shift, and `begins_` in one of the two words after the next.
-    let &(at, _) = built.structures.iter().find(|(start, end)| end - start == 24)?;
+    let &(at, _) = built.structure_ranges.iter().find(|(start, end)| end - start == 24)?;
     let word = |at: u64| built.image.word(at).unwrap_or(0);
     let half_words = |at: u64| (word(at) >> 16 & 0xffff, word(at) >> 32 & 0xffff);
     let (slabs, shift) = (word(at) & !0xff, word(at) & 0xff);
@@ -361,7 +361,7 @@ fn a_mimalloc_that_encodes_its_lists_is_not_read() {
         let built = fabricate_mimalloc(1, seed);
         let mut image = built.image.clone();
         // Areas of blocks; page structures are smaller.
-        for &(start, end) in built.structures.iter().filter(|range| range.1 - range.0 > 4096) {
+        for &(start, end) in built.structure_ranges.iter().filter(|range| range.1 - range.0 > 4096) {
             for at in (start..end).step_by(8) {
                 image.put_word(at, at.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
             }
@@ -391,12 +391,12 @@ fn damage_does_not_break_readers() {
 
 /// Overwrites words of an allocator's structures and reads it.
 fn check_damaged(reader: &Reader, built: HeapImage, seed: u64) {
-    let HeapImage { mut image, maps, structures, .. } = built;
+    let HeapImage { mut image, maps, structure_ranges, .. } = built;
     let mut dice = Rng::new(seed);
     for _ in 0..1 + dice.below(20) {
-        let (start, end) = structures[dice.below(structures.len() as u64) as usize];
+        let (start, end) = structure_ranges[dice.below(structure_ranges.len() as u64) as usize];
         let at = start + dice.below((end - start) / 8) * 8;
-        let (other_start, other_end) = structures[dice.below(structures.len() as u64) as usize];
+        let (other_start, other_end) = structure_ranges[dice.below(structure_ranges.len() as u64) as usize];
         let word = match dice.below(5) {
             0 => 0,
             1 => u64::MAX,

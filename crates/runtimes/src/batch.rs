@@ -60,13 +60,13 @@ pub struct Batch<'a> {
     /// The bytes read last.
     piece: Vec<u8>,
     /// Indices of the ranges that no piece contains.
-    scattered: Vec<u32>,
+    scattered_indices: Vec<u32>,
 }
 
 impl<'a> Batch<'a> {
     /// A batch reader of `memory`.
     pub fn new(memory: &'a dyn Memory) -> Self {
-        Self { memory, order: Vec::new(), piece: Vec::new(), scattered: Vec::new() }
+        Self { memory, order: Vec::new(), piece: Vec::new(), scattered_indices: Vec::new() }
     }
 
     /// Reads the two words at each of `addresses` into `results`; `None` where they cannot be read.
@@ -80,12 +80,13 @@ impl<'a> Batch<'a> {
                 *result = word_at(bytes, 0).zip(word_at(bytes, 8));
             }
         });
-        let scattered: Vec<u64> =
-            self.scattered.iter().filter_map(|&index| addresses.get(index as usize)).copied().collect();
-        if scattered.is_empty() {
+        let scattered = self.scattered_indices.iter().filter_map(|&index| addresses.get(index as usize));
+        let scattered_addresses: Vec<u64> = scattered.copied().collect();
+        if scattered_addresses.is_empty() {
             return;
         }
-        for (&index, pair) in self.scattered.iter().zip(self.memory.read_pairs(&scattered)) {
+        let pairs = self.memory.read_pairs(&scattered_addresses);
+        for (&index, pair) in self.scattered_indices.iter().zip(pairs) {
             if let Some(result) = results.get_mut(index as usize) {
                 *result = pair;
             }
@@ -97,7 +98,7 @@ impl<'a> Batch<'a> {
     pub fn bytes(&mut self, ranges: &[AddressRange], visit: &mut dyn FnMut(usize, &[u8])) {
         let range_of = |index: u32| ranges.get(index as usize).copied().unwrap_or_default();
         self.read_pieces(ranges.len(), &range_of, &mut |index, bytes| visit(index as usize, bytes));
-        for index in std::mem::take(&mut self.scattered) {
+        for index in std::mem::take(&mut self.scattered_indices) {
             let range = range_of(index);
             let Ok(length) = usize::try_from(range.len().min(MAX_PIECE_BYTES)) else { continue };
             if self.piece.len() < length {
@@ -110,24 +111,25 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Reads the ranges that are close together; leaves the indices of the others in `scattered`.
+    /// Reads the ranges that are close together; leaves the indices of the others in
+    /// `scattered_indices`.
     fn read_pieces(
         &mut self,
         count: usize,
         range_of: &dyn Fn(u32) -> AddressRange,
         visit: &mut dyn FnMut(u32, &[u8]),
     ) {
-        self.scattered.clear();
+        self.scattered_indices.clear();
         self.order.clear();
         self.order.extend(0..u32::try_from(count).unwrap_or(u32::MAX));
         self.order.sort_by_key(|&index| range_of(index).start);
         let order = std::mem::take(&mut self.order);
-        let mut rest = order.as_slice();
-        while let Some(&first) = rest.first() {
+        let mut remaining = order.as_slice();
+        while let Some(&first) = remaining.first() {
             let start = range_of(first).start;
             let mut end = start;
             let mut ranges_in_piece = 0;
-            for &index in rest {
+            for &index in remaining {
                 let range = range_of(index);
                 if range.end.saturating_sub(start) > MAX_PIECE_BYTES
                     || range.start.saturating_sub(end) > MAX_GAP_BYTES
@@ -137,10 +139,10 @@ impl<'a> Batch<'a> {
                 end = end.max(range.end);
                 ranges_in_piece += 1;
             }
-            let (indices, others) = rest.split_at(ranges_in_piece.max(1));
-            rest = others;
+            let (indices, later_indices) = remaining.split_at(ranges_in_piece.max(1));
+            remaining = later_indices;
             if indices.len() < MIN_RANGES_IN_PIECE {
-                self.scattered.extend_from_slice(indices);
+                self.scattered_indices.extend_from_slice(indices);
             } else {
                 self.read_piece(indices, start, end, range_of, visit);
             }
@@ -166,12 +168,12 @@ impl<'a> Batch<'a> {
         let read_bytes = self.memory.read_some(start, piece);
         for &index in indices {
             let range = range_of(index);
-            let from = usize::try_from(range.start.saturating_sub(start)).unwrap_or(usize::MAX);
-            let to = from.saturating_add(usize::try_from(range.len()).unwrap_or(usize::MAX));
-            match self.piece.get(from..to).filter(|_| to <= read_bytes) {
+            let begin = usize::try_from(range.start.saturating_sub(start)).unwrap_or(usize::MAX);
+            let end = begin.saturating_add(usize::try_from(range.len()).unwrap_or(usize::MAX));
+            match self.piece.get(begin..end).filter(|_| end <= read_bytes) {
                 Some(bytes) => visit(index, bytes),
                 // The read ended before it, at a page that is not resident.
-                None => self.scattered.push(index),
+                None => self.scattered_indices.push(index),
             }
         }
     }

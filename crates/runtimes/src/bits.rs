@@ -11,9 +11,9 @@ pub struct HeapIndex {
     /// In address order.
     parts: Vec<IndexedPart>,
     /// Binary logarithm of the bytes per place.
-    shift: u32,
+    granule_shift: u32,
     /// Number of places.
-    count: u64,
+    place_count: u64,
 }
 
 /// A part of the heap in use.
@@ -27,26 +27,26 @@ impl HeapIndex {
     /// Numbers the places of `parts`, which are in address order. `alignment` is that of objects, a
     /// power of two.
     pub fn new(parts: impl Iterator<Item = AddressRange>, alignment: u64) -> Self {
-        let shift = alignment.trailing_zeros();
-        let mut index = Self { parts: Vec::new(), shift, count: 0 };
+        let granule_shift = alignment.trailing_zeros();
+        let mut index = Self { parts: Vec::new(), granule_shift, place_count: 0 };
         for part in parts.filter(|part| part.start < part.end) {
             match index.parts.last_mut() {
                 Some(last) if last.range.end == part.start => last.range.end = part.end,
-                _ => index.parts.push(IndexedPart { range: part, first_place: index.count }),
+                _ => index.parts.push(IndexedPart { range: part, first_place: index.place_count }),
             }
-            index.count += part.len().div_ceil(alignment);
+            index.place_count += part.len().div_ceil(alignment);
         }
         index
     }
 
     /// Bytes from one place to the next.
     pub fn granule_bytes(&self) -> u64 {
-        1 << self.shift
+        1 << self.granule_shift
     }
 
     /// Number of places.
     pub fn count(&self) -> u64 {
-        self.count
+        self.place_count
     }
 
     /// Returns the number of the place at an address; `None` if no object can begin there.
@@ -55,22 +55,24 @@ impl HeapIndex {
         let index = self.parts.partition_point(|part| part.range.end <= address);
         let part = self.parts.get(index).filter(|part| part.range.start <= address)?;
         let offset = address - part.range.start;
-        offset.is_multiple_of(1 << self.shift).then_some(part.first_place + (offset >> self.shift))
+        offset
+            .is_multiple_of(1 << self.granule_shift)
+            .then_some(part.first_place + (offset >> self.granule_shift))
     }
 
     /// Returns the addresses from a place to the end of its part.
     pub fn range_to_part_end(&self, place: u64) -> Option<AddressRange> {
         let index = self.parts.partition_point(|part| part.first_place <= place).checked_sub(1)?;
         let part = self.parts.get(index)?;
-        let address = part.range.start + ((place - part.first_place) << self.shift);
+        let address = part.range.start + ((place - part.first_place) << self.granule_shift);
         (address < part.range.end).then_some(AddressRange::new(address, part.range.end))
     }
 
     /// Returns the addresses of `count` places from one on, or of fewer if its part ends before.
     pub fn range_of(&self, place: u64, count: u64) -> Option<AddressRange> {
-        let rest = self.range_to_part_end(place)?;
-        let end = rest.start.saturating_add(count.saturating_mul(1 << self.shift));
-        Some(AddressRange::new(rest.start, end.min(rest.end)))
+        let part_rest = self.range_to_part_end(place)?;
+        let end = part_rest.start.saturating_add(count.saturating_mul(1 << self.granule_shift));
+        Some(AddressRange::new(part_rest.start, end.min(part_rest.end)))
     }
 }
 
@@ -81,10 +83,10 @@ pub struct Bitmap(Vec<AtomicU64>);
 impl Bitmap {
     /// A bitmap with no bit set; `None` if there is not enough memory.
     pub fn new(count: u64) -> Option<Self> {
-        let words = usize::try_from(count.div_ceil(64)).ok()?;
+        let word_count = usize::try_from(count.div_ceil(64)).ok()?;
         let mut bits = Vec::new();
-        bits.try_reserve_exact(words).ok()?;
-        bits.resize_with(words, AtomicU64::default);
+        bits.try_reserve_exact(word_count).ok()?;
+        bits.resize_with(word_count, AtomicU64::default);
         Some(Self(bits))
     }
 

@@ -24,8 +24,8 @@ pub fn read_image(
     absent: u64,
     read: impl Fn(&Context<'_>, &[AddressRange]) -> Reading,
 ) -> Reading {
-    let (space, bad) = AddressSpace::parse(maps.as_bytes());
-    assert_eq!(bad, 0);
+    let (space, invalid_lines) = AddressSpace::parse(maps.as_bytes());
+    assert_eq!(invalid_lines, 0);
     let runs = image.pages_without(|page| is_absent(absent, page));
     let process = Process::open(std::process::id() as i32).unwrap();
     let is_shared =
@@ -91,8 +91,9 @@ pub fn patch(image: &mut Image, seed: u64, patches: &[Patch]) {
     let ranges: Vec<AddressRange> = image.ranges().map(range).collect();
     for &Patch { offset, bits, damage } in patches {
         let range = dice.one_of(&ranges);
-        let max = if damage == Damage::Large { range.len() } else { range.len().min(DAMAGED_BYTES) };
-        let at = range.start + offset % max / 8 * 8;
+        let damaged_bytes =
+            if damage == Damage::Large { range.len() } else { range.len().min(DAMAGED_BYTES) };
+        let at = range.start + offset % damaged_bytes / 8 * 8;
         let old = image.word(at).unwrap_or(0);
         let target = dice.one_of(&ranges);
         let new = match damage {

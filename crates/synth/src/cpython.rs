@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Image, Rng, map_lines};
+use crate::{Image, Rng, map_line, map_lines};
 
 const PAGE: u64 = 4096;
 /// Mappings: code, static data, the heap of libc with the array of arenas, and the arenas.
@@ -102,7 +102,7 @@ pub struct CPythonExpected {
     /// Instances by the name of their type.
     pub instances: BTreeMap<&'static str, u64>,
     /// Objects without references.
-    pub dead: u64,
+    pub dead_objects: u64,
 }
 
 /// A fabricated CPython.
@@ -126,18 +126,18 @@ pub struct CPythonImage {
 pub fn fabricate_cpython(seed: u64) -> CPythonImage {
     let mut dice = Rng::new(seed ^ 0x7079);
     let is_3_10 = dice.below(2) == 1;
-    let (minor, arena_bytes, pool_bytes) =
-        if is_3_10 { (10, 1 << 20, 16 << 10) } else { (9, 256 << 10, 4 << 10) };
+    let minor = if is_3_10 { 10 } else { 9 };
+    let (arena_bytes, pool_bytes) = if is_3_10 { (1 << 20, 16 << 10) } else { (256 << 10, 4 << 10) };
     let arena_count = 1 + dice.below(4);
     // An arena may start anywhere in a pool.
     let first_arena = ARENAS + PAGE * dice.below(pool_bytes / PAGE);
-    let all_bytes = arena_count * arena_bytes;
-    let mut image = Image::of(&[(DATA, DATA_BYTES), (HEAP, HEAP_BYTES), (first_arena, all_bytes)]);
+    let arenas_bytes = arena_count * arena_bytes;
+    let mut image = Image::of(&[(DATA, DATA_BYTES), (HEAP, HEAP_BYTES), (first_arena, arenas_bytes)]);
     let maps = map_lines(&[
-        (CODE, PAGE, &format!("r-xp 00000000 08:01 7 /usr/bin/python3.{minor}")),
-        (DATA, DATA_BYTES, &format!("rw-p 00200000 08:01 7 /usr/bin/python3.{minor}")),
-        (HEAP, HEAP_BYTES, "rw-p 00000000 00:00 0 "),
-        (first_arena, all_bytes, "rw-p 00000000 00:00 0 "),
+        map_line(CODE, PAGE, &format!("r-xp 00000000 08:01 7 /usr/bin/python3.{minor}")),
+        map_line(DATA, DATA_BYTES, &format!("rw-p 00200000 08:01 7 /usr/bin/python3.{minor}")),
+        map_line(HEAP, HEAP_BYTES, "rw-p 00000000 00:00 0 "),
+        map_line(first_arena, arenas_bytes, "rw-p 00000000 00:00 0 "),
     ]);
     image.put_word(RUNTIME + INTERPRETERS_HEAD, INTERPRETER);
     image.put_word(ARRAY_POINTER, ARRAY);
@@ -292,7 +292,7 @@ impl Writer {
         }
         self.image.put_row(block + head_bytes, [references, TYPES + TYPE_BYTES * index as u64]);
         if references == 0 {
-            self.expected.dead += 1;
+            self.expected.dead_objects += 1;
         } else {
             *self.expected.instances.entry(spec.name).or_default() += 1;
         }

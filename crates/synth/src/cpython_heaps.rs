@@ -6,7 +6,7 @@
 //! independently of the reader that it tests.
 
 use crate::image::Field;
-use crate::{CPythonExpected, CPythonImage, Image, Rng, map_lines};
+use crate::{CPythonExpected, CPythonImage, Image, Rng, map_line, map_lines};
 
 const PAGE: u64 = 4096;
 /// Mappings: code, static data, the state of the interpreter, and a segment of mimalloc.
@@ -146,7 +146,7 @@ struct PageLayout {
     heap: u64,
     heap_shift: u32,
     /// The address of the first block, where it is a field.
-    start: Option<u64>,
+    blocks_start: Option<u64>,
 }
 
 const LAYOUT_3_13: Layout = Layout {
@@ -168,7 +168,7 @@ const LAYOUT_3_13: Layout = Layout {
         thread_free: 40,
         heap: 8,
         heap_shift: 3,
-        start: None,
+        blocks_start: None,
     },
     collector: 80,
 };
@@ -191,7 +191,7 @@ const LAYOUT_3_14: Layout = Layout {
         thread_free: 56,
         heap: 35,
         heap_shift: 0,
-        start: Some(48),
+        blocks_start: Some(48),
     },
     collector: 88,
 };
@@ -202,10 +202,10 @@ pub fn fabricate_free_threaded_cpython(seed: u64) -> CPythonImage {
     let (minor, layout) = if dice.below(2) == 1 { (14, &LAYOUT_3_14) } else { (13, &LAYOUT_3_13) };
     let mut image = Image::of(&[(DATA, DATA_BYTES), (STATE, STATE_BYTES), (SEGMENT, USED_BYTES)]);
     let maps = map_lines(&[
-        (CODE, PAGE, &format!("r-xp 00000000 08:01 7 /usr/bin/python3.{minor}t")),
-        (DATA, DATA_BYTES, &format!("rw-p 00200000 08:01 7 /usr/bin/python3.{minor}t")),
-        (STATE, STATE_BYTES, "rw-p 00000000 00:00 0 "),
-        (SEGMENT, SEGMENT_BYTES, "rw-p 00000000 00:00 0 "),
+        map_line(CODE, PAGE, &format!("r-xp 00000000 08:01 7 /usr/bin/python3.{minor}t")),
+        map_line(DATA, DATA_BYTES, &format!("rw-p 00200000 08:01 7 /usr/bin/python3.{minor}t")),
+        map_line(STATE, STATE_BYTES, "rw-p 00000000 00:00 0 "),
+        map_line(SEGMENT, SEGMENT_BYTES, "rw-p 00000000 00:00 0 "),
     ]);
     image.put(RUNTIME, b"xdebugpy");
     let offsets = [
@@ -284,25 +284,25 @@ impl Writer {
         let heap = self.dice.below(HEAPS);
         let block_bytes = self.dice.one_of(&BLOCK_SIZES);
         // The first block is placed as in mimalloc 2.1.2.
-        let first = match (layout.start, block_bytes) {
+        let first_block = match (layout.blocks_start, block_bytes) {
             (None, ..=64) => start + 3 * block_bytes,
             (None, ..=512) => start + block_bytes,
             _ => start,
         };
-        let reserved = (end - first) / block_bytes;
+        let reserved = (end - first_block) / block_bytes;
         let capacity = 1 + self.dice.below(reserved);
         // `free`, `local_free`, `xthread_free`; blocks in the last one count as used.
         let mut lists = [0; 3];
-        let (mut used_blocks, mut thread_freed) = (0, 0);
+        let (mut used_blocks, mut thread_freed_blocks) = (0, 0);
         for index in 0..capacity {
-            let block = first + index * block_bytes;
+            let block = first_block + index * block_bytes;
             if self.dice.chance(70) {
                 used_blocks += 1;
                 self.write_block(block, block_bytes, heap);
                 continue;
             }
             let list = self.dice.below(3) as usize;
-            thread_freed += u64::from(list == 2);
+            thread_freed_blocks += u64::from(list == 2);
             self.image.put_word(block, lists[list]);
             lists[list] = block;
         }
@@ -311,7 +311,7 @@ impl Writer {
         let [free, local_free, thread_free] = lists;
         self.image.put_bits(structure + 10, capacity, 16);
         self.image.put_bits(structure + 12, reserved, 16);
-        self.image.put_field(structure, layout.used, used_blocks + thread_freed);
+        self.image.put_field(structure, layout.used, used_blocks + thread_freed_blocks);
         self.image.put_field(structure, layout.block_bytes, block_bytes);
         self.image.put_bits(structure + layout.heap, heap << layout.heap_shift, 8);
         self.image.put_word(structure + 16, free);
@@ -319,8 +319,8 @@ impl Writer {
         // The low bits are a `mi_delayed_t`.
         let thread_free = if thread_free == 0 { 0 } else { thread_free | 1 };
         self.image.put_word(structure + layout.thread_free, thread_free);
-        if let Some(offset) = layout.start {
-            self.image.put_word(structure + offset, first);
+        if let Some(offset) = layout.blocks_start {
+            self.image.put_word(structure + offset, first_block);
         }
     }
 
@@ -328,21 +328,21 @@ impl Writer {
     /// with a pointer.
     fn write_block(&mut self, block: u64, block_bytes: u64, heap: u64) {
         let index = TYPE_SPECS.iter().position(|spec| spec.heap == heap).filter(|_| self.dice.chance(80));
-        let before = if heap == HEAP_GC_PRE { PRE_HEADER_BYTES } else { 0 };
-        let fits = |index: &usize| before + TYPE_SPECS[*index].basic_bytes <= block_bytes;
+        let prefix_bytes = if heap == HEAP_GC_PRE { PRE_HEADER_BYTES } else { 0 };
+        let fits = |index: &usize| prefix_bytes + TYPE_SPECS[*index].basic_bytes <= block_bytes;
         let is_possible = |index: &usize| heap != HEAP_MEMORY && *index > 0 && fits(index);
         let Some(index) = index.filter(is_possible) else {
             self.image.put_word(block, block);
             return;
         };
         let (local, shared) = (self.dice.below(3), self.dice.below(3));
-        let object = block + before;
+        let object = block + prefix_bytes;
         self.image.put_bits(object + py_object::LOCAL_REFERENCES, local, 32);
         let shared_word = shared << SHARED_SHIFT | self.dice.below(1 << SHARED_SHIFT);
         self.image.put_word(object + py_object::SHARED_REFERENCES, shared_word);
         self.image.put_word(object + py_object::TYPE, TYPES + TYPE_BYTES * index as u64);
         if local + shared == 0 {
-            self.expected.dead += 1;
+            self.expected.dead_objects += 1;
         } else {
             *self.expected.instances.entry(TYPE_SPECS[index].name).or_default() += 1;
         }

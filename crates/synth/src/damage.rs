@@ -34,24 +34,24 @@ pub struct Damage {
 }
 
 impl Heap {
-    /// Overwrites `words` words of the heap's structure, chosen by `seed` (chunk sizes, links,
+    /// Overwrites `word_count` words of the heap's structure, chosen by `seed` (chunk sizes, links,
     /// arenas, heap_info, tcaches, mp_), and returns what was done, in order. `expected` then no
     /// longer holds.
-    pub fn damage(&mut self, seed: u64, words: usize) -> Vec<Damage> {
-        overwrite_words(&mut self.image, &self.structure, seed, words)
+    pub fn damage(&mut self, seed: u64, word_count: usize) -> Vec<Damage> {
+        overwrite_words(&mut self.image, &self.structure, seed, word_count)
     }
 
     /// Overwrites `percent` of all words of the heap's mappings, payload included, with random
     /// ones; libc's own data stays.
     pub fn overwrite_randomly(&mut self, seed: u64, percent: u64) {
         let mut dice = Rng::new(seed ^ 0x0fe2);
-        let heaps: Vec<(u64, u64)> = self
+        let heap_ranges: Vec<(u64, u64)> = self
             .image
             .ranges()
             .map(|(start, bytes)| (start, start + bytes.len() as u64))
             .filter(|&(start, end)| !(start..end).contains(&self.main_arena))
             .collect();
-        for (start, end) in heaps {
+        for (start, end) in heap_ranges {
             for address in (start..end).step_by(8) {
                 if dice.chance(percent) {
                     self.image.put_word(address, dice.word());
@@ -64,15 +64,15 @@ impl Heap {
 /// An address in the kernel's half of the address space of x86-64, in its direct mapping.
 const KERNEL_START: u64 = 0xffff_8880_0000_0000;
 
-/// Overwrites `words` words of `image`, chosen by `seed` among those at the addresses `structure`,
-/// and returns what was done, in order.
-pub fn overwrite_words(image: &mut Image, structure: &[u64], seed: u64, words: usize) -> Vec<Damage> {
+/// Overwrites `word_count` words of `image`, chosen by `seed` among those at the addresses
+/// `structure`, and returns what was done, in order.
+pub fn overwrite_words(image: &mut Image, structure: &[u64], seed: u64, word_count: usize) -> Vec<Damage> {
     let mut dice = Rng::new(seed ^ 0xdaa6e);
     let mut damages = Vec::new();
     if structure.is_empty() {
         return damages;
     }
-    for _ in 0..words {
+    for _ in 0..word_count {
         let address = dice.one_of(structure);
         let other = dice.one_of(structure);
         let kind = dice.one_of(&DamageKind::ALL);
@@ -106,12 +106,12 @@ mod tests {
             let (mut one, mut two) =
                 (fabricate(&Recipe::from_seed(version, 1)), fabricate(&Recipe::from_seed(version, 1)));
             let sound = one.image.clone();
-            let done = one.damage(5, 200);
-            assert_eq!(done, two.damage(5, 200));
-            assert_ne!(done, two.damage(6, 200));
-            assert_eq!(done.len(), 200);
-            assert!(done.iter().all(|damage| sound.word(damage.address).is_some()));
-            assert!(done.iter().any(|damage| damage.before != damage.after));
+            let damages = one.damage(5, 200);
+            assert_eq!(damages, two.damage(5, 200));
+            assert_ne!(damages, two.damage(6, 200));
+            assert_eq!(damages.len(), 200);
+            assert!(damages.iter().all(|damage| sound.word(damage.address).is_some()));
+            assert!(damages.iter().any(|damage| damage.before != damage.after));
         }
     }
 

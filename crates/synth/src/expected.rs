@@ -66,23 +66,24 @@ pub struct Expected {
     /// Its arenas, main_arena first.
     pub arenas: Vec<ExpectedArena>,
     /// The whole pages that malloc_trim(0) releases, as [start, end), in address order.
-    pub trim: Vec<(u64, u64)>,
+    pub trimmed_ranges: Vec<(u64, u64)>,
     /// The mappings that hold one chunk each, as [start, end), in address order.
-    pub mmapped: Vec<(u64, u64)>,
+    pub mmapped_ranges: Vec<(u64, u64)>,
 }
 
 /// Computes the expected figures of a plan.
 pub fn expected(plan: &Plan) -> Expected {
     let mut expected = Expected::default();
     for arena in &plan.arenas {
-        let trim = trimmed(arena, plan.system_break);
-        let mut of_arena = arena_figures(arena);
-        add_to_mallinfo(arena, &of_arena, &mut expected.mallinfo);
-        of_arena.trim_bytes = trim.iter().map(|(start, end)| end - start).sum();
-        expected.arenas.push(of_arena);
-        expected.trim.extend(trim);
+        let arena_ranges = trimmed_ranges(arena, plan.system_break);
+        let mut figures = arena_figures(arena);
+        add_to_mallinfo(arena, &figures, &mut expected.mallinfo);
+        figures.trim_bytes = arena_ranges.iter().map(|(start, end)| end - start).sum();
+        expected.arenas.push(figures);
+        expected.trimmed_ranges.extend(arena_ranges);
     }
-    expected.mmapped = plan.mmapped.iter().map(|chunk| (chunk.base, chunk.base + chunk.bytes)).collect();
+    expected.mmapped_ranges =
+        plan.mmapped.iter().map(|chunk| (chunk.base, chunk.base + chunk.bytes)).collect();
     let mallinfo = &mut expected.mallinfo;
     mallinfo.hblks = plan.mmapped.len() as u64;
     mallinfo.hblkhd = plan.mmapped_bytes();
@@ -133,29 +134,29 @@ fn add_to_mallinfo(arena: &Arena, figures: &ExpectedArena, mallinfo: &mut Mallin
 /// The ranges that malloc_trim(0) releases. It first merges adjacent fastbin and free chunks, also
 /// into top. Then it releases the whole pages of each free chunk after its header and links. If the
 /// main top ends at the break, it lowers the break by whole pages.
-fn trimmed(arena: &Arena, system_break: u64) -> Vec<(u64, u64)> {
-    let mut trimmed = Vec::new();
+fn trimmed_ranges(arena: &Arena, system_break: u64) -> Vec<(u64, u64)> {
+    let mut ranges = Vec::new();
     for stretch in &arena.stretches {
-        let mut top = stretch.last;
+        let mut top = stretch.chunks_end;
         for (start, end) in free_runs(stretch) {
-            if stretch.ending == Ending::Top && end == stretch.last {
+            if stretch.ending == Ending::Top && end == stretch.chunks_end {
                 top = start;
                 continue;
             }
             let pages_start = (start + CHUNK_HEADER_BYTES).next_multiple_of(PAGE);
             let pages_end = round_down(end, PAGE);
             if pages_start < pages_end {
-                trimmed.push((pages_start, pages_end));
+                ranges.push((pages_start, pages_end));
             }
         }
-        if stretch.from_break && stretch.ending == Ending::Top && stretch.end == system_break {
-            let released = round_down((stretch.end - top).saturating_sub(KEPT_TOP_BYTES), PAGE);
-            if released > 0 {
-                trimmed.push((stretch.end - released, stretch.end));
+        if stretch.is_from_break && stretch.ending == Ending::Top && stretch.end == system_break {
+            let released_bytes = round_down((stretch.end - top).saturating_sub(KEPT_TOP_BYTES), PAGE);
+            if released_bytes > 0 {
+                ranges.push((stretch.end - released_bytes, stretch.end));
             }
         }
     }
-    trimmed
+    ranges
 }
 
 /// The longest runs of fastbin and free chunks, as [start, end).
@@ -187,10 +188,10 @@ mod tests {
         Stretch {
             base: 0x10000,
             chunks,
-            last: at,
+            chunks_end: at,
             end: at + top,
             ending,
-            from_break: true,
+            is_from_break: true,
             foreign_end: at + top,
         }
     }
@@ -204,21 +205,21 @@ mod tests {
             (0x1000, ChunkState::Live),
         ];
         let arena = |stretch| Arena { address: 0, is_main: false, stretches: vec![stretch] };
-        assert_eq!(trimmed(&arena(stretch(&joined, 0x1000, Ending::Top)), 0), [(0x11000, 0x13000)]);
+        assert_eq!(trimmed_ranges(&arena(stretch(&joined, 0x1000, Ending::Top)), 0), [(0x11000, 0x13000)]);
         let parted = [
             (0x1000, ChunkState::Free),
             (0x80, ChunkState::Cached(0)),
             (0x1f80, ChunkState::Free),
             (0x1000, ChunkState::Live),
         ];
-        assert_eq!(trimmed(&arena(stretch(&parted, 0x1000, Ending::Top)), 0), [(0x12000, 0x13000)]);
+        assert_eq!(trimmed_ranges(&arena(stretch(&parted, 0x1000, Ending::Top)), 0), [(0x12000, 0x13000)]);
     }
 
     #[test]
     fn top_goes_back_only_at_the_break() {
         let stretch = stretch(&[(0x1000, ChunkState::Live), (0x40, ChunkState::Fast)], 0x2fc0, Ending::Top);
         let arena = Arena { address: 0, is_main: true, stretches: vec![stretch] };
-        assert_eq!(trimmed(&arena, 0x14000), [(0x12000, 0x14000)], "the last page keeps 33 bytes");
-        assert!(trimmed(&arena, 0x15000).is_empty());
+        assert_eq!(trimmed_ranges(&arena, 0x14000), [(0x12000, 0x14000)], "the last page keeps 33 bytes");
+        assert!(trimmed_ranges(&arena, 0x15000).is_empty());
     }
 }

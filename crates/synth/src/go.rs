@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::{Image, Rng, map_lines};
+use crate::{Image, Rng, map_line, map_lines};
 
 const PAGE: u64 = 4096;
 /// Mapping of the program's code.
@@ -78,24 +78,24 @@ pub fn fabricate_go(seed: u64) -> GoImage {
     let chunks = 1 + dice.below(2);
     let end = HEAP + chunks * CHUNK;
     let mappings = [
-        (CODE, PAGE, "r-xp 00000000 08:01 7 /srv/server"),
-        (DATA, DATA_BYTES, "rw-p 00200000 08:01 7 /srv/server"),
-        (HEAP, end - HEAP, "rw-p 00000000 00:00 0 "),
-        (OWN, OWN_BYTES, "rw-p 00000000 00:00 0 "),
-        (CHUNK_TABLE, CHUNK_TABLE_BYTES, "rw-p 00000000 00:00 0 "),
+        map_line(CODE, PAGE, "r-xp 00000000 08:01 7 /srv/server"),
+        map_line(DATA, DATA_BYTES, "rw-p 00200000 08:01 7 /srv/server"),
+        map_line(HEAP, end - HEAP, "rw-p 00000000 00:00 0 "),
+        map_line(OWN, OWN_BYTES, "rw-p 00000000 00:00 0 "),
+        map_line(CHUNK_TABLE, CHUNK_TABLE_BYTES, "rw-p 00000000 00:00 0 "),
     ];
     let maps = map_lines(&mappings);
     // All but the code.
-    let image = Image::of(&mappings.map(|(start, bytes, _)| (start, bytes))[1..]);
+    let image = Image::of(&mappings.map(|line| (line.start, line.bytes))[1..]);
     let mheap = DATA + 8 * dice.below(512);
-    let mut writer = Writer { image, dice, expected: GoExpected::new(), spans: 0, next_bits: BITS };
+    let mut writer = Writer { image, dice, expected: GoExpected::new(), span_count: 0, next_bits: BITS };
     for name in ["HeapAlloc", "HeapSys", "HeapIdle", "HeapInuse", "HeapReleased"] {
         writer.expected.insert(name, 0);
     }
     for chunk in 0..chunks {
         writer.write_chunk(HEAP + chunk * CHUNK);
     }
-    let Writer { mut image, expected, spans, .. } = writer;
+    let Writer { mut image, expected, span_count, .. } = writer;
     image.put_row(RANGES, [HEAP, end]);
     // `pages`, a `pageAlloc`, is at 8 of `mheap_`; in it `chunks` is at 0x78, and the slice
     // `inUse.ranges` at 0x1_0090. The slice `allspans` is at 0x1_0148 of `mheap_`.
@@ -105,7 +105,7 @@ pub fn fabricate_go(seed: u64) -> GoImage {
         (8 + 0x1_0098, 1),
         (8 + 0x1_00a0, 16),
         (0x1_0148, SPANS),
-        (0x1_0150, spans),
+        (0x1_0150, span_count),
         (0x1_0158, 15 * PAGE / 8),
     ];
     image.put_words(mheap, words);
@@ -122,7 +122,7 @@ struct Writer {
     dice: Rng,
     expected: GoExpected,
     /// Number of spans written.
-    spans: u64,
+    span_count: u64,
     /// Address of the allocation bits of the next span.
     next_bits: u64,
 }
@@ -135,16 +135,16 @@ struct Span {
     /// Index of the first object that may be free.
     free_index: u64,
     /// Number of objects.
-    objects: u64,
+    object_count: u64,
     /// Number of objects in use.
-    used: u64,
+    used_count: u64,
     state: u64,
     object_bytes: u64,
 }
 
 /// The use of some pages of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Use {
+enum PageUse {
     Stack,
     Objects,
     Idle,
@@ -165,25 +165,26 @@ impl PageBits {
 }
 
 impl Writer {
+    /// Adds to an expected figure.
     fn add(&mut self, name: &'static str, bytes: u64) {
         *self.expected.entry(name).or_default() += bytes;
     }
 
     /// Writes a span's structure.
     fn write_span(&mut self, span: &Span) {
-        let structure = STRUCTURES + STRUCTURE_BYTES * self.spans;
-        self.image.put_word(SPANS + 8 * self.spans, structure);
-        self.spans += 1;
+        let structure = STRUCTURES + STRUCTURE_BYTES * self.span_count;
+        self.image.put_word(SPANS + 8 * self.span_count, structure);
+        self.span_count += 1;
         let words = [
             // `startAddr`, `npages`.
             (0x18, span.start),
             (0x20, span.pages),
             // `freeindex` and `nelems`, 16 bits each.
-            (0x30, span.free_index | span.objects << 16),
+            (0x30, span.free_index | span.object_count << 16),
             // `allocBits`.
             (0x40, self.next_bits),
             // `allocCount`, 16 bits; `state` at 0x63.
-            (0x60, span.used | span.state << 24),
+            (0x60, span.used_count | span.state << 24),
             // `elemsize`.
             (0x68, span.object_bytes),
         ];
@@ -192,31 +193,35 @@ impl Writer {
 
     /// Fills a chunk with spans and idle pages, and writes its entry in the table of chunks.
     fn write_chunk(&mut self, chunk: u64) {
-        let (mut used, mut released) = (PageBits::default(), PageBits::default());
+        let (mut used_pages, mut released_pages) = (PageBits::default(), PageBits::default());
         let mut page = 0;
         while page < CHUNK / SPAN_PAGE {
             let pages = (1 + self.dice.below(6)).min(CHUNK / SPAN_PAGE - page);
             let start = chunk + page * SPAN_PAGE;
             let page_use = match self.dice.below(5) {
-                0 => Use::Stack,
-                1 | 2 => Use::Objects,
-                3 => Use::Idle,
-                _ => Use::Released,
+                0 => PageUse::Stack,
+                1 | 2 => PageUse::Objects,
+                3 => PageUse::Idle,
+                _ => PageUse::Released,
             };
             match page_use {
-                Use::Stack | Use::Objects => used.set(page..page + pages),
-                Use::Released => released.set(page..page + pages),
-                Use::Idle => {}
+                PageUse::Stack | PageUse::Objects => used_pages.set(page..page + pages),
+                PageUse::Released => released_pages.set(page..page + pages),
+                PageUse::Idle => {}
             }
             match page_use {
-                Use::Stack => self.write_span(&Span { start, pages, state: STATE_MANUAL, ..Span::default() }),
-                Use::Objects => self.write_objects(start, pages),
-                Use::Idle | Use::Released => self.add_idle(start, pages, page_use == Use::Released),
+                PageUse::Stack => {
+                    self.write_span(&Span { start, pages, state: STATE_MANUAL, ..Span::default() })
+                }
+                PageUse::Objects => self.write_objects(start, pages),
+                PageUse::Idle | PageUse::Released => {
+                    self.add_idle(start, pages, page_use == PageUse::Released)
+                }
             }
             page += pages;
         }
         let entry = CHUNK_TABLE + CHUNK_ENTRY_BYTES * (chunk_index(chunk) % CHUNK_TABLE_ENTRIES);
-        self.image.put_row(entry, used.0.into_iter().chain(released.0));
+        self.image.put_row(entry, used_pages.0.into_iter().chain(released_pages.0));
     }
 
     /// Adds idle pages, some of them with the structure of a dead span.
@@ -228,7 +233,7 @@ impl Writer {
             self.add("HeapReleased", bytes);
         }
         if self.dice.below(2) == 0 {
-            let dead = Span { objects: 9, used: 3, object_bytes: 64, ..Span::default() };
+            let dead = Span { object_count: 9, used_count: 3, object_bytes: 64, ..Span::default() };
             self.write_span(&Span { start, pages, ..dead });
         }
     }
@@ -240,21 +245,21 @@ impl Writer {
             6 => bytes,
             small => SIZES[small as usize],
         };
-        let objects = (bytes / object_bytes).min(8 * BITS_BYTES);
-        let free_index = self.dice.below(objects + 1);
-        let mut used = free_index;
-        for index in free_index..objects {
+        let object_count = (bytes / object_bytes).min(8 * BITS_BYTES);
+        let free_index = self.dice.below(object_count + 1);
+        let mut used_count = free_index;
+        for index in free_index..object_count {
             if self.dice.below(3) == 0 {
-                used += 1;
+                used_count += 1;
                 let address = self.next_bits + index / 64 * 8;
                 let word = self.image.word(address).unwrap_or(0);
                 self.image.put_word(address, word | 1 << (index % 64));
             }
         }
         let state = STATE_IN_USE;
-        self.write_span(&Span { start, pages, free_index, objects, used, state, object_bytes });
+        self.write_span(&Span { start, pages, free_index, object_count, used_count, state, object_bytes });
         self.next_bits = (self.next_bits + BITS_BYTES).min(LAST_BITS);
-        self.add("HeapAlloc", used * object_bytes);
+        self.add("HeapAlloc", used_count * object_bytes);
         self.add("HeapInuse", bytes);
         self.add("HeapSys", bytes);
     }

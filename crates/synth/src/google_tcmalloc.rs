@@ -6,7 +6,7 @@
 
 use crate::google_tcmalloc_layouts::{BASE_CLASSES, CLASSES, COMMITS, Commit, GOOGLE_LAYOUTS};
 use crate::tcmalloc::{SizeClass, size_class};
-use crate::{HeapExpected, HeapImage, Image, Rng, map_lines};
+use crate::{HeapExpected, HeapImage, Image, Rng, map_line, map_lines};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -98,7 +98,7 @@ struct Writer {
     next_node: u64,
     next_sample: u64,
     /// Free objects of each class that are in no cache yet.
-    uncached: Vec<Vec<u64>>,
+    uncached_objects: Vec<Vec<u64>>,
     expected: HeapExpected,
 }
 
@@ -115,7 +115,7 @@ pub fn fabricate_google_tcmalloc(layout: usize, seed: u64) -> HeapImage {
         next_tracker: TRACKERS,
         next_node: NODES,
         next_sample: SAMPLES,
-        uncached: vec![Vec::new(); CLASSES.len()],
+        uncached_objects: vec![Vec::new(); CLASSES.len()],
         expected: HeapExpected::default(),
     };
     let root_entry = writer.write_root();
@@ -124,7 +124,7 @@ pub fn fabricate_google_tcmalloc(layout: usize, seed: u64) -> HeapImage {
     writer.write_caches(&mut dice);
     writer.write_arena();
     let span_entries = writer.span_entries();
-    let structures = vec![
+    let structure_ranges = vec![
         (root_entry, root_entry + 8),
         (SIZES & !7, (SIZES & !7) + 1024),
         (ALLOCATOR, ALLOCATOR + 88),
@@ -143,18 +143,18 @@ pub fn fabricate_google_tcmalloc(layout: usize, seed: u64) -> HeapImage {
         (span_entries, span_entries + heap_bytes / PAGE * 8),
         (HEAP, HEAP + heap_bytes),
     ];
-    HeapImage { image: writer.image, maps: maps(), expected: writer.expected, structures }
+    HeapImage { image: writer.image, maps: maps(), expected: writer.expected, structure_ranges }
 }
 
 fn maps() -> String {
     // madvise was called on the root, which therefore is its own mapping.
     map_lines(&[
-        (RESERVED, OWN - RESERVED, "---p 00000000 00:00 0"),
-        (OWN, OWN_BYTES, "rw-p 00000000 00:00 0"),
-        (HEAP, HUGE_PAGES * HUGE, "rw-p 00000000 00:00 0"),
-        (DATA, DATA_BYTES, "rw-p 00080000 08:01 79 /usr/bin/served"),
-        (TRANSFER, TRANSFER_BYTES, "rw-p 00000000 00:00 0"),
-        (ROOT, ROOT_BYTES, "rw-p 00000000 00:00 0"),
+        map_line(RESERVED, OWN - RESERVED, "---p 00000000 00:00 0"),
+        map_line(OWN, OWN_BYTES, "rw-p 00000000 00:00 0"),
+        map_line(HEAP, HUGE_PAGES * HUGE, "rw-p 00000000 00:00 0"),
+        map_line(DATA, DATA_BYTES, "rw-p 00080000 08:01 79 /usr/bin/served"),
+        map_line(TRANSFER, TRANSFER_BYTES, "rw-p 00000000 00:00 0"),
+        map_line(ROOT, ROOT_BYTES, "rw-p 00000000 00:00 0"),
     ])
 }
 
@@ -211,7 +211,7 @@ impl Writer {
 
     /// Writes consecutive huge pages: divided, of a large block, or free.
     fn write_heap(&mut self, dice: &mut Rng) {
-        let (mut backed, mut unbacked) = (Vec::new(), Vec::new());
+        let (mut backed_ranges, mut unbacked_ranges) = (Vec::new(), Vec::new());
         let mut index = 0;
         while index < HUGE_PAGES {
             let start = HEAP + index * HUGE;
@@ -220,8 +220,8 @@ impl Writer {
             // divided, because readers find the page map by spans of objects, which every process
             // has.
             match if index == 0 { 3 } else { dice.below(6) } {
-                0 => backed.push(HugeRange { start, huge_pages }),
-                1 => unbacked.push(HugeRange { start, huge_pages }),
+                0 => backed_ranges.push(HugeRange { start, huge_pages }),
+                1 => unbacked_ranges.push(HugeRange { start, huge_pages }),
                 2 => {
                     self.write_large_block(start, huge_pages, dice);
                     index += huge_pages;
@@ -240,14 +240,14 @@ impl Writer {
             }
         }
         let sum = |ranges: &[HugeRange]| ranges.iter().map(|range| range.huge_pages).sum::<u64>();
-        self.expected.releasable_bytes += sum(&backed) * HUGE;
-        let in_use = HUGE_PAGES - sum(&unbacked);
-        self.write_huge_map(ALLOCATOR, &unbacked, [HUGE_PAGES, in_use]);
-        self.write_huge_map(CACHE, &backed, [sum(&backed), 10]);
+        self.expected.releasable_bytes += sum(&backed_ranges) * HUGE;
+        let used_huge_pages = HUGE_PAGES - sum(&unbacked_ranges);
+        self.write_huge_map(ALLOCATOR, &unbacked_ranges, [HUGE_PAGES, used_huge_pages]);
+        self.write_huge_map(CACHE, &backed_ranges, [sum(&backed_ranges), 10]);
     }
 
     /// Writes a `HugeAddressMap`, which is a tree that leans to the right, and the words behind it.
-    fn write_huge_map(&mut self, map: u64, ranges: &[HugeRange], behind: [u64; 2]) {
+    fn write_huge_map(&mut self, map: u64, ranges: &[HugeRange], words_behind: [u64; 2]) {
         let mut parent = 0;
         for (index, range) in ranges.iter().enumerate() {
             let node = self.next_node;
@@ -259,7 +259,7 @@ impl Writer {
         }
         let total: u64 = ranges.iter().map(|range| range.huge_pages).sum();
         self.image.put_row(map + 8, [ranges.len() as u64, total]);
-        self.image.put_row(map + 64, behind);
+        self.image.put_row(map + 64, words_behind);
     }
 
     /// Writes a block of huge pages; the rest of its last page is used for other spans.
@@ -303,28 +303,28 @@ impl Writer {
 
     /// Writes a divided huge page, whose first `taken_pages` pages belong to a large block.
     fn write_divided(&mut self, start: u64, taken_pages: u64, dice: &mut Rng) {
-        let (mut used, mut released) = (PageBits::default(), PageBits::default());
-        used.set(0, taken_pages);
+        let (mut used_pages, mut released_pages) = (PageBits::default(), PageBits::default());
+        used_pages.set(0, taken_pages);
         let mut page = taken_pages;
         while page < HUGE_PAGE_PAGES {
-            let rest = HUGE_PAGE_PAGES - page;
+            let room_pages = HUGE_PAGE_PAGES - page;
             let span_start = start + page * PAGE;
             let class = 1 + dice.below(CLASSES.len() as u64 - 1);
-            let (kind, pages) = (dice.below(12), 1 + dice.below(10).min(rest - 1));
+            let (kind, pages) = (dice.below(12), 1 + dice.below(10).min(room_pages - 1));
             let span_pages = CLASSES[class as usize].span_pages;
             match kind {
                 0 => self.expected.releasable_bytes += pages * PAGE,
-                1 => released.set(page, pages),
+                1 => released_pages.set(page, pages),
                 2 => {
-                    used.set(page, pages);
+                    used_pages.set(page, pages);
                     self.write_block(span_start, pages);
                 }
                 3 => {
-                    used.set(page, pages);
+                    used_pages.set(page, pages);
                     self.write_sample(span_start, pages, dice);
                 }
-                _ if span_pages <= rest => {
-                    used.set(page, span_pages);
+                _ if span_pages <= room_pages => {
+                    used_pages.set(page, span_pages);
                     self.write_objects(span_start, class, dice);
                     page += span_pages;
                     continue;
@@ -333,21 +333,21 @@ impl Writer {
             }
             page += pages;
         }
-        self.write_tracker(start, &used, &released);
+        self.write_tracker(start, &used_pages, &released_pages);
     }
 
     /// Writes the `PageTracker` of a divided huge page.
-    fn write_tracker(&mut self, start: u64, used: &PageBits, released: &PageBits) {
+    fn write_tracker(&mut self, start: u64, used_pages: &PageBits, released_pages: &PageBits) {
         let Commit { tracker_used, tracker_released, .. } = *self.commit;
         // The first tracker is at the very end of its mapping.
         let is_first = self.next_tracker == TRACKERS;
         let tracker = if is_first { OWN + OWN_BYTES - (tracker_released + 32) } else { self.next_tracker };
         self.next_tracker += TRACKER_BYTES;
         self.image.put_word(tracker + 16, start / HUGE);
-        self.image.put_bits(tracker + 24, released.count(), 16);
-        self.image.put_row(tracker + tracker_used, used.0);
-        self.image.put_row(tracker + tracker_released, released.0);
-        self.image.put_bits(tracker + tracker_used + 34, used.count(), 16);
+        self.image.put_bits(tracker + 24, released_pages.count(), 16);
+        self.image.put_row(tracker + tracker_used, used_pages.0);
+        self.image.put_row(tracker + tracker_released, released_pages.0);
+        self.image.put_bits(tracker + tracker_used + 34, used_pages.count(), 16);
         self.image.put_word(self.tracker_entries() + (start - HEAP) / HUGE * 8, tracker);
     }
 
@@ -381,7 +381,7 @@ impl Writer {
                 self.expected.live_blocks += 1;
             } else if dice.chance(30) || count == 1 {
                 self.expected.cached_bytes += object_bytes;
-                self.uncached[class as usize].push(start + index * object_bytes);
+                self.uncached_objects[class as usize].push(start + index * object_bytes);
             } else {
                 self.expected.free_bytes += object_bytes;
                 free_indexes.push(index);
@@ -408,14 +408,14 @@ impl Writer {
     fn write_free_list(&mut self, span: u64, start: u64, object_bytes: u64, free_indexes: &[u64]) {
         let distance = |index: u64| index * object_bytes / 8;
         let inline_count = free_indexes.len().min(self.commit.inline_objects as usize);
-        let (inline, rest) = free_indexes.split_at(inline_count);
-        for (position, &index) in (0..).zip(inline) {
+        let (inline_indexes, embedded_indexes) = free_indexes.split_at(inline_count);
+        for (position, &index) in (0..).zip(inline_indexes) {
             self.image.put_bits(span + 40 + 2 * position, distance(index), 16);
         }
         self.image.put_bits(span + 22, inline_count as u64, 8);
         let (mut first, mut embedded_count) = (0xffff, 0);
         // The first object of each part holds the distances of the others, and of the next holder.
-        for part in rest.chunks((object_bytes / 2) as usize) {
+        for part in embedded_indexes.chunks((object_bytes / 2) as usize) {
             let holder = start + part[0] * object_bytes;
             self.image.put_bits(holder, first, 16);
             for (position, &index) in (1..).zip(&part[1..]) {
@@ -431,16 +431,16 @@ impl Writer {
     fn write_caches(&mut self, dice: &mut Rng) {
         let has_processors = dice.chance(50);
         let mut slots = SLOTS;
-        let mut others = Vec::new();
+        let mut remaining_objects = Vec::new();
         for (class, &SizeClass { object_bytes, .. }) in CLASSES.iter().enumerate() {
-            let mut objects = std::mem::take(&mut self.uncached[class]);
-            let transferred = objects.split_off(objects.len() - (objects.len() / 2).min(100));
-            others.push(objects);
+            let mut objects = std::mem::take(&mut self.uncached_objects[class]);
+            let transferred_objects = objects.split_off(objects.len() - (objects.len() / 2).min(100));
+            remaining_objects.push(objects);
             let cache = TRANSFER + class as u64 * TRANSFER_STRIDE;
-            self.image.put_row(cache + 24, [transferred.len() as u64 | 512 << 32, slots]);
+            self.image.put_row(cache + 24, [transferred_objects.len() as u64 | 512 << 32, slots]);
             self.image.put_row(cache + 48, [class as u64, object_bytes]);
-            self.image.put_row(slots, transferred.iter().copied());
-            slots += 8 * transferred.len() as u64;
+            self.image.put_row(slots, transferred_objects.iter().copied());
+            slots += 8 * transferred_objects.len() as u64;
         }
         // Other partitions have a transfer cache for each class, too.
         for class in BASE_CLASSES..self.class_count() {
@@ -448,7 +448,11 @@ impl Writer {
             let spec = CLASSES.get((class % BASE_CLASSES) as usize);
             self.image.put_row(cache + 48, [class, spec.map_or(0, |spec| spec.object_bytes)]);
         }
-        if has_processors { self.write_processor_caches(&others) } else { self.write_thread_cache(&others) }
+        if has_processors {
+            self.write_processor_caches(&remaining_objects);
+        } else {
+            self.write_thread_cache(&remaining_objects);
+        }
     }
 
     /// Writes the cache of the second of two processors; the first was never used.
@@ -458,15 +462,15 @@ impl Writer {
         self.image.put_word(SLABS_AND_SHIFT + self.commit.begins, BEGINS);
         // Slots of 8 bytes follow the headers of 4 bytes.
         let mut slot = (4 * self.class_count()).div_ceil(8);
-        let mut was_empty = false;
+        let mut was_class_empty = false;
         for class in 1..self.class_count() {
             let objects = objects_by_class.get(class as usize).map_or(&[][..], Vec::as_slice);
             let capacity = if objects.is_empty() { 0 } else { objects.len() as u64 + 3 };
-            if !was_empty {
+            if !was_class_empty {
                 self.image.put_word(slab + 8 * slot, slab + 8 * slot + 1);
                 slot += 1;
             }
-            was_empty = capacity == 0;
+            was_class_empty = capacity == 0;
             let end = slot + objects.len() as u64;
             self.image.put_bits(BEGINS + 2 * class, slot, 16);
             self.image.put_row(slab + 8 * slot, objects.iter().copied());

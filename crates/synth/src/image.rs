@@ -65,9 +65,9 @@ impl Image {
     pub fn within(&self, runs: &[(u64, u64)]) -> Self {
         let mut part = Self::default();
         for (start, bytes) in self.ranges() {
-            for (from, to) in clipped(runs, start, start + bytes.len() as u64) {
-                part.map(from, (to - from) as usize);
-                part.put(from, &bytes[(from - start) as usize..(to - start) as usize]);
+            for (part_start, part_end) in clipped(runs, start, start + bytes.len() as u64) {
+                part.map(part_start, (part_end - part_start) as usize);
+                part.put(part_start, &bytes[(part_start - start) as usize..(part_end - start) as usize]);
             }
         }
         part
@@ -76,17 +76,19 @@ impl Image {
     /// Reads into `buffer` from `address` on, up to the end of the adjacent ranges, and returns the
     /// number of bytes read; 0 if nothing is mapped.
     pub fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
-        let mut done = 0;
-        while done < buffer.len() {
-            let Some(at) = address.checked_add(done as u64) else { return done };
-            let Some((start, bytes)) = self.ranges.range(..=at).next_back() else { return done };
+        let mut read_bytes = 0;
+        while read_bytes < buffer.len() {
+            let Some(at) = address.checked_add(read_bytes as u64) else { return read_bytes };
+            let Some((start, bytes)) = self.ranges.range(..=at).next_back() else { return read_bytes };
             let offset = (at - start) as usize;
-            let Some(rest) = bytes.get(offset..).filter(|rest| !rest.is_empty()) else { return done };
-            let count = rest.len().min(buffer.len() - done);
-            buffer[done..done + count].copy_from_slice(&rest[..count]);
-            done += count;
+            let Some(readable) = bytes.get(offset..).filter(|bytes| !bytes.is_empty()) else {
+                return read_bytes;
+            };
+            let count = readable.len().min(buffer.len() - read_bytes);
+            buffer[read_bytes..read_bytes + count].copy_from_slice(&readable[..count]);
+            read_bytes += count;
         }
-        done
+        read_bytes
     }
 
     /// The little-endian word at `address`; `None` if one of its bytes is not mapped.
@@ -129,23 +131,37 @@ impl Image {
     pub fn put(&mut self, address: u64, bytes: &[u8]) {
         let Some((start, content)) = self.ranges.range_mut(..=address).next_back() else { return };
         let offset = (address - start) as usize;
-        let Some(rest) = content.get_mut(offset..) else { return };
-        let count = rest.len().min(bytes.len());
-        rest[..count].copy_from_slice(&bytes[..count]);
+        let Some(writable) = content.get_mut(offset..) else { return };
+        let count = writable.len().min(bytes.len());
+        writable[..count].copy_from_slice(&bytes[..count]);
     }
 }
 
-/// The parts of `runs`, which are sorted, between `from` and `to`.
-pub fn clipped(runs: &[(u64, u64)], from: u64, to: u64) -> Vec<(u64, u64)> {
-    let first = runs.partition_point(|run| run.1 <= from);
-    runs[first..].iter().take_while(|run| run.0 < to).map(|run| (run.0.max(from), run.1.min(to))).collect()
+/// The parts of `runs`, which are sorted, between `start` and `end`.
+pub fn clipped(runs: &[(u64, u64)], start: u64, end: u64) -> Vec<(u64, u64)> {
+    let first = runs.partition_point(|run| run.1 <= start);
+    runs[first..].iter().take_while(|run| run.0 < end).map(|run| (run.0.max(start), run.1.min(end))).collect()
 }
 
-/// Lines of /proc/PID/maps, each given by its first address, its number of bytes, and the text
-/// behind the addresses.
-pub fn map_lines(mappings: &[(u64, u64, &str)]) -> String {
-    let line = |&(start, bytes, rest): &(u64, u64, &str)| format!("{start:x}-{:x} {rest}\n", start + bytes);
-    mappings.iter().map(line).collect()
+/// A line of /proc/PID/maps.
+#[derive(Clone, Copy)]
+pub struct MapLine<'a> {
+    pub start: u64,
+    pub bytes: u64,
+    /// The text behind the addresses.
+    attributes: &'a str,
+}
+
+/// The line of `bytes` from `start` on, with `attributes` behind the addresses.
+pub const fn map_line(start: u64, bytes: u64, attributes: &str) -> MapLine<'_> {
+    MapLine { start, bytes, attributes }
+}
+
+/// Lines of /proc/PID/maps as text.
+pub fn map_lines(lines: &[MapLine<'_>]) -> String {
+    let text =
+        |line: &MapLine<'_>| format!("{:x}-{:x} {}\n", line.start, line.start + line.bytes, line.attributes);
+    lines.iter().map(text).collect()
 }
 
 /// Whether the page at the address `page` is absent: bit n of `absent` is for pages whose number is

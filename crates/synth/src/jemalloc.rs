@@ -4,7 +4,7 @@
 //!
 //! Written from jemalloc's headers of each release, independently of the reader that it tests.
 
-use crate::{HeapExpected, HeapImage, Image, Rng, map_lines};
+use crate::{HeapExpected, HeapImage, Image, Rng, map_line, map_lines};
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -113,21 +113,21 @@ pub fn fabricate_jemalloc(layout: usize, seed: u64) -> HeapImage {
     }
     let Writer { mut image, next_structure, expected, .. } = writer;
     // base_block_t: size, next, and an extent for the unused rest.
-    let rest = LEAF + 2 * MIB;
-    image.put_row(BASE, [BASE_BYTES, 0, 0, rest, BASE + BASE_BYTES - rest]);
+    let unused_start = LEAF + 2 * MIB;
+    image.put_row(BASE, [BASE_BYTES, 0, 0, unused_start, BASE + BASE_BYTES - unused_start]);
     let maps = map_lines(&[
-        (DATA, DATA_BYTES, "rw-p 00080000 08:01 77 /usr/lib/libjemalloc.so.2"),
-        (DATA + DATA_BYTES, BSS_BYTES, "rw-p 00000000 00:00 0"),
-        (BASE, BASE_BYTES, "rw-p 00000000 00:00 0"),
-        (HEAP, HEAP_BYTES, "rw-p 00000000 00:00 0"),
+        map_line(DATA, DATA_BYTES, "rw-p 00080000 08:01 77 /usr/lib/libjemalloc.so.2"),
+        map_line(DATA + DATA_BYTES, BSS_BYTES, "rw-p 00000000 00:00 0"),
+        map_line(BASE, BASE_BYTES, "rw-p 00000000 00:00 0"),
+        map_line(HEAP, HEAP_BYTES, "rw-p 00000000 00:00 0"),
     ]);
-    let structures = vec![
+    let structure_ranges = vec![
         (root_entry(root), root_entry(root) + 8),
         (BASE, BASE + 40),
         (EXTENTS, next_structure),
         (leaf_entry(HEAP), leaf_entry(HEAP) + HEAP_BYTES / PAGE * 8),
     ];
-    HeapImage { image, maps, expected, structures }
+    HeapImage { image, maps, expected, structure_ranges }
 }
 
 struct Writer {
@@ -154,8 +154,8 @@ struct ExtentSpec {
 /// The regions of a slab.
 #[derive(Default)]
 struct Regions {
-    free: u64,
-    /// A set bit is a free region.
+    free_count: u64,
+    /// By region, a set bit for a free one.
     bitmap: [u64; 8],
 }
 
@@ -211,7 +211,7 @@ impl Writer {
         let word = u64::from(is_slab) << SLAB_SHIFT
             | extent.state << self.bits.state_shift
             | extent.class << self.bits.class_shift
-            | regions.free << self.bits.free_shift;
+            | regions.free_count << self.bits.free_shift;
         // The low bits of the third word are a serial number.
         self.image.put_row(structure, [word, start + offset, bytes | dice.below(PAGE)]);
         self.image.put_row(structure + EXTENT_BITMAP, regions.bitmap);
@@ -235,16 +235,16 @@ impl Writer {
         for region in 0..count {
             if !dice.chance(used_percent) {
                 regions.bitmap[(region / 64) as usize] |= 1 << (region % 64);
-                regions.free += 1;
+                regions.free_count += 1;
             }
         }
         // Bits behind the last region may be set, as bitmap_init leaves them.
         for region in count..BITMAP_BITS {
             regions.bitmap[(region / 64) as usize] |= u64::from(dice.chance(50)) << (region % 64);
         }
-        self.expected.live_bytes += (count - regions.free) * region_bytes;
-        self.expected.live_blocks += count - regions.free;
-        self.expected.free_bytes += regions.free * region_bytes;
+        self.expected.live_bytes += (count - regions.free_count) * region_bytes;
+        self.expected.live_blocks += count - regions.free_count;
+        self.expected.free_bytes += regions.free_count * region_bytes;
         regions
     }
 }

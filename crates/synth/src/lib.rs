@@ -55,8 +55,8 @@ pub use figures::{Tally, Usage};
 pub use go::{GoExpected, GoImage, fabricate_go};
 pub use google_tcmalloc::fabricate_google_tcmalloc;
 pub use google_tcmalloc_layouts::GOOGLE_LAYOUTS;
-use image::map_lines;
 pub use image::{Image, clipped, is_absent};
+use image::{map_line, map_lines};
 pub use jemalloc::{JEMALLOC_LAYOUTS, fabricate_jemalloc};
 pub use jvm::{JvmExpected, JvmImage, JvmPools, fabricate_jvm};
 pub use mimalloc::{MIMALLOC_LAYOUTS, fabricate_mimalloc};
@@ -65,7 +65,7 @@ pub use musl_old::fabricate_old_musl;
 pub use perl::{ExpectedPerl, KeptBuffer, PerlImage, PerlRecipe, PerlVariables, Trap, fabricate_perl};
 pub use sbcl::{
     SBCL_GENERATIONS, SBCL_RELEASES, SBCL_TYPES, SbclExpected, SbclGeneration, SbclHeap, SbclInstances,
-    SbclRecipe, SbclRelease, SbclThread, fabricate_sbcl,
+    SbclRecipe, SbclRelease, SbclSymbol, SbclThread, fabricate_sbcl,
 };
 pub use tcmalloc::{HeapExpected, HeapImage, fabricate_tcmalloc};
 pub use v8::{V8Expected, V8Image, fabricate_v8};
@@ -112,13 +112,13 @@ pub struct Recipe {
     /// Number of 64 MiB heaps of the secondary arena; 0 for no such arena.
     pub secondary_heaps: usize,
     /// Whether the program moved the break itself, so that the main arena is in two parts.
-    pub foreign_sbrk: bool,
+    pub has_foreign_sbrk: bool,
     /// Whether the program moved the break behind the top chunk, so that top cannot be released.
-    pub break_moved: bool,
+    pub is_break_moved: bool,
     /// Number of mmapped pieces in which the main arena continues, because its break was blocked.
     pub mmapped_pieces: usize,
     /// Number of chunks with their own mapping.
-    pub mmapped: usize,
+    pub mmapped_chunks: usize,
 }
 
 impl Recipe {
@@ -132,10 +132,10 @@ impl Recipe {
             chunks: 20 + dice.below(600) as usize,
             threads: 1 + dice.below(4) as usize,
             secondary_heaps: dice.below(4) as usize,
-            foreign_sbrk: dice.chance(40),
-            break_moved: dice.chance(20),
+            has_foreign_sbrk: dice.chance(40),
+            is_break_moved: dice.chance(20),
             mmapped_pieces: if dice.chance(30) { 1 + dice.below(6) as usize } else { 0 },
-            mmapped: dice.below(4) as usize,
+            mmapped_chunks: dice.below(4) as usize,
         }
     }
 }

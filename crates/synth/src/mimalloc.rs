@@ -4,7 +4,7 @@
 //! Written from mimalloc's headers of each release, independently of the reader that it tests.
 
 use crate::image::Field;
-use crate::{HeapExpected, HeapImage, Image, Rng, map_lines};
+use crate::{HeapExpected, HeapImage, Image, Rng, map_line, map_lines};
 
 const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;
@@ -43,7 +43,7 @@ struct PageLayout {
     used: Field,
     block_bytes: Field,
     /// The address of the first block, where it is a field.
-    start: Option<u64>,
+    blocks_start: Option<u64>,
 }
 
 const PAGE_2_0_9: PageLayout = PageLayout {
@@ -54,7 +54,7 @@ const PAGE_2_0_9: PageLayout = PageLayout {
     thread_free: 40,
     used: Field { offset: 24, bits: 32 },
     block_bytes: Field { offset: 28, bits: 32 },
-    start: None,
+    blocks_start: None,
 };
 const PAGE_2_2: PageLayout = PageLayout {
     capacity: 10,
@@ -64,7 +64,7 @@ const PAGE_2_2: PageLayout = PageLayout {
     thread_free: 56,
     used: Field { offset: 32, bits: 16 },
     block_bytes: Field { offset: 40, bits: 64 },
-    start: Some(48),
+    blocks_start: Some(48),
 };
 const PAGE_1_9: PageLayout = PageLayout {
     capacity: 2,
@@ -74,7 +74,7 @@ const PAGE_1_9: PageLayout = PageLayout {
     thread_free: 48,
     used: Field { offset: 24, bits: 16 },
     block_bytes: Field { offset: 32, bits: 64 },
-    start: Some(40),
+    blocks_start: Some(40),
 };
 const PAGE_3_1: PageLayout = PageLayout {
     capacity: 18,
@@ -84,7 +84,7 @@ const PAGE_3_1: PageLayout = PageLayout {
     thread_free: 32,
     used: Field { offset: 16, bits: 16 },
     block_bytes: Field { offset: 40, bits: 64 },
-    start: Some(48),
+    blocks_start: Some(48),
 };
 
 /// Offsets in a segment of 2.x (`mi_segment_t`).
@@ -150,7 +150,7 @@ mod arena_3_1 {
 struct Writer {
     image: Image,
     expected: HeapExpected,
-    structures: Vec<(u64, u64)>,
+    structure_ranges: Vec<(u64, u64)>,
 }
 
 /// Fabricates a mimalloc of `layout` (0 for 2.0.9, 1 for 2.2, 2 for 1.9, 3 for that of CPython
@@ -158,7 +158,7 @@ struct Writer {
 pub fn fabricate_mimalloc(layout: usize, seed: u64) -> HeapImage {
     let mut dice = Rng::new(seed ^ 0x6d69);
     let image = Image::of(&[(DATA, DATA_BYTES)]);
-    let mut writer = Writer { image, expected: HeapExpected::default(), structures: Vec::new() };
+    let mut writer = Writer { image, expected: HeapExpected::default(), structure_ranges: Vec::new() };
     let mut maps = Vec::new();
     let heap_bytes = match layout % MIMALLOC_LAYOUTS {
         0 => writer.write_segment(&SEGMENT_2_0_9, &PAGE_2_0_9, 80, &mut dice),
@@ -168,18 +168,18 @@ pub fn fabricate_mimalloc(layout: usize, seed: u64) -> HeapImage {
         3 => writer.write_segment(&SEGMENT_2_0_9, &PAGE_2_0_9, 96, &mut dice),
         4 => writer.write_segment(&SEGMENT_2_2, &PAGE_2_2, 112, &mut dice),
         _ => {
-            maps.push((MAP, MAP_ROOT_BYTES + SLICE, "rw-p 00000000 00:00 0"));
+            maps.push(map_line(MAP, MAP_ROOT_BYTES + SLICE, "rw-p 00000000 00:00 0"));
             writer.write_arena(&mut dice)
         }
     };
-    maps.push((HEAP, heap_bytes, "rw-p 00000000 00:00 0"));
-    maps.push((DATA, DATA_BYTES, "rw-p 00080000 08:01 79 /usr/lib/libmimalloc.so.2"));
-    maps.sort_unstable();
+    maps.push(map_line(HEAP, heap_bytes, "rw-p 00000000 00:00 0"));
+    maps.push(map_line(DATA, DATA_BYTES, "rw-p 00080000 08:01 79 /usr/lib/libmimalloc.so.2"));
+    maps.sort_unstable_by_key(|line| line.start);
     HeapImage {
         image: writer.image,
         maps: map_lines(&maps),
         expected: writer.expected,
-        structures: writer.structures,
+        structure_ranges: writer.structure_ranges,
     }
 }
 
@@ -188,54 +188,54 @@ struct Blocks {
     /// First block, and end of the memory for blocks.
     start: u64,
     end: u64,
-    bytes: u64,
+    block_bytes: u64,
 }
 
 impl Writer {
     /// Writes a page whose structure is at `structure`; each free block is in one of its three
     /// lists.
     fn write_page(&mut self, layout: &PageLayout, structure: u64, blocks: &Blocks, dice: &mut Rng) {
-        let Blocks { start, end, bytes } = *blocks;
-        let reserved = (end - start) / bytes;
+        let Blocks { start, end, block_bytes } = *blocks;
+        let reserved = (end - start) / block_bytes;
         let capacity = if dice.chance(50) { reserved } else { 1 + dice.below(reserved) };
         let used_percent = dice.below(101);
         // `free`, `local_free`, `xthread_free`; blocks in the last one count as used.
         let mut lists = [0; 3];
         let mut used = 0;
         for index in 0..capacity {
-            let block = start + index * bytes;
+            let block = start + index * block_bytes;
             if dice.chance(used_percent) {
                 used += 1;
-                self.expected.live_bytes += bytes;
+                self.expected.live_bytes += block_bytes;
                 self.expected.live_blocks += 1;
                 continue;
             }
             let list = dice.below(3) as usize;
             if list == 2 {
                 used += 1;
-                self.expected.cached_bytes += bytes;
+                self.expected.cached_bytes += block_bytes;
             } else {
-                self.expected.free_bytes += bytes;
+                self.expected.free_bytes += block_bytes;
             }
             self.image.put_word(block, lists[list]);
             lists[list] = block;
         }
-        self.expected.free_bytes += end - start - capacity * bytes;
+        self.expected.free_bytes += end - start - capacity * block_bytes;
         let [free, local_free, thread_free] = lists;
         self.image.put_bits(structure + layout.capacity, capacity, 16);
         self.image.put_bits(structure + layout.reserved, reserved, 16);
         self.image.put_field(structure, layout.used, used);
-        self.image.put_field(structure, layout.block_bytes, bytes);
+        self.image.put_field(structure, layout.block_bytes, block_bytes);
         self.image.put_word(structure + layout.free, free);
         self.image.put_word(structure + layout.local_free, local_free);
         // The low bits are a `mi_delayed_t`.
         let thread_free = if thread_free == 0 { 0 } else { thread_free | 1 };
         self.image.put_word(structure + layout.thread_free, thread_free);
-        if let Some(offset) = layout.start {
+        if let Some(offset) = layout.blocks_start {
             self.image.put_word(structure + offset, start);
         }
-        self.structures.push((structure & !7, (structure & !7) + 72));
-        self.structures.push((start & !7, end & !7));
+        self.structure_ranges.push((structure & !7, (structure & !7) + 72));
+        self.structure_ranges.push((start & !7, end & !7));
     }
 
     /// Writes a segment of 2.x, whose page structures have `structure_bytes`; returns its bytes.
@@ -273,16 +273,16 @@ impl Writer {
             let (start, end) = (HEAP + index * SLICE, HEAP + (index + slices) * SLICE);
             if dice.chance(85) {
                 used_pages += 1;
-                let bytes = if is_large { slices * SLICE } else { dice.one_of(&BLOCK_SIZES) };
+                let block_bytes = if is_large { slices * SLICE } else { dice.one_of(&BLOCK_SIZES) };
                 // 2.0.9: 3 * MI_MAX_ALIGN_GUARANTEE.
-                let offset = if page.start.is_some() || bytes > 1024 { 0 } else { 384 };
-                self.write_page(page, structure, &Blocks { start: start + offset, end, bytes }, dice);
+                let offset = if page.blocks_start.is_some() || block_bytes > 1024 { 0 } else { 384 };
+                self.write_page(page, structure, &Blocks { start: start + offset, end, block_bytes }, dice);
             }
             index += slices;
         }
         self.image.put_bits(structures + index * structure_bytes, SEGMENT_SLICES - index, 32);
         self.image.put_word(HEAP + segment.used, used_pages);
-        self.structures.push((HEAP, HEAP + 320));
+        self.structure_ranges.push((HEAP, HEAP + 320));
         SEGMENT_BYTES
     }
 
@@ -312,12 +312,12 @@ impl Writer {
                 self.image.put_bits(structure, index | 1 << 8, 16);
                 let start = HEAP + if index == 0 { OWN_BYTES } else { index * SLICE };
                 let end = HEAP + (index + 1) * SLICE;
-                let bytes = dice.one_of(&BLOCK_SIZES);
-                self.write_page(&PAGE_1_9, structure, &Blocks { start, end, bytes }, dice);
+                let block_bytes = dice.one_of(&BLOCK_SIZES);
+                self.write_page(&PAGE_1_9, structure, &Blocks { start, end, block_bytes }, dice);
             }
         }
         self.image.put_word(HEAP + layout::USED, used_pages);
-        self.structures.push((HEAP, HEAP + layout::PAGES));
+        self.structure_ranges.push((HEAP, HEAP + layout::PAGES));
         BYTES
     }
 
@@ -344,9 +344,10 @@ impl Writer {
             let slices = 1 + dice.below(4);
             let page = HEAP + index * SLICE;
             if dice.chance(85) {
-                let bytes = dice.one_of(&BLOCK_SIZES);
+                let block_bytes = dice.one_of(&BLOCK_SIZES);
                 // Blocks may extend to the end, so that the last slice belongs to the page.
-                let blocks = Blocks { start: page + STRUCTURE_BYTES, end: page + slices * SLICE, bytes };
+                let blocks =
+                    Blocks { start: page + STRUCTURE_BYTES, end: page + slices * SLICE, block_bytes };
                 self.write_page(&PAGE_3_1, page, &blocks, dice);
                 for slice in 0..slices {
                     self.image.put_word(submap_entry(page + slice * SLICE), page);
@@ -354,7 +355,7 @@ impl Writer {
             }
             index += slices;
         }
-        self.structures.extend([
+        self.structure_ranges.extend([
             (HEAP, HEAP + 192),
             (root_entry, root_entry + 8),
             (VARIABLE, VARIABLE + 16),

@@ -4,7 +4,7 @@
 //!
 //! Written from musl's `src/malloc/mallocng`, independently of the reader that it tests.
 
-use crate::{HeapExpected, HeapImage, Image, Rng, map_lines};
+use crate::{HeapExpected, HeapImage, Image, Rng, map_line, map_lines};
 
 const PAGE: u64 = 4096;
 /// Mappings: the program's data, areas of metadata, and groups.
@@ -59,25 +59,26 @@ pub fn fabricate_musl(seed: u64) -> HeapImage {
     // struct malloc_context: secret, init_done and mmap_counter, …, meta_area_head.
     image.put_words(context, [(0, secret), (8, 1 | 7 << 32), (56, AREAS)]);
     let expected = HeapExpected::default();
-    let mut writer = Writer { image, secret, groups: 0, next_mapping: HEAP, expected };
+    let mut writer = Writer { image, secret, group_count: 0, next_mapping: HEAP, expected };
     // A mapping has at most 1 << 18 bytes.
-    while writer.groups < MAX_GROUPS && writer.next_mapping + (1 << 18) < HEAP + HEAP_BYTES {
+    while writer.group_count < MAX_GROUPS && writer.next_mapping + (1 << 18) < HEAP + HEAP_BYTES {
         writer.write_mapped_group(&mut dice);
     }
     let maps = map_lines(&[
-        (DATA, DATA_BYTES, "rw-p 00008000 08:01 77 /usr/bin/program"),
-        (AREAS, AREAS_BYTES, "rw-p 00000000 00:00 0"),
-        (HEAP, HEAP_BYTES, "rw-p 00000000 00:00 0"),
+        map_line(DATA, DATA_BYTES, "rw-p 00008000 08:01 77 /usr/bin/program"),
+        map_line(AREAS, AREAS_BYTES, "rw-p 00000000 00:00 0"),
+        map_line(HEAP, HEAP_BYTES, "rw-p 00000000 00:00 0"),
     ]);
-    let structures = vec![(context, context + 64), (AREAS, AREAS + 2 * PAGE), (HEAP, writer.next_mapping)];
-    HeapImage { image: writer.image, maps, expected: writer.expected, structures }
+    let structure_ranges =
+        vec![(context, context + 64), (AREAS, AREAS + 2 * PAGE), (HEAP, writer.next_mapping)];
+    HeapImage { image: writer.image, maps, expected: writer.expected, structure_ranges }
 }
 
 struct Writer {
     image: Image,
     secret: u64,
     /// Number of groups written, each with its meta.
-    groups: usize,
+    group_count: usize,
     /// Address of the next mapping.
     next_mapping: u64,
     expected: HeapExpected,
@@ -121,8 +122,8 @@ impl Writer {
     /// Writes a group, its meta, and the groups in its slots.
     fn write_group(&mut self, group: &Group, dice: &mut Rng) {
         let Group { start, class, slot_bytes, slots, pages } = *group;
-        let meta = meta_address(self.groups);
-        self.groups += 1;
+        let meta = meta_address(self.group_count);
+        self.group_count += 1;
         let area = meta & !(PAGE - 1);
         // struct meta_area: check, next, nslots.
         self.image.put_word(area, self.secret);
@@ -142,7 +143,7 @@ impl Writer {
                     freed_mask |= 1 << slot;
                     self.expected.free_bytes += slot_bytes;
                 }
-                2 if slot_bytes >= 4080 && slots > 1 && self.groups + 1 < MAX_GROUPS => {
+                2 if slot_bytes >= 4080 && slots > 1 && self.group_count + 1 < MAX_GROUPS => {
                     // A nested group: 30 slots of four units.
                     let byte = NESTED_GROUP << RESERVED_SHIFT | (slot as u8 & SLOT_MASK);
                     self.image.put(slot_start - BLOCK_HEADER, &[0, byte, 0, 0]);

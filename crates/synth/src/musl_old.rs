@@ -4,7 +4,7 @@
 //!
 //! Written from musl's `src/malloc/oldmalloc`, independently of the reader that it tests.
 
-use crate::{HeapExpected, HeapImage, Image, Rng, map_lines};
+use crate::{HeapExpected, HeapImage, Image, Rng, map_line, map_lines};
 
 const PAGE: u64 = 4096;
 const DATA: u64 = 0x40_8000;
@@ -42,11 +42,11 @@ pub fn fabricate_old_musl(seed: u64) -> HeapImage {
     let mut dice = Rng::new(seed ^ 0x6f6c);
     let block_pages: u64 = BLOCK_PAGES.iter().sum();
     let mappings = [
-        (DATA, DATA_BYTES, "rw-p 00008000 08:01 77 /usr/bin/program"),
-        (HEAP, REGION_PAGES * PAGE, "rw-p 00000000 00:00 0 [heap]"),
-        (MAPPED, (REGION_PAGES + block_pages) * PAGE, "rw-p 00000000 00:00 0"),
+        map_line(DATA, DATA_BYTES, "rw-p 00008000 08:01 77 /usr/bin/program"),
+        map_line(HEAP, REGION_PAGES * PAGE, "rw-p 00000000 00:00 0 [heap]"),
+        map_line(MAPPED, (REGION_PAGES + block_pages) * PAGE, "rw-p 00000000 00:00 0"),
     ];
-    let image = Image::of(&mappings.map(|(start, bytes, _)| (start, bytes)));
+    let image = Image::of(&mappings.map(|line| (line.start, line.bytes)));
     let state = DATA + 8 * dice.below(1000);
     let mut writer = Writer { image, free_chunks: Vec::new(), expected: HeapExpected::default() };
     for start in [HEAP, MAPPED] {
@@ -58,12 +58,12 @@ pub fn fabricate_old_musl(seed: u64) -> HeapImage {
         mapping += pages * PAGE;
     }
     writer.write_lists(state);
-    let structures = vec![
+    let structure_ranges = vec![
         (state, state + FIRST_LIST + LISTS * LIST_BYTES),
         (HEAP, HEAP + REGION_PAGES * PAGE),
         (MAPPED, MAPPED + REGION_PAGES * PAGE),
     ];
-    HeapImage { image: writer.image, maps: map_lines(&mappings), expected: writer.expected, structures }
+    HeapImage { image: writer.image, maps: map_lines(&mappings), expected: writer.expected, structure_ranges }
 }
 
 /// A free chunk.

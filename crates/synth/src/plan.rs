@@ -3,27 +3,28 @@
 use crate::{PAGE, Recipe, Rng, Thread, Version};
 
 /// Address of the secondary arena's first heap; heaps are aligned to their 64 MiB.
-const SECONDARY: u64 = 0x7f5a_2400_0000;
-pub const HEAP_MAX_BYTES: u64 = 64 << 20;
+const SECONDARY_START: u64 = 0x7f5a_2400_0000;
+/// Largest heap of a secondary arena (`HEAP_MAX_SIZE`).
+pub const MAX_HEAP_BYTES: u64 = 64 << 20;
 /// Address of the chunks with their own mappings.
-const MMAPPED: u64 = 0x7f5a_6000_0000;
+const MMAPPED_START: u64 = 0x7f5a_6000_0000;
 /// End of the mmapped pieces of the main arena; each newer piece is right below the one before.
 const PIECES_END: u64 = 0x7f5a_5f00_0000;
 /// Address of the threads' control blocks, each in its own two pages, and of the thread pointer in
 /// these.
-const THREADS: u64 = 0x7f5a_7000_0000;
+const THREADS_START: u64 = 0x7f5a_7000_0000;
 const THREAD_DISTANCE: u64 = 0x10000;
 const THREAD_POINTER: u64 = 0x1740;
 /// The largest chunk a fastbin takes (global_max_fast).
-const MAX_FAST: u64 = 0x80;
+const MAX_FAST_BYTES: u64 = 0x80;
 /// The largest chunk a tcache takes without tunables.
-const MAX_CACHED: u64 = 1040;
+const MAX_CACHED_BYTES: u64 = 1040;
 /// The smallest chunk (`MINSIZE`), and the multiple that sizes are of (`MALLOC_ALIGNMENT`).
-const MIN_CHUNK: u64 = 32;
+const MIN_CHUNK_BYTES: u64 = 32;
 const ALIGNMENT: u64 = 16;
 /// Bytes of the two headers that end a stretch without top.
 const FENCEPOST_BYTES: u64 = 32;
-/// Number of bins of a tcache up to MAX_CACHED; 2.43 has more bins.
+/// Number of bins of a tcache up to MAX_CACHED_BYTES; 2.43 has more bins.
 const TCACHE_BINS: usize = 64;
 
 /// State of a chunk.
@@ -66,13 +67,13 @@ pub struct Stretch {
     /// First byte that belongs to malloc here: start of the break, or of heap_info.
     pub base: u64,
     pub chunks: Vec<Chunk>,
-    /// Start of the fenceposts or of the top chunk.
-    pub last: u64,
+    /// End of the chunks: start of the fenceposts or of the top chunk.
+    pub chunks_end: u64,
     /// First byte behind them.
     pub end: u64,
     pub ending: Ending,
     /// Whether its memory is from the break.
-    pub from_break: bool,
+    pub is_from_break: bool,
     /// End of the foreign bytes between this stretch and the next; `end` if there are none.
     pub foreign_end: u64,
 }
@@ -104,24 +105,25 @@ impl Arena {
     /// Bytes taken from the system. Bytes by which others moved the break count: glibc takes the
     /// whole range for its own.
     pub fn system_bytes(&self) -> u64 {
-        let from_break = self.stretches.iter().filter(|stretch| stretch.from_break);
-        let break_start = from_break.map(|stretch| stretch.base).min().unwrap_or(0);
-        let mapped = self.stretches.iter().filter(|stretch| !stretch.from_break);
-        self.break_end() - break_start + mapped.map(|stretch| stretch.end - stretch.base).sum::<u64>()
+        let break_stretches = self.stretches.iter().filter(|stretch| stretch.is_from_break);
+        let break_start = break_stretches.map(|stretch| stretch.base).min().unwrap_or(0);
+        let mapped_stretches = self.stretches.iter().filter(|stretch| !stretch.is_from_break);
+        self.break_end() - break_start
+            + mapped_stretches.map(|stretch| stretch.end - stretch.base).sum::<u64>()
     }
 
     /// End of the memory that the arena took by the break; 0 if it took none.
     pub fn break_end(&self) -> u64 {
-        let from_break = self.stretches.iter().filter(|stretch| stretch.from_break);
-        from_break.map(|stretch| stretch.end).max().unwrap_or(0)
+        let break_stretches = self.stretches.iter().filter(|stretch| stretch.is_from_break);
+        break_stretches.map(|stretch| stretch.end).max().unwrap_or(0)
     }
 
     /// Its top chunk.
     pub fn top(&self) -> Top {
         let last = self.stretches.last();
         last.map_or(Top::default(), |stretch| Top {
-            address: stretch.last,
-            bytes: stretch.end - stretch.last,
+            address: stretch.chunks_end,
+            bytes: stretch.end - stretch.chunks_end,
         })
     }
 }
@@ -153,8 +155,8 @@ pub struct Plan {
 /// Plans the heap of `recipe`.
 pub fn plan(recipe: &Recipe) -> Plan {
     let thread_count = recipe.threads.max(1);
-    let cached = vec![[0; TCACHE_BINS]; thread_count];
-    let mut planner = Planner { recipe, dice: Rng::new(recipe.seed), cached, tcaches: Vec::new() };
+    let cached_counts = vec![[0; TCACHE_BINS]; thread_count];
+    let mut planner = Planner { recipe, dice: Rng::new(recipe.seed), cached_counts, tcaches: Vec::new() };
     // The main thread's tcache is the heap's first chunk; those of the others are in their arena.
     let secondary_tcaches = if recipe.secondary_heaps > 0 { thread_count - 1 } else { 0 };
     let mut arenas = vec![planner.plan_main_arena(thread_count - secondary_tcaches)];
@@ -162,12 +164,12 @@ pub fn plan(recipe: &Recipe) -> Plan {
         arenas.push(planner.plan_secondary_arena(secondary_tcaches));
     }
     let Planner { mut dice, tcaches, .. } = planner;
-    let fs_base = |index: u64| THREADS + index * THREAD_DISTANCE + THREAD_POINTER;
+    let fs_base = |index: u64| THREADS_START + index * THREAD_DISTANCE + THREAD_POINTER;
     let threads =
         (0u64..).zip(tcaches).map(|(index, tcache)| Thread { fs_base: fs_base(index), tcache }).collect();
     let end = arenas[0].break_end();
     // A program may move the break by any number of bytes.
-    let system_break = if recipe.break_moved { end + 0x1230 } else { end };
+    let system_break = if recipe.is_break_moved { end + 0x1230 } else { end };
     let mmapped = draw_mmapped(recipe, &mut dice);
     let mmapped_leftover = if recipe.version == Version::V2_43 { 16 * dice.below(4) } else { 0 };
     Plan { arenas, threads, mmapped, mmapped_leftover, system_break }
@@ -176,8 +178,8 @@ pub fn plan(recipe: &Recipe) -> Plan {
 /// Moves a stretch that was planned from address 0 on to `base`.
 fn moved_to_base(stretch: Stretch, base: u64) -> Stretch {
     let chunks = stretch.chunks.into_iter().map(|chunk| Chunk { at: chunk.at + base, ..chunk }).collect();
-    let (last, end) = (stretch.last + base, stretch.end + base);
-    Stretch { base, chunks, last, end, foreign_end: end, ..stretch }
+    let (chunks_end, end) = (stretch.chunks_end + base, stretch.end + base);
+    Stretch { base, chunks, chunks_end, end, foreign_end: end, ..stretch }
 }
 
 /// A plan that is being made.
@@ -185,7 +187,7 @@ struct Planner<'a> {
     recipe: &'a Recipe,
     dice: Rng,
     /// By thread and bin, the number of chunks in its cache: no bin gets more than it takes.
-    cached: Vec<[u64; TCACHE_BINS]>,
+    cached_counts: Vec<[u64; TCACHE_BINS]>,
     /// Addresses of the threads' tcaches.
     tcaches: Vec<u64>,
 }
@@ -195,17 +197,17 @@ impl Planner<'_> {
         let recipe = self.recipe;
         let mut stretches = Vec::new();
         let mut base = recipe.places.heap;
-        if recipe.foreign_sbrk {
+        if recipe.has_foreign_sbrk {
             let mut stretch = self.plan_stretch(base, base, tcache_count, Ending::MovedBreak);
             // There may be any number of foreign bytes; malloc aligns behind them.
             base = (stretch.end + 1 + self.dice.below(20_000)).next_multiple_of(ALIGNMENT);
             stretch.foreign_end = base;
             stretches.push(stretch);
         }
-        let unplaced_tcaches = if recipe.foreign_sbrk { 0 } else { tcache_count };
+        let unplaced_tcaches = if recipe.has_foreign_sbrk { 0 } else { tcache_count };
         let ending = if recipe.mmapped_pieces > 0 { Ending::MovedBreak } else { Ending::Top };
         stretches.push(self.plan_stretch(base, base, unplaced_tcaches, ending));
-        stretches.iter_mut().for_each(|stretch| stretch.from_break = true);
+        stretches.iter_mut().for_each(|stretch| stretch.is_from_break = true);
         let mut end = PIECES_END;
         for index in 1..=recipe.mmapped_pieces {
             let ending = if index == recipe.mmapped_pieces { Ending::Top } else { Ending::MovedBreak };
@@ -218,10 +220,10 @@ impl Planner<'_> {
 
     fn plan_secondary_arena(&mut self, tcache_count: usize) -> Arena {
         let Recipe { version, secondary_heaps, .. } = *self.recipe;
-        let address = SECONDARY + version.heap_info_bytes();
+        let address = SECONDARY_START + version.heap_info_bytes();
         let mut stretches = Vec::new();
         for index in 0..secondary_heaps as u64 {
-            let base = SECONDARY + index * HEAP_MAX_BYTES;
+            let base = SECONDARY_START + index * MAX_HEAP_BYTES;
             let is_newest = index + 1 == secondary_heaps as u64;
             let ending = if is_newest { Ending::Top } else { Ending::FullHeap };
             let mut first = base + version.heap_info_bytes();
@@ -257,34 +259,36 @@ impl Planner<'_> {
             push(&mut at, 48, ChunkState::Live);
         }
         // What is left for the top chunk, or for another chunk and the fenceposts.
-        let max_rest = if self.dice.chance(20) { 400_000 } else { 9_000 };
-        let rest = 96 + self.dice.below(max_rest);
-        let end = (at + rest).next_multiple_of(PAGE);
+        let max_rest_bytes = if self.dice.chance(20) { 400_000 } else { 9_000 };
+        let rest_bytes = 96 + self.dice.below(max_rest_bytes);
+        let end = (at + rest_bytes).next_multiple_of(PAGE);
         if ending != Ending::Top {
             // The former top is now a chunk up to the fenceposts.
             let state = if self.dice.chance(70) { ChunkState::Free } else { ChunkState::Live };
             let size = end - FENCEPOST_BYTES - at;
             push(&mut at, size, state);
         }
-        Stretch { base, chunks, last: at, end, ending, from_break: false, foreign_end: end }
+        Stretch { base, chunks, chunks_end: at, end, ending, is_from_break: false, foreign_end: end }
     }
 
     /// Draws the size of a chunk: mostly one that a fastbin or a tcache takes.
     fn draw_size(&mut self) -> u64 {
         let max_size = match self.dice.below(100) {
-            0..60 => MAX_FAST,
-            60..85 => MAX_CACHED,
+            0..60 => MAX_FAST_BYTES,
+            60..85 => MAX_CACHED_BYTES,
             85..98 => 9_000,
             _ => 120_000,
         };
-        (MIN_CHUNK + self.dice.below(max_size - MIN_CHUNK + 1)).next_multiple_of(ALIGNMENT)
+        (MIN_CHUNK_BYTES + self.dice.below(max_size - MIN_CHUNK_BYTES + 1)).next_multiple_of(ALIGNMENT)
     }
 
     /// Draws a state that a chunk of this size may have behind the previous one.
     fn draw_state(&mut self, size: u64, previous: ChunkState) -> ChunkState {
         match self.dice.below(100) {
-            0..15 if size <= MAX_CACHED => self.draw_cache(size).map_or(ChunkState::Live, ChunkState::Cached),
-            15..35 if size <= MAX_FAST && self.recipe.version.has_fastbins() => ChunkState::Fast,
+            0..15 if size <= MAX_CACHED_BYTES => {
+                self.draw_cache(size).map_or(ChunkState::Live, ChunkState::Cached)
+            }
+            15..35 if size <= MAX_FAST_BYTES && self.recipe.version.has_fastbins() => ChunkState::Fast,
             35..65 if previous != ChunkState::Free => ChunkState::Free,
             _ => ChunkState::Live,
         }
@@ -292,9 +296,9 @@ impl Planner<'_> {
 
     /// Chooses a thread and caches a chunk of `size` there; `None` if its bin is full.
     fn draw_cache(&mut self, size: u64) -> Option<usize> {
-        let thread = self.dice.below(self.cached.len() as u64) as usize;
-        let bin = usize::try_from((size.checked_sub(MIN_CHUNK)?) / ALIGNMENT).ok()?;
-        let count = self.cached.get_mut(thread)?.get_mut(bin)?;
+        let thread = self.dice.below(self.cached_counts.len() as u64) as usize;
+        let bin = usize::try_from((size.checked_sub(MIN_CHUNK_BYTES)?) / ALIGNMENT).ok()?;
+        let count = self.cached_counts.get_mut(thread)?.get_mut(bin)?;
         (*count < self.recipe.version.tcache_fill()).then(|| {
             *count += 1;
             thread
@@ -304,12 +308,12 @@ impl Planner<'_> {
 
 /// Draws the chunks with their own mappings.
 fn draw_mmapped(recipe: &Recipe, dice: &mut Rng) -> Vec<Mmapped> {
-    (0..recipe.mmapped as u64)
+    (0..recipe.mmapped_chunks as u64)
         .map(|index| {
             let bytes = PAGE * (1 + dice.below(80));
             let offset = if dice.chance(25) { 16 * dice.below(64) } else { 0 };
             // Mappings are apart, or the kernel would print them as one.
-            Mmapped { base: MMAPPED + index * 0x100_0000, bytes, offset }
+            Mmapped { base: MMAPPED_START + index * 0x100_0000, bytes, offset }
         })
         .collect()
 }

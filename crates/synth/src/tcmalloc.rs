@@ -4,7 +4,7 @@
 //!
 //! Written from gperftools' headers, independently of the reader that it tests.
 
-use crate::{Image, Rng, map_lines};
+use crate::{Image, Rng, map_line, map_lines};
 
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = 8192;
@@ -142,7 +142,7 @@ pub struct HeapImage {
     /// Its expected figures.
     pub expected: HeapExpected,
     /// Ranges of its own structures, for damage: first byte and first byte behind.
-    pub structures: Vec<(u64, u64)>,
+    pub structure_ranges: Vec<(u64, u64)>,
 }
 
 struct Writer {
@@ -154,7 +154,7 @@ struct Writer {
     /// By class, the structures of its spans.
     spans: Vec<Vec<u64>>,
     /// By class, free objects that are in no list yet.
-    unlisted: Vec<Vec<u64>>,
+    unlisted_objects: Vec<Vec<u64>>,
     expected: HeapExpected,
 }
 
@@ -170,7 +170,7 @@ pub fn fabricate_tcmalloc(seed: u64) -> HeapImage {
         next_structure: SPANS,
         next_span: HEAP,
         spans: vec![Vec::new(); CLASSES.len()],
-        unlisted: vec![Vec::new(); CLASSES.len()],
+        unlisted_objects: vec![Vec::new(); CLASSES.len()],
         expected: HeapExpected::default(),
     };
     while writer.next_span + 64 * PAGE < HEAP + HEAP_BYTES {
@@ -179,12 +179,12 @@ pub fn fabricate_tcmalloc(seed: u64) -> HeapImage {
     writer.write_sizes(dice.chance(50));
     writer.write_lists(&mut dice);
     let maps = map_lines(&[
-        (DATA, DATA_BYTES, "rw-p 00080000 08:01 78 /usr/lib/libtcmalloc_minimal.so.4"),
-        (DATA + DATA_BYTES, BSS_BYTES, "rw-p 00000000 00:00 0"),
-        (OWN, OWN_BYTES, "rw-p 00000000 00:00 0"),
-        (HEAP, HEAP_BYTES, "rw-p 00000000 00:00 0"),
+        map_line(DATA, DATA_BYTES, "rw-p 00080000 08:01 78 /usr/lib/libtcmalloc_minimal.so.4"),
+        map_line(DATA + DATA_BYTES, BSS_BYTES, "rw-p 00000000 00:00 0"),
+        map_line(OWN, OWN_BYTES, "rw-p 00000000 00:00 0"),
+        map_line(HEAP, HEAP_BYTES, "rw-p 00000000 00:00 0"),
     ]);
-    let structures = vec![
+    let structure_ranges = vec![
         (root_entry, root_entry + 8),
         (SIZES & !7, (SIZES & !7) + 2064),
         (CENTRAL, CENTRAL + CLASSES.len() as u64 * CENTRAL_BYTES),
@@ -193,7 +193,7 @@ pub fn fabricate_tcmalloc(seed: u64) -> HeapImage {
         (leaf_entry(HEAP), leaf_entry(HEAP) + HEAP_BYTES / PAGE * 8),
         (HEAP, HEAP + HEAP_BYTES),
     ];
-    HeapImage { image: writer.image, maps, expected: writer.expected, structures }
+    HeapImage { image: writer.image, maps, expected: writer.expected, structure_ranges }
 }
 
 /// Address of the leaf's entry for a page.
@@ -205,7 +205,7 @@ fn leaf_entry(page: u64) -> u64 {
 #[derive(Default)]
 struct SpanObjects {
     /// Number of objects that are not in the span's list.
-    taken: u64,
+    taken_objects: u64,
     /// Head of the list.
     head: u64,
 }
@@ -214,13 +214,13 @@ impl Writer {
     /// Writes a span: free, given back to the kernel, one block, or objects of one size.
     fn write_span(&mut self, dice: &mut Rng) {
         let (start, structure) = (self.next_span, self.next_structure);
-        let (pages, class, location) = match dice.below(10) {
-            0 => (1 + dice.below(20), 0, ON_NORMAL_FREELIST),
-            1 => (1 + dice.below(20), 0, ON_RETURNED_FREELIST),
-            2 => (1 + dice.below(50), 0, IN_USE),
+        let [pages, class, location] = match dice.below(10) {
+            0 => [1 + dice.below(20), 0, ON_NORMAL_FREELIST],
+            1 => [1 + dice.below(20), 0, ON_RETURNED_FREELIST],
+            2 => [1 + dice.below(50), 0, IN_USE],
             _ => {
                 let class = 1 + dice.below(CLASSES.len() as u64 - 1);
-                (CLASSES[class as usize].span_pages, class, IN_USE)
+                [CLASSES[class as usize].span_pages, class, IN_USE]
             }
         };
         let bytes = pages * PAGE;
@@ -234,7 +234,7 @@ impl Writer {
             }
             _ => objects = self.write_objects(start, class as usize, dice),
         }
-        let fields = objects.taken | class << SPAN_CLASS_SHIFT | location << SPAN_LOCATION_SHIFT;
+        let fields = objects.taken_objects | class << SPAN_CLASS_SHIFT | location << SPAN_LOCATION_SHIFT;
         self.image.put_row(structure + span::START, [start / PAGE, pages]);
         self.image.put_row(structure + span::OBJECTS, [objects.head, fields]);
         // A span of objects has an entry for each of its pages, another span for its first and last
@@ -259,13 +259,13 @@ impl Writer {
         for index in 0..span_pages * PAGE / object_bytes {
             let object = start + index * object_bytes;
             if dice.chance(used_percent) {
-                objects.taken += 1;
+                objects.taken_objects += 1;
                 self.expected.live_bytes += object_bytes;
                 self.expected.live_blocks += 1;
             } else if dice.chance(30) {
-                objects.taken += 1;
+                objects.taken_objects += 1;
                 self.expected.cached_bytes += object_bytes;
-                self.unlisted[class].push(object);
+                self.unlisted_objects[class].push(object);
             } else {
                 self.expected.free_bytes += object_bytes;
                 self.image.put_word(object, objects.head);
@@ -302,16 +302,16 @@ impl Writer {
                 self.image.put_word(previous + span::NEXT, structure);
                 previous = structure;
             }
-            let mut objects = std::mem::take(&mut self.unlisted[class]);
+            let mut objects = std::mem::take(&mut self.unlisted_objects[class]);
             let slots = (objects.len() as u64 / BATCH).min(MAX_SLOTS) * dice.below(2);
             for slot in 0..slots {
                 let batch = objects.split_off(objects.len() - BATCH as usize);
-                let first = self.chain(&batch);
+                let first = self.link_objects(&batch);
                 self.image.put_word(list + central::SLOTS + central::SLOT_BYTES * slot, first);
             }
             self.image.put_bits(list + central::USED_SLOTS, slots, 32);
             let cache_list = CACHE + CACHE_LIST_BYTES * class as u64;
-            let first = self.chain(&objects);
+            let first = self.link_objects(&objects);
             self.image.put_word(cache_list, first);
             self.image.put_bits(cache_list + 8, objects.len() as u64, 32);
             self.image.put_bits(cache_list + 24, object_bytes, 32);
@@ -319,7 +319,7 @@ impl Writer {
     }
 
     /// Links objects through their first words; returns the head of the list.
-    fn chain(&mut self, objects: &[u64]) -> u64 {
+    fn link_objects(&mut self, objects: &[u64]) -> u64 {
         let mut first = 0;
         for &object in objects {
             self.image.put_word(object, first);

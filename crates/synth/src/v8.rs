@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::v8_layouts::{AreaPointer, LAYOUTS, Layout, PooledFlags};
 use crate::v8_objects::Objects;
-use crate::{Image, Rng, Tally, Usage, map_lines};
+use crate::{Image, Rng, Tally, Usage, map_line, map_lines};
 
 const PAGE: u64 = 4096;
 const UNIT: u64 = 256 << 10;
@@ -50,17 +50,17 @@ pub struct V8Expected {
     /// Each space that holds something, by its name.
     pub spaces: BTreeMap<String, Usage>,
     /// Bytes of pooled pages, those of the isolate that has ended included.
-    pub pool: u64,
+    pub pool_bytes: u64,
     /// Bytes of the new space without objects.
-    pub young_idle: u64,
+    pub young_idle_bytes: u64,
     /// Bytes of the read-only space.
-    pub read_only: u64,
+    pub read_only_bytes: u64,
     /// Bytes of Abseil's blocks.
-    pub abseil: u64,
+    pub abseil_bytes: u64,
     /// ArrayBuffers with a store in a block.
     pub buffers: Tally,
-    /// Bytes of those that V8 maps.
-    pub mapped: u64,
+    /// Bytes of ArrayBuffers that V8 maps.
+    pub mapped_bytes: u64,
     /// External strings.
     pub strings: Tally,
     /// Objects by type.
@@ -100,22 +100,22 @@ pub fn fabricate_v8(seed: u64) -> V8Image {
         expected: V8Expected::default(),
     };
     writer.put(HEAP + layout.heap.isolate, ISOLATE);
-    writer.spaces();
-    writer.pool();
-    writer.read_only();
-    writer.abseil();
-    writer.buffers();
-    writer.strings();
+    writer.write_spaces();
+    writer.write_pool();
+    writer.write_read_only();
+    writer.write_abseil();
+    writer.write_buffers();
+    writer.write_strings();
     let Writer { image, next_page, mut expected, objects, .. } = writer;
     expected.types = objects.types;
     let maps = map_lines(&[
-        (NODE, PAGE, "r-xp 00000000 08:01 7 /usr/bin/node"),
-        (OWN, OWN_BYTES, "rw-p 00000000 00:00 0 "),
-        (READ_ONLY, UNIT, "r--p 00000000 00:00 0 "),
-        (DATA, next_page - DATA, "rw-p 00000000 00:00 0 "),
-        (CODE, CODE_BYTES, "rwxp 00000000 00:00 0 "),
-        (ABSEIL, ABSEIL_BYTES, "rw-p 00000000 00:00 0 "),
-        (MEMORY, MEMORY_BYTES, "rw-p 00000000 00:00 0 "),
+        map_line(NODE, PAGE, "r-xp 00000000 08:01 7 /usr/bin/node"),
+        map_line(OWN, OWN_BYTES, "rw-p 00000000 00:00 0 "),
+        map_line(READ_ONLY, UNIT, "r--p 00000000 00:00 0 "),
+        map_line(DATA, next_page - DATA, "rw-p 00000000 00:00 0 "),
+        map_line(CODE, CODE_BYTES, "rwxp 00000000 00:00 0 "),
+        map_line(ABSEIL, ABSEIL_BYTES, "rw-p 00000000 00:00 0 "),
+        map_line(MEMORY, MEMORY_BYTES, "rw-p 00000000 00:00 0 "),
     ]);
     V8Image { image, maps, version: layout.version, state: HEAP + layout.heap.state, expected }
 }
@@ -138,9 +138,17 @@ struct Record {
     bytes: u64,
     heap: u64,
     owner: u64,
-    allocated: u64,
-    wasted: u64,
+    allocated_bytes: u64,
+    wasted_bytes: u64,
     is_pooled: bool,
+}
+
+/// The part of a page in which the main thread allocates.
+struct AllocationArea {
+    start: u64,
+    /// End of the objects.
+    top: u64,
+    limit: u64,
 }
 
 impl Writer {
@@ -160,66 +168,66 @@ impl Writer {
     /// Maps a new page of data and returns its address.
     fn map_page(&mut self, bytes: u64) -> u64 {
         let start = self.next_page;
-        let mapped = bytes.next_multiple_of(UNIT);
-        self.image.map(start, mapped as usize);
-        self.next_page += mapped;
+        let mapped_bytes = bytes.next_multiple_of(UNIT);
+        self.image.map(start, mapped_bytes as usize);
+        self.next_page += mapped_bytes;
         start
     }
 
     /// Writes the record of a page and returns its address.
-    fn record(&mut self, of: &Record) -> u64 {
+    fn write_record(&mut self, fields: &Record) -> u64 {
         let Layout { record, pooled, header, .. } = self.layout;
         let (page_flags, record_flags) = match pooled {
-            PooledFlags::OfPage(flags) if of.is_pooled => (PAGE_FLAGS | flags, 0),
-            PooledFlags::OfRecord { flags, .. } if of.is_pooled => (PAGE_FLAGS, flags),
+            PooledFlags::OfPage(flags) if fields.is_pooled => (PAGE_FLAGS | flags, 0),
+            PooledFlags::OfRecord { flags, .. } if fields.is_pooled => (PAGE_FLAGS, flags),
             _ => (PAGE_FLAGS, 0),
         };
         let at = if self.has_separate_records() {
             let at = self.next_record;
             self.next_record += 0x200;
-            self.put(of.start, page_flags);
-            self.put(of.start + 8, at);
+            self.put(fields.start, page_flags);
+            self.put(fields.start + 8, at);
             if let PooledFlags::OfRecord { offset, .. } = pooled {
                 self.put(at + offset, record_flags);
             }
             at
         } else {
             // The flags are beside the size.
-            self.put(of.start + if record.size == 0 { 8 } else { 0 }, page_flags);
-            of.start
+            self.put(fields.start + if record.size == 0 { 8 } else { 0 }, page_flags);
+            fields.start
         };
         let words = [
-            (record.size, of.bytes),
-            (record.heap, of.heap),
-            (record.start, of.start + header),
-            (record.end, of.start + of.bytes),
-            (record.allocated, of.allocated),
-            (record.wasted, of.wasted),
-            (record.owner, of.owner),
+            (record.size, fields.bytes),
+            (record.heap, fields.heap),
+            (record.start, fields.start + header),
+            (record.end, fields.start + fields.bytes),
+            (record.allocated, fields.allocated_bytes),
+            (record.wasted, fields.wasted_bytes),
+            (record.owner, fields.owner),
         ];
         self.image.put_words(at, words);
         at
     }
 
     /// Links the records of a space's pages.
-    fn link(&mut self, space: u64, records: &[u64]) {
-        let mut from = space + self.layout.space.first_page;
+    fn link_pages(&mut self, space: u64, records: &[u64]) {
+        let mut link = space + self.layout.space.first_page;
         for &record in records {
-            self.put(from, record);
-            from = record + self.layout.record.next;
+            self.put(link, record);
+            link = record + self.layout.record.next;
         }
-        self.put(from, 0);
+        self.put(link, 0);
     }
 
     /// Writes the common fields of a space.
-    fn space(&mut self, at: u64, number: u64, committed: u64) {
-        self.image.put_row(at + 8, [HEAP, number, committed]);
+    fn write_space(&mut self, at: u64, number: u64, committed_bytes: u64) {
+        self.image.put_row(at + 8, [HEAP, number, committed_bytes]);
     }
 
     /// Writes the allocation area of a space.
-    fn area(&mut self, number: u64, space: u64, (start, top, limit): (u64, u64, u64)) {
+    fn write_area(&mut self, number: u64, space: u64, area: &AllocationArea) {
         let at = AREAS + 32 * number;
-        self.image.put_row(at, [start, top, limit]);
+        self.image.put_row(at, [area.start, area.top, area.limit]);
         match self.layout.area {
             AreaPointer::InSpace(offset) => self.put(space + offset, at),
             AreaPointer::InLocalHeap(offset) => {
@@ -232,7 +240,7 @@ impl Writer {
         }
     }
 
-    fn spaces(&mut self) {
+    fn write_spaces(&mut self) {
         for (number, name) in (0..).zip(self.layout.spaces.split(' ')) {
             let at = SPACES + 0x400 * number;
             if name == "read_only" {
@@ -240,12 +248,12 @@ impl Writer {
             }
             self.put(HEAP + self.layout.heap.spaces + 8 * number, at);
             let usage = match name {
-                "new" => self.young(number, at),
-                "old" | "map" | "trusted" => self.paged(number, at, UNIT, true),
-                "code" => self.paged(number, at, UNIT, false),
-                "large_object" => self.large(number, at),
+                "new" => self.write_young(number, at),
+                "old" | "map" | "trusted" => self.write_paged(number, at, UNIT, true),
+                "code" => self.write_paged(number, at, UNIT, false),
+                "large_object" => self.write_large(number, at),
                 _ => {
-                    self.space(at, number, 0);
+                    self.write_space(at, number, 0);
                     Usage::default()
                 }
             };
@@ -255,136 +263,148 @@ impl Writer {
 
     /// Writes the new space: two halves with equally many pages. Objects fill the first half up to
     /// a place on its current page.
-    fn young(&mut self, number: u64, space: u64) -> Usage {
-        self.space(space, number, 0);
+    fn write_young(&mut self, number: u64, space: u64) -> Usage {
+        self.write_space(space, number, 0);
         let pages = 1 + self.dice.below(3);
         let current = self.dice.below(pages);
         let header = self.layout.header;
-        let full = UNIT - header;
-        let top = 8 * self.dice.below(full / 8);
+        let page_area_bytes = UNIT - header;
+        let top = 8 * self.dice.below(page_area_bytes / 8);
         for half in [0x100, 0x200] {
             let owner = space + half;
-            self.space(owner, number, pages * UNIT);
+            self.write_space(owner, number, pages * UNIT);
             let mut records = Vec::new();
             for page in 0..pages {
                 let start = self.map_page(UNIT);
                 let record = Record { start, bytes: UNIT, heap: HEAP, owner, ..Record::default() };
-                records.push(self.record(&record));
-                let area = start + header;
+                records.push(self.write_record(&record));
+                let begin = start + header;
                 if half == 0x100 && page == current {
-                    self.area(number, space, (area, area + top, start + UNIT));
-                    self.fill(area, area + top);
+                    let (objects_end, limit) = (begin + top, start + UNIT);
+                    self.write_area(number, space, &AllocationArea { start: begin, top: objects_end, limit });
+                    self.fill(begin, objects_end);
                 } else if half == 0x100 && page < current {
-                    self.fill(area, start + UNIT);
+                    self.fill(begin, start + UNIT);
                 }
             }
-            self.link(owner, &records);
+            self.link_pages(owner, &records);
         }
-        let used = current * full + top;
-        self.expected.young_idle = 2 * pages * full - used;
-        Usage::of(used, 2 * pages * UNIT)
+        let used_bytes = current * page_area_bytes + top;
+        self.expected.young_idle_bytes = 2 * pages * page_area_bytes - used_bytes;
+        Usage::of(used_bytes, 2 * pages * UNIT)
     }
 
     /// Writes a space of pages of equal size; pages of code, if not `is_data`, are mapped already.
-    fn paged(&mut self, number: u64, space: u64, bytes: u64, is_data: bool) -> Usage {
+    fn write_paged(&mut self, number: u64, space: u64, bytes: u64, is_data: bool) -> Usage {
         let pages = if is_data { 1 + self.dice.below(4) } else { 1 };
-        self.space(space, number, pages * bytes);
-        let full = bytes - self.layout.header;
-        let (mut records, mut sum) = (Vec::new(), 0);
+        self.write_space(space, number, pages * bytes);
+        let page_area_bytes = bytes - self.layout.header;
+        let (mut records, mut allocated_sum) = (Vec::new(), 0);
         // The last page has an area of 8 KiB in which the main thread allocates.
-        let (area, taken) = (8 << 10, 8 * self.dice.below(1 << 10));
+        let (area_bytes, filled_bytes) = (8 << 10, 8 * self.dice.below(1 << 10));
         for page in 0..pages {
             let start = if is_data { self.map_page(bytes) } else { self.next_code };
             if !is_data {
                 self.next_code += bytes;
             }
-            let allocated = (8 * self.dice.below(full / 8)).max(area);
-            let wasted = 8 * self.dice.below((full - allocated) / 8 + 1);
-            sum += allocated;
+            let allocated_bytes = (8 * self.dice.below(page_area_bytes / 8)).max(area_bytes);
+            let wasted_bytes = 8 * self.dice.below((page_area_bytes - allocated_bytes) / 8 + 1);
+            allocated_sum += allocated_bytes;
             let (heap, owner) = (HEAP, space);
-            let record = Record { start, bytes, heap, owner, allocated, wasted, is_pooled: false };
-            records.push(self.record(&record));
+            let record =
+                Record { start, bytes, heap, owner, allocated_bytes, wasted_bytes, is_pooled: false };
+            records.push(self.write_record(&record));
             let begin = start + self.layout.header;
             let has_area = page + 1 == pages && self.dice.below(4) > 0;
             if is_data {
-                self.fill(begin, begin + if has_area { taken } else { 0 });
-                self.fill(begin + if has_area { area } else { 0 }, start + bytes);
+                self.fill(begin, begin + if has_area { filled_bytes } else { 0 });
+                self.fill(begin + if has_area { area_bytes } else { 0 }, start + bytes);
             }
             if has_area {
-                self.area(number, space, (begin, begin + taken, begin + area));
+                let (top, limit) = (begin + filled_bytes, begin + area_bytes);
+                self.write_area(number, space, &AllocationArea { start: begin, top, limit });
                 // Versions that find it in the local heap do not count the rest of it.
                 if matches!(self.layout.area, AreaPointer::InLocalHeap(_)) {
-                    sum -= area - taken;
-                    self.put(space + self.layout.space.allocated, sum + area - taken);
+                    let rest_bytes = area_bytes - filled_bytes;
+                    self.put(space + self.layout.space.allocated, allocated_sum);
+                    allocated_sum -= rest_bytes;
                     continue;
                 }
             }
-            self.put(space + self.layout.space.allocated, sum);
+            self.put(space + self.layout.space.allocated, allocated_sum);
         }
-        self.link(space, &records);
-        Usage::of(sum, pages * bytes)
+        self.link_pages(space, &records);
+        Usage::of(allocated_sum, pages * bytes)
     }
 
     /// Writes the space of large objects, each on a page of its own.
-    fn large(&mut self, number: u64, space: u64) -> Usage {
+    fn write_large(&mut self, number: u64, space: u64) -> Usage {
         let objects = self.dice.below(4);
-        let (mut records, mut committed, mut used) = (Vec::new(), 0, 0);
+        let mut records = Vec::new();
+        let mut usage = Usage::default();
         for _ in 0..objects {
             let bytes = PAGE * (33 + self.dice.below(100));
             let start = self.map_page(bytes);
-            let area = bytes - self.layout.header;
+            let area_bytes = bytes - self.layout.header;
             // One in three was trimmed: its page still counts the bytes of the larger object.
             let is_trimmed = self.dice.below(3) == 0;
-            let allocated = if is_trimmed { area + PAGE * 50 } else { area - 8 * self.dice.below(64) };
-            let record = Record { start, bytes, heap: HEAP, owner: space, allocated, ..Record::default() };
-            records.push(self.record(&record));
-            self.objects.array(&mut self.image, start + self.layout.header, allocated.min(area));
-            committed += bytes;
-            used += allocated.min(area);
+            let allocated_bytes =
+                if is_trimmed { area_bytes + PAGE * 50 } else { area_bytes - 8 * self.dice.below(64) };
+            let (heap, owner) = (HEAP, space);
+            let record = Record { start, bytes, heap, owner, allocated_bytes, ..Record::default() };
+            records.push(self.write_record(&record));
+            let array_bytes = allocated_bytes.min(area_bytes);
+            self.objects.write_array(&mut self.image, start + self.layout.header, array_bytes);
+            usage.committed_bytes += bytes;
+            usage.used_bytes += array_bytes;
         }
-        self.space(space, number, committed);
-        self.put(space + self.layout.space.large, used);
-        self.link(space, &records);
-        Usage::of(used, committed)
+        self.write_space(space, number, usage.committed_bytes);
+        self.put(space + self.layout.space.large, usage.used_bytes);
+        self.link_pages(space, &records);
+        usage
     }
 
     /// Pooled pages of the isolate and of one that has ended.
-    fn pool(&mut self) {
+    fn write_pool(&mut self) {
         for heap in [HEAP, ENDED] {
             for _ in 0..self.dice.below(4) {
                 let start = self.map_page(UNIT);
-                let (bytes, owner, wasted) = (UNIT, SPACES + 0x400, 0);
-                let allocated = 8 * self.dice.below(1 << 14);
-                self.record(&Record { start, bytes, heap, owner, allocated, wasted, is_pooled: true });
-                self.expected.pool += UNIT;
+                let (bytes, owner) = (UNIT, SPACES + 0x400);
+                let allocated_bytes = 8 * self.dice.below(1 << 14);
+                let record =
+                    Record { start, bytes, heap, owner, allocated_bytes, wasted_bytes: 0, is_pooled: true };
+                self.write_record(&record);
+                self.expected.pool_bytes += UNIT;
             }
         }
     }
 
     /// One page that a root of the isolate refers to.
-    fn read_only(&mut self) {
-        self.record(&Record { start: READ_ONLY, bytes: UNIT, allocated: 4096, ..Record::default() });
+    fn write_read_only(&mut self) {
+        let (start, bytes) = (READ_ONLY, UNIT);
+        self.write_record(&Record { start, bytes, allocated_bytes: 4096, ..Record::default() });
         self.put(ISOLATE + 0x800, READ_ONLY + self.layout.header + 0x101);
-        self.expected.read_only = UNIT;
+        self.expected.read_only_bytes = UNIT;
     }
 
     /// Blocks of Abseil's: each begins with its size, and a constant XOR its address.
-    fn abseil(&mut self) {
+    fn write_abseil(&mut self) {
         self.image.map(ABSEIL, ABSEIL_BYTES as usize);
         if !self.has_separate_records() {
             return;
         }
-        let first = 32 * (1 + self.dice.below(ABSEIL_BYTES / 32 - 2));
-        for (at, bytes, number) in
-            [(ABSEIL, first, 0x4c83_3e95), (ABSEIL + first, ABSEIL_BYTES - first, !0x4c83_3e95_u64)]
-        {
+        let first_bytes = 32 * (1 + self.dice.below(ABSEIL_BYTES / 32 - 2));
+        for [at, bytes, number] in [
+            [ABSEIL, first_bytes, 0x4c83_3e95],
+            [ABSEIL + first_bytes, ABSEIL_BYTES - first_bytes, !0x4c83_3e95_u64],
+        ] {
             self.image.put_row(at, [bytes, number ^ at]);
         }
-        self.expected.abseil = ABSEIL_BYTES;
+        self.expected.abseil_bytes = ABSEIL_BYTES;
     }
 
     /// Lists of ArrayBuffers: two, and two more if a collection is freeing the dead ones of these.
-    fn buffers(&mut self) {
+    fn write_buffers(&mut self) {
         self.image.map(MEMORY, MEMORY_BYTES as usize);
         self.put(HEAP + self.layout.heap.sweeper, SWEEPER);
         self.put(SWEEPER, HEAP);
@@ -395,23 +415,24 @@ impl Writer {
             self.put(SWEEPER + 8, job);
             lists.extend(if is_new { [0x208, 0x228] } else { [0x210, 0x228] });
         }
-        let number = lists.into_iter().fold(0, |number, list| self.buffer_list(list, number));
+        let number = lists.into_iter().fold(0, |number, list| self.write_buffer_list(list, number));
         self.expected.first_entry = if number > 0 { ENTRIES } else { 0 };
     }
 
     /// Writes the list of ArrayBuffers at `list` in the sweeper. Its entries have numbers from
     /// `number` on; returns the number after the last. The stores are blocks, but one that V8 maps.
-    fn buffer_list(&mut self, list: u64, mut number: u64) -> u64 {
+    fn write_buffer_list(&mut self, list: u64, mut number: u64) -> u64 {
         let is_new = self.has_separate_records();
         // Offsets in an entry, and by how much its bytes are shifted.
-        let (store_at, next_at, bytes_at, shift) = if is_new { (0, 16, 24, 1) } else { (8, 24, 32, 0) };
+        let [store_at, next_at, bytes_at, shift] = if is_new { [0, 16, 24, 1] } else { [8, 24, 32, 0] };
         let age = u64::from(is_new && list == OLD_LIST);
-        let (mut from, mut last, mut sum) = (SWEEPER + list, 0, 0);
+        let (mut link, mut last_entry) = (SWEEPER + list, 0);
+        let mut total_bytes = 0;
         for _ in 0..self.dice.below(20) {
             let (entry, store) = (ENTRIES + 64 * number, STORES + 128 * number);
             let is_mapped = number == 3;
             let bytes = if is_mapped { 5 * PAGE + 100 } else { 16 * (1 + self.dice.below(4096)) };
-            self.put(from, entry);
+            self.put(link, entry);
             // Its store was transferred while others were freed: its bytes are in the sum only.
             let is_transferred = number == 5;
             if is_transferred {
@@ -419,24 +440,24 @@ impl Writer {
             } else {
                 self.put(entry + store_at, store);
                 self.put(entry + bytes_at, bytes << shift | age);
-                self.buffer_store(store, number, bytes, is_mapped);
+                self.write_buffer_store(store, number, bytes, is_mapped);
             }
-            (from, last) = (entry + next_at, entry);
-            (sum, number) = (sum + bytes, number + 1);
+            (link, last_entry) = (entry + next_at, entry);
+            (total_bytes, number) = (total_bytes + bytes, number + 1);
         }
-        self.image.put_row(SWEEPER + list + 8, [last, sum]);
+        self.image.put_row(SWEEPER + list + 8, [last_entry, total_bytes]);
         number
     }
 
     /// Writes the store of an ArrayBuffer and counts its bytes.
-    fn buffer_store(&mut self, store: u64, number: u64, bytes: u64, is_mapped: bool) {
+    fn write_buffer_store(&mut self, store: u64, number: u64, bytes: u64, is_mapped: bool) {
         let flags_at = if self.layout.version[0] == 13 { 64 } else { 56 };
-        let is_wasm_memory = if self.layout.version[0] == 14 { 8 } else { 4 };
+        let wasm_memory_flag = if self.layout.version[0] == 14 { 8 } else { 4 };
         self.put(store, if is_mapped { MEMORY } else { BLOCKS + (number << 16) });
         self.put(store + 8, bytes);
-        self.put(store + flags_at, if is_mapped { is_wasm_memory } else { 0 });
+        self.put(store + flags_at, if is_mapped { wasm_memory_flag } else { 0 });
         if is_mapped {
-            self.expected.mapped += 6 * PAGE;
+            self.expected.mapped_bytes += 6 * PAGE;
         } else {
             self.expected.buffers.count += 1;
             self.expected.buffers.bytes += bytes;
@@ -444,7 +465,7 @@ impl Writer {
     }
 
     /// Strings of one byte or two for each character; one in four does not cache where they are.
-    fn strings(&mut self) {
+    fn write_strings(&mut self) {
         let map = |kind: u64| READ_ONLY + 0x2000 + 64 * kind;
         for kind in [0x2a, 0x22, 0x3a] {
             self.put(map(kind) + 8, kind << 32);

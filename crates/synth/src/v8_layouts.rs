@@ -78,8 +78,10 @@ pub enum PooledFlags {
     OfRecord { flags: u64, offset: u64 },
 }
 
-const OLD_FIELDS: Fields = Fields { shared: 24, name: 16, scope: (32, 32), free: 1 };
-const NEW_FIELDS: Fields = Fields { shared: 32, name: 24, scope: (48, 0), free: 8 };
+const OLD_FIELDS: Fields =
+    Fields { shared_info: 24, name: 16, scope_names: 32, scope_flags_shift: 32, free_unit_bytes: 1 };
+const NEW_FIELDS: Fields =
+    Fields { shared_info: 32, name: 24, scope_names: 48, scope_flags_shift: 0, free_unit_bytes: 8 };
 
 const RECORD_10: RecordOffsets =
     RecordOffsets { size: 0, heap: 16, start: 24, end: 32, allocated: 40, wasted: 48, owner: 64, next: 232 };
@@ -120,7 +122,7 @@ pub const LAYOUTS: [Layout; 5] = [
         record: RECORD_12,
         pooled: PooledFlags::OfPage(0x1_2000),
         header: 0x1140,
-        fields: Fields { shared: 32, ..OLD_FIELDS },
+        fields: Fields { shared_info: 32, ..OLD_FIELDS },
     },
     Layout {
         version: [13, 6, 233, 17],

@@ -26,21 +26,23 @@ pub const TYPES: [(&str, u16); 13] = [
 /// The first instance type of a context.
 pub const FIRST_CONTEXT: u16 = 190;
 /// Instance types of strings of one byte per character, of fillers of one word, and of free memory.
-const STRING_TYPE: u16 = 40;
-const FILLER_TYPE: u16 = 259;
-const FREE_TYPE: u16 = 260;
+const STRING_TYPE: u64 = 40;
+const FILLER_TYPE: u64 = 259;
+const FREE_TYPE: u64 = 260;
 
 /// Offsets in the objects of a version.
 #[derive(Clone, Copy)]
 pub struct Fields {
     /// In a function: its `SharedFunctionInfo`.
-    pub shared: u64,
+    pub shared_info: u64,
     /// In that: the name, or a `ScopeInfo` with it.
     pub name: u64,
-    /// In a `ScopeInfo`: where names of variables are, and how far its flags are shifted.
-    pub scope: (u64, u32),
+    /// In a `ScopeInfo`: where names of variables are.
+    pub scope_names: u64,
+    /// How far the flags of a `ScopeInfo` are shifted.
+    pub scope_flags_shift: u32,
     /// Bytes that free memory counts as one.
-    pub free: u64,
+    pub free_unit_bytes: u64,
 }
 
 /// Hidden classes, and the counts of the objects that were written.
@@ -90,54 +92,66 @@ const CONSTRUCTOR: u64 = 0xa00;
 const NAMES: [u64; 2] = [0xb00, 0xb40];
 const SCOPE_INFO: u64 = 0xc00;
 
+/// An object to write: the name of its type, its hidden class, its size, its second word.
+struct ObjectSpec {
+    name: &'static str,
+    map: u64,
+    bytes: u64,
+    word: u64,
+}
+
+const fn object_spec(name: &'static str, map: u64, bytes: u64, word: u64) -> ObjectSpec {
+    ObjectSpec { name, map, bytes, word }
+}
+
 impl Objects {
     /// Writes the hidden classes from `base` on.
     pub fn new(image: &mut Image, base: u64, fields: Fields) -> Self {
         let instance_type = |name: &str| {
-            TYPES.iter().find(|(type_name, _)| *type_name == name).map_or(0, |(_, number)| *number)
+            TYPES.iter().find(|(type_name, _)| *type_name == name).map_or(0, |(_, number)| u64::from(*number))
         };
         let objects = Self { fields, base, types: BTreeMap::new() };
-        for (map, type_number, words) in [
-            (META, instance_type("Map"), 9),
-            (TEXT, STRING_TYPE, 0),
-            (ARRAY, instance_type("FixedArray"), 0),
-            (FREE_SPACE, FREE_TYPE, 0),
-            (ONE_WORD, FILLER_TYPE, 1),
-            (FUNCTION, instance_type("JSFunction"), 8),
-            (BASE, instance_type("JSObject"), 6),
-            (DERIVED, instance_type("JSObject"), 7),
-            (PROTOTYPE, instance_type("JSObject"), 4),
-            (SHARED, instance_type("SharedFunctionInfo"), 12),
-            (SCOPE, instance_type("ScopeInfo"), 0),
+        for [map, type_number, words] in [
+            [META, instance_type("Map"), 9],
+            [TEXT, STRING_TYPE, 0],
+            [ARRAY, instance_type("FixedArray"), 0],
+            [FREE_SPACE, FREE_TYPE, 0],
+            [ONE_WORD, FILLER_TYPE, 1],
+            [FUNCTION, instance_type("JSFunction"), 8],
+            [BASE, instance_type("JSObject"), 6],
+            [DERIVED, instance_type("JSObject"), 7],
+            [PROTOTYPE, instance_type("JSObject"), 4],
+            [SHARED, instance_type("SharedFunctionInfo"), 12],
+            [SCOPE, instance_type("ScopeInfo"), 0],
         ] {
-            let address = objects.map(map) - TAG;
-            image.put_word(address, objects.map(META));
-            image.put_word(address + MAP_WORDS, words | u64::from(type_number) << MAP_TYPE_SHIFT);
+            let address = objects.map_pointer(map) - TAG;
+            image.put_word(address, objects.map_pointer(META));
+            image.put_word(address + MAP_WORDS, words | type_number << MAP_TYPE_SHIFT);
         }
         // Both have the constructor of the base class.
         for (map, prototype) in [(BASE, PROTOTYPES[0]), (DERIVED, PROTOTYPES[1])] {
-            let address = objects.map(map) - TAG;
+            let address = objects.map_pointer(map) - TAG;
             image.put_word(address + MAP_PROTOTYPE, base + prototype + TAG);
             image.put_word(address + MAP_CONSTRUCTOR, base + CONSTRUCTOR + TAG);
-            image.put_word(base + prototype, objects.map(PROTOTYPE));
+            image.put_word(base + prototype, objects.map_pointer(PROTOTYPE));
         }
         // A prototype's hidden class is flagged as such.
-        image.put_word(objects.map(PROTOTYPE) - TAG + MAP_FLAGS, IS_PROTOTYPE);
-        image.put_word(base + CONSTRUCTOR, objects.map(FUNCTION));
-        image.put_word(base + CONSTRUCTOR + fields.shared, base + SHARED_INFOS[0] + TAG);
+        image.put_word(objects.map_pointer(PROTOTYPE) - TAG + MAP_FLAGS, IS_PROTOTYPE);
+        image.put_word(base + CONSTRUCTOR, objects.map_pointer(FUNCTION));
+        image.put_word(base + CONSTRUCTOR + fields.shared_info, base + SHARED_INFOS[0] + TAG);
         for (number, name) in ["Base", "Derived"].into_iter().enumerate() {
             let (text, info) = (base + NAMES[number], base + SHARED_INFOS[number]);
-            image.put_word(text, objects.map(TEXT));
+            image.put_word(text, objects.map_pointer(TEXT));
             image.put_word(text + 8, (name.len() as u64) << SMI_SHIFT);
             image.put(text + 16, name.as_bytes());
-            image.put_word(info, objects.map(SHARED));
+            image.put_word(info, objects.map_pointer(SHARED));
             // The name itself, or a `ScopeInfo` with it.
             image.put_word(info + fields.name, if number == 0 { text } else { base + SCOPE_INFO } + TAG);
         }
         // Two variables: their names, a word for each, the class's variable, then the name.
-        let (names, shift) = fields.scope;
-        image.put_word(base + SCOPE_INFO, objects.map(SCOPE));
-        image.put_word(base + SCOPE_INFO + 8, SCOPE_FLAGS << shift);
+        let names = fields.scope_names;
+        image.put_word(base + SCOPE_INFO, objects.map_pointer(SCOPE));
+        image.put_word(base + SCOPE_INFO + 8, SCOPE_FLAGS << fields.scope_flags_shift);
         image.put_word(base + SCOPE_INFO + 24, 2 << SMI_SHIFT);
         image.put_row(base + SCOPE_INFO + names, [base + NAMES[0] + TAG; 2]);
         image.put_word(base + SCOPE_INFO + names + 40, base + NAMES[1] + TAG);
@@ -145,7 +159,7 @@ impl Objects {
     }
 
     /// The pointer to a hidden class.
-    fn map(&self, number: u64) -> u64 {
+    fn map_pointer(&self, number: u64) -> u64 {
         self.base + MAP_BYTES * number + TAG
     }
 
@@ -154,37 +168,38 @@ impl Objects {
         let mut next = start;
         let mut functions = 0;
         while next < end {
-            let rest = end - next;
-            let kind = if functions < 2 && rest >= 64 { 4 } else { dice.below(6) };
-            let (name, map, bytes, word) = match kind {
-                0 => ("Base", BASE, 48, 0),
-                1 => ("Derived", DERIVED, 56, 0),
+            let room_bytes = end - next;
+            let kind = if functions < 2 && room_bytes >= 64 { 4 } else { dice.below(6) };
+            let drawn = match kind {
+                0 => object_spec("Base", BASE, 48, 0),
+                1 => object_spec("Derived", DERIVED, 56, 0),
                 2 => {
                     let length = dice.below(200);
-                    ("(string)", TEXT, (16 + length).next_multiple_of(8), length << SMI_SHIFT | 3)
+                    let bytes = (16 + length).next_multiple_of(8);
+                    object_spec("(string)", TEXT, bytes, length << SMI_SHIFT | 3)
                 }
                 3 => {
                     let length = dice.below(40);
-                    ("system / FixedArray", ARRAY, 16 + 8 * length, length << SMI_SHIFT)
+                    object_spec("system / FixedArray", ARRAY, 16 + 8 * length, length << SMI_SHIFT)
                 }
-                4 => (["function Base", "function Derived"][functions % 2], FUNCTION, 64, 0),
-                _ => ("", FREE_SPACE, 16 + 8 * dice.below(200), 0),
+                4 => object_spec(["function Base", "function Derived"][functions % 2], FUNCTION, 64, 0),
+                _ => object_spec("", FREE_SPACE, 16 + 8 * dice.below(200), 0),
             };
             // If the object does not fit, a filler takes the rest.
-            let (name, map, bytes) = match rest {
-                _ if bytes <= rest => (name, map, bytes),
-                8 => ("", ONE_WORD, 8),
-                _ => ("", FREE_SPACE, rest),
+            let ObjectSpec { name, map, bytes, word } = match room_bytes {
+                _ if drawn.bytes <= room_bytes => drawn,
+                8 => object_spec("", ONE_WORD, 8, 0),
+                _ => object_spec("", FREE_SPACE, room_bytes, 0),
             };
-            image.put_word(next, self.map(map));
+            image.put_word(next, self.map_pointer(map));
             match map {
                 ONE_WORD => {}
-                FREE_SPACE => image.put_word(next + 8, (bytes / self.fields.free) << SMI_SHIFT),
+                FREE_SPACE => image.put_word(next + 8, (bytes / self.fields.free_unit_bytes) << SMI_SHIFT),
                 FUNCTION => {
                     let number = functions % 2;
                     let class = if number == 0 { BASE } else { DERIVED };
-                    image.put_word(next + self.fields.shared, self.base + SHARED_INFOS[number] + TAG);
-                    image.put_word(next + FUNCTION_INITIAL_MAP, self.map(class));
+                    image.put_word(next + self.fields.shared_info, self.base + SHARED_INFOS[number] + TAG);
+                    image.put_word(next + FUNCTION_INITIAL_MAP, self.map_pointer(class));
                     functions += 1;
                 }
                 _ => image.put_word(next + 8, word),
@@ -195,13 +210,14 @@ impl Objects {
     }
 
     /// Writes an array of at most `bytes`.
-    pub fn array(&mut self, image: &mut Image, address: u64, bytes: u64) {
+    pub fn write_array(&mut self, image: &mut Image, address: u64, bytes: u64) {
         let length = (bytes - 16) / 8;
-        image.put_word(address, self.map(ARRAY));
+        image.put_word(address, self.map_pointer(ARRAY));
         image.put_word(address + 8, length << SMI_SHIFT);
         self.count("system / FixedArray", 16 + 8 * length);
     }
 
+    /// Counts an object, unless it has no name.
     fn count(&mut self, name: &str, bytes: u64) {
         if !name.is_empty() {
             self.types.entry(name.to_owned()).or_default().add(bytes);

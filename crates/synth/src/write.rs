@@ -3,7 +3,7 @@
 //! Everything that malloc does not define (payload, former contents of freed chunks) is filled with
 //! words that sometimes look like headers and pointers, as in real heaps.
 
-use crate::plan::{Arena, Chunk, ChunkState, Ending, HEAP_MAX_BYTES, Plan, Stretch};
+use crate::plan::{Arena, Chunk, ChunkState, Ending, MAX_HEAP_BYTES, Plan, Stretch};
 use crate::version::{Version, bin_of};
 use crate::{Expected, Heap, Image, Mapping, PAGE, Recipe, Rng, round_down};
 
@@ -99,20 +99,20 @@ impl Writer {
             if arena.is_main {
                 let start = arena.stretches[0].base;
                 self.map(start, plan.system_break.next_multiple_of(PAGE), "[heap]");
-                let pieces = || arena.stretches.iter().filter(|stretch| !stretch.from_break);
+                let pieces = || arena.stretches.iter().filter(|stretch| !stretch.is_from_break);
                 let ends = (pieces().map(|piece| piece.base).min(), pieces().map(|piece| piece.end).max());
                 if let (Some(start), Some(end)) = ends {
                     // The kernel merges adjacent pieces; a foreign page may follow.
-                    let foreign = PAGE * self.dice.below(3);
-                    self.map(start, end + foreign, "");
-                    self.fill_garbage(end, end + foreign);
+                    let foreign_bytes = PAGE * self.dice.below(3);
+                    self.map(start, end + foreign_bytes, "");
+                    self.fill_garbage(end, end + foreign_bytes);
                 }
                 continue;
             }
             for stretch in &arena.stretches {
                 self.map(stretch.base, stretch.end, "");
                 // The rest of a heap is reserved.
-                let end = round_down(stretch.base, HEAP_MAX_BYTES) + HEAP_MAX_BYTES;
+                let end = round_down(stretch.base, MAX_HEAP_BYTES) + MAX_HEAP_BYTES;
                 self.mappings.push(Mapping { start: stretch.end, end, permissions: "---p", name: "" });
             }
         }
@@ -148,8 +148,8 @@ impl Writer {
     /// Writes the chunks of a stretch and its end.
     fn write_chunks(&mut self, arena: &Arena, stretch: &Stretch) {
         let arena_flag = if arena.is_main { 0 } else { NON_MAIN_ARENA };
-        let first = stretch.chunks.first().map_or(stretch.last, |chunk| chunk.at);
-        self.fill_garbage(first, stretch.last);
+        let first = stretch.chunks.first().map_or(stretch.chunks_end, |chunk| chunk.at);
+        self.fill_garbage(first, stretch.chunks_end);
         let mut in_use = PREV_INUSE;
         for chunk in &stretch.chunks {
             self.put_structure_word(chunk.at + 8, chunk.size | arena_flag | in_use);
@@ -159,16 +159,15 @@ impl Writer {
             }
         }
         match stretch.ending {
-            Ending::Top => {
-                self.put_structure_word(stretch.last + 8, (stretch.end - stretch.last) | PREV_INUSE)
-            }
+            Ending::Top => self
+                .put_structure_word(stretch.chunks_end + 8, (stretch.end - stretch.chunks_end) | PREV_INUSE),
             Ending::MovedBreak => {
-                self.put_structure_word(stretch.last + 8, FENCEPOST_BYTES | in_use);
-                self.put_structure_word(stretch.last + 24, FENCEPOST_BYTES | PREV_INUSE);
+                self.put_structure_word(stretch.chunks_end + 8, FENCEPOST_BYTES | in_use);
+                self.put_structure_word(stretch.chunks_end + 24, FENCEPOST_BYTES | PREV_INUSE);
             }
             Ending::FullHeap => {
-                self.put_structure_word(stretch.last + 8, FENCEPOST_BYTES | in_use);
-                self.put_structure_word(stretch.last + 24, PREV_INUSE);
+                self.put_structure_word(stretch.chunks_end + 8, FENCEPOST_BYTES | in_use);
+                self.put_structure_word(stretch.chunks_end + 24, PREV_INUSE);
             }
         }
         self.fill_garbage(stretch.end, stretch.foreign_end);
@@ -178,7 +177,7 @@ impl Writer {
     fn write_arena(&mut self, arena: &Arena, next_arena: u64) {
         let bins = arena.address + self.version.bins_offset();
         self.put_structure_word(arena.address + self.version.top_offset(), arena.top().address);
-        if arena.stretches.iter().any(|stretch| arena.is_main && !stretch.from_break) {
+        if arena.stretches.iter().any(|stretch| arena.is_main && !stretch.is_from_break) {
             // flags
             self.image.put(arena.address + 4, &NONCONTIGUOUS.to_le_bytes());
         }
@@ -251,6 +250,7 @@ impl Writer {
         }
     }
 
+    /// Writes fastbinsY and the lists of fastbin chunks.
     fn write_fastbins(&mut self, arena: &Arena) {
         let mut heads = [0u64; FASTBINS];
         for stretch in &arena.stretches {
@@ -274,6 +274,7 @@ impl Writer {
         if self.version.has_safe_linking() { (address >> 12) ^ link } else { link }
     }
 
+    /// Writes the heap_info of each secondary heap.
     fn write_heap_infos(&mut self, plan: &Plan) {
         for arena in plan.arenas.iter().filter(|arena| !arena.is_main) {
             let mut previous = 0;
@@ -321,6 +322,7 @@ impl Writer {
         }
     }
 
+    /// Writes the chunks with their own mappings.
     fn write_mmapped(&mut self, plan: &Plan) {
         for chunk in &plan.mmapped {
             let header = chunk.base + chunk.offset;
@@ -362,26 +364,23 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{VERSIONS, fabricate};
+    use crate::{Tally, VERSIONS, fabricate};
 
-    /// Walks chunks by their sizes alone and returns (chunks in use by their neighbour's flag, free
-    /// chunks, bytes free) before `top`.
-    fn walk(heap: &Heap, mut at: u64, top: u64) -> (u64, u64, u64) {
-        let (mut used, mut free, mut free_bytes) = (0, 0, 0);
+    /// Walks chunks by their sizes alone and returns those before `top` that are free by their
+    /// neighbour's flag.
+    fn free_chunks(heap: &Heap, mut at: u64, top: u64) -> Tally {
+        let mut free = Tally::default();
         while at < top {
             let size = heap.image.word(at + 8).unwrap() & !7;
             assert!(size >= 32 && size.is_multiple_of(16), "{at:#x}: {size:#x}");
             if heap.image.word(at + size + 8).unwrap() & PREV_INUSE == 0 {
                 assert_eq!(heap.image.word(at + size), Some(size), "the footer of {at:#x}");
-                free += 1;
-                free_bytes += size;
-            } else {
-                used += 1;
+                free.add(size);
             }
             at += size;
         }
         assert_eq!(at, top);
-        (used, free, free_bytes)
+        free
     }
 
     #[test]
@@ -389,17 +388,17 @@ mod tests {
         for version in VERSIONS {
             for seed in 0..10 {
                 let recipe = Recipe {
-                    foreign_sbrk: false,
+                    has_foreign_sbrk: false,
                     secondary_heaps: 0,
                     mmapped_pieces: 0,
                     ..Recipe::from_seed(version, seed)
                 };
                 let heap = fabricate(&recipe);
                 let top = heap.image.word(heap.main_arena + version.top_offset()).unwrap();
-                let (_, free, free_bytes) = walk(&heap, heap.mappings[0].start, top);
+                let free = free_chunks(&heap, heap.mappings[0].start, top);
                 let mallinfo = &heap.expected.mallinfo;
-                assert_eq!(free, mallinfo.ordblks - 1);
-                assert_eq!(free_bytes, mallinfo.fordblks - mallinfo.fsmblks - mallinfo.keepcost);
+                assert_eq!(free.count, mallinfo.ordblks - 1);
+                assert_eq!(free.bytes, mallinfo.fordblks - mallinfo.fsmblks - mallinfo.keepcost);
                 assert_eq!(
                     heap.image.word(top + 8).map(|size| size & !7),
                     Some(heap.expected.mallinfo.keepcost)
@@ -413,7 +412,7 @@ mod tests {
         for version in VERSIONS {
             for seed in 0..10 {
                 let heap = fabricate(&Recipe::from_seed(version, seed));
-                let mut found = heap.expected.arenas.len() as u64;
+                let mut free_chunks = heap.expected.arenas.len() as u64;
                 for arena in &heap.expected.arenas {
                     for bin in 0..127 {
                         let head = arena.address + version.bins_offset() + bin * 16 - 16;
@@ -421,14 +420,14 @@ mod tests {
                         let mut before = head;
                         while at != head {
                             assert_eq!(heap.image.word(at + 24), Some(before));
-                            found += 1;
+                            free_chunks += 1;
                             before = at;
                             at = heap.image.word(at + 16).unwrap();
                         }
                         assert_eq!(heap.image.word(head + 24), Some(before));
                     }
                 }
-                assert_eq!(found, heap.expected.mallinfo.ordblks);
+                assert_eq!(free_chunks, heap.expected.mallinfo.ordblks);
             }
         }
     }

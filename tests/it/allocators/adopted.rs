@@ -54,7 +54,7 @@ fn write(heap: &Heap, path: &Path) -> Outcome {
 
 fn check(program: &Path, places: Places, version: Version, seed: u64) -> Outcome {
     // Mappings of single chunks are counted in mp_, which keeps the program's values.
-    let heap = fabricate(&Recipe { places, mmapped: 0, ..Recipe::from_seed(version, seed) });
+    let heap = fabricate(&Recipe { places, mmapped_chunks: 0, ..Recipe::from_seed(version, seed) });
     let path = PathBuf::from(format!("{}.{seed}.heap", program.display()));
     write(&heap, &path)?;
     let adopted = adopt(program, Some(&path));
@@ -76,7 +76,7 @@ fn check(program: &Path, places: Places, version: Version, seed: u64) -> Outcome
             return Err(format!("{field}: fabricated {expected}, glibc {theirs}").into());
         }
     }
-    let expected: u64 = heap.expected.trim.iter().map(|(start, end)| end - start).sum();
+    let expected: u64 = heap.expected.trimmed_ranges.iter().map(|(start, end)| end - start).sum();
     let given_back = subject::number(&subject.ask(b't')?, "given_back_bytes")?;
     if given_back == expected {
         return Ok(());

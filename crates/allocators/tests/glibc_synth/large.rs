@@ -242,10 +242,10 @@ fn what_was_read_before_the_deadline_counts() {
         chunks: 6000,
         threads: 1,
         secondary_heaps: 0,
-        foreign_sbrk: false,
-        break_moved: false,
+        has_foreign_sbrk: false,
+        is_break_moved: false,
         mmapped_pieces: 0,
-        mmapped: 0,
+        mmapped_chunks: 0,
         ..Recipe::from_seed(Version::V2_36, 11)
     });
     let (start, end) = (heap.recipe.places.heap, heap.system_break);

@@ -44,7 +44,7 @@ fn bare_pages(heap: &Heap) -> Vec<u64> {
 }
 
 fn check(version: Version, seed: u64, percent: u64) {
-    let heap = fabricate(&Recipe { foreign_sbrk: false, ..Recipe::from_seed(version, seed) });
+    let heap = fabricate(&Recipe { has_foreign_sbrk: false, ..Recipe::from_seed(version, seed) });
     let mut subject = FrozenProcess::of(&heap);
     subject.evict(&bare_pages(&heap), seed, percent);
     let readings = subject.read(1);
@@ -62,7 +62,7 @@ fn check(version: Version, seed: u64, percent: u64) {
     }
     let trim = reading.call.as_ref().expect("a glibc can be trimmed");
     assert_eq!(trim.doubt, None, "a valid heap can be trimmed");
-    assert_eq!(trim.predicted_bytes, subject.resident_bytes(&heap.expected.trim));
+    assert_eq!(trim.predicted_bytes, subject.resident_bytes(&heap.expected.trimmed_ranges));
     assert_eq!(arenas.iter().map(|arena| arena.trim_bytes).sum::<u64>(), trim.predicted_bytes);
     // A chunk that memalign moved has lost its mark at the start of the mapping, and 2.43 loses
     // bytes: both leave a difference, which is reported.
@@ -70,7 +70,10 @@ fn check(version: Version, seed: u64, percent: u64) {
         reading.caveats.iter().filter(|caveat| caveat.code != "mmapped_chunks_differ").collect();
     assert!(other_caveats.is_empty(), "{other_caveats:?}");
     assert!(
-        reading.mapped_blocks.iter().all(|block| heap.expected.mmapped.contains(&(block.start, block.end)))
+        reading
+            .mapped_blocks
+            .iter()
+            .all(|block| heap.expected.mmapped_ranges.contains(&(block.start, block.end)))
     );
 
     for threads in [2, 4] {
@@ -108,7 +111,7 @@ fn the_chain_is_found_again_after_a_foreign_sbrk() {
     let (mut wrong_heaps, mut cases) = (0, 0);
     for version in VERSIONS {
         for seed in 0..25 {
-            let heap = fabricate(&Recipe { foreign_sbrk: true, ..Recipe::from_seed(version, seed) });
+            let heap = fabricate(&Recipe { has_foreign_sbrk: true, ..Recipe::from_seed(version, seed) });
             let readings = FrozenProcess::of(&heap).read(2);
             let reported = readings[0].allocator.mallinfo.unwrap();
             let built = mallinfo(&heap);

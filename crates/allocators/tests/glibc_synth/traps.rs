@@ -24,10 +24,10 @@ fn recipe() -> Recipe {
         chunks: 300,
         threads: 2,
         secondary_heaps: 2,
-        foreign_sbrk: false,
-        break_moved: false,
+        has_foreign_sbrk: false,
+        is_break_moved: false,
         mmapped_pieces: 0,
-        mmapped: 2,
+        mmapped_chunks: 2,
         ..Recipe::from_seed(Version::V2_36, 11)
     }
 }
@@ -197,7 +197,7 @@ fn heaps_that_claim_foreign_memory() {
 fn arenas_within_the_brk_heap() {
     // A secondary arena with ring and heap_info, on a 64 MiB boundary inside [heap].
     let base = 0x5555_5400_0000 - 0x8000;
-    let mut recipe = Recipe { secondary_heaps: 0, mmapped: 0, ..recipe() };
+    let mut recipe = Recipe { secondary_heaps: 0, mmapped_chunks: 0, ..recipe() };
     recipe.places.heap = base;
     let mut heap = fabricate(&recipe);
     let inner = 0x5555_5400_0000;
@@ -217,7 +217,7 @@ fn a_heap_that_starts_within_a_page() {
     // before it are not malloc's, and a page with zeros in malloc's part only is not a zero
     // page.
     let base = 0x5555_5400_0000;
-    let mut recipe = Recipe { secondary_heaps: 0, mmapped: 0, threads: 1, ..recipe() };
+    let mut recipe = Recipe { secondary_heaps: 0, mmapped_chunks: 0, threads: 1, ..recipe() };
     recipe.places.heap = base;
     let heaps = (0..100).map(|seed| fabricate(&Recipe { seed, ..recipe.clone() }));
     let mut heap = heaps.into_iter().find(|heap| heap.expected.mallinfo.keepcost > 16 * PAGE).unwrap();
@@ -263,7 +263,7 @@ fn absurd_parameters() {
 #[test]
 fn an_arena_in_a_giant_mapping() {
     let tebibytes = 3u64;
-    let recipe = Recipe { secondary_heaps: 0, mmapped: 0, mmapped_pieces: 2, ..recipe() };
+    let recipe = Recipe { secondary_heaps: 0, mmapped_chunks: 0, mmapped_pieces: 2, ..recipe() };
     let heap = fabricate(&recipe);
     let mut subject = FrozenProcess::of(&heap);
     let pieces = heap
@@ -289,7 +289,7 @@ fn an_arena_in_a_giant_mapping() {
 #[test]
 fn mmapped_chunks_side_by_side_between_pieces() {
     // A thousand chunks of one page each, where the mapping of the pieces continues below them.
-    let recipe = Recipe { secondary_heaps: 0, mmapped: 0, mmapped_pieces: 2, ..recipe() };
+    let recipe = Recipe { secondary_heaps: 0, mmapped_chunks: 0, mmapped_pieces: 2, ..recipe() };
     let mut heap = fabricate(&recipe);
     let count = 1000;
     for (offset, word) in [(0, count | 65_536 << 32), (8, count)] {

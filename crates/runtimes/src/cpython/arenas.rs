@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use super::layout::{
     ARENA_ADDRESS, ARENA_FREE_POOL_COUNT, ARENA_FREE_POOLS, ARENA_NEXT, ARENA_OBJECT_BYTES,
-    ARENA_POOL_ADDRESS, ARENA_POOL_COUNT, ArenaSizes, POOL_ARENA, POOL_COUNT, POOL_HEADER_BYTES, POOL_NEXT,
-    Release, SHAPES,
+    ARENA_POOL_ADDRESS, ARENA_POOL_COUNT, ARENA_SIZES, ArenaSizes, POOL_ARENA, POOL_COUNT, POOL_HEADER_BYTES,
+    POOL_NEXT, Release,
 };
 use super::locate::Program;
 use crate::batch::PageCache;
@@ -21,7 +21,7 @@ use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::range::{AddressRange, RangeSet};
 
 /// Words searched between two checks of the deadline.
-const WORDS_PER_DEADLINE_CHECK: u64 = 1 << 16;
+const WORDS_PER_TIME_CHECK: u64 = 1 << 16;
 /// Limit on words tried as the address of an array, per program.
 const MAX_TRIED: usize = 1 << 17;
 /// Limit on arenas: 4 TiB.
@@ -49,22 +49,22 @@ pub struct Arena {
     /// Number of pools.
     pub pool_count: u64,
     /// Start of the pools that were never handed out.
-    pub untouched: u64,
+    pub untouched_start: u64,
     /// Free pools, including those never handed out.
-    pub free_count: u64,
+    pub free_pool_count: u64,
     /// First pool of its list of free pools; these were handed out before.
-    pub first_free: u64,
+    pub first_free_pool: u64,
 }
 
 /// Arenas of one allocator, which several interpreters may share.
 #[derive(Clone, Debug)]
-pub struct Arenas {
+pub struct ArenaSet {
     /// Address of the array.
     pub array: u64,
     /// Sizes of its arenas and pools.
     pub sizes: ArenaSizes,
     /// The arenas, in address order.
-    pub all: Vec<Arena>,
+    pub arenas: Vec<Arena>,
     /// Addresses of invalid entries between valid ones.
     pub invalid_entries: Vec<u64>,
 }
@@ -76,17 +76,17 @@ pub fn find(
     memory: &dyn Memory,
     program: &Program,
     interpreters: &[u64],
-) -> (Vec<Arenas>, bool) {
+) -> (Vec<ArenaSet>, bool) {
     let mut pages = PageCache::new(memory);
     let mut words = BTreeSet::new();
     add_words(context, memory, program.data, &mut words);
-    let mut found: Vec<Arenas> = Vec::new();
-    let mut is_done = add_arrays(context, &mut pages, &words, &mut found);
+    let mut arena_sets: Vec<ArenaSet> = Vec::new();
+    let mut is_done = add_arrays(context, &mut pages, &words, &mut arena_sets);
     // Interpreters with their own allocator hold it in their state, or point to it from there.
     let mut state_words = BTreeSet::new();
     for &state in interpreters {
         if Instant::now() >= context.deadline {
-            return (found, false);
+            return (arena_sets, false);
         }
         let range = AddressRange::sized(state, MAX_STATE_BYTES);
         if context.space.find(state).is_some_and(words::is_mapped_memory) {
@@ -100,20 +100,20 @@ pub fn find(
         add_words(context, memory, range, &mut state_words);
     }
     state_words.retain(|word| !words.contains(word));
-    is_done &= add_arrays(context, &mut pages, &state_words, &mut found);
-    (found, is_done)
+    is_done &= add_arrays(context, &mut pages, &state_words, &mut arena_sets);
+    (arena_sets, is_done)
 }
 
 /// Adds the words of a range that could point to an array, until the deadline.
 fn add_words(context: &Context<'_>, memory: &dyn Memory, range: AddressRange, words: &mut BTreeSet<u64>) {
-    let mut tried = 0_u64;
+    let mut tried_words = 0_u64;
     each_word(memory, context.resident, range, READ_BYTES, &mut |_, word| {
         let is_aligned_address = word.is_multiple_of(16) && word < USER_ADDRESS_END;
         if is_aligned_address && context.space.find(word).is_some_and(words::is_mapped_memory) {
             words.insert(word);
         }
-        tried += 1;
-        let has_time = !tried.is_multiple_of(WORDS_PER_DEADLINE_CHECK) || Instant::now() < context.deadline;
+        tried_words += 1;
+        let has_time = !tried_words.is_multiple_of(WORDS_PER_TIME_CHECK) || Instant::now() < context.deadline;
         has_time && words.len() < MAX_TRIED
     });
 }
@@ -122,7 +122,7 @@ fn add_words(context: &Context<'_>, memory: &dyn Memory, range: AddressRange, wo
 #[derive(Debug, Default)]
 pub struct InterpreterStates {
     /// Addresses of their states, including the one in static data.
-    pub all: Vec<u64>,
+    pub addresses: Vec<u64>,
     /// Whether their list was read to its end.
     pub is_whole: bool,
 }
@@ -134,10 +134,10 @@ pub fn interpreters(memory: &dyn Memory, program: &Program, release: &Release) -
     let mut next = Some(list.first);
     let mut pages = PageCache::new(memory);
     while let Some(at) = next.filter(|&at| at != 0) {
-        if states.all.len() >= MAX_INTERPRETERS || states.all.contains(&at) {
+        if states.addresses.len() >= MAX_INTERPRETERS || states.addresses.contains(&at) {
             return states;
         }
-        states.all.push(at);
+        states.addresses.push(at);
         next = pages.word(at.wrapping_add(list.next_offset));
     }
     states.is_whole = next.is_some();
@@ -150,7 +150,7 @@ fn add_arrays(
     context: &Context<'_>,
     pages: &mut PageCache<'_>,
     words: &BTreeSet<u64>,
-    found: &mut Vec<Arenas>,
+    arena_sets: &mut Vec<ArenaSet>,
 ) -> bool {
     let mut previous_end = 0;
     for &word in words {
@@ -160,17 +160,17 @@ fn add_arrays(
         if word < previous_end {
             continue;
         }
-        for shape in SHAPES {
-            let Some((mut arenas, end)) = read_array(context, pages, word, shape) else { continue };
-            arenas.all.sort_unstable_by_key(|arena| arena.start);
-            let all = &arenas.all;
-            let is_apart = all.windows(2).all(|pair| pair[0].end <= pair[1].start);
-            let claimed: RangeSet =
-                found.iter().flat_map(|other| &other.all).map(|other| (other.start, other.end)).collect();
-            let is_new = |arena: &Arena| !claimed.overlaps((arena.start, arena.end));
-            if is_apart && all.iter().all(is_new) {
+        for sizes in ARENA_SIZES {
+            let Some((mut arena_set, end)) = read_array(context, pages, word, sizes) else { continue };
+            arena_set.arenas.sort_unstable_by_key(|arena| arena.start);
+            let members = &arena_set.arenas;
+            let is_apart = members.windows(2).all(|pair| pair[0].end <= pair[1].start);
+            let known_ranges: RangeSet =
+                arena_sets.iter().flat_map(|set| &set.arenas).map(|known| (known.start, known.end)).collect();
+            let is_new = |arena: &Arena| !known_ranges.overlaps((arena.start, arena.end));
+            if is_apart && members.iter().all(is_new) {
                 previous_end = end;
-                found.push(arenas);
+                arena_sets.push(arena_set);
                 break;
             }
         }
@@ -183,30 +183,30 @@ fn read_array(
     context: &Context<'_>,
     pages: &mut PageCache<'_>,
     array: u64,
-    shape: ArenaSizes,
-) -> Option<(Arenas, u64)> {
-    let mut arenas = Arenas { array, sizes: shape, all: Vec::new(), invalid_entries: Vec::new() };
+    sizes: ArenaSizes,
+) -> Option<(ArenaSet, u64)> {
+    let mut arena_set = ArenaSet { array, sizes, arenas: Vec::new(), invalid_entries: Vec::new() };
     // Invalid entries not yet followed by a valid one: they may be beyond the end.
-    let mut doubtful = Vec::new();
+    let mut trailing_invalid = Vec::new();
     // Number of entries that end the list of unused entries: one does.
     let mut list_ends = 0;
     let mut index = 0;
     while index < MAX_ARENAS {
         let at = array.checked_add(index * ARENA_OBJECT_BYTES)?;
         let Some(entry) = pages.array::<{ ARENA_OBJECT_BYTES as usize }>(at) else { break };
-        if let Some(arena) = read_arena(context, pages, index as u32, &entry, shape) {
-            arenas.invalid_entries.append(&mut doubtful);
-            arenas.all.push(arena);
+        if let Some(arena) = read_arena(context, pages, index as u32, &entry, sizes) {
+            arena_set.invalid_entries.append(&mut trailing_invalid);
+            arena_set.arenas.push(arena);
         } else if !is_unused(array, &entry, &mut list_ends) {
-            doubtful.push(at);
-            if doubtful.len() > MAX_INVALID || arenas.all.is_empty() {
+            trailing_invalid.push(at);
+            if trailing_invalid.len() > MAX_INVALID || arena_set.arenas.is_empty() {
                 break;
             }
         }
         index += 1;
     }
-    let last = u64::from(arenas.all.last()?.index);
-    Some((arenas, array + (last + 1) * ARENA_OBJECT_BYTES))
+    let last = u64::from(arena_set.arenas.last()?.index);
+    Some((arena_set, array + (last + 1) * ARENA_OBJECT_BYTES))
 }
 
 /// Whether an entry is unused: it has no address, and links to another entry or, as the only one,
@@ -229,26 +229,36 @@ fn read_arena(
     pages: &mut PageCache<'_>,
     index: u32,
     entry: &[u8],
-    shape: ArenaSizes,
+    sizes: ArenaSizes,
 ) -> Option<Arena> {
     let start = word_at(entry, ARENA_ADDRESS)?;
-    let end = start.checked_add(shape.arena_bytes).filter(|&end| end < USER_ADDRESS_END)?;
-    let first_pool = start.next_multiple_of(shape.pool_bytes);
-    let pool_count = (end - first_pool) / shape.pool_bytes;
-    let untouched = word_at(entry, ARENA_POOL_ADDRESS)?;
-    let free_count = u64::from(half_word_at(entry, ARENA_FREE_POOL_COUNT)?);
+    let end = start.checked_add(sizes.arena_bytes).filter(|&end| end < USER_ADDRESS_END)?;
+    let first_pool = start.next_multiple_of(sizes.pool_bytes);
+    let pool_count = (end - first_pool) / sizes.pool_bytes;
+    let pools_end = first_pool + pool_count * sizes.pool_bytes;
+    let untouched_start = word_at(entry, ARENA_POOL_ADDRESS)?;
+    let free_pool_count = u64::from(half_word_at(entry, ARENA_FREE_POOL_COUNT)?);
     let is_valid = start.is_multiple_of(16)
         && half_word_at(entry, ARENA_POOL_COUNT) == Some(pool_count as u32)
-        && free_count <= pool_count
-        && untouched.is_multiple_of(shape.pool_bytes)
+        && free_pool_count <= pool_count
+        && untouched_start.is_multiple_of(sizes.pool_bytes)
         // At least one pool was handed out.
-        && (first_pool + shape.pool_bytes..=first_pool + pool_count * shape.pool_bytes).contains(&untouched)
+        && (first_pool + sizes.pool_bytes..=pools_end).contains(&untouched_start)
         && words::is_process_memory(context.space, start, end);
-    let first_free = word_at(entry, ARENA_FREE_POOLS)?;
+    let first_free_pool = word_at(entry, ARENA_FREE_POOLS)?;
     if !is_valid {
         return None;
     }
-    let arena = Arena { index, start, end, first_pool, pool_count, untouched, free_count, first_free };
+    let arena = Arena {
+        index,
+        start,
+        end,
+        first_pool,
+        pool_count,
+        untouched_start,
+        free_pool_count,
+        first_free_pool,
+    };
     // The page of the first pool may be swapped out.
     let header: Option<[u8; POOL_HEADER_BYTES as usize]> = pages.array(first_pool);
     let belongs_to_entry = match header {
@@ -263,24 +273,24 @@ fn read_arena(
 
 impl Arena {
     /// Returns the free pools that were handed out before; `None` if their list is invalid.
-    pub fn free_pools(&self, pages: &mut PageCache<'_>, shape: ArenaSizes) -> Option<Vec<u64>> {
-        let untouched_bytes = self.first_pool + self.pool_count * shape.pool_bytes - self.untouched;
-        let listed = self.free_count.checked_sub(untouched_bytes / shape.pool_bytes)?;
-        let mut free = Vec::new();
-        let mut at = self.first_free;
+    pub fn free_pools(&self, pages: &mut PageCache<'_>, sizes: ArenaSizes) -> Option<Vec<u64>> {
+        let untouched_bytes = self.first_pool + self.pool_count * sizes.pool_bytes - self.untouched_start;
+        let listed_count = self.free_pool_count.checked_sub(untouched_bytes / sizes.pool_bytes)?;
+        let mut free_pools = Vec::new();
+        let mut at = self.first_free_pool;
         while at != 0 {
-            let is_pool = (self.first_pool..self.untouched).contains(&at)
-                && (at - self.first_pool).is_multiple_of(shape.pool_bytes)
-                && (free.len() as u64) < listed;
+            let is_pool = (self.first_pool..self.untouched_start).contains(&at)
+                && (at - self.first_pool).is_multiple_of(sizes.pool_bytes)
+                && (free_pools.len() as u64) < listed_count;
             let header: [u8; POOL_HEADER_BYTES as usize] =
                 if is_pool { pages.array(at)? } else { return None };
             if half_word_at(&header, POOL_COUNT) != Some(0) {
                 return None;
             }
-            free.push(at);
+            free_pools.push(at);
             at = word_at(&header, POOL_NEXT)?;
         }
-        free.sort_unstable();
-        (free.len() as u64 == listed).then_some(free)
+        free_pools.sort_unstable();
+        (free_pools.len() as u64 == listed_count).then_some(free_pools)
     }
 }

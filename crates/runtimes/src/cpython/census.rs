@@ -1,7 +1,7 @@
 //! Counts objects by type, and collects their pointers to memory outside the arenas.
 
 use super::counted::{
-    Block, CensusResult, ClaimedBlock, LargeObject, MIN_OBJECTS_NOT_SPARSE, TypeCounts, TypedObjects,
+    BlockContent, CensusResult, ClaimedBlock, LargeObject, MIN_OBJECTS_NOT_SPARSE, TypeCounts, TypedObjects,
 };
 use super::layout::{GC_HEAD_BYTES, Release, flags};
 use super::objects::{self, GUARD_BYTES, GUARD_SUFFIX_BYTES, HEAD_BYTES, NO_OWNER, Table};
@@ -40,7 +40,7 @@ pub struct OutsideObject {
     /// Address of its block.
     pub start: u64,
     /// Its size.
-    pub size: objects::Size,
+    pub size: objects::ObjectSize,
     /// Whether its words may be pointers.
     pub has_pointers: bool,
     /// Number of its type.
@@ -63,13 +63,13 @@ pub struct Census<'a> {
     release: &'static Release,
     types: Types<'a>,
     pages: PageCache<'a>,
-    outside: &'a OutsideMemory,
+    outside_memory: &'a OutsideMemory,
     /// Objects by number of the type.
     counts: Vec<TypeCounts>,
     /// Numbers of the types of an arena's first few objects.
     first_types: Vec<u32>,
     /// Cache of the addresses found last.
-    recent: Vec<u64>,
+    recent_targets: Vec<u64>,
     /// Address of the current block.
     block_start: u64,
     /// Number of the type whose object is being followed.
@@ -81,49 +81,53 @@ pub struct Census<'a> {
     /// Tables outside the arenas.
     pub tables: Vec<Table>,
     /// The blocks that hold objects, by this worker's numbers of types.
-    typed: ObjectTypes,
-    counted: CensusResult,
+    typed_objects: ObjectTypes,
+    result: CensusResult,
 }
 
 impl<'a> Census<'a> {
     /// An empty census.
-    pub fn new(memory: &'a dyn Memory, release: &'static Release, outside: &'a OutsideMemory) -> Self {
+    pub fn new(memory: &'a dyn Memory, release: &'static Release, outside_memory: &'a OutsideMemory) -> Self {
         Self {
             release,
             types: Types::new(PageCache::new(memory), release),
             pages: PageCache::new(memory),
-            outside,
+            outside_memory,
             counts: Vec::new(),
             first_types: Vec::new(),
-            recent: vec![0; RECENT_TARGETS],
+            recent_targets: vec![0; RECENT_TARGETS],
             block_start: 0,
             owner: NO_OWNER,
             targets: Vec::new(),
             non_objects: Vec::new(),
             tables: Vec::new(),
-            typed: ObjectTypes::default(),
-            counted: CensusResult::default(),
+            typed_objects: ObjectTypes::default(),
+            result: CensusResult::default(),
         }
     }
 
     /// Enables collection of blocks and references for the search for holders.
     pub fn with_holding(mut self, keeps_blocks: bool) -> Self {
-        self.counted.holding = keeps_blocks.then(ReferenceHints::default);
+        self.result.holding = keeps_blocks.then(ReferenceHints::default);
         self
     }
 
     /// An empty census that is to follow what other censuses found.
-    pub fn following(memory: &'a dyn Memory, release: &'static Release, outside: &'a OutsideMemory) -> Self {
+    pub fn following(
+        memory: &'a dyn Memory,
+        release: &'static Release,
+        outside_memory: &'a OutsideMemory,
+    ) -> Self {
         let pages = PageCache::with_capacity(memory, PAGES_KEPT);
-        Self { pages, ..Self::new(memory, release, outside) }
+        Self { pages, ..Self::new(memory, release, outside_memory) }
     }
 
     /// Takes over the targets and tables of another worker's census, with type numbers converted to
     /// its own.
     pub fn adopt(&mut self, other: &mut Census<'_>) {
         let own_number = |object_type: &Type| self.types.number_at(object_type.address).unwrap_or(NO_OWNER);
-        let numbers: Vec<u32> = other.types.all.iter().map(own_number).collect();
-        let owner = |theirs: u32| numbers.get(theirs as usize).copied().unwrap_or(NO_OWNER);
+        let numbers: Vec<u32> = other.types.by_number.iter().map(own_number).collect();
+        let owner = |other_number: u32| numbers.get(other_number as usize).copied().unwrap_or(NO_OWNER);
         self.targets
             .extend(other.targets.drain(..).map(|target| Target { owner: owner(target.owner), ..target }));
         self.tables.extend(other.tables.drain(..).map(|table| Table { owner: owner(table.owner), ..table }));
@@ -131,28 +135,29 @@ impl<'a> Census<'a> {
 
     /// Records a claimed block, at `pointer`, of an object of the type being followed.
     pub fn record_claim(&mut self, pointer: u64, slot: Slot) {
-        let Some(object_type) = self.types.all.get(self.owner as usize) else { return };
-        if self.counted.claimed_blocks.len() < MAX_TARGETS {
+        let Some(object_type) = self.types.by_number.get(self.owner as usize) else { return };
+        if self.result.claimed_blocks.len() < MAX_TARGETS {
             let type_address = object_type.address;
-            self.counted.claimed_blocks.push(ClaimedBlock { pointer, slot, type_address });
+            self.result.claimed_blocks.push(ClaimedBlock { pointer, slot, type_address });
         } else {
-            self.counted.is_incomplete = true;
+            self.result.is_incomplete = true;
         }
     }
 
     /// Counts the content of a block in use of an arena, at `at`.
-    pub fn block(&mut self, at: u64, block: &[u8]) -> Block {
+    pub fn count_block(&mut self, at: u64, block: &[u8]) -> BlockContent {
         self.owner = NO_OWNER;
         self.block_start = at;
         let found = objects::in_block(&mut self.types, block);
-        let content = found.map_or(Block::Other, |found| self.object(found, block, block.len() as u64));
+        let content =
+            found.map_or(BlockContent::Other, |found| self.count_object(found, block, block.len() as u64));
         // The pointers of a dead object are stale.
-        if content != Block::Dead {
+        if content != BlockContent::FreeListed {
             self.follow(block);
         }
-        if let Some(holding) = &mut self.counted.holding {
+        if let Some(holding) = &mut self.result.holding {
             holding.blocks.push(at, block.len() as u64);
-            if content != Block::Other {
+            if content != BlockContent::Other {
                 holding.objects.insert(at);
             }
         }
@@ -161,60 +166,60 @@ impl<'a> Census<'a> {
 
     /// Counts the content of a block in use of a heap of objects, which has `bytes` and begins with
     /// `head`. The caller follows its pointers.
-    pub fn heap_block(&mut self, at: u64, head: &[u8], bytes: u64) -> Block {
+    pub fn count_heap_block(&mut self, at: u64, head: &[u8], bytes: u64) -> BlockContent {
         self.owner = NO_OWNER;
         self.block_start = at;
         let found = objects::in_heap_block(&mut self.types, head);
-        found.map_or(Block::Other, |found| self.object(found, head, bytes))
+        found.map_or(BlockContent::Other, |found| self.count_object(found, head, bytes))
     }
 
     /// Whether instances of a type contain pointers; strings, bytes and ints contain none.
-    fn has_pointers(object_type: &Type) -> bool {
+    fn may_have_pointers(object_type: &Type) -> bool {
         !matches!(object_type.kind, Kind::String | Kind::Int) && object_type.flags & flags::BYTES == 0
     }
 
     /// Counts the object found in a block of `bytes`, whose first bytes are `block`.
-    fn object(&mut self, found: objects::Found, block: &[u8], bytes: u64) -> Block {
-        if found.is_dead {
-            self.counted.dead.add(bytes);
+    fn count_object(&mut self, found: objects::FoundObject, block: &[u8], bytes: u64) -> BlockContent {
+        if found.is_free_listed {
+            self.result.free_listed_objects.add(bytes);
             // Code objects of 3.8 to 3.10 point to frames that ended, in which stale words remain.
-            self.counted.holding.iter_mut().for_each(|holding| _ = holding.stops.insert(self.block_start));
-            return Block::Dead;
+            self.result.holding.iter_mut().for_each(|holding| _ = holding.stops.insert(self.block_start));
+            return BlockContent::FreeListed;
         }
-        let Some(object_type) = self.types.all.get(found.type_number as usize).copied() else {
-            return Block::Other;
+        let Some(object_type) = self.types.by_number.get(found.type_number as usize).copied() else {
+            return BlockContent::Other;
         };
         self.owner = found.type_number;
         let head = block.get(found.offset + self.release.header_prefix_bytes as usize..).unwrap_or_default();
         let mut size = objects::size(&mut self.pages, self.release, &object_type, head);
-        if size.block > bytes {
-            size = objects::Size::plain(&object_type);
+        if size.block_bytes > bytes {
+            size = objects::ObjectSize::plain(&object_type);
         }
         let at = self.block_start;
         self.record_type(at, found.type_number);
         let start = at.saturating_add(found.offset as u64);
         self.record_object(start, at.saturating_add(bytes), &object_type, head);
-        self.count(found.type_number, size.reported, &object_type, head);
+        self.count(found.type_number, size.reported_bytes, &object_type, head);
         if (self.first_types.len() as u64) < MIN_OBJECTS_NOT_SPARSE {
             self.first_types.push(found.type_number);
         }
         for table in size.tables.into_iter().flatten() {
             self.add_table(table);
         }
-        Block::Object { bytes: size.block, has_pointers: Self::has_pointers(&object_type) }
+        BlockContent::Object { bytes: size.block_bytes, has_pointers: Self::may_have_pointers(&object_type) }
     }
 
     /// Records the type of the object in the block at `block`, for the search for holders.
     fn record_type(&mut self, block: u64, number: u32) {
-        if self.counted.holding.is_some() {
-            self.typed.push(block, u16::try_from(number).unwrap_or(u16::MAX));
+        if self.result.holding.is_some() {
+            self.typed_objects.push(block, u16::try_from(number).unwrap_or(u16::MAX));
         }
     }
 
     /// Records an object at `at`, which begins with `head` in a block that ends at `end`, for the
     /// search for holders.
     fn record_object(&mut self, at: u64, end: u64, object_type: &Type, head: &[u8]) {
-        let Some(holding) = &mut self.counted.holding else { return };
+        let Some(holding) = &mut self.result.holding else { return };
         if object_type.flags & flags::HAVE_GC != 0 && self.release.has_links() {
             holding.gc_links.insert(at.saturating_sub(GC_HEAD_BYTES));
         }
@@ -230,14 +235,14 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// Ends an arena. `used` is its number of blocks in use; `None` if unknown.
-    pub fn end_arena(&mut self, range: AddressRange, used: Option<u64>) {
-        if let (Some(holding), Some(_)) = (&mut self.counted.holding, used) {
+    /// Ends an arena. `used_blocks` is its number of blocks in use; `None` if unknown.
+    pub fn end_arena(&mut self, range: AddressRange, used_blocks: Option<u64>) {
+        if let (Some(holding), Some(_)) = (&mut self.result.holding, used_blocks) {
             holding.release_units.push(range);
         }
-        if let Some(used) = used.filter(|&used| used < MIN_OBJECTS_NOT_SPARSE) {
-            self.counted.sparse_arenas += 1;
-            self.counted.sparse_blocks += used;
+        if let Some(used_blocks) = used_blocks.filter(|&used_blocks| used_blocks < MIN_OBJECTS_NOT_SPARSE) {
+            self.result.sparse_arenas += 1;
+            self.result.sparse_arena_blocks += used_blocks;
             for number in &self.first_types {
                 if let Some(counts) = self.counts.get_mut(*number as usize) {
                     counts.in_sparse_arenas += 1;
@@ -257,7 +262,7 @@ impl<'a> Census<'a> {
             counts.bytes = counts.bytes.saturating_add(bytes);
         }
         if object_type.kind == Kind::String && objects::is_interned(head) {
-            self.counted.interned.add(bytes);
+            self.result.interned_objects.add(bytes);
         }
     }
 
@@ -271,7 +276,7 @@ impl<'a> Census<'a> {
             let max_added = MAX_TARGETS.saturating_sub(pending.len());
             if self.targets.len() > max_added && !pending.is_empty() {
                 self.targets.truncate(max_added);
-                self.counted.is_incomplete = true;
+                self.result.is_incomplete = true;
             }
             pending.append(&mut self.targets);
         }
@@ -292,7 +297,7 @@ impl<'a> Census<'a> {
         if self.non_objects.len() < MAX_TARGETS {
             self.non_objects.push(target);
         } else {
-            self.counted.is_incomplete = true;
+            self.result.is_incomplete = true;
         }
     }
 
@@ -308,22 +313,22 @@ impl<'a> Census<'a> {
     fn add_table(&mut self, table: Table) {
         // Memory behind the used part may contain stale words. An address outside known memory is
         // left out: each may cost a leaf of the set.
-        if let Some(holding) = &mut self.counted.holding {
+        if let Some(holding) = &mut self.result.holding {
             let (begin, end) =
-                (table.address.checked_add(table.used), table.address.checked_add(table.bytes));
+                (table.address.checked_add(table.used_bytes), table.address.checked_add(table.bytes));
             let begin = begin.and_then(|begin| begin.checked_next_multiple_of(16));
             let begin = begin.filter(|&begin| end.is_some_and(|end| begin < end));
-            if let Some(begin) = begin.filter(|&begin| self.outside.is_known(begin)) {
+            if let Some(begin) = begin.filter(|&begin| self.outside_memory.is_known(begin)) {
                 holding.opaque_from.insert(begin);
             }
         }
-        if !self.outside.contains(table.address) {
+        if !self.outside_memory.contains(table.address) {
             return;
         }
         if self.tables.len() < MAX_TARGETS {
             self.tables.push(Table { owner: self.owner, ..table });
         } else {
-            self.counted.is_incomplete = true;
+            self.result.is_incomplete = true;
         }
     }
 
@@ -331,14 +336,16 @@ impl<'a> Census<'a> {
     pub fn follow(&mut self, block: &[u8]) {
         for word in block.chunks_exact(8) {
             let word = word_at(word, 0).unwrap_or(0);
-            if self.outside.contains(word) && word.is_multiple_of(16) {
+            if self.outside_memory.contains(word) && word.is_multiple_of(16) {
                 self.add_target(word);
             }
         }
     }
 
     fn add_target(&mut self, at: u64) {
-        let Some(recent) = self.recent.get_mut((at >> 4) as usize % RECENT_TARGETS) else { return };
+        let Some(recent) = self.recent_targets.get_mut((at >> 4) as usize % RECENT_TARGETS) else {
+            return;
+        };
         if *recent == at {
             return;
         }
@@ -346,7 +353,7 @@ impl<'a> Census<'a> {
         if self.targets.len() < MAX_TARGETS {
             self.targets.push(Target { at, owner: self.owner });
         } else {
-            self.counted.is_incomplete = true;
+            self.result.is_incomplete = true;
         }
     }
 
@@ -362,7 +369,7 @@ impl<'a> Census<'a> {
         let BlockOfType { start, type_number } = starts
             .filter_map(|object| self.read_object(object, &mut head))
             .find(|block| block.start <= at)?;
-        let object_type = self.types.all.get(type_number as usize).copied()?;
+        let object_type = self.types.by_number.get(type_number as usize).copied()?;
         let mut size = objects::size(&mut self.pages, self.release, &object_type, &head);
         // A freed object is not cleared: usually its reference count is 0, or its table is gone.
         if object_type.kind == Kind::Dict && size.tables[0].is_none() {
@@ -373,13 +380,13 @@ impl<'a> Census<'a> {
             let values_address =
                 start.checked_add(object_type.prefix_bytes)?.checked_add(object_type.basic_bytes)?;
             let [capacity] = self.pages.array::<1>(values_address)?;
-            let values = 8 + 8 * u64::from(capacity) + u64::from(capacity).next_multiple_of(8);
-            size.block = size.block.saturating_add(values);
+            let values_bytes = 8 + 8 * u64::from(capacity) + u64::from(capacity).next_multiple_of(8);
+            size.block_bytes = size.block_bytes.saturating_add(values_bytes);
         }
-        if !self.outside.contains(start.saturating_add(size.block)) {
-            size = objects::Size::plain(&object_type);
+        if !self.outside_memory.contains(start.saturating_add(size.block_bytes)) {
+            size = objects::ObjectSize::plain(&object_type);
         }
-        let has_pointers = Self::has_pointers(&object_type);
+        let has_pointers = Self::may_have_pointers(&object_type);
         Some(OutsideObject { start, size, has_pointers, type_number, object_type, head })
     }
 
@@ -392,17 +399,17 @@ impl<'a> Census<'a> {
         }
         let type_number = self.types.number_at(type_address)?;
         if references as u32 == 0 {
-            self.counted.holding.iter_mut().for_each(|holding| _ = holding.stops.insert(at));
+            self.result.holding.iter_mut().for_each(|holding| _ = holding.stops.insert(at));
             return None;
         }
-        let object_type = *self.types.all.get(type_number as usize)?;
+        let object_type = *self.types.by_number.get(type_number as usize)?;
         let start = at.checked_sub(object_type.prefix_bytes)?;
         if object_type.flags & flags::HAVE_GC != 0 {
             // The next object in the collector's list links back, or the object is in no list. In a
             // freed block malloc has overwritten the links, and an apparent reference count may be
             // the size of a smaller block.
-            let links = at.checked_sub(GC_HEAD_BYTES)?;
-            let next = self.pages.word(links)? & !3;
+            let links_address = at.checked_sub(GC_HEAD_BYTES)?;
+            let next = self.pages.word(links_address)? & !3;
             let leads_back = |pages: &mut PageCache<'_>| Some(pages.word(next.checked_add(8)?)? & !3);
             match next {
                 // `PyType_GenericAlloc` links every new instance of a class at once, and the
@@ -411,7 +418,7 @@ impl<'a> Census<'a> {
                 // followed by the class itself.
                 0 if object_type.flags & flags::HEAP_TYPE != 0 => return None,
                 0 => (),
-                _ if leads_back(&mut self.pages) != Some(links) => return None,
+                _ if leads_back(&mut self.pages) != Some(links_address) => return None,
                 _ => (),
             }
         }
@@ -423,7 +430,7 @@ impl<'a> Census<'a> {
 
     /// Returns the allocator's block that holds `bytes` at `at`. There are two pairs of guards if
     /// pymalloc passed on a block that was too large for it.
-    pub fn guarded(&mut self, at: u64, bytes: u64) -> objects::GuardedBlock {
+    pub fn guarded_block(&mut self, at: u64, bytes: u64) -> objects::GuardedBlock {
         let (mut begin, mut bytes) = (at, bytes);
         for _ in 0..2 {
             let word = begin.checked_sub(GUARD_BYTES / 2).and_then(|before| self.pages.word(before));
@@ -438,19 +445,19 @@ impl<'a> Census<'a> {
     /// Counts an object outside the arenas, in an allocator's block at `begin`, that was not
     /// counted before.
     pub fn count_large(&mut self, large: &OutsideObject, begin: u64) {
-        self.count(large.type_number, large.size.reported, &large.object_type, &large.head);
+        self.count(large.type_number, large.size.reported_bytes, &large.object_type, &large.head);
         self.owner = large.type_number;
         self.record_type(begin, large.type_number);
         let (at, end) = (
             large.start.saturating_add(large.object_type.prefix_bytes),
-            large.start.saturating_add(large.size.block),
+            large.start.saturating_add(large.size.block_bytes),
         );
         self.record_object(at, end, &large.object_type, &large.head);
-        if large.size.block > LARGE_BYTES {
-            let (type_address, bytes) = (large.object_type.address, large.size.reported);
-            self.counted.large_objects.push(LargeObject { start: begin, type_address, bytes });
+        if large.size.block_bytes > LARGE_BYTES {
+            let (type_address, bytes) = (large.object_type.address, large.size.reported_bytes);
+            self.result.large_objects.push(LargeObject { start: begin, type_address, bytes });
         }
-        self.counted.outside.add(large.size.reported);
+        self.result.outside_objects.add(large.size.reported_bytes);
         for table in large.size.tables.into_iter().flatten() {
             self.add_table(table);
         }
@@ -464,16 +471,16 @@ impl<'a> Census<'a> {
     /// (`PyDictValues`, 3.11 and 3.12; 3.12 stores the address minus 1 as a mark). The byte before
     /// the values holds the length of the prefix in front of them.
     fn add_values(&mut self, word: u64) {
-        let values = word.saturating_add(word & 1);
-        if !values.is_multiple_of(8) || !self.outside.contains(values) {
+        let values_address = word.saturating_add(word & 1);
+        if !values_address.is_multiple_of(8) || !self.outside_memory.contains(values_address) {
             return;
         }
-        let prefix_length = values.checked_sub(1).and_then(|at| self.pages.array::<1>(at));
+        let prefix_length = values_address.checked_sub(1).and_then(|at| self.pages.array::<1>(at));
         let Some([prefix_bytes]) = prefix_length else { return };
         let prefix_bytes = u64::from(prefix_bytes);
         if prefix_bytes >= 8
             && prefix_bytes.is_multiple_of(8)
-            && let Some(start) = values.checked_sub(prefix_bytes)
+            && let Some(start) = values_address.checked_sub(prefix_bytes)
         {
             // `new_values` in Objects/dictobject.c: a byte in the prefix for each value, and two
             // more for the lengths.
@@ -483,20 +490,21 @@ impl<'a> Census<'a> {
     }
 
     /// Notes that some pointers are not followed.
-    pub fn note_cut(&mut self) {
-        self.counted.is_incomplete = true;
+    pub fn note_incomplete(&mut self) {
+        self.result.is_incomplete = true;
     }
 
     /// Returns all counts.
     pub fn finish(mut self) -> CensusResult {
-        self.counted.is_incomplete |= self.types.is_full;
-        for (object_type, counts) in self.types.all.iter().zip(&self.counts) {
-            self.counted.types.insert(object_type.address, (*object_type, *counts));
+        self.result.is_incomplete |= self.types.is_full;
+        for (object_type, counts) in self.types.by_number.iter().zip(&self.counts) {
+            self.result.types.insert(object_type.address, (*object_type, *counts));
         }
-        if !self.typed.is_empty() {
-            self.counted.typed.push(TypedObjects { objects: self.typed, types: self.types.all });
+        if !self.typed_objects.is_empty() {
+            let typed = TypedObjects { objects: self.typed_objects, types: self.types.by_number };
+            self.result.typed_objects.push(typed);
         }
-        self.counted
+        self.result
     }
 }
 
@@ -507,9 +515,9 @@ mod tests {
     use strandline_process::range::RangeSet;
 
     /// Memory of equal bytes.
-    struct Filled(u8);
+    struct ConstantMemory(u8);
 
-    impl Memory for Filled {
+    impl Memory for ConstantMemory {
         fn read_some(&self, _: u64, buffer: &mut [u8]) -> usize {
             buffer.fill(self.0);
             buffer.len()
@@ -519,7 +527,7 @@ mod tests {
     #[test]
     fn values_near_address_0_have_no_prefix_below_it() {
         let outside = OutsideMemory::new([AddressRange::new(0, 1 << 16)], RangeSet::default());
-        let mut census = Census::new(&Filled(0xf8), &RELEASES[3], &outside);
+        let mut census = Census::new(&ConstantMemory(0xf8), &RELEASES[3], &outside);
         [0, 7, 8, 0xf0].into_iter().for_each(|word| census.add_values(word));
         assert!(census.tables.is_empty());
         census.add_values(0x1000);
@@ -529,7 +537,7 @@ mod tests {
     #[test]
     fn tables_outside_known_memory_cost_nothing() {
         let outside = OutsideMemory::new([AddressRange::new(0x1_0000, 0x2_0000)], RangeSet::default());
-        let mut census = Census::new(&Filled(0), &RELEASES[3], &outside).with_holding(true);
+        let mut census = Census::new(&ConstantMemory(0), &RELEASES[3], &outside).with_holding(true);
         for address in [0x1_0000, 0x5000_0000, u64::MAX - 15] {
             census.add_table(Table::new(address, 4096, 100));
         }

@@ -68,21 +68,21 @@ pub fn find(
 fn read_at_offset(memory: &dyn Memory, at: u64, release: &Release) -> Option<Collector> {
     let mut bytes = [0; GENERATIONS_OFFSET + STATE_BYTES];
     memory.read(at, &mut bytes).ok()?;
-    let pointer = if release.minor == 13 { POINTER_BYTES } else { 0 };
-    read(&bytes, GENERATIONS_OFFSET, (GENERATIONS + 1) * GENERATION_BYTES + pointer)
+    let pointer_bytes = if release.minor == 13 { POINTER_BYTES } else { 0 };
+    read(&bytes, GENERATIONS_OFFSET, (GENERATIONS + 1) * GENERATION_BYTES + pointer_bytes)
 }
 
 /// Searches the state of an interpreter for its collector.
 fn find_in_state(memory: &dyn Memory, state: u64, deadline: Instant) -> Option<Collector> {
     let bytes = read_state(memory, state);
-    let last = bytes.len().checked_sub(STATE_BYTES)?;
+    let last_offset = bytes.len().checked_sub(STATE_BYTES)?;
     // Some are at 20, because the list heads are packed, as in Debian's 3.13.
-    (ENABLED_DISTANCE.next_multiple_of(8)..=last).step_by(4).find_map(|at| {
+    (ENABLED_DISTANCE.next_multiple_of(8)..=last_offset).step_by(4).find_map(|at| {
         let address = state.checked_add(at as u64)?;
-        let lists = GENERATIONS * GENERATION_BYTES;
-        let pointer = (at + lists).next_multiple_of(8);
-        let has_pointer = word_at(&bytes, pointer) == Some(address);
-        let statistics_offset = if has_pointer { pointer + POINTER_BYTES - at } else { lists };
+        let lists_bytes = GENERATIONS * GENERATION_BYTES;
+        let pointer_at = (at + lists_bytes).next_multiple_of(8);
+        let has_pointer = word_at(&bytes, pointer_at) == Some(address);
+        let statistics_offset = if has_pointer { pointer_at + POINTER_BYTES - at } else { lists_bytes };
         let mut heads = (0..GENERATIONS).map(|number| number * GENERATION_BYTES).chain([statistics_offset]);
         // Most words are not links. All are checked before any is followed: following costs a read
         // while the target is stopped.
@@ -97,9 +97,9 @@ fn find_in_state(memory: &dyn Memory, state: u64, deadline: Instant) -> Option<C
 fn read_state(memory: &dyn Memory, state: u64) -> Vec<u8> {
     let mut bytes = vec![0; MAX_STATE_BYTES as usize];
     let mut at = 0;
-    while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
+    while let Some(unread) = bytes.get_mut(at..).filter(|unread| !unread.is_empty()) {
         let Some(address) = state.checked_add(at as u64) else { break };
-        let read_bytes = memory.read_some(address, rest);
+        let read_bytes = memory.read_some(address, unread);
         // Continues with the next page.
         at += if read_bytes > 0 { read_bytes } else { (PAGE_BYTES - address % PAGE_BYTES) as usize };
     }
@@ -132,11 +132,11 @@ fn is_list(memory: &dyn Memory, bytes: &[u8], at: usize, head: u64) -> bool {
 }
 
 /// Reads the collector in the state of an interpreter. Its generations are at `bytes[at]`, its
-/// statistics `statistics` bytes behind.
-fn read(bytes: &[u8], at: usize, statistics: usize) -> Option<Collector> {
+/// statistics `statistics_offset` bytes behind.
+fn read(bytes: &[u8], at: usize, statistics_offset: usize) -> Option<Collector> {
     let read_generation = |number: usize| {
         let generation = at + number * GENERATION_BYTES;
-        let own_statistics = at + statistics + number * STATISTICS_BYTES;
+        let own_statistics = at + statistics_offset + number * STATISTICS_BYTES;
         Some(Generation {
             threshold: half_word_at(bytes, generation + THRESHOLD)?,
             count: half_word_at(bytes, generation + COUNT)?,
@@ -147,7 +147,7 @@ fn read(bytes: &[u8], at: usize, statistics: usize) -> Option<Collector> {
     };
     Some(Collector {
         enabled: half_word_at(bytes, at - ENABLED_DISTANCE + at % 8)? != 0,
-        collecting: half_word_at(bytes, at + statistics + GENERATIONS * STATISTICS_BYTES)? != 0,
+        collecting: half_word_at(bytes, at + statistics_offset + GENERATIONS * STATISTICS_BYTES)? != 0,
         generations: (0..GENERATIONS).map(read_generation).collect::<Option<_>>()?,
     })
 }
@@ -160,12 +160,12 @@ mod tests {
     use super::*;
 
     /// Memory in which all words are equal, with a count of the words read.
-    struct Same {
+    struct ConstantMemory {
         word: u64,
         words_read: AtomicUsize,
     }
 
-    impl Memory for Same {
+    impl Memory for ConstantMemory {
         fn read_some(&self, _: u64, buffer: &mut [u8]) -> usize {
             for bytes in buffer.chunks_mut(8) {
                 bytes.copy_from_slice(&self.word.to_le_bytes()[..bytes.len()]);
@@ -177,7 +177,7 @@ mod tests {
 
     /// Searches memory of equal words for a collector; returns the number of words read.
     fn words_read(word: u64, deadline: Instant) -> usize {
-        let memory = Same { word, words_read: AtomicUsize::new(0) };
+        let memory = ConstantMemory { word, words_read: AtomicUsize::new(0) };
         assert!(find_in_state(&memory, 0x5555_0000_0000, deadline).is_none());
         memory.words_read.into_inner()
     }

@@ -15,7 +15,7 @@ use strandline_claims::caveat::Caveat;
 use strandline_claims::runtime::{FinishContext, NamedBlock, Pending, Reading};
 
 /// Work left for when the allocators have been read.
-pub struct Confirm {
+pub struct PendingConfirmation {
     /// Slots of the claims on blocks.
     pub slots: Slots,
     /// Large objects.
@@ -27,15 +27,15 @@ pub struct Confirm {
     /// Whether there are arenas or heaps.
     pub has_arenas: bool,
     /// Number of objects counted outside the arenas.
-    pub objects_outside: u64,
+    pub outside_object_count: u64,
     /// Path of the program or library.
     pub path: String,
 }
 
-impl Pending for Confirm {
+impl Pending for PendingConfirmation {
     fn finish(self: Box<Self>, reading: &mut Reading, context: &FinishContext<'_>) {
         let confirmed = context.matched.count_of([self.slots.object]);
-        if !self.has_arenas && confirmed < self.objects_outside / 2 {
+        if !self.has_arenas && confirmed < self.outside_object_count / 2 {
             let facts = &mut reading.facts;
             (facts.used_bytes, facts.free_bytes, facts.committed_bytes) = (None, None, None);
             facts.own.clear();
@@ -67,9 +67,9 @@ impl Pending for Confirm {
                 facts.instances = facts.instances.saturating_sub(1);
                 facts.bytes = facts.bytes.saturating_sub(unconfirmed.bytes);
             }
-            if let Some(beside) = details.as_mut().and_then(|details| details.beside_arenas.as_mut()) {
-                beside.objects = beside.objects.saturating_sub(1);
-                beside.bytes = beside.bytes.saturating_sub(unconfirmed.bytes);
+            if let Some(outside) = details.as_mut().and_then(|details| details.beside_arenas.as_mut()) {
+                outside.objects = outside.objects.saturating_sub(1);
+                outside.bytes = outside.bytes.saturating_sub(unconfirmed.bytes);
             }
         }
         reading.facts.types.retain(|facts| facts.instances > 0);

@@ -46,7 +46,7 @@ pub struct ClaimedBlock {
 
 /// Content of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Block {
+pub enum BlockContent {
     /// An object.
     Object {
         /// Bytes of the object, with its prefix.
@@ -55,7 +55,7 @@ pub enum Block {
         has_pointers: bool,
     },
     /// An object on a free list.
-    Dead,
+    FreeListed,
     /// Something else.
     Other,
 }
@@ -66,15 +66,15 @@ pub struct CensusResult {
     /// Types and their objects, by address of the type.
     pub types: HashMap<u64, (Type, TypeCounts)>,
     /// Objects on free lists; bytes are those of their blocks.
-    pub dead: Objects,
+    pub free_listed_objects: Objects,
     /// Objects outside the arenas.
-    pub outside: Objects,
+    pub outside_objects: Objects,
     /// Interned strings.
-    pub interned: Objects,
+    pub interned_objects: Objects,
     /// Number of sparse arenas.
     pub sparse_arenas: u64,
-    /// Number of blocks in use in them.
-    pub sparse_blocks: u64,
+    /// Number of blocks in use in sparse arenas.
+    pub sparse_arena_blocks: u64,
     /// Large objects outside the arenas.
     pub large_objects: Vec<LargeObject>,
     /// Allocators' blocks that belong to an object and are, or may be, large.
@@ -82,7 +82,7 @@ pub struct CensusResult {
     /// Blocks and references for the search for holders, if requested.
     pub holding: Option<ReferenceHints>,
     /// The types of objects, for the same search.
-    pub typed: Vec<TypedObjects>,
+    pub typed_objects: Vec<TypedObjects>,
     /// Whether a limit was reached, and what came after it is missing.
     pub is_incomplete: bool,
 }
@@ -90,28 +90,28 @@ pub struct CensusResult {
 impl CensusResult {
     /// Adds another worker's counts.
     pub fn add(&mut self, other: Self) {
-        for (address, (object_type, theirs)) in other.types {
-            let mine = &mut self.types.entry(address).or_insert((object_type, TypeCounts::default())).1;
-            mine.instances += theirs.instances;
-            mine.bytes = mine.bytes.saturating_add(theirs.bytes);
-            mine.in_sparse_arenas += theirs.in_sparse_arenas;
+        for (address, (object_type, added)) in other.types {
+            let counts = &mut self.types.entry(address).or_insert((object_type, TypeCounts::default())).1;
+            counts.instances += added.instances;
+            counts.bytes = counts.bytes.saturating_add(added.bytes);
+            counts.in_sparse_arenas += added.in_sparse_arenas;
         }
-        for (mine, theirs) in [
-            (&mut self.outside, other.outside),
-            (&mut self.dead, other.dead),
-            (&mut self.interned, other.interned),
+        for (total, added) in [
+            (&mut self.outside_objects, other.outside_objects),
+            (&mut self.free_listed_objects, other.free_listed_objects),
+            (&mut self.interned_objects, other.interned_objects),
         ] {
-            mine.objects += theirs.objects;
-            mine.bytes = mine.bytes.saturating_add(theirs.bytes);
+            total.objects += added.objects;
+            total.bytes = total.bytes.saturating_add(added.bytes);
         }
         self.sparse_arenas += other.sparse_arenas;
-        self.sparse_blocks += other.sparse_blocks;
+        self.sparse_arena_blocks += other.sparse_arena_blocks;
         self.large_objects.extend(other.large_objects);
         self.claimed_blocks.extend(other.claimed_blocks);
         if let Some(holding) = other.holding {
             self.holding.get_or_insert_default().add(holding);
         }
-        self.typed.extend(other.typed);
+        self.typed_objects.extend(other.typed_objects);
         self.is_incomplete |= other.is_incomplete;
     }
 }

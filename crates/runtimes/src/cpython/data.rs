@@ -17,12 +17,12 @@ use strandline_process::memory::{half_word_at, word_at};
 /// Returns the data of an object that begins with `head`; `None` if it owns none, or if the size
 /// is invalid.
 pub fn owned_data(pages: &mut PageCache<'_>, release: &Release, kind: Kind, head: &[u8]) -> Option<Table> {
-    let found = match kind {
+    let data = match kind {
         Kind::Array => array(pages, head),
         Kind::NumpyArray => numpy_array(pages, release, head),
         Kind::Buffered if release.minor <= BUFFERED_LAST_MINOR => {
             let address = word_at(head, BUFFERED_BYTES)?;
-            // The program chose the size; the block's size is taken.
+            // The program chose the size: all of the block is counted, whatever its size.
             Some(Table { is_whole: true, ..Table::new(address, 1, 0) })
         }
         Kind::CData => {
@@ -32,7 +32,7 @@ pub fn owned_data(pages: &mut PageCache<'_>, release: &Release, kind: Kind, head
         }
         _ => None,
     };
-    found.filter(|table| table.address != 0 && table.bytes > 0)
+    data.filter(|table| table.address != 0 && table.bytes > 0)
 }
 
 fn array(pages: &mut PageCache<'_>, head: &[u8]) -> Option<Table> {

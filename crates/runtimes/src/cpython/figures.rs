@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use super::arenas::Arenas;
+use super::arenas::ArenaSet;
 use super::counted::{CensusResult, TypeCounts, TypedObjects};
 use super::facts::{self, CPython, SparseArenas, TypeInSparseArenas};
 use super::heap_blocks;
@@ -21,7 +21,7 @@ const MAX_PINNING_TYPES: usize = 10;
 
 /// Fills in the figures common to all runtimes, and CPython's own, named as in
 /// `sys._debugmallocstats`.
-pub fn fill_in_facts(arena_sets: &[Arenas], sums: &Sums, release: &Release, reading: &mut Reading) {
+pub fn fill_in_facts(arena_sets: &[ArenaSet], sums: &Sums, release: &Release, reading: &mut Reading) {
     if !sums.doubts.is_empty() {
         return;
     }
@@ -32,23 +32,24 @@ pub fn fill_in_facts(arena_sets: &[Arenas], sums: &Sums, release: &Release, read
         reading.facts.committed_bytes = sum(|heap| heap.page_bytes);
         return;
     }
-    let arena_count: u64 = arena_sets.iter().map(|arenas| arenas.all.len() as u64).sum();
-    let committed: u64 =
-        arena_sets.iter().map(|arenas| arenas.all.len() as u64 * arenas.sizes.arena_bytes).sum();
+    let arena_count: u64 = arena_sets.iter().map(|set| set.arenas.len() as u64).sum();
+    let committed_bytes: u64 =
+        arena_sets.iter().map(|set| set.arenas.len() as u64 * set.sizes.arena_bytes).sum();
     let sum_of_blocks = |field: fn(&pools::SizeClassCounts) -> u64| -> u64 {
-        pools::classes(sums).map(|(block_bytes, class)| field(&class) * block_bytes).sum()
+        pools::used_classes(sums).map(|(block_bytes, class)| field(&class) * block_bytes).sum()
     };
-    let (used, free) = (sum_of_blocks(|class| class.used), sum_of_blocks(|class| class.free));
-    let pool_count: u64 = pools::classes(sums).map(|(_, class)| class.pools).sum();
+    let (used_bytes, free_bytes) =
+        (sum_of_blocks(|class| class.used_blocks), sum_of_blocks(|class| class.free_blocks));
+    let pool_count: u64 = pools::used_classes(sums).map(|(_, class)| class.pools).sum();
     let header_bytes = pool_count * layout::POOL_HEADER_BYTES;
     let facts = &mut reading.facts;
-    facts.used_bytes = Some(used);
-    facts.free_bytes = Some(free + sums.unused_bytes);
-    facts.committed_bytes = Some(committed);
+    facts.used_bytes = Some(used_bytes);
+    facts.free_bytes = Some(free_bytes + sums.unused_bytes);
+    facts.committed_bytes = Some(committed_bytes);
     facts.own = figures(&[
         ("arenas_allocated_current", arena_count),
-        ("bytes_in_allocated_blocks", used),
-        ("bytes_in_available_blocks", free),
+        ("bytes_in_allocated_blocks", used_bytes),
+        ("bytes_in_available_blocks", free_bytes),
         ("unused_pools", sums.unused_pools),
         ("bytes_lost_to_pool_headers", header_bytes),
         ("bytes_lost_to_quantization", sums.quantization_bytes),
@@ -57,24 +58,24 @@ pub fn fill_in_facts(arena_sets: &[Arenas], sums: &Sums, release: &Release, read
 }
 
 /// Returns the details of its arenas or heaps.
-pub fn details(arena_sets: &[Arenas], sums: &Sums) -> CPython {
-    let shape = arena_sets.first().map(|arenas| arenas.sizes);
+pub fn details(arena_sets: &[ArenaSet], sums: &Sums) -> CPython {
+    let sizes = arena_sets.first().map(|set| set.sizes);
     let heaps = layout::HEAP_NAMES.into_iter().zip(sums.heaps.heaps).map(|(name, counts)| facts::Heap {
         name: name.to_owned(),
         pages: counts.pages,
-        used_blocks: counts.used,
+        used_blocks: counts.used_blocks,
         used_bytes: counts.used_bytes,
         free_bytes: counts.free_bytes,
     });
-    let size_classes = pools::classes(sums).map(|(block_bytes, counts)| facts::SizeClass {
+    let size_classes = pools::used_classes(sums).map(|(block_bytes, counts)| facts::SizeClass {
         block_bytes,
         pools: counts.pools,
-        used_blocks: counts.used,
-        free_blocks: counts.free,
+        used_blocks: counts.used_blocks,
+        free_blocks: counts.free_blocks,
     });
     CPython {
-        arena_bytes: shape.map(|shape| shape.arena_bytes),
-        pool_bytes: shape.map(|shape| shape.pool_bytes),
+        arena_bytes: sizes.map(|sizes| sizes.arena_bytes),
+        pool_bytes: sizes.map(|sizes| sizes.pool_bytes),
         size_classes: size_classes.collect(),
         heaps: heaps.filter(|counts| counts.pages > 0).collect(),
         ..CPython::default()
@@ -85,13 +86,13 @@ pub fn details(arena_sets: &[Arenas], sums: &Sums) -> CPython {
 /// Beyond the limit, types are named until `deadline`. Returns names by address of the type.
 pub fn list_types(
     names: &mut Names<'_>,
-    counted: &CensusResult,
+    result: &CensusResult,
     deadline: Instant,
     reading: &mut Reading,
     details: &mut CPython,
 ) -> HashMap<u64, String> {
     let mut type_names = HashMap::new();
-    let mut types: Vec<_> = counted.types.values().filter(|(_, sums)| sums.instances > 0).collect();
+    let mut types: Vec<_> = result.types.values().filter(|(_, sums)| sums.instances > 0).collect();
     types.sort_by_key(|(object_type, sums)| (std::cmp::Reverse(sums.bytes), object_type.address));
     let mut by_name: HashMap<String, TypeCounts> = HashMap::new();
     let is_shown = |(rank, (_, sums)): &(usize, &&(Type, TypeCounts))| {
@@ -119,20 +120,20 @@ pub fn list_types(
     });
     reading.facts.types = facts.collect();
     reading.facts.types.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
-    details.free_lists = Some(counted.dead.clone());
-    details.interned = Some(counted.interned.clone());
-    details.beside_arenas = Some(counted.outside.clone());
-    let (arenas, blocks) = (counted.sparse_arenas, counted.sparse_blocks);
+    details.free_lists = Some(result.free_listed_objects.clone());
+    details.interned = Some(result.interned_objects.clone());
+    details.beside_arenas = Some(result.outside_objects.clone());
+    let (arenas, blocks) = (result.sparse_arenas, result.sparse_arena_blocks);
     details.sparse_arenas = Some(SparseArenas { arenas, blocks, kept_by });
     type_names
 }
 
 /// Adds names of unlisted types that own allocators' blocks.
-pub fn name_owners(names: &mut Names<'_>, counted: &CensusResult, type_names: &mut HashMap<u64, String>) {
+pub fn name_owners(names: &mut Names<'_>, result: &CensusResult, type_names: &mut HashMap<u64, String>) {
     let max_names = type_names.len() + MAX_TYPES;
-    for block in &counted.claimed_blocks {
+    for block in &result.claimed_blocks {
         if type_names.len() < max_names
-            && let Some((object_type, _)) = counted.types.get(&block.type_address)
+            && let Some((object_type, _)) = result.types.get(&block.type_address)
         {
             type_names.entry(block.type_address).or_insert_with(|| names.type_name(object_type));
         }
@@ -143,32 +144,33 @@ pub fn name_owners(names: &mut Names<'_>, counted: &CensusResult, type_names: &m
 /// unknown.
 pub fn object_types(
     names: &mut Names<'_>,
-    typed: Vec<TypedObjects>,
+    typed_objects: Vec<TypedObjects>,
     type_names: &HashMap<u64, String>,
     deadline: Instant,
 ) -> ObjectTypes {
-    let mut all = ObjectTypes::default();
+    let mut object_types = ObjectTypes::default();
     // By address of the type; `None` for a type that was not named by the deadline.
     let mut numbers: HashMap<u64, Option<u16>> = HashMap::new();
-    for TypedObjects { mut objects, types } in typed {
-        let mut number = |all: &mut ObjectTypes, names: &mut Names<'_>, object_type: &Type| {
+    for TypedObjects { mut objects, types } in typed_objects {
+        let mut number = |object_types: &mut ObjectTypes, names: &mut Names<'_>, object_type: &Type| {
             *numbers.entry(object_type.address).or_insert_with(|| {
                 match type_names.get(&object_type.address) {
-                    Some(name) => Some(all.number(name)),
-                    None => (Instant::now() < deadline).then(|| all.number(&names.type_name(object_type))),
+                    Some(name) => Some(object_types.number(name)),
+                    None => (Instant::now() < deadline)
+                        .then(|| object_types.number(&names.type_name(object_type))),
                 }
             })
         };
         // By the worker's number, `None` until it is looked up.
-        let mut known: Vec<Option<Option<u16>>> = vec![None; types.len()];
+        let mut own_numbers: Vec<Option<Option<u16>>> = vec![None; types.len()];
         objects.renumber(|worker_number| {
             // All types beyond the maximum have this number.
             let index = Some(worker_number).filter(|&number| number != u16::MAX).map(usize::from)?;
             let object_type = types.get(index)?;
-            *known.get_mut(index)?.get_or_insert_with(|| number(&mut all, names, object_type))
+            *own_numbers.get_mut(index)?.get_or_insert_with(|| number(&mut object_types, names, object_type))
         });
-        all.append(objects);
+        object_types.append(objects);
     }
-    all.sort();
-    all
+    object_types.sort();
+    object_types
 }

@@ -2,12 +2,13 @@
 //! belongs to mimalloc in the ledger, whose reader checks for each claim that the block is in use.
 
 use super::census::Census;
-use super::counted::Block;
+use super::counted::BlockContent;
 use super::heaps::Page;
 use super::large::{self, Slots};
 use super::layout::HEAP_NAMES;
 use super::objects::{HEAD_BYTES, Table};
 use crate::batch::PageCache;
+use strandline_claims::add_fields;
 use strandline_claims::bits;
 use strandline_claims::doubts::ReadProblems;
 use strandline_claims::refinements::{LARGE_BYTES, Refinements};
@@ -35,7 +36,7 @@ pub struct HeapCounts {
     /// Bytes of these pages.
     pub page_bytes: u64,
     /// Blocks in use.
-    pub used: u64,
+    pub used_blocks: u64,
     /// Bytes of these blocks.
     pub used_bytes: u64,
     /// Bytes of free blocks, and of memory not yet divided into blocks.
@@ -54,8 +55,8 @@ pub struct Sums {
 impl Sums {
     /// Adds another walker's totals.
     pub fn add(&mut self, other: &Self) {
-        for (mine, theirs) in self.heaps.iter_mut().zip(other.heaps) {
-            strandline_claims::add_fields!(mine, theirs: pages, page_bytes, used, used_bytes, free_bytes);
+        for (counts, added) in self.heaps.iter_mut().zip(other.heaps) {
+            add_fields!(counts, added: pages, page_bytes, used_blocks, used_bytes, free_bytes);
         }
         self.doubts.add(&other.doubts);
     }
@@ -71,7 +72,7 @@ pub struct Walker<'a> {
     /// Blocks of the current page; empty if they are read one by one.
     buffer: ReadBuffer,
     /// Bitmap of the free blocks of the current page.
-    free: Vec<u64>,
+    free_bitmap: Vec<u64>,
     /// Piece of a block whose pointers are followed.
     piece: ReadBuffer,
     /// Totals of the walk.
@@ -96,23 +97,23 @@ impl<'a> Walker<'a> {
             slots,
             pages: PageCache::new(memory),
             buffer: ReadBuffer::default(),
-            free: Vec::new(),
+            free_bitmap: Vec::new(),
             piece: ReadBuffer::new(PIECE_BYTES),
             sums: Sums::default(),
             census,
         }
     }
 
-    /// Walks a page.
-    pub fn page(&mut self, page: &Page) {
-        let used = if page.has_objects() { self.claim_objects(page) } else { self.count_used(page) };
-        let Some(used) = used else { return self.sums.doubts.note_damage(page.start, 0) };
+    /// Counts the blocks of a page, and claims its objects.
+    pub fn count_page(&mut self, page: &Page) {
+        let used_blocks = if page.has_objects() { self.claim_objects(page) } else { self.count_used(page) };
+        let Some(used_blocks) = used_blocks else { return self.sums.doubts.note_damage(page.start, 0) };
         if let Some(counts) = self.sums.heaps.get_mut(page.heap) {
             let bytes = page.end - page.start;
-            let used_bytes = used.saturating_mul(page.block_bytes).min(bytes);
+            let used_bytes = used_blocks.saturating_mul(page.block_bytes).min(bytes);
             counts.pages += 1;
             counts.page_bytes += bytes;
-            counts.used += used;
+            counts.used_blocks += used_blocks;
             counts.used_bytes += used_bytes;
             counts.free_bytes += bytes - used_bytes;
         }
@@ -123,8 +124,8 @@ impl<'a> Walker<'a> {
     fn count_used(&mut self, page: &Page) -> Option<u64> {
         self.buffer.resize(0);
         self.clear_bitmap(page)?;
-        let freed = self.mark_free(page, page.free_lists.thread)?;
-        page.used.checked_sub(freed)
+        let freed_blocks = self.mark_free(page, page.free_lists.thread)?;
+        page.used_blocks.checked_sub(freed_blocks)
     }
 
     /// Counts and claims the objects of a page; returns the number of blocks in use.
@@ -132,28 +133,28 @@ impl<'a> Walker<'a> {
         self.read_blocks(page);
         self.clear_bitmap(page)?;
         let lists = page.free_lists;
-        let owner_freed = self.mark_free(page, lists.next)? + self.mark_free(page, lists.local)?;
-        if page.capacity.checked_sub(page.used)? != owner_freed {
+        let owner_freed_blocks = self.mark_free(page, lists.next)? + self.mark_free(page, lists.local)?;
+        if page.capacity_blocks.checked_sub(page.used_blocks)? != owner_freed_blocks {
             return None;
         }
-        let freed = self.mark_free(page, page.free_lists.thread)?;
-        for index in 0..page.capacity {
-            if !bits::has(&self.free, index as usize) {
+        let freed_blocks = self.mark_free(page, page.free_lists.thread)?;
+        for index in 0..page.capacity_blocks {
+            if !bits::has(&self.free_bitmap, index as usize) {
                 self.claim_block(page, page.first_block + index * page.block_bytes);
             }
         }
-        page.used.checked_sub(freed)
+        page.used_blocks.checked_sub(freed_blocks)
     }
 
     fn clear_bitmap(&mut self, page: &Page) -> Option<()> {
-        self.free.clear();
-        self.free.resize(usize::try_from(page.capacity.div_ceil(64)).ok()?, 0);
+        self.free_bitmap.clear();
+        self.free_bitmap.resize(usize::try_from(page.capacity_blocks.div_ceil(64)).ok()?, 0);
         Some(())
     }
 
     /// Reads all blocks of a page at once, if they are few enough and all resident.
     fn read_blocks(&mut self, page: &Page) {
-        let bytes = page.capacity * page.block_bytes;
+        let bytes = page.capacity_blocks * page.block_bytes;
         self.buffer.resize(0);
         if bytes <= MAX_BUFFERED_BYTES {
             self.buffer.resize(bytes as usize);
@@ -170,9 +171,9 @@ impl<'a> Walker<'a> {
         while at != 0 {
             let offset = at.checked_sub(page.first_block)?;
             let index = offset / page.block_bytes;
-            let (word, bit) = (self.free.get_mut((index / 64) as usize)?, 1 << (index % 64));
+            let (word, bit) = (self.free_bitmap.get_mut((index / 64) as usize)?, 1 << (index % 64));
             // A block already marked means a cycle.
-            if !offset.is_multiple_of(page.block_bytes) || index >= page.capacity || *word & bit != 0 {
+            if !offset.is_multiple_of(page.block_bytes) || index >= page.capacity_blocks || *word & bit != 0 {
                 return None;
             }
             *word |= bit;
@@ -201,13 +202,13 @@ impl<'a> Walker<'a> {
                 head_buffer
             }
         };
-        let (object_bytes, has_pointers) = match self.census.heap_block(at, head, bytes) {
-            Block::Object { bytes, has_pointers } => (bytes, has_pointers),
-            Block::Dead => {
-                self.refinements.claim(at, bytes, self.slots.dead);
+        let (object_bytes, has_pointers) = match self.census.count_heap_block(at, head, bytes) {
+            BlockContent::Object { bytes, has_pointers } => (bytes, has_pointers),
+            BlockContent::FreeListed => {
+                self.refinements.claim(at, bytes, self.slots.free_listed);
                 return;
             }
-            Block::Other => return,
+            BlockContent::Other => return,
         };
         let claimed_bytes = if bytes <= SMALL_BYTES { bytes } else { object_bytes.min(bytes) };
         if self.refinements.claim(at, claimed_bytes, self.slots.object) && claimed_bytes > LARGE_BYTES {

@@ -45,9 +45,9 @@ pub struct Page {
     /// Bytes per block.
     pub block_bytes: u64,
     /// Blocks created so far.
-    pub capacity: u64,
+    pub capacity_blocks: u64,
     /// Blocks in use, including those that other threads freed.
-    pub used: u64,
+    pub used_blocks: u64,
     /// First blocks of its free lists.
     pub free_lists: FreeLists,
     /// Index of its heap in [`HEAP_NAMES`].
@@ -125,15 +125,15 @@ struct Candidate {
 }
 
 fn candidates(context: &Context<'_>, memory: &dyn Memory) -> Vec<Candidate> {
-    let mut found = Vec::new();
+    let mut candidates = Vec::new();
     for mapping in context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping)) {
         for run in context.resident_runs(mapping.range()) {
             let mut at = run.start.next_multiple_of(SEGMENT_BYTES);
-            while at < run.end && found.len() < MAX_SEGMENTS && Instant::now() < context.deadline {
+            while at < run.end && candidates.len() < MAX_SEGMENTS && Instant::now() < context.deadline {
                 let mut bytes = [0; HEAD_BYTES];
                 if memory.read(at, &mut bytes).is_ok() {
                     let is_match = |layout: &&HeapLayout| may_be_segment(layout, &bytes);
-                    found.extend(HEAPS.iter().filter(is_match).filter_map(|layout| {
+                    candidates.extend(HEAPS.iter().filter(is_match).filter_map(|layout| {
                         let key = word_at(&bytes, layout.cookie)? ^ at;
                         (key != 0).then_some(Candidate { start: at, layout, key })
                     }));
@@ -143,19 +143,19 @@ fn candidates(context: &Context<'_>, memory: &dyn Memory) -> Vec<Candidate> {
             }
         }
     }
-    found
+    candidates
 }
 
 /// Whether the first bytes could be those of a segment.
 fn may_be_segment(layout: &HeapLayout, bytes: &[u8]) -> bool {
     let word = |at: usize| word_at(bytes, at).unwrap_or(u64::MAX);
-    let info = word(layout.info_slices);
-    half_word_at(bytes, layout.kind).is_some_and(|kind| kind <= 1)
-        && (1..=SEGMENT_BYTES / SLICE_BYTES + 1).contains(&word(layout.entries))
-        && (1..MAX_SLICES).contains(&word(layout.slices))
-        && (1..=MAX_INFO_SLICES).contains(&info)
+    let own_slices = word(layout.info_slice_count);
+    half_word_at(bytes, layout.segment_kind).is_some_and(|kind| kind <= 1)
+        && (1..=SEGMENT_BYTES / SLICE_BYTES + 1).contains(&word(layout.entry_count))
+        && (1..MAX_SLICES).contains(&word(layout.slice_count))
+        && (1..=MAX_INFO_SLICES).contains(&own_slices)
         // The first slices hold the segment's own structures.
-        && half_word_at(bytes, layout.structures).map(u64::from) == Some(info)
+        && half_word_at(bytes, layout.page_structures).map(u64::from) == Some(own_slices)
 }
 
 /// Adds the pages of a segment; returns its end.
@@ -163,19 +163,19 @@ fn add_segment(context: &Context<'_>, memory: &dyn Memory, segment: &Candidate, 
     let layout = segment.layout;
     let bytes = read_structures(context, memory, segment);
     let word = |at: usize| word_at(&bytes, at).unwrap_or(0);
-    let end = segment.start.saturating_add(word(layout.slices).saturating_mul(SLICE_BYTES));
-    if word(layout.thread) == 0 && word(layout.used) == 0 {
+    let end = segment.start.saturating_add(word(layout.slice_count).saturating_mul(SLICE_BYTES));
+    if word(layout.thread_id) == 0 && word(layout.used_pages) == 0 {
         // A freed segment still holds its old size.
         return segment.start + 1;
     }
-    let is_huge = word(layout.kind) as u32 == 1;
+    let is_huge = word(layout.segment_kind) as u32 == 1;
     let pages_before = heaps.pages.len();
-    let mut index = word(layout.info_slices);
-    while index < word(layout.entries) {
+    let mut index = word(layout.info_slice_count);
+    while index < word(layout.entry_count) {
         let start = segment.start.saturating_add(index * SLICE_BYTES);
-        let at = layout.structures + index as usize * layout.page_bytes;
+        let at = layout.page_structures + index as usize * layout.structure_bytes;
         // Always in range: the number of entries was checked.
-        let Some(structure) = bytes.get(at..at + layout.page_bytes) else { break };
+        let Some(structure) = bytes.get(at..at + layout.structure_bytes) else { break };
         let count = half_word_at(structure, 0).map_or(0, u64::from);
         let page_end = if is_huge { end } else { start.saturating_add(count * SLICE_BYTES) };
         if page_end <= start || page_end > end {
@@ -187,7 +187,7 @@ fn add_segment(context: &Context<'_>, memory: &dyn Memory, segment: &Candidate, 
     }
     let page_count = (heaps.pages.len() - pages_before) as u64;
     // A page that is being freed may still be counted.
-    if page_count > word(layout.used) || page_count + 1 < word(layout.used) {
+    if page_count > word(layout.used_pages) || page_count + 1 < word(layout.used_pages) {
         heaps.doubts.note_damage(segment.start, 0);
     }
     end.max(segment.start + 1)
@@ -195,8 +195,8 @@ fn add_segment(context: &Context<'_>, memory: &dyn Memory, segment: &Candidate, 
 
 /// Reads a segment's own structures; zeros where nothing was ever written.
 fn read_structures(context: &Context<'_>, memory: &dyn Memory, segment: &Candidate) -> Vec<u8> {
-    let max_bytes = (segment.layout.structures as u64)
-        .saturating_add((SEGMENT_BYTES / SLICE_BYTES + 1) * segment.layout.page_bytes as u64)
+    let max_bytes = (segment.layout.page_structures as u64)
+        .saturating_add((SEGMENT_BYTES / SLICE_BYTES + 1) * segment.layout.structure_bytes as u64)
         .next_multiple_of(PAGE_BYTES);
     let mut bytes = vec![0; max_bytes as usize];
     for run in context.resident_runs(AddressRange::sized(segment.start, max_bytes)) {
@@ -219,27 +219,30 @@ fn parse_page(layout: &HeapLayout, structure: &[u8], start: u64, end: u64) -> Op
         _ => word_at(structure, field.offset),
     };
     // Slices that do not start a page have 0 or 1 here.
-    let stated = number(layout.block_bytes).filter(|&stated| stated > 1)?;
-    let block_bytes = if stated >= HUGE_BLOCK_BYTES { end - start } else { stated.min(end - start) };
-    let first_block = match layout.start {
+    let stated_bytes = number(layout.block_bytes).filter(|&stated_bytes| stated_bytes > 1)?;
+    let block_bytes =
+        if stated_bytes >= HUGE_BLOCK_BYTES { end - start } else { stated_bytes.min(end - start) };
+    let first_block = match layout.blocks_start {
         Some(at) => word_at(structure, at)?,
-        None => start + blocks_offset(stated),
+        None => start + blocks_offset(stated_bytes),
     };
     let heap = usize::from(structure.get(layout.tag)? >> layout.tag_shift & TAG_MASK);
-    let capacity = word_16(PAGE_CAPACITY)?;
-    let all_end = first_block.checked_add(capacity.checked_mul(block_bytes)?)?;
+    let capacity_blocks = word_16(PAGE_CAPACITY)?;
+    let blocks_end = first_block.checked_add(capacity_blocks.checked_mul(block_bytes)?)?;
     // A block with a large alignment starts later and may end behind the page.
-    let is_whole = all_end <= end || word_16(PAGE_RESERVED)? == 1;
-    let used = number(layout.page_used)?;
-    let is_valid =
-        is_whole && (start..end).contains(&first_block) && used <= capacity && heap < HEAP_NAMES.len();
+    let is_whole = blocks_end <= end || word_16(PAGE_RESERVED)? == 1;
+    let used_blocks = number(layout.page_used)?;
+    let is_valid = is_whole
+        && (start..end).contains(&first_block)
+        && used_blocks <= capacity_blocks
+        && heap < HEAP_NAMES.len();
     is_valid.then_some(Page {
         start,
         end,
         first_block,
         block_bytes,
-        capacity,
-        used,
+        capacity_blocks,
+        used_blocks,
         free_lists: FreeLists {
             next: word_at(structure, PAGE_FREE)?,
             local: word_at(structure, layout.local_free)?,

@@ -19,14 +19,15 @@ use strandline_process::memory::Memory;
 pub const PIECE_BYTES: usize = 64 << 10;
 /// Rounds of following blocks that are not objects: a thread's state, a chunk of its frames, and
 /// the blocks that the frames point to.
-const ROUNDS: usize = 3;
-/// Limit on such blocks followed per round; more are noted ([`Census::note_cut`]).
-const MAX_FOLLOWED: usize = 1 << 16;
-/// Bytes read of such a block.
-const BLOCK_BYTES: u64 = 1024;
-/// Bytes read of such a block at the start of a page: it may be a chunk of frames
+const MAX_ROUNDS: usize = 3;
+/// Limit on blocks that are not objects followed per round; more are noted
+/// ([`Census::note_incomplete`]).
+const MAX_FOLLOWED_BLOCKS: usize = 1 << 16;
+/// Bytes read of a block that is not an object.
+const READ_BLOCK_BYTES: u64 = 1024;
+/// Bytes read of a block that is not an object, at the start of a page: it may be a chunk of frames
 /// (`DATA_STACK_CHUNK_SIZE`).
-const CHUNK_BYTES: u64 = 16 << 10;
+const READ_CHUNK_BYTES: u64 = 16 << 10;
 /// Targets and tables between two checks of the deadline.
 const STEPS_PER_DEADLINE_CHECK: usize = 64;
 
@@ -40,7 +41,7 @@ pub struct Slots {
     /// Data of objects.
     pub buffer: Slot,
     /// Dead objects, in heaps of objects.
-    pub dead: Slot,
+    pub free_listed: Slot,
 }
 
 /// Follows all pointers that `census` has collected. False if the deadline passed before the end.
@@ -52,34 +53,35 @@ pub fn follow(
     deadline: Instant,
 ) -> bool {
     let mut piece = ReadBuffer::new(PIECE_BYTES);
-    let mut is_done = objects(memory, census, refinements, slots, &mut piece, deadline);
+    let mut is_done = follow_objects(memory, census, refinements, slots, &mut piece, deadline);
     // Blocks of C code point on, for example thread states to the chunks with frames (from 3.11
     // on). What they point to gets no owner: any word may point there, even a number or a stale
     // pointer.
-    let mut seen = HashSet::new();
-    for _ in 0..ROUNDS {
+    let mut visited = HashSet::new();
+    for _ in 0..MAX_ROUNDS {
         let mut targets = std::mem::take(&mut census.non_objects);
         // The pointers in claimed blocks are known already.
-        targets.retain(|target| !refinements.is_claimed(target.at) && seen.insert(target.at));
-        if targets.len() > MAX_FOLLOWED {
-            census.note_cut();
-            targets.truncate(MAX_FOLLOWED);
+        targets.retain(|target| !refinements.is_claimed(target.at) && visited.insert(target.at));
+        if targets.len() > MAX_FOLLOWED_BLOCKS {
+            census.note_incomplete();
+            targets.truncate(MAX_FOLLOWED_BLOCKS);
         }
         targets.sort_unstable();
         for target in targets {
-            let bytes = if target.at.is_multiple_of(PAGE_BYTES) { CHUNK_BYTES } else { BLOCK_BYTES };
+            let bytes =
+                if target.at.is_multiple_of(PAGE_BYTES) { READ_CHUNK_BYTES } else { READ_BLOCK_BYTES };
             let block = Table::new(target.at, bytes, bytes);
             census.owner = NO_OWNER;
             read(memory, census, block, &mut piece, deadline);
         }
-        is_done &= objects(memory, census, refinements, slots, &mut piece, deadline);
+        is_done &= follow_objects(memory, census, refinements, slots, &mut piece, deadline);
     }
     census.owner = NO_OWNER;
     is_done && Instant::now() < deadline
 }
 
 /// Follows the pointers of objects and their tables to the end.
-fn objects(
+fn follow_objects(
     memory: &dyn Memory,
     census: &mut Census<'_>,
     refinements: &Refinements,
@@ -97,7 +99,7 @@ fn objects(
         // Tables first: one that is reached by another pointer before would count as a block of
         // unknown use.
         if let Some(table) = census.tables.pop() {
-            let GuardedBlock { begin, bytes } = census.guarded(table.address, table.bytes);
+            let GuardedBlock { begin, bytes } = census.guarded_block(table.address, table.bytes);
             let slot = if table.is_data { slots.buffer } else { slots.table };
             let is_new = match table.is_whole {
                 true => refinements.claim_whole(begin, slot),
@@ -118,13 +120,13 @@ fn objects(
             census.add_non_object(target);
             continue;
         };
-        let GuardedBlock { begin, bytes } = census.guarded(outside.start, outside.size.block);
+        let GuardedBlock { begin, bytes } = census.guarded_block(outside.start, outside.size.block_bytes);
         if refinements.claim(begin, bytes, slots.object) {
             census.count_large(&outside, begin);
             if bytes > LARGE_BYTES {
                 census.record_claim(begin, slots.object);
             }
-            let bytes = outside.size.block;
+            let bytes = outside.size.block_bytes;
             if outside.has_pointers {
                 let block = Table::new(outside.start, bytes, bytes);
                 read(memory, census, block, piece, deadline);
@@ -136,7 +138,7 @@ fn objects(
 /// Records the pointers in a block, as far as it can be read.
 pub fn read(memory: &dyn Memory, census: &mut Census<'_>, block: Table, piece: &mut [u8], deadline: Instant) {
     let mut at = block.address;
-    let end = block.address.saturating_add(block.used);
+    let end = block.address.saturating_add(block.used_bytes);
     while at < end && Instant::now() < deadline {
         let piece_bytes = usize::try_from(end - at).unwrap_or(usize::MAX).min(piece.len());
         let Some(bytes) = piece.get_mut(..piece_bytes) else { return };
@@ -175,7 +177,7 @@ mod tests {
         let target = |index: usize| Target { at: 16 * (index as u64 + 1), owner: NO_OWNER };
         census.non_objects.extend((0..blocks).map(target));
         let slot = Slot::new(0).unwrap();
-        let slots = Slots { object: slot, table: slot, buffer: slot, dead: slot };
+        let slots = Slots { object: slot, table: slot, buffer: slot, free_listed: slot };
         let deadline = Instant::now() + Duration::from_secs(600);
         assert!(follow(&Unreadable, &mut census, &Refinements::default(), slots, deadline));
         census.finish().is_incomplete
@@ -183,7 +185,7 @@ mod tests {
 
     #[test]
     fn blocks_beyond_the_limit_are_noted() {
-        assert!(!is_incomplete_after(MAX_FOLLOWED));
-        assert!(is_incomplete_after(MAX_FOLLOWED + 1));
+        assert!(!is_incomplete_after(MAX_FOLLOWED_BLOCKS));
+        assert!(is_incomplete_after(MAX_FOLLOWED_BLOCKS + 1));
     }
 }

@@ -19,8 +19,8 @@ pub struct ArenaSizes {
     pub pool_bytes: u64,
 }
 
-/// The two known shapes; the arenas show which one a build uses.
-pub const SHAPES: [ArenaSizes; 2] = [
+/// The two known pairs of sizes; the arenas show which one a build uses.
+pub const ARENA_SIZES: [ArenaSizes; 2] = [
     ArenaSizes { arena_bytes: 1 << 20, pool_bytes: 16 << 10 },
     ArenaSizes { arena_bytes: 256 << 10, pool_bytes: 4 << 10 },
 ];
@@ -289,7 +289,7 @@ impl Release {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interpreters {
     /// This offset of the head; `next` is at 0.
-    At(u64),
+    HeadAt(u64),
     /// Offsets are in a table at the start of `_PyRuntime` (`struct _Py_DebugOffsets`).
     InDebugOffsets,
 }
@@ -388,21 +388,21 @@ pub struct HeapLayout {
     /// `cookie` in a segment.
     pub cookie: usize,
     /// `used` in a segment: pages in use.
-    pub used: usize,
+    pub used_pages: usize,
     /// `segment_slices`.
-    pub slices: usize,
+    pub slice_count: usize,
     /// `segment_info_slices`: slices of the segment's own structures.
-    pub info_slices: usize,
+    pub info_slice_count: usize,
     /// `kind`: 1 for a segment with a single block.
-    pub kind: usize,
+    pub segment_kind: usize,
     /// `slice_entries`.
-    pub entries: usize,
+    pub entry_count: usize,
     /// `thread_id`: 0 if its thread ended, or the segment was freed.
-    pub thread: usize,
+    pub thread_id: usize,
     /// `slices`, the structures of pages; each begins with its `slice_count` (32 bits).
-    pub structures: usize,
+    pub page_structures: usize,
     /// Bytes of one such structure.
-    pub page_bytes: usize,
+    pub structure_bytes: usize,
     /// Offset of the byte with a page's heap (`tag`, from mimalloc 2.2 on `heap_tag`).
     pub tag: usize,
     /// Bit number of the heap in that byte.
@@ -416,7 +416,7 @@ pub struct HeapLayout {
     /// `xthread_free` in a page; its two lowest bits are a state.
     pub thread_free: usize,
     /// `page_start` in a page; without it, the start follows from the block size.
-    pub start: Option<usize>,
+    pub blocks_start: Option<usize>,
 }
 
 /// The two known layouts: of mimalloc 2.1.2 (3.13, 3.14), and of 2.5.2 (3.14.10; the release that
@@ -424,39 +424,39 @@ pub struct HeapLayout {
 pub static HEAPS: [HeapLayout; 2] = [
     HeapLayout {
         cookie: 216,
-        used: 208,
-        slices: 224,
-        info_slices: 232,
-        kind: 240,
-        entries: 248,
-        thread: 256,
-        structures: 264,
-        page_bytes: 96,
+        used_pages: 208,
+        slice_count: 224,
+        info_slice_count: 232,
+        segment_kind: 240,
+        entry_count: 248,
+        thread_id: 256,
+        page_structures: 264,
+        structure_bytes: 96,
         tag: 8,
         tag_shift: 3,
         page_used: Field { offset: 24, bits: 32 },
         block_bytes: Field { offset: 28, bits: 32 },
         local_free: 32,
         thread_free: 40,
-        start: None,
+        blocks_start: None,
     },
     HeapLayout {
         cookie: 224,
-        used: 216,
-        slices: 248,
-        info_slices: 256,
-        kind: 264,
-        entries: 272,
-        thread: 280,
-        structures: 288,
-        page_bytes: 112,
+        used_pages: 216,
+        slice_count: 248,
+        info_slice_count: 256,
+        segment_kind: 264,
+        entry_count: 272,
+        thread_id: 280,
+        page_structures: 288,
+        structure_bytes: 112,
         tag: 35,
         tag_shift: 0,
         page_used: Field { offset: 32, bits: 16 },
         block_bytes: Field { offset: 40, bits: 64 },
         local_free: 24,
         thread_free: 56,
-        start: Some(48),
+        blocks_start: Some(48),
     },
 ];
 /// `capacity` in a page of both layouts: blocks created (16 bits).
@@ -485,7 +485,7 @@ pub const TAG_MASK: u8 = 15;
 pub const HEAP_NAMES: [&str; 4] = ["mem", "object", "gc", "gc_pre"];
 
 /// Layout of a version up to 3.10.
-const fn release(minor: u8, class_bytes: u64, qualname: u64) -> Release {
+const fn release_up_to_3_10(minor: u8, class_bytes: u64, qualname: u64) -> Release {
     Release {
         minor,
         header_prefix_bytes: 0,
@@ -499,12 +499,12 @@ const fn release(minor: u8, class_bytes: u64, qualname: u64) -> Release {
         extra_prefix_flags: 0,
         inline_values: 0,
         has_int_tags: false,
-        interpreters: Interpreters::At(32),
+        interpreters: Interpreters::HeadAt(32),
     }
 }
 
 /// Layout of a version from 3.13 on.
-const fn newer(minor: u8, class_bytes: u64) -> Release {
+const fn release_from_3_13(minor: u8, class_bytes: u64) -> Release {
     Release {
         string_bytes: StringBytes { ascii: 40, compact: 56, not_compact: 64 },
         utf8: 48,
@@ -513,12 +513,12 @@ const fn newer(minor: u8, class_bytes: u64) -> Release {
         inline_values: flags::INLINE_VALUES,
         has_int_tags: true,
         interpreters: Interpreters::InDebugOffsets,
-        ..release(minor, class_bytes, 872)
+        ..release_up_to_3_10(minor, class_bytes, 872)
     }
 }
 
 /// Layout of a build without a global lock.
-const fn without_lock(minor: u8, class_bytes: u64, kind_shift: u32) -> Release {
+const fn release_without_lock(minor: u8, class_bytes: u64, kind_shift: u32) -> Release {
     Release {
         header_prefix_bytes: FREE_THREADED_PREFIX_BYTES,
         kind_shift,
@@ -526,27 +526,27 @@ const fn without_lock(minor: u8, class_bytes: u64, kind_shift: u32) -> Release {
         string_bytes: StringBytes { ascii: 56, compact: 72, not_compact: 80 },
         utf8: 64,
         qualname: 888,
-        ..newer(minor, class_bytes)
+        ..release_from_3_13(minor, class_bytes)
     }
 }
 
 /// The layouts of all known versions.
 pub static RELEASES: [Release; 9] = [
-    release(8, 880, 864),
-    release(9, 880, 856),
-    release(10, 888, 864),
+    release_up_to_3_10(8, 880, 864),
+    release_up_to_3_10(9, 880, 856),
+    release_up_to_3_10(10, 888, 864),
     Release {
         keys: KeysForm::Log2Sizes,
         extra_prefix_flags: flags::MANAGED_DICT,
-        interpreters: Interpreters::At(40),
-        ..release(11, 904, 864)
+        interpreters: Interpreters::HeadAt(40),
+        ..release_up_to_3_10(11, 904, 864)
     },
-    Release { inline_values: 0, interpreters: Interpreters::At(40), ..newer(12, 920) },
-    newer(13, 928),
-    newer(14, 936),
-    without_lock(13, 944, 2),
+    Release { inline_values: 0, interpreters: Interpreters::HeadAt(40), ..release_from_3_13(12, 920) },
+    release_from_3_13(13, 928),
+    release_from_3_13(14, 936),
+    release_without_lock(13, 944, 2),
     // `interned` is its own byte.
-    without_lock(14, 960, 8),
+    release_without_lock(14, 960, 8),
 ];
 
 /// The last known minor version.

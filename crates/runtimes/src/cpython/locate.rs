@@ -21,13 +21,22 @@ const VERSION: &str = "Py_Version";
 /// A function that only builds without a global lock export (`Objects/object.c`, from 3.13 on).
 const FREE_THREADED_FUNCTION: &str = "_Py_MergeZeroLocalRefcount";
 
+/// A version: 3.`minor`.`micro`.
+#[derive(Clone, Copy, Debug)]
+pub struct Version {
+    /// The minor version.
+    pub minor: u8,
+    /// The micro version, if the file states it.
+    pub micro: Option<u8>,
+}
+
 /// A mapped file that holds a CPython.
 #[derive(Clone, Debug)]
 pub struct Program {
     /// Path, as the kernel reports it.
     pub path: String,
-    /// Version: 3.`minor`.`micro`; `micro` only if the file states it.
-    pub version: Option<(u8, Option<u8>)>,
+    /// Version, if known.
+    pub version: Option<Version>,
     /// The address of `_PyRuntime`.
     pub runtime: u64,
     /// Range of its static data.
@@ -48,13 +57,13 @@ pub struct InterpreterList {
 impl Program {
     /// Returns the version as text.
     pub fn version_text(&self) -> Option<String> {
-        let (minor, micro) = self.version?;
+        let Version { minor, micro } = self.version?;
         Some(micro.map_or(format!("3.{minor}"), |micro| format!("3.{minor}.{micro}")))
     }
 
     /// Returns the layout of its release; `None` if none is known.
     pub fn release(&self) -> Option<&'static Release> {
-        let (minor, _) = self.version?;
+        let minor = self.version?.minor;
         let is_same = |release: &&Release| {
             release.minor == minor && release.is_free_threaded() == self.is_free_threaded
         };
@@ -71,7 +80,7 @@ impl Program {
     /// Returns the list of interpreters.
     pub fn interpreters(&self, memory: &dyn Memory, release: &Release) -> Option<InterpreterList> {
         let (offset, next_offset) = match release.interpreters {
-            Interpreters::At(offset) => (offset, 0),
+            Interpreters::HeadAt(offset) => (offset, 0),
             Interpreters::InDebugOffsets => {
                 let table = self.debug_offsets(memory, release)?;
                 (word_at(&table, DEBUG_OFFSETS_HEAD)?, word_at(&table, DEBUG_OFFSETS_NEXT)?)
@@ -107,6 +116,7 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
         .collect()
 }
 
+/// Returns the CPython in a module; `None` if it has none, or cannot be read.
 fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Option<Program> {
     let runtime = Object::open(process, space, module.code).ok()?.symbol_address(RUNTIME)?;
     let image = open_mapped_file(process, module.code).ok().and_then(ElfFile::open)?;
@@ -117,20 +127,20 @@ fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Opti
 }
 
 /// `Py_Version`, from 3.11 on: `PY_VERSION_HEX`, 0x03MMmmrs.
-fn version(image: &ElfFile) -> Option<(u8, Option<u8>)> {
+fn version(image: &ElfFile) -> Option<Version> {
     let address = image.exported(&[VERSION]).first()?.address;
     let [_, micro, minor, major] = image.bytes_at(address, 4)?.try_into().ok()?;
-    (major == 3).then_some((minor, Some(micro)))
+    (major == 3).then_some(Version { minor, micro: Some(micro) })
 }
 
 /// The last version in a name: `libpython3.9.so.1.0`, `python3.10`.
-fn version_in(text: &str) -> Option<(u8, Option<u8>)> {
+fn version_in(text: &str) -> Option<Version> {
     let (_, minor_and_rest) = text.rsplit_once("python3.")?;
     let digits: String = minor_and_rest.chars().take_while(char::is_ascii_digit).collect();
-    Some((digits.parse().ok()?, None))
+    Some(Version { minor: digits.parse().ok()?, micro: None })
 }
 
 /// The version in the path of its modules (`lib/python3.9`).
-fn version_in_strings(image: &ElfFile) -> Option<(u8, Option<u8>)> {
+fn version_in_strings(image: &ElfFile) -> Option<Version> {
     version_in(&image.strings(&["lib/python3."]).pop()??)
 }

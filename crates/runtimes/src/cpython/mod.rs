@@ -34,9 +34,9 @@ mod variables;
 #[cfg(test)]
 mod tests;
 
-use self::arenas::{Arenas, InterpreterStates};
+use self::arenas::{ArenaSet, InterpreterStates};
 use self::census::Census;
-use self::confirm::Confirm;
+use self::confirm::PendingConfirmation;
 use self::counted::CensusResult;
 use self::facts::CPython;
 use self::heaps::Heaps;
@@ -122,7 +122,7 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     reading.facts.version = program.version_text();
     reading.facts.found_by = format!("_PyRuntime of {}", program.path);
     let Some(release) = program.release() else {
-        reading.caveats.push(unknown_version(program));
+        reading.caveats.push(unknown_version_caveat(program));
         return reading;
     };
     if !program.has_started(context.memory) {
@@ -138,37 +138,30 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     };
     let memory = batch::CountingMemory::new(context.memory);
     let states = arenas::interpreters(&memory, program, release);
-    let interpreters = states.all.as_slice();
+    let interpreters = states.addresses.as_slice();
     let object_memory = ObjectMemory::find(context, &memory, program, release, interpreters);
     // Before the census, which may take all of the time.
     let collectors = collector::find(&memory, program, release, interpreters, context.deadline);
     let outside = outside_memory(context, program, &object_memory);
     let walk =
         Walk { context, memory: &memory, program, release, interpreters, outside: &outside, object_slot };
-    let (sums, mut counted) = walk.walk_all(&object_memory, refinements, slots, &mut reading);
+    let (sums, mut result) = walk.walk_all(&object_memory, refinements, slots, &mut reading);
     reading.rows = Some(&rows::BLOCKS);
     reading.facts.read = true;
-    reading.reference_hints = counted.holding.take();
-    if let Some(holding) = &mut reading.reference_hints {
-        holding.object_row = Some(&rows::OBJECT);
-        holding.release_units.sort_unstable();
-        if !variables::find(context, &memory, release, interpreters, holding) {
-            let text = "not all modules of CPython could be found and read: no variable is named as a holder";
-            reading.caveats.push(Caveat::new("cpython_names", program.path.clone(), None, text));
-        }
-    }
-    figures::fill_in_facts(&object_memory.arenas, &sums, release, &mut reading);
-    let mut details = figures::details(&object_memory.arenas, &sums);
-    if counted.types.values().any(|(_, counts)| counts.instances > 0) {
+    reading.reference_hints = result.holding.take();
+    add_variables(context, &memory, program, release, interpreters, &mut reading);
+    figures::fill_in_facts(&object_memory.arena_sets, &sums, release, &mut reading);
+    let mut details = figures::details(&object_memory.arena_sets, &sums);
+    if result.types.values().any(|(_, counts)| counts.instances > 0) {
         let mut names = Names::new(PageCache::new(&memory), release, context.space);
-        let type_names = name_types(context, &mut names, &mut counted, &mut reading, &mut details);
-        reading.pending = Some(Box::new(Confirm {
+        let type_names = name_types(context, &mut names, &mut result, &mut reading, &mut details);
+        reading.pending = Some(Box::new(PendingConfirmation {
             slots,
-            large_objects: std::mem::take(&mut counted.large_objects),
-            claimed_blocks: std::mem::take(&mut counted.claimed_blocks),
+            large_objects: std::mem::take(&mut result.large_objects),
+            claimed_blocks: std::mem::take(&mut result.claimed_blocks),
             type_names,
-            has_arenas: !object_memory.arenas.is_empty() || !object_memory.heaps.pages.is_empty(),
-            objects_outside: counted.outside.objects,
+            has_arenas: !object_memory.arena_sets.is_empty() || !object_memory.heaps.pages.is_empty(),
+            outside_object_count: result.outside_objects.objects,
             path: program.path.clone(),
         }));
     } else {
@@ -179,25 +172,44 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     reading.facts.set_details(ABOUT.name, &details);
     add_remedies(context, release, &mut reading);
     reading.bytes_read = memory.bytes();
-    add_caveats(program, &states, &sums, &counted, &mut reading);
+    add_caveats(program, &states, &sums, &result, &mut reading);
     reading
+}
+
+/// Adds the variables of modules to what the search for holders needs, if it was requested.
+fn add_variables(
+    context: &Context<'_>,
+    memory: &dyn Memory,
+    program: &Program,
+    release: &'static Release,
+    interpreters: &[u64],
+    reading: &mut Reading,
+) {
+    let Some(holding) = &mut reading.reference_hints else { return };
+    holding.object_row = Some(&rows::OBJECT);
+    holding.release_units.sort_unstable();
+    if !variables::find(context, memory, release, interpreters, holding) {
+        let text = "not all modules of CPython could be found and read: no variable is named as a holder";
+        reading.caveats.push(Caveat::new("cpython_names", program.path.clone(), None, text));
+    }
 }
 
 /// Lists the objects by type. Returns the names of types by address.
 fn name_types(
     context: &Context<'_>,
     names: &mut Names<'_>,
-    counted: &mut CensusResult,
+    result: &mut CensusResult,
     reading: &mut Reading,
     details: &mut CPython,
 ) -> HashMap<u64, String> {
-    let mut type_names = figures::list_types(names, counted, context.deadline, reading, details);
-    figures::name_owners(names, counted, &mut type_names);
-    let typed = std::mem::take(&mut counted.typed);
-    reading.object_types = figures::object_types(names, typed, &type_names, context.deadline);
+    let mut type_names = figures::list_types(names, result, context.deadline, reading, details);
+    figures::name_owners(names, result, &mut type_names);
+    let typed_objects = std::mem::take(&mut result.typed_objects);
+    reading.object_types = figures::object_types(names, typed_objects, &type_names, context.deadline);
     type_names
 }
 
+/// Adds the predictions for pymalloc's claims and for a collection.
 fn add_remedies(context: &Context<'_>, release: &Release, reading: &mut Reading) {
     let kept: u64 = reading.claims.iter().map(|claim| claim.sums.resident.kept).sum();
     let pinned: u64 = reading.claims.iter().map(|claim| claim.sums.resident.pinned).sum();
@@ -206,18 +218,19 @@ fn add_remedies(context: &Context<'_>, release: &Release, reading: &mut Reading)
     reading.remedies.extend(remedies::collection(release, context.process.pid(), object_bytes));
 }
 
+/// Returns the slots for claims on allocators' blocks; `None` if too few are left.
 fn claim_slots(refinements: &Refinements) -> Option<large::Slots> {
     Some(large::Slots {
         object: refinements.slot(&rows::OBJECT, None)?,
         table: refinements.slot(&rows::TABLE, None)?,
         buffer: refinements.slot(&rows::BUFFER, None)?,
-        dead: refinements.slot(&rows::FREE_LIST, None)?,
+        free_listed: refinements.slot(&rows::FREE_LIST, None)?,
     })
 }
 
 /// Memory that holds objects.
 struct ObjectMemory {
-    arenas: Vec<Arenas>,
+    arena_sets: Vec<ArenaSet>,
     /// Pages of builds without a global lock.
     heaps: Heaps,
     /// Whether the deadline passed before all arenas were searched for.
@@ -233,16 +246,16 @@ impl ObjectMemory {
         interpreters: &[u64],
     ) -> Self {
         if release.is_free_threaded() {
-            Self { arenas: Vec::new(), heaps: heaps::find(context, memory, program), is_late: false }
+            Self { arena_sets: Vec::new(), heaps: heaps::find(context, memory, program), is_late: false }
         } else {
-            let (arenas, is_done) = arenas::find(context, memory, program, interpreters);
-            Self { arenas, heaps: Heaps::default(), is_late: !is_done }
+            let (arena_sets, is_done) = arenas::find(context, memory, program, interpreters);
+            Self { arena_sets, heaps: Heaps::default(), is_late: !is_done }
         }
     }
 
     /// Ranges that contain only objects.
     fn ranges(&self) -> impl Iterator<Item = AddressRange> {
-        let arenas = self.arenas.iter().flat_map(|arenas| &arenas.all);
+        let arenas = self.arena_sets.iter().flat_map(|set| &set.arenas);
         let arenas = arenas.map(|arena| AddressRange::new(arena.start, arena.end));
         let pages = self.heaps.pages.iter().filter(|page| page.has_objects());
         arenas.chain(pages.map(|page| AddressRange::new(page.start, page.end)))
@@ -253,14 +266,14 @@ impl ObjectMemory {
 /// static data. An allocator's mapping may follow a library without a gap, so of anonymous memory
 /// only CPython's own counts as static data.
 fn outside_memory(context: &Context<'_>, program: &Program, object_memory: &ObjectMemory) -> OutsideMemory {
-    let mut excluded: RangeSet = object_memory.ranges().collect();
+    let mut excluded_ranges: RangeSet = object_memory.ranges().collect();
     let files = context.space.mappings().iter().filter(|mapping| mapping.has_file());
-    excluded.extend(files.map(Mapping::range));
-    excluded.add([program.data]);
-    let mapped = context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping));
-    let gaps = mapped.flat_map(|mapping| excluded.gaps_in(mapping.range()));
+    excluded_ranges.extend(files.map(Mapping::range));
+    excluded_ranges.add([program.data]);
+    let mapped_memory = context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping));
+    let gaps = mapped_memory.flat_map(|mapping| excluded_ranges.gaps_in(mapping.range()));
     let runs: Vec<_> = gaps.flat_map(|gap| context.resident_runs(gap)).collect();
-    OutsideMemory::new(runs, excluded)
+    OutsideMemory::new(runs, excluded_ranges)
 }
 
 /// Context of a walk over all arenas.
@@ -285,15 +298,15 @@ impl Walk<'_> {
         slots: large::Slots,
         reading: &mut Reading,
     ) -> (Sums, CensusResult) {
-        let (mut sums, mut counted) = (Sums::default(), CensusResult::default());
+        let (mut sums, mut result) = (Sums::default(), CensusResult::default());
         // Counts the objects outside the arenas, which all walkers found pointers to.
         let mut outside_census = Census::following(self.memory, self.release, self.outside)
             .with_holding(self.context.keeps_blocks);
         if object_memory.is_late {
             sums.doubts.note_timeout(self.program.runtime);
         }
-        for arenas in &object_memory.arenas {
-            self.walk_arenas(arenas, &mut outside_census, &mut sums, &mut counted, reading);
+        for arena_set in &object_memory.arena_sets {
+            self.walk_arenas(arena_set, &mut outside_census, &mut sums, &mut result, reading);
         }
         self.walk_heaps(
             &object_memory.heaps,
@@ -301,7 +314,7 @@ impl Walk<'_> {
             slots,
             &mut outside_census,
             &mut sums,
-            &mut counted,
+            &mut result,
         );
         // Static data: where all objects are in malloc's blocks, they are reachable only from here.
         let mut piece = vec![0; large::PIECE_BYTES];
@@ -317,41 +330,42 @@ impl Walk<'_> {
         if !large::follow(self.memory, &mut outside_census, refinements, slots, deadline) {
             sums.doubts.note_timeout(self.program.runtime);
         }
-        counted.add(outside_census.finish());
-        (sums, counted)
+        result.add(outside_census.finish());
+        (sums, result)
     }
 
     /// Walks the arenas of one allocator.
     fn walk_arenas(
         &self,
-        arenas: &Arenas,
+        arena_set: &ArenaSet,
         outside_census: &mut Census<'_>,
         sums: &mut Sums,
-        counted: &mut CensusResult,
+        result: &mut CensusResult,
         reading: &mut Reading,
     ) {
-        arenas.invalid_entries.iter().for_each(|&entry| sums.doubts.note_damage(entry, 0));
+        arena_set.invalid_entries.iter().for_each(|&entry| sums.doubts.note_damage(entry, 0));
         let walker = || {
             let census = Census::new(self.memory, self.release, self.outside);
             let census = census.with_holding(self.context.keeps_blocks);
-            Walker::new(self.context, self.memory, arenas.sizes, self.object_slot, census)
+            Walker::new(self.context, self.memory, arena_set.sizes, self.object_slot, census)
         };
         let job = |walker: &mut Walker<'_>, index: usize| {
-            if let Some(arena) = arenas.all.get(index) {
-                walker.arena(arena);
+            if let Some(arena) = arena_set.arenas.get(index) {
+                walker.claim_arena(arena);
             }
         };
         let (workers, deadline) = (self.context.workers, self.context.deadline);
-        let (walkers, unfinished) = work::run_jobs(workers, arenas.all.len(), deadline, walker, job);
+        let (walkers, unfinished_jobs) =
+            work::run_jobs(workers, arena_set.arenas.len(), deadline, walker, job);
         for walker in walkers {
             sums.add(&walker.sums);
             reading.claims.extend(walker.claims);
             let mut census = walker.census;
             outside_census.adopt(&mut census);
-            counted.add(census.finish());
+            result.add(census.finish());
         }
-        if unfinished > 0 {
-            sums.doubts.note_timeout(arenas.array);
+        if unfinished_jobs > 0 {
+            sums.doubts.note_timeout(arena_set.array);
         }
     }
 
@@ -363,7 +377,7 @@ impl Walk<'_> {
         slots: large::Slots,
         outside_census: &mut Census<'_>,
         sums: &mut Sums,
-        counted: &mut CensusResult,
+        result: &mut CensusResult,
     ) {
         sums.doubts.add(&heaps.doubts);
         let walker = || {
@@ -372,24 +386,24 @@ impl Walk<'_> {
             heap_blocks::Walker::new(self.context, self.memory, refinements, slots, census)
         };
         let job = |walker: &mut heap_blocks::Walker<'_>, index: usize| {
-            heaps.pages.get(index).into_iter().for_each(|page| walker.page(page));
+            heaps.pages.get(index).into_iter().for_each(|page| walker.count_page(page));
         };
         let (workers, deadline) = (self.context.workers, self.context.deadline);
-        let (walkers, unfinished) = work::run_jobs(workers, heaps.pages.len(), deadline, walker, job);
+        let (walkers, unfinished_jobs) = work::run_jobs(workers, heaps.pages.len(), deadline, walker, job);
         for walker in walkers {
             sums.heaps.add(&walker.sums);
             let mut census = walker.census;
             outside_census.adopt(&mut census);
-            counted.add(census.finish());
+            result.add(census.finish());
         }
         sums.doubts.add(&sums.heaps.doubts);
-        if let Some(page) = heaps.pages.first().filter(|_| unfinished > 0) {
+        if let Some(page) = heaps.pages.first().filter(|_| unfinished_jobs > 0) {
             sums.doubts.note_timeout(page.start);
         }
     }
 }
 
-fn unknown_version(program: &Program) -> Caveat {
+fn unknown_version_caveat(program: &Program) -> Caveat {
     let text = format!(
         "the layout of CPython {} is not known (known: 3.{} to 3.{}): its objects are not read",
         program.version_text().unwrap_or_else(|| "of unknown version".to_owned()),
@@ -403,7 +417,7 @@ fn add_caveats(
     program: &Program,
     states: &InterpreterStates,
     sums: &Sums,
-    counted: &CensusResult,
+    result: &CensusResult,
     reading: &mut Reading,
 ) {
     sums.doubts.add_caveats(&mut reading.caveats, &ABOUT, "arenas, pools and objects", &program.path);
@@ -412,7 +426,7 @@ fn add_caveats(
                     anonymous, or for the allocator's rows";
         reading.caveats.push(Caveat::new("cpython_interpreters", program.path.clone(), None, text));
     }
-    if counted.is_incomplete {
+    if result.is_incomplete {
         let text = "there are more types, or more objects outside CPython's arenas, than strandline follows: types count too few, \
                     and the other objects count for the allocator's rows";
         reading.caveats.push(Caveat::new("cpython_cut", program.path.clone(), None, text));

@@ -60,7 +60,7 @@ impl<'a> Names<'a> {
         let mut bytes = Vec::new();
         while bytes.len() < MAX_NAME_BYTES {
             match self.pages.array::<1>(at.checked_add(bytes.len() as u64)?)? {
-                [0] => return clean(&bytes),
+                [0] => return checked_name(&bytes),
                 [byte] => bytes.push(byte),
             }
         }
@@ -76,12 +76,12 @@ impl<'a> Names<'a> {
         let dict = self.head_word(object_type.address, TYPE_DICT)?;
         let keys = self.head_word(dict, DICT_KEYS)?;
         let table = objects::keys(&mut self.pages, self.release, keys)?;
-        let objects::KeyTable { entries, written, .. } = table;
+        let objects::KeyTable { entries, written_entries, .. } = table;
         // Key and value are the last two words of an entry; keys of any type have their hash before
         // them.
-        let key_at = table.entry_bytes - 16;
-        for index in 0..written.min(MAX_ENTRIES) {
-            let at = entries.checked_add(index * table.entry_bytes + key_at)?;
+        let key_offset = table.entry_bytes - 16;
+        for index in 0..written_entries.min(MAX_ENTRIES) {
+            let at = entries.checked_add(index * table.entry_bytes + key_offset)?;
             let (key, value) = self.pages.pair(at)?;
             if key != 0 && self.bytes(key).as_deref() == Some(MODULE) {
                 return self.text(value);
@@ -92,7 +92,7 @@ impl<'a> Names<'a> {
 
     /// Reads a str that contains only ASCII characters.
     pub fn text(&mut self, at: u64) -> Option<String> {
-        clean(&self.bytes(at)?)
+        checked_name(&self.bytes(at)?)
     }
 
     fn bytes(&mut self, at: u64) -> Option<Vec<u8>> {
@@ -114,7 +114,7 @@ impl<'a> Names<'a> {
 
 /// Returns `bytes` as a name; `None` if they contain other characters than class names have
 /// (`Outer.<locals>.Inner`).
-fn clean(bytes: &[u8]) -> Option<String> {
+fn checked_name(bytes: &[u8]) -> Option<String> {
     let is_name_byte = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.<>-[], ".contains(byte);
     (!bytes.is_empty() && bytes.iter().all(is_name_byte)).then(|| String::from_utf8_lossy(bytes).into_owned())
 }

@@ -59,18 +59,18 @@ pub fn is_reference_count(word: u64) -> bool {
 
 /// An object, as recognized by the first bytes of its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundObject {
     /// Number of its type.
     pub type_number: u32,
     /// Whether it has no references: it is on a free list.
-    pub is_dead: bool,
+    pub is_free_listed: bool,
     /// Offset of the object in the block.
     pub offset: usize,
 }
 
 /// Returns the object that a block holds; `None` if it holds none.
 #[inline]
-pub fn in_block(types: &mut Types<'_>, block: &[u8]) -> Option<Found> {
+pub fn in_block(types: &mut Types<'_>, block: &[u8]) -> Option<FoundObject> {
     let guard = guard_bytes(block);
     PREFIX_BYTES.into_iter().find_map(|prefix| {
         let offset = guard + prefix;
@@ -80,14 +80,14 @@ pub fn in_block(types: &mut Types<'_>, block: &[u8]) -> Option<Found> {
             return None;
         }
         let type_number = type_with_prefix(types, type_address, prefix)?;
-        Some(Found { type_number, is_dead: references as u32 == 0, offset })
+        Some(FoundObject { type_number, is_free_listed: references as u32 == 0, offset })
     })
 }
 
 /// Like [`in_block`], for a block of a heap of objects in builds without a global lock. These have
 /// no collector's links, and count the references of the object's own thread and of other threads
 /// separately.
-pub fn in_heap_block(types: &mut Types<'_>, block: &[u8]) -> Option<Found> {
+pub fn in_heap_block(types: &mut Types<'_>, block: &[u8]) -> Option<FoundObject> {
     let guard = guard_bytes(block);
     PREFIX_BYTES.into_iter().take(2).find_map(|prefix| {
         let offset = guard + prefix;
@@ -95,7 +95,7 @@ pub fn in_heap_block(types: &mut Types<'_>, block: &[u8]) -> Option<Found> {
         let type_number = type_with_prefix(types, type_address, prefix)?;
         let local = half_word_at(block, offset + LOCAL_REFERENCES)?;
         let shared = word_at(block, offset + SHARED_REFERENCES)? >> SHARED_SHIFT;
-        Some(Found { type_number, is_dead: local == 0 && shared == 0, offset })
+        Some(FoundObject { type_number, is_free_listed: local == 0 && shared == 0, offset })
     })
 }
 
@@ -104,7 +104,7 @@ pub fn in_heap_block(types: &mut Types<'_>, block: &[u8]) -> Option<Found> {
 #[inline]
 fn type_with_prefix(types: &mut Types<'_>, address: u64, prefix: usize) -> Option<u32> {
     let number = types.number_at(address)?;
-    (types.all.get(number as usize)?.prefix_bytes == prefix as u64).then_some(number)
+    (types.by_number.get(number as usize)?.prefix_bytes == prefix as u64).then_some(number)
 }
 
 /// A table that belongs to one object, in its own block.
@@ -115,7 +115,7 @@ pub struct Table {
     /// Size in bytes.
     pub bytes: u64,
     /// Bytes in use; stale words may follow.
-    pub used: u64,
+    pub used_bytes: u64,
     /// Whether the table fills its block, which may be larger.
     pub is_whole: bool,
     /// Whether it is data rather than a table of objects.
@@ -131,26 +131,26 @@ pub const NO_OWNER: u32 = u32::MAX;
 
 impl Table {
     /// A table without a link.
-    pub fn new(address: u64, bytes: u64, used: u64) -> Self {
-        Self { address, bytes, used, is_whole: false, is_data: false, link: None, owner: NO_OWNER }
+    pub fn new(address: u64, bytes: u64, used_bytes: u64) -> Self {
+        Self { address, bytes, used_bytes, is_whole: false, is_data: false, link: None, owner: NO_OWNER }
     }
 }
 
 /// Size of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Size {
+pub struct ObjectSize {
     /// Bytes of its block, with its prefix.
-    pub block: u64,
+    pub block_bytes: u64,
     /// Bytes as `sys.getsizeof` reports them: with prefix and tables.
-    pub reported: u64,
+    pub reported_bytes: u64,
     /// Its tables.
     pub tables: [Option<Table>; 3],
 }
 
-impl Size {
+impl ObjectSize {
     /// Size of an object without tables.
     fn of_bytes(bytes: u64) -> Self {
-        Self { block: bytes, reported: bytes, ..Self::default() }
+        Self { block_bytes: bytes, reported_bytes: bytes, ..Self::default() }
     }
 
     /// Size of an instance of a type without `ob_size`, or whose `ob_size` counts something else.
@@ -162,7 +162,7 @@ impl Size {
     fn add_table(&mut self, table: Table) {
         let unused = self.tables.iter_mut().find(|table| table.is_none());
         if let Some(unused) = unused.filter(|_| table.address != 0 && table.bytes > 0) {
-            *unused = Some(Table { used: table.used.min(table.bytes), ..table });
+            *unused = Some(Table { used_bytes: table.used_bytes.min(table.bytes), ..table });
         }
     }
 
@@ -173,7 +173,7 @@ impl Size {
     }
 
     fn add_reported(&mut self, bytes: u64) {
-        self.reported = self.reported.saturating_add(bytes);
+        self.reported_bytes = self.reported_bytes.saturating_add(bytes);
     }
 }
 
@@ -188,17 +188,17 @@ fn item_count(object_type: &Type, head: &[u8]) -> u64 {
 }
 
 /// Computes the size of the object that begins with `head`.
-pub fn size(pages: &mut PageCache<'_>, release: &Release, object_type: &Type, head: &[u8]) -> Size {
+pub fn size(pages: &mut PageCache<'_>, release: &Release, object_type: &Type, head: &[u8]) -> ObjectSize {
     let item_bytes = item_count(object_type, head).saturating_mul(object_type.item_bytes);
-    let mut size = Size::of_bytes(object_type.basic_bytes.saturating_add(item_bytes));
+    let mut size = ObjectSize::of_bytes(object_type.basic_bytes.saturating_add(item_bytes));
     match object_type.kind {
         Kind::Plain | Kind::Module | Kind::Weak => {}
         Kind::Array | Kind::NumpyArray | Kind::Buffered | Kind::CData => {
             let data = data::owned_data(pages, release, object_type.kind, head);
             size.tables[0] = data.map(|data| Table { is_data: true, ..data });
         }
-        Kind::Generator => size = Size::of_bytes(object_type.basic_bytes),
-        Kind::Class => size.block = size.block.max(release.class_bytes),
+        Kind::Generator => size = ObjectSize::of_bytes(object_type.basic_bytes),
+        Kind::Class => size.block_bytes = size.block_bytes.max(release.class_bytes),
         Kind::Int => size = int_size(release, object_type, head),
         Kind::String => size = string_size(release, object_type, head),
         Kind::List => add_list_items(&mut size, release, head),
@@ -210,12 +210,12 @@ pub fn size(pages: &mut PageCache<'_>, release: &Release, object_type: &Type, he
         }
         Kind::Dict => add_dict_tables(&mut size, pages, release, head),
     }
-    size.block = size.block.saturating_add(object_type.prefix_bytes);
+    size.block_bytes = size.block_bytes.saturating_add(object_type.prefix_bytes);
     size.add_reported(object_type.prefix_bytes);
     size
 }
 
-fn int_size(release: &Release, object_type: &Type, head: &[u8]) -> Size {
+fn int_size(release: &Release, object_type: &Type, head: &[u8]) -> ObjectSize {
     // `int.__sizeof__` counts at least one digit from 3.12 on.
     let digits = if release.has_int_tags {
         (word(head, SIZE) >> INT_TAG_SHIFT).max(1)
@@ -225,21 +225,21 @@ fn int_size(release: &Release, object_type: &Type, head: &[u8]) -> Size {
     let before_digits = INT_DIGITS + release.header_prefix_bytes;
     let bytes = before_digits.saturating_add(digits.saturating_mul(INT_DIGIT_BYTES));
     // A subclass of int has more fields behind.
-    Size { block: bytes.max(object_type.basic_bytes), ..Size::of_bytes(bytes) }
+    ObjectSize { block_bytes: bytes.max(object_type.basic_bytes), ..ObjectSize::of_bytes(bytes) }
 }
 
-fn string_size(release: &Release, object_type: &Type, head: &[u8]) -> Size {
+fn string_size(release: &Release, object_type: &Type, head: &[u8]) -> ObjectSize {
     let Text { own_bytes, buffers } = string(release, head);
-    let reported = |sum: u64, buffer: &Table| sum.saturating_add(buffer.bytes);
-    Size {
+    let add_buffer = |sum: u64, buffer: &Table| sum.saturating_add(buffer.bytes);
+    ObjectSize {
         // A subclass of str has more fields behind.
-        block: own_bytes.max(object_type.basic_bytes),
-        reported: buffers.iter().flatten().fold(own_bytes, reported),
+        block_bytes: own_bytes.max(object_type.basic_bytes),
+        reported_bytes: buffers.iter().flatten().fold(own_bytes, add_buffer),
         tables: buffers,
     }
 }
 
-fn add_list_items(size: &mut Size, release: &Release, head: &[u8]) {
+fn add_list_items(size: &mut ObjectSize, release: &Release, head: &[u8]) {
     if let Some(table) = list_table(release, head) {
         size.add_table(table);
     }
@@ -249,7 +249,7 @@ fn add_list_items(size: &mut Size, release: &Release, head: &[u8]) {
     }
 }
 
-fn add_deque_blocks(size: &mut Size, head: &[u8]) {
+fn add_deque_blocks(size: &mut ObjectSize, head: &[u8]) {
     // Slots of the items, and before them of those that were removed on the left.
     let slots = word(head, DEQUE_LEFT_INDEX).saturating_add(word(head, SIZE));
     size.add_reported(slots.div_ceil(DEQUE_BLOCK_ITEMS).saturating_mul(DEQUE_BLOCK_BYTES));
@@ -257,7 +257,7 @@ fn add_deque_blocks(size: &mut Size, head: &[u8]) {
     size.tables[0] = Some(Table { link: Some(DEQUE_RIGHT_LINK), ..first });
 }
 
-fn add_set_table(size: &mut Size, object_type: &Type, head: &[u8]) {
+fn add_set_table(size: &mut ObjectSize, object_type: &Type, head: &[u8]) {
     let mask = word(head, SET_MASK);
     // A small set contains its table.
     let is_small = mask < SET_SMALL_ENTRIES && object_type.basic_bytes >= SET_SMALL_TABLE;
@@ -267,7 +267,7 @@ fn add_set_table(size: &mut Size, object_type: &Type, head: &[u8]) {
     }
 }
 
-fn add_dict_tables(size: &mut Size, pages: &mut PageCache<'_>, release: &Release, head: &[u8]) {
+fn add_dict_tables(size: &mut ObjectSize, pages: &mut PageCache<'_>, release: &Release, head: &[u8]) {
     let address = word(head, DICT_KEYS);
     let Some(keys) = keys(pages, release, address) else { return };
     let table = Table::new(address, keys.bytes, keys.bytes);
@@ -276,7 +276,7 @@ fn add_dict_tables(size: &mut Size, pages: &mut PageCache<'_>, release: &Release
     } else {
         size.add_reported_table(table);
     }
-    let values_bytes = keys.usable.saturating_mul(POINTER_BYTES);
+    let values_bytes = keys.entry_capacity.saturating_mul(POINTER_BYTES);
     size.add_reported_table(Table::new(word(head, DICT_VALUES), values_bytes, values_bytes));
 }
 
@@ -284,10 +284,10 @@ fn add_dict_tables(size: &mut Size, pages: &mut PageCache<'_>, release: &Release
 fn list_table(release: &Release, head: &[u8]) -> Option<Table> {
     let header_bytes = release.list_header_bytes;
     let bytes = |offset: usize| Some(word_at(head, offset)?.saturating_mul(POINTER_BYTES));
-    let table_bytes =
-        bytes(LIST_ALLOCATED).filter(|&table_bytes| table_bytes > 0)?.saturating_add(header_bytes);
+    let allocated_bytes =
+        bytes(LIST_ALLOCATED).filter(|&allocated_bytes| allocated_bytes > 0)?.saturating_add(header_bytes);
     let used_bytes = bytes(SIZE)?.saturating_add(header_bytes);
-    Some(Table::new(word_at(head, LIST_ITEMS)?.saturating_sub(header_bytes), table_bytes, used_bytes))
+    Some(Table::new(word_at(head, LIST_ITEMS)?.saturating_sub(header_bytes), allocated_bytes, used_bytes))
 }
 
 /// State of a str.
@@ -399,13 +399,13 @@ pub struct KeyTable {
     /// Size in bytes.
     pub bytes: u64,
     /// Capacity in entries.
-    pub usable: u64,
+    pub entry_capacity: u64,
     /// Whether it is shared by several dicts, or belongs to none.
     pub is_shared: bool,
     /// Address of its entries.
     pub entries: u64,
     /// Number of entries written.
-    pub written: u64,
+    pub written_entries: u64,
     /// Bytes per entry.
     pub entry_bytes: u64,
 }
@@ -419,7 +419,7 @@ struct KeysHeader {
     /// Number of indices: the slots of the hash table.
     index_count: u64,
     /// Number of entries written.
-    written: u64,
+    written_entries: u64,
     /// Bytes per entry.
     entry_bytes: u64,
     /// Number of entries that can still be written, if dicts share the keys.
@@ -443,7 +443,7 @@ impl KeysHeader {
                     indices: counted_keys::INDICES,
                     index_bytes: index_count.checked_mul(bytes_per_index)?,
                     index_count,
-                    written: word(head, counted_keys::ENTRIES_WRITTEN),
+                    written_entries: word(head, counted_keys::ENTRIES_WRITTEN),
                     entry_bytes: DICT_ENTRY_BYTES,
                     unwritten_shared: None,
                 })
@@ -461,7 +461,7 @@ impl KeysHeader {
                     indices: log2_keys::INDICES,
                     index_bytes: 1 << log2_index_bytes,
                     index_count: 1 << log2_index_count,
-                    written: word(head, log2_keys::ENTRIES_WRITTEN),
+                    written_entries: word(head, log2_keys::ENTRIES_WRITTEN),
                     entry_bytes: if has_hashes { DICT_ENTRY_BYTES } else { DICT_STRING_ENTRY_BYTES },
                     unwritten_shared: is_split.then(|| word(head, log2_keys::ENTRIES_LEFT)),
                 })
@@ -477,18 +477,23 @@ pub fn keys(pages: &mut PageCache<'_>, release: &Release, address: u64) -> Optio
     }
     let head: [u8; KEYS_HEAD_BYTES] = pages.array(address)?;
     let header = KeysHeader::new(release.keys, &head)?;
-    let KeysHeader { indices, index_bytes, index_count, written, entry_bytes, unwritten_shared } = header;
+    let KeysHeader { indices, index_bytes, index_count, written_entries, entry_bytes, unwritten_shared } =
+        header;
     // `USABLE_FRACTION`. Tables have at least 8 slots; all empty dicts share one.
-    let usable = index_count.checked_mul(2)? / 3;
-    if !index_count.is_power_of_two() || index_count >> MAX_LOG2_INDEX_COUNT != 0 || written > usable {
+    let entry_capacity = index_count.checked_mul(2)? / 3;
+    if !index_count.is_power_of_two()
+        || index_count >> MAX_LOG2_INDEX_COUNT != 0
+        || written_entries > entry_capacity
+    {
         return None;
     }
     let entries = address.checked_add(indices)?.checked_add(index_bytes)?;
-    let bytes = indices.checked_add(index_bytes)?.checked_add(usable.checked_mul(entry_bytes)?)?;
+    let bytes = indices.checked_add(index_bytes)?.checked_add(entry_capacity.checked_mul(entry_bytes)?)?;
     // `shared_keys_usable_size`: shared keys have room for at most 30 entries.
-    let usable = unwritten_shared.map_or(usable, |unwritten| unwritten.saturating_add(written).min(usable));
+    let entry_capacity = unwritten_shared
+        .map_or(entry_capacity, |unwritten| unwritten.saturating_add(written_entries).min(entry_capacity));
     let is_shared = word(&head, KEYS_REFERENCES) != 1;
-    Some(KeyTable { bytes, usable, is_shared, entries, written, entry_bytes })
+    Some(KeyTable { bytes, entry_capacity, is_shared, entries, written_entries, entry_bytes })
 }
 
 #[cfg(test)]
@@ -514,8 +519,8 @@ mod tests {
         let object_type =
             Type { address: 0, kind: Kind::String, flags: 0, basic_bytes: 0, item_bytes: 0, prefix_bytes: 0 };
         let (text, size) = (string(release, &head), string_size(release, &object_type, &head));
-        let in_buffers: u64 = text.buffers.iter().flatten().map(|buffer| buffer.bytes).sum();
-        assert_eq!((size.tables, size.reported), (text.buffers, text.own_bytes + in_buffers));
+        let buffer_bytes: u64 = text.buffers.iter().flatten().map(|buffer| buffer.bytes).sum();
+        assert_eq!((size.tables, size.reported_bytes), (text.buffers, text.own_bytes + buffer_bytes));
         let found = text.buffers.into_iter().flatten();
         found.map(|buffer| ((buffer.address - ADDRESS) >> 12, buffer.bytes)).collect()
     }

@@ -17,12 +17,12 @@ pub struct OutsideMemory {
     /// Bitmaps of blocks, by span.
     spans: Vec<Option<Box<[u64; SPAN_WORDS]>>>,
     /// Arenas and static data, which need not begin at a block; in address order.
-    excluded: RangeSet,
+    excluded_ranges: RangeSet,
 }
 
 impl OutsideMemory {
-    /// The memory of `runs` without `excluded`.
-    pub fn new(runs: impl IntoIterator<Item = AddressRange>, excluded: RangeSet) -> Self {
+    /// The memory of `runs` without `excluded_ranges`.
+    pub fn new(runs: impl IntoIterator<Item = AddressRange>, excluded_ranges: RangeSet) -> Self {
         let mut spans: Vec<Option<Box<[u64; SPAN_WORDS]>>> = Vec::new();
         spans.resize_with(SPANS, || None);
         for run in runs {
@@ -32,7 +32,7 @@ impl OutsideMemory {
                 bits[(block >> 6) as usize % SPAN_WORDS] |= 1 << (block % 64);
             }
         }
-        Self { spans, excluded }
+        Self { spans, excluded_ranges }
     }
 
     /// Whether `address` is in this memory.
@@ -50,7 +50,7 @@ impl OutsideMemory {
     }
 
     fn is_excluded(&self, address: u64) -> bool {
-        let next = self.excluded.partition_point(|range| range.end <= address);
-        self.excluded.get(next).is_some_and(|range| range.start <= address)
+        let next = self.excluded_ranges.partition_point(|range| range.end <= address);
+        self.excluded_ranges.get(next).is_some_and(|range| range.start <= address)
     }
 }

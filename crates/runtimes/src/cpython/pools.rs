@@ -2,7 +2,7 @@
 
 use super::arenas::Arena;
 use super::census::Census;
-use super::counted::Block;
+use super::counted::BlockContent;
 use super::heap_blocks;
 use super::layout::{
     ALIGNMENT, ArenaSizes, POOL_ARENA, POOL_CLASS, POOL_COUNT, POOL_FREE, POOL_HEADER_BYTES,
@@ -31,9 +31,9 @@ pub struct SizeClassCounts {
     /// Number of pools.
     pub pools: u64,
     /// Blocks in use.
-    pub used: u64,
+    pub used_blocks: u64,
     /// Free blocks.
-    pub free: u64,
+    pub free_blocks: u64,
 }
 
 /// Totals over pools.
@@ -43,7 +43,7 @@ pub struct Sums {
     pub classes: [SizeClassCounts; SIZE_CLASSES],
     /// Free pools, including those never handed out.
     pub unused_pools: u64,
-    /// Their bytes.
+    /// Bytes of the unused pools.
     pub unused_bytes: u64,
     /// Bytes lost at the ends of pools.
     pub quantization_bytes: u64,
@@ -58,8 +58,8 @@ pub struct Sums {
 impl Sums {
     /// Adds another walker's totals.
     pub fn add(&mut self, other: &Self) {
-        for (mine, theirs) in self.classes.iter_mut().zip(other.classes) {
-            add_fields!(mine, theirs: pools, used, free);
+        for (counts, added) in self.classes.iter_mut().zip(other.classes) {
+            add_fields!(counts, added: pools, used_blocks, free_blocks);
         }
         add_fields!(self, other: unused_pools, unused_bytes, quantization_bytes, alignment_bytes);
         self.doubts.add(&other.doubts);
@@ -82,7 +82,7 @@ pub struct Walker<'a> {
     /// Content of the current pool.
     buffer: ReadBuffer,
     /// Bitmap of the free blocks of the current pool.
-    free: [u64; BITMAP_WORDS],
+    free_bitmap: [u64; BITMAP_WORDS],
     /// Totals of the walk.
     pub sums: Sums,
     /// Objects in the blocks.
@@ -98,13 +98,13 @@ struct Pool {
     /// Bytes per block.
     block_bytes: u64,
     /// Blocks in use.
-    used: u64,
+    used_blocks: u64,
     /// Address of the first free block.
     first_free: u64,
     /// Blocks handed out at least once.
-    created: u64,
+    created_blocks: u64,
     /// Capacity in blocks.
-    capacity: u64,
+    capacity_blocks: u64,
 }
 
 impl<'a> Walker<'a> {
@@ -123,7 +123,7 @@ impl<'a> Walker<'a> {
             object_slot,
             pages: PageCache::new(memory),
             buffer: ReadBuffer::new(sizes.pool_bytes as usize),
-            free: [0; BITMAP_WORDS],
+            free_bitmap: [0; BITMAP_WORDS],
             sums: Sums::default(),
             census,
             claims: Vec::new(),
@@ -131,34 +131,34 @@ impl<'a> Walker<'a> {
     }
 
     /// Claims a whole arena.
-    pub fn arena(&mut self, arena: &Arena) {
+    pub fn claim_arena(&mut self, arena: &Arena) {
         let pages = self.context.pages(arena.start, arena.end);
         let mut accumulator = Accumulator::new(arena.start, &pages);
         accumulator.claim_to(arena.first_pool, Class::Metadata);
         let end = arena.first_pool + arena.pool_count * self.sizes.pool_bytes;
         self.sums.alignment_bytes += arena.end - arena.start - (end - arena.first_pool);
         match arena.free_pools(&mut self.pages, self.sizes) {
-            Some(free) => {
-                let mut free = free.as_slice();
+            Some(free_pools) => {
+                let mut free_pools = free_pools.as_slice();
                 let (used_before, damages_before) = (self.used_blocks(), self.sums.doubts.damages);
                 for at in (arena.first_pool..end).step_by(self.sizes.pool_bytes as usize) {
-                    let is_listed = free.first() == Some(&at);
-                    free = &free[usize::from(is_listed)..];
+                    let is_listed = free_pools.first() == Some(&at);
+                    free_pools = &free_pools[usize::from(is_listed)..];
                     let pool_end = at + self.sizes.pool_bytes;
-                    if is_listed || at >= arena.untouched {
+                    if is_listed || at >= arena.untouched_start {
                         self.sums.unused_pools += 1;
                         self.sums.unused_bytes += self.sizes.pool_bytes;
                         accumulator.claim_to(pool_end, Class::Free);
                     } else if self.claim_pool(arena, at, &mut accumulator).is_none() {
-                        let from = accumulator.cursor();
-                        self.sums.doubts.note_damage(at, self.resident_bytes(from, pool_end));
+                        let claimed_end = accumulator.cursor();
+                        self.sums.doubts.note_damage(at, self.resident_bytes(claimed_end, pool_end));
                         accumulator.claim_to(pool_end, Class::Unread);
                     }
                 }
                 // A pool that could not be read may hold any number of blocks.
                 let is_whole = self.sums.doubts.damages == damages_before;
-                let used = is_whole.then(|| self.used_blocks() - used_before);
-                self.census.end_arena(AddressRange::new(arena.start, arena.end), used);
+                let used_blocks = is_whole.then(|| self.used_blocks() - used_before);
+                self.census.end_arena(AddressRange::new(arena.start, arena.end), used_blocks);
             }
             None => {
                 self.sums.doubts.note_damage(arena.start, self.resident_bytes(arena.first_pool, end));
@@ -172,7 +172,7 @@ impl<'a> Walker<'a> {
     }
 
     fn used_blocks(&self) -> u64 {
-        self.sums.classes.iter().map(|class| class.used).sum()
+        self.sums.classes.iter().map(|class| class.used_blocks).sum()
     }
 
     fn resident_bytes(&self, start: u64, end: u64) -> u64 {
@@ -183,24 +183,24 @@ impl<'a> Walker<'a> {
     fn claim_pool(&mut self, arena: &Arena, start: u64, accumulator: &mut Accumulator<'_>) -> Option<()> {
         let mut header = [0; POOL_HEADER_BYTES as usize];
         self.memory.read(start, &mut header).ok()?;
-        let half = |offset: usize| half_word_at(&header, offset).unwrap_or(u32::MAX);
-        let class = half(POOL_CLASS) as usize;
+        let half_word = |offset: usize| half_word_at(&header, offset).unwrap_or(u32::MAX);
+        let class = half_word(POOL_CLASS) as usize;
         let blocks_bytes = self.sizes.pool_bytes - POOL_HEADER_BYTES;
         let block_bytes = class_bytes(class.min(SIZE_CLASSES));
-        let created_bytes = u64::from(half(POOL_NEXT_OFFSET)).checked_sub(POOL_HEADER_BYTES)?;
+        let created_bytes = u64::from(half_word(POOL_NEXT_OFFSET)).checked_sub(POOL_HEADER_BYTES)?;
         let pool = Pool {
             start,
             block_bytes,
-            used: half(POOL_COUNT).into(),
+            used_blocks: half_word(POOL_COUNT).into(),
             first_free: word_at(&header, POOL_FREE)?,
-            created: created_bytes / block_bytes,
-            capacity: blocks_bytes / block_bytes,
+            created_blocks: created_bytes / block_bytes,
+            capacity_blocks: blocks_bytes / block_bytes,
         };
         let is_valid = class < SIZE_CLASSES
-            && half(POOL_ARENA) == arena.index
+            && half_word(POOL_ARENA) == arena.index
             && created_bytes.is_multiple_of(block_bytes)
-            && (1..=pool.created).contains(&pool.used)
-            && pool.created <= pool.capacity;
+            && (1..=pool.created_blocks).contains(&pool.used_blocks)
+            && pool.created_blocks <= pool.capacity_blocks;
         if !is_valid {
             return None;
         }
@@ -208,19 +208,19 @@ impl<'a> Walker<'a> {
         self.mark_free(&pool)?;
         let counts = self.sums.classes.get_mut(class)?;
         counts.pools += 1;
-        counts.used += pool.used;
-        counts.free += pool.capacity - pool.used;
-        self.sums.quantization_bytes += blocks_bytes - pool.capacity * block_bytes;
+        counts.used_blocks += pool.used_blocks;
+        counts.free_blocks += pool.capacity_blocks - pool.used_blocks;
+        self.sums.quantization_bytes += blocks_bytes - pool.capacity_blocks * block_bytes;
         accumulator.claim_to(start + POOL_HEADER_BYTES, Class::Metadata);
         self.claim_blocks(&pool, accumulator);
-        accumulator.claim_to(start + POOL_HEADER_BYTES + pool.capacity * block_bytes, Class::Free);
+        accumulator.claim_to(start + POOL_HEADER_BYTES + pool.capacity_blocks * block_bytes, Class::Free);
         accumulator.claim_to(start + self.sizes.pool_bytes, Class::Metadata);
         Some(())
     }
 
     /// Reads the header and the created blocks of a pool into the buffer.
     fn read_pool(&mut self, pool: &Pool) -> Option<()> {
-        let created_end = (POOL_HEADER_BYTES + pool.created * pool.block_bytes) as usize;
+        let created_end = (POOL_HEADER_BYTES + pool.created_blocks * pool.block_bytes) as usize;
         let buffer = self.buffer.get_mut(..created_end)?;
         let read_bytes = self.memory.read_some(pool.start, buffer);
         // Only the first word of the last block may be written yet; the rest may be on a page that
@@ -232,13 +232,13 @@ impl<'a> Walker<'a> {
 
     /// Marks the free blocks of the pool in the buffer, by their list.
     fn mark_free(&mut self, pool: &Pool) -> Option<()> {
-        self.free = [0; BITMAP_WORDS];
+        self.free_bitmap = [0; BITMAP_WORDS];
         let mut at = pool.first_free;
-        for _ in pool.used..pool.created {
+        for _ in pool.used_blocks..pool.created_blocks {
             let offset = at.checked_sub(pool.start + POOL_HEADER_BYTES)?;
             let index = offset / pool.block_bytes;
-            let (word, bit) = (self.free.get_mut(index as usize / 64)?, 1 << (index % 64));
-            if !offset.is_multiple_of(pool.block_bytes) || index >= pool.created || *word & bit != 0 {
+            let (word, bit) = (self.free_bitmap.get_mut(index as usize / 64)?, 1 << (index % 64));
+            if !offset.is_multiple_of(pool.block_bytes) || index >= pool.created_blocks || *word & bit != 0 {
                 return None;
             }
             *word |= bit;
@@ -249,19 +249,19 @@ impl<'a> Walker<'a> {
     }
 
     fn claim_blocks(&mut self, pool: &Pool, accumulator: &mut Accumulator<'_>) {
-        for index in 0..pool.created {
+        for index in 0..pool.created_blocks {
             let offset = POOL_HEADER_BYTES + index * pool.block_bytes;
             let start = pool.start + offset;
             let end = start + pool.block_bytes;
-            if bits::has(&self.free, index as usize) {
+            if bits::has(&self.free_bitmap, index as usize) {
                 accumulator.claim_to(end, Class::Free);
                 continue;
             }
             let range = offset as usize..(offset + pool.block_bytes) as usize;
-            let class = match self.census.block(start, self.buffer.get(range).unwrap_or_default()) {
-                Block::Object { .. } => Class::Refined(self.object_slot),
-                Block::Dead => Class::Cached,
-                Block::Other => Class::Live,
+            let class = match self.census.count_block(start, self.buffer.get(range).unwrap_or_default()) {
+                BlockContent::Object { .. } => Class::Refined(self.object_slot),
+                BlockContent::FreeListed => Class::Cached,
+                BlockContent::Other => Class::Live,
             };
             accumulator.claim_to(end, class);
         }
@@ -269,7 +269,7 @@ impl<'a> Walker<'a> {
 }
 
 /// Returns the size classes that have pools, by block size.
-pub fn classes(sums: &Sums) -> impl Iterator<Item = (u64, SizeClassCounts)> {
+pub fn used_classes(sums: &Sums) -> impl Iterator<Item = (u64, SizeClassCounts)> {
     sums.classes
         .iter()
         .enumerate()

@@ -20,8 +20,8 @@ pub fn section(runtime: &Runtime) -> Option<Section> {
 }
 
 fn title(runtime: &Runtime, facts: &CPython) -> String {
-    let (name, used, free) =
-        (name_and_version(runtime), maybe_bytes(runtime.used_bytes), maybe_bytes(runtime.free_bytes));
+    let name = name_and_version(runtime);
+    let (used, free) = (maybe_bytes(runtime.used_bytes), maybe_bytes(runtime.free_bytes));
     match facts.arena_bytes {
         Some(arena_bytes) => {
             let arenas = runtime.own_figure("arenas_allocated_current");
@@ -36,8 +36,8 @@ fn title(runtime: &Runtime, facts: &CPython) -> String {
 }
 
 fn beside_arenas(facts: &CPython) -> Option<String> {
-    let beside = facts.beside_arenas.as_ref()?;
-    let (objects, bytes) = (thousands(beside.objects), bytes(beside.bytes));
+    let outside = facts.beside_arenas.as_ref()?;
+    let (objects, bytes) = (thousands(outside.objects), bytes(outside.bytes));
     Some(format!("objects outside the arenas, in malloc's blocks: {objects}, {bytes}"))
 }
 
@@ -55,7 +55,7 @@ fn free_lists(facts: &CPython) -> Option<String> {
 fn sparse_arenas(facts: &CPython) -> Option<String> {
     let sparse = facts.sparse_arenas.as_ref().filter(|sparse| sparse.arenas > 0)?;
     let types =
-        sparse.kept_by.iter().take(3).map(|kept| format!("{} {}", thousands(kept.objects), kept.name));
+        sparse.kept_by.iter().take(3).map(|entry| format!("{} {}", thousands(entry.objects), entry.name));
     let types = types.collect::<Vec<_>>().join(", ");
     Some(format!(
         "{} pinned by fewer than {MIN_OBJECTS_NOT_SPARSE} objects each{}{types}",
@@ -69,16 +69,16 @@ fn collector(state: &Collector) -> String {
     let by_generation = |figure: fn(&Generation) -> String| {
         state.generations.iter().map(figure).collect::<Vec<_>>().join(", ")
     };
-    let collected = by_generation(|generation| thousands(generation.collections));
+    let collections = by_generation(|generation| thousands(generation.collections));
     if !state.enabled {
         return format!(
-            "collector off: objects in cycles stay; collections so far, by generation: {collected}"
+            "collector off: objects in cycles stay; collections so far, by generation: {collections}"
         );
     }
     let counts = by_generation(|generation| {
         format!("{} of {}", thousands(generation.count.into()), thousands(generation.threshold.into()))
     });
     format!(
-        "collector on, allocations against thresholds: {counts}; collections so far, by generation: {collected}"
+        "collector on, allocations against thresholds: {counts}; collections so far, by generation: {collections}"
     )
 }

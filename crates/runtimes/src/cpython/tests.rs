@@ -9,7 +9,7 @@ use crate::fabricated::{self, assert_sound, damage};
 fn program(python: &CPythonImage) -> Program {
     Program {
         path: "/usr/bin/python3".to_owned(),
-        version: Some((python.minor, None)),
+        version: Some(locate::Version { minor: python.minor, micro: None }),
         runtime: python.runtime,
         data: python.data.into(),
         is_free_threaded: python.minor > 12,
@@ -42,7 +42,7 @@ fn undamaged_images_have_the_built_figures() {
             reading.facts.types.iter().map(|facts| (facts.name.as_str(), facts.instances)).collect();
         assert_eq!(python.expected.instances, instances, "{seed}");
         let details: CPython = reading.facts.details("cpython").unwrap();
-        assert_eq!(details.free_lists.map(|dead| dead.objects), Some(python.expected.dead), "{seed}");
+        assert_eq!(details.free_lists.map(|dead| dead.objects), Some(python.expected.dead_objects), "{seed}");
     }
 }
 
@@ -61,7 +61,7 @@ fn undamaged_images_without_a_global_lock_have_the_built_figures() {
             reading.facts.types.iter().map(|facts| (facts.name.as_str(), facts.instances)).collect();
         assert_eq!(python.expected.instances, instances, "{seed}");
         let details: CPython = reading.facts.details("cpython").unwrap();
-        assert_eq!(details.free_lists.map(|dead| dead.objects), Some(python.expected.dead), "{seed}");
+        assert_eq!(details.free_lists.map(|dead| dead.objects), Some(python.expected.dead_objects), "{seed}");
         assert!(details.arena_bytes.is_none() && !details.heaps.is_empty(), "{seed}");
     }
 }
@@ -70,7 +70,7 @@ fn undamaged_images_without_a_global_lock_have_the_built_figures() {
 fn a_list_of_interpreters_that_leads_nowhere_has_a_caveat() {
     let mut python = fabricate_cpython(0);
     let release = program(&python).release().unwrap();
-    let layout::Interpreters::At(offset) = release.interpreters else { panic!("an unexpected release") };
+    let layout::Interpreters::HeadAt(offset) = release.interpreters else { panic!("an unexpected release") };
     let first = python.image.word(python.runtime + offset).unwrap();
     python.image.put_word(first, 0x10);
     let reading = read_fabricated(&python, 0);
@@ -107,8 +107,8 @@ proptest! {
 /// Replaces pointers with the largest value: no computation on them overflows.
 #[test]
 fn reads_of_oversized_words_terminate() {
-    let all = (0..4).flat_map(|seed| [fabricate_cpython(seed), fabricate_free_threaded_cpython(seed)]);
-    for python in all {
+    let images = (0..4).flat_map(|seed| [fabricate_cpython(seed), fabricate_free_threaded_cpython(seed)]);
+    for python in images {
         fabricated::with_pointers_maximized(&python.image, |image| {
             assert_sound(&read_fabricated(&CPythonImage { image, ..python.clone() }, 0));
         });

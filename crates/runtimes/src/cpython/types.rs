@@ -12,7 +12,7 @@ use strandline_process::pages::USER_ADDRESS_END;
 
 /// Limit on words remembered as type or not; further words count as no type, and
 /// [`Types::is_full`] says so.
-const MAX_KNOWN: usize = 1 << 20;
+const MAX_KNOWN_WORDS: usize = 1 << 20;
 /// Length limit of the chain from a type to its type and so on.
 const MAX_DEPTH: usize = 8;
 /// Bytes of the smallest instance: `ob_refcnt` and `ob_type`.
@@ -90,11 +90,11 @@ pub struct Types<'a> {
     release: &'static Release,
     pages: PageCache<'a>,
     /// Numbers of types by address; `None` for words that point to no type.
-    known: HashMap<u64, Option<u32>>,
+    numbers_by_address: HashMap<u64, Option<u32>>,
     /// Cache of the words looked up last, and their numbers.
-    recent: Vec<(u64, Option<u32>)>,
+    recent_words: Vec<(u64, Option<u32>)>,
     /// The types, by number.
-    pub all: Vec<Type>,
+    pub by_number: Vec<Type>,
     /// Whether there were words beyond the limit, which may point to further types.
     pub is_full: bool,
 }
@@ -102,16 +102,23 @@ pub struct Types<'a> {
 impl<'a> Types<'a> {
     /// No types yet.
     pub fn new(pages: PageCache<'a>, release: &'static Release) -> Self {
-        let recent = vec![(0, None); RECENT_WORDS];
-        Self { release, pages, known: HashMap::new(), recent, all: Vec::new(), is_full: false }
+        let recent_words = vec![(0, None); RECENT_WORDS];
+        Self {
+            release,
+            pages,
+            numbers_by_address: HashMap::new(),
+            recent_words,
+            by_number: Vec::new(),
+            is_full: false,
+        }
     }
 
     /// Returns the number of the type at `address`; `None` if absent.
     #[inline]
     pub fn number_at(&mut self, address: u64) -> Option<u32> {
         let recent_index = (address >> 4) as usize % RECENT_WORDS;
-        match self.recent.get(recent_index) {
-            Some(&(known, number)) if known == address => number,
+        match self.recent_words.get(recent_index) {
+            Some(&(cached, number)) if cached == address => number,
             _ => self.look_up(address, recent_index),
         }
     }
@@ -120,22 +127,22 @@ impl<'a> Types<'a> {
         if address == 0 || !address.is_multiple_of(8) || address >= USER_ADDRESS_END {
             return None;
         }
-        let number = match self.known.get(&address) {
+        let number = match self.numbers_by_address.get(&address) {
             Some(&number) => number,
-            None if self.known.len() >= MAX_KNOWN => {
+            None if self.numbers_by_address.len() >= MAX_KNOWN_WORDS => {
                 self.is_full = true;
                 None
             }
             None => {
-                let number = self.read(address).map(|found| {
-                    self.all.push(found);
-                    self.all.len() as u32 - 1
+                let number = self.read(address).map(|object_type| {
+                    self.by_number.push(object_type);
+                    self.by_number.len() as u32 - 1
                 });
-                self.known.insert(address, number);
+                self.numbers_by_address.insert(address, number);
                 number
             }
         };
-        if let Some(entry) = self.recent.get_mut(recent_index) {
+        if let Some(entry) = self.recent_words.get_mut(recent_index) {
             *entry = (address, number);
         }
         number
@@ -181,8 +188,8 @@ impl<'a> Types<'a> {
             (flags::DICT, Kind::Dict),
             (flags::TYPE, Kind::Class),
         ];
-        let found = by_flag.into_iter().find(|(flag, _)| type_flags & flag != 0);
-        found.map_or_else(|| self.kind_by_base(address), |(_, kind)| kind)
+        let flagged = by_flag.into_iter().find(|(flag, _)| type_flags & flag != 0);
+        flagged.map_or_else(|| self.kind_by_base(address), |(_, kind)| kind)
     }
 
     /// Finds the kind of a set or another type without a flag: by the name of the built-in type
@@ -251,7 +258,7 @@ mod tests {
     #[test]
     fn words_beyond_the_limit_are_noted() {
         let mut types = Types::new(PageCache::new(&Unreadable), &RELEASES[0]);
-        types.known.extend((1..MAX_KNOWN as u64).map(|index| (8 * index, None)));
+        types.numbers_by_address.extend((1..MAX_KNOWN_WORDS as u64).map(|index| (8 * index, None)));
         assert_eq!((types.number_at(8 << 30), types.is_full), (None, false));
         assert_eq!((types.number_at(8 << 31), types.is_full), (None, true));
     }

@@ -25,13 +25,13 @@ const MAX_ENTRIES: u64 = 1 << 16;
 /// Limit on all variables, and on the classes that wait to be read.
 const MAX_VARIABLES: usize = 1 << 18;
 /// Entries read to distinguish `sys.modules` from another dict: `builtins` is among the first.
-const MODULES_CHECKED: u64 = 16;
+const CHECKED_MODULES: u64 = 16;
 /// Name of a module that every interpreter has.
 const BUILTINS: &str = "builtins";
 /// Texts up to this length are not listed: there are many, and each holds little.
 const SHORT_BYTES: u64 = 256;
 /// Built-in types whose instances hold no data, or little.
-const NO_DATA: [&[u8]; 21] = [
+const TYPES_WITHOUT_DATA: [&[u8]; 21] = [
     b"function",
     b"builtin_function_or_method",
     b"method",
@@ -92,7 +92,7 @@ pub fn find(
         release,
         deadline: context.deadline,
         data_types: HashMap::new(),
-        seen: HashSet::new(),
+        visited_dicts: HashSet::new(),
         classes: Vec::new(),
         is_whole: true,
         holding,
@@ -124,7 +124,7 @@ struct Finder<'a, 'h> {
     /// Whether instances are data, by number of the type.
     data_types: HashMap<u32, bool>,
     /// Dicts of modules and classes already read.
-    seen: HashSet<u64>,
+    visited_dicts: HashSet<u64>,
     /// Classes not yet read.
     classes: Vec<u64>,
     /// Whether all modules and classes were read.
@@ -162,8 +162,8 @@ impl Finder<'_, '_> {
     }
 
     fn is_modules_dict(&mut self, dict: u64) -> bool {
-        let Some(found) = self.find_entries(dict, MODULES_CHECKED) else { return false };
-        found.entries.into_iter().any(|DictEntry { key, value }| {
+        let Some(first) = self.find_entries(dict, CHECKED_MODULES) else { return false };
+        first.entries.into_iter().any(|DictEntry { key, value }| {
             self.kind(value) == Some(Kind::Module) && self.names.text(key).as_deref() == Some(BUILTINS)
         })
     }
@@ -195,7 +195,7 @@ impl Finder<'_, '_> {
 
     /// Adds the variables of a module or a class named `scope`, and makes paths stop at its dict.
     fn add_scope(&mut self, dict: u64, scope: &str) {
-        if !self.seen.insert(dict) {
+        if !self.visited_dicts.insert(dict) {
             return;
         }
         self.add_stop(dict);
@@ -229,14 +229,15 @@ impl Finder<'_, '_> {
     /// to it.
     fn add_class(&mut self, class: u64) {
         let Some(class_type) =
-            self.types.number_at(class).and_then(|number| self.types.all.get(number as usize).copied())
+            self.types.number_at(class).and_then(|number| self.types.by_number.get(number as usize).copied())
         else {
             return;
         };
         if class_type.flags & flags::HEAP_TYPE == 0 {
             return;
         }
-        let Some(dict) = self.names.head_word(class, TYPE_DICT).filter(|dict| !self.seen.contains(dict))
+        let Some(dict) =
+            self.names.head_word(class, TYPE_DICT).filter(|dict| !self.visited_dicts.contains(dict))
         else {
             return;
         };
@@ -259,8 +260,8 @@ impl Finder<'_, '_> {
             Kind::Plain => {}
             _ => return true,
         }
-        if let Some(&known) = self.data_types.get(&number) {
-            return known;
+        if let Some(&is_data) = self.data_types.get(&number) {
+            return is_data;
         }
         let is_built_in = value_type.flags & flags::HEAP_TYPE == 0;
         let is_data = !is_built_in || !self.has_no_data(value_type);
@@ -268,7 +269,7 @@ impl Finder<'_, '_> {
         is_data
     }
 
-    /// Whether a built-in type is one of [`NO_DATA`].
+    /// Whether a built-in type is one of [`TYPES_WITHOUT_DATA`].
     fn has_no_data(&mut self, built_in: &Type) -> bool {
         let mut text = [0; NAME_BYTES];
         let name = self.names.head_word(built_in.address, TYPE_NAME);
@@ -277,14 +278,14 @@ impl Finder<'_, '_> {
             return false;
         }
         let name = text.split(|&byte| byte == 0).next().unwrap_or_default();
-        NO_DATA.contains(&name)
+        TYPES_WITHOUT_DATA.contains(&name)
     }
 
     /// Returns number and type of an object.
     fn type_of(&mut self, object: u64) -> Option<(u32, Type)> {
         let address = self.names.head_word(object, TYPE as usize)?;
         let number = self.types.number_at(address)?;
-        Some((number, *self.types.all.get(number as usize)?))
+        Some((number, *self.types.by_number.get(number as usize)?))
     }
 
     fn kind(&mut self, object: u64) -> Option<Kind> {
@@ -297,9 +298,9 @@ impl Finder<'_, '_> {
         if dict == 0 {
             return Vec::new();
         }
-        let found = self.find_entries(dict, MAX_ENTRIES);
-        self.is_whole &= found.as_ref().is_some_and(|found| found.is_whole);
-        found.map(|found| found.entries).unwrap_or_default()
+        let read_entries = self.find_entries(dict, MAX_ENTRIES);
+        self.is_whole &= read_entries.as_ref().is_some_and(|read_entries| read_entries.is_whole);
+        read_entries.map(|read_entries| read_entries.entries).unwrap_or_default()
     }
 
     /// Returns the first entries of a dict whose entries contain the values, as in modules; `None`
@@ -312,19 +313,20 @@ impl Finder<'_, '_> {
         let table = objects::keys(&mut self.names.pages, self.release, keys)?;
         // Key and value are the last two words of an entry; keys of any type have their hash before
         // them.
-        let key_at = table.entry_bytes - 16;
-        let mut found = DictEntries { entries: Vec::new(), is_whole: table.written <= max_entries };
-        for index in 0..table.written.min(max_entries) {
-            let at = table.entries.checked_add(index * table.entry_bytes + key_at);
+        let key_offset = table.entry_bytes - 16;
+        let mut read_entries =
+            DictEntries { entries: Vec::new(), is_whole: table.written_entries <= max_entries };
+        for index in 0..table.written_entries.min(max_entries) {
+            let at = table.entries.checked_add(index * table.entry_bytes + key_offset);
             let Some((key, value)) = at.and_then(|at| self.names.pages.pair(at)) else {
-                found.is_whole = false;
+                read_entries.is_whole = false;
                 break;
             };
             if key != 0 && value != 0 {
-                found.entries.push(DictEntry { key, value });
+                read_entries.entries.push(DictEntry { key, value });
             }
         }
-        Some(found)
+        Some(read_entries)
     }
 }
 

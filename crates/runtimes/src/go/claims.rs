@@ -1,6 +1,6 @@
 //! Classifies each byte of the heap: objects, free slots, stacks, idle spans.
 
-use super::heap::{ChunkBits, Heap, Instance, Kind, Span};
+use super::heap::{ChunkBits, Heap, Instance, Span, SpanKind};
 use super::layout::{CHUNK_BYTES, Layout, MAX_OBJECTS, PAGE_BYTES};
 use crate::batch::PageCache;
 use crate::resident::resident_bytes;
@@ -59,20 +59,21 @@ pub fn claim(
         is_idle_known: spans.doubts.is_empty(),
         may_be_swapped: context.may_be_swapped(),
     };
-    let pieces = pieces(context, heap, &spans.all);
+    let pieces = pieces(context, heap, &spans.by_address);
     let is_same_part = |piece: &Piece<'_>, next: &Piece<'_>| {
         piece.end == next.start && piece.start / PART_BYTES == next.start / PART_BYTES
     };
     let parts: Vec<&[Piece<'_>]> = pieces.chunk_by(is_same_part).collect();
     let state = || Worker { pages: PageCache::new(memory), claims: Vec::new(), unread_bytes: 0 };
     let job = |worker: &mut Worker<'_>, part: usize| claimer.claim_part(parts[part], worker);
-    let (workers, unfinished) = work::run_jobs(context.workers, parts.len(), context.deadline, state, job);
+    let (workers, unfinished_jobs) =
+        work::run_jobs(context.workers, parts.len(), context.deadline, state, job);
     let (mut claims, mut unread_bytes) = (Vec::new(), 0);
     for worker in workers {
         claims.extend(worker.claims);
         unread_bytes += worker.unread_bytes;
     }
-    if unfinished > 0 {
+    if unfinished_jobs > 0 {
         let heap_bytes: u64 =
             heap.ranges.iter().map(|range| resident_bytes(context, range.start, range.end)).sum();
         let claimed_bytes = claims.iter().map(|claim: &RangeClaim| claim.sums.resident.total()).sum();
@@ -84,10 +85,10 @@ pub fn claim(
 /// Returns the spans, and the resident memory between them, in address order.
 fn pieces<'a>(context: &Context<'_>, heap: &Heap, spans: &'a [Span]) -> Vec<Piece<'a>> {
     let mut pieces = Vec::new();
-    let mut rest = spans;
+    let mut later_spans = spans;
     for &AddressRange { start, end } in &heap.ranges {
         let mut at = start;
-        while let Some((span, later)) = rest.split_first()
+        while let Some((span, spans_after)) = later_spans.split_first()
             && span.start < end
         {
             if at < span.start {
@@ -95,7 +96,7 @@ fn pieces<'a>(context: &Context<'_>, heap: &Heap, spans: &'a [Span]) -> Vec<Piec
             }
             pieces.push(Piece { start: span.start, end: span.end, span: Some(span) });
             at = span.end;
-            rest = later;
+            later_spans = spans_after;
         }
         if at < end {
             add_idle_pieces(context, at, end, &mut pieces);
@@ -107,14 +108,14 @@ fn pieces<'a>(context: &Context<'_>, heap: &Heap, spans: &'a [Span]) -> Vec<Piec
 /// Adds memory between spans in pieces of at most [`PART_BYTES`], only where pages are resident:
 /// idle memory may be most of a large heap.
 fn add_idle_pieces(context: &Context<'_>, start: u64, end: u64, pieces: &mut Vec<Piece<'_>>) {
-    let mut added_to = start;
+    let mut added_end = start;
     for run in context.resident_runs((start, end)) {
-        let mut at = run.start.max(added_to);
+        let mut at = run.start.max(added_end);
         while at < run.end {
             let part = at - at % PART_BYTES;
-            added_to = (part + PART_BYTES).min(end);
-            pieces.push(Piece { start: part.max(start), end: added_to, span: None });
-            at = added_to;
+            added_end = (part + PART_BYTES).min(end);
+            pieces.push(Piece { start: part.max(start), end: added_end, span: None });
+            at = added_end;
         }
     }
 }
@@ -145,7 +146,7 @@ impl Claimer<'_> {
                 None if self.is_idle_known => self.claim_idle(&mut worker.pages, *piece, &mut accumulator),
                 // It may belong to a span that was left out.
                 None => accumulator.claim_to(piece.end, Class::Unread),
-                Some(span) if span.kind == Kind::Manual => {
+                Some(span) if span.kind == SpanKind::Manual => {
                     accumulator.claim_to(span.end, Class::Refined(self.stack_slot));
                 }
                 Some(span) => {
@@ -169,12 +170,12 @@ impl Claimer<'_> {
         while at < piece.end {
             let chunk = at - at % CHUNK_BYTES;
             let end = piece.end.min(chunk + CHUNK_BYTES);
-            let Some(ChunkBits { used, .. }) = self.heap.chunk(pages, self.layout, chunk) else {
+            let Some(ChunkBits { used_pages, .. }) = self.heap.chunk(pages, self.layout, chunk) else {
                 accumulator.claim_to(end, Class::Free);
                 at = end;
                 continue;
             };
-            let is_used = |at: u64| bits::has(&used, ((at - chunk) / PAGE_BYTES) as usize);
+            let is_used = |at: u64| bits::has(&used_pages, ((at - chunk) / PAGE_BYTES) as usize);
             while at < end {
                 let run_start = at;
                 let is_run_used = is_used(at);
@@ -194,24 +195,24 @@ impl Claimer<'_> {
         span: &Span,
         accumulator: &mut Accumulator<'_>,
     ) -> Option<()> {
-        let end = span.start + span.objects * span.object_bytes;
-        if span.alloc_count == span.objects || span.free_index >= span.objects {
+        let end = span.start + span.object_capacity * span.object_bytes;
+        if span.used_objects == span.object_capacity || span.free_index >= span.object_capacity {
             accumulator.claim_to(end, Class::Live);
             accumulator.claim_to(span.end, Class::Header);
             return Some(());
         }
         let mut bits = [0; (MAX_OBJECTS / 8) as usize];
-        let bits = bits.get_mut(..span.objects.div_ceil(8) as usize)?;
-        if pages.read(span.bits, bits).is_err() {
-            let is_mapped =
-                words::is_process_memory(self.context.space, span.bits, span.bits.saturating_add(1));
+        let bits = bits.get_mut(..span.object_capacity.div_ceil(8) as usize)?;
+        let bitmap = span.bitmap_address;
+        if pages.read(bitmap, bits).is_err() {
+            let is_mapped = words::is_process_memory(self.context.space, bitmap, bitmap.saturating_add(1));
             if self.may_be_swapped || !is_mapped {
                 return None;
             }
             // Bits that were never set may be on a page that was never written.
             bits.fill(0);
         }
-        for index in 0..span.objects {
+        for index in 0..span.object_capacity {
             let is_used = index < span.free_index || bits[index as usize / 8] >> (index % 8) & 1 != 0;
             let class = if is_used { Class::Live } else { Class::Free };
             accumulator.claim_to(span.start + (index + 1) * span.object_bytes, class);

@@ -1,8 +1,8 @@
 //! The runtime's own figures, by their names in `runtime.MemStats`: computed from the spans, and
 //! read from the counters if these agree.
 
-use super::heap::{Heap, Instance, Kind};
-use super::layout::{CHUNK_BYTES, HEAP_MINIMUM, HEAP_MINIMUM_AT_100, Layout, PAGE_BYTES, STATS_IN_HEAP};
+use super::heap::{Heap, Instance, SpanKind};
+use super::layout::{CHUNK_BYTES, DELTA_IN_HEAP, HEAP_MINIMUM, HEAP_MINIMUM_AT_100, Layout, PAGE_BYTES};
 use super::locate::Program;
 use crate::batch::PageCache;
 use std::time::Instant;
@@ -50,14 +50,14 @@ pub struct Figures {
 pub fn read(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) -> Figures {
     let Instance { program, layout, heap, spans } = instance;
     let mut pages = PageCache::new(memory);
-    let (in_use_bytes, manual_bytes) = (spans.bytes(Kind::Objects), spans.bytes(Kind::Manual));
+    let (in_use_bytes, manual_bytes) = (spans.bytes(SpanKind::Objects), spans.bytes(SpanKind::Manual));
     let idle_bytes = heap.bytes().saturating_sub(in_use_bytes + manual_bytes);
     let expected = ExpectedCounters { in_use_bytes, manual_bytes, idle_bytes };
     let controller = program.symbols.controller;
-    let stats = program.symbols.stats.and_then(|at| at.checked_add(layout.stats));
+    let deltas = program.symbols.memstats.and_then(|at| at.checked_add(layout.deltas));
     let mut counters = CounterAddresses {
         controller: controller.filter(|&at| expected.is_controller_at(&mut pages, at, layout)),
-        stats: stats.filter(|&at| expected.match_deltas_at(&mut pages, at, layout)),
+        deltas: deltas.filter(|&at| expected.match_deltas_at(&mut pages, at, layout)),
     };
     counters.search(context, memory, program, layout, &expected);
     let alloc_bytes = spans.object_bytes();
@@ -66,8 +66,8 @@ pub fn read(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
     if figures.released_bytes.is_none() {
         figures.released_bytes = released_bytes(&mut pages, layout, heap);
     }
-    let in_stacks = counters.stats.map(|at| at.wrapping_add(STATS_IN_HEAP + 8));
-    let stack_bytes = in_stacks.and_then(|at| sum_of_deltas(&mut pages, at, layout));
+    let in_stacks_address = counters.deltas.map(|at| at.wrapping_add(DELTA_IN_HEAP + 8));
+    let stack_bytes = in_stacks_address.and_then(|at| sum_of_deltas(&mut pages, at, layout));
     figures.stack_bytes = stack_bytes.filter(|&bytes| bytes <= manual_bytes);
     figures
 }
@@ -77,12 +77,13 @@ struct CounterAddresses {
     /// `gcController`.
     controller: Option<u64>,
     /// The deltas in `memstats`.
-    stats: Option<u64>,
+    deltas: Option<u64>,
 }
 
 impl CounterAddresses {
+    /// Whether both addresses were found.
     fn is_complete(&self) -> bool {
-        self.controller.is_some() && self.stats.is_some()
+        self.controller.is_some() && self.deltas.is_some()
     }
 
     /// Searches static data for the counters without a symbol, until the deadline.
@@ -98,25 +99,25 @@ impl CounterAddresses {
             return;
         }
         let mut pages = PageCache::new(memory);
-        let mut tried = 0_u64;
+        let mut tried_words = 0_u64;
         each_word(memory, context.resident, program.data, READ_BYTES, &mut |at, word| {
             if self.controller.is_none() {
-                let offset = match layout.in_use {
+                let offset = match layout.heap_in_use {
                     Some(offset) => Some(offset).filter(|_| word == expected.in_use_bytes),
                     None => Some(HEAP_MINIMUM).filter(|_| may_be_heap_minimum(word)),
                 };
                 let controller = offset.and_then(|offset| at.checked_sub(offset));
                 self.controller = controller.filter(|&at| expected.is_controller_at(&mut pages, at, layout));
             }
-            let stats = at.wrapping_sub(STATS_IN_HEAP);
-            if self.stats.is_none()
+            let deltas = at.wrapping_sub(DELTA_IN_HEAP);
+            if self.deltas.is_none()
                 && word <= USER_ADDRESS_END
-                && expected.match_deltas_at(&mut pages, stats, layout)
+                && expected.match_deltas_at(&mut pages, deltas, layout)
             {
-                self.stats = Some(stats);
+                self.deltas = Some(deltas);
             }
-            tried += 1;
-            let is_check_due = tried.is_multiple_of(WORDS_PER_DEADLINE_CHECK);
+            tried_words += 1;
+            let is_check_due = tried_words.is_multiple_of(WORDS_PER_DEADLINE_CHECK);
             !self.is_complete() && (!is_check_due || Instant::now() < context.deadline)
         });
     }
@@ -136,17 +137,17 @@ fn read_counters(
 ) {
     if let Some(at) = counters.controller {
         let mut word = |offset: u64| pages.word(at.wrapping_add(offset));
-        figures.released_bytes = layout.in_use.and_then(|offset| word(offset + 8));
-        figures.marked_bytes = word(layout.marked);
+        figures.released_bytes = layout.heap_in_use.and_then(|offset| word(offset + 8));
+        figures.marked_bytes = word(layout.heap_marked);
         figures.gc_percent = word(0).map(|word| i64::from(word as u32 as i32));
         let limit = layout.memory_limit.and_then(&mut word);
         figures.memory_limit_bytes = limit.filter(|&limit| limit < NO_LIMIT);
         // A limit may end the collection earlier.
-        let goal = word(layout.goal).filter(|&goal| goal < USER_ADDRESS_END);
+        let goal = word(layout.heap_goal).filter(|&goal| goal < USER_ADDRESS_END);
         figures.goal_bytes = goal.filter(|_| figures.memory_limit_bytes.is_none());
     }
-    if let (Some(at), Some(offset)) = (counters.stats, layout.stats_in_use) {
-        let pair = at.checked_sub(layout.stats).and_then(|at| pages.pair(at.checked_add(offset)?));
+    if let (Some(at), Some(offset)) = (counters.deltas, layout.memstats_in_use) {
+        let pair = at.checked_sub(layout.deltas).and_then(|at| pages.pair(at.checked_add(offset)?));
         let released = pair.filter(|&(in_use, _)| in_use == figures.in_use_bytes);
         let released = released.map(|(_, released)| released);
         figures.released_bytes = released.filter(|&released| released <= figures.idle_bytes);
@@ -163,7 +164,7 @@ struct ExpectedCounters {
 impl ExpectedCounters {
     /// Whether `at` is the address of `gcController`.
     fn is_controller_at(&self, pages: &mut PageCache<'_>, at: u64, layout: &Layout) -> bool {
-        match layout.in_use {
+        match layout.heap_in_use {
             Some(offset) => self.has_counters_at(pages, at.wrapping_add(offset)),
             None => self.is_old_controller_at(pages, at, layout).unwrap_or(false),
         }
@@ -175,7 +176,7 @@ impl ExpectedCounters {
     fn is_old_controller_at(&self, pages: &mut PageCache<'_>, at: u64, layout: &Layout) -> Option<bool> {
         let mut word = |offset: u64| pages.word(at.wrapping_add(offset));
         let (percent, minimum) = (word(0)?, word(HEAP_MINIMUM)?);
-        let (goal, marked) = (word(layout.goal)?, word(layout.marked)?);
+        let (goal, marked) = (word(layout.heap_goal)?, word(layout.heap_marked)?);
         let heap_bytes = self.in_use_bytes.saturating_add(self.manual_bytes).saturating_add(self.idle_bytes);
         let is_valid = (1..MAX_GC_PERCENT).contains(&percent)
             && minimum == HEAP_MINIMUM_AT_100 * percent / 100
@@ -187,19 +188,18 @@ impl ExpectedCounters {
 
     /// Whether `heapInUse`, `heapReleased` and `heapFree` are at `at`.
     fn has_counters_at(&self, pages: &mut PageCache<'_>, at: u64) -> bool {
-        let words = pages.word(at).zip(pages.pair(at.wrapping_add(8)));
-        words.is_some_and(|(in_use, (released, free))| {
-            in_use == self.in_use_bytes && in_use > 0 && released.checked_add(free) == Some(self.idle_bytes)
-        })
+        let in_use = pages.word(at).filter(|&in_use| in_use == self.in_use_bytes && in_use > 0);
+        let others = in_use.and_then(|_| pages.pair(at.wrapping_add(8)));
+        others.is_some_and(|(released, free)| released.checked_add(free) == Some(self.idle_bytes))
     }
 
     /// Whether the deltas at `at` add up to the same counters.
     fn match_deltas_at(&self, pages: &mut PageCache<'_>, at: u64, layout: &Layout) -> bool {
-        let mut sum = |index: u64| sum_of_deltas(pages, at.wrapping_add(STATS_IN_HEAP + 8 * index), layout);
+        let mut sum = |index: u64| sum_of_deltas(pages, at.wrapping_add(DELTA_IN_HEAP + 8 * index), layout);
         let add = |total: u64, bytes: Option<u64>| Some(total.wrapping_add(bytes?));
         self.in_use_bytes > 0
             && sum(0) == Some(self.in_use_bytes)
-            && (1..=layout.stats_manual).map(sum).try_fold(0, add) == Some(self.manual_bytes)
+            && (1..=layout.manual_figure_count).map(sum).try_fold(0, add) == Some(self.manual_bytes)
     }
 }
 
@@ -207,7 +207,7 @@ impl ExpectedCounters {
 /// `None` if one cannot be read.
 fn sum_of_deltas(pages: &mut PageCache<'_>, at: u64, layout: &Layout) -> Option<u64> {
     (0..DELTAS).try_fold(0_u64, |sum, index| {
-        Some(sum.wrapping_add(pages.word(at.wrapping_add(layout.stats_bytes * index))?))
+        Some(sum.wrapping_add(pages.word(at.wrapping_add(layout.delta_bytes * index))?))
     })
 }
 
@@ -216,15 +216,17 @@ fn released_bytes(pages: &mut PageCache<'_>, layout: &Layout, heap: &Heap) -> Op
     if heap.bytes() > MAX_HEAP_BYTES {
         return None;
     }
-    let mut released = 0;
+    let mut released_bytes = 0;
     for &AddressRange { start, end } in &heap.ranges {
         for chunk in (start..end).step_by(CHUNK_BYTES as usize) {
             let bits = heap.chunk(pages, layout, chunk)?;
-            let idle = bits.used.iter().zip(bits.released).map(|(used, released)| !used & released);
-            released += idle.map(|bits| u64::from(bits.count_ones())).sum::<u64>() * PAGE_BYTES;
+            let released_idle =
+                bits.used_pages.iter().zip(bits.released_pages).map(|(used, released)| !used & released);
+            released_bytes +=
+                released_idle.map(|bits| u64::from(bits.count_ones())).sum::<u64>() * PAGE_BYTES;
         }
     }
-    Some(released)
+    Some(released_bytes)
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@
 
 use super::claims;
 use super::layout::{
-    ARENA_BASE, CHUNK_BYTES, CHUNK_DATA_BYTES, CHUNK_ENTRIES, CHUNKS, IN_USE, Layout, MANUAL, MAX_OBJECTS,
-    PAGE_BYTES, RANGES, SPAN_BYTES, SPAN_PAGES, SPAN_START,
+    ARENA_BASE, CHUNK_BYTES, CHUNK_DATA_BYTES, CHUNK_ENTRIES, Layout, MAX_OBJECTS, PAGE_ALLOC_CHUNKS,
+    PAGE_ALLOC_RANGES, PAGE_BYTES, SPAN_BYTES, SPAN_IN_USE, SPAN_MANUAL, SPAN_PAGES, SPAN_START,
 };
 use super::locate::Program;
 use crate::batch::PageCache;
@@ -28,7 +28,7 @@ const MAX_RANGES: u64 = 1 << 12;
 /// Limit on spans of one heap: 128 GiB of the smallest.
 const MAX_SPANS: u64 = 1 << 24;
 /// Spans checked to recognize a heap.
-const SPANS_CHECKED: u64 = 16;
+const MAX_CHECKED_SPANS: u64 = 16;
 /// Steps between two checks of the deadline; a word of static data is one step.
 const STEPS_PER_DEADLINE_CHECK: u64 = 1 << 16;
 /// Steps that a word counts as if it could point to the spans.
@@ -37,7 +37,7 @@ const STEPS_PER_CANDIDATE: u64 = 1 << 10;
 /// spans has fewer.
 const MAX_STRUCTURE_PAGES: usize = 1 << 20;
 /// Spans that a worker reads at a time.
-const SPANS_AT_ONCE: usize = 4096;
+const SPANS_PER_JOB: usize = 4096;
 
 /// The heap of a runtime.
 #[derive(Clone, Debug)]
@@ -46,22 +46,22 @@ pub struct Heap {
     pub address: u64,
     /// Address ranges of the heap, in order.
     pub ranges: Vec<AddressRange>,
-    /// Pointers to all spans, in use or not.
-    pub span_table: SpanTable,
+    /// Pointers to all spans, in use or not (`mheap_.allspans`).
+    pub span_table: Slice,
 }
 
-/// The array of pointers to all spans (`mheap_.allspans`).
+/// A slice of Go, of words.
 #[derive(Clone, Copy, Debug)]
-pub struct SpanTable {
-    /// Address of the first pointer.
+pub struct Slice {
+    /// Address of the first word.
     pub address: u64,
-    /// Number of pointers.
+    /// Length in words.
     pub length: u64,
-    /// Capacity in pointers.
+    /// Capacity in words.
     pub capacity: u64,
 }
 
-impl SpanTable {
+impl Slice {
     /// Its addresses, up to its capacity.
     pub fn range(self) -> AddressRange {
         AddressRange::sized(self.address, 8 * self.capacity)
@@ -71,14 +71,14 @@ impl SpanTable {
 /// The bitmaps of a chunk, one bit for each page (`pallocData`).
 pub struct ChunkBits {
     /// Pages in use or in a processor's cache.
-    pub used: [u64; 8],
+    pub used_pages: [u64; 8],
     /// Pages released.
-    pub released: [u64; 8],
+    pub released_pages: [u64; 8],
 }
 
 /// What a span holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SpanKind {
     /// Objects.
     Objects,
     /// Stacks and other memory that the runtime manages by hand (`mSpanManual`).
@@ -93,17 +93,17 @@ pub struct Span {
     /// End address (exclusive).
     pub end: u64,
     /// What the span holds.
-    pub kind: Kind,
+    pub kind: SpanKind,
     /// Bytes per object.
     pub object_bytes: u64,
     /// Capacity in objects.
-    pub objects: u64,
+    pub object_capacity: u64,
     /// Objects in use, by the runtime's count.
-    pub alloc_count: u64,
+    pub used_objects: u64,
     /// All objects before this index are in use, or were when the index last moved.
     pub free_index: u64,
     /// Address of the bitmap of objects in use, one bit each.
-    pub bits: u64,
+    pub bitmap_address: u64,
 }
 
 /// A runtime whose heap was found and whose spans were read.
@@ -123,11 +123,11 @@ pub struct Instance<'a> {
 #[derive(Debug, Default)]
 pub struct Spans {
     /// The spans, in address order.
-    pub all: Vec<Span>,
+    pub by_address: Vec<Span>,
     /// Addresses of the pages with span structures and their bitmaps, in order.
-    pub structures: Vec<u64>,
+    pub structure_pages: Vec<u64>,
     /// Whether some of these pages are left out.
-    pub is_structure_left_out: bool,
+    pub has_left_out_structures: bool,
     /// Spans that were not valid or could not be read, and whether the deadline passed.
     pub doubts: ReadProblems,
 }
@@ -138,43 +138,46 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program, layou
     if let Some(address) = program.symbols.heap {
         return heap_at(context, &mut pages, address, layout);
     }
-    let (mut found, mut steps) = (None, 0_u64);
+    let (mut heap, mut steps) = (None, 0_u64);
     each_word(memory, context.resident, program.data, READ_BYTES, &mut |at, word| {
         steps += 1;
         if word.is_multiple_of(8) && context.space.find(word).is_some_and(words::is_mapped_memory) {
             steps += STEPS_PER_CANDIDATE;
             let address = at.wrapping_sub(layout.all_spans);
             let is_within = address >= program.data.start && address < at;
-            found = if is_within { heap_at(context, &mut pages, address, layout) } else { None };
+            heap = if is_within { heap_at(context, &mut pages, address, layout) } else { None };
         }
         let is_check_due = steps >= STEPS_PER_DEADLINE_CHECK;
         if is_check_due {
             steps = 0;
         }
-        found.is_none() && (!is_check_due || Instant::now() < context.deadline)
+        heap.is_none() && (!is_check_due || Instant::now() < context.deadline)
     });
-    found
+    heap
 }
 
 /// Returns the heap whose structure is at `address`; `None` if the structure there is not one.
 fn heap_at(context: &Context<'_>, pages: &mut PageCache<'_>, address: u64, layout: &Layout) -> Option<Heap> {
-    // A slice of Go: address, length, capacity.
-    let slice = |pages: &mut PageCache<'_>, at: u64| Some((pages.word(at)?, pages.pair(at.checked_add(8)?)?));
-    let (spans, (length, capacity)) = slice(pages, address.checked_add(layout.all_spans)?)?;
-    let (ranges, (range_count, _)) = slice(pages, address.checked_add(layout.pages)?.checked_add(RANGES)?)?;
+    let slice = |pages: &mut PageCache<'_>, at: u64| {
+        let (length, capacity) = pages.pair(at.checked_add(8)?)?;
+        Some(Slice { address: pages.word(at)?, length, capacity })
+    };
+    let span_table = slice(pages, address.checked_add(layout.all_spans)?)?;
+    let ranges = slice(pages, address.checked_add(layout.page_alloc)?.checked_add(PAGE_ALLOC_RANGES)?)?;
+    let Slice { address: spans, length, capacity } = span_table;
     if length == 0 || length > capacity || capacity > MAX_SPANS {
         return None;
     }
     if !words::is_process_memory(context.space, spans, spans.checked_add(8 * capacity)?) {
         return None;
     }
-    let ranges = heap_ranges(context, pages, ranges, range_count)?;
-    let heap = Heap { address, ranges, span_table: SpanTable { address: spans, length, capacity } };
+    let ranges = heap_ranges(context, pages, ranges.address, ranges.length)?;
+    let heap = Heap { address, ranges, span_table };
     let start_of = |index: u64| {
         let span = pages.word(spans + 8 * index)?;
         pages.word(span.checked_add(SPAN_START as u64)?)
     };
-    let starts: Vec<u64> = (0..length.min(SPANS_CHECKED)).filter_map(start_of).collect();
+    let starts: Vec<u64> = (0..length.min(MAX_CHECKED_SPANS)).filter_map(start_of).collect();
     let is_in_heap = |&start: &u64| start.checked_add(1).is_some_and(|end| heap.contains(start, end));
     let is_heap = !starts.is_empty() && starts.iter().all(is_in_heap);
     is_heap.then_some(heap)
@@ -217,14 +220,14 @@ impl Heap {
 
     /// Reads the bitmaps of the chunk at address `chunk`.
     pub fn chunk(&self, pages: &mut PageCache<'_>, layout: &Layout, chunk: u64) -> Option<ChunkBits> {
-        let chunks = self.address.checked_add(layout.pages)?.checked_add(CHUNKS)?;
+        let chunks = self.address.checked_add(layout.page_alloc)?.checked_add(PAGE_ALLOC_CHUNKS)?;
         let number = chunk.wrapping_sub(ARENA_BASE) / CHUNK_BYTES;
         let table = pages.word(chunks.checked_add(8 * (number / CHUNK_ENTRIES))?)?;
         let at = table.checked_add(CHUNK_DATA_BYTES * (number % CHUNK_ENTRIES))?;
         let bytes: [u8; CHUNK_DATA_BYTES as usize] = pages.array(at)?;
         let words =
             |first: usize| std::array::from_fn(|index| word_at(&bytes, first + 8 * index).unwrap_or(0));
-        Some(ChunkBits { used: words(0), released: words(64) })
+        Some(ChunkBits { used_pages: words(0), released_pages: words(64) })
     }
 
     /// Bytes of address space of the heap.
@@ -234,15 +237,15 @@ impl Heap {
 
     /// Reads all spans.
     pub fn spans(&self, context: &Context<'_>, memory: &dyn Memory, layout: &Layout) -> Spans {
-        let SpanTable { address: table, length, .. } = self.span_table;
+        let Slice { address: table, length, .. } = self.span_table;
         let may_be_swapped = context.may_be_swapped();
         let remaining_spans = AtomicU64::new(max_spans(context, self));
         let reader = SpanReader { heap: self, context, layout, may_be_swapped, remaining_spans };
-        let jobs = (length as usize).div_ceil(SPANS_AT_ONCE);
+        let jobs = (length as usize).div_ceil(SPANS_PER_JOB);
         let state = || (PageCache::new(memory), Spans::default());
         let job = |(pages, spans): &mut (PageCache<'_>, Spans), job: usize| {
-            let first = (job * SPANS_AT_ONCE) as u64;
-            let mut pointers = vec![0; SPANS_AT_ONCE.min((length - first) as usize) * 8];
+            let first = (job * SPANS_PER_JOB) as u64;
+            let mut pointers = vec![0; SPANS_PER_JOB.min((length - first) as usize) * 8];
             let read_bytes = memory.read_some(table + 8 * first, &mut pointers);
             for pointer in pointers[..read_bytes & !7].chunks_exact(8) {
                 reader.read_span(pages, word_at(pointer, 0).unwrap_or(0), spans);
@@ -251,23 +254,23 @@ impl Heap {
                 spans.note_damage(table + 8 * first + read_bytes as u64);
             }
         };
-        let (states, unfinished) = work::run_jobs(context.workers, jobs, context.deadline, state, job);
+        let (states, unfinished_jobs) = work::run_jobs(context.workers, jobs, context.deadline, state, job);
         let mut spans = Spans::default();
-        if unfinished > 0 {
+        if unfinished_jobs > 0 {
             spans.doubts.note_timeout(table);
         }
         for (_, other) in states {
-            spans.all.extend(other.all);
-            spans.structures.extend(other.structures);
-            spans.is_structure_left_out |= other.is_structure_left_out;
+            spans.by_address.extend(other.by_address);
+            spans.structure_pages.extend(other.structure_pages);
+            spans.has_left_out_structures |= other.has_left_out_structures;
             spans.doubts.add(&other.doubts);
         }
-        spans.structures.sort_unstable();
-        spans.structures.dedup();
-        spans.all.sort_unstable_by_key(|span| span.start);
-        let mut all = std::mem::take(&mut spans.all);
-        drop_overlapping(&mut all, &mut |span| spans.note_damage(span.start));
-        spans.all = all;
+        spans.structure_pages.sort_unstable();
+        spans.structure_pages.dedup();
+        spans.by_address.sort_unstable_by_key(|span| span.start);
+        let mut by_address = std::mem::take(&mut spans.by_address);
+        drop_overlapping(&mut by_address, &mut |span| spans.note_damage(span.start));
+        spans.by_address = by_address;
         spans
     }
 }
@@ -276,8 +279,8 @@ impl Heap {
 /// memory.
 fn max_spans(context: &Context<'_>, heap: &Heap) -> u64 {
     let runs = |mapping: &Mapping| context.resident_runs(mapping.range());
-    let resident = bytes_of(context.space.mappings().iter().flat_map(runs));
-    (resident / SPAN_BYTES as u64).min(heap.bytes() / PAGE_BYTES)
+    let resident_bytes = bytes_of(context.space.mappings().iter().flat_map(runs));
+    (resident_bytes / SPAN_BYTES as u64).min(heap.bytes() / PAGE_BYTES)
 }
 
 /// Drops spans that overlap: neither of the two is trusted. `spans` is in address order.
@@ -332,17 +335,18 @@ impl SpanReader<'_> {
             ParsedSpan::Unused => {}
             ParsedSpan::Invalid => spans.note_damage(at),
             ParsedSpan::InUse(span, mark_bits) => {
-                spans.add_structure(span.bits);
+                spans.add_structure(span.bitmap_address);
                 spans.add_structure(mark_bits);
-                let take_one = |remaining: u64| remaining.checked_sub(1);
+                let take_one = |remaining_spans: u64| remaining_spans.checked_sub(1);
                 match self.remaining_spans.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take_one) {
-                    Ok(_) => spans.all.push(span),
+                    Ok(_) => spans.by_address.push(span),
                     Err(_) => spans.note_damage(at),
                 }
             }
         }
     }
 
+    /// Checks the fields of a span structure.
     fn parse(&self, bytes: &[u8; SPAN_BYTES]) -> ParsedSpan {
         let layout = self.layout;
         // All offsets are within the structure.
@@ -350,8 +354,8 @@ impl SpanReader<'_> {
         let short = |offset: usize| u64::from(half_word_at(bytes, offset).unwrap_or(0) as u16);
         let count = |offset: usize| if layout.nelems_bytes == 2 { short(offset) } else { word(offset) };
         let kind = match bytes.get(layout.state) {
-            Some(&IN_USE) => Kind::Objects,
-            Some(&MANUAL) => Kind::Manual,
+            Some(&SPAN_IN_USE) => SpanKind::Objects,
+            Some(&SPAN_MANUAL) => SpanKind::Manual,
             Some(0) => return ParsedSpan::Unused,
             _ => return ParsedSpan::Invalid,
         };
@@ -366,20 +370,20 @@ impl SpanReader<'_> {
             end,
             kind,
             object_bytes: word(layout.object_bytes),
-            objects: if kind == Kind::Manual { 0 } else { count(layout.nelems) },
-            alloc_count: short(layout.used),
+            object_capacity: if kind == SpanKind::Manual { 0 } else { count(layout.nelems) },
+            used_objects: short(layout.alloc_count),
             free_index: count(layout.free_index),
-            bits: word(layout.bits),
+            bitmap_address: word(layout.alloc_bits),
         };
         let has_valid_objects = || {
-            let bytes = span.objects.checked_mul(span.object_bytes);
+            let bytes = span.object_capacity.checked_mul(span.object_bytes);
             bytes.is_some_and(|bytes| bytes <= end - start)
-                && (1..=MAX_OBJECTS).contains(&span.objects)
-                && span.alloc_count <= span.objects
+                && (1..=MAX_OBJECTS).contains(&span.object_capacity)
+                && span.used_objects <= span.object_capacity
                 && span.object_bytes > 0
         };
-        if is_in_heap && (kind == Kind::Manual || has_valid_objects()) {
-            ParsedSpan::InUse(span, word(layout.bits + 8))
+        if is_in_heap && (kind == SpanKind::Manual || has_valid_objects()) {
+            ParsedSpan::InUse(span, word(layout.alloc_bits + 8))
         } else {
             ParsedSpan::Invalid
         }
@@ -395,27 +399,27 @@ impl Spans {
     /// highest addresses are left out, which is noted.
     fn add_structure(&mut self, at: u64) {
         let page = strandline_claims::range::page_of(at);
-        if at == 0 || self.structures.last() == Some(&page) {
+        if at == 0 || self.structure_pages.last() == Some(&page) {
             return;
         }
-        if self.structures.len() >= 2 * MAX_STRUCTURE_PAGES {
-            self.structures.sort_unstable();
-            self.structures.dedup();
-            self.is_structure_left_out |= self.structures.len() > MAX_STRUCTURE_PAGES;
-            self.structures.truncate(MAX_STRUCTURE_PAGES);
+        if self.structure_pages.len() >= 2 * MAX_STRUCTURE_PAGES {
+            self.structure_pages.sort_unstable();
+            self.structure_pages.dedup();
+            self.has_left_out_structures |= self.structure_pages.len() > MAX_STRUCTURE_PAGES;
+            self.structure_pages.truncate(MAX_STRUCTURE_PAGES);
         }
-        self.structures.push(page);
+        self.structure_pages.push(page);
     }
 
     /// Bytes of all spans of a kind.
-    pub fn bytes(&self, kind: Kind) -> u64 {
-        self.all.iter().filter(|span| span.kind == kind).map(|span| span.end - span.start).sum()
+    pub fn bytes(&self, kind: SpanKind) -> u64 {
+        self.by_address.iter().filter(|span| span.kind == kind).map(|span| span.end - span.start).sum()
     }
 
     /// Bytes of objects in use, by the runtime's counts.
     pub fn object_bytes(&self) -> u64 {
-        let objects = self.all.iter().filter(|span| span.kind == Kind::Objects);
-        objects.map(|span| span.alloc_count * span.object_bytes).sum()
+        let objects = self.by_address.iter().filter(|span| span.kind == SpanKind::Objects);
+        objects.map(|span| span.used_objects * span.object_bytes).sum()
     }
 }
 
@@ -428,10 +432,10 @@ mod tests {
         let page = |number: usize| number as u64 * strandline_claims::range::PAGE_BYTES;
         for (pages, is_left_out) in [(MAX_STRUCTURE_PAGES, false), (MAX_STRUCTURE_PAGES + 1, true)] {
             // Each page is there several times.
-            let structures = (0..2 * MAX_STRUCTURE_PAGES).map(|number| page(number % pages)).collect();
-            let mut spans = Spans { structures, ..Spans::default() };
+            let structure_pages = (0..2 * MAX_STRUCTURE_PAGES).map(|number| page(number % pages)).collect();
+            let mut spans = Spans { structure_pages, ..Spans::default() };
             spans.add_structure(page(pages - 2));
-            assert_eq!(spans.is_structure_left_out, is_left_out);
+            assert_eq!(spans.has_left_out_structures, is_left_out);
         }
     }
 
@@ -440,12 +444,12 @@ mod tests {
         let span = |start, end| Span {
             start,
             end,
-            kind: Kind::Manual,
+            kind: SpanKind::Manual,
             object_bytes: 0,
-            objects: 0,
-            alloc_count: 0,
+            object_capacity: 0,
+            used_objects: 0,
             free_index: 0,
-            bits: 0,
+            bitmap_address: 0,
         };
         let mut spans = vec![span(0, 3), span(2, 4), span(4, 6), span(6, 8)];
         let mut dropped = Vec::new();

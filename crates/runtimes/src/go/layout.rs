@@ -26,16 +26,16 @@ pub const ARENA_TABLE_BYTES: u64 = 32 << 20;
 /// Levels of `pageAlloc.summary`: one slice each, at the start of `pageAlloc`.
 pub const SUMMARY_LEVELS: u64 = 5;
 /// `chunks` in `pageAlloc`.
-pub const CHUNKS: u64 = 0x78;
+pub const PAGE_ALLOC_CHUNKS: u64 = 0x78;
 /// `inUse.ranges` in `pageAlloc`.
-pub const RANGES: u64 = 0x1_0090;
+pub const PAGE_ALLOC_RANGES: u64 = 0x1_0090;
 /// Bytes of `mheap` searched for pointers: the size of the smallest known version.
 pub const HEAP_BYTES: u64 = 92_672;
 
 /// State of a span of objects (`mSpanInUse`).
-pub const IN_USE: u8 = 1;
+pub const SPAN_IN_USE: u8 = 1;
 /// State of a span for stacks and other manual memory (`mSpanManual`).
-pub const MANUAL: u8 = 2;
+pub const SPAN_MANUAL: u8 = 2;
 /// `startAddr` in a span.
 pub const SPAN_START: usize = 0x18;
 /// `npages` in a span.
@@ -53,7 +53,7 @@ pub struct Layout {
     /// Last minor version with this layout.
     pub last_minor: u8,
     /// `pages` in `mheap`.
-    pub pages: u64,
+    pub page_alloc: u64,
     /// `allspans` in `mheap`.
     pub all_spans: u64,
     /// `arenas` in `mheap`.
@@ -67,29 +67,29 @@ pub struct Layout {
     /// Bytes of `freeindex` and of `nelems`.
     pub nelems_bytes: usize,
     /// `allocBits` in a span; `gcmarkBits` follows.
-    pub bits: usize,
+    pub alloc_bits: usize,
     /// `allocCount` in a span (16 bits).
-    pub used: usize,
+    pub alloc_count: usize,
     /// `state` in a span.
     pub state: usize,
     /// `elemsize` in a span.
     pub object_bytes: usize,
     /// `heapInUse` in `gcController`, followed by `heapReleased` and `heapFree`; from 1.19 on.
-    pub in_use: Option<u64>,
+    pub heap_in_use: Option<u64>,
     /// Offset of the deltas in `memstats`.
-    pub stats: u64,
+    pub deltas: u64,
     /// `heap_inuse` in `memstats`, followed by `heap_released`; up to 1.18.
-    pub stats_in_use: Option<u64>,
+    pub memstats_in_use: Option<u64>,
     /// `heapMarked` in `gcController`.
-    pub marked: u64,
+    pub heap_marked: u64,
     /// `memoryLimit` in `gcController`; from 1.19 on.
     pub memory_limit: Option<u64>,
     /// `gcPercentHeapGoal` in `gcController`; up to 1.18 `heapGoal`.
-    pub goal: u64,
-    /// Bytes of each of the three `heapStatsDelta` at [`Layout::stats`].
-    pub stats_bytes: u64,
+    pub heap_goal: u64,
+    /// Bytes of each of the three `heapStatsDelta` at [`Layout::deltas`].
+    pub delta_bytes: u64,
     /// Number of figures after `inHeap` that count spans without objects.
-    pub stats_manual: u64,
+    pub manual_figure_count: u64,
 }
 
 /// `heapMinimum`, the smallest heap goal, in `gcController` of 1.18.
@@ -99,56 +99,56 @@ pub const HEAP_MINIMUM_AT_100: u64 = 4 << 20;
 
 /// `inHeap` in a `heapStatsDelta`, followed by `inStacks`, `inWorkBufs`, and up to 1.24
 /// `inPtrScalarBits`.
-pub const STATS_IN_HEAP: u64 = 0x10;
+pub const DELTA_IN_HEAP: u64 = 0x10;
 
 /// Layout of 1.19.
 const LAYOUT_1_19: Layout = Layout {
     first_minor: 19,
     last_minor: 19,
-    pages: 0x10,
+    page_alloc: 0x10,
     all_spans: 0x1_0140,
     arenas: 0x1_0190,
     arena_bytes: 2_165_776,
     free_index: 0x30,
     nelems: 0x38,
     nelems_bytes: 8,
-    bits: 0x48,
-    used: 0x60,
+    alloc_bits: 0x48,
+    alloc_count: 0x60,
     state: 0x63,
     object_bytes: 0x68,
-    in_use: Some(0x130),
-    stats: 0,
-    stats_in_use: None,
-    marked: 0xb8,
+    heap_in_use: Some(0x130),
+    deltas: 0,
+    memstats_in_use: None,
+    heap_marked: 0xb8,
     memory_limit: Some(8),
-    goal: 0x68,
-    stats_bytes: 1176,
-    stats_manual: 3,
+    heap_goal: 0x68,
+    delta_bytes: 1176,
+    manual_figure_count: 3,
 };
 
 /// Layout of 1.22 to 1.24.
 const LAYOUT_1_22: Layout = Layout {
     first_minor: 22,
     last_minor: 24,
-    pages: 8,
+    page_alloc: 8,
     all_spans: 0x1_0148,
     arenas: 0x1_01d8,
     arena_bytes: 68_624,
     free_index: 0x30,
     nelems: 0x32,
     nelems_bytes: 2,
-    bits: 0x40,
-    used: 0x60,
+    alloc_bits: 0x40,
+    alloc_count: 0x60,
     state: 0x63,
     object_bytes: 0x68,
-    in_use: Some(0x110),
-    stats: 0,
-    stats_in_use: None,
-    marked: 0x98,
+    heap_in_use: Some(0x110),
+    deltas: 0,
+    memstats_in_use: None,
+    heap_marked: 0x98,
     memory_limit: Some(8),
-    goal: 0x48,
-    stats_bytes: 1176,
-    stats_manual: 3,
+    heap_goal: 0x48,
+    delta_bytes: 1176,
+    manual_figure_count: 3,
 };
 
 /// The layouts of all known versions.
@@ -156,12 +156,12 @@ pub static LAYOUTS: [Layout; 6] = [
     Layout {
         first_minor: 18,
         last_minor: 18,
-        pages: 8,
+        page_alloc: 8,
         all_spans: 0x1_0138,
-        in_use: None,
-        stats: 0x1748,
-        stats_in_use: Some(0x38),
-        marked: 0xa8,
+        heap_in_use: None,
+        deltas: 0x1748,
+        memstats_in_use: Some(0x38),
+        heap_marked: 0xa8,
         memory_limit: None,
         ..LAYOUT_1_19
     },
@@ -169,13 +169,13 @@ pub static LAYOUTS: [Layout; 6] = [
     Layout {
         first_minor: 20,
         last_minor: 20,
-        pages: 8,
+        page_alloc: 8,
         all_spans: 0x1_0120,
         arenas: 0x1_0170,
         arena_bytes: 1_133_584,
-        in_use: Some(0xf8),
-        marked: 0x80,
-        goal: 0x30,
+        heap_in_use: Some(0xf8),
+        heap_marked: 0x80,
+        heap_goal: 0x30,
         ..LAYOUT_1_19
     },
     Layout {
@@ -185,12 +185,12 @@ pub static LAYOUTS: [Layout; 6] = [
         arena_bytes: 1_133_584,
         nelems: 0x38,
         nelems_bytes: 8,
-        bits: 0x48,
-        used: 0x68,
+        alloc_bits: 0x48,
+        alloc_count: 0x68,
         state: 0x6b,
         object_bytes: 0x70,
         ..LAYOUT_1_22
     },
     LAYOUT_1_22,
-    Layout { first_minor: 25, last_minor: 27, stats_bytes: 1168, stats_manual: 2, ..LAYOUT_1_22 },
+    Layout { first_minor: 25, last_minor: 27, delta_bytes: 1168, manual_figure_count: 2, ..LAYOUT_1_22 },
 ];

@@ -40,7 +40,7 @@ pub struct Symbols {
     /// `runtime.gcController`.
     pub controller: Option<u64>,
     /// `runtime.memstats`.
-    pub stats: Option<u64>,
+    pub memstats: Option<u64>,
 }
 
 impl Program {
@@ -70,6 +70,7 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
     programs.take(MAX_PROGRAMS + 1).collect()
 }
 
+/// Returns the Go runtime in a module; `None` if it has none, or cannot be read.
 fn program(process: &Process, space: &AddressSpace, module: &Module<'_>, is_alone: bool) -> Option<Program> {
     let image = open_mapped_file(process, module.code).ok().and_then(ElfFile::open)?;
     let information = image.section_bytes(".go.buildinfo", BUILD_INFORMATION_BYTES)?;
@@ -77,12 +78,12 @@ fn program(process: &Process, space: &AddressSpace, module: &Module<'_>, is_alon
         return None;
     }
     let object = Object::open(process, space, module.code).ok()?;
-    let [heap, controller, stats] =
+    let [heap, controller, memstats] =
         object.symbol_addresses(["runtime.mheap_", "runtime.gcController", "runtime.memstats"]);
     Some(Program {
         path: module.code.name.clone(),
         version: go_version(&information),
-        symbols: Symbols { heap, controller, stats },
+        symbols: Symbols { heap, controller, memstats },
         data: module.data,
         is_only_module: is_alone,
     })

@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use super::heap::{Heap, Instance};
 use super::layout::{
-    ARENA_BASE, ARENA_ENTRY_BYTES, ARENA_TABLE_BYTES, CHUNK_DATA_BYTES, CHUNK_ENTRIES, CHUNKS, HEAP_BYTES,
-    Layout, SUMMARY_LEVELS,
+    ARENA_BASE, ARENA_ENTRY_BYTES, ARENA_TABLE_BYTES, CHUNK_DATA_BYTES, CHUNK_ENTRIES, HEAP_BYTES, Layout,
+    PAGE_ALLOC_CHUNKS, SUMMARY_LEVELS,
 };
 use crate::batch::PageCache;
 use strandline_claims::range::{PAGE_BYTES, page_of};
@@ -44,10 +44,10 @@ const WORDS_PER_DEADLINE_CHECK: u64 = 1 << 16;
 pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) -> (Vec<AddressRange>, bool) {
     let Instance { program, layout, heap, spans } = instance;
     let mut pages = PageCache::new(memory);
-    let mut ranges = tables(context, &mut pages, layout, heap);
+    let mut ranges = known_tables(context, &mut pages, layout, heap);
     ranges.push(heap.span_table.range());
-    let mut known: BTreeSet<u64> = spans.structures.iter().copied().take(MAX_PAGES).collect();
-    let mut searched = 0_u64;
+    let mut known_pages: BTreeSet<u64> = spans.structure_pages.iter().copied().take(MAX_PAGES).collect();
+    let mut searched_words = 0_u64;
     let mut add_targets = |range: AddressRange| {
         each_word(memory, context.resident, range, READ_BYTES, &mut |_, word| {
             let is_mapped = || context.space.find(word).is_some_and(is_mapped_memory);
@@ -56,11 +56,11 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
                 && is_mapped()
                 && !heap.contains(word, word + 1)
             {
-                known.insert(page_of(word));
+                known_pages.insert(page_of(word));
             }
-            searched += 1;
-            let is_check_due = searched.is_multiple_of(WORDS_PER_DEADLINE_CHECK);
-            known.len() < MAX_PAGES && (!is_check_due || Instant::now() < context.deadline)
+            searched_words += 1;
+            let is_check_due = searched_words.is_multiple_of(WORDS_PER_DEADLINE_CHECK);
+            known_pages.len() < MAX_PAGES && (!is_check_due || Instant::now() < context.deadline)
         });
     };
     add_targets(AddressRange::sized(heap.address, HEAP_BYTES));
@@ -73,26 +73,26 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
         add_targets(program.data);
     }
     let mut is_whole =
-        !spans.is_structure_left_out && known.len() < MAX_PAGES && Instant::now() < context.deadline;
-    let known = known.into_iter().filter(|&page| page < USER_ADDRESS_END);
-    ranges.extend(known.map(|page| AddressRange::sized(page, PAGE_BYTES)));
+        !spans.has_left_out_structures && known_pages.len() < MAX_PAGES && Instant::now() < context.deadline;
+    let known_pages = known_pages.into_iter().filter(|&page| page < USER_ADDRESS_END);
+    ranges.extend(known_pages.map(|page| AddressRange::sized(page, PAGE_BYTES)));
     let ranges: RangeSet = ranges.into_iter().collect();
     let min_foreign_bytes = if program.is_only_module { MIN_MAPPED_BYTES } else { MIN_FOREIGN_BYTES };
     let ranges = join_near(context, &ranges, min_foreign_bytes);
-    let mut own = Vec::new();
+    let mut own_ranges = Vec::new();
     for range in ranges {
-        add_outside_heap(context, heap, range.widened_to_pages(), &mut own);
+        add_outside_heap(context, heap, range.widened_to_pages(), &mut own_ranges);
     }
-    let own: RangeSet = own.into_iter().collect();
-    let mut own: Vec<AddressRange> = own.into_iter().collect();
-    own.retain(|&range| !context.resident_runs(range).is_empty());
-    is_whole &= own.len() <= MAX_RANGES;
-    own.truncate(MAX_RANGES);
-    (own, is_whole)
+    let own_ranges: RangeSet = own_ranges.into_iter().collect();
+    let mut own_ranges: Vec<AddressRange> = own_ranges.into_iter().collect();
+    own_ranges.retain(|&range| !context.resident_runs(range).is_empty());
+    is_whole &= own_ranges.len() <= MAX_RANGES;
+    own_ranges.truncate(MAX_RANGES);
+    (own_ranges, is_whole)
 }
 
 /// Returns the tables of known size that `mheap_` points to.
-fn tables(
+fn known_tables(
     context: &Context<'_>,
     pages: &mut PageCache<'_>,
     layout: &Layout,
@@ -104,7 +104,7 @@ fn tables(
             ranges.push(AddressRange { start, end });
         }
     };
-    let page_alloc = heap.address.wrapping_add(layout.pages);
+    let page_alloc = heap.address.wrapping_add(layout.page_alloc);
     for level in 0..SUMMARY_LEVELS {
         let slice = page_alloc.wrapping_add(SLICE_BYTES * level);
         let (start, capacity) = (pages.word(slice), pages.word(slice.wrapping_add(SLICE_CAPACITY)));
@@ -113,7 +113,7 @@ fn tables(
         }
     }
     for index in 0..CHUNK_ENTRIES {
-        let Some(start) = pages.word(page_alloc.wrapping_add(CHUNKS + 8 * index)) else { break };
+        let Some(start) = pages.word(page_alloc.wrapping_add(PAGE_ALLOC_CHUNKS + 8 * index)) else { break };
         add(start, CHUNK_ENTRIES * CHUNK_DATA_BYTES);
     }
     if let Some(arenas) = pages.word(heap.address.wrapping_add(layout.arenas)) {
@@ -153,7 +153,12 @@ fn join_near(context: &Context<'_>, ranges: &RangeSet, min_foreign_bytes: u64) -
 }
 
 /// Adds the parts of a range that are mapped memory, but neither heap nor static data.
-fn add_outside_heap(context: &Context<'_>, heap: &Heap, range: AddressRange, own: &mut Vec<AddressRange>) {
+fn add_outside_heap(
+    context: &Context<'_>,
+    heap: &Heap,
+    range: AddressRange,
+    own_ranges: &mut Vec<AddressRange>,
+) {
     let AddressRange { start, end } = range;
     let mappings = context.space.mappings();
     let first = mappings.partition_point(|mapping| mapping.end <= start);
@@ -165,12 +170,12 @@ fn add_outside_heap(context: &Context<'_>, heap: &Heap, range: AddressRange, own
         let next = heap.ranges.partition_point(|range| range.end <= at);
         for range in heap.ranges[next..].iter().take_while(|range| range.start < piece_end) {
             if at < range.start {
-                own.push(AddressRange::new(at, range.start));
+                own_ranges.push(AddressRange::new(at, range.start));
             }
             at = at.max(range.end);
         }
         if at < piece_end {
-            own.push(AddressRange::new(at, piece_end));
+            own_ranges.push(AddressRange::new(at, piece_end));
         }
     }
 }

@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 
 use self::facts::{Go, SizeClass};
 use self::figures::Figures;
-use self::heap::{Heap, Instance, Kind, Spans};
+use self::heap::{Heap, Instance, SpanKind, Spans};
 use self::layout::BUILD_INFORMATION_BYTES;
 use self::locate::Program;
 use crate::batch::CountingMemory;
@@ -92,8 +92,8 @@ impl FoundRuntime for Programs<Program> {
     }
 }
 
-/// Reads one Go runtime. `taken` are the ranges that those before it claimed.
-pub fn read(context: &Context<'_>, program: &Program, taken: &RangeSet) -> Reading {
+/// Reads one Go runtime. `foreign_ranges` are the ranges that those before it claimed.
+pub fn read(context: &Context<'_>, program: &Program, foreign_ranges: &RangeSet) -> Reading {
     let facts = Runtime {
         name: "go".to_owned(),
         version: program.version.clone(),
@@ -102,12 +102,12 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &RangeSet) -> Readi
     };
     let mut reading = Reading { facts, rows: Some(&rows::BLOCKS), ..Reading::default() };
     let memory = CountingMemory::new(context.memory);
-    let is_free = |range: &AddressRange| !taken.overlaps(*range);
-    let found = program.layout().map(|layout| {
+    let is_free = |range: &AddressRange| !foreign_ranges.overlaps(*range);
+    let layout_and_heap = program.layout().map(|layout| {
         let heap = heap::find(context, &memory, program, layout);
         (layout, heap.filter(|heap| heap.ranges.iter().all(is_free)))
     });
-    let (layout, heap) = match found {
+    let (layout, heap) = match layout_and_heap {
         Some((layout, Some(heap))) => (layout, heap),
         Some((_, None)) => {
             let text = "Go's heap was not found: Go may not have started, or its layout differs from that of its version, or there \
@@ -139,7 +139,7 @@ pub fn read(context: &Context<'_>, program: &Program, taken: &RangeSet) -> Readi
     if spans.doubts.is_empty() {
         let figures = figures::read(context, &memory, instance);
         fill_in_facts(&figures, &heap, &mut reading.facts, &mut details);
-        let span_bytes = figures.in_use_bytes.saturating_add(spans.bytes(Kind::Manual));
+        let span_bytes = figures.in_use_bytes.saturating_add(spans.bytes(SpanKind::Manual));
         let in_use_bytes = span_bytes.saturating_add(structure_bytes);
         reading.remedies = remedies::remedies(idle_resident_bytes, in_use_bytes);
     }
@@ -171,36 +171,38 @@ fn unread_caveats(
     spans.into_iter().chain(structures)
 }
 
-fn fill_in_facts(found: &Figures, heap: &Heap, facts: &mut Runtime, details: &mut Go) {
-    facts.used_bytes = Some(found.alloc_bytes);
-    facts.free_bytes = Some(found.in_use_bytes.saturating_sub(found.alloc_bytes));
-    facts.committed_bytes = found.released_bytes.map(|released| heap.bytes().saturating_sub(released));
+fn fill_in_facts(heap_figures: &Figures, heap: &Heap, facts: &mut Runtime, details: &mut Go) {
+    facts.used_bytes = Some(heap_figures.alloc_bytes);
+    facts.free_bytes = Some(heap_figures.in_use_bytes.saturating_sub(heap_figures.alloc_bytes));
+    facts.committed_bytes = heap_figures.released_bytes.map(|released| heap.bytes().saturating_sub(released));
     facts.own = figures(&[
-        ("HeapAlloc", found.alloc_bytes),
-        ("HeapSys", found.in_use_bytes.saturating_add(found.idle_bytes)),
-        ("HeapIdle", found.idle_bytes),
-        ("HeapInuse", found.in_use_bytes),
+        ("HeapAlloc", heap_figures.alloc_bytes),
+        ("HeapSys", heap_figures.in_use_bytes.saturating_add(heap_figures.idle_bytes)),
+        ("HeapIdle", heap_figures.idle_bytes),
+        ("HeapInuse", heap_figures.in_use_bytes),
     ]);
-    for (name, figure) in [("HeapReleased", found.released_bytes), ("StackInuse", found.stack_bytes)] {
+    for (name, figure) in
+        [("HeapReleased", heap_figures.released_bytes), ("StackInuse", heap_figures.stack_bytes)]
+    {
         if let Some(figure) = figure {
             facts.own.insert(name.to_owned(), figure.into());
         }
     }
-    details.live_after_last_mark_bytes = found.marked_bytes;
-    details.next_gc_bytes = found.goal_bytes;
-    details.gogc_percent = found.gc_percent;
-    details.memory_limit_bytes = found.memory_limit_bytes;
+    details.live_after_last_mark_bytes = heap_figures.marked_bytes;
+    details.next_gc_bytes = heap_figures.goal_bytes;
+    details.gogc_percent = heap_figures.gc_percent;
+    details.memory_limit_bytes = heap_figures.memory_limit_bytes;
 }
 
 fn size_classes(spans: &Spans) -> Vec<SizeClass> {
     let mut classes: BTreeMap<u64, SizeClass> = BTreeMap::new();
-    for span in spans.all.iter().filter(|span| span.kind == Kind::Objects) {
-        let object_bytes = if span.objects == 1 { 0 } else { span.object_bytes };
+    for span in spans.by_address.iter().filter(|span| span.kind == SpanKind::Objects) {
+        let object_bytes = if span.object_capacity == 1 { 0 } else { span.object_bytes };
         let class = classes.entry(object_bytes).or_insert(SizeClass { object_bytes, ..SizeClass::default() });
         class.spans += 1;
         class.span_bytes += span.end - span.start;
-        class.objects += span.alloc_count;
-        class.free_places += span.objects - span.alloc_count;
+        class.objects += span.used_objects;
+        class.free_places += span.object_capacity - span.used_objects;
     }
     let mut classes: Vec<SizeClass> = classes.into_values().collect();
     classes.sort_by_key(|class| std::cmp::Reverse(class.free_places * class.object_bytes));

@@ -44,18 +44,19 @@ pub fn claim_heap(
     };
     let parts: Vec<&[Area]> = areas.chunk_by(are_in_one_part).collect();
     let claim_part = |claims: &mut Vec<RangeClaim>, part: usize| {
-        let Some((first, last)) = parts[part].first().zip(parts[part].last()) else { return };
-        if resident_bytes(context, first.start, last.end) == 0 {
+        let Some((first_area, last_area)) = parts[part].first().zip(parts[part].last()) else { return };
+        let (start, end) = (first_area.start, last_area.end);
+        if resident_bytes(context, start, end) == 0 {
             return;
         }
-        let pages = context.pages(first.start, last.end);
-        let mut accumulator = Accumulator::new(first.start, &pages);
+        let pages = context.pages(start, end);
+        let mut accumulator = Accumulator::new(start, &pages);
         for area in parts[part] {
             claim_area(&mut accumulator, area, buffers, live);
             let (from, to) = (page_up(accumulator.cursor()), page_of(area.end));
             accumulator.claim_free(area.end, from, to);
         }
-        claims.push(RangeClaim { start: first.start, end: last.end, sums: accumulator.cut().finish(&pages) });
+        claims.push(RangeClaim { start, end, sums: accumulator.cut().finish(&pages) });
     };
     // Without a trace the work grows only with the number of regions.
     let deadline = context.deadline + MAX_OVERTIME;
@@ -87,38 +88,38 @@ fn claim_area(accumulator: &mut Accumulator<'_>, area: &Area, buffers: &[Tlab], 
 fn claim_objects(accumulator: &mut Accumulator<'_>, end: u64, live: Option<(&Live, Slot)>) {
     let Some((live, slot)) = live else { return accumulator.claim_to(end, Class::Live) };
     let class = |is_dead: bool| if is_dead { Class::Refined(slot) } else { Class::Live };
-    let mut is_last_dead = None;
+    let mut is_previous_dead = None;
     for (start, is_dead) in live.objects(accumulator.cursor(), end) {
-        if is_last_dead != Some(is_dead) {
-            accumulator.claim_to(start, class(is_last_dead.unwrap_or(false)));
-            is_last_dead = Some(is_dead);
+        if is_previous_dead != Some(is_dead) {
+            accumulator.claim_to(start, class(is_previous_dead.unwrap_or(false)));
+            is_previous_dead = Some(is_dead);
         }
     }
-    accumulator.claim_to(end, class(is_last_dead.unwrap_or(false)));
+    accumulator.claim_to(end, class(is_previous_dead.unwrap_or(false)));
 }
 
 /// Returns the resident bytes of whole pages behind an area's objects.
-pub fn free_resident(context: &Context<'_>, area: &Area) -> u64 {
+pub fn free_resident_bytes(context: &Context<'_>, area: &Area) -> u64 {
     resident_bytes(context, page_up(area.top).min(area.end), area.end)
 }
 
-/// Claims a range: the parts in `used` have one slot, the rest of the range another. `used` may
-/// contain ranges elsewhere.
+/// Claims a range: `used_ranges` get `used_slot`, the memory between them `free_slot`.
+/// `used_ranges` may contain ranges elsewhere.
 fn claim_parts(
     pages: &RangePages,
     range: AddressRange,
-    used: &[AddressRange],
-    in_use: Slot,
-    free: Slot,
+    used_ranges: &[AddressRange],
+    used_slot: Slot,
+    free_slot: Slot,
 ) -> RangeClaim {
     let AddressRange { start, end } = range;
     let mut accumulator = Accumulator::new(start, pages);
-    let first = used.partition_point(|used| used.end <= start);
-    for used in used[first..].iter().take_while(|used| used.start < end) {
-        accumulator.claim_to(used.start.clamp(accumulator.cursor(), end), Class::Refined(free));
-        accumulator.claim_to(used.end.clamp(accumulator.cursor(), end), Class::Refined(in_use));
+    let first = used_ranges.partition_point(|used| used.end <= start);
+    for used in used_ranges[first..].iter().take_while(|used| used.start < end) {
+        accumulator.claim_to(used.start.clamp(accumulator.cursor(), end), Class::Refined(free_slot));
+        accumulator.claim_to(used.end.clamp(accumulator.cursor(), end), Class::Refined(used_slot));
     }
-    accumulator.claim_to(end, Class::Refined(free));
+    accumulator.claim_to(end, Class::Refined(free_slot));
     RangeClaim { start, end, sums: accumulator.cut().finish(pages) }
 }
 
@@ -128,16 +129,16 @@ pub fn claim_metaspace(
     palette: &mut SlotTable,
     metaspace: &Metaspace,
 ) -> Vec<RangeClaim> {
-    let free = palette.add(&rows::METASPACE_FREE, None);
+    let free_slot = palette.add(&rows::METASPACE_FREE, None);
     let spaces = [
-        (&metaspace.others, palette.add(&rows::METASPACE, None)),
-        (&metaspace.classes, palette.add(&rows::CLASS_SPACE, None)),
+        (&metaspace.non_class_space, palette.add(&rows::METASPACE, None)),
+        (&metaspace.class_space, palette.add(&rows::CLASS_SPACE, None)),
     ];
     let claim_space = |(space, slot): (&Space, Option<Slot>)| {
-        let (Some(slot), Some(free)) = (slot, free) else { return Vec::new() };
+        let (Some(slot), Some(free_slot)) = (slot, free_slot) else { return Vec::new() };
         let claim_range = |&range: &AddressRange| {
             let pages = context.pages(range.start, range.end);
-            claim_parts(&pages, range, &space.used, slot, free)
+            claim_parts(&pages, range, &space.used_ranges, slot, free_slot)
         };
         space.ranges.iter().map(claim_range).collect()
     };
@@ -146,11 +147,11 @@ pub fn claim_metaspace(
 
 /// Claims the code cache and the maps of its segments.
 pub fn claim_code(context: &Context<'_>, palette: &mut SlotTable, segments: &[Segment]) -> Vec<RangeClaim> {
-    let (in_use, free) = (palette.add(&rows::CODE, None), palette.add(&rows::CODE_FREE, None));
-    let (Some(in_use), Some(free)) = (in_use, free) else { return Vec::new() };
+    let slots = palette.add(&rows::CODE, None).zip(palette.add(&rows::CODE_FREE, None));
+    let Some((used_slot, free_slot)) = slots else { return Vec::new() };
     let code = segments.iter().map(|segment| {
         let range = segment.range;
-        claim_parts(&context.pages(range.start, range.end), range, &segment.used, in_use, free)
+        claim_parts(&context.pages(range.start, range.end), range, &segment.used_ranges, used_slot, free_slot)
     });
     let maps = segments.iter().filter(|segment| !segment.map.is_empty());
     code.chain(maps.map(|segment| context.claim_whole(segment.map, Class::Metadata))).collect()
@@ -161,13 +162,14 @@ pub fn claim_shared(context: &Context<'_>, palette: &mut SlotTable, heap: &Heap)
     if heap.views.is_empty() {
         return Vec::new();
     }
-    let (in_use, free) = (palette.add(&rows::SHARED_OBJECT, None), palette.add(&rows::SHARED_FREE, None));
-    let (Some(in_use), Some(free)) = (in_use, free) else { return Vec::new() };
+    let slots = palette.add(&rows::SHARED_OBJECT, None).zip(palette.add(&rows::SHARED_FREE, None));
+    let Some((used_slot, free_slot)) = slots else { return Vec::new() };
     let claim = |range: AddressRange| {
-        claim_parts(&context.shared_pages(range.start, range.end), range, &heap.shared_used, in_use, free)
+        let pages = context.shared_pages(range.start, range.end);
+        claim_parts(&pages, range, &heap.shared_used_ranges, used_slot, free_slot)
     };
     // A view may be larger than the largest claim.
-    let unread: RangeSet = heap.shared_unread.iter().copied().collect();
+    let unread: RangeSet = heap.shared_unread_ranges.iter().copied().collect();
     heap.views.iter().flat_map(|&view| unread.gaps_in(view)).flat_map(pieces).map(claim).collect()
 }
 

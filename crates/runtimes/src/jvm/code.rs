@@ -49,7 +49,7 @@ pub struct Segment {
     /// Name of its pool.
     pub name: &'static str,
     /// Parts in use, in address order; adjacent ones are joined.
-    pub used: Vec<AddressRange>,
+    pub used_ranges: Vec<AddressRange>,
     /// Range of the map of its blocks.
     pub map: AddressRange,
 }
@@ -57,7 +57,7 @@ pub struct Segment {
 impl Segment {
     /// Returns the bytes in use.
     pub fn used_bytes(&self) -> u64 {
-        crate::resident::bytes_of(self.used.iter().copied())
+        crate::resident::bytes_of(self.used_ranges.iter().copied())
     }
 }
 
@@ -76,10 +76,10 @@ pub struct SegmentMap {
 
 /// Returns the ranges and maps of all segments.
 pub fn segment_maps(view: &View<'_>) -> Option<Vec<SegmentMap>> {
-    let (used, length) =
-        (view.offset(&["HeapBlock::Header::_used"])?, view.offset(&["HeapBlock::Header::_length"])?);
+    let used_offset = view.offset(&["HeapBlock::Header::_used"])?;
+    let length_offset = view.offset(&["HeapBlock::Header::_length"])?;
     // Size of `HeapBlock`: its header, rounded up to whole words (memory/heap.hpp).
-    let header_bytes = used.checked_sub(length)?.checked_add(1)?.checked_next_multiple_of(8)?;
+    let header_bytes = used_offset.checked_sub(length_offset)?.checked_add(1)?.checked_next_multiple_of(8)?;
     if header_bytes > MAX_HEADER_BYTES {
         return None;
     }
@@ -132,7 +132,7 @@ fn segment(view: &View<'_>, heap: u64, deadline: Instant) -> Option<Segment> {
     Some(Segment {
         range,
         name: pool_name(view, blob_type as usize),
-        used: used_ranges(view, range.start, end, shift, deadline)?,
+        used_ranges: used_ranges(view, range.start, end, shift, deadline)?,
         map: committed_range(view, map)?,
     })
 }
@@ -175,7 +175,7 @@ fn used_ranges(
             return None;
         }
         match ranges.last_mut() {
-            Some(last) if is_used && last.end == at => last.end = block_end,
+            Some(range) if is_used && range.end == at => range.end = block_end,
             _ if is_used => ranges.push(AddressRange::new(at, block_end)),
             _ => {}
         }
@@ -200,9 +200,9 @@ mod tests {
     use crate::jvm::structs::VmStructs;
 
     /// Memory full of free blocks, each one segment of eight bytes.
-    struct Free;
+    struct FreeBlocks;
 
-    impl Memory for Free {
+    impl Memory for FreeBlocks {
         fn read_some(&self, _: u64, buffer: &mut [u8]) -> usize {
             buffer.chunks_exact_mut(8).for_each(|block| block.copy_from_slice(&1_u64.to_le_bytes()));
             buffer.len()
@@ -214,7 +214,7 @@ mod tests {
         let fields =
             [("HeapBlock::Header::_length", 0), ("HeapBlock::Header::_used", 4), ("HeapBlock::_header", 0)];
         let structs = VmStructs::of_offsets(&fields, &[]);
-        let view = View { memory: &Free, structs: &structs };
+        let view = View { memory: &FreeBlocks, structs: &structs };
         let far = Instant::now() + Duration::from_secs(600);
         let read =
             |blocks: usize, deadline| used_ranges(&view, 0x1000, 0x1000 + 8 * blocks as u64, 3, deadline);
@@ -224,9 +224,9 @@ mod tests {
     }
 
     /// Memory in which each word is its own address.
-    struct Own;
+    struct OwnAddresses;
 
-    impl Memory for Own {
+    impl Memory for OwnAddresses {
         fn read_some(&self, at: u64, buffer: &mut [u8]) -> usize {
             buffer.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&at.to_le_bytes()));
             buffer.len()
@@ -238,7 +238,7 @@ mod tests {
         let read = |bytes: u64| {
             let fields = [("VirtualSpace::_low", 0), ("VirtualSpace::_high", bytes)];
             let structs = VmStructs::of_offsets(&fields, &[]);
-            committed_range(&View { memory: &Own, structs: &structs }, 0x1000)
+            committed_range(&View { memory: &OwnAddresses, structs: &structs }, 0x1000)
         };
         assert_eq!(read(1 << 40), Some(AddressRange::sized(0x1000, 1 << 40)));
         assert_eq!(read((1 << 40) + 1), None);

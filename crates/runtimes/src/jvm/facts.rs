@@ -15,7 +15,7 @@ pub struct Jvm {
     /// Size of a region; `None` if the collector has no regions.
     pub region_bytes: Option<u64>,
     /// Parts of the heap, by kind.
-    pub kinds: Vec<AreaKind>,
+    pub kinds: Vec<KindFigures>,
     /// Resident bytes of the heap; if it is mapped several times, the sum over all views.
     pub resident_bytes: u64,
     /// Resident bytes of free regions and free ends of spaces.
@@ -54,7 +54,7 @@ impl Jvm {
 
 /// Parts of the heap of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct AreaKind {
+pub struct KindFigures {
     /// `eden`, `survivor`, `old`, `humongous`, `archive`, `free`.
     pub kind: String,
     /// Number of parts.

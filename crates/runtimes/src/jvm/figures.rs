@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::facts::{AreaKind, ClassLoader, Jvm};
-use super::heap::{self, Kind};
+use super::facts::{ClassLoader, Jvm, KindFigures};
+use super::heap::{self, AreaKind};
 use super::view::View;
 use super::{JvmState, MAX_TYPES, claims, code, names};
 use crate::resident::{bytes_of, resident_bytes};
@@ -17,23 +17,19 @@ const MAX_LOADERS: usize = 100;
 /// Fills in the figures common to all runtimes, and the pools.
 pub fn fill_in_facts(state: &JvmState, facts: &mut Runtime) {
     let heap = &state.heap;
-    facts.used_bytes = Some(heap.used());
-    facts.committed_bytes = Some(heap.committed());
-    facts.free_bytes = Some(heap.committed().saturating_sub(heap.used()));
+    facts.used_bytes = Some(heap.used_bytes());
+    facts.committed_bytes = Some(heap.committed_bytes());
+    facts.free_bytes = Some(heap.committed_bytes().saturating_sub(heap.used_bytes()));
     let mut pools = heap.pools.clone();
     if let Some(metaspace) = &state.metaspace {
-        let (others, classes) = (&metaspace.others, &metaspace.classes);
+        let (non_class, class) = (&metaspace.non_class_space, &metaspace.class_space);
         pools.push(heap::Pool::new(
             "Metaspace",
-            others.used_bytes.saturating_add(classes.used_bytes),
-            others.committed_bytes.saturating_add(classes.committed_bytes),
+            non_class.used_bytes.saturating_add(class.used_bytes),
+            non_class.committed_bytes.saturating_add(class.committed_bytes),
         ));
-        if !classes.ranges.is_empty() {
-            pools.push(heap::Pool::new(
-                "Compressed Class Space",
-                classes.used_bytes,
-                classes.committed_bytes,
-            ));
+        if !class.ranges.is_empty() {
+            pools.push(heap::Pool::new("Compressed Class Space", class.used_bytes, class.committed_bytes));
         }
     }
     pools.extend(state.segments.as_deref().map(code::pools).unwrap_or_default());
@@ -46,31 +42,33 @@ pub fn fill_in_facts(state: &JvmState, facts: &mut Runtime) {
 /// Returns the details of a JVM.
 pub fn details(context: &Context<'_>, view: &View<'_>, state: &JvmState) -> Jvm {
     let (heap, live) = (&state.heap, state.live.as_ref());
-    let mut kinds: BTreeMap<Kind, AreaKind> = BTreeMap::new();
+    let mut kinds: BTreeMap<AreaKind, KindFigures> = BTreeMap::new();
     for (index, area) in heap.areas.iter().enumerate() {
         let name = format!("{:?}", area.kind).to_lowercase();
-        let kind = kinds.entry(area.kind).or_insert_with(|| AreaKind { kind: name, ..AreaKind::default() });
+        let kind =
+            kinds.entry(area.kind).or_insert_with(|| KindFigures { kind: name, ..KindFigures::default() });
         kind.areas += 1;
         kind.bytes += area.end - area.start;
         kind.used_bytes += area.top - area.start;
         kind.resident_bytes += resident_bytes(context, area.start, area.end);
-        kind.free_resident_bytes += claims::free_resident(context, area);
+        kind.free_resident_bytes += claims::free_resident_bytes(context, area);
         if let Some(live) = live.and_then(|live| live.area_bytes.get(index)) {
             *kind.live_bytes.get_or_insert(0) += live;
         }
     }
     let shared_bytes = |&range: &AddressRange| bytes_of(context.shared_runs(range));
-    let shared: u64 = heap.views.iter().map(shared_bytes).sum();
-    let shared_used: u64 = heap.shared_used.iter().chain(&heap.shared_unread).map(shared_bytes).sum();
+    let shared_resident_bytes: u64 = heap.views.iter().map(shared_bytes).sum();
+    let shared_used_bytes: u64 =
+        heap.shared_used_ranges.iter().chain(&heap.shared_unread_ranges).map(shared_bytes).sum();
     let mut names = names::LoaderNames::new(view);
     let loaders = state.metaspace.as_ref().map(|metaspace| metaspace.loaders.as_slice()).unwrap_or_default();
     Jvm {
         max_heap_bytes: view.flag("MaxHeapSize"),
         min_heap_bytes: view.flag("MinHeapSize"),
         region_bytes: heap.region_bytes,
-        resident_bytes: kinds.values().map(|kind| kind.resident_bytes).sum::<u64>() + shared,
+        resident_bytes: kinds.values().map(|kind| kind.resident_bytes).sum::<u64>() + shared_resident_bytes,
         free_resident_bytes: kinds.values().map(|kind| kind.free_resident_bytes).sum::<u64>()
-            + shared.saturating_sub(shared_used),
+            + shared_resident_bytes.saturating_sub(shared_used_bytes),
         heap_range: (heap.collector != "Z").then_some(heap.reserved.into()),
         views: heap.times_mapped,
         attach: view

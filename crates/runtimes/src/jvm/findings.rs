@@ -15,14 +15,14 @@ fn jvm<'a>(view: &LedgerView<'a>) -> Option<(&'a Runtime, Jvm)> {
 
 /// Returns the findings, in no particular order.
 pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
-    let free = view.rows_bytes(&["jvm.dead", "jvm.free.purge", "jvm.free.kept", "jvm.shmem.free"]);
-    vec![Finding { class: "free_regions", bytes: free, headline: free_regions(view, free) }]
+    let free_bytes = view.rows_bytes(&["jvm.dead", "jvm.free.purge", "jvm.free.kept", "jvm.shmem.free"]);
+    vec![Finding { class: "free_regions", bytes: free_bytes, headline: free_regions(view, free_bytes) }]
 }
 
 /// Returns the headline on free memory in the heap.
-fn free_regions(view: &LedgerView<'_>, free: u64) -> String {
+fn free_regions(view: &LedgerView<'_>, free_bytes: u64) -> String {
     let Some((runtime, facts)) = jvm(view) else {
-        return format!("{} is free in the JVM's heap", view.of_rss(free));
+        return format!("{} is free in the JVM's heap", view.of_rss(free_bytes));
     };
     let collector = runtime.own.get("collector").and_then(|name| name.as_str()).unwrap_or("?");
     let parts = if facts.region_bytes.is_some() { "regions" } else { "space" };
@@ -33,7 +33,7 @@ fn free_regions(view: &LedgerView<'_>, free: u64) -> String {
         false => format!("free {parts}"),
     };
     let used = maybe_bytes(runtime.used_bytes);
-    let share = view.of_rss(free);
+    let share = view.of_rss(free_bytes);
     format!("{share} is {subject} in the JVM's heap ({collector}; objects use {used})")
         + &view.released_by("jvm_gc", "GC.run releases")
         + &live_bounds(&facts)
@@ -56,7 +56,7 @@ pub fn beside_heap(view: &LedgerView<'_>) -> Option<Finding> {
     if !view.matters(rss.saturating_sub(heap)) {
         return None;
     }
-    let own = [
+    let parts = [
         ("direct buffers", view.rows_bytes(&["jvm.direct"])),
         ("metaspace", view.rows_bytes(&["jvm.metaspace", "jvm.class_space", "jvm.metaspace.free"])),
         ("code cache", view.rows_bytes(&["jvm.code", "jvm.code.free"])),
@@ -64,7 +64,8 @@ pub fn beside_heap(view: &LedgerView<'_>) -> Option<Finding> {
         ("static data and class data archive", view.rows_bytes(&["program.data"])),
     ];
     let limit = facts.max_heap_bytes.map_or_else(String::new, |max| format!(" against -Xmx {}", bytes(max)));
-    let mut headline = format!("RSS {}{limit}: heap {}", bytes(rss), bytes(heap)) + &view.outside_heap(&own);
+    let mut headline =
+        format!("RSS {}{limit}: heap {}", bytes(rss), bytes(heap)) + &view.outside_heap(&parts);
     headline += &(live_bounds(&facts) + &mapped_views(&facts));
     Some(Finding { class: "live", bytes: rss, headline })
 }

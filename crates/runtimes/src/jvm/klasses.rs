@@ -137,7 +137,7 @@ fn half_word_in(head: &[u8; HEAD_BYTES], at: usize) -> u64 {
 
 /// How the size of a class's objects is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Size {
+enum SizeRule {
     /// All objects have this size.
     Fixed(u64),
     /// Header bytes, and log2 of an element's bytes.
@@ -154,7 +154,7 @@ enum Size {
 #[derive(Clone, Debug)]
 struct Class {
     address: u64,
-    size: Size,
+    size_rule: SizeRule,
     name: String,
     /// Whether its objects free direct buffers.
     is_deallocator: bool,
@@ -174,7 +174,7 @@ pub struct Classes<'a> {
     view: View<'a>,
     headers: Headers,
     /// The classes, by their number.
-    all: Vec<Class>,
+    classes: Vec<Class>,
     /// Numbers by address; `None` if there is no class at it.
     by_address: HashMap<u64, Option<u32>>,
     /// Bytes of all names.
@@ -184,10 +184,10 @@ pub struct Classes<'a> {
 }
 
 impl<'a> Classes<'a> {
-    /// No classes yet.
+    /// Creates an empty set.
     pub fn new(view: View<'a>, headers: Headers) -> Self {
         let recent = vec![RecentClass::default(); RECENT_CLASSES];
-        Self { view, headers, all: Vec::new(), by_address: HashMap::new(), name_bytes: 0, recent }
+        Self { view, headers, classes: Vec::new(), by_address: HashMap::new(), name_bytes: 0, recent }
     }
 
     /// Returns the format of object headers.
@@ -204,21 +204,21 @@ impl<'a> Classes<'a> {
         if recent.address == klass && klass != 0 {
             return Some(recent.index);
         }
-        let index = self.find(klass)?;
+        let index = self.number_of(klass)?;
         self.recent[entry] = RecentClass { address: klass, index };
         Some(index)
     }
 
     /// Returns the size of the object of a class, at `address`, that begins with `head`.
     pub fn size(&self, class: u32, address: u64, head: &[u8; HEAD_BYTES]) -> Option<u64> {
-        let bytes = match self.all.get(class as usize)?.size {
-            Size::Fixed(bytes) => bytes,
-            Size::Array { header, log2 } => header + (self.headers.length_of(head) << log2),
-            Size::Mirror => {
+        let bytes = match self.classes.get(class as usize)?.size_rule {
+            SizeRule::Fixed(bytes) => bytes,
+            SizeRule::Array { header, log2 } => header + (self.headers.length_of(head) << log2),
+            SizeRule::Mirror => {
                 let at = address.checked_add(self.headers.mirror_words?)?;
                 u64::from(self.view.half_word(at)?) * 8
             }
-            Size::Frames(object_bytes) => {
+            SizeRule::Frames(object_bytes) => {
                 let at = address.checked_add(self.headers.frame_words_offset())?;
                 let words = u64::from(self.view.half_word(at)?);
                 // One bit per possible reference follows the frames.
@@ -231,7 +231,7 @@ impl<'a> Classes<'a> {
 
     /// Counts an object of a class.
     pub fn count(&mut self, class: u32, bytes: u64) {
-        if let Some(class) = self.all.get_mut(class as usize) {
+        if let Some(class) = self.classes.get_mut(class as usize) {
             class.instances += 1;
             class.bytes = class.bytes.saturating_add(bytes);
         }
@@ -239,12 +239,12 @@ impl<'a> Classes<'a> {
 
     /// Returns the address and name of a class.
     pub fn class_at(&self, class: u32) -> Option<(u64, &str)> {
-        self.all.get(class as usize).map(|class| (class.address, class.name.as_str()))
+        self.classes.get(class as usize).map(|class| (class.address, class.name.as_str()))
     }
 
     /// Whether objects of a class free direct buffers.
     pub fn is_deallocator(&self, class: u32) -> bool {
-        self.all.get(class as usize).is_some_and(|class| class.is_deallocator)
+        self.classes.get(class as usize).is_some_and(|class| class.is_deallocator)
     }
 
     /// Returns the number of elements of the array that begins with `head`.
@@ -253,7 +253,7 @@ impl<'a> Classes<'a> {
     }
 
     /// Returns the number of the class at an address; reads it if it is not known yet.
-    fn find(&mut self, klass: u64) -> Option<u32> {
+    fn number_of(&mut self, klass: u64) -> Option<u32> {
         if let Some(index) = self.by_address.get(&klass) {
             return *index;
         }
@@ -262,8 +262,8 @@ impl<'a> Classes<'a> {
         }
         let class = self.read(klass);
         self.name_bytes += class.as_ref().map_or(0, |class| class.name.len());
-        let index = class.is_some().then_some(self.all.len() as u32);
-        self.all.extend(class);
+        let index = class.is_some().then_some(self.classes.len() as u32);
+        self.classes.extend(class);
         self.by_address.insert(klass, index);
         index
     }
@@ -279,27 +279,27 @@ impl<'a> Classes<'a> {
         if layout_helper > 0 && self.is_anonymous(klass) {
             name.push_str(&format!("/{klass:#018x}"));
         }
-        let size = match (layout_helper, name.as_str()) {
-            (_, "java.lang.Class") => Size::Mirror,
-            (_, "jdk.internal.vm.StackChunk") => Size::Frames(layout_helper as u64 & !7),
+        let size_rule = match (layout_helper, name.as_str()) {
+            (_, "java.lang.Class") => SizeRule::Mirror,
+            (_, "jdk.internal.vm.StackChunk") => SizeRule::Frames(layout_helper as u64 & !7),
             // `Klass::layout_helper`. Instance: its size, with the lowest bit set if it cannot be
             // allocated on the fast path. Array: bytes of the header in the third byte, log2 of an
             // element's bytes in the lowest.
-            (1.., _) => Size::Fixed(layout_helper as u64 & !7),
-            (..=-1, _) if name.starts_with('[') => Size::Array {
+            (1.., _) => SizeRule::Fixed(layout_helper as u64 & !7),
+            (..=-1, _) if name.starts_with('[') => SizeRule::Array {
                 header: u64::from((layout_helper >> 16) as u8),
                 log2: layout_helper as u32 & 63,
             },
             _ => return None,
         };
-        let is_sound = match size {
-            Size::Fixed(bytes) => bytes >= 8,
-            Size::Array { header, log2 } => (8..=32).contains(&header) && log2 <= 3,
-            Size::Mirror => true,
-            Size::Frames(bytes) => (16..=256).contains(&bytes),
+        let is_sound = match size_rule {
+            SizeRule::Fixed(bytes) => bytes >= 8,
+            SizeRule::Array { header, log2 } => (8..=32).contains(&header) && log2 <= 3,
+            SizeRule::Mirror => true,
+            SizeRule::Frames(bytes) => (16..=256).contains(&bytes),
         };
         let is_deallocator = name == DEALLOCATOR;
-        is_sound.then_some(Class { address: klass, size, name, is_deallocator, instances: 0, bytes: 0 })
+        is_sound.then_some(Class { address: klass, size_rule, name, is_deallocator, instances: 0, bytes: 0 })
     }
 
     /// Whether a class may share its name with others, as hidden classes do up to JDK 14: then its
@@ -315,26 +315,21 @@ impl<'a> Classes<'a> {
         is_flag_set().unwrap_or(false)
     }
 
-    /// Returns names, numbers of objects and bytes of the classes.
-    pub fn counts(&self) -> impl Iterator<Item = (&str, u64, u64)> {
-        let counted = self.all.iter().filter(|class| class.instances > 0);
-        counted.map(|class| (class.name.as_str(), class.instances, class.bytes))
-    }
-
     /// Returns the address of the class with this name, if it has objects.
     pub fn find_name(&self, name: &str) -> Option<u64> {
-        self.all.iter().find(|class| class.name == name).map(|class| class.address)
+        self.classes.iter().find(|class| class.name == name).map(|class| class.address)
     }
 }
 
 /// Adds up several counts by name, most bytes first.
-pub fn types_by_name<'a>(all: impl Iterator<Item = &'a Classes<'a>>) -> Vec<TypeFacts> {
+pub fn types_by_name<'a>(counts: impl Iterator<Item = &'a Classes<'a>>) -> Vec<TypeFacts> {
     let mut types: HashMap<&str, TypeFacts> = HashMap::new();
-    for (name, instances, bytes) in all.flat_map(Classes::counts) {
-        let empty = || TypeFacts { name: name.to_owned(), ..TypeFacts::default() };
-        let sum = types.entry(name).or_insert_with(empty);
-        sum.instances += instances;
-        sum.bytes = sum.bytes.saturating_add(bytes);
+    let with_objects = |class: &&Class| class.instances > 0;
+    for class in counts.flat_map(|counts| &counts.classes).filter(with_objects) {
+        let empty = || TypeFacts { name: class.name.clone(), ..TypeFacts::default() };
+        let sum = types.entry(&class.name).or_insert_with(empty);
+        sum.instances += class.instances;
+        sum.bytes = sum.bytes.saturating_add(class.bytes);
     }
     let mut types: Vec<TypeFacts> = types.into_values().collect();
     types.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));

@@ -72,16 +72,16 @@ impl Program {
 /// Returns the mapped files that contain HotSpot, or a part of it: up to [`MAX_PROGRAMS`] complete
 /// ones, and one more if there are more; then incomplete ones, which get a caveat each.
 pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
-    let (mut programs, mut incomplete) = (Vec::new(), Vec::new());
+    let (mut programs, mut incomplete_programs) = (Vec::new(), Vec::new());
     for module in modules::exporting(process, space, &TABLES) {
         let tables = tables(process, space, &module);
-        let list = if tables.is_ok() { &mut programs } else { &mut incomplete };
+        let list = if tables.is_ok() { &mut programs } else { &mut incomplete_programs };
         list.push(Program::with_tables(&module.code.name, tables, module.data));
         if programs.len() > MAX_PROGRAMS {
             break;
         }
     }
-    programs.extend(incomplete);
+    programs.extend(incomplete_programs);
     programs.truncate(MAX_PROGRAMS + 1);
     programs
 }

@@ -131,15 +131,15 @@ impl FoundRuntime for Programs<Program> {
     }
 }
 
-/// Reads one JVM. `taken` are the ranges that others claimed, in address order; its blocks from
-/// malloc are claimed in `refinements`.
+/// Reads one JVM. `foreign_ranges` are the ranges that others claimed, in address order; its blocks
+/// from malloc are claimed in `refinements`.
 ///
 /// # Errors
 /// [`Busy`] if a collection is under way.
 pub fn read(
     context: &Context<'_>,
     program: &Program,
-    taken: &RangeSet,
+    foreign_ranges: &RangeSet,
     refinements: &Refinements,
 ) -> Result<Reading, Busy> {
     let facts = Runtime {
@@ -153,7 +153,7 @@ pub fn read(
         Ok(structs) => structs,
         Err(missing) => {
             reading.facts.found_by = format!("exported tables of HotSpot in {}", program.path);
-            reading.caveats.push(incomplete(program, missing));
+            reading.caveats.push(incomplete_caveat(program, missing));
             return Ok(reading);
         }
     };
@@ -165,7 +165,7 @@ pub fn read(
             return Err(Busy { runtime: ABOUT.name, bytes: None, is_collecting: true });
         }
         Err(error) => {
-            reading.caveats.push(not_read(program, error));
+            reading.caveats.push(unread_caveat(program, error));
             return Ok(reading);
         }
     };
@@ -177,8 +177,8 @@ pub fn read(
     let segments = code::segments(&view, context.deadline);
     let (census, live) = count_and_trace(context, &view, &heap, &buffers, program.data);
     let state = JvmState { heap, buffers, has_buffers, live, metaspace, segments };
-    if claim(context, &view, &state, taken, &program.path, &mut reading) {
-        reading.caveats.push(not_read(program, HeapError::Overlapping));
+    if claim(context, &view, &state, foreign_ranges, &program.path, &mut reading) {
+        reading.caveats.push(unread_caveat(program, HeapError::Overlapping));
     }
     reading.facts.read = true;
     figures::fill_in_facts(&state, &mut reading.facts);
@@ -196,7 +196,7 @@ pub fn read(
 /// Claims direct buffers. With `NativeMemoryTracking`, the JVM puts a header before each block from
 /// malloc: of the two addresses only one is the start of a block.
 fn claim_direct(census: Option<&objects::Census>, refinements: &Refinements) {
-    let buffers = census.map(|census| census.direct.as_slice()).unwrap_or_default();
+    let buffers = census.map(|census| census.direct_buffers.as_slice()).unwrap_or_default();
     let Some(slot) = refinements.slot(&rows::DIRECT, None).filter(|_| !buffers.is_empty()) else { return };
     for &objects::DirectBuffer { address, bytes } in buffers {
         refinements.claim(address, bytes, slot);
@@ -223,13 +223,13 @@ struct JvmState {
     segments: Option<Vec<code::Segment>>,
 }
 
-/// Claims all memory that is not in `taken`; `path` is that of the library. Returns whether some
-/// claims overlapped.
+/// Claims all memory that is not in `foreign_ranges`; `path` is that of the library. Returns
+/// whether some claims overlapped.
 fn claim(
     context: &Context<'_>,
     view: &View<'_>,
     state: &JvmState,
-    taken: &RangeSet,
+    foreign_ranges: &RangeSet,
     path: &str,
     reading: &mut Reading,
 ) -> bool {
@@ -246,7 +246,7 @@ fn claim(
         claims.extend(claims::claim_code(context, &mut reading.palette, segments));
     }
     claims.extend(claims::claim_card_table(context, view, &mut reading.palette));
-    claims.retain(|claim| claim.start < claim.end && !taken.overlaps(claim.range()));
+    claims.retain(|claim| claim.start < claim.end && !foreign_ranges.overlaps(claim.range()));
     let has_overlapping = claims::drop_overlapping(&mut claims);
     reading.claims = claims;
     reading.shared_claims = claims::claim_shared(context, &mut reading.palette, &state.heap);
@@ -283,8 +283,8 @@ fn unread_caveats(
                     as objects";
         caveats.push(caveat("jvm_part_unread", None, text));
     }
-    if !state.heap.shared_unread.is_empty() {
-        let bytes = bytes_of(state.heap.shared_unread.iter().copied());
+    if !state.heap.shared_unread_ranges.is_empty() {
+        let bytes = bytes_of(state.heap.shared_unread_ranges.iter().copied());
         let text = "ZGC's records of its shared memory could not be read completely, or there was no time: the rest counts as \
                     other shared memory";
         caveats.push(caveat("jvm_part_unread", Some(bytes), text));
@@ -316,28 +316,31 @@ fn count_and_trace(
         let used = heap.areas.iter().map(|area| AddressRange::new(area.start, area.top));
         HeapIndex::new(used, headers.alignment)
     });
-    let starts = places.and_then(|places| Some((Bitmap::new(places.count())?, places)));
-    let places_and_starts = starts.as_ref().map(|(starts, places)| (places, starts));
-    let census = objects::count(context, view, &heap.areas, buffers, places_and_starts);
-    let Some((starts, places)) = starts else { return (census, None) };
+    let starts = places.and_then(|places| {
+        let bits = Bitmap::new(places.count())?;
+        Some(objects::ObjectStarts { places, bits })
+    });
+    let census = objects::count(context, view, &heap.areas, buffers, starts.as_ref());
+    let Some(starts) = starts else { return (census, None) };
     // An object that was not understood may hold references.
-    let complete = census.as_ref().filter(|census| census.unread_bytes == 0 && !census.has_moved);
+    let complete_census = census.as_ref().filter(|census| census.unread_bytes == 0 && !census.has_moved);
     let live =
-        complete.and_then(|census| trace::live(context, view, heap, places, starts, census.weak, data));
+        complete_census.and_then(|census| trace::live(context, view, heap, starts, census.weak_class, data));
     (census, live)
 }
 
 /// Whether a trace is worthwhile: the heap must be resident, and the process must not wait.
 fn may_be_traced(context: &Context<'_>, heap: &Heap) -> bool {
     let used_bytes: u64 = heap.areas.iter().map(|area| area.top - area.start).sum();
-    let resident: u64 = heap.areas.iter().map(|area| resident_bytes(context, area.start, area.end)).sum();
-    let is_resident = used_bytes / 8 * 7 <= resident.saturating_add(MAX_ABSENT_BYTES);
+    let heap_resident_bytes: u64 =
+        heap.areas.iter().map(|area| resident_bytes(context, area.start, area.end)).sum();
+    let is_resident = used_bytes / 8 * 7 <= heap_resident_bytes.saturating_add(MAX_ABSENT_BYTES);
     !context.is_stopped && !context.may_be_swapped() && is_resident
 }
 
 /// Returns the caveat for a JVM whose description of its own structures is not all there: `missing`
 /// says what, as a clause.
-fn incomplete(program: &Program, missing: &str) -> Caveat {
+fn incomplete_caveat(program: &Program, missing: &str) -> Caveat {
     let text = format!(
         "HotSpot's tables of its own structures are incomplete: {missing}; strandline read nothing of it"
     );
@@ -345,7 +348,7 @@ fn incomplete(program: &Program, missing: &str) -> Caveat {
 }
 
 /// Returns the caveat for a JVM, or parts of it, that was not read.
-fn not_read(program: &Program, error: HeapError) -> Caveat {
+fn unread_caveat(program: &Program, error: HeapError) -> Caveat {
     let (code, text) = match error {
         HeapError::NotStarted => {
             ("jvm_not_started", "the JVM has no heap yet, or is mapped but was never started")

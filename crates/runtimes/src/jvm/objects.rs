@@ -8,7 +8,7 @@ use strandline_claims::facts::TypeFacts;
 use strandline_claims::runtime::Context;
 use strandline_process::buffer::ReadBuffer;
 
-use super::heap::{Area, Kind};
+use super::heap::{Area, AreaKind};
 use super::klasses::{Classes, HEAD_BYTES, Headers, types_by_name};
 use super::threads::Tlab;
 use super::view::View;
@@ -32,9 +32,9 @@ pub struct Census {
     /// Bytes of areas that could not be parsed as objects and are not counted.
     pub unread_bytes: u64,
     /// Address of the class of weak references, if it has objects.
-    pub weak: Option<u64>,
+    pub weak_class: Option<u64>,
     /// Direct buffers.
-    pub direct: Vec<DirectBuffer>,
+    pub direct_buffers: Vec<DirectBuffer>,
     /// Whether an object has moved: a concurrent collection is under way.
     pub has_moved: bool,
 }
@@ -48,17 +48,25 @@ pub struct DirectBuffer {
     pub bytes: u64,
 }
 
+/// Where objects begin.
+pub struct ObjectStarts {
+    /// Numbers of the places where an object may begin.
+    pub places: HeapIndex,
+    /// A bit for each place, set if an object begins there.
+    pub bits: Bitmap,
+}
+
 /// Counts the objects of all areas, and sets a bit in `starts` for each.
 pub fn count(
     context: &Context<'_>,
     view: &View<'_>,
     areas: &[Area],
     buffers: &[Tlab],
-    starts: Option<(&HeapIndex, &Bitmap)>,
+    starts: Option<&ObjectStarts>,
 ) -> Option<Census> {
     let headers = Headers::read(view)?;
     let areas: Vec<&Area> =
-        areas.iter().filter(|area| area.kind != Kind::Free && area.start < area.top).collect();
+        areas.iter().filter(|area| area.kind != AreaKind::Free && area.start < area.top).collect();
     let new_walk = || Walk::new(view, headers, buffers, starts, context.deadline);
     let walk_area = |walk: &mut Walk<'_>, index: usize| {
         walk.unread_bytes += walk.count_area(areas[index]);
@@ -70,8 +78,8 @@ pub fn count(
         types: types_by_name(walks.iter().map(|walk| &walk.classes)),
         unread_bytes: walks.iter().map(|walk| walk.unread_bytes).sum(),
         has_moved: walks.iter().any(|walk| walk.has_moved),
-        direct: walks.iter().flat_map(|walk| walk.direct.iter().copied()).collect(),
-        weak: walks.iter().find_map(|walk| walk.classes.find_name("java.lang.ref.WeakReference")),
+        direct_buffers: walks.iter().flat_map(|walk| walk.direct_buffers.iter().copied()).collect(),
+        weak_class: walks.iter().find_map(|walk| walk.classes.find_name("java.lang.ref.WeakReference")),
     };
     if unread_areas > 0 {
         let counted_bytes: u64 = census.types.iter().map(|facts| facts.bytes).sum();
@@ -86,9 +94,8 @@ struct Walk<'a> {
     view: View<'a>,
     classes: Classes<'a>,
     buffers: &'a [Tlab],
-    /// Numbers of places, and a bit for each that is set if an object begins there.
-    starts: Option<(&'a HeapIndex, &'a Bitmap)>,
-    direct: Vec<DirectBuffer>,
+    starts: Option<&'a ObjectStarts>,
+    direct_buffers: Vec<DirectBuffer>,
     /// Bytes that are not objects, as far as is understood.
     unread_bytes: u64,
     has_moved: bool,
@@ -106,7 +113,7 @@ impl<'a> Walk<'a> {
         view: &View<'a>,
         headers: Headers,
         buffers: &'a [Tlab],
-        starts: Option<(&'a HeapIndex, &'a Bitmap)>,
+        starts: Option<&'a ObjectStarts>,
         deadline: Instant,
     ) -> Self {
         Self {
@@ -114,7 +121,7 @@ impl<'a> Walk<'a> {
             classes: Classes::new(*view, headers),
             buffers,
             starts,
-            direct: Vec::new(),
+            direct_buffers: Vec::new(),
             unread_bytes: 0,
             has_moved: false,
             deadline,
@@ -147,9 +154,9 @@ impl<'a> Walk<'a> {
             match size.and_then(|size| at.checked_add(size)).filter(|&end| end <= area.top) {
                 Some(end) => at = end,
                 None => {
-                    let to = next_object(at, buffer, area.top);
-                    unread_bytes += to - at;
-                    at = to;
+                    let next = next_object(at, buffer, area.top);
+                    unread_bytes += next - at;
+                    at = next;
                 }
             }
         }
@@ -162,19 +169,19 @@ impl<'a> Walk<'a> {
         let class = self.classes.class_of(&head)?;
         let bytes = self.classes.size(class, at, &head).filter(|&bytes| bytes <= end - at)?;
         self.classes.count(class, bytes);
-        if self.classes.is_deallocator(class) && self.direct.len() < MAX_DIRECT_BUFFERS {
+        if self.classes.is_deallocator(class) && self.direct_buffers.len() < MAX_DIRECT_BUFFERS {
             // `address` and `size`; the address is 0 once the buffer is freed.
             let first = at.checked_add(self.classes.headers().first_long_offset())?;
             let buffer = self.view.word(first).zip(self.view.word(first.checked_add(8)?));
             let buffer = buffer.filter(|&(address, bytes)| address != 0 && bytes > 0);
-            self.direct.extend(buffer.map(|(address, bytes)| DirectBuffer { address, bytes }));
+            self.direct_buffers.extend(buffer.map(|(address, bytes)| DirectBuffer { address, bytes }));
         }
         // The other bits of such a mark word are the new address.
         self.has_moved |= head[0] & MARKED == MARKED;
-        if let Some((places, starts)) = self.starts
-            && let Some(place) = places.index_of(at)
+        if let Some(starts) = self.starts
+            && let Some(place) = starts.places.index_of(at)
         {
-            starts.set(place);
+            starts.bits.set(place);
         }
         Some(bytes)
     }
@@ -193,11 +200,11 @@ impl<'a> Walk<'a> {
         };
         let mut head = [0; HEAD_BYTES];
         // The last object may be shorter: eight bytes, if its class is in the mark word.
-        let read = self.window.get(offset..self.window_bytes.min(offset + HEAD_BYTES))?;
-        if read.len() < 8 {
+        let bytes = self.window.get(offset..self.window_bytes.min(offset + HEAD_BYTES))?;
+        if bytes.len() < 8 {
             return None;
         }
-        head.get_mut(..read.len())?.copy_from_slice(read);
+        head.get_mut(..bytes.len())?.copy_from_slice(bytes);
         Some(head)
     }
 }
@@ -206,6 +213,6 @@ impl<'a> Walk<'a> {
 /// reserving memory and writing the object's header: in its buffer that is at the end of the used
 /// part, else it is between buffers.
 fn next_object(at: u64, buffer: Option<Tlab>, top: u64) -> u64 {
-    let to = buffer.map_or(top, |buffer| if buffer.start > at { buffer.start } else { buffer.top });
-    to.max(at.saturating_add(8)).min(top)
+    let next = buffer.map_or(top, |buffer| if buffer.start > at { buffer.start } else { buffer.top });
+    next.max(at.saturating_add(8)).min(top)
 }

@@ -5,7 +5,7 @@
 //! references make a difference, nothing is predicted.
 
 use super::facts::Jvm;
-use super::heap::{Area, Heap, Kind};
+use super::heap::{Area, AreaKind, Heap};
 use super::trace::Live;
 use super::view::View;
 use crate::resident::resident_bytes;
@@ -120,18 +120,18 @@ const SETTINGS: [Setting; 6] = [
 /// Returns the settings whose target is large enough, most bytes first. No gain is predicted: the
 /// collector's behaviour under them is not known.
 fn settings(heap: &Heap, facts: &Jvm) -> Vec<Remedy> {
-    let free = facts.free_resident_bytes;
+    let free_bytes = facts.free_resident_bytes;
     let bytes_of = |target: Target| match target {
-        Target::Free => free,
+        Target::Free => free_bytes,
         // If the minimum is not known, the setting is not proposed.
         Target::BelowMinimum => {
-            let minimum = facts.min_heap_bytes.unwrap_or(0).min(heap.committed());
-            minimum.saturating_sub(heap.used()).min(free)
+            let minimum_bytes = facts.min_heap_bytes.unwrap_or(0).min(heap.committed_bytes());
+            minimum_bytes.saturating_sub(heap.used_bytes()).min(free_bytes)
         }
-        Target::AboveUse => heap.committed().saturating_sub(heap.used()).min(free),
+        Target::AboveUse => heap.committed_bytes().saturating_sub(heap.used_bytes()).min(free_bytes),
     };
-    let available = SETTINGS.iter().filter(|setting| setting.collectors.contains(&heap.collector));
-    let mut worthwhile: Vec<(u64, &Setting)> = available
+    let applicable = SETTINGS.iter().filter(|setting| setting.collectors.contains(&heap.collector));
+    let mut worthwhile: Vec<(u64, &Setting)> = applicable
         .map(|setting| (bytes_of(setting.target), setting))
         .filter(|(bytes, _)| *bytes >= MIN_WORTHWHILE_BYTES)
         .collect();
@@ -153,19 +153,19 @@ fn collection(
     traced: Option<&Live>,
 ) -> Option<Remedy> {
     let Prediction { bytes, bounds, rule } = predict(context, view, heap, traced)?;
-    let live = match (facts.live_bytes, facts.uncertain_bytes()) {
+    let live_objects = match (facts.live_bytes, facts.uncertain_bytes()) {
         (Some(live), None) => {
-            format!("{} of {} of objects are live", units::bytes(live), units::bytes(heap.used()))
+            format!("{} of {} of objects are live", units::bytes(live), units::bytes(heap.used_bytes()))
         }
         (Some(live), Some(uncertain)) => format!(
             "at most {} of {} of objects are live; only words that may be references hold {} of these",
             units::bytes(live),
-            units::bytes(heap.used()),
+            units::bytes(heap.used_bytes()),
             units::bytes(uncertain)
         ),
         (None, _) => "live objects were not traced".to_owned(),
     };
-    let cost = format!("a full collection, during which the program waits; {live}; {rule}");
+    let cost = format!("a full collection, during which the program waits; {live_objects}; {rule}");
     let remedy = if facts.attach == Some(false) {
         let instruction = "call System.gc() in the program (its attach mechanism is off)";
         Remedy::advice("jvm_gc", bytes, instruction, &cost)
@@ -251,8 +251,8 @@ fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&
     if heap.collector == "G1" && view.has_flag("ExplicitGCInvokesConcurrent") {
         return None;
     }
-    let minimum = Minimum::read(view, heap.committed());
-    let zero_at_minimum = if heap.committed() <= minimum.least_bytes { Some(0) } else { None };
+    let minimum = Minimum::read(view, heap.committed_bytes());
+    let none_at_minimum = if heap.committed_bytes() <= minimum.least_bytes { Some(0) } else { None };
     let exact = |bytes, rule| Some(Prediction { bytes, bounds: None, rule });
     let bounded = |bounds: Option<Bounds>, rule| {
         let bytes = bounds.and_then(Bounds::midpoint);
@@ -270,8 +270,8 @@ fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&
         "Shenandoah" => bounded(
             traced.map(|traced| {
                 let released = |live, minimum_bytes| {
-                    let above_minimum = heap.committed().saturating_sub(minimum_bytes);
-                    shenandoah(context, view, heap, live).min(above_minimum)
+                    let bytes_above_minimum = heap.committed_bytes().saturating_sub(minimum_bytes);
+                    shenandoah_released_bytes(context, view, heap, live).min(bytes_above_minimum)
                 };
                 Bounds {
                     lower_bytes: released(&traced.area_bytes, minimum.most_bytes),
@@ -282,12 +282,12 @@ fn predict(context: &Context<'_>, view: &View<'_>, heap: &Heap, traced: Option<&
             "Shenandoah releases all of its empty regions, down to -Xms",
         ),
         "Serial" => exact(
-            zero_at_minimum,
+            none_at_minimum,
             "the serial collector shrinks its heap in steps, and its current step is not known: the first requested collection \
              releases hardly anything, the fourth everything",
         ),
         "Parallel" => exact(
-            zero_at_minimum,
+            none_at_minimum,
             "the parallel collector resizes its heap by its own statistics and may let it grow: the effect is not known",
         ),
         // ZGC uncommits memory by itself once it was free for some minutes; Epsilon never does.
@@ -306,8 +306,10 @@ fn g1_bounds(
     minimum: Minimum,
 ) -> Option<Bounds> {
     let traced = traced?;
-    let lower_bytes = g1(context, view, heap, &traced.area_bytes, Fill::Loose, minimum.most_bytes)?;
-    let upper_bytes = g1(context, view, heap, &traced.certain.area_bytes, Fill::Tight, minimum.least_bytes)?;
+    let lower_bytes =
+        g1_released_bytes(context, view, heap, &traced.area_bytes, Fill::Loose, minimum.most_bytes)?;
+    let upper_bytes =
+        g1_released_bytes(context, view, heap, &traced.certain.area_bytes, Fill::Tight, minimum.least_bytes)?;
     let upper_bytes = upper_bytes.max(lower_bytes);
     Some(Bounds { lower_bytes, upper_bytes, is_minimum_known: minimum.is_known() })
 }
@@ -323,16 +325,17 @@ enum Fill {
 
 /// Returns the bytes that Shenandoah releases (`ShenandoahControlThread`): a requested collection
 /// uncommits all regions that it leaves empty. It moves live objects out of regions with a minimum
-/// share of garbage (`ShenandoahGarbageThreshold`), and packs them. `live` has the live bytes of
-/// each area.
-fn shenandoah(context: &Context<'_>, view: &View<'_>, heap: &Heap, live: &[u64]) -> u64 {
-    let threshold =
+/// share of garbage (`ShenandoahGarbageThreshold`), and packs them. `live_bytes` are those
+/// of each area.
+fn shenandoah_released_bytes(context: &Context<'_>, view: &View<'_>, heap: &Heap, live_bytes: &[u64]) -> u64 {
+    let threshold_percent =
         view.flag("ShenandoahGarbageThreshold").unwrap_or(DEFAULT_GARBAGE_THRESHOLD_PERCENT).min(100);
     let resident = |area: &Area| resident_bytes(context, area.start, area.end);
     let (mut emptied_bytes, mut moved_bytes) = (0_u64, 0_u64);
-    for (area, &live) in heap.areas.iter().zip(live) {
-        let garbage = (area.top - area.start).saturating_sub(live);
-        let is_moved = area.kind != Kind::Humongous && garbage >= (area.end - area.start) / 100 * threshold;
+    for (area, &live) in heap.areas.iter().zip(live_bytes) {
+        let garbage_bytes = (area.top - area.start).saturating_sub(live);
+        let min_garbage_bytes = (area.end - area.start) / 100 * threshold_percent;
+        let is_moved = area.kind != AreaKind::Humongous && garbage_bytes >= min_garbage_bytes;
         if live == 0 || is_moved {
             emptied_bytes += resident(area);
             moved_bytes += live;
@@ -345,50 +348,50 @@ fn shenandoah(context: &Context<'_>, view: &View<'_>, heap: &Heap, live: &[u64])
 /// Returns the bytes that G1 releases (`G1CollectedHeap::resize_heap_if_necessary`): what exceeds
 /// MaxHeapFreeRatio is uncommitted, starting with the highest free regions; used memory counts in
 /// whole regions. Before that, live objects were moved to the lowest regions, except large objects
-/// and the archive; free regions in between stay as resident as they are. `live` has the live bytes
+/// and the archive; free regions in between stay as resident as they are. `live_bytes` are those
 /// of each area, `minimum_bytes` is the minimum heap size.
-fn g1(
+fn g1_released_bytes(
     context: &Context<'_>,
     view: &View<'_>,
     heap: &Heap,
-    live: &[u64],
+    live_bytes: &[u64],
     fill: Fill,
     minimum_bytes: u64,
 ) -> Option<u64> {
     let ratio = view.flag("MaxHeapFreeRatio").filter(|&ratio| ratio <= 100)?;
     let region_bytes = heap.region_bytes?;
-    let used = G1Used::new(heap, live);
-    let used_bytes = used.whole_region_bytes(view, region_bytes, fill);
+    let usage = G1Usage::new(heap, live_bytes);
+    let used_bytes = usage.whole_region_bytes(view, region_bytes, fill);
     let max_bytes = match ratio {
         100 => u64::MAX,
         ratio => u64::try_from(u128::from(used_bytes) * 100 / u128::from(100 - ratio)).unwrap_or(u64::MAX),
     };
-    let committed_after =
-        max_bytes.max(minimum_bytes).min(heap.committed()).checked_next_multiple_of(region_bytes)?;
-    let (mut resident_before, mut resident_after) = (0, 0);
+    let committed_bytes_after =
+        max_bytes.max(minimum_bytes).min(heap.committed_bytes()).checked_next_multiple_of(region_bytes)?;
+    let (mut bytes_before, mut bytes_after) = (0, 0);
     // Committed bytes that are not yet assigned to an area, besides large objects and the archive;
     // and live bytes that are not yet moved to one.
-    let mut committed_left = committed_after.saturating_sub(used.fixed_bytes);
-    let mut moved_left = used.moved_bytes;
-    for (area, &live) in heap.areas.iter().zip(live).filter(|(area, _)| area.kind != Kind::Archive) {
-        let resident = resident_bytes(context, area.start, area.end);
-        resident_before += resident;
-        if area.kind == Kind::Humongous && live > 0 {
-            resident_after += resident;
+    let mut unassigned_bytes = committed_bytes_after.saturating_sub(usage.fixed_bytes);
+    let mut unmoved_bytes = usage.moved_bytes;
+    for (area, &live) in heap.areas.iter().zip(live_bytes).filter(|(area, _)| area.kind != AreaKind::Archive)
+    {
+        let area_resident_bytes = resident_bytes(context, area.start, area.end);
+        bytes_before += area_resident_bytes;
+        if area.kind == AreaKind::Humongous && live > 0 {
+            bytes_after += area_resident_bytes;
             continue;
         }
-        let committed = (area.end - area.start).min(committed_left);
-        let filled = committed.min(moved_left);
-        resident_after +=
-            filled + resident_bytes(context, page_up(area.start + filled), area.start + committed);
-        committed_left -= committed;
-        moved_left -= filled;
+        let committed = (area.end - area.start).min(unassigned_bytes);
+        let filled = committed.min(unmoved_bytes);
+        bytes_after += filled + resident_bytes(context, page_up(area.start + filled), area.start + committed);
+        unassigned_bytes -= committed;
+        unmoved_bytes -= filled;
     }
-    Some(resident_before.saturating_sub(resident_after))
+    Some(bytes_before.saturating_sub(bytes_after))
 }
 
 /// Memory in use after a full collection.
-struct G1Used {
+struct G1Usage {
     /// Bytes of regions with large objects, and of the archive.
     fixed_bytes: u64,
     /// Live bytes of other objects.
@@ -397,21 +400,23 @@ struct G1Used {
     source_regions: u64,
 }
 
-impl G1Used {
+impl G1Usage {
     /// Adds up the live bytes of each area.
-    fn new(heap: &Heap, live: &[u64]) -> Self {
-        let mut used = Self { fixed_bytes: 0, moved_bytes: 0, source_regions: 0 };
-        for (area, &live) in heap.areas.iter().zip(live) {
+    fn new(heap: &Heap, live_bytes: &[u64]) -> Self {
+        let mut usage = Self { fixed_bytes: 0, moved_bytes: 0, source_regions: 0 };
+        for (area, &live) in heap.areas.iter().zip(live_bytes) {
             match area.kind {
-                Kind::Humongous | Kind::Archive if live > 0 => used.fixed_bytes += area.end - area.start,
-                Kind::Humongous | Kind::Archive | Kind::Free => {}
+                AreaKind::Humongous | AreaKind::Archive if live > 0 => {
+                    usage.fixed_bytes += area.end - area.start
+                }
+                AreaKind::Humongous | AreaKind::Archive | AreaKind::Free => {}
                 _ => {
-                    used.moved_bytes += live;
-                    used.source_regions += u64::from(live > 0);
+                    usage.moved_bytes += live;
+                    usage.source_regions += u64::from(live > 0);
                 }
             }
         }
-        used
+        usage
     }
 
     /// Returns the total in whole regions. Each thread of the collection can leave one region
@@ -438,9 +443,9 @@ mod tests {
     use strandline_process::memory::Memory;
 
     /// Memory in which each word is its own address.
-    struct Own;
+    struct OwnAddresses;
 
-    impl Memory for Own {
+    impl Memory for OwnAddresses {
         fn read_some(&self, at: u64, buffer: &mut [u8]) -> usize {
             buffer.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&at.to_le_bytes()));
             buffer.len()
@@ -451,7 +456,7 @@ mod tests {
     fn an_unknown_minimum_is_between_zero_and_the_initial_size() {
         let minimum = |flags: &[(&str, u64)]| {
             let structs = VmStructs::of_flags(flags);
-            Minimum::read(&View { memory: &Own, structs: &structs }, 64 << 20)
+            Minimum::read(&View { memory: &OwnAddresses, structs: &structs }, 64 << 20)
         };
         let (initial, minimal) = (("InitialHeapSize", 16 << 20), ("MinHeapSize", 8 << 20));
         assert_eq!(minimum(&[initial, minimal]), Minimum { least_bytes: 8 << 20, most_bytes: 8 << 20 });

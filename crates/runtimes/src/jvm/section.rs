@@ -4,7 +4,7 @@ use strandline_claims::facts::Runtime;
 use strandline_claims::section::{Column, Section, Table, common, figures, name_and_version, words};
 use strandline_claims::units::{bytes, counted, maybe_bytes, thousands};
 
-use super::facts::{AreaKind, Jvm};
+use super::facts::{Jvm, KindFigures};
 
 const AREA_HEAD: [Column; 6] = [
     words("heap"),
@@ -23,7 +23,7 @@ pub fn section(runtime: &Runtime) -> Option<Section> {
     let mut section = common(runtime);
     section.title = title(runtime, &facts);
     section.lines.extend(class_loaders(&facts));
-    let row = |kind: &AreaKind| {
+    let row = |kind: &KindFigures| {
         vec![
             kind.kind.clone(),
             bytes(kind.resident_bytes),
@@ -55,11 +55,11 @@ fn title(runtime: &Runtime, facts: &Jvm) -> String {
 }
 
 fn class_loaders(facts: &Jvm) -> Option<String> {
-    let shown = facts.class_loaders.iter().take(MAX_LOADERS).map(|loader| {
+    let largest = facts.class_loaders.iter().take(MAX_LOADERS).map(|loader| {
         let name = loader.name.as_deref().unwrap_or("an unnamed loader");
         format!("{name} {}", bytes(loader.used_bytes))
     });
-    let shown = shown.collect::<Vec<_>>().join(", ");
+    let largest = largest.collect::<Vec<_>>().join(", ");
     let count = counted(facts.class_loader_count, "class loader");
-    (facts.class_loader_count > 0).then(|| format!("{count} in metaspace, the largest: {shown}"))
+    (facts.class_loader_count > 0).then(|| format!("{count} in metaspace, the largest: {largest}"))
 }

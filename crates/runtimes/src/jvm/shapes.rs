@@ -109,7 +109,7 @@ pub struct Shapes<'a> {
 }
 
 impl<'a> Shapes<'a> {
-    /// No shapes yet. `weak` is the class of weak references.
+    /// Creates an empty set. `weak` is the class of weak references.
     pub fn new(view: View<'a>, oops: OopFormat, weak: Option<u64>) -> Self {
         let weak_type = weak.and_then(|klass| view.byte_field(klass, &["InstanceKlass::_reference_type"]));
         Self { view, oops, maps: Vec::new(), runs_kept: 0, weak_type }

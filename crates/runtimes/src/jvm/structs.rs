@@ -37,7 +37,7 @@ const ENTRIES_AT_ONCE: usize = 64;
 
 /// Place of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum FieldPlace {
     /// Offset in its type.
     Offset(u64),
     /// Address of a static field.
@@ -48,7 +48,7 @@ enum Place {
 #[derive(Clone, Debug, Default)]
 pub struct VmStructs {
     /// Places of fields, by `TYPE::FIELD`.
-    fields: BTreeMap<String, Place>,
+    fields: BTreeMap<String, FieldPlace>,
     /// Sizes of types.
     sizes: BTreeMap<String, u64>,
     constants: BTreeMap<String, i64>,
@@ -69,42 +69,42 @@ impl VmStructs {
             |table: usize| format!("{} cannot be read completely (swapped out, or damaged)", TABLES[table]);
         let constants = Constants::parse(file).ok_or("its file is no ELF-64 file")?;
         let mut texts = Texts { memory, constants, bias };
-        let mut this = Self::default();
+        let mut structs = Self::default();
         let [fields, types, ints, longs] = tables;
         texts
             .each_entry(fields, FIELD_BYTES, &mut |texts, name, entry| {
                 let field = texts.text(word_at(entry, FIELD_NAME)?)?;
                 let place = match half_word_at(entry, FIELD_IS_STATIC)? {
-                    0 => Place::Offset(word_at(entry, FIELD_OFFSET)?),
-                    _ => Place::Static(word_at(entry, FIELD_ADDRESS)?),
+                    0 => FieldPlace::Offset(word_at(entry, FIELD_OFFSET)?),
+                    _ => FieldPlace::Static(word_at(entry, FIELD_ADDRESS)?),
                 };
-                this.fields.insert(format!("{name}::{field}"), place);
+                structs.fields.insert(format!("{name}::{field}"), place);
                 Some(())
             })
             .ok_or_else(|| unreadable(0))?;
         texts
             .each_entry(types, TYPE_BYTES, &mut |_, name, entry| {
-                this.sizes.insert(name, word_at(entry, TYPE_SIZE)?);
+                structs.sizes.insert(name, word_at(entry, TYPE_SIZE)?);
                 Some(())
             })
             .ok_or_else(|| unreadable(1))?;
         texts
             .each_entry(ints, CONSTANT_BYTES, &mut |_, name, entry| {
-                this.constants.insert(name, i64::from(half_word_at(entry, CONSTANT_VALUE)? as i32));
+                structs.constants.insert(name, i64::from(half_word_at(entry, CONSTANT_VALUE)? as i32));
                 Some(())
             })
             .ok_or_else(|| unreadable(2))?;
         texts
             .each_entry(longs, CONSTANT_BYTES, &mut |_, name, entry| {
-                this.constants.insert(name, word_at(entry, CONSTANT_VALUE)? as i64);
+                structs.constants.insert(name, word_at(entry, CONSTANT_VALUE)? as i64);
                 Some(())
             })
             .ok_or_else(|| unreadable(3))?;
         // Without flags no collector is found, and the heap is not read.
-        this.flags = this.read_flags(&mut texts).unwrap_or_default();
-        let release = this.address("Abstract_VM_Version::_s_vm_release");
-        this.release = release.and_then(|at| texts.text(memory.read_word(at).ok()?));
-        Ok(this)
+        structs.flags = structs.read_flags(&mut texts).unwrap_or_default();
+        let release = structs.address("Abstract_VM_Version::_s_vm_release");
+        structs.release = release.and_then(|at| texts.text(memory.read_word(at).ok()?));
+        Ok(structs)
     }
 
     /// Reads `JVMFlag::flags`: a table of names and addresses of values
@@ -131,16 +131,16 @@ impl VmStructs {
     /// Returns the offset of the field `TYPE::FIELD`.
     pub fn offset(&self, field: &str) -> Option<u64> {
         match self.fields.get(field)? {
-            Place::Offset(offset) => Some(*offset),
-            Place::Static(_) => None,
+            FieldPlace::Offset(offset) => Some(*offset),
+            FieldPlace::Static(_) => None,
         }
     }
 
     /// Returns the address of the static field `TYPE::FIELD`.
     pub fn address(&self, field: &str) -> Option<u64> {
         match self.fields.get(field)? {
-            Place::Static(address) => Some(*address),
-            Place::Offset(_) => None,
+            FieldPlace::Static(address) => Some(*address),
+            FieldPlace::Offset(_) => None,
         }
     }
 
@@ -171,7 +171,7 @@ impl VmStructs {
 impl VmStructs {
     /// Tables with these fields and types only, for tests.
     pub fn of_offsets(offsets: &[(&str, u64)], sizes: &[(&str, u64)]) -> Self {
-        let fields = offsets.iter().map(|&(field, offset)| (field.to_owned(), Place::Offset(offset)));
+        let fields = offsets.iter().map(|&(field, offset)| (field.to_owned(), FieldPlace::Offset(offset)));
         let sizes = sizes.iter().map(|&(name, size)| (name.to_owned(), size));
         Self { fields: fields.collect(), sizes: sizes.collect(), ..Self::default() }
     }

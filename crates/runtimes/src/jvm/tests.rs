@@ -48,8 +48,8 @@ const SEEDS: u64 = 64;
 
 /// Returns the first image of each collector and release.
 fn one_of_each() -> Vec<JvmImage> {
-    let mut seen = BTreeSet::new();
-    let is_first = |jvm: &JvmImage| seen.insert((jvm.expected.collector, jvm.expected.release));
+    let mut releases = BTreeSet::new();
+    let is_first = |jvm: &JvmImage| releases.insert((jvm.expected.collector, jvm.expected.release));
     (0..SEEDS).map(fabricate_jvm).filter(is_first).collect()
 }
 
@@ -72,27 +72,27 @@ fn intact_images_match_expected_figures() {
         let pools: BTreeMap<_, _> = pools.iter().map(|pool| (pool.name.as_str(), usage(pool))).collect();
         assert_eq!(pools, expected.pools, "{seed}");
         assert_eq!(by_name(&reading.facts.types), expected.types, "{seed}");
-        let known: Jvm = reading.facts.details(ABOUT.name).unwrap();
-        assert_eq!(by_name(&known.live_types), expected.live, "{seed}");
+        let details: Jvm = reading.facts.details(ABOUT.name).unwrap();
+        assert_eq!(by_name(&details.live_types), expected.live_types, "{seed}");
         // Objects of ZGC are not walked.
-        let live: u64 = expected.live.values().map(|tally| tally.bytes).sum();
-        assert_eq!(known.live_bytes, (expected.collector != "Z").then_some(live), "{seed}");
+        let live: u64 = expected.live_types.values().map(|tally| tally.bytes).sum();
+        assert_eq!(details.live_bytes, (expected.collector != "Z").then_some(live), "{seed}");
         // The image does not state where references are: nothing that only a stack holds is
         // certain.
-        assert!(known.live_at_least_bytes <= known.live_bytes, "{seed}");
-        assert_eq!(known.live_at_least_bytes.is_some(), known.live_bytes.is_some(), "{seed}");
-        let live_of_kinds: u64 = known.kinds.iter().filter_map(|kind| kind.live_bytes).sum();
+        assert!(details.live_at_least_bytes <= details.live_bytes, "{seed}");
+        assert_eq!(details.live_at_least_bytes.is_some(), details.live_bytes.is_some(), "{seed}");
+        let live_of_kinds: u64 = details.kinds.iter().filter_map(|kind| kind.live_bytes).sum();
         assert_eq!(live_of_kinds, live, "{seed}");
-        assert_eq!(known.class_loader_count, expected.loaders, "{seed}");
-        let usage = |kind: &facts::AreaKind| Usage::of(kind.used_bytes, kind.bytes);
+        assert_eq!(details.class_loader_count, expected.loader_count, "{seed}");
+        let usage = |kind: &facts::KindFigures| Usage::of(kind.used_bytes, kind.bytes);
         let kinds: BTreeMap<_, _> =
-            known.kinds.iter().map(|kind| (kind.kind.as_str(), usage(kind))).collect();
-        assert_eq!(kinds, expected.kinds, "{seed}");
-        let heap: u64 = known.kinds.iter().map(|kind| kind.bytes).sum();
-        let (shared, in_use) = (expected.shared.committed_bytes, expected.shared.used_bytes);
-        assert_eq!((heap, known.resident_bytes), (expected.heap_bytes, heap + shared), "{seed}");
-        let free: u64 = known.kinds.iter().map(|kind| kind.free_resident_bytes).sum();
-        assert_eq!(known.free_resident_bytes, free + shared - in_use, "{seed}");
+            details.kinds.iter().map(|kind| (kind.kind.as_str(), usage(kind))).collect();
+        assert_eq!(kinds, expected.usage_by_kind, "{seed}");
+        let heap: u64 = details.kinds.iter().map(|kind| kind.bytes).sum();
+        let (shared, in_use) = (expected.shared_heap.committed_bytes, expected.shared_heap.used_bytes);
+        assert_eq!((heap, details.resident_bytes), (expected.heap_bytes, heap + shared), "{seed}");
+        let free: u64 = details.kinds.iter().map(|kind| kind.free_resident_bytes).sum();
+        assert_eq!(details.free_resident_bytes, free + shared - in_use, "{seed}");
         let claimed: u64 = reading.shared_claims.iter().map(|claim| claim.end - claim.start).sum();
         assert_eq!(claimed, shared, "{seed}");
         assert_sound(&reading);

@@ -73,17 +73,17 @@ fn addresses(view: &View<'_>) -> Option<Vec<u64>> {
     let table = view.field(list, &["ThreadsList::_threads"])?;
     let mut threads = vec![0; count as usize * 8];
     view.memory.read(table, &mut threads).ok()?;
-    let mut seen = HashSet::new();
+    let mut visited = HashSet::new();
     let threads = (0..count as usize).filter_map(|index| word_at(&threads, index * 8));
-    Some(threads.filter(|&thread| seen.insert(thread)).collect())
+    Some(threads.filter(|&thread| visited.insert(thread)).collect())
 }
 
 /// Returns their addresses in JDK 11, where threads are in a linked list.
 fn linked_threads(view: &View<'_>) -> Option<Vec<u64>> {
-    let (mut threads, mut seen) = (Vec::new(), HashSet::new());
+    let (mut threads, mut visited) = (Vec::new(), HashSet::new());
     let mut at = view.static_field(&["Threads::_thread_list"])?;
     while at != 0 {
-        if threads.len() >= MAX_THREADS as usize || !seen.insert(at) {
+        if threads.len() >= MAX_THREADS as usize || !visited.insert(at) {
             return None;
         }
         threads.push(at);

@@ -18,8 +18,9 @@ use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::Memory;
 use strandline_process::range::AddressRange;
 
-use super::heap::{Area, Heap, Kind};
+use super::heap::{Area, AreaKind, Heap};
 use super::klasses::{Classes, HEAD_BYTES, Headers, types_by_name};
+use super::objects::ObjectStarts;
 use super::roots::Roots;
 use super::shapes::{OopFormat, OopRun, Shapes, StaticFields};
 use super::view::View;
@@ -47,14 +48,14 @@ pub struct Live {
     /// Bytes of live objects, by the number of the area of the heap.
     pub area_bytes: Vec<u64>,
     /// The certainly live part. Other objects are reachable only from words that may be references.
-    pub certain: Certain,
+    pub certain: CertainBytes,
     /// Live objects by class, most bytes first.
     pub types: Vec<TypeFacts>,
 }
 
 /// Bytes of certainly live objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Certain {
+pub struct CertainBytes {
     /// Bytes in all areas.
     pub bytes: u64,
     /// Bytes by the number of the area of the heap.
@@ -82,29 +83,29 @@ impl Live {
     }
 }
 
-/// Traces the heap; `None` if something cannot be read, or not in time. `starts` has a bit for each
-/// object and is consumed; `weak` is the class of weak references, `data` the static data of the
+/// Traces the heap; `None` if something cannot be read, or not in time. `starts` is consumed;
+/// `weak_class` is the class of weak references, `data` the static data of the
 /// JVM.
 pub fn live(
     context: &Context<'_>,
     view: &View<'_>,
     heap: &Heap,
-    places: HeapIndex,
-    starts: Bitmap,
-    weak: Option<u64>,
+    starts: ObjectStarts,
+    weak_class: Option<u64>,
     data: AddressRange,
 ) -> Option<Live> {
+    let ObjectStarts { places, bits: starts } = starts;
     let headers = Headers::read(view)?;
     let oops = OopFormat::read(view)?;
     let marks = Bitmap::new(places.count())?;
-    let dirty = vec![false; usize::try_from(places.count().div_ceil(PLACES_PER_BLOCK)).ok()?];
+    let dirty_blocks = vec![false; usize::try_from(places.count().div_ceil(PLACES_PER_BLOCK)).ok()?];
     let roots = Roots::new(context, *view, heap, oops, data)?;
     let mut trace = Trace {
         view: *view,
         classes: Classes::new(*view, headers),
-        shapes: Shapes::new(*view, oops, weak),
+        shapes: Shapes::new(*view, oops, weak_class),
         oops,
-        marking: Marking { places: &places, marks, unscanned: starts, dirty },
+        marking: Marking { places: &places, marks, unscanned: starts, dirty_blocks },
         window: Window {
             memory: view.memory,
             bytes: ReadBuffer::new(WINDOW_BYTES),
@@ -113,14 +114,14 @@ pub fn live(
             block: AddressRange::default(),
         },
         bytes: 0,
-        areas: Areas { all: &heap.areas, last: 0, bytes: vec![0; heap.areas.len()] },
+        areas: AreaBytes { areas: &heap.areas, last_index: 0, bytes: vec![0; heap.areas.len()] },
         has_failed: false,
         deadline: context.deadline,
         objects: 0,
     };
     roots.each_certain(&mut |word| trace.marking.mark(word));
     // Objects from the class data archive are never collected.
-    for area in heap.areas.iter().filter(|area| area.kind == Kind::Archive) {
+    for area in heap.areas.iter().filter(|area| area.kind == AreaKind::Archive) {
         for (count, address) in (area.start..area.top).step_by(places.granule_bytes() as usize).enumerate() {
             if count.is_multiple_of(PLACES_PER_BLOCK as usize) {
                 trace.check_deadline()?;
@@ -129,7 +130,7 @@ pub fn live(
         }
     }
     trace.run()?;
-    let certain = Certain { bytes: trace.bytes, area_bytes: trace.areas.bytes.clone() };
+    let certain = CertainBytes { bytes: trace.bytes, area_bytes: trace.areas.bytes.clone() };
     roots.each_uncertain(&mut |word| trace.marking.mark(word))?;
     trace.run()?;
     let types = types_by_name(std::iter::once(&trace.classes));
@@ -146,7 +147,7 @@ struct Marking<'a> {
     /// Objects not yet scanned; at the end, the dead ones.
     unscanned: Bitmap,
     /// Blocks in which objects were marked since the last pass.
-    dirty: Vec<bool>,
+    dirty_blocks: Vec<bool>,
 }
 
 impl Marking<'_> {
@@ -158,9 +159,9 @@ impl Marking<'_> {
             && let Some(place) = self.places.index_of(address)
             && self.unscanned.has(place)
             && self.marks.set(place)
-            && let Some(dirty) = self.dirty.get_mut((place / PLACES_PER_BLOCK) as usize)
+            && let Some(is_dirty) = self.dirty_blocks.get_mut((place / PLACES_PER_BLOCK) as usize)
         {
-            *dirty = true;
+            *is_dirty = true;
         }
     }
 
@@ -181,7 +182,7 @@ struct Trace<'a> {
     window: Window<'a>,
     /// Bytes of the objects scanned.
     bytes: u64,
-    areas: Areas<'a>,
+    areas: AreaBytes<'a>,
     /// Whether something could not be read: it may hold references.
     has_failed: bool,
     deadline: Instant,
@@ -193,12 +194,12 @@ impl Trace<'_> {
     /// Goes over the heap until no block has marked objects to scan. `None` if something cannot be
     /// read, or at the deadline.
     fn run(&mut self) -> Option<()> {
-        let blocks = self.marking.dirty.len();
+        let blocks = self.marking.dirty_blocks.len();
         let mut is_forward = true;
-        while self.marking.dirty.contains(&true) {
+        while self.marking.dirty_blocks.contains(&true) {
             for step in 0..blocks {
                 let block = if is_forward { step } else { blocks - 1 - step };
-                if self.marking.dirty[block] {
+                if self.marking.dirty_blocks[block] {
                     self.check_deadline()?;
                     self.scan_block(block);
                     if self.has_failed {
@@ -225,7 +226,7 @@ impl Trace<'_> {
         // A linked list may run up or down.
         let mut is_upward = true;
         loop {
-            self.marking.dirty[block] = false;
+            self.marking.dirty_blocks[block] = false;
             for step in 0..BITMAP_WORDS {
                 let word = first / 64 + if is_upward { step } else { BITMAP_WORDS - 1 - step };
                 let mut pending = self.marking.pending(word);
@@ -239,7 +240,7 @@ impl Trace<'_> {
                     pending = self.marking.pending(word);
                 }
             }
-            if !self.marking.dirty[block] {
+            if !self.marking.dirty_blocks[block] {
                 return;
             }
             is_upward = !is_upward;
@@ -323,20 +324,20 @@ impl Trace<'_> {
 }
 
 /// Bytes of live objects, by area.
-struct Areas<'a> {
-    all: &'a [Area],
-    /// Area of the last object, which mostly contains the next one too.
-    last: usize,
+struct AreaBytes<'a> {
+    areas: &'a [Area],
+    /// Index of the area of the last object, which mostly contains the next one too.
+    last_index: usize,
     bytes: Vec<u64>,
 }
 
-impl Areas<'_> {
+impl AreaBytes<'_> {
     /// Adds an object to the bytes of its area.
     fn add(&mut self, address: u64, size: u64) {
-        if !self.all.get(self.last).is_some_and(|area| (area.start..area.end).contains(&address)) {
-            self.last = self.all.partition_point(|area| area.end <= address);
+        if !self.areas.get(self.last_index).is_some_and(|area| (area.start..area.end).contains(&address)) {
+            self.last_index = self.areas.partition_point(|area| area.end <= address);
         }
-        if let Some(bytes) = self.bytes.get_mut(self.last) {
+        if let Some(bytes) = self.bytes.get_mut(self.last_index) {
             *bytes += size;
         }
     }
@@ -361,8 +362,8 @@ impl Window<'_> {
         if !self.has(address, bytes) && block.contains(address) {
             // A block of widely aligned objects is larger than the window.
             let half_window = WINDOW_BYTES as u64 / 2;
-            let from = block.start + (address - block.start) / half_window * half_window;
-            self.read(from, (block.end - from).saturating_add(HEAD_BYTES as u64));
+            let start = block.start + (address - block.start) / half_window * half_window;
+            self.read(start, (block.end - start).saturating_add(HEAD_BYTES as u64));
         }
         if !self.has(address, bytes) {
             self.read(address, bytes as u64);

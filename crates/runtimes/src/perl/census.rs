@@ -1,9 +1,10 @@
 //! Counts the heads, and checks that they are what perl means before anything is claimed.
 
-use super::objects::{Head, TYPES, Type};
+use super::objects::{Head, TYPE_COUNT, Type};
 use super::spaces::{BodyArena, BodySpaces, HeadArena, split_by_page};
 use crate::perl::layout::{HEAD_BYTES, Layout};
 use crate::work;
+use strandline_claims::add_fields;
 use strandline_claims::runtime::Context;
 use strandline_process::memory::Memory;
 
@@ -15,26 +16,26 @@ const MAX_SUBS: usize = 2 << 20;
 /// Counts of the heads.
 #[derive(Clone, Debug)]
 pub struct Census {
-    /// Heads in use by type.
-    pub by_type: [u64; TYPES],
-    /// Heads in use.
-    pub live: u64,
+    /// Number of heads in use, by type.
+    pub by_type: [u64; TYPE_COUNT],
+    /// Number of heads in use.
+    pub live_heads: u64,
     /// Free heads.
-    pub free: u64,
+    pub free_heads: u64,
     /// Heads of an unknown type.
-    pub unknown: u64,
+    pub unknown_heads: u64,
     /// Heads on pages that could not be read.
-    pub unread: u64,
+    pub unread_heads: u64,
     /// Heads whose bodies were looked up in the arenas.
-    pub checked: u64,
+    pub checked_bodies: u64,
     /// Number of these bodies that were missing.
-    pub missing: u64,
+    pub missing_bodies: u64,
     /// Subs and formats, sorted.
     pub subs: Vec<u64>,
     /// Subs beyond `MAX_SUBS`.
     pub subs_left_out: u64,
     /// The arenas with free heads.
-    pub free_on_pages: Vec<FreeHeads>,
+    pub arenas_with_free_heads: Vec<FreeHeads>,
 }
 
 /// Free heads of an arena.
@@ -49,16 +50,16 @@ pub struct FreeHeads {
 impl Default for Census {
     fn default() -> Self {
         Self {
-            by_type: [0; TYPES],
-            live: 0,
-            free: 0,
-            unknown: 0,
-            unread: 0,
-            checked: 0,
-            missing: 0,
+            by_type: [0; TYPE_COUNT],
+            live_heads: 0,
+            free_heads: 0,
+            unknown_heads: 0,
+            unread_heads: 0,
+            checked_bodies: 0,
+            missing_bodies: 0,
             subs: Vec::new(),
             subs_left_out: 0,
-            free_on_pages: Vec::new(),
+            arenas_with_free_heads: Vec::new(),
         }
     }
 }
@@ -75,18 +76,18 @@ pub fn read_heads(
     let length = usize::try_from(arena.bytes()).unwrap_or(0);
     buffer.resize(length, 0);
     let read_bytes = memory.read_some(arena.address, buffer);
-    let mut unread = 0;
+    let mut unread_heads = 0;
     for (index, bytes) in buffer.chunks_exact_mut(HEAD_BYTES as usize).enumerate().skip(1) {
         let offset = index * HEAD_BYTES as usize;
         let address = arena.address + offset as u64;
         // Heads behind a page that is not resident are read one by one.
         if offset + HEAD_BYTES as usize > read_bytes && memory.read(address, bytes).is_err() {
-            unread += 1;
+            unread_heads += 1;
             continue;
         }
         heads.extend(Head::parse(address, bytes));
     }
-    unread
+    unread_heads
 }
 
 /// Counts the heads of all arenas. Also returns whether there was time for all of them.
@@ -100,39 +101,40 @@ pub fn count_heads(
     let jobs = arenas.len().div_ceil(ARENAS_PER_JOB);
     let state = || (Census::default(), Vec::new(), Vec::new());
     let (workers, deadline) = (context.workers, context.deadline);
-    let (states, unfinished) =
+    let (states, unfinished_jobs) =
         work::run_jobs(workers, jobs, deadline, state, |(census, buffer, heads), job| {
             let first = job * ARENAS_PER_JOB;
             for (index, arena) in arenas.iter().enumerate().skip(first).take(ARENAS_PER_JOB) {
-                census.unread += read_heads(memory, arena, buffer, heads);
+                census.unread_heads += read_heads(memory, arena, buffer, heads);
                 census.count(arena, index, heads, release);
                 if index == first {
                     census.check_bodies(heads, bodies, release);
                 }
             }
         });
-    let mut all = Census::default();
+    let mut total = Census::default();
     for (census, _, _) in states {
-        all.add(census);
+        total.add(census);
     }
-    all.subs.sort_unstable();
-    all.free_on_pages.sort_unstable_by_key(|free| free.arena);
-    (all, unfinished == 0)
+    total.subs.sort_unstable();
+    total.arenas_with_free_heads.sort_unstable_by_key(|free| free.arena);
+    (total, unfinished_jobs == 0)
 }
 
 impl Census {
+    /// Counts the heads of an arena; `index` is its number.
     fn count(&mut self, arena: &HeadArena, index: usize, heads: &[Head], release: &Layout) {
-        let mut free = [0u64; 2];
+        let mut free_bytes = [0u64; 2];
         for head in heads {
             if head.is_free() {
-                self.free += 1;
+                self.free_heads += 1;
                 let on_pages = split_by_page(arena.address, head.address - arena.address, HEAD_BYTES);
-                free = [free[0] + on_pages[0], free[1] + on_pages[1]];
+                free_bytes = [free_bytes[0] + on_pages[0], free_bytes[1] + on_pages[1]];
                 continue;
             }
-            self.live += 1;
+            self.live_heads += 1;
             let Some(kind) = head.kind(release) else {
-                self.unknown += 1;
+                self.unknown_heads += 1;
                 continue;
             };
             if let Some(count) = self.by_type.get_mut(kind as usize) {
@@ -146,10 +148,10 @@ impl Census {
                 }
             }
         }
-        if free != [0, 0] {
-            let bytes_on_pages = free.map(|bytes| u16::try_from(bytes).unwrap_or(u16::MAX));
+        if free_bytes != [0, 0] {
+            let bytes_on_pages = free_bytes.map(|bytes| u16::try_from(bytes).unwrap_or(u16::MAX));
             let arena = u32::try_from(index).unwrap_or(u32::MAX);
-            self.free_on_pages.push(FreeHeads { arena, bytes_on_pages });
+            self.arenas_with_free_heads.push(FreeHeads { arena, bytes_on_pages });
         }
     }
 
@@ -157,39 +159,44 @@ impl Census {
     /// misread.
     fn check_bodies(&mut self, heads: &[Head], bodies: &BodySpaces, release: &Layout) {
         for head in heads.iter().filter(|head| !head.is_free()) {
-            let Some(body) = head.kind(release).and_then(|kind| head.body(kind, release)) else { continue };
-            self.checked += 1;
-            let found = arena_before(&bodies.arenas, body.start);
-            if !found
-                .and_then(|index| bodies.arenas.get(index))
-                .is_some_and(|arena| arena.has_slot_at(body.start, body.bytes))
-            {
-                self.missing += 1;
+            let Some(body) = head.kind(release).and_then(|kind| head.body_place(kind, release)) else {
+                continue;
+            };
+            self.checked_bodies += 1;
+            let arena = arena_before(&bodies.arenas, body.start).and_then(|index| bodies.arenas.get(index));
+            if !arena.is_some_and(|arena| arena.has_slot_at(body.start, body.bytes)) {
+                self.missing_bodies += 1;
             }
         }
     }
 
     fn add(&mut self, other: Self) {
-        for (mine, theirs) in self.by_type.iter_mut().zip(other.by_type) {
-            *mine += theirs;
+        for (sum, count) in self.by_type.iter_mut().zip(other.by_type) {
+            *sum += count;
         }
-        strandline_claims::add_fields!(self, other: live, free, unknown, unread, checked, missing, subs_left_out);
+        add_fields!(self, other: live_heads, free_heads, unknown_heads, unread_heads);
+        add_fields!(self, other: checked_bodies, missing_bodies, subs_left_out);
         self.subs.extend(other.subs);
-        self.free_on_pages.extend(other.free_on_pages);
+        self.arenas_with_free_heads.extend(other.arenas_with_free_heads);
     }
 
     /// Describes the first disagreement with the interpreter's own data, if any. `sv_count` may
     /// differ by one: the process may have been stopped between a head and its count.
     pub fn inconsistency(&self, sv_count: u64) -> Option<String> {
-        if self.unread == 0 && self.live.abs_diff(sv_count) > 1 {
-            return Some(format!("it counts {sv_count} values, its arenas hold {}", self.live));
+        if self.unread_heads == 0 && self.live_heads.abs_diff(sv_count) > 1 {
+            return Some(format!("it counts {sv_count} values, its arenas hold {}", self.live_heads));
         }
-        if self.unknown > 0 {
-            return Some(format!("{} of its {} values have no known type", self.unknown, self.live));
+        if self.unknown_heads > 0 {
+            return Some(format!(
+                "{} of its {} values have no known type",
+                self.unknown_heads, self.live_heads
+            ));
         }
-        let Self { checked, missing, .. } = *self;
-        if missing * 100 > checked {
-            return Some(format!("{missing} of {checked} bodies are in no arena of their type"));
+        let Self { checked_bodies, missing_bodies, .. } = *self;
+        if missing_bodies * 100 > checked_bodies {
+            return Some(format!(
+                "{missing_bodies} of {checked_bodies} bodies are in no arena of their type"
+            ));
         }
         None
     }

@@ -3,11 +3,11 @@
 
 use std::collections::HashMap;
 
-use super::facts::Equal;
+use super::facts::EqualStrings;
 use strandline_claims::add_fields;
 
 /// Maximum number of distinct hashes in a sample.
-const MAX_KEPT: usize = 1 << 16;
+const MAX_HASHES: usize = 1 << 16;
 /// Maximum number of bits that select strings. Strings of equal length and ends share them: all or
 /// none are kept.
 const MAX_MASK_BITS: u32 = 20;
@@ -20,7 +20,7 @@ pub struct Sample {
     /// A string is in the sample if its hash has none of these bits.
     excluded_bits: u64,
     /// The strings selected, by hash.
-    kept: HashMap<u64, StringSum, IdentityHasher>,
+    strings_by_hash: HashMap<u64, StringSum, IdentityHasher>,
     /// Strings that are not compared.
     skipped: StringSum,
 }
@@ -85,12 +85,12 @@ impl Sample {
         if key & self.excluded_bits != 0 {
             return;
         }
-        let is_full = self.excluded_bits == MAX_MASK && self.kept.len() >= MAX_KEPT;
-        if is_full && !self.kept.contains_key(&key) {
+        let is_full = self.excluded_bits == MAX_MASK && self.strings_by_hash.len() >= MAX_HASHES;
+        if is_full && !self.strings_by_hash.contains_key(&key) {
             let skipped = strings.times(self.interval());
             return self.skipped.add(&skipped);
         }
-        self.kept.entry(key).or_default().add(&strings);
+        self.strings_by_hash.entry(key).or_default().add(&strings);
         self.shrink();
     }
 
@@ -99,9 +99,9 @@ impl Sample {
         self.excluded_bits + 1
     }
 
-    /// Selects fewer strings until at most [`MAX_KEPT`] hashes are kept.
+    /// Selects fewer strings until at most [`MAX_HASHES`] hashes are kept.
     fn shrink(&mut self) {
-        while self.kept.len() > MAX_KEPT && self.excluded_bits < MAX_MASK {
+        while self.strings_by_hash.len() > MAX_HASHES && self.excluded_bits < MAX_MASK {
             self.exclude(self.excluded_bits << 1 | 1);
         }
     }
@@ -110,7 +110,7 @@ impl Sample {
     fn exclude(&mut self, bits: u64) {
         self.excluded_bits |= bits;
         let excluded_bits = self.excluded_bits;
-        self.kept.retain(|key, _| key & excluded_bits == 0);
+        self.strings_by_hash.retain(|key, _| key & excluded_bits == 0);
     }
 
     /// Counts a string that is not compared.
@@ -122,17 +122,17 @@ impl Sample {
     /// strings.
     pub fn join(&mut self, other: Self) {
         self.exclude(other.excluded_bits);
-        for (key, strings) in other.kept {
+        for (key, strings) in other.strings_by_hash {
             self.insert(key, strings);
         }
         self.skipped.add(&other.skipped);
     }
 
     /// Returns the figures, extrapolated to all strings.
-    pub fn figures(&self) -> Equal {
+    pub fn figures(&self) -> EqualStrings {
         let interval = self.interval();
-        let mut equal = Equal { sampled_one_in: interval, ..Equal::default() };
-        for equal_strings in self.kept.values() {
+        let mut equal = EqualStrings { sampled_one_in: interval, ..EqualStrings::default() };
+        for equal_strings in self.strings_by_hash.values() {
             equal.strings = equal.strings.saturating_add(equal_strings.strings);
             equal.distinct += 1;
             let repeated_bytes = equal_strings.bytes - equal_strings.bytes / equal_strings.strings.max(1);
@@ -237,10 +237,10 @@ mod tests {
             }
             sample
         };
-        let mut all = full(0, MAX_KEPT as u64 + 1);
-        assert_eq!((all.kept.len(), all.skipped.strings), (MAX_KEPT, MAX_MASK + 1));
-        all.join(full(1, MAX_KEPT as u64));
-        assert_eq!((all.kept.len(), all.skipped.strings), (MAX_KEPT, 2 * (MAX_MASK + 1)));
+        let mut all = full(0, MAX_HASHES as u64 + 1);
+        assert_eq!((all.strings_by_hash.len(), all.skipped.strings), (MAX_HASHES, MAX_MASK + 1));
+        all.join(full(1, MAX_HASHES as u64));
+        assert_eq!((all.strings_by_hash.len(), all.skipped.strings), (MAX_HASHES, 2 * (MAX_MASK + 1)));
     }
 
     #[test]
@@ -251,7 +251,7 @@ mod tests {
         }
         let [mut all, other] = samples;
         all.join(other);
-        assert!(all.kept.len() <= MAX_KEPT && all.excluded_bits > 0);
+        assert!(all.strings_by_hash.len() <= MAX_HASHES && all.excluded_bits > 0);
         let equal = all.figures();
         let near = |figure: u64, truth: f64| (figure as f64 / truth - 1.0).abs() < 0.05;
         assert!(near(equal.strings, 400_000.0) && near(equal.distinct, 100_000.0), "{equal:?}");

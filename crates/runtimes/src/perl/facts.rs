@@ -102,7 +102,7 @@ pub struct Interpreter {
     /// Subs, and what their pads hold.
     pub subs: Subs,
     /// Buffers that are kept although their contents are no longer needed.
-    pub retained: Retained,
+    pub retained: RetainedBuffers,
 }
 
 /// Heads (`SV`, 24 bytes each) in their arenas.
@@ -166,11 +166,11 @@ pub struct Strings {
     /// Constants of the program's code; included above.
     pub constants: Constants,
     /// Buffers with several owners.
-    pub cow: Cow,
+    pub cow: CopyOnWrite,
     /// Strings of 15 bytes or less.
-    pub short: Short,
+    pub short: ShortStrings,
     /// Strings that are equal.
-    pub equal: Equal,
+    pub equal: EqualStrings,
 }
 
 /// Constants of the program's code. In a perl without ithreads only those that its compiler
@@ -186,7 +186,7 @@ pub struct Constants {
 
 /// Copy on write: buffers that several values own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Cow {
+pub struct CopyOnWrite {
     /// Buffers with more than one owner.
     pub buffers: u64,
     /// Their owners.
@@ -203,7 +203,7 @@ pub struct Cow {
 /// perl5-porters on 2017-05-05: one more word in each body that can hold a string, which with `LEN`
 /// gives 16 bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Short {
+pub struct ShortStrings {
     /// Strings in use of 15 bytes or less (`CUR`) that have their own buffer, of 24 bytes or
     /// less (`LEN`).
     pub strings: u64,
@@ -217,7 +217,7 @@ pub struct Short {
 
 /// Equal strings, found by a 64-bit hash. Only the hash of a string is kept.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Equal {
+pub struct EqualStrings {
     /// Strings with their own buffers that were compared.
     pub strings: u64,
     /// Distinct strings among them.
@@ -278,7 +278,7 @@ pub struct Subs {
 
 /// Buffers that are kept although their contents are no longer needed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Retained {
+pub struct RetainedBuffers {
     /// Sum of the three below.
     pub total: Amount,
     /// Kept by lexicals without a value. A lexical with a value is in use, whether its sub runs or
@@ -318,7 +318,8 @@ pub enum Keeper {
     /// An operator's target.
     Temporary,
     /// A package variable.
-    Other,
+    #[serde(rename = "other")]
+    Global,
 }
 
 /// What is in a buffer.

@@ -10,12 +10,12 @@ use super::sums::SurveySums;
 
 /// The figures of heads.
 pub fn heads(arenas: &[HeadArena], census: &Census) -> Heads {
-    let by_type = objects::NAMES.iter().zip(census.by_type).filter(|(_, count)| *count > 0);
+    let by_type = objects::TYPE_NAMES.iter().zip(census.by_type).filter(|(_, count)| *count > 0);
     Heads {
         arenas: arenas.len() as u64,
         arena_bytes: arenas.iter().map(HeadArena::bytes).sum(),
-        live: census.live,
-        free: census.free,
+        live: census.live_heads,
+        free: census.free_heads,
         by_type: by_type.map(|((_, name), count)| ((*name).to_owned(), count)).collect(),
     }
 }
@@ -25,7 +25,7 @@ pub fn bodies(arenas: &[BodyArena], survey: &SurveySums, free_entries: Option<u6
     let mut by_type: BTreeMap<usize, Bodies> = BTreeMap::new();
     for (index, arena) in arenas.iter().enumerate() {
         let bodies = by_type.entry(arena.body_type).or_default();
-        let used = survey.used.get(index).map_or(0, |used| u64::from(used.bodies));
+        let used = survey.used_bodies.get(index).map_or(0, |used| u64::from(used.bodies));
         spaces::body_name(arena.body_type).clone_into(&mut bodies.name);
         bodies.body_bytes = arena.body_bytes;
         bodies.arenas += 1;
@@ -36,7 +36,7 @@ pub fn bodies(arenas: &[BodyArena], survey: &SurveySums, free_entries: Option<u6
     if let Some(entries) = by_type.get_mut(&ENTRIES) {
         let slots = entries.free.unwrap_or(0);
         entries.free = free_entries;
-        entries.used = free_entries.map_or(survey.own_entries, |free| slots.saturating_sub(free));
+        entries.used = free_entries.map_or(survey.own_key_entries, |free| slots.saturating_sub(free));
     }
     by_type.into_values().collect()
 }

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::roots::{Kept, LARGE_BYTES};
+use super::roots::{KeptBuffer, LARGE_BYTES};
 use super::sums::{RetainedBy, SurveySums};
 use crate::batch::Batch;
 use strandline_claims::class::Slot;
@@ -17,24 +17,24 @@ use strandline_process::memory::Memory;
 const GLOBS_AT_A_TIME: usize = 4096;
 
 /// Claims the buffers of undefined values in `survey` that are scalars of globs, and counts them;
-/// returns the large ones. `compiled` are the globs that code refers to, sorted; only their scalars
-/// are named.
+/// returns the large ones. `compiled_globs` are those that code refers to, sorted; only their
+/// scalars are named.
 pub fn claim_globals(
     memory: &dyn Memory,
     survey: &mut SurveySums,
-    compiled: &[u64],
+    compiled_globs: &[u64],
     refinements: &Refinements,
     slot: Slot,
-) -> Vec<Kept> {
-    let mut undefined = std::mem::take(&mut survey.undefined);
+) -> Vec<KeptBuffer> {
+    let mut undefined_values = std::mem::take(&mut survey.undefined_values);
     let globs = std::mem::take(&mut survey.globs);
-    if undefined.is_empty() {
-        return undefined;
+    if undefined_values.is_empty() {
+        return undefined_values;
     }
     let index_by_head: HashMap<u64, usize> =
-        undefined.iter().enumerate().map(|(index, value)| (value.head, index)).collect();
+        undefined_values.iter().enumerate().map(|(index, value)| (value.head, index)).collect();
     // Indices of values, and a glob of each.
-    let mut found: Vec<(usize, u64)> = Vec::new();
+    let mut scalars_of_globs: Vec<(usize, u64)> = Vec::new();
     let mut batch = Batch::new(memory);
     let mut pairs = Vec::new();
     for globs in globs.chunks(GLOBS_AT_A_TIME) {
@@ -42,26 +42,27 @@ pub fn claim_globals(
         let contents: Vec<u64> = globs.iter().map(|glob| glob.contents).collect();
         batch.pairs(&contents, &mut pairs);
         let scalars = globs.iter().zip(&pairs).filter_map(|(glob, pair)| Some(((*pair)?.0, glob.head)));
-        found.extend(scalars.filter_map(|(scalar, glob)| Some((*index_by_head.get(&scalar)?, glob))));
+        scalars_of_globs
+            .extend(scalars.filter_map(|(scalar, glob)| Some((*index_by_head.get(&scalar)?, glob))));
     }
     // Sorted, so that of several aliases always the same one is used.
-    found.sort_unstable();
-    let mut is_global = vec![false; undefined.len()];
-    for (index, glob) in found {
+    scalars_of_globs.sort_unstable();
+    let mut is_global = vec![false; undefined_values.len()];
+    for (index, glob) in scalars_of_globs {
         if let Some(flag) = is_global.get_mut(index) {
             *flag = true;
         }
-        let is_compiled = compiled.binary_search(&glob).is_ok();
-        if let Some(value) = undefined.get_mut(index).filter(|value| is_compiled && value.name == 0) {
+        let is_compiled = compiled_globs.binary_search(&glob).is_ok();
+        if let Some(value) = undefined_values.get_mut(index).filter(|value| is_compiled && value.name == 0) {
             value.name = glob;
         }
     }
-    let mut flags = is_global.into_iter();
-    undefined.retain(|_| flags.next().unwrap_or(false));
-    for value in &undefined {
-        survey.retain(RetainedBy::Global, value.bytes, slot);
+    let mut is_global_flags = is_global.into_iter();
+    undefined_values.retain(|_| is_global_flags.next().unwrap_or(false));
+    for value in &undefined_values {
+        survey.add_retained(RetainedBy::Global, value.bytes, slot);
         refinements.claim(value.pointer, value.bytes, slot);
     }
-    undefined.retain(|value| value.bytes > LARGE_BYTES);
-    undefined
+    undefined_values.retain(|value| value.bytes > LARGE_BYTES);
+    undefined_values
 }

@@ -46,7 +46,7 @@ pub struct InterpreterReading {
     /// Its figures.
     pub facts: Interpreter,
     /// Buffers that it keeps, by name.
-    pub named: Vec<NamedBlock>,
+    pub named_blocks: Vec<NamedBlock>,
     /// What could not be read.
     pub caveats: Vec<Caveat>,
 }
@@ -86,35 +86,35 @@ impl<'a> Reader<'a> {
     pub fn read(&self, location: &InterpreterLocation) -> InterpreterReading {
         let id =
             location.interpreter.map_or_else(|| GLOBALS_ID.to_owned(), |address| format!("{address:#x}"));
-        let mut found = InterpreterReading::default();
-        found.facts.id.clone_from(&id);
-        found.facts.main = location.is_main;
-        found.facts.thread = location.thread;
+        let mut reading = InterpreterReading::default();
+        reading.facts.id.clone_from(&id);
+        reading.facts.main = location.is_main;
+        reading.facts.thread = location.thread;
         let mut pages = PageCache::new(self.memory);
         match self.find_arenas(location, id, &mut pages) {
             Ok(arenas) => {
-                found.facts.sv_count = arenas.sv_count;
-                self.read_arenas(&arenas, &mut pages, &mut found);
+                reading.facts.sv_count = arenas.sv_count;
+                self.read_arenas(&arenas, &mut pages, &mut reading);
             }
             Err(_) if Instant::now() > self.context.deadline => {
                 let text = format!(
                     "{}: the time limit for the stop ended before it was read",
-                    display_name(&found.facts.id)
+                    display_name(&reading.facts.id)
                 );
-                found.caveats.push(Caveat::new("perl_late", found.facts.id.clone(), None, text));
+                reading.caveats.push(Caveat::new("perl_late", reading.facts.id.clone(), None, text));
             }
-            Err(damage) => found.caveats.push(Caveat::new(
+            Err(damage) => reading.caveats.push(Caveat::new(
                 "perl_damaged",
                 format!("{:#x}", damage.address),
                 None,
                 format!(
                     "{}: {}; strandline read nothing of it",
-                    display_name(&found.facts.id),
+                    display_name(&reading.facts.id),
                     damage.problem
                 ),
             )),
         }
-        found
+        reading
     }
 
     /// Finds the arenas, and checks that variables have the types that they must have.
@@ -155,22 +155,22 @@ impl<'a> Reader<'a> {
         if address == 0 || kind == Some(expected) { Ok(()) } else { Err(Damage { address, problem }) }
     }
 
-    fn read_arenas(&self, arenas: &Arenas, pages: &mut PageCache<'_>, found: &mut InterpreterReading) {
+    fn read_arenas(&self, arenas: &Arenas, pages: &mut PageCache<'_>, reading: &mut InterpreterReading) {
         let (census, is_counted) =
             census::count_heads(self.context, self.memory, &arenas.heads, &arenas.bodies, self.release);
         let arena_bytes = arenas.heads.iter().map(HeadArena::bytes).sum();
-        found.facts.heads = figures::heads(&arenas.heads, &census);
+        reading.facts.heads = figures::heads(&arenas.heads, &census);
         let inconsistency = if is_counted {
-            census.inconsistency(found.facts.sv_count)
+            census.inconsistency(reading.facts.sv_count)
         } else {
             Some("there was no time".to_owned())
         };
         if let Some(reason) = inconsistency {
             let text = format!("{} is not read: {reason}", display_name(&arenas.id));
-            found.caveats.push(Caveat::new("perl_disagrees", arenas.id.clone(), Some(arena_bytes), text));
+            reading.caveats.push(Caveat::new("perl_disagrees", arenas.id.clone(), Some(arena_bytes), text));
             return;
         }
-        found.facts.read = true;
+        reading.facts.read = true;
         let pad_context = roots::PadContext {
             memory: self.memory,
             release: self.release,
@@ -193,14 +193,15 @@ impl<'a> Reader<'a> {
             workers: self.context.workers,
             progress: self.context.progress,
         });
-        let has_followed_keys = self.follow_keys(arenas, &survey, pages, &mut found.facts);
-        let has_free_entries = self.claim_arenas(arenas, &census, &survey, pages, &mut found.facts.bodies);
+        let has_followed_keys = self.follow_keys(arenas, &survey, pages, &mut reading.facts);
+        let has_free_entries = self.claim_arenas(arenas, &census, &survey, pages, &mut reading.facts.bodies);
         let has_all_keys = has_followed_keys && has_free_entries;
         let is_over = Instant::now() > self.context.deadline;
-        let is_late = !has_all_pads || survey.arenas_left > 0 || (!has_all_keys && is_over);
+        let is_late = !has_all_pads || survey.unread_arenas > 0 || (!has_all_keys && is_over);
         let are_keys_damaged = !has_all_keys && !is_over;
-        let inputs = CaveatInputs { census: &census, is_late, are_keys_damaged, arena_bytes };
-        self.fill_facts(arenas, roots, survey, inputs, found);
+        let (unread_heads, left_out) = (census.unread_heads, census.subs_left_out);
+        let inputs = CaveatInputs { is_late, are_keys_damaged, unread_heads, left_out, arena_bytes };
+        self.fill_facts(arenas, roots, survey, inputs, reading);
     }
 
     /// Follows the chains of keys; false if some keys were not reached.
@@ -219,12 +220,14 @@ impl<'a> Reader<'a> {
             deadline: self.context.deadline,
             workers: self.context.workers,
         };
-        let own = keys::follow(&context, &survey.own_keys, survey.own_entries, keys::KeyStorage::Own);
-        (facts.containers.own_keys, facts.containers.own_key_bytes) = (own.keys, own.bytes);
+        let tables = &survey.tables_with_own_keys;
+        let own_keys = keys::follow(&context, tables, survey.own_key_entries, keys::KeyStorage::Own);
+        (facts.containers.own_keys, facts.containers.own_key_bytes) = (own_keys.count, own_keys.bytes);
         let Some((key_count, strtab)) = hash_table(pages, arenas.strtab) else { return false };
-        let shared = keys::follow(&context, &[strtab], key_count, keys::KeyStorage::Shared);
-        (facts.containers.shared_keys, facts.containers.shared_key_bytes) = (shared.keys, shared.bytes);
-        own.is_complete && shared.is_complete
+        let shared_keys = keys::follow(&context, &[strtab], key_count, keys::KeyStorage::Shared);
+        (facts.containers.shared_keys, facts.containers.shared_key_bytes) =
+            (shared_keys.count, shared_keys.bytes);
+        own_keys.is_complete && shared_keys.is_complete
     }
 
     /// Claims the arenas; false if the free entries of hashes are not known: then these count as in
@@ -237,46 +240,48 @@ impl<'a> Reader<'a> {
         pages: &mut PageCache<'_>,
         bodies: &mut Vec<Bodies>,
     ) -> bool {
-        let mut free_heads = census.free_on_pages.iter().peekable();
+        let mut free_heads = census.arenas_with_free_heads.iter().peekable();
         for (index, arena) in arenas.heads.iter().enumerate() {
             let free = free_heads.next_if(|free| free.arena as usize == index);
-            let free = free.map_or([0, 0], |free| free.bytes_on_pages);
+            let free_bytes = free.map_or([0, 0], |free| free.bytes_on_pages);
             if !arena.is_fake {
-                self.claim_arena(arena.address, arena.bytes(), free);
+                self.claim_arena(arena.address, arena.bytes(), free_bytes);
             }
         }
         for set in &arenas.bodies.sets {
             self.refinements.claim(set.start, set.len(), self.slots.arena);
         }
         let deadline = self.context.deadline;
-        let entries = keys::free_entries(pages, arenas.first_free_entry, &arenas.bodies.arenas, deadline);
+        let free_entries =
+            keys::free_entries(pages, arenas.first_free_entry, &arenas.bodies.arenas, deadline);
         for (index, arena) in arenas.bodies.arenas.iter().enumerate() {
-            let used = survey.used.get(index).copied().unwrap_or_default();
+            let used_bodies = survey.used_bodies.get(index).copied().unwrap_or_default();
             let on_pages = arena.bytes_by_page(0, arena.slots() * arena.body_bytes);
-            let free = match (&entries, arena.body_type) {
-                (Some((_, free)), ENTRIES) => free.get(index).copied().unwrap_or_default(),
+            let free_bytes = match (&free_entries, arena.body_type) {
+                (Some(entries), ENTRIES) => entries.bytes_on_pages.get(index).copied().unwrap_or_default(),
                 (None, ENTRIES) => [0, 0],
                 _ => [0, 1].map(|page: usize| {
-                    let used = used.bytes_on_pages.get(page).copied().unwrap_or(0);
-                    let bytes = on_pages.get(page).copied().unwrap_or(0).saturating_sub(u64::from(used));
+                    let used_bytes = used_bodies.bytes_on_pages.get(page).copied().unwrap_or(0);
+                    let bytes = on_pages.get(page).copied().unwrap_or(0).saturating_sub(used_bytes.into());
                     u16::try_from(bytes).unwrap_or(0)
                 }),
             };
-            self.claim_arena(arena.address, arena.bytes, free);
+            self.claim_arena(arena.address, arena.bytes, free_bytes);
         }
-        let has_free_entries = entries.is_some();
-        *bodies = figures::bodies(&arenas.bodies.arenas, survey, entries.map(|entries| entries.0));
-        has_free_entries
+        let free_count = free_entries.map(|entries| entries.count);
+        *bodies = figures::bodies(&arenas.bodies.arenas, survey, free_count);
+        free_count.is_some()
     }
 
-    /// Claims an arena with its free bytes. An arena that touches more than two pages is claimed as
-    /// in use: with default options there are no such arenas.
-    fn claim_arena(&self, address: u64, bytes: u64, free: [u16; 2]) {
+    /// Claims an arena with its free bytes on each of its two pages. An arena that touches more
+    /// than two pages is claimed as in use: with default options there are no such arenas.
+    fn claim_arena(&self, address: u64, bytes: u64, free_bytes: [u16; 2]) {
         let end = address.saturating_add(bytes);
-        if free == [0, 0] || end > page_of(address) + 2 * PAGE_BYTES {
-            self.refinements.claim(address, bytes, self.slots.arena);
+        let Slots { arena, arena_free, .. } = self.slots;
+        if free_bytes == [0, 0] || end > page_of(address) + 2 * PAGE_BYTES {
+            self.refinements.claim(address, bytes, arena);
         } else {
-            self.refinements.claim_arena(address, bytes, self.slots.arena, self.slots.arena_free, free);
+            self.refinements.claim_arena(address, bytes, arena, arena_free, free_bytes);
         }
     }
 
@@ -286,17 +291,13 @@ impl<'a> Reader<'a> {
         arenas: &Arenas,
         pads: PadFindings,
         mut survey: SurveySums,
-        mut inputs: CaveatInputs<'_>,
-        found: &mut InterpreterReading,
+        mut inputs: CaveatInputs,
+        reading: &mut InterpreterReading,
     ) {
-        let globals_kept = globals::claim_globals(
-            self.memory,
-            &mut survey,
-            &pads.globs,
-            self.refinements,
-            self.slots.buffer,
-        );
-        let facts = &mut found.facts;
+        let slot = self.slots.global_retained;
+        let kept_globals =
+            globals::claim_globals(self.memory, &mut survey, &pads.globs, self.refinements, slot);
+        let facts = &mut reading.facts;
         facts.strings = survey.strings.clone();
         facts.subs = pads.subs.clone();
         let retained = &mut facts.retained;
@@ -304,69 +305,62 @@ impl<'a> Reader<'a> {
         retained.containers = survey.retained.containers;
         retained.temporaries = survey.retained.temporaries;
         retained.other = survey.retained.globals;
-        for part in [retained.lexicals, retained.temporaries, retained.other] {
-            retained.total.join(part);
+        for amount in [retained.lexicals, retained.temporaries, retained.other] {
+            retained.total.join(amount);
         }
         let mut pages = PageCache::new(self.memory);
         let mut names = Names::new(PageCache::new(self.memory), self.release, arenas.main_cv);
-        let mut kept = pads.kept;
-        kept.extend(globals_kept);
-        let (named, is_late) =
-            retained::list_largest(self.context, self.slots, &mut pages, &mut names, kept, retained);
-        found.named = named;
+        let mut kept_buffers = pads.kept_buffers;
+        kept_buffers.extend(kept_globals);
+        let (named_blocks, is_late) =
+            retained::list_largest(self.context, self.slots, &mut pages, &mut names, kept_buffers, retained);
+        reading.named_blocks = named_blocks;
         inputs.is_late |= is_late;
-        facts.subs.names_replaced = names.replaced;
-        let left_out = pads.left_out + survey.left_out + inputs.census.subs_left_out;
-        add_caveats(&arenas.id, &survey, left_out, &inputs, found);
+        facts.subs.names_replaced = names.replaced_count;
+        inputs.left_out += pads.left_out_entries + survey.left_out_values;
+        add_caveats(&arenas.id, &survey, &inputs, reading);
     }
 }
 
 /// Adds the caveats on the parts of interpreter `id` that were not read.
-fn add_caveats(
-    id: &str,
-    survey: &SurveySums,
-    left_out: u64,
-    inputs: &CaveatInputs<'_>,
-    found: &mut InterpreterReading,
-) {
-    let problems = [
-        (
-            "perl_late",
-            u64::from(inputs.is_late),
-            "the time limit for the stop ended before all of it was read",
-        ),
-        (
-            "perl_keys_damaged",
-            u64::from(inputs.are_keys_damaged),
-            "chains of hash keys are inconsistent (they may have changed while read): keys that were not reached \
-                 count for the allocator's rows, free entries of hashes as in use",
-        ),
-        ("perl_values_damaged", survey.damaged, "values are inconsistent (they may have changed while read)"),
-        (
-            "perl_values_unread",
-            survey.unread + inputs.census.unread,
-            "values are on pages that are not resident",
-        ),
-        ("perl_subs_damaged", found.facts.subs.damaged, "subs have inconsistent pads"),
-        ("perl_left_out", left_out, "values or subs exceed the limits of what is read"),
-    ];
-    for (code, count, text) in problems.into_iter().filter(|&(_, count, _)| count > 0) {
-        let bytes = if code == "perl_late" { Some(inputs.arena_bytes) } else { None };
-        let interpreter = display_name(id);
-        let text = match code {
-            "perl_late" | "perl_keys_damaged" => format!("{interpreter}: {text}"),
-            _ => format!("{interpreter}: {count} {text}: their buffers count for the allocator's rows"),
-        };
-        found.caveats.push(Caveat::new(code, id, bytes, text));
+fn add_caveats(id: &str, survey: &SurveySums, inputs: &CaveatInputs, reading: &mut InterpreterReading) {
+    let interpreter = display_name(id);
+    if inputs.is_late {
+        let text = format!("{interpreter}: the time limit for the stop ended before all of it was read");
+        reading.caveats.push(Caveat::new("perl_late", id, Some(inputs.arena_bytes), text));
     }
+    if inputs.are_keys_damaged {
+        let text = format!(
+            "{interpreter}: chains of hash keys are inconsistent (they may have changed while read): keys that were not \
+             reached count for the allocator's rows, free entries of hashes as in use"
+        );
+        reading.caveats.push(Caveat::new("perl_keys_damaged", id, None, text));
+    }
+    let damaged_subs = reading.facts.subs.damaged;
+    let mut add_problem = |code: &str, count: u64, problem: &str| {
+        if count > 0 {
+            let text =
+                format!("{interpreter}: {count} {problem}: their buffers count for the allocator's rows");
+            reading.caveats.push(Caveat::new(code, id, None, text));
+        }
+    };
+    let problem = "values are inconsistent (they may have changed while read)";
+    add_problem("perl_values_damaged", survey.damaged_values, problem);
+    let unread = survey.unread_values + inputs.unread_heads;
+    add_problem("perl_values_unread", unread, "values are on pages that are not resident");
+    add_problem("perl_subs_damaged", damaged_subs, "subs have inconsistent pads");
+    add_problem("perl_left_out", inputs.left_out, "values or subs exceed the limits of what is read");
 }
 
-/// Further inputs of the caveats.
-struct CaveatInputs<'a> {
-    census: &'a Census,
+/// What was not read, besides what the survey of values counts.
+struct CaveatInputs {
     /// Whether the deadline passed before all was read.
     is_late: bool,
     are_keys_damaged: bool,
+    /// Heads on pages that could not be read.
+    unread_heads: u64,
+    /// Subs, pad entries and values beyond the limits.
+    left_out: u64,
     /// Bytes of the arenas of heads.
     arena_bytes: u64,
 }
@@ -383,6 +377,7 @@ fn display_name(id: &str) -> String {
 /// Number of keys and table of the hash at `address`.
 fn hash_table(pages: &mut PageCache<'_>, address: u64) -> Option<(u64, keys::BucketTable)> {
     let head = objects::Head::parse(address, &pages.array::<{ HEAD_BYTES as usize }>(address)?)?;
-    let (keys, last) = pages.pair(head.any.checked_add(HASH_KEYS)?)?;
-    (head.u != 0 && last < MAX_BUCKETS).then_some((keys, keys::BucketTable { address: head.u, last }))
+    let (keys, last_bucket) = pages.pair(head.any.checked_add(HASH_KEYS)?)?;
+    let table = keys::BucketTable { address: head.u, last_bucket };
+    (head.u != 0 && last_bucket < MAX_BUCKETS).then_some((keys, table))
 }

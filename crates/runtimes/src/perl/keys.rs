@@ -27,7 +27,7 @@ const MAX_COUNT_DIFFERENCE: u64 = 64;
 const MAX_JOBS: usize = 256 << 10;
 /// Upper bound on table pages that may be missing. Perl writes to all of a table that it enlarges;
 /// only a table of a few thousand buckets that was made at once has pages that were never written.
-const MAX_GAPS: u64 = 4096;
+const MAX_MISSING_PAGES: u64 = 4096;
 /// Keys of this length or more are not strings, and are not claimed.
 const MAX_KEY_BYTES: u64 = 1 << 31;
 
@@ -46,11 +46,11 @@ pub struct KeyContext<'a> {
     pub workers: usize,
 }
 
-/// Totals of the keys found.
+/// Totals of the keys that were found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Keys {
+pub struct KeyTotals {
     /// Number of keys.
-    pub keys: u64,
+    pub count: u64,
     /// Their bytes, as requested from malloc.
     pub bytes: u64,
     /// Whether all keys were found, and no more than expected.
@@ -72,7 +72,7 @@ pub struct BucketTable {
     /// Address of the first bucket.
     pub address: u64,
     /// Number of the last bucket.
-    pub last: u64,
+    pub last_bucket: u64,
 }
 
 /// A part of a table.
@@ -85,51 +85,51 @@ struct Job {
 }
 
 /// Follows the chains of `tables`, which hold `keys` keys in all.
-pub fn follow(context: &KeyContext<'_>, tables: &[BucketTable], keys: u64, storage: KeyStorage) -> Keys {
+pub fn follow(context: &KeyContext<'_>, tables: &[BucketTable], keys: u64, storage: KeyStorage) -> KeyTotals {
     let mut jobs: Vec<Job> = Vec::new();
-    for &BucketTable { address, last } in tables {
+    for &BucketTable { address, last_bucket } in tables {
         let mut first = 0;
         // A table takes eight bytes per bucket of the target's memory, except for pages that were
-        // never written (MAX_GAPS).
-        while first <= last && jobs.len() < MAX_JOBS {
-            let buckets = (last - first + 1).min(BUCKETS_PER_JOB);
+        // never written (`MAX_MISSING_PAGES`).
+        while first <= last_bucket && jobs.len() < MAX_JOBS {
+            let buckets = (last_bucket - first + 1).min(BUCKETS_PER_JOB);
             jobs.push(Job { address: address.wrapping_add(8 * first), buckets });
             first += BUCKETS_PER_JOB;
         }
     }
     let entries_left = AtomicU64::new(keys.saturating_add(keys / 64 + MAX_COUNT_DIFFERENCE));
-    let gaps_left = AtomicU64::new(MAX_GAPS);
+    let missing_pages_left = AtomicU64::new(MAX_MISSING_PAGES);
     let is_limited = jobs.len() >= MAX_JOBS;
     let follower = || Follower {
         context,
         entries_left: &entries_left,
-        gaps_left: &gaps_left,
+        missing_pages_left: &missing_pages_left,
         entries: 0,
         storage,
         batch: Batch::new(context.memory),
-        keys: Keys { is_complete: true, ..Keys::default() },
+        totals: KeyTotals { is_complete: true, ..KeyTotals::default() },
         buckets: Vec::new(),
         pairs: Vec::new(),
         lengths: Vec::new(),
     };
-    let (followers, unfinished) =
+    let (followers, unfinished_jobs) =
         work::run_jobs(context.workers, jobs.len(), context.deadline, follower, |follower, job| {
             if let Some(&Job { address, buckets }) = jobs.get(job) {
                 follower.follow_buckets(address, buckets);
             }
         });
-    let mut all = Keys { is_complete: unfinished == 0 && !is_limited, ..Keys::default() };
+    let mut totals = KeyTotals { is_complete: unfinished_jobs == 0 && !is_limited, ..KeyTotals::default() };
     let mut entries = 0;
     for follower in followers {
-        all.keys += follower.keys.keys;
-        all.bytes += follower.keys.bytes;
-        all.is_complete &= follower.keys.is_complete;
+        totals.count += follower.totals.count;
+        totals.bytes += follower.totals.bytes;
+        totals.is_complete &= follower.totals.is_complete;
         entries += follower.entries;
     }
     // malloc zeroes the tables, so that a page without used buckets may never have been written.
     // The number of keys shows whether a missing page was such a page or is in swap.
-    all.is_complete &= gaps_left.into_inner() == MAX_GAPS || entries >= keys;
-    all
+    totals.is_complete &= missing_pages_left.into_inner() == MAX_MISSING_PAGES || entries >= keys;
+    totals
 }
 
 /// One worker, with its sums and buffers that it uses again.
@@ -139,11 +139,11 @@ struct Follower<'a> {
     entries_left: &'a AtomicU64,
     storage: KeyStorage,
     batch: Batch<'a>,
-    keys: Keys,
+    totals: KeyTotals,
     /// Entries found, including those whose keys are not strings.
     entries: u64,
     /// Table pages that may still be missing, for all workers.
-    gaps_left: &'a AtomicU64,
+    missing_pages_left: &'a AtomicU64,
     buckets: Vec<u8>,
     /// The first two words of each entry: the next entry, and the key.
     pairs: Vec<Option<WordPair>>,
@@ -156,17 +156,21 @@ impl Follower<'_> {
     /// are too many such pages.
     fn read_buckets(&mut self, address: u64, buckets: u64) -> bool {
         let take_one = |left: u64| left.checked_sub(1);
-        if self.gaps_left.load(Ordering::Relaxed) == 0 {
+        if self.missing_pages_left.load(Ordering::Relaxed) == 0 {
             return false;
         }
         self.buckets.clear();
         self.buckets.resize(usize::try_from(8 * buckets).unwrap_or(0), 0);
         let mut read_bytes = 0;
-        while let Some(rest) = self.buckets.get_mut(read_bytes..).filter(|rest| !rest.is_empty()) {
+        while let Some(unread) = self.buckets.get_mut(read_bytes..).filter(|unread| !unread.is_empty()) {
             let at = address.wrapping_add(read_bytes as u64);
-            read_bytes += self.context.memory.read_some(at, rest);
+            read_bytes += self.context.memory.read_some(at, unread);
             if read_bytes < self.buckets.len() {
-                if self.gaps_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take_one).is_err() {
+                if self
+                    .missing_pages_left
+                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take_one)
+                    .is_err()
+                {
                     return false;
                 }
                 let at = address.wrapping_add(read_bytes as u64);
@@ -179,7 +183,7 @@ impl Follower<'_> {
     /// Follows the chains of consecutive buckets.
     fn follow_buckets(&mut self, address: u64, buckets: u64) {
         if !self.read_buckets(address, buckets) {
-            self.keys.is_complete = false;
+            self.totals.is_complete = false;
             return;
         }
         let words = self.buckets.chunks_exact(8);
@@ -191,7 +195,7 @@ impl Follower<'_> {
             if self.entries_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take_all).is_err()
                 || Instant::now() > self.context.deadline
             {
-                self.keys.is_complete = false;
+                self.totals.is_complete = false;
                 return;
             }
             self.batch.pairs(&level, &mut self.pairs);
@@ -200,7 +204,7 @@ impl Follower<'_> {
             self.batch.pairs(&keys, &mut self.lengths);
             for ((&entry, &key), length) in level.iter().zip(&keys).zip(&self.lengths) {
                 let Some((first, _)) = length.filter(|_| key != 0) else {
-                    self.keys.is_complete = false;
+                    self.totals.is_complete = false;
                     continue;
                 };
                 self.entries += 1;
@@ -213,8 +217,8 @@ impl Follower<'_> {
                     KeyStorage::Own => (key, 0),
                 };
                 let bytes = entry_bytes + KEY_EXTRA_BYTES + length;
-                self.keys.keys += 1;
-                self.keys.bytes += bytes;
+                self.totals.count += 1;
+                self.totals.bytes += bytes;
                 self.context.refinements.claim(pointer, bytes, self.context.slot);
             }
             level.clear();
@@ -234,17 +238,25 @@ impl Follower<'_> {
     }
 }
 
-/// Counts free entries: their number, and for each of `arenas` the free bytes on each of its pages.
-/// `None` if the list that begins at `first` is damaged or time is over.
+/// Free entries of hashes.
+pub struct FreeEntries {
+    /// Their number.
+    pub count: u64,
+    /// For each arena of bodies, their bytes on each of its two pages.
+    pub bytes_on_pages: Vec<[u16; 2]>,
+}
+
+/// Counts the free entries in `arenas`. `None` if the list that begins at `first` is damaged or
+/// time is over.
 pub fn free_entries(
     pages: &mut PageCache<'_>,
     first: u64,
     arenas: &[BodyArena],
     deadline: Instant,
-) -> Option<(u64, Vec<[u16; 2]>)> {
+) -> Option<FreeEntries> {
     let has_entries = |arena: &&BodyArena| arena.body_type == ENTRIES;
     let max_entries: u64 = arenas.iter().filter(has_entries).map(BodyArena::slots).sum();
-    let mut free = vec![[0u16; 2]; arenas.len()];
+    let mut bytes_on_pages = vec![[0u16; 2]; arenas.len()];
     let (mut at, mut count) = (first, 0);
     let mut index = 0;
     while at != 0 {
@@ -253,9 +265,8 @@ pub fn free_entries(
             index = census::arena_before(arenas, at)?;
         }
         let arena = arena_at(index).filter(has_entries)?;
-        for (sum, bytes) in
-            free.get_mut(index)?.iter_mut().zip(arena.bytes_by_page(at - arena.address, ENTRY_BYTES))
-        {
+        let entry_bytes = arena.bytes_by_page(at - arena.address, ENTRY_BYTES);
+        for (sum, bytes) in bytes_on_pages.get_mut(index)?.iter_mut().zip(entry_bytes) {
             *sum = sum.saturating_add(u16::try_from(bytes).unwrap_or(u16::MAX));
         }
         count += 1;
@@ -266,5 +277,5 @@ pub fn free_entries(
         }
         at = pages.word(at)?;
     }
-    Some((count, free))
+    Some(FreeEntries { count, bytes_on_pages })
 }

@@ -75,11 +75,11 @@ impl Layout {
     }
 }
 
-/// A release; `first` are the offsets of `Istrtab`, `Isv_count`, `Isv_arenaroot` and `Isv_undef`,
-/// `last` those of `Imain_cv`, `Ibody_roots` and `Ibody_arenas`.
-const fn release(version: u8, first: [u64; 4], last: [u64; 3], regexp_bytes: u64) -> Layout {
-    let [strtab, sv_count, sv_arenaroot, sv_undef] = first;
-    let [main_cv, body_roots, body_arenas] = last;
+/// A release; `early_offsets` are those of `Istrtab`, `Isv_count`, `Isv_arenaroot` and `Isv_undef`,
+/// `late_offsets` those of `Imain_cv`, `Ibody_roots` and `Ibody_arenas`.
+const fn release(version: u8, early_offsets: [u64; 4], late_offsets: [u64; 3], regexp_bytes: u64) -> Layout {
+    let [strtab, sv_count, sv_arenaroot, sv_undef] = early_offsets;
+    let [main_cv, body_roots, body_arenas] = late_offsets;
     Layout {
         version,
         strtab,

@@ -39,7 +39,9 @@ impl Program {
     /// without starting one.
     pub fn has_started(&self, memory: &dyn Memory) -> bool {
         match self.variables {
-            Variables::Interpreters { current, .. } => memory.read_word(current).is_ok_and(|word| word != 0),
+            Variables::Interpreters { curinterp, .. } => {
+                memory.read_word(curinterp).is_ok_and(|word| word != 0)
+            }
             Variables::Globals(_) => true,
         }
     }
@@ -50,10 +52,10 @@ impl Program {
 pub enum Variables {
     /// In separate interpreters (`MULTIPLICITY`).
     Interpreters {
-        /// The address of `PL_curinterp`.
-        current: u64,
+        /// Address of `PL_curinterp`.
+        curinterp: u64,
         /// Address of `PL_thr_key`, with ithreads.
-        key: Option<u64>,
+        thr_key: Option<u64>,
     },
     /// In exported globals.
     Globals(Addresses),
@@ -90,26 +92,26 @@ impl Program {
 
     /// Whether threads have their own interpreters.
     pub fn has_threads(&self) -> bool {
-        matches!(self.variables, Variables::Interpreters { key: Some(_), .. })
+        matches!(self.variables, Variables::Interpreters { thr_key: Some(_), .. })
     }
 }
 
 /// The mapped files that hold a Perl: up to [`MAX_PROGRAMS`], and one more if there are more.
 pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
-    modules::exporting(process, space, &[CURRENT, GLOBALS[0]])
+    modules::exporting(process, space, &[CURRENT_INTERPRETER, GLOBAL_VARIABLES[0]])
         .filter_map(|module| program(process, space, module.code))
         .take(MAX_PROGRAMS + 1)
         .collect()
 }
 
 /// The variable that points to the main interpreter.
-const CURRENT: &str = "PL_curinterp";
+const CURRENT_INTERPRETER: &str = "PL_curinterp";
 /// The variable with the key of each thread's interpreter, with ithreads.
-const KEY: &str = "PL_thr_key";
+const THREAD_KEY: &str = "PL_thr_key";
 /// The parts of the version.
-const VERSION: [&str; 3] = ["PL_revision", "PL_version", "PL_subversion"];
+const VERSION_PARTS: [&str; 3] = ["PL_revision", "PL_version", "PL_subversion"];
 /// The variables of a perl without `MULTIPLICITY`, as in [`Addresses`].
-const GLOBALS: [&str; 6] =
+const GLOBAL_VARIABLES: [&str; 6] =
     ["PL_strtab", "PL_sv_count", "PL_sv_arenaroot", "PL_main_cv", "PL_body_roots", "PL_body_arenas"];
 
 fn program(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Option<Program> {
@@ -119,14 +121,17 @@ fn program(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Option
         if !name.starts_with(b"PL_") {
             return;
         }
-        let known =
-            [CURRENT, KEY].iter().chain(&VERSION).chain(&GLOBALS).find(|known| known.as_bytes() == name);
-        if let Some(known) = known {
-            symbols.entry(*known).or_insert(symbol.address);
+        let variable = [CURRENT_INTERPRETER, THREAD_KEY]
+            .iter()
+            .chain(&VERSION_PARTS)
+            .chain(&GLOBAL_VARIABLES)
+            .find(|variable| variable.as_bytes() == name);
+        if let Some(variable) = variable {
+            symbols.entry(*variable).or_insert(symbol.address);
         }
     });
     let address_of = |name: &str| symbols.get(name).copied();
-    let variables = match (GLOBALS.map(address_of), address_of(CURRENT)) {
+    let variables = match (GLOBAL_VARIABLES.map(address_of), address_of(CURRENT_INTERPRETER)) {
         (
             [
                 Some(strtab),
@@ -140,11 +145,11 @@ fn program(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Option
         ) => {
             Variables::Globals(Addresses { strtab, sv_count, sv_arenaroot, main_cv, body_roots, body_arenas })
         }
-        (_, Some(current)) => Variables::Interpreters { current, key: address_of(KEY) },
+        (_, Some(curinterp)) => Variables::Interpreters { curinterp, thr_key: address_of(THREAD_KEY) },
         _ => return None,
     };
     let byte = |name| read_constant(process, space, address_of(name)?);
-    let version = match VERSION.map(byte) {
+    let version = match VERSION_PARTS.map(byte) {
         [Some(revision), Some(version), Some(subversion)] => Some([revision, version, subversion]),
         _ => None,
     };
@@ -182,50 +187,62 @@ pub fn interpreters(
     threads: &[ThreadFacts],
     pages: &mut PageCache<'_>,
 ) -> (Vec<InterpreterLocation>, bool) {
-    let (current, key) = match program.variables {
+    let (current, thr_key) = match program.variables {
         Variables::Globals(addresses) => {
             let only = InterpreterLocation { interpreter: None, is_main: true, thread: None, addresses };
             return (vec![only], true);
         }
-        Variables::Interpreters { current, key } => (pages.word(current), key),
+        Variables::Interpreters { curinterp, thr_key } => (pages.word(curinterp), thr_key),
     };
     let mut is_complete = current.is_some();
-    let mut found: Vec<InterpreterLocation> = Vec::new();
+    let mut locations: Vec<InterpreterLocation> = Vec::new();
     if let Some(current) = current.filter(|&current| current != 0) {
-        found.push(location(current, true, None, release));
+        locations.push(location_at(current, true, None, release));
     }
-    let Some(key) = key else { return (found, is_complete) };
-    let Some(key) = pages.word32(key) else { return (found, false) };
+    let Some(thr_key) = thr_key else { return (locations, is_complete) };
+    let Some(key) = pages.word32(thr_key) else { return (locations, false) };
     for thread in threads {
-        let own = thread_specific(thread.fs_base, u64::from(key), pages);
-        let Some(own) = own.filter(|&own| own != 0) else { continue };
-        if let Some(known) = found.iter_mut().find(|known| known.interpreter == Some(own)) {
-            known.thread = known.thread.or(Some(thread.tid));
-        } else if found.len() < MAX_INTERPRETERS {
-            found.push(location(own, false, Some(thread.tid), release));
+        let interpreter = thread_specific(thread.fs_base, u64::from(key), pages);
+        let Some(interpreter) = interpreter.filter(|&interpreter| interpreter != 0) else { continue };
+        if let Some(location) =
+            locations.iter_mut().find(|location| location.interpreter == Some(interpreter))
+        {
+            location.thread = location.thread.or(Some(thread.tid));
+        } else if locations.len() < MAX_INTERPRETERS {
+            locations.push(location_at(interpreter, false, Some(thread.tid), release));
         } else {
             is_complete = false;
         }
     }
-    (found, is_complete)
+    (locations, is_complete)
 }
 
-/// Adds the interpreters at `addresses` that are not in `known` yet. False if some are left out.
-pub fn add(known: &mut Vec<InterpreterLocation>, addresses: &[u64], release: &Layout) -> bool {
+/// Adds the interpreters at `addresses` that are not in `locations` yet. False if some are left
+/// out.
+pub fn add_interpreters(
+    locations: &mut Vec<InterpreterLocation>,
+    addresses: &[u64],
+    release: &Layout,
+) -> bool {
     for &address in addresses {
-        if known.iter().any(|location| location.interpreter == Some(address)) {
+        if locations.iter().any(|location| location.interpreter == Some(address)) {
             continue;
         }
-        if known.len() >= MAX_INTERPRETERS {
+        if locations.len() >= MAX_INTERPRETERS {
             return false;
         }
-        known.push(location(address, false, None, release));
+        locations.push(location_at(address, false, None, release));
     }
     true
 }
 
 /// The location of an interpreter at an address.
-fn location(interpreter: u64, is_main: bool, thread: Option<i32>, release: &Layout) -> InterpreterLocation {
+fn location_at(
+    interpreter: u64,
+    is_main: bool,
+    thread: Option<i32>,
+    release: &Layout,
+) -> InterpreterLocation {
     let at = |offset: u64| interpreter.wrapping_add(offset);
     let addresses = Addresses {
         strtab: at(release.strtab),
@@ -269,20 +286,20 @@ mod tests {
 
     #[test]
     fn variables_that_cannot_be_read_are_noticed() {
-        let variables = Variables::Interpreters { current: 0x1000, key: None };
+        let variables = Variables::Interpreters { curinterp: 0x1000, thr_key: None };
         let program = Program { path: String::new(), version: None, variables };
-        let (found, is_complete) =
+        let (locations, is_complete) =
             interpreters(&program, &RELEASES[0], &[], &mut PageCache::new(&Unreadable));
-        assert_eq!((found.len(), is_complete), (0, false));
+        assert_eq!((locations.len(), is_complete), (0, false));
     }
 
     #[test]
     fn interpreters_beyond_the_limit_are_noticed() {
-        let mut known = Vec::new();
+        let mut locations = Vec::new();
         let addresses: Vec<u64> = (1..=MAX_INTERPRETERS as u64 + 1).map(|number| number << 16).collect();
-        assert!(add(&mut known, &addresses[..MAX_INTERPRETERS], &RELEASES[0]));
-        assert!(add(&mut known, &addresses[..1], &RELEASES[0]), "it is there already");
-        assert!(!add(&mut known, &addresses, &RELEASES[0]));
-        assert_eq!(known.len(), MAX_INTERPRETERS);
+        assert!(add_interpreters(&mut locations, &addresses[..MAX_INTERPRETERS], &RELEASES[0]));
+        assert!(add_interpreters(&mut locations, &addresses[..1], &RELEASES[0]), "it is there already");
+        assert!(!add_interpreters(&mut locations, &addresses, &RELEASES[0]));
+        assert_eq!(locations.len(), MAX_INTERPRETERS);
     }
 }

@@ -53,13 +53,13 @@ use strandline_process::memory::Memory;
 /// Limit on Perls read in one process (a program and libraries): each costs time.
 pub const MAX_PROGRAMS: usize = 8;
 
-/// The slots of Perl's claims. All but the last are for chunks.
+/// The slots of Perl's claims. All but the last are for whole blocks of malloc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slots {
     /// String buffers.
     string: Slot,
     /// String buffers with several owners.
-    shared: Slot,
+    shared_string: Slot,
     /// Constants of the code.
     constant: Slot,
     /// Storage of arrays and hashes.
@@ -67,9 +67,9 @@ pub struct Slots {
     /// Arenas.
     arena: Slot,
     /// Retained buffers of lexicals and temporaries.
-    pad: Slot,
+    pad_retained: Slot,
     /// Retained buffers of package variables.
-    buffer: Slot,
+    global_retained: Slot,
     /// Free slots for heads and bodies.
     arena_free: Slot,
 }
@@ -78,19 +78,27 @@ impl Slots {
     fn new(refinements: &Refinements) -> Option<Self> {
         Some(Self {
             string: refinements.slot(&rows::STRING, None)?,
-            shared: refinements.slot(&rows::STRING_SHARED, None)?,
+            shared_string: refinements.slot(&rows::STRING_SHARED, None)?,
             constant: refinements.slot(&rows::CONSTANT, None)?,
             container: refinements.slot(&rows::CONTAINER, None)?,
             arena: refinements.slot(&rows::ARENA, None)?,
-            pad: refinements.slot(&rows::PAD_RETAINED, None)?,
-            buffer: refinements.slot(&rows::BUFFER_RETAINED, None)?,
+            pad_retained: refinements.slot(&rows::PAD_RETAINED, None)?,
+            global_retained: refinements.slot(&rows::BUFFER_RETAINED, None)?,
             arena_free: refinements.slot(&rows::ARENA_FREE, None)?,
         })
     }
 
     /// The slots that blocks are claimed with: free slots for heads and bodies are parts of arenas.
     fn chunk_slots(self) -> [Slot; 7] {
-        [self.string, self.shared, self.constant, self.container, self.arena, self.pad, self.buffer]
+        [
+            self.string,
+            self.shared_string,
+            self.constant,
+            self.container,
+            self.arena,
+            self.pad_retained,
+            self.global_retained,
+        ]
     }
 }
 
@@ -184,7 +192,7 @@ pub fn read(context: &Context<'_>, programs: &[locate::Program], refinements: &R
     }
     for interpreter in interpreters {
         reading.caveats.extend(interpreter.caveats);
-        reading.named_blocks.extend(interpreter.named);
+        reading.named_blocks.extend(interpreter.named_blocks);
         perl.interpreters.push(interpreter.facts);
     }
     if perl.interpreters.is_empty() {
@@ -215,10 +223,10 @@ fn read_program(
     // Two files may lead to one interpreter: a library that is loaded beside the program's own perl
     // has not set its key, and that number may be the program's key. If the layout of that library
     // does not fit the interpreter, the program's own does.
-    let readable = interpreters.iter().filter(|interpreter| interpreter.facts.read);
-    let known: HashSet<String> = readable.map(|interpreter| interpreter.facts.id.clone()).collect();
+    let read_before = interpreters.iter().filter(|interpreter| interpreter.facts.read);
+    let ids_before: HashSet<String> = read_before.map(|interpreter| interpreter.facts.id.clone()).collect();
     let is_new = |location: &locate::InterpreterLocation| {
-        location.interpreter.is_none_or(|address| !known.contains(&format!("{address:#x}")))
+        location.interpreter.is_none_or(|address| !ids_before.contains(&format!("{address:#x}")))
     };
     let (mut locations, is_complete) =
         locate::interpreters(program, release, context.threads, &mut PageCache::new(memory));
@@ -231,7 +239,7 @@ fn read_program(
     }
     if may_have_hidden_interpreters(context, program, &locations) {
         let (addresses, is_searched) = search::search(context, memory, release);
-        if !locate::add(&mut locations, &addresses, release) && is_complete {
+        if !locate::add_interpreters(&mut locations, &addresses, release) && is_complete {
             reading.caveats.push(more_interpreters(program));
         }
         if !is_searched {
@@ -244,12 +252,13 @@ fn read_program(
     for location in locations.iter().filter(|location| is_new(location)) {
         let interpreter = reader.read(location);
         if location.interpreter.is_some() {
-            interpreters.retain(|known| known.facts.read || known.facts.id != interpreter.facts.id);
+            interpreters.retain(|earlier| earlier.facts.read || earlier.facts.id != interpreter.facts.id);
         }
         interpreters.push(interpreter);
     }
 }
 
+/// Returns the caveat for interpreters that are not read.
 fn more_interpreters(program: &locate::Program) -> Caveat {
     let text = "the process may have more interpreters than strandline reads: the others count for the allocator's rows";
     Caveat::new("perl_interpreters", program.path.clone(), None, text)
@@ -280,10 +289,11 @@ fn has_loaded_threads(context: &Context<'_>) -> bool {
         .any(|mapping| thread_modules.iter().any(|name| mapping.name.ends_with(name)))
 }
 
+/// Returns the caveat for a perl whose layout is not known.
 fn unknown_version(version: Option<String>, found_by: &str) -> Caveat {
-    let last = RELEASES.last().map_or(0, |release| release.version);
+    let newest = RELEASES.last().map_or(0, |release| release.version);
     let text = format!(
-        "the layout of perl {} is not known (known: 5.18 to 5.{last}): its values are not read",
+        "the layout of perl {} is not known (known: 5.18 to 5.{newest}): its values are not read",
         version.unwrap_or_else(|| "of unknown version".to_owned())
     );
     Caveat::new("perl_version_unknown", found_by, None, text)

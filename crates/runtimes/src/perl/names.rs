@@ -16,7 +16,7 @@ pub struct Names<'a> {
     /// `PL_main_cv`: the program's file.
     main_cv: u64,
     /// Number of names that were too long or had characters that no name has.
-    pub replaced: u64,
+    pub replaced_count: u64,
 }
 
 /// The name of a sub.
@@ -31,7 +31,7 @@ pub struct Sub {
 impl<'a> Names<'a> {
     /// Creates a reader of names that reads with `pages`.
     pub fn new(pages: PageCache<'a>, release: &'static Layout, main_cv: u64) -> Self {
-        Self { pages, release, main_cv, replaced: 0 }
+        Self { pages, release, main_cv, replaced_count: 0 }
     }
 
     /// The name of the sub whose head is at `address`.
@@ -119,8 +119,8 @@ impl<'a> Names<'a> {
     fn text(&mut self, address: u64, length: usize) -> Option<String> {
         let mut bytes = vec![0; length.min(MAX_NAME_BYTES)];
         self.pages.read(address, &mut bytes).ok()?;
-        let (text, replaced) = clean(&bytes, length);
-        self.replaced += u64::from(replaced);
+        let (text, is_changed) = clean(&bytes, length);
+        self.replaced_count += u64::from(is_changed);
         Some(text)
     }
 }

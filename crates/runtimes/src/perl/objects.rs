@@ -7,7 +7,7 @@ use crate::perl::layout::{self as layout, HEAD_ANY, HEAD_FLAGS, HEAD_REFERENCES,
 use strandline_process::memory::{half_word_at, word_at};
 
 /// Number of types of heads, in all releases.
-pub const TYPES: usize = 18;
+pub const TYPE_COUNT: usize = 18;
 
 /// A type of value (`svtype`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub enum Type {
 }
 
 /// All types, in the order of [`Type`]'s discriminants, with their names.
-pub const NAMES: [(Type, &str); TYPES] = [
+pub const TYPE_NAMES: [(Type, &str); TYPE_COUNT] = [
     (Type::Null, "NULL"),
     (Type::Bind, "BIND"),
     (Type::Iv, "IV"),
@@ -81,7 +81,7 @@ impl Type {
     }
 
     /// Its bodies in arenas; `None` if it has no bodies, or gets each from malloc.
-    pub fn body(self, release: &Layout) -> Option<Body> {
+    pub fn body_layout(self, release: &Layout) -> Option<BodyLayout> {
         let (bytes, pointer_bias) = match self {
             Self::Null | Self::Bind | Self::Iv | Self::PvFm => return None,
             Self::Nv => (8, layout::NV_FIELD),
@@ -97,7 +97,7 @@ impl Type {
             Self::PvCv => (104, 0),
             Self::PvIo => (136, 0),
         };
-        Some(Body { bytes, pointer_bias })
+        Some(BodyLayout { bytes, pointer_bias })
     }
 
     /// Whether its body has fields for the lengths of a string and of its buffer.
@@ -111,7 +111,7 @@ impl Type {
 
 /// Layout of the bodies of one type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Body {
+pub struct BodyLayout {
     /// Bytes of one body.
     pub bytes: u64,
     /// Bytes from where the head points to the first byte of the body.
@@ -216,12 +216,12 @@ impl Head {
     }
 
     /// Where its body is; `None` if it has no body in an arena.
-    pub fn body(&self, kind: Type, release: &Layout) -> Option<BodyPlace> {
+    pub fn body_place(&self, kind: Type, release: &Layout) -> Option<BodyPlace> {
         let body = match kind {
             Type::PvHv if release.has_aux_in_body() && self.has_flags(flags::OOK) => {
-                Body { bytes: release.hash_with_aux_bytes()?, pointer_bias: 0 }
+                BodyLayout { bytes: release.hash_with_aux_bytes()?, pointer_bias: 0 }
             }
-            kind => kind.body(release)?,
+            kind => kind.body_layout(release)?,
         };
         let start = self.any.wrapping_add(body.pointer_bias);
         // The number is stored in the head itself.
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn names_are_indexed_by_type() {
-        for (index, (kind, _)) in NAMES.iter().enumerate() {
+        for (index, (kind, _)) in TYPE_NAMES.iter().enumerate() {
             assert_eq!(*kind as usize, index);
         }
         for release in &RELEASES {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::facts::{Amount, Keeper, Retained};
+use super::facts::{Amount, Keeper, RetainedBuffers};
 use strandline_claims::facts::Remedy;
 use strandline_claims::units::bytes as bytes_text;
 
@@ -10,7 +10,7 @@ use strandline_claims::units::bytes as bytes_text;
 const MAX_ADVISED: usize = 3;
 
 /// The remedy of `undef` on lexicals; `None` if it releases nothing.
-pub fn undef(retained: &[&Retained]) -> Option<Remedy> {
+pub fn undef(retained: &[&RetainedBuffers]) -> Option<Remedy> {
     let mut by_lexical: BTreeMap<(&str, &str), Amount> = BTreeMap::new();
     let mut other_bytes = 0;
     for buffer in retained.iter().flat_map(|retained| &retained.top) {

@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use super::Slots;
-use super::facts::{self, Keeper, Retained};
+use super::facts::{self, Keeper, RetainedBuffers};
 use super::names::Names;
 use super::objects::{IS_MMAPPED, SIZE_BITS, SIZE_WORD_BYTES, chunk_bytes};
-use super::roots::Kept;
+use super::roots::KeptBuffer;
 use crate::batch::PageCache;
 use crate::resident::resident_bytes;
 use strandline_claims::runtime::{Context, NamedBlock};
@@ -29,74 +29,74 @@ pub fn list_largest(
     slots: Slots,
     pages: &mut PageCache<'_>,
     names: &mut Names<'_>,
-    mut kept: Vec<Kept>,
-    retained: &mut Retained,
+    mut kept_buffers: Vec<KeptBuffer>,
+    retained: &mut RetainedBuffers,
 ) -> (Vec<NamedBlock>, bool) {
-    kept.sort_unstable_by_key(|kept| (std::cmp::Reverse(kept.bytes), kept.head));
+    kept_buffers.sort_unstable_by_key(|buffer| (std::cmp::Reverse(buffer.bytes), buffer.head));
     let mut rows = Vec::new();
     let mut is_late = false;
-    for (index, buffer) in kept.iter().enumerate() {
+    for (index, buffer) in kept_buffers.iter().enumerate() {
         // Hostile buffers may each span all of memory.
         is_late = is_late || Instant::now() >= context.deadline;
-        let page_bytes = if is_late { 0 } else { whole_pages(context, pages, buffer) };
+        let page_bytes = if is_late { 0 } else { releasable_bytes(context, pages, buffer) };
         retained.page_bytes += page_bytes;
         if is_late || index >= MAX_LISTED {
             retained.top_left_out.add(buffer.bytes);
             continue;
         }
-        let listed = describe(names, buffer, page_bytes);
-        let slot = if buffer.keeper == Keeper::Other { slots.buffer } else { slots.pad };
-        let Kept { pointer, bytes, .. } = *buffer;
-        rows.push(NamedBlock { pointer, bytes, slot, holder: listed.holder.clone() });
-        retained.top.push(listed);
+        let buffer_facts = describe(names, buffer, page_bytes);
+        let slot = if buffer.keeper == Keeper::Global { slots.global_retained } else { slots.pad_retained };
+        let KeptBuffer { pointer, bytes, .. } = *buffer;
+        rows.push(NamedBlock { pointer, bytes, slot, holder: buffer_facts.holder.clone() });
+        retained.top.push(buffer_facts);
     }
     (rows, is_late)
 }
 
 /// Describes a buffer, with the names of its sub and its variable.
-fn describe(names: &mut Names<'_>, kept: &Kept, page_bytes: u64) -> facts::Buffer {
-    let sub = if kept.sub == 0 { None } else { names.sub(kept.sub) };
-    let name = match kept.keeper {
-        _ if kept.name == 0 => None,
-        Keeper::Other => names.global(kept.name),
-        Keeper::Lexical | Keeper::Temporary => names.lexical(kept.name),
+fn describe(names: &mut Names<'_>, buffer: &KeptBuffer, page_bytes: u64) -> facts::Buffer {
+    let sub = if buffer.sub == 0 { None } else { names.sub(buffer.sub) };
+    let name = match buffer.keeper {
+        _ if buffer.name == 0 => None,
+        Keeper::Global => names.global(buffer.name),
+        Keeper::Lexical | Keeper::Temporary => names.lexical(buffer.name),
     };
-    let closure = sub.as_ref().filter(|sub| sub.is_closure).map(|_| format!("{:#x}", kept.sub));
+    let closure = sub.as_ref().filter(|sub| sub.is_closure).map(|_| format!("{:#x}", buffer.sub));
     let sub_name = sub.map(|sub| sub.name);
     let pad = match &closure {
-        Some(closure) => format!("depth {}, closure at {closure}", kept.depth),
-        None => format!("depth {}", kept.depth),
+        Some(closure) => format!("depth {}, closure at {closure}", buffer.depth),
+        None => format!("depth {}", buffer.depth),
     };
     let sub_or_unnamed = sub_name.as_deref().unwrap_or("an unnamed sub");
-    let holder = match (kept.keeper, &name) {
-        (Keeper::Other, Some(global)) => global.clone(),
-        (Keeper::Other, None) => format!("a package variable, head at {:#x}", kept.head),
+    let holder = match (buffer.keeper, &name) {
+        (Keeper::Global, Some(global)) => global.clone(),
+        (Keeper::Global, None) => format!("a package variable, head at {:#x}", buffer.head),
         (Keeper::Lexical, Some(lexical)) => format!("{sub_or_unnamed} {lexical} ({pad})"),
         (Keeper::Lexical, None) => format!("{sub_or_unnamed} (a lexical, {pad})"),
         (Keeper::Temporary, _) => format!("{sub_or_unnamed} (a temporary, {pad})"),
     };
     facts::Buffer {
         holder,
-        keeper: kept.keeper,
-        kind: kept.kind,
+        keeper: buffer.keeper,
+        kind: buffer.kind,
         sub: sub_name,
-        lexical: name.filter(|_| kept.keeper == Keeper::Lexical),
-        depth: (kept.sub != 0).then_some(kept.depth),
+        lexical: name.filter(|_| buffer.keeper == Keeper::Lexical),
+        depth: (buffer.sub != 0).then_some(buffer.depth),
         closure,
-        head: format!("{:#x}", kept.head),
-        address: format!("{:#x}", kept.pointer),
-        bytes: kept.bytes,
-        valueless: kept.is_valueless,
+        head: format!("{:#x}", buffer.head),
+        address: format!("{:#x}", buffer.pointer),
+        bytes: buffer.bytes,
+        valueless: buffer.is_valueless,
         page_bytes,
     }
 }
 
 /// Resident bytes that freeing the buffer releases: the pages wholly within its chunk, as
 /// malloc_trim counts them, or all of a chunk with its own mapping.
-fn whole_pages(context: &Context<'_>, pages: &mut PageCache<'_>, kept: &Kept) -> u64 {
-    let chunk = kept.pointer.wrapping_sub(CHUNK_HEADER_BYTES);
-    let usual_bytes = chunk_bytes(kept.bytes);
-    let size_word = pages.word(kept.pointer.wrapping_sub(SIZE_WORD_BYTES));
+fn releasable_bytes(context: &Context<'_>, pages: &mut PageCache<'_>, buffer: &KeptBuffer) -> u64 {
+    let chunk = buffer.pointer.wrapping_sub(CHUNK_HEADER_BYTES);
+    let usual_bytes = chunk_bytes(buffer.bytes);
+    let size_word = pages.word(buffer.pointer.wrapping_sub(SIZE_WORD_BYTES));
     let size_word = size_word.filter(|word| {
         (usual_bytes..=usual_bytes.saturating_add(MAX_EXCESS_BYTES)).contains(&(word & !SIZE_BITS))
     });
@@ -122,14 +122,15 @@ mod tests {
     use crate::perl::layout::RELEASES;
 
     /// Lists two buffers that span much memory, in a process without any.
-    fn list(context: &Context<'_>) -> (Retained, usize, bool) {
-        let kept_buffer = |head| Kept::undefined(head, 1 << 20, 1 << 45);
+    fn list(context: &Context<'_>) -> (RetainedBuffers, usize, bool) {
+        let kept_buffer = |head| KeptBuffer::undefined(head, 1 << 20, 1 << 45);
         let slots = Slots::new(&Refinements::new(Vec::<AddressRange>::new())).unwrap();
         let mut pages = PageCache::new(context.memory);
         let mut names = Names::new(PageCache::new(context.memory), RELEASES.last().unwrap(), 0);
-        let mut retained = Retained::default();
-        let kept = vec![kept_buffer(8), kept_buffer(16)];
-        let (rows, is_late) = list_largest(context, slots, &mut pages, &mut names, kept, &mut retained);
+        let mut retained = RetainedBuffers::default();
+        let kept_buffers = vec![kept_buffer(8), kept_buffer(16)];
+        let (rows, is_late) =
+            list_largest(context, slots, &mut pages, &mut names, kept_buffers, &mut retained);
         (retained, rows.len(), is_late)
     }
 

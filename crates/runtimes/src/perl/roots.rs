@@ -77,7 +77,7 @@ impl Mark {
 
 /// A large buffer that a value without use for it keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct KeptBuffer {
     /// The head of its value.
     pub head: u64,
     /// The buffer, as malloc returned it.
@@ -100,7 +100,7 @@ pub struct Kept {
     pub is_valueless: bool,
 }
 
-impl Kept {
+impl KeptBuffer {
     /// The string buffer of a value that is in no pad and has no value.
     pub fn undefined(head: u64, pointer: u64, bytes: u64) -> Self {
         Self {
@@ -108,7 +108,7 @@ impl Kept {
             pointer,
             bytes,
             kind: BufferKind::String,
-            keeper: Keeper::Other,
+            keeper: Keeper::Global,
             is_captured: false,
             sub: 0,
             depth: 0,
@@ -124,13 +124,13 @@ pub struct PadFindings {
     /// Marks, sorted by address, each head once.
     pub marks: Vec<u64>,
     /// Large buffers that are kept.
-    pub kept: Vec<Kept>,
+    pub kept_buffers: Vec<KeptBuffer>,
     /// Globs in pads, sorted: those that code was compiled to refer to (with ithreads).
     pub globs: Vec<u64>,
     /// Figures, without `names_replaced`.
     pub subs: super::facts::Subs,
     /// Entries beyond the bounds.
-    pub left_out: u64,
+    pub left_out_entries: u64,
 }
 
 /// Inputs for reading pads.
@@ -158,35 +158,35 @@ pub fn read_pads(context: &PadContext<'_>, subs: &[u64]) -> (PadFindings, bool) 
         words_left: &words_left,
         pages: PageCache::new(context.memory),
         context: *context,
-        lists: HashMap::new(),
+        name_lists: HashMap::new(),
         cached_names: 0,
         is_late: false,
-        found: PadFindings::default(),
+        findings: PadFindings::default(),
     };
-    let (readers, unfinished) =
+    let (readers, unfinished_jobs) =
         work::run_jobs(context.workers, jobs, context.deadline, pad_reader, |reader, job| {
             for &address in subs.iter().skip(job * SUBS_PER_JOB).take(SUBS_PER_JOB) {
                 if reader.read_sub(address).is_none() && !reader.is_late {
-                    reader.found.subs.damaged += 1;
+                    reader.findings.subs.damaged += 1;
                 }
             }
         });
-    let mut all = PadFindings::default();
-    let mut is_late = unfinished > 0;
+    let mut findings = PadFindings::default();
+    let mut is_late = unfinished_jobs > 0;
     for reader in readers {
         is_late |= reader.is_late;
-        all.add(reader.found);
+        findings.add(reader.findings);
     }
-    all.deduplicate();
-    (all, !is_late)
+    findings.deduplicate();
+    (findings, !is_late)
 }
 
 impl PadFindings {
     fn add(&mut self, other: Self) {
         self.marks.extend(other.marks);
-        self.kept.extend(other.kept);
+        self.kept_buffers.extend(other.kept_buffers);
         self.globs.extend(other.globs);
-        self.left_out += other.left_out;
+        self.left_out_entries += other.left_out_entries;
         let (mine, theirs) = (&mut self.subs, &other.subs);
         strandline_claims::add_fields!(mine, theirs: with_pads, closures, running, pads, damaged);
     }
@@ -195,8 +195,9 @@ impl PadFindings {
     fn deduplicate(&mut self) {
         self.marks.sort_unstable();
         self.marks.dedup_by_key(|mark| *mark & !MARK_BITS);
-        self.kept.sort_unstable_by_key(|kept| (kept.head, kept.is_captured, kept.sub, kept.depth));
-        self.kept.dedup_by_key(|kept| kept.head);
+        self.kept_buffers
+            .sort_unstable_by_key(|buffer| (buffer.head, buffer.is_captured, buffer.sub, buffer.depth));
+        self.kept_buffers.dedup_by_key(|buffer| buffer.head);
         self.globs.sort_unstable();
         self.globs.dedup();
     }
@@ -210,18 +211,18 @@ enum EntryKind {
     /// A constant: an empty name.
     Constant,
     /// A lexical of this sub.
-    Own,
+    Lexical,
     /// A `state` variable.
     State,
     /// Captured from another pad.
     Outer,
     /// Keeps no buffer: `our`, subs.
-    Other,
+    Bufferless,
 }
 
 /// A pad name.
 #[derive(Clone, Copy)]
-struct Name {
+struct PadName {
     /// Its address; 0 for an operator's target.
     address: u64,
     /// What its entry is.
@@ -234,12 +235,12 @@ struct PadReader<'a> {
     /// Depths and pad entries that may still be read, by all workers.
     words_left: &'a AtomicU64,
     /// Lists of names, by address.
-    lists: HashMap<u64, Arc<Vec<Name>>>,
-    /// Names in `lists`.
+    name_lists: HashMap<u64, Arc<Vec<PadName>>>,
+    /// Number of names in `name_lists`.
     cached_names: usize,
     /// Whether the deadline passed before a sub was read.
     is_late: bool,
-    found: PadFindings,
+    findings: PadFindings,
 }
 
 /// A pad, and whether its sub runs in it.
@@ -287,9 +288,9 @@ impl PadReader<'_> {
         }
         let running_depth =
             if address == self.context.main_cv { running_depth.max(1) } else { running_depth };
-        self.found.subs.with_pads += 1;
-        self.found.subs.closures += u64::from(sub_flags & sub::CLONED != 0);
-        self.found.subs.running += u64::from(running_depth > 0);
+        self.findings.subs.with_pads += 1;
+        self.findings.subs.closures += u64::from(sub_flags & sub::CLONED != 0);
+        self.findings.subs.running += u64::from(running_depth > 0);
         self.take_words(last)?;
         let name_list = self.pages.word(pads)?;
         let names = self.names(name_list)?;
@@ -302,14 +303,14 @@ impl PadReader<'_> {
                 continue;
             }
             self.check_deadline()?;
-            self.found.subs.pads += 1;
+            self.findings.subs.pads += 1;
             self.read_pad(pad, &names, Pad { sub: address, depth, is_running: depth <= running_depth })?;
         }
         Some(())
     }
 
     /// Reads the entries of the pad whose array is at `address`.
-    fn read_pad(&mut self, address: u64, names: &[Name], pad: Pad) -> Option<()> {
+    fn read_pad(&mut self, address: u64, names: &[PadName], pad: Pad) -> Option<()> {
         let (head, kind) = self.head(address)?;
         let (fill, _) = self.pages.pair(head.any.checked_add(layout::ARRAY_FILL)?)?;
         let count = fill.wrapping_add(1);
@@ -327,7 +328,7 @@ impl PadReader<'_> {
                 // The first entry is the array of arguments.
                 let entry = word_at(&words, 8 * usize::try_from(index - first).ok()?)?;
                 if index > 0 && entry != 0 {
-                    let temporary = Name { address: 0, kind: EntryKind::Temporary };
+                    let temporary = PadName { address: 0, kind: EntryKind::Temporary };
                     let name = names.get(usize::try_from(index).ok()?).copied().unwrap_or(temporary);
                     self.read_entry(entry, name, pad);
                 }
@@ -337,17 +338,17 @@ impl PadReader<'_> {
     }
 
     /// Records what one entry keeps. Entries that are free or cannot be read keep nothing.
-    fn read_entry(&mut self, address: u64, name: Name, pad: Pad) -> Option<()> {
+    fn read_entry(&mut self, address: u64, name: PadName, pad: Pad) -> Option<()> {
         let (head, kind) = self.head(address)?;
         let storage = head.storage(kind);
         let is_target = name.kind == EntryKind::Temporary;
         // A lexical that was assigned a glob is FAKE.
         let is_glob = kind == Type::PvGv && storage == Storage::Plain && head.flags & flags::FAKE == 0;
-        if is_glob && name.kind != EntryKind::Own {
-            if self.found.globs.len() < MAX_MARKS {
-                self.found.globs.push(address);
+        if is_glob && name.kind != EntryKind::Lexical {
+            if self.findings.globs.len() < MAX_MARKS {
+                self.findings.globs.push(address);
             } else {
-                self.found.left_out += 1;
+                self.findings.left_out_entries += 1;
             }
         }
         let is_constant = name.kind == EntryKind::Constant || is_target && head.flags & flags::READONLY != 0;
@@ -357,7 +358,7 @@ impl PadReader<'_> {
             }
             return Some(());
         }
-        if name.kind == EntryKind::Other {
+        if name.kind == EntryKind::Bufferless {
             return Some(());
         }
         // A lexical with a value keeps it for the next call (`my $x if 0`). A target that only its
@@ -377,11 +378,11 @@ impl PadReader<'_> {
         if buffer.bytes <= LARGE_BYTES {
             return Some(());
         }
-        if self.found.kept.len() >= MAX_KEPT {
-            self.found.left_out += 1;
+        if self.findings.kept_buffers.len() >= MAX_KEPT {
+            self.findings.left_out_entries += 1;
             return None;
         }
-        self.found.kept.push(Kept {
+        self.findings.kept_buffers.push(KeptBuffer {
             head: address,
             pointer: buffer.pointer,
             bytes: buffer.bytes,
@@ -397,17 +398,17 @@ impl PadReader<'_> {
     }
 
     fn mark(&mut self, head: &Head, mark: Mark) {
-        if self.found.marks.len() < MAX_MARKS && head.address.is_multiple_of(8) {
-            self.found.marks.push(head.address | mark as u64);
+        if self.findings.marks.len() < MAX_MARKS && head.address.is_multiple_of(8) {
+            self.findings.marks.push(head.address | mark as u64);
         } else {
-            self.found.left_out += 1;
+            self.findings.left_out_entries += 1;
         }
     }
 
     /// Reads a list of names, by index.
-    fn names(&mut self, list: u64) -> Option<Arc<Vec<Name>>> {
-        if let Some(known) = self.lists.get(&list) {
-            return Some(Arc::clone(known));
+    fn names(&mut self, list: u64) -> Option<Arc<Vec<PadName>>> {
+        if let Some(cached) = self.name_lists.get(&list) {
+            return Some(Arc::clone(cached));
         }
         let (fill, array) = if self.context.release.has_padnames() {
             self.pages.pair(list.checked_add(layout::PADNAMELIST_FILL)?)?
@@ -427,23 +428,23 @@ impl PadReader<'_> {
             }
             let address = self.pages.word(array.checked_add(8 * index)?)?;
             let kind = if address == 0 { EntryKind::Temporary } else { self.entry_kind(address)? };
-            names.push(Name { address, kind });
+            names.push(PadName { address, kind });
         }
         let names = Arc::new(names);
         let cached_names = names.len() + NAMES_PER_LIST;
         if self.cached_names + cached_names > MAX_CACHED_NAMES {
-            self.lists.clear();
+            self.name_lists.clear();
             self.cached_names = 0;
         }
         self.cached_names += cached_names;
-        self.lists.insert(list, Arc::clone(&names));
+        self.name_lists.insert(list, Arc::clone(&names));
         Some(names)
     }
 
     /// The kind of the entry whose name is at `address`.
     fn entry_kind(&mut self, address: u64) -> Option<EntryKind> {
         if !self.context.release.has_padnames() {
-            return self.old_entry_kind(address);
+            return self.entry_kind_before_5_22(address);
         }
         let flags_offset = usize::try_from(self.context.release.padname_flags()).ok()?;
         let bytes: [u8; padname::BYTES] = self.name_bytes(address)?;
@@ -452,11 +453,11 @@ impl PadReader<'_> {
         Some(match name_flags {
             _ if text == 0 => EntryKind::Temporary,
             _ if length == 0 => EntryKind::Constant,
-            _ if name_flags & padname::OUR != 0 => EntryKind::Other,
-            _ if self.pages.array(text)? == *b"&" => EntryKind::Other,
+            _ if name_flags & padname::OUR != 0 => EntryKind::Bufferless,
+            _ if self.pages.array(text)? == *b"&" => EntryKind::Bufferless,
             _ if name_flags & (padname::OUTER | padname::FIELD) != 0 => EntryKind::Outer,
             _ if name_flags & padname::STATE != 0 => EntryKind::State,
-            _ => EntryKind::Own,
+            _ => EntryKind::Lexical,
         })
     }
 
@@ -469,7 +470,7 @@ impl PadReader<'_> {
     }
 
     /// Like [`Self::entry_kind`], before 5.22, where a pad name is a value.
-    fn old_entry_kind(&mut self, address: u64) -> Option<EntryKind> {
+    fn entry_kind_before_5_22(&mut self, address: u64) -> Option<EntryKind> {
         let (head, kind) = self.head(address)?;
         if head.flags & flags::PRIVATE_POK == 0 || !kind.can_hold_string() {
             return Some(EntryKind::Temporary);
@@ -477,11 +478,11 @@ impl PadReader<'_> {
         let (length, _) = self.pages.pair(head.any.checked_add(layout::CUR)?)?;
         Some(match head.flags {
             _ if length == 0 => EntryKind::Constant,
-            name_flags if name_flags & flags::PAD_OUR != 0 => EntryKind::Other,
-            _ if self.pages.array(head.u)? == *b"&" => EntryKind::Other,
+            name_flags if name_flags & flags::PAD_OUR != 0 => EntryKind::Bufferless,
+            _ if self.pages.array(head.u)? == *b"&" => EntryKind::Bufferless,
             name_flags if name_flags & flags::FAKE != 0 => EntryKind::Outer,
             name_flags if name_flags & flags::PAD_STATE != 0 => EntryKind::State,
-            _ => EntryKind::Own,
+            _ => EntryKind::Lexical,
         })
     }
 }
@@ -506,9 +507,9 @@ fn unshared_buffer(pages: &mut PageCache<'_>, head: &Head, release: &Layout) -> 
         let others: [u8; 1] = pages.array(head.u.checked_add(capacity - 1)?)?;
         (others == [0]).then_some(())?;
     }
-    let hidden = if head.has_flags(flags::OOK) { ook_offset(pages, head.u)? } else { 0 };
-    let bytes = capacity.checked_add(hidden).filter(|&bytes| bytes < MAX_BUFFER_BYTES)?;
-    Some(Buffer { pointer: head.u.checked_sub(hidden)?, bytes })
+    let hidden_bytes = if head.has_flags(flags::OOK) { ook_offset(pages, head.u)? } else { 0 };
+    let bytes = capacity.checked_add(hidden_bytes).filter(|&bytes| bytes < MAX_BUFFER_BYTES)?;
+    Some(Buffer { pointer: head.u.checked_sub(hidden_bytes)?, bytes })
 }
 
 /// Offset of a string from the beginning of its buffer (`SvOOK_offset`): stored in the byte before
@@ -533,10 +534,10 @@ fn empty_array(pages: &mut PageCache<'_>, head: &Head) -> Option<Buffer> {
 
 /// Length of an array's storage; the elements start behind `storage` if some were shifted off.
 pub fn array_bytes(elements: u64, storage: u64, last: u64) -> Option<u64> {
-    let shifted = elements.checked_sub(storage)?;
+    let shifted_bytes = elements.checked_sub(storage)?;
     last.wrapping_add(1)
         .checked_mul(8)?
-        .checked_add(shifted)
+        .checked_add(shifted_bytes)
         .filter(|bytes| (1..MAX_BUFFER_BYTES).contains(bytes))
 }
 

@@ -29,40 +29,42 @@ struct Searcher<'a> {
     pages: PageCache<'a>,
     buffer: Vec<u8>,
     /// Addresses of possible interpreters.
-    found: Vec<u64>,
+    interpreters: Vec<u64>,
 }
 
 /// Returns the addresses of possible interpreters in resident memory, and whether all of it was
 /// searched.
 pub fn search(context: &Context<'_>, memory: &dyn Memory, release: &Layout) -> (Vec<u64>, bool) {
     let mut pieces = Vec::new();
-    let mut bytes = 0;
+    let mut searched_bytes = 0;
     for AddressRange { start, end } in context.resident_runs((0, u64::MAX)) {
         let mut at = start;
-        while at < end && bytes < MAX_BYTES {
+        while at < end && searched_bytes < MAX_BYTES {
             let next = (at + PIECE_BYTES).min(end);
             // A head may begin in one piece and end in the next.
             pieces.push(AddressRange::new(at, (next + HEAD_BYTES).min(end)));
-            bytes += next - at;
+            searched_bytes += next - at;
             at = next;
         }
     }
-    let searcher = || Searcher { pages: PageCache::new(memory), buffer: Vec::new(), found: Vec::new() };
+    let searcher =
+        || Searcher { pages: PageCache::new(memory), buffer: Vec::new(), interpreters: Vec::new() };
     let (workers, deadline) = (context.workers, context.deadline);
-    let job = |Searcher { pages, buffer, found }: &mut Searcher<'_>, index: usize| {
+    let job = |Searcher { pages, buffer, interpreters }: &mut Searcher<'_>, index: usize| {
         let Some(&piece) = pieces.get(index) else { return };
         buffer.resize(usize::try_from(piece.len()).unwrap_or(0), 0);
         let read_bytes = memory.read_some(piece.start, buffer);
         let bytes = buffer.get(..read_bytes).unwrap_or(&[]);
-        let interpreters =
+        let candidates =
             undef_heads(bytes, piece.start, release).map(|head| head.wrapping_sub(release.sv_undef));
-        found.extend(interpreters.filter(|&interpreter| is_interpreter(pages, interpreter, release)));
+        interpreters.extend(candidates.filter(|&interpreter| is_interpreter(pages, interpreter, release)));
     };
-    let (searchers, unfinished) = work::run_jobs(workers, pieces.len(), deadline, searcher, job);
-    let mut found: Vec<u64> = searchers.into_iter().flat_map(|searcher| searcher.found).collect();
-    found.sort_unstable();
-    found.dedup();
-    (found, unfinished == 0 && bytes < MAX_BYTES)
+    let (searchers, unfinished_jobs) = work::run_jobs(workers, pieces.len(), deadline, searcher, job);
+    let mut interpreters: Vec<u64> =
+        searchers.into_iter().flat_map(|searcher| searcher.interpreters).collect();
+    interpreters.sort_unstable();
+    interpreters.dedup();
+    (interpreters, unfinished_jobs == 0 && searched_bytes < MAX_BYTES)
 }
 
 /// Addresses in `bytes`, which begin at `start`, of heads that look like the undefined value.

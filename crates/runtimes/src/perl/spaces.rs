@@ -149,14 +149,14 @@ pub fn split_by_page(start: u64, offset: u64, bytes: u64) -> [u64; 2] {
 /// Type of the arenas of hash entries. Other types have the discriminants of [`Type`].
 pub const ENTRIES: usize = 0;
 /// Type of the arenas of hashes with `struct xpvhv_aux`.
-pub const HASHES_WITH_AUX: usize = super::objects::TYPES;
+pub const HASHES_WITH_AUX: usize = super::objects::TYPE_COUNT;
 
 /// The name of a type of bodies.
 pub fn body_name(body_type: usize) -> &'static str {
     match body_type {
         ENTRIES => "HE",
         HASHES_WITH_AUX => "PVHV with aux",
-        _ => super::objects::NAMES.get(body_type).map_or("", |entry| entry.1),
+        _ => super::objects::TYPE_NAMES.get(body_type).map_or("", |entry| entry.1),
     }
 }
 
@@ -229,7 +229,7 @@ fn read_body_arena(
     let (body_type, body_bytes) = match (kind, release.hash_with_aux_bytes()) {
         (Type::Null, _) => (ENTRIES, layout::ENTRY_BYTES),
         (Type::Iv, Some(bytes)) => (HASHES_WITH_AUX, bytes),
-        (kind, _) => (kind as usize, kind.body(release).ok_or(unknown)?.bytes),
+        (kind, _) => (kind as usize, kind.body_layout(release).ok_or(unknown)?.bytes),
     };
     let is_plausible = (MIN_ARENA_BYTES..=MAX_ARENA_BYTES).contains(&bytes) && address < MAX_ADDRESS - bytes;
     if address == 0 || !address.is_multiple_of(8) || !is_plausible {

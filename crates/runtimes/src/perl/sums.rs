@@ -4,7 +4,7 @@ use super::equal::Sample;
 use super::facts::{Amount, Containers, Strings};
 use super::keys::BucketTable;
 use super::objects::{Head, SIZE_WORD_BYTES, Type, chunk_bytes};
-use super::roots::{Buffer, Kept, LARGE_BYTES};
+use super::roots::{Buffer, KeptBuffer, LARGE_BYTES};
 use crate::perl::layout::{HEAD_BYTES, Layout, flags};
 use strandline_claims::add_fields;
 use strandline_claims::class::Slot;
@@ -16,7 +16,7 @@ const MAX_GLOBS: usize = 128 << 10;
 /// Most owners of a shared buffer that its last byte can count, besides the first.
 const MAX_OTHER_OWNERS: usize = u8::MAX as usize;
 
-/// Upper bound on a string that the body could hold instead of a buffer (`Short`).
+/// Upper bound on a string that the body could hold instead of a buffer (`ShortStrings`).
 const MAX_SHORT_BYTES: u64 = 15;
 /// Upper bound on the buffer of such a string: the capacity of malloc's smallest chunk.
 const MAX_SHORT_BUFFER_BYTES: u64 = 24;
@@ -70,41 +70,41 @@ pub struct UsedBodies {
 /// Sums over values.
 #[derive(Default)]
 pub struct SurveySums {
-    /// Strings in use; shared buffers are in `cow` until [`Self::finish`].
+    /// Strings in use; shared buffers are in `by_other_owners` until [`Self::finish`].
     pub strings: Strings,
     /// Sums over values with shared buffers, indexed by the number of other owners.
-    cow: Vec<Shared>,
+    by_other_owners: Vec<SharedBuffers>,
     /// Arrays and hashes.
     pub containers: Containers,
     /// Retained buffers.
     pub retained: RetainedAmounts,
     /// Values in no pad that have a buffer and no value: variables, or memory of C code.
-    pub undefined: Vec<Kept>,
+    pub undefined_values: Vec<KeptBuffer>,
     /// Globs.
     pub globs: Vec<Glob>,
     /// Values, globs and hashes beyond the bounds.
-    pub left_out: u64,
+    pub left_out_values: u64,
     /// For each arena of bodies, those in use.
-    pub used: Vec<UsedBodies>,
+    pub used_bodies: Vec<UsedBodies>,
     /// Tables of the hashes with their own keys.
-    pub own_keys: Vec<BucketTable>,
+    pub tables_with_own_keys: Vec<BucketTable>,
     /// Entries of these hashes.
-    pub own_entries: u64,
+    pub own_key_entries: u64,
     /// Bodies in use that can hold a string.
     pub string_bodies: u64,
     /// Damaged values.
-    pub damaged: u64,
+    pub damaged_values: u64,
     /// Values that could not be read completely.
-    pub unread: u64,
+    pub unread_values: u64,
     /// Arenas that were not read before time was over.
-    pub arenas_left: u64,
+    pub unread_arenas: u64,
     /// Strings with their own buffers, by hash.
-    pub equal: Sample,
+    pub equal_sample: Sample,
 }
 
 /// Sums over values with a shared buffer.
 #[derive(Clone, Copy, Debug, Default)]
-struct Shared {
+struct SharedBuffers {
     values: u64,
     capacity_bytes: u64,
     unused_bytes: u64,
@@ -127,7 +127,7 @@ impl Amount {
 
 impl SurveySums {
     /// Counts a retained buffer; returns `slot`.
-    pub fn retain(&mut self, keeper: RetainedBy, bytes: u64, slot: Slot) -> Slot {
+    pub fn add_retained(&mut self, keeper: RetainedBy, bytes: u64, slot: Slot) -> Slot {
         let retained = &mut self.retained;
         match keeper {
             RetainedBy::Lexical => retained.lexicals.add(bytes),
@@ -145,11 +145,11 @@ impl SurveySums {
     /// the list to large ones.
     pub fn add_undefined(&mut self, head: &Head, buffer: Buffer) {
         let max_listed = if buffer.bytes > LARGE_BYTES { MAX_UNDEFINED } else { MAX_UNDEFINED / 2 };
-        if self.undefined.len() >= max_listed {
-            self.left_out += 1;
+        if self.undefined_values.len() >= max_listed {
+            self.left_out_values += 1;
             return;
         }
-        self.undefined.push(Kept::undefined(head.address, buffer.pointer, buffer.bytes));
+        self.undefined_values.push(KeptBuffer::undefined(head.address, buffer.pointer, buffer.bytes));
     }
 
     /// Lists a glob.
@@ -157,57 +157,63 @@ impl SurveySums {
         if self.globs.len() < MAX_GLOBS {
             self.globs.push(Glob { contents: head.u, head: head.address });
         } else {
-            self.left_out += 1;
+            self.left_out_values += 1;
         }
     }
 
     /// Counts a buffer in use that is not shared.
-    pub fn add_unshared(&mut self, length: u64, capacity: u64, unused: u64, rounding: u64) {
+    pub fn add_unshared(
+        &mut self,
+        length_bytes: u64,
+        capacity_bytes: u64,
+        unused_bytes: u64,
+        rounding_bytes: u64,
+    ) {
         let strings = &mut self.strings;
         add(&mut strings.buffers, 1);
-        add(&mut strings.capacity_bytes, capacity);
-        add(&mut strings.unused_bytes, unused);
+        add(&mut strings.capacity_bytes, capacity_bytes);
+        add(&mut strings.unused_bytes, unused_bytes);
         add(&mut strings.header_bytes, SIZE_WORD_BYTES);
-        add(&mut strings.rounding_bytes, rounding);
+        add(&mut strings.rounding_bytes, rounding_bytes);
         // A string that was longer has a larger buffer; it would have one with short strings in
         // bodies, too.
-        if length <= MAX_SHORT_BYTES && capacity <= MAX_SHORT_BUFFER_BYTES {
+        if length_bytes <= MAX_SHORT_BYTES && capacity_bytes <= MAX_SHORT_BUFFER_BYTES {
             add(&mut strings.short.strings, 1);
-            add(&mut strings.short.chunk_bytes, chunk_bytes(capacity));
+            add(&mut strings.short.chunk_bytes, chunk_bytes(capacity_bytes));
         }
     }
 
     /// Counts one of the owners of a buffer with `other_owners` more.
-    pub fn add_shared(&mut self, other_owners: u64, capacity: u64, unused: u64) {
+    pub fn add_shared(&mut self, other_owners: u64, capacity_bytes: u64, unused_bytes: u64) {
         let index = usize::try_from(other_owners).unwrap_or(0).min(MAX_OTHER_OWNERS);
-        if self.cow.len() <= index {
-            self.cow.resize(index + 1, Shared::default());
+        if self.by_other_owners.len() <= index {
+            self.by_other_owners.resize(index + 1, SharedBuffers::default());
         }
-        if let Some(shared) = self.cow.get_mut(index) {
+        if let Some(shared) = self.by_other_owners.get_mut(index) {
             add(&mut shared.values, 1);
-            add(&mut shared.capacity_bytes, capacity);
-            add(&mut shared.unused_bytes, unused);
-            add(&mut shared.rounding_bytes, chunk_bytes(capacity) - SIZE_WORD_BYTES - capacity);
+            add(&mut shared.capacity_bytes, capacity_bytes);
+            add(&mut shared.unused_bytes, unused_bytes);
+            add(&mut shared.rounding_bytes, chunk_bytes(capacity_bytes) - SIZE_WORD_BYTES - capacity_bytes);
         }
     }
 
     /// Counts a value that has a string.
-    pub fn add_string(&mut self, head: &Head, kind: Type, length: u64, release: &Layout) {
+    pub fn add_string(&mut self, head: &Head, kind: Type, length_bytes: u64, release: &Layout) {
         let strings = &mut self.strings;
         add(&mut strings.values, 1);
-        add(&mut strings.payload_bytes, length);
+        add(&mut strings.payload_bytes, length_bytes);
         add(&mut strings.head_bytes, HEAD_BYTES);
-        add(&mut strings.body_bytes, head.body(kind, release).map_or(0, |body| body.bytes));
+        add(&mut strings.body_bytes, head.body_place(kind, release).map_or(0, |body| body.bytes));
         add(&mut strings.utf8, u64::from(head.has_flags(flags::UTF8)));
     }
 
     /// Adds the sums of another thread.
     pub fn add(&mut self, other: Self) {
         add_strings(&mut self.strings, &other.strings);
-        if self.cow.len() < other.cow.len() {
-            self.cow.resize(other.cow.len(), Shared::default());
+        if self.by_other_owners.len() < other.by_other_owners.len() {
+            self.by_other_owners.resize(other.by_other_owners.len(), SharedBuffers::default());
         }
-        for (mine, theirs) in self.cow.iter_mut().zip(other.cow) {
+        for (mine, theirs) in self.by_other_owners.iter_mut().zip(other.by_other_owners) {
             add_fields!(saturating mine, theirs: values, capacity_bytes, unused_bytes, rounding_bytes);
         }
         let (mine, theirs) = (&mut self.containers, &other.containers);
@@ -216,43 +222,43 @@ impl SurveySums {
         self.retained.containers.join(other.retained.containers);
         self.retained.temporaries.join(other.retained.temporaries);
         self.retained.globals.join(other.retained.globals);
-        self.undefined.extend(other.undefined);
+        self.undefined_values.extend(other.undefined_values);
         self.globs.extend(other.globs);
-        if self.used.is_empty() {
-            self.used = other.used;
+        if self.used_bodies.is_empty() {
+            self.used_bodies = other.used_bodies;
         } else {
-            for (mine, theirs) in self.used.iter_mut().zip(other.used) {
+            for (mine, theirs) in self.used_bodies.iter_mut().zip(other.used_bodies) {
                 mine.bodies += theirs.bodies;
                 for (sum, bytes) in mine.bytes_on_pages.iter_mut().zip(theirs.bytes_on_pages) {
                     *sum = sum.saturating_add(bytes);
                 }
             }
         }
-        self.own_keys.extend(other.own_keys);
-        add(&mut self.own_entries, other.own_entries);
-        add_fields!(self, other: left_out, string_bodies, damaged, unread);
-        self.equal.join(other.equal);
+        self.tables_with_own_keys.extend(other.tables_with_own_keys);
+        add(&mut self.own_key_entries, other.own_key_entries);
+        add_fields!(self, other: left_out_values, string_bodies, damaged_values, unread_values);
+        self.equal_sample.join(other.equal_sample);
     }
 
     /// Counts shared buffers once, and computes the derived figures.
     pub fn finish(&mut self) {
         let strings = &mut self.strings;
-        for (other_owners, shared) in self.cow.iter().enumerate() {
+        for (other_owners, shared) in self.by_other_owners.iter().enumerate() {
             // All owners of a buffer are values, and each was counted.
             let owners = other_owners as u64 + 1;
-            let once = shared.capacity_bytes / owners;
+            let bytes_once = shared.capacity_bytes / owners;
             let buffers = shared.values / owners;
             add(&mut strings.cow.buffers, buffers);
             add(&mut strings.cow.owners, shared.values);
-            add(&mut strings.cow.shared_bytes, once);
-            add(&mut strings.cow.saved_bytes, shared.capacity_bytes - once);
+            add(&mut strings.cow.shared_bytes, bytes_once);
+            add(&mut strings.cow.saved_bytes, shared.capacity_bytes - bytes_once);
             add(&mut strings.buffers, buffers);
-            add(&mut strings.capacity_bytes, once);
+            add(&mut strings.capacity_bytes, bytes_once);
             add(&mut strings.unused_bytes, shared.unused_bytes / owners);
             add(&mut strings.header_bytes, SIZE_WORD_BYTES * buffers);
             add(&mut strings.rounding_bytes, shared.rounding_bytes / owners);
         }
-        strings.equal = self.equal.figures();
+        strings.equal = self.equal_sample.figures();
         strings.short.extra_word_bytes = WORD_BYTES * self.string_bodies;
         let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
         strings.short.saved_bytes =
@@ -271,6 +277,6 @@ fn add_strings(mine: &mut Strings, theirs: &Strings) {
 }
 
 /// Adds to a sum and saturates: the lengths come from the target and may be anything.
-pub fn add(sum: &mut u64, more: u64) {
-    *sum = sum.saturating_add(more);
+pub fn add(sum: &mut u64, addend: u64) {
+    *sum = sum.saturating_add(addend);
 }

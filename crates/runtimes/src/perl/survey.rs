@@ -67,7 +67,7 @@ pub struct SurveyContext<'a> {
 /// Reads all values.
 pub fn survey_values(context: &SurveyContext<'_>) -> SurveySums {
     let jobs = context.heads.len().div_ceil(ARENAS_PER_JOB);
-    let (surveyors, unfinished) = work::run_jobs(
+    let (surveyors, unfinished_jobs) = work::run_jobs(
         context.workers,
         jobs,
         context.deadline,
@@ -78,7 +78,7 @@ pub fn survey_values(context: &SurveyContext<'_>) -> SurveySums {
     for surveyor in surveyors {
         sums.add(surveyor.sums);
     }
-    sums.arenas_left = (unfinished * ARENAS_PER_JOB) as u64;
+    sums.unread_arenas = (unfinished_jobs * ARENAS_PER_JOB) as u64;
     sums.finish();
     sums
 }
@@ -99,7 +99,7 @@ struct Surveyor<'a> {
     /// The index in `values` of each of `texts`.
     text_values: Vec<usize>,
     /// Index of the arena of the last body.
-    last_arena: usize,
+    last_arena_index: usize,
     /// Whether the strings of the current job are compared.
     is_comparing: bool,
 }
@@ -180,7 +180,7 @@ impl Value {
 impl<'a> Surveyor<'a> {
     fn new(context: &'a SurveyContext<'a>) -> Self {
         let mut sums = SurveySums::default();
-        sums.used.resize(context.bodies.len(), UsedBodies::default());
+        sums.used_bodies.resize(context.bodies.len(), UsedBodies::default());
         Self {
             context,
             batch: Batch::new(context.memory),
@@ -193,7 +193,7 @@ impl<'a> Surveyor<'a> {
             pairs: Vec::new(),
             texts: Vec::new(),
             text_values: Vec::new(),
-            last_arena: 0,
+            last_arena_index: 0,
             is_comparing: true,
         }
     }
@@ -264,19 +264,19 @@ impl<'a> Surveyor<'a> {
 
     /// Counts a body in use in its arena.
     fn count_body(&mut self, head: &Head, kind: Type) {
-        let Some(BodyPlace { start, bytes }) = head.body(kind, self.context.layout) else { return };
+        let Some(BodyPlace { start, bytes }) = head.body_place(kind, self.context.layout) else { return };
         self.sums.string_bodies += u64::from(kind.can_hold_string());
         let bodies = self.context.bodies;
         let has_slot =
             |&index: &usize| bodies.get(index).is_some_and(|arena| arena.has_slot_at(start, bytes));
         // Values made one after the other usually have bodies in one arena.
-        let last = Some(self.last_arena).filter(has_slot);
-        let Some(index) = last.or_else(|| census::arena_before(bodies, start).filter(has_slot)) else {
-            self.sums.damaged += 1;
+        let last_index = Some(self.last_arena_index).filter(has_slot);
+        let Some(index) = last_index.or_else(|| census::arena_before(bodies, start).filter(has_slot)) else {
+            self.sums.damaged_values += 1;
             return;
         };
-        self.last_arena = index;
-        if let (Some(arena), Some(used)) = (bodies.get(index), self.sums.used.get_mut(index)) {
+        self.last_arena_index = index;
+        if let (Some(arena), Some(used)) = (bodies.get(index), self.sums.used_bodies.get_mut(index)) {
             let on_pages = arena.bytes_by_page(start - arena.address, bytes);
             used.bodies += 1;
             for (sum, bytes) in used.bytes_on_pages.iter_mut().zip(on_pages) {
@@ -294,7 +294,8 @@ impl<'a> Surveyor<'a> {
             value.body = *pair;
         }
         const { assert!(layout::CUR == layout::ARRAY_FILL && layout::CUR == layout::HASH_KEYS) };
-        const { assert!(layout::CUR == layout::OBJECT_MAXFIELD && layout::ARRAY_ALLOC == layout::OBJECT_FIELDS) };
+        const { assert!(layout::CUR == layout::OBJECT_MAXFIELD) };
+        const { assert!(layout::ARRAY_ALLOC == layout::OBJECT_FIELDS) };
         self.read_pairs(
             |value| matches!(value.storage, Storage::Array | Storage::Object),
             |value| value.head.any.wrapping_add(layout::ARRAY_ALLOC - 8),
@@ -364,7 +365,7 @@ impl<'a> Surveyor<'a> {
             self.text_values.push(index);
         }
         let (values, text_values) = (&mut self.values, &self.text_values);
-        let equal = &mut self.sums.equal;
+        let equal = &mut self.sums.equal_sample;
         self.batch.bytes(&self.texts, &mut |text_index, bytes| {
             let Some(value) = text_values.get(text_index).and_then(|&index| values.get_mut(index)) else {
                 return;
@@ -384,14 +385,14 @@ impl<'a> Surveyor<'a> {
     /// Counts an array, and claims its storage.
     fn count_array(&mut self, value: &Value) {
         let Some(ArrayBounds { last_element, last_slot }) = value.array_bounds() else {
-            self.sums.unread += 1;
+            self.sums.unread_values += 1;
             return;
         };
         if value.storage_address == 0 {
             return;
         }
         let Some(bytes) = roots::array_bytes(value.head.u, value.storage_address, last_slot) else {
-            self.sums.damaged += 1;
+            self.sums.damaged_values += 1;
             return;
         };
         let elements = last_element.wrapping_add(1);
@@ -411,7 +412,7 @@ impl<'a> Surveyor<'a> {
     /// later.
     fn count_hash(&mut self, value: &Value) {
         let Some(HashBounds { keys, last_bucket }) = value.hash_bounds() else {
-            self.sums.unread += 1;
+            self.sums.unread_values += 1;
             return;
         };
         let table = value.head.u;
@@ -420,7 +421,7 @@ impl<'a> Surveyor<'a> {
             .and_then(|count| count.checked_mul(8))
             .filter(|&bytes| bytes < MAX_TABLE_BYTES);
         let Some(bytes) = bytes.filter(|_| keys < MAX_KEYS) else {
-            self.sums.damaged += 1;
+            self.sums.damaged_values += 1;
             return;
         };
         if table == 0 {
@@ -441,11 +442,11 @@ impl<'a> Surveyor<'a> {
             return;
         }
         if keys > 0 && !value.head.has_flags(flags::SHARE_KEYS) {
-            if self.sums.own_keys.len() < MAX_HASHES {
-                add(&mut self.sums.own_entries, keys);
-                self.sums.own_keys.push(BucketTable { address: table, last: last_bucket });
+            if self.sums.tables_with_own_keys.len() < MAX_HASHES {
+                add(&mut self.sums.own_key_entries, keys);
+                self.sums.tables_with_own_keys.push(BucketTable { address: table, last_bucket });
             } else {
-                self.sums.left_out += 1;
+                self.sums.left_out_values += 1;
             }
         }
     }
@@ -453,7 +454,7 @@ impl<'a> Surveyor<'a> {
     /// Claims the fields of an object.
     fn claim_fields(&mut self, value: &Value) {
         let Some(last_field) = value.last_field() else {
-            self.sums.unread += 1;
+            self.sums.unread_values += 1;
             return;
         };
         let bytes = last_field.wrapping_add(1).saturating_mul(8);
@@ -461,7 +462,7 @@ impl<'a> Surveyor<'a> {
             return;
         }
         if bytes >= MAX_BUFFER_BYTES {
-            self.sums.damaged += 1;
+            self.sums.damaged_values += 1;
             return;
         }
         self.claim(Buffer { pointer: value.storage_address, bytes }, self.context.slots.container);
@@ -469,7 +470,7 @@ impl<'a> Surveyor<'a> {
 
     /// Counts a buffer that `keeper` retains; returns the slot for its claim.
     fn retained_slot(&mut self, keeper: RetainedBy, bytes: u64) -> Slot {
-        self.sums.retain(keeper, bytes, self.context.slots.pad)
+        self.sums.add_retained(keeper, bytes, self.context.slots.pad_retained)
     }
 
     fn claim(&mut self, buffer: Buffer, slot: Slot) {

@@ -17,19 +17,26 @@ use strandline_process::pages::{PAGE_BYTES, page_of};
 use strandline_process::procfs::Process;
 use strandline_process::range::AddressRange;
 
+// Where the parts of the fabricated interpreter are.
 const INTERPRETER: u64 = 0x10_0000;
 const HEADS: u64 = 0x11_0010;
 const SETS: u64 = 0x12_0010;
 const BODIES: u64 = 0x13_0010;
 const HEAP: u64 = 0x20_0000;
+/// Heads of an arena, the one that links arenas included (`PERL_ARENA_SIZE`).
 const SLOTS: u64 = 170;
 
+/// A fabricated interpreter, with one arena of heads and one of bodies for each type.
 #[derive(Clone)]
 struct Fabric {
+    /// Its memory, by the address of each page.
     pages: BTreeMap<u64, Vec<u8>>,
     release: &'static Layout,
+    /// Number of heads in use.
     heads: u64,
+    /// By type: where the next body goes, and its size.
     bodies: BTreeMap<u64, (u64, u64)>,
+    /// Where the next chunk of malloc goes.
     heap: u64,
 }
 
@@ -71,7 +78,7 @@ impl Fabric {
             let bytes = match code {
                 0 => ENTRY_BYTES,
                 WITH_AUX => 88,
-                code => Type::from_code(code, release).unwrap().body(release).unwrap().bytes,
+                code => Type::from_code(code, release).unwrap().body_layout(release).unwrap().bytes,
             };
             let arena = BODIES + 0x1_0000 * index as u64;
             fabric.put(SETS + 16 + 24 * index as u64, &[arena, 4080 / bytes * bytes, u64::from(code)]);
@@ -174,12 +181,12 @@ impl Fabric {
         self.head(any, PVGV | flags::GLOB, 1, contents)
     }
 
-    fn pad_name(&mut self, name: &str, of_name: u8) -> u64 {
+    fn pad_name(&mut self, name: &str, name_flags: u8) -> u64 {
         let address = self.chunk(80);
         let text = address + 50;
         self.put_bytes(text, name.as_bytes());
         self.put(address, &[text, 0, 0, 0, 1]);
-        self.put_bytes(address + 40, &[name.len() as u8, of_name]);
+        self.put_bytes(address + 40, &[name.len() as u8, name_flags]);
         address
     }
 
@@ -191,11 +198,11 @@ impl Fabric {
         self.put(array, names);
         let list = self.chunk(40);
         self.put(list, &[names.len() as u64 - 1, array]);
-        let of_pads: Vec<u64> = pads.iter().map(|pad| self.array(pad)).collect();
-        let pointers = self.chunk(8 + 8 * of_pads.len() as u64);
-        self.put(pointers, &[&[list], of_pads.as_slice()].concat());
+        let pad_arrays: Vec<u64> = pads.iter().map(|pad| self.array(pad)).collect();
+        let pointers = self.chunk(8 + 8 * pad_arrays.len() as u64);
+        self.put(pointers, &[&[list], pad_arrays.as_slice()].concat());
         let padlist = self.chunk(24);
-        self.put(padlist, &[of_pads.len() as u64, pointers]);
+        self.put(padlist, &[pad_arrays.len() as u64, pointers]);
         let any = self.body(PVCV, 0);
         self.put(any + 56, &[glob, 0, padlist, 0, 0, depth]);
         self.head(any, PVCV, 1, 0)
@@ -227,8 +234,8 @@ impl Fabric {
         };
         let location =
             InterpreterLocation { interpreter: Some(INTERPRETER), is_main: true, thread: None, addresses };
-        let found = Reader::new(&context, self, release, &refinements, slots).read(&location);
-        (found, refinements)
+        let reading = Reader::new(&context, self, release, &refinements, slots).read(&location);
+        (reading, refinements)
     }
 }
 
@@ -260,8 +267,8 @@ fn with_sub(depth: u64) -> (Fabric, Entries) {
     let number = fabric.string("", 8000, 0x1100);
     let target = fabric.string("a target's", 600, flags::POK | flags::PADTMP);
     let constant = fabric.string("a constant", 700, flags::POK | flags::READONLY | flags::PADTMP);
-    let (scalar, nothing) = (fabric.pad_name("$buf", 0), fabric.pad_name("", 0));
-    let names = [0, scalar, 0, nothing, fabric.pad_name("$still", 0), fabric.pad_name("$count", 0)];
+    let (scalar, empty_name) = (fabric.pad_name("$buf", 0), fabric.pad_name("", 0));
+    let names = [0, scalar, 0, empty_name, fabric.pad_name("$still", 0), fabric.pad_name("$count", 0)];
     let first = [0, at_depth_1, target, constant, string, number];
     fabric.sub("f", &names, &[&first, &[0, at_depth_2, 0, constant]], depth);
     (fabric, Entries { at_depth_1, at_depth_2, constant, string, number })
@@ -274,9 +281,9 @@ fn buffer_of(fabric: &Fabric, head: u64) -> u64 {
 #[test]
 fn what_pads_keep_is_named() {
     let (fabric, Entries { at_depth_1, at_depth_2, constant, string, number }) = with_sub(0);
-    let (found, refinements) = fabric.read();
-    assert_eq!(found.caveats, []);
-    let facts = &found.facts;
+    let (reading, refinements) = fabric.read();
+    assert_eq!(reading.caveats, []);
+    let facts = &reading.facts;
     assert!(facts.read);
     assert_eq!((facts.sv_count, facts.heads.live), (fabric.heads, fabric.heads));
     assert_eq!(facts.heads.free, SLOTS - 1 - fabric.heads);
@@ -289,13 +296,13 @@ fn what_pads_keep_is_named() {
     assert_eq!((facts.strings.constants.buffers, facts.strings.constants.capacity_bytes), (1, 700));
     let slots = Slots::new(&refinements).unwrap();
     let first = claimed(&refinements, buffer_of(&fabric, at_depth_1), 5000).unwrap();
-    assert_eq!((first.slot, first.bytes), (slots.pad, 5000));
+    assert_eq!((first.slot, first.bytes), (slots.pad_retained, 5000));
     assert_eq!(claimed(&refinements, buffer_of(&fabric, constant), 704).unwrap().slot, slots.constant);
     // A value is in use even if the sub does not run; a number with a string's buffer is not
     // claimed.
     assert_eq!(claimed(&refinements, buffer_of(&fabric, string), 7000).unwrap().slot, slots.string);
     assert_eq!(claimed(&refinements, buffer_of(&fabric, number), 8000), None);
-    assert_eq!(found.named.len(), 2);
+    assert_eq!(reading.named_blocks.len(), 2);
     let heads = claimed(&refinements, HEADS, 4088).unwrap();
     let free_bytes = (facts.heads.free * HEAD_BYTES) as u16;
     let free = FreeSlots { class: slots.arena_free, bytes_on_pages: [free_bytes, 0] };
@@ -319,7 +326,7 @@ fn captured_and_state_variables_are_in_use() {
     let [outer, state, referred, our] = [(); 4].map(|()| fabric.string("in use", 5000, flags::POK));
     fabric.put(referred + 8, &[2 | u64::from(PV | flags::POK) << 32]);
     let names = [("$outer", 1), ("$state", 2), ("$referred", 0), ("$our", 16)];
-    let names = names.map(|(name, of_name)| fabric.pad_name(name, of_name));
+    let names = names.map(|(name, name_flags)| fabric.pad_name(name, name_flags));
     let array_name = fabric.pad_name("@list", 0);
     let array = fabric.array(&[0; 800]);
     let body = fabric.read_word(array).unwrap();
@@ -381,14 +388,14 @@ fn shared_buffers_are_counted_once() {
     let shifted = fabric.chunk(64);
     fabric.put_bytes(shifted + 5, &[6]);
     fabric.string_at(shifted + 6, 10, 58, flags::POK | flags::OOK);
-    let (found, refinements) = fabric.read();
-    let strings = found.facts.strings;
+    let (reading, refinements) = fabric.read();
+    let strings = reading.facts.strings;
     let cow = &strings.cow;
     assert_eq!((cow.buffers, cow.owners, cow.shared_bytes, cow.saved_bytes), (1, 3, 2000, 4000));
     assert_eq!((strings.values, strings.buffers, strings.capacity_bytes), (5, 3, 2000 + 100 + 64));
     assert_eq!((strings.payload_bytes, strings.offset), (3015, 1));
     let slots = Slots::new(&refinements).unwrap();
-    assert_eq!(claimed(&refinements, buffer, 2008).unwrap().slot, slots.shared);
+    assert_eq!(claimed(&refinements, buffer, 2008).unwrap().slot, slots.shared_string);
     assert_eq!(claimed(&refinements, shifted, 72).unwrap().bytes, 64);
 }
 
@@ -403,29 +410,30 @@ fn a_global_without_a_value_is_named_where_code_has_its_name() {
         fabric.put(contents, &[scalar]);
     }
     fabric.sub("f", &[0, 0], &[&[0, globs[0]]], 0);
-    let (found, refinements) = fabric.read();
-    let retained = &found.facts.retained;
+    let (reading, refinements) = fabric.read();
+    let retained = &reading.facts.retained;
     let top: Vec<_> = retained.top.iter().map(|buffer| (buffer.holder.as_str(), buffer.keeper)).collect();
     let unnamed = format!("a package variable, head at {made:#x}");
-    assert_eq!(top, [("$Some::Where::buffer", Keeper::Other), (&unnamed, Keeper::Other)]);
+    assert_eq!(top, [("$Some::Where::buffer", Keeper::Global), (&unnamed, Keeper::Global)]);
     assert_eq!((retained.other.bytes, retained.total.bytes), (11000, 11000));
     let slots = Slots::new(&refinements).unwrap();
-    assert_eq!(claimed(&refinements, buffer_of(&fabric, made), 5000).unwrap().slot, slots.buffer);
+    assert_eq!(claimed(&refinements, buffer_of(&fabric, made), 5000).unwrap().slot, slots.global_retained);
 }
 
 #[test]
 fn memory_of_no_variable_stays_mallocs() {
     let mut fabric = Fabric::new();
     let head = fabric.string("", 6000, 0);
-    let (found, refinements) = fabric.read();
-    assert_eq!((found.facts.retained.top.len(), found.facts.retained.total.bytes), (0, 0));
+    let (reading, refinements) = fabric.read();
+    assert_eq!((reading.facts.retained.top.len(), reading.facts.retained.total.bytes), (0, 0));
     assert_eq!(claimed(&refinements, buffer_of(&fabric, head), 6000), None);
 }
 
-fn refused(fabric: &Fabric, code: &str) {
-    let (found, refinements) = fabric.read();
-    assert!(!found.facts.read && refinements.is_empty() && found.named.is_empty());
-    assert_eq!(found.caveats.iter().map(|caveat| caveat.code.as_str()).collect::<Vec<_>>(), [code]);
+/// Asserts that nothing is claimed, and that the only caveat has this code.
+fn assert_refused(fabric: &Fabric, code: &str) {
+    let (reading, refinements) = fabric.read();
+    assert!(!reading.facts.read && refinements.is_empty() && reading.named_blocks.is_empty());
+    assert_eq!(reading.caveats.iter().map(|caveat| caveat.code.as_str()).collect::<Vec<_>>(), [code]);
 }
 
 #[test]
@@ -433,26 +441,26 @@ fn structures_that_disagree_claim_nothing() {
     let (intact, _) = with_sub(0);
     let mut fabric = intact.clone();
     fabric.put(INTERPRETER + fabric.release.sv_count, &[fabric.heads + 5]);
-    refused(&fabric, "perl_disagrees");
+    assert_refused(&fabric, "perl_disagrees");
     let mut fabric = intact.clone();
     fabric.put(HEADS, &[HEADS]);
-    refused(&fabric, "perl_damaged");
+    assert_refused(&fabric, "perl_damaged");
     let mut fabric = intact.clone();
     fabric.put(HEADS + 8, &[3]);
-    refused(&fabric, "perl_damaged");
+    assert_refused(&fabric, "perl_damaged");
     let mut fabric = intact.clone();
     // The first head is that of a variable, whose type is checked first.
     fabric.put(HEADS + HEAD_BYTES + 8, &[1 | 0x55 << 32]);
-    refused(&fabric, "perl_damaged");
+    assert_refused(&fabric, "perl_damaged");
     let mut fabric = intact.clone();
     fabric.put(SETS, &[SETS]);
-    refused(&fabric, "perl_damaged");
+    assert_refused(&fabric, "perl_damaged");
     let mut fabric = intact.clone();
     fabric.put(SETS + 16, &[BODIES + 8]);
-    refused(&fabric, "perl_disagrees");
+    assert_refused(&fabric, "perl_disagrees");
     let mut fabric = intact;
     fabric.pages.remove(&page_of(HEADS));
-    refused(&fabric, "perl_damaged");
+    assert_refused(&fabric, "perl_damaged");
 }
 
 #[test]
@@ -463,10 +471,10 @@ fn chains_of_keys_end() {
     let entry = fabric.chunk(44);
     fabric.put(entry, &[entry, entry + 24, 1, 4 << 32]);
     fabric.put(table + 8, &[entry]);
-    let (found, _) = fabric.read();
-    assert!(found.facts.read);
+    let (reading, _) = fabric.read();
+    assert!(reading.facts.read);
     assert_eq!(
-        found.caveats.iter().map(|caveat| caveat.code.as_str()).collect::<Vec<_>>(),
+        reading.caveats.iter().map(|caveat| caveat.code.as_str()).collect::<Vec<_>>(),
         ["perl_keys_damaged"]
     );
 }
@@ -476,9 +484,9 @@ fn unknown_free_entries_are_reported() {
     let mut fabric = Fabric::new();
     let first = INTERPRETER + fabric.release.body_roots;
     let free_entries = |fabric: &Fabric, code: &str| {
-        let (found, _) = fabric.read();
-        assert_eq!(found.caveats.iter().any(|caveat| caveat.code == code), !code.is_empty());
-        let entries = found.facts.bodies.iter().find(|bodies| bodies.name == "HE");
+        let (reading, _) = fabric.read();
+        assert_eq!(reading.caveats.iter().any(|caveat| caveat.code == code), !code.is_empty());
+        let entries = reading.facts.bodies.iter().find(|bodies| bodies.name == "HE");
         entries.and_then(|entries| entries.free)
     };
     assert_eq!(free_entries(&fabric, ""), Some(0));
@@ -501,10 +509,10 @@ fn tables_of_keys_may_have_pages_that_are_not_resident() {
         let any = fabric.read_word(strtab).unwrap();
         fabric.put(any, &[0, 0, keys, 2047]);
         fabric.put(strtab + 16, &[table]);
-        let (found, _) = fabric.read();
-        assert!(found.facts.read);
-        assert_eq!(found.facts.containers.shared_keys, 1);
-        assert_eq!(found.caveats.iter().map(|caveat| caveat.code.as_str()).collect::<Vec<_>>(), caveats);
+        let (reading, _) = fabric.read();
+        assert!(reading.facts.read);
+        assert_eq!(reading.facts.containers.shared_keys, 1);
+        assert_eq!(reading.caveats.iter().map(|caveat| caveat.code.as_str()).collect::<Vec<_>>(), caveats);
     }
 }
 
@@ -516,9 +524,9 @@ fn missing_tables_are_not_walked() {
     let any = fabric.read_word(strtab).unwrap();
     fabric.put(any, &[0, 0, 0, (1 << 39) - 1]);
     fabric.put(strtab + 16, &[HEAP + (1 << 30)]);
-    let (found, _) = fabric.read();
+    let (reading, _) = fabric.read();
     assert_eq!(
-        found.caveats.iter().map(|caveat| caveat.code.as_str()).collect::<Vec<_>>(),
+        reading.caveats.iter().map(|caveat| caveat.code.as_str()).collect::<Vec<_>>(),
         ["perl_keys_damaged"]
     );
 }
@@ -551,8 +559,8 @@ fn subs_that_are_not_read_in_time_are_not_damaged() {
         workers: 1,
         resident_bytes: 1 << 20,
     };
-    let (found, is_whole) = roots::read_pads(&context, &[sub]);
-    assert_eq!((found.subs.damaged, is_whole), (0, false));
+    let (reading, is_whole) = roots::read_pads(&context, &[sub]);
+    assert_eq!((reading.subs.damaged, is_whole), (0, false));
 }
 
 /// Lists of pads that exceed what is resident are refused, and so are lists that exceed it
@@ -567,13 +575,13 @@ fn endless_pads_are_refused() {
     let any = fabric.body(PVCV, 0);
     fabric.put(any + 56, &[0, 0, padlist, 0, 0, 0]);
     fabric.head(any, PVCV, 1, 0);
-    let (found, _) = fabric.read();
-    assert_eq!(found.facts.subs.damaged, 1);
+    let (reading, _) = fabric.read();
+    assert_eq!(reading.facts.subs.damaged, 1);
     assert_eq!(
-        found.caveats.iter().map(|caveat| caveat.code.as_str()).collect::<Vec<_>>(),
+        reading.caveats.iter().map(|caveat| caveat.code.as_str()).collect::<Vec<_>>(),
         ["perl_subs_damaged"]
     );
-    assert_eq!(found.facts.retained.lexicals.bytes, 14000, "of others it is not taken");
+    assert_eq!(reading.facts.retained.lexicals.bytes, 14000, "the other sub's pads are read");
 }
 
 proptest! {

@@ -76,8 +76,8 @@ pub struct TypeCount {
 impl TypeCount {
     /// Adds another count.
     pub fn add(&mut self, other: &Self) {
-        for (sums, more) in [(&mut self.live, &other.live), (&mut self.dead, &other.dead)] {
-            sums.iter_mut().zip(more).for_each(|(sum, more)| sum.add(*more));
+        for (sums, addend) in [(&mut self.live, &other.live), (&mut self.dead, &other.dead)] {
+            sums.iter_mut().zip(addend).for_each(|(sum, addend)| sum.add(*addend));
         }
     }
 }
@@ -88,7 +88,7 @@ pub struct Census {
     /// Counts by type.
     pub types: HashMap<TypeKey, TypeCount>,
     /// Bytes of fillers, by generation.
-    pub fillers: [u64; GENERATIONS],
+    pub filler_bytes: [u64; GENERATIONS],
     /// Bytes of runs behind the point where the walk failed, and of objects on no page.
     pub unread_bytes: u64,
     /// Live bytes that a full collection copies: all but those of large or pinned objects.
@@ -98,7 +98,7 @@ pub struct Census {
     /// Resident bytes of large live objects.
     pub large_resident_bytes: u64,
     /// The lowest address of the unread bytes.
-    pub damage: Option<u64>,
+    pub damage_address: Option<u64>,
 }
 
 impl Census {
@@ -107,17 +107,17 @@ impl Census {
             let is_full = self.types.len() >= MAX_TYPES && is_layout(key) && !self.types.contains_key(&key);
             self.types.entry(if is_full { OTHER_TYPES } else { key }).or_default().add(&count);
         }
-        for (sum, more) in self.fillers.iter_mut().zip(other.fillers) {
-            *sum += more;
+        for (sum, addend) in self.filler_bytes.iter_mut().zip(other.filler_bytes) {
+            *sum += addend;
         }
         add_fields!(self, other: unread_bytes, moved_bytes, large_bytes, large_resident_bytes);
-        self.damage = [self.damage, other.damage].into_iter().flatten().min();
+        self.damage_address = [self.damage_address, other.damage_address].into_iter().flatten().min();
     }
 
     /// Counts bytes in use whose objects are unknown.
     fn note_unread(&mut self, start: u64, end: u64) {
         self.unread_bytes += end - start;
-        self.damage = Some(self.damage.map_or(start, |lowest| lowest.min(start)));
+        self.damage_address = Some(self.damage_address.map_or(start, |lowest| lowest.min(start)));
     }
 }
 
@@ -198,21 +198,21 @@ impl CensusContext<'_> {
         let next = AtomicUsize::new(0);
         let mut census = Census::default();
         let mut chunk_claims = Vec::with_capacity(chunks.len());
-        for (other, counted) in on_threads(workers, || self.count_chunks(&chunks, &next)) {
-            census.add(other);
-            chunk_claims.extend(counted);
+        for (thread_census, thread_claims) in on_threads(workers, || self.count_chunks(&chunks, &next)) {
+            census.add(thread_census);
+            chunk_claims.extend(thread_claims);
         }
         chunk_claims.sort_by_key(|chunk| chunk.index);
-        let mut all = AccumulatedPart::empty(self.heap.start);
+        let mut joined_claims = AccumulatedPart::empty(self.heap.start);
         for chunk in chunk_claims {
-            all.join(chunk.claims, self.pages)?;
+            joined_claims.join(chunk.claims, self.pages)?;
         }
-        if all.end < self.heap.end() {
-            let mut accumulator = Accumulator::new(all.end, self.pages);
+        if joined_claims.end < self.heap.end() {
+            let mut accumulator = Accumulator::new(joined_claims.end, self.pages);
             self.claim_gap(&mut accumulator, self.heap.end());
-            all.join(accumulator.cut(), self.pages)?;
+            joined_claims.join(accumulator.cut(), self.pages)?;
         }
-        Ok((census, all))
+        Ok((census, joined_claims))
     }
 
     /// Counts and claims chunks of runs, from `next` on, until none is left. Returns the counts,
@@ -226,34 +226,34 @@ impl CensusContext<'_> {
             let Some(chunk) = chunks.get(index) else { break };
             // A chunk extends to the start of the next one.
             let start_of = |chunk: &&[Run]| chunk.first().map(|run| run.start);
-            let from = if index == 0 { self.heap.start } else { start_of(chunk).unwrap_or(0) };
-            let to = chunks.get(index + 1).and_then(start_of).unwrap_or(self.heap.end());
-            let claims = self.count_runs(chunk, from, to, &mut census, &mut counter);
+            let start = if index == 0 { self.heap.start } else { start_of(chunk).unwrap_or(0) };
+            let end = chunks.get(index + 1).and_then(start_of).unwrap_or(self.heap.end());
+            let claims = self.count_runs(chunk, start, end, &mut census, &mut counter);
             chunk_claims.push(ChunkClaims { index, claims });
         }
         census.types = counter.counts.into_iter().collect();
         (census, chunk_claims)
     }
 
-    /// Counts the objects of `runs`, and claims `from..to`, which contains them.
+    /// Counts the objects of `runs`, and claims `start..end`, which contains them.
     fn count_runs(
         &self,
         runs: &[Run],
-        from: u64,
-        to: u64,
+        start: u64,
+        end: u64,
         census: &mut Census,
         counter: &mut TypeCounter,
     ) -> AccumulatedPart {
-        let mut accumulator = Accumulator::new(from, self.pages);
+        let mut accumulator = Accumulator::new(start, self.pages);
         for run in runs {
             self.claim_gap(&mut accumulator, run.start);
-            let end = self.count_run(*run, &mut accumulator, census, counter);
-            if end < run.end {
-                census.note_unread(end, run.end);
+            let walk_end = self.count_run(*run, &mut accumulator, census, counter);
+            if walk_end < run.end {
+                census.note_unread(walk_end, run.end);
                 accumulator.claim_to(run.end, Class::Refined(self.slots.unread));
             }
         }
-        self.claim_gap(&mut accumulator, to);
+        self.claim_gap(&mut accumulator, end);
         accumulator.cut()
     }
 
@@ -302,8 +302,8 @@ impl CensusContext<'_> {
                 }
             }
             if self.kinds.kind_of(header) == Some(ObjectKind::Filler) {
-                if let Some(fillers) = census.fillers.get_mut(generation) {
-                    *fillers += bytes;
+                if let Some(filler_bytes) = census.filler_bytes.get_mut(generation) {
+                    *filler_bytes += bytes;
                 }
                 accumulator.claim_to(at + bytes, Class::Refined(self.slots.waste));
                 return;
@@ -351,10 +351,10 @@ mod tests {
         counter.count_mut(0x11).unwrap().dead[0].objects += 1;
         assert_eq!(counter.counts.len(), MAX_TYPES + 2, "also a key for further types, and a widetag");
         let mut census = Census { types: counter.counts.iter().copied().collect(), ..Census::default() };
-        let more = (0..100u64).map(|layout| (0x8000_0000 + layout, TypeCount::default())).collect();
-        census.add(Census { types: more, ..Census::default() });
+        let counts = (0..100u64).map(|layout| (0x8000_0000 + layout, TypeCount::default())).collect();
+        census.add(Census { types: counts, ..Census::default() });
         assert_eq!(census.types.len(), MAX_TYPES + 2);
-        let counted: u64 = census.types.values().map(|count| count.dead[0].objects).sum();
-        assert_eq!(counted, 3 * MAX_TYPES as u64 + 1);
+        let thread_claims: u64 = census.types.values().map(|count| count.dead[0].objects).sum();
+        assert_eq!(thread_claims, 3 * MAX_TYPES as u64 + 1);
     }
 }

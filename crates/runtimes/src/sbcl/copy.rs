@@ -1,9 +1,9 @@
 //! Copies the part of SBCL's memory that tracing needs, while the process is stopped.
 //!
-//! Copies only pages that hold objects, and of these only resident anonymous memory: the rest of a
-//! mapped core is read from the file once the target runs again. For large objects without pointers
-//! it copies the first page, and only finds the zero pages among the others. Several threads copy;
-//! they stop at the deadline.
+//! Only pages that hold objects are copied, and of these only resident anonymous memory: the other
+//! pages of a mapped core are read from the file once the target runs again. Of a large object
+//! without pointers only the first page is copied; the others are searched for zero pages. Several
+//! threads copy; they stop at the deadline.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -57,8 +57,8 @@ struct FilePart {
 #[derive(Default)]
 struct OpenedFiles {
     parts: Vec<FilePart>,
-    /// Mappings whose file could not be opened.
-    unopened: u64,
+    /// Number of mappings whose file could not be opened.
+    unopened_files: u64,
 }
 
 /// How much of a part of the target's memory was read.
@@ -66,23 +66,23 @@ struct OpenedFiles {
 struct CopyCount {
     bytes_read: u64,
     /// Resident bytes that could not be read.
-    bytes_missing: u64,
+    missing_bytes: u64,
 }
 
 /// The copy, and what is still to be read from files.
-pub struct Copied {
+pub struct CopiedHeap {
     /// The copied pages.
     pub store: HeapCopy,
     /// Bytes of target memory that were read.
     pub bytes_read: u64,
     /// In address order, without overlap.
-    parts: Vec<FilePart>,
+    file_parts: Vec<FilePart>,
     /// Resident memory that was copied. The memory between its ranges is that of files.
-    runs: RangeSet,
+    copied_runs: RangeSet,
     /// Resident bytes that could not be read.
-    bytes_missing: u64,
-    /// Mappings whose file could not be opened.
-    pub unopened: u64,
+    missing_bytes: u64,
+    /// Number of mappings whose file could not be opened.
+    pub unopened_files: u64,
 }
 
 impl CopyPlan {
@@ -114,13 +114,13 @@ impl CopyPlan {
 
     /// Bytes of memory for the copy and for tracing it.
     pub fn bytes(&self) -> u64 {
-        let copied = self.pages() as u64 * GC_PAGE_BYTES;
+        let copied_bytes = self.page_count() as u64 * GC_PAGE_BYTES;
         // Two bits for each 16 bytes. The list of work is bounded by a quarter of the copy, but
         // takes about a tenth.
-        copied + copied / 64 + copied / 10
+        copied_bytes + copied_bytes / 64 + copied_bytes / 10
     }
 
-    fn pages(&self) -> usize {
+    fn page_count(&self) -> usize {
         self.areas.iter().map(|area| area.pages.len()).sum()
     }
 
@@ -131,22 +131,35 @@ impl CopyPlan {
         context: &Context<'_>,
         pages: &RangePages,
         reserved: &ReservedMemory,
-    ) -> Option<Copied> {
-        let mut store = HeapCopy::with_pages(self.pages(), reserved)?;
+    ) -> Option<CopiedHeap> {
+        let mut store = HeapCopy::with_pages(self.page_count(), reserved)?;
         for area in &self.areas {
             store.add_area(area.range.start, area.range.end, &area.pages);
         }
         let runs: RangeSet = self.areas.iter().flat_map(|area| context.resident_runs(area.range)).collect();
         let bytes_read = AtomicU64::new(0);
-        let bytes_missing = AtomicU64::new(0);
-        let deadline_passed = AtomicBool::new(false);
-        let mut spans = store.spans_mut(PAGES_AT_ONCE);
         let copy_span = |address: u64, bytes: &mut [u8]| {
             let count = copy_pages(context, &runs, address, bytes, pages);
             bytes_read.fetch_add(count.bytes_read, Ordering::Relaxed);
             (context.progress)(count.bytes_read);
-            count.bytes_missing
+            count.missing_bytes
         };
+        let missing_bytes = self.copy_spans(context, &mut store.spans_mut(PAGES_AT_ONCE), &copy_span)?;
+        let OpenedFiles { parts: file_parts, unopened_files } = self.open_files(context);
+        let bytes_read = bytes_read.into_inner();
+        Some(CopiedHeap { store, bytes_read, file_parts, copied_runs: runs, missing_bytes, unopened_files })
+    }
+
+    /// Copies `spans` with all workers, then looks for zeros. `copy_span` copies one and returns
+    /// the bytes that could not be read; this returns their sum. `None` if the deadline passed.
+    fn copy_spans(
+        &self,
+        context: &Context<'_>,
+        spans: &mut [(u64, &mut [u8])],
+        copy_span: &(impl Fn(u64, &mut [u8]) -> u64 + Sync),
+    ) -> Option<u64> {
+        let missing_bytes = AtomicU64::new(0);
+        let has_deadline_passed = AtomicBool::new(false);
         let span_groups = Mutex::new(spans.chunks_mut(SPANS_AT_ONCE));
         let zero_scan_groups = Mutex::new(self.zero_scan_pages.chunks(PAGES_AT_ONCE));
         std::thread::scope(|scope| {
@@ -154,11 +167,11 @@ impl CopyPlan {
                 scope.spawn(|| {
                     while let Some(group) = span_groups.lock().ok().and_then(|mut groups| groups.next()) {
                         if Instant::now() > context.deadline {
-                            deadline_passed.store(true, Ordering::Relaxed);
+                            has_deadline_passed.store(true, Ordering::Relaxed);
                             return;
                         }
                         for (address, bytes) in group {
-                            bytes_missing.fetch_add(copy_span(*address, bytes), Ordering::Relaxed);
+                            missing_bytes.fetch_add(copy_span(*address, bytes), Ordering::Relaxed);
                         }
                     }
                     let mut scratch = ReadBuffer::new(GC_PAGE_BYTES as usize);
@@ -175,19 +188,7 @@ impl CopyPlan {
                 });
             }
         });
-        drop(spans);
-        if deadline_passed.load(Ordering::Relaxed) {
-            return None;
-        }
-        let OpenedFiles { parts, unopened } = self.open_files(context);
-        Some(Copied {
-            store,
-            bytes_read: bytes_read.load(Ordering::Relaxed),
-            parts,
-            runs,
-            bytes_missing: bytes_missing.load(Ordering::Relaxed),
-            unopened,
-        })
+        (!has_deadline_passed.into_inner()).then(|| missing_bytes.into_inner())
     }
 
     /// Opens the files behind the areas.
@@ -200,7 +201,7 @@ impl CopyPlan {
             }
             match namespaces::open_mapped_file(context.process, mapping) {
                 Ok(file) => opened.parts.push(FilePart { file, range, offset: mapping.offset }),
-                Err(_) => opened.unopened += 1,
+                Err(_) => opened.unopened_files += 1,
             }
         }
         opened
@@ -221,7 +222,7 @@ fn copy_pages(
         let Some(part) = part else { continue };
         let read_length = context.memory.read_some(run.start, part).min(part.len());
         count.bytes_read += read_length as u64;
-        count.bytes_missing += (part.len() - read_length) as u64;
+        count.missing_bytes += (part.len() - read_length) as u64;
         // Only pages that were read: the others hold what was in the buffer before.
         let contents = part.get(..read_length).unwrap_or_default().chunks_exact(PAGE_BYTES as usize);
         for (page, content) in run.pages().zip(contents) {
@@ -236,27 +237,27 @@ fn copy_pages(
     count
 }
 
-impl Copied {
+impl CopiedHeap {
     /// Reads from the mapped files the pages that were not resident anonymous memory. Returns the
     /// bytes that could not be read, from memory or from files.
-    pub fn fill(&mut self) -> u64 {
-        let mut missing = self.bytes_missing;
-        let runs = std::mem::take(&mut self.runs);
+    pub fn fill_from_files(&mut self) -> u64 {
+        let mut missing_bytes = self.missing_bytes;
+        let runs = std::mem::take(&mut self.copied_runs);
         for (address, bytes) in self.store.pages_mut() {
             let page = AddressRange::sized(address, bytes.len() as u64);
-            let first = self.parts.partition_point(|part| part.range.end <= page.start);
-            let parts = self.parts.iter().skip(first);
+            let first = self.file_parts.partition_point(|part| part.range.end <= page.start);
+            let parts = self.file_parts.iter().skip(first);
             for part in parts.take_while(|part| part.range.start < page.end) {
                 for gap in runs.gaps_in(part.range.intersection(page)) {
                     let target = bytes.get_mut((gap.start - address) as usize..(gap.end - address) as usize);
                     let Some(target) = target else { continue };
                     let offset = part.offset.saturating_add(gap.start - part.range.start);
-                    missing += read_mapped(&part.file, target, offset);
+                    missing_bytes += read_mapped(&part.file, target, offset);
                 }
             }
         }
-        self.parts.clear();
-        missing
+        self.file_parts.clear();
+        missing_bytes
     }
 }
 
@@ -265,15 +266,15 @@ impl Copied {
 /// the end of the file.
 fn read_mapped(file: &File, target: &mut [u8], offset: u64) -> u64 {
     let mut read_bytes = 0;
-    while let Some(rest) = target.get_mut(read_bytes..).filter(|rest| !rest.is_empty()) {
-        match file.read_at(rest, offset.saturating_add(read_bytes as u64)) {
+    while let Some(unread) = target.get_mut(read_bytes..).filter(|unread| !unread.is_empty()) {
+        match file.read_at(unread, offset.saturating_add(read_bytes as u64)) {
             Ok(0) => {
                 let end = offset.saturating_add(read_bytes as u64);
-                return (rest.len() as u64).saturating_sub(page_up(end) - end);
+                return (unread.len() as u64).saturating_sub(page_up(end) - end);
             }
             Ok(count) => read_bytes += count,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(_) => return rest.len() as u64,
+            Err(_) => return unread.len() as u64,
         }
     }
     0

@@ -64,17 +64,17 @@ impl Sbcl {
     /// Writes these figures into the facts of the runtime, with the figures that all runtimes
     /// report. The committed bytes are those of the collector's pages in use.
     pub(super) fn write_to(&self, facts: &mut Runtime) {
-        let committed: u64 =
+        let committed_bytes =
             self.generations.iter().map(|generation| generation.pages).sum::<u64>() * self.gc_page_bytes;
         facts.used_bytes = Some(self.dynamic_usage_bytes);
-        facts.committed_bytes = Some(committed);
-        facts.free_bytes = Some(committed.saturating_sub(self.dynamic_usage_bytes));
-        let own = [
+        facts.committed_bytes = Some(committed_bytes);
+        facts.free_bytes = Some(committed_bytes.saturating_sub(self.dynamic_usage_bytes));
+        let own_figures = [
             ("dynamic-usage", Some(self.dynamic_usage_bytes)),
             ("dynamic-space-size", Some(self.dynamic_space_bytes)),
             ("bytes-consed-between-gcs", self.bytes_consed_between_gcs),
         ];
-        facts.own = own.into_iter().map(|(name, figure)| (name.to_owned(), figure.into())).collect();
+        facts.own = own_figures.into_iter().map(|(name, figure)| (name.to_owned(), figure.into())).collect();
         facts.set_details(super::ABOUT.name, self);
     }
 }
@@ -162,8 +162,32 @@ pub struct TypeBytes {
     pub bytes: u64,
     /// The generation that holds most of these bytes.
     pub generation: u64,
-    /// By generation: number, instances, bytes.
-    pub by_generation: Vec<(u64, u64, u64)>,
+    /// The generations with objects of this type.
+    pub by_generation: Vec<GenerationCount>,
+}
+
+/// Objects of one type in one generation; in JSON, an array of the three numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "[u64; 3]", into = "[u64; 3]")]
+pub struct GenerationCount {
+    /// Number of the generation.
+    pub generation: u64,
+    /// Number of objects.
+    pub instances: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl From<[u64; 3]> for GenerationCount {
+    fn from([generation, instances, bytes]: [u64; 3]) -> Self {
+        Self { generation, instances, bytes }
+    }
+}
+
+impl From<GenerationCount> for [u64; 3] {
+    fn from(count: GenerationCount) -> Self {
+        [count.generation, count.instances, count.bytes]
+    }
 }
 
 /// What keeps an object. Its root is `thread 0's control stack`, `static space`, `an object that

@@ -34,7 +34,7 @@ pub fn figures(
         dynamic_usage_bytes: heap.bytes_allocated,
         dynamic_space_bytes: heap.size_bytes,
         gc_page_bytes: GC_PAGE_BYTES,
-        open_region_bytes: regions.iter().map(|region| region.free - region.start).sum(),
+        open_region_bytes: regions.iter().map(|region| region.allocated_end - region.start).sum(),
         bytes_consed_between_gcs: heap.consed_between_bytes,
         auto_gc_trigger_bytes: heap.auto_trigger_bytes,
         generations: generations(heap, layout),
@@ -43,6 +43,7 @@ pub fn figures(
     }
 }
 
+/// The figures of all generations.
 fn generations(heap: &DynamicSpace, layout: &Layout) -> Vec<Generation> {
     let mut generations: Vec<Generation> =
         (0..heap.generations.len()).map(|number| generation(heap, number, layout)).collect();
@@ -72,26 +73,27 @@ impl NextCollection {
 /// its `gc_trigger`, and its average age is above the minimum.
 fn next_collections(heap: &DynamicSpace) -> Vec<NextCollection> {
     let oldest = heap.oldest_to_collect.unwrap_or(OLDEST as u64);
-    let mut all = Vec::with_capacity(heap.generations.len());
+    let mut collections = Vec::with_capacity(heap.generations.len());
     // Whether the next collection promotes the previous generation.
     let mut is_promoted = false;
     for (number, record) in heap.generations.iter().enumerate() {
         let promotes = record.collections >= record.collections_before_promotion;
         if number == 0 {
-            let missing = heap.auto_trigger_bytes.map(|trigger| trigger.saturating_sub(heap.bytes_allocated));
-            let text =
-                missing.map_or_else(|| "a call of gc".to_owned(), |bytes| format!("{} more", mib(bytes)));
-            all.push(NextCollection::new(text, missing));
+            let missing_bytes =
+                heap.auto_trigger_bytes.map(|trigger| trigger.saturating_sub(heap.bytes_allocated));
+            let text = missing_bytes
+                .map_or_else(|| "a call of gc".to_owned(), |bytes| format!("{} more", mib(bytes)));
+            collections.push(NextCollection::new(text, missing_bytes));
             is_promoted = promotes;
             continue;
         }
         if number > OLDEST || number as u64 > oldest {
-            all.push(NextCollection::new("never", None));
+            collections.push(NextCollection::new("never", None));
             continue;
         }
         let age = heap.average_age(number);
         let is_old = age > record.minimum_age;
-        let missing = record.trigger_bytes.saturating_add(1).saturating_sub(record.bytes_allocated);
+        let missing_bytes = record.trigger_bytes.saturating_add(1).saturating_sub(record.bytes_allocated);
         let mut parts = Vec::new();
         if !is_promoted {
             parts.push(format!("a promotion from generation {}", number - 1));
@@ -99,15 +101,15 @@ fn next_collections(heap: &DynamicSpace) -> Vec<NextCollection> {
         if !is_old {
             parts.push(format!("average age {age:.2} of {:.2}", record.minimum_age));
         }
-        if missing > 0 {
-            parts.push(format!("{} more", mib(missing)));
+        if missing_bytes > 0 {
+            parts.push(format!("{} more", mib(missing_bytes)));
         }
-        let missing_bytes = (is_promoted && is_old).then_some(missing);
+        let missing_bytes = (is_promoted && is_old).then_some(missing_bytes);
         is_promoted = parts.is_empty() && promotes;
         let text = if parts.is_empty() { "the next collection".to_owned() } else { parts.join("; ") };
-        all.push(NextCollection::new(text, missing_bytes));
+        collections.push(NextCollection::new(text, missing_bytes));
     }
-    all
+    collections
 }
 
 /// Formats bytes in MiB.
@@ -115,6 +117,7 @@ pub fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64)
 }
 
+/// The figures of one generation, without when it is collected next.
 fn generation(heap: &DynamicSpace, number: usize, layout: &Layout) -> Generation {
     let record = heap.generations.get(number).copied().unwrap_or_default();
     let mut generation = Generation {

@@ -103,9 +103,9 @@ impl DynamicSpace {
         let is_valid = start != 0
             && start.is_multiple_of(GC_PAGE_BYTES)
             && next_free <= page_count.min(MAX_BYTES / GC_PAGE_BYTES);
-        let size = page_count.checked_mul(GC_PAGE_BYTES).filter(|&size| size <= MAX_SPACE_BYTES);
-        let size = size.filter(|size| is_valid && start.checked_add(*size).is_some());
-        let Some(size_bytes) = size else {
+        let size_bytes = page_count.checked_mul(GC_PAGE_BYTES).filter(|&bytes| bytes <= MAX_SPACE_BYTES);
+        let size_bytes = size_bytes.filter(|bytes| is_valid && start.checked_add(*bytes).is_some());
+        let Some(size_bytes) = size_bytes else {
             let text = format!("dynamic space at {start:#x} with {next_free} of {page_count} pages");
             return Err(ReadError::Damaged(text));
         };
@@ -233,12 +233,13 @@ impl Page {
 fn parse_page(entry: &[u8], layout: &Layout) -> Result<Page, ReadError> {
     let damaged = || ReadError::Damaged("an entry of page_table is invalid".to_owned());
     let scan_start = half_word_at(entry, 0).ok_or_else(damaged)?;
-    let rest = half_word_at(entry, 4).ok_or_else(damaged)?;
-    let used_bytes = rest & 0xffff;
-    // The lowest bit is a flag; the rest counts bytes or words.
+    // `used` in the lower half, then the type and the generation.
+    let fields = half_word_at(entry, 4).ok_or_else(damaged)?;
+    let used_bytes = fields & 0xffff;
+    // The lowest bit is a flag; the others count bytes or words.
     let used_bytes = if layout.used_in_bytes { used_bytes & !1 } else { (used_bytes >> 1) * 8 };
-    let kind = (rest >> 16) as u8;
-    let generation = (rest >> 24) as u8;
+    let kind = (fields >> 16) as u8;
+    let generation = (fields >> 24) as u8;
     // A page that was never used has generation 0; a freed page keeps its last one.
     let generation = if used_bytes == 0 && usize::from(generation) >= GENERATIONS { 0 } else { generation };
     if u64::from(used_bytes) > GC_PAGE_BYTES || usize::from(generation) >= GENERATIONS {

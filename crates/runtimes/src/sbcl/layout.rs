@@ -138,17 +138,17 @@ pub struct MaskedPointer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MovedWord {
     /// Its index before.
-    pub before: usize,
+    pub index_before: usize,
     /// The release in which it moved.
     pub moved_in: Release,
     /// Its index since.
-    pub since: usize,
+    pub index_since: usize,
 }
 
 impl MovedWord {
     /// Its index in a release.
     pub fn index(self, release: Release) -> usize {
-        if release >= self.moved_in { self.since } else { self.before }
+        if release >= self.moved_in { self.index_since } else { self.index_before }
     }
 }
 
@@ -156,9 +156,9 @@ impl MovedWord {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Layout {
     /// The first release with this layout.
-    pub first: Release,
+    pub first_release: Release,
     /// The last release with this layout.
-    pub last: Release,
+    pub last_release: Release,
     /// The bits of a page's type byte (gencgc-internal.h).
     pub page_types: PageTypes,
     /// Whether a page's used part is counted in bytes with a flag in bit 0; if not, in words above
@@ -168,7 +168,7 @@ pub struct Layout {
     /// page, start.
     pub region_words: usize,
     /// Index of this layout in [`ObjectType::widetags`].
-    pub widetags: usize,
+    pub widetag_index: usize,
     /// Position of the flags in a vector's header (`ARRAY_FLAGS_POSITION`).
     pub vector_flags_shift: u32,
     /// A symbol's word that points to its name (objdef.lisp).
@@ -202,6 +202,8 @@ pub const BASE_STRING: ObjectKind = ObjectKind::Vector { element_bits: 8, extra_
 const fn vector(element_bits: u8) -> ObjectKind {
     ObjectKind::Vector { element_bits, extra_elements: 0 }
 }
+
+/// A type of objects with these widetags.
 const fn object(widetags: [u8; 2], kind: ObjectKind, name: &'static str) -> ObjectType {
     ObjectType { widetags, kind, name }
 }
@@ -274,28 +276,28 @@ pub const OBJECT_TYPES: [ObjectType; 50] = [
 /// All layouts.
 pub const LAYOUTS: [Layout; 2] = [
     Layout {
-        first: Release(2, 1, 0),
-        last: Release(2, 1, 4),
+        first_release: Release(2, 1, 0),
+        last_release: Release(2, 1, 4),
         page_types: PageTypes { mask: 7, single_object: 16, open_region: 8, unboxed: 2, code: 3 },
         used_in_bytes: true,
         region_words: 4,
-        widetags: 0,
+        widetag_index: 0,
         vector_flags_shift: 8,
         symbol_name: MaskedPointer { word: 4, mask: u64::MAX },
-        layout_classoid: MovedWord { before: 3, moved_in: Release(2, 5, 7), since: 4 },
+        layout_classoid: MovedWord { index_before: 3, moved_in: Release(2, 5, 7), index_since: 4 },
         filler_in_upper_half: false,
         character: 0x49,
     },
     Layout {
-        first: Release(2, 2, 8),
-        last: Release(2, 6, 6),
+        first_release: Release(2, 2, 8),
+        last_release: Release(2, 6, 6),
         page_types: PageTypes { mask: 15, single_object: 16, open_region: 32, unboxed: 1, code: 7 },
         used_in_bytes: false,
         region_words: 3,
-        widetags: 1,
+        widetag_index: 1,
         vector_flags_shift: 16,
         symbol_name: MaskedPointer { word: 5, mask: 0xffff_ffff_ffff },
-        layout_classoid: MovedWord { before: 3, moved_in: Release(2, 5, 7), since: 4 },
+        layout_classoid: MovedWord { index_before: 3, moved_in: Release(2, 5, 7), index_since: 4 },
         filler_in_upper_half: true,
         character: 0x51,
     },
@@ -303,7 +305,7 @@ pub const LAYOUTS: [Layout; 2] = [
 
 /// The layout of a release; `None` if it is unknown.
 pub fn layout_of(release: Release) -> Option<&'static Layout> {
-    LAYOUTS.iter().find(|layout| layout.first <= release && release <= layout.last)
+    LAYOUTS.iter().find(|layout| layout.first_release <= release && release <= layout.last_release)
 }
 
 #[cfg(test)]
@@ -318,20 +320,20 @@ mod tests {
         assert_eq!(layout_of(Release(2, 1, 1)).map(|layout| layout.region_words), Some(4));
         assert_eq!(layout_of(Release(2, 2, 0)), None);
         assert_eq!(layout_of(Release(2, 7, 0)), None);
-        let known = |version| known_release(version).map(|known| known.0);
-        assert_eq!(known("2.2.9.debian"), Some(Release(2, 2, 9)));
-        assert_eq!(known("2.3.5.12-abcdef"), Some(Release(2, 3, 5)));
-        assert_eq!(known("2.3.6"), Some(Release(2, 3, 6)));
-        assert_eq!(known("2.3.6.120-abcdef"), None, "flags of tables change from 2.3.6 to 2.3.7");
-        assert_eq!(known("2.5.6.3"), None, "layouts change from 2.5.6 to 2.5.7");
-        assert_eq!(known("2.6.6.1-abcdef"), None, "what follows is not known");
-        assert_eq!(known("2.1.4.7"), None);
+        let release_of = |version| known_release(version).map(|(release, _)| release);
+        assert_eq!(release_of("2.2.9.debian"), Some(Release(2, 2, 9)));
+        assert_eq!(release_of("2.3.5.12-abcdef"), Some(Release(2, 3, 5)));
+        assert_eq!(release_of("2.3.6"), Some(Release(2, 3, 6)));
+        assert_eq!(release_of("2.3.6.120-abcdef"), None, "flags of tables change from 2.3.6 to 2.3.7");
+        assert_eq!(release_of("2.5.6.3"), None, "layouts change from 2.5.6 to 2.5.7");
+        assert_eq!(release_of("2.6.6.1-abcdef"), None, "the next release is not known");
+        assert_eq!(release_of("2.1.4.7"), None);
     }
 
     #[test]
     fn each_widetag_has_one_type() {
         for layout in &LAYOUTS {
-            let mut widetags = OBJECT_TYPES.map(|object_type| object_type.widetags[layout.widetags]);
+            let mut widetags = OBJECT_TYPES.map(|object_type| object_type.widetags[layout.widetag_index]);
             widetags.sort_unstable();
             assert!(widetags.is_sorted_by(|a, b| a < b));
         }

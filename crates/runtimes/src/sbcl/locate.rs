@@ -16,11 +16,12 @@ use strandline_process::image::exports;
 use strandline_process::map::{AddressSpace, DeviceNumber, Mapping};
 use strandline_process::memory::{Memory, word_at};
 use strandline_process::procfs::{Process, printable};
+use strandline_process::range::AddressRange;
 use strandline_process::target::live::ByPid;
 
 /// A file without these symbols is no SBCL runtime, or its collector is not known
 /// (`:mark-region-gc` has no `from_space`).
-const REQUIRED: [&str; 7] = [
+const REQUIRED_SYMBOLS: [&str; 7] = [
     "generations",
     "page_table",
     "page_table_pages",
@@ -30,7 +31,7 @@ const REQUIRED: [&str; 7] = [
     "from_space",
 ];
 /// Symbols that are read if they exist.
-const OPTIONAL: [&str; 35] = [
+const OPTIONAL_SYMBOLS: [&str; 35] = [
     "ALIEN_LINKAGE_SPACE_START",
     "ALIEN_LINKAGE_TABLE_SPACE_START",
     "FIXEDOBJ_SPACE_START",
@@ -95,15 +96,18 @@ struct Symbol {
 }
 
 impl Program {
-    /// Makes a program of symbols at given addresses, for fabricated memory.
-    pub fn with_symbols(path: &str, version: &str, symbols: &[(&'static str, u64, u64)]) -> Self {
-        let symbols =
-            symbols.iter().map(|&(name, address, bytes)| (name, Symbol { address, bytes })).collect();
+    /// Makes a program of variables with these names and ranges, for fabricated memory.
+    pub fn with_symbols(
+        path: &str,
+        version: &str,
+        symbols: impl IntoIterator<Item = (&'static str, AddressRange)>,
+    ) -> Self {
+        let symbol = |range: AddressRange| Symbol { address: range.start, bytes: range.len() };
         Self {
             path: path.to_owned(),
             version: Some(version.to_owned()),
             reserved: ReservedMemory::default(),
-            symbols,
+            symbols: symbols.into_iter().map(|(name, range)| (name, symbol(range))).collect(),
         }
     }
 
@@ -136,7 +140,7 @@ impl Program {
 /// (Versions of zlib and zstd, which it may also hold, start with 1.) `None` if absent, or
 /// more than one.
 fn version_in(constants: &[u8]) -> Option<String> {
-    let mut found: Option<&str> = None;
+    let mut only_version: Option<&str> = None;
     for text in constants.split(|&byte| byte == 0) {
         if !text.starts_with(b"2.")
             || text.len() > MAX_VERSION_BYTES
@@ -145,14 +149,14 @@ fn version_in(constants: &[u8]) -> Option<String> {
             continue;
         }
         let Ok(version) = std::str::from_utf8(text) else { continue };
-        if Release::parse(version).is_none() || found == Some(version) {
+        if Release::parse(version).is_none() || only_version == Some(version) {
             continue;
         }
-        if found.replace(version).is_some() {
+        if only_version.replace(version).is_some() {
             return None;
         }
     }
-    found.map(str::to_owned)
+    only_version.map(str::to_owned)
 }
 
 fn is_version_byte(byte: u8) -> bool {
@@ -162,14 +166,14 @@ fn is_version_byte(byte: u8) -> bool {
 /// The mapped files that hold an SBCL: up to [`MAX_PROGRAMS`], and one more if there are more.
 pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
     let executable = process.executable().unwrap_or_default();
-    let mut known_ids: Vec<(u64, DeviceNumber)> = Vec::new();
-    let mut found = Vec::new();
+    let mut program_ids: Vec<(u64, DeviceNumber)> = Vec::new();
+    let mut programs = Vec::new();
     let mut files_tried = 0;
     // A core within an executable is mapped too, in many parts: only mappings of the runtime itself
     // are of use.
     for mapping in space.mappings().iter().filter(|mapping| mapping.permissions.execute && mapping.has_file())
     {
-        if found.len() > MAX_PROGRAMS {
+        if programs.len() > MAX_PROGRAMS {
             break;
         }
         let name = mapping.name.strip_suffix(" (deleted)").unwrap_or(&mapping.name);
@@ -178,7 +182,7 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
         let file_id = (mapping.inode, mapping.device);
         if !may_be_runtime
             || file_name.ends_with(".core")
-            || known_ids.contains(&file_id)
+            || program_ids.contains(&file_id)
             || files_tried >= MAX_FILES
         {
             continue;
@@ -186,30 +190,33 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
         files_tried += 1;
         if let Some(mut program) = program(process, space, mapping) {
             // Memory is reserved for one: each reservation may take half of what is available.
-            if program.layout().is_some() && found.iter().all(|other: &Program| other.reserved.bytes() == 0) {
+            let has_reserved = |program: &Program| program.reserved.bytes() > 0;
+            if program.layout().is_some() && !programs.iter().any(has_reserved) {
                 let live = ByPid::new(process.pid());
                 program.reserved = ReservedMemory::reserve(&|name| program.value(&live, name));
             }
-            known_ids.push(file_id);
-            found.push(program);
+            program_ids.push(file_id);
+            programs.push(program);
         }
     }
-    found
+    programs
 }
 
+/// Returns the SBCL in a mapped file; `None` if it lacks one of the required symbols.
 fn program(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Option<Program> {
-    if !exports(process, mapping, &REQUIRED[..1]) {
+    if !exports(process, mapping, &REQUIRED_SYMBOLS[..1]) {
         return None;
     }
     let object = Object::open(process, space, mapping).ok()?;
     let mut symbols = BTreeMap::new();
     object.each_symbol(&mut |name, symbol| {
-        let known = REQUIRED.iter().chain(&OPTIONAL).find(|known| known.as_bytes() == name);
-        if let Some(&known) = known {
-            symbols.entry(known).or_insert(Symbol { address: symbol.address, bytes: symbol.bytes });
+        let variable =
+            REQUIRED_SYMBOLS.iter().chain(&OPTIONAL_SYMBOLS).find(|variable| variable.as_bytes() == name);
+        if let Some(&variable) = variable {
+            symbols.entry(variable).or_insert(Symbol { address: symbol.address, bytes: symbol.bytes });
         }
     });
-    if !REQUIRED.iter().all(|name| symbols.contains_key(name)) {
+    if !REQUIRED_SYMBOLS.iter().all(|name| symbols.contains_key(name)) {
         return None;
     }
     let version = object.section(b".rodata").and_then(|constants| version_in(&constants.bytes));
@@ -241,19 +248,19 @@ mod tests {
             return;
         };
         let process = Process::open(child.id() as i32).unwrap();
-        let mut found = Vec::new();
+        let mut programs = Vec::new();
         // SBCL maps its runtime a while after its start.
-        while found.is_empty() && child.try_wait().unwrap().is_none() {
+        while programs.is_empty() && child.try_wait().unwrap().is_none() {
             std::thread::sleep(std::time::Duration::from_millis(2));
             let (space, _) = AddressSpace::parse(&process.maps_text().unwrap());
-            found = find(&process, &space);
+            programs = find(&process, &space);
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(found.len(), 1);
-        assert!(found[0].address("generations").is_some());
+        assert_eq!(programs.len(), 1);
+        assert!(programs[0].address("generations").is_some());
         let version = std::process::Command::new("sbcl").arg("--version").output().unwrap();
         let version = String::from_utf8_lossy(&version.stdout).trim().replace("SBCL ", "");
-        assert_eq!(found[0].version.as_deref(), Some(version.as_str()));
+        assert_eq!(programs[0].version.as_deref(), Some(version.as_str()));
     }
 }

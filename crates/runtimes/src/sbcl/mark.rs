@@ -52,6 +52,7 @@ impl Weakness {
         }
     }
 
+    /// Whether the table keeps a pair.
     fn keeps(self, is_key_live: bool, is_value_live: bool) -> bool {
         match self {
             // A pair that is live needs no table to keep it.
@@ -102,7 +103,7 @@ pub struct Tracer<'a> {
     /// The weak tables reached.
     weak_tables: Vec<WeakTable>,
     /// The objects in dynamic space that conservative roots pin; some several times.
-    pins: Vec<UnitIndex>,
+    pinned_objects: Vec<UnitIndex>,
     /// What first reached each unit, if that is recorded: an object's unit, or a root's number
     /// counted down from the largest unit.
     parents: Vec<UnitIndex>,
@@ -127,7 +128,7 @@ impl<'a> Tracer<'a> {
             release,
             pending: Vec::new(),
             weak_tables: Vec::new(),
-            pins: Vec::new(),
+            pinned_objects: Vec::new(),
             parents: Vec::new(),
             source: 0,
         }
@@ -147,6 +148,7 @@ impl<'a> Tracer<'a> {
         }
     }
 
+    /// Notes an object that was just marked.
     #[inline]
     fn reach(&mut self, unit: UnitIndex) {
         self.pending.push(unit);
@@ -266,10 +268,11 @@ impl<'a> Tracer<'a> {
         self.visit(word >> 32);
     }
 
+    /// Marks an object that must not move.
     fn pin(&mut self, unit: UnitIndex) {
-        let is_known = self.pins.last() == Some(&unit);
-        if !is_known && self.heap.page_of(self.store.address(unit)).is_some() {
-            self.pins.push(unit);
+        let was_just_pinned = self.pinned_objects.last() == Some(&unit);
+        if !was_just_pinned && self.heap.page_of(self.store.address(unit)).is_some() {
+            self.pinned_objects.push(unit);
         }
         if self.store.mark(unit) {
             self.reach(unit);
@@ -311,12 +314,12 @@ impl<'a> Tracer<'a> {
 
     /// Visits what an object points to.
     fn scan(&mut self, unit: UnitIndex) {
-        let (header, second) = (self.store.word_on_page(unit, 0), self.store.word_on_page(unit, 1));
+        let (header, second_word) = (self.store.word_on_page(unit, 0), self.store.word_on_page(unit, 1));
         let Some(kind) = self.kinds.kind_of(header) else { return };
         match kind {
             ObjectKind::Cons => {
                 self.visit(header);
-                self.visit(second);
+                self.visit(second_word);
                 return;
             }
             ObjectKind::Vector { .. }
@@ -330,14 +333,14 @@ impl<'a> Tracer<'a> {
             _ => {}
         }
         let address = self.store.address(unit);
-        let words = self.kinds.words(header, second).unwrap_or(0);
+        let words = self.kinds.words(header, second_word).unwrap_or(0);
         let store = self.store;
         match kind {
             ObjectKind::Instance => {
                 self.visit(header >> 32);
                 // A lock-free list links its nodes without a tag.
-                if second & LOWTAG_MASK == 0 && second != 0 {
-                    self.visit(second | INSTANCE_LOWTAG);
+                if second_word & LOWTAG_MASK == 0 && second_word != 0 {
+                    self.visit(second_word | INSTANCE_LOWTAG);
                 }
                 let end = 1 + instance_slots(header);
                 store.each_word(address, 1, end, |_, word| self.visit(word));
@@ -355,14 +358,15 @@ impl<'a> Tracer<'a> {
                 store.each_word(address, 1, words, |index, word| self.visit(masked(index, word)));
             }
             ObjectKind::Code => {
-                let boxed = ((second & 0xffff_ffff) / 8).min(words);
-                store.each_word(address, 2, boxed, |_, word| self.visit(word));
+                let boxed_words = ((second_word & 0xffff_ffff) / 8).min(words);
+                store.each_word(address, 2, boxed_words, |_, word| self.visit(word));
             }
-            ObjectKind::SimpleVector => self.scan_vector(address, header, words.min(2 + second / 2)),
+            ObjectKind::SimpleVector => self.scan_vector(address, header, words.min(2 + second_word / 2)),
             _ => store.each_word(address, 1, words, |_, word| self.visit(word)),
         }
     }
 
+    /// Visits the elements of a vector; notes it if it has the pairs of a weak table.
     fn scan_vector(&mut self, address: u64, header: u64, words: u64) {
         let flags = header >> self.layout.vector_flags_shift;
         if flags & VECTOR_WEAK == 0 {
@@ -438,14 +442,14 @@ impl<'a> Tracer<'a> {
 
     /// Returns what conservative roots pin, each object once.
     pub fn into_pinned(mut self) -> PinnedSet {
-        self.pins.sort_unstable();
-        self.pins.dedup();
+        self.pinned_objects.sort_unstable();
+        self.pinned_objects.dedup();
         let mut pages = vec![false; self.heap.pages.len()];
         // Each object once: millions of words may point to one of thousands of pages.
-        for &unit in &self.pins {
+        for &unit in &self.pinned_objects {
             let address = self.store.address(unit);
-            let (header, second) = (self.store.word_on_page(unit, 0), self.store.word_on_page(unit, 1));
-            let bytes = self.kinds.words(header, second).unwrap_or(2).saturating_mul(8);
+            let (header, second_word) = (self.store.word_on_page(unit, 0), self.store.word_on_page(unit, 1));
+            let bytes = self.kinds.words(header, second_word).unwrap_or(2).saturating_mul(8);
             let Some((first, _)) = self.heap.page_of(address) else { continue };
             let end = address.saturating_add(bytes);
             let last = self.heap.page_of(end.saturating_sub(1)).map_or(first, |(last, _)| last);
@@ -453,7 +457,7 @@ impl<'a> Tracer<'a> {
                 on_pages.fill(true);
             }
         }
-        PinnedSet { pages, objects: self.pins }
+        PinnedSet { pages, objects: self.pinned_objects }
     }
 }
 

@@ -29,7 +29,7 @@ mod trace;
 #[cfg(test)]
 mod tests;
 
-use self::copy::{Copied, CopyPlan};
+use self::copy::{CopiedHeap, CopyPlan};
 use self::facts::Sbcl;
 use self::heap::{DynamicSpace, ReadError};
 use self::roots::Roots;
@@ -92,6 +92,7 @@ pub static READER: runtime::Reader = runtime::Reader {
     ..runtime::Reader::new(|process, space| Programs::found(locate::find(process, space)))
 };
 
+/// The answer to the request for a path.
 fn path(runtime: &Runtime) -> Option<PathAnswer> {
     let facts: Sbcl = runtime.details("sbcl")?;
     Some(match facts.path {
@@ -131,12 +132,12 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
     let heap = match DynamicSpace::read(context.memory, program, layout) {
         Ok(heap) => heap,
         Err(ReadError::Busy) => {
-            let bytes = dynamic_resident(context, program);
-            let is_collecting = is_collecting(context.memory, program);
-            return Err(Busy { runtime: "sbcl", bytes, is_collecting });
+            let bytes = dynamic_resident_bytes(context, program);
+            let collecting = is_collecting(context.memory, program);
+            return Err(Busy { runtime: "sbcl", bytes, is_collecting: collecting });
         }
         Err(ReadError::Damaged(reason)) => {
-            let bytes = dynamic_resident(context, program);
+            let bytes = dynamic_resident_bytes(context, program);
             let text =
                 format!("SBCL's structures are inconsistent ({reason}); strandline read nothing of it");
             reading.caveats.push(Caveat::new("sbcl_damaged", program.path.clone(), bytes, text));
@@ -145,8 +146,8 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
     };
     reading.bytes_read += heap.bytes_read;
     let threads = threads::read(context.memory, program, layout, &heap);
-    if let Some(doubt) = &threads.inconsistency {
-        let text = format!("not all of SBCL's threads are known: {doubt}");
+    if let Some(inconsistency) = &threads.inconsistency {
+        let text = format!("not all of SBCL's threads are known: {inconsistency}");
         reading.caveats.push(Caveat::new("sbcl_threads", program.path.clone(), None, text));
     }
     let other_spaces = spaces::spaces(context.memory, program);
@@ -203,7 +204,7 @@ impl HeapState<'_> {
             release: self.release,
             roots,
             pages,
-            path: self.program.path.clone(),
+            program_path: self.program.path.clone(),
         }));
     }
 
@@ -211,7 +212,7 @@ impl HeapState<'_> {
     ///
     /// # Errors
     /// The reason why objects are not traced.
-    fn copy(&self, context: &Context<'_>, pages: &RangePages) -> Result<(Roots, Copied), String> {
+    fn copy(&self, context: &Context<'_>, pages: &RangePages) -> Result<(Roots, CopiedHeap), String> {
         let plan = CopyPlan::new(&self.heap, &self.threads.regions, &self.spaces, self.layout);
         let budget_bytes = budget::copy_budget_bytes(self.program.reserved.bytes());
         if let Some(reason) = self.reason_not_traced(context, &plan, budget_bytes) {
@@ -251,6 +252,7 @@ impl HeapState<'_> {
         }
     }
 
+    /// Claims dynamic space by page, with a caveat that has the reason.
     fn claim_by_page(&self, pages: &RangePages, mut figures: Sbcl, reason: &str, reading: &mut Reading) {
         let text =
             format!("SBCL's objects are not traced ({reason}): live and dead objects are not distinguished");
@@ -272,6 +274,7 @@ pub fn is_collecting(memory: &dyn Memory, program: &locate::Program) -> bool {
     program.value(memory, "gc_active_p").is_some_and(|active| active != 0)
 }
 
+/// Facts of an SBCL that is not read yet.
 fn new_facts(program: &locate::Program) -> Runtime {
     Runtime {
         name: "sbcl".to_owned(),
@@ -282,8 +285,8 @@ fn new_facts(program: &locate::Program) -> Runtime {
 }
 
 /// Resident bytes of dynamic space; `None` if its address is unknown.
-fn dynamic_resident(context: &Context<'_>, program: &locate::Program) -> Option<u64> {
+fn dynamic_resident_bytes(context: &Context<'_>, program: &locate::Program) -> Option<u64> {
     let start = program.value(context.memory, "DYNAMIC_SPACE_START")?;
-    let size = program.value(context.memory, "dynamic_space_size")?;
-    Some(resident_bytes(context, start, start.checked_add(size)?))
+    let size_bytes = program.value(context.memory, "dynamic_space_size")?;
+    Some(resident_bytes(context, start, start.checked_add(size_bytes)?))
 }

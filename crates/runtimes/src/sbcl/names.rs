@@ -27,7 +27,7 @@ pub struct Names<'a> {
     /// The release.
     pub release: Release,
     /// Number of names that had characters replaced, or are not reported.
-    pub replaced: u64,
+    pub replaced_names: u64,
 }
 
 impl Names<'_> {
@@ -39,7 +39,7 @@ impl Names<'_> {
         let name_word = self.layout.symbol_name;
         let string = self.word_of_object(symbol, name_word.word, OTHER_LOWTAG, ObjectKind::Symbol)?;
         let name = self.string(string & name_word.mask);
-        self.replaced += u64::from(name.is_none());
+        self.replaced_names += u64::from(name.is_none());
         name
     }
 
@@ -65,10 +65,10 @@ impl Names<'_> {
     fn string(&mut self, pointer: u64) -> Option<String> {
         let characters = self.characters(pointer)?;
         let mut name = String::with_capacity(characters.len());
-        let mut replaced = 0;
+        let mut replaced_characters = 0;
         for &character in &characters {
             let character = char::from_u32(character).filter(|&character| is_name_character(character));
-            replaced += usize::from(character.is_none());
+            replaced_characters += usize::from(character.is_none());
             let character = character.unwrap_or('?');
             if name.len() + character.len_utf8() > MAX_NAME_BYTES {
                 break;
@@ -76,10 +76,10 @@ impl Names<'_> {
             name.push(character);
         }
         // Text in which much was replaced may be anything: it is not reported.
-        if name.is_empty() || replaced * 4 > characters.len() {
+        if name.is_empty() || replaced_characters * 4 > characters.len() {
             return None;
         }
-        self.replaced += u64::from(replaced > 0);
+        self.replaced_names += u64::from(replaced_characters > 0);
         Some(name)
     }
 
@@ -99,9 +99,9 @@ impl Names<'_> {
             // with a zero byte and have none before.
             (BASE_STRING, _) => {
                 let bytes = self.store.bytes_at(address + 16, length + 1);
-                let (&last, bytes) = bytes.split_last().filter(|(_, bytes)| bytes.len() == length)?;
+                let (&final_byte, bytes) = bytes.split_last().filter(|(_, bytes)| bytes.len() == length)?;
                 let is_printable = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
-                (last == 0 && bytes.iter().all(is_printable)).then_some(())?;
+                (final_byte == 0 && bytes.iter().all(is_printable)).then_some(())?;
                 Some(bytes.iter().map(|&byte| u32::from(byte)).collect())
             }
             (_, "simple-character-string") => {

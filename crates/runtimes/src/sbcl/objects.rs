@@ -38,7 +38,7 @@ impl Kinds {
             }
         }
         for object_type in &OBJECT_TYPES {
-            let byte = usize::from(object_type.widetags[layout.widetags]);
+            let byte = usize::from(object_type.widetags[layout.widetag_index]);
             kinds.by_byte[byte] = Some(object_type.kind);
             kinds.names[byte] = object_type.name;
         }
@@ -59,7 +59,7 @@ impl Kinds {
     /// The size in words of an object, by its first two words; always even, never 0. `None` if they
     /// are not those of an object.
     #[inline]
-    pub fn words(&self, header: u64, second: u64) -> Option<u64> {
+    pub fn words(&self, header: u64, second_word: u64) -> Option<u64> {
         let payload = header >> 8;
         let words = match self.kind_of(header)? {
             ObjectKind::Cons => 2,
@@ -70,9 +70,9 @@ impl Kinds {
             ObjectKind::Fdefn => 4,
             ObjectKind::Code => header >> 32,
             ObjectKind::SimpleFun => return None,
-            ObjectKind::SimpleVector => vector_words(second, 64, 0)?,
+            ObjectKind::SimpleVector => vector_words(second_word, 64, 0)?,
             ObjectKind::Vector { element_bits, extra_elements } => {
-                vector_words(second, u64::from(element_bits), u64::from(extra_elements))?
+                vector_words(second_word, u64::from(element_bits), u64::from(extra_elements))?
             }
             ObjectKind::Unboxed => 1 + ((payload & 0xff) | 1),
             // Bit 63 of the header is not part of the length (fullcgc's mark in 2.1).
@@ -81,7 +81,7 @@ impl Kinds {
             // as 255.
             ObjectKind::Array => (7 + (((header >> self.rank_shift) + 1) & 0xff)).next_multiple_of(2),
             ObjectKind::WeakPointer if self.filler_in_upper_half && payload & 0xff == 0 => {
-                vector_words(second, 64, 0)?
+                vector_words(second_word, 64, 0)?
             }
             ObjectKind::WeakPointer if self.filler_in_upper_half => 2,
             ObjectKind::WeakPointer => 4,
@@ -99,13 +99,13 @@ pub fn instance_slots(header: u64) -> u64 {
 }
 
 /// Words of a vector: two, and its elements of `element_bits`, rounded up to an even number.
-/// `length` is a fixnum, twice the number of elements without the `extra` ones.
+/// `length` is a fixnum, twice the number of elements without the `extra_elements`.
 #[inline]
-fn vector_words(length: u64, element_bits: u64, extra: u64) -> Option<u64> {
+fn vector_words(length: u64, element_bits: u64, extra_elements: u64) -> Option<u64> {
     if length & 1 != 0 || length >> 62 != 0 {
         return None;
     }
-    let elements = (length >> 1).checked_add(extra)?;
+    let elements = (length >> 1).checked_add(extra_elements)?;
     Some((2 + elements.checked_mul(element_bits)?.div_ceil(64)).next_multiple_of(2))
 }
 
@@ -132,8 +132,8 @@ pub fn runs(heap: &DynamicSpace, regions: &[Region]) -> Vec<Run> {
         }
         match runs.last_mut() {
             // No object is in two generations.
-            Some(last) if last.end == start && page.scan_start != 0 && page.generation == generation => {
-                last.end = end;
+            Some(run) if run.end == start && page.scan_start != 0 && page.generation == generation => {
+                run.end = end;
             }
             _ => runs.push(Run { start, end, page: index }),
         }
@@ -247,9 +247,9 @@ mod tests {
         for layout in &LAYOUTS {
             let kinds = Kinds::new(layout);
             for byte in 0..=255u64 {
-                for rest in [0, 1, 0xff, 0x7fff, 0xff_ffff, u64::MAX >> 8] {
-                    for second in [0, 2, u64::MAX, u64::MAX - 1, 1 << 61] {
-                        let words = kinds.words(byte | rest << 8, second);
+                for payload in [0, 1, 0xff, 0x7fff, 0xff_ffff, u64::MAX >> 8] {
+                    for second_word in [0, 2, u64::MAX, u64::MAX - 1, 1 << 61] {
+                        let words = kinds.words(byte | payload << 8, second_word);
                         assert!(words.is_none_or(|words| words > 0 && words % 2 == 0));
                     }
                 }

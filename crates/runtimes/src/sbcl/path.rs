@@ -33,7 +33,7 @@ impl PendingTrace {
             root_kinds.push(kind.clone());
         });
         tracer.run();
-        let mut names = Names { store, kinds, layout: self.layout, release: self.release, replaced: 0 };
+        let mut names = Names { store, kinds, layout: self.layout, release: self.release, replaced_names: 0 };
         let mut units = vec![self.first_marked(type_name, &mut names)?];
         let root = loop {
             match tracer.parent(*units.last()?, root_kinds.len())? {
@@ -54,16 +54,16 @@ impl PendingTrace {
     fn first_marked(&self, type_name: &str, names: &mut Names<'_>) -> Option<UnitIndex> {
         let store = &self.copied.store;
         let mut is_wanted_layout: HashMap<u64, bool> = HashMap::new();
-        let mut of_core = None;
+        let mut core_object = None;
         for run in &self.runs {
             let generation = self.heap.pages.get(run.page).map(|page| usize::from(page.generation));
-            let is_core = generation == Some(PSEUDO_STATIC);
-            if is_core && of_core.is_some() {
+            let is_of_core = generation == Some(PSEUDO_STATIC);
+            if is_of_core && core_object.is_some() {
                 continue;
             }
-            let mut found = None;
+            let mut object = None;
             objects::walk(store, names.kinds, *run, |Object { address, header, .. }| {
-                if found.is_some() {
+                if object.is_some() {
                     return;
                 }
                 let is_wanted = match names.kinds.kind_of(header) {
@@ -76,18 +76,19 @@ impl PendingTrace {
                     None => false,
                 };
                 if is_wanted {
-                    found = store.unit(address).filter(|&unit| store.is_marked(unit));
+                    object = store.unit(address).filter(|&unit| store.is_marked(unit));
                 }
             });
-            match found {
-                Some(_) if is_core => of_core = found,
-                Some(_) => return found,
+            match object {
+                Some(_) if is_of_core => core_object = object,
+                Some(_) => return object,
                 None => {}
             }
         }
-        of_core
+        core_object
     }
 
+    /// Describes the object at `unit`, which holds the one at `next`.
     fn step(&self, unit: UnitIndex, next: Option<UnitIndex>, names: &mut Names<'_>) -> Option<Step> {
         let store = &self.copied.store;
         let address = store.address(unit);

@@ -32,32 +32,36 @@ pub fn remedies(figures: &Sbcl) -> Vec<Remedy> {
     if released_bytes.is_some_and(|bytes| bytes < MIN_WORTHWHILE_BYTES) {
         return Vec::new();
     }
-    let live = figures.live_bytes.unwrap_or(figures.dynamic_usage_bytes);
+    // If live bytes are not known, all objects may be live.
+    let live_bytes = figures.live_bytes.unwrap_or(figures.dynamic_usage_bytes);
     let advice = "(sb-ext:gc :full t) in the program after its peak, or from a REPL it serves (Swank, Slynk); \
                   it cannot be requested safely from outside";
-    let cost =
-        format!("all Lisp threads wait while the collector copies or scans {} of live objects", mib(live));
+    let cost = format!(
+        "all Lisp threads wait while the collector copies or scans {} of live objects",
+        mib(live_bytes)
+    );
     let collection = Remedy::advice("sbcl_full_gc", released_bytes, advice, &cost);
     let settings = Remedy::setting(
         "sbcl_generations",
-        &generations(figures),
+        &generation_settings(figures),
         "more collections of young objects, or more copying of their survivors",
     );
-    let older = figures.generations.iter().filter(|generation| generation.number >= 1);
-    let has_dead_older =
-        older.filter_map(|generation| generation.dead_bytes).sum::<u64>() >= MIN_WORTHWHILE_BYTES;
-    if has_dead_older { vec![collection, settings] } else { vec![collection] }
+    let older_generations = figures.generations.iter().filter(|generation| generation.number >= 1);
+    let older_dead_bytes = older_generations.filter_map(|generation| generation.dead_bytes).sum::<u64>();
+    if older_dead_bytes >= MIN_WORTHWHILE_BYTES { vec![collection, settings] } else { vec![collection] }
 }
 
 /// Settings that keep short-lived objects out of the generation that holds most dead bytes.
-fn generations(figures: &Sbcl) -> String {
+fn generation_settings(figures: &Sbcl) -> String {
     let collected =
         figures.generations.iter().filter(|generation| (1..=OLDEST as u64).contains(&generation.number));
-    let most_dead = collected.max_by_key(|generation| generation.dead_bytes);
-    let number = most_dead.map_or(1, |generation| generation.number);
-    let now = |bytes: Option<u64>| bytes.map_or_else(String::new, |bytes| format!(" ({} now)", mib(bytes)));
-    let between_collections = now(most_dead.map(|generation| generation.bytes_consed_between_gcs));
-    let nursery = now(figures.bytes_consed_between_gcs);
+    let largest_dead = collected.max_by_key(|generation| generation.dead_bytes);
+    let number = largest_dead.map_or(1, |generation| generation.number);
+    let present_value =
+        |bytes: Option<u64>| bytes.map_or_else(String::new, |bytes| format!(" ({} now)", mib(bytes)));
+    let between_collections =
+        present_value(largest_dead.map(|generation| generation.bytes_consed_between_gcs));
+    let nursery = present_value(figures.bytes_consed_between_gcs);
     format!(
         "(setf (sb-ext:generation-number-of-gcs-before-promotion 0) 3) keeps short-lived objects from being promoted; \
          (setf (sb-ext:generation-minimum-age-before-gc {number}) 0.0d0) collects generation {number} at each promotion \

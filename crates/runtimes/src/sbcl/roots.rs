@@ -40,7 +40,7 @@ const GENERATION_SHIFT: u32 = 24;
 /// Mask of that generation.
 const GENERATION_MASK: u64 = 15;
 /// Why roots are not read, as a clause: without all of them, live objects would count as dead.
-const NO_ROOM: &str = "there was no memory or no time for a copy of its threads' stacks";
+const NO_MEMORY_OR_TIME: &str = "there was no memory or no time for a copy of its threads' stacks";
 const UNREADABLE: &str = "its threads' stacks or the runtime's variables could not be read completely";
 
 /// Where root words are.
@@ -113,9 +113,9 @@ pub struct RootWords {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roots {
     /// Words that need not be pointers.
-    pub conservative: Vec<RootWords>,
+    pub conservative_words: Vec<RootWords>,
     /// Words that are Lisp objects.
-    pub exact: Vec<RootWords>,
+    pub exact_words: Vec<RootWords>,
     /// Threads whose stack pointer is not known: the whole stack was read.
     pub whole_stacks: usize,
 }
@@ -147,6 +147,7 @@ pub fn read(
     Ok(reader.roots)
 }
 
+/// Reads root words of threads and variables.
 struct Reader<'a> {
     context: &'a Context<'a>,
     roots: Roots,
@@ -158,11 +159,11 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn add_conservative(&mut self, kind: RootKind, words: Vec<u64>) {
-        self.roots.conservative.push(RootWords { kind, words });
+        self.roots.conservative_words.push(RootWords { kind, words });
     }
 
     fn add_exact(&mut self, kind: RootKind, words: Vec<u64>) {
-        self.roots.exact.push(RootWords { kind, words });
+        self.roots.exact_words.push(RootWords { kind, words });
     }
 
     /// Reads the roots of a thread with this index in SBCL's list.
@@ -199,6 +200,7 @@ impl Reader<'_> {
         Ok(())
     }
 
+    /// Reads the runtime's variables that hold Lisp objects.
     fn read_globals(&mut self, program: &Program) -> Result<(), &'static str> {
         for name in GLOBALS {
             let Some(at) = program.address(name) else { continue };
@@ -222,17 +224,17 @@ impl Reader<'_> {
     fn resident_words(&mut self, range: AddressRange) -> Result<Vec<u64>, &'static str> {
         let context = self.context;
         if Instant::now() >= context.deadline {
-            return Err(NO_ROOM);
+            return Err(NO_MEMORY_OR_TIME);
         }
         let runs = context.resident_runs((range.start & !7, range.end));
         let bytes: u64 = runs.iter().map(|run| run.len()).sum();
-        self.bytes_left = self.bytes_left.checked_sub(bytes).ok_or(NO_ROOM)?;
+        self.bytes_left = self.bytes_left.checked_sub(bytes).ok_or(NO_MEMORY_OR_TIME)?;
         let mut words = Vec::with_capacity((bytes / 8) as usize);
         for run in runs {
             let mut at = run.start;
             while at < run.end {
                 if Instant::now() >= context.deadline {
-                    return Err(NO_ROOM);
+                    return Err(NO_MEMORY_OR_TIME);
                 }
                 let length = usize::try_from(run.end - at).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
                 let block = self.block.get_mut(..length);
@@ -272,13 +274,13 @@ impl Roots {
         context: &RootContext<'_>,
         mut enter: impl FnMut(&mut Tracer<'_>, &RootKind),
     ) {
-        for RootWords { kind, words } in &self.conservative {
+        for RootWords { kind, words } in &self.conservative_words {
             enter(tracer, kind);
             for &word in words {
                 tracer.visit_ambiguous(word);
             }
         }
-        for RootWords { kind, words } in &self.exact {
+        for RootWords { kind, words } in &self.exact_words {
             enter(tracer, kind);
             for &word in words {
                 tracer.visit(word);
@@ -301,6 +303,7 @@ impl Roots {
     }
 }
 
+/// Whether all objects of a space are roots.
 fn is_whole_root(kind: SpaceKind) -> bool {
     matches!(kind, SpaceKind::Static | SpaceKind::Permanent)
 }
@@ -332,10 +335,10 @@ mod tests {
 
     const STACK: u64 = 0x7000_0000_0000;
 
-    /// Memory that is the same everywhere but in a range that cannot be read.
-    struct SameBut(AddressRange);
+    /// Memory that has the same byte everywhere, except for a range that cannot be read.
+    struct ConstantMemory(AddressRange);
 
-    impl Memory for SameBut {
+    impl Memory for ConstantMemory {
         fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
             let limit = if address < self.0.end { self.0.start } else { u64::MAX };
             let count = buffer.len().min(usize::try_from(limit.saturating_sub(address)).unwrap());
@@ -346,7 +349,7 @@ mod tests {
 
     /// Reads the roots of `count` threads that name the same stack.
     fn roots_of(count: usize, max_bytes: u64, deadline: Instant) -> Result<Roots, &'static str> {
-        roots_in(&SameBut(AddressRange::default()), "", count, max_bytes, deadline)
+        roots_in(&ConstantMemory(AddressRange::default()), "", count, max_bytes, deadline)
     }
 
     fn roots_in(
@@ -364,29 +367,29 @@ mod tests {
         let (space, _) = AddressSpace::parse(maps.as_bytes());
         let resident = |range: AddressRange| vec![range];
         let context = Context { deadline, ..Context::of_image(memory, &process, &space, &resident) };
-        read(&context, &Program::with_symbols("/usr/bin/fabricated", "2.2.9", &[]), &threads, max_bytes)
+        read(&context, &Program::with_symbols("/usr/bin/fabricated", "2.2.9", []), &threads, max_bytes)
     }
 
     #[test]
     fn no_more_words_are_copied_than_allowed() {
         let deadline = Instant::now() + Duration::from_secs(600);
         let roots = roots_of(2, 2 * STACK_BYTES, deadline).unwrap();
-        let words: usize = roots.conservative.iter().map(|root| root.words.len()).sum();
+        let words: usize = roots.conservative_words.iter().map(|root| root.words.len()).sum();
         assert_eq!((words as u64 * 8, roots.whole_stacks), (2 * STACK_BYTES, 2));
-        assert_eq!(roots_of(2, 2 * STACK_BYTES - 1, deadline), Err(NO_ROOM));
-        assert_eq!(roots_of(65_536, 2 * STACK_BYTES, deadline), Err(NO_ROOM));
-        assert_eq!(roots_of(1, STACK_BYTES, Instant::now()), Err(NO_ROOM), "the deadline passed");
+        assert_eq!(roots_of(2, 2 * STACK_BYTES - 1, deadline), Err(NO_MEMORY_OR_TIME));
+        assert_eq!(roots_of(65_536, 2 * STACK_BYTES, deadline), Err(NO_MEMORY_OR_TIME));
+        assert_eq!(roots_of(1, STACK_BYTES, Instant::now()), Err(NO_MEMORY_OR_TIME), "the deadline passed");
     }
 
     #[test]
     fn a_stack_is_read_to_its_end_but_for_guard_pages() {
         let deadline = Instant::now() + Duration::from_secs(600);
-        let memory = SameBut(AddressRange::sized(STACK + 0x3000, 0x1000));
+        let memory = ConstantMemory(AddressRange::sized(STACK + 0x3000, 0x1000));
         let read = |maps: &str| roots_in(&memory, maps, 1, STACK_BYTES, deadline);
         assert_eq!(read(""), Err(UNREADABLE));
         assert_eq!(read("700000003000-700000004000 rw-p 00000000 00:00 0\n"), Err(UNREADABLE));
         let roots = read("700000003000-700000004000 ---p 00000000 00:00 0\n").unwrap();
-        let words: usize = roots.conservative.iter().map(|root| root.words.len()).sum();
+        let words: usize = roots.conservative_words.iter().map(|root| root.words.len()).sum();
         assert_eq!(words as u64 * 8, STACK_BYTES - 0x1000);
     }
 }

@@ -71,10 +71,10 @@ impl SpaceKind {
     }
 }
 
-/// The spaces of `program` besides dynamic space. If two overlap, the lower one is taken.
+/// The spaces of `program` besides dynamic space. If two overlap, only the lower one is returned.
 pub fn spaces(memory: &dyn Memory, program: &Program) -> Vec<Space> {
     let value = |name: &str| program.value(memory, name);
-    let mut found = Vec::new();
+    let mut spaces = Vec::new();
     let mut add_space = |kind, start: Option<u64>, end: Option<u64>| {
         // Objects are aligned to 16: the rest of a last unit holds none.
         if let (Some(start), Some(end)) = (start, end.map(|end| end & !15))
@@ -84,7 +84,7 @@ pub fn spaces(memory: &dyn Memory, program: &Program) -> Vec<Space> {
             // Words are enough here: `walk_space` begins at the next multiple of 16.
             && start.is_multiple_of(8)
         {
-            found.push(Space { kind, start, end });
+            spaces.push(Space { kind, start, end });
         }
     };
     let last_static_byte = value("static_space_free_pointer").and_then(|end| end.checked_sub(1));
@@ -97,14 +97,14 @@ pub fn spaces(memory: &dyn Memory, program: &Program) -> Vec<Space> {
     add_space(SpaceKind::ReadOnly, value("READ_ONLY_SPACE_START"), value("read_only_space_free_pointer"));
     let permanent = program.address("permgen_bounds").and_then(|at| memory.read_word(at).ok());
     add_space(SpaceKind::Permanent, permanent, value("permgen_space_free_pointer"));
-    found.sort_by_key(|space| space.start);
+    spaces.sort_by_key(|space| space.start);
     let mut previous_end = 0;
-    found.retain(|space| {
+    spaces.retain(|space| {
         let is_apart = space.start >= previous_end;
         previous_end = if is_apart { space.end } else { previous_end };
         is_apart
     });
-    found
+    spaces
 }
 
 /// A range that is claimed whole.
@@ -159,9 +159,10 @@ pub fn claimed_ranges(
 /// page boundary, and stays with malloc.
 fn add_tables(context: &Context<'_>, program: &Program, ranges: &mut Vec<ClaimedRange>) {
     let value = |name: &str| program.value(context.memory, name);
-    let cards = value("gc_card_table_nbits").filter(|&bits| bits < MAX_CARD_BITS).map(|bits| 1u64 << bits);
+    let card_bytes =
+        value("gc_card_table_nbits").filter(|&bits| bits < MAX_CARD_BITS).map(|bits| 1u64 << bits);
     let linkage = value("ALIEN_LINKAGE_SPACE_START").or_else(|| value("ALIEN_LINKAGE_TABLE_SPACE_START"));
-    for (start, bytes) in [(value("gc_card_mark"), cards), (linkage, Some(STATIC_BYTES))] {
+    for (start, bytes) in [(value("gc_card_mark"), card_bytes), (linkage, Some(STATIC_BYTES))] {
         let (Some(start), Some(bytes)) = (start, bytes) else { continue };
         if let Some(end) = start.checked_add(bytes).filter(|_| start != 0 && start.is_multiple_of(PAGE_BYTES))
         {
@@ -176,10 +177,10 @@ fn add_tables(context: &Context<'_>, program: &Program, ranges: &mut Vec<Claimed
 fn without_overlap(context: &Context<'_>, mut ranges: Vec<ClaimedRange>) -> Vec<ClaimedRange> {
     ranges.retain(|claimed| !claimed.range.is_empty() && claimed.range.start.is_multiple_of(PAGE_BYTES));
     ranges.sort_by_key(|claimed| (claimed.range.start, claimed.range.end));
-    let foreign = foreign_memory(context);
+    let foreign_ranges = foreign_memory(context);
     let mut previous_end = 0;
     ranges.retain(|claimed| {
-        let is_own = claimed.range.start >= previous_end && !foreign.overlaps(claimed.range);
+        let is_own = claimed.range.start >= previous_end && !foreign_ranges.overlaps(claimed.range);
         if is_own {
             previous_end = claimed.range.end;
         }
@@ -191,8 +192,9 @@ fn without_overlap(context: &Context<'_>, mut ranges: Vec<ClaimedRange>) -> Vec<
 /// The mappings that have other owners: the heap of malloc and the main thread's stack.
 pub fn foreign_memory(context: &Context<'_>) -> RangeSet {
     let mappings = context.space.mappings().iter();
-    let foreign = mappings.filter(|mapping| mapping.name == "[heap]" || mapping.name.starts_with("[stack"));
-    foreign.map(Mapping::range).collect()
+    let foreign_ranges =
+        mappings.filter(|mapping| mapping.name == "[heap]" || mapping.name.starts_with("[stack"));
+    foreign_ranges.map(Mapping::range).collect()
 }
 
 /// The slots of dynamic space's rows.
@@ -234,7 +236,7 @@ pub fn holder(number: usize) -> String {
 fn allocated_end(regions: &[Region], start: u64) -> Option<u64> {
     let index = regions.partition_point(|region| region.end <= start);
     let region = regions.get(index).filter(|region| region.start < start + GC_PAGE_BYTES)?;
-    Some(region.free.clamp(start, start + GC_PAGE_BYTES))
+    Some(region.allocated_end.clamp(start, start + GC_PAGE_BYTES))
 }
 
 /// End of the objects on page `index`: of its used part, or of what an open region on it has
@@ -260,8 +262,8 @@ pub fn claim_pages(
         let objects_end = used_end(heap, regions, index);
         let used_slot = slots.live.get(usize::from(page.generation)).copied().unwrap_or(slots.unread);
         accumulator.claim_to(objects_end, Class::Refined(used_slot));
-        let rest_slot = if page.is_free(layout) && objects_end == start { slots.free } else { slots.waste };
-        accumulator.claim_to(start + GC_PAGE_BYTES, Class::Refined(rest_slot));
+        let unused_slot = if page.is_free(layout) && objects_end == start { slots.free } else { slots.waste };
+        accumulator.claim_to(start + GC_PAGE_BYTES, Class::Refined(unused_slot));
     }
     accumulator.claim_to(end, Class::Refined(slots.free));
     RangeClaim { start: heap.start, end, sums: accumulator.cut().finish(pages) }
@@ -277,17 +279,18 @@ mod tests {
     impl Memory for Words {
         fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
             let bytes: Vec<u8> = self.0.iter().flat_map(|word| word.to_le_bytes()).collect();
-            let rest = bytes.get(address as usize..).unwrap_or_default();
-            let count = rest.len().min(buffer.len());
-            buffer[..count].copy_from_slice(&rest[..count]);
+            let source = bytes.get(address as usize..).unwrap_or_default();
+            let count = source.len().min(buffer.len());
+            buffer[..count].copy_from_slice(&source[..count]);
             count
         }
     }
 
     #[test]
     fn a_space_does_not_end_before_it_starts() {
-        let symbols = [("READ_ONLY_SPACE_START", 0, 8), ("read_only_space_free_pointer", 8, 8)];
-        let program = Program::with_symbols("/usr/bin/fabricated", "2.2.9", &symbols);
+        let symbols = [("READ_ONLY_SPACE_START", 0), ("read_only_space_free_pointer", 8)]
+            .map(|(name, address)| (name, AddressRange::sized(address, 8)));
+        let program = Program::with_symbols("/usr/bin/fabricated", "2.2.9", symbols);
         assert_eq!(spaces(&Words([0x1008, 0x1009]), &program), []);
         let space = Space { kind: SpaceKind::ReadOnly, start: 0x1008, end: 0x1010 };
         assert_eq!(spaces(&Words([0x1008, 0x1011]), &program), [space]);

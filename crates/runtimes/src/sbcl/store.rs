@@ -94,7 +94,7 @@ impl HeapCopy {
     /// target, too.
     pub fn spans_mut(&mut self, max_pages: usize) -> Vec<(u64, &mut [u8])> {
         let mut spans = Vec::new();
-        let mut rest = &mut self.bytes[..];
+        let mut remaining = &mut self.bytes[..];
         let mut first = 0;
         while let Some(&start) = self.addresses.get(first) {
             let addresses = self.addresses.iter().skip(first).take(max_pages.max(1));
@@ -103,9 +103,9 @@ impl HeapCopy {
                 .zip(consecutive)
                 .take_while(|(address, consecutive)| *address == consecutive)
                 .count();
-            let Some((span, next)) = rest.split_at_mut_checked(count * PAGE) else { break };
+            let Some((span, next)) = remaining.split_at_mut_checked(count * PAGE) else { break };
             spans.push((start, span));
-            rest = next;
+            remaining = next;
             first += count;
         }
         spans
@@ -173,19 +173,20 @@ impl HeapCopy {
 
     /// The bytes at `address`, up to the first that was not copied; `length` is at most a page's.
     pub fn bytes_at(&self, address: u64, length: usize) -> Vec<u8> {
-        let mut found = Vec::new();
+        let mut bytes = Vec::new();
         // They may continue on the next page.
         for _ in 0..2 {
-            let at = address.saturating_add(found.len() as u64);
+            let at = address.saturating_add(bytes.len() as u64);
             let Some(unit) = self.unit(at) else { break };
             let first = unit as usize * UNIT_BYTES as usize + (at % UNIT_BYTES) as usize;
             let page_end = (first / PAGE + 1) * PAGE;
-            let rest = length.saturating_sub(found.len());
-            found.extend_from_slice(self.bytes.get(first..page_end.min(first + rest)).unwrap_or_default());
+            let end = page_end.min(first + length.saturating_sub(bytes.len()));
+            bytes.extend_from_slice(self.bytes.get(first..end).unwrap_or_default());
         }
-        found
+        bytes
     }
 
+    /// The word with a bit of a unit, and the bit's mask.
     #[inline]
     fn bit(&self, unit: UnitIndex, kind: BitKind) -> Option<(&AtomicU64, u64)> {
         let word = self.bits.get(unit as usize / 64 * 2 + kind as usize)?;
@@ -235,14 +236,14 @@ impl HeapCopy {
     /// Notes for each page the last start before it, once all starts are recorded: a search would
     /// otherwise go back over pages without any, for each word that points there.
     pub fn index_starts(&mut self) {
-        let mut before_pages = Vec::with_capacity(self.addresses.len());
-        let mut last = None;
+        let mut starts_before_pages = Vec::with_capacity(self.addresses.len());
+        let mut last_start = None;
         for page in 0..self.addresses.len() {
-            before_pages.push(last);
+            starts_before_pages.push(last_start);
             let first = page * UNITS_PER_PAGE;
-            last = self.last_start(first, first + UNITS_PER_PAGE - 1).or(last);
+            last_start = self.last_start(first, first + UNITS_PER_PAGE - 1).or(last_start);
         }
-        self.starts_before_pages = before_pages;
+        self.starts_before_pages = starts_before_pages;
     }
 
     /// The last unit of `first..=last` where an object starts; `first` is that of a page.
@@ -262,9 +263,9 @@ impl HeapCopy {
     /// before it.
     pub fn start_before(&self, unit: UnitIndex, max_distance: u32) -> Option<UnitIndex> {
         let page = unit as usize / UNITS_PER_PAGE;
-        let found = self.last_start(page * UNITS_PER_PAGE, unit as usize);
-        let found = found.or_else(|| self.starts_before_pages.get(page).copied().flatten());
-        found.filter(|&found| unit - found <= max_distance)
+        let start = self.last_start(page * UNITS_PER_PAGE, unit as usize);
+        let start = start.or_else(|| self.starts_before_pages.get(page).copied().flatten());
+        start.filter(|&start| unit - start <= max_distance)
     }
 
     /// Number of units.
@@ -295,7 +296,7 @@ mod tests {
         let mut dense = HeapCopy::with_pages(3, &ReservedMemory::default()).unwrap();
         dense.add_area(0x10_0000, 0x20_0000, &[4, 5, 6]);
         assert_eq!(spans(&mut dense, 2), [(0x12_0000, 2 * PAGE), (0x13_0000, PAGE)]);
-        assert_eq!(store.unit(0x10_0000), None, "not wanted");
+        assert_eq!(store.unit(0x10_0000), None, "this page is not copied");
         assert_eq!(store.word(0x10_8000), Some(0x10_8000));
         assert_eq!(store.word(0x5000_7ff8), Some(0x5000_0007));
         assert_eq!(store.word(0x20_0000), None);
@@ -315,9 +316,9 @@ mod tests {
         store.clear_marks();
         assert!(store.is_start(unit) && !store.is_marked(unit));
         assert_eq!(store.bytes_at(0x11_fff8, 9), 0x11_8007u64.to_le_bytes());
-        let mut seen = Vec::new();
-        store.each_word(0x11_fff0, 0, 4, |index, word| seen.push((index, word)));
-        assert_eq!(seen, [(0, 0), (1, 0x11_8007)], "up to where it was copied");
+        let mut words = Vec::new();
+        store.each_word(0x11_fff0, 0, 4, |index, word| words.push((index, word)));
+        assert_eq!(words, [(0, 0), (1, 0x11_8007)], "up to where it was copied");
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub struct Region {
     /// First byte: the page's used part ends here.
     pub start: u64,
     /// First byte that is not allocated.
-    pub free: u64,
+    pub allocated_end: u64,
     /// End address (exclusive).
     pub end: u64,
 }
@@ -71,31 +71,33 @@ pub struct Threads {
 
 /// Follows the list of threads, and collects open regions.
 pub fn read(memory: &dyn Memory, program: &Program, layout: &Layout, heap: &DynamicSpace) -> Threads {
-    let mut found = Threads::default();
+    let mut list = Threads::default();
     let local_bytes = program.value(memory, "dynamic_values_bytes");
     let local_bytes = local_bytes.filter(|bytes| (1..=MAX_LOCAL_BYTES).contains(bytes));
     if local_bytes.is_none() {
-        found.inconsistency = Some("the size of their thread-local storage is not known".to_owned());
+        list.inconsistency = Some("the size of their thread-local storage is not known".to_owned());
     }
-    let mut at = program.value(memory, "all_threads").unwrap_or(0);
-    let mut seen = std::collections::HashSet::new();
-    if at == 0 {
-        found.inconsistency = Some("the list of threads is empty".to_owned());
+    let first_thread = program.value(memory, "all_threads");
+    if first_thread.is_none_or(|address| address == 0) {
+        let state = if first_thread.is_some() { "is empty" } else { "cannot be read" };
+        list.inconsistency = Some(format!("the list of threads {state}"));
     }
+    let mut at = first_thread.unwrap_or(0);
+    let mut visited = std::collections::HashSet::new();
     while at != 0 {
-        if !seen.insert(at) || found.threads.len() >= MAX_THREADS {
-            found.inconsistency = Some(format!("the list of threads does not end at {at:#x}"));
+        if !visited.insert(at) || list.threads.len() >= MAX_THREADS {
+            list.inconsistency = Some(format!("the list of threads does not end at {at:#x}"));
             break;
         }
         let mut words = [0; STRUCT_WORDS * 8];
         let read_bytes = memory.read_some(at, &mut words);
         let words = words.get(..read_bytes).unwrap_or_default();
         let Some((thread, next)) = parse_thread(at, words, local_bytes.unwrap_or(0)) else {
-            found.inconsistency = Some(format!("no thread at {at:#x}"));
+            list.inconsistency = Some(format!("no thread at {at:#x}"));
             break;
         };
-        add_open_regions(words, layout, heap, &mut found.regions);
-        found.threads.push(thread);
+        add_open_regions(words, layout, heap, &mut list.regions);
+        list.threads.push(thread);
         at = next;
     }
     let bytes = usize::try_from(program.bytes("gc_alloc_region")).unwrap_or(0).min(STRUCT_WORDS * 8);
@@ -103,11 +105,11 @@ pub fn read(memory: &dyn Memory, program: &Program, layout: &Layout, heap: &Dyna
     if let (Some(at), Some(words)) = (program.address("gc_alloc_region"), words.get_mut(..bytes))
         && memory.read(at, words).is_ok()
     {
-        add_open_regions(words, layout, heap, &mut found.regions);
+        add_open_regions(words, layout, heap, &mut list.regions);
     }
-    found.regions.sort_by_key(|region| region.start);
-    found.regions.dedup_by(|next, before| next.start < before.end);
-    found
+    list.regions.sort_by_key(|region| region.start);
+    list.regions.dedup_by(|next, before| next.start < before.end);
+    list
 }
 
 /// The thread whose structure is at `at`, and the next one.
@@ -133,19 +135,22 @@ fn parse_thread(at: u64, words: &[u8], local_bytes: u64) -> Option<(Thread, u64)
 
 /// Adds the open regions among `words`: three pointers in order, on a page that is flagged as open
 /// and whose used part ends where the region starts (`gc_close_region` asserts it).
-fn add_open_regions(words: &[u8], layout: &Layout, heap: &DynamicSpace, found: &mut Vec<Region>) {
+fn add_open_regions(words: &[u8], layout: &Layout, heap: &DynamicSpace, regions: &mut Vec<Region>) {
     let count = words.len() / 8;
     for slot in 0..count.saturating_sub(layout.region_words - 1) {
         let word = |index: usize| word_at(words, (slot + index) * 8).unwrap_or(0);
-        let region = Region { free: word(0), end: word(1), start: word(layout.region_words - 1) };
-        if region.start == 0 || region.start > region.free || region.free > region.end {
+        let region = Region { allocated_end: word(0), end: word(1), start: word(layout.region_words - 1) };
+        if region.start == 0 || region.start > region.allocated_end || region.allocated_end > region.end {
             continue;
         }
         let Some((index, page)) = heap.page_of(region.start) else { continue };
         let is_open = page.kind & layout.page_types.open_region != 0;
-        let last = region.end.checked_sub(1).and_then(|last| heap.page_of(last));
-        if is_open && last.is_some() && heap.address_of(index) + u64::from(page.used_bytes) == region.start {
-            found.push(region);
+        let last_page = region.end.checked_sub(1).and_then(|last| heap.page_of(last));
+        if is_open
+            && last_page.is_some()
+            && heap.address_of(index) + u64::from(page.used_bytes) == region.start
+        {
+            regions.push(region);
         }
     }
 }
@@ -169,11 +174,11 @@ mod tests {
         {
             slots[0x14 + slot] = word;
         }
-        let (found, next) = parse_thread(at, &words(&slots), 4096 * 8).expect("found");
+        let (thread, next) = parse_thread(at, &words(&slots), 4096 * 8).expect("found");
         assert_eq!(next, 0x1234);
-        assert_eq!(found.control, AddressRange::new(at - 0x40_0000, at - 0x20_0000));
-        assert_eq!(found.bindings, AddressRange::sized(at - 0x20_0000, 0x80));
-        assert_eq!(found.locals, AddressRange::new(at + 0x1b * 8, at + 4096 * 8));
+        assert_eq!(thread.control, AddressRange::new(at - 0x40_0000, at - 0x20_0000));
+        assert_eq!(thread.bindings, AddressRange::sized(at - 0x20_0000, 0x80));
+        assert_eq!(thread.locals, AddressRange::new(at + 0x1b * 8, at + 4096 * 8));
         slots[0x17] = 0;
         assert_eq!(
             parse_thread(at, &words(&slots), 4096 * 8),

@@ -37,7 +37,7 @@ const PARTIAL_PAGES: u64 = 6;
 /// The copy of the target, and what is needed to trace it.
 pub struct PendingTrace {
     pub(super) figures: Sbcl,
-    pub(super) copied: copy::Copied,
+    pub(super) copied: copy::CopiedHeap,
     pub(super) heap: DynamicSpace,
     pub(super) regions: Vec<Region>,
     pub(super) runs: Vec<Run>,
@@ -47,7 +47,7 @@ pub struct PendingTrace {
     pub(super) roots: Roots,
     pub(super) pages: RangePages,
     /// Path of the program.
-    pub(super) path: String,
+    pub(super) program_path: String,
 }
 
 impl Pending for PendingTrace {
@@ -56,9 +56,9 @@ impl Pending for PendingTrace {
         let FinishContext { workers, path_to, progress, .. } = *context;
         let started = Instant::now();
         progress("tracing SBCL's objects", 0, 3);
-        let missing = self.copied.fill();
-        if missing > 0 || self.copied.unopened > 0 {
-            self.claim_by_page(missing, reading);
+        let missing_bytes = self.copied.fill_from_files();
+        if missing_bytes > 0 || self.copied.unopened_files > 0 {
+            self.claim_by_page(missing_bytes, reading);
             return;
         }
         let kinds = Kinds::new(self.layout);
@@ -98,7 +98,7 @@ impl Pending for PendingTrace {
         reading.facts.types = self.fill_figures(&mut figures, &census, &pinned, &kinds);
         figures.path = path_to.and_then(|name| self.path_to_root(name, &kinds));
         // No collection is advised for a heap that is damaged somewhere.
-        if census.damage.is_none() {
+        if census.damage_address.is_none() {
             reading.remedies.extend(remedies::remedies(&figures));
         }
         figures.trace_seconds = Some(started.elapsed().as_secs_f64());
@@ -154,8 +154,8 @@ impl PendingTrace {
             generation.live_bytes = Some(live.bytes);
             generation.dead_bytes = Some(dead.bytes);
         }
-        for (generation, &fillers) in figures.generations.iter_mut().zip(&census.fillers) {
-            generation.filler_bytes = Some(fillers);
+        for (generation, &filler_bytes) in figures.generations.iter_mut().zip(&census.filler_bytes) {
+            generation.filler_bytes = Some(filler_bytes);
         }
         figures.traced = true;
         figures.live_bytes = Some(Tally::sum(&total.live).bytes);
@@ -169,20 +169,20 @@ impl PendingTrace {
             kinds,
             layout: self.layout,
             release: self.release,
-            replaced: 0,
+            replaced_names: 0,
         };
         figures.dead_by_type = by_type(census, &mut names, |count| &count.dead);
         // What came with the core is always live: it would hide the objects of the program.
         let types = census.types.iter().map(|(&key, count)| {
             let mut count = *count;
-            if let Some(of_core) = count.live.get_mut(PSEUDO_STATIC) {
-                *of_core = Tally::default();
+            if let Some(core_object) = count.live.get_mut(PSEUDO_STATIC) {
+                *core_object = Tally::default();
             }
             (key, count)
         });
-        let without_core = Census { types: types.collect(), ..Census::default() };
-        figures.live_by_type = by_type(&without_core, &mut names, |count| &count.live);
-        figures.names_replaced = names.replaced;
+        let census_without_core = Census { types: types.collect(), ..Census::default() };
+        figures.live_by_type = by_type(&census_without_core, &mut names, |count| &count.live);
+        figures.names_replaced = names.replaced_names;
         all_types(census, &mut names)
     }
 
@@ -208,14 +208,14 @@ impl PendingTrace {
     }
 
     /// Claims dynamic space by page, because parts of the copy are missing.
-    fn claim_by_page(&mut self, missing: u64, reading: &mut Reading) {
+    fn claim_by_page(&mut self, missing_bytes: u64, reading: &mut Reading) {
         let text = format!(
-            "parts of the memory with SBCL's objects could not be read ({missing} bytes, {} files): live and dead \
+            "parts of the memory with SBCL's objects could not be read ({missing_bytes} bytes, {} files): live and dead \
              objects are not distinguished",
-            self.copied.unopened
+            self.copied.unopened_files
         );
         let bytes = Some(self.heap.bytes_allocated);
-        reading.caveats.push(Caveat::new("sbcl_core_not_read", self.path.clone(), bytes, text));
+        reading.caveats.push(Caveat::new("sbcl_core_not_read", self.program_path.clone(), bytes, text));
         let Some(slots) = Slots::new(&mut reading.palette, &rows::ALLOCATED) else { return };
         let claim = spaces::claim_pages(&self.pages, &self.heap, &self.regions, self.layout, &slots);
         self.figures.free_resident_bytes = claim.sums.resident.of(Class::Refined(slots.free));
@@ -225,9 +225,10 @@ impl PendingTrace {
         reading.claims.push(claim);
     }
 
+    /// Returns the caveats on objects and stacks that are not known.
     fn caveats(&self, census: &Census) -> Vec<Caveat> {
         let mut caveats = Vec::new();
-        if let Some(at) = census.damage {
+        if let Some(at) = census.damage_address {
             let text = "SBCL's objects are inconsistent from here to the end of their run: the rest of the run counts as neither live nor dead, and \
                         objects that it may point to count as live";
             caveats.push(Caveat::new("sbcl_damaged", format!("{at:#x}"), Some(census.unread_bytes), text));
@@ -237,7 +238,7 @@ impl PendingTrace {
                 "the extent of the control stack in use is not known for {} of SBCL's threads: their whole stacks count as roots",
                 self.roots.whole_stacks
             );
-            caveats.push(Caveat::new("sbcl_whole_stack", self.path.clone(), None, text));
+            caveats.push(Caveat::new("sbcl_whole_stack", self.program_path.clone(), None, text));
         }
         caveats
     }
@@ -266,7 +267,7 @@ fn visit_unread(store: &HeapCopy, tracer: &mut Tracer<'_>, range: AddressRange) 
 /// Records the starts of all objects of dynamic space. Returns the ranges that could not be walked.
 fn record_all_starts(store: &HeapCopy, kinds: &Kinds, runs: &[Run], workers: usize) -> Vec<AddressRange> {
     let next = AtomicUsize::new(0);
-    let unread = Mutex::new(Vec::new());
+    let unread_ranges = Mutex::new(Vec::new());
     let chunks: Vec<&[Run]> = runs.chunks(census::RUNS_AT_ONCE).collect();
     std::thread::scope(|scope| {
         for _ in 0..workers.max(1) {
@@ -275,16 +276,17 @@ fn record_all_starts(store: &HeapCopy, kinds: &Kinds, runs: &[Run], workers: usi
                     for run in *chunk {
                         let end = objects::record_starts(store, kinds, *run);
                         if end < run.end
-                            && let Ok(mut unread) = unread.lock()
+                            && let Ok(mut unread_ranges) = unread_ranges.lock()
                         {
-                            unread.push(AddressRange::new(end, run.end));
+                            unread_ranges.push(AddressRange::new(end, run.end));
                         }
                     }
                 }
             });
         }
     });
-    unread.into_inner().unwrap_or_default()
+    // A lock is poisoned only if a thread panicked, which ended this one, too.
+    unread_ranges.into_inner().unwrap_or_default()
 }
 
 /// Objects of one type.
@@ -328,14 +330,14 @@ fn by_type(
     names: &mut Names<'_>,
     tallies: impl Fn(&TypeCount) -> &Tallies,
 ) -> Vec<TypeBytes> {
-    let mut all: Vec<TypeBytes> = Vec::new();
+    let mut types: Vec<TypeBytes> = Vec::new();
     for TypeTotal { bytes, objects, key } in
         largest_types(census, MAX_TYPES, |count| Tally::sum(tallies(count)))
     {
         let Some(counts) = census.types.get(&key).map(&tallies) else { continue };
         let (type_name, is_named) = names.name_of_key(key);
         let largest = counts.iter().enumerate().max_by_key(|(_, tally)| tally.bytes);
-        all.push(TypeBytes {
+        types.push(TypeBytes {
             is_named,
             type_name,
             instances: objects,
@@ -344,9 +346,9 @@ fn by_type(
             by_generation: (0..)
                 .zip(counts)
                 .filter(|(_, tally)| tally.objects > 0)
-                .map(|(number, tally)| (number, tally.objects, tally.bytes))
+                .map(|(number, tally)| [number, tally.objects, tally.bytes].into())
                 .collect(),
         });
     }
-    all
+    types
 }

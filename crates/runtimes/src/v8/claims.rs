@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use super::forecast::TracedPages;
-use super::heap::{Heaps, Kind, Space};
+use super::heap::{Heaps, Space, SpaceKind};
 use super::pages::Page;
 use super::rows;
 use strandline_claims::accumulator::{Accumulator, Class};
@@ -25,26 +25,26 @@ pub struct Claimed {
     pub claims: Vec<RangeClaim>,
     /// Resident bytes without objects, by the address of the heap. Pooled pages of isolates that
     /// have ended are under the heaps that these had.
-    pub idle: HashMap<u64, Idle>,
+    pub idle_bytes: HashMap<u64, IdleBytes>,
     /// Resident bytes of the read-only space.
-    pub read_only: u64,
+    pub read_only_bytes: u64,
 }
 
 /// Resident bytes of a heap that hold no object.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Idle {
+pub struct IdleBytes {
     /// Pooled pages.
-    pub pool: u64,
+    pub pool_bytes: u64,
     /// The new space.
-    pub young: u64,
+    pub young_bytes: u64,
 }
 
 impl Claimed {
     /// Returns the sums of all heaps.
-    pub fn all_idle(&self) -> Idle {
-        self.idle.values().fold(Idle::default(), |sum, idle| Idle {
-            pool: sum.pool.saturating_add(idle.pool),
-            young: sum.young.saturating_add(idle.young),
+    pub fn total_idle_bytes(&self) -> IdleBytes {
+        self.idle_bytes.values().fold(IdleBytes::default(), |sum, idle| IdleBytes {
+            pool_bytes: sum.pool_bytes.saturating_add(idle.pool_bytes),
+            young_bytes: sum.young_bytes.saturating_add(idle.young_bytes),
         })
     }
 }
@@ -62,48 +62,50 @@ struct Classes {
     free: Class,
 }
 
-/// Claims all pages, and the rest of the code range, without what other runtimes claimed (`taken`).
+/// Claims all pages, and the rest of the code range, without what other runtimes claimed
+/// (`foreign_ranges`).
 pub fn claim(
     context: &Context<'_>,
     palette: &mut SlotTable,
     heaps: &Heaps,
     traced: &TracedPages,
-    taken: &RangeSet,
+    foreign_ranges: &RangeSet,
 ) -> Claimed {
     let mut claimed = Claimed::default();
     // There are few slots: those without a space come first.
     let pool = refined(palette, &rows::POOL, None);
     let dead = refined(palette, &rows::DEAD, None);
     let wasted = refined(palette, &rows::WASTED, None);
-    let has_pages = |space: &&Space| !(space.pages.is_empty() && space.idle.is_empty());
+    let has_pages = |space: &&Space| !(space.pages.is_empty() && space.idle_pages.is_empty());
     for space in heaps.spaces.iter().filter(has_pages) {
         let used = refined(palette, &rows::OBJECT, Some(space.name));
-        let is_paged = space.kind == Kind::Paged;
+        let is_paged = space.kind == SpaceKind::Paged;
         let free = if is_paged { refined(palette, &rows::FREE, Some(space.name)) } else { Class::Live };
         let classes = Classes { used, dead, wasted, free };
         // Without a trace no object is known to be dead.
         let dead_bytes = |page: &Page| traced.get(&page.start).map_or(0, |objects| objects.dead);
         let in_use =
             space.pages.iter().map(|page| claim_page(context, space, page, dead_bytes(page), classes));
-        let idle = space.idle.iter().map(|page| claim_idle_page(context, page));
+        let idle = space.idle_pages.iter().map(|page| claim_idle_page(context, page));
         for claim in in_use.chain(idle) {
-            claimed.idle.entry(space.heap).or_default().young += claim.sums.resident.of(Class::Cached);
+            claimed.idle_bytes.entry(space.heap).or_default().young_bytes +=
+                claim.sums.resident.of(Class::Cached);
             claimed.claims.push(claim);
         }
     }
     for page in &heaps.pool {
         let claim = context.claim_whole(page.range(), pool);
-        claimed.idle.entry(page.heap).or_default().pool += claim.sums.resident.total();
+        claimed.idle_bytes.entry(page.heap).or_default().pool_bytes += claim.sums.resident.total();
         claimed.claims.push(claim);
     }
     for page in &heaps.read_only {
         let claim = context.claim_whole(page.range(), Class::Mmapped);
-        claimed.read_only += claim.sums.resident.total();
+        claimed.read_only_bytes += claim.sums.resident.total();
         claimed.claims.push(claim);
     }
     claimed.claims.sort_unstable_by_key(|claim| claim.start);
     let mut all_claimed: RangeSet = claimed.claims.iter().map(RangeClaim::range).collect();
-    all_claimed.extend(taken.iter().copied());
+    all_claimed.extend(foreign_ranges.iter().copied());
     let code = code_ranges(context, heaps, &all_claimed);
     claimed.claims.extend(code);
     claimed
@@ -128,29 +130,29 @@ fn claim_page(
     accumulator.claim_to(page.area_start, Class::Header);
     let buffer = space.buffer.filter(|buffer| page.area_start <= buffer.top && buffer.limit <= page.area_end);
     match space.kind {
-        Kind::Young => {
+        SpaceKind::Young => {
             let top = buffer.map_or(page.area_end, |buffer| buffer.top);
             let live_bytes = (top - page.area_start).saturating_sub(dead_bytes);
             accumulator.claim_to(page.area_start + live_bytes, classes.used);
             accumulator.claim_to(top, classes.dead);
             accumulator.claim_to(page.area_end, Class::Cached);
         }
-        Kind::Large => {
-            let live_bytes = page.allocated.saturating_sub(dead_bytes);
+        SpaceKind::Large => {
+            let live_bytes = page.allocated_bytes.saturating_sub(dead_bytes);
             claim_resident(&mut accumulator, &pages, page.area_end, live_bytes, classes.used);
             claim_resident(
                 &mut accumulator,
                 &pages,
                 page.area_end,
-                page.allocated - live_bytes,
+                page.allocated_bytes - live_bytes,
                 classes.dead,
             );
             accumulator.claim_to(page.area_end, classes.wasted);
         }
-        Kind::Paged => {
+        SpaceKind::Paged => {
             let buffer_bytes = buffer.map_or(0, |buffer| buffer.limit - buffer.top);
-            let used_bytes = page.allocated.saturating_sub(buffer_bytes);
-            let wasted_bytes = page.wasted.min(page.area_end - page.area_start - used_bytes);
+            let used_bytes = page.allocated_bytes.saturating_sub(buffer_bytes);
+            let wasted_bytes = page.wasted_bytes.min(page.area_end - page.area_start - used_bytes);
             let live_bytes = used_bytes.saturating_sub(dead_bytes);
             claim_resident(&mut accumulator, &pages, page.area_end, live_bytes, classes.used);
             claim_resident(&mut accumulator, &pages, page.area_end, used_bytes - live_bytes, classes.dead);

@@ -30,21 +30,21 @@ pub fn fill_in_facts(heaps: &Heaps, layout: &Layout, facts: &mut Runtime) {
 fn space_figures(heaps: &Heaps, name: &str) -> SpaceFigures {
     let mut figures = SpaceFigures { space_name: name.to_owned(), space_size: 0, space_used_size: Some(0) };
     for space in heaps.spaces.iter().filter(|space| space.name == name) {
-        figures.space_size = figures.space_size.saturating_add(space.committed);
+        figures.space_size = figures.space_size.saturating_add(space.committed_bytes);
         figures.space_used_size =
-            figures.space_used_size.zip(space.used).map(|(sum, used)| sum.saturating_add(used));
+            figures.space_used_size.zip(space.used_bytes).map(|(sum, used)| sum.saturating_add(used));
     }
     figures
 }
 
 /// Returns the details of V8, without those of its objects.
 pub fn details(heaps: &Heaps, claimed: &Claimed, stores: &Stores) -> V8 {
-    let idle = claimed.all_idle();
+    let idle = claimed.total_idle_bytes();
     V8 {
         isolates: heaps.isolates.len() as u64,
-        pool_resident_bytes: idle.pool,
-        young_idle_resident_bytes: idle.young,
-        read_only_resident_bytes: claimed.read_only,
+        pool_resident_bytes: idle.pool_bytes,
+        young_idle_resident_bytes: idle.young_bytes,
+        read_only_resident_bytes: claimed.read_only_bytes,
         objects: None,
         reachable: None,
         uncertain: None,

@@ -48,7 +48,7 @@ pub fn beside_heap(view: &LedgerView<'_>) -> Option<Finding> {
         return None;
     }
     let slab_bytes = runtime.details::<V8>("v8").and_then(|facts| facts.unviewed_buffer_bytes);
-    let own = [
+    let parts = [
         ("Buffers", view.row_bytes("v8.buffer")),
         ("SharedArrayBuffers", view.row_bytes("v8.buffer.shared")),
         ("external strings", view.row_bytes("v8.external_string")),
@@ -57,7 +57,7 @@ pub fn beside_heap(view: &LedgerView<'_>) -> Option<Finding> {
     ];
     let used = object_sizes(runtime).map_or_else(String::new, |objects| format!(" (objects {objects})"));
     let start = format!("RSS {} of {}: heap {}{used}", bytes(rss), program_name(view), bytes(heap));
-    let mut headline = start + &view.outside_heap(&own);
+    let mut headline = start + &view.outside_heap(&parts);
     if let Some(unused) = slab_bytes.filter(|&unused| view.matters(unused)) {
         headline += &format!("; {} of Buffers is the unused rest of slabs", bytes(unused));
     }

@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 
 use super::claims::Claimed;
-use super::heap::{Heaps, Kind, Space};
+use super::heap::{Heaps, Space, SpaceKind};
 use super::layout::{MIN_YOUNG_BYTES, PAGE_ALIGNMENT};
 use super::pages::Page;
 use strandline_claims::range::PAGE_BYTES;
@@ -45,9 +45,9 @@ pub type TracedPages = HashMap<u64, ObjectBytes>;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forecast {
     /// Bytes released if all uncertain objects are alive.
-    pub low: u64,
+    pub low_bytes: u64,
     /// Bytes released if all of them are garbage.
-    pub high: u64,
+    pub high_bytes: u64,
     /// Bytes of pages without any object that may be alive.
     pub dead_page_bytes: u64,
 }
@@ -67,9 +67,14 @@ struct PageState {
 /// Forecasts by the address of the heap; empty if objects were not traced.
 pub type Forecasts = HashMap<u64, Forecast>;
 
-/// Predicts for each isolate what collections release, its pool included. `external` are the bytes
-/// of buffers outside of the heaps: if they are not known, any number is possible.
-pub fn forecasts(heaps: &Heaps, claimed: &Claimed, traced: &TracedPages, external: Option<u64>) -> Forecasts {
+/// Predicts for each isolate what collections release, its pool included. `external_bytes` are
+/// those of buffers outside of the heaps: if they are not known, any number is possible.
+pub fn forecasts(
+    heaps: &Heaps,
+    claimed: &Claimed,
+    traced: &TracedPages,
+    external_bytes: Option<u64>,
+) -> Forecasts {
     if traced.is_empty() {
         return Forecasts::new();
     }
@@ -77,14 +82,15 @@ pub fn forecasts(heaps: &Heaps, claimed: &Claimed, traced: &TracedPages, externa
         claimed.claims.iter().map(|claim| (claim.start, claim.sums.resident.total())).collect();
     let forecast = |heap: u64| {
         let isolate = Isolate { heaps, resident: &resident, traced, heap };
-        let before_bytes = isolate.resident_before() + claimed.idle.get(&heap).map_or(0, |idle| idle.pool);
-        let released = |external: u64, live_of: fn(ObjectBytes) -> u64| {
-            before_bytes.saturating_sub(isolate.resident_after(external, live_of))
+        let before_bytes =
+            isolate.resident_before() + claimed.idle_bytes.get(&heap).map_or(0, |idle| idle.pool_bytes);
+        let released = |external_bytes: u64, live_of: fn(ObjectBytes) -> u64| {
+            before_bytes.saturating_sub(isolate.resident_after(external_bytes, live_of))
         };
         let all_live = |objects: ObjectBytes| objects.reachable.saturating_add(objects.uncertain);
         Forecast {
-            low: released(external.unwrap_or(0), all_live),
-            high: released(external.unwrap_or(u64::MAX), |objects| objects.reachable),
+            low_bytes: released(external_bytes.unwrap_or(0), all_live),
+            high_bytes: released(external_bytes.unwrap_or(u64::MAX), |objects| objects.reachable),
             dead_page_bytes: isolate.dead_page_bytes(),
         }
     };
@@ -117,7 +123,7 @@ impl Isolate<'_> {
     /// Returns the resident bytes of all spaces now.
     fn resident_before(&self) -> u64 {
         self.spaces()
-            .flat_map(|space| space.pages.iter().chain(&space.idle))
+            .flat_map(|space| space.pages.iter().chain(&space.idle_pages))
             .map(|page| self.resident(page))
             .sum()
     }
@@ -132,25 +138,26 @@ impl Isolate<'_> {
             };
             let dead = space.pages.iter().filter(is_dead).map(|page| self.resident(page));
             match space.kind {
-                Kind::Large => dead.sum(),
-                Kind::Paged => dead.skip(1).sum(),
-                Kind::Young => 0,
+                SpaceKind::Large => dead.sum(),
+                SpaceKind::Paged => dead.skip(1).sum(),
+                SpaceKind::Young => 0,
             }
         };
         self.spaces().map(dead_bytes_of).sum::<u64>()
     }
 
-    /// Returns the resident bytes of all spaces after the collections. `external` are the bytes of
-    /// buffers outside of the heaps; `live_of` gives the bytes of the objects of a page that count
-    /// as live.
-    fn resident_after(&self, external: u64, live_of: fn(ObjectBytes) -> u64) -> u64 {
-        let young = self.spaces().filter(|space| space.kind == Kind::Young).flat_map(|space| &space.pages);
+    /// Returns the resident bytes of all spaces after the collections. `external_bytes` are those
+    /// of buffers outside of the heaps; `live_of` gives the bytes of the objects of a page that
+    /// count as live.
+    fn resident_after(&self, external_bytes: u64, live_of: fn(ObjectBytes) -> u64) -> u64 {
+        let young =
+            self.spaces().filter(|space| space.kind == SpaceKind::Young).flat_map(|space| &space.pages);
         let young_bytes: u64 = young.map(|page| live_of(self.objects(page))).sum();
         let (mut kept_bytes, mut committed_bytes, mut live_bytes) = (MIN_YOUNG_BYTES, MIN_YOUNG_BYTES, 0);
         let mut compacted = Vec::new();
-        for space in self.spaces().filter(|space| space.kind != Kind::Young) {
+        for space in self.spaces().filter(|space| space.kind != SpaceKind::Young) {
             let is_code = space.name.starts_with("code_");
-            if space.kind == Kind::Paged && !is_code {
+            if space.kind == SpaceKind::Paged && !is_code {
                 // Young objects that live move to the old space.
                 let moved_bytes = if space.name == OLD_SPACE { young_bytes } else { 0 };
                 compacted.push(collect_space(self.pages(space, live_of), moved_bytes));
@@ -159,12 +166,12 @@ impl Isolate<'_> {
             for page in space.pages.iter().filter(|page| is_code || live_of(self.objects(page)) > 0) {
                 kept_bytes += self.resident(page);
                 committed_bytes += page.bytes();
-                live_bytes += page.allocated;
+                live_bytes += page.allocated_bytes;
             }
         }
         committed_bytes += compacted.iter().map(|pages| pages.len() as u64 * PAGE_ALIGNMENT).sum::<u64>();
         live_bytes += compacted.iter().flatten().map(|page| page.live_bytes).sum::<u64>();
-        let garbage_bytes = committed_bytes.saturating_sub(live_bytes).saturating_add(external);
+        let garbage_bytes = committed_bytes.saturating_sub(live_bytes).saturating_add(external_bytes);
         if garbage_bytes >= MIN_GARBAGE_BYTES && garbage_bytes >= committed_bytes / MIN_GARBAGE_DIVISOR {
             compacted = compacted.into_iter().map(|pages| collect_space(pages, 0)).collect();
         }
@@ -178,7 +185,7 @@ impl Isolate<'_> {
             let on_page =
                 buffers.filter(|buffer| page.area_start <= buffer.top && buffer.limit <= page.area_end);
             let unused_bytes: u64 = on_page.map(|buffer| buffer.limit - buffer.top).sum();
-            let used_bytes = page.allocated.saturating_sub(unused_bytes);
+            let used_bytes = page.allocated_bytes.saturating_sub(unused_bytes);
             PageState {
                 resident_bytes: self.resident(page),
                 area_bytes: page.area_end - page.area_start,

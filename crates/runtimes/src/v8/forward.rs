@@ -43,7 +43,7 @@ struct Forward<'a> {
     /// A bit for the place of each of them.
     is_reached: Bitmap,
     /// The place of the object that is searched for, and its number once it was reached.
-    wanted: u64,
+    wanted_place: u64,
     wanted_number: Option<u32>,
     buffer: ReadBuffer,
 }
@@ -57,26 +57,26 @@ pub fn chain(
     sample: u64,
 ) -> Result<(Vec<u64>, bool), NoPath> {
     let index = search.heap.index;
-    let (_, wanted) = index.page_and_place(sample).ok_or(NoPath::NoRoot)?;
+    let (_, wanted_place) = index.page_and_place(sample).ok_or(NoPath::NoRoot)?;
     if index.places >= u64::from(NO_HOLDER) {
         return Err(NoPath::TooFar);
     }
     let is_reached = Bitmap::new(index.places).ok_or(NoPath::TooFar)?;
     let buffer = ReadBuffer::new(PAGE_ALIGNMENT as usize);
     let mut forward =
-        Forward { search, reached: Vec::new(), is_reached, wanted, wanted_number: None, buffer };
+        Forward { search, reached: Vec::new(), is_reached, wanted_place, wanted_number: None, buffer };
     for address in anchors {
         forward.reach(*address, NO_HOLDER);
     }
     forward.visit_from(shapes, 0)?;
     let reached_from_anchors = forward.reached.len();
     // What an uncertain root reaches may be reached by a stale word only.
-    for each in [Roots::each_certain, Roots::each_uncertain] {
+    for each_root in [Roots::each_certain, Roots::each_uncertain] {
         if forward.wanted_number.is_some() {
             break;
         }
         let next = forward.reached.len();
-        each(search.roots, &mut |root, address| {
+        each_root(search.roots, &mut |root, address| {
             if !trace::is_weak(&search.heap, shapes, root, address) {
                 forward.reach(address, NO_HOLDER);
             }
@@ -103,7 +103,7 @@ impl Forward<'_> {
         if !self.search.live.marks.has(place) || !self.is_reached.set(place) {
             return;
         }
-        if place == self.wanted {
+        if place == self.wanted_place {
             self.wanted_number = Some(self.reached.len() as u32);
         }
         // The number of places is below 32 bits (`chain`).
@@ -166,9 +166,16 @@ pub fn references(
     if size <= first_bytes as u64 {
         return Some(());
     }
-    let rest = shape.references.start_of_rest(first_bytes as u64);
+    let unread_offset = shape.references.start_of_unread(first_bytes as u64);
     buffer.resize(PAGE_ALIGNMENT as usize);
-    each_part(memory, deadline, address + rest, size - rest, buffer, &mut |offset, bytes| {
-        search.each_reference(shape, rest as usize + offset, bytes, visit);
-    })
+    each_part(
+        memory,
+        deadline,
+        address + unread_offset,
+        size - unread_offset,
+        buffer,
+        &mut |offset, bytes| {
+            search.each_reference(shape, unread_offset as usize + offset, bytes, visit);
+        },
+    )
 }

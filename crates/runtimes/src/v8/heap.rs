@@ -32,7 +32,7 @@ pub struct AllocationBuffer {
 
 /// What the pages of a space hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SpaceKind {
     /// Objects of many sizes beside each other.
     Paged,
     /// One object a page.
@@ -49,16 +49,16 @@ pub struct Space {
     /// Its name, as `v8.getHeapSpaceStatistics()` has it.
     pub name: &'static str,
     /// What its pages hold.
-    pub kind: Kind,
+    pub kind: SpaceKind,
     /// Bytes of its pages, by its own count.
-    pub committed: u64,
+    pub committed_bytes: u64,
     /// Bytes of objects, as V8's statistics have them; `None` if they cannot be determined.
-    pub used: Option<u64>,
+    pub used_bytes: Option<u64>,
     /// Its pages; for the new space, those that may hold objects, in the order in which they are
     /// used.
     pub pages: Vec<Page>,
     /// Pages of the new space that hold no object.
-    pub idle: Vec<Page>,
+    pub idle_pages: Vec<Page>,
     /// Where the main thread allocates in it.
     pub buffer: Option<AllocationBuffer>,
     /// The same for what V8 itself allocates there.
@@ -92,7 +92,7 @@ pub struct Heaps {
 impl Heaps {
     /// Returns all pages: of spaces, pooled ones and those of the read-only space.
     pub fn all_pages(&self) -> impl Iterator<Item = &Page> {
-        let owned = self.spaces.iter().flat_map(|space| space.pages.iter().chain(&space.idle));
+        let owned = self.spaces.iter().flat_map(|space| space.pages.iter().chain(&space.idle_pages));
         owned.chain(&self.pool).chain(&self.read_only)
     }
 
@@ -116,15 +116,15 @@ pub enum HeapError {
     Late,
 }
 
-/// Reads all heaps, without pages that overlap `taken`.
+/// Reads all heaps, without pages that overlap `foreign_ranges`.
 pub fn read(
     context: &Context<'_>,
     memory: &dyn Memory,
     layout: &'static Layout,
-    taken: &RangeSet,
+    foreign_ranges: &RangeSet,
 ) -> Result<Heaps, HeapError> {
     let mut pages = pages::candidates(context, memory, layout).ok_or(HeapError::Late)?;
-    pages.retain(|page| !taken.overlaps(page.range()));
+    pages.retain(|page| !foreign_ranges.overlaps(page.range()));
     let mut reader = Reader {
         layout,
         cache: PageCache::new(memory),
@@ -165,7 +165,7 @@ pub fn read(
     if heaps.isolates.is_empty() {
         return Err(HeapError::NotFound);
     }
-    heaps.pool.extend(reader.pool_of_ended(&heaps));
+    heaps.pool.extend(reader.pool_of_ended_isolates(&heaps));
     heaps.read_only = read_only_pages(context, memory, &pages, &heaps.isolates);
     if has_overlapping_pages(&heaps) { Err(HeapError::Inconsistent) } else { Ok(heaps) }
 }
@@ -281,23 +281,33 @@ impl Reader<'_> {
         address: u64,
         buffer: Option<AllocationBuffer>,
     ) -> Result<Space, HeapError> {
-        let (pages, committed) = self.listed_pages(address)?;
+        let (pages, committed_bytes) = self.listed_pages(address)?;
         let is_large = name.contains("large");
-        let used = if is_large {
-            self.field(address, self.layout.objects_size).filter(|&used| used <= committed)
+        let used_bytes = if is_large {
+            self.field(address, self.layout.objects_size).filter(|&used_bytes| used_bytes <= committed_bytes)
         } else {
             // A page's own count may be ahead (swept by another thread) or behind (not swept yet).
             let allocated =
-                self.field(address, self.layout.space_allocated).filter(|&bytes| bytes <= committed);
+                self.field(address, self.layout.space_allocated).filter(|&bytes| bytes <= committed_bytes);
             // From 12.4 on V8 frees the rest of the allocation area before it counts.
             let is_freed_first = matches!(self.layout.buffers, AllocationBuffers::InLocalHeap(_));
             let free = buffer.filter(|_| is_freed_first).map_or(0, |buffer| buffer.limit - buffer.top);
             allocated.and_then(|allocated| allocated.checked_sub(free))
         };
-        let kind = if is_large { Kind::Large } else { Kind::Paged };
+        let kind = if is_large { SpaceKind::Large } else { SpaceKind::Paged };
         let buffer = buffer.filter(|_| !is_large);
-        let idle = Vec::new();
-        Ok(Space { heap, name, kind, committed, used, pages, idle, buffer, local_buffer: None })
+        let idle_pages = Vec::new();
+        Ok(Space {
+            heap,
+            name,
+            kind,
+            committed_bytes,
+            used_bytes,
+            pages,
+            idle_pages,
+            buffer,
+            local_buffer: None,
+        })
     }
 
     /// Reads the new space. Its pages are owned by two semi-spaces, which are parts of it.
@@ -315,11 +325,11 @@ impl Reader<'_> {
         let mut young = Space {
             heap,
             name: "new_space",
-            kind: Kind::Young,
-            committed: 0,
-            used: None,
+            kind: SpaceKind::Young,
+            committed_bytes: 0,
+            used_bytes: None,
             pages: Vec::new(),
-            idle: Vec::new(),
+            idle_pages: Vec::new(),
             buffer,
             local_buffer: None,
         };
@@ -327,31 +337,31 @@ impl Reader<'_> {
             if !self.is_space(owner, heap, space.number) {
                 continue;
             }
-            let (pages, committed) = self.listed_pages(owner)?;
-            young.committed = young.committed.saturating_add(committed);
+            let (pages, committed_bytes) = self.listed_pages(owner)?;
+            young.committed_bytes = young.committed_bytes.saturating_add(committed_bytes);
             let has_buffer = |page: &Page| {
                 buffer.is_some_and(|buffer| page.area_start <= buffer.top && buffer.limit <= page.area_end)
             };
             // Objects are in the pages before the allocation area, and in front of it.
             match pages.iter().position(has_buffer) {
                 Some(current) => {
-                    let (in_use, idle) = pages.split_at(current + 1);
+                    let (in_use, idle_pages) = pages.split_at(current + 1);
                     young.pages = in_use.to_vec();
-                    young.idle.extend_from_slice(idle);
+                    young.idle_pages.extend_from_slice(idle_pages);
                 }
-                None => young.idle.extend(pages),
+                None => young.idle_pages.extend(pages),
             }
         }
         // Without an allocation area it is unknown which pages hold objects.
         if young.pages.is_empty() {
-            young.pages = std::mem::take(&mut young.idle);
+            young.pages = std::mem::take(&mut young.idle_pages);
             return Ok(young);
         }
         if let Some((last, full)) = young.pages.split_last() {
             // Pages may still overlap here: the sum is not bounded by the address space.
             let full_bytes =
                 full.iter().map(|page| page.area_end - page.area_start).fold(0, u64::saturating_add);
-            young.used = buffer.map(|buffer| full_bytes.saturating_add(buffer.top - last.area_start));
+            young.used_bytes = buffer.map(|buffer| full_bytes.saturating_add(buffer.top - last.area_start));
         }
         Ok(young)
     }
@@ -359,7 +369,7 @@ impl Reader<'_> {
     /// Returns the pages in the list of a space, and its committed bytes, which must be those of
     /// the pages.
     fn listed_pages(&mut self, space: u64) -> Result<(Vec<Page>, u64), HeapError> {
-        let committed = self.field(space, SPACE_COMMITTED).ok_or(HeapError::Inconsistent)?;
+        let committed_bytes = self.field(space, SPACE_COMMITTED).ok_or(HeapError::Inconsistent)?;
         let mut record = self.field(space, self.layout.first_page).ok_or(HeapError::Inconsistent)?;
         let mut pages = Vec::new();
         let mut sum: u64 = 0;
@@ -376,7 +386,7 @@ impl Reader<'_> {
             pages.push(page);
             record = self.field(record, self.layout.record.next).ok_or(HeapError::Inconsistent)?;
         }
-        if sum == committed { Ok((pages, committed)) } else { Err(HeapError::Inconsistent) }
+        if sum == committed_bytes { Ok((pages, committed_bytes)) } else { Err(HeapError::Inconsistent) }
     }
 
     /// Returns the pages of a heap that are in no list; they must be pooled.
@@ -388,18 +398,18 @@ impl Reader<'_> {
 
     /// Returns the pooled pages of isolates that have ended: from 13.6 on all isolates share a pool
     /// (`src/heap/page-pool.h`).
-    fn pool_of_ended(&self, heaps: &Heaps) -> Vec<Page> {
-        let living: HashSet<u64> = heaps.isolates.iter().map(|isolate| isolate.heap).collect();
+    fn pool_of_ended_isolates(&self, heaps: &Heaps) -> Vec<Page> {
+        let living_heaps: HashSet<u64> = heaps.isolates.iter().map(|isolate| isolate.heap).collect();
         let in_use = heaps.spaces.iter().flat_map(|space| &space.pages);
         let headers: HashSet<u64> = in_use.map(Page::header_bytes).collect();
-        let is_of_ended = |page: &&Page| {
+        let is_of_ended_isolate = |page: &&Page| {
             page.is_pooled
                 && page.heap != 0
-                && !living.contains(&page.heap)
+                && !living_heaps.contains(&page.heap)
                 && page.bytes() == PAGE_ALIGNMENT
                 && headers.contains(&page.header_bytes())
         };
-        self.pages.iter().filter(is_of_ended).copied().collect()
+        self.pages.iter().filter(is_of_ended_isolate).copied().collect()
     }
 
     /// Returns the allocation area of each space, in the same order.

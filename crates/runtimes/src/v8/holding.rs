@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use super::constants;
 use super::layout::{CONTEXT_AFTER_SHARED, PAGE_ALIGNMENT};
-use super::names::{self, Known, ScopeInfo};
+use super::names::{self, Constructors, ScopeInfo};
 use super::objects::{Heap, LiveObject};
 use super::references::{FIRST_EPHEMERON, References};
 use super::shapes::{Content, Shape, Shapes, TableEntry};
@@ -125,7 +125,7 @@ struct Scope {
 /// Collects blocks, references and variables while objects are visited.
 struct Collector<'a> {
     heap: Heap<'a>,
-    known: &'a mut Known,
+    constructors: &'a mut Constructors,
     holding: Holding,
     /// By hidden class, or for functions by their code.
     classes: HashMap<u64, ObjectClass>,
@@ -147,12 +147,12 @@ fn is_heap_reference(word: u64) -> bool {
 
 /// Collects what the marked objects hold. `None` if the deadline passed, or if a large page cannot
 /// be read.
-pub fn holding(heap: &Heap<'_>, marks: &Bitmap, known: &mut Known) -> Option<Holding> {
+pub fn holding(heap: &Heap<'_>, marks: &Bitmap, constructors: &mut Constructors) -> Option<Holding> {
     let mut shapes = heap.shapes();
     let mut buffer = ReadBuffer::new(PAGE_ALIGNMENT as usize);
     let mut collector = Collector {
         heap: *heap,
-        known,
+        constructors,
         holding: Holding { hints: ReferenceHints::default(), types: ObjectTypes::default(), is_cut: false },
         classes: HashMap::new(),
         files: HashMap::new(),
@@ -233,8 +233,8 @@ impl Collector<'_> {
             return *class;
         }
         let name = match is_function {
-            true => names::functions_name(shapes, layout, shared),
-            false => names::shape_name(shapes, layout, shape, self.known),
+            true => names::function_type_name(shapes, layout, shared),
+            false => names::object_type_name(shapes, layout, shape, self.constructors),
         };
         let role = match shapes.types().name(shape.instance_type).unwrap_or_default() {
             _ if is_function => Role::Plain,
@@ -311,7 +311,7 @@ impl Collector<'_> {
             let scope = shapes.cache.word(address + CONTEXT_SCOPE).and_then(Shapes::object_at);
             let Some(scope) = scope else { continue };
             let scope = match scopes.entry(scope) {
-                Entry::Occupied(known) => known.into_mut(),
+                Entry::Occupied(entry) => entry.into_mut(),
                 Entry::Vacant(_) if self.is_past_deadline() => return None,
                 Entry::Vacant(entry) => entry.insert(self.read_scope(shapes, scope)),
             };

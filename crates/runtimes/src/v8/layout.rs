@@ -10,7 +10,8 @@
 pub const PAGE_ALIGNMENT: u64 = 256 << 10;
 /// Bytes read of a page's record: the smallest, of a read-only page of 13.6, has 96.
 pub const RECORD_BYTES: u64 = 96;
-/// Most bytes before the first object of a page: 0x3030 measured, in pages with code.
+/// Maximum distance from the start of a page to its first object: 0x3030 measured, in pages with
+/// code.
 pub const MAX_HEADER_BYTES: u64 = 0x1_0000;
 
 /// `heap_` in a `Space` (`src/heap/base-space.h`).
@@ -53,7 +54,7 @@ pub const ABSEIL_HEADER_BYTES: u64 = 32;
 /// Bytes of the new space that stay after a collection under memory pressure: its initial size, 512
 /// KiB for each half (`kMinSemiSpaceSize` in `src/heap/heap.h`), measured in all five versions.
 pub const MIN_YOUNG_BYTES: u64 = 1 << 20;
-/// Most bytes between an `Isolate` and the `Heap` in it (0xc638 to 0xf3c0 measured).
+/// Maximum distance between an `Isolate` and the `Heap` in it (0xc638 to 0xf3c0 measured).
 pub const MAX_ISOLATE_BYTES: u64 = 0x1_8000;
 
 /// `job_` or `state_` in an `ArrayBufferSweeper`, after the pointer to its heap.
@@ -298,8 +299,8 @@ impl Layout {
 /// Vectors of young and old strings, after the pointer to the heap.
 const YOUNG_AND_OLD: &[u64] = &[8, 32];
 
-/// Up to V8 12, where the mutex of the sweeper comes before its lists.
-const OLD_EXTENSIONS: Extensions = Extensions {
+/// Lists of ArrayBuffers up to V8 12, where the mutex of the sweeper comes before its lists.
+const V8_11_EXTENSIONS: Extensions = Extensions {
     lists: [104, 128],
     job_lists: [16, 40],
     store: 8,
@@ -309,8 +310,8 @@ const OLD_EXTENSIONS: Extensions = Extensions {
     store_flags: 56,
     mapped_flags: 2 | 4,
 };
-/// From V8 13 on; the lowest bit of the length is the age.
-const NEW_EXTENSIONS: Extensions = Extensions {
+/// The same from V8 13 on; the lowest bit of the length is the age.
+const V8_13_EXTENSIONS: Extensions = Extensions {
     lists: [16, 48],
     job_lists: [8, 40],
     store: 0,
@@ -321,8 +322,8 @@ const NEW_EXTENSIONS: Extensions = Extensions {
     mapped_flags: 2 | 4,
 };
 
-/// V8 11.
-const OLD_OBJECTS: ObjectLayout = ObjectLayout {
+/// Objects of V8 11.
+const V8_11_OBJECTS: ObjectLayout = ObjectLayout {
     shared: 24,
     name: 16,
     scope_names: 32,
@@ -340,8 +341,8 @@ const OLD_OBJECTS: ObjectLayout = ObjectLayout {
     context_link: &[2248],
     private_symbol_flags: 1,
 };
-/// From V8 13 on.
-const NEW_OBJECTS: ObjectLayout = ObjectLayout {
+/// Objects from V8 13 on.
+const V8_13_OBJECTS: ObjectLayout = ObjectLayout {
     shared: 32,
     name: 24,
     scope_names: 48,
@@ -361,7 +362,7 @@ const NEW_OBJECTS: ObjectLayout = ObjectLayout {
 };
 
 /// Header in the page, up to V8 11: size and flags come first (`src/heap/basic-memory-chunk.h`).
-const OLD: Layout = Layout {
+const V8_11: Layout = Layout {
     version: (11, 3),
     metadata: None,
     record: Record {
@@ -386,9 +387,9 @@ const OLD: Layout = Layout {
     buffers: AllocationBuffers::InSpace(0x50),
     local_buffer: Some(LocalBufferOffsets { local_heap: 0x210, allocator: 0x90 }),
     sweeper: 0x920,
-    extensions: OLD_EXTENSIONS,
+    extensions: V8_11_EXTENSIONS,
     strings: ExternalStrings { table: 0xc30, vectors: YOUNG_AND_OLD },
-    objects: OLD_OBJECTS,
+    objects: V8_11_OBJECTS,
     spaces: &[
         "read_only_space",
         "new_space",
@@ -403,7 +404,7 @@ const OLD: Layout = Layout {
 };
 
 /// Metadata outside the page, from V8 13 on (`src/heap/memory-chunk-metadata.h`).
-const NEW: Layout = Layout {
+const V8_13: Layout = Layout {
     version: (13, 6),
     metadata: Some(8),
     record: Record {
@@ -428,9 +429,9 @@ const NEW: Layout = Layout {
     buffers: AllocationBuffers::InLocalHeap(0x20),
     local_buffer: None,
     sweeper: 0x778,
-    extensions: NEW_EXTENSIONS,
+    extensions: V8_13_EXTENSIONS,
     strings: ExternalStrings { table: 0xa90, vectors: YOUNG_AND_OLD },
-    objects: NEW_OBJECTS,
+    objects: V8_13_OBJECTS,
     spaces: &[
         "read_only_space",
         "new_space",
@@ -452,7 +453,7 @@ const NEW: Layout = Layout {
 pub static LAYOUTS: [Layout; 5] = [
     Layout {
         version: (10, 2),
-        record: Record { next: 232, ..OLD.record },
+        record: Record { next: 232, ..V8_11.record },
         pooled: PooledFlags { offset: 8, is_in_page: true, bits: 0x8_2000 },
         heap_spaces: 0x1d0,
         heap_contexts: 0x698,
@@ -469,7 +470,7 @@ pub static LAYOUTS: [Layout; 5] = [
             bytecode_header: 56,
             feedback_header: 48,
             context_link: &[2176],
-            ..OLD_OBJECTS
+            ..V8_11_OBJECTS
         },
         spaces: &[
             "read_only_space",
@@ -481,9 +482,9 @@ pub static LAYOUTS: [Layout; 5] = [
             "new_large_object_space",
             "new_space",
         ],
-        ..OLD
+        ..V8_11
     },
-    OLD,
+    V8_11,
     Layout {
         version: (12, 4),
         record: Record {
@@ -512,7 +513,7 @@ pub static LAYOUTS: [Layout; 5] = [
             bytecode_header: 64,
             dispatch_table_after: Some("TrustedFixedArray"),
             context_link: &[2304],
-            ..OLD_OBJECTS
+            ..V8_11_OBJECTS
         },
         spaces: &[
             "read_only_space",
@@ -527,12 +528,12 @@ pub static LAYOUTS: [Layout; 5] = [
             "shared_large_object_space",
             "trusted_large_object_space",
         ],
-        ..OLD
+        ..V8_11
     },
-    NEW,
+    V8_13,
     Layout {
         version: (14, 6),
-        record: Record { next: 256, ..NEW.record },
+        record: Record { next: 256, ..V8_13.record },
         pooled: PooledFlags { offset: 88, is_in_page: false, bits: 6 },
         heap_spaces: 0x118,
         heap_contexts: 0x660,
@@ -543,7 +544,7 @@ pub static LAYOUTS: [Layout; 5] = [
         objects_size: 0x58,
         buffers: AllocationBuffers::InLocalHeap(0x10),
         sweeper: 0x7a8,
-        extensions: Extensions { store_flags: 56, mapped_flags: 2 | 8, ..NEW_EXTENSIONS },
+        extensions: Extensions { store_flags: 56, mapped_flags: 2 | 8, ..V8_13_EXTENSIONS },
         // The sum of the bytes of the strings is before the only vector.
         strings: ExternalStrings { table: 0xab0, vectors: &[16] },
         objects: ObjectLayout {
@@ -552,8 +553,8 @@ pub static LAYOUTS: [Layout; 5] = [
             weak_cell: WeakCell { weak_fields: &[24, 32], holdings: 16 },
             context_link: &[2456],
             private_symbol_flags: 3,
-            ..NEW_OBJECTS
+            ..V8_13_OBJECTS
         },
-        ..NEW
+        ..V8_13
     },
 ];

@@ -149,15 +149,15 @@ impl FoundRuntime for Programs<Program> {
     }
 }
 
-/// Reads all heaps of one V8. `taken` are the ranges that other runtimes claimed; blocks of malloc
-/// are claimed in `refinements`.
+/// Reads all heaps of one V8. `foreign_ranges` are the ranges that other runtimes claimed; blocks
+/// of malloc are claimed in `refinements`.
 ///
 /// # Errors
 /// [`Busy`] if its structures are inconsistent, as during a collection.
 pub fn read(
     context: &Context<'_>,
     program: &Program,
-    taken: &RangeSet,
+    foreign_ranges: &RangeSet,
     refinements: &Refinements,
 ) -> Result<Reading, Busy> {
     let facts = Runtime {
@@ -175,18 +175,18 @@ pub fn read(
         reading.caveats.push(caveat("v8_unknown_version", text));
         return Ok(reading);
     };
-    let heaps = match heap::read(context, &memory, layout, taken) {
+    let heaps = match heap::read(context, &memory, layout, foreign_ranges) {
         Ok(heaps) => heaps,
         Err(error) => {
-            reading.caveats.push(not_read(error, program)?);
+            reading.caveats.push(unread_heaps_caveat(error, program)?);
             return Ok(reading);
         }
     };
     let objects = count_objects(context, &memory, program, layout, &heaps);
-    let traced = objects.as_ref().map_or_else(|_| TracedPages::new(), Objects::traced);
-    let mut claimed = claims::claim(context, &mut reading.palette, &heaps, &traced, taken);
+    let traced = objects.as_ref().map_or_else(|_| TracedPages::new(), Objects::bytes_by_page);
+    let mut claimed = claims::claim(context, &mut reading.palette, &heaps, &traced, foreign_ranges);
     if layout.has_dispatch_tables() {
-        outside::claim(context, &memory, &heaps, &mut reading.palette, &mut claimed.claims, taken);
+        outside::claim(context, &memory, &heaps, &mut reading.palette, &mut claimed.claims, foreign_ranges);
     }
     let stores = stores::read(context, &memory, layout, &heaps);
     stores.claim_blocks(refinements);
@@ -209,7 +209,7 @@ pub fn read(
     let plan = notification.as_ref().ok();
     reading.remedies = remedies::remedies(context.process.pid(), &heaps, &claimed, plan, &forecasts);
     reading.notification = Some(notification);
-    stores.claim_mapped(context, &mut reading.palette, &mut claimed.claims, taken);
+    stores.claim_mapped(context, &mut reading.palette, &mut claimed.claims, foreign_ranges);
     reading.claims = claimed.claims;
     reading.bytes_read = memory.bytes();
     Ok(reading)
@@ -219,7 +219,7 @@ pub fn read(
 ///
 /// # Errors
 /// [`Busy`] if their structures are inconsistent, as during a collection.
-fn not_read(error: HeapError, program: &Program) -> Result<Caveat, Busy> {
+fn unread_heaps_caveat(error: HeapError, program: &Program) -> Result<Caveat, Busy> {
     let (code, text) = match error {
         HeapError::Inconsistent | HeapError::Collecting => {
             let is_collecting = error == HeapError::Collecting;
@@ -271,7 +271,7 @@ fn add_objects(
         let text = "parts of the process are, or may be, swapped out: which objects live is not known";
         caveat("v8_not_traced", None, text);
     }
-    if objects.census.known.is_cut {
+    if objects.census.constructors.is_cut {
         let text = "there are more functions or constructors than strandline keeps names of: objects may be listed under another \
                     name, and functions without one";
         caveat("v8_names_cut", None, text);
@@ -306,7 +306,7 @@ struct Objects {
 
 impl Objects {
     /// Returns the bytes of the objects of each page; none if they were not traced.
-    fn traced(&self) -> TracedPages {
+    fn bytes_by_page(&self) -> TracedPages {
         let Some(live) = &self.live else { return TracedPages::new() };
         let bytes_at = |bytes: &[u64], number: usize| bytes.get(number).copied().unwrap_or(0);
         let pages = self.index.pages.iter().enumerate().map(|(number, indexed)| {
@@ -353,12 +353,12 @@ fn count_objects(
     // An object that was not understood may hold references.
     let starts = starts.filter(|_| census.unread_bytes == 0);
     let roots = Roots::new(heap, heaps, layout);
-    let live = starts.and_then(|starts| trace::live(&heap, &roots, starts, &mut census.known));
+    let live = starts.and_then(|starts| trace::live(&heap, &roots, starts, &mut census.constructors));
     let requested = live.as_ref().zip(context.path_to);
-    let path =
-        requested.map(|(live, name)| Search { heap, roots: &roots, live }.path_to(name, &mut census.known));
+    let path = requested
+        .map(|(live, name)| Search { heap, roots: &roots, live }.path_to(name, &mut census.constructors));
     let held_live = live.as_ref().filter(|_| context.keeps_blocks);
-    let holding = held_live.and_then(|live| holding::holding(&heap, &live.marks, &mut census.known));
+    let holding = held_live.and_then(|live| holding::holding(&heap, &live.marks, &mut census.constructors));
     let is_late = is_traced && (live.is_none() || context.keeps_blocks && holding.is_none());
     Ok(Objects { index, census, live, path, holding, is_late, is_swapped })
 }

@@ -37,7 +37,8 @@ const FILE_URL: &str = "file://";
 const MAX_TABLE_NAMES: u64 = 1 << 14;
 /// Maximum length of the path of a script.
 const MAX_PATH_BYTES: usize = 1024;
-/// Limit on constructors of one prototype; [`Known::is_cut`] says whether another one mattered.
+/// Limit on constructors of one prototype; [`Constructors::is_cut`] says whether another one
+/// mattered.
 const MAX_CONSTRUCTORS_PER_PROTOTYPE: usize = 8;
 /// Longest name; longer ones are cut.
 const MAX_CHARACTERS: usize = 100;
@@ -61,7 +62,12 @@ const GLOBAL: &str = "(global object)";
 const ANONYMOUS: &str = "(anonymous)";
 
 /// Returns the name of the objects of a hidden class that are not functions.
-pub fn shape_name(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shape: Shape, known: &mut Known) -> String {
+pub fn object_type_name(
+    shapes: &mut Shapes<'_>,
+    layout: &ObjectLayout,
+    shape: Shape,
+    constructors: &mut Constructors,
+) -> String {
     let types = shapes.types();
     if shape.instance_type < FIRST_NONSTRING {
         return string_name(shape.instance_type).to_owned();
@@ -81,17 +87,17 @@ pub fn shape_name(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shape: Shape, 
     if shape.is_prototype {
         return PROTOTYPE.to_owned();
     }
-    let name = constructor(shapes, layout, shape.map, known);
+    let name = constructor(shapes, layout, shape.map, constructors);
     let prototype = shapes.prototype(shape.map);
     if let Some(prototype) = prototype
-        && let Some(names) = known.prototypes.get(&prototype)
+        && let Some(names) = constructors.by_prototype.get(&prototype)
     {
         // `Object` and Node.js's `Buffer` share their prototypes with other constructors.
         if let Some(name) = name.filter(|name| names.contains(name)) {
             return name;
         }
         let first = names.first().cloned().unwrap_or_default();
-        known.is_cut |= known.cut_prototypes.contains(&prototype);
+        constructors.is_cut |= constructors.cut_prototypes.contains(&prototype);
         return first;
     }
     // `JSMap` is what JavaScript calls `Map`.
@@ -101,18 +107,18 @@ pub fn shape_name(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shape: Shape, 
 
 /// Names of constructors that were found.
 #[derive(Clone, Default)]
-pub struct Known {
+pub struct Constructors {
     /// By the prototype that their objects have.
-    prototypes: HashMap<u64, BTreeSet<String>>,
+    by_prototype: HashMap<u64, BTreeSet<String>>,
     /// By the address of a hidden class of their objects.
-    constructors: HashMap<u64, Option<String>>,
+    by_hidden_class: HashMap<u64, Option<String>>,
     /// Prototypes that have more constructors than are kept.
     cut_prototypes: HashSet<u64>,
     /// Whether objects may have another name because a limit on names was reached.
     pub is_cut: bool,
 }
 
-impl Known {
+impl Constructors {
     /// Adds functions: what `prototype_or_initial_map_` is in each, and its `SharedFunctionInfo`.
     pub fn add(&mut self, shapes: &mut Shapes<'_>, layout: &ObjectLayout, functions: &HashMap<u64, u64>) {
         for (word, shared) in functions {
@@ -120,7 +126,7 @@ impl Known {
             let prototype = if is_map { shapes.prototype(*word) } else { Some(*word) };
             let name = prototype.and_then(|_| function_name(shapes, layout, *shared));
             let Some((prototype, name)) = prototype.zip(name) else { continue };
-            let names = self.prototypes.entry(prototype).or_default();
+            let names = self.by_prototype.entry(prototype).or_default();
             if names.len() < MAX_CONSTRUCTORS_PER_PROTOTYPE {
                 names.insert(name);
             } else if !names.contains(&name) {
@@ -148,13 +154,13 @@ fn constructor(
     shapes: &mut Shapes<'_>,
     layout: &ObjectLayout,
     map: u64,
-    known: &mut Known,
+    constructors: &mut Constructors,
 ) -> Option<String> {
     let mut chain = Vec::new();
     let mut word = map;
     let name = loop {
         let Some(address) = Shapes::object_at(word) else { break None };
-        if let Some(name) = known.constructors.get(&address) {
+        if let Some(name) = constructors.by_hidden_class.get(&address) {
             break name.clone();
         }
         let Some(number) = shapes.type_at(address) else { break None };
@@ -172,13 +178,13 @@ fn constructor(
     };
     // Also that there is no name: otherwise each hidden class would walk the chain again.
     for address in chain {
-        known.constructors.insert(address, name.clone());
+        constructors.by_hidden_class.insert(address, name.clone());
     }
     name
 }
 
 /// Returns the type name of the functions with a `SharedFunctionInfo`: `function NAME`.
-pub fn functions_name(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shared: u64) -> String {
+pub fn function_type_name(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shared: u64) -> String {
     let name = function_name(shapes, layout, shared);
     format!("function {}", name.as_deref().unwrap_or(ANONYMOUS))
 }

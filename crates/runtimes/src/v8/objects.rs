@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::instance_types::InstanceTypes;
 use super::layout::{ObjectLayout, PAGE_ALIGNMENT};
-use super::names::Known;
+use super::names::Constructors;
 use super::page_index::{IndexedPage, PageIndex};
 use super::shapes::{Shape, Shapes};
 use super::tally::{self, Tally, Totals};
@@ -31,7 +31,7 @@ pub struct Census {
     /// The objects.
     pub totals: Totals,
     /// Names of constructors.
-    pub known: Known,
+    pub constructors: Constructors,
     /// Bytes of the objects by the number of their page.
     pub page_bytes: Vec<u64>,
     /// Bytes of pages that could not be walked.
@@ -74,7 +74,7 @@ impl<'a> Heap<'a> {
 
     /// Whether the objects may be counted: a stopped process must not wait for long.
     pub fn has_time(&self) -> bool {
-        let object_bytes: u64 = self.index.pages.iter().map(|indexed| indexed.page.allocated).sum();
+        let object_bytes: u64 = self.index.pages.iter().map(|indexed| indexed.page.allocated_bytes).sum();
         !self.context.is_stopped || object_bytes <= MAX_STOPPED_BYTES
     }
 
@@ -149,12 +149,12 @@ pub fn count(heap: &Heap<'_>, starts: Option<&Bitmap>) -> Census {
             census.page_bytes.get_mut(number).into_iter().for_each(|page| *page = bytes);
         }
         census.unread_bytes += walk.unread_bytes;
-        walk.tally.add_names(&mut walk.shapes, heap.layout, &mut census.known);
+        walk.tally.add_names(&mut walk.shapes, heap.layout, &mut census.constructors);
     }
     let workers = walks.iter_mut().map(|walk| (&walk.tally, &mut walk.shapes));
-    census.totals = tally::total(workers, heap.layout, &mut census.known);
+    census.totals = tally::total(workers, heap.layout, &mut census.constructors);
     if unread_pages > 0 {
-        let all_bytes: u64 = heap.index.pages.iter().map(|indexed| indexed.page.allocated).sum();
+        let all_bytes: u64 = heap.index.pages.iter().map(|indexed| indexed.page.allocated_bytes).sum();
         census.unread_bytes = census.unread_bytes.max(all_bytes.saturating_sub(census.totals.bytes)).max(1);
     }
     census
@@ -227,7 +227,7 @@ impl Walk<'_> {
                 self.tally.record(self.heap.layout, head, bytes);
                 self.starts.into_iter().for_each(|starts| _ = starts.set(indexed.first_place));
             }
-            None => self.unread_bytes += page.allocated,
+            None => self.unread_bytes += page.allocated_bytes,
         }
     }
 }

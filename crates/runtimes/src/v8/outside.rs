@@ -25,15 +25,15 @@ const MAX_BLOCKS: usize = 1 << 16;
 /// Largest dispatch table and code range (`src/common/globals.h`).
 const MAX_TABLE_BYTES: u64 = 512 << 20;
 
-/// Claims dispatch tables and Abseil's blocks, except what `claims` or other runtimes (`taken`)
-/// claim.
+/// Claims dispatch tables and Abseil's blocks, except what `claims` or other runtimes
+/// (`foreign_ranges`) claim.
 pub fn claim(
     context: &Context<'_>,
     memory: &dyn Memory,
     heaps: &Heaps,
     palette: &mut SlotTable,
     claims: &mut Vec<RangeClaim>,
-    taken: &RangeSet,
+    foreign_ranges: &RangeSet,
 ) {
     let Some(slot) = palette.add(&rows::METADATA, None) else { return };
     let claimed: RangeSet = claims.iter().map(RangeClaim::range).collect();
@@ -51,7 +51,9 @@ pub fn claim(
         let end = abseil_end(&mut cache, mapping, &mut blocks_left)
             .or_else(|| is_dispatch_table(context, &mut cache, mapping, &objects).then_some(mapping.end));
         let range = end.map(|end| AddressRange::new(mapping.start, end));
-        if let Some(range) = range.filter(|range| !claimed.overlaps(*range) && !taken.overlaps(*range)) {
+        if let Some(range) =
+            range.filter(|range| !claimed.overlaps(*range) && !foreign_ranges.overlaps(*range))
+        {
             claims.push(context.claim_whole(range, Class::Refined(slot)));
         }
     }
@@ -64,7 +66,7 @@ fn abseil_end(cache: &mut PageCache<'_>, mapping: &Mapping, blocks_left: &mut us
     while *blocks_left > 0 {
         *blocks_left -= 1;
         let Some((bytes, magic)) = cache.pair(at) else { break };
-        let is_block = ABSEIL_MAGICS.iter().any(|known| known ^ at == magic);
+        let is_block = ABSEIL_MAGICS.iter().any(|expected| expected ^ at == magic);
         let end = at.checked_add(bytes).filter(|&end| {
             is_block && bytes >= ABSEIL_HEADER_BYTES && bytes % ABSEIL_HEADER_BYTES == 0 && end <= mapping.end
         });

@@ -1,7 +1,7 @@
 //! The pages whose objects are walked, and numbers for the places where an object may begin: one
 //! for each word of a page, and one for a page with a large object.
 
-use super::heap::{AllocationBuffer, Heaps, Kind, Space};
+use super::heap::{AllocationBuffer, Heaps, Space, SpaceKind};
 use super::layout::PAGE_ALIGNMENT;
 use super::pages::Page;
 use super::shapes::HEAD_BYTES;
@@ -48,9 +48,9 @@ impl PageIndex {
         let pages = spaces.flat_map(|space| space.pages.iter().map(move |page| (space, page)));
         let mut index = Self::default();
         for (space, page) in pages {
-            let is_large = space.kind == Kind::Large;
+            let is_large = space.kind == SpaceKind::Large;
             if !is_large && page.bytes() > PAGE_ALIGNMENT {
-                index.unread_bytes += page.allocated;
+                index.unread_bytes += page.allocated_bytes;
                 continue;
             }
             let runs = match is_large {
@@ -130,10 +130,10 @@ impl IndexedPage {
 /// Returns the parts of a page with objects: without what is free in allocation areas.
 fn object_runs(space: &Space, page: &Page) -> Vec<AddressRange> {
     // If all objects of a page were moved away, it holds forwarding pointers.
-    if page.allocated == 0 && space.kind == Kind::Paged {
+    if page.allocated_bytes == 0 && space.kind == SpaceKind::Paged {
         return Vec::new();
     }
-    let is_young = space.kind == Kind::Young;
+    let is_young = space.kind == SpaceKind::Young;
     let mut buffers: Vec<AllocationBuffer> = buffers_on(space, page).collect();
     buffers.sort_unstable_by_key(|buffer| buffer.top);
     let mut runs = Vec::new();

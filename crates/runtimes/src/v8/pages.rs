@@ -26,9 +26,9 @@ pub struct Page {
     /// Address of its record, by which lists refer to it.
     pub record: u64,
     /// Bytes of objects, and of the allocation area if it is here.
-    pub allocated: u64,
+    pub allocated_bytes: u64,
     /// Bytes that no object can use.
-    pub wasted: u64,
+    pub wasted_bytes: u64,
     /// Address of its heap; 0 for read-only pages, which all heaps share.
     pub heap: u64,
     /// Address of its space; 0 for read-only pages and some pooled ones.
@@ -137,13 +137,24 @@ fn decode_page(layout: &Layout, header: Header, bytes: &[u8]) -> Option<Page> {
     let (heap, owner) = (word(fields.heap)?, word(fields.owner)?);
     // A large object that was trimmed leaves the count of its page as it was
     // (`Heap::RightTrimArray`, `LargeObjectSpace::ShrinkPageToObjectSize`).
-    let allocated = word(fields.allocated).filter(|&bytes| bytes < MAX_BYTES)?;
+    let allocated_bytes = word(fields.allocated).filter(|&bytes| bytes < MAX_BYTES)?;
     if !is_area_within || !heap.is_multiple_of(8) || !owner.is_multiple_of(8) {
         return None;
     }
     let flags = if layout.pooled.is_in_page { flags } else { half_word_at(bytes, layout.pooled.offset)? };
     let is_pooled = flags & layout.pooled.bits == layout.pooled.bits;
-    let wasted = word(fields.wasted)?;
-    let allocated = allocated.min(area_end - area_start);
-    Some(Page { start, end, area_start, area_end, record, allocated, wasted, heap, owner, is_pooled })
+    let wasted_bytes = word(fields.wasted)?;
+    let allocated_bytes = allocated_bytes.min(area_end - area_start);
+    Some(Page {
+        start,
+        end,
+        area_start,
+        area_end,
+        record,
+        allocated_bytes,
+        wasted_bytes,
+        heap,
+        owner,
+        is_pooled,
+    })
 }

@@ -1,9 +1,9 @@
 //! What keeps an object of a type alive: the shortest path to it from a global object, or if none
 //! leads to it, one from a root.
 //!
-//! Goes from the object to those that refer to it, and so on: each step visits all references of
-//! the live objects. A word that only looks like a pointer may be among them. Where that takes too
-//! many steps, the search goes from the global objects on (`forward`).
+//! The search goes from the object to those that refer to it, and so on: each step visits all
+//! references of the live objects. A word that only looks like a pointer may be among them. Where
+//! that takes too many steps, a second search begins at the global objects (`forward`).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
@@ -12,7 +12,7 @@ use super::constants;
 use super::facts::{Path, Step};
 use super::forward;
 use super::layout::PAGE_ALIGNMENT;
-use super::names::{self, Known};
+use super::names::{self, Constructors};
 use super::objects::Heap;
 use super::references::{EPHEMERON_BYTES, FIRST_EPHEMERON, References};
 use super::roots::{Root, Roots};
@@ -56,11 +56,22 @@ pub enum NoPath {
 
 /// The reference of an object that was found, in the direction of the object that is searched for.
 #[derive(Clone, Copy)]
-struct Held {
+struct HeldReference {
     /// Offset of the reference; `None` for the object itself.
     offset: Option<u64>,
     /// The object that it leads to.
     target: u64,
+}
+
+/// The end of a large object, whose beginning was searched.
+struct UnreadPart {
+    /// Address of the object.
+    object: u64,
+    shape: Shape,
+    /// Where in the object it begins.
+    offset: u64,
+    /// Size of the object.
+    object_bytes: u64,
 }
 
 /// An object on a path.
@@ -72,47 +83,48 @@ struct Link {
 
 impl Search<'_> {
     /// Returns a path to a live object of the type `name`.
-    pub fn path_to(&self, name: &str, known: &mut Known) -> Result<Path, NoPath> {
+    pub fn path_to(&self, name: &str, constructors: &mut Constructors) -> Result<Path, NoPath> {
         let mut shapes = self.heap.shapes();
         let marks = [self.live.certain.as_ref(), Some(&self.live.marks)];
         let mut sample = None;
         // First one that certain roots reach: only a stale word may lead to another.
         for marks in marks.into_iter().flatten() {
-            sample = self.sample(&mut shapes, name, marks, known).ok_or(NoPath::Late)?;
+            sample = self.find_sample(&mut shapes, name, marks, constructors).ok_or(NoPath::Late)?;
             if sample.is_some() {
                 break;
             }
         }
         let sample = sample.ok_or(NoPath::NoObject)?;
-        let mut found: HashMap<u64, Held> = HashMap::new();
-        found.insert(sample, Held { offset: None, target: sample });
-        let mut newest = vec![sample];
+        let mut found_objects: HashMap<u64, HeldReference> = HashMap::new();
+        found_objects.insert(sample, HeldReference { offset: None, target: sample });
+        let mut newest_objects = vec![sample];
         let anchors = self.anchors(&mut shapes).ok_or(NoPath::Late)?;
         let mut anchor = None;
         // The other half of the time is for the search from the other end.
         let now = Instant::now();
         let half_time = now + self.heap.context.deadline.saturating_duration_since(now) / 2;
         for _ in 0..MAX_BACKWARD_STEPS {
-            anchor = newest.iter().copied().find(|address| anchors.contains(address));
-            let is_over = newest.is_empty() || found.len() > MAX_BACKWARD_OBJECTS;
+            anchor = newest_objects.iter().copied().find(|address| anchors.contains(address));
+            let is_over = newest_objects.is_empty() || found_objects.len() > MAX_BACKWARD_OBJECTS;
             if anchor.is_some() || is_over || Instant::now() >= half_time {
                 break;
             }
-            newest = self.referrers(&mut shapes, &mut found, &newest).ok_or(NoPath::Late)?;
+            newest_objects =
+                self.referrers(&mut shapes, &mut found_objects, &newest_objects).ok_or(NoPath::Late)?;
         }
-        if anchor.is_none() && !newest.is_empty() {
-            return self.long_path(&mut shapes, &anchors, sample, known);
+        if anchor.is_none() && !newest_objects.is_empty() {
+            return self.long_path(&mut shapes, &anchors, sample, constructors);
         }
         let (root, first) = match anchor {
             Some(address) => ("V8's contexts".to_owned(), address),
-            None => match self.root(&mut shapes, &found).ok_or(NoPath::Late)? {
+            None => match self.find_root(&mut shapes, &found_objects).ok_or(NoPath::Late)? {
                 Some((root, address)) => (self.root_name(root), address),
                 None => return Err(NoPath::NoRoot),
             },
         };
         let mut links = BTreeMap::new();
         let mut address = first;
-        while let Some(held) = found.get(&address).filter(|_| links.len() < found.len()) {
+        while let Some(held) = found_objects.get(&address).filter(|_| links.len() < found_objects.len()) {
             links.insert(links.len(), Link { address, offset: held.offset });
             if held.offset.is_none() {
                 break;
@@ -120,7 +132,7 @@ impl Search<'_> {
             address = held.target;
         }
         let count = links.len();
-        Ok(self.path(&mut shapes, &links, count, root, known))
+        Ok(self.describe_path(&mut shapes, &links, count, root, constructors))
     }
 
     /// Returns where paths end: the first context of each isolate, which is the last in the list of
@@ -165,7 +177,7 @@ impl Search<'_> {
         shapes: &mut Shapes<'_>,
         anchors: &HashSet<u64>,
         sample: u64,
-        known: &mut Known,
+        constructors: &mut Constructors,
     ) -> Result<Path, NoPath> {
         let (chain, is_global) = forward::chain(self, shapes, anchors, sample)?;
         let first = chain.first().copied().unwrap_or(sample);
@@ -187,23 +199,23 @@ impl Search<'_> {
         let root = if is_global {
             "V8's contexts".to_owned()
         } else {
-            let held = HashMap::from([(first, Held { offset: None, target: first })]);
-            self.root(shapes, &held)
+            let held = HashMap::from([(first, HeldReference { offset: None, target: first })]);
+            self.find_root(shapes, &held)
                 .ok_or(NoPath::Late)?
                 .map(|(root, _)| self.root_name(root))
                 .ok_or(NoPath::NoRoot)?
         };
-        Ok(self.path(shapes, &links, chain.len(), root, known))
+        Ok(self.describe_path(shapes, &links, chain.len(), root, constructors))
     }
 
     /// Returns a marked object of the type, or `Some(None)` if there is none; `None` at the
     /// deadline.
-    fn sample(
+    fn find_sample(
         &self,
         shapes: &mut Shapes<'_>,
         name: &str,
         marks: &Bitmap,
-        known: &mut Known,
+        constructors: &mut Constructors,
     ) -> Option<Option<u64>> {
         let mut buffer = ReadBuffer::new(PAGE_ALIGNMENT as usize);
         // By hidden class, or for functions by their code.
@@ -221,8 +233,8 @@ impl Search<'_> {
                 };
                 let is_wanted = *is_of_type.entry(key).or_insert_with(|| {
                     let type_name = match shape.content {
-                        Content::Function => names::functions_name(shapes, layout, shared),
-                        _ => names::shape_name(shapes, layout, shape, known),
+                        Content::Function => names::function_type_name(shapes, layout, shared),
+                        _ => names::object_type_name(shapes, layout, shape, constructors),
                     };
                     type_name == name
                 });
@@ -236,11 +248,12 @@ impl Search<'_> {
         Some(sample)
     }
 
-    /// Adds the live objects that refer to one of `targets` to `found`; returns those that are new.
+    /// Adds the live objects that refer to one of `targets` to `found_objects`; returns those that
+    /// are new.
     fn referrers(
         &self,
         shapes: &mut Shapes<'_>,
-        found: &mut HashMap<u64, Held>,
+        found_objects: &mut HashMap<u64, HeldReference>,
         targets: &[u64],
     ) -> Option<Vec<u64>> {
         let mut targets = targets.to_vec();
@@ -248,33 +261,41 @@ impl Search<'_> {
         let mut buffer = ReadBuffer::new(PAGE_ALIGNMENT as usize);
         let mut next = Vec::new();
         for indexed in &self.heap.index.pages {
-            let mut rest = None;
-            let mut add = |found: &mut HashMap<u64, Held>, at: u64, reference: Option<(usize, u64)>| {
-                if let Some((offset, target)) = reference.filter(|_| !found.contains_key(&at)) {
-                    found.insert(at, Held { offset: Some(offset as u64), target });
+            let mut unread_part = None;
+            let mut add = |found_objects: &mut HashMap<u64, HeldReference>,
+                           at: u64,
+                           reference: Option<(usize, u64)>| {
+                if let Some((offset, target)) = reference.filter(|_| !found_objects.contains_key(&at)) {
+                    found_objects.insert(at, HeldReference { offset: Some(offset as u64), target });
                     next.push(at);
                 }
             };
             self.heap.each_live(shapes, indexed, &self.live.marks, &mut buffer, &mut |_, object| {
-                add(found, object.address, self.first_reference_to(object.shape, 0, object.bytes, &targets));
-                let read_bytes = object.bytes.len() as u64;
-                let rest_at = object.shape.references.start_of_rest(read_bytes);
-                rest = (read_bytes < object.size).then_some((
+                add(
+                    found_objects,
                     object.address,
-                    object.shape,
-                    rest_at,
-                    object.size,
-                ));
-                found.len() <= MAX_BACKWARD_OBJECTS
+                    self.first_reference_to(object.shape, 0, object.bytes, &targets),
+                );
+                let read_bytes = object.bytes.len() as u64;
+                unread_part = (read_bytes < object.size).then_some(UnreadPart {
+                    object: object.address,
+                    shape: object.shape,
+                    offset: object.shape.references.start_of_unread(read_bytes),
+                    object_bytes: object.size,
+                });
+                found_objects.len() <= MAX_BACKWARD_OBJECTS
             })?;
-            let Some((at, shape, rest_at, size)) = rest else { continue };
+            let Some(UnreadPart { object, shape, offset: start, object_bytes }) = unread_part else {
+                continue;
+            };
+            let (address, bytes) = (object + start, object_bytes - start);
             let mut reference = None;
             let (memory, deadline) = (self.heap.memory, self.heap.context.deadline);
-            each_part(memory, deadline, at + rest_at, size - rest_at, &mut buffer, &mut |offset, bytes| {
+            each_part(memory, deadline, address, bytes, &mut buffer, &mut |offset, bytes| {
                 reference = reference
-                    .or_else(|| self.first_reference_to(shape, rest_at as usize + offset, bytes, &targets));
+                    .or_else(|| self.first_reference_to(shape, start as usize + offset, bytes, &targets));
             })?;
-            add(found, at, reference);
+            add(found_objects, object, reference);
         }
         Some(next)
     }
@@ -307,7 +328,7 @@ impl Search<'_> {
         if shape.references != References::Ephemerons {
             return;
         }
-        // The rest of a large table does not begin with an entry.
+        // A later part of a large table does not begin with an entry.
         let first = match offset.checked_sub(FIRST_EPHEMERON) {
             Some(entry_bytes) => entry_bytes.next_multiple_of(EPHEMERON_BYTES) - entry_bytes,
             None => FIRST_EPHEMERON - offset,
@@ -325,12 +346,16 @@ impl Search<'_> {
 
     /// Returns a root that refers to an object that was found, and that object; `Some(None)` if
     /// there is none, `None` at the deadline.
-    fn root(&self, shapes: &mut Shapes<'_>, found: &HashMap<u64, Held>) -> Option<Option<(Root, u64)>> {
+    fn find_root(
+        &self,
+        shapes: &mut Shapes<'_>,
+        found_objects: &HashMap<u64, HeldReference>,
+    ) -> Option<Option<(Root, u64)>> {
         for each in [Roots::each_certain, Roots::each_uncertain] {
             let mut found_root = None;
             each(self.roots, &mut |root, address| {
-                let is_held =
-                    found.contains_key(&address) && !trace::is_weak(&self.heap, shapes, root, address);
+                let is_held = found_objects.contains_key(&address)
+                    && !trace::is_weak(&self.heap, shapes, root, address);
                 found_root = is_held.then_some((root, address));
                 found_root.is_none()
             })?;
@@ -356,13 +381,13 @@ impl Search<'_> {
 
     /// Describes a path of `count` objects, of which `links` are those that are shown and the ones
     /// before them, by their numbers.
-    fn path(
+    fn describe_path(
         &self,
         shapes: &mut Shapes<'_>,
         links: &BTreeMap<usize, Link>,
         count: usize,
         root: String,
-        known: &mut Known,
+        constructors: &mut Constructors,
     ) -> Path {
         let slot_at = |number: usize| {
             let link = links.get(&number)?;
@@ -386,7 +411,7 @@ impl Search<'_> {
         Path::new(root, count, |number| {
             let address = links.get(&number)?.address;
             Some(Step {
-                type_name: self.type_name(shapes, address, known),
+                type_name: self.type_name(shapes, address, constructors),
                 address,
                 slot: names.remove(&number).map(|name| match (name, &in_code) {
                     (SlotName::Text(text), _) => text,
@@ -400,15 +425,15 @@ impl Search<'_> {
     }
 
     /// Returns the name of the type of an object.
-    fn type_name(&self, shapes: &mut Shapes<'_>, address: u64, known: &mut Known) -> String {
+    fn type_name(&self, shapes: &mut Shapes<'_>, address: u64, constructors: &mut Constructors) -> String {
         let layout = self.heap.layout;
         let shape = shapes.of_object(address);
         let shared = address.checked_add(layout.shared).and_then(|at| shapes.cache.word(at));
         match (shape, shared) {
             (Some(shape), Some(shared)) if shape.content == Content::Function => {
-                names::functions_name(shapes, layout, shared)
+                names::function_type_name(shapes, layout, shared)
             }
-            (Some(shape), _) => names::shape_name(shapes, layout, shape, known),
+            (Some(shape), _) => names::object_type_name(shapes, layout, shape, constructors),
             (None, _) => "unknown".to_owned(),
         }
     }

@@ -75,12 +75,12 @@ impl References {
         }
     }
 
-    /// Returns where to go on after `read` bytes of an object, so that no entry of a table is
+    /// Returns where to go on after `read_bytes` of an object, so that no entry of a table is
     /// split.
-    pub fn start_of_rest(self, read: u64) -> u64 {
-        match (self, read.checked_sub(FIRST_EPHEMERON as u64)) {
-            (Self::Ephemerons, Some(behind)) => read - behind % EPHEMERON_BYTES as u64,
-            _ => read,
+    pub fn start_of_unread(self, read_bytes: u64) -> u64 {
+        match (self, read_bytes.checked_sub(FIRST_EPHEMERON as u64)) {
+            (Self::Ephemerons, Some(entry_bytes)) => read_bytes - entry_bytes % EPHEMERON_BYTES as u64,
+            _ => read_bytes,
         }
     }
 }

@@ -11,7 +11,7 @@ use std::collections::HashSet;
 
 use super::claims::Claimed;
 use super::forecast::Forecasts;
-use super::heap::{Heaps, Isolate, Kind};
+use super::heap::{Heaps, Isolate, SpaceKind};
 use super::layout::{MIN_YOUNG_BYTES, PAGE_ALIGNMENT};
 use strandline_claims::facts::Remedy;
 use strandline_claims::remedy::Notification;
@@ -40,8 +40,8 @@ pub fn remedies(
             remedies.push(memory_pressure(pid, &effect));
         }
     }
-    let idle = claimed.all_idle();
-    if idle.pool.saturating_add(idle.young) < MIN_WORTHWHILE_BYTES {
+    let idle = claimed.total_idle_bytes();
+    if idle.pool_bytes.saturating_add(idle.young_bytes) < MIN_WORTHWHILE_BYTES {
         return remedies;
     }
     remedies.push(Remedy::setting(
@@ -50,7 +50,7 @@ pub fn remedies(
         "V8 collects more often and compiles less: programs that make much garbage took 1.4 to 3.5 times as long; \
          pages of many objects dropped at once may stay in the pool",
     ));
-    if idle.young >= MIN_WORTHWHILE_BYTES {
+    if idle.young_bytes >= MIN_WORTHWHILE_BYTES {
         remedies.push(Remedy::setting(
             "v8_semi_space",
             "node --max-semi-space-size=4",
@@ -65,15 +65,15 @@ pub fn remedies(
 /// pool, shrinks its young generation to the initial size, and frees pages without live objects.
 /// Young objects that live move to other pages, which may be new ones for each space.
 pub fn least_bytes(heaps: &Heaps, claimed: &Claimed, forecasts: &Forecasts, isolate: &Isolate) -> u64 {
-    let idle = claimed.idle.get(&isolate.heap).copied().unwrap_or_default();
+    let idle = claimed.idle_bytes.get(&isolate.heap).copied().unwrap_or_default();
     let spaces = || heaps.spaces.iter().filter(|space| space.heap == isolate.heap);
-    let young = spaces().filter(|space| space.kind == Kind::Young);
+    let young = spaces().filter(|space| space.kind == SpaceKind::Young);
     // A space of which this is unknown has pages full of objects.
-    let young_bytes = young.map(|space| space.used.unwrap_or(space.committed)).sum::<u64>();
+    let young_bytes = young.map(|space| space.used_bytes.unwrap_or(space.committed_bytes)).sum::<u64>();
     let partial_page_bytes = (spaces().count() as u64).saturating_mul(PAGE_ALIGNMENT);
     let kept_bytes = MIN_YOUNG_BYTES.saturating_add(young_bytes).saturating_add(partial_page_bytes);
     let dead_bytes = forecasts.get(&isolate.heap).map_or(0, |forecast| forecast.dead_page_bytes);
-    idle.pool.saturating_add(idle.young).saturating_add(dead_bytes).saturating_sub(kept_bytes)
+    idle.pool_bytes.saturating_add(idle.young_bytes).saturating_add(dead_bytes).saturating_sub(kept_bytes)
 }
 
 /// What the calls of a plan release.
@@ -97,16 +97,18 @@ impl Effect {
         let called_forecasts: Option<Vec<_>> =
             called.map(|(isolate, _)| forecasts.get(&isolate.heap).copied()).collect();
         if let Some(called_forecasts) = called_forecasts {
-            let low_bytes = called_forecasts.iter().map(|forecast| forecast.low).sum();
-            let high_bytes = called_forecasts.iter().map(|forecast| forecast.high).sum();
+            let low_bytes = called_forecasts.iter().map(|forecast| forecast.low_bytes).sum();
+            let high_bytes = called_forecasts.iter().map(|forecast| forecast.high_bytes).sum();
             return Self { least_bytes, low_bytes, high_bytes, is_traced: true };
         }
-        let living: HashSet<u64> = heaps.isolates.iter().map(|isolate| isolate.heap).collect();
-        let ended = claimed.idle.iter().filter(|(heap, _)| !living.contains(heap));
-        let ended_pool_bytes = ended.map(|(_, idle)| idle.pool).sum::<u64>();
+        let living_heaps: HashSet<u64> = heaps.isolates.iter().map(|isolate| isolate.heap).collect();
+        let ended = claimed.idle_bytes.iter().filter(|(heap, _)| !living_heaps.contains(heap));
+        let ended_pool_bytes = ended.map(|(_, idle)| idle.pool_bytes).sum::<u64>();
         let claimed_bytes = claimed.claims.iter().map(|claim| claim.sums.resident.total()).sum::<u64>();
-        let high_bytes =
-            claimed_bytes.saturating_sub(claimed.read_only).saturating_sub(ended_pool_bytes).max(least_bytes);
+        let high_bytes = claimed_bytes
+            .saturating_sub(claimed.read_only_bytes)
+            .saturating_sub(ended_pool_bytes)
+            .max(least_bytes);
         Self { least_bytes, low_bytes: least_bytes, high_bytes, is_traced: false }
     }
 }

@@ -41,9 +41,9 @@ pub struct Roots<'a> {
     /// Whether V8 calls functions through dispatch tables, whose entries are roots.
     has_dispatch_tables: bool,
     /// Stacks in use, and isolates.
-    certain: RangeSet,
+    certain_ranges: RangeSet,
     /// V8's pages, stacks below the stack pointers, and free memory of allocators.
-    skipped: RangeSet,
+    skipped_ranges: RangeSet,
 }
 
 /// Called with each root and the address to which it may point; ends the search by returning false.
@@ -70,8 +70,12 @@ impl<'a> Roots<'a> {
             heap,
             heaps,
             has_dispatch_tables: layout.has_dispatch_tables(),
-            certain: in_use.chain(isolates).collect(),
-            skipped: pages.chain(unused).chain(lists).chain(context.free_memory.iter().copied()).collect(),
+            certain_ranges: in_use.chain(isolates).collect(),
+            skipped_ranges: pages
+                .chain(unused)
+                .chain(lists)
+                .chain(context.free_memory.iter().copied())
+                .collect(),
         }
     }
 
@@ -84,7 +88,7 @@ impl<'a> Roots<'a> {
                 }
             }
         }
-        for range in &self.certain {
+        for range in &self.certain_ranges {
             if !self.visit_words(*range, visit)? {
                 return Some(());
             }
@@ -113,7 +117,7 @@ impl<'a> Roots<'a> {
             if Instant::now() >= context.deadline {
                 return None;
             }
-            let gaps = self.skipped.gaps_in(run);
+            let gaps = self.skipped_ranges.gaps_in(run);
             let (_, is_late) = each_word_until(self.heap.memory, gaps, context.deadline, &mut |at, word| {
                 is_ended |= match Shapes::object_at(word) {
                     Some(address) => !visit(Root::Native(at), address),

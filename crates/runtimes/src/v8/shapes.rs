@@ -48,14 +48,14 @@ const MAX_SHAPES: usize = 1 << 19;
 
 /// How the size of an object is determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Size {
+enum SizeRule {
     /// By the hidden class.
     Fixed(u64),
     /// A header, and as many entries as its length field, a small integer, states.
     Array { header: u64, entry: u64 },
-    /// The same with a 32-bit length.
+    /// A header, and as many entries as a 32-bit length states.
     Vector { header: u64, entry: u64 },
-    /// The same with the length in the word before the entries.
+    /// A header, and as many entries of a word as the last word of the header states.
     Counted { header: u64 },
     /// A string with its characters: one or two bytes each.
     Text { character: u64 },
@@ -86,7 +86,7 @@ pub struct Shape {
     pub map: u64,
     /// The instance type.
     pub instance_type: u16,
-    size: Size,
+    size_rule: SizeRule,
     /// What the bytes of its objects are.
     pub content: Content,
     /// Whether its objects are prototypes of others.
@@ -98,7 +98,7 @@ pub struct Shape {
 impl Shape {
     /// Whether the size of its objects is known only if all of an object and the next are read.
     pub fn is_scanned(self) -> bool {
-        self.size == Size::ToNext
+        self.size_rule == SizeRule::ToNext
     }
 }
 
@@ -159,7 +159,7 @@ pub struct Shapes<'a> {
 }
 
 impl<'a> Shapes<'a> {
-    /// None yet.
+    /// Creates an empty set, which reads with `cache`.
     pub fn new(types: &'a InstanceTypes, layout: &'a ObjectLayout, cache: PageCache<'a>) -> Self {
         Self {
             types,
@@ -240,19 +240,19 @@ impl<'a> Shapes<'a> {
         }
         let instance_type = self.instance_type(map)?;
         let [words] = self.cache.array(map.checked_add(MAP_SIZE_IN_WORDS)?)?;
-        let size = match (words, self.types.name(instance_type)) {
+        let size_rule = match (words, self.types.name(instance_type)) {
             // Their hidden classes have sizes in two bytes for other purposes
             // (`src/wasm/wasm-objects.h`).
             (0, Some("WasmStruct")) => {
                 let bytes: [u8; 2] = self.cache.array(map.checked_add(MAP_WASM_SIZE)?)?;
-                Size::Fixed(u64::from(u16::from_le_bytes(bytes)) * 8)
+                SizeRule::Fixed(u64::from(u16::from_le_bytes(bytes)) * 8)
             }
             (0, Some("WasmArray")) => {
                 let [entry] = self.cache.array(map.checked_add(MAP_WASM_SIZE)?)?;
-                Size::WasmArray { entry: u64::from(entry) }
+                SizeRule::WasmArray { entry: u64::from(entry) }
             }
             (0, _) => size_rule(instance_type, self.types, self.layout),
-            (words, _) => Size::Fixed(u64::from(words) * 8),
+            (words, _) => SizeRule::Fixed(u64::from(words) * 8),
         };
         let content = match self.types.name(instance_type) {
             Some("FreeSpace" | "Filler") => Content::Free,
@@ -265,7 +265,7 @@ impl<'a> Shapes<'a> {
         let number = u32::try_from(self.all.len()).ok().filter(|_| self.all.len() < MAX_SHAPES)?;
         let references = References::of_type(instance_type, self.types, self.layout);
         self.numbers.insert(word, number);
-        self.all.push(Shape { map: word, instance_type, size, content, is_prototype, references });
+        self.all.push(Shape { map: word, instance_type, size_rule, content, is_prototype, references });
         Some(number)
     }
 
@@ -291,24 +291,24 @@ impl<'a> Shapes<'a> {
         let half = |at: usize| half_word_at(bytes, at).map(u64::from);
         let length = || half(SMI_LENGTH);
         let array = |header: u64, count: u64, entry: u64| Some((header + count * entry).next_multiple_of(8));
-        match shape.size {
-            Size::Fixed(bytes) => Some(bytes),
-            Size::Array { header, entry } => array(header, length()?, entry),
-            Size::Vector { header, entry } => array(header, half(LENGTH_32)?, entry),
-            Size::Counted { header } => array(header, half(usize::try_from(header).ok()? - 4)?, 8),
-            Size::WasmArray { entry } => array(WASM_ARRAY_HEADER, half(WASM_ARRAY_LENGTH)?, entry),
-            Size::Text { character } => array(16, half(STRING_LENGTH)?, character),
-            Size::Descriptors => array(self.layout.descriptor_header, half(LENGTH_32)? & 0xffff, 24),
-            Size::Properties => array(16, length()? & PROPERTY_LENGTH_MASK, 8),
-            Size::Metadata { has_closures } => {
+        match shape.size_rule {
+            SizeRule::Fixed(bytes) => Some(bytes),
+            SizeRule::Array { header, entry } => array(header, length()?, entry),
+            SizeRule::Vector { header, entry } => array(header, half(LENGTH_32)?, entry),
+            SizeRule::Counted { header } => array(header, half(usize::try_from(header).ok()? - 4)?, 8),
+            SizeRule::WasmArray { entry } => array(WASM_ARRAY_HEADER, half(WASM_ARRAY_LENGTH)?, entry),
+            SizeRule::Text { character } => array(16, half(STRING_LENGTH)?, character),
+            SizeRule::Descriptors => array(self.layout.descriptor_header, half(LENGTH_32)? & 0xffff, 24),
+            SizeRule::Properties => array(16, length()? & PROPERTY_LENGTH_MASK, 8),
+            SizeRule::Metadata { has_closures } => {
                 let closures = if has_closures { half(SMI_LENGTH)? } else { 0 };
                 array(16 + half(LENGTH_32)?.div_ceil(6) * 4, closures, 2)
             }
-            Size::Preparse => Some((16 + half(LENGTH_32)?).next_multiple_of(8) + half(SMI_LENGTH)? * 8),
-            Size::Digits => array(16, half(LENGTH_32)? >> 1 & 0x3fff_ffff, 8),
-            Size::Free { unit } => Some(length()? * unit),
-            Size::ToNext => Some(self.size_to_next(bytes)),
-            Size::Unknown => None,
+            SizeRule::Preparse => Some((16 + half(LENGTH_32)?).next_multiple_of(8) + half(SMI_LENGTH)? * 8),
+            SizeRule::Digits => array(16, half(LENGTH_32)? >> 1 & 0x3fff_ffff, 8),
+            SizeRule::Free { unit } => Some(length()? * unit),
+            SizeRule::ToNext => Some(self.size_to_next(bytes)),
+            SizeRule::Unknown => None,
         }
     }
 
@@ -322,19 +322,19 @@ impl<'a> Shapes<'a> {
 
 /// Returns how the size of an object is determined whose hidden class does not have it, by the
 /// definitions of its class in `src/objects/*.tq` and `*.h`.
-fn size_rule(instance_type: u16, types: &InstanceTypes, layout: &ObjectLayout) -> Size {
+fn size_rule(instance_type: u16, types: &InstanceTypes, layout: &ObjectLayout) -> SizeRule {
     if instance_type < FIRST_NONSTRING {
         let character = if u32::from(instance_type) & IS_ONE_BYTE != 0 { 1 } else { 2 };
-        return Size::Text { character };
+        return SizeRule::Text { character };
     }
-    let array = |header| Size::Array { header, entry: 8 };
+    let array = |header| SizeRule::Array { header, entry: 8 };
     // Up to V8 11 also ArrayList, ScriptContextTable and others.
     if types.is_fixed_array(instance_type) {
         return array(16);
     }
     match types.name(instance_type).unwrap_or_default() {
-        "ByteArray" | "TrustedByteArray" => Size::Array { header: 16, entry: 1 },
-        "BytecodeArray" => Size::Array { header: layout.bytecode_header, entry: 1 },
+        "ByteArray" | "TrustedByteArray" => SizeRule::Array { header: 16, entry: 1 },
+        "BytecodeArray" => SizeRule::Array { header: layout.bytecode_header, entry: 1 },
         "FixedDoubleArray"
         | "WeakFixedArray"
         | "TransitionArray"
@@ -348,21 +348,21 @@ fn size_rule(instance_type: u16, types: &InstanceTypes, layout: &ObjectLayout) -
         "NativeContext" | "WeakArrayList" | "DependentCode" | "ArrayList" => array(24),
         "ObjectBoilerplateDescription" | "ScriptContextTable" | "SloppyArgumentsElements" => array(32),
         "RegExpMatchInfo" => array(40),
-        "DoubleStringCache" | "CoverageInfo" => Size::Vector { header: 16, entry: 16 },
+        "DoubleStringCache" | "CoverageInfo" => SizeRule::Vector { header: 16, entry: 16 },
         "WasmDispatchTable" => {
             let DispatchTable { header, entry } = layout.dispatch_table;
-            Size::Array { header, entry }
+            SizeRule::Array { header, entry }
         }
-        "WasmDispatchTableForImports" => Size::Vector { header: 24, entry: 16 },
-        "WasmTypeInfo" => Size::Counted { header: layout.type_info_header },
-        "DescriptorArray" | "StrongDescriptorArray" => Size::Descriptors,
-        "PropertyArray" => Size::Properties,
-        "FeedbackVector" => Size::Vector { header: layout.feedback_header, entry: 8 },
-        "FeedbackMetadata" => Size::Metadata { has_closures: layout.has_closure_counts },
-        "PreparseData" => Size::Preparse,
-        "BigInt" => Size::Digits,
-        "FreeSpace" => Size::Free { unit: layout.free_unit },
-        "ScopeInfo" => Size::ToNext,
-        _ => Size::Unknown,
+        "WasmDispatchTableForImports" => SizeRule::Vector { header: 24, entry: 16 },
+        "WasmTypeInfo" => SizeRule::Counted { header: layout.type_info_header },
+        "DescriptorArray" | "StrongDescriptorArray" => SizeRule::Descriptors,
+        "PropertyArray" => SizeRule::Properties,
+        "FeedbackVector" => SizeRule::Vector { header: layout.feedback_header, entry: 8 },
+        "FeedbackMetadata" => SizeRule::Metadata { has_closures: layout.has_closure_counts },
+        "PreparseData" => SizeRule::Preparse,
+        "BigInt" => SizeRule::Digits,
+        "FreeSpace" => SizeRule::Free { unit: layout.free_unit },
+        "ScopeInfo" => SizeRule::ToNext,
+        _ => SizeRule::Unknown,
     }
 }

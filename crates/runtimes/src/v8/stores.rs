@@ -51,7 +51,7 @@ pub struct ArrayBuffers {
 
 /// Where the bytes of a store are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum StorePlace {
     /// In a block of malloc.
     Block,
     /// V8 maps it.
@@ -62,7 +62,7 @@ enum Place {
 #[derive(Clone, Copy, Debug)]
 struct Store {
     range: AddressRange,
-    place: Place,
+    place: StorePlace,
     is_shared: bool,
 }
 
@@ -92,7 +92,7 @@ pub fn read(context: &Context<'_>, memory: &dyn Memory, layout: &Layout, heaps: 
         cache: PageCache::new(memory),
         entries_left: MAX_ENTRIES,
         stores: Stores::default(),
-        shared: HashMap::new(),
+        shared_store_bytes: HashMap::new(),
     };
     let (mut buffers, mut strings) = (Some(ArrayBuffers::default()), Some(Amount::default()));
     let objects = heaps.object_areas();
@@ -109,8 +109,10 @@ pub fn read(context: &Context<'_>, memory: &dyn Memory, layout: &Layout, heaps: 
             .zip(reader.strings(&layout.strings, isolate.heap, &objects))
             .map(|(sum, isolate_strings)| sum.plus(isolate_strings));
     }
-    let shared =
-        reader.shared.values().fold(Amount::default(), |sum, &bytes| sum.plus(Amount { count: 1, bytes }));
+    let shared = reader
+        .shared_store_bytes
+        .values()
+        .fold(Amount::default(), |sum, &bytes| sum.plus(Amount { count: 1, bytes }));
     let buffers = buffers.map(|buffers| ArrayBuffers { shared, ..buffers });
     Stores { buffers, strings, ..reader.stores }
 }
@@ -146,13 +148,13 @@ impl Stores {
         [self.blocks.as_slice(), &self.shared_blocks, &self.characters].concat()
     }
 
-    /// Claims what V8 maps, except what `claims` or other runtimes (`taken`) claim.
+    /// Claims what V8 maps, except what `claims` or other runtimes (`foreign_ranges`) claim.
     pub fn claim_mapped(
         &self,
         context: &Context<'_>,
         palette: &mut SlotTable,
         claims: &mut Vec<RangeClaim>,
-        taken: &RangeSet,
+        foreign_ranges: &RangeSet,
     ) {
         let Some(slot) = palette.add(&rows::MAPPED_BUFFER, None).filter(|_| !self.mapped.is_empty()) else {
             return;
@@ -160,7 +162,7 @@ impl Stores {
         let claimed: RangeSet = claims.iter().map(RangeClaim::range).collect();
         // Several ArrayBuffers may have the same store.
         for range in self.mapped.iter().copied().collect::<RangeSet>() {
-            if !claimed.overlaps(range) && !taken.overlaps(range) && range.len() <= MAX_BYTES {
+            if !claimed.overlaps(range) && !foreign_ranges.overlaps(range) && range.len() <= MAX_BYTES {
                 claims.push(context.claim_whole(range, Class::Refined(slot)));
             }
         }
@@ -176,7 +178,7 @@ struct Reader<'a> {
     /// What was found so far; the sums are added at the end.
     stores: Stores,
     /// Bytes of shared stores by their address.
-    shared: HashMap<u64, u64>,
+    shared_store_bytes: HashMap<u64, u64>,
 }
 
 impl Reader<'_> {
@@ -211,13 +213,13 @@ impl Reader<'_> {
 
     /// Reads an `ArrayBufferList`: its first entry, its last, and the sum of their bytes.
     fn list(&mut self, layout: &Extensions, at: u64, buffers: &mut ArrayBuffers) -> Option<()> {
-        let (mut entry, last) = self.cache.pair(at)?;
-        let expected = self.word(at, LIST_SUM)?;
-        let (mut sum, mut previous, mut has_transferred) = (0_u64, 0, false);
+        let (mut entry, last_entry) = self.cache.pair(at)?;
+        let expected_bytes = self.word(at, LIST_SUM)?;
+        let (mut sum_bytes, mut previous_entry, mut has_transferred) = (0_u64, 0, false);
         while entry != 0 {
             self.count_entry()?;
             let bytes = self.word(entry, layout.length)? >> layout.length_shift;
-            sum = sum.checked_add(bytes)?;
+            sum_bytes = sum_bytes.checked_add(bytes)?;
             let store = self.word(entry, layout.store)?;
             self.stores.structures.push(entry);
             // An ArrayBuffer that was transferred has no store; its entry stays until a collection.
@@ -228,26 +230,28 @@ impl Reader<'_> {
                 let store = self.store(layout, store)?;
                 match store.place {
                     _ if store.is_shared => self.add_shared(store.range),
-                    Place::Block => buffers.in_blocks = buffers.in_blocks.plus(Amount { count: 1, bytes }),
+                    StorePlace::Block => {
+                        buffers.in_blocks = buffers.in_blocks.plus(Amount { count: 1, bytes })
+                    }
                     // V8 14 does not account memories of WebAssembly
                     // (`PerIsolateAccountingLength` in `src/objects/backing-store.h`).
-                    Place::Mapped => {
+                    StorePlace::Mapped => {
                         let bytes = store.range.len();
                         buffers.mapped = buffers.mapped.plus(Amount { count: 1, bytes });
                     }
                 }
             }
-            previous = entry;
+            previous_entry = entry;
             entry = self.word(entry, layout.next)?;
         }
         // V8 does not subtract what was transferred while a collection freed others.
-        let adds_up = sum == expected || has_transferred && sum < expected;
-        (previous == last && adds_up).then_some(())
+        let adds_up = sum_bytes == expected_bytes || has_transferred && sum_bytes < expected_bytes;
+        (previous_entry == last_entry && adds_up).then_some(())
     }
 
     /// Counts a shared store, which may grow while isolates are read.
     fn add_shared(&mut self, range: AddressRange) {
-        let bytes = self.shared.entry(range.start).or_default();
+        let bytes = self.shared_store_bytes.entry(range.start).or_default();
         *bytes = range.len().max(*bytes);
     }
 
@@ -264,7 +268,7 @@ impl Reader<'_> {
         if flags & layout.mapped_flags == 0 || !start.is_multiple_of(PAGE_BYTES) {
             let blocks = if is_shared { &mut self.stores.shared_blocks } else { &mut self.stores.blocks };
             blocks.push(range);
-            return Some(Store { range, place: Place::Block, is_shared });
+            return Some(Store { range, place: StorePlace::Block, is_shared });
         }
         let end = range.end.checked_next_multiple_of(PAGE_BYTES)?;
         let is_mapping = self.context.space.find(start).is_some_and(|mapping| {
@@ -273,7 +277,7 @@ impl Reader<'_> {
         if bytes > 0 && is_mapping {
             self.stores.mapped.push(AddressRange::new(start, end));
         }
-        Some(Store { range, place: Place::Mapped, is_shared })
+        Some(Store { range, place: StorePlace::Mapped, is_shared })
     }
 
     /// Reads the external strings of a heap; `None` if they cannot be read.
@@ -283,20 +287,20 @@ impl Reader<'_> {
         if self.word(table, 0)? != heap {
             return None;
         }
-        let mut found = Amount::default();
+        let mut sum = Amount::default();
         for &offset in layout.vectors {
             let (mut entry, end) = self.cache.pair(table.checked_add(offset)?)?;
             while entry < end {
                 self.count_entry()?;
                 let object = self.cache.word(entry)?;
                 if let Some(range) = self.string(object, objects) {
-                    found = found.plus(Amount { count: 1, bytes: range.len() });
+                    sum = sum.plus(Amount { count: 1, bytes: range.len() });
                     self.stores.characters.push(range);
                 }
                 entry = entry.checked_add(8)?;
             }
         }
-        Some(found)
+        Some(sum)
     }
 
     /// Returns the characters of an external string; `None` if a collection has cleared the entry,

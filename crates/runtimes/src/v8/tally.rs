@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::layout::ObjectLayout;
-use super::names::{self, Known};
+use super::names::{self, Constructors};
 use super::shapes::{Content, Head, Shapes};
 use strandline_claims::facts::TypeFacts;
 use strandline_process::memory::word_at;
@@ -11,7 +11,7 @@ use strandline_process::memory::word_at;
 /// `prototype_or_initial_map_` in a `JSFunction`, if it is a constructor, in all versions.
 const FUNCTION_INITIAL_MAP: usize = 56;
 /// Limit on functions counted by name, and on constructors; further ones have no name, and
-/// [`Known::is_cut`] says so.
+/// [`Constructors::is_cut`] says so.
 const MAX_FUNCTIONS: usize = 1 << 19;
 /// Limit on types that are listed.
 const MAX_TYPES: usize = 1000;
@@ -97,8 +97,8 @@ impl Tally {
     }
 
     /// Adds the names of constructors that were found.
-    pub fn add_names(&self, shapes: &mut Shapes<'_>, layout: &ObjectLayout, known: &mut Known) {
-        known.add(shapes, layout, &self.constructors);
+    pub fn add_names(&self, shapes: &mut Shapes<'_>, layout: &ObjectLayout, constructors: &mut Constructors) {
+        constructors.add(shapes, layout, &self.constructors);
     }
 }
 
@@ -111,17 +111,20 @@ fn may_insert<T>(map: &HashMap<u64, T>, key: u64) -> bool {
 pub fn total<'a, 'm: 'a>(
     workers: impl Iterator<Item = (&'a Tally, &'a mut Shapes<'m>)>,
     layout: &ObjectLayout,
-    known: &mut Known,
+    constructors: &mut Constructors,
 ) -> Totals {
     let mut by_name: HashMap<String, Counts> = HashMap::new();
     for (tally, shapes) in workers {
-        known.is_cut |= tally.is_cut;
+        constructors.is_cut |= tally.is_cut;
         for (number, counts) in tally.by_shape.iter().enumerate().filter(|(_, counts)| counts.instances > 0) {
             let Some(shape) = shapes.all.get(number).copied() else { continue };
-            by_name.entry(names::shape_name(shapes, layout, shape, known)).or_default().add(*counts);
+            by_name
+                .entry(names::object_type_name(shapes, layout, shape, constructors))
+                .or_default()
+                .add(*counts);
         }
         for (shared, counts) in &tally.functions {
-            by_name.entry(names::functions_name(shapes, layout, *shared)).or_default().add(*counts);
+            by_name.entry(names::function_type_name(shapes, layout, *shared)).or_default().add(*counts);
         }
     }
     let sums = by_name.values().fold(Counts::default(), |mut sum, counts| {

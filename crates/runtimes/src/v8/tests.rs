@@ -20,8 +20,8 @@ fn try_read_heap(v8: &V8Image, absent: u64) -> Option<Reading> {
     try_read_beside(v8, absent, &RangeSet::default())
 }
 
-/// The same in a process in which other runtimes claimed `taken`.
-fn try_read_beside(v8: &V8Image, absent: u64, taken: &RangeSet) -> Option<Reading> {
+/// The same in a process in which other runtimes claimed `foreign_ranges`.
+fn try_read_beside(v8: &V8Image, absent: u64, foreign_ranges: &RangeSet) -> Option<Reading> {
     let mut program =
         Program { path: "/usr/bin/node".to_owned(), version: Some(v8.version), ..Program::default() };
     let types = V8_TYPES.iter().map(|(name, number)| ((*name).to_owned(), *number));
@@ -29,7 +29,7 @@ fn try_read_beside(v8: &V8Image, absent: u64, taken: &RangeSet) -> Option<Readin
     assert_eq!(program.types.is_some(), program.layout().is_some());
     let is_busy = std::cell::Cell::new(false);
     let reading = fabricated::read_image(&v8.image, &v8.maps, absent, |context, runs| {
-        let read = read(context, &program, taken, &Refinements::new(runs.iter().copied()));
+        let read = read(context, &program, foreign_ranges, &Refinements::new(runs.iter().copied()));
         is_busy.set(read.is_err());
         read.unwrap_or_default()
     });
@@ -71,17 +71,17 @@ fn intact_heaps_match_expected_figures() {
         assert_eq!(types.collect::<BTreeMap<_, _>>(), v8.expected.types, "{seed}");
         let objects: u64 = v8.expected.types.values().map(|tally| tally.count).sum();
         assert_eq!(details.objects, Some(objects), "{seed}");
-        assert_eq!(details.pool_resident_bytes, v8.expected.pool, "{seed}");
-        assert_eq!(details.young_idle_resident_bytes, v8.expected.young_idle, "{seed}");
-        assert_eq!(details.read_only_resident_bytes, v8.expected.read_only, "{seed}");
+        assert_eq!(details.pool_resident_bytes, v8.expected.pool_bytes, "{seed}");
+        assert_eq!(details.young_idle_resident_bytes, v8.expected.young_idle_bytes, "{seed}");
+        assert_eq!(details.read_only_resident_bytes, v8.expected.read_only_bytes, "{seed}");
         let counted = |amount: Option<facts::Amount>| {
             amount.map(|amount| Tally { count: amount.count, bytes: amount.bytes })
         };
         assert_eq!(counted(details.buffers), Some(v8.expected.buffers), "{seed}");
         assert_eq!(counted(details.external_strings), Some(v8.expected.strings), "{seed}");
-        assert_eq!(row_bytes(&reading, "v8.buffer.mapped"), v8.expected.mapped, "{seed}");
-        assert_eq!(row_bytes(&reading, "v8.pool"), v8.expected.pool, "{seed}");
-        assert_eq!(row_bytes(&reading, "v8.metadata"), v8.expected.abseil, "{seed}");
+        assert_eq!(row_bytes(&reading, "v8.buffer.mapped"), v8.expected.mapped_bytes, "{seed}");
+        assert_eq!(row_bytes(&reading, "v8.pool"), v8.expected.pool_bytes, "{seed}");
+        assert_eq!(row_bytes(&reading, "v8.metadata"), v8.expected.abseil_bytes, "{seed}");
         assert_sound(&reading);
     }
 }
@@ -94,10 +94,10 @@ fn claims_of_other_runtimes_are_left_out() {
         let v8 = fabricate_v8(seed);
         let reading = read_heap(&v8);
         let code_claim = reading.claims.iter().find(|claim| claim.sums.resident.of(Class::Metadata) > 0);
-        let taken: RangeSet = code_claim.map(|claim| claim.range()).into_iter().collect();
-        let beside = try_read_beside(&v8, 0, &taken).expect("consistent");
-        assert!(beside.claims.iter().all(|claim| !taken.overlaps(claim.range())), "{seed}");
-        tried += taken.len();
+        let foreign_ranges: RangeSet = code_claim.map(|claim| claim.range()).into_iter().collect();
+        let beside = try_read_beside(&v8, 0, &foreign_ranges).expect("consistent");
+        assert!(beside.claims.iter().all(|claim| !foreign_ranges.overlaps(claim.range())), "{seed}");
+        tried += foreign_ranges.len();
     }
     assert!(tried > 0);
 }
@@ -236,7 +236,7 @@ fn call_needs_matching_function_and_owning_thread() {
             assert_eq!(found, word.value, "{seed}: {word:?}");
         }
         // The call does not release pooled pages of an isolate that has ended.
-        assert!(call.least_bytes <= v8.expected.pool + v8.expected.young_idle, "{seed}");
+        assert!(call.least_bytes <= v8.expected.pool_bytes + v8.expected.young_idle_bytes, "{seed}");
         assert!(notification(0xbf08, -0x800).unwrap_err().contains("is not called"), "{seed}");
         assert!(notification(0xbf00, -0x7f8).unwrap_err().contains("was not found"), "{seed}");
     }

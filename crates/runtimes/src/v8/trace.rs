@@ -8,7 +8,7 @@
 use std::time::Instant;
 
 use super::layout::PAGE_ALIGNMENT;
-use super::names::Known;
+use super::names::Constructors;
 use super::objects::Heap;
 use super::page_index::IndexedPage;
 use super::references::{EPHEMERON_BYTES, FIRST_EPHEMERON, References};
@@ -48,7 +48,12 @@ pub struct Live {
 
 /// Traces the heaps. `starts` has a bit for each object, and is consumed. `None` if something
 /// cannot be read, or not before the deadline.
-pub fn live(heap: &Heap<'_>, roots: &Roots<'_>, starts: Bitmap, known: &mut Known) -> Option<Live> {
+pub fn live(
+    heap: &Heap<'_>,
+    roots: &Roots<'_>,
+    starts: Bitmap,
+    constructors: &mut Constructors,
+) -> Option<Live> {
     let keeps_certain = heap.context.path_to.is_some();
     let mut trace = Trace {
         heap: *heap,
@@ -64,11 +69,11 @@ pub fn live(heap: &Heap<'_>, roots: &Roots<'_>, starts: Bitmap, known: &mut Know
         buffer: ReadBuffer::new(PAGE_ALIGNMENT as usize),
     };
     roots.each_certain(&mut |root, address| trace.mark_unless_weak(root, address))?;
-    let reachable = trace.scan_all(known)?;
+    let reachable = trace.scan_all(constructors)?;
     let reachable_page_bytes = trace.page_bytes.clone();
     let certain = if keeps_certain { Some(trace.marks.try_clone()?) } else { None };
     roots.each_uncertain(&mut |root, address| trace.mark_unless_weak(root, address))?;
-    let uncertain = trace.scan_all(known)?;
+    let uncertain = trace.scan_all(constructors)?;
     let Trace { marks, page_bytes, views, .. } = trace;
     Some(Live { marks, certain, reachable, uncertain, page_bytes, reachable_page_bytes, views })
 }
@@ -115,13 +120,13 @@ impl Trace<'_> {
     }
 
     /// Scans all that was marked, and what that leads to; returns the counts of these objects.
-    fn scan_all(&mut self, known: &mut Known) -> Option<Totals> {
+    fn scan_all(&mut self, constructors: &mut Constructors) -> Option<Totals> {
         self.scan_dirty_pages()?;
         while self.mark_values()? {
             self.scan_dirty_pages()?;
         }
         let tally = std::mem::take(&mut self.tally);
-        Some(tally::total(std::iter::once((&tally, &mut self.shapes)), self.heap.layout, known))
+        Some(tally::total(std::iter::once((&tally, &mut self.shapes)), self.heap.layout, constructors))
     }
 
     /// Scans until no page has marked objects that were not scanned.

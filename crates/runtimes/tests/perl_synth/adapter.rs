@@ -39,10 +39,10 @@ pub struct Subject {
 
 impl Memory for Subject {
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
-        let got = self.image.read_some(address, buffer);
+        let read_bytes = self.image.read_some(address, buffer);
         self.calls.fetch_add(1, Ordering::Relaxed);
-        self.bytes_read.fetch_add(got as u64, Ordering::Relaxed);
-        got
+        self.bytes_read.fetch_add(read_bytes as u64, Ordering::Relaxed);
+        read_bytes
     }
 }
 
@@ -63,7 +63,7 @@ impl Read {
 
     /// The main interpreter, if there is one.
     pub fn main(&self) -> Option<Interpreter> {
-        self.perl().interpreters.into_iter().find(|one| one.main)
+        self.perl().interpreters.into_iter().find(|interpreter| interpreter.main)
     }
 }
 
@@ -72,7 +72,7 @@ impl Subject {
     pub fn of(perl: &PerlImage, build: Build) -> Self {
         let at = &perl.variables;
         let variables = match build {
-            Build::Threads => Variables::Interpreters { current: at.curinterp, key: Some(at.thr_key) },
+            Build::Threads => Variables::Interpreters { curinterp: at.curinterp, thr_key: Some(at.thr_key) },
             Build::Globals => Variables::Globals(Addresses {
                 strtab: at.strtab,
                 sv_count: at.sv_count,
@@ -98,9 +98,9 @@ impl Subject {
         }
     }
 
-    /// Removes the pages that `gone` selects.
-    pub fn evict(&mut self, gone: impl Fn(u64) -> bool) {
-        let runs = self.image.pages_without(gone);
+    /// Removes the pages for which `is_missing` is true.
+    pub fn evict(&mut self, is_missing: impl Fn(u64) -> bool) {
+        let runs = self.image.pages_without(is_missing);
         self.image = self.image.within(&runs);
         self.runs = runs;
     }
@@ -142,12 +142,15 @@ impl Subject {
         assert!(read.calls <= bound / 16, "{} reads, {bound} bytes allowed", read.calls);
         assert!(read.reading.claims.is_empty(), "Perl has no memory that is not malloc's");
         let perl = read.perl();
-        for one in &perl.interpreters {
-            assert!(one.read || one.retained.top.is_empty(), "what is not read names nothing");
-            let heads: u64 = one.heads.by_type.values().sum();
-            assert!(!one.read || heads == one.heads.live, "{:?}", one.heads);
-            assert!(one.retained.top.len() <= 4096);
-            for buffer in &one.retained.top {
+        for interpreter in &perl.interpreters {
+            assert!(
+                interpreter.read || interpreter.retained.top.is_empty(),
+                "what is not read names nothing"
+            );
+            let heads: u64 = interpreter.heads.by_type.values().sum();
+            assert!(!interpreter.read || heads == interpreter.heads.live, "{:?}", interpreter.heads);
+            assert!(interpreter.retained.top.len() <= 4096);
+            for buffer in &interpreter.retained.top {
                 for name in
                     [Some(&buffer.holder), buffer.sub.as_ref(), buffer.lexical.as_ref()].into_iter().flatten()
                 {
@@ -156,9 +159,10 @@ impl Subject {
                 }
             }
         }
-        let is_whole = perl.interpreters.iter().all(|one| one.read) && !perl.interpreters.is_empty();
+        let is_whole =
+            perl.interpreters.iter().all(|interpreter| interpreter.read) && !perl.interpreters.is_empty();
         assert!(is_whole || !read.reading.caveats.is_empty(), "what is not read has a caveat");
-        if perl.interpreters.iter().all(|one| !one.read) {
+        if perl.interpreters.iter().all(|interpreter| !interpreter.read) {
             assert!(
                 refinements.is_empty() && read.reading.named_blocks.is_empty(),
                 "nothing is claimed of what is in doubt"

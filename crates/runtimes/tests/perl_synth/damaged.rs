@@ -16,12 +16,12 @@ fn check_trap(seed: u64, trap: Trap, build: Build) {
     let sound = Subject::of(&perl, build).read(1);
     perl.trap(trap);
     let read = Subject::of(&perl, build).read(2);
-    let is_seen = !read.reading.caveats.is_empty()
+    let is_noticed = !read.reading.caveats.is_empty()
         || read.main().is_none_or(|main| sound.main().is_none_or(|before| main != before));
     // With globals the interpreter's address is not read; keys and lists of free bodies may look
     // valid in all that is read of them.
     let may_be_missed = matches!(trap, Trap::InterpreterOfTheKernel | Trap::BodyListCycle | Trap::KeyCycle);
-    assert!(is_seen || may_be_missed, "neither figures nor a caveat tell of it");
+    assert!(is_noticed || may_be_missed, "neither figures nor a caveat tell of it");
     if matches!(trap, Trap::ArenaCycle | Trap::ArenaOfItself | Trap::EndlessArena | Trap::ChainToNowhere) {
         assert!(read.main().is_none_or(|main| !main.read), "the heads cannot be counted");
     }
@@ -51,7 +51,7 @@ fn names_without_bounds_are_cut_and_counted() {
         let read = Subject::of(&perl, Build::Threads).read(1);
         if let Some(main) = read.main().filter(|main| main.read) {
             assert!(
-                main.subs.names_replaced > 0 || main.retained.top.iter().all(|one| one.sub.is_none()),
+                main.subs.names_replaced > 0 || main.retained.top.iter().all(|buffer| buffer.sub.is_none()),
                 "{trap:?}"
             );
         }

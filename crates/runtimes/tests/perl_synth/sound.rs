@@ -26,15 +26,16 @@ fn check(perl: &PerlImage, read: &Read) {
     assert_eq!(main.strings.buffers, expected.buffers);
     assert_eq!(main.strings.payload_bytes, expected.payload_bytes);
     let cow = &main.strings.cow;
-    assert_eq!((cow.buffers, cow.shared_bytes), (expected.shared.count, expected.shared.bytes));
+    let shared = expected.shared_buffers;
+    assert_eq!((cow.buffers, cow.shared_bytes), (shared.count, shared.bytes));
     let constants = &main.strings.constants;
-    assert_eq!(constants.buffers, expected.constants.count);
-    assert_eq!(constants.capacity_bytes, expected.constants.bytes);
+    assert_eq!(constants.buffers, expected.constant_buffers.count);
+    assert_eq!(constants.capacity_bytes, expected.constant_buffers.bytes);
     assert_eq!(main.retained.lexicals.bytes, expected.kept_bytes(true));
     assert_eq!(main.retained.temporaries.bytes, expected.kept_bytes(false));
-    let large = expected.kept.iter().filter(|kept| kept.bytes > 4096).count();
+    let large = expected.kept_buffers.iter().filter(|kept| kept.bytes > 4096).count();
     assert_eq!(main.retained.top.iter().filter(|buffer| buffer.sub.is_some()).count(), large);
-    for kept in expected.kept.iter().filter(|kept| kept.bytes > 4096) {
+    for kept in expected.kept_buffers.iter().filter(|kept| kept.bytes > 4096) {
         let address = format!("{:#x}", kept.address);
         let found =
             main.retained.top.iter().find(|buffer| buffer.address == address).expect("every large one");
@@ -54,8 +55,8 @@ fn valid_perls_are_read_to_the_byte() {
             let read = subject.read(1);
             check(&perl, &read);
             assert_eq!(read.perl().ithreads, build == Build::Threads);
-            let several = subject.read(3);
-            assert_eq!(read.perl(), several.perl(), "seed {seed}: threads change nothing");
+            let by_three_threads = subject.read(3);
+            assert_eq!(read.perl(), by_three_threads.perl(), "seed {seed}: threads change nothing");
         }
     }
 }
@@ -73,8 +74,8 @@ fn an_interpreter_that_two_files_lead_to_is_read_once() {
     let perl = fabricate_perl(&PerlRecipe::from_seed(4));
     let mut subject = Subject::of(&perl, Build::Threads);
     // A library that has no interpreter, and whose key was not set.
-    let key = Some(perl.variables.thr_key);
-    let variables = Variables::Interpreters { current: 0, key };
+    let thr_key = Some(perl.variables.thr_key);
+    let variables = Variables::Interpreters { curinterp: 0, thr_key };
     let path = "/usr/lib/libperl.so.5.36".to_owned();
     subject.programs.push(Program { path, variables, ..subject.programs[0].clone() });
     let read = subject.read(1);
@@ -87,7 +88,7 @@ fn an_interpreter_is_read_with_the_layout_that_fits_it() {
     let perl = fabricate_perl(&PerlRecipe::from_seed(4));
     let mut subject = Subject::of(&perl, Build::Threads);
     // A library of another release, first in memory, whose key was not set.
-    let variables = Variables::Interpreters { current: 0, key: Some(perl.variables.thr_key) };
+    let variables = Variables::Interpreters { curinterp: 0, thr_key: Some(perl.variables.thr_key) };
     let path = "/usr/lib/libperl.so.5.18".to_owned();
     subject.programs.insert(0, Program { path, version: Some([5, 18, 0]), variables });
     let read = subject.read(1);

@@ -13,7 +13,7 @@ use strandline_process::range::AddressRange;
 use strandline_process::stacks::ThreadFacts;
 use strandline_runtimes::sbcl;
 use strandline_runtimes::sbcl::locate::Program;
-use strandline_synth::{Image, Rng, SbclHeap, clipped};
+use strandline_synth::{Image, Rng, SbclHeap, SbclSymbol, SbclThread, clipped};
 
 /// A frozen process: memory, mappings, resident pages, threads.
 pub struct Subject {
@@ -34,23 +34,25 @@ impl Memory for Subject {
         let resident = self.runs.iter().find(|run| (run.0..run.1).contains(&address));
         let unreadable = self.unreadable.range(page_of(address)..).next().copied().unwrap_or(u64::MAX);
         let end = resident.map_or(0, |run| run.1).min(unreadable);
-        let room = end.saturating_sub(address).min(buffer.len() as u64);
-        let got = self.image.read_some(address, &mut buffer[..room as usize]);
+        let readable_bytes = end.saturating_sub(address).min(buffer.len() as u64);
+        let read_bytes = self.image.read_some(address, &mut buffer[..readable_bytes as usize]);
         self.calls.fetch_add(1, Ordering::Relaxed);
-        self.bytes_read.fetch_add(got as u64, Ordering::Relaxed);
-        got
+        self.bytes_read.fetch_add(read_bytes as u64, Ordering::Relaxed);
+        read_bytes
     }
 }
 
 impl Subject {
     /// The process of a fabricated heap, all of it resident.
     pub fn of(heap: &SbclHeap) -> Self {
-        let facts = |thread: &strandline_synth::SbclThread| ThreadFacts {
+        let facts = |thread: &SbclThread| ThreadFacts {
             tid: thread.tid,
             stack_pointer: thread.stack_pointer,
             fs_base: thread.address,
             general: Default::default(),
         };
+        let symbol = |symbol: &SbclSymbol| (symbol.name, AddressRange::sized(symbol.address, symbol.bytes));
+        let symbols = heap.symbols.iter().map(symbol);
         let version = heap.recipe.release.name();
         Self {
             image: heap.image.clone(),
@@ -58,7 +60,7 @@ impl Subject {
             runs: heap.image.pages_without(|_| false),
             unreadable: BTreeSet::new(),
             threads: heap.threads.iter().map(facts).collect(),
-            program: Program::with_symbols("/usr/bin/fabricated", version, &heap.symbols),
+            program: Program::with_symbols("/usr/bin/fabricated", version, symbols),
             bytes_read: AtomicU64::new(0),
             calls: AtomicU64::new(0),
         }
@@ -67,20 +69,20 @@ impl Subject {
     /// Makes `percent` percent of the pages of dynamic space absent.
     pub fn evict(&mut self, heap: &SbclHeap, seed: u64, percent: u64) {
         let mut dice = Rng::new(seed);
-        let (from, to) = heap.dynamic;
-        self.runs = self.image.pages_without(|page| (from..to).contains(&page) && dice.chance(percent));
+        let (start, end) = heap.dynamic_range;
+        self.runs = self.image.pages_without(|page| (start..end).contains(&page) && dice.chance(percent));
     }
 
     /// Makes the pages of dynamic space unreadable, though they stay resident.
     pub fn hide(&mut self, heap: &SbclHeap) {
-        let (from, to) = heap.dynamic;
-        self.unreadable = (from..to).step_by(PAGE_BYTES as usize).collect();
+        let (start, end) = heap.dynamic_range;
+        self.unreadable = (start..end).step_by(PAGE_BYTES as usize).collect();
     }
 
     /// Reads all of it, and checks what must hold for every heap, even a damaged one.
     pub fn read(&self, workers: usize) -> Result<Reading, Busy> {
-        let (space, bad) = AddressSpace::parse(self.maps.as_bytes());
-        assert_eq!(bad, 0, "{}", self.maps);
+        let (space, malformed_lines) = AddressSpace::parse(self.maps.as_bytes());
+        assert_eq!(malformed_lines, 0, "{}", self.maps);
         let process = Process::open(i32::try_from(std::process::id()).unwrap()).unwrap();
         let resident = |range: AddressRange| {
             clipped(&self.runs, range.start, range.end).into_iter().map(AddressRange::from).collect()

@@ -9,12 +9,11 @@ use crate::adapter::Subject;
 /// Checks that the figures of a damaged heap do not exceed what is possible.
 fn check(heap: &SbclHeap, subject: &Subject, workers: usize) {
     let Ok(reading) = subject.read(workers) else { return };
-    let Some(figures) = reading.facts.details::<strandline_runtimes::sbcl::facts::Sbcl>("sbcl") else {
-        assert!(!reading.caveats.is_empty(), "nothing is reported, and not why: {:?}", heap.recipe);
+    let Some(figures) = reading.facts.details::<Sbcl>("sbcl") else {
+        assert!(!reading.caveats.is_empty(), "no figures and no caveat: {:?}", heap.recipe);
         return;
     };
-    let figures: &Sbcl = &figures;
-    let space = heap.dynamic.1 - heap.dynamic.0;
+    let space = heap.dynamic_range.1 - heap.dynamic_range.0;
     for generation in &figures.generations {
         assert!(generation.bytes_allocated <= space, "{generation:?}");
         let sum = generation.live_bytes.unwrap_or(0) + generation.dead_bytes.unwrap_or(0);
@@ -60,7 +59,7 @@ proptest! {
         release in prop::sample::select(&SBCL_RELEASES[..]), seed: u64, percent in 1..=100u64, workers in 1..=3usize,
     ) {
         let mut heap = fabricate_sbcl(&SbclRecipe::from_seed(release, seed));
-        heap.overwrite(seed, percent);
+        heap.overwrite_randomly(seed, percent);
         check(&heap, &Subject::of(&heap), workers);
     }
 

@@ -42,9 +42,18 @@ impl RegionUse {
     ];
 }
 
+/// A region, or those of a humongous object, with objects.
+struct FilledRegion {
+    /// The kind of it as readers report it.
+    kind: &'static str,
+    tag: u32,
+    /// End of its objects.
+    top: u64,
+}
+
 impl Writer {
     /// Writes a G1 heap, and returns its committed ranges.
-    pub fn g1(&mut self) -> Vec<(u64, u64)> {
+    pub fn write_g1(&mut self) -> Vec<(u64, u64)> {
         let count = 6 + self.dice.below(8);
         let names: [&'static str; 4] = if self.jdk == Jdk::V25 {
             ["G1HeapRegion", "G1HeapRegionManager", "G1HeapRegionType", "_monitoring_support"]
@@ -52,30 +61,30 @@ impl Writer {
             ["HeapRegion", "HeapRegionManager", "HeapRegionType", "_g1mm"]
         };
         let [region, manager, kind, support] = names;
-        self.declare(region, &[("_type", 8), ("_bottom", 8), ("_top", 8), ("_end", 8)]);
-        self.declare(kind, &[("_tag", 4)]);
+        self.declare_type(region, &[("_type", 8), ("_bottom", 8), ("_top", 8), ("_end", 8)]);
+        self.declare_type(kind, &[("_tag", 4)]);
         // The type is embedded in regions, and has one field at offset 0.
-        self.tables.field(kind, "_tag", 0);
-        self.declare("G1HeapRegionTable", &[("_base", 8), ("_length", 8), ("_shift_by", 4)]);
-        self.declare(manager, &[("_regions", 96)]);
-        self.declare("G1CollectedHeap", &[("_hrm", 200), (support, 8)]);
+        self.tables.declare_field(kind, "_tag", 0);
+        self.declare_type("G1HeapRegionTable", &[("_base", 8), ("_length", 8), ("_shift_by", 4)]);
+        self.declare_type(manager, &[("_regions", 96)]);
+        self.declare_type("G1CollectedHeap", &[("_hrm", 200), (support, 8)]);
         let bytes = count * REGION_BYTES;
-        self.static_field(region, "GrainBytes", REGION_BYTES);
+        self.write_static(region, "GrainBytes", REGION_BYTES);
         let monitoring = self.write_monitoring();
-        let heap = self.collected_heap("G1CollectedHeap", &[(support, monitoring), ("_hrm", 0)], bytes);
+        let heap = self.write_collected_heap("G1CollectedHeap", &[(support, monitoring), ("_hrm", 0)], bytes);
         let manager =
             heap + self.tables.offset("G1CollectedHeap", "_hrm") + self.tables.offset(manager, "_regions");
-        let pointers = self.structure(8 * count);
-        self.fill(manager, "G1HeapRegionTable", &[("_base", pointers), ("_length", count)]);
+        let pointers = self.allocate_structure(8 * count);
+        self.write_fields(manager, "G1HeapRegionTable", &[("_base", pointers), ("_length", count)]);
         let tags = self.write_tags();
-        let committed = self.write_regions(region, pointers, count, &tags);
+        let committed_ranges = self.write_regions(region, pointers, count, &tags);
         if self.jdk == Jdk::V11 {
             // Inherited fields are listed with the class that declares them.
             for (field, class) in [("_bottom", "Space"), ("_end", "Space"), ("_top", "G1ContiguousSpace")] {
-                self.tables.rename(region, field, class);
+                self.tables.move_to_base(region, field, class);
             }
         }
-        committed
+        committed_ranges
     }
 
     /// Writes the constants of region types (`gc/g1/g1HeapRegionType.hpp`); returns the tags.
@@ -89,7 +98,7 @@ impl Writer {
                 ("G1HeapRegionType::HumongousMask", 4),
                 ("G1HeapRegionType::OldMask", 8),
             ] {
-                self.tables.int(name, value);
+                self.tables.declare_int(name, value);
             }
             return Tags { eden: 2, survivor: 3, humongous: 4, continued: 5, old: 8, archive: 8 };
         }
@@ -103,7 +112,7 @@ impl Writer {
             ("HeapRegionType::OldMask", 16),
             ("HeapRegionType::ArchiveMask", 32),
         ] {
-            self.tables.int(name, value);
+            self.tables.declare_int(name, value);
         }
         Tags { eden: 2, survivor: 3, humongous: 12, continued: 13, old: 16, archive: 41 }
     }
@@ -117,7 +126,7 @@ impl Writer {
         count: u64,
         tags: &Tags,
     ) -> Vec<(u64, u64)> {
-        let mut committed: Vec<(u64, u64)> = Vec::new();
+        let mut committed_ranges: Vec<(u64, u64)> = Vec::new();
         let mut index = 0;
         while index < count {
             let region_use = self.dice.one_of(&RegionUse::ALL);
@@ -130,51 +139,53 @@ impl Writer {
             }
             let (start, end) = (HEAP + index * REGION_BYTES, HEAP + (index + regions) * REGION_BYTES);
             self.image.map(start, (end - start) as usize);
-            match committed.last_mut() {
+            match committed_ranges.last_mut() {
                 Some(last) if last.1 == start => last.1 = end,
-                _ => committed.push((start, end)),
+                _ => committed_ranges.push((start, end)),
             }
-            let (kind, tag, top) = self.fill_region(region_use, start, end, tags);
+            let FilledRegion { kind, tag, top } = self.fill_region(region_use, start, end, tags);
             self.expect_area(kind, [start, top, end]);
             for part in 0..regions {
                 let (bottom, part_end) = (start + part * REGION_BYTES, start + (part + 1) * REGION_BYTES);
                 let tag = if part == 0 { tag } else { tags.continued };
                 let fields = [("_bottom", bottom), ("_end", part_end), ("_top", top.clamp(bottom, part_end))];
-                let region = self.object(region_type, &fields);
+                let region = self.write_structure(region_type, &fields);
                 self.image.put(region + self.tables.offset(region_type, "_type"), &tag.to_le_bytes());
                 self.image.put_word(pointers + 8 * (index + part), region);
             }
             index += regions;
         }
-        committed
+        committed_ranges
     }
 
-    /// Fills a region, or those of a humongous object; returns the kind of it as readers report it,
-    /// its tag, and the end of its objects.
-    fn fill_region(
-        &mut self,
-        region_use: RegionUse,
-        start: u64,
-        end: u64,
-        tags: &Tags,
-    ) -> (&'static str, u32, u64) {
-        match region_use {
-            RegionUse::Eden => ("eden", tags.eden, self.eden(start, end)),
-            RegionUse::Survivor => ("survivor", tags.survivor, self.write_objects(start, end)),
+    /// Fills a region, or those of a humongous object.
+    fn fill_region(&mut self, region_use: RegionUse, start: u64, end: u64, tags: &Tags) -> FilledRegion {
+        let tag = match region_use {
+            RegionUse::Eden => tags.eden,
+            RegionUse::Survivor => tags.survivor,
+            RegionUse::Humongous => tags.humongous,
+            RegionUse::Old => tags.old,
+            RegionUse::Archive => tags.archive,
+            RegionUse::Free | RegionUse::Uncommitted => 0,
+        };
+        let (kind, top) = match region_use {
+            RegionUse::Eden => ("eden", self.write_eden(start, end)),
+            RegionUse::Survivor => ("survivor", self.write_objects(start, end)),
             RegionUse::Humongous => {
                 let top = end - PAGE * self.dice.below(4);
                 self.write_filling_array(start, top);
-                ("humongous", tags.humongous, top)
+                ("humongous", top)
             }
-            RegionUse::Old => ("old", tags.old, self.write_objects(start, end)),
+            RegionUse::Old => ("old", self.write_objects(start, end)),
             RegionUse::Archive => {
                 self.is_archive = self.jdk != Jdk::V25;
                 let top = self.write_objects(start, end);
                 self.is_archive = false;
-                (if self.jdk == Jdk::V25 { "old" } else { "archive" }, tags.archive, top)
+                (if self.jdk == Jdk::V25 { "old" } else { "archive" }, top)
             }
-            RegionUse::Free | RegionUse::Uncommitted => ("free", 0, start),
-        }
+            RegionUse::Free | RegionUse::Uncommitted => ("free", start),
+        };
+        FilledRegion { kind, tag, top }
     }
 
     /// Writes the figures that the beans report. G1 updates them at each collection, so that they
@@ -189,14 +200,15 @@ impl Writer {
             ["_old_gen_committed", "_old_committed"],
         ];
         let names = FIELDS.map(|names| names[usize::from(self.jdk == Jdk::V11)]);
-        self.declare("G1MonitoringSupport", &names.map(|name| (name, 8)));
+        self.declare_type("G1MonitoringSupport", &names.map(|name| (name, 8)));
         let figures: [u64; 3] = std::array::from_fn(|_| 8 * self.dice.below(10_000));
         for (name, used) in ["G1 Eden Space", "G1 Survivor Space", "G1 Old Gen"].into_iter().zip(figures) {
             self.expected.pools.insert(name, Usage::of(used, used.next_multiple_of(REGION_BYTES)));
         }
-        let committed = figures.map(|used| used.next_multiple_of(REGION_BYTES));
-        let words = [figures[0], committed[0], figures[1], committed[1], figures[2], committed[2]];
+        let committed_bytes = figures.map(|used| used.next_multiple_of(REGION_BYTES));
+        let words =
+            [figures[0], committed_bytes[0], figures[1], committed_bytes[1], figures[2], committed_bytes[2]];
         let fields: Vec<(&str, u64)> = names.into_iter().zip(words).collect();
-        self.object("G1MonitoringSupport", &fields)
+        self.write_structure("G1MonitoringSupport", &fields)
     }
 }

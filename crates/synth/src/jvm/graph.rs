@@ -73,24 +73,25 @@ impl Writer {
     /// the addresses of the first objects in them, and a word that is an object's address keeps
     /// that object.
     pub fn expect_live(&mut self, Graph { references, mut roots }: Graph) {
-        let small = self.objects.iter().filter(|object| !object.is_humongous);
-        let small: BTreeSet<u64> = small.map(|object| object.address).collect();
+        let small_objects = self.objects.iter().filter(|object| !object.is_humongous);
+        let small_addresses: BTreeSet<u64> = small_objects.map(|object| object.address).collect();
         for (start, bytes) in [(STRUCTURES, STRUCTURES_BYTES), (DATA, DATA_BYTES), (CODE, CODE_BYTES)] {
             let words = (start..start + bytes).step_by(8).filter_map(|address| self.image.word(address));
-            roots.extend(words.filter(|word| small.contains(word)));
+            roots.extend(words.filter(|word| small_addresses.contains(word)));
         }
-        let mut live: BTreeSet<u64> = BTreeSet::new();
+        let mut live_addresses: BTreeSet<u64> = BTreeSet::new();
         while let Some(address) = roots.pop() {
-            if live.insert(address) {
+            if live_addresses.insert(address) {
                 roots.extend(references.get(&address).into_iter().flatten());
             }
         }
-        for object in self.objects.iter().filter(|object| live.contains(&object.address)) {
-            let tally = self.expected.live.entry(self.classes[object.class].name).or_default();
+        for object in self.objects.iter().filter(|object| live_addresses.contains(&object.address)) {
+            let tally = self.expected.live_types.entry(self.classes[object.class].name).or_default();
             tally.add(object.bytes);
         }
     }
 
+    /// Returns the addresses of the references of an object.
     fn reference_addresses(&self, object: &Object) -> ReferenceAddresses {
         let oop_bytes = self.oop_bytes();
         let Class { references, kind, reference_kind, .. } = self.classes[object.class];

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use self::heap::{COLLECTORS, Collector};
 use self::tables::Tables;
-use crate::{Image, Rng, Tally, Usage, map_lines};
+use crate::{Image, Rng, Tally, Usage, map_line, map_lines};
 
 const PAGE: u64 = 4096;
 /// Address of the library, and of its data.
@@ -60,17 +60,17 @@ pub struct JvmExpected {
     pub pools: JvmPools,
     /// Objects by class.
     pub types: BTreeMap<&'static str, Tally>,
-    /// The same for objects that are reachable, or seem to be.
-    pub live: BTreeMap<&'static str, Tally>,
+    /// Objects by class that are reachable, or seem to be.
+    pub live_types: BTreeMap<&'static str, Tally>,
     /// Number of class loaders that have loaded something.
-    pub loaders: u64,
+    pub loader_count: u64,
     /// For each kind of heap part, how much of it objects use.
-    pub kinds: BTreeMap<&'static str, Usage>,
+    pub usage_by_kind: BTreeMap<&'static str, Usage>,
     /// Committed bytes of the heap.
     pub heap_bytes: u64,
     /// For a heap in shared memory, counted for each of its mappings; used are the bytes in use on
     /// pages.
-    pub shared: Usage,
+    pub shared_heap: Usage,
 }
 
 /// A fabricated JVM.
@@ -136,7 +136,29 @@ struct Writer {
 
 /// Fabricates a JVM from `seed`.
 pub fn fabricate_jvm(seed: u64) -> JvmImage {
-    let mut dice = Rng::new(seed ^ 0x6a61_7661);
+    let mut writer = new_writer(Rng::new(seed ^ 0x6a61_7661));
+    writer.write_version_and_flags();
+    writer.write_classes();
+    let committed_ranges = writer.write_heap();
+    let graph = writer.draw_references();
+    writer.write_threads();
+    writer.write_metaspace();
+    writer.write_code();
+    writer.expect_live(graph);
+    let Writer { mut image, tables, mut expected, collector, .. } = writer;
+    let bytes = committed_ranges.iter().map(|range| range.1 - range.0).sum();
+    if collector == Collector::Z {
+        expected.shared_heap.committed_bytes = bytes
+    } else {
+        expected.heap_bytes = bytes
+    }
+    let (file, pointers) = tables.write(&mut image);
+    let maps = maps(&committed_ranges, collector);
+    JvmImage { image, maps, file, bias: LIBRARY, tables: pointers, data: (DATA, DATA + DATA_BYTES), expected }
+}
+
+/// Draws the JDK, the collector and the layout of a JVM that is to be written.
+fn new_writer(mut dice: Rng) -> Writer {
     let image = Image::of(&[
         (DATA, DATA_BYTES),
         (STRUCTURES, STRUCTURES_BYTES),
@@ -158,10 +180,10 @@ pub fn fabricate_jvm(seed: u64) -> JvmImage {
         1 => Header::Wide,
         _ => Header::Narrow,
     };
-    let collector = COLLECTORS[dice.below(if jdk == Jdk::V11 { 4 } else { 6 }) as usize].0;
+    let collector = COLLECTORS[dice.below(if jdk == Jdk::V11 { 4 } else { 6 }) as usize];
     // Pointers of ZGC have colours.
     let has_narrow_oops = collector != Collector::Z && dice.chance(70);
-    let mut writer = Writer {
+    Writer {
         has_narrow_oops,
         objects: Vec::new(),
         is_archive: false,
@@ -177,51 +199,33 @@ pub fn fabricate_jvm(seed: u64) -> JvmImage {
         classes: Vec::new(),
         loaders: BTreeSet::new(),
         buffers: Vec::new(),
-    };
-    writer.write_version_and_flags();
-    writer.write_classes();
-    let committed = writer.write_heap();
-    let graph = writer.draw_references();
-    writer.write_threads();
-    writer.write_metaspace();
-    writer.write_code();
-    writer.expect_live(graph);
-    let Writer { mut image, tables, mut expected, .. } = writer;
-    let bytes = committed.iter().map(|range| range.1 - range.0).sum();
-    if collector == Collector::Z {
-        expected.shared.committed_bytes = bytes
-    } else {
-        expected.heap_bytes = bytes
     }
-    let (file, pointers) = tables.write(&mut image);
-    let maps = maps(&committed, collector);
-    JvmImage { image, maps, file, bias: LIBRARY, tables: pointers, data: (DATA, DATA + DATA_BYTES), expected }
 }
 
-fn maps(committed: &[(u64, u64)], collector: Collector) -> String {
+fn maps(committed_ranges: &[(u64, u64)], collector: Collector) -> String {
     let heap = match collector {
         Collector::Z => "rw-s 00000000 00:01 5 /memfd:java_heap (deleted)",
         _ => "rw-p 00000000 00:00 0",
     };
-    let mut maps: Vec<(u64, u64, &str)> = vec![
-        (CLASS_SPACE, CLASS_SPACE_BYTES, "rw-p 00000000 00:00 0"),
-        (STRUCTURES, STRUCTURES_BYTES, "rw-p 00000000 00:00 0 [heap]"),
-        (LIBC, PAGE, "r-xp 00000000 08:01 9 /usr/lib/x86_64-linux-gnu/libc.so.6"),
-        (LIBRARY, 0x1000, "r-xp 00000000 08:01 7 /usr/lib/jvm/lib/server/libjvm.so"),
-        (DATA, DATA_BYTES, "rw-p 00100000 08:01 7 /usr/lib/jvm/lib/server/libjvm.so"),
-        (METASPACE, METASPACE_BYTES, "rw-p 00000000 00:00 0"),
-        (CODE, CODE_BYTES, "rwxp 00000000 00:00 0"),
-        (CODE_MAP, PAGE, "rw-p 00000000 00:00 0"),
-        (STACK, STACK_BYTES, "rw-p 00000000 00:00 0"),
+    let mut maps = vec![
+        map_line(CLASS_SPACE, CLASS_SPACE_BYTES, "rw-p 00000000 00:00 0"),
+        map_line(STRUCTURES, STRUCTURES_BYTES, "rw-p 00000000 00:00 0 [heap]"),
+        map_line(LIBC, PAGE, "r-xp 00000000 08:01 9 /usr/lib/x86_64-linux-gnu/libc.so.6"),
+        map_line(LIBRARY, 0x1000, "r-xp 00000000 08:01 7 /usr/lib/jvm/lib/server/libjvm.so"),
+        map_line(DATA, DATA_BYTES, "rw-p 00100000 08:01 7 /usr/lib/jvm/lib/server/libjvm.so"),
+        map_line(METASPACE, METASPACE_BYTES, "rw-p 00000000 00:00 0"),
+        map_line(CODE, CODE_BYTES, "rwxp 00000000 00:00 0"),
+        map_line(CODE_MAP, PAGE, "rw-p 00000000 00:00 0"),
+        map_line(STACK, STACK_BYTES, "rw-p 00000000 00:00 0"),
     ];
-    maps.extend(committed.iter().map(|&(from, to)| (from, to - from, heap)));
-    maps.sort_unstable();
+    maps.extend(committed_ranges.iter().map(|&(start, end)| map_line(start, end - start, heap)));
+    maps.sort_unstable_by_key(|line| line.start);
     map_lines(&maps)
 }
 
 impl Writer {
     /// Allocates a structure.
-    fn structure(&mut self, bytes: u64) -> u64 {
+    fn allocate_structure(&mut self, bytes: u64) -> u64 {
         let structure = self.next_structure;
         self.next_structure += (bytes + 8 * self.dice.below(6)).next_multiple_of(16);
         assert!(self.next_structure <= STRUCTURES + STRUCTURES_BYTES, "no room for structures");
@@ -230,73 +234,73 @@ impl Writer {
 
     /// Describes a type with its fields, each a name and its bytes, in random order; returns the
     /// type's bytes.
-    fn declare(&mut self, name: &'static str, fields: &[(&'static str, u64)]) -> u64 {
+    fn declare_type(&mut self, name: &'static str, fields: &[(&'static str, u64)]) -> u64 {
         let mut remaining: Vec<(&str, u64)> = fields.to_vec();
         let mut offset = 8 * self.dice.below(4);
         while !remaining.is_empty() {
             let (field, bytes) = remaining.swap_remove(self.dice.below(remaining.len() as u64) as usize);
-            self.tables.field(name, field, offset);
+            self.tables.declare_field(name, field, offset);
             offset += bytes.next_multiple_of(8) + 8 * self.dice.below(3);
         }
-        self.tables.size(name, offset);
+        self.tables.declare_size(name, offset);
         offset
     }
 
     /// Writes a structure of a type that was declared, with values of some of its fields.
-    fn object(&mut self, name: &'static str, fields: &[(&str, u64)]) -> u64 {
-        let at = self.structure(self.tables.size_of(name));
-        self.fill(at, name, fields);
+    fn write_structure(&mut self, name: &'static str, fields: &[(&str, u64)]) -> u64 {
+        let at = self.allocate_structure(self.tables.size_of(name));
+        self.write_fields(at, name, fields);
         at
     }
 
     /// Writes fields of the structure of a type.
-    fn fill(&mut self, structure: u64, name: &'static str, fields: &[(&str, u64)]) {
+    fn write_fields(&mut self, structure: u64, name: &'static str, fields: &[(&str, u64)]) {
         for (field, word) in fields {
             self.image.put_word(structure + self.tables.offset(name, field), *word);
         }
     }
 
     /// Writes a static field.
-    fn static_field(&mut self, name: &'static str, field: &'static str, word: u64) {
-        let at = self.tables.fixed(name, field);
+    fn write_static(&mut self, name: &'static str, field: &'static str, word: u64) {
+        let at = self.tables.declare_static(name, field);
         self.image.put_word(at, word);
     }
 
     /// Writes a flag of the command line.
-    fn flag(&mut self, name: &'static str, value: u64) {
-        let at = self.tables.flag(name);
+    fn write_flag(&mut self, name: &'static str, value: u64) {
+        let at = self.tables.declare_flag(name);
         self.image.put_word(at, value);
     }
 
     /// Writes the version and general flags.
     fn write_version_and_flags(&mut self) {
-        let release = self.tables.text(self.expected.release);
-        self.static_field("Abstract_VM_Version", "_s_vm_release", release);
-        self.flag("DisableAttachMechanism", 0);
-        self.flag("ObjectAlignmentInBytes", 8);
+        let release = self.tables.add_text(self.expected.release);
+        self.write_static("Abstract_VM_Version", "_s_vm_release", release);
+        self.write_flag("DisableAttachMechanism", 0);
+        self.write_flag("ObjectAlignmentInBytes", 8);
         // JDK 11 has no flag for the minimum.
         let minimum = if self.jdk == Jdk::V11 { "InitialHeapSize" } else { "MinHeapSize" };
-        self.flag(minimum, 16 * PAGE);
-        self.flag("MaxHeapSize", 1 << 20);
-        self.flag("MaxHeapFreeRatio", 70);
-        self.flag("UseCompressedOops", u64::from(self.has_narrow_oops));
+        self.write_flag(minimum, 16 * PAGE);
+        self.write_flag("MaxHeapSize", 1 << 20);
+        self.write_flag("MaxHeapFreeRatio", 70);
+        self.write_flag("UseCompressedOops", u64::from(self.has_narrow_oops));
         let (base, shift) = if self.jdk == Jdk::V25 {
             ("_base", "_shift")
         } else {
             ("_narrow_oop._base", "_narrow_oop._shift")
         };
         let encoding = if self.jdk == Jdk::V11 { "Universe" } else { "CompressedOops" };
-        self.static_field(encoding, base, 0);
-        self.static_field(encoding, shift, OOP_SHIFT);
-        self.flag("UseCompressedClassPointers", u64::from(self.header != Header::Wide));
+        self.write_static(encoding, base, 0);
+        self.write_static(encoding, shift, OOP_SHIFT);
+        self.write_flag("UseCompressedClassPointers", u64::from(self.header != Header::Wide));
         if self.jdk == Jdk::V25 {
-            self.flag("UseCompactObjectHeaders", u64::from(self.header == Header::Compact));
+            self.write_flag("UseCompactObjectHeaders", u64::from(self.header == Header::Compact));
         }
         // Fields that no reader uses.
         for (name, field) in
             [("BasicType", "_size"), ("Arguments", "_num_jvm_args"), ("vframeArray", "_frames")]
         {
-            self.tables.field(name, field, self.dice.below(1000));
+            self.tables.declare_field(name, field, self.dice.below(1000));
         }
     }
 }
@@ -320,7 +324,7 @@ mod tests {
                 })
             };
             assert!(one.image.ranges().all(|(start, _)| is_mapped(start)), "{}", one.maps);
-            assert!(one.expected.heap_bytes + one.expected.shared.committed_bytes > 0);
+            assert!(one.expected.heap_bytes + one.expected.shared_heap.committed_bytes > 0);
         }
     }
 }

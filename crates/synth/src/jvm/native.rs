@@ -49,7 +49,7 @@ struct CodeBlocks {
 impl Writer {
     /// Fills eden with objects and, among them, buffers of threads, of which only the first part
     /// has objects; returns the end of the last objects.
-    pub fn eden(&mut self, start: u64, end: u64) -> u64 {
+    pub fn write_eden(&mut self, start: u64, end: u64) -> u64 {
         let mut next = start;
         for _ in 0..self.dice.below(3) {
             // Objects of a buffer take at most a quarter of the rest.
@@ -67,30 +67,30 @@ impl Writer {
 
     /// Writes threads: those with a buffer, and some without.
     pub fn write_threads(&mut self) {
-        self.declare("ThreadsList", &[("_length", 4), ("_threads", 8)]);
-        let common_bytes = self.declare("Thread", &[("_tlab", 128)]);
+        self.declare_type("ThreadsList", &[("_length", 4), ("_threads", 8)]);
+        let common_bytes = self.declare_type("Thread", &[("_tlab", 128)]);
         for (field, offset) in
             [("_stack_base", STACK_BASE), ("_stack_size", STACK_SIZE), ("_next", NEXT_THREAD)]
         {
-            self.tables.field("JavaThread", field, common_bytes + offset);
+            self.tables.declare_field("JavaThread", field, common_bytes + offset);
         }
-        self.tables.size("Thread", common_bytes + JAVA_THREAD_BYTES);
+        self.tables.declare_size("Thread", common_bytes + JAVA_THREAD_BYTES);
         // `_allocation_end` is between them, and not in the tables.
         for (field, offset) in
             [("_start", 0), ("_top", 8), ("_pf_top", 16), ("_end", 24), ("_desired_size", 40)]
         {
-            self.tables.field("ThreadLocalAllocBuffer", field, offset);
+            self.tables.declare_field("ThreadLocalAllocBuffer", field, offset);
         }
-        self.static_field("ThreadLocalAllocBuffer", "_reserve_for_allocation_prefetch", RESERVE_WORDS);
+        self.write_static("ThreadLocalAllocBuffer", "_reserve_for_allocation_prefetch", RESERVE_WORDS);
         if self.jdk == Jdk::V25 {
-            self.static_field("CollectedHeap", "_lab_alignment_reserve", 2);
+            self.write_static("CollectedHeap", "_lab_alignment_reserve", 2);
         }
         let mut buffers = std::mem::take(&mut self.buffers);
         buffers.resize(buffers.len() + 1 + self.dice.below(3) as usize, Buffer::default());
-        let threads = self.structure(8 * buffers.len() as u64);
+        let threads = self.allocate_structure(8 * buffers.len() as u64);
         let mut list_head = 0;
         for (index, &Buffer { start, top, end }) in buffers.iter().enumerate() {
-            let thread = self.object("Thread", &[]);
+            let thread = self.write_structure("Thread", &[]);
             let buffer = thread + self.tables.offset("Thread", "_tlab");
             self.image.put_row(buffer, [start, top, top, end, end, 512]);
             let java_thread = thread + common_bytes;
@@ -104,16 +104,17 @@ impl Writer {
             list_head = thread;
         }
         if self.jdk == Jdk::V11 {
-            return self.static_field("Threads", "_thread_list", list_head);
+            return self.write_static("Threads", "_thread_list", list_head);
         }
-        let list = self.object("ThreadsList", &[("_length", buffers.len() as u64), ("_threads", threads)]);
-        self.static_field("ThreadsSMRSupport", "_java_thread_list", list);
+        let list =
+            self.write_structure("ThreadsList", &[("_length", buffers.len() as u64), ("_threads", threads)]);
+        self.write_static("ThreadsSMRSupport", "_java_thread_list", list);
     }
 
     /// Writes class loaders, their arenas of chunks, the nodes that chunks are in, and the
     /// counters.
     pub fn write_metaspace(&mut self) {
-        self.declare("ClassLoaderData", &[("_next", 8), ("_class_loader", 24), ("_klasses", 8)]);
+        self.declare_type("ClassLoaderData", &[("_next", 8), ("_class_loader", 24), ("_klasses", 8)]);
         let counters = [self.tables.allocate_word(), self.tables.allocate_word()];
         let limiter = self.tables.allocate_word();
         let ranges = [(METASPACE, METASPACE_BYTES), (CLASS_SPACE, CLASS_SPACE_BYTES)];
@@ -146,9 +147,9 @@ impl Writer {
             next_loader = self.write_loader(next_loader, &chunks, nodes, counters);
         }
         // A loader that has loaded nothing.
-        let head = self.object("ClassLoaderData", &[("_next", next_loader)]);
-        self.static_field("ClassLoaderDataGraph", "_head", head);
-        self.expected.loaders = self.loaders.len() as u64;
+        let head = self.write_structure("ClassLoaderData", &[("_next", next_loader)]);
+        self.write_static("ClassLoaderDataGraph", "_head", head);
+        self.expected.loader_count = self.loaders.len() as u64;
         for (counter, bytes) in counters.into_iter().zip(used_bytes).filter(|_| self.jdk != Jdk::V11) {
             self.image.put_word(counter, bytes / 8);
         }
@@ -161,7 +162,7 @@ impl Writer {
 
     /// Writes a `VirtualSpaceNode`, in its own `VirtualSpaceList`, all of it committed.
     fn write_node(&mut self, start: u64, bytes: u64, limiter: u64) -> u64 {
-        let (node, list) = (self.structure(0x100), self.structure(48));
+        let (node, list) = (self.allocate_structure(0x100), self.allocate_structure(48));
         // The list: `_name`, `_first_node`, `_nodes_counter` and `_can_expand`, `_commit_limiter`,
         // and two counters of words.
         self.image.put_row(list + 8, [node, 1, limiter, bytes / 8, bytes / 8]);
@@ -177,7 +178,7 @@ impl Writer {
     /// Writes a `VirtualSpaceNode` of JDK 11: `_next`, `_is_class`, base, size and more of the
     /// reserved range; then `_low_boundary`, `_high_boundary`, `_low` and `_high`.
     fn write_old_node(&mut self, start: u64, bytes: u64) -> u64 {
-        let (node, end) = (self.structure(144), start + bytes);
+        let (node, end) = (self.allocate_structure(144), start + bytes);
         self.image.put_row(node + 16, [start, bytes]);
         self.image.put_row(node + 64, [start, end, start, end]);
         node
@@ -185,7 +186,7 @@ impl Writer {
 
     /// Writes a `SpaceManager` of JDK 11, whose chunks begin with their headers.
     fn write_old_arena(&mut self, chunks: &[Chunk], node: u64) -> u64 {
-        let arena = self.structure(96);
+        let arena = self.allocate_structure(96);
         let mut first = 0;
         for &Chunk { start, bytes } in chunks {
             // `_word_size`, `_next`, `_prev`, `_container`, `_top`, `_sentinel`.
@@ -209,11 +210,11 @@ impl Writer {
         nodes: [u64; 2],
         counters: [u64; 2],
     ) -> u64 {
-        let loader = self.object("ClassLoaderData", &[("_next", next)]);
+        let loader = self.write_structure("ClassLoaderData", &[("_next", next)]);
         let handle_field = loader + self.tables.offset("ClassLoaderData", "_class_loader");
-        let (metaspace, lock) = (self.structure(32), self.structure(8));
+        let (metaspace, lock) = (self.allocate_structure(32), self.allocate_structure(8));
         // The first loader has no object, and a hidden class has the object of its loader.
-        let (handle, object) = (self.structure(8), 8 * self.dice.below(6));
+        let (handle, object) = (self.allocate_structure(8), 8 * self.dice.below(6));
         self.image.put_word(handle, object);
         self.image.put_word(handle_field, if object == 0 { 0 } else { handle });
         self.loaders.insert(object);
@@ -234,12 +235,12 @@ impl Writer {
     /// Writes a `MetaspaceArena`: `_chunks` at 24 with their number, `_fbl`, then the counter that
     /// all arenas of a kind share.
     fn write_arena(&mut self, chunks: &[Chunk], node: u64, counter: u64) -> u64 {
-        let arena = self.structure(64);
+        let arena = self.allocate_structure(64);
         let mut first = 0;
         for &Chunk { start, bytes } in chunks {
             // `Metachunk`: `_base`, `_used_words`, `_committed_words`, `_level` and `_state`,
             // `_vsnode`, `_prev`, `_next`.
-            let chunk = self.structure(72);
+            let chunk = self.allocate_structure(72);
             self.image.put_row(chunk, [start, bytes / 8, 512, 12, node]);
             self.image.put_word(chunk + 48, first);
             first = chunk;
@@ -250,33 +251,34 @@ impl Writer {
 
     /// Writes a code cache of one heap, in blocks of segments.
     pub fn write_code(&mut self) {
-        let space_bytes = self.declare("VirtualSpace", &[("_low", 8), ("_high", 8), ("_low_boundary", 8)]);
-        self.declare("GrowableArrayBase", &[("_len", 4)]);
+        let space_bytes =
+            self.declare_type("VirtualSpace", &[("_low", 8), ("_high", 8), ("_low_boundary", 8)]);
+        self.declare_type("GrowableArrayBase", &[("_len", 4)]);
         let data_offset = self.tables.size_of("GrowableArrayBase");
-        self.tables.field("GrowableArray<int>", "_data", data_offset);
+        self.tables.declare_field("GrowableArray<int>", "_data", data_offset);
         let used_offset = if self.jdk == Jdk::V25 { 4 } else { 8 };
-        for (type_name, field, offset) in [
-            ("HeapBlock", "_header", 0),
-            ("HeapBlock::Header", "_length", 0),
-            ("HeapBlock::Header", "_used", used_offset),
-            ("CodeHeap", "_memory", 8),
-            ("CodeHeap", "_segmap", 8 + space_bytes),
-            ("CodeHeap", "_log2_segment_size", 32 + 2 * space_bytes),
-        ] {
-            self.tables.field(type_name, field, offset);
-        }
-        let heap = self.structure(128 + 2 * space_bytes);
-        self.fill(heap + 8, "VirtualSpace", &[("_low", CODE), ("_high", CODE + CODE_BYTES)]);
-        self.fill(heap + 8 + space_bytes, "VirtualSpace", &[("_low", CODE_MAP), ("_high", CODE_MAP + PAGE)]);
+        self.tables.declare_field("HeapBlock", "_header", 0);
+        self.tables.declare_field("HeapBlock::Header", "_length", 0);
+        self.tables.declare_field("HeapBlock::Header", "_used", used_offset);
+        self.tables.declare_field("CodeHeap", "_memory", 8);
+        self.tables.declare_field("CodeHeap", "_segmap", 8 + space_bytes);
+        self.tables.declare_field("CodeHeap", "_log2_segment_size", 32 + 2 * space_bytes);
+        let heap = self.allocate_structure(128 + 2 * space_bytes);
+        self.write_fields(heap + 8, "VirtualSpace", &[("_low", CODE), ("_high", CODE + CODE_BYTES)]);
+        self.write_fields(
+            heap + 8 + space_bytes,
+            "VirtualSpace",
+            &[("_low", CODE_MAP), ("_high", CODE_MAP + PAGE)],
+        );
         let blocks = self.write_blocks();
         let segment_size = heap + 32 + 2 * space_bytes;
         // `_next_segment` follows, and further on the type of the code in it: all kinds.
         self.image.put_words(segment_size, [(0, u64::from(SEGMENT_SHIFT)), (8, blocks.segments), (64, 3)]);
-        let (array, pointers) = (self.structure(data_offset + 8), self.structure(8));
-        self.fill(array, "GrowableArrayBase", &[("_len", 1)]);
+        let (array, pointers) = (self.allocate_structure(data_offset + 8), self.allocate_structure(8));
+        self.write_fields(array, "GrowableArrayBase", &[("_len", 1)]);
         self.image.put_word(array + data_offset, pointers);
         self.image.put_word(pointers, heap);
-        self.static_field("CodeCache", "_heaps", array);
+        self.write_static("CodeCache", "_heaps", array);
         self.expected.pools.insert("CodeCache", Usage::of(blocks.used_bytes, CODE_BYTES));
     }
 

@@ -114,43 +114,43 @@ const CLASSES: [ClassSpec; 10] = [
 impl Writer {
     /// Writes the classes: each a `Klass` in class space, and a `Symbol`.
     pub fn write_classes(&mut self) {
-        let klass_bytes = self.declare(
+        let klass_bytes = self.declare_type(
             "Klass",
             &[("_layout_helper", 4), ("_name", 8), ("_class_loader_data", 8), ("_vtable_len", 4)],
         );
         // An `InstanceKlass` begins with a `Klass`.
         const FIELDS: [(&str, u64); 3] =
             [("_itable_len", 4), ("_nonstatic_oop_map_size", 4), ("_reference_type", 1)];
-        let own_bytes = self.declare("InstanceKlass", &FIELDS);
+        let own_bytes = self.declare_type("InstanceKlass", &FIELDS);
         for (field, _) in FIELDS {
             let offset = self.tables.offset("InstanceKlass", field);
-            self.tables.field("InstanceKlass", field, klass_bytes + offset);
+            self.tables.declare_field("InstanceKlass", field, klass_bytes + offset);
         }
-        self.tables.size("InstanceKlass", klass_bytes + own_bytes);
-        self.declare("Symbol", &[("_hash_and_refcount", 4), ("_length", 2), ("_body[0]", 2)]);
+        self.tables.declare_size("InstanceKlass", klass_bytes + own_bytes);
+        self.declare_type("Symbol", &[("_hash_and_refcount", 4), ("_length", 2), ("_body[0]", 2)]);
         // The text is the last field, and continues behind the structure.
         let body = self.tables.size_of("Symbol");
-        self.tables.field("Symbol", "_body[0]", body);
+        self.tables.declare_field("Symbol", "_body[0]", body);
         let (base, shift) = if self.jdk == Jdk::V25 {
             ("_base", "_shift")
         } else {
             ("_narrow_klass._base", "_narrow_klass._shift")
         };
         let encoding = if self.jdk == Jdk::V11 { "Universe" } else { "CompressedKlassPointers" };
-        self.static_field(encoding, base, CLASS_SPACE);
-        self.static_field(encoding, shift, 0);
+        self.write_static(encoding, base, CLASS_SPACE);
+        self.write_static(encoding, shift, 0);
         if self.jdk == Jdk::V25 {
-            self.tables.long("markWord::klass_shift", MARK_KLASS_SHIFT);
+            self.tables.declare_long("markWord::klass_shift", MARK_KLASS_SHIFT);
         }
-        self.static_field("java_lang_Class", "_oop_size_offset", MIRROR_SIZE_OFFSET);
-        self.static_field("java_lang_Class", "_static_oop_field_count_offset", MIRROR_STATIC_COUNT_OFFSET);
+        self.write_static("java_lang_Class", "_oop_size_offset", MIRROR_SIZE_OFFSET);
+        self.write_static("java_lang_Class", "_static_oop_field_count_offset", MIRROR_STATIC_COUNT_OFFSET);
         for ClassSpec { name, symbol, kind } in CLASSES {
             // Elements that are references have the size of references.
             let kind = match kind {
                 Kind::Array { holds_references: true, .. } => array(self.oop_bytes(), true),
                 kind => kind,
             };
-            let text = self.structure(body + symbol.len() as u64);
+            let text = self.allocate_structure(body + symbol.len() as u64);
             self.image
                 .put(text + self.tables.offset("Symbol", "_length"), &(symbol.len() as u16).to_le_bytes());
             self.image.put(text + body, symbol.as_bytes());

@@ -28,32 +28,32 @@ const DRAWN_STATES: [u32; 10] = [UNCOMMITTED, EMPTY, REGULAR, REGULAR, 3, 5, 6, 
 
 impl Writer {
     /// Writes a Shenandoah heap, and returns its committed ranges.
-    pub fn shenandoah(&mut self) -> Vec<(u64, u64)> {
+    pub fn write_shenandoah(&mut self) -> Vec<(u64, u64)> {
         for (state, value) in STATES.into_iter().zip(0..) {
-            self.tables.int(state, value);
+            self.tables.declare_int(state, value);
         }
         let region = "ShenandoahHeapRegion";
-        self.declare(region, &[("_state", 4), ("_index", 8), ("_bottom", 8), ("_top", 8), ("_end", 8)]);
-        self.static_field(region, "RegionSizeBytes", REGION_BYTES);
+        self.declare_type(region, &[("_state", 4), ("_index", 8), ("_bottom", 8), ("_top", 8), ("_end", 8)]);
+        self.write_static(region, "RegionSizeBytes", REGION_BYTES);
         let count = 6 + self.dice.below(8);
-        let pointers = self.structure(8 * count);
+        let pointers = self.allocate_structure(8 * count);
         // From JDK 21 on used bytes are counted by generation; there is one.
         let used_field = if self.jdk == Jdk::V25 { "_global_generation" } else { "_used" };
-        self.declare(
+        self.declare_type(
             "ShenandoahHeap",
             &[("_num_regions", 8), ("_regions", 8), ("_committed", 8), (used_field, 8)],
         );
-        let committed = self.shenandoah_regions(pointers, count);
-        let bytes: u64 = committed.iter().map(|(start, end)| end - start).sum();
+        let committed_ranges = self.write_shenandoah_regions(pointers, count);
+        let bytes: u64 = committed_ranges.iter().map(|(start, end)| end - start).sum();
         let used_bytes = 8 * self.dice.below(bytes / 8 + 1);
         self.expected.pools.insert("Shenandoah", Usage::of(used_bytes, bytes));
         let used_word = if self.jdk == Jdk::V25 {
-            self.declare("ShenandoahGeneration", &[("_used", 8)]);
-            self.object("ShenandoahGeneration", &[("_used", used_bytes)])
+            self.declare_type("ShenandoahGeneration", &[("_used", 8)]);
+            self.write_structure("ShenandoahGeneration", &[("_used", used_bytes)])
         } else {
             used_bytes
         };
-        self.collected_heap(
+        self.write_collected_heap(
             "ShenandoahHeap",
             &[
                 ("_num_regions", count),
@@ -63,12 +63,12 @@ impl Writer {
             ],
             count * REGION_BYTES,
         );
-        committed
+        committed_ranges
     }
 
     /// Writes regions, and pointers to their structures; returns the committed ranges.
-    fn shenandoah_regions(&mut self, pointers: u64, count: u64) -> Vec<(u64, u64)> {
-        let mut committed: Vec<(u64, u64)> = Vec::new();
+    fn write_shenandoah_regions(&mut self, pointers: u64, count: u64) -> Vec<(u64, u64)> {
+        let mut committed_ranges: Vec<(u64, u64)> = Vec::new();
         let mut index = 0;
         while index < count {
             // The first region is committed, so that there is a heap.
@@ -78,9 +78,9 @@ impl Writer {
             let (start, end) = (HEAP + index * REGION_BYTES, HEAP + (index + regions) * REGION_BYTES);
             if state != UNCOMMITTED {
                 self.image.map(start, (end - start) as usize);
-                match committed.last_mut() {
+                match committed_ranges.last_mut() {
                     Some(last) if last.1 == start => last.1 = end,
-                    _ => committed.push((start, end)),
+                    _ => committed_ranges.push((start, end)),
                 }
             }
             let top = match state {
@@ -97,25 +97,26 @@ impl Writer {
                     if state == TRASH { start + PAGE } else { start }
                 }
                 _ => {
-                    let top = self.eden(start, end);
+                    let top = self.write_eden(start, end);
                     self.expect_area("old", [start, top, end]);
                     top
                 }
             };
             for part in index..index + regions {
-                let region = self.shenandoah_region(part, if part == index { state } else { CONTINUED }, top);
+                let region =
+                    self.write_shenandoah_region(part, if part == index { state } else { CONTINUED }, top);
                 self.image.put_word(pointers + 8 * part, region);
             }
             index += regions;
         }
-        committed
+        committed_ranges
     }
 
     /// Writes the structure of a region; objects extend to its end or to `top`.
-    fn shenandoah_region(&mut self, index: u64, state: u32, top: u64) -> u64 {
+    fn write_shenandoah_region(&mut self, index: u64, state: u32, top: u64) -> u64 {
         let (start, end) = (HEAP + index * REGION_BYTES, HEAP + (index + 1) * REGION_BYTES);
         let fields = [("_index", index), ("_bottom", start), ("_end", end), ("_top", top.clamp(start, end))];
-        let region = self.object("ShenandoahHeapRegion", &fields);
+        let region = self.write_structure("ShenandoahHeapRegion", &fields);
         let state_field = region + self.tables.offset("ShenandoahHeapRegion", "_state");
         self.image.put(state_field, &state.to_le_bytes());
         region

@@ -9,11 +9,11 @@ const SPACE_BYTES: u64 = 32 * PAGE;
 
 impl Writer {
     /// Writes a heap of the serial collector, and returns its committed ranges.
-    pub fn serial(&mut self) -> Vec<(u64, u64)> {
+    pub fn write_serial(&mut self) -> Vec<(u64, u64)> {
         let heap = if self.jdk == Jdk::V25 { "SerialHeap" } else { "GenCollectedHeap" };
-        self.declare("DefNewGeneration", &[("_eden_space", 8), ("_from_space", 8), ("_to_space", 8)]);
-        self.declare("TenuredGeneration", &[("_the_space", 8)]);
-        self.declare(heap, &[("_young_gen", 8), ("_old_gen", 8)]);
+        self.declare_type("DefNewGeneration", &[("_eden_space", 8), ("_from_space", 8), ("_to_space", 8)]);
+        self.declare_type("TenuredGeneration", &[("_the_space", 8)]);
+        self.declare_type(heap, &[("_young_gen", 8), ("_old_gen", 8)]);
         self.declare_contiguous_space();
         let bytes = 5 * SPACE_BYTES;
         let spaces: [(u64, u64); 4] = [
@@ -27,19 +27,21 @@ impl Writer {
         self.image.map(spaces[3].0, (spaces[3].1 - spaces[3].0) as usize);
         let names = ["Eden Space", "Survivor Space", "Tenured Gen"];
         let [eden, from, to, tenured] = self.write_generations(spaces, names);
-        let young = self
-            .object("DefNewGeneration", &[("_eden_space", eden), ("_from_space", from), ("_to_space", to)]);
-        let old = self.object("TenuredGeneration", &[("_the_space", tenured)]);
-        self.collected_heap(heap, &[("_young_gen", young), ("_old_gen", old)], bytes);
+        let young = self.write_structure(
+            "DefNewGeneration",
+            &[("_eden_space", eden), ("_from_space", from), ("_to_space", to)],
+        );
+        let old = self.write_structure("TenuredGeneration", &[("_the_space", tenured)]);
+        self.write_collected_heap(heap, &[("_young_gen", young), ("_old_gen", old)], bytes);
         vec![(spaces[0].0, spaces[2].1), spaces[3]]
     }
 
     /// Writes a heap of the parallel collector, and returns its committed ranges.
-    pub fn parallel(&mut self) -> Vec<(u64, u64)> {
-        self.declare("MutableSpace", &[("_bottom", 8), ("_top", 8), ("_end", 8)]);
-        self.declare("PSYoungGen", &[("_eden_space", 8), ("_from_space", 8), ("_to_space", 8)]);
-        self.declare("PSOldGen", &[("_object_space", 8)]);
-        self.declare("ParallelScavengeHeap", &[]);
+    pub fn write_parallel(&mut self) -> Vec<(u64, u64)> {
+        self.declare_type("MutableSpace", &[("_bottom", 8), ("_top", 8), ("_end", 8)]);
+        self.declare_type("PSYoungGen", &[("_eden_space", 8), ("_from_space", 8), ("_to_space", 8)]);
+        self.declare_type("PSOldGen", &[("_object_space", 8)]);
+        self.declare_type("ParallelScavengeHeap", &[]);
         let old = (HEAP, HEAP + SPACE_BYTES);
         let eden = (HEAP + 2 * SPACE_BYTES, HEAP + 3 * SPACE_BYTES);
         // Survivor spaces change places at each collection, and were made smaller: the gaps between
@@ -57,33 +59,33 @@ impl Writer {
         let names = ["PS Eden Space", "PS Survivor Space", "PS Old Gen"];
         let [eden_space, from_space, to_space, old_space] =
             self.write_generations([eden, from, to, old], names);
-        let young = self.object(
+        let young = self.write_structure(
             "PSYoungGen",
             &[("_eden_space", eden_space), ("_from_space", from_space), ("_to_space", to_space)],
         );
-        let generation = self.object("PSOldGen", &[("_object_space", old_space)]);
-        self.static_field("ParallelScavengeHeap", "_young_gen", young);
-        self.static_field("ParallelScavengeHeap", "_old_gen", generation);
-        self.collected_heap("ParallelScavengeHeap", &[], 5 * SPACE_BYTES);
+        let generation = self.write_structure("PSOldGen", &[("_object_space", old_space)]);
+        self.write_static("ParallelScavengeHeap", "_young_gen", young);
+        self.write_static("ParallelScavengeHeap", "_old_gen", generation);
+        self.write_collected_heap("ParallelScavengeHeap", &[], 5 * SPACE_BYTES);
         if self.jdk == Jdk::V11 {
             for field in ["_bottom", "_end"] {
-                self.tables.rename("MutableSpace", field, "ImmutableSpace");
+                self.tables.move_to_base("MutableSpace", field, "ImmutableSpace");
             }
         }
         vec![old, (eden.0, second.1)]
     }
 
     /// Writes an Epsilon heap, and returns its committed ranges.
-    pub fn epsilon(&mut self) -> Vec<(u64, u64)> {
+    pub fn write_epsilon(&mut self) -> Vec<(u64, u64)> {
         self.declare_contiguous_space();
-        self.declare("EpsilonHeap", &[("_space", 8)]);
+        self.declare_type("EpsilonHeap", &[("_space", 8)]);
         let (start, end) = (HEAP, HEAP + 2 * SPACE_BYTES);
         self.image.map(start, (end - start) as usize);
-        let top = self.eden(start, end);
+        let top = self.write_eden(start, end);
         self.expect_area("old", [start, top, end]);
         self.expected.pools.insert("Epsilon Heap", Usage::of(top - start, end - start));
         let space = self.write_space(start, end, top);
-        self.collected_heap("EpsilonHeap", &[("_space", space)], 4 * SPACE_BYTES);
+        self.write_collected_heap("EpsilonHeap", &[("_space", space)], 4 * SPACE_BYTES);
         vec![(start, end)]
     }
 
@@ -91,7 +93,7 @@ impl Writer {
     /// the addresses of their structures.
     fn write_generations(&mut self, spaces: [(u64, u64); 4], names: [&'static str; 3]) -> [u64; 4] {
         let tops = [
-            self.eden(spaces[0].0, spaces[0].1),
+            self.write_eden(spaces[0].0, spaces[0].1),
             self.write_objects(spaces[1].0, spaces[1].1),
             spaces[2].0,
             self.write_objects(spaces[3].0, spaces[3].1),
@@ -109,14 +111,14 @@ impl Writer {
     /// Describes a space in which objects follow each other, for Epsilon and the serial collector.
     fn declare_contiguous_space(&mut self) {
         if self.jdk == Jdk::V25 {
-            self.declare("ContiguousSpace", &[("_bottom", 8), ("_top", 8), ("_end", 8)]);
+            self.declare_type("ContiguousSpace", &[("_bottom", 8), ("_top", 8), ("_end", 8)]);
         } else {
             // The fields of a space, then those of a contiguous space.
-            self.declare("Space", &[("_bottom", 8), ("_end", 8)]);
-            self.declare("ContiguousSpace", &[("_top", 8)]);
+            self.declare_type("Space", &[("_bottom", 8), ("_end", 8)]);
+            self.declare_type("ContiguousSpace", &[("_top", 8)]);
             let top = self.tables.size_of("Space") + self.tables.offset("ContiguousSpace", "_top");
-            self.tables.field("ContiguousSpace", "_top", top);
-            self.tables.size("ContiguousSpace", top + 8);
+            self.tables.declare_field("ContiguousSpace", "_top", top);
+            self.tables.declare_size("ContiguousSpace", top + 8);
         }
     }
 
@@ -127,8 +129,8 @@ impl Writer {
             _ if self.jdk == Jdk::V25 => ("ContiguousSpace", "ContiguousSpace"),
             _ => ("ContiguousSpace", "Space"),
         };
-        let space = self.object(type_name, &[("_top", top)]);
-        self.fill(space, base, &[("_bottom", start), ("_end", end)]);
+        let space = self.write_structure(type_name, &[("_top", top)]);
+        self.write_fields(space, base, &[("_bottom", start), ("_end", end)]);
         space
     }
 }

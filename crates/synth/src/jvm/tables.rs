@@ -59,7 +59,7 @@ impl Tables {
     }
 
     /// Address of a text, which is added to the file if it is new.
-    pub fn text(&mut self, text: &str) -> u64 {
+    pub fn add_text(&mut self, text: &str) -> u64 {
         let (file, bias) = (&mut self.file, self.bias);
         *self.texts.entry(text.to_owned()).or_insert_with(|| {
             let address = bias + file.len() as u64;
@@ -70,12 +70,12 @@ impl Tables {
     }
 
     /// Describes a field.
-    pub fn field(&mut self, type_name: &'static str, name: &'static str, offset: u64) {
+    pub fn declare_field(&mut self, type_name: &'static str, name: &'static str, offset: u64) {
         self.fields.insert((type_name, name), offset);
     }
 
     /// Describes a field as one of the type `base`, from which its type inherits it.
-    pub fn rename(&mut self, type_name: &'static str, name: &'static str, base: &'static str) {
+    pub fn move_to_base(&mut self, type_name: &'static str, name: &'static str, base: &'static str) {
         if let Some(offset) = self.fields.remove(&(type_name, name)) {
             self.fields.insert((base, name), offset);
         }
@@ -88,7 +88,7 @@ impl Tables {
     }
 
     /// Describes a type.
-    pub fn size(&mut self, type_name: &'static str, bytes: u64) {
+    pub fn declare_size(&mut self, type_name: &'static str, bytes: u64) {
         self.sizes.insert(type_name, bytes);
     }
 
@@ -98,7 +98,7 @@ impl Tables {
     }
 
     /// Describes a static field; returns its address.
-    pub fn fixed(&mut self, type_name: &'static str, name: &'static str) -> u64 {
+    pub fn declare_static(&mut self, type_name: &'static str, name: &'static str) -> u64 {
         let address = self.allocate_word();
         self.statics.insert((type_name, name), address);
         address
@@ -113,19 +113,19 @@ impl Tables {
     }
 
     /// Describes a flag; returns the address of its value.
-    pub fn flag(&mut self, name: &'static str) -> u64 {
+    pub fn declare_flag(&mut self, name: &'static str) -> u64 {
         let address = self.allocate_word();
         self.flags.push((name, address));
         address
     }
 
     /// Describes a constant of 32 bits.
-    pub fn int(&mut self, name: &'static str, value: u32) {
+    pub fn declare_int(&mut self, name: &'static str, value: u32) {
         self.ints.push((name, value));
     }
 
     /// Describes a constant of 64 bits.
-    pub fn long(&mut self, name: &'static str, value: u64) {
+    pub fn declare_long(&mut self, name: &'static str, value: u64) {
         self.longs.push((name, value));
     }
 
@@ -135,24 +135,38 @@ impl Tables {
         let (mut fields, mut types, mut ints, mut longs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         // VMStructEntry: typeName, fieldName, typeString, isStatic of 32 bits, offset, address.
         for ((type_name, name), offset) in std::mem::take(&mut self.fields) {
-            fields.extend([self.text(type_name), self.text(name), self.text("size_t"), 0, offset, 0]);
+            fields.extend([
+                self.add_text(type_name),
+                self.add_text(name),
+                self.add_text("size_t"),
+                0,
+                offset,
+                0,
+            ]);
         }
         for ((type_name, name), address) in std::mem::take(&mut self.statics) {
-            fields.extend([self.text(type_name), self.text(name), self.text("size_t"), 1, 0, address]);
+            fields.extend([
+                self.add_text(type_name),
+                self.add_text(name),
+                self.add_text("size_t"),
+                1,
+                0,
+                address,
+            ]);
         }
         fields.extend([0; 6]);
         // VMTypeEntry: typeName, superclassName, isOopType, isIntegerType and isUnsigned of 32 bits
         // each, size.
         for (type_name, bytes) in std::mem::take(&mut self.sizes) {
-            types.extend([self.text(type_name), 0, 0, 0, bytes]);
+            types.extend([self.add_text(type_name), 0, 0, 0, bytes]);
         }
         types.extend([0; 5]);
         for (name, value) in std::mem::take(&mut self.ints) {
-            ints.extend([self.text(name), u64::from(value)]);
+            ints.extend([self.add_text(name), u64::from(value)]);
         }
         ints.extend([0; 2]);
         for (name, value) in std::mem::take(&mut self.longs) {
-            longs.extend([self.text(name), value]);
+            longs.extend([self.add_text(name), value]);
         }
         longs.extend([0; 2]);
         let mut table = self.data + TABLES;
@@ -165,29 +179,29 @@ impl Tables {
             table += bytes;
         }
         assert!(image.word(table).is_some(), "no room for tables");
-        (self.elf(), pointers)
+        (self.elf_file(), pointers)
     }
 
     /// Writes `JVMFlag::flags` (`runtime/flags/jvmFlag.hpp`): `_addr`, `_name`, `_flags` and
     /// `_type` of 32 bits each; the last entry is empty.
     fn write_flags(&mut self, image: &mut Image) {
         for (field, offset) in [("_addr", 0), ("_name", 8), ("_flags", 16), ("_type", 20)] {
-            self.field("JVMFlag", field, offset);
+            self.declare_field("JVMFlag", field, offset);
         }
-        self.size("JVMFlag", FLAG_BYTES);
+        self.declare_size("JVMFlag", FLAG_BYTES);
         let table = self.data + FLAGS;
         let flags = std::mem::take(&mut self.flags);
         for (field, word) in [("flags", table), ("numFlags", flags.len() as u64 + 1)] {
-            let address = self.fixed("JVMFlag", field);
+            let address = self.declare_static("JVMFlag", field);
             image.put_word(address, word);
         }
         for (index, (name, value_address)) in (0..).zip(flags) {
-            image.put_row(table + FLAG_BYTES * index, [value_address, self.text(name)]);
+            image.put_row(table + FLAG_BYTES * index, [value_address, self.add_text(name)]);
         }
     }
 
     /// The file: one mapped segment that contains all of it.
-    fn elf(mut self) -> Vec<u8> {
+    fn elf_file(mut self) -> Vec<u8> {
         let bytes = self.file.len() as u64;
         let mut put =
             |offset: usize, value: &[u8]| self.file[offset..offset + value.len()].copy_from_slice(value);

@@ -16,7 +16,7 @@ const BETWEEN_NODES: u64 = 4096;
 
 impl Writer {
     /// Writes a ZGC heap, and returns its committed ranges in each view.
-    pub fn z(&mut self) -> Vec<(u64, u64)> {
+    pub fn write_z(&mut self) -> Vec<(u64, u64)> {
         let count = 5 + self.dice.below(5);
         let views = if self.jdk == Jdk::V25 { &COLOURS[2..] } else { &COLOURS };
         let allocator_fields: &[(&str, u64)] = if self.jdk == Jdk::V25 {
@@ -26,48 +26,48 @@ impl Writer {
         } else {
             &[("_max_capacity", 8), ("_capacity", 8), ("_used", 8)]
         };
-        self.declare("ZGranuleMapForPageTable", &[("_map", 8)]);
+        self.declare_type("ZGranuleMapForPageTable", &[("_map", 8)]);
         let map_bytes = self.tables.size_of("ZGranuleMapForPageTable");
-        self.declare("ZPageTable", &[("_map", map_bytes)]);
-        self.declare("ZPageAllocator", allocator_fields);
+        self.declare_type("ZPageTable", &[("_map", map_bytes)]);
+        self.declare_type("ZPageAllocator", allocator_fields);
         let [allocator_bytes, table_bytes] =
             ["ZPageAllocator", "ZPageTable"].map(|type_name| self.tables.size_of(type_name));
-        self.declare("ZHeap", &[("_page_allocator", allocator_bytes), ("_page_table", table_bytes)]);
-        self.declare("ZCollectedHeap", &[("_heap", self.tables.size_of("ZHeap"))]);
-        let heap = self.collected_heap("ZCollectedHeap", &[("_heap", 0)], count * GRANULE_BYTES);
+        self.declare_type("ZHeap", &[("_page_allocator", allocator_bytes), ("_page_table", table_bytes)]);
+        self.declare_type("ZCollectedHeap", &[("_heap", self.tables.size_of("ZHeap"))]);
+        let heap = self.write_collected_heap("ZCollectedHeap", &[("_heap", 0)], count * GRANULE_BYTES);
         let heap = heap + self.tables.offset("ZCollectedHeap", "_heap");
         self.write_z_globals();
         let used_bytes = self.write_z_pages(heap, count);
-        self.expected.shared.used_bytes = used_bytes * views.len() as u64;
+        self.expected.shared_heap.used_bytes = used_bytes * views.len() as u64;
         self.write_z_allocator(heap + self.tables.offset("ZHeap", "_page_allocator"), count * GRANULE_BYTES);
-        let mut committed = Vec::new();
+        let mut committed_ranges = Vec::new();
         for view in views {
             self.image.map(*view, (count * GRANULE_BYTES) as usize);
-            committed.push((*view, view + count * GRANULE_BYTES));
+            committed_ranges.push((*view, view + count * GRANULE_BYTES));
         }
-        committed
+        committed_ranges
     }
 
     fn write_z_globals(&mut self) {
-        self.tables.long("ZGranuleSizeShift", GRANULE_SHIFT);
-        self.declare("ZGlobalsForVMStructs", &[("_ZAddressOffsetMask", 8)]);
-        let mask = self.structure(8);
+        self.tables.declare_long("ZGranuleSizeShift", GRANULE_SHIFT);
+        self.declare_type("ZGlobalsForVMStructs", &[("_ZAddressOffsetMask", 8)]);
+        let mask = self.allocate_structure(8);
         self.image.put_word(mask, OFFSET_MASK);
-        let globals = self.object("ZGlobalsForVMStructs", &[("_ZAddressOffsetMask", mask)]);
-        self.static_field("ZGlobalsForVMStructs", "_instance_p", globals);
+        let globals = self.write_structure("ZGlobalsForVMStructs", &[("_ZAddressOffsetMask", mask)]);
+        self.write_static("ZGlobalsForVMStructs", "_instance_p", globals);
     }
 
     /// Writes pages of some granules each, and the table that maps granules to pages; returns the
     /// bytes in use.
     fn write_z_pages(&mut self, heap: u64, count: u64) -> u64 {
         let extent_field = if self.jdk == Jdk::V25 { "_size" } else { "_end" };
-        self.declare("ZVirtualMemory", &[("_start", 8), (extent_field, 8)]);
+        self.declare_type("ZVirtualMemory", &[("_start", 8), (extent_field, 8)]);
         let range_bytes = self.tables.size_of("ZVirtualMemory");
-        self.declare("ZPage", &[("_virtual", range_bytes), ("_top", 8)]);
-        let table = self.structure(8 * count);
+        self.declare_type("ZPage", &[("_virtual", range_bytes), ("_top", 8)]);
+        let table = self.allocate_structure(8 * count);
         let map =
             heap + self.tables.offset("ZHeap", "_page_table") + self.tables.offset("ZPageTable", "_map");
-        self.fill(map, "ZGranuleMapForPageTable", &[("_map", table)]);
+        self.write_fields(map, "ZGranuleMapForPageTable", &[("_map", table)]);
         let (mut index, mut used_bytes) = (0, 0);
         while index < count {
             let granules = (1 + self.dice.below(3)).min(count - index);
@@ -75,10 +75,10 @@ impl Writer {
             if self.dice.chance(70) {
                 let (start, bytes) = (index << GRANULE_SHIFT, granules << GRANULE_SHIFT);
                 let object_bytes = 8 * self.dice.below(bytes / 8 + 1);
-                let page = self.object("ZPage", &[("_top", start + object_bytes)]);
+                let page = self.write_structure("ZPage", &[("_top", start + object_bytes)]);
                 let extent = if self.jdk == Jdk::V25 { bytes } else { start + bytes };
                 let range = page + self.tables.offset("ZPage", "_virtual");
-                self.fill(range, "ZVirtualMemory", &[("_start", start), (extent_field, extent)]);
+                self.write_fields(range, "ZVirtualMemory", &[("_start", start), (extent_field, extent)]);
                 for part in index..index + granules {
                     self.image.put_word(table + 8 * part, page);
                 }
@@ -91,29 +91,31 @@ impl Writer {
 
     /// Writes used and committed bytes, for JDK 25 by generation and by NUMA node.
     fn write_z_allocator(&mut self, allocator: u64, max_bytes: u64) {
-        self.fill(allocator, "ZPageAllocator", &[("_max_capacity", max_bytes)]);
+        self.write_fields(allocator, "ZPageAllocator", &[("_max_capacity", max_bytes)]);
         if self.jdk != Jdk::V25 {
-            let used = 8 * self.dice.below(max_bytes / 8);
-            self.fill(allocator, "ZPageAllocator", &[("_capacity", max_bytes), ("_used", used)]);
-            self.expected.pools.insert("ZHeap", Usage::of(used, max_bytes));
+            let used_bytes = 8 * self.dice.below(max_bytes / 8);
+            let fields = [("_capacity", max_bytes), ("_used", used_bytes)];
+            self.write_fields(allocator, "ZPageAllocator", &fields);
+            self.expected.pools.insert("ZHeap", Usage::of(used_bytes, max_bytes));
             return;
         }
         let nodes = 1 + self.dice.below(3);
-        self.declare("ZPartition", &[("_capacity", 8), ("_used", 8)]);
-        self.tables.field("ZPerNUMAZPartition", "_addr", 0);
-        let first = self.structure((nodes - 1) * BETWEEN_NODES + self.tables.size_of("ZPartition"));
+        self.declare_type("ZPartition", &[("_capacity", 8), ("_used", 8)]);
+        self.tables.declare_field("ZPerNUMAZPartition", "_addr", 0);
+        let first = self.allocate_structure((nodes - 1) * BETWEEN_NODES + self.tables.size_of("ZPartition"));
         let capacities: Vec<u64> = (0..nodes).map(|_| PAGE * self.dice.below(100)).collect();
         for (node, capacity) in (0..nodes).zip(&capacities) {
-            self.fill(first + node * BETWEEN_NODES, "ZPartition", &[("_capacity", *capacity)]);
+            self.write_fields(first + node * BETWEEN_NODES, "ZPartition", &[("_capacity", *capacity)]);
         }
-        self.fill(allocator, "ZPageAllocator", &[("_partitions", first)]);
-        self.static_field("ZNUMA", "_count", nodes);
-        let committed: u64 = capacities.iter().sum();
-        let old = 8 * self.dice.below(committed / 8 + 1);
-        let young = 8 * self.dice.below((committed - old) / 8 + 1);
+        self.write_fields(allocator, "ZPageAllocator", &[("_partitions", first)]);
+        self.write_static("ZNUMA", "_count", nodes);
+        let committed_bytes: u64 = capacities.iter().sum();
+        let old_bytes = 8 * self.dice.below(committed_bytes / 8 + 1);
+        let young_bytes = 8 * self.dice.below((committed_bytes - old_bytes) / 8 + 1);
         let max_capacity = allocator + self.tables.offset("ZPageAllocator", "_max_capacity");
-        self.image.put_row(max_capacity + 8, [young + old, young, old]);
-        self.expected.pools.insert("ZGC Young Generation", Usage::of(young, committed - old));
-        self.expected.pools.insert("ZGC Old Generation", Usage::of(old, old));
+        self.image.put_row(max_capacity + 8, [young_bytes + old_bytes, young_bytes, old_bytes]);
+        let pools = &mut self.expected.pools;
+        pools.insert("ZGC Young Generation", Usage::of(young_bytes, committed_bytes - old_bytes));
+        pools.insert("ZGC Old Generation", Usage::of(old_bytes, old_bytes));
     }
 }

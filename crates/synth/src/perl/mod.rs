@@ -78,18 +78,18 @@ pub struct ExpectedPerl {
     /// Bytes of these strings (`CUR`).
     pub payload_bytes: u64,
     /// Shared buffers, each counted once.
-    pub shared: Tally,
+    pub shared_buffers: Tally,
     /// Buffers (`LEN`) of the code's constants, which are included in the strings.
-    pub constants: Tally,
+    pub constant_buffers: Tally,
     /// All buffers that pads keep, sorted.
-    pub kept: Vec<KeptBuffer>,
+    pub kept_buffers: Vec<KeptBuffer>,
 }
 
 impl ExpectedPerl {
     /// Bytes kept by lexicals, or by temporaries.
     pub fn kept_bytes(&self, is_lexical: bool) -> u64 {
-        let kept = self.kept.iter().filter(|kept| kept.lexical.is_some() == is_lexical);
-        kept.map(|kept| kept.bytes).sum()
+        let buffers = self.kept_buffers.iter().filter(|kept| kept.lexical.is_some() == is_lexical);
+        buffers.map(|kept| kept.bytes).sum()
     }
 }
 
@@ -141,14 +141,14 @@ pub fn fabricate_perl(recipe: &PerlRecipe) -> PerlImage {
 }
 
 impl PerlImage {
-    /// Overwrites `words` words of the structure, chosen by `seed`, and returns what was done.
+    /// Overwrites `word_count` words of the structure, chosen by `seed`, and returns what was done.
     /// `expected` then no longer holds.
-    pub fn damage(&mut self, seed: u64, words: usize) -> Vec<Damage> {
-        crate::damage::overwrite_words(&mut self.image, &self.structure, seed, words)
+    pub fn damage(&mut self, seed: u64, word_count: usize) -> Vec<Damage> {
+        crate::damage::overwrite_words(&mut self.image, &self.structure, seed, word_count)
     }
 
     /// Number of words that [`Self::damage`] chooses from.
-    pub fn structure_words(&self) -> usize {
+    pub fn structure_word_count(&self) -> usize {
         self.structure.len()
     }
 
@@ -169,7 +169,7 @@ mod tests {
             let (one, two) = (fabricate_perl(&recipe), fabricate_perl(&recipe));
             assert!(one.image.ranges().eq(two.image.ranges()));
             assert_eq!(one.expected, two.expected);
-            assert!(one.structure_words() > 100);
+            assert!(one.structure_word_count() > 100);
         }
     }
 
@@ -180,8 +180,8 @@ mod tests {
             let by_type: u64 = perl.expected.by_type.values().sum();
             assert_eq!(by_type, perl.expected.live_heads);
             assert_eq!(perl.image.word(perl.variables.sv_count), Some(perl.expected.live_heads));
-            let slots = perl.expected.live_heads + perl.expected.free_heads + perl.expected.arenas;
-            assert_eq!(slots, perl.expected.arenas * layout::SLOTS);
+            let head_slots = perl.expected.live_heads + perl.expected.free_heads + perl.expected.arenas;
+            assert_eq!(head_slots, perl.expected.arenas * layout::SLOTS);
         }
     }
 

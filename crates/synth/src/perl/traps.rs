@@ -41,9 +41,9 @@ pub struct TrapAddresses {
     /// Arenas of heads; the last one is the first of the chain.
     pub arenas: Vec<u64>,
     /// Heads of strings that pads keep.
-    pub kept: Vec<u64>,
+    pub kept_heads: Vec<u64>,
     /// Heads of strings.
-    pub strings: Vec<u64>,
+    pub string_heads: Vec<u64>,
     /// `PADLIST`s.
     pub padlists: Vec<u64>,
     /// `PADNAME`s.
@@ -60,7 +60,7 @@ const BODY_ROOTS: u64 = 17;
 const KERNEL_ADDRESS: u64 = 0xffff_8880_0000_1000;
 const UNMAPPED_ADDRESS: u64 = 0x1234_5678_9000;
 
-fn read(image: &Image, address: u64) -> u64 {
+fn word_at(image: &Image, address: u64) -> u64 {
     image.word(address).unwrap_or(0)
 }
 
@@ -71,32 +71,34 @@ pub fn build(image: &mut Image, variables: &PerlVariables, addresses: &TrapAddre
         Trap::AbsurdCount => image.put_word(variables.sv_count, 1 << 63),
         Trap::ChainToNowhere => image.put_word(variables.sv_arenaroot, UNMAPPED_ADDRESS),
         Trap::SetOfItself => {
-            let set = read(image, variables.body_arenas);
+            let set = word_at(image, variables.body_arenas);
             image.put_word(set, set);
         }
         Trap::BodyListCycle => {
             for root in 0..BODY_ROOTS {
-                let first = read(image, variables.body_roots + 8 * root);
+                let first = word_at(image, variables.body_roots + 8 * root);
                 if first != 0 {
                     image.put_word(first, first);
                 }
             }
         }
-        Trap::KeyCycle | Trap::EndlessKeys => keys(image, variables, trap),
+        Trap::KeyCycle | Trap::EndlessKeys => trap_in_keys(image, variables, trap),
         Trap::ArenaCycle
         | Trap::ArenaOfItself
         | Trap::EndlessArena
         | Trap::OverlappingArenas
-        | Trap::OverwrittenHeads => arenas(image, addresses, trap),
+        | Trap::OverwrittenHeads => trap_in_arenas(image, addresses, trap),
         Trap::PadsOfThemselves | Trap::EndlessDepths | Trap::ThousandsOfDepths => {
-            pads(image, addresses, trap)
+            trap_in_pads(image, addresses, trap)
         }
-        Trap::EndlessNames | Trap::HostileNames | Trap::EndlessNameList => names(image, addresses, trap),
-        _ => strings(image, addresses, trap),
+        Trap::EndlessNames | Trap::HostileNames | Trap::EndlessNameList => {
+            trap_in_names(image, addresses, trap)
+        }
+        _ => trap_in_strings(image, addresses, trap),
     }
 }
 
-fn arenas(image: &mut Image, addresses: &TrapAddresses, trap: Trap) {
+fn trap_in_arenas(image: &mut Image, addresses: &TrapAddresses, trap: Trap) {
     let (Some(&last), Some(&first)) = (addresses.arenas.first(), addresses.arenas.last()) else { return };
     match trap {
         Trap::ArenaCycle => image.put_word(last, first),
@@ -105,7 +107,7 @@ fn arenas(image: &mut Image, addresses: &TrapAddresses, trap: Trap) {
         Trap::OverlappingArenas => {
             // Makes a head of the first arena look like an arena's first head.
             let head = first + 2 * HEAD_BYTES;
-            image.put_word(head, read(image, first));
+            image.put_word(head, word_at(image, first));
             image.put_word(head + 8, SLOTS);
             image.put_word(first, head);
         }
@@ -113,11 +115,11 @@ fn arenas(image: &mut Image, addresses: &TrapAddresses, trap: Trap) {
     }
 }
 
-fn strings(image: &mut Image, addresses: &TrapAddresses, trap: Trap) {
-    let first_buffer = addresses.strings.first().map_or(0, |&head| read(image, head + 16));
-    for (index, &head) in addresses.strings.iter().enumerate() {
-        let any = read(image, head);
-        let head_flags = read(image, head + 8);
+fn trap_in_strings(image: &mut Image, addresses: &TrapAddresses, trap: Trap) {
+    let first_buffer = addresses.string_heads.first().map_or(0, |&head| word_at(image, head + 16));
+    for (index, &head) in addresses.string_heads.iter().enumerate() {
+        let any = word_at(image, head);
+        let head_flags = word_at(image, head + 8);
         // The word has the reference count, and above it the flags.
         let mut add_flags = |flags: u32| image.put_word(head + 8, head_flags | u64::from(flags) << 32);
         match trap {
@@ -133,22 +135,22 @@ fn strings(image: &mut Image, addresses: &TrapAddresses, trap: Trap) {
             Trap::OneBuffer => image.put_word(head + 16, first_buffer),
             Trap::AbsurdOffset => {
                 add_flags(flags::POK | flags::OOK);
-                let buffer = read(image, head + 16);
+                let buffer = word_at(image, head + 16);
                 image.put(buffer - 1, &[0]);
                 image.put_word(buffer - 9, u64::MAX - index as u64);
             }
             _ => {
                 add_flags(flags::POK | flags::IS_COW);
-                let (buffer, len) = (read(image, head + 16), read(image, any + body::LEN));
+                let (buffer, len) = (word_at(image, head + 16), word_at(image, any + body::LEN));
                 image.put(buffer.wrapping_add(len).wrapping_sub(1), &[200]);
             }
         }
     }
 }
 
-fn pads(image: &mut Image, addresses: &TrapAddresses, trap: Trap) {
+fn trap_in_pads(image: &mut Image, addresses: &TrapAddresses, trap: Trap) {
     for &list in &addresses.padlists {
-        let table = read(image, list + 8);
+        let table = word_at(image, list + 8);
         match trap {
             Trap::PadsOfThemselves => {
                 image.put_word(table + 8, list);
@@ -158,14 +160,14 @@ fn pads(image: &mut Image, addresses: &TrapAddresses, trap: Trap) {
             _ => {
                 // The table extends over everything that follows it.
                 image.put_word(list, 5000);
-                let pad = read(image, table + 8);
+                let pad = word_at(image, table + 8);
                 image.put_row(table + 16, [pad; 6]);
             }
         }
     }
 }
 
-fn names(image: &mut Image, addresses: &TrapAddresses, trap: Trap) {
+fn trap_in_names(image: &mut Image, addresses: &TrapAddresses, trap: Trap) {
     for &key in &addresses.keys {
         match trap {
             Trap::EndlessNames => image.put(key + 4, &(1_u32 << 30).to_le_bytes()),
@@ -174,7 +176,7 @@ fn names(image: &mut Image, addresses: &TrapAddresses, trap: Trap) {
         }
     }
     for &name in &addresses.padnames {
-        let text = read(image, name + padname::TEXT);
+        let text = word_at(image, name + padname::TEXT);
         match trap {
             Trap::EndlessNames => image.put(name + padname::LENGTH, &[255]),
             Trap::HostileNames => image.put(text, b"\xff\x07\n"),
@@ -183,20 +185,20 @@ fn names(image: &mut Image, addresses: &TrapAddresses, trap: Trap) {
     }
     if trap == Trap::EndlessNameList {
         for &list in &addresses.padlists {
-            let table = read(image, list + 8);
-            let names = read(image, table);
+            let table = word_at(image, list + 8);
+            let names = word_at(image, table);
             image.put_word(names, ENDLESS_COUNT);
         }
     }
 }
 
-fn keys(image: &mut Image, variables: &PerlVariables, trap: Trap) {
-    let head = read(image, variables.strtab);
-    let (any, table) = (read(image, head), read(image, head + 16));
+fn trap_in_keys(image: &mut Image, variables: &PerlVariables, trap: Trap) {
+    let head = word_at(image, variables.strtab);
+    let (any, table) = (word_at(image, head), word_at(image, head + 16));
     if trap == Trap::EndlessKeys {
         image.put_word(any + body::MAX, ENDLESS_COUNT - 1);
         return;
     }
-    let entry = read(image, table);
+    let entry = word_at(image, table);
     image.put_word(entry, entry);
 }

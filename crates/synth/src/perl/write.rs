@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::layout::{self, Type, body, code, flags, interpreter, padname};
 use super::traps::TrapAddresses;
 use super::{ExpectedPerl, KeptBuffer, PerlImage, PerlRecipe, PerlVariables};
-use crate::{Image, PAGE, Rng, map_lines};
+use crate::{Image, PAGE, Rng, map_line, map_lines};
 
 /// The program's data, with `PL_curinterp` and `PL_thr_key`; and the thread's block.
 const DATA: u64 = 0x5555_5573_0000;
@@ -103,7 +103,7 @@ struct StringSpec {
 
 impl Perl {
     /// Writes the head of a value whose body is at `any`; returns its address.
-    fn head(&mut self, kind: Type, flags: u32, any: u64, word: u64) -> u64 {
+    fn write_head(&mut self, kind: Type, flags: u32, any: u64, word: u64) -> u64 {
         let head = self.take_head();
         self.heap.put_structure_word(head, any);
         self.heap.put_structure_half(head + HEAD_REFERENCES, 1);
@@ -158,16 +158,16 @@ impl Perl {
     }
 
     /// Makes a value with a string buffer; returns its head and the buffer.
-    fn string(&mut self, kind: Type, text: StringSpec, buffer: Option<u64>) -> (u64, u64) {
+    fn make_string(&mut self, kind: Type, text: StringSpec, buffer: Option<u64>) -> (u64, u64) {
         let any = self.take_any(kind);
-        let buffer = buffer.unwrap_or_else(|| self.buffer(text.len));
+        let buffer = buffer.unwrap_or_else(|| self.make_buffer(text.len));
         self.heap.put_structure_word(any + body::CUR, text.cur);
         self.heap.put_structure_word(any + body::LEN, text.len);
-        (self.head(kind, text.flags, any, buffer), buffer)
+        (self.write_head(kind, text.flags, any, buffer), buffer)
     }
 
     /// Makes a buffer of letters.
-    fn buffer(&mut self, len: u64) -> u64 {
+    fn make_buffer(&mut self, len: u64) -> u64 {
         let buffer = self.heap.alloc(len);
         let letters: Vec<u8> = (0..len).map(|_| b'a' + self.dice.below(26) as u8).collect();
         self.heap.put_bytes(buffer, &letters);
@@ -175,35 +175,35 @@ impl Perl {
     }
 
     /// Makes a string in use of less than `max_bytes`.
-    fn live_string(&mut self, max_bytes: u64) -> u64 {
+    fn make_live_string(&mut self, max_bytes: u64) -> u64 {
         let cur = self.dice.below(max_bytes);
         let kind = self.dice.one_of(&[Type::Pv, Type::Pv, Type::Pv, Type::PvIv, Type::PvNv, Type::PvMg]);
         let len = cur + 2 + self.dice.below(14);
         self.expected.strings += 1;
         self.expected.buffers += 1;
         self.expected.payload_bytes += cur;
-        self.string(kind, StringSpec { flags: flags::POK, cur, len }, None).0
+        self.make_string(kind, StringSpec { flags: flags::POK, cur, len }, None).0
     }
 
     /// Makes strings that share one buffer, whose last byte counts the other owners.
-    fn shared_strings(&mut self, max_bytes: u64) {
+    fn make_shared_strings(&mut self, max_bytes: u64) {
         let cur = 20 + self.dice.below(max_bytes);
         let len = cur + 10;
         let owners = 2 + self.dice.below(20);
-        let (_, buffer) =
-            self.string(Type::Pv, StringSpec { flags: flags::POK | flags::IS_COW, cur, len }, None);
+        let text = StringSpec { flags: flags::POK | flags::IS_COW, cur, len };
+        let (_, buffer) = self.make_string(Type::Pv, text, None);
         for _ in 1..owners {
-            self.string(Type::Pv, StringSpec { flags: flags::POK | flags::IS_COW, cur, len }, Some(buffer));
+            self.make_string(Type::Pv, text, Some(buffer));
         }
         self.heap.put_bytes(buffer + len - 1, &[(owners - 1) as u8]);
         self.expected.strings += owners;
         self.expected.buffers += 1;
         self.expected.payload_bytes += owners * cur;
-        self.expected.shared.add(len);
+        self.expected.shared_buffers.add(len);
     }
 
     /// Makes an array, with room for at least four elements.
-    fn array(&mut self, elements: &[u64]) -> u64 {
+    fn make_array(&mut self, elements: &[u64]) -> u64 {
         let any = self.take_any(Type::PvAv);
         let capacity = elements.len().max(4) as u64;
         let storage = self.heap.alloc(8 * capacity);
@@ -213,11 +213,11 @@ impl Perl {
         self.heap.put_structure_word(any + body::FILL, (elements.len() as u64).wrapping_sub(1));
         self.heap.put_structure_word(any + body::MAX, capacity - 1);
         self.heap.put_structure_word(any + body::ALLOC, storage);
-        self.head(Type::PvAv, 0, any, storage)
+        self.write_head(Type::PvAv, 0, any, storage)
     }
 
     /// Makes a key.
-    fn key(&mut self, text: &str) -> u64 {
+    fn make_key(&mut self, text: &str) -> u64 {
         let key = self.heap.alloc(text.len() as u64 + KEY_BYTES);
         self.put_key(key, 0x1234_5678, text);
         self.trap_addresses.keys.push(key);
@@ -232,16 +232,16 @@ impl Perl {
 
     /// Makes the stash of `main`.
     fn make_stash(&mut self) -> u64 {
-        let name = self.key("main");
+        let name = self.make_key("main");
         let any = self.take_body(Type::Iv as u32, layout::HASH_WITH_AUX_BYTES);
         let table = self.heap.alloc(64);
         self.heap.put_structure_word(any + body::MAX, 7);
         self.heap.put_structure_word(any + body::AUX, name);
-        self.head(Type::PvHv, flags::OOK | flags::SHARE_KEYS, any, table)
+        self.write_head(Type::PvHv, flags::OOK | flags::SHARE_KEYS, any, table)
     }
 
     /// Makes the hash of shared keys, one in each bucket.
-    fn shared_keys(&mut self) -> u64 {
+    fn make_shared_keys(&mut self) -> u64 {
         let any = self.take_any(Type::PvHv);
         let table = self.heap.alloc(8 * SHARED_KEYS);
         self.heap.put_structure_word(any + body::KEYS, SHARED_KEYS);
@@ -256,20 +256,20 @@ impl Perl {
             self.put_key(key, slot, &text);
             self.heap.put_structure_word(table + 8 * slot, entry);
         }
-        self.head(Type::PvHv, 0, any, table)
+        self.write_head(Type::PvHv, 0, any, table)
     }
 
     /// Makes the glob of a sub.
-    fn glob(&mut self, name: &str) -> u64 {
-        let key = self.key(name);
+    fn make_glob(&mut self, name: &str) -> u64 {
+        let key = self.make_key(name);
         let any = self.take_any(Type::PvGv);
         self.heap.put_structure_word(any + body::GLOB_NAME, key);
         self.heap.put_structure_word(any + body::GLOB_STASH, self.stash);
-        self.head(Type::PvGv, flags::GLOB, any, 0)
+        self.write_head(Type::PvGv, flags::GLOB, any, 0)
     }
 
     /// Makes the name of a lexical, with its text behind it.
-    fn padname(&mut self, text: &str, flags: u8) -> u64 {
+    fn make_padname(&mut self, text: &str, flags: u8) -> u64 {
         const MAX_TEXT_BYTES: u64 = 32;
         let name = self.heap.alloc(padname::BYTES + MAX_TEXT_BYTES);
         let text_address = name + padname::BYTES;
@@ -283,30 +283,30 @@ impl Perl {
     }
 
     /// Makes a sub that is not running, whose pads keep buffers.
-    fn sub(&mut self, index: usize, depths: u64, max_bytes: u64, is_main: bool) -> u64 {
+    fn make_sub(&mut self, index: usize, depths: u64, max_bytes: u64, is_main: bool) -> u64 {
         let sub = format!("main::f{index}");
         let lexicals = 1 + self.dice.below(3);
         let targets = self.dice.below(3);
-        let mut pads = vec![self.name_list(lexicals)];
+        let mut pads = vec![self.make_name_list(lexicals)];
         for depth in 1..=depths {
-            let mut entries = vec![self.array(&[])];
+            let mut entries = vec![self.make_array(&[])];
             for lexical in 0..lexicals {
-                entries.push(self.kept(&sub, Some(format!("$s{lexical}")), depth, max_bytes));
+                entries.push(self.make_kept(&sub, Some(format!("$s{lexical}")), depth, max_bytes));
             }
             // Captured and state variables are in use.
-            entries.push(self.live_string(max_bytes));
-            entries.push(self.live_string(max_bytes));
-            entries.push(self.constant(max_bytes));
+            entries.push(self.make_live_string(max_bytes));
+            entries.push(self.make_live_string(max_bytes));
+            entries.push(self.make_constant(max_bytes));
             for _ in 0..targets {
-                entries.push(self.kept(&sub, None, depth, max_bytes));
+                entries.push(self.make_kept(&sub, None, depth, max_bytes));
             }
-            pads.push(self.array(&entries));
+            pads.push(self.make_array(&entries));
         }
         let padlist = self.heap.alloc(24);
         let is_closure = !is_main && self.dice.chance(20);
         self.put_list(padlist, &pads);
         self.trap_addresses.padlists.push(padlist);
-        let glob = if is_main { 0 } else { self.glob(&format!("f{index}")) };
+        let glob = if is_main { 0 } else { self.make_glob(&format!("f{index}")) };
         let any = self.take_any(Type::PvCv);
         self.heap.put_structure_word(any + body::CODE_STASH, self.stash);
         self.heap.put_structure_word(any + body::CODE_GLOB, glob);
@@ -318,18 +318,18 @@ impl Perl {
         };
         self.heap.put_structure_half(any + body::CODE_FLAGS, code_flags);
         self.heap.put_structure_half(any + body::CODE_DEPTH, 0);
-        self.head(Type::PvCv, 0, any, 0)
+        self.write_head(Type::PvCv, 0, any, 0)
     }
 
     /// Makes the list of the names in a sub's pads (`PADNAMELIST`): its own lexicals, a captured
     /// one and a state variable.
-    fn name_list(&mut self, lexicals: u64) -> u64 {
+    fn make_name_list(&mut self, lexicals: u64) -> u64 {
         let mut names = vec![0];
         for lexical in 0..lexicals {
-            names.push(self.padname(&format!("$s{lexical}"), 0));
+            names.push(self.make_padname(&format!("$s{lexical}"), 0));
         }
-        names.push(self.padname("$outer", padname::OUTER));
-        names.push(self.padname("$state", padname::STATE));
+        names.push(self.make_padname("$outer", padname::OUTER));
+        names.push(self.make_padname("$state", padname::STATE));
         let list = self.heap.alloc(40);
         self.put_list(list, &names);
         list
@@ -346,52 +346,54 @@ impl Perl {
     }
 
     /// Makes a pad entry whose buffer is out of use.
-    fn kept(&mut self, sub: &str, lexical: Option<String>, depth: u64, max_bytes: u64) -> u64 {
+    fn make_kept(&mut self, sub: &str, lexical: Option<String>, depth: u64, max_bytes: u64) -> u64 {
         let len = 10 + self.dice.below(max_bytes);
         let temporary = if lexical.is_none() { flags::PADTMP } else { 0 };
-        let (head, address) = self.string(Type::Pv, StringSpec { flags: temporary, cur: len / 2, len }, None);
-        self.expected.kept.push(KeptBuffer { sub: sub.to_owned(), lexical, depth, address, bytes: len });
-        self.trap_addresses.kept.push(head);
+        let text = StringSpec { flags: temporary, cur: len / 2, len };
+        let (head, address) = self.make_string(Type::Pv, text, None);
+        let sub = sub.to_owned();
+        self.expected.kept_buffers.push(KeptBuffer { sub, lexical, depth, address, bytes: len });
+        self.trap_addresses.kept_heads.push(head);
         head
     }
 
     /// Makes a constant of the code.
-    fn constant(&mut self, max_bytes: u64) -> u64 {
+    fn make_constant(&mut self, max_bytes: u64) -> u64 {
         let cur = self.dice.below(max_bytes);
         let len = cur + 2;
         self.expected.strings += 1;
         self.expected.buffers += 1;
         self.expected.payload_bytes += cur;
-        self.expected.constants.add(len);
+        self.expected.constant_buffers.add(len);
         let flags = flags::POK | flags::PADTMP | flags::READONLY;
-        self.string(Type::Pv, StringSpec { flags, cur, len }, None).0
+        self.make_string(Type::Pv, StringSpec { flags, cur, len }, None).0
     }
 
     /// Makes `count` values besides those of subs.
-    fn values(&mut self, count: usize, max_bytes: u64) {
+    fn make_values(&mut self, count: usize, max_bytes: u64) {
         for _ in 0..count {
             match self.dice.below(10) {
-                0 => drop(self.head(Type::Null, 0, 0, 0)),
+                0 => drop(self.write_head(Type::Null, 0, 0, 0)),
                 1 => {
-                    let head = self.head(Type::Iv, flags::IOK, 0, 7);
+                    let head = self.write_head(Type::Iv, flags::IOK, 0, 7);
                     self.put_bodyless(head, body::IV);
                 }
                 2 => {
-                    let head = self.head(Type::Nv, flags::NOK, 0, 7);
+                    let head = self.write_head(Type::Nv, flags::NOK, 0, 7);
                     self.put_bodyless(head, body::NV);
                 }
                 3 => {
-                    let target = self.live_string(max_bytes);
-                    let head = self.head(Type::Iv, flags::ROK, 0, target);
+                    let target = self.make_live_string(max_bytes);
+                    let head = self.write_head(Type::Iv, flags::ROK, 0, target);
                     self.put_bodyless(head, body::IV);
                 }
-                4 if self.dice.chance(20) => self.shared_strings(max_bytes),
+                4 if self.dice.chance(20) => self.make_shared_strings(max_bytes),
                 5 if self.dice.chance(30) => {
                     let elements: Vec<u64> =
-                        (0..self.dice.below(20)).map(|_| self.live_string(max_bytes)).collect();
-                    self.array(&elements);
+                        (0..self.dice.below(20)).map(|_| self.make_live_string(max_bytes)).collect();
+                    self.make_array(&elements);
                 }
-                _ => drop(self.live_string(max_bytes)),
+                _ => drop(self.make_live_string(max_bytes)),
             }
         }
     }
@@ -453,16 +455,16 @@ pub fn write(recipe: &PerlRecipe) -> PerlImage {
     };
     let interpreter_address = perl.heap.alloc(interpreter::BYTES);
     perl.stash = perl.make_stash();
-    let strtab = perl.shared_keys();
-    let main = perl.sub(0, 1, recipe.max_string_bytes, true);
-    for kept in &mut perl.expected.kept {
+    let strtab = perl.make_shared_keys();
+    let main = perl.make_sub(0, 1, recipe.max_string_bytes, true);
+    for kept in &mut perl.expected.kept_buffers {
         kept.sub = "main (file scope)".to_owned();
     }
     for index in 1..=recipe.subs {
         let depths = 1 + perl.dice.below(recipe.depth as u64);
-        perl.sub(index, depths, recipe.max_string_bytes, false);
+        perl.make_sub(index, depths, recipe.max_string_bytes, false);
     }
-    perl.values(recipe.values, recipe.max_string_bytes);
+    perl.make_values(recipe.values, recipe.max_string_bytes);
     finish(recipe, perl, interpreter_address, strtab, main)
 }
 
@@ -488,9 +490,9 @@ fn finish(
     let last_arena = perl.arenas.last().copied().unwrap_or(0);
     heap.put_structure_word(interpreter_address + interpreter::SV_ARENAROOT, last_arena);
     heap.put_structure_word(interpreter_address + interpreter::MAIN_CV, main);
-    perl.expected.kept.sort();
+    perl.expected.kept_buffers.sort();
     perl.trap_addresses.arenas = perl.arenas;
-    perl.trap_addresses.strings.clone_from(&perl.trap_addresses.kept);
+    perl.trap_addresses.string_heads.clone_from(&perl.trap_addresses.kept_heads);
 
     let heap_bytes = (perl.heap.bytes.len() as u64).next_multiple_of(PAGE);
     let mut image = Image::of(&[(DATA, PAGE), (perl.heap.base, heap_bytes), (TLS, 2 * PAGE)]);
@@ -501,10 +503,10 @@ fn finish(
     image.put_word(FS_BASE, FS_BASE);
     image.put_row(FS_BASE + layout::THREAD_SPECIFIC, [1, interpreter_address]);
     let maps = map_lines(&[
-        (DATA - 0x10_0000, 0x10_0000, "r-xp 00000000 fe:01 4711 /usr/bin/perl"),
-        (DATA, PAGE, "rw-p 00100000 fe:01 4711 /usr/bin/perl"),
-        (perl.heap.base, heap_bytes, "rw-p 00000000 00:00 0 [heap]"),
-        (TLS, 2 * PAGE, "rw-p 00000000 00:00 0 "),
+        map_line(DATA - 0x10_0000, 0x10_0000, "r-xp 00000000 fe:01 4711 /usr/bin/perl"),
+        map_line(DATA, PAGE, "rw-p 00100000 fe:01 4711 /usr/bin/perl"),
+        map_line(perl.heap.base, heap_bytes, "rw-p 00000000 00:00 0 [heap]"),
+        map_line(TLS, 2 * PAGE, "rw-p 00000000 00:00 0 "),
     ]);
     PerlImage {
         recipe: *recipe,

@@ -6,18 +6,18 @@ use super::release::LIST;
 use crate::Rng;
 
 impl SbclHeap {
-    /// Overwrites `words` words of the heap's structure, chosen by `seed`: headers, links, page
-    /// table, threads, the runtime's variables. `expected` then no longer holds.
-    pub fn damage(&mut self, seed: u64, words: usize) {
+    /// Overwrites `word_count` words of the heap's structure, chosen by `seed`: headers, links,
+    /// page table, threads, the runtime's variables. `expected` then no longer holds.
+    pub fn damage(&mut self, seed: u64, word_count: usize) {
         let mut dice = Rng::new(seed ^ 0x5bda);
-        for _ in 0..words {
+        for _ in 0..word_count {
             if dice.chance(30) {
                 self.damage_table(&mut dice);
                 continue;
             }
             let (address, other) = (dice.one_of(&self.structure), dice.one_of(&self.structure));
             let before = self.image.word(address).unwrap_or(0);
-            let dynamic_end = self.dynamic.1;
+            let dynamic_end = self.dynamic_range.1;
             let after = match dice.below(12) {
                 0 => dice.word(),
                 1 => 0,
@@ -43,8 +43,7 @@ impl SbclHeap {
     /// part or scan start. In an entry these are the upper byte, the one below, the 16 bits below,
     /// and the lower half.
     fn damage_table(&mut self, dice: &mut Rng) {
-        let (table, entries) = self.table;
-        let entry = table + 8 * dice.below(entries);
+        let entry = self.page_table.address + 8 * dice.below(self.page_table.entries);
         let before = self.image.word(entry).unwrap_or(0);
         let after = match dice.below(8) {
             0 => dice.word(),
@@ -60,9 +59,9 @@ impl SbclHeap {
     }
 
     /// Overwrites `percent` of all words of dynamic space with random ones.
-    pub fn overwrite(&mut self, seed: u64, percent: u64) {
+    pub fn overwrite_randomly(&mut self, seed: u64, percent: u64) {
         let mut dice = Rng::new(seed ^ 0x0b1f);
-        for address in (self.dynamic.0..self.dynamic.1).step_by(8) {
+        for address in (self.dynamic_range.0..self.dynamic_range.1).step_by(8) {
             if dice.chance(percent) {
                 let word = dice.word();
                 self.image.put_word(address, word);
@@ -72,9 +71,9 @@ impl SbclHeap {
 
     /// Replaces all of dynamic space by one chain of conses: both words of each point to the next
     /// one, those of the last to the first.
-    pub fn chain(&mut self) {
+    pub fn fill_with_chain(&mut self) {
         const CONS_BYTES: u64 = 16;
-        let (start, end) = self.dynamic;
+        let (start, end) = self.dynamic_range;
         for address in (start..end).step_by(CONS_BYTES as usize) {
             let next = if address + CONS_BYTES < end { address + CONS_BYTES } else { start };
             self.image.put_row(address, [next | LIST; 2]);

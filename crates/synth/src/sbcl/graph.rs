@@ -28,7 +28,7 @@ pub(super) enum Shape {
 
 impl Shape {
     /// Number of its words that may be references.
-    pub fn links(self) -> u64 {
+    pub fn link_count(self) -> u64 {
         match self {
             Self::Cons => 2,
             Self::Instance(_, count) | Self::Vector(count) | Self::Closure(count) | Self::Code(count) => {
@@ -133,7 +133,7 @@ pub(super) fn draw_graph(recipe: &SbclRecipe) -> Graph {
             let link = |word: u64, dice: &mut Rng| {
                 (word < MAX_LINKS && dice.chance(recipe.link_percent)).then(|| dice.below(count) as usize)
             };
-            let links = (0..shape.links()).map(|word| link(word, &mut dice)).collect();
+            let links = (0..shape.link_count()).map(|word| link(word, &mut dice)).collect();
             Node { shape, generation, links }
         })
         .collect();

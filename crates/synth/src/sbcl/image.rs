@@ -5,7 +5,9 @@ use super::graph::{Graph, Node, Shape};
 use super::release::{FUNCTION, GC_PAGE_BYTES, INSTANCE, LIST, OTHER, PageKind, SINGLE_OBJECT, SbclRelease};
 use super::space::Dynamic;
 use super::threads::VALUES_BYTES;
-use super::{PSEUDO_STATIC, SBCL_TYPES, SbclExpected, SbclHeap, SbclRecipe, SbclThread};
+use super::{
+    PSEUDO_STATIC, PageTable, SBCL_TYPES, SbclExpected, SbclHeap, SbclRecipe, SbclSymbol, SbclThread,
+};
 use crate::{Image, Mapping, PAGE, Rng};
 
 /// The spaces: static, immobile (fixed-size objects, then text), and dynamic.
@@ -15,7 +17,7 @@ const FIXED_START: u64 = 0x5020_0000;
 const FIXED_PAGES: u64 = 2;
 pub(super) const TEXT_START: u64 = 0x5220_0000;
 pub(super) const DYNAMIC_START: u64 = 0x10_0000_0000;
-const DYNAMIC_SIZE: u64 = 1 << 30;
+const DYNAMIC_BYTES: u64 = 1 << 30;
 /// Spacing of layouts in immobile space, in words, and the words of a layout.
 const LAYOUT_WORDS: u64 = 32;
 const LAYOUT_SLOTS: u64 = 20;
@@ -82,7 +84,7 @@ pub(super) fn write(recipe: &SbclRecipe, graph: Graph) -> SbclHeap {
     writer.write_layouts(&mut memory, &names);
     let (threads, static_roots) = writer.write_threads(&mut memory, recipe, &graph.roots);
     writer.write_static_space(&mut memory, &static_roots);
-    let table = writer.write_variables(&mut memory, &mut symbols, &expected, &threads);
+    let page_table = writer.write_variables(&mut memory, &mut symbols, &expected, &threads);
     memory.add(DYNAMIC_START, writer.dynamic.memory.clone(), "rwxp");
     let dynamic_end = DYNAMIC_START + writer.dynamic.memory.len() as u64;
     let (image, mappings) = memory.finish();
@@ -92,10 +94,10 @@ pub(super) fn write(recipe: &SbclRecipe, graph: Graph) -> SbclHeap {
         mappings,
         symbols,
         threads,
-        dynamic: (DYNAMIC_START, dynamic_end),
+        dynamic_range: (DYNAMIC_START, dynamic_end),
         expected,
         structure: writer.structure,
-        table,
+        page_table,
     }
 }
 
@@ -162,10 +164,10 @@ fn fill_expected(expected: &mut SbclExpected, writer: &Writer, graph: &Graph, na
         if let Shape::Instance(type_index, _) = node.shape {
             let instances = &mut expected.types[type_index];
             if is_live && node.generation != PSEUDO_STATIC {
-                instances.live += 1;
+                instances.live_count += 1;
                 instances.live_bytes += bytes;
             } else if !is_live {
-                instances.dead += 1;
+                instances.dead_count += 1;
                 instances.dead_bytes += bytes;
             }
         }
@@ -208,7 +210,7 @@ impl Writer {
             }
             // From 2.2 on the upper 16 bits are the number of the package.
             let package = if self.release == SbclRelease::V2_1_1 { 0 } else { 7 << 48 };
-            self.dynamic.put(symbol + 8 * self.release.symbol_name(), (text + OTHER) | package);
+            self.dynamic.put(symbol + 8 * self.release.symbol_name_word(), (text + OTHER) | package);
             let classoid = self.dynamic.allocate(PSEUDO_STATIC, PageKind::Mixed, CLASSOID_BYTES, 1);
             let header = self.instance_header(SBCL_TYPES.len(), CLASSOID_WORDS);
             self.put_structure_word(classoid, header);
@@ -234,7 +236,7 @@ impl Writer {
         let block_pages = 1 + self.dice.below(3);
         if self.dice.chance(2) {
             let pages = self.dice.below(3);
-            self.dynamic.skip(pages);
+            self.dynamic.skip_pages(pages);
         }
         let bytes = node.shape.bytes(self.release);
         let object = self.dynamic.allocate(node.generation, kind, bytes, block_pages);
@@ -247,8 +249,8 @@ impl Writer {
         self.references.push(object + tag);
     }
 
-    /// The word of a link: a reference to its target, or a word that refers to nothing.
-    fn link(&mut self, link: Option<usize>) -> u64 {
+    /// Returns the word of a link: a reference to its target, or a word that refers to nothing.
+    fn link_word(&mut self, link: Option<usize>) -> u64 {
         let tags = self.release.widetags();
         match link {
             Some(target) => self.references[target],
@@ -257,12 +259,12 @@ impl Writer {
         }
     }
 
-    /// Writes the object of a node: its header, and its links from `first` on.
+    /// Writes the object of a node: its header, and its links behind it.
     fn write_object(&mut self, index: usize, node: &Node) {
         let tags = self.release.widetags();
         let object = self.references[index] & !15;
-        let links: Vec<u64> = node.links.iter().map(|&link| self.link(link)).collect();
-        let first = match node.shape {
+        let links: Vec<u64> = node.links.iter().map(|&link| self.link_word(link)).collect();
+        let links_address = match node.shape {
             Shape::Cons => object,
             Shape::Instance(type_index, slots) => {
                 let header = self.instance_header(type_index, slots);
@@ -310,7 +312,7 @@ impl Writer {
             Shape::Code(constants) => self.write_code(object, constants, node.shape.bytes(self.release)),
         };
         for (word, link) in links.into_iter().enumerate() {
-            self.put_structure_word(first + 8 * word as u64, link);
+            self.put_structure_word(links_address + 8 * word as u64, link);
         }
     }
 
@@ -379,33 +381,32 @@ impl Writer {
         memory.add(STATIC_START, bytes, "rwxp");
     }
 
-    /// Writes the runtime's variables and the page table; returns the table's address and number of
-    /// entries.
+    /// Writes the runtime's variables and the page table, which it returns.
     fn write_variables(
         &mut self,
         memory: &mut Memory,
-        symbols: &mut Vec<(&'static str, u64, u64)>,
+        symbols: &mut Vec<SbclSymbol>,
         expected: &SbclExpected,
         threads: &[SbclThread],
-    ) -> (u64, u64) {
+    ) -> PageTable {
         let data = 0x5655_0000_0000 + PAGE * self.dice.below(1 << 20);
         let table_at = 0x7f10_0000_0000 + PAGE * self.dice.below(1 << 16) + 0x10;
-        let table = self.dynamic.table();
+        let table = self.dynamic.page_table_bytes();
         let entries = table.len() as u64 / 8;
         let mut bytes = vec![0; 2 * PAGE as usize];
         let mut offset = 0;
         let mut variable = |name: &'static str, value: &[u8]| {
             bytes[offset..offset + value.len()].copy_from_slice(value);
-            symbols.push((name, data + offset as u64, value.len() as u64));
+            symbols.push(SbclSymbol { name, address: data + offset as u64, bytes: value.len() as u64 });
             self.structure.push(data + offset as u64);
             offset += value.len().next_multiple_of(16);
         };
         variable("generations", &generation_bytes(expected));
         variable(
             "gc_alloc_region",
-            &vec![0; (8 * self.release.region_words() * self.release.static_regions()) as usize],
+            &vec![0; (8 * self.release.region_words() * self.release.static_region_count()) as usize],
         );
-        let fixed_table = table_at + 8 * (DYNAMIC_SIZE / GC_PAGE_BYTES) + 0x100;
+        let fixed_table = table_at + 8 * (DYNAMIC_BYTES / GC_PAGE_BYTES) + 0x100;
         let heap_variables = [
             ("page_table", table_at),
             ("next_free_page", entries),
@@ -429,25 +430,25 @@ impl Writer {
             pages.extend(self.release.fixedobj_entry(LAYOUT_WORDS as u8));
         }
         memory.add(table_at - 0x10, pages, "rw-p");
-        (table_at, entries)
+        PageTable { address: table_at, entries }
     }
 }
 
 /// The variables with addresses and sizes of the spaces.
 fn space_variables(release: SbclRelease) -> Vec<(&'static str, u64)> {
-    let static_used = STATIC_SYMBOLS + SYMBOL_BYTES * STATIC_SYMBOL_COUNT;
+    let static_used_bytes = STATIC_SYMBOLS + SYMBOL_BYTES * STATIC_SYMBOL_COUNT;
     let (text_start, text_end) = match release {
         SbclRelease::V2_1_1 => ("VARYOBJ_SPACE_START", "varyobj_free_pointer"),
         SbclRelease::V2_2_9 => ("TEXT_SPACE_START", "text_space_highwatermark"),
     };
     vec![
-        ("page_table_pages", DYNAMIC_SIZE / GC_PAGE_BYTES),
+        ("page_table_pages", DYNAMIC_BYTES / GC_PAGE_BYTES),
         ("DYNAMIC_SPACE_START", DYNAMIC_START),
-        ("dynamic_space_size", DYNAMIC_SIZE),
+        ("dynamic_space_size", DYNAMIC_BYTES),
         ("bytes_consed_between_gcs", BYTES_BETWEEN_COLLECTIONS),
         ("FIXEDOBJ_SPACE_START", FIXED_START),
         ("fixedobj_free_pointer", FIXED_START + FIXED_PAGES * PAGE),
-        ("static_space_free_pointer", STATIC_START + static_used),
+        ("static_space_free_pointer", STATIC_START + static_used_bytes),
         ("STATIC_SPACE_START", STATIC_START),
         ("READ_ONLY_SPACE_START", 0),
         ("READ_ONLY_SPACE_END", 0),

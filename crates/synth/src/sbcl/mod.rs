@@ -87,13 +87,13 @@ pub struct SbclGeneration {
 /// Expected figures of a structure's instances.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SbclInstances {
-    /// Reachable instances, except those in generation 6.
-    pub live: u64,
-    /// Their bytes.
+    /// Number of reachable instances, except those in generation 6.
+    pub live_count: u64,
+    /// Bytes of these reachable instances.
     pub live_bytes: u64,
-    /// Unreachable instances.
-    pub dead: u64,
-    /// Their bytes.
+    /// Number of unreachable instances.
+    pub dead_count: u64,
+    /// Bytes of the unreachable instances.
     pub dead_bytes: u64,
 }
 
@@ -113,6 +113,25 @@ impl SbclExpected {
     }
 }
 
+/// A variable of the runtime.
+#[derive(Clone, Copy, Debug)]
+pub struct SbclSymbol {
+    /// Its name.
+    pub name: &'static str,
+    /// Its address.
+    pub address: u64,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// The page table in memory.
+#[derive(Clone, Copy, Debug)]
+struct PageTable {
+    address: u64,
+    /// Number of entries.
+    entries: u64,
+}
+
 /// A fabricated process with an SBCL.
 #[derive(Clone, Debug)]
 pub struct SbclHeap {
@@ -122,19 +141,18 @@ pub struct SbclHeap {
     pub image: Image,
     /// Its mappings, in address order.
     pub mappings: Vec<Mapping>,
-    /// The runtime's variables: name, address, bytes.
-    pub symbols: Vec<(&'static str, u64, u64)>,
+    /// The runtime's variables.
+    pub symbols: Vec<SbclSymbol>,
     /// Its threads.
     pub threads: Vec<SbclThread>,
     /// Where dynamic space starts, and the first byte behind its pages.
-    pub dynamic: (u64, u64),
+    pub dynamic_range: (u64, u64),
     /// Its expected figures.
     pub expected: SbclExpected,
     /// Addresses of the words of its structure except the page table: headers, links, threads, the
     /// runtime's variables.
     structure: Vec<u64>,
-    /// Address of the page table, and its number of entries.
-    table: (u64, u64),
+    page_table: PageTable,
 }
 
 impl SbclHeap {
@@ -146,7 +164,7 @@ impl SbclHeap {
     /// Addresses of the words of its structure, for callers that choose which to overwrite: page
     /// table, headers, links, threads, the runtime's variables.
     pub fn structure(&self) -> Vec<u64> {
-        let table = (0..self.table.1).map(|entry| self.table.0 + 8 * entry);
+        let table = (0..self.page_table.entries).map(|entry| self.page_table.address + 8 * entry);
         self.structure.iter().copied().chain(table).collect()
     }
 }
@@ -173,7 +191,7 @@ mod tests {
 
     #[test]
     fn live_bytes_are_part_of_all_and_something_is_dead() {
-        let mut dead = 0;
+        let mut dead_bytes = 0;
         for release in SBCL_RELEASES {
             for seed in 0..20 {
                 let heap = fabricate_sbcl(&SbclRecipe::from_seed(release, seed));
@@ -181,12 +199,12 @@ mod tests {
                 for generation in &heap.expected.generations {
                     assert!(generation.live_bytes <= generation.bytes);
                     assert!(generation.bytes <= generation.pages * release::GC_PAGE_BYTES);
-                    dead += generation.bytes - generation.live_bytes;
+                    dead_bytes += generation.bytes - generation.live_bytes;
                 }
                 let pseudo_static = heap.expected.generations[usize::from(PSEUDO_STATIC)];
                 assert_eq!(pseudo_static.bytes, pseudo_static.live_bytes);
             }
         }
-        assert!(dead > 0);
+        assert!(dead_bytes > 0);
     }
 }

@@ -46,7 +46,7 @@ pub(super) struct ThreadWords {
     pub binding_stack_pointer: u64,
     pub alien_stack_pointer: u64,
     pub first_region: u64,
-    pub regions: u64,
+    pub region_count: u64,
     pub os_address: u64,
     pub kernel_tid: u64,
     pub alien_stack_start: u64,
@@ -102,7 +102,7 @@ impl SbclRelease {
 
     /// The used part of a page as its entry holds it: bytes with a flag in bit 0, or words above
     /// such a flag.
-    pub(super) fn used(self, bytes: u64) -> u16 {
+    pub(super) fn used_field(self, bytes: u64) -> u16 {
         match self {
             Self::V2_1_1 => bytes as u16,
             Self::V2_2_9 => (bytes / 8 * 2) as u16,
@@ -144,14 +144,14 @@ impl SbclRelease {
     }
 
     /// The words of `struct thread`.
-    pub(super) fn thread(self) -> ThreadWords {
+    pub(super) fn thread_words(self) -> ThreadWords {
         match self {
             Self::V2_1_1 => ThreadWords {
                 os_thread: 1,
                 binding_stack_pointer: 2,
                 alien_stack_pointer: 6,
                 first_region: 13,
-                regions: 1,
+                region_count: 1,
                 os_address: 17,
                 kernel_tid: 18,
                 alien_stack_start: 19,
@@ -170,7 +170,7 @@ impl SbclRelease {
                 binding_stack_pointer: 2,
                 alien_stack_pointer: 6,
                 first_region: 8,
-                regions: 3,
+                region_count: 3,
                 os_address: 17,
                 kernel_tid: 19,
                 alien_stack_start: 20,
@@ -193,13 +193,13 @@ impl SbclRelease {
     }
 
     /// Static regions: boxed, unboxed and code in 2.1; six kinds later.
-    pub(super) fn static_regions(self) -> u64 {
+    pub(super) fn static_region_count(self) -> u64 {
         if self == Self::V2_1_1 { 3 } else { 6 }
     }
 
     /// Index of a symbol's word that points to its name; in 2.2 its upper 16 bits hold the
     /// package's number.
-    pub(super) fn symbol_name(self) -> u64 {
+    pub(super) fn symbol_name_word(self) -> u64 {
         if self == Self::V2_1_1 { 4 } else { 5 }
     }
 

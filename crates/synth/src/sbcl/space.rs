@@ -44,13 +44,13 @@ impl Dynamic {
         if bytes >= LARGE_BYTES {
             return self.allocate_large(generation, kind, bytes);
         }
-        let is_cons = kind == PageKind::Cons && self.release == SbclRelease::V2_2_9;
-        let page_bytes = if is_cons { CONS_PAGE_BYTES } else { GC_PAGE_BYTES };
+        let is_cons_page = kind == PageKind::Cons && self.release == SbclRelease::V2_2_9;
+        let page_bytes = if is_cons_page { CONS_PAGE_BYTES } else { GC_PAGE_BYTES };
         let type_byte = self.release.page_type(kind);
         let key = (generation, type_byte);
         let fits = |block: &OpenBlock| block.next + bytes <= block.end;
         if !self.open_blocks.get(&key).is_some_and(fits) {
-            let pages = if is_cons { 1 } else { block_pages.max(bytes.div_ceil(GC_PAGE_BYTES)) };
+            let pages = if is_cons_page { 1 } else { block_pages.max(bytes.div_ceil(GC_PAGE_BYTES)) };
             let start = self.add_pages(pages);
             self.open_blocks.insert(key, OpenBlock { start, end: start + pages * page_bytes, next: start });
         }
@@ -61,6 +61,7 @@ impl Dynamic {
         object
     }
 
+    /// Allocates an object on pages of its own.
     fn allocate_large(&mut self, generation: u8, kind: PageKind, bytes: u64) -> u64 {
         let first = self.add_pages(bytes.div_ceil(GC_PAGE_BYTES));
         let type_byte = self.release.page_type(kind) | SINGLE_OBJECT;
@@ -77,7 +78,7 @@ impl Dynamic {
     }
 
     /// Leaves pages free.
-    pub fn skip(&mut self, count: u64) {
+    pub fn skip_pages(&mut self, count: u64) {
         self.add_pages(count);
     }
 
@@ -106,13 +107,13 @@ impl Dynamic {
 
     /// The page table: offset to the scan start (in pages if bit 0 is set, otherwise in double
     /// words), used part, type, generation.
-    pub fn table(&self) -> Vec<u8> {
+    pub fn page_table_bytes(&self) -> Vec<u8> {
         let mut table = Vec::with_capacity(self.pages.len() * 8);
         for page in &self.pages {
-            let in_pages = page.scan_start != 0 && page.scan_start.is_multiple_of(GC_PAGE_BYTES);
-            let offset = page.scan_start / if in_pages { GC_PAGE_BYTES } else { 16 };
-            table.extend(((offset as u32) << 1 | u32::from(in_pages)).to_le_bytes());
-            table.extend(self.release.used(page.used_bytes).to_le_bytes());
+            let is_in_pages = page.scan_start != 0 && page.scan_start.is_multiple_of(GC_PAGE_BYTES);
+            let offset = page.scan_start / if is_in_pages { GC_PAGE_BYTES } else { 16 };
+            table.extend(((offset as u32) << 1 | u32::from(is_in_pages)).to_le_bytes());
+            table.extend(self.release.used_field(page.used_bytes).to_le_bytes());
             table.extend([page.type_byte, page.generation]);
         }
         table

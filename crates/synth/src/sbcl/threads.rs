@@ -71,7 +71,7 @@ impl Writer {
         let (control_end, binding) = (CONTROL_BYTES, CONTROL_BYTES);
         let alien = binding + BINDING_BYTES;
         let thread_struct = STACKS_BYTES;
-        let words = self.release.thread();
+        let words = self.release.thread_words();
         for word in words.lisp_thread + 1..VALUES_BYTES / 8 {
             put(&mut bytes, thread_struct + 8 * word, NO_TLS_VALUE);
         }
@@ -80,50 +80,50 @@ impl Writer {
         let used_bytes = 0x400 + 16 * roots.len() as u64;
         let stack = control_end - used_bytes;
         self.put_noise(&mut bytes, stack, used_bytes, thread.base);
-        let (mut bindings, mut local) = (0, words.lisp_thread + 40);
+        let (mut binding_count, mut local_word) = (0, words.lisp_thread + 40);
         for (number, &root) in roots.iter().enumerate() {
             let reference = self.references[root];
             match number % 4 {
                 0 | 1 => put(&mut bytes, stack + 0x80 + 16 * number as u64, reference),
                 2 => {
-                    put(&mut bytes, thread_struct + 8 * local, reference);
-                    local += 1;
+                    put(&mut bytes, thread_struct + 8 * local_word, reference);
+                    local_word += 1;
                 }
                 _ => {
-                    put(&mut bytes, binding + 16 * bindings, reference);
-                    put(&mut bytes, binding + 16 * bindings + 8, 8 * local);
-                    put(&mut bytes, thread_struct + 8 * local, NIL);
-                    local += 1;
-                    bindings += 1;
+                    put(&mut bytes, binding + 16 * binding_count, reference);
+                    put(&mut bytes, binding + 16 * binding_count + 8, 8 * local_word);
+                    put(&mut bytes, thread_struct + 8 * local_word, NIL);
+                    local_word += 1;
+                    binding_count += 1;
                 }
             }
         }
-        let mut set = |word: u64, value: u64| {
+        let mut put_word = |word: u64, value: u64| {
             put(&mut bytes, thread_struct + 8 * word, value);
             self.structure.push(thread.address + 8 * word);
         };
-        set(0, NO_TLS_VALUE);
-        set(words.os_thread, thread.address + VALUES_BYTES);
-        set(words.binding_stack_pointer, thread.base + binding + 16 * bindings);
-        set(words.alien_stack_pointer, thread.base + alien + ALIEN_BYTES - 8);
-        for region in 0..words.regions {
+        put_word(0, NO_TLS_VALUE);
+        put_word(words.os_thread, thread.address + VALUES_BYTES);
+        put_word(words.binding_stack_pointer, thread.base + binding + 16 * binding_count);
+        put_word(words.alien_stack_pointer, thread.base + alien + ALIEN_BYTES - 8);
+        for region in 0..words.region_count {
             // A closed region has no start.
             let first = words.first_region + region * self.release.region_words();
-            set(first, 0x1000);
-            set(first + 1, 0x1000);
+            put_word(first, 0x1000);
+            put_word(first + 1, 0x1000);
         }
-        set(words.os_address, thread.base);
-        set(words.kernel_tid, thread.tid as u64);
-        set(words.alien_stack_start, thread.base + alien);
-        set(words.binding_stack_start, thread.base + binding);
-        set(words.control_stack_start, thread.base);
-        set(words.control_stack_end, thread.base + control_end);
-        set(words.this, thread.address);
-        set(words.previous, thread.previous);
-        set(words.next, thread.next);
-        set(words.state, 1 << 16 | 1);
-        set(words.tls_size, 8 * (local + 1));
-        set(words.lisp_thread, NIL);
+        put_word(words.os_address, thread.base);
+        put_word(words.kernel_tid, thread.tid as u64);
+        put_word(words.alien_stack_start, thread.base + alien);
+        put_word(words.binding_stack_start, thread.base + binding);
+        put_word(words.control_stack_start, thread.base);
+        put_word(words.control_stack_end, thread.base + control_end);
+        put_word(words.this, thread.address);
+        put_word(words.previous, thread.previous);
+        put_word(words.next, thread.next);
+        put_word(words.state, 1 << 16 | 1);
+        put_word(words.tls_size, 8 * (local_word + 1));
+        put_word(words.lisp_thread, NIL);
         (bytes, thread.base + stack)
     }
 

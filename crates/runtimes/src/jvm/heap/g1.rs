@@ -7,7 +7,7 @@ use strandline_claims::runtime::Context;
 use strandline_process::memory::word_at;
 use strandline_process::range::AddressRange;
 
-use super::{Area, Heap, Kind, MAX_REGIONS, Pool, REGIONS_AT_ONCE, reserved};
+use super::{Area, AreaKind, Heap, MAX_REGIONS, Pool, REGIONS_AT_ONCE, reserved_range};
 use crate::jvm::view::View;
 
 /// Bytes that a region may have; HotSpot's have 1 MiB to 512 MiB (`gc/g1/g1HeapRegionBounds.hpp`).
@@ -23,7 +23,7 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     if !region_bytes.is_power_of_two() || !REGION_BYTES.contains(&region_bytes) {
         return None;
     }
-    let AddressRange { start, end } = reserved(view, heap)?;
+    let AddressRange { start, end } = reserved_range(view, heap)?;
     let manager = view.field_address(heap, &["G1CollectedHeap::_hrm"])?;
     let table =
         view.field_address(manager, &["G1HeapRegionManager::_regions", "HeapRegionManager::_regions"])?;
@@ -51,7 +51,7 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
         let (area, is_continued) = read_region(view, region, bottom, bottom + region_bytes, &tags)?;
         match areas.last_mut() {
             // The further regions of a large object are joined with the first.
-            Some(first) if is_continued && first.kind == Kind::Humongous && first.end == bottom => {
+            Some(first) if is_continued && first.kind == AreaKind::Humongous && first.end == bottom => {
                 *first = Area::new(first.kind, first.start, area.top, area.end)?;
             }
             _ => areas.push(area),
@@ -112,14 +112,14 @@ impl RegionTags {
 
     /// Returns the kind of a tag. Its lowest bit distinguishes variants, such as the first region
     /// of a large object from further ones.
-    fn kind_of(&self, tag: u32) -> Option<Kind> {
+    fn kind_of(&self, tag: u32) -> Option<AreaKind> {
         match tag {
-            0 => Some(Kind::Free),
-            tag if tag == self.eden => Some(Kind::Eden),
-            tag if tag & self.young != 0 => Some(Kind::Survivor),
-            tag if tag & self.humongous != 0 => Some(Kind::Humongous),
-            tag if tag & self.archive != 0 => Some(Kind::Archive),
-            tag if tag & self.old != 0 => Some(Kind::Old),
+            0 => Some(AreaKind::Free),
+            tag if tag == self.eden => Some(AreaKind::Eden),
+            tag if tag & self.young != 0 => Some(AreaKind::Survivor),
+            tag if tag & self.humongous != 0 => Some(AreaKind::Humongous),
+            tag if tag & self.archive != 0 => Some(AreaKind::Archive),
+            tag if tag & self.old != 0 => Some(AreaKind::Old),
             _ => None,
         }
     }
@@ -143,6 +143,6 @@ fn read_region(
     }
     let tag = view.half_field(view.field_address(region, &region_type)?, &tag)?;
     let kind = tags.kind_of(tag)?;
-    let top = if kind == Kind::Free { start } else { view.field(region, &top)? };
-    Some((Area::new(kind, start, top, end)?, kind == Kind::Humongous && tag & IS_CONTINUED != 0))
+    let top = if kind == AreaKind::Free { start } else { view.field(region, &top)? };
+    Some((Area::new(kind, start, top, end)?, kind == AreaKind::Humongous && tag & IS_CONTINUED != 0))
 }

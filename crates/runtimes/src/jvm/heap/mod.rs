@@ -28,7 +28,7 @@ pub const REGIONS_AT_ONCE: u64 = 1024;
 
 /// Content of an area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum AreaKind {
     /// New objects.
     Eden,
     /// Objects that survived a collection.
@@ -47,7 +47,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Area {
     /// Content of the area.
-    pub kind: Kind,
+    pub kind: AreaKind,
     /// Start of the area.
     pub start: u64,
     /// End of its objects.
@@ -58,7 +58,7 @@ pub struct Area {
 
 impl Area {
     /// An area; `None` if its bounds are inconsistent, or it is empty.
-    pub fn new(kind: Kind, start: u64, top: u64, end: u64) -> Option<Self> {
+    pub fn new(kind: AreaKind, start: u64, top: u64, end: u64) -> Option<Self> {
         let is_sound = start.is_multiple_of(8)
             && start < end
             && (start..=end).contains(&top)
@@ -100,10 +100,10 @@ pub struct Heap {
     pub region_bytes: Option<u64>,
     /// Parts of shared memory in use, if the heap is mapped: in address order, within
     /// [`Heap::views`].
-    pub shared_used: Vec<AddressRange>,
+    pub shared_used_ranges: Vec<AddressRange>,
     /// Parts of shared memory that could not be read, or not in time: in address order, within
     /// [`Heap::views`].
-    pub shared_unread: Vec<AddressRange>,
+    pub shared_unread_ranges: Vec<AddressRange>,
     /// Mappings of that shared memory; a page may be in several.
     pub views: Vec<AddressRange>,
     /// Number of mappings of a page of that memory, if more than one.
@@ -114,12 +114,12 @@ pub struct Heap {
 
 impl Heap {
     /// Returns the committed bytes.
-    pub fn committed(&self) -> u64 {
+    pub fn committed_bytes(&self) -> u64 {
         self.pools.iter().map(|pool| pool.committed_bytes).fold(0, u64::saturating_add)
     }
 
     /// Returns the bytes of objects, including dead ones.
-    pub fn used(&self) -> u64 {
+    pub fn used_bytes(&self) -> u64 {
         self.pools.iter().map(|pool| pool.used_bytes).fold(0, u64::saturating_add)
     }
 
@@ -159,24 +159,40 @@ pub fn read(context: &Context<'_>, view: &View<'_>) -> Result<Heap, HeapError> {
     if is_collecting(view, heap) {
         return Err(HeapError::Collecting);
     }
-    type ReadHeap = fn(&Context<'_>, &View<'_>, u64) -> Option<Heap>;
-    // Flag, first major version whose description suffices, and reader.
-    let collectors: [(&str, u32, ReadHeap); 7] = [
-        ("UseG1GC", 11, g1::read),
-        ("UseSerialGC", 11, |_, view, heap| serial::read(view, heap)),
-        ("UseParallelGC", 11, |_, view, heap| parallel::read(view, heap)),
-        ("UseParallelOldGC", 11, |_, view, heap| parallel::read(view, heap)),
-        ("UseEpsilonGC", 11, |_, view, heap| epsilon::read(view, heap)),
-        ("UseShenandoahGC", 17, shenandoah::read),
-        ("UseZGC", 17, z::read),
-    ];
     let major = view.structs.major().ok_or(HeapError::Unknown)?;
-    let collector =
-        collectors.iter().find(|(flag, first_major, _)| major >= *first_major && view.has_flag(flag));
-    let (_, _, read_heap) = collector.ok_or(HeapError::Unknown)?;
+    let is_in_use = |collector: &&Collector| major >= collector.first_major && view.has_flag(collector.flag);
+    let collector = COLLECTORS.iter().find(is_in_use).ok_or(HeapError::Unknown)?;
     let error = || if Instant::now() < context.deadline { HeapError::Damaged } else { HeapError::Late };
-    read_heap(context, view, heap).and_then(Heap::checked).ok_or_else(error)
+    (collector.read)(context, view, heap).and_then(Heap::checked).ok_or_else(error)
 }
+
+/// Reads the heap of one collector, whose `CollectedHeap` is at an address.
+type ReadHeap = fn(&Context<'_>, &View<'_>, u64) -> Option<Heap>;
+
+/// A collector that can be read.
+struct Collector {
+    /// The command line flag that selects it.
+    flag: &'static str,
+    /// First major version whose description suffices.
+    first_major: u32,
+    read: ReadHeap,
+}
+
+impl Collector {
+    const fn new(flag: &'static str, first_major: u32, read: ReadHeap) -> Self {
+        Self { flag, first_major, read }
+    }
+}
+
+static COLLECTORS: [Collector; 7] = [
+    Collector::new("UseG1GC", 11, g1::read),
+    Collector::new("UseSerialGC", 11, |_, view, heap| serial::read(view, heap)),
+    Collector::new("UseParallelGC", 11, |_, view, heap| parallel::read(view, heap)),
+    Collector::new("UseParallelOldGC", 11, |_, view, heap| parallel::read(view, heap)),
+    Collector::new("UseEpsilonGC", 11, |_, view, heap| epsilon::read(view, heap)),
+    Collector::new("UseShenandoahGC", 17, shenandoah::read),
+    Collector::new("UseZGC", 17, z::read),
+];
 
 /// Whether the program is stopped for a collection.
 pub fn is_collecting(view: &View<'_>, heap: u64) -> bool {
@@ -185,7 +201,7 @@ pub fn is_collecting(view: &View<'_>, heap: u64) -> bool {
 }
 
 /// Reads `CollectedHeap::_reserved`.
-fn reserved(view: &View<'_>, heap: u64) -> Option<AddressRange> {
+fn reserved_range(view: &View<'_>, heap: u64) -> Option<AddressRange> {
     let region = view.field_address(heap, &["CollectedHeap::_reserved"])?;
     let start = view.field(region, &["MemRegion::_start"])?;
     let words = view.field(region, &["MemRegion::_word_size"])?;
@@ -200,7 +216,7 @@ pub fn is_claimable(start: u64, end: u64) -> bool {
 
 /// Reads a space of an older collector: start, end of objects, end. Fields are those of the first
 /// of `types` that has them.
-fn space(view: &View<'_>, space: u64, kind: Kind, types: &[&str]) -> Option<Area> {
+fn space(view: &View<'_>, space: u64, kind: AreaKind, types: &[&str]) -> Option<Area> {
     let field = |name: &str| types.iter().find_map(|owner| view.field(space, &[&format!("{owner}::{name}")]));
     let (start, top, end) = (field("_bottom")?, field("_top")?, field("_end")?);
     // An empty space is valid, too: its pool is reported.
@@ -218,7 +234,7 @@ fn generations(
 ) -> Option<Heap> {
     Some(Heap {
         collector,
-        reserved: reserved(view, heap)?,
+        reserved: reserved_range(view, heap)?,
         areas: [eden, from, to, old].into_iter().filter(|area| area.start < area.end).collect(),
         pools: vec![pool(eden_name, &eden), pool(survivor_name, &from), pool(old_name, &old)],
         is_parsable: true,

@@ -1,7 +1,7 @@
 //! The parallel collector: eden, two survivor spaces and an old generation
 //! (`gc/parallel/vmStructs_parallelgc.hpp`).
 
-use super::{Area, Heap, Kind, generations, space};
+use super::{Area, AreaKind, Heap, generations, space};
 use crate::jvm::view::View;
 
 /// Reads the heap of the parallel collector.
@@ -14,10 +14,10 @@ pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
         space(view, view.field(generation, &[name])?, kind, &["MutableSpace", "ImmutableSpace"])
     };
     let spaces = [
-        space_of(young, "PSYoungGen::_eden_space", Kind::Eden)?,
-        space_of(young, "PSYoungGen::_from_space", Kind::Survivor)?,
-        space_of(young, "PSYoungGen::_to_space", Kind::Survivor)?,
-        space_of(old, "PSOldGen::_object_space", Kind::Old)?,
+        space_of(young, "PSYoungGen::_eden_space", AreaKind::Eden)?,
+        space_of(young, "PSYoungGen::_from_space", AreaKind::Survivor)?,
+        space_of(young, "PSYoungGen::_to_space", AreaKind::Survivor)?,
+        space_of(old, "PSOldGen::_object_space", AreaKind::Old)?,
     ];
     let [eden, from, to, _] = spaces;
     let mut heap =
@@ -32,7 +32,7 @@ fn gaps_between(mut spaces: [Area; 3]) -> impl Iterator<Item = Area> {
     spaces.sort_by_key(|space| space.start);
     let [first, second, third] = spaces;
     let pairs = [(first, second), (second, third)].into_iter();
-    pairs.filter_map(|(space, next)| Area::new(Kind::Free, space.end, space.end, next.start))
+    pairs.filter_map(|(space, next)| Area::new(AreaKind::Free, space.end, space.end, next.start))
 }
 
 #[cfg(test)]
@@ -42,10 +42,10 @@ mod tests {
     #[test]
     fn memory_between_spaces_is_free() {
         let area = |kind, start, end| Area { kind, start, top: start, end };
-        let eden = area(Kind::Eden, 0x10_0000, 0x20_0000);
+        let eden = area(AreaKind::Eden, 0x10_0000, 0x20_0000);
         let (from, to) =
-            (area(Kind::Survivor, 0x38_0000, 0x40_0000), area(Kind::Survivor, 0x20_0000, 0x30_0000));
+            (area(AreaKind::Survivor, 0x38_0000, 0x40_0000), area(AreaKind::Survivor, 0x20_0000, 0x30_0000));
         let gaps: Vec<Area> = gaps_between([eden, from, to]).collect();
-        assert_eq!(gaps, [area(Kind::Free, 0x30_0000, 0x38_0000)]);
+        assert_eq!(gaps, [area(AreaKind::Free, 0x30_0000, 0x38_0000)]);
     }
 }

@@ -1,7 +1,7 @@
 //! The serial collector: eden, two survivor spaces and an old generation
 //! (`gc/serial/vmStructs_serial.hpp`).
 
-use super::{Heap, Kind, generations, space};
+use super::{AreaKind, Heap, generations, space};
 use crate::jvm::view::View;
 
 /// Reads the heap of the serial collector.
@@ -12,10 +12,10 @@ pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
         space(view, view.field(generation, &[name])?, kind, &["ContiguousSpace", "Space"])
     };
     let spaces = [
-        space_of(young, "DefNewGeneration::_eden_space", Kind::Eden)?,
-        space_of(young, "DefNewGeneration::_from_space", Kind::Survivor)?,
-        space_of(young, "DefNewGeneration::_to_space", Kind::Survivor)?,
-        space_of(old, "TenuredGeneration::_the_space", Kind::Old)?,
+        space_of(young, "DefNewGeneration::_eden_space", AreaKind::Eden)?,
+        space_of(young, "DefNewGeneration::_from_space", AreaKind::Survivor)?,
+        space_of(young, "DefNewGeneration::_to_space", AreaKind::Survivor)?,
+        space_of(old, "TenuredGeneration::_the_space", AreaKind::Old)?,
     ];
     generations(view, heap, "Serial", spaces, ["Eden Space", "Survivor Space", "Tenured Gen"])
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use strandline_claims::runtime::Context;
 use strandline_process::memory::word_at;
 
-use super::{Area, Heap, Kind, MAX_REGIONS, Pool, REGIONS_AT_ONCE, reserved};
+use super::{Area, AreaKind, Heap, MAX_REGIONS, Pool, REGIONS_AT_ONCE, reserved_range};
 use crate::jvm::view::View;
 
 /// Reads the heap of Shenandoah; `None` at the deadline.
@@ -34,9 +34,9 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
         let (start, end) = (field("_bottom")?, field("_end")?);
         let (kind, top) = match state {
             state if state == uncommitted => continue,
-            state if state == empty || state == trash => (Kind::Free, start),
-            state if humongous.contains(&Some(state)) => (Kind::Humongous, field("_top")?),
-            _ => (Kind::Old, field("_top")?),
+            state if state == empty || state == trash => (AreaKind::Free, start),
+            state if humongous.contains(&Some(state)) => (AreaKind::Humongous, field("_top")?),
+            _ => (AreaKind::Old, field("_top")?),
         };
         let area = Area::new(kind, start, top, end)?;
         match areas.last_mut() {
@@ -51,7 +51,7 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     let committed = view.field(heap, &["ShenandoahHeap::_committed"])?;
     Some(Heap {
         collector: "Shenandoah",
-        reserved: reserved(view, heap)?,
+        reserved: reserved_range(view, heap)?,
         areas,
         pools: vec![Pool::new("Shenandoah", used, committed.max(used))],
         region_bytes: Some(region_bytes),

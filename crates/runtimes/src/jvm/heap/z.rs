@@ -64,7 +64,8 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
         .filter(|mapping| is_view(mapping))
         .map(|mapping| mapping.range())
         .collect();
-    let (shared_used, shared_unread) = Granules::new(view, heap, &name)?.used_ranges(context, &views);
+    let (shared_used_ranges, shared_unread_ranges) =
+        Granules::new(view, heap, &name)?.used_ranges(context, &views);
     // With generations there is one view; without, one per pointer colour.
     let times_mapped = (!has_generations).then_some(POINTER_COLOURS);
     let reserved = AddressRange::new(0, u64::MAX);
@@ -72,8 +73,8 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
         collector: "Z",
         reserved,
         pools,
-        shared_used,
-        shared_unread,
+        shared_used_ranges,
+        shared_unread_ranges,
         views,
         times_mapped,
         ..Heap::default()

@@ -30,24 +30,25 @@ fn read_arena(reader: &mut Reader<'_>, arena: u64, state: &mut SpaceState) -> Op
         if half_word_at(&chunk, OLD_CHUNK_SENTINEL)? != SENTINEL || !(at + 1..=end).contains(&top) {
             return None;
         }
-        state.used.push(AddressRange::new(at, top));
+        state.used_ranges.push(AddressRange::new(at, top));
         state.nodes.insert(word_at(&chunk, OLD_CHUNK_NODE)?);
         bytes = bytes.checked_add(top - at)?;
         at = word_at(&chunk, OLD_CHUNK_NEXT)?;
     }
-    let used = reader.view.word(arena.checked_add(SPACE_USED_WORDS)?)?.checked_mul(8)?;
-    state.used_bytes = state.used_bytes.checked_add(used)?;
-    (used <= bytes).then_some(bytes)
+    let counted_bytes = reader.view.word(arena.checked_add(SPACE_USED_WORDS)?)?.checked_mul(8)?;
+    state.used_bytes = state.used_bytes.checked_add(counted_bytes)?;
+    (counted_bytes <= bytes).then_some(bytes)
 }
 
 /// Computes the ranges from the nodes that have chunks, and those that follow them in the list:
 /// unused nodes are purged.
 fn read_space(state: SpaceState, view: &View<'_>) -> Option<Space> {
-    let mut space = Space { used: state.used, used_bytes: state.used_bytes, ..Space::default() };
-    let mut seen = HashSet::new();
+    let mut space =
+        Space { used_ranges: state.used_ranges, used_bytes: state.used_bytes, ..Space::default() };
+    let mut visited_nodes = HashSet::new();
     let mut pending: Vec<u64> = state.nodes.into_iter().collect();
     while let Some(at) = pending.pop() {
-        if at == 0 || !seen.insert(at) {
+        if at == 0 || !visited_nodes.insert(at) {
             continue;
         }
         let mut node = [0; OLD_NODE_BYTES];

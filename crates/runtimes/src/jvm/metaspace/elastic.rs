@@ -34,15 +34,15 @@ fn read_arena(reader: &mut Reader<'_>, arena: u64, state: &mut SpaceState) -> Op
         reader.may_visit(at).then_some(())?;
         reader.view.memory.read(at, &mut chunk).ok()?;
         let base = word_at(&chunk, CHUNK_BASE)?;
-        let used = word_at(&chunk, CHUNK_USED_WORDS)?.checked_mul(8)?;
-        if used > MAX_CHUNK_BYTES || !base.is_multiple_of(8) {
+        let used_bytes = word_at(&chunk, CHUNK_USED_WORDS)?.checked_mul(8)?;
+        if used_bytes > MAX_CHUNK_BYTES || !base.is_multiple_of(8) {
             return None;
         }
-        if used > 0 {
-            state.used.push(AddressRange::new(base, base.checked_add(used)?));
+        if used_bytes > 0 {
+            state.used_ranges.push(AddressRange::new(base, base.checked_add(used_bytes)?));
         }
         state.nodes.insert(word_at(&chunk, CHUNK_NODE)?);
-        bytes += used;
+        bytes += used_bytes;
         at = word_at(&chunk, CHUNK_NEXT)?;
     }
     Some(bytes)
@@ -64,8 +64,8 @@ fn read_space(state: SpaceState, view: &View<'_>) -> Option<Space> {
     })?;
     let mut ranges = Vec::new();
     let mut at = view.word(list.checked_add(LIST_FIRST)?)?;
-    let mut seen = HashSet::new();
-    while at != 0 && ranges.len() < MAX_NODES && seen.insert(at) {
+    let mut visited_nodes = HashSet::new();
+    while at != 0 && ranges.len() < MAX_NODES && visited_nodes.insert(at) {
         let start = view.word(at.checked_add(NODE_BASE)?)?;
         let bytes = view.word(at.checked_add(NODE_SIZE)?)?;
         ranges.push(AddressRange::new(start, start.checked_add(bytes)?));
@@ -73,10 +73,10 @@ fn read_space(state: SpaceState, view: &View<'_>) -> Option<Space> {
     }
     let space = Space {
         ranges,
-        used: state.used,
+        used_ranges: state.used_ranges,
         used_bytes: view.word(state.counter)?.checked_mul(8)?,
         committed_bytes: view.word(list.checked_add(LIST_COMMITTED)?)?.checked_mul(8)?,
     };
-    let reserved = view.word(list.checked_add(LIST_RESERVED)?)?.checked_mul(8)?;
-    (state.nodes.is_subset(&seen) && reserved == space.reserved_bytes()).then_some(space)
+    let reserved_bytes = view.word(list.checked_add(LIST_RESERVED)?)?.checked_mul(8)?;
+    (state.nodes.is_subset(&visited_nodes) && reserved_bytes == space.reserved_bytes()).then_some(space)
 }

@@ -34,7 +34,7 @@ pub struct Space {
     /// Reserved ranges, in address order.
     pub ranges: Vec<AddressRange>,
     /// Used parts, in address order.
-    pub used: Vec<AddressRange>,
+    pub used_ranges: Vec<AddressRange>,
     /// Used bytes, by HotSpot's count.
     pub used_bytes: u64,
     /// Committed bytes, by HotSpot's count.
@@ -45,8 +45,8 @@ impl Space {
     /// Sorts by address; `None` if used parts overlap, or are outside of the reserved ranges.
     fn checked(mut self) -> Option<Self> {
         self.ranges.sort_unstable();
-        self.used.sort_unstable();
-        let (ranges, used) = (&self.ranges, &self.used);
+        self.used_ranges.sort_unstable();
+        let (ranges, used_ranges) = (&self.ranges, &self.used_ranges);
         let are_apart = |ranges: &[AddressRange]| ranges.windows(2).all(|pair| pair[0].end <= pair[1].start);
         let is_inside = |&used: &AddressRange| {
             let range = ranges.get(ranges.partition_point(|range| range.end <= used.start));
@@ -55,8 +55,8 @@ impl Space {
         let is_sound = self.reserved_bytes() <= MAX_RESERVED_BYTES
             && ranges.iter().all(|range| range.start <= range.end && is_claimable(range.start, range.end))
             && are_apart(ranges)
-            && are_apart(used)
-            && used.iter().all(is_inside);
+            && are_apart(used_ranges)
+            && used_ranges.iter().all(is_inside);
         is_sound.then_some(self)
     }
 
@@ -70,9 +70,9 @@ impl Space {
 #[derive(Clone, Debug, Default)]
 pub struct Metaspace {
     /// Method code, constant pools and other data of classes.
-    pub others: Space,
+    pub non_class_space: Space,
     /// Space that narrow class pointers point to; empty if these are off.
-    pub classes: Space,
+    pub class_space: Space,
     /// Shares of the class loaders.
     pub loaders: Vec<LoaderShare>,
 }
@@ -124,14 +124,14 @@ impl Metaspace {
             at = view.field(at, &["ClassLoaderData::_next"])?;
         }
         let mut loaders: Vec<LoaderShare> = loaders.into_values().collect();
-        let [others, classes] = states;
-        let others = (format.read_space)(others, view)?.checked()?;
-        let classes = match classes.has_chunks {
-            true => (format.read_space)(classes, view)?.checked()?,
+        let [non_class_state, class_state] = states;
+        let non_class_space = (format.read_space)(non_class_state, view)?.checked()?;
+        let class_space = match class_state.has_chunks {
+            true => (format.read_space)(class_state, view)?.checked()?,
             false => Space::default(),
         };
         loaders.sort_by_key(|share| (std::cmp::Reverse(share.bytes), share.handle));
-        Some(Self { others, classes, loaders })
+        Some(Self { non_class_space, class_space, loaders })
     }
 }
 
@@ -147,7 +147,7 @@ struct SpaceState {
     /// Nodes (`VirtualSpaceNode`) that chunks are part of.
     nodes: HashSet<u64>,
     /// Used parts of chunks.
-    used: Vec<AddressRange>,
+    used_ranges: Vec<AddressRange>,
 }
 
 /// Reads the class loaders and their chunks.

@@ -53,25 +53,25 @@ pub struct Blobs<'a> {
     view: View<'a>,
     segment_maps: Vec<SegmentMap>,
     /// Pieces by their address; `None` if they could not be read.
-    known: HashMap<u64, Option<Blob>>,
+    blobs: HashMap<u64, Option<Blob>>,
 }
 
 impl<'a> Blobs<'a> {
     /// The pieces of code of a JVM.
     pub fn new(view: &View<'a>) -> Option<Self> {
-        Some(Self { view: *view, segment_maps: code::segment_maps(view)?, known: HashMap::new() })
+        Some(Self { view: *view, segment_maps: code::segment_maps(view)?, blobs: HashMap::new() })
     }
 
     /// Returns the piece of code at `pc`.
     pub fn at(&mut self, pc: u64) -> Option<Blob> {
         let segment = *self.segment_maps.iter().find(|segment| segment.range.contains(pc))?;
         let start = self.blob_start(&segment, pc)?;
-        if let Some(known) = self.known.get(&start) {
-            return *known;
+        if let Some(blob) = self.blobs.get(&start) {
+            return *blob;
         }
         let blob = self.read(start).filter(|blob| blob.code <= pc);
-        if self.known.len() < MAX_KEPT_BLOBS {
-            self.known.insert(start, blob);
+        if self.blobs.len() < MAX_KEPT_BLOBS {
+            self.blobs.insert(start, blob);
         }
         blob
     }
@@ -90,7 +90,7 @@ impl<'a> Blobs<'a> {
                         .checked_add(index << segment.shift)?
                         .checked_add(segment.header_bytes);
                 }
-                back => index = index.checked_sub(u64::from(back))?,
+                distance => index = index.checked_sub(u64::from(distance))?,
             }
         }
         None

@@ -58,11 +58,11 @@ pub struct Frames<'a> {
     call_return: u64,
     /// Distance from the frame pointer of that stub down to its `JavaCallWrapper`.
     wrapper_distance: u64,
-    states: States,
+    states: ThreadStates,
 }
 
 /// Values of `JavaThreadState` in which a thread may not touch the heap.
-struct States {
+struct ThreadStates {
     /// `_thread_in_native`.
     native: u32,
     /// `_thread_blocked`.
@@ -91,7 +91,7 @@ impl<'a> Frames<'a> {
             wrapper_distance: u64::from(
                 wrapper_words.checked_neg().and_then(|words| u32::try_from(words).ok())?,
             ) * 8,
-            states: States { native: state("_thread_in_native")?, blocked: state("_thread_blocked")? },
+            states: ThreadStates { native: state("_thread_in_native")?, blocked: state("_thread_blocked")? },
         })
     }
 
@@ -108,8 +108,8 @@ impl<'a> Frames<'a> {
         let state = thread.state?;
         let is_at_safepoint = state == self.states.native || state == self.states.blocked;
         let anchor = self.view.field_address(thread.address, &["JavaThread::_anchor"])?;
-        let newest = self.anchored_frame(anchor)?;
-        let mut frame = match (is_at_safepoint, newest) {
+        let newest_frame = self.anchored_frame(anchor)?;
+        let mut frame = match (is_at_safepoint, newest_frame) {
             (true, None) => return Some(()),
             (true, Some(frame)) => frame,
             (false, _) => {
@@ -117,12 +117,14 @@ impl<'a> Frames<'a> {
                     roots.add_stack_part(thread.stack);
                     return Some(());
                 };
-                roots.registers.extend(facts.general.into_iter().flatten());
-                let from = facts.stack_pointer.saturating_sub(RED_ZONE_BYTES).max(low) & !7;
-                let followed = newest.map(|frame| (frame, frame.sp)).or_else(|| self.running(facts, high));
-                let to = followed.map_or(high, |(_, end)| end.clamp(from, high));
-                roots.add_stack_part(AddressRange::new(from, to));
-                match followed {
+                roots.register_words.extend(facts.general.into_iter().flatten());
+                let start = facts.stack_pointer.saturating_sub(RED_ZONE_BYTES).max(low) & !7;
+                let first_java_frame = newest_frame
+                    .map(|frame| (frame, frame.sp))
+                    .or_else(|| self.caller_of_running(facts, high));
+                let end = first_java_frame.map_or(high, |(_, end)| end.clamp(start, high));
+                roots.add_stack_part(AddressRange::new(start, end));
+                match first_java_frame {
                     Some((frame, _)) => frame,
                     None => return Some(()),
                 }
@@ -158,7 +160,7 @@ impl<'a> Frames<'a> {
     /// Returns the caller of the frame in which a thread runs, if that frame is one of Java code
     /// and complete, and the end of the thread's frame. Each word up to there may be a
     /// reference, or no longer be one.
-    fn running(&mut self, facts: &ThreadFacts, high: u64) -> Option<(Frame, u64)> {
+    fn caller_of_running(&mut self, facts: &ThreadFacts, high: u64) -> Option<(Frame, u64)> {
         let (pc, fp, sp) = (facts.general[RIP]?, facts.general[RBP]?, facts.stack_pointer);
         let frame = Frame { pc, sp, unextended_sp: sp, fp, has_arguments: false };
         if self.is_interpreter(pc) {

@@ -67,8 +67,8 @@ pub fn add_storages(
             strong_names.push(name);
         }
     }
-    let has = |wanted: &str| strong_names.iter().any(|name| name == wanted);
-    (has("JNI Global") && has("VM Global")).then_some(())
+    let is_added = |wanted: &str| strong_names.iter().any(|name| name == wanted);
+    (is_added("JNI Global") && is_added("VM Global")).then_some(())
 }
 
 /// Reads the first bytes of the name of a storage.
@@ -90,8 +90,8 @@ fn add_storage(view: &View<'_>, storage: u64, roots: &mut PreciseRoots) -> Optio
             return (index == 0).then_some(false);
         };
         let mask = word_at(&bytes, BLOCK_HANDLES * 8)?;
-        let used = (0..BLOCK_HANDLES).filter(|index| mask >> index & 1 != 0);
-        used.filter_map(|index| word_at(&bytes, index * 8)).for_each(|word| roots.add(word));
+        let used_indices = (0..BLOCK_HANDLES).filter(|index| mask >> index & 1 != 0);
+        used_indices.filter_map(|index| word_at(&bytes, index * 8)).for_each(|word| roots.add(word));
     }
     Some(true)
 }
@@ -123,9 +123,9 @@ fn read_block(view: &View<'_>, storage: u64, at: u64) -> Option<[u8; (BLOCK_HAND
 /// Adds the references of class loaders: mirrors of their classes, and objects that constants of
 /// these refer to.
 pub fn add_loaders(view: &View<'_>, roots: &mut PreciseRoots) -> Option<()> {
-    let (mut loaders, mut seen) = (Vec::new(), HashSet::new());
+    let (mut loaders, mut visited) = (Vec::new(), HashSet::new());
     let mut at = view.static_field(&["ClassLoaderDataGraph::_head"])?;
-    while at != 0 && seen.insert(at) {
+    while at != 0 && visited.insert(at) {
         roots.check_limits().filter(|()| loaders.len() < MAX_LOADERS)?;
         loaders.push(at);
         at = view.field(at, &["ClassLoaderData::_next"])?;
@@ -134,14 +134,14 @@ pub fn add_loaders(view: &View<'_>, roots: &mut PreciseRoots) -> Option<()> {
         let klass = view.field(loader, &["ClassLoaderData::_klasses"]).filter(|&klass| klass != 0)?;
         Some((loader, view.field(klass, &["Klass::_java_mirror"])?))
     };
-    let with_class = loaders.iter().filter_map(mirror).collect::<Vec<_>>();
+    let loaders_with_mirrors = loaders.iter().filter_map(mirror).collect::<Vec<_>>();
     let has_mirror = |loader: u64, mirror: u64, list_offset: u64| {
         let chunks = read_chunks(view, view.word(loader.checked_add(list_offset)?)?, roots)?;
         Some(chunks.iter().any(|chunk| chunk.handles_range().contains(mirror)))
     };
     let has_mirrors = |list_offset: &&u64| {
-        let mut mirrors = with_class.iter();
-        !with_class.is_empty()
+        let mut mirrors = loaders_with_mirrors.iter();
+        !loaders_with_mirrors.is_empty()
             && mirrors.all(|&(loader, mirror)| has_mirror(loader, mirror, **list_offset) == Some(true))
     };
     let list_offset = HANDLE_LIST_OFFSETS.iter().find(has_mirrors)?;
@@ -170,9 +170,9 @@ impl Chunk {
 
 /// Reads the chunks of a list of handles.
 fn read_chunks(view: &View<'_>, first: u64, roots: &PreciseRoots) -> Option<Vec<Chunk>> {
-    let (mut chunks, mut seen, mut at) = (Vec::new(), HashSet::new(), first);
+    let (mut chunks, mut visited, mut at) = (Vec::new(), HashSet::new(), first);
     while at != 0 {
-        roots.check_limits().filter(|()| chunks.len() < MAX_LINKS && seen.insert(at))?;
+        roots.check_limits().filter(|()| chunks.len() < MAX_LINKS && visited.insert(at))?;
         let mut bytes = [0; CHUNK_BYTES];
         at.checked_add(CHUNK_BYTES as u64)?;
         view.memory.read(at, &mut bytes).ok()?;
@@ -226,13 +226,13 @@ fn add_lock_stack(view: &View<'_>, thread: u64, roots: &mut PreciseRoots) -> Opt
 /// Adds local handles, from the first block of a chain on (`JNIHandleBlock::oops_do`). Blocks after
 /// one that is not full are unused.
 pub fn add_blocks(view: &View<'_>, first: u64, roots: &mut PreciseRoots) -> Option<()> {
-    let mut seen = HashSet::new();
+    let mut visited = HashSet::new();
     let mut chain = first;
-    while chain != 0 && seen.insert(chain) {
+    while chain != 0 && visited.insert(chain) {
         let (mut block, mut is_full) = (chain, true);
         while block != 0 && is_full {
             roots.check_limits()?;
-            if seen.len() > MAX_LINKS || block != chain && !seen.insert(block) {
+            if visited.len() > MAX_LINKS || block != chain && !visited.insert(block) {
                 return None;
             }
             let count = view.half_field(block, &["JNIHandleBlock::_top"])? as usize;
@@ -358,19 +358,19 @@ mod tests {
     use crate::jvm::structs::VmStructs;
 
     /// Memory in which all words are equal.
-    struct Same {
+    struct ConstantMemory {
         word: u64,
         /// Number of reads.
         reads: AtomicU64,
     }
 
-    impl Same {
+    impl ConstantMemory {
         fn new(word: u64) -> Self {
             Self { word, reads: AtomicU64::new(0) }
         }
     }
 
-    impl Memory for Same {
+    impl Memory for ConstantMemory {
         fn read_some(&self, _: u64, buffer: &mut [u8]) -> usize {
             self.reads.fetch_add(1, Ordering::Relaxed);
             buffer
@@ -389,10 +389,10 @@ mod tests {
         let fields = [("JavaThread::_lock_stack", 8), ("LockStack::_base[0]", 8), ("LockStack::_top", 0)];
         let structs = VmStructs::of_offsets(&fields, &[("LockStack", u64::MAX)]);
         let read = |top: u64| {
-            let memory = Same::new(top);
+            let memory = ConstantMemory::new(top);
             let mut roots = no_roots();
             add_lock_stack(&View { memory: &memory, structs: &structs }, 0x1000, &mut roots)?;
-            Some(roots.certain.len() as u64)
+            Some(roots.certain_references.len() as u64)
         };
         assert_eq!(read(16 + MAX_LOCK_STACK_BYTES), Some(MAX_LOCK_STACK_BYTES / 8));
         assert_eq!(read(16 + MAX_LOCK_STACK_BYTES + 8), None);
@@ -418,7 +418,7 @@ mod tests {
     #[test]
     fn a_chunk_is_read_once() {
         // The chunk has one reference, and links to itself.
-        let memory = Same::new(1);
+        let memory = ConstantMemory::new(1);
         let structs = VmStructs::default();
         assert_eq!(read_chunks(&View { memory: &memory, structs: &structs }, 1, &no_roots()), None);
         assert_eq!(memory.reads.load(Ordering::Relaxed), 1);

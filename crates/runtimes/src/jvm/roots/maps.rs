@@ -36,7 +36,7 @@ pub struct Maps {
     /// Number of the first stack slot; those of registers are lower.
     first_slot: u32,
     /// Number of values that no byte of a number has, from 0 on: it is subtracted from each byte.
-    excluded: u32,
+    excluded_values: u32,
     /// Bytes of a map before its values.
     header_bytes: u64,
 }
@@ -48,7 +48,7 @@ impl Maps {
         Some(Self {
             // `VMRegImpl::stack_0`: rounded up to a multiple of eight.
             first_slot: u32::try_from(registers).ok()?.checked_next_multiple_of(8)?,
-            excluded: u32::from(view.structs.major()? >= FIRST_VERSION_WITHOUT_ZERO),
+            excluded_values: u32::from(view.structs.major()? >= FIRST_VERSION_WITHOUT_ZERO),
             header_bytes: view.structs.size("ImmutableOopMap").filter(|&bytes| bytes <= MAX_HEADER_BYTES)?,
         })
     }
@@ -98,7 +98,7 @@ impl Maps {
         let mut sum = 0_u32;
         for shift in [0, 6, 12, 18, 24] {
             let byte = u32::from(bytes.next()?);
-            sum = sum.wrapping_add(byte.checked_sub(self.excluded)? << shift);
+            sum = sum.wrapping_add(byte.checked_sub(self.excluded_values)? << shift);
             if byte < LAST_BYTE_LIMIT || shift == 24 {
                 return Some(sum);
             }
@@ -114,12 +114,12 @@ mod tests {
     /// Examples of `UNSIGNED5`: from JDK 20 on, each byte is one more than its value.
     #[test]
     fn numbers_and_slots() {
-        let maps = Maps { first_slot: 584, excluded: 0, header_bytes: 4 };
+        let maps = Maps { first_slot: 584, excluded_values: 0, header_bytes: 4 };
         let read = |maps: &Maps, bytes: &[u8]| maps.number(&mut bytes.iter().copied());
         assert_eq!(read(&maps, &[191]), Some(191));
         assert_eq!(read(&maps, &[192, 1]), Some(192 + 64));
         assert_eq!(read(&maps, &[192]), None);
-        let later = Maps { excluded: 1, ..maps };
+        let later = Maps { excluded_values: 1, ..maps };
         assert_eq!(read(&later, &[1]), Some(0));
         assert_eq!(read(&later, &[192, 1]), Some(191));
         assert_eq!(read(&later, &[0]), None);

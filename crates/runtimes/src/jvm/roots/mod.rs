@@ -55,9 +55,9 @@ pub struct PreciseRoots {
     /// Reserved range of the heap.
     reserved: AddressRange,
     /// Values of certain references.
-    certain: Vec<u64>,
+    certain_references: Vec<u64>,
     /// Values of registers, each of which may be a reference.
-    registers: Vec<u64>,
+    register_words: Vec<u64>,
     /// Parts of stacks in which each word may be a reference.
     stack_parts: Vec<AddressRange>,
     /// Whether there were more roots than can be kept.
@@ -67,10 +67,16 @@ pub struct PreciseRoots {
 }
 
 impl PreciseRoots {
-    /// No roots yet.
+    /// Creates an empty list.
     fn new(reserved: AddressRange, deadline: Instant) -> Self {
-        let (certain, registers, stack_parts) = (Vec::new(), Vec::new(), Vec::new());
-        Self { reserved, certain, registers, stack_parts, is_full: false, deadline }
+        Self {
+            reserved,
+            certain_references: Vec::new(),
+            register_words: Vec::new(),
+            stack_parts: Vec::new(),
+            is_full: false,
+            deadline,
+        }
     }
 
     /// `None` after the deadline, or if there are too many roots: the process controls the length
@@ -105,8 +111,8 @@ impl PreciseRoots {
         if !self.reserved.contains(word) {
             return;
         }
-        if self.certain.len() < MAX_CERTAIN {
-            self.certain.push(word);
+        if self.certain_references.len() < MAX_CERTAIN {
+            self.certain_references.push(word);
         } else {
             self.is_full = true;
         }
@@ -136,7 +142,7 @@ impl<'a> Roots<'a> {
 
     /// Calls `visit` with each certain root.
     pub fn each_certain(&self, visit: &mut dyn FnMut(u64)) {
-        self.precise.certain.iter().for_each(|&word| visit(word));
+        self.precise.certain_references.iter().for_each(|&word| visit(word));
     }
 
     /// Calls `visit` with each uncertain root; `None` at the deadline.
@@ -145,7 +151,7 @@ impl<'a> Roots<'a> {
         if let Some(words) = &self.words {
             words.search(&mut checker, visit);
         }
-        self.precise.registers.iter().for_each(|&word| self.oops.each_address_in(word, visit));
+        self.precise.register_words.iter().for_each(|&word| self.oops.each_address_in(word, visit));
         // The process controls the bounds of its stacks: they may overlap.
         let stack_parts: RangeSet = self.precise.stack_parts.iter().copied().collect();
         for range in stack_parts {
@@ -198,7 +204,7 @@ fn find_precise(
     let mut roots = PreciseRoots::new(heap.reserved, context.deadline);
     handles::add_storages(context, view, data, &mut roots)?;
     // A running JVM has handles: with none, the storages were not found.
-    if roots.certain.is_empty() {
+    if roots.certain_references.is_empty() {
         return None;
     }
     handles::add_loaders(view, &mut roots)?;

@@ -22,7 +22,7 @@ use strandline_process::stacks::ThreadFacts;
 
 use super::handles::{BLOCK_HANDLES, storages};
 use super::{DeadlineChecker, RED_ZONE_BYTES};
-use crate::jvm::heap::{Heap, Kind};
+use crate::jvm::heap::{AreaKind, Heap};
 use crate::jvm::shapes::OopFormat;
 use crate::jvm::threads::Thread;
 use crate::jvm::view::View;
@@ -102,8 +102,8 @@ impl<'a> Words<'a> {
         let is_glibc = |mapping: &Mapping| CLibrary::of_file(&mapping.name) == Some(CLibrary::Glibc);
         let loaders = self.view.static_field(&["ClassLoaderDataGraph::_head"]);
         let is_in_arena = |&at: &u64| {
-            let searched = self.context.space.find(at).filter(|mapping| self.is_searched(mapping));
-            searched.is_some_and(|mapping| mapping.name == "[heap]" || self.is_arena(mapping.start))
+            let mapping = self.context.space.find(at).filter(|mapping| self.is_searched(mapping));
+            mapping.is_some_and(|mapping| mapping.name == "[heap]" || self.is_arena(mapping.start))
         };
         self.context.space.mappings().iter().any(is_glibc)
             && loaders.is_some()
@@ -157,8 +157,8 @@ impl<'a> Words<'a> {
 
     /// Whether a mapping is the uninitialized data of a mapped file.
     fn is_bss(&self, mapping: &Mapping) -> bool {
-        let before = mapping.start.checked_sub(1).and_then(|at| self.context.space.find(at));
-        before.is_some_and(Mapping::has_file)
+        let previous = mapping.start.checked_sub(1).and_then(|at| self.context.space.find(at));
+        previous.is_some_and(Mapping::has_file)
     }
 
     /// Whether a word is the address of a region with one large object, rather than a reference to
@@ -167,7 +167,7 @@ impl<'a> Words<'a> {
     fn is_region_address(&self, at: u64, word: u64) -> bool {
         let index = self.heap.areas.partition_point(|area| area.start < word);
         let area = self.heap.areas.get(index).filter(|area| area.start == word);
-        area.is_some_and(|area| area.kind == Kind::Humongous) && !self.is_handle(at)
+        area.is_some_and(|area| area.kind == AreaKind::Humongous) && !self.is_handle(at)
     }
 
     /// Whether an address is in a block of global handles.
@@ -186,7 +186,7 @@ fn join_overlapping(mut ranges: Vec<AddressRange>) -> Vec<AddressRange> {
     let mut joined: Vec<AddressRange> = Vec::new();
     for range in ranges {
         match joined.last_mut() {
-            Some(last) if range.start < last.end => last.end = last.end.max(range.end),
+            Some(previous) if range.start < previous.end => previous.end = previous.end.max(range.end),
             _ => joined.push(range),
         }
     }

@@ -16,7 +16,7 @@ impl Surveyor<'_> {
     pub(super) fn count_string(&mut self, value: &Value) {
         let head = &value.head;
         let (Some(lengths), Some(other_owners)) = (value.string_lengths(), value.other_owners) else {
-            self.sums.unread += 1;
+            self.sums.unread_values += 1;
             return;
         };
         let StringLengths { length, capacity } = lengths;
@@ -25,21 +25,21 @@ impl Surveyor<'_> {
         }
         let buffer = self.string_buffer(head, capacity).filter(|_| length < capacity);
         let Some(buffer) = buffer else {
-            self.sums.damaged += 1;
+            self.sums.damaged_values += 1;
             return;
         };
-        let unused = buffer.bytes - length - 1;
+        let unused_bytes = buffer.bytes - length - 1;
         if other_owners > 0 {
-            self.claim(buffer, self.context.slots.shared);
-            self.sums.add_shared(other_owners, buffer.bytes, unused);
+            self.claim(buffer, self.context.slots.shared_string);
+            self.sums.add_shared(other_owners, buffer.bytes, unused_bytes);
         } else {
             if !self.claim_unshared(value, buffer) {
                 return;
             }
             let rounding_bytes = self.rounding_bytes(buffer);
-            self.sums.add_unshared(length, buffer.bytes, unused, rounding_bytes);
+            self.sums.add_unshared(length, buffer.bytes, unused_bytes, rounding_bytes);
             if !value.is_compared {
-                self.sums.equal.skip(length);
+                self.sums.equal_sample.skip(length);
             }
         }
         if head.has_string() {
@@ -51,8 +51,10 @@ impl Surveyor<'_> {
     /// The buffer of a string, including the part before its start that `OOK` hides; `None` if its
     /// size is impossible.
     fn string_buffer(&mut self, head: &Head, capacity: u64) -> Option<Buffer> {
-        let hidden = if head.has_flags(flags::OOK) { roots::ook_offset(&mut self.pages, head.u)? } else { 0 };
-        let buffer = Buffer { pointer: head.u.checked_sub(hidden)?, bytes: capacity.checked_add(hidden)? };
+        let hidden_bytes =
+            if head.has_flags(flags::OOK) { roots::ook_offset(&mut self.pages, head.u)? } else { 0 };
+        let buffer =
+            Buffer { pointer: head.u.checked_sub(hidden_bytes)?, bytes: capacity.checked_add(hidden_bytes)? };
         Some(buffer).filter(|buffer| buffer.bytes < MAX_BUFFER_BYTES)
     }
 
@@ -101,12 +103,12 @@ impl Surveyor<'_> {
     /// Bytes that malloc adds to round up: from its size word if the buffer may be a mapping of its
     /// own.
     fn rounding_bytes(&mut self, buffer: Buffer) -> u64 {
-        let usual = chunk_bytes(buffer.bytes);
-        let stated = (buffer.bytes >= MAPPED_BYTES)
+        let usual_bytes = chunk_bytes(buffer.bytes);
+        let stated_bytes = (buffer.bytes >= MAPPED_BYTES)
             .then(|| self.pages.word(buffer.pointer.wrapping_sub(SIZE_WORD_BYTES)))
             .flatten()
             .map(|size| size & !SIZE_BITS)
-            .filter(|&size| size >= usual && size <= usual.saturating_add(MAX_EXCESS_BYTES));
-        stated.unwrap_or(usual) - SIZE_WORD_BYTES - buffer.bytes
+            .filter(|&size| size >= usual_bytes && size <= usual_bytes.saturating_add(MAX_EXCESS_BYTES));
+        stated_bytes.unwrap_or(usual_bytes) - SIZE_WORD_BYTES - buffer.bytes
     }
 }
