@@ -11,8 +11,8 @@ const MAX_BYTES: u64 = 1 << 20;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    let mut text = listed("STUDIES", &folder("studies"));
-    text.push_str(&listed("PROBES", &folder("probes")));
+    let mut text = list_source("STUDIES", &folder("studies"));
+    text.push_str(&list_source("PROBES", &folder("probes")));
     let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default()).join("studies.rs");
     if let Err(error) = fs::write(&out, text) {
         println!("cargo::error={}: {error}", out.display());
@@ -29,19 +29,19 @@ fn folder(name: &str) -> PathBuf {
 
 /// Source of a list `name` of the files below `root`. A file that cannot be included is a build
 /// error, because an installed study would otherwise fail.
-fn listed(name: &str, root: &Path) -> String {
+fn list_source(name: &str, root: &Path) -> String {
     let mut files = Vec::new();
     collect(root, 0, &mut files);
     files.sort();
-    let mut text = format!(
-        "/// Path below the folder, content, and whether it may be executed.\n\
-         pub const {name}: &[(&str, &[u8], bool)] = &[\n"
-    );
-    for (file, may_be_executed) in files {
+    let mut text = format!("pub(super) const {name}: &[super::EmbeddedFile] = &[\n");
+    for (file, is_executable) in files {
         let path = file.strip_prefix(root).unwrap_or(&file).to_string_lossy().into_owned();
-        let whole = file.display().to_string();
+        let full_path = file.display().to_string();
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "    ({path:?}, include_bytes!({whole:?}), {may_be_executed}),");
+        let _ = writeln!(
+            text,
+            "super::EmbeddedFile {{ path: {path:?}, content: include_bytes!({full_path:?}), is_executable: {is_executable} }},"
+        );
     }
     text.push_str("];\n");
     text
@@ -58,19 +58,19 @@ fn collect(folder: &Path, depth: usize, files: &mut Vec<(PathBuf, bool)>) {
             refuse(&path, "its name is not UTF-8");
             continue;
         };
-        if is_left_behind(name) || is_result(name, depth) {
+        if is_tool_leftover(name) || is_result(name, depth) {
             continue;
         }
         match entry.metadata() {
             _ if name.starts_with('.') => {
                 refuse(&path, "hidden files are not taken along: give it another name, or remove it");
             }
-            Ok(data) if data.is_dir() => collect(&path, depth + 1, files),
-            Ok(data) if data.is_file() && data.len() <= MAX_BYTES => {
-                files.push((path, data.permissions().mode() & 0o111 != 0));
+            Ok(metadata) if metadata.is_dir() => collect(&path, depth + 1, files),
+            Ok(metadata) if metadata.is_file() && metadata.len() <= MAX_BYTES => {
+                files.push((path, metadata.permissions().mode() & 0o111 != 0));
             }
-            Ok(data) if data.is_file() => {
-                refuse(&path, &format!("{} bytes are more than the {MAX_BYTES} of a file", data.len()));
+            Ok(metadata) if metadata.is_file() => {
+                refuse(&path, &format!("{} bytes are more than the {MAX_BYTES} of a file", metadata.len()));
             }
             Ok(_) => refuse(&path, "it is neither a file nor a folder"),
             Err(error) => refuse(&path, &error.to_string()),
@@ -79,7 +79,7 @@ fn collect(folder: &Path, depth: usize, files: &mut Vec<(PathBuf, bool)>) {
 }
 
 /// Leftovers of interpreters and editors.
-fn is_left_behind(name: &str) -> bool {
+fn is_tool_leftover(name: &str) -> bool {
     name == "__pycache__"
         || [".pyc", ".swp", ".swo", "~"].iter().any(|end| name.ends_with(end))
         || [".DS_Store", ".gitignore"].contains(&name)

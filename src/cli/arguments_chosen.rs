@@ -37,15 +37,15 @@ impl ProcessSelection {
     }
 
     /// The selection, or all processes.
-    pub fn selection(&self, all: bool) -> SelectionRequest {
+    pub fn selection(&self, selects_all: bool) -> SelectionRequest {
         SelectionRequest {
             pids: self.pid.clone(),
             names: self.name.clone(),
             groups: self.cgroup.clone(),
             units: self.unit.clone(),
-            pods: self.pods,
-            all,
-            children: !self.no_children,
+            selects_pods: self.pods,
+            selects_all,
+            adds_descendants: !self.no_children,
         }
     }
 }

@@ -101,8 +101,8 @@ impl Export {
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {
-    let first = text.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
-    first.ok_or_else(|| format!("use an address and a port, such as {DEFAULT_LISTEN} or [::1]:9756"))
+    let address = text.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
+    address.ok_or_else(|| format!("use an address and a port, such as {DEFAULT_LISTEN} or [::1]:9756"))
 }
 
 pub(super) fn interval(text: &str) -> Result<Duration, String> {

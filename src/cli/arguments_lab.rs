@@ -9,7 +9,7 @@ use super::arguments_slurm::OnSlurm;
 use strandline_lab::squeeze::LimitKind;
 use strandline_lab::squeeze::search::Resolution;
 use strandline_lab::trial::rank::Goal;
-use strandline_lab::trial::server::{Ready, Service};
+use strandline_lab::trial::server::{ReadyCondition, Service};
 use strandline_recorder::plan;
 
 /// How often, and in which order.
@@ -137,7 +137,7 @@ pub struct Compare {
     #[command(flatten)]
     pub lab: Lab,
     #[command(flatten)]
-    pub shown: ReportOutput,
+    pub report_output: ReportOutput,
     /// The commands; the others are compared with the first
     #[arg(value_name = "COMMAND", required = true)]
     pub commands: Vec<String>,
@@ -177,7 +177,7 @@ pub struct Try {
     pub seed: u64,
     /// The command is a server that is ready at this event: port=N, line=TEXT or seconds=S
     #[arg(long, value_name = "WHEN", value_parser = ready)]
-    pub ready: Option<Ready>,
+    pub ready: Option<ReadyCondition>,
     /// Command that puts load on the ready server, run by `sh -c`; memory is measured after it
     #[arg(long, value_name = "COMMAND", requires = "ready")]
     pub load: Option<String>,
@@ -205,7 +205,7 @@ pub struct Try {
     #[command(flatten)]
     pub lab: Lab,
     #[command(flatten)]
-    pub shown: ReportOutput,
+    pub report_output: ReportOutput,
     /// The command
     #[arg(value_name = "COMMAND", required_unless_present = "list", last = true)]
     pub command: Vec<std::ffi::OsString>,
@@ -217,20 +217,22 @@ impl Try {
         const READY_LIMIT: Duration = Duration::from_secs(30);
         Some(Service {
             ready: self.ready.clone()?,
-            patience: self.lab.timeout.unwrap_or(READY_LIMIT),
+            ready_timeout: self.lab.timeout.unwrap_or(READY_LIMIT),
             load: self.load.clone(),
             timeout: self.lab.timeout,
-            settle: self.settle,
+            settle_time: self.settle,
         })
     }
 }
 
-fn ready(text: &str) -> Result<Ready, String> {
+fn ready(text: &str) -> Result<ReadyCondition, String> {
     let usage = || "use port=N, line=TEXT or seconds=S, such as port=8080".to_owned();
     match text.split_once('=') {
-        Some(("port", port)) => port.parse().ok().filter(|&port| port > 0).map(Ready::Port).ok_or_else(usage),
-        Some(("line", line)) if !line.is_empty() => Ok(Ready::Line(line.to_owned())),
-        Some(("seconds", seconds)) => settle(seconds).map(Ready::After),
+        Some(("port", port)) => {
+            port.parse().ok().filter(|&port| port > 0).map(ReadyCondition::Port).ok_or_else(usage)
+        }
+        Some(("line", line)) if !line.is_empty() => Ok(ReadyCondition::Line(line.to_owned())),
+        Some(("seconds", seconds)) => settle(seconds).map(ReadyCondition::After),
         _ => Err(usage()),
     }
 }
@@ -295,7 +297,7 @@ pub struct Study {
     #[command(flatten)]
     pub lab: Lab,
     #[command(flatten)]
-    pub shown: ReportOutput,
+    pub report_output: ReportOutput,
 }
 
 impl Study {
@@ -401,7 +403,7 @@ pub struct Squeeze {
     #[command(flatten)]
     pub slurm: OnSlurm,
     #[command(flatten)]
-    pub shown: ReportOutput,
+    pub report_output: ReportOutput,
     /// The command
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub command: Vec<String>,
@@ -449,9 +451,9 @@ mod tests {
 
     #[test]
     fn readiness_of_a_server_is_parsed() {
-        assert_eq!(ready("port=80"), Ok(Ready::Port(80)));
-        assert_eq!(ready("line=up = 1"), Ok(Ready::Line("up = 1".to_owned())));
-        assert_eq!(ready("seconds=0.5"), Ok(Ready::After(Duration::from_millis(500))));
+        assert_eq!(ready("port=80"), Ok(ReadyCondition::Port(80)));
+        assert_eq!(ready("line=up = 1"), Ok(ReadyCondition::Line("up = 1".to_owned())));
+        assert_eq!(ready("seconds=0.5"), Ok(ReadyCondition::After(Duration::from_millis(500))));
         for wrong in ["port=0", "port=99999", "line=", "seconds=x", "80", ""] {
             assert!(ready(wrong).is_err(), "{wrong}");
         }

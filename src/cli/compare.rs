@@ -11,7 +11,7 @@ use strandline_lab::cell::{End, Measure, Outcome, Subject};
 use strandline_lab::command_line::{CommandLine, assignments};
 use strandline_lab::compare::{CommandCase, CompareJudge, Comparison, cachegrind_subjects, letter};
 use strandline_lab::engine::{self, Plan, Progress, Results};
-use strandline_lab::executor::Stopped;
+use strandline_lab::executor::StopReason;
 use strandline_lab::is_in_path;
 use strandline_lab::pages::compare::{CompareInput, document, page};
 use strandline_lab::setup::{LabContent, LabSetup};
@@ -47,8 +47,8 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<CommandResult> {
     let runs = max_subject_runs(arguments).saturating_mul(matrix.subjects.len() as u64);
     require_confirmation(&mut lab, &matrix.subjects, runs, arguments.lab.yes)?;
     let progress = LabProgress::new("compare", !output.json);
-    let no_counters = lab.executors.first().and_then(|executor| executor.no_counters());
-    let uses_cachegrind = arguments.instructions && no_counters.is_some();
+    let no_counters_reason = lab.executors.first().and_then(|executor| executor.no_counters_reason());
+    let uses_cachegrind = arguments.instructions && no_counters_reason.is_some();
     if uses_cachegrind && !is_in_path("valgrind") {
         lab.close();
         return Err(Failure(NO_VALGRIND.to_owned()));
@@ -56,7 +56,8 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<CommandResult> {
     let update = |state: &Progress| progress.update(state);
     let mut judge = new_judge(arguments, &matrix, &update);
     let measured = measure(arguments, &matrix, uses_cachegrind, &mut lab, &mut judge);
-    let (failed, left_behind, failures) = (judge.failed, judge.left_behind, judge.failures);
+    let (first_failure, runs_with_leftovers, failures) =
+        (judge.first_failure, judge.runs_with_leftovers, judge.failures);
     drop(progress);
     let (combinations, results) = match measured {
         Ok(measured) => measured,
@@ -66,7 +67,7 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<CommandResult> {
             return report_stop(&stop);
         }
     };
-    if let Some((subject, outcome)) = failed {
+    if let Some((subject, outcome)) = first_failure {
         // Read its last output before the files are removed.
         let failure = run_failure(matrix.subjects.get(subject), &outcome);
         // Do not resume from this lab: the cause of the failure may be fixed.
@@ -84,17 +85,17 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<CommandResult> {
         warm_up: arguments.rounds.warm_up,
         seed,
         jobs: arguments.lab.jobs,
-        no_counters,
+        no_counters_reason,
         counted_by_cachegrind: uses_cachegrind,
-        counted_rounds: COUNTED_ROUNDS,
-        by_shell: &matrix.shell_subjects,
-        left_behind,
+        cachegrind_rounds: COUNTED_ROUNDS,
+        shell_subjects: &matrix.shell_subjects,
+        runs_with_leftovers,
         failures: failures.into_iter().filter_map(|(subject, count)| Some((name(subject)?, count))).collect(),
-        until: arguments.rounds.until,
+        max_half_width: arguments.rounds.until,
         cluster_caveats: lab.caveats(),
         nodes: lab.nodes(),
     };
-    show(SCHEMA, &document(&input), &page(&input), &arguments.shown, output)?;
+    show(SCHEMA, &document(&input), &page(&input), &arguments.report_output, output)?;
     lab.close();
     Ok(CommandResult::Done)
 }
@@ -107,13 +108,13 @@ fn new_judge<'a>(
 ) -> CompareJudge<'a> {
     CompareJudge {
         may_fail: arguments.ignore_failure,
-        until: arguments.rounds.until,
+        max_half_width: arguments.rounds.until,
         places: &matrix.combinations,
-        commands: matrix.commands.len(),
-        cases: matrix.cases.len(),
+        command_count: matrix.commands.len(),
+        case_count: matrix.cases.len(),
         progress,
-        failed: None,
-        left_behind: 0,
+        first_failure: None,
+        runs_with_leftovers: 0,
         failures: BTreeMap::new(),
     }
 }
@@ -147,7 +148,7 @@ fn measure(
     uses_cachegrind: bool,
     lab: &mut LabSetup,
     judge: &mut CompareJudge<'_>,
-) -> std::result::Result<(Vec<CommandCase>, Results), Stopped> {
+) -> std::result::Result<(Vec<CommandCase>, Results), StopReason> {
     let plan = Plan {
         subjects: matrix.subjects.clone(),
         warm_up: arguments.rounds.warm_up,
@@ -155,9 +156,9 @@ fn measure(
         max_rounds: max_rounds(&arguments.rounds),
         seed: arguments.rounds.seed,
     };
-    let mut results = engine::runs_done(&plan, &mut lab.executors, &mut lab.journal, judge)?;
+    let mut results = engine::run_plan(&plan, &mut lab.executors, &mut lab.journal, judge)?;
     let mut combinations = matrix.combinations.clone();
-    if uses_cachegrind && !results.stopped {
+    if uses_cachegrind && !results.was_stopped {
         let plan = Plan {
             subjects: cachegrind_subjects(&matrix.subjects),
             warm_up: 0,
@@ -165,7 +166,7 @@ fn measure(
             max_rounds: COUNTED_ROUNDS,
             ..plan
         };
-        let counted = engine::runs_done(&plan, &mut lab.executors, &mut lab.journal, judge)?;
+        let counted = engine::run_plan(&plan, &mut lab.executors, &mut lab.journal, judge)?;
         results.outcomes.extend(counted.outcomes);
         combinations.extend_from_slice(&matrix.combinations);
     }
@@ -242,7 +243,7 @@ fn build_matrix(arguments: &Compare) -> std::result::Result<Matrix, String> {
                 "" => letter(command),
                 name => format!("{} in case {name}", letter(command)),
             };
-            if line.by_shell {
+            if line.runs_in_shell {
                 matrix.shell_subjects.push(subject_name.clone());
             }
             let measure = if arguments.record {

@@ -36,7 +36,7 @@ enum Figure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Comparison {
     Greater,
-    MoreOrEqual,
+    GreaterOrEqual,
     Less,
     LessOrEqual,
     Equal,
@@ -49,9 +49,9 @@ enum Limit {
     Percent(f64),
 }
 
-/// The whole to which percentages for several processes refer.
+/// The figure to which percentages for several processes refer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whole {
+pub enum PercentBase {
     Rss,
     Pss,
 }
@@ -73,9 +73,9 @@ impl Condition {
         let name_end = text.find(['<', '>', '=']).ok_or_else(|| {
             "no comparison in it: write NAME OP SIZE, such as 'stranded > 200MiB'".to_owned()
         })?;
-        let (name, rest) = text.split_at(name_end);
+        let (name, operation) = text.split_at(name_end);
         let comparisons = [
-            (">=", Comparison::MoreOrEqual),
+            (">=", Comparison::GreaterOrEqual),
             ("<=", Comparison::LessOrEqual),
             ("==", Comparison::Equal),
             (">", Comparison::Greater),
@@ -83,7 +83,7 @@ impl Condition {
         ];
         let (comparison, size) = comparisons
             .into_iter()
-            .find_map(|(sign, comparison)| Some((comparison, rest.strip_prefix(sign)?)))
+            .find_map(|(sign, comparison)| Some((comparison, operation.strip_prefix(sign)?)))
             .ok_or_else(|| "a single = compares nothing: use ==, >=, <=, > or <".to_owned())?;
         let figure = parse_figure(name.trim())?;
         let limit = parse_limit(size.trim())?;
@@ -91,14 +91,14 @@ impl Condition {
     }
 
     /// Whether the condition holds for `processes` together: sizes are summed, and percentages
-    /// refer to the sum of `whole`.
-    pub fn test(&self, processes: &[&Explanation], whole: Whole) -> Outcome {
-        let (whole_bytes, whole_name) = match whole {
-            Whole::Rss => (sum(processes, |process| Some(process.kernel.rss_bytes)), "RSS"),
-            Whole::Pss => (sum(processes, |process| process.kernel.pss_bytes), "PSS"),
+    /// refer to the sum of `base`.
+    pub fn test(&self, processes: &[&Explanation], base: PercentBase) -> Outcome {
+        let (base_bytes, base_name) = match base {
+            PercentBase::Rss => (sum(processes, |process| Some(process.kernel.rss_bytes)), "RSS"),
+            PercentBase::Pss => (sum(processes, |process| process.kernel.pss_bytes), "PSS"),
         };
         let value = sum(processes, |process| self.figure.value(process));
-        self.judge(value, whole_bytes, whole_name)
+        self.judge(value, base_bytes, base_name)
     }
 
     /// Whether the condition holds for a control group; percentages refer to its limit.
@@ -107,28 +107,25 @@ impl Condition {
         self.judge(value, group.cgroup.effective_limit_bytes, "limit")
     }
 
-    /// Compares a figure with the limit; a percentage refers to `whole_bytes`, called `whole_name`.
-    fn judge(&self, value: Option<u64>, whole_bytes: Option<u64>, whole_name: &str) -> Outcome {
+    /// Compares a figure with the limit; a percentage refers to `base_bytes`, called `base_name`.
+    fn judge(&self, value: Option<u64>, base_bytes: Option<u64>, base_name: &str) -> Outcome {
         let unknown = |reason: &str| Outcome::Unknown(format!("cannot judge '{}': {reason}", self.text));
         let Some(value) = value else { return unknown("that figure is not known") };
-        let ordering = match (self.limit, whole_bytes) {
+        let ordering = match (self.limit, base_bytes) {
             (Limit::Bytes(limit), _) => Some(value.cmp(&limit)),
-            (Limit::Percent(_), None) => return unknown(&format!("there is no known {whole_name}")),
-            (Limit::Percent(limit), Some(whole)) => {
-                (value as f64 * 100.0).partial_cmp(&(limit * whole as f64))
-            }
+            (Limit::Percent(_), None) => return unknown(&format!("there is no known {base_name}")),
+            (Limit::Percent(limit), Some(base)) => (value as f64 * 100.0).partial_cmp(&(limit * base as f64)),
         };
         let holds = ordering.is_some_and(|ordering| match self.comparison {
             Comparison::Greater => ordering.is_gt(),
-            Comparison::MoreOrEqual => ordering.is_ge(),
+            Comparison::GreaterOrEqual => ordering.is_ge(),
             Comparison::Less => ordering.is_lt(),
             Comparison::LessOrEqual => ordering.is_le(),
             Comparison::Equal => ordering.is_eq(),
         });
         if holds {
-            let of_whole =
-                whole_bytes.map_or_else(String::new, |whole| format!(" of {whole} bytes {whole_name}"));
-            Outcome::Yes(format!("'{}' holds: it is {value} bytes{of_whole}", self.text))
+            let of_base = base_bytes.map_or_else(String::new, |base| format!(" of {base} bytes {base_name}"));
+            Outcome::Yes(format!("'{}' holds: it is {value} bytes{of_base}", self.text))
         } else {
             Outcome::No
         }
@@ -156,8 +153,8 @@ impl Figure {
                 // A setting gives nothing back from the running process.
                 let remedies = explanation.remedies.iter();
                 let applicable = remedies.filter(|remedy| remedy.kind != RemedyKind::Setting);
-                let known = applicable.filter_map(|remedy| remedy.predicted_bytes).max();
-                if explanation.remedies.is_empty() { Some(0) } else { known }
+                let largest_prediction = applicable.filter_map(|remedy| remedy.predicted_bytes).max();
+                if explanation.remedies.is_empty() { Some(0) } else { largest_prediction }
             }
             Self::Row(id) => row_bytes(explanation, id),
             Self::Current | Self::WorkingSet => None,
@@ -185,8 +182,9 @@ impl Figure {
             Self::Total(State::Unattributed) => Some(totals.unattributed),
             Self::Rss | Self::Pss => None,
             Self::Predicted => {
-                let known = group.remedies.iter().filter_map(|remedy| remedy.predicted_bytes).max();
-                if group.remedies.is_empty() { Some(0) } else { known }
+                let largest_prediction =
+                    group.remedies.iter().filter_map(|remedy| remedy.predicted_bytes).max();
+                if group.remedies.is_empty() { Some(0) } else { largest_prediction }
             }
             Self::Row(id) => {
                 let is_known = has_ledgers || legend().any(|(group_row, _)| group_row == id);
@@ -208,8 +206,8 @@ fn row_bytes(explanation: &Explanation, id: &str) -> Option<u64> {
     let mut rows = explanation.rows.iter().filter(is_counted).peekable();
     if rows.peek().is_none() {
         let owner = id.split('.').next().unwrap_or_default();
-        let is_unread = explanation.allocators.iter().any(|found| found.name == owner && !found.read)
-            || explanation.runtimes.iter().any(|found| found.name == owner && !found.read);
+        let is_unread = explanation.allocators.iter().any(|listed| listed.name == owner && !listed.read)
+            || explanation.runtimes.iter().any(|listed| listed.name == owner && !listed.read);
         return if is_unread { None } else { Some(0) };
     }
     Some(rows.fold(0, |sum: u64, row| sum.saturating_add(row.bytes)))
@@ -288,8 +286,8 @@ fn parse_limit(size: &str) -> Result<Limit, String> {
         }
     };
     // Keep whole numbers exact, also beyond 2^53.
-    if let Ok(whole) = number.parse::<u64>() {
-        let bytes = whole.checked_mul(factor).ok_or_else(|| format!("'{size}' is larger than any memory"))?;
+    if let Ok(count) = number.parse::<u64>() {
+        let bytes = count.checked_mul(factor).ok_or_else(|| format!("'{size}' is larger than any memory"))?;
         return Ok(Limit::Bytes(bytes));
     }
     let bytes = value * factor as f64;
@@ -311,7 +309,7 @@ mod tests {
     }
 
     fn holds(text: &str, explanation: &Explanation) -> bool {
-        matches!(parsed(text).test(&[explanation], Whole::Rss), Outcome::Yes(_))
+        matches!(parsed(text).test(&[explanation], PercentBase::Rss), Outcome::Yes(_))
     }
 
     #[test]
@@ -407,16 +405,19 @@ mod tests {
     fn an_unknown_figure_is_not_zero() {
         let mut java = fabricated::java();
         java.kernel.pss_bytes = None;
-        assert!(matches!(parsed("pss > 1").test(&[&java], Whole::Rss), Outcome::Unknown(_)));
+        assert!(matches!(parsed("pss > 1").test(&[&java], PercentBase::Rss), Outcome::Unknown(_)));
         java.allocators[0].name = "glibc".to_owned();
-        assert!(matches!(parsed("row.glibc.tcache > 1").test(&[&java], Whole::Rss), Outcome::Unknown(_)));
+        assert!(matches!(
+            parsed("row.glibc.tcache > 1").test(&[&java], PercentBase::Rss),
+            Outcome::Unknown(_)
+        ));
         assert_eq!(
-            parsed("predicted > 0").test(&[&java], Whole::Rss),
+            parsed("predicted > 0").test(&[&java], PercentBase::Rss),
             Outcome::No,
             "no remedy, nothing predicted"
         );
         java.remedies = fabricated::service().remedies.split_off(2);
-        assert!(matches!(parsed("predicted > 0").test(&[&java], Whole::Rss), Outcome::Unknown(_)));
+        assert!(matches!(parsed("predicted > 0").test(&[&java], PercentBase::Rss), Outcome::Unknown(_)));
     }
 
     #[test]
@@ -455,7 +456,7 @@ mod tests {
     fn a_tree_is_tested_together() {
         let (service, shell) = (fabricated::service(), fabricated::shell());
         let rss = service.kernel.rss_bytes + shell.kernel.rss_bytes;
-        let answer = parsed(&format!("rss == {rss}")).test(&[&service, &shell], Whole::Rss);
+        let answer = parsed(&format!("rss == {rss}")).test(&[&service, &shell], PercentBase::Rss);
         assert!(matches!(answer, Outcome::Yes(_)));
     }
 }

@@ -53,7 +53,7 @@ struct DemoResult {
 }
 
 pub fn run(arguments: &Demo, output: &mut Output) -> Result<CommandResult> {
-    let started = Instant::now();
+    let started_at = Instant::now();
     let mut subject = Subject::start(arguments.mebibytes)?;
     let pid = subject.pid();
     print_title(output, 1, "A process")?;
@@ -78,7 +78,7 @@ pub fn run(arguments: &Demo, output: &mut Output) -> Result<CommandResult> {
     print_paragraph(output, &remaining_memory(&after))?;
 
     let memory_unchanged = subject.end()?;
-    let elapsed_seconds = started.elapsed().as_secs_f64();
+    let elapsed_seconds = started_at.elapsed().as_secs_f64();
     print_title(output, 5, "No harm done")?;
     print_paragraph(output, &farewell(memory_unchanged, elapsed_seconds))?;
     let is_refused = reclamation.outcome == Outcome::Refused;

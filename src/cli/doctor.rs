@@ -50,7 +50,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
         }
         return Ok(CommandResult::Done);
     }
-    let mut all = vec![
+    let mut results = vec![
         kernel(),
         page_scan(),
         page_frames(),
@@ -77,11 +77,11 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
         ("valgrind", "compare --instructions counts with it; massif shows who allocated what is live"),
         ("heaptrack", "optional; it records every allocation from the start"),
     ];
-    all.extend(tools.map(|(name, means)| tool(name, means)));
+    results.extend(tools.map(|(name, impact)| tool(name, impact)));
     if output.json {
-        output.document(SCHEMA, None, &Findings { checks: all })?;
+        output.document(SCHEMA, None, &Findings { checks: results })?;
     } else {
-        output.print(&checks(&all, output.surface))?;
+        output.print(&checks(&results, output.surface))?;
     }
     Ok(CommandResult::Done)
 }
@@ -96,16 +96,16 @@ const FRAME_NUMBER_MASK: u64 = (1 << 55) - 1;
 /// PROC_USER_INIT_INO, PROC_PID_INIT_INO).
 const INITIAL_NAMESPACES: [(&str, &str); 2] = [("user", "user:[4026531837]"), ("pid", "pid:[4026531836]")];
 
-/// A check; `means` is the consequence of its failure, and `fix` is left out if it succeeded.
+/// A check; `impact` is the consequence of its failure, and `fix` is left out if it succeeded.
 fn check(
     id: &'static str,
     status: Status,
-    found: impl Into<String>,
-    means: &str,
+    finding: impl Into<String>,
+    impact: &str,
     fix: Option<&str>,
 ) -> Check {
     let fix = fix.filter(|_| status != Status::Ok).map(str::to_owned);
-    Check { id, status, optional: false, found: found.into(), means: means.to_owned(), fix }
+    Check { id, status, is_optional: false, finding: finding.into(), impact: impact.to_owned(), fix }
 }
 
 /// The text of a small file of /proc or /sys, trimmed.
@@ -129,15 +129,15 @@ fn version(release: &str) -> Option<(u32, u32)> {
 
 /// Checks the kernel's version.
 fn kernel() -> Check {
-    let release = read("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let release = read("/proc/sys/kernel/osrelease").unwrap_or_else(|| "of an unknown release".to_owned());
     let status = match version(&release) {
         Some(version) if version >= (6, 7) => Status::Ok,
         Some(version) if version >= (4, 14) => Status::Limited,
         _ => Status::Missing,
     };
-    let means = "before 6.7 pages are read one by one from pagemap, which is slower; before 4.14 there is \
+    let impact = "before 6.7 pages are read one by one from pagemap, which is slower; before 4.14 there is \
                  no smaps_rollup to add up to";
-    check("kernel", status, format!("Linux {release}"), means, Some("run a kernel of 6.7 or later"))
+    check("kernel", status, format!("Linux {release}"), impact, Some("run a kernel of 6.7 or later"))
 }
 
 /// strandline's own pagemap, which belongs to root if strandline has file capabilities.
@@ -151,13 +151,13 @@ fn page_scan() -> Check {
     // Covers all addresses of a process: the last page is never mapped, and is left out.
     let range = 0..USER_ADDRESS_END - host::page_bytes();
     let tried = own_pagemap().and_then(|file| pagemap::scan(&file, range, pagemap::PRESENT, &mut regions));
-    let (status, found) = match tried {
+    let (status, finding) = match tried {
         Ok(progress) if progress.filled_regions > 0 => (Status::Ok, "PAGEMAP_SCAN works".to_owned()),
         Ok(_) => (Status::Limited, "PAGEMAP_SCAN lists no page".to_owned()),
         Err(error) => (Status::Limited, format!("PAGEMAP_SCAN: {error}")),
     };
-    let means = "pages are read one by one from pagemap: reading large processes takes longer";
-    check("pagemap_scan", status, found, means, Some("run a kernel of 6.7 or later"))
+    let impact = "pages are read one by one from pagemap: reading large processes takes longer";
+    check("pagemap_scan", status, finding, impact, Some("run a kernel of 6.7 or later"))
 }
 
 /// Checks whether page frame numbers and their flags are visible.
@@ -170,69 +170,69 @@ fn page_frames() -> Check {
     let frame = u64::from_le_bytes(entry) & FRAME_NUMBER_MASK;
     let flags_read = fs::File::open("/proc/kpageflags")
         .and_then(|file| file.read_exact_at(&mut entry, frame.saturating_mul(PAGE_ENTRY_BYTES)));
-    let (status, found) = match (frame_read, frame, flags_read) {
+    let (status, finding) = match (frame_read, frame, flags_read) {
         (Err(error), ..) => (Status::Missing, format!("/proc/self/pagemap: {error}")),
         (Ok(()), 0, _) => (Status::Limited, "page frame numbers are hidden from this user".to_owned()),
         (Ok(()), _, Err(error)) => (Status::Limited, format!("/proc/kpageflags: {error}")),
         (Ok(()), _, Ok(())) => (Status::Ok, "page frame numbers and flags are readable".to_owned()),
     };
-    let means = "LazyFree and merged pages are counted from smaps rather than page by page";
+    let impact = "LazyFree and merged pages are counted from smaps rather than page by page";
     let fix = if Rights::own().user == 0 { "run outside the container" } else { "run as root" };
-    check("page_flags", status, found, means, Some(fix))
+    check("page_flags", status, finding, impact, Some(fix))
 }
 
 /// Checks whether the kernel reports forks, execs and exits.
 fn process_events() -> Check {
-    let (status, found) = match connector::Connector::open() {
+    let (status, finding) = match connector::Connector::open() {
         Ok(_) => (Status::Ok, "the kernel's process connector reports forks, execs and exits".to_owned()),
         Err(error) => (Status::Limited, format!("the kernel's process connector: {error}")),
     };
-    let means =
+    let impact =
         "run and record search /proc for children every 10 ms, and do not see those that live shorter";
     let fix = match Rights::own() {
         rights if rights.user == 0 => "run outside the container".to_owned(),
         rights => further_right(&rights, NET_ADMIN) + ", outside containers",
     };
-    check("process_events", status, found, means, Some(&fix))
+    check("process_events", status, finding, impact, Some(&fix))
 }
 
 /// Creates and removes a control group with a limit.
 fn memory_limit() -> Check {
     const LIMIT_BYTES: u64 = 1 << 30;
-    let (status, found, fix) = match strandline_recorder::can_limit_memory(LIMIT_BYTES) {
+    let (status, finding, fix) = match strandline_recorder::can_limit_memory(LIMIT_BYTES) {
         Ok(method) => (Status::Ok, format!("a limit was set by {method}, and taken back"), ""),
         Err(refusal) => (Status::Limited, refusal.reasons, refusal.advice),
     };
-    let means = "run --limit-memory and squeeze --kind cgroup cannot be used; the limits on address space and data can";
-    check("memory_limit", status, found, means, Some(fix))
+    let impact = "run --limit-memory and squeeze --kind cgroup cannot be used; the limits on address space and data can";
+    check("memory_limit", status, finding, impact, Some(fix))
 }
 
 /// Checks whether processors count instructions for this user.
 fn counters() -> Check {
-    let (status, found) = match strandline_lab::why_no_counters() {
+    let (status, finding) = match strandline_lab::why_no_counters() {
         None => (Status::Ok, "instructions and cycles are counted".to_owned()),
         Some(why) => (Status::Limited, why),
     };
-    let means =
+    let impact =
         "compare and try report no instructions and cycles; compare --instructions counts in valgrind";
     let fix = "lower kernel.perf_event_paranoid to 2 or less; in a virtual machine, enable its counters";
-    check("counters", status, found, means, Some(fix))
+    check("counters", status, finding, impact, Some(fix))
 }
 
 /// Seizes, stops and releases a child process of strandline.
 fn tracing() -> Check {
-    let (status, found) = match try_tracing() {
+    let (status, finding) = match try_tracing() {
         Ok(()) => (Status::Ok, "a child was seized, stopped and released".to_owned()),
         Err(error) => (Status::Missing, format!("a child could not be traced: {error}")),
     };
-    let means = "neither explain nor reclaim can stop a process";
+    let impact = "neither explain nor reclaim can stop a process";
     let rights = Rights::own();
     let fix = match ptrace_scope_setting().as_deref() {
         // Otherwise tracing a child needs no privilege.
         Some("2") if !rights.has(SYS_PTRACE) => more_rights(&rights),
         _ => "in a container, allow ptrace (a seccomp profile that permits it)".to_owned(),
     };
-    check("ptrace", status, found, means, Some(&fix))
+    check("ptrace", status, finding, impact, Some(&fix))
 }
 
 fn try_tracing() -> std::io::Result<()> {
@@ -256,13 +256,13 @@ fn reading() -> Check {
     let word = 0x5f3c_u64;
     let mut copy = [0; 8];
     let address = std::ptr::from_ref(&word).addr() as u64;
-    let (status, found) = match memory::read(std::process::id().cast_signed(), address, &mut copy) {
+    let (status, finding) = match memory::read(std::process::id().cast_signed(), address, &mut copy) {
         Ok(8) => (Status::Ok, "process_vm_readv works".to_owned()),
         Ok(short) => (Status::Missing, format!("process_vm_readv read {short} of 8 bytes")),
         Err(error) => (Status::Missing, format!("process_vm_readv: {error}")),
     };
     let fix = "in a container, allow process_vm_readv (`--cap-add SYS_PTRACE`, or a seccomp profile)";
-    check("process_vm_readv", status, found, "heaps cannot be read", Some(fix))
+    check("process_vm_readv", status, finding, "heaps cannot be read", Some(fix))
 }
 
 fn ptrace_scope_setting() -> Option<String> {
@@ -286,14 +286,14 @@ fn further_right(rights: &Rights, capability: Capability) -> String {
 /// Checks Yama's restriction of ptrace (Documentation/admin-guide/LSM/Yama.rst).
 fn ptrace_scope() -> Check {
     let (scope, rights) = (ptrace_scope_setting(), Rights::own());
-    let (status, found) = scope_status(scope.as_deref(), rights.has(SYS_PTRACE));
-    let means = "only descendants of strandline, or no processes at all, can be read";
+    let (status, finding) = scope_status(scope.as_deref(), rights.has(SYS_PTRACE));
+    let impact = "only descendants of strandline, or no processes at all, can be read";
     let fix = match scope.as_deref() {
         Some("3") => "scope 3 cannot be lowered again: set kernel.yama.ptrace_scope and reboot".to_owned(),
         _ if rights.user == 0 => more_rights(&rights),
         _ => more_rights(&rights) + ", or `sysctl kernel.yama.ptrace_scope=0`",
     };
-    check("ptrace_scope", status, found, means, Some(&fix))
+    check("ptrace_scope", status, finding, impact, Some(&fix))
 }
 
 fn scope_status(scope: Option<&str>, has_ptrace_capability: bool) -> (Status, String) {
@@ -310,9 +310,9 @@ fn scope_status(scope: Option<&str>, has_ptrace_capability: bool) -> (Status, St
 /// Checks the capabilities for processes of other users.
 fn capabilities() -> Check {
     let rights = Rights::own();
-    let (status, found) = capability_status(&rights);
-    let means = "processes of other users, and those that changed their user, cannot be read";
-    check("capabilities", status, found, means, Some(&capability_advice(&rights)))
+    let (status, finding) = capability_status(&rights);
+    let impact = "processes of other users, and those that changed their user, cannot be read";
+    check("capabilities", status, finding, impact, Some(&capability_advice(&rights)))
 }
 
 /// The two capabilities for reading, and what each further one adds in the same setcap.
@@ -320,7 +320,7 @@ fn capability_advice(rights: &Rights) -> String {
     let advice = more_rights(rights);
     let further = rights.missing_further().into_iter();
     let further: Vec<String> =
-        further.map(|one| format!("{} ({})", file_name(one.capability), one.adds)).collect();
+        further.map(|right| format!("{} ({})", file_name(right.capability), right.adds)).collect();
     if !advice.contains("setcap ") || further.is_empty() {
         return advice;
     }
@@ -340,17 +340,18 @@ fn capability_status(rights: &Rights) -> (Status, String) {
 
 /// Checks which processes this user may inspect.
 fn rights() -> Check {
-    let own = Rights::own();
+    let rights = Rights::own();
     // A kernel without namespaces has no such links.
     let is_initial = INITIAL_NAMESPACES.iter().all(|(kind, initial)| {
         fs::read_link(format!("/proc/self/ns/{kind}")).map_or(true, |name| name.as_os_str() == *initial)
     });
-    let (status, found) = rights_status(ptrace_scope_setting().as_deref(), &own, is_initial);
-    let means = "the processes that explain, holders and reclaim can read; run and record sample all";
+    let (status, finding) = rights_status(ptrace_scope_setting().as_deref(), &rights, is_initial);
+    let impact = "the processes that explain, holders and reclaim can read; run and record sample all";
     let table = "GUIDE.md, \"Which permission do I need?\", lists what each permission allows";
-    let missing = own.missing(true);
-    let fix = if own.is_more_than_not_root(&missing) { own.advice(&missing, "") } else { table.to_owned() };
-    check("rights", status, found, means, Some(&fix))
+    let missing = rights.missing(true);
+    let fix =
+        if rights.is_more_than_not_root(&missing) { rights.advice(&missing, "") } else { table.to_owned() };
+    check("rights", status, finding, impact, Some(&fix))
 }
 
 /// Which processes can be read with these rights; `is_initial` if strandline is in the initial
@@ -388,45 +389,45 @@ fn map_files() -> Check {
         let entry = folder.next().unwrap_or(Err(std::io::ErrorKind::NotFound.into()))?;
         fs::File::open(entry.path())
     });
-    let (status, found) = match opened {
+    let (status, finding) = match opened {
         Ok(_) => (Status::Ok, "mapped files can be opened".to_owned()),
         Err(error) => (Status::Limited, format!("/proc/PID/map_files: {error}")),
     };
-    let means = "files that were deleted or are in another mount namespace are known by name only";
+    let impact = "files that were deleted or are in another mount namespace are known by name only";
     let fix = match Rights::own() {
         rights if rights.has(CHECKPOINT_RESTORE) => rights.advice(&[], ""),
         rights => further_right(&rights, CHECKPOINT_RESTORE),
     };
-    check("map_files", status, found, means, Some(&fix))
+    check("map_files", status, finding, impact, Some(&fix))
 }
 
 /// Checks whether the kernel sums up the mappings of a process.
 fn rollup() -> Check {
     let text = read("/proc/self/smaps_rollup").unwrap_or_default();
-    let (status, found) = if text.contains("Rss:") {
+    let (status, finding) = if text.contains("Rss:") {
         let pss = if text.contains("Pss:") { "Rss and Pss" } else { "Rss only" };
         (Status::Ok, format!("smaps_rollup has {pss}"))
     } else {
         (Status::Missing, "no smaps_rollup".to_owned())
     };
-    let means = "there is no kernel figure for the rows to add up to";
-    check("smaps_rollup", status, found, means, Some("run a kernel of 4.14 or later with /proc mounted"))
+    let impact = "there is no kernel figure for the rows to add up to";
+    check("smaps_rollup", status, finding, impact, Some("run a kernel of 4.14 or later with /proc mounted"))
 }
 
 /// Checks whether a filter may refuse strandline's system calls.
 fn seccomp() -> Check {
-    let (status, found) = match own_status("Seccomp").as_deref() {
+    let (status, finding) = match own_status("Seccomp").as_deref() {
         Some("0") | None => (Status::Ok, "no filter on strandline itself".to_owned()),
         Some(mode) => (Status::Limited, format!("strandline runs under a seccomp filter (mode {mode})")),
     };
-    let means = "system calls may be refused; the checks above show which";
-    check("seccomp", status, found, means, Some("start strandline outside the container or sandbox"))
+    let impact = "system calls may be refused; the checks above show which";
+    check("seccomp", status, finding, impact, Some("start strandline outside the container or sandbox"))
 }
 
 /// Checks which version of control groups counts memory.
 fn cgroup() -> Check {
     let controllers = read("/sys/fs/cgroup/cgroup.controllers");
-    let (status, found) = match controllers {
+    let (status, finding) = match controllers {
         Some(names) if names.split(' ').any(|name| name == "memory") => {
             (Status::Ok, "version 2, with the memory controller".to_owned())
         }
@@ -434,56 +435,57 @@ fn cgroup() -> Check {
         None if Path::new("/sys/fs/cgroup/memory").is_dir() => (Status::Ok, "version 1, memory".to_owned()),
         None => (Status::Limited, "no memory cgroup is mounted".to_owned()),
     };
-    let means = "limits of a process's group are not known";
-    check("cgroup", status, found, means, Some(strandline_recorder::MOUNT_CONTROL_GROUPS))
+    let impact = "limits of a process's group are not known";
+    check("cgroup", status, finding, impact, Some(strandline_recorder::MOUNT_CONTROL_GROUPS))
 }
 
 fn huge_pages() -> Check {
     let mode = read("/sys/kernel/mm/transparent_hugepage/enabled");
-    let found = mode.map_or_else(|| "no transparent huge pages".to_owned(), |mode| format!("modes {mode}"));
-    check("huge_pages", Status::Ok, found, "for information: huge pages make sparse use more resident", None)
+    let finding = mode.map_or_else(|| "no transparent huge pages".to_owned(), |mode| format!("modes {mode}"));
+    let impact = "for information: huge pages make sparse use more resident";
+    check("huge_pages", Status::Ok, finding, impact, None)
 }
 
 /// Checks whether there is a swap area.
 fn swap() -> Check {
     let areas = read("/proc/swaps").map_or(0, |text| text.lines().count().saturating_sub(1));
-    let means = "zero_pages cannot take the way through swap, which is safe at every instant";
+    let impact = "zero_pages cannot take the way through swap, which is safe at every instant";
     match areas {
-        0 => check("swap", Status::Limited, "no swap", means, Some("add a swap area, zram for example")),
-        count => check("swap", Status::Ok, format!("swap areas: {count}"), means, None),
+        0 => check("swap", Status::Limited, "no swap", impact, Some("add a swap area, zram for example")),
+        count => check("swap", Status::Ok, format!("swap areas: {count}"), impact, None),
     }
 }
 
 /// Checks whether the kernel merges equal pages (KSM).
 fn same_page_merging() -> Check {
     let is_on = |name: &str| read(format!("/sys/kernel/mm/ksm/{name}")).as_deref() == Some("1");
-    let (status, found) = match (is_on("run"), is_on("use_zero_pages")) {
+    let (status, finding) = match (is_on("run"), is_on("use_zero_pages")) {
         (true, true) => (Status::Ok, "runs, and merges zero pages"),
         (true, false) => (Status::Limited, "runs, but does not merge zero pages (optional)"),
         (false, _) => (Status::Limited, "does not run (optional)"),
     };
     // strandline does not need this: merging is between the kernel and the program that requests
     // it.
-    let means = "pages of zeros are not released by themselves, even to programs that ask for it with \
+    let impact = "pages of zeros are not released by themselves, even to programs that ask for it with \
                  prctl(PR_SET_MEMORY_MERGE)";
     let fix = "as root: echo 1 > /sys/kernel/mm/ksm/use_zero_pages; echo 1 > /sys/kernel/mm/ksm/run";
-    Check { optional: true, ..check("ksm", status, found, means, Some(fix)) }
+    Check { is_optional: true, ..check("ksm", status, finding, impact, Some(fix)) }
 }
 
 /// A tool that some people use in addition to strandline.
-fn tool(name: &'static str, means: &str) -> Check {
+fn tool(name: &'static str, impact: &str) -> Check {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file());
-    let (status, found) = match path {
+    let (status, finding) = match path {
         Some(path) => (Status::Ok, path.display().to_string()),
         None => (Status::Missing, "not on PATH (optional)".to_owned()),
     };
     Check {
         id: name,
         status,
-        optional: true,
-        found,
-        means: means.to_owned(),
+        is_optional: true,
+        finding,
+        impact: impact.to_owned(),
         fix: (status == Status::Missing).then(|| format!("install it with your packages' manager: {name}")),
     }
 }
@@ -501,16 +503,16 @@ mod tests {
         let calls =
             strandline_inspect::readers::remedies().filter(|(_, spec)| matches!(spec.action, Action::Call));
         let calls: Vec<&str> = calls.map(|(_, spec)| spec.id).collect();
-        let wanted = format!("remedy=~\"{}\"", calls.join("|"));
-        assert!(rules.contains(&wanted), "{path} is to have {wanted}");
+        let expected = format!("remedy=~\"{}\"", calls.join("|"));
+        assert!(rules.contains(&expected), "{path} is to have {expected}");
     }
 
     #[test]
     fn readme_and_docs_have_the_table_of_readers() {
-        let all = all_readers();
+        let views = all_readers();
         let tables = [
-            ("README.md", include_str!("../../README.md"), readers::markdown(&all)),
-            ("docs/supported.md", include_str!("../../docs/supported.md"), readers::markdown_details(&all)),
+            ("README.md", include_str!("../../README.md"), readers::markdown(&views)),
+            ("docs/supported.md", include_str!("../../docs/supported.md"), readers::markdown_details(&views)),
         ];
         for (path, text, table) in tables {
             assert!(text.contains(&table), "{path} is to have:\n{table}");
@@ -569,11 +571,11 @@ mod tests {
     #[test]
     fn root_with_few_capabilities_is_advised_to_add_them() {
         let root = Rights { bounding_bits: !SYS_PTRACE.bit(), ..rights_with(0, &[DAC_OVERRIDE]) };
-        let (status, found) = rights_status(None, &root, true);
+        let (status, finding) = rights_status(None, &root, true);
         assert_eq!(status, Status::Limited);
         assert!(
-            found.ends_with("with more capabilities: this container's root lacks CAP_SYS_PTRACE"),
-            "{found}"
+            finding.ends_with("with more capabilities: this container's root lacks CAP_SYS_PTRACE"),
+            "{finding}"
         );
         assert!(more_rights(&root).starts_with("start it with --cap-add SYS_PTRACE (Kubernetes"));
     }

@@ -16,7 +16,7 @@ use strandline_process::procfs::Process;
 
 use super::arguments::Explain;
 use super::arguments_reading::SnapshotChoice;
-use super::condition::{Condition, Outcome, Whole};
+use super::condition::{Condition, Outcome, PercentBase};
 use super::output::{Output, print_message};
 use super::progress::Progress;
 use super::{CommandResult, Result};
@@ -32,9 +32,9 @@ const PATH_LABEL: &str = "path   ";
 
 /// Heap bytes that one processor reads per second while the process is stopped, with a margin
 /// (benches/RESULTS.md).
-const READ_BYTES_A_SECOND: u64 = 3 << 30;
+const READ_BYTES_PER_SECOND: u64 = 3 << 30;
 /// Stop time of a snapshot (benches/RESULTS.md).
-const SNAPSHOT_SECONDS_A_GIB: f64 = 0.03;
+const SNAPSHOT_SECONDS_PER_GIB: f64 = 0.03;
 /// Maximum number of processors for the expected stop: more hardly shorten it.
 const MAX_PROCESSORS: u64 = 8;
 /// Shorter expected stops cause no warning.
@@ -92,7 +92,7 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
     } else {
         print_screen(arguments, &explanation, holders.as_ref(), path.as_deref(), output)?;
     }
-    Ok(test_conditions(&arguments.fail_if, |condition| condition.test(&[&explanation], Whole::Rss)))
+    Ok(test_conditions(&arguments.fail_if, |condition| condition.test(&[&explanation], PercentBase::Rss)))
 }
 
 /// Prints the default screen, or the one with all details, then the holders.
@@ -124,8 +124,8 @@ fn print_screen(
 
 /// Returns the approximate stop time of a process with `anonymous_bytes`.
 fn expected_stop(anonymous_bytes: u64, processors: u64) -> Duration {
-    let bytes_a_second = READ_BYTES_A_SECOND * processors.clamp(1, MAX_PROCESSORS);
-    Duration::from_secs_f64(anonymous_bytes as f64 / bytes_a_second as f64)
+    let bytes_per_second = READ_BYTES_PER_SECOND * processors.clamp(1, MAX_PROCESSORS);
+    Duration::from_secs_f64(anonymous_bytes as f64 / bytes_per_second as f64)
 }
 
 /// Warns a user at a terminal before a long stop, and mentions the options that limit it.
@@ -150,7 +150,7 @@ fn warn_of_long_stop(arguments: &Explain, is_json: bool) {
             arguments.pid(),
             bytes(anonymous_bytes),
             seconds(expected.as_secs_f64()),
-            seconds(SNAPSHOT_SECONDS_A_GIB * anonymous_bytes as f64 / (1_u64 << 30) as f64)
+            seconds(SNAPSHOT_SECONDS_PER_GIB * anonymous_bytes as f64 / (1_u64 << 30) as f64)
         ));
     }
 }
@@ -224,7 +224,7 @@ mod tests {
         let conditions =
             |texts: &[&str]| texts.iter().map(|text| Condition::parse(text).unwrap()).collect::<Vec<_>>();
         let result = |texts: &[&str]| {
-            test_conditions(&conditions(texts), |condition| condition.test(&[&java], Whole::Rss))
+            test_conditions(&conditions(texts), |condition| condition.test(&[&java], PercentBase::Rss))
         };
         assert_eq!(result(&[]), CommandResult::Done);
         assert_eq!(result(&["rss < 1"]), CommandResult::Done);

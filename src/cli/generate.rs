@@ -125,21 +125,26 @@ fn markdown() -> String {
         verbs.iter().map(|verb| verb.get_name()).map(|name| format!("[{name}](#{name})")).collect();
     let mut text = format!("{INTRODUCTION}\n{}\n\n## All subcommands\n\n", links.join(", "));
     text += &common;
-    let mut seen = BTreeSet::new();
+    let mut printed_explanations = BTreeSet::new();
     for verb in verbs {
         let name = verb.get_name().to_owned();
-        text += &section(verb, "##", &name, &mut seen);
+        text += &section(verb, "##", &name, &mut printed_explanations);
         for action in verb.get_subcommands_mut().filter(|action| action.get_name() != "help") {
             let name = format!("{name} {}", action.get_name());
-            text += &section(action, "###", &name, &mut seen);
+            text += &section(action, "###", &name, &mut printed_explanations);
         }
     }
     text
 }
 
-/// The section of a subcommand, with its arguments by heading. `seen` has the explanations of
-/// values that were printed before, which are not repeated.
-fn section(verb: &mut Command, level: &str, name: &str, seen: &mut BTreeSet<String>) -> String {
+/// The section of a subcommand, with its arguments by heading. `printed_explanations` has the
+/// explanations of values that were printed before.
+fn section(
+    verb: &mut Command,
+    level: &str,
+    name: &str,
+    printed_explanations: &mut BTreeSet<String>,
+) -> String {
     let usage = verb.render_usage().to_string();
     let about =
         verb.get_long_about().or_else(|| verb.get_about()).map(ToString::to_string).unwrap_or_default();
@@ -159,7 +164,7 @@ fn section(verb: &mut Command, level: &str, name: &str, seen: &mut BTreeSet<Stri
         }
         let is_listed =
             |argument: &&Arg| argument.get_help_heading() == heading && argument.get_id() != "help";
-        text += &table(own_arguments().filter(is_listed), seen);
+        text += &table(own_arguments().filter(is_listed), printed_explanations);
     }
     if let Some(examples) = verb.get_after_long_help().or_else(|| verb.get_after_help()) {
         text += &format!("\n```text\n{}\n```\n", examples.to_string().trim());
@@ -168,20 +173,23 @@ fn section(verb: &mut Command, level: &str, name: &str, seen: &mut BTreeSet<Stri
 }
 
 /// A table of arguments; nothing if there are none.
-fn table<'a>(arguments: impl Iterator<Item = &'a Arg>, seen: &mut BTreeSet<String>) -> String {
-    let rows: String = arguments.map(|argument| row(argument, seen)).collect();
+fn table<'a>(
+    arguments: impl Iterator<Item = &'a Arg>,
+    printed_explanations: &mut BTreeSet<String>,
+) -> String {
+    let rows: String = arguments.map(|argument| row(argument, printed_explanations)).collect();
     if rows.is_empty() { rows } else { format!("| option | |\n|---|---|\n{rows}") }
 }
 
 /// The row of an argument: how it is written, its help, its values and its default.
-fn row(argument: &Arg, seen: &mut BTreeSet<String>) -> String {
+fn row(argument: &Arg, printed_explanations: &mut BTreeSet<String>) -> String {
     let help = argument.get_long_help().or_else(|| argument.get_help()).map(ToString::to_string);
     let mut about = escaped(&help.unwrap_or_default());
     let takes_value = argument.get_num_args().is_none_or(|range| range.takes_values());
     if takes_value {
         let values = argument.get_possible_values();
-        let shown = values.iter().filter(|value| !value.is_hide_set());
-        let choices: Vec<String> = shown.map(|value| choice(value, seen)).collect();
+        let visible_values = values.iter().filter(|value| !value.is_hide_set());
+        let choices: Vec<String> = visible_values.map(|value| choice(value, printed_explanations)).collect();
         if !choices.is_empty() {
             about += &format!(". Values: {}", choices.join(", "));
         }
@@ -198,11 +206,11 @@ fn row(argument: &Arg, seen: &mut BTreeSet<String>) -> String {
 }
 
 /// A possible value, with its help unless that repeats its name or was printed before.
-fn choice(value: &PossibleValue, seen: &mut BTreeSet<String>) -> String {
+fn choice(value: &PossibleValue, printed_explanations: &mut BTreeSet<String>) -> String {
     let help = value.get_help().map(|help| escaped(&help.to_string()));
     let help = help.filter(|help| !help.eq_ignore_ascii_case(value.get_name()));
     let explanation = help.map(|help| format!(" ({help})"));
-    let explanation = explanation.filter(|explanation| seen.insert(explanation.clone()));
+    let explanation = explanation.filter(|explanation| printed_explanations.insert(explanation.clone()));
     format!("`{}`{}", value.get_name(), explanation.unwrap_or_default())
 }
 

@@ -37,7 +37,7 @@ pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
 /// Takes the ledgers of its processes, each within the budget.
 fn take_ledgers(arguments: &Explain, explanation: &mut GroupExplanation, is_json: bool) {
     let line = Progress::new(!is_json);
-    let show = |done, all| line.set_line(&format!("ledger of process {} of {all}", done + 1));
+    let show = |done, total| line.set_line(&format!("ledger of process {} of {total}", done + 1));
     let budget = arguments.stop_budget;
     let max_stop = |process: &GroupProcess| {
         let figures = Figures {

@@ -17,7 +17,7 @@ pub const SCHEMA: &str = "strandline/reclaim-cgroup/1";
 pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<CommandResult> {
     let (hierarchy, group) = open(&arguments.group)?;
     let line = Progress::new(!output.json);
-    let show = |done, all| line.set_line(&format!("process {} of {all}", done + 1));
+    let show = |done, total| line.set_line(&format!("process {} of {total}", done + 1));
     // Faults are not counted: that would take seconds for each process.
     let options = options(arguments);
     let reclamation = reclaim_group(&hierarchy, &group, &options, &show)?;

@@ -38,7 +38,7 @@ struct ExplainDocument {
 /// Whether a file is a JSON document and not a recording; false for an unreadable file.
 pub fn is_document(path: &Path) -> bool {
     let mut first_byte = [0];
-    let is_file = std::fs::metadata(path).is_ok_and(|data| data.is_file());
+    let is_file = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
     let is_read = is_file && File::open(path).and_then(|mut file| file.read_exact(&mut first_byte)).is_ok();
     is_read && first_byte == *b"{"
 }

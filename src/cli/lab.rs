@@ -18,7 +18,7 @@ use super::{CommandResult, Failure, Result};
 use strandline_lab::TaskCounts;
 use strandline_lab::cell::Subject;
 use strandline_lab::engine::Progress;
-use strandline_lab::executor::Stopped;
+use strandline_lab::executor::StopReason;
 use strandline_lab::interrupt::Interrupt;
 use strandline_lab::setup::{LabOptions, LabSetup, MAX_UNCONFIRMED_RUNS};
 use strandline_lab::slurm;
@@ -131,21 +131,21 @@ fn read_answer(interrupt: &Interrupt) -> Decision {
 }
 
 /// Reports why a lab stopped; after a signal strandline ends by the same signal.
-pub fn report_stop(stop: &Stopped) -> Result<CommandResult> {
+pub fn report_stop(stop: &StopReason) -> Result<CommandResult> {
     match stop {
-        Stopped::Interrupted(signal) => {
+        StopReason::Interrupted(signal) => {
             print_message("interrupted: run the same command to resume");
             // The wait status of a process that a signal ended is the signal's number.
             Ok(CommandResult::WaitStatus(*signal))
         }
-        Stopped::Failed(_) => Err(failure(stop)),
+        StopReason::Failed(_) => Err(failure(stop)),
     }
 }
 
-fn failure(stop: &Stopped) -> Failure {
+fn failure(stop: &StopReason) -> Failure {
     match stop {
-        Stopped::Interrupted(signal) => Failure(format!("interrupted by signal {signal}")),
-        Stopped::Failed(why) => Failure(why.clone()),
+        StopReason::Interrupted(signal) => Failure(format!("interrupted by signal {signal}")),
+        StopReason::Failed(why) => Failure(why.clone()),
     }
 }
 
@@ -165,7 +165,7 @@ impl LabProgress {
 
 impl ProgressDisplay for LabProgress {
     fn update(&self, progress: &Progress) {
-        let mut line = format!("{}: {} of {} runs", self.title, progress.done, progress.total);
+        let mut line = format!("{}: {} of {} runs", self.title, progress.finished_runs, progress.max_runs);
         if let Some(remaining) = progress.remaining {
             line += &format!(", at most {} left", seconds(remaining.as_secs_f64()));
         }
@@ -185,21 +185,21 @@ pub fn show<T: Serialize>(
     schema: &str,
     body: &T,
     page: &Page,
-    shown: &ReportOutput,
+    report_output: &ReportOutput,
     output: &mut Output,
 ) -> Result<()> {
-    let text = match chosen_format(shown, output) {
+    let text = match chosen_format(report_output, output) {
         LabFormat::Terminal => terminal::lines(page, output.surface),
         LabFormat::Markdown => markdown::text(page),
         LabFormat::Html => html::text(page)?,
         LabFormat::Json => json(schema, body)?,
     };
-    write_output(&text, shown, output)
+    write_output(&text, report_output, output)
 }
 
 /// The format that --json or --format requests.
-pub fn chosen_format(shown: &ReportOutput, output: &Output) -> LabFormat {
-    if output.json { LabFormat::Json } else { shown.format.unwrap_or(LabFormat::Terminal) }
+pub fn chosen_format(report_output: &ReportOutput, output: &Output) -> LabFormat {
+    if output.json { LabFormat::Json } else { report_output.format.unwrap_or(LabFormat::Terminal) }
 }
 
 /// A JSON document with the environment of this machine.
@@ -208,8 +208,8 @@ pub fn json<T: Serialize>(schema: &str, body: &T) -> Result<String> {
 }
 
 /// Writes a report to the requested destination.
-pub fn write_output(text: &str, shown: &ReportOutput, output: &mut Output) -> Result<()> {
-    let Some(path) = &shown.output else { return output.print(text) };
+pub fn write_output(text: &str, report_output: &ReportOutput, output: &mut Output) -> Result<()> {
+    let Some(path) = &report_output.output else { return output.print(text) };
     let written = std::fs::File::create(path).and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|error| Failure(format!("{}: {error}", path.display())))?;
     if std::io::stderr().is_terminal() {

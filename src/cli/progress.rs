@@ -39,9 +39,9 @@ type Latest = Arc<Mutex<Option<State>>>;
 
 /// What the line shows.
 enum State {
-    /// `done` of `total` bytes of the operation `what`.
+    /// `done` of `total` bytes of `operation`.
     Bytes {
-        what: String,
+        operation: String,
         done: u64,
         total: u64,
     },
@@ -68,19 +68,21 @@ impl std::fmt::Debug for Drawer {
 }
 
 impl Progress {
-    /// A progress line that is shown if `wanted` (no JSON output).
-    pub fn new(wanted: bool) -> Self {
-        Self(if wanted { Drawer::start(Sink::stderr()) } else { None })
+    /// A progress line that is shown if `is_shown` (no JSON output).
+    pub fn new(is_shown: bool) -> Self {
+        Self(if is_shown { Drawer::start(Sink::stderr()) } else { None })
     }
 
-    /// Sets the progress of `what` to `done` of `total` bytes.
-    pub fn set_bytes(&self, what: &str, done: u64, total: u64) {
+    /// Sets the progress of `operation` to `done` of `total` bytes.
+    pub fn set_bytes(&self, operation: &str, done: u64, total: u64) {
         self.update(|latest| match latest {
             // Updates of the same operation are frequent: they allocate nothing.
-            Some(State::Bytes { what: old, done: old_done, total: old_total }) if old == what => {
+            Some(State::Bytes { operation: shown_operation, done: old_done, total: old_total })
+                if shown_operation == operation =>
+            {
                 (*old_done, *old_total) = (done, total);
             }
-            _ => *latest = Some(State::Bytes { what: what.to_owned(), done, total }),
+            _ => *latest = Some(State::Bytes { operation: operation.to_owned(), done, total }),
         });
     }
 
@@ -103,8 +105,14 @@ impl Progress {
 impl State {
     fn text(&self) -> String {
         let line = match self {
-            Self::Bytes { what, done, total } => {
-                format!("{}: {} of {} ({})", clean(what), bytes(*done), bytes(*total), percent(*done, *total))
+            Self::Bytes { operation, done, total } => {
+                format!(
+                    "{}: {} of {} ({})",
+                    clean(operation),
+                    bytes(*done),
+                    bytes(*total),
+                    percent(*done, *total)
+                )
             }
             Self::Line(line) => clean(line),
         };
@@ -160,9 +168,9 @@ impl Drawer {
     fn start(sink: Sink) -> Option<Self> {
         let latest = Latest::default();
         let ((end, ended), (drawing, erased)) = (channel::<()>(), channel::<()>());
-        let shown = Arc::clone(&latest);
+        let latest_for_thread = Arc::clone(&latest);
         let draw = move || {
-            sink.draw(&shown, &ended);
+            sink.draw(&latest_for_thread, &ended);
             drop(drawing);
         };
         // The thread inherits the blocked signals from its first instruction on: a stop signal that

@@ -13,7 +13,7 @@ use super::{CommandResult, Result};
 use strandline_report::paint::Surface;
 use strandline_report::text::{clean, clean_sentence, shorten, wrap};
 use strandline_report::units::bytes;
-use strandline_report::{reclamation, terminal};
+use strandline_report::{NextCommand, reclamation, terminal};
 
 pub const SCHEMA: &str = "strandline/reclaim/1";
 
@@ -86,44 +86,45 @@ fn hint_lines(arguments: &Reclaim, reclamation: &Reclamation, surface: Surface) 
     let command = if reclamation.dry_run && reclamation.outcome == Outcome::Done {
         // A remedy that is only predicted cannot be applied from here.
         is_applied(&reclamation.remedy).then(|| {
-            let (command, effect) = apply_command(pid, reclamation, arguments.remedy.is_some());
-            let option = if arguments.allow_lost_write_risk { " --allow-lost-write-risk" } else { "" };
-            (command + option, effect)
+            let mut next = apply_command(pid, reclamation, arguments.remedy.is_some());
+            next.command += if arguments.allow_lost_write_risk { " --allow-lost-write-risk" } else { "" };
+            next
         })
     } else {
         pins_command(pid, reclamation)
     };
     if let Some(command) = command {
         lines.push(String::new());
-        lines.extend(terminal::next(&[command], surface));
+        lines.extend(terminal::next_commands(&[command], surface));
     }
     lines
 }
 
 /// The command that applies a predicted remedy, and what it does. If no remedy was requested, it is
 /// the command that `explain` shows.
-pub fn apply_command(pid: i32, reclamation: &Reclamation, is_requested: bool) -> (String, String) {
-    let mut all = reclamation.before.iter().flat_map(|before| &before.remedies);
-    let same = all.find(|offered| offered.kind == RemedyKind::Call && offered.id == reclamation.remedy);
-    let offered = same.filter(|_| !is_requested).map(|offered| clean_sentence(&offered.how));
-    let command = offered
+pub fn apply_command(pid: i32, reclamation: &Reclamation, is_requested: bool) -> NextCommand {
+    let mut remedies = reclamation.before.iter().flat_map(|before| &before.remedies);
+    let same = remedies.find(|offered| offered.kind == RemedyKind::Call && offered.id == reclamation.remedy);
+    let offered_command = same.filter(|_| !is_requested).map(|offered| clean_sentence(&offered.how));
+    let command = offered_command
         .unwrap_or_else(|| format!("strandline reclaim {pid} --remedy {}", clean(&reclamation.remedy)));
-    (command, "applies it".to_owned())
+    NextCommand::new(command, "applies it")
 }
 
 /// The command that shows which blocks pin memory that no remedy releases, if that is a significant
 /// part. Memory of runtimes is left out, because `holders` shows pins in memory of allocators.
 /// `None` if the last state is not known.
-fn pins_command(pid: i32, reclamation: &Reclamation) -> Option<(String, String)> {
+fn pins_command(pid: i32, reclamation: &Reclamation) -> Option<NextCommand> {
     let latest = match reclamation.outcome {
         Outcome::Done => reclamation.after.as_ref()?,
         Outcome::NothingToGiveBack | Outcome::Refused => reclamation.before.as_ref()?,
     };
     let is_pinned = |row: &&Row| row.state == State::Pinned && row.stratum == HolderKind::Allocator;
-    let pinned: u64 = latest.rows.iter().filter(is_pinned).map(|row| row.bytes).sum();
+    let pinned_bytes: u64 = latest.rows.iter().filter(is_pinned).map(|row| row.bytes).sum();
     let min_bytes = (latest.kernel.rss_bytes / MIN_MENTIONED_DIVISOR).max(MIN_PINNED_BYTES);
-    (pinned > min_bytes)
-        .then(|| (format!("strandline holders {pid}"), format!("what pins {}", bytes(pinned))))
+    (pinned_bytes > min_bytes).then(|| {
+        NextCommand::new(format!("strandline holders {pid}"), &format!("what pins {}", bytes(pinned_bytes)))
+    })
 }
 
 /// Whether a remedy is more than advice.
@@ -197,18 +198,18 @@ mod tests {
     fn a_prediction_leads_to_the_command_of_explain_or_of_the_request() {
         let remedy = "malloc_trim".to_owned();
         let predicted = Reclamation { remedy, before: ledger(0), ..Reclamation::default() };
-        let command = |is_requested| apply_command(7, &predicted, is_requested).0;
+        let command = |is_requested| apply_command(7, &predicted, is_requested).command;
         assert_eq!(command(false), "strandline reclaim 7");
         assert_eq!(command(true), "strandline reclaim 7 --remedy malloc_trim");
         let other = Reclamation { remedy: "zero_pages".to_owned(), ..predicted.clone() };
-        assert_eq!(apply_command(7, &other, false).0, "strandline reclaim 7 --remedy zero_pages");
+        assert_eq!(apply_command(7, &other, false).command, "strandline reclaim 7 --remedy zero_pages");
     }
 
     #[test]
     fn pinned_memory_that_is_left_leads_to_holders() {
         let command = |outcome, before, after| {
             let done = Reclamation { outcome, before, after, ..Reclamation::default() };
-            pins_command(7, &done).map(|(command, shows)| format!("{command}: {shows}"))
+            pins_command(7, &done).map(|next| format!("{}: {}", next.command, next.effect))
         };
         let expected = Some("strandline holders 7: what pins 50.0 MiB".to_owned());
         assert_eq!(command(Outcome::Done, ledger(90 << 20), ledger(50 << 20)), expected);

@@ -79,8 +79,9 @@ fn check_arguments(
             format!("{}: a holders document is reported alone: name no other file", document.display());
         return if files.len() > 1 { Err(Failure(line)) } else { Ok(()) };
     }
-    let is_pipe =
-        |file: &&PathBuf| std::fs::metadata(file).is_ok_and(|data| !data.is_file() && !data.is_dir());
+    let is_pipe = |file: &&PathBuf| {
+        std::fs::metadata(file).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
+    };
     match files.iter().find(is_pipe) {
         Some(pipe) if needs_one_regular_file(format) => Err(Failure(format!(
             "{}: csv, groups-csv and json read a recording twice, and a pipe can be read once; save it to a file first",
@@ -118,8 +119,8 @@ fn show_holders(file: &Path, arguments: &Report, output: &mut Output) -> Result<
 /// Shows recordings as a chart of text.
 fn chart(timelines: &[Timeline], arguments: &Report, output: &mut Output) -> Result<CommandResult> {
     let variable = |name: &str| std::env::var(name).ok();
-    let (all, ctype, lang) = (variable("LC_ALL"), variable("LC_CTYPE"), variable("LANG"));
-    let glyphs = Glyphs::of_locale(all.as_deref(), ctype.as_deref(), lang.as_deref());
+    let (lc_all, ctype, lang) = (variable("LC_ALL"), variable("LC_CTYPE"), variable("LANG"));
+    let glyphs = Glyphs::of_locale(lc_all.as_deref(), ctype.as_deref(), lang.as_deref());
     let text = chart::chart(timelines, arguments.r#type.as_deref(), output.surface, glyphs);
     let Some(path) = &arguments.output else {
         output.print(&text)?;
@@ -138,7 +139,7 @@ fn refuse_overwrite(output: &Path) -> Result<()> {
             "{name} is a document: it is not overwritten; name another file with -o"
         )));
     }
-    let is_file = std::fs::metadata(output).is_ok_and(|data| data.is_file());
+    let is_file = std::fs::metadata(output).is_ok_and(|metadata| metadata.is_file());
     if is_file && Reader::open(output).is_ok() {
         return Err(Failure(format!(
             "{} is a recording: it is not overwritten; name another file with -o",
@@ -188,14 +189,14 @@ impl Destination {
         let name = path.display().to_string();
         refuse_overwrite(&path)?;
         let existing = std::fs::metadata(&path).ok();
-        if existing.as_ref().is_some_and(|data| !data.is_file()) {
+        if existing.as_ref().is_some_and(|metadata| !metadata.is_file()) {
             // Write directly to a device or a pipe.
             let writer = Box::new(File::options().write(true).open(&path).map_err(cannot_write)?);
             return Ok(Self { writer, temporary: None, path: None, name, has_default_name });
         }
         let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
         // With the permissions of an existing file, or those that the umask allows.
-        let existing = existing.map(|data| data.permissions());
+        let existing = existing.map(|metadata| metadata.permissions());
         let permissions = existing.clone().unwrap_or_else(|| std::fs::Permissions::from_mode(0o666));
         let mut builder = tempfile::Builder::new();
         let temporary = builder.permissions(permissions).tempfile_in(folder).map_err(cannot_write)?;

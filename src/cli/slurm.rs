@@ -2,7 +2,7 @@
 
 use super::arguments_slurm::LabRound;
 use super::{CommandResult, Failure, Result};
-use strandline_lab::executor::Stopped;
+use strandline_lab::executor::StopReason;
 use strandline_lab::slurm::{TaskArguments, serve};
 
 /// Runs the round that is the task `arguments.task` of a job array.
@@ -12,7 +12,7 @@ pub fn round(arguments: &LabRound) -> Result<CommandResult> {
     let task = TaskArguments { folder: folder.clone(), array, task, node: node.clone(), restarts };
     match serve(task) {
         Ok(()) => Ok(CommandResult::Done),
-        Err(Stopped::Interrupted(signal)) => Ok(CommandResult::WaitStatus(signal)),
-        Err(Stopped::Failed(why)) => Err(Failure(why)),
+        Err(StopReason::Interrupted(signal)) => Ok(CommandResult::WaitStatus(signal)),
+        Err(StopReason::Failed(why)) => Err(Failure(why)),
     }
 }

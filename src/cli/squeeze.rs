@@ -60,7 +60,7 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<CommandResult> {
     let content = LabContent { verb: "squeeze", description: &description, subjects };
     let mut lab = LabSetup::open(content, &lab_options(&lab_arguments(arguments))).map_err(Failure)?;
     let progress = LabProgress::new("squeeze", !output.json);
-    let found = match lab.executors.first_mut() {
+    let search_result = match lab.executors.first_mut() {
         Some(executor) => {
             let success = arguments.success.clone();
             let mut runner = Runner::new(kind, subject.clone(), success, executor.as_mut(), &mut lab.journal);
@@ -69,7 +69,7 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<CommandResult> {
         None => return Err(no_executor()),
     };
     drop(progress);
-    let findings = match found {
+    let findings = match search_result {
         Ok(findings) => findings,
         Err(NoResult::Stopped(stop)) => {
             // End running commands before printing.
@@ -82,7 +82,7 @@ pub fn run(arguments: &Squeeze, output: &mut Output) -> Result<CommandResult> {
             return Err(Failure(line));
         }
     };
-    show(SCHEMA, &findings, &page(&findings, surroundings(&machine)), &arguments.shown, output)?;
+    show(SCHEMA, &findings, &page(&findings, surroundings(&machine)), &arguments.report_output, output)?;
     lab.close();
     Ok(CommandResult::Done)
 }
@@ -147,7 +147,7 @@ mkdir -p \"$d\" && exec \"$0\" squeeze --dir \"$d\" \"$@\"";
     if let Some(node) = &outcome.node {
         print_message(&format!("squeezed on {}", node.name));
     }
-    write_output(&text, &arguments.shown, output)?;
+    write_output(&text, &arguments.report_output, output)?;
     lab.close();
     Ok(CommandResult::Done)
 }
@@ -175,7 +175,7 @@ fn search_arguments(arguments: &Squeeze, is_json: bool) -> Vec<String> {
     let format = if is_json {
         Some("json".to_owned())
     } else {
-        arguments.shown.format.map(|format| format!("{format:?}").to_lowercase())
+        arguments.report_output.format.map(|format| format!("{format:?}").to_lowercase())
     };
     words.extend(format.map(|format| format!("--format={format}")));
     words.push("--".to_owned());

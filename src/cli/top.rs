@@ -10,7 +10,7 @@ use strandline_report::model::{Rows, View};
 use strandline_report::paint::Surface;
 use strandline_report::{reclamation, terminal};
 use strandline_survey::Selection;
-use strandline_top::{Kind, LedgerCallback, LookResult, LookSums, Request};
+use strandline_top::{Kind, LedgerCallback, Request, RequestResult, StateSums};
 
 use super::arguments_top::Top;
 use super::output::Output;
@@ -48,20 +48,20 @@ pub fn run(arguments: &Top, output: &mut Output) -> Result<CommandResult> {
     Ok(CommandResult::Done)
 }
 
-fn sums(explanation: &Explanation) -> LookSums {
+fn sums(explanation: &Explanation) -> StateSums {
     let totals = &explanation.totals;
-    LookSums { stranded_bytes: totals.stranded, pinned_bytes: totals.pinned }
+    StateSums { stranded_bytes: totals.stranded, pinned_bytes: totals.pinned }
 }
 
 /// Inspects a process, from a snapshot if possible, because a keystroke should not stop it for
 /// long.
-fn inspect(pid: i32, request: Request, surface: Surface) -> Result<LookResult> {
+fn inspect(pid: i32, request: Request, surface: Surface) -> Result<RequestResult> {
     let snapshot = SnapshotMode::IfPossible;
     match request {
         Request::Ledger => {
             let explanation = explain(pid, &Options { snapshot, ..Options::default() })?;
             let text = terminal::explanation(&View::new(&explanation, Rows::default()), surface);
-            Ok(LookResult { text, sums: Some(sums(&explanation)) })
+            Ok(RequestResult { text, sums: Some(sums(&explanation)) })
         }
         Request::DryRun => {
             let options = ReclaimOptions {
@@ -77,9 +77,9 @@ fn inspect(pid: i32, request: Request, surface: Surface) -> Result<LookResult> {
             }
             let is_done = predicted.outcome == Outcome::Done;
             let command = || super::reclaim::apply_command(pid, &predicted, false);
-            let hints = is_done.then(|| terminal::next(&[command()], surface));
+            let hints = is_done.then(|| terminal::next_commands(&[command()], surface));
             let text = reclamation::reclamation(&predicted, &hints.unwrap_or_default(), surface);
-            Ok(LookResult { text, sums: predicted.before.as_ref().map(sums) })
+            Ok(RequestResult { text, sums: predicted.before.as_ref().map(sums) })
         }
     }
 }

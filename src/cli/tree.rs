@@ -14,7 +14,7 @@ use strandline_process::procfs::Process;
 use strandline_process::snapshot;
 
 use super::arguments::Explain;
-use super::condition::Whole;
+use super::condition::PercentBase;
 use super::output::Output;
 use super::{CommandResult, Failure, Result, explain::test_conditions};
 use strandline_report::tree::{Member, Tree, tree};
@@ -26,22 +26,22 @@ const MAX_PROCESSES: usize = 10_000;
 
 /// Explains the tree and evaluates the conditions on its totals.
 pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
-    let found = explain_tree(arguments)?;
+    let tree_result = explain_tree(arguments)?;
     if output.json {
-        output.document(SCHEMA, None, &found)?;
+        output.document(SCHEMA, None, &tree_result)?;
     } else {
-        output.print(&tree(&found, output.surface))?;
+        output.print(&tree(&tree_result, output.surface))?;
     }
-    let processes = found.processes.iter();
-    Ok(match found.total_pss_bytes {
+    let processes = tree_result.processes.iter();
+    Ok(match tree_result.total_pss_bytes {
         Some(_) => {
             let shares: Vec<Explanation> = processes.map(as_shares).collect();
             let shares: Vec<_> = shares.iter().collect();
-            test_conditions(&arguments.fail_if, |condition| condition.test(&shares, Whole::Pss))
+            test_conditions(&arguments.fail_if, |condition| condition.test(&shares, PercentBase::Pss))
         }
         None => {
-            let whole: Vec<_> = processes.map(|member| &member.explanation).collect();
-            test_conditions(&arguments.fail_if, |condition| condition.test(&whole, Whole::Rss))
+            let explanations: Vec<_> = processes.map(|member| &member.explanation).collect();
+            test_conditions(&arguments.fail_if, |condition| condition.test(&explanations, PercentBase::Rss))
         }
     })
 }
@@ -59,7 +59,7 @@ fn as_shares(member: &Member) -> Explanation {
 /// Explains the process and its descendants, one after the other.
 fn explain_tree(arguments: &Explain) -> Result<Tree> {
     let root = arguments.pid();
-    let own = std::process::id().cast_signed();
+    let own_pid = std::process::id().cast_signed();
     let mut members = Vec::new();
     let mut caveats = Vec::new();
     let mut processes = descendants(root, &read_parents()?);
@@ -75,7 +75,7 @@ fn explain_tree(arguments: &Explain) -> Result<Tree> {
     }
     for Descendant { pid, parent, depth } in processes {
         // strandline started from a shell in the tree is temporarily part of it; skip it silently.
-        if pid == own && pid != root {
+        if pid == own_pid && pid != root {
             continue;
         }
         // Skip the snapshot of a member, made by another strandline: it is no independent process.
@@ -130,13 +130,13 @@ fn descendants(root: i32, parents: &BTreeMap<i32, i32>) -> Vec<Descendant> {
     for (&pid, &parent) in parents {
         children.entry(parent).or_default().push(pid);
     }
-    let mut seen = BTreeSet::new();
+    let mut listed_pids = BTreeSet::new();
     let mut order = Vec::new();
     let parent = parents.get(&root).copied().unwrap_or(0);
     let mut pending = vec![Descendant { pid: root, parent, depth: 0 }];
     while let Some(process) = pending.pop() {
         // Process ids may be reused while /proc is read, so even cycles are possible.
-        if !seen.insert(process.pid) {
+        if !listed_pids.insert(process.pid) {
             continue;
         }
         order.push(process);

@@ -12,7 +12,7 @@ use strandline_lab::engine::{self, Plan, Progress};
 use strandline_lab::executor::NoResult;
 use strandline_lab::pages::trial::{catalogue_document, catalogue_page, document, page};
 use strandline_lab::setup::{LabContent, LabSetup};
-use strandline_lab::trial::applies::{Facts, compatible};
+use strandline_lab::trial::applies::Facts;
 use strandline_lab::trial::catalogue::{Candidate, Catalogue};
 use strandline_lab::trial::observation::{self, Observation};
 use strandline_lab::trial::rank::{self, Goal};
@@ -58,7 +58,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
     match trial {
         Ok(mut trial) => {
             (trial.cluster_caveats, trial.nodes) = (lab.caveats(), lab.nodes());
-            show(SCHEMA, &document(&trial), &page(&trial), &arguments.shown, output)?;
+            show(SCHEMA, &document(&trial), &page(&trial), &arguments.report_output, output)?;
             lab.close();
             Ok(CommandResult::Done)
         }
@@ -73,16 +73,16 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
     }
 }
 
-/// Shows the wanted candidates without running anything.
+/// Shows the requested candidates without running anything.
 fn list_candidates(
     arguments: &Arguments,
     catalogue: &Catalogue,
     output: &mut Output,
 ) -> Result<CommandResult> {
-    let wanted = catalogue.candidates.iter().filter(|candidate| is_wanted(arguments, &candidate.id));
-    let candidates: Vec<Candidate> = wanted.cloned().collect();
+    let requested = catalogue.candidates.iter().filter(|candidate| is_requested(arguments, &candidate.id));
+    let candidates: Vec<Candidate> = requested.cloned().collect();
     let document = catalogue_document(&candidates);
-    show(LIST_SCHEMA, &document, &catalogue_page(&candidates), &arguments.shown, output)?;
+    show(LIST_SCHEMA, &document, &catalogue_page(&candidates), &arguments.report_output, output)?;
     Ok(CommandResult::Done)
 }
 
@@ -96,7 +96,7 @@ fn check_ids(arguments: &Arguments, catalogue: &Catalogue) -> Result<()> {
 }
 
 /// Whether --only and --skip leave the candidate `id`.
-fn is_wanted(arguments: &Arguments, id: &str) -> bool {
+fn is_requested(arguments: &Arguments, id: &str) -> bool {
     let names = |list: &[String]| list.iter().any(|name| name == id);
     (arguments.only.is_empty() || names(&arguments.only)) && !names(&arguments.skip)
 }
@@ -108,13 +108,15 @@ fn first_run_time(wall_seconds: Option<f64>, elapsed: Duration) -> Duration {
 
 struct Rounds {
     /// The results of the command without settings, then of each candidate.
-    judged: Vec<TryResult>,
+    results: Vec<TryResult>,
     /// Number of rounds in which the command without settings succeeded.
-    rounds: usize,
+    count: usize,
     /// Number of runs that left processes behind.
-    left_behind: u32,
-    /// Number of failed runs without settings, and the first reason.
-    baseline_failures: (u32, Option<String>),
+    runs_with_leftovers: u32,
+    /// Number of failed runs without settings.
+    baseline_failures: u32,
+    /// Why the first of them failed.
+    first_baseline_failure: Option<String>,
 }
 
 struct RunningTrial<'a> {
@@ -137,26 +139,27 @@ impl RunningTrial<'_> {
             self.base.timeout = Some(run_time.saturating_mul(TIMEOUT_FACTOR).saturating_add(TIMEOUT_BASE));
         }
         let facts = tries::facts(&self.base.command, &observation);
-        let wanted = |id: &str| is_wanted(self.arguments, id);
-        let (tries, not_applicable) = tries::choose(self.catalogue, &facts, &wanted);
+        let is_requested = |id: &str| is_requested(self.arguments, id);
+        let (tries, not_applicable) = tries::choose(self.catalogue, &facts, &is_requested);
         // A run reused from an earlier lab took no time now, and a server takes longer than its
         // load.
         self.confirm(lab, tries.len(), elapsed.max(run_time))?;
-        let Rounds { mut judged, rounds, left_behind, baseline_failures } =
-            self.rounds(lab, BASELINE, &tries, observation.settled_at)?;
-        let baseline = if judged.is_empty() { TryResult::default() } else { judged.remove(0) };
+        let mut rounds = self.rounds(lab, BASELINE, &tries, observation.settled_at)?;
+        let baseline =
+            if rounds.results.is_empty() { TryResult::default() } else { rounds.results.remove(0) };
         let mut trial = Trial {
             command: self.base.command.clone(),
             program: tries::program_path(&self.base.command),
             goal: self.arguments.goal.into(),
-            serving: self.service.is_some(),
-            rounds,
-            baseline_failures,
+            is_server: self.service.is_some(),
+            rounds: rounds.count,
+            baseline_failures: rounds.baseline_failures,
+            first_baseline_failure: rounds.first_baseline_failure,
             observation,
             baseline,
-            tried: tries.into_iter().zip(judged).collect(),
+            tried: tries.into_iter().zip(rounds.results).collect(),
             not_applicable,
-            left_behind,
+            runs_with_leftovers: rounds.runs_with_leftovers,
             cluster_caveats: Vec::new(),
             nodes: Vec::new(),
         };
@@ -164,12 +167,12 @@ impl RunningTrial<'_> {
         if !pairs.is_empty() {
             // The machine may have drifted: compare pairs with runs without settings in their own
             // rounds.
-            let more = self.rounds(lab, "baseline of pairs", &pairs, trial.observation.settled_at)?;
-            trial.tried.extend(pairs.into_iter().zip(more.judged.into_iter().skip(1)));
-            trial.left_behind += more.left_behind;
-            let (count, why) = more.baseline_failures;
-            trial.baseline_failures.0 += count;
-            trial.baseline_failures.1 = trial.baseline_failures.1.or(why);
+            let pair_rounds = self.rounds(lab, "baseline of pairs", &pairs, trial.observation.settled_at)?;
+            trial.tried.extend(pairs.into_iter().zip(pair_rounds.results.into_iter().skip(1)));
+            trial.runs_with_leftovers += pair_rounds.runs_with_leftovers;
+            trial.baseline_failures += pair_rounds.baseline_failures;
+            trial.first_baseline_failure =
+                trial.first_baseline_failure.or(pair_rounds.first_baseline_failure);
         }
         Ok(trial)
     }
@@ -184,8 +187,10 @@ impl RunningTrial<'_> {
         let runs = u64::from(self.arguments.repeat).saturating_mul(tries as u64 + 1);
         let run_seconds = run_time.as_secs_f64();
         let why = || {
-            let (all, first) = (seconds(run_seconds * runs as f64), seconds(run_seconds));
-            format!("that is {runs} runs, about {all} (the first took {first}); add --yes to start")
+            let (total_time, first_time) = (seconds(run_seconds * runs as f64), seconds(run_seconds));
+            format!(
+                "that is {runs} runs, about {total_time} (the first took {first_time}); add --yes to start"
+            )
         };
         require_confirmation(lab, &[], runs, self.arguments.lab.yes).map_err(|_| NoResult::Unconfirmed(why()))
     }
@@ -197,7 +202,7 @@ impl RunningTrial<'_> {
         let subject = Subject { name: "first look".to_owned(), ..self.base.clone() };
         let plan = Plan { subjects: vec![subject], warm_up: 0, min_rounds: 1, max_rounds: 1, seed: 1 };
         show_first_run(&Progress::default());
-        engine::runs_done(&plan, &mut lab.executors, &mut lab.journal, &mut judge)?;
+        engine::run_plan(&plan, &mut lab.executors, &mut lab.journal, &mut judge)?;
         if let Some(Some(why)) = judge.failures.into_iter().next() {
             return Err(NoResult::Failed(format!("without any setting: {why}")));
         }
@@ -232,30 +237,31 @@ impl RunningTrial<'_> {
     ) -> std::result::Result<Rounds, NoResult> {
         let update = |progress: &Progress| self.progress.update(progress);
         let mut judge = TrialJudge::new(tries, self.service.is_some(), &update);
-        judge.until = self.arguments.until;
+        judge.max_half_width = self.arguments.until;
         judge.seed = self.arguments.seed;
         judge.settled_at = Some(settled_at);
-        let without = Subject { name: baseline.to_owned(), ..self.base.clone() };
+        let baseline = Subject { name: baseline.to_owned(), ..self.base.clone() };
         let with_settings = tries.iter().map(|setting| setting.subject(&self.base));
-        let subjects = std::iter::once(without).chain(with_settings).collect();
+        let subjects = std::iter::once(baseline).chain(with_settings).collect();
         let min_rounds = self.arguments.repeat;
         let max_rounds =
-            if judge.until.is_some() { min_rounds.saturating_mul(UNTIL_FACTOR) } else { min_rounds };
+            if self.arguments.until.is_some() { min_rounds.saturating_mul(UNTIL_FACTOR) } else { min_rounds };
         let plan = Plan { subjects, warm_up: 0, min_rounds, max_rounds, seed: self.arguments.seed };
-        engine::runs_done(&plan, &mut lab.executors, &mut lab.journal, &mut judge)?;
-        let rounds =
+        engine::run_plan(&plan, &mut lab.executors, &mut lab.journal, &mut judge)?;
+        let count =
             judge.observations.first().map_or(0, |observations| observations.iter().flatten().count());
-        let why = judge.failures.first().cloned().flatten();
-        if let (0, Some(why)) = (rounds, &why) {
+        let first_baseline_failure = judge.failures.first().cloned().flatten();
+        if let (0, Some(why)) = (count, &first_baseline_failure) {
             return Err(NoResult::Failed(format!(
                 "without any setting, in every round after the first: {why}"
             )));
         }
         Ok(Rounds {
-            judged: judge.judge(),
-            rounds,
-            left_behind: judge.left_behind,
-            baseline_failures: (judge.baseline_failures, why),
+            results: judge.judge(),
+            count,
+            runs_with_leftovers: judge.runs_with_leftovers,
+            baseline_failures: judge.baseline_failures,
+            first_baseline_failure,
         })
     }
 
@@ -267,14 +273,13 @@ impl RunningTrial<'_> {
         let candidates: Option<Vec<&Candidate>> =
             tried.iter().map(|(setting, _)| candidate_of(setting)).collect();
         let candidates = candidates.unwrap_or_default();
-        let measured: Vec<_> = tried.iter().map(|(_, judged)| judged.measured()).collect();
+        let measured: Vec<_> = tried.iter().map(|(_, judged)| judged.candidate_figures()).collect();
         let max_pairs = self.arguments.pairs as usize;
         rank::pairs(&candidates, &measured, self.arguments.goal.into(), max_pairs)
             .into_iter()
-            .filter_map(|(first, second)| {
-                let ((one, _), (other, _)) = (tried.get(first)?, tried.get(second)?);
-                compatible(candidates.get(first)?, candidates.get(second)?).ok()?;
-                Some(TriedSetting::pair(one, other, facts))
+            .filter_map(|[a, b]| {
+                let ((setting_a, _), (setting_b, _)) = (tried.get(a)?, tried.get(b)?);
+                Some(TriedSetting::pair(setting_a, setting_b, facts))
             })
             .collect()
     }

@@ -48,7 +48,7 @@ impl StopBudget {
 #[derive(Clone, Debug)]
 pub struct Stops {
     /// When the process became known.
-    since: Instant,
+    known_since: Instant,
     /// Stopped time since then.
     total: Duration,
     /// Stops of the last period.
@@ -62,9 +62,9 @@ struct Stop {
 }
 
 impl Stops {
-    /// No stops yet, of a process that is known since `since`.
-    pub fn new(since: Instant) -> Self {
-        Self { since, total: Duration::ZERO, recent: VecDeque::new() }
+    /// No stops yet, of a process that is known since `known_since`.
+    pub fn new(known_since: Instant) -> Self {
+        Self { known_since, total: Duration::ZERO, recent: VecDeque::new() }
     }
 
     /// Total stopped time.
@@ -97,7 +97,7 @@ impl Stops {
         if self.total.is_zero() {
             return in_period;
         }
-        let accrued = now.duration_since(self.since).mul_f64(budget.rate());
+        let accrued = now.duration_since(self.known_since).mul_f64(budget.rate());
         in_period.min(accrued.saturating_sub(self.total))
     }
 }
@@ -112,7 +112,7 @@ pub struct CpuBudget {
     /// When the processor time was last accounted.
     accounted_at: Instant,
     /// Processor time that was used until then.
-    used: Duration,
+    used_time: Duration,
 }
 
 /// Elapsed time whose share can be saved.
@@ -121,21 +121,21 @@ const MAX_SAVED_SECONDS: f64 = 60.0;
 const MAX_WAIT_SECONDS: f64 = 3600.0;
 
 impl CpuBudget {
-    /// Nothing is saved yet; processor time `used` until `now` does not count.
-    pub fn new(share: f64, now: Instant, used: Duration) -> Self {
-        Self { share, saved_seconds: 0.0, accounted_at: now, used }
+    /// Nothing is saved yet; processor time `used_time` until `now` does not count.
+    pub fn new(share: f64, now: Instant, used_time: Duration) -> Self {
+        Self { share, saved_seconds: 0.0, accounted_at: now, used_time }
     }
 
-    /// Accounts up to `now`, when `used` was used in total. Returns how long to wait before
+    /// Accounts up to `now`, when `used_time` was used in total. Returns how long to wait before
     /// something that takes about `expected` may begin: until there is enough for it, or the
     /// maximum is saved.
-    pub fn wait(&mut self, now: Instant, used: Duration, expected: Duration) -> Duration {
+    pub fn wait(&mut self, now: Instant, used_time: Duration, expected: Duration) -> Duration {
         let passed_seconds = now.saturating_duration_since(self.accounted_at).as_secs_f64();
-        let used_seconds = used.saturating_sub(self.used).as_secs_f64();
+        let used_seconds = used_time.saturating_sub(self.used_time).as_secs_f64();
         let max_saved_seconds = MAX_SAVED_SECONDS * self.share;
         let saved_seconds = self.saved_seconds + passed_seconds * self.share - used_seconds;
         self.saved_seconds = saved_seconds.min(max_saved_seconds);
-        (self.accounted_at, self.used) = (now, used);
+        (self.accounted_at, self.used_time) = (now, used_time);
         let missing_seconds = expected.as_secs_f64().min(max_saved_seconds) - self.saved_seconds;
         if missing_seconds <= 0.0 {
             return Duration::ZERO;
@@ -224,9 +224,9 @@ mod tests {
         fn no_window_holds_more_than_the_budget(turns in proptest::collection::vec((0u64..90_000, 0u64..30), 1..60)) {
             let start = Instant::now();
             let (mut stops, mut now, mut log) = (Stops::new(start), start, Vec::new());
-            for (wait, wanted) in turns {
+            for (wait, wanted_ms) in turns {
                 now += Duration::from_millis(wait);
-                let stopped = Duration::from_millis(wanted).min(stops.remaining(now, BUDGET));
+                let stopped = Duration::from_millis(wanted_ms).min(stops.remaining(now, BUDGET));
                 stops.add(now, stopped, BUDGET);
                 log.push((now, stopped));
                 let window: Duration = log.iter().filter(|(at, _)| now.duration_since(*at) <= BUDGET.period).map(|(_, s)| *s).sum();

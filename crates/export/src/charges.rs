@@ -48,7 +48,7 @@ pub struct Charges {
 
 /// Why a group has no figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Missing {
+enum MissingReason {
     /// See [`LeftOut::not_counted`].
     NotCounted,
     /// See [`LeftOut::not_found`].
@@ -59,7 +59,7 @@ enum Missing {
 #[derive(Debug)]
 struct Reading {
     at: Instant,
-    result: Result<GroupSample, Missing>,
+    result: Result<GroupSample, MissingReason>,
 }
 
 /// The mounted hierarchy, and how this process's view of paths relates to it.
@@ -101,10 +101,10 @@ impl ChargeReader {
             survey.groups.iter().filter(|(path, _)| path.as_str() != OTHER_GROUPS).collect();
         let requested = selection.requested_groups(process_groups.iter().map(|(path, _)| path.as_str()));
         process_groups.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.rss_bytes));
-        let mut seen = HashSet::new();
+        let mut unique_paths = HashSet::new();
         let with_duplicates =
             requested.into_iter().chain(process_groups.into_iter().map(|(path, _)| path.clone()));
-        let paths: Vec<String> = with_duplicates.filter(|path| seen.insert(path.clone())).collect();
+        let paths: Vec<String> = with_duplicates.filter(|path| unique_paths.insert(path.clone())).collect();
         let mut charges = self.read_groups(paths);
         charges.left_out.limit += survey.summed_groups;
         charges
@@ -124,8 +124,8 @@ impl ChargeReader {
                 Some(Reading { at, result: Ok(sample) }) => {
                     groups.push(Charge { path, at: *at, sample: sample.clone() });
                 }
-                Some(Reading { result: Err(Missing::NotCounted), .. }) => left_out.not_counted += 1,
-                Some(Reading { result: Err(Missing::NotFound), .. }) => left_out.not_found += 1,
+                Some(Reading { result: Err(MissingReason::NotCounted), .. }) => left_out.not_counted += 1,
+                Some(Reading { result: Err(MissingReason::NotFound), .. }) => left_out.not_found += 1,
                 None => left_out.time += 1,
             }
         }
@@ -148,12 +148,12 @@ impl ChargeReader {
         }
     }
 
-    fn read_group(&self, path: &str) -> Result<GroupSample, Missing> {
-        let MountedGroups { hierarchy, view } = self.mounted.as_ref().ok_or(Missing::NotFound)?;
+    fn read_group(&self, path: &str) -> Result<GroupSample, MissingReason> {
+        let MountedGroups { hierarchy, view } = self.mounted.as_ref().ok_or(MissingReason::NotFound)?;
         let sample = view.open(hierarchy, path).and_then(|group| self.sampler.take(&group));
         sample.map_err(|error| match error {
-            GroupError::NotCounted { .. } | GroupError::Io { .. } => Missing::NotCounted,
-            _ => Missing::NotFound,
+            GroupError::NotCounted { .. } | GroupError::Io { .. } => MissingReason::NotCounted,
+            _ => MissingReason::NotFound,
         })
     }
 }
@@ -190,9 +190,9 @@ mod tests {
         let mut paths = vec!["/threaded".to_owned(), "/a".to_owned(), "/../b".to_owned()];
         paths.extend((0..MAX_GROUPS).map(|n| format!("/none{n}")));
         let charges = reader(folder.path()).read_groups(paths);
-        let shown: Vec<_> =
+        let charge_bytes: Vec<_> =
             charges.groups.iter().map(|group| (&*group.path, group.sample.figures.current_bytes)).collect();
-        assert_eq!(shown, [("/a", 8192)]);
+        assert_eq!(charge_bytes, [("/a", 8192)]);
         let not_found = MAX_GROUPS as u64 - 2;
         assert_eq!(charges.left_out, LeftOut { limit: 3, not_counted: 1, not_found, time: 0 });
     }
@@ -206,12 +206,12 @@ mod tests {
         let mut reader = reader(folder.path());
         reader.time_limit = Duration::ZERO;
         assert_eq!(reader.read_groups(names.clone()).left_out.time, 1);
-        let both = reader.read_groups(names.clone());
-        assert_eq!((both.groups.len(), both.left_out.time), (2, 0));
+        let second = reader.read_groups(names.clone());
+        assert_eq!((second.groups.len(), second.left_out.time), (2, 0));
         std::fs::write(folder.path().join("a/memory.current"), "2").unwrap();
         let third = reader.read_groups(names.clone());
         assert_eq!(third.groups[0].sample.figures.current_bytes, 2, "the oldest has its turn");
-        assert_eq!(third.groups[1].at, both.groups[1].at);
+        assert_eq!(third.groups[1].at, second.groups[1].at);
         std::fs::remove_dir_all(folder.path().join("b")).unwrap();
         let fourth = reader.read_groups(names);
         assert_eq!((fourth.groups.len(), fourth.left_out.not_found), (1, 1), "a removed group has none");

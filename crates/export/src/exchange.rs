@@ -153,7 +153,7 @@ impl SurveyThread {
             matches_any = Some(process_count > 0);
             self.pages.set_charges(charge_reader.read(&survey, &self.selection));
             // How long a survey stays valid depends on what it cost.
-            survey.took = survey.at.elapsed();
+            survey.duration = survey.at.elapsed();
             let survey = Arc::new(survey);
             self.pages.states.follow(&survey);
             exchange.deliver(Arc::clone(&survey));

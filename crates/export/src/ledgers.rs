@@ -15,7 +15,7 @@ use crate::LedgerOptions;
 use crate::budget::{CpuBudget, StopBudget};
 use crate::exchange::SurveyExchange;
 use crate::page::own_processor_time;
-use crate::states::{Entry, ProcessStates};
+use crate::states::{ProcessState, ProcessStates};
 use crate::summary::Summary;
 use strandline_survey::Survey;
 use strandline_survey::figures::Figures;
@@ -114,10 +114,10 @@ impl LedgerThread {
                 let time_before = own_processor_time();
                 self.take_ledger(&turn);
                 let times = time_before.zip(own_processor_time());
-                let took = times.map_or(expected, |(before, after)| after.saturating_sub(before));
-                ledger_time += took;
+                let used_time = times.map_or(expected, |(before, after)| after.saturating_sub(before));
+                ledger_time += used_time;
                 // Recent ledgers weigh most: processes differ.
-                expected = (expected + took) / 2;
+                expected = (expected + used_time) / 2;
                 (pause, is_first) = (Duration::ZERO, false);
             }
         }
@@ -129,28 +129,28 @@ impl LedgerThread {
         let own_pid = std::process::id().cast_signed();
         let budget = self.options.stop;
         let mut entries = self.states.entries();
-        let mut best: Option<Turn> = None;
-        for shown in survey.processes.iter().filter(|shown| shown.key.pid != own_pid) {
-            let Some(entry) = entries.get_mut(&shown.key).filter(|entry| entry.not_before <= now) else {
+        let mut longest_waiting: Option<Turn> = None;
+        for process in survey.processes.iter().filter(|process| process.key.pid != own_pid) {
+            let Some(entry) = entries.get_mut(&process.key).filter(|entry| entry.not_before <= now) else {
                 continue;
             };
-            let snapshot = self.snapshot_mode(&shown.figures);
-            let min_stop = shortest_stop(&shown.figures);
+            let snapshot = self.snapshot_mode(&process.figures);
+            let min_stop = shortest_stop(&process.figures);
             let (needed, remaining) = if min_stop > budget.stopped {
                 // It can only be read while its threads sleep.
                 (Duration::ZERO, Duration::ZERO)
             } else {
-                let first = || expected_first_stop(&shown.figures, snapshot);
-                let expected = entry.expected_stop.unwrap_or_else(first);
+                let first_stop = || expected_first_stop(&process.figures, snapshot);
+                let expected = entry.expected_stop.unwrap_or_else(first_stop);
                 let needed = expected.max(min_stop).min(budget.stopped.mul_f64(REQUESTED_PART));
                 (needed, entry.stops.remaining(now, budget))
             };
             let due_at = entry.not_before;
-            if remaining >= needed && best.as_ref().is_none_or(|turn| due_at < turn.due_at) {
-                best = Some(Turn { key: shown.key, due_at, remaining, snapshot });
+            if remaining >= needed && longest_waiting.as_ref().is_none_or(|turn| due_at < turn.due_at) {
+                longest_waiting = Some(Turn { key: process.key, due_at, remaining, snapshot });
             }
         }
-        best
+        longest_waiting
     }
 
     /// Whether to read a process from a snapshot.
@@ -207,7 +207,7 @@ impl LedgerThread {
 
     /// Keeps a ledger, unless it is worse than the present one. It stopped its process for
     /// `stopped` of the `requested` time.
-    fn keep(&self, entry: &mut Entry, summary: Summary, requested: Duration, stopped: Duration) {
+    fn keep(&self, entry: &mut ProcessState, summary: Summary, requested: Duration, stopped: Duration) {
         let now = summary.at;
         if !summary.is_cut_short {
             entry.problem = None;

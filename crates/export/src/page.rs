@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::charges::{Charge, Charges, LeftOut};
 use crate::exposition::{Exposition, Format, Kind, Value};
-use crate::states::{Entry, ProcessStates};
+use crate::states::{ProcessState, ProcessStates};
 use strandline_survey::figures::Pss;
 use strandline_survey::survey::{ProcessFigures, Sum, Survey};
 
@@ -31,7 +31,7 @@ struct ShownProcess<'a> {
     /// What the survey has of it.
     figures: &'a ProcessFigures,
     /// Its ledger and what ledgers have cost it, if it is known already.
-    entry: Option<&'a Entry>,
+    entry: Option<&'a ProcessState>,
     /// Its process id, as a label.
     pid: String,
 }
@@ -89,22 +89,31 @@ impl Pages {
     }
 
     fn exporter_metrics(&self, text: &mut Exposition, survey: &Survey, now: Instant) {
-        let info = "strandline_exporter_info";
-        text.family(info, Kind::Gauge, "The exporter's version; always 1.");
-        text.sample(info, &[("version", env!("CARGO_PKG_VERSION"))], 1);
+        let info_name = "strandline_exporter_info";
+        text.family(info_name, Kind::Gauge, "The exporter's version; always 1.");
+        text.sample(info_name, &[("version", env!("CARGO_PKG_VERSION"))], 1);
         let mut gauge = |name: &str, help: &str, value: Value| {
             text.family(name, Kind::Gauge, help);
             text.sample(name, &[], value);
         };
         let seconds = |time: Duration| Value::Real(time.as_secs_f64());
-        let shown = survey.processes.len() as u64;
-        let summed = survey.others.map_or(0, |others| others.processes);
+        let process_count = survey.processes.len() as u64;
+        let summed_count = survey.others.map_or(0, |others| others.processes);
         let age = seconds(now.duration_since(survey.at));
-        let (took, uptime) = (seconds(survey.took), seconds(now.duration_since(self.exporter_started_at)));
-        gauge("strandline_exporter_processes", "Processes that are exported individually.", shown.into());
-        gauge("strandline_exporter_summed_processes", "Processes that are summed as other.", summed.into());
+        let (duration, uptime) =
+            (seconds(survey.duration), seconds(now.duration_since(self.exporter_started_at)));
+        gauge(
+            "strandline_exporter_processes",
+            "Processes that are exported individually.",
+            process_count.into(),
+        );
+        gauge(
+            "strandline_exporter_summed_processes",
+            "Processes that are summed as other.",
+            summed_count.into(),
+        );
         gauge("strandline_exporter_figures_age_seconds", "How old the kernel's figures here are.", age);
-        gauge("strandline_exporter_figures_seconds", "How long it took to read them.", took);
+        gauge("strandline_exporter_figures_seconds", "How long it took to read them.", duration);
         if let Some(resident) = own_rss_bytes() {
             gauge("strandline_exporter_resident_bytes", "RSS of the exporter.", resident.into());
         }
@@ -133,6 +142,24 @@ impl Pages {
     }
 }
 
+/// A metric with one series for each process or group, whose value `F` reads.
+struct Family<F> {
+    name: &'static str,
+    kind: Kind,
+    help: &'static str,
+    figure: F,
+}
+
+impl<F> Family<F> {
+    const fn gauge(name: &'static str, help: &'static str, figure: F) -> Self {
+        Self { name, kind: Kind::Gauge, help, figure }
+    }
+
+    const fn counter(name: &'static str, help: &'static str, figure: F) -> Self {
+        Self { name, kind: Kind::Counter, help, figure }
+    }
+}
+
 /// Reads a figure of a process.
 type ProcessFigure = fn(&ProcessFigures) -> Option<u64>;
 
@@ -140,65 +167,67 @@ type SumFigure = fn(&Sum) -> Option<u64>;
 
 /// The kernel's figures of single processes, and their sum over the others.
 fn kernel_figures(text: &mut Exposition, processes: &[ShownProcess<'_>], others: Option<&Sum>) {
-    let gauges: [(&str, &str, ProcessFigure, SumFigure); 4] = [
+    let gauges: [(Family<ProcessFigure>, SumFigure); 4] = [
         (
-            "strandline_rss_bytes",
-            "Resident memory as the kernel counts it (VmRSS).",
-            |s| Some(s.figures.rss_bytes),
+            Family::gauge("strandline_rss_bytes", "Resident memory as the kernel counts it (VmRSS).", |s| {
+                Some(s.figures.rss_bytes)
+            }),
             |s| Some(s.rss_bytes),
         ),
         (
-            "strandline_pss_bytes",
-            "Proportional set size: shared pages are divided by the number of processes that map them.",
-            |s| s.pss.bytes(),
+            Family::gauge(
+                "strandline_pss_bytes",
+                "Proportional set size: shared pages are divided by the number of processes that map them.",
+                |s| s.pss.bytes(),
+            ),
             |s| s.pss_bytes,
         ),
         (
-            "strandline_anonymous_bytes",
-            "Resident anonymous memory (RssAnon).",
-            |s| s.figures.anonymous_bytes,
+            Family::gauge("strandline_anonymous_bytes", "Resident anonymous memory (RssAnon).", |s| {
+                s.figures.anonymous_bytes
+            }),
             |s| s.anonymous_bytes,
         ),
         (
-            "strandline_swap_bytes",
-            "Anonymous memory swapped out (VmSwap).",
-            |s| s.figures.swap_bytes,
+            Family::gauge("strandline_swap_bytes", "Anonymous memory swapped out (VmSwap).", |s| {
+                s.figures.swap_bytes
+            }),
             |s| s.swap_bytes,
         ),
     ];
-    for (name, help, figure, summed) in gauges {
-        text.family(name, Kind::Gauge, help);
-        for process in processes {
-            if let Some(bytes) = figure(process.figures) {
-                text.sample(name, &process.labels(), bytes);
-            }
+    for (family, sum_figure) in gauges {
+        process_family(text, &family, processes);
+        if let Some(bytes) = others.and_then(sum_figure) {
+            text.sample(family.name, &[("pid", ""), ("process", OTHER)], bytes);
         }
-        if let Some(bytes) = others.and_then(summed) {
-            text.sample(name, &[("pid", ""), ("process", OTHER)], bytes);
+    }
+}
+
+/// The series of each process.
+fn process_family(text: &mut Exposition, family: &Family<ProcessFigure>, processes: &[ShownProcess<'_>]) {
+    text.family(family.name, family.kind, family.help);
+    for process in processes {
+        if let Some(value) = (family.figure)(process.figures) {
+            text.sample(family.name, &process.labels(), value);
         }
     }
 }
 
 /// Figures of single processes that are not summed over the others.
 fn other_figures(text: &mut Exposition, processes: &[ShownProcess<'_>]) {
-    let figures: [(&str, Kind, &str, ProcessFigure); 3] = [
-        ("strandline_high_water_bytes", Kind::Gauge, "Peak RSS of the process (VmHWM).", |s| {
+    let families: [Family<ProcessFigure>; 3] = [
+        Family::gauge("strandline_high_water_bytes", "Peak RSS of the process (VmHWM).", |s| {
             s.figures.high_water_bytes
         }),
-        ("strandline_minor_faults_total", Kind::Counter, "Page faults without reading from a disk.", |s| {
+        Family::counter("strandline_minor_faults_total", "Page faults without reading from a disk.", |s| {
             Some(s.figures.minor_faults)
         }),
-        ("strandline_major_faults_total", Kind::Counter, "Page faults that read from a disk.", |s| {
+        Family::counter("strandline_major_faults_total", "Page faults that read from a disk.", |s| {
             Some(s.figures.major_faults)
         }),
     ];
-    for (name, kind, help, figure) in figures {
-        text.family(name, kind, help);
-        for process in processes {
-            if let Some(value) = figure(process.figures) {
-                text.sample(name, &process.labels(), value);
-            }
-        }
+    for family in families {
+        process_family(text, &family, processes);
     }
     let name = "strandline_process_info";
     text.family(name, Kind::Gauge, "The control group of a process; always 1.");
@@ -211,40 +240,41 @@ fn other_figures(text: &mut Exposition, processes: &[ShownProcess<'_>]) {
 
 /// The last ledger of each process.
 fn ledgers(text: &mut Exposition, processes: &[ShownProcess<'_>], now: Instant) {
-    let taken = || processes.iter().filter_map(|process| Some((process, process.entry?.ledger.as_ref()?)));
+    let with_ledger =
+        || processes.iter().filter_map(|process| Some((process, process.entry?.ledger.as_ref()?)));
     let name = "strandline_ledger_rss_bytes";
     text.family(
         name,
         Kind::Gauge,
         "Resident memory as the last ledger counts it: its states add up to this, its rows too.",
     );
-    for (process, ledger) in taken() {
+    for (process, ledger) in with_ledger() {
         text.sample(name, &process.labels(), ledger.rss_bytes);
     }
     let name = "strandline_state_bytes";
     text.family(name, Kind::Gauge, "Resident memory by state, of the last ledger.");
-    for (process, ledger) in taken() {
+    for (process, ledger) in with_ledger() {
         for (state, bytes) in ledger.states {
             text.sample(name, &process.labels_with("state", state), bytes);
         }
     }
     let name = "strandline_row_bytes";
     text.family(name, Kind::Gauge, "The ledger's larger rows; the others are summed.");
-    for (process, ledger) in taken() {
+    for (process, ledger) in with_ledger() {
         for (row, bytes) in &ledger.rows {
             text.sample(name, &process.labels_with("row", row), *bytes);
         }
     }
     let name = "strandline_reclaimable_bytes";
     text.family(name, Kind::Gauge, "What a remedy is predicted to release, of the last ledger.");
-    for (process, ledger) in taken() {
+    for (process, ledger) in with_ledger() {
         for (remedy, bytes) in &ledger.remedies {
             text.sample(name, &process.labels_with("remedy", remedy), *bytes);
         }
     }
     let name = "strandline_ledger_age_seconds";
     text.family(name, Kind::Gauge, "How old the last ledger is.");
-    for (process, ledger) in taken() {
+    for (process, ledger) in with_ledger() {
         text.sample(name, &process.labels(), now.duration_since(ledger.at).as_secs_f64());
     }
     let name = "strandline_stopped_seconds_total";
@@ -268,16 +298,20 @@ fn process_errors(text: &mut Exposition, processes: &[ShownProcess<'_>]) {
 
 /// Sums over the processes of each control group.
 fn groups(text: &mut Exposition, groups: &[(String, Sum)]) {
-    let figures: [(&str, &str, SumFigure); 4] = [
-        ("strandline_cgroup_processes", "Chosen processes in a control group.", |s| Some(s.processes)),
-        ("strandline_cgroup_rss_bytes", "Their RSS; shared pages count for each process.", |s| {
-            Some(s.rss_bytes)
+    let families: [Family<SumFigure>; 4] = [
+        Family::gauge("strandline_cgroup_processes", "Chosen processes in a control group.", |s| {
+            Some(s.processes)
         }),
-        ("strandline_cgroup_pss_bytes", "Their PSS; shared pages count once.", |s| s.pss_bytes),
-        ("strandline_cgroup_swap_bytes", "What of them is swapped out.", |s| s.swap_bytes),
+        Family::gauge(
+            "strandline_cgroup_rss_bytes",
+            "Their RSS; shared pages count for each process.",
+            |s| Some(s.rss_bytes),
+        ),
+        Family::gauge("strandline_cgroup_pss_bytes", "Their PSS; shared pages count once.", |s| s.pss_bytes),
+        Family::gauge("strandline_cgroup_swap_bytes", "What of them is swapped out.", |s| s.swap_bytes),
     ];
-    for (name, help, figure) in figures {
-        text.family(name, Kind::Gauge, help);
+    for Family { name, kind, help, figure } in families {
+        text.family(name, kind, help);
         for (group, sum) in groups {
             if let Some(value) = figure(sum) {
                 text.sample(name, &[("cgroup", group)], value);
@@ -289,40 +323,38 @@ fn groups(text: &mut Exposition, groups: &[(String, Sum)]) {
 type ChargeFigure = fn(&Charge) -> Option<u64>;
 
 /// What the kernel charges to groups. The names are those of `explain --cgroup --json`.
-const CHARGE_FIGURES: [(&str, Kind, &str, ChargeFigure); 8] = [
-    ("strandline_cgroup_charge_bytes", Kind::Gauge, "What the kernel charges to a control group.", |c| {
+const CHARGE_FAMILIES: [Family<ChargeFigure>; 8] = [
+    Family::gauge("strandline_cgroup_charge_bytes", "What the kernel charges to a control group.", |c| {
         Some(c.sample.figures.current_bytes)
     }),
-    ("strandline_cgroup_limit_bytes", Kind::Gauge, "Its own limit.", |c| c.sample.figures.limit_bytes),
-    (
+    Family::gauge("strandline_cgroup_limit_bytes", "Its own limit.", |c| c.sample.figures.limit_bytes),
+    Family::gauge(
         "strandline_cgroup_effective_limit_bytes",
-        Kind::Gauge,
         "The smallest limit of it and the groups above it.",
         |c| c.sample.figures.effective_limit_bytes,
     ),
-    ("strandline_cgroup_working_set_bytes", Kind::Gauge, "The charge without inactive file pages.", |c| {
+    Family::gauge("strandline_cgroup_working_set_bytes", "The charge without inactive file pages.", |c| {
         c.sample.figures.working_set_bytes
     }),
-    (
+    Family::gauge(
         "strandline_cgroup_reclaimable_bytes",
-        Kind::Gauge,
         "What the kernel reclaims before it kills: file pages and reclaimable slab.",
         |c| c.sample.figures.reclaimable_bytes,
     ),
-    ("strandline_cgroup_active_file_bytes", Kind::Gauge, "The active list of file pages.", |c| {
+    Family::gauge("strandline_cgroup_active_file_bytes", "The active list of file pages.", |c| {
         c.sample.figures.active_file_bytes
     }),
-    ("strandline_cgroup_inactive_file_bytes", Kind::Gauge, "The inactive list of file pages.", |c| {
+    Family::gauge("strandline_cgroup_inactive_file_bytes", "The inactive list of file pages.", |c| {
         c.sample.figures.inactive_file_bytes
     }),
-    ("strandline_cgroup_oom_kills_total", Kind::Counter, "Processes killed at its limit.", |c| {
+    Family::counter("strandline_cgroup_oom_kills_total", "Processes killed at its limit.", |c| {
         c.sample.figures.events.oom_kill
     }),
 ];
 
 /// What the kernel charges to each control group.
 fn group_charges(text: &mut Exposition, groups: &[Charge], now: Instant) {
-    for (name, kind, help, figure) in CHARGE_FIGURES {
+    for Family { name, kind, help, figure } in CHARGE_FAMILIES {
         text.family(name, kind, help);
         for group in groups {
             if let Some(value) = figure(group) {

@@ -79,7 +79,7 @@ struct Client {
     stream: TcpStream,
     step: Step,
     /// When the step began.
-    since: Instant,
+    step_started_at: Instant,
 }
 
 /// The last page in each format.
@@ -116,7 +116,7 @@ pub fn serve(
         let open_listener = listener.as_ref().filter(|_| !is_accepting_paused && can_accept(&clients));
         let ready = wait(signals, exchange, open_listener, &clients, is_accepting_paused)?;
         is_accepting_paused = false;
-        if ready.signal
+        if ready.has_signal
             && let Ok(Some(signal)) = signals.read_signal()
         {
             if signal.ssi_signo.cast_signed() != Signal::SIGTSTP as i32 {
@@ -125,37 +125,39 @@ pub fn serve(
             // Ctrl-Z takes effect when no process is held: a stopped exporter releases none.
             hold::while_nothing_is_held(strandline_sys::signal::stop_own_process);
         }
-        if ready.delivered {
+        if ready.has_survey {
             let _ = exchange.delivered().read();
         }
-        for (client, _) in clients.iter_mut().zip(&ready.clients).filter(|(_, is_ready)| **is_ready) {
+        for (client, _) in clients.iter_mut().zip(&ready.are_clients_ready).filter(|(_, is_ready)| **is_ready)
+        {
             server.handle_ready(client);
         }
-        for client in clients.iter_mut().filter(|client| ready.delivered || client.has_timed_out()) {
+        for client in clients.iter_mut().filter(|client| ready.has_survey || client.has_timed_out()) {
             server.answer_waiting(client);
         }
         let count_before = clients.len();
         clients.retain(|client| !client.has_timed_out());
         pages.dropped.fetch_add((count_before - clients.len()) as u64, Ordering::Relaxed);
         clients.retain(|client| !client.is_done());
-        if let Some(listener) = open_listener.filter(|_| ready.listener) {
+        if let Some(listener) = open_listener.filter(|_| ready.has_new_client) {
             is_accepting_paused = !server.accept(listener, &mut clients);
         }
     }
 }
 
-struct Ready {
-    signal: bool,
-    delivered: bool,
+struct ReadySources {
+    has_signal: bool,
+    has_survey: bool,
     /// A new client can be accepted.
-    listener: bool,
+    has_new_client: bool,
     /// Which clients can be read from or written to, in order.
-    clients: Vec<bool>,
+    are_clients_ready: Vec<bool>,
 }
 
 /// Whether there may be another client, possibly in the place of a slow one.
 fn can_accept(clients: &[Client]) -> bool {
-    clients.len() < MAX_CLIENTS || clients.iter().any(|client| client.since.elapsed() >= MIN_STEP_TIME)
+    clients.len() < MAX_CLIENTS
+        || clients.iter().any(|client| client.step_started_at.elapsed() >= MIN_STEP_TIME)
 }
 
 /// Waits for events, at most until the next time limit.
@@ -165,7 +167,7 @@ fn wait(
     listener: Option<&TcpListener>,
     clients: &[Client],
     is_accepting_paused: bool,
-) -> Result<Ready, String> {
+) -> Result<ReadySources, String> {
     let mut fds = vec![
         PollFd::new(signals.as_fd(), PollFlags::POLLIN),
         PollFd::new(exchange.delivered().as_fd(), PollFlags::POLLIN),
@@ -186,9 +188,9 @@ fn wait(
     }
     let is_ready = |fd: &PollFd<'_>| fd.revents().is_none_or(|events| !events.is_empty());
     let mut ready = fds.iter().map(is_ready);
-    let (signal, delivered) = (ready.next() == Some(true), ready.next() == Some(true));
-    let clients = ready.by_ref().take(clients.len()).collect();
-    Ok(Ready { signal, delivered, clients, listener: ready.next() == Some(true) })
+    let (has_signal, has_survey) = (ready.next() == Some(true), ready.next() == Some(true));
+    let are_clients_ready = ready.by_ref().take(clients.len()).collect();
+    Ok(ReadySources { has_signal, has_survey, are_clients_ready, has_new_client: ready.next() == Some(true) })
 }
 
 impl Step {
@@ -212,7 +214,7 @@ impl Client {
             Step::Writing { .. } => ANSWER_TIMEOUT,
             Step::Closing => CLOSE_TIMEOUT,
         };
-        self.since + timeout
+        self.step_started_at + timeout
     }
 
     fn is_waiting_for_survey(&self) -> bool {
@@ -230,13 +232,13 @@ impl Client {
     }
 
     fn set_step(&mut self, step: Step) {
-        (self.step, self.since) = (step, Instant::now());
+        (self.step, self.step_started_at) = (step, Instant::now());
     }
 
     /// Has a client that is gone or must be dropped be removed at once: see [`Client::is_done`].
     fn set_done(&mut self) {
         self.step = Step::Closing;
-        self.since = Instant::now().checked_sub(CLOSE_TIMEOUT).unwrap_or(self.since);
+        self.step_started_at = Instant::now().checked_sub(CLOSE_TIMEOUT).unwrap_or(self.step_started_at);
     }
 
     /// Begins an answer; one to HEAD has no body.
@@ -286,15 +288,20 @@ impl Server<'_> {
                     }
                     // Drops the slowest client, which has had `MIN_STEP_TIME`. A client that waits
                     // for a survey is not slow.
-                    let slowness =
-                        |index: &usize| (clients[*index].is_waiting_for_survey(), clients[*index].since);
+                    let slowness = |index: &usize| {
+                        (clients[*index].is_waiting_for_survey(), clients[*index].step_started_at)
+                    };
                     if clients.len() >= MAX_CLIENTS
                         && let Some(slowest) = (0..clients.len()).min_by_key(slowness)
                     {
                         clients.swap_remove(slowest);
                         self.pages.dropped.fetch_add(1, Ordering::Relaxed);
                     }
-                    clients.push(Client { stream, step: Step::Reading(Vec::new()), since: Instant::now() });
+                    clients.push(Client {
+                        stream,
+                        step: Step::Reading(Vec::new()),
+                        step_started_at: Instant::now(),
+                    });
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
                 // It has hung up already.
@@ -322,8 +329,10 @@ impl Server<'_> {
                 Ok(count) => {
                     request.extend_from_slice(&buffer[..count]);
                     request.truncate(MAX_REQUEST_BYTES);
-                    let is_loopback =
-                        client.stream.local_addr().is_ok_and(|own| own.ip().to_canonical().is_loopback());
+                    let is_loopback = client
+                        .stream
+                        .local_addr()
+                        .is_ok_and(|address| address.ip().to_canonical().is_loopback());
                     if let Some(request) = http::parse(request, is_loopback) {
                         self.handle_request(client, request);
                     }

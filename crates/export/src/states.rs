@@ -11,9 +11,9 @@ use crate::summary::Summary;
 use strandline_survey::Survey;
 use strandline_survey::select::Key;
 
-/// State of one process.
+/// State of one process besides the kernel's figures.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct ProcessState {
     /// How long it was stopped.
     pub stops: Stops,
     /// The last ledger.
@@ -29,7 +29,7 @@ pub struct Entry {
 /// State of all processes, and totals.
 #[derive(Debug, Default)]
 pub struct ProcessStates {
-    entries: Mutex<HashMap<Key, Entry>>,
+    entries: Mutex<HashMap<Key, ProcessState>>,
     pub ledgers: AtomicU64,
     /// Ledgers that failed.
     pub failures: AtomicU64,
@@ -39,7 +39,7 @@ pub struct ProcessStates {
 
 impl ProcessStates {
     /// The entries; the lock is to be held only for copying a few numbers.
-    pub fn entries(&self) -> MutexGuard<'_, HashMap<Key, Entry>> {
+    pub fn entries(&self) -> MutexGuard<'_, HashMap<Key, ProcessState>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -48,19 +48,19 @@ impl ProcessStates {
     pub fn follow(&self, survey: &Survey) {
         let mut entries = self.entries();
         let mut old_entries = std::mem::take(&mut *entries);
-        for shown in &survey.processes {
-            let entry = old_entries.remove(&shown.key).unwrap_or_else(|| Entry {
+        for process in &survey.processes {
+            let entry = old_entries.remove(&process.key).unwrap_or_else(|| ProcessState {
                 stops: Stops::new(survey.at),
                 ledger: None,
                 problem: None,
                 not_before: survey.at,
                 expected_stop: None,
             });
-            entries.insert(shown.key, entry);
+            entries.insert(process.key, entry);
         }
-        let may_count = |(_, entry): &(Key, Entry)| entry.stops.may_count(survey.at);
+        let may_count = |(_, entry): &(Key, ProcessState)| entry.stops.may_count(survey.at);
         let stopped_before = old_entries.into_iter().filter(may_count);
-        entries.extend(stopped_before.map(|(key, entry)| (key, Entry { ledger: None, ..entry })));
+        entries.extend(stopped_before.map(|(key, entry)| (key, ProcessState { ledger: None, ..entry })));
     }
 
     pub fn count(&self, counter: &AtomicU64) {

@@ -9,7 +9,7 @@ use strandline_recorder::Limits;
 
 use super::tail::last_lines;
 
-/// Number of lines shown of a failed run's standard error.
+/// Number of lines of a failed run's standard error in a message.
 const TAIL_LINES: usize = 5;
 
 /// A command in its environment that is compared with others; runs once in each round.
@@ -77,6 +77,18 @@ impl End {
     pub fn is_success(&self) -> bool {
         *self == Self::Exited(0)
     }
+
+    fn description(&self) -> String {
+        match self {
+            Self::Exited(status) => format!("exit status {status}"),
+            Self::Signalled(signal) => {
+                let name = nix::sys::signal::Signal::try_from(*signal).map_or("", |signal| signal.as_str());
+                format!("ended by signal {signal} {name}").trim_end().to_owned()
+            }
+            Self::TimedOut => "ended after its timeout".to_owned(),
+            Self::NotStarted(why) => why.clone(),
+        }
+    }
 }
 
 /// Figures of one run: the process and all its descendants that ended with it. `None`: unknown.
@@ -114,10 +126,11 @@ pub struct Outcome {
     /// Its recording, if one was requested and made.
     pub recording: Option<PathBuf>,
     /// Processes that it left running and that were ended afterwards.
-    pub left_behind: u32,
+    #[serde(rename = "left_behind")]
+    pub leftover_processes: u32,
     /// Processes that could not be ended because the kernel holds them.
-    #[serde(default)]
-    pub not_ended: u32,
+    #[serde(rename = "not_ended", default)]
+    pub unended_processes: u32,
     /// Processes killed by the kernel at the memory limit; `None` without such a limit.
     pub out_of_memory_kills: Option<u64>,
     /// Why memory may have moved to swap at the memory limit; `None` if it could not.
@@ -137,20 +150,6 @@ pub struct Node {
     pub kind: String,
 }
 
-impl End {
-    fn words(&self) -> String {
-        match self {
-            Self::Exited(status) => format!("exit status {status}"),
-            Self::Signalled(signal) => {
-                let name = nix::sys::signal::Signal::try_from(*signal).map_or("", |signal| signal.as_str());
-                format!("ended by signal {signal} {name}").trim_end().to_owned()
-            }
-            Self::TimedOut => "ended after its timeout".to_owned(),
-            Self::NotStarted(why) => why.clone(),
-        }
-    }
-}
-
 impl Outcome {
     /// How the run ended, with the end of its standard error: "exit status 3; its standard
     /// error ends with: …".
@@ -161,7 +160,7 @@ impl Outcome {
             }
             _ => String::new(),
         };
-        let end = self.end.words();
+        let end = self.end.description();
         if tail.is_empty() { end } else { format!("{end}; its standard error ends with: {tail}") }
     }
 
@@ -173,8 +172,8 @@ impl Outcome {
             stdout: None,
             stderr: None,
             recording: None,
-            left_behind: 0,
-            not_ended: 0,
+            leftover_processes: 0,
+            unended_processes: 0,
             out_of_memory_kills: None,
             swap_problem: None,
             node: None,

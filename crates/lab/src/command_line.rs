@@ -10,7 +10,7 @@ pub struct CommandLine {
     /// Variables assigned before the command.
     pub environment: Vec<(String, Option<String>)>,
     /// Whether a shell runs it, because it uses shell syntax.
-    pub by_shell: bool,
+    pub runs_in_shell: bool,
 }
 
 impl CommandLine {
@@ -22,7 +22,7 @@ impl CommandLine {
     pub fn parse(text: &str) -> Result<Self, String> {
         if needs_shell(text) {
             let words = ["sh", "-c", text].map(str::to_owned).to_vec();
-            return Ok(Self { words, environment: Vec::new(), by_shell: true });
+            return Ok(Self { words, environment: Vec::new(), runs_in_shell: true });
         }
         let mut words = shell_words::split(text).map_err(|_| format!("{text}: a quote does not end"))?;
         let variables = words.iter().take_while(|word| assignment(word).is_some()).count();
@@ -30,22 +30,22 @@ impl CommandLine {
         if words.is_empty() {
             return Err(format!("{text:?} is not a command: give a program and its arguments in one word"));
         }
-        Ok(Self { words, environment, by_shell: false })
+        Ok(Self { words, environment, runs_in_shell: false })
     }
 
     /// Returns this command with the words of `case` appended, or inserted where `case` contains
     /// `{}`.
     pub fn with_case(&self, case: &str) -> Result<Self, String> {
-        if self.by_shell || needs_shell(case) {
+        if self.runs_in_shell || needs_shell(case) {
             let command = match self.words.as_slice() {
                 // `sh -c TEXT`.
-                [_, _, text] if self.by_shell => text.clone(),
+                [_, _, text] if self.runs_in_shell => text.clone(),
                 words => self.shell_text(words),
             };
             let text =
                 if case.contains("{}") { case.replace("{}", &command) } else { format!("{command} {case}") };
             let words = ["sh", "-c", &text].map(str::to_owned).to_vec();
-            return Ok(Self { words, environment: Vec::new(), by_shell: true });
+            return Ok(Self { words, environment: Vec::new(), runs_in_shell: true });
         }
         let case_words = shell_words::split(case).map_err(|_| format!("{case}: a quote does not end"))?;
         let mut words = Vec::new();
@@ -58,7 +58,7 @@ impl CommandLine {
                 _ => words.push(word.replace("{}", &shell_words::join(&self.words))),
             }
         }
-        Ok(Self { words, environment: self.environment.clone(), by_shell: false })
+        Ok(Self { words, environment: self.environment.clone(), runs_in_shell: false })
     }
 
     /// The variables and `words` in shell syntax.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::cell::{End, Figures, Measure, Outcome, Subject};
-use super::engine::{Judge, Next, Progress, Results};
+use super::engine::{AfterRun, Judge, Progress, Results};
 use super::nodes::blocks;
 use super::statistics::{
     BlockSample, Estimate, Ratio, Verdict, bonferroni, estimate_in_blocks, half_width, outliers, paired_ratio,
@@ -94,14 +94,14 @@ pub struct CommandCase {
 
 /// A metric of one case.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Compared {
+pub struct MetricComparison {
     /// Median of each command; `None`: unknown.
     pub estimates: Vec<Option<Estimate>>,
     /// Ratio of each command to the first; `None` for the first.
     pub ratios: Vec<Option<Ratio>>,
 }
 
-impl Compared {
+impl MetricComparison {
     /// Verdict on the ratio of `command` to the first.
     pub fn verdict(&self, command: usize) -> Verdict {
         let ratio = self.ratios.get(command).copied().flatten();
@@ -127,7 +127,7 @@ pub struct Comparison {
     /// Counted rounds.
     pub rounds: usize,
     /// Metrics of each case; unknown ones are missing.
-    pub metrics: Vec<BTreeMap<Metric, Compared>>,
+    pub metrics: Vec<BTreeMap<Metric, MetricComparison>>,
     /// Confidence of each ratio interval.
     pub ratio_confidence: f64,
     /// Outliers, one sentence each.
@@ -156,8 +156,8 @@ impl Comparison {
         };
         let tables = comparison.tables(places, results);
         let is_complete = |table: &Table| table.iter().all(|values| !values.is_empty());
-        let compared = tables.values().filter(|table| is_complete(table));
-        let ratio_count = compared.count() * comparison.commands.len().saturating_sub(1);
+        let complete_tables = tables.values().filter(|table| is_complete(table));
+        let ratio_count = complete_tables.count() * comparison.commands.len().saturating_sub(1);
         comparison.ratio_confidence = bonferroni(CONFIDENCE, ratio_count);
         for ((case, metric), by_command) in tables {
             comparison.report_outliers(case, metric, &by_command);
@@ -192,7 +192,7 @@ impl Comparison {
         tables
     }
 
-    fn compare(&self, metric: Metric, by_command: &[Vec<RoundValue>], seed: u64) -> Compared {
+    fn compare(&self, metric: Metric, by_command: &[Vec<RoundValue>], seed: u64) -> MetricComparison {
         let samples = |command: &[RoundValue]| -> Vec<BlockSample> {
             let sample = |&RoundValue { round, value }| BlockSample { value, block: self.block(round) };
             command.iter().map(sample).collect()
@@ -201,7 +201,7 @@ impl Comparison {
             .iter()
             .map(|command| estimate_in_blocks(&samples(command), MEDIAN_CONFIDENCE, seed))
             .collect();
-        Compared { estimates, ratios: self.ratios(metric, by_command) }
+        MetricComparison { estimates, ratios: self.ratios(metric, by_command) }
     }
 
     fn block(&self, round: usize) -> u32 {
@@ -210,12 +210,12 @@ impl Comparison {
 
     /// Computes the ratio of each command to the first; `None` for the first.
     fn ratios(&self, metric: Metric, by_command: &[Vec<RoundValue>]) -> Vec<Option<Ratio>> {
-        let first = by_command.first().map(Vec::as_slice).unwrap_or_default();
+        let reference = by_command.first().map(Vec::as_slice).unwrap_or_default();
         let ratio = |(number, command): (usize, &Vec<RoundValue>)| {
             if number == 0 {
                 return None;
             }
-            paired_ratio(&pairs(first, command), metric.resolution(), self.ratio_confidence)
+            paired_ratio(&pairs(reference, command), metric.resolution(), self.ratio_confidence)
         };
         by_command.iter().enumerate().map(ratio).collect()
     }
@@ -268,7 +268,7 @@ impl Comparison {
 
     /// The largest half width of any ratio interval of `metric`, relative to the ratio; infinite if
     /// one is unknown.
-    pub fn width(&self, metric: Metric) -> f64 {
+    pub fn max_half_width(&self, metric: Metric) -> f64 {
         let compared = self.metrics.iter().filter_map(|metrics| metrics.get(&metric));
         let ratios = compared.flat_map(|compared| compared.ratios.iter().skip(1));
         ratios.map(|ratio| half_width(*ratio)).fold(0.0, f64::max)
@@ -285,9 +285,9 @@ pub fn letter(number: usize) -> String {
 }
 
 /// The pairs of values of the rounds that both have.
-fn pairs(first: &[RoundValue], second: &[RoundValue]) -> Vec<(f64, f64)> {
-    let by_round: BTreeMap<usize, f64> = first.iter().map(|first| (first.round, first.value)).collect();
-    second.iter().filter_map(|second| Some((*by_round.get(&second.round)?, second.value))).collect()
+fn pairs(reference: &[RoundValue], compared: &[RoundValue]) -> Vec<(f64, f64)> {
+    let by_round: BTreeMap<usize, f64> = reference.iter().map(|run| (run.round, run.value)).collect();
+    compared.iter().filter_map(|run| Some((*by_round.get(&run.round)?, run.value))).collect()
 }
 
 /// The subjects in `timed`, run in cachegrind to count their instructions.
@@ -305,20 +305,20 @@ pub fn cachegrind_subjects(timed: &[Subject]) -> Vec<Subject> {
 pub struct CompareJudge<'a> {
     /// Whether commands may fail.
     pub may_fail: bool,
-    /// Stops when the intervals of wall time are this narrow, relative to the ratio.
-    pub until: Option<f64>,
+    /// Stops once no interval of wall time has a larger half width, relative to the ratio.
+    pub max_half_width: Option<f64>,
     /// Place of each subject.
     pub places: &'a [CommandCase],
     /// Number of commands.
-    pub commands: usize,
+    pub command_count: usize,
     /// Number of cases.
-    pub cases: usize,
+    pub case_count: usize,
     /// Called with the progress.
     pub progress: &'a (dyn Fn(&Progress) + Sync),
     /// The first failed run where none may fail: subject and outcome.
-    pub failed: Option<(usize, Outcome)>,
+    pub first_failure: Option<(usize, Outcome)>,
     /// Runs that left processes behind.
-    pub left_behind: u32,
+    pub runs_with_leftovers: u32,
     /// Failed runs by subject.
     pub failures: BTreeMap<usize, FailedRuns>,
 }
@@ -327,51 +327,51 @@ pub struct CompareJudge<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FailedRuns {
     /// Those that exited by themselves: their figures count.
-    pub counted: u32,
+    pub counted_runs: u32,
     /// Those that a signal or their timeout ended: their figures do not count.
-    pub excluded: u32,
+    pub excluded_runs: u32,
 }
 
 impl Judge for CompareJudge<'_> {
-    fn run_ended(&mut self, subject: usize, _round: Option<u32>, outcome: &Outcome) -> Next {
-        self.left_behind += u32::from(outcome.left_behind > 0);
+    fn run_ended(&mut self, subject: usize, _round: Option<u32>, outcome: &Outcome) -> AfterRun {
+        self.runs_with_leftovers += u32::from(outcome.leftover_processes > 0);
         if outcome.end.is_success() {
-            return Next::Continue;
+            return AfterRun::Continue;
         }
-        let failed = self.failures.entry(subject).or_default();
+        let failed_runs = self.failures.entry(subject).or_default();
         match outcome.end {
-            End::Exited(_) => failed.counted += 1,
-            End::Signalled(_) | End::TimedOut | End::NotStarted(_) => failed.excluded += 1,
+            End::Exited(_) => failed_runs.counted_runs += 1,
+            End::Signalled(_) | End::TimedOut | End::NotStarted(_) => failed_runs.excluded_runs += 1,
         }
         if self.may_fail && !matches!(outcome.end, End::NotStarted(_)) {
-            return Next::Continue;
+            return AfterRun::Continue;
         }
-        self.failed.get_or_insert_with(|| (subject, outcome.clone()));
-        Next::Stop
+        self.first_failure.get_or_insert_with(|| (subject, outcome.clone()));
+        AfterRun::Stop
     }
 
     fn progress(&mut self, progress: &Progress) {
         (self.progress)(progress);
     }
 
-    fn is_enough(&mut self, results: &Results) -> bool {
-        let Some(until) = self.until else { return false };
+    fn has_enough_rounds(&mut self, results: &Results) -> bool {
+        let Some(max_half_width) = self.max_half_width else { return false };
         let mut comparison = Comparison {
-            commands: vec![String::new(); self.commands],
-            cases: vec![String::new(); self.cases],
+            commands: vec![String::new(); self.command_count],
+            cases: vec![String::new(); self.case_count],
             ..Comparison::default()
         };
         // Only ratios of wall time are needed; the confidence is that for all figures of the
         // report.
         let tables = comparison.tables(self.places, results);
-        let ratio_count = tables.len() * self.commands.saturating_sub(1);
+        let ratio_count = tables.len() * self.command_count.saturating_sub(1);
         comparison.ratio_confidence = bonferroni(CONFIDENCE, ratio_count);
         let wall_tables = tables.iter().filter(|((_, metric), _)| *metric == Metric::Wall);
         let widths = wall_tables.map(|(_, table)| {
             let ratios = comparison.ratios(Metric::Wall, table);
             ratios.iter().skip(1).map(|ratio| half_width(*ratio)).fold(0.0, f64::max)
         });
-        widths.fold(0.0, f64::max) <= until
+        widths.fold(0.0, f64::max) <= max_half_width
     }
 }
 
@@ -394,14 +394,17 @@ mod tests {
         results.outcomes.push(walls.iter().map(|&wall| outcome(wall, 1 << 20)).collect());
         results.outcomes.push(walls.iter().map(|&wall| outcome(2.0 * wall, 1 << 20)).collect());
         results.outcomes[0][3] = None;
-        let judged =
+        let comparison =
             Comparison::judge(vec!["x".into(), "y".into()], vec![String::new()], &places, &results, 1);
-        let wall = judged.metrics[0][&Metric::Wall].clone();
+        let wall = comparison.metrics[0][&Metric::Wall].clone();
         let ratio = wall.ratios[1].unwrap();
         assert!((ratio.median - 2.0).abs() < 1e-9 && ratio.low.unwrap() > 1.99, "{ratio:?}");
         assert_eq!(wall.verdict(1), Verdict::More);
-        assert_eq!(judged.metrics[0][&Metric::HighWater].verdict(1), Verdict::Same);
-        assert!(judged.width(Metric::Wall) < 0.01 && judged.width(Metric::Cycles) == 0.0);
-        assert!(judged.ratio_confidence > 0.99, "two ratios hold together");
+        assert_eq!(comparison.metrics[0][&Metric::HighWater].verdict(1), Verdict::Same);
+        assert!(
+            comparison.max_half_width(Metric::Wall) < 0.01
+                && comparison.max_half_width(Metric::Cycles) == 0.0
+        );
+        assert!(comparison.ratio_confidence > 0.99, "two ratios hold together");
     }
 }

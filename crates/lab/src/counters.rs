@@ -51,9 +51,9 @@ fn counter<E: Event>(event: E, pid: i32) -> std::io::Result<Counter> {
 }
 
 fn read(counter: &mut Counter) -> Option<u64> {
-    let data = counter.read_full().ok()?;
+    let reading = counter.read_full().ok()?;
     // A multiplexed counter runs only part of the time, so its value is not exact.
-    (data.time_enabled() == data.time_running() && data.count() > 0).then(|| data.count())
+    (reading.time_enabled() == reading.time_running() && reading.count() > 0).then(|| reading.count())
 }
 
 /// Explains an error of perf_event_open(2).

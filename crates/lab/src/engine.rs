@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use super::cell::{Outcome, Subject};
-use super::executor::{Executor, Stopped};
+use super::executor::{Executor, StopReason};
 use super::journal::Journal;
 use super::remote::TaskCounts;
 use super::remote_engine;
@@ -32,7 +32,7 @@ pub struct Plan {
 
 /// How the lab continues after a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum AfterRun {
     /// Continue.
     Continue,
     /// Do not run this subject again.
@@ -45,9 +45,9 @@ pub enum Next {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Progress {
     /// Finished runs, warm-ups included.
-    pub done: usize,
+    pub finished_runs: usize,
     /// Upper bound of the number of runs.
-    pub total: usize,
+    pub max_runs: usize,
     /// The subject whose run ended last.
     pub subject: usize,
     /// Estimated time for the remaining runs.
@@ -62,17 +62,17 @@ pub struct Results {
     /// By subject and counted round; `None` if the subject was not run.
     pub outcomes: Vec<Vec<Option<Outcome>>>,
     /// Whether the judge stopped the lab after a run.
-    pub stopped: bool,
+    pub was_stopped: bool,
 }
 
 /// Judges each run and decides how the lab continues.
 pub trait Judge {
     /// Called after each run; `round` is `None` if the run does not count.
-    fn run_ended(&mut self, subject: usize, round: Option<u32>, outcome: &Outcome) -> Next;
+    fn run_ended(&mut self, subject: usize, round: Option<u32>, outcome: &Outcome) -> AfterRun;
     /// Called with the progress.
     fn progress(&mut self, progress: &Progress);
     /// Whether the rounds so far suffice.
-    fn is_enough(&mut self, results: &Results) -> bool;
+    fn has_enough_rounds(&mut self, results: &Results) -> bool;
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -85,28 +85,28 @@ pub(super) struct ScheduledRun {
 /// Runs `plan` on `executors`, one run on each at a time.
 ///
 /// # Errors
-/// [`Stopped`]; the finished runs are in the journal.
-pub fn runs_done(
+/// [`StopReason`]; the finished runs are in the journal.
+pub fn run_plan(
     plan: &Plan,
     executors: &mut [Box<dyn Executor>],
     journal: &mut Journal,
     judge: &mut (dyn Judge + Send),
-) -> Result<Results, Stopped> {
-    let results = Results { outcomes: vec![Vec::new(); plan.subjects.len()], stopped: false };
+) -> Result<Results, StopReason> {
+    let results = Results { outcomes: vec![Vec::new(); plan.subjects.len()], was_stopped: false };
     let rounds = plan.warm_up.saturating_add(plan.max_rounds);
-    let max_runs = |subject: &Subject| {
+    let max_subject_runs = |subject: &Subject| {
         plan.warm_up.saturating_add(subject.rounds.unwrap_or(plan.max_rounds).min(plan.max_rounds)) as usize
     };
-    let total = plan.subjects.iter().map(max_runs).fold(0, usize::saturating_add);
+    let max_runs = plan.subjects.iter().map(max_subject_runs).fold(0, usize::saturating_add);
     let mut lab = Lab {
         plan,
         journal,
         judge,
         results,
-        dropped: vec![false; plan.subjects.len()],
-        progress: Progress { total, ..Progress::default() },
-        begin: Instant::now(),
-        own_runs: 0,
+        is_dropped: vec![false; plan.subjects.len()],
+        progress: Progress { max_runs, ..Progress::default() },
+        started_at: Instant::now(),
+        runs_here: 0,
     };
     if let [executor] = &mut *executors
         && let Some(remote) = executor.remote()
@@ -132,12 +132,12 @@ pub(super) struct Lab<'a> {
     pub(super) judge: &'a mut (dyn Judge + Send),
     pub(super) results: Results,
     /// For each subject, whether the judge dropped it.
-    dropped: Vec<bool>,
+    is_dropped: Vec<bool>,
     pub(super) progress: Progress,
-    /// When this process began.
-    begin: Instant,
+    /// When this process started the plan.
+    started_at: Instant,
     /// Runs done by this process, not taken from the journal.
-    pub(super) own_runs: u32,
+    pub(super) runs_here: u32,
 }
 
 impl Lab<'_> {
@@ -151,7 +151,8 @@ impl Lab<'_> {
     /// Whether the lab is finished after this round.
     pub(super) fn is_finished_after(&mut self, round: u32) -> bool {
         let counted_rounds = (round + 1).saturating_sub(self.plan.warm_up);
-        self.results.stopped || counted_rounds >= self.plan.min_rounds && self.judge.is_enough(&self.results)
+        self.results.was_stopped
+            || counted_rounds >= self.plan.min_rounds && self.judge.has_enough_rounds(&self.results)
     }
 
     /// The turns of a round, in the order drawn from its seed.
@@ -171,7 +172,7 @@ impl Lab<'_> {
         &mut self,
         turns: &[ScheduledRun],
         executors: &mut [Box<dyn Executor>],
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), StopReason> {
         let turns: Vec<ScheduledRun> = turns.iter().copied().filter(|turn| !self.was_done(*turn)).collect();
         if let [executor] = executors {
             for turn in turns {
@@ -192,11 +193,11 @@ impl Lab<'_> {
         &mut self,
         turns: &[ScheduledRun],
         executors: &mut [Box<dyn Executor>],
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), StopReason> {
         let plan = self.plan;
         let shared = Mutex::new((self, turns.iter().copied()));
-        let results: Vec<Result<(), Stopped>> = std::thread::scope(|scope| {
-            let run_turns = |executor: &mut Box<dyn Executor>| -> Result<(), Stopped> {
+        let results: Vec<Result<(), StopReason>> = std::thread::scope(|scope| {
+            let run_turns = |executor: &mut Box<dyn Executor>| -> Result<(), StopReason> {
                 loop {
                     let next_run = {
                         let mut shared = shared.lock().map_err(|_| internal_error())?;
@@ -226,7 +227,7 @@ impl Lab<'_> {
 
     /// Whether a turn is still to be run.
     pub(super) fn is_due(&self, turn: ScheduledRun) -> bool {
-        !self.results.stopped && self.dropped.get(turn.subject) == Some(&false)
+        !self.results.was_stopped && self.is_dropped.get(turn.subject) == Some(&false)
     }
 
     /// Takes the outcome of a run from the journal, if an earlier process ran it. True if `turn`
@@ -242,10 +243,10 @@ impl Lab<'_> {
         true
     }
 
-    fn store_run(&mut self, turn: ScheduledRun, outcome: Outcome) -> Result<(), Stopped> {
+    fn store_run(&mut self, turn: ScheduledRun, outcome: Outcome) -> Result<(), StopReason> {
         let Some(subject) = self.plan.subjects.get(turn.subject) else { return Ok(()) };
-        self.journal.keep(&subject.name, turn.round, &outcome).map_err(Stopped::Failed)?;
-        self.own_runs += 1;
+        self.journal.keep(&subject.name, turn.round, &outcome).map_err(StopReason::Failed)?;
+        self.runs_here += 1;
         self.judge_run(turn, outcome);
         self.report_progress(turn.subject, 1);
         Ok(())
@@ -254,13 +255,13 @@ impl Lab<'_> {
     pub(super) fn judge_run(&mut self, turn: ScheduledRun, outcome: Outcome) {
         let counted_round = turn.round.checked_sub(self.plan.warm_up);
         match self.judge.run_ended(turn.subject, counted_round, &outcome) {
-            Next::Continue => {}
-            Next::Drop => {
-                if let Some(dropped) = self.dropped.get_mut(turn.subject) {
-                    *dropped = true;
+            AfterRun::Continue => {}
+            AfterRun::Drop => {
+                if let Some(is_dropped) = self.is_dropped.get_mut(turn.subject) {
+                    *is_dropped = true;
                 }
             }
-            Next::Stop => self.results.stopped = true,
+            AfterRun::Stop => self.results.was_stopped = true,
         }
         let outcomes = self.results.outcomes.get_mut(turn.subject);
         if let (Some(round), Some(outcomes)) = (counted_round, outcomes)
@@ -272,16 +273,16 @@ impl Lab<'_> {
 
     /// Reports that `runs` more runs are finished, the last one of `subject`.
     pub(super) fn report_progress(&mut self, subject: usize, runs: usize) {
-        self.progress.done += runs;
+        self.progress.finished_runs += runs;
         self.progress.subject = subject;
-        let remaining_runs = self.progress.total.saturating_sub(self.progress.done);
+        let remaining_runs = self.progress.max_runs.saturating_sub(self.progress.finished_runs);
         let remaining_runs = u32::try_from(remaining_runs).unwrap_or(u32::MAX);
-        let time_per_run = self.begin.elapsed().checked_div(self.own_runs);
+        let time_per_run = self.started_at.elapsed().checked_div(self.runs_here);
         self.progress.remaining = time_per_run.map(|time| time.saturating_mul(remaining_runs));
         self.judge.progress(&self.progress);
     }
 }
 
-pub(super) fn internal_error() -> Stopped {
-    Stopped::Failed("a part of the lab came to a sudden end; please report this".to_owned())
+pub(super) fn internal_error() -> StopReason {
+    StopReason::Failed("a part of the lab came to a sudden end; please report this".to_owned())
 }

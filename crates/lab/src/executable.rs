@@ -23,7 +23,7 @@ pub fn stage(folder: &Path) -> Result<(), String> {
     let path = program_in(&folder);
     let executable =
         std::fs::read(executable_path()).map_err(|error| format!("strandline itself: {error}"))?;
-    if !std::fs::read(&path).is_ok_and(|there| there == executable) {
+    if !std::fs::read(&path).is_ok_and(|staged_content| staged_content == executable) {
         atomic_file::write(&path, &executable)?;
     }
     let mode = std::fs::Permissions::from_mode(0o755);

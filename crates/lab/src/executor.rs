@@ -15,7 +15,7 @@ const LAUNCHER_GRACE: Duration = Duration::from_secs(120);
 
 /// Why a lab stopped early.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stopped {
+pub enum StopReason {
     /// The user sent this signal.
     Interrupted(i32),
     /// It cannot continue; holds the reason in one line.
@@ -26,15 +26,15 @@ pub enum Stopped {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoResult {
     /// The lab was stopped, and can be resumed.
-    Stopped(Stopped),
+    Stopped(StopReason),
     /// The command or study cannot be run, or fails without any setting or limit; one line.
     Failed(String),
     /// It is too long to start without a confirmation; one line.
     Unconfirmed(String),
 }
 
-impl From<Stopped> for NoResult {
-    fn from(stopped: Stopped) -> Self {
+impl From<StopReason> for NoResult {
+    fn from(stopped: StopReason) -> Self {
         Self::Stopped(stopped)
     }
 }
@@ -56,24 +56,24 @@ pub trait Executor: Send {
     /// Starts a job. Its output is stored below `folder`, which is created if there is any.
     ///
     /// # Errors
-    /// [`Stopped`]. A command that cannot be run is not an error: [`Executor::wait`] reports it.
-    fn start(&mut self, subject: &Subject, folder: &Path) -> Result<Job, Stopped>;
+    /// [`StopReason`]. A command that cannot be run is not an error: [`Executor::wait`] reports it.
+    fn start(&mut self, subject: &Subject, folder: &Path) -> Result<Job, StopReason>;
 
-    /// Waits for a job to end, at most `at_most`; `None` if it still runs. Each end is reported
+    /// Waits for a job to end, at most `timeout`; `None` if it still runs. Each end is reported
     /// once.
-    fn wait(&mut self, job: Job, at_most: Option<Duration>) -> Result<Option<Outcome>, Stopped>;
+    fn wait(&mut self, job: Job, timeout: Option<Duration>) -> Result<Option<Outcome>, StopReason>;
 
     /// Sends SIGTERM to the processes of a job, and kills all of them after `grace`.
-    fn stop(&mut self, job: Job, grace: Duration) -> Result<(), Stopped>;
+    fn stop(&mut self, job: Job, grace: Duration) -> Result<(), StopReason>;
 
     /// Process id of the first process of a job, if it is known and on this machine.
-    fn pid(&mut self, job: Job) -> Result<Option<i32>, Stopped>;
+    fn pid(&mut self, job: Job) -> Result<Option<i32>, StopReason>;
 
     /// The growing output files of a job.
     fn output(&self, job: Job) -> Option<OutputFiles>;
 
     /// Why this executor does not count instructions and cycles; `None` if it does.
-    fn no_counters(&self) -> Option<String>;
+    fn no_counters_reason(&self) -> Option<String>;
 
     /// Runs whole rounds, if they run elsewhere; single jobs still run here.
     fn remote(&mut self) -> Option<&mut dyn RemoteExecutor> {
@@ -86,13 +86,13 @@ pub trait Executor: Send {
     }
 
     /// Runs a job to its end.
-    fn run(&mut self, subject: &Subject, folder: &Path) -> Result<Outcome, Stopped> {
+    fn run(&mut self, subject: &Subject, folder: &Path) -> Result<Outcome, StopReason> {
         let job = self.start(subject, folder)?;
         self.finish_in_time(job, subject)
     }
 
     /// Waits for a job to end, and ends it at the timeout of its subject.
-    fn finish_in_time(&mut self, job: Job, subject: &Subject) -> Result<Outcome, Stopped> {
+    fn finish_in_time(&mut self, job: Job, subject: &Subject) -> Result<Outcome, StopReason> {
         if let Some(outcome) = self.wait(job, subject.timeout)? {
             return Ok(outcome);
         }
@@ -100,7 +100,7 @@ pub trait Executor: Send {
         self.stop(job, GRACE)?;
         match self.wait(job, Some(GRACE + LAUNCHER_GRACE))? {
             Some(outcome) => Ok(Outcome { end: End::TimedOut, ..outcome }),
-            None => Err(Stopped::Failed(format!(
+            None => Err(StopReason::Failed(format!(
                 "{}: has not ended {} s after SIGTERM and SIGKILL: the kernel holds it, or no processor was free (see its state in ps)",
                 subject.name,
                 stop_begin.elapsed().as_secs()
@@ -112,19 +112,19 @@ pub trait Executor: Send {
 /// Implements the methods of an [`Executor`] that delegates to another one, a field.
 macro_rules! delegate_to {
     ($field:ident) => {
-        fn start(&mut self, subject: &Subject, folder: &Path) -> Result<Job, Stopped> {
+        fn start(&mut self, subject: &Subject, folder: &Path) -> Result<Job, StopReason> {
             self.$field.start(subject, folder)
         }
 
-        fn wait(&mut self, job: Job, at_most: Option<Duration>) -> Result<Option<Outcome>, Stopped> {
-            self.$field.wait(job, at_most)
+        fn wait(&mut self, job: Job, timeout: Option<Duration>) -> Result<Option<Outcome>, StopReason> {
+            self.$field.wait(job, timeout)
         }
 
-        fn stop(&mut self, job: Job, grace: Duration) -> Result<(), Stopped> {
+        fn stop(&mut self, job: Job, grace: Duration) -> Result<(), StopReason> {
             self.$field.stop(job, grace)
         }
 
-        fn pid(&mut self, job: Job) -> Result<Option<i32>, Stopped> {
+        fn pid(&mut self, job: Job) -> Result<Option<i32>, StopReason> {
             self.$field.pid(job)
         }
 
@@ -132,8 +132,8 @@ macro_rules! delegate_to {
             self.$field.output(job)
         }
 
-        fn no_counters(&self) -> Option<String> {
-            self.$field.no_counters()
+        fn no_counters_reason(&self) -> Option<String> {
+            self.$field.no_counters_reason()
         }
     };
 }

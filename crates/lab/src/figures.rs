@@ -83,8 +83,8 @@ fn recorder_options(subject: &Subject) -> Vec<String> {
 /// The outcome of an ended job, without its output files.
 pub fn outcome(subject: &Subject, ended: &Ended, folder: &Path) -> Outcome {
     let mut outcome = Outcome { end: end_of(ended.status), ..Outcome::not_started(String::new()) };
-    outcome.left_behind = ended.left_behind;
-    outcome.not_ended = ended.not_ended;
+    outcome.leftover_processes = ended.left_behind;
+    outcome.unended_processes = ended.not_ended;
     match &subject.measure {
         Measure::Figures => outcome.figures = ended.figures.clone(),
         Measure::Cachegrind => {
@@ -183,7 +183,8 @@ pub fn is_in_path(name: &str) -> bool {
 pub fn find_in_path(name: &str) -> Option<PathBuf> {
     use std::os::unix::fs::PermissionsExt;
     let is_program = |path: &PathBuf| {
-        path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & EXECUTABLE_BITS != 0)
+        path.metadata()
+            .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & EXECUTABLE_BITS != 0)
     };
     if name.contains('/') {
         return Some(name.into()).filter(is_program);

@@ -57,8 +57,8 @@ fn parts(word: &str) -> impl Iterator<Item = &str> {
 
 /// Targets of shell redirections: runs change these files, which must not invalidate earlier runs.
 fn redirect_targets(word: &str) -> BTreeSet<&str> {
-    let behind = word.split('>').skip(1).take(MAX_PARTS);
-    behind.filter_map(|text| parts(text.trim_start_matches('&')).find(|part| !part.is_empty())).collect()
+    let targets = word.split('>').skip(1).take(MAX_PARTS);
+    targets.filter_map(|text| parts(text.trim_start_matches('&')).find(|part| !part.is_empty())).collect()
 }
 
 /// Identity of the machine that runs a lab, and of strandline; `None`: unknown.
@@ -92,9 +92,9 @@ impl Machine {
 
 impl File {
     fn of(path: &Path) -> Option<Self> {
-        let data = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
-        let modified_ns = data.mtime().wrapping_mul(NS_PER_SECOND).wrapping_add(data.mtime_nsec());
-        Some(Self { path: path.to_owned(), bytes: data.len(), modified_ns, inode: data.ino() })
+        let metadata = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
+        let modified_ns = metadata.mtime().wrapping_mul(NS_PER_SECOND).wrapping_add(metadata.mtime_nsec());
+        Some(Self { path: path.to_owned(), bytes: metadata.len(), modified_ns, inode: metadata.ino() })
     }
 }
 

@@ -275,7 +275,7 @@ impl LabFile {
     /// journal.
     fn check_takeover(&self, key: &str, is_fresh: bool, path: &Path) -> Result<(), String> {
         // A journal without runs holds nothing to lose.
-        let is_empty = std::fs::metadata(path).map_or(true, |data| data.len() == 0);
+        let is_empty = std::fs::metadata(path).map_or(true, |metadata| metadata.len() == 0);
         if self.key == key || is_fresh || is_empty {
             return Ok(());
         }
@@ -411,9 +411,9 @@ fn prepare_cache() -> Result<PathBuf, String> {
     let named = |error: std::io::Error| format!("{}: {error}; {advice}", cache.display());
     for folder in [cache.parent().unwrap_or(&cache), &cache] {
         std::fs::DirBuilder::new().recursive(true).mode(PRIVATE_MODE).create(folder).map_err(named)?;
-        let data = std::fs::symlink_metadata(folder).map_err(named)?;
-        let is_own = data.is_dir() && data.uid() == strandline_sys::host::effective_user();
-        if !is_own || data.mode() & WRITABLE_BY_OTHERS != 0 {
+        let metadata = std::fs::symlink_metadata(folder).map_err(named)?;
+        let is_own = metadata.is_dir() && metadata.uid() == strandline_sys::host::effective_user();
+        if !is_own || metadata.mode() & WRITABLE_BY_OTHERS != 0 {
             return Err(format!(
                 "{} is another user's, or others may write there: it is not used; {advice}",
                 folder.display()
@@ -424,7 +424,8 @@ fn prepare_cache() -> Result<PathBuf, String> {
     }
     for entry in std::fs::read_dir(&cache).into_iter().flatten().flatten() {
         let journal = entry.path().join(JOURNAL);
-        let age = journal.metadata().and_then(|data| data.modified()).ok().and_then(|at| at.elapsed().ok());
+        let age =
+            journal.metadata().and_then(|metadata| metadata.modified()).ok().and_then(|at| at.elapsed().ok());
         if age.is_some_and(|age| age > MAX_IDLE_AGE) {
             drop(std::fs::remove_dir_all(entry.path()));
         }
@@ -472,11 +473,11 @@ mod tests {
         assert!(Journal::open("compare", &"x", &options).unwrap_err().contains("at work"), "one at a time");
         drop(journal);
         let path = folder.path().join("journal.jsonl");
-        let whole = std::fs::read(&path).unwrap();
-        for cut in 0..=whole.len() {
-            std::fs::write(&path, &whole[..cut]).unwrap();
+        let journal_bytes = std::fs::read(&path).unwrap();
+        for cut in 0..=journal_bytes.len() {
+            std::fs::write(&path, &journal_bytes[..cut]).unwrap();
             let mut journal = Journal::open("compare", &"x", &options).unwrap();
-            let lines = whole[..cut].iter().filter(|&&byte| byte == b'\n').count();
+            let lines = journal_bytes[..cut].iter().filter(|&&byte| byte == b'\n').count();
             assert_eq!(journal.resumed_runs(), lines);
             journal.keep("c", 7, &outcome(2)).unwrap();
             drop(journal);
@@ -495,16 +496,16 @@ mod tests {
 
     /// All files and folders below a folder, with contents.
     fn contents(folder: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
-        let mut all = Vec::new();
+        let mut files = Vec::new();
         let mut waiting = vec![folder.to_owned()];
         while let Some(path) = waiting.pop() {
             if path.is_dir() {
                 waiting.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
             }
-            all.push((path.clone(), std::fs::read(&path).ok()));
+            files.push((path.clone(), std::fs::read(&path).ok()));
         }
-        all.sort();
-        all
+        files.sort();
+        files
     }
 
     #[test]
@@ -543,8 +544,8 @@ mod tests {
             std::fs::create_dir(folder.path().join(name)).unwrap();
         }
         journal.finish();
-        let left: Vec<_> = names.iter().filter(|name| folder.path().join(name).exists()).collect();
-        assert_eq!(left, [&"work-in-progress", &"work-"]);
+        let remaining: Vec<_> = names.iter().filter(|name| folder.path().join(name).exists()).collect();
+        assert_eq!(remaining, [&"work-in-progress", &"work-"]);
     }
 
     #[test]

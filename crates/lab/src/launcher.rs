@@ -29,7 +29,7 @@ use super::cell::Figures;
 use super::counters::{self, Counters};
 use super::figures::US_PER_SECOND;
 use super::protocol::{Ended, Event, LineBuffer, Request, Start, encode_line};
-use super::sweep::{GRACE, Swept, sweep};
+use super::sweep::{GRACE, SweepResult, sweep};
 
 /// How long a new process waits for its counters before it execs anyway.
 const GATE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -40,7 +40,7 @@ const READ_BYTES: usize = 16 << 10;
 struct Job {
     /// Its identifier in requests and events.
     number: u64,
-    started: Instant,
+    started_at: Instant,
     counters: Option<Counters>,
     /// When the job is killed; `None` unless it is being stopped.
     deadline: Option<Instant>,
@@ -94,19 +94,19 @@ pub fn serve(socket: UnixStream) -> io::Result<()> {
     become_subreaper()?;
     let signals: SigSet = [Signal::SIGCHLD].into_iter().collect();
     let child_signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-    let no_counters = counters::unavailability();
+    let no_counters_reason = counters::unavailability();
     let mut launcher = Launcher {
         socket,
         lines: LineBuffer::default(),
         child_signals,
         // strandline started the launcher with the mask that it was started with itself.
         signal_mask,
-        has_counters: no_counters.is_none(),
+        has_counters: no_counters_reason.is_none(),
         jobs: BTreeMap::new(),
         ended_jobs: Vec::new(),
         orphans: Usage::default(),
     };
-    launcher.send_event(&Event::Ready { no_counters })?;
+    launcher.send_event(&Event::Ready { no_counters_reason })?;
     let result = launcher.run();
     for &pid in launcher.jobs.keys() {
         drop(signal::send(-pid, Signal::SIGKILL as i32));
@@ -172,8 +172,8 @@ impl Launcher {
         while let Some(request) = self.lines.next()? {
             match request {
                 Request::Start(start) => self.start_job(&start)?,
-                Request::Stop { job, grace_ms, whole } => {
-                    self.stop_job(job, Duration::from_millis(grace_ms), whole);
+                Request::Stop { job, grace_ms, is_whole_group } => {
+                    self.stop_job(job, Duration::from_millis(grace_ms), is_whole_group);
                 }
             }
         }
@@ -181,29 +181,30 @@ impl Launcher {
     }
 
     fn start_job(&mut self, start: &Start) -> io::Result<()> {
-        let started = Instant::now();
+        let started_at = Instant::now();
         match launch(start, self.signal_mask, self.has_counters) {
-            Ok(Launched { pid, counters }) => {
+            Ok(LaunchedProcess { pid, counters }) => {
                 let group = start.group.clone();
-                self.jobs.insert(pid, Job { number: start.job, started, counters, deadline: None, group });
+                self.jobs.insert(pid, Job { number: start.job, started_at, counters, deadline: None, group });
                 if start.tells_start {
                     self.send_event(&Event::Started { job: start.job, pid })?;
                 }
                 Ok(())
             }
-            Err(LaunchError { why, by_command }) => {
-                self.send_event(&Event::NotStarted { job: start.job, why, by_command })
+            Err(LaunchError { why, is_command_fault }) => {
+                self.send_event(&Event::NotStarted { job: start.job, why, is_command_fault })
             }
         }
     }
 
-    /// Sends SIGTERM to the process group of a job if `is_whole`, otherwise to its first process.
-    fn stop_job(&mut self, number: u64, grace: Duration, is_whole: bool) {
-        let found = self.jobs.iter_mut().find(|(_, job)| job.number == number);
+    /// Sends SIGTERM to the process group of a job if `is_whole_group`, otherwise to its first
+    /// process.
+    fn stop_job(&mut self, number: u64, grace: Duration, is_whole_group: bool) {
+        let matching_job = self.jobs.iter_mut().find(|(_, job)| job.number == number);
         // A job that ended in the meantime is reported by its own event.
-        let Some((&pid, job)) = found else { return };
+        let Some((&pid, job)) = matching_job else { return };
         job.deadline = Some(Instant::now() + grace);
-        let target = if is_whole { -pid } else { pid };
+        let target = if is_whole_group { -pid } else { pid };
         for signal in [Signal::SIGTERM, Signal::SIGCONT] {
             drop(signal::send(target, signal as i32));
         }
@@ -238,9 +239,9 @@ impl Launcher {
                 self.orphans = self.orphans.plus(child.usage);
                 continue;
             };
-            let wall_seconds = Some(job.started.elapsed().as_secs_f64());
-            let counted = job.counters.as_mut().map(Counters::read).unwrap_or_default();
-            let figures = Figures { wall_seconds, ..counted };
+            let wall_seconds = Some(job.started_at.elapsed().as_secs_f64());
+            let counter_figures = job.counters.as_mut().map(Counters::read).unwrap_or_default();
+            let figures = Figures { wall_seconds, ..counter_figures };
             let ended = Ended { job: job.number, status: child.status, figures, ..Ended::default() };
             let grace = job.deadline.map(|at| at.saturating_duration_since(Instant::now()));
             let grace = grace.unwrap_or_default().max(GRACE);
@@ -251,15 +252,15 @@ impl Launcher {
             // ends them.
             return std::mem::take(&mut self.ended_jobs).into_iter().try_for_each(|job| self.report_end(job));
         }
-        let Some(mut last) = self.ended_jobs.pop() else { return Ok(()) };
-        let swept = if has_children { sweep(&[], last.grace) } else { Swept::default() };
-        last.usage = last.usage.plus(std::mem::take(&mut self.orphans)).plus(swept.usage);
-        last.ended.left_behind = swept.left_behind;
-        last.ended.not_ended = swept.not_ended;
+        let Some(mut last_job) = self.ended_jobs.pop() else { return Ok(()) };
+        let swept = if has_children { sweep(&[], last_job.grace) } else { SweepResult::default() };
+        last_job.usage = last_job.usage.plus(std::mem::take(&mut self.orphans)).plus(swept.usage);
+        last_job.ended.left_behind = swept.leftover_processes;
+        last_job.ended.not_ended = swept.unended_processes;
         for job in std::mem::take(&mut self.ended_jobs) {
             self.report_end(job)?;
         }
-        self.report_end(last)
+        self.report_end(last_job)
     }
 
     fn report_end(&mut self, EndedJob { ended, usage, .. }: EndedJob) -> io::Result<()> {
@@ -277,7 +278,7 @@ impl Launcher {
 }
 
 /// The first process of a job.
-struct Launched {
+struct LaunchedProcess {
     pid: i32,
     counters: Option<Counters>,
 }
@@ -286,15 +287,15 @@ struct Launched {
 struct LaunchError {
     why: String,
     /// Whether the command is at fault, rather than the launcher.
-    by_command: bool,
+    is_command_fault: bool,
 }
 
 /// Starts the first process of a job.
-fn launch(start: &Start, signal_mask: u64, has_counters: bool) -> Result<Launched, LaunchError> {
-    let by_launcher = |why: String| LaunchError { why, by_command: false };
-    let by_command = |why: String| LaunchError { why, by_command: true };
+fn launch(start: &Start, signal_mask: u64, has_counters: bool) -> Result<LaunchedProcess, LaunchError> {
+    let launcher_fault = |why: String| LaunchError { why, is_command_fault: false };
+    let command_fault = |why: String| LaunchError { why, is_command_fault: true };
     let Some((program, arguments)) = start.subject.command.split_first() else {
-        return Err(by_command("no command was given".to_owned()));
+        return Err(command_fault("no command was given".to_owned()));
     };
     let mut command = Command::new(program);
     command.args(arguments);
@@ -306,20 +307,20 @@ fn launch(start: &Start, signal_mask: u64, has_counters: bool) -> Result<Launche
     }
     if let Some(folder) = &start.subject.directory {
         if !folder.is_dir() {
-            return Err(by_command(format!("{}: no such folder to run in", folder.display())));
+            return Err(command_fault(format!("{}: no such folder to run in", folder.display())));
         }
         command.current_dir(folder);
     }
     let output =
-        |path: &Path| create(path).map(Stdio::from).map_err(|error| by_launcher(named(path, &error)));
+        |path: &Path| create(path).map(Stdio::from).map_err(|error| launcher_fault(named(path, &error)));
     command.stdout(output(&start.stdout)?).stderr(output(&start.stderr)?);
     command.stdin(match &start.subject.stdin {
-        Some(path) => Stdio::from(File::open(path).map_err(|error| by_launcher(named(path, &error)))?),
+        Some(path) => Stdio::from(File::open(path).map_err(|error| launcher_fault(named(path, &error)))?),
         None => Stdio::null(),
     });
     let group_procs = start.group.as_deref().map(|procs_file| {
         let opened = OpenOptions::new().write(true).open(procs_file);
-        opened.map(OwnedFd::from).map_err(|error| by_launcher(named(procs_file, &error)))
+        opened.map(OwnedFd::from).map_err(|error| launcher_fault(named(procs_file, &error)))
     });
     let limits = [
         (Resource::AddressSpace, start.subject.limits.address_space_bytes),
@@ -340,13 +341,13 @@ fn launch(start: &Start, signal_mask: u64, has_counters: bool) -> Result<Launche
         no_huge_pages: start.subject.no_huge_pages,
         ..Setup::default()
     };
-    let started = spawn(command, setup).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => by_command(format!("{program}: not found")),
-        _ => by_command(format!("{program}: cannot be run: {error}")),
+    let child = spawn(command, setup).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => command_fault(format!("{program}: not found")),
+        _ => command_fault(format!("{program}: cannot be run: {error}")),
     });
     let counters = opener.and_then(|opener| opener.join().ok().flatten());
     // The child is reaped by its pid; dropping the handle has no effect on it.
-    started.map(|child| Launched { pid: child.id().cast_signed(), counters })
+    child.map(|child| LaunchedProcess { pid: child.id().cast_signed(), counters })
 }
 
 /// Thread that opens the counters of a process waiting to exec.

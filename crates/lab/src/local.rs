@@ -19,7 +19,7 @@ use strandline_sys::spawn::{Setup, spawn};
 
 use super::cell::{Measure, Outcome, Subject};
 use super::executable::executable_path;
-use super::executor::{Executor, Job, OutputFiles, Stopped};
+use super::executor::{Executor, Job, OutputFiles, StopReason};
 use super::figures;
 use super::interrupt::Interrupt;
 use super::protocol::{Event, LineBuffer, Request, Start, encode_line};
@@ -43,7 +43,7 @@ const GROUP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs jobs on this machine.
 #[derive(Debug)]
-pub struct Local {
+pub struct LocalExecutor {
     /// Process id of the launcher; 0 after it was lost.
     launcher: i32,
     /// Requests to the launcher, and its events.
@@ -59,7 +59,7 @@ pub struct Local {
     last_job: Job,
     jobs: BTreeMap<Job, LocalJob>,
     /// Why the launcher does not count instructions and cycles; `None` if it does.
-    no_counters: Option<String>,
+    no_counters_reason: Option<String>,
     /// Earlier children of this process, which the lab must not end.
     spared: Vec<i32>,
 }
@@ -80,15 +80,15 @@ struct LocalJob {
     ended: Option<Event>,
 }
 
-impl Local {
+impl LocalExecutor {
     /// Starts a launcher whose jobs write into `folder` while they run.
     pub fn start(folder: &Path, interrupt: &Arc<Interrupt>) -> Result<Self, String> {
-        let failed = |error: io::Error| format!("the launcher of commands cannot be started: {error}");
+        let start_failure = |error: io::Error| format!("the launcher of commands cannot be started: {error}");
         std::fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
         let spared = own_children();
         // If the launcher is killed, this process must end the jobs.
-        become_subreaper().map_err(failed)?;
-        let (socket, launcher_socket) = UnixStream::pair().map_err(failed)?;
+        become_subreaper().map_err(start_failure)?;
+        let (socket, launcher_socket) = UnixStream::pair().map_err(start_failure)?;
         let mut command = Command::new(executable_path());
         let launcher_socket = OwnedFd::from(launcher_socket);
         command.arg0("strandline").arg(LAUNCHER_VERB).arg(launcher_socket.as_raw_fd().to_string());
@@ -100,7 +100,7 @@ impl Local {
             starts_session: true,
             ..Setup::default()
         };
-        let launcher = spawn(command, setup).map_err(failed)?.id().cast_signed();
+        let launcher = spawn(command, setup).map_err(start_failure)?.id().cast_signed();
         let mut local = Self {
             launcher,
             socket,
@@ -110,28 +110,28 @@ impl Local {
             slots: Vec::new(),
             last_job: 0,
             jobs: BTreeMap::new(),
-            no_counters: None,
+            no_counters_reason: None,
             spared,
         };
         match local.next_event(None) {
-            Ok(Some(Event::Ready { no_counters })) => local.no_counters = no_counters,
+            Ok(Some(Event::Ready { no_counters_reason })) => local.no_counters_reason = no_counters_reason,
             Ok(_) => return Err("the launcher of commands did not start as expected".to_owned()),
-            Err(Stopped::Interrupted(signal)) => return Err(format!("interrupted by signal {signal}")),
-            Err(Stopped::Failed(why)) => return Err(why),
+            Err(StopReason::Interrupted(signal)) => return Err(format!("interrupted by signal {signal}")),
+            Err(StopReason::Failed(why)) => return Err(why),
         }
         Ok(local)
     }
 
-    /// The next event; `None` if none arrives within `at_most`.
-    fn next_event(&mut self, at_most: Option<Duration>) -> Result<Option<Event>, Stopped> {
-        let deadline = at_most.map(|pause| Instant::now() + pause);
+    /// The next event; `None` if none arrives within `timeout`.
+    fn next_event(&mut self, timeout: Option<Duration>) -> Result<Option<Event>, StopReason> {
+        let deadline = timeout.map(|pause| Instant::now() + pause);
         let mut has_polled = false;
         loop {
             if let Some(event) = self.lines.next().map_err(|error| self.launcher_failure(&error))? {
                 return Ok(Some(event));
             }
             if let Some(signal) = self.interrupt.signal() {
-                return Err(Stopped::Interrupted(signal));
+                return Err(StopReason::Interrupted(signal));
             }
             let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             // Without remaining time, still polls once for an event that has already arrived.
@@ -155,7 +155,7 @@ impl Local {
         }
     }
 
-    fn read_events(&mut self) -> Result<(), Stopped> {
+    fn read_events(&mut self) -> Result<(), StopReason> {
         let mut bytes = [0; READ_BYTES];
         match self.socket.read(&mut bytes) {
             Ok(0) => Err(self.handle_launcher_loss()),
@@ -169,20 +169,23 @@ impl Local {
     }
 
     /// Handles the loss of the launcher: ends the jobs that it ran.
-    fn handle_launcher_loss(&mut self) -> Stopped {
+    fn handle_launcher_loss(&mut self) -> StopReason {
         drop(reap(self.launcher, true));
         self.launcher = 0;
         sweep(&self.spared, GRACE);
-        Stopped::Failed(
+        StopReason::Failed(
             "the launcher of commands was killed, and its commands were ended; start again".to_owned(),
         )
     }
 
-    fn launcher_failure(&self, error: &io::Error) -> Stopped {
-        Stopped::Failed(format!("the launcher of commands (pid {}) does not answer: {error}", self.launcher))
+    fn launcher_failure(&self, error: &io::Error) -> StopReason {
+        StopReason::Failed(format!(
+            "the launcher of commands (pid {}) does not answer: {error}",
+            self.launcher
+        ))
     }
 
-    fn send_request(&mut self, request: &Request) -> Result<(), Stopped> {
+    fn send_request(&mut self, request: &Request) -> Result<(), StopReason> {
         let sent = encode_line(request).and_then(|line| self.socket.write_all(&line));
         sent.map_err(|error| match error.kind() {
             io::ErrorKind::BrokenPipe => self.handle_launcher_loss(),
@@ -210,10 +213,10 @@ impl Local {
         let folder = self.slot_folder(run.slot);
         for name in ["stdout", "stderr"] {
             let Ok(file) = File::options().write(true).open(folder.join(name)) else { continue };
-            let Ok(data) = file.metadata() else { continue };
+            let Ok(metadata) = file.metadata() else { continue };
             // The file may already have a hole; only the allocated size counts.
-            if data.blocks().saturating_mul(STAT_BLOCK_BYTES) > MAX_ALLOCATED_BYTES {
-                let end = data.len().saturating_sub(MAX_OUTPUT_BYTES);
+            if metadata.blocks().saturating_mul(STAT_BLOCK_BYTES) > MAX_ALLOCATED_BYTES {
+                let end = metadata.len().saturating_sub(MAX_OUTPUT_BYTES);
                 let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
                 // A file system without holes keeps the whole file.
                 let _ = fallocate(&file, flags, 0, i64::try_from(end).unwrap_or(i64::MAX));
@@ -222,24 +225,25 @@ impl Local {
     }
 
     /// Reserves a folder that no other running job uses.
-    fn reserve_slot(&mut self) -> Result<usize, Stopped> {
-        let free = self.slots.iter().position(|taken| !taken).unwrap_or(self.slots.len());
-        match self.slots.get_mut(free) {
-            Some(taken) => *taken = true,
+    fn reserve_slot(&mut self) -> Result<usize, StopReason> {
+        let slot = self.slots.iter().position(|is_taken| !is_taken).unwrap_or(self.slots.len());
+        match self.slots.get_mut(slot) {
+            Some(is_taken) => *is_taken = true,
             None => {
-                let folder = self.folder.join(free.to_string());
-                std::fs::create_dir_all(&folder).map_err(|error| Stopped::Failed(named(&folder, &error)))?;
+                let folder = self.folder.join(slot.to_string());
+                std::fs::create_dir_all(&folder)
+                    .map_err(|error| StopReason::Failed(named(&folder, &error)))?;
                 self.slots.push(true);
             }
         }
-        Ok(free)
+        Ok(slot)
     }
 
     fn slot_folder(&self, slot: usize) -> PathBuf {
         self.folder.join(slot.to_string())
     }
 
-    fn start_job(&mut self, subject: &Subject, folder: &Path, tells_start: bool) -> Result<Job, Stopped> {
+    fn start_job(&mut self, subject: &Subject, folder: &Path, tells_start: bool) -> Result<Job, StopReason> {
         let slot = self.reserve_slot()?;
         let slot_folder = self.slot_folder(slot);
         let is_recorded = matches!(subject.measure, Measure::Recording { .. });
@@ -247,10 +251,10 @@ impl Local {
         let group = group_bytes
             .map(Group::new)
             .transpose()
-            .map_err(|refusal| Stopped::Failed(refusal.to_string()))?;
+            .map_err(|refusal| StopReason::Failed(refusal.to_string()))?;
         self.last_job += 1;
         let job = self.last_job;
-        let command = figures::command(subject, &slot_folder).map_err(Stopped::Failed)?;
+        let command = figures::command(subject, &slot_folder).map_err(StopReason::Failed)?;
         let (directory, stdin) = (subject.directory.clone(), subject.stdin.clone());
         // The recorder sets the variables and limits: they are not for itself.
         let settings = if is_recorded { Subject::default() } else { subject.clone() };
@@ -275,19 +279,19 @@ impl Local {
         Ok(job)
     }
 
-    fn finish(&mut self, run: LocalJob, event: Event) -> Result<Outcome, Stopped> {
+    fn finish(&mut self, run: LocalJob, event: Event) -> Result<Outcome, StopReason> {
         let slot_folder = self.slot_folder(run.slot);
         let kills = run.group.as_ref().and_then(Group::out_of_memory_kills);
         let swap_problem = run.group.as_ref().and_then(|group| group.swap_problem.clone());
         if let Some(group) = run.group {
-            remove_group(&group).map_err(Stopped::Failed)?;
+            remove_group(&group).map_err(StopReason::Failed)?;
         }
-        if let Some(taken) = self.slots.get_mut(run.slot) {
-            *taken = false;
+        if let Some(is_taken) = self.slots.get_mut(run.slot) {
+            *is_taken = false;
         }
         let mut outcome = match event {
-            Event::NotStarted { why, by_command: true, .. } => Outcome::not_started(why),
-            Event::NotStarted { why, .. } => return Err(Stopped::Failed(why)),
+            Event::NotStarted { why, is_command_fault: true, .. } => Outcome::not_started(why),
+            Event::NotStarted { why, .. } => return Err(StopReason::Failed(why)),
             Event::Ended(ended) => figures::outcome(&run.subject, &ended, &slot_folder),
             Event::Ready { .. } | Event::Started { .. } => {
                 Outcome::not_started("its end was not reported".to_owned())
@@ -295,7 +299,8 @@ impl Local {
         };
         outcome.out_of_memory_kills = outcome.out_of_memory_kills.or(kills);
         outcome.swap_problem = swap_problem;
-        let keep = |name: &str| keep_output(&slot_folder, &run.output_folder, name).map_err(Stopped::Failed);
+        let keep =
+            |name: &str| keep_output(&slot_folder, &run.output_folder, name).map_err(StopReason::Failed);
         outcome.stdout = keep("stdout")?;
         outcome.stderr = keep("stderr")?;
         outcome.recording = match &run.subject.measure {
@@ -306,19 +311,19 @@ impl Local {
     }
 }
 
-impl Executor for Local {
-    fn start(&mut self, subject: &Subject, folder: &Path) -> Result<Job, Stopped> {
+impl Executor for LocalExecutor {
+    fn start(&mut self, subject: &Subject, folder: &Path) -> Result<Job, StopReason> {
         self.start_job(subject, folder, true)
     }
 
-    fn run(&mut self, subject: &Subject, folder: &Path) -> Result<Outcome, Stopped> {
+    fn run(&mut self, subject: &Subject, folder: &Path) -> Result<Outcome, StopReason> {
         // The process id is not needed; saves a message.
         let job = self.start_job(subject, folder, false)?;
         self.finish_in_time(job, subject)
     }
 
-    fn wait(&mut self, job: Job, at_most: Option<Duration>) -> Result<Option<Outcome>, Stopped> {
-        let deadline = at_most.map(|pause| Instant::now() + pause);
+    fn wait(&mut self, job: Job, timeout: Option<Duration>) -> Result<Option<Outcome>, StopReason> {
+        let deadline = timeout.map(|pause| Instant::now() + pause);
         loop {
             let ended = self.jobs.get_mut(&job).and_then(|run| run.ended.take());
             if let Some(event) = ended
@@ -337,15 +342,15 @@ impl Executor for Local {
         }
     }
 
-    fn stop(&mut self, job: Job, grace: Duration) -> Result<(), Stopped> {
+    fn stop(&mut self, job: Job, grace: Duration) -> Result<(), StopReason> {
         // A recorder forwards the signal to the recorded command.
         let is_recorded = |run: &LocalJob| matches!(run.subject.measure, Measure::Recording { .. });
-        let whole = !self.jobs.get(&job).is_some_and(is_recorded);
+        let is_whole_group = !self.jobs.get(&job).is_some_and(is_recorded);
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-        self.send_request(&Request::Stop { job, grace_ms, whole })
+        self.send_request(&Request::Stop { job, grace_ms, is_whole_group })
     }
 
-    fn pid(&mut self, job: Job) -> Result<Option<i32>, Stopped> {
+    fn pid(&mut self, job: Job) -> Result<Option<i32>, StopReason> {
         while self.jobs.get(&job).is_some_and(|run| run.pid.is_none() && run.ended.is_none()) {
             if let Some(event) = self.next_event(None)? {
                 self.store_event(event);
@@ -359,12 +364,12 @@ impl Executor for Local {
         Some(OutputFiles { stdout: folder.join("stdout"), stderr: folder.join("stderr") })
     }
 
-    fn no_counters(&self) -> Option<String> {
-        self.no_counters.clone()
+    fn no_counters_reason(&self) -> Option<String> {
+        self.no_counters_reason.clone()
     }
 }
 
-impl Drop for Local {
+impl Drop for LocalExecutor {
     fn drop(&mut self) {
         if self.launcher == 0 {
             return;

@@ -152,12 +152,15 @@ mod tests {
 
     #[test]
     fn a_kind_is_what_figures_depend_on() {
-        let one = Environment { memory_bytes: Some(8 << 30), ..Environment::default() };
-        let later =
-            Environment { time_utc: "2026".to_owned(), memory_bytes: Some((8 << 30) - 4096), ..one.clone() };
-        let larger = Environment { memory_bytes: Some(16 << 30), ..one.clone() };
-        assert_eq!(kind_of(&one), kind_of(&later));
-        assert_ne!(kind_of(&one), kind_of(&larger));
+        let environment = Environment { memory_bytes: Some(8 << 30), ..Environment::default() };
+        let later = Environment {
+            time_utc: "2026".to_owned(),
+            memory_bytes: Some((8 << 30) - 4096),
+            ..environment.clone()
+        };
+        let larger = Environment { memory_bytes: Some(16 << 30), ..environment.clone() };
+        assert_eq!(kind_of(&environment), kind_of(&later));
+        assert_ne!(kind_of(&environment), kind_of(&larger));
     }
 
     #[test]

@@ -19,7 +19,8 @@ pub enum Request {
         grace_ms: u64,
         /// Whether SIGTERM goes to its whole process group; otherwise to its first process only,
         /// which forwards it.
-        whole: bool,
+        #[serde(rename = "whole")]
+        is_whole_group: bool,
     },
 }
 
@@ -46,7 +47,8 @@ pub enum Event {
     /// The launcher is ready; always the first event.
     Ready {
         /// Why instructions and cycles are not counted; `None` if they are.
-        no_counters: Option<String>,
+        #[serde(rename = "no_counters")]
+        no_counters_reason: Option<String>,
     },
     /// The first process of a job runs.
     Started {
@@ -60,7 +62,8 @@ pub enum Event {
         /// Why, in one line.
         why: String,
         /// Whether the command is at fault (missing, not executable), rather than the launcher.
-        by_command: bool,
+        #[serde(rename = "by_command")]
+        is_command_fault: bool,
     },
     /// A job and everything it left have ended.
     Ended(Box<Ended>),
@@ -113,18 +116,18 @@ mod tests {
 
     #[test]
     fn split_messages_are_reassembled() {
-        let stop = Request::Stop { job: 7, grace_ms: 100, whole: true };
+        let stop = Request::Stop { job: 7, grace_ms: 100, is_whole_group: true };
         let text = [encode_line(&stop).unwrap(), encode_line(&stop).unwrap()].concat();
         let mut lines = LineBuffer::default();
-        let mut taken = 0;
+        let mut request_count = 0;
         for byte in text {
             lines.push(&[byte]);
             while let Some(request) = lines.next::<Request>().unwrap() {
                 assert_eq!(request, stop);
-                taken += 1;
+                request_count += 1;
             }
         }
-        assert_eq!(taken, 2);
+        assert_eq!(request_count, 2);
         lines.push(b"{}\n");
         assert!(lines.next::<Request>().is_err());
     }

@@ -6,7 +6,7 @@
 //! order, so that the result of a lab does not depend on which machine is faster.
 
 use super::cell::{Outcome, Subject};
-use super::executor::Stopped;
+use super::executor::StopReason;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Round {
@@ -47,10 +47,10 @@ pub enum RemoteEvent {
 /// Runs whole rounds.
 pub trait RemoteExecutor {
     /// Requests rounds of `subjects`; calls with the same subjects add rounds.
-    fn request(&mut self, subjects: &[Subject], rounds: Vec<Round>) -> Result<(), Stopped>;
+    fn request(&mut self, subjects: &[Subject], rounds: Vec<Round>) -> Result<(), StopReason>;
 
     /// Waits a moment for the next event.
-    fn next(&mut self) -> Result<RemoteEvent, Stopped>;
+    fn next(&mut self) -> Result<RemoteEvent, StopReason>;
 
     /// Drops all requests: waiting rounds are not started, running rounds are ended.
     fn cancel(&mut self);
@@ -60,19 +60,23 @@ pub trait RemoteExecutor {
 
     /// Runs a whole command as one round: for a lab whose every step depends on the previous one.
     /// `report` is called while it waits and runs.
-    fn run_as_round(&mut self, subject: &Subject, report: &dyn Fn(TaskCounts)) -> Result<Outcome, Stopped> {
+    fn run_as_round(
+        &mut self,
+        subject: &Subject,
+        report: &dyn Fn(TaskCounts),
+    ) -> Result<Outcome, StopReason> {
         self.request(std::slice::from_ref(subject), vec![Round { number: 0, turns: vec![0] }])?;
         loop {
             match self.next() {
                 Ok(RemoteEvent::Status { tasks, .. }) => report(tasks),
                 Ok(RemoteEvent::Finished { outcomes, .. }) => {
                     let outcome = outcomes.into_iter().next().map(|(_, outcome)| outcome);
-                    return outcome.ok_or_else(|| Stopped::Failed("its round has no outcome".to_owned()));
+                    return outcome.ok_or_else(|| StopReason::Failed("its round has no outcome".to_owned()));
                 }
-                Ok(RemoteEvent::Lost { why, .. }) => return Err(Stopped::Failed(why)),
-                Err(Stopped::Failed(why)) => {
+                Ok(RemoteEvent::Lost { why, .. }) => return Err(StopReason::Failed(why)),
+                Err(StopReason::Failed(why)) => {
                     self.cancel();
-                    return Err(Stopped::Failed(why));
+                    return Err(StopReason::Failed(why));
                 }
                 Err(stopped) => return Err(stopped),
             }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::cell::Outcome;
 use super::engine::{Lab, Progress, ScheduledRun};
-use super::executor::Stopped;
+use super::executor::StopReason;
 use super::remote::{RemoteEvent, RemoteExecutor, Round, TaskCounts};
 
 /// If this many rounds are lost and none came back, the lab gives up.
@@ -15,7 +15,7 @@ const MAX_LOST_ROUNDS: u32 = 5;
 type RoundOutcomes = Vec<(usize, Outcome)>;
 
 /// Runs the rounds of `lab` on `remote`.
-pub fn run(lab: &mut Lab<'_>, remote: &mut dyn RemoteExecutor) -> Result<(), Stopped> {
+pub fn run(lab: &mut Lab<'_>, remote: &mut dyn RemoteExecutor) -> Result<(), StopReason> {
     let mut engine = RemoteLab {
         lab,
         remote,
@@ -27,7 +27,7 @@ pub fn run(lab: &mut Lab<'_>, remote: &mut dyn RemoteExecutor) -> Result<(), Sto
     };
     let result = engine.run_rounds();
     // After a signal `remote` has already decided what becomes of the rounds.
-    if !matches!(result, Err(Stopped::Interrupted(_))) {
+    if !matches!(result, Err(StopReason::Interrupted(_))) {
         engine.remote.cancel();
     }
     result
@@ -48,7 +48,7 @@ struct RemoteLab<'a, 'l> {
 }
 
 impl RemoteLab<'_, '_> {
-    fn run_rounds(&mut self) -> Result<(), Stopped> {
+    fn run_rounds(&mut self) -> Result<(), StopReason> {
         let rounds = self.lab.plan.warm_up.saturating_add(self.lab.plan.max_rounds);
         for round in 0..rounds {
             if round >= self.requested_rounds {
@@ -78,7 +78,7 @@ impl RemoteLab<'_, '_> {
     /// Requests the first rounds, or as many again if they were not enough. Only rounds that are
     /// complete in the journal are taken from it, so that a pair never consists of runs on two
     /// machines.
-    fn request_rounds(&mut self, rounds: u32) -> Result<(), Stopped> {
+    fn request_rounds(&mut self, rounds: u32) -> Result<(), StopReason> {
         let plan = self.lab.plan;
         let warm_up = if self.requested_rounds == 0 { plan.warm_up } else { 0 };
         let new_rounds = warm_up.saturating_add(plan.min_rounds.max(1));
@@ -104,14 +104,14 @@ impl RemoteLab<'_, '_> {
         if missing.is_empty() { Ok(()) } else { self.remote.request(&plan.subjects, missing) }
     }
 
-    fn handle_event(&mut self) -> Result<(), Stopped> {
+    fn handle_event(&mut self) -> Result<(), StopReason> {
         match self.remote.next()? {
             RemoteEvent::Status { tasks, runs } => self.report_status(tasks, runs),
             RemoteEvent::Finished { round, outcomes } => {
                 for (subject, outcome) in &outcomes {
                     let Some(subject) = self.lab.plan.subjects.get(*subject) else { continue };
-                    self.lab.journal.keep(&subject.name, round, outcome).map_err(Stopped::Failed)?;
-                    self.lab.own_runs += 1;
+                    self.lab.journal.keep(&subject.name, round, outcome).map_err(StopReason::Failed)?;
+                    self.lab.runs_here += 1;
                 }
                 self.report(&outcomes);
                 self.finished.insert(round, outcomes);
@@ -137,12 +137,13 @@ impl RemoteLab<'_, '_> {
 
     fn report_status(&mut self, tasks: TaskCounts, runs: usize) {
         self.lab.progress.tasks = Some(tasks);
-        let done = self.lab.progress.done.saturating_add(runs).min(self.lab.progress.total);
-        self.lab.judge.progress(&Progress { done, ..self.lab.progress });
+        let finished_runs =
+            self.lab.progress.finished_runs.saturating_add(runs).min(self.lab.progress.max_runs);
+        self.lab.judge.progress(&Progress { finished_runs, ..self.lab.progress });
     }
 
-    fn all_rounds_lost(&self) -> Stopped {
+    fn all_rounds_lost(&self) -> StopReason {
         let reason = self.first_loss.clone().unwrap_or_default();
-        Stopped::Failed(format!("no round came back: {reason}"))
+        StopReason::Failed(format!("no round came back: {reason}"))
     }
 }

@@ -10,11 +10,11 @@ use strandline_report::text::counted;
 
 use super::cell::Subject;
 use super::executable;
-use super::executor::{Executor, Stopped};
+use super::executor::{Executor, StopReason};
 use super::identity::{self, Machine};
 use super::interrupt::Interrupt;
 use super::journal::{Journal, JournalOptions, REMOTE_FOLDER, STAGED};
-use super::local::Local;
+use super::local::LocalExecutor;
 use super::nodes::{self, NodeKind, kinds};
 use super::slurm::{self, Slurm};
 use super::trial::server::{ServerExecutor, Service};
@@ -105,7 +105,7 @@ impl LabOptions {
     ) -> Result<Slurm, String> {
         self.stage()?;
         let program = executable::staged_program().ok_or("--on slurm needs --dir")?;
-        let local = Local::start(&journal.work_folder(0), interrupt)?;
+        let local = LocalExecutor::start(&journal.work_folder(0), interrupt)?;
         let lab = slurm::LabFolder { root: journal.folder(), key: journal.key(), is_fresh: self.is_fresh };
         Slurm::open(lab, program, options.clone(), Arc::clone(&self.user), local, Arc::clone(interrupt))
     }
@@ -163,7 +163,7 @@ impl LabSetup {
             executors.push(Box::new(options.slurm(&cluster, &journal, &interrupt)?));
         } else {
             for number in 0..options.jobs as usize {
-                let local = Local::start(&journal.work_folder(number), &interrupt)?;
+                let local = LocalExecutor::start(&journal.work_folder(number), &interrupt)?;
                 executors.push(match service {
                     Some(service) => Box::new(ServerExecutor::new(Box::new(local), service.clone())),
                     None => Box::new(local),
@@ -179,7 +179,7 @@ impl LabSetup {
 
     /// Time that a run of `subject` takes on this machine: it is run once. `None` if the lab runs
     /// on other machines.
-    pub fn time_one_run(&mut self, subject: &Subject) -> Result<Option<Duration>, Stopped> {
+    pub fn time_one_run(&mut self, subject: &Subject) -> Result<Option<Duration>, StopReason> {
         let Some(executor) = self.executors.first_mut() else { return Ok(None) };
         if executor.remote().is_some() {
             return Ok(None);

@@ -18,11 +18,11 @@ const MAX_RESAMPLES: usize = 10_000;
 const MAX_DRAWS: usize = 1_000_000;
 /// Above this number of samples the interval of the median uses order statistics: a bootstrap gives
 /// the same result more slowly.
-const MAX_BOOTSTRAPPED: usize = 500;
+const MAX_BOOTSTRAP_SAMPLES: usize = 500;
 /// Above this number of pairs the pairwise means are too many to list.
-const MAX_RANKED: usize = 500;
+const MAX_RANKED_PAIRS: usize = 500;
 /// Above this number of pairs the signed-rank statistic is approximated by a normal distribution.
-const MAX_EXACT: usize = 64;
+const MAX_EXACT_PAIRS: usize = 64;
 /// Samples with a larger modified z score are outliers (Iglewicz and Hoaglin, 1993).
 const OUTLIER_SCORE: f64 = 3.5;
 /// If more than half of the samples are equal, deviations below this fraction of the median are no
@@ -134,13 +134,16 @@ pub fn estimate_in_blocks(samples: &[BlockSample], confidence: f64, seed: u64) -
     let median = median(&sorted)?;
     let interval = match sorted.len() {
         1 => None,
-        count if count > MAX_BOOTSTRAPPED => order_interval(&sorted, confidence),
+        count if count > MAX_BOOTSTRAP_SAMPLES => order_interval(&sorted, confidence),
         _ => bootstrap(&sorted, &indices_by_block(&finite), confidence, seed),
     };
     // With few resamples, or very large figures, a bound may fall on the wrong side of the median.
-    let with_median = |(low, high): (f64, f64)| (Some(low.min(median)), Some(high.max(median)));
-    let (low, high) = interval.map_or((None, None), with_median);
-    Some(Estimate { median, low, high, samples })
+    Some(Estimate {
+        median,
+        low: interval.map(|interval| interval.low.min(median)),
+        high: interval.map(|interval| interval.high.max(median)),
+        samples,
+    })
 }
 
 /// The median of `samples` without an interval; `None` without a finite sample.
@@ -171,12 +174,12 @@ pub fn paired_ratio(pairs: &[(f64, f64)], resolution: f64, confidence: f64) -> O
     let logs = sorted(&pairs.iter().map(|&pair| scale.log_ratio(pair)).collect::<Vec<_>>());
     let interval = signed_rank_interval(&logs, confidence)
         .or_else(|| student_interval(&logs, confidence, scale.unit_log));
-    let Some((low, high)) = interval else { return Some(Ratio { median, low: None, high: None }) };
+    let Some(interval) = interval else { return Some(Ratio { median, low: None, high: None }) };
     // Fractions of a unit are not visible: two figures one unit apart may be practically equal.
     let bound = |log: f64| log.exp().clamp(0.0, f64::MAX);
     let widening = scale.unit_log * WIDENING_UNITS;
-    let low = bound(low - widening).min(median);
-    let high = bound(high + widening).max(median);
+    let low = bound(interval.low - widening).min(median);
+    let high = bound(interval.high + widening).max(median);
     Some(Ratio { median, low: Some(low), high: Some(high) })
 }
 
@@ -270,6 +273,13 @@ impl Scale {
     }
 }
 
+/// Bounds of an interval.
+#[derive(Clone, Copy)]
+struct Interval {
+    low: f64,
+    high: f64,
+}
+
 fn indices_by_block(samples: &[BlockSample]) -> Vec<Vec<usize>> {
     let mut members: std::collections::BTreeMap<u32, Vec<usize>> = std::collections::BTreeMap::new();
     for (index, sample) in samples.iter().enumerate() {
@@ -279,7 +289,7 @@ fn indices_by_block(samples: &[BlockSample]) -> Vec<Vec<usize>> {
 }
 
 /// Percentile interval of the medians of resamples; each block is resampled to its own size.
-fn bootstrap(sorted: &[f64], blocks: &[Vec<usize>], confidence: f64, seed: u64) -> Option<(f64, f64)> {
+fn bootstrap(sorted: &[f64], blocks: &[Vec<usize>], confidence: f64, seed: u64) -> Option<Interval> {
     let count = sorted.len();
     let normal = Normal::standard();
     let students = StudentsT::new(0.0, 1.0, (count - 1) as f64).ok()?;
@@ -290,32 +300,32 @@ fn bootstrap(sorted: &[f64], blocks: &[Vec<usize>], confidence: f64, seed: u64) 
     let resamples = (MAX_DRAWS / count).clamp(1, MAX_RESAMPLES);
     let mut random = fastrand::Rng::with_seed(seed);
     // How often each sample was drawn, which gives the median without sorting.
-    let mut drawn = vec![0usize; count];
+    let mut draw_counts = vec![0usize; count];
     let mut medians = Vec::with_capacity(resamples);
     for _ in 0..resamples {
-        drawn.fill(0);
+        draw_counts.fill(0);
         for block in blocks {
             for _ in 0..block.len() {
-                *drawn.get_mut(*block.get(random.usize(0..block.len()))?)? += 1;
+                *draw_counts.get_mut(*block.get(random.usize(0..block.len()))?)? += 1;
             }
         }
-        medians.push(median_of_drawn(sorted, &drawn)?);
+        medians.push(median_of_drawn(sorted, &draw_counts)?);
     }
     medians.sort_unstable_by(f64::total_cmp);
     let rank = ((tail * resamples as f64) as usize).min((resamples - 1) / 2);
-    Some((*medians.get(rank)?, *medians.get(resamples - 1 - rank)?))
+    Some(Interval { low: *medians.get(rank)?, high: *medians.get(resamples - 1 - rank)? })
 }
 
-/// The median of `sorted`, each sample repeated as often as `drawn` gives.
-fn median_of_drawn(sorted: &[f64], drawn: &[usize]) -> Option<f64> {
+/// The median of `sorted`, each sample repeated as often as `draw_counts` gives.
+fn median_of_drawn(sorted: &[f64], draw_counts: &[usize]) -> Option<f64> {
     let (lower_rank, upper_rank) = ((sorted.len() - 1) / 2, sorted.len() / 2);
-    let (mut passed, mut lower) = (0, None);
-    for (sample, times) in sorted.iter().zip(drawn) {
-        passed += times;
-        if passed > lower_rank && lower.is_none() {
+    let (mut cumulative_count, mut lower) = (0, None);
+    for (sample, times) in sorted.iter().zip(draw_counts) {
+        cumulative_count += times;
+        if cumulative_count > lower_rank && lower.is_none() {
             lower = Some(*sample);
         }
-        if passed > upper_rank {
+        if cumulative_count > upper_rank {
             return median(&[lower?, *sample]);
         }
     }
@@ -324,29 +334,30 @@ fn median_of_drawn(sorted: &[f64], drawn: &[usize]) -> Option<f64> {
 
 /// Interval of the median between two samples: the number of samples below it is binomial with p =
 /// 1/2.
-fn order_interval(sorted: &[f64], confidence: f64) -> Option<(f64, f64)> {
+fn order_interval(sorted: &[f64], confidence: f64) -> Option<Interval> {
     let count = sorted.len() as f64;
     let quantile = Normal::standard().inverse_cdf(0.5 + clamp_confidence(confidence) / 2.0);
     let below = (count / 2.0 - 0.5 - quantile * count.sqrt() / 2.0).floor().max(0.0) as usize;
-    Some((*sorted.get(below)?, *sorted.get(sorted.len() - 1 - below.min(sorted.len() - 1))?))
+    let above = (sorted.len() - 1).saturating_sub(below);
+    Some(Interval { low: *sorted.get(below)?, high: *sorted.get(above)? })
 }
 
 /// Interval of the centre of symmetry of `sorted` by Wilcoxon's signed ranks: bounded by two of all
 /// pairwise means. `None` if there are too few samples to exclude the extreme means.
-fn signed_rank_interval(sorted: &[f64], confidence: f64) -> Option<(f64, f64)> {
+fn signed_rank_interval(sorted: &[f64], confidence: f64) -> Option<Interval> {
     let tail = (1.0 - clamp_confidence(confidence)) / 2.0;
-    if sorted.len() > MAX_RANKED {
+    if sorted.len() > MAX_RANKED_PAIRS {
         return order_interval(sorted, confidence);
     }
-    let left_out = signed_rank_quantile(sorted.len(), tail)?;
+    let excluded_count = signed_rank_quantile(sorted.len(), tail)?;
     let mut means: Vec<f64> = Vec::with_capacity(sorted.len() * (sorted.len() + 1) / 2);
-    for (index, one) in sorted.iter().enumerate() {
-        means.extend(sorted.iter().skip(index).map(|other| one / 2.0 + other / 2.0));
+    for (index, smaller) in sorted.iter().enumerate() {
+        means.extend(sorted.iter().skip(index).map(|larger| smaller / 2.0 + larger / 2.0));
     }
-    let last = means.len().checked_sub(left_out + 1)?;
-    let low = *means.select_nth_unstable_by(left_out, f64::total_cmp).1;
-    let high = *means.select_nth_unstable_by(last, f64::total_cmp).1;
-    (low <= high).then_some((low, high))
+    let high_index = means.len().checked_sub(excluded_count + 1)?;
+    let low = *means.select_nth_unstable_by(excluded_count, f64::total_cmp).1;
+    let high = *means.select_nth_unstable_by(high_index, f64::total_cmp).1;
+    (low <= high).then_some(Interval { low, high })
 }
 
 /// Number of smallest pairwise means of `count` samples that the interval excludes, so that its
@@ -354,7 +365,7 @@ fn signed_rank_interval(sorted: &[f64], confidence: f64) -> Option<(f64, f64)> {
 /// would be single samples.
 fn signed_rank_quantile(count: usize, tail: f64) -> Option<usize> {
     let ranks = count * (count + 1) / 2;
-    if count > MAX_EXACT {
+    if count > MAX_EXACT_PAIRS {
         let mean = ranks as f64 / 2.0;
         let deviation = (ranks as f64 * (2 * count + 1) as f64 / 12.0).sqrt();
         let quantile = Normal::standard().inverse_cdf(1.0 - tail);
@@ -371,18 +382,18 @@ fn signed_rank_quantile(count: usize, tail: f64) -> Option<usize> {
             }
         }
     }
-    let mut passed = 0.0;
-    let rejected = probabilities.iter().take_while(|&&each| {
-        passed += each;
-        passed <= tail
+    let mut cumulative = 0.0;
+    let rejected_sums = probabilities.iter().take_while(|&&probability| {
+        cumulative += probability;
+        cumulative <= tail
     });
     // The largest rejected sum is the number of means below the bound.
-    rejected.count().checked_sub(1).filter(|&left_out| left_out > 0)
+    rejected_sums.count().checked_sub(1).filter(|&excluded_count| excluded_count > 0)
 }
 
 /// Student's interval of the mean of `logs`. Their variance is at least that of rounding to units:
 /// figures that agree to the unit need not be equal.
-fn student_interval(logs: &[f64], confidence: f64, unit_log: f64) -> Option<(f64, f64)> {
+fn student_interval(logs: &[f64], confidence: f64, unit_log: f64) -> Option<Interval> {
     let count = logs.len() as f64;
     let mean = logs.iter().map(|log| log / count).sum::<f64>();
     let variance = logs.iter().map(|log| (log - mean).powi(2) / (count - 1.0)).sum::<f64>();
@@ -391,7 +402,7 @@ fn student_interval(logs: &[f64], confidence: f64, unit_log: f64) -> Option<(f64
     let quantile =
         StudentsT::new(0.0, 1.0, count - 1.0).ok()?.inverse_cdf(0.5 + clamp_confidence(confidence) / 2.0);
     let margin = quantile * (variance.max(rounding) / count).sqrt();
-    (mean.is_finite() && margin.is_finite()).then_some((mean - margin, mean + margin))
+    (mean.is_finite() && margin.is_finite()).then_some(Interval { low: mean - margin, high: mean + margin })
 }
 
 #[cfg(test)]

@@ -20,19 +20,19 @@ const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
+pub struct SweepResult {
     /// Processes that were still running.
-    pub left_behind: u32,
+    pub leftover_processes: u32,
     /// Processes among them that did not end.
-    pub not_ended: u32,
+    pub unended_processes: u32,
     /// Their resource usage, as far as known.
     pub usage: Usage,
 }
 
 /// Ends all children of this process except `spared`, with all their descendants, and reaps them.
 /// Processes that have not ended after `grace` are killed.
-pub fn sweep(spared: &[i32], grace: Duration) -> Swept {
-    let mut swept = Swept::default();
+pub fn sweep(spared: &[i32], grace: Duration) -> SweepResult {
+    let mut swept = SweepResult::default();
     let begin = Instant::now();
     let mut signalled = Vec::new();
     loop {
@@ -59,12 +59,12 @@ pub fn sweep(spared: &[i32], grace: Duration) -> Swept {
         }
         if begin.elapsed() > grace + KILL_TIMEOUT {
             let count = own_children().iter().filter(|pid| !spared.contains(pid)).count();
-            swept.not_ended = u32::try_from(count).unwrap_or(u32::MAX);
+            swept.unended_processes = u32::try_from(count).unwrap_or(u32::MAX);
             break;
         }
         std::thread::sleep(POLL_INTERVAL);
     }
-    swept.left_behind = u32::try_from(signalled.len()).unwrap_or(u32::MAX);
+    swept.leftover_processes = u32::try_from(signalled.len()).unwrap_or(u32::MAX);
     swept
 }
 
@@ -112,9 +112,9 @@ mod tests {
     fn children_are_found_both_ways() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = child.id().cast_signed();
-        let found = children_by_parent_pid(std::process::id().cast_signed());
+        let child_pids = children_by_parent_pid(std::process::id().cast_signed());
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(found.contains(&pid), "{found:?}");
+        assert!(child_pids.contains(&pid), "{child_pids:?}");
     }
 }

@@ -26,11 +26,14 @@ pub fn last_lines(path: &Path, count: usize) -> Vec<String> {
     let Ok(is_truncated) = read else { return Vec::new() };
     let text = String::from_utf8_lossy(&bytes);
     // Drops a truncated first line.
-    let whole_lines =
-        if is_truncated { text.split_once('\n').map_or(&*text, |(_, rest)| rest) } else { &text };
+    let whole_lines = if is_truncated {
+        text.split_once('\n').map_or(&*text, |(_, complete_lines)| complete_lines)
+    } else {
+        &text
+    };
     let lines: Vec<_> = whole_lines.lines().filter(|line| !line.trim().is_empty()).collect();
-    let last = lines.iter().skip(lines.len().saturating_sub(count));
-    last.map(|line| shorten(&clean(&line.replace('\t', "    ")), MAX_COLUMNS)).collect()
+    let last_lines = lines.iter().skip(lines.len().saturating_sub(count));
+    last_lines.map(|line| shorten(&clean(&line.replace('\t', "    ")), MAX_COLUMNS)).collect()
 }
 
 #[cfg(test)]

@@ -57,7 +57,7 @@ mod tests {
             ["  pinned        3.00 MiB   75 %  ▓▓▓▓▓▓▓▓", "  live          1.00 MiB   25 %  ███"]
         );
         assert_eq!(bars(&[segment("live", '█', 0)], plain), ["  live               0 B    0 %"]);
-        let all = bars(&[segment("live", '█', u64::MAX), segment("pinned", '▓', 0)], plain);
-        assert!(all[0].ends_with("  ██████████") && all[0].chars().count() == 43, "{all:?}");
+        let lines = bars(&[segment("live", '█', u64::MAX), segment("pinned", '▓', 0)], plain);
+        assert!(lines[0].ends_with("  ██████████") && lines[0].chars().count() == 43, "{lines:?}");
     }
 }

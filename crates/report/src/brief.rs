@@ -14,7 +14,7 @@ const MAX_REMEDIES: usize = 3;
 /// Maximum number of types shown.
 const MAX_TYPES: usize = 3;
 /// Maximum number of important caveats shown.
-const MAX_IMPORTANT: usize = 2;
+const MAX_IMPORTANT_CAVEATS: usize = 2;
 /// A caveat that touches more than 1/`IMPORTANT_DIVISOR` of RSS belongs to the answer.
 const IMPORTANT_DIVISOR: u64 = 100;
 /// Maximum width of a type's name.
@@ -33,10 +33,10 @@ pub struct Brief {
     pub types: Vec<String>,
     /// What releases memory, best first.
     pub releases: Vec<Release>,
-    /// How many other remedies only `-v` shows.
-    pub more_releases: usize,
-    /// The commands to type next, each with what it shows.
-    pub next: [(String, String); 2],
+    /// Number of other remedies, which only `-v` shows.
+    pub hidden_releases: usize,
+    /// The commands to type next.
+    pub next: [NextCommand; 2],
     /// The cost of the inspection, and the number of the other caveats.
     pub cost: String,
 }
@@ -52,6 +52,22 @@ pub struct Release {
     pub how: String,
 }
 
+/// A command to type next.
+#[derive(Clone, Debug)]
+pub struct NextCommand {
+    /// What to type.
+    pub command: String,
+    /// What it shows or does.
+    pub effect: String,
+}
+
+impl NextCommand {
+    /// The command with its effect.
+    pub fn new(command: String, effect: &str) -> Self {
+        Self { command, effect: effect.to_owned() }
+    }
+}
+
 impl Brief {
     pub fn new(explanation: &Explanation) -> Self {
         let (pid, kernel) = (explanation.target.pid, &explanation.kernel);
@@ -59,7 +75,7 @@ impl Brief {
         let headline = clean_sentence(&explanation.verdict.headline);
         let sentences = Some(headline).filter(|headline| !headline.is_empty());
         let answer: Vec<String> = sentences.into_iter().chain(important).collect();
-        let (releases, more_releases) = releases(explanation);
+        let (releases, hidden_releases) = releases(explanation);
         let swap = match kernel.swap_bytes {
             0 => String::new(),
             swap => format!(", swap {}", bytes(swap)),
@@ -79,12 +95,15 @@ impl Brief {
             answer: answer.join(". "),
             types: types(explanation),
             releases,
-            more_releases,
+            hidden_releases,
             next: [
-                (format!("strandline holders {pid}"), "who holds live blocks, which ones leaked".to_owned()),
-                (
+                NextCommand::new(
+                    format!("strandline holders {pid}"),
+                    "who holds live blocks, which ones leaked",
+                ),
+                NextCommand::new(
                     format!("strandline explain -v {pid}"),
-                    "arenas, types, strata, all rows, caveats".to_owned(),
+                    "arenas, types, strata, all rows, caveats",
                 ),
             ],
             cost: cost(explanation, other_caveats),
@@ -99,9 +118,9 @@ pub fn important_caveats(caveats: &[Caveat], rss_bytes: u64) -> (Vec<String>, us
         let touched_bytes = caveat.bytes.filter(|&touched| touched > min_bytes)?;
         Some(format!("Caveat ({}): {}", bytes(touched_bytes), clean_sentence(&caveat.text)))
     });
-    let shown: Vec<String> = sentences.take(MAX_IMPORTANT).collect();
-    let other_count = caveats.len() - shown.len();
-    (shown, other_count)
+    let important: Vec<String> = sentences.take(MAX_IMPORTANT_CAVEATS).collect();
+    let other_count = caveats.len() - important.len();
+    (important, other_count)
 }
 
 /// The largest types of the largest runtime.
@@ -126,14 +145,14 @@ fn releases(explanation: &Explanation) -> (Vec<Release>, usize) {
     let mut additional: Vec<&Remedy> =
         effective.filter(|remedy| remedy.predicted_after_better_bytes != Some(0)).collect();
     additional.sort_by_key(|remedy| remedy.predicted_bytes.is_some_and(|predicted| predicted < min_bytes));
-    let shown: Vec<Release> = additional.into_iter().take(MAX_REMEDIES).map(release).collect();
-    let hidden_count = effective_count - shown.len();
-    (shown, hidden_count)
+    let releases: Vec<Release> = additional.into_iter().take(MAX_REMEDIES).map(release).collect();
+    let hidden_count = effective_count - releases.len();
+    (releases, hidden_count)
 }
 
 fn release(remedy: &Remedy) -> Release {
     let how = clean_sentence(&remedy.how);
-    let at_least = || remedy.predicted_least_bytes.map(|least| format!("≥ {}", bytes(least)));
+    let at_least = || remedy.predicted_least_bytes.map(|bound| format!("≥ {}", bytes(bound)));
     let is_later = matches!(remedy.kind, RemedyKind::Setting | RemedyKind::Allocator);
     Release {
         id: clean(&remedy.id),

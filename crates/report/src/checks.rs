@@ -33,18 +33,21 @@ pub struct Check {
     /// The result.
     pub status: Status,
     /// Whether strandline can do without it.
-    pub optional: bool,
-    /// The finding.
-    pub found: String,
+    #[serde(rename = "optional")]
+    pub is_optional: bool,
+    /// What it found.
+    #[serde(rename = "found")]
+    pub finding: String,
     /// The consequence for explain and reclaim.
-    pub means: String,
+    #[serde(rename = "means")]
+    pub impact: String,
     /// How to fix it; `None` if nothing needs to be done.
     pub fix: Option<String>,
 }
 
 /// The whole view, with a final newline.
 pub fn checks(checks: &[Check], surface: Surface) -> String {
-    let is_unsatisfied = |check: &&Check| check.status != Status::Ok && !check.optional;
+    let is_unsatisfied = |check: &&Check| check.status != Status::Ok && !check.is_optional;
     let headline = match checks.iter().filter(is_unsatisfied).count() {
         0 => "everything that explain and reclaim need is here".to_owned(),
         1 => "1 check is limited or missing; its consequence is below it".to_owned(),
@@ -60,22 +63,22 @@ pub fn checks(checks: &[Check], surface: Surface) -> String {
 fn check_lines(check: &Check, surface: Surface) -> Vec<String> {
     let (status, status_paint) = match check.status {
         Status::Ok => ("ok", paint::GREEN),
-        _ if check.optional => ("-", paint::GREY),
+        _ if check.is_optional => ("-", paint::GREY),
         Status::Limited => ("limited", paint::ORANGE),
         Status::Missing => ("missing", paint::VERMILLION),
     };
     let status = pad_right(status, STATUS_COLUMNS);
     let label = format!("{status}{}", pad_right(check.id, ID_COLUMNS));
-    let mut lines = hanging(&label, &clean_sentence(&check.found), surface.columns);
+    let mut lines = hanging(&label, &clean_sentence(&check.finding), surface.columns);
     if let Some(line) = lines.first_mut() {
         *line = line.replacen(&status, &surface.paint(status_paint, &status), 1);
     }
-    if check.status == Status::Ok || check.optional {
+    if check.status == Status::Ok || check.is_optional {
         return lines;
     }
     let columns = surface.columns.saturating_sub(INDENT.len());
     let indented = |lines: Vec<String>| lines.into_iter().map(|line| format!("{INDENT}{line}"));
-    lines.extend(indented(faint(&wrap(&clean_sentence(&check.means), columns), surface)));
+    lines.extend(indented(faint(&wrap(&clean_sentence(&check.impact), columns), surface)));
     if let Some(fix) = &check.fix {
         lines.extend(indented(wrap_advice(&clean_sentence(fix), columns)));
     }
@@ -114,9 +117,9 @@ mod tests {
         let check = |id, status, optional| Check {
             id,
             status,
-            optional,
-            found: format!("{id} was looked for\x1b[2J"),
-            means: "something cannot be read. ".repeat(5),
+            is_optional: optional,
+            finding: format!("{id} was looked for\x1b[2J"),
+            impact: "something cannot be read. ".repeat(5),
             fix: Some("do this".to_owned()),
         };
         let all = [

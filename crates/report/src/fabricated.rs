@@ -35,23 +35,6 @@ pub fn balanced(mut explanation: Explanation) -> Explanation {
 
 /// A service of 1.6 GiB whose heap is mostly free.
 pub fn service() -> Explanation {
-    use {
-        HolderKind::{Allocator, Kernel, Program, Values},
-        State::{Evictable, Live, Pinned, Stranded},
-    };
-    let arena = |id: &str, kind, mapped, trim| Arena {
-        id: id.to_owned(),
-        kind,
-        mapped_bytes: mapped * MIB,
-        used_bytes: mapped * MIB / 6,
-        free_bytes: mapped * MIB / 6 * 5,
-        tcache_bytes: 212 * KIB,
-        fastbin_bytes: 12 * KIB,
-        top_bytes: 128 * KIB,
-        trim_bytes: trim * MIB,
-    };
-    let mut arenas = vec![arena("0x7f3a5c1b2c80", ArenaKind::Main, 900, 700)];
-    arenas.extend((0..11).map(|n| arena(&format!("0x7f3a{n:02}000030"), ArenaKind::Secondary, 62 - n, 40)));
     balanced(Explanation {
         target: Target {
             kind: TargetKind::Live,
@@ -68,61 +51,16 @@ pub fn service() -> Explanation {
             page_tables_bytes: Some(3 * MIB),
             ..facts::Kernel::default()
         },
-        rows: vec![
-            row(
-                "glibc.free.trim",
-                Allocator,
-                Stranded,
-                "malloc: whole free pages malloc_trim returns",
-                1126 * MIB,
-            ),
-            row("glibc.live", Values, Live, "malloc: chunks in use", 280 * MIB + 1234),
-            row("glibc.free.pinned", Allocator, Pinned, "malloc: free bytes beside live ones", 96 * MIB),
-            row("kernel.zero", Kernel, Stranded, "private pages that are all zero", 64 * MIB),
-            row("glibc.header", Allocator, Live, "malloc: chunk headers", 30 * MIB - 1234),
-            row("kernel.file", Kernel, Evictable, "clean pages of files", 14 * MIB),
-            row("program.text", Program, Evictable, "code", 8 * MIB),
-            row("glibc.tcache", Allocator, Stranded, "malloc: threads' caches", 5 * MIB),
-            row("program.data", Program, Live, "static data", 2 * MIB),
-            row("program.stack", Program, Live, "stacks in use", MIB),
-            row("kernel.stack_below_sp", Kernel, Stranded, "stacks below the stack pointer", 512 * KIB),
-            row("kernel.lazyfree", Kernel, Evictable, "given up with MADV_FREE", 4 * KIB),
-        ],
+        rows: service_rows(),
         allocators: vec![facts::Allocator {
             name: "glibc".to_owned(),
             version: Some("2.36".to_owned()),
             found_by: "structure of main_arena in libc.so.6".to_owned(),
             read: true,
-            arenas,
+            arenas: service_arenas(),
             ..Default::default()
         }],
-        remedies: vec![
-            Remedy {
-                id: "malloc_trim".to_owned(),
-                kind: RemedyKind::Call,
-                predicted_bytes: Some(1126 * MIB),
-                how: "strandline reclaim 4711 --remedy malloc_trim".to_owned(),
-                cost: "one thread runs malloc_trim for about 120 ms; freed pages fault in again when reused"
-                    .to_owned(),
-                ..Remedy::default()
-            },
-            Remedy {
-                id: "zero_pages".to_owned(),
-                kind: RemedyKind::Call,
-                predicted_bytes: Some(64 * MIB),
-                how: "strandline reclaim 4711 --remedy zero_pages".to_owned(),
-                cost: "needs swap to be safe at every instant".to_owned(),
-                ..Remedy::default()
-            },
-            Remedy {
-                id: "arena_max".to_owned(),
-                kind: RemedyKind::Setting,
-                predicted_bytes: None,
-                how: "MALLOC_ARENA_MAX=2".to_owned(),
-                cost: "threads wait for each other in malloc".to_owned(),
-                ..Remedy::default()
-            },
-        ],
+        remedies: service_remedies(),
         verdict: Verdict {
             headline: "1.1 GiB of 1.6 GiB RSS is free heap; malloc_trim releases 1.1 GiB; \
                        96 MiB is pinned: free bytes beside 12,411 allocated chunks"
@@ -145,6 +83,80 @@ pub fn service() -> Explanation {
         settings: [("MALLOC_ARENA_MAX".to_owned(), "4".to_owned())].into(),
         ..Explanation::default()
     })
+}
+
+fn service_arenas() -> Vec<Arena> {
+    let arena = |id: &str, kind, mapped, trim| Arena {
+        id: id.to_owned(),
+        kind,
+        mapped_bytes: mapped * MIB,
+        used_bytes: mapped * MIB / 6,
+        free_bytes: mapped * MIB / 6 * 5,
+        tcache_bytes: 212 * KIB,
+        fastbin_bytes: 12 * KIB,
+        top_bytes: 128 * KIB,
+        trim_bytes: trim * MIB,
+    };
+    let mut arenas = vec![arena("0x7f3a5c1b2c80", ArenaKind::Main, 900, 700)];
+    arenas.extend((0..11).map(|n| arena(&format!("0x7f3a{n:02}000030"), ArenaKind::Secondary, 62 - n, 40)));
+    arenas
+}
+
+fn service_rows() -> Vec<Row> {
+    use {
+        HolderKind::{Allocator, Kernel, Program, Values},
+        State::{Evictable, Live, Pinned, Stranded},
+    };
+    vec![
+        row(
+            "glibc.free.trim",
+            Allocator,
+            Stranded,
+            "malloc: whole free pages malloc_trim returns",
+            1126 * MIB,
+        ),
+        row("glibc.live", Values, Live, "malloc: chunks in use", 280 * MIB + 1234),
+        row("glibc.free.pinned", Allocator, Pinned, "malloc: free bytes beside live ones", 96 * MIB),
+        row("kernel.zero", Kernel, Stranded, "private pages that are all zero", 64 * MIB),
+        row("glibc.header", Allocator, Live, "malloc: chunk headers", 30 * MIB - 1234),
+        row("kernel.file", Kernel, Evictable, "clean pages of files", 14 * MIB),
+        row("program.text", Program, Evictable, "code", 8 * MIB),
+        row("glibc.tcache", Allocator, Stranded, "malloc: threads' caches", 5 * MIB),
+        row("program.data", Program, Live, "static data", 2 * MIB),
+        row("program.stack", Program, Live, "stacks in use", MIB),
+        row("kernel.stack_below_sp", Kernel, Stranded, "stacks below the stack pointer", 512 * KIB),
+        row("kernel.lazyfree", Kernel, Evictable, "given up with MADV_FREE", 4 * KIB),
+    ]
+}
+
+fn service_remedies() -> Vec<Remedy> {
+    vec![
+        Remedy {
+            id: "malloc_trim".to_owned(),
+            kind: RemedyKind::Call,
+            predicted_bytes: Some(1126 * MIB),
+            how: "strandline reclaim 4711 --remedy malloc_trim".to_owned(),
+            cost: "one thread runs malloc_trim for about 120 ms; freed pages fault in again when reused"
+                .to_owned(),
+            ..Remedy::default()
+        },
+        Remedy {
+            id: "zero_pages".to_owned(),
+            kind: RemedyKind::Call,
+            predicted_bytes: Some(64 * MIB),
+            how: "strandline reclaim 4711 --remedy zero_pages".to_owned(),
+            cost: "needs swap to be safe at every instant".to_owned(),
+            ..Remedy::default()
+        },
+        Remedy {
+            id: "arena_max".to_owned(),
+            kind: RemedyKind::Setting,
+            predicted_bytes: None,
+            how: "MALLOC_ARENA_MAX=2".to_owned(),
+            cost: "threads wait for each other in malloc".to_owned(),
+            ..Remedy::default()
+        },
+    ]
 }
 
 /// A shell with very little memory.

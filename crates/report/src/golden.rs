@@ -14,7 +14,7 @@ use super::{reclamation, terminal, tree};
 
 const PLAIN: Surface = Surface { columns: 80, colour: false };
 
-fn shown(explanation: &Explanation, rows: Rows) -> String {
+fn default_screen(explanation: &Explanation, rows: Rows) -> String {
     let text = terminal::explanation(&View::new(explanation, rows), PLAIN);
     assert_fits(&text, 80);
     assert!(rows != Rows::Large || text.lines().count() <= 40, "{text}");
@@ -36,27 +36,27 @@ fn assert_fits(text: &str, columns: usize) {
 
 #[test]
 fn a_fragmented_service() {
-    insta::assert_snapshot!(shown(&fabricated::service(), Rows::Large));
+    insta::assert_snapshot!(default_screen(&fabricated::service(), Rows::Large));
 }
 
 #[test]
 fn a_tiny_shell_with_all_its_rows() {
-    insta::assert_snapshot!(shown(&fabricated::shell(), Rows::All));
+    insta::assert_snapshot!(default_screen(&fabricated::shell(), Rows::All));
 }
 
 #[test]
 fn memory_without_a_reader_is_unattributed() {
-    insta::assert_snapshot!(shown(&fabricated::java(), Rows::Large));
+    insta::assert_snapshot!(default_screen(&fabricated::java(), Rows::Large));
 }
 
 #[test]
 fn a_process_without_memory() {
-    insta::assert_snapshot!(shown(&Explanation::default(), Rows::Large));
+    insta::assert_snapshot!(default_screen(&Explanation::default(), Rows::Large));
 }
 
 #[test]
 fn hostile_names_cannot_reach_the_terminal() {
-    insta::assert_snapshot!(shown(&fabricated::hostile(), Rows::Largest(3)));
+    insta::assert_snapshot!(default_screen(&fabricated::hostile(), Rows::Largest(3)));
 }
 
 #[test]
@@ -80,41 +80,48 @@ fn hostile_names_cannot_reach_a_detailed_screen() {
 
 /// A process with more of everything than a screen has lines.
 fn crowded() -> Explanation {
-    let mut all = fabricated::service();
-    all.verdict.headline = "memory that is free and cannot be released ".repeat(20);
-    all.kernel.swap_bytes = 1 << 30;
+    let mut service = fabricated::service();
+    service.verdict.headline = "memory that is free and cannot be released ".repeat(20);
+    service.kernel.swap_bytes = 1 << 30;
     for number in 0..30 {
         let text = format!("reason {number} for which this part was not read");
-        all.caveats.push(Caveat::new("not_read", format!("arena {number}"), Some(1 << 30), text));
+        service.caveats.push(Caveat::new("not_read", format!("arena {number}"), Some(1 << 30), text));
         let how = format!("SETTING{number}={}", "value ".repeat(30));
         let predicted = Some((100 - number) << 20);
-        all.remedies
+        service
+            .remedies
             .push(Remedy { predicted_bytes: predicted, ..Remedy::setting("setting", &how, "a cost") });
         let holder = format!("holder number {number} of blocks that nothing else describes");
         let id = format!("row.{number}");
-        all.rows.push(fabricated::row(&id, HolderKind::Values, State::Live, &holder, (90 - number) << 20));
+        service.rows.push(fabricated::row(
+            &id,
+            HolderKind::Values,
+            State::Live,
+            &holder,
+            (90 - number) << 20,
+        ));
     }
     let of_type =
         |number: u64| TypeFacts { name: format!("package.Type{number}"), instances: 9, bytes: 1 << 20 };
     let types = (0..30).map(of_type).collect();
-    all.runtimes = vec![Runtime { name: "cpython".to_owned(), read: true, types, ..Runtime::default() }];
-    fabricated::balanced(all)
+    service.runtimes = vec![Runtime { name: "cpython".to_owned(), read: true, types, ..Runtime::default() }];
+    fabricated::balanced(service)
 }
 
 #[test]
 fn a_default_screen_has_at_most_40_lines_and_details_have_the_rest() {
-    let all = crowded();
-    let (text, details) = (shown(&all, Rows::Large), detailed(&all));
+    let process = crowded();
+    let (text, details) = (default_screen(&process, Rows::Large), detailed(&process));
     assert!(text.contains("31 caveats (-v)") || text.contains("29 caveats (-v)"), "{text}");
     assert!(text.lines().last().is_some_and(|line| line.starts_with("stopped 287 ms")), "{text}");
     let unwrapped = details.split_whitespace().collect::<Vec<_>>().join(" ");
-    for row in &all.rows {
+    for row in &process.rows {
         assert!(details.contains(&row.id) && unwrapped.contains(&row.holder), "{}: {details}", row.id);
     }
-    for caveat in &all.caveats {
+    for caveat in &process.caveats {
         assert!(unwrapped.contains(&caveat.text), "{}: {details}", caveat.text);
     }
-    for remedy in &all.remedies {
+    for remedy in &process.remedies {
         let how = remedy.how.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(unwrapped.contains(&how) && unwrapped.contains(&remedy.cost), "{how}: {details}");
     }
@@ -123,7 +130,7 @@ fn a_default_screen_has_at_most_40_lines_and_details_have_the_rest() {
 /// Except for sizes, a default screen has only words that the details have too.
 #[test]
 fn no_word_is_cut() {
-    let own = "peak pid predicted how release who holds live blocks which ones leaked arenas types strata \
+    let fixed_words = "peak pid predicted how release who holds live blocks which ones leaked arenas types strata \
                all rows caveats read more lists them next start unknown caveat explain smaller v";
     for explanation in [fabricated::service(), fabricated::shell(), fabricated::java(), crowded()] {
         let words = |text: &str| -> std::collections::BTreeSet<String> {
@@ -132,13 +139,13 @@ fn no_word_is_cut() {
                 .map(str::to_owned)
                 .collect()
         };
-        let mut known = words(&detailed(&explanation));
-        known.extend(words(own));
+        let mut known_words = words(&detailed(&explanation));
+        known_words.extend(words(fixed_words));
         for columns in 80..=120 {
             let view = View::new(&explanation, Rows::Large);
             let text = terminal::explanation(&view, Surface { columns, colour: false });
             assert_fits(&text, columns);
-            let cut: Vec<_> = words(&text).difference(&known).cloned().collect();
+            let cut: Vec<_> = words(&text).difference(&known_words).cloned().collect();
             assert!(cut.is_empty(), "{cut:?} of {text}");
         }
     }
@@ -149,7 +156,7 @@ fn a_significant_caveat_belongs_to_the_answer() {
     let mut large = fabricated::service();
     large.caveats[0].bytes = Some(48 << 20);
     large.caveats.push(Caveat::new("other", "elsewhere", None, "it is small"));
-    let text = shown(&large, Rows::Large);
+    let text = default_screen(&large, Rows::Large);
     let unwrapped = text.replace('\n', " ");
     assert!(unwrapped.contains("Caveat (48.0 MiB): a thread was inside malloc"), "{text}");
     assert!(text.ends_with("· 1 caveat (-v)\n") && !text.contains("it is small"), "{text}");
@@ -165,13 +172,13 @@ fn a_wider_terminal_is_used() {
 
 #[test]
 fn every_row_or_its_fold_is_counted() {
-    let all = View::new(&fabricated::service(), Rows::All);
-    assert_eq!((all.rows.len(), all.folded.is_none()), (12, true));
-    let most = View::new(&fabricated::service(), Rows::Largest(5));
-    assert_eq!(most.rows.len(), 5);
-    assert_eq!(most.folded.unwrap().id, "7 smaller rows");
+    let full_view = View::new(&fabricated::service(), Rows::All);
+    assert_eq!((full_view.rows.len(), full_view.hidden_rows.is_none()), (12, true));
+    let largest = View::new(&fabricated::service(), Rows::Largest(5));
+    assert_eq!(largest.rows.len(), 5);
+    assert_eq!(largest.hidden_rows.unwrap().id, "7 smaller rows");
     let none = View::new(&fabricated::service(), Rows::Largest(0));
-    assert_eq!(none.folded.unwrap().share, "100 %");
+    assert_eq!(none.hidden_rows.unwrap().share, "100 %");
 }
 
 fn given_back() -> Reclamation {

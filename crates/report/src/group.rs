@@ -5,13 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use strandline_claims::add_fields;
 use strandline_inspect::facts::Totals;
 use strandline_inspect::group::advice::Advice;
-use strandline_inspect::group::facts::{GroupExplanation, GroupKill, GroupProcess, GroupRemedy, GroupRow};
+use strandline_inspect::group::facts::{
+    GroupExplanation, GroupFigures, GroupKill, GroupProcess, GroupRemedy, GroupRow,
+};
 use strandline_inspect::group::verdict::{self, Sums};
 
-use super::brief::{Release, cost_line, important_caveats};
+use super::brief::{NextCommand, Release, cost_line, important_caveats};
 use super::model;
 use super::table::{Column, figures, lay_out, words};
-use super::terminal::{faint, joined, listed, next, releases, strong, table_lines, two_ends};
+use super::terminal::{faint, joined, listed, next_commands, releases, strong, table_lines, two_ends};
 use super::text::{clean, hanging, pad_left, pad_right, shorten, width, wrap_at_most};
 use super::units::{bytes, maybe_bytes, percent_of, thousands, whole_percent};
 use crate::paint::Surface;
@@ -37,29 +39,29 @@ const SHARE_COLUMNS: usize = 5;
 const MIN_PATH_COLUMNS: usize = 16;
 
 /// The screen, with a final newline.
-pub fn screen(explanation: &GroupExplanation, verbose: bool, surface: Surface) -> String {
+pub fn screen(explanation: &GroupExplanation, shows_all: bool, surface: Surface) -> String {
     let cgroup = &explanation.cgroup;
     let mut lines = heading(explanation, surface);
     let (important, other_caveats) = important_caveats(&explanation.caveats, cgroup.current_bytes);
     let important = important.into_iter().map(|sentence| sentence + ".");
     let answer: Vec<String> =
         std::iter::once(clean(&explanation.verdict.headline)).chain(important).collect();
-    let max_lines = if verbose { usize::MAX } else { MAX_ANSWER_LINES };
+    let max_lines = if shows_all { usize::MAX } else { MAX_ANSWER_LINES };
     lines.extend(strong(&wrap_at_most(&answer.join(" "), surface.columns, max_lines), surface));
     lines.push(String::new());
     lines.extend(sums(&verdict::sums(&explanation.rows), cgroup.current_bytes));
     lines.extend(states(&explanation.processes, surface));
     lines.push(String::new());
-    lines.extend(rows(explanation, verbose, surface));
+    lines.extend(rows(explanation, shows_all, surface));
     lines.push(String::new());
     lines.extend(limits(explanation, surface));
     lines.extend(releases(&remedies(explanation), 0, usize::MAX, surface));
-    if verbose {
+    if shows_all {
         lines.extend(details(explanation, surface));
     }
     lines.push(String::new());
-    lines.extend(next(&commands(explanation, verbose, surface), surface));
-    let hidden_caveats = if verbose { 0 } else { other_caveats };
+    lines.extend(next_commands(&commands(explanation, shows_all, surface), surface));
+    let hidden_caveats = if shows_all { 0 } else { other_caveats };
     let cost = &explanation.cost;
     lines.extend(faint(&[cost_line(cost.stopped_seconds, cost.wall_seconds, None, hidden_caveats)], surface));
     joined(&lines)
@@ -122,9 +124,9 @@ fn states(processes: &[GroupProcess], surface: Surface) -> Vec<String> {
     for totals in ledgers {
         add_fields!(saturating sum, totals: live, stranded, pinned, evictable, unattributed);
     }
-    let other = bytes(sum.evictable.saturating_add(sum.unattributed));
+    let other_bytes = bytes(sum.evictable.saturating_add(sum.unattributed));
     let [live, stranded, pinned] = [sum.live, sum.stranded, sum.pinned].map(bytes);
-    let states = format!("live {live} · stranded {stranded} · pinned {pinned} · other {other}");
+    let states = format!("live {live} · stranded {stranded} · pinned {pinned} · other {other_bytes}");
     hanging("  processes: ", &states, surface.columns)
 }
 
@@ -191,9 +193,9 @@ fn sort_by_size(lines: &mut [RowSum<'_>]) {
 fn sums_by_id(lines: Vec<RowSum<'_>>) -> Vec<RowSum<'_>> {
     let mut sums: BTreeMap<&str, RowSum<'_>> = BTreeMap::new();
     for line in lines {
-        match sums.get_mut(line.first.id.as_str()) {
+        match sums.get_mut(line.first_row.id.as_str()) {
             Some(sum) => sum.add(line),
-            None => drop(sums.insert(&line.first.id, line)),
+            None => drop(sums.insert(&line.first_row.id, line)),
         }
     }
     sums.into_values().collect()
@@ -204,14 +206,15 @@ fn sums_by_id(lines: Vec<RowSum<'_>>) -> Vec<RowSum<'_>> {
 struct RowSum<'a> {
     row_count: u64,
     bytes: u64,
-    first: &'a GroupRow,
+    /// Its first row, of which the others only differ in holder or process.
+    first_row: &'a GroupRow,
     /// The processes that the rows are of.
     pids: BTreeSet<i32>,
 }
 
 impl<'a> RowSum<'a> {
     fn new(row: &'a GroupRow) -> Self {
-        Self { row_count: 1, bytes: row.bytes, first: row, pids: row.pid.into_iter().collect() }
+        Self { row_count: 1, bytes: row.bytes, first_row: row, pids: row.pid.into_iter().collect() }
     }
 
     fn add(&mut self, other: Self) {
@@ -222,17 +225,17 @@ impl<'a> RowSum<'a> {
 
     /// Whether it is of the ledger of a process.
     fn is_of_ledger(&self) -> bool {
-        self.first.pid.is_some() && !self.first.id.starts_with("group.")
+        self.first_row.pid.is_some() && !self.first_row.id.starts_with("group.")
     }
 
     /// Its state; of memory of a process without a ledger it is not known how much is in use.
     fn state(&self) -> &'static str {
-        if self.first.id == "group.anon" { "unread" } else { model::state_name(self.first.state) }
+        if self.first_row.id == "group.anon" { "unread" } else { model::state_name(self.first_row.state) }
     }
 
     /// Its line; with `is_short`, without the meaning of a process's row.
     fn cells(&self, charge_bytes: u64, is_short: bool) -> Vec<String> {
-        let first_holder = holder(self.first, is_short);
+        let first_holder = holder(self.first_row, is_short);
         let holders = match self.pids.len() {
             _ if self.row_count == 1 => first_holder,
             1 if self.is_of_ledger() => first_holder,
@@ -243,7 +246,7 @@ impl<'a> RowSum<'a> {
             bytes(self.bytes),
             whole_percent(self.bytes, charge_bytes),
             self.state().to_owned(),
-            clean(&self.first.id),
+            clean(&self.first_row.id),
             holders,
         ]
     }
@@ -261,7 +264,7 @@ fn holder(row: &GroupRow, is_short: bool) -> String {
 /// Limits, working set, events and pressure.
 fn limits(explanation: &GroupExplanation, surface: Surface) -> Vec<String> {
     let cgroup = &explanation.cgroup;
-    let size = |name: &str, known: Option<u64>| known.map(|known| format!("{name} {}", bytes(known)));
+    let size = |name: &str, size: Option<u64>| size.map(|size| format!("{name} {}", bytes(size)));
     let is_unread = cgroup.unread_limit_path.as_ref() == Some(&cgroup.path);
     let own_limit = match cgroup.limit_bytes {
         Some(limit) => format!("limit {}", bytes(limit)),
@@ -289,8 +292,22 @@ fn limits(explanation: &GroupExplanation, surface: Surface) -> Vec<String> {
         size("active_file", cgroup.active_file_bytes),
         size("reclaimable", cgroup.reclaimable_bytes),
     ];
+    let line = |name: &str, parts: &[Option<String>]| {
+        let parts: Vec<&str> = parts.iter().flatten().map(String::as_str).collect();
+        let text = if parts.is_empty() { "not counted".to_owned() } else { parts.join(" · ") };
+        hanging(&pad_right(name, NAME_COLUMNS), &text, surface.columns)
+    };
+    let kills = explanation.kills.iter().take(MAX_KILLS);
+    let killed = kills.flat_map(|kill| line("killed", &[Some(killed(kill, &cgroup.path))]));
+    let lines = [line("limits", &limits), line("working set", &working_set), line("events", &events(cgroup))]
+        .concat();
+    lines.into_iter().chain(killed).collect()
+}
+
+/// Counts of events, and the pressure of the last minute.
+fn events(cgroup: &GroupFigures) -> [Option<String>; 5] {
     let events = cgroup.events;
-    let count = |name: &str, known: Option<u64>| known.map(|known| format!("{name} {}", thousands(known)));
+    let count = |name: &str, count: Option<u64>| count.map(|count| format!("{name} {}", thousands(count)));
     let pressure = cgroup.pressure.map(|pressure| {
         format!(
             "pressure some {} full {} of 60 s",
@@ -298,7 +315,7 @@ fn limits(explanation: &GroupExplanation, surface: Surface) -> Vec<String> {
             percent_of(pressure.full_60)
         )
     });
-    let events = [
+    [
         count("oom_kill", events.oom_kill),
         count("oom", events.oom),
         events.max.map(|times_met| {
@@ -308,17 +325,7 @@ fn limits(explanation: &GroupExplanation, surface: Surface) -> Vec<String> {
         }),
         count("high", events.high),
         pressure,
-    ];
-    let line = |name: &str, parts: &[Option<String>]| {
-        let parts: Vec<&str> = parts.iter().flatten().map(String::as_str).collect();
-        let text = if parts.is_empty() { "not counted".to_owned() } else { parts.join(" · ") };
-        hanging(&pad_right(name, NAME_COLUMNS), &text, surface.columns)
-    };
-    let kills = explanation.kills.iter().take(MAX_KILLS);
-    let killed = kills.flat_map(|kill| line("killed", &[Some(killed(kill, &cgroup.path))]));
-    let lines =
-        [line("limits", &limits), line("working set", &working_set), line("events", &events)].concat();
-    lines.into_iter().chain(killed).collect()
+    ]
 }
 
 /// A rounded age: the clock of the kernel's log drifts.
@@ -333,13 +340,13 @@ fn rounded_age(seconds: f64) -> String {
 fn killed(kill: &GroupKill, group: &str) -> String {
     let sizes =
         [("anonymous", kill.anonymous_bytes), ("files", kill.file_bytes), ("shared", kill.shmem_bytes)];
-    let known = sizes.into_iter().filter_map(|(kind, size)| Some(format!("{} {kind}", bytes(size?))));
+    let size_texts = sizes.into_iter().filter_map(|(kind, size)| Some(format!("{} {kind}", bytes(size?))));
     let limit = match &kill.limit_cgroup {
         None => "the whole machine was out of memory".to_owned(),
         Some(path) if path == group => "the limit of this group was met".to_owned(),
         Some(path) => format!("the limit of {} was met", clean(path)),
     };
-    let facts: Vec<String> = known.chain([limit]).collect();
+    let facts: Vec<String> = size_texts.chain([limit]).collect();
     let (name, age) = (clean(&kill.name), rounded_age(kill.seconds_ago));
     format!("{name} (process {}) {age} ago: {}", kill.pid, facts.join(" · "))
 }
@@ -385,27 +392,30 @@ pub fn settings(advice: &[Advice], surface: Surface) -> Vec<String> {
 }
 
 /// What to type next.
-fn commands(explanation: &GroupExplanation, verbose: bool, surface: Surface) -> Vec<(String, String)> {
+fn commands(explanation: &GroupExplanation, shows_all: bool, surface: Surface) -> Vec<NextCommand> {
     let group = clean(&explanation.target.arguments);
     let mut commands = Vec::new();
     let has_ledgers = explanation.rows.iter().any(|row| RowSum::new(row).is_of_ledger());
     let process_bytes = verdict::sums(&explanation.rows).processes_bytes;
     let is_large = process_bytes > explanation.cgroup.current_bytes / 5;
     if !has_ledgers && is_large {
-        commands.push((format!("strandline explain --ledgers {group}"), "what malloc keeps".to_owned()));
+        let command = format!("strandline explain --ledgers {group}");
+        commands.push(NextCommand::new(command, "what malloc keeps"));
     }
     if let Some(largest) = explanation.processes.first().filter(|_| is_large) {
-        commands.push((format!("strandline explain {}", largest.pid), "its largest process".to_owned()));
+        let command = format!("strandline explain {}", largest.pid);
+        commands.push(NextCommand::new(command, "its largest process"));
     }
-    if !verbose {
+    if !shows_all {
         let ledgers = if has_ledgers { "--ledgers " } else { "" };
-        commands.push((format!("strandline explain -v {ledgers}{group}"), "all rows, processes".to_owned()));
+        let command = format!("strandline explain -v {ledgers}{group}");
+        commands.push(NextCommand::new(command, "all rows, processes"));
     }
-    // A command is never cut, what it shows may be left out.
-    let command_columns = commands.iter().map(|(command, _)| width(command)).max().unwrap_or(0);
-    for (_, shows) in &mut commands {
-        if "next   ".len() + command_columns + 2 + width(shows) > surface.columns {
-            shows.clear();
+    // A command is never cut, its effect may be left out.
+    let command_columns = commands.iter().map(|next| width(&next.command)).max().unwrap_or(0);
+    for NextCommand { effect, .. } in &mut commands {
+        if "next   ".len() + command_columns + 2 + width(effect) > surface.columns {
+            effect.clear();
         }
     }
     commands

@@ -3,12 +3,13 @@
 use strandline_inspect::facts::Outcome;
 use strandline_inspect::group::reclaim::{GroupReclamation, ProcessReclamation};
 
+use super::brief::NextCommand;
 use super::group::settings;
 use super::model;
 use super::paint::Surface;
 use super::reclamation::compared_to_prediction;
 use super::table::{Column, figures, lay_out, words};
-use super::terminal::{joined, listed, next, strong, table_lines};
+use super::terminal::{joined, listed, next_commands, strong, table_lines};
 use super::text::{clean, counted, wrap};
 use super::units::{bytes, maybe_bytes, maybe_seconds};
 
@@ -56,12 +57,12 @@ const HEAD: [Column; 5] =
     [words("process"), words("remedy"), figures("predicted"), figures("actual"), words("")];
 
 /// The screen, with a final newline.
-pub fn screen(reclamation: &GroupReclamation, verbose: bool, surface: Surface) -> String {
+pub fn screen(reclamation: &GroupReclamation, shows_all: bool, surface: Surface) -> String {
     let mut lines = strong(&wrap(&headline(reclamation), surface.columns), surface);
     if let Some(after) = reclamation.current_after_bytes {
         lines.push(format!("charge {} → {}", bytes(reclamation.current_before_bytes), bytes(after)));
     }
-    let max_processes = if verbose { usize::MAX } else { MAX_PROCESSES };
+    let max_processes = if shows_all { usize::MAX } else { MAX_PROCESSES };
     let rows: Vec<Vec<String>> = reclamation.processes.iter().take(max_processes).map(cells).collect();
     if !rows.is_empty() {
         lines.push(String::new());
@@ -80,7 +81,7 @@ pub fn screen(reclamation: &GroupReclamation, verbose: bool, surface: Surface) -
         };
         let command = format!("strandline reclaim {}{remedy}", clean(&reclamation.target.arguments));
         lines.push(String::new());
-        lines.extend(next(&[(command, "applies it".to_owned())], surface));
+        lines.extend(next_commands(&[NextCommand::new(command, "applies it")], surface));
     }
     joined(&lines)
 }

@@ -27,6 +27,8 @@ pub mod timeline;
 pub mod tree;
 pub mod units;
 
+pub use brief::NextCommand;
+
 #[cfg(any(test, feature = "fabricated"))]
 pub mod fabricated;
 #[cfg(test)]

@@ -51,13 +51,13 @@ pub struct View {
     /// The ledger rows that are shown, largest first.
     pub rows: Vec<RowView>,
     /// The rows that are not shown, as one: number and size, `9 smaller rows`.
-    pub folded: Option<RowView>,
+    pub hidden_rows: Option<RowView>,
     /// The allocators with their arenas.
     pub allocators: Vec<AllocatorView>,
     /// The runtimes that were recognised but not read: `cpython 3.11.2`.
-    pub runtimes: Vec<String>,
+    pub unread_runtimes: Vec<String>,
     /// The runtimes that were read.
-    pub readings: Vec<Section>,
+    pub read_runtimes: Vec<Section>,
     /// What would release memory, best first.
     pub remedies: Vec<RemedyView>,
     /// Remedies that release too little for their own line, as one line.
@@ -128,7 +128,7 @@ const MIN_REMEDY_DIVISOR: u64 = 100;
 impl View {
     /// Makes the view of `explanation` with `rows` of its ledger.
     pub fn new(explanation: &Explanation, rows: Rows) -> Self {
-        let (shown, folded) = ledger(explanation, rows);
+        let (shown_rows, hidden_rows) = ledger(explanation, rows);
         let (remedies, minor_remedies) = remedies(explanation);
         Self {
             brief: Brief::new(explanation),
@@ -137,11 +137,11 @@ impl View {
             resident: resident(&explanation.kernel),
             states: states(explanation),
             strata: strata(explanation),
-            rows: shown,
-            folded,
+            rows: shown_rows,
+            hidden_rows,
             allocators: explanation.allocators.iter().map(allocator).collect(),
-            runtimes: named_only(&explanation.runtimes),
-            readings: runtimes::sections(&explanation.runtimes),
+            unread_runtimes: named_only(&explanation.runtimes),
+            read_runtimes: runtimes::sections(&explanation.runtimes),
             remedies,
             minor_remedies,
             caveats: caveats(&explanation.caveats),
@@ -256,11 +256,11 @@ fn strata(explanation: &Explanation) -> Vec<Segment> {
     .to_vec()
 }
 
-/// The rows that `which` asks for, largest first, and the others as one.
-fn ledger(explanation: &Explanation, which: Rows) -> (Vec<RowView>, Option<RowView>) {
+/// The rows of this `selection`, largest first, and the others as one.
+fn ledger(explanation: &Explanation, selection: Rows) -> (Vec<RowView>, Option<RowView>) {
     let rss_bytes = explanation.kernel.rss_bytes;
     let merged_rows;
-    let mut rows: Vec<&Row> = match which {
+    let mut rows: Vec<&Row> = match selection {
         Rows::Large => {
             merged_rows = with_few_holders(&explanation.rows);
             merged_rows.iter().collect()
@@ -268,7 +268,7 @@ fn ledger(explanation: &Explanation, which: Rows) -> (Vec<RowView>, Option<RowVi
         _ => explanation.rows.iter().collect(),
     };
     rows.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.id.cmp(&b.id)));
-    let shown_count = match which {
+    let shown_count = match selection {
         Rows::All => rows.len(),
         Rows::Largest(count) => count.min(rows.len()),
         Rows::Large => {
@@ -287,7 +287,7 @@ fn ledger(explanation: &Explanation, which: Rows) -> (Vec<RowView>, Option<RowVi
         id,
         holder,
     };
-    let folded = (!small.is_empty()).then(|| {
+    let hidden_rows = (!small.is_empty()).then(|| {
         let sum = small.iter().fold(0, |sum: u64, row| sum.saturating_add(row.bytes));
         let id = counted(small.len() as u64, "smaller row");
         view(sum, None, id, "-v lists them".to_owned())
@@ -296,7 +296,7 @@ fn ledger(explanation: &Explanation, which: Rows) -> (Vec<RowView>, Option<RowVi
         .iter()
         .map(|row| view(row.bytes, Some(row.state), clean(&row.id), clean_sentence(&row.holder)))
         .collect();
-    (large, folded)
+    (large, hidden_rows)
 }
 
 /// Merges all but the largest holders of each row id: a program may have thousands.
@@ -311,10 +311,10 @@ fn with_few_holders(rows: &[Row]) -> Vec<Row> {
         let shown_count = if holders.len() > MAX_HOLDERS + 1 { MAX_HOLDERS } else { holders.len() };
         let (large, small) = holders.split_at(shown_count);
         merged.extend(large.iter().map(|row| (*row).clone()));
-        if let Some(first) = small.first() {
+        if let Some(largest) = small.first() {
             let bytes = small.iter().fold(0, |sum: u64, row| sum.saturating_add(row.bytes));
             let holder = format!("{} more (-v lists them)", small.len());
-            merged.push(Row { holder, bytes, ..(*first).clone() });
+            merged.push(Row { holder, bytes, ..(*largest).clone() });
         }
     }
     merged
@@ -346,7 +346,7 @@ fn allocator(allocator: &Allocator) -> AllocatorView {
     }
     let mut arenas: Vec<&Arena> = allocator.arenas.iter().collect();
     arenas.sort_by_key(|arena| std::cmp::Reverse(arena.mapped_bytes));
-    let (shown, rest) = arenas.split_at(arenas.len().min(MAX_ARENAS));
+    let (listed, merged) = arenas.split_at(arenas.len().min(MAX_ARENAS));
     // A main arena is known by that name in every debugger; other arenas are identified by address
     // or number.
     let has_main = readers::allocator(&allocator.name).is_some_and(|about| about.has_main_arena);
@@ -355,9 +355,9 @@ fn allocator(allocator: &Allocator) -> AllocatorView {
         ArenaKind::Main | ArenaKind::Secondary => clean(&arena.id),
     };
     let mut rows: Vec<Vec<String>> =
-        shown.iter().map(|arena| arena_row(arena_name(arena), &[*arena])).collect();
-    if !rest.is_empty() {
-        rows.push(arena_row(format!("{} more", rest.len()), rest));
+        listed.iter().map(|arena| arena_row(arena_name(arena), &[*arena])).collect();
+    if !merged.is_empty() {
+        rows.push(arena_row(format!("{} more", merged.len()), merged));
     }
     if !has_main {
         rows.iter_mut().for_each(|row| row.truncate(COMMON_ARENA_COLUMNS));
@@ -406,7 +406,7 @@ fn arena_row(name: String, arenas: &[&Arena]) -> Vec<String> {
 fn remedies(explanation: &Explanation) -> (Vec<RemedyView>, Option<String>) {
     let min_bytes = explanation.kernel.rss_bytes / MIN_REMEDY_DIVISOR;
     let is_small = |remedy: &&Remedy| remedy.predicted_bytes.is_some_and(|predicted| predicted < min_bytes);
-    let (small, shown): (Vec<&Remedy>, Vec<&Remedy>) = explanation.remedies.iter().partition(is_small);
+    let (small, large): (Vec<&Remedy>, Vec<&Remedy>) = explanation.remedies.iter().partition(is_small);
     let id_and_size = |remedy: &&Remedy| {
         let predicted = remedy.predicted_bytes.filter(|&predicted| predicted > 0)?;
         Some(format!("{} {}", clean(&remedy.id), bytes(predicted)))
@@ -414,7 +414,7 @@ fn remedies(explanation: &Explanation) -> (Vec<RemedyView>, Option<String>) {
     let effective: Vec<String> = small.iter().filter_map(id_and_size).collect();
     let line = (!effective.is_empty())
         .then(|| format!("less than 1 % of RSS would be released by: {} (predicted)", effective.join(", ")));
-    (shown.into_iter().map(remedy).collect(), line)
+    (large.into_iter().map(remedy).collect(), line)
 }
 
 fn remedy(remedy: &Remedy) -> RemedyView {

@@ -18,19 +18,21 @@ pub struct ReaderView {
     /// `allocator` or `runtime`.
     pub kind: &'static str,
     /// Whether its structures are read; otherwise it is only recognised.
-    pub read: bool,
+    #[serde(rename = "read")]
+    pub is_read: bool,
     /// The versions that are read; `None` if none is.
     pub versions: Option<&'static str>,
     /// Evidence by which it is recognised: files, symbols, sections, executables. Empty if its
     /// structures are recognised directly.
-    pub told_by: Vec<String>,
+    #[serde(rename = "told_by")]
+    pub evidence: Vec<String>,
     /// The ledger rows filled by its reader.
     pub rows: Vec<&'static str>,
     /// Its own remedies.
     pub remedies: Vec<&'static str>,
     /// Those of its remedies that `reclaim` applies; the others are advice. For tables only.
     #[serde(skip)]
-    pub applied: Vec<&'static str>,
+    pub applied_remedies: Vec<&'static str>,
     /// What is not read of it, and why.
     pub not_read: &'static str,
 }
@@ -38,30 +40,33 @@ pub struct ReaderView {
 impl ReaderView {
     /// Makes the view of a table entry of this `kind`.
     pub fn new(about: &'static ReaderInfo, kind: &'static str) -> Self {
-        let evidence = &about.evidence;
+        let clues = &about.evidence;
         let file_pattern = |name: &FileName| match name {
             FileName::Contains(start, part) => format!("{start}*{part}*"),
             FileName::Versioned(start) => format!("{start}[0-9.]*"),
             FileName::Exact(name) => (*name).to_owned(),
         };
-        let mut told_by: Vec<String> =
-            evidence.files.iter().map(|name| format!("file {}", file_pattern(name))).collect();
-        told_by.extend(evidence.symbols.iter().map(|symbol| format!("symbol {symbol}")));
-        told_by.extend(evidence.section.iter().map(|section| format!("section {section}")));
-        told_by.extend(
-            evidence.strings.iter().map(|(first, rest)| format!("string {first}{}", rest.trim_end())),
-        );
-        told_by.extend(evidence.executables.iter().map(|name| format!("executable {}", file_pattern(name))));
+        let mut evidence: Vec<String> =
+            clues.files.iter().map(|name| format!("file {}", file_pattern(name))).collect();
+        evidence.extend(clues.symbols.iter().map(|symbol| format!("symbol {symbol}")));
+        evidence.extend(clues.section.iter().map(|section| format!("section {section}")));
+        evidence.extend(clues.strings.iter().map(|(start, end)| format!("string {start}{}", end.trim_end())));
+        evidence.extend(clues.executables.iter().map(|name| format!("executable {}", file_pattern(name))));
         Self {
             name: about.name,
             title: about.title,
             kind,
-            read: !about.versions.is_empty(),
+            is_read: !about.versions.is_empty(),
             versions: Some(about.versions).filter(|versions| !versions.is_empty()),
-            told_by,
+            evidence,
             rows: about.rows.iter().map(|row| row.id).collect(),
             remedies: about.remedies.iter().map(|spec| spec.id).collect(),
-            applied: about.remedies.iter().filter(|spec| spec.is_applied()).map(|spec| spec.id).collect(),
+            applied_remedies: about
+                .remedies
+                .iter()
+                .filter(|spec| spec.is_applied())
+                .map(|spec| spec.id)
+                .collect(),
             not_read: about.not_read,
         }
     }
@@ -73,7 +78,7 @@ const INDENT: &str = "    ";
 /// The whole view, with a final newline.
 pub fn readers(views: &[ReaderView], surface: Surface) -> String {
     let mut lines = vec![surface.paint(Paint::Strong, "read: each byte counts for one of their rows")];
-    for reader in views.iter().filter(|reader| reader.read) {
+    for reader in views.iter().filter(|reader| reader.is_read) {
         let label = format!("  {} ({}) ", reader.title, reader.name);
         lines.extend(hanging(&label, reader.versions.unwrap_or_default(), surface.columns));
         let mut facts = vec![("rows: ", reader.rows.join(", ")), ("not read: ", reader.not_read.to_owned())];
@@ -97,14 +102,15 @@ pub fn readers(views: &[ReaderView], surface: Surface) -> String {
 
 /// Titles of this kind that are only recognised.
 fn named_only(views: &[ReaderView], kind: &str) -> String {
-    let titles = views.iter().filter(|reader| reader.kind == kind && !reader.read).map(|reader| reader.title);
+    let titles =
+        views.iter().filter(|reader| reader.kind == kind && !reader.is_read).map(|reader| reader.title);
     titles.collect::<Vec<_>>().join(", ")
 }
 
 /// The versions and remedies as a Markdown table, for README.md.
 pub fn markdown(views: &[ReaderView]) -> String {
     let mut text = format!("{MARKDOWN_HEAD}\n|---|---|---|---|\n");
-    for reader in views.iter().filter(|reader| reader.read) {
+    for reader in views.iter().filter(|reader| reader.is_read) {
         text += &format!("{}\n", markdown_row(reader));
     }
     text
@@ -113,7 +119,7 @@ pub fn markdown(views: &[ReaderView]) -> String {
 /// The same with what is not read, and the entries that are named only, for docs/supported.md.
 pub fn markdown_details(views: &[ReaderView]) -> String {
     let mut text = format!("{MARKDOWN_HEAD} not read of it |\n|---|---|---|---|---|\n");
-    for reader in views.iter().filter(|reader| reader.read) {
+    for reader in views.iter().filter(|reader| reader.is_read) {
         text += &format!("{} {} |\n", markdown_row(reader), reader.not_read);
     }
     text += &format!("\nNamed only, allocators: {}.\n", named_only(views, "allocator"));
@@ -126,12 +132,12 @@ const MARKDOWN_HEAD: &str = "| read | versions | `reclaim` applies | advice only
 /// The cells that both tables have.
 fn markdown_row(reader: &ReaderView) -> String {
     let advice: Vec<&str> =
-        reader.remedies.iter().copied().filter(|id| !reader.applied.contains(id)).collect();
+        reader.remedies.iter().copied().filter(|id| !reader.applied_remedies.contains(id)).collect();
     let versions = reader.versions.unwrap_or_default();
     format!(
         "| {} | {versions} | {} | {} |",
         reader.title,
-        markdown_ids(&reader.applied),
+        markdown_ids(&reader.applied_remedies),
         markdown_ids(&advice)
     )
 }

@@ -167,13 +167,13 @@ fn costs(reclamation: &Reclamation) -> [String; 3] {
 /// The figures, one per line: name, exact figure, rounded figure.
 fn figures(reclamation: &Reclamation, surface: Surface) -> Vec<String> {
     let mut lines = Vec::new();
-    let mut push_size = |name: &str, known: Option<u64>| {
-        let exact = known.map_or_else(|| UNKNOWN.to_owned(), grouped);
+    let mut push_size = |name: &str, size: Option<u64>| {
+        let exact = size.map_or_else(|| UNKNOWN.to_owned(), grouped);
         lines.push(format!(
             "  {}{}  {}",
             pad_right(name, NAME_COLUMNS),
             pad_left(&format!("{exact} bytes"), EXACT_COLUMNS),
-            maybe_bytes(known)
+            maybe_bytes(size)
         ));
     };
     push_size("predicted", reclamation.predicted_bytes);

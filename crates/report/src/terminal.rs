@@ -2,7 +2,7 @@
 //! memory. Lays out a `model::View` and decides nothing about its content.
 
 use super::bars::bars;
-use super::brief::{Brief, Release};
+use super::brief::{Brief, NextCommand, Release};
 use super::model::{AllocatorView, RowView, View, state_name};
 use super::paint::{self, Paint, Surface};
 use super::table::{Column, figures, lay_out, words};
@@ -40,9 +40,9 @@ pub fn explanation(view: &View, surface: Surface) -> String {
     lines.extend(types(brief, surface));
     let free_lines = MAX_LINES.saturating_sub(lines.len() + LINES_BELOW_REMEDIES);
     let max_lines = free_lines.max(MIN_REMEDIES_LINES);
-    lines.extend(releases(&brief.releases, brief.more_releases, max_lines, surface));
+    lines.extend(releases(&brief.releases, brief.hidden_releases, max_lines, surface));
     lines.push(String::new());
-    lines.extend(next(&brief.next, surface));
+    lines.extend(next_commands(&brief.next, surface));
     lines.extend(faint(&[shorten(&brief.cost, surface.columns)], surface));
     joined(&lines)
 }
@@ -59,12 +59,12 @@ pub fn details(view: &View, surface: Surface) -> String {
     lines.push(String::new());
     lines.extend(ledger(view, usize::MAX, surface));
     lines.extend(allocators(&view.allocators, surface));
-    lines.extend(readings(&view.readings, surface));
-    lines.extend(listed("runtimes", &view.runtimes, surface));
+    lines.extend(read_runtimes(&view.read_runtimes, surface));
+    lines.extend(listed("runtimes", &view.unread_runtimes, surface));
     lines.extend(remedies(view, surface));
     lines.extend(listed("caveats", &view.caveats, surface));
     lines.push(String::new());
-    lines.extend(next(&view.brief.next[..1], surface));
+    lines.extend(next_commands(&view.brief.next[..1], surface));
     lines.extend(faint(&hanging("cost: ", &view.cost, surface.columns), surface));
     joined(&lines)
 }
@@ -101,10 +101,15 @@ fn types(brief: &Brief, surface: Surface) -> Vec<String> {
     if line.is_empty() { Vec::new() } else { vec![String::new(), line] }
 }
 
-/// What releases memory: name, prediction, command; and that `-v` lists `more` others, and those
-/// that do not fit into `max_lines`. A command is never cut, because a user pastes it; the first
-/// one is always shown.
-pub fn releases(releases: &[Release], more: usize, max_lines: usize, surface: Surface) -> Vec<String> {
+/// What releases memory: name, prediction, command; and that `-v` lists `hidden_count` others, and
+/// those that do not fit into `max_lines`. A command is never cut, because a user pastes it; the
+/// first one is always shown.
+pub fn releases(
+    releases: &[Release],
+    hidden_count: usize,
+    max_lines: usize,
+    surface: Surface,
+) -> Vec<String> {
     if releases.is_empty() {
         return Vec::new();
     }
@@ -117,34 +122,34 @@ pub fn releases(releases: &[Release], more: usize, max_lines: usize, surface: Su
     let mut lines = vec![String::new()];
     lines.extend(faint(&[head], surface));
     let mut free_lines = max_lines.saturating_sub(LINES_AROUND_REMEDIES);
-    let mut more = more;
+    let mut hidden_count = hidden_count;
     for (number, release) in releases.iter().enumerate() {
         let id = pad_right(&release.id, id_columns);
-        let first = format!("  {id}  {}  ", pad_left(&release.predicted, predicted_columns));
-        let indent = " ".repeat(width(&first));
-        let how = wrap(&release.how, surface.columns.saturating_sub(width(&first)));
+        let label = format!("  {id}  {}  ", pad_left(&release.predicted, predicted_columns));
+        let indent = " ".repeat(width(&label));
+        let how = wrap(&release.how, surface.columns.saturating_sub(width(&label)));
         if number > 0 && how.len() > free_lines {
-            more += 1;
+            hidden_count += 1;
             continue;
         }
         free_lines = free_lines.saturating_sub(how.len());
         lines.extend(how.iter().enumerate().map(|(index, line)| {
-            let start = if index == 0 { &first } else { &indent };
+            let start = if index == 0 { &label } else { &indent };
             format!("{start}{}", surface.paint(Paint::Strong, line)).trim_end().to_owned()
         }));
     }
-    if more > 0 {
-        lines.push(format!("  {more} more       -v lists them"));
+    if hidden_count > 0 {
+        lines.push(format!("  {hidden_count} more       -v lists them"));
     }
     lines
 }
 
-/// The commands to type next, with what each shows.
-pub fn next(commands: &[(String, String)], surface: Surface) -> Vec<String> {
-    let columns = commands.iter().map(|(command, _)| width(command)).max().unwrap_or(0);
-    let line = |(index, (command, shows)): (usize, &(String, String))| {
+/// The commands to type next, with the effect of each.
+pub fn next_commands(commands: &[NextCommand], surface: Surface) -> Vec<String> {
+    let columns = commands.iter().map(|next| width(&next.command)).max().unwrap_or(0);
+    let line = |(index, NextCommand { command, effect }): (usize, &NextCommand)| {
         let label = if index == 0 { "next   " } else { "       " };
-        let line = format!("{label}{}  {shows}", surface.paint(Paint::Strong, &pad_right(command, columns)));
+        let line = format!("{label}{}  {effect}", surface.paint(Paint::Strong, &pad_right(command, columns)));
         line.trim_end().to_owned()
     };
     commands.iter().enumerate().map(line).collect()
@@ -152,8 +157,8 @@ pub fn next(commands: &[(String, String)], surface: Surface) -> Vec<String> {
 
 /// The ledger rows. The description of a row takes at most `max_lines`.
 pub fn ledger(view: &View, max_lines: usize, surface: Surface) -> Vec<String> {
-    let all = || view.rows.iter().chain(&view.folded);
-    let widest = |columns: fn(&RowView) -> usize| all().map(columns).max().unwrap_or(0);
+    let rows = || view.rows.iter().chain(&view.hidden_rows);
+    let widest = |columns: fn(&RowView) -> usize| rows().map(columns).max().unwrap_or(0);
     let (state_title, id_title) = ("state", "row");
     let state_columns =
         widest(|row| row.state.map_or(0, |state| width(state_name(state)))).max(width(state_title));
@@ -168,7 +173,7 @@ pub fn ledger(view: &View, max_lines: usize, surface: Surface) -> Vec<String> {
     let id_head = pad_right(id_title, id_columns);
     let head = format!("{}{state_head}  {id_head}  what it is", numbers("bytes", "RSS"));
     let mut lines = faint(&[head], surface);
-    for row in all() {
+    for row in rows() {
         let padded = pad_right(row.state.map_or("", state_name), state_columns);
         let state = row.state.map_or(padded.clone(), |state| surface.paint(paint::state(state), &padded));
         // A path has no spaces to wrap it at.
@@ -178,10 +183,10 @@ pub fn ledger(view: &View, max_lines: usize, surface: Surface) -> Vec<String> {
         } else {
             wrap_at_most(&row.holder, description_columns, max_lines)
         };
-        let first = holder.first().map_or("", String::as_str);
-        let rest = format!("  {}  {first}", pad_right(&row.id, id_columns));
-        lines.push(numbers(&row.bytes, &row.share) + &state + rest.trim_end());
-        lines.extend(holder.iter().skip(1).map(|more| " ".repeat(indent) + more));
+        let holder_start = holder.first().map_or("", String::as_str);
+        let description = format!("  {}  {holder_start}", pad_right(&row.id, id_columns));
+        lines.push(numbers(&row.bytes, &row.share) + &state + description.trim_end());
+        lines.extend(holder.iter().skip(1).map(|line| " ".repeat(indent) + line));
     }
     lines
 }
@@ -236,13 +241,13 @@ pub fn table_lines(mut table: Vec<String>, surface: Surface) -> Vec<String> {
 }
 
 /// Runtimes that were read, as sentences and tables.
-fn readings(readings: &[Section], surface: Surface) -> Vec<String> {
+fn read_runtimes(runtimes: &[Section], surface: Surface) -> Vec<String> {
     let mut lines = Vec::new();
-    for reading in readings {
+    for runtime in runtimes {
         lines.push(String::new());
-        lines.extend(hanging("", &format!("runtime {}", reading.title), surface.columns));
-        lines.extend(reading.lines.iter().flat_map(|line| hanging("  - ", line, surface.columns)));
-        for table in &reading.tables {
+        lines.extend(hanging("", &format!("runtime {}", runtime.title), surface.columns));
+        lines.extend(runtime.lines.iter().flat_map(|line| hanging("  - ", line, surface.columns)));
+        for table in &runtime.tables {
             let table = lay_out(table.head, &table.rows, table.flexible, surface.columns);
             lines.extend(table_lines(table, surface));
         }
@@ -257,8 +262,8 @@ fn remedies(view: &View, surface: Surface) -> Vec<String> {
         lines = vec![String::new(), "what releases memory, best first".to_owned()];
     }
     for (index, remedy) in view.remedies.iter().enumerate() {
-        let first = format!("  {}. ", index + 1);
-        lines.extend(hanging(&first, &format!("{}: {}", remedy.id, remedy.effect), surface.columns));
+        let label = format!("  {}. ", index + 1);
+        lines.extend(hanging(&label, &format!("{}: {}", remedy.id, remedy.effect), surface.columns));
         if !remedy.how.is_empty() {
             let how = hanging("       ", &remedy.how, surface.columns);
             lines.extend(how.iter().map(|line| surface.paint(Paint::Strong, line)));
@@ -306,7 +311,7 @@ pub fn summary(view: &View, max_rows: usize, surface: Surface) -> Vec<String> {
     let mut lines = strong(&wrap(&view.headline, surface.columns), surface);
     lines.extend(bars(&view.states, surface));
     let rows: Vec<RowView> = view.rows.iter().take(max_rows).cloned().collect();
-    lines.extend(ledger(&View { rows, folded: None, ..view.clone() }, 1, surface));
+    lines.extend(ledger(&View { rows, hidden_rows: None, ..view.clone() }, 1, surface));
     lines
 }
 
@@ -321,16 +326,16 @@ mod tests {
             predicted: "unknown".to_owned(),
             how: "MALLOC_CONF=dirty_decay_ms:0,muzzy_decay_ms:0 ".repeat(words) + "(next start)",
         };
-        let all = [release("one", 3), release("two", 2), release("three", 1), release("four", 2)];
+        let releases_of_all = [release("one", 3), release("two", 2), release("three", 1), release("four", 2)];
         let surface = Surface { columns: 80, colour: false };
-        let text = |max_lines: usize| releases(&all, 1, max_lines, surface).join(" ");
+        let text = |max_lines: usize| releases(&releases_of_all, 1, max_lines, surface).join(" ");
         let starts = |text: &str| text.matches("(next start)").count();
-        let whole = text(usize::MAX);
-        let unwrapped = whole.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(all.iter().all(|release| unwrapped.contains(&release.how)), "{whole}");
-        assert!(unwrapped.ends_with("1 more -v lists them"), "{whole}");
-        let first = text(0);
-        let first = first.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(starts(&first) == 1 && first.ends_with("4 more -v lists them"), "{first}");
+        let full_text = text(usize::MAX);
+        let unwrapped = full_text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(releases_of_all.iter().all(|release| unwrapped.contains(&release.how)), "{full_text}");
+        assert!(unwrapped.ends_with("1 more -v lists them"), "{full_text}");
+        let shortest = text(0);
+        let shortest = shortest.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(starts(&shortest) == 1 && shortest.ends_with("4 more -v lists them"), "{shortest}");
     }
 }

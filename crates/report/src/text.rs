@@ -57,13 +57,14 @@ pub fn own_name(words: &[String], executable: Option<&str>) -> Option<String> {
         return file_name(first_word);
     }
     let title = first_word.trim();
-    let (path, rest) = title.split_once(' ').map_or((title, None), |(path, rest)| (path, Some(rest)));
+    let (path, arguments) =
+        title.split_once(' ').map_or((title, None), |(path, arguments)| (path, Some(arguments)));
     let name = path.rsplit('/').find(|part| !part.is_empty())?;
-    let addition = rest.map(str::trim).and_then(|rest| {
-        if !rest.starts_with('-') {
-            return Some(rest);
+    let addition = arguments.map(str::trim).and_then(|arguments| {
+        if !arguments.starts_with('-') {
+            return Some(arguments);
         }
-        rest.split(' ').find_map(|word| word.strip_prefix("--type="))
+        arguments.split(' ').find_map(|word| word.strip_prefix("--type="))
     });
     let full_name = addition.map_or_else(|| name.to_owned(), |addition| format!("{name} {addition}"));
     Some(clean_sentence(&full_name))
@@ -113,16 +114,16 @@ fn fitting_bytes(text: &str, columns: usize) -> usize {
         used_columns += c.width().unwrap_or(0);
         used_columns > columns
     });
-    let Some((end, mut next)) = first_beyond else { return text.len() };
+    let Some((end, mut following)) = first_beyond else { return text.len() };
     for (index, c) in text[..end].char_indices().rev() {
         let word_end = index + c.len_utf8();
         if word_end * 2 < end {
             break;
         }
-        if !(c.is_alphanumeric() && next.is_alphanumeric()) {
+        if !(c.is_alphanumeric() && following.is_alphanumeric()) {
             return word_end;
         }
-        next = c;
+        following = c;
     }
     end
 }
@@ -133,11 +134,11 @@ pub fn wrap_at_most(text: &str, columns: usize, max_lines: usize) -> Vec<String>
     let mut lines = wrap(text, columns);
     if lines.len() > max_lines {
         lines.truncate(max_lines);
-        if let Some(last) = lines.last_mut() {
-            let is_too_wide = width(last) + width(MARK) > columns;
-            let kept_bytes = if is_too_wide { last.rfind(' ').unwrap_or(0) } else { last.len() };
-            last.truncate(kept_bytes);
-            last.push_str(MARK);
+        if let Some(last_line) = lines.last_mut() {
+            let is_too_wide = width(last_line) + width(MARK) > columns;
+            let kept_bytes = if is_too_wide { last_line.rfind(' ').unwrap_or(0) } else { last_line.len() };
+            last_line.truncate(kept_bytes);
+            last_line.push_str(MARK);
         }
     }
     lines
@@ -170,13 +171,13 @@ pub fn wrap(text: &str, columns: usize) -> Vec<String> {
         if !line.is_empty() {
             line.push(' ');
         }
-        let mut rest = word;
-        while width(rest) > columns {
-            let (head, tail) = rest.split_at(fitting_bytes(rest, columns));
+        let mut remaining = word;
+        while width(remaining) > columns {
+            let (head, tail) = remaining.split_at(fitting_bytes(remaining, columns));
             lines.push(head.to_owned());
-            rest = tail;
+            remaining = tail;
         }
-        line.push_str(rest);
+        line.push_str(remaining);
     }
     if !line.is_empty() || lines.is_empty() {
         lines.push(line);
@@ -184,14 +185,14 @@ pub fn wrap(text: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// Wraps `text` to `columns`, with `first` before the first line and an indent of the same width
+/// Wraps `text` to `columns`, with `label` before the first line and an indent of the same width
 /// before the others.
-pub fn hanging(first: &str, text: &str, columns: usize) -> Vec<String> {
-    let indent = width(first);
+pub fn hanging(label: &str, text: &str, columns: usize) -> Vec<String> {
+    let indent = width(label);
     wrap(text, columns.saturating_sub(indent))
         .into_iter()
         .enumerate()
-        .map(|(index, line)| if index == 0 { format!("{first}{line}") } else { " ".repeat(indent) + &line })
+        .map(|(index, line)| if index == 0 { format!("{label}{line}") } else { " ".repeat(indent) + &line })
         .collect()
 }
 

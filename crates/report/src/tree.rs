@@ -108,12 +108,12 @@ pub fn tree(tree: &Tree, surface: Surface) -> String {
     lines.extend(table_lines(lay_out(&HEAD, &rows, 0, surface.columns), surface));
     lines.push(String::new());
     let totals = &tree.totals;
-    let whole = match tree.total_pss_bytes {
+    let total = match tree.total_pss_bytes {
         Some(pss) => format!("PSS {}, of it", bytes(pss)),
         None => "PSS is not known; of their RSS (shared pages once for each process)".to_owned(),
     };
     let sums = format!(
-        "together: {whole} live {}, stranded {}, pinned {}, evictable {}, unattributed {}",
+        "together: {total} live {}, stranded {}, pinned {}, evictable {}, unattributed {}",
         bytes(totals.live),
         bytes(totals.stranded),
         bytes(totals.pinned),

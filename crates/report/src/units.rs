@@ -5,17 +5,17 @@
 pub use strandline_claims::units::{UNKNOWN, bytes, counted, maybe_bytes, thousands};
 
 /// A part of a whole in per cent with one decimal; `<0.1 %` if it would round to zero.
-pub fn percent(part: u64, whole: u64) -> String {
-    if whole == 0 {
+pub fn percent(part: u64, total: u64) -> String {
+    if total == 0 {
         return "0.0 %".to_owned();
     }
-    let share = part as f64 * 100.0 / whole as f64;
+    let share = part as f64 * 100.0 / total as f64;
     if part > 0 && share < 0.05 { "<0.1 %".to_owned() } else { format!("{share:.1} %") }
 }
 
 /// A part of a whole in per cent without decimals; `<1 %` if it would round to zero.
-pub fn whole_percent(part: u64, whole: u64) -> String {
-    let share = part as f64 * 100.0 / whole.max(1) as f64;
+pub fn whole_percent(part: u64, total: u64) -> String {
+    let share = part as f64 * 100.0 / total.max(1) as f64;
     if part > 0 && share < 0.5 { "<1 %".to_owned() } else { format!("{share:.0} %") }
 }
 
@@ -63,8 +63,8 @@ pub fn seconds(time: f64) -> String {
 }
 
 /// A time, given in seconds, or `?` if unknown.
-pub fn maybe_seconds(known: Option<f64>) -> String {
-    known.map_or_else(|| UNKNOWN.to_owned(), seconds)
+pub fn maybe_seconds(duration_seconds: Option<f64>) -> String {
+    duration_seconds.map_or_else(|| UNKNOWN.to_owned(), seconds)
 }
 
 #[cfg(test)]

@@ -1,14 +1,13 @@
 //! All studies that can be found, with the choices that apply to each.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::chosen::{ChosenStudy, StudyOptions};
 use super::file::{SUBJECT, Study};
-use super::find;
+use super::find::{self, ListedStudy};
 
 /// A study, or the reason why it cannot be run.
-pub struct Entry {
+pub struct StudyEntry {
     /// Its name.
     pub name: String,
     /// The study.
@@ -19,9 +18,9 @@ pub struct Entry {
 ///
 /// # Errors
 /// One line: there is no study, or none has such a choice.
-pub fn entries(options: &StudyOptions, axes: &[(String, Vec<String>)]) -> Result<Vec<Entry>, String> {
+pub fn entries(options: &StudyOptions, axes: &[(String, Vec<String>)]) -> Result<Vec<StudyEntry>, String> {
     let studies: Vec<(String, Result<Study, String>)> =
-        find::list()?.into_iter().map(|(name, folder)| (name.clone(), read(&name, folder))).collect();
+        find::list()?.into_iter().map(|listed| (listed.name.clone(), read(&listed))).collect();
     if studies.is_empty() {
         return Err("there is no study: `strandline study new NAME` makes one".to_owned());
     }
@@ -33,24 +32,25 @@ pub fn entries(options: &StudyOptions, axes: &[(String, Vec<String>)]) -> Result
     }
     let chosen = |study: Result<Study, String>| {
         let study = study?;
-        let known = axes.iter().filter(|(axis, choices)| has_choice(&study, axis, choices));
-        let axes: Vec<(String, Vec<String>)> =
-            known.map(|(axis, choices)| (axis.clone(), applicable(&study, axis, choices))).collect();
+        let applicable_axes = axes.iter().filter(|(axis, choices)| has_choice(&study, axis, choices));
+        let axes: Vec<(String, Vec<String>)> = applicable_axes
+            .map(|(axis, choices)| (axis.clone(), applicable(&study, axis, choices)))
+            .collect();
         ChosenStudy::new(Arc::new(study), options, &axes)
     };
-    Ok(studies.into_iter().map(|(name, study)| Entry { name, chosen: chosen(study) }).collect())
+    Ok(studies.into_iter().map(|(name, study)| StudyEntry { name, chosen: chosen(study) }).collect())
 }
 
 /// Reads a study; returns its errors in one line.
-fn read(name: &str, folder: Option<PathBuf>) -> Result<Study, String> {
-    let folder = find::folder_of_listed(name, folder)?;
+fn read(listed: &ListedStudy) -> Result<Study, String> {
+    let folder = listed.unpacked_folder()?;
     Study::read(&folder).map_err(|lines| {
-        let more = lines.len().saturating_sub(1);
-        let first = lines.into_iter().next().unwrap_or_default();
-        if more > 0 {
-            format!("{first} (and {more} more: `strandline study check {}`)", folder.display())
+        let unlisted = lines.len().saturating_sub(1);
+        let first_line = lines.into_iter().next().unwrap_or_default();
+        if unlisted > 0 {
+            format!("{first_line} (and {unlisted} more: `strandline study check {}`)", folder.display())
         } else {
-            first
+            first_line
         }
     })
 }

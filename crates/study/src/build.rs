@@ -38,8 +38,9 @@ pub fn find_library(name: &str, folder: &Path) -> Option<PathBuf> {
         return Some(folder.join(name)).filter(|path| path.is_file());
     }
     let library_path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let own: Vec<PathBuf> = std::env::split_paths(&library_path).filter(|path| path.is_absolute()).collect();
-    let folders = own.into_iter().chain(LIBRARY_FOLDERS.iter().map(PathBuf::from));
+    let user_folders: Vec<PathBuf> =
+        std::env::split_paths(&library_path).filter(|path| path.is_absolute()).collect();
+    let folders = user_folders.into_iter().chain(LIBRARY_FOLDERS.iter().map(PathBuf::from));
     folders.map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 

@@ -43,10 +43,10 @@ pub fn caveats(
     }
     if is_shown("instructions")
         && !is_all
-        && let Some(why) = lab.executors.first().and_then(|executor| executor.no_counters())
+        && let Some(why) = lab.executors.first().and_then(|executor| executor.no_counters_reason())
     {
-        let others = if counted.is_empty() { "" } else { " of other subjects" };
-        caveats.push(("no_counters", format!("instructions and cycles{others} are not counted: {why}")));
+        let scope = if counted.is_empty() { "" } else { " of other subjects" };
+        caveats.push(("no_counters", format!("instructions and cycles{scope} are not counted: {why}")));
     }
     caveats.extend(lab.caveats());
     caveats
@@ -56,29 +56,29 @@ pub fn caveats(
 fn run_caveats(cells: &RunnableCells, subjects: &[cell::Subject], judge: &StudyJudge<'_>) -> Caveats {
     let mut caveats = Vec::new();
     let mut reasons: Vec<(&String, usize)> = Vec::new();
-    for (_, why) in &cells.missing {
-        match reasons.iter_mut().find(|(known, _)| *known == why) {
+    for (_, why) in &cells.unrunnable {
+        match reasons.iter_mut().find(|(reason, _)| *reason == why) {
             Some((_, count)) => *count += 1,
             None => reasons.push((why, 1)),
         }
     }
-    let others = reasons.split_off(reasons.len().min(MAX_CAVEATS));
+    let other_reasons = reasons.split_off(reasons.len().min(MAX_CAVEATS));
     let cells =
         |count: usize| if count == 1 { "1 cell was".to_owned() } else { format!("{count} cells were") };
     for (why, count) in reasons {
         caveats.push(("not_run", format!("{} not run: {why}", cells(count))));
     }
-    if !others.is_empty() {
-        let count = others.iter().map(|(_, count)| count).sum();
+    if !other_reasons.is_empty() {
+        let count = other_reasons.iter().map(|(_, count)| count).sum();
         caveats.push((
             "not_run",
-            format!("{} not run, for {}", cells(count), counted(others.len() as u64, "other reason")),
+            format!("{} not run, for {}", cells(count), counted(other_reasons.len() as u64, "other reason")),
         ));
     }
     for (failures, under) in [(&judge.failures, ""), (&judge.cachegrind_failures, " under cachegrind")] {
-        for (&index, CellFailures { count, last }) in failures.iter().take(MAX_CAVEATS) {
+        for (&index, CellFailures { count, last_outcome }) in failures.iter().take(MAX_CAVEATS) {
             let name = subjects.get(index).map_or("a cell", |subject| subject.name.as_str());
-            let end = last.describe_end();
+            let end = last_outcome.describe_end();
             let text = format!("{name}: {count} runs failed{under}, and do not count: {end}");
             caveats.push(("failed_runs", text));
         }
@@ -93,8 +93,8 @@ fn run_caveats(cells: &RunnableCells, subjects: &[cell::Subject], judge: &StudyJ
         );
         caveats.push(("swap_not_limited", text));
     }
-    if judge.left_behind > 0 {
-        let text = format!("{} runs left processes behind, which were ended", judge.left_behind);
+    if judge.runs_with_leftovers > 0 {
+        let text = format!("{} runs left processes behind, which were ended", judge.runs_with_leftovers);
         caveats.push(("left_behind", text));
     }
     caveats
@@ -108,13 +108,13 @@ fn subjects_by_cachegrind(matrix: &Matrix) -> Vec<&str> {
 
 /// The caveat on subjects whose instructions cachegrind counts.
 fn cachegrind_text(names: &[&str], is_all: bool) -> String {
-    let (counted, others) = if is_all {
+    let (counted_subjects, exclusion) = if is_all {
         (String::new(), "")
     } else {
-        let others = "; the processor counts otherwise: its counts of other subjects are left out";
-        (format!(" of {}", names.join(", ")), others)
+        let exclusion = "; the processor counts otherwise: its counts of other subjects are left out";
+        (format!(" of {}", names.join(", ")), exclusion)
     };
     format!(
-        "instructions{counted} are counted by valgrind's cachegrind, in {CACHEGRIND_ROUNDS} runs more of each{others}"
+        "instructions{counted_subjects} are counted by valgrind's cachegrind, in {CACHEGRIND_ROUNDS} runs more of each{exclusion}"
     )
 }

@@ -44,17 +44,18 @@ pub fn subject(matrix: &Matrix, key: &Key, root: &Path, timeout: Option<Duration
     }
     // Makes `strandline mark` available in scripts; appended, so that it hides nothing.
     let path = environment.get("PATH").cloned().unwrap_or_else(|| std::env::var("PATH").ok());
-    if let (Some(path), Some(own)) = (path, own_folder())
-        && !path.split(':').any(|folder| folder == own)
+    if let (Some(path), Some(own_folder)) = (path, own_folder())
+        && !path.split(':').any(|folder| folder == own_folder)
     {
-        environment.insert("PATH".to_owned(), Some(format!("{path}:{own}")));
+        environment.insert("PATH".to_owned(), Some(format!("{path}:{own_folder}")));
     }
     // A library that is not found keeps its name: the cell is then rejected before it is run.
     let to_text =
         |Preload { name, file }: Preload| file.map_or(name, |path| path.to_string_lossy().into_owned());
     let mut libraries: Vec<String> = preloads(matrix, key, root).into_iter().map(to_text).collect();
     if !libraries.is_empty() {
-        libraries.extend(environment.remove("LD_PRELOAD").flatten().filter(|own| !own.is_empty()));
+        libraries
+            .extend(environment.remove("LD_PRELOAD").flatten().filter(|preloaded| !preloaded.is_empty()));
         environment.insert("LD_PRELOAD".to_owned(), Some(libraries.join(":")));
     }
     subject.environment = environment.into_iter().collect();
@@ -73,10 +74,10 @@ fn own_folder() -> Option<String> {
 }
 
 /// `own` limits where set, else the `general` ones.
-fn override_limits(general: Limits, own: Limits) -> Limits {
+fn override_limits(general: Limits, specific: Limits) -> Limits {
     Limits {
-        address_space_bytes: own.address_space_bytes.or(general.address_space_bytes),
-        data_bytes: own.data_bytes.or(general.data_bytes),
-        memory_bytes: own.memory_bytes.or(general.memory_bytes),
+        address_space_bytes: specific.address_space_bytes.or(general.address_space_bytes),
+        data_bytes: specific.data_bytes.or(general.data_bytes),
+        memory_bytes: specific.memory_bytes.or(general.memory_bytes),
     }
 }

@@ -13,7 +13,7 @@ use super::check_metrics::{self, NamedMetrics};
 use super::check_shown;
 use super::claim::{self, TryOutcome};
 use super::expression::{Expression, unknown_metric};
-use super::file::{Claim, Derived, Measurement, Need, SUBJECT, Study, Subject};
+use super::file::{Claim, DerivedDefinition, Measurement, Need, SUBJECT, Study, Subject};
 use super::matrix::{Matrix, placeholders};
 use super::metric::{self, MAX_METRICS, Metric, TOTALS};
 use super::nearest::nearest;
@@ -54,8 +54,8 @@ fn check_axes(study: &Study, problems: &mut Problems) {
     let mut variables: BTreeMap<String, &str> = BTreeMap::new();
     for axis in &study.axes {
         let variable = axis_variable(&axis.name);
-        if let Some(other) = variables.get(&variable) {
-            let text = format!("[axes]: `{other}` and `{}` have one variable, {variable}", axis.name);
+        if let Some(other_axis) = variables.get(&variable) {
+            let text = format!("[axes]: `{other_axis}` and `{}` have one variable, {variable}", axis.name);
             problems.add(axis.offset, text);
         }
         variables.entry(variable).or_insert(&axis.name);
@@ -64,8 +64,8 @@ fn check_axes(study: &Study, problems: &mut Problems) {
             problems.add(axis.offset, text);
         }
         // A set, because an axis may have very many choices.
-        let known: BTreeSet<&str> = axis.choices.iter().map(|choice| choice.name.as_str()).collect();
-        for name in axis.default.iter().filter(|name| !known.contains(name.as_str())) {
+        let choice_names: BTreeSet<&str> = axis.choices.iter().map(|choice| choice.name.as_str()).collect();
+        for name in axis.default.iter().filter(|name| !choice_names.contains(name.as_str())) {
             problems.add(
                 axis.offset,
                 format!("[axes] {}: `default` names `{name}`, which is not a value", axis.name),
@@ -98,12 +98,12 @@ fn comma_problem(name: &str) -> String {
 /// Checks the names and axes of subjects, and completes the axes of those that take all.
 fn check_subjects(study: &mut Study, problems: &mut Problems) {
     let all_axes: Vec<String> = study.axes.iter().map(|axis| axis.name.clone()).collect();
-    let mut seen = BTreeSet::new();
+    let mut unique_names = BTreeSet::new();
     for subject in &mut study.subjects {
         if subject.name.contains(',') {
             problems.add(subject.offset, format!("[[subject]]: {}", comma_problem(&subject.name)));
         }
-        if !seen.insert(subject.name.clone()) {
+        if !unique_names.insert(subject.name.clone()) {
             problems.add(subject.offset, format!("[[subject]]: `{}` is defined twice", subject.name));
         }
         if subject.axes.iter().any(|axis| axis == ALL_AXES) {
@@ -140,8 +140,8 @@ fn check_subject_placeholders(subject: &Subject, problems: &mut Problems) {
 }
 
 /// Suggests what to write instead of the unknown placeholder `name`.
-fn placeholder_hint<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
-    match nearest(name, known) {
+fn placeholder_hint<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> String {
+    match nearest(name, candidates) {
         Some(near) => format!("did you mean {{{near}}}?"),
         None => format!("write {{{{{name}}}}} for the braces themselves"),
     }
@@ -179,9 +179,9 @@ fn check_measures(study: &Study, problems: &mut Problems) {
         check_measure(&study.measure, "[measure]", 0, problems);
     }
     for subject in &study.subjects {
-        if let Some(own) = &subject.measure {
+        if let Some(subject_measure) = &subject.measure {
             let title = format!("[[subject]] {}: measure", subject.name);
-            check_measure(own, &title, subject.offset, problems);
+            check_measure(subject_measure, &title, subject.offset, problems);
         }
     }
     if study.derived.len() > MAX_NAMED_METRICS {
@@ -193,7 +193,7 @@ fn check_measures(study: &Study, problems: &mut Problems) {
 fn check_measure(measure: &Measurement, title: &str, offset: usize, problems: &mut Problems) {
     for column in &measure.columns {
         let is_status_line = ["Vm", "Rss", "Hugetlb"].iter().any(|begin| column.starts_with(begin));
-        if !metric::columns().any(|known| known == column) && !is_status_line {
+        if !metric::columns().any(|listed| listed == column) && !is_status_line {
             problems.add(
                 offset,
                 format!(
@@ -230,7 +230,7 @@ fn check_measure(measure: &Measurement, title: &str, offset: usize, problems: &m
 
 /// Whether `name` is a row of the ledger, a total, a figure of a runtime that is read, or a remedy.
 fn is_row(name: &str) -> bool {
-    let runtime = name.strip_prefix("runtime.").and_then(|rest| rest.split_once('.'));
+    let runtime = name.strip_prefix("runtime.").and_then(|path| path.split_once('.'));
     let is_read =
         |runtime: &str| RUNTIMES.iter().any(|entry| entry.about.name == runtime && entry.reader.is_some());
     let remedy = name.strip_prefix("remedy.");
@@ -282,15 +282,15 @@ fn check_derived(study: &mut Study, problems: &mut Problems) {
 
 /// Returns `derived` with each metric after its `inputs`; metrics of a cycle come last.
 fn sort_by_inputs(
-    derived: Vec<Derived>,
+    derived: Vec<DerivedDefinition>,
     inputs: &BTreeMap<String, BTreeSet<String>>,
     problems: &mut Problems,
-) -> Vec<Derived> {
-    let mut sorted: Vec<Derived> = Vec::new();
+) -> Vec<DerivedDefinition> {
+    let mut sorted: Vec<DerivedDefinition> = Vec::new();
     let mut waiting = derived;
     while !waiting.is_empty() {
         let names: BTreeSet<String> = waiting.iter().map(|derived| derived.name.clone()).collect();
-        let (ready, later): (Vec<Derived>, Vec<Derived>) = waiting
+        let (ready, later): (Vec<DerivedDefinition>, Vec<DerivedDefinition>) = waiting
             .into_iter()
             .partition(|derived| inputs.get(&derived.name).is_none_or(|inputs| inputs.is_disjoint(&names)));
         if ready.is_empty() {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::expression::Expression;
-use super::file::{Derived, Measurement, Study, Subject};
+use super::file::{DerivedDefinition, Measurement, Study, Subject};
 use super::metric::{ENDS, FIGURES, MAX_METRICS, Metric};
 use super::problems::Problems;
 
@@ -49,9 +49,10 @@ fn check_types(subjects: &[Subject], problems: &mut Problems) {
     for subject in subjects {
         for (name, metric) in &subject.metrics {
             let is_text = matches!(metric, Metric::Text(_));
-            let (first, was_text) = *first_uses.entry(name).or_insert((subject, is_text));
+            let (first_subject, was_text) = *first_uses.entry(name).or_insert((subject, is_text));
             if is_text != was_text {
-                let (text, figure) = if is_text { (subject, first) } else { (first, subject) };
+                let (text, figure) =
+                    if is_text { (subject, first_subject) } else { (first_subject, subject) };
                 problems.add(
                     subject.offset,
                     format!(
@@ -76,7 +77,7 @@ pub struct NamedMetrics {
 
 impl NamedMetrics {
     /// Collects what `measure` names, and the `derived` metrics.
-    pub fn new(measure: &Measurement, derived: &[Derived]) -> Self {
+    pub fn new(measure: &Measurement, derived: &[DerivedDefinition]) -> Self {
         let mut named = Self::default();
         for name in FIGURES {
             named.add(name.to_owned(), Metric::Figure);
@@ -116,8 +117,14 @@ impl NamedMetrics {
 
 /// Each of `names` with each of `others`. The pairs are cut one behind [`MAX_METRICS`], so that
 /// [`NamedMetrics::exceeds_limit`] is set.
-fn pairs<'a>(names: &'a [String], others: &'a [String]) -> impl Iterator<Item = (&'a String, &'a String)> {
-    names.iter().flat_map(move |name| others.iter().map(move |other| (name, other))).take(MAX_METRICS + 1)
+fn pairs<'a>(
+    prefixes: &'a [String],
+    suffixes: &'a [String],
+) -> impl Iterator<Item = (&'a String, &'a String)> {
+    prefixes
+        .iter()
+        .flat_map(move |prefix| suffixes.iter().map(move |suffix| (prefix, suffix)))
+        .take(MAX_METRICS + 1)
 }
 
 /// Splits off the occurrence, counted from 0: `freed#2` is the second mark named `freed`.

@@ -80,9 +80,9 @@ fn check_several_choices(
     offset: usize,
     problems: &mut Problems,
 ) {
-    let mut seen = BTreeSet::new();
+    let mut named_axes = BTreeSet::new();
     for (axis, _) in selection {
-        if !seen.insert(axis) && !sides.contains(&Some(axis)) {
+        if !named_axes.insert(axis) && !sides.contains(&Some(axis)) {
             problems
                 .add(offset, format!("`where` has several choices on `{axis}`, which is not a side of it"));
         }
@@ -105,24 +105,25 @@ fn check_axes(study: &Study, sides: &[&Side], offset: usize, problems: &mut Prob
 /// Checks that the metrics named by combining two lists exist in one of the selected subjects.
 fn check_metrics(
     matrix: &Matrix,
-    [first, second]: [&[String]; 2],
+    [prefixes, suffixes]: [&[String]; 2],
     selection: &[(String, String)],
     offset: usize,
     problems: &mut Problems,
 ) {
-    if first.len().saturating_mul(second.len()) > MAX_METRICS {
+    if prefixes.len().saturating_mul(suffixes.len()) > MAX_METRICS {
         problems.add(offset, format!("more than {MAX_METRICS} metrics in one table or plot"));
         return;
     }
     let subjects: Vec<&String> =
         selection.iter().filter(|(axis, _)| axis == SUBJECT).map(|(_, name)| name).collect();
     let is_selected = |subject: &&Subject| subjects.is_empty() || subjects.contains(&&subject.name);
-    let selected: Vec<&Subject> = matrix.subjects.iter().filter(is_selected).collect();
+    let selected_subjects: Vec<&Subject> = matrix.subjects.iter().filter(is_selected).collect();
     // A missing subject is reported elsewhere.
     let is_known = |name: &String| {
-        selected.is_empty() || selected.iter().any(|subject| subject.metrics.contains_key(name))
+        selected_subjects.is_empty()
+            || selected_subjects.iter().any(|subject| subject.metrics.contains_key(name))
     };
-    let names = combined_metrics(first, second);
+    let names = combined_metrics(prefixes, suffixes);
     for name in names.iter().filter(|name| !is_known(name)).take(MAX_REPORTED) {
         let text = match subjects.first().filter(|_| matrix.study.metrics.contains_key(name)) {
             Some(subject) => format!("the subject `{subject}` has no metric `{name}`"),
@@ -133,12 +134,12 @@ fn check_metrics(
 }
 
 /// Checks that no metric named by combining two lists is a text: a plot shows figures.
-fn check_texts(study: &Study, [first, second]: [&[String]; 2], offset: usize, problems: &mut Problems) {
-    if first.len().saturating_mul(second.len()) > MAX_METRICS {
+fn check_texts(study: &Study, [prefixes, suffixes]: [&[String]; 2], offset: usize, problems: &mut Problems) {
+    if prefixes.len().saturating_mul(suffixes.len()) > MAX_METRICS {
         return;
     }
     let is_text = |name: &&String| matches!(study.metrics.get(*name), Some(Metric::Text(_)));
-    if let Some(name) = combined_metrics(first, second).iter().find(is_text) {
+    if let Some(name) = combined_metrics(prefixes, suffixes).iter().find(is_text) {
         problems.add(offset, format!("[[plot]]: `{name}` is a text: a plot shows figures"));
     }
 }
@@ -147,22 +148,22 @@ fn check_texts(study: &Study, [first, second]: [&[String]; 2], offset: usize, pr
 fn check_published(table: &TableSpec, study: &Study, problems: &mut Problems) {
     let (rows, columns) = (side_names(&table.rows, study), side_names(&table.columns, study));
     let mut last_row = None;
-    let mut reported = 0;
+    let mut reported_count = 0;
     for PublishedFigure { row, column, .. } in &table.published {
         // The name of a row is given once for several figures.
         let is_new_row = last_row.replace(row.offset) != Some(row.offset);
         let named = [("row", row, &rows, is_new_row), ("column", column, &columns, true)];
-        for (side, name, known, is_new_name) in named {
+        for (side, name, side_names, is_new_name) in named {
             // The choices of some axes are supplied by the user at run time.
             if is_new_name
-                && reported < MAX_REPORTED
-                && !known.is_empty()
-                && !known.contains(name.value.as_str())
+                && reported_count < MAX_REPORTED
+                && !side_names.is_empty()
+                && !side_names.contains(name.value.as_str())
             {
-                reported += 1;
-                let hint = match nearest(&name.value, known.iter().copied()) {
+                reported_count += 1;
+                let hint = match nearest(&name.value, side_names.iter().copied()) {
                     Some(near) => format!("did you mean `{near}`?"),
-                    None => format!("it has {}", first_names(known)),
+                    None => format!("it has {}", first_names(side_names)),
                 };
                 let text = format!("[[table]] published: `{}` is not a {side} of it; {hint}", name.value);
                 problems.add(name.offset, text);
@@ -186,7 +187,7 @@ fn side_names<'s>(side: &'s Side, study: &'s Study) -> BTreeSet<&'s str> {
 }
 
 fn first_names(names: &BTreeSet<&str>) -> String {
-    const MAX: usize = 8;
-    let shown = names.iter().take(MAX).copied().collect::<Vec<_>>().join(", ");
-    if names.len() > MAX { format!("{shown}, …") } else { shown }
+    const MAX_LISTED: usize = 8;
+    let list = names.iter().take(MAX_LISTED).copied().collect::<Vec<_>>().join(", ");
+    if names.len() > MAX_LISTED { format!("{list}, …") } else { list }
 }

@@ -5,22 +5,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::claim::{Verdict, judge};
-use super::data::{Data, Measured};
+use super::data::{Data, MeasuredData};
 use super::file::Study;
 use super::matrix::Matrix;
 use super::needs::RunnableCells;
 use super::needs::{ProbePhase, probe};
 use strandline_lab::cell::{End, Outcome, Subject};
-use strandline_lab::executor::{Executor, Job, OutputFiles, Stopped};
+use strandline_lab::executor::{Executor, Job, OutputFiles, StopReason};
 
 fn study(text: &str) -> Result<Arc<Study>, String> {
     let text = format!("title = 't'\n{text}");
     Study::parse(Path::new("/nowhere/x/study.toml"), &text).map(Arc::new).map_err(|lines| lines.join("\n"))
 }
 
-fn refused(text: &str, wanted: &str) {
+fn refused(text: &str, expected: &str) {
     let lines = study(text).map(|_| ()).unwrap_err();
-    assert!(lines.contains(wanted), "{wanted}: {lines}");
+    assert!(lines.contains(expected), "{expected}: {lines}");
 }
 
 const SUBJECT: &str = "[[subject]]\nname = 's'\ncommand = 'true'\n";
@@ -50,8 +50,8 @@ fn predictions_are_rows_and_snapshots_apply_to_ledgers() {
     let read = study(&rows("rows = ['remedy.jvm_gc', 'jvm.dead']\nsnapshot = true")).unwrap();
     assert!(read.measure.snapshot);
     // The name of the key in older studies.
-    let old = study(&rows("rows = ['remedy.jvm_gc', 'jvm.dead']\nphotograph = true")).unwrap();
-    assert!(old.measure.snapshot);
+    let old_form = study(&rows("rows = ['remedy.jvm_gc', 'jvm.dead']\nphotograph = true")).unwrap();
+    assert!(old_form.measure.snapshot);
     refused(&rows("rows = ['remedy.jvm_gone']"), "`remedy.jvm_gone` is not a row");
     refused(&rows("snapshot = true"), "there are no `rows` to take");
 }
@@ -85,10 +85,10 @@ fn a_claim_about_an_omitted_subject_has_a_reason() {
                 holds = 'median(\"x\") < 5'\n";
     let only = [("subject".to_owned(), vec!["b".to_owned()])];
     let matrix = Arc::new(Matrix::chosen(study(text).unwrap(), false, &only).unwrap());
-    let nothing: Arc<dyn Measured> = Arc::new(Data::default());
-    let judged = judge(&matrix.study.claims[0], &matrix, &nothing);
-    assert_eq!(judged.verdict, Verdict::NotRun);
-    assert_eq!(judged.reason.as_deref(), Some("its subject is not part of this run"));
+    let no_data: Arc<dyn MeasuredData> = Arc::new(Data::default());
+    let judged_claim = judge(&matrix.study.claims[0], &matrix, &no_data);
+    assert_eq!(judged_claim.verdict, Verdict::NotRun);
+    assert_eq!(judged_claim.reason.as_deref(), Some("its subject is not part of this run"));
 }
 
 /// Runs nothing, and records the subjects.
@@ -98,20 +98,20 @@ struct Idle {
 }
 
 impl Executor for Idle {
-    fn start(&mut self, subject: &Subject, _: &Path) -> Result<Job, Stopped> {
+    fn start(&mut self, subject: &Subject, _: &Path) -> Result<Job, StopReason> {
         self.started.push(subject.clone());
         Ok(0)
     }
 
-    fn wait(&mut self, _: Job, _: Option<Duration>) -> Result<Option<Outcome>, Stopped> {
+    fn wait(&mut self, _: Job, _: Option<Duration>) -> Result<Option<Outcome>, StopReason> {
         Ok(Some(Outcome { end: End::Exited(0), ..Outcome::not_started(String::new()) }))
     }
 
-    fn stop(&mut self, _: Job, _: Duration) -> Result<(), Stopped> {
+    fn stop(&mut self, _: Job, _: Duration) -> Result<(), StopReason> {
         Ok(())
     }
 
-    fn pid(&mut self, _: Job) -> Result<Option<i32>, Stopped> {
+    fn pid(&mut self, _: Job) -> Result<Option<i32>, StopReason> {
         Ok(None)
     }
 
@@ -119,7 +119,7 @@ impl Executor for Idle {
         None
     }
 
-    fn no_counters(&self) -> Option<String> {
+    fn no_counters_reason(&self) -> Option<String> {
         None
     }
 }
@@ -131,7 +131,7 @@ fn probes_find_the_environment_of_the_cells_that_they_are_of() {
                 [[subject]]\nname = 's'\ncommand = 'true'\nenvironment = { OF_SUBJECT = 'yes' }\n\
                 needs = [{ probe = 'true', name = 'a module' }]\n";
     let matrix = Matrix::full(study(text).unwrap());
-    let mut runnable = RunnableCells { cells: matrix.cells().unwrap(), missing: Vec::new() };
+    let mut runnable = RunnableCells { cells: matrix.cells().unwrap(), unrunnable: Vec::new() };
     let mut idle = Idle::default();
     probe(&matrix, &mut runnable, Path::new("/r"), ProbePhase::Before, &mut idle, &|_| {}).unwrap();
     assert_eq!(runnable.cells.len(), 4);
@@ -139,7 +139,7 @@ fn probes_find_the_environment_of_the_cells_that_they_are_of() {
         .started
         .iter()
         .map(|subject| {
-            let of = |name: &str| subject.environment.iter().find(|(known, _)| known == name);
+            let of = |name: &str| subject.environment.iter().find(|(variable, _)| variable == name);
             assert_eq!(of("PERL5LIB").unwrap().1.as_deref(), Some("/own"));
             assert_eq!(of("OF_SUBJECT").unwrap().1.as_deref(), Some("yes"));
             of("MODE").and_then(|(_, value)| value.clone())

@@ -51,13 +51,13 @@ impl ChosenStudy {
 
     /// The same with a single cell that runs once.
     pub(super) fn one_run(&self) -> Self {
-        let mut first = self.clone();
-        for axis in &mut first.matrix.axes {
+        let mut one_run = self.clone();
+        for axis in &mut one_run.matrix.axes {
             axis.choices.truncate(1);
         }
-        first.matrix.subjects.truncate(1);
-        first.matrix.repeat(1);
-        first
+        one_run.matrix.subjects.truncate(1);
+        one_run.matrix.repeat(1);
+        one_run
     }
 
     /// Opens the lab of these cells; returns it with the directory for `{build}`.
@@ -66,8 +66,8 @@ impl ChosenStudy {
         let content = LabContent { verb: "study", description: &description, subjects: &subjects };
         let lab = LabSetup::open(content, &options.lab).map_err(NoResult::Failed)?;
         let build = lab.journal.folder().join("build");
-        let made = std::fs::create_dir_all(&build).and_then(|()| build.canonicalize());
-        let build = made.map_err(|error| NoResult::Failed(format!("{}: {error}", build.display())))?;
+        let created = std::fs::create_dir_all(&build).and_then(|()| build.canonicalize());
+        let build = created.map_err(|error| NoResult::Failed(format!("{}: {error}", build.display())))?;
         Ok((lab, build))
     }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::data::Measured;
-use super::expression::{Evaluated, EvaluationInput, EvaluationOutcome, Expression, Read};
+use super::data::MeasuredData;
+use super::expression::{Evaluation, EvaluationInput, EvaluationOutcome, Expression, FigureRead};
 use super::file::Claim;
 use super::matrix::{Key, Matrix};
 use super::metric::Metric;
@@ -21,11 +21,11 @@ pub enum Verdict {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Judged {
+pub struct JudgedClaim {
     pub id: String,
     pub text: String,
     pub published: serde_json::Value,
-    pub measured: Vec<Read>,
+    pub measured: Vec<FigureRead>,
     pub verdict: Verdict,
     /// Why it fails or was not run, or for which choices it was not run; null if it holds without
     /// exception.
@@ -34,7 +34,8 @@ pub struct Judged {
     /// Permitted deviation from a published figure.
     pub tolerance: Option<f64>,
     /// Justification of the tolerance.
-    pub why: Option<String>,
+    #[serde(rename = "why")]
+    pub tolerance_reason: Option<String>,
     pub holds: String,
 }
 
@@ -43,7 +44,7 @@ pub const VARIABLES: [&str; 2] = ["published", "tolerance"];
 /// Reason of a claim that fails without further explanation.
 pub const REASON_FAILS: &str = "the measured figures contradict it";
 /// Maximum number of combinations named in a reason.
-const MAX_NAMED: usize = 3;
+const MAX_LISTED_ITEMS: usize = 3;
 /// Maximum number of random data sets that a claim is tried on.
 const MAX_TRIES: u64 = 1_000;
 /// Maximum number of groups that a claim is tried on.
@@ -91,9 +92,9 @@ pub fn parse(claim: &Claim, matrix: &Matrix) -> Result<Expression, Vec<Expressio
 }
 
 /// Judges `claim` on the measured data, for each combination of the axes that it does not name.
-pub fn judge(claim: &Claim, matrix: &Arc<Matrix>, measured: &Arc<dyn Measured>) -> Judged {
+pub fn judge(claim: &Claim, matrix: &Arc<Matrix>, measured: &Arc<dyn MeasuredData>) -> JudgedClaim {
     let Judgement { verdict, reason, reads } = evaluate(claim, matrix, measured);
-    Judged {
+    JudgedClaim {
         id: claim.id.clone(),
         text: claim.text.clone(),
         published: claim.published.clone(),
@@ -102,7 +103,7 @@ pub fn judge(claim: &Claim, matrix: &Arc<Matrix>, measured: &Arc<dyn Measured>) 
         reason,
         note: claim.note.clone(),
         tolerance: claim.tolerance,
-        why: claim.tolerance_reason.clone(),
+        tolerance_reason: claim.tolerance_reason.clone(),
         holds: claim.holds.value.clone(),
     }
 }
@@ -110,9 +111,9 @@ pub fn judge(claim: &Claim, matrix: &Arc<Matrix>, measured: &Arc<dyn Measured>) 
 /// The result of evaluating a claim.
 struct Judgement {
     verdict: Verdict,
-    /// As in [`Judged`].
+    /// As in [`JudgedClaim`].
     reason: Option<String>,
-    reads: Vec<Read>,
+    reads: Vec<FigureRead>,
 }
 
 impl Judgement {
@@ -122,7 +123,7 @@ impl Judgement {
 }
 
 /// Evaluates a claim for each group; returns the verdict, the reason, and the figures read.
-fn evaluate(claim: &Claim, matrix: &Arc<Matrix>, measured: &Arc<dyn Measured>) -> Judgement {
+fn evaluate(claim: &Claim, matrix: &Arc<Matrix>, measured: &Arc<dyn MeasuredData>) -> Judgement {
     let expression = match parse(claim, matrix) {
         Ok(expression) => expression,
         Err(errors) => {
@@ -161,11 +162,11 @@ struct GroupOutcomes {
     failed_groups: Vec<String>,
     /// For each other group, why it was not run.
     missing: Vec<String>,
-    reads: Vec<Read>,
+    reads: Vec<FigureRead>,
 }
 
 impl GroupOutcomes {
-    fn add(&mut self, group_name: String, Evaluated { outcome, reads, .. }: Evaluated) {
+    fn add(&mut self, group_name: String, Evaluation { outcome, reads, .. }: Evaluation) {
         match outcome {
             EvaluationOutcome::Answer(_) if reads.is_empty() => {
                 self.missing.push("it reads no cell of this run".to_owned());
@@ -186,7 +187,7 @@ impl GroupOutcomes {
         reads.dedup();
         let not_run = (!missing.is_empty())
             .then(|| format!("not run for {} of {groups}: {}", missing.len(), first_items(&missing)));
-        let partial_runs: Vec<String> = reads.iter().filter_map(|read| read.from.clone()).collect();
+        let partial_runs: Vec<String> = reads.iter().filter_map(|read| read.counted_runs.clone()).collect();
         let partial_runs = (!partial_runs.is_empty()).then(|| format!("from {}", first_items(&partial_runs)));
         let exceptions = join_present([not_run, partial_runs]);
         let (verdict, reason) = if !failed_groups.is_empty() {
@@ -210,7 +211,7 @@ fn join_present(parts: [Option<String>; 2]) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// Joins the first `MAX_NAMED` distinct items, and the number of the others.
+/// Joins the first `MAX_LISTED_ITEMS` distinct items, and the number of the others.
 fn first_items(items: &[String]) -> String {
     let mut distinct: Vec<&str> = Vec::new();
     for item in items {
@@ -218,10 +219,10 @@ fn first_items(items: &[String]) -> String {
             distinct.push(item);
         }
     }
-    let more = distinct.len().saturating_sub(MAX_NAMED);
-    distinct.truncate(MAX_NAMED);
-    let shown = distinct.join("; ");
-    if more > 0 { format!("{shown}; and {more} more") } else { shown }
+    let unlisted = distinct.len().saturating_sub(MAX_LISTED_ITEMS);
+    distinct.truncate(MAX_LISTED_ITEMS);
+    let list = distinct.join("; ");
+    if unlisted > 0 { format!("{list}; and {unlisted} more") } else { list }
 }
 
 /// Result of trying a claim on random data.
@@ -266,8 +267,8 @@ pub fn try_on_random_data(
                 published: claim.published.clone(),
                 tolerance: claim.tolerance,
             };
-            let Evaluated { outcome, count, .. } = expression.evaluate(&input);
-            let new_steps = expression.scan.steps + count * READ_STEPS;
+            let Evaluation { outcome, read_count, .. } = expression.evaluate(&input);
+            let new_steps = expression.scan.steps + read_count * READ_STEPS;
             answers.steps += new_steps;
             *steps += new_steps;
             if let Some(outcome) = answers.add_answer(outcome) {
@@ -385,7 +386,7 @@ struct RandomData {
     matrix: Arc<Matrix>,
 }
 
-impl Measured for RandomData {
+impl MeasuredData for RandomData {
     fn samples(&self, key: &Key, metric: &str) -> Result<Vec<Option<f64>>, String> {
         // Gives the same numbers to all cells of a data set.
         let mut study_rng = fastrand::Rng::with_seed(self.seed);

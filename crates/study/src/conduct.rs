@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::caveats::{Caveats, caveats};
 use super::cell;
 use super::chosen::{ChosenStudy, StudyOptions};
-use super::claim::{Judged, Verdict, judge};
-use super::data::{Data, Measured};
+use super::claim::{JudgedClaim, Verdict, judge};
+use super::data::{Data, MeasuredData};
 use super::matrix::{Key, Matrix};
 use super::needs::{self, RunnableCells};
 use super::pages::study::StudyInput;
@@ -15,7 +15,7 @@ use super::run::{self, CACHEGRIND_ROUNDS, StudyJudge};
 use strandline_lab::cell::Subject;
 use strandline_lab::compare::cachegrind_subjects;
 use strandline_lab::engine::{self, Plan, Results};
-use strandline_lab::executor::{NoResult, Stopped};
+use strandline_lab::executor::{NoResult, StopReason};
 use strandline_lab::setup::LabSetup;
 use strandline_lab::user::ProgressDisplay;
 
@@ -25,7 +25,7 @@ pub struct StudyRun {
     pub lab: LabSetup,
     matrix: Matrix,
     data: Data,
-    judged: Vec<Judged>,
+    judged: Vec<JudgedClaim>,
     caveats: Caveats,
 }
 
@@ -62,7 +62,7 @@ pub fn run_and_judge(
     }
     let (data, caveats) = measure(matrix, &cells, &build, options, &mut lab, progress)?;
     let shared_matrix = Arc::new(matrix.clone());
-    let measured: Arc<dyn Measured> = Arc::new(data.clone());
+    let measured: Arc<dyn MeasuredData> = Arc::new(data.clone());
     let judged = matrix.study.claims.iter().map(|claim| judge(claim, &shared_matrix, &measured)).collect();
     Ok(StudyRun { lab, matrix: matrix.clone(), data, judged, caveats })
 }
@@ -75,7 +75,7 @@ fn measure(
     options: &StudyOptions,
     lab: &mut LabSetup,
     progress: &dyn ProgressDisplay,
-) -> Result<(Data, Caveats), Stopped> {
+) -> Result<(Data, Caveats), StopReason> {
     let subjects: Vec<Subject> =
         cells.cells.iter().map(|key| cell::subject(matrix, key, build, options.timeout)).collect();
     let may_fail = |key: &Key| matrix.subjects.get(key.subject).is_some_and(|subject| subject.may_fail);
@@ -84,7 +84,7 @@ fn measure(
         progress: &|runs| progress.update(runs),
         failures: Default::default(),
         cachegrind_failures: Default::default(),
-        left_behind: 0,
+        runs_with_leftovers: 0,
         swap_problem: None,
     };
     let plan = Plan {
@@ -94,7 +94,7 @@ fn measure(
         max_rounds: matrix.max_repeats(),
         seed: matrix.study.settings.seed,
     };
-    let results = engine::runs_done(&plan, &mut lab.executors, &mut lab.journal, &mut judge)?;
+    let results = engine::run_plan(&plan, &mut lab.executors, &mut lab.journal, &mut judge)?;
     let counts = run_cachegrind(matrix, cells, &plan, lab, &mut judge)?;
     let counts = counts.as_ref().map(|counts| (counts, &judge.cachegrind_failures));
     let data = run::data(matrix, cells, &results, counts, &judge.failures);
@@ -109,7 +109,7 @@ fn run_cachegrind(
     timed: &Plan,
     lab: &mut LabSetup,
     judge: &mut StudyJudge<'_>,
-) -> Result<Option<Results>, Stopped> {
+) -> Result<Option<Results>, StopReason> {
     let is_counted: Vec<bool> = cells.cells.iter().map(|key| run::uses_cachegrind(matrix, key)).collect();
     if !is_counted.contains(&true) {
         return Ok(None);
@@ -122,7 +122,7 @@ fn run_cachegrind(
     let plan = Plan { subjects, warm_up: 0, min_rounds: rounds, max_rounds: rounds, seed: timed.seed };
     // A cell that failed before is retried here; a failure here does not count for its timed runs.
     let timed_failures = std::mem::take(&mut judge.failures);
-    let counts = engine::runs_done(&plan, &mut lab.executors, &mut lab.journal, judge)?;
+    let counts = engine::run_plan(&plan, &mut lab.executors, &mut lab.journal, judge)?;
     judge.cachegrind_failures = std::mem::replace(&mut judge.failures, timed_failures);
     Ok(Some(counts))
 }

@@ -30,18 +30,18 @@ pub fn require_confirmation(
         return Ok(());
     }
     let is_new = |(chosen, options): &&(&ChosenStudy, &StudyOptions)| chosen.reusable_runs(options) == 0;
-    let new: Vec<(&ChosenStudy, &StudyOptions)> = studies.iter().filter(is_new).copied().collect();
-    let runs = runs_of(&new);
+    let new_studies: Vec<(&ChosenStudy, &StudyOptions)> = studies.iter().filter(is_new).copied().collect();
+    let runs = runs_of(&new_studies);
     if is_few(runs) {
         return Ok(());
     }
-    let estimate = Estimate::of(&new, progress)?;
+    let estimate = Estimate::of(&new_studies, progress)?;
     let is_long = estimate.all_seconds.is_some_and(|seconds| seconds > MAX_UNCONFIRMED_TIME.as_secs_f64());
     if !is_long && runs.is_some_and(|runs| runs <= MAX_UNCONFIRMED_RUNS) {
         return Ok(());
     }
     let runs = runs.map_or_else(|| "more than 10^19".to_owned(), |runs| runs.to_string());
-    let name = match new.as_slice() {
+    let name = match new_studies.as_slice() {
         [(study, _)] => study.matrix.study.name.clone(),
         several => format!("{} studies", several.len()),
     };
@@ -96,10 +96,16 @@ impl Estimate {
     fn words(&self) -> String {
         match (self.studies, self.all_seconds, self.last_run) {
             (0, ..) => String::new(),
-            (1, Some(all), Some(run)) => {
-                format!(", about {} (one was run, and took {})", seconds(all), seconds(run.as_secs_f64()))
+            (1, Some(all_seconds), Some(run)) => {
+                format!(
+                    ", about {} (one was run, and took {})",
+                    seconds(all_seconds),
+                    seconds(run.as_secs_f64())
+                )
             }
-            (2.., Some(all), _) => format!(", about {} (one of each study was run)", seconds(all)),
+            (2.., Some(all_seconds), _) => {
+                format!(", about {} (one of each study was run)", seconds(all_seconds))
+            }
             _ => ", and one could not be run to estimate how long they take".to_owned(),
         }
     }
@@ -107,9 +113,9 @@ impl Estimate {
 
 /// Run time of the first cell of a study; `None` if it cannot be run. A signal stops everything.
 fn time_one_run(chosen: &ChosenStudy, options: &StudyOptions) -> Result<Option<Duration>, NoResult> {
-    let first = chosen.one_run();
+    let first_cell = chosen.one_run();
     let lab = LabOptions { folder: None, jobs: 1, is_fresh: true, ..options.lab.clone() };
-    match time_in_lab(&first, &StudyOptions { lab, ..options.clone() }) {
+    match time_in_lab(&first_cell, &StudyOptions { lab, ..options.clone() }) {
         // The reason is reported when the study is run.
         Err(NoResult::Failed(_)) => Ok(None),
         run_time => run_time,

@@ -12,7 +12,7 @@ pub const CONFIDENCE: f64 = 0.95;
 /// Seed of the bootstraps: equal data give equal intervals.
 const BOOTSTRAP_SEED: u64 = 1;
 
-pub trait Measured: Send + Sync {
+pub trait MeasuredData: Send + Sync {
     /// The samples of a metric in a cell by round; `None` for a round without a sample.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ pub struct Data {
     pub blocks: Vec<u32>,
 }
 
-impl Measured for Data {
+impl MeasuredData for Data {
     fn samples(&self, key: &Key, metric: &str) -> Result<Vec<Option<f64>>, String> {
         let Some(cell) = self.cells.get(key) else { return Err("not part of this run".to_owned()) };
         if let Some(why) = &cell.not_run {
@@ -94,8 +94,8 @@ impl Measured for Data {
             }
             [(text, _)] => Ok((*text).clone()),
             [] => Err(format!("no run gave {metric}")),
-            [(first, _), (second, _), ..] => {
-                Err(format!("{metric} differs between runs: \"{first}\", \"{second}\""))
+            [(text, _), (other_text, _), ..] => {
+                Err(format!("{metric} differs between runs: \"{text}\", \"{other_text}\""))
             }
         }
     }
@@ -115,7 +115,7 @@ impl Measured for Data {
 }
 
 /// The median of a metric with its interval.
-pub fn estimate(measured: &dyn Measured, key: &Key, metric: &str) -> Result<Estimate, String> {
+pub fn estimate(measured: &dyn MeasuredData, key: &Key, metric: &str) -> Result<Estimate, String> {
     let blocks = measured.blocks();
     let sample = |(round, value): (usize, Option<f64>)| {
         Some(BlockSample { value: value?, block: blocks.get(round).copied().unwrap_or_default() })
@@ -129,7 +129,7 @@ pub fn estimate(measured: &dyn Measured, key: &Key, metric: &str) -> Result<Esti
 /// One number of a cell; `None` for an unknown interval bound. Computes the interval only if a
 /// bound is requested, because it takes far longer than the median.
 pub fn cell_statistic(
-    measured: &dyn Measured,
+    measured: &dyn MeasuredData,
     key: &Key,
     metric: &str,
     statistic: Statistic,
@@ -157,7 +157,7 @@ pub fn figure(estimate: &Estimate, statistic: Statistic) -> Option<f64> {
 
 /// The ratio of a metric in the cell `numerator` to that in `denominator`, paired by rounds.
 pub fn ratio(
-    measured: &dyn Measured,
+    measured: &dyn MeasuredData,
     numerator: &Key,
     denominator: &Key,
     metric: &str,

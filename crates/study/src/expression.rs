@@ -3,8 +3,10 @@
 //!
 //! | | |
 //! |---|---|
-//! | `median("METRIC", { "axis": choice })` | the median in that cell; `low`, `high`: its interval; `least`, `most` |
-//! | `ratio("METRIC", { … }, { … })` | the first cell to the second, paired by rounds; `ratio_low`, `ratio_high` |
+//! | `median("METRIC", { "axis": choice })` | the median in that cell |
+//! | `low`, `high`, `least`, `most` | with the same arguments: its interval, the extremes |
+//! | `ratio("METRIC", { … }, { … })` | the first cell to the second, paired by rounds |
+//! | `ratio_low`, `ratio_high` | with the same arguments: its interval |
 //! | `text("METRIC", { … })` | a text of that cell, the same in all runs |
 //! | `values("axis")` | the choices of this run: numbers if all are, else strings |
 //! | `near(a, b, tolerance)` | whether a differs from b by at most `tolerance * b` |
@@ -18,7 +20,7 @@ use cel::extractors::Arguments;
 use cel::objects::Key as MapKey;
 use cel::{Context, ExecutionError, IdedExpr, Program, Value};
 
-use super::data::{Measured, cell_statistic, paired};
+use super::data::{MeasuredData, cell_statistic, paired};
 use super::file::{SUBJECT, Selection, Statistic};
 use super::kinds::TEXT;
 use super::matrix::{CellError, Key, Matrix};
@@ -47,18 +49,20 @@ pub struct Expression {
 }
 
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct Read {
+pub struct FigureRead {
     /// The statistic: `median`, `ratio`, …; or `text`.
     pub statistic: String,
     pub metric: String,
     pub axes: BTreeMap<String, String>,
     /// The second cell of a ratio.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub to: Option<BTreeMap<String, String>>,
+    #[serde(rename = "to")]
+    pub denominator: Option<BTreeMap<String, String>>,
     pub value: ReadValue,
     /// Number of runs that it is from, if not all of them count.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub from: Option<String>,
+    #[serde(rename = "from")]
+    pub counted_runs: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
@@ -71,7 +75,7 @@ pub enum ReadValue {
 #[derive(Clone)]
 pub struct EvaluationInput {
     pub matrix: Arc<Matrix>,
-    pub measured: Arc<dyn Measured>,
+    pub measured: Arc<dyn MeasuredData>,
     /// Choices on axes that the expression does not name.
     pub fixed: Selection,
     pub published: serde_json::Value,
@@ -79,12 +83,12 @@ pub struct EvaluationInput {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Evaluated {
+pub struct Evaluation {
     pub outcome: EvaluationOutcome,
     /// Number of figures read.
-    pub count: u64,
+    pub read_count: u64,
     /// The figures read, in order and without duplicates.
-    pub reads: Vec<Read>,
+    pub reads: Vec<FigureRead>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -101,9 +105,9 @@ pub enum EvaluationOutcome {
 #[derive(Default)]
 struct ReadLog {
     /// The figures read, at most [`MAX_REPORTED_READS`], without duplicates.
-    reads: Vec<Read>,
+    reads: Vec<FigureRead>,
     /// Number of figures read.
-    count: u64,
+    read_count: u64,
     /// Why the first missing figure is missing.
     missing: Option<String>,
     error: Option<String>,
@@ -136,9 +140,10 @@ impl Expression {
         with_large_stack(|| {
             let program = Program::compile(text).map_err(|errors| {
                 // Further errors of the parser follow from the first.
-                let first = errors.errors.first();
-                let first = first.map(|error| syntax::error_at(text, error.pos.0, error.pos.1, &error.msg));
-                first.into_iter().collect::<Vec<_>>()
+                let first_error = errors.errors.first();
+                let first_error =
+                    first_error.map(|error| syntax::error_at(text, error.pos.0, error.pos.1, &error.msg));
+                first_error.into_iter().collect::<Vec<_>>()
             })?;
             let mut tree = program.expression().clone();
             let scan = scan::scan(&mut tree, axis_size, variables);
@@ -170,7 +175,7 @@ impl Expression {
         matches!(&self.tree.expr, Expr::Call(call) if comparisons.contains(&call.func_name.as_str()))
     }
 
-    pub fn evaluate(&self, input: &EvaluationInput) -> Evaluated {
+    pub fn evaluate(&self, input: &EvaluationInput) -> Evaluation {
         let log = Arc::new(Mutex::new(ReadLog::default()));
         let result = self.context(input, &log).map(|context| context.resolve(&self.tree));
         let mut log = match log.lock() {
@@ -181,12 +186,12 @@ impl Expression {
             (Some(error), _, _) | (None, _, Err(error)) => EvaluationOutcome::Wrong(error),
             (None, Some(missing), _) => EvaluationOutcome::Missing(missing),
             (None, None, Ok(Ok(Value::Bool(answer)))) => EvaluationOutcome::Answer(answer),
-            (None, None, Ok(Ok(other))) => {
-                EvaluationOutcome::Wrong(format!("it is to be true or false, not {}", other.type_of()))
+            (None, None, Ok(Ok(value))) => {
+                EvaluationOutcome::Wrong(format!("it is to be true or false, not {}", value.type_of()))
             }
             (None, None, Ok(Err(error))) => EvaluationOutcome::Wrong(one_line(&error.to_string())),
         };
-        Evaluated { outcome, count: log.count, reads: log.reads }
+        Evaluation { outcome, read_count: log.read_count, reads: log.reads }
     }
 
     fn context(
@@ -227,7 +232,7 @@ impl Expression {
         context.add_function("metric", value).ok()?;
         match context.resolve(&self.tree).ok()? {
             Value::Float(number) => Some(number).filter(|number| number.is_finite()),
-            Value::Int(whole) => Some(whole as f64),
+            Value::Int(number) => Some(number as f64),
             Value::Bool(flag) => Some(f64::from(u8::from(flag))),
             _ => None,
         }
@@ -258,8 +263,8 @@ fn add_arithmetic(context: &mut Context<'static, 'static>) -> Result<(), String>
 fn number_of(value: &Value) -> Option<f64> {
     match value {
         Value::Float(number) => Some(*number),
-        Value::Int(whole) => Some(*whole as f64),
-        Value::UInt(whole) => Some(*whole as f64),
+        Value::Int(number) => Some(*number as f64),
+        Value::UInt(number) => Some(*number as f64),
         _ => None,
     }
 }
@@ -294,8 +299,8 @@ fn read(
 ) -> Result<Value, ExecutionError> {
     let failure = |text: &str| ExecutionError::function_error(name, text);
     let mut log = log.lock().map_err(|_| failure("an earlier read failed"))?;
-    log.count += 1;
-    let cell_read = if log.count > MAX_READS {
+    log.read_count += 1;
+    let cell_read = if log.read_count > MAX_READS {
         Err(CellError::Invalid(format!("it reads more than {MAX_READS} figures")))
     } else {
         read_cell(name, arguments, input)
@@ -325,63 +330,67 @@ fn read(
     }
 }
 
-fn read_cell(name: &str, arguments: &[Value], input: &EvaluationInput) -> Result<Read, CellError> {
-    let ReadArguments { metric, first, second } = ReadArguments::of(name, arguments)?;
+fn read_cell(name: &str, arguments: &[Value], input: &EvaluationInput) -> Result<FigureRead, CellError> {
+    let ReadArguments { metric, first_choices, second_choices } = ReadArguments::of(name, arguments)?;
     let matrix = &input.matrix;
     let is_text = match matrix.study.metrics.get(metric) {
         None => return Err(CellError::Invalid(unknown_metric(metric, matrix))),
-        Some(found) => matches!(found, Metric::Text(_)),
+        Some(listed) => matches!(listed, Metric::Text(_)),
     };
     if is_text != (name == TEXT) {
         let kind = if is_text { "a text: write text(…)" } else { "a figure: write median(…)" };
         return Err(CellError::Invalid(format!("`{metric}` is {kind}")));
     }
-    let named = first.map_or_else(|| Ok(Vec::new()), |first| selection(first, matrix))?;
+    let named = first_choices.map_or_else(|| Ok(Vec::new()), |choices| selection(choices, matrix))?;
     let key = matrix.resolve(&named, &input.fixed)?;
     let subject = matrix.subjects.get(key.subject);
     if let Some(subject) = subject.filter(|subject| !subject.metrics.contains_key(metric)) {
         return Err(CellError::Invalid(format!("the subject `{}` has no metric `{metric}`", subject.name)));
     }
-    let other = second.map(|second| matrix.resolve(&selection(second, matrix)?, &input.fixed)).transpose()?;
-    let value = match &other {
+    let denominator = second_choices
+        .map(|choices| matrix.resolve(&selection(choices, matrix)?, &input.fixed))
+        .transpose()?;
+    let value = match &denominator {
         _ if is_text => ReadValue::Text(
             input.measured.text(&key, metric).map_err(|why| missing_in_cell(&key, matrix, &why))?,
         ),
-        Some(other) => ReadValue::Number(read_ratio(name, metric, [&key, other], input)?),
+        Some(denominator) => ReadValue::Number(read_ratio(name, metric, [&key, denominator], input)?),
         None => ReadValue::Number(read_figure(name, metric, &key, input)?),
     };
     let runs = |key: &Key| {
         let runs = input.measured.partial_runs(key, metric)?;
         Some(format!("{} of {} runs", runs.measured, runs.total))
     };
-    Ok(Read {
+    Ok(FigureRead {
         statistic: name.to_owned(),
         metric: metric.to_owned(),
         axes: matrix.names(&key).into_iter().collect(),
-        to: other.as_ref().map(|other| matrix.names(other).into_iter().collect()),
+        denominator: denominator.as_ref().map(|key| matrix.names(key).into_iter().collect()),
         value,
-        from: runs(&key).or_else(|| other.as_ref().and_then(runs)),
+        counted_runs: runs(&key).or_else(|| denominator.as_ref().and_then(runs)),
     })
 }
 
 struct ReadArguments<'v> {
     metric: &'v str,
     /// Choices of the cell, or of the first cell of a ratio.
-    first: Option<&'v Value>,
+    first_choices: Option<&'v Value>,
     /// Choices of the second cell of a ratio.
-    second: Option<&'v Value>,
+    second_choices: Option<&'v Value>,
 }
 
 impl<'v> ReadArguments<'v> {
     fn of(name: &str, arguments: &'v [Value]) -> Result<Self, CellError> {
         let is_ratio = name.starts_with("ratio");
         match arguments {
-            [Value::String(metric)] if !is_ratio => Ok(Self { metric, first: None, second: None }),
-            [Value::String(metric), first] if !is_ratio => {
-                Ok(Self { metric, first: Some(first), second: None })
+            [Value::String(metric)] if !is_ratio => {
+                Ok(Self { metric, first_choices: None, second_choices: None })
+            }
+            [Value::String(metric), choices] if !is_ratio => {
+                Ok(Self { metric, first_choices: Some(choices), second_choices: None })
             }
             [Value::String(metric), first, second] if is_ratio => {
-                Ok(Self { metric, first: Some(first), second: Some(second) })
+                Ok(Self { metric, first_choices: Some(first), second_choices: Some(second) })
             }
             _ if is_ratio => {
                 Err(CellError::Invalid("needs a metric and two choices: (\"METRIC\", { … }, { … })".into()))
@@ -392,7 +401,7 @@ impl<'v> ReadArguments<'v> {
 }
 
 fn read_figure(name: &str, metric: &str, key: &Key, input: &EvaluationInput) -> Result<f64, CellError> {
-    let named = Statistic::NAMES.iter().find(|(known, _)| *known == name);
+    let named = Statistic::NAMES.iter().find(|(listed, _)| *listed == name);
     let statistic = named.map_or(Statistic::Median, |(_, statistic)| *statistic);
     let value = cell_statistic(&*input.measured, key, metric, statistic)
         .map_err(|why| missing_in_cell(key, &input.matrix, &why))?;
@@ -454,16 +463,16 @@ fn selection(value: &Value, matrix: &Matrix) -> Result<Selection, CellError> {
         let name = match (value, number_of(value)) {
             (Value::String(name), _) => name.to_string(),
             (_, Some(number)) => {
-                let found = matrix.axes.iter().find(|found| found.name == **axis);
-                let choices = found.map_or(&[][..], |found| &found.choices).iter();
+                let axis_in_run = matrix.axes.iter().find(|listed| listed.name == **axis);
+                let choices = axis_in_run.map_or(&[][..], |listed| &listed.choices).iter();
                 let mut choices = choices.filter(|choice| choice.number == Some(number));
                 match (choices.next(), choices.next()) {
                     (Some(choice), None) => choice.name.clone(),
                     (None, _) => number.to_string(),
-                    (Some(one), Some(other)) => {
+                    (Some(choice), Some(other_choice)) => {
                         return Err(CellError::Invalid(format!(
                             "{number} on `{axis}` is both `{}` and `{}`: use the name of one",
-                            one.name, other.name
+                            choice.name, other_choice.name
                         )));
                     }
                 }

@@ -73,7 +73,7 @@ impl<'s> Extractor<'s> {
             End::Signalled(signal) => drop(figures.insert("signal".to_owned(), f64::from(signal))),
             End::TimedOut | End::NotStarted(_) => {}
         }
-        let recorded = outcome.recording.as_deref().map(Recorded::read).unwrap_or_default();
+        let contents = outcome.recording.as_deref().map(RecordingContents::read).unwrap_or_default();
         let is_printed = |metric: &Metric| matches!(metric, Metric::Json(_) | Metric::Text(_));
         let json = if self.subject.metrics.values().any(is_printed) {
             outcome.stdout.as_deref().and_then(json_line)
@@ -83,10 +83,10 @@ impl<'s> Extractor<'s> {
         for (name, metric) in &self.subject.metrics {
             let value = match metric {
                 Metric::Mark { mark, occurrence, column } => {
-                    recorded.mark(mark, *occurrence).and_then(|mark| mark_value(mark, column))
+                    contents.mark(mark, *occurrence).and_then(|mark| mark_value(mark, column))
                 }
                 Metric::Row { at, occurrence, row } => {
-                    recorded.ledger(at, *occurrence).and_then(|ledger| ledger_value(&ledger.explain, row))
+                    contents.ledger(at, *occurrence).and_then(|ledger| ledger_value(&ledger.explain, row))
                 }
                 Metric::Json(keys) => json.as_ref().and_then(|json| number(json_value(json, keys)?)),
                 Metric::Text(keys) => {
@@ -106,11 +106,11 @@ impl<'s> Extractor<'s> {
     /// The allocators in the ledgers of a run, in any of its processes; `None` without ledgers, or
     /// if there may be further ones.
     pub fn allocators(outcome: &Outcome) -> Option<BTreeSet<String>> {
-        let recorded = outcome.recording.as_deref().map(Recorded::read)?;
-        let ledgers = recorded.ledgers.iter();
+        let contents = outcome.recording.as_deref().map(RecordingContents::read)?;
+        let ledgers = contents.ledgers.iter();
         let names = ledgers.flat_map(|ledger| &ledger.explain.allocators);
         let names = names.map(|allocator| allocator.name.clone());
-        (!recorded.ledgers.is_empty() && !recorded.has_more_ledgers).then(|| names.collect())
+        (!contents.ledgers.is_empty() && !contents.has_more_ledgers).then(|| names.collect())
     }
 
     /// The metrics derived from `metric`, directly or indirectly.
@@ -136,40 +136,40 @@ impl<'s> Extractor<'s> {
 
 /// The marks and ledgers of a recording.
 #[derive(Default)]
-struct Recorded {
+struct RecordingContents {
     marks: Vec<Mark>,
     ledgers: Vec<Ledger>,
     /// Whether it may have further ledgers: the maximum was reached, or not all could be read.
     has_more_ledgers: bool,
 }
 
-impl Recorded {
+impl RecordingContents {
     fn read(path: &Path) -> Self {
-        let mut recorded = Self::default();
-        let Ok(mut reader) = Reader::open(path) else { return recorded };
+        let mut contents = Self::default();
+        let Ok(mut reader) = Reader::open(path) else { return contents };
         loop {
             match reader.next_record() {
-                Ok(Some(Record::Mark(mark))) if recorded.marks.len() < MAX_MARKS => {
-                    recorded.marks.push(*mark);
+                Ok(Some(Record::Mark(mark))) if contents.marks.len() < MAX_MARKS => {
+                    contents.marks.push(*mark);
                 }
-                Ok(Some(Record::Ledger(_))) if recorded.ledgers.len() >= MAX_LEDGERS => {
-                    recorded.has_more_ledgers = true;
+                Ok(Some(Record::Ledger(_))) if contents.ledgers.len() >= MAX_LEDGERS => {
+                    contents.has_more_ledgers = true;
                 }
                 Ok(Some(Record::Ledger(mut ledger))) => {
                     // The page map is by far the largest part of a ledger.
                     ledger.explain.page_map = None;
-                    recorded.ledgers.push(*ledger);
+                    contents.ledgers.push(*ledger);
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => break,
                 Err(_) => {
-                    recorded.has_more_ledgers = true;
+                    contents.has_more_ledgers = true;
                     break;
                 }
             }
         }
-        recorded.has_more_ledgers |= !reader.caveats().is_empty();
-        recorded
+        contents.has_more_ledgers |= !reader.caveats().is_empty();
+        contents
     }
 
     fn mark(&self, name: &str, occurrence: usize) -> Option<&Mark> {
@@ -248,10 +248,10 @@ fn row_bytes(explain: &Explanation, id: &str) -> Option<u64> {
 
 /// A figure of a runtime's reader by name and path: `perl.retained.bytes`.
 fn runtime_value(explain: &Explanation, path: &str) -> Option<f64> {
-    let (name, rest) = path.split_once('.')?;
+    let (name, field_path) = path.split_once('.')?;
     let runtime = explain.runtimes.iter().find(|runtime| runtime.name == name && runtime.read)?;
     let figures = serde_json::to_value(runtime).ok()?;
-    let keys: Vec<String> = rest.split('.').map(str::to_owned).collect();
+    let keys: Vec<String> = field_path.split('.').map(str::to_owned).collect();
     json_value(figures.get(name)?, &keys)?.as_f64()
 }
 
@@ -325,12 +325,13 @@ mod tests {
     fn the_largest_of_ledgers_that_were_not_all_read_is_not_known() {
         let ledger = |moment| Ledger { moment, mark: Some("begun".to_owned()), ..Ledger::default() };
         let ledgers = Vec::from([Moment::Mark, Moment::Peak, Moment::Exit].map(ledger));
-        let mut recorded = Recorded { ledgers, ..Recorded::default() };
-        let known =
-            |recorded: &Recorded| ["begun", "peak", "exit"].map(|at| recorded.ledger(at, 0).is_some());
-        assert_eq!(known(&recorded), [true, true, true]);
-        recorded.has_more_ledgers = true;
-        assert_eq!(known(&recorded), [true, false, false]);
+        let mut contents = RecordingContents { ledgers, ..RecordingContents::default() };
+        let has_ledgers = |contents: &RecordingContents| {
+            ["begun", "peak", "exit"].map(|at| contents.ledger(at, 0).is_some())
+        };
+        assert_eq!(has_ledgers(&contents), [true, true, true]);
+        contents.has_more_ledgers = true;
+        assert_eq!(has_ledgers(&contents), [true, false, false]);
     }
 
     #[test]

@@ -209,10 +209,10 @@ impl<'t, 'p> Fields<'t, 'p> {
         }
     }
 
-    /// Adds a problem for a value of another type than `wanted`.
-    fn add_type_problem(&mut self, node: &Node<'_>, key: &str, wanted: &str, found: &DeValue<'_>) {
-        let found = type_name(found);
-        self.add_problem(node.span().start, format_args!("`{key}`: expected {wanted}, not {found}"));
+    /// Adds a problem for a value of another type than `expected`.
+    fn add_type_problem(&mut self, node: &Node<'_>, key: &str, expected: &str, value: &DeValue<'_>) {
+        let actual = type_name(value);
+        self.add_problem(node.span().start, format_args!("`{key}`: expected {expected}, not {actual}"));
     }
 
     /// Reports the keys that were not read.
@@ -235,7 +235,7 @@ impl<'t, 'p> Fields<'t, 'p> {
 /// Returns the value as a finite number; `None` if it is not one.
 pub fn number(value: &DeValue<'_>) -> Option<f64> {
     let number = match value {
-        DeValue::Integer(whole) => i64::from_str_radix(whole.as_str(), whole.radix()).ok()? as f64,
+        DeValue::Integer(integer) => i64::from_str_radix(integer.as_str(), integer.radix()).ok()? as f64,
         DeValue::Float(float) => float.as_str().replace('_', "").parse().ok()?,
         _ => return None,
     };

@@ -31,7 +31,7 @@ pub struct Study {
     /// Settings for all runs.
     pub settings: Settings,
     /// Differences of the short form.
-    pub short: Option<Short>,
+    pub short: Option<ShortForm>,
     /// The programs to run.
     pub subjects: Vec<Subject>,
     /// The varied parameters.
@@ -43,7 +43,7 @@ pub struct Study {
     /// The metrics of all cells, by name.
     pub metrics: BTreeMap<String, Metric>,
     /// Derived metrics, each after those that it reads.
-    pub derived: Vec<Derived>,
+    pub derived: Vec<DerivedDefinition>,
     /// The claims.
     pub claims: Vec<Claim>,
     /// The tables to show.
@@ -102,7 +102,7 @@ impl Default for Settings {
 
 /// Differences of the short form.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Short {
+pub struct ShortForm {
     /// Number of runs of each cell.
     pub repeats: Option<u32>,
     /// The choices of some axes, by name.
@@ -275,7 +275,7 @@ impl Measurement {
 
 /// A metric computed from others for each run.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Derived {
+pub struct DerivedDefinition {
     pub name: String,
     pub expression: Located<String>,
 }

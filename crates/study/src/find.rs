@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use super::file::FILE_NAME;
 use strandline_lab::{executable, journal};
 
-/// Files of the embedded studies and probes: path below `studies/` or `probes/`, content, and
-/// whether it is executable.
+/// Files of the embedded studies and probes.
 mod embedded {
     include!(concat!(env!("OUT_DIR"), "/studies.rs"));
 }
@@ -24,8 +23,8 @@ const PERMISSION_BITS: u32 = 0o777;
 /// Folders in which a name is looked up, in order of precedence.
 fn search_folders() -> Vec<PathBuf> {
     let variable = std::env::var_os("STRANDLINE_STUDIES").unwrap_or_default();
-    let own = std::env::split_paths(&variable).filter(|path| !path.as_os_str().is_empty());
-    [PathBuf::from("studies")].into_iter().chain(own).collect()
+    let user_folders = std::env::split_paths(&variable).filter(|path| !path.as_os_str().is_empty());
+    [PathBuf::from("studies")].into_iter().chain(user_folders).collect()
 }
 
 /// The folder of the study `name`, which is a name or a path.
@@ -45,17 +44,14 @@ pub fn find(name: &str) -> Result<PathBuf, String> {
             Err(format!("{name}: no such file or folder; `strandline study new {name}` makes a study there"))
         };
     }
-    if let Some(found) = search_folders()
-        .into_iter()
-        .map(|folder| folder.join(name))
-        .find(|path| path.join(FILE_NAME).is_file())
-    {
-        return Ok(found);
+    let mut folders = search_folders().into_iter().map(|folder| folder.join(name));
+    if let Some(folder) = folders.find(|folder| folder.join(FILE_NAME).is_file()) {
+        return Ok(folder);
     }
-    if embedded_names().iter().any(|known| known == name) {
+    if embedded_names().iter().any(|embedded_name| embedded_name == name) {
         return unpack(name);
     }
-    let names: Vec<String> = list().unwrap_or_default().into_iter().map(|(name, _)| name).collect();
+    let names: Vec<String> = list().unwrap_or_default().into_iter().map(|study| study.name).collect();
     let hint = match super::nearest::nearest(name, names.iter().map(String::as_str)) {
         Some(near) => format!("did you mean {near}?"),
         None => "`strandline study` lists them".to_owned(),
@@ -63,19 +59,20 @@ pub fn find(name: &str) -> Result<PathBuf, String> {
     Err(format!("there is no study {name} in ./studies, in $STRANDLINE_STUDIES or with strandline; {hint}"))
 }
 
-/// Other places with a study of this name besides `taken`, in words; `None` if there is no other.
-pub fn other_places(name: &str, taken: &Path) -> Option<String> {
+/// Other places with a study of this name besides `chosen`, in words; `None` if there is no other.
+pub fn other_places(name: &str, chosen: &Path) -> Option<String> {
     if name.contains('/') {
         return None;
     }
     let folders = search_folders().into_iter().map(|folder| folder.join(name));
-    // `name` may be found by a relative path while `taken` is absolute.
-    let others = folders.filter(|path| path.join(FILE_NAME).is_file() && canonical(path) != canonical(taken));
-    let mut others: Vec<String> = others.map(|path| path.display().to_string()).collect();
-    if !is_embedded(taken) && embedded_names().iter().any(|known| known == name) {
-        others.push("the one that came with strandline".to_owned());
+    // `name` may be found by a relative path while `chosen` is absolute.
+    let other_folders =
+        folders.filter(|path| path.join(FILE_NAME).is_file() && canonical(path) != canonical(chosen));
+    let mut places: Vec<String> = other_folders.map(|path| path.display().to_string()).collect();
+    if !is_embedded(chosen) && embedded_names().iter().any(|embedded_name| embedded_name == name) {
+        places.push("the one that came with strandline".to_owned());
     }
-    (!others.is_empty()).then(|| others.join(", "))
+    (!places.is_empty()).then(|| places.join(", "))
 }
 
 /// Whether the folder is that of an embedded study.
@@ -88,33 +85,44 @@ fn canonical(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
-/// The folder of a study from [`list`]: exactly that one, not another with the same name.
-pub fn folder_of_listed(name: &str, folder: Option<PathBuf>) -> Result<PathBuf, String> {
-    folder.map_or_else(|| unpack(name), Ok)
+/// A study that can be run by name.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+pub struct ListedStudy {
+    /// Its name.
+    pub name: String,
+    /// Its folder; `None` if it is embedded and not yet unpacked.
+    pub folder: Option<PathBuf>,
 }
 
-/// All studies that can be run by name: name, and folder unless it is embedded.
+impl ListedStudy {
+    /// Its folder: exactly that one, not another with the same name.
+    pub fn unpacked_folder(&self) -> Result<PathBuf, String> {
+        self.folder.clone().map_or_else(|| unpack(&self.name), Ok)
+    }
+}
+
+/// All studies that can be run by name.
 ///
 /// # Errors
 /// One line if a folder with studies cannot be read.
-pub fn list() -> Result<Vec<(String, Option<PathBuf>)>, String> {
-    let mut found: Vec<(String, Option<PathBuf>)> = Vec::new();
+pub fn list() -> Result<Vec<ListedStudy>, String> {
+    let mut studies: Vec<ListedStudy> = Vec::new();
     for folder in search_folders() {
         let folders = subfolders(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         for path in folders.into_iter().filter(|path| path.join(FILE_NAME).is_file()) {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if !found.iter().any(|(known, _)| *known == name) {
-                found.push((name, Some(path)));
+            if !studies.iter().any(|study| study.name == name) {
+                studies.push(ListedStudy { name, folder: Some(path) });
             }
         }
     }
     for name in embedded_names() {
-        if !found.iter().any(|(known, _)| *known == name) {
-            found.push((name, None));
+        if !studies.iter().any(|study| study.name == name) {
+            studies.push(ListedStudy { name, folder: None });
         }
     }
-    found.sort();
-    Ok(found)
+    studies.sort();
+    Ok(studies)
 }
 
 /// What is in a folder of studies; nothing if there is no such folder.
@@ -128,7 +136,7 @@ fn subfolders(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 }
 
 fn embedded_names() -> Vec<String> {
-    let files = embedded::STUDIES.iter().filter_map(|(path, ..)| path.strip_suffix(FILE_NAME));
+    let files = embedded::STUDIES.iter().filter_map(|file| file.path.strip_suffix(FILE_NAME));
     files.map(|folder| folder.trim_end_matches('/').to_owned()).filter(|name| !name.contains('/')).collect()
 }
 
@@ -147,7 +155,7 @@ fn unpack_folder(name: &str) -> PathBuf {
 /// Unpacks the files of an embedded study, so that its programs can read them.
 fn unpack(name: &str) -> Result<PathBuf, String> {
     let prefix = format!("{name}/");
-    write_files(&studies_folder(), embedded::STUDIES.iter().filter(|(file, ..)| file.starts_with(&prefix)))?;
+    write_files(&studies_folder(), embedded::STUDIES.iter().filter(|file| file.path.starts_with(&prefix)))?;
     Ok(studies_folder().join(name))
 }
 
@@ -161,27 +169,32 @@ pub fn unpack_probes() -> Result<(), String> {
     write_files(&probes(), embedded::PROBES.iter())
 }
 
-/// An embedded file: path, content, and whether it is executable.
-type Embedded = (&'static str, &'static [u8], bool);
+/// An embedded file.
+struct EmbeddedFile {
+    /// Its path below `studies/` or `probes/`.
+    path: &'static str,
+    content: &'static [u8],
+    is_executable: bool,
+}
 
 /// Writes files below `base`, each atomically, because another strandline may do the same.
-fn write_files(base: &Path, files: impl Iterator<Item = &'static Embedded>) -> Result<(), String> {
+fn write_files(base: &Path, files: impl Iterator<Item = &'static EmbeddedFile>) -> Result<(), String> {
     let named = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-    for (file, content, is_executable) in files {
-        let path = base.join(file);
+    for file in files {
+        let path = base.join(file.path);
         let folder = path.parent().unwrap_or(base);
         std::fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
-        let mode = if *is_executable { EXECUTABLE_MODE } else { FILE_MODE };
-        let has_mode = |data: std::fs::Metadata| data.permissions().mode() & PERMISSION_BITS == mode;
+        let mode = if file.is_executable { EXECUTABLE_MODE } else { FILE_MODE };
+        let has_mode = |metadata: std::fs::Metadata| metadata.permissions().mode() & PERMISSION_BITS == mode;
         // Unchanged files are not rewritten: a resumed lab identifies its files by their times.
         if std::fs::metadata(&path).is_ok_and(has_mode)
-            && std::fs::read(&path).is_ok_and(|existing| existing == **content)
+            && std::fs::read(&path).is_ok_and(|existing| existing == file.content)
         {
             continue;
         }
         let mut temporary = tempfile::NamedTempFile::new_in(folder).map_err(|error| named(folder, &error))?;
         let written = temporary
-            .write_all(content)
+            .write_all(file.content)
             .and_then(|()| temporary.as_file().set_permissions(Permissions::from_mode(mode)));
         written.map_err(|error| named(&path, &error))?;
         temporary.persist(&path).map_err(|error| named(&path, &error.error))?;
@@ -197,10 +210,10 @@ mod tests {
     fn a_study_that_came_with_strandline_is_right() {
         let names = embedded_names();
         assert!(names.contains(&"freed-or-not".to_owned()), "{names:?}");
-        for (path, content, _) in embedded::STUDIES.iter().filter(|(path, ..)| path.ends_with(FILE_NAME)) {
-            let text = std::str::from_utf8(content).unwrap();
-            let read = super::super::file::Study::parse(Path::new(path), text);
-            assert!(read.is_ok(), "{:#?}", read.map(|_| ()));
+        for file in embedded::STUDIES.iter().filter(|file| file.path.ends_with(FILE_NAME)) {
+            let text = std::str::from_utf8(file.content).unwrap();
+            let study = super::super::file::Study::parse(Path::new(file.path), text);
+            assert!(study.is_ok(), "{:#?}", study.map(|_| ()));
         }
     }
 
@@ -216,7 +229,10 @@ mod tests {
 
     #[test]
     fn what_may_be_executed_may_be_so_where_it_is_put() {
-        const FILES: [Embedded; 2] = [("a/run.sh", b"#!/bin/sh\n", true), ("a/data", b"1\n", false)];
+        const FILES: [EmbeddedFile; 2] = [
+            EmbeddedFile { path: "a/run.sh", content: b"#!/bin/sh\n", is_executable: true },
+            EmbeddedFile { path: "a/data", content: b"1\n", is_executable: false },
+        ];
         let folder = tempfile::tempdir().unwrap();
         let mode =
             |file: &str| std::fs::metadata(folder.path().join(file)).unwrap().permissions().mode() & 0o777;
@@ -232,8 +248,8 @@ mod tests {
     fn a_missing_study_is_reported_with_the_places_searched() {
         assert!(find("./no/such").unwrap_err().contains("study new"));
         assert_eq!(other_places("no-such", Path::new("studies/no-such")), None);
-        let other = other_places("freed-or-not", Path::new("/elsewhere/freed-or-not")).unwrap();
-        assert!(other.contains("came with strandline"), "{other}");
+        let places = other_places("freed-or-not", Path::new("/elsewhere/freed-or-not")).unwrap();
+        assert!(places.contains("came with strandline"), "{places}");
         assert!(find("freed-or-no").unwrap_err().contains("did you mean freed-or-not?"));
     }
 }

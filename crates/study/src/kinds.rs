@@ -124,7 +124,7 @@ impl<'t> Walk<'t> {
     }
 
     fn name_kind(&self, name: &str) -> Kind {
-        match self.names.iter().rev().find(|(known, _)| *known == name) {
+        match self.names.iter().rev().find(|(listed, _)| *listed == name) {
             Some((_, kind)) => *kind,
             // Used unchanged from the file.
             None if name == "published" => Kind::Text(GIVEN_TEXT_BYTES),

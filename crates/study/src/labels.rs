@@ -34,8 +34,8 @@ fn components(name: &str) -> Vec<&str> {
 fn count_shared<'a>(paths: &[Vec<&'a str>], get: &dyn Fn(&[&'a str], usize) -> Option<&'a str>) -> usize {
     let is_shared = |index: &usize| {
         let mut components = paths.iter().map(|path| get(path, *index));
-        let first = components.next().flatten();
-        first.is_some() && components.all(|component| component == first)
+        let first_component = components.next().flatten();
+        first_component.is_some() && components.all(|component| component == first_component)
     };
     (0..).take_while(is_shared).count()
 }

@@ -1,13 +1,13 @@
 //! The list of studies with their size, and whether their requirements are met.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use super::file::Study;
+use super::find::{self, ListedStudy};
 use super::matrix::Matrix;
-use super::{find, needs};
+use super::needs;
 use strandline_report::pages::page::{Cell, Column, Page, Section, Table, Tone};
 use strandline_report::text::clean_sentence;
 
@@ -19,14 +19,12 @@ const MAX_CELLS: u64 = 10_000;
 /// # Errors
 /// One line if a folder with studies cannot be read.
 pub fn list() -> Result<(Value, Page), String> {
-    let listings: Vec<(String, Listing)> = find::list()?
-        .into_iter()
-        .map(|(name, folder)| (name.clone(), Listing::read(&name, folder)))
-        .collect();
+    let listings: Vec<(String, Listing)> =
+        find::list()?.into_iter().map(|study| (study.name.clone(), Listing::read(&study))).collect();
     let items: Vec<Value> = listings.iter().map(|(name, listing)| listing.item(name)).collect();
     let rows = listings.iter().map(|(name, listing)| listing.row(name)).collect();
     let reasons = listings.iter().flat_map(|(name, listing)| {
-        let reasons = listing.missing.iter().chain(&listing.probed);
+        let reasons = listing.missing.iter().chain(&listing.probe_note);
         reasons.map(move |why| clean_sentence(&format!("{name}: {why}")))
     });
     let column = |title: &str| Column::new(title, matches!(title, "cells" | "claims"));
@@ -59,15 +57,15 @@ struct Listing {
     /// The missing requirements, or the errors in the study.
     missing: Vec<String>,
     /// Requirements that only a command can check.
-    probed: Option<String>,
+    probe_note: Option<String>,
     /// Good if all cells can run.
     tone: Tone,
 }
 
 impl Listing {
-    fn read(name: &str, folder: Option<PathBuf>) -> Self {
-        let path = find::folder_of_listed(name, folder);
-        match path.map_err(|line| vec![line]).and_then(|path| Study::read_without_claims(&path)) {
+    fn read(study: &ListedStudy) -> Self {
+        let folder = study.unpacked_folder().map_err(|line| vec![line]);
+        match folder.and_then(|folder| Study::read_without_claims(&folder)) {
             Ok(study) => Self::of(Arc::new(study)),
             Err(lines) => Self {
                 needs: "cannot be read".to_owned(),
@@ -114,8 +112,8 @@ impl Listing {
 
     /// The listing with the requirements of its cells.
     fn needing(matrix: &Matrix, runnable: &needs::RunnableCells) -> Self {
-        let (can_run, cannot_run) = (runnable.cells.len(), runnable.missing.len());
-        let mut missing: Vec<String> = runnable.missing.iter().map(|(_, why)| why.clone()).collect();
+        let (can_run, cannot_run) = (runnable.cells.len(), runnable.unrunnable.len());
+        let mut missing: Vec<String> = runnable.unrunnable.iter().map(|(_, why)| why.clone()).collect();
         missing.sort();
         missing.dedup();
         let (needs, tone) = match (can_run, cannot_run) {
@@ -125,13 +123,20 @@ impl Listing {
         };
         // Checking them would mean running something.
         let names = needs::probe_names(matrix, &runnable.cells);
-        let probed = (!names.is_empty()).then(|| format!("not checked: {}", names.join(", ")));
-        Self { cells: Some((can_run + cannot_run) as u64), needs, missing, probed, tone, ..Self::default() }
+        let probe_note = (!names.is_empty()).then(|| format!("not checked: {}", names.join(", ")));
+        Self {
+            cells: Some((can_run + cannot_run) as u64),
+            needs,
+            missing,
+            probe_note,
+            tone,
+            ..Self::default()
+        }
     }
 
     /// The requirements in a word, or what is missing.
     fn needs(&self) -> String {
         let needs = if self.missing.is_empty() { self.needs.clone() } else { self.missing.join("; ") };
-        self.probed.iter().fold(needs, |needs, probed| format!("{needs}; {probed}"))
+        self.probe_note.iter().fold(needs, |needs, note| format!("{needs}; {note}"))
     }
 }

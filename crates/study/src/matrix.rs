@@ -122,8 +122,8 @@ impl Matrix {
         }
         for axis in &mut matrix.axes {
             let names = named_choices(&axis.name).unwrap_or(&axis.default).clone();
-            let mut seen = BTreeSet::new();
-            let distinct = names.iter().filter(|name| seen.insert(name.as_str()));
+            let mut unique_names = BTreeSet::new();
+            let distinct = names.iter().filter(|name| unique_names.insert(name.as_str()));
             let declared: BTreeMap<&str, &AxisValue> =
                 axis.choices.iter().rev().map(|choice| (choice.name.as_str(), choice)).collect();
             let declared_choice = |name: &String| declared.get(name.as_str()).map(|choice| (*choice).clone());
@@ -232,10 +232,10 @@ impl Matrix {
 
     /// The reason why a cell is excluded, if it is.
     pub fn excluded(&self, key: &Key) -> Option<&str> {
-        let found = self.study.exclusions.iter().find(|exclusion| {
+        let matching = self.study.exclusions.iter().find(|exclusion| {
             exclusion.selection.iter().all(|(axis, name)| self.choice_name(key, axis) == Some(name.as_str()))
         });
-        found.map(|exclusion| exclusion.why.as_str())
+        matching.map(|exclusion| exclusion.why.as_str())
     }
 
     /// Name of the choice of a cell on an axis, or of its subject.
@@ -243,7 +243,7 @@ impl Matrix {
         if axis == SUBJECT {
             return self.subjects.get(key.subject).map(|subject| subject.name.as_str());
         }
-        self.choices(key).find(|(found, _)| found.name == axis).map(|(_, choice)| choice.name.as_str())
+        self.choices(key).find(|(listed, _)| listed.name == axis).map(|(_, choice)| choice.name.as_str())
     }
 
     /// The choices of a cell.
@@ -293,8 +293,8 @@ impl Matrix {
             let text = "there are several subjects: name one, { \"subject\": … }";
             return Err(CellError::Invalid(text.to_owned()));
         }
-        let is_meant = |subject: &Subject| name.is_none_or(|name| subject.name == name);
-        let mut subjects = self.subjects.iter().enumerate().filter(|(_, subject)| is_meant(subject));
+        let has_name = |subject: &Subject| name.is_none_or(|name| subject.name == name);
+        let mut subjects = self.subjects.iter().enumerate().filter(|(_, subject)| has_name(subject));
         subjects.next().ok_or_else(|| CellError::NotRun(NO_SUBJECT.to_owned()))
     }
 
@@ -303,7 +303,7 @@ impl Matrix {
     /// # Errors
     /// `CellError::Invalid` if it does not exist.
     pub fn check_choice(&self, axis: &str, choice: &str) -> Result<(), CellError> {
-        let unknown = |what: &str| Err(CellError::Invalid(format!("there is no {what}")));
+        let unknown = |name: &str| Err(CellError::Invalid(format!("there is no {name}")));
         if axis == SUBJECT {
             let exists = self.study.subjects.iter().any(|subject| subject.name == choice);
             return if exists { Ok(()) } else { unknown(&format!("subject `{choice}`")) };
@@ -324,24 +324,24 @@ impl Matrix {
     ) -> Result<Vec<Selection>, String> {
         let mut groups: Vec<Selection> = Vec::new();
         let names_an_axis = self.axes.iter().any(|axis| is_named(&axis.name));
-        let is_meant = |subject: &Subject| subjects.is_empty() || subjects.contains(&subject.name);
+        let is_selected = |subject: &Subject| subjects.is_empty() || subjects.contains(&subject.name);
         let free_axes = |subject: &Subject| -> BTreeSet<usize> {
             let is_free = |axis: &usize| self.axes.get(*axis).is_some_and(|axis| !is_named(&axis.name));
             self.axes_of(subject).into_iter().filter(is_free).collect()
         };
-        let meant_subjects: Vec<(usize, &Subject)> =
-            self.subjects.iter().enumerate().filter(|(_, subject)| is_meant(subject)).collect();
+        let selected_subjects: Vec<(usize, &Subject)> =
+            self.subjects.iter().enumerate().filter(|(_, subject)| is_selected(subject)).collect();
         if is_named(SUBJECT) {
             // Subjects are compared for each combination of all their axes; a subject that does not
             // take an axis is the same for all its choices.
             let all_free: BTreeSet<usize> =
-                meant_subjects.iter().flat_map(|(_, subject)| free_axes(subject)).collect();
-            if let Some((index, _)) = meant_subjects.first() {
+                selected_subjects.iter().flat_map(|(_, subject)| free_axes(subject)).collect();
+            if let Some((index, _)) = selected_subjects.first() {
                 self.add_groups(*index, None, &all_free, &mut groups)?;
             }
             return Ok(groups);
         }
-        for (index, subject) in meant_subjects {
+        for (index, subject) in selected_subjects {
             let takes_all =
                 self.axes.iter().all(|axis| !is_named(&axis.name) || subject.axes.contains(&axis.name));
             // Only subjects that take all named axes count.
@@ -397,21 +397,22 @@ impl Matrix {
             subjects.iter().filter(has).map(|subject| subject.name.clone()).collect()
         };
         match having(&self.subjects) {
-            here if here.is_empty() => having(&self.study.subjects),
-            here if here.len() == self.subjects.len() => BTreeSet::new(),
-            here => here,
+            names if names.is_empty() => having(&self.study.subjects),
+            names if names.len() == self.subjects.len() => BTreeSet::new(),
+            names => names,
         }
     }
 
     /// Why there is no cell of these `subjects`, or of any subject if empty.
     pub fn why_no_cell(&self, subjects: &BTreeSet<String>) -> String {
-        let is_meant = |subject: &&Subject| subjects.is_empty() || subjects.contains(&subject.name);
-        let meant_subjects = self.subjects.iter().filter(is_meant);
-        if meant_subjects.clone().next().is_none() {
+        let is_selected = |subject: &&Subject| subjects.is_empty() || subjects.contains(&subject.name);
+        let selected_subjects = self.subjects.iter().filter(is_selected);
+        if selected_subjects.clone().next().is_none() {
             return NO_SUBJECT.to_owned();
         }
-        let axes =
-            meant_subjects.flat_map(|subject| self.axes_of(subject)).filter_map(|axis| self.axes.get(axis));
+        let axes = selected_subjects
+            .flat_map(|subject| self.axes_of(subject))
+            .filter_map(|axis| self.axes.get(axis));
         let mut open_axes = axes.filter(|axis| axis.choices.is_empty());
         let default_reason = || "none of its cells is part of this run".to_owned();
         open_axes.next().map_or_else(default_reason, |axis| not_given(&axis.name))
@@ -423,10 +424,10 @@ impl Matrix {
             if axis == SUBJECT {
                 return self.subjects.len() > 1;
             }
-            self.axes.iter().any(|found| found.name == axis && found.choices.len() > 1)
+            self.axes.iter().any(|listed| listed.name == axis && listed.choices.len() > 1)
         };
-        let shown = group.iter().filter(|(axis, _)| has_several(axis));
-        shown
+        let parts = group.iter().filter(|(axis, _)| has_several(axis));
+        parts
             .map(|(axis, choice)| format!("{axis}={}", self.label(axis, choice)))
             .collect::<Vec<_>>()
             .join(", ")
@@ -435,9 +436,9 @@ impl Matrix {
     /// How a choice of an axis is shown.
     pub fn label(&self, axis: &str, choice: &str) -> String {
         // Only paths are shortened.
-        let found = self.axes.iter().find(|found| found.name == axis && choice.starts_with('/'));
+        let path_axis = self.axes.iter().find(|listed| listed.name == axis && choice.starts_with('/'));
         let names: Vec<&str> =
-            found.iter().flat_map(|axis| &axis.choices).map(|choice| choice.name.as_str()).collect();
+            path_axis.iter().flat_map(|axis| &axis.choices).map(|choice| choice.name.as_str()).collect();
         let index = names.iter().position(|name| *name == choice);
         index.and_then(|index| labels(&names).into_iter().nth(index)).unwrap_or_else(|| choice.to_owned())
     }
@@ -534,25 +535,25 @@ fn pieces(text: &str) -> Vec<Piece<'_>> {
             && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
     };
     let mut pieces = Vec::new();
-    let mut rest = text;
-    while let Some(open) = rest.find('{') {
-        let (plain, after) = rest.split_at(open);
+    let mut remaining = text;
+    while let Some(open) = remaining.find('{') {
+        let (plain, after) = remaining.split_at(open);
         pieces.push(Piece::Plain(plain));
         let is_escaped = after.starts_with("{{");
         let inner = after.get(if is_escaped { 2 } else { 1 }..).unwrap_or_default();
         let close = if is_escaped { "}}" } else { "}" };
         match inner.split_once(close) {
-            Some((name, behind)) if is_name(name) => {
+            Some((name, following)) if is_name(name) => {
                 pieces.push(if is_escaped { Piece::Escaped(name) } else { Piece::Named(name) });
-                rest = behind;
+                remaining = following;
             }
             _ => {
-                let (brace, behind) = after.split_at(1);
+                let (brace, following) = after.split_at(1);
                 pieces.push(Piece::Plain(brace));
-                rest = behind;
+                remaining = following;
             }
         }
     }
-    pieces.push(Piece::Plain(rest));
+    pieces.push(Piece::Plain(remaining));
     pieces
 }

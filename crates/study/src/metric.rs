@@ -68,10 +68,13 @@ pub enum Unit {
 
 /// The unit of a metric, derived from its name.
 pub fn unit(name: &str, metric: Option<&Metric>) -> Unit {
-    let last = name.rsplit('.').next().unwrap_or(name);
-    if matches!(metric, Some(Metric::Row { .. })) || last.ends_with("_bytes") || last.starts_with("Vm") {
+    let last_part = name.rsplit('.').next().unwrap_or(name);
+    if matches!(metric, Some(Metric::Row { .. }))
+        || last_part.ends_with("_bytes")
+        || last_part.starts_with("Vm")
+    {
         Unit::Bytes
-    } else if last.ends_with("seconds") {
+    } else if last_part.ends_with("seconds") {
         Unit::Seconds
     } else {
         Unit::Count
@@ -82,11 +85,11 @@ pub fn unit(name: &str, metric: Option<&Metric>) -> Unit {
 pub fn resolution(name: &str, unit: Unit) -> f64 {
     const PAGE_COLUMNS: [Column; 6] =
         [Column::Virtual, Column::Data, Column::Anonymous, Column::File, Column::Shmem, Column::Swap];
-    let last = name.rsplit('.').next().unwrap_or(name);
+    let last_part = name.rsplit('.').next().unwrap_or(name);
     let is_in_pages = name == "high_water_bytes"
         || name.ends_with("rss_bytes")
-        || last.starts_with("Vm")
-        || name.contains('.') && PAGE_COLUMNS.iter().any(|column| column.name() == last);
+        || last_part.starts_with("Vm")
+        || name.contains('.') && PAGE_COLUMNS.iter().any(|column| column.name() == last_part);
     match unit {
         Unit::Bytes if is_in_pages => strandline_sys::host::page_bytes() as f64,
         Unit::Bytes => 1.0,

@@ -16,9 +16,9 @@ pub fn nearest<'n>(misspelt: &str, names: impl Iterator<Item = &'n str>) -> Opti
 }
 
 /// Levenshtein distance between two words, truncated to [`MAX_COMPARED_CHARS`].
-fn distance(first: &str, second: &str) -> usize {
+fn distance(a: &str, b: &str) -> usize {
     let letters = |word: &str| word.chars().take(MAX_COMPARED_CHARS).collect::<Vec<char>>();
-    strsim::generic_levenshtein(&letters(first), &letters(second))
+    strsim::generic_levenshtein(&letters(a), &letters(b))
 }
 
 #[cfg(test)]

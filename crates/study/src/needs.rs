@@ -12,7 +12,7 @@ use super::cell::subject;
 use super::file::{Need, NeedKind};
 use super::matrix::{Key, Matrix, fill, placeholders};
 use strandline_lab::cell::Subject;
-use strandline_lab::executor::{Executor, Stopped};
+use strandline_lab::executor::{Executor, StopReason};
 use strandline_lab::figures::find_in_path;
 use strandline_process::procfs::Process;
 use strandline_process::target::budget::available_bytes;
@@ -34,15 +34,15 @@ pub enum ProbePhase {
 pub struct RunnableCells {
     pub cells: Vec<Key>,
     /// Cells that cannot run, with the reason.
-    pub missing: Vec<(Key, String)>,
+    pub unrunnable: Vec<(Key, String)>,
 }
 
 /// Splits the cells into those that can run here and those that cannot.
 pub fn check_cells(matrix: &Matrix) -> Result<RunnableCells, String> {
     let mut runnable = RunnableCells::default();
     for key in matrix.cells()? {
-        match missing(matrix, &key) {
-            Some(why) => runnable.missing.push((key, why)),
+        match missing_requirements(matrix, &key) {
+            Some(why) => runnable.unrunnable.push((key, why)),
             None => runnable.cells.push(key),
         }
     }
@@ -50,7 +50,7 @@ pub fn check_cells(matrix: &Matrix) -> Result<RunnableCells, String> {
 }
 
 /// What is missing for a cell, and how to install it; `None` if it can run.
-pub fn missing(matrix: &Matrix, key: &Key) -> Option<String> {
+pub fn missing_requirements(matrix: &Matrix, key: &Key) -> Option<String> {
     let subject = matrix.subjects.get(key.subject)?;
     let values = placeholder_values(matrix, key);
     let program = subject.command.first().map(|word| fill(word, &values));
@@ -80,7 +80,7 @@ pub fn missing(matrix: &Matrix, key: &Key) -> Option<String> {
             NeedKind::Probe { .. } => continue,
         };
         let text = format!("{name} is not here");
-        if !is_here && !missing.iter().any(|known| known.starts_with(&text)) {
+        if !is_here && !missing.iter().any(|requirement| requirement.starts_with(&text)) {
             missing.push(match need.install {
                 Some(install) => format!("{text} ({install})"),
                 None => text,
@@ -116,10 +116,10 @@ pub fn probe(
     matrix: &Matrix,
     runnable: &mut RunnableCells,
     root: &Path,
-    when: ProbePhase,
+    phase: ProbePhase,
     executor: &mut dyn Executor,
     say: &dyn Fn(&str),
-) -> Result<(), Stopped> {
+) -> Result<(), StopReason> {
     // How each probe failed; `None` if it succeeded.
     let mut results: BTreeMap<ProbeCommand, Option<String>> = BTreeMap::new();
     let mut cells = Vec::new();
@@ -130,10 +130,10 @@ pub fn probe(
         let cell_environment = subject(matrix, &key, root, None).environment;
         let mut missing = Vec::new();
         for need in needs_of_cell(matrix, &key) {
-            let due_command = need.probe_command().filter(|command| is_due(command, when));
+            let due_command = need.probe_command().filter(|command| is_due(command, phase));
             let Some(command) = due_command else { continue };
             let words: Vec<String> = command.iter().map(|word| fill(word, &values)).collect();
-            let environment = probe_environment(matrix, &words, when, &cell_environment);
+            let environment = probe_environment(matrix, &words, phase, &cell_environment);
             let number = results.len();
             let probe_command = ProbeCommand { words, environment };
             if !results.contains_key(&probe_command) {
@@ -144,7 +144,7 @@ pub fn probe(
                     command: probe_command.words.clone(),
                     environment: probe_command.environment.clone(),
                     // Before the builds there is no build folder.
-                    directory: Some(if when == ProbePhase::After { build.clone() } else { root.to_owned() }),
+                    directory: Some(if phase == ProbePhase::After { build.clone() } else { root.to_owned() }),
                     timeout: Some(PROBE_TIMEOUT),
                     ..Subject::default()
                 };
@@ -161,7 +161,7 @@ pub fn probe(
         if missing.is_empty() {
             cells.push(key);
         } else {
-            runnable.missing.push((key, missing.join(", ")));
+            runnable.unrunnable.push((key, missing.join(", ")));
         }
     }
     runnable.cells = cells;
@@ -184,21 +184,21 @@ struct ProbeCommand {
 fn probe_environment(
     matrix: &Matrix,
     words: &[String],
-    when: ProbePhase,
+    phase: ProbePhase,
     cell_environment: &Environment,
 ) -> Environment {
     let axes: Vec<String> = matrix.axes.iter().map(|axis| axis_variable(&axis.name)).collect();
     let is_passed = |name: &String| match name.as_str() {
-        "STRANDLINE_STUDY_BUILD" => when == ProbePhase::After,
+        "STRANDLINE_STUDY_BUILD" => phase == ProbePhase::After,
         _ => !axes.contains(name) || mentions_variable(words.iter(), name),
     };
     cell_environment.iter().filter(|(name, _)| is_passed(name)).cloned().collect()
 }
 
 /// Whether the probe with this command runs now.
-fn is_due(command: &[String], when: ProbePhase) -> bool {
+fn is_due(command: &[String], phase: ProbePhase) -> bool {
     let names_build = command.iter().any(|word| placeholders(word).contains(&"build"));
-    names_build == (when == ProbePhase::After)
+    names_build == (phase == ProbePhase::After)
 }
 
 /// Describes a need whose probe failed: how to install it, or how the probe ended.

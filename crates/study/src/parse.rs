@@ -8,8 +8,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::fields::{Fields, Located, Node, number, type_name};
 use super::file::{
-    Axis, AxisValue, Derived, Measurement, Need, NeedKind, ProvenanceEntry, SUBJECT, Settings, Short, Study,
-    Subject, VariableSetting,
+    Axis, AxisValue, DerivedDefinition, Measurement, Need, NeedKind, ProvenanceEntry, SUBJECT, Settings,
+    ShortForm, Study, Subject, VariableSetting,
 };
 use super::parse_results;
 use super::parse_words::{check_name, names, patterns, scalar};
@@ -89,12 +89,12 @@ pub fn study(table: &DeTable<'_>, problems: &mut Problems) -> Study {
 }
 
 /// Parses `[metrics]`.
-fn parse_derived(mut fields: Fields<'_, '_>) -> Vec<Derived> {
+fn parse_derived(mut fields: Fields<'_, '_>) -> Vec<DerivedDefinition> {
     let mut derived = Vec::new();
     for (name, node) in fields.entries() {
         if let Some(expression) = fields.as_text(node, &name.value) {
             check_name(&name, "a metric's name", "_.-", fields.problems());
-            derived.push(Derived { name: name.value, expression });
+            derived.push(DerivedDefinition { name: name.value, expression });
         }
     }
     derived
@@ -112,7 +112,7 @@ fn parse_settings(mut fields: Fields<'_, '_>) -> Settings {
     settings
 }
 
-fn parse_short(mut fields: Fields<'_, '_>) -> Short {
+fn parse_short(mut fields: Fields<'_, '_>) -> ShortForm {
     let repeats = fields.count("repeats", 1, MAX_REPEATS);
     let mut axes = Vec::new();
     if let Some(node) = fields.node("axes")
@@ -124,7 +124,7 @@ fn parse_short(mut fields: Fields<'_, '_>) -> Short {
         }
     }
     fields.finish();
-    Short { repeats, axes }
+    ShortForm { repeats, axes }
 }
 
 /// Parses `timeout_seconds`.
@@ -147,10 +147,10 @@ fn parse_environment(fields: &mut Fields<'_, '_>) -> Vec<VariableSetting> {
             (DeValue::Boolean(false), _) => None,
             (_, Some(value)) if !value.contains('\0') => Some(value),
             (other, _) => {
-                let found = type_name(other);
+                let actual = type_name(other);
                 inner.add_problem(
                     node.span().start,
-                    format_args!("a variable is a string, a number, or false to remove it, not {found}"),
+                    format_args!("a variable is a string, a number, or false to remove it, not {actual}"),
                 );
                 continue;
             }
@@ -343,10 +343,10 @@ fn parse_axis(name: Located<String>, node: &Node<'_>, problems: &mut Problems) -
             return Some(axis);
         }
     };
-    let mut seen = std::collections::BTreeSet::new();
+    let mut unique_names = std::collections::BTreeSet::new();
     for item in items.iter() {
         let Some(choice) = parse_choice(item, &title, problems) else { continue };
-        if !seen.insert(choice.name.clone()) {
+        if !unique_names.insert(choice.name.clone()) {
             problems.add(item.span().start, format!("{title}: `{}` is defined twice", choice.name));
         }
         axis.choices.push(choice);

@@ -158,7 +158,7 @@ fn parse_unit(fields: &mut Fields<'_, '_>) -> Option<String> {
 
 fn parse_statistic(fields: &mut Fields<'_, '_>) -> Statistic {
     let Some(name) = fields.text("statistic") else { return Statistic::Median };
-    let named = Statistic::NAMES.iter().find(|(known, _)| *known == name.value);
+    let named = Statistic::NAMES.iter().find(|(listed, _)| *listed == name.value);
     if named.is_none() {
         let names: Vec<&str> = Statistic::NAMES.iter().map(|(name, _)| *name).collect();
         fields.add_problem(name.offset, format_args!("`statistic` is one of {}", names.join(", ")));

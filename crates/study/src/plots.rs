@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::data::{Measured, estimate};
+use super::data::{MeasuredData, estimate};
 use super::file::{Axis, PlotSpec, Selection, Side};
 use super::matrix::Matrix;
 use super::metric::{Metric, Unit, unit};
@@ -41,7 +41,7 @@ struct XAxis {
 }
 
 /// The plots of one `[[plot]]`: one for each combination of unnamed axes.
-pub fn plots(spec: &PlotSpec, matrix: &Matrix, measured: &dyn Measured) -> Vec<Plot> {
+pub fn plots(spec: &PlotSpec, matrix: &Matrix, measured: &dyn MeasuredData) -> Vec<Plot> {
     let groups = groups_of(spec, matrix).unwrap_or_default();
     groups.iter().take(MAX_PLOTS).filter_map(|group| plot(spec, matrix, measured, group)).collect()
 }
@@ -70,16 +70,17 @@ fn groups_of(spec: &PlotSpec, matrix: &Matrix) -> Result<Vec<Selection>, String>
     groups(matrix, &named, &spec.selection, &combined_metrics(spec.x.metrics(), &spec.y))
 }
 
-fn plot(spec: &PlotSpec, matrix: &Matrix, measured: &dyn Measured, group: &Selection) -> Option<Plot> {
+fn plot(spec: &PlotSpec, matrix: &Matrix, measured: &dyn MeasuredData, group: &Selection) -> Option<Plot> {
+    let input = PlotInput { spec, matrix, measured, group };
     let x = x_axis(spec, matrix);
     // `None` is the single line through the metrics of `x`.
     let columns: Vec<Option<&str>> =
         if spec.y.is_empty() { vec![None] } else { spec.y.iter().map(|name| Some(name.as_str())).collect() };
     let metric_of =
         |position: &XPosition, column: Option<&str>| combined_metric(position.metric.as_deref(), column);
-    let first = x.positions.first()?;
+    let first_position = x.positions.first()?;
     let metrics: Vec<String> =
-        columns.iter().filter_map(|column| metric_of(first, *column)).take(MAX_SERIES).collect();
+        columns.iter().filter_map(|column| metric_of(first_position, *column)).take(MAX_SERIES).collect();
     let mut series = Vec::new();
     let choices = spec.series.as_ref().map(|axis| axis_choices(matrix, axis, &spec.selection));
     let choices = choices.unwrap_or_default();
@@ -96,7 +97,7 @@ fn plot(spec: &PlotSpec, matrix: &Matrix, measured: &dyn Measured, group: &Selec
                 }
                 _ => column.unwrap_or(metric).to_owned(),
             };
-            let line = draw(spec, matrix, measured, group, &selection, &x.positions, column);
+            let line = input.line(&selection, column, &x.positions);
             if !line.points.is_empty() {
                 series.push(Series { name: clean(&name), ..line });
             }
@@ -137,8 +138,8 @@ fn y_title(spec: &PlotSpec, unit: Option<Unit>, columns: &[Option<&str>]) -> Str
 /// The unit shared by all metrics, if there is one.
 fn common_unit(metrics: &[String], matrix: &Matrix) -> Option<Unit> {
     let unit_of = |metric: &String| unit(metric, matrix.study.metrics.get(metric));
-    let first = unit_of(metrics.first()?);
-    metrics.iter().all(|metric| unit_of(metric) == first).then_some(first)
+    let first_unit = unit_of(metrics.first()?);
+    metrics.iter().all(|metric| unit_of(metric) == first_unit).then_some(first_unit)
 }
 
 /// Title of an axis with its unit; sizes in bytes are shown with their own units.
@@ -165,9 +166,10 @@ fn x_axis_of_metrics(spec: &PlotSpec, names: &[String], matrix: &Matrix) -> XAxi
         }
         None => name.clone(),
     };
-    let shown: Vec<String> = names.iter().take(MAX_POINTS).map(shortened).collect();
+    let short_names: Vec<String> = names.iter().take(MAX_POINTS).map(shortened).collect();
     // Many names do not fit on the axis; their numbers give the same information.
-    let numbered = split_numbers(&shown).filter(|_| shown.len() > MAX_X_NAMES && !is_horizontal(spec));
+    let numbered =
+        split_numbers(&short_names).filter(|_| short_names.len() > MAX_X_NAMES && !is_horizontal(spec));
     let position = |(index, name): (usize, &String)| XPosition {
         x: numbered.as_ref().and_then(|(_, numbers)| numbers.get(index).copied()).unwrap_or(index as f64),
         choice: None,
@@ -182,9 +184,12 @@ fn x_axis_of_metrics(spec: &PlotSpec, names: &[String], matrix: &Matrix) -> XAxi
     let title = if names.iter().all(is_mark) { "mark" } else { "" }.to_owned();
     match numbered {
         Some((prefix, _)) => XAxis { positions, title: clean(prefix), ..XAxis::default() },
-        None => {
-            XAxis { positions, names: shown.iter().map(|name| clean(name)).collect(), title, is_bytes: false }
-        }
+        None => XAxis {
+            positions,
+            names: short_names.iter().map(|name| clean(name)).collect(),
+            title,
+            is_bytes: false,
+        },
     }
 }
 
@@ -205,8 +210,8 @@ fn x_axis_of_choices(spec: &PlotSpec, name: &str, matrix: &Matrix) -> XAxis {
     if numbers.is_some() {
         positions.sort_by(|a, b| a.x.total_cmp(&b.x));
     }
-    let shown = |choice: &String| clean(&matrix.label(name, choice));
-    let names = if numbers.is_some() { Vec::new() } else { choices.iter().map(shown).collect() };
+    let label = |choice: &String| clean(&matrix.label(name, choice));
+    let names = if numbers.is_some() { Vec::new() } else { choices.iter().map(label).collect() };
     let unit = axis.and_then(|axis| axis.unit.as_deref());
     let title = axis.map_or_else(|| clean(name), |axis| axis_title(axis, unit));
     XAxis { positions, names, title, is_bytes: unit == Some("bytes") }
@@ -221,7 +226,8 @@ fn is_horizontal(spec: &PlotSpec) -> bool {
 fn common_suffix(side: &Side) -> Option<&str> {
     let Side::Metrics(names) = side else { return None };
     let (_, suffix) = names.first()?.split_once('.')?;
-    let has_suffix = |name: &String| name.split_once('.').is_some_and(|(_, own)| own == suffix);
+    let has_suffix =
+        |name: &String| name.split_once('.').is_some_and(|(_, name_suffix)| name_suffix == suffix);
     names.iter().all(has_suffix).then_some(suffix)
 }
 
@@ -239,30 +245,32 @@ fn split_numbers(names: &[String]) -> Option<(&str, Vec<f64>)> {
     numbers.is_sorted_by(|a, b| a < b).then_some((title, numbers))
 }
 
-/// The line of one choice and column.
-fn draw(
-    spec: &PlotSpec,
-    matrix: &Matrix,
-    measured: &dyn Measured,
-    group: &Selection,
-    selection: &[(String, String)],
-    positions: &[XPosition],
-    column: Option<&str>,
-) -> Series {
-    let mut series = Series::default();
-    for position in positions {
-        let mut named = selection.to_vec();
-        named.extend(position.choice.clone());
-        let Some(metric) = combined_metric(position.metric.as_deref(), column) else { continue };
-        let Ok(key) = matrix.resolve(&named, group) else { continue };
-        let Ok(estimate) = estimate(measured, &key, &metric) else { continue };
-        if spec.kind == PlotKind::Strips {
-            series.points.extend(estimate.samples.iter().map(|&sample| (position.x, sample)));
-            continue;
+/// The study and the group of cells that a plot is drawn from.
+struct PlotInput<'a> {
+    spec: &'a PlotSpec,
+    matrix: &'a Matrix,
+    measured: &'a dyn MeasuredData,
+    group: &'a Selection,
+}
+
+impl PlotInput<'_> {
+    /// The line of one choice and column.
+    fn line(&self, selection: &[(String, String)], column: Option<&str>, positions: &[XPosition]) -> Series {
+        let mut series = Series::default();
+        for position in positions {
+            let mut named = selection.to_vec();
+            named.extend(position.choice.clone());
+            let Some(metric) = combined_metric(position.metric.as_deref(), column) else { continue };
+            let Ok(key) = self.matrix.resolve(&named, self.group) else { continue };
+            let Ok(estimate) = estimate(self.measured, &key, &metric) else { continue };
+            if self.spec.kind == PlotKind::Strips {
+                series.points.extend(estimate.samples.iter().map(|&sample| (position.x, sample)));
+                continue;
+            }
+            let median = estimate.median;
+            series.points.push((position.x, median));
+            series.intervals.push((estimate.low.unwrap_or(median), estimate.high.unwrap_or(median)));
         }
-        series.points.push((position.x, estimate.median));
-        let (low, high) = (estimate.low.unwrap_or(estimate.median), estimate.high.unwrap_or(estimate.median));
-        series.intervals.push((low, high));
+        series
     }
-    series
 }

@@ -17,7 +17,7 @@ pub struct Problem {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems {
-    found: Vec<Problem>,
+    listed: Vec<Problem>,
     /// Number of problems above [`MAX_PROBLEMS`].
     unlisted: usize,
 }
@@ -29,22 +29,22 @@ impl Problems {
 
     /// Adds a problem at the byte `string_offset` of the decoded string at `offset`.
     pub fn add_in_string(&mut self, offset: usize, string_offset: Option<usize>, text: impl Into<String>) {
-        if self.found.len() < MAX_PROBLEMS {
-            self.found.push(Problem { offset, string_offset, text: text.into() });
+        if self.listed.len() < MAX_PROBLEMS {
+            self.listed.push(Problem { offset, string_offset, text: text.into() });
         } else {
             self.unlisted += 1;
         }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.found.is_empty()
+        self.listed.is_empty()
     }
 
     /// A line `PATH:LINE:COLUMN: text` for each problem of the file `path` with content `text`, in
     /// file order. Columns count characters.
     pub fn lines(&self, path: &Path, text: &str) -> Vec<String> {
         let path = path.display();
-        let mut sorted: Vec<&Problem> = self.found.iter().collect();
+        let mut sorted: Vec<&Problem> = self.listed.iter().collect();
         sorted.sort_by_key(|problem| problem.offset);
         let line = |problem: &Problem| {
             let before = text.get(..problem.file_offset(text)).unwrap_or(text);
@@ -68,18 +68,19 @@ impl Problem {
         };
         let quotes = ["\"\"\"", "'''", "\"", "'"];
         let Some(quote) = quotes.into_iter().find(|quote| raw.starts_with(quote)) else { return self.offset };
-        let mut rest = raw.get(quote.len()..).unwrap_or_default();
+        let mut remaining = raw.get(quote.len()..).unwrap_or_default();
         if quote.len() == 3 {
             // A line end right after the opening quotes is not part of the string.
-            rest = rest.strip_prefix("\r\n").or_else(|| rest.strip_prefix('\n')).unwrap_or(rest);
+            remaining =
+                remaining.strip_prefix("\r\n").or_else(|| remaining.strip_prefix('\n')).unwrap_or(remaining);
         }
         let mut decoded_bytes = 0;
         while decoded_bytes < string_offset {
-            let Some(unit) = StringUnit::first(rest, quote.starts_with('"')) else { break };
-            rest = rest.get(unit.file_bytes..).unwrap_or_default();
+            let Some(unit) = StringUnit::at_start_of(remaining, quote.starts_with('"')) else { break };
+            remaining = remaining.get(unit.file_bytes..).unwrap_or_default();
             decoded_bytes += unit.decoded_bytes;
         }
-        text.len() - rest.len()
+        text.len() - remaining.len()
     }
 }
 
@@ -91,10 +92,10 @@ struct StringUnit {
 
 impl StringUnit {
     /// Returns the unit at the beginning of `text`; `None` at its end.
-    fn first(text: &str, has_escapes: bool) -> Option<Self> {
-        let first = text.chars().next()?;
-        if !has_escapes || first != '\\' {
-            return Some(Self { file_bytes: first.len_utf8(), decoded_bytes: first.len_utf8() });
+    fn at_start_of(text: &str, has_escapes: bool) -> Option<Self> {
+        let character = text.chars().next()?;
+        if !has_escapes || character != '\\' {
+            return Some(Self { file_bytes: character.len_utf8(), decoded_bytes: character.len_utf8() });
         }
         let after = text.get(1..)?;
         let escape = after.chars().next()?;

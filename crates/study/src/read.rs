@@ -65,8 +65,8 @@ fn absolute(path: &Path) -> PathBuf {
 /// The text of a study file.
 fn read_text(path: &Path) -> Result<String, String> {
     let named = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-    let data = path.metadata().map_err(|error| named(&error))?;
-    if !data.is_file() {
+    let metadata = path.metadata().map_err(|error| named(&error))?;
+    if !metadata.is_file() {
         return Err(named(&"not a file; a study is a folder with study.toml, see `strandline study new`"));
     }
     let file = std::fs::File::open(path).map_err(|error| named(&error))?;

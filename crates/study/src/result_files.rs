@@ -84,7 +84,7 @@ impl ResultFiles {
         output.as_deref().map_or(Ok(()), check_writable)?;
         let plots = match plots {
             Some(folder) => {
-                fs::create_dir_all(&folder).map_err(|error| failed(&folder, &error))?;
+                fs::create_dir_all(&folder).map_err(|error| file_error(&folder, &error))?;
                 temporary_beside(&folder.join("plot.svg"))?;
                 let address = address(&folder, output.as_deref())?;
                 Some(PlotFolder { folder, address })
@@ -122,9 +122,9 @@ impl ResultFiles {
         let readmes = items.iter().map(|item| self.write_readme(item));
         let mut failures: Vec<String> = plots.chain(readmes).filter_map(std::result::Result::err).collect();
         failures.extend(self.write_report(items, pages).err());
-        let last = failures.pop();
+        let last_failure = failures.pop();
         failures.iter().for_each(|failure| self.user.show(failure));
-        last.map_or(Ok(()), Err)
+        last_failure.map_or(Ok(()), Err)
     }
 
     /// Reports that a stopped run leaves the files unwritten.
@@ -147,8 +147,8 @@ impl ResultFiles {
         if find::is_embedded(folder) {
             return leave_unchanged("it is built into strandline");
         }
-        let old = match fs::read_to_string(&path) {
-            Ok(old) => old,
+        let old_text = match fs::read_to_string(&path) {
+            Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let (path, begin, end) = (path.display(), readme::BEGIN, readme::END);
                 self.user.show(&format!(
@@ -160,14 +160,14 @@ impl ResultFiles {
         };
         let mut page = page_with_first_plot(facts);
         let drawn = pictures::pictures(&mut page, item.name, "plots", &mut Names::default());
-        match readme::insert_results(&old, &readme::block(facts, &page, &self.environment())) {
-            Ok(Some(new)) => {
+        match readme::insert_results(&old_text, &readme::block(facts, &page, &self.environment())) {
+            Ok(Some(new_text)) => {
                 for (name, text) in &drawn {
                     let folder = folder.join("plots");
-                    fs::create_dir_all(&folder).map_err(|error| failed(&folder, &error))?;
+                    fs::create_dir_all(&folder).map_err(|error| file_error(&folder, &error))?;
                     write_plot(&folder.join(name), text)?;
                 }
-                write_atomically(&resolve_links(&path), &new)
+                write_atomically(&resolve_links(&path), &new_text)
             }
             Ok(None) => Ok(()),
             Err(reason) => leave_unchanged(&reason),
@@ -209,7 +209,7 @@ fn page_with_first_plot(facts: &StudyInput<'_>) -> Page {
 }
 
 /// The error text for `path`.
-fn failed(path: &Path, error: &dyn std::fmt::Display) -> String {
+fn file_error(path: &Path, error: &dyn std::fmt::Display) -> String {
     format!("{}: {error}", path.display())
 }
 
@@ -226,21 +226,21 @@ fn resolve_links(path: &Path) -> PathBuf {
 fn temporary_beside(path: &Path) -> Result<NamedTempFile> {
     let folder = folder_of(path);
     if !folder.is_dir() {
-        return Err(failed(path, &"its folder does not exist"));
+        return Err(file_error(path, &"its folder does not exist"));
     }
     // With the permissions of a newly created file: what the umask allows.
     let permissions = fs::Permissions::from_mode(NEW_FILE_MODE);
     let temporary = tempfile::Builder::new().permissions(permissions).tempfile_in(folder);
-    temporary.map_err(|error| failed(path, &error))
+    temporary.map_err(|error| file_error(path, &error))
 }
 
 /// Refuses an output that cannot be written: it is opened only when the result is available.
 fn check_writable(path: &Path) -> Result<()> {
     match fs::metadata(path) {
         Err(_) => temporary_beside(path).map(drop),
-        Ok(data) if data.is_dir() => Err(failed(path, &"is a folder")),
-        Ok(data) if data.is_file() => {
-            fs::OpenOptions::new().append(true).open(path).map(drop).map_err(|error| failed(path, &error))
+        Ok(metadata) if metadata.is_dir() => Err(file_error(path, &"is a folder")),
+        Ok(metadata) if metadata.is_file() => {
+            fs::OpenOptions::new().append(true).open(path).map(drop).map_err(|error| file_error(path, &error))
         }
         // Opening a pipe would wait for its reader.
         Ok(_) => Ok(()),
@@ -251,18 +251,21 @@ fn check_writable(path: &Path) -> Result<()> {
 /// is replaced, not followed.
 fn write_atomically(path: &Path, text: &str) -> Result<()> {
     let mut temporary = temporary_beside(path)?;
-    temporary.write_all(text.as_bytes()).map_err(|error| failed(path, &error))?;
-    if let Ok(old) = fs::symlink_metadata(path)
-        && old.is_file()
+    temporary.write_all(text.as_bytes()).map_err(|error| file_error(path, &error))?;
+    if let Ok(old_metadata) = fs::symlink_metadata(path)
+        && old_metadata.is_file()
     {
-        temporary.as_file().set_permissions(old.permissions()).map_err(|error| failed(path, &error))?;
+        temporary
+            .as_file()
+            .set_permissions(old_metadata.permissions())
+            .map_err(|error| file_error(path, &error))?;
     }
-    temporary.persist(path).map(drop).map_err(|error| failed(path, &error.error))
+    temporary.persist(path).map(drop).map_err(|error| file_error(path, &error.error))
 }
 
 /// Writes a plot if the path is free, a link, or a plot written by strandline.
 fn write_plot(path: &Path, text: &str) -> Result<()> {
-    if !fs::symlink_metadata(path).is_ok_and(|data| data.is_symlink()) {
+    if !fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink()) {
         check_replaceable(path, plot::is_file, "plot")?;
     }
     write_atomically(path, text)
@@ -270,23 +273,23 @@ fn write_plot(path: &Path, text: &str) -> Result<()> {
 
 /// Refuses to replace a file that strandline did not write, as `is_own` determines from its start.
 fn check_replaceable(path: &Path, is_own: fn(&[u8]) -> bool, kind: &str) -> Result<()> {
-    let data = match fs::metadata(path) {
+    let metadata = match fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        data => data.map_err(|error| failed(path, &error))?,
+        metadata => metadata.map_err(|error| file_error(path, &error))?,
     };
     let refusal = format!("exists and is no {kind} by strandline; it is not overwritten");
-    if !data.is_file() {
-        return Err(failed(path, &refusal));
+    if !metadata.is_file() {
+        return Err(file_error(path, &refusal));
     }
     let mut start = Vec::new();
     let read = fs::File::open(path).and_then(|file| file.take(START_BYTES).read_to_end(&mut start));
-    read.map_err(|error| failed(path, &error))?;
-    if start.is_empty() || is_own(&start) { Ok(()) } else { Err(failed(path, &refusal)) }
+    read.map_err(|error| file_error(path, &error))?;
+    if start.is_empty() || is_own(&start) { Ok(()) } else { Err(file_error(path, &refusal)) }
 }
 
 /// The address of `folder` relative to `output`, or to the current directory.
 fn address(folder: &Path, output: Option<&Path>) -> Result<String> {
     let Some(output) = output else { return Ok(pictures::encoded(&folder.to_string_lossy())) };
-    let canonical = |path: &Path| path.canonicalize().map_err(|error| failed(path, &error));
+    let canonical = |path: &Path| path.canonicalize().map_err(|error| file_error(path, &error));
     Ok(pictures::address(&canonical(folder)?, &canonical(folder_of(output))?))
 }

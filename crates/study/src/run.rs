@@ -14,8 +14,8 @@ use super::matrix::{Key, Matrix};
 use super::needs::{ProbePhase, RunnableCells, probe};
 use strandline_inspect::readers::ALLOCATORS;
 use strandline_lab::cell::{End, Outcome, Subject};
-use strandline_lab::engine::{Judge, Next, Progress, Results};
-use strandline_lab::executor::{Executor, Stopped};
+use strandline_lab::engine::{AfterRun, Judge, Progress, Results};
+use strandline_lab::executor::{Executor, StopReason};
 use strandline_lab::nodes::blocks;
 
 /// Time limit of a build command.
@@ -44,7 +44,7 @@ pub fn prepare(
     place: BuildPlace<'_>,
     executor: &mut dyn Executor,
     say: &dyn Fn(&str),
-) -> Result<(), Stopped> {
+) -> Result<(), StopReason> {
     probe(matrix, runnable, place.root, ProbePhase::Before, executor, say)?;
     let failed = build(matrix, &runnable.cells, place, executor, say)?;
     remove_failed(matrix, runnable, place.root, &failed);
@@ -58,8 +58,8 @@ fn build(
     BuildPlace { root, is_resumed }: BuildPlace<'_>,
     executor: &mut dyn Executor,
     say: &dyn Fn(&str),
-) -> Result<FailedBuilds, Stopped> {
-    find::unpack_probes().map_err(Stopped::Failed)?;
+) -> Result<FailedBuilds, StopReason> {
+    find::unpack_probes().map_err(StopReason::Failed)?;
     let mut failed = FailedBuilds::new();
     let mut done: BTreeSet<PathBuf> = BTreeSet::new();
     for key in cells {
@@ -68,7 +68,7 @@ fn build(
         if !done.insert(build.clone()) {
             continue;
         }
-        let named = |error: std::io::Error| Stopped::Failed(format!("{}: {error}", build.display()));
+        let named = |error: std::io::Error| StopReason::Failed(format!("{}: {error}", build.display()));
         std::fs::create_dir_all(&build).map_err(named)?;
         if is_resumed && stamp.exists() {
             continue;
@@ -112,7 +112,7 @@ fn remove_failed(matrix: &Matrix, runnable: &mut RunnableCells, root: &Path, fai
         let why = failed.get(&build_folder(matrix, &key, root)).cloned();
         let why = why.or_else(|| why_not_preloaded(matrix, &key, root, &subject(matrix, &key, root, None)));
         match why {
-            Some(why) => runnable.missing.push((key, why)),
+            Some(why) => runnable.unrunnable.push((key, why)),
             None => runnable.cells.push(key),
         }
     }
@@ -121,7 +121,7 @@ fn remove_failed(matrix: &Matrix, runnable: &mut RunnableCells, root: &Path, fai
 #[derive(Clone, Debug)]
 pub struct CellFailures {
     pub count: u32,
-    pub last: Outcome,
+    pub last_outcome: Outcome,
 }
 
 /// Failed runs, by index of the subject in the plan.
@@ -135,31 +135,31 @@ pub struct StudyJudge<'a> {
     pub failures: Failures,
     pub cachegrind_failures: Failures,
     /// Runs that left processes behind.
-    pub left_behind: u32,
+    pub runs_with_leftovers: u32,
     /// Why swap was not limited in a run with a memory limit; `None` if it was, or there was none.
     pub swap_problem: Option<String>,
 }
 
 impl Judge for StudyJudge<'_> {
-    fn run_ended(&mut self, subject: usize, _round: Option<u32>, outcome: &Outcome) -> Next {
-        self.left_behind += u32::from(outcome.left_behind > 0);
+    fn run_ended(&mut self, subject: usize, _round: Option<u32>, outcome: &Outcome) -> AfterRun {
+        self.runs_with_leftovers += u32::from(outcome.leftover_processes > 0);
         if self.swap_problem.is_none() {
             self.swap_problem.clone_from(&outcome.swap_problem);
         }
         if is_valid_run(outcome, self.may_fail.get(subject) == Some(&true)) {
-            return Next::Continue;
+            return AfterRun::Continue;
         }
         let count = self.failures.get(&subject).map_or(1, |failures| failures.count + 1);
-        self.failures.insert(subject, CellFailures { count, last: outcome.clone() });
+        self.failures.insert(subject, CellFailures { count, last_outcome: outcome.clone() });
         let is_hopeless = matches!(outcome.end, End::NotStarted(_)) || count >= MAX_FAILURES;
-        if is_hopeless { Next::Drop } else { Next::Continue }
+        if is_hopeless { AfterRun::Drop } else { AfterRun::Continue }
     }
 
     fn progress(&mut self, progress: &Progress) {
         (self.progress)(progress);
     }
 
-    fn is_enough(&mut self, _results: &Results) -> bool {
+    fn has_enough_rounds(&mut self, _results: &Results) -> bool {
         false
     }
 }
@@ -185,7 +185,7 @@ pub fn data(
     failures: &Failures,
 ) -> Data {
     let mut data = Data { blocks: blocks(&results.outcomes), ..Data::default() };
-    for (key, why) in &runnable.missing {
+    for (key, why) in &runnable.unrunnable {
         let cell = CellData { not_run: Some(why.clone()), ..CellData::default() };
         data.cells.insert(key.clone(), cell);
     }
@@ -249,8 +249,8 @@ fn cell_data(matrix: &Matrix, key: &Key, timed: Runs<'_>, counted: Option<Runs<'
         let why = why_invalid(runs, good).map(|why| format!("under cachegrind {why}"));
         store_counts(&mut cell, &extractor, instructions, why);
     }
-    let first = outcomes.iter().flatten().find(is_good);
-    let not_mapped = first.and_then(|outcome| not_mapped(matrix, key, outcome));
+    let first_good_run = outcomes.iter().flatten().find(is_good);
+    let not_mapped = first_good_run.and_then(|outcome| not_mapped(matrix, key, outcome));
     let failure = || why_invalid(timed, cell.valid_runs);
     let not_run = || (cell.valid_runs == 0).then(|| "it was not run".to_owned());
     cell.not_run = not_mapped.or_else(failure).or_else(not_run);
@@ -260,7 +260,7 @@ fn cell_data(matrix: &Matrix, key: &Key, timed: Runs<'_>, counted: Option<Runs<'
 /// Why the runs of a cell support no claim, given how many were good; `None` if they support one.
 fn why_invalid(runs: Runs<'_>, good_runs: usize) -> Option<String> {
     let failures = runs.failures?;
-    let (count, end) = (failures.count, failures.last.describe_end());
+    let (count, end) = (failures.count, failures.last_outcome.describe_end());
     let total_runs = runs.outcomes.iter().flatten().count().max(count as usize);
     match good_runs {
         0 => Some(format!("it failed: {end}")),
@@ -302,19 +302,19 @@ fn not_mapped(matrix: &Matrix, key: &Key, outcome: &Outcome) -> Option<String> {
         return None;
     }
     let mapped = Extractor::allocators(outcome)?;
-    let missing = preloaded.into_iter().find(|name| !mapped.contains(*name))?;
-    Some(format!("{missing} was preloaded, but is in none of its ledgers"))
+    let unmapped_name = preloaded.into_iter().find(|name| !mapped.contains(*name))?;
+    Some(format!("{unmapped_name} was preloaded, but is in none of its ledgers"))
 }
 
 /// Returns the name of the allocator of a library: one that is read, and is recognised by this file
 /// name or has its name in it.
 pub fn allocator_of_file(file: &str) -> Option<&'static str> {
-    let read = ALLOCATORS.iter().filter(|entry| entry.reader.is_some()).map(|entry| entry.about);
-    let found = read.filter(|about| {
+    let readable = ALLOCATORS.iter().filter(|entry| entry.reader.is_some()).map(|entry| entry.about);
+    let matching = readable.filter(|about| {
         about.evidence.files.iter().any(|name| name.matches(file)) || file.contains(about.name)
     });
     // Of `tcmalloc` and `google_tcmalloc` the longer one.
-    found.map(|about| about.name).max_by_key(|name| name.len())
+    matching.map(|about| about.name).max_by_key(|name| name.len())
 }
 
 fn store_metrics(cell: &mut CellData, round: usize, rounds: usize, metrics: BTreeMap<String, f64>) {
@@ -334,19 +334,19 @@ pub fn study_identity(matrix: &Matrix) -> impl serde::Serialize + use<> {
     let mut unread_folders: Vec<PathBuf> = vec![matrix.study.folder.clone()];
     while let Some(folder) = unread_folders.pop() {
         for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
-            let Ok(data) = entry.metadata() else { continue };
+            let Ok(metadata) = entry.metadata() else { continue };
             // Leftovers of interpreters and editors, and results, are not part of it.
             let name = entry.file_name().to_string_lossy().into_owned();
             let is_result = folder == matrix.study.folder && ["README.md", "plots"].contains(&name.as_str());
             if name.starts_with('.') || name == "__pycache__" || name.ends_with(".pyc") || is_result {
                 continue;
             }
-            if data.is_dir() && files.len() < MAX_FILES {
+            if metadata.is_dir() && files.len() < MAX_FILES {
                 unread_folders.push(entry.path());
             } else if files.len() < MAX_FILES {
                 let modified =
-                    data.modified().ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
-                files.push((entry.path(), data.len(), modified.map(|time| time.as_nanos().to_string())));
+                    metadata.modified().ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
+                files.push((entry.path(), metadata.len(), modified.map(|time| time.as_nanos().to_string())));
             }
         }
     }

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::build::{build_folder, why_not_preloaded};
-use super::claim::{Judged, Verdict, judge};
-use super::data::{Data, Measured};
+use super::claim::{JudgedClaim, Verdict, judge};
+use super::data::{Data, MeasuredData};
 use super::file::Study;
 use super::matrix::Matrix;
 use super::needs::{self, RunnableCells};
@@ -32,8 +32,8 @@ fn results(outcomes: Vec<Vec<Outcome>>) -> Results {
     }
 }
 
-fn claims(matrix: &Matrix, data: Data) -> Vec<Judged> {
-    let measured: Arc<dyn Measured> = Arc::new(data);
+fn claims(matrix: &Matrix, data: Data) -> Vec<JudgedClaim> {
+    let measured: Arc<dyn MeasuredData> = Arc::new(data);
     let matrix = Arc::new(matrix.clone());
     matrix.study.claims.iter().map(|claim| judge(claim, &matrix, &measured)).collect()
 }
@@ -67,7 +67,7 @@ fn a_mostly_failing_cell_supports_no_claim_and_one_failure_is_reported() {
     let runnable = needs::check_cells(&matrix).unwrap();
     let (good, bad) = (|| outcome(End::Exited(0), 1, 1.0), || outcome(End::Exited(3), 1, 1.0));
     let judged = |runs: Vec<Outcome>, failures: u32| {
-        let failures = [(0, run::CellFailures { count: failures, last: bad() })].into();
+        let failures = [(0, run::CellFailures { count: failures, last_outcome: bad() })].into();
         claims(&matrix, run::data(&matrix, &runnable, &results(vec![runs]), None, &failures)).remove(0)
     };
     let dropped = judged(vec![bad(), good(), bad()], 2);
@@ -116,7 +116,7 @@ fn an_allocator_that_is_not_here_is_a_reason_not_to_run() {
         let preload = subject.environment.iter().find(|(name, _)| name == "LD_PRELOAD").cloned();
         assert!(preload.is_some_and(|(_, value)| value.is_some_and(|value| value.contains("no-such"))));
         assert!(why_not_preloaded(&matrix, &key, Path::new("/root"), &subject).unwrap().contains("not here"));
-        assert!(needs::missing(&matrix, &key).unwrap().contains("no-such"));
+        assert!(needs::missing_requirements(&matrix, &key).unwrap().contains("no-such"));
     }
 }
 
@@ -197,9 +197,9 @@ fn subjects_are_compared_with_one_that_takes_fewer_axes() {
 fn unknown_row_names_and_unfilled_placeholders_are_reported() {
     let rows = GOOD.replace("rows = [\"stranded\"]", "rows = [\"glibc.free.trimm\"]");
     let variables = GOOD.replace("MALLOC_CONF = \"x\"", "MALLOC_CONF = \"{siez}\"");
-    for (text, wanted) in [(rows, "did you mean `glibc.free.trim`?"), (variables, "did you mean {size}?")] {
+    for (text, expected) in [(rows, "did you mean `glibc.free.trim`?"), (variables, "did you mean {size}?")] {
         let lines = Study::parse(Path::new("x/study.toml"), &text).map(|_| ()).unwrap_err();
-        assert!(lines.iter().any(|line| line.contains(wanted)), "{lines:?}");
+        assert!(lines.iter().any(|line| line.contains(expected)), "{lines:?}");
     }
 }
 
@@ -226,10 +226,10 @@ fn a_subject_has_its_own_metrics_and_repeats() {
     let good = printed("{\"x\": 2, \"said\": \"good\", \"y\": 7}\n", "good");
     let bad = printed("{\"x\": 2, \"said\": \"bad\", \"y\": 7}\n", "bad");
     let cells: Vec<_> =
-        needs::check_cells(&matrix).unwrap().missing.into_iter().map(|(key, _)| key).collect();
-    let runnable = RunnableCells { cells, missing: Vec::new() };
-    let judged = |last: &Outcome| {
-        let runs = results(vec![vec![good.clone(), last.clone()], vec![good.clone(); 5]]);
+        needs::check_cells(&matrix).unwrap().unrunnable.into_iter().map(|(key, _)| key).collect();
+    let runnable = RunnableCells { cells, unrunnable: Vec::new() };
+    let judged = |last_outcome: &Outcome| {
+        let runs = results(vec![vec![good.clone(), last_outcome.clone()], vec![good.clone(); 5]]);
         let data = run::data(&matrix, &runnable, &runs, None, &Default::default());
         claims(&matrix, data)
     };
@@ -281,7 +281,7 @@ fn printed(matrix: &Matrix, cells: &[&[&str]]) -> Data {
     for (index, lines) in cells.iter().enumerate() {
         let mut runs = vec![Vec::new(); cells.len()];
         runs[index] = lines.iter().enumerate().map(run).collect();
-        let runnable = RunnableCells { cells: matrix.cells().unwrap(), missing: Vec::new() };
+        let runnable = RunnableCells { cells: matrix.cells().unwrap(), unrunnable: Vec::new() };
         let all = run::data(matrix, &runnable, &results(runs), None, &Default::default());
         let key = &runnable.cells[index];
         data.cells.insert(key.clone(), all.cells[key].clone());
@@ -328,7 +328,7 @@ fn what_fails_under_cachegrind_takes_nothing_but_its_counts() {
     let runnable = needs::check_cells(&matrix).unwrap();
     let (good, bad) = (|| outcome(End::Exited(0), 7000, 1.0), || outcome(End::Exited(3), 9, 1.0));
     let judged = |counted: Vec<Outcome>, failures: u32| {
-        let failures = [(0, run::CellFailures { count: failures, last: bad() })].into();
+        let failures = [(0, run::CellFailures { count: failures, last_outcome: bad() })].into();
         let (timed, counted) = (results(vec![vec![good(), good(), good(), good()]]), results(vec![counted]));
         let counted = Some((&counted, &failures));
         let data = run::data(&matrix, &runnable, &timed, counted, &Default::default());
@@ -373,7 +373,7 @@ fn libraries_of_allocators_are_those_of_the_table() {
     }
     for entry in ALLOCATORS {
         let name = entry.about.name;
-        let found = run::allocator_of_file(&format!("lib{name}.so"));
-        assert_eq!(found, entry.reader.map(|_| name), "{name}");
+        let allocator = run::allocator_of_file(&format!("lib{name}.so"));
+        assert_eq!(allocator, entry.reader.map(|_| name), "{name}");
     }
 }

@@ -69,8 +69,8 @@ fn walk(
 ) {
     match &mut tree.expr {
         Expr::Literal(literal) => {
-            if let LiteralValue::Int(whole) = literal {
-                *literal = LiteralValue::Double(CelDouble::from(*whole.inner() as f64));
+            if let LiteralValue::Int(number) = literal {
+                *literal = LiteralValue::Double(CelDouble::from(*number.inner() as f64));
             }
             if let LiteralValue::Double(number) = literal {
                 scan.numbers.push(*number.inner());
@@ -80,7 +80,7 @@ fn walk(
             }
         }
         Expr::Ident(name) => {
-            if !names.iter().any(|known| known == name) {
+            if !names.iter().any(|listed| listed == name) {
                 scan.errors.push(format!("there is no `{name}`; put text in quotation marks"));
             }
         }
@@ -101,13 +101,13 @@ fn walk(
         Expr::Comprehension(inner) => {
             walk(&mut inner.iter_range, scan, names, axis_size);
             walk(&mut inner.accu_init, scan, names, axis_size);
-            let known = names.len();
+            let outer_name_count = names.len();
             names.extend([inner.iter_var.clone(), inner.accu_var.clone()]);
             names.extend(inner.iter_var2.clone());
             walk(&mut inner.loop_cond, scan, names, axis_size);
             walk(&mut inner.loop_step, scan, names, axis_size);
             walk(&mut inner.result, scan, names, axis_size);
-            names.truncate(known);
+            names.truncate(outer_name_count);
         }
         Expr::List(list) => list.elements.iter_mut().for_each(|item| walk(item, scan, names, axis_size)),
         Expr::Map(map) => {
@@ -124,15 +124,15 @@ fn walk(
 
 /// Records what a call names: a metric, choices, an axis.
 fn scan_call(call: &CallExpr, scan: &mut Scan, axis_size: &dyn Fn(&str) -> Option<usize>) {
-    let first = call.args.first().and_then(text_literal);
+    let first_text = call.args.first().and_then(text_literal);
     match call.func_name.as_str() {
         name if READ_FUNCTIONS.contains(&name) => {
             scan.reads = true;
-            scan.metrics.extend(first.map(str::to_owned));
+            scan.metrics.extend(first_text.map(str::to_owned));
             call.args.iter().skip(1).for_each(|selector| scan_choices(selector, scan));
         }
-        "metric" => scan.metrics.extend(first.map(str::to_owned)),
-        "values" => match first {
+        "metric" => scan.metrics.extend(first_text.map(str::to_owned)),
+        "values" => match first_text {
             Some(axis) if axis_size(axis).is_some() => drop(scan.axes.insert(axis.to_owned())),
             Some(axis) => scan.errors.push(format!("values: there is no axis `{axis}`")),
             None => scan.errors.push("values: needs the name of an axis, as values(\"size\")".to_owned()),
@@ -197,7 +197,7 @@ fn depth(tree: &IdedExpr, above: usize) -> usize {
 
 /// Upper bound on the length of any list that an expression can use.
 fn max_list_length(tree: &IdedExpr, axis_size: &dyn Fn(&str) -> Option<usize>) -> usize {
-    let own = match &tree.expr {
+    let own_length = match &tree.expr {
         Expr::List(list) => list.elements.len(),
         Expr::Map(map) => map.entries.len(),
         Expr::Call(call) if call.func_name == "values" => {
@@ -206,7 +206,12 @@ fn max_list_length(tree: &IdedExpr, axis_size: &dyn Fn(&str) -> Option<usize>) -
         Expr::Ident(name) if name == "published" => MAX_PUBLISHED_ITEMS,
         _ => 0,
     };
-    children(tree).into_iter().map(|child| max_list_length(child, axis_size)).max().unwrap_or(0).max(own)
+    children(tree)
+        .into_iter()
+        .map(|child| max_list_length(child, axis_size))
+        .max()
+        .unwrap_or(0)
+        .max(own_length)
 }
 
 /// Upper bound on the length of the list that `tree` evaluates to; `max_length` is the bound for

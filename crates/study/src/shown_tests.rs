@@ -13,12 +13,12 @@ use strandline_report::pages::page::Plot;
 const MARKS: &str = "title = 't'\n[axes]\nlayout = ['classic', 'cow']\n[[subject]]\nname = 's'\ncommand = 'true'\n\
     [measure]\nmarks = ['start', 'f{1..20}']\ncolumns = ['rss_bytes', 'VmData']\nrows = ['stranded']\nat = ['f{1..20}']\n";
 
-fn parse(shown: &str) -> Result<Study, Vec<String>> {
-    Study::parse(Path::new("x/study.toml"), &format!("{MARKS}{shown}"))
+fn parse(shown_part: &str) -> Result<Study, Vec<String>> {
+    Study::parse(Path::new("x/study.toml"), &format!("{MARKS}{shown_part}"))
 }
 
-fn matrix(shown: &str) -> Matrix {
-    Matrix::full(Arc::new(parse(shown).unwrap()))
+fn matrix(shown_part: &str) -> Matrix {
+    Matrix::full(Arc::new(parse(shown_part).unwrap()))
 }
 
 /// Data with each metric of each cell in each round.
@@ -62,8 +62,8 @@ fn marks_are_rows_with_published_figures_beside_the_columns() {
     assert_eq!(texts(&tables[0], 20), ["f20", "20", "120", "–"]);
 }
 
-fn plot_of(shown: &str) -> Vec<Plot> {
-    let matrix = matrix(&format!("[[plot]]\ntitle = 'P'\n{shown}"));
+fn plot_of(shown_part: &str) -> Vec<Plot> {
+    let matrix = matrix(&format!("[[plot]]\ntitle = 'P'\n{shown_part}"));
     plots::plots(&matrix.study.plots[0], &matrix, &data(&matrix, 3, by_mark))
 }
 

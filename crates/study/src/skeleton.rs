@@ -27,13 +27,13 @@ pub fn make(path: &Path) -> Result<Vec<PathBuf>, String> {
         }
         _ => named(path, &error),
     })?;
-    let mut made = Vec::new();
-    for (file, text) in [(FILE_NAME, STUDY), ("subject.py", PROGRAM)] {
-        let file = path.join(file);
+    let mut created_files = Vec::new();
+    for (name, text) in [(FILE_NAME, STUDY), ("subject.py", PROGRAM)] {
+        let file = path.join(name);
         std::fs::write(&file, text).map_err(|error| named(&file, &error))?;
-        made.push(file);
+        created_files.push(file);
     }
-    Ok(made)
+    Ok(created_files)
 }
 
 #[cfg(test)]

@@ -28,9 +28,10 @@ const MAX_QUOTED_CHARS: usize = 20;
 pub fn error_at(expression: &str, line: isize, column: isize, message: &str) -> ExpressionError {
     let lines_before = usize::try_from(line - 1).unwrap_or(0);
     let line_start: usize = expression.split_inclusive('\n').take(lines_before).map(str::len).sum();
-    let rest = expression.get(line_start..).unwrap_or_default();
+    let line_text = expression.get(line_start..).unwrap_or_default();
     let chars_before = usize::try_from(column - 1).unwrap_or(0);
-    let offset_in_line = rest.char_indices().nth(chars_before).map_or(rest.len(), |(offset, _)| offset);
+    let offset_in_line =
+        line_text.char_indices().nth(chars_before).map_or(line_text.len(), |(offset, _)| offset);
     let at = line_start + offset_in_line;
     ExpressionError { at: Some(at), text: describe(message, expression.get(at..).unwrap_or_default()) }
 }
@@ -38,15 +39,15 @@ pub fn error_at(expression: &str, line: isize, column: isize, message: &str) -> 
 /// Finds a comment in `expression`: the parser would ignore everything after it.
 pub fn comment(expression: &str) -> Option<ExpressionError> {
     let bytes = expression.as_bytes();
-    let rest = |at: usize| bytes.get(at..).unwrap_or_default();
+    let bytes_from = |at: usize| bytes.get(at..).unwrap_or_default();
     let mut at = 0;
     while at < bytes.len() {
-        if rest(at).starts_with(b"//") {
+        if bytes_from(at).starts_with(b"//") {
             let text = "`//` begins a comment, and hides what follows; to divide, write /".to_owned();
             return Some(ExpressionError { at: Some(at), text });
         }
         let quote =
-            [&b"\"\"\""[..], b"'''", b"\"", b"'"].into_iter().find(|quote| rest(at).starts_with(quote));
+            [&b"\"\"\""[..], b"'''", b"\"", b"'"].into_iter().find(|quote| bytes_from(at).starts_with(quote));
         let Some(quote) = quote else {
             at += 1;
             continue;
@@ -54,8 +55,8 @@ pub fn comment(expression: &str) -> Option<ExpressionError> {
         let previous = at.checked_sub(1).and_then(|index| bytes.get(index));
         let is_raw = matches!(previous, Some(b'r' | b'R'));
         at += quote.len();
-        while at < bytes.len() && !rest(at).starts_with(quote) {
-            at += if !is_raw && rest(at).starts_with(b"\\") { 2 } else { 1 };
+        while at < bytes.len() && !bytes_from(at).starts_with(quote) {
+            at += if !is_raw && bytes_from(at).starts_with(b"\\") { 2 } else { 1 };
         }
         at += quote.len();
     }
@@ -63,9 +64,9 @@ pub fn comment(expression: &str) -> Option<ExpressionError> {
 }
 
 /// Describes an error in one line, from the parser's message and the text from its position on.
-fn describe(message: &str, rest: &str) -> String {
+fn describe(message: &str, following: &str) -> String {
     let message = message.strip_prefix("Syntax error: ").unwrap_or(message);
-    let is_end = rest.trim().is_empty();
+    let is_end = following.trim().is_empty();
     let quoted_after = |prefix: &str| -> Option<String> {
         let (_, after) = message.split_once(prefix)?;
         // The quoted text may contain the same character; the text after it never does.
@@ -73,44 +74,45 @@ fn describe(message: &str, rest: &str) -> String {
         after.get(..end).map(shortened)
     };
     if let Some(missing) = quoted_after("missing '") {
-        let place = if is_end { " at its end".to_owned() } else { format!(" before {}", first_token(rest)) };
+        let place =
+            if is_end { " at its end".to_owned() } else { format!(" before {}", first_token(following)) };
         return format!("`{missing}` is missing{place}");
     }
     if is_end {
         return "it ends where something is missing".to_owned();
     }
     if message.starts_with("token recognition error") {
-        return match rest.chars().next() {
+        return match following.chars().next() {
             Some(mark @ ('"' | '\'')) => format!("a text that begins with {mark} does not end"),
-            _ => format!("{} has no meaning here{}", first_token(rest), hint(rest)),
+            _ => format!("{} has no meaning here{}", first_token(following), hint(following)),
         };
     }
     if message.starts_with("mismatched input") || message.starts_with("extraneous input") {
-        return format!("{} is not allowed here{}", first_token(rest), hint(rest));
+        return format!("{} is not allowed here{}", first_token(following), hint(following));
     }
     let line = message.lines().next().unwrap_or_default();
     let problem = line.split_once(" expecting ").map_or(line, |(before, _)| before);
     format!(
         "it cannot be read at {}: {}",
-        first_token(rest),
+        first_token(following),
         strandline_report::text::clean_sentence(&shortened(problem))
     )
 }
 
-/// The first word or operator of `rest`, in backquotes.
-fn first_token(rest: &str) -> String {
-    let rest = rest.trim_start();
+/// The first word or operator of `following`, in backquotes.
+fn first_token(following: &str) -> String {
+    let following = following.trim_start();
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let is_sign = |c: char| "<>=!&|".contains(c);
-    let first = rest.chars().next().unwrap_or(' ');
+    let first = following.chars().next().unwrap_or(' ');
     let of_kind = |c: char| if is_word(first) { is_word(c) } else { is_sign(first) && is_sign(c) };
-    let length = rest.find(|c: char| !of_kind(c)).unwrap_or(rest.len()).max(first.len_utf8());
-    format!("`{}`", shortened(rest.get(..length).unwrap_or_default()))
+    let length = following.find(|c: char| !of_kind(c)).unwrap_or(following.len()).max(first.len_utf8());
+    format!("`{}`", shortened(following.get(..length).unwrap_or_default()))
 }
 
 /// What to write instead of an operator of another language.
-fn hint(rest: &str) -> &'static str {
-    let word = first_token(rest);
+fn hint(following: &str) -> &'static str {
+    let word = first_token(following);
     match word.trim_matches('`') {
         "and" | "AND" | "&" => "; write &&",
         "or" | "OR" | "|" => "; write ||",

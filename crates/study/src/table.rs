@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::data::{Measured, estimate, figure, ratio};
+use super::data::{MeasuredData, estimate, figure, ratio};
 use super::file::{SUBJECT, Selection, Side, Statistic, Study, Subject, TableSpec};
 use super::matrix::Matrix;
 use super::metric::{Metric, Unit, unit};
@@ -32,7 +32,7 @@ struct Line {
 }
 
 /// The tables of one `[[table]]`: one for each combination of unnamed axes.
-pub fn tables(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured) -> Vec<Table> {
+pub fn tables(spec: &TableSpec, matrix: &Matrix, measured: &dyn MeasuredData) -> Vec<Table> {
     let groups = groups_of(spec, matrix).unwrap_or_default();
     groups.iter().take(MAX_TABLES).map(|group| table(spec, matrix, measured, group)).collect()
 }
@@ -66,10 +66,11 @@ fn metrics_of(spec: &TableSpec) -> Vec<String> {
 /// is empty.
 pub fn combined_metrics(first: &[String], second: &[String]) -> Vec<String> {
     match (first, second) {
-        ([], only) | (only, []) => only.to_vec(),
+        ([], names) | (names, []) => names.to_vec(),
         (first, second) => {
-            let combinations = first.iter().flat_map(|one| second.iter().map(move |other| (one, other)));
-            combinations.filter_map(|(one, other)| combined_metric(Some(one), Some(other))).collect()
+            let combinations =
+                first.iter().flat_map(|prefix| second.iter().map(move |suffix| (prefix, suffix)));
+            combinations.filter_map(|(prefix, suffix)| combined_metric(Some(prefix), Some(suffix))).collect()
         }
     }
 }
@@ -97,7 +98,7 @@ pub fn groups(
     matrix.groups(&|axis| named.contains(axis), &subjects)
 }
 
-fn table(spec: &TableSpec, matrix: &Matrix, measured: &dyn Measured, group: &Selection) -> Table {
+fn table(spec: &TableSpec, matrix: &Matrix, measured: &dyn MeasuredData, group: &Selection) -> Table {
     let (mut rows, mut columns) = (lines(&spec.rows, spec, matrix), lines(&spec.columns, spec, matrix));
     let group_name = matrix.group_name(group);
     let mut caption = clean(&spec.title);
@@ -188,18 +189,18 @@ fn lines(side: &Side, spec: &TableSpec, matrix: &Matrix) -> Vec<Line> {
 
 /// Names of the choices of an axis, or of the subjects; limited to those in `selection`, if any.
 pub fn axis_choices(matrix: &Matrix, axis: &str, selection: &[(String, String)]) -> Vec<String> {
-    let all: Vec<String> = if axis == SUBJECT {
+    let choices: Vec<String> = if axis == SUBJECT {
         matrix.subjects.iter().map(|subject| subject.name.clone()).collect()
     } else {
-        let found = matrix.axes.iter().find(|found| found.name == axis);
-        found.map_or_else(Vec::new, |axis| axis.choices.iter().map(|choice| choice.name.clone()).collect())
+        let axis = matrix.axes.iter().find(|listed| listed.name == axis);
+        axis.map_or_else(Vec::new, |axis| axis.choices.iter().map(|choice| choice.name.clone()).collect())
     };
     let selected: Vec<&String> =
-        selection.iter().filter(|(known, _)| known == axis).map(|(_, name)| name).collect();
+        selection.iter().filter(|(selected_axis, _)| selected_axis == axis).map(|(_, name)| name).collect();
     if selected.is_empty() {
-        return all;
+        return choices;
     }
-    selected.into_iter().filter(|name| all.contains(name)).cloned().collect()
+    selected.into_iter().filter(|name| choices.contains(name)).cloned().collect()
 }
 
 /// The entries of `selection` for axes that are not sides.
@@ -225,7 +226,7 @@ pub fn combined_metric(first: Option<&str>, second: Option<&str>) -> Option<Stri
 fn cell(
     spec: &TableSpec,
     matrix: &Matrix,
-    measured: &dyn Measured,
+    measured: &dyn MeasuredData,
     group: &Selection,
     lines: [&Line; 2],
 ) -> Cell {
@@ -235,7 +236,7 @@ fn cell(
     named.extend(lines.iter().filter_map(|line| line.choice.clone()));
     let Ok(key) = matrix.resolve(&named, group) else { return missing() };
     if !spec.ratio_to.is_empty() {
-        named.retain(|(axis, _)| !spec.ratio_to.iter().any(|(other, _)| other == axis));
+        named.retain(|(axis, _)| !spec.ratio_to.iter().any(|(reference_axis, _)| reference_axis == axis));
         named.extend(spec.ratio_to.iter().cloned());
         let denominator = matrix.resolve(&named, group).map_err(|_| String::new());
         let Ok(ratio) = denominator.and_then(|denominator| ratio(measured, &key, &denominator, &metric))

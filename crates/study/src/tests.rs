@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::claim::{self, Verdict};
-use super::data::{CellData, Data, Measured};
+use super::data::{CellData, Data, MeasuredData};
 use super::file::{Study, VariableSetting};
 use super::matrix::{Matrix, fill, placeholders};
 
@@ -217,7 +217,7 @@ fn a_claim_about_how_runs_differ_can_fail() {
 fn data(
     matrix: &Matrix,
     of: impl Fn(&BTreeMap<String, String>) -> BTreeMap<String, f64>,
-) -> Arc<dyn Measured> {
+) -> Arc<dyn MeasuredData> {
     let mut data = Data::default();
     for key in matrix.cells().unwrap() {
         let names: BTreeMap<String, String> = matrix.names(&key).into_iter().collect();

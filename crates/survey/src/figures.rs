@@ -52,14 +52,14 @@ impl CachedFacts {
     pub fn refresh(found: &FoundProcess, cached: Option<Self>) -> Option<Self> {
         let statm = found.process.read_file("statm", MAX_STATM_BYTES).ok()?;
         match cached {
-            Some(mut known) if known.statm == statm && known.read_at.elapsed() < VALID_FOR => {
-                known.figures.minor_faults = found.minor_faults;
-                known.figures.major_faults = found.major_faults;
-                Some(known)
+            Some(mut facts) if facts.statm == statm && facts.read_at.elapsed() < VALID_FOR => {
+                facts.figures.minor_faults = found.minor_faults;
+                facts.figures.major_faults = found.major_faults;
+                Some(facts)
             }
             cached => {
                 let figures = Figures::read(&found.process, found.minor_faults, found.major_faults)?;
-                let pss = cached.map_or(Pss::Unknown, |known| known.pss);
+                let pss = cached.map_or(Pss::Unknown, |facts| facts.pss);
                 Some(Self { figures, pss, group: found.group(), statm, read_at: Instant::now() })
             }
         }

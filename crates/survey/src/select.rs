@@ -57,11 +57,11 @@ pub struct SelectionRequest {
     /// Names of systemd units.
     pub units: Vec<String>,
     /// Whether to choose the processes of Kubernetes pods.
-    pub pods: bool,
+    pub selects_pods: bool,
     /// Whether to choose all processes.
-    pub all: bool,
+    pub selects_all: bool,
     /// Whether to include all descendants.
-    pub children: bool,
+    pub adds_descendants: bool,
 }
 
 /// A process that was found.
@@ -69,7 +69,7 @@ pub struct SelectionRequest {
 pub struct FoundProcess {
     /// Its identity.
     pub key: Key,
-    /// Its parent's process id.
+    /// Its parent's process id; 0 if it has none here.
     pub parent: i32,
     /// Its name, safe to display; newlines are the only control characters.
     pub name: String,
@@ -108,9 +108,10 @@ impl Selection {
     /// # Errors
     /// One line: no such process, an invalid expression, or nothing chosen.
     pub fn new(request: SelectionRequest) -> Result<Self, String> {
-        let SelectionRequest { pids, names, groups, units, pods, all, children } = request;
-        let selects_groups = pods || !groups.is_empty() || !units.is_empty();
-        if !all && pids.is_empty() && names.is_empty() && !selects_groups {
+        let SelectionRequest { pids, names, groups, units, selects_pods, selects_all, adds_descendants } =
+            request;
+        let selects_groups = selects_pods || !groups.is_empty() || !units.is_empty();
+        if !selects_all && pids.is_empty() && names.is_empty() && !selects_groups {
             return Err(
                 "no process is chosen: give --pid, --name, --cgroup, --unit, --pods or --all".to_owned()
             );
@@ -123,7 +124,7 @@ impl Selection {
         let expression = |name: &String| {
             Regex::new(name).map_err(|error| format!("--name {}: {error}", clean(name)).replace('\n', " "))
         };
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mounts = if groups.is_empty() { String::new() } else { read_mounts()? };
         Ok(Self {
             processes: pids.iter().map(key).collect::<Result<_, _>>()?,
             names: names.iter().map(expression).collect::<Result<_, _>>()?,
@@ -132,9 +133,9 @@ impl Selection {
                 .into_iter()
                 .map(|unit| if unit.contains('.') { unit } else { unit + ".service" })
                 .collect(),
-            selects_pods: pods,
-            selects_all: all,
-            adds_descendants: children,
+            selects_pods,
+            selects_all,
+            adds_descendants,
         })
     }
 
@@ -142,18 +143,18 @@ impl Selection {
     pub fn find(&self) -> Vec<FoundProcess> {
         let goes_by_id =
             !self.selects_all && !self.adds_descendants && self.names.is_empty() && !self.selects_groups();
-        let mut found: Vec<FoundProcess> = if goes_by_id {
+        let mut processes: Vec<FoundProcess> = if goes_by_id {
             self.processes.iter().filter_map(|key| open_process(key.pid)).collect()
         } else {
             pids().filter_map(open_process).collect()
         };
         let mut chosen: HashSet<i32> =
-            found.iter().filter(|found| self.chooses(found)).map(|found| found.key.pid).collect();
+            processes.iter().filter(|process| self.chooses(process)).map(|process| process.key.pid).collect();
         if self.adds_descendants {
-            add_descendants(&mut chosen, found.iter().map(|found| (found.key.pid, found.parent)));
+            add_descendants(&mut chosen, processes.iter().map(|process| (process.key.pid, process.parent)));
         }
-        found.retain(|found| chosen.contains(&found.key.pid));
-        found
+        processes.retain(|process| chosen.contains(&process.key.pid));
+        processes
     }
 
     /// The requested groups: those given by path, and those of the chosen units and pods that are
@@ -170,8 +171,8 @@ impl Selection {
                 end += 1;
             }
         }
-        let mut known = HashSet::new();
-        requested.retain(|group| known.insert(group.clone()));
+        let mut unique_groups = HashSet::new();
+        requested.retain(|group| unique_groups.insert(group.clone()));
         requested
     }
 
@@ -222,6 +223,10 @@ fn add_descendants(chosen: &mut HashSet<i32>, parents: impl Iterator<Item = (i32
             }
         }
     }
+}
+
+fn read_mounts() -> Result<String, String> {
+    std::fs::read_to_string("/proc/self/mountinfo").map_err(|error| format!("/proc/self/mountinfo: {error}"))
 }
 
 fn pids() -> impl Iterator<Item = i32> {
@@ -292,7 +297,7 @@ fn own_group(text: &str) -> Option<String> {
 }
 
 fn is_within(path: &str, group: &str) -> bool {
-    group == "/" || path.strip_prefix(group).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    group == "/" || path.strip_prefix(group).is_some_and(|below| below.is_empty() || below.starts_with('/'))
 }
 
 /// Whether a component of a group's path is a Kubernetes pod: `pod` and the pod's id, as the
@@ -309,17 +314,18 @@ fn is_pod(component: &str) -> bool {
 
 /// The path of a group as in /proc/PID/cgroup: without the mount point, which is the fifth field in
 /// /proc/PID/mountinfo (proc(5)).
-fn group_path(given: &str, mounts: &str) -> String {
+fn group_path(requested: &str, mounts: &str) -> String {
     let points = mounts.lines().filter_map(|line| {
         let (before, after) = line.split_once(" - ")?;
         let kind = after.split(' ').next()?;
         let point = before.split(' ').nth(4)?;
         matches!(kind, "cgroup" | "cgroup2").then_some(point)
     });
-    let below = points
-        .filter_map(|point| Path::new(given).strip_prefix(unescaped(point)).ok())
-        .min_by_key(|rest| rest.as_os_str().len());
-    let path = below.map_or_else(|| given.to_owned(), |rest| rest.to_string_lossy().into_owned());
+    let path_in_hierarchy = points
+        .filter_map(|point| Path::new(requested).strip_prefix(unescaped(point)).ok())
+        .min_by_key(|path| path.as_os_str().len());
+    let path =
+        path_in_hierarchy.map_or_else(|| requested.to_owned(), |path| path.to_string_lossy().into_owned());
     format!("/{}", path.trim_matches('/'))
 }
 
@@ -383,11 +389,11 @@ mod tests {
         let units = SelectionRequest { units: vec!["web".to_owned()], ..SelectionRequest::default() };
         assert_eq!(Selection::new(units.clone()).unwrap().to_string(), "--unit web.service");
         assert_eq!(requested(units), ["/system.slice/web.service", "/../é/web.service"]);
-        let pods = SelectionRequest { pods: true, ..SelectionRequest::default() };
+        let pods = SelectionRequest { selects_pods: true, ..SelectionRequest::default() };
         assert_eq!(requested(pods), [format!("/kubepods/{pod}")]);
         let groups = SelectionRequest { groups: vec!["/a/".to_owned()], ..SelectionRequest::default() };
         assert_eq!(requested(groups), ["/a"]);
-        let all = SelectionRequest { all: true, ..SelectionRequest::default() };
+        let all = SelectionRequest { selects_all: true, ..SelectionRequest::default() };
         assert!(requested(all).is_empty());
     }
 
@@ -417,11 +423,12 @@ mod tests {
         );
         let wrong = error(SelectionRequest { names: vec!["(".to_owned()], ..SelectionRequest::default() });
         assert!(wrong.contains("--name (") && !wrong.contains('\n'), "{wrong}");
-        let own = std::process::id().cast_signed();
-        let found = Selection::new(SelectionRequest { pids: vec![own], ..SelectionRequest::default() })
-            .unwrap()
-            .find();
-        assert_eq!(found.iter().map(|found| found.key.pid).collect::<Vec<_>>(), [own]);
-        assert!(found[0].group().is_some());
+        let own_pid = std::process::id().cast_signed();
+        let processes =
+            Selection::new(SelectionRequest { pids: vec![own_pid], ..SelectionRequest::default() })
+                .unwrap()
+                .find();
+        assert_eq!(processes.iter().map(|process| process.key.pid).collect::<Vec<_>>(), [own_pid]);
+        assert!(processes[0].group().is_some());
     }
 }

@@ -62,12 +62,12 @@ impl Sum {
     };
 
     fn add(&mut self, other: &Self) {
-        let both = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_add(b?));
+        let add_known = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_add(b?));
         self.processes += other.processes;
         self.rss_bytes = self.rss_bytes.saturating_add(other.rss_bytes);
-        self.pss_bytes = both(self.pss_bytes, other.pss_bytes);
-        self.anonymous_bytes = both(self.anonymous_bytes, other.anonymous_bytes);
-        self.swap_bytes = both(self.swap_bytes, other.swap_bytes);
+        self.pss_bytes = add_known(self.pss_bytes, other.pss_bytes);
+        self.anonymous_bytes = add_known(self.anonymous_bytes, other.anonymous_bytes);
+        self.swap_bytes = add_known(self.swap_bytes, other.swap_bytes);
     }
 
     fn of_process(process: &ProcessFigures) -> Self {
@@ -87,7 +87,7 @@ pub struct Survey {
     /// When it was taken.
     pub at: Instant,
     /// How long it took.
-    pub took: Duration,
+    pub duration: Duration,
     /// Those with the most RSS, in descending order.
     pub processes: Vec<ProcessFigures>,
     /// All others.
@@ -108,7 +108,7 @@ const MAX_VALID: Duration = Duration::from_secs(10);
 impl Survey {
     /// Whether it is still valid.
     pub fn is_valid(&self, now: Instant) -> bool {
-        now.duration_since(self.at) <= (self.took * VALID_TIMES).clamp(MIN_VALID, MAX_VALID)
+        now.duration_since(self.at) <= (self.duration * VALID_TIMES).clamp(MIN_VALID, MAX_VALID)
     }
 }
 
@@ -116,14 +116,14 @@ impl Survey {
 #[derive(Debug)]
 pub struct Surveyor {
     /// The processes of the last survey.
-    known: HashMap<Key, CachedFacts>,
+    cached_facts: HashMap<Key, CachedFacts>,
     /// Time limit for proportional set sizes in each survey.
     pub pss_time_limit: Duration,
 }
 
 impl Default for Surveyor {
     fn default() -> Self {
-        Self { known: HashMap::new(), pss_time_limit: MAX_PSS_TIME }
+        Self { cached_facts: HashMap::new(), pss_time_limit: MAX_PSS_TIME }
     }
 }
 
@@ -131,8 +131,8 @@ impl Surveyor {
     /// Takes a survey of the processes of `selection`, at most `max_listed` of them one by one.
     pub fn take(&mut self, selection: &Selection, max_listed: usize) -> Survey {
         let at = Instant::now();
-        let mut cached = std::mem::take(&mut self.known);
-        let mut all: Vec<(FoundProcess, CachedFacts)> = selection
+        let mut cached = std::mem::take(&mut self.cached_facts);
+        let mut found_processes: Vec<(FoundProcess, CachedFacts)> = selection
             .find()
             .into_iter()
             .filter_map(|found| {
@@ -141,22 +141,22 @@ impl Surveyor {
             })
             .collect();
         // Among equal sizes, the older comes first: a process with series keeps them.
-        all.sort_by_key(|(found, facts)| {
+        found_processes.sort_by_key(|(found, facts)| {
             (Reverse(facts.figures.rss_bytes), found.key.start_ticks, found.key.pid)
         });
-        let listed_count = all.len().min(max_listed);
-        read_pss(&mut all[..listed_count], self.pss_time_limit);
-        let mut processes = Vec::with_capacity(all.len());
-        for (found, facts) in all {
+        let listed_count = found_processes.len().min(max_listed);
+        read_pss(&mut found_processes[..listed_count], self.pss_time_limit);
+        let mut processes = Vec::with_capacity(found_processes.len());
+        for (found, facts) in found_processes {
             let CachedFacts { figures, pss, group, .. } = facts.clone();
             let FoundProcess { key, parent, name, .. } = found;
             processes.push(ProcessFigures { key, parent, name, group, figures, pss });
-            self.known.insert(key, facts);
+            self.cached_facts.insert(key, facts);
         }
         let (groups, summed_groups) = by_group(&processes);
-        let rest = processes.split_off(listed_count);
-        let others = (!rest.is_empty()).then(|| total(&rest));
-        Survey { at, took: at.elapsed(), processes, others, groups, summed_groups }
+        let unlisted = processes.split_off(listed_count);
+        let others = (!unlisted.is_empty()).then(|| total(&unlisted));
+        Survey { at, duration: at.elapsed(), processes, others, groups, summed_groups }
     }
 }
 
@@ -169,11 +169,11 @@ fn read_pss(processes: &mut [(FoundProcess, CachedFacts)], time_limit: Duration)
         .filter_map(|(index, (_, facts))| Some((facts.pss_turn()?, index)))
         .collect();
     turns.sort_unstable();
-    let since = Instant::now();
+    let started_at = Instant::now();
     for (_, index) in turns {
         let (found, facts) = &mut processes[index];
         facts.pss = Pss::read(&found.process);
-        if since.elapsed() >= time_limit {
+        if started_at.elapsed() >= time_limit {
             break;
         }
     }
@@ -196,14 +196,14 @@ fn by_group(processes: &[ProcessFigures]) -> (Vec<(String, Sum)>, u64) {
     }
     let mut sums: Vec<(String, Sum)> = sums.into_iter().map(|(group, sum)| (group.to_owned(), sum)).collect();
     sums.sort_by_key(|(_, sum)| Reverse(sum.rss_bytes));
-    let rest = sums.split_off(sums.len().min(MAX_GROUPS));
+    let small_groups = sums.split_off(sums.len().min(MAX_GROUPS));
     sums.sort_by(|a, b| a.0.cmp(&b.0));
-    if !rest.is_empty() {
+    if !small_groups.is_empty() {
         let mut sum = Sum::ZERO;
-        rest.iter().for_each(|(_, other)| sum.add(other));
+        small_groups.iter().for_each(|(_, group_sum)| sum.add(group_sum));
         sums.push((OTHER_GROUPS.to_owned(), sum));
     }
-    (sums, rest.len() as u64)
+    (sums, small_groups.len() as u64)
 }
 
 #[cfg(test)]
@@ -219,13 +219,13 @@ mod tests {
 
     #[test]
     fn small_groups_are_summed_and_nothing_is_lost() {
-        let all: Vec<ProcessFigures> = (0..150)
+        let processes: Vec<ProcessFigures> = (0..150)
             .map(|n| process(n, &format!("/{n}"), n as u64, Pss::Read { bytes: 1, at: Instant::now() }))
             .collect();
-        let (groups, summed) = by_group(&all);
+        let (groups, summed) = by_group(&processes);
         assert_eq!((groups.len(), summed), (MAX_GROUPS + 1, 50));
-        let (name, rest) = groups.last().unwrap();
-        assert_eq!((name.as_str(), rest.processes, rest.rss_bytes), ("other", 50, (0..50).sum()));
+        let (name, other_sum) = groups.last().unwrap();
+        assert_eq!((name.as_str(), other_sum.processes, other_sum.rss_bytes), ("other", 50, (0..50).sum()));
         assert_eq!(groups.iter().map(|(_, sum)| sum.rss_bytes).sum::<u64>(), (0u64..150).sum::<u64>());
     }
 
@@ -240,12 +240,15 @@ mod tests {
 
     #[test]
     fn the_largest_are_shown_and_the_others_summed() {
-        let all =
-            Selection::new(crate::select::SelectionRequest { all: true, ..Default::default() }).unwrap();
+        let all = Selection::new(crate::select::SelectionRequest { selects_all: true, ..Default::default() })
+            .unwrap();
         let survey = Surveyor::default().take(&all, 1);
         assert_eq!(survey.processes.len(), 1);
-        let first = survey.processes[0].figures.rss_bytes;
+        let largest_bytes = survey.processes[0].figures.rss_bytes;
         let others = survey.others;
-        assert!(first > 0 && others.is_none_or(|others| others.rss_bytes <= first * others.processes));
+        assert!(
+            largest_bytes > 0
+                && others.is_none_or(|others| others.rss_bytes <= largest_bytes * others.processes)
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use crate::look::Request;
+use crate::requests::Request;
 use crate::rows::{Column, Kind};
 use crate::state::{Effect, Pane, State};
 
@@ -89,7 +89,7 @@ fn press_in_table(state: &mut State, key: KeyCode) -> Effect {
         KeyCode::Char('c') => state.toggle(Kind::Groups),
         KeyCode::Esc => (state.filter, state.message) = (String::new(), None),
         KeyCode::Enter => return enter(state),
-        KeyCode::Char('r') => return request_look(state, Request::DryRun),
+        KeyCode::Char('r') => return request_read(state, Request::DryRun),
         _ => {}
     }
     Effect::Nothing
@@ -98,7 +98,7 @@ fn press_in_table(state: &mut State, key: KeyCode) -> Effect {
 fn enter(state: &mut State) -> Effect {
     let Some(row) = state.selected() else { return Effect::Nothing };
     if state.kind != Kind::Groups {
-        return request_look(state, Request::Ledger);
+        return request_read(state, Request::Ledger);
     }
     // The sum of small groups has no list.
     if let Some(group) = row.group.clone().filter(|group| group.starts_with('/')) {
@@ -108,9 +108,9 @@ fn enter(state: &mut State) -> Effect {
     Effect::Nothing
 }
 
-fn request_look(state: &mut State, request: Request) -> Effect {
+fn request_read(state: &mut State, request: Request) -> Effect {
     match state.selected().and_then(|row| row.pid) {
-        Some(pid) => Effect::Look(pid, request),
+        Some(pid) => Effect::Read(pid, request),
         None => {
             state.message = Some("that is for a process: press c for the list of them".to_owned());
             Effect::Nothing

@@ -4,13 +4,13 @@
 //!
 //! Data flows one way: `watch` (a thread that takes surveys of all processes) → `rows` (growth,
 //! order, filter, tree) → `view` (what is on the screen). `state` holds what the user chose by
-//! `keys`; `look` is the thread that takes what was requested; `terminal` is the only module that
-//! accesses the terminal, and restores it.
+//! `keys`; `requests` has the thread that reads what was requested; `terminal` is the only module
+//! that accesses the terminal, and restores it.
 
 #![forbid(unsafe_code)]
 
 mod keys;
-mod look;
+mod requests;
 mod rows;
 mod state;
 mod terminal;
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use strandline_survey::{Selection, Survey, Surveyor};
 
-pub use look::{LedgerCallback, LookResult, LookSums, Request};
+pub use requests::{LedgerCallback, Request, RequestResult, StateSums};
 use rows::History;
 pub use rows::{Column, Kind};
 use state::{Effect, State};
@@ -63,7 +63,7 @@ pub fn once(options: Options, columns: u16) -> String {
 ///
 /// # Errors
 /// One line: the terminal cannot be used.
-pub fn run(options: Options, look: LedgerCallback) -> Result<(), String> {
+pub fn run(options: Options, read_process: LedgerCallback) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("the terminal cannot be used: {error}");
     if !terminal::is_interactive() {
         let message =
@@ -73,7 +73,7 @@ pub fn run(options: Options, look: LedgerCallback) -> Result<(), String> {
     let mut screen = Screen::open().map_err(failed)?;
     terminal::exit_on_hangup().map_err(failed)?;
     let surveys = watch::start(options.selection, options.interval, screen.waker()).map_err(failed)?;
-    let requester = look::start(look, screen.waker()).map_err(failed)?;
+    let requester = requests::start(read_process, screen.waker()).map_err(failed)?;
     let state = State::new(options.sort, options.kind);
     match run_screen(&mut screen, state, &surveys, &requester) {
         // The terminal was closed in the middle of a step, which is a normal end.
@@ -87,7 +87,7 @@ fn run_screen(
     screen: &mut Screen,
     mut state: State,
     surveys: &Receiver<Survey>,
-    requester: &look::Requester,
+    requester: &requests::Requester,
 ) -> std::io::Result<()> {
     let mut history = History::default();
     loop {
@@ -102,9 +102,9 @@ fn run_screen(
                         Effect::Nothing => {}
                         Effect::End => return Ok(()),
                         Effect::Suspend => screen.suspend()?,
-                        Effect::Look(pid, request) => {
+                        Effect::Read(pid, request) => {
                             let columns = screen.columns();
-                            state.request_look(pid, request, || requester.send(pid, request, columns));
+                            state.request_read(pid, request, || requester.send(pid, request, columns));
                         }
                     }
                 }

@@ -108,11 +108,11 @@ impl History {
         let of_process = |process: &ProcessFigures| (RowId::Process(process.key), process.figures.rss_bytes);
         let processes = survey.processes.iter().map(of_process);
         let groups = survey.groups.iter().map(|(name, sum)| (RowId::Group(name.clone()), sum.rss_bytes));
-        let mut old = std::mem::take(&mut self.samples);
+        let mut old_samples = std::mem::take(&mut self.samples);
         for (id, rss_bytes) in processes.chain(groups) {
-            let mut samples = old.remove(&id).unwrap_or_default();
+            let mut samples = old_samples.remove(&id).unwrap_or_default();
             samples.push_back(Sample { at: survey.at, rss_bytes });
-            while samples.front().is_some_and(|first| survey.at.duration_since(first.at) > GROWTH_SPAN) {
+            while samples.front().is_some_and(|sample| survey.at.duration_since(sample.at) > GROWTH_SPAN) {
                 samples.pop_front();
             }
             self.samples.insert(id, samples);
@@ -122,11 +122,12 @@ impl History {
     /// Growth of RSS in bytes per minute.
     fn growth(&self, id: &RowId) -> Option<i64> {
         let samples = self.samples.get(id)?;
-        let (first, last) = (samples.front()?, samples.back()?);
-        let span = last.at.duration_since(first.at);
-        let grown = i64::try_from(last.rss_bytes).ok()?.checked_sub(i64::try_from(first.rss_bytes).ok()?)?;
+        let (earliest, latest) = (samples.front()?, samples.back()?);
+        let span = latest.at.duration_since(earliest.at);
+        let growth_bytes =
+            i64::try_from(latest.rss_bytes).ok()?.checked_sub(i64::try_from(earliest.rss_bytes).ok()?)?;
         let spans_per_minute = GROWTH_SPAN.as_secs_f64() / span.as_secs_f64();
-        (span >= MIN_GROWTH_SPAN).then_some((grown as f64 * spans_per_minute) as i64)
+        (span >= MIN_GROWTH_SPAN).then_some((growth_bytes as f64 * spans_per_minute) as i64)
     }
 }
 
@@ -234,16 +235,16 @@ const MAX_DEPTH: usize = 64;
 /// and their ancestors.
 fn tree(rows: Vec<Row>, filter: &str) -> Vec<Row> {
     let parents: HashMap<i32, i32> = rows.iter().filter_map(|row| Some((row.pid?, row.parent))).collect();
-    let mut kept: HashSet<i32> = HashSet::new();
+    let mut shown_pids: HashSet<i32> = HashSet::new();
     for row in rows.iter().filter(|row| matches(row, filter)) {
-        let mut next = row.pid;
-        while let Some(pid) = next.filter(|pid| kept.insert(*pid)) {
-            next = parents.get(&pid).copied().filter(|parent| parents.contains_key(parent));
+        let mut ancestor = row.pid;
+        while let Some(pid) = ancestor.filter(|pid| shown_pids.insert(*pid)) {
+            ancestor = parents.get(&pid).copied().filter(|parent| parents.contains_key(parent));
         }
     }
     let mut children: HashMap<i32, Vec<Row>> = HashMap::new();
     let mut roots = Vec::new();
-    for row in rows.into_iter().filter(|row| row.pid.is_some_and(|pid| kept.contains(&pid))) {
+    for row in rows.into_iter().filter(|row| row.pid.is_some_and(|pid| shown_pids.contains(&pid))) {
         if parents.contains_key(&row.parent) && Some(row.parent) != row.pid {
             children.entry(row.parent).or_default().push(row);
         } else {
@@ -255,9 +256,9 @@ fn tree(rows: Vec<Row>, filter: &str) -> Vec<Row> {
     let mut pending: Vec<Row> = roots.into_iter().rev().collect();
     loop {
         while let Some(row) = pending.pop() {
-            let below = row.pid.and_then(|pid| children.remove(&pid)).unwrap_or_default();
+            let child_rows = row.pid.and_then(|pid| children.remove(&pid)).unwrap_or_default();
             let depth = (row.depth + 1).min(MAX_DEPTH);
-            pending.extend(below.into_iter().rev().map(|child| Row { depth, ..child }));
+            pending.extend(child_rows.into_iter().rev().map(|child| Row { depth, ..child }));
             ordered.push(row);
         }
         // Ids that were reused while they were read may form a cycle, which is below no root.
@@ -286,7 +287,7 @@ mod tests {
     }
 
     fn survey(at: Instant, processes: Vec<ProcessFigures>) -> Survey {
-        Survey { at, took: Duration::ZERO, processes, others: None, groups: Vec::new(), summed_groups: 0 }
+        Survey { at, duration: Duration::ZERO, processes, others: None, groups: Vec::new(), summed_groups: 0 }
     }
 
     const BY_RSS: Order<'_> = Order { kind: Kind::List, sort: Column::Rss, is_reversed: false, filter: "" };
@@ -332,11 +333,11 @@ mod tests {
         let ledgers = [(4, 7), (8, 3)].map(|(pid, bytes)| (Key { pid, start_ticks: 1 }, sums(bytes)));
         let ledgers = HashMap::from(ledgers);
         for sort in [Column::Pss, Column::Stranded, Column::Pinned] {
-            for (is_reversed, known) in [(false, [4, 8]), (true, [8, 4])] {
+            for (is_reversed, expected) in [(false, [4, 8]), (true, [8, 4])] {
                 let order = Order { sort, is_reversed, ..BY_RSS };
                 let rows = arrange(&survey, &History::default(), &ledgers, order);
-                let first: Vec<_> = rows.iter().take(2).filter_map(|row| row.pid).collect();
-                assert_eq!(first, known, "{sort:?}");
+                let first_pids: Vec<_> = rows.iter().take(2).filter_map(|row| row.pid).collect();
+                assert_eq!(first_pids, expected, "{sort:?}");
             }
         }
     }
@@ -346,9 +347,9 @@ mod tests {
         let survey = survey(Instant::now(), family());
         let history = History::default();
         let order = Order { kind: Kind::Tree, ..BY_RSS };
-        let all = ids(&survey, &history, order);
-        assert_eq!(all[..4], [(1, 0), (4, 1), (2, 1), (3, 2)]);
-        let mut ring: Vec<i32> = all[4..].iter().map(|(pid, _)| *pid).collect();
+        let all_rows = ids(&survey, &history, order);
+        assert_eq!(all_rows[..4], [(1, 0), (4, 1), (2, 1), (3, 2)]);
+        let mut ring: Vec<i32> = all_rows[4..].iter().map(|(pid, _)| *pid).collect();
         ring.sort_unstable();
         assert_eq!(ring, [8, 9]);
         assert_eq!(ids(&survey, &history, Order { filter: "server", ..order }), [(1, 0), (2, 1), (3, 2)]);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use strandline_survey::Survey;
 use strandline_survey::select::Key;
 
-use crate::look::{Answer, LookSums, Request};
+use crate::requests::{Answer, Request, StateSums};
 use crate::rows::{Column, History, Kind, LedgerSums, Order, Row, RowId, arrange};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +15,8 @@ pub enum Effect {
     End,
     /// Stop until continued.
     Suspend,
-    Look(i32, Request),
+    /// Read a process.
+    Read(i32, Request),
 }
 
 /// What fills the screen.
@@ -136,9 +137,9 @@ impl State {
         self.selection = SelectedRow::default();
     }
 
-    /// Requests a look at a process with `send`, which returns whether the request was accepted;
+    /// Requests to read a process with `send`, which returns whether the request was accepted;
     /// one process at a time.
-    pub fn request_look(&mut self, pid: i32, request: Request, send: impl FnOnce() -> bool) {
+    pub fn request_read(&mut self, pid: i32, request: Request, send: impl FnOnce() -> bool) {
         self.message = Some(match self.pending_pid {
             Some(pid) => format!("process {pid} is still being read: one at a time"),
             None if send() => {
@@ -153,18 +154,18 @@ impl State {
     pub fn take_result(&mut self, answer: Answer) {
         self.pending_pid = None;
         let Answer { pid, request, result, at } = answer;
-        let look = match result {
-            Ok(look) => look,
+        let reading = match result {
+            Ok(reading) => reading,
             Err(message) => return self.message = Some(message),
         };
         let processes = self.survey.iter().flat_map(|survey| &survey.processes);
-        if let (Some(LookSums { stranded_bytes, pinned_bytes }), Some(key)) =
-            (look.sums, processes.map(|process| process.key).find(|key| key.pid == pid))
+        if let (Some(StateSums { stranded_bytes, pinned_bytes }), Some(key)) =
+            (reading.sums, processes.map(|process| process.key).find(|key| key.pid == pid))
         {
             self.ledger_sums.insert(key, LedgerSums { at, stranded_bytes, pinned_bytes });
         }
         self.message = None;
-        let lines = look.text.lines().map(str::to_owned).collect();
+        let lines = reading.text.lines().map(str::to_owned).collect();
         self.pane = Pane::Text { title: format!("{} of process {pid}", name(request)), lines };
         (self.scroll, self.is_typing) = (0, false);
     }

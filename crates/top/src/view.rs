@@ -98,8 +98,8 @@ fn headline(state: &State) -> String {
     };
     let filter =
         if state.filter.is_empty() { String::new() } else { format!(" with “{}”", state.filter) };
-    let took = strandline_report::units::seconds(survey.took.as_secs_f64());
-    format!(" {} {subjects}{filter} · read in {took}, none stopped", thousands(state.rows.len() as u64))
+    let duration = strandline_report::units::seconds(survey.duration.as_secs_f64());
+    format!(" {} {subjects}{filter} · read in {duration}, none stopped", thousands(state.rows.len() as u64))
 }
 
 fn footer(state: &State) -> Line<'_> {

@@ -23,12 +23,12 @@ pub fn start(selection: Selection, interval: Duration, waker: Waker) -> std::io:
     let body = move || {
         loop {
             let survey = surveyor.take(&selection, usize::MAX);
-            let took = survey.took;
+            let duration = survey.duration;
             if sender.send(survey).is_err() {
                 return;
             }
             waker.wake();
-            std::thread::sleep(interval.max(took * PAUSE_FACTOR));
+            std::thread::sleep(interval.max(duration * PAUSE_FACTOR));
         }
     };
     std::thread::Builder::new().name("figures".into()).spawn(body)?;

@@ -5,11 +5,11 @@ use super::super::lab::{LabProgress, chosen_format, json, write_output};
 use super::super::output::{Output, print_message};
 use super::super::{CommandResult, Failure, Result};
 use super::{report_no_result, result_files};
-use strandline_lab::executor::{NoResult, Stopped};
+use strandline_lab::executor::{NoResult, StopReason};
 use strandline_lab::setup::LabOptions;
 use strandline_report::pages::page::Page;
 use strandline_report::pages::{html, markdown, terminal};
-use strandline_study::all::{self, Entry};
+use strandline_study::all::{self, StudyEntry};
 use strandline_study::chosen::{ChosenStudy, StudyOptions};
 use strandline_study::conduct::{StudyRun, run_and_judge};
 use strandline_study::confirmation::require_confirmation;
@@ -35,7 +35,7 @@ pub fn run(arguments: &Arguments, options: &StudyOptions, output: &mut Output) -
     for (item, page) in items.iter().zip(&mut pages) {
         files.draw_plots(item.name, page);
     }
-    let text = match chosen_format(&arguments.shown, output) {
+    let text = match chosen_format(&arguments.report_output, output) {
         LabFormat::Terminal if is_shown_meanwhile(arguments, output) => totals_text(&items, output),
         LabFormat::Terminal => {
             let text: String = items.iter().map(|item| terminal_text(item, output)).collect();
@@ -45,7 +45,7 @@ pub fn run(arguments: &Arguments, options: &StudyOptions, output: &mut Output) -
         LabFormat::Html => html::book(&files.book(&items, &pages))?,
         LabFormat::Json => json(SCHEMA, &document(&items))?,
     };
-    write_output(&text, &arguments.shown, output)?;
+    write_output(&text, &arguments.report_output, output)?;
     files.write(&items, &pages).map_err(Failure)?;
     let totals = Totals::of(&items);
     drop(items);
@@ -61,7 +61,7 @@ pub fn run(arguments: &Arguments, options: &StudyOptions, output: &mut Output) -
 
 /// Checks the extent of all studies together before any is started.
 fn confirm_all(
-    entries: &[Entry],
+    entries: &[StudyEntry],
     arguments: &Arguments,
     options: &StudyOptions,
     output: &Output,
@@ -89,7 +89,7 @@ type StudyResult = std::result::Result<StudyRun, String>;
 /// Runs the studies in sequence. Completed runs stay in the journals, so a second call does not
 /// repeat them.
 fn run_all(
-    entries: &[Entry],
+    entries: &[StudyEntry],
     arguments: &Arguments,
     options: &StudyOptions,
     output: &mut Output,
@@ -115,7 +115,7 @@ fn run_all(
 
 /// Runs one study; only a signal ends them all.
 fn run_one(
-    entry: &Entry,
+    entry: &StudyEntry,
     options: &StudyOptions,
     progress: &LabProgress,
 ) -> std::result::Result<StudyResult, NoResult> {
@@ -128,7 +128,7 @@ fn run_one(
             run.lab.executors.clear();
             Ok(Ok(run))
         }
-        Err(NoResult::Failed(why) | NoResult::Stopped(Stopped::Failed(why))) => Ok(Err(why)),
+        Err(NoResult::Failed(why) | NoResult::Stopped(StopReason::Failed(why))) => Ok(Err(why)),
         Err(reason) => Err(reason),
     }
 }
@@ -139,7 +139,8 @@ fn item<'a>(name: &'a str, result: std::result::Result<&'a StudyRun, &'a String>
 
 /// Whether the result of a study is shown before the next one starts.
 fn is_shown_meanwhile(arguments: &Arguments, output: &Output) -> bool {
-    chosen_format(&arguments.shown, output) == LabFormat::Terminal && arguments.shown.output.is_none()
+    chosen_format(&arguments.report_output, output) == LabFormat::Terminal
+        && arguments.report_output.output.is_none()
 }
 
 fn terminal_text(item: &Item<'_>, output: &Output) -> String {

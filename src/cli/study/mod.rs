@@ -40,7 +40,7 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
             None if arguments.all => all::run(arguments, &options, output),
             None => {
                 let (document, page) = listing::list().map_err(Failure)?;
-                show(LIST_SCHEMA, &document, &page, &arguments.shown, output)?;
+                show(LIST_SCHEMA, &document, &page, &arguments.report_output, output)?;
                 Ok(CommandResult::Done)
             }
         },
@@ -53,7 +53,7 @@ fn result_files(arguments: &Arguments, report_name: &str) -> Result<ResultFiles>
         report: arguments.report.clone().map(|file| file.unwrap_or_else(|| PathBuf::from(report_name))),
         plots: arguments.plots.clone(),
         readme: arguments.readme,
-        output: arguments.shown.output.clone(),
+        output: arguments.report_output.output.clone(),
         is_narrowed: !arguments.axis.is_empty() || arguments.repeat.is_some(),
         is_short: arguments.short,
     };

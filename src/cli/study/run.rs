@@ -26,9 +26,9 @@ pub fn run(
 ) -> Result<CommandResult> {
     let read = find::find(name).map_err(|line| vec![line]).and_then(|path| Study::read(&path));
     let study = read.map_err(|mut lines| {
-        let last = lines.pop().unwrap_or_default();
+        let last_line = lines.pop().unwrap_or_default();
         lines.iter().for_each(|line| print_message(line));
-        Failure(last)
+        Failure(last_line)
     })?;
     let folder = &study.folder;
     if let Some(others) = find::other_places(name, folder) {
@@ -52,7 +52,7 @@ pub fn run(
     let item = Item { name: &chosen.matrix.study.name, result: Ok(run.facts()) };
     let mut page = page(&item);
     files.draw_plots(item.name, &mut page);
-    show(SCHEMA, &document(&run.facts()), &page, &arguments.shown, output)?;
+    show(SCHEMA, &document(&run.facts()), &page, &arguments.report_output, output)?;
     files.write(std::slice::from_ref(&item), std::slice::from_ref(&page)).map_err(Failure)?;
     let has_failed_claims = run.fails();
     run.lab.close();

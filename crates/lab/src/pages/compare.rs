@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use strandline_inspect::environment::Environment;
 
-use crate::compare::{Compared, Comparison, FailedRuns, Metric, letter};
+use crate::compare::{Comparison, FailedRuns, Metric, MetricComparison, letter};
 use crate::nodes::NodeKind;
 use crate::statistics::{Estimate, Ratio, Verdict};
 use strandline_report::pages::page::{Cell, Column, Page, Plot, PlotKind, Section, Series, Table, Tone};
@@ -37,19 +37,19 @@ pub struct CompareInput<'a> {
     /// Number of concurrent runs.
     pub jobs: u32,
     /// Why the machine cannot count instructions; `None` if it can.
-    pub no_counters: Option<String>,
+    pub no_counters_reason: Option<String>,
     /// Whether cachegrind counted them instead.
     pub counted_by_cachegrind: bool,
     /// Number of rounds counted by cachegrind.
-    pub counted_rounds: u32,
+    pub cachegrind_rounds: u32,
     /// Subjects run by a shell.
-    pub by_shell: &'a [String],
+    pub shell_subjects: &'a [String],
     /// Runs that left processes behind.
-    pub left_behind: u32,
+    pub runs_with_leftovers: u32,
     /// Failed runs by subject name.
     pub failures: Vec<(String, FailedRuns)>,
-    /// Requested width of the interval.
-    pub until: Option<f64>,
+    /// Requested half width of the interval of wall time's ratio.
+    pub max_half_width: Option<f64>,
     /// Caveats on rounds that a cluster ran: code and sentence.
     pub cluster_caveats: Vec<(&'static str, String)>,
     /// Kinds of machines that ran them.
@@ -106,7 +106,7 @@ fn key(number: usize) -> String {
 }
 
 /// The figures of one case in the document.
-fn metrics(by_metric: &BTreeMap<Metric, Compared>) -> Map<String, Value> {
+fn metrics(by_metric: &BTreeMap<Metric, MetricComparison>) -> Map<String, Value> {
     let value = |metric: Metric| match by_metric.get(&metric) {
         None => Value::Null,
         Some(compared) => {
@@ -116,11 +116,11 @@ fn metrics(by_metric: &BTreeMap<Metric, Compared>) -> Map<String, Value> {
             }
             value.insert("ratio".to_owned(), json!(compared.ratios.get(1).copied().flatten()));
             value.insert("verdict".to_owned(), json!(compared.verdict(1)));
-            let others = compared.ratios.iter().enumerate().skip(1);
-            let others = others.map(|(number, ratio)| {
+            let ratios = compared.ratios.iter().enumerate().skip(1);
+            let ratios = ratios.map(|(number, ratio)| {
                 (key(number), json!({ "ratio": ratio, "verdict": compared.verdict(number) }))
             });
-            value.insert("ratios".to_owned(), Value::Object(others.collect()));
+            value.insert("ratios".to_owned(), Value::Object(ratios.collect()));
             Value::Object(value)
         }
     };
@@ -169,9 +169,10 @@ type Caveats = Vec<(&'static str, String)>;
 fn caveats(facts: &CompareInput<'_>) -> Caveats {
     let mut caveats = counting_caveats(facts);
     caveats.extend(round_caveats(facts));
-    caveats.extend(facts.failures.iter().map(|(name, failed)| ("failed_runs", failed_runs(name, *failed))));
-    if facts.left_behind > 0 {
-        let text = format!("{} runs left processes behind, which were ended", facts.left_behind);
+    caveats
+        .extend(facts.failures.iter().map(|(name, failed)| ("failed_runs", failed_runs_text(name, *failed))));
+    if facts.runs_with_leftovers > 0 {
+        let text = format!("{} runs left processes behind, which were ended", facts.runs_with_leftovers);
         caveats.push(("left_behind", text));
     }
     caveats.extend(facts.cluster_caveats.iter().cloned());
@@ -182,13 +183,13 @@ fn caveats(facts: &CompareInput<'_>) -> Caveats {
 /// Caveats on how instructions and times are counted.
 fn counting_caveats(facts: &CompareInput<'_>) -> Caveats {
     let mut caveats = Vec::new();
-    if let Some(why) = &facts.no_counters {
+    if let Some(why) = &facts.no_counters_reason {
         caveats.push(if facts.counted_by_cachegrind {
             (
                 "instructions_by_cachegrind",
                 format!(
                     "instructions are counted by valgrind's cachegrind, in {} runs more of each; cycles are not counted: {why}",
-                    facts.counted_rounds
+                    facts.cachegrind_rounds
                 ),
             )
         } else {
@@ -208,8 +209,8 @@ fn counting_caveats(facts: &CompareInput<'_>) -> Caveats {
                     system by chance; wall time is exact";
         caveats.push(("short_runs", text.to_owned()));
     }
-    if !facts.by_shell.is_empty() {
-        let names = facts.by_shell.join(", ");
+    if !facts.shell_subjects.is_empty() {
+        let names = facts.shell_subjects.join(", ");
         caveats.push((
             "run_by_shell",
             format!("{names}: run by `sh -c`; every figure includes the start of that shell"),
@@ -236,14 +237,14 @@ fn round_caveats(facts: &CompareInput<'_>) -> Caveats {
             ),
         ));
     }
-    if let Some(until) = facts.until {
-        let width = facts.comparison.width(Metric::Wall);
-        if width > until {
+    if let Some(max_half_width) = facts.max_half_width {
+        let half_width = facts.comparison.max_half_width(Metric::Wall);
+        if half_width > max_half_width {
             let text = format!(
                 "the interval of wall time's ratio is still ±{} after {} rounds (--until {})",
-                percent_of(width),
+                percent_of(half_width),
                 facts.comparison.rounds,
-                percent_of(until)
+                percent_of(max_half_width)
             );
             caveats.push(("not_narrow", text));
         }
@@ -252,20 +253,20 @@ fn round_caveats(facts: &CompareInput<'_>) -> Caveats {
 }
 
 /// The caveat on the failed runs of a subject.
-fn failed_runs(name: &str, FailedRuns { counted: exited, excluded }: FailedRuns) -> String {
-    let failed = counted(u64::from(exited + excluded), "run");
+fn failed_runs_text(name: &str, FailedRuns { counted_runs, excluded_runs }: FailedRuns) -> String {
+    let failed = counted(u64::from(counted_runs + excluded_runs), "run");
     let killed = "ended by a signal or the timeout";
-    match (exited, excluded) {
+    match (counted_runs, excluded_runs) {
         (_, 0) => format!("{name}: {failed} failed; the figures include all of them"),
         (0, _) => format!("{name}: {failed} failed, {killed}; the figures exclude all of them"),
-        _ => format!("{name}: {failed} failed; the figures exclude the {excluded} {killed}"),
+        _ => format!("{name}: {failed} failed; the figures exclude the {excluded_runs} {killed}"),
     }
 }
 
 /// Builds the page.
 pub fn page(facts: &CompareInput<'_>) -> Page {
     let comparison = facts.comparison;
-    let mut sections = vec![legend(comparison)];
+    let mut sections = vec![legend_section(comparison)];
     if comparison.cases.len() > 1 || comparison.cases.iter().any(|case| !case.is_empty()) {
         sections.push(cases_section(comparison));
     }
@@ -301,10 +302,10 @@ fn headline(comparison: &Comparison) -> String {
         ("unknown", _) => "Unknown: too few rounds.".to_owned(),
         (_, []) => format!("Same: no figure differs ({} rounds, {joint}).", comparison.rounds),
         (_, differences) => {
-            let more = differences.len().saturating_sub(MAX_HEADLINE_DIFFERENCES);
-            let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+            let hidden_count = differences.len().saturating_sub(MAX_HEADLINE_DIFFERENCES);
+            let suffix = if hidden_count > 0 { format!("; and {hidden_count} more") } else { String::new() };
             format!(
-                "{}{more} ({} rounds, {joint}).",
+                "{}{suffix} ({} rounds, {joint}).",
                 differences.iter().take(MAX_HEADLINE_DIFFERENCES).cloned().collect::<Vec<_>>().join("; "),
                 comparison.rounds
             )
@@ -335,7 +336,7 @@ fn title(metric: Metric) -> &'static str {
 }
 
 /// Table of the commands by their letters.
-fn legend(comparison: &Comparison) -> Section {
+fn legend_section(comparison: &Comparison) -> Section {
     let rows = comparison.commands.iter().enumerate();
     let rows = rows
         .map(|(number, command)| vec![Cell::plain(letter(number)), Cell::plain(clean(command))])
@@ -350,9 +351,9 @@ fn cases_section(comparison: &Comparison) -> Section {
     columns.extend(comparison.cases.iter().map(|case| Column::new(clean(case), true)));
     let compared = |case: usize, metric: Metric| comparison.metrics.get(case)?.get(&metric);
     let cases = 0..comparison.cases.len();
-    let known =
+    let metrics =
         Metric::ALL.into_iter().filter(|&metric| cases.clone().any(|case| compared(case, metric).is_some()));
-    let tables = known.map(|metric| {
+    let tables = metrics.map(|metric| {
         let mut rows = Vec::new();
         for command in 0..comparison.commands.len() {
             let mut row = vec![Cell::plain(letter(command))];
@@ -413,7 +414,7 @@ fn case_section(comparison: &Comparison, case: usize, name: &str) -> Section {
 }
 
 /// Plot of every run of a metric, side by side for each command.
-fn strips_plot(metric: Metric, compared: &Compared) -> Plot {
+fn strips_plot(metric: Metric, compared: &MetricComparison) -> Plot {
     let series = compared.estimates.iter().enumerate().filter_map(|(number, estimate)| {
         let estimate: &Estimate = estimate.as_ref()?;
         let points = estimate.samples.iter().map(|&sample| (number as f64, sample)).collect();
@@ -460,7 +461,7 @@ fn format_ratio(ratio: f64) -> String {
     }
 }
 
-fn ratio_cell(compared: &Compared, command: usize, text: impl Fn(&Ratio) -> String) -> Cell {
+fn ratio_cell(compared: &MetricComparison, command: usize, text: impl Fn(&Ratio) -> String) -> Cell {
     let ratio = compared.ratios.get(command).copied().flatten();
     let text = ratio.as_ref().map_or(UNKNOWN.to_owned(), text);
     Cell { text, tone: tone(compared.verdict(command)) }
@@ -490,7 +491,8 @@ mod tests {
 
     #[test]
     fn failed_runs_count_unless_they_were_cut_short() {
-        let text = |counted, excluded| failed_runs("A", FailedRuns { counted, excluded });
+        let text =
+            |counted_runs, excluded_runs| failed_runs_text("A", FailedRuns { counted_runs, excluded_runs });
         assert_eq!(text(2, 0), "A: 2 runs failed; the figures include all of them");
         assert_eq!(
             text(0, 1),

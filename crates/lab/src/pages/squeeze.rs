@@ -136,7 +136,7 @@ fn limits_table(findings: &Findings) -> Table {
     let edge = findings.smallest_bytes.or(findings.largest_failing_bytes).unwrap_or(0);
     let mut nearest: Vec<&LimitResult> = findings.limits.iter().collect();
     nearest.sort_by_key(|result| result.limit_bytes.abs_diff(edge));
-    let left_out = nearest.len().saturating_sub(MAX_LIMITS);
+    let unlisted = nearest.len().saturating_sub(MAX_LIMITS);
     nearest.truncate(MAX_LIMITS);
     nearest.sort_by_key(|result| std::cmp::Reverse(result.limit_bytes));
     let rows = nearest.iter().map(|result| {
@@ -153,10 +153,10 @@ fn limits_table(findings: &Findings) -> Table {
             Cell { text: word.to_owned(), tone },
         ]
     });
-    let caption = if left_out == 0 {
+    let caption = if unlisted == 0 {
         String::new()
     } else {
-        format!("the {MAX_LIMITS} limits nearest to the edge; {left_out} further off are left out")
+        format!("the {MAX_LIMITS} limits nearest to the edge; {unlisted} further off are left out")
     };
     let columns =
         table_columns(&[("limit", true), ("bytes", true), ("runs", true), ("failed", true), ("", false)]);
@@ -233,7 +233,7 @@ fn slowdown_section(findings: &Findings) -> Option<Section> {
     let unlimited = &findings.unlimited;
     let without_ratio =
         |estimate: &Option<Estimate>| LimitedFigure { estimate: estimate.clone(), ratio: None };
-    let last = vec![
+    let unlimited_row = vec![
         Cell::plain("none"),
         Cell::plain(String::new()),
         Cell::plain(median_time(&without_ratio(&unlimited.wall_seconds))),
@@ -251,8 +251,11 @@ fn slowdown_section(findings: &Findings) -> Option<Section> {
         ("ratio", true),
         ("major faults", true),
     ];
-    let table =
-        Table { caption: String::new(), columns: table_columns(&titles), rows: rows.chain([last]).collect() };
+    let table = Table {
+        caption: String::new(),
+        columns: table_columns(&titles),
+        rows: rows.chain([unlimited_row]).collect(),
+    };
     Some(Section {
         heading: "Near the limit".to_owned(),
         paragraphs: vec![format!(
@@ -266,7 +269,7 @@ fn slowdown_section(findings: &Findings) -> Option<Section> {
 }
 
 fn slowdown_plot(levels: &[Level]) -> Plot {
-    let known = || levels.iter().filter_map(|level| Some((level, level.wall_seconds.ratio?)));
+    let measured_ratios = || levels.iter().filter_map(|level| Some((level, level.wall_seconds.ratio?)));
     Plot {
         title: "Wall time near the limit, to that without a limit".to_owned(),
         x_label: "limit".to_owned(),
@@ -275,8 +278,10 @@ fn slowdown_plot(levels: &[Level]) -> Plot {
         x_is_bytes: true,
         series: vec![Series {
             name: "wall time".to_owned(),
-            points: known().map(|(level, ratio)| (level.limit_bytes as f64, ratio.median)).collect(),
-            intervals: known()
+            points: measured_ratios()
+                .map(|(level, ratio)| (level.limit_bytes as f64, ratio.median))
+                .collect(),
+            intervals: measured_ratios()
                 .map(|(_, ratio)| (ratio.low.unwrap_or(ratio.median), ratio.high.unwrap_or(ratio.median)))
                 .collect(),
             labels: Vec::new(),

@@ -11,7 +11,9 @@ use crate::trial::catalogue::Candidate;
 use crate::trial::observation::SettledSource;
 use crate::trial::paste::{Paste, paste};
 use crate::trial::rank::{self, Goal, Status};
-use crate::trial::tries::{self, BASELINE, Figure, Trial, TriedSetting, TryResult};
+use crate::trial::tries::{
+    self, BASELINE, Figure, NotApplicable, SecondsRange, Trial, TriedSetting, TryResult,
+};
 use strandline_report::pages::page::{Cell, Column, Page, Plot, PlotKind, Section, Series, Table, Tone};
 use strandline_report::pages::surroundings;
 use strandline_report::text::{clean, clean_sentence, command_line, counted, grouped};
@@ -44,7 +46,7 @@ pub struct Document {
     paste: Option<Paste>,
     pareto: Vec<String>,
     pairs: Vec<String>,
-    not_applicable: Vec<Value>,
+    not_applicable: Vec<NotApplicable>,
     caveats: Vec<Value>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     nodes: Vec<NodeKind>,
@@ -71,7 +73,7 @@ pub fn document(trial: &Trial) -> Document {
     Document {
         runs: trial.rounds,
         command: trial.command.clone(),
-        mode: if trial.serving { "server" } else { "batch" },
+        mode: if trial.is_server { "server" } else { "batch" },
         settled_at: trial.observation.settled_at,
         goal: trial.goal,
         baseline,
@@ -80,11 +82,7 @@ pub fn document(trial: &Trial) -> Document {
         paste: best.map(|(tried, _)| paste(&tried.applied, &trial.command, trial.program.as_deref())),
         pareto: trial.front(),
         pairs: pairs(trial),
-        not_applicable: trial
-            .not_applicable
-            .iter()
-            .map(|(id, reason)| json!({ "id": id, "reason": reason }))
-            .collect(),
+        not_applicable: trial.not_applicable.clone(),
         caveats: caveats(trial)
             .into_iter()
             .map(|(code, text)| json!({ "code": code, "where": "try", "bytes": null, "text": text }))
@@ -105,7 +103,7 @@ fn figures(judged: &TryResult) -> Value {
         "settled_bytes": judged.settled.estimate,
         "wall_seconds": judged.wall.estimate,
         "minor_faults": judged.faults.estimate,
-        "settled_seconds": judged.settled_seconds.map(|(from, to)| json!({ "from": from, "to": to })),
+        "settled_seconds": judged.settled_seconds,
         "ended_with_bytes": judged.ended_with_bytes,
     })
 }
@@ -139,11 +137,13 @@ fn candidate(tried: &TriedSetting, judged: &TryResult, status: Status) -> Value 
 /// Builds the page.
 pub fn page(trial: &Trial) -> Page {
     let best = trial.ranking().best.and_then(|index| trial.tried.get(index));
-    let mut sections = vec![results(trial)];
+    let mut sections = vec![results_section(trial)];
     if let Some((tried, _)) = best {
-        sections.push(to_paste(trial, tried));
+        sections.push(paste_section(trial, tried));
     }
-    sections.extend([failed(trial), left_out(trial), settings(trial)].into_iter().flatten());
+    sections.extend(
+        [failed_section(trial), not_tried_section(trial), settings_section(trial)].into_iter().flatten(),
+    );
     let mut environment = surroundings(&Environment::read());
     let allocators = trial.observation.allocator_names();
     environment.push(("allocator without settings".to_owned(), clean(&allocators)));
@@ -194,13 +194,13 @@ fn headline(trial: &Trial) -> String {
         };
     };
     let after = goal_figure(judged, trial.goal);
-    let less =
+    let saving =
         after.ratio.map(|ratio| format!(", {} less", percent_of(1.0 - ratio.median))).unwrap_or_default();
     let time = judged.wall.ratio.map(|ratio| format!("; it takes {}", time_in_words(&ratio, trial)));
     let time = time.unwrap_or_default();
-    let sentence = format!("{} {verb} {} instead of {}{less}{time}.", tried.id, size(after), size(before));
+    let sentence = format!("{} {verb} {} instead of {}{saving}{time}.", tried.id, size(after), size(before));
     match runner_up(trial, tried, judged) {
-        Some(second) => format!("{sentence} {second}"),
+        Some(runner_up) => format!("{sentence} {runner_up}"),
         None => sentence,
     }
 }
@@ -212,7 +212,9 @@ fn undecided(trial: &Trial) -> Option<(&TriedSetting, &TryResult)> {
     let mut smallest = None;
     for (index, (tried, judged)) in trial.tried.iter().enumerate() {
         let Some(after) = median(judged).filter(|_| trial.status(index) == Status::Same) else { continue };
-        if after < before * UNDECIDED_MAX_RATIO && smallest.is_none_or(|(_, _, other)| after < other) {
+        if after < before * UNDECIDED_MAX_RATIO
+            && smallest.is_none_or(|(_, _, smallest_median)| after < smallest_median)
+        {
             smallest = Some((tried, judged, after));
         }
     }
@@ -222,11 +224,11 @@ fn undecided(trial: &Trial) -> Option<(&TriedSetting, &TryResult)> {
 /// A sentence on a candidate that is smaller than the best but takes more time, if there is one.
 fn runner_up(trial: &Trial, best: &TriedSetting, judged: &TryResult) -> Option<String> {
     let smallest = trial.ranking().order.into_iter().find(|&index| trial.status(index) == Status::Better)?;
-    let (tried, other) = trial.tried.get(smallest)?;
+    let (tried, smaller) = trial.tried.get(smallest)?;
     let median = |figure: &Figure| figure.estimate.as_ref().map(|estimate| estimate.median);
     let goal_median = |judged: &TryResult| median(goal_figure(judged, trial.goal));
-    let saved_bytes = goal_median(judged)? - goal_median(other)?;
-    let time_factor = median(&other.wall)? / median(&judged.wall)?;
+    let saved_bytes = goal_median(judged)? - goal_median(smaller)?;
+    let time_factor = median(&smaller.wall)? / median(&judged.wall)?;
     // Not worth naming if barely smaller or no slower.
     let is_negligible = saved_bytes <= tries::RESOLUTION_BYTES || time_factor <= NEGLIGIBLE_TIME_FACTOR;
     if tried.id == best.id || is_negligible {
@@ -261,9 +263,9 @@ fn time_in_words(ratio: &Ratio, trial: &Trial) -> String {
     }
 }
 
-fn results(trial: &Trial) -> Section {
+fn results_section(trial: &Trial) -> Section {
     let front = trial.front();
-    let time = if trial.serving { "load" } else { "time" };
+    let time = if trial.is_server { "load" } else { "time" };
     let columns = vec![
         Column::new("setting", false),
         Column::new("settled", true),
@@ -272,7 +274,7 @@ fn results(trial: &Trial) -> Section {
         Column::new("× (interval)", true),
         Column::new("", false),
     ];
-    let mut others = vec![
+    let mut other_columns = vec![
         Column::new("setting", false),
         Column::new("peak", true),
         Column::new("× (interval)", true),
@@ -280,8 +282,8 @@ fn results(trial: &Trial) -> Section {
         Column::new("× (interval)", true),
     ];
     // If all figures are from the same moment, only the caption names it.
-    if all_results(trial).any(|(_, judged)| judged.settled_seconds.is_some() || judged.held_no_level) {
-        others.push(Column::new("settled at", true));
+    if all_results(trial).any(|(_, judged)| judged.settled_seconds.is_some() || judged.lacks_level) {
+        other_columns.push(Column::new("settled at", true));
     }
     let mut rows = vec![row(BASELINE, &trial.baseline, None, front.iter().any(|id| id == BASELINE))];
     let mut other_rows = vec![other_row(BASELINE, &trial.baseline)];
@@ -306,12 +308,13 @@ fn results(trial: &Trial) -> Section {
                 .to_owned(),
         );
     }
-    let first = Table { caption: String::new(), columns, rows };
-    let second = Table { caption: "What else changed".to_owned(), columns: others, rows: other_rows };
+    let main_table = Table { caption: String::new(), columns, rows };
+    let other_table =
+        Table { caption: "What else changed".to_owned(), columns: other_columns, rows: other_rows };
     Section {
         heading: "What was tried".to_owned(),
         paragraphs,
-        tables: vec![first, second],
+        tables: vec![main_table, other_table],
         plots: vec![plot(trial)],
         ..Section::default()
     }
@@ -332,11 +335,11 @@ fn settled_in_words(trial: &Trial) -> String {
         }
         SettledSource::Exit | SettledSource::Level | SettledSource::Top => {
             match trial.baseline.settled_seconds {
-                Some((from, to)) => format!(
+                Some(SecondsRange { from, to }) => format!(
                     "settled: resident memory of {process} on the level it held before it began to end (from {from:.2} to \
                  {to:.2} s without settings)"
                 ),
-                None if trial.baseline.held_no_level => {
+                None if trial.baseline.lacks_level => {
                     format!("settled: resident memory of {process} as it began to fall to end")
                 }
                 None => format!("settled: resident memory of {process} as it ended"),
@@ -384,8 +387,8 @@ fn other_row(id: &str, judged: &TryResult) -> Vec<Cell> {
 
 /// When the process was at its settled level.
 fn settled_time(judged: &TryResult) -> String {
-    match (judged.settled_seconds, judged.held_no_level) {
-        (Some((from, to)), _) => format!("{from:.2}–{to:.2} s"),
+    match (judged.settled_seconds, judged.lacks_level) {
+        (Some(SecondsRange { from, to }), _) => format!("{from:.2}–{to:.2} s"),
         (None, true) => "no level".to_owned(),
         (None, false) => "its end".to_owned(),
     }
@@ -441,7 +444,7 @@ fn plot(trial: &Trial) -> Plot {
     }
 }
 
-fn to_paste(trial: &Trial, tried: &TriedSetting) -> Section {
+fn paste_section(trial: &Trial, tried: &TriedSetting) -> Section {
     let Paste { shell, systemd, docker, kubernetes } =
         paste(&tried.applied, &trial.command, trial.program.as_deref());
     let snippets =
@@ -454,20 +457,20 @@ fn to_paste(trial: &Trial, tried: &TriedSetting) -> Section {
     }
 }
 
-fn failed(trial: &Trial) -> Option<Section> {
+fn failed_section(trial: &Trial) -> Option<Section> {
     let failed = trial.tried.iter().filter_map(|(tried, judged)| Some((&tried.id, judged.failure.as_ref()?)));
     reasons("Failed", failed)
 }
 
-fn left_out(trial: &Trial) -> Option<Section> {
-    reasons("Not tried", trial.not_applicable.iter().map(|(id, reason)| (id, reason)))
+fn not_tried_section(trial: &Trial) -> Option<Section> {
+    reasons("Not tried", trial.not_applicable.iter().map(|candidate| (&candidate.id, &candidate.reason)))
 }
 
 /// Groups ids by their reason.
 fn reasons<'a>(heading: &str, reasons: impl Iterator<Item = (&'a String, &'a String)>) -> Option<Section> {
     let mut grouped: Vec<(&String, Vec<String>)> = Vec::new();
     for (id, reason) in reasons {
-        match grouped.iter_mut().find(|(other, _)| *other == reason) {
+        match grouped.iter_mut().find(|(grouped_reason, _)| *grouped_reason == reason) {
             Some((_, ids)) => ids.push(clean(id)),
             None => grouped.push((reason, vec![clean(id)])),
         }
@@ -484,7 +487,7 @@ fn reasons<'a>(heading: &str, reasons: impl Iterator<Item = (&'a String, &'a Str
 }
 
 /// What each better candidate sets, and its known cost.
-fn settings(trial: &Trial) -> Option<Section> {
+fn settings_section(trial: &Trial) -> Option<Section> {
     let better = trial.ranking().order.into_iter().filter(|&index| trial.status(index) == Status::Better);
     let paragraphs: Vec<String> = better
         .filter_map(|index| trial.tried.get(index))

@@ -11,14 +11,14 @@ const MIN_DEVIATION_FRACTION: f64 = 0.05;
 /// With fewer rounds a caveat recommends more.
 const FEW_ROUNDS: usize = 5;
 /// Maximum number of names listed in a sentence.
-const MAX_NAMED: usize = 6;
+const MAX_LISTED_NAMES: usize = 6;
 
 /// Caveats on the figures: code and sentence.
 pub fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
     let mut caveats = Vec::new();
-    let fallen = |held_no_level: bool| -> Vec<&str> {
+    let fallen = |lacks_level: bool| -> Vec<&str> {
         let fallen = all_results(trial).filter(|(_, judged)| judged.ended_with_bytes.is_some());
-        fallen.filter(|(_, judged)| judged.held_no_level == held_no_level).map(|(id, _)| id).collect()
+        fallen.filter(|(_, judged)| judged.lacks_level == lacks_level).map(|(id, _)| id).collect()
     };
     let (from_level, from_top) = (fallen(false), fallen(true));
     if !from_level.is_empty() {
@@ -42,9 +42,10 @@ pub fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
                     was mapped is not known";
         caveats.push(("settled_by_sample", text.to_owned()));
     }
-    if let (count @ 1.., why) = &trial.baseline_failures {
-        let why = why.as_deref().unwrap_or(UNKNOWN);
-        let text = format!("{}, left out of all figures: {why}", counted(u64::from(*count), "run"));
+    if trial.baseline_failures > 0 {
+        let why = trial.first_baseline_failure.as_deref().unwrap_or(UNKNOWN);
+        let runs = counted(u64::from(trial.baseline_failures), "run");
+        let text = format!("{runs}, left out of all figures: {why}");
         caveats.push(("baseline_failed", format!("without settings it failed in {text}")));
     }
     caveats.extend(outliers(trial).into_iter().map(|text| ("outliers", text)));
@@ -53,8 +54,8 @@ pub fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
         let text = format!("with {rounds} only large differences can be detected; --repeat 5 or more");
         caveats.push(("few_runs", text));
     }
-    if trial.left_behind > 0 {
-        let text = format!("{} runs left processes behind, which were ended", trial.left_behind);
+    if trial.runs_with_leftovers > 0 {
+        let text = format!("{} runs left processes behind, which were ended", trial.runs_with_leftovers);
         caveats.push(("left_behind", text));
     }
     caveats.extend(trial.cluster_caveats.iter().cloned());
@@ -70,10 +71,10 @@ pub fn all_results(trial: &Trial) -> impl Iterator<Item = (&str, &TryResult)> {
 
 /// The first names, and the number of the rest.
 fn first_names(names: &[&str]) -> String {
-    let shown = names.get(..names.len().min(MAX_NAMED)).unwrap_or_default().join(", ");
-    match names.len().saturating_sub(MAX_NAMED) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
+    let listed = names.get(..names.len().min(MAX_LISTED_NAMES)).unwrap_or_default().join(", ");
+    match names.len().saturating_sub(MAX_LISTED_NAMES) {
+        0 => listed,
+        more => format!("{listed} and {more} more"),
     }
 }
 
@@ -91,7 +92,7 @@ struct OutlierFigure<'a> {
 /// runs there is always an outlier; differences below the threshold are skipped.
 fn outliers(trial: &Trial) -> Vec<String> {
     let size = |value: f64| bytes(value.round() as u64);
-    let time = if trial.serving { "the load's time" } else { "time" };
+    let time = if trial.is_server { "the load's time" } else { "time" };
     let settled = OutlierFigure {
         name: "settled memory",
         figure: |judged| &judged.settled,
@@ -102,7 +103,7 @@ fn outliers(trial: &Trial) -> Vec<String> {
         OutlierFigure { name: time, figure: |judged| &judged.wall, min_deviation: 0.0, format: &seconds };
     let mut texts = Vec::new();
     for OutlierFigure { name, figure, min_deviation, format } in [settled, wall] {
-        let mut found_outliers: Vec<String> = Vec::new();
+        let mut outlier_texts: Vec<String> = Vec::new();
         for (id, judged) in all_results(trial).filter(|(_, judged)| judged.failure.is_none()) {
             let Some(estimate) = &figure(judged).estimate else { continue };
             let min_deviation = min_deviation.max(estimate.median * MIN_DEVIATION_FRACTION);
@@ -110,15 +111,15 @@ fn outliers(trial: &Trial) -> Vec<String> {
             let outliers = indices.filter_map(|index| estimate.samples.get(index).copied());
             let outliers = outliers.filter(|value| (value - estimate.median).abs() > min_deviation);
             let median = format(estimate.median);
-            found_outliers.extend(outliers.map(|value| format!("{} of {id} ({median})", format(value))));
+            outlier_texts.extend(outliers.map(|value| format!("{} of {id} ({median})", format(value))));
         }
-        let found_outliers: Vec<&str> = found_outliers.iter().map(String::as_str).collect();
-        if !found_outliers.is_empty() {
+        let outlier_texts: Vec<&str> = outlier_texts.iter().map(String::as_str).collect();
+        if !outlier_texts.is_empty() {
             texts.push(format!(
                 "{name} of {} deviates from the others of its setting (in parentheses their median): {}; they are \
                  included",
-                counted(found_outliers.len() as u64, "run"),
-                first_names(&found_outliers)
+                counted(outlier_texts.len() as u64, "run"),
+                first_names(&outlier_texts)
             ));
         }
     }
@@ -130,7 +131,7 @@ fn notes(trial: &Trial) -> Vec<String> {
     let mut grouped: Vec<(&str, Vec<&str>)> = Vec::new();
     for (id, judged) in all_results(trial) {
         for note in &judged.notes {
-            match grouped.iter_mut().find(|(known, _)| known == note) {
+            match grouped.iter_mut().find(|(text, _)| text == note) {
                 Some((_, ids)) => ids.push(id),
                 None => grouped.push((note, vec![id])),
             }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::statistics::{estimate, paired_ratio};
-use crate::trial::applies::{Applied, Variable};
+use crate::trial::applies::{AppliedSetting, Variable};
 use crate::trial::catalogue::Kind;
 use crate::trial::observation::Observation;
 use strandline_report::pages::terminal;
@@ -36,7 +36,7 @@ fn tried(id: &str) -> TriedSetting {
         kind: Kind::Setting,
         cost: "a cost".into(),
         source: Vec::new(),
-        applied: Applied { variables: vec![variable], ..Applied::default() },
+        applied: AppliedSetting { variables: vec![variable], ..AppliedSetting::default() },
     }
 }
 
@@ -45,14 +45,15 @@ fn trial(tries: &[(&str, TryResult)]) -> Trial {
         command: vec!["thing".into()],
         program: Some("/bin/thing".into()),
         goal: Goal::Settled,
-        serving: false,
+        is_server: false,
         rounds: 5,
-        baseline_failures: (1, Some("exit status 9".into())),
+        baseline_failures: 1,
+        first_baseline_failure: Some("exit status 9".into()),
         observation: Observation { executable: Some("/usr/bin/thing".into()), ..Observation::default() },
         baseline: judged(&[100.0, 100.1, 100.2, 100.0, 170.0], &[1.0, 1.01, 1.02, 1.0, 0.99]),
         tried: tries.iter().map(|(id, judged)| (tried(id), judged.clone())).collect(),
         not_applicable: Vec::new(),
-        left_behind: 0,
+        runs_with_leftovers: 0,
         cluster_caveats: Vec::new(),
         nodes: Vec::new(),
     }
@@ -118,8 +119,8 @@ fn doubtful_results_have_caveats() {
     let trial = trial(&[("half", judged(&[50.0; 5], &[1.0; 5]))]);
     let caveats = caveats(&trial);
     let text = |code: &str| {
-        let found = caveats.iter().find(|(own, _)| *own == code);
-        found.map_or("", |(_, text)| text.as_str())
+        let caveat = caveats.iter().find(|(caveat_code, _)| *caveat_code == code);
+        caveat.map_or("", |(_, text)| text.as_str())
     };
     assert!(text("outliers").starts_with("settled memory of 1 run deviates"), "{caveats:?}");
     assert!(text("outliers").contains(": 170 MiB of baseline (100 MiB); they are included"), "{caveats:?}");

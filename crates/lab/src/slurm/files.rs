@@ -127,7 +127,7 @@ pub struct Run {
 
 /// Content of the file of a task that gave up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failed {
+pub struct TaskFailure {
     /// See [`SharedFolder::lab`].
     pub lab: String,
     /// The machine that it ran on.
@@ -258,7 +258,7 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> ReadResult<T> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return ReadResult::Missing,
         Err(error) => return invalid(&error),
     };
-    if file.metadata().is_ok_and(|data| !data.is_file() || data.len() > MAX_FILE_BYTES) {
+    if file.metadata().is_ok_and(|metadata| !metadata.is_file() || metadata.len() > MAX_FILE_BYTES) {
         return invalid(&"it is not a file of this lab");
     }
     let mut text = Vec::new();
@@ -361,7 +361,7 @@ mod tests {
             parse_round_file("ab-17.4_2.part", "ab"),
             Some(RoundFile { round: 17, is_finished: false })
         );
-        for other in [
+        for name in [
             "ab-17.4_2.failed",
             "cd-17.json",
             "ab-x.json",
@@ -370,7 +370,7 @@ mod tests {
             ".new-1",
             "ab-99999999999.json",
         ] {
-            assert_eq!(parse_round_file(other, "ab"), None, "{other}");
+            assert_eq!(parse_round_file(name, "ab"), None, "{name}");
         }
     }
 }

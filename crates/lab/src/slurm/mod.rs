@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use super::atomic_file;
 use super::cell::{Outcome, Subject};
-use super::executor::{Executor, Job, Stopped};
+use super::executor::{Executor, Job, StopReason};
 use super::interrupt::Interrupt;
-use super::local::Local;
+use super::local::LocalExecutor;
 use super::remote::{RemoteEvent, RemoteExecutor, Round, TaskCounts};
 use super::trial::server::Service;
 use super::user::User;
@@ -91,8 +91,10 @@ pub struct LabFolder<'a> {
 pub fn why_rejected(option: &str) -> Option<String> {
     let name = option.split('=').next().unwrap_or(option);
     // The value may follow a short option directly: -N2.
-    let short =
-        name.strip_prefix('-').filter(|rest| !rest.starts_with('-')).and_then(|rest| rest.chars().next());
+    let short = name
+        .strip_prefix('-')
+        .filter(|letters| !letters.starts_with('-'))
+        .and_then(|letters| letters.chars().next());
     let is_reserved = RESERVED_OPTIONS.contains(&name)
         || short.is_some_and(|short| RESERVED_OPTIONS.contains(&format!("-{short}").as_str()));
     if !option.starts_with('-') {
@@ -133,7 +135,7 @@ struct SubmittedArray {
 /// Runs rounds by Slurm, and single jobs on this machine.
 pub struct Slurm {
     /// Runs single jobs.
-    local: Local,
+    local: LocalExecutor,
     shared: SharedFolder,
     /// The executable of strandline, at a path that all nodes see.
     program: PathBuf,
@@ -163,7 +165,7 @@ impl Slurm {
         program: PathBuf,
         options: Options,
         user: Arc<dyn User>,
-        local: Local,
+        local: LocalExecutor,
         interrupt: Arc<Interrupt>,
     ) -> Result<Self, String> {
         if root.to_str().is_none_or(|root| root.contains(['\n', '\\'])) {
@@ -233,15 +235,15 @@ impl Slurm {
 /// one otherwise.
 fn open_shared_folder(root: &Path, key: &str, is_fresh: bool) -> Result<SharedFolder, String> {
     let mut shared = SharedFolder { root: root.to_owned(), lab: String::new() };
-    let last = match read::<LabIdentity>(&shared.below("lab.json")) {
-        ReadResult::Content(last) => Some(last),
+    let previous_lab = match read::<LabIdentity>(&shared.below("lab.json")) {
+        ReadResult::Content(previous) => Some(previous),
         ReadResult::Missing | ReadResult::Invalid(_) => None,
     };
-    match last {
-        Some(last) if last.key == key && !is_fresh => shared.lab = last.lab,
-        last => {
-            if let Some(last) = last {
-                discard_lab(&SharedFolder { lab: last.lab, ..shared.clone() });
+    match previous_lab {
+        Some(previous) if previous.key == key && !is_fresh => shared.lab = previous.lab,
+        previous_lab => {
+            if let Some(previous) = previous_lab {
+                discard_lab(&SharedFolder { lab: previous.lab, ..shared.clone() });
             }
             shared.lab = token();
             let identity = LabIdentity { lab: shared.lab.clone(), key: key.to_owned() };
@@ -287,8 +289,8 @@ fn known_arrays(shared: &SharedFolder) -> BTreeMap<u32, SubmittedArray> {
 }
 
 impl RemoteExecutor for Slurm {
-    fn request(&mut self, subjects: &[Subject], rounds: Vec<Round>) -> Result<(), Stopped> {
-        let own_directory = std::env::current_dir().map_err(|error| Stopped::Failed(error.to_string()))?;
+    fn request(&mut self, subjects: &[Subject], rounds: Vec<Round>) -> Result<(), StopReason> {
+        let own_directory = std::env::current_dir().map_err(|error| StopReason::Failed(error.to_string()))?;
         let with_directory = |subject: &Subject| Subject {
             directory: Some(subject.directory.clone().unwrap_or_else(|| own_directory.clone())),
             ..subject.clone()
@@ -298,8 +300,8 @@ impl RemoteExecutor for Slurm {
             subjects: subjects.iter().map(with_directory).collect(),
             service: self.options.service.clone(),
         };
-        self.plan = plan_name(&plan).map_err(Stopped::Failed)?;
-        write_json(&self.shared.plan_file(&self.plan), &plan).map_err(Stopped::Failed)?;
+        self.plan = plan_name(&plan).map_err(StopReason::Failed)?;
+        write_json(&self.shared.plan_file(&self.plan), &plan).map_err(StopReason::Failed)?;
         for Round { number, turns } in rounds {
             let pending = PendingRound {
                 turns,
@@ -321,7 +323,7 @@ impl RemoteExecutor for Slurm {
         self.submit(&unsubmitted)
     }
 
-    fn next(&mut self) -> Result<RemoteEvent, Stopped> {
+    fn next(&mut self) -> Result<RemoteEvent, StopReason> {
         self.wait_for_event()
     }
 
@@ -361,8 +363,8 @@ mod tests {
 
     #[test]
     fn options_that_would_change_what_a_round_is_are_not_passed_on() {
-        for own in ["--array=1-3", "-a", "-N2", "--nodes=2", "--wrap=x", "-J", "-n4", "qos=low", ""] {
-            assert!(why_rejected(own).is_some(), "{own}");
+        for option in ["--array=1-3", "-a", "-N2", "--nodes=2", "--wrap=x", "-J", "-n4", "qos=low", ""] {
+            assert!(why_rejected(option).is_some(), "{option}");
         }
         for good in
             ["--qos=low", "--gres=gpu:1", "-p", "-pdebug", "--mem=4G", "--no-requeue", "--nodelist=n1"]

@@ -83,21 +83,21 @@ pub struct TaskStatus {
 pub struct Submission<'a> {
     pub name: &'a str,
     /// Number of tasks.
-    pub count: usize,
+    pub task_count: usize,
     /// Maximum number of tasks that run at a time.
-    pub at_once: Option<u32>,
+    pub max_running: Option<u32>,
     pub options: &'a [String],
     pub script: &'a [String],
 }
 
 /// Submits an array and returns its job id.
 pub fn submit(submission: &Submission<'_>) -> Result<u64, SchedulerError> {
-    let last = submission.count.saturating_sub(1);
-    let at_once = submission.at_once.map(|max| format!("%{max}")).unwrap_or_default();
+    let last_index = submission.task_count.saturating_sub(1);
+    let running_limit = submission.max_running.map(|max| format!("%{max}")).unwrap_or_default();
     let mut words = vec![
         "--parsable".to_owned(),
         format!("--job-name={}", submission.name),
-        format!("--array=0-{last}{at_once}"),
+        format!("--array=0-{last_index}{running_limit}"),
     ];
     words.extend(submission.options.iter().cloned());
     words.extend(submission.script.iter().cloned());

@@ -16,14 +16,14 @@ use serde::{Deserialize, Serialize};
 use strandline_inspect::environment::Environment;
 
 use super::files::{
-    Failed, FinishedRound, JobArray, LabIdentity, Plan, ReadResult, Run, SCHEMA, SharedFolder, Task, read,
-    token, write_json,
+    FinishedRound, JobArray, LabIdentity, Plan, ReadResult, Run, SCHEMA, SharedFolder, Task, TaskFailure,
+    read, token, write_json,
 };
 use crate::cell::{End, Measure, Node, Outcome, Subject};
-use crate::executor::{Executor, Stopped};
+use crate::executor::{Executor, StopReason};
 use crate::interrupt::Interrupt;
 use crate::journal::cell_folder;
-use crate::local::Local;
+use crate::local::LocalExecutor;
 use crate::nodes;
 use crate::trial::observation::Observation;
 use crate::trial::server::{ServerExecutor, read_observation};
@@ -84,16 +84,16 @@ struct RoundTask {
 /// Runs the round of a task.
 ///
 /// # Errors
-/// [`Stopped`]; the reason is also written to the shared folder, if possible.
-pub fn serve(arguments: TaskArguments) -> Result<(), Stopped> {
-    let interrupt = Arc::new(Interrupt::new().map_err(Stopped::Failed)?);
-    let Some(task) = read_task(arguments).map_err(Stopped::Failed)? else { return Ok(()) };
+/// [`StopReason`]; the reason is also written to the shared folder, if possible.
+pub fn serve(arguments: TaskArguments) -> Result<(), StopReason> {
+    let interrupt = Arc::new(Interrupt::new().map_err(StopReason::Failed)?);
+    let Some(task) = read_task(arguments).map_err(StopReason::Failed)? else { return Ok(()) };
     let result = task.run(&interrupt);
     // Files left there are no longer needed.
     drop(std::fs::remove_dir_all(task.work_folder()));
-    if let Err(Stopped::Failed(why)) = &result {
+    if let Err(StopReason::Failed(why)) = &result {
         let RoundTask { shared, arguments, plan_name, round, .. } = &task;
-        let failed = Failed { lab: shared.lab.clone(), node: arguments.node.clone(), why: why.clone() };
+        let failed = TaskFailure { lab: shared.lab.clone(), node: arguments.node.clone(), why: why.clone() };
         // A failure to write is ignored: the log of the scheduler has the reason too.
         drop(write_json(&shared.failure_file(plan_name, *round, arguments.task), &failed));
     }
@@ -137,15 +137,15 @@ impl RoundTask {
         self.shared.below("work").join(self.arguments.task.to_string())
     }
 
-    fn run(&self, interrupt: &Arc<Interrupt>) -> Result<(), Stopped> {
+    fn run(&self, interrupt: &Arc<Interrupt>) -> Result<(), StopReason> {
         let environment = Environment::read();
         let node = Node { name: self.arguments.node.clone(), kind: nodes::kind_of(&environment) };
         let description = self.shared.folder().join(nodes::file_name(&node.kind));
         if !description.exists() {
-            write_json(&description, &environment).map_err(Stopped::Failed)?;
+            write_json(&description, &environment).map_err(StopReason::Failed)?;
         }
-        let (mut partial, mut finished) = self.open_partial().map_err(Stopped::Failed)?;
-        let local = Local::start(&self.work_folder(), interrupt).map_err(Stopped::Failed)?;
+        let (mut partial, mut finished) = self.open_partial().map_err(StopReason::Failed)?;
+        let local = LocalExecutor::start(&self.work_folder(), interrupt).map_err(StopReason::Failed)?;
         let mut executor: Box<dyn Executor> = match &self.plan.service {
             Some(service) => Box::new(ServerExecutor::new(Box::new(local), service.clone())),
             None => Box::new(local),
@@ -158,7 +158,7 @@ impl RoundTask {
             let folder = cell_folder(&self.shared.root, &subject.name, self.round);
             let outcome = executor.run(subject, &folder)?;
             if let Some(signal) = ending_signal(interrupt, &outcome) {
-                return Err(Stopped::Interrupted(signal));
+                return Err(StopReason::Interrupted(signal));
             }
             let line = FinishedRun { subject: turn, outcome };
             append_line(&mut partial, &line).map_err(|error| self.write_failure(&error))?;
@@ -168,7 +168,7 @@ impl RoundTask {
         let mut runs = Vec::with_capacity(self.turns.len());
         for &turn in &self.turns {
             let (subject, outcome) = (self.subject(turn)?, finished.remove(&turn));
-            let outcome = outcome.ok_or_else(|| Stopped::Failed("a run was lost".to_owned()))?;
+            let outcome = outcome.ok_or_else(|| StopReason::Failed("a run was lost".to_owned()))?;
             runs.push(self.run_record(turn, subject, outcome));
         }
         let finished_round = FinishedRound {
@@ -183,15 +183,16 @@ impl RoundTask {
             runs,
         };
         write_json(&self.shared.finished_file(&self.plan_name, self.round), &finished_round)
-            .map_err(Stopped::Failed)?;
+            .map_err(StopReason::Failed)?;
         drop(std::fs::remove_file(self.partial_path()));
         Ok(())
     }
 
-    fn subject(&self, turn: usize) -> Result<&Subject, Stopped> {
+    fn subject(&self, turn: usize) -> Result<&Subject, StopReason> {
         let subject = self.plan.subjects.get(turn);
-        subject
-            .ok_or_else(|| Stopped::Failed(format!("round {}: the plan has no subject {turn}", self.round)))
+        subject.ok_or_else(|| {
+            StopReason::Failed(format!("round {}: the plan has no subject {turn}", self.round))
+        })
     }
 
     fn run_record(&self, turn: usize, subject: &Subject, outcome: Outcome) -> Run {
@@ -217,8 +218,8 @@ impl RoundTask {
         self.shared.partial_file(&self.plan_name, self.round, self.arguments.task)
     }
 
-    fn write_failure(&self, error: &std::io::Error) -> Stopped {
-        Stopped::Failed(format!("{}: {error}", self.partial_path().display()))
+    fn write_failure(&self, error: &std::io::Error) -> StopReason {
+        StopReason::Failed(format!("{}: {error}", self.partial_path().display()))
     }
 
     /// Creates the partial file; returns it with the runs that an earlier start of this task left
@@ -275,8 +276,9 @@ fn read_partial(path: &Path, header: &PartialHeader) -> BTreeMap<usize, Outcome>
         Read::take(&mut reader, MAX_LINE_BYTES).read_until(b'\n', &mut line).ok()?;
         line.ends_with(b"\n").then(|| line.clone())
     };
-    let is_same =
-        |text: Vec<u8>| serde_json::from_slice::<PartialHeader>(&text).is_ok_and(|found| found == *header);
+    let is_same = |text: Vec<u8>| {
+        serde_json::from_slice::<PartialHeader>(&text).is_ok_and(|written_header| written_header == *header)
+    };
     if !next_line().is_some_and(is_same) {
         return finished;
     }
@@ -312,10 +314,10 @@ mod tests {
         }
         assert_eq!(read_partial(&path, &header("n1")).into_keys().collect::<Vec<_>>(), [0, 2]);
         assert!(read_partial(&path, &header("n2")).is_empty(), "another node");
-        let whole = std::fs::read(&path).unwrap();
-        for cut in 0..whole.len() {
-            std::fs::write(&path, &whole[..cut]).unwrap();
-            let lines = whole[..cut].iter().filter(|&&byte| byte == b'\n').count();
+        let partial_bytes = std::fs::read(&path).unwrap();
+        for cut in 0..partial_bytes.len() {
+            std::fs::write(&path, &partial_bytes[..cut]).unwrap();
+            let lines = partial_bytes[..cut].iter().filter(|&&byte| byte == b'\n').count();
             assert_eq!(read_partial(&path, &header("n1")).len(), lines.saturating_sub(1), "cut at {cut}");
         }
         assert!(read_partial(&folder.path().join("none"), &header("n1")).is_empty());

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::files::{
-    Failed, JobArray, Owner, ReadResult, RoundFile, Task, count_runs, parse_round_file, read, write_json,
+    JobArray, Owner, ReadResult, RoundFile, Task, TaskFailure, count_runs, parse_round_file, read, write_json,
 };
 use super::scheduler::{self, SchedulerError, Submission, TaskState, TaskStatus};
 use super::{MAX_ARRAYS, PendingRound, Slurm, SubmittedArray};
 use crate::cell::Outcome;
-use crate::executor::Stopped;
+use crate::executor::StopReason;
 use crate::remote::RemoteEvent;
 use crate::tail::last_lines;
 use crate::user::Decision;
@@ -70,7 +70,7 @@ const MAX_CAVEATS: usize = 20;
 /// A time in which the scheduler does not answer.
 #[derive(Clone, Copy)]
 struct Silence {
-    since: Instant,
+    began_at: Instant,
     /// Number of queries without an answer.
     queries: u32,
 }
@@ -148,12 +148,12 @@ fn is_local_file_system(folder: &Path) -> bool {
         statfs::TMPFS_MAGIC,
         statfs::OVERLAYFS_SUPER_MAGIC,
     ];
-    statfs::statfs(folder).is_ok_and(|data| local_types.contains(&data.filesystem_type()))
+    statfs::statfs(folder).is_ok_and(|file_system| local_types.contains(&file_system.filesystem_type()))
 }
 
 impl Slurm {
     /// Waits a moment for the next event.
-    pub(super) fn wait_for_event(&mut self) -> Result<RemoteEvent, Stopped> {
+    pub(super) fn wait_for_event(&mut self) -> Result<RemoteEvent, StopReason> {
         loop {
             if let Some(event) = self.events.pop_front() {
                 return Ok(event);
@@ -194,7 +194,7 @@ impl Slurm {
         let _ = poll(&mut sources, timeout);
     }
 
-    fn interrupted(&mut self, signal: i32) -> Stopped {
+    fn interrupted(&mut self, signal: i32) -> StopReason {
         let jobs = self.jobs();
         if !jobs.is_empty() {
             let list = jobs.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
@@ -209,7 +209,7 @@ impl Slurm {
                 }
             }
         }
-        Stopped::Interrupted(signal)
+        StopReason::Interrupted(signal)
     }
 
     /// Collects finished rounds, and counts the runs of running ones.
@@ -227,9 +227,9 @@ impl Slurm {
                 self.take_finished(round);
             } else if counted < MAX_COUNTED_PARTIALS {
                 counted += 1;
-                let file_bytes = entry.metadata().map_or(0, |data| data.len());
-                let known = self.watch.partials.get(&round);
-                if known.is_none_or(|known| known.file_bytes != file_bytes) {
+                let file_bytes = entry.metadata().map_or(0, |metadata| metadata.len());
+                let previous_state = self.watch.partials.get(&round);
+                if previous_state.is_none_or(|previous| previous.file_bytes != file_bytes) {
                     let runs = count_runs(&entry.path());
                     self.watch.partials.insert(round, PartialRound { file_bytes, runs });
                 }
@@ -261,13 +261,13 @@ impl Slurm {
     }
 
     fn add_caveat(&mut self, code: &'static str, text: String) {
-        if self.caveats.iter().filter(|(known, _)| *known == code).count() < MAX_CAVEATS {
+        if self.caveats.iter().filter(|(caveat_code, _)| *caveat_code == code).count() < MAX_CAVEATS {
             self.caveats.push((code, text));
         }
     }
 
     /// Queries the scheduler for the state of rounds.
-    fn query_scheduler(&mut self) -> Result<(), Stopped> {
+    fn query_scheduler(&mut self) -> Result<(), StopReason> {
         self.watch.next_query = Instant::now() + MIN_QUERY_INTERVAL;
         self.check_owner()?;
         let jobs = self.jobs();
@@ -294,20 +294,20 @@ impl Slurm {
         Ok(())
     }
 
-    fn handle_no_answer(&mut self, error: &SchedulerError) -> Result<(), Stopped> {
-        let silence = self.watch.silence.unwrap_or(Silence { since: Instant::now(), queries: 0 });
-        let Silence { since, queries } = silence;
+    fn handle_no_answer(&mut self, error: &SchedulerError) -> Result<(), StopReason> {
+        let silence = self.watch.silence.unwrap_or(Silence { began_at: Instant::now(), queries: 0 });
+        let Silence { began_at, queries } = silence;
         if queries == 0 {
             let line = error.line();
             self.user.show(&format!("slurm does not answer ({line}); results of tasks are still collected"));
         }
-        if since.elapsed() > MAX_SILENCE {
-            return Err(Stopped::Failed(format!(
+        if began_at.elapsed() > MAX_SILENCE {
+            return Err(StopReason::Failed(format!(
                 "slurm has not answered for an hour ({}); run the same command to resume",
                 error.line()
             )));
         }
-        self.watch.silence = Some(Silence { since, queries: queries.saturating_add(1) });
+        self.watch.silence = Some(Silence { began_at, queries: queries.saturating_add(1) });
         self.watch.next_query =
             Instant::now() + MIN_QUERY_INTERVAL.saturating_mul(queries.max(1)).min(MAX_QUERY_INTERVAL);
         Ok(())
@@ -315,12 +315,12 @@ impl Slurm {
 
     /// Fails if another process has taken over this lab: its lock is not effective on every shared
     /// file system.
-    fn check_owner(&mut self) -> Result<(), Stopped> {
+    fn check_owner(&mut self) -> Result<(), StopReason> {
         match read::<Owner>(&self.shared.below("owner.json")) {
             ReadResult::Content(owner) if owner.token != self.token => {
                 // The tasks now belong to that process.
                 self.pending.clear();
-                Err(Stopped::Failed(format!(
+                Err(StopReason::Failed(format!(
                     "{}: another strandline (process {} on {}) has taken over this lab: this one ends, and cancels nothing",
                     self.shared.root.display(),
                     owner.pid,
@@ -384,10 +384,10 @@ impl Slurm {
         // Changing the directory invalidates its cached listing, on NFS too.
         drop(tempfile::NamedTempFile::new_in(self.shared.below("rounds")));
         self.scan_rounds();
-        let lost = self.pending.iter().filter(|(_, pending)| is_lost(pending));
-        let lost: Vec<u32> = lost.map(|(&round, _)| round).collect();
+        let lost_rounds = self.pending.iter().filter(|(_, pending)| is_lost(pending));
+        let lost_rounds: Vec<u32> = lost_rounds.map(|(&round, _)| round).collect();
         self.watch.reason_queries = 0;
-        for round in lost {
+        for round in lost_rounds {
             self.handle_lost_round(round);
         }
     }
@@ -428,7 +428,7 @@ impl Slurm {
         let Some(task) = pending.task else { return "it was not submitted".to_owned() };
         let node = if pending.node.is_empty() { String::new() } else { format!(" on {}", pending.node) };
         if let ReadResult::Content(failed) =
-            read::<Failed>(&self.shared.failure_file(&self.plan, round, task))
+            read::<TaskFailure>(&self.shared.failure_file(&self.plan, round, task))
             && failed.lab == self.shared.lab
         {
             return format!("task {task} on {}: {}", clean(&failed.node), clean(&failed.why));
@@ -454,14 +454,14 @@ impl Slurm {
     }
 
     /// Assigns running and waiting tasks of an earlier strandline to the requested rounds.
-    pub(super) fn adopt_tasks(&mut self) -> Result<(), Stopped> {
+    pub(super) fn adopt_tasks(&mut self) -> Result<(), StopReason> {
         let is_requested = |array: &JobArray| {
             array.plan == self.plan && array.rounds.iter().any(|(round, _)| self.pending.contains_key(round))
         };
         let arrays = self.arrays.values_mut().filter(|submitted| is_requested(&submitted.array));
         let mut arrays: Vec<&mut SubmittedArray> = arrays.collect();
         let failed = |error: SchedulerError| {
-            Stopped::Failed(format!("slurm: {}; run the same command to resume", error.line()))
+            StopReason::Failed(format!("slurm: {}; run the same command to resume", error.line()))
         };
         for submitted in &mut arrays {
             if submitted.job.is_none() {
@@ -496,7 +496,7 @@ impl Slurm {
     }
 
     /// Submits rounds in as few arrays as possible.
-    pub(super) fn submit(&mut self, rounds: &[u32]) -> Result<(), Stopped> {
+    pub(super) fn submit(&mut self, rounds: &[u32]) -> Result<(), StopReason> {
         if rounds.is_empty() {
             return Ok(());
         }
@@ -510,10 +510,10 @@ impl Slurm {
         Ok(())
     }
 
-    fn submit_array(&mut self, rounds: &[u32]) -> Result<(), Stopped> {
-        let number = self.arrays.keys().next_back().map_or(0, |last| last + 1);
+    fn submit_array(&mut self, rounds: &[u32]) -> Result<(), StopReason> {
+        let number = self.arrays.keys().next_back().map_or(0, |number| number + 1);
         if number >= MAX_ARRAYS {
-            return Err(Stopped::Failed("rounds were submitted again too often".to_owned()));
+            return Err(StopReason::Failed("rounds were submitted again too often".to_owned()));
         }
         let lab = self.shared.lab.get(..JOB_TOKEN_CHARS).unwrap_or(&self.shared.lab);
         let turns = |round: &u32| Some((*round, self.pending.get(round)?.turns.clone()));
@@ -524,15 +524,15 @@ impl Slurm {
             rounds: rounds.iter().filter_map(turns).collect(),
         };
         // Written before the submission, so that a later strandline can find the job by its name.
-        write_json(&self.shared.array_file(number), &array).map_err(Stopped::Failed)?;
+        write_json(&self.shared.array_file(number), &array).map_err(StopReason::Failed)?;
         let script = [self.shared.below("round.sh"), self.program.clone(), self.shared.root.clone()];
         let mut script: Vec<String> = script.iter().map(|path| path.to_string_lossy().into_owned()).collect();
         script.push(number.to_string());
         let options = self.sbatch_options();
         let submission = Submission {
             name: &array.name,
-            count: array.rounds.len(),
-            at_once: self.options.max_running,
+            task_count: array.rounds.len(),
+            max_running: self.options.max_running,
             options: &options,
             script: &script,
         };
@@ -551,10 +551,10 @@ impl Slurm {
                     drop(std::fs::remove_file(self.shared.array_file(number)));
                 }
                 let line = error.line();
-                return Err(Stopped::Failed(format!("slurm: {line}; run the same command to resume")));
+                return Err(StopReason::Failed(format!("slurm: {line}; run the same command to resume")));
             }
         };
-        write_json(&self.shared.job_file(number), &job).map_err(Stopped::Failed)?;
+        write_json(&self.shared.job_file(number), &job).map_err(StopReason::Failed)?;
         self.user.show(&format!("slurm: job {job}: {}", counted(array.rounds.len() as u64, "round")));
         for (index, (round, _)) in (0u32..).zip(&array.rounds) {
             if let Some(pending) = self.pending.get_mut(round) {

@@ -155,7 +155,7 @@ impl SuccessCriteria {
 
 /// The name of a signal, or its number if it has no name.
 pub fn signal_name(signal: i32) -> String {
-    Signal::try_from(signal).map_or_else(|_| format!("signal {signal}"), |known| known.as_str().to_owned())
+    Signal::try_from(signal).map_or_else(|_| format!("signal {signal}"), |name| name.as_str().to_owned())
 }
 
 fn mentions_memory(text: &str) -> bool {
@@ -242,8 +242,8 @@ mod tests {
         let (failed, _file) = outcome(End::Exited(1), &"x".repeat(1 << 20));
         let tail = SPACE.failure(&failed).unwrap().stderr_tail;
         assert!(tail.chars().count() <= crate::tail::MAX_COLUMNS, "{}", tail.len());
-        let mut gone = failed;
-        gone.stderr = Some("/nonexistent/file".into());
-        assert_eq!(SPACE.failure(&gone).unwrap().stderr_tail, "");
+        let mut without_stderr = failed;
+        without_stderr.stderr = Some("/nonexistent/file".into());
+        assert_eq!(SPACE.failure(&without_stderr).unwrap().stderr_tail, "");
     }
 }

@@ -7,7 +7,7 @@ use super::failure::Failure;
 use super::search::{LimitRunner, Plan, Search};
 use super::slowdown::{self, Level, Unlimited};
 use super::{LimitKind, LimitedRun};
-use crate::executor::{NoResult, Stopped};
+use crate::executor::{NoResult, StopReason};
 
 /// How often the search resumes because the command failed above the limit found.
 const MAX_RESUMES: u32 = 5;
@@ -157,7 +157,7 @@ fn fails_unlimited(tries: &[LimitedRun]) -> String {
 
 /// If a failure was seen above a success, repeats both to distinguish chance from a property of the
 /// program.
-fn settle_inversion(search: &mut Search<'_>) -> Result<(), Stopped> {
+fn settle_inversion(search: &mut Search<'_>) -> Result<(), StopReason> {
     let times = search.plan().repeat.max(2);
     if let (Some(success), Some(failing)) = (search.smallest_success(), search.largest_failing())
         && success < failing

@@ -12,7 +12,7 @@ use super::failure::{CommandEnd, SuccessCriteria};
 use super::search::LimitRunner;
 use super::{LimitKind, LimitedRun};
 use crate::cell::{End, Measure, Outcome, Subject};
-use crate::executor::{Executor, Stopped};
+use crate::executor::{Executor, StopReason};
 use crate::journal::Journal;
 use strandline_recorder::Limits;
 
@@ -70,20 +70,20 @@ impl<'a> Runner<'a> {
     }
 
     /// Runs a subject, or takes the outcome from the journal.
-    fn outcome(&mut self, subject: &Subject) -> Result<Outcome, Stopped> {
+    fn outcome(&mut self, subject: &Subject) -> Result<Outcome, StopReason> {
         let runs = self.state.rounds.entry(subject.name.clone()).or_default();
         let round = *runs;
         *runs = runs.saturating_add(1);
-        if let Some(known) = self.journal.outcome(&subject.name, round) {
-            return Ok(known.clone());
+        if let Some(outcome) = self.journal.outcome(&subject.name, round) {
+            return Ok(outcome.clone());
         }
         let outcome = self.executor.run(subject, &self.journal.cell(&subject.name, round))?;
-        self.journal.keep(&subject.name, round, &outcome).map_err(Stopped::Failed)?;
+        self.journal.keep(&subject.name, round, &outcome).map_err(StopReason::Failed)?;
         Ok(outcome)
     }
 
     /// The first run, recorded to find the peak; `None` if it could not be recorded.
-    fn recorded_run(&mut self) -> Result<Option<Outcome>, Stopped> {
+    fn recorded_run(&mut self) -> Result<Option<Outcome>, StopReason> {
         let measure = Measure::Recording { interval: INTERVAL, ledgers: "none".to_owned(), snapshot: false };
         let subject = Subject { name: "watched".to_owned(), measure, ..self.subject.clone() };
         let outcome = self.outcome(&subject)?;
@@ -96,7 +96,7 @@ impl<'a> Runner<'a> {
         command: &str,
         name: &str,
         outcome: &Outcome,
-    ) -> Result<CommandEnd, Stopped> {
+    ) -> Result<CommandEnd, StopReason> {
         let status = match outcome.end {
             End::Exited(status) => i32::from(status),
             End::Signalled(signal) => SIGNAL_STATUS + signal,
@@ -116,7 +116,7 @@ impl<'a> Runner<'a> {
         };
         match self.outcome(&subject)?.end {
             End::Exited(status) => Ok(CommandEnd::Exited(status)),
-            End::NotStarted(why) => Err(Stopped::Failed(format!("the --success command: {why}"))),
+            End::NotStarted(why) => Err(StopReason::Failed(format!("the --success command: {why}"))),
             End::Signalled(_) | End::TimedOut => Ok(CommandEnd::Killed),
         }
     }
@@ -125,7 +125,7 @@ impl<'a> Runner<'a> {
 impl LimitRunner for Runner<'_> {
     /// Makes one run. The first run that exceeds a timeout that strandline chose is repeated: on a
     /// machine that stalled for a moment, the limit was not the cause.
-    fn run(&mut self, limit_bytes: Option<u64>) -> Result<LimitedRun, Stopped> {
+    fn run(&mut self, limit_bytes: Option<u64>) -> Result<LimitedRun, StopReason> {
         let run = self.run_once(limit_bytes)?;
         let is_first_timeout =
             run.failure.as_ref().is_some_and(|failure| failure.timed_out) && !self.state.has_timed_out;
@@ -138,7 +138,7 @@ impl LimitRunner for Runner<'_> {
 }
 
 impl Runner<'_> {
-    fn run_once(&mut self, limit_bytes: Option<u64>) -> Result<LimitedRun, Stopped> {
+    fn run_once(&mut self, limit_bytes: Option<u64>) -> Result<LimitedRun, StopReason> {
         let name = limit_bytes.map_or_else(|| "no limit".to_owned(), |bytes| format!("{bytes} bytes"));
         let is_first = self.state.rounds.is_empty();
         // For control groups the first guess is the high-water mark, which every run provides.

@@ -11,23 +11,24 @@
 use std::collections::BTreeMap;
 
 use super::LimitedRun;
-use crate::executor::Stopped;
+use crate::executor::StopReason;
 
 /// Limits are multiples of this, because the kernel counts pages.
 pub const PAGE_BYTES: u64 = 4096;
 /// The first guess if the peak is unknown.
 const BLIND_GUESS_BYTES: u64 = 16 << 20;
+/// Factor by which a step grows while no limit is found on the other side of the edge.
 const STEP_GROWTH: u64 = 4;
 /// Limits further apart than this factor are bisected by the geometric mean.
-const FAR_APART: u64 = 4;
+const FAR_APART_FACTOR: u64 = 4;
 
 /// Runs a command under a limit.
 pub trait LimitRunner {
     /// Makes one run under a limit of `limit_bytes`, or without a limit.
     ///
     /// # Errors
-    /// [`Stopped`] if the run could not be made; the search then ends.
-    fn run(&mut self, limit_bytes: Option<u64>) -> Result<LimitedRun, Stopped>;
+    /// [`StopReason`] if the run could not be made; the search then ends.
+    fn run(&mut self, limit_bytes: Option<u64>) -> Result<LimitedRun, StopReason>;
 }
 
 /// Distance between two limits at which the edge between them counts as found.
@@ -122,13 +123,13 @@ impl<'a> Search<'a> {
     }
 
     /// Makes one run of those that [`Plan::max_trials`] bounds.
-    fn probe_counted(&mut self, limit_bytes: u64) -> Result<bool, Stopped> {
+    fn probe_counted(&mut self, limit_bytes: u64) -> Result<bool, StopReason> {
         self.edge_runs = self.edge_runs.saturating_add(1);
         self.probe(Some(limit_bytes))
     }
 
     /// Makes one run and stores its result; true if it succeeded.
-    pub fn probe(&mut self, limit_bytes: Option<u64>) -> Result<bool, Stopped> {
+    pub fn probe(&mut self, limit_bytes: Option<u64>) -> Result<bool, StopReason> {
         let tried = LimitedRun { limit_bytes, ..self.runner.run(limit_bytes)? };
         let is_success = tried.is_success();
         if let Some(limit) = limit_bytes {
@@ -168,7 +169,7 @@ impl<'a> Search<'a> {
     /// Runs until the smallest passing limit is known to the resolution and has passed often
     /// enough. Gives up if the command fails at the ceiling, or when the maximum number of runs is
     /// reached.
-    pub fn find_upper_edge(&mut self, guess_bytes: Option<u64>) -> Result<(), Stopped> {
+    pub fn find_upper_edge(&mut self, guess_bytes: Option<u64>) -> Result<(), StopReason> {
         let Plan { floor_bytes: floor, ceiling_bytes: ceiling, repeat, resolution, .. } = *self.plan;
         let guess = pages_up(guess_bytes.unwrap_or(BLIND_GUESS_BYTES)).clamp(floor, ceiling);
         // Just above the peak: if the guess is right, this is the answer and few steps down are
@@ -177,18 +178,18 @@ impl<'a> Search<'a> {
         // The first step down goes just below the peak.
         let mut step = resolution.at(guess).saturating_mul(2);
         while !self.is_spent() {
-            let next = match (self.largest_failing(), self.smallest_never_failing()) {
+            let next_limit = match (self.largest_failing(), self.smallest_never_failing()) {
                 (None, None) => guess,
                 (Some(failing), None) if failing >= ceiling => break,
                 (Some(failing), None) => {
-                    let next = failing.saturating_add(step).min(ceiling);
+                    let next_limit = failing.saturating_add(step).min(ceiling);
                     step = step.saturating_mul(STEP_GROWTH);
-                    next
+                    next_limit
                 }
                 (None, Some(passing)) if passing > floor => {
-                    let next = passing.saturating_sub(step).max(floor);
+                    let next_limit = passing.saturating_sub(step).max(floor);
                     step = step.saturating_mul(STEP_GROWTH);
-                    next
+                    next_limit
                 }
                 (Some(failing), Some(passing)) if passing - failing > resolution.at(passing) => {
                     middle(failing, passing)
@@ -196,21 +197,21 @@ impl<'a> Search<'a> {
                 (_, Some(passing)) if self.tally(passing).succeeded < repeat => passing,
                 _ => break,
             };
-            self.probe_counted(next)?;
+            self.probe_counted(next_limit)?;
         }
         Ok(())
     }
 
     /// Finds, in the same way, the limit below which the command always fails.
-    pub fn find_lower_edge(&mut self) -> Result<(), Stopped> {
+    pub fn find_lower_edge(&mut self) -> Result<(), StopReason> {
         let Plan { floor_bytes: floor, repeat, resolution, .. } = *self.plan;
         let mut step = self.smallest_success().map_or(PAGE_BYTES, |limit| resolution.at(limit));
         while !self.is_spent() {
-            let next = match (self.smallest_success(), self.largest_always_failing()) {
+            let next_limit = match (self.smallest_success(), self.largest_always_failing()) {
                 (Some(success), None) if success > floor => {
-                    let next = success.saturating_sub(step).max(floor);
+                    let next_limit = success.saturating_sub(step).max(floor);
                     step = step.saturating_mul(STEP_GROWTH);
-                    next
+                    next_limit
                 }
                 (Some(success), Some(failing)) if success - failing > resolution.at(success) => {
                     middle(failing, success)
@@ -218,13 +219,13 @@ impl<'a> Search<'a> {
                 (Some(_), Some(failing)) if self.tally(failing).failed < repeat => failing,
                 _ => break,
             };
-            self.probe_counted(next)?;
+            self.probe_counted(next_limit)?;
         }
         Ok(())
     }
 
     /// Runs under `limit_bytes` until it has `times` runs.
-    pub fn repeat(&mut self, limit_bytes: u64, times: u32) -> Result<(), Stopped> {
+    pub fn repeat(&mut self, limit_bytes: u64, times: u32) -> Result<(), StopReason> {
         while !self.is_spent() {
             let tally = self.tally(limit_bytes);
             if tally.succeeded.saturating_add(tally.failed) >= times {
@@ -243,7 +244,7 @@ impl<'a> Search<'a> {
 
 /// A limit in whole pages between two that are at least two pages apart.
 fn middle(low: u64, high: u64) -> u64 {
-    let middle = if low > 0 && high / low >= FAR_APART {
+    let middle = if low > 0 && high / low >= FAR_APART_FACTOR {
         (low as f64 * high as f64).sqrt() as u64
     } else {
         low + (high - low) / 2

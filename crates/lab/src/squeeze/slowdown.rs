@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::LimitedRun;
 use super::search::{Search, pages_up};
 use crate::cell::Figures;
-use crate::executor::Stopped;
+use crate::executor::StopReason;
 use crate::statistics::{Estimate, Ratio, bonferroni, estimate, paired_ratio};
 
 /// The levels, as multiples of the smallest limit.
@@ -73,18 +73,18 @@ pub struct SlowdownResult {
 }
 
 /// A figure of a run that is compared.
-struct Measured {
+struct MeasuredFigure {
     value: fn(&Figures) -> Option<f64>,
     /// The smallest difference that counts.
     resolution: f64,
 }
 
-const WALL_SECONDS: Measured =
-    Measured { value: |figures| figures.wall_seconds, resolution: WALL_RESOLUTION_SECONDS };
-const MINOR_FAULTS: Measured =
-    Measured { value: |figures| figures.minor_faults.map(|count| count as f64), resolution: 1.0 };
-const MAJOR_FAULTS: Measured =
-    Measured { value: |figures| figures.major_faults.map(|count| count as f64), resolution: 1.0 };
+const WALL_SECONDS: MeasuredFigure =
+    MeasuredFigure { value: |figures| figures.wall_seconds, resolution: WALL_RESOLUTION_SECONDS };
+const MINOR_FAULTS: MeasuredFigure =
+    MeasuredFigure { value: |figures| figures.minor_faults.map(|count| count as f64), resolution: 1.0 };
+const MAJOR_FAULTS: MeasuredFigure =
+    MeasuredFigure { value: |figures| figures.major_faults.map(|count| count as f64), resolution: 1.0 };
 
 /// Runs `rounds` rounds (at least one, because they are also a check) of the levels above
 /// `smallest_bytes` and of no limit, in an order drawn by `seed`.
@@ -93,7 +93,7 @@ pub fn measure(
     smallest_bytes: u64,
     rounds: u32,
     seed: u64,
-) -> Result<SlowdownResult, Stopped> {
+) -> Result<SlowdownResult, StopReason> {
     let ceiling = search.plan().ceiling_bytes.max(smallest_bytes);
     let mut levels: Vec<(f64, u64)> = FACTORS
         .iter()
@@ -132,7 +132,7 @@ pub fn measure(
 /// Combines all runs without a limit.
 pub fn unlimited(tries: &[LimitedRun], seed: u64) -> Unlimited {
     let runs: Vec<_> = tries.iter().filter(|tried| tried.limit_bytes.is_none()).collect();
-    let estimate_of = |measured: Measured| {
+    let estimate_of = |measured: MeasuredFigure| {
         let samples: Vec<f64> = runs
             .iter()
             .filter(|tried| tried.is_success() && !tried.is_recorded)
@@ -154,7 +154,7 @@ pub fn unlimited(tries: &[LimitedRun], seed: u64) -> Unlimited {
 fn limited_figure(
     runs: &[LimitedRun],
     unlimited: &[LimitedRun],
-    Measured { value, resolution }: Measured,
+    MeasuredFigure { value, resolution }: MeasuredFigure,
     seed: u64,
 ) -> LimitedFigure {
     let samples: Vec<f64> = runs.iter().filter_map(|tried| value(&tried.figures)).collect();

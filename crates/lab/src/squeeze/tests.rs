@@ -7,7 +7,7 @@ use super::findings::{Findings, SqueezeOptions, squeeze};
 use super::search::{LimitRunner, PAGE_BYTES, Plan, Resolution};
 use super::{LimitedRun, failure::Failure};
 use crate::cell::Figures;
-use crate::executor::{NoResult, Stopped};
+use crate::executor::{NoResult, StopReason};
 use crate::pages::squeeze as report;
 
 /// Simulated programs.
@@ -24,7 +24,7 @@ mod fabricated {
     }
 
     impl<F: FnMut(u64) -> bool> LimitRunner for Program<F> {
-        fn run(&mut self, limit_bytes: Option<u64>) -> Result<LimitedRun, Stopped> {
+        fn run(&mut self, limit_bytes: Option<u64>) -> Result<LimitedRun, StopReason> {
             let is_success = limit_bytes.is_none_or(|limit| (self.rule)(limit));
             self.limits.extend(limit_bytes);
             let failure =
@@ -67,18 +67,18 @@ fn find(
 ) -> (Findings, Vec<u64>) {
     let mut program = Program { rule, peak_bytes, limits: Vec::new() };
     let mut reported_runs = 0;
-    let found = squeeze(options, &mut program, &mut |count, _| {
+    let findings = squeeze(options, &mut program, &mut |count, _| {
         reported_runs += 1;
         assert_eq!(count, reported_runs);
     });
-    let found = found.unwrap();
-    assert_eq!(found.trials.len(), reported_runs);
+    let findings = findings.unwrap();
+    assert_eq!(findings.trials.len(), reported_runs);
     let bound = options.plan.max_trials + 1 + 5 * 5 * options.rounds.max(1);
-    assert!(found.trials.len() <= bound as usize, "{} runs", found.trials.len());
+    assert!(findings.trials.len() <= bound as usize, "{} runs", findings.trials.len());
     assert!(program.limits.iter().all(|limit| limit % PAGE_BYTES == 0), "{:?}", program.limits);
-    assert!(!report::page(&found, Vec::new()).headline.is_empty());
-    serde_json::to_string(&found).unwrap();
-    (found, program.limits)
+    assert!(!report::page(&findings, Vec::new()).headline.is_empty());
+    serde_json::to_string(&findings).unwrap();
+    (findings, program.limits)
 }
 
 #[test]
@@ -88,17 +88,18 @@ fn a_sharp_edge_is_found_to_the_resolution_in_few_runs() {
         // The peak may be right, slightly off, far off, or unknown.
         for peak in [Some(edge), Some(edge - edge / 50), Some(edge * 3), Some(edge / 10), None] {
             let options = options();
-            let (found, _) = find(&options, peak, |limit| limit >= edge);
-            let (smallest, failing) = (found.smallest_bytes.unwrap(), found.largest_failing_bytes.unwrap());
+            let (findings, _) = find(&options, peak, |limit| limit >= edge);
+            let (smallest, failing) =
+                (findings.smallest_bytes.unwrap(), findings.largest_failing_bytes.unwrap());
             assert!(failing < edge && edge <= smallest, "{edge}: {failing} {smallest}");
             assert!(smallest - failing <= options.plan.resolution.at(smallest));
-            assert!(found.is_complete && found.band.is_none() && found.non_monotone.is_none());
-            let at = |limit| found.limits.iter().find(|at| at.limit_bytes == limit).unwrap();
+            assert!(findings.is_complete && findings.band.is_none() && findings.non_monotone.is_none());
+            let at = |limit| findings.limits.iter().find(|at| at.limit_bytes == limit).unwrap();
             assert!(at(smallest).succeeded >= 3 && at(failing).failed >= 3);
-            assert_eq!(found.failure.as_ref().unwrap().words, "it failed");
-            max_runs = max_runs.max(found.trials.len());
+            assert_eq!(findings.failure.as_ref().unwrap().words, "it failed");
+            max_runs = max_runs.max(findings.trials.len());
             if peak == Some(edge) {
-                assert!(found.trials.len() <= 14, "{edge}: {} runs", found.trials.len());
+                assert!(findings.trials.len() <= 14, "{edge}: {} runs", findings.trials.len());
             }
         }
     }
@@ -110,8 +111,11 @@ fn the_limit_is_found_to_the_page_on_request() {
     let mut options = options();
     options.plan.resolution = Resolution { fraction: 0.0, min_bytes: 1 };
     let edge = 77 * MIB + 3 * PAGE_BYTES;
-    let (found, _) = find(&options, Some(80 * MIB), |limit| limit >= edge);
-    assert_eq!((found.smallest_bytes, found.largest_failing_bytes), (Some(edge), Some(edge - PAGE_BYTES)));
+    let (findings, _) = find(&options, Some(80 * MIB), |limit| limit >= edge);
+    assert_eq!(
+        (findings.smallest_bytes, findings.largest_failing_bytes),
+        (Some(edge), Some(edge - PAGE_BYTES))
+    );
 }
 
 #[test]
@@ -124,20 +128,20 @@ fn a_flaky_edge_is_a_band() {
         let mut options = options();
         options.seed = seed;
         options.rounds = 3;
-        let (found, _) = find(&options, Some(58 * MIB), |limit| {
+        let (findings, _) = find(&options, Some(58 * MIB), |limit| {
             limit >= high || (limit > low && dice.f64() < (limit - low) as f64 / (high - low) as f64)
         });
-        let (smallest, failing) = (found.smallest_bytes.unwrap(), found.largest_failing_bytes.unwrap());
+        let (smallest, failing) = (findings.smallest_bytes.unwrap(), findings.largest_failing_bytes.unwrap());
         assert!(failing < smallest, "nothing failed above what is said to be enough");
         assert!(smallest > low && smallest <= high + MIB, "{smallest}");
-        let at = |limit| found.limits.iter().find(|at| at.limit_bytes == limit).unwrap();
+        let at = |limit| findings.limits.iter().find(|at| at.limit_bytes == limit).unwrap();
         assert!(at(smallest).succeeded >= 3 && at(smallest).failed == 0);
-        if let Some(band) = found.band {
+        if let Some(band) = findings.band {
             flaky += 1;
             assert!(band.low_bytes.unwrap() < band.high_bytes.unwrap());
             assert_eq!(band.high_bytes, Some(smallest));
             assert!(band.runs > band.failed || band.failed > 0);
-            assert!(report::page(&found, Vec::new()).headline.contains("flaky"));
+            assert!(report::page(&findings, Vec::new()).headline.contains("flaky"));
         }
     }
     assert!(flaky >= 40, "{flaky} of 50 reported that the edge is flaky");
@@ -146,34 +150,34 @@ fn a_flaky_edge_is_a_band() {
 #[test]
 fn a_failure_above_a_success_is_reported() {
     // Between 60 and 90 MiB the program takes a path that needs more memory.
-    let (found, _) =
+    let (findings, _) =
         find(&options(), Some(70 * MIB), |limit| limit >= 90 * MIB || (40 * MIB..60 * MIB).contains(&limit));
-    assert!(found.smallest_bytes.unwrap() >= 90 * MIB, "{:?}", found.smallest_bytes);
+    assert!(findings.smallest_bytes.unwrap() >= 90 * MIB, "{:?}", findings.smallest_bytes);
     // If only the check above the edge finds the failure, the search resumes above it.
     let island = |limit| limit >= 50 * MIB && !(54 * MIB..56 * MIB).contains(&limit);
-    let (found, _) = find(&options(), Some(50 * MIB), island);
-    let smallest = found.smallest_bytes.unwrap();
+    let (findings, _) = find(&options(), Some(50 * MIB), island);
+    let smallest = findings.smallest_bytes.unwrap();
     assert!((56 * MIB..57 * MIB).contains(&smallest), "{smallest}");
-    let inversion = found.non_monotone.unwrap();
+    let inversion = findings.non_monotone.unwrap();
     assert!(inversion.succeeds_at_bytes < 54 * MIB && inversion.fails_at_bytes >= 54 * MIB);
     assert!(
-        found.band.is_none()
-            && report::page(&found, Vec::new()).headline.contains("More is not always better")
+        findings.band.is_none()
+            && report::page(&findings, Vec::new()).headline.contains("More is not always better")
     );
 }
 
 #[test]
 fn programs_that_always_or_never_fail_are_reported() {
-    let (found, limits) = find(&options(), Some(50 * MIB), |_| false);
-    assert_eq!((found.smallest_bytes, found.largest_failing_bytes), (None, Some(1 << 47)));
+    let (findings, limits) = find(&options(), Some(50 * MIB), |_| false);
+    assert_eq!((findings.smallest_bytes, findings.largest_failing_bytes), (None, Some(1 << 47)));
     assert!(limits.len() < 40, "{} runs", limits.len());
     assert!(
-        found.slowdown_near_limit.is_empty()
-            && report::page(&found, Vec::new()).headline.starts_with("No limit")
+        findings.slowdown_near_limit.is_empty()
+            && report::page(&findings, Vec::new()).headline.starts_with("No limit")
     );
-    let (found, limits) = find(&options(), Some(50 * MIB), |_| true);
-    assert_eq!((found.smallest_bytes, found.largest_failing_bytes), (Some(PAGE_BYTES), None));
-    assert!(limits.len() < 20 && found.failure.is_none() && found.failures.is_empty());
+    let (findings, limits) = find(&options(), Some(50 * MIB), |_| true);
+    assert_eq!((findings.smallest_bytes, findings.largest_failing_bytes), (Some(PAGE_BYTES), None));
+    assert!(limits.len() < 20 && findings.failure.is_none() && findings.failures.is_empty());
 }
 
 #[test]
@@ -183,11 +187,11 @@ fn the_search_ends_with_random_outcomes() {
         let chance = dice.f64();
         let mut options = options();
         options.plan.max_trials = 5 + dice.u32(..60);
-        let (found, _) = find(&options, Some(dice.u64(..1 << 48)), |_| dice.f64() < chance);
-        if let (Some(smallest), Some(failing)) = (found.smallest_bytes, found.largest_failing_bytes) {
+        let (findings, _) = find(&options, Some(dice.u64(..1 << 48)), |_| dice.f64() < chance);
+        if let (Some(smallest), Some(failing)) = (findings.smallest_bytes, findings.largest_failing_bytes) {
             assert!(smallest > failing);
         }
-        assert!(found.is_complete || found.caveats.iter().any(|text| text.code == "not_sure"));
+        assert!(findings.is_complete || findings.caveats.iter().any(|text| text.code == "not_sure"));
     }
 }
 
@@ -198,9 +202,9 @@ fn what_fails_without_a_limit_is_an_error_and_faults_of_the_lab_too() {
         is_lab_broken: bool,
     }
     impl LimitRunner for Broken {
-        fn run(&mut self, limit_bytes: Option<u64>) -> Result<LimitedRun, Stopped> {
+        fn run(&mut self, limit_bytes: Option<u64>) -> Result<LimitedRun, StopReason> {
             if self.is_lab_broken && limit_bytes.is_some() {
-                return Err(Stopped::Failed("no space left".to_owned()));
+                return Err(StopReason::Failed("no space left".to_owned()));
             }
             let stderr_tail = "first\nno such option".to_owned();
             let failure =
@@ -212,20 +216,20 @@ fn what_fails_without_a_limit_is_an_error_and_faults_of_the_lab_too() {
     let NoResult::Failed(line) = stopped else { panic!("{stopped:?}") };
     assert!(line.contains("status 2, and wrote \"no such option\""), "{line}");
     let stopped = squeeze(&options(), &mut Broken { is_lab_broken: true }, &mut |_, _| {}).unwrap_err();
-    assert_eq!(stopped, NoResult::Stopped(Stopped::Failed("no space left".to_owned())));
+    assert_eq!(stopped, NoResult::Stopped(StopReason::Failed("no space left".to_owned())));
 }
 
 #[test]
 fn a_limit_that_may_swap_is_a_caveat() {
     struct Swapping;
     impl LimitRunner for Swapping {
-        fn run(&mut self, limit_bytes: Option<u64>) -> Result<LimitedRun, Stopped> {
+        fn run(&mut self, limit_bytes: Option<u64>) -> Result<LimitedRun, StopReason> {
             let swap_problem = limit_bytes.map(|_| "no controller".to_owned());
             Ok(LimitedRun { swap_problem, ..LimitedRun::default() })
         }
     }
-    let found = squeeze(&options(), &mut Swapping, &mut |_, _| {}).unwrap();
-    let caveat = found.caveats.iter().find(|caveat| caveat.code == "swap_not_limited").unwrap();
+    let findings = squeeze(&options(), &mut Swapping, &mut |_, _| {}).unwrap();
+    let caveat = findings.caveats.iter().find(|caveat| caveat.code == "swap_not_limited").unwrap();
     assert!(caveat.text.contains("(no controller)"), "{}", caveat.text);
 }
 

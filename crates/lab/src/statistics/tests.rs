@@ -19,8 +19,8 @@ const MANY_A: [f64; 16] =
 const MANY_B: [f64; 16] =
     [10.4, 11.6, 10.6, 10.4, 10.5, 10.8, 11.0, 10.6, 10.2, 11.3, 11.1, 9.9, 10.9, 11.5, 11.4, 10.3];
 
-fn close(one: f64, other: f64, tolerance: f64) {
-    assert!((one - other).abs() <= tolerance, "{one} is not {other}");
+fn close(value: f64, expected: f64, tolerance: f64) {
+    assert!((value - expected).abs() <= tolerance, "{value} is not {expected}");
 }
 
 #[test]
@@ -42,8 +42,9 @@ fn a_bootstrap_agrees_with_numpy() {
 #[test]
 fn order_statistics_go_on_where_the_bootstrap_ends() {
     let score = |count: usize, rank: usize| (rank as f64 + 0.5) / count as f64;
-    let few: Vec<f64> = (0..MAX_BOOTSTRAPPED).map(|rank| score(MAX_BOOTSTRAPPED, rank)).collect();
-    let more: Vec<f64> = (0..=MAX_BOOTSTRAPPED).map(|rank| score(MAX_BOOTSTRAPPED + 1, rank)).collect();
+    let few: Vec<f64> = (0..MAX_BOOTSTRAP_SAMPLES).map(|rank| score(MAX_BOOTSTRAP_SAMPLES, rank)).collect();
+    let more: Vec<f64> =
+        (0..=MAX_BOOTSTRAP_SAMPLES).map(|rank| score(MAX_BOOTSTRAP_SAMPLES + 1, rank)).collect();
     let (few, more) = (estimate(&few, 0.95, 1).unwrap(), estimate(&more, 0.95, 1).unwrap());
     close(few.low.unwrap(), more.low.unwrap(), 0.01);
     close(few.high.unwrap(), more.high.unwrap(), 0.01);
@@ -80,8 +81,8 @@ fn more_pairs_have_the_interval_of_wilcoxon() {
         close(ratio.high.unwrap(), high, 1e-8);
     }
     // The normal approximation takes over where it is as good as the exact distribution.
-    let exact = signed_rank_quantile(MAX_EXACT, 0.005).unwrap();
-    let approximate = signed_rank_quantile(MAX_EXACT + 1, 0.005).unwrap();
+    let exact = signed_rank_quantile(MAX_EXACT_PAIRS, 0.005).unwrap();
+    let approximate = signed_rank_quantile(MAX_EXACT_PAIRS + 1, 0.005).unwrap();
     assert!(approximate > exact && approximate < exact + 40, "{exact} {approximate}");
 }
 

@@ -32,7 +32,7 @@ const FIRST_GLIBC_WITH_TUNABLES: [u64; 2] = [2, 26];
 /// Word size of a program that is not known.
 const DEFAULT_BITS: u8 = 64;
 /// Tunables of glibc and the variables that releases without tunables read instead.
-const OLD_VARIABLES: &[(&str, &str)] = &[
+const VARIABLES_BEFORE_TUNABLES: &[(&str, &str)] = &[
     ("glibc.malloc.arena_max", "MALLOC_ARENA_MAX"),
     ("glibc.malloc.arena_test", "MALLOC_ARENA_TEST"),
     ("glibc.malloc.mmap_max", "MALLOC_MMAP_MAX_"),
@@ -48,7 +48,7 @@ pub struct Facts {
     /// The command.
     pub command: Vec<String>,
     /// The program that the command starts, if known.
-    pub started: Option<Program>,
+    pub started_program: Option<Program>,
     /// The program of the process with the most memory.
     pub program: Option<Program>,
     /// What was measured.
@@ -61,18 +61,19 @@ pub struct Facts {
     pub folders: Vec<PathBuf>,
 }
 
-/// A mapped allocator.
+/// An allocator that is mapped into a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MappedAllocator {
     /// `glibc`, `jemalloc`, …
     pub name: String,
     /// Whether it is linked into the executable itself.
-    pub inside_program: bool,
+    #[serde(rename = "inside_program")]
+    pub is_in_program: bool,
 }
 
 /// What a candidate sets, with all placeholders filled in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Applied {
+pub struct AppliedSetting {
     /// Variables to set.
     pub variables: Vec<Variable>,
     /// Arguments inserted after the program name.
@@ -105,14 +106,14 @@ pub fn folders() -> Vec<PathBuf> {
 ///
 /// # Errors
 /// The reason why it does not apply, in readable form.
-pub fn apply(candidate: &Candidate, catalogue: &Catalogue, facts: &Facts) -> Result<Applied, String> {
+pub fn apply(candidate: &Candidate, catalogue: &Catalogue, facts: &Facts) -> Result<AppliedSetting, String> {
     check_mapped(candidate, facts)?;
     check_unless(candidate, facts)?;
     let figure = |name| match name {
         BaselineFigure::Settled => facts.observation.settled_bytes,
         BaselineFigure::Peak => facts.observation.peak_bytes,
     };
-    let mut applied = Applied { thp: candidate.thp, ..Applied::default() };
+    let mut applied = AppliedSetting { thp: candidate.thp, ..AppliedSetting::default() };
     if candidate.thp == Some(Thp::Never) {
         check_huge_pages(facts)?;
     }
@@ -141,17 +142,18 @@ pub fn apply(candidate: &Candidate, catalogue: &Catalogue, facts: &Facts) -> Res
 
 impl Facts {
     /// Whether everything that `applied` sets is already set.
-    pub fn is_already_set(&self, applied: &Applied) -> bool {
+    pub fn is_already_set(&self, applied: &AppliedSetting) -> bool {
         let is_set = |variable: &Variable| {
             self.environment.get(&variable.name).is_some_and(|value| match merge_rule(&variable.name) {
                 MergeRule::Replace => *value == variable.value,
-                MergeRule::Keys { separator, .. } => {
-                    variable.added.split(separator).all(|item| value.split(separator).any(|own| own == item))
-                }
-                MergeRule::First => value.split([':', ' ']).any(|own| own == variable.added),
+                MergeRule::Keys { separator, .. } => variable
+                    .added
+                    .split(separator)
+                    .all(|item| value.split(separator).any(|set_item| set_item == item)),
+                MergeRule::First => value.split([':', ' ']).any(|path| path == variable.added),
                 MergeRule::Words => {
                     let mut words = variable.added.split(' ');
-                    words.all(|word| value.split_whitespace().any(|own| own == word))
+                    words.all(|word| value.split_whitespace().any(|set_word| set_word == word))
                 }
             })
         };
@@ -201,7 +203,8 @@ fn check_unless(candidate: &Candidate, facts: &Facts) -> Result<(), String> {
     let words: Vec<&str> = facts.command.iter().map(String::as_str).chain(variable_words).collect();
     let is_set = |unless: &&String| {
         words.iter().any(|word| {
-            word.strip_prefix(unless.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+            word.strip_prefix(unless.as_str())
+                .is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('='))
         })
     };
     match candidate.unless.iter().find(is_set) {
@@ -212,19 +215,19 @@ fn check_unless(candidate: &Candidate, facts: &Facts) -> Result<(), String> {
 
 /// Checks that the arguments of the candidate can follow the name of the program.
 fn check_arguments(candidate: &Candidate, facts: &Facts) -> Result<(), String> {
-    let started = facts.started.as_ref().filter(|started| started.is_direct);
-    let started =
-        started.ok_or("its words have to follow the program's name, and the command is a script")?;
-    if facts.program.as_ref().is_some_and(|program| program.path != started.path) {
+    let started_program = facts.started_program.as_ref().filter(|program| program.is_direct);
+    let started_program =
+        started_program.ok_or("its words have to follow the program's name, and the command is a script")?;
+    if facts.program.as_ref().is_some_and(|program| program.path != started_program.path) {
         let path = facts.program.as_ref().and_then(|program| program.path.canonicalize().ok());
-        if path.is_none() || path != started.path.canonicalize().ok() {
+        if path.is_none() || path != started_program.path.canonicalize().ok() {
             return Err(
                 "its words have to follow the program's name, and the command starts another".to_owned()
             );
         }
     }
     let name = Path::new(facts.command.first().map_or("", String::as_str)).file_name().unwrap_or_default();
-    let is_named = |program: &String| name == program.as_str() || started.name() == *program;
+    let is_named = |program: &String| name == program.as_str() || started_program.name() == *program;
     if !candidate.program.is_empty() && !candidate.program.iter().any(is_named) {
         return Err(format!("its words are for {}", candidate.program.join(" or ")));
     }
@@ -236,7 +239,7 @@ fn set_tunables(
     candidate: &Candidate,
     facts: &Facts,
     figure: &dyn Fn(BaselineFigure) -> Option<u64>,
-    applied: &mut Applied,
+    applied: &mut AppliedSetting,
 ) -> Result<(), String> {
     if let Some(why) = facts.program.as_ref().and_then(|program| program.privilege.as_ref()) {
         return Err(format!("glibc takes no settings from the environment of a program with {why}"));
@@ -247,26 +250,26 @@ fn set_tunables(
     }
     let version = facts.observation.glibc.as_deref().and_then(numbers);
     let lacks_tunables = version.is_some_and(|version| version.as_slice() < &FIRST_GLIBC_WITH_TUNABLES[..]);
-    let mut pairs = Vec::new();
+    let mut tunables = Vec::new();
     for (name, value) in &candidate.tunables {
         let value = fill_placeholders(value, figure)?;
         if lacks_tunables {
-            let variable = OLD_VARIABLES.iter().find(|(tunable, _)| tunable == name);
+            let variable = VARIABLES_BEFORE_TUNABLES.iter().find(|(tunable, _)| tunable == name);
             let (_, variable) = variable.ok_or_else(|| format!("{name} needs glibc 2.26"))?;
             applied.set(variable, &value, facts);
         } else {
-            pairs.push(format!("{name}={value}"));
+            tunables.push(format!("{name}={value}"));
         }
     }
-    if !pairs.is_empty() {
-        applied.set("GLIBC_TUNABLES", &pairs.join(":"), facts);
+    if !tunables.is_empty() {
+        applied.set("GLIBC_TUNABLES", &tunables.join(":"), facts);
     }
     Ok(())
 }
 
 /// The file of the library.
 fn preload(library: &Library, facts: &Facts) -> Result<PathBuf, String> {
-    let program = facts.program.as_ref().or(facts.started.as_ref());
+    let program = facts.program.as_ref().or(facts.started_program.as_ref());
     if let Some(program) = program {
         if let Some(why) = &program.privilege {
             return Err(format!("nothing is preloaded into a program with {why}"));
@@ -291,9 +294,9 @@ fn preload(library: &Library, facts: &Facts) -> Result<PathBuf, String> {
     if facts.observation.allocators.iter().any(|mapped| mapped.name == "asan") {
         return Err("it runs under AddressSanitizer, which has its own allocator".to_owned());
     }
-    let is_inside = |mapped: &&MappedAllocator| mapped.inside_program && mapped.name == library.allocator;
-    if let Some(own) = facts.observation.allocators.iter().find(is_inside) {
-        return Err(format!("it brings its own {}", own.name));
+    let is_inside = |mapped: &&MappedAllocator| mapped.is_in_program && mapped.name == library.allocator;
+    if let Some(built_in) = facts.observation.allocators.iter().find(is_inside) {
+        return Err(format!("it brings its own {}", built_in.name));
     }
     find_library(library, program.map_or(DEFAULT_BITS, |program| program.bits), &facts.folders)
 }
@@ -328,12 +331,12 @@ fn find_library(library: &Library, bits: u8, folders: &[PathBuf]) -> Result<Path
     Err(format!("{file} is not here{}", advice.unwrap_or_default()))
 }
 
-/// Whether two candidates can be combined so that both take effect.
-pub fn compatible(one: &Candidate, other: &Candidate) -> Result<(), String> {
-    if one.library.is_some() && other.library.is_some() && one.library != other.library {
+/// Checks that two candidates can be combined so that both take effect.
+pub fn check_compatible(a: &Candidate, b: &Candidate) -> Result<(), String> {
+    if a.library.is_some() && b.library.is_some() && a.library != b.library {
         return Err("two allocators".to_owned());
     }
-    for (preloading, tuning) in [(one, other), (other, one)] {
+    for (preloading, tuning) in [(a, b), (b, a)] {
         if preloading.library.is_some() && !tuning.tunables.is_empty() {
             return Err("settings of glibc's malloc do nothing under another allocator".to_owned());
         }
@@ -343,21 +346,21 @@ pub fn compatible(one: &Candidate, other: &Candidate) -> Result<(), String> {
             candidate.tunables.iter().map(|(name, value)| format!("{name}={value}")).collect();
         pairs.join(":")
     };
-    if !can_merge("GLIBC_TUNABLES", &tunables(one), &tunables(other)) {
+    if !can_merge("GLIBC_TUNABLES", &tunables(a), &tunables(b)) {
         return Err("the same tunable".to_owned());
     }
-    for (name, value) in &one.environment {
-        if other.environment.get(name).is_some_and(|second| !can_merge(name, value, second)) {
+    for (name, value) in &a.environment {
+        if b.environment.get(name).is_some_and(|b_value| !can_merge(name, value, b_value)) {
             return Err(format!("both set {name}"));
         }
     }
-    if !one.arguments.is_empty() && !other.arguments.is_empty() {
+    if !a.arguments.is_empty() && !b.arguments.is_empty() {
         return Err("both need words behind the program's name".to_owned());
     }
     Ok(())
 }
 
-impl Applied {
+impl AppliedSetting {
     /// Sets a variable, merged with its value so far.
     fn set(&mut self, name: &str, added: &str, facts: &Facts) {
         if let Some(variable) = self.variables.iter_mut().find(|variable| variable.name == name) {
@@ -369,21 +372,23 @@ impl Applied {
         self.variables.push(Variable { name: name.to_owned(), value, added: added.to_owned() });
     }
 
-    /// Combines both; for a variable that cannot be merged, the value of `other` wins.
+    /// This setting combined with `other`; for a variable that cannot be merged, the value of
+    /// `other` wins.
     pub fn combined_with(&self, other: &Self, facts: &Facts) -> Self {
-        let mut both = self.clone();
+        let mut combined = self.clone();
         for variable in &other.variables {
-            if both.variables.iter().any(|own| own.name == variable.name && own.added == variable.added) {
+            if combined.variables.iter().any(|set| set.name == variable.name && set.added == variable.added) {
                 continue;
             }
-            both.set(&variable.name, &variable.added, facts);
+            combined.set(&variable.name, &variable.added, facts);
         }
-        both.arguments.extend(other.arguments.iter().cloned());
-        both.thp = both.thp.or(other.thp);
-        both.allocator = both.allocator.or_else(|| other.allocator.clone());
-        both.packages
+        combined.arguments.extend(other.arguments.iter().cloned());
+        combined.thp = combined.thp.or(other.thp);
+        combined.allocator = combined.allocator.or_else(|| other.allocator.clone());
+        combined
+            .packages
             .extend(other.packages.iter().filter(|package| !self.packages.contains(package)).cloned());
-        both
+        combined
     }
 
     /// The variables in the form that a subject takes.
@@ -393,8 +398,8 @@ impl Applied {
 
     /// `command` with the arguments of the candidate inserted.
     pub fn command(&self, command: &[String]) -> Vec<String> {
-        let (first, rest) = command.split_at(command.len().min(1));
-        first.iter().chain(&self.arguments).chain(rest).cloned().collect()
+        let (program, arguments) = command.split_at(command.len().min(1));
+        program.iter().chain(&self.arguments).chain(arguments).cloned().collect()
     }
 
     /// What it adds, in shell syntax: `GLIBC_TUNABLES=… LD_PRELOAD=…`.

@@ -7,7 +7,7 @@ fn catalogue() -> Catalogue {
 }
 
 fn mapped(name: &str) -> MappedAllocator {
-    MappedAllocator { name: name.into(), inside_program: false }
+    MappedAllocator { name: name.into(), is_in_program: false }
 }
 
 /// A dynamic 64-bit program on glibc 2.36, with a library of each allocator in a folder.
@@ -24,7 +24,7 @@ fn facts(folder: &Path) -> Facts {
     };
     Facts {
         command: vec!["thing".into(), "x".into()],
-        started: Some(program.clone()),
+        started_program: Some(program.clone()),
         program: Some(program),
         observation: Observation {
             allocators: vec![mapped("glibc")],
@@ -38,7 +38,7 @@ fn facts(folder: &Path) -> Facts {
     }
 }
 
-fn try_one(id: &str, facts: &Facts) -> Result<Applied, String> {
+fn try_one(id: &str, facts: &Facts) -> Result<AppliedSetting, String> {
     let catalogue = catalogue();
     let candidate = catalogue.candidates.iter().find(|candidate| candidate.id == id).unwrap();
     apply(candidate, &catalogue, facts)
@@ -107,7 +107,7 @@ fn preloading_is_refused_with_the_reason() {
     php.observation.runtimes.push(("php".into(), None));
     assert!(try_one("jemalloc", &php).unwrap_err().contains("RTLD_DEEPBIND"));
     let mut own = good.clone();
-    own.observation.allocators.push(MappedAllocator { name: "jemalloc".into(), inside_program: true });
+    own.observation.allocators.push(MappedAllocator { name: "jemalloc".into(), is_in_program: true });
     assert!(try_one("jemalloc", &own).unwrap_err().contains("its own jemalloc"));
     let mut nowhere = good;
     nowhere.folders = vec!["/nowhere".into()];
@@ -145,7 +145,7 @@ fn options_follow_the_program_that_takes_them() {
     assert!(try_one("node_optimize_for_size", &facts).unwrap_err().contains("for node"));
     facts.program.as_mut().unwrap().path = "/usr/bin/other".into();
     assert!(try_one("d_heap_factor", &facts).unwrap_err().contains("starts another"));
-    facts.started.as_mut().unwrap().is_direct = false;
+    facts.started_program.as_mut().unwrap().is_direct = false;
     assert!(try_one("d_heap_factor", &facts).unwrap_err().contains("script"));
 }
 
@@ -167,7 +167,7 @@ fn huge_pages_are_switched_off_where_there_are_any() {
 fn pairs_must_agree() {
     let catalogue = catalogue();
     let find = |id: &str| catalogue.candidates.iter().find(|candidate| candidate.id == id).unwrap();
-    let pair = |one: &str, other: &str| compatible(find(one), find(other));
+    let pair = |a: &str, b: &str| check_compatible(find(a), find(b));
     assert!(pair("arena_max_1", "trim_threshold_128k").is_ok());
     assert!(pair("arena_max_1", "arena_max_2").is_err());
     assert!(pair("jemalloc", "tcmalloc").unwrap_err().contains("two allocators"));

@@ -218,8 +218,8 @@ impl Catalogue {
             if !ids.insert(candidate.id.clone()) {
                 return Err(format!("{name}:{line}: candidate `{}`: its id is used before", candidate.id));
             }
-            match self.candidates.iter_mut().find(|other| other.id == candidate.id) {
-                Some(other) => *other = candidate,
+            match self.candidates.iter_mut().find(|listed| listed.id == candidate.id) {
+                Some(listed) => *listed = candidate,
                 None => self.candidates.push(candidate),
             }
         }

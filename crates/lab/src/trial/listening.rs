@@ -63,8 +63,8 @@ mod tests {
             // The local port of a connection is in the tables too, and cannot be listened on while
             // the connection exists.
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            let own = client.local_addr().unwrap().port();
-            assert!(!is_open(own) && !accepts(own));
+            let client_port = client.local_addr().unwrap().port();
+            assert!(!is_open(client_port) && !accepts(client_port));
         }
     }
 

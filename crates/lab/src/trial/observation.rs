@@ -119,7 +119,7 @@ impl Shares {
 
 /// Data of one process in a recording.
 #[derive(Debug, Default)]
-struct Recorded {
+struct RecordedProcess {
     /// Its largest known resident set.
     high_water_kib: u64,
     /// Resident set at its last mark.
@@ -137,13 +137,14 @@ struct ExitLedger {
     at_us: u64,
 }
 
-impl Recorded {
+impl RecordedProcess {
     /// Takes what a record says of the process.
     fn add_record(&mut self, record: Record) {
         match record {
             Record::Ledger(ledger) => {
-                let high_water = ledger.explain.kernel.high_water_bytes.unwrap_or_default();
-                self.update_high_water(high_water.max(ledger.explain.kernel.rss_bytes) / 1024);
+                let kernel = &ledger.explain.kernel;
+                let high_water_bytes = kernel.high_water_bytes.unwrap_or(kernel.rss_bytes);
+                self.update_high_water(high_water_bytes.max(kernel.rss_bytes) / 1024);
                 if ledger.moment == Moment::Exit {
                     self.exit = Some(ExitLedger { explain: Box::new(ledger.explain), at_us: ledger.at_us });
                 }
@@ -158,7 +159,9 @@ impl Recorded {
                     self.series.push(run.at_us, run.end_us(), run.sample.rss_kib);
                 }
             }
-            Record::ProcessEnd(end) => self.update_high_water(end.high_water_kib.unwrap_or_default()),
+            Record::ProcessEnd(end) => {
+                self.update_high_water(end.high_water_kib.unwrap_or(self.high_water_kib));
+            }
             _ => {}
         }
     }
@@ -177,7 +180,7 @@ impl Observation {
         let Some(recording) = &outcome.recording else { return observation };
         let Ok(mut reader) = Reader::open(recording) else { return observation };
         // The reader bounds what it reads; this loop keeps a bounded amount for each process.
-        let mut processes: BTreeMap<u32, Recorded> = BTreeMap::new();
+        let mut processes: BTreeMap<u32, RecordedProcess> = BTreeMap::new();
         while let Ok(Some(record)) = reader.next_record() {
             let process = match &record {
                 Record::Ledger(ledger) => ledger.process,
@@ -188,15 +191,16 @@ impl Observation {
             };
             processes.entry(process).or_default().add_record(record);
         }
-        observation.read_recorded(processes);
+        observation.read_processes(processes);
         observation
     }
 
     /// Takes the data of the process with the largest high-water mark: a shell that sets a mark for
     /// its child has little memory itself and must not count for the run.
-    fn read_recorded(&mut self, processes: BTreeMap<u32, Recorded>) {
+    fn read_processes(&mut self, processes: BTreeMap<u32, RecordedProcess>) {
         // Of equally large ones the first.
-        let larger = |a: Recorded, b: Recorded| if a.high_water_kib >= b.high_water_kib { a } else { b };
+        let larger =
+            |a: RecordedProcess, b: RecordedProcess| if a.high_water_kib >= b.high_water_kib { a } else { b };
         let Some(mut process) = processes.into_values().reduce(larger) else { return };
         let bytes = |kib: u64| kib.saturating_mul(1024);
         let exit_rss_bytes = process.exit.as_ref().map(|exit| exit.explain.kernel.rss_bytes);
@@ -239,7 +243,7 @@ impl Observation {
             .iter()
             .map(|allocator| MappedAllocator {
                 name: allocator.name.clone(),
-                inside_program: allocator.found_by.ends_with("the executable"),
+                is_in_program: allocator.found_by.ends_with("the executable"),
             })
             .collect();
         self.runtimes =
@@ -264,9 +268,9 @@ impl Observation {
         };
         observation.take_mapped(largest);
         observation.huge_bytes = Some(kernels().map(|kernel| kernel.huge_bytes).fold(0, u64::saturating_add));
-        if let [(only, _)] = ledgers {
-            observation.settled_bytes = Some(only.kernel.rss_bytes);
-            observation.peak_bytes = only.kernel.high_water_bytes;
+        if let [(process, _)] = ledgers {
+            observation.settled_bytes = Some(process.kernel.rss_bytes);
+            observation.peak_bytes = process.kernel.high_water_bytes;
             return observation;
         }
         let shares: Option<Vec<Shares>> = ledgers.iter().map(|(_, shares)| *shares).collect();
@@ -353,16 +357,16 @@ mod tests {
             (observation.executable.as_deref(), observation.name().as_deref()),
             (Some("/bin/100"), Some("100"))
         );
-        assert!(observation.allocators[0].inside_program);
+        assert!(observation.allocators[0].is_in_program);
         assert_eq!(
             (observation.has_allocator("jemalloc"), observation.has_allocator("glibc")),
             (Some(true), Some(false))
         );
         assert_eq!(Observation::default().has_allocator("glibc"), None);
         assert_eq!(Observation::of_ledgers(&[]).settled_bytes, None);
-        let one = Observation::of_ledgers(&ledgers[..1]);
-        assert_eq!((one.settled_bytes, one.peak_bytes), (Some(90), Some(180)));
-        assert_eq!(one.glibc.as_deref(), Some("2.36"));
+        let single = Observation::of_ledgers(&ledgers[..1]);
+        assert_eq!((single.settled_bytes, single.peak_bytes), (Some(90), Some(180)));
+        assert_eq!(single.glibc.as_deref(), Some("2.36"));
         ledgers[1].1 = None;
         let unknown = Observation::of_ledgers(&ledgers);
         assert_eq!(unknown.settled_bytes, None, "kinds of figures are not mixed");
@@ -382,20 +386,20 @@ mod tests {
         assert_eq!(Shares::read(huge), None);
     }
 
-    fn recorded(high_water_kib: u64, marked_kib: Option<u64>, exit: Option<u64>) -> Recorded {
+    fn recorded(high_water_kib: u64, marked_kib: Option<u64>, exit: Option<u64>) -> RecordedProcess {
         let exit = exit.map(|rss| Box::new(ledger(rss, 0, "glibc", "")));
         let mut series = Series::default();
         series.push(0, 0, high_water_kib);
         series.push(9, 9, 7);
         let exit = exit.map(|explain| ExitLedger { explain, at_us: u64::MAX });
-        Recorded { high_water_kib, marked_kib, series, exit }
+        RecordedProcess { high_water_kib, marked_kib, series, exit }
     }
 
     #[test]
     fn a_mark_counts_only_of_the_largest_process() {
-        let settled = |processes: Vec<Recorded>| {
+        let settled = |processes: Vec<RecordedProcess>| {
             let mut observation = Observation::default();
-            observation.read_recorded((0..).zip(processes).collect());
+            observation.read_processes((0..).zip(processes).collect());
             (observation.settled_bytes, observation.settled_at, observation.name())
         };
         let shell = || recorded(2, Some(1), Some(1024));

@@ -7,7 +7,7 @@
 use super::words::{shell_value, shell_word};
 use std::path::Path;
 
-use super::applies::{Applied, Variable};
+use super::applies::{AppliedSetting, Variable};
 use super::setting::{MergeRule, merge_rule};
 use strandline_report::text::is_unsafe;
 
@@ -31,7 +31,7 @@ const WITHOUT_THP: &[&str] =
 const UNKNOWN_PROGRAM: &str = "/WHOLE/PATH/TO/";
 
 /// Formats what `applied` sets for `command`; `program` is the full path of its program, if known.
-pub fn paste(applied: &Applied, command: &[String], program: Option<&Path>) -> Paste {
+pub fn paste(applied: &AppliedSetting, command: &[String], program: Option<&Path>) -> Paste {
     let mut words = applied.command(command);
     if applied.thp.is_some() {
         words.splice(0..0, WITHOUT_THP.iter().map(|word| (*word).to_owned()));
@@ -47,7 +47,7 @@ pub fn paste(applied: &Applied, command: &[String], program: Option<&Path>) -> P
 }
 
 /// `env NAME=VALUE … COMMAND` in one line.
-fn shell(applied: &Applied, command: &[String]) -> String {
+fn shell(applied: &AppliedSetting, command: &[String]) -> String {
     let mut words = Vec::new();
     if !applied.variables.is_empty() {
         words.push("env".to_owned());
@@ -70,7 +70,7 @@ fn extends_previous(variable: &Variable) -> bool {
 }
 
 /// A note for each variable whose previous value the form cannot reference.
-fn notes(applied: &Applied) -> Vec<String> {
+fn notes(applied: &AppliedSetting) -> Vec<String> {
     applied
         .variables
         .iter()
@@ -85,7 +85,7 @@ fn pasted_value(variable: &Variable) -> &str {
 }
 
 /// The command line for a unit file, which must begin with a full path.
-fn unit_command(applied: &Applied, command: &[String], program: Option<&Path>) -> Vec<String> {
+fn unit_command(applied: &AppliedSetting, command: &[String], program: Option<&Path>) -> Vec<String> {
     let mut words = command.to_vec();
     let program_index = if applied.thp.is_some() { WITHOUT_THP.len() } else { 0 };
     if let Some(name) = words.get_mut(program_index).filter(|name| !name.starts_with('/')) {
@@ -100,7 +100,7 @@ fn unit_command(applied: &Applied, command: &[String], program: Option<&Path>) -
     words
 }
 
-fn systemd(applied: &Applied, command: Option<&[String]>, program: Option<&Path>) -> String {
+fn systemd(applied: &AppliedSetting, command: Option<&[String]>, program: Option<&Path>) -> String {
     let mut lines = vec!["# systemctl edit NAME.service".to_owned()];
     lines.extend(notes(applied));
     lines.push("[Service]".to_owned());
@@ -139,7 +139,7 @@ pub fn unit_word(word: &str, in_command: bool) -> String {
     quoted
 }
 
-fn docker(applied: &Applied, command: Option<&[String]>) -> String {
+fn docker(applied: &AppliedSetting, command: Option<&[String]>) -> String {
     let mut lines = Vec::new();
     if !applied.packages.is_empty() {
         lines.push(format!(
@@ -185,7 +185,7 @@ fn docker_value(value: &str) -> Option<String> {
     Some(quoted)
 }
 
-fn kubernetes(applied: &Applied, command: Option<&[String]>) -> String {
+fn kubernetes(applied: &AppliedSetting, command: Option<&[String]>) -> String {
     let mut lines = notes(applied);
     if !applied.packages.is_empty() {
         lines.push(format!("# the image needs {}", applied.packages.join(" ")));

@@ -23,9 +23,9 @@ const HOSTILE: &[&str] = &[
     "- a: b, {c} [d] null yes",
 ];
 
-fn applied(value: &str) -> Applied {
+fn applied(value: &str) -> AppliedSetting {
     let variable = Variable { name: "STRANDLINE_X".into(), value: value.into(), added: value.into() };
-    Applied { variables: vec![variable], ..Applied::default() }
+    AppliedSetting { variables: vec![variable], ..AppliedSetting::default() }
 }
 
 fn command() -> Vec<String> {
@@ -55,7 +55,7 @@ fn a_shell_reads_what_was_written() {
 fn options_are_appended_to_existing_values() {
     let variable =
         Variable { name: "NODE_OPTIONS".into(), value: "--secret --x=1".into(), added: "--x=1".into() };
-    let applied = Applied { variables: vec![variable], ..Applied::default() };
+    let applied = AppliedSetting { variables: vec![variable], ..AppliedSetting::default() };
     let paste = paste(&applied, &["printenv".to_owned(), "NODE_OPTIONS".to_owned()], None);
     let output = Command::new("sh")
         .args(["-c", &paste.shell])
@@ -73,16 +73,16 @@ fn options_are_appended_to_existing_values() {
 fn read_unit_word(word: &str, in_command: bool) -> String {
     let inside = word.strip_prefix('"').unwrap().strip_suffix('"').unwrap();
     let mut bytes = Vec::new();
-    let mut rest = inside.bytes();
-    while let Some(byte) = rest.next() {
+    let mut source = inside.bytes();
+    while let Some(byte) = source.next() {
         if byte != b'\\' {
             assert!(byte != b'"' && byte != b'\n', "{word}");
             bytes.push(byte);
             continue;
         }
-        match rest.next().unwrap() {
+        match source.next().unwrap() {
             b'x' => {
-                let digits = [rest.next().unwrap(), rest.next().unwrap()];
+                let digits = [source.next().unwrap(), source.next().unwrap()];
                 bytes.push(u8::from_str_radix(std::str::from_utf8(&digits).unwrap(), 16).unwrap());
             }
             byte => bytes.push(byte),
@@ -137,9 +137,9 @@ fn a_dockerfile_reads_back_the_value_or_refuses_it() {
         };
         let inside = quoted.strip_prefix('"').unwrap().strip_suffix('"').unwrap();
         let mut read = String::new();
-        let mut rest = inside.chars();
-        while let Some(c) = rest.next() {
-            read.push(if c == '\\' { rest.next().unwrap() } else { c });
+        let mut characters = inside.chars();
+        while let Some(c) = characters.next() {
+            read.push(if c == '\\' { characters.next().unwrap() } else { c });
         }
         assert_eq!(read, *value);
     }
@@ -155,13 +155,13 @@ fn packages_words_and_huge_pages_are_written_too() {
     assert_eq!(text.shell, "env STRANDLINE_X=1 ./thing '--DRT-gcopt=a b' '$x'");
     let words = "\"--DRT-gcopt=a b\" \"$$x\"";
     assert!(text.systemd.ends_with(&format!("ExecStart=\nExecStart=\"/WHOLE/PATH/TO/thing\" {words}")));
-    let known = paste(&applied, &command, Some(Path::new("/opt/it/thing"))).systemd;
-    assert!(known.ends_with(&format!("\nExecStart=\"/opt/it/thing\" {words}")), "{known}");
+    let systemd = paste(&applied, &command, Some(Path::new("/opt/it/thing"))).systemd;
+    assert!(systemd.ends_with(&format!("\nExecStart=\"/opt/it/thing\" {words}")), "{systemd}");
     assert!(text.docker.contains("ENTRYPOINT"));
     assert!(text.docker.contains("install -y --no-install-recommends libjemalloc2 "));
     assert!(text.docker.ends_with("CMD [\"./thing\", \"--DRT-gcopt=a b\", \"$x\"]"));
     assert!(text.kubernetes.contains("command:\n  - \"./thing\"\n"));
-    let applied = Applied { thp: Some(Thp::Never), ..Applied::default() };
+    let applied = AppliedSetting { thp: Some(Thp::Never), ..AppliedSetting::default() };
     let unit = paste(&applied, &["x/y".into()], Some(Path::new("/x/y"))).systemd;
     assert!(
         unit.contains("\nExecStart=\"/usr/bin/perl\" \"-e\"") && unit.ends_with("\"--\" \"/x/y\""),

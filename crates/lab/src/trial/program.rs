@@ -68,15 +68,15 @@ impl Program {
         directory: Option<&Path>,
         search: Option<&str>,
     ) -> Result<Self, String> {
-        let first = command.first().ok_or("there is no command")?;
-        let mut path = find(OsStr::new(first), directory, search)?;
+        let name = command.first().ok_or("there is no command")?;
+        let mut path = find(OsStr::new(name), directory, search)?;
         for step in 0..=MAX_SCRIPTS {
             match interpreter(&path)? {
                 None => return Ok(Self { is_direct: step == 0, ..Self::of_file(&path)? }),
-                Some(next) => path = find(&next, directory, search)?,
+                Some(interpreter) => path = find(&interpreter, directory, search)?,
             }
         }
-        Err(format!("{first}: scripts that start scripts, more than {MAX_SCRIPTS} deep"))
+        Err(format!("{name}: scripts that start scripts, more than {MAX_SCRIPTS} deep"))
     }
 
     /// Reads the program in the file `path`.
@@ -88,14 +88,14 @@ impl Program {
         let file = File::open(path).map_err(unreadable)?;
         let metadata = file.metadata().map_err(unreadable)?;
         let privilege = privilege(path, metadata.permissions().mode());
-        let data = ReadCache::new(file);
-        let class = data.read_bytes_at(0, CLASS_END as u64).ok();
+        let file_data = ReadCache::new(file);
+        let class = file_data.read_bytes_at(0, CLASS_END as u64).ok();
         let class = class.and_then(|bytes| bytes.get(CLASS_INDEX).copied());
         let (bits, linking) = match class {
             Some(class) if class == elf::ELFCLASS32.0 => {
-                (32, Linking::read::<elf::FileHeader32<object::Endianness>, _>(&data))
+                (32, Linking::read::<elf::FileHeader32<object::Endianness>, _>(&file_data))
             }
-            _ => (64, Linking::read::<elf::FileHeader64<object::Endianness>, _>(&data)),
+            _ => (64, Linking::read::<elf::FileHeader64<object::Endianness>, _>(&file_data)),
         };
         let Linking { loader, defines_malloc } =
             linking.ok_or_else(|| format!("{}: no program in the ELF format", path.display()))?;
@@ -117,24 +117,24 @@ struct Linking {
 
 impl Linking {
     /// Reads it from the file; `None` if that is no program.
-    fn read<'data, H: FileHeader, R: ReadRef<'data>>(data: R) -> Option<Self> {
-        let header = H::parse(data).ok()?;
+    fn read<'data, H: FileHeader, R: ReadRef<'data>>(file_data: R) -> Option<Self> {
+        let header = H::parse(file_data).ok()?;
         let endian = header.endian().ok()?;
         // An extended number may be large; the kernel starts no such program.
         if header.e_phnum(endian) == elf::PN_XNUM {
             return None;
         }
         let mut loader = None;
-        for segment in header.program_headers(endian, data).ok()? {
+        for segment in header.program_headers(endian, file_data).ok()? {
             let bytes: u64 = segment.p_filesz(endian).into();
             if bytes <= MAX_LOADER_BYTES
-                && let Some(name) = segment.interpreter(endian, data).ok()?
+                && let Some(name) = segment.interpreter(endian, file_data).ok()?
             {
                 loader = Some(String::from_utf8_lossy(name).into_owned());
             }
         }
         // A valid program may have no sections; this then counts as not defining malloc.
-        let defines_malloc = defines_malloc::<H, R>(header, endian, data).unwrap_or(false);
+        let defines_malloc = defines_malloc::<H, R>(header, endian, file_data).unwrap_or(false);
         Some(Self { loader, defines_malloc })
     }
 }
@@ -143,21 +143,21 @@ impl Linking {
 fn defines_malloc<'data, H: FileHeader, R: ReadRef<'data>>(
     header: &H,
     endian: H::Endian,
-    data: R,
+    file_data: R,
 ) -> Option<bool> {
     // Without a number, or with an extended one.
     if header.e_shnum(endian) == 0 {
         return None;
     }
-    let sections = header.sections(endian, data).ok()?;
+    let sections = header.sections(endian, file_data).ok()?;
     let (_, table) = sections.enumerate().find(|(_, section)| section.sh_type(endian) == elf::SHT_DYNSYM)?;
     let names = sections.section(object::SectionIndex(table.sh_link(endian) as usize)).ok()?;
     let is_small = |section: &H::SectionHeader| section.sh_size(endian).into() <= MAX_TABLE_BYTES;
     if !is_small(table) || !is_small(names) {
         return None;
     }
-    let names = names.data(endian, data).ok()?;
-    let symbols: &[H::Sym] = table.data_as_array(endian, data).ok()?;
+    let names = names.data(endian, file_data).ok()?;
+    let symbols: &[H::Sym] = table.data_as_array(endian, file_data).ok()?;
     Some(symbols.iter().any(|symbol| {
         let name = names.get(symbol.st_name(endian) as usize..).unwrap_or_default();
         !symbol.is_undefined(endian) && name.starts_with(b"malloc\0")
@@ -180,8 +180,8 @@ fn privilege(path: &Path, mode: u32) -> Option<String> {
         return Some((*name).to_owned());
     }
     let mut value = [0u8; CAPABILITY_BYTES];
-    let found = rustix::fs::getxattr(path, "security.capability", &mut value[..]);
-    found.is_ok_and(|length| length > 0).then(|| "file capabilities".to_owned())
+    let length = rustix::fs::getxattr(path, "security.capability", &mut value[..]);
+    length.is_ok_and(|length| length > 0).then(|| "file capabilities".to_owned())
 }
 
 /// Returns the file that `name` starts: `name` itself if it is a path, else the first program of
@@ -196,7 +196,7 @@ fn find(name: &OsStr, directory: Option<&Path>, search: Option<&str>) -> Result<
     let mut paths =
         folders.map(|folder| at(&Path::new(if folder.is_empty() { "." } else { folder }).join(name)));
     let is_program = |path: &PathBuf| {
-        path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+        path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
     };
     paths.find(is_program).ok_or_else(|| format!("{}: not found in PATH", name.to_string_lossy()))
 }
@@ -211,12 +211,12 @@ fn interpreter(path: &Path) -> Result<Option<OsString>, String> {
     let Some(line) = start.strip_prefix(b"#!") else { return Ok(None) };
     let line = line.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let mut words = line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
-    let first = words.next().ok_or_else(|| format!("{}: `#!` without a program", path.display()))?;
-    let is_env = first.rsplit(|&byte| byte == b'/').next() == Some(b"env");
+    let interpreter = words.next().ok_or_else(|| format!("{}: `#!` without a program", path.display()))?;
+    let is_env = interpreter.rsplit(|&byte| byte == b'/').next() == Some(b"env");
     let word = if is_env {
-        words.find(|word| !word.starts_with(b"-") && !word.contains(&b'=')).unwrap_or(first)
+        words.find(|word| !word.starts_with(b"-") && !word.contains(&b'=')).unwrap_or(interpreter)
     } else {
-        first
+        interpreter
     };
     Ok(Some(OsStr::from_bytes(word).to_owned()))
 }
@@ -258,9 +258,9 @@ mod tests {
             assert_eq!(program.name(), "cat", "{path}");
             assert!(!program.is_direct);
         }
-        let own = script(folder.path(), "own", "");
-        std::fs::write(&own, format!("#!{own}\n")).unwrap();
-        assert!(Program::of_command(&command(&[&own]), None, None).unwrap_err().contains("deep"));
+        let script_path = script(folder.path(), "own", "");
+        std::fs::write(&script_path, format!("#!{script_path}\n")).unwrap();
+        assert!(Program::of_command(&command(&[&script_path]), None, None).unwrap_err().contains("deep"));
     }
 
     #[test]
@@ -285,15 +285,19 @@ mod tests {
     fn damaged_programs_never_panic() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("damaged");
-        let whole = std::fs::read("/bin/cat").unwrap();
+        let program_bytes = std::fs::read("/bin/cat").unwrap();
         let mut random = fastrand::Rng::with_seed(7);
         for _ in 0..300 {
-            let mut bytes = whole.clone();
+            let mut bytes = program_bytes.clone();
             for _ in 0..20 {
                 let at = if random.bool() { random.usize(..1024) } else { random.usize(..bytes.len()) };
                 bytes[at] = random.u8(..);
             }
-            bytes.truncate(if random.bool() { whole.len() } else { random.usize(..whole.len()) });
+            bytes.truncate(if random.bool() {
+                program_bytes.len()
+            } else {
+                random.usize(..program_bytes.len())
+            });
             std::fs::write(&path, &bytes).unwrap();
             drop(Program::of_file(&path));
         }

@@ -6,15 +6,15 @@
 
 use serde::Serialize;
 
-use super::applies::compatible;
+use super::applies::check_compatible;
 use super::catalogue::Candidate;
 use crate::statistics::Verdict;
 
 /// Times within this factor of the least are equally good; the order of the catalogue then decides.
 const NEGLIGIBLE_TIME_FACTOR: f64 = 1.02;
-/// Number of best candidates that are paired: pairs are sorted by the sum of ranks, and only the
-/// first few are used.
-const MAX_PAIRED: usize = 20;
+/// Number of the best candidates that are paired: pairs are sorted by the sum of ranks, and only
+/// the first few are used.
+const MAX_PAIRED_CANDIDATES: usize = 20;
 
 /// Maximum time relative to runs without settings, for the goal `time-bounded`.
 pub const MAX_TIME_RATIO: f64 = 1.05;
@@ -115,10 +115,10 @@ pub struct Ranking {
 
 /// Ranks `measured` for `goal`.
 pub fn rank(measured: &[CandidateFigures], goal: Goal) -> Ranking {
-    let mut ranked: Vec<Ranked> = measured
+    let mut ranked: Vec<RankedCandidate> = measured
         .iter()
         .enumerate()
-        .map(|(index, figures)| Ranked {
+        .map(|(index, figures)| RankedCandidate {
             status: figures.status(goal),
             bytes: figures.goal_figure(goal).map_or(f64::INFINITY, |figure| figure.median),
             seconds: figures.wall.map_or(f64::INFINITY, |figure| figure.median),
@@ -145,7 +145,7 @@ fn status_order(status: Status) -> u8 {
 }
 
 /// A candidate with the figures that it is ranked by.
-struct Ranked {
+struct RankedCandidate {
     status: Status,
     /// Median of the figure of the goal; infinite if unknown.
     bytes: f64,
@@ -156,7 +156,7 @@ struct Ranked {
 
 /// Among better candidates near the least memory, the fastest; among those hardly slower than it,
 /// the first in the catalogue.
-fn best_of(ranked: &[Ranked]) -> Option<usize> {
+fn best_of(ranked: &[RankedCandidate]) -> Option<usize> {
     let better = || ranked.iter().filter(|candidate| candidate.status == Status::Better);
     let least_bytes = better().map(|candidate| candidate.bytes).fold(f64::INFINITY, f64::min);
     let max_bytes = least_bytes * NEAR_LEAST + NEAR_LEAST_BYTES;
@@ -166,28 +166,30 @@ fn best_of(ranked: &[Ranked]) -> Option<usize> {
     small().filter(|candidate| candidate.seconds <= max_seconds).map(|candidate| candidate.index).min()
 }
 
-/// Pareto front of memory and time: the points that no other point dominates.
-///
-/// A point is (bytes, seconds); returns indices in the order of memory.
-pub fn pareto(points: &[Option<(f64, f64)>]) -> Vec<usize> {
-    struct Point {
-        bytes: f64,
-        seconds: f64,
-        index: usize,
-    }
-    let point = |(index, point): (usize, &Option<(f64, f64)>)| {
-        let (bytes, seconds) = (*point)?;
-        (bytes.is_finite() && seconds.is_finite()).then_some(Point { bytes, seconds, index })
-    };
-    let mut known: Vec<Point> = points.iter().enumerate().filter_map(point).collect();
+/// Memory and time of a candidate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// Settled resident bytes.
+    pub bytes: f64,
+    /// Wall time in seconds.
+    pub seconds: f64,
+}
+
+/// Pareto front of memory and time: the indices of the points that no other point dominates, in the
+/// order of memory.
+pub fn pareto(points: &[Option<Point>]) -> Vec<usize> {
+    let is_finite = |point: &Point| point.bytes.is_finite() && point.seconds.is_finite();
+    let points = points.iter().enumerate();
+    let mut finite_points: Vec<(usize, Point)> =
+        points.filter_map(|(index, point)| Some((index, point.filter(is_finite)?))).collect();
     // Stable: equal points keep their order.
-    known.sort_by(|a, b| a.bytes.total_cmp(&b.bytes).then(a.seconds.total_cmp(&b.seconds)));
+    finite_points.sort_by(|(_, a), (_, b)| a.bytes.total_cmp(&b.bytes).then(a.seconds.total_cmp(&b.seconds)));
     let mut least_seconds = f64::INFINITY;
     let mut front = Vec::new();
-    for point in known {
+    for (index, point) in finite_points {
         if point.seconds < least_seconds {
             least_seconds = point.seconds;
-            front.push(point.index);
+            front.push(index);
         }
     }
     front
@@ -201,42 +203,44 @@ pub fn pairs(
     measured: &[CandidateFigures],
     goal: Goal,
     max_pairs: usize,
-) -> Vec<(usize, usize)> {
+) -> Vec<[usize; 2]> {
     let ranking = rank(measured, goal);
     let better: Vec<usize> = ranking
         .order
         .into_iter()
         .filter(|&index| measured.get(index).is_some_and(|figures| figures.status(goal) == Status::Better))
         .collect();
-    // The sum of the ranks of each pair, and the pair.
-    let mut found: Vec<(usize, (usize, usize))> = Vec::new();
-    for (first_rank, &first) in better.iter().enumerate().take(MAX_PAIRED) {
-        for (second_rank, &second) in better.iter().enumerate().take(MAX_PAIRED).skip(first_rank + 1) {
-            let (Some(one), Some(other)) = (candidates.get(first), candidates.get(second)) else { continue };
-            if compatible(one, other).is_ok() && !contains(one, other) && !contains(other, one) {
-                found.push((first_rank + second_rank, (first, second)));
+    // Each pair after the sum of its ranks.
+    let mut ranked_pairs: Vec<(usize, [usize; 2])> = Vec::new();
+    for (first_rank, &first) in better.iter().enumerate().take(MAX_PAIRED_CANDIDATES) {
+        for (second_rank, &second) in
+            better.iter().enumerate().take(MAX_PAIRED_CANDIDATES).skip(first_rank + 1)
+        {
+            let (Some(a), Some(b)) = (candidates.get(first), candidates.get(second)) else { continue };
+            if check_compatible(a, b).is_ok() && !contains(a, b) && !contains(b, a) {
+                ranked_pairs.push((first_rank + second_rank, [first, second]));
             }
         }
     }
-    found.sort_unstable();
-    found.into_iter().map(|(_, pair)| pair).take(max_pairs).collect()
+    ranked_pairs.sort_unstable();
+    ranked_pairs.into_iter().map(|(_, pair)| pair).take(max_pairs).collect()
 }
 
-/// Whether `whole` sets everything that `part` sets.
-fn contains(whole: &Candidate, part: &Candidate) -> bool {
-    let tunables = part.tunables.iter().all(|(name, value)| whole.tunables.get(name) == Some(value));
+/// Whether `superset` sets everything that `part` sets.
+fn contains(superset: &Candidate, part: &Candidate) -> bool {
+    let tunables = part.tunables.iter().all(|(name, value)| superset.tunables.get(name) == Some(value));
     let variables = part.environment.iter().all(|(name, value)| {
-        whole.environment.get(name).is_some_and(|other| {
+        superset.environment.get(name).is_some_and(|superset_value| {
             let words = |text: &str| -> Vec<String> {
                 text.split([' ', ',']).filter(|word| !word.is_empty()).map(str::to_owned).collect()
             };
-            let other = words(other);
-            words(value).iter().all(|word| other.contains(word))
+            let superset_words = words(superset_value);
+            words(value).iter().all(|word| superset_words.contains(word))
         })
     });
-    let library = part.library.is_none() || part.library == whole.library;
-    let arguments = part.arguments.is_empty() || part.arguments == whole.arguments;
-    tunables && variables && library && arguments && (part.thp.is_none() || part.thp == whole.thp)
+    let library = part.library.is_none() || part.library == superset.library;
+    let arguments = part.arguments.is_empty() || part.arguments == superset.arguments;
+    tunables && variables && library && arguments && (part.thp.is_none() || part.thp == superset.thp)
 }
 
 #[cfg(test)]
@@ -270,37 +274,37 @@ mod tests {
 
     #[test]
     fn goals_choose_differently() {
-        let all = [
+        let candidates = [
             measured(100.0, 200.0, 10.0),
             measured(20.0, 190.0, 19.0),
             failed(),
             measured(60.0, 100.0, 10.2),
             measured(150.0, 300.0, 5.0),
         ];
-        let settled = rank(&all, Goal::Settled);
+        let settled = rank(&candidates, Goal::Settled);
         assert_eq!((settled.best, settled.order), (Some(1), vec![1, 3, 0, 4, 2]));
-        assert_eq!(rank(&all, Goal::Peak).best, Some(3));
-        let bounded = rank(&all, Goal::TimeBounded);
+        assert_eq!(rank(&candidates, Goal::Peak).best, Some(3));
+        let bounded = rank(&candidates, Goal::TimeBounded);
         assert_eq!(bounded.best, Some(3), "the other takes 1.9 times as long");
-        assert_eq!(all[1].status(Goal::TimeBounded), Status::Worse);
-        assert_eq!(all[1].status(Goal::Settled), Status::Better);
-        assert_eq!(all[2].status(Goal::Settled), Status::Failed);
-        assert_eq!(rank(&all[..1], Goal::Settled).best, None, "the same is not better");
+        assert_eq!(candidates[1].status(Goal::TimeBounded), Status::Worse);
+        assert_eq!(candidates[1].status(Goal::Settled), Status::Better);
+        assert_eq!(candidates[2].status(Goal::Settled), Status::Failed);
+        assert_eq!(rank(&candidates[..1], Goal::Settled).best, None, "the same is not better");
         assert_eq!(rank(&[], Goal::Settled), Ranking::default());
     }
 
     #[test]
     fn time_decides_between_candidates_near_the_smallest() {
-        let all = [
+        let candidates = [
             measured(15.0, 100.0, 17.0),
             measured(15.9, 100.0, 10.0),
             measured(16.7, 100.0, 10.1),
             measured(16.8, 100.0, 5.0),
         ];
         // The least is 15 MiB, so up to 16.75 MiB is near.
-        assert_eq!(rank(&all, Goal::Settled).best, Some(1));
-        assert_eq!(rank(&all, Goal::Settled).order, [0, 1, 2, 3], "the table is by memory");
-        assert_eq!(rank(&all[..1], Goal::Settled).best, Some(0));
+        assert_eq!(rank(&candidates, Goal::Settled).best, Some(1));
+        assert_eq!(rank(&candidates, Goal::Settled).order, [0, 1, 2, 3], "the table is by memory");
+        assert_eq!(rank(&candidates[..1], Goal::Settled).best, Some(0));
     }
 
     #[test]
@@ -311,16 +315,11 @@ mod tests {
 
     #[test]
     fn the_front_has_no_point_that_another_beats() {
-        let points = [
-            Some((100.0, 1.0)),
-            Some((50.0, 2.0)),
-            Some((60.0, 2.5)),
-            None,
-            Some((10.0, 9.0)),
-            Some((50.0, 2.0)),
-        ];
+        let point = |bytes, seconds| Some(Point { bytes, seconds });
+        let points =
+            [point(100.0, 1.0), point(50.0, 2.0), point(60.0, 2.5), None, point(10.0, 9.0), point(50.0, 2.0)];
         assert_eq!(pareto(&points), [4, 1, 0]);
-        assert_eq!(pareto(&[Some((f64::NAN, 1.0)), None]), Vec::<usize>::new());
+        assert_eq!(pareto(&[point(f64::NAN, 1.0), None]), Vec::<usize>::new());
     }
 
     #[test]
@@ -338,7 +337,7 @@ mod tests {
             .iter()
             .map(|id| catalogue.candidates.iter().find(|candidate| candidate.id == *id).unwrap())
             .collect();
-        let all = [
+        let candidates = [
             measured(20.0, 1.0, 10.0),
             measured(30.0, 1.0, 10.0),
             measured(40.0, 1.0, 10.0),
@@ -346,11 +345,11 @@ mod tests {
             measured(15.0, 1.0, 10.0),
             measured(100.0, 1.0, 10.0),
         ];
-        let found = pairs(&chosen, &all, Goal::Settled, 10);
+        let all_pairs = pairs(&chosen, &candidates, Goal::Settled, 10);
         // jemalloc is compatible with none of them, arena_max_1_trim contains two, top_pad_0 did
         // not help.
-        assert_eq!(found, [(0, 2), (1, 2)]);
-        assert_eq!(pairs(&chosen, &all, Goal::Settled, 1), [(0, 2)]);
-        assert!(pairs(&chosen, &all[..2], Goal::Settled, 9).is_empty());
+        assert_eq!(all_pairs, [[0, 2], [1, 2]]);
+        assert_eq!(pairs(&chosen, &candidates, Goal::Settled, 1), [[0, 2]]);
+        assert!(pairs(&chosen, &candidates[..2], Goal::Settled, 9).is_empty());
     }
 }

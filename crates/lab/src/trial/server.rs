@@ -17,7 +17,7 @@ use strandline_process::procfs::Process;
 use super::listening::is_open;
 use super::observation::{Observation, Shares};
 use crate::cell::{End, Outcome, Subject};
-use crate::executor::{Executor, Job, Stopped};
+use crate::executor::{Executor, Job, StopReason};
 use crate::tail::last_lines;
 
 /// Number of lines of the server's standard error in a failure message.
@@ -25,7 +25,7 @@ const TAIL_LINES: usize = 3;
 
 /// How to find out that a server is ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Ready {
+pub enum ReadyCondition {
     /// A socket listens at this port of this machine.
     Port(u16),
     /// It wrote a line that contains this text to standard output or standard error.
@@ -38,15 +38,17 @@ pub enum Ready {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
     /// How to find out that it is ready.
-    pub ready: Ready,
+    pub ready: ReadyCondition,
     /// Time limit for becoming ready.
-    pub patience: Duration,
+    #[serde(rename = "patience")]
+    pub ready_timeout: Duration,
     /// The load, for `sh -c`; `None`: no load.
     pub load: Option<String>,
     /// Time limit of the load.
     pub timeout: Option<Duration>,
     /// Pause between the load and the ledgers.
-    pub settle: Duration,
+    #[serde(rename = "settle")]
+    pub settle_time: Duration,
 }
 
 /// Name of the file with the observation of a run.
@@ -88,7 +90,12 @@ impl ServerExecutor {
 
     /// Runs a started server up to its ledgers. The result holds the outcome if the server ended by
     /// itself.
-    fn run_to_ledgers(&mut self, job: Job, subject: &Subject, folder: &Path) -> Result<ServerRun, Stopped> {
+    fn run_to_ledgers(
+        &mut self,
+        job: Job,
+        subject: &Subject,
+        folder: &Path,
+    ) -> Result<ServerRun, StopReason> {
         if let Some(run) = self.wait_until_ready(job)? {
             return Ok(run);
         }
@@ -113,7 +120,7 @@ impl ServerExecutor {
                 return Ok(ServerRun::failed(format!("the load failed: {}", describe_end(&outcome)), None));
             }
         }
-        if let Some(ended) = self.inner.wait(job, Some(self.service.settle))? {
+        if let Some(ended) = self.inner.wait(job, Some(self.service.settle_time))? {
             let why = format!("the server ended before it was measured: {}", describe_end(&ended));
             return Ok(ServerRun::failed(why, Some(ended)));
         }
@@ -126,24 +133,26 @@ impl ServerExecutor {
     }
 
     /// Waits until the server is ready; returns its result if it will not be.
-    fn wait_until_ready(&mut self, job: Job) -> Result<Option<ServerRun>, Stopped> {
+    fn wait_until_ready(&mut self, job: Job) -> Result<Option<ServerRun>, StopReason> {
         let ready = self.service.ready.clone();
         let begin = Instant::now();
         let mut searches = Vec::new();
-        if let (Ready::Line(_), Some(output)) = (&ready, self.inner.output(job)) {
+        if let (ReadyCondition::Line(_), Some(output)) = (&ready, self.inner.output(job)) {
             searches = vec![OutputSearch::new(output.stdout), OutputSearch::new(output.stderr)];
         }
         loop {
             let is_ready = match &ready {
-                Ready::Port(port) => is_open(*port),
-                Ready::Line(text) => searches.iter_mut().any(|search| search.finds(text.as_bytes())),
-                Ready::After(pause) => begin.elapsed() >= *pause,
+                ReadyCondition::Port(port) => is_open(*port),
+                ReadyCondition::Line(text) => {
+                    searches.iter_mut().any(|search| search.reads_text(text.as_bytes()))
+                }
+                ReadyCondition::After(pause) => begin.elapsed() >= *pause,
             };
             if is_ready {
                 return Ok(None);
             }
             let pause = match &ready {
-                Ready::After(pause) => pause.saturating_sub(begin.elapsed()),
+                ReadyCondition::After(pause) => pause.saturating_sub(begin.elapsed()),
                 _ => POLL_INTERVAL,
             };
             if let Some(ended) = self.inner.wait(job, Some(pause))? {
@@ -153,7 +162,7 @@ impl ServerExecutor {
                 }
                 return Ok(Some(ServerRun::failed(why, Some(ended))));
             }
-            if !matches!(ready, Ready::After(_)) && begin.elapsed() > self.service.patience {
+            if !matches!(ready, ReadyCondition::After(_)) && begin.elapsed() > self.service.ready_timeout {
                 return Ok(Some(ServerRun::failed(self.not_ready(job), None)));
             }
         }
@@ -162,10 +171,12 @@ impl ServerExecutor {
     /// Describes a server that did not become ready in time.
     fn not_ready(&self, job: Job) -> String {
         let (problem, hint) = match &self.service.ready {
-            Ready::Port(port) => (format!("port {port} did not open"), ""),
-            Ready::Line(_) | Ready::After(_) => ("the line did not come".to_owned(), BUFFERING_HINT),
+            ReadyCondition::Port(port) => (format!("port {port} did not open"), ""),
+            ReadyCondition::Line(_) | ReadyCondition::After(_) => {
+                ("the line did not come".to_owned(), BUFFERING_HINT)
+            }
         };
-        let seconds = self.service.patience.as_secs_f64();
+        let seconds = self.service.ready_timeout.as_secs_f64();
         let output = self.inner.output(job);
         let tail = output.map(|output| last_lines(&output.stderr, TAIL_LINES).join(" / "));
         let tail = tail.filter(|tail| !tail.is_empty());
@@ -189,11 +200,11 @@ impl ServerRun {
 impl Executor for ServerExecutor {
     crate::executor::delegate_to!(inner);
 
-    fn run(&mut self, subject: &Subject, folder: &Path) -> Result<Outcome, Stopped> {
-        if let Ready::Port(port) = self.service.ready
+    fn run(&mut self, subject: &Subject, folder: &Path) -> Result<Outcome, StopReason> {
+        if let ReadyCondition::Port(port) = self.service.ready
             && is_open(port)
         {
-            return Err(Stopped::Failed(format!(
+            return Err(StopReason::Failed(format!(
                 "somebody else listens at port {port} already: end it, or give the server another port"
             )));
         }
@@ -204,8 +215,9 @@ impl Executor for ServerExecutor {
             None => {
                 self.inner.stop(job, GRACE)?;
                 let ended = self.inner.wait(job, Some(GRACE + LAUNCHER_GRACE))?;
-                ended
-                    .ok_or_else(|| Stopped::Failed(format!("{}: the server cannot be ended", subject.name)))?
+                ended.ok_or_else(|| {
+                    StopReason::Failed(format!("{}: the server cannot be ended", subject.name))
+                })?
             }
         };
         if outcome.end == End::Signalled(Signal::SIGKILL as i32) && run.observation.failure.is_none() {
@@ -224,11 +236,11 @@ impl Executor for ServerExecutor {
     }
 }
 
-fn write_observation(observation: &Observation, folder: &Path) -> Result<PathBuf, Stopped> {
+fn write_observation(observation: &Observation, folder: &Path) -> Result<PathBuf, StopReason> {
     let path = folder.join(OBSERVATION_FILE);
-    let text = serde_json::to_vec(observation).map_err(|error| Stopped::Failed(error.to_string()))?;
+    let text = serde_json::to_vec(observation).map_err(|error| StopReason::Failed(error.to_string()))?;
     let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, text));
-    written.map_err(|error| Stopped::Failed(format!("{}: {error}", path.display())))?;
+    written.map_err(|error| StopReason::Failed(format!("{}: {error}", path.display())))?;
     Ok(path)
 }
 
@@ -321,7 +333,7 @@ impl OutputSearch {
     }
 
     /// Searches the data written since the last search; whether it contains `text`.
-    fn finds(&mut self, text: &[u8]) -> bool {
+    fn reads_text(&mut self, text: &[u8]) -> bool {
         if self.offset >= MAX_OUTPUT_BYTES {
             return false;
         }
@@ -360,11 +372,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("stdout");
         let mut search = OutputSearch::new(path.clone());
-        assert!(!search.finds(b"listening on"), "there is no file yet");
+        assert!(!search.reads_text(b"listening on"), "there is no file yet");
         std::fs::write(&path, "starting\nlisten").unwrap();
-        assert!(!search.finds(b"listening on"));
+        assert!(!search.reads_text(b"listening on"));
         std::fs::write(&path, "starting\nlistening on port 7\n").unwrap();
-        assert!(search.finds(b"listening on"));
+        assert!(search.reads_text(b"listening on"));
     }
 
     #[test]

@@ -26,15 +26,15 @@ pub fn fill_placeholders(
     figure: &dyn Fn(BaselineFigure) -> Option<u64>,
 ) -> Result<String, String> {
     let mut filled = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once('{') {
-        let (placeholder, behind) =
+    let mut remaining = text;
+    while let Some((before, after)) = remaining.split_once('{') {
+        let (placeholder, following) =
             after.split_once('}').ok_or_else(|| format!("`{text}` has a `{{` without a `}}`"))?;
         filled.push_str(before);
         filled.push_str(&placeholder_value(placeholder, figure)?.to_string());
-        rest = behind;
+        remaining = following;
     }
-    filled.push_str(rest);
+    filled.push_str(remaining);
     Ok(filled)
 }
 
@@ -100,26 +100,29 @@ pub fn merge_rule(name: &str) -> MergeRule {
     }
 }
 
-/// Returns the value of the variable `name` after setting `new` over `old`.
-pub fn merge(name: &str, old: Option<&str>, new: &str) -> String {
-    let Some(old) = old.filter(|old| !old.trim().is_empty()) else { return new.to_owned() };
+/// Returns the value of the variable `name` after setting `new_value` over `old_value`.
+pub fn merge(name: &str, old_value: Option<&str>, new_value: &str) -> String {
+    let Some(old_value) = old_value.filter(|value| !value.trim().is_empty()) else {
+        return new_value.to_owned();
+    };
     match merge_rule(name) {
-        MergeRule::Replace => new.to_owned(),
-        MergeRule::Words => format!("{old} {new}"),
-        MergeRule::First => format!("{new}:{old}"),
+        MergeRule::Replace => new_value.to_owned(),
+        MergeRule::Words => format!("{old_value} {new_value}"),
+        MergeRule::First => format!("{new_value}:{old_value}"),
         MergeRule::Keys { separator, sign } => {
             let key = |item: &str| item.split(sign).next().unwrap_or_default().trim().to_owned();
-            let new_keys: Vec<String> = new.split(separator).map(key).collect();
-            let kept = old.split(separator).filter(|item| !item.is_empty() && !new_keys.contains(&key(item)));
-            let items: Vec<&str> = kept.chain(new.split(separator)).collect();
+            let new_keys: Vec<String> = new_value.split(separator).map(key).collect();
+            let kept_items =
+                old_value.split(separator).filter(|item| !item.is_empty() && !new_keys.contains(&key(item)));
+            let items: Vec<&str> = kept_items.chain(new_value.split(separator)).collect();
             items.join(&separator.to_string())
         }
     }
 }
 
-/// Whether the variable `name` can hold both `one` and `other` without losing either.
-pub fn can_merge(name: &str, one: &str, other: &str) -> bool {
-    if one == other {
+/// Whether the variable `name` can hold both `a` and `b` without losing either.
+pub fn can_merge(name: &str, a: &str, b: &str) -> bool {
+    if a == b {
         return true;
     }
     let (separator, key_ends) = match merge_rule(name) {
@@ -128,9 +131,10 @@ pub fn can_merge(name: &str, one: &str, other: &str) -> bool {
         MergeRule::Words => (' ', vec!['=', ':']),
     };
     let items = |text| str::split(text, separator).filter(|item| !item.is_empty());
-    let excludes =
-        |one: &str, other: &str| one != other && option_key(one, &key_ends) == option_key(other, &key_ends);
-    !items(one).any(|one| items(other).any(|other| excludes(one, other)))
+    let excludes = |item_a: &str, item_b: &str| {
+        item_a != item_b && option_key(item_a, &key_ends) == option_key(item_b, &key_ends)
+    };
+    !items(a).any(|item_a| items(b).any(|item_b| excludes(item_a, item_b)))
 }
 
 /// Returns the setting that an item changes: `-XX:+UseG1GC` and `-XX:+UseSerialGC` both set the

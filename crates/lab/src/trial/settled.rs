@@ -121,8 +121,7 @@ pub struct Series {
     periods: VecDeque<Period>,
     /// Time of the first sample.
     first_us: Option<u64>,
-    /// The last sample.
-    last: SizeAt,
+    last_sample: SizeAt,
 }
 
 impl Series {
@@ -130,19 +129,19 @@ impl Series {
     pub fn push(&mut self, from_us: u64, to_us: u64, kib: u64) {
         let first_us = *self.first_us.get_or_insert(from_us);
         let to_us = to_us.max(from_us);
-        let weight_us = u128::from(to_us.saturating_sub(self.last.at_us.max(first_us)).max(1));
-        self.last = SizeAt { kib, at_us: to_us };
-        if let Some(last) = self.periods.back_mut() {
-            let (min_kib, max_kib) = (last.min_kib.min(kib), last.max_kib.max(kib));
+        let weight_us = u128::from(to_us.saturating_sub(self.last_sample.at_us.max(first_us)).max(1));
+        self.last_sample = SizeAt { kib, at_us: to_us };
+        if let Some(period) = self.periods.back_mut() {
+            let (min_kib, max_kib) = (period.min_kib.min(kib), period.max_kib.max(kib));
             if max_kib - min_kib <= band_kib(max_kib) {
-                *last = Period {
+                *period = Period {
                     to_us,
                     last_kib: kib,
                     min_kib,
                     max_kib,
-                    weighted_kib: last.weighted_kib.saturating_add(u128::from(kib) * weight_us),
-                    weight_us: last.weight_us + weight_us,
-                    ..*last
+                    weighted_kib: period.weighted_kib.saturating_add(u128::from(kib) * weight_us),
+                    weight_us: period.weight_us + weight_us,
+                    ..*period
                 };
                 return;
             }
@@ -165,12 +164,12 @@ impl Series {
 
     /// The last sample.
     pub fn last_kib(&self) -> Option<u64> {
-        self.first_us.map(|_| self.last.kib)
+        self.first_us.map(|_| self.last_sample.kib)
     }
 
     /// Minimum duration of a level of this run.
     fn min_level_us(&self) -> u64 {
-        let duration_us = self.last.at_us.saturating_sub(self.first_us.unwrap_or_default());
+        let duration_us = self.last_sample.at_us.saturating_sub(self.first_us.unwrap_or_default());
         (duration_us / MIN_LEVEL_DIVISOR).clamp(LOWER_MIN_LEVEL_US, UPPER_MIN_LEVEL_US)
     }
 
@@ -178,26 +177,27 @@ impl Series {
     /// maximum before the first level.
     fn drop_short_periods(&mut self) {
         let min_us = self.min_level_us();
-        let mut kept: VecDeque<Period> = VecDeque::new();
+        let mut kept_periods: VecDeque<Period> = VecDeque::new();
         for period in self.periods.drain(..) {
-            match kept.back_mut() {
-                Some(before) if period.duration_us() < min_us => {
-                    before.dropped_max = Some(before.dropped_max.unwrap_or_default().max(period.maximum()));
+            match kept_periods.back_mut() {
+                Some(previous) if period.duration_us() < min_us => {
+                    previous.dropped_max =
+                        Some(previous.dropped_max.unwrap_or_default().max(period.maximum()));
                 }
-                _ => kept.push_back(period),
+                _ => kept_periods.push_back(period),
             }
         }
-        self.periods = kept;
+        self.periods = kept_periods;
     }
 
     /// Discards everything from `at_us` on, when the process was stopped for its ledger.
     pub fn truncate(&mut self, at_us: u64) {
-        while self.periods.back().is_some_and(|last| last.from_us >= at_us && self.periods.len() > 1) {
+        while self.periods.back().is_some_and(|period| period.from_us >= at_us && self.periods.len() > 1) {
             self.periods.pop_back();
         }
-        if let Some(last) = self.periods.back_mut() {
-            last.to_us = last.to_us.min(at_us).max(last.from_us);
-            self.last.at_us = self.last.at_us.min(at_us).max(last.to_us);
+        if let Some(period) = self.periods.back_mut() {
+            period.to_us = period.to_us.min(at_us).max(period.from_us);
+            self.last_sample.at_us = self.last_sample.at_us.min(at_us).max(period.to_us);
         }
     }
 
@@ -244,10 +244,11 @@ impl Series {
         };
         let is_torn_down = |period: &&Period| !level.is_at_least(period.max_kib);
         let mut back = self.periods.iter().rev().skip_while(is_torn_down).take_while(on_level);
-        let Some(last) = back.next() else { return false };
-        let first = back.last().unwrap_or(last);
-        first.from_us > top_us
-            && last.to_us.saturating_sub(first.from_us) >= first.from_us.saturating_sub(level.to_us)
+        let Some(last_period) = back.next() else { return false };
+        let first_period = back.last().unwrap_or(last_period);
+        first_period.from_us > top_us
+            && last_period.to_us.saturating_sub(first_period.from_us)
+                >= first_period.from_us.saturating_sub(level.to_us)
     }
 }
 
@@ -267,29 +268,29 @@ mod tests {
     const MIB: u64 = 1024;
 
     /// A run sampled every millisecond.
-    fn series(parts: &[(u64, f64, f64)]) -> Series {
+    fn series(parts: &[Part]) -> Series {
         series_of(parts, 0, 1)
     }
 
-    /// A run sampled every `every` milliseconds, starting at `phase`. Each part has a length in
-    /// milliseconds and changes linearly from one value to another.
-    fn series_of(parts: &[(u64, f64, f64)], phase: u64, every: u64) -> Series {
+    /// A run sampled every `interval_ms` milliseconds, starting at `phase_ms`. Each part changes
+    /// linearly from one value to another.
+    fn series_of(parts: &[Part], phase_ms: u64, interval_ms: u64) -> Series {
         let mut series = Series::default();
-        let mut at: u64 = 0;
-        for &(ms, from, to) in parts {
-            for n in 0..ms {
-                let mib = from + (to - from) * n as f64 / ms as f64;
-                if at >= phase && (at - phase).is_multiple_of(every) {
-                    series.push(at * MS, at * MS, (mib * MIB as f64) as u64);
+        let mut at_ms: u64 = 0;
+        for &(duration_ms, from_mib, to_mib) in parts {
+            for n in 0..duration_ms {
+                let mib = from_mib + (to_mib - from_mib) * n as f64 / duration_ms as f64;
+                if at_ms >= phase_ms && (at_ms - phase_ms).is_multiple_of(interval_ms) {
+                    series.push(at_ms * MS, at_ms * MS, (mib * MIB as f64) as u64);
                 }
-                at += 1;
+                at_ms += 1;
             }
         }
         series
     }
 
     /// The settled MiB, and whether they are from a level, the top of a fall, or the end.
-    fn settled(parts: &[(u64, f64, f64)], end_mib: f64) -> (u64, &'static str) {
+    fn settled(parts: &[Part], end_mib: f64) -> (u64, &'static str) {
         match series(parts).settled((end_mib * MIB as f64) as u64) {
             Settled::AtEnd => (end_mib.round() as u64, "end"),
             Settled::Level { kib, .. } => ((kib + MIB / 2) / MIB, "level"),
@@ -297,137 +298,179 @@ mod tests {
         }
     }
 
+    /// Milliseconds of a part of a run, and the MiB that it changes from and to.
+    type Part = (u64, f64, f64);
+
+    /// A run, and where its memory had settled.
+    struct LevelCase {
+        title: &'static str,
+        parts: &'static [Part],
+        end_mib: f64,
+        settled_mib: u64,
+        source: &'static str,
+    }
+
+    const fn level_case(
+        title: &'static str,
+        parts: &'static [Part],
+        end_mib: f64,
+        settled_mib: u64,
+        source: &'static str,
+    ) -> LevelCase {
+        LevelCase { title, parts, end_mib, settled_mib, source }
+    }
+
+    const LEVEL_CASES: [LevelCase; 23] = [
+        level_case(
+            "an interpreter that holds, then tears itself down",
+            &[(300, 10.0, 217.0), (1000, 217.0, 217.0), (150, 217.0, 14.0)],
+            12.5,
+            217,
+            "level",
+        ),
+        level_case(
+            "the same where its allocator had released",
+            &[(300, 10.0, 217.0), (20, 217.0, 28.0), (1000, 28.0, 28.0), (30, 28.0, 14.0)],
+            12.5,
+            28,
+            "level",
+        ),
+        level_case("one that ends as it stands", &[(300, 5.0, 90.0), (700, 90.0, 90.0)], 90.0, 90, "end"),
+        level_case("one that grows to its end", &[(2000, 5.0, 300.0)], 300.0, 300, "end"),
+        level_case(
+            "one that stood, then grew to its end",
+            &[(2000, 50.0, 50.0), (1500, 50.0, 300.0)],
+            300.0,
+            300,
+            "end",
+        ),
+        level_case(
+            "one that grows, and frees all at once to end",
+            &[(2000, 5.0, 300.0), (20, 300.0, 8.0)],
+            7.0,
+            300,
+            "top",
+        ),
+        level_case(
+            "one that stood, grew, and freed all to end",
+            &[(2000, 50.0, 50.0), (600, 50.0, 300.0), (20, 300.0, 8.0)],
+            7.0,
+            300,
+            "top",
+        ),
+        level_case(
+            "one whose end takes longer than its work",
+            &[(200, 5.0, 200.0), (400, 200.0, 200.0), (3000, 200.0, 10.0)],
+            10.0,
+            199,
+            "level",
+        ),
+        level_case(
+            "one that frees most of it and goes on",
+            &[(500, 5.0, 400.0), (500, 400.0, 400.0), (10, 400.0, 40.0), (900, 40.0, 40.0)],
+            40.0,
+            40,
+            "end",
+        ),
+        level_case(
+            "one that frees in steps to end",
+            &[(1000, 100.0, 100.0), (20, 60.0, 60.0), (20, 30.0, 30.0)],
+            9.0,
+            100,
+            "level",
+        ),
+        level_case(
+            "one that is gone between two samples",
+            &[(100, 5.0, 80.0), (900, 80.0, 80.0)],
+            6.0,
+            80,
+            "level",
+        ),
+        level_case(
+            "one that drifts upwards slowly",
+            &[(4000, 100.0, 120.0), (30, 120.0, 10.0)],
+            10.0,
+            118,
+            "level",
+        ),
+        level_case(
+            "a collector's saw that ends anywhere",
+            &[
+                (50, 100.0, 120.0),
+                (50, 100.0, 120.0),
+                (50, 100.0, 120.0),
+                (50, 100.0, 120.0),
+                (25, 100.0, 110.0),
+            ],
+            105.0,
+            105,
+            "end",
+        ),
+        level_case("a small program", &[(500, 3.0, 3.2), (5, 3.2, 2.9)], 2.9, 3, "end"),
+        level_case("a very short one", &[(3, 1.0, 8.0)], 8.0, 8, "end"),
+        level_case(
+            "a peak in its middle",
+            &[(300, 20.0, 20.0), (50, 20.0, 500.0), (50, 500.0, 20.0), (300, 20.0, 20.0)],
+            20.0,
+            20,
+            "end",
+        ),
+        level_case(
+            "a peak, a level, and the end",
+            &[(50, 20.0, 500.0), (50, 500.0, 90.0), (300, 90.0, 90.0), (40, 90.0, 5.0)],
+            5.0,
+            90,
+            "level",
+        ),
+        level_case(
+            "a minute's work that holds its result for its last two seconds",
+            &[(58_000, 10.0, 217.0), (2000, 217.0, 217.0), (150, 217.0, 14.0)],
+            12.5,
+            217,
+            "level",
+        ),
+        level_case(
+            "a spike, and back on the level to the end",
+            &[(9700, 100.0, 100.0), (50, 150.0, 150.0), (250, 100.0, 100.0)],
+            100.0,
+            100,
+            "end",
+        ),
+        level_case(
+            "the same, torn down then",
+            &[(9700, 100.0, 100.0), (50, 150.0, 150.0), (250, 100.0, 100.0), (3, 60.0, 12.0)],
+            12.0,
+            100,
+            "level",
+        ),
+        level_case(
+            "one that loses a tenth as it ends",
+            &[(300, 5.0, 100.0), (900, 100.0, 100.0), (5, 100.0, 90.0)],
+            89.0,
+            100,
+            "level",
+        ),
+        level_case(
+            "one that holds, falls slowly, and frees the rest at once",
+            &[(400, 100.0, 100.0), (3000, 100.0, 60.0)],
+            5.0,
+            99,
+            "level",
+        ),
+        level_case(
+            "one that falls by a third only, steadily, to its end",
+            &[(2000, 100.0, 100.0), (9000, 100.0, 70.0)],
+            70.0,
+            100,
+            "level",
+        ),
+    ];
+
     #[test]
     fn levels_are_found_in_runs_of_many_kinds() {
-        type Case<'a> = (&'a str, &'a [(u64, f64, f64)], f64, (u64, &'a str));
-        let cases: [Case<'_>; 23] = [
-            (
-                "an interpreter that holds, then tears itself down",
-                &[(300, 10.0, 217.0), (1000, 217.0, 217.0), (150, 217.0, 14.0)],
-                12.5,
-                (217, "level"),
-            ),
-            (
-                "the same where its allocator had released",
-                &[(300, 10.0, 217.0), (20, 217.0, 28.0), (1000, 28.0, 28.0), (30, 28.0, 14.0)],
-                12.5,
-                (28, "level"),
-            ),
-            ("one that ends as it stands", &[(300, 5.0, 90.0), (700, 90.0, 90.0)], 90.0, (90, "end")),
-            ("one that grows to its end", &[(2000, 5.0, 300.0)], 300.0, (300, "end")),
-            (
-                "one that stood, then grew to its end",
-                &[(2000, 50.0, 50.0), (1500, 50.0, 300.0)],
-                300.0,
-                (300, "end"),
-            ),
-            (
-                "one that grows, and frees all at once to end",
-                &[(2000, 5.0, 300.0), (20, 300.0, 8.0)],
-                7.0,
-                (300, "top"),
-            ),
-            (
-                "one that stood, grew, and freed all to end",
-                &[(2000, 50.0, 50.0), (600, 50.0, 300.0), (20, 300.0, 8.0)],
-                7.0,
-                (300, "top"),
-            ),
-            (
-                "one whose end takes longer than its work",
-                &[(200, 5.0, 200.0), (400, 200.0, 200.0), (3000, 200.0, 10.0)],
-                10.0,
-                (199, "level"),
-            ),
-            (
-                "one that frees most of it and goes on",
-                &[(500, 5.0, 400.0), (500, 400.0, 400.0), (10, 400.0, 40.0), (900, 40.0, 40.0)],
-                40.0,
-                (40, "end"),
-            ),
-            (
-                "one that frees in steps to end",
-                &[(1000, 100.0, 100.0), (20, 60.0, 60.0), (20, 30.0, 30.0)],
-                9.0,
-                (100, "level"),
-            ),
-            (
-                "one that is gone between two samples",
-                &[(100, 5.0, 80.0), (900, 80.0, 80.0)],
-                6.0,
-                (80, "level"),
-            ),
-            (
-                "one that drifts upwards slowly",
-                &[(4000, 100.0, 120.0), (30, 120.0, 10.0)],
-                10.0,
-                (118, "level"),
-            ),
-            (
-                "a collector's saw that ends anywhere",
-                &[
-                    (50, 100.0, 120.0),
-                    (50, 100.0, 120.0),
-                    (50, 100.0, 120.0),
-                    (50, 100.0, 120.0),
-                    (25, 100.0, 110.0),
-                ],
-                105.0,
-                (105, "end"),
-            ),
-            ("a small program", &[(500, 3.0, 3.2), (5, 3.2, 2.9)], 2.9, (3, "end")),
-            ("a very short one", &[(3, 1.0, 8.0)], 8.0, (8, "end")),
-            (
-                "a peak in its middle",
-                &[(300, 20.0, 20.0), (50, 20.0, 500.0), (50, 500.0, 20.0), (300, 20.0, 20.0)],
-                20.0,
-                (20, "end"),
-            ),
-            (
-                "a peak, a level, and the end",
-                &[(50, 20.0, 500.0), (50, 500.0, 90.0), (300, 90.0, 90.0), (40, 90.0, 5.0)],
-                5.0,
-                (90, "level"),
-            ),
-            (
-                "a minute's work that holds its result for its last two seconds",
-                &[(58_000, 10.0, 217.0), (2000, 217.0, 217.0), (150, 217.0, 14.0)],
-                12.5,
-                (217, "level"),
-            ),
-            (
-                "a spike, and back on the level to the end",
-                &[(9700, 100.0, 100.0), (50, 150.0, 150.0), (250, 100.0, 100.0)],
-                100.0,
-                (100, "end"),
-            ),
-            (
-                "the same, torn down then",
-                &[(9700, 100.0, 100.0), (50, 150.0, 150.0), (250, 100.0, 100.0), (3, 60.0, 12.0)],
-                12.0,
-                (100, "level"),
-            ),
-            (
-                "one that loses a tenth as it ends",
-                &[(300, 5.0, 100.0), (900, 100.0, 100.0), (5, 100.0, 90.0)],
-                89.0,
-                (100, "level"),
-            ),
-            (
-                "one that holds, falls slowly, and frees the rest at once",
-                &[(400, 100.0, 100.0), (3000, 100.0, 60.0)],
-                5.0,
-                (99, "level"),
-            ),
-            (
-                "one that falls by a third only, steadily, to its end",
-                &[(2000, 100.0, 100.0), (9000, 100.0, 70.0)],
-                70.0,
-                (100, "level"),
-            ),
-        ];
-        for (title, parts, end_mib, expected) in cases {
-            assert_eq!(settled(parts, end_mib), expected, "{title}");
+        for case in LEVEL_CASES {
+            let expected = (case.settled_mib, case.source);
+            assert_eq!(settled(case.parts, case.end_mib), expected, "{}", case.title);
         }
         assert_eq!(Series::default().settled(7), Settled::AtEnd, "no sample at all");
         assert_eq!(Series::default().last_kib(), None);
@@ -437,7 +480,7 @@ mod tests {
     /// must not matter.
     #[test]
     fn fast_runs_are_judged_the_same_at_any_sampling_phase() {
-        type Case<'a> = (&'a str, Vec<(u64, f64, f64)>, f64, &'a str, (f64, f64));
+        type Case<'a> = (&'a str, Vec<Part>, f64, &'a str, (f64, f64));
         let saw = [vec![(30, 0.0, 96.0)], vec![(11, 64.0, 96.0); 30]].concat();
         let hold = [(30, 0.0, 96.0), (600, 96.0, 96.0)];
         let halved = [(600, 48.0, 48.0), (5, 36.0, 36.0), (5, 24.0, 24.0), (5, 12.0, 12.0)];
@@ -448,16 +491,16 @@ mod tests {
             ("saws to its end", saw, 80.0, "end", (80.0, 80.0)),
             ("frees in steps to end", [&hold[..], &halved].concat(), 1.0, "level", (47.5, 48.5)),
         ];
-        for (title, parts, end, from, (min_mib, max_mib)) in cases {
+        for (title, parts, end_mib, expected_source, (min_mib, max_mib)) in cases {
             for phase in 0..10 {
-                let found = series_of(&parts, phase, 10).settled((end * MIB as f64) as u64);
-                let (kib, found_from) = match found {
-                    Settled::AtEnd => ((end * MIB as f64) as u64, "end"),
+                let end_kib = (end_mib * MIB as f64) as u64;
+                let (kib, source) = match series_of(&parts, phase, 10).settled(end_kib) {
+                    Settled::AtEnd => (end_kib, "end"),
                     Settled::Level { kib, .. } => (kib, "level"),
                     Settled::BeforeFall { kib, .. } => (kib, "top"),
                 };
                 let mib = kib as f64 / MIB as f64;
-                assert_eq!(found_from, from, "{title}, sampled from {phase} ms on");
+                assert_eq!(source, expected_source, "{title}, sampled from {phase} ms on");
                 assert!((min_mib..=max_mib).contains(&mib), "{title}, sampled from {phase} ms on: {mib} MiB");
             }
         }
@@ -465,11 +508,12 @@ mod tests {
 
     #[test]
     fn a_level_has_its_time() {
-        let found = series(&[(300, 10.0, 217.0), (1000, 217.0, 217.0), (150, 217.0, 14.0)]).settled(12 * MIB);
-        let Settled::Level { from_us, to_us, .. } = found else { panic!("{found:?}") };
+        let settled =
+            series(&[(300, 10.0, 217.0), (1000, 217.0, 217.0), (150, 217.0, 14.0)]).settled(12 * MIB);
+        let Settled::Level { from_us, to_us, .. } = settled else { panic!("{settled:?}") };
         assert!(
             (290 * MS..=300 * MS).contains(&from_us) && (1295 * MS..=1310 * MS).contains(&to_us),
-            "{found:?}"
+            "{settled:?}"
         );
     }
 

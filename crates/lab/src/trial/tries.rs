@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use strandline_inspect::environment::Environment;
 
-use super::applies::{Applied, Facts, apply, folders};
+use super::applies::{AppliedSetting, Facts, apply, folders};
 use super::catalogue::{Candidate, Catalogue, Kind, Thp};
 use super::observation::{Observation, SettledSource};
 use super::program::Program;
-use super::rank::{CandidateFigures, ComparedFigure, Goal, Ranking, Status, pareto, rank};
+use super::rank::{CandidateFigures, ComparedFigure, Goal, Point, Ranking, Status, pareto, rank};
 use super::server::{describe_end, read_observation};
 use crate::cell::{Measure, Outcome, Subject};
-use crate::engine::{Judge, Next, Progress, Results};
+use crate::engine::{AfterRun, Judge, Progress, Results};
 use crate::figures::find_in_path;
 use crate::nodes;
 use crate::statistics::{
@@ -32,7 +32,7 @@ const NEGLIGIBLE_FRACTION: f64 = 0.01;
 /// Joint confidence of all ratios of one figure, and confidence of each interval of a median.
 const CONFIDENCE: f64 = 0.95;
 /// Gives up after this many failed runs without settings if none succeeded.
-const MAX_FIRST_FAILURES: u32 = 3;
+const MAX_BASELINE_FAILURES: u32 = 3;
 /// Sampling interval of batch commands.
 const SAMPLING_INTERVAL: std::time::Duration = std::time::Duration::from_millis(10);
 /// Name of the run without settings.
@@ -52,12 +52,12 @@ pub struct TriedSetting {
     /// Sources of this information.
     pub source: Vec<String>,
     /// What it sets.
-    pub applied: Applied,
+    pub applied: AppliedSetting,
 }
 
 impl TriedSetting {
     /// A single candidate.
-    pub fn one(candidate: &Candidate, applied: Applied) -> Self {
+    pub fn single(candidate: &Candidate, applied: AppliedSetting) -> Self {
         Self {
             id: candidate.id.clone(),
             title: candidate.title.clone(),
@@ -69,14 +69,14 @@ impl TriedSetting {
     }
 
     /// Two candidates together.
-    pub fn pair(one: &Self, other: &Self, facts: &Facts) -> Self {
+    pub fn pair(a: &Self, b: &Self, facts: &Facts) -> Self {
         Self {
-            id: format!("{}+{}", one.id, other.id),
-            title: format!("{}; {}", one.title, other.title),
-            kind: one.kind,
-            cost: format!("{}; {}", one.cost, other.cost),
-            source: one.source.iter().chain(&other.source).cloned().collect(),
-            applied: one.applied.combined_with(&other.applied, facts),
+            id: format!("{}+{}", a.id, b.id),
+            title: format!("{}; {}", a.title, b.title),
+            kind: a.kind,
+            cost: format!("{}; {}", a.cost, b.cost),
+            source: a.source.iter().chain(&b.source).cloned().collect(),
+            applied: a.applied.combined_with(&b.applied, facts),
         }
     }
 
@@ -108,7 +108,7 @@ pub fn facts(command: &[String], observation: &Observation) -> Facts {
     let program = observation.executable.as_ref().and_then(|path| Program::of_file(Path::new(path)).ok());
     Facts {
         command: command.to_vec(),
-        started: Program::of_command(command, None, path).ok(),
+        started_program: Program::of_command(command, None, path).ok(),
         program,
         observation: observation.clone(),
         huge_pages: Environment::read().thp,
@@ -124,8 +124,17 @@ pub fn program_path(command: &[String]) -> Option<PathBuf> {
 
 /// Folders searched for libraries: those of `LD_LIBRARY_PATH`, then those of the system.
 fn library_folders(library_path: Option<&str>) -> Vec<PathBuf> {
-    let own = library_path.unwrap_or_default().split(':').filter(|folder| !folder.is_empty());
-    own.map(PathBuf::from).chain(folders()).collect()
+    let listed = library_path.unwrap_or_default().split(':').filter(|folder| !folder.is_empty());
+    listed.map(PathBuf::from).chain(folders()).collect()
+}
+
+/// A candidate that does not apply to the command.
+#[derive(Clone, Debug, Serialize)]
+pub struct NotApplicable {
+    /// Its id.
+    pub id: String,
+    /// Why it does not apply.
+    pub reason: String,
 }
 
 /// The candidates that apply to the command of `facts`, and those that do not, with the reason.
@@ -133,16 +142,18 @@ pub fn choose(
     catalogue: &Catalogue,
     facts: &Facts,
     is_requested: &dyn Fn(&str) -> bool,
-) -> (Vec<TriedSetting>, Vec<(String, String)>) {
+) -> (Vec<TriedSetting>, Vec<NotApplicable>) {
     let (mut tries, mut not_applicable) = (Vec::new(), Vec::new());
     for candidate in catalogue.candidates.iter().filter(|candidate| is_requested(&candidate.id)) {
-        match apply(candidate, catalogue, facts) {
-            Ok(applied) if facts.is_already_set(&applied) => {
-                not_applicable.push((candidate.id.clone(), "it is set already".to_owned()));
+        let reason = match apply(candidate, catalogue, facts) {
+            Ok(applied) if facts.is_already_set(&applied) => "it is set already".to_owned(),
+            Ok(applied) => {
+                tries.push(TriedSetting::single(candidate, applied));
+                continue;
             }
-            Ok(applied) => tries.push(TriedSetting::one(candidate, applied)),
-            Err(why) => not_applicable.push((candidate.id.clone(), why)),
-        }
+            Err(why) => why,
+        };
+        not_applicable.push(NotApplicable { id: candidate.id.clone(), reason });
     }
     (tries, not_applicable)
 }
@@ -162,12 +173,21 @@ impl Figure {
         self.estimate.as_ref().map(|estimate| outliers(&estimate.samples)).unwrap_or_default()
     }
 
-    fn compared(&self) -> Option<ComparedFigure> {
+    fn comparison(&self) -> Option<ComparedFigure> {
         let median = self.estimate.as_ref()?.median;
         let (ratio, change) =
             self.ratio.map_or((1.0, Verdict::Same), |ratio| (ratio.median, ratio.verdict()));
         Some(ComparedFigure { median, ratio, change })
     }
+}
+
+/// A period of a run, in seconds since its recording began.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct SecondsRange {
+    /// Begin.
+    pub from: f64,
+    /// End.
+    pub to: f64,
 }
 
 /// Evaluated runs of one try.
@@ -182,11 +202,11 @@ pub struct TryResult {
     /// Page faults that needed no I/O.
     pub faults: Figure,
     /// Median begin and end of the settled level, over the runs that had a level.
-    pub settled_seconds: Option<(f64, f64)>,
+    pub settled_seconds: Option<SecondsRange>,
     /// Median resident bytes at the end, if memory fell at the end in most runs.
     pub ended_with_bytes: Option<u64>,
     /// Whether most runs in which memory fell had no level before.
-    pub held_no_level: bool,
+    pub lacks_level: bool,
     /// Notes on its runs, each once.
     pub notes: Vec<String>,
     /// Why it failed, if it did.
@@ -195,24 +215,24 @@ pub struct TryResult {
 
 impl TryResult {
     /// The figures as input for the ranking.
-    pub fn measured(&self) -> CandidateFigures {
+    pub fn candidate_figures(&self) -> CandidateFigures {
         CandidateFigures {
             failure: self.failure.clone(),
-            settled: self.settled.compared(),
-            peak: self.peak.compared(),
-            wall: self.wall.compared(),
+            settled: self.settled.comparison(),
+            peak: self.peak.comparison(),
+            wall: self.wall.comparison(),
         }
     }
 
     /// Settled memory and time, if both are known and it did not fail.
-    fn memory_and_time(&self) -> Option<(f64, f64)> {
+    fn memory_and_time(&self) -> Option<Point> {
         let median = |figure: &Figure| figure.estimate.as_ref().map(|estimate| estimate.median);
         // A try that is better in neither figure could be on the front only by chance.
         let is_less = |figure: &Figure| figure.ratio.is_none_or(|ratio| ratio.verdict() == Verdict::Less);
         if self.failure.is_some() || !(is_less(&self.settled) || is_less(&self.wall)) {
             return None;
         }
-        Some((median(&self.settled)?, median(&self.wall)?))
+        Some(Point { bytes: median(&self.settled)?, seconds: median(&self.wall)? })
     }
 }
 
@@ -221,10 +241,10 @@ pub struct TrialJudge<'a> {
     /// The tries.
     pub tries: &'a [TriedSetting],
     /// Whether the command is a server.
-    pub serving: bool,
-    /// Stops when the intervals of the ratios of settled memory are this narrow, relative to the
+    pub is_server: bool,
+    /// Stops once no interval of a ratio of settled memory has a larger half width, relative to the
     /// ratio.
-    pub until: Option<f64>,
+    pub max_half_width: Option<f64>,
     /// Seed of the bootstraps.
     pub seed: u64,
     /// Called with the progress.
@@ -241,17 +261,17 @@ pub struct TrialJudge<'a> {
     /// Failed runs without settings.
     pub baseline_failures: u32,
     /// Runs that left processes behind.
-    pub left_behind: u32,
+    pub runs_with_leftovers: u32,
 }
 
 impl<'a> TrialJudge<'a> {
     /// A judge of runs of `tries`.
-    pub fn new(tries: &'a [TriedSetting], serving: bool, progress: &'a (dyn Fn(&Progress) + Sync)) -> Self {
+    pub fn new(tries: &'a [TriedSetting], is_server: bool, progress: &'a (dyn Fn(&Progress) + Sync)) -> Self {
         let count = tries.len() + 1;
         Self {
             tries,
-            serving,
-            until: None,
+            is_server,
+            max_half_width: None,
             seed: 1,
             progress,
             settled_at: None,
@@ -259,7 +279,7 @@ impl<'a> TrialJudge<'a> {
             kinds: BTreeMap::new(),
             observations: vec![Vec::new(); count],
             failures: vec![None; count],
-            left_behind: 0,
+            runs_with_leftovers: 0,
         }
     }
 
@@ -275,7 +295,7 @@ impl<'a> TrialJudge<'a> {
                     faults: self.figure(subject, 1.0, &|observation| as_number(observation.minor_faults)),
                     settled_seconds: median_level(observations),
                     ended_with_bytes: median_end_bytes(observations),
-                    held_no_level: held_no_level(observations),
+                    lacks_level: lacks_level(observations),
                     notes: notes(observations),
                     failure: failure.clone().filter(|_| subject > 0),
                 }
@@ -319,7 +339,7 @@ impl<'a> TrialJudge<'a> {
     fn block(&self, round: usize) -> u32 {
         let kind = self.kinds.get(&round);
         // Equal for rounds of one kind, and different for others.
-        let block = kind.map_or(0, |kind| self.kinds.values().filter(|other| *other < kind).count());
+        let block = kind.map_or(0, |kind| self.kinds.values().filter(|listed| *listed < kind).count());
         u32::try_from(block).unwrap_or(u32::MAX)
     }
 
@@ -328,7 +348,7 @@ impl<'a> TrialJudge<'a> {
         if let Some(why) = &observation.failure {
             return Some(why.clone());
         }
-        if !self.serving && !outcome.end.is_success() {
+        if !self.is_server && !outcome.end.is_success() {
             return Some(describe_end(outcome));
         }
         // Missing data must not improve the result of a run.
@@ -365,10 +385,10 @@ impl<'a> TrialJudge<'a> {
 }
 
 impl Judge for TrialJudge<'_> {
-    fn run_ended(&mut self, subject: usize, round: Option<u32>, outcome: &Outcome) -> Next {
-        self.left_behind += u32::from(outcome.left_behind > 0);
+    fn run_ended(&mut self, subject: usize, round: Option<u32>, outcome: &Outcome) -> AfterRun {
+        self.runs_with_leftovers += u32::from(outcome.leftover_processes > 0);
         let observation =
-            if self.serving { read_observation(outcome) } else { Observation::of_outcome(outcome) };
+            if self.is_server { read_observation(outcome) } else { Observation::of_outcome(outcome) };
         let failure = self.failure(subject, outcome, &observation);
         if let (Some(observations), Some(round)) = (self.observations.get_mut(subject), round) {
             let round = round as usize;
@@ -382,29 +402,33 @@ impl Judge for TrialJudge<'_> {
                 *stored = failure.is_none().then_some(observation);
             }
         }
-        let Some(why) = failure else { return Next::Continue };
-        if let Some(first) = self.failures.get_mut(subject) {
-            first.get_or_insert(why);
+        let Some(why) = failure else { return AfterRun::Continue };
+        if let Some(first_failure) = self.failures.get_mut(subject) {
+            first_failure.get_or_insert(why);
         }
         if subject > 0 {
-            return Next::Drop;
+            return AfterRun::Drop;
         }
         // A round whose run without settings failed has no pairs; the other rounds count.
         self.baseline_failures += 1;
         let has_any =
             self.observations.first().is_some_and(|observations| observations.iter().any(Option::is_some));
-        if has_any || self.baseline_failures < MAX_FIRST_FAILURES { Next::Continue } else { Next::Stop }
+        if has_any || self.baseline_failures < MAX_BASELINE_FAILURES {
+            AfterRun::Continue
+        } else {
+            AfterRun::Stop
+        }
     }
 
     fn progress(&mut self, progress: &Progress) {
         (self.progress)(progress);
     }
 
-    fn is_enough(&mut self, _results: &Results) -> bool {
-        let Some(until) = self.until else { return false };
-        let judged = self.judge();
-        let successful = judged.iter().skip(1).filter(|judged| judged.failure.is_none());
-        successful.map(|judged| half_width(judged.settled.ratio)).fold(0.0, f64::max) <= until
+    fn has_enough_rounds(&mut self, _outcomes: &Results) -> bool {
+        let Some(max_half_width) = self.max_half_width else { return false };
+        let results = self.judge();
+        let successful = results.iter().skip(1).filter(|result| result.failure.is_none());
+        successful.map(|result| half_width(result.settled.ratio)).fold(0.0, f64::max) <= max_half_width
     }
 }
 
@@ -422,23 +446,23 @@ fn median_end_bytes(observations: &[Option<Observation>]) -> Option<u64> {
 }
 
 /// Median begin and end of the levels, if most runs have a level.
-fn median_level(observations: &[Option<Observation>]) -> Option<(f64, f64)> {
+fn median_level(observations: &[Option<Observation>]) -> Option<SecondsRange> {
     let with_level =
         || observations.iter().flatten().filter(|observation| observation.settled_at == SettledSource::Level);
     if with_level().count() * 2 <= observations.iter().flatten().count() {
         return None;
     }
-    let (mut from, mut to): (Vec<f64>, Vec<f64>) =
+    let (mut begins, mut ends): (Vec<f64>, Vec<f64>) =
         with_level().filter_map(|observation| observation.settled_seconds).unzip();
     let median = |times: &mut Vec<f64>| {
         times.sort_by(f64::total_cmp);
         times.get(times.len() / 2).copied()
     };
-    median(&mut from).zip(median(&mut to))
+    Some(SecondsRange { from: median(&mut begins)?, to: median(&mut ends)? })
 }
 
 /// Whether most runs in which memory fell had no level before.
-fn held_no_level(observations: &[Option<Observation>]) -> bool {
+fn lacks_level(observations: &[Option<Observation>]) -> bool {
     let count =
         |source| observations.iter().flatten().filter(|observation| observation.settled_at == source).count();
     count(SettledSource::Top) > count(SettledSource::Level)
@@ -465,21 +489,23 @@ pub struct Trial {
     /// The figure to minimize.
     pub goal: Goal,
     /// Whether the command is a server.
-    pub serving: bool,
+    pub is_server: bool,
     /// Number of rounds in which the run without settings succeeded.
     pub rounds: usize,
-    /// Failed runs without settings, and the first reason.
-    pub baseline_failures: (u32, Option<String>),
+    /// Number of failed runs without settings.
+    pub baseline_failures: u32,
+    /// Why the first of them failed.
+    pub first_baseline_failure: Option<String>,
     /// The first observation without settings.
     pub observation: Observation,
     /// The runs without settings.
     pub baseline: TryResult,
     /// The tries, single candidates before pairs.
     pub tried: Vec<(TriedSetting, TryResult)>,
-    /// Candidates that do not apply, with the reason.
-    pub not_applicable: Vec<(String, String)>,
+    /// Candidates that do not apply.
+    pub not_applicable: Vec<NotApplicable>,
     /// Runs that left processes behind.
-    pub left_behind: u32,
+    pub runs_with_leftovers: u32,
     /// Caveats on rounds that a cluster ran: code and sentence.
     pub cluster_caveats: Vec<(&'static str, String)>,
     /// Kinds of machines that ran them.
@@ -487,18 +513,20 @@ pub struct Trial {
 }
 
 impl Trial {
-    fn measured(&self) -> Vec<CandidateFigures> {
-        self.tried.iter().map(|(_, judged)| judged.measured()).collect()
+    fn candidate_figures(&self) -> Vec<CandidateFigures> {
+        self.tried.iter().map(|(_, judged)| judged.candidate_figures()).collect()
     }
 
     /// Ranking of the tries.
     pub fn ranking(&self) -> Ranking {
-        rank(&self.measured(), self.goal)
+        rank(&self.candidate_figures(), self.goal)
     }
 
     /// Status of a try.
     pub fn status(&self, index: usize) -> Status {
-        self.tried.get(index).map_or(Status::Failed, |(_, judged)| judged.measured().status(self.goal))
+        self.tried
+            .get(index)
+            .map_or(Status::Failed, |(_, judged)| judged.candidate_figures().status(self.goal))
     }
 
     /// Ids on the Pareto front of settled memory and time, sorted by memory.
@@ -506,7 +534,7 @@ impl Trial {
         let points = [self.baseline.memory_and_time()]
             .into_iter()
             .chain(self.tried.iter().map(|(_, judged)| judged.memory_and_time()));
-        let points: Vec<Option<(f64, f64)>> = points.collect();
+        let points: Vec<Option<Point>> = points.collect();
         let name = |index: usize| match index.checked_sub(1) {
             None => Some(BASELINE.to_owned()),
             Some(index) => self.tried.get(index).map(|(tried, _)| tried.id.clone()),

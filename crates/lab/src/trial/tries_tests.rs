@@ -5,8 +5,8 @@ use crate::cell::{End, Figures};
 
 fn tried(id: &str, allocator: Option<&str>) -> TriedSetting {
     let catalogue = Catalogue::built_in().unwrap();
-    let applied = Applied { allocator: allocator.map(str::to_owned), ..Applied::default() };
-    TriedSetting { id: id.into(), ..TriedSetting::one(&catalogue.candidates[0], applied) }
+    let applied = AppliedSetting { allocator: allocator.map(str::to_owned), ..AppliedSetting::default() };
+    TriedSetting { id: id.into(), ..TriedSetting::single(&catalogue.candidates[0], applied) }
 }
 
 fn served(folder: &Path, observation: &Observation) -> Outcome {
@@ -23,7 +23,7 @@ fn observation(settled: u64, wall: f64) -> Observation {
         executable: Some("/bin/x".into()),
         allocators: vec![super::super::applies::MappedAllocator {
             name: "glibc".into(),
-            inside_program: false,
+            is_in_program: false,
         }],
         ..Observation::default()
     }
@@ -39,11 +39,11 @@ fn runs_are_judged_beside_those_without_settings() {
         let mut run_ended = |subject: usize, observation: &Observation| {
             judge.run_ended(subject, Some(round), &served(folder.path(), observation))
         };
-        assert_eq!(run_ended(0, &observation(100, 1.0 + noise)), Next::Continue);
-        assert_eq!(run_ended(1, &observation(50, 2.0 + noise)), Next::Continue);
-        assert_eq!(run_ended(2, &observation(100, 1.0 - noise)), Next::Continue);
+        assert_eq!(run_ended(0, &observation(100, 1.0 + noise)), AfterRun::Continue);
+        assert_eq!(run_ended(1, &observation(50, 2.0 + noise)), AfterRun::Continue);
+        assert_eq!(run_ended(2, &observation(100, 1.0 - noise)), AfterRun::Continue);
         if round == 0 {
-            assert_eq!(run_ended(3, &observation(1, 1.0)), Next::Drop, "its library was not mapped");
+            assert_eq!(run_ended(3, &observation(1, 1.0)), AfterRun::Drop, "its library was not mapped");
         }
     }
     let judged = judge.judge();
@@ -51,14 +51,15 @@ fn runs_are_judged_beside_those_without_settings() {
         command: Vec::new(),
         program: None,
         goal: Goal::Settled,
-        serving: true,
+        is_server: true,
         rounds: 5,
-        baseline_failures: (0, None),
+        baseline_failures: 0,
+        first_baseline_failure: None,
         observation: observation(100, 1.0),
         baseline: judged[0].clone(),
         tried: tries.iter().cloned().zip(judged.into_iter().skip(1)).collect(),
         not_applicable: Vec::new(),
-        left_behind: 0,
+        runs_with_leftovers: 0,
         cluster_caveats: Vec::new(),
         nodes: Vec::new(),
     };
@@ -76,8 +77,8 @@ fn runs_are_judged_beside_those_without_settings() {
 fn a_command_that_always_fails_without_settings_ends_the_trial() {
     let mut judge = TrialJudge::new(&[], false, &|_| {});
     let failed = Outcome { end: End::Exited(3), ..Outcome::not_started(String::new()) };
-    let answers: Vec<Next> = (0..3).map(|round| judge.run_ended(0, Some(round), &failed)).collect();
-    assert_eq!(answers, [Next::Continue, Next::Continue, Next::Stop]);
+    let answers: Vec<AfterRun> = (0..3).map(|round| judge.run_ended(0, Some(round), &failed)).collect();
+    assert_eq!(answers, [AfterRun::Continue, AfterRun::Continue, AfterRun::Stop]);
     assert_eq!(judge.failures[0].as_deref(), Some("exit status 3"));
 }
 
@@ -89,15 +90,15 @@ fn a_round_without_its_baseline_is_left_out_and_the_others_count() {
     for round in 0..6 {
         let failure = (round == 2).then(|| "out of luck".to_owned());
         let baseline = Observation { failure, ..observation(100, 1.0) };
-        assert_eq!(judge.run_ended(0, Some(round), &served(folder.path(), &baseline)), Next::Continue);
+        assert_eq!(judge.run_ended(0, Some(round), &served(folder.path(), &baseline)), AfterRun::Continue);
         let half = Observation { notes: vec!["was killed".into()], ..observation(50, 1.0) };
-        assert_eq!(judge.run_ended(1, Some(round), &served(folder.path(), &half)), Next::Continue);
+        assert_eq!(judge.run_ended(1, Some(round), &served(folder.path(), &half)), AfterRun::Continue);
     }
     assert_eq!((judge.baseline_failures, judge.failures[0].as_deref()), (1, Some("out of luck")));
     let judged = judge.judge();
     assert_eq!(judged[0].settled.estimate.as_ref().unwrap().samples.len(), 5);
     assert_eq!(
-        (judged[0].failure.as_ref(), judged[1].measured().status(Goal::Settled)),
+        (judged[0].failure.as_ref(), judged[1].candidate_figures().status(Goal::Settled)),
         (None, Status::Better)
     );
     assert_eq!(judged[1].notes, ["was killed"]);
@@ -110,14 +111,14 @@ fn what_a_run_does_not_show_makes_it_no_better() {
     let mut judge = TrialJudge::new(&tries, true, &|_| {});
     judge.settled_at = Some(SettledSource::Exit);
     let sampled = Observation { settled_at: SettledSource::Mark, ..observation(1, 1.0) };
-    assert_eq!(judge.run_ended(1, Some(0), &served(folder.path(), &sampled)), Next::Drop);
+    assert_eq!(judge.run_ended(1, Some(0), &served(folder.path(), &sampled)), AfterRun::Drop);
     // Whatever the source of the settled figure, all processes without marks are comparable.
     let level = Observation { settled_at: SettledSource::Level, ..observation(1, 1.0) };
-    assert_eq!(judge.run_ended(1, Some(1), &served(folder.path(), &level)), Next::Continue);
+    assert_eq!(judge.run_ended(1, Some(1), &served(folder.path(), &level)), AfterRun::Continue);
     let unknown = Observation { allocators: Vec::new(), executable: None, ..observation(1, 1.0) };
-    assert_eq!(judge.run_ended(2, Some(0), &served(folder.path(), &unknown)), Next::Drop);
+    assert_eq!(judge.run_ended(2, Some(0), &served(folder.path(), &unknown)), AfterRun::Drop);
     let nothing = Observation { settled_bytes: None, ..observation(1, 1.0) };
-    assert_eq!(judge.run_ended(3, Some(0), &served(folder.path(), &nothing)), Next::Drop);
+    assert_eq!(judge.run_ended(3, Some(0), &served(folder.path(), &nothing)), AfterRun::Drop);
     let why: Vec<&str> = judge.failures.iter().flatten().map(String::as_str).collect();
     assert!(why[0].contains("at the last mark") && why[0].contains("as the process ended"), "{why:?}");
     assert!(why[1].contains("not known") && why[2].contains("not known"), "{why:?}");

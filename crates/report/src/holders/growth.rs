@@ -16,8 +16,8 @@ pub const TYPE_GROWTH_COLUMNS: [Column; 5] =
 const MAX_AGE_SECONDS: f64 = 1e10;
 
 /// Rows of what grew since an earlier snapshot: roots, then types.
-pub fn growth_rows(since: &Comparison, top: usize) -> [Vec<Vec<String>>; 2] {
-    let hours = since.seconds / 3600.0;
+pub fn growth_rows(comparison: &Comparison, top: usize) -> [Vec<Vec<String>>; 2] {
+    let hours = comparison.seconds / 3600.0;
     let rate = |grown_bytes: i64| {
         let hourly_bytes = grown_bytes as f64 / hours;
         let has_rate = hours > 0.0 && grown_bytes > 0;
@@ -29,17 +29,17 @@ pub fn growth_rows(since: &Comparison, top: usize) -> [Vec<Vec<String>>; 2] {
         let blocks = format!("{}{}", sign(grew.blocks), thousands(grew.blocks.unsigned_abs()));
         vec![name, size, blocks, now_bytes.map_or(String::new(), bytes), rate(grew.bytes)]
     };
-    let mut rows = vec![row("all live blocks".to_owned(), since.live, None)];
-    rows.extend(since.unreachable.map(|grew| row("nothing: leaked".to_owned(), grew, None)));
+    let mut rows = vec![row("all live blocks".to_owned(), comparison.live, None)];
+    rows.extend(comparison.unreachable.map(|grew| row("nothing: leaked".to_owned(), grew, None)));
     let changed_root_row = |changed: &Changed| {
         let (name, module, thread) = (changed.name.clone(), changed.module.clone(), changed.thread.clone());
         let root = Root { kind: changed.kind.unwrap_or_default(), name, module, thread, ..Root::default() };
         row(root_name(&root), changed.grew, Some(changed.bytes))
     };
-    rows.extend(since.roots.iter().take(top).map(changed_root_row));
+    rows.extend(comparison.roots.iter().take(top).map(changed_root_row));
     let changed_type_row =
         |changed: &Changed| row(shown_type(&changed.name), changed.grew, Some(changed.bytes));
-    [rows, since.types.iter().take(top).map(changed_type_row).collect()]
+    [rows, comparison.types.iter().take(top).map(changed_type_row).collect()]
 }
 
 /// How long before an earlier result was taken.

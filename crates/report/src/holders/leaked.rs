@@ -41,8 +41,8 @@ pub fn leaked_text(facts: &Holders, leaked: &Unreachable) -> String {
             thousands(other_blocks)
         );
     }
-    let since = facts.since.as_ref().filter(|since| since.seconds > 0.0);
-    let growth = since.and_then(|since| Some((since.unreachable?.bytes, since.seconds)));
+    let comparison = facts.since.as_ref().filter(|comparison| comparison.seconds > 0.0);
+    let growth = comparison.and_then(|comparison| Some((comparison.unreachable?.bytes, comparison.seconds)));
     if let Some((grown_bytes, seconds)) = growth.filter(|&(grown_bytes, _)| grown_bytes > 0) {
         text += &format!("; growing {}/min", bytes((grown_bytes as f64 * 60.0 / seconds) as u64));
     }
@@ -54,7 +54,7 @@ fn leaked_kind(leaked: &Unreachable, kind: &Holding) -> String {
     let name = shortened(&step_text(kind));
     let size = bytes(kind.retained_bytes);
     match kind.retained_bytes {
-        all if all == leaked.bytes => name,
+        retained if retained == leaked.bytes => name,
         retained if retained > kind.bytes => format!("{name} ({size} retained)"),
         _ => format!("{name} ({size})"),
     }
@@ -63,7 +63,7 @@ fn leaked_kind(leaked: &Unreachable, kind: &Holding) -> String {
 /// The leaked bytes that the first `count` of the listed types do not retain.
 fn bytes_beyond(leaked: &Unreachable, count: usize) -> u64 {
     let listed = leaked.holds.iter().take(count);
-    listed.fold(leaked.bytes, |rest, kind| rest.saturating_sub(kind.retained_bytes))
+    listed.fold(leaked.bytes, |remaining, kind| remaining.saturating_sub(kind.retained_bytes))
 }
 
 /// Rows of the leaked blocks that no other leaked type retains, by type, largest first.
@@ -72,8 +72,8 @@ pub fn leaked_rows(facts: &Holders, top: usize) -> Vec<Vec<String>> {
         return Vec::new();
     };
     let row = |kind: &Holding| {
-        let (own, retained) = (bytes(kind.bytes), bytes(kind.retained_bytes));
-        vec![shown_type(&kind.name), thousands(kind.instances), own, retained]
+        let (own_size, retained_size) = (bytes(kind.bytes), bytes(kind.retained_bytes));
+        vec![shown_type(&kind.name), thousands(kind.instances), own_size, retained_size]
     };
     let mut rows: Vec<Vec<String>> = leaked.holds.iter().take(top).map(row).collect();
     let others_bytes = bytes_beyond(leaked, top);
@@ -119,14 +119,14 @@ mod tests {
         let text =
             |facts: &Holders| facts.unreachable.as_ref().map(|leaked| leaked_text(facts, leaked)).unwrap();
         facts.unreachable = Some(leaked(&kinds));
-        let shown = text(&facts);
+        let full_text = text(&facts);
         let expected = "462 MiB leaked in 445,008 blocks (45.1 % of live bytes): 400,000 blocks of 1,208 bytes \
              (462 MiB retained), block of 360,432 bytes (352 KiB), others (1.59 KiB); the last pointer to \
              400,008 of them (461 MiB) is lost, and only these lead to the other 45,000";
-        assert_eq!(shown, expected);
+        assert_eq!(full_text, expected);
         let rows: Vec<String> = leaked_rows(&facts, 2).into_iter().map(|row| row.join(" ")).collect();
-        let first = "blocks of 1,208 bytes 400,000 461 MiB 462 MiB";
-        assert_eq!(rows, [first, "blocks of 360,432 bytes 1 352 KiB 352 KiB", "others   1.59 KiB"]);
+        let first_row = "blocks of 1,208 bytes 400,000 461 MiB 462 MiB";
+        assert_eq!(rows, [first_row, "blocks of 360,432 bytes 1 352 KiB 352 KiB", "others   1.59 KiB"]);
         // A document may say nothing about the types.
         facts.unreachable = Some(leaked(&[]));
         assert!(leaked_rows(&facts, 2).is_empty() && !text(&facts).contains("others"));

@@ -119,7 +119,7 @@ fn shortened(name: &str) -> String {
 }
 
 /// A root, leaked blocks, or blocks with several roots.
-struct Group {
+struct RootGroup {
     name: String,
     retained: Sum,
     pins_bytes: u64,
@@ -131,7 +131,7 @@ struct Group {
 
 /// The groups, largest first, but leaked blocks come first if they are a significant part; and the
 /// roots beyond the `top` largest.
-fn groups(facts: &Holders, top: usize) -> (Vec<Group>, Rest) {
+fn groups(facts: &Holders, top: usize) -> (Vec<RootGroup>, UnlistedRoots) {
     let min_bytes = facts.live.bytes / MIN_SHARE_DIVISOR;
     let mut groups = Vec::new();
     let leaked = facts.unreachable.as_ref().filter(|leaked| leaked.blocks > 0);
@@ -139,54 +139,60 @@ fn groups(facts: &Holders, top: usize) -> (Vec<Group>, Rest) {
         let name = "nothing: leaked".to_owned();
         let retained = Sum { bytes: leaked.bytes, blocks: leaked.blocks };
         let (holds, pins_bytes) = (leaked.holds.clone(), leaked.pins_bytes);
-        groups.push(Group { name, retained, pins_bytes, holds, min_path_bytes: min_bytes });
+        groups.push(RootGroup { name, retained, pins_bytes, holds, min_path_bytes: min_bytes });
     }
-    let (sets, others) = shown_sets(facts);
+    let (sets, other_sets) = shown_sets(facts);
     for set in sets {
         let holds = set.types.iter().map(holding).collect();
         let retained = Sum { bytes: set.retained_bytes, blocks: set.retained_blocks };
         let name = join_root_names(set);
-        groups.push(Group { name, retained, pins_bytes: 0, holds, min_path_bytes: min_bytes });
+        groups.push(RootGroup { name, retained, pins_bytes: 0, holds, min_path_bytes: min_bytes });
     }
-    if others.blocks > 0 {
+    if other_sets.blocks > 0 {
         // If sets are shown, this is the rest: blocks of types without their own row.
         let (name, holds) = match sets {
             [] => ("several roots together".to_owned(), facts.shared_holds.clone()),
             _ => ("other roots, several together".to_owned(), Vec::new()),
         };
-        groups.push(Group { name, retained: others, pins_bytes: 0, holds, min_path_bytes: min_bytes });
+        groups.push(RootGroup {
+            name,
+            retained: other_sets,
+            pins_bytes: 0,
+            holds,
+            min_path_bytes: min_bytes,
+        });
     }
     let roots = merge_threads(&facts.roots);
-    let unlisted = facts.root_count.saturating_sub(facts.roots.len() as u64);
-    let mut rest = Rest {
-        count: unlisted.saturating_add(roots.len().saturating_sub(top) as u64),
+    let unread_count = facts.root_count.saturating_sub(facts.roots.len() as u64);
+    let mut unlisted_roots = UnlistedRoots {
+        count: unread_count.saturating_add(roots.len().saturating_sub(top) as u64),
         retained: facts.other_roots,
     };
     for (index, (name, root)) in roots.into_iter().enumerate() {
         let retained = Sum { bytes: root.retained_bytes, blocks: root.retained_blocks };
         if index >= top {
-            rest.add(retained);
+            unlisted_roots.add(retained);
             continue;
         }
         // A root that pins a lot retains little itself, so show its contents in more detail.
         let pins_bytes = root.pins_bytes;
         let min_path_bytes = if pins_bytes >= min_bytes { root.retained_bytes / 2 } else { min_bytes };
-        groups.push(Group { name, retained, pins_bytes, holds: root.holds, min_path_bytes });
+        groups.push(RootGroup { name, retained, pins_bytes, holds: root.holds, min_path_bytes });
     }
     let is_leaked_first = leaked.is_some_and(|leaked| leaked.bytes > min_bytes);
     groups[usize::from(is_leaked_first)..].sort_by_key(|group| std::cmp::Reverse(group.retained.bytes));
-    (groups, rest)
+    (groups, unlisted_roots)
 }
 
 /// The roots that are not shown one by one.
 #[derive(Default)]
-struct Rest {
+struct UnlistedRoots {
     count: u64,
     /// What they retain together.
     retained: Sum,
 }
 
-impl Rest {
+impl UnlistedRoots {
     fn add(&mut self, retained: Sum) {
         self.retained.bytes = self.retained.bytes.saturating_add(retained.bytes);
         self.retained.blocks = self.retained.blocks.saturating_add(retained.blocks);
@@ -195,14 +201,14 @@ impl Rest {
 
 /// Rows of the groups, each with the paths to most of what it retains.
 fn root_rows(facts: &Holders, top: usize) -> Vec<Vec<String>> {
-    let (groups, rest) = groups(facts, top);
+    let (groups, unlisted_roots) = groups(facts, top);
     let mut rows = Vec::new();
     for group in groups {
         rows.push(row(group.name, group.retained, group.pins_bytes));
         push_retention_path(&mut rows, &group.holds, group.min_path_bytes);
     }
-    if rest.retained.blocks > 0 {
-        rows.push(row("other roots, each by itself".to_owned(), rest.retained, 0));
+    if unlisted_roots.retained.blocks > 0 {
+        rows.push(row("other roots, each by itself".to_owned(), unlisted_roots.retained, 0));
     }
     rows
 }
@@ -213,11 +219,11 @@ fn shown_sets(facts: &Holders) -> (&[Shared], Sum) {
     let is_shown = |set: &Shared| set.retained_bytes > min_bytes && !set.nearest.is_empty();
     let shown_count = facts.shared.iter().take(MAX_SETS).take_while(|set| is_shown(set)).count();
     let (sets, _) = facts.shared.split_at(shown_count);
-    let rest = sets.iter().fold(facts.shared_total.unwrap_or_default(), |rest, set| Sum {
-        bytes: rest.bytes.saturating_sub(set.retained_bytes),
-        blocks: rest.blocks.saturating_sub(set.retained_blocks),
+    let other_sets = sets.iter().fold(facts.shared_total.unwrap_or_default(), |sum, set| Sum {
+        bytes: sum.bytes.saturating_sub(set.retained_bytes),
+        blocks: sum.blocks.saturating_sub(set.retained_blocks),
     });
-    (sets, rest)
+    (sets, other_sets)
 }
 
 /// The names of the nearest of several roots, shortened, and the number of others.
@@ -228,15 +234,15 @@ fn join_root_names(set: &Shared) -> String {
         let name = root_name(&Root { kind: root.kind, name, module, thread, ..Root::default() });
         names.push(shorten(&name, MAX_JOINED_COLUMNS));
     }
-    let more = set.roots.len().saturating_sub(names.len());
-    match (more, set.has_more) {
+    let unnamed_count = set.roots.len().saturating_sub(names.len());
+    match (unnamed_count, set.has_more) {
         (0, false) => {}
-        (more, true) => names.push(format!("{more} or more others")),
-        (more, false) => names.push(format!("{more} more")),
+        (count, true) => names.push(format!("{count} or more others")),
+        (count, false) => names.push(format!("{count} more")),
     }
     match names.split_last() {
-        Some((last, [])) => last.clone(),
-        Some((last, others)) => format!("{} and {last}", others.join(", ")),
+        Some((name, [])) => name.clone(),
+        Some((last_name, names)) => format!("{} and {last_name}", names.join(", ")),
         None => "several roots".to_owned(),
     }
 }
@@ -296,7 +302,7 @@ fn push_retention_path(rows: &mut Vec<Vec<String>>, holds: &[Holding], min_bytes
         // Continue only below a single child; with several, the parent of deeper rows would be
         // unclear.
         match holds {
-            [only] => holds = &only.holds,
+            [single] => holds = &single.holds,
             _ => return,
         }
     }

@@ -72,14 +72,14 @@ impl Picture {
             let retained = Sum { bytes: root.retained_bytes, blocks: root.retained_blocks };
             x += picture.add(x, 0, &root_name(root), retained, "root", &root.holds);
         }
-        let (sets, others) = shown_sets(facts);
+        let (sets, other_sets) = shown_sets(facts);
         for set in sets {
             let retained = Sum { bytes: set.retained_bytes, blocks: set.retained_blocks };
             let holds: Vec<Holding> = set.types.iter().map(holding).collect();
             x += picture.add(x, 0, &join_root_names(set), retained, "shared", &holds);
         }
         let holds = if sets.is_empty() { facts.shared_holds.as_slice() } else { &[] };
-        picture.add(x, 0, "several together", others, "shared", holds);
+        picture.add(x, 0, "several together", other_sets, "shared", holds);
         picture
     }
 
@@ -183,7 +183,8 @@ mod tests {
             ..Holders::default()
         };
         let boxes = Picture::new(&facts).boxes;
-        let positions: Vec<_> = boxes.iter().map(|shown| (shown.x, shown.y, shown.width)).collect();
+        let positions: Vec<_> =
+            boxes.iter().map(|shown_box| (shown_box.x, shown_box.y, shown_box.width)).collect();
         assert_eq!(
             positions,
             [(0.0, 0.0, 599.0), (600.0, 0.0, 599.0), (600.0, 24.0, 299.0), (600.0, 48.0, 149.0)]

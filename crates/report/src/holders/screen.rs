@@ -9,11 +9,11 @@ use super::{
     MAX_SIBLINGS, MAX_STEPS, ROOTS, TYPES, groups, headline, process_line, root_rows, step_text, type_row,
     type_rows,
 };
-use crate::brief::{cost_line, important_caveats};
+use crate::brief::{NextCommand, cost_line, important_caveats};
 use crate::model;
 use crate::paint::Surface;
 use crate::table::{Column, figures, lay_out, words};
-use crate::terminal::{faint, joined, listed, next, strong, two_ends};
+use crate::terminal::{faint, joined, listed, next_commands, strong, two_ends};
 use crate::text::{counted, hanging, own_name, shorten, width, wrap, wrap_at_most};
 use crate::units::{bytes, seconds, stopped, thousands};
 
@@ -54,10 +54,10 @@ pub fn holders(facts: &Holders, top: Option<usize>, surface: Surface) -> String 
     }
     lines.push(String::new());
     let commands = [
-        (format!("strandline reclaim --dry-run {}", facts.pid), "what a call would release".to_owned()),
-        (format!("strandline holders -v {}", facts.pid), "every root, type, path, caveat".to_owned()),
+        NextCommand::new(format!("strandline reclaim --dry-run {}", facts.pid), "what a call would release"),
+        NextCommand::new(format!("strandline holders -v {}", facts.pid), "every root, type, path, caveat"),
     ];
-    lines.extend(next(&commands, surface));
+    lines.extend(next_commands(&commands, surface));
     let cost = cost_line(facts.cost.stopped_seconds, facts.cost.wall_seconds, None, other_caveats);
     lines.extend(faint(&[cost], surface));
     joined(&lines)
@@ -99,10 +99,10 @@ pub fn details(facts: &Holders, top: Option<usize>, surface: Surface) -> String 
 
 /// The largest roots, a line each, with what they hold.
 fn roots(facts: &Holders, top: usize, surface: Surface) -> Vec<String> {
-    let (mut groups, mut rest) = groups(facts, top);
+    let (mut groups, mut unlisted_roots) = groups(facts, top);
     for group in groups.drain(top.min(groups.len())..) {
-        rest.count = rest.count.saturating_add(1);
-        rest.add(group.retained);
+        unlisted_roots.count = unlisted_roots.count.saturating_add(1);
+        unlisted_roots.add(group.retained);
     }
     // A third for names, so that what the roots hold has the larger part.
     let max_name_columns = surface.columns * 7 / 20;
@@ -111,11 +111,11 @@ fn roots(facts: &Holders, top: usize, surface: Surface) -> Vec<String> {
         [bytes(group.retained.bytes), thousands(group.retained.blocks), name]
     });
     let mut rows: Vec<[String; 3]> = rows.collect();
-    if rest.retained.blocks > 0 {
+    if unlisted_roots.retained.blocks > 0 {
         rows.push([
-            bytes(rest.retained.bytes),
-            thousands(rest.retained.blocks),
-            counted(rest.count, "smaller root"),
+            bytes(unlisted_roots.retained.bytes),
+            thousands(unlisted_roots.retained.blocks),
+            counted(unlisted_roots.count, "smaller root"),
         ]);
     }
     let column_width = |column: usize| {
@@ -170,11 +170,11 @@ fn path_text(holds: &[Holding], min_bytes: u64, columns: usize) -> String {
 }
 
 /// Growth since an earlier result; `has_remarks` adds what the comparison lacks.
-fn growth(since: &Comparison, top: usize, has_remarks: bool, surface: Surface) -> Vec<String> {
-    let [roots, types] = growth_rows(since, top);
-    let mut lines = vec![String::new(), format!("since the result {}", age_text(since.seconds))];
+fn growth(comparison: &Comparison, top: usize, has_remarks: bool, surface: Surface) -> Vec<String> {
+    let [roots, types] = growth_rows(comparison, top);
+    let mut lines = vec![String::new(), format!("since the result {}", age_text(comparison.seconds))];
     lines.extend(lay_out(&GROWTH_COLUMNS, &roots, 0, surface.columns));
-    if has_remarks && since.is_partial {
+    if has_remarks && comparison.is_partial {
         let text = "one of the two results lists only its largest roots or types: those of one result alone are left out";
         lines.extend(wrap(text, surface.columns));
     }

@@ -61,7 +61,7 @@ fn section(section: &Section) -> Section {
 fn claim(claim: &Claim) -> Claim {
     Claim {
         id: clean_name(&claim.id),
-        says: clean_paragraph(&claim.says),
+        statement: clean_paragraph(&claim.statement),
         verdict: Cell { text: clean_name(&claim.verdict.text), tone: claim.verdict.tone },
         published: clean_paragraph(&claim.published),
         measured: clean_name(&claim.measured),
@@ -75,7 +75,7 @@ fn table(table: &Table) -> Table {
     let columns: Vec<Column> = table
         .columns
         .iter()
-        .map(|column| Column { title: clean_name(&column.title), figures: column.figures })
+        .map(|column| Column { title: clean_name(&column.title), has_figures: column.has_figures })
         .collect();
     let row = |row: &Vec<Cell>| -> Vec<Cell> {
         if row.is_empty() {

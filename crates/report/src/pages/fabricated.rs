@@ -314,7 +314,7 @@ pub fn hostile() -> Page {
             paragraphs: vec![text()],
             claims: vec![Claim {
                 id: text(),
-                says: text(),
+                statement: text(),
                 verdict: cell(),
                 published: text(),
                 measured: text(),
@@ -325,8 +325,8 @@ pub fn hostile() -> Page {
             tables: vec![Table {
                 caption: text(),
                 columns: vec![
-                    Column { title: text(), figures: true },
-                    Column { title: text(), figures: false },
+                    Column { title: text(), has_figures: true },
+                    Column { title: text(), has_figures: false },
                 ],
                 rows: vec![vec![cell(), cell(), cell()], vec![], vec![cell()]],
             }],

@@ -49,8 +49,8 @@ fn a_trial_in_markdown() {
 fn hostile_text_in_markdown() {
     let text = markdown::text(&fabricated::hostile());
     // The fence of the snippet is not interpreted; elsewhere each bracket is escaped.
-    let (before, rest) = text.split_once("`````\n").unwrap();
-    let (_, after) = rest.split_once("`````").unwrap();
+    let (before, following) = text.split_once("`````\n").unwrap();
+    let (_, after) = following.split_once("`````").unwrap();
     for outside in [before, after] {
         assert!(!outside.replace("\\](", "").contains("]("), "{outside}");
     }
@@ -80,8 +80,9 @@ fn hostile_text_reaches_no_terminal() {
 #[test]
 fn no_table_is_wider_than_its_terminal() {
     for count in [0, 1, 2, 7, 40] {
-        let columns =
-            (0..count).map(|n| Column { title: format!("a heading of {n}"), figures: n % 3 > 0 }).collect();
+        let columns = (0..count)
+            .map(|n| Column { title: format!("a heading of {n}"), has_figures: n % 3 > 0 })
+            .collect();
         let row = (0..count).map(|n| Cell { text: "7".repeat(n * 3 % 19), ..Cell::default() }).collect();
         let table = Table { columns, rows: vec![row, vec![]], ..Table::default() };
         let page =
@@ -120,19 +121,22 @@ fn a_page_of_html_needs_nothing_else() {
 #[test]
 fn published_figures_are_not_shortened() {
     let parts: Vec<String> = (0..30).map(|n| format!("malloc_zeroed_{n} 0.0{n}")).collect();
-    let claim = |says: &str| Claim {
+    let claim = |statement: &str| Claim {
         id: "as-published".to_owned(),
-        says: says.to_owned(),
+        statement: statement.to_owned(),
         published: parts.join(", "),
         ..Claim::default()
     };
     let claims = vec![claim("Zeroing is slow."), claim("")];
     let section = Section { heading: "Claims".to_owned(), claims, ..Section::default() };
     let page = Page { sections: vec![section], ..Page::default() };
-    let shown = terminal::lines(&page, PLAIN);
-    assert_fits(&shown, 80);
-    let texts =
-        [shown.replace('\n', " "), markdown::text(&page).replace('\\', ""), html::text(&page).unwrap()];
+    let terminal_text = terminal::lines(&page, PLAIN);
+    assert_fits(&terminal_text, 80);
+    let texts = [
+        terminal_text.replace('\n', " "),
+        markdown::text(&page).replace('\\', ""),
+        html::text(&page).unwrap(),
+    ];
     for text in texts {
         assert!(parts.iter().all(|part| text.matches(part.as_str()).count() >= 2), "{text}");
         assert!(!text.contains('…'), "{text}");
@@ -145,8 +149,8 @@ fn contents_of_a_chapter_fold() {
     let page = fabricated::study();
     let book = Book { chapters: vec![Chapter { name: "one".to_owned(), page }], ..Book::default() };
     let text = html::book(&book).unwrap();
-    let (before, rest) = text.split_once("<nav class=\"parts\"").unwrap();
-    let nav = rest.split("</nav>").next().unwrap();
+    let (before, following) = text.split_once("<nav class=\"parts\"").unwrap();
+    let nav = following.split("</nav>").next().unwrap();
     assert!(nav.contains("<details><summary>2 plots<"), "{nav}");
     assert!(!nav.contains("<details open"), "{nav}");
     assert!(before.contains("<h2>"));

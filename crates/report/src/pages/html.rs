@@ -129,7 +129,8 @@ struct Part {
 struct ClaimView {
     anchor: String,
     id: String,
-    says: String,
+    #[serde(rename = "says")]
+    statement: String,
     verdict: StyledCell,
     published: String,
     measured: String,
@@ -144,7 +145,7 @@ impl ClaimView {
         Self {
             anchor,
             id: claim.id.clone(),
-            says: claim.says.clone(),
+            statement: claim.statement.clone(),
             verdict: styled(&claim.verdict, false),
             published: claim.published.clone(),
             measured: claim.measured.clone(),
@@ -232,12 +233,14 @@ struct StyledCell {
 impl Rows {
     /// The table with the anchor `id`; `row_anchor` returns those of its rows, by index.
     fn new(table: &Table, id: String, row_anchor: &mut dyn FnMut(usize) -> String) -> Self {
-        let columns = table.columns.iter().map(|column| styled(&Cell::plain(&column.title), column.figures));
+        let columns =
+            table.columns.iter().map(|column| styled(&Cell::plain(&column.title), column.has_figures));
         let mut rows: Vec<Row> = Vec::with_capacity(table.rows.len());
         let mut apart = false;
         for (index, row) in table.rows.iter().enumerate() {
             if !row.is_empty() {
-                let cells = row.iter().zip(&table.columns).map(|(cell, column)| styled(cell, column.figures));
+                let cells =
+                    row.iter().zip(&table.columns).map(|(cell, column)| styled(cell, column.has_figures));
                 rows.push(Row { id: row_anchor(index), apart, cells: cells.collect() });
             }
             apart = row.is_empty();

@@ -99,7 +99,8 @@ pub fn append_claims(parts: &mut Vec<String>, claims: &[Claim]) {
         return;
     }
     let row = |claim: &Claim| {
-        let statement = if claim.says.is_empty() { String::new() } else { format!(": {}", claim.says) };
+        let statement =
+            if claim.statement.is_empty() { String::new() } else { format!(": {}", claim.statement) };
         vec![
             Cell::plain(format!("{}{statement}", claim.id)),
             claim.verdict.clone(),
@@ -147,22 +148,31 @@ pub fn table_text(table: &Table) -> String {
     }
     let columns_with_widths = || table.columns.iter().zip(&widths);
     let line = |cells: Vec<String>| {
-        let padded =
-            columns_with_widths().zip(cells).map(|((column, &column_width), cell)| match column.figures {
+        let padded = columns_with_widths().zip(cells).map(|((column, &column_width), cell)| {
+            match column.has_figures {
                 _ if width(&cell) > column_width => cell,
                 true => pad_left(&cell, column_width),
                 false => pad_right(&cell, column_width),
-            });
+            }
+        });
         format!("| {} |", padded.collect::<Vec<_>>().join(" | "))
     };
     let head = line(table.columns.iter().map(|column| escaped(&column.title)).collect());
     let rule = |(column, &column_width): (&Column, &usize)| {
-        if column.figures { format!("{}:", "-".repeat(column_width - 1)) } else { "-".repeat(column_width) }
+        if column.has_figures {
+            format!("{}:", "-".repeat(column_width - 1))
+        } else {
+            "-".repeat(column_width)
+        }
     };
     let rules = line(columns_with_widths().map(rule).collect());
     let rows = table.rows.iter().map(|row| match row.is_empty() {
         true => line(
-            table.columns.iter().map(|column| if column.figures { "----" } else { "" }.to_owned()).collect(),
+            table
+                .columns
+                .iter()
+                .map(|column| if column.has_figures { "----" } else { "" }.to_owned())
+                .collect(),
         ),
         false => line(row.iter().map(|cell| escaped(&cell.text)).collect()),
     });

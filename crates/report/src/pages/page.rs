@@ -40,7 +40,7 @@ pub struct Claim {
     /// Its id.
     pub id: String,
     /// The claim in a sentence.
-    pub says: String,
+    pub statement: String,
     /// The verdict.
     pub verdict: Cell,
     /// All published figures; empty for none.
@@ -73,13 +73,13 @@ pub struct Column {
     /// Its heading.
     pub title: String,
     /// Whether its cells are figures, which are right-aligned.
-    pub figures: bool,
+    pub has_figures: bool,
 }
 
 impl Column {
     /// A column of figures or of text.
-    pub fn new(title: impl Into<String>, figures: bool) -> Self {
-        Self { title: title.into(), figures }
+    pub fn new(title: impl Into<String>, has_figures: bool) -> Self {
+        Self { title: title.into(), has_figures }
     }
 }
 

@@ -53,14 +53,14 @@ pub fn file(plot: &Plot) -> String {
 
 /// Draws title, legend, the plot itself, and a note on what was left out.
 fn drawn(plot: &Plot, is_file: bool) -> String {
-    let left_out = plot.series.len().saturating_sub(MAX_SERIES);
+    let undrawn_count = plot.series.len().saturating_sub(MAX_SERIES);
     let series: Vec<&Series> = plot.series.iter().take(MAX_SERIES).collect();
     let legend = legend(&series);
     let legend_height = legend.iter().map(|entry| entry.bottom).fold(0.0, f64::max);
     let top = TITLE_HEIGHT + if legend.is_empty() { 0.0 } else { legend_height + LEGEND_GAP };
     let mut notes = Vec::new();
-    if left_out > 0 {
-        notes.push(format!("not drawn: {} more series", grouped(left_out as u64)));
+    if undrawn_count > 0 {
+        notes.push(format!("not drawn: {} more series", grouped(undrawn_count as u64)));
     }
     let picture = match plot.kind {
         PlotKind::Bars | PlotKind::Strips => rows::picture(plot, &series, top, notes),

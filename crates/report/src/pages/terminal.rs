@@ -118,7 +118,7 @@ fn push_claims(lines: &mut Vec<String>, claims: &[Claim], surface: Surface) {
     };
     let rows = claims.iter().map(row).collect();
     lines.extend(lay_out(&Table { caption: String::new(), columns, rows }, surface));
-    let has_details = |claim: &&Claim| !claim.says.is_empty() || is_long(claim);
+    let has_details = |claim: &&Claim| !claim.statement.is_empty() || is_long(claim);
     for (index, claim) in claims.iter().filter(has_details).enumerate() {
         if index == 0 {
             separate(lines);
@@ -131,9 +131,9 @@ fn push_claims(lines: &mut Vec<String>, claims: &[Claim], surface: Surface) {
             .filter(|part| !part.is_empty())
             .map(|part| part.trim_end_matches('.'))
             .collect();
-        let text = match (claim.says.is_empty(), details.is_empty()) {
-            (false, true) => claim.says.clone(),
-            (false, false) => format!("{} ({})", claim.says, details.join("; ")),
+        let text = match (claim.statement.is_empty(), details.is_empty()) {
+            (false, true) => claim.statement.clone(),
+            (false, false) => format!("{} ({})", claim.statement, details.join("; ")),
             (true, _) => details.join("; "),
         };
         lines.extend(wrap(&format!("{}: {text}", claim.id), surface.columns));
@@ -162,7 +162,7 @@ fn lay_out(table: &Table, surface: Surface) -> Vec<String> {
         for row in &table.rows {
             if row.is_empty() {
                 let rules = block.iter().map(|sized| {
-                    if sized.column.figures { "─".repeat(sized.width) } else { " ".repeat(sized.width) }
+                    if sized.column.has_figures { "─".repeat(sized.width) } else { " ".repeat(sized.width) }
                 });
                 lines.push(surface.paint(Paint::Faint, joined(rules).trim_end()));
                 continue;
@@ -186,7 +186,7 @@ struct SizedColumn<'a> {
 
 /// A text as wide as its column.
 fn padded(text: &str, sized: &SizedColumn<'_>) -> String {
-    if sized.column.figures {
+    if sized.column.has_figures {
         pad_left(text, sized.width)
     } else {
         pad_right(&shorten_names(text, sized.width), sized.width)
@@ -224,15 +224,17 @@ fn toned(cell: Option<&Cell>, sized: &SizedColumn<'_>, surface: Surface) -> Stri
 /// The columns with their widths, in as many blocks as necessary; each block starts with the key
 /// columns.
 fn blocks(table: &Table, page_columns: usize) -> Vec<Vec<SizedColumn<'_>>> {
-    let mut others = sized_columns(table, page_columns);
-    let name_count = table.columns.iter().take_while(|column| !column.figures).count();
-    let mut key: Vec<SizedColumn<'_>> = others.drain(..name_count.max(1).min(others.len())).collect();
+    let mut other_columns = sized_columns(table, page_columns);
+    let name_count = table.columns.iter().take_while(|column| !column.has_figures).count();
+    let mut key: Vec<SizedColumn<'_>> =
+        other_columns.drain(..name_count.max(1).min(other_columns.len())).collect();
     // A wider key leaves few columns for figures: keep only its last columns.
     let max_key_width = page_columns * 2 / 3;
     let last_index = key.len().saturating_sub(1);
-    let is_narrow = |&first: &usize| key.get(first..).is_some_and(|rest| total_width(rest) <= max_key_width);
+    let is_narrow =
+        |&start: &usize| key.get(start..).is_some_and(|columns| total_width(columns) <= max_key_width);
     let key_start = (0..last_index).find(is_narrow).unwrap_or(last_index);
-    others.splice(0..0, key.drain(..key_start));
+    other_columns.splice(0..0, key.drain(..key_start));
     for sized in &mut key {
         sized.width = sized.width.min(max_key_width);
     }
@@ -240,8 +242,8 @@ fn blocks(table: &Table, page_columns: usize) -> Vec<Vec<SizedColumn<'_>>> {
     let max_width = page_columns.saturating_sub(total_width(&key) + GAP);
     let mut blocks = Vec::new();
     let mut block = key.clone();
-    for other in others {
-        let sized = SizedColumn { width: other.width.min(max_width), ..other };
+    for column in other_columns {
+        let sized = SizedColumn { width: column.width.min(max_width), ..column };
         block.push(sized);
         if total_width(&block) > page_columns {
             block.pop();
@@ -265,7 +267,8 @@ fn sized_columns(table: &Table, page_columns: usize) -> Vec<SizedColumn<'_>> {
     }
     // Shrinks the widest text column, step by step.
     for _ in 0..total_width(&columns).saturating_sub(page_columns) {
-        let names = columns.iter_mut().filter(|name| !name.column.figures && name.width > MIN_NAME_COLUMNS);
+        let names =
+            columns.iter_mut().filter(|name| !name.column.has_figures && name.width > MIN_NAME_COLUMNS);
         let Some(widest) = names.max_by_key(|name| name.width) else { break };
         widest.width -= 1;
     }

@@ -105,9 +105,9 @@ fn recording(timeline: &Timeline, follow: Option<&str>, surface: Surface, glyphs
     lines.extend(process_table(timeline, &by_size, surface));
     let mut caveats = caveat_lines(&timeline.caveats);
     if caveats.len() > MAX_CAVEATS {
-        let more = timeline.caveats.len() - MAX_CAVEATS;
+        let unlisted = timeline.caveats.len() - MAX_CAVEATS;
         caveats.truncate(MAX_CAVEATS);
-        caveats.push(format!("{more} more; --format json has them all"));
+        caveats.push(format!("{unlisted} more; --format json has them all"));
     }
     lines.extend(listed("caveats", &caveats, surface));
     lines.push(String::new());
@@ -168,11 +168,11 @@ fn rss_ranges(process: &Process, end_us: u64, count: usize) -> Vec<Option<RssRan
     ranges
 }
 
-/// Widens a range so that it covers `by` too.
-fn widen(range: &mut Option<RssRange>, by: RssRange) {
-    *range = Some(range.map_or(by, |known| RssRange {
-        low_kib: known.low_kib.min(by.low_kib),
-        high_kib: known.high_kib.max(by.high_kib),
+/// Widens a range so that it covers `addition` too.
+fn widen(range: &mut Option<RssRange>, addition: RssRange) {
+    *range = Some(range.map_or(addition, |range| RssRange {
+        low_kib: range.low_kib.min(addition.low_kib),
+        high_kib: range.high_kib.max(addition.high_kib),
     }));
 }
 
@@ -199,9 +199,9 @@ fn rss_chart(timeline: &Timeline, process: &Process, surface: Surface, glyphs: G
     }
     let zero = pad_left("0 B", AXIS_COLUMNS - 1);
     lines.push(format!("{zero}└{}", time_axis(timeline, end_us, chart_columns)));
-    let last = time(end_us);
-    let gap = chart_columns.saturating_sub(3 + width(&last));
-    lines.push(format!("{}0 s{}{last}", " ".repeat(AXIS_COLUMNS), " ".repeat(gap)));
+    let end_label = time(end_us);
+    let gap = chart_columns.saturating_sub(3 + width(&end_label));
+    lines.push(format!("{}0 s{}{end_label}", " ".repeat(AXIS_COLUMNS), " ".repeat(gap)));
     lines
 }
 
@@ -227,7 +227,7 @@ fn braille_rows(ranges: &[Option<RssRange>], max_kib: u64) -> Vec<String> {
     let mut grid = vec![vec![0u32; ranges.len().div_ceil(2)]; CHART_LINES];
     let mut before: Option<(usize, usize)> = None;
     for (index, range) in ranges.iter().enumerate() {
-        let Some((low, high)) = range.map(|of| (level(of.low_kib), level(of.high_kib))) else {
+        let Some((low, high)) = range.map(|range| (level(range.low_kib), level(range.high_kib))) else {
             before = None;
             continue;
         };
@@ -251,8 +251,9 @@ fn braille_rows(ranges: &[Option<RssRange>], max_kib: u64) -> Vec<String> {
 /// Lines of `#`, the top one first: each range is a column up to its highest. `max_kib` is at the
 /// top.
 fn ascii_rows(ranges: &[Option<RssRange>], max_kib: u64) -> Vec<String> {
-    let height =
-        |range: &Option<RssRange>| range.map_or(0, |of| scaled(of.high_kib, max_kib, CHART_LINES).max(1));
+    let height = |range: &Option<RssRange>| {
+        range.map_or(0, |range| scaled(range.high_kib, max_kib, CHART_LINES).max(1))
+    };
     let heights: Vec<usize> = ranges.iter().map(height).collect();
     let row = |index: usize| {
         let reached = |&height: &usize| if height >= CHART_LINES - index { '#' } else { ' ' };
@@ -269,14 +270,14 @@ fn scaled(kib: u64, max_kib: u64, max_steps: usize) -> usize {
 }
 
 /// A change: `+20.0 MiB`, `−700 MiB`; empty without an earlier value.
-fn signed_change(now: u64, before: Option<u64>) -> String {
+fn signed_change(current: u64, before: Option<u64>) -> String {
     let Some(before) = before else { return String::new() };
-    let sign = match now.cmp(&before) {
+    let sign = match current.cmp(&before) {
         std::cmp::Ordering::Less => "−",
         std::cmp::Ordering::Equal => "",
         std::cmp::Ordering::Greater => "+",
     };
-    format!("{sign}{}", bytes(now.abs_diff(before)))
+    format!("{sign}{}", bytes(current.abs_diff(before)))
 }
 
 /// The marks, with what changed since the mark before of the same process.
@@ -300,16 +301,16 @@ fn mark_table(timeline: &Timeline, surface: Surface) -> Vec<String> {
         .zip(MARK_KEYS)
         .take(MAX_MARKS)
         .map(|(mark, &key)| {
-            let last = before.insert(mark.process, mark).map(|last| last.sample);
-            let now = &mark.sample;
+            let previous = before.insert(mark.process, mark).map(|mark| mark.sample);
+            let current = &mark.sample;
             vec![
                 char::from(key).to_string(),
                 format!("{:.3} s", seconds_of(mark.at_us)),
-                bytes(bytes_of(now.rss_kib)),
-                signed_change(bytes_of(now.rss_kib), last.map(|last| bytes_of(last.rss_kib))),
-                signed_change(bytes_of(now.data_kib), last.map(|last| bytes_of(last.data_kib))),
-                last.map_or(String::new(), |last| {
-                    format!("+{}", grouped(now.minor_faults.saturating_sub(last.minor_faults)))
+                bytes(bytes_of(current.rss_kib)),
+                signed_change(bytes_of(current.rss_kib), previous.map(|sample| bytes_of(sample.rss_kib))),
+                signed_change(bytes_of(current.data_kib), previous.map(|sample| bytes_of(sample.data_kib))),
+                previous.map_or(String::new(), |previous| {
+                    format!("+{}", grouped(current.minor_faults.saturating_sub(previous.minor_faults)))
                 }),
                 clean_sentence(&mark.name),
             ]
@@ -320,11 +321,14 @@ fn mark_table(timeline: &Timeline, surface: Surface) -> Vec<String> {
 }
 
 /// A table after an empty line, with a dim heading, and a note on what it leaves out.
-fn noted_table(table: Vec<String>, left_out: usize, things: &str, surface: Surface) -> Vec<String> {
+fn noted_table(table: Vec<String>, hidden_count: usize, things: &str, surface: Surface) -> Vec<String> {
     let mut lines = vec![String::new()];
     lines.extend(table_lines(table, surface));
-    if left_out > 0 {
-        lines.push(format!("{things} not shown: {}; --format json has them all", grouped(left_out as u64)));
+    if hidden_count > 0 {
+        lines.push(format!(
+            "{things} not shown: {}; --format json has them all",
+            grouped(hidden_count as u64)
+        ));
     }
     lines
 }
@@ -343,27 +347,33 @@ fn ledger_table(timeline: &Timeline, surface: Surface) -> Vec<String> {
         words("process"),
     ];
     // Ledgers at regular intervals have the lowest priority: there may be thousands.
-    let mut shown: Vec<&Ledger> = timeline.ledgers.iter().collect();
-    shown.sort_by_key(|ledger| ledger.moment == Moment::Every);
-    shown.truncate(MAX_LEDGERS);
-    shown.sort_by_key(|ledger| ledger.at_us);
+    let mut ledgers: Vec<&Ledger> = timeline.ledgers.iter().collect();
+    ledgers.sort_by_key(|ledger| ledger.moment == Moment::Every);
+    ledgers.truncate(MAX_LEDGERS);
+    ledgers.sort_by_key(|ledger| ledger.at_us);
     // With several processes, each ledger names its process.
-    let several =
-        shown.iter().any(|ledger| shown.first().is_some_and(|first| first.process != ledger.process));
-    let mut rows: Vec<Vec<String>> = shown.iter().map(|ledger| ledger_row(timeline, ledger)).collect();
-    let head = if several { &HEAD[..] } else { &HEAD[..5] };
+    let has_several_processes = ledgers
+        .iter()
+        .any(|ledger| ledgers.first().is_some_and(|first_ledger| first_ledger.process != ledger.process));
+    let mut rows: Vec<Vec<String>> = ledgers.iter().map(|ledger| ledger_row(timeline, ledger)).collect();
+    let head = if has_several_processes { &HEAD[..] } else { &HEAD[..5] };
     rows.iter_mut().for_each(|row| row.truncate(head.len()));
     let table = lay_out(head, &rows, 0, surface.columns);
     let mut lines =
-        noted_table(table, timeline.ledgers.len().saturating_sub(shown.len()), "ledgers", surface);
+        noted_table(table, timeline.ledgers.len().saturating_sub(ledgers.len()), "ledgers", surface);
     // Use the verdict of the largest process: others may have come and gone after it.
     let largest =
-        shown.iter().max_by_key(|ledger| ledger.explain.kernel.rss_bytes).map(|ledger| ledger.process);
-    let last = shown.iter().rfind(|ledger| Some(ledger.process) == largest);
-    if let Some(last) = last.filter(|ledger| !ledger.explain.verdict.headline.is_empty()) {
+        ledgers.iter().max_by_key(|ledger| ledger.explain.kernel.rss_bytes).map(|ledger| ledger.process);
+    let last_ledger = ledgers.iter().rfind(|ledger| Some(ledger.process) == largest);
+    if let Some(last_ledger) = last_ledger.filter(|ledger| !ledger.explain.verdict.headline.is_empty()) {
         lines.push(String::new());
-        let of = if several { format!(" of {}", ledger_process(timeline, last)) } else { String::new() };
-        let text = format!("at the last of these{of}: {}", clean_sentence(&last.explain.verdict.headline));
+        let owner = if has_several_processes {
+            format!(" of {}", ledger_process(timeline, last_ledger))
+        } else {
+            String::new()
+        };
+        let text =
+            format!("at the last of these{owner}: {}", clean_sentence(&last_ledger.explain.verdict.headline));
         lines.extend(wrap(&text, surface.columns));
     }
     lines
@@ -371,8 +381,8 @@ fn ledger_table(timeline: &Timeline, surface: Surface) -> Vec<String> {
 
 /// The process of a ledger: its id and short name.
 fn ledger_process(timeline: &Timeline, ledger: &Ledger) -> String {
-    let found = timeline.processes.iter().find(|process| process.start.process == ledger.process);
-    let name = found.and_then(|process| own_name(process.command(), process.start.executable.as_deref()));
+    let process = timeline.processes.iter().find(|process| process.start.process == ledger.process);
+    let name = process.and_then(|process| own_name(process.command(), process.start.executable.as_deref()));
     shorten(&format!("{} {}", ledger.pid, name.unwrap_or_default()), 30).trim_end().to_owned()
 }
 
@@ -380,7 +390,7 @@ fn ledger_process(timeline: &Timeline, ledger: &Ledger) -> String {
 fn ledger_row(timeline: &Timeline, ledger: &Ledger) -> Vec<String> {
     use strandline_inspect::facts::State;
     let stranded = ledger.explain.rows.iter().filter(|row| row.state == State::Stranded);
-    let most = stranded.max_by_key(|row| row.bytes).filter(|row| row.bytes > 0);
+    let largest_row = stranded.max_by_key(|row| row.bytes).filter(|row| row.bytes > 0);
     let name = match &ledger.mark {
         Some(mark) => format!("mark {}", clean_sentence(mark)),
         None => moment_name(ledger.moment).to_owned(),
@@ -390,7 +400,7 @@ fn ledger_row(timeline: &Timeline, ledger: &Ledger) -> Vec<String> {
         format!("{:.3} s", seconds_of(ledger.at_us)),
         bytes(ledger.explain.kernel.rss_bytes),
         bytes(ledger.explain.totals.stranded),
-        most.map_or("none".to_owned(), |row| {
+        largest_row.map_or("none".to_owned(), |row| {
             format!(
                 "{} {}",
                 pad_right(&shorten(&clean_sentence(&row.id), 20), 20).trim_end(),
@@ -416,10 +426,11 @@ fn process_table(timeline: &Timeline, by_size: &[usize], surface: Surface) -> Ve
             process_name(process, surface.columns),
         ]
     };
-    let shown = by_size.iter().take(MAX_PROCESSES).filter_map(|&index| timeline.processes.get(index));
-    let rows: Vec<Vec<String>> = shown.map(row).collect();
-    let left_out = timeline.processes.len().saturating_sub(rows.len());
-    noted_table(lay_out(&HEAD, &rows, 3, surface.columns), left_out, "processes", surface)
+    let largest_processes =
+        by_size.iter().take(MAX_PROCESSES).filter_map(|&index| timeline.processes.get(index));
+    let rows: Vec<Vec<String>> = largest_processes.map(row).collect();
+    let hidden_count = timeline.processes.len().saturating_sub(rows.len());
+    noted_table(lay_out(&HEAD, &rows, 3, surface.columns), hidden_count, "processes", surface)
 }
 
 /// What the recording cost: samples, stops, waits, strandline's own time and memory.
@@ -444,7 +455,7 @@ fn cost_line(timeline: &Timeline) -> String {
 }
 
 fn next_command(timelines: &[Timeline], surface: Surface) -> Vec<String> {
-    let names: Vec<String> = timelines.iter().map(|one| one.name.clone()).collect();
+    let names: Vec<String> = timelines.iter().map(|timeline| timeline.name.clone()).collect();
     let text = format!("strandline report {} --format html -o report.html", command_line(&names));
     let mut lines = vec![String::new(), "next, for details or to attach to an issue".to_owned()];
     lines.extend(hanging("  ", &text, surface.columns).iter().map(|line| surface.paint(Paint::Strong, line)));
@@ -459,7 +470,7 @@ mod tests {
 
     const PLAIN: Surface = Surface { columns: 80, colour: false };
 
-    fn shown(timeline: Timeline, surface: Surface, glyphs: Glyphs) -> String {
+    fn chart_text(timeline: Timeline, surface: Surface, glyphs: Glyphs) -> String {
         let text = chart(&[timeline], None, surface, glyphs);
         for line in text.lines() {
             assert!(width(line) <= surface.columns, "{} columns: {line:?}", width(line));
@@ -470,14 +481,14 @@ mod tests {
 
     #[test]
     fn a_worker_that_keeps_what_it_freed() {
-        insta::assert_snapshot!(shown(fabricated::tree(), PLAIN, Glyphs::Braille));
+        insta::assert_snapshot!(chart_text(fabricated::tree(), PLAIN, Glyphs::Braille));
     }
 
     /// Ledgers of a child are not attributed to the largest process, even if they come last.
     #[test]
     fn ledgers_of_several_processes_name_their_process() {
         let mut timeline = fabricated::tree();
-        let alone = shown(timeline.clone(), PLAIN, Glyphs::Braille);
+        let alone = chart_text(timeline.clone(), PLAIN, Glyphs::Braille);
         assert!(alone.contains("at the last of these: "), "{alone}");
         let other = timeline.processes[0].start.clone();
         let mut last = timeline.ledgers[timeline.ledgers.len() - 1].clone();
@@ -486,7 +497,7 @@ mod tests {
         last.explain.kernel.rss_bytes = 4096;
         last.explain.verdict.headline = "of a child".to_owned();
         timeline.ledgers.push(last);
-        let text = shown(timeline.clone(), PLAIN, Glyphs::Braille);
+        let text = chart_text(timeline.clone(), PLAIN, Glyphs::Braille);
         let pid = timeline.ledgers[0].pid;
         assert!(text.contains(&format!("at the last of these of {pid} ")), "{text}");
         assert!(!text.contains("of a child"), "{text}");
@@ -499,7 +510,7 @@ mod tests {
 
     #[test]
     fn without_braille_there_are_columns() {
-        let text = shown(fabricated::tree(), PLAIN, Glyphs::Ascii);
+        let text = chart_text(fabricated::tree(), PLAIN, Glyphs::Ascii);
         assert!(text.is_ascii(), "{text}");
         insta::assert_snapshot!(text);
     }
@@ -508,7 +519,7 @@ mod tests {
     fn hostile_absurd_and_empty_recordings_fit_too() {
         for timeline in [fabricated::hostile(), fabricated::absurd(), fabricated::empty()] {
             for columns in [80, 100] {
-                shown(timeline.clone(), Surface { columns, colour: false }, Glyphs::Braille);
+                chart_text(timeline.clone(), Surface { columns, colour: false }, Glyphs::Braille);
             }
         }
     }

@@ -55,21 +55,21 @@ pub fn process_name(process: &Process, max_columns: usize) -> String {
 
 /// The sum of several processes at equidistant instants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Others {
+pub struct ProcessSum {
     /// Number of processes.
     pub count: usize,
     /// The sums. RSS counts shared pages once per process.
     pub points: Vec<Point>,
 }
 
-/// The sum of the processes `rest` (from `largest`); `None` if there are none.
-pub fn others(timeline: &Timeline, rest: &[usize]) -> Option<Others> {
-    if rest.is_empty() {
+/// The sum of the processes with these `indices` (from `largest`); `None` if there are none.
+pub fn other_processes_sum(timeline: &Timeline, indices: &[usize]) -> Option<ProcessSum> {
+    if indices.is_empty() {
         return None;
     }
     let interval_us = (timeline.last_us() / SUM_INTERVALS).max(1);
     let mut sums = vec![Sample::default(); SUM_INTERVALS as usize + 1];
-    for process in rest.iter().take(MAX_SUMMED).filter_map(|&index| timeline.processes.get(index)) {
+    for process in indices.iter().take(MAX_SUMMED).filter_map(|&index| timeline.processes.get(index)) {
         add_to_sums(process.series.points(), interval_us, &mut sums);
     }
     let points = (0u64..).zip(sums).map(|(index, sample)| Point {
@@ -78,18 +78,18 @@ pub fn others(timeline: &Timeline, rest: &[usize]) -> Option<Others> {
         rss_low_kib: sample.rss_kib,
         rss_high_kib: sample.rss_kib,
     });
-    Some(Others { count: rest.len(), points: points.collect() })
+    Some(ProcessSum { count: indices.len(), points: points.collect() })
 }
 
 /// Adds the values of `points` at each multiple of `interval_us`, from the first point to the last.
 fn add_to_sums(points: &[Point], interval_us: u64, sums: &mut [Sample]) {
-    let (Some(first), Some(last)) = (points.first(), points.last()) else { return };
+    let (Some(first_point), Some(last_point)) = (points.first(), points.last()) else { return };
     let mut current = 0;
     for (sum, at_us) in sums.iter_mut().zip((0u64..).map(|index| interval_us.saturating_mul(index))) {
-        if at_us < first.at_us {
+        if at_us < first_point.at_us {
             continue;
         }
-        if at_us > last.at_us {
+        if at_us > last_point.at_us {
             return;
         }
         while points.get(current + 1).is_some_and(|point| point.at_us <= at_us) {
@@ -162,14 +162,14 @@ mod tests {
         let timeline = fabricated::tree();
         let order = largest(&timeline);
         assert_eq!(order, [1, 2, 0]);
-        let others = others(&timeline, &order[1..]).unwrap();
-        assert_eq!(others.count, 2);
-        let end = others.points.iter().rfind(|point| point.sample.rss_kib > 0).unwrap();
+        let sum = other_processes_sum(&timeline, &order[1..]).unwrap();
+        assert_eq!(sum.count, 2);
+        let end = sum.points.iter().rfind(|point| point.sample.rss_kib > 0).unwrap();
         let shell = timeline.processes[0].series.points().last().unwrap();
         assert_eq!(end.sample.rss_kib, shell.sample.rss_kib, "only the shell is left at the end");
-        let peak = others.points.iter().map(|point| point.sample.rss_kib).max().unwrap();
+        let peak = sum.points.iter().map(|point| point.sample.rss_kib).max().unwrap();
         assert!(peak > shell.sample.rss_kib);
-        assert_eq!(super::others(&timeline, &[]), None);
+        assert_eq!(other_processes_sum(&timeline, &[]), None);
     }
 
     #[test]

@@ -55,12 +55,12 @@ impl Row {
         let pid =
             pids.get(&self.process).map_or(Cell::Unknown, |pid| Cell::Whole(u64::from(pid.unsigned_abs())));
         let sample = self.sample;
-        let shown = move |column: Column| match sample.shown(column) {
-            ColumnValue::Whole(whole) => Cell::Whole(whole),
+        let cell = move |column: Column| match sample.shown(column) {
+            ColumnValue::Whole(number) => Cell::Whole(number),
             ColumnValue::Micros(micros) => Cell::Micros(micros),
         };
         let leading = [Cell::Micros(self.at_us), pid, Cell::Whole(self.process.into())];
-        leading.into_iter().chain(Column::ALL.into_iter().map(shown))
+        leading.into_iter().chain(Column::ALL.into_iter().map(cell))
     }
 }
 
@@ -279,7 +279,7 @@ fn mark(mark: &Mark) -> Value {
     insert("process", json!(mark.process));
     for column in Column::ALL {
         let figure = match mark.sample.shown(column) {
-            ColumnValue::Whole(whole) => json!(whole),
+            ColumnValue::Whole(number) => json!(number),
             micros @ ColumnValue::Micros(_) => json!(micros.number()),
         };
         insert(column.name(), figure);

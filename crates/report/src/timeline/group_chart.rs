@@ -57,9 +57,9 @@ fn stacked_chart(view: &GroupView<'_>, end_us: u64, surface: Surface) -> Vec<Str
         lines.push(format!("{}{tick}{line}", pad_left(&label, AXIS_COLUMNS - 1)));
     }
     lines.push(format!("{}└{}", pad_left("0 B", AXIS_COLUMNS - 1), "─".repeat(columns)));
-    let (first, last) = ("0 s", time(end_us));
-    let gap = columns.saturating_sub(width(first) + width(&last));
-    lines.push(format!("{}{first}{}{last}", " ".repeat(AXIS_COLUMNS), " ".repeat(gap)));
+    let (start_label, end_label) = ("0 s", time(end_us));
+    let gap = columns.saturating_sub(width(start_label) + width(&end_label));
+    lines.push(format!("{}{start_label}{}{end_label}", " ".repeat(AXIS_COLUMNS), " ".repeat(gap)));
     lines
 }
 

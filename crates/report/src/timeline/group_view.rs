@@ -81,7 +81,7 @@ impl<'a> GroupView<'a> {
 
     /// The view of a group; `None` if it has no samples.
     fn new(group: &'a GroupTimeline, kill: Option<&'a GroupKill>) -> Option<Self> {
-        let (peak, last) = (group.peak()?, group.points().last()?);
+        let (peak, last_point) = (group.peak()?, group.points().last()?);
         let bands = bands(group);
         // Rows add up to the charge: one that is missing has no bytes.
         let row_bytes = |point: &GroupPoint, row: usize| point.rows.get(row).copied().unwrap_or(0);
@@ -93,7 +93,7 @@ impl<'a> GroupView<'a> {
                 band: bands.iter().position(|band| band.rows.contains(&row)),
                 peak_bytes: row_bytes(peak, row),
                 kill_bytes: kill.and_then(|kill| kill.rows.get(id).copied()),
-                last_bytes: row_bytes(last, row),
+                last_bytes: row_bytes(last_point, row),
             }
         };
         let mut lines: Vec<Line> = group.largest_rows().into_iter().map(line).collect();
@@ -101,7 +101,7 @@ impl<'a> GroupView<'a> {
             name: "charge".to_owned(),
             peak_bytes: peak.current_bytes,
             kill_bytes: kill.map(|kill| kill.current_bytes),
-            last_bytes: last.current_bytes,
+            last_bytes: last_point.current_bytes,
             ..Line::default()
         });
         let path = shorten(&clean_sentence(&group.start.path), MAX_PATH_COLUMNS);
@@ -158,14 +158,14 @@ impl<'a> GroupView<'a> {
 /// by size, largest first.
 fn bands(group: &GroupTimeline) -> Vec<Band> {
     let rows = group.largest_rows();
-    let (single, rest) = rows.split_at(rows.len().min(MAX_BANDS));
+    let (single_rows, other_rows) = rows.split_at(rows.len().min(MAX_BANDS));
     let id = |row: usize| group.rows.get(row).map_or("", String::as_str);
-    let mut single = single.to_vec();
+    let mut single = single_rows.to_vec();
     single.sort_by_key(|&row| state_of(id(row)) == Some("evictable"));
     let mut bands: Vec<Band> =
         single.into_iter().map(|row| Band { name: clean_sentence(id(row)), rows: vec![row] }).collect();
-    if !rest.is_empty() {
-        bands.push(Band { name: "other rows".to_owned(), rows: rest.to_vec() });
+    if !other_rows.is_empty() {
+        bands.push(Band { name: "other rows".to_owned(), rows: other_rows.to_vec() });
     }
     bands
 }
@@ -179,12 +179,12 @@ pub(super) fn in_cells(group: &GroupTimeline, end_us: u64, cells: usize) -> Vec<
         let cell = cell_of(point.at_us, end_us, cells);
         if let Some((previous_cell, previous_point)) = previous {
             let between = points.iter_mut().take(cell).skip(previous_cell + 1);
-            between.for_each(|kept| *kept = Some(previous_point));
+            between.for_each(|cell_point| *cell_point = Some(previous_point));
         }
-        if let Some(kept) = points.get_mut(cell)
-            && kept.is_none_or(|kept| point.current_bytes > kept.current_bytes)
+        if let Some(cell_point) = points.get_mut(cell)
+            && cell_point.is_none_or(|previous| point.current_bytes > previous.current_bytes)
         {
-            *kept = Some(point);
+            *cell_point = Some(point);
         }
         previous = Some((cell, point));
     }
@@ -237,9 +237,9 @@ mod tests {
         let cells = in_cells(group, timeline.last_us(), 7);
         let largest = cells.iter().flatten().map(|point| point.current_bytes).max();
         assert_eq!(largest, group.peak().map(|peak| peak.current_bytes));
-        let first = cells.iter().position(Option::is_some).unwrap();
-        let last = cells.iter().rposition(Option::is_some).unwrap();
-        assert!(cells[first..=last].iter().all(Option::is_some));
+        let first_cell = cells.iter().position(Option::is_some).unwrap();
+        let last_cell = cells.iter().rposition(Option::is_some).unwrap();
+        assert!(cells[first_cell..=last_cell].iter().all(Option::is_some));
         assert!(in_cells(group, 0, 1)[0].is_some() && in_cells(group, 0, 0).is_empty());
     }
 }

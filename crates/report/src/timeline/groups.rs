@@ -102,11 +102,11 @@ impl GroupTimeline {
             let point = self.point(sample);
             match self.points.last_mut() {
                 // Only in damaged recordings does time go back.
-                Some(last) if point.at_us < last.at_us => {}
-                Some(last)
-                    if self.width_us > 0 && point.at_us / self.width_us == last.at_us / self.width_us =>
+                Some(previous) if point.at_us < previous.at_us => {}
+                Some(previous)
+                    if self.width_us > 0 && point.at_us / self.width_us == previous.at_us / self.width_us =>
                 {
-                    keep_larger(last, point);
+                    keep_larger(previous, point);
                 }
                 _ => self.points.push(point),
             }
@@ -147,8 +147,8 @@ impl GroupTimeline {
 
     /// Returns the index of the row with the sum of the others; it may be one more than the bound.
     fn other_rows_index(&mut self) -> usize {
-        let known = self.rows.iter().position(|name| name == OTHER_ROWS);
-        known.unwrap_or_else(|| {
+        let index = self.rows.iter().position(|name| name == OTHER_ROWS);
+        index.unwrap_or_else(|| {
             self.rows.push(OTHER_ROWS.to_owned());
             self.rows.len() - 1
         })
@@ -156,7 +156,7 @@ impl GroupTimeline {
 
     /// Doubles the width until at most half of the points are left.
     fn thin(&mut self) {
-        let span_us = self.points.last().map_or(0, |last| last.at_us);
+        let span_us = self.points.last().map_or(0, |point| point.at_us);
         let first_width_us = (span_us / MAX_POINTS as u64).max(1);
         let mut width_us = if self.width_us == 0 { first_width_us } else { self.width_us };
         while self.points.len() > MAX_POINTS / 2 && width_us < u64::MAX / 2 {
@@ -164,8 +164,8 @@ impl GroupTimeline {
             let mut points: Vec<GroupPoint> = Vec::with_capacity(self.points.len());
             for point in self.points.drain(..) {
                 match points.last_mut() {
-                    Some(last) if point.at_us / width_us == last.at_us / width_us => {
-                        keep_larger(last, point);
+                    Some(previous) if point.at_us / width_us == previous.at_us / width_us => {
+                        keep_larger(previous, point);
                     }
                     _ => points.push(point),
                 }
@@ -177,9 +177,9 @@ impl GroupTimeline {
 }
 
 /// Keeps the moment with the larger charge: rows of two moments would not add up.
-fn keep_larger(last: &mut GroupPoint, point: GroupPoint) {
-    if point.current_bytes > last.current_bytes {
-        *last = point;
+fn keep_larger(stored: &mut GroupPoint, point: GroupPoint) {
+    if point.current_bytes > stored.current_bytes {
+        *stored = point;
     }
 }
 
@@ -255,8 +255,11 @@ mod tests {
             let sample = GroupSample { at_us: n, current_bytes: 150, rows, ..GroupSample::default() };
             group.add(&GroupBlock::new(0, &[sample]));
         }
-        let last = group.points().last().unwrap();
-        assert_eq!(last.rows.iter().sum::<u64>(), last.current_bytes);
-        assert_eq!((group.rows.last().map(String::as_str), last.rows.last()), (Some(OTHER_ROWS), Some(&108)));
+        let last_point = group.points().last().unwrap();
+        assert_eq!(last_point.rows.iter().sum::<u64>(), last_point.current_bytes);
+        assert_eq!(
+            (group.rows.last().map(String::as_str), last_point.rows.last()),
+            (Some(OTHER_ROWS), Some(&108))
+        );
     }
 }

@@ -27,8 +27,8 @@ pub fn csv(path: &Path, timeline: &Timeline, out: &mut dyn Write) -> Result<(), 
     let mut reader = Reader::open(path)?;
     while let Some(record) = reader.next_record()? {
         let Record::GroupSamples(block) = record else { continue };
-        let known = usize::try_from(block.group).ok().and_then(|number| timeline.groups.get(number));
-        let group_cells = format!("{},{}", block.group, quoted(known.map_or("", |group| &group.start.path)));
+        let group = usize::try_from(block.group).ok().and_then(|number| timeline.groups.get(number));
+        let group_cells = format!("{},{}", block.group, quoted(group.map_or("", |group| &group.start.path)));
         for sample in block.samples() {
             write_sample(&sample, &group_cells, &rows, &mut out)?;
         }
@@ -46,8 +46,8 @@ fn write_sample(
     write!(out, "{:.6},{group_cells},{}", seconds_of(sample.at_us), sample.current_bytes)?;
     let figures = [sample.working_set_bytes, sample.reclaimable_bytes, sample.swap_bytes, sample.oom_kills];
     // As in the timeline, rows without a column are summed.
-    let others = sample.rows.iter().filter(|(id, _)| *id == OTHER_ROWS || !rows.contains(id.as_str()));
-    let other_bytes = others.map(|(_, bytes)| *bytes).reduce(u64::saturating_add);
+    let other_rows = sample.rows.iter().filter(|(id, _)| *id == OTHER_ROWS || !rows.contains(id.as_str()));
+    let other_bytes = other_rows.map(|(_, bytes)| *bytes).reduce(u64::saturating_add);
     let row_bytes =
         |row: &&str| if *row == OTHER_ROWS { other_bytes } else { sample.rows.get(*row).copied() };
     for figure in figures.into_iter().chain(rows.iter().map(row_bytes)) {

@@ -14,7 +14,7 @@ use strandline_recording::{Mark, Sample};
 
 use super::choice::{bytes_of, ending, process_name, seconds_of};
 use super::group_page::{self, GroupSection};
-use super::html_data::{Data, MAX_MARKS, caveat_lines};
+use super::html_data::{MAX_MARKS, PageData, caveat_lines};
 use super::{DrawError, Process, SampleCounts, Timeline};
 use crate::json::VERSION;
 use crate::text::{clean, clean_sentence, grouped, own_command, shorten};
@@ -53,7 +53,7 @@ pub fn page(timelines: &[Timeline]) -> Result<String, DrawError> {
         let count = timelines.len();
         return Err(DrawError(format!("a page shows 1 to {MAX_RECORDINGS} recordings, not {count}")));
     }
-    let data = Data::new(timelines);
+    let data = PageData::new(timelines);
     let style = STYLES.join("\n");
     let script = format!("{UPLOT}\n(() => {{\n\"use strict\";\n{}\n}})();\n", SCRIPTS.join("\n"));
     let views: Vec<RecordingView> =
@@ -124,7 +124,7 @@ struct Fact {
     exact: Option<u64>,
 }
 
-fn fact(name: &'static str, text: impl Into<String>) -> Fact {
+fn plain_fact(name: &'static str, text: impl Into<String>) -> Fact {
     Fact { name, text: text.into(), exact: None }
 }
 
@@ -211,10 +211,10 @@ fn facts(timeline: &Timeline) -> Vec<Fact> {
     let header = &timeline.header;
     let SampleCounts { samples, missed } = timeline.counts();
     let mut facts = vec![
-        fact("command", command(timeline)),
-        fact("recorded by", if header.attached { "record (attached)" } else { "run" }),
-        fact("began", clean(&header.environment.time_utc)),
-        fact("ended", ending(timeline)),
+        plain_fact("command", command(timeline)),
+        plain_fact("recorded by", if header.attached { "record (attached)" } else { "run" }),
+        plain_fact("began", clean(&header.environment.time_utc)),
+        plain_fact("ended", ending(timeline)),
         fact_bytes(
             "peak RSS (VmHWM)",
             timeline.end.as_ref().and_then(|end| end.high_water_kib).map(bytes_of),
@@ -225,23 +225,23 @@ fn facts(timeline: &Timeline) -> Vec<Fact> {
         facts.push(Fact { name: "limit", text, exact: Some(limit.bytes) });
     }
     if header.limits.is_empty() {
-        facts.push(fact("limits", "none set by strandline"));
+        facts.push(plain_fact("limits", "none set by strandline"));
     }
     if let Some(kills) = timeline.end.as_ref().and_then(|end| end.out_of_memory_kills) {
-        facts.push(fact("killed at the limit", format!("{} of its processes", grouped(kills))));
+        facts.push(plain_fact("killed at the limit", format!("{} of its processes", grouped(kills))));
     }
     facts.extend([
-        fact("wanted interval", seconds(seconds_of(header.interval_us))),
+        plain_fact("wanted interval", seconds(seconds_of(header.interval_us))),
         Fact { name: "instants sampled", text: grouped(samples), exact: Some(samples) },
         Fact { name: "instants missed", text: grouped(missed), exact: Some(missed) },
-        fact("requested ledgers", clean_sentence(&header.ledgers)),
-        fact("processes followed by", clean_sentence(&header.followed_by)),
+        plain_fact("requested ledgers", clean_sentence(&header.ledgers)),
+        plain_fact("processes followed by", clean_sentence(&header.followed_by)),
     ]);
     if let Some(end) = &timeline.end {
         facts.extend([
-            fact("stopped for ledgers", seconds(seconds_of(end.stopped_us))),
-            fact("waited at marks", seconds(seconds_of(end.waited_us))),
-            fact("strandline's own CPU time", seconds(seconds_of(end.own_cpu_us))),
+            plain_fact("stopped for ledgers", seconds(seconds_of(end.stopped_us))),
+            plain_fact("waited at marks", seconds(seconds_of(end.waited_us))),
+            plain_fact("strandline's own CPU time", seconds(seconds_of(end.own_cpu_us))),
             fact_bytes("strandline's own peak RSS", end.own_peak_rss_kib.map(bytes_of)),
             Fact {
                 name: "processes too brief to sample",
@@ -257,15 +257,15 @@ fn environment(timeline: &Timeline) -> Vec<Fact> {
     let machine = &timeline.header.environment;
     let or_unknown = |text: &Option<String>| text.as_deref().map_or(UNKNOWN.to_owned(), clean_sentence);
     vec![
-        fact("kernel", or_unknown(&machine.kernel)),
-        fact("machine", clean_sentence(&machine.machine)),
-        fact("processor", or_unknown(&machine.processor)),
-        fact("processors", machine.cpus.map_or(UNKNOWN.to_owned(), grouped)),
+        plain_fact("kernel", or_unknown(&machine.kernel)),
+        plain_fact("machine", clean_sentence(&machine.machine)),
+        plain_fact("processor", or_unknown(&machine.processor)),
+        plain_fact("processors", machine.cpus.map_or(UNKNOWN.to_owned(), grouped)),
         fact_bytes("memory", machine.memory_bytes),
         fact_bytes("page", Some(machine.page_bytes)),
-        fact("transparent huge pages", or_unknown(&machine.thp)),
-        fact("C library (strandline's)", or_unknown(&machine.libc)),
-        fact("strandline", clean_sentence(&timeline.header.version)),
+        plain_fact("transparent huge pages", or_unknown(&machine.thp)),
+        plain_fact("C library (strandline's)", or_unknown(&machine.libc)),
+        plain_fact("strandline", clean_sentence(&timeline.header.version)),
     ]
 }
 
@@ -322,17 +322,17 @@ fn marks(timeline: &Timeline) -> Vec<MarkRow> {
 
 /// The figure of a mark, and its change since the previous one.
 fn cells(column: &MarkColumn, mark: &Mark, previous: Option<&Mark>) -> [Cell; 2] {
-    let shown = |figure: u64| if column.is_count { grouped(figure) } else { bytes(figure) };
-    let now = (column.figure)(&mark.sample);
+    let format = |figure: u64| if column.is_count { grouped(figure) } else { bytes(figure) };
+    let current = (column.figure)(&mark.sample);
     let before = previous.map(|previous| (column.figure)(&previous.sample));
-    let change = before.map(|before| i128::from(now) - i128::from(before));
+    let change = before.map(|before| i128::from(current) - i128::from(before));
     let sign = match change {
         None | Some(0) => "",
         Some(change) if change < 0 => "−",
         Some(_) => "+",
     };
-    let text = before.map_or(String::new(), |before| format!("{sign}{}", shown(now.abs_diff(before))));
-    [Cell { text: shown(now), exact: Some(i128::from(now)) }, Cell { text, exact: change }]
+    let text = before.map_or(String::new(), |before| format!("{sign}{}", format(current.abs_diff(before))));
+    [Cell { text: format(current), exact: Some(i128::from(current)) }, Cell { text, exact: change }]
 }
 
 impl ProcessRow {

@@ -13,7 +13,7 @@ use strandline_inspect::Caveat;
 use strandline_inspect::facts::{Explanation, MapCell, MappedCells, PageMap, Row};
 use strandline_recording::{Ledger, Moment, Sample, differences};
 
-use super::choice::{bytes_of, largest, others, process_name};
+use super::choice::{bytes_of, largest, other_processes_sum, process_name};
 use super::{Point, Timeline};
 use crate::model::{self, Rows, View, state_name, stratum_name};
 use crate::text::{clean, clean_sentence, counted};
@@ -33,10 +33,10 @@ const MAX_RUNS: usize = 50_000;
 /// Maximum number of caveats of a ledger.
 const MAX_CAVEATS: usize = 200;
 /// Maximum width of a process's name.
-const NAME_COLUMNS: usize = 60;
+const MAX_NAME_COLUMNS: usize = 60;
 
 #[derive(Debug, Serialize)]
-pub struct Data {
+pub struct PageData {
     recordings: Vec<Recording>,
     /// The distinct rows: `[id, stratum, state, holder]`.
     rows: Vec<[String; 4]>,
@@ -50,13 +50,13 @@ struct Recording {
     name: String,
     /// The last instant with known data.
     end_us: u64,
-    lines: Vec<Line>,
+    lines: Vec<LineData>,
     marks: Vec<MarkData>,
 }
 
 /// One process, or a sum of several, over time. `us` and all columns are delta-encoded.
 #[derive(Debug, Serialize)]
-struct Line {
+struct LineData {
     name: String,
     /// Number of processes.
     count: usize,
@@ -138,20 +138,20 @@ struct MappingData {
     cells: Vec<Vec<u64>>,
 }
 
-impl Data {
+impl PageData {
     /// Makes the data of `timelines`.
     pub fn new(timelines: &[Timeline]) -> Self {
         let mut names = RowNames::default();
         let mut ledgers = Vec::new();
-        let kept = selected_ledgers(timelines);
-        for &LedgerPlace { recording, index } in &kept {
+        let places = selected_ledgers(timelines);
+        for &LedgerPlace { recording, index } in &places {
             let Some(timeline) = timelines.get(recording) else { continue };
             let Some(ledger) = timeline.ledgers.get(index) else { continue };
             let share_of_peak = timeline.share_of_peak(ledger);
             ledgers.push(LedgerData { share_of_peak, ..LedgerData::new(recording, ledger, &mut names) });
         }
         let mut runs_left = MAX_RUNS;
-        for (data, &LedgerPlace { recording, index }) in ledgers.iter_mut().zip(&kept).rev() {
+        for (data, &LedgerPlace { recording, index }) in ledgers.iter_mut().zip(&places).rev() {
             let ledger = timelines.get(recording).and_then(|timeline| timeline.ledgers.get(index));
             let page_map = ledger.and_then(|ledger| ledger.explain.page_map.as_ref());
             data.map = page_map.and_then(|page_map| MapData::new(page_map, &mut runs_left));
@@ -160,7 +160,7 @@ impl Data {
         Self {
             recordings: timelines.iter().map(Recording::new).collect(),
             rows: names.rows,
-            ledgers_left_out: ledger_count.saturating_sub(kept.len()),
+            ledgers_left_out: ledger_count.saturating_sub(places.len()),
             ledgers,
         }
     }
@@ -184,30 +184,30 @@ struct LedgerPlace {
 /// The ledgers to show: those at marks, peaks and ends first, then those at regular intervals,
 /// evenly thinned.
 fn selected_ledgers(timelines: &[Timeline]) -> Vec<LedgerPlace> {
-    let (mut at_intervals, mut others) = (Vec::new(), Vec::new());
+    let (mut interval_places, mut other_places) = (Vec::new(), Vec::new());
     for (recording, timeline) in timelines.iter().enumerate() {
         for (index, ledger) in timeline.ledgers.iter().enumerate() {
-            let list = if ledger.moment == Moment::Every { &mut at_intervals } else { &mut others };
+            let list = if ledger.moment == Moment::Every { &mut interval_places } else { &mut other_places };
             list.push(LedgerPlace { recording, index });
         }
     }
-    let mut kept = thinned(&others, MAX_LEDGERS);
-    let count_left = MAX_LEDGERS.saturating_sub(kept.len());
-    kept.extend(thinned(&at_intervals, count_left));
-    kept.sort_unstable();
-    kept
+    let mut places = thinned(&other_places, MAX_LEDGERS);
+    let remaining_count = MAX_LEDGERS.saturating_sub(places.len());
+    places.extend(thinned(&interval_places, remaining_count));
+    places.sort_unstable();
+    places
 }
 
-/// At most `max_count` of `all`, evenly chosen, including the last.
-fn thinned(all: &[LedgerPlace], max_count: usize) -> Vec<LedgerPlace> {
-    let step = if max_count == 0 { usize::MAX } else { all.len().div_ceil(max_count).max(1) };
-    all.iter().rev().step_by(step).take(max_count).copied().collect()
+/// At most `max_count` of `places`, evenly chosen, including the last.
+fn thinned(places: &[LedgerPlace], max_count: usize) -> Vec<LedgerPlace> {
+    let step = if max_count == 0 { usize::MAX } else { places.len().div_ceil(max_count).max(1) };
+    places.iter().rev().step_by(step).take(max_count).copied().collect()
 }
 
 /// Deduplicates rows: ledgers of a recording have nearly all rows in common.
 #[derive(Default)]
 struct RowNames {
-    /// See [`Data::rows`].
+    /// See [`PageData::rows`].
     rows: Vec<[String; 4]>,
     indices: HashMap<[String; 4], usize>,
 }
@@ -229,8 +229,9 @@ impl RowNames {
 }
 
 /// The text on the runtimes: sentences for those that were read, names for the others.
-fn runtime_texts(read: Vec<Section>, named: Vec<String>) -> Vec<String> {
-    let sentences = read.into_iter().map(|section| [vec![section.title], section.lines].concat().join(". "));
+fn runtime_texts(sections: Vec<Section>, named: Vec<String>) -> Vec<String> {
+    let sentences =
+        sections.into_iter().map(|section| [vec![section.title], section.lines].concat().join(". "));
     sentences.chain(named).collect()
 }
 
@@ -273,7 +274,7 @@ impl LedgerData {
                 .map(|remedy| [remedy.id, remedy.effect, remedy.how, remedy.cost])
                 .collect(),
             allocators: view.allocators.into_iter().map(|allocator| allocator.title).collect(),
-            runtimes: runtime_texts(view.readings, view.runtimes),
+            runtimes: runtime_texts(view.read_runtimes, view.unread_runtimes),
             settings: explain
                 .settings
                 .iter()
@@ -294,7 +295,7 @@ impl MapData {
             map.mappings.iter().map(|mapping| MappingData::new(mapping, map)).collect();
         let run_count: usize = mappings.iter().map(|mapping| mapping.cells.len()).sum();
         *runs_left = runs_left.checked_sub(run_count)?;
-        let left_out = (map.left_out.mappings > 0).then(|| {
+        let left_out_note = (map.left_out.mappings > 0).then(|| {
             let size = map.left_out.rows.iter().fold(0u64, |sum, &(_, size)| sum.saturating_add(size));
             let smaller = counted(map.left_out.mappings, "smaller mapping");
             format!("Not drawn: {smaller}, {} resident.", bytes(size))
@@ -307,7 +308,7 @@ impl MapData {
                 .map(|row| [clean_sentence(&row.id), state_name(row.state).to_owned()])
                 .collect(),
             mappings,
-            left_out,
+            left_out: left_out_note,
         })
     }
 }
@@ -330,11 +331,12 @@ impl MappingData {
 fn runs(cells: &[MapCell], row_count: usize) -> Vec<Vec<u64>> {
     let mut runs: Vec<Vec<u64>> = Vec::new();
     for cell in cells {
-        let known = cell.rows.iter().filter(|&&(row, _)| usize::from(row) < row_count);
-        let contents: Vec<u64> = known.flat_map(|&(row, size)| [u64::from(row), size]).collect();
+        let valid_rows = cell.rows.iter().filter(|&&(row, _)| usize::from(row) < row_count);
+        let contents: Vec<u64> = valid_rows.flat_map(|&(row, size)| [u64::from(row), size]).collect();
         match runs.last_mut().map(Vec::as_mut_slice) {
-            Some([first, count, last_contents @ ..])
-                if last_contents == contents.as_slice() && first.checked_add(*count) == Some(cell.index) =>
+            Some([first_index, count, last_contents @ ..])
+                if last_contents == contents.as_slice()
+                    && first_index.checked_add(*count) == Some(cell.index) =>
             {
                 *count += 1;
             }
@@ -346,10 +348,10 @@ fn runs(cells: &[MapCell], row_count: usize) -> Vec<Vec<u64>> {
 
 /// Caveats as lines: `code (where, bytes): text`. Those beyond [`MAX_CAVEATS`] are counted.
 pub fn caveat_lines(caveats: &[Caveat]) -> Vec<String> {
-    let (shown, more) = caveats.split_at(caveats.len().min(MAX_CAVEATS));
-    let mut lines = model::caveats(shown);
-    if !more.is_empty() {
-        lines.push(format!("{} more: see --format json", more.len()));
+    let (listed, unlisted) = caveats.split_at(caveats.len().min(MAX_CAVEATS));
+    let mut lines = model::caveats(listed);
+    if !unlisted.is_empty() {
+        lines.push(format!("{} more: see --format json", unlisted.len()));
     }
     lines
 }
@@ -357,21 +359,21 @@ pub fn caveat_lines(caveats: &[Caveat]) -> Vec<String> {
 impl Recording {
     fn new(timeline: &Timeline) -> Self {
         let by_size = largest(timeline);
-        let (shown, rest) = by_size.split_at(by_size.len().min(MAX_LINES));
-        let mut lines: Vec<Line> = shown
+        let (largest_processes, other_processes) = by_size.split_at(by_size.len().min(MAX_LINES));
+        let mut lines: Vec<LineData> = largest_processes
             .iter()
             .filter_map(|&index| timeline.processes.get(index))
             .map(|process| {
-                let name = process_name(process, NAME_COLUMNS);
-                let mut line = Line::new(name, process.series.points(), process.series.width_us());
+                let name = process_name(process, MAX_NAME_COLUMNS);
+                let mut line = LineData::new(name, process.series.points(), process.series.width_us());
                 line.process = Some(process.start.process);
                 line.peak_bytes = process.high_water_kib().map_or(0, bytes_of);
                 line
             })
             .collect();
-        if let Some(others) = others(timeline, rest) {
-            let mut line = Line::new(format!("others: {}", others.count), &others.points, 0);
-            line.count = others.count;
+        if let Some(sum) = other_processes_sum(timeline, other_processes) {
+            let mut line = LineData::new(format!("others: {}", sum.count), &sum.points, 0);
+            line.count = sum.count;
             lines.push(line);
         }
         Self {
@@ -393,7 +395,7 @@ impl Recording {
     }
 }
 
-impl Line {
+impl LineData {
     fn new(name: String, points: &[Point], width_us: u64) -> Self {
         let column =
             |figure: fn(&Sample) -> u64| differences(points.iter().map(|point| figure(&point.sample)));
@@ -428,7 +430,7 @@ mod tests {
     #[test]
     fn columns_are_differences_that_add_up() {
         let timeline = fabricated::tree();
-        let data = Data::new(std::slice::from_ref(&timeline));
+        let data = PageData::new(std::slice::from_ref(&timeline));
         let worker = &data.recordings[0].lines[0];
         let points = timeline.processes[1].series.points();
         assert_eq!(worker.us.len(), points.len());
@@ -447,7 +449,7 @@ mod tests {
         let mut every = timeline.ledgers[0].clone();
         every.moment = Moment::Every;
         timeline.ledgers.extend(std::iter::repeat_n(every, 1_000));
-        let data = Data::new(&[timeline]);
+        let data = PageData::new(&[timeline]);
         assert!(data.ledgers.len() <= MAX_LEDGERS);
         assert!(data.ledgers.iter().filter(|ledger| ledger.moment != "every").count() == 4);
         assert_eq!(data.ledgers.len() + data.ledgers_left_out, 1_004);
@@ -456,7 +458,7 @@ mod tests {
     #[test]
     fn page_maps_keep_to_their_legend_and_to_the_room() {
         let timeline = fabricated::tree();
-        let data = Data::new(std::slice::from_ref(&timeline));
+        let data = PageData::new(std::slice::from_ref(&timeline));
         let map = data.ledgers[3].map.as_ref().unwrap();
         assert_eq!(map.mappings[1].start, "0x55d001000000", "rounded down to a cell");
         assert_eq!(map.mappings[3].cells, [[7, 1, 0, 8_192]], "the row that does not exist is dropped");
@@ -470,7 +472,7 @@ mod tests {
 
     #[test]
     fn no_name_ends_the_script() {
-        let text = Data::new(&[fabricated::hostile()]).to_script().unwrap();
+        let text = PageData::new(&[fabricated::hostile()]).to_script().unwrap();
         assert!(!text.contains(['<', '>', '&']));
         assert!(!text.chars().any(crate::text::is_unsafe));
         serde_json::from_str::<serde_json::Value>(&text).unwrap();
@@ -479,7 +481,7 @@ mod tests {
     #[test]
     fn absurd_figures_are_no_panic() {
         for timeline in [fabricated::absurd(), fabricated::empty()] {
-            Data::new(&[timeline]).to_script().unwrap();
+            PageData::new(&[timeline]).to_script().unwrap();
         }
     }
 }

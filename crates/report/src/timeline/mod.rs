@@ -106,7 +106,7 @@ pub struct Timeline {
     pub heartbeat: Heartbeat,
     /// What is unknown or went wrong.
     pub caveats: Vec<Caveat>,
-    dropped: Dropped,
+    dropped: DropCounts,
     /// Points added since the last check.
     new_points: usize,
     /// Approximate memory of names, marks and ledgers.
@@ -115,7 +115,7 @@ pub struct Timeline {
 
 /// Counts of what was dropped because of limits.
 #[derive(Clone, Copy, Debug, Default)]
-struct Dropped {
+struct DropCounts {
     processes: u64,
     execs: u64,
     marks: u64,
@@ -251,7 +251,7 @@ impl Timeline {
         };
         // Beyond `MAX_EXECS`, an exec replaces the last one.
         let replaced = process.execs.last().filter(|_| process.execs.len() >= MAX_EXECS);
-        let replaced_bytes = replaced.map_or(0, |last| names_bytes(&last.command, &last.executable));
+        let replaced_bytes = replaced.map_or(0, |exec| names_bytes(&exec.command, &exec.executable));
         let kept_bytes_before = self.kept_bytes;
         self.kept_bytes = kept_bytes_before.saturating_sub(replaced_bytes);
         let is_kept = self.reserve(names_bytes(&exec.command, &exec.executable));
@@ -298,12 +298,12 @@ impl Timeline {
         let text_bytes = serde_json::to_string(&ledger).map_or(usize::MAX, |text| text.len());
         ledger.explain.page_map = page_map;
         let replaced = peaks.get(&ledger.process).copied().filter(|_| ledger.moment == Moment::Peak);
-        let more_bytes = text_bytes.saturating_sub(replaced.map_or(0, |peak| peak.reserved_bytes));
+        let added_bytes = text_bytes.saturating_sub(replaced.map_or(0, |peak| peak.reserved_bytes));
         let is_countable = replaced.is_some() || self.ledgers.len() < MAX_LEDGERS;
         let is_regular = ledger.moment == Moment::Every;
         let max_bytes = if is_regular { MAX_REGULAR_KEPT_BYTES } else { MAX_KEPT_BYTES };
-        let has_memory = self.kept_bytes.saturating_add(more_bytes) <= max_bytes;
-        if !is_countable || !has_memory || !self.reserve(more_bytes) {
+        let has_memory = self.kept_bytes.saturating_add(added_bytes) <= max_bytes;
+        if !is_countable || !has_memory || !self.reserve(added_bytes) {
             self.dropped.ledgers += 1;
             return;
         }
@@ -313,7 +313,7 @@ impl Timeline {
             peaks.insert(ledger.process, PeakLedger { index, reserved_bytes });
         }
         match self.ledgers.get_mut(index) {
-            Some(kept) => *kept = ledger,
+            Some(replaced_ledger) => *replaced_ledger = ledger,
             None => self.ledgers.push(ledger),
         }
         self.thin_page_maps();
@@ -374,7 +374,8 @@ impl Timeline {
 
     /// Adds a caveat on what was dropped.
     fn report_dropped(&mut self) {
-        let Dropped { processes, execs, marks, ledgers, page_maps, caveats, groups, thinned } = self.dropped;
+        let DropCounts { processes, execs, marks, ledgers, page_maps, caveats, groups, thinned } =
+            self.dropped;
         let parts: Vec<String> = [
             (processes, "processes"),
             (execs, "started programs"),
@@ -474,8 +475,8 @@ impl Process {
             self.execs.push(exec);
             return true;
         }
-        if let Some(last) = self.execs.last_mut() {
-            *last = exec;
+        if let Some(last_exec) = self.execs.last_mut() {
+            *last_exec = exec;
         }
         false
     }
@@ -537,8 +538,8 @@ mod tests {
         }
         assert!(timeline.kept_bytes <= MAX_KEPT_BYTES && timeline.kept_bytes > MAX_KEPT_BYTES / 2);
         let of_ledgers = timeline.ledgers.iter().flat_map(|ledger| &ledger.explain.caveats);
-        let kept: usize = of_ledgers.map(|caveat| caveat.text.len()).sum();
-        assert!(kept <= MAX_KEPT_BYTES, "{kept}");
+        let caveat_bytes: usize = of_ledgers.map(|caveat| caveat.text.len()).sum();
+        assert!(caveat_bytes <= MAX_KEPT_BYTES, "{caveat_bytes}");
         assert_eq!((timeline.ledgers.len(), timeline.caveats.len()), (100, 100));
         assert!(timeline.dropped.ledgers > 0 && timeline.dropped.caveats == 100);
     }

@@ -52,9 +52,11 @@ impl Series {
         let point = Point { at_us, sample, rss_low_kib: rss_kib, rss_high_kib: rss_kib };
         match self.points.last_mut() {
             // Only in damaged recordings does time go back.
-            Some(last) if at_us < last.at_us => {}
-            Some(last) if self.width_us > 0 && at_us / self.width_us == last.at_us / self.width_us => {
-                *last = merged(last, &point);
+            Some(previous) if at_us < previous.at_us => {}
+            Some(previous)
+                if self.width_us > 0 && at_us / self.width_us == previous.at_us / self.width_us =>
+            {
+                *previous = merged(previous, &point);
             }
             _ => self.points.push(point),
         }
@@ -69,7 +71,7 @@ impl Series {
         if self.points.len() <= max_points {
             return;
         }
-        let span_us = self.points.last().map_or(0, |last| last.at_us);
+        let span_us = self.points.last().map_or(0, |point| point.at_us);
         let first_width_us = (span_us / MAX_POINTS as u64).max(1);
         let mut width_us = if self.width_us == 0 { first_width_us } else { self.width_us };
         while self.points.len() > max_points && width_us < u64::MAX / 2 {
@@ -77,8 +79,8 @@ impl Series {
             let mut points: Vec<Point> = Vec::with_capacity(self.points.len());
             for point in &self.points {
                 match points.last_mut() {
-                    Some(last) if point.at_us / width_us == last.at_us / width_us => {
-                        *last = merged(last, point);
+                    Some(previous) if point.at_us / width_us == previous.at_us / width_us => {
+                        *previous = merged(previous, point);
                     }
                     _ => points.push(*point),
                 }
@@ -91,12 +93,12 @@ impl Series {
 }
 
 /// One point for two consecutive ones.
-fn merged(first: &Point, second: &Point) -> Point {
+fn merged(earlier: &Point, later: &Point) -> Point {
     Point {
-        at_us: second.at_us,
-        sample: second.sample,
-        rss_low_kib: first.rss_low_kib.min(second.rss_low_kib),
-        rss_high_kib: first.rss_high_kib.max(second.rss_high_kib),
+        at_us: later.at_us,
+        sample: later.sample,
+        rss_low_kib: earlier.rss_low_kib.min(later.rss_low_kib),
+        rss_high_kib: earlier.rss_high_kib.max(later.rss_high_kib),
     }
 }
 

@@ -162,6 +162,12 @@ struct Position {
     y: f64,
 }
 
+impl Position {
+    fn new(x: f64, y: f64) -> Self {
+        Self { x, y }
+    }
+}
+
 impl Curve {
     fn new(name: String, colour: RGBColor, width: u32, points: &[Point], kib: fn(&Point) -> u64) -> Self {
         let points = points.iter().map(|point| Figure::new(point.at_us, kib(point))).collect();
@@ -218,12 +224,12 @@ impl<DB: DrawingBackend> Pen<'_, DB> {
     /// Draws a straight line.
     fn straight_line(
         &self,
-        (x1, y1): (f64, f64),
-        (x2, y2): (f64, f64),
+        from: Position,
+        to: Position,
         style: impl Into<ShapeStyle>,
         width: u32,
     ) -> DrawResult<DB> {
-        self.line(&[Position { x: x1, y: y1 }, Position { x: x2, y: y2 }], style, width)
+        self.line(&[from, to], style, width)
     }
 
     /// Draws a line through points.
@@ -240,18 +246,19 @@ impl<DB: DrawingBackend> Pen<'_, DB> {
         self.area.draw(&Polygon::new(points, colour.mix(0.25)))
     }
 
-    /// Writes `text`; (x, y) is the left end, right end or middle (by `anchor`) of its centre line.
+    /// Writes `text`; `position` is the left end, right end or middle (by `anchor`) of its centre
+    /// line.
     fn text(
         &self,
         text: String,
-        (x, y): (f64, f64),
+        position: Position,
         size: i32,
         colour: RGBColor,
         anchor: HPos,
     ) -> DrawResult<DB> {
         let style: TextStyle<'_> = (FAMILY, size * self.scale).into_font().color(&colour);
         let style = style.pos(Pos::new(anchor, VPos::Center));
-        self.area.draw(&Text::new(text, self.scaled(Position { x, y }), style))
+        self.area.draw(&Text::new(text, self.scaled(position), style))
     }
 }
 
@@ -307,9 +314,9 @@ fn draw_heading<DB: DrawingBackend>(pen: &Pen<'_, DB>, timelines: &[Timeline]) -
     };
     let (left, max_width) = (f64::from(MARGIN), WIDTH as i32 - 2 * MARGIN);
     let title = fitted(&title, HEADING_SIZE, max_width);
-    pen.text(title, (left, 20.0), HEADING_SIZE, TEXT_COLOUR, HPos::Left)?;
+    pen.text(title, Position::new(left, 20.0), HEADING_SIZE, TEXT_COLOUR, HPos::Left)?;
     let subtitle = fitted(&subtitle, TEXT_SIZE, max_width);
-    pen.text(subtitle, (left, 43.0), TEXT_SIZE, MUTED_COLOUR, HPos::Left)
+    pen.text(subtitle, Position::new(left, 43.0), TEXT_SIZE, MUTED_COLOUR, HPos::Left)
 }
 
 /// Removes points that nearly coincide with the previous one and would make the line jagged. Keeps
@@ -319,19 +326,21 @@ fn smooth(points: impl Iterator<Item = Position>) -> Vec<Position> {
     const MIN_DISTANCE: f64 = 1.5;
     /// A larger distance to the previous point is a step.
     const STEP_DISTANCE: f64 = 3.0;
-    let mut kept: Vec<Position> = Vec::new();
+    let mut smoothed: Vec<Position> = Vec::new();
     let mut skipped = None;
     for point in points {
-        let distance = kept.last().map_or(f64::INFINITY, |last| (point.x - last.x).hypot(point.y - last.y));
+        let distance = smoothed
+            .last()
+            .map_or(f64::INFINITY, |previous| (point.x - previous.x).hypot(point.y - previous.y));
         if distance < MIN_DISTANCE {
             skipped = Some(point);
             continue;
         }
-        kept.extend(skipped.take().filter(|_| distance > STEP_DISTANCE));
-        kept.push(point);
+        smoothed.extend(skipped.take().filter(|_| distance > STEP_DISTANCE));
+        smoothed.push(point);
     }
-    kept.extend(skipped);
-    kept
+    smoothed.extend(skipped);
+    smoothed
 }
 
 /// The size at the top of the plot is at least this.
@@ -387,18 +396,18 @@ fn draw_axes<DB: DrawingBackend>(pen: &Pen<'_, DB>, frame: &Frame) -> DrawResult
     let Frame { left, right, top, bottom, .. } = *frame;
     for size in byte_ticks(frame.top_bytes) {
         let y = frame.y(size);
-        pen.straight_line((left, y), (right, y), GRID_COLOUR, 1)?;
-        pen.text(byte_label(size), (left - 8.0, y), TEXT_SIZE, MUTED_COLOUR, HPos::Right)?;
+        pen.straight_line(Position::new(left, y), Position::new(right, y), GRID_COLOUR, 1)?;
+        pen.text(byte_label(size), Position::new(left - 8.0, y), TEXT_SIZE, MUTED_COLOUR, HPos::Right)?;
     }
-    let edge = [(left, top), (left, bottom), (right, bottom)].map(|(x, y)| Position { x, y });
+    let edge = [(left, top), (left, bottom), (right, bottom)].map(|(x, y)| Position::new(x, y));
     pen.line(&edge, MUTED_COLOUR, 1)?;
     for seconds in time_ticks(frame.end_seconds) {
         let x = frame.x(seconds);
-        pen.straight_line((x, bottom), (x, bottom + 5.0), MUTED_COLOUR, 1)?;
+        pen.straight_line(Position::new(x, bottom), Position::new(x, bottom + 5.0), MUTED_COLOUR, 1)?;
         // Keep the last label within the picture.
         let text = time_label(seconds, frame.end_seconds);
         let x = x.min(f64::from(WIDTH as i32 - pixels(&text, TEXT_SIZE) / 2 - 4));
-        pen.text(text, (x, bottom + 17.0), TEXT_SIZE, MUTED_COLOUR, HPos::Center)?;
+        pen.text(text, Position::new(x, bottom + 17.0), TEXT_SIZE, MUTED_COLOUR, HPos::Center)?;
     }
     Ok(())
 }
@@ -468,9 +477,14 @@ fn draw_mark<DB: DrawingBackend>(pen: &Pen<'_, DB>, frame: &Frame, label: &Label
     let middle = |row: i32| f64::from(HEADING_HEIGHT + row * LABEL_ROW_HEIGHT + LABEL_ROW_HEIGHT / 2);
     let top = label.place.map_or(frame.top, |place| middle(place.row) - 8.0);
     let bottom = if label.is_tick { frame.top + 6.0 } else { frame.bottom };
-    pen.straight_line((label.x, top), (label.x, bottom), label.colour.mix(0.55), 1)?;
+    pen.straight_line(
+        Position::new(label.x, top),
+        Position::new(label.x, bottom),
+        label.colour.mix(0.55),
+        1,
+    )?;
     let Some(LabelPlace { row, x }) = label.place else { return Ok(()) };
-    pen.text(label.name.clone(), (x, middle(row)), TEXT_SIZE, label.colour, HPos::Left)
+    pen.text(label.name.clone(), Position::new(x, middle(row)), TEXT_SIZE, label.colour, HPos::Left)
 }
 
 /// Draws the names of the curves below the plot, up to its width.
@@ -483,8 +497,8 @@ fn draw_legend<DB: DrawingBackend>(pen: &Pen<'_, DB>, curves: &[Curve]) -> DrawR
         if name_end + 2.0 > f64::from(WIDTH) {
             break;
         }
-        pen.straight_line((x, y), (x + LEGEND_LINE, y), curve.colour, curve.width)?;
-        pen.text(curve.name.clone(), (name_x, y), TEXT_SIZE, TEXT_COLOUR, HPos::Left)?;
+        pen.straight_line(Position::new(x, y), Position::new(x + LEGEND_LINE, y), curve.colour, curve.width)?;
+        pen.text(curve.name.clone(), Position::new(name_x, y), TEXT_SIZE, TEXT_COLOUR, HPos::Left)?;
         x = name_end + 4.0 * LEGEND_GAP;
     }
     Ok(())

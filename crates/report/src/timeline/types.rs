@@ -17,8 +17,8 @@ use crate::units::{UNKNOWN, bytes};
 /// Maximum number of ledgers in the table.
 const MAX_LEDGERS: usize = 24;
 /// Number of types named as having grown most.
-const MAX_GROWN: usize = 3;
-const NAME_COLUMNS: usize = 48;
+const MAX_LISTED_GROWTHS: usize = 3;
+const MAX_NAME_COLUMNS: usize = 48;
 
 /// Instances and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,22 +30,22 @@ struct Sum {
 /// The ledgers of the process with the most memory, in order of time.
 fn ledgers(timeline: &Timeline) -> Vec<&Ledger> {
     let largest = timeline.ledgers.iter().max_by_key(|ledger| ledger.explain.kernel.rss_bytes);
-    let of_it =
-        timeline.ledgers.iter().filter(|ledger| Some(ledger.process) == largest.map(|one| one.process));
-    let mut ledgers: Vec<&Ledger> = of_it.collect();
+    let its_ledgers =
+        timeline.ledgers.iter().filter(|ledger| Some(ledger.process) == largest.map(|ledger| ledger.process));
+    let mut ledgers: Vec<&Ledger> = its_ledgers.collect();
     ledgers.sort_by_key(|ledger| ledger.at_us);
     ledgers
 }
 
 /// Totals by type over a ledger's runtimes; `None` if no runtime has a census.
 fn types(ledger: &Ledger) -> Option<BTreeMap<&str, Sum>> {
-    let all = || ledger.explain.runtimes.iter().flat_map(|runtime| &runtime.types);
-    all().next()?;
+    let listed_types = || ledger.explain.runtimes.iter().flat_map(|runtime| &runtime.types);
+    listed_types().next()?;
     let mut types: BTreeMap<&str, Sum> = BTreeMap::new();
-    for of in all() {
-        let sum = types.entry(&of.name).or_default();
-        sum.instances = sum.instances.saturating_add(of.instances);
-        sum.bytes = sum.bytes.saturating_add(of.bytes);
+    for facts in listed_types() {
+        let sum = types.entry(&facts.name).or_default();
+        sum.instances = sum.instances.saturating_add(facts.instances);
+        sum.bytes = sum.bytes.saturating_add(facts.bytes);
     }
     Some(types)
 }
@@ -54,21 +54,21 @@ fn types(ledger: &Ledger) -> Option<BTreeMap<&str, Sum>> {
 pub fn follow(timeline: &Timeline, name: &str, surface: Surface) -> Vec<String> {
     const HEAD: [Column; 5] =
         [words("ledger"), figures("time"), figures("RSS"), figures("objects"), figures("their bytes")];
-    let all = ledgers(timeline);
+    let ledgers = ledgers(timeline);
     let mut lines = vec![String::new()];
-    let is_known = all.iter().filter_map(|ledger| types(ledger)).any(|types| types.contains_key(name));
-    let title = format!("objects of the type {}", shorten(&clean_sentence(name), NAME_COLUMNS));
+    let is_known = ledgers.iter().filter_map(|ledger| types(ledger)).any(|types| types.contains_key(name));
+    let title = format!("objects of the type {}", shorten(&clean_sentence(name), MAX_NAME_COLUMNS));
     if !is_known {
         lines.push(format!("{title}: in no ledger of the process with the most memory"));
         return lines;
     }
     // Thin a long list, keeping the last ledger.
-    let step = all.len().div_ceil(MAX_LEDGERS).max(1);
-    let shown = all.iter().rev().step_by(step).rev();
+    let step = ledgers.len().div_ceil(MAX_LEDGERS).max(1);
+    let thinned_ledgers = ledgers.iter().rev().step_by(step).rev();
     let row = |ledger: &&Ledger| {
-        let found = types(ledger).map(|types| types.get(name).copied());
-        let describe = |of: fn(Sum) -> String| match found {
-            Some(Some(sum)) => of(sum),
+        let sum = types(ledger).map(|types| types.get(name).copied());
+        let describe = |format: fn(Sum) -> String| match sum {
+            Some(Some(sum)) => format(sum),
             // Types with few bytes are not listed.
             Some(None) => "not listed".to_owned(),
             None => UNKNOWN.to_owned(),
@@ -84,7 +84,7 @@ pub fn follow(timeline: &Timeline, name: &str, surface: Surface) -> Vec<String> 
             describe(|sum| bytes(sum.bytes)),
         ]
     };
-    let rows: Vec<Vec<String>> = shown.map(row).collect();
+    let rows: Vec<Vec<String>> = thinned_ledgers.map(row).collect();
     lines.push(title);
     lines.extend(table_lines(lay_out(&HEAD, &rows, 0, surface.columns), surface));
     lines
@@ -96,35 +96,38 @@ struct Growth<'a> {
     /// What the first ledger lists; `None` if it does not list the type. Ledgers list the types
     /// with most bytes, so it may have existed.
     before: Option<Sum>,
-    now: Sum,
+    current: Sum,
 }
 
 impl<'a> Growth<'a> {
-    /// The growth of a type to `now`; `None` if it has no more bytes than before.
-    fn new(name: &'a str, before: Option<Sum>, now: Sum) -> Option<Self> {
-        Some(Self { name, before, now }).filter(|growth| growth.bytes() > 0)
+    /// The growth of a type to `current`; `None` if it has no more bytes than before.
+    fn new(name: &'a str, before: Option<Sum>, current: Sum) -> Option<Self> {
+        Some(Self { name, before, current }).filter(|growth| growth.bytes() > 0)
     }
 
     /// By how many bytes it grew; at most this, if the first ledger does not list it.
     fn bytes(&self) -> u64 {
-        self.now.bytes.saturating_sub(self.before.unwrap_or_default().bytes)
+        self.current.bytes.saturating_sub(self.before.unwrap_or_default().bytes)
     }
 
     /// `str by 8.51 MiB (113,000 objects)`.
     fn describe(&self) -> String {
-        let name = shorten(&clean_sentence(self.name), NAME_COLUMNS);
-        let grown = bytes(self.bytes());
-        let now = self.now.instances;
+        let name = shorten(&clean_sentence(self.name), MAX_NAME_COLUMNS);
+        let growth = bytes(self.bytes());
+        let current = self.current.instances;
         let Some(before) = self.before else {
-            return format!("{name} by up to {grown} (up to {} objects; not listed before)", grouped(now));
+            return format!(
+                "{name} by up to {growth} (up to {} objects; not listed before)",
+                grouped(current)
+            );
         };
-        match now.cmp(&before.instances) {
+        match current.cmp(&before.instances) {
             Ordering::Greater => {
-                format!("{name} by {grown} ({} objects)", grouped(now - before.instances))
+                format!("{name} by {growth} ({} objects)", grouped(current - before.instances))
             }
-            Ordering::Equal => format!("{name} by {grown} (in as many objects)"),
+            Ordering::Equal => format!("{name} by {growth} (in as many objects)"),
             Ordering::Less => {
-                format!("{name} by {grown} (in {} fewer objects)", grouped(before.instances - now))
+                format!("{name} by {growth} (in {} fewer objects)", grouped(before.instances - current))
             }
         }
     }
@@ -135,19 +138,21 @@ impl<'a> Growth<'a> {
 pub fn growth(timeline: &Timeline, surface: Surface) -> Vec<String> {
     let listed: Vec<(&Ledger, BTreeMap<&str, Sum>)> =
         ledgers(timeline).into_iter().filter_map(|ledger| Some((ledger, types(ledger)?))).collect();
-    let [(first, before), .., (last, after)] = listed.as_slice() else { return Vec::new() };
-    let mut grown: Vec<Growth<'_>> =
-        after.iter().filter_map(|(name, now)| Growth::new(name, before.get(name).copied(), *now)).collect();
-    grown.sort_by_key(|growth| (Reverse(growth.bytes()), growth.name));
-    grown.truncate(MAX_GROWN);
-    if grown.is_empty() {
+    let [(first_ledger, before), .., (last_ledger, after)] = listed.as_slice() else { return Vec::new() };
+    let mut growths: Vec<Growth<'_>> = after
+        .iter()
+        .filter_map(|(name, current)| Growth::new(name, before.get(name).copied(), *current))
+        .collect();
+    growths.sort_by_key(|growth| (Reverse(growth.bytes()), growth.name));
+    growths.truncate(MAX_LISTED_GROWTHS);
+    if growths.is_empty() {
         return Vec::new();
     }
     let text = format!(
         "types that grew most from {:.3} s to {:.3} s: {}; --type NAME follows one",
-        seconds_of(first.at_us),
-        seconds_of(last.at_us),
-        grown.iter().map(Growth::describe).collect::<Vec<_>>().join(", ")
+        seconds_of(first_ledger.at_us),
+        seconds_of(last_ledger.at_us),
+        growths.iter().map(Growth::describe).collect::<Vec<_>>().join(", ")
     );
     let mut lines = vec![String::new()];
     lines.extend(wrap(&text, surface.columns));
@@ -204,7 +209,7 @@ mod tests {
     fn a_type_that_was_not_listed_grew_by_an_unknown_part() {
         let mut timeline = recording();
         for ledger in &mut timeline.ledgers[..2] {
-            ledger.explain.runtimes[0].types.retain(|of| of.name == "dict");
+            ledger.explain.runtimes[0].types.retain(|facts| facts.name == "dict");
         }
         let text = growth(&timeline, PLAIN).join(" ");
         assert!(text.contains("app.Node by up to 250 KiB (up to 4,000 objects; not listed"), "{text}");
@@ -212,9 +217,10 @@ mod tests {
 
     #[test]
     fn objects_may_grow_without_becoming_more() {
-        let describe = |then, now| {
+        let describe = |earlier, later| {
             let sum = |instances, bytes| Sum { instances, bytes };
-            Growth::new("app.Buffer", Some(sum(then, 1024)), sum(now, 3072)).map(|growth| growth.describe())
+            Growth::new("app.Buffer", Some(sum(earlier, 1024)), sum(later, 3072))
+                .map(|growth| growth.describe())
         };
         assert_eq!(describe(5, 5).as_deref(), Some("app.Buffer by 2.00 KiB (in as many objects)"));
         assert_eq!(describe(7, 5).as_deref(), Some("app.Buffer by 2.00 KiB (in 2 fewer objects)"));

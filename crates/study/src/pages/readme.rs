@@ -51,12 +51,13 @@ pub fn insert_results(readme: &str, block: &str) -> Result<Option<String>, Strin
     let begin = lines.iter().position(|line| line.trim() == BEGIN).ok_or_else(missing)?;
     let end = lines.iter().skip(begin).position(|line| line.trim() == END).ok_or_else(missing)? + begin;
     let text_of = |from: usize, to: usize| lines.get(from..to).unwrap_or_default().concat();
-    let (before, old, after) = (text_of(0, begin), text_of(begin + 1, end), text_of(end + 1, lines.len()));
+    let (before, old_block, after) =
+        (text_of(0, begin), text_of(begin + 1, end), text_of(end + 1, lines.len()));
     let compared_lines = |text: &str| -> Vec<String> {
         let lines = text.lines().filter(|line| !line.starts_with(MEASURED) && !line.trim().is_empty());
         lines.map(str::to_owned).collect()
     };
-    if compared_lines(&old) == compared_lines(block) {
+    if compared_lines(&old_block) == compared_lines(block) {
         return Ok(None);
     }
     Ok(Some(format!("{before}{BEGIN}\n\n{block}\n\n{END}\n{after}")))
@@ -69,12 +70,12 @@ mod tests {
     #[test]
     fn only_text_between_the_marker_lines_is_replaced() {
         let readme = format!("# Mine\n\n{BEGIN}\nold\n{END}\n\nmore\n");
-        let first = insert_results(&readme, "new\n\nMeasured on: today.").unwrap().unwrap();
-        assert_eq!(first, format!("# Mine\n\n{BEGIN}\n\nnew\n\nMeasured on: today.\n\n{END}\n\nmore\n"));
-        assert_eq!(insert_results(&first, "new\n\nMeasured on: tomorrow.").unwrap(), None);
-        assert!(insert_results(&first, "newer").unwrap().is_some());
-        let last = format!("{BEGIN}\n{END}");
-        assert_eq!(insert_results(&last, "x").unwrap().unwrap(), format!("{BEGIN}\n\nx\n\n{END}\n"));
+        let new_readme = insert_results(&readme, "new\n\nMeasured on: today.").unwrap().unwrap();
+        assert_eq!(new_readme, format!("# Mine\n\n{BEGIN}\n\nnew\n\nMeasured on: today.\n\n{END}\n\nmore\n"));
+        assert_eq!(insert_results(&new_readme, "new\n\nMeasured on: tomorrow.").unwrap(), None);
+        assert!(insert_results(&new_readme, "newer").unwrap().is_some());
+        let empty = format!("{BEGIN}\n{END}");
+        assert_eq!(insert_results(&empty, "x").unwrap().unwrap(), format!("{BEGIN}\n\nx\n\n{END}\n"));
         for without in ["", "# Mine\n", BEGIN, END, &format!("{END}\n{BEGIN}\n"), &format!("{BEGIN}\nold\n")]
         {
             assert!(insert_results(without, "x").is_err(), "{without:?}");

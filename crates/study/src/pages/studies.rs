@@ -69,15 +69,20 @@ fn run_seconds(data: &Data) -> f64 {
 
 /// Builds the document for scripts.
 pub fn document(items: &[Item<'_>]) -> Value {
-    let describe = |item: &Item<'_>| match &item.result {
-        Ok(facts) => {
-            let mut value = serde_json::to_value(study::document(facts)).unwrap_or_default();
-            if let Value::Object(fields) = &mut value {
-                fields.insert("name".to_owned(), json!(item.name));
+    let describe = |item: &Item<'_>| {
+        let document = match &item.result {
+            Ok(facts) => serde_json::to_value(study::document(facts)).map_err(|error| error.to_string()),
+            Err(why) => Err((*why).to_owned()),
+        };
+        match document {
+            Ok(mut document) => {
+                if let Value::Object(fields) = &mut document {
+                    fields.insert("name".to_owned(), json!(item.name));
+                }
+                document
             }
-            value
+            Err(why) => json!({ "name": item.name, "could_not_be_run": why }),
         }
-        Err(why) => json!({ "name": item.name, "could_not_be_run": why }),
     };
     json!({ "studies": items.iter().map(describe).collect::<Vec<_>>(), "totals": Totals::of(items) })
 }
@@ -88,7 +93,7 @@ pub fn book(items: &[Item<'_>], pages: Vec<Page>, environment: Vec<(String, Stri
     let totals = Totals::of(items);
     let chapters = items.iter().zip(pages).map(|(item, page)| Chapter { name: item.name.to_owned(), page });
     let title = match items {
-        [one] => format!("study {}", clean(one.name)),
+        [item] => format!("study {}", clean(item.name)),
         _ => "studies".to_owned(),
     };
     Book {
@@ -157,24 +162,18 @@ pub fn brief(item: &Item<'_>) -> Page {
     };
     let mut sections = Vec::new();
     if !facts.claims.is_empty() {
-        // Claims that hold are shown without text.
-        let shortened = |claim: Claim| {
-            let holds = claim.verdict.tone == Tone::Good;
-            let note = if claim.reason.is_empty() { claim.note } else { String::new() };
-            if holds {
-                Claim {
-                    says: String::new(),
-                    reason: String::new(),
-                    note: String::new(),
-                    figures: Vec::new(),
-                    ..claim
-                }
-            } else {
-                Claim { note, figures: Vec::new(), ..claim }
-            }
-        };
-        let claims = study::claims(facts).into_iter().map(shortened).collect();
+        let claims = study::claims(facts).into_iter().map(brief_claim).collect();
         sections.push(Section { claims, ..Section::default() });
     }
     Page { sections, caveats: Vec::new(), environment: Vec::new(), ..study::page(facts) }
+}
+
+/// A claim without its figures; one that holds also without text.
+fn brief_claim(claim: Claim) -> Claim {
+    let claim = Claim { figures: Vec::new(), ..claim };
+    if claim.verdict.tone == Tone::Good {
+        return Claim { statement: String::new(), reason: String::new(), note: String::new(), ..claim };
+    }
+    let note = if claim.reason.is_empty() { claim.note } else { String::new() };
+    Claim { note, ..claim }
 }

@@ -5,9 +5,9 @@ use serde_json::{Map, Value, json};
 use strandline_inspect::environment::Environment;
 use strandline_lab::nodes::NodeKind;
 
-use crate::claim::{Judged, REASON_FAILS, Verdict};
-use crate::data::{CellData, Data, Measured as _, estimate};
-use crate::expression::{Read, ReadValue};
+use crate::claim::{JudgedClaim, REASON_FAILS, Verdict};
+use crate::data::{CellData, Data, MeasuredData as _, estimate};
+use crate::expression::{FigureRead, ReadValue};
 use crate::matrix::{Key, Matrix};
 use crate::metric::Metric;
 use crate::{plots, table};
@@ -31,7 +31,7 @@ pub struct StudyInput<'a> {
     /// Their measured data.
     pub data: &'a Data,
     /// The judged claims.
-    pub claims: &'a [Judged],
+    pub claims: &'a [JudgedClaim],
     /// Caveats on the figures: code and sentence.
     pub caveats: Vec<(&'static str, String)>,
     /// Kinds of machines that ran it, if runs were made elsewhere.
@@ -47,7 +47,7 @@ pub struct Document {
     provenance: Map<String, Value>,
     repeats: u32,
     cells: Vec<Value>,
-    claims: Vec<Judged>,
+    claims: Vec<JudgedClaim>,
     caveats: Vec<Value>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     nodes: Vec<NodeKind>,
@@ -76,7 +76,7 @@ pub fn document(facts: &StudyInput<'_>) -> Document {
             "runs_that_count": (cell.valid_runs < cell.total_runs).then_some(cell.valid_runs) })
     };
     let cells = facts.data.cells.iter().map(|(key, cell)| describe(key, cell));
-    let left_out = facts.matrix.excluded_cells().unwrap_or_default().into_iter().map(|(key, why)| {
+    let excluded_cells = facts.matrix.excluded_cells().unwrap_or_default().into_iter().map(|(key, why)| {
         describe(&key, &CellData { not_run: Some(format!("left out: {why}")), ..CellData::default() })
     });
     Document {
@@ -85,7 +85,7 @@ pub fn document(facts: &StudyInput<'_>) -> Document {
         title: study.title.clone(),
         provenance: study.provenance.iter().map(|entry| (entry.name.clone(), json!(entry.value))).collect(),
         repeats: facts.matrix.max_repeats(),
-        cells: cells.chain(left_out).collect(),
+        cells: cells.chain(excluded_cells).collect(),
         claims: facts.claims.to_vec(),
         caveats: facts.caveats.iter().map(|(code, text)| json!({ "code": code, "text": text })).collect(),
         nodes: facts.nodes.clone(),
@@ -122,9 +122,10 @@ pub fn page(facts: &StudyInput<'_>) -> Page {
     if !plots.is_empty() {
         sections.push(Section { plots, ..Section::default() });
     }
-    let left_out = study.tables.iter().filter_map(|spec| table::left_out(spec, facts.matrix));
-    let left_out = left_out.chain(study.plots.iter().flat_map(|spec| plots::left_out(spec, facts.matrix)));
-    let caveats = facts.caveats.iter().map(|(_, text)| text.clone()).chain(left_out);
+    let left_out_notes = study.tables.iter().filter_map(|spec| table::left_out(spec, facts.matrix));
+    let left_out_notes =
+        left_out_notes.chain(study.plots.iter().flat_map(|spec| plots::left_out(spec, facts.matrix)));
+    let caveats = facts.caveats.iter().map(|(_, text)| text.clone()).chain(left_out_notes);
     Page {
         title: format!("study {}: {}", clean(&study.name), clean(&study.title)),
         headline: headline(facts),
@@ -146,8 +147,8 @@ fn headline(facts: &StudyInput<'_>) -> String {
         return format!("{runs}; nothing is claimed.");
     }
     let verb = if tally.holds == 1 || tally.claims == 1 { "holds" } else { "hold" };
-    let all = counted(tally.claims, "claim");
-    format!("{} of {all} {verb}{} ({runs}).", tally.holds, tally.others())
+    let claims = counted(tally.claims, "claim");
+    format!("{} of {claims} {verb}{} ({runs}).", tally.holds, tally.others())
 }
 
 /// Number of claims by verdict.
@@ -165,7 +166,7 @@ pub struct Tally {
 
 impl Tally {
     /// Counts the verdicts of `claims`.
-    pub fn of(claims: &[Judged]) -> Self {
+    pub fn of(claims: &[JudgedClaim]) -> Self {
         let count = |verdict| claims.iter().filter(|claim| claim.verdict == verdict).count() as u64;
         Self {
             claims: claims.len() as u64,
@@ -205,7 +206,7 @@ pub fn claims(facts: &StudyInput<'_>) -> Vec<Claim> {
 }
 
 /// A claim in the form used by all formats.
-fn claim_row(claim: &Judged, matrix: &Matrix) -> Claim {
+fn claim_row(claim: &JudgedClaim, matrix: &Matrix) -> Claim {
     let (text, tone) = match claim.verdict {
         Verdict::Holds => ("holds", Tone::Good),
         Verdict::Fails => ("fails", Tone::Bad),
@@ -213,7 +214,7 @@ fn claim_row(claim: &Judged, matrix: &Matrix) -> Claim {
     };
     let measured = list_figures(&claim.measured, matrix);
     let measured = (!measured.is_empty()).then(|| format!("measured: {measured}"));
-    let tolerance = claim.tolerance.zip(claim.why.as_ref());
+    let tolerance = claim.tolerance.zip(claim.tolerance_reason.as_ref());
     let tolerance = tolerance.map(|(fraction, why)| {
         format!("tolerance {} % ({})", table::format_number(fraction * 100.0), clean(why))
     });
@@ -221,7 +222,7 @@ fn claim_row(claim: &Judged, matrix: &Matrix) -> Claim {
     let reason = claim.reason.as_deref().filter(|reason| *reason != REASON_FAILS);
     Claim {
         id: clean(&claim.id),
-        says: clean(&claim.text),
+        statement: clean(&claim.text),
         verdict: Cell { text: text.to_owned(), tone },
         published: shorten(&format_published(&claim.published), MAX_PUBLISHED_COLUMNS),
         measured: list_values(&claim.measured, matrix),
@@ -236,7 +237,7 @@ fn claim_row(claim: &Judged, matrix: &Matrix) -> Claim {
 fn format_published(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
-        Value::Number(number) => table::format_number(number.as_f64().unwrap_or_default()),
+        Value::Number(number) => number.as_f64().map_or_else(|| number.to_string(), table::format_number),
         Value::String(text) => clean(text),
         Value::Bool(flag) => flag.to_string(),
         Value::Array(items) => items.iter().map(format_published).collect::<Vec<_>>().join(", "),
@@ -249,7 +250,7 @@ fn format_published(value: &Value) -> String {
 }
 
 /// The value of a figure that a claim read.
-fn format_value(read: &Read, matrix: &Matrix) -> String {
+fn format_value(read: &FigureRead, matrix: &Matrix) -> String {
     match &read.value {
         ReadValue::Text(text) => format!("\"{}\"", shorten(&clean(text), MAX_TEXT_COLUMNS)),
         ReadValue::Number(ratio) if read.statistic.starts_with("ratio") => format!("{ratio:.3}"),
@@ -258,18 +259,18 @@ fn format_value(read: &Read, matrix: &Matrix) -> String {
 }
 
 /// The figures that a claim read, without metric and cell.
-fn list_values(reads: &[Read], matrix: &Matrix) -> String {
-    let mut shown: Vec<String> =
+fn list_values(reads: &[FigureRead], matrix: &Matrix) -> String {
+    let mut values: Vec<String> =
         reads.iter().take(MAX_VALUES).map(|read| format_value(read, matrix)).collect();
     if reads.len() > MAX_VALUES {
-        shown.push(format!("{} more", reads.len() - MAX_VALUES));
+        values.push(format!("{} more", reads.len() - MAX_VALUES));
     }
-    shown.join(", ")
+    values.join(", ")
 }
 
 /// The first figures that a claim read, with metric and cell.
-fn list_figures(reads: &[Read], matrix: &Matrix) -> String {
-    let figure = |read: &Read| {
+fn list_figures(reads: &[FigureRead], matrix: &Matrix) -> String {
+    let figure = |read: &FigureRead| {
         let cell_name = |axes: &std::collections::BTreeMap<String, String>| {
             // Axes with a single choice are omitted.
             let has_single =
@@ -280,7 +281,7 @@ fn list_figures(reads: &[Read], matrix: &Matrix) -> String {
         };
         let place = cell_name(&read.axes);
         let place = if place.is_empty() { place } else { format!(" at {place}") };
-        let to = read.to.as_ref().map(|to| format!(" to {}", cell_name(to))).unwrap_or_default();
+        let to = read.denominator.as_ref().map(|cell| format!(" to {}", cell_name(cell))).unwrap_or_default();
         let statistic = if ["median", "text"].contains(&read.statistic.as_str()) {
             String::new()
         } else {
@@ -288,8 +289,8 @@ fn list_figures(reads: &[Read], matrix: &Matrix) -> String {
         };
         format!("{statistic}{} {}{place}{to}", clean(&read.metric), format_value(read, matrix))
     };
-    let shown: Vec<String> = reads.iter().take(MAX_FIGURES).map(figure).collect();
-    let more = reads.len().saturating_sub(MAX_FIGURES);
-    let shown = shown.join(", ");
-    if more > 0 { format!("{shown}, and {more} more") } else { shown }
+    let figures: Vec<String> = reads.iter().take(MAX_FIGURES).map(figure).collect();
+    let unlisted = reads.len().saturating_sub(MAX_FIGURES);
+    let list = figures.join(", ");
+    if unlisted > 0 { format!("{list}, and {unlisted} more") } else { list }
 }

@@ -50,20 +50,20 @@ pub struct Tick {
 }
 
 impl Axis {
-    /// The axis that spans `figures`, including 0 if `from_zero`. Without any valid figure it spans
-    /// 0 to 1.
-    pub fn over(figures: impl Iterator<Item = f64>, scale: Scale, from_zero: bool) -> Self {
+    /// The axis that spans `figures`, including 0 if `starts_at_zero`. Without any valid figure it
+    /// spans 0 to 1.
+    pub fn over(figures: impl Iterator<Item = f64>, scale: Scale, starts_at_zero: bool) -> Self {
         let mut span: Option<(f64, f64)> = None;
         for figure in figures.filter_map(|figure| scaled(figure, scale)) {
             span =
                 span.map_or(Some((figure, figure)), |(low, high)| Some((low.min(figure), high.max(figure))));
         }
         let (mut low, mut high) = span.unwrap_or((0.0, 1.0));
-        let from_zero = from_zero && !scale.is_logarithmic;
+        let starts_at_zero = starts_at_zero && !scale.is_logarithmic;
         // If the lowest figure is below half the highest, include 0 so that lengths can be
         // compared.
         let is_near_zero = !scale.is_logarithmic && low >= 0.0 && low < high / 2.0;
-        let includes_zero = from_zero || is_near_zero;
+        let includes_zero = starts_at_zero || is_near_zero;
         if includes_zero {
             (low, high) = (low.min(0.0), high.max(0.0));
         }
@@ -80,7 +80,7 @@ impl Axis {
         }
         let pad = (high - low) * PAD_FRACTION;
         let pad_low = if includes_zero && low == 0.0 { 0.0 } else { pad };
-        let pad_high = if from_zero && high == 0.0 { 0.0 } else { pad };
+        let pad_high = if starts_at_zero && high == 0.0 { 0.0 } else { pad };
         Self { scale, low: low - pad_low, high: high + pad_high }
     }
 
@@ -123,7 +123,7 @@ impl Axis {
         let fits = |stride: &&f64| factor_count / **stride * digits.len() as f64 <= max_ticks as f64 + 0.5;
         let widest_stride = (factor_count / max_ticks as f64).ceil();
         let stride = strides.iter().find(fits).copied().unwrap_or(widest_stride);
-        let first = (self.low / factor_decades / stride).floor();
+        let first_step = (self.low / factor_decades / stride).floor();
         // If some labels need powers of ten, use them for all.
         let has_large = !self.scale.is_bytes && self.high > MIN_SCIENTIFIC.log10();
         let text = |figure: f64| match has_large && figure >= 1e3 {
@@ -132,7 +132,7 @@ impl Axis {
         };
         let mut ticks = Vec::new();
         for step in 0..=(factor_count / stride).ceil().clamp(0.0, 100.0) as u32 + 1 {
-            let power = 10f64.powf((first + f64::from(step)) * stride * factor_decades);
+            let power = 10f64.powf((first_step + f64::from(step)) * stride * factor_decades);
             for digit in digits {
                 self.push_tick(digit * power, text, &mut ticks);
             }
@@ -153,9 +153,9 @@ impl Axis {
             round_step(min_step)
         };
         let mut ticks = Vec::new();
-        let first = (low / unit / step).ceil();
+        let first_step = (low / unit / step).ceil();
         for index in 0..=max_ticks as u32 + 1 {
-            let figure = (first + f64::from(index)) * step;
+            let figure = (first_step + f64::from(index)) * step;
             if figure * unit > high * (1.0 + 1e-12_f64.copysign(high)) {
                 break;
             }
@@ -177,7 +177,8 @@ impl Axis {
         let Some(scaled) = scaled(figure, self.scale) else { return };
         let position = (scaled - self.low) / (self.high - self.low);
         let is_on_axis = (-TICK_TOLERANCE..=1.0 + TICK_TOLERANCE).contains(&position);
-        let is_distinct = ticks.last().is_none_or(|last| position > last.position + POSITION_TOLERANCE);
+        let is_distinct =
+            ticks.last().is_none_or(|previous| position > previous.position + POSITION_TOLERANCE);
         if is_on_axis && is_distinct {
             ticks.push(Tick { position: position.clamp(0.0, 1.0), label: text(figure) });
         }
@@ -236,12 +237,12 @@ fn stepped(figure: f64, step: f64) -> String {
 /// Formats with commas between thousands and a real minus sign.
 fn fixed(figure: f64, decimals: usize) -> String {
     let text = format!("{:.decimals$}", figure.abs());
-    let (whole, fraction) =
-        text.split_once('.').map_or((text.as_str(), None), |(whole, fraction)| (whole, Some(fraction)));
-    let whole = whole.parse().map_or_else(|_| whole.to_owned(), grouped);
+    let (digits, fraction) =
+        text.split_once('.').map_or((text.as_str(), None), |(digits, fraction)| (digits, Some(fraction)));
+    let digits = digits.parse().map_or_else(|_| digits.to_owned(), grouped);
     let sign =
         if figure < 0.0 && text.bytes().any(|digit| (b'1'..=b'9').contains(&digit)) { "−" } else { "" };
-    fraction.map_or_else(|| format!("{sign}{whole}"), |fraction| format!("{sign}{whole}.{fraction}"))
+    fraction.map_or_else(|| format!("{sign}{digits}"), |fraction| format!("{sign}{digits}.{fraction}"))
 }
 
 /// `5×10⁹`.
@@ -329,8 +330,8 @@ mod tests {
         for figures in worst {
             for bits in 0..4 {
                 let scale = Scale { is_bytes: bits & 1 > 0, is_logarithmic: bits & 2 > 0 };
-                for from_zero in [false, true] {
-                    let axis = Axis::over(figures.iter().copied(), scale, from_zero);
+                for starts_at_zero in [false, true] {
+                    let axis = Axis::over(figures.iter().copied(), scale, starts_at_zero);
                     for max_ticks in [0, 2, 6, 1000] {
                         let ticks = axis.ticks(max_ticks);
                         assert!(

@@ -306,9 +306,9 @@ impl Drawing {
     }
 }
 
-fn append(text: &mut String, more: fmt::Arguments<'_>) {
+fn append(text: &mut String, addition: fmt::Arguments<'_>) {
     // Writing to a string cannot fail.
-    let _ = text.write_fmt(more);
+    let _ = text.write_fmt(addition);
 }
 
 /// A length or coordinate in tenths of a pixel. One that is not finite, which SVG cannot express,

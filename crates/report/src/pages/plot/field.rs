@@ -182,9 +182,9 @@ fn points_in_pixels<'a>(series: &'a Series, frame: &Frame, must_sort: bool) -> V
     let mut points: Vec<Option<Point<'a>>> =
         series.points.iter().take(MAX_POINTS).enumerate().map(point).collect();
     if must_sort && !points.iter().flatten().map(|point| point.x_figure).is_sorted() {
-        points.sort_by(|one, other| {
+        points.sort_by(|a, b| {
             let x = |point: &Option<Point<'_>>| point.as_ref().map_or(f64::INFINITY, |point| point.x_figure);
-            x(one).total_cmp(&x(other))
+            x(a).total_cmp(&x(b))
         });
     }
     points
@@ -274,13 +274,14 @@ fn envelope(points: &[Option<Point<'_>>]) -> (Edge, Edge) {
 
 /// Reduces a line to the first, the two extreme and the last point per pixel, which draws the same.
 fn thinned(points: impl Iterator<Item = Option<Position>>) -> Vec<Option<Position>> {
-    let mut kept: Vec<Option<Position>> = Vec::new();
+    let mut thinned: Vec<Option<Position>> = Vec::new();
     let mut column: Vec<Position> = Vec::new();
     for point in points {
-        let is_same_column =
-            point.zip(column.first()).is_some_and(|(point, first)| (point.x - first.x).abs() < 0.5);
+        let is_same_column = point
+            .zip(column.first())
+            .is_some_and(|(point, first_point)| (point.x - first_point.x).abs() < 0.5);
         if !is_same_column {
-            flush_column(&mut kept, &mut column);
+            flush_column(&mut thinned, &mut column);
         }
         match point {
             Some(point) if column.len() < 4 => column.push(point),
@@ -300,17 +301,17 @@ fn thinned(points: impl Iterator<Item = Option<Position>>) -> Vec<Option<Positio
                     *last = point;
                 }
             }
-            None if kept.last().is_some_and(Option::is_some) => kept.push(None),
+            None if thinned.last().is_some_and(Option::is_some) => thinned.push(None),
             None => {}
         }
     }
-    flush_column(&mut kept, &mut column);
-    kept
+    flush_column(&mut thinned, &mut column);
+    thinned
 }
 
 /// Moves the points of a column of pixels to those that are kept.
-fn flush_column(kept: &mut Vec<Option<Position>>, column: &mut Vec<Position>) {
-    kept.extend(column.drain(..).map(Some));
+fn flush_column(thinned: &mut Vec<Option<Position>>, column: &mut Vec<Position>) {
+    thinned.extend(column.drain(..).map(Some));
 }
 
 fn tooltip_text(plot: &Plot, series: &Series, point: &Point<'_>) -> String {
@@ -440,7 +441,7 @@ fn draw_name(drawing: &mut Drawing, frame: &Frame, point: &Point<'_>, occupied: 
             && rect.right <= WIDTH
             && rect.top >= frame.top - half_height
             && rect.bottom <= frame.bottom;
-        if is_inside && !occupied.iter().any(|other| other.overlaps(&rect)) {
+        if is_inside && !occupied.iter().any(|label| label.overlaps(&rect)) {
             occupied.push(rect);
             drawing.text(Position::new(x, y), anchor, &name);
             return;
@@ -454,12 +455,12 @@ mod tests {
 
     #[test]
     fn a_thinned_line_keeps_its_extreme_points() {
-        let kept = |figures: &[f64]| -> Vec<f64> {
+        let thinned_figures = |figures: &[f64]| -> Vec<f64> {
             let points = figures.iter().map(|&y| Some(Position { x: 10.0, y }));
             thinned(points).into_iter().flatten().map(|point| point.y).collect()
         };
-        assert_eq!(kept(&[5.0, 9.0, 1.0, 4.0, 3.0, 6.0]), [5.0, 1.0, 9.0, 6.0]);
-        assert_eq!(kept(&[5.0, 4.0, 6.0, 9.0, 1.0, 7.0]), [5.0, 1.0, 9.0, 7.0]);
-        assert_eq!(kept(&[5.0, 9.0, 1.0]), [5.0, 9.0, 1.0]);
+        assert_eq!(thinned_figures(&[5.0, 9.0, 1.0, 4.0, 3.0, 6.0]), [5.0, 1.0, 9.0, 6.0]);
+        assert_eq!(thinned_figures(&[5.0, 4.0, 6.0, 9.0, 1.0, 7.0]), [5.0, 1.0, 9.0, 7.0]);
+        assert_eq!(thinned_figures(&[5.0, 9.0, 1.0]), [5.0, 9.0, 1.0]);
     }
 }

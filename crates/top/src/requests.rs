@@ -20,16 +20,16 @@ pub enum Request {
 
 /// Result of a request.
 #[derive(Clone, Debug, Default)]
-pub struct LookResult {
+pub struct RequestResult {
     /// Text without escape sequences.
     pub text: String,
     /// What the ledger sums up to.
-    pub sums: Option<LookSums>,
+    pub sums: Option<StateSums>,
 }
 
 /// Sums of a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LookSums {
+pub struct StateSums {
     /// Stranded bytes.
     pub stranded_bytes: u64,
     /// Pinned bytes.
@@ -37,14 +37,14 @@ pub struct LookSums {
 }
 
 /// Reads a process, given its id, the request, and the number of columns. An error is one line.
-pub type LedgerCallback = Arc<dyn Fn(i32, Request, u16) -> Result<LookResult, String> + Send + Sync>;
+pub type LedgerCallback = Arc<dyn Fn(i32, Request, u16) -> Result<RequestResult, String> + Send + Sync>;
 
 /// Result of a request, with its time.
 #[derive(Debug)]
 pub struct Answer {
     pub pid: i32,
     pub request: Request,
-    pub result: Result<LookResult, String>,
+    pub result: Result<RequestResult, String>,
     /// When it was done.
     pub at: Instant,
 }
@@ -52,13 +52,13 @@ pub struct Answer {
 /// Access to the thread.
 #[derive(Debug)]
 pub struct Requester {
-    requests: SyncSender<PendingLook>,
+    requests: SyncSender<PendingRequest>,
     answers: Receiver<Answer>,
 }
 
 /// A request for a process.
 #[derive(Debug)]
-struct PendingLook {
+struct PendingRequest {
     pid: i32,
     request: Request,
     /// Width of the text.
@@ -68,7 +68,7 @@ struct PendingLook {
 impl Requester {
     /// Sends a request; false if it is not accepted.
     pub fn send(&self, pid: i32, request: Request, columns: u16) -> bool {
-        self.requests.try_send(PendingLook { pid, request, columns }).is_ok()
+        self.requests.try_send(PendingRequest { pid, request, columns }).is_ok()
     }
 
     /// Results since the last call.
@@ -78,14 +78,14 @@ impl Requester {
 }
 
 /// Starts the thread.
-pub fn start(look: LedgerCallback, waker: Waker) -> std::io::Result<Requester> {
+pub fn start(read_process: LedgerCallback, waker: Waker) -> std::io::Result<Requester> {
     // One request may wait for the thread to start.
-    let (requests, received_requests) = sync_channel::<PendingLook>(1);
+    let (requests, received_requests) = sync_channel::<PendingRequest>(1);
     let (answer_sender, answers) = sync_channel(1);
     let body = move || {
-        for PendingLook { pid, request, columns } in received_requests {
+        for PendingRequest { pid, request, columns } in received_requests {
             // After a panic of a reader, other processes can still be read.
-            let result = catch_unwind(AssertUnwindSafe(|| look(pid, request, columns)));
+            let result = catch_unwind(AssertUnwindSafe(|| read_process(pid, request, columns)));
             let result = result.unwrap_or_else(|_| {
                 Err(format!("process {pid}: a reader failed; try strandline explain --no-runtimes {pid}"))
             });
