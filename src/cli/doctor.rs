@@ -200,7 +200,7 @@ fn process_events() -> Check {
 fn memory_limit() -> Check {
     const LIMIT_BYTES: u64 = 1 << 30;
     let (status, finding, fix) = match strandline_recorder::can_limit_memory(LIMIT_BYTES) {
-        Ok(method) => (Status::Ok, format!("a limit was set by {method}, and taken back"), ""),
+        Ok(method) => (Status::Ok, format!("a limit was set by {method}"), ""),
         Err(refusal) => (Status::Limited, refusal.reasons, refusal.advice),
     };
     let impact = "run --limit-memory and squeeze --kind cgroup cannot be used; the limits on address space and data can";
@@ -276,7 +276,10 @@ fn more_rights(rights: &Rights) -> String {
 
 /// Advice to get a capability that reading does not need.
 fn further_right(rights: &Rights, capability: Capability) -> String {
-    if rights.user == 0 || rights.has(capability) || rights.is_more_than_not_root(&[capability]) {
+    if rights.has(capability) {
+        return rights.advice(&[], "");
+    }
+    if rights.user == 0 || rights.is_more_than_not_root(&[capability]) {
         return rights.advice(&[capability], "");
     }
     // Not a command of its own: a second setcap removes what the first one gave.
@@ -394,10 +397,7 @@ fn map_files() -> Check {
         Err(error) => (Status::Limited, format!("/proc/PID/map_files: {error}")),
     };
     let impact = "files that were deleted or are in another mount namespace are known by name only";
-    let fix = match Rights::own() {
-        rights if rights.has(CHECKPOINT_RESTORE) => rights.advice(&[], ""),
-        rights => further_right(&rights, CHECKPOINT_RESTORE),
-    };
+    let fix = further_right(&Rights::own(), CHECKPOINT_RESTORE);
     check("map_files", status, finding, impact, Some(&fix))
 }
 

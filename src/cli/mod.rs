@@ -227,10 +227,10 @@ fn conflicting_flags(arguments: &Arguments) -> Option<&'static str> {
         Verb::Export(export) => export.conflict(),
         Verb::Reclaim(reclaim) => reclaim_conflict(reclaim),
         Verb::Holders(holders) => holders_conflict(holders.max_stop, holders.snapshot),
-        Verb::Explain(explain) if explain.holders => holders_conflict(explain.max_stop, explain.snapshot),
         Verb::Explain(explain) if explain.ledgers && explain.group.name().is_none() => {
             Some("--ledgers is for a control group: name one with --cgroup, --container, --unit or --pod")
         }
+        Verb::Explain(explain) if explain.holders => holders_conflict(explain.max_stop, explain.snapshot),
         Verb::Completions(_) | Verb::Man(_) | Verb::Mark(_) if arguments.common.json => {
             Some("--json has no effect on this command, which writes no report: leave it out")
         }
@@ -238,7 +238,7 @@ fn conflicting_flags(arguments: &Arguments) -> Option<&'static str> {
     }
 }
 
-/// Blocks that were not read in a stop of limited length would seem to leak.
+/// Blocks that only unread ones reference would seem to leak.
 fn holders_conflict(max_stop: Option<Duration>, snapshot: SnapshotChoice) -> Option<&'static str> {
     (max_stop.is_some() && snapshot == SnapshotChoice::Never)
         .then_some("--max-stop needs a snapshot to find what holds memory: leave out --snapshot=never")

@@ -148,7 +148,8 @@ impl SurveyThread {
             let line = match_message(matches_any, process_count, &self.selection);
             if let Some(line) = line.filter(|_| match_messages < MAX_MATCH_MESSAGES) {
                 match_messages += 1;
-                (self.log)(&line);
+                let is_last = match_messages == MAX_MATCH_MESSAGES;
+                (self.log)(&(line + if is_last { "; further changes are not reported" } else { "" }));
             }
             matches_any = Some(process_count > 0);
             self.pages.set_charges(charge_reader.read(&survey, &self.selection));

@@ -106,7 +106,7 @@ pub fn run_plan(
         is_dropped: vec![false; plan.subjects.len()],
         progress: Progress { max_runs, ..Progress::default() },
         started_at: Instant::now(),
-        runs_here: 0,
+        new_runs: 0,
     };
     if let [executor] = &mut *executors
         && let Some(remote) = executor.remote()
@@ -136,8 +136,8 @@ pub(super) struct Lab<'a> {
     pub(super) progress: Progress,
     /// When this process started the plan.
     started_at: Instant,
-    /// Runs done by this process, not taken from the journal.
-    pub(super) runs_here: u32,
+    /// Runs that are not from the journal.
+    pub(super) new_runs: u32,
 }
 
 impl Lab<'_> {
@@ -246,7 +246,7 @@ impl Lab<'_> {
     fn store_run(&mut self, turn: ScheduledRun, outcome: Outcome) -> Result<(), StopReason> {
         let Some(subject) = self.plan.subjects.get(turn.subject) else { return Ok(()) };
         self.journal.keep(&subject.name, turn.round, &outcome).map_err(StopReason::Failed)?;
-        self.runs_here += 1;
+        self.new_runs += 1;
         self.judge_run(turn, outcome);
         self.report_progress(turn.subject, 1);
         Ok(())
@@ -277,7 +277,7 @@ impl Lab<'_> {
         self.progress.subject = subject;
         let remaining_runs = self.progress.max_runs.saturating_sub(self.progress.finished_runs);
         let remaining_runs = u32::try_from(remaining_runs).unwrap_or(u32::MAX);
-        let time_per_run = self.started_at.elapsed().checked_div(self.runs_here);
+        let time_per_run = self.started_at.elapsed().checked_div(self.new_runs);
         self.progress.remaining = time_per_run.map(|time| time.saturating_mul(remaining_runs));
         self.judge.progress(&self.progress);
     }

@@ -120,6 +120,9 @@ fn read_recording(path: &Path, outcome: &mut Outcome) {
             Record::Ledger(ledger) if ledger.process == 0 => {
                 stopped_seconds += ledger.explain.cost.stopped_seconds;
             }
+            Record::Caveat(record) if record.caveat.code == "swap_not_limited" => {
+                outcome.swap_problem = Some(record.caveat.text);
+            }
             Record::ProcessEnd(end) => high_water_kib = high_water_kib.max(end.high_water_kib),
             Record::End(end) => {
                 high_water_kib = high_water_kib.max(end.high_water_kib);

@@ -298,7 +298,7 @@ impl LocalExecutor {
             }
         };
         outcome.out_of_memory_kills = outcome.out_of_memory_kills.or(kills);
-        outcome.swap_problem = swap_problem;
+        outcome.swap_problem = outcome.swap_problem.or(swap_problem);
         let keep =
             |name: &str| keep_output(&slot_folder, &run.output_folder, name).map_err(StopReason::Failed);
         outcome.stdout = keep("stdout")?;

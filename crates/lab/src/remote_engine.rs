@@ -111,7 +111,7 @@ impl RemoteLab<'_, '_> {
                 for (subject, outcome) in &outcomes {
                     let Some(subject) = self.lab.plan.subjects.get(*subject) else { continue };
                     self.lab.journal.keep(&subject.name, round, outcome).map_err(StopReason::Failed)?;
-                    self.lab.runs_here += 1;
+                    self.lab.new_runs += 1;
                 }
                 self.report(&outcomes);
                 self.finished.insert(round, outcomes);

@@ -208,6 +208,8 @@ mod tests {
     fn the_smallest_room_of_a_group_and_those_above_it_counts() {
         let tree = Tree::new();
         let (second, first) = (tree.groups("0::/a/b\n"), tree.groups("4:memory:/a/b\n3:cpu:/\n"));
+        let unread = ControlGroups { is_unread: true, ..tree.groups("") };
+        assert!(unread.objection_to_copy().is_some() && second.objection_to_copy().is_none());
         assert_eq!(second.memory_left_bytes(), None);
         tree.write("a/b", "memory.max", "max\n");
         tree.write("a/b", "memory.current", "4096\n");

@@ -40,9 +40,9 @@ impl std::fmt::Display for Permissions {
 /// The number of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceNumber {
-    /// The kind of device.
+    /// Its driver; 0 for a file system without a device (tmpfs, overlay, NFS).
     pub major: u32,
-    /// Which one of that kind.
+    /// Its number within the driver, or that of the file system.
     pub minor: u32,
 }
 

@@ -215,14 +215,19 @@ fn limit_swap(folder: &Path, bytes: u64) -> Option<String> {
     fs::write(folder.join(name), max_bytes.to_string()).err().map(|error| format!("{name}: {error}"))
 }
 
-/// Creates a group with a limit of `bytes` and removes it. Returns what enforces such a limit here.
+/// Creates a group with a limit of `bytes` and removes it. Returns what enforces such a limit here,
+/// and whether the group is gone, as a clause.
 ///
 /// # Errors
 /// Like [`Group::new`].
 pub fn can_limit_memory(bytes: u64) -> Result<String, MemoryLimitRefusal> {
     let group = Group::new(bytes)?;
     let by = &group.limit.by;
-    Ok(group.remove().map_or_else(|problem| format!("{by}, but {problem}"), |()| by.clone()))
+    let is_gone = std::fs::remove_dir(&group.folder).is_ok();
+    Ok(match is_gone {
+        true => format!("{by}, and taken back"),
+        false => format!("{by}; remove its empty group {}", group.folder.display()),
+    })
 }
 
 /// A control group below which a group with a memory limit could be created.

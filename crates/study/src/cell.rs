@@ -73,7 +73,7 @@ fn own_folder() -> Option<String> {
     own_program()?.parent()?.to_str().map(str::to_owned).filter(|folder| !folder.contains(':'))
 }
 
-/// `own` limits where set, else the `general` ones.
+/// `specific` limits where set, else the `general` ones.
 fn override_limits(general: Limits, specific: Limits) -> Limits {
     Limits {
         address_space_bytes: specific.address_space_bytes.or(general.address_space_bytes),

@@ -115,7 +115,7 @@ impl NamedMetrics {
     }
 }
 
-/// Each of `names` with each of `others`. The pairs are cut one behind [`MAX_METRICS`], so that
+/// Each of `prefixes` with each of `suffixes`. The pairs are cut one behind [`MAX_METRICS`], so that
 /// [`NamedMetrics::exceeds_limit`] is set.
 fn pairs<'a>(
     prefixes: &'a [String],

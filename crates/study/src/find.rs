@@ -51,10 +51,12 @@ pub fn find(name: &str) -> Result<PathBuf, String> {
     if embedded_names().iter().any(|embedded_name| embedded_name == name) {
         return unpack(name);
     }
-    let names: Vec<String> = list().unwrap_or_default().into_iter().map(|study| study.name).collect();
-    let hint = match super::nearest::nearest(name, names.iter().map(String::as_str)) {
-        Some(near) => format!("did you mean {near}?"),
-        None => "`strandline study` lists them".to_owned(),
+    let hint = match list() {
+        Err(unreadable) => unreadable,
+        Ok(studies) => match super::nearest::nearest(name, studies.iter().map(|study| study.name.as_str())) {
+            Some(near) => format!("did you mean {near}?"),
+            None => "`strandline study` lists them".to_owned(),
+        },
     };
     Err(format!("there is no study {name} in ./studies, in $STRANDLINE_STUDIES or with strandline; {hint}"))
 }
@@ -90,7 +92,7 @@ fn canonical(path: &Path) -> PathBuf {
 pub struct ListedStudy {
     /// Its name.
     pub name: String,
-    /// Its folder; `None` if it is embedded and not yet unpacked.
+    /// Its folder; `None` if it is embedded.
     pub folder: Option<PathBuf>,
 }
 

@@ -76,7 +76,7 @@ impl Capability {
 
 /// Capabilities of this thread, with those that [`with_dac_capabilities`] can regain, as bits.
 pub fn held_bits() -> u64 {
-    // capget(2) of the own thread fails only for an unknown version of its structures.
+    // capget(2) of the own thread fails only under a seccomp filter: then none counts as held.
     read_sets().map_or(0, |words| effective_bits(&words)) | WITHHELD.load(Ordering::Relaxed)
 }
 

@@ -94,8 +94,8 @@ impl Connector {
             let size = size_of::<libc::c_int>() as libc::socklen_t;
             let bytes = QUEUE_BYTES;
             let value = &raw const bytes;
-            // SAFETY: `value` points to a live int of the size given; if that fails, the queue is
-            // shorter.
+            // SAFETY: `value` points to a live int of the size given. If the call fails, the
+            // queue is shorter.
             let result =
                 unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value.cast(), size) };
             if result == 0 {

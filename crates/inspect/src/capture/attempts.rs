@@ -143,6 +143,7 @@ fn read_with_stops(process: &Process, read_plan: &ReadPlan<'_>) -> Result<Frozen
         // Earlier attempts have used up a part of the time.
         let max_stop = read_plan.options.max_stop.map(|max_stop| max_stop.saturating_sub(stopped_before));
         let source = choose_source(process, &memory, read_plan, max_stop)?;
+        let longest_stop = source.longest_stop();
         // Threads in a transfer are left asleep, except in the last two attempts.
         let transfers = if attempts_left > 1 { Transfers::LeaveAsleep } else { Transfers::Stop };
         let stopped = stop_within(process, max_stop, transfers, &mut stopped_before)?;
@@ -162,11 +163,12 @@ fn read_with_stops(process: &Process, read_plan: &ReadPlan<'_>) -> Result<Frozen
                 continue;
             }
         };
-        // There must be time for another attempt; a required snapshot may need more than is left.
-        let options = read_plan.options;
-        let has_time = options.max_stop.is_none_or(|max_stop| {
-            options.snapshot != SnapshotMode::Always && frozen.stopped_for + stopped_before <= max_stop / 2
-        });
+        // There must be time for another attempt, and for the snapshot of one.
+        let stopped = frozen.stopped_for + stopped_before;
+        let has_time = read_plan
+            .options
+            .max_stop
+            .is_none_or(|max_stop| stopped <= max_stop / 2 && stopped + longest_stop <= max_stop);
         let may_retry = !was_retried && attempts_left > 0 && has_time;
         let is_in_motion = frozen.has_damage() && frozen.stopped_for < MAX_STOP_FOR_RETRY;
         frozen.stopped_for += stopped_before;
@@ -211,6 +213,16 @@ enum Source {
     Copied(CopyBuffer, Option<String>),
     /// A snapshot.
     Snapshot(snapshot::Plan),
+}
+
+impl Source {
+    /// How long a snapshot may stop the process; zero without one.
+    fn longest_stop(&self) -> Duration {
+        match self {
+            Self::Snapshot(plan) => plan.longest_stop,
+            Self::Stopped(_) | Self::Copied(..) => Duration::ZERO,
+        }
+    }
 }
 
 /// Determines what the process can be read from, before the stop.

@@ -59,6 +59,8 @@ pub struct Plan {
     pub code: CallSites,
     /// Time after which it ends by itself.
     pub lifetime: Duration,
+    /// How long taking it may stop the process, with a margin.
+    pub longest_stop: Duration,
     /// Whether it gets the memory that the program keeps from its children (MADV_DONTFORK).
     pub with_hidden: bool,
     /// Its private anonymous mappings before the stop, by address; `None`: smaps is read in the
@@ -188,7 +190,7 @@ pub fn plan(
         .ok_or("its code has no system call and no return from a signal handler that could be used")?;
     let lifetime = (MIN_LIFETIME + LIFETIME_PER_GIB.mul_f64(gibs)).saturating_mul(tasks_per_processor());
     let lifetime = lifetime.min(MAX_LIFETIME);
-    Ok(Plan { code, lifetime, with_hidden, mappings_before })
+    Ok(Plan { code, lifetime, longest_stop, with_hidden, mappings_before })
 }
 
 /// The number of tasks that compete for each processor that strandline may use, at least 1: reading

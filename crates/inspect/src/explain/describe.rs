@@ -18,8 +18,8 @@ use strandline_process::procfs::Process;
 /// Leaks above RSS divided by this are mentioned in the verdict.
 const MIN_LEAKED_DIVISOR: u64 = 20;
 
-/// Ends of the codes of caveats of readers whose time was over.
-const LATE: [&str; 2] = ["_too_slow", "_late"];
+/// End of the codes of caveats of allocators' readers whose time was over.
+const LATE: &str = "_too_slow";
 
 /// Removes the predictions of calls that `reclaim` would always refuse, and gives the reason.
 fn refuse_calls(process: &Process, frozen: &mut FrozenState) {
@@ -62,7 +62,7 @@ pub fn describe(process: &Process, account: &mut Account) -> Explanation {
         trimmed_zero_bytes: trimmed_zero_bytes.values().sum(),
         pinning_chunks: claims.map(|claim| claim.sums.pinning_blocks).sum(),
         unread_names: &account.unread_names,
-        late_bytes: late_bytes(&account.rows, &account.caveats),
+        late_bytes: late_bytes(frozen, &account.rows, &account.caveats),
     };
     let executable = process.executable();
     let remedy_inputs = RemedyInputs {
@@ -99,16 +99,17 @@ pub fn describe(process: &Process, account: &mut Account) -> Explanation {
     }
 }
 
-/// Bytes that readers did not read in time, about: by the caveats of those that were late, and the
-/// rows of unread heaps.
-fn late_bytes(rows: &[Row], caveats: &[Caveat]) -> u64 {
-    let late = caveats.iter().filter(|caveat| LATE.iter().any(|end| caveat.code.ends_with(end)));
-    let by_caveat: Vec<u64> = late.map(|caveat| caveat.bytes.unwrap_or(0)).collect();
-    if by_caveat.is_empty() {
+/// Bytes that allocators' readers did not read in the time of the stop: the rows of unread heaps,
+/// and if a caveat does not say how many, all other anonymous memory.
+fn late_bytes(frozen: &FrozenState, rows: &[Row], caveats: &[Caveat]) -> u64 {
+    if frozen.is_quiet || frozen.snapshot_cost.is_some() {
         return 0;
     }
-    let unread = rows.iter().filter(|row| row.id.ends_with(".unread")).map(|row| row.bytes);
-    unread.sum::<u64>().max(by_caveat.iter().sum())
+    let late: Vec<_> = caveats.iter().filter(|caveat| caveat.code.ends_with(LATE)).collect();
+    let is_unknown = late.iter().any(|caveat| caveat.bytes.is_none());
+    let is_unread = |row: &&Row| row.id.ends_with(".unread") || is_unknown && row.id == "anonymous";
+    let unread_bytes: u64 = rows.iter().filter(is_unread).map(|row| row.bytes).sum();
+    if late.is_empty() { 0 } else { unread_bytes }
 }
 
 /// Returns a clause about leaked memory; empty if it is a small part of RSS. It names RSS, because

@@ -121,10 +121,12 @@ fn fragmentation(view: &LedgerView<'_>) -> String {
 fn unattributed(inputs: &VerdictInputs<'_>) -> Finding {
     let unattributed = inputs.view.state_bytes(State::Unattributed);
     let subject = inputs.view.of_rss(unattributed);
-    let mut headline = match inputs.late_bytes > unattributed / 2 {
-        true => format!("{subject} was not read in the time of the stop (--max-stop); --snapshot reads more"),
-        false => format!("{subject} is anonymous memory that strandline cannot read"),
-    };
+    if inputs.late_bytes > unattributed / 2 {
+        let headline =
+            format!("{subject} was not read in the time of the stop (--max-stop); --snapshot reads more");
+        return Finding { class: "unattributed", bytes: unattributed, headline };
+    }
+    let mut headline = format!("{subject} is anonymous memory that strandline cannot read");
     if !inputs.unread_names.is_empty() {
         let names = inputs.unread_names.join(", ");
         let predicate =

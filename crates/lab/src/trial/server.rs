@@ -144,7 +144,7 @@ impl ServerExecutor {
             let is_ready = match &ready {
                 ReadyCondition::Port(port) => is_open(*port),
                 ReadyCondition::Line(text) => {
-                    searches.iter_mut().any(|search| search.reads_text(text.as_bytes()))
+                    searches.iter_mut().any(|search| search.finds_text(text.as_bytes()))
                 }
                 ReadyCondition::After(pause) => begin.elapsed() >= *pause,
             };
@@ -333,7 +333,7 @@ impl OutputSearch {
     }
 
     /// Searches the data written since the last search; whether it contains `text`.
-    fn reads_text(&mut self, text: &[u8]) -> bool {
+    fn finds_text(&mut self, text: &[u8]) -> bool {
         if self.offset >= MAX_OUTPUT_BYTES {
             return false;
         }
@@ -372,11 +372,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("stdout");
         let mut search = OutputSearch::new(path.clone());
-        assert!(!search.reads_text(b"listening on"), "there is no file yet");
+        assert!(!search.finds_text(b"listening on"), "there is no file yet");
         std::fs::write(&path, "starting\nlisten").unwrap();
-        assert!(!search.reads_text(b"listening on"));
+        assert!(!search.finds_text(b"listening on"));
         std::fs::write(&path, "starting\nlistening on port 7\n").unwrap();
-        assert!(search.reads_text(b"listening on"));
+        assert!(search.finds_text(b"listening on"));
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub struct Status {
     pub parent: Option<i32>,
     /// The process that traces it; `Some(0)` if none.
     pub tracer: Option<i32>,
-    /// Uid: the users as whom it acts.
+    /// Uid: its user ids.
     pub user_ids: Option<UserIds>,
     /// Number of threads of the process.
     pub threads: Option<u64>,

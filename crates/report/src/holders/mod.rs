@@ -163,9 +163,9 @@ fn groups(facts: &Holders, top: usize) -> (Vec<RootGroup>, UnlistedRoots) {
         });
     }
     let roots = merge_threads(&facts.roots);
-    let unread_count = facts.root_count.saturating_sub(facts.roots.len() as u64);
+    let unlisted_count = facts.root_count.saturating_sub(facts.roots.len() as u64);
     let mut unlisted_roots = UnlistedRoots {
-        count: unread_count.saturating_add(roots.len().saturating_sub(top) as u64),
+        count: unlisted_count.saturating_add(roots.len().saturating_sub(top) as u64),
         retained: facts.other_roots,
     };
     for (index, (name, root)) in roots.into_iter().enumerate() {

@@ -40,7 +40,7 @@ pub struct Slots {
     pub table: Slot,
     /// Data of objects.
     pub buffer: Slot,
-    /// Dead objects, in heaps of objects.
+    /// Objects on free lists, in heaps of objects.
     pub free_listed: Slot,
 }
 

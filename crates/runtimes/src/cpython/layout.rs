@@ -485,7 +485,7 @@ pub const TAG_MASK: u8 = 15;
 pub const HEAP_NAMES: [&str; 4] = ["mem", "object", "gc", "gc_pre"];
 
 /// Layout of a version up to 3.10.
-const fn release_up_to_3_10(minor: u8, class_bytes: u64, qualname: u64) -> Release {
+const fn release_like_3_10(minor: u8, class_bytes: u64, qualname: u64) -> Release {
     Release {
         minor,
         header_prefix_bytes: 0,
@@ -504,7 +504,7 @@ const fn release_up_to_3_10(minor: u8, class_bytes: u64, qualname: u64) -> Relea
 }
 
 /// Layout of a version from 3.13 on.
-const fn release_from_3_13(minor: u8, class_bytes: u64) -> Release {
+const fn release_like_3_13(minor: u8, class_bytes: u64) -> Release {
     Release {
         string_bytes: StringBytes { ascii: 40, compact: 56, not_compact: 64 },
         utf8: 48,
@@ -513,7 +513,7 @@ const fn release_from_3_13(minor: u8, class_bytes: u64) -> Release {
         inline_values: flags::INLINE_VALUES,
         has_int_tags: true,
         interpreters: Interpreters::InDebugOffsets,
-        ..release_up_to_3_10(minor, class_bytes, 872)
+        ..release_like_3_10(minor, class_bytes, 872)
     }
 }
 
@@ -526,24 +526,24 @@ const fn release_without_lock(minor: u8, class_bytes: u64, kind_shift: u32) -> R
         string_bytes: StringBytes { ascii: 56, compact: 72, not_compact: 80 },
         utf8: 64,
         qualname: 888,
-        ..release_from_3_13(minor, class_bytes)
+        ..release_like_3_13(minor, class_bytes)
     }
 }
 
 /// The layouts of all known versions.
 pub static RELEASES: [Release; 9] = [
-    release_up_to_3_10(8, 880, 864),
-    release_up_to_3_10(9, 880, 856),
-    release_up_to_3_10(10, 888, 864),
+    release_like_3_10(8, 880, 864),
+    release_like_3_10(9, 880, 856),
+    release_like_3_10(10, 888, 864),
     Release {
         keys: KeysForm::Log2Sizes,
         extra_prefix_flags: flags::MANAGED_DICT,
         interpreters: Interpreters::HeadAt(40),
-        ..release_up_to_3_10(11, 904, 864)
+        ..release_like_3_10(11, 904, 864)
     },
-    Release { inline_values: 0, interpreters: Interpreters::HeadAt(40), ..release_from_3_13(12, 920) },
-    release_from_3_13(13, 928),
-    release_from_3_13(14, 936),
+    Release { inline_values: 0, interpreters: Interpreters::HeadAt(40), ..release_like_3_13(12, 920) },
+    release_like_3_13(13, 928),
+    release_like_3_13(14, 936),
     release_without_lock(13, 944, 2),
     // `interned` is its own byte.
     release_without_lock(14, 960, 8),

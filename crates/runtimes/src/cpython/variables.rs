@@ -78,7 +78,8 @@ struct DictEntries {
 }
 
 /// Finds the variables of all modules of `interpreters`, and records where paths from them stop.
-/// False if not all modules could be found and read: then no variable is listed.
+/// False if no interpreter's modules were found, or not all of them could be read: then no variable
+/// is listed.
 pub fn find(
     context: &Context<'_>,
     memory: &dyn Memory,
@@ -171,14 +172,13 @@ impl Finder<'_, '_> {
     /// Adds the variables of all modules in the dict `modules`, and of their classes.
     fn add_modules(&mut self, modules: u64) {
         for DictEntry { key, value } in self.entries(modules) {
-            // A program may put any object there. One of an unknown type may be a module.
+            // A program may put any object there.
             let kind = self.kind(value);
-            if matches!(kind, None | Some(Kind::Module)) {
-                self.add_stop(value);
-            }
+            self.is_whole &= kind.is_some() || self.names.head_word(value, TYPE as usize).is_some();
             if kind != Some(Kind::Module) || Instant::now() >= self.deadline {
                 continue;
             }
+            self.add_stop(value);
             let Some(dict) = self.names.head_word(value, MODULE_DICT) else {
                 self.is_whole = false;
                 continue;

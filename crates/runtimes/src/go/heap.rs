@@ -50,19 +50,19 @@ pub struct Heap {
     pub span_table: Slice,
 }
 
-/// A slice of Go, of words.
+/// A slice of Go.
 #[derive(Clone, Copy, Debug)]
 pub struct Slice {
-    /// Address of the first word.
+    /// Address of the first element.
     pub address: u64,
-    /// Length in words.
+    /// Number of elements.
     pub length: u64,
-    /// Capacity in words.
+    /// Number of elements that fit.
     pub capacity: u64,
 }
 
 impl Slice {
-    /// Its addresses, up to its capacity.
+    /// Its addresses, up to its capacity, if its elements are words.
     pub fn range(self) -> AddressRange {
         AddressRange::sized(self.address, 8 * self.capacity)
     }

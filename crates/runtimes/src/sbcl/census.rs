@@ -354,7 +354,7 @@ mod tests {
         let counts = (0..100u64).map(|layout| (0x8000_0000 + layout, TypeCount::default())).collect();
         census.add(Census { types: counts, ..Census::default() });
         assert_eq!(census.types.len(), MAX_TYPES + 2);
-        let thread_claims: u64 = census.types.values().map(|count| count.dead[0].objects).sum();
-        assert_eq!(thread_claims, 3 * MAX_TYPES as u64 + 1);
+        let counted_objects: u64 = census.types.values().map(|count| count.dead[0].objects).sum();
+        assert_eq!(counted_objects, 3 * MAX_TYPES as u64 + 1);
     }
 }

@@ -175,8 +175,8 @@ impl PendingTrace {
         // What came with the core is always live: it would hide the objects of the program.
         let types = census.types.iter().map(|(&key, count)| {
             let mut count = *count;
-            if let Some(core_object) = count.live.get_mut(PSEUDO_STATIC) {
-                *core_object = Tally::default();
+            if let Some(core_tally) = count.live.get_mut(PSEUDO_STATIC) {
+                *core_tally = Tally::default();
             }
             (key, count)
         });

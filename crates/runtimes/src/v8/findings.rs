@@ -21,6 +21,7 @@ pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
     let found: Vec<&(u64, String)> = parts.iter().filter(|(part, _)| *part > 0).collect();
     let total = dead + pool + idle;
     let mut headline = match found.as_slice() {
+        [(_, what)] if idle == total => format!("{} is {what}, of {program}", view.of_rss(total)),
         [(_, what)] => format!("{} is {what}", view.of_rss(total)),
         found => {
             let each: Vec<String> =
