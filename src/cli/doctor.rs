@@ -276,11 +276,9 @@ fn more_rights(rights: &Rights) -> String {
 
 /// Advice to get a capability that reading does not need.
 fn further_right(rights: &Rights, capability: Capability) -> String {
-    if rights.has(capability) {
-        return rights.advice(&[], "");
-    }
-    if rights.user == 0 || rights.is_more_than_not_root(&[capability]) {
-        return rights.advice(&[capability], "");
+    let missing = if rights.has(capability) { &[][..] } else { &[capability] };
+    if missing.is_empty() || rights.user == 0 || rights.is_more_than_not_root(missing) {
+        return rights.advice(missing, "");
     }
     // Not a command of its own: a second setcap removes what the first one gave.
     format!("run as root, or add {} to strandline's setcap (GUIDE.md)", file_name(capability))

@@ -115,8 +115,8 @@ impl NamedMetrics {
     }
 }
 
-/// Each of `prefixes` with each of `suffixes`. The pairs are cut one behind [`MAX_METRICS`], so that
-/// [`NamedMetrics::exceeds_limit`] is set.
+/// Each of `prefixes` with each of `suffixes`. The pairs are cut one behind [`MAX_METRICS`], so
+/// that [`NamedMetrics::exceeds_limit`] is set.
 fn pairs<'a>(
     prefixes: &'a [String],
     suffixes: &'a [String],

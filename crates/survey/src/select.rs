@@ -106,7 +106,7 @@ impl Selection {
     /// Resolves a selection.
     ///
     /// # Errors
-    /// One line: no such process, an invalid expression, nothing chosen, or an unreadable mountinfo.
+    /// One line: no such process, an invalid expression, nothing chosen, or no mountinfo.
     pub fn new(request: SelectionRequest) -> Result<Self, String> {
         let SelectionRequest { pids, names, groups, units, selects_pods, selects_all, adds_descendants } =
             request;

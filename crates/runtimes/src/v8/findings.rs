@@ -1,5 +1,5 @@
-//! Findings about V8: unreachable objects, pages without objects, and a young generation larger than
-//! what is in it; if there are few, the parts of RSS outside the heap.
+//! Findings about V8: unreachable objects, pages without objects, and a young generation larger
+//! than what is in it; if there are few, the parts of RSS outside the heap.
 
 use super::facts::V8;
 use super::rows::HEAP;
