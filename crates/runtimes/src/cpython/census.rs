@@ -11,7 +11,7 @@ use crate::batch::PageCache;
 use strandline_claims::class::Slot;
 use strandline_claims::refinements::LARGE_BYTES;
 use strandline_claims::runtime::{ObjectTypes, ReferenceHints};
-use strandline_process::memory::{Memory, word_at};
+use strandline_process::memory::{Memory, words_in};
 use strandline_process::range::AddressRange;
 
 /// Limit on addresses outside the arenas that one worker keeps; further ones are not followed.
@@ -334,8 +334,7 @@ impl<'a> Census<'a> {
 
     /// Records the pointers in a block or a table.
     pub fn follow(&mut self, block: &[u8]) {
-        for word in block.chunks_exact(8) {
-            let word = word_at(word, 0).unwrap_or(0);
+        for word in words_in(block) {
             if self.outside_memory.contains(word) && word.is_multiple_of(16) {
                 self.add_target(word);
             }

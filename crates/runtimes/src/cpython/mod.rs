@@ -34,7 +34,7 @@ mod variables;
 #[cfg(test)]
 mod tests;
 
-use self::arenas::{ArenaSet, InterpreterStates};
+use self::arenas::{Arena, ArenaSet, InterpreterStates};
 use self::census::Census;
 use self::confirm::PendingConfirmation;
 use self::counted::CensusResult;
@@ -256,9 +256,8 @@ impl ObjectMemory {
     /// Ranges that contain only objects.
     fn ranges(&self) -> impl Iterator<Item = AddressRange> {
         let arenas = self.arena_sets.iter().flat_map(|set| &set.arenas);
-        let arenas = arenas.map(|arena| AddressRange::new(arena.start, arena.end));
         let pages = self.heaps.pages.iter().filter(|page| page.has_objects());
-        arenas.chain(pages.map(|page| AddressRange::new(page.start, page.end)))
+        arenas.map(Arena::range).chain(pages.map(|page| AddressRange::new(page.start, page.end)))
     }
 }
 

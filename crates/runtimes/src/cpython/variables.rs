@@ -17,7 +17,7 @@ use super::objects;
 use super::types::{Kind, Type, Types};
 use crate::batch::PageCache;
 use strandline_claims::runtime::{Context, ReferenceHints, Variable};
-use strandline_process::memory::{Memory, word_at};
+use strandline_process::memory::{Memory, words_in};
 use strandline_process::pages::{PAGE_BYTES, page_of};
 
 /// Limit on the modules of an interpreter, and on the entries of a module or class.
@@ -153,7 +153,7 @@ impl Finder<'_, '_> {
             // Each page is read by itself: one that was never written cannot be read.
             let piece_bytes = (page_of(at).saturating_add(PAGE_BYTES).min(end) - at) as usize;
             let read_bytes = memory.read_some(at, buffer.get_mut(..piece_bytes)?);
-            for word in buffer.get(..read_bytes)?.chunks_exact(8).filter_map(|word| word_at(word, 0)) {
+            for word in words_in(buffer.get(..read_bytes)?) {
                 if word.is_multiple_of(8) && is_writable(word) && self.is_modules_dict(word) {
                     return Some(word);
                 }

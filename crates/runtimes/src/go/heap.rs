@@ -11,15 +11,13 @@ use super::layout::{
 };
 use super::locate::Program;
 use crate::batch::PageCache;
-use crate::resident::bytes_of;
 use crate::work;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use strandline_claims::doubts::ReadProblems;
 use strandline_claims::runtime::Context;
 use strandline_claims::words::{self, READ_BYTES, each_word};
-use strandline_process::map::Mapping;
-use strandline_process::memory::{Memory, half_word_at, word_at};
+use strandline_process::memory::{Memory, half_word_at, word_at, words_in};
 use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::range::AddressRange;
 
@@ -232,7 +230,7 @@ impl Heap {
 
     /// Bytes of address space of the heap.
     pub fn bytes(&self) -> u64 {
-        bytes_of(self.ranges.iter().copied())
+        self.ranges.iter().map(|range| range.len()).sum()
     }
 
     /// Reads all spans.
@@ -247,9 +245,7 @@ impl Heap {
             let first = (job * SPANS_PER_JOB) as u64;
             let mut pointers = vec![0; SPANS_PER_JOB.min((length - first) as usize) * 8];
             let read_bytes = memory.read_some(table + 8 * first, &mut pointers);
-            for pointer in pointers[..read_bytes & !7].chunks_exact(8) {
-                reader.read_span(pages, word_at(pointer, 0).unwrap_or(0), spans);
-            }
+            words_in(&pointers[..read_bytes]).for_each(|pointer| reader.read_span(pages, pointer, spans));
             if read_bytes < pointers.len() {
                 spans.note_damage(table + 8 * first + read_bytes as u64);
             }
@@ -278,8 +274,8 @@ impl Heap {
 /// Upper bound on the spans of a heap: each has at least one page, and a structure in resident
 /// memory.
 fn max_spans(context: &Context<'_>, heap: &Heap) -> u64 {
-    let runs = |mapping: &Mapping| context.resident_runs(mapping.range());
-    let resident_bytes = bytes_of(context.space.mappings().iter().flat_map(runs));
+    let mappings = context.space.mappings().iter();
+    let resident_bytes: u64 = mappings.map(|mapping| context.resident_bytes(mapping.range())).sum();
     (resident_bytes / SPAN_BYTES as u64).min(heap.bytes() / PAGE_BYTES)
 }
 

@@ -15,7 +15,7 @@ use super::layout::{
 use crate::batch::PageCache;
 use strandline_claims::range::{PAGE_BYTES, page_of};
 use strandline_claims::runtime::Context;
-use strandline_claims::words::{self, READ_BYTES, each_word, is_mapped_memory};
+use strandline_claims::words::{self, each_word_until, is_mapped_memory};
 use strandline_process::memory::Memory;
 use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::range::{AddressRange, RangeSet};
@@ -36,8 +36,6 @@ const MAX_TABLE_BYTES: u64 = 64 << 30;
 const SLICE_BYTES: u64 = 24;
 /// `capacity` in a slice.
 const SLICE_CAPACITY: u64 = 16;
-/// Words searched between two checks of the deadline.
-const WORDS_PER_DEADLINE_CHECK: u64 = 1 << 16;
 
 /// Returns the ranges of the runtime's structures outside the heap that have resident pages, in
 /// address order, and whether the list is complete.
@@ -47,9 +45,8 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
     let mut ranges = known_tables(context, &mut pages, layout, heap);
     ranges.push(heap.span_table.range());
     let mut known_pages: BTreeSet<u64> = spans.structure_pages.iter().copied().take(MAX_PAGES).collect();
-    let mut searched_words = 0_u64;
     let mut add_targets = |range: AddressRange| {
-        each_word(memory, context.resident, range, READ_BYTES, &mut |_, word| {
+        each_word_until(memory, context.resident_runs(range), context.deadline, &mut |_, word| {
             let is_mapped = || context.space.find(word).is_some_and(is_mapped_memory);
             if word < USER_ADDRESS_END
                 && word.is_multiple_of(8)
@@ -58,9 +55,7 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
             {
                 known_pages.insert(page_of(word));
             }
-            searched_words += 1;
-            let is_check_due = searched_words.is_multiple_of(WORDS_PER_DEADLINE_CHECK);
-            known_pages.len() < MAX_PAGES && (!is_check_due || Instant::now() < context.deadline)
+            known_pages.len() < MAX_PAGES
         });
     };
     add_targets(AddressRange::sized(heap.address, HEAP_BYTES));

@@ -42,7 +42,6 @@ use crate::batch::CountingMemory;
 use crate::bits::{Bitmap, HeapIndex};
 use crate::named::java_version;
 use crate::programs::{Limit, Programs};
-use crate::resident::{bytes_of, resident_bytes};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Runtime;
 use strandline_claims::reader::{Evidence, FileName, HeapKind, ReaderInfo, version_in_file_name};
@@ -284,7 +283,7 @@ fn unread_caveats(
         caveats.push(caveat("jvm_part_unread", None, text));
     }
     if !state.heap.shared_unread_ranges.is_empty() {
-        let bytes = bytes_of(state.heap.shared_unread_ranges.iter().copied());
+        let bytes = state.heap.shared_unread_ranges.iter().map(|range| range.len()).sum();
         let text = "ZGC's records of its shared memory could not be read completely, or there was no time: the rest counts as \
                     other shared memory";
         caveats.push(caveat("jvm_part_unread", Some(bytes), text));
@@ -332,8 +331,7 @@ fn count_and_trace(
 /// Whether a trace is worthwhile: the heap must be resident, and the process must not wait.
 fn may_be_traced(context: &Context<'_>, heap: &Heap) -> bool {
     let used_bytes: u64 = heap.areas.iter().map(|area| area.top - area.start).sum();
-    let heap_resident_bytes: u64 =
-        heap.areas.iter().map(|area| resident_bytes(context, area.start, area.end)).sum();
+    let heap_resident_bytes: u64 = heap.areas.iter().map(|area| context.resident_bytes(area.range())).sum();
     let is_resident = used_bytes / 8 * 7 <= heap_resident_bytes.saturating_add(MAX_ABSENT_BYTES);
     !context.is_stopped && !context.may_be_swapped() && is_resident
 }

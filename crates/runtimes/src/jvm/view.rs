@@ -1,6 +1,6 @@
 //! The process's memory by HotSpot's names for it.
 
-use strandline_process::memory::Memory;
+use strandline_process::memory::{Memory, words_in};
 
 use super::structs::VmStructs;
 
@@ -22,16 +22,26 @@ impl View<'_> {
 
     /// Reads the 32-bit word at `address`.
     pub fn half_word(&self, address: u64) -> Option<u32> {
-        let mut bytes = [0; 4];
-        self.memory.read(address, &mut bytes).ok()?;
-        Some(u32::from_le_bytes(bytes))
+        self.array(address).map(u32::from_le_bytes)
     }
 
     /// Reads the byte at `address`.
     pub fn byte(&self, address: u64) -> Option<u8> {
-        let mut byte = [0];
-        self.memory.read(address, &mut byte).ok()?;
-        Some(byte[0])
+        self.array(address).map(|[byte]| byte)
+    }
+
+    /// Reads `N` bytes at `address`.
+    pub fn array<const N: usize>(&self, address: u64) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        self.memory.read(address, &mut bytes).ok()?;
+        Some(bytes)
+    }
+
+    /// Reads `count` words from `address` on; the caller bounds their number.
+    pub fn words(&self, address: u64, count: usize) -> Option<Vec<u64>> {
+        let mut bytes = vec![0; count.checked_mul(8)?];
+        self.memory.read(address, &mut bytes).ok()?;
+        Some(words_in(&bytes).collect())
     }
 
     /// Returns the offset of a field: of the first of these names that the version has.

@@ -13,7 +13,6 @@ use super::survey;
 use super::{Slots, figures, globals, keys};
 use crate::batch::PageCache;
 use crate::perl::layout::{HASH_KEYS, HEAD_BYTES, Layout};
-use crate::resident::resident_bytes;
 use std::time::Instant;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::refinements::Refinements;
@@ -76,7 +75,7 @@ impl<'a> Reader<'a> {
         refinements: &'a Refinements,
         slots: Slots,
     ) -> Self {
-        let resident_bytes = resident_bytes(context, 0, u64::MAX);
+        let resident_bytes = context.resident_bytes((0, u64::MAX));
         let bounds = Bounds { resident_bytes, deadline: context.deadline };
         Self { context, memory, release, refinements, slots, bounds }
     }

@@ -14,7 +14,7 @@ use crate::perl::layout::{ENTRY_BYTES, KEY_EXTRA_BYTES, KEY_TEXT};
 use crate::work;
 use strandline_claims::class::Slot;
 use strandline_claims::refinements::Refinements;
-use strandline_process::memory::{Memory, WordPair, word_at};
+use strandline_process::memory::{Memory, WordPair, words_in};
 use strandline_process::pages::PAGE_BYTES;
 
 /// Buckets that a worker follows at a time.
@@ -186,9 +186,7 @@ impl Follower<'_> {
             self.totals.is_complete = false;
             return;
         }
-        let words = self.buckets.chunks_exact(8);
-        let mut level: Vec<u64> =
-            words.filter_map(|word| word_at(word, 0)).filter(|&entry| entry != 0).collect();
+        let mut level: Vec<u64> = words_in(&self.buckets).filter(|&entry| entry != 0).collect();
         while !level.is_empty() {
             let count = level.len() as u64;
             let take_all = |left: u64| left.checked_sub(count);

@@ -5,7 +5,6 @@ use super::facts::{Generation, Sbcl, Space as SpaceFacts};
 use super::heap::{DynamicSpace, is_pseudo_static};
 use super::spaces::Space;
 use super::threads::Region;
-use crate::resident::resident_bytes;
 use crate::sbcl::layout::{GC_PAGE_BYTES, Layout, OLDEST};
 use strandline_claims::runtime::Context;
 
@@ -21,13 +20,13 @@ pub fn figures(
         name: "dynamic".to_owned(),
         start: heap.start,
         bytes: heap.end() - heap.start,
-        resident_bytes: resident_bytes(context, heap.start, heap.start + heap.size_bytes),
+        resident_bytes: context.resident_bytes((heap.start, heap.start + heap.size_bytes)),
     }];
     all_spaces.extend(spaces.iter().map(|space| SpaceFacts {
         name: space.kind.name().to_owned(),
         start: space.start,
         bytes: space.end - space.start,
-        resident_bytes: resident_bytes(context, space.start, space.end),
+        resident_bytes: context.resident_bytes((space.start, space.end)),
     }));
     all_spaces.sort_by_key(|space| space.start);
     Sbcl {

@@ -37,7 +37,6 @@ use self::spaces::{Slots, Space};
 use self::threads::Threads;
 use self::trace::PendingTrace;
 use crate::programs::{Limit, Programs};
-use crate::resident::resident_bytes;
 use crate::sbcl::layout::{Layout, Release};
 use FileName::{Contains, Versioned};
 use strandline_claims::caveat::Caveat;
@@ -288,5 +287,5 @@ fn new_facts(program: &locate::Program) -> Runtime {
 fn dynamic_resident_bytes(context: &Context<'_>, program: &locate::Program) -> Option<u64> {
     let start = program.value(context.memory, "DYNAMIC_SPACE_START")?;
     let size_bytes = program.value(context.memory, "dynamic_space_size")?;
-    Some(resident_bytes(context, start, start.checked_add(size_bytes)?))
+    Some(context.resident_bytes((start, start.checked_add(size_bytes)?)))
 }

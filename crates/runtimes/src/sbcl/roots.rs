@@ -17,7 +17,7 @@ use super::threads::{Thread, Threads};
 use crate::sbcl::layout::PSEUDO_STATIC;
 use strandline_claims::runtime::Context;
 use strandline_process::buffer::ReadBuffer;
-use strandline_process::memory::word_at;
+use strandline_process::memory::words_in;
 use strandline_process::range::{AddressRange, RangeSet};
 
 /// Variables of the runtime that hold Lisp objects: `lisp_sig_handlers` is an array.
@@ -213,7 +213,7 @@ impl Reader<'_> {
             if !unread.is_empty() && !self.context.resident_runs(unread).is_empty() {
                 return Err(UNREADABLE);
             }
-            let words = (0..read_bytes / 8).filter_map(|index| word_at(&bytes, index * 8)).collect();
+            let words = words_in(bytes.get(..read_bytes).unwrap_or_default()).collect();
             self.add_exact(RootKind::Global(name), words);
         }
         Ok(())
@@ -237,9 +237,9 @@ impl Reader<'_> {
                     return Err(NO_MEMORY_OR_TIME);
                 }
                 let length = usize::try_from(run.end - at).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
-                let block = self.block.get_mut(..length);
-                let read_bytes = block.map_or(0, |bytes| context.memory.read_some(at, bytes));
-                words.extend((0..read_bytes / 8).filter_map(|index| word_at(&self.block, index * 8)));
+                let block = self.block.get_mut(..length).unwrap_or_default();
+                let read_bytes = context.memory.read_some(at, block);
+                words.extend(words_in(block.get(..read_bytes).unwrap_or_default()));
                 at += read_bytes as u64;
                 if read_bytes < length {
                     // Guard pages of a stack allow no access, and hold no values.

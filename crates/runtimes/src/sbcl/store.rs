@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::reserved_memory::ReservedMemory;
 use crate::sbcl::layout::GC_PAGE_BYTES;
 use strandline_process::buffer::ReadBuffer;
-use strandline_process::memory::word_at;
+use strandline_process::memory::{word_at, words_in};
 
 /// Stands for a page that was not copied.
 const NOT_COPIED: u32 = u32::MAX;
@@ -163,8 +163,8 @@ impl HeapCopy {
             let first = unit as usize * UNIT_BYTES as usize + (at & 8) as usize;
             let length = (page_end - at) as usize;
             let Some(bytes) = self.bytes.get(first..first + length) else { return };
-            for word in bytes.as_chunks::<8>().0 {
-                visit(index, u64::from_le_bytes(*word));
+            for word in words_in(bytes) {
+                visit(index, word);
                 index += 1;
             }
             at = page_end;

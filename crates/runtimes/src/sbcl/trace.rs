@@ -17,7 +17,6 @@ use super::rows;
 use super::spaces::{self, Slots, Space};
 use super::store::HeapCopy;
 use super::threads::Region;
-use crate::resident::bytes_of;
 use crate::sbcl::layout::{GC_PAGE_BYTES, Layout, OLDEST, ObjectKind, PSEUDO_STATIC, Release};
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::RangeClaim;
@@ -162,7 +161,8 @@ impl PendingTrace {
         figures.dead_bytes = Some(Tally::sum(&total.dead).bytes);
         let after = self.after_full_collection(census, pinned);
         figures.usage_after_full_gc_bytes = Some(after.usage_bytes);
-        let resident_bytes = bytes_of(self.pages.runs_in(self.heap.start, self.heap.claim_end()));
+        let resident_bytes =
+            self.pages.runs_in(self.heap.start, self.heap.claim_end()).map(AddressRange::len).sum::<u64>();
         figures.full_gc_gives_back_bytes = Some(resident_bytes.saturating_sub(after.resident_bytes));
         let mut names = Names {
             store: &self.copied.store,
@@ -201,7 +201,8 @@ impl PendingTrace {
             if is_kept || (is_pinned && !page.is_large(self.layout)) {
                 usage_bytes += u64::from(page.used_bytes);
                 let start = self.heap.address_of(index);
-                resident_bytes += bytes_of(self.pages.runs_in(start, start + GC_PAGE_BYTES));
+                resident_bytes +=
+                    self.pages.runs_in(start, start + GC_PAGE_BYTES).map(AddressRange::len).sum::<u64>();
             }
         }
         AfterCollection { usage_bytes, resident_bytes }

@@ -16,7 +16,7 @@ use strandline_claims::runtime::Context;
 use strandline_claims::words::{READ_BYTES, each_word};
 use strandline_process::c_library::CLibrary;
 use strandline_process::map::Mapping;
-use strandline_process::memory::{Memory, word_at};
+use strandline_process::memory::{Memory, words_in};
 use strandline_process::range::AddressRange;
 use strandline_process::stacks::ThreadFacts;
 
@@ -175,8 +175,7 @@ impl<'a> Words<'a> {
         // The address of the storage follows within the size of a block.
         let mut bytes = [0; (BLOCK_HANDLES + 2) * 8];
         let read_bytes = self.view.memory.read_some(at, &mut bytes);
-        let mut words = (0..read_bytes / 8).filter_map(|index| word_at(&bytes, index * 8));
-        words.any(|word| self.storages.contains(&word))
+        bytes.get(..read_bytes).is_some_and(|bytes| words_in(bytes).any(|word| self.storages.contains(&word)))
     }
 }
 
