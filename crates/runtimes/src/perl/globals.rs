@@ -60,7 +60,7 @@ pub fn claim_globals(
     let mut is_global_flags = is_global.into_iter();
     undefined_values.retain(|_| is_global_flags.next().unwrap_or(false));
     for value in &undefined_values {
-        survey.add_retained(RetainedBy::Global, value.bytes, slot);
+        survey.add_retained(RetainedBy::Global, value.bytes);
         refinements.claim(value.pointer, value.bytes, slot);
     }
     undefined_values.retain(|value| value.bytes > LARGE_BYTES);

@@ -2,7 +2,7 @@
 
 use super::objects::Head;
 use crate::batch::PageCache;
-use crate::perl::layout::{self as layout, HEAD_BYTES, Layout, flags, padname, sub};
+use crate::perl::layout::{self as layout, Layout, flags, padname, sub};
 use std::borrow::Cow;
 use strandline_process::memory::{half_word_at, word_at};
 
@@ -89,8 +89,7 @@ impl<'a> Names<'a> {
     }
 
     fn head(&mut self, address: u64) -> Option<Head> {
-        let bytes: [u8; HEAD_BYTES as usize] = self.pages.array(address)?;
-        Head::parse(address, &bytes)
+        Head::read(&mut self.pages, address)
     }
 
     /// The name of a package, by its stash.

@@ -7,7 +7,6 @@ use super::objects::{Head, SIZE_WORD_BYTES, Type, chunk_bytes};
 use super::roots::{Buffer, KeptBuffer, LARGE_BYTES};
 use crate::perl::layout::{HEAD_BYTES, Layout, flags};
 use strandline_claims::add_fields;
-use strandline_claims::class::Slot;
 
 /// Limit on the listed buffers of values in no pad, per thread.
 const MAX_UNDEFINED: usize = 16 << 10;
@@ -126,8 +125,8 @@ impl Amount {
 }
 
 impl SurveySums {
-    /// Counts a retained buffer; returns `slot`.
-    pub fn add_retained(&mut self, keeper: RetainedBy, bytes: u64, slot: Slot) -> Slot {
+    /// Counts a retained buffer.
+    pub fn add_retained(&mut self, keeper: RetainedBy, bytes: u64) {
         let retained = &mut self.retained;
         match keeper {
             RetainedBy::Lexical => retained.lexicals.add(bytes),
@@ -138,7 +137,6 @@ impl SurveySums {
             RetainedBy::Temporary => retained.temporaries.add(bytes),
             RetainedBy::Global => retained.globals.add(bytes),
         }
-        slot
     }
 
     /// Lists the buffer of a value that is in no pad and has no value. Small buffers leave half of
