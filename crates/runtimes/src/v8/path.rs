@@ -158,9 +158,7 @@ impl Search<'_> {
         let contexts: Vec<u64> = anchors.iter().copied().collect();
         for context in contexts {
             let field = |shapes: &mut Shapes<'_>, object: u64, offset: u64, class: &str| {
-                let value = Shapes::object_at(shapes.cache.word(object.checked_add(offset)?)?)?;
-                let number = shapes.type_at(value)?;
-                (shapes.types().name(number) == Some(class)).then_some(value)
+                shapes.target(object, offset).filter(|value| shapes.class_at(*value) == Some(class))
             };
             let Some(global) = field(shapes, context, CONTEXT_GLOBAL, "JSGlobalObject") else { continue };
             anchors.insert(global);
@@ -428,7 +426,7 @@ impl Search<'_> {
     fn type_name(&self, shapes: &mut Shapes<'_>, address: u64, constructors: &mut Constructors) -> String {
         let layout = self.heap.layout;
         let shape = shapes.of_object(address);
-        let shared = address.checked_add(layout.shared).and_then(|at| shapes.cache.word(at));
+        let shared = shapes.field(address, layout.shared);
         match (shape, shared) {
             (Some(shape), Some(shared)) if shape.content == Content::Function => {
                 names::function_type_name(shapes, layout, shared)
