@@ -135,7 +135,7 @@ impl<'a> Census<'a> {
 
     /// Records a claimed block, at `pointer`, of an object of the type being followed.
     pub fn record_claim(&mut self, pointer: u64, slot: Slot) {
-        let Some(object_type) = self.types.by_number.get(self.owner as usize) else { return };
+        let Some(object_type) = self.types.get(self.owner) else { return };
         if self.result.claimed_blocks.len() < MAX_TARGETS {
             let type_address = object_type.address;
             self.result.claimed_blocks.push(ClaimedBlock { pointer, slot, type_address });
@@ -186,7 +186,7 @@ impl<'a> Census<'a> {
             self.result.holding.iter_mut().for_each(|holding| _ = holding.stops.insert(self.block_start));
             return BlockContent::FreeListed;
         }
-        let Some(object_type) = self.types.by_number.get(found.type_number as usize).copied() else {
+        let Some(object_type) = self.types.get(found.type_number) else {
             return BlockContent::Other;
         };
         self.owner = found.type_number;
@@ -368,7 +368,7 @@ impl<'a> Census<'a> {
         let BlockOfType { start, type_number } = starts
             .filter_map(|object| self.read_object(object, &mut head))
             .find(|block| block.start <= at)?;
-        let object_type = self.types.by_number.get(type_number as usize).copied()?;
+        let object_type = self.types.get(type_number)?;
         let mut size = objects::size(&mut self.pages, self.release, &object_type, &head);
         // A freed object is not cleared: usually its reference count is 0, or its table is gone.
         if object_type.kind == Kind::Dict && size.tables[0].is_none() {
@@ -401,7 +401,7 @@ impl<'a> Census<'a> {
             self.result.holding.iter_mut().for_each(|holding| _ = holding.stops.insert(at));
             return None;
         }
-        let object_type = *self.types.by_number.get(type_number as usize)?;
+        let object_type = self.types.get(type_number)?;
         let start = at.checked_sub(object_type.prefix_bytes)?;
         if object_type.flags & flags::HAVE_GC != 0 {
             // The next object in the collector's list links back, or the object is in no list. In a

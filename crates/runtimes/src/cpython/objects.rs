@@ -13,7 +13,7 @@ use super::layout::{
 };
 use super::types::{Kind, Type, Types};
 use crate::batch::PageCache;
-use strandline_process::memory::{half_word_at, word_at};
+use strandline_process::memory::{WordPair, half_word_at, word_at};
 
 /// Limit on the indices of a dict's keys: 2^40.
 const MAX_LOG2_INDEX_COUNT: u8 = 40;
@@ -104,7 +104,7 @@ pub fn in_heap_block(types: &mut Types<'_>, block: &[u8]) -> Option<FoundObject>
 #[inline]
 fn type_with_prefix(types: &mut Types<'_>, address: u64, prefix: usize) -> Option<u32> {
     let number = types.number_at(address)?;
-    (types.by_number.get(number as usize)?.prefix_bytes == prefix as u64).then_some(number)
+    (types.get(number)?.prefix_bytes == prefix as u64).then_some(number)
 }
 
 /// A table that belongs to one object, in its own block.
@@ -408,6 +408,14 @@ pub struct KeyTable {
     pub written_entries: u64,
     /// Bytes per entry.
     pub entry_bytes: u64,
+}
+
+impl KeyTable {
+    /// Reads key and value of an entry, for tables that are not split: they are its last two words,
+    /// after the hash that keys of any type have.
+    pub fn key_and_value(&self, pages: &mut PageCache<'_>, index: u64) -> Option<WordPair> {
+        pages.pair(self.entries.checked_add(index * self.entry_bytes + self.entry_bytes - 16)?)
+    }
 }
 
 /// What the header of a dict's keys states.

@@ -123,6 +123,12 @@ impl<'a> Types<'a> {
         }
     }
 
+    /// Returns the type with this number.
+    #[inline]
+    pub fn get(&self, number: u32) -> Option<Type> {
+        self.by_number.get(number as usize).copied()
+    }
+
     fn look_up(&mut self, address: u64, recent_index: usize) -> Option<u32> {
         if address == 0 || !address.is_multiple_of(8) || address >= USER_ADDRESS_END {
             return None;

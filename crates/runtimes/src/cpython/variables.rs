@@ -228,14 +228,12 @@ impl Finder<'_, '_> {
     /// Adds the variables of a class under the module that the class names, whichever module refers
     /// to it.
     fn add_class(&mut self, class: u64) {
-        let Some(class_type) =
-            self.types.number_at(class).and_then(|number| self.types.by_number.get(number as usize).copied())
+        let number = self.types.number_at(class);
+        let class_type = number.and_then(|number| self.types.get(number));
+        let Some(class_type) = class_type.filter(|class_type| class_type.flags & flags::HEAP_TYPE != 0)
         else {
             return;
         };
-        if class_type.flags & flags::HEAP_TYPE == 0 {
-            return;
-        }
         let Some(dict) =
             self.names.head_word(class, TYPE_DICT).filter(|dict| !self.visited_dicts.contains(dict))
         else {
@@ -285,7 +283,7 @@ impl Finder<'_, '_> {
     fn type_of(&mut self, object: u64) -> Option<(u32, Type)> {
         let address = self.names.head_word(object, TYPE as usize)?;
         let number = self.types.number_at(address)?;
-        Some((number, *self.types.by_number.get(number as usize)?))
+        Some((number, self.types.get(number)?))
     }
 
     fn kind(&mut self, object: u64) -> Option<Kind> {
@@ -311,14 +309,10 @@ impl Finder<'_, '_> {
         }
         let keys = self.names.head_word(dict, DICT_KEYS)?;
         let table = objects::keys(&mut self.names.pages, self.release, keys)?;
-        // Key and value are the last two words of an entry; keys of any type have their hash before
-        // them.
-        let key_offset = table.entry_bytes - 16;
         let mut read_entries =
             DictEntries { entries: Vec::new(), is_whole: table.written_entries <= max_entries };
         for index in 0..table.written_entries.min(max_entries) {
-            let at = table.entries.checked_add(index * table.entry_bytes + key_offset);
-            let Some((key, value)) = at.and_then(|at| self.names.pages.pair(at)) else {
+            let Some((key, value)) = table.key_and_value(&mut self.names.pages, index) else {
                 read_entries.is_whole = false;
                 break;
             };
