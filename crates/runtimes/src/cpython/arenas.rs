@@ -122,7 +122,6 @@ pub struct InterpreterStates {
     pub is_whole: bool,
 }
 
-/// Returns the states of the interpreters.
 pub fn interpreters(memory: &dyn Memory, program: &Program, release: &Release) -> InterpreterStates {
     let mut states = InterpreterStates::default();
     let Some(list) = program.interpreters(memory, release) else { return states };

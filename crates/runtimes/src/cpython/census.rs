@@ -39,11 +39,9 @@ pub struct Target {
 pub struct OutsideObject {
     /// Address of its block.
     pub start: u64,
-    /// Its size.
     pub size: objects::ObjectSize,
     /// Whether its words may be pointers.
     pub has_pointers: bool,
-    /// Number of its type.
     pub type_number: u32,
     object_type: Type,
     /// First bytes of the object.

@@ -18,7 +18,6 @@ use strandline_claims::runtime::{FinishContext, NamedBlock, Pending, Reading};
 pub struct PendingConfirmation {
     /// Slots of the claims on blocks.
     pub slots: Slots,
-    /// Large objects.
     pub large_objects: Vec<LargeObject>,
     /// Blocks that may be large, with the types of their objects.
     pub claimed_blocks: Vec<ClaimedBlock>,

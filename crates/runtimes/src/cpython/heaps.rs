@@ -75,13 +75,11 @@ impl Page {
 /// The pages of all heaps, in address order.
 #[derive(Debug, Default)]
 pub struct Heaps {
-    /// The pages.
     pub pages: Vec<Page>,
     /// Damaged segments, and whether the deadline passed.
     pub doubts: ReadProblems,
 }
 
-/// Finds the heaps of `program`.
 pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program) -> Heaps {
     let mut heaps = Heaps::default();
     let candidates = candidates(context, memory);

@@ -19,7 +19,6 @@ const STRING_HEAD_BYTES: usize = 40;
 /// Key of the module in a class's dict.
 const MODULE: &[u8] = b"__module__";
 
-/// Reads names.
 pub struct Names<'a> {
     /// The pages that names are read from.
     pub pages: PageCache<'a>,

@@ -21,7 +21,6 @@ const MAX_LOG2_INDEX_COUNT: u8 = 40;
 const MAX_LOG2_BYTES_PER_INDEX: u8 = 3;
 /// Bytes read of an object to compute its size.
 pub const HEAD_BYTES: usize = 80;
-/// Bytes of a pointer.
 const POINTER_BYTES: u64 = 8;
 /// Unit of offsets of raw data.
 const RAW_UNIT_BYTES: u64 = 16;
@@ -60,7 +59,6 @@ pub fn is_reference_count(word: u64) -> bool {
 /// An object, as recognized by the first bytes of its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundObject {
-    /// Number of its type.
     pub type_number: u32,
     /// Whether it has no references: it is on a free list.
     pub is_free_listed: bool,
@@ -136,14 +134,12 @@ impl Table {
     }
 }
 
-/// Size of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ObjectSize {
     /// Bytes of its block, with its prefix.
     pub block_bytes: u64,
     /// Bytes as `sys.getsizeof` reports them: with prefix and tables.
     pub reported_bytes: u64,
-    /// Its tables.
     pub tables: [Option<Table>; 3],
 }
 
@@ -290,7 +286,6 @@ fn list_table(release: &Release, head: &[u8]) -> Option<Table> {
     Some(Table::new(word_at(head, LIST_ITEMS)?.saturating_sub(header_bytes), allocated_bytes, used_bytes))
 }
 
-/// State of a str.
 #[derive(Clone, Copy, Debug, Default)]
 struct StringState {
     character_bytes: u64,

@@ -31,7 +31,6 @@ pub struct SizeClassCounts {
     pub pools: u64,
     /// Blocks in use.
     pub used_blocks: u64,
-    /// Free blocks.
     pub free_blocks: u64,
 }
 
@@ -102,7 +101,6 @@ struct Pool {
     first_free: u64,
     /// Blocks handed out at least once.
     created_blocks: u64,
-    /// Capacity in blocks.
     capacity_blocks: u64,
 }
 

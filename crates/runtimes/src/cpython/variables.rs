@@ -61,7 +61,6 @@ const NAME_BYTES: usize = 27;
 /// in an object will do.
 const STOP_MASK: u64 = !15;
 
-/// An entry of a dict.
 #[derive(Clone, Copy, Debug)]
 struct DictEntry {
     /// Address of the key.
@@ -70,7 +69,6 @@ struct DictEntry {
     value: u64,
 }
 
-/// Entries of a dict.
 struct DictEntries {
     entries: Vec<DictEntry>,
     /// Whether these are all: their number is within the limit, and each could be read.

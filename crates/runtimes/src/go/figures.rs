@@ -43,7 +43,6 @@ pub struct Figures {
     pub memory_limit_bytes: Option<u64>,
 }
 
-/// Reads the figures.
 pub fn read(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) -> Figures {
     let Instance { program, layout, heap, spans } = instance;
     let mut pages = PageCache::new(memory);

@@ -70,14 +70,12 @@ impl Slice {
 pub struct ChunkBits {
     /// Pages in use or in a processor's cache.
     pub used_pages: [u64; 8],
-    /// Pages released.
     pub released_pages: [u64; 8],
 }
 
 /// What a span holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpanKind {
-    /// Objects.
     Objects,
     /// Stacks and other memory that the runtime manages by hand (`mSpanManual`).
     Manual,
@@ -94,7 +92,6 @@ pub struct Span {
     pub kind: SpanKind,
     /// Bytes per object.
     pub object_bytes: u64,
-    /// Capacity in objects.
     pub object_capacity: u64,
     /// Objects in use, by the runtime's count.
     pub used_objects: u64,
@@ -111,7 +108,6 @@ pub struct Instance<'a> {
     pub program: &'a Program,
     /// The layout of its version.
     pub layout: &'static Layout,
-    /// Its heap.
     pub heap: &'a Heap,
     /// The spans of the heap.
     pub spans: &'a Spans,
@@ -130,7 +126,6 @@ pub struct Spans {
     pub doubts: ReadProblems,
 }
 
-/// Finds the heap of `program`.
 pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program, layout: &Layout) -> Option<Heap> {
     let mut pages = PageCache::new(memory);
     if let Some(address) = program.symbols.heap {
@@ -233,7 +228,6 @@ impl Heap {
         self.ranges.iter().map(|range| range.len()).sum()
     }
 
-    /// Reads all spans.
     pub fn spans(&self, context: &Context<'_>, memory: &dyn Memory, layout: &Layout) -> Spans {
         let Slice { address: table, length, .. } = self.span_table;
         let may_be_swapped = context.may_be_swapped();
@@ -407,7 +401,6 @@ impl Spans {
         self.structure_pages.push(page);
     }
 
-    /// Bytes of all spans of a kind.
     pub fn bytes(&self, kind: SpanKind) -> u64 {
         self.by_address.iter().filter(|span| span.kind == kind).map(|span| span.end - span.start).sum()
     }

@@ -38,7 +38,6 @@ pub fn fill_in_facts(state: &JvmState, facts: &mut Runtime) {
     }
 }
 
-/// Returns the details of a JVM.
 pub fn details(context: &Context<'_>, view: &View<'_>, state: &JvmState) -> Jvm {
     let (heap, live) = (&state.heap, state.live.as_ref());
     let mut kinds: BTreeMap<AreaKind, KindFigures> = BTreeMap::new();

@@ -70,7 +70,6 @@ struct Setting {
     cost: &'static str,
 }
 
-/// All settings.
 const SETTINGS: [Setting; 6] = [
     Setting {
         collectors: &["G1"],

@@ -94,7 +94,6 @@ fn linked_threads(view: &View<'_>) -> Option<Vec<u64>> {
 pub struct Thread {
     /// Address of its `JavaThread`.
     pub address: u64,
-    /// Its stack.
     pub stack: AddressRange,
     /// `JavaThreadState`; `None` if it is not known.
     pub state: Option<u32>,

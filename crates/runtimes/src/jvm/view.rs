@@ -15,7 +15,6 @@ pub struct View<'a> {
 }
 
 impl View<'_> {
-    /// Reads the word at `address`.
     pub fn word(&self, address: u64) -> Option<u64> {
         self.memory.read_word(address).ok()
     }
@@ -25,7 +24,6 @@ impl View<'_> {
         self.array(address).map(u32::from_le_bytes)
     }
 
-    /// Reads the byte at `address`.
     pub fn byte(&self, address: u64) -> Option<u8> {
         self.array(address).map(|[byte]| byte)
     }
@@ -49,7 +47,6 @@ impl View<'_> {
         names.iter().find_map(|name| self.structs.offset(name))
     }
 
-    /// Returns the address of a field of `object`.
     pub fn field_address(&self, object: u64, names: &[&str]) -> Option<u64> {
         if object == 0 { None } else { object.checked_add(self.offset(names)?) }
     }
@@ -64,7 +61,6 @@ impl View<'_> {
         self.half_word(self.field_address(object, names)?)
     }
 
-    /// Reads the byte in a field of `object`.
     pub fn byte_field(&self, object: u64, names: &[&str]) -> Option<u8> {
         self.byte(self.field_address(object, names)?)
     }

@@ -20,7 +20,6 @@ pub struct Census {
     pub by_type: [u64; TYPE_COUNT],
     /// Number of heads in use.
     pub live_heads: u64,
-    /// Free heads.
     pub free_heads: u64,
     /// Heads of an unknown type.
     pub unknown_heads: u64,

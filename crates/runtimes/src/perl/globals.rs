@@ -13,7 +13,6 @@ use strandline_claims::class::Slot;
 use strandline_claims::refinements::Refinements;
 use strandline_process::memory::Memory;
 
-/// Globs read at a time.
 const GLOBS_AT_A_TIME: usize = 4096;
 
 /// Claims the buffers of undefined values in `survey` that are scalars of globs, and counts them;

@@ -30,9 +30,7 @@ const MAX_BUCKETS: u64 = 1 << 40;
 pub struct Reader<'a> {
     /// The stopped process.
     pub context: &'a Context<'a>,
-    /// Its memory.
     pub memory: &'a dyn Memory,
-    /// The layout of its release.
     pub release: &'static Layout,
     /// Where buffers and arenas are claimed.
     pub refinements: &'a Refinements,

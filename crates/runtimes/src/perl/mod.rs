@@ -64,7 +64,6 @@ pub struct Slots {
     constant: Slot,
     /// Storage of arrays and hashes.
     container: Slot,
-    /// Arenas.
     arena: Slot,
     /// Retained buffers of lexicals and temporaries.
     pad_retained: Slot,

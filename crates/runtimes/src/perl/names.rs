@@ -9,7 +9,6 @@ use strandline_process::memory::{half_word_at, word_at};
 /// Limit on the length of a reported name; the rest is left out.
 const MAX_NAME_BYTES: usize = 200;
 
-/// Reads names.
 pub struct Names<'a> {
     pages: PageCache<'a>,
     release: &'static Layout,
@@ -24,7 +23,6 @@ pub struct Names<'a> {
 pub struct Sub {
     /// `main::build_report`, `main (file scope)`.
     pub name: String,
-    /// Whether it is a closure.
     pub is_closure: bool,
 }
 

@@ -128,10 +128,8 @@ pub struct BodyPlace {
     pub bytes: u64,
 }
 
-/// A head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Head {
-    /// Its address.
     pub address: u64,
     /// `sv_any`.
     pub any: u64,

@@ -220,7 +220,6 @@ enum EntryKind {
     Bufferless,
 }
 
-/// A pad name.
 #[derive(Clone, Copy)]
 struct PadName {
     /// Its address; 0 for an operator's target.

@@ -19,7 +19,6 @@ const MAX_OTHER_OWNERS: usize = u8::MAX as usize;
 const MAX_SHORT_BYTES: u64 = 15;
 /// Upper bound on the buffer of such a string: the capacity of malloc's smallest chunk.
 const MAX_SHORT_BUFFER_BYTES: u64 = 24;
-/// Bytes of a word.
 const WORD_BYTES: u64 = 8;
 
 /// What keeps a retained buffer.
@@ -48,7 +47,6 @@ pub struct RetainedAmounts {
     pub globals: Amount,
 }
 
-/// A glob.
 #[derive(Clone, Copy, Debug)]
 pub struct Glob {
     /// Address of its contents (`struct gp`).
@@ -79,7 +77,6 @@ pub struct SurveySums {
     pub retained: RetainedAmounts,
     /// Values in no pad that have a buffer and no value: variables, or memory of C code.
     pub undefined_values: Vec<KeptBuffer>,
-    /// Globs.
     pub globs: Vec<Glob>,
     /// Values, globs and hashes beyond the bounds.
     pub left_out_values: u64,
@@ -91,7 +88,6 @@ pub struct SurveySums {
     pub own_key_entries: u64,
     /// Bodies in use that can hold a string.
     pub string_bodies: u64,
-    /// Damaged values.
     pub damaged_values: u64,
     /// Values that could not be read completely.
     pub unread_values: u64,

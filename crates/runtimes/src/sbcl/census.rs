@@ -42,7 +42,6 @@ pub fn is_layout(key: TypeKey) -> bool {
 pub struct Tally {
     /// Number of objects.
     pub objects: u64,
-    /// Their bytes.
     pub bytes: u64,
 }
 
@@ -53,7 +52,6 @@ impl Tally {
         self.bytes += other.bytes;
     }
 
-    /// The sum of `tallies`.
     pub fn sum(tallies: &[Self]) -> Self {
         let mut sum = Self::default();
         tallies.iter().for_each(|tally| sum.add(*tally));
@@ -161,7 +159,6 @@ impl TypeCounter {
 
 /// Inputs of the census.
 pub struct CensusContext<'a> {
-    /// The copy of the heap.
     pub store: &'a HeapCopy,
     /// Size and kind of an object by its header.
     pub kinds: &'a Kinds,

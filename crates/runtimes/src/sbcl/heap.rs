@@ -29,7 +29,6 @@ pub struct Page {
     pub used_bytes: u32,
     /// Kind of its objects and flags: see [`Layout::page_types`].
     pub kind: u8,
-    /// Its generation.
     pub generation: u8,
 }
 

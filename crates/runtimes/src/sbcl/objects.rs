@@ -145,7 +145,6 @@ pub fn runs(heap: &DynamicSpace, regions: &[Region]) -> Vec<Run> {
 /// An object that a walk finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Object {
-    /// Its address.
     pub address: u64,
     /// Its size in words.
     pub words: u64,
@@ -183,7 +182,6 @@ pub fn record_starts(store: &HeapCopy, kinds: &Kinds, run: Run) -> u64 {
     })
 }
 
-/// Whether a space may contain an object of this kind.
 fn may_contain(space: SpaceKind, kind: ObjectKind) -> bool {
     match space {
         SpaceKind::Text => {

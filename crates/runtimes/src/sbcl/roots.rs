@@ -37,7 +37,6 @@ const BLOCK_BYTES: usize = 65_536;
 const MAX_SIGNAL_STACK_BYTES: u64 = 16 << 20;
 /// Bit number of an immobile object's generation in its header (immobile-space.h).
 const GENERATION_SHIFT: u32 = 24;
-/// Mask of that generation.
 const GENERATION_MASK: u64 = 15;
 /// Why roots are not read, as a clause: without all of them, live objects would count as dead.
 const NO_MEMORY_OR_TIME: &str = "there was no memory or no time for a copy of its threads' stacks";
@@ -66,7 +65,6 @@ pub enum RootKind {
     PseudoStatic,
 }
 
-/// A thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThreadId {
     /// Its id in the kernel.
@@ -105,7 +103,6 @@ impl std::fmt::Display for RootKind {
 pub struct RootWords {
     /// Where they are.
     pub kind: RootKind,
-    /// The words.
     pub words: Vec<u64>,
 }
 
@@ -254,7 +251,6 @@ impl Reader<'_> {
 
 /// What visiting roots needs besides the roots.
 pub struct RootContext<'a> {
-    /// The copy.
     pub store: &'a HeapCopy,
     /// Kinds of objects.
     pub kinds: &'a Kinds,

@@ -32,7 +32,6 @@ const MAX_CARD_BITS: u64 = 40;
 /// Upper bound on a space besides dynamic space.
 const MAX_SPACE_BYTES: u64 = 4 << 30;
 
-/// Kind of a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpaceKind {
     /// NIL, T and what the runtime must find at known addresses; all of it is a root.
@@ -50,7 +49,6 @@ pub enum SpaceKind {
 /// A space besides dynamic space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// Its kind.
     pub kind: SpaceKind,
     /// First byte.
     pub start: u64,
@@ -109,9 +107,7 @@ pub fn spaces(memory: &dyn Memory, program: &Program) -> Vec<Space> {
 
 /// A range that is claimed whole.
 pub struct ClaimedRange {
-    /// The range.
     pub range: AddressRange,
-    /// Its row.
     pub row: RowRef,
 }
 

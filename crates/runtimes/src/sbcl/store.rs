@@ -130,7 +130,6 @@ impl HeapCopy {
         None
     }
 
-    /// The address of a unit.
     #[inline]
     pub fn address(&self, unit: UnitIndex) -> u64 {
         let page = self.addresses.get(unit as usize / UNITS_PER_PAGE).copied().unwrap_or(0);
@@ -224,7 +223,6 @@ impl HeapCopy {
         marks.fetch_or(bit, Ordering::Relaxed) & bit == 0
     }
 
-    /// Clears all marks.
     pub fn clear_marks(&self) {
         for pair in self.bits.chunks_exact(2) {
             if let [_, marks] = pair {

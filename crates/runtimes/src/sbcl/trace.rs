@@ -45,7 +45,6 @@ pub struct PendingTrace {
     pub(super) release: Release,
     pub(super) roots: Roots,
     pub(super) pages: RangePages,
-    /// Path of the program.
     pub(super) program_path: String,
 }
 

@@ -21,7 +21,6 @@ use strandline_process::range::{AddressRange, RangeSet};
 /// Claims, and the resident bytes in some of them.
 #[derive(Debug, Default)]
 pub struct Claimed {
-    /// All claims.
     pub claims: Vec<RangeClaim>,
     /// Resident bytes without objects, by the address of the heap. Pooled pages of isolates that
     /// have ended are under the heaps that these had.

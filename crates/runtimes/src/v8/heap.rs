@@ -36,7 +36,6 @@ impl AllocationBuffer {
         self.limit - self.top
     }
 
-    /// Whether it is on a page.
     pub fn is_on(&self, page: &Page) -> bool {
         page.area_start <= self.top && self.limit <= page.area_end
     }
@@ -91,14 +90,12 @@ pub struct Isolate {
     pub address: u64,
     /// Address of its `Heap`.
     pub heap: u64,
-    /// Its old space.
     pub old_space: SpaceAddress,
 }
 
 /// All heaps of a process.
 #[derive(Debug, Default)]
 pub struct Heaps {
-    /// The isolates.
     pub isolates: Vec<Isolate>,
     /// Spaces of all isolates.
     pub spaces: Vec<Space>,
@@ -205,7 +202,6 @@ struct Reader<'a> {
 pub struct SpaceAddress {
     /// Its number (`AllocationSpace` in `src/common/globals.h`).
     pub number: usize,
-    /// Its address.
     pub address: u64,
 }
 

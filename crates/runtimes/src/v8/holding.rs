@@ -69,7 +69,6 @@ const SET_GRANULE: u64 = 16;
 pub struct Holding {
     /// The blocks, and what is known of references.
     pub hints: ReferenceHints,
-    /// Their types.
     pub types: ObjectTypes,
     /// Whether there are more variables than are listed.
     pub is_cut: bool,
@@ -104,7 +103,6 @@ struct ObjectClass {
 struct GlobalProperty {
     /// The pointer to its name.
     key: u64,
-    /// Its value.
     value: u64,
 }
 
@@ -220,7 +218,6 @@ impl Collector<'_> {
         }
     }
 
-    /// Returns the class of an object.
     fn class_of(&mut self, shapes: &mut Shapes<'_>, shape: Shape, bytes: &[u8]) -> ObjectClass {
         let layout = self.heap.layout;
         let shared = word_at(bytes, layout.shared as usize).unwrap_or(0);

@@ -45,7 +45,6 @@ pub struct LiveObject<'a> {
     pub address: u64,
     /// Its hidden class.
     pub shape: Shape,
-    /// Its size.
     pub size: u64,
     /// Its bytes, of a large one the first.
     pub bytes: &'a [u8],
@@ -56,11 +55,9 @@ pub struct LiveObject<'a> {
 pub struct Heap<'a> {
     /// The process.
     pub context: &'a Context<'a>,
-    /// Its memory.
     pub memory: &'a dyn Memory,
     /// Offsets in objects.
     pub layout: &'a ObjectLayout,
-    /// Instance types.
     pub types: &'a InstanceTypes,
     /// Pages.
     pub index: &'a PageIndex,

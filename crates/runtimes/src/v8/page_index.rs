@@ -18,7 +18,6 @@ const WORD_BYTES: u64 = 8;
 /// A page with objects.
 #[derive(Clone, Debug)]
 pub struct IndexedPage {
-    /// The page.
     pub page: Page,
     /// Whether it has one object.
     pub is_large: bool,
@@ -33,7 +32,6 @@ pub struct IndexedPage {
 /// All pages, in address order.
 #[derive(Clone, Debug, Default)]
 pub struct PageIndex {
-    /// The pages.
     pub pages: Vec<IndexedPage>,
     /// Number of places.
     pub places: u64,
@@ -81,7 +79,6 @@ impl PageIndex {
         offset.is_multiple_of(WORD_BYTES).then_some((number, indexed.first_place + offset / WORD_BYTES))
     }
 
-    /// Returns the address of a place.
     pub fn address_of(&self, place: u64) -> Option<u64> {
         let number = self.pages.partition_point(|indexed| indexed.first_place <= place).checked_sub(1)?;
         self.pages.get(number).map(|indexed| indexed.address_of(place))

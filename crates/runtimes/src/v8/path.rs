@@ -35,7 +35,6 @@ const GLOBAL_FIELDS: [u64; 2] = [24, 32];
 pub struct Search<'a> {
     /// Where objects are.
     pub heap: Heap<'a>,
-    /// Roots.
     pub roots: &'a Roots<'a>,
     /// What lives.
     pub live: &'a Live,

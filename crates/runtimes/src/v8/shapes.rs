@@ -84,7 +84,6 @@ enum SizeRule {
 pub struct Shape {
     /// The pointer to it.
     pub map: u64,
-    /// The instance type.
     pub instance_type: u16,
     size_rule: SizeRule,
     /// What the bytes of its objects are.
@@ -131,9 +130,7 @@ pub enum Content {
 /// An entry of a table: two words, of the kinds that the table has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableEntry {
-    /// Key.
     pub key: u64,
-    /// Value.
     pub value: u64,
 }
 
@@ -171,7 +168,6 @@ impl<'a> Shapes<'a> {
         }
     }
 
-    /// The instance types.
     pub fn types(&self) -> &'a InstanceTypes {
         self.types
     }

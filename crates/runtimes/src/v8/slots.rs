@@ -68,7 +68,6 @@ const MAX_NAME_BYTES: usize = 60;
 pub struct Slot {
     /// The object.
     pub holder: u64,
-    /// Offset in it.
     pub offset: u64,
 }
 

@@ -118,7 +118,6 @@ pub struct Heap {
 }
 
 impl Heap {
-    /// Returns the committed bytes.
     pub fn committed_bytes(&self) -> u64 {
         self.pools.iter().map(|pool| pool.committed_bytes).fold(0, u64::saturating_add)
     }
