@@ -33,7 +33,7 @@ use self::copy::{CopiedHeap, CopyPlan};
 use self::facts::Sbcl;
 use self::heap::{DynamicSpace, ReadError};
 use self::roots::Roots;
-use self::spaces::{Slots, Space};
+use self::spaces::Space;
 use self::threads::Threads;
 use self::trace::PendingTrace;
 use crate::programs::{Limit, Programs};
@@ -257,13 +257,11 @@ impl HeapState<'_> {
             format!("SBCL's objects are not traced ({reason}): live and dead objects are not distinguished");
         let bytes = Some(self.heap.bytes_allocated);
         reading.caveats.push(Caveat::new("sbcl_not_traced", self.program.path.clone(), bytes, text));
-        let Some(slots) = Slots::new(&mut reading.palette, &rows::ALLOCATED) else { return };
-        let claim = spaces::claim_pages(pages, &self.heap, &self.threads.regions, self.layout, &slots);
-        figures.free_resident_bytes = claim.sums.resident.of(Class::Refined(slots.free));
-        figures.waste_resident_bytes = claim.sums.resident.of(Class::Refined(slots.waste));
-        reading.remedies.extend(remedies::remedies(&figures));
-        figures.write_to(&mut reading.facts);
-        reading.claims.push(claim);
+        let regions = &self.threads.regions;
+        if spaces::claim_by_page(pages, &self.heap, regions, self.layout, &mut figures, reading).is_some() {
+            reading.remedies.extend(remedies::remedies(&figures));
+            figures.write_to(&mut reading.facts);
+        }
     }
 }
 
