@@ -127,13 +127,13 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     };
     if !program.has_started(context.memory) {
         let text = "no interpreter was found: CPython may not have started";
-        reading.caveats.push(Caveat::new("cpython_not_started", program.path.clone(), None, text));
+        reading.caveats.push(Caveat::new("cpython_not_started", &program.path, None, text));
         return reading;
     }
     let object_slot = reading.palette.add(&rows::OBJECT, None);
     let (Some(object_slot), Some(slots)) = (object_slot, claim_slots(refinements)) else {
         let text = "other readers use all slots for claims on blocks: CPython's claims are left out";
-        reading.caveats.push(Caveat::new("slots_taken", program.path.clone(), None, text));
+        reading.caveats.push(Caveat::new("slots_taken", &program.path, None, text));
         return reading;
     };
     let memory = batch::CountingMemory::new(context.memory);
@@ -166,7 +166,7 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
         }));
     } else {
         let text = "no object was found in the blocks in use: they count as cpython.block, and their types are not known";
-        reading.caveats.push(Caveat::new("cpython_no_objects", program.path.clone(), None, text));
+        reading.caveats.push(Caveat::new("cpython_no_objects", &program.path, None, text));
     }
     details.collectors = collectors;
     reading.facts.set_details(ABOUT.name, &details);
@@ -190,7 +190,7 @@ fn add_variables(
     holding.release_units.sort_unstable();
     if !variables::find(context, memory, release, interpreters, holding) {
         let text = "not all modules of CPython could be found and read: no variable is named as a holder";
-        reading.caveats.push(Caveat::new("cpython_names", program.path.clone(), None, text));
+        reading.caveats.push(Caveat::new("cpython_names", &program.path, None, text));
     }
 }
 
@@ -406,7 +406,7 @@ fn unknown_version_caveat(program: &Program) -> Caveat {
         if program.is_free_threaded { 13 } else { 8 },
         layout::last_minor()
     );
-    Caveat::new("cpython_version_unknown", program.path.clone(), None, text)
+    Caveat::new("cpython_version_unknown", &program.path, None, text)
 }
 
 fn add_caveats(
@@ -420,11 +420,11 @@ fn add_caveats(
     if !states.is_whole {
         let text = "the list of CPython's interpreters could not be read to its end: what only the later ones hold counts as \
                     anonymous, or for the allocator's rows";
-        reading.caveats.push(Caveat::new("cpython_interpreters", program.path.clone(), None, text));
+        reading.caveats.push(Caveat::new("cpython_interpreters", &program.path, None, text));
     }
     if result.is_incomplete {
         let text = "there are more types, or more objects outside CPython's arenas, than strandline follows: types count too few, \
                     and the other objects count for the allocator's rows";
-        reading.caveats.push(Caveat::new("cpython_cut", program.path.clone(), None, text));
+        reading.caveats.push(Caveat::new("cpython_cut", &program.path, None, text));
     }
 }

@@ -74,11 +74,9 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
     let ranges: RangeSet = ranges.into_iter().collect();
     let min_foreign_bytes = if program.is_only_module { MIN_MAPPED_BYTES } else { MIN_FOREIGN_BYTES };
     let ranges = join_near(context, &ranges, min_foreign_bytes);
-    let mut own_ranges = Vec::new();
-    for range in ranges {
-        add_outside_heap(context, heap, range.widened_to_pages(), &mut own_ranges);
-    }
-    let own_ranges: RangeSet = own_ranges.into_iter().collect();
+    let heap_ranges: RangeSet = heap.ranges.iter().copied().collect();
+    let outside = |range: AddressRange| outside_heap(context, &heap_ranges, range.widened_to_pages());
+    let own_ranges: RangeSet = ranges.into_iter().flat_map(outside).collect();
     let mut own_ranges: Vec<AddressRange> = own_ranges.into_iter().collect();
     own_ranges.retain(|&range| !context.resident_runs(range).is_empty());
     is_whole &= own_ranges.len() <= MAX_RANGES;
@@ -147,30 +145,18 @@ fn join_near(context: &Context<'_>, ranges: &RangeSet, min_foreign_bytes: u64) -
     joined
 }
 
-/// Adds the parts of a range that are mapped memory, but neither heap nor static data.
-fn add_outside_heap(
-    context: &Context<'_>,
-    heap: &Heap,
+/// The parts of a range that are mapped memory, but neither heap nor static data.
+fn outside_heap<'a>(
+    context: &'a Context<'_>,
+    heap_ranges: &'a RangeSet,
     range: AddressRange,
-    own_ranges: &mut Vec<AddressRange>,
-) {
-    let AddressRange { start, end } = range;
+) -> impl Iterator<Item = AddressRange> + 'a {
     let mappings = context.space.mappings();
-    let first = mappings.partition_point(|mapping| mapping.end <= start);
-    for mapping in mappings[first..].iter().take_while(|mapping| mapping.start < end) {
-        let (mut at, piece_end) = (start.max(mapping.start), end.min(mapping.end));
-        if !is_mapped_memory(mapping) || !words::is_process_memory(context.space, at, piece_end) {
-            continue;
-        }
-        let next = heap.ranges.partition_point(|range| range.end <= at);
-        for range in heap.ranges[next..].iter().take_while(|range| range.start < piece_end) {
-            if at < range.start {
-                own_ranges.push(AddressRange::new(at, range.start));
-            }
-            at = at.max(range.end);
-        }
-        if at < piece_end {
-            own_ranges.push(AddressRange::new(at, piece_end));
-        }
-    }
+    let first = mappings.partition_point(|mapping| mapping.end <= range.start);
+    let pieces = mappings[first..].iter().take_while(move |mapping| mapping.start < range.end);
+    let pieces = pieces.map(move |mapping| (mapping, mapping.range().intersection(range)));
+    let own_pieces = pieces.filter(|(mapping, piece)| {
+        is_mapped_memory(mapping) && words::is_process_memory(context.space, piece.start, piece.end)
+    });
+    own_pieces.flat_map(|(_, piece)| heap_ranges.gaps_in(piece))
 }

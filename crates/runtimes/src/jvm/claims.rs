@@ -17,7 +17,7 @@ use strandline_claims::palette::SlotTable;
 use strandline_claims::range::{RangePages, page_of, page_up, pieces};
 use strandline_claims::runtime::Context;
 use strandline_claims::words::is_process_memory;
-use strandline_process::range::{AddressRange, RangeSet};
+use strandline_process::range::{AddressRange, RangeSet, overlapping};
 
 /// Bytes of heap that a worker claims at a time; a larger area is claimed whole.
 const PART_BYTES: u64 = 64 << 20;
@@ -113,8 +113,7 @@ fn claim_parts(
 ) -> RangeClaim {
     let AddressRange { start, end } = range;
     let mut accumulator = Accumulator::new(start, pages);
-    let first = used_ranges.partition_point(|used| used.end <= start);
-    for used in used_ranges[first..].iter().take_while(|used| used.start < end) {
+    for used in overlapping(used_ranges, range) {
         accumulator.claim_to(used.start.clamp(accumulator.cursor(), end), Class::Refined(free_slot));
         accumulator.claim_to(used.end.clamp(accumulator.cursor(), end), Class::Refined(used_slot));
     }

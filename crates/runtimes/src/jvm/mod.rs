@@ -259,8 +259,7 @@ fn unread_caveats(
     state: &JvmState,
     census: Option<&objects::Census>,
 ) -> Vec<Caveat> {
-    let caveat =
-        |code: &str, bytes: Option<u64>, text: &str| Caveat::new(code, program.path.clone(), bytes, text);
+    let caveat = |code: &str, bytes: Option<u64>, text: &str| Caveat::new(code, &program.path, bytes, text);
     let mut caveats = Vec::new();
     if let Some(bytes) = census.map(|census| census.unread_bytes).filter(|&bytes| bytes > 0) {
         let text = "some objects changed while they were read, or their classes are unloaded, or there was no time: their \
@@ -342,7 +341,7 @@ fn incomplete_caveat(program: &Program, missing: &str) -> Caveat {
     let text = format!(
         "HotSpot's tables of its own structures are incomplete: {missing}; strandline read nothing of it"
     );
-    Caveat::new("jvm_unknown_version", program.path.clone(), None, text)
+    Caveat::new("jvm_unknown_version", &program.path, None, text)
 }
 
 /// Returns the caveat for a JVM, or parts of it, that was not read.
@@ -365,5 +364,5 @@ fn unread_caveat(program: &Program, error: HeapError) -> Caveat {
             ("jvm_damaged", "the JVM's structures are inconsistent; strandline read nothing of it")
         }
     };
-    Caveat::new(code, program.path.clone(), None, text)
+    Caveat::new(code, &program.path, None, text)
 }

@@ -125,7 +125,7 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
     let Some((release, layout)) = program.layout() else {
         let version = program.version.as_deref().unwrap_or("of unknown version");
         let text = format!("the layout of SBCL {version} is not known; strandline read nothing of it");
-        reading.caveats.push(Caveat::new("sbcl_unknown_version", program.path.clone(), None, text));
+        reading.caveats.push(Caveat::new("sbcl_unknown_version", &program.path, None, text));
         return Ok(reading);
     };
     let heap = match DynamicSpace::read(context.memory, program, layout) {
@@ -139,7 +139,7 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
             let bytes = dynamic_resident_bytes(context, program);
             let text =
                 format!("SBCL's structures are inconsistent ({reason}); strandline read nothing of it");
-            reading.caveats.push(Caveat::new("sbcl_damaged", program.path.clone(), bytes, text));
+            reading.caveats.push(Caveat::new("sbcl_damaged", &program.path, bytes, text));
             return Ok(reading);
         }
     };
@@ -147,7 +147,7 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
     let threads = threads::read(context.memory, program, layout, &heap);
     if let Some(inconsistency) = &threads.inconsistency {
         let text = format!("not all of SBCL's threads are known: {inconsistency}");
-        reading.caveats.push(Caveat::new("sbcl_threads", program.path.clone(), None, text));
+        reading.caveats.push(Caveat::new("sbcl_threads", &program.path, None, text));
     }
     let other_spaces = spaces::spaces(context.memory, program);
     let figures = figures::figures(context, &heap, &threads.regions, &other_spaces, layout);
@@ -256,7 +256,7 @@ impl HeapState<'_> {
         let text =
             format!("SBCL's objects are not traced ({reason}): live and dead objects are not distinguished");
         let bytes = Some(self.heap.bytes_allocated);
-        reading.caveats.push(Caveat::new("sbcl_not_traced", self.program.path.clone(), bytes, text));
+        reading.caveats.push(Caveat::new("sbcl_not_traced", &self.program.path, bytes, text));
         let regions = &self.threads.regions;
         if spaces::claim_by_page(pages, &self.heap, regions, self.layout, &mut figures, reading).is_some() {
             reading.remedies.extend(remedies::remedies(&figures));

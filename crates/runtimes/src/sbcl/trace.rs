@@ -212,7 +212,7 @@ impl PendingTrace {
             self.copied.unopened_files
         );
         let bytes = Some(self.heap.bytes_allocated);
-        reading.caveats.push(Caveat::new("sbcl_core_not_read", self.program_path.clone(), bytes, text));
+        reading.caveats.push(Caveat::new("sbcl_core_not_read", &self.program_path, bytes, text));
         let (pages, figures) = (&self.pages, &mut self.figures);
         if spaces::claim_by_page(pages, &self.heap, &self.regions, self.layout, figures, reading).is_some() {
             figures.write_to(&mut reading.facts);
@@ -233,7 +233,7 @@ impl PendingTrace {
                 "the extent of the control stack in use is not known for {} of SBCL's threads: their whole stacks count as roots",
                 self.roots.whole_stacks
             );
-            caveats.push(Caveat::new("sbcl_whole_stack", self.program_path.clone(), None, text));
+            caveats.push(Caveat::new("sbcl_whole_stack", &self.program_path, None, text));
         }
         caveats
     }
