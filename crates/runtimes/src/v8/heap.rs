@@ -424,24 +424,19 @@ impl Reader<'_> {
 
     /// Returns the allocation area of each space, in the same order.
     fn buffers_of(&mut self, heap: u64, spaces: &[SpaceAddress]) -> Vec<Option<AllocationBuffer>> {
-        let local_heap = match self.layout.buffers {
-            AllocationBuffers::InSpace(_) => None,
-            AllocationBuffers::InLocalHeap(offset) => self.field(heap, offset),
+        let addresses: Vec<Option<u64>> = match self.layout.buffers {
+            AllocationBuffers::InSpace(offset) => {
+                spaces.iter().map(|space| self.field(space.address, offset)).collect()
+            }
+            AllocationBuffers::InLocalHeap(offset) => {
+                let mut allocators = [0; LOCAL_HEAP_BYTES];
+                let local_heap = self.field(heap, offset);
+                let is_read = local_heap.is_some_and(|at| self.cache.read(at, &mut allocators).is_ok());
+                let address_of = |space: &SpaceAddress| allocator_buffer(&allocators, heap, space.address);
+                spaces.iter().map(|space| address_of(space).filter(|_| is_read)).collect()
+            }
         };
-        let mut allocators = [0; LOCAL_HEAP_BYTES];
-        let is_read = local_heap.is_some_and(|at| self.cache.read(at, &mut allocators).is_ok());
-        let mut buffers = Vec::new();
-        for space in spaces {
-            let at = match self.layout.buffers {
-                AllocationBuffers::InSpace(offset) => self.field(space.address, offset),
-                AllocationBuffers::InLocalHeap(_) if is_read => {
-                    allocator_buffer(&allocators, heap, space.address)
-                }
-                AllocationBuffers::InLocalHeap(_) => None,
-            };
-            buffers.push(at.and_then(|at| self.read_buffer(at)));
-        }
-        buffers
+        addresses.into_iter().map(|at| self.read_buffer(at?)).collect()
     }
 
     /// Returns the second allocation area of the old space.

@@ -94,8 +94,7 @@ impl Search<'_> {
             }
         }
         let sample = sample.ok_or(NoPath::NoObject)?;
-        let mut found_objects: HashMap<u64, HeldReference> = HashMap::new();
-        found_objects.insert(sample, HeldReference { offset: None, target: sample });
+        let mut found_objects = HashMap::from([(sample, HeldReference { offset: None, target: sample })]);
         let mut newest_objects = vec![sample];
         let anchors = self.anchors(&mut shapes).ok_or(NoPath::Late)?;
         let mut anchor = None;
