@@ -216,6 +216,11 @@ impl Context<'_> {
         (self.resident)(range.into())
     }
 
+    /// Bytes of the resident anonymous parts of a range.
+    pub fn resident_bytes(&self, range: impl Into<AddressRange>) -> u64 {
+        self.resident_runs(range).into_iter().map(AddressRange::len).sum()
+    }
+
     /// The resident parts of a range of file or shared memory.
     pub fn shared_runs(&self, range: impl Into<AddressRange>) -> Vec<AddressRange> {
         (self.shared)(range.into())

@@ -66,6 +66,11 @@ pub fn pair_at(bytes: &[u8], offset: usize) -> Option<WordPair> {
     word_at(bytes, offset).zip(word_at(bytes, offset.checked_add(8)?))
 }
 
+/// The little-endian words that `bytes` consist of, without an incomplete last one.
+pub fn words_in(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word))
+}
+
 /// The little-endian 32-bit word at `offset` of `bytes`; `None` past the end.
 pub fn half_word_at(bytes: &[u8], offset: usize) -> Option<u32> {
     let end = offset.checked_add(4)?;

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use strandline_process::memory::{Memory, WordPair, word_at};
+use strandline_process::memory::{Memory, PAIR_BYTES, WordPair, pair_at};
 use strandline_process::range::AddressRange;
 
 pub use strandline_process::page_cache::PageCache;
@@ -18,8 +18,6 @@ const MAX_PIECE_BYTES: u64 = 256 << 10;
 const MAX_GAP_BYTES: u64 = 4608;
 /// Fewer ranges than this are read individually, many per call.
 const MIN_RANGES_IN_PIECE: usize = 4;
-/// Bytes of a [`WordPair`].
-const PAIR_BYTES: u64 = 16;
 
 /// Memory that counts the bytes read from it.
 pub struct CountingMemory<'a> {
@@ -47,7 +45,7 @@ impl Memory for CountingMemory<'_> {
     }
 
     fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<WordPair>> {
-        self.bytes.fetch_add(PAIR_BYTES * addresses.len() as u64, Ordering::Relaxed);
+        self.bytes.fetch_add((PAIR_BYTES * addresses.len()) as u64, Ordering::Relaxed);
         self.memory.read_pairs(addresses)
     }
 }
@@ -73,11 +71,12 @@ impl<'a> Batch<'a> {
     pub fn pairs(&mut self, addresses: &[u64], results: &mut Vec<Option<WordPair>>) {
         results.clear();
         results.resize(addresses.len(), None);
-        let range_of =
-            |index: u32| AddressRange::sized(addresses.get(index as usize).copied().unwrap_or(0), PAIR_BYTES);
+        let range_of = |index: u32| {
+            AddressRange::sized(addresses.get(index as usize).copied().unwrap_or(0), PAIR_BYTES as u64)
+        };
         self.read_pieces(addresses.len(), &range_of, &mut |index, bytes| {
             if let Some(result) = results.get_mut(index as usize) {
-                *result = word_at(bytes, 0).zip(word_at(bytes, 8));
+                *result = pair_at(bytes, 0);
             }
         });
         let scattered = self.scattered_indices.iter().filter_map(|&index| addresses.get(index as usize));

@@ -23,7 +23,6 @@ pub mod jvm;
 pub mod named;
 pub mod perl;
 mod programs;
-mod resident;
 pub mod sbcl;
 pub mod v8;
 

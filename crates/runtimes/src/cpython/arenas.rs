@@ -15,13 +15,11 @@ use super::layout::{
 use super::locate::Program;
 use crate::batch::PageCache;
 use strandline_claims::runtime::Context;
-use strandline_claims::words::{self, READ_BYTES, each_word};
+use strandline_claims::words::{self, each_word_until};
 use strandline_process::memory::{Memory, half_word_at, word_at};
 use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::range::{AddressRange, RangeSet};
 
-/// Words searched between two checks of the deadline.
-const WORDS_PER_TIME_CHECK: u64 = 1 << 16;
 /// Limit on words tried as the address of an array, per program.
 const MAX_TRIED: usize = 1 << 17;
 /// Limit on arenas: 4 TiB.
@@ -106,15 +104,12 @@ pub fn find(
 
 /// Adds the words of a range that could point to an array, until the deadline.
 fn add_words(context: &Context<'_>, memory: &dyn Memory, range: AddressRange, words: &mut BTreeSet<u64>) {
-    let mut tried_words = 0_u64;
-    each_word(memory, context.resident, range, READ_BYTES, &mut |_, word| {
+    each_word_until(memory, context.resident_runs(range), context.deadline, &mut |_, word| {
         let is_aligned_address = word.is_multiple_of(16) && word < USER_ADDRESS_END;
         if is_aligned_address && context.space.find(word).is_some_and(words::is_mapped_memory) {
             words.insert(word);
         }
-        tried_words += 1;
-        let has_time = !tried_words.is_multiple_of(WORDS_PER_TIME_CHECK) || Instant::now() < context.deadline;
-        has_time && words.len() < MAX_TRIED
+        words.len() < MAX_TRIED
     });
 }
 
@@ -127,7 +122,6 @@ pub struct InterpreterStates {
     pub is_whole: bool,
 }
 
-/// Returns the states of the interpreters.
 pub fn interpreters(memory: &dyn Memory, program: &Program, release: &Release) -> InterpreterStates {
     let mut states = InterpreterStates::default();
     let Some(list) = program.interpreters(memory, release) else { return states };
@@ -166,8 +160,8 @@ fn add_arrays(
             let members = &arena_set.arenas;
             let is_apart = members.windows(2).all(|pair| pair[0].end <= pair[1].start);
             let known_ranges: RangeSet =
-                arena_sets.iter().flat_map(|set| &set.arenas).map(|known| (known.start, known.end)).collect();
-            let is_new = |arena: &Arena| !known_ranges.overlaps((arena.start, arena.end));
+                arena_sets.iter().flat_map(|set| &set.arenas).map(Arena::range).collect();
+            let is_new = |arena: &Arena| !known_ranges.overlaps(arena.range());
             if is_apart && members.iter().all(is_new) {
                 previous_end = end;
                 arena_sets.push(arena_set);
@@ -272,6 +266,11 @@ fn read_arena(
 }
 
 impl Arena {
+    /// Its addresses.
+    pub fn range(&self) -> AddressRange {
+        AddressRange::new(self.start, self.end)
+    }
+
     /// Returns the free pools that were handed out before; `None` if their list is invalid.
     pub fn free_pools(&self, pages: &mut PageCache<'_>, sizes: ArenaSizes) -> Option<Vec<u64>> {
         let untouched_bytes = self.first_pool + self.pool_count * sizes.pool_bytes - self.untouched_start;

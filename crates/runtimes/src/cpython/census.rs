@@ -11,7 +11,7 @@ use crate::batch::PageCache;
 use strandline_claims::class::Slot;
 use strandline_claims::refinements::LARGE_BYTES;
 use strandline_claims::runtime::{ObjectTypes, ReferenceHints};
-use strandline_process::memory::{Memory, word_at};
+use strandline_process::memory::{Memory, words_in};
 use strandline_process::range::AddressRange;
 
 /// Limit on addresses outside the arenas that one worker keeps; further ones are not followed.
@@ -39,11 +39,9 @@ pub struct Target {
 pub struct OutsideObject {
     /// Address of its block.
     pub start: u64,
-    /// Its size.
     pub size: objects::ObjectSize,
     /// Whether its words may be pointers.
     pub has_pointers: bool,
-    /// Number of its type.
     pub type_number: u32,
     object_type: Type,
     /// First bytes of the object.
@@ -135,7 +133,7 @@ impl<'a> Census<'a> {
 
     /// Records a claimed block, at `pointer`, of an object of the type being followed.
     pub fn record_claim(&mut self, pointer: u64, slot: Slot) {
-        let Some(object_type) = self.types.by_number.get(self.owner as usize) else { return };
+        let Some(object_type) = self.types.get(self.owner) else { return };
         if self.result.claimed_blocks.len() < MAX_TARGETS {
             let type_address = object_type.address;
             self.result.claimed_blocks.push(ClaimedBlock { pointer, slot, type_address });
@@ -186,7 +184,7 @@ impl<'a> Census<'a> {
             self.result.holding.iter_mut().for_each(|holding| _ = holding.stops.insert(self.block_start));
             return BlockContent::FreeListed;
         }
-        let Some(object_type) = self.types.by_number.get(found.type_number as usize).copied() else {
+        let Some(object_type) = self.types.get(found.type_number) else {
             return BlockContent::Other;
         };
         self.owner = found.type_number;
@@ -334,8 +332,7 @@ impl<'a> Census<'a> {
 
     /// Records the pointers in a block or a table.
     pub fn follow(&mut self, block: &[u8]) {
-        for word in block.chunks_exact(8) {
-            let word = word_at(word, 0).unwrap_or(0);
+        for word in words_in(block) {
             if self.outside_memory.contains(word) && word.is_multiple_of(16) {
                 self.add_target(word);
             }
@@ -369,7 +366,7 @@ impl<'a> Census<'a> {
         let BlockOfType { start, type_number } = starts
             .filter_map(|object| self.read_object(object, &mut head))
             .find(|block| block.start <= at)?;
-        let object_type = self.types.by_number.get(type_number as usize).copied()?;
+        let object_type = self.types.get(type_number)?;
         let mut size = objects::size(&mut self.pages, self.release, &object_type, &head);
         // A freed object is not cleared: usually its reference count is 0, or its table is gone.
         if object_type.kind == Kind::Dict && size.tables[0].is_none() {
@@ -402,7 +399,7 @@ impl<'a> Census<'a> {
             self.result.holding.iter_mut().for_each(|holding| _ = holding.stops.insert(at));
             return None;
         }
-        let object_type = *self.types.by_number.get(type_number as usize)?;
+        let object_type = self.types.get(type_number)?;
         let start = at.checked_sub(object_type.prefix_bytes)?;
         if object_type.flags & flags::HAVE_GC != 0 {
             // The next object in the collector's list links back, or the object is in no list. In a

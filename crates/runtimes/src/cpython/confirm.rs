@@ -18,7 +18,6 @@ use strandline_claims::runtime::{FinishContext, NamedBlock, Pending, Reading};
 pub struct PendingConfirmation {
     /// Slots of the claims on blocks.
     pub slots: Slots,
-    /// Large objects.
     pub large_objects: Vec<LargeObject>,
     /// Blocks that may be large, with the types of their objects.
     pub claimed_blocks: Vec<ClaimedBlock>,
@@ -41,7 +40,7 @@ impl Pending for PendingConfirmation {
             facts.own.clear();
             let text = "no arena was found, and most objects are in no block of a known allocator: CPython's own figures are not \
                         known, and its memory counts as anonymous";
-            reading.caveats.push(Caveat::new("cpython_arenas_not_found", self.path.clone(), None, text));
+            reading.caveats.push(Caveat::new("cpython_arenas_not_found", &self.path, None, text));
         }
         if confirmed == 0 {
             // The allocator is not read, so nothing is confirmed.

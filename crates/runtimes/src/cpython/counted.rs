@@ -26,7 +26,6 @@ pub struct TypeCounts {
 pub struct LargeObject {
     /// Address of its block.
     pub start: u64,
-    /// Address of its type.
     pub type_address: u64,
     /// Its bytes, as counted.
     pub bytes: u64,
@@ -44,7 +43,6 @@ pub struct ClaimedBlock {
     pub type_address: u64,
 }
 
-/// Content of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockContent {
     /// An object.
@@ -60,7 +58,6 @@ pub enum BlockContent {
     Other,
 }
 
-/// Result of a census.
 #[derive(Default)]
 pub struct CensusResult {
     /// Types and their objects, by address of the type.

@@ -5,7 +5,7 @@
 //! in a page of objects is an object. Segments hold their own address, XORed with a key that is in
 //! static data. mimalloc's reader accounts for the memory; this module only finds the objects.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashMap;
 use std::time::Instant;
 
 use super::layout::{
@@ -16,7 +16,7 @@ use super::locate::Program;
 use strandline_claims::doubts::ReadProblems;
 use strandline_claims::range::PAGE_BYTES;
 use strandline_claims::runtime::Context;
-use strandline_claims::words::{READ_BYTES, each_word, is_mapped_memory};
+use strandline_claims::words::{each_word_until, is_mapped_memory};
 use strandline_process::memory::{Memory, half_word_at, word_at};
 use strandline_process::range::AddressRange;
 
@@ -75,29 +75,27 @@ impl Page {
 /// The pages of all heaps, in address order.
 #[derive(Debug, Default)]
 pub struct Heaps {
-    /// The pages.
     pub pages: Vec<Page>,
     /// Damaged segments, and whether the deadline passed.
     pub doubts: ReadProblems,
 }
 
-/// Finds the heaps of `program`.
 pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program) -> Heaps {
     let mut heaps = Heaps::default();
     let candidates = candidates(context, memory);
-    let keys: HashSet<u64> = candidates.iter().map(|candidate| candidate.key).collect();
+    let mut segments_by_key: HashMap<u64, usize> = HashMap::new();
+    for candidate in &candidates {
+        *segments_by_key.entry(candidate.key).or_default() += 1;
+    }
     // A key computed with the wrong layout is not in static data; of several keys that are, the one
     // with the most segments wins.
-    let mut segments_by_key: BTreeMap<u64, usize> = BTreeMap::new();
-    each_word(memory, context.resident, program.data, READ_BYTES, &mut |_, word| {
-        if keys.contains(&word) {
-            segments_by_key
-                .entry(word)
-                .or_insert_with(|| candidates.iter().filter(|candidate| candidate.key == word).count());
-        }
-        Instant::now() < context.deadline
+    let mut segments_and_key = None;
+    each_word_until(memory, context.resident_runs(program.data), context.deadline, &mut |_, word| {
+        let found = segments_by_key.get(&word).map(|&segments| (segments, word));
+        segments_and_key = segments_and_key.max(found);
+        true
     });
-    let Some((&key, _)) = segments_by_key.iter().max_by_key(|(key, segments)| (**segments, **key)) else {
+    let Some((_, key)) = segments_and_key else {
         if Instant::now() >= context.deadline {
             heaps.doubts.note_timeout(program.runtime);
         }

@@ -34,7 +34,6 @@ const STEPS_PER_DEADLINE_CHECK: usize = 64;
 /// Slots for claims on allocators' blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Slots {
-    /// Objects.
     pub object: Slot,
     /// Tables of objects.
     pub table: Slot,

@@ -34,7 +34,7 @@ mod variables;
 #[cfg(test)]
 mod tests;
 
-use self::arenas::{ArenaSet, InterpreterStates};
+use self::arenas::{Arena, ArenaSet, InterpreterStates};
 use self::census::Census;
 use self::confirm::PendingConfirmation;
 use self::counted::CensusResult;
@@ -127,13 +127,13 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     };
     if !program.has_started(context.memory) {
         let text = "no interpreter was found: CPython may not have started";
-        reading.caveats.push(Caveat::new("cpython_not_started", program.path.clone(), None, text));
+        reading.caveats.push(Caveat::new("cpython_not_started", &program.path, None, text));
         return reading;
     }
     let object_slot = reading.palette.add(&rows::OBJECT, None);
     let (Some(object_slot), Some(slots)) = (object_slot, claim_slots(refinements)) else {
         let text = "other readers use all slots for claims on blocks: CPython's claims are left out";
-        reading.caveats.push(Caveat::new("slots_taken", program.path.clone(), None, text));
+        reading.caveats.push(Caveat::new("slots_taken", &program.path, None, text));
         return reading;
     };
     let memory = batch::CountingMemory::new(context.memory);
@@ -166,7 +166,7 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
         }));
     } else {
         let text = "no object was found in the blocks in use: they count as cpython.block, and their types are not known";
-        reading.caveats.push(Caveat::new("cpython_no_objects", program.path.clone(), None, text));
+        reading.caveats.push(Caveat::new("cpython_no_objects", &program.path, None, text));
     }
     details.collectors = collectors;
     reading.facts.set_details(ABOUT.name, &details);
@@ -190,7 +190,7 @@ fn add_variables(
     holding.release_units.sort_unstable();
     if !variables::find(context, memory, release, interpreters, holding) {
         let text = "not all modules of CPython could be found and read: no variable is named as a holder";
-        reading.caveats.push(Caveat::new("cpython_names", program.path.clone(), None, text));
+        reading.caveats.push(Caveat::new("cpython_names", &program.path, None, text));
     }
 }
 
@@ -256,9 +256,8 @@ impl ObjectMemory {
     /// Ranges that contain only objects.
     fn ranges(&self) -> impl Iterator<Item = AddressRange> {
         let arenas = self.arena_sets.iter().flat_map(|set| &set.arenas);
-        let arenas = arenas.map(|arena| AddressRange::new(arena.start, arena.end));
         let pages = self.heaps.pages.iter().filter(|page| page.has_objects());
-        arenas.chain(pages.map(|page| AddressRange::new(page.start, page.end)))
+        arenas.map(Arena::range).chain(pages.map(|page| AddressRange::new(page.start, page.end)))
     }
 }
 
@@ -289,6 +288,22 @@ struct Walk<'a> {
     object_slot: Slot,
 }
 
+/// What walkers counted.
+struct Counted<'a> {
+    /// Counts the objects outside the arenas, which all walkers found pointers to.
+    outside_census: Census<'a>,
+    sums: Sums,
+    result: CensusResult,
+}
+
+impl Counted<'_> {
+    /// Adds the census of one walker.
+    fn add_census(&mut self, mut census: Census<'_>) {
+        self.outside_census.adopt(&mut census);
+        self.result.add(census.finish());
+    }
+}
+
 impl Walk<'_> {
     /// Walks all arenas or heaps, then everything that their objects point to.
     fn walk_all(
@@ -298,35 +313,29 @@ impl Walk<'_> {
         slots: large::Slots,
         reading: &mut Reading,
     ) -> (Sums, CensusResult) {
-        let (mut sums, mut result) = (Sums::default(), CensusResult::default());
-        // Counts the objects outside the arenas, which all walkers found pointers to.
-        let mut outside_census = Census::following(self.memory, self.release, self.outside)
-            .with_holding(self.context.keeps_blocks);
+        let outside_census = Census::following(self.memory, self.release, self.outside);
+        let mut counted = Counted {
+            outside_census: outside_census.with_holding(self.context.keeps_blocks),
+            sums: Sums::default(),
+            result: CensusResult::default(),
+        };
         if object_memory.is_late {
-            sums.doubts.note_timeout(self.program.runtime);
+            counted.sums.doubts.note_timeout(self.program.runtime);
         }
         for arena_set in &object_memory.arena_sets {
-            self.walk_arenas(arena_set, &mut outside_census, &mut sums, &mut result, reading);
+            self.walk_arenas(arena_set, &mut counted, reading);
         }
-        self.walk_heaps(
-            &object_memory.heaps,
-            refinements,
-            slots,
-            &mut outside_census,
-            &mut sums,
-            &mut result,
-        );
+        self.walk_heaps(&object_memory.heaps, refinements, slots, &mut counted);
+        let Counted { mut outside_census, mut sums, mut result } = counted;
         // Static data: where all objects are in malloc's blocks, they are reachable only from here.
         let mut piece = vec![0; large::PIECE_BYTES];
-        for run in self.context.resident_runs(self.program.data) {
-            let range = objects::Table::new(run.start, run.len(), run.len());
-            large::read(self.memory, &mut outside_census, range, &mut piece, self.context.deadline);
-        }
-        for &state in self.interpreters {
-            let state = objects::Table::new(state, arenas::MAX_STATE_BYTES, arenas::MAX_STATE_BYTES);
-            large::read(self.memory, &mut outside_census, state, &mut piece, self.context.deadline);
-        }
+        let states =
+            self.interpreters.iter().map(|&state| AddressRange::sized(state, arenas::MAX_STATE_BYTES));
         let deadline = self.context.deadline;
+        for range in self.context.resident_runs(self.program.data).into_iter().chain(states) {
+            let table = objects::Table::new(range.start, range.len(), range.len());
+            large::read(self.memory, &mut outside_census, table, &mut piece, deadline);
+        }
         if !large::follow(self.memory, &mut outside_census, refinements, slots, deadline) {
             sums.doubts.note_timeout(self.program.runtime);
         }
@@ -334,21 +343,16 @@ impl Walk<'_> {
         (sums, result)
     }
 
+    /// An empty census for a worker.
+    fn new_census(&self) -> Census<'_> {
+        Census::new(self.memory, self.release, self.outside).with_holding(self.context.keeps_blocks)
+    }
+
     /// Walks the arenas of one allocator.
-    fn walk_arenas(
-        &self,
-        arena_set: &ArenaSet,
-        outside_census: &mut Census<'_>,
-        sums: &mut Sums,
-        result: &mut CensusResult,
-        reading: &mut Reading,
-    ) {
-        arena_set.invalid_entries.iter().for_each(|&entry| sums.doubts.note_damage(entry, 0));
-        let walker = || {
-            let census = Census::new(self.memory, self.release, self.outside);
-            let census = census.with_holding(self.context.keeps_blocks);
-            Walker::new(self.context, self.memory, arena_set.sizes, self.object_slot, census)
-        };
+    fn walk_arenas(&self, arena_set: &ArenaSet, counted: &mut Counted<'_>, reading: &mut Reading) {
+        arena_set.invalid_entries.iter().for_each(|&entry| counted.sums.doubts.note_damage(entry, 0));
+        let (sizes, slot) = (arena_set.sizes, self.object_slot);
+        let walker = || Walker::new(self.context, self.memory, sizes, slot, self.new_census());
         let job = |walker: &mut Walker<'_>, index: usize| {
             if let Some(arena) = arena_set.arenas.get(index) {
                 walker.claim_arena(arena);
@@ -358,14 +362,12 @@ impl Walk<'_> {
         let (walkers, unfinished_jobs) =
             work::run_jobs(workers, arena_set.arenas.len(), deadline, walker, job);
         for walker in walkers {
-            sums.add(&walker.sums);
+            counted.sums.add(&walker.sums);
             reading.claims.extend(walker.claims);
-            let mut census = walker.census;
-            outside_census.adopt(&mut census);
-            result.add(census.finish());
+            counted.add_census(walker.census);
         }
         if unfinished_jobs > 0 {
-            sums.doubts.note_timeout(arena_set.array);
+            counted.sums.doubts.note_timeout(arena_set.array);
         }
     }
 
@@ -375,27 +377,21 @@ impl Walk<'_> {
         heaps: &Heaps,
         refinements: &Refinements,
         slots: large::Slots,
-        outside_census: &mut Census<'_>,
-        sums: &mut Sums,
-        result: &mut CensusResult,
+        counted: &mut Counted<'_>,
     ) {
-        sums.doubts.add(&heaps.doubts);
-        let walker = || {
-            let census = Census::new(self.memory, self.release, self.outside);
-            let census = census.with_holding(self.context.keeps_blocks);
-            heap_blocks::Walker::new(self.context, self.memory, refinements, slots, census)
-        };
+        counted.sums.doubts.add(&heaps.doubts);
+        let walker =
+            || heap_blocks::Walker::new(self.context, self.memory, refinements, slots, self.new_census());
         let job = |walker: &mut heap_blocks::Walker<'_>, index: usize| {
             heaps.pages.get(index).into_iter().for_each(|page| walker.count_page(page));
         };
         let (workers, deadline) = (self.context.workers, self.context.deadline);
         let (walkers, unfinished_jobs) = work::run_jobs(workers, heaps.pages.len(), deadline, walker, job);
         for walker in walkers {
-            sums.heaps.add(&walker.sums);
-            let mut census = walker.census;
-            outside_census.adopt(&mut census);
-            result.add(census.finish());
+            counted.sums.heaps.add(&walker.sums);
+            counted.add_census(walker.census);
         }
+        let sums = &mut counted.sums;
         sums.doubts.add(&sums.heaps.doubts);
         if let Some(page) = heaps.pages.first().filter(|_| unfinished_jobs > 0) {
             sums.doubts.note_timeout(page.start);
@@ -410,7 +406,7 @@ fn unknown_version_caveat(program: &Program) -> Caveat {
         if program.is_free_threaded { 13 } else { 8 },
         layout::last_minor()
     );
-    Caveat::new("cpython_version_unknown", program.path.clone(), None, text)
+    Caveat::new("cpython_version_unknown", &program.path, None, text)
 }
 
 fn add_caveats(
@@ -424,11 +420,11 @@ fn add_caveats(
     if !states.is_whole {
         let text = "the list of CPython's interpreters could not be read to its end: what only the later ones hold counts as \
                     anonymous, or for the allocator's rows";
-        reading.caveats.push(Caveat::new("cpython_interpreters", program.path.clone(), None, text));
+        reading.caveats.push(Caveat::new("cpython_interpreters", &program.path, None, text));
     }
     if result.is_incomplete {
         let text = "there are more types, or more objects outside CPython's arenas, than strandline follows: types count too few, \
                     and the other objects count for the allocator's rows";
-        reading.caveats.push(Caveat::new("cpython_cut", program.path.clone(), None, text));
+        reading.caveats.push(Caveat::new("cpython_cut", &program.path, None, text));
     }
 }

@@ -19,7 +19,6 @@ const STRING_HEAD_BYTES: usize = 40;
 /// Key of the module in a class's dict.
 const MODULE: &[u8] = b"__module__";
 
-/// Reads names.
 pub struct Names<'a> {
     /// The pages that names are read from.
     pub pages: PageCache<'a>,
@@ -76,13 +75,8 @@ impl<'a> Names<'a> {
         let dict = self.head_word(object_type.address, TYPE_DICT)?;
         let keys = self.head_word(dict, DICT_KEYS)?;
         let table = objects::keys(&mut self.pages, self.release, keys)?;
-        let objects::KeyTable { entries, written_entries, .. } = table;
-        // Key and value are the last two words of an entry; keys of any type have their hash before
-        // them.
-        let key_offset = table.entry_bytes - 16;
-        for index in 0..written_entries.min(MAX_ENTRIES) {
-            let at = entries.checked_add(index * table.entry_bytes + key_offset)?;
-            let (key, value) = self.pages.pair(at)?;
+        for index in 0..table.written_entries.min(MAX_ENTRIES) {
+            let (key, value) = table.key_and_value(&mut self.pages, index)?;
             if key != 0 && self.bytes(key).as_deref() == Some(MODULE) {
                 return self.text(value);
             }

@@ -13,7 +13,7 @@ use super::layout::{
 };
 use super::types::{Kind, Type, Types};
 use crate::batch::PageCache;
-use strandline_process::memory::{half_word_at, word_at};
+use strandline_process::memory::{WordPair, half_word_at, word_at};
 
 /// Limit on the indices of a dict's keys: 2^40.
 const MAX_LOG2_INDEX_COUNT: u8 = 40;
@@ -21,7 +21,6 @@ const MAX_LOG2_INDEX_COUNT: u8 = 40;
 const MAX_LOG2_BYTES_PER_INDEX: u8 = 3;
 /// Bytes read of an object to compute its size.
 pub const HEAD_BYTES: usize = 80;
-/// Bytes of a pointer.
 const POINTER_BYTES: u64 = 8;
 /// Unit of offsets of raw data.
 const RAW_UNIT_BYTES: u64 = 16;
@@ -60,7 +59,6 @@ pub fn is_reference_count(word: u64) -> bool {
 /// An object, as recognized by the first bytes of its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundObject {
-    /// Number of its type.
     pub type_number: u32,
     /// Whether it has no references: it is on a free list.
     pub is_free_listed: bool,
@@ -104,7 +102,7 @@ pub fn in_heap_block(types: &mut Types<'_>, block: &[u8]) -> Option<FoundObject>
 #[inline]
 fn type_with_prefix(types: &mut Types<'_>, address: u64, prefix: usize) -> Option<u32> {
     let number = types.number_at(address)?;
-    (types.by_number.get(number as usize)?.prefix_bytes == prefix as u64).then_some(number)
+    (types.get(number)?.prefix_bytes == prefix as u64).then_some(number)
 }
 
 /// A table that belongs to one object, in its own block.
@@ -136,14 +134,12 @@ impl Table {
     }
 }
 
-/// Size of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ObjectSize {
     /// Bytes of its block, with its prefix.
     pub block_bytes: u64,
     /// Bytes as `sys.getsizeof` reports them: with prefix and tables.
     pub reported_bytes: u64,
-    /// Its tables.
     pub tables: [Option<Table>; 3],
 }
 
@@ -290,7 +286,6 @@ fn list_table(release: &Release, head: &[u8]) -> Option<Table> {
     Some(Table::new(word_at(head, LIST_ITEMS)?.saturating_sub(header_bytes), allocated_bytes, used_bytes))
 }
 
-/// State of a str.
 #[derive(Clone, Copy, Debug, Default)]
 struct StringState {
     character_bytes: u64,
@@ -408,6 +403,14 @@ pub struct KeyTable {
     pub written_entries: u64,
     /// Bytes per entry.
     pub entry_bytes: u64,
+}
+
+impl KeyTable {
+    /// Reads key and value of an entry, for tables that are not split: they are its last two words,
+    /// after the hash that keys of any type have.
+    pub fn key_and_value(&self, pages: &mut PageCache<'_>, index: u64) -> Option<WordPair> {
+        pages.pair(self.entries.checked_add(index * self.entry_bytes + self.entry_bytes - 16)?)
+    }
 }
 
 /// What the header of a dict's keys states.

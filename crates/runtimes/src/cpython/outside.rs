@@ -41,16 +41,11 @@ impl OutsideMemory {
         let span = self.spans.get((address >> SPAN_SHIFT) as usize).and_then(Option::as_ref);
         let block = address >> BLOCK_SHIFT;
         span.is_some_and(|bits| bits[(block >> 6) as usize % SPAN_WORDS] >> (block % 64) & 1 != 0)
-            && !self.is_excluded(address)
+            && !self.excluded_ranges.contains(address)
     }
 
     /// Whether `address` is in this memory, in an arena or in static data.
     pub fn is_known(&self, address: u64) -> bool {
-        self.contains(address) || self.is_excluded(address)
-    }
-
-    fn is_excluded(&self, address: u64) -> bool {
-        let next = self.excluded_ranges.partition_point(|range| range.end <= address);
-        self.excluded_ranges.get(next).is_some_and(|range| range.start <= address)
+        self.contains(address) || self.excluded_ranges.contains(address)
     }
 }

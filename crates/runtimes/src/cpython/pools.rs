@@ -18,7 +18,6 @@ use strandline_claims::doubts::ReadProblems;
 use strandline_claims::runtime::Context;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::{Memory, half_word_at, word_at};
-use strandline_process::range::AddressRange;
 
 /// Words of the bitmap of a pool's blocks; the largest pool has 1,021 of the smallest blocks.
 const BITMAP_WORDS: usize = 16;
@@ -32,7 +31,6 @@ pub struct SizeClassCounts {
     pub pools: u64,
     /// Blocks in use.
     pub used_blocks: u64,
-    /// Free blocks.
     pub free_blocks: u64,
 }
 
@@ -103,7 +101,6 @@ struct Pool {
     first_free: u64,
     /// Blocks handed out at least once.
     created_blocks: u64,
-    /// Capacity in blocks.
     capacity_blocks: u64,
 }
 
@@ -158,7 +155,7 @@ impl<'a> Walker<'a> {
                 // A pool that could not be read may hold any number of blocks.
                 let is_whole = self.sums.doubts.damages == damages_before;
                 let used_blocks = is_whole.then(|| self.used_blocks() - used_before);
-                self.census.end_arena(AddressRange::new(arena.start, arena.end), used_blocks);
+                self.census.end_arena(arena.range(), used_blocks);
             }
             None => {
                 self.sums.doubts.note_damage(arena.start, self.resident_bytes(arena.first_pool, end));
@@ -176,7 +173,7 @@ impl<'a> Walker<'a> {
     }
 
     fn resident_bytes(&self, start: u64, end: u64) -> u64 {
-        crate::resident::resident_bytes(self.context, start, end)
+        self.context.resident_bytes((start, end))
     }
 
     /// Claims a pool in use. `None`, with nothing claimed, if it is damaged.

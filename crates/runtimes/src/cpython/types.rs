@@ -36,29 +36,21 @@ const RECENT_WORDS: usize = 4096;
 pub enum Kind {
     /// Sized as the type states.
     Plain,
-    /// An int.
     Int,
-    /// A str.
     String,
-    /// A list.
     List,
-    /// A dict.
     Dict,
     /// A set or frozenset.
     Set,
     /// A bytearray.
     ByteArray,
-    /// A deque.
     Deque,
-    /// A class.
     Class,
     /// A generator, coroutine or async generator: it contains a frame and has no `ob_size`.
     Generator,
-    /// A module.
     Module,
     /// A weak reference, which retains nothing.
     Weak,
-    /// An array.array.
     Array,
     /// A numpy.ndarray.
     NumpyArray,
@@ -68,7 +60,6 @@ pub enum Kind {
     CData,
 }
 
-/// A type.
 #[derive(Clone, Copy, Debug)]
 pub struct Type {
     /// Address of the type.
@@ -121,6 +112,11 @@ impl<'a> Types<'a> {
             Some(&(cached, number)) if cached == address => number,
             _ => self.look_up(address, recent_index),
         }
+    }
+
+    #[inline]
+    pub fn get(&self, number: u32) -> Option<Type> {
+        self.by_number.get(number as usize).copied()
     }
 
     fn look_up(&mut self, address: u64, recent_index: usize) -> Option<u32> {

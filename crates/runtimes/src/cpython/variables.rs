@@ -17,7 +17,7 @@ use super::objects;
 use super::types::{Kind, Type, Types};
 use crate::batch::PageCache;
 use strandline_claims::runtime::{Context, ReferenceHints, Variable};
-use strandline_process::memory::{Memory, word_at};
+use strandline_process::memory::{Memory, words_in};
 use strandline_process::pages::{PAGE_BYTES, page_of};
 
 /// Limit on the modules of an interpreter, and on the entries of a module or class.
@@ -61,7 +61,6 @@ const NAME_BYTES: usize = 27;
 /// in an object will do.
 const STOP_MASK: u64 = !15;
 
-/// An entry of a dict.
 #[derive(Clone, Copy, Debug)]
 struct DictEntry {
     /// Address of the key.
@@ -70,7 +69,6 @@ struct DictEntry {
     value: u64,
 }
 
-/// Entries of a dict.
 struct DictEntries {
     entries: Vec<DictEntry>,
     /// Whether these are all: their number is within the limit, and each could be read.
@@ -153,7 +151,7 @@ impl Finder<'_, '_> {
             // Each page is read by itself: one that was never written cannot be read.
             let piece_bytes = (page_of(at).saturating_add(PAGE_BYTES).min(end) - at) as usize;
             let read_bytes = memory.read_some(at, buffer.get_mut(..piece_bytes)?);
-            for word in buffer.get(..read_bytes)?.chunks_exact(8).filter_map(|word| word_at(word, 0)) {
+            for word in words_in(buffer.get(..read_bytes)?) {
                 if word.is_multiple_of(8) && is_writable(word) && self.is_modules_dict(word) {
                     return Some(word);
                 }
@@ -228,14 +226,12 @@ impl Finder<'_, '_> {
     /// Adds the variables of a class under the module that the class names, whichever module refers
     /// to it.
     fn add_class(&mut self, class: u64) {
-        let Some(class_type) =
-            self.types.number_at(class).and_then(|number| self.types.by_number.get(number as usize).copied())
+        let number = self.types.number_at(class);
+        let class_type = number.and_then(|number| self.types.get(number));
+        let Some(class_type) = class_type.filter(|class_type| class_type.flags & flags::HEAP_TYPE != 0)
         else {
             return;
         };
-        if class_type.flags & flags::HEAP_TYPE == 0 {
-            return;
-        }
         let Some(dict) =
             self.names.head_word(class, TYPE_DICT).filter(|dict| !self.visited_dicts.contains(dict))
         else {
@@ -285,7 +281,7 @@ impl Finder<'_, '_> {
     fn type_of(&mut self, object: u64) -> Option<(u32, Type)> {
         let address = self.names.head_word(object, TYPE as usize)?;
         let number = self.types.number_at(address)?;
-        Some((number, *self.types.by_number.get(number as usize)?))
+        Some((number, self.types.get(number)?))
     }
 
     fn kind(&mut self, object: u64) -> Option<Kind> {
@@ -311,14 +307,10 @@ impl Finder<'_, '_> {
         }
         let keys = self.names.head_word(dict, DICT_KEYS)?;
         let table = objects::keys(&mut self.names.pages, self.release, keys)?;
-        // Key and value are the last two words of an entry; keys of any type have their hash before
-        // them.
-        let key_offset = table.entry_bytes - 16;
         let mut read_entries =
             DictEntries { entries: Vec::new(), is_whole: table.written_entries <= max_entries };
         for index in 0..table.written_entries.min(max_entries) {
-            let at = table.entries.checked_add(index * table.entry_bytes + key_offset);
-            let Some((key, value)) = at.and_then(|at| self.names.pages.pair(at)) else {
+            let Some((key, value)) = table.key_and_value(&mut self.names.pages, index) else {
                 read_entries.is_whole = false;
                 break;
             };

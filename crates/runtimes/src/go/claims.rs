@@ -3,7 +3,6 @@
 use super::heap::{ChunkBits, Heap, Instance, Span, SpanKind};
 use super::layout::{CHUNK_BYTES, Layout, MAX_OBJECTS, PAGE_BYTES};
 use crate::batch::PageCache;
-use crate::resident::resident_bytes;
 use crate::work;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::RangeClaim;
@@ -74,8 +73,7 @@ pub fn claim(
         unread_bytes += worker.unread_bytes;
     }
     if unfinished_jobs > 0 {
-        let heap_bytes: u64 =
-            heap.ranges.iter().map(|range| resident_bytes(context, range.start, range.end)).sum();
+        let heap_bytes: u64 = heap.ranges.iter().map(|&range| context.resident_bytes(range)).sum();
         let claimed_bytes = claims.iter().map(|claim: &RangeClaim| claim.sums.resident.total()).sum();
         unread_bytes += heap_bytes.saturating_sub(claimed_bytes);
     }

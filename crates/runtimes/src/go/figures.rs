@@ -5,9 +5,8 @@ use super::heap::{Heap, Instance, SpanKind};
 use super::layout::{CHUNK_BYTES, DELTA_IN_HEAP, HEAP_MINIMUM, HEAP_MINIMUM_AT_100, Layout, PAGE_BYTES};
 use super::locate::Program;
 use crate::batch::PageCache;
-use std::time::Instant;
 use strandline_claims::runtime::Context;
-use strandline_claims::words::{READ_BYTES, each_word};
+use strandline_claims::words::each_word_until;
 use strandline_process::memory::Memory;
 use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::range::AddressRange;
@@ -20,8 +19,6 @@ const MAX_GC_PERCENT: u64 = 1 << 20;
 const NO_LIMIT: u64 = i64::MAX as u64;
 /// Number of deltas in `memstats.heapStats` (`consistentHeapStats.stats`).
 const DELTAS: u64 = 3;
-/// Words searched between two checks of the deadline.
-const WORDS_PER_DEADLINE_CHECK: u64 = 1 << 16;
 
 /// Figures of one heap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,7 +43,6 @@ pub struct Figures {
     pub memory_limit_bytes: Option<u64>,
 }
 
-/// Reads the figures.
 pub fn read(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) -> Figures {
     let Instance { program, layout, heap, spans } = instance;
     let mut pages = PageCache::new(memory);
@@ -99,8 +95,8 @@ impl CounterAddresses {
             return;
         }
         let mut pages = PageCache::new(memory);
-        let mut tried_words = 0_u64;
-        each_word(memory, context.resident, program.data, READ_BYTES, &mut |at, word| {
+        let runs = context.resident_runs(program.data);
+        each_word_until(memory, runs, context.deadline, &mut |at, word| {
             if self.controller.is_none() {
                 let offset = match layout.heap_in_use {
                     Some(offset) => Some(offset).filter(|_| word == expected.in_use_bytes),
@@ -116,9 +112,7 @@ impl CounterAddresses {
             {
                 self.deltas = Some(deltas);
             }
-            tried_words += 1;
-            let is_check_due = tried_words.is_multiple_of(WORDS_PER_DEADLINE_CHECK);
-            !self.is_complete() && (!is_check_due || Instant::now() < context.deadline)
+            !self.is_complete()
         });
     }
 }

@@ -11,15 +11,13 @@ use super::layout::{
 };
 use super::locate::Program;
 use crate::batch::PageCache;
-use crate::resident::bytes_of;
 use crate::work;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use strandline_claims::doubts::ReadProblems;
 use strandline_claims::runtime::Context;
 use strandline_claims::words::{self, READ_BYTES, each_word};
-use strandline_process::map::Mapping;
-use strandline_process::memory::{Memory, half_word_at, word_at};
+use strandline_process::memory::{Memory, half_word_at, word_at, words_in};
 use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::range::AddressRange;
 
@@ -72,14 +70,12 @@ impl Slice {
 pub struct ChunkBits {
     /// Pages in use or in a processor's cache.
     pub used_pages: [u64; 8],
-    /// Pages released.
     pub released_pages: [u64; 8],
 }
 
 /// What a span holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpanKind {
-    /// Objects.
     Objects,
     /// Stacks and other memory that the runtime manages by hand (`mSpanManual`).
     Manual,
@@ -96,7 +92,6 @@ pub struct Span {
     pub kind: SpanKind,
     /// Bytes per object.
     pub object_bytes: u64,
-    /// Capacity in objects.
     pub object_capacity: u64,
     /// Objects in use, by the runtime's count.
     pub used_objects: u64,
@@ -113,7 +108,6 @@ pub struct Instance<'a> {
     pub program: &'a Program,
     /// The layout of its version.
     pub layout: &'static Layout,
-    /// Its heap.
     pub heap: &'a Heap,
     /// The spans of the heap.
     pub spans: &'a Spans,
@@ -132,7 +126,6 @@ pub struct Spans {
     pub doubts: ReadProblems,
 }
 
-/// Finds the heap of `program`.
 pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program, layout: &Layout) -> Option<Heap> {
     let mut pages = PageCache::new(memory);
     if let Some(address) = program.symbols.heap {
@@ -232,10 +225,9 @@ impl Heap {
 
     /// Bytes of address space of the heap.
     pub fn bytes(&self) -> u64 {
-        bytes_of(self.ranges.iter().copied())
+        self.ranges.iter().map(|range| range.len()).sum()
     }
 
-    /// Reads all spans.
     pub fn spans(&self, context: &Context<'_>, memory: &dyn Memory, layout: &Layout) -> Spans {
         let Slice { address: table, length, .. } = self.span_table;
         let may_be_swapped = context.may_be_swapped();
@@ -247,9 +239,7 @@ impl Heap {
             let first = (job * SPANS_PER_JOB) as u64;
             let mut pointers = vec![0; SPANS_PER_JOB.min((length - first) as usize) * 8];
             let read_bytes = memory.read_some(table + 8 * first, &mut pointers);
-            for pointer in pointers[..read_bytes & !7].chunks_exact(8) {
-                reader.read_span(pages, word_at(pointer, 0).unwrap_or(0), spans);
-            }
+            words_in(&pointers[..read_bytes]).for_each(|pointer| reader.read_span(pages, pointer, spans));
             if read_bytes < pointers.len() {
                 spans.note_damage(table + 8 * first + read_bytes as u64);
             }
@@ -278,8 +268,8 @@ impl Heap {
 /// Upper bound on the spans of a heap: each has at least one page, and a structure in resident
 /// memory.
 fn max_spans(context: &Context<'_>, heap: &Heap) -> u64 {
-    let runs = |mapping: &Mapping| context.resident_runs(mapping.range());
-    let resident_bytes = bytes_of(context.space.mappings().iter().flat_map(runs));
+    let mappings = context.space.mappings().iter();
+    let resident_bytes: u64 = mappings.map(|mapping| context.resident_bytes(mapping.range())).sum();
     (resident_bytes / SPAN_BYTES as u64).min(heap.bytes() / PAGE_BYTES)
 }
 
@@ -411,7 +401,6 @@ impl Spans {
         self.structure_pages.push(page);
     }
 
-    /// Bytes of all spans of a kind.
     pub fn bytes(&self, kind: SpanKind) -> u64 {
         self.by_address.iter().filter(|span| span.kind == kind).map(|span| span.end - span.start).sum()
     }

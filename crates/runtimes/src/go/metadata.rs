@@ -15,7 +15,7 @@ use super::layout::{
 use crate::batch::PageCache;
 use strandline_claims::range::{PAGE_BYTES, page_of};
 use strandline_claims::runtime::Context;
-use strandline_claims::words::{self, READ_BYTES, each_word, is_mapped_memory};
+use strandline_claims::words::{self, each_word_until, is_mapped_memory};
 use strandline_process::memory::Memory;
 use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::range::{AddressRange, RangeSet};
@@ -36,8 +36,6 @@ const MAX_TABLE_BYTES: u64 = 64 << 30;
 const SLICE_BYTES: u64 = 24;
 /// `capacity` in a slice.
 const SLICE_CAPACITY: u64 = 16;
-/// Words searched between two checks of the deadline.
-const WORDS_PER_DEADLINE_CHECK: u64 = 1 << 16;
 
 /// Returns the ranges of the runtime's structures outside the heap that have resident pages, in
 /// address order, and whether the list is complete.
@@ -47,9 +45,8 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
     let mut ranges = known_tables(context, &mut pages, layout, heap);
     ranges.push(heap.span_table.range());
     let mut known_pages: BTreeSet<u64> = spans.structure_pages.iter().copied().take(MAX_PAGES).collect();
-    let mut searched_words = 0_u64;
     let mut add_targets = |range: AddressRange| {
-        each_word(memory, context.resident, range, READ_BYTES, &mut |_, word| {
+        each_word_until(memory, context.resident_runs(range), context.deadline, &mut |_, word| {
             let is_mapped = || context.space.find(word).is_some_and(is_mapped_memory);
             if word < USER_ADDRESS_END
                 && word.is_multiple_of(8)
@@ -58,9 +55,7 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
             {
                 known_pages.insert(page_of(word));
             }
-            searched_words += 1;
-            let is_check_due = searched_words.is_multiple_of(WORDS_PER_DEADLINE_CHECK);
-            known_pages.len() < MAX_PAGES && (!is_check_due || Instant::now() < context.deadline)
+            known_pages.len() < MAX_PAGES
         });
     };
     add_targets(AddressRange::sized(heap.address, HEAP_BYTES));
@@ -79,11 +74,9 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
     let ranges: RangeSet = ranges.into_iter().collect();
     let min_foreign_bytes = if program.is_only_module { MIN_MAPPED_BYTES } else { MIN_FOREIGN_BYTES };
     let ranges = join_near(context, &ranges, min_foreign_bytes);
-    let mut own_ranges = Vec::new();
-    for range in ranges {
-        add_outside_heap(context, heap, range.widened_to_pages(), &mut own_ranges);
-    }
-    let own_ranges: RangeSet = own_ranges.into_iter().collect();
+    let heap_ranges: RangeSet = heap.ranges.iter().copied().collect();
+    let outside = |range: AddressRange| outside_heap(context, &heap_ranges, range.widened_to_pages());
+    let own_ranges: RangeSet = ranges.into_iter().flat_map(outside).collect();
     let mut own_ranges: Vec<AddressRange> = own_ranges.into_iter().collect();
     own_ranges.retain(|&range| !context.resident_runs(range).is_empty());
     is_whole &= own_ranges.len() <= MAX_RANGES;
@@ -152,30 +145,18 @@ fn join_near(context: &Context<'_>, ranges: &RangeSet, min_foreign_bytes: u64) -
     joined
 }
 
-/// Adds the parts of a range that are mapped memory, but neither heap nor static data.
-fn add_outside_heap(
-    context: &Context<'_>,
-    heap: &Heap,
+/// The parts of a range that are mapped memory, but neither heap nor static data.
+fn outside_heap<'a>(
+    context: &'a Context<'_>,
+    heap_ranges: &'a RangeSet,
     range: AddressRange,
-    own_ranges: &mut Vec<AddressRange>,
-) {
-    let AddressRange { start, end } = range;
+) -> impl Iterator<Item = AddressRange> + 'a {
     let mappings = context.space.mappings();
-    let first = mappings.partition_point(|mapping| mapping.end <= start);
-    for mapping in mappings[first..].iter().take_while(|mapping| mapping.start < end) {
-        let (mut at, piece_end) = (start.max(mapping.start), end.min(mapping.end));
-        if !is_mapped_memory(mapping) || !words::is_process_memory(context.space, at, piece_end) {
-            continue;
-        }
-        let next = heap.ranges.partition_point(|range| range.end <= at);
-        for range in heap.ranges[next..].iter().take_while(|range| range.start < piece_end) {
-            if at < range.start {
-                own_ranges.push(AddressRange::new(at, range.start));
-            }
-            at = at.max(range.end);
-        }
-        if at < piece_end {
-            own_ranges.push(AddressRange::new(at, piece_end));
-        }
-    }
+    let first = mappings.partition_point(|mapping| mapping.end <= range.start);
+    let pieces = mappings[first..].iter().take_while(move |mapping| mapping.start < range.end);
+    let pieces = pieces.map(move |mapping| (mapping, mapping.range().intersection(range)));
+    let own_pieces = pieces.filter(|(mapping, piece)| {
+        is_mapped_memory(mapping) && words::is_process_memory(context.space, piece.start, piece.end)
+    });
+    own_pieces.flat_map(|(_, piece)| heap_ranges.gaps_in(piece))
 }

@@ -112,13 +112,13 @@ pub fn read(context: &Context<'_>, program: &Program, foreign_ranges: &RangeSet)
         Some((_, None)) => {
             let text = "Go's heap was not found: Go may not have started, or its layout differs from that of its version, or there \
                         was no time; strandline read nothing of it";
-            reading.caveats.push(Caveat::new("go_heap_not_found", program.path.clone(), None, text));
+            reading.caveats.push(Caveat::new("go_heap_not_found", &program.path, None, text));
             return reading;
         }
         None => {
             let version = program.version.as_deref().unwrap_or("of unknown version");
             let text = format!("the layout of Go {version} is not known; strandline read nothing of it");
-            reading.caveats.push(Caveat::new("go_unknown_version", program.path.clone(), None, text));
+            reading.caveats.push(Caveat::new("go_unknown_version", &program.path, None, text));
             return reading;
         }
     };
@@ -157,7 +157,7 @@ fn unread_caveats(
     unread_bytes: u64,
     has_all_structures: bool,
 ) -> impl Iterator<Item = Caveat> {
-    let caveat = |bytes: Option<u64>, text: &str| Caveat::new("go_unread", program.path.clone(), bytes, text);
+    let caveat = |bytes: Option<u64>, text: &str| Caveat::new("go_unread", &program.path, bytes, text);
     let spans = (unread_bytes > 0).then(|| {
         let text = "the bitmaps of some spans could not be read, or there was no time: these bytes count as go.unread or \
                     anonymous";

@@ -216,8 +216,7 @@ fn connect(process: &Process) -> Result<UnixStream, Refusal> {
         connected = wait_for(process, &socket, &status, LISTEN_LIMIT)?;
     }
     file.is_kept = connected.is_none() && !sys::has_ended(&handle, Duration::ZERO).unwrap_or(false);
-    connected
-        .ok_or_else(|| refusal(process, "did not listen within 10 s after the request (SIGQUIT)".to_owned()))
+    connected.ok_or_else(|| refusal(process, "did not listen within 10 s after the request (SIGQUIT)"))
 }
 
 /// Creates the file. If it exists already, first waits for the JVM to listen at its creator's
@@ -251,7 +250,7 @@ fn wait_for(
         let is_full = match try_connect(socket, status) {
             Some(Ok(connected)) => return check_peer(process, connected).map(Some),
             Some(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return Err(refusal(process, "does not own the socket at the path of its JVM".to_owned()));
+                return Err(refusal(process, "does not own the socket at the path of its JVM"));
             }
             Some(Err(error)) => error.kind() == io::ErrorKind::WouldBlock,
             None => false,
@@ -259,7 +258,7 @@ fn wait_for(
         match since.elapsed() {
             elapsed if elapsed >= limit && !is_full => return Ok(None),
             elapsed if elapsed >= LISTEN_LIMIT.max(limit) => {
-                return Err(refusal(process, "listens, and takes no connection within 10 s".to_owned()));
+                return Err(refusal(process, "listens, and takes no connection within 10 s"));
             }
             _ => std::thread::sleep(CONNECT_INTERVAL),
         }
@@ -294,7 +293,7 @@ fn check_peer(process: &Process, socket: UnixStream) -> Result<UnixStream, Refus
     if peer == process.pid() {
         Ok(socket)
     } else {
-        Err(refusal(process, "does not own the socket at the path of its JVM".to_owned()))
+        Err(refusal(process, "does not own the socket at the path of its JVM"))
     }
 }
 
@@ -305,7 +304,7 @@ fn open_request(process: &Process, path: &Path, status: &Status) -> Result<Reque
     let file = match created {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let text = "would not take SIGQUIT as a request: its file .attach_pidN in /tmp is another user's, or was removed";
-            return existing_request(path, status).ok_or_else(|| refusal(process, text.to_owned()));
+            return existing_request(path, status).ok_or_else(|| refusal(process, text));
         }
         created => created.map_err(failed)?,
     };
@@ -331,7 +330,7 @@ fn existing_request(path: &Path, status: &Status) -> Option<RequestFile> {
 /// Refuses a process that SIGQUIT would end, that is stopped, or that is in another user namespace.
 fn check_signal_is_safe(process: &Process, status: &Status) -> Result<(), Refusal> {
     if status.caught_signals.is_none_or(|caught| caught >> (SIGQUIT - 1) & 1 == 0) {
-        return Err(refusal(process, "does not catch SIGQUIT (-Xrs, or it is just starting)".to_owned()));
+        return Err(refusal(process, "does not catch SIGQUIT (-Xrs, or it is just starting)"));
     }
     if matches!(status.state, Some('T' | 't')) {
         return Err(Refusal::Stopped { pid: process.pid() });
@@ -342,17 +341,17 @@ fn check_signal_is_safe(process: &Process, status: &Status) -> Result<(), Refusa
         (Ok(theirs), Ok(ours)) if theirs != ours => {
             let text =
                 "is in another user namespace, where its JVM sees another user: run strandline within it";
-            Err(refusal(process, text.to_owned()))
+            Err(refusal(process, text))
         }
         _ => Ok(()),
     }
 }
 
 /// A refusal with the reason `what`, a clause about the process.
-fn refusal(process: &Process, what: String) -> Refusal {
+fn refusal(process: &Process, what: &str) -> Refusal {
     Refusal::Unsafe {
         pid: process.pid(),
-        what,
+        what: what.to_owned(),
         advice: "call System.gc() in the program, or request it by JMX",
     }
 }

@@ -9,7 +9,6 @@ use super::rows;
 use super::threads::Tlab;
 use super::trace::Live;
 use super::view::View;
-use crate::resident::resident_bytes;
 use crate::work;
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::RangeClaim;
@@ -18,7 +17,7 @@ use strandline_claims::palette::SlotTable;
 use strandline_claims::range::{RangePages, page_of, page_up, pieces};
 use strandline_claims::runtime::Context;
 use strandline_claims::words::is_process_memory;
-use strandline_process::range::{AddressRange, RangeSet};
+use strandline_process::range::{AddressRange, RangeSet, overlapping};
 
 /// Bytes of heap that a worker claims at a time; a larger area is claimed whole.
 const PART_BYTES: u64 = 64 << 20;
@@ -46,7 +45,7 @@ pub fn claim_heap(
     let claim_part = |claims: &mut Vec<RangeClaim>, part: usize| {
         let Some((first_area, last_area)) = parts[part].first().zip(parts[part].last()) else { return };
         let (start, end) = (first_area.start, last_area.end);
-        if resident_bytes(context, start, end) == 0 {
+        if context.resident_bytes((start, end)) == 0 {
             return;
         }
         let pages = context.pages(start, end);
@@ -67,7 +66,7 @@ pub fn claim_heap(
         return (claims, 0);
     }
     let claimed_bytes: u64 = claims.iter().map(|claim| claim.sums.resident.total()).sum();
-    let all_bytes: u64 = areas.iter().map(|area| resident_bytes(context, area.start, area.end)).sum();
+    let all_bytes: u64 = areas.iter().map(|area| context.resident_bytes(area.range())).sum();
     (claims, all_bytes.saturating_sub(claimed_bytes))
 }
 
@@ -100,7 +99,7 @@ fn claim_objects(accumulator: &mut Accumulator<'_>, end: u64, live: Option<(&Liv
 
 /// Returns the resident bytes of whole pages behind an area's objects.
 pub fn free_resident_bytes(context: &Context<'_>, area: &Area) -> u64 {
-    resident_bytes(context, page_up(area.top).min(area.end), area.end)
+    context.resident_bytes((page_up(area.top).min(area.end), area.end))
 }
 
 /// Claims a range: `used_ranges` get `used_slot`, the memory between them `free_slot`.
@@ -114,8 +113,7 @@ fn claim_parts(
 ) -> RangeClaim {
     let AddressRange { start, end } = range;
     let mut accumulator = Accumulator::new(start, pages);
-    let first = used_ranges.partition_point(|used| used.end <= start);
-    for used in used_ranges[first..].iter().take_while(|used| used.start < end) {
+    for used in overlapping(used_ranges, range) {
         accumulator.claim_to(used.start.clamp(accumulator.cursor(), end), Class::Refined(free_slot));
         accumulator.claim_to(used.end.clamp(accumulator.cursor(), end), Class::Refined(used_slot));
     }
@@ -186,7 +184,7 @@ pub fn claim_card_table(
     let bytes =
         view.field(table, &["CardTable::_byte_map_size"]).filter(|&bytes| bytes <= MAX_CARD_TABLE_BYTES)?;
     let end = start.checked_add(bytes)?;
-    if !is_process_memory(context.space, start, end) || resident_bytes(context, start, end) == 0 {
+    if !is_process_memory(context.space, start, end) || context.resident_bytes((start, end)) == 0 {
         return None;
     }
     Some(context.claim_whole((start, end), Class::Refined(palette.add(&rows::COLLECTOR, None)?)))

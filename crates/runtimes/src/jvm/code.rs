@@ -57,7 +57,7 @@ pub struct Segment {
 impl Segment {
     /// Returns the bytes in use.
     pub fn used_bytes(&self) -> u64 {
-        crate::resident::bytes_of(self.used_ranges.iter().copied())
+        self.used_ranges.iter().map(|range| range.len()).sum()
     }
 }
 
@@ -106,7 +106,7 @@ fn heaps(view: &View<'_>) -> Option<Vec<u64>> {
         return None;
     }
     let data = view.field(heaps, &["GrowableArray<int>::_data"])?;
-    (0..u64::from(count)).map(|index| view.word(data.checked_add(index * 8)?)).collect()
+    view.words(data, count as usize)
 }
 
 /// Reads the committed range of a `VirtualSpace`.

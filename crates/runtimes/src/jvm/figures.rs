@@ -6,7 +6,6 @@ use super::facts::{ClassLoader, Jvm, KindFigures};
 use super::heap::{self, AreaKind};
 use super::view::View;
 use super::{JvmState, MAX_TYPES, claims, code, names};
-use crate::resident::{bytes_of, resident_bytes};
 use strandline_claims::facts::Runtime;
 use strandline_claims::runtime::Context;
 use strandline_process::range::AddressRange;
@@ -39,7 +38,6 @@ pub fn fill_in_facts(state: &JvmState, facts: &mut Runtime) {
     }
 }
 
-/// Returns the details of a JVM.
 pub fn details(context: &Context<'_>, view: &View<'_>, state: &JvmState) -> Jvm {
     let (heap, live) = (&state.heap, state.live.as_ref());
     let mut kinds: BTreeMap<AreaKind, KindFigures> = BTreeMap::new();
@@ -50,13 +48,14 @@ pub fn details(context: &Context<'_>, view: &View<'_>, state: &JvmState) -> Jvm 
         kind.areas += 1;
         kind.bytes += area.end - area.start;
         kind.used_bytes += area.top - area.start;
-        kind.resident_bytes += resident_bytes(context, area.start, area.end);
+        kind.resident_bytes += context.resident_bytes(area.range());
         kind.free_resident_bytes += claims::free_resident_bytes(context, area);
         if let Some(live) = live.and_then(|live| live.area_bytes.get(index)) {
             *kind.live_bytes.get_or_insert(0) += live;
         }
     }
-    let shared_bytes = |&range: &AddressRange| bytes_of(context.shared_runs(range));
+    let shared_bytes =
+        |&range: &AddressRange| context.shared_runs(range).into_iter().map(AddressRange::len).sum::<u64>();
     let shared_resident_bytes: u64 = heap.views.iter().map(shared_bytes).sum();
     let shared_used_bytes: u64 =
         heap.shared_used_ranges.iter().chain(&heap.shared_unread_ranges).map(shared_bytes).sum();

@@ -42,7 +42,6 @@ use crate::batch::CountingMemory;
 use crate::bits::{Bitmap, HeapIndex};
 use crate::named::java_version;
 use crate::programs::{Limit, Programs};
-use crate::resident::{bytes_of, resident_bytes};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Runtime;
 use strandline_claims::reader::{Evidence, FileName, HeapKind, ReaderInfo, version_in_file_name};
@@ -260,8 +259,7 @@ fn unread_caveats(
     state: &JvmState,
     census: Option<&objects::Census>,
 ) -> Vec<Caveat> {
-    let caveat =
-        |code: &str, bytes: Option<u64>, text: &str| Caveat::new(code, program.path.clone(), bytes, text);
+    let caveat = |code: &str, bytes: Option<u64>, text: &str| Caveat::new(code, &program.path, bytes, text);
     let mut caveats = Vec::new();
     if let Some(bytes) = census.map(|census| census.unread_bytes).filter(|&bytes| bytes > 0) {
         let text = "some objects changed while they were read, or their classes are unloaded, or there was no time: their \
@@ -284,7 +282,7 @@ fn unread_caveats(
         caveats.push(caveat("jvm_part_unread", None, text));
     }
     if !state.heap.shared_unread_ranges.is_empty() {
-        let bytes = bytes_of(state.heap.shared_unread_ranges.iter().copied());
+        let bytes = state.heap.shared_unread_ranges.iter().map(|range| range.len()).sum();
         let text = "ZGC's records of its shared memory could not be read completely, or there was no time: the rest counts as \
                     other shared memory";
         caveats.push(caveat("jvm_part_unread", Some(bytes), text));
@@ -332,8 +330,7 @@ fn count_and_trace(
 /// Whether a trace is worthwhile: the heap must be resident, and the process must not wait.
 fn may_be_traced(context: &Context<'_>, heap: &Heap) -> bool {
     let used_bytes: u64 = heap.areas.iter().map(|area| area.top - area.start).sum();
-    let heap_resident_bytes: u64 =
-        heap.areas.iter().map(|area| resident_bytes(context, area.start, area.end)).sum();
+    let heap_resident_bytes: u64 = heap.areas.iter().map(|area| context.resident_bytes(area.range())).sum();
     let is_resident = used_bytes / 8 * 7 <= heap_resident_bytes.saturating_add(MAX_ABSENT_BYTES);
     !context.is_stopped && !context.may_be_swapped() && is_resident
 }
@@ -344,7 +341,7 @@ fn incomplete_caveat(program: &Program, missing: &str) -> Caveat {
     let text = format!(
         "HotSpot's tables of its own structures are incomplete: {missing}; strandline read nothing of it"
     );
-    Caveat::new("jvm_unknown_version", program.path.clone(), None, text)
+    Caveat::new("jvm_unknown_version", &program.path, None, text)
 }
 
 /// Returns the caveat for a JVM, or parts of it, that was not read.
@@ -367,5 +364,5 @@ fn unread_caveat(program: &Program, error: HeapError) -> Caveat {
             ("jvm_damaged", "the JVM's structures are inconsistent; strandline read nothing of it")
         }
     };
-    Caveat::new(code, program.path.clone(), None, text)
+    Caveat::new(code, &program.path, None, text)
 }

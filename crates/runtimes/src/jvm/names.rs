@@ -10,9 +10,7 @@ const MAX_NAME_BYTES: usize = 200;
 /// (`oops/symbol.hpp`): a length of 16 bits, then modified UTF-8.
 pub fn class_name(view: &View<'_>, symbol: u64) -> Option<String> {
     let length = view.field_address(symbol, &["Symbol::_length"])?;
-    let mut bytes = [0; 2];
-    view.memory.read(length, &mut bytes).ok()?;
-    let length = usize::from(u16::from_le_bytes(bytes));
+    let length = usize::from(u16::from_le_bytes(view.array(length)?));
     let body = view.field_address(symbol, &["Symbol::_body[0]", "Symbol::_body"])?;
     let mut bytes = [0; MAX_NAME_BYTES];
     let bytes = bytes.get_mut(..length.min(MAX_NAME_BYTES)).filter(|bytes| !bytes.is_empty())?;
@@ -60,8 +58,7 @@ impl<'a> LoaderNames<'a> {
         if handle == 0 {
             return Some("bootstrap".to_owned());
         }
-        let mut head = [0; HEAD_BYTES];
-        self.view.memory.read(self.view.word(handle)?, &mut head).ok()?;
+        let head: [u8; HEAD_BYTES] = self.view.array(self.view.word(handle)?)?;
         let classes = self.classes.as_mut()?;
         let class = classes.class_of(&head)?;
         classes.class_at(class).map(|(_, name)| name.to_owned())

@@ -33,7 +33,6 @@ pub struct Census {
     pub unread_bytes: u64,
     /// Address of the class of weak references, if it has objects.
     pub weak_class: Option<u64>,
-    /// Direct buffers.
     pub direct_buffers: Vec<DirectBuffer>,
     /// Whether an object has moved: a concurrent collection is under way.
     pub has_moved: bool,

@@ -8,7 +8,6 @@ use super::facts::Jvm;
 use super::heap::{Area, AreaKind, Heap};
 use super::trace::Live;
 use super::view::View;
-use crate::resident::resident_bytes;
 use strandline_claims::facts::Remedy;
 use strandline_claims::finding::LedgerView;
 use strandline_claims::range::page_up;
@@ -71,7 +70,6 @@ struct Setting {
     cost: &'static str,
 }
 
-/// All settings.
 const SETTINGS: [Setting; 6] = [
     Setting {
         collectors: &["G1"],
@@ -330,7 +328,7 @@ enum Fill {
 fn shenandoah_released_bytes(context: &Context<'_>, view: &View<'_>, heap: &Heap, live_bytes: &[u64]) -> u64 {
     let threshold_percent =
         view.flag("ShenandoahGarbageThreshold").unwrap_or(DEFAULT_GARBAGE_THRESHOLD_PERCENT).min(100);
-    let resident = |area: &Area| resident_bytes(context, area.start, area.end);
+    let resident = |area: &Area| context.resident_bytes(area.range());
     let (mut emptied_bytes, mut moved_bytes) = (0_u64, 0_u64);
     for (area, &live) in heap.areas.iter().zip(live_bytes) {
         let garbage_bytes = (area.top - area.start).saturating_sub(live);
@@ -375,7 +373,7 @@ fn g1_released_bytes(
     let mut unmoved_bytes = usage.moved_bytes;
     for (area, &live) in heap.areas.iter().zip(live_bytes).filter(|(area, _)| area.kind != AreaKind::Archive)
     {
-        let area_resident_bytes = resident_bytes(context, area.start, area.end);
+        let area_resident_bytes = context.resident_bytes(area.range());
         bytes_before += area_resident_bytes;
         if area.kind == AreaKind::Humongous && live > 0 {
             bytes_after += area_resident_bytes;
@@ -383,7 +381,8 @@ fn g1_released_bytes(
         }
         let committed = (area.end - area.start).min(unassigned_bytes);
         let filled = committed.min(unmoved_bytes);
-        bytes_after += filled + resident_bytes(context, page_up(area.start + filled), area.start + committed);
+        bytes_after +=
+            filled + context.resident_bytes((page_up(area.start + filled), area.start + committed));
         unassigned_bytes -= committed;
         unmoved_bytes -= filled;
     }

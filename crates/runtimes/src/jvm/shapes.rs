@@ -133,10 +133,11 @@ impl<'a> Shapes<'a> {
     /// Reads the positions of references in the objects of a class.
     fn read(&self, classes: &Classes<'_>, class: u32) -> Option<OopMap> {
         let (klass, name) = classes.class_at(class)?;
+        let layout_helper = || self.view.half_field(klass, &["Klass::_layout_helper"]);
+        let object_bytes = || layout_helper().map(|layout_helper| u64::from(layout_helper & !7));
         if name.starts_with("[L") || name.starts_with("[[") {
             // The third byte of an array's layout helper is the size of its header.
-            let layout_helper = self.view.half_field(klass, &["Klass::_layout_helper"])?;
-            let header_bytes = (layout_helper >> 16) as u8;
+            let header_bytes = (layout_helper()? >> 16) as u8;
             return Some(OopMap { elements: Some(u64::from(header_bytes)), ..OopMap::default() });
         }
         if name.starts_with('[') {
@@ -145,13 +146,10 @@ impl<'a> Shapes<'a> {
         let mut shape = OopMap { runs: self.runs(klass)?, ..OopMap::default() };
         if name == "java.lang.Class" {
             let count = self.view.static_half_field(&["java_lang_Class::_static_oop_field_count_offset"])?;
-            let layout_helper = self.view.half_field(klass, &["Klass::_layout_helper"])?;
-            let object_bytes = u64::from(layout_helper & !7);
-            shape.statics = Some(StaticFields { count_at: u64::from(count), first: object_bytes });
+            shape.statics = Some(StaticFields { count_at: u64::from(count), first: object_bytes()? });
         }
         if name == "jdk.internal.vm.StackChunk" {
-            let layout_helper = self.view.half_field(klass, &["Klass::_layout_helper"])?;
-            shape.frames = Some(u64::from(layout_helper & !7));
+            shape.frames = Some(object_bytes()?);
         }
         self.add_referent(klass, &mut shape);
         Some(shape)

@@ -32,10 +32,8 @@ const TYPE_SIZE: usize = 32;
 /// `VMIntConstantEntry` and `VMLongConstantEntry`: `name`, `value`.
 const CONSTANT_BYTES: usize = 16;
 const CONSTANT_VALUE: usize = 8;
-/// Entries read at once.
 const ENTRIES_AT_ONCE: usize = 64;
 
-/// Place of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FieldPlace {
     /// Offset in its type.
@@ -154,7 +152,6 @@ impl VmStructs {
         self.sizes.get(name).copied()
     }
 
-    /// Returns a constant.
     pub fn constant(&self, name: &str) -> Option<i64> {
         self.constants.get(name).copied()
     }

@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
-use strandline_process::memory::word_at;
 use strandline_process::range::AddressRange;
 
 use super::view::View;
@@ -71,11 +70,9 @@ fn addresses(view: &View<'_>) -> Option<Vec<u64>> {
     };
     let count = view.half_field(list, &["ThreadsList::_length"]).filter(|&count| count <= MAX_THREADS)?;
     let table = view.field(list, &["ThreadsList::_threads"])?;
-    let mut threads = vec![0; count as usize * 8];
-    view.memory.read(table, &mut threads).ok()?;
+    let threads = view.words(table, count as usize)?;
     let mut visited = HashSet::new();
-    let threads = (0..count as usize).filter_map(|index| word_at(&threads, index * 8));
-    Some(threads.filter(|&thread| visited.insert(thread)).collect())
+    Some(threads.into_iter().filter(|&thread| visited.insert(thread)).collect())
 }
 
 /// Returns their addresses in JDK 11, where threads are in a linked list.
@@ -97,7 +94,6 @@ fn linked_threads(view: &View<'_>) -> Option<Vec<u64>> {
 pub struct Thread {
     /// Address of its `JavaThread`.
     pub address: u64,
-    /// Its stack.
     pub stack: AddressRange,
     /// `JavaThreadState`; `None` if it is not known.
     pub state: Option<u32>,

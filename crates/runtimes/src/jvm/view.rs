@@ -1,6 +1,6 @@
 //! The process's memory by HotSpot's names for it.
 
-use strandline_process::memory::Memory;
+use strandline_process::memory::{Memory, words_in};
 
 use super::structs::VmStructs;
 
@@ -15,23 +15,31 @@ pub struct View<'a> {
 }
 
 impl View<'_> {
-    /// Reads the word at `address`.
     pub fn word(&self, address: u64) -> Option<u64> {
         self.memory.read_word(address).ok()
     }
 
     /// Reads the 32-bit word at `address`.
     pub fn half_word(&self, address: u64) -> Option<u32> {
-        let mut bytes = [0; 4];
-        self.memory.read(address, &mut bytes).ok()?;
-        Some(u32::from_le_bytes(bytes))
+        self.array(address).map(u32::from_le_bytes)
     }
 
-    /// Reads the byte at `address`.
     pub fn byte(&self, address: u64) -> Option<u8> {
-        let mut byte = [0];
-        self.memory.read(address, &mut byte).ok()?;
-        Some(byte[0])
+        self.array(address).map(|[byte]| byte)
+    }
+
+    /// Reads `N` bytes at `address`.
+    pub fn array<const N: usize>(&self, address: u64) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        self.memory.read(address, &mut bytes).ok()?;
+        Some(bytes)
+    }
+
+    /// Reads `count` words from `address` on; the caller bounds their number.
+    pub fn words(&self, address: u64, count: usize) -> Option<Vec<u64>> {
+        let mut bytes = vec![0; count.checked_mul(8)?];
+        self.memory.read(address, &mut bytes).ok()?;
+        Some(words_in(&bytes).collect())
     }
 
     /// Returns the offset of a field: of the first of these names that the version has.
@@ -39,7 +47,6 @@ impl View<'_> {
         names.iter().find_map(|name| self.structs.offset(name))
     }
 
-    /// Returns the address of a field of `object`.
     pub fn field_address(&self, object: u64, names: &[&str]) -> Option<u64> {
         if object == 0 { None } else { object.checked_add(self.offset(names)?) }
     }
@@ -54,7 +61,6 @@ impl View<'_> {
         self.half_word(self.field_address(object, names)?)
     }
 
-    /// Reads the byte in a field of `object`.
     pub fn byte_field(&self, object: u64, names: &[&str]) -> Option<u8> {
         self.byte(self.field_address(object, names)?)
     }

@@ -14,13 +14,12 @@ pub const ARENAS_PER_JOB: usize = 16;
 const MAX_SUBS: usize = 2 << 20;
 
 /// Counts of the heads.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Census {
     /// Number of heads in use, by type.
     pub by_type: [u64; TYPE_COUNT],
     /// Number of heads in use.
     pub live_heads: u64,
-    /// Free heads.
     pub free_heads: u64,
     /// Heads of an unknown type.
     pub unknown_heads: u64,
@@ -45,23 +44,6 @@ pub struct FreeHeads {
     pub arena: u32,
     /// Bytes of its free heads on each of its two pages.
     pub bytes_on_pages: [u16; 2],
-}
-
-impl Default for Census {
-    fn default() -> Self {
-        Self {
-            by_type: [0; TYPE_COUNT],
-            live_heads: 0,
-            free_heads: 0,
-            unknown_heads: 0,
-            unread_heads: 0,
-            checked_bodies: 0,
-            missing_bodies: 0,
-            subs: Vec::new(),
-            subs_left_out: 0,
-            arenas_with_free_heads: Vec::new(),
-        }
-    }
 }
 
 /// Reads the heads of an arena into `heads`, except the first, which links arenas. Returns the

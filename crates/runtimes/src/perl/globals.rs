@@ -13,7 +13,6 @@ use strandline_claims::class::Slot;
 use strandline_claims::refinements::Refinements;
 use strandline_process::memory::Memory;
 
-/// Globs read at a time.
 const GLOBS_AT_A_TIME: usize = 4096;
 
 /// Claims the buffers of undefined values in `survey` that are scalars of globs, and counts them;
@@ -60,7 +59,7 @@ pub fn claim_globals(
     let mut is_global_flags = is_global.into_iter();
     undefined_values.retain(|_| is_global_flags.next().unwrap_or(false));
     for value in &undefined_values {
-        survey.add_retained(RetainedBy::Global, value.bytes, slot);
+        survey.add_retained(RetainedBy::Global, value.bytes);
         refinements.claim(value.pointer, value.bytes, slot);
     }
     undefined_values.retain(|value| value.bytes > LARGE_BYTES);

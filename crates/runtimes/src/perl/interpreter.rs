@@ -4,7 +4,7 @@ use super::census::{self, Census};
 use super::facts::{Bodies, Interpreter};
 use super::locate::InterpreterLocation;
 use super::names::Names;
-use super::objects::{self, Type};
+use super::objects::{Head, Type};
 use super::retained;
 use super::roots::{self, PadFindings};
 use super::spaces::{self, BodySpaces, Bounds, Damage, ENTRIES, HeadArena};
@@ -12,8 +12,7 @@ use super::sums::SurveySums;
 use super::survey;
 use super::{Slots, figures, globals, keys};
 use crate::batch::PageCache;
-use crate::perl::layout::{HASH_KEYS, HEAD_BYTES, Layout};
-use crate::resident::resident_bytes;
+use crate::perl::layout::{HASH_KEYS, Layout};
 use std::time::Instant;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::refinements::Refinements;
@@ -31,12 +30,12 @@ const MAX_BUCKETS: u64 = 1 << 40;
 pub struct Reader<'a> {
     /// The stopped process.
     pub context: &'a Context<'a>,
-    /// Its memory.
     pub memory: &'a dyn Memory,
-    /// The layout of its release.
     pub release: &'static Layout,
-    refinements: &'a Refinements,
-    slots: Slots,
+    /// Where buffers and arenas are claimed.
+    pub refinements: &'a Refinements,
+    /// The slots that they are claimed with.
+    pub slots: Slots,
     bounds: Bounds,
 }
 
@@ -53,8 +52,6 @@ pub struct InterpreterReading {
 
 /// Arenas and variables of one interpreter, before its values are checked.
 struct Arenas {
-    /// Id of the interpreter.
-    id: String,
     heads: Vec<HeadArena>,
     bodies: BodySpaces,
     /// `PL_sv_count`
@@ -76,7 +73,7 @@ impl<'a> Reader<'a> {
         refinements: &'a Refinements,
         slots: Slots,
     ) -> Self {
-        let resident_bytes = resident_bytes(context, 0, u64::MAX);
+        let resident_bytes = context.resident_bytes((0, u64::MAX));
         let bounds = Bounds { resident_bytes, deadline: context.deadline };
         Self { context, memory, release, refinements, slots, bounds }
     }
@@ -84,35 +81,28 @@ impl<'a> Reader<'a> {
     /// Reads the interpreter at `location`. If its structures do not agree with each other, nothing
     /// is claimed.
     pub fn read(&self, location: &InterpreterLocation) -> InterpreterReading {
-        let id =
-            location.interpreter.map_or_else(|| GLOBALS_ID.to_owned(), |address| format!("{address:#x}"));
         let mut reading = InterpreterReading::default();
-        reading.facts.id.clone_from(&id);
+        reading.facts.id =
+            location.interpreter.map_or_else(|| GLOBALS_ID.to_owned(), |address| format!("{address:#x}"));
         reading.facts.main = location.is_main;
         reading.facts.thread = location.thread;
         let mut pages = PageCache::new(self.memory);
-        match self.find_arenas(location, id, &mut pages) {
+        match self.find_arenas(location, &mut pages) {
             Ok(arenas) => {
                 reading.facts.sv_count = arenas.sv_count;
                 self.read_arenas(&arenas, &mut pages, &mut reading);
             }
             Err(_) if Instant::now() > self.context.deadline => {
-                let text = format!(
-                    "{}: the time limit for the stop ended before it was read",
-                    display_name(&reading.facts.id)
-                );
-                reading.caveats.push(Caveat::new("perl_late", reading.facts.id.clone(), None, text));
+                let id = &reading.facts.id;
+                let text =
+                    format!("{}: the time limit for the stop ended before it was read", display_name(id));
+                reading.caveats.push(Caveat::new("perl_late", id, None, text));
             }
-            Err(damage) => reading.caveats.push(Caveat::new(
-                "perl_damaged",
-                format!("{:#x}", damage.address),
-                None,
-                format!(
-                    "{}: {}; strandline read nothing of it",
-                    display_name(&reading.facts.id),
-                    damage.problem
-                ),
-            )),
+            Err(Damage { address, problem }) => {
+                let interpreter = display_name(&reading.facts.id);
+                let text = format!("{interpreter}: {problem}; strandline read nothing of it");
+                reading.caveats.push(Caveat::new("perl_damaged", format!("{address:#x}"), None, text));
+            }
         }
         reading
     }
@@ -121,7 +111,6 @@ impl<'a> Reader<'a> {
     fn find_arenas(
         &self,
         location: &InterpreterLocation,
-        id: String,
         pages: &mut PageCache<'_>,
     ) -> Result<Arenas, Damage> {
         let addresses = &location.addresses;
@@ -140,7 +129,7 @@ impl<'a> Reader<'a> {
         self.check_kind(pages, main_cv, Type::PvCv)?;
         let heads = spaces::head_arenas(pages, first_arena, &self.bounds)?;
         let bodies = spaces::body_spaces(pages, body_arenas, self.release, &self.bounds)?;
-        Ok(Arenas { id, heads, bodies, sv_count, strtab, main_cv, first_free_entry })
+        Ok(Arenas { heads, bodies, sv_count, strtab, main_cv, first_free_entry })
     }
 
     /// Checks that a variable points to a value of the expected type: a build with unknown options
@@ -148,10 +137,7 @@ impl<'a> Reader<'a> {
     fn check_kind(&self, pages: &mut PageCache<'_>, address: u64, expected: Type) -> Result<(), Damage> {
         let problem =
             "its variables are not where this release has them (perl may be built with other options)";
-        let head = pages
-            .array::<{ HEAD_BYTES as usize }>(address)
-            .and_then(|bytes| objects::Head::parse(address, &bytes));
-        let kind = head.and_then(|head| head.kind(self.release));
+        let kind = Head::read(pages, address).and_then(|head| head.kind(self.release));
         if address == 0 || kind == Some(expected) { Ok(()) } else { Err(Damage { address, problem }) }
     }
 
@@ -166,8 +152,9 @@ impl<'a> Reader<'a> {
             Some("there was no time".to_owned())
         };
         if let Some(reason) = inconsistency {
-            let text = format!("{} is not read: {reason}", display_name(&arenas.id));
-            reading.caveats.push(Caveat::new("perl_disagrees", arenas.id.clone(), Some(arena_bytes), text));
+            let id = &reading.facts.id;
+            let text = format!("{} is not read: {reason}", display_name(id));
+            reading.caveats.push(Caveat::new("perl_disagrees", id, Some(arena_bytes), text));
             return;
         }
         reading.facts.read = true;
@@ -180,18 +167,12 @@ impl<'a> Reader<'a> {
             resident_bytes: self.bounds.resident_bytes,
         };
         let (roots, has_all_pads) = roots::read_pads(&pad_context, &census.subs);
-        let survey = survey::survey_values(&survey::SurveyContext {
-            memory: self.memory,
-            layout: self.release,
+        let survey = survey::survey_values(&survey::Survey {
+            reader: self,
             heads: &arenas.heads,
             bodies: &arenas.bodies.arenas,
             marks: &roots.marks,
             strtab: arenas.strtab,
-            refinements: self.refinements,
-            slots: self.slots,
-            deadline: self.context.deadline,
-            workers: self.context.workers,
-            progress: self.context.progress,
         });
         let has_followed_keys = self.follow_keys(arenas, &survey, pages, &mut reading.facts);
         let has_free_entries = self.claim_arenas(arenas, &census, &survey, pages, &mut reading.facts.bodies);
@@ -213,18 +194,11 @@ impl<'a> Reader<'a> {
         facts: &mut Interpreter,
     ) -> bool {
         facts.containers = survey.containers.clone();
-        let context = keys::KeyContext {
-            memory: self.memory,
-            refinements: self.refinements,
-            slot: self.slots.container,
-            deadline: self.context.deadline,
-            workers: self.context.workers,
-        };
         let tables = &survey.tables_with_own_keys;
-        let own_keys = keys::follow(&context, tables, survey.own_key_entries, keys::KeyStorage::Own);
+        let own_keys = keys::follow(self, tables, survey.own_key_entries, keys::KeyStorage::Own);
         (facts.containers.own_keys, facts.containers.own_key_bytes) = (own_keys.count, own_keys.bytes);
         let Some((key_count, strtab)) = hash_table(pages, arenas.strtab) else { return false };
-        let shared_keys = keys::follow(&context, &[strtab], key_count, keys::KeyStorage::Shared);
+        let shared_keys = keys::follow(self, &[strtab], key_count, keys::KeyStorage::Shared);
         (facts.containers.shared_keys, facts.containers.shared_key_bytes) =
             (shared_keys.count, shared_keys.bytes);
         own_keys.is_complete && shared_keys.is_complete
@@ -318,12 +292,13 @@ impl<'a> Reader<'a> {
         inputs.is_late |= is_late;
         facts.subs.names_replaced = names.replaced_count;
         inputs.left_out += pads.left_out_entries + survey.left_out_values;
-        add_caveats(&arenas.id, &survey, &inputs, reading);
+        add_caveats(&survey, &inputs, reading);
     }
 }
 
-/// Adds the caveats on the parts of interpreter `id` that were not read.
-fn add_caveats(id: &str, survey: &SurveySums, inputs: &CaveatInputs, reading: &mut InterpreterReading) {
+/// Adds the caveats on the parts of the interpreter that were not read.
+fn add_caveats(survey: &SurveySums, inputs: &CaveatInputs, reading: &mut InterpreterReading) {
+    let id = &reading.facts.id;
     let interpreter = display_name(id);
     if inputs.is_late {
         let text = format!("{interpreter}: the time limit for the stop ended before all of it was read");
@@ -376,7 +351,7 @@ fn display_name(id: &str) -> String {
 
 /// Number of keys and table of the hash at `address`.
 fn hash_table(pages: &mut PageCache<'_>, address: u64) -> Option<(u64, keys::BucketTable)> {
-    let head = objects::Head::parse(address, &pages.array::<{ HEAD_BYTES as usize }>(address)?)?;
+    let head = Head::read(pages, address)?;
     let (keys, last_bucket) = pages.pair(head.any.checked_add(HASH_KEYS)?)?;
     let table = keys::BucketTable { address: head.u, last_bucket };
     (head.u != 0 && last_bucket < MAX_BUCKETS).then_some((keys, table))

@@ -8,13 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::census;
+use super::interpreter::Reader;
 use super::spaces::{BodyArena, ENTRIES};
 use crate::batch::{Batch, PageCache};
 use crate::perl::layout::{ENTRY_BYTES, KEY_EXTRA_BYTES, KEY_TEXT};
 use crate::work;
-use strandline_claims::class::Slot;
-use strandline_claims::refinements::Refinements;
-use strandline_process::memory::{Memory, WordPair, word_at};
+use strandline_process::memory::{WordPair, words_in};
 use strandline_process::pages::PAGE_BYTES;
 
 /// Buckets that a worker follows at a time.
@@ -30,21 +29,6 @@ const MAX_JOBS: usize = 256 << 10;
 const MAX_MISSING_PAGES: u64 = 4096;
 /// Keys of this length or more are not strings, and are not claimed.
 const MAX_KEY_BYTES: u64 = 1 << 31;
-
-/// Inputs for following chains.
-#[derive(Clone, Copy)]
-pub struct KeyContext<'a> {
-    /// The target's memory.
-    pub memory: &'a dyn Memory,
-    /// Where keys are claimed.
-    pub refinements: &'a Refinements,
-    /// The slot that keys are claimed with.
-    pub slot: Slot,
-    /// When to stop.
-    pub deadline: Instant,
-    /// Number of threads.
-    pub workers: usize,
-}
 
 /// Totals of the keys that were found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,8 +68,8 @@ struct Job {
     buckets: u64,
 }
 
-/// Follows the chains of `tables`, which hold `keys` keys in all.
-pub fn follow(context: &KeyContext<'_>, tables: &[BucketTable], keys: u64, storage: KeyStorage) -> KeyTotals {
+/// Follows the chains of `tables`, which hold `keys` keys in all, and claims the keys.
+pub fn follow(reader: &Reader<'_>, tables: &[BucketTable], keys: u64, storage: KeyStorage) -> KeyTotals {
     let mut jobs: Vec<Job> = Vec::new();
     for &BucketTable { address, last_bucket } in tables {
         let mut first = 0;
@@ -101,23 +85,28 @@ pub fn follow(context: &KeyContext<'_>, tables: &[BucketTable], keys: u64, stora
     let missing_pages_left = AtomicU64::new(MAX_MISSING_PAGES);
     let is_limited = jobs.len() >= MAX_JOBS;
     let follower = || Follower {
-        context,
+        reader,
         entries_left: &entries_left,
         missing_pages_left: &missing_pages_left,
         entries: 0,
         storage,
-        batch: Batch::new(context.memory),
+        batch: Batch::new(reader.memory),
         totals: KeyTotals { is_complete: true, ..KeyTotals::default() },
         buckets: Vec::new(),
         pairs: Vec::new(),
         lengths: Vec::new(),
     };
-    let (followers, unfinished_jobs) =
-        work::run_jobs(context.workers, jobs.len(), context.deadline, follower, |follower, job| {
+    let (followers, unfinished_jobs) = work::run_jobs(
+        reader.context.workers,
+        jobs.len(),
+        reader.context.deadline,
+        follower,
+        |follower, job| {
             if let Some(&Job { address, buckets }) = jobs.get(job) {
                 follower.follow_buckets(address, buckets);
             }
-        });
+        },
+    );
     let mut totals = KeyTotals { is_complete: unfinished_jobs == 0 && !is_limited, ..KeyTotals::default() };
     let mut entries = 0;
     for follower in followers {
@@ -134,7 +123,7 @@ pub fn follow(context: &KeyContext<'_>, tables: &[BucketTable], keys: u64, stora
 
 /// One worker, with its sums and buffers that it uses again.
 struct Follower<'a> {
-    context: &'a KeyContext<'a>,
+    reader: &'a Reader<'a>,
     /// Entries that may still be found, by all workers.
     entries_left: &'a AtomicU64,
     storage: KeyStorage,
@@ -164,7 +153,7 @@ impl Follower<'_> {
         let mut read_bytes = 0;
         while let Some(unread) = self.buckets.get_mut(read_bytes..).filter(|unread| !unread.is_empty()) {
             let at = address.wrapping_add(read_bytes as u64);
-            read_bytes += self.context.memory.read_some(at, unread);
+            read_bytes += self.reader.memory.read_some(at, unread);
             if read_bytes < self.buckets.len() {
                 if self
                     .missing_pages_left
@@ -186,14 +175,12 @@ impl Follower<'_> {
             self.totals.is_complete = false;
             return;
         }
-        let words = self.buckets.chunks_exact(8);
-        let mut level: Vec<u64> =
-            words.filter_map(|word| word_at(word, 0)).filter(|&entry| entry != 0).collect();
+        let mut level: Vec<u64> = words_in(&self.buckets).filter(|&entry| entry != 0).collect();
         while !level.is_empty() {
             let count = level.len() as u64;
             let take_all = |left: u64| left.checked_sub(count);
             if self.entries_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take_all).is_err()
-                || Instant::now() > self.context.deadline
+                || Instant::now() > self.reader.context.deadline
             {
                 self.totals.is_complete = false;
                 return;
@@ -219,7 +206,7 @@ impl Follower<'_> {
                 let bytes = entry_bytes + KEY_EXTRA_BYTES + length;
                 self.totals.count += 1;
                 self.totals.bytes += bytes;
-                self.context.refinements.claim(pointer, bytes, self.context.slot);
+                self.reader.refinements.claim(pointer, bytes, self.reader.slots.container);
             }
             level.clear();
             level.extend(self.pairs.iter().flatten().map(|pair| pair.0).filter(|&next| next != 0));

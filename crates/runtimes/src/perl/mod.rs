@@ -64,7 +64,6 @@ pub struct Slots {
     constant: Slot,
     /// Storage of arrays and hashes.
     container: Slot,
-    /// Arenas.
     arena: Slot,
     /// Retained buffers of lexicals and temporaries.
     pad_retained: Slot,
@@ -176,12 +175,12 @@ pub fn read(context: &Context<'_>, programs: &[locate::Program], refinements: &R
     };
     let Some(slots) = Slots::new(refinements) else {
         let text = "other readers use all slots for claims on blocks: Perl's claims are left out";
-        reading.caveats.push(Caveat::new("slots_taken", reading.facts.found_by.clone(), None, text));
+        reading.caveats.push(Caveat::new("slots_taken", &reading.facts.found_by, None, text));
         return reading;
     };
     if let Some(program) = programs.get(MAX_PROGRAMS) {
         let text = "the process has more Perls than strandline reads: this one and later ones count for the allocator's rows";
-        reading.caveats.push(Caveat::new("perl_left_out", program.path.clone(), None, text));
+        reading.caveats.push(Caveat::new("perl_left_out", &program.path, None, text));
     }
     let mut interpreters: Vec<InterpreterReading> = Vec::new();
     for program in programs.iter().take(MAX_PROGRAMS) {
@@ -197,7 +196,7 @@ pub fn read(context: &Context<'_>, programs: &[locate::Program], refinements: &R
     }
     if perl.interpreters.is_empty() {
         let text = "no interpreter was found: Perl may not have started";
-        reading.caveats.push(Caveat::new("perl_not_started", reading.facts.found_by.clone(), None, text));
+        reading.caveats.push(Caveat::new("perl_not_started", &reading.facts.found_by, None, text));
     }
     reading.facts.read = perl.interpreters.iter().any(|interpreter| interpreter.read);
     let retained: Vec<_> = perl.interpreters.iter().map(|interpreter| &interpreter.retained).collect();
@@ -244,7 +243,7 @@ fn read_program(
         }
         if !is_searched {
             let text = "not all memory was searched for interpreters that belong to no thread";
-            reading.caveats.push(Caveat::new("perl_interpreters", program.path.clone(), None, text));
+            reading.caveats.push(Caveat::new("perl_interpreters", &program.path, None, text));
         }
     }
     perl.ithreads |= program.has_threads();
@@ -261,7 +260,7 @@ fn read_program(
 /// Returns the caveat for interpreters that are not read.
 fn more_interpreters(program: &locate::Program) -> Caveat {
     let text = "the process may have more interpreters than strandline reads: the others count for the allocator's rows";
-    Caveat::new("perl_interpreters", program.path.clone(), None, text)
+    Caveat::new("perl_interpreters", &program.path, None, text)
 }
 
 /// Whether there may be interpreters that no exported variable points to: in a program that embeds
@@ -319,7 +318,7 @@ impl Pending for PendingChecks {
         if context.matched.count_of(self.slots.chunk_slots()) == 0 {
             let text = "perl's values are not in chunks of the C library's malloc: their bytes count for the allocator's rows, \
                         and figures for headers and rounding are those of glibc";
-            reading.caveats.push(Caveat::new("perl_not_refined", reading.facts.found_by.clone(), None, text));
+            reading.caveats.push(Caveat::new("perl_not_refined", &reading.facts.found_by, None, text));
         }
         // How another allocator treats freed memory is not known.
         for remedy in &mut reading.remedies {

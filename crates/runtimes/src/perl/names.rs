@@ -2,14 +2,13 @@
 
 use super::objects::Head;
 use crate::batch::PageCache;
-use crate::perl::layout::{self as layout, HEAD_BYTES, Layout, flags, padname, sub};
+use crate::perl::layout::{self as layout, Layout, flags, padname, sub};
 use std::borrow::Cow;
 use strandline_process::memory::{half_word_at, word_at};
 
 /// Limit on the length of a reported name; the rest is left out.
 const MAX_NAME_BYTES: usize = 200;
 
-/// Reads names.
 pub struct Names<'a> {
     pages: PageCache<'a>,
     release: &'static Layout,
@@ -24,7 +23,6 @@ pub struct Names<'a> {
 pub struct Sub {
     /// `main::build_report`, `main (file scope)`.
     pub name: String,
-    /// Whether it is a closure.
     pub is_closure: bool,
 }
 
@@ -89,8 +87,7 @@ impl<'a> Names<'a> {
     }
 
     fn head(&mut self, address: u64) -> Option<Head> {
-        let bytes: [u8; HEAD_BYTES as usize] = self.pages.array(address)?;
-        Head::parse(address, &bytes)
+        Head::read(&mut self.pages, address)
     }
 
     /// The name of a package, by its stash.

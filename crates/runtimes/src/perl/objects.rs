@@ -3,6 +3,7 @@
 //! A head (`SV`) is 24 bytes in an arena: a pointer to its body, a reference count, flags whose
 //! lowest byte is the type, and a word that points to its string, array, table or referent.
 
+use crate::batch::PageCache;
 use crate::perl::layout::{self as layout, HEAD_ANY, HEAD_FLAGS, HEAD_REFERENCES, HEAD_U, Layout, flags};
 use strandline_process::memory::{half_word_at, word_at};
 
@@ -127,10 +128,8 @@ pub struct BodyPlace {
     pub bytes: u64,
 }
 
-/// A head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Head {
-    /// Its address.
     pub address: u64,
     /// `sv_any`.
     pub any: u64,
@@ -167,6 +166,11 @@ impl Head {
             flags: half_word_at(bytes, HEAD_FLAGS)?,
             u: word_at(bytes, HEAD_U)?,
         })
+    }
+
+    /// Reads the head at `address`.
+    pub fn read(pages: &mut PageCache<'_>, address: u64) -> Option<Self> {
+        Self::parse(address, &pages.array::<{ layout::HEAD_BYTES as usize }>(address)?)
     }
 
     /// Whether no value uses it.

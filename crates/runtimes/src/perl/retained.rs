@@ -8,7 +8,6 @@ use super::names::Names;
 use super::objects::{IS_MMAPPED, SIZE_BITS, SIZE_WORD_BYTES, chunk_bytes};
 use super::roots::KeptBuffer;
 use crate::batch::PageCache;
-use crate::resident::resident_bytes;
 use strandline_claims::runtime::{Context, NamedBlock};
 use strandline_process::pages::{PAGE_BYTES, page_of, page_up};
 
@@ -107,7 +106,7 @@ fn releasable_bytes(context: &Context<'_>, pages: &mut PageCache<'_>, buffer: &K
     if start >= end {
         return 0;
     }
-    resident_bytes(context, start, end)
+    context.resident_bytes((start, end))
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use std::time::Instant;
 use super::facts::{BufferKind, Keeper};
 use super::objects::{Head, Storage, Type};
 use crate::batch::PageCache;
-use crate::perl::layout::{self as layout, HEAD_BYTES, Layout, flags, padname, sub};
+use crate::perl::layout::{self as layout, Layout, flags, padname, sub};
 use crate::work;
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
@@ -220,7 +220,6 @@ enum EntryKind {
     Bufferless,
 }
 
-/// A pad name.
 #[derive(Clone, Copy)]
 struct PadName {
     /// Its address; 0 for an operator's target.
@@ -255,8 +254,7 @@ struct Pad {
 
 impl PadReader<'_> {
     fn head(&mut self, address: u64) -> Option<(Head, Type)> {
-        let bytes: [u8; HEAD_BYTES as usize] = self.pages.array(address)?;
-        let head = Head::parse(address, &bytes)?;
+        let head = Head::read(&mut self.pages, address)?;
         Some((head, head.kind(self.context.release)?))
     }
 
@@ -507,6 +505,12 @@ fn unshared_buffer(pages: &mut PageCache<'_>, head: &Head, release: &Layout) -> 
         let others: [u8; 1] = pages.array(head.u.checked_add(capacity - 1)?)?;
         (others == [0]).then_some(())?;
     }
+    string_buffer(pages, head, capacity)
+}
+
+/// The buffer of a string, including the part before its start that `OOK` hides; `None` if its size
+/// is impossible.
+pub fn string_buffer(pages: &mut PageCache<'_>, head: &Head, capacity: u64) -> Option<Buffer> {
     let hidden_bytes = if head.has_flags(flags::OOK) { ook_offset(pages, head.u)? } else { 0 };
     let bytes = capacity.checked_add(hidden_bytes).filter(|&bytes| bytes < MAX_BUFFER_BYTES)?;
     Some(Buffer { pointer: head.u.checked_sub(hidden_bytes)?, bytes })
@@ -514,7 +518,7 @@ fn unshared_buffer(pages: &mut PageCache<'_>, head: &Head, release: &Layout) -> 
 
 /// Offset of a string from the beginning of its buffer (`SvOOK_offset`): stored in the byte before
 /// the string or, if that is 0, in the word before that byte.
-pub fn ook_offset(pages: &mut PageCache<'_>, string: u64) -> Option<u64> {
+fn ook_offset(pages: &mut PageCache<'_>, string: u64) -> Option<u64> {
     let [short] = pages.array(string.checked_sub(1)?)?;
     if short != 0 {
         return Some(u64::from(short));

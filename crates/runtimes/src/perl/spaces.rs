@@ -26,7 +26,6 @@ const MAX_ARENA_BYTES: u64 = 1 << 20;
 const MAX_IN_SET: u32 = 4096;
 /// Arenas read between two checks of the deadline.
 const ARENAS_PER_DEADLINE_CHECK: u64 = 1024;
-/// Bytes of a head.
 const HEAD_BYTES: usize = layout::HEAD_BYTES as usize;
 /// Bytes of a description in a set of body arenas.
 const DESCRIPTION_BYTES: usize = layout::ARENA_DESCRIPTION_BYTES as usize;
@@ -34,7 +33,6 @@ const DESCRIPTION_BYTES: usize = layout::ARENA_DESCRIPTION_BYTES as usize;
 /// An inconsistent structure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Its address.
     pub address: u64,
     /// What is wrong there.
     pub problem: &'static str,
@@ -58,7 +56,6 @@ pub struct Bounds {
     pub deadline: Instant,
 }
 
-/// An arena of heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadArena {
     /// Its first byte, which is that of the head that links it.
@@ -115,7 +112,6 @@ pub struct BodyArena {
     pub address: u64,
     /// Its size in bytes.
     pub bytes: u64,
-    /// Bytes of a body.
     pub body_bytes: u64,
     /// Type of its bodies, see [`body_name`].
     pub body_type: usize,
@@ -165,7 +161,6 @@ pub fn body_name(body_type: usize) -> &'static str {
 pub struct BodySpaces {
     /// Arenas, in address order.
     pub arenas: Vec<BodyArena>,
-    /// Sets.
     pub sets: Vec<AddressRange>,
 }
 

@@ -7,7 +7,6 @@ use super::objects::{Head, SIZE_WORD_BYTES, Type, chunk_bytes};
 use super::roots::{Buffer, KeptBuffer, LARGE_BYTES};
 use crate::perl::layout::{HEAD_BYTES, Layout, flags};
 use strandline_claims::add_fields;
-use strandline_claims::class::Slot;
 
 /// Limit on the listed buffers of values in no pad, per thread.
 const MAX_UNDEFINED: usize = 16 << 10;
@@ -20,7 +19,6 @@ const MAX_OTHER_OWNERS: usize = u8::MAX as usize;
 const MAX_SHORT_BYTES: u64 = 15;
 /// Upper bound on the buffer of such a string: the capacity of malloc's smallest chunk.
 const MAX_SHORT_BUFFER_BYTES: u64 = 24;
-/// Bytes of a word.
 const WORD_BYTES: u64 = 8;
 
 /// What keeps a retained buffer.
@@ -49,7 +47,6 @@ pub struct RetainedAmounts {
     pub globals: Amount,
 }
 
-/// A glob.
 #[derive(Clone, Copy, Debug)]
 pub struct Glob {
     /// Address of its contents (`struct gp`).
@@ -80,7 +77,6 @@ pub struct SurveySums {
     pub retained: RetainedAmounts,
     /// Values in no pad that have a buffer and no value: variables, or memory of C code.
     pub undefined_values: Vec<KeptBuffer>,
-    /// Globs.
     pub globs: Vec<Glob>,
     /// Values, globs and hashes beyond the bounds.
     pub left_out_values: u64,
@@ -92,7 +88,6 @@ pub struct SurveySums {
     pub own_key_entries: u64,
     /// Bodies in use that can hold a string.
     pub string_bodies: u64,
-    /// Damaged values.
     pub damaged_values: u64,
     /// Values that could not be read completely.
     pub unread_values: u64,
@@ -126,8 +121,8 @@ impl Amount {
 }
 
 impl SurveySums {
-    /// Counts a retained buffer; returns `slot`.
-    pub fn add_retained(&mut self, keeper: RetainedBy, bytes: u64, slot: Slot) -> Slot {
+    /// Counts a retained buffer.
+    pub fn add_retained(&mut self, keeper: RetainedBy, bytes: u64) {
         let retained = &mut self.retained;
         match keeper {
             RetainedBy::Lexical => retained.lexicals.add(bytes),
@@ -138,7 +133,6 @@ impl SurveySums {
             RetainedBy::Temporary => retained.temporaries.add(bytes),
             RetainedBy::Global => retained.globals.add(bytes),
         }
-        slot
     }
 
     /// Lists the buffer of a value that is in no pad and has no value. Small buffers leave half of

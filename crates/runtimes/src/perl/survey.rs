@@ -6,20 +6,18 @@
 
 mod strings;
 
-use super::Slots;
 use super::census::{self, ARENAS_PER_JOB};
+use super::interpreter::Reader;
 use super::keys::BucketTable;
 use super::objects::{BodyPlace, Head, Storage, Type};
 use super::roots::{self, Buffer, MAX_BUFFER_BYTES, Mark};
 use super::spaces::{BodyArena, HeadArena};
 use super::sums::{RetainedBy, SurveySums, UsedBodies, add};
 use crate::batch::{Batch, PageCache};
-use crate::perl::layout::{self, Layout, flags};
+use crate::perl::layout::{self, flags};
 use crate::work;
-use std::time::Instant;
 use strandline_claims::accumulator::Slot;
-use strandline_claims::refinements::Refinements;
-use strandline_process::memory::{Memory, WordPair};
+use strandline_process::memory::WordPair;
 use strandline_process::range::AddressRange;
 
 /// Maximum number, per thread, of hashes with keys of their own that are read.
@@ -39,11 +37,9 @@ const COMPARED_JOB_INTERVAL: usize = 8;
 const PAIR_BYTES: u64 = 16;
 
 /// Inputs of the survey, the same for all threads.
-pub struct SurveyContext<'a> {
-    /// The target's memory.
-    pub memory: &'a dyn Memory,
-    /// The target's layout.
-    pub layout: &'static Layout,
+pub struct Survey<'a> {
+    /// The reader of the interpreter.
+    pub reader: &'a Reader<'a>,
     /// Arenas of heads, in address order.
     pub heads: &'a [HeadArena],
     /// Arenas of bodies, in address order.
@@ -52,28 +48,15 @@ pub struct SurveyContext<'a> {
     pub marks: &'a [u64],
     /// `PL_strtab`: a hash whose entries are not in arenas.
     pub strtab: u64,
-    /// Where buffers are claimed.
-    pub refinements: &'a Refinements,
-    /// The slots that they are claimed with.
-    pub slots: Slots,
-    /// When to stop.
-    pub deadline: Instant,
-    /// Number of threads.
-    pub workers: usize,
-    /// Called with the number of bytes read.
-    pub progress: &'a (dyn Fn(u64) + Sync),
 }
 
 /// Reads all values.
-pub fn survey_values(context: &SurveyContext<'_>) -> SurveySums {
-    let jobs = context.heads.len().div_ceil(ARENAS_PER_JOB);
-    let (surveyors, unfinished_jobs) = work::run_jobs(
-        context.workers,
-        jobs,
-        context.deadline,
-        || Surveyor::new(context),
-        Surveyor::survey_arenas,
-    );
+pub fn survey_values(survey: &Survey<'_>) -> SurveySums {
+    let jobs = survey.heads.len().div_ceil(ARENAS_PER_JOB);
+    let context = survey.reader.context;
+    let surveyor = || Surveyor::new(survey);
+    let (surveyors, unfinished_jobs) =
+        work::run_jobs(context.workers, jobs, context.deadline, surveyor, Surveyor::survey_arenas);
     let mut sums = SurveySums::default();
     for surveyor in surveyors {
         sums.add(surveyor.sums);
@@ -85,7 +68,8 @@ pub fn survey_values(context: &SurveyContext<'_>) -> SurveySums {
 
 /// One thread of the survey, with its sums and buffers that it uses again.
 struct Surveyor<'a> {
-    context: &'a SurveyContext<'a>,
+    survey: &'a Survey<'a>,
+    reader: &'a Reader<'a>,
     batch: Batch<'a>,
     pages: PageCache<'a>,
     sums: SurveySums,
@@ -122,53 +106,11 @@ struct Value {
     is_compared: bool,
 }
 
-/// Lengths of a string.
-struct StringLengths {
-    /// Its bytes (`SvCUR`).
-    length: u64,
-    /// Bytes of its buffer behind its start (`SvLEN`).
-    capacity: u64,
-}
-
-/// Extent of an array, as the last index: -1 if there is none.
-struct ArrayBounds {
-    /// Of its elements (`AvFILLp`).
-    last_element: u64,
-    /// Of the elements for which it has room (`AvMAX`).
-    last_slot: u64,
-}
-
-/// Extent of a hash.
-struct HashBounds {
-    /// Number of its keys (`xhv_keys`).
-    keys: u64,
-    /// Index of its last bucket (`xhv_max`).
-    last_bucket: u64,
-}
-
 impl Value {
-    /// The lengths of a string; `None` for another value, or one that could not be read.
-    fn string_lengths(&self) -> Option<StringLengths> {
-        let (length, capacity) = self.body.filter(|_| self.storage == Storage::String)?;
-        Some(StringLengths { length, capacity })
-    }
-
-    /// The bounds of an array; `None` for another value, or one that could not be read.
-    fn array_bounds(&self) -> Option<ArrayBounds> {
-        let (last_element, last_slot) = self.body.filter(|_| self.storage == Storage::Array)?;
-        Some(ArrayBounds { last_element, last_slot })
-    }
-
-    /// The bounds of a hash; `None` for another value, or one that could not be read.
-    fn hash_bounds(&self) -> Option<HashBounds> {
-        let (keys, last_bucket) = self.body.filter(|_| self.storage == Storage::Hash)?;
-        Some(HashBounds { keys, last_bucket })
-    }
-
-    /// Index of the last field of an object, -1 if it has none (`xobject_maxfield`); `None` if it
-    /// is no object, or could not be read.
-    fn last_field(&self) -> Option<u64> {
-        self.body.filter(|_| self.storage == Storage::Object).map(|(last_field, _)| last_field)
+    /// The length of a string (`SvCUR`), and the bytes of its buffer behind its start (`SvLEN`);
+    /// `None` for another value, or one that could not be read.
+    fn string_lengths(&self) -> Option<WordPair> {
+        self.body.filter(|_| self.storage == Storage::String)
     }
 
     /// Whether its string may still be read, because no pad marks it as out of use.
@@ -178,13 +120,15 @@ impl Value {
 }
 
 impl<'a> Surveyor<'a> {
-    fn new(context: &'a SurveyContext<'a>) -> Self {
+    fn new(survey: &'a Survey<'a>) -> Self {
+        let reader = survey.reader;
         let mut sums = SurveySums::default();
-        sums.used_bodies.resize(context.bodies.len(), UsedBodies::default());
+        sums.used_bodies.resize(survey.bodies.len(), UsedBodies::default());
         Self {
-            context,
-            batch: Batch::new(context.memory),
-            pages: PageCache::new(context.memory),
+            survey,
+            reader,
+            batch: Batch::new(reader.memory),
+            pages: PageCache::new(reader.memory),
             sums,
             buffer: Vec::new(),
             heads: Vec::new(),
@@ -201,13 +145,13 @@ impl<'a> Surveyor<'a> {
     /// Surveys the values of `ARENAS_PER_JOB` arenas.
     fn survey_arenas(&mut self, job: usize) {
         self.values.clear();
-        let is_comparing_all = self.context.heads.len() <= MAX_ARENAS_COMPARED;
+        let is_comparing_all = self.survey.heads.len() <= MAX_ARENAS_COMPARED;
         self.is_comparing = is_comparing_all || job.is_multiple_of(COMPARED_JOB_INTERVAL);
         let mut bytes = 0;
-        for arena in self.context.heads.iter().skip(job * ARENAS_PER_JOB).take(ARENAS_PER_JOB) {
+        for arena in self.survey.heads.iter().skip(job * ARENAS_PER_JOB).take(ARENAS_PER_JOB) {
             bytes += arena.bytes();
             let mut heads = std::mem::take(&mut self.heads);
-            census::read_heads(self.context.memory, arena, &mut self.buffer, &mut heads);
+            census::read_heads(self.reader.memory, arena, &mut self.buffer, &mut heads);
             self.collect(arena, &heads);
             self.heads = heads;
         }
@@ -225,12 +169,12 @@ impl<'a> Surveyor<'a> {
             }
         }
         self.values = values;
-        (self.context.progress)(bytes);
+        (self.reader.context.progress)(bytes);
     }
 
     /// Counts bodies in use, and collects the values whose storage is read.
     fn collect(&mut self, arena: &HeadArena, heads: &[Head]) {
-        let marks = self.context.marks;
+        let marks = self.survey.marks;
         let from = marks.partition_point(|&mark| mark < arena.address);
         let to = marks.partition_point(|&mark| mark < arena.address + arena.bytes());
         let mut marks = marks.get(from..to).unwrap_or(&[]).iter().map(|&mark| Mark::split(mark)).peekable();
@@ -238,7 +182,7 @@ impl<'a> Surveyor<'a> {
             if head.is_free() {
                 continue;
             }
-            let Some(kind) = head.kind(self.context.layout) else { continue };
+            let Some(kind) = head.kind(self.reader.release) else { continue };
             self.count_body(&head, kind);
             let storage = head.storage(kind);
             if kind == Type::PvGv && storage == Storage::Plain && head.u != 0 {
@@ -264,9 +208,9 @@ impl<'a> Surveyor<'a> {
 
     /// Counts a body in use in its arena.
     fn count_body(&mut self, head: &Head, kind: Type) {
-        let Some(BodyPlace { start, bytes }) = head.body_place(kind, self.context.layout) else { return };
+        let Some(BodyPlace { start, bytes }) = head.body_place(kind, self.reader.release) else { return };
         self.sums.string_bodies += u64::from(kind.can_hold_string());
-        let bodies = self.context.bodies;
+        let bodies = self.survey.bodies;
         let has_slot =
             |&index: &usize| bodies.get(index).is_some_and(|arena| arena.has_slot_at(start, bytes));
         // Values made one after the other usually have bodies in one arena.
@@ -325,9 +269,9 @@ impl<'a> Surveyor<'a> {
     /// Reads the last bytes of shared buffers that are not read completely, which count their other
     /// owners.
     fn read_owners(&mut self) {
-        let cow_flag = self.context.layout.cow_flag();
+        let cow_flag = self.reader.release.cow_flag();
         let is_comparing = self.is_comparing;
-        let capacity = |value: &Value| value.string_lengths().map_or(0, |lengths| lengths.capacity);
+        let capacity = |value: &Value| value.string_lengths().map_or(0, |(_, capacity)| capacity);
         let is_selected = move |value: &Value| {
             let is_read_completely = is_comparing && capacity(value) <= MAX_READ_BYTES;
             // Without a capacity it has no buffer: it is a shared key.
@@ -348,11 +292,11 @@ impl<'a> Surveyor<'a> {
         if !self.is_comparing {
             return;
         }
-        let cow_flag = self.context.layout.cow_flag();
+        let cow_flag = self.reader.release.cow_flag();
         self.texts.clear();
         self.text_values.clear();
         for (index, value) in self.values.iter_mut().enumerate() {
-            let Some(StringLengths { length, capacity }) = value.string_lengths() else { continue };
+            let Some((length, capacity)) = value.string_lengths() else { continue };
             let is_cow = value.head.flags & cow_flag != 0;
             let is_read = value.has_string_in_use() || is_cow;
             if length >= capacity || capacity > MAX_READ_BYTES || !is_read {
@@ -370,7 +314,7 @@ impl<'a> Surveyor<'a> {
             let Some(value) = text_values.get(text_index).and_then(|&index| values.get_mut(index)) else {
                 return;
             };
-            let Some(StringLengths { length, .. }) = value.string_lengths() else { return };
+            let Some((length, _)) = value.string_lengths() else { return };
             if value.head.flags & cow_flag != 0 {
                 value.other_owners = bytes.last().copied().map(u64::from);
             }
@@ -384,7 +328,8 @@ impl<'a> Surveyor<'a> {
 
     /// Counts an array, and claims its storage.
     fn count_array(&mut self, value: &Value) {
-        let Some(ArrayBounds { last_element, last_slot }) = value.array_bounds() else {
+        // `AvFILLp` and `AvMAX`: -1 if there is none.
+        let Some((last_element, last_slot)) = value.body else {
             self.sums.unread_values += 1;
             return;
         };
@@ -403,7 +348,7 @@ impl<'a> Surveyor<'a> {
             add(&mut containers.arrays, 1);
             add(&mut containers.array_bytes, bytes);
             add(&mut containers.array_unused_bytes, bytes.saturating_sub(elements.saturating_mul(8)));
-            self.context.slots.container
+            self.reader.slots.container
         };
         self.claim(Buffer { pointer: value.storage_address, bytes }, slot);
     }
@@ -411,7 +356,8 @@ impl<'a> Surveyor<'a> {
     /// Counts a hash, and claims its table. Hashes with keys of their own are listed, to be read
     /// later.
     fn count_hash(&mut self, value: &Value) {
-        let Some(HashBounds { keys, last_bucket }) = value.hash_bounds() else {
+        // `xhv_keys` and `xhv_max`.
+        let Some((keys, last_bucket)) = value.body else {
             self.sums.unread_values += 1;
             return;
         };
@@ -427,7 +373,7 @@ impl<'a> Surveyor<'a> {
         if table == 0 {
             return;
         }
-        let layout = self.context.layout;
+        let layout = self.reader.release;
         let has_aux_behind = value.head.has_flags(flags::OOK) && !layout.has_aux_in_body();
         let bytes = bytes + if has_aux_behind { layout.aux_bytes() } else { 0 };
         let slot = if value.mark == Some(Mark::Lexical) {
@@ -435,10 +381,10 @@ impl<'a> Surveyor<'a> {
         } else {
             add(&mut self.sums.containers.hashes, 1);
             add(&mut self.sums.containers.table_bytes, bytes);
-            self.context.slots.container
+            self.reader.slots.container
         };
         self.claim(Buffer { pointer: table, bytes }, slot);
-        if value.head.address == self.context.strtab {
+        if value.head.address == self.survey.strtab {
             return;
         }
         if keys > 0 && !value.head.has_flags(flags::SHARE_KEYS) {
@@ -453,7 +399,8 @@ impl<'a> Surveyor<'a> {
 
     /// Claims the fields of an object.
     fn claim_fields(&mut self, value: &Value) {
-        let Some(last_field) = value.last_field() else {
+        // `xobject_maxfield`: -1 if there is none.
+        let Some((last_field, _)) = value.body else {
             self.sums.unread_values += 1;
             return;
         };
@@ -465,15 +412,16 @@ impl<'a> Surveyor<'a> {
             self.sums.damaged_values += 1;
             return;
         }
-        self.claim(Buffer { pointer: value.storage_address, bytes }, self.context.slots.container);
+        self.claim(Buffer { pointer: value.storage_address, bytes }, self.reader.slots.container);
     }
 
     /// Counts a buffer that `keeper` retains; returns the slot for its claim.
     fn retained_slot(&mut self, keeper: RetainedBy, bytes: u64) -> Slot {
-        self.sums.add_retained(keeper, bytes, self.context.slots.pad_retained)
+        self.sums.add_retained(keeper, bytes);
+        self.reader.slots.pad_retained
     }
 
     fn claim(&mut self, buffer: Buffer, slot: Slot) {
-        self.context.refinements.claim(buffer.pointer, buffer.bytes, slot);
+        self.reader.refinements.claim(buffer.pointer, buffer.bytes, slot);
     }
 }

@@ -8,11 +8,11 @@ use super::heap::DynamicSpace;
 use super::objects::{Kinds, Object, Run};
 use super::spaces::Slots;
 use super::store::{HeapCopy, UnitIndex};
-use crate::resident::bytes_of;
 use crate::sbcl::layout::{GC_PAGE_BYTES, GENERATIONS, Layout, ObjectKind, PSEUDO_STATIC};
 use strandline_claims::accumulator::{AccumulatedPart, Accumulator, Class, OutOfOrder};
 use strandline_claims::add_fields;
 use strandline_claims::range::RangePages;
+use strandline_process::range::AddressRange;
 use strandline_process::work::on_threads;
 
 /// Binary logarithm of the number of entries of the cache of types.
@@ -42,7 +42,6 @@ pub fn is_layout(key: TypeKey) -> bool {
 pub struct Tally {
     /// Number of objects.
     pub objects: u64,
-    /// Their bytes.
     pub bytes: u64,
 }
 
@@ -53,7 +52,6 @@ impl Tally {
         self.bytes += other.bytes;
     }
 
-    /// The sum of `tallies`.
     pub fn sum(tallies: &[Self]) -> Self {
         let mut sum = Self::default();
         tallies.iter().for_each(|tally| sum.add(*tally));
@@ -161,7 +159,6 @@ impl TypeCounter {
 
 /// Inputs of the census.
 pub struct CensusContext<'a> {
-    /// The copy of the heap.
     pub store: &'a HeapCopy,
     /// Size and kind of an object by its header.
     pub kinds: &'a Kinds,
@@ -295,7 +292,8 @@ impl CensusContext<'_> {
             let is_live = is_reached || generation == PSEUDO_STATIC;
             if is_reached && generation != PSEUDO_STATIC {
                 if is_large {
-                    census.large_resident_bytes += bytes_of(self.pages.runs_in(at, at + bytes));
+                    census.large_resident_bytes +=
+                        self.pages.runs_in(at, at + bytes).map(AddressRange::len).sum::<u64>();
                     census.large_bytes += bytes;
                 } else if !self.is_pinned(index, unit) {
                     census.moved_bytes += bytes;

@@ -2,11 +2,10 @@
 //! records.
 
 use super::facts::{Generation, Sbcl, Space as SpaceFacts};
-use super::heap::{DynamicSpace, is_pseudo_static};
+use super::heap::DynamicSpace;
 use super::spaces::Space;
 use super::threads::Region;
-use crate::resident::resident_bytes;
-use crate::sbcl::layout::{GC_PAGE_BYTES, Layout, OLDEST};
+use crate::sbcl::layout::{GC_PAGE_BYTES, Layout, OLDEST, PSEUDO_STATIC};
 use strandline_claims::runtime::Context;
 
 /// All figures that follow from the collector's records alone.
@@ -21,13 +20,13 @@ pub fn figures(
         name: "dynamic".to_owned(),
         start: heap.start,
         bytes: heap.end() - heap.start,
-        resident_bytes: resident_bytes(context, heap.start, heap.start + heap.size_bytes),
+        resident_bytes: context.resident_bytes((heap.start, heap.start + heap.size_bytes)),
     }];
     all_spaces.extend(spaces.iter().map(|space| SpaceFacts {
         name: space.kind.name().to_owned(),
         start: space.start,
         bytes: space.end - space.start,
-        resident_bytes: resident_bytes(context, space.start, space.end),
+        resident_bytes: context.resident_bytes((space.start, space.end)),
     }));
     all_spaces.sort_by_key(|space| space.start);
     Sbcl {
@@ -122,7 +121,7 @@ fn generation(heap: &DynamicSpace, number: usize, layout: &Layout) -> Generation
     let record = heap.generations.get(number).copied().unwrap_or_default();
     let mut generation = Generation {
         number: number as u64,
-        is_pseudo_static: is_pseudo_static(number),
+        is_pseudo_static: number == PSEUDO_STATIC,
         bytes_allocated_kept: record.bytes_allocated,
         collections: u64::from(record.collections),
         collections_before_promotion: u64::from(record.collections_before_promotion),

@@ -7,9 +7,7 @@
 //! if they differ, the process was stopped between two of the stores, or it is not a known SBCL.
 
 use super::locate::Program;
-use crate::sbcl::layout::{
-    GC_PAGE_BYTES, GENERATION_BYTES, GENERATIONS, Layout, PAGE_ENTRY_BYTES, PSEUDO_STATIC,
-};
+use crate::sbcl::layout::{GC_PAGE_BYTES, GENERATION_BYTES, GENERATIONS, Layout, PAGE_ENTRY_BYTES};
 use strandline_claims::range::MAX_BYTES;
 use strandline_process::memory::{Memory, half_word_at, word_at};
 
@@ -29,7 +27,6 @@ pub struct Page {
     pub used_bytes: u32,
     /// Kind of its objects and flags: see [`Layout::page_types`].
     pub kind: u8,
-    /// Its generation.
     pub generation: u8,
 }
 
@@ -246,11 +243,6 @@ fn parse_page(entry: &[u8], layout: &Layout) -> Result<Page, ReadError> {
         return Err(damaged());
     }
     Ok(Page { scan_start, used_bytes, kind, generation })
-}
-
-/// Whether a generation is the pseudo-static one, which is never collected.
-pub fn is_pseudo_static(generation: usize) -> bool {
-    generation == PSEUDO_STATIC
 }
 
 #[cfg(test)]

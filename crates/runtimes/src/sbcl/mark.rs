@@ -157,6 +157,18 @@ impl<'a> Tracer<'a> {
         }
     }
 
+    /// Marks the object at `unit`, unless it was marked before.
+    fn mark(&mut self, unit: UnitIndex) {
+        if self.store.mark(unit) {
+            self.reach(unit);
+        }
+    }
+
+    /// The kind of the object at `unit`.
+    fn kind_at(&self, unit: UnitIndex) -> Option<ObjectKind> {
+        self.kinds.kind_of(self.store.word_on_page(unit, 0))
+    }
+
     /// Records what reached each object, nearest to the roots first. Takes four bytes for each 16
     /// of the copy.
     pub fn record_parents(&mut self) {
@@ -181,12 +193,7 @@ impl<'a> Tracer<'a> {
         if self.kinds.kind_of(header) != Some(ObjectKind::SimpleFun) {
             return;
         }
-        let code = code_of_function(address, header);
-        if let Some(unit) = self.store.unit(code)
-            && self.store.mark(unit)
-        {
-            self.reach(unit);
-        }
+        self.visit_object(code_of_function(address, header));
     }
 
     /// Visits a word that may be the raw address that a closure, a funcallable instance or an fdefn
@@ -197,7 +204,7 @@ impl<'a> Tracer<'a> {
         } else if word & LOWTAG_MASK == 0 && word != 0 {
             let address = word.wrapping_sub(FUN_RAW_OFFSET + FUN_LOWTAG);
             if let Some(unit) = self.store.unit(address) {
-                if self.kinds.kind_of(self.store.word_on_page(unit, 0)) == Some(ObjectKind::SimpleFun) {
+                if self.kind_at(unit) == Some(ObjectKind::SimpleFun) {
                     self.visit_function(address, unit);
                 } else {
                     self.visit_trampoline(word);
@@ -214,13 +221,8 @@ impl<'a> Tracer<'a> {
             [(FUN_RAW_OFFSET + FUN_LOWTAG, ObjectKind::FunInstance), (TRAMPOLINE_BYTES, ObjectKind::Code)]
         {
             let Some(unit) = self.store.unit(word.wrapping_sub(distance)) else { continue };
-            let is_start = self.store.is_start(unit)
-                && self.kinds.kind_of(self.store.word_on_page(unit, 0)) == Some(kind);
-            if is_start {
-                if self.store.mark(unit) {
-                    self.reach(unit);
-                }
-                return;
+            if self.store.is_start(unit) && self.kind_at(unit) == Some(kind) {
+                return self.mark(unit);
             }
         }
     }
@@ -240,7 +242,7 @@ impl<'a> Tracer<'a> {
                 return;
             }
         }
-        let kind = self.kinds.kind_of(self.store.word_on_page(unit, 0));
+        let kind = self.kind_at(unit);
         let has_tag_of_kind = match (word & LOWTAG_MASK, kind) {
             (LIST_LOWTAG, Some(ObjectKind::Cons)) | (INSTANCE_LOWTAG, Some(ObjectKind::Instance)) => true,
             (FUN_LOWTAG, Some(kind)) => matches!(kind, ObjectKind::Closure | ObjectKind::FunInstance),
@@ -274,17 +276,13 @@ impl<'a> Tracer<'a> {
         if !was_just_pinned && self.heap.page_of(self.store.address(unit)).is_some() {
             self.pinned_objects.push(unit);
         }
-        if self.store.mark(unit) {
-            self.reach(unit);
-        }
+        self.mark(unit);
     }
 
-    /// Marks an object that is itself a root.
+    /// Marks the object at an address.
     pub fn visit_object(&mut self, address: u64) {
-        if let Some(unit) = self.store.unit(address)
-            && self.store.mark(unit)
-        {
-            self.reach(unit);
+        if let Some(unit) = self.store.unit(address) {
+            self.mark(unit);
         }
     }
 

@@ -33,11 +33,10 @@ use self::copy::{CopiedHeap, CopyPlan};
 use self::facts::Sbcl;
 use self::heap::{DynamicSpace, ReadError};
 use self::roots::Roots;
-use self::spaces::{Slots, Space};
+use self::spaces::Space;
 use self::threads::Threads;
 use self::trace::PendingTrace;
 use crate::programs::{Limit, Programs};
-use crate::resident::resident_bytes;
 use crate::sbcl::layout::{Layout, Release};
 use FileName::{Contains, Versioned};
 use strandline_claims::caveat::Caveat;
@@ -126,7 +125,7 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
     let Some((release, layout)) = program.layout() else {
         let version = program.version.as_deref().unwrap_or("of unknown version");
         let text = format!("the layout of SBCL {version} is not known; strandline read nothing of it");
-        reading.caveats.push(Caveat::new("sbcl_unknown_version", program.path.clone(), None, text));
+        reading.caveats.push(Caveat::new("sbcl_unknown_version", &program.path, None, text));
         return Ok(reading);
     };
     let heap = match DynamicSpace::read(context.memory, program, layout) {
@@ -140,7 +139,7 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
             let bytes = dynamic_resident_bytes(context, program);
             let text =
                 format!("SBCL's structures are inconsistent ({reason}); strandline read nothing of it");
-            reading.caveats.push(Caveat::new("sbcl_damaged", program.path.clone(), bytes, text));
+            reading.caveats.push(Caveat::new("sbcl_damaged", &program.path, bytes, text));
             return Ok(reading);
         }
     };
@@ -148,7 +147,7 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
     let threads = threads::read(context.memory, program, layout, &heap);
     if let Some(inconsistency) = &threads.inconsistency {
         let text = format!("not all of SBCL's threads are known: {inconsistency}");
-        reading.caveats.push(Caveat::new("sbcl_threads", program.path.clone(), None, text));
+        reading.caveats.push(Caveat::new("sbcl_threads", &program.path, None, text));
     }
     let other_spaces = spaces::spaces(context.memory, program);
     let figures = figures::figures(context, &heap, &threads.regions, &other_spaces, layout);
@@ -257,14 +256,12 @@ impl HeapState<'_> {
         let text =
             format!("SBCL's objects are not traced ({reason}): live and dead objects are not distinguished");
         let bytes = Some(self.heap.bytes_allocated);
-        reading.caveats.push(Caveat::new("sbcl_not_traced", self.program.path.clone(), bytes, text));
-        let Some(slots) = Slots::new(&mut reading.palette, &rows::ALLOCATED) else { return };
-        let claim = spaces::claim_pages(pages, &self.heap, &self.threads.regions, self.layout, &slots);
-        figures.free_resident_bytes = claim.sums.resident.of(Class::Refined(slots.free));
-        figures.waste_resident_bytes = claim.sums.resident.of(Class::Refined(slots.waste));
-        reading.remedies.extend(remedies::remedies(&figures));
-        figures.write_to(&mut reading.facts);
-        reading.claims.push(claim);
+        reading.caveats.push(Caveat::new("sbcl_not_traced", &self.program.path, bytes, text));
+        let regions = &self.threads.regions;
+        if spaces::claim_by_page(pages, &self.heap, regions, self.layout, &mut figures, reading).is_some() {
+            reading.remedies.extend(remedies::remedies(&figures));
+            figures.write_to(&mut reading.facts);
+        }
     }
 }
 
@@ -288,5 +285,5 @@ fn new_facts(program: &locate::Program) -> Runtime {
 fn dynamic_resident_bytes(context: &Context<'_>, program: &locate::Program) -> Option<u64> {
     let start = program.value(context.memory, "DYNAMIC_SPACE_START")?;
     let size_bytes = program.value(context.memory, "dynamic_space_size")?;
-    Some(resident_bytes(context, start, start.checked_add(size_bytes)?))
+    Some(context.resident_bytes((start, start.checked_add(size_bytes)?)))
 }

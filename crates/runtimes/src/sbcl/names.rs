@@ -16,15 +16,12 @@ const MAX_NAME_BYTES: usize = 200;
 /// Limit on the length of a string: longer ones are not names, or damaged.
 const MAX_CHARACTERS: usize = 1024;
 
-/// Reads names.
 pub struct Names<'a> {
-    /// The copy.
     pub store: &'a HeapCopy,
     /// Kinds of objects.
     pub kinds: &'a Kinds,
     /// The layout of the release.
     pub layout: &'static Layout,
-    /// The release.
     pub release: Release,
     /// Number of names that had characters replaced, or are not reported.
     pub replaced_names: u64,

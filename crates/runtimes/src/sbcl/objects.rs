@@ -145,7 +145,6 @@ pub fn runs(heap: &DynamicSpace, regions: &[Region]) -> Vec<Run> {
 /// An object that a walk finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Object {
-    /// Its address.
     pub address: u64,
     /// Its size in words.
     pub words: u64,
@@ -174,16 +173,18 @@ pub fn walk(store: &HeapCopy, kinds: &Kinds, run: Run, mut visit: impl FnMut(Obj
 /// Records where the objects of a run start, and returns the address where the walk ended. Runs
 /// that start on different pages share no word of bits, so threads may record them at once.
 pub fn record_starts(store: &HeapCopy, kinds: &Kinds, run: Run) -> u64 {
-    walk(store, kinds, run, |object| {
-        if kinds.kind_of(object.header) != Some(ObjectKind::Filler)
-            && let Some(unit) = store.unit(object.address)
-        {
-            store.set_start(unit);
-        }
-    })
+    walk(store, kinds, run, |object| record_start(store, kinds, object))
 }
 
-/// Whether a space may contain an object of this kind.
+/// Records where an object starts, unless it is a filler.
+pub fn record_start(store: &HeapCopy, kinds: &Kinds, object: Object) {
+    if kinds.kind_of(object.header) != Some(ObjectKind::Filler)
+        && let Some(unit) = store.unit(object.address)
+    {
+        store.set_start(unit);
+    }
+}
+
 fn may_contain(space: SpaceKind, kind: ObjectKind) -> bool {
     match space {
         SpaceKind::Text => {

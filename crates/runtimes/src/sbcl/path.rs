@@ -7,7 +7,7 @@ use super::facts::{Path, Step};
 use super::mark::{Parent, Tracer};
 use super::names::Names;
 use super::objects::{self, Kinds, Object};
-use super::roots::{self, RootKind};
+use super::roots::RootKind;
 use super::store::UnitIndex;
 use super::trace::PendingTrace;
 use crate::sbcl::layout::{LOWTAG_MASK, ObjectKind, PSEUDO_STATIC, is_pointer};
@@ -25,15 +25,13 @@ impl PendingTrace {
         store.clear_marks();
         let mut tracer = Tracer::new(store, kinds, self.layout, &self.heap, self.release);
         tracer.record_parents();
-        let context =
-            roots::RootContext { store, kinds, heap: &self.heap, spaces: &self.spaces, runs: &self.runs };
         let mut root_kinds: Vec<RootKind> = Vec::new();
-        self.roots.visit(&mut tracer, &context, |tracer, kind| {
+        self.roots.visit(&mut tracer, &self.root_context(kinds), |tracer, kind| {
             tracer.enter_root(root_kinds.len());
             root_kinds.push(kind.clone());
         });
         tracer.run();
-        let mut names = Names { store, kinds, layout: self.layout, release: self.release, replaced_names: 0 };
+        let mut names = self.names(kinds);
         let mut units = vec![self.first_marked(type_name, &mut names)?];
         let root = loop {
             match tracer.parent(*units.last()?, root_kinds.len())? {

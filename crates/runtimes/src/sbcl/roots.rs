@@ -17,7 +17,7 @@ use super::threads::{Thread, Threads};
 use crate::sbcl::layout::PSEUDO_STATIC;
 use strandline_claims::runtime::Context;
 use strandline_process::buffer::ReadBuffer;
-use strandline_process::memory::word_at;
+use strandline_process::memory::words_in;
 use strandline_process::range::{AddressRange, RangeSet};
 
 /// Variables of the runtime that hold Lisp objects: `lisp_sig_handlers` is an array.
@@ -37,7 +37,6 @@ const BLOCK_BYTES: usize = 65_536;
 const MAX_SIGNAL_STACK_BYTES: u64 = 16 << 20;
 /// Bit number of an immobile object's generation in its header (immobile-space.h).
 const GENERATION_SHIFT: u32 = 24;
-/// Mask of that generation.
 const GENERATION_MASK: u64 = 15;
 /// Why roots are not read, as a clause: without all of them, live objects would count as dead.
 const NO_MEMORY_OR_TIME: &str = "there was no memory or no time for a copy of its threads' stacks";
@@ -66,7 +65,6 @@ pub enum RootKind {
     PseudoStatic,
 }
 
-/// A thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThreadId {
     /// Its id in the kernel.
@@ -105,7 +103,6 @@ impl std::fmt::Display for RootKind {
 pub struct RootWords {
     /// Where they are.
     pub kind: RootKind,
-    /// The words.
     pub words: Vec<u64>,
 }
 
@@ -213,7 +210,7 @@ impl Reader<'_> {
             if !unread.is_empty() && !self.context.resident_runs(unread).is_empty() {
                 return Err(UNREADABLE);
             }
-            let words = (0..read_bytes / 8).filter_map(|index| word_at(&bytes, index * 8)).collect();
+            let words = words_in(bytes.get(..read_bytes).unwrap_or_default()).collect();
             self.add_exact(RootKind::Global(name), words);
         }
         Ok(())
@@ -237,9 +234,9 @@ impl Reader<'_> {
                     return Err(NO_MEMORY_OR_TIME);
                 }
                 let length = usize::try_from(run.end - at).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
-                let block = self.block.get_mut(..length);
-                let read_bytes = block.map_or(0, |bytes| context.memory.read_some(at, bytes));
-                words.extend((0..read_bytes / 8).filter_map(|index| word_at(&self.block, index * 8)));
+                let block = self.block.get_mut(..length).unwrap_or_default();
+                let read_bytes = context.memory.read_some(at, block);
+                words.extend(words_in(block.get(..read_bytes).unwrap_or_default()));
                 at += read_bytes as u64;
                 if read_bytes < length {
                     // Guard pages of a stack allow no access, and hold no values.
@@ -254,7 +251,6 @@ impl Reader<'_> {
 
 /// What visiting roots needs besides the roots.
 pub struct RootContext<'a> {
-    /// The copy.
     pub store: &'a HeapCopy,
     /// Kinds of objects.
     pub kinds: &'a Kinds,

@@ -6,17 +6,18 @@
 //! written to are claimed; the others belong to the file. Memory from malloc (the page table) stays
 //! with malloc.
 
+use super::facts::Sbcl;
 use super::heap::DynamicSpace;
 use super::locate::Program;
 use super::rows;
 use super::threads::{Region, Threads};
 use crate::sbcl::layout::{GC_PAGE_BYTES, GENERATIONS, Layout, PSEUDO_STATIC};
-use strandline_claims::accumulator::{Accumulator, Class, Slot};
+use strandline_claims::accumulator::{Accumulator, Class, Slot, Sums};
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::palette::SlotTable;
 use strandline_claims::range::{PAGE_BYTES, RangePages, page_up};
 use strandline_claims::rows::RowRef;
-use strandline_claims::runtime::Context;
+use strandline_claims::runtime::{Context, Reading};
 use strandline_process::map::Mapping;
 use strandline_process::memory::Memory;
 use strandline_process::range::{AddressRange, RangeSet};
@@ -32,7 +33,6 @@ const MAX_CARD_BITS: u64 = 40;
 /// Upper bound on a space besides dynamic space.
 const MAX_SPACE_BYTES: u64 = 4 << 30;
 
-/// Kind of a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpaceKind {
     /// NIL, T and what the runtime must find at known addresses; all of it is a root.
@@ -50,7 +50,6 @@ pub enum SpaceKind {
 /// A space besides dynamic space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// Its kind.
     pub kind: SpaceKind,
     /// First byte.
     pub start: u64,
@@ -109,9 +108,7 @@ pub fn spaces(memory: &dyn Memory, program: &Program) -> Vec<Space> {
 
 /// A range that is claimed whole.
 pub struct ClaimedRange {
-    /// The range.
     pub range: AddressRange,
-    /// Its row.
     pub row: RowRef,
 }
 
@@ -225,6 +222,12 @@ impl Slots {
         let unread = palette.add(&rows::ALLOCATED, None)?;
         Some(Self { live, dead, waste, free, unread })
     }
+
+    /// Fills in the resident bytes of dynamic space without objects.
+    pub fn fill_in_unused(&self, sums: &Sums, figures: &mut Sbcl) {
+        figures.free_resident_bytes = sums.resident.of(Class::Refined(self.free));
+        figures.waste_resident_bytes = sums.resident.of(Class::Refined(self.waste));
+    }
 }
 
 /// The name of a generation in rows.
@@ -247,14 +250,18 @@ pub fn used_end(heap: &DynamicSpace, regions: &[Region], index: usize) -> u64 {
     allocated_end(regions, start).map_or(start + used_bytes, |end| end.max(start + used_bytes))
 }
 
-/// Claims dynamic space by page.
-pub fn claim_pages(
+/// Claims dynamic space by page, because live and dead objects are not distinguished, and fills in
+/// the resident bytes without objects. `None`, with nothing claimed, if the palette has too few
+/// slots.
+pub fn claim_by_page(
     pages: &RangePages,
     heap: &DynamicSpace,
     regions: &[Region],
     layout: &Layout,
-    slots: &Slots,
-) -> RangeClaim {
+    figures: &mut Sbcl,
+    reading: &mut Reading,
+) -> Option<()> {
+    let slots = Slots::new(&mut reading.palette, &rows::ALLOCATED)?;
     let end = heap.claim_end();
     let mut accumulator = Accumulator::new(heap.start, pages);
     for (index, page) in heap.pages.iter().enumerate() {
@@ -266,7 +273,10 @@ pub fn claim_pages(
         accumulator.claim_to(start + GC_PAGE_BYTES, Class::Refined(unused_slot));
     }
     accumulator.claim_to(end, Class::Refined(slots.free));
-    RangeClaim { start: heap.start, end, sums: accumulator.cut().finish(pages) }
+    let sums = accumulator.cut().finish(pages);
+    slots.fill_in_unused(&sums, figures);
+    reading.claims.push(RangeClaim { start: heap.start, end, sums });
+    Some(())
 }
 
 #[cfg(test)]

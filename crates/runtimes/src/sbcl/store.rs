@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::reserved_memory::ReservedMemory;
 use crate::sbcl::layout::GC_PAGE_BYTES;
 use strandline_process::buffer::ReadBuffer;
-use strandline_process::memory::word_at;
+use strandline_process::memory::{word_at, words_in};
 
 /// Stands for a page that was not copied.
 const NOT_COPIED: u32 = u32::MAX;
@@ -130,7 +130,6 @@ impl HeapCopy {
         None
     }
 
-    /// The address of a unit.
     #[inline]
     pub fn address(&self, unit: UnitIndex) -> u64 {
         let page = self.addresses.get(unit as usize / UNITS_PER_PAGE).copied().unwrap_or(0);
@@ -163,8 +162,8 @@ impl HeapCopy {
             let first = unit as usize * UNIT_BYTES as usize + (at & 8) as usize;
             let length = (page_end - at) as usize;
             let Some(bytes) = self.bytes.get(first..first + length) else { return };
-            for word in bytes.as_chunks::<8>().0 {
-                visit(index, u64::from_le_bytes(*word));
+            for word in words_in(bytes) {
+                visit(index, word);
                 index += 1;
             }
             at = page_end;
@@ -224,7 +223,6 @@ impl HeapCopy {
         marks.fetch_or(bit, Ordering::Relaxed) & bit == 0
     }
 
-    /// Clears all marks.
     pub fn clear_marks(&self) {
         for pair in self.bits.chunks_exact(2) {
             if let [_, marks] = pair {

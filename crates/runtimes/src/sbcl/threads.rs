@@ -45,7 +45,6 @@ pub struct Region {
     pub end: u64,
 }
 
-/// One thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {
     /// Address of its structure.
@@ -61,7 +60,6 @@ pub struct Thread {
 /// Threads and open regions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Threads {
-    /// All threads.
     pub threads: Vec<Thread>,
     /// All open regions, by address.
     pub regions: Vec<Region>,

@@ -1,5 +1,6 @@
 //! Traces the copy once the target runs again, and claims live and dead objects.
 
+use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -12,13 +13,12 @@ use super::mark::{PinnedSet, Tracer};
 use super::names::Names;
 use super::objects::{self, Kinds, Run};
 use super::remedies;
-use super::roots::{self, Roots};
+use super::roots::{RootContext, Roots};
 use super::rows;
 use super::spaces::{self, Slots, Space};
 use super::store::HeapCopy;
 use super::threads::Region;
-use crate::resident::bytes_of;
-use crate::sbcl::layout::{GC_PAGE_BYTES, Layout, OLDEST, ObjectKind, PSEUDO_STATIC, Release};
+use crate::sbcl::layout::{GC_PAGE_BYTES, Layout, OLDEST, PSEUDO_STATIC, Release};
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::caveat::Caveat;
@@ -46,7 +46,6 @@ pub struct PendingTrace {
     pub(super) release: Release,
     pub(super) roots: Roots,
     pub(super) pages: RangePages,
-    /// Path of the program.
     pub(super) program_path: String,
 }
 
@@ -93,8 +92,7 @@ impl Pending for PendingTrace {
         };
         let sums = part.finish(&self.pages);
         let mut figures = std::mem::take(&mut self.figures);
-        figures.free_resident_bytes = sums.resident.of(Class::Refined(slots.free));
-        figures.waste_resident_bytes = sums.resident.of(Class::Refined(slots.waste));
+        slots.fill_in_unused(&sums, &mut figures);
         reading.facts.types = self.fill_figures(&mut figures, &census, &pinned, &kinds);
         figures.path = path_to.and_then(|name| self.path_to_root(name, &kinds));
         // No collection is advised for a heap that is damaged somewhere.
@@ -117,25 +115,29 @@ impl PendingTrace {
         let store = &self.copied.store;
         let unread = record_all_starts(store, kinds, &self.runs, workers);
         for space in &self.spaces {
-            objects::walk_space(store, kinds, space, |object| {
-                if kinds.kind_of(object.header) != Some(ObjectKind::Filler)
-                    && let Some(unit) = store.unit(object.address)
-                {
-                    store.set_start(unit);
-                }
-            });
+            objects::walk_space(store, kinds, space, |object| objects::record_start(store, kinds, object));
         }
         self.copied.store.index_starts();
         let store = &self.copied.store;
         let mut tracer = Tracer::new(store, kinds, self.layout, &self.heap, self.release);
-        let context =
-            roots::RootContext { store, kinds, heap: &self.heap, spaces: &self.spaces, runs: &self.runs };
-        self.roots.visit(&mut tracer, &context, |_, _| {});
+        self.roots.visit(&mut tracer, &self.root_context(kinds), |_, _| {});
         for &range in &unread {
             visit_unread(store, &mut tracer, range);
         }
         tracer.run();
         tracer.into_pinned()
+    }
+
+    /// What visiting the roots needs besides these.
+    pub(super) fn root_context<'a>(&'a self, kinds: &'a Kinds) -> RootContext<'a> {
+        let (heap, spaces, runs) = (&self.heap, &self.spaces, &self.runs);
+        RootContext { store: &self.copied.store, kinds, heap, spaces, runs }
+    }
+
+    /// A reader of the names of types.
+    pub(super) fn names<'a>(&'a self, kinds: &'a Kinds) -> Names<'a> {
+        let (layout, release) = (self.layout, self.release);
+        Names { store: &self.copied.store, kinds, layout, release, replaced_names: 0 }
     }
 
     /// Fills in the figures that follow from the trace, and returns the types of all objects.
@@ -162,16 +164,11 @@ impl PendingTrace {
         figures.dead_bytes = Some(Tally::sum(&total.dead).bytes);
         let after = self.after_full_collection(census, pinned);
         figures.usage_after_full_gc_bytes = Some(after.usage_bytes);
-        let resident_bytes = bytes_of(self.pages.runs_in(self.heap.start, self.heap.claim_end()));
+        let resident_bytes =
+            self.pages.runs_in(self.heap.start, self.heap.claim_end()).map(AddressRange::len).sum::<u64>();
         figures.full_gc_gives_back_bytes = Some(resident_bytes.saturating_sub(after.resident_bytes));
-        let mut names = Names {
-            store: &self.copied.store,
-            kinds,
-            layout: self.layout,
-            release: self.release,
-            replaced_names: 0,
-        };
-        figures.dead_by_type = by_type(census, &mut names, |count| &count.dead);
+        let mut names = self.names(kinds);
+        figures.dead_by_type = by_type(&census.types, &mut names, |count| &count.dead);
         // What came with the core is always live: it would hide the objects of the program.
         let types = census.types.iter().map(|(&key, count)| {
             let mut count = *count;
@@ -180,10 +177,9 @@ impl PendingTrace {
             }
             (key, count)
         });
-        let census_without_core = Census { types: types.collect(), ..Census::default() };
-        figures.live_by_type = by_type(&census_without_core, &mut names, |count| &count.live);
+        figures.live_by_type = by_type(&types.collect(), &mut names, |count| &count.live);
         figures.names_replaced = names.replaced_names;
-        all_types(census, &mut names)
+        all_types(&census.types, &mut names)
     }
 
     /// Dynamic space after a full collection. What is not pinned is copied to new pages, a page
@@ -201,7 +197,8 @@ impl PendingTrace {
             if is_kept || (is_pinned && !page.is_large(self.layout)) {
                 usage_bytes += u64::from(page.used_bytes);
                 let start = self.heap.address_of(index);
-                resident_bytes += bytes_of(self.pages.runs_in(start, start + GC_PAGE_BYTES));
+                resident_bytes +=
+                    self.pages.runs_in(start, start + GC_PAGE_BYTES).map(AddressRange::len).sum::<u64>();
             }
         }
         AfterCollection { usage_bytes, resident_bytes }
@@ -215,14 +212,12 @@ impl PendingTrace {
             self.copied.unopened_files
         );
         let bytes = Some(self.heap.bytes_allocated);
-        reading.caveats.push(Caveat::new("sbcl_core_not_read", self.program_path.clone(), bytes, text));
-        let Some(slots) = Slots::new(&mut reading.palette, &rows::ALLOCATED) else { return };
-        let claim = spaces::claim_pages(&self.pages, &self.heap, &self.regions, self.layout, &slots);
-        self.figures.free_resident_bytes = claim.sums.resident.of(Class::Refined(slots.free));
-        self.figures.waste_resident_bytes = claim.sums.resident.of(Class::Refined(slots.waste));
-        self.figures.write_to(&mut reading.facts);
-        reading.zero_runs.extend(self.pages.zero_runs());
-        reading.claims.push(claim);
+        reading.caveats.push(Caveat::new("sbcl_core_not_read", &self.program_path, bytes, text));
+        let (pages, figures) = (&self.pages, &mut self.figures);
+        if spaces::claim_by_page(pages, &self.heap, &self.regions, self.layout, figures, reading).is_some() {
+            figures.write_to(&mut reading.facts);
+            reading.zero_runs.extend(pages.zero_runs());
+        }
     }
 
     /// Returns the caveats on objects and stacks that are not known.
@@ -238,7 +233,7 @@ impl PendingTrace {
                 "the extent of the control stack in use is not known for {} of SBCL's threads: their whole stacks count as roots",
                 self.roots.whole_stacks
             );
-            caveats.push(Caveat::new("sbcl_whole_stack", self.program_path.clone(), None, text));
+            caveats.push(Caveat::new("sbcl_whole_stack", &self.program_path, None, text));
         }
         caveats
     }
@@ -289,6 +284,9 @@ fn record_all_starts(store: &HeapCopy, kinds: &Kinds, runs: &[Run], workers: usi
     unread_ranges.into_inner().unwrap_or_default()
 }
 
+/// Counts by type.
+type Types = HashMap<TypeKey, TypeCount>;
+
 /// Objects of one type.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct TypeTotal {
@@ -298,19 +296,19 @@ struct TypeTotal {
 }
 
 /// The types with most of the bytes that `tally` counts, at most `max_types`, largest first.
-fn largest_types(census: &Census, max_types: usize, tally: impl Fn(&TypeCount) -> Tally) -> Vec<TypeTotal> {
+fn largest_types(types: &Types, max_types: usize, tally: impl Fn(&TypeCount) -> Tally) -> Vec<TypeTotal> {
     let total = |(&key, count): (&TypeKey, &TypeCount)| {
         let Tally { objects, bytes } = tally(count);
         TypeTotal { bytes, objects, key }
     };
-    let mut totals: Vec<TypeTotal> = census.types.iter().map(total).filter(|entry| entry.bytes > 0).collect();
+    let mut totals: Vec<TypeTotal> = types.iter().map(total).filter(|entry| entry.bytes > 0).collect();
     totals.sort_unstable_by(|a, b| b.cmp(a));
     totals.truncate(max_types);
     totals
 }
 
 /// The types of all objects, live or dead, those with most bytes first.
-fn all_types(census: &Census, names: &mut Names<'_>) -> Vec<TypeFacts> {
+fn all_types(types: &Types, names: &mut Names<'_>) -> Vec<TypeFacts> {
     let tally = |count: &TypeCount| {
         let mut tally = Tally::sum(&count.live);
         tally.add(Tally::sum(&count.dead));
@@ -321,23 +319,17 @@ fn all_types(census: &Census, names: &mut Names<'_>) -> Vec<TypeFacts> {
         instances: objects,
         bytes,
     };
-    largest_types(census, MAX_TYPES_IN_ALL, tally).into_iter().map(facts).collect()
+    largest_types(types, MAX_TYPES_IN_ALL, tally).into_iter().map(facts).collect()
 }
 
 /// The types with most of the bytes that `tallies` counts, largest first.
-fn by_type(
-    census: &Census,
-    names: &mut Names<'_>,
-    tallies: impl Fn(&TypeCount) -> &Tallies,
-) -> Vec<TypeBytes> {
-    let mut types: Vec<TypeBytes> = Vec::new();
-    for TypeTotal { bytes, objects, key } in
-        largest_types(census, MAX_TYPES, |count| Tally::sum(tallies(count)))
-    {
-        let Some(counts) = census.types.get(&key).map(&tallies) else { continue };
+fn by_type(types: &Types, names: &mut Names<'_>, tallies: impl Fn(&TypeCount) -> &Tallies) -> Vec<TypeBytes> {
+    let largest_types = largest_types(types, MAX_TYPES, |count| Tally::sum(tallies(count)));
+    let type_bytes = |TypeTotal { bytes, objects, key }| {
+        let counts = types.get(&key).map(&tallies)?;
         let (type_name, is_named) = names.name_of_key(key);
         let largest = counts.iter().enumerate().max_by_key(|(_, tally)| tally.bytes);
-        types.push(TypeBytes {
+        Some(TypeBytes {
             is_named,
             type_name,
             instances: objects,
@@ -348,7 +340,7 @@ fn by_type(
                 .filter(|(_, tally)| tally.objects > 0)
                 .map(|(number, tally)| [number, tally.objects, tally.bytes].into())
                 .collect(),
-        });
-    }
-    types
+        })
+    };
+    largest_types.into_iter().filter_map(type_bytes).collect()
 }

@@ -21,7 +21,6 @@ use strandline_process::range::{AddressRange, RangeSet};
 /// Claims, and the resident bytes in some of them.
 #[derive(Debug, Default)]
 pub struct Claimed {
-    /// All claims.
     pub claims: Vec<RangeClaim>,
     /// Resident bytes without objects, by the address of the heap. Pooled pages of isolates that
     /// have ended are under the heaps that these had.
@@ -128,7 +127,7 @@ fn claim_page(
     let pages = context.pages(page.start, page.end);
     let mut accumulator = Accumulator::new(page.start, &pages);
     accumulator.claim_to(page.area_start, Class::Header);
-    let buffer = space.buffer.filter(|buffer| page.area_start <= buffer.top && buffer.limit <= page.area_end);
+    let buffer = space.buffer.filter(|buffer| buffer.is_on(page));
     match space.kind {
         SpaceKind::Young => {
             let top = buffer.map_or(page.area_end, |buffer| buffer.top);
@@ -139,20 +138,15 @@ fn claim_page(
         }
         SpaceKind::Large => {
             let live_bytes = page.allocated_bytes.saturating_sub(dead_bytes);
+            let dead_bytes = page.allocated_bytes - live_bytes;
             claim_resident(&mut accumulator, &pages, page.area_end, live_bytes, classes.used);
-            claim_resident(
-                &mut accumulator,
-                &pages,
-                page.area_end,
-                page.allocated_bytes - live_bytes,
-                classes.dead,
-            );
+            claim_resident(&mut accumulator, &pages, page.area_end, dead_bytes, classes.dead);
             accumulator.claim_to(page.area_end, classes.wasted);
         }
         SpaceKind::Paged => {
-            let buffer_bytes = buffer.map_or(0, |buffer| buffer.limit - buffer.top);
+            let buffer_bytes = buffer.map_or(0, |buffer| buffer.free_bytes());
             let used_bytes = page.allocated_bytes.saturating_sub(buffer_bytes);
-            let wasted_bytes = page.wasted_bytes.min(page.area_end - page.area_start - used_bytes);
+            let wasted_bytes = page.wasted_bytes.min(page.area_bytes() - used_bytes);
             let live_bytes = used_bytes.saturating_sub(dead_bytes);
             claim_resident(&mut accumulator, &pages, page.area_end, live_bytes, classes.used);
             claim_resident(&mut accumulator, &pages, page.area_end, used_bytes - live_bytes, classes.dead);

@@ -45,17 +45,11 @@ pub fn details(heaps: &Heaps, claimed: &Claimed, stores: &Stores) -> V8 {
         pool_resident_bytes: idle.pool_bytes,
         young_idle_resident_bytes: idle.young_bytes,
         read_only_resident_bytes: claimed.read_only_bytes,
-        objects: None,
-        reachable: None,
-        uncertain: None,
-        garbage: None,
-        path: None,
-        no_path: None,
         buffers: stores.buffers.map(|buffers| buffers.in_blocks),
-        unviewed_buffer_bytes: None,
         mapped_buffers: stores.buffers.map(|buffers| buffers.mapped),
         shared_buffers: stores.buffers.map(|buffers| buffers.shared),
         external_strings: stores.strings,
+        ..V8::default()
     }
 }
 

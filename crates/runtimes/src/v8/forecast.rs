@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 
 use super::claims::Claimed;
-use super::heap::{Heaps, Space, SpaceKind};
+use super::heap::{AllocationBuffer, Heaps, Space, SpaceKind};
 use super::layout::{MIN_YOUNG_BYTES, PAGE_ALIGNMENT};
 use super::pages::Page;
 use strandline_claims::range::PAGE_BYTES;
@@ -181,14 +181,11 @@ impl Isolate<'_> {
     /// Returns the states of the pages of a space before a collection.
     fn pages(&self, space: &Space, live_of: fn(ObjectBytes) -> u64) -> Vec<PageState> {
         let state = |page: &Page| {
-            let buffers = space.buffer.iter().chain(&space.local_buffer);
-            let on_page =
-                buffers.filter(|buffer| page.area_start <= buffer.top && buffer.limit <= page.area_end);
-            let unused_bytes: u64 = on_page.map(|buffer| buffer.limit - buffer.top).sum();
+            let unused_bytes: u64 = space.buffers_on(page).map(AllocationBuffer::free_bytes).sum();
             let used_bytes = page.allocated_bytes.saturating_sub(unused_bytes);
             PageState {
                 resident_bytes: self.resident(page),
-                area_bytes: page.area_end - page.area_start,
+                area_bytes: page.area_bytes(),
                 used_bytes,
                 live_bytes: live_of(self.objects(page)).min(used_bytes),
             }

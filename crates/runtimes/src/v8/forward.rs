@@ -29,7 +29,6 @@ const NO_HOLDER: u32 = u32::MAX;
 /// An object that was reached.
 #[derive(Clone, Copy)]
 struct ReachedObject {
-    /// Its place.
     place: u32,
     /// The number of the object that holds it; [`NO_HOLDER`] if a root does.
     holder: u32,

@@ -30,6 +30,17 @@ pub struct AllocationBuffer {
     pub limit: u64,
 }
 
+impl AllocationBuffer {
+    /// Bytes without objects.
+    pub fn free_bytes(&self) -> u64 {
+        self.limit - self.top
+    }
+
+    pub fn is_on(&self, page: &Page) -> bool {
+        page.area_start <= self.top && self.limit <= page.area_end
+    }
+}
+
 /// What the pages of a space hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpaceKind {
@@ -65,6 +76,13 @@ pub struct Space {
     pub local_buffer: Option<AllocationBuffer>,
 }
 
+impl Space {
+    /// The allocation areas on a page.
+    pub fn buffers_on(&self, page: &Page) -> impl Iterator<Item = &AllocationBuffer> {
+        self.buffer.iter().chain(&self.local_buffer).filter(|buffer| buffer.is_on(page))
+    }
+}
+
 /// An isolate and its heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Isolate {
@@ -72,14 +90,12 @@ pub struct Isolate {
     pub address: u64,
     /// Address of its `Heap`.
     pub heap: u64,
-    /// Its old space.
     pub old_space: SpaceAddress,
 }
 
 /// All heaps of a process.
 #[derive(Debug, Default)]
 pub struct Heaps {
-    /// The isolates.
     pub isolates: Vec<Isolate>,
     /// Spaces of all isolates.
     pub spaces: Vec<Space>,
@@ -186,7 +202,6 @@ struct Reader<'a> {
 pub struct SpaceAddress {
     /// Its number (`AllocationSpace` in `src/common/globals.h`).
     pub number: usize,
-    /// Its address.
     pub address: u64,
 }
 
@@ -291,12 +306,10 @@ impl Reader<'_> {
                 self.field(address, self.layout.space_allocated).filter(|&bytes| bytes <= committed_bytes);
             // From 12.4 on V8 frees the rest of the allocation area before it counts.
             let is_freed_first = matches!(self.layout.buffers, AllocationBuffers::InLocalHeap(_));
-            let free = buffer.filter(|_| is_freed_first).map_or(0, |buffer| buffer.limit - buffer.top);
+            let free = buffer.filter(|_| is_freed_first).map_or(0, |buffer| buffer.free_bytes());
             allocated.and_then(|allocated| allocated.checked_sub(free))
         };
         let kind = if is_large { SpaceKind::Large } else { SpaceKind::Paged };
-        let buffer = buffer.filter(|_| !is_large);
-        let idle_pages = Vec::new();
         Ok(Space {
             heap,
             name,
@@ -304,8 +317,8 @@ impl Reader<'_> {
             committed_bytes,
             used_bytes,
             pages,
-            idle_pages,
-            buffer,
+            idle_pages: Vec::new(),
+            buffer: buffer.filter(|_| !is_large),
             local_buffer: None,
         })
     }
@@ -339,9 +352,7 @@ impl Reader<'_> {
             }
             let (pages, committed_bytes) = self.listed_pages(owner)?;
             young.committed_bytes = young.committed_bytes.saturating_add(committed_bytes);
-            let has_buffer = |page: &Page| {
-                buffer.is_some_and(|buffer| page.area_start <= buffer.top && buffer.limit <= page.area_end)
-            };
+            let has_buffer = |page: &Page| buffer.is_some_and(|buffer| buffer.is_on(page));
             // Objects are in the pages before the allocation area, and in front of it.
             match pages.iter().position(has_buffer) {
                 Some(current) => {
@@ -359,8 +370,7 @@ impl Reader<'_> {
         }
         if let Some((last, full)) = young.pages.split_last() {
             // Pages may still overlap here: the sum is not bounded by the address space.
-            let full_bytes =
-                full.iter().map(|page| page.area_end - page.area_start).fold(0, u64::saturating_add);
+            let full_bytes = full.iter().map(Page::area_bytes).fold(0, u64::saturating_add);
             young.used_bytes = buffer.map(|buffer| full_bytes.saturating_add(buffer.top - last.area_start));
         }
         Ok(young)
@@ -414,24 +424,19 @@ impl Reader<'_> {
 
     /// Returns the allocation area of each space, in the same order.
     fn buffers_of(&mut self, heap: u64, spaces: &[SpaceAddress]) -> Vec<Option<AllocationBuffer>> {
-        let local_heap = match self.layout.buffers {
-            AllocationBuffers::InSpace(_) => None,
-            AllocationBuffers::InLocalHeap(offset) => self.field(heap, offset),
+        let addresses: Vec<Option<u64>> = match self.layout.buffers {
+            AllocationBuffers::InSpace(offset) => {
+                spaces.iter().map(|space| self.field(space.address, offset)).collect()
+            }
+            AllocationBuffers::InLocalHeap(offset) => {
+                let mut allocators = [0; LOCAL_HEAP_BYTES];
+                let local_heap = self.field(heap, offset);
+                let is_read = local_heap.is_some_and(|at| self.cache.read(at, &mut allocators).is_ok());
+                let address_of = |space: &SpaceAddress| allocator_buffer(&allocators, heap, space.address);
+                spaces.iter().map(|space| address_of(space).filter(|_| is_read)).collect()
+            }
         };
-        let mut allocators = [0; LOCAL_HEAP_BYTES];
-        let is_read = local_heap.is_some_and(|at| self.cache.read(at, &mut allocators).is_ok());
-        let mut buffers = Vec::new();
-        for space in spaces {
-            let at = match self.layout.buffers {
-                AllocationBuffers::InSpace(offset) => self.field(space.address, offset),
-                AllocationBuffers::InLocalHeap(_) if is_read => {
-                    allocator_buffer(&allocators, heap, space.address)
-                }
-                AllocationBuffers::InLocalHeap(_) => None,
-            };
-            buffers.push(at.and_then(|at| self.read_buffer(at)));
-        }
-        buffers
+        addresses.into_iter().map(|at| self.read_buffer(at?)).collect()
     }
 
     /// Returns the second allocation area of the old space.
@@ -498,12 +503,8 @@ fn read_only_pages(
             true
         });
     }
-    candidates
-        .into_iter()
-        .zip(is_referenced)
-        .filter(|(_, is_referenced)| *is_referenced)
-        .map(|(page, _)| page)
-        .collect()
+    let referenced = candidates.into_iter().zip(is_referenced).filter(|(_, is_referenced)| *is_referenced);
+    referenced.map(|(page, _)| page).collect()
 }
 
 /// Whether pages overlap.

@@ -69,7 +69,6 @@ const SET_GRANULE: u64 = 16;
 pub struct Holding {
     /// The blocks, and what is known of references.
     pub hints: ReferenceHints,
-    /// Their types.
     pub types: ObjectTypes,
     /// Whether there are more variables than are listed.
     pub is_cut: bool,
@@ -104,7 +103,6 @@ struct ObjectClass {
 struct GlobalProperty {
     /// The pointer to its name.
     key: u64,
-    /// Its value.
     value: u64,
 }
 
@@ -220,7 +218,6 @@ impl Collector<'_> {
         }
     }
 
-    /// Returns the class of an object.
     fn class_of(&mut self, shapes: &mut Shapes<'_>, shape: Shape, bytes: &[u8]) -> ObjectClass {
         let layout = self.heap.layout;
         let shared = word_at(bytes, layout.shared as usize).unwrap_or(0);
@@ -257,10 +254,9 @@ impl Collector<'_> {
         let mut context = context.and_then(Shapes::object_at)?;
         let mut file: Option<Arc<str>> = None;
         for _ in 0..MAX_CONTEXTS {
-            let instance_type = shapes.type_at(context)?;
-            let scope = shapes.cache.word(context.checked_add(CONTEXT_SCOPE)?).and_then(Shapes::object_at)?;
-            let is_context = shapes.types().name(instance_type) == Some("Context");
-            if !is_context || self.files.contains_key(&scope) {
+            let class = shapes.class_at(context);
+            let scope = shapes.target(context, CONTEXT_SCOPE)?;
+            if class != Some("Context") || self.files.contains_key(&scope) {
                 break;
             }
             let name = match file.take() {
@@ -269,7 +265,7 @@ impl Collector<'_> {
             };
             self.files.insert(scope, Arc::clone(&name));
             file = Some(name);
-            context = shapes.cache.word(context.checked_add(CONTEXT_OUTSIDE)?).and_then(Shapes::object_at)?;
+            context = shapes.target(context, CONTEXT_OUTSIDE)?;
         }
         Some(())
     }
@@ -308,8 +304,7 @@ impl Collector<'_> {
                 return None;
             }
             let ContextRange { address, bytes } = context;
-            let scope = shapes.cache.word(address + CONTEXT_SCOPE).and_then(Shapes::object_at);
-            let Some(scope) = scope else { continue };
+            let Some(scope) = shapes.target(address, CONTEXT_SCOPE) else { continue };
             let scope = match scopes.entry(scope) {
                 Entry::Occupied(entry) => entry.into_mut(),
                 Entry::Vacant(_) if self.is_past_deadline() => return None,
@@ -359,11 +354,8 @@ impl Collector<'_> {
             if !self.may_add_name() {
                 break;
             }
-            let cell = Shapes::object_at(cell).filter(|cell| {
-                let instance_type = shapes.type_at(*cell);
-                instance_type.is_some() && instance_type == shapes.types().number("Cell")
-            });
-            let value = cell.and_then(|cell| shapes.cache.word(cell.checked_add(MODULE_CELL_VALUE)?));
+            let cell = Shapes::object_at(cell).filter(|cell| shapes.is_of_class(*cell, "Cell"));
+            let value = cell.and_then(|cell| shapes.field(cell, MODULE_CELL_VALUE));
             let name = slots::identifier(shapes, key);
             if let Some((name, value)) = name.zip(value).filter(|(_, value)| is_heap_reference(*value)) {
                 self.add_named(format!("export {name}{file_suffix}"), value);
@@ -379,16 +371,13 @@ impl Collector<'_> {
         let words = (0..bytes.len()).step_by(8).filter_map(|at| word_at(bytes, at));
         words.filter_map(Shapes::object_at).find_map(|code| {
             let instance_type = shapes.type_at(code)?;
-            let shared_of = |shapes: &mut Shapes<'_>, function: u64| {
-                shapes.cache.word(function.checked_add(layout.shared)?).and_then(Shapes::object_at)
-            };
             let shared = match shapes.types().name(instance_type).unwrap_or_default() {
                 "SharedFunctionInfo" => code,
                 "JSGeneratorObject" | "JSAsyncFunctionObject" | "JSAsyncGeneratorObject" => {
-                    let function = shapes.cache.word(code.checked_add(GENERATOR_FUNCTION)?)?;
-                    shared_of(shapes, Shapes::object_at(function)?)?
+                    let function = shapes.target(code, GENERATOR_FUNCTION)?;
+                    shapes.target(function, layout.shared)?
                 }
-                _ if shapes.types().is_function(instance_type) => shared_of(shapes, code)?,
+                _ if shapes.types().is_function(instance_type) => shapes.target(code, layout.shared)?,
                 _ => return None,
             };
             names::source_file(shapes, layout, shared)

@@ -168,7 +168,7 @@ pub fn read(
     };
     let mut reading = Reading { facts, rows: Some(&rows::BLOCKS), ..Reading::default() };
     let memory = CountingMemory::new(context.memory);
-    let caveat = |code: &str, text: String| Caveat::new(code, program.path.clone(), None, text);
+    let caveat = |code: &str, text: String| Caveat::new(code, &program.path, None, text);
     let Some(layout) = program.layout() else {
         let version = program.version_text().unwrap_or_else(|| "of unknown version".to_owned());
         let text = format!("the layout of V8 {version} is not known; strandline read nothing of it");
@@ -234,7 +234,7 @@ fn unread_heaps_caveat(error: HeapError, program: &Program) -> Result<Caveat, Bu
             ("v8_left_out", "there was no time to read V8's heap; strandline read nothing of it")
         }
     };
-    Ok(Caveat::new(code, program.path.clone(), None, text))
+    Ok(Caveat::new(code, &program.path, None, text))
 }
 
 /// Adds what is known of the objects to the details and the reading.
@@ -258,7 +258,7 @@ fn add_objects(
         None => {}
     }
     let mut caveat = |code: &str, bytes: Option<u64>, text: &str| {
-        reading.caveats.push(Caveat::new(code, program.path.clone(), bytes, text.to_owned()));
+        reading.caveats.push(Caveat::new(code, &program.path, bytes, text.to_owned()));
     };
     let unread = objects.census.unread_bytes;
     if unread > 0 {

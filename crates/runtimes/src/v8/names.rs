@@ -167,9 +167,9 @@ fn constructor(
         if shapes.types().is_map(number) && chain.len() < MAX_TRANSITIONS {
             chain.push(address);
             // 0 is no pointer: the chain then ends without a name.
-            word = address.checked_add(MAP_CONSTRUCTOR).and_then(|at| shapes.cache.word(at)).unwrap_or(0);
+            word = shapes.field(address, MAP_CONSTRUCTOR).unwrap_or(0);
         } else if shapes.types().is_function(number) {
-            let shared = address.checked_add(layout.shared).and_then(|at| shapes.cache.word(at));
+            let shared = shapes.field(address, layout.shared);
             let name = shared.map(|shared| function_name(shapes, layout, shared));
             break name.map(|name| name.unwrap_or_else(|| ANONYMOUS.to_owned()));
         } else {
@@ -192,15 +192,11 @@ pub fn function_type_name(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shared
 /// Returns the name in a `SharedFunctionInfo`: a string, or in its `ScopeInfo`; `None` if there is
 /// none.
 fn function_name(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shared: u64) -> Option<String> {
-    let shared = Shapes::object_at(shared)?;
-    let number = shapes.type_at(shared)?;
-    if shapes.types().number("SharedFunctionInfo") != Some(number) {
-        return None;
-    }
-    let word = shapes.cache.word(shared.checked_add(layout.name)?)?;
+    let shared =
+        Shapes::object_at(shared).filter(|shared| shapes.is_of_class(*shared, "SharedFunctionInfo"))?;
+    let word = shapes.field(shared, layout.name)?;
     let address = Shapes::object_at(word)?;
-    let number = shapes.type_at(address)?;
-    if shapes.types().number("ScopeInfo") == Some(number) {
+    if shapes.is_of_class(address, "ScopeInfo") {
         let word = ScopeInfo::read(shapes, layout, address)?.function(shapes)?;
         return text(shapes, word);
     }
@@ -246,7 +242,7 @@ impl ScopeInfo {
             return slots.map(|slot| shapes.cache.word(slot?)).collect();
         }
         let mut names = vec![None; self.variable_count.min(MAX_TABLE_NAMES) as usize];
-        let table = shapes.cache.word(self.names).and_then(Shapes::object_at);
+        let table = shapes.target(self.names, 0);
         // A `NameToIndexHashTable`: the values are small integers.
         let entries = table.map_or_else(Vec::new, |table| shapes.entries_of_table(table));
         for TableEntry { key, value: number } in entries {
@@ -271,13 +267,11 @@ impl ScopeInfo {
 /// Returns the file with the code of a `SharedFunctionInfo`, with one folder (`lib/server.js`), or
 /// one of Node.js's own (`node:internal/timers`); `None` if its name is not a path.
 pub fn source_file(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shared: u64) -> Option<String> {
-    let script = shapes.cache.word(shared.checked_add(layout.name + SCRIPT_AFTER_NAME)?)?;
-    let script = Shapes::object_at(script)?;
-    let number = shapes.type_at(script)?;
-    if shapes.types().number("Script") != Some(number) {
+    let script = shapes.target(shared, layout.name + SCRIPT_AFTER_NAME)?;
+    if !shapes.is_of_class(script, "Script") {
         return None;
     }
-    let name = Shapes::object_at(shapes.cache.word(script.checked_add(SCRIPT_NAME)?)?)?;
+    let name = shapes.target(script, SCRIPT_NAME)?;
     let kind = shapes.type_at(name).filter(|number| *number < FIRST_NONSTRING)?;
     if kind & REPRESENTATION != SEQUENTIAL || u32::from(kind) & IS_ONE_BYTE == 0 {
         return None;

@@ -45,7 +45,6 @@ pub struct LiveObject<'a> {
     pub address: u64,
     /// Its hidden class.
     pub shape: Shape,
-    /// Its size.
     pub size: u64,
     /// Its bytes, of a large one the first.
     pub bytes: &'a [u8],
@@ -56,11 +55,9 @@ pub struct LiveObject<'a> {
 pub struct Heap<'a> {
     /// The process.
     pub context: &'a Context<'a>,
-    /// Its memory.
     pub memory: &'a dyn Memory,
     /// Offsets in objects.
     pub layout: &'a ObjectLayout,
-    /// Instance types.
     pub types: &'a InstanceTypes,
     /// Pages.
     pub index: &'a PageIndex,
@@ -93,7 +90,7 @@ impl<'a> Heap<'a> {
         }
         let memory = self.memory;
         if indexed.is_large {
-            let area_bytes = usize::try_from(indexed.page.area_end - indexed.page.area_start).ok()?;
+            let area_bytes = usize::try_from(indexed.page.area_bytes()).ok()?;
             buffer.resize(area_bytes.min(PAGE_ALIGNMENT as usize));
             memory.read(indexed.page.area_start, buffer).ok()?;
         } else {
@@ -219,9 +216,9 @@ impl Walk<'_> {
     /// Counts the only object of a page.
     fn count_large(&mut self, indexed: &IndexedPage, buffer: &mut ReadBuffer) {
         let page = &indexed.page;
-        let area_bytes = page.area_end - page.area_start;
         let bytes = indexed.read_head(self.heap.memory, buffer).unwrap_or_default();
-        let head = self.shapes.head(bytes).filter(|head| head.size <= area_bytes && !head.shape.is_scanned());
+        let head =
+            self.shapes.head(bytes).filter(|head| head.size <= page.area_bytes() && !head.shape.is_scanned());
         match head {
             Some(head) => {
                 self.tally.record(self.heap.layout, head, bytes);

@@ -18,7 +18,6 @@ const WORD_BYTES: u64 = 8;
 /// A page with objects.
 #[derive(Clone, Debug)]
 pub struct IndexedPage {
-    /// The page.
     pub page: Page,
     /// Whether it has one object.
     pub is_large: bool,
@@ -33,7 +32,6 @@ pub struct IndexedPage {
 /// All pages, in address order.
 #[derive(Clone, Debug, Default)]
 pub struct PageIndex {
-    /// The pages.
     pub pages: Vec<IndexedPage>,
     /// Number of places.
     pub places: u64,
@@ -57,15 +55,13 @@ impl PageIndex {
                 true => vec![(page.area_start, page.area_end).into()],
                 false => object_runs(space, page),
             };
-            let buffer_tops = buffers_on(space, page).map(|buffer| buffer.top).collect();
+            let buffer_tops = space.buffers_on(page).map(|buffer| buffer.top).collect();
             index.pages.push(IndexedPage { page: *page, is_large, runs, buffer_tops, first_place: 0 });
         }
         index.pages.sort_unstable_by_key(|indexed| indexed.page.start);
         for indexed in &mut index.pages {
             indexed.first_place = index.places;
-            let page = &indexed.page;
-            index.places +=
-                if indexed.is_large { 1 } else { (page.area_end - page.area_start).div_ceil(WORD_BYTES) };
+            index.places += if indexed.is_large { 1 } else { indexed.page.area_bytes().div_ceil(WORD_BYTES) };
         }
         index
     }
@@ -83,7 +79,6 @@ impl PageIndex {
         offset.is_multiple_of(WORD_BYTES).then_some((number, indexed.first_place + offset / WORD_BYTES))
     }
 
-    /// Returns the address of a place.
     pub fn address_of(&self, place: u64) -> Option<u64> {
         let number = self.pages.partition_point(|indexed| indexed.first_place <= place).checked_sub(1)?;
         self.pages.get(number).map(|indexed| indexed.address_of(place))
@@ -104,7 +99,7 @@ impl IndexedPage {
     /// Reads the first bytes of a large object: at most [`LARGE_HEAD_BYTES`].
     pub fn read_head<'b>(&self, memory: &dyn Memory, buffer: &'b mut ReadBuffer) -> Option<&'b [u8]> {
         buffer.resize(PAGE_ALIGNMENT as usize);
-        let area_bytes = usize::try_from(self.page.area_end - self.page.area_start).ok()?;
+        let area_bytes = usize::try_from(self.page.area_bytes()).ok()?;
         let head = buffer.get_mut(..area_bytes.min(LARGE_HEAD_BYTES))?;
         let read_bytes = memory.read_some(self.page.area_start, head);
         head.get(..read_bytes).filter(|head| head.len() >= HEAD_BYTES)
@@ -134,7 +129,7 @@ fn object_runs(space: &Space, page: &Page) -> Vec<AddressRange> {
         return Vec::new();
     }
     let is_young = space.kind == SpaceKind::Young;
-    let mut buffers: Vec<AllocationBuffer> = buffers_on(space, page).collect();
+    let mut buffers: Vec<&AllocationBuffer> = space.buffers_on(page).collect();
     buffers.sort_unstable_by_key(|buffer| buffer.top);
     let mut runs = Vec::new();
     let mut at = page.area_start;
@@ -148,11 +143,4 @@ fn object_runs(space: &Space, page: &Page) -> Vec<AddressRange> {
         runs.push((at, page.area_end).into());
     }
     runs
-}
-
-/// The allocation areas on a page.
-fn buffers_on(space: &Space, page: &Page) -> impl Iterator<Item = AllocationBuffer> {
-    let (start, end) = (page.area_start, page.area_end);
-    let is_here = move |buffer: &AllocationBuffer| start <= buffer.top && buffer.limit <= end;
-    space.buffer.into_iter().chain(space.local_buffer).filter(is_here)
 }

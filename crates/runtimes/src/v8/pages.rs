@@ -48,6 +48,11 @@ impl Page {
         self.range().len()
     }
 
+    /// Bytes for objects.
+    pub fn area_bytes(&self) -> u64 {
+        self.area_end - self.area_start
+    }
+
     /// Bytes before the first object.
     pub fn header_bytes(&self) -> u64 {
         self.area_start - self.start

@@ -35,7 +35,6 @@ const GLOBAL_FIELDS: [u64; 2] = [24, 32];
 pub struct Search<'a> {
     /// Where objects are.
     pub heap: Heap<'a>,
-    /// Roots.
     pub roots: &'a Roots<'a>,
     /// What lives.
     pub live: &'a Live,
@@ -95,8 +94,7 @@ impl Search<'_> {
             }
         }
         let sample = sample.ok_or(NoPath::NoObject)?;
-        let mut found_objects: HashMap<u64, HeldReference> = HashMap::new();
-        found_objects.insert(sample, HeldReference { offset: None, target: sample });
+        let mut found_objects = HashMap::from([(sample, HeldReference { offset: None, target: sample })]);
         let mut newest_objects = vec![sample];
         let anchors = self.anchors(&mut shapes).ok_or(NoPath::Late)?;
         let mut anchor = None;
@@ -158,9 +156,7 @@ impl Search<'_> {
         let contexts: Vec<u64> = anchors.iter().copied().collect();
         for context in contexts {
             let field = |shapes: &mut Shapes<'_>, object: u64, offset: u64, class: &str| {
-                let value = Shapes::object_at(shapes.cache.word(object.checked_add(offset)?)?)?;
-                let number = shapes.type_at(value)?;
-                (shapes.types().name(number) == Some(class)).then_some(value)
+                shapes.target(object, offset).filter(|value| shapes.class_at(*value) == Some(class))
             };
             let Some(global) = field(shapes, context, CONTEXT_GLOBAL, "JSGlobalObject") else { continue };
             anchors.insert(global);
@@ -428,7 +424,7 @@ impl Search<'_> {
     fn type_name(&self, shapes: &mut Shapes<'_>, address: u64, constructors: &mut Constructors) -> String {
         let layout = self.heap.layout;
         let shape = shapes.of_object(address);
-        let shared = address.checked_add(layout.shared).and_then(|at| shapes.cache.word(at));
+        let shared = shapes.field(address, layout.shared);
         match (shape, shared) {
             (Some(shape), Some(shared)) if shape.content == Content::Function => {
                 names::function_type_name(shapes, layout, shared)

@@ -84,7 +84,6 @@ enum SizeRule {
 pub struct Shape {
     /// The pointer to it.
     pub map: u64,
-    /// The instance type.
     pub instance_type: u16,
     size_rule: SizeRule,
     /// What the bytes of its objects are.
@@ -131,9 +130,7 @@ pub enum Content {
 /// An entry of a table: two words, of the kinds that the table has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableEntry {
-    /// Key.
     pub key: u64,
-    /// Value.
     pub value: u64,
 }
 
@@ -171,7 +168,6 @@ impl<'a> Shapes<'a> {
         }
     }
 
-    /// The instance types.
     pub fn types(&self) -> &'a InstanceTypes {
         self.types
     }
@@ -201,11 +197,30 @@ impl<'a> Shapes<'a> {
         (word & 7 == 1).then_some(word & !7)
     }
 
+    /// The word at an offset of an object.
+    pub fn field(&mut self, object: u64, offset: u64) -> Option<u64> {
+        self.cache.word(object.checked_add(offset)?)
+    }
+
+    /// The object to which an object refers at an offset.
+    pub fn target(&mut self, object: u64, offset: u64) -> Option<u64> {
+        self.field(object, offset).and_then(Self::object_at)
+    }
+
+    /// Whether the object at `address` is of V8's class `class`, which has one instance type.
+    pub fn is_of_class(&mut self, address: u64, class: &str) -> bool {
+        self.type_at(address).is_some_and(|number| self.types.number(class) == Some(number))
+    }
+
+    /// The name of V8's class of the object at `address`.
+    pub fn class_at(&mut self, address: u64) -> Option<&'a str> {
+        self.types.name(self.type_at(address)?)
+    }
+
     /// Returns the entries of a table of V8's with keys and values
     /// (`src/objects/hash-table.h`), in no order, empty ones included; none if it cannot be read.
     pub fn entries_of_table(&mut self, table: u64) -> Vec<TableEntry> {
-        let capacity =
-            table.checked_add(TABLE_CAPACITY).and_then(|at| self.cache.word(at)).unwrap_or(0) >> 32;
+        let capacity = self.field(table, TABLE_CAPACITY).unwrap_or(0) >> 32;
         let entry = |number: u64| {
             let (key, value) = self.cache.pair(table.checked_add(TABLE_PAIRS + number * PAIR_BYTES)?)?;
             Some(TableEntry { key, value })
@@ -215,12 +230,12 @@ impl<'a> Shapes<'a> {
 
     /// The prototype of the objects of a hidden class.
     pub fn prototype(&mut self, map: u64) -> Option<u64> {
-        self.cache.word(Self::object_at(map)?.checked_add(MAP_PROTOTYPE)?)
+        self.field(Self::object_at(map)?, MAP_PROTOTYPE)
     }
 
     /// The instance type of the object at `address`.
     pub fn type_at(&mut self, address: u64) -> Option<u16> {
-        let map = Self::object_at(self.cache.word(address)?)?;
+        let map = self.target(address, 0)?;
         self.instance_type(map)
     }
 
@@ -231,7 +246,7 @@ impl<'a> Shapes<'a> {
     /// Reads the hidden class that a pointer leads to; returns its number.
     fn read(&mut self, word: u64) -> Option<u32> {
         let map = Self::object_at(word)?;
-        let meta_map = Self::object_at(self.cache.word(map)?)?;
+        let meta_map = self.target(map, 0)?;
         // The hidden class of hidden classes is its own, one for each context from 13 on.
         let is_map = self.instance_type(meta_map).is_some_and(|number| self.types.is_map(number))
             && self.type_at(meta_map).is_some_and(|number| self.types.is_map(number));

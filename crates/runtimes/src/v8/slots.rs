@@ -68,7 +68,6 @@ const MAX_NAME_BYTES: usize = 60;
 pub struct Slot {
     /// The object.
     pub holder: u64,
-    /// Offset in it.
     pub offset: u64,
 }
 
@@ -119,7 +118,7 @@ pub fn name(
         }
         // The key is before the value.
         "NameDictionary" => shapes.cache.word(holder.checked_add(offset)?.checked_sub(8)?).map(SlotName::Key),
-        "PropertyCell" => shapes.cache.word(holder.checked_add(CELL_NAME)?).map(SlotName::Key),
+        "PropertyCell" => shapes.field(holder, CELL_NAME).map(SlotName::Key),
         "Context" => variable(shapes, layout, holder, index?).map(SlotName::Text),
         "FixedArray" => text(&format!("[{}]", index?)),
         "OrderedHashMap" | "OrderedHashSet" | "EphemeronHashTable" | "NumberDictionary" => text("(an entry)"),
@@ -162,13 +161,9 @@ struct Symbol {
 
 /// Reads a symbol; `None` if the key is a string.
 fn symbol(shapes: &mut Shapes<'_>, key: u64) -> Option<Symbol> {
-    let address = Shapes::object_at(key)?;
-    let number = shapes.type_at(address)?;
-    if shapes.types().number("Symbol") != Some(number) {
-        return None;
-    }
+    let address = Shapes::object_at(key).filter(|address| shapes.is_of_class(*address, "Symbol"))?;
     let flags = shapes.cache.word32(address.checked_add(SYMBOL_FLAGS)?)?;
-    let description = shapes.cache.word(address.checked_add(SYMBOL_DESCRIPTION)?)?;
+    let description = shapes.field(address, SYMBOL_DESCRIPTION)?;
     Some(Symbol { description, flags })
 }
 
@@ -188,7 +183,7 @@ fn property_key(
     object: u64,
     place: ValuePlace,
 ) -> Option<u64> {
-    let map = Shapes::object_at(shapes.cache.word(object)?)?;
+    let map = shapes.target(object, 0)?;
     let bits = shapes.cache.word32(map.checked_add(MAP_BIT_FIELD3)?)?;
     let [start] = shapes.cache.array(map.checked_add(MAP_INOBJECT_START)?)?;
     let [words] = shapes.cache.array(map.checked_add(MAP_SIZE_IN_WORDS)?)?;
@@ -197,7 +192,7 @@ fn property_key(
         ValuePlace::InObject(offset) => (offset / 8).checked_sub(u64::from(start))?,
         ValuePlace::Array(index) => inobject_count.checked_add(index)?,
     };
-    let descriptors = Shapes::object_at(shapes.cache.word(map.checked_add(MAP_DESCRIPTORS)?)?)?;
+    let descriptors = shapes.target(map, MAP_DESCRIPTORS)?;
     if bits & HAS_DICTIONARY != 0 {
         return None;
     }
@@ -205,7 +200,7 @@ fn property_key(
     let first = descriptors.checked_add(layout.descriptor_header)?;
     for number in 0..count {
         let at = first.checked_add(number * DESCRIPTOR_BYTES)?;
-        let details = shapes.cache.word(at.checked_add(DESCRIPTOR_DETAILS)?)? >> 32;
+        let details = shapes.field(at, DESCRIPTOR_DETAILS)? >> 32;
         if details & IS_NO_FIELD == 0 && details >> INDEX_SHIFT & INDEX_MASK == wanted {
             return shapes.cache.word(at);
         }
@@ -215,7 +210,7 @@ fn property_key(
 
 /// Returns the name of the variable in a slot of a context.
 fn variable(shapes: &mut Shapes<'_>, layout: &ObjectLayout, context: u64, slot: u64) -> Option<String> {
-    let scope = Shapes::object_at(shapes.cache.word(context.checked_add(FIRST_ELEMENT)?)?)?;
+    let scope = shapes.target(context, FIRST_ELEMENT)?;
     if slot == 1 {
         return Some("(scope outside)".to_owned());
     }

@@ -53,7 +53,6 @@ pub struct Totals {
     pub types: Vec<TypeFacts>,
     /// Number of objects.
     pub instances: u64,
-    /// Their bytes.
     pub bytes: u64,
 }
 

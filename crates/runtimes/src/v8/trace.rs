@@ -169,7 +169,7 @@ impl Trace<'_> {
 
     /// Scans the marked objects of a page with many, those that are marked meanwhile included.
     fn scan_small(&mut self, number: usize, indexed: &IndexedPage, buffer: &ReadBuffer) -> Option<()> {
-        let places = (indexed.page.area_end - indexed.page.area_start) / 8;
+        let places = indexed.page.area_bytes() / 8;
         let (first, last) = (indexed.first_place, indexed.first_place + places.saturating_sub(1));
         while self.dirty.get(number) == Some(&true) {
             self.set_clean(number);
@@ -217,8 +217,7 @@ impl Trace<'_> {
     fn scan_large(&mut self, number: usize, indexed: &IndexedPage, buffer: &mut ReadBuffer) -> Option<()> {
         let page = &indexed.page;
         let bytes = indexed.read_head(self.heap.memory, buffer)?;
-        let area_bytes = page.area_end - page.area_start;
-        let head = self.shapes.head(bytes).filter(|head| head.size <= area_bytes)?;
+        let head = self.shapes.head(bytes).filter(|head| head.size <= page.area_bytes())?;
         self.tally.record(self.heap.layout, head, bytes);
         self.add_page_bytes(number, head.size);
         if head.shape.references == References::Ephemerons {

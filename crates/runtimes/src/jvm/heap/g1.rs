@@ -4,10 +4,9 @@ use std::ops::RangeInclusive;
 use std::time::Instant;
 
 use strandline_claims::runtime::Context;
-use strandline_process::memory::word_at;
 use strandline_process::range::AddressRange;
 
-use super::{Area, AreaKind, Heap, MAX_REGIONS, Pool, REGIONS_AT_ONCE, reserved_range};
+use super::{Area, AreaKind, Heap, MAX_REGIONS, Pool, REGIONS_AT_ONCE, push_region, reserved_range};
 use crate::jvm::view::View;
 
 /// Bytes that a region may have; HotSpot's have 1 MiB to 512 MiB (`gc/g1/g1HeapRegionBounds.hpp`).
@@ -32,15 +31,13 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     if length > MAX_REGIONS || length.checked_mul(region_bytes)? != end - start {
         return None;
     }
-    let mut pointers = vec![0; length as usize * 8];
-    view.memory.read(base, &mut pointers).ok()?;
+    let regions = view.words(base, length as usize)?;
     let tags = RegionTags::new(view)?;
     let mut areas: Vec<Area> = Vec::new();
-    for index in 0..length {
+    for (index, region) in (0_u64..).zip(regions) {
         if index.is_multiple_of(REGIONS_AT_ONCE) && Instant::now() >= context.deadline {
             return None;
         }
-        let region = word_at(&pointers, index as usize * 8)?;
         let bottom = start + index * region_bytes;
         // From JDK 16 on the table keeps the entries of regions that were uncommitted; these have
         // no access (os::uncommit_memory).
@@ -49,13 +46,7 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
             continue;
         }
         let (area, is_continued) = read_region(view, region, bottom, bottom + region_bytes, &tags)?;
-        match areas.last_mut() {
-            // The further regions of a large object are joined with the first.
-            Some(first) if is_continued && first.kind == AreaKind::Humongous && first.end == bottom => {
-                *first = Area::new(first.kind, first.start, area.top, area.end)?;
-            }
-            _ => areas.push(area),
-        }
+        push_region(&mut areas, area, is_continued)?;
     }
     Some(Heap {
         collector: "G1",

@@ -65,6 +65,11 @@ impl Area {
             && is_claimable(start, end);
         is_sound.then_some(Self { kind, start, top, end })
     }
+
+    /// Its addresses.
+    pub fn range(&self) -> AddressRange {
+        AddressRange::new(self.start, self.end)
+    }
 }
 
 /// A memory pool, as its bean reports it.
@@ -113,7 +118,6 @@ pub struct Heap {
 }
 
 impl Heap {
-    /// Returns the committed bytes.
     pub fn committed_bytes(&self) -> u64 {
         self.pools.iter().map(|pool| pool.committed_bytes).fold(0, u64::saturating_add)
     }
@@ -127,8 +131,7 @@ impl Heap {
     fn checked(mut self) -> Option<Self> {
         self.areas.sort_by_key(|area| area.start);
         let are_apart = self.areas.windows(2).all(|pair| pair[0].end <= pair[1].start);
-        let are_inside =
-            self.areas.iter().all(|area| self.reserved.covers(AddressRange::new(area.start, area.end)));
+        let are_inside = self.areas.iter().all(|area| self.reserved.covers(area.range()));
         (are_apart && are_inside).then_some(self)
     }
 }
@@ -221,6 +224,17 @@ fn space(view: &View<'_>, space: u64, kind: AreaKind, types: &[&str]) -> Option<
     let (start, top, end) = (field("_bottom")?, field("_top")?, field("_end")?);
     // An empty space is valid, too: its pool is reported.
     ((start..=end).contains(&top) && is_claimable(start, end)).then_some(Area { kind, start, top, end })
+}
+
+/// Adds a region; joins it with the one before if it continues the large object of that one. `None`
+/// if the bounds of both together are inconsistent.
+fn push_region(areas: &mut Vec<Area>, region: Area, is_continued: bool) -> Option<()> {
+    let is_rest = |first: &&mut Area| is_continued && first.kind == region.kind && first.end == region.start;
+    match areas.last_mut().filter(is_rest) {
+        Some(first) => *first = Area::new(first.kind, first.start, region.top, region.end)?,
+        None => areas.push(region),
+    }
+    Some(())
 }
 
 /// Returns the heap of a collector with two generations; the survivor pool is that of the space

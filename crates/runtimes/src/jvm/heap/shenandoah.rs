@@ -3,9 +3,8 @@
 use std::time::Instant;
 
 use strandline_claims::runtime::Context;
-use strandline_process::memory::word_at;
 
-use super::{Area, AreaKind, Heap, MAX_REGIONS, Pool, REGIONS_AT_ONCE, reserved_range};
+use super::{Area, AreaKind, Heap, MAX_REGIONS, Pool, REGIONS_AT_ONCE, push_region, reserved_range};
 use crate::jvm::view::View;
 
 /// Reads the heap of Shenandoah; `None` at the deadline.
@@ -16,19 +15,17 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     if count > MAX_REGIONS || !region_bytes.is_power_of_two() {
         return None;
     }
-    let mut pointers = vec![0; count as usize * 8];
-    view.memory.read(table, &mut pointers).ok()?;
+    let regions = view.words(table, count as usize)?;
     let state_number = |name: &str| view.constant(&[&format!("ShenandoahHeapRegion::{name}")]);
     let (empty, uncommitted, trash) =
         (state_number("_empty_committed")?, state_number("_empty_uncommitted")?, state_number("_trash")?);
     let humongous = ["_humongous_start", "_humongous_cont", "_pinned_humongous_start"].map(state_number);
     let continued = state_number("_humongous_cont");
     let mut areas: Vec<Area> = Vec::new();
-    for index in 0..count {
+    for (index, region) in (0_u64..).zip(regions) {
         if index.is_multiple_of(REGIONS_AT_ONCE) && Instant::now() >= context.deadline {
             return None;
         }
-        let region = word_at(&pointers, index as usize * 8)?;
         let field = |name: &str| view.field(region, &[&format!("ShenandoahHeapRegion::{name}")]);
         let state = u64::from(view.half_field(region, &["ShenandoahHeapRegion::_state"])?);
         let (start, end) = (field("_bottom")?, field("_end")?);
@@ -38,14 +35,7 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
             state if humongous.contains(&Some(state)) => (AreaKind::Humongous, field("_top")?),
             _ => (AreaKind::Old, field("_top")?),
         };
-        let area = Area::new(kind, start, top, end)?;
-        match areas.last_mut() {
-            // The further regions of a large object are joined with the first.
-            Some(first) if Some(state) == continued && first.kind == kind && first.end == start => {
-                *first = Area::new(kind, first.start, top, end)?;
-            }
-            _ => areas.push(area),
-        }
+        push_region(&mut areas, Area::new(kind, start, top, end)?, Some(state) == continued)?;
     }
     let used = used_bytes(view, heap)?;
     let committed = view.field(heap, &["ShenandoahHeap::_committed"])?;

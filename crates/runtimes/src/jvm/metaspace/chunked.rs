@@ -22,9 +22,8 @@ fn read_arena(reader: &mut Reader<'_>, arena: u64, state: &mut SpaceState) -> Op
     let mut bytes = 0_u64;
     let mut at = reader.view.word(arena.checked_add(SPACE_CHUNKS)?)?;
     while at != 0 {
-        let mut chunk = [0; OLD_CHUNK_BYTES];
         reader.may_visit(at).then_some(())?;
-        reader.view.memory.read(at, &mut chunk).ok()?;
+        let chunk: [u8; OLD_CHUNK_BYTES] = reader.view.array(at)?;
         let end = at.checked_add(word_at(&chunk, OLD_CHUNK_WORDS)?.checked_mul(8)?)?;
         let top = word_at(&chunk, OLD_CHUNK_TOP)?;
         if half_word_at(&chunk, OLD_CHUNK_SENTINEL)? != SENTINEL || !(at + 1..=end).contains(&top) {
@@ -51,8 +50,7 @@ fn read_space(state: SpaceState, view: &View<'_>) -> Option<Space> {
         if at == 0 || !visited_nodes.insert(at) {
             continue;
         }
-        let mut node = [0; OLD_NODE_BYTES];
-        view.memory.read(at, &mut node).ok()?;
+        let node: [u8; OLD_NODE_BYTES] = view.array(at)?;
         let start = word_at(&node, OLD_NODE_BASE)?;
         let end = start.checked_add(word_at(&node, OLD_NODE_SIZE)?)?;
         let [low, high] = OLD_NODE_COMMITTED.map(|offset| word_at(&node, offset));

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use strandline_process::memory::word_at;
+use strandline_process::memory::{word_at, words_in};
 use strandline_process::range::AddressRange;
 
 use super::{Format, MAX_NODES, Reader, Space, SpaceState};
@@ -30,9 +30,8 @@ fn read_arena(reader: &mut Reader<'_>, arena: u64, state: &mut SpaceState) -> Op
     let mut bytes = 0;
     let mut at = reader.view.word(arena.checked_add(ARENA_CHUNKS)?)?;
     while at != 0 {
-        let mut chunk = [0; CHUNK_BYTES];
         reader.may_visit(at).then_some(())?;
-        reader.view.memory.read(at, &mut chunk).ok()?;
+        let chunk: [u8; CHUNK_BYTES] = reader.view.array(at)?;
         let base = word_at(&chunk, CHUNK_BASE)?;
         let used_bytes = word_at(&chunk, CHUNK_USED_WORDS)?.checked_mul(8)?;
         if used_bytes > MAX_CHUNK_BYTES || !base.is_multiple_of(8) {
@@ -53,7 +52,7 @@ fn read_arena(reader: &mut Reader<'_>, arena: u64, state: &mut SpaceState) -> Op
 fn read_space(state: SpaceState, view: &View<'_>) -> Option<Space> {
     let mut node = [0; NODE_BYTES];
     let read_bytes = view.memory.read_some(*state.nodes.iter().next()?, &mut node);
-    let words: Vec<u64> = (0..read_bytes / 8).filter_map(|index| word_at(&node, index * 8)).collect();
+    let words: Vec<u64> = words_in(node.get(..read_bytes)?).collect();
     // Three adjacent pointers: to the limiter, the counter of reserved words, and that of committed
     // words.
     let list = words.windows(3).find_map(|window| {

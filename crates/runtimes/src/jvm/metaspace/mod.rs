@@ -60,7 +60,6 @@ impl Space {
         is_sound.then_some(self)
     }
 
-    /// Returns the reserved bytes.
     fn reserved_bytes(&self) -> u64 {
         self.ranges.iter().map(|range| range.len()).fold(0, u64::saturating_add)
     }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use strandline_process::memory::{half_word_at, word_at};
+use strandline_process::memory::half_word_at;
 use strandline_process::range::AddressRange;
 
 use crate::jvm::code::{self, SegmentMap};
@@ -153,20 +153,15 @@ impl<'a> Blobs<'a> {
     /// Calls `visit` with the references that a method's instructions use.
     pub fn each_oop(&self, blob: &Blob, visit: &mut dyn FnMut(u64)) -> Option<()> {
         let length = usize::try_from(blob.oops.len()).ok().filter(|&bytes| bytes <= MAX_OOPS_BYTES)?;
-        let mut bytes = vec![0; length];
-        self.view.memory.read(blob.oops.start, &mut bytes).ok()?;
-        (0..bytes.len() / 8).filter_map(|index| word_at(&bytes, index * 8)).for_each(visit);
+        self.view.words(blob.oops.start, length / 8)?.into_iter().for_each(visit);
         Some(())
     }
 
     /// Reads the entry of the set of maps at an index (`ImmutableOopMapPair`).
     pub fn map_entry(&self, maps: u64, index: u64) -> Option<MapEntry> {
-        let mut bytes = [0; 8];
         let header = self.view.structs.size("ImmutableOopMapSet")?;
-        self.view
-            .memory
-            .read(maps.checked_add(header)?.checked_add(index.checked_mul(8)?)?, &mut bytes)
-            .ok()?;
+        let at = maps.checked_add(header)?.checked_add(index.checked_mul(8)?)?;
+        let bytes: [u8; 8] = self.view.array(at)?;
         Some(MapEntry { pc_offset: half_word_at(&bytes, 0)?, map_offset: half_word_at(&bytes, 4)? })
     }
 }

@@ -14,7 +14,6 @@ use crate::batch::PageCache;
 use crate::jvm::shapes::OopFormat;
 use crate::jvm::threads::Thread;
 use crate::jvm::view::View;
-use strandline_process::memory::word_at;
 use strandline_process::range::AddressRange;
 
 /// Indices of RBP and RIP in `ThreadFacts::general`.
@@ -153,7 +152,7 @@ impl<'a> Frames<'a> {
         }
         // `JavaFrameAnchor::make_walkable`: without a `pc`, the call has put the return address on
         // the stack.
-        let pc = if pc == 0 { self.word(sp.checked_sub(8)?)? } else { pc };
+        let pc = if pc == 0 { self.pages.word(sp.checked_sub(8)?)? } else { pc };
         Some(Some(Frame { pc, sp, unextended_sp: sp, fp, has_arguments: false }))
     }
 
@@ -180,17 +179,12 @@ impl<'a> Frames<'a> {
         self.interpreter.contains(pc)
     }
 
-    /// Reads the word at an address of a stack.
-    fn word(&mut self, at: u64) -> Option<u64> {
-        word_at(&self.pages.array::<8>(at)?, 0)
-    }
-
     /// Adds the references in a frame and returns its caller: `Some(None)` after the oldest frame,
     /// `None` if the frame cannot be followed, or at a limit.
     fn add_frame(&mut self, frame: &Frame, high: u64, roots: &mut PreciseRoots) -> Option<Option<Frame>> {
         if self.is_interpreter(frame.pc) {
             let (caller, end) = self.caller_of_interpreted(frame, high)?;
-            roots.add_words(frame.sp, end, |at| self.word(at))?;
+            roots.add_words(frame.sp, end, |at| self.pages.word(at))?;
             return Some(Some(caller));
         }
         if frame.pc == self.call_return {
@@ -222,8 +216,8 @@ impl<'a> Frames<'a> {
             Some(offset) => {
                 let at = frame.unextended_sp.checked_add(offset).filter(|&at| at < high)?;
                 match slot.is_narrow {
-                    true => u64::from(u32::from_le_bytes(self.pages.array::<4>(at)?)),
-                    false => self.word(at)?,
+                    true => u64::from(self.pages.word32(at)?),
+                    false => self.pages.word(at)?,
                 }
             }
         };
@@ -235,8 +229,8 @@ impl<'a> Frames<'a> {
     fn caller_of_interpreted(&mut self, frame: &Frame, high: u64) -> Option<(Frame, u64)> {
         let fp = frame.fp;
         let sp = fp.checked_add(16).filter(|&sp| fp > frame.sp && fp.is_multiple_of(8) && sp < high)?;
-        let unextended_sp = self.word(fp - SENDER_SP_WORDS * 8)?;
-        let locals = self.word(fp.checked_sub(LOCALS_WORDS * 8)?)?;
+        let unextended_sp = self.pages.word(fp - SENDER_SP_WORDS * 8)?;
+        let locals = self.pages.word(fp.checked_sub(LOCALS_WORDS * 8)?)?;
         // An address up to JDK 20; in later ones, words from the frame pointer.
         let locals = if locals <= MAX_LOCALS { fp.checked_add(locals * 8)? } else { locals };
         let end = locals
@@ -245,7 +239,7 @@ impl<'a> Frames<'a> {
         if !(sp..=high).contains(&unextended_sp) || !unextended_sp.is_multiple_of(8) {
             return None;
         }
-        let (pc, caller_fp) = (self.word(fp + 8)?, self.word(fp)?);
+        let (pc, caller_fp) = (self.pages.word(fp + 8)?, self.pages.word(fp)?);
         Some((Frame { pc, sp, unextended_sp, fp: caller_fp, has_arguments: false }, end.max(sp)))
     }
 
@@ -255,13 +249,13 @@ impl<'a> Frames<'a> {
             .unextended_sp
             .checked_add(frame_bytes)
             .filter(|&sp| frame_bytes >= 16 && sp <= high && sp.is_multiple_of(8))?;
-        let (pc, fp) = (self.word(sp - 8)?, self.word(sp - 16)?);
+        let (pc, fp) = (self.pages.word(sp - 8)?, self.pages.word(sp - 16)?);
         Some(Frame { pc, sp, unextended_sp: sp, fp, has_arguments: false })
     }
 
     /// Returns the Java frame before the C++ frames that called Java code.
     fn caller_of_call(&mut self, frame: &Frame, roots: &mut PreciseRoots) -> Option<Option<Frame>> {
-        let wrapper = self.word(frame.fp.checked_sub(self.wrapper_distance)?)?;
+        let wrapper = self.pages.word(frame.fp.checked_sub(self.wrapper_distance)?)?;
         let anchor = self.view.field_address(wrapper, &["JavaCallWrapper::_anchor"])?;
         let handles = self.view.word(anchor.checked_sub(WRAPPER_HANDLES)?)?;
         handles::add_blocks(&self.view, handles, roots)?;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use strandline_claims::runtime::Context;
 use strandline_claims::words::{READ_BYTES, each_word};
-use strandline_process::memory::{half_word_at, word_at};
+use strandline_process::memory::{half_word_at, word_at, words_in};
 use strandline_process::range::AddressRange;
 
 use super::PreciseRoots;
@@ -90,8 +90,8 @@ fn add_storage(view: &View<'_>, storage: u64, roots: &mut PreciseRoots) -> Optio
             return (index == 0).then_some(false);
         };
         let mask = word_at(&bytes, BLOCK_HANDLES * 8)?;
-        let used_indices = (0..BLOCK_HANDLES).filter(|index| mask >> index & 1 != 0);
-        used_indices.filter_map(|index| word_at(&bytes, index * 8)).for_each(|word| roots.add(word));
+        let handles = words_in(&bytes).take(BLOCK_HANDLES).enumerate();
+        handles.filter(|(index, _)| mask >> index & 1 != 0).for_each(|(_, word)| roots.add(word));
     }
     Some(true)
 }
@@ -115,8 +115,7 @@ fn block_list(view: &View<'_>, storage: u64) -> Option<BlockList> {
 /// Returns the block that the entry at `at` of a list points to; `None` if it does not belong to
 /// `storage`.
 fn read_block(view: &View<'_>, storage: u64, at: u64) -> Option<[u8; (BLOCK_HANDLES + 2) * 8]> {
-    let mut bytes = [0; (BLOCK_HANDLES + 2) * 8];
-    view.memory.read(view.word(at)?, &mut bytes).ok()?;
+    let bytes = view.array(view.word(at)?)?;
     (word_at(&bytes, (BLOCK_HANDLES + 1) * 8)? == storage).then_some(bytes)
 }
 
@@ -173,14 +172,13 @@ fn read_chunks(view: &View<'_>, first: u64, roots: &PreciseRoots) -> Option<Vec<
     let (mut chunks, mut visited, mut at) = (Vec::new(), HashSet::new(), first);
     while at != 0 {
         roots.check_limits().filter(|()| chunks.len() < MAX_LINKS && visited.insert(at))?;
-        let mut bytes = [0; CHUNK_BYTES];
         at.checked_add(CHUNK_BYTES as u64)?;
-        view.memory.read(at, &mut bytes).ok()?;
+        let bytes: [u8; CHUNK_BYTES] = view.array(at)?;
         let count = half_word_at(&bytes, CHUNK_HANDLES * 8)? as usize;
         if count > CHUNK_HANDLES {
             return None;
         }
-        let references = (0..count).filter_map(|index| word_at(&bytes, index * 8)).collect();
+        let references = words_in(&bytes).take(count).collect();
         chunks.push(Chunk { address: at, references });
         at = word_at(&bytes, CHUNK_HANDLES * 8 + 8)?;
     }
@@ -240,9 +238,8 @@ pub fn add_blocks(view: &View<'_>, first: u64, roots: &mut PreciseRoots) -> Opti
             if count > LOCAL_BLOCK_HANDLES {
                 return None;
             }
-            let mut bytes = [0; LOCAL_BLOCK_HANDLES * 8];
-            view.memory.read(handles, &mut bytes).ok()?;
-            (0..count).filter_map(|index| word_at(&bytes, index * 8)).for_each(|word| roots.add(word));
+            let handles = view.words(handles, LOCAL_BLOCK_HANDLES)?;
+            handles.into_iter().take(count).for_each(|word| roots.add(word));
             is_full = count == LOCAL_BLOCK_HANDLES;
             block = view.field(block, &["JNIHandleBlock::_next"])?;
         }
@@ -257,9 +254,7 @@ pub fn add_blocks(view: &View<'_>, first: u64, roots: &mut PreciseRoots) -> Opti
 /// an arena of the same shape without handles (runtime/thread.hpp, JDK 17 and 25).
 fn add_handle_area(view: &View<'_>, thread: u64, roots: &mut PreciseRoots) -> Option<()> {
     let size = view.structs.size("Thread").filter(|&size| size <= MAX_THREAD_BYTES)?;
-    let mut words = vec![0; usize::try_from(size).ok()?];
-    view.memory.read(thread, &mut words).ok()?;
-    let words: Vec<u64> = (0..words.len() / 8).filter_map(|index| word_at(&words, index * 8)).collect();
+    let words = view.words(thread, usize::try_from(size / 8).ok()?)?;
     let area =
         words.windows(2).find_map(|pair| Arena::read(view, pair[0]).and(Arena::read(view, pair[1])))?;
     let (mut chunk, mut links) = (area.first, 0);
@@ -302,10 +297,7 @@ impl Arena {
             return None;
         }
         Self::FIRST_OFFSETS.iter().find_map(|offset| {
-            let mut bytes = [0; 4 * 8];
-            view.memory.read(at.checked_add(*offset)?, &mut bytes).ok()?;
-            let word = |index: usize| word_at(&bytes, index * 8);
-            let (first, current, mark, end) = (word(0)?, word(1)?, word(2)?, word(3)?);
+            let [first, current, mark, end] = view.words(at.checked_add(*offset)?, 4)?.try_into().ok()?;
             let chunk_bytes =
                 end.checked_sub(current).filter(|&bytes| current != 0 && bytes <= MAX_ARENA_BYTES)?;
             let header_bytes = chunk_bytes.checked_sub(view.word(current.checked_add(8)?)?)?;
@@ -342,9 +334,8 @@ pub fn storages(context: &Context<'_>, view: &View<'_>, data: AddressRange) -> V
 
 /// Whether `at` is the address of a storage, which begins with a pointer to its name.
 fn is_storage(view: &View<'_>, at: u64) -> bool {
-    let mut name = [0; NAME_BYTES_CHECKED];
-    let is_read = view.word(at).is_some_and(|text| view.memory.read(text, &mut name).is_ok());
-    is_read && name.iter().all(|byte| (b' '..=b'~').contains(byte))
+    let name: Option<[u8; NAME_BYTES_CHECKED]> = view.word(at).and_then(|text| view.array(text));
+    name.is_some_and(|name| name.iter().all(|byte| (b' '..=b'~').contains(byte)))
 }
 
 #[cfg(test)]

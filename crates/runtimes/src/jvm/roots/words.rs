@@ -16,8 +16,8 @@ use strandline_claims::runtime::Context;
 use strandline_claims::words::{READ_BYTES, each_word};
 use strandline_process::c_library::CLibrary;
 use strandline_process::map::Mapping;
-use strandline_process::memory::{Memory, word_at};
-use strandline_process::range::AddressRange;
+use strandline_process::memory::{Memory, words_in};
+use strandline_process::range::{AddressRange, overlapping};
 use strandline_process::stacks::ThreadFacts;
 
 use super::handles::{BLOCK_HANDLES, storages};
@@ -144,9 +144,8 @@ impl<'a> Words<'a> {
         // Both lists are in address order, without overlap.
         let next = self.heap.areas.partition_point(|area| area.end <= mapping.start);
         let area = self.heap.areas.get(next).map(|area| area.start);
-        let next = self.stacks.partition_point(|stack| stack.end <= mapping.start);
-        let stack = self.stacks.get(next).map(|stack| stack.start);
-        if area.into_iter().chain(stack).any(|start| start < mapping.end)
+        if area.is_some_and(|start| start < mapping.end)
+            || !overlapping(&self.stacks, mapping.range()).is_empty()
             || self.context.threads.iter().any(|thread| mapping.contains(thread.stack_pointer))
         {
             return false;
@@ -175,8 +174,7 @@ impl<'a> Words<'a> {
         // The address of the storage follows within the size of a block.
         let mut bytes = [0; (BLOCK_HANDLES + 2) * 8];
         let read_bytes = self.view.memory.read_some(at, &mut bytes);
-        let mut words = (0..read_bytes / 8).filter_map(|index| word_at(&bytes, index * 8));
-        words.any(|word| self.storages.contains(&word))
+        bytes.get(..read_bytes).is_some_and(|bytes| words_in(bytes).any(|word| self.storages.contains(&word)))
     }
 }
 

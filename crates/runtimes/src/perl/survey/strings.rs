@@ -1,6 +1,6 @@
 //! Counts strings, and claims their buffers.
 
-use super::{StringLengths, Surveyor, Value};
+use super::{Surveyor, Value};
 use crate::perl::layout::{HEAD_BYTES, flags};
 use crate::perl::objects::{Head, SIZE_BITS, SIZE_WORD_BYTES, chunk_bytes};
 use crate::perl::roots::{self, Buffer, MAX_BUFFER_BYTES, Mark};
@@ -15,22 +15,22 @@ impl Surveyor<'_> {
     /// Counts a string, and claims its buffer.
     pub(super) fn count_string(&mut self, value: &Value) {
         let head = &value.head;
-        let (Some(lengths), Some(other_owners)) = (value.string_lengths(), value.other_owners) else {
+        // `SvCUR` and `SvLEN`.
+        let (Some((length, capacity)), Some(other_owners)) = (value.body, value.other_owners) else {
             self.sums.unread_values += 1;
             return;
         };
-        let StringLengths { length, capacity } = lengths;
         if capacity == 0 {
             return self.count_bufferless_string(head, length);
         }
-        let buffer = self.string_buffer(head, capacity).filter(|_| length < capacity);
+        let buffer = roots::string_buffer(&mut self.pages, head, capacity).filter(|_| length < capacity);
         let Some(buffer) = buffer else {
             self.sums.damaged_values += 1;
             return;
         };
         let unused_bytes = buffer.bytes - length - 1;
         if other_owners > 0 {
-            self.claim(buffer, self.context.slots.shared_string);
+            self.claim(buffer, self.reader.slots.shared_string);
             self.sums.add_shared(other_owners, buffer.bytes, unused_bytes);
         } else {
             if !self.claim_unshared(value, buffer) {
@@ -43,24 +43,14 @@ impl Surveyor<'_> {
             }
         }
         if head.has_string() {
-            self.sums.add_string(head, value.kind, length, self.context.layout);
+            self.sums.add_string(head, value.kind, length, self.reader.release);
             add(&mut self.sums.strings.offset, u64::from(head.has_flags(flags::OOK)));
         }
     }
 
-    /// The buffer of a string, including the part before its start that `OOK` hides; `None` if its
-    /// size is impossible.
-    fn string_buffer(&mut self, head: &Head, capacity: u64) -> Option<Buffer> {
-        let hidden_bytes =
-            if head.has_flags(flags::OOK) { roots::ook_offset(&mut self.pages, head.u)? } else { 0 };
-        let buffer =
-            Buffer { pointer: head.u.checked_sub(hidden_bytes)?, bytes: capacity.checked_add(hidden_bytes)? };
-        Some(buffer).filter(|buffer| buffer.bytes < MAX_BUFFER_BYTES)
-    }
-
     /// Claims a buffer that is not shared. Returns whether it holds a string in use.
     fn claim_unshared(&mut self, value: &Value, buffer: Buffer) -> bool {
-        let (head, slots, bytes) = (&value.head, self.context.slots, buffer.bytes);
+        let (head, slots, bytes) = (&value.head, self.reader.slots, buffer.bytes);
         let (slot, is_in_use) = match value.mark {
             Some(Mark::Lexical) => (self.retained_slot(RetainedBy::Lexical, bytes), false),
             Some(Mark::Temporary) => (self.retained_slot(RetainedBy::Temporary, bytes), false),
@@ -97,7 +87,7 @@ impl Surveyor<'_> {
         strings.payload_bytes = strings.payload_bytes.saturating_add(length.min(MAX_BUFFER_BYTES));
         add(&mut strings.head_bytes, HEAD_BYTES);
         add(&mut strings.utf8, u64::from(head.has_flags(flags::UTF8)));
-        add(&mut strings.cow.key_values, u64::from(head.flags & self.context.layout.cow_flag() != 0));
+        add(&mut strings.cow.key_values, u64::from(head.flags & self.reader.release.cow_flag() != 0));
     }
 
     /// Bytes that malloc adds to round up: from its size word if the buffer may be a mapping of its
