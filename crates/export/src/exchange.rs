@@ -101,18 +101,19 @@ impl SurveyExchange {
 
     /// Sleeps for `timeout`; false if the thread has to end.
     pub fn sleep(&self, timeout: Duration) -> bool {
-        let (state, _) = self
-            .changed
-            .wait_timeout_while(self.lock_state(), timeout, |state| !state.has_ended)
-            .unwrap_or_else(PoisonError::into_inner);
-        !state.has_ended
+        self.sleep_while(timeout, |_| true)
     }
 
     /// Sleeps until a survey is requested, at most for `timeout`; false if the thread has to end.
     fn wait_for_request(&self, timeout: Duration) -> bool {
+        self.sleep_while(timeout, |state| !state.is_requested)
+    }
+
+    /// Sleeps while `condition` holds, at most for `timeout`; false if the thread has to end.
+    fn sleep_while(&self, timeout: Duration, condition: impl Fn(&State) -> bool) -> bool {
         let (state, _) = self
             .changed
-            .wait_timeout_while(self.lock_state(), timeout, |state| !state.has_ended && !state.is_requested)
+            .wait_timeout_while(self.lock_state(), timeout, |state| !state.has_ended && condition(state))
             .unwrap_or_else(PoisonError::into_inner);
         !state.has_ended
     }

@@ -5,6 +5,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -191,10 +192,9 @@ impl LedgerThread {
         };
         // Otherwise the exporter's memory would grow with each ledger.
         strandline_sys::host::trim_heap();
-        self.states.count(if result.is_ok() { &self.states.ledgers } else { &self.states.failures });
-        if stopped > turn.remaining {
-            self.states.count(&self.states.overruns);
-        }
+        let counter = if result.is_ok() { &self.states.ledgers } else { &self.states.failures };
+        counter.fetch_add(1, Ordering::Relaxed);
+        self.states.overruns.fetch_add(u64::from(stopped > turn.remaining), Ordering::Relaxed);
         if let Some(entry) = self.states.entries().get_mut(&turn.key) {
             entry.stops.add(now, stopped, self.options.stop);
             entry.not_before = now + self.options.interval;

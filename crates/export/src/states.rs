@@ -2,7 +2,7 @@
 //! and what prevents one. Written by the thread that takes ledgers, read when a page is made.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -61,10 +61,6 @@ impl ProcessStates {
         let may_count = |(_, entry): &(Key, ProcessState)| entry.stops.may_count(survey.at);
         let stopped_before = old_entries.into_iter().filter(may_count);
         entries.extend(stopped_before.map(|(key, entry)| (key, ProcessState { ledger: None, ..entry })));
-    }
-
-    pub fn count(&self, counter: &AtomicU64) {
-        counter.fetch_add(1, Ordering::Relaxed);
     }
 }
 

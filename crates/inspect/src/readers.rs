@@ -85,10 +85,30 @@ pub static RUNTIMES: &[Entry<runtime::Reader>] = &[
     named(&runtimes::named::CLISP),
 ];
 
+/// The allocators of the table.
+pub fn allocators() -> impl Iterator<Item = &'static ReaderInfo> {
+    ALLOCATORS.iter().map(|entry| entry.about)
+}
+
+/// The runtimes of the table.
+pub fn runtimes() -> impl Iterator<Item = &'static ReaderInfo> {
+    RUNTIMES.iter().map(|entry| entry.about)
+}
+
+/// The readers of allocators.
+pub fn allocator_readers() -> impl Iterator<Item = &'static allocator::Reader> {
+    ALLOCATORS.iter().filter_map(|entry| entry.reader)
+}
+
+/// The readers of runtimes.
+pub fn runtime_readers() -> impl Iterator<Item = &'static runtime::Reader> {
+    RUNTIMES.iter().filter_map(|entry| entry.reader)
+}
+
 /// Returns all rows that a ledger may have, in the order of documents that refer to rows by number.
 pub fn rows() -> impl Iterator<Item = RowRef> {
-    let of_allocators = ALLOCATORS.iter().flat_map(|entry| entry.about.rows.iter().copied());
-    let of_runtimes = RUNTIMES.iter().flat_map(|entry| entry.about.rows.iter().copied());
+    let of_allocators = allocators().flat_map(|about| about.rows.iter().copied());
+    let of_runtimes = runtimes().flat_map(|about| about.rows.iter().copied());
     KERNEL_ROWS.iter().copied().chain(of_allocators).chain([&ANONYMOUS]).chain(of_runtimes)
 }
 
@@ -123,7 +143,7 @@ fn findings_of(
 
 /// All entries of the table.
 pub fn all() -> impl Iterator<Item = &'static ReaderInfo> {
-    ALLOCATORS.iter().map(|entry| entry.about).chain(RUNTIMES.iter().map(|entry| entry.about))
+    allocators().chain(runtimes())
 }
 
 /// Every remedy of the table, with its reader.
@@ -144,12 +164,12 @@ pub fn frees_pages_of(id: &str) -> Option<&'static ReaderInfo> {
 
 /// Returns the allocator with this name.
 pub fn allocator(name: &str) -> Option<&'static ReaderInfo> {
-    ALLOCATORS.iter().map(|entry| entry.about).find(|about| about.name == name)
+    allocators().find(|about| about.name == name)
 }
 
 /// Returns the runtime with this name.
 pub fn runtime(name: &str) -> Option<&'static ReaderInfo> {
-    RUNTIMES.iter().map(|entry| entry.about).find(|about| about.name == name)
+    runtimes().find(|about| about.name == name)
 }
 
 /// What the readers found in the files mapped by a process.
@@ -165,9 +185,9 @@ impl FoundReaders {
     /// Searches the files that `process` has mapped, for runtimes only if `with_runtimes` is set.
     /// The process may be running.
     pub fn find(process: &Process, space: &AddressSpace, with_runtimes: bool) -> Self {
-        let mut allocators: Vec<_> = ALLOCATORS.iter().filter_map(|entry| entry.reader).collect();
+        let mut allocators: Vec<_> = allocator_readers().collect();
         allocators.sort_by_key(|reader| reader.layer);
-        let runtimes = RUNTIMES.iter().filter(|_| with_runtimes).filter_map(|entry| entry.reader);
+        let runtimes = runtime_readers().filter(|_| with_runtimes);
         Self {
             allocators: allocators
                 .into_iter()

@@ -1,7 +1,7 @@
 //! C libraries, recognised by the names of their files.
 
 use crate::image::printable;
-use crate::map::DELETED_SUFFIX;
+use crate::map::file_name;
 
 /// A C library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,8 +16,7 @@ pub enum CLibrary {
 impl CLibrary {
     /// Returns the C library that a mapped file, or the loader that a program names, belongs to.
     pub fn of_file(path: &str) -> Option<Self> {
-        let path = path.strip_suffix(DELETED_SUFFIX).unwrap_or(path);
-        let file = path.rsplit('/').next().unwrap_or(path);
+        let file = file_name(path);
         if file.starts_with("libc.so.6") || (file.starts_with("libc-2.") && file.ends_with(".so")) {
             Some(Self::Glibc)
         } else if file == "libc.so" || file.starts_with("ld-musl-") || file.starts_with("libc.musl-") {

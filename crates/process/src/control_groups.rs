@@ -10,6 +10,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
+use crate::group::memory::value;
 use crate::procfs::Process;
 use crate::procfs::mounts::unescaped;
 
@@ -31,14 +32,13 @@ impl ControlGroups {
     /// Reads the groups of `process`. If they cannot be read, no limit is known, and
     /// [`Self::objection_to_copy`] says so.
     pub fn of(process: &Process) -> Self {
-        let groups = process.read_file("cgroup", MAX_BYTES);
+        let groups = process.read_text("cgroup", MAX_BYTES);
         // A kernel without control groups lacks the file.
         let is_missing =
             |error: &Error| matches!(error, Error::Io { source, .. } if source.kind() == ErrorKind::NotFound);
         let is_unread = groups.as_ref().is_err_and(|error| !is_missing(error));
-        let groups = String::from_utf8_lossy(&groups.unwrap_or_default()).into_owned();
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        Self { groups, mounts, is_unread }
+        Self { groups: groups.unwrap_or_default(), mounts, is_unread }
     }
 
     /// The directories of the groups that have `controller`, each with its ancestors.
@@ -71,14 +71,22 @@ impl ControlGroups {
     /// Swap left under all limits, in bytes; `None` if there is no limit. The limit of version 1
     /// covers memory and swap together, so paging out does not approach it.
     pub fn swap_left_bytes(&self) -> Option<u64> {
-        let folders = self.folders("memory");
-        folders.iter().filter_map(|folder| left_under(folder, "memory.swap.max", "memory.swap.current")).min()
+        self.left_under("memory", "memory.swap.max", "memory.swap.current")
     }
 
     /// Number of further processes allowed; `None` if there is no limit.
     pub fn processes_left(&self) -> Option<u64> {
-        let folders = self.folders("pids");
-        folders.iter().filter_map(|folder| left_under(folder, "pids.max", "pids.current")).min()
+        self.left_under("pids", "pids.max", "pids.current")
+    }
+
+    /// What its groups with `controller` may still use: the least of each limit less the number in
+    /// the file `used_name`, which counts as all of it if it is unknown.
+    fn left_under(&self, controller: &str, limit_name: &str, used_name: &str) -> Option<u64> {
+        let left = |folder: &PathBuf| {
+            let limit = limit(folder, limit_name)?;
+            Some(number(folder, used_name).map_or(0, |used| limit.saturating_sub(used)))
+        };
+        self.folders(controller).iter().filter_map(left).min()
     }
 
     /// The objection of the groups to a copy of the process, if there is one.
@@ -144,13 +152,6 @@ fn limit(folder: &Path, name: &str) -> Option<u64> {
     }
 }
 
-/// What a group may still use: its limit less the number in its file `used_name`; 0 if that is
-/// unknown.
-fn left_under(folder: &Path, limit_name: &str, used_name: &str) -> Option<u64> {
-    let limit = limit(folder, limit_name)?;
-    Some(number(folder, used_name).map_or(0, |used| limit.saturating_sub(used)))
-}
-
 /// Memory left under the limit of one group, of either version. Inactive file pages count as
 /// available: the kernel counts them as used, but drops them first. If their size is unknown, none
 /// do.
@@ -162,10 +163,8 @@ fn memory_left_bytes_in(folder: &Path) -> Option<u64> {
     let Some(used) = used else { return Some(0) };
     let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
     // Version 1 includes the groups below under `total_`.
-    let droppable_bytes = ["total_inactive_file", "inactive_file"].into_iter().find_map(|name| {
-        let line = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
-        line.trim().parse::<u64>().ok()
-    });
+    let droppable_bytes =
+        ["total_inactive_file", "inactive_file"].into_iter().find_map(|key| value(&stat, key));
     Some(limit.saturating_sub(used.saturating_sub(droppable_bytes.unwrap_or(0))))
 }
 

@@ -303,7 +303,7 @@ fn load_bias(data: LimitedReader<'_>, header: &Header, mapping: &Mapping) -> Res
 /// Whether two mappings belong to the same object. A mapping without a file (vDSO) matches only
 /// itself.
 fn same_file(a: &Mapping, b: &Mapping) -> bool {
-    if b.has_file() { (a.device, a.inode) == (b.device, b.inode) } else { a.start == b.start }
+    if b.has_file() { a.file_id() == b.file_id() } else { a.start == b.start }
 }
 
 /// Where the bytes of an object are read from.

@@ -13,6 +13,15 @@ use crate::range::AddressRange;
 /// Suffix that the kernel adds to the name of a file without a path.
 pub const DELETED_SUFFIX: &str = " (deleted)";
 
+/// The last part of a path, without the kernel's ` (deleted)`.
+pub fn file_name(path: &str) -> &str {
+    last_part(path.strip_suffix(DELETED_SUFFIX).unwrap_or(path))
+}
+
+fn last_part(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
 /// Access permissions of a mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Permissions {
@@ -44,6 +53,15 @@ pub struct DeviceNumber {
     pub major: u32,
     /// Its number within the driver, or that of the file system.
     pub minor: u32,
+}
+
+/// Identifies a mapped file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileId {
+    /// Its device, as maps has it.
+    pub device: DeviceNumber,
+    /// Its inode.
+    pub inode: u64,
 }
 
 /// One line of /proc/PID/maps.
@@ -84,6 +102,16 @@ impl Mapping {
     /// Whether a file (including shared memory) backs it.
     pub fn has_file(&self) -> bool {
         self.inode != 0
+    }
+
+    /// Identifies its file.
+    pub fn file_id(&self) -> FileId {
+        FileId { device: self.device, inode: self.inode }
+    }
+
+    /// The last part of its name.
+    pub fn file_name(&self) -> &str {
+        last_part(&self.name)
     }
 
     /// Whether it is private memory without a file: `[heap]`, `[stack]`, `[anon:…]` or unnamed.

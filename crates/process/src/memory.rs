@@ -22,14 +22,16 @@ pub trait Memory: Sync {
         if read_bytes == wanted_bytes { Ok(()) } else { Err(error) }
     }
 
+    /// Reads two words; `None` if they cannot be read.
+    fn read_pair(&self, address: u64) -> Option<WordPair> {
+        let mut bytes = [0; PAIR_BYTES];
+        self.read(address, &mut bytes).ok()?;
+        pair_at(&bytes, 0)
+    }
+
     /// Reads two words at each of `addresses`; `None` for those that cannot be read.
     fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<WordPair>> {
-        let pair = |&address: &u64| {
-            let mut bytes = [0; PAIR_BYTES];
-            self.read(address, &mut bytes).ok()?;
-            pair_at(&bytes, 0)
-        };
-        addresses.iter().map(pair).collect()
+        addresses.iter().map(|&address| self.read_pair(address)).collect()
     }
 
     /// Reads a little-endian 64-bit word.

@@ -8,26 +8,13 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use crate::image;
-use crate::map::{AddressSpace, DeviceNumber, Mapping};
+use crate::map::{AddressSpace, FileId, Mapping};
 use crate::modules;
 use crate::namespaces::open_mapped_file;
 use crate::procfs::Process;
 
 /// Maximum number of files whose headers are read.
 const MAX_FILES: usize = 1024;
-
-/// Identifies a mapped file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct FileId {
-    device: DeviceNumber,
-    inode: u64,
-}
-
-impl FileId {
-    fn of(mapping: &Mapping) -> Self {
-        Self { device: mapping.device, inode: mapping.inode }
-    }
-}
 
 /// The lengths in memory of programs and libraries, bss included, by file. A file that could not be
 /// read has none.
@@ -44,7 +31,7 @@ impl MemorySpans {
             if group.iter().all(|mapping| mapping.has_file()) || spans.0.len() >= MAX_FILES {
                 continue;
             }
-            if let Entry::Vacant(place) = spans.0.entry(FileId::of(first)) {
+            if let Entry::Vacant(place) = spans.0.entry(first.file_id()) {
                 let file = open_mapped_file(process, first).ok();
                 place.insert(file.and_then(|file| image::memory_span(&file)));
             }
@@ -54,13 +41,13 @@ impl MemorySpans {
 
     /// Sets the length of the program or library whose first mapping is `first`.
     pub fn set(&mut self, first: &Mapping, bytes: u64) {
-        self.0.insert(FileId::of(first), Some(bytes));
+        self.0.insert(first.file_id(), Some(bytes));
     }
 
     /// Where the memory of the program or library ends whose first mapping is `first`; `None` if
     /// unknown.
     pub fn end(&self, first: &Mapping) -> Option<u64> {
-        let bytes = (*self.0.get(&FileId::of(first))?)?;
+        let bytes = (*self.0.get(&first.file_id())?)?;
         first.start.checked_add(bytes).filter(|_| first.offset == 0)
     }
 

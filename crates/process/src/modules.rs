@@ -27,7 +27,7 @@ pub fn all(space: &AddressSpace) -> Vec<Module<'_>> {
     for mappings in file_groups(space) {
         let code = mappings.iter().copied().find(|mapping| mapping.permissions.execute);
         let Some((code, static_data)) = code.zip(data(&mappings)) else { continue };
-        if seen_files.len() < MAX_FILES && seen_files.insert((code.device, code.inode)) {
+        if seen_files.len() < MAX_FILES && seen_files.insert(code.file_id()) {
             modules.push(Module { code, data: static_data });
         }
     }
@@ -81,8 +81,7 @@ pub(crate) fn groups_with_following_memory(mappings: &[Mapping]) -> Vec<Vec<&Map
 
 /// Whether `mapping` is of the file of `group`, and not the start of another copy of it.
 fn continues_file(group: &[&Mapping], mapping: &Mapping) -> bool {
-    let is_of_file = |part: &&Mapping| part.inode == mapping.inode && part.device == mapping.device;
-    group.first().is_some_and(is_of_file) && mapping.offset != 0
+    group.first().is_some_and(|first| first.file_id() == mapping.file_id()) && mapping.offset != 0
 }
 
 /// Whether `mapping` is anonymous memory right behind the mappings of a program or library.

@@ -216,6 +216,12 @@ impl<'a> IntoIterator for &'a RangeSet {
     }
 }
 
+/// The one of `ranges` (in address order, without overlap) that contains `address`.
+pub fn containing(ranges: &[AddressRange], address: u64) -> Option<AddressRange> {
+    let index = ranges.partition_point(|range| range.end <= address);
+    ranges.get(index).copied().filter(|range| range.start <= address)
+}
+
 /// The ranges of `all` (in address order, without overlap) that overlap `range`.
 pub fn overlapping<T: Copy + Into<AddressRange>>(all: &[T], range: impl Into<AddressRange>) -> &[T] {
     let range = range.into();

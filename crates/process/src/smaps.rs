@@ -33,23 +33,22 @@ pub struct VmFlags(u64);
 impl VmFlags {
     /// Parses `rd wr mr …`. Unknown flags are ignored.
     pub fn parse(text: &str) -> Self {
-        let mut set = 0;
-        for word in text.split_ascii_whitespace() {
-            if let Some(bit) = FLAGS.iter().position(|flag| flag.as_slice() == word.as_bytes()) {
-                set |= 1 << bit;
-            }
-        }
-        Self(set)
+        Self(text.split_ascii_whitespace().fold(0, |set, word| set | Self::bit(word.as_bytes())))
+    }
+
+    /// The bit of a two-letter flag; 0 if it is unknown.
+    fn bit(flag: &[u8]) -> u64 {
+        FLAGS.iter().position(|known| known.as_slice() == flag).map_or(0, |bit| 1 << bit)
     }
 
     /// The set and this two-letter flag.
     pub fn with(self, flag: &[u8; 2]) -> Self {
-        Self(FLAGS.iter().position(|known| *known == flag).map_or(self.0, |bit| self.0 | (1 << bit)))
+        Self(self.0 | Self::bit(flag))
     }
 
     /// Whether the two-letter flag is in the set: `has(b"ht")`.
     pub fn has(self, flag: &[u8; 2]) -> bool {
-        FLAGS.iter().position(|known| *known == flag).is_some_and(|bit| self.0 & (1 << bit) != 0)
+        self.0 & Self::bit(flag) != 0
     }
 
     /// hugetlb memory (`ht`), which Rss does not include.

@@ -53,6 +53,13 @@ pub struct Stack {
     pub stack_pointer: u64,
 }
 
+impl Stack {
+    /// Its addresses.
+    pub fn range(&self) -> AddressRange {
+        AddressRange::new(self.low, self.high)
+    }
+}
+
 /// The stacks of `threads`, in address order and without overlap. If two overlap (a damaged or
 /// hostile `struct pthread`), the lower one is kept.
 pub fn stacks(threads: &[ThreadFacts], memory: &dyn Memory, space: &AddressSpace) -> Vec<Stack> {

@@ -8,8 +8,10 @@ use std::path::Path;
 
 use regex_lite::Regex;
 use strandline_process::control_groups;
+use strandline_process::group::find::pod_uid;
+use strandline_process::map::file_name;
 use strandline_process::procfs::mounts::unescaped;
-use strandline_process::procfs::{Process, Stat};
+use strandline_process::procfs::{self, Process, Stat};
 use strandline_process::snapshot;
 use strandline_report::text::clean;
 
@@ -19,8 +21,6 @@ const MAX_GROUP_BYTES: u64 = 64 << 10;
 /// Maximum characters of a group's path that are shown: that of a pod's container, nested in
 /// another container, has some 320.
 const MAX_GROUP_CHARACTERS: usize = 512;
-/// Number of hexadecimal digits of a pod's id: a UUID, or the MD5 sum of a static pod's manifest.
-const POD_ID_DIGITS: usize = 32;
 
 /// Identity of a process: a later process with the same id is another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -146,7 +146,7 @@ impl Selection {
         let mut processes: Vec<FoundProcess> = if goes_by_id {
             self.processes.iter().filter_map(|key| open_process(key.pid)).collect()
         } else {
-            pids().filter_map(open_process).collect()
+            procfs::all_pids().into_iter().flatten().filter_map(open_process).collect()
         };
         let mut chosen: HashSet<i32> =
             processes.iter().filter(|process| self.chooses(process)).map(|process| process.key.pid).collect();
@@ -178,7 +178,7 @@ impl Selection {
 
     /// Whether a component of a group's path is a chosen unit or pod.
     fn selects_component(&self, component: &str) -> bool {
-        (self.selects_pods && is_pod(component)) || self.units.iter().any(|unit| component == unit)
+        (self.selects_pods && pod_uid(component).is_some()) || self.units.iter().any(|unit| component == unit)
     }
 
     fn selects_groups(&self) -> bool {
@@ -229,11 +229,6 @@ fn read_mounts() -> Result<String, String> {
     std::fs::read_to_string("/proc/self/mountinfo").map_err(|error| format!("/proc/self/mountinfo: {error}"))
 }
 
-fn pids() -> impl Iterator<Item = i32> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten();
-    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-}
-
 /// Basic facts about a process; `None` if it is gone, or has no separate memory.
 fn open_process(pid: i32) -> Option<FoundProcess> {
     let process = Process::open(pid).ok()?;
@@ -268,15 +263,9 @@ fn displayable(name: &[u8]) -> String {
     text.split('\n').map(clean).collect::<Vec<_>>().join("\n")
 }
 
-fn file_name(path: &str) -> &str {
-    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-    path.rsplit('/').next().unwrap_or(path)
-}
-
 /// The text of /proc/PID/cgroup.
 fn groups_of(process: &Process) -> String {
-    let text = process.read_file("cgroup", MAX_GROUP_BYTES).unwrap_or_default();
-    String::from_utf8_lossy(&text).into_owned()
+    process.read_text("cgroup", MAX_GROUP_BYTES).unwrap_or_default()
 }
 
 /// The controllers and the path of each line of /proc/PID/cgroup.
@@ -298,18 +287,6 @@ fn own_group(text: &str) -> Option<String> {
 
 fn is_within(path: &str, group: &str) -> bool {
     group == "/" || path.strip_prefix(group).is_some_and(|below| below.is_empty() || below.starts_with('/'))
-}
-
-/// Whether a component of a group's path is a Kubernetes pod: `pod` and the pod's id, as the
-/// kubelet's cgroupfs driver writes it or (with a prefix, `_` for `-`, and `.slice`) its systemd
-/// driver. Paths seen from a container with its own cgroup namespace lack the components above.
-fn is_pod(component: &str) -> bool {
-    let name = component.strip_suffix(".slice").unwrap_or(component);
-    let id = name.strip_prefix("pod").or_else(|| name.rsplit_once("-pod").map(|(_, id)| id));
-    id.is_some_and(|id| {
-        let digits = || id.bytes().filter(|byte| !b"-_".contains(byte));
-        digits().count() == POD_ID_DIGITS && digits().all(|digit| digit.is_ascii_hexdigit())
-    })
 }
 
 /// The path of a group as in /proc/PID/cgroup: without the mount point, which is the fifth field in
@@ -375,6 +352,7 @@ mod tests {
             "libpod-0a1b2c3d4e5f60718293a4b5c6d7e8f9.scope",
             "machine-libpod_pod_0a1b2c3d4e5f60718293a4b5c6d7e8f9.slice",
         ];
+        let is_pod = |component: &str| pod_uid(component).is_some();
         assert!(pods.into_iter().all(is_pod) && !others.into_iter().any(is_pod));
     }
 

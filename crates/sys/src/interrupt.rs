@@ -58,14 +58,10 @@ pub fn end_if_pending() {
 
 /// Installs the handler of `signal` if its default action is set.
 fn install(signal: i32) {
-    // SAFETY: an all-zero sigaction is a valid value of that plain C struct.
-    let mut current_action: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: a null action only queries; `current_action` is live.
-    let result = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut current_action) };
-    if result != 0 || current_action.sa_sigaction != libc::SIG_DFL {
+    if crate::signal::disposition(signal).ok() != Some(libc::SIG_DFL) {
         return;
     }
-    // SAFETY: as above.
+    // SAFETY: an all-zero sigaction is a valid value of that plain C struct.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = note_signal as extern "C" fn(libc::c_int) as libc::sighandler_t;
     action.sa_flags = libc::SA_RESTART;

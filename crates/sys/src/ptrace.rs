@@ -87,8 +87,7 @@ pub fn detach(tid: i32, signal: i32) -> io::Result<()> {
 
 /// The general registers of a stopped tracee.
 pub fn registers(tid: i32) -> io::Result<Registers> {
-    // SAFETY: an all-zero user_regs_struct is a valid value of that plain C struct.
-    let mut registers: Registers = unsafe { std::mem::zeroed() };
+    let mut registers = crate::registers::zeroed();
     request(libc::PTRACE_GETREGS, tid, 0, &raw mut registers as u64)?;
     Ok(registers)
 }

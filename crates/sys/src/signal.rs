@@ -25,23 +25,27 @@ extern "C" fn wake_handler(_: libc::c_int, _: *mut libc::siginfo_t, context: *mu
 pub fn prepare_to_wake() -> io::Result<()> {
     let own_handler = wake_handler as extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void)
         as libc::sighandler_t;
-    // SAFETY: an all-zero sigaction is a valid value of that plain C struct.
-    let mut current_action: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: a null action only queries; `current_action` is live.
-    let result = unsafe { libc::sigaction(wake_signal(), std::ptr::null(), &raw mut current_action) };
-    crate::check(result.into())?;
-    match current_action.sa_sigaction {
+    match disposition(wake_signal())? {
         handler if handler == own_handler => return Ok(()),
         libc::SIG_DFL | libc::SIG_IGN => {}
         _ => return Err(io::Error::from_raw_os_error(libc::EBUSY)),
     }
-    // SAFETY: as above; without SA_RESTART.
+    // SAFETY: an all-zero sigaction is a valid value of that plain C struct; without SA_RESTART.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = own_handler;
     action.sa_flags = libc::SA_SIGINFO;
     // SAFETY: `action` is live; its handler only changes registers and so is async-signal-safe.
     let result = unsafe { libc::sigaction(wake_signal(), &raw const action, std::ptr::null_mut()) };
     crate::check(result.into()).map(drop)
+}
+
+/// What `signal` does in this process: a handler, `SIG_DFL` or `SIG_IGN`. Async-signal-safe.
+pub(crate) fn disposition(signal: i32) -> io::Result<libc::sighandler_t> {
+    // SAFETY: an all-zero sigaction is a valid value of that plain C struct.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: a null action only queries; `action` is live and writable.
+    let result = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
+    crate::check(result.into()).map(|_| action.sa_sigaction)
 }
 
 /// This thread's id.

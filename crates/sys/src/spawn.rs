@@ -230,11 +230,8 @@ static WERE_IGNORED: [AtomicBool; CHANGED_SIGNALS.len()] =
 
 extern "C" fn look_up_dispositions() {
     for (signal, was_ignored) in CHANGED_SIGNALS.into_iter().zip(&WERE_IGNORED) {
-        // SAFETY: an all-zero sigaction is a valid value of that plain C struct.
-        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: without a new action only `action`, which is live and writable, is written.
-        let result = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
-        was_ignored.store(result == 0 && action.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
+        let is_ignored = crate::signal::disposition(signal).ok() == Some(libc::SIG_IGN);
+        was_ignored.store(is_ignored, Ordering::Relaxed);
     }
 }
 

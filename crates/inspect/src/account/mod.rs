@@ -4,7 +4,7 @@
 mod kernel;
 mod recognised;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use crate::capture::{FrozenState, Options};
@@ -170,11 +170,7 @@ fn finish_runtimes(frozen: &mut FrozenState, threads: usize, options: &Options<'
         .collect();
     let mut matched = Matches::default();
     frozen.readings.iter().for_each(|reading| matched.add(reading.refined.clone()));
-    let progress = |work: &str, done, total| {
-        if let Some(progress) = options.progress {
-            progress(work, done, total);
-        }
-    };
+    let progress = |work: &str, done, total| options.report(work, done, total);
     let context = FinishContext {
         workers: threads,
         path_to: options.path_to,
@@ -197,12 +193,7 @@ fn find_zeros(
     let runs = assemble::unclaimed_runs(inputs)?;
     let total = runs.bytes();
     let done = AtomicU64::new(0);
-    let progress = |bytes: u64| {
-        let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if let Some(progress) = options.progress {
-            progress("searching for zero pages", done, total);
-        }
-    };
+    let progress = |bytes: u64| options.advance("searching for zero pages", &done, bytes, total);
     let found = zeros::find(&frozen.memory, &runs, threads, &progress);
     let runs = zeros::still_resident(&frozen.pagemap, found.runs);
     Ok(Zeros { runs, bytes_read: found.bytes_read })

@@ -8,6 +8,7 @@ use strandline_claims::caveat::Caveat;
 use strandline_claims::runtime;
 use strandline_process::procfs::Process;
 use strandline_process::range::{AddressRange, RangeSet};
+use strandline_process::stacks::Stack;
 
 /// Unexplained anonymous memory gets a caveat if it is at least `MIN_UNEXPLAINED_BYTES`, and at
 /// least RSS divided by `MIN_UNEXPLAINED_DIVISOR`.
@@ -106,7 +107,7 @@ fn unexplained_caveat(frozen: &FrozenState, bytes: u64) -> Caveat {
     });
     let of_runtimes = frozen.runtimes.iter().flat_map(|reading| &reading.claims);
     let of_runtimes = of_runtimes.map(RangeClaim::range);
-    let of_threads = frozen.stacks.iter().map(|stack| AddressRange::new(stack.low, stack.high));
+    let of_threads = frozen.stacks.iter().map(Stack::range);
     let claimed: RangeSet = of_heaps.chain(of_runtimes).chain(of_threads).collect();
     let unclaimed = private.filter(|space| !claimed.overlaps(space.mapping.range()));
     let largest = unclaimed.max_by_key(|space| space.counts.rss_bytes);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::Options;
 use super::from_snapshot;
 use super::frozen::{
-    FrozenState, IsLastAttempt, MAX_ATTEMPTS, ReadPlan, Threads, end_of_reading, kernel_view, rollup,
+    FrozenState, IsLastAttempt, MAX_ATTEMPTS, ReadPlan, Threads, end_of_reading, kernel_view,
 };
 use super::page_tables::FactsBeforeStop;
 use super::quiet;
@@ -20,13 +20,14 @@ use strandline_process::error::{Error, Result};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::memory::Memory;
 use strandline_process::memory_spans::MemorySpans;
+use strandline_process::pages::PageRun;
 use strandline_process::procfs::Process;
 use strandline_process::range::AddressRange;
 use strandline_process::snapshot::NotTaken;
 use strandline_process::target::copy::{CopyBuffer, LiveRanges, MemoryCopy};
 use strandline_process::target::exit_watch;
 use strandline_process::target::hold;
-use strandline_process::target::live::{ByPid, MemFile, TracedMemory};
+use strandline_process::target::live::{ByPid, MemFile};
 use strandline_process::target::stop::{STOP_LIMIT, ShortTransfer, Stopped, Transfers};
 
 /// Minimum time that all threads get to stop, even if the stop must be shorter.
@@ -97,10 +98,9 @@ pub fn take_with(
             let (mut frozen, threads) = kernel_view(process, threads, &read_plan)?;
             frozen.reading_ends = options.max_stop.map(|max_stop| end_of_reading(since, max_stop));
             let file = MemFile::new(process.open_file("mem")?);
-            let memory =
-                TracedMemory::new(process.pid(), &frozen.address_space, &file, frozen.shares_memory());
+            let memory = frozen.traced_memory(process, &file);
             frozen.read_all(process, threads.as_deref(), &memory, &read_plan, IsLastAttempt(true))?;
-            frozen.rollup = frozen.rollup.or_else(|| rollup(process));
+            frozen.read_rollup(process);
             frozen
         }
     };
@@ -246,7 +246,9 @@ fn choose_source(
     if wants_snapshot {
         match snapshot::plan(process, &process.address_space()?, max_stop, read_plan.found.hides_memory()) {
             // Finding holders takes longer, and without a snapshot half of the result is missing.
-            Ok(plan) if read_plan.options.keeps_blocks => return Ok(Source::Snapshot(plan.for_longest())),
+            Ok(plan) if read_plan.options.keeps_blocks => {
+                return Ok(Source::Snapshot(snapshot::Plan { lifetime: snapshot::MAX_LIFETIME, ..plan }));
+            }
             Ok(plan) => return Ok(Source::Snapshot(plan)),
             Err(reason) => objection = requested_in_vain(process, read_plan, reason)?,
         }
@@ -348,7 +350,7 @@ fn read_stopped(
         view => view?,
     };
     frozen.reading_ends = max_stop.map(|max_stop| end_of_reading(since, max_stop));
-    let memory = TracedMemory::new(process.pid(), &frozen.address_space, &file, frozen.shares_memory());
+    let memory = frozen.traced_memory(process, &file);
     frozen.caveats.extend(objection.map(|reason| no_snapshot(&reason)));
     let copy = buffer.and_then(|buffer| {
         let live = Some(LiveRanges { ranges: constant_ranges(&frozen), file: &file });
@@ -378,7 +380,7 @@ fn read_stopped(
         // The copy was read from the process once.
         frozen.bytes_read = copy.bytes();
     }
-    frozen.rollup = frozen.rollup.or_else(|| rollup(process));
+    frozen.read_rollup(process);
     Ok(AttemptResult::new(frozen, must_read_again))
 }
 
@@ -422,7 +424,7 @@ fn own_runs(frozen: &FrozenState) -> impl Iterator<Item = AddressRange> {
         let permissions = space.mapping.permissions;
         let is_data = space.mapping.has_file() && permissions.write && !permissions.shared;
         let runs = frozen.residency.runs_in(space.mapping.start..space.mapping.end);
-        runs.filter(move |run| run.is_anonymous || is_data).map(|run| AddressRange::new(run.start, run.end))
+        runs.filter(move |run| run.is_anonymous || is_data).map(PageRun::range)
     })
 }
 

@@ -16,9 +16,9 @@ use super::page_tables::{self, FactsBeforeStop, counts_in_page_tables};
 use super::snapshot::{GuardedSnapshot, KnownMapping, Plan, hidden_ranges, joined};
 use strandline_process::error::{Error, Result};
 use strandline_process::map::{AddressSpace, Mapping};
-use strandline_process::pages::{self, MappingSummary, PAGE_BYTES, Residency, ScannedRegions};
+use strandline_process::pages::{self, MappingSummary, PAGE_BYTES, PageRun, Residency, ScannedRegions};
 use strandline_process::procfs::Process;
-use strandline_process::range::{AddressRange, RangeSet};
+use strandline_process::range::{AddressRange, RangeSet, containing};
 use strandline_process::smaps::{Smaps, SmapsEntry};
 use strandline_process::snapshot::{MAX_HIDDEN, NotTaken, Snapshot, SnapshotMemory, SnapshotRequest};
 use strandline_process::target::copy::{CopyBuffer, MemoryCopy};
@@ -139,9 +139,7 @@ impl Scan {
         }
         Ok(missing)
     }
-}
 
-impl Scan {
     /// Completes the mappings and resident pages by the smaps and the page tables of the snapshot.
     ///
     /// # Errors
@@ -287,8 +285,7 @@ fn entry_before<'a>(before: &'a [KnownMapping], mapping: &Mapping) -> Option<&'a
 
 /// Whether one of `ranges`, which are in address order, contains the mapping.
 fn contain(ranges: &[AddressRange], mapping: &Mapping) -> bool {
-    let next = ranges.partition_point(|range| range.end <= mapping.start);
-    ranges.get(next).is_some_and(|range| range.start <= mapping.start)
+    containing(ranges, mapping.start).is_some()
 }
 
 /// Finds what `child` lacks: mappings that it does not have, other than those of `provided`, and
@@ -307,7 +304,7 @@ fn find_missing(
                 let is_hidden = entry.flags.has(b"dc") || entry.flags.has(b"wf");
                 if mapping.is_private_anonymous() && is_hidden && !contain(provided, mapping) {
                     let runs = residency.runs_in(mapping.start..mapping.end);
-                    missing.add(mapping, runs.map(|run| AddressRange::new(run.start, run.end)));
+                    missing.add(mapping, runs.map(PageRun::range));
                 }
             }
         }
@@ -337,7 +334,7 @@ impl SnapshotInputs {
     ) -> Result<(FrozenState, bool)> {
         let no_snapshot =
             |reason: String| Error::NoSnapshot { pid: process.pid(), reason, stopped: Duration::ZERO };
-        let child = self.snapshot.snapshot().process();
+        let child = self.snapshot.snapshot.process();
         let open = |name: &str| {
             let file = child.open_file(name);
             file.map_err(|error| no_snapshot(format!("it cannot be read ({error})")))
@@ -367,9 +364,9 @@ impl SnapshotInputs {
             pagemap,
         };
         let (mut frozen, threads) = FrozenState::new(process, view, threads, read_plan);
-        frozen.reading_ends = Some(self.snapshot.snapshot().ends_at() - BEFORE_ITS_END);
+        frozen.reading_ends = Some(self.snapshot.snapshot.ends_at() - BEFORE_ITS_END);
         let file = MemFile::new(open("mem")?);
-        let snapshot = frozen.snapshot.insert(self.snapshot).watched();
+        let snapshot = Arc::clone(&frozen.snapshot.insert(self.snapshot).snapshot);
         let memory = Arc::new(SnapshotMemory { file, readable, copy: self.copy, copied: self.copied });
         frozen.snapshot_memory = Some(Arc::clone(&memory));
         let mut read = || frozen.read_all(process, threads.as_deref(), &*memory, read_plan, is_last);

@@ -5,7 +5,7 @@ mod heaps;
 
 use std::fs::File;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use strandline_sys::ptrace::Registers;
@@ -22,14 +22,14 @@ use strandline_claims::runtime::{self, Busy};
 use strandline_process::error::Result;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
-use strandline_process::pages::Residency;
+use strandline_process::pages::{PageRun, Residency};
 use strandline_process::procfs::Process;
 use strandline_process::range::{AddressRange, RangeSet};
 use strandline_process::resident::Resident;
-use strandline_process::smaps::{self, Counts, Smaps, SmapsEntry};
+use strandline_process::smaps::{Counts, Smaps, SmapsEntry};
 use strandline_process::snapshot::{SnapshotCost, SnapshotMemory};
 use strandline_process::stacks::{self, Stack, ThreadFacts};
-use strandline_process::target::live::MemFile;
+use strandline_process::target::live::{MemFile, TracedMemory};
 use strandline_process::target::quiet::CS_64_BIT;
 
 /// Maximum number of attempts to read a process whose runtime is in the middle of a collection.
@@ -210,12 +210,6 @@ fn busy_caveat(busy: &Busy) -> Caveat {
     Caveat::new("runtime_busy", busy.runtime, busy.bytes, text)
 }
 
-/// Reads smaps_rollup for the proportional set size, because smaps rounds each line. This walks all
-/// page tables and depends on other processes anyway, so it is done after the stop.
-pub(super) fn rollup(process: &Process) -> Option<Counts> {
-    smaps::read_rollup(process.open_file("smaps_rollup").ok()?).ok()
-}
-
 impl FrozenState {
     /// The process's own memory, from the snapshot if there is one.
     pub fn own_memory(&self) -> &dyn Memory {
@@ -225,9 +219,21 @@ impl FrozenState {
         }
     }
 
+    /// Reads smaps_rollup, unless it was read, for the proportional set size, because smaps rounds
+    /// each line. This walks all page tables and depends on other processes anyway, so it is done
+    /// after the stop.
+    pub(super) fn read_rollup(&mut self, process: &Process) {
+        self.rollup = self.rollup.or_else(|| process.smaps_rollup());
+    }
+
+    /// Its memory while it does not run, with the open /proc/PID/mem `file`.
+    pub(super) fn traced_memory<'f>(&self, process: &Process, file: &'f MemFile) -> TracedMemory<'f> {
+        TracedMemory::new(process.pid(), &self.address_space, file, self.shares_memory())
+    }
+
     /// Whether it shares private pages with other processes, after a fork or because the kernel
     /// merged equal pages.
-    pub(super) fn shares_memory(&self) -> bool {
+    fn shares_memory(&self) -> bool {
         self.sums.pss_anonymous_bytes < self.sums.anonymous_bytes
     }
 
@@ -334,7 +340,7 @@ impl FrozenState {
         }
         let total = self.sums.anonymous_bytes;
         let done = AtomicU64::new(0);
-        let progress = |bytes: u64| read_plan.advance("reading runtimes", &done, bytes, total);
+        let progress = |bytes: u64| read_plan.options.advance("reading runtimes", &done, bytes, total);
         let private = self
             .smaps_entries
             .iter()
@@ -342,8 +348,8 @@ impl FrozenState {
             .filter(|mapping| mapping.is_private_anonymous() && mapping.permissions.write);
         let runs = private.flat_map(|mapping| self.residency.runs_in(mapping.start..mapping.end));
         let refinements = Refinements::new(runs.map(|run| (run.start, run.end)));
-        let resident = |range: AddressRange| anonymous_runs(&self.residency, range);
-        let shared = |range: AddressRange| non_anonymous_runs(&self.residency, range);
+        let resident = |range: AddressRange| resident_runs(&self.residency, range, true);
+        let shared = |range: AddressRange| resident_runs(&self.residency, range, false);
         let context = runtime::Context {
             memory: &Resident::new(memory, &self.residency),
             process,
@@ -375,22 +381,8 @@ impl FrozenState {
     }
 }
 
-impl ReadPlan<'_> {
-    /// Reports the progress of some work: `bytes` more are done.
-    fn advance(&self, work: &str, done: &AtomicU64, bytes: u64, total: u64) {
-        let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if let Some(progress) = self.options.progress {
-            progress(work, done.min(total), total);
-        }
-    }
-}
-
-fn anonymous_runs(residency: &Residency, range: AddressRange) -> Vec<AddressRange> {
-    let runs = residency.runs_in(range.into()).filter(|run| run.is_anonymous);
-    runs.map(|run| AddressRange::new(run.start, run.end)).collect()
-}
-
-fn non_anonymous_runs(residency: &Residency, range: AddressRange) -> Vec<AddressRange> {
-    let runs = residency.runs_in(range.into()).filter(|run| !run.is_anonymous);
-    runs.map(|run| AddressRange::new(run.start, run.end)).collect()
+/// The resident pages of `range` that are anonymous, or all others.
+fn resident_runs(residency: &Residency, range: AddressRange, are_anonymous: bool) -> Vec<AddressRange> {
+    let runs = residency.runs_in(range.into()).filter(|run| run.is_anonymous == are_anonymous);
+    runs.map(PageRun::range).collect()
 }

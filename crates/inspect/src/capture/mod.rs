@@ -12,6 +12,7 @@ mod quiet;
 mod snapshot;
 mod stopped_by;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use strandline_claims::caveat::Caveat;
@@ -97,6 +98,19 @@ impl Options<'_> {
     pub(crate) fn reading_threads(&self) -> usize {
         self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
     }
+
+    /// Reports that `done` of `total` bytes of some work are done.
+    pub(crate) fn report(&self, work: &str, done: u64, total: u64) {
+        if let Some(progress) = self.progress {
+            progress(work, done, total);
+        }
+    }
+
+    /// Reports that `bytes` more of some work are done.
+    pub(crate) fn advance(&self, work: &str, done: &AtomicU64, bytes: u64, total: u64) {
+        let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.report(work, done.min(total), total);
+    }
 }
 
 /// Captures process `pid` and passes it to `work`. If a snapshot failed, or did not last until the
@@ -181,7 +195,7 @@ impl FrozenState {
         self.stopped_for += cost.stopped_time;
         self.snapshot_cost = Some(cost);
         // While there was a snapshot, half of each shared page counted as the snapshot's.
-        self.rollup = frozen::rollup(process);
+        self.rollup = process.smaps_rollup();
         Ok(())
     }
 }

@@ -9,9 +9,9 @@ use strandline_process::error::Result;
 use strandline_process::memory::{Memory, WordPair};
 use strandline_process::procfs::Process;
 use strandline_process::target::asleep::{self, SleepingProcess};
-use strandline_process::target::live::{ByPid, MemFile, TracedMemory};
+use strandline_process::target::live::{ByPid, MemFile};
 
-use super::frozen::{FrozenState, IsLastAttempt, ReadPlan, Threads, kernel_view, rollup};
+use super::frozen::{FrozenState, IsLastAttempt, ReadPlan, Threads, kernel_view};
 use super::snapshot::SnapshotMode;
 
 /// Default time to try reading without a stop.
@@ -146,7 +146,7 @@ fn attempt(process: &Process, sleeping: &SleepingProcess<'_>, plan: &ReadPlan<'_
     let (mut frozen, facts) = kernel_view(process, threads, plan)?;
     frozen.is_quiet = true;
     let file = MemFile::new(process.open_file("mem")?);
-    let traced = TracedMemory::new(process.pid(), &frozen.address_space, &file, frozen.shares_memory());
+    let traced = frozen.traced_memory(process, &file);
     let watched_read = watched(&traced, &|| sleeping.first_threads_ran(), |memory| {
         frozen.read_all(process, facts.as_deref(), memory, plan, IsLastAttempt(false))
     });
@@ -159,6 +159,6 @@ fn attempt(process: &Process, sleeping: &SleepingProcess<'_>, plan: &ReadPlan<'_
     if must_read_again || !is_alone || frozen.has_damage() {
         return Ok(Attempt::MustStop);
     }
-    frozen.rollup = frozen.rollup.or_else(|| rollup(process));
+    frozen.read_rollup(process);
     Ok(Attempt::Read(Box::new(frozen)))
 }

@@ -38,7 +38,7 @@ pub enum SnapshotMode {
 const MIN_LIFETIME: Duration = Duration::from_secs(15);
 const LIFETIME_PER_GIB: Duration = Duration::from_secs(5);
 /// Maximum of that time: if strandline dies, nothing watches whether memory runs low.
-const MAX_LIFETIME: Duration = Duration::from_secs(60);
+pub const MAX_LIFETIME: Duration = Duration::from_secs(60);
 /// Length of the stop for a snapshot for each GiB, with a margin: the clone, and smaps if that is
 /// read in the stop.
 const STOP_PER_GIB: Duration = Duration::from_millis(60);
@@ -121,13 +121,6 @@ fn known_mappings(process: &Process, status: &Status) -> Result<Option<Vec<Known
     let known_mapping =
         |entry: &SmapsEntry| KnownMapping { mapping: entry.mapping.clone(), is_hidden: is_hidden(entry) };
     Ok(Some(private.map(known_mapping).collect()))
-}
-
-impl Plan {
-    /// Returns the same plan with the longest allowed time.
-    pub fn for_longest(self) -> Self {
-        Self { lifetime: MAX_LIFETIME, ..self }
-    }
 }
 
 /// Checks whether a snapshot of the process with the mappings `space` is possible and harmless,
@@ -272,7 +265,8 @@ fn check_memory(process: &Process, status: &Status, anonymous_bytes: u64) -> Res
 /// A snapshot while it is read; it is ended if memory runs low, or if a signal ends strandline.
 #[derive(Debug)]
 pub struct GuardedSnapshot {
-    snapshot: Arc<Snapshot>,
+    /// The snapshot, while it is guarded.
+    pub snapshot: Arc<Snapshot>,
     /// Set once nothing reads it any more.
     is_over: Arc<AtomicBool>,
     /// Returns whether it ended the snapshot because memory ran low.
@@ -307,22 +301,11 @@ impl GuardedSnapshot {
         Self { snapshot, is_over, watcher, _delay: delay }
     }
 
-    /// The snapshot, while it is guarded.
-    pub fn snapshot(&self) -> &Snapshot {
-        &self.snapshot
-    }
-
-    /// Returns the snapshot, to check later whether it still exists.
-    pub fn watched(&self) -> Arc<Snapshot> {
-        Arc::clone(&self.snapshot)
-    }
-
     /// Ends it and returns its cost. Fails if it had ended before: what was read from it is invalid
     /// then.
     pub fn end(mut self) -> Result<SnapshotCost, String> {
         let was_alive = self.snapshot.is_alive();
-        let ran_low = self.stop_watching();
-        if ran_low {
+        if self.stop_watching() {
             return Err("memory ran low while it was read, and it was ended".to_owned());
         }
         if !was_alive {

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use strandline_claims::Caveat;
 use strandline_process::group::find::Members;
 use strandline_process::group::kernel_log::OomKill;
-use strandline_process::group::memory::{EffectiveLimit, Memory, Pressure, UnreadLimit};
-use strandline_process::group::{Group, Hierarchy, Version};
+use strandline_process::group::memory::{EffectiveLimit, Memory, NO_LIMIT_BYTES, Pressure, UnreadLimit};
+use strandline_process::group::{Group, Hierarchy};
 
 use super::advice::Advice;
 use crate::facts::{Cost, HolderKind, State, Totals, Verdict};
@@ -352,8 +352,6 @@ impl GroupPressure {
 
 /// Maximum number of groups that are listed.
 const MAX_CHILDREN: usize = 1000;
-/// A limit of version 1 at or above this means no limit (PAGE_COUNTER_MAX, rounded down to pages).
-const NO_LIMIT_BYTES: u64 = 1 << 62;
 
 /// The groups directly below `group`, largest first.
 pub(super) fn children(hierarchy: &Hierarchy, group: &Group, members: &Members) -> Vec<ChildGroup> {
@@ -365,10 +363,8 @@ pub(super) fn children(hierarchy: &Hierarchy, group: &Group, members: &Members) 
             let path = format!("/{}", path.to_string_lossy());
             let child = hierarchy.open(&path).ok()?;
             let current_bytes = child.number(group.version.current_file());
-            let limit_bytes = match group.version {
-                Version::One => child.number("memory.limit_in_bytes").filter(|bytes| *bytes < NO_LIMIT_BYTES),
-                Version::Two => child.number("memory.max"),
-            };
+            let limit_bytes =
+                child.number(group.version.limit_file()).filter(|&bytes| bytes < NO_LIMIT_BYTES);
             Some(ChildGroup { path, current_bytes, limit_bytes })
         })
         .collect();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use strandline_process::group::find::Members;
 use strandline_process::procfs::Process;
-use strandline_process::smaps::{self, Counts};
+use strandline_process::smaps::Counts;
 
 use super::facts::GroupProcess;
 
@@ -135,7 +135,7 @@ fn read_shares(all: &mut [(ProcessCounts, Option<Process>)], deadline: Instant) 
             let next = unread.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some((counts, process)) = next.filter(|_| Instant::now() < deadline) else { return };
             let process = process.take().or_else(|| Process::open(counts.pid).ok());
-            counts.shares = process.and_then(|process| read_rollup(&process));
+            counts.shares = process.and_then(|process| process.smaps_rollup());
         }
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
@@ -146,8 +146,4 @@ fn read_shares(all: &mut [(ProcessCounts, Option<Process>)], deadline: Instant) 
         }
         work();
     });
-}
-
-fn read_rollup(process: &Process) -> Option<Counts> {
-    smaps::read_rollup(process.open_file("smaps_rollup").ok()?).ok()
 }

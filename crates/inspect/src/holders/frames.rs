@@ -151,7 +151,7 @@ fn names(
     for (mapping, mut instructions) in by_mapping.into_values() {
         instructions.sort_unstable();
         instructions.dedup();
-        let module = mapping.name.rsplit('/').next().unwrap_or_default().to_owned();
+        let module = mapping.file_name().to_owned();
         let functions = symbols::functions(process, frozen, mapping, &instructions);
         for (instruction, function) in instructions.into_iter().zip(functions) {
             let base = bases.get(&mapping.start).copied().unwrap_or(mapping.start);

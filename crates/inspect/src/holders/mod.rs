@@ -163,9 +163,7 @@ fn fill(
     let max_edges_bytes = (blocks.total_bytes() / EDGES_DIVISOR).max(MIN_EDGES_BYTES);
     let limits = Limits { max_edges_bytes, deadline: read_deadline, workers: options.reading_threads() };
     let progress = |reading: strandline_holders::Progress| {
-        if let Some(progress) = options.progress {
-            progress("following references", reading.done_bytes, reading.total_bytes);
-        }
+        options.report("following references", reading.done_bytes, reading.total_bytes);
     };
     holders.live = Sum { bytes: blocks.total_bytes(), blocks: u64::from(blocks.len()) };
     let vtables = VtableCollector::new(&frozen.address_space, frozen.own_memory(), blocks.len())?;

@@ -12,9 +12,11 @@ use strandline_claims::runtime::{Reading, claimed_ranges};
 use strandline_claims::words::each_word_until;
 use strandline_holders::{BlockSet, Blocks, Refused, Roots};
 use strandline_process::c_library::CLibrary;
+use strandline_process::call::frame::RED_ZONE_BYTES;
 use strandline_process::map::Mapping;
 use strandline_process::memory::Memory;
 use strandline_process::modules;
+use strandline_process::pages::PageRun;
 use strandline_process::procfs::Process;
 use strandline_process::range::{AddressRange, RangeSet};
 
@@ -25,8 +27,6 @@ use super::runtimes::RuntimeReferences;
 use super::symbols::{Symbol, Symbols};
 use crate::capture::FrozenState;
 
-/// A stack is in use down to this distance below its stack pointer (System V ABI, red zone).
-const RED_ZONE_BYTES: u64 = 128;
 /// Words of static data without a symbol form one root if there are at least [`MIN_ARRAY_WORDS`] of
 /// them, at most this far apart.
 const MAX_GAP_BYTES: u64 = 16;
@@ -207,7 +207,7 @@ impl Finder<'_> {
     /// block.
     fn search_range(&mut self, range: AddressRange, is_shared: bool) -> Result<Vec<Hit>, Refused> {
         let runs = self.frozen.residency.runs_in(range.into()).filter(|run| is_shared || run.is_anonymous);
-        let resident: Vec<AddressRange> = runs.map(|run| AddressRange::new(run.start, run.end)).collect();
+        let resident: Vec<AddressRange> = runs.map(PageRun::range).collect();
         let resident_bytes: u64 = resident.iter().map(|run| run.len()).sum();
         let (mut hits, mut is_full): (Vec<Hit>, bool) = (Vec::new(), false);
         let memory: &dyn Memory = if is_shared { &self.frozen.memory } else { self.frozen.own_memory() };
@@ -249,7 +249,7 @@ impl Finder<'_> {
             self.refer_all(root, &hits)?;
             let in_use = AddressRange::new(start, control_block);
             self.add_frames(in_use, control_block < stack.high, frames.of_thread(stack.tid), thread)?;
-            searched.push((stack.low, stack.high));
+            searched.push(stack.range());
         }
         Ok(searched.into_iter().collect())
     }
@@ -360,13 +360,9 @@ impl Finder<'_> {
             );
             let hits = self.search_range(around.intersection(*heap), false)?;
             // Free memory of the heap below it may hold stale pointers.
-            let root = self.add(FoundRoot {
-                kind: RootKind::Tls,
-                name: format!("storage of thread {}", thread.tid),
-                module: None,
-                thread: None,
-                rank: Rank::Transient,
-            });
+            let name = format!("storage of thread {}", thread.tid);
+            let (kind, rank) = (RootKind::Tls, Rank::Transient);
+            let root = self.add(FoundRoot { kind, name, rank, ..FoundRoot::default() });
             self.refer_all(root, &hits)?;
         }
         Ok(())
@@ -449,7 +445,7 @@ impl Finder<'_> {
         }
         let Some(first) = group.first().filter(|_| !hits.is_empty()) else { return Ok(()) };
         let symbols = Symbols::read(process, self.frozen, first);
-        let file = first.name.rsplit('/').next().unwrap_or_default();
+        let file = first.file_name();
         let has_arena = CLibrary::of_file(&first.name) == Some(CLibrary::Glibc);
         let is_arena = |symbol: &Symbol| symbol.name == b"main_arena";
         hits.retain(|hit| {

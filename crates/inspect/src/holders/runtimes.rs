@@ -13,7 +13,7 @@ use strandline_claims::places::AddressSet;
 use strandline_claims::range::PAGE_BYTES;
 use strandline_claims::runtime::{ObjectTypes, Reading, ReferenceHints, claimed_ranges};
 use strandline_holders::{BlockSet, Blocks, ExactBlocks, Refused, TaggedBlocks};
-use strandline_process::range::{AddressRange, RangeSet};
+use strandline_process::range::{AddressRange, RangeSet, containing};
 
 /// Maximum bytes before the collector's link in an object's block (CPython): the guard of a debug
 /// allocator, and two words for a dictionary and weak references, with a margin.
@@ -199,10 +199,7 @@ impl<'a> RuntimeBlocks<'a> {
     /// Collects the claims of all runtimes whose readers report objects.
     pub fn new(runtimes: &'a [Reading]) -> Self {
         let readings = runtimes.iter().filter(|reading| reading.reference_hints.is_some());
-        let claims = |reading: &'a Reading| {
-            let ranges = reading.claims.iter();
-            ranges.map(move |claim| (AddressRange { start: claim.start, end: claim.end }, reading))
-        };
+        let claims = |reading: &'a Reading| reading.claims.iter().map(move |claim| (claim.range(), reading));
         let mut ranges: Vec<_> = readings.flat_map(claims).collect();
         ranges.sort_unstable_by_key(|(range, _)| range.start);
         let types = runtimes.iter().map(|reading| &reading.object_types);
@@ -237,8 +234,7 @@ impl<'a> RuntimeBlocks<'a> {
     /// Returns the memory that the runtime releases as a whole with the block at `start` in it.
     pub fn unit(&self, start: u64) -> Option<AddressRange> {
         let units = &self.reading(start)?.reference_hints.as_ref()?.release_units;
-        let next = units.partition_point(|unit| unit.end <= start);
-        units.get(next).filter(|unit| unit.start <= start).copied()
+        containing(units, start)
     }
 
     /// Returns the row of the block at `start`.

@@ -17,7 +17,7 @@ use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::memory::Memory;
 use strandline_process::modules;
 use strandline_process::procfs::Process;
-use strandline_process::range::AddressRange;
+use strandline_process::range::{AddressRange, containing};
 
 use super::names;
 use super::symbols::{self, FunctionNames};
@@ -249,12 +249,11 @@ impl Modules {
         let groups = modules::file_groups(space);
         let code = groups.iter().filter(|group| group.iter().any(|mapping| mapping.permissions.execute));
         let file_mappings = code.flatten().filter(|mapping| mapping.has_file());
-        Self(file_mappings.map(|mapping| AddressRange { start: mapping.start, end: mapping.end }).collect())
+        Self(file_mappings.map(|mapping| mapping.range()).collect())
     }
 
     fn contains(&self, address: u64) -> bool {
-        let index = self.0.partition_point(|range| range.end <= address);
-        self.0.get(index).is_some_and(|range| range.start <= address)
+        containing(&self.0, address).is_some()
     }
 
     fn is_code(&self, space: &AddressSpace, address: u64) -> bool {

@@ -28,13 +28,11 @@ use strandline_claims::rows::{
     STACK_BELOW_SP, ZERO,
 };
 use strandline_claims::runtime;
+use strandline_process::call::frame::RED_ZONE_BYTES;
 use strandline_process::error::Result;
-use strandline_process::map::{DeviceNumber, Mapping};
+use strandline_process::map::{FileId, Mapping};
 use strandline_process::range::{AddressRange, RangeSet};
 use strandline_process::smaps::SmapsEntry;
-
-/// The bytes below the stack pointer that a function may use without moving it (System V ABI).
-const RED_ZONE_BYTES: u64 = 128;
 
 /// The ledger.
 #[derive(Default)]
@@ -463,24 +461,11 @@ fn add_claim(
     }
 }
 
-/// Identity of a file.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct FileId {
-    device: DeviceNumber,
-    inode: u64,
-}
-
-impl FileId {
-    fn of(mapping: &Mapping) -> Self {
-        Self { device: mapping.device, inode: mapping.inode }
-    }
-}
-
 /// Returns every file with an executable mapping, sorted: programs and libraries.
 fn program_files(spaces: &[SmapsEntry]) -> Vec<FileId> {
     let mappings = spaces.iter().map(|space| &space.mapping);
     let executable = mappings.filter(|mapping| mapping.permissions.execute && mapping.has_file());
-    let mut files: Vec<FileId> = executable.map(FileId::of).collect();
+    let mut files: Vec<FileId> = executable.map(Mapping::file_id).collect();
     files.sort_unstable();
     files.dedup();
     files
@@ -496,7 +481,7 @@ fn mapping_row(space: &SmapsEntry, is_anonymous: bool, programs: &[FileId]) -> R
     if !mapping.has_file() || mapping.name.starts_with("/dev/") {
         return &DEVICE;
     }
-    let is_program = programs.binary_search(&FileId::of(mapping)).is_ok();
+    let is_program = programs.binary_search(&mapping.file_id()).is_ok();
     if is_program { &PROGRAM_TEXT } else { &FILE }
 }
 
@@ -525,9 +510,8 @@ fn move_lazy_free(
         remaining_bytes -= taken;
     }
     // A claim may span several mappings.
-    let range = AddressRange::new(space.mapping.start, space.mapping.end);
-    let candidates =
-        if remaining_bytes > 0 { lazy_free_candidates(claims.overlapping(range)) } else { Vec::new() };
+    let overlapping = claims.overlapping(space.mapping.range());
+    let candidates = if remaining_bytes > 0 { lazy_free_candidates(overlapping) } else { Vec::new() };
     for (id, bytes) in candidates {
         let taken = ledger.tally.take(id, bytes.min(remaining_bytes));
         move_bytes(writer, id, taken);

@@ -29,8 +29,8 @@ pub fn bss(process: &Process, spaces: &[SmapsEntry]) -> Vec<Range<u64>> {
     let mut first: Option<&Mapping> = None;
     for (index, pair) in spaces.windows(2).enumerate() {
         let (mapping, next) = (&pair[0].mapping, &pair[1].mapping);
-        if mapping.has_file() && (mapping.offset == 0 || first.is_none_or(|first| !same_file(first, mapping)))
-        {
+        let is_same_file = |first: &&Mapping| first.file_id() == mapping.file_id();
+        if mapping.has_file() && (mapping.offset == 0 || !first.as_ref().is_some_and(is_same_file)) {
             first = Some(mapping);
         }
         let is_data = mapping.has_file() && mapping.permissions.write && !mapping.permissions.shared;
@@ -39,7 +39,7 @@ pub fn bss(process: &Process, spaces: &[SmapsEntry]) -> Vec<Range<u64>> {
         }
         // Any memory may follow a file that is not a program, such as the mapped image of a Lisp
         // heap; without a header it does not count as bss.
-        let end = first.filter(|first| same_file(first, mapping)).and_then(|first| data_end(process, first));
+        let end = first.filter(is_same_file).and_then(|first| data_end(process, first));
         let mut anonymous_end = next.end;
         for following in spaces[index + 2..].iter().map(|entry| &entry.mapping) {
             let is_adjacent = following.start == anonymous_end;
@@ -54,10 +54,6 @@ pub fn bss(process: &Process, spaces: &[SmapsEntry]) -> Vec<Range<u64>> {
         }
     }
     found
-}
-
-fn same_file(first: &Mapping, second: &Mapping) -> bool {
-    first.inode == second.inode && first.device == second.device
 }
 
 /// Returns the end of the data of the program whose first mapping is `first`, rounded up to a page.

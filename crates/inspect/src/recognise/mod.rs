@@ -10,11 +10,11 @@ use std::collections::HashSet;
 
 use strandline_claims::reader::{HeapKind, Match, ReaderInfo};
 use strandline_process::image::{ElfFile, Symbol};
-use strandline_process::map::{AddressSpace, Mapping};
+use strandline_process::map::{AddressSpace, Mapping, file_name};
 use strandline_process::namespaces::open_executable;
 use strandline_process::procfs::{Process, printable};
 
-use crate::readers::{self, ALLOCATORS, RUNTIMES};
+use crate::readers::{self, allocators, runtimes};
 
 /// An allocator or a runtime in a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,14 +73,6 @@ pub(crate) fn has_own_heap(runtime: &str) -> bool {
     readers::runtime(runtime).is_some_and(|about| about.heap != HeapKind::Malloc)
 }
 
-fn allocators() -> impl Iterator<Item = &'static ReaderInfo> {
-    ALLOCATORS.iter().map(|entry| entry.about)
-}
-
-fn runtimes() -> impl Iterator<Item = &'static ReaderInfo> {
-    RUNTIMES.iter().map(|entry| entry.about)
-}
-
 impl RecognisedComponents {
     fn has_allocator(&self, name: &str) -> bool {
         self.allocators.iter().any(|found| found.name == name)
@@ -104,12 +96,6 @@ impl RecognisedComponents {
         }
         Self::add(&mut self.runtimes, about.name, version, found_by);
     }
-}
-
-/// Returns the last part of a path, without the kernel's ` (deleted)`.
-fn file_name(path: &str) -> &str {
-    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// Evidence from the name of a mapped file; its content is read for the version only.
@@ -151,7 +137,7 @@ fn add_by_executable(executable: &Executable<'_>, found: &mut RecognisedComponen
             found.add_runtime(about, executable.version(about, &[]), found_by);
         }
     }
-    let all_evidence = || allocators().chain(runtimes()).map(|about| &about.evidence);
+    let all_evidence = || readers::all().map(|about| &about.evidence);
     let symbols = all_evidence().flat_map(|evidence| evidence.symbols);
     let version_symbols = all_evidence().flat_map(|evidence| evidence.version_symbols);
     let symbols: Vec<&'static str> = symbols.chain(version_symbols).copied().collect();

@@ -15,6 +15,7 @@ use super::choose::{self, ThreadConditions};
 use super::{Applied, Footprint, Refusal, precheck, stop_handlers};
 use strandline_claims::allocator::Argument;
 use strandline_process::call::code::{self, CallSites};
+use strandline_process::call::frame::RED_ZONE_BYTES;
 use strandline_process::call::inject::{self, Call, CallError, Injected};
 use strandline_process::pages;
 use strandline_process::procfs::Process;
@@ -23,9 +24,6 @@ use strandline_process::target::tracee::Tracee;
 
 /// Maximum time for the call itself before it is left to end by itself.
 pub const CALL_LIMIT: Duration = Duration::from_secs(120);
-/// Bytes below a function's stack pointer that it may use (x86-64 ABI, red zone): nothing is
-/// written there.
-const RED_ZONE_BYTES: u64 = 128;
 /// Stack for a handler that runs in the call: its signal frame, with 11 KiB of extended state at
 /// most, and its functions.
 pub(super) const HANDLER_STACK_BYTES: u64 = 20 << 10;
@@ -121,16 +119,7 @@ fn prepare<'a>(
     request: &CallRequest<'_>,
     stop_handlers: &'a [Range<u64>],
 ) -> std::io::Result<Call<'a>> {
-    let mut call = Call {
-        function: request.function,
-        rax: 0,
-        arguments: [0; 3],
-        trampoline: request.sites.trampoline,
-        system_call: Some(request.sites.system_call),
-        stop_handlers,
-        reserved_bytes: 0,
-        blocks_faults: false,
-    };
+    let mut call = request.sites.function_call(request.function, [0; 3], stop_handlers);
     match request.argument {
         Argument::Number(number) => call.arguments[0] = number,
         Argument::Text(text) => {

@@ -18,7 +18,7 @@ use super::{Applied, Footprint, Refusal, precheck, stop_handlers};
 use strandline_claims::remedy::{Notification, NotifyCall, Word};
 use strandline_process::call::code::{self, CallSites};
 use strandline_process::call::filters::WAKING_CALLS;
-use strandline_process::call::inject::{self, Call};
+use strandline_process::call::inject;
 use strandline_process::elf::Object;
 use strandline_process::error::Error;
 use strandline_process::map::AddressSpace;
@@ -330,16 +330,7 @@ impl<'a> Target<'a> {
             return Ok(Attempt::Made(CallCost::default()));
         }
         let [first, second] = call.arguments;
-        let injected_call = Call {
-            function: self.function,
-            rax: 0,
-            arguments: [first, second, 0],
-            trampoline: self.sites.trampoline,
-            system_call: Some(self.sites.system_call),
-            stop_handlers: &self.stop_handlers,
-            reserved_bytes: 0,
-            blocks_faults: false,
-        };
+        let injected_call = self.sites.function_call(self.function, [first, second, 0], &self.stop_handlers);
         let refused = |error| call::refusal(process, tid, error);
         let owner_since = owner.since;
         let mut injected = inject::begin(tracee, &injected_call).map_err(refused)?;

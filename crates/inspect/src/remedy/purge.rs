@@ -168,7 +168,7 @@ fn first_use_conditions(
     let malloc = Object::open(process, space, space.find(libc.object)?).ok()?;
     let mut code = libc.libc_code?(&malloc)?;
     let is_linker = |mapping: &&Mapping| {
-        let file = mapping.name.rsplit('/').next().unwrap_or_default();
+        let file = mapping.file_name();
         mapping.has_file()
             && mapping.permissions.execute
             && (file.starts_with("ld-linux") || file.starts_with("ld-2."))
@@ -187,10 +187,10 @@ fn fork_functions(process: &Process, space: &AddressSpace) -> Option<Vec<Range<u
     let (mut read_files, mut has_fork) = (HashSet::new(), false);
     for mapping in space.mappings().iter().filter(|mapping| mapping.has_file() && mapping.permissions.execute)
     {
-        let file = mapping.name.rsplit('/').next().unwrap_or_default();
-        let is_libc = CLibrary::of_file(&mapping.name).is_some() || file.starts_with(THREAD_LIBRARY);
+        let is_libc =
+            CLibrary::of_file(&mapping.name).is_some() || mapping.file_name().starts_with(THREAD_LIBRARY);
         let is_wanted = is_libc || program.as_ref() == Some(&mapping.name);
-        if !is_wanted || !read_files.insert((mapping.device, mapping.inode)) {
+        if !is_wanted || !read_files.insert(mapping.file_id()) {
             continue;
         }
         let Ok(object) = Object::open(process, space, mapping) else { continue };

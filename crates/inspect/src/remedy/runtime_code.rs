@@ -31,7 +31,7 @@ impl RuntimeCode {
             code.add(own, plan, &mapping.name);
         }
         let may_hold = |mapping: &&Mapping| {
-            let is_named = |start: &&str| file_name(mapping).starts_with(*start);
+            let is_named = |start: &&str| mapping.file_name().starts_with(*start);
             mapping.has_file() && mapping.permissions.execute && plan.files.iter().any(is_named)
         };
         for mapping in space.mappings().iter().filter(may_hold) {
@@ -105,12 +105,8 @@ fn mapping_of(space: &AddressSpace, frame: u64) -> Option<&Mapping> {
 
 fn is_libc(space: &AddressSpace, frame: u64) -> bool {
     mapping_of(space, frame).is_some_and(|mapping| {
-        CLibrary::of_file(&mapping.name).is_some() || file_name(mapping).starts_with("libpthread")
+        CLibrary::of_file(&mapping.name).is_some() || mapping.file_name().starts_with("libpthread")
     })
-}
-
-fn file_name(mapping: &Mapping) -> &str {
-    mapping.name.rsplit('/').next().unwrap_or_default()
 }
 
 #[cfg(test)]

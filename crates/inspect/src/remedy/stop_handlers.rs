@@ -17,7 +17,7 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Range<u64>> {
         return Vec::new();
     }
     let is_runtime_file = |mapping: &&Mapping| {
-        let file = mapping.name.rsplit('/').next().unwrap_or_default();
+        let file = mapping.file_name();
         readers::all().flat_map(|entry| entry.stop_handlers.files).any(|name| name.matches(file))
     };
     let code = space.mappings().iter().filter(|mapping| mapping.permissions.execute && mapping.has_file());

@@ -20,13 +20,13 @@ use crate::ledger::zeros;
 use strandline_process::call::code::{CallSites, can_call};
 use strandline_process::call::filters::{self, RequiredCall};
 use strandline_process::call::frame::SYSCALL_BYTES;
-use strandline_process::call::inject::{self, Call, CallError, Injected};
+use strandline_process::call::inject::{self, CallError, Injected};
 use strandline_process::control_groups::ControlGroups;
 use strandline_process::error::Error;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
 use strandline_process::pages::{self, page_of, page_up};
-use strandline_process::procfs::Process;
+use strandline_process::procfs::{self, Process};
 use strandline_process::range::{AddressRange, overlapping};
 use strandline_process::smaps::{Smaps, SmapsEntry};
 use strandline_process::target::admission;
@@ -157,9 +157,7 @@ fn page_out_obstacle(process: &Process) -> Option<&'static str> {
 /// then.
 fn swap_free_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("SwapFree:"));
-    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    kib.unwrap_or(0).saturating_mul(1024)
+    text.lines().find_map(|line| procfs::kib(line.strip_prefix("SwapFree:")?)).unwrap_or(0)
 }
 
 /// Explains the risk of the direct method, and the obstacle to paging out.
@@ -187,9 +185,7 @@ fn memory_of(process: &Process) -> std::io::Result<MemFile> {
 /// Returns the runs of resident all-zero pages in `range`, whole pages, as far as they can be read.
 fn zero_runs(pagemap: &File, memory: &dyn Memory, range: Range<u64>) -> std::io::Result<Vec<Range<u64>>> {
     let mut resident = Vec::new();
-    pages::each_anonymous_run(pagemap, &[range], &mut |run| {
-        resident.push(AddressRange::new(run.start, run.end))
-    })?;
+    pages::each_anonymous_run(pagemap, &[range], &mut |run| resident.push(run.into()))?;
     let found = zeros::find(memory, &resident, 1, &|_| {});
     Ok(found.runs.into_iter().map(Range::from).collect())
 }
@@ -307,16 +303,7 @@ impl<I: Iterator<Item = Range<u64>> + Send> DirectRelease<'_, I> {
             return Ok(Some("no thread has room for a call on its own stack"));
         };
         let (tid, since) = (runner.tid, runner.since);
-        let first_call = Call {
-            function: self.code.system_call,
-            rax: GETPID,
-            arguments: [0; 3],
-            trampoline: self.code.trampoline,
-            system_call: None,
-            stop_handlers: &[],
-            reserved_bytes: 0,
-            blocks_faults: true,
-        };
+        let first_call = self.code.bare_system_call(GETPID, [0; 3], 0);
         let refused = |error| call::refusal(self.process, tid, error);
         let mut injected = inject::begin(runner, &first_call).map_err(refused)?;
         if let Err(error) = self.release_pieces(&mut injected, Instant::now() + STOP_LIMIT) {
@@ -415,9 +402,8 @@ const EXCLUDED_FLAGS: [&[u8; 2]; 7] = [b"lo", b"ht", b"io", b"pf", b"um", b"uw",
 
 /// Returns a process, not a thread of this one, that runs in the same memory (clone with CLONE_VM).
 fn other_user_of_memory(pid: i32) -> Option<i32> {
-    let entries = std::fs::read_dir("/proc").ok()?;
-    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter(|&other| other != pid).find(|&other| sys::share_memory(pid, other).unwrap_or(false))
+    let mut pids = procfs::all_pids().ok()?;
+    pids.find(|&other| other != pid && sys::share_memory(pid, other).unwrap_or(false))
 }
 
 /// Returns the parts of `run` that are in `mappings`, which are sorted.

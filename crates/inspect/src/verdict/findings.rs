@@ -9,7 +9,7 @@ use strandline_claims::rows::RowRef;
 use strandline_claims::units::{bytes, counted, thousands};
 
 use super::VerdictInputs;
-use crate::readers::{self, ALLOCATORS};
+use crate::readers;
 
 /// The row of parts of stacks that threads used before.
 const UNUSED_STACKS: &str = "kernel.stack_below_sp";
@@ -22,7 +22,7 @@ pub fn of_every_process(inputs: &VerdictInputs<'_>) -> Vec<Finding> {
 /// Resident bytes of all allocators on rows of these classes. Each row counts once, because an
 /// allocator may have one row for several classes.
 fn bytes_of_classes(view: &LedgerView<'_>, classes: &[fn(&BlockRows) -> RowRef]) -> u64 {
-    let rows = ALLOCATORS.iter().filter_map(|entry| entry.about.blocks);
+    let rows = readers::allocators().filter_map(|about| about.blocks);
     let ids: BTreeSet<&str> = rows.flat_map(|rows| classes.iter().map(|class| class(rows).id)).collect();
     ids.into_iter().map(|id| view.row_bytes(id)).sum()
 }

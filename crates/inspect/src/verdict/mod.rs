@@ -11,7 +11,7 @@ pub mod remedies;
 use strandline_claims::finding::{Finding, LedgerView};
 
 use crate::facts::Verdict;
-use crate::readers::{self, RUNTIMES};
+use crate::readers;
 
 /// What the verdict is derived from.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,10 +38,7 @@ pub fn verdict(inputs: &VerdictInputs<'_>) -> Verdict {
     let important = all.filter(|finding| view.matters(finding.bytes));
     // Of equal findings, the first counts.
     let largest = important.reduce(|largest, next| if next.bytes > largest.bytes { next } else { largest });
-    let in_use = || {
-        let mut readers = RUNTIMES.iter().filter_map(|entry| entry.reader);
-        readers.find_map(|reader| (reader.in_use)(view))
-    };
+    let in_use = || readers::runtime_readers().find_map(|reader| (reader.in_use)(view));
     let Finding { class, headline, .. } =
         largest.or_else(in_use).unwrap_or_else(|| findings::mostly_used(view));
     Verdict { headline, class: class.to_owned() }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::programs;
 use crate::facts::{Remedy, RemedyKind};
 use crate::ledger::sharing::Sharing;
-use crate::readers::{self, ALLOCATORS, RUNTIMES};
+use crate::readers;
 use strandline_claims::finding::LedgerView;
 use strandline_claims::units::bytes;
 
@@ -29,13 +29,9 @@ pub struct RemedyInputs<'a> {
 /// Returns the remedies, best first; those with unknown effect come last.
 pub fn remedies(view: &LedgerView<'_>, inputs: &RemedyInputs<'_>) -> Vec<Remedy> {
     let mut remedies = view.remedies.to_vec();
-    for reader in RUNTIMES.iter().filter_map(|entry| entry.reader) {
-        remedies.extend((reader.remedies)(view));
-    }
+    remedies.extend(readers::runtime_readers().flat_map(|reader| (reader.remedies)(view)));
     remedies.extend(zero_pages(view.pid, inputs));
-    for reader in ALLOCATORS.iter().filter_map(|entry| entry.reader) {
-        remedies.extend((reader.remedies)(view));
-    }
+    remedies.extend(readers::allocator_readers().flat_map(|reader| (reader.remedies)(view)));
     remedies.extend(programs::remedy(inputs.executable));
     remedies.sort_by_key(|remedy| {
         std::cmp::Reverse(remedy.predicted_bytes.map_or((0, false), |bytes| (bytes, true)))

@@ -8,7 +8,8 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use super::filters::{self, RequiredCall};
-use super::{inject, stack};
+use super::inject::{self, Call};
+use super::stack;
 use crate::c_library::CLibrary;
 use crate::map::{AddressSpace, Mapping};
 use crate::memory::Memory;
@@ -66,6 +67,39 @@ impl CallSites {
         };
         let address_of = |pattern: &[u8]| mappings.iter().find_map(|mapping| find_in(mapping, pattern));
         Some(Self { trampoline: address_of(&inject::TRAMPOLINE)?, system_call: address_of(&SYSTEM_CALL)? })
+    }
+
+    /// The call of a function, during which code of `stop_handlers` may run.
+    pub fn function_call<'a>(
+        self,
+        function: u64,
+        arguments: [u64; 3],
+        stop_handlers: &'a [Range<u64>],
+    ) -> Call<'a> {
+        Call {
+            function,
+            rax: 0,
+            arguments,
+            trampoline: self.trampoline,
+            reserved_bytes: 0,
+            system_call: Some(self.system_call),
+            stop_handlers,
+            blocks_faults: false,
+        }
+    }
+
+    /// The call of a bare system call.
+    pub fn bare_system_call(self, number: u64, arguments: [u64; 3], reserved_bytes: u64) -> Call<'static> {
+        Call {
+            function: self.system_call,
+            rax: number,
+            arguments,
+            trampoline: self.trampoline,
+            reserved_bytes,
+            system_call: None,
+            stop_handlers: &[],
+            blocks_faults: true,
+        }
     }
 
     /// Whether the instructions are still there; checked again once the target is stopped.

@@ -56,7 +56,7 @@ const RESTARTS: [i64; 3] = [-512, -513, RESTARTS_WITHOUT_HANDLER];
 const RESTARTS_WITHOUT_HANDLER: i64 = -514;
 const MINUS_EINTR: u64 = (-4_i64) as u64;
 /// `-ERESTART_RESTARTBLOCK`: the call continues through restart_syscall.
-const RESTART_BLOCK: i64 = -516;
+pub(super) const RESTART_BLOCK: i64 = -516;
 /// The number of restart_syscall(2).
 const RESTART_SYSCALL: u64 = 219;
 /// The length of the instruction `syscall`.

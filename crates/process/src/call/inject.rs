@@ -99,9 +99,6 @@ pub enum CallError {
 const MAX_ABANDON_TIME: Duration = Duration::from_millis(100);
 /// Signals that are ignored by default: URG, WINCH, CHLD.
 const HARMLESS_SIGNALS: [i32; 3] = [23, 28, 17];
-/// `-ERESTART_RESTARTBLOCK`: the thread's system call continues from restart state that
-/// rt_sigreturn discards.
-const RESTART_BLOCK: u64 = (-516_i64) as u64;
 
 /// A thread in a call: its frame is written and its registers are set.
 pub struct Injected<'a> {
@@ -114,8 +111,8 @@ pub struct Injected<'a> {
     pub(super) stop_signals: StopSignals,
     /// The extended processor state at the stop.
     state: ExtendedState,
-    /// See [`Injected::frame_address`].
-    pub(super) frame_address: u64,
+    /// The frame that restores the thread.
+    pub frame_address: u64,
     /// See [`Call::trampoline`].
     trampoline: u64,
     /// The pending signal that announces the end of the call; `None` if the rt_sigreturn is
@@ -205,7 +202,8 @@ pub fn is_trampoline(memory: &dyn Memory, address: u64) -> bool {
 /// A signal that can announce the end of a call; `None` if none of the harmless ones fits.
 fn end_signal(tracee: &Tracee<'_>, mask: u64) -> Option<i32> {
     let registers = &tracee.registers;
-    if (registers.orig_rax as i64) >= 0 && registers.rax == RESTART_BLOCK {
+    // The return from the frame would discard the restart state of the thread's system call.
+    if (registers.orig_rax as i64) >= 0 && registers.rax as i64 == frame::RESTART_BLOCK {
         return None;
     }
     harmless_signal(tracee, mask)
@@ -338,11 +336,6 @@ impl Injected<'_> {
         registers.rip = self.trampoline;
         registers.rsp = chain.address + 8;
         self.set_registers(&registers)
-    }
-
-    /// The frame that restores the thread.
-    pub fn frame_address(&self) -> u64 {
-        self.frame_address
     }
 
     /// Runs to the next entry or exit of a system call and returns the registers there.

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use strandline_sys::files::{FileWindow, cache_stat};
 
 use super::charge::ChargeSampler;
-use crate::map::{AddressSpace, DELETED_SUFFIX, DeviceNumber};
+use crate::map::{AddressSpace, DELETED_SUFFIX, FileId};
 use crate::namespaces::{open_mapped_file, open_regular};
 use crate::pages::PAGE_BYTES;
 use crate::procfs::mounts::{self, Mount};
@@ -89,9 +89,9 @@ pub struct Files {
     pub unsampled_files: u64,
 }
 
-/// Identifies a file as stat(2) does.
+/// Identifies a file as stat(2) does: the device may differ from that of maps ([`FileId`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct FileId {
+struct StatId {
     device: u64,
     inode: u64,
 }
@@ -101,24 +101,17 @@ struct FileId {
 pub struct FileSearch {
     files: Files,
     /// The files that were opened.
-    opened_ids: HashSet<FileId>,
+    opened_ids: HashSet<StatId>,
     /// Hashes of mount namespace and path.
     name_hashes: HashSet<u64>,
     /// The mapped files that were opened.
-    mapped_ids: HashSet<MappedId>,
+    mapped_ids: HashSet<FileId>,
     /// Those of the last process's namespace.
     mounts: Option<Mounts>,
     /// Number of file descriptors and mappings checked.
     checked_names: u64,
     deadline: Instant,
     sampling: Option<Sampling>,
-}
-
-/// Identifies a mapped file as maps does: the device may differ from that of stat(2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct MappedId {
-    device: DeviceNumber,
-    inode: u64,
 }
 
 /// Samples files for the groups that they are charged to.
@@ -199,7 +192,7 @@ impl FileSearch {
         let (space, _) = AddressSpace::parse(&text);
         for mapping in space.mappings().iter().filter(|mapping| mapping.has_file()) {
             self.checked_names += 1;
-            if !self.mapped_ids.insert(MappedId { device: mapping.device, inode: mapping.inode }) {
+            if !self.mapped_ids.insert(mapping.file_id()) {
                 continue;
             }
             if self.is_over() {
@@ -255,8 +248,7 @@ impl FileSearch {
 
     /// Whether an open file is on a remote file system, by its mount; `None` if it is not listed.
     fn is_remote_descriptor(&self, process: &Process, number: &str) -> Option<bool> {
-        let info = process.read_file(&format!("fdinfo/{number}"), MAX_INFO_BYTES).ok()?;
-        let info = String::from_utf8_lossy(&info).into_owned();
+        let info = process.read_text(&format!("fdinfo/{number}"), MAX_INFO_BYTES).ok()?;
         let line = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
         let id: u64 = line.trim().parse().ok()?;
         self.is_remote(|mount| mount.id == id)
@@ -276,7 +268,7 @@ impl FileSearch {
     /// Adds an open file under its name.
     pub fn add(&mut self, file: File, name: &str, is_used: bool) {
         let Ok(data) = file.metadata() else { return };
-        if !self.opened_ids.insert(FileId { device: data.dev(), inode: data.ino() }) {
+        if !self.opened_ids.insert(StatId { device: data.dev(), inode: data.ino() }) {
             return;
         }
         let file_system = rustix::fs::fstatfs(&file).ok().map(|stat| stat.f_type.cast_unsigned());

@@ -22,7 +22,7 @@ const MAX_SHOWN: usize = 5;
 const ID_DIGITS: usize = 64;
 /// Minimum number of digits given of a container's id: fewer are soon ambiguous.
 const MIN_ID_DIGITS: usize = 4;
-/// Digits of a pod's UID (RFC 9562), without the hyphens.
+/// Digits of a pod's UID (RFC 9562), or of the MD5 sum of a static pod's manifest, without hyphens.
 const UID_DIGITS: usize = 32;
 
 /// The name of a group to find.
@@ -113,9 +113,9 @@ fn container_id(name: &str) -> Option<&str> {
     (id.len() == ID_DIGITS && id.bytes().all(|digit| digit.is_ascii_hexdigit()) && !is_monitor).then_some(id)
 }
 
-/// The 32 digits of a pod's UID in the name of its folder: `podUID` or `kubepods-…-podUID.slice`
-/// with `_` for `-`.
-fn pod_uid(name: &str) -> Option<String> {
+/// The 32 digits of a pod's UID in the name of its folder: `podUID` (the kubelet's cgroupfs driver)
+/// or `kubepods-…-podUID.slice` with `_` for `-` (its systemd driver).
+pub fn pod_uid(name: &str) -> Option<String> {
     let name = name.strip_suffix(".slice").unwrap_or(name);
     let uid = name.strip_prefix("pod").or_else(|| name.rsplit_once("-pod").map(|(_, uid)| uid))?;
     digits_of(uid)

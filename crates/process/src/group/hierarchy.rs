@@ -37,6 +37,14 @@ impl Version {
             Self::Two => "memory.current",
         }
     }
+
+    /// The file that holds the limit of a group.
+    pub fn limit_file(self) -> &'static str {
+        match self {
+            Self::One => "memory.limit_in_bytes",
+            Self::Two => "memory.max",
+        }
+    }
 }
 
 /// Maximum bytes read of a file of a group. memory.stat has some 5 KiB; cgroup.procs is read with a
@@ -185,13 +193,15 @@ impl Hierarchy {
     /// # Errors
     /// [`GroupError::NoSuchGroup`] if it does not exist.
     pub fn open(&self, path: &str) -> Result<Group, GroupError> {
-        let missing =
-            || GroupError::NoSuchGroup { path: path.to_owned(), root: self.root.display().to_string() };
-        let relative = self.relative(path).ok_or_else(missing)?;
+        let relative = self.relative(path).ok_or_else(|| self.no_such_group(path))?;
         Group::open(self, &relative).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => missing(),
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => self.no_such_group(path),
             _ => GroupError::Io { path: self.root.join(&relative).display().to_string(), source: error },
         })
+    }
+
+    pub(super) fn no_such_group(&self, path: &str) -> GroupError {
+        GroupError::NoSuchGroup { path: path.to_owned(), root: self.root.display().to_string() }
     }
 
     /// The path below the root: without the longest mount point that it starts with.

@@ -10,7 +10,7 @@ use super::hierarchy::{Group, GroupError, Version};
 use crate::pages::PAGE_BYTES;
 
 /// A limit of version 1 at or above this means no limit (PAGE_COUNTER_MAX, rounded down to pages).
-const NO_LIMIT_BYTES: u64 = 1 << 62;
+pub const NO_LIMIT_BYTES: u64 = 1 << 62;
 /// Maximum number of attempts to read the parts without a change of the charge meanwhile.
 const MAX_ATTEMPTS: usize = 8;
 /// Accepted change of the charge: what one processor charges at once (`MEMCG_CHARGE_BATCH`, 64
@@ -210,7 +210,7 @@ fn why_not_counted(group: &Group) -> String {
 }
 
 /// The value of `key` in text of lines `key value`.
-fn value(text: &str, key: &str) -> Option<u64> {
+pub(crate) fn value(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))?;
     line.trim().parse().ok()
 }
@@ -360,10 +360,7 @@ pub struct UnreadLimit {
 /// # Errors
 /// One of these limits could not be read.
 pub fn effective_limit(group: &Group) -> Result<Option<EffectiveLimit>, UnreadLimit> {
-    let name = match group.version {
-        Version::One => "memory.limit_in_bytes",
-        Version::Two => "memory.max",
-    };
+    let name = group.version.limit_file();
     let mut smallest: Option<EffectiveLimit> = None;
     let mut path = group.path.trim_end_matches('/');
     for folder in group.folder.ancestors() {

@@ -53,10 +53,8 @@ impl View {
     /// # Errors
     /// It was removed, or is not below what is mounted.
     pub fn open(&self, hierarchy: &Hierarchy, path: &str) -> Result<Group, GroupError> {
-        let missing =
-            || GroupError::NoSuchGroup { path: path.to_owned(), root: hierarchy.root.display().to_string() };
-        let relative = self.relative(path).ok_or_else(missing)?;
-        Group::open(hierarchy, &relative).map_err(|_| missing())
+        let group = self.relative(path).and_then(|relative| Group::open(hierarchy, &relative).ok());
+        group.ok_or_else(|| hierarchy.no_such_group(path))
     }
 
     /// Opens the group that counts the memory of `process`.
@@ -64,8 +62,7 @@ impl View {
     /// # Errors
     /// As [`View::open`]; [`GroupError::Io`] if the group of the process is unknown.
     pub fn group_of(&self, hierarchy: &Hierarchy, process: &Process) -> Result<Group, GroupError> {
-        let bytes = process.read_file("cgroup", MAX_BYTES).unwrap_or_default();
-        let text = String::from_utf8_lossy(&bytes);
+        let text = process.read_text("cgroup", MAX_BYTES).unwrap_or_default();
         // Without a path it is in an unknown group, not in the root.
         let path = hierarchy.path_in(&text).ok_or_else(|| GroupError::Io {
             path: format!("/proc/{}/cgroup", process.pid()),
@@ -101,8 +98,7 @@ fn mounted_root(mounts: &str, point: &Path) -> Option<String> {
 /// The root of this program's namespace below the root of `hierarchy`; `None` if it is not found.
 fn namespace_root(hierarchy: &Hierarchy) -> Option<PathBuf> {
     let pid = std::process::id().cast_signed();
-    let text = Process::open(pid).ok()?.read_file("cgroup", MAX_BYTES).ok()?;
-    let text = String::from_utf8_lossy(&text).into_owned();
+    let text = Process::open(pid).ok()?.read_text("cgroup", MAX_BYTES).ok()?;
     let below = Path::new(hierarchy.path_in(&text)?).strip_prefix("/").ok()?.to_owned();
     let members = hierarchy.members(&hierarchy.open("/").ok()?, Bounds::default());
     let own_member = members.processes.iter().find(|member| member.pid == pid)?;

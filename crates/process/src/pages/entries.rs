@@ -112,11 +112,6 @@ impl Builder<'_> {
     /// Adds the resident pages of a mapping from its entries.
     pub(super) fn read_entries(&mut self, smaps_entry: &SmapsEntry) -> io::Result<()> {
         self.begin_mapping();
-        self.read_entries_of_current(smaps_entry)
-    }
-
-    /// Adds the resident pages of the current mapping, which has none yet, and ends it.
-    pub(super) fn read_entries_of_current(&mut self, smaps_entry: &SmapsEntry) -> io::Result<()> {
         let zero_frames = self.zero_frames()?;
         let rss_bytes = smaps_entry.counts.rss_bytes;
         let expected = Expected::of(smaps_entry);

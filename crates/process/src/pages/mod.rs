@@ -75,6 +75,11 @@ pub struct PageRun {
 }
 
 impl PageRun {
+    /// Its addresses.
+    pub fn range(self) -> AddressRange {
+        AddressRange::new(self.start, self.end)
+    }
+
     /// Its length.
     pub fn bytes(&self) -> u64 {
         self.end - self.start
@@ -274,12 +279,6 @@ impl<'a> Builder<'a> {
         self.certain_bytes = 0;
         self.undecided_bytes = 0;
         self.is_unclear = false;
-    }
-
-    /// Discards the current mapping's runs.
-    fn restart_mapping(&mut self) {
-        self.runs.truncate(self.first_run);
-        self.begin_mapping();
     }
 
     /// Adds pages `start..end`, which begin at or after the end of the last ones.

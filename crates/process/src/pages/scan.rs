@@ -250,7 +250,6 @@ pub(super) fn add_scanned(
             let mapping = &smaps_entry.mapping;
             if region.start >= mapping.end {
                 finish(builder, smaps_entry)?;
-                builder.begin_mapping();
                 current += 1;
                 continue;
             }
@@ -262,15 +261,10 @@ pub(super) fn add_scanned(
                 break;
             }
             finish(builder, smaps_entry)?;
-            builder.begin_mapping();
             current += 1;
         }
     }
-    for smaps_entry in &counted[current.min(counted.len())..] {
-        finish(builder, smaps_entry)?;
-        builder.begin_mapping();
-    }
-    Ok(())
+    counted.iter().skip(current).try_for_each(|smaps_entry| finish(builder, smaps_entry))
 }
 
 /// Adds the part `start..end` of a region that is in `smaps_entry`.
@@ -287,18 +281,20 @@ fn add_part(builder: &mut Builder<'_>, smaps_entry: &SmapsEntry, start: u64, end
     }
 }
 
-/// Ends a mapping. If the certain pages add up to its Rss, pages that show as swapped are swapped.
-/// If neither they nor all pages together add up, the entries are read.
+/// Ends a mapping and begins the next. If the certain pages add up to its Rss, pages that show as
+/// swapped are swapped. If neither they nor all pages together add up, the entries are read.
 fn finish(builder: &mut Builder<'_>, smaps_entry: &SmapsEntry) -> io::Result<()> {
     let rss_bytes = smaps_entry.counts.rss_bytes;
     let fits =
         builder.certain_bytes == rss_bytes || builder.certain_bytes + builder.undecided_bytes == rss_bytes;
     if fits && !builder.is_unclear {
         builder.end_mapping(rss_bytes);
-        return Ok(());
+    } else {
+        builder.runs.truncate(builder.first_run);
+        builder.read_entries(smaps_entry)?;
     }
-    builder.restart_mapping();
-    builder.read_entries_of_current(smaps_entry)
+    builder.begin_mapping();
+    Ok(())
 }
 
 /// Implements [`super::each_anonymous_run`] with PAGEMAP_SCAN.

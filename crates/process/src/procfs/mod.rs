@@ -29,6 +29,7 @@ use strandline_sys::capabilities::{CHECKPOINT_RESTORE, with_dac_capabilities};
 use crate::error::{Error, Result};
 use crate::map::AddressSpace;
 use crate::rights::{Confinement, Rights};
+use crate::smaps::{self, Counts};
 
 /// Bytes of the kernel's unit `kB`.
 const KIB_BYTES: u64 = 1024;
@@ -107,6 +108,12 @@ impl Process {
         let result = self.open_file(name)?.take(max_bytes).read_to_end(&mut text);
         result.map_err(|source| self.error(name, source))?;
         Ok(text)
+    }
+
+    /// The text of at most `max_bytes` of one of its files, with replacement characters for what is
+    /// not UTF-8.
+    pub fn read_text(&self, name: &str, max_bytes: u64) -> Result<String> {
+        Ok(String::from_utf8_lossy(&self.read_file(name, max_bytes)?).into_owned())
     }
 
     /// Converts a failure to open or read one of its files into an error with advice.
@@ -191,6 +198,11 @@ impl Process {
     /// Its current mappings.
     pub fn address_space(&self) -> Result<AddressSpace> {
         Ok(AddressSpace::parse(&self.maps_text()?).0)
+    }
+
+    /// The kernel's totals over its mappings, from smaps_rollup; `None` if it cannot be read.
+    pub fn smaps_rollup(&self) -> Option<Counts> {
+        smaps::read_rollup(self.open_file("smaps_rollup").ok()?).ok()
     }
 
     /// The ids of its threads, ascending.

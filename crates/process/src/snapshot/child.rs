@@ -75,9 +75,7 @@ impl Memory for SnapshotMemory {
                     pair_at(&buffer, offset)
                 } else {
                     // The gap between two of them may be unreadable.
-                    let mut pair = [0; PAIR_BYTES];
-                    let is_read = self.read(addresses[index], &mut pair).is_ok();
-                    is_read.then(|| pair_at(&pair, 0)).flatten()
+                    self.read_pair(addresses[index])
                 };
             }
             unread = after;

@@ -8,7 +8,7 @@ use strandline_sys::memory;
 use super::{CLONE, CLONE_FILES, CLOSE_RANGE, CLOSE_RANGE_UNSHARE, EXIT_GROUP, MADVISE, NANOSLEEP};
 use crate::call::code::CallSites;
 use crate::call::frame::{self, RED_ZONE_BYTES, SystemCall};
-use crate::call::inject::{self, Call, CallError, Injected, RT_SIGRETURN};
+use crate::call::inject::{self, CallError, Injected, RT_SIGRETURN};
 use crate::range::AddressRange;
 use crate::target::tracee::Tracee;
 
@@ -69,7 +69,7 @@ impl<'a> CloneCall<'a> {
         let placeholder = plain(MADVISE, [0, 0, MADV_DONTFORK]);
         let first_call = if hidden.is_empty() { clone } else { placeholder };
         let reserved_bytes = registers.rsp - RED_ZONE_BYTES - child_frames.address;
-        let call = system_call(code, first_call.number, first_call.arguments, reserved_bytes);
+        let call = code.bare_system_call(first_call.number, first_call.arguments, reserved_bytes);
         let injected = inject::begin(tracee, &call).map_err(describe)?;
         let mut stop_signal = None;
         if !hidden.is_empty() {
@@ -77,7 +77,7 @@ impl<'a> CloneCall<'a> {
             let calls = calls_with_hidden(clone, hidden, stop_signal);
             // Below the frame that restores the thread, so that a handler that runs in the chain
             // overwrites only frames that are used up.
-            let restoring = injected.frame_address();
+            let restoring = injected.frame_address;
             let chain = chain(&calls, restoring, Some(restoring))?;
             injected.enter_chain(&chain).map_err(|error| describe(CallError::Failed(error)))?;
         }
@@ -151,25 +151,6 @@ fn calls_with_hidden(
 /// A system call with all signals blocked.
 const fn plain(number: u64, arguments: [u64; 3]) -> SystemCall {
     SystemCall { number, arguments, unblocked: 0 }
-}
-
-/// A call of a bare system call.
-pub(super) fn system_call(
-    code: CallSites,
-    number: u64,
-    arguments: [u64; 3],
-    reserved_bytes: u64,
-) -> Call<'static> {
-    Call {
-        function: code.system_call,
-        rax: number,
-        arguments,
-        trampoline: code.trampoline,
-        system_call: None,
-        stop_handlers: &[],
-        reserved_bytes,
-        blocks_faults: true,
-    }
 }
 
 /// Leaves a call that did not end in time to its thread; returns the error text.

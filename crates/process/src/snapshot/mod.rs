@@ -41,7 +41,7 @@ use crate::target::live::ByPid;
 use crate::target::stop::Stopped;
 use crate::target::tracee::Tracee;
 
-use self::clone_call::{CloneCall, abandon_if_unfinished, refused_by_kernel, run_system_call, system_call};
+use self::clone_call::{CloneCall, abandon_if_unfinished, refused_by_kernel, run_system_call};
 
 pub use self::child::SnapshotMemory;
 
@@ -324,7 +324,7 @@ impl Snapshot {
                 continue;
             }
             let arguments = [self.inner_pid as u64, 0, WAIT_OPTIONS];
-            let call = system_call(code, WAIT4, arguments, 0);
+            let call = code.bare_system_call(WAIT4, arguments, 0);
             let Ok(mut waiting) = inject::begin(tracee, &call) else {
                 stopped_time += since.elapsed();
                 continue;
@@ -493,8 +493,7 @@ fn child_of(target: &Process, inner_pid: i32) -> Option<(Process, OwnedFd)> {
         return matching_child(inner_pid);
     }
     let children_of_thread = |tid: i32| {
-        let text = target.read_file(&format!("task/{tid}/children"), MAX_CHILDREN_BYTES).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
+        let text = target.read_text(&format!("task/{tid}/children"), MAX_CHILDREN_BYTES).unwrap_or_default();
         text.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect::<Vec<i32>>()
     };
     target.tasks().ok()?.into_iter().flat_map(children_of_thread).find_map(matching_child)

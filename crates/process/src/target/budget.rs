@@ -27,8 +27,7 @@ pub fn available_bytes(process: &Process) -> Option<u64> {
 pub fn processes_left_to(process: &Process, status: &Status) -> Option<u64> {
     let user = status.user_ids.map(|ids| ids.real).filter(|&user| user != 0);
     let by_user = user.and_then(|user| {
-        let limits = process.read_file("limits", MAX_LIMITS_BYTES).ok()?;
-        let limits = String::from_utf8_lossy(&limits).into_owned();
+        let limits = process.read_text("limits", MAX_LIMITS_BYTES).ok()?;
         let line = limits.lines().find_map(|line| line.strip_prefix("Max processes"))?;
         let limit: u64 = line.split_whitespace().next()?.parse().ok()?;
         // If /proc cannot be listed, at most the limit itself is left.

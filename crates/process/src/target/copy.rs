@@ -15,7 +15,7 @@ use super::live::MemFile;
 use crate::buffer::ReadBuffer;
 use crate::memory::Memory;
 use crate::procfs::Process;
-use crate::range::AddressRange;
+use crate::range::{AddressRange, containing};
 
 /// Bytes per read.
 const PIECE_BYTES: u64 = 4 << 20;
@@ -77,8 +77,7 @@ pub struct LiveRanges<'a> {
 
 impl LiveRanges<'_> {
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
-        let index = self.ranges.partition_point(|range| range.end <= address);
-        let Some(range) = self.ranges.get(index).filter(|range| range.start <= address) else { return 0 };
+        let Some(range) = containing(&self.ranges, address) else { return 0 };
         let length = usize::try_from(range.end - address).unwrap_or(usize::MAX).min(buffer.len());
         buffer.get_mut(..length).map_or(0, |part| self.file.read_some(address, part))
     }

@@ -7,7 +7,7 @@ use strandline_sys::memory;
 
 use crate::map::{AddressSpace, Mapping};
 use crate::memory::{Memory, PAIR_BYTES, WordPair, pair_at};
-use crate::range::AddressRange;
+use crate::range::{AddressRange, containing};
 
 /// A process's memory, addressed by process id. Fast, but meant for a stopped process: while it
 /// runs, the id may come to belong to another program (exec) or process, so reads must be checked
@@ -33,17 +33,11 @@ impl ByPid {
             pairs.extend((0..count).map(|index| pair_at(&bytes, PAIR_BYTES * index)));
             if count < unread.len().min(memory::MAX_RANGES) {
                 // The address after the last successful one.
-                pairs.push(addresses.get(pairs.len()).and_then(|&address| read_pair(fallback, address)));
+                pairs.push(addresses.get(pairs.len()).and_then(|&address| fallback.read_pair(address)));
             }
         }
         pairs
     }
-}
-
-fn read_pair(memory: &dyn Memory, address: u64) -> Option<WordPair> {
-    let mut bytes = [0; PAIR_BYTES];
-    memory.read(address, &mut bytes).ok()?;
-    pair_at(&bytes, 0)
 }
 
 impl Memory for ByPid {
@@ -99,8 +93,7 @@ impl<'a> TracedMemory<'a> {
 
     /// Reads from the mapping that contains `address`, if it is read through the file.
     fn read_by_file(&self, address: u64, buffer: &mut [u8]) -> usize {
-        let mapping = self.next_by_file(address).filter(|mapping| mapping.start <= address);
-        let Some(mapping) = mapping else { return 0 };
+        let Some(mapping) = containing(&self.by_file, address) else { return 0 };
         let length = usize::try_from(mapping.end - address).unwrap_or(usize::MAX).min(buffer.len());
         buffer.get_mut(..length).map_or(0, |part| self.file.read_some(address, part))
     }
@@ -140,7 +133,7 @@ impl Memory for TracedMemory<'_> {
         if !self.is_shared {
             return self.live.pairs(addresses, self);
         }
-        addresses.iter().map(|&address| read_pair(self, address)).collect()
+        addresses.iter().map(|&address| self.read_pair(address)).collect()
     }
 }
 

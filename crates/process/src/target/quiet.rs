@@ -149,9 +149,8 @@ fn appends(process: &Process, tid: i32, registers: &Registers) -> bool {
         return false;
     }
     let name = format!("task/{tid}/fdinfo/{}", registers.rdi as i32);
-    let Ok(info) = process.read_file(&name, MAX_INFO_BYTES) else { return true };
-    let text = String::from_utf8_lossy(&info);
-    let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
+    let Ok(info) = process.read_text(&name, MAX_INFO_BYTES) else { return true };
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
     flags
         .and_then(|flags| u64::from_str_radix(flags.trim(), 8).ok())
         .is_none_or(|flags| flags & O_APPEND != 0)

@@ -77,16 +77,11 @@ pub enum Transfers {
 }
 
 impl<'a> Stopped<'a> {
-    /// Stops all threads of `process`, within three seconds.
+    /// Stops all threads of `process`, within `limit`.
     ///
     /// # Errors
     /// [`Error::Permission`], [`Error::Traced`], [`Error::Ended`] or [`Error::DidNotStop`]; then
     /// all stopped threads run again.
-    pub fn stop(process: &'a Process) -> Result<Self> {
-        Self::stop_within(process, STOP_LIMIT, Transfers::Stop)
-    }
-
-    /// Like [`Stopped::stop`], within `limit`.
     pub fn stop_within(process: &'a Process, limit: Duration, transfers: Transfers) -> Result<Self> {
         // Listing thousands of threads takes milliseconds, so do it before the first stop. New
         // threads are found below.

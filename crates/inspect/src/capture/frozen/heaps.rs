@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-use super::{FrozenState, ReadPlan, anonymous_runs};
+use super::{FrozenState, ReadPlan, resident_runs};
 use crate::ledger::page_map::Plan;
 use strandline_claims::allocator::{Context, Layer, RangeClaim, Reading};
 use strandline_claims::caveat::Caveat;
@@ -14,7 +14,7 @@ use strandline_process::procfs::Process;
 use strandline_process::range::{AddressRange, RangeSet};
 use strandline_process::resident::Resident;
 use strandline_process::smaps::SmapsEntry;
-use strandline_process::stacks::ThreadFacts;
+use strandline_process::stacks::{Stack, ThreadFacts};
 
 /// Maximum anonymous bytes outside of what is kept from children in which free memory is searched:
 /// a block takes at least 16 bytes of them, and 8 of ours.
@@ -100,17 +100,16 @@ impl FrozenState {
     ) -> Result<HeapReadings> {
         let total = self.sums.anonymous_bytes;
         let done = AtomicU64::new(0);
-        let progress = |bytes: u64| read_plan.advance("reading the heap", &done, bytes, total);
+        let progress = |bytes: u64| read_plan.options.advance("reading the heap", &done, bytes, total);
         let fs_bases: Vec<u64> =
             threads.iter().map(|thread| thread.fs_base).filter(|&base| base != 0).collect();
-        let stacks: Vec<_> =
-            self.stacks.iter().map(|stack| AddressRange::new(stack.low, stack.high)).collect();
+        let stacks: Vec<_> = self.stacks.iter().map(Stack::range).collect();
         let mut claimed = pass.claimed;
         let locked = self.mappings_with(|space| space.flags.is_locked());
         let swapped = self.mappings_with(|space| space.counts.swap_bytes > 0);
         let reserved = self.mappings_with(|space| space.flags.is_hugetlb());
         let residency = &self.residency;
-        let resident = |range: AddressRange| anonymous_runs(residency, range);
+        let resident = |range: AddressRange| resident_runs(residency, range, true);
         let (mut all_readings, mut all_caveats) = (Vec::new(), Vec::new());
         let resident_memory = Resident::new(memory, residency);
         for (reader, (layer, found)) in read_plan.found.allocators.iter().enumerate() {
