@@ -15,6 +15,7 @@
  *                   prints "within" too if the handler ran in a call; with KIND plain it does
  *                   neither. With KIND flush the other thread ignores SIGURG, SIGWINCH and SIGCHLD
  *                   briefly
+ *   holes N         waits in nanosleep, with N free blocks of 12 KiB between others
  *   zero MIB        has MIB of written zeros, into which threads write, read back and write zeros
  *                   again; ends at the end of standard input with status 0 if no word was lost
  *   abort           has a damaged heap, which malloc_trim detects
@@ -230,6 +231,14 @@ static int wait_in(const char *call, const char *kind) {
     return 0;
 }
 
+static int holes(int count) {
+    enum { BYTES = 12 << 10 };
+    char **blocks = malloc(2 * (size_t)count * sizeof *blocks);
+    for (int i = 0; i < 2 * count; i++) blocks[i] = memset(malloc(BYTES), 1, BYTES);
+    for (int i = 0; i < 2 * count; i += 2) free(blocks[i]);
+    return wait_in("nanosleep", NULL);
+}
+
 static unsigned char *zeros;
 static size_t zero_bytes;
 static void *scribble(void *argument) {
@@ -299,6 +308,7 @@ int main(int argc, char **argv) {
     if (strcmp(what, "coroutine") == 0) return coroutine();
     if (strcmp(what, "alternate") == 0) return alternate();
     if (strcmp(what, "wait") == 0) return wait_in(more, argc > 3 ? argv[3] : NULL);
+    if (strcmp(what, "holes") == 0) return holes(atoi(more));
     if (strcmp(what, "zero") == 0) return zero((size_t)atoi(more));
     if (strcmp(what, "count") == 0) return count();
     if (strcmp(what, "abort") == 0) return damaged();

@@ -16,7 +16,7 @@ use strandline_sys::memory;
 use super::runtime_code::RuntimeCode;
 use super::{Refusal, precheck};
 use strandline_process::call::filters::{self, RequiredCall};
-use strandline_process::call::{inject, stack};
+use strandline_process::call::{ending, inject, stack};
 use strandline_process::error::Error;
 use strandline_process::map::AddressSpace;
 use strandline_process::procfs::{BlockedCall, Process, ThreadActivity};
@@ -481,7 +481,7 @@ impl Examiner<'_> {
         }
         let is_filtered =
             || !tracee.process.task_status(tracee.tid).is_ok_and(|status| !status.is_under_seccomp());
-        if !inject::can_end_by_signal(tracee) && is_filtered() {
+        if !ending::can_end_by_signal(tracee) && is_filtered() {
             return Err(Reason::FilteredSleep.into());
         }
         if !self.conditions.fs_bases.is_empty() && !self.conditions.fs_bases.contains(&registers.fs_base) {

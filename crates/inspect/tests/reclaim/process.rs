@@ -155,16 +155,8 @@ fn own_missing_and_zombie_processes_are_refused() {
 fn getpid_call(subject: &Subject) -> Call<'static> {
     subject.settle(subject.pid());
     let sites = CallSites::find(&subject.process(), &subject.space()).unwrap();
-    Call {
-        function: subject.libc().symbol_address("getpid").unwrap(),
-        rax: 0,
-        arguments: [0; 3],
-        trampoline: sites.trampoline,
-        system_call: Some(sites.system_call),
-        stop_handlers: &[],
-        reserved_bytes: 0,
-        blocks_faults: false,
-    }
+    let function = subject.libc().symbol_address("getpid").unwrap();
+    sites.function_call(function, [0; 3], &[])
 }
 
 /// Has the first thread of a subject call getpid, and runs `meanwhile` during the call.
@@ -182,6 +174,27 @@ fn make_call(subject: &Subject, call: &Call<'_>, meanwhile: impl FnOnce() + Send
         injected.finish(PATIENCE).unwrap();
     })
     .unwrap();
+}
+
+/// malloc_trim makes a system call for each hole. The restart state of nanosleep survives it.
+#[test]
+fn a_thread_in_nanosleep_is_not_stopped_at_each_system_call() {
+    const HOLES: u64 = 2000;
+    let subject = Subject::start("reclaim_target", &["holes", &HOLES.to_string()]);
+    let pid = subject.pid();
+    subject.settle(pid);
+    let switches = || -> u64 {
+        let fields = ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"];
+        fields.iter().map(|field| subject.status_field(pid, field).parse::<u64>().unwrap()).sum()
+    };
+    let before = switches();
+    let applied = subject.trim(PATIENCE.as_secs(), None).unwrap();
+    assert!(applied.actual_bytes.is_some_and(|bytes| bytes >= HOLES * 4096), "{applied:?}");
+    assert!(switches() - before < HOLES / 2, "{} switches", switches() - before);
+    subject.settle(pid);
+    signal::send(pid, SIGUSR1).unwrap();
+    let (output, status) = subject.finish();
+    assert_eq!((output.trim(), status.code()), ("EINTR", Some(0)));
 }
 
 #[test]

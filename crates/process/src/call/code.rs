@@ -21,6 +21,10 @@ use crate::target::tracee::Tracee;
 
 /// The instructions `syscall; ret`.
 const SYSTEM_CALL: [u8; 3] = [0x0f, 0x05, 0xc3];
+/// The instructions `pop %rax; ret`, `pop %rdi; ret` and `pop %rsi; ret`.
+const LOAD_RAX: [u8; 2] = [0x58, 0xc3];
+const LOAD_RDI: [u8; 2] = [0x5f, 0xc3];
+const LOAD_RSI: [u8; 2] = [0x5e, 0xc3];
 /// Upper bound of a signal frame without its extended state ([`super::frame::FRAME_BYTES`]), with
 /// the red zone and alignment between it and the stack pointer.
 pub const FRAME_AND_GAP_BYTES: u64 = 1024;
@@ -38,11 +42,24 @@ pub struct CallSites {
     pub trampoline: u64,
     /// `syscall; ret`.
     pub system_call: u64,
+    /// `None` if one of them was not found.
+    pub loads: Option<RegisterLoads>,
+}
+
+/// Addresses of `pop REGISTER; ret`, by which a return loads a register from the stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegisterLoads {
+    /// `pop %rax; ret`.
+    pub rax: u64,
+    /// `pop %rdi; ret`.
+    pub rdi: u64,
+    /// `pop %rsi; ret`.
+    pub rsi: u64,
 }
 
 impl CallSites {
     /// Searches the code of files, which does not change: the C library first, the vdso last.
-    /// `None` if either sequence is missing.
+    /// `None` if the trampoline or the system call is missing.
     ///
     /// Reads the files where they can be opened: reading the target's mappings of them makes pages
     /// resident in it.
@@ -66,7 +83,12 @@ impl CallSites {
             }
         };
         let address_of = |pattern: &[u8]| mappings.iter().find_map(|mapping| find_in(mapping, pattern));
-        Some(Self { trampoline: address_of(&inject::TRAMPOLINE)?, system_call: address_of(&SYSTEM_CALL)? })
+        let loads = || {
+            let (rax, rdi, rsi) = (address_of(&LOAD_RAX)?, address_of(&LOAD_RDI)?, address_of(&LOAD_RSI)?);
+            Some(RegisterLoads { rax, rdi, rsi })
+        };
+        let (trampoline, system_call) = (address_of(&inject::TRAMPOLINE)?, address_of(&SYSTEM_CALL)?);
+        Some(Self { trampoline, system_call, loads: loads() })
     }
 
     /// The call of a function, during which code of `stop_handlers` may run.
@@ -80,11 +102,10 @@ impl CallSites {
             function,
             rax: 0,
             arguments,
-            trampoline: self.trampoline,
+            sites: self,
             reserved_bytes: 0,
-            system_call: Some(self.system_call),
             stop_handlers,
-            blocks_faults: false,
+            is_system_call: false,
         }
     }
 
@@ -94,11 +115,10 @@ impl CallSites {
             function: self.system_call,
             rax: number,
             arguments,
-            trampoline: self.trampoline,
+            sites: self,
             reserved_bytes,
-            system_call: None,
             stop_handlers: &[],
-            blocks_faults: true,
+            is_system_call: true,
         }
     }
 
@@ -108,7 +128,12 @@ impl CallSites {
             let mut present = vec![0; code.len()];
             memory.read(address, &mut present).is_ok() && present == code
         };
-        is_at(self.trampoline, &inject::TRAMPOLINE) && is_at(self.system_call, &SYSTEM_CALL)
+        let are_loads = |loads: RegisterLoads| {
+            is_at(loads.rax, &LOAD_RAX) && is_at(loads.rdi, &LOAD_RDI) && is_at(loads.rsi, &LOAD_RSI)
+        };
+        is_at(self.trampoline, &inject::TRAMPOLINE)
+            && is_at(self.system_call, &SYSTEM_CALL)
+            && self.loads.is_none_or(are_loads)
     }
 }
 

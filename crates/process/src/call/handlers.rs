@@ -99,16 +99,16 @@ impl StopSignals {
 /// signals blocked. The thread is then at the exit of its last query. If strandline dies before
 /// that, the thread returns from the query to the program.
 ///
-/// `site` is the address of `syscall; ret`, `entry` the registers at the start of the call.
+/// `entry` are the registers at the start of the call.
 pub(super) fn query(
     injected: &mut Injected<'_>,
-    site: u64,
     signals: u64,
     entry: &Registers,
     stop_handlers: &[Range<u64>],
 ) -> Result<StopSignals, CallError> {
     let memory = ByPid::new(injected.tracee.process.pid());
     let deadline = Instant::now() + MAX_QUERY_TIME;
+    let site = injected.sites.system_call;
     let mut query_entry = *entry;
     query_entry.rip = site;
     query_entry.rsi = 0;

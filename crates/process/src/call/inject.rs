@@ -4,17 +4,9 @@
 //! thread's stack, the function returns into libc's own rt_sigreturn, and the kernel restores
 //! everything. If strandline dies at any point, the thread finishes the call and continues.
 //!
-//! While strandline lives, it learns of the end in one of two ways. Usually a signal that the
-//! program ignores is pending for the thread, blocked like all signals during the call:
-//! rt_sigreturn unblocks it, and the kernel stops the thread. But rt_sigreturn discards the restart
-//! state of nanosleep, poll and timed futexes. A thread in one of these is stopped at every system
-//! call instead, and the rt_sigreturn is cancelled at its entry. After a bare system call the
-//! thread is restored at the exit of that call. Either way the thread ends in the kind of stop in
-//! which it was found, with its original registers, so that the kernel restarts what it would have
-//! restarted.
-//!
-//! To a seccomp filter a cancelled system call is call number -1, which may kill. So nothing is
-//! cancelled under a filter, and a thread that would need it is not used ([`can_end_by_signal`]).
+//! While strandline lives, it observes the end (`ending.rs`) and restores the thread itself; after
+//! a bare system call at the exit of that call. The thread ends in the kind of stop in which it was
+//! found, with its original registers, so that the kernel restarts what it would have restarted.
 //!
 //! All signals except those of faults are blocked during the call, so that no handler runs within
 //! it. But the sender of a signal may wait for its handler while it holds what the call waits for:
@@ -32,6 +24,7 @@ use std::time::{Duration, Instant};
 use strandline_sys::ptrace::{self, Event, Registers};
 use strandline_sys::{memory, registers};
 
+use super::code::CallSites;
 use super::frame::{self, ExtendedState, Frame};
 use super::handlers::{self, StopSignals};
 use super::{filters, stack};
@@ -68,18 +61,17 @@ pub struct Call<'a> {
     pub rax: u64,
     /// Its first three arguments.
     pub arguments: [u64; 3],
-    /// Address of the bytes of [`TRAMPOLINE`] in executable memory of the target.
-    pub trampoline: u64,
+    /// Code of the target through which the call goes.
+    pub sites: CallSites,
     /// Bytes right below the red zone that the caller has written to: the frame, and that of a
     /// signal handler that runs before the call, go below them.
     pub reserved_bytes: u64,
-    /// Address of `syscall; ret`, to query which handlers may run in the call; `None`: none may.
-    pub system_call: Option<u64>,
-    /// Code of runtimes' handlers that stop and restart threads: they may run in the call.
+    /// Code of runtimes' handlers that stop and restart threads: they may run in the call of a
+    /// function.
     pub stop_handlers: &'a [Range<u64>],
-    /// Whether fault signals are blocked as well. For a bare system call, which should not fault,
-    /// and where a handler would run in the process that the call makes.
-    pub blocks_faults: bool,
+    /// Whether `function` is a bare system call. It should not fault, and a handler would run in
+    /// the process that it makes: so fault signals are blocked as well.
+    pub is_system_call: bool,
 }
 
 /// Why a call was not made, or its end not observed.
@@ -97,8 +89,6 @@ pub enum CallError {
 
 /// Maximum time for a thread to stop before it is left to finish the call.
 const MAX_ABANDON_TIME: Duration = Duration::from_millis(100);
-/// Signals that are ignored by default: URG, WINCH, CHLD.
-const HARMLESS_SIGNALS: [i32; 3] = [23, 28, 17];
 
 /// A thread in a call: its frame is written and its registers are set.
 pub struct Injected<'a> {
@@ -113,19 +103,19 @@ pub struct Injected<'a> {
     state: ExtendedState,
     /// The frame that restores the thread.
     pub frame_address: u64,
-    /// See [`Call::trampoline`].
-    trampoline: u64,
-    /// The pending signal that announces the end of the call; `None` if the rt_sigreturn is
-    /// intercepted instead.
+    /// See [`Call::sites`].
+    pub(super) sites: CallSites,
+    /// The pending signal that announces the end of the call; `None` if the end is observed
+    /// otherwise (`ending.rs`).
     pub(super) announcement: Option<i32>,
     /// Whether a signal of the program was delivered after the call.
-    has_delivered_signal: bool,
+    pub(super) has_delivered_signal: bool,
     /// Whether a handler ran in the call.
     pub(super) has_run_handler: bool,
     /// Whether the thread left the call without a stop and runs the program.
-    has_left: bool,
+    pub(super) has_left: bool,
     /// Whether the thread is, or may be, under a seccomp filter.
-    may_be_filtered: bool,
+    pub(super) may_be_filtered: bool,
     /// Whether pending signals are being delivered.
     pub(super) is_delivering: bool,
     /// Whether at the last check the thread slept with a signal pending.
@@ -142,14 +132,14 @@ pub fn begin<'a>(tracee: Tracee<'a>, call: &Call<'_>) -> Result<Injected<'a>, Ca
     let Prepared { mask, state, frame_address, entry } =
         prepare(&tracee, call).map_err(CallError::NotStarted)?;
     let status = tracee.process.task_status(tracee.tid).ok();
-    let blocked = if call.blocks_faults { u64::MAX } else { mask | !FAULTS };
+    let blocked = if call.is_system_call { u64::MAX } else { mask | !FAULTS };
     let mut injected = Injected {
         original_mask: mask,
         call_mask: blocked & !UNBLOCKABLE,
         stop_signals: StopSignals::default(),
         state,
         frame_address,
-        trampoline: call.trampoline,
+        sites: call.sites,
         announcement: None,
         has_delivered_signal: false,
         has_run_handler: false,
@@ -161,15 +151,15 @@ pub fn begin<'a>(tracee: Tracee<'a>, call: &Call<'_>) -> Result<Injected<'a>, Ca
         begun_at: Instant::now(),
         tracee,
     };
-    let Some(site) = call.system_call else {
+    if call.is_system_call {
         return injected.start(&entry, injected.call_mask).map(|()| injected);
-    };
+    }
     let queried_signals = status.map_or(0, |status| handlers::signals_to_query(&status, mask));
     if queried_signals == 0 || filters::objection(&injected.tracee, &[handlers::ACTION_QUERY]).is_some() {
         injected.stop_signals.likely_signals = queried_signals;
         return injected.start(&entry, injected.call_mask).map(|()| injected);
     }
-    match injected.query_handlers_and_enter(site, queried_signals, &entry, call.stop_handlers) {
+    match injected.query_handlers_and_enter(queried_signals, &entry, call.stop_handlers) {
         Ok(()) => Ok(injected),
         Err(error) => {
             if matches!(error, CallError::TimedOut) {
@@ -178,12 +168,6 @@ pub fn begin<'a>(tracee: Tracee<'a>, call: &Call<'_>) -> Result<Injected<'a>, Ca
             Err(error)
         }
     }
-}
-
-/// Whether the program would not notice the end of a function call in this stopped thread under a
-/// seccomp filter.
-pub fn can_end_by_signal(tracee: &Tracee<'_>) -> bool {
-    ptrace::signal_mask(tracee.tid).is_ok_and(|mask| end_signal(tracee, mask).is_some())
 }
 
 /// Whether a stopped thread blocks signals that its program handles; true if unknown.
@@ -197,26 +181,6 @@ pub fn blocks_handled(tracee: &Tracee<'_>) -> bool {
 pub fn is_trampoline(memory: &dyn Memory, address: u64) -> bool {
     let mut code = [0; TRAMPOLINE.len()];
     memory.read_some(address, &mut code) == code.len() && code == TRAMPOLINE
-}
-
-/// A signal that can announce the end of a call; `None` if none of the harmless ones fits.
-fn end_signal(tracee: &Tracee<'_>, mask: u64) -> Option<i32> {
-    let registers = &tracee.registers;
-    // The return from the frame would discard the restart state of the thread's system call.
-    if (registers.orig_rax as i64) >= 0 && registers.rax as i64 == frame::RESTART_BLOCK {
-        return None;
-    }
-    harmless_signal(tracee, mask)
-}
-
-/// A signal that the program ignores and does not block, and that is not pending.
-fn harmless_signal(tracee: &Tracee<'_>, mask: u64) -> Option<i32> {
-    let status = tracee.process.task_status(tracee.tid).ok()?;
-    let pending = status.thread_pending_signals? | status.process_pending_signals?;
-    // It must not be caught (the handler would run if strandline died), and the original mask must
-    // not block it.
-    let unfit = status.caught_signals? | pending | mask;
-    HARMLESS_SIGNALS.into_iter().find(|signal| unfit >> (signal - 1) & 1 == 0)
 }
 
 /// What [`begin`] needs to enter a call.
@@ -235,7 +199,7 @@ fn prepare(tracee: &Tracee<'_>, call: &Call<'_>) -> std::io::Result<Prepared> {
     let tid = tracee.tid;
     let mask = ptrace::signal_mask(tid)?;
     let state = extended_state(tid)?;
-    let frame = frame::build(&tracee.registers, mask, &state, call.trampoline, call.reserved_bytes)
+    let frame = frame::build(&tracee.registers, mask, &state, call.sites.trampoline, call.reserved_bytes)
         .ok_or_else(|| invalid("no room below the stack pointer"))?;
     memory::write(tracee.process.pid(), frame.address, &frame.bytes)?;
     let original = &tracee.registers;
@@ -283,12 +247,11 @@ impl Injected<'_> {
     /// Makes the thread query the handlers of these signals, and puts it at the entry of the call.
     fn query_handlers_and_enter(
         &mut self,
-        site: u64,
         queried_signals: u64,
         entry: &Registers,
         stop_handlers: &[Range<u64>],
     ) -> Result<(), CallError> {
-        self.stop_signals = handlers::query(self, site, queried_signals, entry, stop_handlers)?;
+        self.stop_signals = handlers::query(self, queried_signals, entry, stop_handlers)?;
         // The mask first: from the second step on the function runs even if strandline dies.
         self.set_call_mask(self.call_mask & !self.stop_signals.known_signals).map_err(CallError::Failed)?;
         self.set_registers(entry).map_err(CallError::Failed)
@@ -333,7 +296,7 @@ impl Injected<'_> {
     pub fn enter_chain(&self, chain: &Frame) -> std::io::Result<()> {
         memory::write(self.tracee.process.pid(), chain.address, &chain.bytes)?;
         let mut registers = self.registers()?;
-        registers.rip = self.trampoline;
+        registers.rip = self.sites.trampoline;
         registers.rsp = chain.address + 8;
         self.set_registers(&registers)
     }
@@ -351,7 +314,8 @@ impl Injected<'_> {
         ptrace::set_signal_mask(self.tracee.tid, self.call_mask).map_err(CallError::Failed)
     }
 
-    fn run_to_event(
+    /// Runs to `wanted_event`; all others are handled as if strandline were not there.
+    pub(super) fn run_to_event(
         &mut self,
         resume: fn(i32, i32) -> std::io::Result<()>,
         wanted_event: Event,
@@ -380,22 +344,6 @@ impl Injected<'_> {
         }
     }
 
-    /// Whether the announcing signal is gone without a stop: another thread set its action, which
-    /// drops it wherever it is pending.
-    pub(super) fn has_lost_announcement(&self) -> bool {
-        let Some(signal) = self.announcement else { return false };
-        let status = self.tracee.process.task_status(self.tracee.tid).ok();
-        status
-            .and_then(|status| status.thread_pending_signals)
-            .is_some_and(|pending| pending >> (signal - 1) & 1 == 0)
-    }
-
-    /// Whether the thread is back where it was stopped before the call.
-    fn has_returned(&self, now: &Registers) -> bool {
-        let returned = frame::restarting(&self.tracee.registers);
-        (now.rip, now.rsp) == (returned.rip, returned.rsp)
-    }
-
     /// The mask during delivery: what the thread had blocked, and the announcing signal.
     pub(super) fn delivery_mask(&self) -> u64 {
         self.original_mask | self.announcement.map_or(0, |signal| 1 << (signal - 1))
@@ -404,95 +352,8 @@ impl Injected<'_> {
     /// Whether a stop with `registers` is at the entry of the rt_sigreturn that ends the call.
     pub fn is_returning(&self, registers: &Registers) -> bool {
         registers.orig_rax == RT_SIGRETURN
-            && registers.rip == self.trampoline.wrapping_add(TRAMPOLINE.len() as u64)
+            && registers.rip == self.sites.trampoline.wrapping_add(TRAMPOLINE.len() as u64)
             && registers.rsp == self.frame_address.wrapping_add(8)
-    }
-
-    /// Runs the call to its end and leaves the thread stopped there.
-    pub fn run(&mut self, deadline: Instant) -> Result<(), CallError> {
-        self.announcement = end_signal(&self.tracee, self.original_mask).filter(|&signal| self.send(signal));
-        match self.announcement {
-            Some(signal) => self.run_to_announcement(signal, deadline),
-            None => self.run_to_return(deadline),
-        }
-    }
-
-    /// Runs to the entry of the rt_sigreturn, stopping at each system call. Under a filter, where
-    /// it cannot be cancelled, runs through it.
-    fn run_to_return(&mut self, deadline: Instant) -> Result<(), CallError> {
-        loop {
-            let registers = self.next_system_call(deadline)?;
-            if self.is_returning(&registers) {
-                break;
-            }
-            // A handler that has run in the call can leave it for the program (siglongjmp).
-            if self.has_run_handler && self.is_outside().map_err(CallError::Failed)? {
-                self.has_left = true;
-                return Ok(());
-            }
-            if Instant::now() >= deadline {
-                return Err(CallError::TimedOut);
-            }
-        }
-        if self.may_be_filtered {
-            self.next_system_call(deadline)?;
-        }
-        Ok(())
-    }
-
-    /// Sends a blocked signal that the program ignores, for [`Injected::run_to_frame`]; `None` if
-    /// none fits.
-    pub fn send_harmless(&self) -> Option<i32> {
-        harmless_signal(&self.tracee, self.original_mask).filter(|&signal| self.send(signal))
-    }
-
-    /// Sends `signal` to the thread; false if that fails.
-    pub fn send(&self, signal: i32) -> bool {
-        strandline_sys::process::signal_thread(self.tracee.process.pid(), self.tracee.tid, signal).is_ok()
-    }
-
-    /// Runs to the stop caused by `announcement` once the rt_sigreturn has restored everything.
-    fn run_to_announcement(&mut self, announcement: i32, deadline: Instant) -> Result<(), CallError> {
-        let tid = self.tracee.tid;
-        let mut signal = 0;
-        loop {
-            ptrace::resume(tid, signal).map_err(CallError::Failed)?;
-            signal = 0;
-            match self.next_event(ptrace::resume, deadline).map_err(CallError::Failed)? {
-                Some(Event::Signal(number)) => {
-                    let now = ptrace::registers(tid).map_err(CallError::Failed)?;
-                    let has_returned = self.has_returned(&now);
-                    if number == announcement {
-                        if has_returned || self.has_delivered_signal {
-                            return Ok(());
-                        }
-                        // A handler that runs within the call has unblocked it.
-                        self.announcement = None;
-                        return self.run_to_return(deadline);
-                    }
-                    signal = number;
-                    if !has_returned {
-                        self.prepare_delivery(number).map_err(CallError::Failed)?;
-                    } else {
-                        // Sent during the call and delivered after it: to the program's own state,
-                        // so that the kernel ends or restarts its system call as usual.
-                        ptrace::set_registers(tid, &self.tracee.registers).map_err(CallError::Failed)?;
-                        self.has_delivered_signal = true;
-                    }
-                }
-                Some(event @ Event::Exited { .. }) => return Err(CallError::Died(event)),
-                Some(Event::Stopped) if self.has_lost_announcement() => {
-                    self.announcement = None;
-                    self.has_left = self.is_outside().map_err(CallError::Failed)?;
-                    return if self.has_left { Ok(()) } else { self.run_to_return(deadline) };
-                }
-                Some(Event::Stopped | Event::GroupStop(_) | Event::Syscall | Event::Other(_)) => {}
-                None => return Err(CallError::TimedOut),
-            }
-            if Instant::now() >= deadline {
-                return Err(CallError::TimedOut);
-            }
-        }
     }
 
     /// At the end of the call, or at the exit of its last wanted system call: restores everything,
