@@ -223,6 +223,23 @@ pub struct Totals {
     pub unattributed: u64,
 }
 
+impl FromIterator<(State, u64)> for Totals {
+    fn from_iter<I: IntoIterator<Item = (State, u64)>>(rows: I) -> Self {
+        let mut totals = Self::default();
+        for (state, bytes) in rows {
+            let sum = match state {
+                State::Live => &mut totals.live,
+                State::Stranded => &mut totals.stranded,
+                State::Pinned => &mut totals.pinned,
+                State::Evictable => &mut totals.evictable,
+                State::Unattributed => &mut totals.unattributed,
+            };
+            *sum = sum.saturating_add(bytes);
+        }
+        totals
+    }
+}
+
 /// The conclusion from the ledger.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Verdict {

@@ -10,7 +10,6 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// `CN_IDX_PROC` and `CN_VAL_PROC`: both the group and the address of the process connector.
 const CN_IDX_PROC: u32 = 1;
-/// `PROC_CN_MCAST_LISTEN`.
 const PROC_CN_MCAST_LISTEN: u32 = 1;
 /// `PROC_EVENT_FORK`, `PROC_EVENT_EXEC`, `PROC_EVENT_EXIT`.
 const FORK: u32 = 0x0000_0001;

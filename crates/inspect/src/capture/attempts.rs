@@ -295,7 +295,6 @@ fn short_transfer_caveat(transfer: &ShortTransfer) -> Caveat {
     Caveat::new("short_transfer", format!("thread {}", transfer.tid), None, text)
 }
 
-/// Returns the threads of a stopped process.
 fn threads_of(process: &Process, stopped: &Stopped<'_>, read_plan: &ReadPlan<'_>) -> Threads {
     let registers = stopped.threads().map(|thread| (thread.tid, &thread.registers));
     let mut threads = Threads::new(process, registers, stopped.in_transfer().copied(), stopped.count());

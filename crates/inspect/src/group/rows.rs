@@ -296,18 +296,7 @@ pub(super) fn sort(rows: &mut [GroupRow]) {
 
 /// The rows, added up by state.
 pub fn totals(rows: &[GroupRow]) -> Totals {
-    let mut totals = Totals::default();
-    for row in rows {
-        let sum = match row.state {
-            State::Live => &mut totals.live,
-            State::Stranded => &mut totals.stranded,
-            State::Pinned => &mut totals.pinned,
-            State::Evictable => &mut totals.evictable,
-            State::Unattributed => &mut totals.unattributed,
-        };
-        *sum = sum.saturating_add(row.bytes);
-    }
-    totals
+    rows.iter().map(|row| (row.state, row.bytes)).collect()
 }
 
 #[cfg(test)]

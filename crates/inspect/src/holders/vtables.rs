@@ -216,7 +216,6 @@ impl TypeWordSink for VtableCollector<'_> {
     }
 }
 
-/// Returns the names of the functions at `addresses`.
 fn function_names(process: &Process, frozen: &FrozenState, addresses: &[u64]) -> HashMap<u64, FunctionNames> {
     // Each file is searched once, however many mappings it has.
     let groups = modules::file_groups(&frozen.address_space);

@@ -126,12 +126,5 @@ impl NamedHolders {
 
 /// Adds rows up by state.
 pub fn totals(rows: &[Row]) -> Totals {
-    let bytes_in = |state| rows.iter().filter(|row| row.state == state).map(|row| row.bytes).sum();
-    Totals {
-        live: bytes_in(State::Live),
-        stranded: bytes_in(State::Stranded),
-        pinned: bytes_in(State::Pinned),
-        evictable: bytes_in(State::Evictable),
-        unattributed: bytes_in(State::Unattributed),
-    }
+    rows.iter().map(|row| (row.state, row.bytes)).collect()
 }

@@ -27,7 +27,6 @@ pub const CALL_LIMIT: Duration = Duration::from_secs(120);
 /// Stack for a handler that runs in the call: its signal frame, with 11 KiB of extended state at
 /// most, and its functions.
 pub(super) const HANDLER_STACK_BYTES: u64 = 20 << 10;
-/// Alignment of a text argument.
 const TEXT_ALIGNMENT: u64 = 16;
 /// Errors for a thread that is gone: ESRCH, and ECHILD if its parent has reaped it.
 const GONE_ERRNOS: [i32; 2] = [3, 10];

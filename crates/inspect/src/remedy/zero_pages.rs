@@ -98,7 +98,6 @@ enum Method {
     Direct(CallSites),
 }
 
-/// Returns the method that is possible for the process.
 fn choose_method(process: &Process, request: &ZeroRequest) -> Result<Method, Refusal> {
     let (pid, status) = (process.pid(), precheck::check(process)?);
     let refuse = |what: String| not_releasable(pid, what);

@@ -274,7 +274,6 @@ fn is_allow(value: u32) -> bool {
     matches!(value & 0xffff_0000, 0x7fff_0000 | 0x7ffc_0000)
 }
 
-/// Executes one instruction.
 fn execute(instruction: FilterInstruction, registers: &mut Registers, call: &RequiredCall) -> Flow {
     /// `sizeof(struct seccomp_data)`
     const DATA_BYTES: u32 = 64;

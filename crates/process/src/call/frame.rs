@@ -57,7 +57,6 @@ const RESTARTS_WITHOUT_HANDLER: i64 = -514;
 const MINUS_EINTR: u64 = (-4_i64) as u64;
 /// `-ERESTART_RESTARTBLOCK`: the call continues through restart_syscall.
 pub(super) const RESTART_BLOCK: i64 = -516;
-/// The number of restart_syscall(2).
 const RESTART_SYSCALL: u64 = 219;
 /// The length of the instruction `syscall`.
 pub const SYSCALL_BYTES: u64 = 2;

@@ -54,7 +54,6 @@ pub fn kills(max_time: Duration) -> Vec<OomKill> {
     }
 }
 
-/// The kills in the records of `log`.
 fn read_kills(mut log: impl Read, deadline: Instant) -> Vec<OomKill> {
     let (mut kills, mut record) = (Vec::new(), vec![0; MAX_RECORD_BYTES]);
     while Instant::now() < deadline {

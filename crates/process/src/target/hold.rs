@@ -27,7 +27,6 @@ thread_local! {
 /// Read-locked by each thread that holds a target.
 static HELD: RwLock<()> = RwLock::new(());
 
-/// The holds of the calling thread.
 struct ThreadHolds {
     /// Maximum time of a hold; zero for no limit.
     limit: Cell<Duration>,

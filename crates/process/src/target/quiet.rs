@@ -87,7 +87,6 @@ const NO_EFFECT_BY_DEFAULT: u64 = 1 << 16 | 1 << 17 | 1 << 22 | 1 << 27;
 
 /// `EINTR` as a system call returns it.
 const MINUS_EINTR: u64 = (-4_i64) as u64;
-/// The instruction `syscall`.
 const SYSCALL_INSTRUCTION: [u8; 2] = [0x0f, 0x05];
 /// The code segment of 64-bit programs.
 pub const CS_64_BIT: u64 = 0x33;
