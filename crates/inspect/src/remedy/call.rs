@@ -107,6 +107,7 @@ fn with_safe_thread<T: Send>(
         thread: request.thread,
         fs_bases: request.fs_bases,
         must_wait: request.must_wait,
+        loads: request.sites.loads,
         ..ThreadConditions::default()
     };
     choose::with_safe_thread(process, &conditions, request.wait, act)

@@ -45,7 +45,7 @@ fn a_target_survives_a_reclaim_killed_at_any_instant() {
 
 #[test]
 fn so_does_one_under_a_filter() {
-    killed_at_any_instant(Subject::start_contained("chaos_target"), scaled(12, 800));
+    killed_at_any_instant(Subject::start_contained("chaos_target", &[]), scaled(12, 800));
 }
 
 fn killed_at_any_instant(subject: Subject, turns: usize) {

@@ -180,21 +180,25 @@ fn make_call(subject: &Subject, call: &Call<'_>, meanwhile: impl FnOnce() + Send
 #[test]
 fn a_thread_in_nanosleep_is_not_stopped_at_each_system_call() {
     const HOLES: u64 = 2000;
-    let subject = Subject::start("reclaim_target", &["holes", &HOLES.to_string()]);
-    let pid = subject.pid();
-    subject.settle(pid);
-    let switches = || -> u64 {
-        let fields = ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"];
-        fields.iter().map(|field| subject.status_field(pid, field).parse::<u64>().unwrap()).sum()
-    };
-    let before = switches();
-    let applied = subject.trim(PATIENCE.as_secs(), None).unwrap();
-    assert!(applied.actual_bytes.is_some_and(|bytes| bytes >= HOLES * 4096), "{applied:?}");
-    assert!(switches() - before < HOLES / 2, "{} switches", switches() - before);
-    subject.settle(pid);
-    signal::send(pid, SIGUSR1).unwrap();
-    let (output, status) = subject.finish();
-    assert_eq!((output.trim(), status.code()), ("EINTR", Some(0)));
+    let count = HOLES.to_string();
+    let arguments = ["holes", count.as_str()];
+    for start in [Subject::start, Subject::start_contained] {
+        let subject = start("reclaim_target", &arguments);
+        let pid = subject.pid();
+        subject.settle(pid);
+        let switches = || -> u64 {
+            let fields = ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"];
+            fields.iter().map(|field| subject.status_field(pid, field).parse::<u64>().unwrap()).sum()
+        };
+        let before = switches();
+        let applied = subject.trim(PATIENCE.as_secs(), None).unwrap();
+        assert!(applied.actual_bytes.is_some_and(|bytes| bytes >= HOLES * 4096), "{applied:?}");
+        assert!(switches() - before < HOLES / 2, "{} switches", switches() - before);
+        subject.settle(pid);
+        signal::send(pid, SIGUSR1).unwrap();
+        let (output, status) = subject.finish();
+        assert_eq!((output.trim(), status.code()), ("EINTR", Some(0)));
+    }
 }
 
 #[test]

@@ -65,9 +65,9 @@ impl Subject {
     }
 
     /// Starts a subject under a seccomp filter like that of a container.
-    pub fn start_contained(program: &str) -> Self {
+    pub fn start_contained(program: &str, arguments: &[&str]) -> Self {
         let mut command = Command::new(compiled("contained"));
-        command.arg(compiled(program));
+        command.arg(compiled(program)).args(arguments);
         Self::start_command(command)
     }
 

@@ -18,22 +18,27 @@ use std::time::Instant;
 use strandline_sys::memory;
 use strandline_sys::ptrace::{self, Event, Registers};
 
+use super::code::RegisterLoads;
+use super::filters::{self, RequiredCall};
 use super::frame::{self, SYSCALL_BYTES};
-use super::handlers::StopSignals;
+use super::handlers::{self, StopSignals};
 use super::inject::{CallError, Injected};
 use crate::target::tracee::Tracee;
 
 /// Signals that are ignored by default: URG, WINCH, CHLD.
 const HARMLESS_SIGNALS: [i32; 3] = [23, 28, 17];
-/// The number of tkill(2) on x86-64.
-const TKILL: u64 = 200;
+/// The system call by which a thread sends itself a signal.
+const TKILL: RequiredCall = RequiredCall::with_any_arguments("tkill", 200);
 /// The length of the instruction `pop %rax`.
 const POP_BYTES: u64 = 1;
 
 /// Whether the program would not notice the end of a function call in this stopped thread under a
-/// seccomp filter.
-pub fn can_end_by_signal(tracee: &Tracee<'_>) -> bool {
-    ptrace::signal_mask(tracee.tid).is_ok_and(|mask| end_signal(tracee, mask).is_some())
+/// seccomp filter. `loads` is code of the target, if it is known.
+pub fn can_end_by_signal(tracee: &Tracee<'_>, loads: Option<RegisterLoads>) -> bool {
+    let Ok(mask) = ptrace::signal_mask(tracee.tid) else { return false };
+    let runs_no_handler =
+        || tracee.process.task_status(tracee.tid).is_ok_and(|status| !handlers::may_stop_threads(&status));
+    end_signal(tracee, mask).is_some() || runs_no_handler() && OwnSignal::find(tracee, mask, loads).is_some()
 }
 
 /// A signal that can announce the end of a call; `None` if none of the harmless ones fits.
@@ -56,6 +61,25 @@ fn harmless_signal(tracee: &Tracee<'_>, mask: u64) -> Option<i32> {
     HARMLESS_SIGNALS.into_iter().find(|signal| unfit >> (signal - 1) & 1 == 0)
 }
 
+/// What a thread needs to send itself a signal at the end of a call.
+struct OwnSignal {
+    loads: RegisterLoads,
+    /// Its thread id in its own pid namespace.
+    tid: i32,
+    /// A signal that the program ignores and does not block.
+    signal: i32,
+}
+
+impl OwnSignal {
+    /// `None` if something is missing, or a seccomp filter may not allow it.
+    fn find(tracee: &Tracee<'_>, mask: u64, loads: Option<RegisterLoads>) -> Option<Self> {
+        let status = tracee.process.task_status(tracee.tid).ok()?;
+        let tid = status.namespace_pids.last().copied()?;
+        let own = Self { loads: loads?, tid, signal: harmless_signal(tracee, mask)? };
+        filters::objection(tracee, &[TKILL]).is_none().then_some(own)
+    }
+}
+
 impl Injected<'_> {
     /// Runs the call of a function to its end and leaves the thread stopped there.
     pub fn run(&mut self, deadline: Instant) -> Result<(), CallError> {
@@ -72,35 +96,34 @@ impl Injected<'_> {
     /// Makes the function return into a tkill(2) by which the thread sends itself a signal that the
     /// program ignores, and then into the frame. Returns the signal; `None` if that is not possible.
     fn return_through_signal(&self) -> std::io::Result<Option<i32>> {
-        let status = self.tracee.process.task_status(self.tracee.tid).ok();
-        let own_tid = status.and_then(|status| status.namespace_pids.last().copied());
-        let signal = harmless_signal(&self.tracee, self.original_mask);
-        let (Some(loads), Some(own_tid), Some(signal)) = (self.sites.loads, own_tid, signal) else {
+        // A handler could leave the call without that signal.
+        if self.stop_signals != StopSignals::default() {
+            return Ok(None);
+        }
+        let Some(own) = OwnSignal::find(&self.tracee, self.original_mask, self.sites.loads) else {
             return Ok(None);
         };
         let mut registers = self.registers()?;
-        // A handler could leave the call without that signal.
-        let may_run_handlers = self.stop_signals != StopSignals::default();
-        if self.may_be_filtered || may_run_handlers || registers.rsp != self.frame_address {
+        if registers.rsp != self.frame_address {
             return Ok(None);
         }
         let words = [
-            loads.rdi,
-            own_tid as u64,
-            loads.rsi,
-            signal as u64,
-            loads.rax,
-            TKILL,
+            own.loads.rdi,
+            own.tid as u64,
+            own.loads.rsi,
+            own.signal as u64,
+            own.loads.rax,
+            TKILL.number.into(),
             // Only a `ret`, for an even number of words: it keeps the stack aligned.
-            loads.rax + POP_BYTES,
+            own.loads.rax + POP_BYTES,
             self.sites.system_call,
         ];
         let bytes = words.map(u64::to_le_bytes).concat();
         registers.rsp = self.frame_address.wrapping_sub(bytes.len() as u64);
         memory::write(self.tracee.process.pid(), registers.rsp, &bytes)?;
-        ptrace::set_signal_mask(self.tracee.tid, self.call_mask & !(1 << (signal - 1)))?;
+        ptrace::set_signal_mask(self.tracee.tid, self.call_mask & !(1 << (own.signal - 1)))?;
         self.set_registers(&registers)?;
-        Ok(Some(signal))
+        Ok(Some(own.signal))
     }
 
     /// Runs to the stop that the signal of [`Self::return_through_signal`] causes.
