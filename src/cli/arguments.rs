@@ -21,8 +21,8 @@ Exit status: 0 done; 1 done, and a condition of --fail-if or --fail-if-claims-fa
 Start here:
   strandline demo                show how it works, on an example process
   strandline doctor              what this machine and user allow
-  strandline explain PID         where the memory of a process is
-  strandline explain --cgroup PATH  the same of a container
+  strandline PID                 where the memory of a process is (explain PID)
+  strandline explain --cgroup P  the same of a container or another control group
   strandline holders PID         what leaked, and which roots retain the rest
   strandline reclaim PID         release what can be released
   strandline run -- COMMAND      record the memory of a command over time
@@ -292,7 +292,7 @@ pub struct Recording {
 #[command(after_help = "\
 Examples:
   strandline record 4711
-  strandline record -o service.strandline --interval 100ms 4711
+  strandline record -o service.strandline --duration 10min 4711
   strandline record --ledger exit 4711      # a ledger at its exit
 
 By default a ledger is taken at the beginning and at the end of the recording (--ledger ends). With
@@ -302,6 +302,9 @@ pub struct Record {
     /// The recording's file; by default named after the process
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// End the recording after this time; by default with the process, or at Ctrl-C
+    #[arg(long, value_name = "TIME", value_parser = plan::duration)]
+    pub duration: Option<std::time::Duration>,
     #[command(flatten)]
     pub recording: Recording,
     /// The process to record, with its descendants

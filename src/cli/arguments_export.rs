@@ -28,11 +28,13 @@ Examples:
   curl -s http://127.0.0.1:9756/metrics | promtool check metrics
 
 What it may cost:
-  --stop-budget  all ledgers together stop a process for at most this time in any such period. The first ledger is taken
-                 at once; later ones pay for it, and for stops that the kernel makes longer. A process that needs more
-                 has strandline_process_error{reason=\"stop_budget\"}
-  --cpu-budget   after the first ledger, the exporter takes no other while it has used more than this share of one
-                 processor
+  --stop-budget  all ledgers together stop a process for at most this time in
+                 any such period. The first ledger is taken at once; later ones
+                 pay for it, and for stops that the kernel makes longer. A
+                 process that needs more has
+                 strandline_process_error{reason=\"stop_budget\"}
+  --cpu-budget   after the first ledger, the exporter takes no other while it
+                 has used more than this share of one processor
 
 If nothing has scraped for ten minutes, no process is stopped.
 

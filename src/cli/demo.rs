@@ -18,7 +18,7 @@ use super::output::Output;
 use super::{CommandResult, Failure, Result};
 use strandline_report::model::{Rows, View};
 use strandline_report::paint::Paint;
-use strandline_report::text::{counted, grouped, hanging, wrap};
+use strandline_report::text::{clean, counted, grouped, hanging, wrap};
 use strandline_report::units::{bytes, seconds};
 use strandline_report::{reclamation, terminal};
 
@@ -136,8 +136,8 @@ fn print_ledger(output: &mut Output, number: u32, title: &str, explanation: &Exp
         return Ok(());
     }
     print_title(output, number, title)?;
-    let view = View::new(explanation, Rows::Large);
-    let lines = terminal::summary(&view, ROWS_SHOWN, output.surface);
+    let view = View::new(explanation, Rows::Largest(ROWS_SHOWN));
+    let lines = terminal::summary(&view, output.surface);
     output.print(&(terminal::joined(&lines) + "\n"))
 }
 
@@ -185,7 +185,12 @@ fn farewell(memory_unchanged: bool, elapsed_seconds: f64) -> String {
     } else {
         "The process found its memory CHANGED, or did not end. Please report this."
     };
-    format!("{checked} All in {}. Now your own: strandline explain PID", seconds(elapsed_seconds))
+    format!("{checked} All in {}. Now your own: {} explain PID", seconds(elapsed_seconds), own_command())
+}
+
+/// How the user started strandline.
+fn own_command() -> String {
+    std::env::args_os().next().map_or_else(|| "strandline".to_owned(), |name| clean(&name.to_string_lossy()))
 }
 
 /// The child process; dropping this kills it.

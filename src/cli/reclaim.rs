@@ -153,7 +153,7 @@ fn better_sentence(min_bytes: u64, pid: i32, other: &Remedy) -> Option<String> {
         return None;
     }
     let (id, how) = (clean(&other.id), clean_sentence(&other.how));
-    let sentence = |figure: String| format!("{id} is predicted to release more, {figure}: {how}");
+    let sentence = |figure: String| format!("{id} is predicted to release {figure}: {how}");
     match (other.predicted_bytes, other.predicted_least_bytes) {
         (Some(figure), _) => (figure > min_bytes).then(|| sentence(bytes(figure))),
         (None, Some(bound)) if bound > min_bytes => Some(sentence(format!("at least {}", bytes(bound)))),

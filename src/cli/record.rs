@@ -57,7 +57,7 @@ pub fn run(arguments: &Run) -> Result<CommandResult> {
     match ended {
         Ok((recorded, wait_status)) => {
             if std::io::stderr().is_terminal() && may_write() {
-                print_summary(&recorded);
+                print_summary(&recorded, "high water");
             }
             Ok(CommandResult::WaitStatus(wait_status))
         }
@@ -82,16 +82,15 @@ pub fn record(arguments: &Record, output: &mut Output) -> Result<CommandResult> 
     let file = arguments.output.clone().unwrap_or_else(|| strandline_recorder::default_path(&name()));
     let line = ProgressLine::new(arguments.recording.progress, !output.json);
     let update = |progress: &Progress| line.update(progress);
-    let recorded = strandline_recorder::record(
-        arguments.pid,
-        &options(&arguments.recording, file, Plan::RECORD, &update),
-    );
+    let settings = options(&arguments.recording, file, Plan::RECORD, &update);
+    let recorded =
+        strandline_recorder::record(arguments.pid, &Options { duration: arguments.duration, ..settings });
     line.erase();
     let recorded = recorded.map_err(Failure)?;
     if output.json {
         output.document(SCHEMA, None, &RecordDocument::new(&recorded))?;
     } else {
-        print_summary(&recorded);
+        print_summary(&recorded, "high water since its start");
     }
     Ok(CommandResult::Done)
 }
@@ -106,6 +105,7 @@ fn options<'a>(
     Options {
         file,
         interval: recording.interval,
+        duration: None,
         plan: recording.ledger.unwrap_or(default_plan),
         ledger_settings: LedgerSettings {
             max_stop: recording.max_stop,
@@ -175,7 +175,7 @@ fn may_write() -> bool {
 }
 
 /// Prints on standard error what was recorded and the cost.
-fn print_summary(recorded: &Recorded) {
+fn print_summary(recorded: &Recorded, high_water: &str) {
     let Recorded { file, file_bytes, end, progress, processes } = recorded;
     let mut parts = vec![
         format!("recorded {}", seconds(us_to_seconds(end.at_us))),
@@ -184,7 +184,7 @@ fn print_summary(recorded: &Recorded) {
             counted(end.samples, "sample"),
             percent(end.missed, end.samples + end.missed)
         ),
-        format!("high water {}", maybe_bytes(end.high_water_kib.map(|kib| kib * 1024))),
+        format!("{high_water} {}", maybe_bytes(end.high_water_kib.map(|kib| kib * 1024))),
     ];
     if *processes > 1 || end.brief_processes > 0 {
         parts.push(counted(u64::from(*processes) + end.brief_processes, "process"));

@@ -197,7 +197,10 @@ impl RunningTrial<'_> {
 
     /// Runs the command once without settings; the figures are not counted.
     fn first_run(&self, lab: &mut LabSetup) -> std::result::Result<Observation, NoResult> {
-        let show_first_run = |_: &Progress| self.progress.show_line("the first run, without settings");
+        let show_first_run = |_: &Progress| {
+            self.progress
+                .show_line("the first run, without settings, until the command ends (a server needs --ready)")
+        };
         let mut judge = TrialJudge::new(&[], self.service.is_some(), &show_first_run);
         let subject = Subject { name: "first look".to_owned(), ..self.base.clone() };
         let plan = Plan { subjects: vec![subject], warm_up: 0, min_rounds: 1, max_rounds: 1, seed: 1 };

@@ -32,6 +32,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use strandline_inspect::explain::SnapshotMode;
+use strandline_process::rights::Rights;
 
 use budget::StopBudget;
 use exchange::{SurveyExchange, SurveyThread};
@@ -102,6 +103,12 @@ pub fn run(options: Options, log: Log) -> Result<(), String> {
     if let Some(listener) = &listener {
         let address = listener.local_addr().map_err(|error| error.to_string())?;
         log(&format!("listening on http://{address}/metrics"));
+    }
+    let rights = Rights::own();
+    let missing = rights.missing(true);
+    if options.ledgers.is_some() && !missing.is_empty() {
+        let (lack, advice) = (rights.describe_missing(&missing), rights.advice(&missing, ""));
+        log(&format!("no ledgers of other users' processes: {lack}; {advice}"));
     }
     let pages = Arc::new(page::Pages::new(Arc::clone(&states), started_at));
     let survey_thread = SurveyThread {

@@ -4,6 +4,7 @@
 //! lacks what the container was not given, and it already runs as root.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use strandline_sys::capabilities::{
@@ -36,6 +37,10 @@ const FURTHER_CAPABILITIES: [FurtherCapability; 3] = [
 /// The link of the machine's user namespace, with its inode number (include/linux/proc_ns.h,
 /// PROC_USER_INIT_INO).
 const FIRST_USER_NAMESPACE: &str = "user:[4026531837]";
+
+/// Where the Debian package has the program, and the list of its files (dpkg(1)).
+const PACKAGED_PROGRAM: &str = "/usr/bin/strandline";
+const PACKAGE_FILES: &str = "/var/lib/dpkg/info/strandline.list";
 
 /// The rights of a user.
 #[derive(Clone, Copy, Debug)]
@@ -125,24 +130,41 @@ impl Rights {
             }
             // A file with capabilities outside the bounding set could not be started.
             _ if !can_be_marked => format!("run as root{alternative}"),
-            _ => format!(
-                "run as root{alternative}, or permit it to one group: `{}` (setcap alone permits it to \
-                 every user)",
-                self.group_command(missing)
-            ),
+            _ => {
+                let access = FileAccess::own();
+                let command = self.permitting_command(missing, access);
+                match access {
+                    FileAccess::OneGroup => format!(
+                        "run as root{alternative}, or give strandline's file the capabilities, which an \
+                         upgrade removes: `{command}`"
+                    ),
+                    FileAccess::Packaged | FileAccess::All => format!(
+                        "run as root{alternative}, or permit it to one group, as root: `{command}` (setcap \
+                         alone permits it to every user)"
+                    ),
+                }
+            }
         }
     }
 
     /// The command for root that adds capabilities to strandline's file, for the users of one
     /// group. setcap(8) removes the capabilities that it does not name, so the command names the
     /// held ones too; chgrp removes all, so it comes first.
-    fn group_command(&self, added_capabilities: &[Capability]) -> String {
+    fn permitting_command(&self, added_capabilities: &[Capability], access: FileAccess) -> String {
         let capabilities = USEFUL.iter().filter(|capability| {
             added_capabilities.contains(capability) || self.held_bits & capability.bit() != 0
         });
         let words: Vec<String> = capabilities.map(|capability| file_name(*capability)).collect();
         let program = program();
-        format!("chgrp GROUP {program} && chmod 750 {program} && setcap {}+ep {program}", words.join(","))
+        let setcap = format!("setcap {}+ep {program}", words.join(","));
+        match access {
+            FileAccess::OneGroup => setcap,
+            // An upgrade keeps the group and the mode.
+            FileAccess::Packaged => {
+                format!("dpkg-statoverride --update --add root GROUP 750 {program} && {setcap}")
+            }
+            FileAccess::All => format!("chgrp GROUP {program} && chmod 750 {program} && {setcap}"),
+        }
     }
 
     /// The capabilities beyond those for reading that are missing and available here: a file with
@@ -153,6 +175,32 @@ impl Rights {
             self.held_bits & bit == 0 && self.bounding_bits & bit != 0
         };
         FURTHER_CAPABILITIES.into_iter().filter(is_available).collect()
+    }
+}
+
+/// Who may start strandline's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FileAccess {
+    /// The users of its group only.
+    OneGroup,
+    /// Every user; the file belongs to a Debian package.
+    Packaged,
+    /// Every user.
+    All,
+}
+
+impl FileAccess {
+    /// That of this program's file.
+    fn own() -> Self {
+        const OTHERS_EXECUTE: u32 = 0o001;
+        let mode = fs::metadata("/proc/self/exe").ok().map(|file| file.permissions().mode());
+        if mode.is_some_and(|mode| mode & OTHERS_EXECUTE == 0) {
+            Self::OneGroup
+        } else if program() == PACKAGED_PROGRAM && Path::new(PACKAGE_FILES).exists() {
+            Self::Packaged
+        } else {
+            Self::All
+        }
     }
 }
 
@@ -278,7 +326,7 @@ mod tests {
         assert_eq!(
             rights_of(7, &[], ALL).advice(&[SYS_PTRACE], " or as that user"),
             format!(
-                "run as root or as that user, or permit it to one group: `chgrp GROUP {program} && chmod 750 \
+                "run as root or as that user, or permit it to one group, as root: `chgrp GROUP {program} && chmod 750 \
                  {program} && setcap cap_sys_ptrace+ep {program}` (setcap alone permits it to every user)"
             )
         );
@@ -287,7 +335,13 @@ mod tests {
     #[test]
     fn a_line_of_setcap_keeps_what_the_one_before_gave() {
         let rights = rights_of(7, &[NET_ADMIN, SYS_PTRACE], ALL);
-        let command = rights.group_command(&rights.missing(true));
+        let missing = rights.missing(true);
+        let command = |access| rights.permitting_command(&missing, access);
+        assert!(command(FileAccess::OneGroup).starts_with("setcap "));
+        assert!(
+            command(FileAccess::Packaged).starts_with("dpkg-statoverride --update --add root GROUP 750 ")
+        );
+        let command = command(FileAccess::All);
         let setcap = format!(" && setcap cap_sys_ptrace,cap_dac_read_search,cap_net_admin+ep {}", program());
         assert!(command.ends_with(&setcap), "{command}");
     }

@@ -44,6 +44,8 @@ pub struct Options<'a> {
     pub file: PathBuf,
     /// Time between two samples.
     pub interval: Duration,
+    /// Time after which the recording of a running process ends; `None`: with the process.
+    pub duration: Option<Duration>,
     /// Which ledgers to take.
     pub plan: Plan,
     /// How to take ledgers, except at the end of a process, which is stopped anyway.

@@ -272,7 +272,14 @@ impl<'a> Session<'a> {
     /// Sleeps until an instant is due or there are events, which it handles. Returns a reason if
     /// the recording is over.
     fn wait(&mut self) -> Option<StopReason> {
-        let timeout = self.grid.time_until_next(self.clock.now_us()).min(self.max_wait());
+        let now_us = self.clock.now_us();
+        let time_left =
+            self.options.duration.map(|duration| duration.saturating_sub(Duration::from_micros(now_us)));
+        if time_left.is_some_and(|time| time.is_zero()) {
+            return Some(StopReason::Interrupted);
+        }
+        let timeout = self.grid.time_until_next(now_us).min(self.max_wait());
+        let timeout = time_left.map_or(timeout, |time| timeout.min(time));
         let ready = self.poller.wait(timeout);
         if ready.has(Source::End) {
             return Some(StopReason::Ended);

@@ -101,14 +101,22 @@ impl Brief {
                     format!("strandline holders {pid}"),
                     "who holds live blocks, which ones leaked",
                 ),
-                NextCommand::new(
-                    format!("strandline explain -v {pid}"),
-                    "arenas, types, strata, all rows, caveats",
-                ),
+                NextCommand::new(format!("strandline explain -v {pid}"), &details(explanation)),
             ],
             cost: cost(explanation, other_caveats),
         }
     }
+}
+
+/// What the view with all details has.
+fn details(explanation: &Explanation) -> String {
+    let parts = [
+        ("arenas, ", explanation.allocators.iter().any(|allocator| !allocator.arenas.is_empty())),
+        ("types, ", explanation.runtimes.iter().any(|runtime| !runtime.types.is_empty())),
+        ("all rows", true),
+        (", caveats", !explanation.caveats.is_empty()),
+    ];
+    parts.into_iter().filter_map(|(text, is_present)| is_present.then_some(text)).collect()
 }
 
 /// The caveats that touch a significant part of RSS, as sentences, and the number of the others.

@@ -16,7 +16,7 @@ const NAME_COLUMNS: usize = 14;
 /// Width of an exact figure: `1,234,567,890,123 bytes`.
 const EXACT_COLUMNS: usize = 22;
 
-/// The default view, with a final newline: what was released, `hints`, and the cost.
+/// The default view, with a final newline: what was released, the cost, and `hints`.
 pub fn reclamation(reclamation: &Reclamation, hints: &[String], surface: Surface) -> String {
     // Without RSS, each caveat with a size is important.
     let rss_bytes = reclamation.rss_before_bytes.or(reclamation.rss_after_bytes).unwrap_or(0);
@@ -28,7 +28,6 @@ pub fn reclamation(reclamation: &Reclamation, hints: &[String], surface: Surface
         lines.extend(side_effects(reclamation).iter().flat_map(|text| wrap(text, surface.columns)));
         lines.extend(note(reclamation, surface));
     }
-    lines.extend_from_slice(hints);
     let mut last_line = vec![rss_change(reclamation)];
     if is_done && !reclamation.dry_run {
         last_line.extend(costs(reclamation));
@@ -37,6 +36,7 @@ pub fn reclamation(reclamation: &Reclamation, hints: &[String], surface: Surface
         last_line.push(format!("{} (-v)", counted(other_caveats as u64, "caveat")));
     }
     lines.extend(faint(&wrap(&last_line.join(" · "), surface.columns), surface));
+    lines.extend_from_slice(hints);
     joined(&lines)
 }
 

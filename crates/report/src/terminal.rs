@@ -306,12 +306,11 @@ pub fn joined(lines: &[String]) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Verdict, bars and the first `max_rows` rows.
-pub fn summary(view: &View, max_rows: usize, surface: Surface) -> Vec<String> {
+/// Verdict, bars and rows.
+pub fn summary(view: &View, surface: Surface) -> Vec<String> {
     let mut lines = strong(&wrap(&view.headline, surface.columns), surface);
     lines.extend(bars(&view.states, surface));
-    let rows: Vec<RowView> = view.rows.iter().take(max_rows).cloned().collect();
-    lines.extend(ledger(&View { rows, hidden_rows: None, ..view.clone() }, 1, surface));
+    lines.extend(ledger(view, 1, surface));
     lines
 }
 

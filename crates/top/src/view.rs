@@ -9,7 +9,8 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Widget};
-use strandline_report::units::{bytes, maybe_bytes, thousands};
+use strandline_report::text::{counted, wrap_at_most};
+use strandline_report::units::{bytes, maybe_bytes};
 
 use crate::keys;
 use crate::rows::{Column, Kind, Row};
@@ -31,12 +32,20 @@ const GROWTH_WIDTH: usize = 10;
 /// Maximum width of an age.
 const AGE_WIDTH: usize = 4;
 
+/// Maximum number of lines of a message.
+const MAX_MESSAGE_LINES: usize = 8;
+
 /// The footer of the table.
 const KEYS: &str = " Enter ledger  r dry run  / filter  t tree  c groups  ←→ order  ? help  q quit";
 
 pub fn draw(frame: &mut Frame<'_>, state: &mut State) {
+    let footer = match state.pane {
+        Pane::Table => footer(state, frame.area().width),
+        Pane::Help | Pane::Text { .. } => Vec::new(),
+    };
+    let foot_height = footer.len().max(1) as u16;
     let [head, body, foot] =
-        Layout::vertical([Constraint::Length(1), Constraint::Min(1), Constraint::Length(1)])
+        Layout::vertical([Constraint::Length(1), Constraint::Min(1), Constraint::Length(foot_height)])
             .areas(frame.area());
     let areas = Areas { head, body, foot };
     match &state.pane {
@@ -44,7 +53,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &mut State) {
             frame.render_widget(Line::from(headline(state)).style(Modifier::BOLD), head);
             scroll_to_selected(state, usize::from(body.height.saturating_sub(1)));
             draw_table(state, body, frame.buffer_mut(), true);
-            frame.render_widget(footer(state), foot);
+            frame.render_widget(Paragraph::new(footer), foot);
         }
         Pane::Help => {
             let lines =
@@ -92,24 +101,25 @@ pub fn text_of(state: &State, columns: u16) -> String {
 
 fn headline(state: &State) -> String {
     let Some(survey) = &state.survey else { return " reading …".to_owned() };
-    let subjects = match state.kind {
-        Kind::List | Kind::Tree => "processes",
-        Kind::Groups => "control groups",
+    let subject = match state.kind {
+        Kind::List | Kind::Tree => "process",
+        Kind::Groups => "control group",
     };
+    let subjects = counted(state.rows.len() as u64, subject);
     let filter =
         if state.filter.is_empty() { String::new() } else { format!(" with “{}”", state.filter) };
     let duration = strandline_report::units::seconds(survey.duration.as_secs_f64());
-    format!(" {} {subjects}{filter} · read in {duration}, none stopped", thousands(state.rows.len() as u64))
+    format!(" {subjects}{filter} · read in {duration}, none stopped")
 }
 
-fn footer(state: &State) -> Line<'_> {
+/// The lines below the table: keys, the filter, or a message.
+fn footer(state: &State, columns: u16) -> Vec<Line<'static>> {
     if state.is_typing {
-        return Line::from(format!(" filter: {}▏  Enter keeps it, Esc forgets it", state.filter));
+        return vec![Line::from(format!(" filter: {}▏  Enter keeps it, Esc forgets it", state.filter))];
     }
-    match &state.message {
-        Some(message) => Line::from(format!(" {message}")).style(Modifier::BOLD),
-        None => Line::from(KEYS),
-    }
+    let Some(message) = &state.message else { return vec![Line::from(KEYS)] };
+    let lines = wrap_at_most(message, usize::from(columns).saturating_sub(1), MAX_MESSAGE_LINES);
+    lines.iter().map(|line| Line::from(format!(" {line}")).style(Modifier::BOLD)).collect()
 }
 
 /// Scrolls a table of this height in rows so that the selected row is visible.

@@ -31,6 +31,8 @@ const MAX_SIBLINGS: usize = 3;
 /// A root or set belongs to the headline if it retains more than 1/`HEADLINE_DIVISOR` of all live
 /// bytes.
 const HEADLINE_DIVISOR: u64 = 10;
+/// Between the number and the type of blocks that refer to each other.
+const LINKED: &str = " linked ";
 /// Blocks of one size have a line of their own from 1/`MIN_SIZE_DIVISOR` of all live bytes on.
 const MIN_SIZE_DIVISOR: u64 = 100;
 /// Unattributed memory below this is normal for any program.
@@ -351,7 +353,7 @@ fn step_text(kind: &Holding) -> String {
     match kind.instances {
         1 => name,
         instances if kind.chained == 0 => format!("{} {name}", thousands(instances)),
-        instances => format!("{} linked {name}", thousands(instances)),
+        instances => format!("{}{LINKED}{name}", thousands(instances)),
     }
 }
 
@@ -396,19 +398,20 @@ fn root_name(root: &Root) -> String {
     }
 }
 
-/// Rows of the types, largest first. Small size classes are merged into one line.
+/// Rows of the types, largest first. Sizes of which there is little, and which pin little, are
+/// merged into one line.
 fn type_rows(facts: &Holders, top: usize) -> Vec<Vec<String>> {
     let min_bytes = facts.live.bytes / MIN_SIZE_DIVISOR;
     let is_small = |kind: &&Type| {
-        kind.bytes < min_bytes && kind.unreachable_bytes == Some(0) && size_of_type(&kind.name).is_some()
+        kind.bytes.max(kind.pins_bytes) < min_bytes
+            && kind.unreachable_bytes == Some(0)
+            && size_of_type(&kind.name).is_some()
     };
     let (small, mut types): (Vec<&Type>, Vec<&Type>) = facts.types.iter().partition(is_small);
-    let smallest = small.iter().filter_map(|kind| size_of_type(&kind.name)).min();
-    let largest = small.iter().filter_map(|kind| size_of_type(&kind.name)).max();
-    let Some((smallest, largest)) = smallest.zip(largest).filter(|_| small.len() > 1) else {
+    if small.len() < 2 {
         return facts.types.iter().take(top).map(type_row).collect();
-    };
-    let name = format!("blocks of {} to {} bytes", thousands(smallest), thousands(largest));
+    }
+    let name = format!("blocks of {} other sizes", thousands(small.len() as u64));
     let mut sum = Type { name, unreachable_bytes: Some(0), ..Type::default() };
     for kind in &small {
         add_fields!(saturating sum, kind: bytes, instances, pins_bytes);
@@ -460,10 +463,7 @@ mod tests {
     fn small_blocks_of_several_sizes_are_one_line() {
         let facts = heap_of(&[(1 << 20, 1), (4000, 4), (3000, 5), (64, 1)]);
         let names: Vec<String> = type_rows(&facts, 20).into_iter().map(|row| row[..3].join(" ")).collect();
-        assert_eq!(
-            names,
-            ["blocks of 1,048,576 bytes 1.00 MiB 1", "blocks of 64 to 1,000 bytes 6.90 KiB 10"]
-        );
+        assert_eq!(names, ["blocks of 1,048,576 bytes 1.00 MiB 1", "blocks of 3 other sizes 6.90 KiB 10"]);
     }
 
     #[test]

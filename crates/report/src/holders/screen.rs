@@ -6,8 +6,8 @@ use strandline_inspect::holders::growth::Comparison;
 use super::growth::{GROWTH_COLUMNS, TYPE_GROWTH_COLUMNS, age_text, growth_rows};
 use super::leaked::{LEAKED, leaked_rows};
 use super::{
-    MAX_SIBLINGS, MAX_STEPS, ROOTS, TYPES, groups, headline, process_line, root_rows, step_text, type_row,
-    type_rows,
+    LINKED, MAX_SIBLINGS, MAX_STEPS, ROOTS, TYPES, groups, headline, process_line, root_rows, size_of_type,
+    step_text, type_row, type_rows,
 };
 use crate::brief::{NextCommand, cost_line, important_caveats};
 use crate::model;
@@ -25,6 +25,8 @@ const MAX_ROOTS: usize = 10;
 const MAX_TYPES: usize = 8;
 /// Maximum number of rows of each table if there are also those of growth.
 const MAX_BESIDE_GROWTH: usize = 4;
+/// What the sizes of blocks are.
+const BLOCK_SIZES: &str = "block sizes are the allocator's: with glibc a request is 0 to 15 bytes smaller";
 /// Spaces between two columns.
 const GAP: usize = 2;
 
@@ -52,9 +54,15 @@ pub fn holders(facts: &Holders, top: Option<usize>, surface: Surface) -> String 
         lines.push(String::new());
         lines.extend(table);
     }
+    if facts.types.iter().any(|kind| size_of_type(&kind.name).is_some()) {
+        lines.extend(faint(&wrap(BLOCK_SIZES, surface.columns), surface));
+    }
     lines.push(String::new());
     let commands = [
-        NextCommand::new(format!("strandline reclaim --dry-run {}", facts.pid), "what a call would release"),
+        NextCommand::new(
+            format!("strandline reclaim --dry-run {}", facts.pid),
+            "what a call would release (not pins)",
+        ),
         NextCommand::new(format!("strandline holders -v {}", facts.pid), "every root, type, path, caveat"),
     ];
     lines.extend(next_commands(&commands, surface));
@@ -84,8 +92,8 @@ pub fn details(facts: &Holders, top: Option<usize>, surface: Surface) -> String 
     lines.extend(lay_out(&TYPES, &types, 0, surface.columns));
     lines.push(String::new());
     let text = "what a root alone holds: it would be unreachable without. pins: resident memory with free slots and no other blocks, \
-                released if these were freed; explain counts only the free bytes on them as pinned. Other sizes are of address \
-                space, as malloc has them, resident or not. live: allocated and not freed, leaked or not";
+                released if these were freed; explain counts only the free bytes on them as pinned. Pages with blocks of several \
+                types count for none of them. Other sizes are of address space, as malloc has them, resident or not. live: allocated and not freed, leaked or not";
     lines.extend(hanging("retained: ", text, surface.columns));
     lines.extend(listed("caveats", &model::caveats(&facts.caveats), surface));
     lines.push(String::new());
@@ -162,6 +170,10 @@ fn path_text(holds: &[Holding], min_bytes: u64, columns: usize) -> String {
         steps.retain(|step| !step.is_single);
     }
     let mut line = join_steps(&steps, "");
+    if width(&line) > columns {
+        // The size says more than that the blocks refer to each other.
+        line = line.replace(LINKED, " ");
+    }
     while width(&line) > columns && steps.len() > 1 {
         steps.pop();
         line = join_steps(&steps, " → …");
@@ -205,6 +217,10 @@ mod tests {
         assert_eq!(path(50), "5,000 server::Entry → 6,000 blocks of 24 bytes");
         assert_eq!(path(30), "5,000 server::Entry → …");
         assert_eq!(path(10), "5,000 …");
+        let linked = Holding { chained: 207_999, ..holding("104-byte blocks", 208_000, Vec::new()) };
+        let path = |columns| path_text(std::slice::from_ref(&linked), 1, columns);
+        assert_eq!(path(40), "208,000 linked blocks of 104 bytes");
+        assert_eq!(path(30), "208,000 blocks of 104 bytes");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use strandline_recording::{Ledger, Mark, Moment};
 
-use super::choice::{bytes_of, cell_of, ending, largest, process_name, seconds_of, time};
+use super::choice::{bytes_of, cell_of, ending, largest, peak_name, process_name, seconds_of, time};
 use super::html_data::{caveat_lines, moment_name};
 use super::{Process, SampleCounts, Timeline, group_chart, types};
 use crate::paint::{Paint, Surface};
@@ -122,7 +122,7 @@ fn heading(timeline: &Timeline, surface: Surface) -> Vec<String> {
     let mut lines = vec![surface.paint(Paint::Faint, &shorten(&title, surface.columns)), String::new()];
     let ended = timeline.end.as_ref().and_then(|end| end.high_water_kib);
     let peak = timeline.processes.iter().filter_map(Process::high_water_kib).max().max(ended).map(bytes_of);
-    let headline = format!("{}; peak RSS of one process {}", ending(timeline), maybe_bytes(peak));
+    let headline = format!("{}; {} {}", ending(timeline), peak_name(timeline), maybe_bytes(peak));
     lines.extend(wrap(&headline, surface.columns).iter().map(|line| surface.paint(Paint::Strong, line)));
     for limit in &timeline.header.limits {
         let text = format!(

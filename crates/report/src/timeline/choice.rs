@@ -104,6 +104,15 @@ fn add_to_sums(points: &[Point], interval_us: u64, sums: &mut [Sample]) {
     }
 }
 
+/// The name of the highest resident set: the kernel's also counts the time before the recording.
+pub fn peak_name(timeline: &Timeline) -> &'static str {
+    if timeline.header.attached {
+        "peak RSS of one process since its start"
+    } else {
+        "peak RSS of one process"
+    }
+}
+
 /// A sentence on how the recording ended: `ended with status 0 after 12.4 s`.
 pub fn ending(timeline: &Timeline) -> String {
     let Some(end) = &timeline.end else {

@@ -12,7 +12,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use strandline_recording::{Mark, Sample};
 
-use super::choice::{bytes_of, ending, process_name, seconds_of};
+use super::choice::{bytes_of, ending, peak_name, process_name, seconds_of};
 use super::group_page::{self, GroupSection};
 use super::html_data::{MAX_MARKS, PageData, caveat_lines};
 use super::{DrawError, Process, SampleCounts, Timeline};
@@ -186,7 +186,7 @@ impl RecordingView {
             name: clean_sentence(&timeline.name),
             command: command(timeline),
             ending: ending(timeline),
-            peak: fact_bytes("peak RSS of one process", peak_bytes(timeline)),
+            peak: fact_bytes(peak_name(timeline), peak_bytes(timeline)),
             facts: facts(timeline),
             environment: environment(timeline),
             groups: group_page::sections(timeline),
