@@ -9,8 +9,8 @@ use std::collections::{BTreeSet, HashSet};
 use std::time::Instant;
 
 use super::layout::{
-    ARENA_WORDS, BITMAP_BITS, CHUNK_BITS, COLLECT_3, LARGE_BYTES, MAP_BYTES, PAGE_3, PAGE_3_4, PURGE_BITMAP,
-    PURGED_IN_RUNS, PageLayout, PageWords, SLICE_BYTES, SUBMAP_BYTES, SUBMAP_SPAN,
+    ARENA_WORDS, BITMAP_BITS, CHUNK_BITS, COLLECT_3, HEAP_BYTES, LARGE_BYTES, MAP_BYTES, PAGE_3, PAGE_3_4,
+    PURGE_BITMAP, PURGED_IN_RUNS, PageLayout, PageWords, SLICE_BYTES, SUBMAP_BYTES, SUBMAP_SPAN,
 };
 use super::parts::{Heap, Part, PartKind, RunPurgedArena};
 use crate::radix::{self, Leaf, StaticData, UnclaimedMemory};
@@ -60,7 +60,7 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
             object: data.object.start,
             name: data.object.name.clone(),
             collect_rules: COLLECT_3,
-            has_thread_data: true,
+            thread_data_bytes: Some(HEAP_BYTES),
             releases: if map.layout == &PAGE_3 { "3.0 to 3.3" } else { "3.4" },
             ..Heap::default()
         };

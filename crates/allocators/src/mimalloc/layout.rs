@@ -326,6 +326,10 @@ pub const COLLECT_3: CollectRules = CollectRules {
     span_purge: SpanPurge::None,
 };
 
+/// Minimum bytes of a thread's heap of 3.x (`types.h`, `struct mi_heap_s`, from 3.2 on
+/// `struct mi_theap_s`): 3672 to 3688 up to 3.1, 8040 and more from 3.2 on.
+pub const HEAP_BYTES: u64 = 3672;
+
 /// Bytes of a slice (`MI_SEGMENT_SLICE_SIZE`, `MI_ARENA_SLICE_SIZE`), and of the smallest page.
 pub const SLICE_BYTES: u64 = 64 << 10;
 

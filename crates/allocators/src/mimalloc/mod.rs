@@ -49,7 +49,7 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     rows: &rows::ROWS,
     blocks: Some(&rows::BLOCKS),
     remedies: &[CALL, Spec::next_start("mimalloc_purge_delay", "mimalloc releases free pages at once")],
-    not_read: "secure and debugging builds (encoded lists, padding); by how much an aligned block begins behind its place",
+    not_read: "secure and debugging builds (encoded lists, padding); by how many bytes an aligned block begins after the start of its slot",
     ..ReaderInfo::NONE
 };
 
@@ -69,18 +69,9 @@ const COLLECT: Function = Function {
     own_prefixes: &["mi_", "_mi_"],
 };
 
-/// Minimum bytes of a thread's own data, which includes its heap (`mi_thread_data_t`): one page up
-/// to 1.8.2 and 2.1.2.
-const OLD_THREAD_DATA_BYTES: u64 = 3 << 10;
-/// The same for later releases: two pages.
-const THREAD_DATA_BYTES: u64 = 6 << 10;
-/// Maximum offset of `thread_delayed_free` in a heap of these later releases; in earlier ones the
-/// field follows the queues of pages.
-const MAX_DELAYED_FREE: u64 = 1536;
-
 /// Minimum number of invalid pages that indicate an encoding build and not damage, if they are the
 /// majority.
-const MIN_DAMAGES_FOR_ENCODED: u64 = 4;
+const MIN_INVALID_PAGES_FOR_ENCODED: u64 = 4;
 
 /// Minimum free bytes for which the reader proposes a setting for the next start.
 const MIN_BYTES_FOR_SETTING: u64 = 1 << 20;
@@ -139,13 +130,13 @@ impl FoundAllocator for Mimalloc {
 /// Reads one heap outside `taken` (claimed by others).
 fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let collection = collect::find(context, heap);
-    // Then it may not have found all blocks that other threads freed.
+    // After the deadline, collect::find may have missed blocks that other threads freed.
     let is_late = Instant::now() >= context.deadline;
     let (claims, mut counts) =
         claims::claim(context, heap, &collection.delayed_blocks, &collection.releasable);
     let damages = counts.doubts.damages;
-    if heap.is_encoded || damages >= MIN_DAMAGES_FOR_ENCODED && damages * 2 > counts.pages {
-        return encoded_reading(heap);
+    if heap.is_encoded || damages >= MIN_INVALID_PAGES_FOR_ENCODED && damages * 2 > counts.pages {
+        return encoded_reading(heap, heap.bytes_read + counts.bytes_read + collection.bytes_read);
     }
     let mut doubts = heap.doubts.clone();
     doubts.add(&counts.doubts);
@@ -178,7 +169,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     reading
 }
 
-/// Returns the caveat for the mimallocs behind this one that are not read.
+/// Returns the caveat on further mimallocs that are not read.
 fn unread_heaps_caveat(heap: &Heap) -> Option<Caveat> {
     let UnreadHeaps { count, first_segment, resident_bytes } = heap.unread_heaps;
     let text =
@@ -186,11 +177,12 @@ fn unread_heaps_caveat(heap: &Heap) -> Option<Caveat> {
     (count > 0).then(|| Caveat::new("mimalloc_left_out", format!("{first_segment:#x}"), resident_bytes, text))
 }
 
-/// Returns a reading without claims, for a heap of a build that encodes its lists.
-fn encoded_reading(heap: &Heap) -> Reading {
+/// Returns a reading without claims, for a heap of a build that encodes its lists, of which
+/// `bytes_read` were read.
+fn encoded_reading(heap: &Heap, bytes_read: u64) -> Reading {
     let text = "most of its segments or pages are inconsistent, as in a build with MI_SECURE or MI_DEBUG, which encodes its \
                 lists: it is not read, and nothing is predicted";
-    let mut reading = Reading { bytes_read: heap.bytes_read, ..Reading::default() };
+    let mut reading = Reading { bytes_read, ..Reading::default() };
     reading.caveats.push(Caveat::new("mimalloc_encoded", heap.name.clone(), None, text));
     reading.allocator = Allocator {
         name: ABOUT.name.to_owned(),
@@ -202,11 +194,7 @@ fn encoded_reading(heap: &Heap) -> Reading {
 
 /// Returns the ranges of threads' own data, which begin with `thread_heaps`, outside `taken`.
 fn thread_data(context: &Context<'_>, heap: &Heap, thread_heaps: &[u64], taken: &RangeSet) -> RangeSet {
-    if !heap.has_thread_data {
-        return RangeSet::default();
-    }
-    let is_old = heap.delayed_free.is_some_and(|offset| offset > MAX_DELAYED_FREE);
-    let bytes = if is_old { OLD_THREAD_DATA_BYTES } else { THREAD_DATA_BYTES };
+    let Some(bytes) = heap.thread_data_bytes else { return RangeSet::default() };
     let unclaimed_ranges = thread_heaps.iter().filter_map(|&thread_heap| {
         let range = AddressRange::sized(thread_heap, bytes).widened_to_pages();
         let range = context.space.find(range.start)?.range().intersection(range);
@@ -218,7 +206,7 @@ fn thread_data(context: &Context<'_>, heap: &Heap, thread_heaps: &[u64], taken: 
 /// Returns the allocator's statistics; without totals unless the heap `is_complete`.
 fn facts(heap: &Heap, counts: &Counts, thread_data_bytes: u64, is_complete: bool) -> Allocator {
     let mut allocator = Allocator {
-        name: "mimalloc".to_owned(),
+        name: ABOUT.name.to_owned(),
         found_by: format!("segments or page map of {} (laid out as in {})", heap.name, heap.releases),
         read: true,
         ..Allocator::default()

@@ -116,8 +116,9 @@ pub struct Heap {
     pub has_offsets: bool,
     /// What a collection releases.
     pub collect_rules: CollectRules,
-    /// Whether threads' own data is taken from the kernel.
-    pub has_thread_data: bool,
+    /// Minimum bytes of the structure that begins with a thread's heap; `None` if no such structure
+    /// is taken from the kernel.
+    pub thread_data_bytes: Option<u64>,
     /// When it was read, by mimalloc's clock.
     pub read_at_milliseconds: u64,
     /// State of the free slices of segments, by the start of the segment.

@@ -26,9 +26,9 @@ pub struct SegmentLayout {
     /// What a collection releases; `None` if that cannot be predicted (up to 1.8.2 freed memory
     /// stays for an unknown time).
     pub collect_rules: Option<CollectRules>,
-    /// Whether threads' own data, including their heaps, is taken from the kernel; CPython's is in
-    /// its thread states.
-    pub has_thread_data: bool,
+    /// Minimum bytes of `mi_thread_data_t`, which begins with a thread's heap (`init.c`); `None` if
+    /// CPython keeps it in its thread states.
+    pub thread_data_bytes: Option<u64>,
     /// `segment_size`, if only that distinguishes the layout from another one.
     pub size: Option<usize>,
     /// Offsets of the masks of free slices.
@@ -175,7 +175,8 @@ const SEGMENT_1_6: SegmentLayout = SegmentLayout {
     page: &PAGE_1,
     delayed_free: 2840,
     collect_rules: None,
-    has_thread_data: true,
+    // 3728 to 3920 bytes up to 1.8.9, at least 7424 from 1.9.2 on.
+    thread_data_bytes: Some(3728),
     size: None,
     masks: None,
 };
@@ -216,7 +217,8 @@ const SEGMENT_2_0_3: SegmentLayout = SegmentLayout {
     page: &PAGE_2,
     delayed_free: 2840,
     collect_rules: Some(COLLECT_2_0_3),
-    has_thread_data: true,
+    // 4592 to 4744 bytes up to 2.1.9, at least 8232 from 2.2.2 on.
+    thread_data_bytes: Some(4592),
     size: None,
     masks: Some(MASKS_2_0_3),
 };
@@ -244,7 +246,7 @@ const SEGMENT_CPYTHON: SegmentLayout = SegmentLayout {
     releases: "CPython 3.13 and 3.14",
     page: &PAGE_CPYTHON,
     collect_rules: None,
-    has_thread_data: false,
+    thread_data_bytes: None,
     masks: None,
     ..SEGMENT_2_0_9
 };
@@ -270,7 +272,7 @@ const SEGMENT_CPYTHON_2_5: SegmentLayout = SegmentLayout {
     releases: "CPython 3.14.10",
     page: &PAGE_CPYTHON_2_5,
     collect_rules: None,
-    has_thread_data: false,
+    thread_data_bytes: None,
     masks: None,
     ..SEGMENT_2_1_9
 };

@@ -85,7 +85,7 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
             delayed_free: Some(layout.delayed_free),
             collect_rules: layout.collect_rules.unwrap_or_default(),
             has_offsets: layout.page.start == FirstBlock::Offset,
-            has_thread_data: layout.has_thread_data,
+            thread_data_bytes: layout.thread_data_bytes,
             bytes_read: votes.values().map(|votes| votes.bytes_read).sum(),
             read_at_milliseconds: host::monotonic_milliseconds(),
             // In a running process a few segments are mid-update; in another build nearly all

@@ -6,7 +6,8 @@ use strandline_claims::units::{bytes, counted, maybe_bytes, thousands};
 
 use super::facts::{Jvm, KindFigures};
 
-const AREA_HEAD: [Column; 6] = [
+/// Columns of the table of heap parts, by kind.
+const KIND_HEAD: [Column; 6] = [
     words("heap"),
     figures("resident"),
     figures("objects"),
@@ -35,13 +36,15 @@ pub fn section(runtime: &Runtime) -> Option<Section> {
     };
     let rows: Vec<_> = facts.kinds.iter().filter(|kind| kind.resident_bytes > 0).map(row).collect();
     if !rows.is_empty() {
-        section.tables.insert(0, Table { head: &AREA_HEAD, rows, flexible: 0 });
+        section.tables.insert(0, Table { head: &KIND_HEAD, rows, flexible: 0 });
     }
     Some(section)
 }
 
 fn title(runtime: &Runtime, facts: &Jvm) -> String {
-    let collector = runtime.own.get("collector").and_then(|name| name.as_str()).unwrap_or_default();
+    let collector =
+        runtime.own.get("collector").and_then(|name| name.as_str()).unwrap_or("unknown collector");
+    // Some objects may be dead: live_bytes is then an upper bound.
     let at_most = if facts.uncertain_bytes().is_some() { "at most " } else { "" };
     let live =
         facts.live_bytes.map_or(String::new(), |live| format!(", {at_most}{} of them live", bytes(live)));
@@ -60,6 +63,7 @@ fn class_loaders(facts: &Jvm) -> Option<String> {
         format!("{name} {}", bytes(loader.used_bytes))
     });
     let largest = largest.collect::<Vec<_>>().join(", ");
+    let largest = if largest.is_empty() { largest } else { format!(", the largest: {largest}") };
     let count = counted(facts.class_loader_count, "class loader");
-    (facts.class_loader_count > 0).then(|| format!("{count} in metaspace, the largest: {largest}"))
+    (facts.class_loader_count > 0).then(|| format!("{count} in metaspace{largest}"))
 }

@@ -16,6 +16,8 @@ const MAX_SUBS: usize = 2 << 20;
 /// Counts of the heads.
 #[derive(Clone, Debug, Default)]
 pub struct Census {
+    /// Whether there was time for all arenas.
+    pub is_complete: bool,
     /// Number of heads in use, by type.
     pub by_type: [u64; TYPE_COUNT],
     /// Number of heads in use.
@@ -72,14 +74,14 @@ pub fn read_heads(
     unread_heads
 }
 
-/// Counts the heads of all arenas. Also returns whether there was time for all of them.
+/// Counts the heads of all arenas.
 pub fn count_heads(
     context: &Context<'_>,
     memory: &dyn Memory,
     arenas: &[HeadArena],
     bodies: &BodySpaces,
     release: &Layout,
-) -> (Census, bool) {
+) -> Census {
     let jobs = arenas.len().div_ceil(ARENAS_PER_JOB);
     let state = || (Census::default(), Vec::new(), Vec::new());
     let (workers, deadline) = (context.workers, context.deadline);
@@ -94,13 +96,13 @@ pub fn count_heads(
                 }
             }
         });
-    let mut total = Census::default();
+    let mut total = Census { is_complete: unfinished_jobs == 0, ..Census::default() };
     for (census, _, _) in states {
         total.add(census);
     }
     total.subs.sort_unstable();
     total.arenas_with_free_heads.sort_unstable_by_key(|free| free.arena);
-    (total, unfinished_jobs == 0)
+    total
 }
 
 impl Census {

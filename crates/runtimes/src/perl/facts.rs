@@ -131,9 +131,9 @@ pub struct Bodies {
     pub arenas: u64,
     /// Their bytes.
     pub arena_bytes: u64,
-    /// Slots in use.
+    /// Slots in use, as far as values were read.
     pub used: u64,
-    /// Slots not in use; `None` if the free list is damaged, or was not read in time.
+    /// Slots not in use; `None` if not all values were read, or the free list is damaged.
     pub free: Option<u64>,
 }
 

@@ -20,8 +20,14 @@ pub fn heads(arenas: &[HeadArena], census: &Census) -> Heads {
     }
 }
 
-/// The figures of bodies, by type; `free_entries` are the free entries of hashes, if known.
-pub fn bodies(arenas: &[BodyArena], survey: &SurveySums, free_entries: Option<u64>) -> Vec<Bodies> {
+/// The figures of bodies, by type; `free_entries` are the free entries of hashes, if known. Free
+/// bodies of other types are known if the survey `knows_used_bodies`, all of them.
+pub fn bodies(
+    arenas: &[BodyArena],
+    survey: &SurveySums,
+    free_entries: Option<u64>,
+    knows_used_bodies: bool,
+) -> Vec<Bodies> {
     let mut by_type: BTreeMap<usize, Bodies> = BTreeMap::new();
     for (index, arena) in arenas.iter().enumerate() {
         let bodies = by_type.entry(arena.body_type).or_default();
@@ -31,7 +37,9 @@ pub fn bodies(arenas: &[BodyArena], survey: &SurveySums, free_entries: Option<u6
         bodies.arenas += 1;
         bodies.arena_bytes += arena.bytes;
         bodies.used += used;
-        bodies.free = Some(bodies.free.unwrap_or(0) + arena.slots().saturating_sub(used));
+        if knows_used_bodies || arena.body_type == ENTRIES {
+            bodies.free = Some(bodies.free.unwrap_or(0) + arena.slots().saturating_sub(used));
+        }
     }
     if let Some(entries) = by_type.get_mut(&ENTRIES) {
         let slots = entries.free.unwrap_or(0);

@@ -23,8 +23,8 @@ use strandline_process::pages::{PAGE_BYTES, page_of};
 /// Id of an interpreter in static variables, which has no address.
 const GLOBALS_ID: &str = "globals";
 
-/// Upper bound on the buckets of a hash: more are damage.
-const MAX_BUCKETS: u64 = 1 << 40;
+/// Upper bound on the index of the last bucket (`xhv_max`): more is damage.
+const MAX_LAST_BUCKET: u64 = 1 << 40;
 
 /// Reads the interpreters of one program.
 pub struct Reader<'a> {
@@ -125,8 +125,8 @@ impl<'a> Reader<'a> {
         if first_arena == 0 {
             return Err(Damage { address: addresses.sv_arenaroot, problem: "it has no values" });
         }
-        self.check_kind(pages, strtab, Type::PvHv)?;
-        self.check_kind(pages, main_cv, Type::PvCv)?;
+        self.check_type(pages, strtab, Type::PvHv)?;
+        self.check_type(pages, main_cv, Type::PvCv)?;
         let heads = spaces::head_arenas(pages, first_arena, &self.bounds)?;
         let bodies = spaces::body_spaces(pages, body_arenas, self.release, &self.bounds)?;
         Ok(Arenas { heads, bodies, sv_count, strtab, main_cv, first_free_entry })
@@ -134,22 +134,22 @@ impl<'a> Reader<'a> {
 
     /// Checks that a variable points to a value of the expected type: a build with unknown options
     /// has its variables elsewhere.
-    fn check_kind(&self, pages: &mut PageCache<'_>, address: u64, expected: Type) -> Result<(), Damage> {
+    fn check_type(&self, pages: &mut PageCache<'_>, address: u64, expected: Type) -> Result<(), Damage> {
         let problem =
             "its variables are not where this release has them (perl may be built with other options)";
-        let kind = Head::read(pages, address).and_then(|head| head.kind(self.release));
-        if address == 0 || kind == Some(expected) { Ok(()) } else { Err(Damage { address, problem }) }
+        let found = Head::read(pages, address).and_then(|head| head.kind(self.release));
+        if address == 0 || found == Some(expected) { Ok(()) } else { Err(Damage { address, problem }) }
     }
 
     fn read_arenas(&self, arenas: &Arenas, pages: &mut PageCache<'_>, reading: &mut InterpreterReading) {
-        let (census, is_counted) =
+        let census =
             census::count_heads(self.context, self.memory, &arenas.heads, &arenas.bodies, self.release);
         let arena_bytes = arenas.heads.iter().map(HeadArena::bytes).sum();
         reading.facts.heads = figures::heads(&arenas.heads, &census);
-        let inconsistency = if is_counted {
+        let inconsistency = if census.is_complete {
             census.inconsistency(reading.facts.sv_count)
         } else {
-            Some("there was no time".to_owned())
+            Some("the time limit for the stop ended before its values were counted".to_owned())
         };
         if let Some(reason) = inconsistency {
             let id = &reading.facts.id;
@@ -166,23 +166,23 @@ impl<'a> Reader<'a> {
             workers: self.context.workers,
             resident_bytes: self.bounds.resident_bytes,
         };
-        let (roots, has_all_pads) = roots::read_pads(&pad_context, &census.subs);
+        let pads = roots::read_pads(&pad_context, &census.subs);
         let survey = survey::survey_values(&survey::Survey {
             reader: self,
             heads: &arenas.heads,
             bodies: &arenas.bodies.arenas,
-            marks: &roots.marks,
+            marks: &pads.marks,
             strtab: arenas.strtab,
         });
         let has_followed_keys = self.follow_keys(arenas, &survey, pages, &mut reading.facts);
         let has_free_entries = self.claim_arenas(arenas, &census, &survey, pages, &mut reading.facts.bodies);
         let has_all_keys = has_followed_keys && has_free_entries;
         let is_over = Instant::now() > self.context.deadline;
-        let is_late = !has_all_pads || survey.unread_arenas > 0 || (!has_all_keys && is_over);
+        let is_late = !pads.is_complete || survey.unread_arenas > 0 || (!has_all_keys && is_over);
         let are_keys_damaged = !has_all_keys && !is_over;
         let (unread_heads, left_out) = (census.unread_heads, census.subs_left_out);
         let inputs = CaveatInputs { is_late, are_keys_damaged, unread_heads, left_out, arena_bytes };
-        self.fill_facts(arenas, roots, survey, inputs, reading);
+        self.fill_facts(arenas, pads, survey, inputs, reading);
     }
 
     /// Follows the chains of keys; false if some keys were not reached.
@@ -225,6 +225,8 @@ impl<'a> Reader<'a> {
         for set in &arenas.bodies.sets {
             self.refinements.claim(set.start, set.len(), self.slots.arena);
         }
+        // Bodies of values that were not read are in use or free: unknown, so they count as in use.
+        let knows_used_bodies = survey.unread_arenas == 0 && census.unread_heads == 0;
         let deadline = self.context.deadline;
         let free_entries =
             keys::free_entries(pages, arenas.first_free_entry, &arenas.bodies.arenas, deadline);
@@ -234,21 +236,24 @@ impl<'a> Reader<'a> {
             let free_bytes = match (&free_entries, arena.body_type) {
                 (Some(entries), ENTRIES) => entries.bytes_on_pages.get(index).copied().unwrap_or_default(),
                 (None, ENTRIES) => [0, 0],
+                _ if !knows_used_bodies => [0, 0],
                 _ => [0, 1].map(|page: usize| {
                     let used_bytes = used_bodies.bytes_on_pages.get(page).copied().unwrap_or(0);
                     let bytes = on_pages.get(page).copied().unwrap_or(0).saturating_sub(used_bytes.into());
+                    // More than a page cannot be: then nothing is claimed as free.
                     u16::try_from(bytes).unwrap_or(0)
                 }),
             };
             self.claim_arena(arena.address, arena.bytes, free_bytes);
         }
         let free_count = free_entries.map(|entries| entries.count);
-        *bodies = figures::bodies(&arenas.bodies.arenas, survey, free_count);
+        *bodies = figures::bodies(&arenas.bodies.arenas, survey, free_count, knows_used_bodies);
         free_count.is_some()
     }
 
     /// Claims an arena with its free bytes on each of its two pages. An arena that touches more
-    /// than two pages is claimed as in use: with default options there are no such arenas.
+    /// than two pages is claimed as in use: `PERL_ARENA_SIZE` is 4080 by default (perl's sv.c), so
+    /// there are none.
     fn claim_arena(&self, address: u64, bytes: u64, free_bytes: [u16; 2]) {
         let end = address.saturating_add(bytes);
         let Slots { arena, arena_free, .. } = self.slots;
@@ -286,10 +291,10 @@ impl<'a> Reader<'a> {
         let mut names = Names::new(PageCache::new(self.memory), self.release, arenas.main_cv);
         let mut kept_buffers = pads.kept_buffers;
         kept_buffers.extend(kept_globals);
-        let (named_blocks, is_late) =
+        let listed =
             retained::list_largest(self.context, self.slots, &mut pages, &mut names, kept_buffers, retained);
-        reading.named_blocks = named_blocks;
-        inputs.is_late |= is_late;
+        reading.named_blocks = listed.named_blocks;
+        inputs.is_late |= !listed.is_complete;
         facts.subs.names_replaced = names.replaced_count;
         inputs.left_out += pads.left_out_entries + survey.left_out_values;
         add_caveats(&survey, &inputs, reading);
@@ -354,5 +359,5 @@ fn hash_table(pages: &mut PageCache<'_>, address: u64) -> Option<(u64, keys::Buc
     let head = Head::read(pages, address)?;
     let (keys, last_bucket) = pages.pair(head.any.checked_add(HASH_KEYS)?)?;
     let table = keys::BucketTable { address: head.u, last_bucket };
-    (head.u != 0 && last_bucket < MAX_BUCKETS).then_some((keys, table))
+    (head.u != 0 && last_bucket <= MAX_LAST_BUCKET).then_some((keys, table))
 }

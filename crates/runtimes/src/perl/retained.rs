@@ -20,9 +20,17 @@ const FREE_CHUNK_BYTES: u64 = 48;
 /// Upper bound on the bytes that a chunk has more than its buffer needs.
 const MAX_EXCESS_BYTES: u64 = 64 << 10;
 
+/// Retained buffers that are listed by name.
+#[derive(Debug, Default)]
+pub struct ListedBuffers {
+    /// Their rows.
+    pub named_blocks: Vec<NamedBlock>,
+    /// Whether there was time for all buffers: otherwise `page_bytes` lacks those of the others.
+    pub is_complete: bool,
+}
+
 /// Fills in `top`, `top_left_out` and `page_bytes` of `retained` from the large buffers. Returns
-/// the rows of the listed ones, and whether the deadline passed: then `page_bytes` lacks those of
-/// the others.
+/// the listed ones.
 pub fn list_largest(
     context: &Context<'_>,
     slots: Slots,
@@ -30,9 +38,9 @@ pub fn list_largest(
     names: &mut Names<'_>,
     mut kept_buffers: Vec<KeptBuffer>,
     retained: &mut RetainedBuffers,
-) -> (Vec<NamedBlock>, bool) {
+) -> ListedBuffers {
     kept_buffers.sort_unstable_by_key(|buffer| (std::cmp::Reverse(buffer.bytes), buffer.head));
-    let mut rows = Vec::new();
+    let mut named_blocks = Vec::new();
     let mut is_late = false;
     for (index, buffer) in kept_buffers.iter().enumerate() {
         // Hostile buffers may each span all of memory.
@@ -46,10 +54,10 @@ pub fn list_largest(
         let buffer_facts = describe(names, buffer, page_bytes);
         let slot = if buffer.keeper == Keeper::Global { slots.global_retained } else { slots.pad_retained };
         let KeptBuffer { pointer, bytes, .. } = *buffer;
-        rows.push(NamedBlock { pointer, bytes, slot, holder: buffer_facts.holder.clone() });
+        named_blocks.push(NamedBlock { pointer, bytes, slot, holder: buffer_facts.holder.clone() });
         retained.top.push(buffer_facts);
     }
-    (rows, is_late)
+    ListedBuffers { named_blocks, is_complete: !is_late }
 }
 
 /// Describes a buffer, with the names of its sub and its variable.
@@ -128,18 +136,23 @@ mod tests {
         let mut names = Names::new(PageCache::new(context.memory), RELEASES.last().unwrap(), 0);
         let mut retained = RetainedBuffers::default();
         let kept_buffers = vec![kept_buffer(8), kept_buffer(16)];
-        let (rows, is_late) =
-            list_largest(context, slots, &mut pages, &mut names, kept_buffers, &mut retained);
-        (retained, rows.len(), is_late)
+        let listed = list_largest(context, slots, &mut pages, &mut names, kept_buffers, &mut retained);
+        (retained, listed.named_blocks.len(), listed.is_complete)
     }
 
     #[test]
     fn buffers_are_left_out_after_the_deadline() {
         fabricated::read_image(&Image::default(), "", 0, |context, _| {
-            let (retained, rows, is_late) = list(context);
-            assert_eq!((retained.top.len(), retained.top_left_out.buffers, rows, is_late), (2, 0, 2, false));
-            let (retained, rows, is_late) = list(&Context { deadline: Instant::now(), ..*context });
-            assert_eq!((retained.top.len(), retained.top_left_out.buffers, rows, is_late), (0, 2, 0, true));
+            let (retained, rows, is_complete) = list(context);
+            assert_eq!(
+                (retained.top.len(), retained.top_left_out.buffers, rows, is_complete),
+                (2, 0, 2, true)
+            );
+            let (retained, rows, is_complete) = list(&Context { deadline: Instant::now(), ..*context });
+            assert_eq!(
+                (retained.top.len(), retained.top_left_out.buffers, rows, is_complete),
+                (0, 2, 0, false)
+            );
             Reading::default()
         });
     }

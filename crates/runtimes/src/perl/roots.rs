@@ -121,6 +121,8 @@ impl KeptBuffer {
 /// What the pads hold.
 #[derive(Clone, Debug, Default)]
 pub struct PadFindings {
+    /// Whether there was time for all subs.
+    pub is_complete: bool,
     /// Marks, sorted by address, each head once.
     pub marks: Vec<u64>,
     /// Large buffers that are kept.
@@ -150,8 +152,8 @@ pub struct PadContext<'a> {
     pub resident_bytes: u64,
 }
 
-/// Reads the pads of `subs`. Also returns whether there was time for all of them.
-pub fn read_pads(context: &PadContext<'_>, subs: &[u64]) -> (PadFindings, bool) {
+/// Reads the pads of `subs`.
+pub fn read_pads(context: &PadContext<'_>, subs: &[u64]) -> PadFindings {
     let jobs = subs.len().div_ceil(SUBS_PER_JOB);
     let words_left = AtomicU64::new(context.resident_bytes / 8);
     let pad_reader = || PadReader {
@@ -171,14 +173,13 @@ pub fn read_pads(context: &PadContext<'_>, subs: &[u64]) -> (PadFindings, bool) 
                 }
             }
         });
-    let mut findings = PadFindings::default();
-    let mut is_late = unfinished_jobs > 0;
+    let mut findings = PadFindings { is_complete: unfinished_jobs == 0, ..PadFindings::default() };
     for reader in readers {
-        is_late |= reader.is_late;
+        findings.is_complete &= !reader.is_late;
         findings.add(reader.findings);
     }
     findings.deduplicate();
-    (findings, !is_late)
+    findings
 }
 
 impl PadFindings {

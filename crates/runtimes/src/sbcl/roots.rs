@@ -1,9 +1,10 @@
 //! The roots: what a full collection starts from.
 //!
-//! As in `garbage_collect_generation` (gencgc.c): every word of each thread's control stack from
-//! its stack pointer on and its registers, conservatively; the values on binding stacks and in
-//! thread-local storage; handlers of signals and the few Lisp objects that the runtime's own
-//! variables hold; static space; pseudo-static objects in dynamic space and in the immobile spaces.
+//! As in `garbage_collect_generation` (gencgc.c, SBCL 2.1.0 to 2.6.6): every word of each thread's
+//! control stack from its stack pointer on and its registers, conservatively; the values on binding
+//! stacks and in thread-local storage; handlers of signals and the few Lisp objects that the
+//! runtime's own variables hold; static space; pseudo-static objects in dynamic space and in the
+//! immobile spaces.
 
 use std::time::Instant;
 
@@ -28,8 +29,10 @@ const GLOBALS: [&str; 5] = [
     "alloc_profile_data",
     "gc_object_watcher",
 ];
-/// Maximum bytes read of a variable.
-const MAX_GLOBAL_BYTES: u64 = 4096;
+/// Maximum bytes of a variable: a longer one is damage.
+const MAX_GLOBAL_BYTES: usize = 4096;
+/// Bytes of a Lisp object in a variable (`lispobj`).
+const WORD_BYTES: usize = 8;
 /// Bytes read at once.
 const BLOCK_BYTES: usize = 65_536;
 /// Maximum bytes of an alternate stack. A longer one is not read, because other memory may follow
@@ -39,7 +42,8 @@ const MAX_SIGNAL_STACK_BYTES: u64 = 16 << 20;
 const GENERATION_SHIFT: u32 = 24;
 const GENERATION_MASK: u64 = 15;
 /// Why roots are not read, as a clause: without all of them, live objects would count as dead.
-const NO_MEMORY_OR_TIME: &str = "there was no memory or no time for a copy of its threads' stacks";
+const NO_TIME: &str = "the time limit for the stop ended before its threads' stacks were read";
+const TOO_LARGE: &str = "there was no memory for a copy of its threads' stacks";
 const UNREADABLE: &str = "its threads' stacks or the runtime's variables could not be read completely";
 
 /// Where root words are.
@@ -48,7 +52,7 @@ pub enum RootKind {
     /// A thread's control stack.
     ControlStack(ThreadId),
     /// A thread's registers.
-    Register(ThreadId),
+    Registers(ThreadId),
     /// A thread's binding stack.
     BindingStack(ThreadId),
     /// A thread's thread-local storage.
@@ -86,7 +90,7 @@ impl std::fmt::Display for RootKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::ControlStack(thread) => write!(f, "{thread}'s control stack"),
-            Self::Register(thread) => write!(f, "{thread}'s registers"),
+            Self::Registers(thread) => write!(f, "{thread}'s registers"),
             Self::BindingStack(thread) => write!(f, "{thread}'s binding stack"),
             Self::ThreadLocal(thread) => write!(f, "{thread}'s local values"),
             Self::SignalStack(thread) => write!(f, "{thread}'s stack for signals"),
@@ -114,7 +118,7 @@ pub struct Roots {
     /// Words that are Lisp objects.
     pub exact_words: Vec<RootWords>,
     /// Threads whose stack pointer is not known: the whole stack was read.
-    pub whole_stacks: usize,
+    pub whole_stack_count: usize,
 }
 
 /// Reads the root words outside of Lisp objects: stacks, registers, thread-local storage, the
@@ -134,7 +138,7 @@ pub fn read(
     for (index, thread) in threads.threads.iter().enumerate() {
         reader.read_thread(index, thread)?;
     }
-    if reader.roots.whole_stacks > 0 {
+    if reader.roots.whole_stack_count > 0 {
         let stacks: RangeSet = threads.threads.iter().map(|thread| thread.control).collect();
         let others = context.threads.iter().filter(|facts| !stacks.contains(facts.stack_pointer));
         let registers = others.flat_map(|facts| facts.general.into_iter().flatten()).collect();
@@ -171,7 +175,7 @@ impl Reader<'_> {
         let id = thread_facts.map_or(ThreadId::ListIndex(index), |facts| ThreadId::Tid(facts.tid));
         if thread_facts.is_none() {
             // The thread may be on its alternate stack for signals, which is in the same mapping.
-            self.roots.whole_stacks += 1;
+            self.roots.whole_stack_count += 1;
             let end = context.space.find(address).map_or(locals.end, |mapping| mapping.end);
             let signal_stack = AddressRange::new(locals.end, end);
             if !signal_stack.is_empty() && signal_stack.len() <= MAX_SIGNAL_STACK_BYTES {
@@ -187,9 +191,9 @@ impl Reader<'_> {
         self.add_conservative(RootKind::ControlStack(id), stack);
         if let Some(facts) = thread_facts {
             let registers = facts.general.iter().flatten().copied().collect();
-            self.add_conservative(RootKind::Register(id), registers);
+            self.add_conservative(RootKind::Registers(id), registers);
         }
-        // Pairs of a value and a symbol's number.
+        // struct binding: the value, then the symbol's TLS index (SBCL's objdef.lisp).
         let values = self.resident_words(bindings)?.into_iter().step_by(2).collect();
         self.add_exact(RootKind::BindingStack(id), values);
         let words = self.resident_words(locals)?;
@@ -201,7 +205,10 @@ impl Reader<'_> {
     fn read_globals(&mut self, program: &Program) -> Result<(), &'static str> {
         for name in GLOBALS {
             let Some(at) = program.address(name) else { continue };
-            let length = usize::try_from(program.bytes(name).min(MAX_GLOBAL_BYTES)).unwrap_or(0);
+            let length = usize::try_from(program.bytes(name))
+                .ok()
+                .filter(|bytes| (WORD_BYTES..=MAX_GLOBAL_BYTES).contains(bytes))
+                .ok_or(UNREADABLE)?;
             let mut bytes = vec![0; length];
             let read_bytes = self.context.memory.read_some(at, &mut bytes);
             // A page that was never written is not resident, and holds no object.
@@ -221,19 +228,19 @@ impl Reader<'_> {
     fn resident_words(&mut self, range: AddressRange) -> Result<Vec<u64>, &'static str> {
         let context = self.context;
         if Instant::now() >= context.deadline {
-            return Err(NO_MEMORY_OR_TIME);
+            return Err(NO_TIME);
         }
         let runs = context.resident_runs((range.start & !7, range.end));
         let bytes: u64 = runs.iter().map(|run| run.len()).sum();
-        self.bytes_left = self.bytes_left.checked_sub(bytes).ok_or(NO_MEMORY_OR_TIME)?;
+        self.bytes_left = self.bytes_left.checked_sub(bytes).ok_or(TOO_LARGE)?;
         let mut words = Vec::with_capacity((bytes / 8) as usize);
         for run in runs {
             let mut at = run.start;
             while at < run.end {
                 if Instant::now() >= context.deadline {
-                    return Err(NO_MEMORY_OR_TIME);
+                    return Err(NO_TIME);
                 }
-                let length = usize::try_from(run.end - at).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
+                let length = (run.end - at).min(BLOCK_BYTES as u64) as usize;
                 let block = self.block.get_mut(..length).unwrap_or_default();
                 let read_bytes = context.memory.read_some(at, block);
                 words.extend(words_in(block.get(..read_bytes).unwrap_or_default()));
@@ -367,14 +374,33 @@ mod tests {
     }
 
     #[test]
+    fn variables_of_impossible_sizes_are_not_read_in_part() {
+        let memory = ConstantMemory(AddressRange::default());
+        let process = Process::open(i32::try_from(std::process::id()).unwrap()).unwrap();
+        let (space, _) = AddressSpace::parse(b"");
+        let resident = |range: AddressRange| vec![range];
+        let context = Context::of_image(&memory, &process, &space, &resident);
+        let read_variable = |bytes| {
+            let symbols = [("lisp_sig_handlers", AddressRange::sized(STACK, bytes))];
+            let program = Program::with_symbols("/usr/bin/fabricated", "2.2.9", symbols);
+            let roots = read(&context, &program, &Threads::default(), 0)?;
+            Ok(roots.exact_words.iter().map(|root| root.words.len()).sum::<usize>())
+        };
+        assert_eq!(read_variable(520), Ok(65));
+        for bytes in [0, 7, MAX_GLOBAL_BYTES as u64 + 8] {
+            assert_eq!(read_variable(bytes), Err(UNREADABLE), "{bytes} bytes");
+        }
+    }
+
+    #[test]
     fn no_more_words_are_copied_than_allowed() {
         let deadline = Instant::now() + Duration::from_secs(600);
         let roots = roots_of(2, 2 * STACK_BYTES, deadline).unwrap();
         let words: usize = roots.conservative_words.iter().map(|root| root.words.len()).sum();
-        assert_eq!((words as u64 * 8, roots.whole_stacks), (2 * STACK_BYTES, 2));
-        assert_eq!(roots_of(2, 2 * STACK_BYTES - 1, deadline), Err(NO_MEMORY_OR_TIME));
-        assert_eq!(roots_of(65_536, 2 * STACK_BYTES, deadline), Err(NO_MEMORY_OR_TIME));
-        assert_eq!(roots_of(1, STACK_BYTES, Instant::now()), Err(NO_MEMORY_OR_TIME), "the deadline passed");
+        assert_eq!((words as u64 * 8, roots.whole_stack_count), (2 * STACK_BYTES, 2));
+        assert_eq!(roots_of(2, 2 * STACK_BYTES - 1, deadline), Err(TOO_LARGE));
+        assert_eq!(roots_of(65_536, 2 * STACK_BYTES, deadline), Err(TOO_LARGE));
+        assert_eq!(roots_of(1, STACK_BYTES, Instant::now()), Err(NO_TIME), "the deadline passed");
     }
 
     #[test]

@@ -228,10 +228,10 @@ impl PendingTrace {
                         objects that it may point to count as live";
             caveats.push(Caveat::new("sbcl_damaged", format!("{at:#x}"), Some(census.unread_bytes), text));
         }
-        if self.roots.whole_stacks > 0 {
+        if self.roots.whole_stack_count > 0 {
             let text = format!(
                 "the extent of the control stack in use is not known for {} of SBCL's threads: their whole stacks count as roots",
-                self.roots.whole_stacks
+                self.roots.whole_stack_count
             );
             caveats.push(Caveat::new("sbcl_whole_stack", &self.program_path, None, text));
         }
