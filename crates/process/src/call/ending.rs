@@ -13,7 +13,7 @@
 //!
 //! If strandline dies, the kernel drops the signal, and rt_sigreturn restores the thread.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use strandline_sys::memory;
 use strandline_sys::ptrace::{self, Event, Registers};
@@ -29,6 +29,8 @@ use crate::target::tracee::Tracee;
 const HARMLESS_SIGNALS: [i32; 3] = [23, 28, 17];
 /// The system call by which a thread sends itself a signal.
 const TKILL: RequiredCall = RequiredCall::with_any_arguments("tkill", 200);
+/// Interval of the checks whether the thread has left the call without its signal.
+const LEFT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The length of the instruction `pop %rax`.
 const POP_BYTES: u64 = 1;
 
@@ -89,7 +91,7 @@ impl Injected<'_> {
         }
         match self.return_through_signal().map_err(CallError::Failed)? {
             Some(signal) => self.run_to_own_signal(signal, deadline),
-            None => self.run_to_return(deadline),
+            None => self.run_to_return(0, deadline),
         }
     }
 
@@ -127,24 +129,59 @@ impl Injected<'_> {
     }
 
     /// Runs to the stop that the signal of [`Self::return_through_signal`] causes.
-    fn run_to_own_signal(&mut self, signal: i32, deadline: Instant) -> Result<(), CallError> {
-        self.call_mask &= !(1 << (signal - 1));
+    fn run_to_own_signal(&mut self, own_signal: i32, deadline: Instant) -> Result<(), CallError> {
+        let tid = self.tracee.tid;
+        let bit = 1 << (own_signal - 1);
+        self.call_mask &= !bit;
         let after_call = self.sites.system_call.wrapping_add(SYSCALL_BYTES);
+        let (mut signal, mut is_stopped) = (0, true);
         loop {
-            self.run_to_event(ptrace::resume, Event::Signal(signal), deadline)?;
-            let now = self.registers().map_err(CallError::Failed)?;
-            if (now.rip, now.rsp) == (after_call, self.frame_address) {
-                return Ok(());
+            if is_stopped {
+                ptrace::resume(tid, signal).map_err(CallError::Failed)?;
             }
-            // Another process sent it, and the program ignores it.
+            (signal, is_stopped) = (0, true);
+            let check_at = deadline.min(Instant::now() + LEFT_CHECK_INTERVAL);
+            match self.next_event(ptrace::resume, check_at).map_err(CallError::Failed)? {
+                Some(Event::Signal(number)) if number == own_signal => {
+                    let now = self.registers().map_err(CallError::Failed)?;
+                    if (now.rip, now.rsp) == (after_call, self.frame_address) {
+                        return Ok(());
+                    }
+                    // Another sender's: the program may handle it by now, so it waits, blocked, for
+                    // the end of the call, and so does the thread's own.
+                    self.set_call_mask(self.call_mask | bit).map_err(CallError::Failed)?;
+                    return self.run_to_return(own_signal, deadline);
+                }
+                Some(Event::Signal(number)) => {
+                    self.prepare_delivery(number).map_err(CallError::Failed)?;
+                    signal = number;
+                }
+                Some(event @ Event::Exited { .. }) => return Err(CallError::Died(event)),
+                // The thread's own signal is lost if another thread sets its action at that instant.
+                Some(Event::Stopped | Event::GroupStop(_) | Event::Syscall | Event::Other(_)) => {
+                    self.has_left = self.is_outside().map_err(CallError::Failed)?;
+                    if self.has_left {
+                        return Ok(());
+                    }
+                }
+                None => {
+                    if Instant::now() >= deadline {
+                        return Err(CallError::TimedOut);
+                    }
+                    ptrace::interrupt(tid).map_err(CallError::Failed)?;
+                    is_stopped = false;
+                }
+            }
         }
     }
 
     /// Runs to the entry of the rt_sigreturn, stopping at each system call. Under a filter, where
-    /// it cannot be cancelled, runs through it.
-    fn run_to_return(&mut self, deadline: Instant) -> Result<(), CallError> {
+    /// it cannot be cancelled, runs through it. `signal` is handed over first, if it is not 0.
+    fn run_to_return(&mut self, mut signal: i32, deadline: Instant) -> Result<(), CallError> {
         loop {
-            let registers = self.next_system_call(deadline)?;
+            let first = std::mem::take(&mut signal);
+            self.run_to_event(ptrace::resume_to_syscall, first, Event::Syscall, deadline)?;
+            let registers = self.registers().map_err(CallError::Failed)?;
             if self.is_returning(&registers) {
                 break;
             }
@@ -191,7 +228,7 @@ impl Injected<'_> {
                         }
                         // A handler that runs within the call has unblocked it.
                         self.announcement = None;
-                        return self.run_to_return(deadline);
+                        return self.run_to_return(0, deadline);
                     }
                     signal = number;
                     if !has_returned {
@@ -207,7 +244,7 @@ impl Injected<'_> {
                 Some(Event::Stopped) if self.has_lost_announcement() => {
                     self.announcement = None;
                     self.has_left = self.is_outside().map_err(CallError::Failed)?;
-                    return if self.has_left { Ok(()) } else { self.run_to_return(deadline) };
+                    return if self.has_left { Ok(()) } else { self.run_to_return(0, deadline) };
                 }
                 Some(Event::Stopped | Event::GroupStop(_) | Event::Syscall | Event::Other(_)) => {}
                 None => return Err(CallError::TimedOut),
