@@ -76,8 +76,9 @@ fn measure(
     lab: &mut LabSetup,
     progress: &dyn ProgressDisplay,
 ) -> Result<(Data, Vec<StudyCaveat>), StopReason> {
-    let subjects: Vec<Subject> =
-        cells.cells.iter().map(|key| cell::subject(matrix, key, build, options.timeout)).collect();
+    let subject = |key| cell::subject(matrix, key, build, options.timeout);
+    let subjects: Result<Vec<Subject>, String> = cells.cells.iter().map(subject).collect();
+    let subjects = subjects.map_err(StopReason::Failed)?;
     let may_fail = |key: &Key| matrix.subjects.get(key.subject).is_some_and(|subject| subject.may_fail);
     let mut judge = StudyJudge {
         may_fail: cells.cells.iter().map(may_fail).collect(),
