@@ -65,8 +65,8 @@ pub fn subject(
     Ok(subject)
 }
 
-/// Scripts find `strandline mark` in the folder appended to PATH, which comes last, so that it hides
-/// no program of theirs.
+/// Appends the folder in which scripts find `strandline mark` to PATH. It comes last, so that it
+/// hides no program of theirs.
 fn append_own_folder(environment: &mut BTreeMap<String, Option<String>>) {
     let path = environment.get("PATH").cloned().unwrap_or_else(|| std::env::var("PATH").ok());
     if let (Some(path), Some(own_folder)) = (path, own_folder())
