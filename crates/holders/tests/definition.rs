@@ -89,35 +89,35 @@ fn assert_as_defined(graph: &Graph) -> Result<(), TestCaseError> {
     let count = graph.edges.len();
     let mut roots = Roots::default();
     graph.roots.iter().for_each(|blocks| _ = roots.add(blocks.iter().copied()));
-    let held = common::held((count as u32, 1), |block| graph.edges[block as usize].clone(), roots);
-    let Ok(held) = held else { return Err(TestCaseError::fail("refused")) };
+    let tree = common::dominator_tree(count as u32, 1, |block| graph.edges[block as usize].clone(), roots);
+    let Ok(tree) = tree else { return Err(TestCaseError::fail("refused")) };
 
     let steps = graph.reached(&graph.root_targets(None), None);
     let is_lost: Vec<bool> = steps.iter().map(Option::is_none).collect();
     let heads = graph.heads(&is_lost);
-    prop_assert_eq!(held.reached(), graph.sum(|block| !is_lost[block]));
-    prop_assert_eq!(held.heads().collect::<Vec<_>>(), heads.clone());
+    prop_assert_eq!(tree.reached(), graph.sum(|block| !is_lost[block]));
+    prop_assert_eq!(tree.heads().collect::<Vec<_>>(), heads.clone());
     let definite = graph.sum(|block| heads.contains(&(block as u32)));
-    prop_assert_eq!(held.lost().definite, definite);
-    prop_assert_eq!(held.lost().indirect, graph.sum(|block| is_lost[block]) - definite);
+    prop_assert_eq!(tree.lost().definite, definite);
+    prop_assert_eq!(tree.lost().indirect, graph.sum(|block| is_lost[block]) - definite);
 
     // What becomes unreachable without a root, or without a block, is what it retains.
     let mut alone = Sum::default();
     for root in 0..graph.roots.len() {
         let without = graph.reached(&graph.root_targets(Some(root)), None);
         let retained = graph.sum(|block| !is_lost[block] && without[block].is_none());
-        prop_assert_eq!(held.retained_by_root(root as u32), retained);
+        prop_assert_eq!(tree.retained_by_root(root as u32), retained);
         alone = Sum { bytes: alone.bytes + retained.bytes, blocks: alone.blocks + retained.blocks };
     }
-    prop_assert_eq!(held.shared(), held.reached() - alone);
+    prop_assert_eq!(tree.shared(), tree.reached() - alone);
     let mut dominates = vec![vec![false; count]; count];
     for (block, dominates) in dominates.iter_mut().enumerate() {
         let from = if is_lost[block] { heads.clone() } else { graph.root_targets(None) };
         let without = graph.reached(&from, Some(block as u32));
         let is_dominated = |other: usize| is_lost[other] == is_lost[block] && without[other].is_none();
         (0..count).for_each(|other| dominates[other] = is_dominated(other));
-        prop_assert_eq!(held.retained(block as u32).ok(), Some(graph.sum(is_dominated)));
-        prop_assert_eq!(held.is_lost(block as u32), is_lost[block]);
+        prop_assert_eq!(tree.retained(block as u32).ok(), Some(graph.sum(is_dominated)));
+        prop_assert_eq!(tree.is_lost(block as u32), is_lost[block]);
     }
     for block in 0..count {
         let above: Vec<usize> =
@@ -132,21 +132,21 @@ fn assert_as_defined(graph: &Graph) -> Result<(), TestCaseError> {
                 (0..graph.roots.len()).find(alone).map_or(Holder::Roots, |root| Holder::Root(root as u32))
             }
         };
-        prop_assert_eq!(held.dominator(block as u32), expected_holder);
-        let (_, chain) = dominators(&held, block as u32);
+        prop_assert_eq!(tree.dominator(block as u32), expected_holder);
+        let (_, chain) = dominators(&tree, block as u32);
         prop_assert_eq!(chain.len(), above.len() + 1);
         prop_assert!(chain.iter().all(|&one| dominates[one as usize][block]));
     }
-    assert_shared(&held, graph)?;
-    assert_outlined(&held, count)
+    assert_shared(&tree, graph)?;
+    assert_outlined(&tree, count)
 }
 
 /// The holder of the topmost block that dominates `block`, and all these blocks from there down to
 /// `block` itself.
-fn dominators(held: &DominatorTree, block: u32) -> (Holder, Vec<u32>) {
+fn dominators(tree: &DominatorTree, block: u32) -> (Holder, Vec<u32>) {
     let mut chain = vec![block];
     loop {
-        match held.dominator(chain[chain.len() - 1]) {
+        match tree.dominator(chain[chain.len() - 1]) {
             Holder::Block(above) => chain.push(above),
             top => {
                 chain.reverse();
@@ -167,14 +167,14 @@ fn key(set: &SharedSet) -> Key {
 
 /// The set of each block that no single root retains. The order of roots is ignored: it depends on
 /// words, and the compared heaps have different ones.
-fn keys(held: &DominatorTree) -> BTreeMap<u32, Key> {
-    held.each_shared().map(|(block, set)| (block, key(&held.shared_sets()[set]))).collect()
+fn keys(tree: &DominatorTree) -> BTreeMap<u32, Key> {
+    tree.each_shared().map(|(block, set)| (block, key(&tree.shared_sets()[set]))).collect()
 }
 
 /// Each block that no single root retains is in the set of the roots that reach it. Sets are in
 /// order of their bytes, and their roots in order of direct references: from the root, or from what
 /// it alone retains.
-fn assert_shared(held: &DominatorTree, graph: &Graph) -> Result<(), TestCaseError> {
+fn assert_shared(tree: &DominatorTree, graph: &Graph) -> Result<(), TestCaseError> {
     let count = graph.edges.len();
     let reached: Vec<Vec<bool>> = (0..graph.roots.len())
         .map(|root| graph.reached(&graph.roots[root], None).iter().map(Option::is_some).collect())
@@ -182,7 +182,7 @@ fn assert_shared(held: &DominatorTree, graph: &Graph) -> Result<(), TestCaseErro
     let roots_reaching = |block: usize| -> Vec<u32> {
         (0..graph.roots.len() as u32).filter(|&root| reached[root as usize][block]).collect()
     };
-    let Ok(sole_roots) = held.sole_roots() else { return Err(TestCaseError::fail("refused")) };
+    let Ok(sole_roots) = tree.sole_roots() else { return Err(TestCaseError::fail("refused")) };
     let mut expected: BTreeMap<Key, BTreeSet<u32>> = BTreeMap::new();
     for block in (0..count).filter(|&block| sole_roots[block] == SEVERAL) {
         let mut roots = roots_reaching(block);
@@ -191,9 +191,9 @@ fn assert_shared(held: &DominatorTree, graph: &Graph) -> Result<(), TestCaseErro
         roots.truncate(MAX_ROOTS);
         expected.entry((roots, has_more)).or_default().insert(block as u32);
     }
-    let sets = held.shared_sets();
+    let sets = tree.shared_sets();
     let mut found: BTreeMap<Key, BTreeSet<u32>> = BTreeMap::new();
-    held.each_shared().for_each(|(block, set)| _ = found.entry(key(&sets[set])).or_default().insert(block));
+    tree.each_shared().for_each(|(block, set)| _ = found.entry(key(&sets[set])).or_default().insert(block));
     prop_assert_eq!(&found, &expected);
     prop_assert_eq!(sets.len(), expected.len());
     prop_assert!(sets.is_sorted_by(|one, next| one.sum.bytes >= next.sum.bytes));
@@ -217,18 +217,18 @@ fn assert_shared(held: &DominatorTree, graph: &Graph) -> Result<(), TestCaseErro
     }
     let mut sum = Sum::default();
     sets.iter().for_each(|set| sum += set.sum);
-    prop_assert_eq!(sum, held.shared());
+    prop_assert_eq!(sum, tree.shared());
     Ok(())
 }
 
 /// Each block is in the node given by the kinds of its dominators, with equal kinds in a row as
 /// one.
-fn assert_outlined(held: &DominatorTree, count: usize) -> Result<(), TestCaseError> {
+fn assert_outlined(tree: &DominatorTree, count: usize) -> Result<(), TestCaseError> {
     let kinds: Vec<u16> = (0..count as u16).map(|block| block * 7 % 3).collect();
-    let Ok(outline) = held.outline(&kinds) else { return Err(TestCaseError::fail("refused")) };
+    let Ok(outline) = tree.outline(&kinds) else { return Err(TestCaseError::fail("refused")) };
     let mut expected: BTreeMap<Vec<u32>, (Sum, u32)> = BTreeMap::new();
     for block in 0..count {
-        let (top, chain) = dominators(held, block as u32);
+        let (top, chain) = dominators(tree, block as u32);
         let chain_kinds: Vec<u16> = chain.iter().map(|&one| kinds[one as usize]).collect();
         let mut path = vec![match top {
             Holder::Root(root) => Outline::root_node(root),
@@ -238,7 +238,7 @@ fn assert_outlined(held: &DominatorTree, count: usize) -> Result<(), TestCaseErr
         path.extend(chain_kinds.chunk_by(|one, next| one == next).map(|kinds| u32::from(kinds[0])));
         let is_chained = chain_kinds.len() > 1 && chain_kinds[chain_kinds.len() - 2] == kinds[block];
         let (own, chained) = expected.entry(path).or_default();
-        *own = Sum { bytes: own.bytes + held.blocks().bytes(block as u32), blocks: own.blocks + 1 };
+        *own = Sum { bytes: own.bytes + tree.blocks().bytes(block as u32), blocks: own.blocks + 1 };
         *chained += u32::from(is_chained);
     }
     let mut found = BTreeMap::new();
@@ -255,13 +255,13 @@ fn assert_outlined(held: &DominatorTree, count: usize) -> Result<(), TestCaseErr
         prop_assert!(node.parent < number);
     }
     prop_assert_eq!(found, expected);
-    for root in 0..held.root_count() {
+    for root in 0..tree.root_count() {
         prop_assert_eq!(
             outline.nodes()[Outline::root_node(root) as usize].retained,
-            held.retained_by_root(root)
+            tree.retained_by_root(root)
         );
     }
-    prop_assert_eq!(outline.nodes()[Outline::SEVERAL as usize].retained, held.shared());
+    prop_assert_eq!(outline.nodes()[Outline::SEVERAL as usize].retained, tree.shared());
     Ok(())
 }
 
@@ -324,7 +324,7 @@ fn assert_classes(graph: &Graph, classes: [usize; 2], stops: &[u32]) -> Result<(
         roots.end_named_class();
         roots.add_with_stops([], stops.iter().copied());
     }
-    let held = common::held((count, 1), |block| graph.edges[block as usize].clone(), roots);
+    let tree = common::dominator_tree(count, 1, |block| graph.edges[block as usize].clone(), roots);
     let single_class = as_single_class(graph, classes, stops);
     let mut roots = Roots::default();
     single_class.roots.iter().for_each(|blocks| _ = roots.add(blocks.iter().copied()));
@@ -335,18 +335,18 @@ fn assert_classes(graph: &Graph, classes: [usize; 2], stops: &[u32]) -> Result<(
         targets.resize(words(block) - 1, block);
         targets
     };
-    let expected = common::held((count, 1), targets, roots);
-    let (Ok(held), Ok(expected)) = (held, expected) else { return Err(TestCaseError::fail("refused")) };
+    let expected = common::dominator_tree(count, 1, targets, roots);
+    let (Ok(tree), Ok(expected)) = (tree, expected) else { return Err(TestCaseError::fail("refused")) };
     // The classes lose nothing: the same blocks are reached without them.
     let steps = graph.reached(&graph.root_targets(None), None);
     for block in 0..count {
-        prop_assert_eq!(held.is_lost(block), steps[block as usize].is_none());
-        prop_assert_eq!(held.dominator(block), expected.dominator(block));
+        prop_assert_eq!(tree.is_lost(block), steps[block as usize].is_none());
+        prop_assert_eq!(tree.dominator(block), expected.dominator(block));
     }
-    prop_assert_eq!(held.lost(), expected.lost());
-    prop_assert_eq!(keys(&held), keys(&expected));
-    for root in 0..held.root_count() {
-        prop_assert_eq!(held.retained_by_root(root), expected.retained_by_root(root));
+    prop_assert_eq!(tree.lost(), expected.lost());
+    prop_assert_eq!(keys(&tree), keys(&expected));
+    for root in 0..tree.root_count() {
+        prop_assert_eq!(tree.retained_by_root(root), expected.retained_by_root(root));
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ mod common;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use common::{BASE, Heap, deadline, heap, held, limits};
+use common::{BASE, Heap, deadline, dominator_tree, heap, limits};
 use strandline_holders::{
     BlockSet, Builder, ExactBlocks, Holder, KnownBlocks, Limits, Progress, Reachability, References, Refused,
     Roots, TaggedBlocks, TypeWord, TypeWordSink, WordCallback,
@@ -70,8 +70,8 @@ fn exceeding_the_limit_of_references_is_reported() {
     // The references that were kept can still be searched.
     let mut roots = Roots::default();
     roots.add([0]);
-    let held = Reachability::new(blocks, references, roots, deadline()).unwrap().held(deadline()).unwrap();
-    assert_eq!(held.reached().blocks + held.lost().definite.blocks + held.lost().indirect.blocks, 200_000);
+    let tree = Reachability::new(blocks, references, roots, deadline()).unwrap().held(deadline()).unwrap();
+    assert_eq!(tree.reached().blocks + tree.lost().definite.blocks + tree.lost().indirect.blocks, 200_000);
 }
 
 #[test]
@@ -221,13 +221,13 @@ fn roots_without_a_block_are_ignored_and_references_of_other_blocks_refused() {
     let mut roots = Roots::default();
     roots.add([10, u32::MAX, 11, 3, 12, 3]);
     roots.add([]);
-    let held = held((10, 0), |block| vec![(block + 1) % 10], roots).unwrap();
+    let tree = dominator_tree(10, 0, |block| vec![(block + 1) % 10], roots).unwrap();
     assert_eq!(
-        (held.retained_by_root(0).blocks, held.retained_by_root(1).blocks, held.retained_by_root(2).blocks),
+        (tree.retained_by_root(0).blocks, tree.retained_by_root(1).blocks, tree.retained_by_root(2).blocks),
         (10, 0, 0)
     );
     assert_eq!(
-        (held.retained(10).unwrap().blocks, held.is_lost(10), held.dominator(10)),
+        (tree.retained(10).unwrap().blocks, tree.is_lost(10), tree.dominator(10)),
         (0, false, Holder::Nothing)
     );
 }
@@ -239,9 +239,9 @@ fn an_empty_heap_has_a_result() {
         References::read(&Heap { words: vec![] }, &blocks, KnownBlocks::default(), None, &limits(), &|_| ())
             .unwrap();
     let graph = Reachability::new(blocks, references, Roots::default(), deadline()).unwrap();
-    let held = graph.held(deadline()).unwrap();
+    let tree = graph.held(deadline()).unwrap();
     assert_eq!(
-        (held.reached().blocks, held.lost().definite.blocks, held.dominator(0)),
+        (tree.reached().blocks, tree.lost().definite.blocks, tree.dominator(0)),
         (0, 0, Holder::Nothing)
     );
 }

@@ -11,6 +11,7 @@ use super::statistics::{
 
 /// Joint confidence of all ratio intervals in one comparison.
 pub const CONFIDENCE: f64 = 0.99;
+/// Confidence of each command's median.
 const MEDIAN_CONFIDENCE: f64 = 0.95;
 /// Maximum number of outliers listed in a sentence.
 const MAX_LISTED_OUTLIERS: usize = 5;
@@ -18,13 +19,13 @@ const MAX_LISTED_OUTLIERS: usize = 5;
 /// A compared figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Metric {
-    /// Time from start to end.
+    /// Seconds from start to end.
     Wall,
-    /// CPU time in user mode.
+    /// CPU seconds in user mode.
     User,
-    /// CPU time in the kernel.
+    /// CPU seconds in the kernel.
     System,
-    /// The largest resident set of one process.
+    /// Bytes of the largest resident set of one process.
     HighWater,
     /// Page faults that needed no I/O.
     MinorFaults,
@@ -59,7 +60,7 @@ impl Metric {
         }
     }
 
-    /// The smallest difference that the kernel's counting can show.
+    /// The smallest difference that the kernel's counting can show, in the metric's unit.
     pub fn resolution(self) -> f64 {
         match self {
             Self::Wall | Self::User | Self::System => 1e-6,
@@ -109,13 +110,22 @@ impl MetricComparison {
     }
 }
 
+/// The value of a metric in one counted round.
 #[derive(Clone, Copy, Debug)]
 struct RoundValue {
     round: usize,
     value: f64,
 }
 
+/// Values by command, then by round.
 type Table = Vec<Vec<RoundValue>>;
+
+/// Of which case and metric a table is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct TableKey {
+    case: usize,
+    metric: Metric,
+}
 
 /// Result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -155,11 +165,8 @@ impl Comparison {
             ..Self::default()
         };
         let tables = comparison.tables(places, results);
-        let is_complete = |table: &Table| table.iter().all(|values| !values.is_empty());
-        let complete_tables = tables.values().filter(|table| is_complete(table));
-        let ratio_count = complete_tables.count() * comparison.commands.len().saturating_sub(1);
-        comparison.ratio_confidence = bonferroni(CONFIDENCE, ratio_count);
-        for ((case, metric), by_command) in tables {
+        comparison.ratio_confidence = ratio_confidence(&tables, comparison.commands.len());
+        for (TableKey { case, metric }, by_command) in tables {
             comparison.report_outliers(case, metric, &by_command);
             let compared = comparison.compare(metric, &by_command, seed);
             if let Some(metrics) = comparison.metrics.get_mut(case) {
@@ -169,8 +176,8 @@ impl Comparison {
         comparison
     }
 
-    /// The figures by case and metric, then by command and round.
-    fn tables(&self, places: &[CommandCase], results: &Results) -> BTreeMap<(usize, Metric), Table> {
+    /// The table of each case and metric; there is none without a value.
+    fn tables(&self, places: &[CommandCase], results: &Results) -> BTreeMap<TableKey, Table> {
         let mut tables = BTreeMap::new();
         for (place, outcomes) in places.iter().zip(&results.outcomes) {
             for (round, outcome) in outcomes.iter().enumerate() {
@@ -181,7 +188,7 @@ impl Comparison {
                 }
                 for metric in Metric::ALL {
                     let Some(value) = metric.value_in(&outcome.figures) else { continue };
-                    let table = tables.entry((place.case, metric));
+                    let table = tables.entry(TableKey { case: place.case, metric });
                     let by_command = table.or_insert_with(|| vec![Vec::new(); self.commands.len()]);
                     if let Some(values) = by_command.get_mut(place.command) {
                         values.push(RoundValue { round, value });
@@ -192,14 +199,14 @@ impl Comparison {
         tables
     }
 
-    fn compare(&self, metric: Metric, by_command: &[Vec<RoundValue>], seed: u64) -> MetricComparison {
-        let samples = |command: &[RoundValue]| -> Vec<BlockSample> {
+    fn compare(&self, metric: Metric, by_command: &Table, seed: u64) -> MetricComparison {
+        let samples = |values: &[RoundValue]| -> Vec<BlockSample> {
             let sample = |&RoundValue { round, value }| BlockSample { value, block: self.block(round) };
-            command.iter().map(sample).collect()
+            values.iter().map(sample).collect()
         };
         let estimates = by_command
             .iter()
-            .map(|command| estimate_in_blocks(&samples(command), MEDIAN_CONFIDENCE, seed))
+            .map(|values| estimate_in_blocks(&samples(values), MEDIAN_CONFIDENCE, seed))
             .collect();
         MetricComparison { estimates, ratios: self.ratios(metric, by_command) }
     }
@@ -209,25 +216,25 @@ impl Comparison {
     }
 
     /// Computes the ratio of each command to the first; `None` for the first.
-    fn ratios(&self, metric: Metric, by_command: &[Vec<RoundValue>]) -> Vec<Option<Ratio>> {
+    fn ratios(&self, metric: Metric, by_command: &Table) -> Vec<Option<Ratio>> {
         let reference = by_command.first().map(Vec::as_slice).unwrap_or_default();
-        let ratio = |(number, command): (usize, &Vec<RoundValue>)| {
-            if number == 0 {
+        let ratio = |(command, values): (usize, &Vec<RoundValue>)| {
+            if command == 0 {
                 return None;
             }
-            paired_ratio(&pairs(reference, command), metric.resolution(), self.ratio_confidence)
+            paired_ratio(&pairs(reference, values), metric.resolution(), self.ratio_confidence)
         };
         by_command.iter().enumerate().map(ratio).collect()
     }
 
-    fn report_outliers(&mut self, case: usize, metric: Metric, by_command: &[Vec<RoundValue>]) {
+    fn report_outliers(&mut self, case: usize, metric: Metric, by_command: &Table) {
         // Only outliers of wall time are reported: CPU times reflect the same load of the machine,
         // and memory and instructions hardly vary.
         if metric != Metric::Wall {
             return;
         }
-        for (number, command) in by_command.iter().enumerate() {
-            let outliers = self.outliers_of(command);
+        for (command, values) in by_command.iter().enumerate() {
+            let outliers = self.outliers_of(values);
             if outliers.is_empty() {
                 continue;
             }
@@ -242,9 +249,9 @@ impl Comparison {
                 .collect();
             self.outliers.push(format!(
                 "{}{case}: {} of {} times are outliers ({}); they are included",
-                letter(number),
+                letter(command),
                 outliers.len(),
-                command.len(),
+                values.len(),
                 rounds.join(", ")
             ));
         }
@@ -252,9 +259,9 @@ impl Comparison {
 
     /// The outliers among the rounds of each block: a usual time on one machine may be an outlier
     /// on another.
-    fn outliers_of(&self, command: &[RoundValue]) -> Vec<RoundValue> {
+    fn outliers_of(&self, values: &[RoundValue]) -> Vec<RoundValue> {
         let mut blocks: BTreeMap<u32, Vec<RoundValue>> = BTreeMap::new();
-        for &value in command {
+        for &value in values {
             blocks.entry(self.block(value.round)).or_default().push(value);
         }
         let outliers_of_block = |block: Vec<RoundValue>| {
@@ -269,19 +276,32 @@ impl Comparison {
     /// The largest half width of any ratio interval of `metric`, relative to the ratio; infinite if
     /// one is unknown.
     pub fn max_half_width(&self, metric: Metric) -> f64 {
-        let compared = self.metrics.iter().filter_map(|metrics| metrics.get(&metric));
-        let ratios = compared.flat_map(|compared| compared.ratios.iter().skip(1));
-        ratios.map(|ratio| half_width(*ratio)).fold(0.0, f64::max)
+        let width_of_case = |metrics: &BTreeMap<Metric, MetricComparison>| {
+            metrics.get(&metric).map_or(f64::INFINITY, |compared| max_half_width_of(&compared.ratios))
+        };
+        self.metrics.iter().map(width_of_case).fold(0.0, f64::max)
     }
 }
 
+/// The largest half width of the ratios to the first command, which has none itself.
+fn max_half_width_of(ratios: &[Option<Ratio>]) -> f64 {
+    ratios.iter().skip(1).map(|ratio| half_width(*ratio)).fold(0.0, f64::max)
+}
+
+/// Confidence of each ratio if all of them hold together with [`CONFIDENCE`].
+fn ratio_confidence(tables: &BTreeMap<TableKey, Table>, command_count: usize) -> f64 {
+    let is_complete = |table: &&Table| table.iter().all(|values| !values.is_empty());
+    let complete_tables = tables.values().filter(is_complete).count();
+    bonferroni(CONFIDENCE, complete_tables * command_count.saturating_sub(1))
+}
+
 /// A, B, C, …: the name of a command in documents (there in lower case).
-pub fn letter(number: usize) -> String {
+pub fn letter(command: usize) -> String {
     const LETTERS: [char; 26] = [
         'A', 'B', 'C', 'D', 'E', 'F', 'G', 'H', 'I', 'J', 'K', 'L', 'M', 'N', 'O', 'P', 'Q', 'R', 'S', 'T',
         'U', 'V', 'W', 'X', 'Y', 'Z',
     ];
-    LETTERS.get(number).map_or_else(|| format!("command {}", number + 1), ToString::to_string)
+    LETTERS.get(command).map_or_else(|| format!("command {}", command + 1), ToString::to_string)
 }
 
 /// The pairs of values of the rounds that both have.
@@ -364,14 +384,14 @@ impl Judge for CompareJudge<'_> {
         // Only ratios of wall time are needed; the confidence is that for all figures of the
         // report.
         let tables = comparison.tables(self.places, results);
-        let ratio_count = tables.len() * self.command_count.saturating_sub(1);
-        comparison.ratio_confidence = bonferroni(CONFIDENCE, ratio_count);
-        let wall_tables = tables.iter().filter(|((_, metric), _)| *metric == Metric::Wall);
-        let widths = wall_tables.map(|(_, table)| {
-            let ratios = comparison.ratios(Metric::Wall, table);
-            ratios.iter().skip(1).map(|ratio| half_width(*ratio)).fold(0.0, f64::max)
-        });
-        widths.fold(0.0, f64::max) <= max_half_width
+        comparison.ratio_confidence = ratio_confidence(&tables, self.command_count);
+        // Without a counted run, a case has no table, and its ratios are unknown.
+        (0..self.case_count).all(|case| {
+            let table = tables.get(&TableKey { case, metric: Metric::Wall });
+            table.is_some_and(|table| {
+                max_half_width_of(&comparison.ratios(Metric::Wall, table)) <= max_half_width
+            })
+        })
     }
 }
 
@@ -403,8 +423,44 @@ mod tests {
         assert_eq!(comparison.metrics[0][&Metric::HighWater].verdict(1), Verdict::Same);
         assert!(
             comparison.max_half_width(Metric::Wall) < 0.01
-                && comparison.max_half_width(Metric::Cycles) == 0.0
+                && comparison.max_half_width(Metric::Cycles) == f64::INFINITY
         );
         assert!(comparison.ratio_confidence > 0.99, "two ratios hold together");
+    }
+
+    #[test]
+    fn a_case_without_a_counted_run_is_not_narrow() {
+        let places = [
+            CommandCase { command: 0, case: 0 },
+            CommandCase { command: 1, case: 0 },
+            CommandCase { command: 0, case: 1 },
+            CommandCase { command: 1, case: 1 },
+        ];
+        let steady: Vec<_> = (0..10).map(|_| outcome(1.0, 1 << 20)).collect();
+        let killed = || Outcome { end: End::Signalled(9), ..outcome(1.0, 1 << 20).unwrap() };
+        let all_killed: Vec<_> = (0..10).map(|_| Some(killed())).collect();
+        let results = |outcomes| Results { outcomes, ..Results::default() };
+        let one_case = results(vec![steady.clone(), steady.clone()]);
+        let no_case = results(vec![all_killed.clone(), all_killed.clone()]);
+        let half = results(vec![steady.clone(), steady, all_killed.clone(), all_killed]);
+        let mut judge = CompareJudge {
+            may_fail: true,
+            max_half_width: Some(0.5),
+            places: &places,
+            command_count: 2,
+            case_count: 1,
+            progress: &|_| {},
+            first_failure: None,
+            runs_with_leftovers: 0,
+            failures: BTreeMap::new(),
+        };
+        assert!(judge.has_enough_rounds(&one_case));
+        assert!(!judge.has_enough_rounds(&no_case));
+        judge.case_count = 2;
+        assert!(!judge.has_enough_rounds(&half));
+        let commands = vec!["x".to_owned(), "y".to_owned()];
+        let cases = vec!["1".to_owned(), "2".to_owned()];
+        let comparison = Comparison::judge(commands, cases, &places, &half, 1);
+        assert_eq!(comparison.max_half_width(Metric::Wall), f64::INFINITY);
     }
 }

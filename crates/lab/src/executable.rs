@@ -15,32 +15,36 @@ pub fn executable_path() -> PathBuf {
 
 /// Copies the executable once below `folder`, which all machines of a lab must see. Later staged
 /// files go there too.
+///
+/// # Errors
+/// One line with the path, if a file cannot be read or written, or another folder is in use.
 pub fn stage(folder: &Path) -> Result<(), String> {
     use std::os::unix::fs::PermissionsExt;
-    let named = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-    std::fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
-    let folder = folder.canonicalize().map_err(|error| named(folder, &error))?;
+    let describe_error = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    std::fs::create_dir_all(folder).map_err(|error| describe_error(folder, &error))?;
+    let folder = folder.canonicalize().map_err(|error| describe_error(folder, &error))?;
     let path = program_in(&folder);
-    let executable =
-        std::fs::read(executable_path()).map_err(|error| format!("strandline itself: {error}"))?;
+    let own_path = executable_path();
+    let executable = std::fs::read(&own_path).map_err(|error| describe_error(&own_path, &error))?;
     if !std::fs::read(&path).is_ok_and(|staged_content| staged_content == executable) {
         atomic_file::write(&path, &executable)?;
     }
     let mode = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(&path, mode).map_err(|error| named(&path, &error))?;
-    // All labs of one process use the same folder.
-    STAGED.get_or_init(|| folder);
+    std::fs::set_permissions(&path, mode).map_err(|error| describe_error(&path, &error))?;
+    if *STAGED.get_or_init(|| folder.clone()) != folder {
+        return Err(describe_error(&folder, &"strandline is already staged in another folder"));
+    }
     Ok(())
 }
 
 /// Folder with the staged files, if staged.
-pub fn staged() -> Option<&'static Path> {
+pub fn staged_folder() -> Option<&'static Path> {
     STAGED.get().map(PathBuf::as_path)
 }
 
 /// The executable for other machines, if staged.
 pub fn staged_program() -> Option<PathBuf> {
-    staged().map(program_in)
+    staged_folder().map(program_in)
 }
 
 fn program_in(folder: &Path) -> PathBuf {

@@ -54,7 +54,7 @@ impl LabOptions {
     /// a lab on this machine, or if that was done before.
     pub fn stage(&self) -> Result<(), String> {
         match (&self.cluster, &self.folder) {
-            (Some(_), Some(folder)) if executable::staged().is_none() => {
+            (Some(_), Some(folder)) if executable::staged_folder().is_none() => {
                 let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
                 executable::stage(&folder.join(STAGED))
             }

@@ -24,7 +24,7 @@ use strandline_sys::watchdog::Watchdog;
 use super::LedgerSettings;
 use super::clock::Clock;
 use super::tree_pss::tree_pss_bytes;
-use super::watch::{NotBegun, PAUSED_AT_END, Watch};
+use super::watch::{NotBegun, PAUSED_AT_END, TakenLedger, Watch};
 
 /// A requested ledger.
 #[derive(Clone, Debug)]
@@ -468,7 +468,7 @@ impl WatchedProcess {
             // The state stays locked: a watch that began meanwhile would find the process traced.
             return take_ledger(request, false, &self.shared);
         };
-        let (result, continued) = watch.take_ledger(request);
+        let TakenLedger { result, continued } = watch.take_ledger(request);
         if continued == Continued::No {
             Self::pause_in(&mut state);
             self.resume_in(&mut state);

@@ -23,18 +23,20 @@ pub(super) const PAUSED_AT_END: &str = "it ended while another ledger was taken"
 /// Interval between signals to a watching thread that has an order.
 const WAKE_INTERVAL: Duration = Duration::from_micros(100);
 
-/// Requests of other threads to a watching thread.
+/// What other threads ask of a watching thread.
 #[derive(Debug, Default)]
-struct Orders {
+struct WatchOrders {
     /// Whether the watch has to end.
     must_end: AtomicBool,
     /// Whether it takes a ledger, at the end or before: it must not be woken meanwhile.
     is_busy: AtomicBool,
     /// The ledger to take next.
     ledger: Mutex<Option<Request>>,
+    /// Whether the thread found that the process has ended; set before the thread returns.
+    has_process_ended: AtomicBool,
 }
 
-impl Orders {
+impl WatchOrders {
     fn lock_ledger(&self) -> MutexGuard<'_, Option<Request>> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -49,8 +51,13 @@ pub(super) enum NotBegun {
     Refused(String),
 }
 
-/// Result of an ordered ledger.
-type TakenLedger = (LedgerResult, Continued);
+/// Result of a requested ledger.
+#[derive(Debug)]
+pub(super) struct TakenLedger {
+    pub result: LedgerResult,
+    /// Whether the watch continued.
+    pub continued: Continued,
+}
 
 /// A thread that watches for the end of one process.
 #[derive(Debug)]
@@ -60,20 +67,20 @@ pub(super) struct Watch {
     thread: JoinHandle<Option<WatchRequest>>,
     /// Thread id.
     tid: i32,
-    orders: Arc<Orders>,
+    orders: Arc<WatchOrders>,
     /// The ledgers that the thread took.
     taken_ledgers: Receiver<TakenLedger>,
 }
 
 impl Watch {
-    /// Begins to watch. `is_resumed`: the process was watched before, and then for a while not.
+    /// Begins to watch. `may_have_missed_end`: an earlier watch of this process was paused.
     pub fn begin(
         pid: i32,
         request: WatchRequest,
         shared: &Shared,
-        is_resumed: bool,
+        may_have_missed_end: bool,
     ) -> Result<Self, NotBegun> {
-        let orders = Arc::new(Orders::default());
+        let orders = Arc::new(WatchOrders::default());
         let (begun_sender, begun) = channel();
         let (ledger_sender, taken_ledgers) = channel();
         let body = {
@@ -81,8 +88,15 @@ impl Watch {
             move || match ExitWatch::begin(pid) {
                 Ok(watch) => {
                     let _ = begun_sender.send(Ok(strandline_sys::signal::own_thread()));
-                    WatchLoop { watch, request, is_resumed, orders, shared, taken_ledgers: ledger_sender }
-                        .run()
+                    WatchLoop {
+                        watch,
+                        request,
+                        may_have_missed_end,
+                        orders,
+                        shared,
+                        taken_ledgers: ledger_sender,
+                    }
+                    .run()
                 }
                 Err(error) => {
                     let _ = begun_sender.send(Err(match error {
@@ -98,7 +112,9 @@ impl Watch {
             .stack_size(STACK_BYTES)
             .spawn(body)
             .map_err(|error| NotBegun::Refused(format!("no thread could be started: {error}")))?;
-        let tid = begun.recv().unwrap_or(Err(NotBegun::Ended))?;
+        let tid = begun
+            .recv()
+            .unwrap_or_else(|_| Err(NotBegun::Refused("its watching thread failed".to_owned())))?;
         Ok(Self { pid, thread, tid, orders, taken_ledgers })
     }
 
@@ -109,11 +125,12 @@ impl Watch {
 
     /// Wakes the thread until `is_done` holds, or it is gone: it may have checked its orders just
     /// before it slept.
-    fn wake_until(&self, is_done: impl Fn(&Orders) -> bool) {
+    fn wake_until(&self, is_done: impl Fn(&WatchOrders) -> bool) {
         let own_pid = std::process::id().cast_signed();
         while !is_done(&self.orders) && !self.thread.is_finished() {
             if !self.orders.is_busy.load(Ordering::Acquire) {
                 let wake = strandline_sys::signal::wake_signal();
+                // If it fails, the thread has ended, which the loop checks.
                 drop(strandline_sys::process::signal_thread(own_pid, self.tid, wake));
             }
             std::thread::sleep(WAKE_INTERVAL);
@@ -124,8 +141,15 @@ impl Watch {
     pub fn take_ledger(&self, request: Request) -> TakenLedger {
         *self.orders.lock_ledger() = Some(request.clone());
         self.wake_until(|orders| orders.lock_ledger().is_none());
-        // A thread that has found the end of the process takes no more orders.
-        self.taken_ledgers.recv().unwrap_or((LedgerResult::ProcessEnded(request), Continued::Yes))
+        // A thread whose watch has ended takes no more orders.
+        self.taken_ledgers.recv().unwrap_or_else(|_| {
+            let result = if self.orders.has_process_ended.load(Ordering::Acquire) {
+                LedgerResult::ProcessEnded(request)
+            } else {
+                LedgerResult::Failed { request, reason: "its watch ended".to_owned(), stopped_us: 0 }
+            };
+            TakenLedger { result, continued: Continued::Yes }
+        })
     }
 
     /// Ends the watch. Returns the request, unless the process ended meanwhile.
@@ -143,8 +167,8 @@ struct WatchLoop {
     watch: ExitWatch,
     request: WatchRequest,
     /// Whether the watch was interrupted, so that the end may have passed unnoticed.
-    is_resumed: bool,
-    orders: Arc<Orders>,
+    may_have_missed_end: bool,
+    orders: Arc<WatchOrders>,
     shared: Shared,
     taken_ledgers: Sender<TakenLedger>,
 }
@@ -174,11 +198,15 @@ impl WatchLoop {
                     self.orders.is_busy.store(true, Ordering::Release);
                     if !self.watch.is_replaced_by_exec() {
                         report_end(&self.watch, &self.request, &self.shared);
+                        self.orders.has_process_ended.store(true, Ordering::Release);
                         return None;
                     }
                     match self.watch.follow() {
-                        Ok(watch) => (self.watch, self.is_resumed) = (watch, true),
+                        Ok(watch) => (self.watch, self.may_have_missed_end) = (watch, true),
                         Err(error) => {
+                            let has_ended =
+                                matches!(error, Error::Ended { .. } | Error::NoSuchProcess { .. });
+                            self.orders.has_process_ended.store(has_ended, Ordering::Release);
                             self.shared.send(LedgerResult::NotWatched { process, reason: error.to_string() });
                             return None;
                         }
@@ -186,10 +214,11 @@ impl WatchLoop {
                 }
                 Ok(WatchEvent::Gone) => {
                     // The process had passed its exit stop when the watch resumed.
-                    if self.is_resumed {
-                        self.shared
-                            .send(LedgerResult::NotWatched { process, reason: PAUSED_AT_END.to_owned() });
+                    if self.may_have_missed_end {
+                        let reason = PAUSED_AT_END.to_owned();
+                        self.shared.send(LedgerResult::NotWatched { process, reason });
                     }
+                    self.orders.has_process_ended.store(true, Ordering::Release);
                     return None;
                 }
                 Err(error) => {
@@ -200,12 +229,12 @@ impl WatchLoop {
         }
     }
 
-    /// Takes an ordered ledger. Returns whether the watch continued.
+    /// Takes a requested ledger. Returns whether the watch continued.
     fn take_ledger(&mut self, request: Request) -> Continued {
         let (result, continued) = self.watch.while_reading(|| take_ledger(request, true, &self.shared));
         // A process that is killed during an injected call passes its exit stop unnoticed.
-        self.is_resumed = true;
-        let _ = self.taken_ledgers.send((result, continued));
+        self.may_have_missed_end = true;
+        let _ = self.taken_ledgers.send(TakenLedger { result, continued });
         continued
     }
 }
@@ -215,6 +244,7 @@ fn report_end(watch: &ExitWatch, request: &WatchRequest, shared: &Shared) {
     let pid = watch.process().pid();
     // Taken before the slow part, during which the process is stopped.
     let at_us = shared.clock.now_us();
+    // If this fails, the last sample stands for the final figures.
     if let Ok(mut sampler) = Sampler::open(watch.process())
         && let Ok((sample, _)) = sampler.sample_all(Units::read())
     {
@@ -238,4 +268,29 @@ fn report_end(watch: &ExitWatch, request: &WatchRequest, shared: &Shared) {
             LedgerResult::Failed { request: ledger_request, reason, stopped_us }
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The result of a request to a thread that ended before it took it.
+    fn result_of_ended_thread(has_process_ended: bool) -> LedgerResult {
+        let orders = Arc::new(WatchOrders::default());
+        // It is not woken.
+        orders.is_busy.store(true, Ordering::Release);
+        orders.has_process_ended.store(has_process_ended, Ordering::Release);
+        let (_, taken_ledgers) = channel();
+        let thread = std::thread::spawn(|| None);
+        let watch = Watch { pid: 1, thread, tid: 1, orders, taken_ledgers };
+        let request = Request { process: 0, pid: 1, moment: Moment::Mark, mark: None, tree: Vec::new() };
+        watch.take_ledger(request).result
+    }
+
+    #[test]
+    fn the_end_of_a_watch_is_not_that_of_the_process() {
+        assert!(matches!(result_of_ended_thread(true), LedgerResult::ProcessEnded(_)));
+        let LedgerResult::Failed { reason, .. } = result_of_ended_thread(false) else { panic!() };
+        assert_eq!(reason, "its watch ended");
+    }
 }

@@ -23,12 +23,39 @@ const LIBRARY_FOLDERS: [&str; 8] = [
     "/lib",
 ];
 
+/// What to do about a folder of the lab whose path is not UTF-8.
+const LAB_ADVICE: &str = "give --dir another folder";
+/// The same of a study.
+const STUDY_ADVICE: &str = "move the study to another folder";
+
 /// Values of the placeholders of a cell, except `{build}`.
-pub fn placeholder_values(matrix: &Matrix, key: &Key) -> BTreeMap<String, String> {
+///
+/// # Errors
+/// One line: the path of a folder is not UTF-8.
+pub fn placeholder_values(matrix: &Matrix, key: &Key) -> Result<BTreeMap<String, String>, String> {
     let choices = matrix.choices(key).map(|(axis, choice)| (axis.name.clone(), choice.value.clone()));
-    let folder = matrix.study.folder.to_string_lossy().into_owned();
-    let probes = super::find::probes().to_string_lossy().into_owned();
-    choices.chain([("dir".to_owned(), folder), ("probes".to_owned(), probes)]).collect()
+    let folder = path_text(&matrix.study.folder, STUDY_ADVICE)?;
+    let probes = path_text(&super::find::probes(), "give --dir, or set XDG_CACHE_HOME to another folder")?;
+    Ok(choices.chain([("dir".to_owned(), folder), ("probes".to_owned(), probes)]).collect())
+}
+
+/// Values of all placeholders of a cell, whose build folder is `build`.
+///
+/// # Errors
+/// Those of [`placeholder_values`].
+pub fn values_with_build(
+    matrix: &Matrix,
+    key: &Key,
+    build: &Path,
+) -> Result<BTreeMap<String, String>, String> {
+    let mut values = placeholder_values(matrix, key)?;
+    values.insert("build".to_owned(), path_text(build, LAB_ADVICE)?);
+    Ok(values)
+}
+
+/// A path for words and variables.
+fn path_text(path: &Path, advice: &str) -> Result<String, String> {
+    path.to_str().map(str::to_owned).ok_or_else(|| format!("{}: not UTF-8; {advice}", path.display()))
 }
 
 /// The file of a library: a path is relative to the `folder` of the study, a name is looked up like
@@ -46,20 +73,25 @@ pub fn find_library(name: &str, folder: &Path) -> Option<PathBuf> {
 
 /// The `{build}` folder of a cell, below `root`: one for each set of filled build commands, so that
 /// builds do not overwrite each other.
-pub fn build_folder(matrix: &Matrix, key: &Key, root: &Path) -> PathBuf {
+///
+/// # Errors
+/// Those of [`placeholder_values`].
+pub fn build_folder(matrix: &Matrix, key: &Key, root: &Path) -> Result<PathBuf, String> {
     let mut hasher = DefaultHasher::new();
-    fill_commands(matrix, key, &placeholder_values(matrix, key)).hash(&mut hasher);
+    fill_commands(matrix, key, &placeholder_values(matrix, key)?).hash(&mut hasher);
     // Builds that differ only by a variable get their own folders too.
     let choices = named_by_build(matrix, key).filter(|(axis, _)| names_variable(matrix, key, &axis.name));
     choices.for_each(|(axis, choice)| (&axis.name, &choice.value).hash(&mut hasher));
-    root.join(format!("{:016x}", hasher.finish()))
+    Ok(root.join(format!("{:016x}", hasher.finish())))
 }
 
 /// The filled build commands of the subject of a cell; build folders are below `root`.
-pub fn build_commands(matrix: &Matrix, key: &Key, root: &Path) -> Vec<Vec<String>> {
-    let mut values = placeholder_values(matrix, key);
-    values.insert("build".to_owned(), build_folder(matrix, key, root).to_string_lossy().into_owned());
-    fill_commands(matrix, key, &values)
+///
+/// # Errors
+/// Those of [`placeholder_values`].
+pub fn build_commands(matrix: &Matrix, key: &Key, root: &Path) -> Result<Vec<Vec<String>>, String> {
+    let values = values_with_build(matrix, key, &build_folder(matrix, key, root)?)?;
+    Ok(fill_commands(matrix, key, &values))
 }
 
 /// Name of the environment variable that holds the choice on an axis.
@@ -95,29 +127,49 @@ fn named_by_build<'m>(matrix: &'m Matrix, key: &'m Key) -> impl Iterator<Item = 
 }
 
 /// Variables with the folders of the study and of the build, and with the choices of the cell.
-pub fn cell_variables(matrix: &Matrix, key: &Key, root: &Path) -> BTreeMap<String, Option<String>> {
-    let mut variables = folder_variables(matrix, key, root);
+///
+/// # Errors
+/// Those of [`placeholder_values`].
+pub fn cell_variables(
+    matrix: &Matrix,
+    key: &Key,
+    root: &Path,
+) -> Result<BTreeMap<String, Option<String>>, String> {
+    let mut variables = folder_variables(matrix, key, root)?;
     let choices = matrix.choices(key);
     variables.extend(choices.map(|(axis, choice)| (axis_variable(&axis.name), Some(choice.value.clone()))));
-    variables
+    Ok(variables)
 }
 
 /// The same for the build of a cell, with only the choices that its commands name.
-pub fn build_variables(matrix: &Matrix, key: &Key, root: &Path) -> BTreeMap<String, Option<String>> {
-    let mut variables = folder_variables(matrix, key, root);
+///
+/// # Errors
+/// Those of [`placeholder_values`].
+pub fn build_variables(
+    matrix: &Matrix,
+    key: &Key,
+    root: &Path,
+) -> Result<BTreeMap<String, Option<String>>, String> {
+    let mut variables = folder_variables(matrix, key, root)?;
     let choices = named_by_build(matrix, key);
     variables.extend(choices.map(|(axis, choice)| (axis_variable(&axis.name), Some(choice.value.clone()))));
-    variables
+    Ok(variables)
 }
 
-fn folder_variables(matrix: &Matrix, key: &Key, root: &Path) -> BTreeMap<String, Option<String>> {
-    let text = |path: &Path| Some(path.to_string_lossy().into_owned());
-    [
-        ("STRANDLINE_STUDY_DIR".to_owned(), text(&matrix.study.folder)),
-        ("STRANDLINE_STUDY_BUILD".to_owned(), text(&build_folder(matrix, key, root))),
-        ("STRANDLINE_PROGRAM".to_owned(), own_program().and_then(|path| text(&path))),
+fn folder_variables(
+    matrix: &Matrix,
+    key: &Key,
+    root: &Path,
+) -> Result<BTreeMap<String, Option<String>>, String> {
+    let study = path_text(&matrix.study.folder, STUDY_ADVICE)?;
+    let build = path_text(&build_folder(matrix, key, root)?, LAB_ADVICE)?;
+    let program = own_program().map(|path| path_text(&path, LAB_ADVICE)).transpose()?;
+    Ok([
+        ("STRANDLINE_STUDY_DIR".to_owned(), Some(study)),
+        ("STRANDLINE_STUDY_BUILD".to_owned(), Some(build)),
+        ("STRANDLINE_PROGRAM".to_owned(), program),
     ]
-    .into()
+    .into())
 }
 
 /// The executable of strandline, also if its file was replaced since the start; the staged copy, if
@@ -147,24 +199,28 @@ pub struct Preload {
 }
 
 /// The libraries preloaded by the choices of a cell.
-pub fn preloads(matrix: &Matrix, key: &Key, root: &Path) -> Vec<Preload> {
-    let mut values = placeholder_values(matrix, key);
-    values.insert("build".to_owned(), build_folder(matrix, key, root).to_string_lossy().into_owned());
+///
+/// # Errors
+/// Those of [`placeholder_values`].
+pub fn preloads(matrix: &Matrix, key: &Key, root: &Path) -> Result<Vec<Preload>, String> {
+    let values = values_with_build(matrix, key, &build_folder(matrix, key, root)?)?;
     let named = matrix.choices(key).filter_map(|(_, choice)| choice.preload.as_deref());
-    named
-        .map(|name| {
-            let name = fill(name, &values);
-            let file = find_library(&name, &matrix.study.folder);
-            Preload { name, file }
-        })
-        .collect()
+    let preload = |name: &str| {
+        let name = fill(name, &values);
+        let file = find_library(&name, &matrix.study.folder);
+        Preload { name, file }
+    };
+    Ok(named.map(preload).collect())
 }
 
 /// Why the preloaded libraries of a cell would not take effect, if that is known before the run.
 /// Otherwise a program that ignores a preloaded library would be measured under the name of the
 /// library.
 pub fn why_not_preloaded(matrix: &Matrix, key: &Key, root: &Path, subject: &Subject) -> Option<String> {
-    let libraries = preloads(matrix, key, root);
+    let libraries = match preloads(matrix, key, root) {
+        Ok(libraries) => libraries,
+        Err(why) => return Some(why),
+    };
     if libraries.is_empty() {
         return None;
     }
@@ -174,9 +230,12 @@ pub fn why_not_preloaded(matrix: &Matrix, key: &Key, root: &Path, subject: &Subj
     for Preload { name, file } in libraries {
         let Some(file) = file else { return Some(format!("{name} is not here")) };
         // The loader splits LD_PRELOAD at both characters.
-        if file.to_string_lossy().contains([' ', ':']) {
+        if file.to_str().is_some_and(|path| path.contains([' ', ':'])) {
             let file = file.display();
             return Some(format!("{file}: a path with a space or a colon cannot be preloaded"));
+        }
+        if file.to_str().is_none() {
+            return Some(format!("{}: a path that is not UTF-8 cannot be preloaded", file.display()));
         }
         let program = match &program {
             Ok(program) => program,

@@ -3,13 +3,11 @@
 use super::file::Subject;
 use super::matrix::Matrix;
 use super::needs::RunnableCells;
-use super::run::{CACHEGRIND_ROUNDS, CellFailures, StudyJudge};
+use super::pages::study::StudyCaveat;
+use super::run::{CACHEGRIND_ROUNDS, CellFailures, Failures, StudyJudge};
 use strandline_lab::cell::{self, Measure};
 use strandline_lab::setup::LabSetup;
 use strandline_report::units::counted;
-
-/// Caveats: code and sentence.
-pub type Caveats = Vec<(&'static str, String)>;
 
 /// Maximum number of caveats of one kind.
 const MAX_CAVEATS: usize = 20;
@@ -22,38 +20,47 @@ pub fn caveats(
     judge: &StudyJudge<'_>,
     jobs: u32,
     lab: &LabSetup,
-) -> Caveats {
+) -> Vec<StudyCaveat> {
     let mut caveats = run_caveats(cells, subjects, judge);
     if jobs > 1 {
-        let text = format!("{jobs} runs at a time shared the machine: times mean little");
-        caveats.push(("runs_at_once", text));
+        let text = format!(
+            "{jobs} runs shared the machine at a time: their times are not comparable with those of single runs"
+        );
+        caveats.push(StudyCaveat { code: "runs_at_once", text });
     }
     if subjects.iter().any(|subject| matches!(subject.measure, Measure::Recording { .. })) {
-        caveats
-            .push(("recorded", "times are of recorded runs, without the time that ledgers took".to_owned()));
+        let text = "times are of recorded runs, without the time that ledgers took".to_owned();
+        caveats.push(StudyCaveat { code: "recorded", text });
     }
+    // A name within another also counts: a superfluous caveat does less harm than a missing one.
     let is_shown = |name: &str| {
         let is_claimed = matrix.study.claims.iter().any(|claim| claim.holds.value.contains(name));
         is_claimed || matrix.study.tables.iter().any(|table| format!("{table:?}").contains(name))
     };
-    let counted = subjects_by_cachegrind(matrix);
-    let is_all = !counted.is_empty() && counted.len() == matrix.subjects.len();
-    if !counted.is_empty() {
-        caveats.push(("instructions_by_cachegrind", cachegrind_text(&counted, is_all)));
+    let cachegrind_names = subjects_by_cachegrind(matrix);
+    let is_all = !cachegrind_names.is_empty() && cachegrind_names.len() == matrix.subjects.len();
+    if !cachegrind_names.is_empty() {
+        let text = cachegrind_text(&cachegrind_names, is_all);
+        caveats.push(StudyCaveat { code: "instructions_by_cachegrind", text });
     }
     if is_shown("instructions")
         && !is_all
         && let Some(why) = lab.executors.first().and_then(|executor| executor.no_counters_reason())
     {
-        let scope = if counted.is_empty() { "" } else { " of other subjects" };
-        caveats.push(("no_counters", format!("instructions and cycles{scope} are not counted: {why}")));
+        let scope = if cachegrind_names.is_empty() { "" } else { " of other subjects" };
+        let text = format!("instructions and cycles{scope} are not counted: {why}");
+        caveats.push(StudyCaveat { code: "no_counters", text });
     }
-    caveats.extend(lab.caveats());
+    caveats.extend(lab.caveats().into_iter().map(|(code, text)| StudyCaveat { code, text }));
     caveats
 }
 
 /// Caveats on cells that were not run, on failed runs, and on processes left behind.
-fn run_caveats(cells: &RunnableCells, subjects: &[cell::Subject], judge: &StudyJudge<'_>) -> Caveats {
+fn run_caveats(
+    cells: &RunnableCells,
+    subjects: &[cell::Subject],
+    judge: &StudyJudge<'_>,
+) -> Vec<StudyCaveat> {
     let mut caveats = Vec::new();
     let mut reasons: Vec<(&String, usize)> = Vec::new();
     for (_, why) in &cells.unrunnable {
@@ -63,41 +70,50 @@ fn run_caveats(cells: &RunnableCells, subjects: &[cell::Subject], judge: &StudyJ
         }
     }
     let other_reasons = reasons.split_off(reasons.len().min(MAX_CAVEATS));
-    let cells =
+    let cells_were =
         |count: usize| if count == 1 { "1 cell was".to_owned() } else { format!("{count} cells were") };
     for (why, count) in reasons {
-        caveats.push(("not_run", format!("{} not run: {why}", cells(count))));
+        let text = format!("{} not run: {why}", cells_were(count));
+        caveats.push(StudyCaveat { code: "not_run", text });
     }
     if !other_reasons.is_empty() {
         let count = other_reasons.iter().map(|(_, count)| count).sum();
-        caveats.push((
-            "not_run",
-            format!("{} not run, for {}", cells(count), counted(other_reasons.len() as u64, "other reason")),
-        ));
+        let others = counted(other_reasons.len() as u64, "other reason");
+        let text = format!("{} not run, for {others}", cells_were(count));
+        caveats.push(StudyCaveat { code: "not_run", text });
     }
     for (failures, under) in [(&judge.failures, ""), (&judge.cachegrind_failures, " under cachegrind")] {
-        for (&index, CellFailures { count, last_outcome }) in failures.iter().take(MAX_CAVEATS) {
-            let name = subjects.get(index).map_or("a cell", |subject| subject.name.as_str());
-            let end = last_outcome.describe_end();
-            let text = format!("{name}: {count} runs failed{under}, and do not count: {end}");
-            caveats.push(("failed_runs", text));
-        }
-        if failures.len() > MAX_CAVEATS {
-            let others = counted((failures.len() - MAX_CAVEATS) as u64, "other cell");
-            caveats.push(("failed_runs", format!("runs of {others} failed{under}, and do not count")));
-        }
+        let texts = failed_run_texts(failures, under, subjects).into_iter();
+        caveats.extend(texts.map(|text| StudyCaveat { code: "failed_runs", text }));
     }
     if let Some(problem) = &judge.swap_problem {
         let text = format!(
-            "memory limits let processes move to swap, so that figures may be of less memory ({problem})"
+            "the kernel may swap under the memory limits, so figures may miss swapped memory ({problem})"
         );
-        caveats.push(("swap_not_limited", text));
+        caveats.push(StudyCaveat { code: "swap_not_limited", text });
     }
     if judge.runs_with_leftovers > 0 {
-        let text = format!("{} runs left processes behind, which were ended", judge.runs_with_leftovers);
-        caveats.push(("left_behind", text));
+        let runs = counted(u64::from(judge.runs_with_leftovers), "run");
+        let text = format!("{runs} left processes behind; strandline ended them");
+        caveats.push(StudyCaveat { code: "left_behind", text });
     }
     caveats
+}
+
+/// Sentences on failed runs; `under` says in which tool they ran.
+fn failed_run_texts(failures: &Failures, under: &str, subjects: &[cell::Subject]) -> Vec<String> {
+    let text = |(&index, CellFailures { count, last_outcome }): (&usize, &CellFailures)| {
+        let name = subjects.get(index).map_or("a cell", |subject| subject.name.as_str());
+        let runs = counted(u64::from(*count), "run");
+        let verb = if *count == 1 { "is" } else { "are" };
+        format!("{name}: {runs} failed{under} and {verb} excluded: {}", last_outcome.describe_end())
+    };
+    let mut texts: Vec<String> = failures.iter().take(MAX_CAVEATS).map(text).collect();
+    if failures.len() > MAX_CAVEATS {
+        let others = counted((failures.len() - MAX_CAVEATS) as u64, "other cell");
+        texts.push(format!("runs of {others} failed{under} and are excluded"));
+    }
+    texts
 }
 
 /// Names of the subjects whose instructions cachegrind counts.
@@ -111,10 +127,28 @@ fn cachegrind_text(names: &[&str], is_all: bool) -> String {
     let (counted_subjects, exclusion) = if is_all {
         (String::new(), "")
     } else {
-        let exclusion = "; the processor counts otherwise: its counts of other subjects are left out";
+        let exclusion = "; the processor's counts of other subjects differ from these and are excluded";
         (format!(" of {}", names.join(", ")), exclusion)
     };
     format!(
-        "instructions{counted_subjects} are counted by valgrind's cachegrind, in {CACHEGRIND_ROUNDS} runs more of each{exclusion}"
+        "instructions{counted_subjects} are counted by valgrind's cachegrind, \
+         in {CACHEGRIND_ROUNDS} additional runs of each{exclusion}"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strandline_lab::cell::Outcome;
+
+    #[test]
+    fn failed_runs_are_counted_in_words() {
+        let failure = |count| CellFailures { count, last_outcome: Outcome::not_started("gone".to_owned()) };
+        let failures: Failures = (0..22).map(|index| (index, failure(1 + u32::from(index == 1)))).collect();
+        let subjects = [cell::Subject { name: "a".to_owned(), ..cell::Subject::default() }];
+        let texts = failed_run_texts(&failures, "", &subjects);
+        assert!(texts[0].starts_with("a: 1 run failed and is excluded: "), "{}", texts[0]);
+        assert!(texts[1].starts_with("a cell: 2 runs failed and are excluded: "), "{}", texts[1]);
+        assert_eq!(texts.last().unwrap(), "runs of 2 other cells failed and are excluded");
+    }
 }

@@ -1,74 +1,96 @@
 //! Turns a cell of a study into a subject of the lab: command, environment, limits and measurement.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
 use strandline_lab::cell::{Measure, Subject};
 use strandline_recorder::Limits;
 
-use super::build::{Preload, build_folder, cell_variables, own_program, placeholder_values, preloads};
+use super::build::{Preload, build_folder, cell_variables, own_program, preloads, values_with_build};
 use super::file::VariableSetting;
 use super::matrix::{Key, Matrix, fill};
 
 /// The subject of a cell; `{build}` folders are below `root`.
-pub fn subject(matrix: &Matrix, key: &Key, root: &Path, timeout: Option<Duration>) -> Subject {
+///
+/// # Errors
+/// One line: the path of a folder is not UTF-8, or the study has no such subject.
+pub fn subject(
+    matrix: &Matrix,
+    key: &Key,
+    root: &Path,
+    timeout: Option<Duration>,
+) -> Result<Subject, String> {
     let study = &matrix.study;
-    let build = build_folder(matrix, key, root);
-    let mut values = placeholder_values(matrix, key);
-    values.insert("build".to_owned(), build.to_string_lossy().into_owned());
+    let declared = matrix.subjects.get(key.subject);
+    let declared =
+        declared.ok_or_else(|| format!("{}: there is no subject number {}", study.name, key.subject))?;
+    let build = build_folder(matrix, key, root)?;
+    let values = values_with_build(matrix, key, &build)?;
     let names = matrix.names(key);
     let name = names.iter().map(|(axis, choice)| format!("{axis}={choice}")).collect::<Vec<_>>().join(" ");
-    let mut subject = Subject {
-        name: if name.is_empty() { "run".to_owned() } else { name },
-        limits: study.settings.limits,
-        timeout: timeout.or(Some(study.settings.timeout)),
-        directory: Some(build),
-        ..Subject::default()
-    };
-    let mut environment = cell_variables(matrix, key, root);
+    let mut environment = cell_variables(matrix, key, root)?;
     let mut set = |variables: &[VariableSetting]| {
         for VariableSetting { name, value } in variables {
             environment.insert(name.clone(), value.as_ref().map(|value| fill(value, &values)));
         }
     };
     set(&study.settings.environment);
-    if let Some(declared) = matrix.subjects.get(key.subject) {
-        subject.command = declared.command.iter().map(|word| fill(word, &values)).collect();
-        subject.timeout = timeout.or(declared.timeout).or(subject.timeout);
-        subject.limits = override_limits(subject.limits, declared.limits);
-        set(&declared.environment);
-    }
+    set(&declared.environment);
+    let mut limits = override_limits(study.settings.limits, declared.limits);
     for (_, choice) in matrix.choices(key) {
         set(&choice.environment);
-        subject.limits = override_limits(subject.limits, choice.limits);
+        limits = override_limits(limits, choice.limits);
     }
-    // Makes `strandline mark` available in scripts; appended, so that it hides nothing.
+    append_own_folder(&mut environment);
+    prepend_preloads(&mut environment, preloads(matrix, key, root)?);
+    let mut subject = Subject {
+        name: if name.is_empty() { "run".to_owned() } else { name },
+        command: declared.command.iter().map(|word| fill(word, &values)).collect(),
+        environment: environment.into_iter().collect(),
+        limits,
+        timeout: timeout.or(declared.timeout).or(Some(study.settings.timeout)),
+        directory: Some(build),
+        rounds: Some(matrix.repeats_of(key)),
+        ..Subject::default()
+    };
+    let measure = study.measure_of(declared);
+    if measure.needs_recording() {
+        subject.measure = Measure::Recording {
+            interval: measure.interval,
+            ledgers: measure.ledger_option(),
+            snapshot: measure.snapshot,
+        };
+    }
+    Ok(subject)
+}
+
+/// Appends the folder in which scripts find `strandline mark` to PATH. It comes last, so that it
+/// hides no program of theirs.
+fn append_own_folder(environment: &mut BTreeMap<String, Option<String>>) {
     let path = environment.get("PATH").cloned().unwrap_or_else(|| std::env::var("PATH").ok());
     if let (Some(path), Some(own_folder)) = (path, own_folder())
         && !path.split(':').any(|folder| folder == own_folder)
     {
         environment.insert("PATH".to_owned(), Some(format!("{path}:{own_folder}")));
     }
-    // A library that is not found keeps its name: the cell is then rejected before it is run.
-    let to_text =
-        |Preload { name, file }: Preload| file.map_or(name, |path| path.to_string_lossy().into_owned());
-    let mut libraries: Vec<String> = preloads(matrix, key, root).into_iter().map(to_text).collect();
+}
+
+/// Preloads `libraries` before those that the environment preloads.
+fn prepend_preloads(environment: &mut BTreeMap<String, Option<String>>, libraries: Vec<Preload>) {
+    // A library without a usable path keeps its name: the cell is then rejected before it is run.
+    let to_text = |Preload { name, file }: Preload| {
+        file.and_then(|path| path.to_str().map(str::to_owned)).unwrap_or(name)
+    };
+    let mut libraries: Vec<String> = libraries.into_iter().map(to_text).collect();
     if !libraries.is_empty() {
         libraries
             .extend(environment.remove("LD_PRELOAD").flatten().filter(|preloaded| !preloaded.is_empty()));
         environment.insert("LD_PRELOAD".to_owned(), Some(libraries.join(":")));
     }
-    subject.environment = environment.into_iter().collect();
-    let measure = matrix.subjects.get(key.subject).map(|subject| study.measure_of(subject));
-    if let Some(measure) = measure.filter(|measure| measure.needs_recording()) {
-        let (interval, ledgers, snapshot) = (measure.interval, measure.ledger_option(), measure.snapshot);
-        subject.measure = Measure::Recording { interval, ledgers, snapshot };
-    }
-    subject.rounds = Some(matrix.repeats_of(key));
-    subject
 }
 
-/// The folder of the executable of strandline.
+/// The folder of strandline's executable; `None` if PATH cannot hold it (not UTF-8, or a colon).
 fn own_folder() -> Option<String> {
     own_program()?.parent()?.to_str().map(str::to_owned).filter(|folder| !folder.contains(':'))
 }

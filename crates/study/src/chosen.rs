@@ -87,11 +87,11 @@ impl ChosenStudy {
     ) -> Result<(impl serde::Serialize + use<>, Vec<Subject>), String> {
         let matrix = &self.matrix;
         // The directory's name depends on the cells: `{build}` stays a placeholder here.
-        let unbuilt = |key| Subject {
-            directory: None,
-            ..cell::subject(matrix, key, Path::new("{build}"), options.timeout)
+        let unbuilt = |key| {
+            let subject = cell::subject(matrix, key, Path::new("{build}"), options.timeout)?;
+            Ok(Subject { directory: None, ..subject })
         };
-        let subjects: Vec<Subject> = matrix.cells()?.iter().map(unbuilt).collect();
+        let subjects = matrix.cells()?.iter().map(unbuilt).collect::<Result<Vec<Subject>, String>>()?;
         Ok(((run::study_identity(matrix), matrix.max_repeats()), subjects))
     }
 }

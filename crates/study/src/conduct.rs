@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::caveats::{Caveats, caveats};
+use super::caveats::caveats;
 use super::cell;
 use super::chosen::{ChosenStudy, StudyOptions};
 use super::claim::{JudgedClaim, Verdict, judge};
 use super::data::{Data, MeasuredData};
 use super::matrix::{Key, Matrix};
 use super::needs::{self, RunnableCells};
-use super::pages::study::StudyInput;
+use super::pages::study::{StudyCaveat, StudyInput};
 use super::run::{self, CACHEGRIND_ROUNDS, StudyJudge};
 use strandline_lab::cell::Subject;
 use strandline_lab::compare::cachegrind_subjects;
@@ -26,12 +26,12 @@ pub struct StudyRun {
     matrix: Matrix,
     data: Data,
     judged: Vec<JudgedClaim>,
-    caveats: Caveats,
+    caveats: Vec<StudyCaveat>,
 }
 
 impl StudyRun {
     /// The data for the report.
-    pub fn facts(&self) -> StudyInput<'_> {
+    pub fn input(&self) -> StudyInput<'_> {
         StudyInput {
             matrix: &self.matrix,
             data: &self.data,
@@ -75,9 +75,10 @@ fn measure(
     options: &StudyOptions,
     lab: &mut LabSetup,
     progress: &dyn ProgressDisplay,
-) -> Result<(Data, Caveats), StopReason> {
-    let subjects: Vec<Subject> =
-        cells.cells.iter().map(|key| cell::subject(matrix, key, build, options.timeout)).collect();
+) -> Result<(Data, Vec<StudyCaveat>), StopReason> {
+    let subject = |key| cell::subject(matrix, key, build, options.timeout);
+    let subjects: Result<Vec<Subject>, String> = cells.cells.iter().map(subject).collect();
+    let subjects = subjects.map_err(StopReason::Failed)?;
     let may_fail = |key: &Key| matrix.subjects.get(key.subject).is_some_and(|subject| subject.may_fail);
     let mut judge = StudyJudge {
         may_fail: cells.cells.iter().map(may_fail).collect(),

@@ -134,7 +134,7 @@ fn time_in_lab(chosen: &ChosenStudy, options: &StudyOptions) -> Result<Option<Du
     let can_run = cells.cells.contains(&key);
     let begin = Instant::now();
     if can_run {
-        let subject = cell::subject(matrix, &key, &build, options.timeout);
+        let subject = cell::subject(matrix, &key, &build, options.timeout).map_err(NoResult::Failed)?;
         executor.run(&subject, &build.join(".output"))?;
     }
     let run_time = begin.elapsed();

@@ -149,7 +149,7 @@ fn studies_folder() -> PathBuf {
 /// Folder for unpacked embedded files: in the user's cache, or in the folder staged for other
 /// machines.
 fn unpack_folder(name: &str) -> PathBuf {
-    let versions = executable::staged()
+    let versions = executable::staged_folder()
         .map_or_else(|| journal::cache().with_file_name(name), |folder| folder.join(name));
     versions.join(env!("CARGO_PKG_VERSION"))
 }

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use super::build::{axis_variable, build_folder, find_library, mentions_variable, placeholder_values};
+use super::build::{
+    axis_variable, build_folder, find_library, mentions_variable, placeholder_values, values_with_build,
+};
 use super::cell::subject;
 use super::file::{Need, NeedKind};
 use super::matrix::{Key, Matrix, fill, placeholders};
@@ -52,7 +54,10 @@ pub fn check_cells(matrix: &Matrix) -> Result<RunnableCells, String> {
 /// What is missing for a cell, and how to install it; `None` if it can run.
 pub fn missing_requirements(matrix: &Matrix, key: &Key) -> Option<String> {
     let subject = matrix.subjects.get(key.subject)?;
-    let values = placeholder_values(matrix, key);
+    let values = match placeholder_values(matrix, key) {
+        Ok(values) => values,
+        Err(why) => return Some(why),
+    };
     let program = subject.command.first().map(|word| fill(word, &values));
     // A program that is yet to be built does not exist now.
     let program = program.filter(|program| !program.contains("{build}"));
@@ -96,12 +101,14 @@ pub fn needs_of_cell<'m>(matrix: &'m Matrix, key: &'m Key) -> impl Iterator<Item
     subject.chain(matrix.choices(key).flat_map(|(_, choice)| &choice.needs))
 }
 
-/// Names of what the probes of the cells check for.
+/// Names of what the probes of these cells check for, each of which can run.
 pub fn probe_names(matrix: &Matrix, cells: &[Key]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for key in cells {
+        // Otherwise the cell could not run.
+        let Ok(values) = placeholder_values(matrix, key) else { continue };
         for need in needs_of_cell(matrix, key).filter(|need| need.probe_command().is_some()) {
-            let name = fill(&need.name, &placeholder_values(matrix, key));
+            let name = fill(&need.name, &values);
             if !names.contains(&name) {
                 names.push(name);
             }
@@ -124,10 +131,9 @@ pub fn probe(
     let mut results: BTreeMap<ProbeCommand, Option<String>> = BTreeMap::new();
     let mut cells = Vec::new();
     for key in std::mem::take(&mut runnable.cells) {
-        let build = build_folder(matrix, &key, root);
-        let mut values = placeholder_values(matrix, &key);
-        values.insert("build".to_owned(), build.to_string_lossy().into_owned());
-        let cell_environment = subject(matrix, &key, root, None).environment;
+        let build = build_folder(matrix, &key, root).map_err(StopReason::Failed)?;
+        let values = values_with_build(matrix, &key, &build).map_err(StopReason::Failed)?;
+        let cell_environment = subject(matrix, &key, root, None).map_err(StopReason::Failed)?.environment;
         let mut missing = Vec::new();
         for need in needs_of_cell(matrix, &key) {
             let due_command = need.probe_command().filter(|command| is_due(command, phase));

@@ -137,8 +137,8 @@ impl ResultFiles {
     /// Writes the results of a study into its README, with its first plot. A README without a place
     /// for them is reported and left unchanged.
     fn write_readme(&self, item: &Item<'_>) -> Result<()> {
-        let (true, Ok(facts)) = (self.writes_readmes, &item.result) else { return Ok(()) };
-        let folder = &facts.matrix.study.folder;
+        let (true, Ok(input)) = (self.writes_readmes, &item.result) else { return Ok(()) };
+        let folder = &input.matrix.study.folder;
         let path = folder.join("README.md");
         let leave_unchanged = |reason: &str| {
             self.user.show(&format!("{}: {reason}; it is left unchanged", path.display()));
@@ -158,9 +158,9 @@ impl ResultFiles {
             }
             Err(error) => return leave_unchanged(&error.to_string()),
         };
-        let mut page = page_with_first_plot(facts);
+        let mut page = page_with_first_plot(input);
         let drawn = pictures::pictures(&mut page, item.name, "plots", &mut Names::default());
-        match readme::insert_results(&old_text, &readme::block(facts, &page, &self.environment())) {
+        match readme::insert_results(&old_text, &readme::block(input, &page, &self.environment())) {
             Ok(Some(new_text)) => {
                 for (name, text) in &drawn {
                     let folder = folder.join("plots");
@@ -199,8 +199,8 @@ impl ResultFiles {
 }
 
 /// The page of a study whose only plot is its first one.
-fn page_with_first_plot(facts: &StudyInput<'_>) -> Page {
-    let mut page = study::page(facts);
+fn page_with_first_plot(input: &StudyInput<'_>) -> Page {
+    let mut page = study::page(input);
     let plots: Vec<_> =
         page.sections.iter_mut().flat_map(|section| std::mem::take(&mut section.plots)).collect();
     let plots = plots.into_iter().take(1).collect();

@@ -47,7 +47,7 @@ pub fn prepare(
 ) -> Result<(), StopReason> {
     probe(matrix, runnable, place.root, ProbePhase::Before, executor, say)?;
     let failed = build(matrix, &runnable.cells, place, executor, say)?;
-    remove_failed(matrix, runnable, place.root, &failed);
+    remove_failed(matrix, runnable, place.root, &failed).map_err(StopReason::Failed)?;
     probe(matrix, runnable, place.root, ProbePhase::After, executor, say)
 }
 
@@ -63,7 +63,7 @@ fn build(
     let mut failed = FailedBuilds::new();
     let mut done: BTreeSet<PathBuf> = BTreeSet::new();
     for key in cells {
-        let build = build_folder(matrix, key, root);
+        let build = build_folder(matrix, key, root).map_err(StopReason::Failed)?;
         let stamp = build.with_extension("built");
         if !done.insert(build.clone()) {
             continue;
@@ -79,14 +79,15 @@ fn build(
         {
             return Err(named(error));
         }
-        let commands = build_commands(matrix, key, root);
+        let commands = build_commands(matrix, key, root).map_err(StopReason::Failed)?;
+        let variables = build_variables(matrix, key, root).map_err(StopReason::Failed)?;
         for (number, words) in commands.iter().enumerate() {
             let command = shell_words::join(words);
             say(&format!("building: {command}"));
             let subject = Subject {
                 name: "build".to_owned(),
                 command: words.clone(),
-                environment: build_variables(matrix, key, root).into_iter().collect(),
+                environment: variables.clone().into_iter().collect(),
                 directory: Some(build.clone()),
                 timeout: Some(BUILD_TIMEOUT),
                 ..Subject::default()
@@ -106,16 +107,22 @@ fn build(
 
 /// Removes cells that cannot run after the builds: their build failed, or a library would not be
 /// preloaded.
-fn remove_failed(matrix: &Matrix, runnable: &mut RunnableCells, root: &Path, failed: &FailedBuilds) {
+fn remove_failed(
+    matrix: &Matrix,
+    runnable: &mut RunnableCells,
+    root: &Path,
+    failed: &FailedBuilds,
+) -> Result<(), String> {
     let cells = std::mem::take(&mut runnable.cells);
     for key in cells {
-        let why = failed.get(&build_folder(matrix, &key, root)).cloned();
-        let why = why.or_else(|| why_not_preloaded(matrix, &key, root, &subject(matrix, &key, root, None)));
-        match why {
+        let subject = subject(matrix, &key, root, None)?;
+        let why = failed.get(&build_folder(matrix, &key, root)?).cloned();
+        match why.or_else(|| why_not_preloaded(matrix, &key, root, &subject)) {
             Some(why) => runnable.unrunnable.push((key, why)),
             None => runnable.cells.push(key),
         }
     }
+    Ok(())
 }
 
 #[derive(Clone, Debug)]

@@ -1,5 +1,7 @@
 //! Tests of the conversion of outcomes to verdicts, without running anything.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -7,7 +9,7 @@ use super::build::{build_folder, why_not_preloaded};
 use super::claim::{JudgedClaim, Verdict, judge};
 use super::data::{Data, MeasuredData};
 use super::file::Study;
-use super::matrix::Matrix;
+use super::matrix::{Key, Matrix};
 use super::needs::{self, RunnableCells};
 use super::tests::GOOD;
 use super::{cell, run};
@@ -112,7 +114,7 @@ fn an_allocator_that_is_not_here_is_a_reason_not_to_run() {
     let path = std::env::current_dir().unwrap().join("no-such.so").display().to_string();
     assert_eq!(axis.choices[1].preload.as_ref(), Some(&path));
     for key in matrix.cells().unwrap().into_iter().filter(|key| key.choices[1] != Some(0)) {
-        let subject = cell::subject(&matrix, &key, Path::new("/root"), None);
+        let subject = cell::subject(&matrix, &key, Path::new("/root"), None).unwrap();
         let preload = subject.environment.iter().find(|(name, _)| name == "LD_PRELOAD").cloned();
         assert!(preload.is_some_and(|(_, value)| value.is_some_and(|value| value.contains("no-such"))));
         assert!(why_not_preloaded(&matrix, &key, Path::new("/root"), &subject).unwrap().contains("not here"));
@@ -132,7 +134,7 @@ fn nothing_is_preloaded_into_what_takes_nothing() {
     );
     let matrix = matrix(&text);
     let key = &matrix.cells().unwrap()[1];
-    let subject = cell::subject(&matrix, key, scratch.path(), None);
+    let subject = cell::subject(&matrix, key, scratch.path(), None).unwrap();
     let preload = subject.environment.iter().find(|(name, _)| name == "LD_PRELOAD").unwrap();
     assert_eq!(preload.1.as_ref().unwrap(), &format!("{}:other.so", own.display()));
     assert_eq!(why_not_preloaded(&matrix, key, scratch.path(), &subject), None);
@@ -148,11 +150,18 @@ fn different_builds_have_separate_folders() {
                 command = '{build}/s {run}'\nbuild = 'cc -O{opt} -o {build}/s {dir}/s.c'\n";
     let matrix = matrix(text);
     let cells = matrix.cells().unwrap();
-    let folders: Vec<PathBuf> = cells.iter().map(|key| build_folder(&matrix, key, Path::new("/r"))).collect();
+    let folders: Vec<PathBuf> =
+        cells.iter().map(|key| build_folder(&matrix, key, Path::new("/r")).unwrap()).collect();
     assert_eq!(folders[0], folders[1], "the same commands");
     assert_ne!(folders[0], folders[2]);
-    let subject = cell::subject(&matrix, &cells[2], Path::new("/r"), None);
+    let subject = cell::subject(&matrix, &cells[2], Path::new("/r"), None).unwrap();
     assert_eq!(subject.command[0], folders[2].join("s").display().to_string());
+    let not_utf8 = Path::new(OsStr::from_bytes(b"/r\xff"));
+    let refused = cell::subject(&matrix, &cells[2], not_utf8, None).unwrap_err();
+    assert!(refused.starts_with("/r") && refused.ends_with(": not UTF-8; give --dir another folder"));
+    let missing = Key { subject: 7, ..cells[2].clone() };
+    let refused = cell::subject(&matrix, &missing, Path::new("/r"), None).unwrap_err();
+    assert!(refused.ends_with(": there is no subject number 7"), "{refused}");
     let without =
         run::data(&matrix, &RunnableCells::default(), &Results::default(), None, &Default::default());
     assert!(without.cells.is_empty());

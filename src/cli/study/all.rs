@@ -134,7 +134,7 @@ fn run_one(
 }
 
 fn item<'a>(name: &'a str, result: std::result::Result<&'a StudyRun, &'a String>) -> Item<'a> {
-    Item { name, result: result.map(StudyRun::facts).map_err(String::as_str) }
+    Item { name, result: result.map(StudyRun::input).map_err(String::as_str) }
 }
 
 /// Whether the result of a study is shown before the next one starts.

@@ -49,10 +49,10 @@ pub fn run(
             return report_no_result(reason);
         }
     };
-    let item = Item { name: &chosen.matrix.study.name, result: Ok(run.facts()) };
+    let item = Item { name: &chosen.matrix.study.name, result: Ok(run.input()) };
     let mut page = page(&item);
     files.draw_plots(item.name, &mut page);
-    show(SCHEMA, &document(&run.facts()), &page, &arguments.report_output, output)?;
+    show(SCHEMA, &document(&run.input()).map_err(Failure)?, &page, &arguments.report_output, output)?;
     files.write(std::slice::from_ref(&item), std::slice::from_ref(&page)).map_err(Failure)?;
     let has_failed_claims = run.fails();
     run.lab.close();

@@ -63,8 +63,9 @@ pub fn heap(
 }
 
 /// The dominator tree of such a heap.
-pub fn held(
-    (count, plain_words): (u32, usize),
+pub fn dominator_tree(
+    count: u32,
+    plain_words: usize,
     targets: impl Fn(u32) -> Vec<u32>,
     roots: Roots,
 ) -> Result<DominatorTree, Refused> {

@@ -240,9 +240,13 @@ fn round_caveats(facts: &CompareInput<'_>) -> Caveats {
     if let Some(max_half_width) = facts.max_half_width {
         let half_width = facts.comparison.max_half_width(Metric::Wall);
         if half_width > max_half_width {
+            let width = if half_width.is_finite() {
+                format!("still ±{}", percent_of(half_width))
+            } else {
+                "unknown".to_owned()
+            };
             let text = format!(
-                "the interval of wall time's ratio is still ±{} after {} rounds (--until {})",
-                percent_of(half_width),
+                "the interval of wall time's ratio is {width} after {} rounds (--until {})",
                 facts.comparison.rounds,
                 percent_of(max_half_width)
             );

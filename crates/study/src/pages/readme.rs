@@ -17,12 +17,12 @@ const MEASURED: &str = "Measured on: ";
 const MAX_TABLES: usize = 3;
 
 /// The results in short: the verdicts, the first tables and the first plot of `page`, which is made
-/// from `facts`.
-pub fn block(facts: &StudyInput<'_>, page: &Page, surroundings: &[(String, String)]) -> String {
+/// from `input`.
+pub fn block(input: &StudyInput<'_>, page: &Page, surroundings: &[(String, String)]) -> String {
     let tables = page.sections.iter().map(|section| &section.tables).find(|tables| !tables.is_empty());
     let plot = page.sections.iter().flat_map(|section| &section.plots).find(|plot| !plot.address.is_empty());
     let section = Section {
-        claims: super::study::claims(facts),
+        claims: super::study::claims(input),
         tables: tables.into_iter().flatten().take(MAX_TABLES).cloned().collect(),
         plots: plot.cloned().into_iter().collect(),
         ..Section::default()

@@ -39,8 +39,8 @@ impl Totals {
         Self {
             studies: items.len() as u64,
             could_not_be_run: items.len() as u64 - ran().count() as u64,
-            tally: ran().fold(Tally::default(), |sum, facts| sum + Tally::of(facts.claims)),
-            run_seconds: ran().map(|facts| run_seconds(facts.data)).fold(0.0, |sum, seconds| sum + seconds),
+            tally: ran().fold(Tally::default(), |sum, input| sum + Tally::of(input.claims)),
+            run_seconds: ran().map(|input| run_seconds(input.data)).fold(0.0, |sum, seconds| sum + seconds),
         }
     }
 
@@ -71,7 +71,8 @@ fn run_seconds(data: &Data) -> f64 {
 pub fn document(items: &[Item<'_>]) -> Value {
     let describe = |item: &Item<'_>| {
         let document = match &item.result {
-            Ok(facts) => serde_json::to_value(study::document(facts)).map_err(|error| error.to_string()),
+            Ok(input) => study::document(input)
+                .and_then(|document| serde_json::to_value(document).map_err(|error| error.to_string())),
             Err(why) => Err((*why).to_owned()),
         };
         match document {
@@ -115,7 +116,7 @@ fn contents(items: &[Item<'_>]) -> Table {
             tone: if count > 0 { tone } else { Tone::Faint },
         };
         let name = Cell::plain(clean(item.name));
-        let Ok(facts) = &item.result else {
+        let Ok(input) = &item.result else {
             let unknown = || Cell { text: "?".to_owned(), tone: Tone::Faint };
             return vec![
                 name,
@@ -126,14 +127,14 @@ fn contents(items: &[Item<'_>]) -> Table {
                 Cell { text: "not run".to_owned(), tone: Tone::Bad },
             ];
         };
-        let tally = Tally::of(facts.claims);
+        let tally = Tally::of(input.claims);
         vec![
             name,
             figure(tally.claims, Tone::Plain),
             figure(tally.holds, Tone::Good),
             figure(tally.fails, Tone::Bad),
             figure(tally.not_run, Tone::Plain),
-            Cell::plain(seconds(run_seconds(facts.data))),
+            Cell::plain(seconds(run_seconds(input.data))),
         ]
     });
     Table { caption: String::new(), columns, rows: rows.collect() }
@@ -142,15 +143,15 @@ fn contents(items: &[Item<'_>]) -> Table {
 /// The page of a study, also if it could not be run.
 pub fn page(item: &Item<'_>) -> Page {
     match &item.result {
-        Ok(facts) => study::page(facts),
+        Ok(input) => study::page(input),
         Err(_) => brief(item),
     }
 }
 
 /// The verdicts of a study, with reasons for claims that do not hold.
 pub fn brief(item: &Item<'_>) -> Page {
-    let facts = match &item.result {
-        Ok(facts) => facts,
+    let input = match &item.result {
+        Ok(input) => input,
         Err(why) => {
             return Page {
                 title: format!("study {}", clean(item.name)),
@@ -161,11 +162,11 @@ pub fn brief(item: &Item<'_>) -> Page {
         }
     };
     let mut sections = Vec::new();
-    if !facts.claims.is_empty() {
-        let claims = study::claims(facts).into_iter().map(brief_claim).collect();
+    if !input.claims.is_empty() {
+        let claims = study::claims(input).into_iter().map(brief_claim).collect();
         sections.push(Section { claims, ..Section::default() });
     }
-    Page { sections, caveats: Vec::new(), environment: Vec::new(), ..study::page(facts) }
+    Page { sections, caveats: Vec::new(), environment: Vec::new(), ..study::page(input) }
 }
 
 /// A claim without its figures; one that holds also without text.

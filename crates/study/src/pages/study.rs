@@ -1,5 +1,7 @@
 //! Document and page of a study.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use strandline_inspect::environment::Environment;
@@ -15,9 +17,9 @@ use strandline_report::pages::page::{Cell, Claim, Page, Section, Tone};
 use strandline_report::pages::surroundings;
 use strandline_report::text::{clean, clean_sentence, counted, shorten};
 
-/// Maximum width of a measured text in a table; the document has the whole text.
+/// Maximum characters of a measured text in a table; the document has the whole text.
 const MAX_TEXT_COLUMNS: usize = 20;
-/// Maximum width of published figures, in every format.
+/// Maximum characters of published figures, in every format.
 const MAX_PUBLISHED_COLUMNS: usize = 2000;
 /// Maximum number of figures in the row of a claim, with metric and cell.
 const MAX_FIGURES: usize = 6;
@@ -32,10 +34,19 @@ pub struct StudyInput<'a> {
     pub data: &'a Data,
     /// The judged claims.
     pub claims: &'a [JudgedClaim],
-    /// Caveats on the figures: code and sentence.
-    pub caveats: Vec<(&'static str, String)>,
+    /// Caveats on the figures.
+    pub caveats: Vec<StudyCaveat>,
     /// Kinds of machines that ran it, if runs were made elsewhere.
     pub nodes: Vec<NodeKind>,
+}
+
+/// A caveat on the figures of a study.
+#[derive(Clone, Debug)]
+pub struct StudyCaveat {
+    /// Its code in documents.
+    pub code: &'static str,
+    /// One sentence.
+    pub text: String,
 }
 
 /// The document of a study.
@@ -54,12 +65,15 @@ pub struct Document {
 }
 
 /// Builds the document for scripts.
-pub fn document(facts: &StudyInput<'_>) -> Document {
-    let study = &facts.matrix.study;
+///
+/// # Errors
+/// One line: the study has too many cells to list.
+pub fn document(input: &StudyInput<'_>) -> Result<Document, String> {
+    let study = &input.matrix.study;
     let describe = |key: &Key, cell: &CellData| {
         let axes: Map<String, Value> =
-            facts.matrix.names(key).into_iter().map(|(axis, choice)| (axis, json!(choice))).collect();
-        let subject = facts.matrix.subjects.get(key.subject);
+            input.matrix.names(key).into_iter().map(|(axis, choice)| (axis, json!(choice))).collect();
+        let subject = input.matrix.subjects.get(key.subject);
         let mut metrics = Map::new();
         let mut texts = Map::new();
         for (name, metric) in subject.iter().flat_map(|subject| &subject.metrics) {
@@ -67,34 +81,38 @@ pub fn document(facts: &StudyInput<'_>) -> Document {
                 let different: Vec<&String> =
                     cell.texts.get(name).into_iter().flat_map(|texts| texts.keys()).collect();
                 let different = if different.is_empty() { Value::Null } else { json!(different) };
-                texts.insert(name.clone(), facts.data.text(key, name).map_or(different, Value::String));
+                texts.insert(name.clone(), input.data.text(key, name).map_or(different, Value::String));
             } else {
-                metrics.insert(name.clone(), json!(estimate(facts.data, key, name).ok()));
+                metrics.insert(name.clone(), json!(estimate(input.data, key, name).ok()));
             }
         }
         json!({ "axes": axes, "metrics": metrics, "texts": texts, "not_run": cell.not_run,
             "runs_that_count": (cell.valid_runs < cell.total_runs).then_some(cell.valid_runs) })
     };
-    let cells = facts.data.cells.iter().map(|(key, cell)| describe(key, cell));
-    let excluded_cells = facts.matrix.excluded_cells().unwrap_or_default().into_iter().map(|(key, why)| {
+    let cells = input.data.cells.iter().map(|(key, cell)| describe(key, cell));
+    let excluded_cells = input.matrix.excluded_cells()?.into_iter().map(|(key, why)| {
         describe(&key, &CellData { not_run: Some(format!("left out: {why}")), ..CellData::default() })
     });
-    Document {
+    Ok(Document {
         study: study.name.clone(),
         folder: study.folder.to_string_lossy().into_owned(),
         title: study.title.clone(),
         provenance: study.provenance.iter().map(|entry| (entry.name.clone(), json!(entry.value))).collect(),
-        repeats: facts.matrix.max_repeats(),
+        repeats: input.matrix.max_repeats(),
         cells: cells.chain(excluded_cells).collect(),
-        claims: facts.claims.to_vec(),
-        caveats: facts.caveats.iter().map(|(code, text)| json!({ "code": code, "text": text })).collect(),
-        nodes: facts.nodes.clone(),
-    }
+        claims: input.claims.to_vec(),
+        caveats: input
+            .caveats
+            .iter()
+            .map(|StudyCaveat { code, text }| json!({ "code": code, "text": text }))
+            .collect(),
+        nodes: input.nodes.clone(),
+    })
 }
 
 /// Builds the page.
-pub fn page(facts: &StudyInput<'_>) -> Page {
-    let study = &facts.matrix.study;
+pub fn page(input: &StudyInput<'_>) -> Page {
+    let study = &input.matrix.study;
     let mut sections = Vec::new();
     let about: Vec<String> = study.about.iter().map(|about| clean(about.replace('\n', " ").trim())).collect();
     let provenance =
@@ -105,44 +123,44 @@ pub fn page(facts: &StudyInput<'_>) -> Page {
     if !paragraphs.is_empty() {
         sections.push(Section { paragraphs, ..Section::default() });
     }
-    if !facts.claims.is_empty() {
+    if !input.claims.is_empty() {
         sections.push(Section {
             heading: "Claims".to_owned(),
             row_kind: "claim".to_owned(),
-            claims: claims(facts),
+            claims: claims(input),
             ..Section::default()
         });
     }
     for spec in &study.tables {
-        let tables = table::tables(spec, facts.matrix, facts.data);
+        let tables = table::tables(spec, input.matrix, input.data);
         sections.push(Section { tables, ..Section::default() });
     }
     let plots: Vec<_> =
-        study.plots.iter().flat_map(|spec| plots::plots(spec, facts.matrix, facts.data)).collect();
+        study.plots.iter().flat_map(|spec| plots::plots(spec, input.matrix, input.data)).collect();
     if !plots.is_empty() {
         sections.push(Section { plots, ..Section::default() });
     }
-    let left_out_notes = study.tables.iter().filter_map(|spec| table::left_out(spec, facts.matrix));
+    let left_out_notes = study.tables.iter().filter_map(|spec| table::left_out(spec, input.matrix));
     let left_out_notes =
-        left_out_notes.chain(study.plots.iter().flat_map(|spec| plots::left_out(spec, facts.matrix)));
-    let caveats = facts.caveats.iter().map(|(_, text)| text.clone()).chain(left_out_notes);
+        left_out_notes.chain(study.plots.iter().flat_map(|spec| plots::left_out(spec, input.matrix)));
+    let caveats = input.caveats.iter().map(|caveat| caveat.text.clone()).chain(left_out_notes);
     Page {
         title: format!("study {}: {}", clean(&study.name), clean(&study.title)),
-        headline: headline(facts),
+        headline: headline(input),
         sections,
         caveats: caveats.map(|text| clean_sentence(&text)).collect(),
         environment: surroundings(&Environment::read()),
     }
 }
 
-fn headline(facts: &StudyInput<'_>) -> String {
-    let cells = counted(facts.data.cells.len() as u64, "cell");
-    let repeats = facts.matrix.subjects.iter().filter_map(|subject| subject.repeats);
+fn headline(input: &StudyInput<'_>) -> String {
+    let cells = counted(input.data.cells.len() as u64, "cell");
+    let repeats = input.matrix.subjects.iter().map(|subject| subject.repeats.unwrap_or(1));
     let (min, max) = repeats.fold((u32::MAX, 0), |(min, max), count| (min.min(count), max.max(count)));
     let times = counted(u64::from(max), "time");
     let times = if min < max { format!("{min} to {times}") } else { times };
     let runs = format!("{cells}, each run {times}");
-    let tally = Tally::of(facts.claims);
+    let tally = Tally::of(input.claims);
     if tally.claims == 0 {
         return format!("{runs}; nothing is claimed.");
     }
@@ -200,12 +218,12 @@ impl std::ops::Add for Tally {
     }
 }
 
-/// The claims in the form used by all formats.
-pub fn claims(facts: &StudyInput<'_>) -> Vec<Claim> {
-    facts.claims.iter().map(|claim| claim_row(claim, facts.matrix)).collect()
+/// Builds the row of each claim, for terminal, Markdown and HTML.
+pub fn claims(input: &StudyInput<'_>) -> Vec<Claim> {
+    input.claims.iter().map(|claim| claim_row(claim, input.matrix)).collect()
 }
 
-/// A claim in the form used by all formats.
+/// Builds the row of a claim.
 fn claim_row(claim: &JudgedClaim, matrix: &Matrix) -> Claim {
     let (text, tone) = match claim.verdict {
         Verdict::Holds => ("holds", Tone::Good),
@@ -271,26 +289,27 @@ fn list_values(reads: &[FigureRead], matrix: &Matrix) -> String {
 /// The first figures that a claim read, with metric and cell.
 fn list_figures(reads: &[FigureRead], matrix: &Matrix) -> String {
     let figure = |read: &FigureRead| {
-        let cell_name = |axes: &std::collections::BTreeMap<String, String>| {
-            // Axes with a single choice are omitted.
-            let has_single =
-                |name: &str| matrix.axes.iter().any(|axis| axis.name == name && axis.choices.len() == 1);
-            let named = axes.iter().filter(|(axis, _)| !has_single(axis));
-            let choices: Vec<String> = named.map(|(axis, choice)| format!("{axis}={choice}")).collect();
-            clean(&choices.join(" "))
-        };
-        let place = cell_name(&read.axes);
+        let place = cell_name(&read.axes, matrix);
         let place = if place.is_empty() { place } else { format!(" at {place}") };
-        let to = read.denominator.as_ref().map(|cell| format!(" to {}", cell_name(cell))).unwrap_or_default();
+        let denominator = read.denominator.as_ref().map(|axes| format!(" to {}", cell_name(axes, matrix)));
+        let denominator = denominator.unwrap_or_default();
         let statistic = if ["median", "text"].contains(&read.statistic.as_str()) {
             String::new()
         } else {
             format!("{} of ", read.statistic)
         };
-        format!("{statistic}{} {}{place}{to}", clean(&read.metric), format_value(read, matrix))
+        format!("{statistic}{} {}{place}{denominator}", clean(&read.metric), format_value(read, matrix))
     };
     let figures: Vec<String> = reads.iter().take(MAX_FIGURES).map(figure).collect();
     let unlisted = reads.len().saturating_sub(MAX_FIGURES);
     let list = figures.join(", ");
     if unlisted > 0 { format!("{list}, and {unlisted} more") } else { list }
+}
+
+/// Name of the cell with these choices; axes with a single choice are omitted.
+fn cell_name(axes: &BTreeMap<String, String>, matrix: &Matrix) -> String {
+    let has_single = |name: &str| matrix.axes.iter().any(|axis| axis.name == name && axis.choices.len() == 1);
+    let named = axes.iter().filter(|(axis, _)| !has_single(axis));
+    let choices: Vec<String> = named.map(|(axis, choice)| format!("{axis}={choice}")).collect();
+    clean(&choices.join(" "))
 }
