@@ -53,7 +53,7 @@ fn the_table_leads_to_a_ledger_and_a_dry_run() -> Outcome {
     let subject = subject()?;
     let pid = subject.pid_text();
     let mut top = top(&["--pid", &pid])?;
-    top.shows(&["1 processes", "▼RSS", "GROWTH/MIN", "q quit"])?;
+    top.shows(&["1 process", "▼RSS", "GROWTH/MIN", "q quit"])?;
     let table = top.shows_where("the row", |screen| row(screen, &pid, NAME).is_some())?;
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
     // No process was stopped for the table: it has no ledger.
@@ -89,7 +89,7 @@ fn processes_are_filtered_sorted_and_shown_as_a_tree_or_by_group() -> Outcome {
     top.press("/")?;
     top.shows(&["filter:"])?;
     top.press(&format!("{name}\r"))?;
-    top.shows(&[&format!("1 processes with “{name}”"), "q quit"])?;
+    top.shows(&[&format!("1 process with “{name}”"), "q quit"])?;
     top.press("R")?;
     top.shows(&["▲PID"])?;
     top.press(">")?;
@@ -120,7 +120,7 @@ fn an_unreadable_process_has_a_line() -> Outcome {
     let mut top = Terminal::start(command)?;
     let own = top.child.id().to_string();
     top.shows_where("itself alone", |screen| {
-        screen.contains(" 1 processes") && row(screen, &own, &name).is_some()
+        screen.contains(" 1 process") && row(screen, &own, &name).is_some()
     })?;
     let screen = ask(&mut top, "\r", &["itself"])?;
     assert!(screen.contains("▼RSS"), "{screen}");

@@ -107,7 +107,7 @@ fn with_safe_thread<T: Send>(
         thread: request.thread,
         fs_bases: request.fs_bases,
         must_wait: request.must_wait,
-        loads: request.sites.loads,
+        release: request.sites.release,
         ..ThreadConditions::default()
     };
     choose::with_safe_thread(process, &conditions, request.wait, act)

@@ -15,7 +15,7 @@ use strandline_sys::memory;
 
 use super::runtime_code::RuntimeCode;
 use super::{Refusal, precheck};
-use strandline_process::call::code::RegisterLoads;
+use strandline_process::call::code::SignalRelease;
 use strandline_process::call::filters::{self, RequiredCall};
 use strandline_process::call::{ending, inject, stack};
 use strandline_process::error::Error;
@@ -104,7 +104,7 @@ pub struct ThreadConditions<'a> {
     pub more_calls: &'a [RequiredCall],
     /// Code of the target; without it, no thread in nanosleep, poll or a timed futex is chosen under a
     /// seccomp filter.
-    pub loads: Option<RegisterLoads>,
+    pub release: Option<SignalRelease>,
 }
 
 /// Why a thread is unfit.
@@ -485,7 +485,7 @@ impl Examiner<'_> {
         }
         let is_filtered =
             || !tracee.process.task_status(tracee.tid).is_ok_and(|status| !status.is_under_seccomp());
-        if !ending::can_end_by_signal(tracee, self.conditions.loads) && is_filtered() {
+        if !ending::can_end_by_signal(tracee, self.conditions.release) && is_filtered() {
             return Err(Reason::FilteredSleep.into());
         }
         if !self.conditions.fs_bases.is_empty() && !self.conditions.fs_bases.contains(&registers.fs_base) {

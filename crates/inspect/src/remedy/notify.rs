@@ -242,7 +242,7 @@ impl<'a> Target<'a> {
             stack_bytes: self.request.plan.stack_bytes + code::FRAME_AND_GAP_BYTES + handler_stack_bytes,
             helper_of: Some(&self.code),
             more_calls: WAKING_CALLS,
-            loads: self.sites.loads,
+            release: self.sites.release,
             ..ThreadConditions::default()
         };
         choose::with_safe_thread(self.process, &conditions, self.request.wait, act)

@@ -11,6 +11,7 @@ use super::filters::{self, RequiredCall};
 use super::inject::{self, Call};
 use super::stack;
 use crate::c_library::CLibrary;
+use crate::elf::Object;
 use crate::map::{AddressSpace, Mapping};
 use crate::memory::Memory;
 use crate::namespaces::open_mapped_file;
@@ -21,10 +22,8 @@ use crate::target::tracee::Tracee;
 
 /// The instructions `syscall; ret`.
 const SYSTEM_CALL: [u8; 3] = [0x0f, 0x05, 0xc3];
-/// The instructions `pop %rax; ret`, `pop %rdi; ret` and `pop %rsi; ret`.
-const LOAD_RAX: [u8; 2] = [0x58, 0xc3];
+/// The instructions `pop %rdi; ret`.
 const LOAD_RDI: [u8; 2] = [0x5f, 0xc3];
-const LOAD_RSI: [u8; 2] = [0x5e, 0xc3];
 /// Upper bound of a signal frame without its extended state ([`super::frame::FRAME_BYTES`]), with
 /// the red zone and alignment between it and the stack pointer.
 pub const FRAME_AND_GAP_BYTES: u64 = 1024;
@@ -42,19 +41,17 @@ pub struct CallSites {
     pub trampoline: u64,
     /// `syscall; ret`.
     pub system_call: u64,
-    /// `None` if one of them was not found.
-    pub loads: Option<RegisterLoads>,
+    /// `None` if the C library lacks it.
+    pub release: Option<SignalRelease>,
 }
 
-/// Addresses of `pop REGISTER; ret`, by which a return loads a register from the stack.
+/// Code by which a return unblocks a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RegisterLoads {
-    /// `pop %rax; ret`.
-    pub rax: u64,
-    /// `pop %rdi; ret`.
-    pub rdi: u64,
-    /// `pop %rsi; ret`.
-    pub rsi: u64,
+pub struct SignalRelease {
+    /// `pop %rdi; ret`: loads the argument from the stack.
+    pub load_rdi: u64,
+    /// sigrelse(3).
+    pub function: u64,
 }
 
 impl CallSites {
@@ -82,13 +79,17 @@ impl CallSites {
                 _ => find(&ByPid::new(process.pid()), &[range], pattern),
             }
         };
-        let address_of = |pattern: &[u8]| mappings.iter().find_map(|mapping| find_in(mapping, pattern));
-        let loads = || {
-            let (rax, rdi, rsi) = (address_of(&LOAD_RAX)?, address_of(&LOAD_RDI)?, address_of(&LOAD_RSI)?);
-            Some(RegisterLoads { rax, rdi, rsi })
+        let site_of =
+            |pattern: &[u8]| mappings.iter().find_map(|mapping| Some((*mapping, find_in(mapping, pattern)?)));
+        let (libc, trampoline) = site_of(&inject::TRAMPOLINE)?;
+        let (_, system_call) = site_of(&SYSTEM_CALL)?;
+        // Only code of the C library, which is never unmapped.
+        let release = || {
+            let object = Object::open(process, space, libc).ok().filter(|_| is_libc(libc))?;
+            let function = object.symbol_address("sigrelse")?;
+            Some(SignalRelease { load_rdi: find_in(libc, &LOAD_RDI)?, function })
         };
-        let (trampoline, system_call) = (address_of(&inject::TRAMPOLINE)?, address_of(&SYSTEM_CALL)?);
-        Some(Self { trampoline, system_call, loads: loads() })
+        Some(Self { trampoline, system_call, release: release() })
     }
 
     /// The call of a function, during which code of `stop_handlers` may run.
@@ -128,12 +129,9 @@ impl CallSites {
             let mut present = vec![0; code.len()];
             memory.read(address, &mut present).is_ok() && present == code
         };
-        let are_loads = |loads: RegisterLoads| {
-            is_at(loads.rax, &LOAD_RAX) && is_at(loads.rdi, &LOAD_RDI) && is_at(loads.rsi, &LOAD_RSI)
-        };
         is_at(self.trampoline, &inject::TRAMPOLINE)
             && is_at(self.system_call, &SYSTEM_CALL)
-            && self.loads.is_none_or(are_loads)
+            && self.release.is_none_or(|release| is_at(release.load_rdi, &LOAD_RDI))
     }
 }
 

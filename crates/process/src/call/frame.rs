@@ -294,7 +294,7 @@ mod tests {
             arguments: [number + 1, 2, 3],
             unblocked: number,
         });
-        let code = CallSites { trampoline: 0xabcd, system_call: 0x1234, loads: None };
+        let code = CallSites { trampoline: 0xabcd, system_call: 0x1234, release: None };
         let mut registers = strandline_sys::registers::zeroed();
         (registers.cs, registers.ss) = (0x33, 0x2b);
         let frame = chain(&calls, &code, &registers, 0x7000_0008, None).unwrap();

@@ -197,6 +197,9 @@ struct Prepared {
 fn prepare(tracee: &Tracee<'_>, call: &Call<'_>) -> std::io::Result<Prepared> {
     let invalid = |text: &'static str| std::io::Error::new(std::io::ErrorKind::InvalidData, text);
     let tid = tracee.tid;
+    if !call.sites.is_still_present(&ByPid::new(tracee.process.pid())) {
+        return Err(invalid("the code for the call is not mapped any more"));
+    }
     let mask = ptrace::signal_mask(tid)?;
     let state = extended_state(tid)?;
     let frame = frame::build(&tracee.registers, mask, &state, call.sites.trampoline, call.reserved_bytes)
@@ -303,26 +306,25 @@ impl Injected<'_> {
 
     /// Runs to the next entry or exit of a system call and returns the registers there.
     pub fn next_system_call(&mut self, deadline: Instant) -> Result<Registers, CallError> {
-        self.run_to_event(ptrace::resume_to_syscall, 0, Event::Syscall, deadline)?;
+        self.run_to_event(ptrace::resume_to_syscall, Event::Syscall, deadline)?;
         self.registers().map_err(CallError::Failed)
     }
 
     /// Runs to the frame of the chain that unblocks `signal`, sent by [`Injected::send_harmless`],
     /// and blocks it again.
     pub fn run_to_frame(&mut self, signal: i32, deadline: Instant) -> Result<(), CallError> {
-        self.run_to_event(ptrace::resume, 0, Event::Signal(signal), deadline)?;
+        self.run_to_event(ptrace::resume, Event::Signal(signal), deadline)?;
         ptrace::set_signal_mask(self.tracee.tid, self.call_mask).map_err(CallError::Failed)
     }
 
-    /// Hands `signal` over, if it is not 0, and runs to `wanted_event`; all others are handled as if
-    /// strandline were not there.
+    /// Runs to `wanted_event`; all others are handled as if strandline were not there.
     pub(super) fn run_to_event(
         &mut self,
         resume: fn(i32, i32) -> std::io::Result<()>,
-        mut signal: i32,
         wanted_event: Event,
         deadline: Instant,
     ) -> Result<(), CallError> {
+        let mut signal = 0;
         loop {
             resume(self.tracee.tid, signal).map_err(CallError::Failed)?;
             match self.next_event(resume, deadline).map_err(CallError::Failed)? {
