@@ -8,8 +8,8 @@ use strandline_process::pages::PAGE_BYTES;
 use strandline_process::range::{AddressRange, RangeSet};
 
 /// Bytes before a stack that are searched for the header of the block around it. posix_memalign
-/// leaves the header directly before the stack (malloc.c, `_int_memalign`); a program that aligns it
-/// itself leaves it within a page.
+/// leaves the header directly before the stack (malloc.c, `_int_memalign`); a program that aligns
+/// it itself leaves it within a page.
 const SEARCHED_BYTES: u64 = PAGE_BYTES;
 
 /// Returns the ranges that are certainly not a heap. A stack inside a malloc block

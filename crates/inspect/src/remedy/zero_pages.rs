@@ -395,8 +395,8 @@ fn releasable_mappings(process: &Process) -> Result<Vec<AddressRange>, Refusal> 
 }
 
 /// Flags in smaps (proc(5), VmFlags) of mappings in which nothing is released: locked, hugetlb, of
-/// a device, of plain page frames alone or mixed with pages, and watched by a userfaultfd for missing
-/// pages, writes or minor faults.
+/// a device, of plain page frames alone or mixed with pages, and watched by a userfaultfd for
+/// missing pages, writes or minor faults.
 const EXCLUDED_FLAGS: [&[u8; 2]; 8] = [b"lo", b"ht", b"io", b"pf", b"mm", b"um", b"uw", b"ui"];
 
 /// Returns a process, not a thread of this one, that runs in the same memory (clone with CLONE_VM).

@@ -84,8 +84,8 @@ impl Injected<'_> {
         self.run_to_announcement(signal, deadline)
     }
 
-    /// Whether the function may return through sigrelse. A handler that runs in the call could leave
-    /// it otherwise.
+    /// Whether the function may return through sigrelse. A handler that runs in the call could
+    /// leave it otherwise.
     fn can_release(&self) -> bool {
         self.stop_signals == StopSignals::default()
             && self.registers().is_ok_and(|registers| registers.rsp == self.frame_address)
@@ -108,8 +108,8 @@ impl Injected<'_> {
         self.set_registers(&registers)
     }
 
-    /// Whether the stopped thread is in the sigrelse of [`Self::return_through`], which has unblocked
-    /// `signal`.
+    /// Whether the stopped thread is in the sigrelse of [`Self::return_through`], which has
+    /// unblocked `signal`.
     fn is_released(&self, signal: i32, now: &Registers) -> std::io::Result<bool> {
         let mask = ptrace::signal_mask(self.tracee.tid)?;
         Ok(loses_restart_state(&self.tracee)
@@ -151,8 +151,8 @@ impl Injected<'_> {
         strandline_sys::process::signal_thread(self.tracee.process.pid(), self.tracee.tid, signal).is_ok()
     }
 
-    /// Runs to the stop caused by `announcement`: in sigrelse, or once the rt_sigreturn has restored
-    /// everything.
+    /// Runs to the stop caused by `announcement`: in sigrelse, or once the rt_sigreturn has
+    /// restored everything.
     fn run_to_announcement(&mut self, announcement: i32, deadline: Instant) -> Result<(), CallError> {
         let tid = self.tracee.tid;
         let mut signal = 0;
