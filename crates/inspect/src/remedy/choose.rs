@@ -102,8 +102,8 @@ pub struct ThreadConditions<'a> {
     pub helper_of: Option<&'a RuntimeCode>,
     /// System calls that the call makes beside those of an allocator.
     pub more_calls: &'a [RequiredCall],
-    /// Code of the target; without it, no thread in nanosleep, poll or a timed futex is chosen under
-    /// a seccomp filter.
+    /// Code of the target; without it, no thread in nanosleep, poll or a timed futex is chosen
+    /// under a seccomp filter.
     pub release: Option<SignalRelease>,
 }
 
