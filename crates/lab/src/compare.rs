@@ -120,7 +120,7 @@ struct RoundValue {
 /// Values by command, then by round.
 type Table = Vec<Vec<RoundValue>>;
 
-/// Of which case and metric a table is.
+/// The case and the metric of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct TableKey {
     case: usize,
@@ -176,7 +176,7 @@ impl Comparison {
         comparison
     }
 
-    /// The table of each case and metric; there is none without a value.
+    /// The table of each case and metric that has a value.
     fn tables(&self, places: &[CommandCase], results: &Results) -> BTreeMap<TableKey, Table> {
         let mut tables = BTreeMap::new();
         for (place, outcomes) in places.iter().zip(&results.outcomes) {

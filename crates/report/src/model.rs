@@ -337,6 +337,7 @@ fn allocator(allocator: &Allocator) -> AllocatorView {
     if allocator.read && allocator.arenas.is_empty() {
         title += &match (allocator.live_bytes, allocator.live_blocks) {
             (Some(live), Some(blocks)) => format!(": {} in {} blocks", bytes(live), thousands(blocks)),
+            (Some(live), None) => format!(": {} in use", bytes(live)),
             _ => ": read with its runtime".to_owned(),
         };
     } else if allocator.read {

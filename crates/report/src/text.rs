@@ -101,7 +101,7 @@ pub fn shorten(text: &str, max_columns: usize) -> String {
     let Some(kept_columns) = max_columns.checked_sub(1) else { return String::new() };
     let backwards: String = text.chars().rev().collect();
     let tail: String = backwards[..fitting_bytes(&backwards, kept_columns / 2)].chars().rev().collect();
-    let head = &text[..fitting_bytes(text, kept_columns - width(&tail))];
+    let head = &text[..fitting_bytes(text, kept_columns.saturating_sub(width(&tail)))];
     // Parts of `text` may have been shortened before.
     format!("{}…{}", head.trim_end_matches('…'), tail.trim_start_matches('…'))
 }
@@ -111,7 +111,8 @@ pub fn shorten(text: &str, max_columns: usize) -> String {
 fn fitting_bytes(text: &str, columns: usize) -> usize {
     let mut used_columns = 0;
     let first_beyond = text.char_indices().find(|(_, c)| {
-        used_columns += c.width().unwrap_or(0);
+        // As in `width`, a control character takes one.
+        used_columns += c.width().unwrap_or(1);
         used_columns > columns
     });
     let Some((end, mut following)) = first_beyond else { return text.len() };
@@ -160,8 +161,8 @@ pub fn pad_left(text: &str, columns: usize) -> String {
 /// Breaks `text` into lines of at most `columns`, at spaces; words wider than a line are broken
 /// between their parts, as paths have them, or else anywhere.
 pub fn wrap(text: &str, columns: usize) -> Vec<String> {
-    // A character may take two columns.
-    let columns = columns.max(2);
+    // A character takes at most three columns (U+17D8).
+    let columns = columns.max(3);
     let mut lines = Vec::new();
     let mut line = String::new();
     for word in text.split(' ').filter(|word| !word.is_empty()) {
@@ -222,6 +223,12 @@ mod tests {
         assert!(width(&shorten("漢字漢字漢字", 6)) <= 6);
         assert_eq!(shorten("abc", 1), "…");
         assert_eq!(shorten("abc", 0), "");
+    }
+
+    #[test]
+    fn wide_and_control_characters_are_counted() {
+        assert_eq!(wrap("\u{17d8}\u{17d8}", 2), ["\u{17d8}", "\u{17d8}"]);
+        assert!(width(&shorten(&"\n".repeat(100), 10)) <= 10);
     }
 
     #[test]

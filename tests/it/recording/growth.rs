@@ -177,3 +177,16 @@ fn a_running_process_is_recorded_until_the_recorder_is_stopped() -> Outcome {
     assert!(target.finish()?.success());
     Ok(())
 }
+
+#[test]
+fn a_recording_ends_after_its_duration() -> Outcome {
+    let target = crate::support::Subject::shell("echo ready; read end; exit 0")?;
+    let place = Place::new()?;
+    let file = place.file.display().to_string();
+    let flags = ["record", "--json", "--duration", "300ms", "-o", &file, &target.pid_text()];
+    let document = strandline::json(&flags)?;
+    assert_eq!((&document["why"], document["ledgers"].as_u64()), (&Value::from("interrupted"), Some(2)));
+    assert!(document["seconds"].as_f64().is_some_and(|seconds| seconds >= 0.3), "{document}");
+    assert!(target.finish()?.success());
+    Ok(())
+}

@@ -147,10 +147,16 @@ pub fn plan(
     if matches!(status.state, Some('T' | 't')) {
         return Err("the process is stopped by a signal".to_owned());
     }
-    let shares_memory =
-        |parent| strandline_sys::process::share_memory(process.pid(), parent).unwrap_or(false);
-    if let Some(parent) = status.parent.filter(|&parent| parent > 0 && shares_memory(parent)) {
-        return Err(format!("it shares its memory with its parent {parent} (vfork)"));
+    if let Some(parent) = status.parent.filter(|&parent| parent > 0) {
+        match strandline_sys::process::share_memory(process.pid(), parent) {
+            Ok(true) => return Err(format!("it shares its memory with its parent {parent} (vfork)")),
+            Err(error) if error.raw_os_error() == Some(ENOSYS) => {
+                return Err("this kernel cannot say whether it shares its parent's memory (kcmp)".to_owned());
+            }
+            // A parent that may not be traced has other credentials: a child of vfork has those of
+            // its parent. Or the parent is gone.
+            Ok(false) | Err(_) => {}
+        }
     }
     // What it maps meanwhile would count as hidden.
     if with_hidden && let Some(other) = asleep::sharer(process).map_err(|error| error.to_string())? {
@@ -196,6 +202,8 @@ fn tasks_per_processor() -> u32 {
     running.unwrap_or(1_u32).div_ceil(processors).max(1)
 }
 
+/// The error number of a system call that the kernel lacks.
+const ENOSYS: i32 = 38;
 /// The first kernel with `CLOSE_RANGE_UNSHARE`, by which the copy drops the program's descriptors;
 /// and the first kernel whose fork copies pages that a device is writing to (a7e689dd1c06, "block:
 /// Convert bio_iov_iter_get_pages to use iov_iter_extract_pages"): before, the program could lose

@@ -41,11 +41,11 @@ pub struct CallSites {
     pub trampoline: u64,
     /// `syscall; ret`.
     pub system_call: u64,
-    /// `None` if the C library lacks it.
+    /// How a return unblocks a signal; `None` if the C library lacks it.
     pub release: Option<SignalRelease>,
 }
 
-/// Code by which a return unblocks a signal.
+/// Code that a return runs to unblock a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignalRelease {
     /// `pop %rdi; ret`: loads the argument from the stack.
@@ -81,13 +81,16 @@ impl CallSites {
         };
         let site_of =
             |pattern: &[u8]| mappings.iter().find_map(|mapping| Some((*mapping, find_in(mapping, pattern)?)));
-        let (libc, trampoline) = site_of(&inject::TRAMPOLINE)?;
+        let (trampoline_mapping, trampoline) = site_of(&inject::TRAMPOLINE)?;
         let (_, system_call) = site_of(&SYSTEM_CALL)?;
         // Only code of the C library, which is never unmapped.
         let release = || {
-            let object = Object::open(process, space, libc).ok().filter(|_| is_libc(libc))?;
-            let function = object.symbol_address("sigrelse")?;
-            Some(SignalRelease { load_rdi: find_in(libc, &LOAD_RDI)?, function })
+            if !is_libc(trampoline_mapping) {
+                return None;
+            }
+            let libc = Object::open(process, space, trampoline_mapping).ok()?;
+            let function = libc.symbol_address("sigrelse")?;
+            Some(SignalRelease { load_rdi: find_in(trampoline_mapping, &LOAD_RDI)?, function })
         };
         Some(Self { trampoline, system_call, release: release() })
     }

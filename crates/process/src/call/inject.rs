@@ -318,7 +318,7 @@ impl Injected<'_> {
     }
 
     /// Runs to `wanted_event`; all others are handled as if strandline were not there.
-    pub(super) fn run_to_event(
+    fn run_to_event(
         &mut self,
         resume: fn(i32, i32) -> std::io::Result<()>,
         wanted_event: Event,

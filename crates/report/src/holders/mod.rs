@@ -398,8 +398,8 @@ fn root_name(root: &Root) -> String {
     }
 }
 
-/// Rows of the types, largest first. Sizes of which there is little, and which pin little, are
-/// merged into one line.
+/// Rows of the types, largest first. Size classes with few bytes that pin few bytes are merged into
+/// one line.
 fn type_rows(facts: &Holders, top: usize) -> Vec<Vec<String>> {
     let min_bytes = facts.live.bytes / MIN_SIZE_DIVISOR;
     let is_small = |kind: &&Type| {

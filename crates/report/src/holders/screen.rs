@@ -26,7 +26,8 @@ const MAX_TYPES: usize = 8;
 /// Maximum number of rows of each table if there are also those of growth.
 const MAX_BESIDE_GROWTH: usize = 4;
 /// What the sizes of blocks are.
-const BLOCK_SIZES: &str = "block sizes are the allocator's: with glibc a request is 0 to 15 bytes smaller";
+const BLOCK_SIZES: &str =
+    "block sizes include the allocator's rounding: with glibc up to 15 bytes, 24 at least";
 /// Spaces between two columns.
 const GAP: usize = 2;
 
@@ -93,7 +94,8 @@ pub fn details(facts: &Holders, top: Option<usize>, surface: Surface) -> String 
     lines.push(String::new());
     let text = "what a root alone holds: it would be unreachable without. pins: resident memory with free slots and no other blocks, \
                 released if these were freed; explain counts only the free bytes on them as pinned. Pages with blocks of several \
-                types count for none of them. Other sizes are of address space, as malloc has them, resident or not. live: allocated and not freed, leaked or not";
+                types count for none of them. Other sizes are of address space, as malloc has them, resident or not. \
+                live: allocated and not freed, leaked or not";
     lines.extend(hanging("retained: ", text, surface.columns));
     lines.extend(listed("caveats", &model::caveats(&facts.caveats), surface));
     lines.push(String::new());

@@ -328,7 +328,7 @@ impl<'a> Surveyor<'a> {
 
     /// Counts an array, and claims its storage.
     fn count_array(&mut self, value: &Value) {
-        // `AvFILLp` and `AvMAX`: -1 if there is none.
+        // `AvFILLp` and `AvMAX`: index of the last element and of the last slot, -1 for an empty one.
         let Some((last_element, last_slot)) = value.body else {
             self.sums.unread_values += 1;
             return;
@@ -399,7 +399,7 @@ impl<'a> Surveyor<'a> {
 
     /// Claims the fields of an object.
     fn claim_fields(&mut self, value: &Value) {
-        // `xobject_maxfield`: -1 if there is none.
+        // `xobject_maxfield`: index of the last field, -1 without fields.
         let Some((last_field, _)) = value.body else {
             self.sums.unread_values += 1;
             return;
