@@ -31,6 +31,8 @@ const MAX_SIBLINGS: usize = 3;
 /// A root or set belongs to the headline if it retains more than 1/`HEADLINE_DIVISOR` of all live
 /// bytes.
 const HEADLINE_DIVISOR: u64 = 10;
+/// Before the size of blocks of which nothing else is known.
+const OF_SIZE: &str = "blocks of ";
 /// Between the number and the type of blocks that refer to each other.
 const LINKED: &str = " linked ";
 /// Blocks of one size have a line of their own from 1/`MIN_SIZE_DIVISOR` of all live bytes on.
@@ -370,7 +372,7 @@ fn type_name(kind: &Holding) -> String {
 
 /// The name of a type in a table.
 fn shown_type(name: &str) -> String {
-    size_of_type(name).map_or_else(|| clean(name), |size| format!("blocks of {} bytes", thousands(size)))
+    size_of_type(name).map_or_else(|| clean(name), |size| format!("{OF_SIZE}{} bytes", thousands(size)))
 }
 
 /// The size of blocks of which nothing else is known (`1208-byte blocks`).
@@ -411,7 +413,7 @@ fn type_rows(facts: &Holders, top: usize) -> Vec<Vec<String>> {
     if small.len() < 2 {
         return facts.types.iter().take(top).map(type_row).collect();
     }
-    let name = format!("blocks of {} other sizes", thousands(small.len() as u64));
+    let name = format!("{OF_SIZE}{} other sizes", thousands(small.len() as u64));
     let mut sum = Type { name, unreachable_bytes: Some(0), ..Type::default() };
     for kind in &small {
         add_fields!(saturating sum, kind: bytes, instances, pins_bytes);

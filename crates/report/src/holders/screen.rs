@@ -6,7 +6,7 @@ use strandline_inspect::holders::growth::Comparison;
 use super::growth::{GROWTH_COLUMNS, TYPE_GROWTH_COLUMNS, age_text, growth_rows};
 use super::leaked::{LEAKED, leaked_rows};
 use super::{
-    LINKED, MAX_SIBLINGS, MAX_STEPS, ROOTS, TYPES, groups, headline, process_line, root_rows, size_of_type,
+    LINKED, MAX_SIBLINGS, MAX_STEPS, OF_SIZE, ROOTS, TYPES, groups, headline, process_line, root_rows,
     step_text, type_row, type_rows,
 };
 use crate::brief::{NextCommand, cost_line, important_caveats};
@@ -26,8 +26,7 @@ const MAX_TYPES: usize = 8;
 /// Maximum number of rows of each table if there are also those of growth.
 const MAX_BESIDE_GROWTH: usize = 4;
 /// What the sizes of blocks are.
-const BLOCK_SIZES: &str =
-    "block sizes include the allocator's rounding: with glibc up to 15 bytes, 24 at least";
+const BLOCK_SIZES: &str = "block sizes are as allocated: glibc rounds up by 15 bytes at most, and to 24";
 /// Spaces between two columns.
 const GAP: usize = 2;
 
@@ -48,14 +47,12 @@ pub fn holders(facts: &Holders, top: Option<usize>, surface: Surface) -> String 
     if let Some(since) = &facts.since {
         lines.extend(growth(since, limit(MAX_BESIDE_GROWTH), false, surface));
     }
-    for table in [
-        roots(facts, limit(MAX_ROOTS), surface),
-        lay_out(&TYPES, &type_rows(facts, limit(MAX_TYPES)), 0, surface.columns),
-    ] {
+    let types = type_rows(facts, limit(MAX_TYPES));
+    for table in [roots(facts, limit(MAX_ROOTS), surface), lay_out(&TYPES, &types, 0, surface.columns)] {
         lines.push(String::new());
         lines.extend(table);
     }
-    if facts.types.iter().any(|kind| size_of_type(&kind.name).is_some()) {
+    if types.iter().flatten().any(|text| text.starts_with(OF_SIZE)) {
         lines.extend(faint(&wrap(BLOCK_SIZES, surface.columns), surface));
     }
     lines.push(String::new());
