@@ -328,7 +328,7 @@ impl<'a> Surveyor<'a> {
 
     /// Counts an array, and claims its storage.
     fn count_array(&mut self, value: &Value) {
-        // `AvFILLp` and `AvMAX`: index of the last element and of the last slot, -1 for an empty one.
+        // `AvFILLp` and `AvMAX`: indices of the last element and of the last slot, -1 without one.
         let Some((last_element, last_slot)) = value.body else {
             self.sums.unread_values += 1;
             return;
