@@ -6,26 +6,28 @@
 //! the entry, and so the address of the root.
 
 use std::collections::HashSet;
-use std::time::Instant;
 
 use crate::scan::{each_word, each_word_in_steps, is_mapped_memory, is_private_memory, is_unclaimed};
 use strandline_claims::allocator::Context;
+use strandline_claims::caveat::Caveat;
 use strandline_claims::doubts::ReadProblems;
+use strandline_claims::reader::ReaderInfo;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::modules;
 use strandline_process::page_cache::PageCache;
 use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
 use strandline_process::range::{AddressRange, RangeSet, overlapping};
 
-/// Maximum candidates tried for tables of size classes, per program or library.
+/// Maximum candidates tried for tables of size classes, per program or library: only a hostile one
+/// has more.
 const MAX_TABLES: usize = 4096;
-/// Maximum candidates for root entries, per program or library.
+/// Maximum candidates for root entries, per program or library: only a hostile one has more.
 const MAX_ROOT_CANDIDATES: usize = 1 << 16;
 /// Non-zero words further apart than this are in different runs.
 const GAP_BYTES: u64 = 64;
 /// Maximum entries tried per leaf candidate.
 const MAX_ENTRIES_TRIED: usize = 16;
-/// Maximum bytes of leaf candidates read.
+/// Maximum bytes of leaf candidates read; those of a real map are recognised by a page each.
 const MAX_TRIED_BYTES: u64 = 256 << 20;
 /// Structures between two checks of the deadline.
 const DEADLINE_CHECK_INTERVAL: u64 = 256;
@@ -73,12 +75,29 @@ pub struct StaticData<'a> {
 pub struct FoundHeaps<Heap> {
     /// The heaps that can be read.
     pub heaps: Vec<Heap>,
-    /// Names of files with a table of size classes but no known page map.
-    pub unknown_layouts: Vec<String>,
+    /// Caveats on those that cannot.
+    pub caveats: Vec<Caveat>,
 }
 
-/// Returns the static data of each mapped program and library with more than `bytes` of it; very
-/// large data is cut.
+impl<Heap> FoundHeaps<Heap> {
+    /// Adds a caveat on the allocator in the file `name`, of which only the size classes were
+    /// found: the rest has an unknown layout, or was not found before the deadline.
+    pub fn add_unread(&mut self, context: &Context<'_>, about: &ReaderInfo, name: &str) {
+        let (code, reason) = if context.deadline_passed() {
+            ("too_slow", "was not found in the time that a target may be stopped")
+        } else {
+            ("unknown_layout", "is empty or has an unknown layout")
+        };
+        let text = format!(
+            "the size classes of {} were found, but its page map {reason}: it is not read",
+            about.title
+        );
+        self.caveats.push(Caveat::new(&format!("{}_{code}", about.name), name, None, text));
+    }
+}
+
+/// Returns the static data of each mapped program and library with more than `bytes` of it, as far
+/// as [`modules::data`] returns it.
 pub fn large_data(space: &AddressSpace, bytes: u64) -> Vec<StaticData<'_>> {
     let mut static_data = Vec::new();
     for group in modules::file_groups(space) {
@@ -190,7 +209,7 @@ impl Finder<'_> {
         let mut cache = PageCache::new(self.context.memory);
         for &StaticWord { address, value: leaf } in candidates {
             let is_within = |root: &u64| (*root..root + self.layout.used_root_bytes).contains(&address);
-            if Instant::now() >= self.context.deadline {
+            if self.context.deadline_passed() {
                 return;
             }
             let may_be_leaf = leaf.is_multiple_of(self.layout.leaf_alignment);
@@ -290,7 +309,7 @@ pub fn walk(
     let mut walk = Walk::default();
     let (mut cursor, mut checked_entries) = (0, 0_u64);
     for &Leaf { covered_start, address: leaf } in leaves {
-        if Instant::now() >= context.deadline {
+        if context.deadline_passed() {
             walk.doubts.note_timeout(covered_start);
             break;
         }
@@ -303,7 +322,7 @@ pub fn walk(
             }
             // A hostile map may have damage on every page, so the deadline is checked here too.
             checked_entries += 1;
-            if checked_entries.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= context.deadline {
+            if checked_entries.is_multiple_of(DEADLINE_CHECK_INTERVAL) && context.deadline_passed() {
                 walk.doubts.note_timeout(page);
                 return false;
             }

@@ -360,7 +360,7 @@ impl MappedChunks {
                 result.bytes
             );
             let bytes = Some(self.bytes.abs_diff(result.bytes));
-            let is_late = Instant::now() >= context.deadline;
+            let is_late = context.deadline_passed();
             let (code, note) = if is_late {
                 ("heap_too_slow", "; the deadline passed before the search ended")
             } else {

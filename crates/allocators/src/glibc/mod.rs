@@ -4,25 +4,25 @@
 //! free chunks that look in use; `walk` and `segments` visit every chunk, `mmapped` finds those
 //! with their own mapping.
 
-pub mod bins;
+mod bins;
 mod chunk_set;
 pub mod code;
 mod excluded;
-pub mod fastbins;
-pub mod layout;
+mod fastbins;
+mod layout;
 pub mod lists;
-pub mod locate;
-pub mod mapped_header;
-pub mod mmapped;
-pub mod objects;
+mod locate;
+mod mapped_header;
+mod mmapped;
+mod objects;
 mod pieces;
-pub mod regions;
-pub mod release;
-pub mod rows;
+mod regions;
+mod release;
+mod rows;
 pub mod segments;
 mod settings;
 mod summary;
-pub mod tcache;
+mod tcache;
 pub mod walk;
 pub mod walk_context;
 
@@ -453,7 +453,7 @@ impl Arenas<'_> {
         let max_chunks = layout::MAX_THREAD_CACHE_ENTRIES as u64;
         // After the deadline the heap is not walked further either.
         let is_broken = |list: &&List| {
-            Instant::now() < self.context.deadline
+            !self.context.deadline_passed()
                 && !lists::follow(&mut cache, &mut ranges, **list, links, ChunkKind::ThreadCache, max_chunks)
         };
         let broken_lists = caches.lists.iter().filter(is_broken).count() as u64;

@@ -43,9 +43,8 @@ pub struct Layout {
     free_objects: usize,
     /// Capacity of that list (`kCacheSize`); it has 16 bits per object and the size of the bitmap.
     pub list_capacity: usize,
-    /// Offset in a sample (`sampled_allocation.h`, `StackTrace` in `logging.h`) of its proxy: the
-    /// object allocated in its place, in a span of its size (`allocation_sampling.h`,
-    /// `SampleifyAllocation`).
+    /// Offset in a sample (`sampled_allocation.h`, `StackTrace` in `logging.h`) of its proxy, in
+    /// layouts that have it.
     pub sample_proxy: Option<usize>,
     /// Offset in a sample of its size (`allocated_size`).
     pub sample_size: usize,
@@ -72,7 +71,7 @@ const FLAG_COUNT: u32 = 3;
 /// mask of their number.
 pub const LARGEST_SMALL_PAGES: u64 = 63;
 
-/// Common to most layouts.
+/// What most layouts have in common.
 const COMMON: Layout = Layout {
     since: "2025-06",
     span_bytes: 64,
@@ -380,8 +379,17 @@ impl Classes {
         if self.number() <= 256 { 1 } else { 2 }
     }
 
-    /// Objects per span.
-    pub fn objects(&self, class: usize, page_shift: u32) -> Option<u64> {
+    /// Returns the classes that a word of the page map holds; `None` for a page without one.
+    pub fn in_word(&self, word: u64) -> impl Iterator<Item = Option<u16>> + use<> {
+        let bits = 8 * self.compact_bytes();
+        let mask = (1 << bits) - 1;
+        (0..64 / bits)
+            .map(move |part| Some((word >> (bits * part) & mask) as u16).filter(|&class| class != 0))
+    }
+
+    /// Objects per span; `None` for an unused class.
+    pub fn objects(&self, class: u16, page_shift: u32) -> Option<u64> {
+        let class = usize::from(class);
         (self.span_pages.get(class)? << page_shift).checked_div(*self.object_bytes.get(class)?)
     }
 }
