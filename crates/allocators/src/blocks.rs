@@ -7,7 +7,7 @@ use strandline_claims::allocator::{Context, RangeClaim};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::doubts::ReadProblems;
 use strandline_claims::reader::ReaderInfo;
-use strandline_claims::refinements::{Finder, Matches};
+use strandline_claims::refinements::{Finder, Matches, Refinements};
 use strandline_claims::units::counted;
 use strandline_process::memory::word_at;
 use strandline_process::page_cache::PageCache;
@@ -29,9 +29,10 @@ pub fn claim_range(
     RangeClaim { start, end, sums: accumulator.cut().finish(&pages) }
 }
 
-/// The refinements of one allocator's blocks: claims of other readers inside them.
+/// Claims blocks in use, with their refinements: claims of other readers inside them.
 pub struct Blocks<'a> {
-    finder: Option<Finder<'a>>,
+    /// Finds the refinements, if there are any.
+    pub finder: Option<Finder<'a>>,
     /// The refinements found so far, and all blocks in use if they are kept ([`Matches::blocks`]).
     pub matched: Matches,
 }
@@ -39,10 +40,18 @@ pub struct Blocks<'a> {
 impl<'a> Blocks<'a> {
     /// Takes the refinements from `context`.
     pub fn new(context: &Context<'a>) -> Self {
-        Self {
-            finder: context.refinements.map(|refinements| refinements.finder()),
-            matched: Matches::new(context.collects_blocks),
-        }
+        Self::with_refinements(context.refinements, context.collects_blocks)
+    }
+
+    /// Takes these refinements, and keeps all blocks in use if `keeps_blocks`.
+    pub fn with_refinements(refinements: Option<&'a Refinements>, keeps_blocks: bool) -> Self {
+        Self { finder: refinements.map(Refinements::finder), matched: Matches::new(keeps_blocks) }
+    }
+
+    /// Returns what was found since the last call.
+    pub fn take_matched(&mut self) -> Matches {
+        let keeps_blocks = self.matched.blocks.is_some();
+        std::mem::replace(&mut self.matched, Matches::new(keeps_blocks))
     }
 
     /// Whether every block must be claimed by itself; otherwise adjacent blocks can be claimed as
@@ -53,27 +62,41 @@ impl<'a> Blocks<'a> {
 
     /// Claims a block in use from the cursor to `end`.
     pub fn claim(&mut self, end: u64, accumulator: &mut Accumulator<'_>) {
-        let pointer = accumulator.cursor();
-        let bytes = end.saturating_sub(pointer);
-        let Some(finder) = &mut self.finder else {
-            self.matched.push_block(pointer, bytes);
-            accumulator.claim_live(end, 0);
-            return;
-        };
-        let nested = finder.nested(pointer, end);
+        let start = accumulator.cursor();
+        let block = Block { pointer: start, bytes: end.saturating_sub(start), header_bytes: 0 };
+        self.claim_block(block, end, accumulator);
+    }
+
+    /// Claims the memory of a block in use from the cursor to `end`.
+    #[inline]
+    pub fn claim_block(&mut self, block: Block, end: u64, accumulator: &mut Accumulator<'_>) {
+        let Block { pointer, bytes, header_bytes } = block;
+        let nested = self.finder.as_mut().map(|finder| finder.nested(pointer, end)).unwrap_or_default();
         if !nested.is_empty() {
             self.matched.nested.extend_from_slice(nested);
-            accumulator.claim_nesting(end, 0, nested);
+            accumulator.claim_nesting(end, header_bytes, nested);
             return;
         }
         self.matched.push_block(pointer, bytes);
-        if let Some(refined) = finder.find(pointer, bytes) {
-            self.matched.count(pointer, &refined);
-            accumulator.claim_refined(end, 0, &refined);
-        } else {
-            accumulator.claim_live(end, 0);
+        match self.finder.as_mut().and_then(|finder| finder.find(pointer, bytes)) {
+            Some(refined) => {
+                self.matched.count(pointer, &refined);
+                accumulator.claim_refined(end, header_bytes, &refined);
+            }
+            None => accumulator.claim_live(end, header_bytes),
         }
     }
+}
+
+/// A block in use.
+#[derive(Clone, Copy)]
+pub struct Block {
+    /// Its address, as the program knows it.
+    pub pointer: u64,
+    /// Bytes that the program may use.
+    pub bytes: u64,
+    /// Bytes of the claimed memory that are the allocator's own.
+    pub header_bytes: u64,
 }
 
 /// A free block in a cache.

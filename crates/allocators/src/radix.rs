@@ -275,17 +275,24 @@ pub fn leaves(context: &Context<'_>, root: u64, layout: MapLayout) -> Vec<Leaf> 
     let (mut leaves, mut seen_leaves) = (Vec::new(), HashSet::new());
     each_word(context, (root, root + layout.used_root_bytes), &mut |at, leaf| {
         let start = (at - root) / 8 * layout.leaf_span();
-        let mappings = context.space.mappings();
-        let next = mappings.get(mappings.partition_point(|mapping| mapping.end <= start));
-        let has_memory = next.is_some_and(|mapping| mapping.start < start + layout.leaf_span());
-        // Each leaf covers only one part of the address space.
         let end = leaf.saturating_add(layout.leaf_bytes());
-        if has_memory && seen_leaves.insert(leaf) && is_private_memory(context, (leaf, end)) {
+        // Each leaf covers only one part of the address space.
+        if has_mapping(context, AddressRange::sized(start, layout.leaf_span()))
+            && seen_leaves.insert(leaf)
+            && is_private_memory(context, (leaf, end))
+        {
             leaves.push(Leaf { covered_start: start, address: leaf });
         }
         true
     });
     leaves
+}
+
+/// Whether a mapping overlaps `range`.
+pub fn has_mapping(context: &Context<'_>, range: AddressRange) -> bool {
+    let mappings = context.space.mappings();
+    let next = mappings.get(mappings.partition_point(|mapping| mapping.end <= range.start));
+    next.is_some_and(|mapping| mapping.start < range.end)
 }
 
 /// Outcome of a walk over a map.

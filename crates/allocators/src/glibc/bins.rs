@@ -5,11 +5,9 @@
 //! would run forever, abort the process, or release pages in use. So before a call, and only
 //! then, every link it will use is checked against its neighbours.
 
-use std::time::Instant;
-
 use super::layout;
 use super::locate::{Arena, Bin};
-use strandline_claims::allocator::{CallHazard, HazardCause};
+use strandline_claims::allocator::{CallHazard, Context, HazardCause};
 use strandline_claims::range::RangePages;
 use strandline_process::page_cache::PageCache;
 
@@ -22,14 +20,14 @@ const DEADLINE_CHECK_INTERVAL: u64 = 1024;
 
 /// A check of the bins of all arenas.
 pub struct Check<'a> {
+    /// What may be read, and until when.
+    pub context: &'a Context<'a>,
     /// The target's memory.
     pub cache: PageCache<'a>,
     /// The ranges of all arenas, in address order.
     pub pages: &'a [RangePages],
     /// Maximum number of chunks in one arena.
     pub max_chunks: u64,
-    /// When the check must end.
-    pub deadline: Instant,
 }
 
 impl Check<'_> {
@@ -50,7 +48,7 @@ impl Check<'_> {
             if !holds(self.pages, chunk) {
                 return hazard(chunk, HazardCause::Outside);
             }
-            if remaining_chunks.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= self.deadline {
+            if remaining_chunks.is_multiple_of(DEADLINE_CHECK_INTERVAL) && self.context.deadline_passed() {
                 return hazard(chunk, HazardCause::TooSlow);
             }
             let previous = previous_in_bin(&mut self.cache, chunk, following, self.pages);

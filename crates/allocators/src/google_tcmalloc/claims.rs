@@ -37,9 +37,7 @@ pub struct Counts {
     pub large_bytes: u64,
     /// Bytes of the spans of these blocks.
     pub large_span_bytes: u64,
-    /// Number of proxies, the objects allocated in place of samples.
-    pub proxies: u64,
-    /// Bytes of proxies.
+    /// Bytes of proxies, the objects allocated in place of samples.
     pub proxy_bytes: u64,
     /// Bytes of free pages that are still backed.
     pub backed_bytes: u64,
@@ -143,7 +141,6 @@ impl Claimer<'_> {
         let proxies = within(self.proxies, span.range(), |&proxy| proxy);
         let mark_proxy = |&&proxy: &&u64| self.spans.mark(proxy, BlockState::Own).is_some();
         let proxy_count = proxies.iter().filter(mark_proxy).count() as u64;
-        self.counts.proxies += proxy_count;
         self.counts.proxy_bytes += proxy_count * bytes;
         totals.live_blocks = object_count - totals.free_blocks - totals.cached_blocks - proxy_count;
         if totals.live_blocks == object_count && !self.spans.blocks.are_refined() {
@@ -229,4 +226,4 @@ impl Claimer<'_> {
     }
 }
 
-impl_totals! { Counts: large_blocks, large_bytes, large_span_bytes, proxies, proxy_bytes, backed_bytes, unbacked_bytes, matched_objects }
+impl_totals! { Counts: large_blocks, large_bytes, large_span_bytes, proxy_bytes, backed_bytes, unbacked_bytes, matched_objects }

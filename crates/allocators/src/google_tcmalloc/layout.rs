@@ -86,18 +86,16 @@ const COMMON: Layout = Layout {
     tracker_used: 48,
     tracker_gap_bytes: 0,
 };
-/// Since 2025-09 trackers have features between the two bitmaps.
+/// What the layouts since 2025-09 have in common: trackers with features between the two bitmaps.
 const WITH_FEATURES: Layout =
     Layout { since: "2025-09", reserved_bits: 25, tracker_used: 56, tracker_gap_bytes: 72, ..COMMON };
-/// The last of [`LAYOUTS`] is of builds of the same commits with the old locks
-/// (`TCMALLOC_INTERNAL_LEGACY_LOCKING`).
+/// What the layouts since 2026-08 have in common.
 const LATEST: Layout = Layout {
     since: "2026-08",
     shares_pages_word: true,
     large_pages: 40,
     list_capacity: 12,
     sample_proxy: None,
-    sample_size: 56,
     ..WITH_FEATURES
 };
 
@@ -116,6 +114,7 @@ pub static LAYOUTS: [Layout; 7] = [
         ..WITH_FEATURES
     },
     Layout { reserved_bits: 0, has_pages_after_flags: true, ..LATEST },
+    // Builds of the same commits with the old locks (`TCMALLOC_INTERNAL_LEGACY_LOCKING`).
     Layout { shares_pages_word: false, large_pages: 48, free_objects: 48, list_capacity: 8, ..LATEST },
 ];
 

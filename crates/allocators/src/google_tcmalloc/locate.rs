@@ -281,12 +281,12 @@ fn find_leaves(context: &Context<'_>, root: u64, classes: &Classes, map_layout: 
     let (mut leaves, mut seen_leaves) = (Vec::new(), HashSet::new());
     let mut take = |number: u64, leaf: u64| {
         let start = number * map_layout.leaf_span();
-        let mappings = context.space.mappings();
-        let next = mappings.get(mappings.partition_point(|mapping| mapping.end <= start));
-        let has_memory = next.is_some_and(|mapping| mapping.start < start + map_layout.leaf_span());
         let end = map_layout.parts_of_leaf(leaf, classes.compact_bytes()).end;
         // Each leaf covers only one part of the address space.
-        if has_memory && seen_leaves.insert(leaf) && is_private_memory(context, (leaf, end)) {
+        if radix::has_mapping(context, AddressRange::sized(start, map_layout.leaf_span()))
+            && seen_leaves.insert(leaf)
+            && is_private_memory(context, (leaf, end))
+        {
             leaves.push(Leaf { covered_start: start, address: leaf });
         }
     };

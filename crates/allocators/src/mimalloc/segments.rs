@@ -23,7 +23,8 @@ const MAX_SEGMENTS: usize = 1 << 18;
 const MAX_DATA_BYTES: u64 = 64 << 20;
 /// Maximum mimallocs of one process that are read; a caveat names the number of the others.
 const MAX_HEAPS: usize = 16;
-/// Maximum parts of a heap: at least 256 GiB of pages. With more, the next segment counts as damage.
+/// Maximum parts of a heap: at least 256 GiB of pages. With more, the next segment counts as
+/// damage.
 const MAX_PARTS: usize = 1 << 22;
 
 /// Segments on which each layout is tried.

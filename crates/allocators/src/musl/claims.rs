@@ -134,6 +134,7 @@ impl Claimer<'_> {
         let mut header: [u8; 4] = self.memory.read(start - HEADER_BYTES)?;
         let mut offset = block_offset(header);
         if is_moved(header) && stride > OFFSET_PERIOD {
+            // Without a far offset that fits, the header's own is checked like any other.
             offset = self.far_offset(start, offset, stride).unwrap_or(offset);
         }
         if offset > 0 {

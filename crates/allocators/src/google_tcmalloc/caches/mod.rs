@@ -99,7 +99,8 @@ impl CacheContents {
     }
 }
 
-/// Reads caches of all kinds; each kind has a file.
+/// Reads caches of all kinds, until the deadline. The claims are made later, and note that it has
+/// passed.
 struct CacheReader<'a> {
     context: &'a Context<'a>,
     heap: &'a Heap,
