@@ -7,7 +7,9 @@
 
 use std::collections::HashSet;
 
-use crate::scan::{each_word, each_word_in_steps, is_mapped_memory, is_private_memory, is_unclaimed};
+use crate::scan::{
+    DeadlineCheck, each_word, each_word_in_steps, is_mapped_memory, is_private_memory, is_unclaimed,
+};
 use strandline_claims::allocator::Context;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::doubts::ReadProblems;
@@ -29,8 +31,6 @@ const GAP_BYTES: u64 = 64;
 const MAX_ENTRIES_TRIED: usize = 16;
 /// Maximum bytes of leaf candidates read; those of a real map are recognised by a page each.
 const MAX_TRIED_BYTES: u64 = 256 << 20;
-/// Structures between two checks of the deadline.
-const DEADLINE_CHECK_INTERVAL: u64 = 256;
 
 /// Layout of a map. Entries are words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -314,7 +314,7 @@ pub fn walk(
 ) -> Walk {
     let mut cache = PageCache::new(context.memory);
     let mut walk = Walk::default();
-    let (mut cursor, mut checked_entries) = (0, 0_u64);
+    let (mut cursor, mut deadline) = (0, DeadlineCheck::new(context));
     for &Leaf { covered_start, address: leaf } in leaves {
         if context.deadline_passed() {
             walk.doubts.note_timeout(covered_start);
@@ -328,8 +328,7 @@ pub fn walk(
                 return true;
             }
             // A hostile map may have damage on every page, so the deadline is checked here too.
-            checked_entries += 1;
-            if checked_entries.is_multiple_of(DEADLINE_CHECK_INTERVAL) && context.deadline_passed() {
+            if deadline.passed() {
                 walk.doubts.note_timeout(page);
                 return false;
             }

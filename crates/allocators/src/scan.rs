@@ -7,6 +7,31 @@ use strandline_process::range::{AddressRange, RangeSet, overlapping};
 
 pub use words::is_mapped_memory;
 
+/// Steps between two checks of the deadline.
+const STEPS_PER_CHECK: u64 = 256;
+
+/// The check of the deadline in a loop of many short steps: to read the clock takes longer than a
+/// step.
+pub struct DeadlineCheck<'a> {
+    context: &'a Context<'a>,
+    /// Number of steps so far.
+    steps: u64,
+}
+
+impl<'a> DeadlineCheck<'a> {
+    /// A check before the first step.
+    pub fn new(context: &'a Context<'a>) -> Self {
+        Self { context, steps: 0 }
+    }
+
+    /// Counts a step. Whether the deadline has passed, as far as the clock is read at this step.
+    pub fn passed(&mut self) -> bool {
+        let is_due = self.steps.is_multiple_of(STEPS_PER_CHECK);
+        self.steps += 1;
+        is_due && self.context.deadline_passed()
+    }
+}
+
 /// Reads the resident parts of a range and calls `take` with the address and value of each non-zero
 /// word, until `take` returns false.
 pub fn each_word(

@@ -12,6 +12,7 @@ use super::segments::{self, RegionParts, RegionTotals};
 use super::summary::SUM_DIFFERS;
 use super::walk_context::{FastbinMode, WalkContext};
 use super::{ON_RESERVED, bins, has_caveat, hazard_cause, layout, tcache};
+use crate::scan::DeadlineCheck;
 use strandline_claims::accumulator::OutOfOrder;
 use strandline_claims::allocator::{CallHazard, Context, HazardCause, Reading};
 use strandline_claims::bits;
@@ -154,7 +155,7 @@ impl Arenas<'_> {
         }
         let max_chunks = walked.iter().map(|totals| totals.counts.bin_chunks).sum::<u64>() + 1;
         let mut check = bins::Check {
-            context: self.context,
+            deadline: DeadlineCheck::new(self.context),
             cache: PageCache::new(self.context.whole_memory),
             pages: self.pages,
             max_chunks,

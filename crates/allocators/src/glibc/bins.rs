@@ -7,7 +7,8 @@
 
 use super::layout;
 use super::locate::{Arena, Bin};
-use strandline_claims::allocator::{CallHazard, Context, HazardCause};
+use crate::scan::DeadlineCheck;
+use strandline_claims::allocator::{CallHazard, HazardCause};
 use strandline_claims::range::RangePages;
 use strandline_process::page_cache::PageCache;
 
@@ -15,13 +16,11 @@ use strandline_process::page_cache::PageCache;
 const FIRST_LARGE_BIN: usize = 64;
 /// The unsorted bin.
 const UNSORTED_BIN: usize = 1;
-/// Chunks between two checks of the deadline.
-const DEADLINE_CHECK_INTERVAL: u64 = 1024;
 
 /// A check of the bins of all arenas.
 pub struct Check<'a> {
-    /// What may be read, and until when.
-    pub context: &'a Context<'a>,
+    /// Checked at each chunk.
+    pub deadline: DeadlineCheck<'a>,
     /// The target's memory.
     pub cache: PageCache<'a>,
     /// The ranges of all arenas, in address order.
@@ -48,7 +47,7 @@ impl Check<'_> {
             if !holds(self.pages, chunk) {
                 return hazard(chunk, HazardCause::Outside);
             }
-            if remaining_chunks.is_multiple_of(DEADLINE_CHECK_INTERVAL) && self.context.deadline_passed() {
+            if self.deadline.passed() {
                 return hazard(chunk, HazardCause::TooSlow);
             }
             let previous = previous_in_bin(&mut self.cache, chunk, following, self.pages);

@@ -12,15 +12,12 @@ use super::detect::{Sample, read_sample, read_tracker};
 use super::layout::{HUGE_BYTES, LeafParts, SPAN_BITS, SpanFields, Tracker};
 use super::locate::{Heap, read_span};
 use crate::radix::{Leaf, UnclaimedMemory};
-use crate::scan::{each_word, may_be_swapped_out};
+use crate::scan::{DeadlineCheck, each_word, may_be_swapped_out};
 use strandline_claims::allocator::Context;
 use strandline_claims::doubts::ReadProblems;
 use strandline_claims::range::page_of;
 use strandline_process::page_cache::PageCache;
 use strandline_process::range::{AddressRange, RangeSet};
-
-/// Entries between two checks of the deadline.
-const DEADLINE_CHECK_INTERVAL: u64 = 1024;
 
 /// A span in use.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +69,7 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Spans {
         spans: Spans::default(),
         cursor: 0,
         last_structure_page: 0,
-        checked_entries: 0,
+        deadline: DeadlineCheck::new(context),
     };
     for &Leaf { covered_start, address: leaf } in &heap.leaves {
         if context.deadline_passed() {
@@ -96,9 +93,8 @@ struct Walk<'a> {
     cursor: u64,
     /// Page of the last structure.
     last_structure_page: u64,
-    /// Number of entries visited; every [`DEADLINE_CHECK_INTERVAL`] of them the walk checks the
-    /// deadline.
-    checked_entries: u64,
+    /// Checked at each entry.
+    deadline: DeadlineCheck<'a>,
 }
 
 impl Walk<'_> {
@@ -109,7 +105,7 @@ impl Walk<'_> {
         each_word(context, (spans_start, trackers_start), &mut |at, entry| {
             let index = (at - spans_start) / 8;
             let page = covered_start + (index << self.heap.page_shift);
-            if self.is_too_late(context, page) {
+            if self.is_too_late(page) {
                 return false;
             }
             if page >= self.cursor && entry & SPAN_BITS != 0 {
@@ -124,7 +120,7 @@ impl Walk<'_> {
         });
         each_word(context, (trackers_start, end), &mut |at, entry| {
             let start = covered_start + (at - trackers_start) / 8 * HUGE_BYTES;
-            let is_in_time = !self.is_too_late(context, start);
+            let is_in_time = !self.is_too_late(start);
             if is_in_time {
                 self.add_tracker(context, start, entry);
             }
@@ -133,11 +129,9 @@ impl Walk<'_> {
         self.spans.bytes_read += context.resident_bytes((leaf, end));
     }
 
-    /// Counts an entry, and at some of them checks the deadline; notes `address` if it has passed.
-    fn is_too_late(&mut self, context: &Context<'_>, address: u64) -> bool {
-        self.checked_entries += 1;
-        let is_late =
-            self.checked_entries.is_multiple_of(DEADLINE_CHECK_INTERVAL) && context.deadline_passed();
+    /// Checks the deadline; notes `address` if it has passed.
+    fn is_too_late(&mut self, address: u64) -> bool {
+        let is_late = self.deadline.passed();
         if is_late {
             self.spans.doubts.note_timeout(address);
         }

@@ -6,7 +6,7 @@ use super::base::Block;
 use super::extents::Extent;
 use super::layout::Layout;
 use crate::radix::UnclaimedMemory;
-use crate::scan::each_word;
+use crate::scan::{DeadlineCheck, each_word};
 use strandline_claims::allocator::Context;
 use strandline_claims::bits;
 use strandline_claims::doubts::ReadProblems;
@@ -33,8 +33,6 @@ const TOUCHED: usize = 176;
 const BITMAP_WORDS: usize = 8;
 /// Maximum regions kept: 2 TiB. With more, the free pages of the others count as damage.
 const MAX_REGIONS: usize = 1 << 20;
-/// Candidates for regions between two checks of the deadline.
-const DEADLINE_CHECK_INTERVAL: u64 = 64;
 
 /// Free memory in huge pages.
 #[derive(Default)]
@@ -116,14 +114,13 @@ struct Region {
 /// Returns all regions whose structure is in `blocks`.
 fn find_regions(context: &Context<'_>, blocks: &[Block], free_pages: &mut FreePages) -> Vec<Region> {
     let mut regions = Vec::new();
-    let mut candidates = 0_u64;
+    let mut deadline = DeadlineCheck::new(context);
     for block in blocks {
         let mut is_late = context.deadline_passed();
         let mut is_full = false;
         each_word(context, AddressRange::sized(block.range.start, block.used_bytes), &mut |at, word| {
             if at % ALIGNMENT == 0 && word % REGION_BYTES == 0 && word < USER_ADDRESS_END {
-                candidates += 1;
-                is_late |= candidates.is_multiple_of(DEADLINE_CHECK_INTERVAL) && context.deadline_passed();
+                is_late |= deadline.passed();
                 let mut bytes = [0; STRUCTURE_BYTES];
                 if context.memory.read(at, &mut bytes).is_ok() {
                     regions.extend(Region::new(&bytes));

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 
 use super::layout::{AREA_NEXT, CONTEXT_LAYOUTS, Group, METAS_PER_AREA, PAGE_BYTES};
-use crate::scan::{each_word, is_mapped_memory, is_resident};
+use crate::scan::{DeadlineCheck, each_word, is_mapped_memory, is_resident};
 use strandline_claims::allocator::Context;
 use strandline_claims::doubts::ReadProblems;
 use strandline_process::c_library::CLibrary;
@@ -23,8 +23,6 @@ const MAX_AREAS: usize = 1 << 18;
 /// Bytes of the smallest group (`donate` makes it). As no more groups are kept than fit into the
 /// memory of the process, a hostile list cannot exhaust ours.
 const MIN_GROUP_BYTES: u64 = 64;
-/// Candidates for the state between two checks of the deadline.
-const CANDIDATES_PER_DEADLINE_CHECK: u64 = 256;
 
 /// The state of one mallocng, with all its groups.
 pub struct State {
@@ -110,14 +108,13 @@ struct FirstArea {
 /// Searches the state in `range`; returns its first area.
 fn first_area(context: &Context<'_>, range: AddressRange) -> SearchResult<FirstArea> {
     let mut result = SearchResult { found: None, is_late: false };
-    let mut checked_words = 0_u64;
+    let mut deadline = DeadlineCheck::new(context);
     each_word(context, range, &mut |at, area| {
         // Most words are not the address of a page.
         if !area.is_multiple_of(PAGE_BYTES) || !is_resident(context, area) {
             return true;
         }
-        checked_words += 1;
-        if checked_words.is_multiple_of(CANDIDATES_PER_DEADLINE_CHECK) && context.deadline_passed() {
+        if deadline.passed() {
             result.is_late = true;
             return false;
         }

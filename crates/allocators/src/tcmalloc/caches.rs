@@ -14,6 +14,7 @@ use super::layout::{
 use super::locate::Heap;
 use super::spans::{SpanList, Spans};
 use crate::blocks::CachedBlock;
+use crate::scan::DeadlineCheck;
 use strandline_claims::allocator::Context;
 use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::page_cache::PageCache;
@@ -28,8 +29,6 @@ const MAX_CACHES: usize = 1 << 16;
 const PAGES_PER_LIST: usize = 32;
 /// Number of size classes that are compared first, to reject other memory after a few bytes.
 const CLASSES_COMPARED_FIRST: usize = 3;
-/// Objects between two checks of the deadline.
-const DEADLINE_CHECK_INTERVAL: u64 = 1024;
 
 /// Contents of all caches of one heap.
 #[derive(Default)]
@@ -119,8 +118,9 @@ fn read_list(context: &Context<'_>, list: List) -> ListObjects {
     let mut cache = PageCache::with_capacity(context.memory, PAGES_PER_LIST);
     let mut objects = Vec::new();
     let (mut at, mut late_address) = (list.first_object, None);
-    for index in 0..list.length {
-        if index.is_multiple_of(DEADLINE_CHECK_INTERVAL) && context.deadline_passed() {
+    let mut deadline = DeadlineCheck::new(context);
+    for _ in 0..list.length {
+        if deadline.passed() {
             late_address = Some(at);
             break;
         }

@@ -11,14 +11,12 @@ use std::collections::BTreeSet;
 
 use super::locate::Heap;
 use crate::blocks::CachedBlock;
-use crate::scan::is_mapped_memory;
+use crate::scan::{DeadlineCheck, is_mapped_memory};
 use strandline_claims::allocator::Context;
 use strandline_process::page_cache::PageCache;
 
 /// Maximum objects of all caches: damaged caches could list more.
 const MAX_OBJECTS: usize = 1 << 22;
-/// Objects between two checks of the deadline.
-const DEADLINE_CHECK_INTERVAL: u64 = 1024;
 
 /// The kind of cache that holds an object.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,9 +62,14 @@ pub struct CacheContents {
 
 /// Reads all caches.
 pub fn find(context: &Context<'_>, heap: &Heap) -> CacheContents {
-    let pages = PageCache::new(context.memory);
-    let mut reader =
-        CacheReader { context, heap, pages, caches: CacheContents::default(), objects: Vec::new() };
+    let mut reader = CacheReader {
+        context,
+        heap,
+        pages: PageCache::new(context.memory),
+        caches: CacheContents::default(),
+        objects: Vec::new(),
+        deadline: DeadlineCheck::new(context),
+    };
     reader.read_transfer_caches();
     reader.read_sharded_caches();
     reader.read_processor_caches();
@@ -109,6 +112,8 @@ struct CacheReader<'a> {
     caches: CacheContents,
     /// Objects of the caches read so far.
     objects: Vec<CachedObject>,
+    /// Checked at each object.
+    deadline: DeadlineCheck<'a>,
 }
 
 impl CacheReader<'_> {
@@ -120,10 +125,9 @@ impl CacheReader<'_> {
         self.objects.push(CachedObject { address, class, kind });
     }
 
-    /// Whether reading must end; called for each object of a cache, with its index.
-    fn must_end(&self, index: u64) -> bool {
-        let is_due = index.is_multiple_of(DEADLINE_CHECK_INTERVAL);
-        self.objects.len() >= MAX_OBJECTS || is_due && self.context.deadline_passed()
+    /// Whether reading must end; called for each object of a cache.
+    fn must_end(&mut self) -> bool {
+        self.objects.len() >= MAX_OBJECTS || self.deadline.passed()
     }
 
     /// The size classes; 0 is none.

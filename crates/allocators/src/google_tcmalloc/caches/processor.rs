@@ -106,8 +106,8 @@ impl CacheReader<'_> {
         self.caches.unread_count += invalid_headers as u64;
         for class in classes {
             let Some(slots) = array.used_slots(&headers, class) else { continue };
-            for (index, slot) in (0..).zip(slots) {
-                if self.must_end(index) {
+            for slot in slots {
+                if self.must_end() {
                     self.caches.unread_count += 1;
                     return SlabState::Read;
                 }

@@ -73,8 +73,8 @@ impl CacheReader<'_> {
             else {
                 return;
             };
-            for step in 0..length {
-                let must_end = self.must_end(step) || !at.is_multiple_of(8);
+            for _ in 0..length {
+                let must_end = self.must_end() || !at.is_multiple_of(8);
                 let next = if must_end { None } else { self.pages.word(at) };
                 let Some(next) = next else {
                     self.caches.unread_count += 1;

@@ -67,7 +67,7 @@ impl CacheReader<'_> {
             self.caches.structure_pages.insert(page_of(slots_address));
         }
         for slot in 0..used {
-            if self.must_end(slot) {
+            if self.must_end() {
                 self.caches.unread_count += 1;
                 return;
             }

@@ -8,7 +8,7 @@ use super::super::layout::PAGE_BYTES;
 use super::super::locate::{self, FoundStates, SearchResult};
 use super::{ALIGNMENT, FIRST_CHUNK_OFFSET, FREE_HEADER_BYTES, HEADER_BYTES};
 use crate::radix::StaticWord;
-use crate::scan::{each_word, is_mapped_memory};
+use crate::scan::{DeadlineCheck, each_word, is_mapped_memory};
 use strandline_claims::allocator::Context;
 use strandline_process::memory::word_at;
 use strandline_process::pages::USER_ADDRESS_END;
@@ -27,8 +27,6 @@ const STATE_BYTES: usize = FIRST_BIN + BINS * BIN_BYTES;
 
 /// Maximum number of candidates for bins that are followed: only hostile data has more.
 const MAX_CANDIDATES: usize = 1 << 12;
-/// Candidates between two checks of the deadline.
-const DEADLINE_CHECK_INTERVAL: usize = 64;
 
 /// The free lists of one malloc.
 pub struct State {
@@ -61,7 +59,7 @@ pub fn find(context: &Context<'_>) -> FoundStates<State> {
 /// Searches the lists in `range`; returns the first and the last chunk of each.
 fn find_ends_of_lists(context: &Context<'_>, range: AddressRange) -> SearchResult<Vec<u64>> {
     let mut result = SearchResult { found: None, is_late: false };
-    let mut candidates = 0;
+    let (mut candidates, mut deadline) = (0, DeadlineCheck::new(context));
     // The last two non-zero words.
     let no_word = StaticWord { address: 0, value: 0 };
     let (mut last_word, mut second_last_word) = (no_word, no_word);
@@ -74,7 +72,7 @@ fn find_ends_of_lists(context: &Context<'_>, range: AddressRange) -> SearchResul
             if points_back(context, head_at, head) {
                 result.found = ends_of_lists_around(context, head_at);
             }
-            result.is_late = candidates % DEADLINE_CHECK_INTERVAL == 0 && context.deadline_passed();
+            result.is_late = deadline.passed();
         }
         (second_last_word, last_word) = (last_word, StaticWord { address: at, value: word });
         result.found.is_none() && candidates < MAX_CANDIDATES && !result.is_late

@@ -8,7 +8,7 @@ use super::super::layout::PAGE_BYTES;
 use super::{ALIGNMENT, FIRST_CHUNK_OFFSET, FREE_HEADER_BYTES, HEADER_BYTES, IN_USE};
 use crate::blocks::{Blocks, claim_range};
 use crate::parallel::Totals;
-use crate::scan::is_mapped_memory;
+use crate::scan::{DeadlineCheck, is_mapped_memory};
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim};
 use strandline_process::map::Mapping;
@@ -29,8 +29,6 @@ const SMALL_ALIGNMENT_SHIFTS: Range<u32> = 6..12;
 const LARGE_ALIGNMENT_SHIFTS: Range<u32> = 16..47;
 /// Number of pages whose first words are read with one call.
 const BATCH_PAGES: usize = 512;
-/// Chunks between two checks of the deadline.
-const DEADLINE_CHECK_INTERVAL: u64 = 1 << 12;
 
 /// A region, as far as its chunks are consistent.
 struct Region {
@@ -201,6 +199,7 @@ impl<'a> Walk<'a> {
     /// is not a region.
     fn follow_chunks(&mut self, start: u64, limit: u64) -> Option<Region> {
         let (mut at, mut count) = (start + FIRST_CHUNK_OFFSET, 0_u64);
+        let mut deadline = DeadlineCheck::new(self.context);
         let mut size = self.sizes_at(at)?.current;
         let page_end = |at: u64| (at + HEADER_BYTES).next_multiple_of(PAGE_BYTES);
         loop {
@@ -217,7 +216,7 @@ impl<'a> Walk<'a> {
             }
             (at, size) = (next, sizes.current);
             count += 1;
-            if count.is_multiple_of(DEADLINE_CHECK_INTERVAL) && self.context.deadline_passed() {
+            if deadline.passed() {
                 self.counts.doubts.note_timeout(at);
                 return Some(Region { start, consistent_end: at, end: page_end(at) });
             }
@@ -246,12 +245,11 @@ impl<'a> Walk<'a> {
 
     /// Claims the chunks of a region.
     fn claim_chunks(&mut self, region: &Region, accumulator: &mut Accumulator<'_>) {
-        let (mut at, mut count) = (region.start + FIRST_CHUNK_OFFSET, 0_u64);
+        let (mut at, mut deadline) = (region.start + FIRST_CHUNK_OFFSET, DeadlineCheck::new(self.context));
         accumulator.claim_to(at, Class::Header);
         while at < region.consistent_end {
-            count += 1;
-            let is_late = count.is_multiple_of(DEADLINE_CHECK_INTERVAL) && self.context.deadline_passed();
-            let size = self.sizes_at(at).filter(|_| !is_late).map(|sizes| sizes.current);
+            let sizes = if deadline.passed() { None } else { self.sizes_at(at) };
+            let size = sizes.map(|sizes| sizes.current);
             let next = size.map(|size| at.saturating_add(size & !IN_USE));
             // The process is stopped, so the chunks are still consistent: only the deadline ends
             // this, after which reads fail too.
