@@ -10,15 +10,15 @@
 
 #![forbid(unsafe_code)]
 
-pub mod blocks;
+mod blocks;
 pub mod glibc;
 pub mod google_tcmalloc;
 pub mod jemalloc;
 pub mod mimalloc;
 pub mod musl;
 pub mod named;
-pub mod parallel;
-pub mod radix;
+mod parallel;
+mod radix;
 mod rows;
-pub mod scan;
+mod scan;
 pub mod tcmalloc;

@@ -37,11 +37,14 @@ pub static PARTITION_ALLOC: ReaderInfo =
 /// rpmalloc.
 pub static RPMALLOC: ReaderInfo =
     ReaderInfo::named("rpmalloc", "rpmalloc").files(&[Contains("librpmalloc", ".so")]);
+
 /// Hoard.
 pub static HOARD: ReaderInfo = ReaderInfo::named("hoard", "Hoard").files(&[Contains("libhoard", ".so")]);
+
 /// Scudo.
 pub static SCUDO: ReaderInfo = ReaderInfo::named("scudo", "Scudo")
     .files(&[Contains("libscudo", ".so"), Contains("libclang_rt.scudo", ".so")]);
+
 /// hardened_malloc.
 pub static HARDENED_MALLOC: ReaderInfo =
     ReaderInfo::named("hardened_malloc", "hardened_malloc").files(&[Contains("libhardened_malloc", ".so")]);

@@ -1,5 +1,6 @@
 //! Work split into parts for several threads.
 
+use crate::blocks::claim_range;
 use strandline_claims::accumulator::Accumulator;
 use strandline_claims::allocator::{Context, RangeClaim};
 pub(crate) use strandline_claims::refinements::Matches;
@@ -14,7 +15,7 @@ pub trait Totals: Default + Send {
     /// Adds the counts of another part.
     fn add(&mut self, other: Self);
 
-    /// Sets the refinements that its blocks matched, and adds bytes that a cache has read.
+    /// Sets the refinements that its blocks matched, and adds to the bytes read from the target.
     fn with_matches(self, matched: Matches, bytes_read: u64) -> Self;
 }
 
@@ -42,6 +43,27 @@ macro_rules! impl_totals {
 
 pub(crate) use impl_totals;
 
+/// The claims on an allocator's memory, and what was counted in it.
+#[derive(Default)]
+pub struct Claimed<Counts> {
+    /// The claims, in address order.
+    pub claims: Vec<RangeClaim>,
+    /// The totals of all claims.
+    pub counts: Counts,
+}
+
+impl<Counts: Totals> Claimed<Counts> {
+    /// Joins parts, which are in address order.
+    pub fn sum(parts: Vec<Self>) -> Self {
+        let mut all = Self { claims: Vec::new(), counts: Counts::default() };
+        for part in parts {
+            all.claims.extend(part.claims);
+            all.counts.add(part.counts);
+        }
+        all
+    }
+}
+
 /// Claims `items`, which are in address order without overlap, by `claim_items`: one claim per run
 /// of adjacent items, split at multiples of [`PART_BYTES`].
 pub fn claim_in_parts<Item: Sync, Counts: Totals>(
@@ -49,7 +71,7 @@ pub fn claim_in_parts<Item: Sync, Counts: Totals>(
     items: &[Item],
     range: &(dyn Fn(&Item) -> AddressRange + Sync),
     claim_items: &(dyn Fn(&[Item], &mut Accumulator<'_>) -> Counts + Sync),
-) -> (Vec<RangeClaim>, Counts) {
+) -> Claimed<Counts> {
     let are_in_one_part = |item: &Item, next: &Item| {
         let (item, next) = (range(item), range(next));
         item.end == next.start && item.start / PART_BYTES == next.start / PART_BYTES
@@ -57,18 +79,11 @@ pub fn claim_in_parts<Item: Sync, Counts: Totals>(
     let parts: Vec<&[Item]> = items.chunk_by(are_in_one_part).collect();
     let results = in_order(parts.len(), context.threads, |part| {
         let items = parts[part];
-        let (Some(first), Some(last)) = (items.first(), items.last()) else { return Default::default() };
-        let (start, end) = (range(first).start, range(last).end);
-        let pages = context.pages((start, end));
-        let mut accumulator = Accumulator::new(start, &pages);
-        let counts = claim_items(items, &mut accumulator);
-        let sums = accumulator.cut().finish(&pages);
-        (Some(RangeClaim { start, end, sums }), counts)
+        let (Some(first), Some(last)) = (items.first(), items.last()) else { return Claimed::default() };
+        let mut counts = Counts::default();
+        let range = AddressRange::new(range(first).start, range(last).end);
+        let claim = claim_range(context, range, |accumulator| counts = claim_items(items, accumulator));
+        Claimed { claims: vec![claim], counts }
     });
-    let (mut claims, mut total) = (Vec::new(), Counts::default());
-    for (claim, counts) in results {
-        claims.extend(claim);
-        total.add(counts);
-    }
-    (claims, total)
+    Claimed::sum(results)
 }

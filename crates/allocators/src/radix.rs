@@ -6,29 +6,31 @@
 //! the entry, and so the address of the root.
 
 use std::collections::HashSet;
-use std::time::Instant;
 
-use crate::scan::{each_word, each_word_in_steps, is_mapped_memory, is_private_memory, is_unclaimed};
+use crate::scan::{
+    DeadlineCheck, each_word, each_word_in_steps, is_mapped_memory, is_private_memory, is_unclaimed,
+};
 use strandline_claims::allocator::Context;
+use strandline_claims::caveat::Caveat;
 use strandline_claims::doubts::ReadProblems;
+use strandline_claims::reader::ReaderInfo;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::modules;
 use strandline_process::page_cache::PageCache;
 use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
 use strandline_process::range::{AddressRange, RangeSet, overlapping};
 
-/// Maximum candidates tried for tables of size classes, per program or library.
+/// Maximum candidates tried for tables of size classes, per program or library: only a hostile one
+/// has more.
 const MAX_TABLES: usize = 4096;
-/// Maximum candidates for root entries, per program or library.
+/// Maximum candidates for root entries, per program or library: only a hostile one has more.
 const MAX_ROOT_CANDIDATES: usize = 1 << 16;
 /// Non-zero words further apart than this are in different runs.
 const GAP_BYTES: u64 = 64;
 /// Maximum entries tried per leaf candidate.
 const MAX_ENTRIES_TRIED: usize = 16;
-/// Maximum bytes of leaf candidates read.
+/// Maximum bytes of leaf candidates read; those of a real map are recognised by a page each.
 const MAX_TRIED_BYTES: u64 = 256 << 20;
-/// Structures between two checks of the deadline.
-const DEADLINE_CHECK_INTERVAL: u64 = 256;
 
 /// Layout of a map. Entries are words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,12 +75,29 @@ pub struct StaticData<'a> {
 pub struct FoundHeaps<Heap> {
     /// The heaps that can be read.
     pub heaps: Vec<Heap>,
-    /// Names of files with a table of size classes but no known page map.
-    pub unknown_layouts: Vec<String>,
+    /// Caveats on those that cannot.
+    pub caveats: Vec<Caveat>,
 }
 
-/// Returns the static data of each mapped program and library with more than `bytes` of it; very
-/// large data is cut.
+impl<Heap> FoundHeaps<Heap> {
+    /// Adds a caveat on the allocator in the file `name`, of which only the size classes were
+    /// found: the rest has an unknown layout, or was not found before the deadline.
+    pub fn add_unread(&mut self, context: &Context<'_>, about: &ReaderInfo, name: &str) {
+        let (code, reason) = if context.deadline_passed() {
+            ("too_slow", "was not found in the time that a target may be stopped")
+        } else {
+            ("unknown_layout", "is empty or has an unknown layout")
+        };
+        let text = format!(
+            "the size classes of {} were found, but its page map {reason}: it is not read",
+            about.title
+        );
+        self.caveats.push(Caveat::new(&format!("{}_{code}", about.name), name, None, text));
+    }
+}
+
+/// Returns the static data of each mapped program and library with more than `bytes` of it, as far
+/// as [`modules::data`] returns it.
 pub fn large_data(space: &AddressSpace, bytes: u64) -> Vec<StaticData<'_>> {
     let mut static_data = Vec::new();
     for group in modules::file_groups(space) {
@@ -190,7 +209,7 @@ impl Finder<'_> {
         let mut cache = PageCache::new(self.context.memory);
         for &StaticWord { address, value: leaf } in candidates {
             let is_within = |root: &u64| (*root..root + self.layout.used_root_bytes).contains(&address);
-            if Instant::now() >= self.context.deadline {
+            if self.context.deadline_passed() {
                 return;
             }
             let may_be_leaf = leaf.is_multiple_of(self.layout.leaf_alignment);
@@ -256,17 +275,24 @@ pub fn leaves(context: &Context<'_>, root: u64, layout: MapLayout) -> Vec<Leaf> 
     let (mut leaves, mut seen_leaves) = (Vec::new(), HashSet::new());
     each_word(context, (root, root + layout.used_root_bytes), &mut |at, leaf| {
         let start = (at - root) / 8 * layout.leaf_span();
-        let mappings = context.space.mappings();
-        let next = mappings.get(mappings.partition_point(|mapping| mapping.end <= start));
-        let has_memory = next.is_some_and(|mapping| mapping.start < start + layout.leaf_span());
-        // Each leaf covers only one part of the address space.
         let end = leaf.saturating_add(layout.leaf_bytes());
-        if has_memory && seen_leaves.insert(leaf) && is_private_memory(context, (leaf, end)) {
+        // Each leaf covers only one part of the address space.
+        if has_mapping(context, AddressRange::sized(start, layout.leaf_span()))
+            && seen_leaves.insert(leaf)
+            && is_private_memory(context, (leaf, end))
+        {
             leaves.push(Leaf { covered_start: start, address: leaf });
         }
         true
     });
     leaves
+}
+
+/// Whether a mapping overlaps `range`.
+pub fn has_mapping(context: &Context<'_>, range: AddressRange) -> bool {
+    let mappings = context.space.mappings();
+    let next = mappings.get(mappings.partition_point(|mapping| mapping.end <= range.start));
+    next.is_some_and(|mapping| mapping.start < range.end)
 }
 
 /// Outcome of a walk over a map.
@@ -288,9 +314,9 @@ pub fn walk(
 ) -> Walk {
     let mut cache = PageCache::new(context.memory);
     let mut walk = Walk::default();
-    let (mut cursor, mut checked_entries) = (0, 0_u64);
+    let (mut cursor, mut deadline) = (0, DeadlineCheck::new(context));
     for &Leaf { covered_start, address: leaf } in leaves {
-        if Instant::now() >= context.deadline {
+        if context.deadline_passed() {
             walk.doubts.note_timeout(covered_start);
             break;
         }
@@ -302,8 +328,7 @@ pub fn walk(
                 return true;
             }
             // A hostile map may have damage on every page, so the deadline is checked here too.
-            checked_entries += 1;
-            if checked_entries.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= context.deadline {
+            if deadline.passed() {
                 walk.doubts.note_timeout(page);
                 return false;
             }

@@ -1,9 +1,8 @@
 //! The ledger rows that the readers of most allocators have in common.
 
-/// Defines the rows `NAME.live` to `NAME.unread`, and the row of each class of claims. Each string
-/// is the label of the row that is named before it. `strandline_claims::palette::BlockRows` says
-/// what is on each; here `padding` is its `header`, and the row of `releasable` is
-/// `NAME.free.purge`. A row that stays empty has a label too.
+/// Defines the rows `NAME.live` to `NAME.unread` of an allocator, and which of them each class of
+/// claims is on (`strandline_claims::palette::BlockRows`). The strings are the labels of the rows:
+/// `padding` is that of `BlockRows::header`, and `releasable` that of `NAME.free.purge`.
 macro_rules! block_rows {
     (
         $name:literal,

@@ -7,6 +7,31 @@ use strandline_process::range::{AddressRange, RangeSet, overlapping};
 
 pub use words::is_mapped_memory;
 
+/// Steps between two checks of the deadline.
+const STEPS_PER_CHECK: u64 = 256;
+
+/// The check of the deadline in a loop of many short steps: to read the clock takes longer than a
+/// step.
+pub struct DeadlineCheck<'a> {
+    context: &'a Context<'a>,
+    /// Number of steps so far.
+    steps: u64,
+}
+
+impl<'a> DeadlineCheck<'a> {
+    /// A check before the first step.
+    pub fn new(context: &'a Context<'a>) -> Self {
+        Self { context, steps: 0 }
+    }
+
+    /// Counts a step. Whether the deadline has passed, as far as the clock is read at this step.
+    pub fn passed(&mut self) -> bool {
+        let is_due = self.steps.is_multiple_of(STEPS_PER_CHECK);
+        self.steps += 1;
+        is_due && self.context.deadline_passed()
+    }
+}
+
 /// Reads the resident parts of a range and calls `take` with the address and value of each non-zero
 /// word, until `take` returns false.
 pub fn each_word(
@@ -35,6 +60,18 @@ pub fn within<T>(items: &[T], range: AddressRange, address: impl Fn(&T) -> u64) 
     items.get(from..to).unwrap_or_default()
 }
 
+/// Whether the page of `address` is resident: the kernel would bring in another one that is read.
+pub fn is_resident(context: &Context<'_>, address: u64) -> bool {
+    !context.resident_runs(AddressRange::sized(address, 1)).is_empty()
+}
+
+/// Whether the page of `address` is missing from memory but may have contents: its mapping has
+/// pages that were swapped out. Other missing pages were never written, and hold zeros.
+pub fn may_be_swapped_out(context: &Context<'_>, address: u64) -> bool {
+    !overlapping(context.swapped_mappings, AddressRange::sized(address, 1)).is_empty()
+        && !is_resident(context, address)
+}
+
 /// Whether all of a range is private anonymous memory that an allocator could have mapped.
 pub fn is_private_memory(context: &Context<'_>, range: impl Into<AddressRange>) -> bool {
     let range = range.into();
@@ -47,4 +84,11 @@ pub fn is_unclaimed(context: &Context<'_>, taken: &RangeSet, range: impl Into<Ad
     is_private_memory(context, range)
         && !taken.overlaps(range)
         && overlapping(context.stacks, range).is_empty()
+}
+
+/// Reads consecutive words; `None` if not all of them can be read.
+pub fn read_words<const WORDS: usize>(context: &Context<'_>, address: u64) -> Option<[u64; WORDS]> {
+    let mut words = [[0; 8]; WORDS];
+    context.memory.read(address, words.as_flattened_mut()).ok()?;
+    Some(words.map(u64::from_le_bytes))
 }

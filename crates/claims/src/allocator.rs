@@ -165,6 +165,11 @@ impl<'a> Context<'a> {
 }
 
 impl Context<'_> {
+    /// Whether the time for which the target may be stopped is over.
+    pub fn deadline_passed(&self) -> bool {
+        Instant::now() >= self.deadline
+    }
+
     /// Runs of resident anonymous pages in a range, cut to it.
     pub fn resident_runs(&self, range: impl Into<AddressRange>) -> Vec<AddressRange> {
         (self.resident)(range.into())

@@ -5,10 +5,9 @@
 //! would run forever, abort the process, or release pages in use. So before a call, and only
 //! then, every link it will use is checked against its neighbours.
 
-use std::time::Instant;
-
 use super::layout;
 use super::locate::{Arena, Bin};
+use crate::scan::DeadlineCheck;
 use strandline_claims::allocator::{CallHazard, HazardCause};
 use strandline_claims::range::RangePages;
 use strandline_process::page_cache::PageCache;
@@ -17,19 +16,17 @@ use strandline_process::page_cache::PageCache;
 const FIRST_LARGE_BIN: usize = 64;
 /// The unsorted bin.
 const UNSORTED_BIN: usize = 1;
-/// Chunks between two checks of the deadline.
-const DEADLINE_CHECK_INTERVAL: u64 = 1024;
 
 /// A check of the bins of all arenas.
 pub struct Check<'a> {
+    /// Checked at each chunk.
+    pub deadline: DeadlineCheck<'a>,
     /// The target's memory.
     pub cache: PageCache<'a>,
     /// The ranges of all arenas, in address order.
     pub pages: &'a [RangePages],
     /// Maximum number of chunks in one arena.
     pub max_chunks: u64,
-    /// When the check must end.
-    pub deadline: Instant,
 }
 
 impl Check<'_> {
@@ -50,7 +47,7 @@ impl Check<'_> {
             if !holds(self.pages, chunk) {
                 return hazard(chunk, HazardCause::Outside);
             }
-            if remaining_chunks.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= self.deadline {
+            if self.deadline.passed() {
                 return hazard(chunk, HazardCause::TooSlow);
             }
             let previous = previous_in_bin(&mut self.cache, chunk, following, self.pages);

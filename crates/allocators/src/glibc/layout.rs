@@ -108,8 +108,6 @@ pub const ARENAS: [ArenaLayout; 2] = [ARENA_WITH_FASTBINS, ARENA_WITHOUT_FASTBIN
 /// `struct malloc_par` (`mp_`), offsets of its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParametersLayout {
-    /// First and last release with this layout, for display.
-    pub releases: &'static str,
     /// `thp_pagesize`, from 2.35 on.
     pub thp_pagesize: Option<u64>,
     /// `hp_pagesize`, from 2.35 on.
@@ -150,8 +148,8 @@ pub mod parameter_offsets {
 
 /// All layouts of `malloc_par` since the thread cache (2.26).
 pub const PARAMETERS: [ParametersLayout; 4] = [
+    // 2.26 to 2.34.
     ParametersLayout {
-        releases: "2.26 to 2.34",
         thp_pagesize: None,
         hp_pagesize: None,
         n_mmaps: 40,
@@ -161,8 +159,8 @@ pub const PARAMETERS: [ParametersLayout; 4] = [
         heaps_scale_with_hp_pagesize: false,
         mmapped_bytes_drift: false,
     },
+    // 2.35 to 2.41.
     ParametersLayout {
-        releases: "2.35 to 2.41",
         thp_pagesize: Some(40),
         hp_pagesize: Some(48),
         n_mmaps: 60,
@@ -172,8 +170,8 @@ pub const PARAMETERS: [ParametersLayout; 4] = [
         heaps_scale_with_hp_pagesize: true,
         mmapped_bytes_drift: false,
     },
+    // 2.42.
     ParametersLayout {
-        releases: "2.42",
         thp_pagesize: Some(40),
         hp_pagesize: Some(48),
         n_mmaps: 60,
@@ -183,8 +181,8 @@ pub const PARAMETERS: [ParametersLayout; 4] = [
         heaps_scale_with_hp_pagesize: false,
         mmapped_bytes_drift: false,
     },
+    // 2.43.
     ParametersLayout {
-        releases: "2.43",
         thp_pagesize: Some(48),
         hp_pagesize: Some(56),
         n_mmaps: 68,

@@ -13,6 +13,7 @@ use super::chunk_set::ChunkSet;
 use super::layout::{ALIGNMENT, CHUNK_FORWARD, CHUNK_HEADER_BYTES};
 use strandline_claims::range::RangePages;
 use strandline_process::page_cache::PageCache;
+use strandline_process::range::AddressRange;
 
 /// Maximum number of lists whose first links are examined to determine the encoding.
 const MAX_LISTS_EXAMINED: usize = 1000;
@@ -81,32 +82,47 @@ impl LinkEncoding {
     }
 }
 
-/// The ranges that may hold chunks, each with its special chunks.
-pub struct Ranges<'a> {
-    /// The pages of each range and its special chunks, in address order.
-    pub parts: Vec<(&'a RangePages, SpecialChunks)>,
+/// A range that may hold chunks.
+struct ChunkRange<'a> {
+    pages: &'a RangePages,
+    special_chunks: SpecialChunks,
 }
 
-impl Ranges<'_> {
-    /// Returns the index of the part where a chunk may be at `address`: aligned, resident, in an
+/// The ranges that may hold chunks, each with its special chunks, in address order.
+pub struct Ranges<'a>(Vec<ChunkRange<'a>>);
+
+impl<'a> Ranges<'a> {
+    /// Takes the ranges, in address order, and the pages of each. There are no special chunks yet.
+    pub fn new(ranges: impl Iterator<Item = (AddressRange, &'a RangePages)>) -> Self {
+        let chunk_range = |(range, pages): (AddressRange, &'a RangePages)| ChunkRange {
+            pages,
+            special_chunks: SpecialChunks::new(range.start, range.end),
+        };
+        Self(ranges.map(chunk_range).collect())
+    }
+
+    /// Returns the special chunks of each range.
+    pub fn into_special_chunks(self) -> Vec<SpecialChunks> {
+        self.0.into_iter().map(|range| range.special_chunks).collect()
+    }
+
+    /// Returns the index of the range where a chunk may be at `address`: aligned, resident, in an
     /// arena.
-    fn part_of(&self, address: u64) -> Option<usize> {
-        let index = self.parts.partition_point(|(pages, _)| pages.end() <= address);
-        let (pages, _) = self.parts.get(index)?;
-        (address.is_multiple_of(ALIGNMENT) && pages.is_resident(address)).then_some(index)
+    fn index_of(&self, address: u64) -> Option<usize> {
+        let index = self.0.partition_point(|range| range.pages.end() <= address);
+        let is_resident = self.0.get(index)?.pages.is_resident(address);
+        (is_resident && address.is_multiple_of(ALIGNMENT)).then_some(index)
     }
 
     /// Whether a chunk may be at `address`.
     pub fn holds(&self, address: u64) -> bool {
-        self.part_of(address).is_some()
+        self.index_of(address).is_some()
     }
 
     /// Adds the chunk at `address`; false if there can be none, or it was added before.
     pub fn insert(&mut self, address: u64, kind: ChunkKind) -> bool {
-        let Some((_, chunks)) = self.part_of(address).and_then(|index| self.parts.get_mut(index)) else {
-            return false;
-        };
-        chunks.insert(address, kind)
+        let range = self.index_of(address).and_then(|index| self.0.get_mut(index));
+        range.is_some_and(|range| range.special_chunks.insert(address, kind))
     }
 }
 
@@ -140,9 +156,10 @@ pub fn follow(
 pub struct List {
     /// The first element; 0 if the list is empty.
     pub head: u64,
-    /// Bytes from an element to its link: those to `fd` in fastbins, 0 in thread caches (`next`).
+    /// Bytes from an element to its link: the offset of `fd` in fastbins, 0 in thread caches
+    /// (`next`).
     pub link_offset: u64,
-    /// Bytes from the chunk to the element: 0 in fastbins, those of the header in thread caches.
+    /// Bytes from the chunk to the element: 0 in fastbins, the header's in thread caches.
     pub chunk_offset: u64,
 }
 

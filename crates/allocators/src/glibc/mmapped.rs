@@ -9,16 +9,15 @@
 //! counts the blocks and their bytes: the search ends when both are reached, and a difference is a
 //! caveat.
 
-use std::time::Instant;
-
 use super::layout;
-use super::locate::Parameters;
 use super::mapped_header::{HeaderWords, block_at, tail_bytes};
+use super::parameters::Parameters;
 use super::segments::RegionTotals;
 use strandline_claims::allocator::{Context, MappedBlock, RangeClaim, Reading};
 use strandline_claims::caveat::Caveat;
+use strandline_claims::units::{counted, thousands};
 use strandline_process::map::Mapping;
-use strandline_process::memory::{Memory, pair_at};
+use strandline_process::memory::pair_at;
 use strandline_process::pages::{PAGE_BYTES, page_up};
 use strandline_process::range::{AddressRange, RangeSet, overlapping};
 
@@ -72,25 +71,25 @@ fn may_start(header: HeaderWords) -> bool {
 }
 
 /// Result of a search.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SearchResult {
+#[derive(Default)]
+struct SearchResult {
     /// Blocks, in the order found.
-    pub blocks: Vec<MappedBlock>,
+    blocks: Vec<MappedBlock>,
     /// Bytes of these blocks, resident or not.
-    pub bytes: u64,
+    bytes: u64,
     /// Bytes read by the search.
-    pub bytes_read: u64,
+    bytes_read: u64,
 }
 
 /// Contiguous private anonymous memory, of one mapping or of several.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Area {
+#[derive(Default)]
+struct Area {
     /// One past the last byte.
-    pub end: u64,
+    end: u64,
     /// Its resident runs, in address order.
-    pub runs: Vec<AddressRange>,
+    runs: Vec<AddressRange>,
     /// The first resident page of each of its mappings, in address order.
-    pub first_pages: Vec<u64>,
+    first_pages: Vec<u64>,
 }
 
 impl Area {
@@ -113,14 +112,13 @@ impl Area {
 
 /// A search for the chunks that malloc counts.
 struct Search<'a> {
-    memory: &'a dyn Memory,
+    context: &'a Context<'a>,
     /// Memory that other readers have claimed, in address order.
     claimed: &'a [AddressRange],
     /// Number of chunks to find.
     count: u64,
     /// Bytes of these chunks, if that figure is reliable.
     bytes: Option<u64>,
-    deadline: Instant,
     /// Cost so far, in readable pages.
     cost_pages: u64,
     result: SearchResult,
@@ -176,12 +174,12 @@ impl Search<'_> {
     }
 
     fn is_over_budget(&self) -> bool {
-        self.cost_pages >= MAX_PAGES || Instant::now() >= self.deadline
+        self.cost_pages >= MAX_PAGES || self.context.deadline_passed()
     }
 
     /// Reads the words of a header at each of `addresses`.
     fn read_headers(&mut self, addresses: &[u64]) -> Vec<Option<HeaderWords>> {
-        let headers = self.memory.read_pairs(addresses);
+        let headers = self.context.whole_memory.read_pairs(addresses);
         let unreadable_pages = headers.iter().filter(|header| header.is_none()).count() as u64;
         self.result.bytes_read += addresses.len() as u64 * layout::CHUNK_HEADER_BYTES;
         self.cost_pages += addresses.len() as u64 + unreadable_pages * UNREADABLE_PAGE_COST;
@@ -211,7 +209,7 @@ impl Search<'_> {
         let mut bytes = [0; PAGE_BYTES as usize];
         self.result.bytes_read += PAGE_BYTES;
         self.cost_pages += 1;
-        self.memory.read(page, &mut bytes).ok()?;
+        self.context.whole_memory.read(page, &mut bytes).ok()?;
         let block_in_page = (layout::ALIGNMENT..PAGE_BYTES)
             .step_by(layout::ALIGNMENT as usize)
             .find_map(|offset| aligned_block(offset, pair_at(&bytes, offset as usize)?.into(), page, limit));
@@ -341,11 +339,10 @@ impl MappedChunks {
         let mut claimed = context.claimed_ranges.to_vec();
         claimed.sort_unstable();
         let search = Search {
-            memory: context.whole_memory,
+            context,
             claimed: &claimed,
             count: self.count,
             bytes,
-            deadline: context.deadline,
             cost_pages: 0,
             result: SearchResult::default(),
         };
@@ -353,14 +350,14 @@ impl MappedChunks {
         reading.bytes_read += result.bytes_read;
         if result.blocks.len() as u64 != self.count || bytes.is_some_and(|bytes| result.bytes != bytes) {
             let text = format!(
-                "malloc counts {} mmapped chunks with {} bytes; {} with {} bytes were found",
-                self.count,
-                self.bytes,
-                result.blocks.len(),
-                result.bytes
+                "malloc counts {} with {} bytes; strandline found {} with {} bytes",
+                counted(self.count, "mmapped chunk"),
+                thousands(self.bytes),
+                thousands(result.blocks.len() as u64),
+                thousands(result.bytes)
             );
             let bytes = Some(self.bytes.abs_diff(result.bytes));
-            let is_late = Instant::now() >= context.deadline;
+            let is_late = context.deadline_passed();
             let (code, note) = if is_late {
                 ("heap_too_slow", "; the deadline passed before the search ended")
             } else {

@@ -1,48 +1,45 @@
 //! glibc's malloc, read from outside without symbols or calls.
 //!
-//! `locate` finds the arenas, `regions` and `pieces` their address ranges, `tcache` and `lists` the
-//! free chunks that look in use; `walk` and `segments` visit every chunk, `mmapped` finds those
-//! with their own mapping.
+//! `locate` finds the arenas, `parameters` the settings, `regions` and `pieces` the address ranges
+//! of the arenas, `tcache` and `lists` the free chunks that look in use; `arenas` has every chunk
+//! visited by `walk` and `segments`, `mmapped` finds those with their own mapping.
 
-pub mod bins;
+mod arenas;
+mod bins;
 mod chunk_set;
 pub mod code;
 mod excluded;
-pub mod fastbins;
-pub mod layout;
+mod fastbins;
+mod layout;
 pub mod lists;
-pub mod locate;
-pub mod mapped_header;
-pub mod mmapped;
-pub mod objects;
+mod locate;
+mod mapped_header;
+mod mmapped;
+mod objects;
+mod parameters;
 mod pieces;
-pub mod regions;
-pub mod release;
-pub mod rows;
+mod regions;
+mod release;
+mod rows;
 pub mod segments;
 mod settings;
 mod summary;
-pub mod tcache;
+mod tcache;
 pub mod walk;
 pub mod walk_context;
 
-use std::time::Instant;
-
-use self::fastbins::{Candidate, CandidateBudget, LinkTargets, Membership};
-use self::lists::{ChunkKind, LinkEncoding, List, Ranges, SpecialChunks};
-use self::locate::{Arena, Parameters};
+use self::arenas::Arenas;
 use self::mmapped::MappedChunks;
 use self::objects::Object;
+use self::parameters::Parameters;
 use self::regions::ArenaRegion;
-use self::segments::{RegionParts, RegionTotals};
+use self::segments::RegionTotals;
 use self::summary::{SUM_DIFFERS, check_sums, facts, group_by_arena, trim_bytes};
-use self::walk_context::{FastbinMode, Region, WalkContext};
 use strandline_claims::accumulator::OutOfOrder;
 use strandline_claims::allocator::{
-    self, Argument, CallHazard, CallPlan, Context, FoundAllocator, Function, HazardCause, Layer, RangeClaim,
-    Reading, Readings,
+    self, Argument, CallPlan, Context, FoundAllocator, Function, HazardCause, Layer, RangeClaim, Reading,
+    Readings,
 };
-use strandline_claims::bits;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Remedy;
 use strandline_claims::range::RangePages;
@@ -51,12 +48,8 @@ use strandline_claims::refinements::Matches;
 use strandline_claims::remedy::Spec;
 use strandline_claims::units::{bytes, counted, thousands};
 use strandline_process::map::{AddressSpace, Mapping};
-use strandline_process::page_cache::PageCache;
 use strandline_process::procfs::Process;
-use strandline_process::range::overlapping;
-use strandline_process::range::{AddressRange, RangeSet};
-use strandline_process::target::budget;
-use strandline_process::work::in_order;
+use strandline_process::range::{AddressRange, RangeSet, overlapping};
 
 /// Entry of glibc's malloc in the table of readers.
 pub static ABOUT: ReaderInfo = ReaderInfo {
@@ -155,8 +148,13 @@ fn unread_heap(context: &Context<'_>, object: &Object) -> Option<Caveat> {
     let heap = context.space.mappings().iter().find(|mapping| mapping.name == "[heap]")?;
     let claimed: RangeSet = context.claimed_ranges.iter().copied().collect();
     let bytes = claimed.gaps_in(heap.range()).map(|range| context.resident_bytes(range)).sum::<u64>();
-    let text = format!("{}'s arenas were not found: damaged, or another allocator is in use", object.name);
-    (bytes > 0).then(|| Caveat::new("heap_not_found", format!("{:#x}", heap.start), Some(bytes), text))
+    let (code, reason) = if context.deadline_passed() {
+        ("heap_too_slow", " in the time that a target may be stopped")
+    } else {
+        ("heap_not_found", ": damaged, or another allocator is in use")
+    };
+    let text = format!("{}'s arenas were not found{reason}", object.name);
+    (bytes > 0).then(|| Caveat::new(code, format!("{:#x}", heap.start), Some(bytes), text))
 }
 
 /// Reads the glibc in `object`, if there is one, outside the memory of `earlier_readings`.
@@ -167,11 +165,11 @@ fn read_object(
     excluded: &RangeSet,
     mapped_chunks: &mut MappedChunks,
 ) -> Result<Option<Reading>, OutOfOrder> {
-    let Some(main) = locate::main_arena(context.whole_memory, &object.data) else { return Ok(None) };
+    let Some(main) = locate::main_arena(context, &object.data) else { return Ok(None) };
     // Without randomisation, brk starts on the last page of the program's own data.
     let is_private = |mapping: &Mapping| !mapping.permissions.shared && mapping.permissions.write;
     let may_be_brk = |address: u64| context.space.find(address).is_none_or(is_private);
-    let parameters = locate::parameters(context.whole_memory, &object.data, main.address, may_be_brk);
+    let parameters = parameters::find(context, &object.data, main.address, may_be_brk);
     let scales_heaps = |parameters: &Parameters| {
         parameters.layout.heaps_scale_with_hp_pagesize && parameters.huge_page_bytes != 0
     };
@@ -259,269 +257,6 @@ fn is_reserved(context: &Context<'_>, arena_region: &ArenaRegion) -> bool {
 /// Whether there is a caveat with this code.
 fn has_caveat(reading: &Reading, code: &str) -> bool {
     reading.caveats.iter().any(|caveat| caveat.code == code)
-}
-
-/// Minimum memory for chunks that may be in fastbins, however little is available: enough for those
-/// of a heap of 256 MiB.
-const MIN_CANDIDATE_BYTES: u64 = 128 << 20;
-
-/// Names a part of a walked region.
-#[derive(Clone, Copy)]
-struct PartIndex {
-    region: usize,
-    part: usize,
-}
-
-/// The ranges of all arenas, to be walked.
-struct Arenas<'a> {
-    context: &'a Context<'a>,
-    arenas: &'a [Arena],
-    regions: &'a [ArenaRegion],
-    pages: &'a [RangePages],
-}
-
-impl Arenas<'_> {
-    /// Walks every range and returns the totals of each.
-    fn walk(
-        &self,
-        parameters: Option<&Parameters>,
-        reading: &mut Reading,
-    ) -> Result<Vec<RegionTotals>, OutOfOrder> {
-        let (mut special_chunks, links) = self.thread_caches(parameters, reading);
-        let targets: Vec<LinkTargets> =
-            (0..self.arenas.len()).map(|index| self.link_targets(index)).collect();
-        let first_deadline = self.first_deadline();
-        let budget = self.candidate_budget();
-        let guess_mode = |arena_region: &ArenaRegion| FastbinMode::Guess {
-            targets: &targets[arena_region.arena],
-            links,
-            budget: &budget,
-        };
-        let contexts: Vec<WalkContext<'_>> = self.contexts(&special_chunks, guess_mode, first_deadline);
-        let mut walked = segments::walk(&contexts, self.context.threads, self.context.progress);
-        drop(contexts);
-        if budget.is_used_up() {
-            let text =
-                "there is too little memory to note all chunks in fastbins: the others count as in use";
-            reading.caveats.push(Caveat::new(LIST_BROKEN, "glibc, fastbins", None, text));
-        }
-        let parts_to_redo =
-            self.separate_fastbin_members(&targets, &mut special_chunks, &walked, &budget, reading);
-        let contexts: Vec<WalkContext<'_>> =
-            self.contexts(&special_chunks, |_| FastbinMode::Known, self.context.deadline);
-        let redone_parts = in_order(parts_to_redo.len(), self.context.threads, |item| {
-            let PartIndex { region, part } = parts_to_redo[item];
-            Some(segments::walk_again(contexts[region], &walked[region].parts[part]))
-        });
-        for (&PartIndex { region, part }, redone_part) in parts_to_redo.iter().zip(redone_parts) {
-            if let Some(redone_part) = redone_part {
-                walked[region].parts[part] = redone_part;
-            }
-        }
-        for (parts, arena_region) in walked.iter().zip(self.regions) {
-            reading.bytes_read += parts.bytes_read;
-            if parts.unreadable_bytes > 0 {
-                let place = format!("{:#x}-{:#x}", arena_region.region.start, arena_region.region.end);
-                let text = "resident pages of the heap could not be read";
-                reading.caveats.push(Caveat::new(
-                    "heap_unreadable",
-                    place,
-                    Some(parts.unreadable_bytes),
-                    text,
-                ));
-            }
-        }
-        walked.into_iter().zip(&contexts).map(|(parts, walk_context)| parts.sum(walk_context)).collect()
-    }
-
-    /// Returns when the first walk has to end: if there are fastbins, the second can take as long.
-    fn first_deadline(&self) -> Instant {
-        let (now, deadline) = (Instant::now(), self.context.deadline);
-        if self.has_fastbins() { now + deadline.saturating_duration_since(now) / 2 } else { deadline }
-    }
-
-    /// Whether any fastbin has chunks.
-    fn has_fastbins(&self) -> bool {
-        self.arenas.iter().flat_map(|arena| &arena.fastbins).any(|&head| head != 0)
-    }
-
-    /// Returns the bound of the candidates: a hostile heap has one for each 32 of its bytes.
-    fn candidate_budget(&self) -> CandidateBudget {
-        if !self.has_fastbins() {
-            return CandidateBudget::default();
-        }
-        CandidateBudget::new(budget::copy_budget_bytes(0).max(MIN_CANDIDATE_BYTES))
-    }
-
-    /// Returns the first inconsistent place of the heap. A differing sum alone is not one: then
-    /// part of the heap was not found, and what matters is whether the call would go there.
-    fn call_hazard(&self, walked: &[RegionTotals], reading: &Reading) -> Option<CallHazard> {
-        let damage = |(totals, arena_region): (&RegionTotals, &ArenaRegion)| {
-            let at = totals.counts.first_damage?;
-            Some(CallHazard { at, cause: hazard_cause(self.context, arena_region, totals.counts.is_late) })
-        };
-        if let Some(hazard) = walked.iter().zip(self.regions).find_map(damage) {
-            return Some(hazard);
-        }
-        if has_caveat(reading, ON_RESERVED) {
-            let at = self.context.reserved_mappings.first().map_or(0, |range| range.start);
-            return Some(CallHazard { at, cause: HazardCause::Reserved });
-        }
-        if has_caveat(reading, LIST_BROKEN) {
-            let at = self.arenas.first().map_or(0, |arena| arena.address);
-            return Some(CallHazard { at, cause: HazardCause::Broken });
-        }
-        if !self.context.checks_free_lists {
-            return None;
-        }
-        let max_chunks = walked.iter().map(|totals| totals.counts.bin_chunks).sum::<u64>() + 1;
-        let mut check = bins::Check {
-            cache: PageCache::new(self.context.whole_memory),
-            pages: self.pages,
-            max_chunks,
-            deadline: self.context.deadline,
-        };
-        let hazard = self.arenas.iter().find_map(|arena| check.first_hazard(arena))?;
-        Some(match hazard.cause {
-            HazardCause::Outside if !has_caveat(reading, SUM_DIFFERS) => {
-                CallHazard { cause: HazardCause::Broken, ..hazard }
-            }
-            _ => hazard,
-        })
-    }
-
-    /// Returns the input of a walk for each region. `mode_of` chooses how the walk recognises
-    /// chunks in fastbins.
-    fn contexts<'a>(
-        &'a self,
-        special_chunks: &'a [SpecialChunks],
-        mode_of: impl Fn(&ArenaRegion) -> FastbinMode<'a>,
-        deadline: Instant,
-    ) -> Vec<WalkContext<'a>> {
-        let parts = self.regions.iter().zip(self.pages.iter().zip(special_chunks));
-        let walk_context = |(arena_region, (pages, special_chunks)): (
-            &'a ArenaRegion,
-            (&'a RangePages, &'a SpecialChunks),
-        )| {
-            WalkContext {
-                region: &arena_region.region,
-                special_chunks,
-                fastbin_mode: mode_of(arena_region),
-                memory: self.context.whole_memory,
-                pages,
-                refinements: self.context.refinements,
-                keeps_blocks: self.context.collects_blocks,
-                deadline,
-            }
-        };
-        parts.map(walk_context).collect()
-    }
-
-    /// Returns what links of an arena's fastbins may point to.
-    fn link_targets(&self, arena: usize) -> LinkTargets {
-        let regions = self
-            .regions
-            .iter()
-            .filter(|arena_region| arena_region.arena == arena)
-            .map(|arena_region| &arena_region.region);
-        let ranges: Vec<AddressRange> = regions.map(Region::range).collect();
-        LinkTargets::new(&ranges, &self.arenas[arena].fastbins)
-    }
-
-    /// Follows the thread caches. Returns one [`SpecialChunks`] per region, and the encoding of
-    /// links.
-    fn thread_caches(
-        &self,
-        parameters: Option<&Parameters>,
-        reading: &mut Reading,
-    ) -> (Vec<SpecialChunks>, LinkEncoding) {
-        let memory = self.context.whole_memory;
-        let part = |(arena_region, pages): (&ArenaRegion, _)| {
-            (pages, SpecialChunks::new(arena_region.region.start, arena_region.region.end))
-        };
-        let mut ranges = Ranges { parts: self.regions.iter().zip(self.pages).map(part).collect() };
-        let has_large_bins = parameters.is_some_and(|parameters| parameters.layout.has_large_tcache_bins);
-        let caches = tcache::find(self.context, &ranges, has_large_bins);
-        let fastbins = self.arenas.iter().flat_map(|arena| &arena.fastbins).filter(|&&head| head != 0);
-        let lists: Vec<_> =
-            caches.lists.iter().copied().chain(fastbins.map(|&head| List::fastbin(head))).collect();
-        let mut cache = PageCache::new(memory);
-        let links = lists::detect_encoding(&mut cache, &ranges, &lists, LinkEncoding::Protected);
-        for &chunk in &caches.structures {
-            ranges.insert(chunk, ChunkKind::Metadata);
-        }
-        let max_chunks = layout::MAX_THREAD_CACHE_ENTRIES as u64;
-        // After the deadline the heap is not walked further either.
-        let is_broken = |list: &&List| {
-            Instant::now() < self.context.deadline
-                && !lists::follow(&mut cache, &mut ranges, **list, links, ChunkKind::ThreadCache, max_chunks)
-        };
-        let broken_lists = caches.lists.iter().filter(is_broken).count() as u64;
-        add_broken_caveat(broken_lists, "thread caches", reading);
-        reading.bytes_read += cache.bytes_read;
-        (ranges.parts.into_iter().map(|(_, special_chunks)| special_chunks).collect(), links)
-    }
-
-    /// Separates members of fastbins from chunks that only look like members. Adds the members of
-    /// parts that have to be walked again to `special_chunks`, and returns these parts.
-    fn separate_fastbin_members(
-        &self,
-        targets: &[LinkTargets],
-        special_chunks: &mut [SpecialChunks],
-        walked: &[RegionParts],
-        budget: &CandidateBudget,
-        reading: &mut Reading,
-    ) -> Vec<PartIndex> {
-        let mut parts_to_redo = Vec::new();
-        for (arena, targets) in targets.iter().enumerate() {
-            let arena_regions = (0..walked.len()).filter(|&region| self.regions[region].arena == arena);
-            let parts: Vec<PartIndex> = arena_regions
-                .flat_map(|region| {
-                    (0..walked[region].parts.len()).map(move |part| PartIndex { region, part })
-                })
-                .collect();
-            let slices: Vec<&[Candidate]> = parts
-                .iter()
-                .map(|index| walked[index.region].parts[index.part].candidates.as_slice())
-                .collect();
-            let Membership::Members { members, broken_lists } = fastbins::separate_members(targets, &slices)
-            else {
-                continue;
-            };
-            // Without the time for all of the heap, or the memory, some members are not known.
-            let is_late = parts.iter().any(|index| walked[index.region].parts[index.part].counts.is_late);
-            if !is_late && !budget.is_used_up() {
-                add_broken_caveat(broken_lists, "fastbins", reading);
-            }
-            let mut position = 0;
-            for (&index, slice) in parts.iter().zip(&slices) {
-                let is_member = |offset: &usize| bits::has(&members, position + offset);
-                // The members are not collected: no bound would count the memory of such a list.
-                let members_of_part = (0..slice.len()).filter(is_member);
-                if members_of_part.clone().count() < slice.len() {
-                    parts_to_redo.push(index);
-                    for member in members_of_part {
-                        special_chunks[index.region]
-                            .insert(targets.address(slice[member]), ChunkKind::Fastbin);
-                    }
-                }
-                position += slice.len();
-            }
-        }
-        parts_to_redo
-    }
-}
-
-/// Code of the caveat for broken free lists.
-const LIST_BROKEN: &str = "free_list_broken";
-
-fn add_broken_caveat(broken_lists: u64, list_kind: &str, reading: &mut Reading) {
-    if broken_lists > 0 {
-        let text = format!(
-            "{broken_lists} lists of {list_kind} are damaged, or were read during a change: the rest of each counts as in use"
-        );
-        reading.caveats.push(Caveat::new(LIST_BROKEN, format!("glibc, {list_kind}"), None, text));
-    }
 }
 
 /// Adds the claims of the walked regions to `reading`, with a caveat for each damaged one.

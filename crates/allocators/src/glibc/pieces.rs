@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use super::layout;
 use super::locate::Arena;
 use super::walk_context::Region;
+use crate::scan::is_resident;
 use strandline_claims::allocator::Context;
 use strandline_process::map::Mapping;
 use strandline_process::pages::PAGE_BYTES;
@@ -78,7 +79,8 @@ fn furthest_edge<'a>(mut edge: u64, neighbours: impl Iterator<Item = Neighbour<'
     furthest_edge
 }
 
-/// Maximum number of free chunks whose mapping is looked up, over all bins.
+/// Maximum number of free chunks whose mapping is looked up, over all bins: pieces that only later
+/// chunks lead to are found by [`begins_with_chunks`].
 const MAX_CHUNKS_CHECKED: usize = 4096;
 
 /// Returns the mappings in which the main arena continues: those of its top and of its free chunks,
@@ -132,11 +134,6 @@ fn mappings_of_pieces<'a>(
 /// Whether the kernel's name for a mapping shows its purpose.
 fn is_named_by_kernel(mapping: &Mapping) -> bool {
     mapping.name == "[heap]" || mapping.name.starts_with("[stack")
-}
-
-/// Whether a page is resident: reading a missing one would make the kernel map one in the target.
-fn is_resident(context: &Context<'_>, address: u64) -> bool {
-    !context.resident_runs(AddressRange::sized(address, 1)).is_empty()
 }
 
 /// Number of consecutive chunks that a mapping must begin with to be a piece.

@@ -4,7 +4,8 @@
 //! in mappings that `pieces` finds.
 
 use super::layout;
-use super::locate::{Arena, Heap, Parameters};
+use super::locate::{Arena, Heap};
+use super::parameters::Parameters;
 use super::pieces;
 use super::walk_context::{Region, RegionKind, Top};
 use strandline_claims::allocator::Context;
@@ -20,10 +21,10 @@ pub struct ArenaRegion {
     pub arena: usize,
 }
 
-/// Returns the size of the chunk at `address`, from its header; 0 if it cannot be read.
-fn chunk_bytes(context: &Context<'_>, address: u64) -> u64 {
-    let head = address.checked_add(layout::CHUNK_SIZE).and_then(|at| context.whole_memory.read_word(at).ok());
-    head.unwrap_or(0) & !layout::SIZE_BITS
+/// Returns the size of the chunk at `address`, from its header; `None` if it cannot be read.
+fn chunk_bytes(context: &Context<'_>, address: u64) -> Option<u64> {
+    let head = context.whole_memory.read_word(address.checked_add(layout::CHUNK_SIZE)?).ok()?;
+    Some(head & !layout::SIZE_BITS)
 }
 
 /// Returns the regions of all arenas, in address order, outside `taken` (other readings) and
@@ -38,9 +39,10 @@ pub fn of_arenas(
     let mut all_regions: Vec<ArenaRegion> = Vec::new();
     let mut piece_regions = Vec::new();
     for (index, arena) in arenas.iter().enumerate() {
-        // A top smaller than a chunk is damage, but the walk can still continue after it.
-        let bytes = chunk_bytes(context, arena.top).max(layout::FENCEPOST_BYTES);
-        let top = Top { address: arena.top, bytes };
+        // A top that cannot be read, or is smaller than a chunk, is damage to the walk, which
+        // continues after it.
+        let top_bytes = chunk_bytes(context, arena.top).unwrap_or(0).max(layout::FENCEPOST_BYTES);
+        let top = Top { address: arena.top, bytes: top_bytes };
         let regions = if arena.is_main {
             regions_of_main_arena(context, arena, top, parameters)
         } else {
@@ -131,10 +133,11 @@ fn regions_of_main_arena(
     parameters: Option<&Parameters>,
 ) -> Vec<Region> {
     let mut regions = Vec::new();
-    let base = parameters.map_or_else(|| context.start_brk.unwrap_or(0), |parameters| parameters.sbrk_base);
-    let break_end = break_end(context, base);
-    let trim_unit_bytes = parameters.map_or(0, |parameters| parameters.thp_page_bytes).max(PAGE_BYTES);
-    if let Some(break_end) = break_end {
+    let base = parameters.map_or(context.start_brk, |parameters| parameters.sbrk_base);
+    let brk_range = base.and_then(|base| Some(AddressRange::new(base, break_end(context, base)?)));
+    let trim_unit_bytes =
+        parameters.map_or(PAGE_BYTES, |parameters| parameters.thp_page_bytes.max(PAGE_BYTES));
+    if let Some(AddressRange { start: base, end: break_end }) = brk_range {
         let top_end = top.address.saturating_add(top.bytes);
         let has_top = (base..break_end).contains(&top.address)
             && top_end <= break_end
@@ -151,7 +154,7 @@ fn regions_of_main_arena(
             locked: overlapping(context.locked_mappings, (base, break_end)).to_vec(),
         });
     }
-    if !arena.is_noncontiguous && break_end.is_some() {
+    if !arena.is_noncontiguous && brk_range.is_some() {
         return regions;
     }
     let known_bytes: u64 = regions.iter().map(|region| region.range().len()).sum();
@@ -177,9 +180,6 @@ fn regions_of_main_arena(
 /// other protections may have split. `None` if `base` is not in it.
 fn break_end(context: &Context<'_>, base: u64) -> Option<u64> {
     let mut end = None;
-    if base == 0 {
-        return end;
-    }
     for mapping in context.space.mappings() {
         let is_heap = mapping.name == "[heap]" && mapping.end > base;
         // The break may start on the last page of the program's data, which is another mapping.

@@ -1,7 +1,7 @@
 //! malloc's settings for the next start, with their predicted effect.
 
 use super::layout::DEFAULT_THRESHOLD_BYTES;
-use super::locate::Parameters;
+use super::parameters::Parameters;
 use super::segments::RegionTotals;
 use super::{ABOUT, rows};
 use strandline_claims::allocator::Reading;
@@ -12,10 +12,10 @@ use strandline_process::procfs::Process;
 
 /// Id of the setting that makes malloc return free memory at the end of the heap at once.
 const TRIM_THRESHOLD: &str = "trim_threshold";
-/// The variable for tunables, from glibc 2.26 on (`elf/dl-tunables.c`), and what earlier releases
-/// read (`malloc/arena.c`, `ptmalloc_init`).
+/// The variable for tunables, from glibc 2.26 on (`elf/dl-tunables.c`).
 const TUNABLES: &str = "GLIBC_TUNABLES";
-const OLD_VARIABLE: &str = "MALLOC_TRIM_THRESHOLD_=131072";
+/// The same setting for earlier releases (`malloc/arena.c`, `ptmalloc_init`).
+const SETTING_BEFORE_TUNABLES: &str = "MALLOC_TRIM_THRESHOLD_=131072";
 /// Number of arenas that the setting `MALLOC_ARENA_MAX=2` leaves.
 const PROPOSED_ARENAS: usize = 2;
 /// First release with tunables.
@@ -38,7 +38,7 @@ pub fn trim_threshold(parameters: Option<&Parameters>, walked: &[RegionTotals]) 
         return None;
     }
     let cost = "each block of 128 KiB or more, and each new growth of the heap, costs two system calls and page faults";
-    let setting = Remedy::setting(TRIM_THRESHOLD, OLD_VARIABLE, cost);
+    let setting = Remedy::setting(TRIM_THRESHOLD, SETTING_BEFORE_TUNABLES, cost);
     if run_bytes == 0 {
         return Some(setting.predicting(top_bytes));
     }
@@ -52,8 +52,8 @@ pub fn trim_threshold(parameters: Option<&Parameters>, walked: &[RegionTotals]) 
     Some(Remedy { predicted_least_bytes, ..setting.unknown_because(&reason) })
 }
 
-/// Writes the setting in the form that this release of glibc reads, added to what is already set;
-/// removes it if the program reads none (as it has privileges).
+/// Writes the setting [`TRIM_THRESHOLD`] in the form that this release of glibc reads, added to
+/// what is already set; removes it if the program reads no settings, because it has privileges.
 pub fn finish(process: &Process, reading: &mut Reading) {
     if process.start_facts().is_some_and(|facts| facts.is_secure) {
         reading.remedies.retain(|remedy| remedy.id != TRIM_THRESHOLD);
@@ -107,6 +107,7 @@ pub fn other_allocator(view: &LedgerView<'_>) -> Option<Remedy> {
     })
 }
 
+/// Whether a release has no tunables.
 fn is_before_tunables(version: &str) -> bool {
     let numbers: Vec<u32> = version.split('.').map_while(|part| part.parse().ok()).collect();
     numbers.as_slice() < &FIRST_WITH_TUNABLES[..]

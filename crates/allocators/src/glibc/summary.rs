@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::locate::{Arena, Parameters};
+use super::locate::Arena;
 use super::objects::Object;
+use super::parameters::Parameters;
 use super::regions::ArenaRegion;
 use super::segments::RegionTotals;
 use super::walk_context::{Region, RegionKind};
@@ -12,6 +13,7 @@ use strandline_claims::allocator::Reading;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Allocator, Arena as ArenaFacts, ArenaKind, Figures, Mallinfo, figures};
 use strandline_claims::range::PAGE_BYTES;
+use strandline_claims::units::thousands;
 
 /// A region of an arena, and its totals.
 #[derive(Clone, Copy)]
@@ -77,8 +79,9 @@ pub fn check_sums(arenas: &[Arena], by_arena: &[Vec<WalkedRegion<'_>>], reading:
             );
         if !(min..=max).contains(&arena.system_bytes) {
             let text = format!(
-                "the arena counts {} bytes taken from the kernel; {max} were found",
-                arena.system_bytes
+                "the arena counts {} bytes taken from the kernel; strandline found {} bytes",
+                thousands(arena.system_bytes),
+                thousands(max)
             );
             let place = format!("{:#x}", arena.address);
             let (excess_bytes, missing_bytes) =

@@ -5,7 +5,6 @@
 //! threads hold a pointer to a complete `tcache_perthread_struct`.
 
 use std::collections::HashSet;
-use std::time::Instant;
 
 use super::layout;
 use super::lists::{List, Ranges};
@@ -45,7 +44,7 @@ pub fn find(context: &Context<'_>, ranges: &Ranges<'_>, has_large_bins: bool) ->
     let Some(distance) = pointer_distance(context, ranges, &cache_layout) else { return caches };
     let mut seen_pointers = HashSet::new();
     for &fs_base in context.fs_bases {
-        if Instant::now() >= context.deadline {
+        if context.deadline_passed() {
             break;
         }
         let Some(pointer) = fs_base.checked_sub(distance).and_then(|at| resident_word(context, at)) else {
@@ -71,7 +70,7 @@ fn pointer_distance(
     let mut votes = [Votes::default(); TLS_BYTES as usize / 8];
     let mut bytes = vec![0; TLS_BYTES as usize];
     for &fs_base in context.fs_bases {
-        if Instant::now() >= context.deadline {
+        if context.deadline_passed() {
             break;
         }
         let Some(start) = fs_base.checked_sub(TLS_BYTES) else { continue };

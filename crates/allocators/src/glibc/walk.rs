@@ -12,10 +12,10 @@ use super::fastbins::Candidate;
 use super::layout;
 use super::lists::{ChunkKind, SpecialChunks};
 use super::walk_context::{Counts, FastbinMode, Part, Region, RegionKind, Top, WalkContext};
+use crate::blocks::{Block, Blocks};
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::MappedBlock;
 use strandline_claims::range::{PAGE_BYTES, page_of, page_up};
-use strandline_claims::refinements::{Finder, Refinements};
 use strandline_claims::window::{PeekedPair, Window};
 
 /// The size word of a fencepost in the main arena.
@@ -44,7 +44,8 @@ pub struct Walker<'a> {
     candidates: Vec<Candidate>,
     window: Window<'a>,
     accumulator: Accumulator<'a>,
-    refinements: Option<Finder<'a>>,
+    /// Claims blocks in use.
+    blocks: Blocks<'a>,
     /// Current position.
     at: u64,
     /// Address of the next chunk, if its size word was already read.
@@ -65,7 +66,14 @@ impl<'a> Walker<'a> {
     /// A walk that starts at the chunk boundary `at`.
     pub fn new(walk_context: WalkContext<'a>, at: u64) -> Self {
         let WalkContext {
-            region, special_chunks, fastbin_mode, memory, pages, refinements, deadline, ..
+            region,
+            special_chunks,
+            fastbin_mode,
+            memory,
+            pages,
+            refinements,
+            keeps_blocks,
+            deadline,
         } = walk_context;
         Self {
             region,
@@ -74,12 +82,12 @@ impl<'a> Walker<'a> {
             candidates: Vec::new(),
             window: Window::new(memory, pages, at, deadline),
             accumulator: Accumulator::new(at, pages),
-            refinements: refinements.map(Refinements::finder),
+            blocks: Blocks::with_refinements(refinements, keeps_blocks),
             at,
             next_at: None,
             next_head: 0,
             free_run: None,
-            counts: Counts::new(walk_context.keeps_blocks),
+            counts: Counts::default(),
             far_reads: 0,
             is_done: at >= region.end,
             limit: region.end,
@@ -114,7 +122,8 @@ impl<'a> Walker<'a> {
             if walker.step() {
                 let at = walker.at;
                 walker.accumulator = Accumulator::new(at, walk_context.pages);
-                walker.counts = Counts::new(walk_context.keeps_blocks);
+                walker.counts = Counts::default();
+                walker.blocks.take_matched();
                 walker.candidates.clear();
                 return Some(walker);
             }
@@ -178,14 +187,13 @@ impl<'a> Walker<'a> {
                 self.leave_unread(self.region.end);
             }
         }
-        let keeps_blocks = self.counts.refined.blocks.is_some();
         let mut candidates = std::mem::take(&mut self.candidates);
         if let FastbinMode::Guess { budget, .. } = self.fastbin_mode {
             budget.give_back(&mut candidates);
         }
         Part {
             claims: self.accumulator.cut(),
-            counts: std::mem::replace(&mut self.counts, Counts::new(keeps_blocks)),
+            counts: Counts { refined: self.blocks.take_matched(), ..std::mem::take(&mut self.counts) },
             candidates,
         }
     }
@@ -279,44 +287,27 @@ impl<'a> Walker<'a> {
             Some(ChunkKind::ThreadCache) => {
                 self.counts.cached_bytes += bytes;
                 self.accumulator.claim_to(next, Class::Cached);
-                return false;
             }
             Some(ChunkKind::Metadata) => self.accumulator.claim_to(next, Class::Metadata),
-            _ => self.claim_live(next, bytes),
+            Some(ChunkKind::Fastbin) | None => self.claim_live(next, bytes),
         }
-        self.counts.live_bytes += bytes;
-        self.counts.live_chunks += 1;
-        true
+        kind != Some(ChunkKind::ThreadCache)
     }
 
-    /// Claims the chunk in use that ends at `next`, refined if a runtime claims it.
+    /// Claims the chunk in use that ends at `next`.
     #[inline]
     fn claim_live(&mut self, next: u64, bytes: u64) {
         let usable_bytes = bytes - layout::SIZE_WORD_BYTES;
         self.counts.payload_bytes += usable_bytes;
         self.counts.blocks += 1;
-        let pointer = next - bytes + layout::CHUNK_HEADER_BYTES;
-        let Some(finder) = &mut self.refinements else {
-            self.counts.refined.push_block(pointer, usable_bytes);
-            self.accumulator.claim_live(next, layout::SIZE_WORD_BYTES);
-            return;
-        };
         // The last word of a block in use is in the header of the next chunk (malloc.c, chunk2mem).
         // The walk counts that word with the next chunk, so other claims must end before it.
-        let nested = finder.nested(pointer, next);
-        if !nested.is_empty() {
-            self.counts.refined.nested.extend_from_slice(nested);
-            self.accumulator.claim_nesting(next, layout::SIZE_WORD_BYTES, nested);
-            return;
-        }
-        self.counts.refined.push_block(pointer, usable_bytes);
-        match finder.find(pointer, usable_bytes) {
-            Some(refined) => {
-                self.counts.refined.count(pointer, &refined);
-                self.accumulator.claim_refined(next, layout::SIZE_WORD_BYTES, &refined);
-            }
-            None => self.accumulator.claim_live(next, layout::SIZE_WORD_BYTES),
-        }
+        let block = Block {
+            pointer: next - bytes + layout::CHUNK_HEADER_BYTES,
+            bytes: usable_bytes,
+            header_bytes: layout::SIZE_WORD_BYTES,
+        };
+        self.blocks.claim_block(block, next, &mut self.accumulator);
     }
 
     /// Adds a free chunk to the free run, or begins one with it.
@@ -411,7 +402,6 @@ impl<'a> Walker<'a> {
         };
         self.close_run(at);
         self.accumulator.claim_to(end, Class::Metadata);
-        self.counts.live_bytes += end - at;
         self.start_section(end);
     }
 
@@ -495,19 +485,18 @@ impl<'a> Walker<'a> {
         let usable_bytes = usable_end.saturating_sub(pointer);
         self.counts.blocks += 1;
         self.counts.payload_bytes += usable_bytes;
-        let nested = self.refinements.as_mut().map(|finder| finder.nested(pointer, usable_end));
-        let nested = nested.unwrap_or_default();
-        self.counts.refined.nested.extend_from_slice(nested);
+        let finder = self.blocks.finder.as_mut();
+        let nested = finder.map(|finder| finder.nested(pointer, usable_end)).unwrap_or_default();
+        self.blocks.matched.nested.extend_from_slice(nested);
         for range in nested {
             self.accumulator.claim_to(range.start, Class::Mmapped);
             self.accumulator.skip_to(range.end);
         }
         if nested.is_empty() {
-            self.counts.refined.push_block(pointer, usable_bytes);
-            if let Some(refined) =
-                self.refinements.as_mut().and_then(|finder| finder.find(pointer, usable_bytes))
-            {
-                self.counts.refined.count(pointer, &refined);
+            self.blocks.matched.push_block(pointer, usable_bytes);
+            let finder = self.blocks.finder.as_mut();
+            if let Some(refined) = finder.and_then(|finder| finder.find(pointer, usable_bytes)) {
+                self.blocks.matched.count(pointer, &refined);
                 self.accumulator.claim_to(pointer, Class::Mmapped);
                 self.accumulator.claim_to(pointer + refined.bytes, Class::Refined(refined.slot));
             }

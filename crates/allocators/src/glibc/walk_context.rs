@@ -73,10 +73,6 @@ impl Region {
 /// Counts of a walk. Bytes are of address space, resident or not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Bytes in chunks in use.
-    pub live_bytes: u64,
-    /// Chunks in use.
-    pub live_chunks: u64,
     /// Chunks in use by the program, without the structures of thread caches.
     pub blocks: u64,
     /// Capacity of these blocks.
@@ -134,11 +130,6 @@ impl Counts {
         self.large_run_bytes += runs.map(AddressRange::len).sum::<u64>();
     }
 
-    /// No counts yet; see [`WalkContext::keeps_blocks`].
-    pub fn new(keeps_blocks: bool) -> Self {
-        Self { refined: Matches::new(keeps_blocks), ..Self::default() }
-    }
-
     /// Records an inconsistent place.
     pub fn note_damage(&mut self, at: u64) {
         self.damages += 1;
@@ -147,7 +138,7 @@ impl Counts {
 
     /// Adds another part's counts.
     pub fn add(&mut self, other: Self) {
-        add_fields!(self, other: live_bytes, live_chunks, blocks, payload_bytes, bin_chunks, bin_bytes);
+        add_fields!(self, other: blocks, payload_bytes, bin_chunks, bin_bytes);
         add_fields!(self, other: fast_chunks, fast_bytes, cached_bytes, top_bytes, foreign_bytes);
         add_fields!(self, other: trailing_bytes, unread_bytes, damages, touched_pages);
         add_fields!(self, other: over_threshold_bytes, large_run_bytes, mmapped_chunks, mmapped_bytes);

@@ -32,8 +32,8 @@ pub struct ThreadList {
 
 impl ThreadList {
     /// Parses the list of a class among the lists of a thread cache; `None` past their end.
-    pub fn of_class(lists: &[u8], class: usize) -> Option<Self> {
-        let at = THREAD_LIST_BYTES * class;
+    pub fn of_class(lists: &[u8], class: u16) -> Option<Self> {
+        let at = THREAD_LIST_BYTES * usize::from(class);
         let half = |offset: usize| half_word_at(lists, at + offset).map(u64::from);
         Some(Self {
             first_object: word_at(lists, at)?,

@@ -1,25 +1,24 @@
 //! Classifies each byte of a piece: objects in use, cached or free, blocks, free pages.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use super::caches::CacheContents;
 use super::layout::{FreeList, LIST_END, UNIT_BYTES};
 use super::locate::{Heap, read_span};
 use super::pieces::{Piece, PieceKind};
 use super::spans::Span;
-use crate::blocks::{BlockState, CachedBlock, SpanClaimer};
-use crate::parallel::{Totals, claim_in_parts, impl_totals};
+use crate::blocks::{BlockState, SpanClaimer};
+use crate::parallel::{Claimed, claim_in_parts, impl_totals};
 use crate::scan::within;
 use strandline_claims::accumulator::{Accumulator, Class};
-use strandline_claims::allocator::{Context, RangeClaim};
+use strandline_claims::allocator::Context;
 use strandline_claims::doubts::ReadProblems;
 use strandline_claims::facts::SizeClass;
 use strandline_claims::refinements::Matches;
 use strandline_process::page_cache::PageCache;
 
-/// Maximum bytes of an object in a list. Spans of objects of at least the page size divided by the
-/// bits of the bitmap have a bitmap instead (span.h, `UseBitmapForSize`): the largest quotient is
+/// Maximum bytes of an object in a list. Objects of at least the page size divided by the bits of
+/// the bitmap are in a bitmap instead (span.h, `UseBitmapForSize`): the largest quotient is
 /// 256 KiB / 64.
 const MAX_LISTED_BYTES: usize = 4096;
 /// Bytes of an entry of a list: the place of an object in its span, in units.
@@ -38,9 +37,7 @@ pub struct Counts {
     pub large_bytes: u64,
     /// Bytes of the spans of these blocks.
     pub large_span_bytes: u64,
-    /// Number of proxies, the objects allocated in place of samples.
-    pub proxies: u64,
-    /// Bytes of proxies.
+    /// Bytes of proxies, the objects allocated in place of samples.
     pub proxy_bytes: u64,
     /// Bytes of free pages that are still backed.
     pub backed_bytes: u64,
@@ -63,29 +60,27 @@ pub fn claim(
     pieces: &[Piece],
     caches: &CacheContents,
     proxies: &[u64],
-) -> (Vec<RangeClaim>, Counts) {
+) -> Claimed<Counts> {
     // Free ranges can be very long and are mostly not resident.
     let is_free = |piece: &Piece| matches!(piece.kind, PieceKind::Unbacked | PieceKind::Backed { .. });
     let is_to_claim = |piece: &&Piece| !is_free(piece) || !context.resident_runs(piece.range()).is_empty();
     let pieces_to_claim: Vec<Piece> = pieces.iter().filter(is_to_claim).copied().collect();
-    let (claims, mut counts) =
-        claim_in_parts(context, &pieces_to_claim, &Piece::range, &|pieces, accumulator| {
-            let spans = SpanClaimer::new(context, PageCache::with_capacity(context.memory, CACHED_PAGES));
-            let mut claimer = Claimer { context, heap, caches, proxies, spans, counts: Counts::default() };
-            for piece in pieces {
-                claimer.claim_piece(piece, accumulator);
-            }
-            let (matched, bytes_read) = claimer.spans.finish();
-            claimer.counts.with_matches(matched, bytes_read)
-        });
+    let mut claimed = claim_in_parts(context, &pieces_to_claim, &Piece::range, &|pieces, accumulator| {
+        let spans = SpanClaimer::new(context, PageCache::with_capacity(context.memory, CACHED_PAGES));
+        let mut claimer = Claimer { context, heap, caches, proxies, spans, counts: Counts::default() };
+        for piece in pieces {
+            claimer.claim_piece(piece, accumulator);
+        }
+        claimer.spans.finish(claimer.counts)
+    });
     for piece in pieces {
         match piece.kind {
-            PieceKind::Unbacked => counts.unbacked_bytes += piece.end - piece.start,
-            PieceKind::Backed { .. } => counts.backed_bytes += piece.end - piece.start,
-            _ => {}
+            PieceKind::Unbacked => claimed.counts.unbacked_bytes += piece.end - piece.start,
+            PieceKind::Backed { .. } => claimed.counts.backed_bytes += piece.end - piece.start,
+            PieceKind::Span(_) | PieceKind::Unknown => {}
         }
     }
-    (claims, counts)
+    claimed
 }
 
 struct Claimer<'a> {
@@ -108,70 +103,59 @@ impl Claimer<'_> {
             }
             PieceKind::Unbacked => accumulator.claim_to(piece.end, Class::Free),
             PieceKind::Unknown => accumulator.claim_to(piece.end, Class::Unread),
-            PieceKind::Span(span) if span.class == 0 => {
-                self.counts.large_blocks += 1;
-                self.counts.large_bytes += span.block_bytes;
-                self.counts.large_span_bytes += bytes;
-                self.spans.blocks.claim(span.start + span.block_bytes, accumulator);
-                accumulator.claim_to(span.end, Class::Header);
-            }
-            PieceKind::Span(span) => {
-                let is_late = Instant::now() >= self.context.deadline;
-                if is_late || self.claim_objects(&span, accumulator).is_none() {
-                    if is_late {
-                        self.counts.doubts.note_timeout(span.start);
-                    } else {
-                        self.counts.doubts.note_damage(span.start, span.end - accumulator.cursor());
-                    }
-                    accumulator.claim_to(span.end, Class::Unread);
+            PieceKind::Span(span) => match span.class {
+                Some(class) => self.claim_span(&span, class, accumulator),
+                None => {
+                    self.counts.large_blocks += 1;
+                    self.counts.large_bytes += span.block_bytes;
+                    self.counts.large_span_bytes += bytes;
+                    self.spans.blocks.claim(span.start + span.block_bytes, accumulator);
+                    accumulator.claim_to(span.end, Class::Header);
                 }
-            }
+            },
         }
     }
 
+    /// Claims a span of objects of this class; as unread if it is invalid, or after the deadline.
+    fn claim_span(&mut self, span: &Span, class: u16, accumulator: &mut Accumulator<'_>) {
+        if self.context.deadline_passed() {
+            self.counts.doubts.note_timeout(span.start);
+        } else if self.claim_objects(span, class, accumulator).is_some() {
+            return;
+        } else {
+            self.counts.doubts.note_damage(span.start, span.end - accumulator.cursor());
+        }
+        accumulator.claim_to(span.end, Class::Unread);
+    }
+
     /// Claims a span of objects. `None` if it is invalid; then nothing is claimed.
-    fn claim_objects(&mut self, span: &Span, accumulator: &mut Accumulator<'_>) -> Option<()> {
-        let bytes = Some(self.heap.class_bytes(span.class.into())).filter(|&bytes| bytes > 0)?;
+    fn claim_objects(&mut self, span: &Span, class: u16, accumulator: &mut Accumulator<'_>) -> Option<()> {
+        let bytes = self.heap.class_bytes(class)?;
         let object_count = (span.end - span.start) / bytes;
         let mut totals =
             SizeClass { bytes, spans: 1, span_bytes: span.end - span.start, ..SizeClass::default() };
-        self.spans.start_span(object_count)?;
-        totals.free_blocks = self.mark_free_objects(span, bytes)?;
-        let cached_objects = within(&self.caches.blocks, span.range(), |object| object.address);
-        for &CachedBlock { address, class } in cached_objects {
-            let object = object_at(&mut self.spans.states, span.start, bytes, address);
-            if let Some(object @ BlockState::Live) = object.filter(|_| class == span.class) {
-                *object = BlockState::Cached;
-                totals.cached_blocks += 1;
-            }
-        }
+        self.spans.start_span(span.start, bytes, object_count)?;
+        totals.free_blocks = self.mark_free_objects(span, bytes, object_count)?;
+        totals.cached_blocks = self.spans.mark_cached(&self.caches.blocks, span.range(), class);
         self.counts.matched_objects += totals.cached_blocks;
-        let mut proxy_count = 0;
-        for &address in within(self.proxies, span.range(), |proxy| *proxy) {
-            if let Some(object @ BlockState::Live) =
-                object_at(&mut self.spans.states, span.start, bytes, address)
-            {
-                *object = BlockState::Own;
-                proxy_count += 1;
-            }
-        }
-        self.counts.proxies += proxy_count;
+        let proxies = within(self.proxies, span.range(), |&proxy| proxy);
+        let mark_proxy = |&&proxy: &&u64| self.spans.mark(proxy, BlockState::Own).is_some();
+        let proxy_count = proxies.iter().filter(mark_proxy).count() as u64;
         self.counts.proxy_bytes += proxy_count * bytes;
         totals.live_blocks = object_count - totals.free_blocks - totals.cached_blocks - proxy_count;
         if totals.live_blocks == object_count && !self.spans.blocks.are_refined() {
             accumulator.claim_to(span.start + object_count * bytes, Class::Live);
         } else {
-            self.spans.claim_span(bytes, span.end, accumulator);
+            self.spans.claim_span(span.end, accumulator);
         }
         accumulator.claim_to(span.end, Class::Header);
-        self.counts.classes.entry(span.class).or_default().add(&totals);
+        self.counts.classes.entry(class).or_default().add(&totals);
         Some(())
     }
 
     /// Marks the free objects of a span; returns their number. `None` if the span counts another
     /// number.
-    fn mark_free_objects(&mut self, span: &Span, bytes: u64) -> Option<u64> {
-        let object_count = self.spans.states.len() as u64;
+    fn mark_free_objects(&mut self, span: &Span, bytes: u64, object_count: u64) -> Option<u64> {
         // A single object is in use, and the span does not track it.
         if object_count == 1 {
             return Some(0);
@@ -180,16 +164,16 @@ impl Claimer<'_> {
         let structure = read_span(&mut self.spans.cache, layout, span.structure)?;
         let fields = layout.span(&structure, page_shift)?;
         let free_count = object_count.checked_sub(fields.allocated_objects.into())?;
+        if !layout.has_bitmap(bytes, page_shift) {
+            let marked_count = self.mark_listed(span, &structure, fields.list, bytes, free_count)?;
+            return (marked_count == free_count).then_some(free_count);
+        }
         let mut marked_count = 0;
-        if layout.has_bitmap(bytes, page_shift) {
-            for (index, object) in self.spans.states.iter_mut().enumerate() {
-                if layout.is_free(&structure, index)? {
-                    *object = BlockState::Free;
-                    marked_count += 1;
-                }
+        for object in 0..object_count {
+            if layout.is_free(&structure, object as usize)? {
+                self.spans.mark(span.start + object * bytes, BlockState::Free)?;
+                marked_count += 1;
             }
-        } else {
-            marked_count = self.mark_listed(span, &structure, fields.list, bytes, free_count)?;
         }
         (marked_count == free_count).then_some(free_count)
     }
@@ -207,16 +191,16 @@ impl Claimer<'_> {
         let mut marked_count = 0;
         for index in 0..list.objects_in_span {
             let unit = self.heap.layout.list_entry(structure, index)?;
-            self.mark_free(span, unit, bytes)?;
+            self.mark_free(span, unit)?;
             marked_count += 1;
         }
-        // The free object that holds the numbers of `count` others.
+        // The free object that holds the places of `count` others.
         let (mut host, mut count) = (list.first_host, u64::from(list.objects_in_first_host));
         while host != LIST_END {
             if marked_count + 1 + count > free_count {
                 return None;
             }
-            self.mark_free(span, host, bytes)?;
+            self.mark_free(span, host)?;
             let at = span.start + u64::from(host) * UNIT_BYTES;
             let mut object = [0; MAX_LISTED_BYTES];
             let object = object.get_mut(..bytes as usize)?;
@@ -226,7 +210,7 @@ impl Claimer<'_> {
             };
             let units: Vec<u16> = (0..=count as usize).map(unit).collect::<Option<_>>()?;
             for &unit in &units[1..] {
-                self.mark_free(span, unit, bytes)?;
+                self.mark_free(span, unit)?;
             }
             marked_count += 1 + count;
             host = units[0];
@@ -235,19 +219,11 @@ impl Claimer<'_> {
         Some(marked_count)
     }
 
-    /// Marks the object at `unit` of a span as free; `None` if there is none, or if it is marked
-    /// already.
-    fn mark_free(&mut self, span: &Span, unit: u16, bytes: u64) -> Option<()> {
-        let address = span.start + u64::from(unit) * UNIT_BYTES;
-        let object = object_at(&mut self.spans.states, span.start, bytes, address)?;
-        (*object == BlockState::Live).then(|| *object = BlockState::Free)
+    /// Marks the object at `unit` of a span as free; `None` if no object begins there, or if it is
+    /// marked already.
+    fn mark_free(&mut self, span: &Span, unit: u16) -> Option<()> {
+        self.spans.mark(span.start + u64::from(unit) * UNIT_BYTES, BlockState::Free)
     }
 }
 
-/// Returns the object that begins at `address`, in a span that begins at `start`.
-fn object_at(states: &mut [BlockState], start: u64, bytes: u64, address: u64) -> Option<&mut BlockState> {
-    let offset = address.checked_sub(start).filter(|offset| offset.is_multiple_of(bytes))?;
-    states.get_mut(usize::try_from(offset / bytes).ok()?)
-}
-
-impl_totals! { Counts: large_blocks, large_bytes, large_span_bytes, proxies, proxy_bytes, backed_bytes, unbacked_bytes, matched_objects }
+impl_totals! { Counts: large_blocks, large_bytes, large_span_bytes, proxy_bytes, backed_bytes, unbacked_bytes, matched_objects }

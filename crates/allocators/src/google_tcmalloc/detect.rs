@@ -2,15 +2,13 @@
 //! a span is often valid under several. So each layout is tried on part of the page map, and the
 //! one with the most valid structures is chosen.
 
-use std::time::Instant;
-
 use super::layout::{
-    HUGE_BYTES, LARGEST_SMALL_PAGES, LAYOUTS, Layout, LeafParts, MAX_TRACKER_BYTES, SPAN_BITS, SpanFields,
-    Tracker,
+    HUGE_BYTES, LARGEST_SMALL_PAGES, LAYOUTS, Layout, LeafParts, MAX_TRACKER_BYTES, SPAN_BITS, SpanBytes,
+    SpanFields, Tracker,
 };
 use super::locate::{Heap, read_bytes, read_span};
 use crate::radix::Leaf;
-use crate::scan::each_word;
+use crate::scan::{each_word, may_be_swapped_out};
 use strandline_claims::allocator::Context;
 use strandline_process::memory::word_at;
 use strandline_process::page_cache::PageCache;
@@ -29,18 +27,23 @@ pub fn layout(context: &Context<'_>, heap: &Heap) -> Option<&'static Layout> {
     let mut cache = PageCache::new(context.memory);
     let mut remaining_entries = MAX_ENTRIES;
     for &Leaf { covered_start, address: leaf } in &heap.leaves {
-        if remaining_entries == 0 || Instant::now() >= context.deadline {
+        if remaining_entries == 0 || context.deadline_passed() {
             break;
         }
         let LeafParts { spans, trackers, end } = heap.parts_of_leaf(leaf);
         each_word(context, (spans, trackers), &mut |at, entry| {
             remaining_entries -= 1;
             let index = (at - spans) / 8;
-            let page = (covered_start >> heap.page_shift) + index;
-            let class = class_at(&mut cache, heap, leaf, index);
-            for (count, layout) in valid_counts.iter_mut().zip(&LAYOUTS) {
-                if let Some(bytes) = read_span(&mut cache, layout, entry & SPAN_BITS) {
-                    *count += usize::from(is_valid(&mut cache, heap, layout, &bytes, page, class));
+            let class_at = heap.class_address(leaf, index);
+            // Without the class of its page, a span is valid under no layout or all.
+            if !may_be_swapped_out(context, class_at) {
+                let page = (covered_start >> heap.page_shift) + index;
+                let class = read_class(&mut cache, heap, class_at);
+                for (count, layout) in valid_counts.iter_mut().zip(&LAYOUTS) {
+                    let span = read_span(&mut cache, layout, entry & SPAN_BITS);
+                    let is_valid =
+                        span.is_some_and(|bytes| is_valid(&mut cache, heap, layout, &bytes, page, class));
+                    *count += usize::from(is_valid);
                 }
             }
             remaining_entries > 0
@@ -54,12 +57,9 @@ pub fn layout(context: &Context<'_>, heap: &Heap) -> Option<&'static Layout> {
             true
         });
     }
-    let max_count = valid_counts.iter().copied().max().unwrap_or(0);
-    if max_count == 0 && Instant::now() < context.deadline {
-        return None;
-    }
-    let index = valid_counts.iter().position(|&count| count == max_count)?;
-    LAYOUTS.get(index)
+    let (layout, max_count) =
+        LAYOUTS.iter().zip(valid_counts).rev().max_by_key(|&(_, valid_count)| valid_count)?;
+    (max_count > 0 || context.deadline_passed()).then_some(layout)
 }
 
 /// Reads the tracker of a huge page; `None` if none is at `at`.
@@ -69,12 +69,11 @@ pub fn read_tracker(cache: &mut PageCache<'_>, layout: &Layout, page_shift: u32,
     layout.tracker(&bytes, page_shift)
 }
 
-/// Returns the size class of a page in a leaf; 0 if it has none, or if the leaf cannot be read.
-fn class_at(cache: &mut PageCache<'_>, heap: &Heap, leaf: u64, index: u64) -> usize {
-    let width = heap.classes.compact_bytes();
-    let at = leaf + index * width;
-    let word = cache.word(at & !7).unwrap_or(0);
-    (word >> (at % 8 * 8)) as usize & ((1 << (8 * width)) - 1)
+/// Reads the size class of a page, whose place in its leaf is `at`; `None` if the page has none.
+/// What cannot be read of a leaf was never written, so its pages have none.
+fn read_class(cache: &mut PageCache<'_>, heap: &Heap, at: u64) -> Option<u16> {
+    let mut classes = heap.classes.in_word(cache.word(at & !7)?);
+    classes.nth((at % 8 / heap.classes.compact_bytes()) as usize).flatten()
 }
 
 /// Whether a span in use that begins at `page` is valid in this layout.
@@ -82,15 +81,15 @@ fn is_valid(
     cache: &mut PageCache<'_>,
     heap: &Heap,
     layout: &Layout,
-    bytes: &[u8],
+    bytes: &SpanBytes,
     page: u64,
-    class: usize,
+    class: Option<u16>,
 ) -> bool {
     let Some(span) = layout.span(bytes, heap.page_shift).filter(|span| span.first_page == page) else {
         return false;
     };
-    if class > 0 {
-        return heap.classes.span_pages.get(class) == Some(&span.pages)
+    if let Some(class) = class {
+        return heap.classes.span_pages.get(usize::from(class)) == Some(&span.pages)
             && has_consistent_free_count(heap, layout, bytes, &span, class);
     }
     match span.sample {
@@ -109,13 +108,17 @@ fn is_valid(
 fn has_consistent_free_count(
     heap: &Heap,
     layout: &Layout,
-    bytes: &[u8],
+    bytes: &SpanBytes,
     span: &SpanFields,
-    class: usize,
+    class: u16,
 ) -> bool {
-    let objects = heap.classes.objects(class, heap.page_shift).unwrap_or(0);
+    let (Some(object_bytes), Some(objects)) =
+        (heap.class_bytes(class), heap.classes.objects(class, heap.page_shift))
+    else {
+        return false;
+    };
     // A single object is not tracked.
-    if objects == 1 || !layout.has_bitmap(heap.class_bytes(class), heap.page_shift) {
+    if objects == 1 || !layout.has_bitmap(object_bytes, heap.page_shift) {
         return true;
     }
     let free_count =
@@ -125,8 +128,9 @@ fn has_consistent_free_count(
 
 /// An allocation that tcmalloc sampled.
 pub struct Sample {
-    /// Address of its proxy; 0 if it has none.
-    pub proxy: u64,
+    /// Address of its proxy, if it has one: the object allocated in its place, in a span of its
+    /// size (`allocation_sampling.h`, `SampleifyAllocation`).
+    pub proxy: Option<u64>,
     /// Its size.
     pub bytes: u64,
 }
@@ -135,7 +139,7 @@ pub struct Sample {
 pub fn read_sample(cache: &mut PageCache<'_>, layout: &Layout, at: u64) -> Option<Sample> {
     let mut bytes = [0; SAMPLE_BYTES];
     read_bytes(cache, at, &mut bytes)?;
-    let proxy = layout.sample_proxy.and_then(|offset| word_at(&bytes, offset)).unwrap_or(0);
+    let proxy = layout.sample_proxy.and_then(|offset| word_at(&bytes, offset)).filter(|&proxy| proxy != 0);
     let size = word_at(&bytes, layout.sample_size).filter(|&size| size > 0 && size < USER_ADDRESS_END)?;
     Some(Sample { proxy, bytes: size })
 }

@@ -6,7 +6,6 @@
 //! `HugeAllocator`, whose memory is not.
 
 use std::collections::{BTreeSet, HashSet};
-use std::time::Instant;
 
 use super::layout::{
     HUGE_BYTES, MAP_BYTES, MAP_HUGE_PAGES, MAP_NODE_COUNT, NODE_BYTES, NODE_LINKS, REGION_BITS,
@@ -18,13 +17,13 @@ use crate::scan::{is_mapped_memory, is_private_memory};
 use strandline_claims::allocator::Context;
 use strandline_claims::doubts::ReadProblems;
 use strandline_claims::range::page_of;
-use strandline_process::memory::{pair_at, word_at};
+use strandline_process::memory::word_at;
 use strandline_process::page_cache::PageCache;
 use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
 
-/// Maximum nodes of all maps together.
+/// Maximum nodes of all maps together: each stands for at least 2 MiB.
 const MAX_NODES: u64 = 1 << 20;
-/// Candidates for regions that are tried.
+/// Maximum candidates for regions that are tried.
 const MAX_REGION_CANDIDATES: usize = 1 << 16;
 /// Maximum regions read: 1 TiB.
 const MAX_REGIONS: usize = 1024;
@@ -79,7 +78,7 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> HugePages {
     let mut tried_regions = HashSet::new();
     let is_outside = |word: u64| !heap.data.contains(word) && word.is_multiple_of(8);
     for StaticWord { address, value: word } in heap.statics.words() {
-        if Instant::now() >= context.deadline {
+        if context.deadline_passed() {
             finder.huge_pages.doubts.note_timeout(address);
             break;
         }
@@ -95,6 +94,16 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> HugePages {
     huge_pages.free_ranges.sort_unstable();
     huge_pages.regions.sort_by_key(|region| region.start);
     huge_pages
+}
+
+/// The counts of a map, which precede and follow its nodes.
+struct MapHeader {
+    /// Number of its nodes.
+    node_count: u64,
+    /// Number of huge pages of all nodes.
+    total_pages: u64,
+    /// Whether the memory of these huge pages is still backed.
+    is_backed: bool,
 }
 
 /// A node of a map.
@@ -119,41 +128,46 @@ struct Finder<'a> {
 impl Finder<'_> {
     /// Reads the map at `at`, whose root is at `root`, if it is one.
     fn add_map(&mut self, at: u64, root: u64) {
+        let Some(MapHeader { node_count, total_pages, is_backed }) = self.map_header(at) else { return };
+        let Some(nodes) = self.nodes(root, node_count) else { return };
+        if nodes.iter().map(|node| node.huge_pages).sum::<u64>() != total_pages {
+            return;
+        }
+        let free_range = |node: &Node| FreeRange {
+            start: node.first_huge_page * HUGE_BYTES,
+            end: (node.first_huge_page + node.huge_pages) * HUGE_BYTES,
+            is_backed,
+        };
+        let free_ranges: Vec<FreeRange> = nodes.iter().map(free_range).collect();
+        self.huge_pages.structure_pages.extend(nodes.iter().map(|node| page_of(node.address)));
+        if free_ranges.iter().all(|range| is_private_memory(self.context, (range.start, range.end))) {
+            self.huge_pages.free_ranges.extend(free_ranges);
+        }
+    }
+
+    /// Returns the counts of the map at `at`; `None` if they show that it is not one, or if it has
+    /// more nodes than may still be read.
+    fn map_header(&self, at: u64) -> Option<MapHeader> {
         let word = |offset: usize| self.heap.statics.word(at + offset as u64);
-        let (node_count, total_pages) = (word(MAP_NODE_COUNT), word(MAP_HUGE_PAGES));
+        let (node_count, total_pages) = (word(MAP_NODE_COUNT)?, word(MAP_HUGE_PAGES)?);
         if node_count == 0
             || node_count > total_pages
             || total_pages > MAX_HUGE_PAGES
             || node_count > self.remaining_nodes
         {
-            return;
+            return None;
         }
         // The map is followed, in `HugeAllocator`, by the huge pages from the kernel and those in
         // use; in `HugeCache`, by its size and its limit.
-        let (first_word, second_word) = (word(MAP_BYTES), word(MAP_BYTES + 8));
-        let is_backed = match first_word.checked_sub(second_word) {
-            Some(not_in_use) if not_in_use == total_pages => false,
-            _ if first_word == total_pages && second_word > 0 => true,
-            _ => return,
+        let (first_word, second_word) = (word(MAP_BYTES)?, word(MAP_BYTES + 8)?);
+        let is_backed = if first_word.checked_sub(second_word) == Some(total_pages) {
+            false
+        } else if first_word == total_pages && second_word > 0 {
+            true
+        } else {
+            return None;
         };
-        let count_before = self.huge_pages.free_ranges.len();
-        let Some(nodes) = self.nodes(root, node_count) else { return };
-        if nodes.iter().map(|node| node.huge_pages).sum::<u64>() != total_pages {
-            return;
-        }
-        for Node { address, first_huge_page, huge_pages } in nodes {
-            let end = first_huge_page.saturating_add(huge_pages) * HUGE_BYTES;
-            self.huge_pages.structure_pages.insert(page_of(address));
-            self.huge_pages.free_ranges.push(FreeRange {
-                start: first_huge_page * HUGE_BYTES,
-                end,
-                is_backed,
-            });
-        }
-        let is_private = |range: &FreeRange| is_private_memory(self.context, (range.start, range.end));
-        if !self.huge_pages.free_ranges[count_before..].iter().all(is_private) {
-            self.huge_pages.free_ranges.truncate(count_before);
-        }
+        Some(MapHeader { node_count, total_pages, is_backed })
     }
 
     /// Reads the nodes below `root`; `None` unless there are exactly `count`.
@@ -163,8 +177,9 @@ impl Finder<'_> {
             let mut bytes = [0; NODE_BYTES];
             self.remaining_nodes = self.remaining_nodes.checked_sub(1)?;
             read_bytes(&mut self.cache, at, &mut bytes)?;
-            let word = |offset| word_at(&bytes, offset).unwrap_or(0);
-            let (first_huge_page, huge_pages, [left, right, up]) = (word(0), word(8), NODE_LINKS.map(word));
+            let word = |offset| word_at(&bytes, offset);
+            let (first_huge_page, huge_pages) = (word(0)?, word(8)?);
+            let [Some(left), Some(right), Some(up)] = NODE_LINKS.map(word) else { return None };
             let is_node =
                 up == parent && first_huge_page > 0 && huge_pages > 0 && first_huge_page < MAX_HUGE_PAGES;
             if !is_node || huge_pages > MAX_HUGE_PAGES - first_huge_page || nodes.len() as u64 >= count {
@@ -179,13 +194,13 @@ impl Finder<'_> {
     /// Reads the region at `at`, if it is one, and those that follow it in the list.
     fn add_regions(&mut self, at: u64) {
         let layout = RegionLayout::new(self.heap.page_shift);
-        let mut at = at;
-        while self.huge_pages.regions.len() < MAX_REGIONS {
+        let mut next = Some(at);
+        while let Some(at) =
+            next.filter(|at| at.is_multiple_of(8) && self.huge_pages.regions.len() < MAX_REGIONS)
+        {
             let location = at.saturating_add(layout.location_offset() as u64);
-            let mut bytes = [0; 16];
-            let is_read = read_bytes(&mut self.cache, location, &mut bytes).is_some();
-            let (start, huge_pages) = pair_at(&bytes, 0).unwrap_or_default();
-            if !is_read || huge_pages != REGION_HUGE_PAGES as u64 || !(1..MAX_HUGE_PAGES).contains(&start) {
+            let Some((start, huge_pages)) = self.cache.pair(location) else { return };
+            if huge_pages != REGION_HUGE_PAGES as u64 || !(1..MAX_HUGE_PAGES).contains(&start) {
                 return;
             }
             let start = start * HUGE_BYTES;
@@ -193,10 +208,12 @@ impl Finder<'_> {
             if !is_new || self.add_region(at, start, &layout).is_none() {
                 return;
             }
-            at = self.cache.word(at).unwrap_or(0);
+            next = self.cache.word(at);
         }
     }
 
+    /// Reads the region of the memory at `start`, whose structure is at `at`; `None` if it is not
+    /// one.
     fn add_region(&mut self, at: u64, start: u64, layout: &RegionLayout) -> Option<()> {
         let mut bytes = vec![0; layout.bytes()];
         read_bytes(&mut self.cache, at, &mut bytes)?;

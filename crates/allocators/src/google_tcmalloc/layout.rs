@@ -43,9 +43,8 @@ pub struct Layout {
     free_objects: usize,
     /// Capacity of that list (`kCacheSize`); it has 16 bits per object and the size of the bitmap.
     pub list_capacity: usize,
-    /// Offset in a sample (`sampled_allocation.h`, `StackTrace` in `logging.h`) of its proxy: the
-    /// object allocated in its place, in a span of its size (`allocation_sampling.h`,
-    /// `SampleifyAllocation`).
+    /// Offset in a sample (`sampled_allocation.h`, `StackTrace` in `logging.h`) of its proxy, in
+    /// layouts that have it.
     pub sample_proxy: Option<usize>,
     /// Offset in a sample of its size (`allocated_size`).
     pub sample_size: usize,
@@ -72,7 +71,7 @@ const FLAG_COUNT: u32 = 3;
 /// mask of their number.
 pub const LARGEST_SMALL_PAGES: u64 = 63;
 
-/// Common to most layouts.
+/// What most layouts have in common.
 const COMMON: Layout = Layout {
     since: "2025-06",
     span_bytes: 64,
@@ -87,18 +86,16 @@ const COMMON: Layout = Layout {
     tracker_used: 48,
     tracker_gap_bytes: 0,
 };
-/// Since 2025-09 trackers have features between the two bitmaps.
+/// What the layouts since 2025-09 have in common: trackers with features between the two bitmaps.
 const WITH_FEATURES: Layout =
     Layout { since: "2025-09", reserved_bits: 25, tracker_used: 56, tracker_gap_bytes: 72, ..COMMON };
-/// The last of [`LAYOUTS`] is of builds of the same commits with the old locks
-/// (`TCMALLOC_INTERNAL_LEGACY_LOCKING`).
+/// What the layouts since 2026-08 have in common.
 const LATEST: Layout = Layout {
     since: "2026-08",
     shares_pages_word: true,
     large_pages: 40,
     list_capacity: 12,
     sample_proxy: None,
-    sample_size: 56,
     ..WITH_FEATURES
 };
 
@@ -117,6 +114,7 @@ pub static LAYOUTS: [Layout; 7] = [
         ..WITH_FEATURES
     },
     Layout { reserved_bits: 0, has_pages_after_flags: true, ..LATEST },
+    // Builds of the same commits with the old locks (`TCMALLOC_INTERNAL_LEGACY_LOCKING`).
     Layout { shares_pages_word: false, large_pages: 48, free_objects: 48, list_capacity: 8, ..LATEST },
 ];
 
@@ -380,8 +378,17 @@ impl Classes {
         if self.number() <= 256 { 1 } else { 2 }
     }
 
-    /// Objects per span.
-    pub fn objects(&self, class: usize, page_shift: u32) -> Option<u64> {
+    /// Returns the classes that a word of the page map holds; `None` for a page without one.
+    pub fn in_word(&self, word: u64) -> impl Iterator<Item = Option<u16>> + use<> {
+        let bits = 8 * self.compact_bytes();
+        let mask = (1 << bits) - 1;
+        (0..64 / bits)
+            .map(move |part| Some((word >> (bits * part) & mask) as u16).filter(|&class| class != 0))
+    }
+
+    /// Objects per span; `None` for an unused class.
+    pub fn objects(&self, class: u16, page_shift: u32) -> Option<u64> {
+        let class = usize::from(class);
         (self.span_pages.get(class)? << page_shift).checked_div(*self.object_bytes.get(class)?)
     }
 }

@@ -6,14 +6,13 @@
 //! pages of these spans yield the index of the entry, and so the address of the root.
 
 use std::collections::{BTreeMap, HashSet};
-use std::time::Instant;
 
-use super::detect;
 use super::layout::{
     BEFORE_SIZES_BYTES, Classes, LAYOUTS, Layout, LeafParts, MIN_DATA_BYTES, PageMapLayout, SIZES_BYTES,
     SPAN_BITS, SpanBytes, SpanFields,
 };
 use super::statics::Statics;
+use super::{ABOUT, detect};
 use crate::radix::{self, FoundHeaps, Leaf, StaticData, StaticWord};
 use crate::scan::{each_word, each_word_in_steps, is_mapped_memory, is_private_memory};
 use strandline_claims::allocator::Context;
@@ -33,10 +32,10 @@ const MAX_TRIED_BYTES: u64 = 256 << 20;
 const MAX_SPANS_TRIED: usize = 64;
 /// Number of spans of which at least one must match a candidate.
 const MIN_SPANS_TRIED: usize = 8;
-/// Candidates for root entries tried, per program or library.
+/// Maximum candidates for root entries tried, per program or library: only a hostile one has more.
 const MAX_ROOT_CANDIDATES: usize = 4096;
 
-/// One tcmalloc.
+/// The heap of one tcmalloc.
 pub struct Heap {
     /// Name of the program or library that contains it.
     pub name: String,
@@ -46,7 +45,7 @@ pub struct Heap {
     pub data: AddressRange,
     /// Its size classes.
     pub classes: Classes,
-    /// Its layout.
+    /// Layout of its spans and trackers.
     pub layout: &'static Layout,
     /// Binary logarithm of its page size.
     pub page_shift: u32,
@@ -67,9 +66,14 @@ impl Heap {
         self.map_layout.parts_of_leaf(leaf, self.classes.compact_bytes())
     }
 
-    /// Bytes of an object of a class.
-    pub fn class_bytes(&self, class: usize) -> u64 {
-        self.classes.object_bytes.get(class).copied().unwrap_or(0)
+    /// Address of the size class of the page with this index in a leaf.
+    pub fn class_address(&self, leaf: u64, index: u64) -> u64 {
+        leaf + index * self.classes.compact_bytes()
+    }
+
+    /// Bytes of an object of a class; `None` if the class is unused or does not exist.
+    pub fn class_bytes(&self, class: u16) -> Option<u64> {
+        self.classes.object_bytes.get(usize::from(class)).copied().filter(|&bytes| bytes > 0)
     }
 }
 
@@ -104,29 +108,27 @@ fn large_data(space: &AddressSpace) -> Vec<StaticData<'_>> {
 
 /// Finds all heaps of a process.
 pub fn find(context: &Context<'_>) -> FoundHeaps<Heap> {
-    let mut found_heaps = FoundHeaps { heaps: Vec::new(), unknown_layouts: Vec::new() };
+    let mut found_heaps = FoundHeaps { heaps: Vec::new(), caveats: Vec::new() };
     for data in large_data(context.space) {
         let Some(classes) = find_classes(context, &data) else { continue };
         let Some(PageMap { map_layout, root }) = find_page_map(context, &data, &classes) else {
-            found_heaps.unknown_layouts.push(data.object.name.clone());
+            found_heaps.add_unread(context, &ABOUT, &data.object.name);
             continue;
         };
-        let mut heap = Heap {
+        let heap = Heap {
             name: data.object.name.clone(),
             statics: Statics::read(context, data.range),
             data: data.range,
             leaves: find_leaves(context, root, &classes, map_layout),
             classes,
+            // Detected below.
             layout: &LAYOUTS[0],
             page_shift: map_layout.page_shift,
             map_layout,
         };
         match detect::layout(context, &heap) {
-            Some(layout) => {
-                heap.layout = layout;
-                found_heaps.heaps.push(heap);
-            }
-            None => found_heaps.unknown_layouts.push(heap.name),
+            Some(layout) => found_heaps.heaps.push(Heap { layout, ..heap }),
+            None => found_heaps.add_unread(context, &ABOUT, &heap.name),
         }
     }
     found_heaps
@@ -154,7 +156,7 @@ fn find_page_map(context: &Context<'_>, data: &StaticData<'_>, classes: &Classes
     let mut finder =
         Finder { context, classes, cache: PageCache::new(context.memory), remaining_bytes: MAX_TRIED_BYTES };
     for StaticWord { address, value: word } in radix::root_candidates(context, data, 8) {
-        if tried.len() >= MAX_ROOT_CANDIDATES || Instant::now() >= context.deadline {
+        if tried.len() >= MAX_ROOT_CANDIDATES || context.deadline_passed() {
             return None;
         }
         if !tried.insert(word) {
@@ -216,7 +218,6 @@ impl Finder<'_> {
     /// of its spans; `None` if it is not a leaf.
     fn leaf_number(&mut self, leaf: u64, map_layout: PageMapLayout) -> Option<u64> {
         let class_bytes = self.classes.compact_bytes();
-        let class_mask: usize = (1 << (8 * class_bytes)) - 1;
         let LeafParts { spans, end, .. } = map_layout.parts_of_leaf(leaf, class_bytes);
         if self.remaining_bytes == 0
             || !leaf.is_multiple_of(8)
@@ -229,11 +230,11 @@ impl Finder<'_> {
         let bytes_read_before = self.cache.bytes_read;
         let bytes_read =
             each_word_in_steps(self.context, (leaf, spans), PAGE_BYTES as usize, &mut |at, word| {
-                for part in 0..8 / class_bytes {
-                    let class = (word >> (8 * class_bytes * part)) as usize & class_mask;
-                    let index = (at - leaf) / class_bytes + part;
-                    let entry = if class > 0 { self.cache.word(spans + 8 * index) } else { None };
-                    if let Some(entry) = entry.filter(|entry| tried_spans.insert(entry & SPAN_BITS))
+                let first_index = (at - leaf) / class_bytes;
+                for (index, class) in (first_index..).zip(self.classes.in_word(word)) {
+                    if let Some(class) = class
+                        && let Some(entry) = self.cache.word(spans + 8 * index)
+                        && tried_spans.insert(entry & SPAN_BITS)
                         && let Some(number) =
                             self.leaf_number_by_span(entry & SPAN_BITS, class, index, map_layout)
                     {
@@ -251,17 +252,17 @@ impl Finder<'_> {
         (agreeing * 4 > tried_spans.len() * 3).then_some(number)
     }
 
-    /// Returns the number of the leaf that has, at `index`, a page of the span at `at` and its
-    /// class; under any layout.
+    /// Returns the number of the leaf that has, at `index`, a page of the span at `at` and that
+    /// span's class, under any layout.
     fn leaf_number_by_span(
         &mut self,
         at: u64,
-        class: usize,
+        class: u16,
         index: u64,
         map_layout: PageMapLayout,
     ) -> Option<u64> {
         let has_class = |span: &SpanFields| {
-            self.classes.span_pages.get(class) == Some(&span.pages) && span.sample.is_none()
+            self.classes.span_pages.get(usize::from(class)) == Some(&span.pages) && span.sample.is_none()
         };
         let cache = &mut self.cache;
         let spans = LAYOUTS
@@ -280,12 +281,12 @@ fn find_leaves(context: &Context<'_>, root: u64, classes: &Classes, map_layout: 
     let (mut leaves, mut seen_leaves) = (Vec::new(), HashSet::new());
     let mut take = |number: u64, leaf: u64| {
         let start = number * map_layout.leaf_span();
-        let mappings = context.space.mappings();
-        let next = mappings.get(mappings.partition_point(|mapping| mapping.end <= start));
-        let has_memory = next.is_some_and(|mapping| mapping.start < start + map_layout.leaf_span());
         let end = map_layout.parts_of_leaf(leaf, classes.compact_bytes()).end;
         // Each leaf covers only one part of the address space.
-        if has_memory && seen_leaves.insert(leaf) && is_private_memory(context, (leaf, end)) {
+        if radix::has_mapping(context, AddressRange::sized(start, map_layout.leaf_span()))
+            && seen_leaves.insert(leaf)
+            && is_private_memory(context, (leaf, end))
+        {
             leaves.push(Leaf { covered_start: start, address: leaf });
         }
     };
@@ -302,7 +303,7 @@ fn find_leaves(context: &Context<'_>, root: u64, classes: &Classes, map_layout: 
                 true
             });
         }
-        Instant::now() < context.deadline
+        !context.deadline_passed()
     });
     leaves
 }

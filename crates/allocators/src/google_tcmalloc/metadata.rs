@@ -54,7 +54,7 @@ pub fn not_resident_bytes(heap: &Heap, structures: &[AddressRange]) -> Option<u6
         *pointer_counts.entry(word.value).or_default() += 1;
     }
     let is_arena = |&StaticWord { address, value: next_free }: &StaticWord| {
-        let free_bytes = heap.statics.word(address + 8);
+        let Some(free_bytes) = heap.statics.word(address + 8) else { return false };
         let free_range = AddressRange::sized(next_free, free_bytes);
         let is_pointed_to = |start: u64| pointer_counts.get(&start).is_some_and(|&count| count > 1);
         free_range.end.is_multiple_of(HUGE_BYTES)
@@ -62,5 +62,6 @@ pub fn not_resident_bytes(heap: &Heap, structures: &[AddressRange]) -> Option<u6
             && (is_pointed_to(address) || is_pointed_to(address.wrapping_sub(8)))
             && structures.iter().any(|range| range.covers(free_range))
     };
-    heap.statics.words().find(is_arena).map(|arena| heap.statics.word(arena.address + ARENA_NOT_RESIDENT))
+    let arena = heap.statics.words().find(is_arena)?;
+    heap.statics.word(arena.address + ARENA_NOT_RESIDENT)
 }

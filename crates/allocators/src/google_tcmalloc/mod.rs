@@ -6,27 +6,27 @@
 //! classifies each byte, `metadata` finds tcmalloc's own structures. A bitmap in the span structure
 //! marks free objects; the heap itself is read only for objects of less than 64 bytes.
 
-pub mod cache_layout;
-pub mod caches;
-pub mod claims;
-pub mod detect;
-pub mod huge;
-pub mod layout;
-pub mod locate;
-pub mod metadata;
-pub mod pieces;
-pub mod rows;
-pub mod spans;
-pub mod statics;
+mod cache_layout;
+mod caches;
+mod claims;
+mod detect;
+mod huge;
+mod layout;
+mod locate;
+mod metadata;
+mod pieces;
+mod rows;
+mod spans;
+mod statics;
 mod summary;
 
 use self::locate::Heap;
 use self::pieces::Piece;
 use crate::blocks::UnmatchedCaches;
+use crate::parallel::Claimed;
 use crate::radix::{FoundHeaps, UnclaimedMemory};
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{self, Context, FoundAllocator, Reading, Readings, read_each};
-use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::Remedy;
 use strandline_claims::reader::{Evidence, ReaderInfo};
 use strandline_claims::remedy::{Effect, Spec};
@@ -72,12 +72,8 @@ impl FoundAllocator for GoogleTcmalloc {
     }
 
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
-        let FoundHeaps { heaps, unknown_layouts } = locate::find(context);
-        let text = "the size classes of Google's tcmalloc were found, but its page map is empty or has an unknown layout: it is \
-                    not read";
-        let caveat = |name| Caveat::new("google_tcmalloc_unknown_layout", name, None, text);
-        let readings = read_each(context, heaps, |heap, taken| read(context, heap, taken));
-        Ok((readings, unknown_layouts.into_iter().map(caveat).collect()))
+        let FoundHeaps { heaps, caveats } = locate::find(context);
+        Ok((read_each(context, heaps, |heap, taken| read(context, heap, taken)), caveats))
     }
 
     fn finish(&self, _: &Process, _: &AddressSpace, reading: &mut Reading) {
@@ -102,7 +98,7 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let huge_pages = huge::find(context, heap);
     let pieces = pieces::merge_sources(heap, &spans, &huge_pages, &mut UnclaimedMemory::new(context, taken));
     let caches = caches::find(context, heap);
-    let (claims, mut counts) = claims::claim(context, heap, &pieces.all, &caches, &spans.proxies);
+    let Claimed { claims, mut counts } = claims::claim(context, heap, &pieces.all, &caches, &spans.proxies);
     let mut doubts = spans.doubts.clone();
     for part_doubts in [&huge_pages.doubts, &pieces.doubts, &counts.doubts] {
         doubts.add(part_doubts);
@@ -129,15 +125,15 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     reading.bytes_read = bytes_read.into_iter().sum();
     doubts.add_caveats(&mut reading.caveats, &ABOUT, "spans and huge pages", &heap.name);
     reading.is_inconsistent = doubts.damages > 0;
-    // What was not read in time matches nothing.
-    let (matched_objects, unread_count) =
-        if doubts.timed_out() { (u64::MAX, 0) } else { (counts.matched_objects, caches.unread_count) };
-    let unmatched_caches = UnmatchedCaches {
-        block_word: "object",
-        blocks: (caches.blocks.len() as u64).saturating_sub(matched_objects),
-        lists_word: "lists of caches",
-        lists: unread_count,
-    };
-    reading.caveats.extend(unmatched_caches.caveat(&ABOUT, &heap.name));
+    // After the deadline neither caches nor spans were read completely.
+    if !doubts.timed_out() {
+        let unmatched_caches = UnmatchedCaches {
+            block_word: "object",
+            blocks: (caches.blocks.len() as u64).saturating_sub(counts.matched_objects),
+            list_word: "list",
+            lists: caches.unread_count,
+        };
+        reading.caveats.extend(unmatched_caches.caveat(&ABOUT, &heap.name));
+    }
     reading
 }

@@ -3,7 +3,7 @@
 //! unknown.
 
 use super::huge::{FreeRange, HugePages, HugeRegion};
-use super::layout::{HUGE_BYTES, HUGE_SHIFT, PageSet, REGION_BYTES, Tracker};
+use super::layout::{HUGE_BYTES, HUGE_SHIFT, REGION_BYTES, Tracker};
 use super::locate::Heap;
 use super::spans::{Span, Spans};
 use crate::radix::UnclaimedMemory;
@@ -108,58 +108,57 @@ impl PieceBuilder<'_> {
     }
 
     fn add_tracker(&mut self, tracker: &Tracker) {
-        let pages = 1_u64 << (HUGE_SHIFT - self.heap.page_shift);
-        let mut span_pages = PageSet::default();
-        for AddressRange { start, end } in self.spans_in(AddressRange::sized(tracker.start, HUGE_BYTES)) {
-            let first_page = (start - tracker.start) >> self.heap.page_shift;
-            let past_last = (end - tracker.start) >> self.heap.page_shift;
-            (first_page..past_last).for_each(|page| bits::set(&mut span_pages, page as usize));
-        }
-        self.add_runs(tracker.start, pages, &|page| {
-            let has = |set: &PageSet| bits::has(set, page as usize);
-            match (has(&span_pages), has(&tracker.used_pages)) {
-                (true, true) => PageState::Span,
-                // The span counts as in use nevertheless, as its structure is valid.
-                (true, false) => PageState::Contradiction,
-                (false, true) => PageState::Unknown,
-                (false, false) if has(&tracker.released_pages) => PageState::Unbacked,
-                (false, false) => PageState::Backed { is_releasable: true },
-            }
+        let range = AddressRange::sized(tracker.start, HUGE_BYTES);
+        self.add_range(range, &tracker.used_pages, &|page| {
+            let is_released = bits::has(&tracker.released_pages, page);
+            if is_released { PageState::Unbacked } else { PageState::Backed { is_releasable: true } }
         });
     }
 
     fn add_region(&mut self, region: &HugeRegion) {
-        let page_shift = self.heap.page_shift;
-        let mut span_pages = vec![0_u64; region.used_pages.len()];
-        for AddressRange { start, end } in self.spans_in(AddressRange::sized(region.start, REGION_BYTES)) {
-            let pages = (start - region.start) >> page_shift..(end - region.start) >> page_shift;
-            pages.for_each(|page| bits::set(&mut span_pages, page as usize));
+        let pages_per_huge_page = 1_usize << (HUGE_SHIFT - self.heap.page_shift);
+        let range = AddressRange::sized(region.start, REGION_BYTES);
+        self.add_range(range, &region.used_pages, &|page| {
+            // Huge pages are released as a whole, by default when their last block is freed.
+            let is_backed = region.is_backed.get(page / pages_per_huge_page) == Some(&true);
+            if is_backed { PageState::Backed { is_releasable: false } } else { PageState::Unbacked }
+        });
+    }
+
+    /// Adds the pieces of the memory of a tracker or region outside spans. `used_pages` has a bit per
+    /// page, set if it is in use; `free_state` returns the state of a free page, from its index.
+    fn add_range(
+        &mut self,
+        range: AddressRange,
+        used_pages: &[u64],
+        free_state: &dyn Fn(usize) -> PageState,
+    ) {
+        let page_index = |at: u64| ((at - range.start) >> self.heap.page_shift) as usize;
+        let mut span_pages = vec![0_u64; used_pages.len()];
+        for span in self.spans_in(range) {
+            (page_index(span.start)..page_index(span.end)).for_each(|page| bits::set(&mut span_pages, page));
         }
-        let pages = REGION_BYTES >> page_shift;
-        self.add_runs(region.start, pages, &|page| {
-            let has = |set: &[u64]| bits::has(set, page as usize);
-            let huge_page = (page >> (HUGE_SHIFT - page_shift)) as usize;
-            match (has(&span_pages), has(&region.used_pages)) {
+        self.add_runs(range.start, page_index(range.end), &|page| {
+            match (bits::has(&span_pages, page), bits::has(used_pages, page)) {
                 (true, true) => PageState::Span,
+                // The span counts as in use nevertheless, as its structure is valid.
                 (true, false) => PageState::Contradiction,
                 (false, true) => PageState::Unknown,
-                (false, false) if region.is_backed.get(huge_page) != Some(&true) => PageState::Unbacked,
-                // Huge pages are released as a whole, by default when their last block is freed.
-                (false, false) => PageState::Backed { is_releasable: false },
+                (false, false) => free_state(page),
             }
         });
     }
 
-    /// Adds a piece for each run of pages with the same state.
-    fn add_runs(&mut self, start: u64, pages: u64, state_of: &dyn Fn(u64) -> PageState) {
+    /// Adds a piece for each run of pages from `start` on that have the same state.
+    fn add_runs(&mut self, start: u64, pages: usize, state_of: &dyn Fn(usize) -> PageState) {
         let mut first_page = 0;
         for page in 0..pages {
             let (state, next) = (state_of(page), (page + 1 < pages).then(|| state_of(page + 1)));
             if next == Some(state) {
                 continue;
             }
-            let from = start + (first_page << self.heap.page_shift);
-            let to = start + ((page + 1) << self.heap.page_shift);
+            let address_of = |page: usize| start + ((page as u64) << self.heap.page_shift);
+            let (from, to) = (address_of(first_page), address_of(page + 1));
             first_page = page + 1;
             let kind = match state {
                 PageState::Span => continue,
@@ -167,13 +166,13 @@ impl PieceBuilder<'_> {
                     self.doubts.note_damage(from, 0);
                     continue;
                 }
-                PageState::Unknown => PieceKind::Unknown,
+                PageState::Unknown => {
+                    self.doubts.note_damage(from, to - from);
+                    PieceKind::Unknown
+                }
                 PageState::Unbacked => PieceKind::Unbacked,
                 PageState::Backed { is_releasable } => PieceKind::Backed { is_releasable },
             };
-            if matches!(kind, PieceKind::Unknown) {
-                self.doubts.note_damage(from, to - from);
-            }
             self.pieces.push(Piece { start: from, end: to, kind });
         }
     }

@@ -1,4 +1,5 @@
-//! The ledger rows of Google's tcmalloc. Padding is the unused ends of spans.
+//! The ledger rows of Google's tcmalloc. On its `.padding` are the ends of spans that
+//! are too short for another object.
 
 crate::rows::block_rows! {
     "google_tcmalloc",

@@ -7,21 +7,17 @@
 //! a span is in use if the entry of its first page points to it.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
 
 use super::detect::{Sample, read_sample, read_tracker};
 use super::layout::{HUGE_BYTES, LeafParts, SPAN_BITS, SpanFields, Tracker};
 use super::locate::{Heap, read_span};
 use crate::radix::{Leaf, UnclaimedMemory};
-use crate::scan::each_word;
+use crate::scan::{DeadlineCheck, each_word, may_be_swapped_out};
 use strandline_claims::allocator::Context;
 use strandline_claims::doubts::ReadProblems;
 use strandline_claims::range::page_of;
 use strandline_process::page_cache::PageCache;
 use strandline_process::range::{AddressRange, RangeSet};
-
-/// Entries between two checks of the deadline.
-const DEADLINE_CHECK_INTERVAL: u64 = 1024;
 
 /// A span in use.
 #[derive(Clone, Copy, Debug)]
@@ -32,12 +28,12 @@ pub struct Span {
     pub end: u64,
     /// Address of its structure.
     pub structure: u64,
-    /// Its size class; 0 if none.
-    pub class: u16,
+    /// Its size class; `None` if it is a single block.
+    pub class: Option<u16>,
     /// Bytes of the block, if it is a single one.
     pub block_bytes: u64,
-    /// If it is a sample, its proxy: the object allocated in its place in a span of its size, or 0.
-    pub sample_proxy: Option<u64>,
+    /// The proxy of the sample that the block is, if it is one and has a proxy.
+    pub proxy: Option<u64>,
 }
 
 impl Span {
@@ -73,10 +69,10 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Spans {
         spans: Spans::default(),
         cursor: 0,
         last_structure_page: 0,
-        checked_entries: 0,
+        deadline: DeadlineCheck::new(context),
     };
     for &Leaf { covered_start, address: leaf } in &heap.leaves {
-        if Instant::now() >= context.deadline {
+        if context.deadline_passed() {
             walk.spans.doubts.note_timeout(covered_start);
             break;
         }
@@ -97,8 +93,8 @@ struct Walk<'a> {
     cursor: u64,
     /// Page of the last structure.
     last_structure_page: u64,
-    /// Number of entries, of which one in [`DEADLINE_CHECK_INTERVAL`] checks the deadline.
-    checked_entries: u64,
+    /// Checked at each entry.
+    deadline: DeadlineCheck<'a>,
 }
 
 impl Walk<'_> {
@@ -109,18 +105,22 @@ impl Walk<'_> {
         each_word(context, (spans_start, trackers_start), &mut |at, entry| {
             let index = (at - spans_start) / 8;
             let page = covered_start + (index << self.heap.page_shift);
-            if self.is_too_late(context, page) {
+            if self.is_too_late(page) {
                 return false;
             }
             if page >= self.cursor && entry & SPAN_BITS != 0 {
-                let class = classes.get(index as usize).copied().unwrap_or(0);
-                self.add_entry(context, page, entry & SPAN_BITS, class);
+                let class = classes.get(index as usize).copied().flatten();
+                if class.is_none() && may_be_swapped_out(context, self.heap.class_address(leaf, index)) {
+                    self.note_invalid(context, page);
+                } else {
+                    self.add_entry(context, page, entry & SPAN_BITS, class);
+                }
             }
             true
         });
         each_word(context, (trackers_start, end), &mut |at, entry| {
             let start = covered_start + (at - trackers_start) / 8 * HUGE_BYTES;
-            let is_in_time = !self.is_too_late(context, start);
+            let is_in_time = !self.is_too_late(start);
             if is_in_time {
                 self.add_tracker(context, start, entry);
             }
@@ -129,36 +129,29 @@ impl Walk<'_> {
         self.spans.bytes_read += context.resident_bytes((leaf, end));
     }
 
-    /// Counts an entry, and at some of them checks the deadline; notes `address` if it has passed.
-    fn is_too_late(&mut self, context: &Context<'_>, address: u64) -> bool {
-        self.checked_entries += 1;
-        let is_late = self.checked_entries.is_multiple_of(DEADLINE_CHECK_INTERVAL)
-            && Instant::now() >= context.deadline;
+    /// Checks the deadline; notes `address` if it has passed.
+    fn is_too_late(&mut self, address: u64) -> bool {
+        let is_late = self.deadline.passed();
         if is_late {
             self.spans.doubts.note_timeout(address);
         }
         is_late
     }
 
-    /// Returns the classes of the pages of a leaf.
-    fn classes(&self, context: &Context<'_>, leaf: u64, end: u64) -> Vec<u16> {
+    /// Returns the classes of the pages of a leaf, as far as they are resident.
+    fn classes(&self, context: &Context<'_>, leaf: u64, end: u64) -> Vec<Option<u16>> {
         let class_bytes = self.heap.classes.compact_bytes();
-        let mask: u16 = if class_bytes == 1 { 0xff } else { 0xffff };
-        let mut classes = vec![0; self.heap.map_layout.leaf_entries() as usize];
+        let mut classes = vec![None; self.heap.map_layout.leaf_entries() as usize];
         each_word(context, (leaf, end), &mut |at, word| {
-            let index = ((at - leaf) / class_bytes) as usize;
-            for part in 0..8 / class_bytes {
-                if let Some(class) = classes.get_mut(index + part as usize) {
-                    *class = (word >> (8 * class_bytes * part)) as u16 & mask;
-                }
-            }
+            let places = classes.iter_mut().skip(((at - leaf) / class_bytes) as usize);
+            places.zip(self.heap.classes.in_word(word)).for_each(|(place, class)| *place = class);
             true
         });
         classes
     }
 
     /// Adds the span to whose structure the entry of a page points.
-    fn add_entry(&mut self, context: &Context<'_>, page: u64, structure: u64, class: u16) {
+    fn add_entry(&mut self, context: &Context<'_>, page: u64, structure: u64, class: Option<u16>) {
         let (layout, page_shift) = (self.heap.layout, self.heap.page_shift);
         let Some(bytes) = read_span(&mut self.cache, layout, structure) else {
             return self.note_invalid(context, page);
@@ -166,37 +159,37 @@ impl Walk<'_> {
         let fields = layout.span(&bytes, page_shift);
         let fields = fields.filter(|fields| fields.first_page << page_shift == page);
         // The remains of a freed span: its structure is free, or in use for another span.
-        if class == 0 && fields.is_none() {
+        if class.is_none() && fields.is_none() {
             return;
         }
         let checked = fields.and_then(|fields| Some((fields, self.checked_span(&fields, structure, class)?)));
         let Some((fields, span)) = checked else { return self.note_invalid(context, page) };
         self.cursor = span.end;
         self.record_structure(structure);
-        if let (Some(proxy), Some(sample)) = (span.sample_proxy, fields.sample) {
+        if let Some(sample) = fields.sample.filter(|_| class.is_none()) {
             self.record_structure(sample);
-            self.spans.proxies.extend((proxy != 0).then_some(proxy));
+            self.spans.proxies.extend(span.proxy);
         }
         (context.progress)(span.end - span.start);
         self.spans.all.push(span);
     }
 
     /// Returns the span in use with these fields; `None` if they contradict the page map.
-    fn checked_span(&mut self, fields: &SpanFields, structure: u64, class: u16) -> Option<Span> {
+    fn checked_span(&mut self, fields: &SpanFields, structure: u64, class: Option<u16>) -> Option<Span> {
         let start = fields.first_page << self.heap.page_shift;
         let end = start + (fields.pages << self.heap.page_shift);
-        let is_of_class =
-            class == 0 || self.heap.classes.span_pages.get(usize::from(class)) == Some(&fields.pages);
-        if !is_of_class || !self.unclaimed.contains((start, end)) {
+        let has_pages_of_class = class
+            .is_none_or(|class| self.heap.classes.span_pages.get(usize::from(class)) == Some(&fields.pages));
+        if !has_pages_of_class || !self.unclaimed.contains((start, end)) {
             return None;
         }
-        let mut span = Span { start, end, structure, class, block_bytes: end - start, sample_proxy: None };
-        if let Some(sample_address) = fields.sample.filter(|_| class == 0) {
+        let mut span = Span { start, end, structure, class, block_bytes: end - start, proxy: None };
+        if let Some(sample_address) = fields.sample.filter(|_| class.is_none()) {
             let Sample { proxy, bytes } = read_sample(&mut self.cache, self.heap.layout, sample_address)?;
             if bytes > end - start {
                 return None;
             }
-            (span.block_bytes, span.sample_proxy) = (bytes, Some(proxy));
+            (span.block_bytes, span.proxy) = (bytes, proxy);
         }
         Some(span)
     }
@@ -218,7 +211,7 @@ impl Walk<'_> {
     /// Notes that the entry for `address` leads to no valid structure: damage, or the deadline,
     /// after which reads fail.
     fn note_invalid(&mut self, context: &Context<'_>, address: u64) {
-        if Instant::now() < context.deadline {
+        if !context.deadline_passed() {
             self.spans.doubts.note_damage(address, 0);
         } else {
             self.spans.doubts.note_timeout(address);

@@ -50,10 +50,10 @@ impl Statics {
         })
     }
 
-    /// Returns the word at `address`; 0 if it is not resident.
-    pub fn word(&self, address: u64) -> u64 {
+    /// Returns the word at `address`; `None` if it was not copied.
+    pub fn word(&self, address: u64) -> Option<u64> {
         let next = self.runs.partition_point(|run| run.start <= address);
-        let run = next.checked_sub(1).and_then(|index| self.runs.get(index));
-        run.and_then(|run| word_at(&run.bytes, usize::try_from(address - run.start).ok()?)).unwrap_or(0)
+        let run = self.runs.get(next.checked_sub(1)?)?;
+        word_at(&run.bytes, usize::try_from(address - run.start).ok()?)
     }
 }

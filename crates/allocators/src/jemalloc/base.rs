@@ -5,20 +5,14 @@
 //! pointer to the next block, and an extent that covers its unused end (`base.h`, `struct
 //! base_block_s`; 5.0 to 5.3).
 
-use std::time::Instant;
-
 use super::extents::Extent;
-use crate::scan::{is_mapped_memory, is_unclaimed};
+use crate::scan::{is_mapped_memory, is_unclaimed, read_words};
 use strandline_claims::allocator::Context;
 use strandline_claims::doubts::ReadProblems;
-use strandline_process::memory::word_at;
 use strandline_process::range::{AddressRange, RangeSet};
 
 /// Alignment of blocks (`BASE_BLOCK_MIN_ALIGN`, before 5.3.1 `HUGEPAGE`).
 const ALIGNMENT: u64 = 2 << 20;
-/// Bytes of the fields that are read: size, next pointer, and the flags, address and size of the
-/// extent.
-const HEADER_BYTES: usize = 40;
 
 /// A block of the base allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +38,7 @@ pub fn find(
         for run in context.resident_runs(mapping.range()) {
             let mut at = run.start.next_multiple_of(ALIGNMENT);
             while at < run.end {
-                if Instant::now() >= context.deadline {
+                if context.deadline_passed() {
                     doubts.note_timeout(at);
                     return blocks;
                 }
@@ -84,12 +78,10 @@ fn unclaimed_block_at(
     block.ok_or(at + ALIGNMENT)
 }
 
-/// Parses the header at `start`; `None` if its fields do not agree.
+/// Reads the block whose header is at `start`; `None` if the fields of the header do not agree.
 fn block_at(context: &Context<'_>, start: u64) -> Option<Block> {
-    let mut header = [0; HEADER_BYTES];
-    context.memory.read(start, &mut header).ok()?;
-    let word = |index: usize| word_at(&header, 8 * index).unwrap_or(0);
-    let (bytes, next_block, unused_start, unused_bytes) = (word(0), word(1), word(3), word(4));
+    // Then the flags, the address and the size of the extent.
+    let [bytes, next_block, _, unused_start, unused_bytes] = read_words(context, start)?;
     let end = start.checked_add(bytes)?;
     let is_block = bytes > 0
         && bytes.is_multiple_of(ALIGNMENT)

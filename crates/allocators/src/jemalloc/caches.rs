@@ -5,12 +5,12 @@
 //! (`mallctl("tcache.create")`) and those of threads whose registers are unknown.
 
 use std::collections::HashSet;
-use std::time::Instant;
 
 use super::layout::CacheLayout;
 use crate::blocks::CachedBlock;
+use crate::scan::read_words;
 use strandline_claims::allocator::Context;
-use strandline_process::memory::{half_word_at, word_at};
+use strandline_process::memory::{half_word_at, word_at, words_in};
 use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
 
 /// Bytes searched below a thread's FS base.
@@ -18,10 +18,8 @@ const MAX_STORAGE_BYTES: u64 = 64 << 10;
 /// Offset in a `tcache_slow_t` of 5.3 of its descriptor (`cache_bin_array_descriptor`), after the
 /// first link: two links, then the address of the bins.
 const SLOW_DESCRIPTOR: u64 = 16;
-/// Bytes of a descriptor.
-const DESCRIPTOR_BYTES: usize = 24;
 /// Offset of the bins in a descriptor.
-const DESCRIPTOR_BINS: usize = 16;
+const DESCRIPTOR_BINS: u64 = 16;
 /// Offset in a `tcache_slow_t` of the arena.
 const SLOW_ARENA: usize = 40;
 /// Maximum words from the arena to the pointer to the `tcache_t`: between them are three arrays of
@@ -76,10 +74,14 @@ pub struct CacheContents {
 
 /// Reads all caches.
 pub fn find(context: &Context<'_>, layout: CacheLayout) -> CacheContents {
-    let mut reader =
-        Reader { context, caches: CacheContents::default(), seen_bins: HashSet::new(), last_distance: None };
+    let mut reader = CacheReader {
+        context,
+        caches: CacheContents::default(),
+        seen_bins: HashSet::new(),
+        last_distance: None,
+    };
     for &fs_base in context.fs_bases {
-        if Instant::now() >= context.deadline {
+        if context.deadline_passed() {
             reader.caches.first_late_address.get_or_insert(fs_base);
             break;
         }
@@ -95,7 +97,7 @@ pub fn find(context: &Context<'_>, layout: CacheLayout) -> CacheContents {
     caches
 }
 
-struct Reader<'a> {
+struct CacheReader<'a> {
     context: &'a Context<'a>,
     caches: CacheContents,
     /// Addresses of the bins of caches already read.
@@ -105,8 +107,9 @@ struct Reader<'a> {
     last_distance: Option<u64>,
 }
 
-impl Reader<'_> {
-    /// Returns the part of a thread's storage that may hold its cache.
+impl CacheReader<'_> {
+    /// Returns the part of a thread's storage that may hold its cache; `None` if its FS base is no
+    /// address in a mapping.
     fn storage(&mut self, fs_base: u64) -> Option<Storage> {
         let distance = self.last_distance.unwrap_or(MAX_STORAGE_BYTES);
         let bytes = MAX_STORAGE_BYTES.min(distance);
@@ -131,7 +134,7 @@ impl Reader<'_> {
         self.caches.fs_bases.push(fs_base);
         self.last_distance = Some((fs_base - slow.min(cache)).max(self.last_distance.unwrap_or(0)));
         let (mut descriptor, own_bins) = (slow + SLOW_DESCRIPTOR, cache + 8);
-        if self.context.memory.read_word(descriptor + DESCRIPTOR_BINS as u64) != Ok(own_bins) {
+        if self.context.memory.read_word(descriptor + DESCRIPTOR_BINS) != Ok(own_bins) {
             // A build without statistics has no list of caches.
             if self.seen_bins.insert(own_bins) {
                 self.read_stacked_bins(own_bins);
@@ -139,18 +142,15 @@ impl Reader<'_> {
             return;
         }
         loop {
-            if Instant::now() >= self.context.deadline {
+            if self.context.deadline_passed() {
                 self.caches.first_late_address.get_or_insert(descriptor);
                 return;
             }
-            let mut bytes = [0; DESCRIPTOR_BYTES];
-            if self.seen_bins.len() >= MAX_CACHES || self.context.memory.read(descriptor, &mut bytes).is_err()
-            {
+            let words = read_words(self.context, descriptor).filter(|_| self.seen_bins.len() < MAX_CACHES);
+            let Some([next, _, bins]) = words else {
                 self.caches.broken_lists += 1;
                 return;
-            }
-            let next = word_at(&bytes, 0).unwrap_or(0);
-            let bins = word_at(&bytes, DESCRIPTOR_BINS).unwrap_or(0);
+            };
             if bins == 0 || !self.seen_bins.insert(bins) {
                 return;
             }
@@ -164,8 +164,8 @@ impl Reader<'_> {
         let mut bytes = [0; BIN_BYTES * MAX_BINS];
         let read_length = self.context.memory.read_some(bins, &mut bytes);
         for (class, bin) in bytes[..read_length].as_chunks::<BIN_BYTES>().0.iter().enumerate() {
-            let head = word_at(bin, 0).unwrap_or(0);
-            let low_bits_empty = word_at(bin, BIN_LOW_BITS).unwrap_or(0) >> 32 & 0xffff;
+            let (Some(head), Some(low_bits)) = (word_at(bin, 0), word_at(bin, BIN_LOW_BITS)) else { break };
+            let low_bits_empty = low_bits >> 32;
             let stack_bytes = low_bits_empty.wrapping_sub(head) & 0xffff;
             if head == 0 || !head.is_multiple_of(8) || !stack_bytes.is_multiple_of(8) {
                 // Past the last bin of this cache.
@@ -204,6 +204,7 @@ impl Reader<'_> {
 
     /// Adds the `count` items of a stack, whose first one is at `address`.
     fn add_items(&mut self, class: usize, address: u64, count: usize) {
+        // More do not fit into a stack.
         let count = count.min(MAX_ITEMS);
         if self.caches.blocks.len() + count > MAX_TOTAL_ITEMS {
             self.caches.broken_lists += 1;
@@ -215,8 +216,9 @@ impl Reader<'_> {
             return;
         }
         self.caches.bytes_read += bytes.len() as u64;
-        let pointers = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
-        self.caches.blocks.extend(pointers.map(|address| CachedBlock { address, class: class as u16 }));
+        // A cache has at most 73 bins, one for each class.
+        let class = class as u16;
+        self.caches.blocks.extend(words_in(&bytes).map(|address| CachedBlock { address, class }));
     }
 }
 
@@ -309,6 +311,7 @@ struct SmallBins {
     bins: Vec<CountedBin>,
 }
 
+/// Returns the bins of the small classes; `None` if `storage` has none.
 fn small_bins(storage: &[u8]) -> Option<SmallBins> {
     let mut runs = (0..storage.len())
         .step_by(8)

@@ -4,7 +4,6 @@
 //! are checked.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use super::caches::CacheContents;
 use super::extents::Extent;
@@ -12,18 +11,20 @@ use super::layout::{
     Layout, NUM_CLASSES, NUM_SMALL_CLASSES, State, arena_index, class_bytes, regions_per_slab,
 };
 use super::locate::read_extent;
-use crate::blocks::{Blocks, CachedBlock};
+use crate::blocks::{Blocks, CachedBlock, claim_range};
+use crate::parallel::Claimed;
 use crate::scan::within;
 use strandline_claims::accumulator::{Accumulator, Class};
-use strandline_claims::allocator::{Context, RangeClaim};
+use strandline_claims::allocator::Context;
 use strandline_claims::bits;
 use strandline_claims::doubts::ReadProblems;
-use strandline_claims::range::{PAGE_BYTES, RangePages};
+use strandline_claims::facts::SizeClass;
+use strandline_claims::range::PAGE_BYTES;
 use strandline_claims::refinements::Matches;
 use strandline_process::page_cache::PageCache;
 use strandline_process::range::AddressRange;
 
-/// Regions of slabs, or large allocations.
+/// A number of regions of slabs and large allocations.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Regions {
     /// Their number.
@@ -37,23 +38,6 @@ impl Regions {
         self.count += count;
         self.bytes += count * region_bytes;
     }
-}
-
-/// Totals of the extents of one size class, slabs or large allocations.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ClassTotals {
-    /// Number of extents in use.
-    pub extents: u64,
-    /// Bytes of extents in use.
-    pub extent_bytes: u64,
-    /// In use by the program: neither cached nor jemalloc's own.
-    pub live: Regions,
-    /// In thread caches.
-    pub cached: Regions,
-    /// jemalloc's own allocations.
-    pub internal: Regions,
-    /// Free.
-    pub free: Regions,
 }
 
 /// Bytes of extents, by state.
@@ -72,16 +56,22 @@ pub struct ArenaBytes {
 /// Totals of all extents.
 #[derive(Default)]
 pub struct Counts {
-    /// By size class.
-    pub classes: BTreeMap<usize, ClassTotals>,
+    /// By size class. jemalloc's own allocations count as live there.
+    pub classes: BTreeMap<usize, SizeClass>,
+    /// In use by the program: neither cached nor jemalloc's own.
+    pub live: Regions,
+    /// In thread caches.
+    pub cached: Regions,
+    /// jemalloc's own allocations.
+    pub internal: Regions,
+    /// Bytes of free regions.
+    pub free_bytes: u64,
     /// Bytes by arena index.
     pub arenas: BTreeMap<u64, ArenaBytes>,
     /// Refinements found.
     pub matched: Matches,
     /// Invalid extents, and where the deadline passed.
     pub doubts: ReadProblems,
-    /// Cached blocks that matched a region in use.
-    pub matched_blocks: u64,
     /// Bytes read from the target.
     pub bytes_read: u64,
 }
@@ -92,7 +82,7 @@ pub fn claim(
     layout: &Layout,
     extents: &[Extent],
     caches: &CacheContents,
-) -> (Vec<RangeClaim>, Counts) {
+) -> Claimed<Counts> {
     let mut claimer = Claimer {
         context,
         layout,
@@ -105,18 +95,15 @@ pub fn claim(
     let mut claims = Vec::new();
     for run in extents.chunk_by(|extent, next| extent.end == next.start) {
         let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
-        let (start, end) = (first.start, last.end);
-        let pages: RangePages = context.pages((start, end));
-        let mut accumulator = Accumulator::new(start, &pages);
-        for extent in run {
-            claimer.claim_extent(extent, &mut accumulator);
-        }
-        let sums = accumulator.cut().finish(&pages);
-        claims.push(RangeClaim { start, end, sums });
+        claims.push(claim_range(context, AddressRange::new(first.start, last.end), |accumulator| {
+            for extent in run {
+                claimer.claim_extent(extent, accumulator);
+            }
+        }));
     }
     claimer.counts.matched = claimer.blocks.matched;
     claimer.counts.bytes_read = claimer.cache.bytes_read;
-    (claims, claimer.counts)
+    Claimed { claims, counts: claimer.counts }
 }
 
 struct Claimer<'a> {
@@ -154,18 +141,6 @@ impl<'a> MarkedRegions<'a> {
     }
 }
 
-/// A slab, as its extent describes it.
-struct Slab {
-    start: u64,
-    /// One bit per region, set if it is free.
-    bitmap: [u64; 8],
-    class: usize,
-    /// Bytes of a region.
-    region_bytes: u64,
-    /// Number of regions.
-    regions: u64,
-}
-
 /// Returns the items (in address order) within `range`, and advances `items` past them.
 fn advance_to<'a, T>(items: &mut &'a [T], address: impl Fn(&T) -> u64, range: AddressRange) -> &'a [T] {
     if items.is_empty() {
@@ -178,10 +153,10 @@ fn advance_to<'a, T>(items: &mut &'a [T], address: impl Fn(&T) -> u64, range: Ad
 
 impl Claimer<'_> {
     fn claim_extent(&mut self, extent: &Extent, accumulator: &mut Accumulator<'_>) {
-        if extent.structure == 0 {
+        let Some(structure) = extent.structure else {
             // Free pages of a huge page.
             return accumulator.claim_to(extent.end, Class::Free);
-        }
+        };
         let bytes = extent.end - extent.start;
         let arena = self.counts.arenas.entry(arena_index(extent.bits)).or_default();
         match self.layout.state(extent.bits) {
@@ -194,11 +169,12 @@ impl Claimer<'_> {
             }
             Some(State::Active) => {
                 arena.active_bytes += bytes;
-                self.claim_active(extent, accumulator);
+                self.claim_active(extent, structure, accumulator);
             }
             Some(state @ (State::Dirty | State::Muzzy)) => {
-                *(if state == State::Dirty { &mut arena.dirty_bytes } else { &mut arena.muzzy_bytes }) +=
-                    bytes;
+                let state_bytes =
+                    if state == State::Dirty { &mut arena.dirty_bytes } else { &mut arena.muzzy_bytes };
+                *state_bytes += bytes;
                 let is_locked = self.context.is_locked(extent.range());
                 let releasable_end = if is_locked { extent.start } else { extent.end };
                 accumulator.claim_free(extent.end, extent.start, releasable_end);
@@ -211,127 +187,125 @@ impl Claimer<'_> {
         }
     }
 
-    fn claim_active(&mut self, extent: &Extent, accumulator: &mut Accumulator<'_>) {
-        if Instant::now() >= self.context.deadline {
+    /// Claims an extent in use, whose structure is at `structure`.
+    fn claim_active(&mut self, extent: &Extent, structure: u64, accumulator: &mut Accumulator<'_>) {
+        if self.context.deadline_passed() {
             self.counts.doubts.note_timeout(extent.start);
             return accumulator.claim_to(extent.end, Class::Unread);
         }
         let marked = self.marked.advance_to(extent.range());
-        let class = self.layout.class(extent.bits);
         let claimed = if extent.is_slab(self.layout) {
-            self.claim_slab(extent, class, marked, accumulator)
+            self.claim_slab(extent, structure, marked, accumulator)
         } else {
-            self.claim_large(extent, class, marked, accumulator)
+            self.claim_large(extent, marked, accumulator)
         };
-        if claimed.is_none() {
-            self.counts.doubts.note_damage(extent.start, extent.end - accumulator.cursor());
-            accumulator.claim_to(extent.end, Class::Unread);
+        match claimed {
+            Some(totals) => {
+                let class = self.layout.class(extent.bits);
+                self.counts.classes.entry(class).or_default().add(&totals);
+            }
+            None => {
+                self.counts.doubts.note_damage(extent.start, extent.end - accumulator.cursor());
+                accumulator.claim_to(extent.end, Class::Unread);
+            }
         }
     }
 
-    /// Claims a slab. `None` if it is invalid; then nothing is claimed.
+    /// Claims a slab; returns its totals. `None` if it is invalid; then nothing is claimed.
     fn claim_slab(
         &mut self,
         extent: &Extent,
-        class: usize,
-        marked: MarkedRegions<'_>,
+        structure: u64,
+        mut marked: MarkedRegions<'_>,
         accumulator: &mut Accumulator<'_>,
-    ) -> Option<()> {
-        let region_bytes = class_bytes(class)?;
-        let regions = regions_per_slab(class, extent.end - extent.start)?;
-        let end = extent.start + regions * region_bytes;
+    ) -> Option<SizeClass> {
+        let class = self.layout.class(extent.bits);
+        let mut totals = extent_totals(extent, class_bytes(class)?);
+        let regions = regions_per_slab(class, totals.span_bytes)?;
         if self.layout.free_regions(extent.bits) == 0 && marked.is_empty() && !self.blocks.are_refined() {
-            accumulator.claim_to(end, Class::Live);
-            self.add_extent(class, extent).live.add(regions, region_bytes);
+            accumulator.claim_to(extent.start + regions * totals.bytes, Class::Live);
+            self.counts.live.add(regions, totals.bytes);
+            totals.live_blocks += regions;
         } else {
-            let fields = read_extent(&mut self.cache, extent.structure)?;
+            let fields = read_extent(&mut self.cache, structure)?;
             if fields.bits != extent.bits || !self.layout.slab_count_matches_bitmap(&fields) {
                 return None;
             }
-            self.add_extent(class, extent);
-            let slab = Slab { start: extent.start, bitmap: fields.bitmap, class, region_bytes, regions };
-            self.claim_regions(&slab, marked, accumulator);
+            for region in 0..regions {
+                let range = AddressRange::sized(extent.start + region * totals.bytes, totals.bytes);
+                let marks = marked.advance_to(range);
+                if bits::has(&fields.bitmap, region as usize) {
+                    totals.free_blocks += 1;
+                    self.counts.free_bytes += totals.bytes;
+                    accumulator.claim_to(range.end, Class::Free);
+                } else {
+                    self.claim_region(range, class, marks, &mut totals, accumulator);
+                }
+            }
         }
         accumulator.claim_to(extent.end, Class::Header);
-        Some(())
+        Some(totals)
     }
 
-    /// Counts an extent; returns the totals of its class.
-    fn add_extent(&mut self, class: usize, extent: &Extent) -> &mut ClassTotals {
-        let totals = self.counts.classes.entry(class).or_default();
-        totals.extents += 1;
-        totals.extent_bytes += extent.end - extent.start;
-        totals
-    }
-
-    /// Claims the regions of a slab one by one.
-    fn claim_regions(
+    /// Claims a region or a large allocation that looks in use.
+    fn claim_region(
         &mut self,
-        slab: &Slab,
-        mut marked: MarkedRegions<'_>,
+        range: AddressRange,
+        class: usize,
+        marks: MarkedRegions<'_>,
+        totals: &mut SizeClass,
         accumulator: &mut Accumulator<'_>,
     ) {
-        let &Slab { start, class, region_bytes, .. } = slab;
-        let totals = self.counts.classes.entry(class).or_default();
-        for region in 0..slab.regions {
-            let pointer = start + region * region_bytes;
-            let end = pointer + region_bytes;
-            let marks = marked.advance_to(AddressRange::new(pointer, end));
-            if bits::has(&slab.bitmap, region as usize) {
-                totals.free.add(1, region_bytes);
-                accumulator.claim_to(end, Class::Free);
-            } else if marks.cached_blocks.contains(&CachedBlock { address: pointer, class: class as u16 }) {
-                totals.cached.add(1, region_bytes);
-                self.counts.matched_blocks += 1;
-                accumulator.claim_to(end, Class::Cached);
-            } else if !marks.own_addresses.is_empty() {
-                totals.internal.add(1, region_bytes);
-                accumulator.claim_to(end, Class::Metadata);
-            } else {
-                totals.live.add(1, region_bytes);
-                self.blocks.claim(end, accumulator);
-            }
+        // There are 232 classes.
+        let cached_block = CachedBlock { address: range.start, class: class as u16 };
+        if marks.cached_blocks.contains(&cached_block) {
+            totals.cached_blocks += 1;
+            self.counts.cached.add(1, range.len());
+            accumulator.claim_to(range.end, Class::Cached);
+            return;
+        }
+        totals.live_blocks += 1;
+        if marks.own_addresses.is_empty() {
+            self.counts.live.add(1, range.len());
+            self.blocks.claim(range.end, accumulator);
+        } else {
+            self.counts.internal.add(1, range.len());
+            accumulator.claim_to(range.end, Class::Metadata);
         }
     }
 
     /// Claims a large allocation, which begins at a cache line of its first page: its extent has
     /// one extra page so that not all allocations are aligned the same (`opt.cache_oblivious`).
+    /// Returns its totals; `None` if it is invalid, and then nothing is claimed.
     fn claim_large(
         &mut self,
         extent: &Extent,
-        class: usize,
         marked: MarkedRegions<'_>,
         accumulator: &mut Accumulator<'_>,
-    ) -> Option<()> {
+    ) -> Option<SizeClass> {
+        let class = self.layout.class(extent.bits);
         let class_size = class_bytes(class)?;
-        let extent_bytes = extent.end - extent.start;
+        let mut totals = extent_totals(extent, class_size);
         // From 5.3.1 on large allocations are whole pages, not the size of their class
         // (`edata_usize_get`, `opt.disable_large_size_classes`). A small allocation that is sampled
         // for a profile has its own extent.
         let bytes = if class < NUM_SMALL_CLASSES {
             class_size
         } else {
-            class_size.min(extent_bytes.checked_sub(self.padding_bytes)?)
+            class_size.min(totals.span_bytes.checked_sub(self.padding_bytes)?)
         };
         let end = extent.pointer.checked_add(bytes).filter(|&end| end <= extent.end)?;
-        let is_cached =
-            marked.cached_blocks.contains(&CachedBlock { address: extent.pointer, class: class as u16 });
-        let totals = self.add_extent(class, extent);
         accumulator.claim_to(extent.pointer, Class::Header);
-        if is_cached {
-            totals.cached.add(1, bytes);
-            self.counts.matched_blocks += 1;
-            accumulator.claim_to(end, Class::Cached);
-        } else if !marked.own_addresses.is_empty() {
-            totals.internal.add(1, bytes);
-            accumulator.claim_to(end, Class::Metadata);
-        } else {
-            totals.live.add(1, bytes);
-            self.blocks.claim(end, accumulator);
-        }
+        let allocation = AddressRange::new(extent.pointer, end);
+        self.claim_region(allocation, class, marked, &mut totals, accumulator);
         accumulator.claim_to(extent.end, Class::Header);
-        Some(())
+        Some(totals)
     }
+}
+
+/// Totals of one extent with regions of `bytes`, before its regions are counted.
+fn extent_totals(extent: &Extent, bytes: u64) -> SizeClass {
+    SizeClass { bytes, spans: 1, span_bytes: extent.end - extent.start, ..SizeClass::default() }
 }
 
 /// Returns by how many bytes extents of large allocations exceed them: a page, unless every

@@ -14,9 +14,8 @@ pub struct Extent {
     pub start: u64,
     /// One past the last byte.
     pub end: u64,
-    /// Address of the structure that describes it; 0 for free pages of a huge page, which have no
-    /// extent.
-    pub structure: u64,
+    /// Address of the structure that describes it; free pages of a huge page have none.
+    pub structure: Option<u64>,
     /// Pointer of a large allocation.
     pub pointer: u64,
     /// Its flags (`e_bits`).
@@ -33,11 +32,11 @@ pub struct Extents {
 }
 
 /// Walks the extents under `page_map` outside `taken` (claimed by others).
-pub fn walk(context: &Context<'_>, page_map: &PageMap, layout: &Layout, taken: &RangeSet) -> Extents {
+pub fn walk(context: &Context<'_>, page_map: &PageMap, taken: &RangeSet) -> Extents {
     let mut extents: Vec<Extent> = Vec::new();
     let mut unclaimed = UnclaimedMemory::new(context, taken);
     let walk = radix::walk(context, &page_map.leaves, PAGE_MAP_LAYOUT, &mut |cache, page, entry| {
-        let extent = extent_at(cache, page, entry, layout)?;
+        let extent = extent_at(cache, page, entry, page_map.layout)?;
         if !unclaimed.contains(extent.range()) {
             return None;
         }
@@ -50,14 +49,14 @@ pub fn walk(context: &Context<'_>, page_map: &PageMap, layout: &Layout, taken: &
 
 /// Returns the extent that begins at `page` and to which `entry` of the map points.
 fn extent_at(cache: &mut PageCache<'_>, page: u64, entry: u64, layout: &Layout) -> Option<Extent> {
-    let structure = entry_extent(entry);
+    let structure = entry_extent(entry)?;
     let fields = read_extent(cache, structure)?;
     let end = page.checked_add(fields.bytes)?;
     let is_consistent = fields.start() == page && layout.state(fields.bits).is_some();
     is_consistent.then_some(Extent {
         start: page,
         end,
-        structure,
+        structure: Some(structure),
         pointer: fields.address,
         bits: fields.bits,
     })

@@ -2,13 +2,11 @@
 //! have no extent; two bitmaps of the region's structure describe them. That structure is in
 //! jemalloc's base blocks and is recognised by its consistency.
 
-use std::time::Instant;
-
 use super::base::Block;
 use super::extents::Extent;
 use super::layout::Layout;
 use crate::radix::UnclaimedMemory;
-use crate::scan::each_word;
+use crate::scan::{DeadlineCheck, each_word};
 use strandline_claims::allocator::Context;
 use strandline_claims::bits;
 use strandline_claims::doubts::ReadProblems;
@@ -33,10 +31,8 @@ const ACTIVE: usize = 104;
 const TOUCHED: usize = 176;
 /// Words of a bitmap, with one bit per page.
 const BITMAP_WORDS: usize = 8;
-/// Maximum regions kept: 2 TiB.
+/// Maximum regions kept: 2 TiB. With more, the free pages of the others count as damage.
 const MAX_REGIONS: usize = 1 << 20;
-/// Candidates for regions between two checks of the deadline.
-const DEADLINE_CHECK_INTERVAL: u64 = 64;
 
 /// Free memory in huge pages.
 #[derive(Default)]
@@ -52,12 +48,12 @@ pub struct FreePages {
 }
 
 impl FreePages {
-    /// Returns the runs as extents without a structure.
+    /// Returns the runs as extents.
     pub fn extents(&self) -> impl Iterator<Item = Extent> {
         self.runs.iter().map(|&AddressRange { start, end }| Extent {
             start,
             end,
-            structure: 0,
+            structure: None,
             pointer: start,
             bits: 0,
         })
@@ -84,7 +80,7 @@ pub fn find(
     let mut unclaimed = UnclaimedMemory::new(context, &taken);
     for duplicates in regions.chunk_by(|region, next| region.start == next.start) {
         let Some(region) = duplicates.first() else { continue };
-        if Instant::now() >= context.deadline {
+        if context.deadline_passed() {
             free_pages.doubts.note_timeout(region.start);
             break;
         }
@@ -118,23 +114,28 @@ struct Region {
 /// Returns all regions whose structure is in `blocks`.
 fn find_regions(context: &Context<'_>, blocks: &[Block], free_pages: &mut FreePages) -> Vec<Region> {
     let mut regions = Vec::new();
-    let mut candidates = 0_u64;
+    let mut deadline = DeadlineCheck::new(context);
     for block in blocks {
-        let mut is_late = Instant::now() >= context.deadline;
+        let mut is_late = context.deadline_passed();
+        let mut is_full = false;
         each_word(context, AddressRange::sized(block.range.start, block.used_bytes), &mut |at, word| {
             if at % ALIGNMENT == 0 && word % REGION_BYTES == 0 && word < USER_ADDRESS_END {
-                candidates += 1;
-                is_late |=
-                    candidates.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= context.deadline;
+                is_late |= deadline.passed();
                 let mut bytes = [0; STRUCTURE_BYTES];
-                let is_read = context.memory.read(at, &mut bytes).is_ok();
-                regions.extend(Region::new(&bytes).filter(|_| is_read));
+                if context.memory.read(at, &mut bytes).is_ok() {
+                    regions.extend(Region::new(&bytes));
+                }
+                is_full = regions.len() >= MAX_REGIONS;
             }
-            regions.len() < MAX_REGIONS && !is_late
+            !is_full && !is_late
         });
         free_pages.bytes_read += block.used_bytes;
-        if is_late || regions.len() >= MAX_REGIONS {
+        if is_late {
             free_pages.doubts.note_timeout(block.range.start);
+            break;
+        }
+        if is_full {
+            free_pages.doubts.note_damage(block.range.start, 0);
             break;
         }
     }

@@ -5,10 +5,9 @@
 //! the default size classes.
 
 use crate::radix::MapLayout;
-use strandline_process::memory::word_at;
 
-/// Bytes read of an `extent_t` (5.0 to 5.2) or `edata_t` (5.3): all of it.
-pub const EXTENT_BYTES: usize = 128;
+/// Words read of an `extent_t` (5.0 to 5.2) or `edata_t` (5.3): all of it.
+pub const EXTENT_WORDS: usize = 16;
 /// Offset of the address (`e_addr`).
 const ADDRESS: usize = 8;
 /// Offset of the size, whole pages; its low twelve bits are a serial number (`e_size_esn`).
@@ -147,14 +146,14 @@ pub struct ExtentFields {
 }
 
 impl ExtentFields {
-    /// Parses the bytes of an extent structure.
-    pub fn new(bytes: &[u8; EXTENT_BYTES]) -> Self {
-        let word = |offset| word_at(bytes, offset).unwrap_or(0);
-        let mut bitmap = [0; 8];
-        for (index, word_of_bitmap) in bitmap.iter_mut().enumerate() {
-            *word_of_bitmap = word(BITMAP + 8 * index);
+    /// Takes the fields from the words of an extent structure.
+    pub fn new(words: &[u64; EXTENT_WORDS]) -> Self {
+        Self {
+            bits: words[0],
+            address: words[ADDRESS / 8],
+            bytes: words[SIZE / 8] & !IN_PAGE_MASK,
+            bitmap: std::array::from_fn(|index| words[BITMAP / 8 + index]),
         }
-        Self { bits: word(0), address: word(ADDRESS), bytes: word(SIZE) & !IN_PAGE_MASK, bitmap }
     }
 
     /// Address of the first page.
@@ -255,9 +254,9 @@ pub fn class_bytes(class: usize) -> Option<u64> {
     }
 }
 
-/// Address of the extent that a leaf entry points to; 0 if none.
-pub fn entry_extent(entry: u64) -> u64 {
-    entry & ENTRY_POINTER
+/// Address of the extent that a leaf entry points to; `None` if it points to none.
+pub fn entry_extent(entry: u64) -> Option<u64> {
+    Some(entry & ENTRY_POINTER).filter(|&address| address != 0)
 }
 
 #[cfg(test)]

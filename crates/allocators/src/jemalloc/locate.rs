@@ -1,11 +1,10 @@
 //! Finds jemalloc's page map: a radix tree from pages to extents.
 
-use std::time::Instant;
-
-use super::layout::{EXTENT_BYTES, ExtentFields, LAYOUTS, Layout, PAGE_MAP_LAYOUT, entry_extent};
-use crate::radix::{self, Leaf};
+use super::layout::{EXTENT_WORDS, ExtentFields, LAYOUTS, Layout, PAGE_MAP_LAYOUT, entry_extent};
+use crate::radix::{self, FoundHeaps, Leaf};
 use crate::scan::each_word;
 use strandline_claims::allocator::Context;
+use strandline_claims::caveat::Caveat;
 use strandline_process::map::AddressSpace;
 use strandline_process::page_cache::PageCache;
 use strandline_process::range::AddressRange;
@@ -27,8 +26,8 @@ pub struct PageMap {
     pub name: String,
     /// Its leaves, in address order.
     pub leaves: Vec<Leaf>,
-    /// Its layout; `None` if no known one fits.
-    pub layout: Option<&'static Layout>,
+    /// Layout of its extents.
+    pub layout: &'static Layout,
 }
 
 /// Whether a mapped program or library may contain one.
@@ -37,39 +36,52 @@ pub fn is_possible(space: &AddressSpace) -> bool {
 }
 
 /// Finds all page maps of a process.
-pub fn find(context: &Context<'_>) -> Vec<PageMap> {
-    let mut page_maps: Vec<PageMap> = Vec::new();
+pub fn find(context: &Context<'_>) -> FoundHeaps<PageMap> {
+    let mut found_maps = FoundHeaps { heaps: Vec::new(), caveats: Vec::new() };
     for data in radix::large_data(context.space, MIN_DATA_BYTES) {
         let candidates = radix::root_candidates(context, &data, PAGE_MAP_LAYOUT.leaf_alignment);
         for root in radix::roots(context, &data, &candidates, PAGE_MAP_LAYOUT, &extent_of_entry) {
             let leaves = radix::leaves(context, root, PAGE_MAP_LAYOUT);
-            let layout = layout_by_votes(context, &leaves);
             let (object, name) = (data.object.start, data.object.name.clone());
-            page_maps.push(PageMap { object, name, leaves, layout });
+            match layout_by_votes(context, &leaves) {
+                Some(layout) => found_maps.heaps.push(PageMap { object, name, leaves, layout }),
+                None => found_maps.caveats.push(unread_caveat(name, context.deadline_passed())),
+            }
         }
     }
-    page_maps
+    found_maps
+}
+
+/// Returns the caveat on a page map in the file `name` whose layout is not known; `is_late` if the
+/// deadline may be the reason.
+fn unread_caveat(name: String, is_late: bool) -> Caveat {
+    let (code, reason) = if is_late {
+        (
+            "jemalloc_too_slow",
+            "the layout of its extents was not found in the time that a target may be stopped",
+        )
+    } else {
+        ("jemalloc_unknown_layout", "its extents have an unknown layout")
+    };
+    Caveat::new(code, name, None, format!("jemalloc's page map was found, but {reason}: it is not read"))
 }
 
 /// Returns the range of the extent that an entry points to.
 fn extent_of_entry(cache: &mut PageCache<'_>, entry: u64) -> Option<AddressRange> {
-    let extent = read_extent(cache, entry_extent(entry))?;
+    let extent = read_extent(cache, entry_extent(entry)?)?;
     Some(AddressRange::new(extent.start(), extent.start().checked_add(extent.bytes)?))
 }
 
 /// Reads an extent structure.
 pub fn read_extent(cache: &mut PageCache<'_>, address: u64) -> Option<ExtentFields> {
-    if address == 0 {
-        return None;
-    }
-    let mut bytes = [0; EXTENT_BYTES];
-    let (first_half, second_half) = bytes.split_at_mut(EXTENT_BYTES / 2);
+    let mut words = [[0; 8]; EXTENT_WORDS];
+    let (first_half, second_half) = words.as_flattened_mut().split_at_mut(EXTENT_WORDS / 2 * 8);
     cache.read(address, first_half).ok()?;
     // A never used extent may reach into a page that was never written.
     if cache.read(address + first_half.len() as u64, second_half).is_err() {
         second_half.fill(0);
     }
-    Some(ExtentFields::new(&bytes))
+    Some(ExtentFields::new(&words.map(u64::from_le_bytes)))
 }
 
 /// Numbers of extents that agree with a layout and that contradict it.
@@ -87,13 +99,14 @@ fn layout_by_votes(context: &Context<'_>, leaves: &[Leaf]) -> Option<&'static La
     for &Leaf { covered_start: start, address: leaf } in leaves {
         let is_enough = sampled_extents >= MAX_SAMPLED_EXTENTS
             || votes.iter().any(|votes| votes.agreeing_extents >= ENOUGH_VOTES);
-        if is_enough || Instant::now() >= context.deadline {
+        if is_enough || context.deadline_passed() {
             break;
         }
         each_word(context, (leaf, leaf + PAGE_MAP_LAYOUT.leaf_bytes()), &mut |at, entry| {
             let page = start + (((at - leaf) / 8) << PAGE_MAP_LAYOUT.page_shift);
             // Entries inside an extent may be stale; the allocator does not read them.
-            let extent = if page < cursor { None } else { read_extent(&mut cache, entry_extent(entry)) };
+            let structure = entry_extent(entry).filter(|_| page >= cursor);
+            let extent = structure.and_then(|structure| read_extent(&mut cache, structure));
             if let Some(extent) = extent.filter(|extent| extent.start() == page) {
                 cursor = page.saturating_add(extent.bytes);
                 sampled_extents += 1;

@@ -2,17 +2,17 @@
 //!
 //! `locate` finds the page map, `extents` walks it, `caches` finds the regions in thread caches,
 //! `claims` classifies each byte, `base` finds jemalloc's own structures, `hpa` the free parts of
-//! its huge pages. Blocks are not walked: the reader reads a word per page, 128 bytes per extent
-//! and, with huge pages, jemalloc's own structures, but nothing of the heap itself.
+//! its huge pages. The reader reads a word per page, 128 bytes per extent and, with huge pages,
+//! jemalloc's own structures, but nothing of the heap itself.
 
-pub mod base;
-pub mod caches;
-pub mod claims;
-pub mod extents;
-pub mod hpa;
-pub mod layout;
-pub mod locate;
-pub mod rows;
+mod base;
+mod caches;
+mod claims;
+mod extents;
+mod hpa;
+mod layout;
+mod locate;
+mod rows;
 mod settings;
 mod summary;
 
@@ -20,6 +20,8 @@ use self::extents::Extent;
 use self::layout::{Layout, State};
 use self::locate::PageMap;
 use crate::blocks::UnmatchedCaches;
+use crate::parallel::Claimed;
+use crate::radix::FoundHeaps;
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
     self, Argument, CallPlan, Context, FoundAllocator, Function, Reading, Readings, read_each,
@@ -86,19 +88,8 @@ impl FoundAllocator for Jemalloc {
     }
 
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
-        let (mut page_maps, mut caveats) = (Vec::new(), Vec::new());
-        for page_map in locate::find(context) {
-            match page_map.layout {
-                Some(layout) => page_maps.push((page_map, layout)),
-                None => {
-                    let text = "jemalloc's page map was found, but its extents have an unknown layout: it is not read";
-                    caveats.push(Caveat::new("jemalloc_unknown_layout", page_map.name, None, text));
-                }
-            }
-        }
-        let readings =
-            read_each(context, page_maps, |(page_map, layout), taken| read(context, page_map, layout, taken));
-        Ok((readings, caveats))
+        let FoundHeaps { heaps: page_maps, caveats } = locate::find(context);
+        Ok((read_each(context, page_maps, |page_map, taken| read(context, page_map, taken)), caveats))
     }
 
     fn finish(&self, process: &Process, space: &AddressSpace, reading: &mut Reading) {
@@ -121,15 +112,16 @@ impl FoundAllocator for Jemalloc {
 }
 
 /// Reads one jemalloc outside `taken` (claimed by others).
-fn read(context: &Context<'_>, page_map: &PageMap, layout: &'static Layout, taken: &RangeSet) -> Reading {
-    let mut extents = extents::walk(context, page_map, layout, taken);
+fn read(context: &Context<'_>, page_map: &PageMap, taken: &RangeSet) -> Reading {
+    let layout = page_map.layout;
+    let mut extents = extents::walk(context, page_map, taken);
     let mut doubts = extents.walk.doubts.clone();
     let base_blocks = base::find(context, &extents.all, taken, &mut doubts);
     let huge_pages = hpa::find(context, layout, &extents.all, &base_blocks, taken);
     extents.all.extend(huge_pages.extents());
     extents.all.sort_by_key(|extent| extent.start);
     let caches = caches::find(context, layout.caches);
-    let (claims, mut counts) = claims::claim(context, layout, &extents.all, &caches);
+    let Claimed { claims, mut counts } = claims::claim(context, layout, &extents.all, &caches);
     doubts.add(&counts.doubts);
     doubts.add(&huge_pages.doubts);
     caches.first_late_address.into_iter().for_each(|at| doubts.note_timeout(at));
@@ -151,19 +143,19 @@ fn read(context: &Context<'_>, page_map: &PageMap, layout: &'static Layout, take
     });
     let metadata = base_blocks.iter().map(|block| context.claim_whole(block.range, Class::Metadata));
     reading.claims.extend(metadata);
-    reading.allocator = summary::facts(page_map, layout, &counts, &base_blocks, doubts.is_empty());
+    reading.allocator = summary::facts(page_map, &counts, &base_blocks, doubts.is_empty());
     reading.refined = std::mem::take(&mut counts.matched);
     reading.bytes_read =
         extents.walk.bytes_read + counts.bytes_read + caches.bytes_read + huge_pages.bytes_read;
     reading.caveats.extend(huge_pages_caveat(page_map, huge_pages.resident_bytes));
     doubts.add_caveats(&mut reading.caveats, &ABOUT, "extents", &page_map.name);
     reading.is_inconsistent = doubts.damages > 0;
-    // What was not read in time matches nothing.
-    let matched_blocks = if doubts.timed_out() { u64::MAX } else { counts.matched_blocks };
+    let unmatched_regions = (caches.blocks.len() as u64).saturating_sub(counts.cached.count);
     let unmatched_caches = UnmatchedCaches {
         block_word: "region",
-        blocks: (caches.blocks.len() as u64).saturating_sub(matched_blocks),
-        lists_word: "bins of thread caches",
+        // After the deadline not all extents were compared.
+        blocks: if doubts.timed_out() { 0 } else { unmatched_regions },
+        list_word: "bin",
         lists: caches.broken_lists,
     };
     reading.caveats.extend(unmatched_caches.caveat(&ABOUT, &page_map.name));

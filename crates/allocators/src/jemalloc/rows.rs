@@ -1,4 +1,5 @@
-//! The ledger rows of jemalloc. Padding is the page by which large allocations are offset, and the
+//! The ledger rows of jemalloc. On `jemalloc.padding` are the bytes of an extent in use that are in
+//! no region or allocation: the extra page of a large allocation (`opt.cache_oblivious`) and the
 //! unused end of a slab.
 
 crate::rows::block_rows! {

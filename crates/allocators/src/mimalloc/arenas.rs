@@ -6,7 +6,6 @@
 //! kernel for mimalloc's own structures.
 
 use std::collections::{BTreeSet, HashSet};
-use std::time::Instant;
 
 use super::layout::{
     ARENA_WORDS, BITMAP_BITS, CHUNK_BITS, COLLECT_3, HEAP_BYTES, LARGE_BYTES, MAP_BYTES, PAGE_3, PAGE_3_4,
@@ -14,17 +13,18 @@ use super::layout::{
 };
 use super::parts::{Heap, Part, PartKind, RunPurgedArena};
 use crate::radix::{self, Leaf, StaticData, UnclaimedMemory};
-use crate::scan::{each_word, each_word_in_steps, is_mapped_memory, is_private_memory};
+use crate::scan::{
+    each_word, each_word_in_steps, is_mapped_memory, is_private_memory, is_resident, read_words,
+};
 use strandline_claims::allocator::Context;
 use strandline_process::host;
-use strandline_process::memory::word_at;
 use strandline_process::page_cache::PageCache;
 use strandline_process::pages::{PAGE_BYTES, USER_ADDRESS_END};
 use strandline_process::range::{AddressRange, RangeSet};
 
 /// Minimum static data with a mimalloc: its statistics alone take more.
 const MIN_DATA_BYTES: u64 = 4096;
-/// Maximum words of static data followed, per program or library.
+/// Maximum words of static data followed, per program or library: only a hostile one has more.
 const MAX_POINTERS: usize = 1 << 16;
 /// Maximum bytes of candidates for maps read, per program or library.
 const MAX_TRIED_BYTES: u64 = 16 << 20;
@@ -34,9 +34,9 @@ const ENOUGH_ENTRIES: usize = 64;
 const MAX_ARENA_SLICES: u64 = 512 * 512;
 /// Maximum arenas of a process (`types.h`, `MI_MAX_ARENAS`).
 const MAX_ARENAS: usize = 160;
-/// Maximum parts kept: at least 256 GiB of pages.
+/// Maximum parts kept: at least 256 GiB of pages. With more, the next part counts as damage.
 const MAX_PARTS: usize = 1 << 22;
-/// Maximum submaps read.
+/// Maximum submaps read: 8 TiB of addresses.
 const MAX_SUBMAPS: usize = 1 << 14;
 
 /// A page map of two levels (`page-map.c`), and its layout of pages.
@@ -69,7 +69,7 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
         let mut arenas: Vec<Arena> = Vec::new();
         for &pointer in &pointers {
             let is_beside = arenas.last().is_none_or(|last| last.range.end <= pointer);
-            if is_beside && arenas.len() < MAX_ARENAS && Instant::now() < context.deadline {
+            if is_beside && arenas.len() < MAX_ARENAS && !context.deadline_passed() {
                 arenas.extend(arena_at(context, &data, pointer));
             }
         }
@@ -123,7 +123,7 @@ fn find_map(context: &Context<'_>, pointers: &[u64]) -> Option<PageMap> {
 /// Returns the page map whose upper level is at `upper`; `None` if it is not one.
 fn map_at(context: &Context<'_>, upper: u64, remaining_bytes: &mut u64) -> Option<PageMap> {
     if *remaining_bytes == 0
-        || Instant::now() >= context.deadline
+        || context.deadline_passed()
         || !is_private_memory(context, AddressRange::sized(upper, MAP_BYTES))
     {
         return None;
@@ -163,7 +163,7 @@ fn layout_by_votes(context: &Context<'_>, submaps: &[Leaf]) -> Option<&'static P
     let mut votes = [0_usize; 2];
     let mut checked_entries = 0;
     for &Leaf { covered_start, address: submap } in submaps {
-        if checked_entries >= ENOUGH_ENTRIES || Instant::now() >= context.deadline {
+        if checked_entries >= ENOUGH_ENTRIES || context.deadline_passed() {
             break;
         }
         each_word_in_steps(
@@ -184,7 +184,7 @@ fn layout_by_votes(context: &Context<'_>, submaps: &[Leaf]) -> Option<&'static P
     }
     // The first layout of equals.
     let (layout, votes) = layouts.into_iter().zip(votes).rev().max_by_key(|&(_, votes)| votes)?;
-    // Some pages may be mid-update.
+    // Some pages may be mid-update: nine in ten suffice.
     let is_known = checked_entries > 0 && votes * 10 >= checked_entries * 9;
     is_known.then_some(layout)
 }
@@ -224,7 +224,7 @@ fn add_pages(context: &Context<'_>, map: &PageMap, unclaimed: &mut UnclaimedMemo
     let mut cache = PageCache::new(context.memory);
     let mut cursor = 0;
     for &Leaf { covered_start, address: submap } in &map.submaps {
-        if Instant::now() >= context.deadline {
+        if context.deadline_passed() {
             heap.doubts.note_timeout(covered_start);
             break;
         }
@@ -242,7 +242,7 @@ fn add_pages(context: &Context<'_>, map: &PageMap, unclaimed: &mut UnclaimedMemo
                         start,
                         end,
                         kind: PartKind::Page(page),
-                        release_unit: start,
+                        release_unit: Some(start),
                         thread: page.thread,
                     });
                     (context.progress)(end - start);
@@ -271,17 +271,15 @@ struct Arena {
 
 /// Returns the arena at `address`; `None` if no arena begins there.
 fn arena_at(context: &Context<'_>, data: &StaticData<'_>, address: u64) -> Option<Arena> {
-    let mut bytes = [0; 8 * ARENA_WORDS];
-    if !address.is_multiple_of(SLICE_BYTES) || context.resident_runs((address, address + 8)).is_empty() {
+    if !address.is_multiple_of(SLICE_BYTES) || !is_resident(context, address) {
         return None;
     }
-    context.memory.read(address, &mut bytes).ok()?;
-    let word = |index: usize| word_at(&bytes, 8 * index).unwrap_or(0);
+    let words: [u64; ARENA_WORDS] = read_words(context, address)?;
     // In this order: its owner, mostly in static data; from 3.2 on its index; its number of slices;
     // how many of them are its own.
-    let owner = (0..ARENA_WORDS).find(|&index| data.range.contains(word(index)))?;
+    let owner = words.iter().position(|&word| data.range.contains(word))?;
     let (end, structures_end) = (owner + 1..owner + 3).find_map(|index| {
-        let (slices, own_slices) = (word(index), word(index + 1));
+        let (&slices, &own_slices) = (words.get(index)?, words.get(index + 1)?);
         let end = address.checked_add(slices.checked_mul(SLICE_BYTES)?)?;
         let is_arena = own_slices > 0
             && own_slices < slices
@@ -290,15 +288,15 @@ fn arena_at(context: &Context<'_>, data: &StaticData<'_>, address: u64) -> Optio
         is_arena.then_some((end, address + own_slices * SLICE_BYTES))
     })?;
     // Its bitmaps are among its own structures.
-    let is_bitmap = |index: &usize| (address..structures_end).contains(&word(*index));
+    let are_bitmaps = |pointers: &[u64]| pointers.iter().all(|at| (address..structures_end).contains(at));
     let first_bitmap = (owner + 1..ARENA_WORDS - PURGE_BITMAP)
-        .find(|index| (*index..=index + PURGE_BITMAP).all(|index| is_bitmap(&index)));
+        .find(|&index| are_bitmaps(&words[index..=index + PURGE_BITMAP]));
     let mut purge_bits = Vec::new();
     if let Some(first_bitmap) = first_bitmap {
         let bit_count = ((end - address) / SLICE_BYTES).next_multiple_of(CHUNK_BITS);
         purge_bits.resize((bit_count / 8) as usize, 0);
         // Memory that was never written has no bit set.
-        let bits_at = word(first_bitmap + PURGE_BITMAP) + BITMAP_BITS;
+        let bits_at = words[first_bitmap + PURGE_BITMAP] + BITMAP_BITS;
         let read_length = context.memory.read_some(bits_at, &mut purge_bits);
         purge_bits.truncate(read_length);
     }
@@ -334,7 +332,7 @@ impl Arena {
                     if parts.len() >= max_parts {
                         return Err(at);
                     }
-                    parts.push(Part { start: at, end: next, kind, release_unit: 0, thread: 0 });
+                    parts.push(Part { start: at, end: next, kind, release_unit: None, thread: None });
                 }
             }
             at = next;
@@ -371,7 +369,7 @@ fn add_own_structures(map: &PageMap, arenas: &[Arena], unclaimed: &mut Unclaimed
         let is_beside = heap.parts.get(next).is_none_or(|part| part.start >= end)
             && parts.last().is_none_or(|last| last.end <= start);
         if is_beside && unclaimed.contains((start, end)) {
-            parts.push(Part { start, end, kind: PartKind::Own, release_unit: 0, thread: 0 });
+            parts.push(Part { start, end, kind: PartKind::Own, release_unit: None, thread: None });
         }
     }
     heap.parts.extend(parts);
@@ -388,7 +386,7 @@ fn add_free_memory(
     let max_parts = MAX_PARTS.saturating_sub(heap.parts.len());
     let mut parts = Vec::new();
     for arena in arenas {
-        if Instant::now() >= context.deadline {
+        if context.deadline_passed() {
             heap.doubts.note_timeout(arena.range.start);
             break;
         }

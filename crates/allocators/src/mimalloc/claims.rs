@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use super::layout::{FreeLists, OFFSETS, PageWords};
 use super::parts::{Heap, Part, PartKind};
 use crate::blocks::{BlockState, SpanClaimer};
-use crate::parallel::{Totals, claim_in_parts, impl_totals};
+use crate::parallel::{Claimed, claim_in_parts, impl_totals};
 use crate::scan::within;
 use strandline_claims::accumulator::{Accumulator, Class};
-use strandline_claims::allocator::{Context, RangeClaim};
+use strandline_claims::allocator::Context;
 use strandline_claims::doubts::ReadProblems;
 use strandline_claims::facts::SizeClass;
 use strandline_claims::range::{page_of, page_up};
@@ -19,7 +19,7 @@ use strandline_claims::refinements::Matches;
 use strandline_process::page_cache::PageCache;
 use strandline_process::range::{AddressRange, RangeSet};
 
-/// Totals of the parts of one stretch of memory, or of all.
+/// Totals of the parts of one range of memory, or of all.
 #[derive(Default)]
 pub struct Counts {
     /// By block size.
@@ -49,7 +49,7 @@ pub fn claim(
     heap: &Heap,
     delayed_blocks: &[u64],
     releasable: &RangeSet,
-) -> (Vec<RangeClaim>, Counts) {
+) -> Claimed<Counts> {
     let first_block_offset = choose_offset_function(heap);
     claim_in_parts(context, &heap.parts, &Part::range, &|parts, accumulator| {
         let spans = SpanClaimer::new(context, PageCache::new(context.memory));
@@ -58,9 +58,10 @@ pub fn claim(
         for part in parts {
             claimer.claim_part(part, releasable.overlapping(part.range()), accumulator);
         }
-        accumulator.claim_to(parts.last().map_or(0, |last| last.end), Class::Free);
-        let (matched, bytes_read) = claimer.spans.finish();
-        claimer.counts.with_matches(matched, bytes_read)
+        if let Some(last) = parts.last() {
+            accumulator.claim_to(last.end, Class::Free);
+        }
+        claimer.spans.finish(claimer.counts)
     })
 }
 
@@ -76,9 +77,9 @@ fn choose_offset_function(heap: &Heap) -> Option<fn(u64) -> u64> {
             let start = part.start + offset(page.block_bytes);
             let grid =
                 BlockGrid { start, end: part.end, block_bytes: page.block_bytes, count: page.capacity };
-            let fitting_blocks = part.end.saturating_sub(start) / page.block_bytes;
-            let has_all_blocks = page.reserved == 0 || page.reserved == fitting_blocks;
-            let is_outside = |block: &u64| *block != 0 && grid.index_of(*block).is_none();
+            let fitting_blocks = part.end.saturating_sub(start).checked_div(page.block_bytes);
+            let has_all_blocks = page.reserved == 0 || Some(page.reserved) == fitting_blocks;
+            let is_outside = |&block: &u64| block != 0 && !grid.has_block_at(block);
             page.lists.first_blocks().into_iter().filter(is_outside).count() + usize::from(!has_all_blocks)
         };
         heap.parts.iter().map(contradictions_of_page).sum::<usize>()
@@ -98,8 +99,7 @@ struct Claimer<'a> {
     counts: Counts,
 }
 
-/// Where the initialised blocks of a page are: one behind another, all of one size. So the index of
-/// a block follows from its address.
+/// Where the initialised blocks of a page are: one behind another, all of one size.
 struct BlockGrid {
     /// Address of the first block.
     start: u64,
@@ -112,13 +112,10 @@ struct BlockGrid {
 }
 
 impl BlockGrid {
-    /// Returns the index of the block that begins at `pointer`; `None` if none does.
-    fn index_of(&self, pointer: u64) -> Option<usize> {
-        let offset = pointer.checked_sub(self.start)?;
-        let is_block = self.block_bytes > 0
-            && offset.is_multiple_of(self.block_bytes)
-            && offset / self.block_bytes < self.count;
-        if is_block { usize::try_from(offset / self.block_bytes).ok() } else { None }
+    /// Whether a block begins at `pointer`.
+    fn has_block_at(&self, pointer: u64) -> bool {
+        let offset = pointer.checked_sub(self.start).filter(|offset| offset.is_multiple_of(self.block_bytes));
+        offset.and_then(|offset| offset.checked_div(self.block_bytes)).is_some_and(|index| index < self.count)
     }
 }
 
@@ -166,7 +163,7 @@ impl<'a> Claimer<'a> {
         }
     }
 
-    /// Claims free memory, of which a collection releases the ranges `releasable`. The kernel page
+    /// Claims free memory, which a collection releases in the ranges `releasable`. The kernel page
     /// at the end belongs to the next part if that is released too.
     fn claim_free_part(
         &mut self,
@@ -204,25 +201,23 @@ impl<'a> Claimer<'a> {
             accumulator.claim_to(grid.start, Class::Header);
             accumulator.claim_to(grid.end, Class::Live);
         } else {
-            self.spans.start_span(page.capacity)?;
+            self.spans.start_span(grid.start, grid.block_bytes, grid.count)?;
             if lists != FreeLists::default() {
-                self.spans.read_span(AddressRange::sized(grid.start, grid.count * grid.block_bytes));
+                self.spans.read_span(grid.count * grid.block_bytes);
             }
-            let listed_count = self.follow_list(lists.free, &grid, BlockState::Free)?
-                + self.follow_list(lists.local_free, &grid, BlockState::Free)?;
+            let listed_count = self.follow_list(lists.free, BlockState::Free)?
+                + self.follow_list(lists.local_free, BlockState::Free)?;
             if listed_count != free {
                 return None;
             }
-            cached = self.follow_list(lists.thread_free, &grid, BlockState::Cached)?;
+            cached = self.follow_list(lists.thread_free, BlockState::Cached)?;
             for &pointer in delayed_blocks {
-                let index = grid.index_of(pointer)?;
-                let state = self.spans.states.get_mut(index).filter(|state| **state == BlockState::Live)?;
-                *state = BlockState::Cached;
+                self.spans.mark(pointer, BlockState::Cached)?;
                 cached += 1;
             }
             page.used.checked_sub(cached)?;
             accumulator.claim_to(grid.start, Class::Header);
-            self.spans.claim_span(grid.block_bytes, grid.end, accumulator);
+            self.spans.claim_span(grid.end, accumulator);
         }
         accumulator.claim_to(part.end, Class::Free);
         self.count(part, &grid, &BlockCounts { free, cached, live: page.used - cached });
@@ -272,13 +267,11 @@ impl<'a> Claimer<'a> {
     /// number.
     ///
     /// `None` if the list leaves the page's blocks, or has a block that is in a list already.
-    fn follow_list(&mut self, first_block: u64, grid: &BlockGrid, new_state: BlockState) -> Option<u64> {
+    fn follow_list(&mut self, first_block: u64, new_state: BlockState) -> Option<u64> {
         let (mut at, mut count) = (first_block, 0);
         while at != 0 {
-            let index = grid.index_of(at)?;
             // A block that already has another state closes a cycle.
-            let state = self.spans.states.get_mut(index).filter(|state| **state == BlockState::Live)?;
-            *state = new_state;
+            self.spans.mark(at, new_state)?;
             count += 1;
             at = self.spans.word(at, &mut self.counts.doubts)?;
         }

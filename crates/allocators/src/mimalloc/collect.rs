@@ -6,10 +6,11 @@
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
-use std::time::Instant;
 
 use super::layout::{PageWords, RUN_BYTES, SLICE_BYTES};
-use super::parts::{ArenaPurge, CollectRules, Heap, Part, PartKind, RunPurgedArena, SpanPurge};
+use super::parts::{
+    ArenaPurge, CollectRules, CollectingThread, Heap, Part, PartKind, RunPurgedArena, SpanPurge,
+};
 use super::spans::Releasable;
 use crate::scan::within;
 use strandline_claims::allocator::Context;
@@ -19,7 +20,7 @@ use strandline_process::range::{AddressRange, RangeSet};
 
 /// No heap is below this address: smaller words are no pointers (`vm.mmap_min_addr`).
 const MIN_HEAP_ADDRESS: u64 = 64 << 10;
-/// Maximum blocks of heaps' lists, in case one is damaged.
+/// Maximum blocks of heaps' lists, in case one is damaged: the others count as in use.
 const MAX_DELAYED_BLOCKS: u64 = 1 << 22;
 
 /// Blocks that other threads freed, and what a collection can release as a result.
@@ -71,25 +72,26 @@ impl Collection {
 
     /// Returns which collections release a part, apart from spans of slices.
     fn collector_of(&self, part: &Part) -> Option<Collector> {
-        if matches!(part.kind, PartKind::PurgePending) {
-            return match self.collect_rules.arena_purge {
-                _ if part.release_unit != 0 => Some(Collector::Thread(part.thread)),
+        let rules = &self.collect_rules;
+        if matches!(part.kind, PartKind::PurgePending) && part.release_unit.is_none() {
+            return match rules.arena_purge {
                 ArenaPurge::Never => None,
                 ArenaPurge::MainThread => Some(Collector::Main),
                 ArenaPurge::AnyThread => Some(Collector::Any),
             };
         }
-        let is_released = self.dead_units.contains(&part.release_unit)
-            || self.collect_rules.frees_pages && self.is_dead(part);
+        if matches!(part.kind, PartKind::PurgePending) {
+            // Only collections of its own thread release it.
+            return part.thread.map(Collector::Thread);
+        }
+        let is_released =
+            self.dead_units.contains(&part.release_unit?) || rules.frees_pages && self.is_dead(part);
+        if !is_released || rules.span_purge != SpanPurge::None {
+            return None;
+        }
         match part.thread {
-            _ if part.release_unit == 0
-                || self.collect_rules.span_purge != SpanPurge::None
-                || !is_released =>
-            {
-                None
-            }
-            0 => self.collect_rules.frees_ended.then_some(Collector::Main),
-            thread => Some(Collector::Thread(thread)),
+            Some(thread) => Some(Collector::Thread(thread)),
+            None => rules.frees_ended.then_some(Collector::Main),
         }
     }
 
@@ -100,7 +102,7 @@ impl Collection {
         // In a forked child the heaps of other threads are frozen, maybe mid-update: no call is
         // made.
         let live_threads: HashSet<u64> = context.fs_bases.iter().copied().collect();
-        let is_alive = |part: &Part| part.thread == 0 || live_threads.contains(&part.thread);
+        let is_alive = |part: &Part| part.thread.is_none_or(|thread| live_threads.contains(&thread));
         if self.collect_rules == CollectRules::default() || !heap.parts.iter().all(is_alive) {
             return;
         }
@@ -115,25 +117,21 @@ impl Collection {
         releasable.add_waiting(heap, |range| bytes(&[range]) > 0);
         let [ended_by_main, ended_by_other] =
             [true, false].map(|is_main| bytes(&releasable.of_ended_threads(is_main).ranges));
-        let mut max_bytes = 0;
-        for &thread in context.fs_bases {
-            let own_bytes = releasable.by_thread.get(&thread).map_or(0, |memory| bytes(&memory.ranges));
-            let all_bytes = own_bytes + if thread == main { ended_by_main } else { ended_by_other };
-            if all_bytes > max_bytes || self.chosen_thread.is_none() {
-                (max_bytes, self.chosen_thread) = (all_bytes, Some(thread));
-            }
-        }
-        let thread = self.chosen_thread.unwrap_or(main);
-        self.due_milliseconds = releasable.due_milliseconds(thread, thread == main);
+        let bytes_of = |&fs_base: &u64| {
+            let own_bytes = releasable.by_thread.get(&fs_base).map_or(0, |memory| bytes(&memory.ranges));
+            own_bytes + if fs_base == main { ended_by_main } else { ended_by_other }
+        };
+        let &fs_base = context.fs_bases.iter().rev().max_by_key(|fs_base| bytes_of(fs_base)).unwrap_or(&main);
+        let thread = CollectingThread { fs_base, is_main: fs_base == main };
+        self.chosen_thread = Some(fs_base);
+        self.due_milliseconds = releasable.due_milliseconds(thread);
         let is_in_run_purged_arena = |range: &AddressRange| {
             let next = heap.run_purged_arenas.partition_point(|arena| arena.range.end <= range.start);
             heap.run_purged_arenas.get(next).is_some_and(|arena| arena.range.contains(range.start))
         };
-        let ranges_outside =
-            releasable.releasable_by(thread, thread == main).filter(|range| !is_in_run_purged_arena(range));
-        let is_released = |part: &Part| {
-            self.collector_of(part).is_some_and(|collector| collector.includes(thread, thread == main))
-        };
+        let ranges_outside = releasable.releasable_by(thread).filter(|range| !is_in_run_purged_arena(range));
+        let is_released =
+            |part: &Part| self.collector_of(part).is_some_and(|collector| collector.includes(thread));
         let runs: Vec<_> = heap
             .run_purged_arenas
             .iter()
@@ -156,10 +154,10 @@ pub enum Collector {
 
 impl Collector {
     /// Whether a collection by `thread` is one of them.
-    fn includes(self, thread: u64, is_main: bool) -> bool {
+    fn includes(self, thread: CollectingThread) -> bool {
         match self {
-            Self::Thread(collecting_thread) => collecting_thread == thread,
-            Self::Main => is_main,
+            Self::Thread(fs_base) => fs_base == thread.fs_base,
+            Self::Main => thread.is_main,
             Self::Any => true,
         }
     }
@@ -167,8 +165,8 @@ impl Collector {
 
 #[cfg(test)]
 impl Collection {
-    /// With these dead pages, by their first byte, and blocks that other threads freed, in the
-    /// order of the lists.
+    /// A collection with these dead pages, by their first byte, and blocks that other threads freed,
+    /// in the order of the lists.
     pub fn new(dead_pages: &[u64], delayed: &[u64]) -> Self {
         let mut blocks: Vec<(u64, usize)> = delayed.iter().copied().zip(0..).collect();
         blocks.sort_unstable();
@@ -240,8 +238,9 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> Collection {
     (collection.delayed_blocks, collection.list_positions) = delayed_blocks.into_iter().unzip();
     collection.collect_rules = heap.collect_rules;
     let mut live_units: HashSet<u64> = HashSet::new();
-    for part in heap.parts.iter().filter(|part| part.release_unit != 0) {
-        collection.dead_units.insert(part.release_unit);
+    for part in &heap.parts {
+        let Some(release_unit) = part.release_unit else { continue };
+        collection.dead_units.insert(release_unit);
         let PartKind::Page(page) = part.kind else { continue };
         // A heap that the program created (mi_heap_new) is in a block of mimalloc: no collection of
         // its thread visits it.
@@ -251,7 +250,7 @@ pub fn find(context: &Context<'_>, heap: &Heap) -> Collection {
             collection.dead_pages.insert(part.start);
             continue;
         }
-        live_units.insert(part.release_unit);
+        live_units.insert(release_unit);
     }
     collection.dead_units.retain(|unit| !live_units.contains(unit));
     collection.choose_thread(context, heap);
@@ -276,7 +275,7 @@ fn is_dead(
     let freed_blocks = within(delayed_blocks, part.range(), |&pointer| pointer).len() as u64;
     let mut blocks_in_use = page.used.saturating_sub(freed_blocks);
     let mut at = page.lists.thread_free;
-    while blocks_in_use > 0 && at != 0 && Instant::now() < context.deadline {
+    while blocks_in_use > 0 && at != 0 && !context.deadline_passed() {
         if !(part.start..part.end).contains(&at) {
             return false;
         }
@@ -288,7 +287,8 @@ fn is_dead(
     blocks_in_use == 0 && at == 0
 }
 
-/// Returns the blocks that other threads freed into lists of heaps, in the order of these lists.
+/// Returns the blocks that other threads freed into lists of heaps, in the order of these lists. A
+/// link that cannot be read ends its list: the blocks after it count as in use.
 fn read_delayed_blocks(
     context: &Context<'_>,
     cache: &mut PageCache<'_>,
@@ -304,20 +304,19 @@ fn read_delayed_blocks(
         .iter()
         .flat_map(|offset| thread_heaps.iter().map(move |thread_heap| thread_heap + offset));
     for head in heads {
-        let mut at = cache.word(head).unwrap_or(0);
-        while at != 0
-            && at.is_multiple_of(8)
+        let mut next = cache.word(head);
+        while let Some(block) = next.filter(|&block| block != 0 && block.is_multiple_of(8))
             && (blocks.len() as u64) < max_blocks
-            && Instant::now() < context.deadline
+            && !context.deadline_passed()
         {
-            blocks.push(at);
-            at = cache.word(at).unwrap_or(0);
+            blocks.push(block);
+            next = cache.word(block);
         }
     }
     blocks
 }
 
-/// Returns the heaps that a page belongs to.
+/// Returns the heaps that a page belongs to, without addresses where none can be.
 fn heaps_of_part(part: &Part) -> impl Iterator<Item = u64> + use<> {
     let heaps = part.page().map_or([0; 2], |page| page.heaps);
     heaps
@@ -337,8 +336,8 @@ mod tests {
             start: START + first * SLICE_BYTES,
             end: START + past_last * SLICE_BYTES,
             kind,
-            release_unit: START + first * SLICE_BYTES,
-            thread: 0,
+            release_unit: Some(START + first * SLICE_BYTES),
+            thread: None,
         };
         let page = PartKind::Page(PageWords::default());
         // Two runs of 32 slices: a freed page, a page that stays, free slices; then free slices.
@@ -369,8 +368,8 @@ mod tests {
             start: START - 2 * RUN_BYTES,
             end: range.end,
             kind: PartKind::PurgePending,
-            release_unit: 0,
-            thread: 0,
+            release_unit: None,
+            thread: None,
         };
         let heap = Heap { parts: vec![part], ..Heap::default() };
         let arena = RunPurgedArena { range, marks: vec![0xff; 8] };

@@ -203,16 +203,17 @@ pub struct PageWords {
     pub heaps: [u64; 2],
     /// Address of its first block, if a field holds that.
     pub start: Option<u64>,
-    /// The thread that it belongs to; 0 if no field holds that (before 3.x).
-    pub thread: u64,
+    /// The thread that it belongs to; `None` if it belongs to none, or if no field holds that
+    /// (before 3.x).
+    pub thread: Option<u64>,
     /// Its memory according to its arena.
     pub slices: Option<AddressRange>,
     /// Address of its structure.
     pub structure: u64,
-    /// The next structure in its heap's queue; 0 if none.
-    pub next: u64,
-    /// The previous structure in that queue; 0 if none.
-    pub previous: u64,
+    /// The next structure in its heap's queue.
+    pub next: Option<u64>,
+    /// The previous structure in that queue.
+    pub previous: Option<u64>,
     /// Whether it is in the queue of full pages.
     pub is_full: bool,
     /// Whether its heap keeps it for a time although it is empty.
@@ -260,6 +261,7 @@ impl PageLayout {
             FirstBlock::Words(at) => Some(address.checked_add(8 * half(at)?)?),
             FirstBlock::FirstAligned | FirstBlock::Offset => None,
         };
+        let non_zero = |word: u64| Some(word).filter(|&word| word != 0);
         let block_bytes = sized(self.block_bytes)?;
         let (flags, next, previous) = match self.queue {
             Some(QueueFields { flags, next }) => {
@@ -277,8 +279,8 @@ impl PageLayout {
         Some(PageWords {
             slices: self.arena.and_then(slices),
             structure: address,
-            next,
-            previous,
+            next: non_zero(next),
+            previous: non_zero(previous),
             is_full: flags & IN_FULL != 0,
             is_retired: flags & RETIRE_EXPIRE != 0,
             capacity: half(self.capacity)? & 0xffff,
@@ -297,7 +299,7 @@ impl PageLayout {
             },
             heaps: [word_at(bytes, self.heaps[0])?, word_at(bytes, self.heaps[1])?],
             start,
-            thread: if self.has_thread { word_at(bytes, 0)? & !7 } else { 0 },
+            thread: if self.has_thread { non_zero(word_at(bytes, 0)? & !7) } else { None },
         })
     }
 }

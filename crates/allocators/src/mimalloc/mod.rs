@@ -4,22 +4,22 @@
 //! page map (3.x). Both divide the memory into `parts`, and `claims` classifies their bytes. The
 //! first word of a free block links to the next one, so pages with free blocks are read.
 
-pub mod arenas;
-pub mod claims;
-pub mod collect;
-pub mod layout;
-pub mod parts;
-pub mod rows;
-pub mod segment_layout;
-pub mod segments;
+mod arenas;
+mod claims;
+mod collect;
+mod layout;
+mod parts;
+mod rows;
+mod segment;
+mod segment_layout;
+mod segments;
 mod settings;
-pub mod spans;
+mod spans;
 mod visits;
-
-use std::time::Instant;
 
 use self::claims::Counts;
 use self::parts::{CollectRules, Heap, Part, UnreadHeaps};
+use crate::parallel::Claimed;
 use crate::scan::{is_mapped_memory, is_unclaimed};
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
@@ -29,6 +29,7 @@ use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::{Allocator, Remedy, figures};
 use strandline_claims::reader::{Evidence, FileName, Match, ReaderInfo, version_in_file_name};
 use strandline_claims::remedy::Spec;
+use strandline_claims::units::counted;
 use strandline_process::image::image_at;
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::procfs::Process;
@@ -87,6 +88,7 @@ pub static READER: allocator::Reader = allocator::Reader::new(|_, space| {
 });
 
 struct Mimalloc {
+    /// Whether mimalloc is likely: the reader searches for it in every process.
     is_likely: bool,
 }
 
@@ -100,12 +102,15 @@ impl FoundAllocator for Mimalloc {
         let mut heaps = segments::find(context, &taken);
         taken.add(heaps.iter().flat_map(|heap| &heap.parts).map(Part::range));
         heaps.extend(arenas::find(context, &taken));
+        let text = "not all memory was searched for mimalloc in the time that a target may be stopped";
+        let is_missed = heaps.is_empty() && self.is_likely && context.deadline_passed();
+        let caveat = is_missed.then(|| Caveat::new("mimalloc_too_slow", "mimalloc", None, text));
         let readings = read_each(context, heaps, |heap, taken| {
             let mut reading = read(context, heap, taken);
-            reading.caveats.extend(unread_heaps_caveat(heap));
+            reading.caveats.extend(heap.unread_heaps.map(unread_heaps_caveat));
             reading
         });
-        Ok((readings, Vec::new()))
+        Ok((readings, caveat.into_iter().collect()))
     }
 
     fn finish(&self, process: &Process, space: &AddressSpace, reading: &mut Reading) {
@@ -131,8 +136,8 @@ impl FoundAllocator for Mimalloc {
 fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let collection = collect::find(context, heap);
     // After the deadline, collect::find may have missed blocks that other threads freed.
-    let is_late = Instant::now() >= context.deadline;
-    let (claims, mut counts) =
+    let is_late = context.deadline_passed();
+    let Claimed { claims, mut counts } =
         claims::claim(context, heap, &collection.delayed_blocks, &collection.releasable);
     let damages = counts.doubts.damages;
     if heap.is_encoded || damages >= MIN_INVALID_PAGES_FOR_ENCODED && damages * 2 > counts.pages {
@@ -170,11 +175,13 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
 }
 
 /// Returns the caveat on further mimallocs that are not read.
-fn unread_heaps_caveat(heap: &Heap) -> Option<Caveat> {
-    let UnreadHeaps { count, first_segment, resident_bytes } = heap.unread_heaps;
-    let text =
-        format!("the process has {count} more mimallocs than strandline reads: their memory is on anonymous");
-    (count > 0).then(|| Caveat::new("mimalloc_left_out", format!("{first_segment:#x}"), resident_bytes, text))
+fn unread_heaps_caveat(unread_heaps: UnreadHeaps) -> Caveat {
+    let UnreadHeaps { count, first_segment, resident_bytes } = unread_heaps;
+    let text = format!(
+        "the process has {} than strandline reads: their memory is on anonymous",
+        counted(count as u64, "more mimalloc")
+    );
+    Caveat::new("mimalloc_left_out", format!("{first_segment:#x}"), resident_bytes, text)
 }
 
 /// Returns a reading without claims, for a heap of a build that encodes its lists, of which

@@ -16,11 +16,11 @@ pub struct Part {
     pub end: u64,
     /// Its kind.
     pub kind: PartKind,
-    /// The unit with which it is released to the kernel: its segment, or its page in 3.x; 0 if
-    /// none.
-    pub release_unit: u64,
-    /// FS base of the thread that it belongs to; 0 if none.
-    pub thread: u64,
+    /// Address of the unit with which it is released to the kernel, if it belongs to one: its
+    /// segment, or its page in 3.x.
+    pub release_unit: Option<u64>,
+    /// FS base of the thread that it belongs to, if it belongs to one.
+    pub thread: Option<u64>,
 }
 
 impl Part {
@@ -96,6 +96,15 @@ pub enum ArenaPurge {
     AnyThread,
 }
 
+/// A thread that makes a collection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CollectingThread {
+    /// Its FS base.
+    pub fs_base: u64,
+    /// Whether it is the main thread, which also collects what ended threads left.
+    pub is_main: bool,
+}
+
 /// One mimalloc, divided into parts.
 #[derive(Default)]
 pub struct Heap {
@@ -127,16 +136,16 @@ pub struct Heap {
     pub is_encoded: bool,
     /// Arenas that are purged in runs of slices only, in address order.
     pub run_purged_arenas: Vec<RunPurgedArena>,
-    /// Further mimallocs, which are not read.
-    pub unread_heaps: UnreadHeaps,
+    /// Further mimallocs, which are not read, if there are any.
+    pub unread_heaps: Option<UnreadHeaps>,
     /// Invalid structures, and where the deadline passed.
     pub doubts: ReadProblems,
     /// Bytes read from the target.
     pub bytes_read: u64,
 }
 
-/// Mimallocs that are not read, because a process hardly ever has that many.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Mimallocs that are not read, because a real process does not have that many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnreadHeaps {
     /// Their number.
     pub count: usize,

@@ -1,5 +1,5 @@
-//! The ledger rows of mimalloc. Padding is the bytes before the first block of a page; cached are
-//! blocks that other threads freed.
+//! The ledger rows of mimalloc. On `mimalloc.padding` are the bytes before the first block of a
+//! page; on `mimalloc.cached`, blocks that other threads freed.
 
 crate::rows::block_rows! {
     "mimalloc",

@@ -145,22 +145,25 @@ const SLICES_2_0_9: SegmentDivision =
 const SLICES_2_1_9: SegmentDivision =
     SegmentDivision::Slices { slices: 248, info_slices: 256, kind: 264, entries: 272, structures: 288 };
 
-// What `mi_heap_collect_ex` releases, from these releases on.
+/// What `mi_heap_collect_ex` releases, from 1.8.4 on.
 const COLLECT_1_8_4: CollectRules = CollectRules {
     frees_pages: true,
     frees_ended: true,
     arena_purge: ArenaPurge::AnyThread,
     span_purge: SpanPurge::None,
 };
+/// From 2.0.3 on.
 const COLLECT_2_0_3: CollectRules = CollectRules {
     frees_pages: false,
     frees_ended: true,
     arena_purge: ArenaPurge::AnyThread,
     span_purge: SpanPurge::Kept,
 };
+/// From 2.0.9 on.
 const COLLECT_2_0_9: CollectRules = CollectRules { span_purge: SpanPurge::WhenDue, ..COLLECT_2_0_3 };
-/// As in 2.1.2. In 2.1.0 and 2.1.1 no free memory waits for the main thread either.
+/// From 2.1.0 on, as in 2.1.2. In 2.1.0 and 2.1.1 no free memory waits for the main thread either.
 const COLLECT_2_1: CollectRules = CollectRules { arena_purge: ArenaPurge::MainThread, ..COLLECT_2_0_9 };
+/// From 2.1.4 on.
 const COLLECT_2_1_4: CollectRules = CollectRules { span_purge: SpanPurge::AtVisits, ..COLLECT_2_0_3 };
 
 const MIB: u64 = 1 << 20;

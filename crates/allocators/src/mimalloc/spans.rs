@@ -12,8 +12,8 @@ use std::ops::Range;
 
 use super::collect::{Collection, Collector};
 use super::layout::SLICE_BYTES;
-use super::parts::{ArenaPurge, Heap, Part, PartKind, SpanPurge};
-use super::visits::{VisitPhase, pages_in_visit_order};
+use super::parts::{ArenaPurge, CollectingThread, Heap, Part, PartKind, SpanPurge};
+use super::visits::{PageVisit, VisitPhase, pages_in_visit_order};
 use strandline_claims::bits;
 use strandline_process::range::{AddressRange, RangeSet};
 
@@ -99,8 +99,8 @@ pub struct PurgeSchedule {
 struct Segment<'a> {
     /// First byte.
     start: u64,
-    /// Its thread; 0 if the thread ended.
-    thread: u64,
+    /// Its thread; `None` if the thread ended.
+    thread: Option<u64>,
     /// When scheduled slices are released.
     purge_rule: SpanPurge,
     /// State of its free slices; empty if the segment is a single block's.
@@ -217,12 +217,14 @@ impl<'a> Segment<'a> {
 /// Returns all segments in their current state.
 fn segments(heap: &Heap) -> BTreeMap<u64, Segment<'_>> {
     let mut segments: BTreeMap<u64, Segment<'_>> = BTreeMap::new();
-    for part in heap.parts.iter().filter(|part| part.release_unit != 0) {
-        let segment = segments.entry(part.release_unit).or_insert_with(|| Segment {
-            start: part.release_unit,
+    for part in &heap.parts {
+        let Some(start) = part.release_unit else { continue };
+        let segment = segments.entry(start).or_insert_with(|| Segment {
+            start,
             thread: part.thread,
             purge_rule: heap.collect_rules.span_purge,
-            schedule: heap.purge_schedules.get(&part.release_unit).copied().unwrap_or_default(),
+            // The segment of a single block has no schedule, and releases nothing by one.
+            schedule: heap.purge_schedules.get(&start).copied().unwrap_or_default(),
             free_slices: Mask::default(),
             released_slices: Mask::default(),
             due_milliseconds: 0,
@@ -255,7 +257,7 @@ impl ReleasableMemory {
 /// What collections release, by the thread that makes them.
 #[derive(Default)]
 pub struct Releasable {
-    /// Memory of each live thread.
+    /// Memory of each live thread, by its FS base.
     pub by_thread: HashMap<u64, ReleasableMemory>,
     /// Memory that ended threads left or that belongs to no thread, if the main thread collects.
     ended_by_main: ReleasableMemory,
@@ -273,7 +275,7 @@ impl Releasable {
         // If only the main thread has arenas purged, a segment freed by another waits from then on.
         let by_any_thread = heap.collect_rules.arena_purge != ArenaPurge::MainThread;
         let mut released = Self::default();
-        for segment in segments.values().filter(|segment| segment.thread == 0) {
+        for segment in segments.values().filter(|segment| segment.thread.is_none()) {
             for is_main in [true, false] {
                 let mut segment = Segment { parts: segment.parts.clone(), ..*segment };
                 segment.collect_abandoned(collection, is_main);
@@ -281,23 +283,24 @@ impl Releasable {
                 ended.add(&segment, is_main || by_any_thread);
             }
         }
-        segments.retain(|_, segment| segment.thread != 0);
-        for (page, order) in pages_in_visit_order(heap, collection) {
-            let Some(segment) = segments.get_mut(&page.release_unit) else { continue };
+        for PageVisit { page, order } in pages_in_visit_order(heap, collection) {
+            let (Some(unit), Some(thread)) = (page.release_unit, page.thread) else { continue };
+            let Some(segment) = segments.get_mut(&unit) else { continue };
             if heap.collect_rules.span_purge == SpanPurge::AtVisits && order.phase == VisitPhase::AllPages {
                 segment.purge();
             }
             if collection.is_dead(page) {
                 segment.free_page(page);
-                let waits = !by_any_thread && segment.thread != main;
+                let waits = !by_any_thread && thread != main;
                 if let Some(freed) = segment.freed_range().filter(|_| waits) {
-                    released.first_freed_segments.entry(segment.thread).or_insert(freed);
+                    released.first_freed_segments.entry(thread).or_insert(freed);
                 }
             }
         }
         for segment in segments.values() {
-            let memory = released.by_thread.entry(segment.thread).or_default();
-            memory.add(segment, by_any_thread || segment.thread == main);
+            let Some(thread) = segment.thread else { continue };
+            let memory = released.by_thread.entry(thread).or_default();
+            memory.add(segment, by_any_thread || thread == main);
         }
         released
     }
@@ -333,7 +336,7 @@ impl Releasable {
         let waiting_parts = heap
             .parts
             .iter()
-            .filter(|part| matches!(part.kind, PartKind::PurgePending) && part.release_unit == 0);
+            .filter(|part| matches!(part.kind, PartKind::PurgePending) && part.release_unit.is_none());
         let waiting_ranges: Vec<_> =
             waiting_parts.map(Part::range).filter(|range| is_resident(*range)).collect();
         if waiting_ranges.is_empty() {
@@ -343,8 +346,8 @@ impl Releasable {
             ARENA_DELAY_MILLISECONDS + ARENA_DELAY_MILLISECONDS / 10 * (waiting_ranges.len() as u64 + 1);
         let due_milliseconds =
             heap.read_at_milliseconds.saturating_add(delay_milliseconds.min(MAX_ARENA_WAIT_MILLISECONDS));
-        for (thread, first_segment) in &self.first_freed_segments {
-            let memory = self.by_thread.entry(*thread).or_default();
+        for (&thread, first_segment) in &self.first_freed_segments {
+            let memory = self.by_thread.entry(thread).or_default();
             memory.due_milliseconds = memory.due_milliseconds.max(due_milliseconds);
             memory.ranges.push(*first_segment);
             memory.ranges.extend(&waiting_ranges);
@@ -352,18 +355,18 @@ impl Releasable {
     }
 
     /// Returns when a collection by `thread` has released all of its memory; 0 for at once.
-    pub fn due_milliseconds(&self, thread: u64, is_main: bool) -> u64 {
-        self.memory_of(thread, is_main).map(|memory| memory.due_milliseconds).max().unwrap_or(0)
+    pub fn due_milliseconds(&self, thread: CollectingThread) -> u64 {
+        self.memory_of(thread).map(|memory| memory.due_milliseconds).max().unwrap_or(0)
     }
 
     /// Returns what a collection by `thread` releases.
-    pub fn releasable_by(&self, thread: u64, is_main: bool) -> impl Iterator<Item = AddressRange> + '_ {
-        self.memory_of(thread, is_main).flat_map(|memory| &memory.ranges).copied()
+    pub fn releasable_by(&self, thread: CollectingThread) -> impl Iterator<Item = AddressRange> + '_ {
+        self.memory_of(thread).flat_map(|memory| &memory.ranges).copied()
     }
 
     /// Returns the memory that a collection by `thread` releases.
-    fn memory_of(&self, thread: u64, is_main: bool) -> impl Iterator<Item = &ReleasableMemory> {
-        self.by_thread.get(&thread).into_iter().chain([self.of_ended_threads(is_main)])
+    fn memory_of(&self, thread: CollectingThread) -> impl Iterator<Item = &ReleasableMemory> {
+        self.by_thread.get(&thread.fs_base).into_iter().chain([self.of_ended_threads(thread.is_main)])
     }
 }
 
@@ -374,8 +377,10 @@ mod tests {
     use super::*;
 
     const START: u64 = 0x200_0000_0000;
-    const THREAD: u64 = 0x7f00_0000_1000;
-    const OTHER: u64 = 0x7f00_0000_2000;
+    const MAIN: CollectingThread = CollectingThread { fs_base: 0x7f00_0000_1000, is_main: true };
+    /// The thread of a segment that is still in use.
+    const LIVE: Option<u64> = Some(MAIN.fs_base);
+    const OTHER: CollectingThread = CollectingThread { fs_base: 0x7f00_0000_2000, is_main: false };
 
     fn slices(first: u64, end: u64) -> AddressRange {
         AddressRange::new(START + first * SLICE_BYTES, START + end * SLICE_BYTES)
@@ -383,7 +388,7 @@ mod tests {
 
     /// A segment of a thread: its own slice; a live page; a dead page; a free slice; another dead
     /// page, of larger blocks; and a live page, of still larger blocks if `is_last`.
-    fn heap(span_purge: SpanPurge, thread: u64, is_last: bool) -> (Heap, Collection) {
+    fn heap(span_purge: SpanPurge, thread: Option<u64>, is_last: bool) -> (Heap, Collection) {
         let page = |number: u64, block_bytes: u64| {
             let words = PageWords { block_bytes, used: 1, structure: START + number, ..PageWords::default() };
             PartKind::Page(words)
@@ -398,7 +403,7 @@ mod tests {
         ];
         let part = |(slice, kind): (u64, PartKind)| {
             let AddressRange { start, end } = slices(slice, slice + 1);
-            Part { start, end, kind, release_unit: START, thread }
+            Part { start, end, kind, release_unit: Some(START), thread }
         };
         let mut heap = Heap { parts: kinds.map(part).into(), ..Heap::default() };
         heap.collect_rules = CollectRules { span_purge, frees_ended: true, ..CollectRules::default() };
@@ -413,67 +418,64 @@ mod tests {
         (heap, Collection::new(&[slices(2, 3).start, slices(4, 5).start], &[]))
     }
 
-    fn released(span_purge: SpanPurge, thread: u64, is_last: bool) -> RangeSet {
+    fn released(span_purge: SpanPurge, thread: Option<u64>, is_last: bool) -> RangeSet {
         let (heap, collection) = heap(span_purge, thread, is_last);
-        Releasable::new(&heap, &collection, THREAD).releasable_by(THREAD, true).collect()
+        Releasable::new(&heap, &collection, MAIN.fs_base).releasable_by(MAIN).collect()
     }
 
     #[test]
     fn released_slices_depend_on_the_purge_rule() {
         // The first page is released with the free slice beside it; at the second nothing is due.
-        assert_eq!(*released(SpanPurge::WhenDue, THREAD, true), [slices(2, 4)]);
-        assert_eq!(*released(SpanPurge::Kept, THREAD, true), []);
+        assert_eq!(*released(SpanPurge::WhenDue, LIVE, true), [slices(2, 4)]);
+        assert_eq!(*released(SpanPurge::Kept, LIVE, true), []);
         // If the collection visits a later page, all that was freed before it is released.
-        assert_eq!(*released(SpanPurge::AtVisits, THREAD, true), [slices(2, 5)]);
-        assert_eq!(*released(SpanPurge::AtVisits, THREAD, false), [slices(2, 4)]);
+        assert_eq!(*released(SpanPurge::AtVisits, LIVE, true), [slices(2, 5)]);
+        assert_eq!(*released(SpanPurge::AtVisits, LIVE, false), [slices(2, 4)]);
     }
 
     #[test]
     fn main_thread_collects_segments_of_ended_threads() {
-        assert_eq!(*released(SpanPurge::AtVisits, 0, false), [slices(2, 5)]);
-        let (heap, collection) = heap(SpanPurge::Kept, 0, true);
-        let all = Releasable::new(&heap, &collection, THREAD);
+        assert_eq!(*released(SpanPurge::AtVisits, None, false), [slices(2, 5)]);
+        let (heap, collection) = heap(SpanPurge::Kept, None, true);
+        let all = Releasable::new(&heap, &collection, MAIN.fs_base);
         // Another thread releases its scheduled slices; the main thread keeps them.
-        assert_eq!(
-            all.releasable_by(OTHER, false).collect::<Vec<_>>(),
-            [slices(2, 3), slices(3, 4), slices(4, 5)]
-        );
-        assert_eq!(all.releasable_by(THREAD, true).count(), 0);
+        assert_eq!(all.releasable_by(OTHER).collect::<Vec<_>>(), [slices(2, 3), slices(3, 4), slices(4, 5)]);
+        assert_eq!(all.releasable_by(MAIN).count(), 0);
     }
 
     #[test]
     fn uncommitted_and_disallowed_slices_are_not_released() {
-        let (mut heap, collection) = heap(SpanPurge::AtVisits, THREAD, true);
+        let (mut heap, collection) = heap(SpanPurge::AtVisits, LIVE, true);
         for scheduled in heap.purge_schedules.values_mut() {
             scheduled.committed_slices = Mask::new([1 << 2].into_iter());
         }
         assert_eq!(
-            Releasable::new(&heap, &collection, THREAD).releasable_by(THREAD, true).collect::<Vec<_>>(),
+            Releasable::new(&heap, &collection, MAIN.fs_base).releasable_by(MAIN).collect::<Vec<_>>(),
             [slices(2, 3)]
         );
         heap.purge_schedules.values_mut().for_each(|scheduled| scheduled.is_allowed = false);
-        assert_eq!(Releasable::new(&heap, &collection, THREAD).releasable_by(THREAD, true).count(), 0);
+        assert_eq!(Releasable::new(&heap, &collection, MAIN.fs_base).releasable_by(MAIN).count(), 0);
     }
 
     #[test]
     fn a_collection_waits_only_for_committed_slices() {
         for (committed, due_milliseconds) in [(u64::MAX, 7), (0, 0)] {
-            let (mut heap, collection) = heap(SpanPurge::WhenDue, THREAD, true);
+            let (mut heap, collection) = heap(SpanPurge::WhenDue, LIVE, true);
             for scheduled in heap.purge_schedules.values_mut() {
                 scheduled.committed_slices = Mask::new([committed].into_iter());
                 scheduled.due_milliseconds = 7;
             }
-            let released = Releasable::new(&heap, &collection, THREAD);
-            assert_eq!(released.due_milliseconds(THREAD, true), due_milliseconds);
+            let released = Releasable::new(&heap, &collection, MAIN.fs_base);
+            assert_eq!(released.due_milliseconds(MAIN), due_milliseconds);
         }
     }
 
     #[test]
     fn visits_of_a_cyclic_page_list_terminate() {
-        let (mut heap, collection) = heap(SpanPurge::AtVisits, THREAD, true);
+        let (mut heap, collection) = heap(SpanPurge::AtVisits, LIVE, true);
         for part in &mut heap.parts {
             if let PartKind::Page(page) = &mut part.kind {
-                (page.next, page.previous) = (START + 1, 0);
+                (page.next, page.previous) = (Some(START + 1), None);
                 page.structure = START + 1;
             }
         }

@@ -43,9 +43,17 @@ struct ThreadPage<'a> {
     words: PageWords,
 }
 
+/// The visit of a page.
+pub struct PageVisit<'a> {
+    /// The page.
+    pub page: &'a Part,
+    /// When a collection visits it.
+    pub order: VisitOrder,
+}
+
 /// Returns the pages of live threads in the order in which collections visit them.
-pub fn pages_in_visit_order<'a>(heap: &'a Heap, collection: &Collection) -> Vec<(&'a Part, VisitOrder)> {
-    let parts = heap.parts.iter().filter(|part| part.thread != 0 && collection.is_visited(part));
+pub fn pages_in_visit_order<'a>(heap: &'a Heap, collection: &Collection) -> Vec<PageVisit<'a>> {
+    let parts = heap.parts.iter().filter(|part| part.thread.is_some() && collection.is_visited(part));
     let mut pages: Vec<ThreadPage<'_>> =
         parts.filter_map(|part| Some(ThreadPage { part, words: part.page()? })).collect();
     let position_in_queue = queue_positions(&pages);
@@ -56,7 +64,7 @@ pub fn pages_in_visit_order<'a>(heap: &'a Heap, collection: &Collection) -> Vec<
         let list_positions = collection.list_positions(part);
         let phase = match delayed_phase_of.get(&words.structure) {
             Some(&phase) => phase,
-            None if words.is_retired && words.used == 0 && words.previous == 0 => VisitPhase::Retired,
+            None if words.is_retired && words.used == 0 && words.previous.is_none() => VisitPhase::Retired,
             None => VisitPhase::AllPages,
         };
         let queue_position = match &list_positions {
@@ -78,23 +86,25 @@ pub fn pages_in_visit_order<'a>(heap: &'a Heap, collection: &Collection) -> Vec<
             queue_position: queue_position.unwrap_or(usize::MAX),
         }
     };
-    let mut ordered: Vec<(&Part, VisitOrder)> =
-        pages.iter().map(|page| (page.part, order_of(page))).collect();
-    ordered.sort_by_key(|(_, order)| *order);
-    ordered
+    let mut visits: Vec<PageVisit<'_>> =
+        pages.iter().map(|page| PageVisit { page: page.part, order: order_of(page) }).collect();
+    visits.sort_by_key(|visit| visit.order);
+    visits
 }
 
 /// Numbers the pages of all queues in order, by the addresses of their structures.
 fn queue_positions(pages: &[ThreadPage<'_>]) -> HashMap<u64, usize> {
-    let next_of: HashMap<u64, u64> =
+    let next_of: HashMap<u64, Option<u64>> =
         pages.iter().map(|page| (page.words.structure, page.words.next)).collect();
     let mut positions: HashMap<u64, usize> = HashMap::new();
-    for first_page in pages.iter().filter(|page| page.words.previous == 0) {
-        let mut at = first_page.words.structure;
+    for first_page in pages.iter().filter(|page| page.words.previous.is_none()) {
+        let mut structure = Some(first_page.words.structure);
         // A page that already has a position closes a cycle.
-        while let Some(&next) = next_of.get(&at).filter(|_| !positions.contains_key(&at)) {
+        while let Some(at) = structure.filter(|at| !positions.contains_key(at))
+            && let Some(&next) = next_of.get(&at)
+        {
             positions.insert(at, positions.len());
-            at = next;
+            structure = next;
         }
     }
     positions
@@ -190,8 +200,8 @@ mod tests {
                     start,
                     end: start + SLICE_BYTES,
                     kind: PartKind::Page(words),
-                    release_unit: START,
-                    thread: THREAD,
+                    release_unit: Some(START),
+                    thread: Some(THREAD),
                 },
                 words,
             )

@@ -1,18 +1,16 @@
 //! Classifies each byte of a group: slots in use, free slots, and groups nested in slots.
 
-use std::time::Instant;
-
 use super::counts::Counts;
 use super::forward::ForwardReader;
 use super::layout::{
-    Group, HEADER_BYTES, OFFSET_PERIOD, PAGE_BYTES, SlotContent, UNIT_BYTES, block_offset, class_bytes,
-    has_offset, has_reserve_at_end, is_moved, parse_slot,
+    Group, HEADER_BYTES, OFFSET_PERIOD, PAGE_BYTES, SlotContent, UNIT_BYTES, block_offset, has_offset,
+    has_reserve_at_end, is_moved, parse_slot,
 };
-use crate::blocks::Blocks;
-use crate::parallel::{PART_BYTES, Totals};
+use crate::blocks::{Blocks, claim_range};
+use crate::parallel::{Claimed, PART_BYTES, Totals};
 use crate::scan::is_unclaimed;
 use strandline_claims::accumulator::{Accumulator, Class};
-use strandline_claims::allocator::{Context, RangeClaim};
+use strandline_claims::allocator::Context;
 use strandline_process::range::{AddressRange, RangeSet};
 use strandline_process::work::in_order;
 
@@ -22,7 +20,7 @@ const MAX_OFFSETS_TRIED: u64 = 1 << 16;
 const MAX_DEPTH: u32 = 8;
 
 /// Claims all of `groups` (in address order) outside `taken` (claimed by others).
-pub fn claim(context: &Context<'_>, groups: &[Group], taken: &RangeSet) -> (Vec<RangeClaim>, Counts) {
+pub fn claim(context: &Context<'_>, groups: &[Group], taken: &RangeSet) -> Claimed<Counts> {
     // Nested groups are claimed with the group that contains them.
     let mut outer_end = 0;
     let outer_groups: Vec<Group> = groups
@@ -38,20 +36,11 @@ pub fn claim(context: &Context<'_>, groups: &[Group], taken: &RangeSet) -> (Vec<
         outer_groups.chunk_by(|group, next| group.start / PART_BYTES == next.start / PART_BYTES).collect();
     let results =
         in_order(parts.len(), context.threads, |part| claim_part(context, groups, parts[part], taken));
-    let (mut claims, mut counts) = (Vec::new(), Counts::default());
-    for (part_claims, part_counts) in results {
-        claims.extend(part_claims);
-        counts.add(part_counts);
-    }
-    (claims, counts)
+    Claimed::sum(results)
 }
 
-fn claim_part(
-    context: &Context<'_>,
-    groups: &[Group],
-    part: &[Group],
-    taken: &RangeSet,
-) -> (Vec<RangeClaim>, Counts) {
+/// Claims the outer groups `part` and those of `groups` that are nested in them.
+fn claim_part(context: &Context<'_>, groups: &[Group], part: &[Group], taken: &RangeSet) -> Claimed<Counts> {
     let mut claimer = Claimer {
         groups,
         memory: ForwardReader::new(context.memory),
@@ -60,29 +49,31 @@ fn claim_part(
     };
     let mut claims = Vec::new();
     for group in part {
-        if Instant::now() >= context.deadline {
+        if context.deadline_passed() {
             claimer.counts.doubts.note_timeout(group.start);
             break;
         }
-        let (start, end) = (group.start, group.end());
-        let is_claimable = is_unclaimed(context, taken, (start, end));
-        // Memory that the loader donated is static data of a program, and stays on the row of that
-        // data.
-        let is_donated = group.mapped_bytes == 0
-            && context.space.find(start).is_some_and(|mapping| mapping.has_file() && end <= mapping.end);
+        let range = AddressRange::new(group.start, group.end());
+        let is_claimable = is_unclaimed(context, taken, range);
+        // Memory that the loader donated is static data of a program. It is counted, but stays on
+        // the row of that data.
+        let is_donated = group.mapped_bytes.is_none()
+            && context
+                .space
+                .find(range.start)
+                .is_some_and(|mapping| mapping.has_file() && range.end <= mapping.end);
         if !is_claimable && !is_donated {
-            claimer.note_damage(start);
+            claimer.note_damage(range.start);
             continue;
         }
-        let pages = context.pages((start, end));
-        let mut accumulator = Accumulator::new(start, &pages);
-        claimer.claim_group(group, &mut accumulator, 0);
+        let claim = claim_range(context, range, |accumulator| claimer.claim_group(group, accumulator, 0));
         if is_claimable {
-            (context.progress)(end - start);
-            claims.push(RangeClaim { start, end, sums: accumulator.cut().finish(&pages) });
+            (context.progress)(range.len());
+            claims.push(claim);
         }
     }
-    (claims, claimer.counts.with_matches(claimer.blocks.matched, claimer.memory.bytes_read))
+    let counts = claimer.counts.with_matches(claimer.blocks.matched, claimer.memory.bytes_read);
+    Claimed { claims, counts }
 }
 
 struct Claimer<'a> {
@@ -97,7 +88,7 @@ impl Claimer<'_> {
         self.counts.doubts.note_damage(at, 0);
     }
 
-    /// Claims a group, from the cursor on.
+    /// Claims a group, from the cursor on; it is nested in `depth` others.
     fn claim_group(&mut self, group: &Group, accumulator: &mut Accumulator<'_>, depth: u32) {
         // The first word of a group points back to its meta.
         let meta = self.memory.read(group.start).map(u64::from_le_bytes);
@@ -110,7 +101,7 @@ impl Claimer<'_> {
         self.counts.head_bytes += UNIT_BYTES;
         if let Some(class) = group.class {
             let totals = self.counts.classes.entry(class).or_default();
-            totals.bytes = class_bytes(class);
+            totals.bytes = group.stride - HEADER_BYTES;
             totals.spans += 1;
             totals.span_bytes += group.end() - group.start;
         }
@@ -127,7 +118,7 @@ impl Claimer<'_> {
             match self.slot_content(start, group.stride) {
                 Some(SlotContent::Group) => self.claim_nested(start, end, accumulator, depth),
                 Some(SlotContent::Block { offset, bytes }) => {
-                    self.claim_block(AddressRange::new(start, end), offset, bytes, group, accumulator)
+                    self.claim_block(AddressRange::new(start, end), offset, bytes, group, accumulator);
                 }
                 None => {
                     self.note_damage(start);
@@ -143,6 +134,7 @@ impl Claimer<'_> {
         let mut header: [u8; 4] = self.memory.read(start - HEADER_BYTES)?;
         let mut offset = block_offset(header);
         if is_moved(header) && stride > OFFSET_PERIOD {
+            // Without a far offset that fits, the header's own is checked like any other.
             offset = self.far_offset(start, offset, stride).unwrap_or(offset);
         }
         if offset > 0 {
@@ -170,10 +162,11 @@ impl Claimer<'_> {
         })
     }
 
-    /// Claims the group in the slot from the cursor to `end`.
+    /// Claims the slot in `start..end`, which holds a group.
     fn claim_nested(&mut self, start: u64, end: u64, accumulator: &mut Accumulator<'_>, depth: u32) {
         let first = self.groups.partition_point(|group| group.start < start);
-        let is_nested = |group: &&Group| group.start < end && group.end() <= end && group.mapped_bytes == 0;
+        let is_nested =
+            |group: &&Group| group.start < end && group.end() <= end && group.mapped_bytes.is_none();
         // A group begins where a block would: at one of the offsets of the slot.
         match self.groups.get(first).filter(is_nested).copied() {
             Some(group) => {
@@ -188,7 +181,7 @@ impl Claimer<'_> {
         }
     }
 
-    /// Claims a block in the slot from the cursor to `end`.
+    /// Claims the slot that holds a block of `bytes` at `offset`.
     fn claim_block(
         &mut self,
         slot: AddressRange,

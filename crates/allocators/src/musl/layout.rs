@@ -60,10 +60,10 @@ pub struct Group {
     pub free_slots: u32,
     /// Number of slots.
     pub slots: u64,
-    /// Bytes from one slot to the next.
+    /// Bytes from one slot to the next: its capacity and the header of the next.
     pub stride: u64,
-    /// Bytes of its own mapping; 0 if it is in a slot of another group or in donated memory.
-    pub mapped_bytes: u64,
+    /// Bytes of its own mapping; `None` if it is in a slot of another group or in donated memory.
+    pub mapped_bytes: Option<u64>,
     /// Its size class; `None` for a single block with its own mapping.
     pub class: Option<usize>,
 }
@@ -87,29 +87,24 @@ impl Group {
         let is_single_block = last_index == 0 && mapped_bytes > 0;
         let stride =
             if is_single_block { mapped_bytes - UNIT_BYTES } else { UNIT_BYTES * CLASSES.get(class)? };
-        let class = (class < CLASSES.len() && !is_single_block).then_some(class);
         let slots = last_index + 1;
         let bytes = UNIT_BYTES.checked_add(slots.checked_mul(stride)?)?;
-        let end = start.checked_add(bytes.max(mapped_bytes)).filter(|&end| end <= USER_ADDRESS_END)?;
-        let fits = mapped_bytes == 0 || start + bytes <= end && bytes <= mapped_bytes;
+        let end = start.checked_add(bytes.max(mapped_bytes))?;
+        let fits = end <= USER_ADDRESS_END && (mapped_bytes == 0 || bytes <= mapped_bytes);
         fits.then_some(Self {
             start,
             meta: address + at as u64,
             free_slots,
             slots,
             stride,
-            mapped_bytes,
-            class,
+            mapped_bytes: (mapped_bytes > 0).then_some(mapped_bytes),
+            class: (!is_single_block).then_some(class),
         })
     }
 
     /// One past the last byte.
     pub fn end(&self) -> u64 {
-        if self.mapped_bytes > 0 {
-            self.start.saturating_add(self.mapped_bytes)
-        } else {
-            self.start.saturating_add(UNIT_BYTES + self.slots * self.stride)
-        }
+        self.start.saturating_add(self.mapped_bytes.unwrap_or(UNIT_BYTES + self.slots * self.stride))
     }
 
     /// Returns the address of a slot.
@@ -193,9 +188,4 @@ pub fn parse_slot(header: [u8; 4], offset: u64, reserve: [u8; 4], stride: u64) -
     };
     let bytes = stride.checked_sub(HEADER_BYTES)?.checked_sub(offset)?.checked_sub(reserved_bytes)?;
     Some(SlotContent::Block { offset, bytes })
-}
-
-/// Capacity in bytes of a slot of this class.
-pub fn class_bytes(class: usize) -> u64 {
-    CLASSES.get(class).map_or(0, |units| UNIT_BYTES * units - HEADER_BYTES)
 }

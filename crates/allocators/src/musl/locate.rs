@@ -4,27 +4,25 @@
 //! to memory that begins with the structure's own first word, so no symbol is needed.
 
 use std::collections::HashSet;
-use std::time::Instant;
 
 use super::layout::{AREA_NEXT, CONTEXT_LAYOUTS, Group, METAS_PER_AREA, PAGE_BYTES};
-use crate::scan::{each_word, is_mapped_memory};
+use crate::scan::{DeadlineCheck, each_word, is_mapped_memory, is_resident};
 use strandline_claims::allocator::Context;
 use strandline_claims::doubts::ReadProblems;
 use strandline_process::c_library::CLibrary;
-use strandline_process::map::{AddressSpace, DELETED_SUFFIX, Mapping};
+use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::modules;
 use strandline_process::range::AddressRange;
 
-/// Maximum static data searched per program or library.
+/// Maximum static data searched per program or library: that of musl is a few KiB, but a static
+/// program's own may precede it.
 const MAX_DATA_BYTES: u64 = 64 << 20;
-/// Maximum areas followed; each has a hundred groups.
+/// Maximum areas followed, each with a hundred groups; with more, the list counts as damaged.
 const MAX_AREAS: usize = 1 << 18;
-/// No group has fewer bytes (`donate` makes the smallest): so the list of groups takes no more of
-/// our memory than the process maps.
+/// Bytes of the smallest group (`donate` makes it). As no more groups are kept than fit into the
+/// memory of the process, a hostile list cannot exhaust ours.
 const MIN_GROUP_BYTES: u64 = 64;
-/// Candidates for the state between two checks of the deadline.
-const CANDIDATES_PER_DEADLINE_CHECK: u64 = 256;
 
 /// The state of one mallocng, with all its groups.
 pub struct State {
@@ -40,24 +38,18 @@ pub struct State {
     pub bytes_read: u64,
 }
 
-/// Returns the name of a mapping's file without its folder.
-fn file_name(mapping: &Mapping) -> &str {
-    let path = mapping.name.strip_suffix(DELETED_SUFFIX).unwrap_or(&mapping.name);
-    path.rsplit('/').next().unwrap_or(path)
-}
-
-/// Returns the modules whose data may hold the state: musl's library, or a program without any
-/// library.
+/// Returns the mappings of each module whose data may hold the state: musl's library, or a program
+/// without any library.
 pub fn candidates(space: &AddressSpace) -> Vec<Vec<&Mapping>> {
-    let mut groups = modules::file_groups(space);
-    let is_library = |group: &Vec<&Mapping>| file_name(group[0]).contains(".so");
-    if groups.iter().any(is_library) {
-        groups.retain(|group| CLibrary::of_file(&group[0].name) == Some(CLibrary::Musl));
+    let mut modules = modules::file_groups(space);
+    let is_library = |mappings: &Vec<&Mapping>| mappings[0].file_name().contains(".so");
+    if modules.iter().any(is_library) {
+        modules.retain(|mappings| CLibrary::of_file(&mappings[0].name) == Some(CLibrary::Musl));
     }
-    groups
+    modules
 }
 
-/// Returns the writable mappings of a program or library, at most `MAX_DATA_BYTES`.
+/// Returns the writable mappings of a program or library, at most [`MAX_DATA_BYTES`].
 pub fn static_data(mappings: &[&Mapping]) -> Vec<AddressRange> {
     let mut remaining_bytes = MAX_DATA_BYTES;
     let writable = mappings.iter().filter(|mapping| mapping.permissions.write);
@@ -74,25 +66,32 @@ pub fn is_possible(space: &AddressSpace) -> bool {
     !candidates(space).is_empty()
 }
 
-/// The states of a process.
-pub struct FoundStates {
+/// The states of a process, of mallocng or of its predecessor.
+pub struct FoundStates<State> {
     /// All that were found.
     pub states: Vec<State>,
     /// Name of the first file whose data was not searched completely before the deadline.
     pub first_late_file: Option<String>,
 }
 
+/// Outcome of a search in a range of static data.
+pub struct SearchResult<T> {
+    /// What was found.
+    pub found: Option<T>,
+    /// Whether the deadline passed before the end of the range.
+    pub is_late: bool,
+}
+
 /// Finds all states of a process.
-pub fn find(context: &Context<'_>) -> FoundStates {
+pub fn find(context: &Context<'_>) -> FoundStates<State> {
     let mut found_states = FoundStates { states: Vec::new(), first_late_file: None };
-    for group in candidates(context.space) {
-        for range in static_data(&group) {
-            let (area, is_late) = first_area(context, range);
-            if let Some(area) = area {
-                found_states.states.push(read_state(context, group[0].name.clone(), &area));
-            }
+    for mappings in candidates(context.space) {
+        for range in static_data(&mappings) {
+            let name = || mappings[0].name.clone();
+            let SearchResult { found: area, is_late } = first_area(context, range);
+            found_states.states.extend(area.map(|area| read_state(context, name(), &area)));
             if is_late {
-                found_states.first_late_file.get_or_insert_with(|| group[0].name.clone());
+                found_states.first_late_file.get_or_insert_with(name);
             }
         }
     }
@@ -106,29 +105,27 @@ struct FirstArea {
     secret: u64,
 }
 
-/// Returns the first area if the state is in `range`, and whether the deadline passed before that
-/// was known.
-fn first_area(context: &Context<'_>, range: AddressRange) -> (Option<FirstArea>, bool) {
-    let (mut first_area, mut checked_words, mut is_late) = (None, 0_u64, false);
+/// Searches the state in `range`; returns its first area.
+fn first_area(context: &Context<'_>, range: AddressRange) -> SearchResult<FirstArea> {
+    let mut result = SearchResult { found: None, is_late: false };
+    let mut deadline = DeadlineCheck::new(context);
     each_word(context, range, &mut |at, area| {
         // Most words are not the address of a page.
         if !area.is_multiple_of(PAGE_BYTES) || !is_resident(context, area) {
             return true;
         }
-        checked_words += 1;
-        if checked_words.is_multiple_of(CANDIDATES_PER_DEADLINE_CHECK) && Instant::now() >= context.deadline {
-            is_late = true;
+        if deadline.passed() {
+            result.is_late = true;
             return false;
         }
-        let Some(secret) = context.memory.read_word(area).ok().filter(|&secret| secret != 0) else {
-            return true;
-        };
-        if has_state(context, at, secret) {
-            first_area = Some(FirstArea { address: area, secret });
+        // Most pages are no area, whether they can be read or not.
+        let secret = context.memory.read_word(area).ok().filter(|&secret| secret != 0);
+        if let Some(secret) = secret.filter(|&secret| has_state(context, at, secret)) {
+            result.found = Some(FirstArea { address: area, secret });
         }
-        first_area.is_none()
+        result.found.is_none()
     });
-    (first_area, is_late)
+    result
 }
 
 /// Whether the pointer to the first area at `pointer` is that of a state with this secret, in
@@ -141,10 +138,6 @@ fn has_state(context: &Context<'_>, pointer: u64, secret: u64) -> bool {
             && word_at(&bytes, 0) == Some(secret)
             && half_word_at(&bytes, layout.init_done) == Some(1)
     })
-}
-
-fn is_resident(context: &Context<'_>, page: u64) -> bool {
-    !context.resident_runs((page, page.saturating_add(8))).is_empty()
 }
 
 /// Returns the number of groups that fit into the process's memory.
@@ -161,7 +154,7 @@ fn read_state(context: &Context<'_>, name: String, first: &FirstArea) -> State {
     let (mut seen_areas, max_groups) = (HashSet::new(), max_groups(context.space));
     let (mut area, mut bytes) = (first.address, vec![0; PAGE_BYTES as usize]);
     while area != 0 {
-        if Instant::now() >= context.deadline {
+        if context.deadline_passed() {
             state.doubts.note_timeout(area);
             break;
         }
@@ -185,7 +178,8 @@ fn read_state(context: &Context<'_>, name: String, first: &FirstArea) -> State {
                 None => {}
             }
         }
-        area = word_at(&bytes, AREA_NEXT).unwrap_or(0);
+        let Some(next) = word_at(&bytes, AREA_NEXT) else { break };
+        area = next;
     }
     // If two groups have the same start, the outer one comes first.
     state.groups.sort_unstable_by_key(|group| (group.start, std::cmp::Reverse(group.end())));

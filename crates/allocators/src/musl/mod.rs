@@ -5,15 +5,17 @@
 //! classifies each slot. The size of a block is the requested one, from its header; of the heap
 //! itself only headers are read.
 
-pub mod claims;
-pub mod counts;
-pub mod forward;
-pub mod layout;
-pub mod locate;
-pub mod old;
-pub mod rows;
+mod claims;
+mod counts;
+mod forward;
+mod layout;
+mod locate;
+mod old;
+mod rows;
 
 use self::locate::{FoundStates, State};
+use crate::parallel::Claimed;
+use crate::scan::is_private_memory;
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{self, Context, FoundAllocator, Reading, Readings, read_each};
 use strandline_claims::caveat::Caveat;
@@ -53,29 +55,29 @@ impl FoundAllocator for Musl {
     }
 
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
-        let FoundStates { states, first_late_file } = locate::find(context);
+        let FoundStates { states, mut first_late_file } = locate::find(context);
+        let readings = if states.is_empty() {
+            let old_states = old::find(context);
+            first_late_file = first_late_file.or(old_states.first_late_file);
+            read_each(context, old_states.states, |state, taken| old::read(context, state, taken))
+        } else {
+            read_each(context, states, |state, taken| read(context, state, taken))
+        };
         let text =
             "not all static data was searched for musl's malloc in the time that a target may be stopped";
-        let caveats: Vec<Caveat> =
-            first_late_file.map(|name| Caveat::new("musl_too_slow", name, None, text)).into_iter().collect();
-        if states.is_empty() {
-            let readings =
-                read_each(context, old::find(context), |state, taken| old::read(context, state, taken));
-            return Ok((readings, caveats));
-        }
-        let readings = read_each(context, states, |state, taken| read(context, state, taken));
-        Ok((readings, caveats))
+        let caveat = first_late_file.map(|name| Caveat::new("musl_too_slow", name, None, text));
+        Ok((readings, caveat.into_iter().collect()))
     }
 }
 
+/// Reads one mallocng outside `taken` (claimed by others).
 fn read(context: &Context<'_>, state: &State, taken: &RangeSet) -> Reading {
-    let (claims, mut counts) = claims::claim(context, &state.groups, taken);
+    let Claimed { claims, mut counts } = claims::claim(context, &state.groups, taken);
     counts.doubts.add(&state.doubts);
     let mut reading = Reading { rows: Some(&rows::BLOCKS), claims, ..Reading::default() };
     let mut claimed = taken.clone();
     claimed.add(reading.ranges());
-    let is_unclaimed =
-        |area: &AddressRange| crate::scan::is_private_memory(context, *area) && !claimed.overlaps(*area);
+    let is_unclaimed = |area: &AddressRange| is_private_memory(context, *area) && !claimed.overlaps(*area);
     let areas = claims::merged_areas(&state.areas).into_iter().filter(is_unclaimed);
     reading.claims.extend(areas.map(|area| context.claim_whole(area, Class::Metadata)));
     let structure_counts = [

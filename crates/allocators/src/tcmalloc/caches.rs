@@ -5,31 +5,30 @@
 //! the sizes of its lists, which are the size classes.
 
 use std::collections::HashSet;
-use std::time::Instant;
 
 use super::layout::{
     ALL_FREE_LISTS_BYTES, CACHE_LINKS_BYTES, CENTRAL_BYTES, CENTRAL_CLASS_OFFSET, CENTRAL_LIST_OFFSETS,
-    CENTRAL_SPANS_OFFSET, Classes, FREE_LIST_BYTES, FREE_LIST_LENGTH_OFFSET, FREE_LIST_SIZE_OFFSET,
+    CENTRAL_SPANS_OFFSET, Class, Classes, FREE_LIST_BYTES, FREE_LIST_LENGTH_OFFSET, FREE_LIST_SIZE_OFFSET,
     MAX_CLASSES, MAX_TRANSFER_SLOTS, TRANSFER_SLOT_BYTES, TRANSFER_SLOTS_OFFSET, TRANSFER_USED_OFFSET,
 };
 use super::locate::Heap;
 use super::spans::{SpanList, Spans};
 use crate::blocks::CachedBlock;
+use crate::scan::DeadlineCheck;
 use strandline_claims::allocator::Context;
 use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::page_cache::PageCache;
 use strandline_process::work::in_order;
 
-/// Maximum number of objects of all caches together, in case some are damaged.
+/// Maximum number of objects of all caches together, in case some are damaged: a list that exceeds
+/// it counts as broken.
 const MAX_OBJECTS: u64 = 1 << 22;
-/// Maximum number of thread caches that are read.
+/// Maximum number of thread caches that are read; with more, a list counts as broken.
 const MAX_CACHES: usize = 1 << 16;
 /// Pages that are cached while a list is read: few, as there are many lists.
 const PAGES_PER_LIST: usize = 32;
 /// Number of size classes that are compared first, to reject other memory after a few bytes.
 const CLASSES_COMPARED_FIRST: usize = 3;
-/// Objects between two checks of the deadline.
-const DEADLINE_CHECK_INTERVAL: u64 = 1024;
 
 /// Contents of all caches of one heap.
 #[derive(Default)]
@@ -55,12 +54,21 @@ pub struct CacheContents {
 struct List {
     /// Size class.
     class: u8,
+    /// Bytes of an object.
+    object_bytes: u64,
     /// Address of the first object.
     first_object: u64,
     /// Number of objects.
     length: u64,
-    /// Whether it is in a thread cache; otherwise in a transfer cache.
-    is_in_thread_cache: bool,
+    /// The kind of cache that it is in.
+    cache: CacheKind,
+}
+
+/// A kind of cache.
+#[derive(Clone, Copy)]
+enum CacheKind {
+    Thread,
+    Transfer,
 }
 
 /// Reads all caches.
@@ -76,13 +84,11 @@ pub fn find(context: &Context<'_>, heap: &Heap, spans: &Spans) -> CacheContents 
         fits
     });
     for list in &lists {
-        let bytes =
-            list.length * heap.classes.object_bytes.get(usize::from(list.class)).copied().unwrap_or(0);
-        if list.is_in_thread_cache {
-            caches.thread_bytes += bytes;
-        } else {
-            caches.transfer_bytes += bytes;
-        }
+        let bytes = match list.cache {
+            CacheKind::Thread => &mut caches.thread_bytes,
+            CacheKind::Transfer => &mut caches.transfer_bytes,
+        };
+        *bytes += list.length * list.object_bytes;
     }
     let results = in_order(lists.len(), context.threads, |index| read_list(context, lists[index]));
     for ListObjects { objects, is_broken, late_address, bytes_read } in results {
@@ -112,8 +118,9 @@ fn read_list(context: &Context<'_>, list: List) -> ListObjects {
     let mut cache = PageCache::with_capacity(context.memory, PAGES_PER_LIST);
     let mut objects = Vec::new();
     let (mut at, mut late_address) = (list.first_object, None);
-    for index in 0..list.length {
-        if index.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= context.deadline {
+    let mut deadline = DeadlineCheck::new(context);
+    for _ in 0..list.length {
+        if deadline.passed() {
             late_address = Some(at);
             break;
         }
@@ -139,7 +146,7 @@ fn transfer_lists(
         if seen_central_lists.len() >= MAX_CLASSES {
             break;
         }
-        if Instant::now() >= context.deadline {
+        if context.deadline_passed() {
             caches.late_address.get_or_insert(head);
             break;
         }
@@ -149,7 +156,9 @@ fn transfer_lists(
                 context.memory.read(at, &mut bytes).is_ok()
                     && word_at(&bytes, CENTRAL_CLASS_OFFSET) == Some(class.into())
             });
-        let Some(central) = central else {
+        let (Some(central), Some(Class { object_bytes, batch_length, .. })) =
+            (central, heap.classes.get(class))
+        else {
             caches.broken_lists += 1;
             continue;
         };
@@ -157,17 +166,21 @@ fn transfer_lists(
             continue;
         }
         caches.bytes_read += CENTRAL_BYTES as u64;
-        let used_slots = half_word_at(&bytes, TRANSFER_USED_OFFSET).unwrap_or(0) as usize;
+        let used_slots = half_word_at(&bytes, TRANSFER_USED_OFFSET).map_or(0, |slots| slots as usize);
         let span_count = word_at(&bytes, CENTRAL_SPANS_OFFSET);
         if used_slots > MAX_TRANSFER_SLOTS || span_count != spans.spans_per_class.get(&class).copied() {
             caches.broken_lists += 1;
         }
-        let batch_length = heap.classes.batch_lengths.get(usize::from(class)).copied().unwrap_or(0);
-        for slot in 0..used_slots.min(MAX_TRANSFER_SLOTS) {
-            let first_object =
-                word_at(&bytes, TRANSFER_SLOTS_OFFSET + TRANSFER_SLOT_BYTES * slot).unwrap_or(0);
-            lists.push(List { class, first_object, length: batch_length, is_in_thread_cache: false });
-        }
+        let slots = (TRANSFER_SLOTS_OFFSET..).step_by(TRANSFER_SLOT_BYTES);
+        let first_objects =
+            slots.take(used_slots.min(MAX_TRANSFER_SLOTS)).filter_map(|at| word_at(&bytes, at));
+        lists.extend(first_objects.map(|first_object| List {
+            class,
+            object_bytes,
+            first_object,
+            length: batch_length,
+            cache: CacheKind::Transfer,
+        }));
     }
     lists
 }
@@ -183,7 +196,7 @@ fn thread_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, caches: &mut 
     let mut seen_addresses = HashSet::new();
     let mut bytes = vec![0; ALL_FREE_LISTS_BYTES + CACHE_LINKS_BYTES];
     while let Some(at) = pending.pop() {
-        if Instant::now() >= context.deadline {
+        if context.deadline_passed() {
             caches.late_address.get_or_insert(at);
             break;
         }
@@ -198,14 +211,18 @@ fn thread_lists(context: &Context<'_>, heap: &Heap, spans: &Spans, caches: &mut 
             continue;
         }
         caches.thread_caches.push(at);
-        for class in 1..heap.classes.object_bytes.len() {
+        lists.extend((1..heap.classes.all().len()).filter_map(|class| {
             let offset = FREE_LIST_BYTES * class;
-            let first_object = word_at(&bytes, offset).unwrap_or(0);
-            let length = u64::from(half_word_at(&bytes, offset + FREE_LIST_LENGTH_OFFSET).unwrap_or(0));
-            if length > 0 {
-                lists.push(List { class: class as u8, first_object, length, is_in_thread_cache: true });
-            }
-        }
+            let length = u64::from(half_word_at(&bytes, offset + FREE_LIST_LENGTH_OFFSET)?);
+            (length > 0).then_some(List {
+                // There are at most 128 classes.
+                class: class as u8,
+                object_bytes: heap.classes.all().get(class)?.object_bytes,
+                first_object: word_at(&bytes, offset)?,
+                length,
+                cache: CacheKind::Thread,
+            })
+        }));
         let links =
             (ALL_FREE_LISTS_BYTES..bytes.len()).step_by(8).filter_map(|offset| word_at(&bytes, offset));
         pending.extend(links.filter(|link| link.is_multiple_of(8) && *link != 0));
@@ -220,12 +237,14 @@ fn may_be_cache(cache: &mut PageCache<'_>, at: u64, classes: &Classes) -> bool {
         let mut bytes = [0; 4];
         let offset = (FREE_LIST_BYTES * class + FREE_LIST_SIZE_OFFSET) as u64;
         let is_read = at.checked_add(offset).is_some_and(|size_at| cache.read(size_at, &mut bytes).is_ok());
-        is_read && classes.object_bytes.get(class) == Some(&u32::from_le_bytes(bytes).into())
+        let size = u64::from(u32::from_le_bytes(bytes));
+        is_read && classes.all().get(class).is_some_and(|class| class.object_bytes == size)
     })
 }
 
 /// Whether all size classes are where a thread cache has them.
 fn is_cache(bytes: &[u8], classes: &Classes) -> bool {
     let size = |class: usize| half_word_at(bytes, FREE_LIST_BYTES * class + FREE_LIST_SIZE_OFFSET);
-    classes.object_bytes.iter().enumerate().all(|(class, &bytes)| size(class).map(u64::from) == Some(bytes))
+    let has_size = |(number, class): (usize, &Class)| size(number).map(u64::from) == Some(class.object_bytes);
+    classes.all().iter().enumerate().all(has_size)
 }

@@ -8,10 +8,10 @@ use super::caches::CacheContents;
 use super::layout::{Classes, SpanState};
 use super::spans::Span;
 use crate::blocks::{BlockState, CachedBlock, SpanClaimer};
-use crate::parallel::{Totals, claim_in_parts, impl_totals};
+use crate::parallel::{Claimed, claim_in_parts, impl_totals};
 use crate::scan::within;
 use strandline_claims::accumulator::{Accumulator, Class};
-use strandline_claims::allocator::{Context, RangeClaim};
+use strandline_claims::allocator::Context;
 use strandline_claims::doubts::ReadProblems;
 use strandline_claims::facts::SizeClass;
 use strandline_claims::refinements::Matches;
@@ -22,7 +22,7 @@ use strandline_process::range::AddressRange;
 #[derive(Default)]
 pub struct Counts {
     /// By size class.
-    pub classes: BTreeMap<usize, SizeClass>,
+    pub classes: BTreeMap<u8, SizeClass>,
     /// Number of blocks with their own span.
     pub large_blocks: u64,
     /// Bytes of blocks with their own span.
@@ -47,21 +47,23 @@ pub fn claim(
     classes: &Classes,
     spans: &[Span],
     caches: &CacheContents,
-) -> (Vec<RangeClaim>, Counts) {
+) -> Claimed<Counts> {
     let are_releasable = free_spans_are_releasable(context, spans);
     claim_in_parts(context, spans, &Span::range, &|spans, accumulator| {
         let (Some(first), Some(last)) = (spans.first(), spans.last()) else { return Counts::default() };
         let range = AddressRange::new(first.start, last.end);
         let cached_objects = within(&caches.blocks, range, |object| object.address);
-        let spans_of_objects = SpanClaimer::new(context, PageCache::new(context.memory));
-        let counts = Counts::default();
-        let mut claimer =
-            Claimer { classes, cached_objects, are_releasable, spans: spans_of_objects, counts };
+        let mut claimer = Claimer {
+            classes,
+            cached_objects,
+            are_releasable,
+            spans: SpanClaimer::new(context, PageCache::new(context.memory)),
+            counts: Counts::default(),
+        };
         for span in spans {
             claimer.claim_span(span, accumulator);
         }
-        let (matched, bytes_read) = claimer.spans.finish();
-        claimer.counts.with_matches(matched, bytes_read)
+        claimer.spans.finish(claimer.counts)
     })
 }
 
@@ -95,26 +97,27 @@ impl Claimer<'_> {
                 self.counts.returned_bytes += bytes;
                 accumulator.claim_to(span.end, Class::Free);
             }
-            SpanState::InUse if span.class == 0 => {
-                self.counts.large_blocks += 1;
-                self.counts.large_bytes += bytes;
-                self.spans.blocks.claim(span.end, accumulator);
-            }
-            SpanState::InUse => {
-                if self.claim_objects(span, accumulator).is_none() {
+            SpanState::InUse => match span.class {
+                Some(class) if self.claim_objects(span, class, accumulator).is_some() => {}
+                Some(_) => {
                     if !self.counts.doubts.timed_out() {
                         self.counts.doubts.note_damage(span.start, span.end - accumulator.cursor());
                     }
                     accumulator.claim_to(span.end, Class::Unread);
                 }
-            }
+                None => {
+                    self.counts.large_blocks += 1;
+                    self.counts.large_bytes += bytes;
+                    self.spans.blocks.claim(span.end, accumulator);
+                }
+            },
         }
     }
 
-    /// Claims a span of objects. `None` if it is invalid; then nothing is claimed.
-    fn claim_objects(&mut self, span: &Span, accumulator: &mut Accumulator<'_>) -> Option<()> {
-        let class = usize::from(span.class);
-        let bytes = self.classes.object_bytes.get(class).copied().filter(|&bytes| bytes > 0)?;
+    /// Claims a span of objects. `None` if it is invalid, or if the deadline has passed; then
+    /// nothing is claimed.
+    fn claim_objects(&mut self, span: &Span, class: u8, accumulator: &mut Accumulator<'_>) -> Option<()> {
+        let bytes = self.classes.get(class)?.object_bytes;
         let object_count = (span.end - span.start) / bytes;
         // `allocated_objects` has 16 bits.
         let object_count = Some(object_count).filter(|&count| count <= u16::MAX.into())?;
@@ -131,22 +134,12 @@ impl Claimer<'_> {
             totals.live_blocks = object_count;
             accumulator.claim_to(span.start + object_count * bytes, Class::Live);
         } else {
-            self.spans.start_span(object_count)?;
-            self.mark_free_objects(span, bytes, free_count)?;
-            for &CachedBlock { address, class: object_class } in cached_objects {
-                let index = usize::try_from((address - span.start) / bytes).ok()?;
-                let is_object =
-                    object_class == u16::from(span.class) && (address - span.start).is_multiple_of(bytes);
-                match self.spans.states.get_mut(index) {
-                    Some(state @ BlockState::Live) if is_object => *state = BlockState::Cached,
-                    // Unmatched objects are reported together.
-                    _ => continue,
-                }
-                totals.cached_blocks += 1;
-            }
+            self.spans.start_span(span.start, bytes, object_count)?;
+            self.mark_free_objects(span, free_count)?;
+            totals.cached_blocks = self.spans.mark_cached(cached_objects, span.range(), class.into());
             self.counts.matched_objects += totals.cached_blocks;
             totals.live_blocks = object_count - totals.free_blocks - totals.cached_blocks;
-            self.spans.claim_span(bytes, span.end, accumulator);
+            self.spans.claim_span(span.end, accumulator);
         }
         accumulator.claim_to(span.end, Class::Header);
         self.counts.classes.entry(class).or_default().add(&totals);
@@ -154,19 +147,14 @@ impl Claimer<'_> {
     }
 
     /// Marks the `free_count` free objects of a span, which are linked through their first words.
-    fn mark_free_objects(&mut self, span: &Span, bytes: u64, free_count: u64) -> Option<()> {
+    /// `None` if the list leaves them early, or has one twice.
+    fn mark_free_objects(&mut self, span: &Span, free_count: u64) -> Option<()> {
         if free_count > 1 {
-            self.spans.read_span(span.range());
+            self.spans.read_span(span.range().len());
         }
         let mut at = span.first_free_object;
         for remaining in (0..free_count).rev() {
-            let offset = at.checked_sub(span.start)?;
-            let index = usize::try_from(offset / bytes).ok()?;
-            let state = self.spans.states.get_mut(index).filter(|state| **state == BlockState::Live)?;
-            if !offset.is_multiple_of(bytes) {
-                return None;
-            }
-            *state = BlockState::Free;
+            self.spans.mark(at, BlockState::Free)?;
             if remaining > 0 {
                 at = self.spans.word(at, &mut self.counts.doubts)?;
             }

@@ -59,8 +59,8 @@ pub struct SpanFields {
     pub first_free_object: u64,
     /// `refcount`: objects that are not in its free list.
     pub allocated_objects: u16,
-    /// `sizeclass`; 0 if none.
-    pub class: u8,
+    /// `sizeclass`; `None` for 0, of a span that is not divided into objects.
+    pub class: Option<u8>,
     /// `location`.
     pub state: SpanState,
 }
@@ -96,7 +96,7 @@ impl SpanFields {
             previous_span: word_at(bytes, SPAN_PREVIOUS_OFFSET)?,
             first_free_object: word_at(bytes, SPAN_OBJECTS_OFFSET)?,
             allocated_objects: bits as u16,
-            class: (bits >> 16) as u8,
+            class: Some((bits >> 16) as u8).filter(|&class| class != 0),
             state,
         })
     }
@@ -114,11 +114,11 @@ impl SpanFields {
 /// Maximum number of size classes (`common.h`, `kClassSizesMax`).
 pub const MAX_CLASSES: usize = 128;
 /// The largest size (`kMaxSize`).
-const LARGEST_BYTES: u32 = 256 << 10;
+const LARGEST_BYTES: u64 = 256 << 10;
 /// Maximum pages of a span of objects, with a margin; a larger number shows that it is not a table.
 const MAX_SPAN_PAGES: u64 = 1 << 16;
-/// Maximum objects of a batch, with a margin too.
-const MAX_BATCH_LENGTH: u32 = 1 << 16;
+/// Maximum objects of a batch, with a margin.
+const MAX_BATCH_LENGTH: u64 = 1 << 16;
 /// Minimum number of size classes in a table.
 const MIN_CLASSES: usize = 20;
 /// Bytes of a table of 32-bit values.
@@ -129,16 +129,20 @@ pub const SIZES_BYTES: usize = 2 * U32_TABLE_BYTES + 4 + 8 * MAX_CLASSES + 16;
 /// Bytes read before `class_to_size_`.
 pub const BEFORE_SIZES_BYTES: u64 = U32_TABLE_BYTES as u64;
 
-/// The size classes (`SizeMap`), by index.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Classes {
+/// A size class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Class {
     /// Bytes of an object.
-    pub object_bytes: Vec<u64>,
+    pub object_bytes: u64,
     /// Pages of a span.
-    pub span_pages: Vec<u64>,
+    pub span_pages: u64,
     /// Objects that move to or from the transfer cache together.
-    pub batch_lengths: Vec<u64>,
+    pub batch_length: u64,
 }
+
+/// The size classes (`SizeMap`), by index. Class 0 has no objects.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Classes(Vec<Class>);
 
 impl Classes {
     /// Parses the table whose `class_to_size_` is at `address`; `None` if it is not one. `bytes`
@@ -155,30 +159,40 @@ impl Classes {
             .filter_map(|word| word_at(bytes, after_sizes + 8 * (MAX_CLASSES + word)))
             .filter_map(|count| usize::try_from(count).ok())
             .find(|count| (MIN_CLASSES..=MAX_CLASSES).contains(count))?;
+        let class_at = |class: usize| {
+            Some(Class {
+                object_bytes: object_bytes_of(class)?.into(),
+                span_pages: pages_of(class)?,
+                batch_length: batch_length_of(class)?.into(),
+            })
+        };
         let mut classes = Self::default();
         for class in 0..class_count {
-            classes.add(object_bytes_of(class)?, pages_of(class)?, batch_length_of(class)?)?;
+            classes.add(class_at(class)?)?;
         }
-        (classes.object_bytes.last() == Some(&LARGEST_BYTES.into())).then_some(classes)
+        classes.0.last().is_some_and(|last| last.object_bytes == LARGEST_BYTES).then_some(classes)
     }
 
     /// Adds the next class; `None` if no table has such a class there.
-    fn add(&mut self, object_bytes: u32, pages: u64, batch_length: u32) -> Option<()> {
-        let is_in_order = match self.object_bytes.last() {
-            Some(&previous_bytes) => {
-                u64::from(object_bytes) > previous_bytes && pages > 0 && batch_length > 0
+    fn add(&mut self, class: Class) -> Option<()> {
+        let is_in_order = match self.0.last() {
+            Some(previous) => {
+                class.object_bytes > previous.object_bytes && class.span_pages > 0 && class.batch_length > 0
             }
-            // Class 0 has no objects.
-            None => object_bytes == 0,
+            None => class.object_bytes == 0,
         };
-        let is_bounded = pages <= MAX_SPAN_PAGES && batch_length <= MAX_BATCH_LENGTH;
-        if !is_in_order || !is_bounded || !object_bytes.is_multiple_of(8) {
-            return None;
-        }
-        self.object_bytes.push(object_bytes.into());
-        self.span_pages.push(pages);
-        self.batch_lengths.push(batch_length.into());
-        Some(())
+        let is_bounded = class.span_pages <= MAX_SPAN_PAGES && class.batch_length <= MAX_BATCH_LENGTH;
+        (is_in_order && is_bounded && class.object_bytes.is_multiple_of(8)).then(|| self.0.push(class))
+    }
+
+    /// Returns a class; `None` for 0, and for a number that no class has.
+    pub fn get(&self, class: u8) -> Option<Class> {
+        self.0.get(usize::from(class)).copied().filter(|class| class.object_bytes > 0)
+    }
+
+    /// All classes, by index.
+    pub fn all(&self) -> &[Class] {
+        &self.0
     }
 }
 

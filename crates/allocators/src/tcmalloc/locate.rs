@@ -1,9 +1,10 @@
-//! Finds tcmalloc's page map and table of size classes, in the static data of the program or
-//! library that contains it.
+//! Finds the table of size classes of tcmalloc (`SizeMap`) and the root of its page map, in the
+//! static data of the program or library that contains it.
 //!
-//! The table of size classes is searched first: no other static data has one, so without tcmalloc
-//! little is searched.
+//! The table is searched first, as few programs have one. Then the page map is tried with each page
+//! size that tcmalloc can be built with: its size is in no structure.
 
+use super::ABOUT;
 use super::layout::{
     BEFORE_SIZES_BYTES, Classes, LEAF_ALIGNMENT, MAPS, MIN_ROOT_BYTES, SIZES_BYTES, SPAN_BYTES, SpanFields,
 };
@@ -13,11 +14,11 @@ use strandline_process::map::AddressSpace;
 use strandline_process::page_cache::PageCache;
 use strandline_process::range::AddressRange;
 
-/// One tcmalloc.
+/// The heap of one tcmalloc.
 pub struct Heap {
     /// An address in the program or library that contains it.
     pub object: u64,
-    /// Name of the program or library.
+    /// Name of that program or library.
     pub name: String,
     /// Range of its static data.
     pub data: AddressRange,
@@ -36,7 +37,7 @@ pub fn is_possible(space: &AddressSpace) -> bool {
 
 /// Finds all heaps of a process.
 pub fn find(context: &Context<'_>) -> FoundHeaps<Heap> {
-    let mut found_heaps = FoundHeaps { heaps: Vec::new(), unknown_layouts: Vec::new() };
+    let mut found_heaps = FoundHeaps { heaps: Vec::new(), caveats: Vec::new() };
     for data in radix::large_data(context.space, MIN_ROOT_BYTES) {
         let Some(classes) = find_classes(context, &data) else { continue };
         match find_page_map(context, &data) {
@@ -48,7 +49,7 @@ pub fn find(context: &Context<'_>) -> FoundHeaps<Heap> {
                 map_layout,
                 leaves: radix::leaves(context, root, map_layout),
             }),
-            None => found_heaps.unknown_layouts.push(data.object.name.clone()),
+            None => found_heaps.add_unread(context, &ABOUT, &data.object.name),
         }
     }
     found_heaps
@@ -70,17 +71,18 @@ struct PageMap {
     root: u64,
 }
 
-/// Finds the page map, for the first page size that yields one.
+/// Finds the page map, for the first page size with which a root is found.
 fn find_page_map(context: &Context<'_>, data: &StaticData<'_>) -> Option<PageMap> {
     let candidates = radix::root_candidates(context, data, LEAF_ALIGNMENT);
     MAPS.iter().find_map(|&map_layout| {
-        let range = |cache: &mut PageCache<'_>, entry| read_span(cache, entry)?.range(map_layout.page_shift);
-        let root = radix::roots(context, data, &candidates, map_layout, &range).into_iter().next()?;
+        let range_of_span =
+            |cache: &mut PageCache<'_>, entry| read_span(cache, entry)?.range(map_layout.page_shift);
+        let root = radix::roots(context, data, &candidates, map_layout, &range_of_span).into_iter().next()?;
         Some(PageMap { map_layout, root })
     })
 }
 
-/// Reads a span structure.
+/// Reads the span structure at `address`; `None` if there is none.
 pub fn read_span(cache: &mut PageCache<'_>, address: u64) -> Option<SpanFields> {
     let mut bytes = [0; SPAN_BYTES];
     if address == 0 || !address.is_multiple_of(8) {

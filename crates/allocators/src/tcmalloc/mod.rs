@@ -5,19 +5,20 @@
 //! tcmalloc's own structures. Free objects of a span are in a list linked through their first
 //! words, so the memory of spans with free objects is read.
 
-pub mod caches;
-pub mod claims;
-pub mod layout;
-pub mod locate;
-pub mod metadata;
-pub mod rows;
-pub mod spans;
+mod caches;
+mod claims;
+mod layout;
+mod locate;
+mod metadata;
+mod rows;
+mod spans;
 mod summary;
 
 use self::layout::SpanState;
 use self::locate::Heap;
 use self::spans::Span;
 use crate::blocks::UnmatchedCaches;
+use crate::parallel::Claimed;
 use crate::radix::FoundHeaps;
 use strandline_claims::accumulator::{Class, OutOfOrder};
 use strandline_claims::allocator::{
@@ -92,11 +93,8 @@ impl FoundAllocator for Tcmalloc {
     }
 
     fn read(&self, context: &Context<'_>) -> Result<Readings, OutOfOrder> {
-        let FoundHeaps { heaps, unknown_layouts } = locate::find(context);
-        let text = "tcmalloc's size classes were found, but its page map is empty or has an unknown layout: it is not read";
-        let caveat = |name| Caveat::new("tcmalloc_unknown_layout", name, None, text);
-        let readings = read_each(context, heaps, |heap, taken| read(context, heap, taken));
-        Ok((readings, unknown_layouts.into_iter().map(caveat).collect()))
+        let FoundHeaps { heaps, caveats } = locate::find(context);
+        Ok((read_each(context, heaps, |heap, taken| read(context, heap, taken)), caveats))
     }
 
     fn finish(&self, process: &Process, _: &AddressSpace, reading: &mut Reading) {
@@ -118,7 +116,7 @@ impl FoundAllocator for Tcmalloc {
 fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
     let spans = spans::walk(context, heap, taken);
     let caches = caches::find(context, heap, &spans);
-    let (claims, mut counts) = claims::claim(context, &heap.classes, &spans.all, &caches);
+    let Claimed { claims, mut counts } = claims::claim(context, &heap.classes, &spans.all, &caches);
     let structures = metadata::find(context, heap, &spans, &caches, taken);
     let mut doubts = spans.walk.doubts.clone();
     doubts.add(&counts.doubts);
@@ -152,12 +150,12 @@ fn read(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Reading {
         let text = "static data has more pointers than strandline follows: objects in the thread caches behind them count as in use";
         reading.caveats.push(Caveat::new("tcmalloc_left_out", format!("{at:#x}"), None, text));
     }
-    // What was not read in time matches nothing.
-    let matched = if doubts.timed_out() { u64::MAX } else { counts.matched_objects };
+    let unmatched_objects = (caches.blocks.len() as u64).saturating_sub(counts.matched_objects);
     let unmatched_caches = UnmatchedCaches {
         block_word: "object",
-        blocks: (caches.blocks.len() as u64).saturating_sub(matched),
-        lists_word: "lists of caches",
+        // After the deadline not all spans were compared.
+        blocks: if doubts.timed_out() { 0 } else { unmatched_objects },
+        list_word: "list",
         lists: caches.broken_lists,
     };
     reading.caveats.extend(unmatched_caches.caveat(&ABOUT, &heap.name));

@@ -10,7 +10,7 @@ use strandline_claims::allocator::Context;
 use strandline_claims::range::page_of;
 use strandline_process::range::{AddressRange, RangeSet};
 
-/// Maximum number of pointers that are kept. Behind it, thread caches may be missed.
+/// Maximum number of pointers that are kept; with more, thread caches may be missed.
 const MAX_OUTSIDE_POINTERS: usize = 1 << 16;
 
 /// A span.
@@ -24,8 +24,8 @@ pub struct Span {
     pub first_free_object: u64,
     /// Number of objects that are not in its free list.
     pub allocated_objects: u16,
-    /// Its size class; 0 if none.
-    pub class: u8,
+    /// Its size class; `None` if it is not divided into objects.
+    pub class: Option<u8>,
     /// Its state.
     pub state: SpanState,
 }
@@ -69,7 +69,7 @@ pub struct Spans {
 pub struct OutsidePointers {
     /// The addresses that they point to.
     pub targets: BTreeSet<u64>,
-    /// Address of the first pointer that was left out, after `MAX_OUTSIDE_POINTERS` others.
+    /// Address of the first pointer that was left out, after [`MAX_OUTSIDE_POINTERS`] others.
     pub first_left_out: Option<u64>,
 }
 
@@ -86,15 +86,14 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Spans {
         if start != page || !unclaimed.contains(range) {
             return None;
         }
-        let class = usize::from(fields.class);
-        if fields.state == SpanState::InUse && class > 0 {
+        if let Some(class) = fields.class.filter(|_| fields.state == SpanState::InUse) {
             // A span of objects has the number of pages that its class defines.
-            if heap.classes.span_pages.get(class) != Some(&fields.pages) {
+            if heap.classes.get(class)?.span_pages != fields.pages {
                 return None;
             }
-            *spans.spans_per_class.entry(fields.class).or_default() += 1;
+            *spans.spans_per_class.entry(class).or_default() += 1;
             if heap.data.contains(fields.previous_span) {
-                spans.lists.insert(SpanList { class: fields.class, head: fields.previous_span });
+                spans.lists.insert(SpanList { class, head: fields.previous_span });
             }
         }
         if page_of(entry) != last_structure_page {

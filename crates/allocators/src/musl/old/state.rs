@@ -4,13 +4,11 @@
 //! Layouts are those of `struct bin`, `struct chunk` and `mal` in musl's
 //! `src/malloc/oldmalloc/malloc.c` (before 1.2.1 `src/malloc/malloc.c`).
 
-use std::time::Instant;
-
 use super::super::layout::PAGE_BYTES;
-use super::super::locate;
+use super::super::locate::{self, FoundStates, SearchResult};
 use super::{ALIGNMENT, FIRST_CHUNK_OFFSET, FREE_HEADER_BYTES, HEADER_BYTES};
 use crate::radix::StaticWord;
-use crate::scan::{each_word, is_mapped_memory};
+use crate::scan::{DeadlineCheck, each_word, is_mapped_memory};
 use strandline_claims::allocator::Context;
 use strandline_process::memory::word_at;
 use strandline_process::pages::USER_ADDRESS_END;
@@ -27,10 +25,8 @@ const BIN_HEAD: usize = 8;
 /// Bytes of `mal`, without the lock at its end.
 const STATE_BYTES: usize = FIRST_BIN + BINS * BIN_BYTES;
 
-/// Maximum number of candidates for bins that are followed.
+/// Maximum number of candidates for bins that are followed: only hostile data has more.
 const MAX_CANDIDATES: usize = 1 << 12;
-/// Candidates between two checks of the deadline.
-const DEADLINE_CHECK_INTERVAL: usize = 64;
 
 /// The free lists of one malloc.
 pub struct State {
@@ -41,20 +37,29 @@ pub struct State {
 }
 
 /// Finds all states of a process.
-pub fn find(context: &Context<'_>) -> Vec<State> {
-    let mut states = Vec::new();
-    for group in locate::candidates(context.space) {
-        // A state on the border of two mappings may be found in both.
-        let list_ends =
-            locate::static_data(&group).into_iter().find_map(|range| find_ends_of_lists(context, range));
-        states.extend(list_ends.map(|list_ends| State { name: group[0].name.clone(), list_ends }));
+pub fn find(context: &Context<'_>) -> FoundStates<State> {
+    let mut found_states = FoundStates { states: Vec::new(), first_late_file: None };
+    for mappings in locate::candidates(context.space) {
+        let name = || mappings[0].name.clone();
+        for range in locate::static_data(&mappings) {
+            let SearchResult { found: list_ends, is_late } = find_ends_of_lists(context, range);
+            if is_late {
+                found_states.first_late_file.get_or_insert_with(name);
+            }
+            if let Some(list_ends) = list_ends {
+                found_states.states.push(State { name: name(), list_ends });
+                // A state on the border of two mappings may be found in both.
+                break;
+            }
+        }
     }
-    states
+    found_states
 }
 
-/// Returns the first and last chunks of the lists in `range`; `None` if there are no lists.
-fn find_ends_of_lists(context: &Context<'_>, range: AddressRange) -> Option<Vec<u64>> {
-    let (mut list_ends, mut candidates) = (None, 0);
+/// Searches the lists in `range`; returns the first and the last chunk of each.
+fn find_ends_of_lists(context: &Context<'_>, range: AddressRange) -> SearchResult<Vec<u64>> {
+    let mut result = SearchResult { found: None, is_late: false };
+    let (mut candidates, mut deadline) = (0, DeadlineCheck::new(context));
     // The last two non-zero words.
     let no_word = StaticWord { address: 0, value: 0 };
     let (mut last_word, mut second_last_word) = (no_word, no_word);
@@ -65,15 +70,14 @@ fn find_ends_of_lists(context: &Context<'_>, range: AddressRange) -> Option<Vec<
         if head_at + 8 == at && is_lock && may_be_list(context, head_at, head, word) {
             candidates += 1;
             if points_back(context, head_at, head) {
-                list_ends = ends_of_lists_around(context, head_at);
+                result.found = ends_of_lists_around(context, head_at);
             }
+            result.is_late = deadline.passed();
         }
         (second_last_word, last_word) = (last_word, StaticWord { address: at, value: word });
-        let is_check_due = candidates % DEADLINE_CHECK_INTERVAL == DEADLINE_CHECK_INTERVAL - 1;
-        let has_time = !is_check_due || Instant::now() < context.deadline;
-        list_ends.is_none() && candidates < MAX_CANDIDATES && has_time
+        result.found.is_none() && candidates < MAX_CANDIDATES && !result.is_late
     });
-    list_ends
+    result
 }
 
 /// Returns the address of the list as a chunk (`BIN_TO_CHUNK`): a list has the layout of a chunk

@@ -1,15 +1,14 @@
 //! Walks regions and blocks with their own mapping, and classifies each byte.
 
 use std::ops::Range;
-use std::time::Instant;
 
 use super::super::counts::Counts;
 use super::super::forward::ForwardReader;
 use super::super::layout::PAGE_BYTES;
 use super::{ALIGNMENT, FIRST_CHUNK_OFFSET, FREE_HEADER_BYTES, HEADER_BYTES, IN_USE};
-use crate::blocks::Blocks;
+use crate::blocks::{Blocks, claim_range};
 use crate::parallel::Totals;
-use crate::scan::is_mapped_memory;
+use crate::scan::{DeadlineCheck, is_mapped_memory};
 use strandline_claims::accumulator::{Accumulator, Class};
 use strandline_claims::allocator::{Context, RangeClaim};
 use strandline_process::map::Mapping;
@@ -21,17 +20,15 @@ use strandline_process::range::{AddressRange, RangeSet};
 const MIN_CONSISTENT_CHUNKS: u64 = 8;
 /// Maximum pages of a mapping searched for an aligned block, if its first chunk is plausible.
 const MAX_PAGES_IF_PLAUSIBLE: u64 = 16;
-/// The same if its first chunk is not plausible.
-const MAX_PAGES: u64 = 1 << 10;
+/// Maximum pages of a mapping searched for an aligned block, if its first chunk is not plausible.
+const MAX_PAGES_IF_IMPLAUSIBLE: u64 = 1 << 10;
 /// Binary logarithms of alignments of less than a page that a block may have, above that of every
 /// block.
 const SMALL_ALIGNMENT_SHIFTS: Range<u32> = 6..12;
-/// The same for large alignments: up to half of the address space.
+/// Binary logarithms of larger alignments that a block may have: up to half of the address space.
 const LARGE_ALIGNMENT_SHIFTS: Range<u32> = 16..47;
 /// Number of pages whose first words are read with one call.
 const BATCH_PAGES: usize = 512;
-/// Chunks between two checks of the deadline.
-const DEADLINE_CHECK_INTERVAL: u64 = 1 << 12;
 
 /// A region, as far as its chunks are consistent.
 struct Region {
@@ -51,13 +48,23 @@ struct Sizes {
     current: u64,
 }
 
+/// A chunk.
+#[derive(Clone, Copy)]
+struct Chunk {
+    address: u64,
+    sizes: Sizes,
+}
+
 /// A walk over all memory that may be musl's.
 pub struct Walk<'a> {
     context: &'a Context<'a>,
     /// Memory that others claim, stacks and static data.
     taken: RangeSet,
+    /// Reads headers of chunks.
     pub memory: ForwardReader<'a>,
+    /// Claims blocks in use.
     pub blocks: Blocks<'a>,
+    /// Totals of all claims.
     pub counts: Counts,
     /// Number of regions claimed.
     pub region_count: u64,
@@ -124,6 +131,7 @@ impl<'a> Walk<'a> {
         Some(Sizes { previous, current })
     }
 
+    /// Whether no other reader claims a byte of `start..end`.
     fn is_unclaimed(&self, start: u64, end: u64) -> bool {
         !self.taken.overlaps((start, end))
     }
@@ -132,7 +140,7 @@ impl<'a> Walk<'a> {
     fn claim_run(&mut self, run: AddressRange, limit: u64) {
         let mut at = self.claims.last().map_or(run.start, |claim| claim.end.max(run.start));
         while at < run.end {
-            if Instant::now() >= self.context.deadline {
+            if self.context.deadline_passed() {
                 return self.counts.doubts.note_timeout(at);
             }
             if let Some(taken_range) = self.taken.overlapping(AddressRange::sized(at, PAGE_BYTES)).last() {
@@ -165,7 +173,7 @@ impl<'a> Walk<'a> {
         // A block with its own mapping has no adjacent chunk, so neither size has the lowest bit.
         if previous == FIRST_CHUNK_OFFSET && size & IN_USE == 0 {
             // Up to a thousand pages are read for each.
-            if Instant::now() >= self.context.deadline {
+            if self.context.deadline_passed() {
                 self.counts.doubts.note_timeout(at);
                 return None;
             }
@@ -191,10 +199,11 @@ impl<'a> Walk<'a> {
     /// is not a region.
     fn follow_chunks(&mut self, start: u64, limit: u64) -> Option<Region> {
         let (mut at, mut count) = (start + FIRST_CHUNK_OFFSET, 0_u64);
+        let mut deadline = DeadlineCheck::new(self.context);
         let mut size = self.sizes_at(at)?.current;
         let page_end = |at: u64| (at + HEADER_BYTES).next_multiple_of(PAGE_BYTES);
         loop {
-            let Some((next, sizes)) = self.next_chunk(at, size, limit) else {
+            let Some(Chunk { address: next, sizes }) = self.next_chunk(at, size, limit) else {
                 if count < MIN_CONSISTENT_CHUNKS {
                     return None;
                 }
@@ -207,52 +216,55 @@ impl<'a> Walk<'a> {
             }
             (at, size) = (next, sizes.current);
             count += 1;
-            if count.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= self.context.deadline {
+            if deadline.passed() {
                 self.counts.doubts.note_timeout(at);
                 return Some(Region { start, consistent_end: at, end: page_end(at) });
             }
         }
     }
 
-    /// Returns the address and the header of the chunk after the one of `size` at `at`; `None`
-    /// unless its header ends by `limit` and repeats the size.
-    fn next_chunk(&mut self, at: u64, size: u64, limit: u64) -> Option<(u64, Sizes)> {
+    /// Returns the chunk after the one of `size` at `at`; `None` unless its header ends by `limit`
+    /// and repeats the size.
+    fn next_chunk(&mut self, at: u64, size: u64, limit: u64) -> Option<Chunk> {
         let bytes = size & !IN_USE;
         let next = at.checked_add(bytes)?;
         let is_possible =
             next.checked_add(HEADER_BYTES)? <= limit && bytes >= ALIGNMENT && bytes.is_multiple_of(ALIGNMENT);
         let sizes = if is_possible { self.sizes_at(next)? } else { return None };
-        (sizes.previous == size).then_some((next, sizes))
+        (sizes.previous == size).then_some(Chunk { address: next, sizes })
     }
 
     /// Claims a region.
     fn claim_region(&mut self, region: &Region) {
-        let (start, end) = (region.start, region.end);
-        let pages = self.context.pages((start, end));
-        let mut accumulator = Accumulator::new(start, &pages);
-        let (mut at, mut count) = (start + FIRST_CHUNK_OFFSET, 0_u64);
+        let range = AddressRange::new(region.start, region.end);
+        let claim = claim_range(self.context, range, |accumulator| self.claim_chunks(region, accumulator));
+        self.region_count += 1;
+        (self.context.progress)(range.len());
+        self.claims.push(claim);
+    }
+
+    /// Claims the chunks of a region.
+    fn claim_chunks(&mut self, region: &Region, accumulator: &mut Accumulator<'_>) {
+        let (mut at, mut deadline) = (region.start + FIRST_CHUNK_OFFSET, DeadlineCheck::new(self.context));
         accumulator.claim_to(at, Class::Header);
         while at < region.consistent_end {
-            count += 1;
-            let is_late =
-                count.is_multiple_of(DEADLINE_CHECK_INTERVAL) && Instant::now() >= self.context.deadline;
-            let size = self.sizes_at(at).filter(|_| !is_late).map_or(0, |sizes| sizes.current);
-            let next = at.saturating_add(size & !IN_USE);
+            let sizes = if deadline.passed() { None } else { self.sizes_at(at) };
+            let size = sizes.map(|sizes| sizes.current);
+            let next = size.map(|size| at.saturating_add(size & !IN_USE));
             // The process is stopped, so the chunks are still consistent: only the deadline ends
-            // this.
-            if next <= at || next > region.consistent_end {
+            // this, after which reads fail too.
+            let (Some(size), Some(next)) =
+                (size, next.filter(|&next| at < next && next <= region.consistent_end))
+            else {
                 self.counts.doubts.note_timeout(at);
                 break;
-            }
-            self.claim_chunk(AddressRange::new(at, next), size & IN_USE != 0, &mut accumulator);
+            };
+            self.claim_chunk(AddressRange::new(at, next), size & IN_USE != 0, accumulator);
             at = next;
         }
         // The last chunk has size 0.
-        let is_whole = at == region.consistent_end && end - at == HEADER_BYTES;
-        accumulator.claim_to(end, if is_whole { Class::Header } else { Class::Unread });
-        self.region_count += 1;
-        (self.context.progress)(end - start);
-        self.claims.push(RangeClaim { start, end, sums: accumulator.cut().finish(&pages) });
+        let is_whole = at == region.consistent_end && region.end - at == HEADER_BYTES;
+        accumulator.claim_to(region.end, if is_whole { Class::Header } else { Class::Unread });
     }
 
     /// Claims a chunk of a region, of at least `ALIGNMENT` bytes.
@@ -280,7 +292,7 @@ impl<'a> Walk<'a> {
         let unmoved_end = end_of(start + FIRST_CHUNK_OFFSET, size).filter(|end| *end > start);
         let small_alignments = SMALL_ALIGNMENT_SHIFTS.map(|shift| start + (1 << shift));
         // The offset of a block in its mapping stays the same when the mapping moves.
-        let max_pages = if unmoved_end.is_some() { MAX_PAGES_IF_PLAUSIBLE } else { MAX_PAGES };
+        let max_pages = if unmoved_end.is_some() { MAX_PAGES_IF_PLAUSIBLE } else { MAX_PAGES_IF_IMPLAUSIBLE };
         let pages = (1..max_pages).map(|page| start + page * PAGE_BYTES);
         let large_alignments = LARGE_ALIGNMENT_SHIFTS.map(|shift| (start + 1).next_multiple_of(1 << shift));
         let candidates = small_alignments.chain(pages).chain(large_alignments).filter(|block| *block < limit);
@@ -295,17 +307,16 @@ impl<'a> Walk<'a> {
 
     /// Claims a block with its own mapping, which begins at `start`.
     fn claim_mapped(&mut self, start: u64, block: AddressRange) {
-        let end = block.end;
-        let pages = self.context.pages((start, end));
-        let mut accumulator = Accumulator::new(start, &pages);
-        accumulator.claim_to(block.start, Class::Header);
-        self.blocks.claim(end, &mut accumulator);
+        let range = AddressRange::new(start, block.end);
+        self.claims.push(claim_range(self.context, range, |accumulator| {
+            accumulator.claim_to(block.start, Class::Header);
+            self.blocks.claim(block.end, accumulator);
+        }));
         self.counts.live_blocks += 1;
         self.counts.mapped_blocks += 1;
         self.counts.live_bytes += block.len();
         self.counts.head_bytes += block.start - start;
-        (self.context.progress)(end - start);
-        self.claims.push(RangeClaim { start, end, sums: accumulator.cut().finish(&pages) });
+        (self.context.progress)(range.len());
     }
 
     /// Counts the memory in `start..end`, of static data, that the loader donated; it stays on the
@@ -336,7 +347,7 @@ impl<'a> Walk<'a> {
         let mut donated_counts = Counts::default();
         let mut at = first_chunk;
         loop {
-            let Some((next, sizes)) = self.next_chunk(at, size, limit) else { return };
+            let Some(Chunk { address: next, sizes }) = self.next_chunk(at, size, limit) else { return };
             let bytes = size & !IN_USE;
             if size & IN_USE != 0 {
                 donated_counts.live_blocks += 1;
