@@ -71,7 +71,7 @@ pub fn follow(
                 if target.at.is_multiple_of(PAGE_BYTES) { READ_CHUNK_BYTES } else { READ_BLOCK_BYTES };
             let block = Table::new(target.at, bytes, bytes);
             census.owner = NO_OWNER;
-            read(memory, census, block, &mut piece, deadline);
+            follow_block(memory, census, block, &mut piece, deadline);
         }
         is_done &= follow_objects(memory, census, refinements, slots, &mut piece, deadline);
     }
@@ -79,7 +79,7 @@ pub fn follow(
     is_done && Instant::now() < deadline
 }
 
-/// Follows the pointers of objects and their tables to the end.
+/// Follows the pointers of objects and their tables. False if the deadline passed before the end.
 fn follow_objects(
     memory: &dyn Memory,
     census: &mut Census<'_>,
@@ -95,21 +95,22 @@ fn follow_objects(
         if steps.is_multiple_of(STEPS_PER_DEADLINE_CHECK) && Instant::now() >= deadline {
             return false;
         }
-        // Tables first: one that is reached by another pointer before would count as a block of
+        // Tables come first: one that another pointer reached before would count as a block of
         // unknown use.
         if let Some(table) = census.tables.pop() {
             let GuardedBlock { begin, bytes } = census.guarded_block(table.address, table.bytes);
             let slot = if table.is_data { slots.buffer } else { slots.table };
-            let is_new = match table.is_whole {
-                true => refinements.claim_whole(begin, slot),
-                false => refinements.claim(begin, bytes, slot),
+            let is_new = if table.is_whole {
+                refinements.claim_whole(begin, slot)
+            } else {
+                refinements.claim(begin, bytes, slot)
             };
             census.owner = table.owner;
             if is_new {
                 if table.is_whole || bytes > LARGE_BYTES {
                     census.record_claim(begin, slot);
                 }
-                read(memory, census, table, piece, deadline);
+                follow_block(memory, census, table, piece, deadline);
                 census.add_linked_table(table);
             }
             continue;
@@ -125,17 +126,24 @@ fn follow_objects(
             if bytes > LARGE_BYTES {
                 census.record_claim(begin, slots.object);
             }
-            let bytes = outside.size.block_bytes;
             if outside.has_pointers {
+                let bytes = outside.size.block_bytes;
                 let block = Table::new(outside.start, bytes, bytes);
-                read(memory, census, block, piece, deadline);
+                follow_block(memory, census, block, piece, deadline);
             }
         }
     }
 }
 
-/// Records the pointers in a block, as far as it can be read.
-pub fn read(memory: &dyn Memory, census: &mut Census<'_>, block: Table, piece: &mut [u8], deadline: Instant) {
+/// Records the pointers in a block, as far as it can be read before the deadline. `piece` is a
+/// buffer for its bytes.
+pub fn follow_block(
+    memory: &dyn Memory,
+    census: &mut Census<'_>,
+    block: Table,
+    piece: &mut [u8],
+    deadline: Instant,
+) {
     let mut at = block.address;
     let end = block.address.saturating_add(block.used_bytes);
     while at < end && Instant::now() < deadline {
@@ -169,7 +177,7 @@ mod tests {
         }
     }
 
-    /// Whether the result is incomplete after as many blocks of C code.
+    /// Whether the result is incomplete after following this number of blocks of C code.
     fn is_incomplete_after(blocks: usize) -> bool {
         let outside = OutsideMemory::new([], RangeSet::default());
         let mut census = Census::following(&Unreadable, &RELEASES[0], &outside);
