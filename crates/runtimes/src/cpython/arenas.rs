@@ -20,8 +20,8 @@ use strandline_process::memory::{Memory, half_word_at, word_at};
 use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::range::{AddressRange, RangeSet};
 
-/// Limit on words of static data, and on words of interpreters' states, that are tried as the address
-/// of an array; [`FoundArenas::is_cut`] says if there were more.
+/// Limit on words of static data, and on words of interpreters' states, that are tried as the
+/// address of an array; [`FoundArenas::is_cut`] says if there were more.
 const MAX_CANDIDATES: usize = 1 << 17;
 /// Limit on entries of an array: 1 TiB of the smallest arenas.
 const MAX_ARENAS: u64 = 1 << 22;

@@ -126,8 +126,8 @@ impl<'a> Walker<'a> {
         page.used_blocks.checked_sub(freed_blocks)
     }
 
-    /// Counts and claims the objects of a page. Returns the number of blocks in use; `None` if it is
-    /// damaged.
+    /// Counts and claims the objects of a page. Returns the number of blocks in use; `None` if it
+    /// is damaged.
     fn claim_objects(&mut self, page: &Page) -> Option<u64> {
         self.read_blocks(page);
         self.clear_bitmap(page);

@@ -230,7 +230,8 @@ impl<'a> Walker<'a> {
         (read_bytes as u64 + pool.block_bytes >= created_end as u64 + WORD_BYTES).then_some(())
     }
 
-    /// Marks the free blocks of the pool in the buffer, by their list; `None` if the list is invalid.
+    /// Marks the free blocks of the pool in the buffer, by their list; `None` if the list is
+    /// invalid.
     fn mark_free(&mut self, pool: &Pool) -> Option<()> {
         self.free_bitmap = [0; BITMAP_WORDS];
         let mut at = pool.first_free;

@@ -41,8 +41,8 @@ pub struct Figures {
     pub goal_bytes: Option<u64>,
     /// `GOGC` in force; -1 for off.
     pub gc_percent: Option<i64>,
-    /// `GOMEMLIMIT` in force; `None` if there is no limit, or if `gc_percent` is `None` too: then it is
-    /// not known.
+    /// `GOMEMLIMIT` in force; `None` if there is no limit, or if `gc_percent` is `None` too: then
+    /// it is not known.
     pub memory_limit_bytes: Option<u64>,
 }
 
@@ -214,8 +214,8 @@ fn sum_of_deltas(pages: &mut PageCache<'_>, at: u64, layout: &Layout) -> Option<
     })
 }
 
-/// Bytes released according to the chunks' bitmaps, without pages in the caches of processors. `None`
-/// if a bitmap cannot be read before the deadline.
+/// Bytes released according to the chunks' bitmaps, without pages in the caches of processors.
+/// `None` if a bitmap cannot be read before the deadline.
 fn released_bytes(pages: &mut PageCache<'_>, layout: &Layout, heap: &Heap, deadline: Instant) -> Option<u64> {
     if heap.bytes() > MAX_HEAP_BYTES {
         return None;

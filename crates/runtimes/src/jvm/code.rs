@@ -13,7 +13,7 @@ use crate::batch::PageCache;
 
 /// Limit on segments; HotSpot has four at most.
 const MAX_SEGMENTS: u32 = 16;
-/// Limit on ranges in use of a segment.
+/// Limit on ranges in use of a segment; with more, the segment is not read.
 const MAX_RANGES: usize = 1 << 18;
 /// Limit on blocks read per segment, including free ones: 2 GiB of code in blocks of 512 bytes.
 const MAX_BLOCKS: usize = 1 << 22;
@@ -23,9 +23,10 @@ const BLOCKS_AT_ONCE: usize = 1024;
 const SEGMENT_SHIFTS: RangeInclusive<u32> = 3..=16;
 /// Largest header of a block.
 const MAX_HEADER_BYTES: u64 = 16;
-/// Distance from `CodeHeap::_log2_segment_size` to `_next_segment`, the end of the blocks, and to
-/// `_code_blob_type`. The fields in between are the same from JDK 9 to 27.
+/// Distance from `CodeHeap::_log2_segment_size` to `_next_segment`, the end of the blocks
+/// (`memory/heap.hpp`, the same from JDK 9 to 27).
 const NEXT_SEGMENT_DISTANCE: u64 = 8;
+/// Distance from `CodeHeap::_log2_segment_size` to `_code_blob_type`.
 const BLOB_TYPE_DISTANCE: u64 = 64;
 /// Names of the pools, by `CodeBlobType`.
 const POOL_NAMES: [&str; 5] = [
@@ -37,8 +38,9 @@ const POOL_NAMES: [&str; 5] = [
 ];
 /// Name of a pool of any other type.
 const OTHER_POOL_NAME: &str = "CodeHeap";
-/// Index of `CodeBlobType::MethodHot`, and the first version that has it.
+/// Index of `CodeBlobType::MethodHot`.
 const HOT_INDEX: usize = 2;
+/// First version that has it.
 const FIRST_VERSION_WITH_HOT: u32 = 27;
 
 /// A segment of the code cache.
