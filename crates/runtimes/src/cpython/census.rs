@@ -9,6 +9,7 @@ use super::objects::{self, GUARD_BYTES, GUARD_SUFFIX_BYTES, HEAD_BYTES, NO_OWNER
 use super::outside::OutsideMemory;
 use super::types::{Kind, Type, Types};
 use crate::batch::PageCache;
+use std::time::Instant;
 use strandline_claims::class::Slot;
 use strandline_claims::refinements::LARGE_BYTES;
 use strandline_claims::runtime::{ObjectTypes, ReferenceHints};
@@ -25,6 +26,8 @@ const RECENT_TARGETS: usize = 1 << 14;
 const MIN_SORTED_TARGETS: usize = 1 << 16;
 /// Pages kept while following pointers outside the arenas: 8 MiB.
 const PAGES_KEPT: usize = 2048;
+/// Bytes read at once of a block that is followed.
+const PIECE_BYTES: usize = 64 << 10;
 /// Largest block read through kept pages: larger ones would evict the pages that they point to.
 const MAX_KEPT_BYTES: usize = 4096;
 
@@ -60,6 +63,7 @@ struct BlockOfType {
 
 /// A worker's census.
 pub struct Census<'a> {
+    memory: &'a dyn Memory,
     release: &'static Release,
     types: Types<'a>,
     pages: PageCache<'a>,
@@ -70,6 +74,8 @@ pub struct Census<'a> {
     first_types: Vec<u32>,
     /// Cache of the addresses found last.
     recent_targets: Vec<u64>,
+    /// Piece of the block that is being followed.
+    piece: Vec<u8>,
     /// Address of the current block.
     block_start: u64,
     /// Number of the type whose object is being followed.
@@ -89,6 +95,7 @@ impl<'a> Census<'a> {
     /// An empty census.
     pub fn new(memory: &'a dyn Memory, release: &'static Release, outside_memory: &'a OutsideMemory) -> Self {
         Self {
+            memory,
             release,
             types: Types::new(PageCache::new(memory), release),
             pages: PageCache::new(memory),
@@ -96,6 +103,7 @@ impl<'a> Census<'a> {
             counts: Vec::new(),
             first_types: Vec::new(),
             recent_targets: vec![0; RECENT_TARGETS],
+            piece: Vec::new(),
             block_start: 0,
             owner: NO_OWNER,
             targets: Vec::new(),
@@ -287,11 +295,30 @@ impl<'a> Census<'a> {
 
     /// Reads into `bytes` at `at`, a small block through kept pages. Returns the number of bytes
     /// read.
-    pub fn read(&mut self, memory: &dyn Memory, at: u64, bytes: &mut [u8]) -> usize {
+    fn read(&mut self, at: u64, bytes: &mut [u8]) -> usize {
         if bytes.len() <= MAX_KEPT_BYTES && self.pages.read(at, bytes).is_ok() {
             return bytes.len();
         }
-        memory.read_some(at, bytes)
+        self.memory.read_some(at, bytes)
+    }
+
+    /// Records the pointers in the used part of a block or a table, as far as it can be read before
+    /// the deadline.
+    pub fn follow_block(&mut self, block: Table, deadline: Instant) {
+        let mut piece = std::mem::take(&mut self.piece);
+        piece.resize(PIECE_BYTES, 0);
+        let mut at = block.address;
+        let end = block.address.saturating_add(block.used_bytes);
+        while at < end && Instant::now() < deadline {
+            let unread = &mut piece[..(end - at).min(PIECE_BYTES as u64) as usize];
+            let read_bytes = self.read(at, unread);
+            self.follow(&unread[..read_bytes]);
+            if read_bytes < unread.len() {
+                break;
+            }
+            at += read_bytes as u64;
+        }
+        self.piece = piece;
     }
 
     /// Records an address that holds no object.
@@ -336,7 +363,7 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// Records the pointers in a block or a table.
+    /// Records the pointers in the bytes of a block or a table.
     pub fn follow(&mut self, block: &[u8]) {
         for word in words_in(block) {
             if self.outside_memory.contains(word) && word.is_multiple_of(16) {
@@ -517,22 +544,14 @@ impl<'a> Census<'a> {
 mod tests {
     use super::*;
     use crate::cpython::layout::RELEASES;
+    use crate::fabricated::EqualWords;
     use strandline_process::range::RangeSet;
-
-    /// Memory of equal bytes.
-    struct ConstantMemory(u8);
-
-    impl Memory for ConstantMemory {
-        fn read_some(&self, _: u64, buffer: &mut [u8]) -> usize {
-            buffer.fill(self.0);
-            buffer.len()
-        }
-    }
 
     #[test]
     fn values_near_address_0_have_no_prefix_below_it() {
+        let memory = EqualWords::new(0xf8f8_f8f8_f8f8_f8f8);
         let outside = OutsideMemory::new([AddressRange::new(0, 1 << 16)], RangeSet::default());
-        let mut census = Census::new(&ConstantMemory(0xf8), &RELEASES[3], &outside);
+        let mut census = Census::new(&memory, &RELEASES[3], &outside);
         [0, 7, 8, 0xf0].into_iter().for_each(|word| census.add_values(word));
         assert!(census.tables.is_empty());
         census.add_values(0x1000);
@@ -541,8 +560,9 @@ mod tests {
 
     #[test]
     fn tables_outside_known_memory_cost_nothing() {
+        let memory = EqualWords::new(0);
         let outside = OutsideMemory::new([AddressRange::new(0x1_0000, 0x2_0000)], RangeSet::default());
-        let mut census = Census::new(&ConstantMemory(0), &RELEASES[3], &outside).with_hints(true);
+        let mut census = Census::new(&memory, &RELEASES[3], &outside).with_hints(true);
         for address in [0x1_0000, 0x5000_0000, u64::MAX - 15] {
             census.add_table(Table::new(address, 4096, 100));
         }

@@ -152,32 +152,17 @@ fn read(bytes: &[u8], at: usize, statistics_offset: usize) -> Option<Collector> 
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
     use super::*;
+    use crate::fabricated::EqualWords;
 
-    /// Memory in which all words are equal, with a count of the words read.
-    struct ConstantMemory {
-        word: u64,
-        words_read: AtomicUsize,
-    }
-
-    impl Memory for ConstantMemory {
-        fn read_some(&self, _: u64, buffer: &mut [u8]) -> usize {
-            for bytes in buffer.chunks_mut(8) {
-                bytes.copy_from_slice(&self.word.to_le_bytes()[..bytes.len()]);
-            }
-            self.words_read.fetch_add(usize::from(buffer.len() == 8), Ordering::Relaxed);
-            buffer.len()
-        }
-    }
-
-    /// Searches memory of equal words for a collector; returns the number of words read.
+    /// Searches memory of equal words for a collector; returns the number of words read to follow
+    /// links.
     fn words_read(word: u64, deadline: Instant) -> usize {
-        let memory = ConstantMemory { word, words_read: AtomicUsize::new(0) };
+        let memory = EqualWords::new(word);
         assert!(find_in_state(&memory, 0x5555_0000_0000, deadline).is_none());
-        memory.words_read.into_inner()
+        memory.read_lengths().into_iter().filter(|&length| length == 8).count()
     }
 
     #[test]

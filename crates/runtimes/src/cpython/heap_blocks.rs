@@ -4,7 +4,7 @@
 use super::census::Census;
 use super::counted::BlockContent;
 use super::heaps::Page;
-use super::large::{self, Slots};
+use super::large::Slots;
 use super::layout::HEAP_NAMES;
 use super::objects::{HEAD_BYTES, Table};
 use crate::batch::PageCache;
@@ -71,8 +71,6 @@ pub struct Walker<'a> {
     buffer: ReadBuffer,
     /// Bitmap of the free blocks of the current page.
     free_bitmap: Vec<u64>,
-    /// Piece of a block whose pointers are followed.
-    piece: ReadBuffer,
     /// Totals of the walk.
     pub sums: Sums,
     /// Objects in the blocks.
@@ -96,7 +94,6 @@ impl<'a> Walker<'a> {
             pages: PageCache::new(memory),
             buffer: ReadBuffer::default(),
             free_bitmap: Vec::new(),
-            piece: ReadBuffer::new(large::PIECE_BYTES),
             sums: Sums::default(),
             census,
         }
@@ -221,13 +218,7 @@ impl<'a> Walker<'a> {
             Some(block) => self.census.follow(block),
             None => {
                 let object = Table::new(at, claimed_bytes, claimed_bytes);
-                large::follow_block(
-                    self.memory,
-                    &mut self.census,
-                    object,
-                    &mut self.piece,
-                    self.context.deadline,
-                );
+                self.census.follow_block(object, self.context.deadline);
             }
         }
     }

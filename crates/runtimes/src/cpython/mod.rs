@@ -143,9 +143,18 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     // Before the census, which may take all of the time.
     let collectors = collector::find(&memory, program, release, interpreters, context.deadline);
     let outside = outside_memory(context, program, &object_memory);
-    let walk =
-        Walk { context, memory: &memory, program, release, interpreters, outside: &outside, object_slot };
-    let Totals { sums, census: mut result } = walk.walk_all(&object_memory, refinements, slots, &mut reading);
+    let walk = Walk {
+        context,
+        memory: &memory,
+        program,
+        release,
+        interpreters,
+        outside: &outside,
+        object_slot,
+        refinements,
+        slots,
+    };
+    let Totals { sums, census: mut result } = walk.walk_all(&object_memory, &mut reading);
     reading.rows = Some(&rows::BLOCKS);
     reading.facts.read = true;
     reading.reference_hints = result.hints.take();
@@ -285,6 +294,9 @@ struct Walk<'a> {
     outside: &'a OutsideMemory,
     /// Slot of arenas' blocks that hold objects.
     object_slot: Slot,
+    refinements: &'a Refinements,
+    /// Slots of allocators' blocks.
+    slots: large::Slots,
 }
 
 /// What was counted in blocks, and of objects.
@@ -311,13 +323,7 @@ impl Counted<'_> {
 
 impl Walk<'_> {
     /// Walks all arenas or heaps, then everything that their objects point to.
-    fn walk_all(
-        &self,
-        object_memory: &ObjectMemory,
-        refinements: &Refinements,
-        slots: large::Slots,
-        reading: &mut Reading,
-    ) -> Totals {
+    fn walk_all(&self, object_memory: &ObjectMemory, reading: &mut Reading) -> Totals {
         let outside_census = Census::following(self.memory, self.release, self.outside);
         let mut counted = Counted {
             outside_census: outside_census.with_hints(self.context.keeps_blocks),
@@ -329,18 +335,17 @@ impl Walk<'_> {
         for arena_set in &object_memory.arenas.sets {
             self.walk_arenas(arena_set, &mut counted, reading);
         }
-        self.walk_heaps(&object_memory.heaps, refinements, slots, &mut counted);
+        self.walk_heaps(&object_memory.heaps, &mut counted);
         let Counted { mut outside_census, mut totals } = counted;
         // Static data: where all objects are in malloc's blocks, they are reachable only from here.
-        let mut piece = vec![0; large::PIECE_BYTES];
         let states =
             self.interpreters.iter().map(|&state| AddressRange::sized(state, arenas::MAX_STATE_BYTES));
         let deadline = self.context.deadline;
         for range in self.context.resident_runs(self.program.data).into_iter().chain(states) {
             let table = objects::Table::new(range.start, range.len(), range.len());
-            large::follow_block(self.memory, &mut outside_census, table, &mut piece, deadline);
+            outside_census.follow_block(table, deadline);
         }
-        if !large::follow(self.memory, &mut outside_census, refinements, slots, deadline) {
+        if !large::follow(&mut outside_census, self.refinements, self.slots, deadline) {
             totals.sums.doubts.note_timeout(self.program.runtime);
         }
         totals.census.add(outside_census.finish());
@@ -377,16 +382,10 @@ impl Walk<'_> {
     }
 
     /// Walks the heaps of a build without a global lock.
-    fn walk_heaps(
-        &self,
-        heaps: &Heaps,
-        refinements: &Refinements,
-        slots: large::Slots,
-        counted: &mut Counted<'_>,
-    ) {
+    fn walk_heaps(&self, heaps: &Heaps, counted: &mut Counted<'_>) {
         counted.totals.sums.doubts.add(&heaps.doubts);
-        let walker =
-            || heap_blocks::Walker::new(self.context, self.memory, refinements, slots, self.new_census());
+        let Self { context, memory, refinements, slots, .. } = *self;
+        let walker = || heap_blocks::Walker::new(context, memory, refinements, slots, self.new_census());
         let job = |walker: &mut heap_blocks::Walker<'_>, index: usize| {
             if let Some(page) = heaps.pages.get(index) {
                 walker.count_page(page);

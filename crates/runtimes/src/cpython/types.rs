@@ -252,16 +252,7 @@ impl<'a> Types<'a> {
 mod tests {
     use super::*;
     use crate::cpython::layout::RELEASES;
-    use strandline_process::memory::Memory;
-
-    /// Memory that cannot be read.
-    struct Unreadable;
-
-    impl Memory for Unreadable {
-        fn read_some(&self, _: u64, _: &mut [u8]) -> usize {
-            0
-        }
-    }
+    use crate::fabricated::Unreadable;
 
     #[test]
     fn words_beyond_the_limit_are_noted() {

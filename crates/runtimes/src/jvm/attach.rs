@@ -151,7 +151,7 @@ fn send_command(socket: &mut UnixStream, command: &str) -> io::Result<String> {
         socket.set_read_timeout(Some(remaining))?;
         match socket.read(&mut buffer)? {
             0 => break,
-            length => answer.extend_from_slice(buffer.get(..length).unwrap_or_default()),
+            length => answer.extend_from_slice(&buffer[..length]),
         }
     }
     if answer.is_empty() {

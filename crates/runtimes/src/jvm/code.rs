@@ -196,43 +196,24 @@ pub fn pools(segments: &[Segment]) -> Vec<Pool> {
 mod tests {
     use std::time::Duration;
 
-    use strandline_process::memory::Memory;
-
     use super::*;
+    use crate::fabricated::{EqualWords, OwnAddresses};
     use crate::jvm::structs::VmStructs;
-
-    /// Memory full of free blocks, each one segment of eight bytes.
-    struct FreeBlocks;
-
-    impl Memory for FreeBlocks {
-        fn read_some(&self, _: u64, buffer: &mut [u8]) -> usize {
-            buffer.chunks_exact_mut(8).for_each(|block| block.copy_from_slice(&1_u64.to_le_bytes()));
-            buffer.len()
-        }
-    }
 
     #[test]
     fn blocks_are_bounded_and_in_time() {
         let fields =
             [("HeapBlock::Header::_length", 0), ("HeapBlock::Header::_used", 4), ("HeapBlock::_header", 0)];
         let structs = VmStructs::of_offsets(&fields, &[]);
-        let view = View { memory: &FreeBlocks, structs: &structs };
+        // Free blocks, each one segment of eight bytes.
+        let memory = EqualWords::new(1);
+        let view = View { memory: &memory, structs: &structs };
         let far = Instant::now() + Duration::from_secs(600);
         let read =
             |blocks: usize, deadline| used_ranges(&view, 0x1000, 0x1000 + 8 * blocks as u64, 3, deadline);
         assert_eq!(read(MAX_BLOCKS, far), Some(Vec::new()));
         assert_eq!(read(MAX_BLOCKS + 1, far), None, "there are no more blocks than are read");
         assert_eq!(read(1, Instant::now()), None, "the time is over");
-    }
-
-    /// Memory in which each word is its own address.
-    struct OwnAddresses;
-
-    impl Memory for OwnAddresses {
-        fn read_some(&self, at: u64, buffer: &mut [u8]) -> usize {
-            buffer.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&at.to_le_bytes()));
-            buffer.len()
-        }
     }
 
     #[test]

@@ -106,8 +106,8 @@ pub static READER: runtime::Reader = runtime::Reader {
 
 impl FoundRuntime for Programs<Program> {
     fn is_collecting(&self, memory: &dyn Memory) -> bool {
+        // One whose structures cannot be read gets a caveat in `read`.
         self.0.iter().take(MAX_PROGRAMS).filter_map(|program| program.structs(memory).ok()).any(|structs| {
-            // One that cannot be read gets its caveat in `read`.
             let view = View { memory, structs };
             let heap = view.static_field(&["Universe::_collectedHeap"]);
             heap.is_some_and(|heap| heap != 0 && heap::is_collecting(&view, heap))

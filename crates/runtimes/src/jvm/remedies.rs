@@ -439,18 +439,8 @@ impl G1Usage {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fabricated::OwnAddresses;
     use crate::jvm::structs::VmStructs;
-    use strandline_process::memory::Memory;
-
-    /// Memory in which each word is its own address.
-    struct OwnAddresses;
-
-    impl Memory for OwnAddresses {
-        fn read_some(&self, at: u64, buffer: &mut [u8]) -> usize {
-            buffer.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&at.to_le_bytes()));
-            buffer.len()
-        }
-    }
 
     #[test]
     fn an_unknown_minimum_is_between_zero_and_the_initial_size() {

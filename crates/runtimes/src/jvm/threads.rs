@@ -42,7 +42,7 @@ impl Tlab {
 /// Returns the buffers of all Java threads (`ThreadLocalAllocBuffer`), in address order; `None` if
 /// they cannot be read, or not before the deadline.
 pub fn buffers(view: &View<'_>, deadline: Instant) -> Option<Vec<Tlab>> {
-    let reserve_bytes = end_reserve_bytes(view);
+    let reserve_bytes = end_reserve_bytes(view)?;
     let buffers = read_each(&addresses(view)?, deadline, |thread| read_buffer(view, thread))?;
     let buffers: Vec<Tlab> = buffers.into_iter().collect::<Option<_>>()?;
     let in_use = buffers.into_iter().filter(Tlab::is_in_use);
@@ -126,14 +126,18 @@ pub fn threads(view: &View<'_>, deadline: Instant) -> Option<Vec<Thread>> {
 
 /// Returns the bytes kept free at each buffer's end, for an array that fills the rest
 /// (`ThreadLocalAllocBuffer::end_reserve`).
-fn end_reserve_bytes(view: &View<'_>) -> u64 {
+fn end_reserve_bytes(view: &View<'_>) -> Option<u64> {
     // In words. Removed in JDK 27: nothing is reserved for it there.
-    let prefetch_words =
-        view.static_half_field(&["ThreadLocalAllocBuffer::_reserve_for_allocation_prefetch"]).unwrap_or(0);
+    let prefetch_words = match view.address(&["ThreadLocalAllocBuffer::_reserve_for_allocation_prefetch"]) {
+        Some(at) => view.half_word(at)?,
+        None => 0,
+    };
     // Before JDK 18 there is no entry: it is the size of an object's header.
-    let filler_words =
-        view.static_field(&["CollectedHeap::_lab_alignment_reserve"]).unwrap_or(OBJECT_HEADER_WORDS);
-    u64::from(prefetch_words).max(filler_words.min(MAX_FILLER_WORDS)).min(MAX_RESERVE_WORDS) * 8
+    let filler_words = match view.address(&["CollectedHeap::_lab_alignment_reserve"]) {
+        Some(at) => view.word(at)?,
+        None => OBJECT_HEADER_WORDS,
+    };
+    Some(u64::from(prefetch_words).max(filler_words.min(MAX_FILLER_WORDS)).min(MAX_RESERVE_WORDS) * 8)
 }
 
 /// Reads the buffer of a thread, without the bytes kept free at its end.

@@ -44,18 +44,10 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
         }
     };
     let pools = if has_generations {
-        let generation = |index: u64| view.word(used_at.checked_add(Z_USED_OF_GENERATIONS + 8 * index)?);
-        // Divides the committed bytes as `compute_memory_usage_info` of `gc/z/zServiceability.cpp`
-        // does.
-        let old = generation(1)?.min(committed);
-        let young = generation(0)?.min(committed - old);
-        vec![
-            Pool::new("ZGC Young Generation", young, committed - old),
-            Pool::new("ZGC Old Generation", old, old),
-        ]
+        let generations_at = used_at.checked_add(Z_USED_OF_GENERATIONS)?;
+        generation_pools(view, generations_at, committed)?
     } else {
-        let used = view.word(used_at)?;
-        vec![Pool::new("ZHeap", used, committed)]
+        vec![Pool::new("ZHeap", view.word(used_at)?, committed)]
     };
     let views: Vec<AddressRange> = context
         .space
@@ -67,10 +59,9 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     let shared = Granules::new(view, heap, &name)?.shared_ranges(context, &views);
     // With generations there is one view; without, one per pointer colour.
     let times_mapped = (!has_generations).then_some(POINTER_COLOURS);
-    let reserved = AddressRange::new(0, u64::MAX);
     Some(Heap {
         collector: "Z",
-        reserved,
+        reserved: AddressRange::new(0, u64::MAX),
         pools,
         shared_used_ranges: shared.used,
         shared_unread_ranges: shared.unread,
@@ -78,6 +69,18 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
         times_mapped,
         ..Heap::default()
     })
+}
+
+/// Returns the pools of both generations, whose used bytes are two words at `at`: the committed
+/// bytes are divided as in `compute_memory_usage_info` of `gc/z/zServiceability.cpp`.
+fn generation_pools(view: &View<'_>, at: u64, committed: u64) -> Option<Vec<Pool>> {
+    let [young, old] = view.words(at, 2)?.try_into().ok()?;
+    let old = old.min(committed);
+    let young = young.min(committed - old);
+    Some(vec![
+        Pool::new("ZGC Young Generation", young, committed - old),
+        Pool::new("ZGC Old Generation", old, old),
+    ])
 }
 
 /// Whether a mapping is a view: the heap is a memory file with this name (`ZPhysicalMemoryBacking`,

@@ -355,36 +355,11 @@ fn is_storage(view: &View<'_>, at: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
 
-    use strandline_process::memory::Memory;
-
     use super::*;
+    use crate::fabricated::EqualWords;
     use crate::jvm::structs::VmStructs;
-
-    /// Memory in which all words are equal.
-    struct ConstantMemory {
-        word: u64,
-        /// Number of reads.
-        reads: AtomicU64,
-    }
-
-    impl ConstantMemory {
-        fn new(word: u64) -> Self {
-            Self { word, reads: AtomicU64::new(0) }
-        }
-    }
-
-    impl Memory for ConstantMemory {
-        fn read_some(&self, _: u64, buffer: &mut [u8]) -> usize {
-            self.reads.fetch_add(1, Ordering::Relaxed);
-            buffer
-                .chunks_mut(8)
-                .for_each(|word| word.copy_from_slice(&self.word.to_le_bytes()[..word.len()]));
-            buffer.len()
-        }
-    }
 
     fn no_roots() -> PreciseRoots {
         PreciseRoots::new(AddressRange::new(0, u64::MAX), Instant::now() + Duration::from_secs(600))
@@ -395,7 +370,7 @@ mod tests {
         let fields = [("JavaThread::_lock_stack", 8), ("LockStack::_base[0]", 8), ("LockStack::_top", 0)];
         let structs = VmStructs::of_offsets(&fields, &[("LockStack", u64::MAX)]);
         let read = |top: u64| {
-            let memory = ConstantMemory::new(top);
+            let memory = EqualWords::new(top);
             let mut roots = no_roots();
             add_lock_stack(&View { memory: &memory, structs: &structs }, 0x1000, &mut roots)?;
             Some(roots.certain_references.len() as u64)
@@ -424,9 +399,9 @@ mod tests {
     #[test]
     fn a_chunk_is_read_once() {
         // The chunk has one reference, and links to itself.
-        let memory = ConstantMemory::new(1);
+        let memory = EqualWords::new(1);
         let structs = VmStructs::default();
         assert_eq!(read_chunks(&View { memory: &memory, structs: &structs }, 1, &no_roots()), None);
-        assert_eq!(memory.reads.load(Ordering::Relaxed), 1);
+        assert_eq!(memory.read_lengths().len(), 1);
     }
 }
