@@ -1,5 +1,7 @@
 //! Counts objects by type, and collects their pointers to memory outside the arenas.
 
+use std::time::Instant;
+
 use super::counted::{
     BlockContent, CensusResult, ClaimedBlock, CountedType, LargeObject, MIN_OBJECTS_NOT_SPARSE, TypeCounts,
     TypedObjects, UNNUMBERED_TYPE,
@@ -9,7 +11,6 @@ use super::objects::{self, GUARD_BYTES, GUARD_SUFFIX_BYTES, HEAD_BYTES, NO_OWNER
 use super::outside::OutsideMemory;
 use super::types::{Kind, Type, Types};
 use crate::batch::PageCache;
-use std::time::Instant;
 use strandline_claims::class::Slot;
 use strandline_claims::refinements::LARGE_BYTES;
 use strandline_claims::runtime::{ObjectTypes, ReferenceHints};

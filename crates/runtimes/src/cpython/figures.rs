@@ -10,7 +10,7 @@ use super::facts::{self, CPython, SparseArenas, TypeInSparseArenas};
 use super::heap_blocks;
 use super::layout::{self, Release};
 use super::names::Names;
-use super::pools::{self, Sums};
+use super::pools::{self, Sums, UsedClass};
 use super::types::Type;
 use strandline_claims::facts::{TypeFacts, figures};
 use strandline_claims::runtime::{ObjectTypes, Reading};
@@ -37,11 +37,11 @@ pub fn fill_in_facts(arena_sets: &[ArenaSet], sums: &Sums, release: &Release, re
     let committed_bytes: u64 =
         arena_sets.iter().map(|set| set.arenas.len() as u64 * set.sizes.arena_bytes).sum();
     let sum_of_blocks = |field: fn(&pools::SizeClassCounts) -> u64| -> u64 {
-        pools::used_classes(sums).map(|(block_bytes, class)| field(&class) * block_bytes).sum()
+        pools::used_classes(sums).map(|class| field(&class.counts) * class.block_bytes).sum()
     };
     let (used_bytes, free_bytes) =
         (sum_of_blocks(|class| class.used_blocks), sum_of_blocks(|class| class.free_blocks));
-    let pool_count: u64 = pools::used_classes(sums).map(|(_, class)| class.pools).sum();
+    let pool_count: u64 = pools::used_classes(sums).map(|class| class.counts.pools).sum();
     let header_bytes = pool_count * layout::POOL_HEADER_BYTES;
     let facts = &mut reading.facts;
     facts.used_bytes = Some(used_bytes);
@@ -68,7 +68,7 @@ pub fn details(arena_sets: &[ArenaSet], sums: &Sums) -> CPython {
         used_bytes: counts.used_bytes,
         free_bytes: counts.free_bytes,
     });
-    let size_classes = pools::used_classes(sums).map(|(block_bytes, counts)| facts::SizeClass {
+    let size_classes = pools::used_classes(sums).map(|UsedClass { block_bytes, counts }| facts::SizeClass {
         block_bytes,
         pools: counts.pools,
         used_blocks: counts.used_blocks,

@@ -269,11 +269,14 @@ impl<'a> Walker<'a> {
     }
 }
 
+/// A size class that has pools.
+pub struct UsedClass {
+    pub block_bytes: u64,
+    pub counts: SizeClassCounts,
+}
+
 /// Returns the size classes that have pools, by block size.
-pub fn used_classes(sums: &Sums) -> impl Iterator<Item = (u64, SizeClassCounts)> {
-    sums.classes
-        .iter()
-        .enumerate()
-        .filter(|(_, counts)| counts.pools > 0)
-        .map(|(class, counts)| (class_bytes(class), *counts))
+pub fn used_classes(sums: &Sums) -> impl Iterator<Item = UsedClass> {
+    let used = sums.classes.iter().enumerate().filter(|(_, counts)| counts.pools > 0);
+    used.map(|(class, counts)| UsedClass { block_bytes: class_bytes(class), counts: *counts })
 }

@@ -262,4 +262,17 @@ mod tests {
         assert_eq!(sum(0x1_0000), Some(15));
         assert_eq!(sum(0x2000), None);
     }
+
+    #[test]
+    fn a_limit_that_cannot_be_read_is_not_known() {
+        // The limit is on the page after `GOGC`.
+        let counters = CounterAddresses { controller: Some(0x1ff8), deltas: None };
+        let read = |end: u64| {
+            let mut figures = Figures::default();
+            read_counters(&mut PageCache::new(&Fives(end)), &LAYOUTS[1], &counters, &mut figures);
+            (figures.gc_percent, figures.memory_limit_bytes)
+        };
+        assert_eq!(read(0x1_0000), (Some(5), Some(5)));
+        assert_eq!(read(0x2000), (None, None));
+    }
 }

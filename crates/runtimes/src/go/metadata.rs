@@ -89,8 +89,8 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
     Structures { ranges: own_ranges, is_complete }
 }
 
-/// Returns the tables of known size that `mheap_` points to, until the deadline. Pages with their
-/// addresses that cannot be read were never written: they hold none.
+/// Returns the tables of known size that `mheap_` points to, until the deadline. A page that should
+/// hold their addresses and cannot be read was never written: it holds none.
 fn known_tables(
     context: &Context<'_>,
     pages: &mut PageCache<'_>,
