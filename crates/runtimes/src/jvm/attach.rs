@@ -190,8 +190,8 @@ fn connect(process: &Process) -> Result<UnixStream, Refusal> {
     // HotSpot always uses this folder, whatever the environment contains. No symbolic link in it is
     // followed: the folder may belong to the target.
     let folder = process.path("root").join("tmp");
-    let options = OpenOptions::new().read(true).custom_flags(O_DIRECTORY | O_NOFOLLOW).open(folder);
-    let folder = options.map_err(|e| Refusal::from_io(process, "opening its /tmp", e))?;
+    let opened = OpenOptions::new().read(true).custom_flags(O_DIRECTORY | O_NOFOLLOW).open(folder);
+    let folder = opened.map_err(|e| Refusal::from_io(process, "opening its /tmp", e))?;
     let tmp = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
     let socket = tmp.join(format!(".java_pid{namespace_pid}"));
     let path = tmp.join(format!(".attach_pid{namespace_pid}"));
@@ -219,7 +219,9 @@ fn connect(process: &Process) -> Result<UnixStream, Refusal> {
     }
     // A process whose state is not known may still need it.
     file.is_kept = connected.is_none() && !sys::has_ended(&handle, Duration::ZERO).unwrap_or(false);
-    connected.ok_or_else(|| refusal(process, "did not listen within 10 s after the request (SIGQUIT)"))
+    let seconds = LISTEN_LIMIT.as_secs();
+    let late = format!("did not listen within {seconds} s after the request (SIGQUIT)");
+    connected.ok_or_else(|| refusal(process, &late))
 }
 
 /// A request to listen.
@@ -268,7 +270,9 @@ fn wait_for(
         match since.elapsed() {
             elapsed if elapsed >= limit && !is_full => return Ok(None),
             elapsed if elapsed >= LISTEN_LIMIT.max(limit) => {
-                return Err(refusal(process, "listens, and takes no connection within 10 s"));
+                let seconds = LISTEN_LIMIT.max(limit).as_secs();
+                let late = format!("listens, but accepts no connection within {seconds} s");
+                return Err(refusal(process, &late));
             }
             _ => std::thread::sleep(CONNECT_INTERVAL),
         }

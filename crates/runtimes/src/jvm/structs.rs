@@ -116,16 +116,17 @@ impl VmStructs {
         let table = word("JVMFlag::flags")?;
         let count = word("JVMFlag::numFlags").filter(|&count| count <= MAX_ENTRIES)?;
         let bytes = self.size("JVMFlag").filter(|bytes| (16..=256).contains(bytes))?;
-        let (name, address) = (self.offset("JVMFlag::_name")?, self.offset("JVMFlag::_addr")?);
+        let name_offset = self.offset("JVMFlag::_name")?;
+        let address_offset = self.offset("JVMFlag::_addr")?;
         let mut entries = vec![0; (count * bytes) as usize];
         texts.memory.read(table, &mut entries).ok()?;
         let mut flags = BTreeMap::new();
         for entry in entries.chunks_exact(bytes as usize) {
             let field = |offset: u64| word_at(entry, usize::try_from(offset).ok()?);
             // The last entry has no name.
-            let name = field(name)?;
+            let name = field(name_offset)?;
             if name != 0 {
-                flags.insert(texts.text(name)?, field(address)?);
+                flags.insert(texts.text(name)?, field(address_offset)?);
             }
         }
         Some(flags)
