@@ -126,7 +126,7 @@ impl Fabric {
 
     /// Makes a chunk: its size word, then zeros.
     fn chunk(&mut self, bytes: u64) -> u64 {
-        let size = objects::chunk_bytes(bytes);
+        let size = chunk::chunk_bytes(bytes);
         let chunk = self.heap;
         self.heap += size;
         // The last word of a chunk is the first of the next.
