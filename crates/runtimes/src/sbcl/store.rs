@@ -43,6 +43,14 @@ pub struct HeapCopy {
     starts_before_pages: Vec<Option<UnitIndex>>,
 }
 
+/// Consecutive pages of the copy.
+pub struct CopiedSpan<'a> {
+    /// Address of the first in the target.
+    pub address: u64,
+    /// Their bytes in the copy.
+    pub bytes: &'a mut [u8],
+}
+
 /// Index of a unit of the copy.
 pub type UnitIndex = u32;
 
@@ -78,21 +86,23 @@ impl HeapCopy {
             if let Some(copied_index) = pages.get_mut(page)
                 && self.addresses.len() * PAGE < self.bytes.len()
             {
-                *copied_index = u32::try_from(self.addresses.len()).unwrap_or(NOT_COPIED);
+                // `with_pages` admits fewer.
+                *copied_index = self.addresses.len() as u32;
                 self.addresses.push(start + page as u64 * GC_PAGE_BYTES);
             }
         }
         self.areas.push(Area { start, end, pages });
     }
 
-    /// The copied pages, to be filled: address and bytes.
-    pub fn pages_mut(&mut self) -> Vec<(u64, &mut [u8])> {
-        self.addresses.iter().copied().zip(self.bytes.chunks_exact_mut(PAGE)).collect()
+    /// The copied pages, to be filled.
+    pub fn pages_mut(&mut self) -> impl Iterator<Item = CopiedSpan<'_>> {
+        let pages = self.addresses.iter().zip(self.bytes.chunks_exact_mut(PAGE));
+        pages.map(|(&address, bytes)| CopiedSpan { address, bytes })
     }
 
     /// Like [`Self::pages_mut`], in spans of up to `max_pages` pages that are consecutive in the
     /// target, too.
-    pub fn spans_mut(&mut self, max_pages: usize) -> Vec<(u64, &mut [u8])> {
+    pub fn spans_mut(&mut self, max_pages: usize) -> Vec<CopiedSpan<'_>> {
         let mut spans = Vec::new();
         let mut remaining = &mut self.bytes[..];
         let mut first = 0;
@@ -104,7 +114,7 @@ impl HeapCopy {
                 .take_while(|(address, consecutive)| *address == consecutive)
                 .count();
             let Some((span, next)) = remaining.split_at_mut_checked(count * PAGE) else { break };
-            spans.push((start, span));
+            spans.push(CopiedSpan { address: start, bytes: span });
             remaining = next;
             first += count;
         }
@@ -130,14 +140,15 @@ impl HeapCopy {
         None
     }
 
+    /// The address of a unit of the copy.
     #[inline]
     pub fn address(&self, unit: UnitIndex) -> u64 {
         let page = self.addresses.get(unit as usize / UNITS_PER_PAGE).copied().unwrap_or(0);
         page + (unit as usize % UNITS_PER_PAGE) as u64 * UNIT_BYTES
     }
 
-    /// Word `index` of the object at `unit`, if it is on the same page; the first two words always
-    /// are.
+    /// Word `index` of the object at `unit`, which must be on the same page of the copy; the first
+    /// two words always are.
     #[inline]
     pub fn word_on_page(&self, unit: UnitIndex, index: usize) -> u64 {
         word_at(&self.bytes, unit as usize * UNIT_BYTES as usize + index * 8).unwrap_or(0)
@@ -223,6 +234,7 @@ impl HeapCopy {
         marks.fetch_or(bit, Ordering::Relaxed) & bit == 0
     }
 
+    /// Removes all marks.
     pub fn clear_marks(&self) {
         for pair in self.bits.chunks_exact(2) {
             if let [_, marks] = pair {
@@ -282,12 +294,12 @@ mod tests {
         store.add_area(0x10_0000, 0x20_0000, &[1, 3]);
         store.add_area(0x5000_0000, 0x5000_8000, &[0]);
         store.make_bits();
-        for (address, bytes) in store.pages_mut() {
+        for CopiedSpan { address, bytes } in store.pages_mut() {
             bytes[..8].copy_from_slice(&address.to_le_bytes());
             bytes[PAGE - 8..].copy_from_slice(&(address + 7).to_le_bytes());
         }
         let spans = |store: &mut HeapCopy, max_pages| -> Vec<_> {
-            store.spans_mut(max_pages).into_iter().map(|(start, bytes)| (start, bytes.len())).collect()
+            store.spans_mut(max_pages).into_iter().map(|span| (span.address, span.bytes.len())).collect()
         };
         let apart = [(0x10_8000, PAGE), (0x11_8000, PAGE), (0x5000_0000, PAGE)];
         assert_eq!(spans(&mut store, 8), apart);
