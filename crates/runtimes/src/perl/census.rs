@@ -142,7 +142,8 @@ impl Census {
             }
         }
         if free_bytes != [0, 0] {
-            // Only an arena of more than two pages has more, and none of its bytes is claimed as free.
+            // Only an arena of more than two pages has more, and none of its bytes is claimed as
+            // free.
             let bytes_on_pages = free_bytes.map(|bytes| u16::try_from(bytes).unwrap_or(u16::MAX));
             self.arenas_with_free_heads.push(FreeHeads { arena: index, bytes_on_pages });
         }

@@ -20,8 +20,8 @@ pub fn heads(arenas: &[HeadArena], census: &Census) -> Heads {
     }
 }
 
-/// The figures of bodies, by type. Free entries of hashes are known if `free_entries` is, other free
-/// bodies if the survey `knows_used_bodies`, all of them.
+/// The figures of bodies, by type. Free entries of hashes are known if `free_entries` is, other
+/// free bodies if the survey `knows_used_bodies`, all of them.
 pub fn bodies(
     arenas: &[BodyArena],
     survey: &SurveySums,

@@ -46,8 +46,8 @@ pub fn claim_globals(
     let mut batch = Batch::new(memory);
     let mut pairs = Vec::new();
     for globs in globs.chunks(GLOBS_AT_A_TIME) {
-        // `gp_sv` is the first field of `struct gp` (gv.h). The scalar of a glob that cannot be read
-        // stays with the allocator's rows.
+        // `gp_sv` is the first field of `struct gp` (gv.h). The scalar of a glob that cannot be
+        // read stays with the allocator's rows.
         let contents: Vec<u64> = globs.iter().map(|glob| glob.contents).collect();
         batch.pairs(&contents, &mut pairs);
         for (glob, &pair) in globs.iter().zip(&pairs) {

@@ -243,9 +243,9 @@ impl<'a> Reader<'a> {
         free_count.is_some()
     }
 
-    /// Claims an arena with its free bytes on its first page and behind it. An arena that touches more
-    /// than two pages is claimed as in use: `PERL_ARENA_SIZE` is 4080 by default (perl's sv.c), so
-    /// there are none.
+    /// Claims an arena with its free bytes on its first page and behind it. An arena that touches
+    /// more than two pages is claimed as in use: `PERL_ARENA_SIZE` is 4080 by default (perl's
+    /// sv.c), so there are none.
     fn claim_arena(&self, address: u64, bytes: u64, free_bytes: [u16; 2]) {
         let end = address.saturating_add(bytes);
         let Slots { arena, arena_free, .. } = self.slots;

@@ -113,6 +113,7 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
 
 /// Returns the Perl in a mapped file; `None` if it does not export the variables of one.
 fn program(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Option<Program> {
+    // A file that cannot be opened is recognised by its name only (`Evidence`).
     let object = Object::open(process, space, mapping).ok()?;
     let mut symbols = std::collections::HashMap::new();
     object.each_symbol(&mut |name, symbol| {
@@ -243,7 +244,7 @@ pub fn add_interpreters(
 }
 
 /// The location of an interpreter at an address, which is not the main one and has no thread.
-fn location_at(interpreter: u64, release: &Layout) -> InterpreterLocation {
+pub(super) fn location_at(interpreter: u64, release: &Layout) -> InterpreterLocation {
     let at = |offset: u64| interpreter.wrapping_add(offset);
     let addresses = Addresses {
         strtab: at(release.strtab),

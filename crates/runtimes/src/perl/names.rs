@@ -70,7 +70,7 @@ impl<'a> Names<'a> {
     pub fn lexical(&mut self, name: u64) -> Option<String> {
         if self.release.has_padnames() {
             let pad_name = PadName::read(&mut self.pages, name, self.release)?;
-            return self.text(pad_name.text, usize::from(pad_name.bytes));
+            return self.text(pad_name.text?, usize::from(pad_name.bytes));
         }
         let head = self.head(name)?;
         let (length, _) = self.pages.pair(head.any.checked_add(layout::CUR)?)?;
@@ -133,8 +133,8 @@ impl<'a> Names<'a> {
 
 /// A pad name since 5.22 (`struct padname`, pad.h).
 pub struct PadName {
-    /// Address of its text; 0 for an operator's target.
-    pub text: u64,
+    /// Address of its text; `None` for an operator's target.
+    pub text: Option<u64>,
     /// Length of its text.
     pub bytes: u8,
     /// See [`padname`].
@@ -148,7 +148,8 @@ impl PadName {
         let flags_offset = release.padname_flags();
         pages.read(address, bytes.get_mut(..=flags_offset)?).ok()?;
         let [length, flags] = [flags_offset - 1, flags_offset].map(|offset| bytes.get(offset).copied());
-        Some(Self { text: word_at(&bytes, 0)?, bytes: length?, flags: flags? })
+        let text = word_at(&bytes, 0)?;
+        Some(Self { text: (text != 0).then_some(text), bytes: length?, flags: flags? })
     }
 }
 

@@ -64,16 +64,25 @@ pub enum Mark {
     Temporary = 3,
 }
 
-impl Mark {
-    /// Splits a mark into the head's address and what it is.
-    pub fn split(mark: u64) -> (u64, Option<Self>) {
-        let kind = match mark & MARK_BITS {
-            1 => Some(Self::Constant),
-            2 => Some(Self::Lexical),
-            3 => Some(Self::Temporary),
+/// A head that pads mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MarkedHead {
+    /// Its address.
+    pub address: u64,
+    /// What its value is.
+    pub mark: Option<Mark>,
+}
+
+impl MarkedHead {
+    /// Splits an entry of [`PadFindings::marks`].
+    pub fn unpack(packed: u64) -> Self {
+        let mark = match packed & MARK_BITS {
+            1 => Some(Mark::Constant),
+            2 => Some(Mark::Lexical),
+            3 => Some(Mark::Temporary),
             _ => None,
         };
-        (mark & !MARK_BITS, kind)
+        Self { address: packed & !MARK_BITS, mark }
     }
 }
 
@@ -131,7 +140,7 @@ impl KeptBuffer {
 pub struct PadFindings {
     /// Whether there was time for all subs.
     pub is_complete: bool,
-    /// Marks, sorted by address, each head once.
+    /// Marks, sorted by address, each head once: see [`MarkedHead::unpack`].
     pub marks: Vec<u64>,
     /// Large buffers that are kept.
     pub kept_buffers: Vec<KeptBuffer>,
@@ -257,10 +266,17 @@ struct Pad {
     is_running: bool,
 }
 
+/// A head and its type.
+struct TypedHead {
+    head: Head,
+    kind: Type,
+}
+
 impl PadReader<'_> {
-    fn head(&mut self, address: u64) -> Option<(Head, Type)> {
+    /// Reads the head at `address`; `None` also if its type is unknown.
+    fn head(&mut self, address: u64) -> Option<TypedHead> {
         let head = Head::read(&mut self.pages, address)?;
-        Some((head, head.kind(self.context.release)?))
+        Some(TypedHead { head, kind: head.kind(self.context.release)? })
     }
 
     /// Takes `words` from `words_left`; `None` if too few are left.
@@ -276,7 +292,7 @@ impl PadReader<'_> {
 
     /// Reads the pads of the sub at `address`; `None` if they are damaged or time is over.
     fn read_sub(&mut self, address: u64) -> Option<()> {
-        let (head, kind) = self.head(address)?;
+        let TypedHead { head, kind } = self.head(address)?;
         let body: [u8; sub::BYTES] = self.pages.array(head.any)?;
         let sub_flags = half_word_at(&body, sub::FLAGS)?;
         let list = word_at(&body, sub::PADLIST)?;
@@ -314,7 +330,7 @@ impl PadReader<'_> {
 
     /// Reads the entries of the pad whose array is at `address`.
     fn read_pad(&mut self, address: u64, names: &[PadEntry], pad: Pad) -> Option<()> {
-        let (head, kind) = self.head(address)?;
+        let TypedHead { head, kind } = self.head(address)?;
         let (fill, _) = self.pages.pair(head.any.checked_add(layout::ARRAY_FILL)?)?;
         let count = fill.wrapping_add(1);
         if kind != Type::PvAv || count > MAX_ENTRIES {
@@ -344,7 +360,7 @@ impl PadReader<'_> {
     /// Records what the value at `address` keeps. `None` if it keeps nothing, is free or cannot be
     /// read: the survey of values counts those that are damaged or unread.
     fn read_entry(&mut self, address: u64, entry: PadEntry, pad: Pad) -> Option<()> {
-        let (head, kind) = self.head(address)?;
+        let TypedHead { head, kind } = self.head(address)?;
         let storage = head.storage(kind);
         let is_target = entry.kind == EntryKind::Temporary;
         // A lexical that was assigned a glob is FAKE.
@@ -418,7 +434,7 @@ impl PadReader<'_> {
         let (fill, array) = if self.context.release.has_padnames() {
             self.pages.pair(list.checked_add(layout::PADNAMELIST_FILL)?)?
         } else {
-            let (head, kind) = self.head(list)?;
+            let TypedHead { head, kind } = self.head(list)?;
             if kind != Type::PvAv {
                 return None;
             }
@@ -455,8 +471,8 @@ impl PadReader<'_> {
             return self.entry_kind_before_5_22(address);
         }
         let PadName { text, bytes, flags } = PadName::read(&mut self.pages, address, self.context.release)?;
+        let Some(text) = text else { return Some(EntryKind::Temporary) };
         Some(match flags {
-            _ if text == 0 => EntryKind::Temporary,
             _ if bytes == 0 => EntryKind::Constant,
             _ if flags & padname::OUR != 0 => EntryKind::Bufferless,
             _ if self.pages.array(text)? == *b"&" => EntryKind::Bufferless,
@@ -468,7 +484,7 @@ impl PadReader<'_> {
 
     /// Like [`Self::entry_kind`], before 5.22, where a pad name is a value.
     fn entry_kind_before_5_22(&mut self, address: u64) -> Option<EntryKind> {
-        let (head, kind) = self.head(address)?;
+        let TypedHead { head, kind } = self.head(address)?;
         if head.flags & flags::PRIVATE_POK == 0 || !kind.can_hold_string() {
             return Some(EntryKind::Temporary);
         }

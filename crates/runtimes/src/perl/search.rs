@@ -5,6 +5,7 @@
 //! never changed or freed. The interpreter begins at a fixed distance before it and has a chain of
 //! arenas. The search reads all resident memory, so it only runs if there may be such interpreters.
 
+use super::spaces::ARENA_SLOTS;
 use crate::batch::PageCache;
 use crate::perl::layout::{HEAD_ANY, HEAD_BYTES, HEAD_FLAGS, HEAD_REFERENCES, Layout};
 use crate::work;
@@ -21,8 +22,6 @@ const MAX_SV_COUNT: u64 = 1 << 40;
 /// Reference counts of immortal values: `SvREFCNT_IMMORTAL` is half of the largest count, and the
 /// count in memory drifts a little from it.
 const IMMORTAL_REFERENCES: std::ops::Range<u32> = 0x7000_0000..0x9000_0000;
-/// Numbers of heads of an arena (`PERL_ARENA_SIZE`), with bounds wide enough for unusual builds.
-const ARENA_SLOTS: std::ops::Range<u32> = 64..0x1_0000;
 
 /// One worker of the search.
 struct Searcher<'a> {
@@ -34,8 +33,8 @@ struct Searcher<'a> {
     is_complete: bool,
 }
 
-/// What the search found.
-pub struct Found {
+/// Interpreters that a search found.
+pub struct PossibleInterpreters {
     /// Addresses of possible interpreters, ascending.
     pub interpreters: Vec<u64>,
     /// Whether all resident memory was searched.
@@ -43,7 +42,7 @@ pub struct Found {
 }
 
 /// Searches resident memory for interpreters.
-pub fn search(context: &Context<'_>, memory: &dyn Memory, release: &Layout) -> Found {
+pub fn search(context: &Context<'_>, memory: &dyn Memory, release: &Layout) -> PossibleInterpreters {
     let mut pieces = Vec::new();
     let mut searched_bytes = 0;
     for AddressRange { start, end } in context.resident_runs((0, u64::MAX)) {
@@ -67,7 +66,8 @@ pub fn search(context: &Context<'_>, memory: &dyn Memory, release: &Layout) -> F
         let Some(&piece) = pieces.get(index) else { return };
         buffer.resize(piece.len() as usize, 0);
         let read_bytes = memory.read_some(piece.start, buffer);
-        *is_complete &= read_bytes == buffer.len();
+        let unread = piece.start + read_bytes as u64;
+        *is_complete &= unread == piece.end || is_kernel_page(context, unread);
         let bytes = buffer.get(..read_bytes).unwrap_or(&[]);
         let candidates =
             undef_heads(bytes, piece.start, release).map(|head| head.wrapping_sub(release.sv_undef));
@@ -80,7 +80,12 @@ pub fn search(context: &Context<'_>, memory: &dyn Memory, release: &Layout) -> F
         searchers.into_iter().flat_map(|searcher| searcher.interpreters).collect();
     interpreters.sort_unstable();
     interpreters.dedup();
-    Found { interpreters, is_complete }
+    PossibleInterpreters { interpreters, is_complete }
+}
+
+/// Whether an address is in a page of the kernel (its clocks), which cannot be read.
+fn is_kernel_page(context: &Context<'_>, address: u64) -> bool {
+    context.space.find(address).is_some_and(|mapping| mapping.name.starts_with("[vvar"))
 }
 
 /// Addresses in `bytes`, which begin at `start`, of heads that look like the undefined value.

@@ -4,6 +4,7 @@
 //! Sets of body arenas are lists of address, size and type. Both are followed until they exceed the
 //! target's resident bytes; arenas that overlap, as in a cyclic chain, are damage.
 
+use std::ops::RangeInclusive;
 use std::time::Instant;
 
 use super::objects::{Head, Type};
@@ -12,10 +13,9 @@ use crate::perl::layout::{self as layout, Layout, flags};
 use strandline_process::pages::{PAGE_BYTES, page_of};
 use strandline_process::range::AddressRange;
 
-/// Lower bound on the heads of an arena: perl's has 170. Each arena takes 24 bytes here.
-const MIN_SLOTS: u64 = 64;
-/// Upper bound on the heads of an arena.
-const MAX_SLOTS: u64 = 1 << 16;
+/// Numbers of heads that an arena may have: perl's has 170 (`PERL_ARENA_SIZE`), those of unusual
+/// builds more or fewer. Each arena takes 24 bytes here.
+pub const ARENA_SLOTS: RangeInclusive<u32> = 64..=1 << 16;
 /// Lower bound on the size of a body arena: perl's have 2080 to 4080 bytes. Each takes some 60
 /// bytes here.
 const MIN_ARENA_BYTES: u64 = 1024;
@@ -77,10 +77,10 @@ pub fn head_arenas(pages: &mut PageCache<'_>, root: u64, bounds: &Bounds) -> Res
     while at != 0 {
         // The first head of an arena has its number of heads in place of the references.
         let first = Head::read(pages, at).ok_or(Damage::new(at, "an arena of heads cannot be read"))?;
-        let slots = u64::from(first.references);
-        if !at.is_multiple_of(8) || at >= MAX_ADDRESS || !(MIN_SLOTS..=MAX_SLOTS).contains(&slots) {
+        if !at.is_multiple_of(8) || at >= MAX_ADDRESS || !ARENA_SLOTS.contains(&first.references) {
             return Err(Damage::new(at, "no arena of heads"));
         }
+        let slots = u64::from(first.references);
         let arena = HeadArena { address: at, slots, is_fake: first.has_flags(flags::FAKE) };
         bytes += arena.bytes();
         if bytes > bounds.resident_bytes {

@@ -10,7 +10,7 @@ use super::census::{self, ARENAS_PER_JOB};
 use super::interpreter::Reader;
 use super::keys::BucketTable;
 use super::objects::{BodyPlace, Head, Storage, Type};
-use super::roots::{self, Buffer, MAX_BUFFER_BYTES, Mark};
+use super::roots::{self, Buffer, MAX_BUFFER_BYTES, Mark, MarkedHead};
 use super::spaces::{BodyArena, HeadArena};
 use super::sums::{RetainedBy, SurveySums, UsedBodies, add};
 use crate::batch::{Batch, PageCache};
@@ -96,7 +96,8 @@ struct Value {
     /// The two words of its body at `layout::CUR`, which mean something else for each storage;
     /// `None` if they could not be read.
     body: Option<WordPair>,
-    /// Address of the storage of an array or an object; `None` for other values, or without storage.
+    /// Address of the storage of an array or an object; `None` for other values, or without
+    /// storage.
     storage_address: Option<u64>,
     /// Number of the other owners of a string's buffer; `None` if it could not be read.
     other_owners: Option<u8>,
@@ -176,7 +177,8 @@ impl<'a> Surveyor<'a> {
         let marks = self.survey.marks;
         let from = marks.partition_point(|&mark| mark < arena.address);
         let to = marks.partition_point(|&mark| mark < arena.address + arena.bytes());
-        let mut marks = marks.get(from..to).unwrap_or(&[]).iter().map(|&mark| Mark::split(mark)).peekable();
+        let mut marks =
+            marks.get(from..to).unwrap_or(&[]).iter().map(|&mark| MarkedHead::unpack(mark)).peekable();
         for &head in heads {
             if head.is_free() {
                 continue;
@@ -190,8 +192,8 @@ impl<'a> Surveyor<'a> {
             if matches!(storage, Storage::Plain | Storage::Sub) {
                 continue;
             }
-            while marks.next_if(|mark| mark.0 < head.address).is_some() {}
-            let mark = marks.next_if(|mark| mark.0 == head.address).and_then(|mark| mark.1);
+            while marks.next_if(|marked| marked.address < head.address).is_some() {}
+            let mark = marks.next_if(|marked| marked.address == head.address).and_then(|marked| marked.mark);
             self.values.push(Value {
                 head,
                 kind,

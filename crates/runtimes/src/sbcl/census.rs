@@ -40,8 +40,8 @@ pub enum TypeKey {
 }
 
 impl TypeKey {
-    /// The key under which a type is counted: `self`, unless it is a further type of instances while
-    /// there are [`MAX_TYPES`] `types`.
+    /// The key under which a type is counted: `self`, unless it is a further type of instances
+    /// while there are [`MAX_TYPES`] `types`.
     fn within_limit(self, types: usize, is_counted: impl Fn(&Self) -> bool) -> Self {
         let is_full = types >= MAX_TYPES && matches!(self, Self::Layout(_)) && !is_counted(&self);
         if is_full { Self::OtherLayouts } else { self }

@@ -37,7 +37,7 @@ pub struct CopyPlan {
     zero_scan_pages: Vec<u64>,
 }
 
-/// A space of which pages are copied.
+/// A space with pages to copy.
 struct PlannedArea {
     range: AddressRange,
     /// Indexes of the collector's pages to copy, ascending.
@@ -115,8 +115,8 @@ impl CopyPlan {
     /// Bytes of memory for the copy and for tracing it.
     pub fn bytes(&self) -> u64 {
         let copied_bytes = self.page_count() as u64 * GC_PAGE_BYTES;
-        // Two bits for each 16 bytes. The list of pending objects is bounded by a quarter of the copy,
-        // but takes about a tenth.
+        // Two bits for each 16 bytes. The list of pending objects is bounded by a quarter of the
+        // copy, but takes about a tenth.
         copied_bytes + copied_bytes / 64 + copied_bytes / 10
     }
 

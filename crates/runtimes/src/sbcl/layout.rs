@@ -213,7 +213,7 @@ pub const CHARACTER_STRING: &str = "simple-character-string";
 /// A string of bytes; the final zero byte is not in its length.
 pub const BASE_STRING: ObjectKind = ObjectKind::Vector { element_bits: 8, extra_elements: 1 };
 
-/// A vector of elements of `element_bits`, all of which its length counts.
+/// A vector of elements of `element_bits`, whose length counts all of them.
 const fn vector(element_bits: u8) -> ObjectKind {
     ObjectKind::Vector { element_bits, extra_elements: 0 }
 }

@@ -217,6 +217,7 @@ fn program(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Option
     if !exports(process, mapping, &REQUIRED_SYMBOLS[..1]) {
         return None;
     }
+    // A file that cannot be opened is recognised by its name only (`Evidence`).
     let object = Object::open(process, space, mapping).ok()?;
     let mut symbols = BTreeMap::new();
     object.each_symbol(&mut |name, symbol| {

@@ -309,8 +309,8 @@ impl<'a> Tracer<'a> {
                     self.scan(unit);
                 }
             }
-            // A chain of tables may take a round each. Only a hostile heap has longer chains: it keeps
-            // all pairs.
+            // A chain of tables may take a round each. Only a hostile heap has longer chains: it
+            // keeps all pairs.
             let keeps_all_pairs = round >= MAX_WEAK_ROUNDS;
             if !self.visit_weak_tables(keeps_all_pairs) {
                 return;

@@ -187,10 +187,16 @@ struct HeapState<'a> {
     spaces: Spaces,
 }
 
+/// What tracing needs of the target's memory.
+struct Copies {
+    roots: Roots,
+    heap: CopiedHeap,
+}
+
 impl HeapState<'_> {
     /// Copies what is to be traced later; if that is not possible, claims dynamic space by page.
     fn copy_or_claim(self, context: &Context<'_>, pages: RangePages, figures: Sbcl, reading: &mut Reading) {
-        let (roots, copied) = match self.copy(context, &pages) {
+        let Copies { roots, heap: copied } = match self.copy(context, &pages) {
             Ok(copies) => copies,
             Err(reason) => return self.claim_by_page(&pages, figures, &reason, reading),
         };
@@ -214,7 +220,7 @@ impl HeapState<'_> {
     ///
     /// # Errors
     /// The reason why objects are not traced.
-    fn copy(&self, context: &Context<'_>, pages: &RangePages) -> Result<(Roots, CopiedHeap), String> {
+    fn copy(&self, context: &Context<'_>, pages: &RangePages) -> Result<Copies, String> {
         let plan = CopyPlan::new(&self.heap, &self.threads.regions, &self.spaces.list, self.layout);
         let budget_bytes = budget::copy_budget_bytes(self.program.reserved.bytes());
         if let Some(reason) = self.reason_not_traced(context, &plan, budget_bytes) {
@@ -222,10 +228,10 @@ impl HeapState<'_> {
         }
         let max_root_bytes = budget_bytes.saturating_sub(plan.bytes());
         let roots = roots::read(context, self.program, &self.threads, max_root_bytes)?;
-        let copied = plan
+        let heap = plan
             .copy(context, pages, &self.program.reserved)
             .ok_or("there was no memory or no time for a copy")?;
-        Ok((roots, copied))
+        Ok(Copies { roots, heap })
     }
 
     /// The reason why objects are not traced, if they are not. The copy may take `budget_bytes`.

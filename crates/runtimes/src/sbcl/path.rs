@@ -13,7 +13,7 @@ use super::trace::PendingTrace;
 use crate::sbcl::layout::{LOWTAG_MASK, ObjectKind, PSEUDO_STATIC, is_pointer};
 use strandline_process::target::budget;
 
-/// Objects each of which reached the next.
+/// A path: each object first reached the next one.
 struct Chain<'a> {
     /// What reached the first.
     root: &'a RootKind,
@@ -22,8 +22,8 @@ struct Chain<'a> {
 
 impl PendingTrace {
     /// The path from a root to the first live object whose type is named `type_name`, preferably to
-    /// an object that did not come with the core; `None` if none lives. Takes another quarter of the
-    /// copy, and marks all objects anew.
+    /// an object that did not come with the core; `None` if none lives. Takes another quarter of
+    /// the copy, and marks all objects anew.
     ///
     /// # Errors
     /// Why there is no path although such an object may live.

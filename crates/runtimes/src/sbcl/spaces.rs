@@ -281,8 +281,8 @@ pub fn used_end(heap: &DynamicSpace, regions: &[Region], index: usize) -> u64 {
 }
 
 /// Claims dynamic space by page, because live and dead objects are not distinguished, and fills in
-/// the resident bytes without objects. `None`, with a caveat and nothing claimed, if the palette has
-/// too few slots.
+/// the resident bytes without objects. `None`, with a caveat and nothing claimed, if the palette
+/// has too few slots.
 pub fn claim_by_page(
     pages: &RangePages,
     heap: &DynamicSpace,
