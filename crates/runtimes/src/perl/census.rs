@@ -6,6 +6,7 @@ use crate::perl::layout::{HEAD_BYTES, Layout};
 use crate::work;
 use strandline_claims::add_fields;
 use strandline_claims::runtime::Context;
+use strandline_claims::units::{counted, thousands};
 use strandline_process::memory::Memory;
 
 /// Arenas of heads that a worker reads at a time.
@@ -43,8 +44,8 @@ pub struct Census {
 #[derive(Clone, Copy, Debug)]
 pub struct FreeHeads {
     /// Index of the arena.
-    pub arena: u32,
-    /// Bytes of its free heads on each of its two pages.
+    pub arena: usize,
+    /// Bytes of its free heads on its first page, and behind it.
     pub bytes_on_pages: [u16; 2],
 }
 
@@ -57,8 +58,8 @@ pub fn read_heads(
     heads: &mut Vec<Head>,
 ) -> u64 {
     heads.clear();
-    let length = usize::try_from(arena.bytes()).unwrap_or(0);
-    buffer.resize(length, 0);
+    // `head_arenas` admits at most 1.5 MiB.
+    buffer.resize(arena.bytes() as usize, 0);
     let read_bytes = memory.read_some(arena.address, buffer);
     let mut unread_heads = 0;
     for (index, bytes) in buffer.chunks_exact_mut(HEAD_BYTES as usize).enumerate().skip(1) {
@@ -74,6 +75,14 @@ pub fn read_heads(
     unread_heads
 }
 
+/// One worker of the census, with buffers that it uses again.
+#[derive(Default)]
+struct Counter {
+    census: Census,
+    buffer: Vec<u8>,
+    heads: Vec<Head>,
+}
+
 /// Counts the heads of all arenas.
 pub fn count_heads(
     context: &Context<'_>,
@@ -83,10 +92,10 @@ pub fn count_heads(
     release: &Layout,
 ) -> Census {
     let jobs = arenas.len().div_ceil(ARENAS_PER_JOB);
-    let state = || (Census::default(), Vec::new(), Vec::new());
     let (workers, deadline) = (context.workers, context.deadline);
-    let (states, unfinished_jobs) =
-        work::run_jobs(workers, jobs, deadline, state, |(census, buffer, heads), job| {
+    let (counters, unfinished_jobs) =
+        work::run_jobs(workers, jobs, deadline, Counter::default, |counter: &mut Counter, job| {
+            let Counter { census, buffer, heads } = counter;
             let first = job * ARENAS_PER_JOB;
             for (index, arena) in arenas.iter().enumerate().skip(first).take(ARENAS_PER_JOB) {
                 census.unread_heads += read_heads(memory, arena, buffer, heads);
@@ -97,8 +106,8 @@ pub fn count_heads(
             }
         });
     let mut total = Census { is_complete: unfinished_jobs == 0, ..Census::default() };
-    for (census, _, _) in states {
-        total.add(census);
+    for counter in counters {
+        total.add(counter.census);
     }
     total.subs.sort_unstable();
     total.arenas_with_free_heads.sort_unstable_by_key(|free| free.arena);
@@ -133,9 +142,10 @@ impl Census {
             }
         }
         if free_bytes != [0, 0] {
+            // Only an arena of more than two pages has more, and none of its bytes is claimed as
+            // free.
             let bytes_on_pages = free_bytes.map(|bytes| u16::try_from(bytes).unwrap_or(u16::MAX));
-            let arena = u32::try_from(index).unwrap_or(u32::MAX);
-            self.arenas_with_free_heads.push(FreeHeads { arena, bytes_on_pages });
+            self.arenas_with_free_heads.push(FreeHeads { arena: index, bytes_on_pages });
         }
     }
 
@@ -168,18 +178,25 @@ impl Census {
     /// differ by one: the process may have been stopped between a head and its count.
     pub fn inconsistency(&self, sv_count: u64) -> Option<String> {
         if self.unread_heads == 0 && self.live_heads.abs_diff(sv_count) > 1 {
-            return Some(format!("it counts {sv_count} values, its arenas hold {}", self.live_heads));
+            return Some(format!(
+                "it counts {}, its arenas hold {}",
+                counted(sv_count, "value"),
+                thousands(self.live_heads)
+            ));
         }
         if self.unknown_heads > 0 {
             return Some(format!(
-                "{} of its {} values have no known type",
-                self.unknown_heads, self.live_heads
+                "the types of {} of its {} are unknown",
+                thousands(self.unknown_heads),
+                counted(self.live_heads, "value")
             ));
         }
         let Self { checked_bodies, missing_bodies, .. } = *self;
         if missing_bodies * 100 > checked_bodies {
             return Some(format!(
-                "{missing_bodies} of {checked_bodies} bodies are in no arena of their type"
+                "its arenas lack {} of {} bodies that were looked up",
+                thousands(missing_bodies),
+                thousands(checked_bodies)
             ));
         }
         None

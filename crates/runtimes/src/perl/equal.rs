@@ -44,7 +44,7 @@ impl StringSum {
     }
 }
 
-/// Passes keys through unchanged: they are hashes already.
+/// Hashes keys by a rotation: they are hashes already.
 #[derive(Clone, Copy, Debug, Default)]
 struct IdentityHasher(u64);
 
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_a_part_is_kept_and_the_rest_estimated() {
+    fn large_samples_are_thinned_and_extrapolated() {
         let mut samples = [Sample::default(), Sample::default()];
         for n in 0..400_000u64 {
             samples[(n % 2) as usize].add(format!("{}", n / 4).as_bytes(), 24);

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use strandline_claims::facts::{self, TypeFacts};
 
 use super::layout::HEAD_BYTES;
+use super::sums::add;
 
 /// A Perl and its interpreters.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -29,41 +30,40 @@ impl Perl {
         if read.is_empty() {
             return;
         }
-        // The figures come from the target; a hostile one may hold any number.
-        let sum = |parts: &[u64]| parts.iter().fold(0u64, |sum, part| sum.saturating_add(*part));
         let (mut used_bytes, mut committed_bytes, mut free_bytes) = (0, 0, Some(0));
         let mut types: BTreeMap<&str, TypeFacts> = BTreeMap::new();
         for interpreter in &read {
             let (heads, containers) = (&interpreter.heads, &interpreter.containers);
-            let buffer_bytes = sum(&[
+            for bytes in [
                 interpreter.strings.capacity_bytes,
                 containers.array_bytes,
                 containers.table_bytes,
                 containers.shared_key_bytes,
                 containers.own_key_bytes,
-            ]);
-            used_bytes = sum(&[used_bytes, heads.live.saturating_mul(HEAD_BYTES), buffer_bytes]);
-            committed_bytes =
-                sum(&[committed_bytes, heads.arena_bytes, buffer_bytes, interpreter.retained.total.bytes]);
-            free_bytes =
-                free_bytes.map(|sum_before| sum(&[sum_before, heads.free.saturating_mul(HEAD_BYTES)]));
+            ] {
+                add(&mut used_bytes, bytes);
+                add(&mut committed_bytes, bytes);
+            }
+            add(&mut used_bytes, heads.live.saturating_mul(HEAD_BYTES));
+            add(&mut committed_bytes, heads.arena_bytes);
+            add(&mut committed_bytes, interpreter.retained.total.bytes);
+            add_known(&mut free_bytes, Some(heads.free.saturating_mul(HEAD_BYTES)));
             for (name, &count) in &heads.by_type {
                 let type_facts = types.entry(name).or_default();
-                type_facts.instances = sum(&[type_facts.instances, count]);
-                type_facts.bytes = sum(&[type_facts.bytes, count.saturating_mul(HEAD_BYTES)]);
+                add(&mut type_facts.instances, count);
+                add(&mut type_facts.bytes, count.saturating_mul(HEAD_BYTES));
             }
             for bodies in &interpreter.bodies {
                 let bytes = bodies.used.saturating_mul(bodies.body_bytes);
-                used_bytes = sum(&[used_bytes, bytes]);
-                committed_bytes = sum(&[committed_bytes, bodies.arena_bytes]);
-                let free_slot_bytes = bodies.free.map(|slots| slots.saturating_mul(bodies.body_bytes));
-                free_bytes =
-                    free_bytes.zip(free_slot_bytes).map(|(sum_before, bytes)| sum(&[sum_before, bytes]));
+                add(&mut used_bytes, bytes);
+                add(&mut committed_bytes, bodies.arena_bytes);
+                add_known(&mut free_bytes, bodies.free.map(|slots| slots.saturating_mul(bodies.body_bytes)));
                 let type_facts = types.entry(&bodies.name).or_default();
-                // Types that no head counts: entries of hashes.
-                let instances = if heads.by_type.contains_key(&bodies.name) { 0 } else { bodies.used };
-                type_facts.instances = sum(&[type_facts.instances, instances]);
-                type_facts.bytes = sum(&[type_facts.bytes, bytes]);
+                // Entries of hashes have no heads that were counted above.
+                if !heads.by_type.contains_key(&bodies.name) {
+                    add(&mut type_facts.instances, bodies.used);
+                }
+                add(&mut type_facts.bytes, bytes);
             }
         }
         (facts.used_bytes, facts.free_bytes, facts.committed_bytes) =
@@ -76,6 +76,11 @@ impl Perl {
             .collect();
         facts.types.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
     }
+}
+
+/// Adds to a sum that is unknown once an addend is unknown.
+fn add_known(sum: &mut Option<u64>, addend: Option<u64>) {
+    *sum = sum.zip(addend).map(|(sum, addend)| sum.saturating_add(addend));
 }
 
 /// One interpreter.
@@ -308,7 +313,7 @@ pub struct Amount {
     pub bytes: u64,
 }
 
-/// What keeps a buffer.
+/// The kind of variable that keeps a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Keeper {
@@ -338,9 +343,9 @@ pub enum BufferKind {
 /// A buffer that is kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Buffer {
-    /// What keeps it, as in the rows' holders: `main::build_report $buf (depth 2)`.
+    /// The variable that keeps it, as in the rows' holders: `main::build_report $buf (depth 2)`.
     pub holder: String,
-    /// What keeps it.
+    /// The kind of this variable.
     pub keeper: Keeper,
     /// What it held.
     pub kind: BufferKind,

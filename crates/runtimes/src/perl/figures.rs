@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::census::Census;
 use super::facts::{Bodies, Heads};
 use super::objects;
-use super::spaces::{self, BodyArena, ENTRIES, HeadArena};
+use super::spaces::{BodyArena, BodyType, HeadArena};
 use super::sums::SurveySums;
 
 /// The figures of heads.
@@ -20,31 +20,35 @@ pub fn heads(arenas: &[HeadArena], census: &Census) -> Heads {
     }
 }
 
-/// The figures of bodies, by type; `free_entries` are the free entries of hashes, if known. Free
-/// bodies of other types are known if the survey `knows_used_bodies`, all of them.
+/// The figures of bodies, by type. Free entries of hashes are known if `free_entries` is, other
+/// free bodies if the survey `knows_used_bodies`, all of them.
 pub fn bodies(
     arenas: &[BodyArena],
     survey: &SurveySums,
     free_entries: Option<u64>,
     knows_used_bodies: bool,
 ) -> Vec<Bodies> {
-    let mut by_type: BTreeMap<usize, Bodies> = BTreeMap::new();
+    let mut by_type: BTreeMap<BodyType, Bodies> = BTreeMap::new();
+    let mut entry_slots = 0;
     for (index, arena) in arenas.iter().enumerate() {
         let bodies = by_type.entry(arena.body_type).or_default();
-        let used = survey.used_bodies.get(index).map_or(0, |used| u64::from(used.bodies));
-        spaces::body_name(arena.body_type).clone_into(&mut bodies.name);
+        arena.body_type.name().clone_into(&mut bodies.name);
         bodies.body_bytes = arena.body_bytes;
         bodies.arenas += 1;
         bodies.arena_bytes += arena.bytes;
+        if arena.body_type == BodyType::Entry {
+            entry_slots += arena.slots();
+            continue;
+        }
+        let used = survey.used_bodies.get(index).map_or(0, |used| u64::from(used.bodies));
         bodies.used += used;
-        if knows_used_bodies || arena.body_type == ENTRIES {
+        if knows_used_bodies {
             bodies.free = Some(bodies.free.unwrap_or(0) + arena.slots().saturating_sub(used));
         }
     }
-    if let Some(entries) = by_type.get_mut(&ENTRIES) {
-        let slots = entries.free.unwrap_or(0);
+    if let Some(entries) = by_type.get_mut(&BodyType::Entry) {
         entries.free = free_entries;
-        entries.used = free_entries.map_or(survey.own_key_entries, |free| slots.saturating_sub(free));
+        entries.used = free_entries.map_or(survey.own_key_entries, |free| entry_slots.saturating_sub(free));
     }
     by_type.into_values().collect()
 }

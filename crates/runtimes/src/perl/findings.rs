@@ -3,7 +3,7 @@
 use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::units::bytes;
 
-use super::rows::{BUFFER_RETAINED, PAD_RETAINED};
+use super::rows::{ARENA_FREE, BUFFER_RETAINED, PAD_RETAINED};
 
 /// Returns the findings, in no particular order.
 pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
@@ -15,7 +15,7 @@ fn retained_buffers(view: &LedgerView<'_>) -> Finding {
     let retained = view.rows_bytes(&rows.map(|row| row.id));
     let mut headline = format!("{} is buffers that Perl retains for unused variables", view.of_rss(retained));
     // Rows whose holder is not the general one belong to one variable.
-    let named = rows.iter().flat_map(|row| view.rows_of(row.id).filter(|found| found.holder != row.holder));
+    let named = rows.iter().flat_map(|row| view.rows_of(row.id).filter(|line| line.holder != row.holder));
     // Among equals, the first.
     if let Some(largest) = named.rev().max_by_key(|row| row.bytes) {
         headline += &format!("; the largest is {}, {}", largest.holder, bytes(largest.bytes));
@@ -25,7 +25,7 @@ fn retained_buffers(view: &LedgerView<'_>) -> Finding {
 }
 
 fn free_slots(view: &LedgerView<'_>) -> Finding {
-    let slots = view.row_bytes("perl.arena.free");
+    let slots = view.row_bytes(ARENA_FREE.id);
     let headline = format!(
         "{} is free slots in Perl's arenas: perl reuses them for new values; only a restart releases them",
         view.of_rss(slots)

@@ -4,7 +4,7 @@
 //! it is in use cannot be seen from outside. For a variable it can: pads hold the lexicals, globs
 //! the globals.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::roots::{KeptBuffer, LARGE_BYTES};
 use super::sums::{RetainedBy, SurveySums};
@@ -13,7 +13,17 @@ use strandline_claims::class::Slot;
 use strandline_claims::refinements::Refinements;
 use strandline_process::memory::Memory;
 
+/// Globs whose contents are read in one batch.
 const GLOBS_AT_A_TIME: usize = 4096;
+
+/// An undefined value that is the scalar of a glob.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct ScalarOfGlob {
+    /// Index of the value in the list of undefined values.
+    value_index: usize,
+    /// Address of the glob's head.
+    glob: u64,
+}
 
 /// Claims the buffers of undefined values in `survey` that are scalars of globs, and counts them;
 /// returns the large ones. `compiled_globs` are those that code refers to, sorted; only their
@@ -25,43 +35,40 @@ pub fn claim_globals(
     refinements: &Refinements,
     slot: Slot,
 ) -> Vec<KeptBuffer> {
-    let mut undefined_values = std::mem::take(&mut survey.undefined_values);
+    let undefined_values = std::mem::take(&mut survey.undefined_values);
     let globs = std::mem::take(&mut survey.globs);
     if undefined_values.is_empty() {
         return undefined_values;
     }
     let index_by_head: HashMap<u64, usize> =
         undefined_values.iter().enumerate().map(|(index, value)| (value.head, index)).collect();
-    // Indices of values, and a glob of each.
-    let mut scalars_of_globs: Vec<(usize, u64)> = Vec::new();
+    let mut scalars_of_globs: Vec<ScalarOfGlob> = Vec::new();
     let mut batch = Batch::new(memory);
     let mut pairs = Vec::new();
     for globs in globs.chunks(GLOBS_AT_A_TIME) {
-        // `gp_sv` is the first field of `struct gp` (gv.h).
+        // `gp_sv` is the first field of `struct gp` (gv.h). The scalar of a glob that cannot be
+        // read stays with the allocator's rows.
         let contents: Vec<u64> = globs.iter().map(|glob| glob.contents).collect();
         batch.pairs(&contents, &mut pairs);
-        let scalars = globs.iter().zip(&pairs).filter_map(|(glob, pair)| Some(((*pair)?.0, glob.head)));
-        scalars_of_globs
-            .extend(scalars.filter_map(|(scalar, glob)| Some((*index_by_head.get(&scalar)?, glob))));
+        for (glob, &pair) in globs.iter().zip(&pairs) {
+            if let Some(&value_index) = pair.and_then(|(scalar, _)| index_by_head.get(&scalar)) {
+                scalars_of_globs.push(ScalarOfGlob { value_index, glob: glob.head });
+            }
+        }
     }
     // Sorted, so that of several aliases always the same one is used.
     scalars_of_globs.sort_unstable();
-    let mut is_global = vec![false; undefined_values.len()];
-    for (index, glob) in scalars_of_globs {
-        if let Some(flag) = is_global.get_mut(index) {
-            *flag = true;
-        }
-        let is_compiled = compiled_globs.binary_search(&glob).is_ok();
-        if let Some(value) = undefined_values.get_mut(index).filter(|value| is_compiled && value.name == 0) {
-            value.name = glob;
+    let mut globals: BTreeMap<usize, KeptBuffer> = BTreeMap::new();
+    for ScalarOfGlob { value_index, glob } in scalars_of_globs {
+        let Some(value) = undefined_values.get(value_index) else { continue };
+        let global = globals.entry(value_index).or_insert(*value);
+        if global.name.is_none() && compiled_globs.binary_search(&glob).is_ok() {
+            global.name = Some(glob);
         }
     }
-    let mut is_global_flags = is_global.into_iter();
-    undefined_values.retain(|_| is_global_flags.next().unwrap_or(false));
-    for value in &undefined_values {
+    for value in globals.values() {
         survey.add_retained(RetainedBy::Global, value.bytes);
         refinements.claim(value.pointer, value.bytes, slot);
     }
-    undefined_values.retain(|value| value.bytes > LARGE_BYTES);
-    undefined_values
+    globals.into_values().filter(|value| value.bytes > LARGE_BYTES).collect()
 }

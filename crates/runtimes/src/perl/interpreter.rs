@@ -7,8 +7,8 @@ use super::names::Names;
 use super::objects::{Head, Type};
 use super::retained;
 use super::roots::{self, PadFindings};
-use super::spaces::{self, BodySpaces, Bounds, Damage, ENTRIES, HeadArena};
-use super::sums::SurveySums;
+use super::spaces::{self, BodyArena, BodySpaces, BodyType, Bounds, Damage, HeadArena};
+use super::sums::{SurveySums, UsedBodies};
 use super::survey;
 use super::{Slots, figures, globals, keys};
 use crate::batch::PageCache;
@@ -17,14 +17,12 @@ use std::time::Instant;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::refinements::Refinements;
 use strandline_claims::runtime::{Context, NamedBlock};
+use strandline_claims::units::thousands;
 use strandline_process::memory::Memory;
 use strandline_process::pages::{PAGE_BYTES, page_of};
 
 /// Id of an interpreter in static variables, which has no address.
 const GLOBALS_ID: &str = "globals";
-
-/// Upper bound on the index of the last bucket (`xhv_max`): more is damage.
-const MAX_LAST_BUCKET: u64 = 1 << 40;
 
 /// Reads the interpreters of one program.
 pub struct Reader<'a> {
@@ -195,10 +193,10 @@ impl<'a> Reader<'a> {
     ) -> bool {
         facts.containers = survey.containers.clone();
         let tables = &survey.tables_with_own_keys;
-        let own_keys = keys::follow(self, tables, survey.own_key_entries, keys::KeyStorage::Own);
+        let own_keys = keys::follow(self, tables, keys::KeyStorage::Own);
         (facts.containers.own_keys, facts.containers.own_key_bytes) = (own_keys.count, own_keys.bytes);
-        let Some((key_count, strtab)) = hash_table(pages, arenas.strtab) else { return false };
-        let shared_keys = keys::follow(self, &[strtab], key_count, keys::KeyStorage::Shared);
+        let Some(strtab) = hash_table(pages, arenas.strtab) else { return false };
+        let shared_keys = keys::follow(self, &[strtab], keys::KeyStorage::Shared);
         (facts.containers.shared_keys, facts.containers.shared_key_bytes) =
             (shared_keys.count, shared_keys.bytes);
         own_keys.is_complete && shared_keys.is_complete
@@ -216,7 +214,7 @@ impl<'a> Reader<'a> {
     ) -> bool {
         let mut free_heads = census.arenas_with_free_heads.iter().peekable();
         for (index, arena) in arenas.heads.iter().enumerate() {
-            let free = free_heads.next_if(|free| free.arena as usize == index);
+            let free = free_heads.next_if(|free| free.arena == index);
             let free_bytes = free.map_or([0, 0], |free| free.bytes_on_pages);
             if !arena.is_fake {
                 self.claim_arena(arena.address, arena.bytes(), free_bytes);
@@ -225,25 +223,19 @@ impl<'a> Reader<'a> {
         for set in &arenas.bodies.sets {
             self.refinements.claim(set.start, set.len(), self.slots.arena);
         }
-        // Bodies of values that were not read are in use or free: unknown, so they count as in use.
+        // What is not known to be free counts as in use.
         let knows_used_bodies = survey.unread_arenas == 0 && census.unread_heads == 0;
         let deadline = self.context.deadline;
         let free_entries =
             keys::free_entries(pages, arenas.first_free_entry, &arenas.bodies.arenas, deadline);
         for (index, arena) in arenas.bodies.arenas.iter().enumerate() {
-            let used_bodies = survey.used_bodies.get(index).copied().unwrap_or_default();
-            let on_pages = arena.bytes_by_page(0, arena.slots() * arena.body_bytes);
-            let free_bytes = match (&free_entries, arena.body_type) {
-                (Some(entries), ENTRIES) => entries.bytes_on_pages.get(index).copied().unwrap_or_default(),
-                (None, ENTRIES) => [0, 0],
-                _ if !knows_used_bodies => [0, 0],
-                _ => [0, 1].map(|page: usize| {
-                    let used_bytes = used_bodies.bytes_on_pages.get(page).copied().unwrap_or(0);
-                    let bytes = on_pages.get(page).copied().unwrap_or(0).saturating_sub(used_bytes.into());
-                    // More than a page cannot be: then nothing is claimed as free.
-                    u16::try_from(bytes).unwrap_or(0)
-                }),
+            let free_bytes = if arena.body_type == BodyType::Entry {
+                free_entries.as_ref().and_then(|entries| entries.bytes_on_pages.get(index).copied())
+            } else {
+                let used_bodies = survey.used_bodies.get(index).filter(|_| knows_used_bodies);
+                used_bodies.map(|used| free_body_bytes(arena, used))
             };
+            let free_bytes = free_bytes.unwrap_or([0, 0]);
             self.claim_arena(arena.address, arena.bytes, free_bytes);
         }
         let free_count = free_entries.map(|entries| entries.count);
@@ -251,9 +243,9 @@ impl<'a> Reader<'a> {
         free_count.is_some()
     }
 
-    /// Claims an arena with its free bytes on each of its two pages. An arena that touches more
-    /// than two pages is claimed as in use: `PERL_ARENA_SIZE` is 4080 by default (perl's sv.c), so
-    /// there are none.
+    /// Claims an arena with its free bytes on its first page and behind it. An arena that touches
+    /// more than two pages is claimed as in use: `PERL_ARENA_SIZE` is 4080 by default (perl's
+    /// sv.c), so there are none.
     fn claim_arena(&self, address: u64, bytes: u64, free_bytes: [u16; 2]) {
         let end = address.saturating_add(bytes);
         let Slots { arena, arena_free, .. } = self.slots;
@@ -319,23 +311,26 @@ fn add_caveats(survey: &SurveySums, inputs: &CaveatInputs, reading: &mut Interpr
     let damaged_subs = reading.facts.subs.damaged;
     let mut add_problem = |code: &str, count: u64, problem: &str| {
         if count > 0 {
-            let text =
-                format!("{interpreter}: {count} {problem}: their buffers count for the allocator's rows");
+            let text = format!(
+                "{interpreter}: {problem}: {}; their buffers count for the allocator's rows",
+                thousands(count)
+            );
             reading.caveats.push(Caveat::new(code, id, None, text));
         }
     };
-    let problem = "values are inconsistent (they may have changed while read)";
+    let problem = "inconsistent values (they may have changed while read)";
     add_problem("perl_values_damaged", survey.damaged_values, problem);
     let unread = survey.unread_values + inputs.unread_heads;
-    add_problem("perl_values_unread", unread, "values are on pages that are not resident");
-    add_problem("perl_subs_damaged", damaged_subs, "subs have inconsistent pads");
-    add_problem("perl_left_out", inputs.left_out, "values or subs exceed the limits of what is read");
+    add_problem("perl_values_unread", unread, "values on pages that are not resident");
+    add_problem("perl_subs_damaged", damaged_subs, "subs with inconsistent pads");
+    add_problem("perl_left_out", inputs.left_out, "values or subs beyond the limits of what is read");
 }
 
 /// What was not read, besides what the survey of values counts.
 struct CaveatInputs {
     /// Whether the deadline passed before all was read.
     is_late: bool,
+    /// Whether chains of keys are inconsistent.
     are_keys_damaged: bool,
     /// Heads on pages that could not be read.
     unread_heads: u64,
@@ -354,10 +349,19 @@ fn display_name(id: &str) -> String {
     }
 }
 
-/// Number of keys and table of the hash at `address`.
-fn hash_table(pages: &mut PageCache<'_>, address: u64) -> Option<(u64, keys::BucketTable)> {
+/// Free bytes of an arena on its first page and behind it, by its bodies in use.
+fn free_body_bytes(arena: &BodyArena, used: &UsedBodies) -> [u16; 2] {
+    let [on_first, behind] = arena.bytes_by_page(0, arena.slots() * arena.body_bytes);
+    let [used_on_first, used_behind] = used.bytes_on_pages.map(u64::from);
+    // More than a page cannot be: then nothing is claimed as free.
+    [on_first.saturating_sub(used_on_first), behind.saturating_sub(used_behind)]
+        .map(|bytes| u16::try_from(bytes).unwrap_or(0))
+}
+
+/// The table of the hash at `address`; `None` if it cannot be read, or is damaged.
+fn hash_table(pages: &mut PageCache<'_>, address: u64) -> Option<keys::BucketTable> {
     let head = Head::read(pages, address)?;
     let (keys, last_bucket) = pages.pair(head.any.checked_add(HASH_KEYS)?)?;
-    let table = keys::BucketTable { address: head.u, last_bucket };
-    (head.u != 0 && last_bucket <= MAX_LAST_BUCKET).then_some((keys, table))
+    roots::table_bytes(last_bucket).filter(|_| head.u != 0)?;
+    Some(keys::BucketTable { address: head.u, last_bucket, keys })
 }

@@ -9,9 +9,9 @@ use std::time::Instant;
 
 use super::census;
 use super::interpreter::Reader;
-use super::spaces::{BodyArena, ENTRIES};
+use super::spaces::{BodyArena, BodyType};
 use crate::batch::{Batch, PageCache};
-use crate::perl::layout::{ENTRY_BYTES, KEY_EXTRA_BYTES, KEY_TEXT};
+use crate::perl::layout::{ENTRY_BYTES, KEY_EXTRA_BYTES};
 use crate::work;
 use strandline_process::memory::{WordPair, words_in};
 use strandline_process::pages::PAGE_BYTES;
@@ -27,7 +27,7 @@ const MAX_JOBS: usize = 256 << 10;
 /// Upper bound on table pages that may be missing. Perl writes to all of a table that it enlarges;
 /// only a table of a few thousand buckets that was made at once has pages that were never written.
 const MAX_MISSING_PAGES: u64 = 4096;
-/// Keys of this length or more are not strings, and are not claimed.
+/// Keys of this length or more are not strings (`HEf_SVKEY` is -2, hv.h), and are not claimed.
 const MAX_KEY_BYTES: u64 = 1 << 31;
 
 /// Totals of the keys that were found.
@@ -50,13 +50,15 @@ pub enum KeyStorage {
     Own,
 }
 
-/// The buckets of a hash.
+/// The buckets and the number of keys of a hash.
 #[derive(Clone, Copy, Debug)]
 pub struct BucketTable {
     /// Address of the first bucket.
     pub address: u64,
     /// Number of the last bucket.
     pub last_bucket: u64,
+    /// Number of keys, as the hash counts them.
+    pub keys: u64,
 }
 
 /// A part of a table.
@@ -64,14 +66,15 @@ pub struct BucketTable {
 struct Job {
     /// Address of its first bucket.
     address: u64,
-    /// Number of buckets.
+    /// Number of buckets, at most [`BUCKETS_PER_JOB`].
     buckets: u64,
 }
 
-/// Follows the chains of `tables`, which hold `keys` keys in all, and claims the keys.
-pub fn follow(reader: &Reader<'_>, tables: &[BucketTable], keys: u64, storage: KeyStorage) -> KeyTotals {
+/// Follows the chains of `tables`, and claims the keys.
+pub fn follow(reader: &Reader<'_>, tables: &[BucketTable], storage: KeyStorage) -> KeyTotals {
+    let keys = tables.iter().fold(0, |sum: u64, table| sum.saturating_add(table.keys));
     let mut jobs: Vec<Job> = Vec::new();
-    for &BucketTable { address, last_bucket } in tables {
+    for &BucketTable { address, last_bucket, .. } in tables {
         let mut first = 0;
         // A table takes eight bytes per bucket of the target's memory, except for pages that were
         // never written (`MAX_MISSING_PAGES`).
@@ -102,8 +105,8 @@ pub fn follow(reader: &Reader<'_>, tables: &[BucketTable], keys: u64, storage: K
         reader.context.deadline,
         follower,
         |follower, job| {
-            if let Some(&Job { address, buckets }) = jobs.get(job) {
-                follower.follow_buckets(address, buckets);
+            if let Some(job) = jobs.get(job) {
+                follower.follow_buckets(job);
             }
         },
     );
@@ -143,23 +146,18 @@ struct Follower<'a> {
 impl Follower<'_> {
     /// Reads the buckets of a job; buckets on pages that cannot be read are zero. False if there
     /// are too many such pages.
-    fn read_buckets(&mut self, address: u64, buckets: u64) -> bool {
-        let take_one = |left: u64| left.checked_sub(1);
+    fn read_buckets(&mut self, &Job { address, buckets }: &Job) -> bool {
         if self.missing_pages_left.load(Ordering::Relaxed) == 0 {
             return false;
         }
         self.buckets.clear();
-        self.buckets.resize(usize::try_from(8 * buckets).unwrap_or(0), 0);
+        self.buckets.resize(8 * buckets as usize, 0);
         let mut read_bytes = 0;
         while let Some(unread) = self.buckets.get_mut(read_bytes..).filter(|unread| !unread.is_empty()) {
             let at = address.wrapping_add(read_bytes as u64);
             read_bytes += self.reader.memory.read_some(at, unread);
             if read_bytes < self.buckets.len() {
-                if self
-                    .missing_pages_left
-                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take_one)
-                    .is_err()
-                {
+                if !take(self.missing_pages_left, 1) {
                     return false;
                 }
                 let at = address.wrapping_add(read_bytes as u64);
@@ -170,27 +168,26 @@ impl Follower<'_> {
     }
 
     /// Follows the chains of consecutive buckets.
-    fn follow_buckets(&mut self, address: u64, buckets: u64) {
-        if !self.read_buckets(address, buckets) {
+    fn follow_buckets(&mut self, job: &Job) {
+        if !self.read_buckets(job) {
             self.totals.is_complete = false;
             return;
         }
         let mut level: Vec<u64> = words_in(&self.buckets).filter(|&entry| entry != 0).collect();
         while !level.is_empty() {
-            let count = level.len() as u64;
-            let take_all = |left: u64| left.checked_sub(count);
-            if self.entries_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take_all).is_err()
-                || Instant::now() > self.reader.context.deadline
-            {
+            let is_late = Instant::now() > self.reader.context.deadline;
+            if is_late || !take(self.entries_left, level.len() as u64) {
                 self.totals.is_complete = false;
                 return;
             }
             self.batch.pairs(&level, &mut self.pairs);
+            let keys = level.iter().zip(&self.pairs);
+            // Nothing is mapped at address 0: the length of a missing key cannot be read.
             let keys: Vec<u64> =
-                level.iter().zip(&self.pairs).map(|(&entry, pair)| self.key_of_entry(entry, *pair)).collect();
+                keys.map(|(&entry, pair)| self.key_of_entry(entry, *pair).unwrap_or(0)).collect();
             self.batch.pairs(&keys, &mut self.lengths);
             for ((&entry, &key), length) in level.iter().zip(&keys).zip(&self.lengths) {
-                let Some((first, _)) = length.filter(|_| key != 0) else {
+                let Some((first, _)) = length else {
                     self.totals.is_complete = false;
                     continue;
                 };
@@ -213,23 +210,24 @@ impl Follower<'_> {
         }
     }
 
-    /// The address of an entry's key; 0 if keys of this storage are not there.
-    fn key_of_entry(&self, entry: u64, pair: Option<WordPair>) -> u64 {
-        let Some((_, key)) = pair else { return 0 };
+    /// The address of an entry's key; `None` if it is not where keys of this storage are.
+    fn key_of_entry(&self, entry: u64, pair: Option<WordPair>) -> Option<u64> {
+        let (_, key) = pair?;
         let is_with_entry = key == entry.wrapping_add(ENTRY_BYTES);
-        if is_with_entry == (self.storage == KeyStorage::Shared) && key.checked_add(KEY_TEXT).is_some() {
-            key
-        } else {
-            0
-        }
+        (is_with_entry == (self.storage == KeyStorage::Shared)).then_some(key)
     }
+}
+
+/// Takes `count` from what several workers have left; false if too little is left.
+pub fn take(left: &AtomicU64, count: u64) -> bool {
+    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(count)).is_ok()
 }
 
 /// Free entries of hashes.
 pub struct FreeEntries {
     /// Their number.
     pub count: u64,
-    /// For each arena of bodies, their bytes on each of its two pages.
+    /// For each arena of bodies, their bytes on its first page, and behind it.
     pub bytes_on_pages: Vec<[u16; 2]>,
 }
 
@@ -241,7 +239,7 @@ pub fn free_entries(
     arenas: &[BodyArena],
     deadline: Instant,
 ) -> Option<FreeEntries> {
-    let has_entries = |arena: &&BodyArena| arena.body_type == ENTRIES;
+    let has_entries = |arena: &&BodyArena| arena.body_type == BodyType::Entry;
     let max_entries: u64 = arenas.iter().filter(has_entries).map(BodyArena::slots).sum();
     let mut bytes_on_pages = vec![[0u16; 2]; arenas.len()];
     let (mut at, mut count) = (first, 0);

@@ -40,18 +40,13 @@ impl Layout {
 
     /// Offset of `xpadn_flags`; `xpadn_len` is the byte before it. 5.38 inserted `xpadn_fieldinfo`
     /// before them.
-    pub const fn padname_flags(&self) -> u64 {
+    pub const fn padname_flags(&self) -> usize {
         if self.version >= 38 { 49 } else { 41 }
     }
 
     /// Whether `struct xpvhv_aux` is in the hash's body (since 5.36) instead of behind its table.
     pub const fn has_aux_in_body(&self) -> bool {
         self.version >= 36
-    }
-
-    /// `sizeof (struct xpvhv_aux)`, if it is behind the table.
-    pub const fn aux_bytes(&self) -> u64 {
-        56
     }
 
     /// `sizeof (struct xpvhv_with_aux)`; its arenas have the type code of the IV, which has no
@@ -183,6 +178,8 @@ pub const ARRAY_FILL: u64 = 16;
 pub const ARRAY_ALLOC: u64 = 32;
 /// `xhv_keys` of a hash's body; `xhv_max` follows it.
 pub const HASH_KEYS: u64 = 16;
+/// `sizeof (struct xpvhv_aux)` of a hash that has it behind its table (before 5.36).
+pub const AUX_BYTES: u64 = 56;
 /// `xhv_aux` of a hash's body (since 5.36).
 pub const HASH_AUX: u64 = 32;
 /// `xhv_name_count` of `struct xpvhv_aux`; `xhv_name_u` is its first word.

@@ -22,6 +22,15 @@ use strandline_process::stacks::ThreadFacts;
 const MAX_INTERPRETERS: usize = 256;
 /// Limit on the length of a path in messages.
 const MAX_PATH_CHARACTERS: usize = 200;
+/// The variable that points to the main interpreter.
+const CURRENT_INTERPRETER: &str = "PL_curinterp";
+/// The variable with the key of each thread's interpreter, with ithreads.
+const THREAD_KEY: &str = "PL_thr_key";
+/// The parts of the version.
+const VERSION_PARTS: [&str; 3] = ["PL_revision", "PL_version", "PL_subversion"];
+/// The variables of a perl without `MULTIPLICITY`, as in [`Addresses`].
+const GLOBAL_VARIABLES: [&str; 6] =
+    ["PL_strtab", "PL_sv_count", "PL_sv_arenaroot", "PL_main_cv", "PL_body_roots", "PL_body_arenas"];
 
 /// A mapped file that holds a Perl.
 #[derive(Clone, Debug)]
@@ -36,7 +45,7 @@ pub struct Program {
 
 impl Program {
     /// Whether there is an interpreter: an editor that can run Perl maps the library, mostly
-    /// without starting one.
+    /// without starting one. A page of variables that cannot be read was not written to yet.
     pub fn has_started(&self, memory: &dyn Memory) -> bool {
         match self.variables {
             Variables::Interpreters { curinterp, .. } => {
@@ -44,6 +53,22 @@ impl Program {
             }
             Variables::Globals(_) => true,
         }
+    }
+
+    /// Its version as text.
+    pub fn version_text(&self) -> Option<String> {
+        self.version.map(|[revision, version, subversion]| format!("{revision}.{version}.{subversion}"))
+    }
+
+    /// The layout of its release; `None` if the release is unknown.
+    pub fn release(&self) -> Option<&'static Layout> {
+        let [5, version, _] = self.version? else { return None };
+        RELEASES.iter().find(|release| release.version == version)
+    }
+
+    /// Whether threads have their own interpreters.
+    pub fn has_threads(&self) -> bool {
+        matches!(self.variables, Variables::Interpreters { thr_key: Some(_), .. })
     }
 }
 
@@ -78,24 +103,6 @@ pub struct Addresses {
     pub body_arenas: u64,
 }
 
-impl Program {
-    /// Its version as text.
-    pub fn version_text(&self) -> Option<String> {
-        self.version.map(|[revision, version, subversion]| format!("{revision}.{version}.{subversion}"))
-    }
-
-    /// The layout of its release; `None` if the release is unknown.
-    pub fn release(&self) -> Option<&'static Layout> {
-        let [5, version, _] = self.version? else { return None };
-        RELEASES.iter().find(|release| release.version == version)
-    }
-
-    /// Whether threads have their own interpreters.
-    pub fn has_threads(&self) -> bool {
-        matches!(self.variables, Variables::Interpreters { thr_key: Some(_), .. })
-    }
-}
-
 /// The mapped files that hold a Perl: up to [`MAX_PROGRAMS`], and one more if there are more.
 pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
     modules::exporting(process, space, &[CURRENT_INTERPRETER, GLOBAL_VARIABLES[0]])
@@ -104,17 +111,9 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
         .collect()
 }
 
-/// The variable that points to the main interpreter.
-const CURRENT_INTERPRETER: &str = "PL_curinterp";
-/// The variable with the key of each thread's interpreter, with ithreads.
-const THREAD_KEY: &str = "PL_thr_key";
-/// The parts of the version.
-const VERSION_PARTS: [&str; 3] = ["PL_revision", "PL_version", "PL_subversion"];
-/// The variables of a perl without `MULTIPLICITY`, as in [`Addresses`].
-const GLOBAL_VARIABLES: [&str; 6] =
-    ["PL_strtab", "PL_sv_count", "PL_sv_arenaroot", "PL_main_cv", "PL_body_roots", "PL_body_arenas"];
-
+/// Returns the Perl in a mapped file; `None` if it does not export the variables of one.
 fn program(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Option<Program> {
+    // A file that cannot be opened is recognised by its name only (`Evidence`).
     let object = Object::open(process, space, mapping).ok()?;
     let mut symbols = std::collections::HashMap::new();
     object.each_symbol(&mut |name, symbol| {
@@ -178,43 +177,51 @@ pub struct InterpreterLocation {
     pub addresses: Addresses,
 }
 
-/// The interpreters of `program`: that of `PL_curinterp` first, then those of threads. Also returns
-/// whether these are all: beyond `MAX_INTERPRETERS` they are left out, and a variable that leads to
-/// them may be unreadable.
+/// Interpreters of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interpreters {
+    /// That of `PL_curinterp` first, then those of threads.
+    pub locations: Vec<InterpreterLocation>,
+    /// Whether these are all: beyond [`MAX_INTERPRETERS`] they are left out, and a variable that
+    /// leads to one may be unreadable.
+    pub is_complete: bool,
+}
+
+/// The interpreters of `program` to which its variables lead.
 pub fn interpreters(
     program: &Program,
     release: &Layout,
     threads: &[ThreadFacts],
     pages: &mut PageCache<'_>,
-) -> (Vec<InterpreterLocation>, bool) {
+) -> Interpreters {
     let (current, thr_key) = match program.variables {
         Variables::Globals(addresses) => {
             let only = InterpreterLocation { interpreter: None, is_main: true, thread: None, addresses };
-            return (vec![only], true);
+            return Interpreters { locations: vec![only], is_complete: true };
         }
         Variables::Interpreters { curinterp, thr_key } => (pages.word(curinterp), thr_key),
     };
-    let mut is_complete = current.is_some();
-    let mut locations: Vec<InterpreterLocation> = Vec::new();
+    let mut found = Interpreters { locations: Vec::new(), is_complete: current.is_some() };
     if let Some(current) = current.filter(|&current| current != 0) {
-        locations.push(location_at(current, true, None, release));
+        found.locations.push(InterpreterLocation { is_main: true, ..location_at(current, release) });
     }
-    let Some(thr_key) = thr_key else { return (locations, is_complete) };
-    let Some(key) = pages.word32(thr_key) else { return (locations, false) };
+    let Some(thr_key) = thr_key else { return found };
+    let Some(key) = pages.word32(thr_key) else { return Interpreters { is_complete: false, ..found } };
     for thread in threads {
-        let interpreter = thread_specific(thread.fs_base, u64::from(key), pages);
-        let Some(interpreter) = interpreter.filter(|&interpreter| interpreter != 0) else { continue };
-        if let Some(location) =
-            locations.iter_mut().find(|location| location.interpreter == Some(interpreter))
-        {
+        let Some(interpreter) = thread_specific(thread.fs_base, u64::from(key), pages) else {
+            found.is_complete = false;
+            continue;
+        };
+        if interpreter == 0 {
+            continue;
+        }
+        found.is_complete &= add_interpreters(&mut found.locations, &[interpreter], release);
+        let location = found.locations.iter_mut().find(|location| location.interpreter == Some(interpreter));
+        if let Some(location) = location {
             location.thread = location.thread.or(Some(thread.tid));
-        } else if locations.len() < MAX_INTERPRETERS {
-            locations.push(location_at(interpreter, false, Some(thread.tid), release));
-        } else {
-            is_complete = false;
         }
     }
-    (locations, is_complete)
+    found
 }
 
 /// Adds the interpreters at `addresses` that are not in `locations` yet. False if some are left
@@ -231,18 +238,13 @@ pub fn add_interpreters(
         if locations.len() >= MAX_INTERPRETERS {
             return false;
         }
-        locations.push(location_at(address, false, None, release));
+        locations.push(location_at(address, release));
     }
     true
 }
 
-/// The location of an interpreter at an address.
-fn location_at(
-    interpreter: u64,
-    is_main: bool,
-    thread: Option<i32>,
-    release: &Layout,
-) -> InterpreterLocation {
+/// The location of an interpreter at an address, which is not the main one and has no thread.
+pub(super) fn location_at(interpreter: u64, release: &Layout) -> InterpreterLocation {
     let at = |offset: u64| interpreter.wrapping_add(offset);
     let addresses = Addresses {
         strtab: at(release.strtab),
@@ -252,23 +254,29 @@ fn location_at(
         body_roots: at(release.body_roots),
         body_arenas: at(release.body_arenas),
     };
-    InterpreterLocation { interpreter: Some(interpreter), is_main, thread, addresses }
+    InterpreterLocation { interpreter: Some(interpreter), is_main: false, thread: None, addresses }
 }
 
-/// A thread's value of a `pthread_key_t`.
+/// A thread's value of a `pthread_key_t`, as `pthread_getspecific` returns it: 0 if it has none.
+/// `None` if it cannot be read.
 fn thread_specific(thread_pointer: u64, key: u64, pages: &mut PageCache<'_>) -> Option<u64> {
-    let first = thread_pointer.checked_add(THREAD_SPECIFIC).filter(|_| thread_pointer != 0)?;
+    if thread_pointer == 0 || key >= THREAD_SPECIFIC_KEYS * THREAD_SPECIFIC_KEYS {
+        return Some(0);
+    }
+    let first = thread_pointer.checked_add(THREAD_SPECIFIC)?;
     let block = if key < THREAD_SPECIFIC_KEYS {
         first
     } else {
         // The first block is followed by pointers to all blocks.
         let block_pointers = first.checked_add(THREAD_SPECIFIC_KEYS * 16)?;
-        let index = (key / THREAD_SPECIFIC_KEYS).min(THREAD_SPECIFIC_KEYS - 1);
-        pages.word(block_pointers.checked_add(index * 8)?)?
+        pages.word(block_pointers.checked_add(key / THREAD_SPECIFIC_KEYS * 8)?)?
     };
+    if block == 0 {
+        return Some(0);
+    }
     let (sequence, value) = pages.pair(block.checked_add(key % THREAD_SPECIFIC_KEYS * 16)?)?;
     // Sequence numbers of keys in use are odd.
-    (sequence % 2 == 1).then_some(value)
+    Some(if sequence % 2 == 1 { value } else { 0 })
 }
 
 #[cfg(test)]
@@ -288,9 +296,8 @@ mod tests {
     fn variables_that_cannot_be_read_are_noticed() {
         let variables = Variables::Interpreters { curinterp: 0x1000, thr_key: None };
         let program = Program { path: String::new(), version: None, variables };
-        let (locations, is_complete) =
-            interpreters(&program, &RELEASES[0], &[], &mut PageCache::new(&Unreadable));
-        assert_eq!((locations.len(), is_complete), (0, false));
+        let found = interpreters(&program, &RELEASES[0], &[], &mut PageCache::new(&Unreadable));
+        assert_eq!(found, Interpreters { locations: Vec::new(), is_complete: false });
     }
 
     #[test]

@@ -3,10 +3,11 @@
 //! Perl has no separate memory: all of it is in malloc's chunks, which are refined here. `locate`
 //! finds the interpreters, `spaces` their arenas, `objects` interprets values, `census` counts
 //! values and checks that structures agree before anything is claimed, `roots` reads the pads,
-//! `survey` all values, `keys` the keys of hashes, `names` reads names and `retained` lists
-//! retained buffers.
+//! `survey` all values, `keys` the keys of hashes, `names` reads names, `chunk` knows malloc's
+//! chunks and `retained` lists retained buffers.
 
 mod census;
+mod chunk;
 mod equal;
 pub mod facts;
 mod figures;
@@ -34,6 +35,7 @@ use std::collections::HashSet;
 
 use self::facts::Perl;
 use self::interpreter::InterpreterReading;
+use self::locate::Interpreters;
 use crate::batch::{CountingMemory, PageCache};
 use crate::perl::layout::RELEASES;
 use crate::programs::Programs;
@@ -64,6 +66,7 @@ pub struct Slots {
     constant: Slot,
     /// Storage of arrays and hashes.
     container: Slot,
+    /// Arenas of heads and bodies.
     arena: Slot,
     /// Retained buffers of lexicals and temporaries.
     pad_retained: Slot,
@@ -227,7 +230,7 @@ fn read_program(
     let is_new = |location: &locate::InterpreterLocation| {
         location.interpreter.is_none_or(|address| !ids_before.contains(&format!("{address:#x}")))
     };
-    let (mut locations, is_complete) =
+    let Interpreters { mut locations, is_complete } =
         locate::interpreters(program, release, context.threads, &mut PageCache::new(memory));
     locations.retain(is_new);
     if locations.is_empty() {
@@ -237,11 +240,11 @@ fn read_program(
         reading.caveats.push(more_interpreters(program));
     }
     if may_have_hidden_interpreters(context, program, &locations) {
-        let (addresses, is_searched) = search::search(context, memory, release);
-        if !locate::add_interpreters(&mut locations, &addresses, release) && is_complete {
+        let found = search::search(context, memory, release);
+        if !locate::add_interpreters(&mut locations, &found.interpreters, release) && is_complete {
             reading.caveats.push(more_interpreters(program));
         }
-        if !is_searched {
+        if !found.is_complete {
             let text = "not all memory was searched for interpreters that belong to no thread";
             reading.caveats.push(Caveat::new("perl_interpreters", &program.path, None, text));
         }

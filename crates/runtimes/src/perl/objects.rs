@@ -11,7 +11,7 @@ use strandline_process::memory::{half_word_at, word_at};
 pub const TYPE_COUNT: usize = 18;
 
 /// A type of value (`svtype`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Type {
     Null,
     /// `SVt_BIND`, in 5.18 only.
@@ -71,6 +71,11 @@ const SVTYPES_5_20: [Type; 17] = {
 };
 
 impl Type {
+    /// Its name, as Devel::Peek has it.
+    pub fn name(self) -> &'static str {
+        TYPE_NAMES[self as usize].1
+    }
+
     /// The type with this number; `None` if the release has no such type.
     pub fn from_code(code: u32, release: &Layout) -> Option<Self> {
         let types = match release.version {
@@ -141,10 +146,10 @@ pub struct Head {
     pub u: u64,
 }
 
-/// Storage of a value that is read besides its body.
+/// What a value refers to besides its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Storage {
-    /// None.
+    /// Nothing that is read.
     Plain,
     /// A string buffer at `u`, in use or not.
     String,
@@ -234,24 +239,6 @@ impl Head {
     }
 }
 
-/// Bytes of the size word before a block of glibc's malloc.
-pub const SIZE_WORD_BYTES: u64 = 8;
-/// Alignment of glibc's chunks (`MALLOC_ALIGNMENT`).
-const CHUNK_ALIGNMENT: u64 = 16;
-/// Bytes of its smallest chunk (`MINSIZE`).
-const MIN_CHUNK_BYTES: u64 = 32;
-/// Flags in the lowest bits of the size word before a block of glibc's malloc (malloc.c,
-/// `SIZE_BITS`).
-pub const SIZE_BITS: u64 = 7;
-/// The flag of a block with its own mapping.
-pub const IS_MMAPPED: u64 = 2;
-
-/// Bytes of the malloc chunk for a buffer of `bytes`: size word and rounding included (glibc).
-pub fn chunk_bytes(bytes: u64) -> u64 {
-    let with_size_word = bytes.saturating_add(SIZE_WORD_BYTES + CHUNK_ALIGNMENT - 1);
-    (with_size_word & !(CHUNK_ALIGNMENT - 1)).max(MIN_CHUNK_BYTES)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -278,11 +265,5 @@ mod tests {
         assert_eq!(head(flags::ROK | 7, 8).storage(Type::PvMg), Storage::Plain);
         assert_eq!(head(7, 0).storage(Type::PvMg), Storage::Plain);
         assert_eq!(head(7, 16).storage(Type::PvMg), Storage::String);
-    }
-
-    #[test]
-    fn chunks_are_mallocs() {
-        let all: Vec<u64> = [0, 10, 24, 25, 40, 41].into_iter().map(chunk_bytes).collect();
-        assert_eq!(all, [32, 32, 32, 48, 48, 64]);
     }
 }

@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use super::Slots;
+use super::chunk::Chunk;
 use super::facts::{self, Keeper, RetainedBuffers};
 use super::names::Names;
-use super::objects::{IS_MMAPPED, SIZE_BITS, SIZE_WORD_BYTES, chunk_bytes};
-use super::roots::KeptBuffer;
+use super::roots::{Buffer, KeptBuffer};
 use crate::batch::PageCache;
 use strandline_claims::runtime::{Context, NamedBlock};
 use strandline_process::pages::{PAGE_BYTES, page_of, page_up};
@@ -17,8 +17,6 @@ const MAX_LISTED: usize = 4096;
 const CHUNK_HEADER_BYTES: u64 = 16;
 /// Bytes that malloc uses in a free chunk: its header and its links (`struct malloc_chunk`).
 const FREE_CHUNK_BYTES: u64 = 48;
-/// Upper bound on the bytes that a chunk has more than its buffer needs.
-const MAX_EXCESS_BYTES: u64 = 64 << 10;
 
 /// Retained buffers that are listed by name.
 #[derive(Debug, Default)]
@@ -62,18 +60,19 @@ pub fn list_largest(
 
 /// Describes a buffer, with the names of its sub and its variable.
 fn describe(names: &mut Names<'_>, buffer: &KeptBuffer, page_bytes: u64) -> facts::Buffer {
-    let sub = if buffer.sub == 0 { None } else { names.sub(buffer.sub) };
-    let name = match buffer.keeper {
-        _ if buffer.name == 0 => None,
-        Keeper::Global => names.global(buffer.name),
-        Keeper::Lexical | Keeper::Temporary => names.lexical(buffer.name),
-    };
-    let closure = sub.as_ref().filter(|sub| sub.is_closure).map(|_| format!("{:#x}", buffer.sub));
+    let sub = buffer.pad.and_then(|pad| names.sub(pad.sub));
+    let name = buffer.name.and_then(|name| match buffer.keeper {
+        Keeper::Global => names.global(name),
+        Keeper::Lexical | Keeper::Temporary => names.lexical(name),
+    });
+    let is_closure = sub.as_ref().is_some_and(|sub| sub.is_closure);
+    let closure = buffer.pad.filter(|_| is_closure).map(|pad| format!("{:#x}", pad.sub));
     let sub_name = sub.map(|sub| sub.name);
-    let pad = match &closure {
-        Some(closure) => format!("depth {}, closure at {closure}", buffer.depth),
-        None => format!("depth {}", buffer.depth),
-    };
+    let depth = buffer.pad.map(|pad| pad.depth);
+    let mut pad = depth.map_or_else(|| "no pad".to_owned(), |depth| format!("depth {depth}"));
+    if let Some(closure) = &closure {
+        pad += &format!(", closure at {closure}");
+    }
     let sub_or_unnamed = sub_name.as_deref().unwrap_or("an unnamed sub");
     let holder = match (buffer.keeper, &name) {
         (Keeper::Global, Some(global)) => global.clone(),
@@ -88,7 +87,7 @@ fn describe(names: &mut Names<'_>, buffer: &KeptBuffer, page_bytes: u64) -> fact
         kind: buffer.kind,
         sub: sub_name,
         lexical: name.filter(|_| buffer.keeper == Keeper::Lexical),
-        depth: (buffer.sub != 0).then_some(buffer.depth),
+        depth,
         closure,
         head: format!("{:#x}", buffer.head),
         address: format!("{:#x}", buffer.pointer),
@@ -101,20 +100,13 @@ fn describe(names: &mut Names<'_>, buffer: &KeptBuffer, page_bytes: u64) -> fact
 /// Resident bytes that freeing the buffer releases: the pages wholly within its chunk, as
 /// malloc_trim counts them, or all of a chunk with its own mapping.
 fn releasable_bytes(context: &Context<'_>, pages: &mut PageCache<'_>, buffer: &KeptBuffer) -> u64 {
-    let chunk = buffer.pointer.wrapping_sub(CHUNK_HEADER_BYTES);
-    let usual_bytes = chunk_bytes(buffer.bytes);
-    let size_word = pages.word(buffer.pointer.wrapping_sub(SIZE_WORD_BYTES));
-    let size_word = size_word.filter(|word| {
-        (usual_bytes..=usual_bytes.saturating_add(MAX_EXCESS_BYTES)).contains(&(word & !SIZE_BITS))
-    });
-    let end = chunk.saturating_add(size_word.map_or(usual_bytes, |word| word & !SIZE_BITS));
-    let is_mapped = size_word.is_some_and(|word| word & IS_MMAPPED != 0) && chunk.is_multiple_of(PAGE_BYTES);
-    let start = if is_mapped { chunk } else { page_up(chunk.saturating_add(FREE_CHUNK_BYTES)) };
-    let end = page_of(end);
-    if start >= end {
-        return 0;
-    }
-    context.resident_bytes((start, end))
+    let KeptBuffer { pointer, bytes, .. } = *buffer;
+    let chunk_start = pointer.wrapping_sub(CHUNK_HEADER_BYTES);
+    let chunk = Chunk::of(pages, Buffer { pointer, bytes });
+    let is_mapped = chunk.is_mapped && chunk_start.is_multiple_of(PAGE_BYTES);
+    let start = if is_mapped { chunk_start } else { page_up(chunk_start.saturating_add(FREE_CHUNK_BYTES)) };
+    let end = page_of(chunk_start.saturating_add(chunk.bytes));
+    if start < end { context.resident_bytes((start, end)) } else { 0 }
 }
 
 #[cfg(test)]
@@ -129,7 +121,7 @@ mod tests {
     use crate::perl::layout::RELEASES;
 
     /// Lists two buffers that span much memory, in a process without any.
-    fn list(context: &Context<'_>) -> (RetainedBuffers, usize, bool) {
+    fn list(context: &Context<'_>) -> (RetainedBuffers, ListedBuffers) {
         let kept_buffer = |head| KeptBuffer::undefined(head, 1 << 20, 1 << 45);
         let slots = Slots::new(&Refinements::new(Vec::<AddressRange>::new())).unwrap();
         let mut pages = PageCache::new(context.memory);
@@ -137,22 +129,20 @@ mod tests {
         let mut retained = RetainedBuffers::default();
         let kept_buffers = vec![kept_buffer(8), kept_buffer(16)];
         let listed = list_largest(context, slots, &mut pages, &mut names, kept_buffers, &mut retained);
-        (retained, listed.named_blocks.len(), listed.is_complete)
+        (retained, listed)
     }
 
     #[test]
     fn buffers_are_left_out_after_the_deadline() {
         fabricated::read_image(&Image::default(), "", 0, |context, _| {
-            let (retained, rows, is_complete) = list(context);
-            assert_eq!(
-                (retained.top.len(), retained.top_left_out.buffers, rows, is_complete),
-                (2, 0, 2, true)
-            );
-            let (retained, rows, is_complete) = list(&Context { deadline: Instant::now(), ..*context });
-            assert_eq!(
-                (retained.top.len(), retained.top_left_out.buffers, rows, is_complete),
-                (0, 2, 0, false)
-            );
+            let (retained, listed) = list(context);
+            assert!(listed.is_complete);
+            assert_eq!((retained.top.len(), listed.named_blocks.len()), (2, 2));
+            assert_eq!(retained.top_left_out.buffers, 0);
+            let (retained, listed) = list(&Context { deadline: Instant::now(), ..*context });
+            assert!(!listed.is_complete);
+            assert_eq!((retained.top.len(), listed.named_blocks.len()), (0, 0));
+            assert_eq!(retained.top_left_out.buffers, 2);
             Reading::default()
         });
     }

@@ -13,10 +13,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use super::facts::{BufferKind, Keeper};
+use super::keys;
+use super::names::PadName;
 use super::objects::{Head, Storage, Type};
 use crate::batch::PageCache;
 use crate::perl::layout::{self as layout, Layout, flags, padname, sub};
@@ -35,7 +37,7 @@ const MAX_ENTRIES: u64 = 1 << 20;
 const MAX_NAMES: u64 = 1 << 16;
 /// Words of a pad or a list read at a time.
 const WORDS_AT_ONCE: u64 = 256;
-/// Maximum number of names in a thread's cached lists, which closures of one sub share: 2 MiB.
+/// Maximum number of names in a thread's cached lists, which closures of one sub share: 3 MiB.
 const MAX_CACHED_NAMES: usize = 128 << 10;
 /// Names that take as much memory as the entry of a list in the table.
 const NAMES_PER_LIST: usize = 4;
@@ -62,17 +64,35 @@ pub enum Mark {
     Temporary = 3,
 }
 
-impl Mark {
-    /// Splits a mark into the head's address and what it is.
-    pub fn split(mark: u64) -> (u64, Option<Self>) {
-        let kind = match mark & MARK_BITS {
-            1 => Some(Self::Constant),
-            2 => Some(Self::Lexical),
-            3 => Some(Self::Temporary),
+/// A head that pads mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MarkedHead {
+    /// Its address.
+    pub address: u64,
+    /// What its value is.
+    pub mark: Option<Mark>,
+}
+
+impl MarkedHead {
+    /// Splits an entry of [`PadFindings::marks`].
+    pub fn unpack(packed: u64) -> Self {
+        let mark = match packed & MARK_BITS {
+            1 => Some(Mark::Constant),
+            2 => Some(Mark::Lexical),
+            3 => Some(Mark::Temporary),
             _ => None,
         };
-        (mark & !MARK_BITS, kind)
+        Self { address: packed & !MARK_BITS, mark }
     }
+}
+
+/// Which pad of a sub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PadPlace {
+    /// The sub's head.
+    pub sub: u64,
+    /// The depth of recursion, from 1.
+    pub depth: u64,
 }
 
 /// A large buffer that a value without use for it keeps.
@@ -90,12 +110,10 @@ pub struct KeptBuffer {
     pub keeper: Keeper,
     /// Whether the lexical belongs to another pad.
     pub is_captured: bool,
-    /// The sub's head; 0 if the value is in no pad.
-    pub sub: u64,
-    /// The depth of its pad, from 1.
-    pub depth: u64,
-    /// Address of the lexical's name, or of a global's glob; 0 if there is neither.
-    pub name: u64,
+    /// The pad of the value; `None` if it is in none.
+    pub pad: Option<PadPlace>,
+    /// Address of the lexical's name, or of a global's glob; `None` if there is neither.
+    pub name: Option<u64>,
     /// Whether the value has neither string, number nor reference.
     pub is_valueless: bool,
 }
@@ -110,9 +128,8 @@ impl KeptBuffer {
             kind: BufferKind::String,
             keeper: Keeper::Global,
             is_captured: false,
-            sub: 0,
-            depth: 0,
-            name: 0,
+            pad: None,
+            name: None,
             is_valueless: true,
         }
     }
@@ -123,7 +140,7 @@ impl KeptBuffer {
 pub struct PadFindings {
     /// Whether there was time for all subs.
     pub is_complete: bool,
-    /// Marks, sorted by address, each head once.
+    /// Marks, sorted by address, each head once: see [`MarkedHead::unpack`].
     pub marks: Vec<u64>,
     /// Large buffers that are kept.
     pub kept_buffers: Vec<KeptBuffer>,
@@ -196,8 +213,7 @@ impl PadFindings {
     fn deduplicate(&mut self) {
         self.marks.sort_unstable();
         self.marks.dedup_by_key(|mark| *mark & !MARK_BITS);
-        self.kept_buffers
-            .sort_unstable_by_key(|buffer| (buffer.head, buffer.is_captured, buffer.sub, buffer.depth));
+        self.kept_buffers.sort_unstable_by_key(|buffer| (buffer.head, buffer.is_captured, buffer.pad));
         self.kept_buffers.dedup_by_key(|buffer| buffer.head);
         self.globs.sort_unstable();
         self.globs.dedup();
@@ -221,11 +237,11 @@ enum EntryKind {
     Bufferless,
 }
 
+/// An entry of the pads of a sub.
 #[derive(Clone, Copy)]
-struct PadName {
-    /// Its address; 0 for an operator's target.
-    address: u64,
-    /// What its entry is.
+struct PadEntry {
+    /// Address of its name; `None` for an operator's target.
+    name: Option<u64>,
     kind: EntryKind,
 }
 
@@ -235,7 +251,7 @@ struct PadReader<'a> {
     /// Depths and pad entries that may still be read, by all workers.
     words_left: &'a AtomicU64,
     /// Lists of names, by address.
-    name_lists: HashMap<u64, Arc<Vec<PadName>>>,
+    name_lists: HashMap<u64, Arc<Vec<PadEntry>>>,
     /// Number of names in `name_lists`.
     cached_names: usize,
     /// Whether the deadline passed before a sub was read.
@@ -246,23 +262,26 @@ struct PadReader<'a> {
 /// A pad, and whether its sub runs in it.
 #[derive(Clone, Copy)]
 struct Pad {
-    /// The sub's head.
-    sub: u64,
-    /// The depth of recursion, from 1.
-    depth: u64,
+    place: PadPlace,
     is_running: bool,
 }
 
+/// A head and its type.
+struct TypedHead {
+    head: Head,
+    kind: Type,
+}
+
 impl PadReader<'_> {
-    fn head(&mut self, address: u64) -> Option<(Head, Type)> {
+    /// Reads the head at `address`; `None` also if its type is unknown.
+    fn head(&mut self, address: u64) -> Option<TypedHead> {
         let head = Head::read(&mut self.pages, address)?;
-        Some((head, head.kind(self.context.release)?))
+        Some(TypedHead { head, kind: head.kind(self.context.release)? })
     }
 
     /// Takes `words` from `words_left`; `None` if too few are left.
     fn take_words(&self, words: u64) -> Option<()> {
-        let take = |left: u64| left.checked_sub(words);
-        self.words_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok().then_some(())
+        keys::take(self.words_left, words).then_some(())
     }
 
     /// `None` if the deadline has passed.
@@ -273,7 +292,7 @@ impl PadReader<'_> {
 
     /// Reads the pads of the sub at `address`; `None` if they are damaged or time is over.
     fn read_sub(&mut self, address: u64) -> Option<()> {
-        let (head, kind) = self.head(address)?;
+        let TypedHead { head, kind } = self.head(address)?;
         let body: [u8; sub::BYTES] = self.pages.array(head.any)?;
         let sub_flags = half_word_at(&body, sub::FLAGS)?;
         let list = word_at(&body, sub::PADLIST)?;
@@ -281,7 +300,7 @@ impl PadReader<'_> {
             return Some(());
         }
         let (last, pads) = self.pages.pair(list.checked_add(layout::PADLIST_MAX)?)?;
-        let running_depth = u64::try_from(half_word_at(&body, sub::DEPTH)?.cast_signed()).unwrap_or(0);
+        let running_depth = u64::try_from(half_word_at(&body, sub::DEPTH)?.cast_signed()).ok()?;
         if last > MAX_DEPTH || running_depth > last || !pads.is_multiple_of(8) {
             return None;
         }
@@ -303,14 +322,15 @@ impl PadReader<'_> {
             }
             self.check_deadline()?;
             self.findings.subs.pads += 1;
-            self.read_pad(pad, &names, Pad { sub: address, depth, is_running: depth <= running_depth })?;
+            let place = PadPlace { sub: address, depth };
+            self.read_pad(pad, &names, Pad { place, is_running: depth <= running_depth })?;
         }
         Some(())
     }
 
     /// Reads the entries of the pad whose array is at `address`.
-    fn read_pad(&mut self, address: u64, names: &[PadName], pad: Pad) -> Option<()> {
-        let (head, kind) = self.head(address)?;
+    fn read_pad(&mut self, address: u64, names: &[PadEntry], pad: Pad) -> Option<()> {
+        let TypedHead { head, kind } = self.head(address)?;
         let (fill, _) = self.pages.pair(head.any.checked_add(layout::ARRAY_FILL)?)?;
         let count = fill.wrapping_add(1);
         if kind != Type::PvAv || count > MAX_ENTRIES {
@@ -327,37 +347,39 @@ impl PadReader<'_> {
                 // The first entry is the array of arguments.
                 let entry = word_at(&words, 8 * usize::try_from(index - first).ok()?)?;
                 if index > 0 && entry != 0 {
-                    let temporary = PadName { address: 0, kind: EntryKind::Temporary };
-                    let name = names.get(usize::try_from(index).ok()?).copied().unwrap_or(temporary);
-                    self.read_entry(entry, name, pad);
+                    // Entries after the last name are operators' targets, too.
+                    let target = PadEntry { name: None, kind: EntryKind::Temporary };
+                    let named = names.get(usize::try_from(index).ok()?).copied().unwrap_or(target);
+                    self.read_entry(entry, named, pad);
                 }
             }
         }
         Some(())
     }
 
-    /// Records what one entry keeps. Entries that are free or cannot be read keep nothing.
-    fn read_entry(&mut self, address: u64, name: PadName, pad: Pad) -> Option<()> {
-        let (head, kind) = self.head(address)?;
+    /// Records what the value at `address` keeps. `None` if it keeps nothing, is free or cannot be
+    /// read: the survey of values counts those that are damaged or unread.
+    fn read_entry(&mut self, address: u64, entry: PadEntry, pad: Pad) -> Option<()> {
+        let TypedHead { head, kind } = self.head(address)?;
         let storage = head.storage(kind);
-        let is_target = name.kind == EntryKind::Temporary;
+        let is_target = entry.kind == EntryKind::Temporary;
         // A lexical that was assigned a glob is FAKE.
         let is_glob = kind == Type::PvGv && storage == Storage::Plain && head.flags & flags::FAKE == 0;
-        if is_glob && name.kind != EntryKind::Lexical {
+        if is_glob && entry.kind != EntryKind::Lexical {
             if self.findings.globs.len() < MAX_MARKS {
                 self.findings.globs.push(address);
             } else {
                 self.findings.left_out_entries += 1;
             }
         }
-        let is_constant = name.kind == EntryKind::Constant || is_target && head.flags & flags::READONLY != 0;
+        let is_constant = entry.kind == EntryKind::Constant || is_target && head.flags & flags::READONLY != 0;
         if is_constant {
             if storage == Storage::String {
                 self.mark(&head, Mark::Constant);
             }
             return Some(());
         }
-        if name.kind == EntryKind::Bufferless {
+        if entry.kind == EntryKind::Bufferless {
             return Some(());
         }
         // A lexical with a value keeps it for the next call (`my $x if 0`). A target that only its
@@ -387,15 +409,15 @@ impl PadReader<'_> {
             bytes: buffer.bytes,
             kind: buffer_kind,
             keeper: if is_target { Keeper::Temporary } else { Keeper::Lexical },
-            is_captured: name.kind == EntryKind::Outer,
-            sub: pad.sub,
-            depth: pad.depth,
-            name: name.address,
+            is_captured: entry.kind == EntryKind::Outer,
+            pad: Some(pad.place),
+            name: entry.name,
             is_valueless: buffer_kind != BufferKind::String || !head.has_value(),
         });
         Some(())
     }
 
+    /// Marks a value.
     fn mark(&mut self, head: &Head, mark: Mark) {
         if self.findings.marks.len() < MAX_MARKS && head.address.is_multiple_of(8) {
             self.findings.marks.push(head.address | mark as u64);
@@ -405,15 +427,17 @@ impl PadReader<'_> {
     }
 
     /// Reads a list of names, by index.
-    fn names(&mut self, list: u64) -> Option<Arc<Vec<PadName>>> {
+    fn names(&mut self, list: u64) -> Option<Arc<Vec<PadEntry>>> {
         if let Some(cached) = self.name_lists.get(&list) {
             return Some(Arc::clone(cached));
         }
         let (fill, array) = if self.context.release.has_padnames() {
             self.pages.pair(list.checked_add(layout::PADNAMELIST_FILL)?)?
         } else {
-            let (head, kind) = self.head(list)?;
-            (kind == Type::PvAv).then_some(())?;
+            let TypedHead { head, kind } = self.head(list)?;
+            if kind != Type::PvAv {
+                return None;
+            }
             (self.pages.pair(head.any.checked_add(layout::ARRAY_FILL)?)?.0, head.u)
         };
         let count = fill.wrapping_add(1);
@@ -426,8 +450,9 @@ impl PadReader<'_> {
                 self.check_deadline()?;
             }
             let address = self.pages.word(array.checked_add(8 * index)?)?;
-            let kind = if address == 0 { EntryKind::Temporary } else { self.entry_kind(address)? };
-            names.push(PadName { address, kind });
+            let name = (address != 0).then_some(address);
+            let kind = name.map_or(Some(EntryKind::Temporary), |name| self.entry_kind(name))?;
+            names.push(PadEntry { name, kind });
         }
         let names = Arc::new(names);
         let cached_names = names.len() + NAMES_PER_LIST;
@@ -445,32 +470,21 @@ impl PadReader<'_> {
         if !self.context.release.has_padnames() {
             return self.entry_kind_before_5_22(address);
         }
-        let flags_offset = usize::try_from(self.context.release.padname_flags()).ok()?;
-        let bytes: [u8; padname::BYTES] = self.name_bytes(address)?;
-        let (text, length, name_flags) =
-            (word_at(&bytes, 0)?, *bytes.get(flags_offset - 1)?, *bytes.get(flags_offset)?);
-        Some(match name_flags {
-            _ if text == 0 => EntryKind::Temporary,
-            _ if length == 0 => EntryKind::Constant,
-            _ if name_flags & padname::OUR != 0 => EntryKind::Bufferless,
+        let PadName { text, bytes, flags } = PadName::read(&mut self.pages, address, self.context.release)?;
+        let Some(text) = text else { return Some(EntryKind::Temporary) };
+        Some(match flags {
+            _ if bytes == 0 => EntryKind::Constant,
+            _ if flags & padname::OUR != 0 => EntryKind::Bufferless,
             _ if self.pages.array(text)? == *b"&" => EntryKind::Bufferless,
-            _ if name_flags & (padname::OUTER | padname::FIELD) != 0 => EntryKind::Outer,
-            _ if name_flags & padname::STATE != 0 => EntryKind::State,
+            _ if flags & (padname::OUTER | padname::FIELD) != 0 => EntryKind::Outer,
+            _ if flags & padname::STATE != 0 => EntryKind::State,
             _ => EntryKind::Lexical,
         })
     }
 
-    /// Reads a pad name up to its flags; the bytes after them may not be readable.
-    fn name_bytes(&mut self, address: u64) -> Option<[u8; padname::BYTES]> {
-        let mut bytes = [0; padname::BYTES];
-        let flags_end = usize::try_from(self.context.release.padname_flags() + 1).ok()?;
-        self.pages.read(address, bytes.get_mut(..flags_end)?).ok()?;
-        Some(bytes)
-    }
-
     /// Like [`Self::entry_kind`], before 5.22, where a pad name is a value.
     fn entry_kind_before_5_22(&mut self, address: u64) -> Option<EntryKind> {
-        let (head, kind) = self.head(address)?;
+        let TypedHead { head, kind } = self.head(address)?;
         if head.flags & flags::PRIVATE_POK == 0 || !kind.can_hold_string() {
             return Some(EntryKind::Temporary);
         }
@@ -504,7 +518,9 @@ fn unshared_buffer(pages: &mut PageCache<'_>, head: &Head, release: &Layout) -> 
     if head.flags & release.cow_flag() != 0 {
         // The last byte counts the other owners.
         let others: [u8; 1] = pages.array(head.u.checked_add(capacity - 1)?)?;
-        (others == [0]).then_some(())?;
+        if others != [0] {
+            return None;
+        }
     }
     string_buffer(pages, head, capacity)
 }
@@ -552,6 +568,10 @@ fn empty_hash(pages: &mut PageCache<'_>, head: &Head) -> Option<Buffer> {
     if keys != 0 || head.u == 0 {
         return None;
     }
-    let bytes = last.checked_add(1)?.checked_mul(8).filter(|&bytes| bytes < MAX_BUFFER_BYTES)?;
-    Some(Buffer { pointer: head.u, bytes })
+    Some(Buffer { pointer: head.u, bytes: table_bytes(last)? })
+}
+
+/// Length of a hash's table, without what follows it; `None` if it is impossible.
+pub fn table_bytes(last_bucket: u64) -> Option<u64> {
+    last_bucket.checked_add(1)?.checked_mul(8).filter(|&bytes| bytes < MAX_BUFFER_BYTES)
 }

@@ -5,6 +5,7 @@
 //! never changed or freed. The interpreter begins at a fixed distance before it and has a chain of
 //! arenas. The search reads all resident memory, so it only runs if there may be such interpreters.
 
+use super::spaces::ARENA_SLOTS;
 use crate::batch::PageCache;
 use crate::perl::layout::{HEAD_ANY, HEAD_BYTES, HEAD_FLAGS, HEAD_REFERENCES, Layout};
 use crate::work;
@@ -21,8 +22,6 @@ const MAX_SV_COUNT: u64 = 1 << 40;
 /// Reference counts of immortal values: `SvREFCNT_IMMORTAL` is half of the largest count, and the
 /// count in memory drifts a little from it.
 const IMMORTAL_REFERENCES: std::ops::Range<u32> = 0x7000_0000..0x9000_0000;
-/// Numbers of heads of an arena (`PERL_ARENA_SIZE`), with bounds wide enough for unusual builds.
-const ARENA_SLOTS: std::ops::Range<u32> = 64..0x1_0000;
 
 /// One worker of the search.
 struct Searcher<'a> {
@@ -30,11 +29,20 @@ struct Searcher<'a> {
     buffer: Vec<u8>,
     /// Addresses of possible interpreters.
     interpreters: Vec<u64>,
+    /// Whether all pieces could be read to their ends.
+    is_complete: bool,
 }
 
-/// Returns the addresses of possible interpreters in resident memory, and whether all of it was
-/// searched.
-pub fn search(context: &Context<'_>, memory: &dyn Memory, release: &Layout) -> (Vec<u64>, bool) {
+/// Interpreters that a search found.
+pub struct PossibleInterpreters {
+    /// Addresses of possible interpreters, ascending.
+    pub interpreters: Vec<u64>,
+    /// Whether all resident memory was searched.
+    pub is_complete: bool,
+}
+
+/// Searches resident memory for interpreters.
+pub fn search(context: &Context<'_>, memory: &dyn Memory, release: &Layout) -> PossibleInterpreters {
     let mut pieces = Vec::new();
     let mut searched_bytes = 0;
     for AddressRange { start, end } in context.resident_runs((0, u64::MAX)) {
@@ -47,24 +55,37 @@ pub fn search(context: &Context<'_>, memory: &dyn Memory, release: &Layout) -> (
             at = next;
         }
     }
-    let searcher =
-        || Searcher { pages: PageCache::new(memory), buffer: Vec::new(), interpreters: Vec::new() };
+    let searcher = || Searcher {
+        pages: PageCache::new(memory),
+        buffer: Vec::new(),
+        interpreters: Vec::new(),
+        is_complete: true,
+    };
     let (workers, deadline) = (context.workers, context.deadline);
-    let job = |Searcher { pages, buffer, interpreters }: &mut Searcher<'_>, index: usize| {
+    let job = |Searcher { pages, buffer, interpreters, is_complete }: &mut Searcher<'_>, index: usize| {
         let Some(&piece) = pieces.get(index) else { return };
-        buffer.resize(usize::try_from(piece.len()).unwrap_or(0), 0);
+        buffer.resize(piece.len() as usize, 0);
         let read_bytes = memory.read_some(piece.start, buffer);
+        let unread = piece.start + read_bytes as u64;
+        *is_complete &= unread == piece.end || is_kernel_page(context, unread);
         let bytes = buffer.get(..read_bytes).unwrap_or(&[]);
         let candidates =
             undef_heads(bytes, piece.start, release).map(|head| head.wrapping_sub(release.sv_undef));
         interpreters.extend(candidates.filter(|&interpreter| is_interpreter(pages, interpreter, release)));
     };
     let (searchers, unfinished_jobs) = work::run_jobs(workers, pieces.len(), deadline, searcher, job);
+    let is_read = searchers.iter().all(|searcher| searcher.is_complete);
+    let is_complete = is_read && unfinished_jobs == 0 && searched_bytes < MAX_BYTES;
     let mut interpreters: Vec<u64> =
         searchers.into_iter().flat_map(|searcher| searcher.interpreters).collect();
     interpreters.sort_unstable();
     interpreters.dedup();
-    (interpreters, unfinished_jobs == 0 && searched_bytes < MAX_BYTES)
+    PossibleInterpreters { interpreters, is_complete }
+}
+
+/// Whether an address is in a page of the kernel (its clocks), which cannot be read.
+fn is_kernel_page(context: &Context<'_>, address: u64) -> bool {
+    context.space.find(address).is_some_and(|mapping| mapping.name.starts_with("[vvar"))
 }
 
 /// Addresses in `bytes`, which begin at `start`, of heads that look like the undefined value.
@@ -93,13 +114,14 @@ fn is_interpreter(pages: &mut PageCache<'_>, interpreter: u64, release: &Layout)
     if !interpreter.is_multiple_of(16) {
         return false;
     }
-    let mut check = || {
-        let mut word = |offset: u64| pages.word(interpreter.checked_add(offset)?);
-        let (count, strtab, root) =
-            (word(release.sv_count)?, word(release.strtab)?, word(release.sv_arenaroot)?);
-        let slots = pages.word32(root.checked_add(HEAD_REFERENCES as u64)?)?;
-        let has_pointers = root.is_multiple_of(8) && strtab != 0 && root != 0;
-        (has_pointers && (1..MAX_SV_COUNT).contains(&count) && ARENA_SLOTS.contains(&slots)).then_some(())
+    let mut word = |offset: u64| pages.word(interpreter.checked_add(offset)?);
+    let (Some(count), Some(strtab), Some(root)) =
+        (word(release.sv_count), word(release.strtab), word(release.sv_arenaroot))
+    else {
+        return false;
     };
-    check().is_some()
+    let is_plausible =
+        root.is_multiple_of(8) && root != 0 && strtab != 0 && (1..MAX_SV_COUNT).contains(&count);
+    let slots = root.checked_add(HEAD_REFERENCES as u64).and_then(|address| pages.word32(address));
+    is_plausible && slots.is_some_and(|slots| ARENA_SLOTS.contains(&slots))
 }

@@ -4,19 +4,18 @@
 //! Sets of body arenas are lists of address, size and type. Both are followed until they exceed the
 //! target's resident bytes; arenas that overlap, as in a cyclic chain, are damage.
 
+use std::ops::RangeInclusive;
 use std::time::Instant;
 
-use super::objects::Type;
+use super::objects::{Head, Type};
 use crate::batch::PageCache;
 use crate::perl::layout::{self as layout, Layout, flags};
-use strandline_process::memory::{half_word_at, word_at};
 use strandline_process::pages::{PAGE_BYTES, page_of};
 use strandline_process::range::AddressRange;
 
-/// Lower bound on the heads of an arena: perl's has 170. Each arena takes 24 bytes here.
-const MIN_SLOTS: u64 = 64;
-/// Upper bound on the heads of an arena.
-const MAX_SLOTS: u64 = 1 << 16;
+/// Numbers of heads that an arena may have: perl's has 170 (`PERL_ARENA_SIZE`), those of unusual
+/// builds more or fewer. Each arena takes 24 bytes here.
+pub const ARENA_SLOTS: RangeInclusive<u32> = 64..=1 << 16;
 /// Lower bound on the size of a body arena: perl's have 2080 to 4080 bytes. Each takes some 60
 /// bytes here.
 const MIN_ARENA_BYTES: u64 = 1024;
@@ -26,9 +25,8 @@ const MAX_ARENA_BYTES: u64 = 1 << 20;
 const MAX_IN_SET: u32 = 4096;
 /// Arenas read between two checks of the deadline.
 const ARENAS_PER_DEADLINE_CHECK: u64 = 1024;
-const HEAD_BYTES: usize = layout::HEAD_BYTES as usize;
-/// Bytes of a description in a set of body arenas.
-const DESCRIPTION_BYTES: usize = layout::ARENA_DESCRIPTION_BYTES as usize;
+/// End of user memory on x86-64 with five levels of page tables (56 bits). It keeps sums small.
+const MAX_ADDRESS: u64 = 1 << 56;
 
 /// An inconsistent structure.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,9 +42,6 @@ impl Damage {
     }
 }
 
-/// End of user memory on x86-64 with five levels of page tables (56 bits). It keeps sums small.
-const MAX_ADDRESS: u64 = 1 << 56;
-
 /// Bounds on the reading of a chain.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
@@ -56,6 +51,7 @@ pub struct Bounds {
     pub deadline: Instant,
 }
 
+/// An arena of heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadArena {
     /// Its first byte, which is that of the head that links it.
@@ -79,14 +75,13 @@ pub fn head_arenas(pages: &mut PageCache<'_>, root: u64, bounds: &Bounds) -> Res
     let mut at = root;
     let mut bytes = 0;
     while at != 0 {
-        let head: [u8; HEAD_BYTES] =
-            pages.array(at).ok_or(Damage::new(at, "an arena of heads cannot be read"))?;
-        let slots = u64::from(half_word_at(&head, layout::HEAD_REFERENCES).unwrap_or(0));
-        if !at.is_multiple_of(8) || at >= MAX_ADDRESS || !(MIN_SLOTS..=MAX_SLOTS).contains(&slots) {
+        // The first head of an arena has its number of heads in place of the references.
+        let first = Head::read(pages, at).ok_or(Damage::new(at, "an arena of heads cannot be read"))?;
+        if !at.is_multiple_of(8) || at >= MAX_ADDRESS || !ARENA_SLOTS.contains(&first.references) {
             return Err(Damage::new(at, "no arena of heads"));
         }
-        let is_fake = half_word_at(&head, layout::HEAD_FLAGS).unwrap_or(0) & flags::FAKE != 0;
-        let arena = HeadArena { address: at, slots, is_fake };
+        let slots = u64::from(first.references);
+        let arena = HeadArena { address: at, slots, is_fake: first.has_flags(flags::FAKE) };
         bytes += arena.bytes();
         if bytes > bounds.resident_bytes {
             return Err(Damage::new(at, "arenas of heads are more than is resident"));
@@ -96,7 +91,7 @@ pub fn head_arenas(pages: &mut PageCache<'_>, root: u64, bounds: &Bounds) -> Res
         {
             return Err(Damage::new(at, "no time was left for arenas of heads"));
         }
-        at = word_at(&head, layout::HEAD_ANY).unwrap_or(0);
+        at = first.any;
     }
     arenas.sort_unstable_by_key(|arena| arena.address);
     match arenas.windows(2).find(|pair| pair[0].address + pair[0].bytes() > pair[1].address) {
@@ -112,9 +107,9 @@ pub struct BodyArena {
     pub address: u64,
     /// Its size in bytes.
     pub bytes: u64,
+    /// Size of one body in bytes.
     pub body_bytes: u64,
-    /// Type of its bodies, see [`body_name`].
-    pub body_type: usize,
+    pub body_type: BodyType,
 }
 
 impl BodyArena {
@@ -142,17 +137,25 @@ pub fn split_by_page(start: u64, offset: u64, bytes: u64) -> [u64; 2] {
     [first, bytes - first]
 }
 
-/// Type of the arenas of hash entries. Other types have the discriminants of [`Type`].
-pub const ENTRIES: usize = 0;
-/// Type of the arenas of hashes with `struct xpvhv_aux`.
-pub const HASHES_WITH_AUX: usize = super::objects::TYPE_COUNT;
+/// Type of the bodies of an arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BodyType {
+    /// Entries of hashes.
+    Entry,
+    /// Bodies of values of this type.
+    Value(Type),
+    /// Bodies of hashes with `struct xpvhv_aux`.
+    HashWithAux,
+}
 
-/// The name of a type of bodies.
-pub fn body_name(body_type: usize) -> &'static str {
-    match body_type {
-        ENTRIES => "HE",
-        HASHES_WITH_AUX => "PVHV with aux",
-        _ => super::objects::TYPE_NAMES.get(body_type).map_or("", |entry| entry.1),
+impl BodyType {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Entry => "HE",
+            Self::Value(kind) => kind.name(),
+            Self::HashWithAux => "PVHV with aux",
+        }
     }
 }
 
@@ -177,6 +180,7 @@ pub fn body_spaces(
     while at != 0 {
         let damage = |problem| Damage::new(at, problem);
         let (next, sizes) = pages.pair(at).ok_or(damage("a set of arenas cannot be read"))?;
+        // Two fields of 32 bits.
         let (size, used) = (sizes as u32, (sizes >> 32) as u32);
         if !at.is_multiple_of(8) || size == 0 || size > MAX_IN_SET || used > size {
             return Err(damage("no set of arenas"));
@@ -215,16 +219,15 @@ fn read_body_arena(
     description: u64,
     release: &Layout,
 ) -> Result<BodyArena, Damage> {
-    let fields: [u8; DESCRIPTION_BYTES] =
-        pages.array(description).ok_or(Damage::new(description, "a set of arenas cannot be read"))?;
-    let (address, bytes) = (word_at(&fields, 0).unwrap_or(0), word_at(&fields, 8).unwrap_or(0));
-    let code = half_word_at(&fields, 16).unwrap_or(u32::MAX);
+    let unread = Damage::new(description, "a set of arenas cannot be read");
+    let (address, bytes) = pages.pair(description).ok_or(unread.clone())?;
+    let code = pages.word32(description + 16).ok_or(unread)?;
     let unknown = Damage::new(description, "an arena of bodies of an unknown type");
     let kind = Type::from_code(code, release).ok_or(unknown.clone())?;
     let (body_type, body_bytes) = match (kind, release.hash_with_aux_bytes()) {
-        (Type::Null, _) => (ENTRIES, layout::ENTRY_BYTES),
-        (Type::Iv, Some(bytes)) => (HASHES_WITH_AUX, bytes),
-        (kind, _) => (kind as usize, kind.body_layout(release).ok_or(unknown)?.bytes),
+        (Type::Null, _) => (BodyType::Entry, layout::ENTRY_BYTES),
+        (Type::Iv, Some(bytes)) => (BodyType::HashWithAux, bytes),
+        (kind, _) => (BodyType::Value(kind), kind.body_layout(release).ok_or(unknown)?.bytes),
     };
     let is_plausible = (MIN_ARENA_BYTES..=MAX_ARENA_BYTES).contains(&bytes) && address < MAX_ADDRESS - bytes;
     if address == 0 || !address.is_multiple_of(8) || !is_plausible {

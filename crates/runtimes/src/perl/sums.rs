@@ -1,9 +1,10 @@
 //! Sums over values, added up per thread and then for the figures.
 
+use super::chunk::{SIZE_WORD_BYTES, chunk_bytes};
 use super::equal::Sample;
 use super::facts::{Amount, Containers, Strings};
 use super::keys::BucketTable;
-use super::objects::{Head, SIZE_WORD_BYTES, Type, chunk_bytes};
+use super::objects::{Head, Type};
 use super::roots::{Buffer, KeptBuffer, LARGE_BYTES};
 use crate::perl::layout::{HEAD_BYTES, Layout, flags};
 use strandline_claims::add_fields;
@@ -12,9 +13,6 @@ use strandline_claims::add_fields;
 const MAX_UNDEFINED: usize = 16 << 10;
 /// Limit on the listed globs, per thread.
 const MAX_GLOBS: usize = 128 << 10;
-/// Most owners of a shared buffer that its last byte can count, besides the first.
-const MAX_OTHER_OWNERS: usize = u8::MAX as usize;
-
 /// Upper bound on a string that the body could hold instead of a buffer (`ShortStrings`).
 const MAX_SHORT_BYTES: u64 = 15;
 /// Upper bound on the buffer of such a string: the capacity of malloc's smallest chunk.
@@ -47,6 +45,7 @@ pub struct RetainedAmounts {
     pub globals: Amount,
 }
 
+/// A glob that has contents.
 #[derive(Clone, Copy, Debug)]
 pub struct Glob {
     /// Address of its contents (`struct gp`).
@@ -60,7 +59,7 @@ pub struct Glob {
 pub struct UsedBodies {
     /// Number of bodies.
     pub bodies: u32,
-    /// Their bytes on each of the arena's two pages.
+    /// Their bytes on the arena's first page, and behind it.
     pub bytes_on_pages: [u16; 2],
 }
 
@@ -178,8 +177,8 @@ impl SurveySums {
     }
 
     /// Counts one of the owners of a buffer with `other_owners` more.
-    pub fn add_shared(&mut self, other_owners: u64, capacity_bytes: u64, unused_bytes: u64) {
-        let index = usize::try_from(other_owners).unwrap_or(0).min(MAX_OTHER_OWNERS);
+    pub fn add_shared(&mut self, other_owners: u8, capacity_bytes: u64, unused_bytes: u64) {
+        let index = usize::from(other_owners);
         if self.by_other_owners.len() <= index {
             self.by_other_owners.resize(index + 1, SharedBuffers::default());
         }
@@ -222,7 +221,7 @@ impl SurveySums {
             self.used_bodies = other.used_bodies;
         } else {
             for (mine, theirs) in self.used_bodies.iter_mut().zip(other.used_bodies) {
-                mine.bodies += theirs.bodies;
+                mine.bodies = mine.bodies.saturating_add(theirs.bodies);
                 for (sum, bytes) in mine.bytes_on_pages.iter_mut().zip(theirs.bytes_on_pages) {
                     *sum = sum.saturating_add(bytes);
                 }

@@ -10,7 +10,7 @@ use super::census::{self, ARENAS_PER_JOB};
 use super::interpreter::Reader;
 use super::keys::BucketTable;
 use super::objects::{BodyPlace, Head, Storage, Type};
-use super::roots::{self, Buffer, MAX_BUFFER_BYTES, Mark};
+use super::roots::{self, Buffer, MAX_BUFFER_BYTES, Mark, MarkedHead};
 use super::spaces::{BodyArena, HeadArena};
 use super::sums::{RetainedBy, SurveySums, UsedBodies, add};
 use crate::batch::{Batch, PageCache};
@@ -22,8 +22,6 @@ use strandline_process::range::AddressRange;
 
 /// Maximum number, per thread, of hashes with keys of their own that are read.
 const MAX_HASHES: usize = 256 << 10;
-/// Upper bound on the table of a hash: a larger one is damaged.
-const MAX_TABLE_BYTES: u64 = 1 << 46;
 /// Upper bound on the keys of a hash: more are damage.
 const MAX_KEYS: u64 = 1 << 43;
 /// Longer buffers are not read completely.
@@ -98,10 +96,11 @@ struct Value {
     /// The two words of its body at `layout::CUR`, which mean something else for each storage;
     /// `None` if they could not be read.
     body: Option<WordPair>,
-    /// Address of the storage of an array or an object; 0 for other values.
-    storage_address: u64,
+    /// Address of the storage of an array or an object; `None` for other values, or without
+    /// storage.
+    storage_address: Option<u64>,
     /// Number of the other owners of a string's buffer; `None` if it could not be read.
-    other_owners: Option<u64>,
+    other_owners: Option<u8>,
     /// Whether it is a string that was read and compared with others.
     is_compared: bool,
 }
@@ -151,6 +150,7 @@ impl<'a> Surveyor<'a> {
         for arena in self.survey.heads.iter().skip(job * ARENAS_PER_JOB).take(ARENAS_PER_JOB) {
             bytes += arena.bytes();
             let mut heads = std::mem::take(&mut self.heads);
+            // The census counted the heads that cannot be read.
             census::read_heads(self.reader.memory, arena, &mut self.buffer, &mut heads);
             self.collect(arena, &heads);
             self.heads = heads;
@@ -177,7 +177,8 @@ impl<'a> Surveyor<'a> {
         let marks = self.survey.marks;
         let from = marks.partition_point(|&mark| mark < arena.address);
         let to = marks.partition_point(|&mark| mark < arena.address + arena.bytes());
-        let mut marks = marks.get(from..to).unwrap_or(&[]).iter().map(|&mark| Mark::split(mark)).peekable();
+        let mut marks =
+            marks.get(from..to).unwrap_or(&[]).iter().map(|&mark| MarkedHead::unpack(mark)).peekable();
         for &head in heads {
             if head.is_free() {
                 continue;
@@ -191,15 +192,15 @@ impl<'a> Surveyor<'a> {
             if matches!(storage, Storage::Plain | Storage::Sub) {
                 continue;
             }
-            while marks.next_if(|mark| mark.0 < head.address).is_some() {}
-            let mark = marks.next_if(|mark| mark.0 == head.address).and_then(|mark| mark.1);
+            while marks.next_if(|marked| marked.address < head.address).is_some() {}
+            let mark = marks.next_if(|marked| marked.address == head.address).and_then(|marked| marked.mark);
             self.values.push(Value {
                 head,
                 kind,
                 storage,
                 mark,
                 body: None,
-                storage_address: 0,
+                storage_address: None,
                 other_owners: Some(0),
                 is_compared: false,
             });
@@ -222,7 +223,7 @@ impl<'a> Surveyor<'a> {
         self.last_arena_index = index;
         if let (Some(arena), Some(used)) = (bodies.get(index), self.sums.used_bodies.get_mut(index)) {
             let on_pages = arena.bytes_by_page(start - arena.address, bytes);
-            used.bodies += 1;
+            used.bodies = used.bodies.saturating_add(1);
             for (sum, bytes) in used.bytes_on_pages.iter_mut().zip(on_pages) {
                 *sum = sum.saturating_add(u16::try_from(bytes).unwrap_or(u16::MAX));
             }
@@ -243,7 +244,7 @@ impl<'a> Surveyor<'a> {
         self.read_pairs(
             |value| matches!(value.storage, Storage::Array | Storage::Object),
             |value| value.head.any.wrapping_add(layout::ARRAY_ALLOC - 8),
-            |value, (_, address)| value.storage_address = address,
+            |value, (_, address)| value.storage_address = (address != 0).then_some(address),
         );
     }
 
@@ -281,7 +282,7 @@ impl<'a> Surveyor<'a> {
         let set_owners = |value: &mut Value, (first, second): WordPair| {
             let offset = last_byte(value) % PAIR_BYTES;
             let word = if offset < 8 { first } else { second };
-            value.other_owners = Some((word >> (offset % 8 * 8)) & 0xff);
+            value.other_owners = Some((word >> (offset % 8 * 8)) as u8);
         };
         self.read_pairs(is_selected, |value| last_byte(value) & !(PAIR_BYTES - 1), set_owners);
     }
@@ -316,7 +317,7 @@ impl<'a> Surveyor<'a> {
             };
             let Some((length, _)) = value.string_lengths() else { return };
             if value.head.flags & cow_flag != 0 {
-                value.other_owners = bytes.last().copied().map(u64::from);
+                value.other_owners = bytes.last().copied();
             }
             let text = usize::try_from(length).ok().and_then(|length| bytes.get(..length));
             if let Some(text) = text.filter(|_| value.other_owners == Some(0) && value.has_string_in_use()) {
@@ -333,10 +334,8 @@ impl<'a> Surveyor<'a> {
             self.sums.unread_values += 1;
             return;
         };
-        if value.storage_address == 0 {
-            return;
-        }
-        let Some(bytes) = roots::array_bytes(value.head.u, value.storage_address, last_slot) else {
+        let Some(pointer) = value.storage_address else { return };
+        let Some(bytes) = roots::array_bytes(value.head.u, pointer, last_slot) else {
             self.sums.damaged_values += 1;
             return;
         };
@@ -350,7 +349,7 @@ impl<'a> Surveyor<'a> {
             add(&mut containers.array_unused_bytes, bytes.saturating_sub(elements.saturating_mul(8)));
             self.reader.slots.container
         };
-        self.claim(Buffer { pointer: value.storage_address, bytes }, slot);
+        self.claim(Buffer { pointer, bytes }, slot);
     }
 
     /// Counts a hash, and claims its table. Hashes with keys of their own are listed, to be read
@@ -362,20 +361,15 @@ impl<'a> Surveyor<'a> {
             return;
         };
         let table = value.head.u;
-        let bytes = last_bucket
-            .checked_add(1)
-            .and_then(|count| count.checked_mul(8))
-            .filter(|&bytes| bytes < MAX_TABLE_BYTES);
-        let Some(bytes) = bytes.filter(|_| keys < MAX_KEYS) else {
+        let Some(bytes) = roots::table_bytes(last_bucket).filter(|_| keys < MAX_KEYS) else {
             self.sums.damaged_values += 1;
             return;
         };
         if table == 0 {
             return;
         }
-        let layout = self.reader.release;
-        let has_aux_behind = value.head.has_flags(flags::OOK) && !layout.has_aux_in_body();
-        let bytes = bytes + if has_aux_behind { layout.aux_bytes() } else { 0 };
+        let has_aux_behind = value.head.has_flags(flags::OOK) && !self.reader.release.has_aux_in_body();
+        let bytes = bytes + if has_aux_behind { layout::AUX_BYTES } else { 0 };
         let slot = if value.mark == Some(Mark::Lexical) {
             self.retained_slot(RetainedBy::Container, bytes)
         } else {
@@ -390,7 +384,7 @@ impl<'a> Surveyor<'a> {
         if keys > 0 && !value.head.has_flags(flags::SHARE_KEYS) {
             if self.sums.tables_with_own_keys.len() < MAX_HASHES {
                 add(&mut self.sums.own_key_entries, keys);
-                self.sums.tables_with_own_keys.push(BucketTable { address: table, last_bucket });
+                self.sums.tables_with_own_keys.push(BucketTable { address: table, last_bucket, keys });
             } else {
                 self.sums.left_out_values += 1;
             }
@@ -405,14 +399,12 @@ impl<'a> Surveyor<'a> {
             return;
         };
         let bytes = last_field.wrapping_add(1).saturating_mul(8);
-        if value.storage_address == 0 || bytes == 0 {
-            return;
-        }
+        let Some(pointer) = value.storage_address.filter(|_| bytes != 0) else { return };
         if bytes >= MAX_BUFFER_BYTES {
             self.sums.damaged_values += 1;
             return;
         }
-        self.claim(Buffer { pointer: value.storage_address, bytes }, self.reader.slots.container);
+        self.claim(Buffer { pointer, bytes }, self.reader.slots.container);
     }
 
     /// Counts a buffer that `keeper` retains; returns the slot for its claim.

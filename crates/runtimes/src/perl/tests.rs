@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::facts::{BufferKind, Keeper};
 use super::interpreter::{InterpreterReading, Reader};
-use super::locate::{Addresses, InterpreterLocation};
+use super::locate::InterpreterLocation;
 use super::objects::Type;
 use super::*;
 use crate::perl::layout::{ENTRY_BYTES, HEAD_BYTES, Layout, flags};
@@ -126,7 +126,7 @@ impl Fabric {
 
     /// Makes a chunk: its size word, then zeros.
     fn chunk(&mut self, bytes: u64) -> u64 {
-        let size = objects::chunk_bytes(bytes);
+        let size = chunk::chunk_bytes(bytes);
         let chunk = self.heap;
         self.heap += size;
         // The last word of a chunk is the first of the next.
@@ -223,18 +223,8 @@ impl Fabric {
         let space = AddressSpace::default();
         let context = Context { workers: 2, ..Context::of_image(self, &process, &space, &resident) };
         let slots = Slots::new(&refinements).unwrap();
-        let at = |offset: u64| INTERPRETER + offset;
         let release = self.release;
-        let addresses = Addresses {
-            strtab: at(release.strtab),
-            sv_count: at(release.sv_count),
-            sv_arenaroot: at(release.sv_arenaroot),
-            main_cv: at(release.main_cv),
-            body_roots: at(release.body_roots),
-            body_arenas: at(release.body_arenas),
-        };
-        let location =
-            InterpreterLocation { interpreter: Some(INTERPRETER), is_main: true, thread: None, addresses };
+        let location = InterpreterLocation { is_main: true, ..locate::location_at(INTERPRETER, release) };
         let reading = Reader::new(&context, self, release, &refinements, slots).read(&location);
         (reading, refinements)
     }
@@ -243,6 +233,11 @@ impl Fabric {
 /// The claim on the chunk at `pointer`.
 fn claimed(refinements: &Refinements, pointer: u64, usable: u64) -> Option<Refinement> {
     refinements.finder().find(pointer, usable)
+}
+
+/// The codes of the caveats.
+fn codes(reading: &InterpreterReading) -> Vec<&str> {
+    reading.caveats.iter().map(|caveat| caveat.code.as_str()).collect()
 }
 
 /// Heads of the entries of [`with_sub`].
@@ -434,7 +429,7 @@ fn memory_of_no_variable_stays_mallocs() {
 fn assert_refused(fabric: &Fabric, code: &str) {
     let (reading, refinements) = fabric.read();
     assert!(!reading.facts.read && refinements.is_empty() && reading.named_blocks.is_empty());
-    assert_eq!(reading.caveats.iter().map(|caveat| caveat.code.as_str()).collect::<Vec<_>>(), [code]);
+    assert_eq!(codes(&reading), [code]);
 }
 
 #[test]
@@ -474,10 +469,7 @@ fn chains_of_keys_end() {
     fabric.put(table + 8, &[entry]);
     let (reading, _) = fabric.read();
     assert!(reading.facts.read);
-    assert_eq!(
-        reading.caveats.iter().map(|caveat| caveat.code.as_str()).collect::<Vec<_>>(),
-        ["perl_keys_damaged"]
-    );
+    assert_eq!(codes(&reading), ["perl_keys_damaged"]);
 }
 
 proptest! {

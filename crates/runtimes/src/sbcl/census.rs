@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::heap::DynamicSpace;
+use super::mark::PinnedSet;
 use super::objects::{Kinds, Object, Run};
 use super::spaces::Slots;
 use super::store::{HeapCopy, UnitIndex};
@@ -22,19 +23,29 @@ const CACHE_ENTRIES: usize = 1 << CACHE_BITS;
 /// Upper bound on distinct types: a program has thousands, a damaged heap as many as it has
 /// instances.
 const MAX_TYPES: usize = 65_536;
-/// Key of the instances of all further types; no layout has this address.
-const OTHER_TYPES: TypeKey = 1 << 40;
 /// Factor of Fibonacci hashing: 2^64 by the golden ratio.
 const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Runs that a thread counts at a time.
 pub const RUNS_AT_ONCE: usize = 64;
 
-/// Key of a type: the address of an instance's layout, or an object's widetag (0 for conses).
-pub type TypeKey = u64;
+/// The type of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TypeKey {
+    /// That of an object without a layout, by its widetag; 0 for conses.
+    Widetag(u8),
+    /// That of instances with the layout at this address.
+    Layout(u32),
+    /// All further types of instances.
+    OtherLayouts,
+}
 
-/// Whether a key is the address of a layout rather than a widetag.
-pub fn is_layout(key: TypeKey) -> bool {
-    key > 0xff
+impl TypeKey {
+    /// The key under which a type is counted: `self`, unless it is a further type of instances
+    /// while there are [`MAX_TYPES`] `types`.
+    fn within_limit(self, types: usize, is_counted: impl Fn(&Self) -> bool) -> Self {
+        let is_full = types >= MAX_TYPES && matches!(self, Self::Layout(_)) && !is_counted(&self);
+        if is_full { Self::OtherLayouts } else { self }
+    }
 }
 
 /// A number of objects and their bytes.
@@ -42,6 +53,7 @@ pub fn is_layout(key: TypeKey) -> bool {
 pub struct Tally {
     /// Number of objects.
     pub objects: u64,
+    /// Their bytes.
     pub bytes: u64,
 }
 
@@ -52,6 +64,7 @@ impl Tally {
         self.bytes += other.bytes;
     }
 
+    /// The sum of several tallies.
     pub fn sum(tallies: &[Self]) -> Self {
         let mut sum = Self::default();
         tallies.iter().for_each(|tally| sum.add(*tally));
@@ -102,8 +115,8 @@ pub struct Census {
 impl Census {
     fn add(&mut self, other: Self) {
         for (key, count) in other.types {
-            let is_full = self.types.len() >= MAX_TYPES && is_layout(key) && !self.types.contains_key(&key);
-            self.types.entry(if is_full { OTHER_TYPES } else { key }).or_default().add(&count);
+            let key = key.within_limit(self.types.len(), |key| self.types.contains_key(key));
+            self.types.entry(key).or_default().add(&count);
         }
         for (sum, addend) in self.filler_bytes.iter_mut().zip(other.filler_bytes) {
             *sum += addend;
@@ -121,44 +134,67 @@ impl Census {
 
 /// Counts of types, with a small cache because most objects are of few types.
 struct TypeCounter {
-    counts: Vec<(TypeKey, TypeCount)>,
+    counts: Vec<CountedType>,
     /// Index of each type in `counts`.
     indices: HashMap<TypeKey, usize>,
-    /// The types counted last, and their indices.
-    cache: Vec<(TypeKey, usize)>,
+    /// The types counted last, by their hash.
+    cache: Vec<Option<CachedIndex>>,
+}
+
+/// A type and its count.
+struct CountedType {
+    key: TypeKey,
+    count: TypeCount,
+}
+
+/// Where a type is counted.
+#[derive(Clone, Copy)]
+struct CachedIndex {
+    key: TypeKey,
+    /// Its index in [`TypeCounter::counts`].
+    index: usize,
 }
 
 impl TypeCounter {
     fn new() -> Self {
-        Self { counts: Vec::new(), indices: HashMap::new(), cache: vec![(u64::MAX, 0); CACHE_ENTRIES] }
+        Self { counts: Vec::new(), indices: HashMap::new(), cache: vec![None; CACHE_ENTRIES] }
     }
 
     #[inline]
     fn count_mut(&mut self, key: TypeKey) -> Option<&mut TypeCount> {
-        let entry = (key.wrapping_mul(HASH_FACTOR) >> (u64::BITS - CACHE_BITS)) as usize;
-        let cached = self.cache.get(entry).copied().filter(|&(cached_key, _)| cached_key == key);
+        let bits = match key {
+            TypeKey::Widetag(widetag) => u64::from(widetag),
+            TypeKey::Layout(address) => u64::from(address),
+            TypeKey::OtherLayouts => u64::MAX,
+        };
+        let entry = (bits.wrapping_mul(HASH_FACTOR) >> (u64::BITS - CACHE_BITS)) as usize;
+        let cached = self.cache.get(entry).copied().flatten().filter(|cached| cached.key == key);
         let index = match cached {
-            Some((_, index)) => index,
+            Some(cached) => cached.index,
             None => {
                 let next = self.counts.len();
-                let is_full = next >= MAX_TYPES && is_layout(key) && !self.indices.contains_key(&key);
-                let key = if is_full { OTHER_TYPES } else { key };
+                let key = key.within_limit(next, |key| self.indices.contains_key(key));
                 let index = *self.indices.entry(key).or_insert(next);
                 if index == next {
-                    self.counts.push((key, TypeCount::default()));
+                    self.counts.push(CountedType { key, count: TypeCount::default() });
                 }
                 if let Some(cached) = self.cache.get_mut(entry) {
-                    *cached = (key, index);
+                    *cached = Some(CachedIndex { key, index });
                 }
                 index
             }
         };
-        self.counts.get_mut(index).map(|entry| &mut entry.1)
+        self.counts.get_mut(index).map(|counted| &mut counted.count)
+    }
+
+    fn into_counts(self) -> HashMap<TypeKey, TypeCount> {
+        self.counts.into_iter().map(|counted| (counted.key, counted.count)).collect()
     }
 }
 
 /// Inputs of the census.
 pub struct CensusContext<'a> {
+    /// The copied objects, with their marks.
     pub store: &'a HeapCopy,
     /// Size and kind of an object by its header.
     pub kinds: &'a Kinds,
@@ -168,10 +204,8 @@ pub struct CensusContext<'a> {
     pub layout: &'static Layout,
     /// Dynamic space's runs of objects.
     pub runs: &'a [Run],
-    /// By page: whether conservative roots pin it.
-    pub pinned_pages: &'a [bool],
-    /// The objects that conservative roots pin, ascending.
-    pub pinned_objects: &'a [UnitIndex],
+    /// What conservative roots pin.
+    pub pinned: &'a PinnedSet,
     /// Slots of live, dead, unused, free and unread bytes.
     pub slots: &'a Slots,
     /// Residency and all-zero pages of dynamic space.
@@ -185,51 +219,65 @@ struct ChunkClaims {
     claims: AccumulatedPart,
 }
 
+/// What one thread counted.
+struct ThreadCounts {
+    census: Census,
+    chunks: Vec<ChunkClaims>,
+}
+
+/// The counts of all objects, and the claims on their memory.
+pub struct Counted {
+    /// The counts.
+    pub census: Census,
+    /// The claims, up to the end of the pages that are or were in use.
+    pub claims: AccumulatedPart,
+}
+
 impl CensusContext<'_> {
     /// Counts and claims all runs with `workers` threads.
     ///
     /// # Errors
     /// If the claims leave a gap: that of a thread that panicked.
-    pub fn count(&self, workers: usize) -> Result<(Census, AccumulatedPart), OutOfOrder> {
+    pub fn count(&self, workers: usize) -> Result<Counted, OutOfOrder> {
         let chunks: Vec<&[Run]> = self.runs.chunks(RUNS_AT_ONCE).collect();
         let next = AtomicUsize::new(0);
         let mut census = Census::default();
         let mut chunk_claims = Vec::with_capacity(chunks.len());
-        for (thread_census, thread_claims) in on_threads(workers, || self.count_chunks(&chunks, &next)) {
-            census.add(thread_census);
-            chunk_claims.extend(thread_claims);
+        for counts in on_threads(workers, || self.count_chunks(&chunks, &next)) {
+            census.add(counts.census);
+            chunk_claims.extend(counts.chunks);
         }
         chunk_claims.sort_by_key(|chunk| chunk.index);
-        let mut joined_claims = AccumulatedPart::empty(self.heap.start);
+        let mut claims = AccumulatedPart::empty(self.heap.start);
         for chunk in chunk_claims {
-            joined_claims.join(chunk.claims, self.pages)?;
+            claims.join(chunk.claims, self.pages)?;
         }
-        if joined_claims.end < self.heap.end() {
-            let mut accumulator = Accumulator::new(joined_claims.end, self.pages);
+        if claims.end < self.heap.end() {
+            let mut accumulator = Accumulator::new(claims.end, self.pages);
             self.claim_gap(&mut accumulator, self.heap.end());
-            joined_claims.join(accumulator.cut(), self.pages)?;
+            claims.join(accumulator.cut(), self.pages)?;
         }
-        Ok((census, joined_claims))
+        Ok(Counted { census, claims })
     }
 
-    /// Counts and claims chunks of runs, from `next` on, until none is left. Returns the counts,
-    /// and the claims on each chunk.
-    fn count_chunks(&self, chunks: &[&[Run]], next: &AtomicUsize) -> (Census, Vec<ChunkClaims>) {
+    /// Counts and claims chunks of runs, from `next` on, until none is left.
+    fn count_chunks(&self, chunks: &[&[Run]], next: &AtomicUsize) -> ThreadCounts {
         let mut census = Census::default();
         let mut counter = TypeCounter::new();
         let mut chunk_claims = Vec::new();
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(chunk) = chunks.get(index) else { break };
-            // A chunk extends to the start of the next one.
+            // A chunk extends to the start of the next one; none is empty.
             let start_of = |chunk: &&[Run]| chunk.first().map(|run| run.start);
-            let start = if index == 0 { self.heap.start } else { start_of(chunk).unwrap_or(0) };
+            let own_start = start_of(chunk).filter(|_| index > 0);
+            let start = own_start.unwrap_or(self.heap.start);
             let end = chunks.get(index + 1).and_then(start_of).unwrap_or(self.heap.end());
             let claims = self.count_runs(chunk, start, end, &mut census, &mut counter);
             chunk_claims.push(ChunkClaims { index, claims });
         }
-        census.types = counter.counts.into_iter().collect();
-        (census, chunk_claims)
+        census.types = counter.into_counts();
+        ThreadCounts { census, chunks: chunk_claims }
     }
 
     /// Counts the objects of `runs`, and claims `start..end`, which contains them.
@@ -263,7 +311,7 @@ impl CensusContext<'_> {
         }
         while accumulator.cursor() < end {
             let is_free =
-                self.heap.page_of(accumulator.cursor()).is_none_or(|(_, page)| page.is_free(self.layout));
+                self.heap.page_of(accumulator.cursor()).is_none_or(|page| page.is_free(self.layout));
             let slot = if is_free { self.slots.free } else { self.slots.waste };
             accumulator.claim_to((accumulator.cursor() + GC_PAGE_BYTES).min(end), Class::Refined(slot));
         }
@@ -281,7 +329,7 @@ impl CensusContext<'_> {
         let is_large = self.heap.pages.get(run.page).is_some_and(|page| page.is_large(self.layout));
         super::objects::walk(self.store, self.kinds, run, |Object { address: at, words, header }| {
             let bytes = words * 8;
-            let Some((index, page)) = self.heap.page_of(at) else {
+            let Some(page) = self.heap.page_of(at) else {
                 census.note_unread(at, at + bytes);
                 accumulator.claim_to(at + bytes, Class::Refined(self.slots.unread));
                 return;
@@ -295,7 +343,7 @@ impl CensusContext<'_> {
                     census.large_resident_bytes +=
                         self.pages.runs_in(at, at + bytes).map(AddressRange::len).sum::<u64>();
                     census.large_bytes += bytes;
-                } else if !self.is_pinned(index, unit) {
+                } else if !self.is_pinned(at, unit) {
                     census.moved_bytes += bytes;
                 }
             }
@@ -319,19 +367,22 @@ impl CensusContext<'_> {
         })
     }
 
-    /// Whether conservative roots pin the object at `unit`, on page `page`.
-    fn is_pinned(&self, page: usize, unit: Option<UnitIndex>) -> bool {
-        self.pinned_pages.get(page).copied().unwrap_or(false)
-            && unit.is_some_and(|unit| self.pinned_objects.binary_search(&unit).is_ok())
+    /// Whether conservative roots pin the object at `unit`, which has this address.
+    fn is_pinned(&self, address: u64, unit: Option<UnitIndex>) -> bool {
+        // Most pages have no pinned object, and need no search.
+        self.heap.index_of(address).is_some_and(|page| self.pinned.has_page(page))
+            && unit.is_some_and(|unit| self.pinned.objects.binary_search(&unit).is_ok())
     }
 
     #[inline]
     fn type_of(&self, header: u64) -> TypeKey {
         match self.kinds.kind_of(header) {
-            Some(ObjectKind::Cons) => 0,
+            Some(ObjectKind::Cons) => TypeKey::Widetag(0),
             // The upper half of the header is the address of the layout.
-            Some(ObjectKind::Instance | ObjectKind::FunInstance) if header >> 32 != 0 => header >> 32,
-            _ => header & 0xff,
+            Some(ObjectKind::Instance | ObjectKind::FunInstance) if header >> 32 != 0 => {
+                TypeKey::Layout((header >> 32) as u32)
+            }
+            _ => TypeKey::Widetag(header as u8),
         }
     }
 }
@@ -343,13 +394,14 @@ mod tests {
     #[test]
     fn number_of_distinct_types_is_limited() {
         let mut counter = TypeCounter::new();
-        for layout in 0..3 * MAX_TYPES as u64 {
-            counter.count_mut(0x1000 + layout * 16).unwrap().dead[0].objects += 1;
+        for layout in 0..3 * MAX_TYPES as u32 {
+            counter.count_mut(TypeKey::Layout(0x1000 + layout * 16)).unwrap().dead[0].objects += 1;
         }
-        counter.count_mut(0x11).unwrap().dead[0].objects += 1;
+        counter.count_mut(TypeKey::Widetag(0x11)).unwrap().dead[0].objects += 1;
         assert_eq!(counter.counts.len(), MAX_TYPES + 2, "also a key for further types, and a widetag");
-        let mut census = Census { types: counter.counts.iter().copied().collect(), ..Census::default() };
-        let counts = (0..100u64).map(|layout| (0x8000_0000 + layout, TypeCount::default())).collect();
+        let mut census = Census { types: counter.into_counts(), ..Census::default() };
+        let counts = (0..100).map(|layout| (TypeKey::Layout(0x8000_0000 + layout), TypeCount::default()));
+        let counts = counts.collect();
         census.add(Census { types: counts, ..Census::default() });
         assert_eq!(census.types.len(), MAX_TYPES + 2);
         let counted_objects: u64 = census.types.values().map(|count| count.dead[0].objects).sum();

@@ -15,7 +15,7 @@ use std::time::Instant;
 use super::heap::DynamicSpace;
 use super::reserved_memory::ReservedMemory;
 use super::spaces::{Space, used_end};
-use super::store::HeapCopy;
+use super::store::{CopiedSpan, HeapCopy};
 use super::threads::Region;
 use crate::sbcl::layout::{GC_PAGE_BYTES, Layout};
 use strandline_claims::range::{PAGE_BYTES, RangePages, is_all_zero, page_up};
@@ -37,7 +37,7 @@ pub struct CopyPlan {
     zero_scan_pages: Vec<u64>,
 }
 
-/// A space of which pages are copied.
+/// A space with pages to copy.
 struct PlannedArea {
     range: AddressRange,
     /// Indexes of the collector's pages to copy, ascending.
@@ -115,8 +115,8 @@ impl CopyPlan {
     /// Bytes of memory for the copy and for tracing it.
     pub fn bytes(&self) -> u64 {
         let copied_bytes = self.page_count() as u64 * GC_PAGE_BYTES;
-        // Two bits for each 16 bytes. The list of work is bounded by a quarter of the copy, but
-        // takes about a tenth.
+        // Two bits for each 16 bytes. The list of pending objects is bounded by a quarter of the
+        // copy, but takes about a tenth.
         copied_bytes + copied_bytes / 64 + copied_bytes / 10
     }
 
@@ -155,7 +155,7 @@ impl CopyPlan {
     fn copy_spans(
         &self,
         context: &Context<'_>,
-        spans: &mut [(u64, &mut [u8])],
+        spans: &mut [CopiedSpan<'_>],
         copy_span: &(impl Fn(u64, &mut [u8]) -> u64 + Sync),
     ) -> Option<u64> {
         let missing_bytes = AtomicU64::new(0);
@@ -170,13 +170,14 @@ impl CopyPlan {
                             has_deadline_passed.store(true, Ordering::Relaxed);
                             return;
                         }
-                        for (address, bytes) in group {
+                        for CopiedSpan { address, bytes } in group {
                             missing_bytes.fetch_add(copy_span(*address, bytes), Ordering::Relaxed);
                         }
                     }
                     let mut scratch = ReadBuffer::new(GC_PAGE_BYTES as usize);
                     while let Some(group) = zero_scan_groups.lock().ok().and_then(|mut groups| groups.next())
                     {
+                        // Pages that are not searched count as pages with contents.
                         if Instant::now() > context.deadline {
                             return;
                         }
@@ -243,7 +244,7 @@ impl CopiedHeap {
     pub fn fill_from_files(&mut self) -> u64 {
         let mut missing_bytes = self.missing_bytes;
         let runs = std::mem::take(&mut self.copied_runs);
-        for (address, bytes) in self.store.pages_mut() {
+        for CopiedSpan { address, bytes } in self.store.pages_mut() {
             let page = AddressRange::sized(address, bytes.len() as u64);
             let first = self.file_parts.partition_point(|part| part.range.end <= page.start);
             let parts = self.file_parts.iter().skip(first);

@@ -55,6 +55,9 @@ pub struct Sbcl {
     /// is live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<Path>,
+    /// Why there is no path to an object of that type, though one lives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_path: Option<String>,
     /// Names of types in which characters were replaced that no identifier has, or that are left
     /// out.
     pub names_replaced: u64,

@@ -2,7 +2,7 @@
 //! records.
 
 use super::facts::{Generation, Sbcl, Space as SpaceFacts};
-use super::heap::DynamicSpace;
+use super::heap::{DynamicSpace, GenerationRecord};
 use super::spaces::Space;
 use super::threads::Region;
 use crate::sbcl::layout::{GC_PAGE_BYTES, Layout, OLDEST, PSEUDO_STATIC};
@@ -44,8 +44,9 @@ pub fn figures(
 
 /// The figures of all generations.
 fn generations(heap: &DynamicSpace, layout: &Layout) -> Vec<Generation> {
+    let records = heap.generations.iter().enumerate();
     let mut generations: Vec<Generation> =
-        (0..heap.generations.len()).map(|number| generation(heap, number, layout)).collect();
+        records.map(|(number, record)| generation(heap, number, record, layout)).collect();
     for (generation, next) in generations.iter_mut().zip(next_collections(heap)) {
         (generation.waits_for, generation.bytes_until_collected) = (next.waits_for, next.missing_bytes);
     }
@@ -71,6 +72,7 @@ impl NextCollection {
 /// and takes the next one if it promoted the one before into it, the bytes then in it are more than
 /// its `gc_trigger`, and its average age is above the minimum.
 fn next_collections(heap: &DynamicSpace) -> Vec<NextCollection> {
+    // As gencgc.c initialises it.
     let oldest = heap.oldest_to_collect.unwrap_or(OLDEST as u64);
     let mut collections = Vec::with_capacity(heap.generations.len());
     // Whether the next collection promotes the previous generation.
@@ -90,7 +92,7 @@ fn next_collections(heap: &DynamicSpace) -> Vec<NextCollection> {
             collections.push(NextCollection::new("never", None));
             continue;
         }
-        let age = heap.average_age(number);
+        let age = record.average_age();
         let is_old = age > record.minimum_age;
         let missing_bytes = record.trigger_bytes.saturating_add(1).saturating_sub(record.bytes_allocated);
         let mut parts = Vec::new();
@@ -117,8 +119,7 @@ pub fn mib(bytes: u64) -> String {
 }
 
 /// The figures of one generation, without when it is collected next.
-fn generation(heap: &DynamicSpace, number: usize, layout: &Layout) -> Generation {
-    let record = heap.generations.get(number).copied().unwrap_or_default();
+fn generation(heap: &DynamicSpace, number: usize, record: &GenerationRecord, layout: &Layout) -> Generation {
     let mut generation = Generation {
         number: number as u64,
         is_pseudo_static: number == PSEUDO_STATIC,
@@ -126,7 +127,8 @@ fn generation(heap: &DynamicSpace, number: usize, layout: &Layout) -> Generation
         collections: u64::from(record.collections),
         collections_before_promotion: u64::from(record.collections_before_promotion),
         cum_sum_bytes: record.cum_sum_bytes,
-        average_age: heap.average_age(number),
+        average_age: record.average_age(),
+        // JSON has no infinity; an age that is not finite is damage.
         minimum_age: if record.minimum_age.is_finite() { record.minimum_age } else { 0.0 },
         trigger_bytes: record.trigger_bytes,
         bytes_consed_between_gcs: record.consed_between_bytes,
@@ -155,7 +157,6 @@ fn generation(heap: &DynamicSpace, number: usize, layout: &Layout) -> Generation
 
 #[cfg(test)]
 mod tests {
-    use super::super::heap::GenerationRecord;
     use super::*;
 
     #[test]

@@ -1,5 +1,6 @@
 //! Findings about SBCL: dead objects and free pages, or objects that were not traced.
 
+use super::rows::{ALLOCATED, DEAD, FREE};
 use strandline_claims::facts::State;
 use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::units::bytes;
@@ -7,7 +8,7 @@ use strandline_claims::units::bytes;
 /// Returns the findings, in no particular order.
 pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
     let mut findings = vec![dead_objects(view)];
-    let (untraced, unattributed) = (view.row_bytes("sbcl.allocated"), view.state_bytes(State::Unattributed));
+    let (untraced, unattributed) = (view.row_bytes(ALLOCATED.id), view.state_bytes(State::Unattributed));
     if untraced > unattributed / 2 {
         findings.push(Finding {
             class: "unattributed",
@@ -22,9 +23,9 @@ pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
 }
 
 fn dead_objects(view: &LedgerView<'_>) -> Finding {
-    let (dead, free) = (view.row_bytes("sbcl.dead"), view.row_bytes("sbcl.free"));
+    let (dead, free) = (view.row_bytes(DEAD.id), view.row_bytes(FREE.id));
     let mut headline = format!("{} is free or dead in SBCL's heap", view.of_rss(dead + free));
-    if let Some(largest) = view.rows_of("sbcl.dead").max_by_key(|row| row.bytes) {
+    if let Some(largest) = view.rows_of(DEAD.id).max_by_key(|row| row.bytes) {
         headline += &format!(
             ": {} of unreachable objects ({} of them in {})",
             bytes(dead),

@@ -27,6 +27,7 @@ pub struct Page {
     pub used_bytes: u32,
     /// Kind of its objects and flags: see [`Layout::page_types`].
     pub kind: u8,
+    /// Number of its generation, below [`GENERATIONS`].
     pub generation: u8,
 }
 
@@ -121,25 +122,19 @@ impl DynamicSpace {
         Ok(heap)
     }
 
+    /// Reads the records of the generations.
     fn read_generations(&mut self, memory: &dyn Memory, program: &Program) -> Result<(), ReadError> {
+        let damaged = |reason: &str| ReadError::Damaged(format!("generations: {reason}"));
         let mut bytes = [0; GENERATIONS * GENERATION_BYTES];
-        let at = program.address("generations").unwrap_or(0);
-        memory.read(at, &mut bytes).map_err(|error| ReadError::Damaged(format!("generations: {error}")))?;
+        let at = program.address("generations").ok_or_else(|| damaged("no such symbol"))?;
+        memory.read(at, &mut bytes).map_err(|error| damaged(&error.to_string()))?;
         for (record, entry) in self.generations.iter_mut().zip(bytes.chunks_exact(GENERATION_BYTES)) {
-            let word = |index: usize| word_at(entry, index * 8).unwrap_or(0);
-            *record = GenerationRecord {
-                bytes_allocated: word(0),
-                trigger_bytes: word(1),
-                consed_between_bytes: word(2),
-                collections: word(3) as u32,
-                collections_before_promotion: (word(3) >> 32) as u32,
-                cum_sum_bytes: word(4),
-                minimum_age: f64::from_bits(word(5)),
-            };
+            *record = GenerationRecord::parse(entry).ok_or_else(|| damaged("an entry is too short"))?;
         }
         Ok(())
     }
 
+    /// Reads the first `count` entries of the page table at `table`.
     fn read_pages(
         &mut self,
         memory: &dyn Memory,
@@ -150,7 +145,7 @@ impl DynamicSpace {
         let mut block = vec![0; BLOCK_ENTRIES * PAGE_ENTRY_BYTES];
         let mut read_entries: u64 = 0;
         while read_entries < count {
-            let entries = usize::try_from(count - read_entries).unwrap_or(usize::MAX).min(BLOCK_ENTRIES);
+            let entries = (count - read_entries).min(BLOCK_ENTRIES as u64) as usize;
             let bytes = block.get_mut(..entries * PAGE_ENTRY_BYTES).unwrap_or_default();
             let at = table.wrapping_add(read_entries.wrapping_mul(PAGE_ENTRY_BYTES as u64));
             memory.read(at, bytes).map_err(|error| ReadError::Damaged(format!("page_table: {error}")))?;
@@ -192,20 +187,38 @@ impl DynamicSpace {
         self.start + index as u64 * GC_PAGE_BYTES
     }
 
-    /// Index and entry of the page that holds `address`.
-    pub fn page_of(&self, address: u64) -> Option<(usize, &Page)> {
+    /// Index of the page that holds `address`.
+    pub fn index_of(&self, address: u64) -> Option<usize> {
         let index = usize::try_from(address.checked_sub(self.start)? / GC_PAGE_BYTES).ok()?;
-        self.pages.get(index).map(|page| (index, page))
+        (index < self.pages.len()).then_some(index)
     }
 
-    /// The average age of a generation, computed as by `generation_average_age`.
-    pub fn average_age(&self, generation: usize) -> f64 {
-        match self.generations.get(generation) {
-            Some(record) if record.bytes_allocated > 0 => {
-                record.cum_sum_bytes as f64 / record.bytes_allocated as f64
-            }
-            _ => 0.0,
-        }
+    /// The page that holds `address`.
+    pub fn page_of(&self, address: u64) -> Option<&Page> {
+        self.pages.get(self.index_of(address)?)
+    }
+}
+
+impl GenerationRecord {
+    /// Parses a `struct generation`.
+    fn parse(entry: &[u8]) -> Option<Self> {
+        let word = |index: usize| word_at(entry, index * 8);
+        let counts = word(3)?;
+        Some(Self {
+            bytes_allocated: word(0)?,
+            trigger_bytes: word(1)?,
+            consed_between_bytes: word(2)?,
+            // Two fields of 32 bits.
+            collections: counts as u32,
+            collections_before_promotion: (counts >> 32) as u32,
+            cum_sum_bytes: word(4)?,
+            minimum_age: f64::from_bits(word(5)?),
+        })
+    }
+
+    /// Its average age, computed as by `generation_average_age` (gencgc.c).
+    pub fn average_age(&self) -> f64 {
+        if self.bytes_allocated == 0 { 0.0 } else { self.cum_sum_bytes as f64 / self.bytes_allocated as f64 }
     }
 }
 

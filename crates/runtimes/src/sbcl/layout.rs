@@ -19,17 +19,26 @@ impl Release {
     }
 }
 
+/// A release whose structures are known.
+#[derive(Clone, Copy, Debug)]
+pub struct KnownRelease {
+    /// The release.
+    pub release: Release,
+    /// Its structures.
+    pub layout: &'static Layout,
+}
+
 /// The release of a version, if its structures are known. A build between two releases
 /// (`2.3.6.120-abcdef`, of a tree after 2.3.6) has the structures of either, so both must be laid
 /// out alike.
-pub fn known_release(version: &str) -> Option<(Release, &'static Layout)> {
+pub fn known_release(version: &str) -> Option<KnownRelease> {
     let release = Release::parse(version)?;
     let layout = layout_of(release)?;
     let is_between = version.split(['.', '-']).nth(3).is_some_and(|part| part.parse::<u32>().is_ok());
     let next = Release(release.0, release.1, release.2.saturating_add(1));
     let changes = [HASH_TABLE_FLAGS_RAW, layout.layout_classoid.moved_in];
     let is_changed = layout_of(next) != Some(layout) || changes.contains(&next);
-    (!(is_between && is_changed)).then_some((release, layout))
+    (!(is_between && is_changed)).then_some(KnownRelease { release, layout })
 }
 
 /// `GENCGC-PAGE-BYTES` (`GENCGC-CARD-BYTES` in 2.1): x86-64/parms.lisp, the same in all releases.
@@ -182,6 +191,10 @@ pub struct Layout {
     pub character: u8,
 }
 
+/// `SINGLE_FLOAT_WIDETAG` (early-objdef.lisp): an immediate, as a character is.
+pub const SINGLE_FLOAT: u8 = 0x19;
+/// `UNBOUND_MARKER_WIDETAG` (early-objdef.lisp): an immediate.
+pub const UNBOUND_MARKER: u8 = 0x09;
 /// `flag_VectorWeak` (vector-weak-flag in early-vm.lisp).
 pub const VECTOR_WEAK: u64 = 1;
 /// `flag_VectorHashing` (vector-hashing-flag in early-vm.lisp).
@@ -195,10 +208,12 @@ pub const HASH_TABLE_WEAKNESS_SHIFT: u32 = 6;
 /// The release from which on these flags are raw; before it they are a fixnum.
 pub const HASH_TABLE_FLAGS_RAW: Release = Release(2, 3, 7);
 
+/// The name of strings of characters of 32 bits.
+pub const CHARACTER_STRING: &str = "simple-character-string";
 /// A string of bytes; the final zero byte is not in its length.
 pub const BASE_STRING: ObjectKind = ObjectKind::Vector { element_bits: 8, extra_elements: 1 };
 
-/// A vector of elements of `element_bits`, all of which its length counts.
+/// A vector of elements of `element_bits`, whose length counts all of them.
 const fn vector(element_bits: u8) -> ObjectKind {
     ObjectKind::Vector { element_bits, extra_elements: 0 }
 }
@@ -265,7 +280,7 @@ pub const OBJECT_TYPES: [ObjectType; 50] = [
     object([0xd9, 0xdd], vector(128), "complex-double-float vector"),
     object([0xdd, 0x85], vector(0), "nil vector"),
     object([0xe1, 0xe1], BASE_STRING, "simple-base-string"),
-    object([0xe5, 0xe5], vector(32), "simple-character-string"),
+    object([0xe5, 0xe5], vector(32), CHARACTER_STRING),
     object([0xe9, 0xe9], ObjectKind::Array, "complex-base-string"),
     object([0xed, 0xed], ObjectKind::Array, "complex-character-string"),
     object([0xf1, 0xf1], ObjectKind::Array, "complex-bit-vector"),
@@ -320,7 +335,7 @@ mod tests {
         assert_eq!(layout_of(Release(2, 1, 1)).map(|layout| layout.region_words), Some(4));
         assert_eq!(layout_of(Release(2, 2, 0)), None);
         assert_eq!(layout_of(Release(2, 7, 0)), None);
-        let release_of = |version| known_release(version).map(|(release, _)| release);
+        let release_of = |version| known_release(version).map(|known| known.release);
         assert_eq!(release_of("2.2.9.debian"), Some(Release(2, 2, 9)));
         assert_eq!(release_of("2.3.5.12-abcdef"), Some(Release(2, 3, 5)));
         assert_eq!(release_of("2.3.6"), Some(Release(2, 3, 6)));

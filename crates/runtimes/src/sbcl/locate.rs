@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use super::MAX_PROGRAMS;
 use super::reserved_memory::ReservedMemory;
-use crate::sbcl::layout::{Layout, Release, known_release};
+use crate::sbcl::layout::{KnownRelease, Release, known_release};
 use strandline_process::elf::Object;
 use strandline_process::image::exports;
 use strandline_process::map::{AddressSpace, DeviceNumber, Mapping};
@@ -72,7 +72,8 @@ const OPTIONAL_SYMBOLS: [&str; 35] = [
 const MAX_VERSION_BYTES: usize = 64;
 /// Limit on the length of a path in messages.
 const MAX_PATH_CHARACTERS: usize = 256;
-/// Maximum number of files that are examined.
+/// Maximum number of files that are examined: a process has one runtime, a hostile one may map any
+/// number of files.
 const MAX_FILES: usize = 4096;
 
 /// A mapped file that holds an SBCL.
@@ -116,9 +117,9 @@ impl Program {
         self.symbols.get(name).map(|symbol| symbol.address)
     }
 
-    /// Size of a symbol in bytes, from the file.
-    pub fn bytes(&self, name: &str) -> u64 {
-        self.symbols.get(name).map_or(0, |symbol| symbol.bytes)
+    /// The range of a variable; `None` without such a symbol.
+    pub fn range(&self, name: &str) -> Option<AddressRange> {
+        self.symbols.get(name).map(|symbol| AddressRange::sized(symbol.address, symbol.bytes))
     }
 
     /// The unsigned value of a variable of up to 8 bytes, by its size in the file.
@@ -130,8 +131,8 @@ impl Program {
         word_at(&word, 0)
     }
 
-    /// The layout of its version.
-    pub fn layout(&self) -> Option<(Release, &'static Layout)> {
+    /// The release of its version, if its structures are known.
+    pub fn known_release(&self) -> Option<KnownRelease> {
         known_release(self.version.as_deref()?)
     }
 }
@@ -159,14 +160,23 @@ fn version_in(constants: &[u8]) -> Option<String> {
     only_version.map(str::to_owned)
 }
 
+/// Whether versions of SBCL have this byte.
 fn is_version_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'+' | b'_')
 }
 
+/// A file, however it is named.
+#[derive(PartialEq, Eq)]
+struct FileId {
+    inode: u64,
+    device: DeviceNumber,
+}
+
 /// The mapped files that hold an SBCL: up to [`MAX_PROGRAMS`], and one more if there are more.
 pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
+    // If it is unknown, a runtime is found by its file's name.
     let executable = process.executable().unwrap_or_default();
-    let mut program_ids: Vec<(u64, DeviceNumber)> = Vec::new();
+    let mut program_files: Vec<FileId> = Vec::new();
     let mut programs = Vec::new();
     let mut files_tried = 0;
     // A core within an executable is mapped too, in many parts: only mappings of the runtime itself
@@ -179,10 +189,10 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
         let name = mapping.name.strip_suffix(" (deleted)").unwrap_or(&mapping.name);
         let file_name = name.rsplit('/').next().unwrap_or(name);
         let may_be_runtime = mapping.name == executable || file_name.contains("sbcl");
-        let file_id = (mapping.inode, mapping.device);
+        let file = FileId { inode: mapping.inode, device: mapping.device };
         if !may_be_runtime
             || file_name.ends_with(".core")
-            || program_ids.contains(&file_id)
+            || program_files.contains(&file)
             || files_tried >= MAX_FILES
         {
             continue;
@@ -191,11 +201,11 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
         if let Some(mut program) = program(process, space, mapping) {
             // Memory is reserved for one: each reservation may take half of what is available.
             let has_reserved = |program: &Program| program.reserved.bytes() > 0;
-            if program.layout().is_some() && !programs.iter().any(has_reserved) {
+            if program.known_release().is_some() && !programs.iter().any(has_reserved) {
                 let live = ByPid::new(process.pid());
                 program.reserved = ReservedMemory::reserve(&|name| program.value(&live, name));
             }
-            program_ids.push(file_id);
+            program_files.push(file);
             programs.push(program);
         }
     }
@@ -207,6 +217,7 @@ fn program(process: &Process, space: &AddressSpace, mapping: &Mapping) -> Option
     if !exports(process, mapping, &REQUIRED_SYMBOLS[..1]) {
         return None;
     }
+    // A file that cannot be opened is recognised by its name only (`Evidence`).
     let object = Object::open(process, space, mapping).ok()?;
     let mut symbols = BTreeMap::new();
     object.each_symbol(&mut |name, symbol| {

@@ -67,8 +67,8 @@ impl Weakness {
 /// A weak hash table that is reachable.
 #[derive(Clone, Copy, Debug)]
 struct WeakTable {
-    /// Address of the vector of its pairs.
-    pairs: u64,
+    /// The vector of its pairs.
+    vector: UnitIndex,
     /// Length of that vector in words.
     words: u64,
     weakness: Weakness,
@@ -86,9 +86,16 @@ pub enum Parent {
 /// What conservative roots pin.
 pub struct PinnedSet {
     /// By page of the collector: whether a pinned object is on it.
-    pub pages: Vec<bool>,
+    pages: Vec<bool>,
     /// The objects, ascending.
     pub objects: Vec<UnitIndex>,
+}
+
+impl PinnedSet {
+    /// Whether a pinned object is on the page of this index.
+    pub fn has_page(&self, index: usize) -> bool {
+        self.pages.get(index) == Some(&true)
+    }
 }
 
 /// Marks objects of a [`HeapCopy`].
@@ -177,7 +184,8 @@ impl<'a> Tracer<'a> {
 
     /// Attributes everything visited from now on to the root of this number.
     pub fn enter_root(&mut self, number: usize) {
-        self.source = UnitIndex::MAX - u32::try_from(number).unwrap_or(0);
+        // Roots are some for each of at most 65,536 threads, and some for all.
+        self.source = UnitIndex::MAX - number as UnitIndex;
     }
 
     /// What reached an object, if that was recorded; there are `root_count` roots.
@@ -231,7 +239,7 @@ impl<'a> Tracer<'a> {
     /// have the tag of an object that starts at its target.
     pub fn visit_ambiguous(&mut self, word: u64) {
         let Some(unit) = self.store.unit(word & !LOWTAG_MASK) else { return };
-        let page = self.heap.page_of(word).map(|(_, page)| page);
+        let page = self.heap.page_of(word);
         let may_be_in_code = page.is_none_or(|page| page.content(self.layout) == self.layout.page_types.code);
         if may_be_in_code && let Some(start) = self.store.start_before(unit, MAX_CODE_UNITS) {
             let header = self.store.word_on_page(start, 0);
@@ -301,8 +309,8 @@ impl<'a> Tracer<'a> {
                     self.scan(unit);
                 }
             }
-            // A chain of tables may take a round each. A heap with longer chains is made to take
-            // long, and keeps all pairs.
+            // A chain of tables may take a round each. Only a hostile heap has longer chains: it
+            // keeps all pairs.
             let keeps_all_pairs = round >= MAX_WEAK_ROUNDS;
             if !self.visit_weak_tables(keeps_all_pairs) {
                 return;
@@ -331,6 +339,7 @@ impl<'a> Tracer<'a> {
             _ => {}
         }
         let address = self.store.address(unit);
+        // What is marked starts where a walk found an object, which has a size.
         let words = self.kinds.words(header, second_word).unwrap_or(0);
         let store = self.store;
         match kind {
@@ -359,13 +368,14 @@ impl<'a> Tracer<'a> {
                 let boxed_words = ((second_word & 0xffff_ffff) / 8).min(words);
                 store.each_word(address, 2, boxed_words, |_, word| self.visit(word));
             }
-            ObjectKind::SimpleVector => self.scan_vector(address, header, words.min(2 + second_word / 2)),
+            ObjectKind::SimpleVector => self.scan_vector(unit, header, words.min(2 + second_word / 2)),
             _ => store.each_word(address, 1, words, |_, word| self.visit(word)),
         }
     }
 
     /// Visits the elements of a vector; notes it if it has the pairs of a weak table.
-    fn scan_vector(&mut self, address: u64, header: u64, words: u64) {
+    fn scan_vector(&mut self, unit: UnitIndex, header: u64, words: u64) {
+        let address = self.store.address(unit);
         let flags = header >> self.layout.vector_flags_shift;
         if flags & VECTOR_WEAK == 0 {
             self.store.each_word(address, 2, words, |_, word| self.visit(word));
@@ -375,11 +385,13 @@ impl<'a> Tracer<'a> {
             return;
         }
         // The last element of a weak table's vector of pairs is the table.
-        let table = self.store.word(address + words.saturating_sub(1) * 8).unwrap_or(0);
-        self.visit(table);
-        match self.weakness(table) {
-            Some(weakness) => self.weak_tables.push(WeakTable { pairs: address, words, weakness }),
-            // A table that is not flagged as weak keeps all pairs.
+        let table = self.store.word(address + words.saturating_sub(1) * 8);
+        if let Some(table) = table {
+            self.visit(table);
+        }
+        match table.and_then(|table| self.weakness(table)) {
+            Some(weakness) => self.weak_tables.push(WeakTable { vector: unit, words, weakness }),
+            // A table that is not flagged as weak, or was not copied, keeps all pairs.
             None => self.store.each_word(address, 2, words, |_, word| self.visit(word)),
         }
     }
@@ -403,14 +415,15 @@ impl<'a> Tracer<'a> {
             let mut key = None;
             let mut pairs = Vec::new();
             // The first pair of words is the table's own, the last element is the table.
-            self.store.each_word(table.pairs, 4, table.words.saturating_sub(1), |index, word| {
+            let address = self.store.address(table.vector);
+            self.store.each_word(address, 4, table.words.saturating_sub(1), |index, word| {
                 match (index % 2, key.take()) {
                     (0, _) => key = Some(word),
                     (_, Some(key)) => pairs.push((key, word)),
                     _ => {}
                 }
             });
-            self.source = self.store.unit(table.pairs).unwrap_or(0);
+            self.source = table.vector;
             for (key, value) in pairs {
                 let (is_key_live, is_value_live) = (self.is_live(key), self.is_live(value));
                 let is_kept = keeps_all_pairs || table.weakness.keeps(is_key_live, is_value_live);
@@ -448,9 +461,9 @@ impl<'a> Tracer<'a> {
             let address = self.store.address(unit);
             let (header, second_word) = (self.store.word_on_page(unit, 0), self.store.word_on_page(unit, 1));
             let bytes = self.kinds.words(header, second_word).unwrap_or(2).saturating_mul(8);
-            let Some((first, _)) = self.heap.page_of(address) else { continue };
+            let Some(first) = self.heap.index_of(address) else { continue };
             let end = address.saturating_add(bytes);
-            let last = self.heap.page_of(end.saturating_sub(1)).map_or(first, |(last, _)| last);
+            let last = self.heap.index_of(end.saturating_sub(1)).unwrap_or(first);
             if let Some(on_pages) = pages.get_mut(first..=last) {
                 on_pages.fill(true);
             }

@@ -33,11 +33,11 @@ use self::copy::{CopiedHeap, CopyPlan};
 use self::facts::Sbcl;
 use self::heap::{DynamicSpace, ReadError};
 use self::roots::Roots;
-use self::spaces::Space;
+use self::spaces::Spaces;
 use self::threads::Threads;
 use self::trace::PendingTrace;
 use crate::programs::{Limit, Programs};
-use crate::sbcl::layout::{Layout, Release};
+use crate::sbcl::layout::{KnownRelease, Layout, Release};
 use FileName::{Contains, Versioned};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::class::Class;
@@ -48,6 +48,7 @@ use strandline_claims::reader::{Evidence, FileName, HeapKind, ReaderInfo, versio
 use strandline_claims::refinements::Refinements;
 use strandline_claims::remedy::{Action, Effect, Spec};
 use strandline_claims::runtime::{self, Access, Busy, Context, FoundRuntime, PathAnswer, Reading};
+use strandline_claims::units::bytes;
 use strandline_process::memory::Memory;
 use strandline_process::range::AddressRange;
 use strandline_process::target::budget;
@@ -94,10 +95,11 @@ pub static READER: runtime::Reader = runtime::Reader {
 /// The answer to the request for a path.
 fn path(runtime: &Runtime) -> Option<PathAnswer> {
     let facts: Sbcl = runtime.details("sbcl")?;
-    Some(match facts.path {
-        Some(path) => PathAnswer::Found(section::path_text(&path)),
-        None if facts.traced => PathAnswer::NoObject,
-        None => PathAnswer::NotTraced,
+    Some(match (facts.path, facts.no_path) {
+        (Some(path), _) => PathAnswer::Found(section::path_text(&path)),
+        (None, Some(reason)) => PathAnswer::NoPath(reason),
+        (None, None) if facts.traced => PathAnswer::NoObject,
+        (None, None) => PathAnswer::NotTraced,
     })
 }
 
@@ -122,7 +124,7 @@ impl FoundRuntime for Programs<locate::Program> {
 /// [`Busy`] if it is in the middle of a collection.
 pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading, Busy> {
     let mut reading = Reading { facts: new_facts(program), ..Reading::default() };
-    let Some((release, layout)) = program.layout() else {
+    let Some(KnownRelease { release, layout }) = program.known_release() else {
         let version = program.version.as_deref().unwrap_or("of unknown version");
         let text = format!("the layout of SBCL {version} is not known; strandline read nothing of it");
         reading.caveats.push(Caveat::new("sbcl_unknown_version", &program.path, None, text));
@@ -150,10 +152,11 @@ pub fn read(context: &Context<'_>, program: &locate::Program) -> Result<Reading,
         reading.caveats.push(Caveat::new("sbcl_threads", &program.path, None, text));
     }
     let other_spaces = spaces::spaces(context.memory, program);
-    let figures = figures::figures(context, &heap, &threads.regions, &other_spaces, layout);
+    let figures = figures::figures(context, &heap, &threads.regions, &other_spaces.list, layout);
     let dynamic_space = AddressRange::sized(heap.start, heap.size_bytes);
     let mut palette = SlotTable::default();
-    for claimed in spaces::claimed_ranges(context, program, &other_spaces, &threads) {
+    // What overlaps dynamic space is damaged: dynamic space itself is claimed below.
+    for claimed in spaces::claimed_ranges(context, program, &other_spaces.list, &threads) {
         if let Some(slot) = palette.add(claimed.row, None)
             && !claimed.range.overlaps(dynamic_space)
         {
@@ -181,13 +184,19 @@ struct HeapState<'a> {
     release: Release,
     heap: DynamicSpace,
     threads: Threads,
-    spaces: Vec<Space>,
+    spaces: Spaces,
+}
+
+/// What tracing needs of the target's memory.
+struct Copies {
+    roots: Roots,
+    heap: CopiedHeap,
 }
 
 impl HeapState<'_> {
     /// Copies what is to be traced later; if that is not possible, claims dynamic space by page.
     fn copy_or_claim(self, context: &Context<'_>, pages: RangePages, figures: Sbcl, reading: &mut Reading) {
-        let (roots, copied) = match self.copy(context, &pages) {
+        let Copies { roots, heap: copied } = match self.copy(context, &pages) {
             Ok(copies) => copies,
             Err(reason) => return self.claim_by_page(&pages, figures, &reason, reading),
         };
@@ -198,7 +207,7 @@ impl HeapState<'_> {
             runs: objects::runs(&self.heap, &self.threads.regions),
             heap: self.heap,
             regions: self.threads.regions,
-            spaces: self.spaces,
+            spaces: self.spaces.list,
             layout: self.layout,
             release: self.release,
             roots,
@@ -211,26 +220,27 @@ impl HeapState<'_> {
     ///
     /// # Errors
     /// The reason why objects are not traced.
-    fn copy(&self, context: &Context<'_>, pages: &RangePages) -> Result<(Roots, CopiedHeap), String> {
-        let plan = CopyPlan::new(&self.heap, &self.threads.regions, &self.spaces, self.layout);
+    fn copy(&self, context: &Context<'_>, pages: &RangePages) -> Result<Copies, String> {
+        let plan = CopyPlan::new(&self.heap, &self.threads.regions, &self.spaces.list, self.layout);
         let budget_bytes = budget::copy_budget_bytes(self.program.reserved.bytes());
         if let Some(reason) = self.reason_not_traced(context, &plan, budget_bytes) {
             return Err(reason);
         }
         let max_root_bytes = budget_bytes.saturating_sub(plan.bytes());
         let roots = roots::read(context, self.program, &self.threads, max_root_bytes)?;
-        let copied = plan
+        let heap = plan
             .copy(context, pages, &self.program.reserved)
             .ok_or("there was no memory or no time for a copy")?;
-        Ok((roots, copied))
+        Ok(Copies { roots, heap })
     }
 
     /// The reason why objects are not traced, if they are not. The copy may take `budget_bytes`.
     fn reason_not_traced(&self, context: &Context<'_>, plan: &CopyPlan, budget_bytes: u64) -> Option<String> {
         if plan.bytes() > budget_bytes {
             return Some(format!(
-                "a copy takes {} bytes, and the limit is {budget_bytes} (half of what is available)",
-                plan.bytes()
+                "a copy takes {}, and the limit is {} (half of what is available)",
+                bytes(plan.bytes()),
+                bytes(budget_bytes)
             ));
         }
         if self.threads.inconsistency.is_some() {
@@ -239,13 +249,19 @@ impl HeapState<'_> {
                     .to_owned(),
             );
         }
+        if let Some(kind) = self.spaces.left_out {
+            let name = kind.name();
+            return Some(format!(
+                "the place of its space {name} is impossible, and objects that only this space holds would count as dead"
+            ));
+        }
         if self.program.value(context.memory, "arena_chain").is_some_and(|chain| chain != 0) {
             return Some("it has arenas, and objects that only these hold would count as dead".to_owned());
         }
         match context.process.status().ok().and_then(|status| status.swap_bytes) {
             Some(0) => None,
-            Some(bytes) => {
-                Some(format!("{bytes} bytes of the process are swapped out and may belong to objects"))
+            Some(swapped) => {
+                Some(format!("{} of the process is swapped out and may belong to objects", bytes(swapped)))
             }
             None => Some("it is not known whether parts of the process are swapped out".to_owned()),
         }
@@ -255,8 +271,8 @@ impl HeapState<'_> {
     fn claim_by_page(&self, pages: &RangePages, mut figures: Sbcl, reason: &str, reading: &mut Reading) {
         let text =
             format!("SBCL's objects are not traced ({reason}): live and dead objects are not distinguished");
-        let bytes = Some(self.heap.bytes_allocated);
-        reading.caveats.push(Caveat::new("sbcl_not_traced", &self.program.path, bytes, text));
+        let affected_bytes = Some(self.heap.bytes_allocated);
+        reading.caveats.push(Caveat::new("sbcl_not_traced", &self.program.path, affected_bytes, text));
         let regions = &self.threads.regions;
         if spaces::claim_by_page(pages, &self.heap, regions, self.layout, &mut figures, reading).is_some() {
             reading.remedies.extend(remedies::remedies(&figures));

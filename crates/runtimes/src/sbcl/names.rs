@@ -4,11 +4,12 @@
 //! a string (early-classoid.lisp, objdef.lisp). Characters that no Lisp identifier has are
 //! replaced, and such names are counted.
 
-use super::census::{TypeKey, is_layout};
+use super::census::TypeKey;
 use super::objects::Kinds;
 use super::store::HeapCopy;
 use crate::sbcl::layout::{
-    BASE_STRING, CLASSOID_NAME, INSTANCE_LOWTAG, LOWTAG_MASK, Layout, OTHER_LOWTAG, ObjectKind, Release,
+    BASE_STRING, CHARACTER_STRING, CLASSOID_NAME, INSTANCE_LOWTAG, LOWTAG_MASK, Layout, OTHER_LOWTAG,
+    ObjectKind, Release,
 };
 
 /// Limit on the length of a reported name; the rest is left out.
@@ -16,15 +17,25 @@ const MAX_NAME_BYTES: usize = 200;
 /// Limit on the length of a string: longer ones are not names, or damaged.
 const MAX_CHARACTERS: usize = 1024;
 
+/// Reads names of types, and counts those that it changes.
 pub struct Names<'a> {
+    /// The copied objects.
     pub store: &'a HeapCopy,
     /// Kinds of objects.
     pub kinds: &'a Kinds,
-    /// The layout of the release.
+    /// The structures of the release.
     pub layout: &'static Layout,
+    /// The release.
     pub release: Release,
     /// Number of names that had characters replaced, or are not reported.
     pub replaced_names: u64,
+}
+
+/// The name of a type in reports.
+pub struct TypeName {
+    pub text: String,
+    /// Whether it is the name of a structure or class of the program.
+    pub is_program_type: bool,
 }
 
 impl Names<'_> {
@@ -40,14 +51,18 @@ impl Names<'_> {
         name
     }
 
-    /// The name of a type by its key in the census, and whether it is that of a structure or class.
-    pub fn name_of_key(&mut self, key: TypeKey) -> (String, bool) {
-        if !is_layout(key) {
-            return (self.kinds.name(key).to_owned(), false);
-        }
-        let name = self.type_name(key);
-        let is_named = name.is_some();
-        (name.unwrap_or_else(|| "instance".to_owned()), is_named)
+    /// The name of a type by its key in the census.
+    pub fn name_of_key(&mut self, key: TypeKey) -> TypeName {
+        let name = match key {
+            TypeKey::Widetag(widetag) => {
+                let text = self.kinds.name(widetag.into()).to_owned();
+                return TypeName { text, is_program_type: false };
+            }
+            TypeKey::Layout(address) => self.type_name(address.into()),
+            TypeKey::OtherLayouts => None,
+        };
+        let is_program_type = name.is_some();
+        TypeName { text: name.unwrap_or_else(|| "instance".to_owned()), is_program_type }
     }
 
     /// Word `index` of the object of `kind` that `pointer` points to.
@@ -98,10 +113,10 @@ impl Names<'_> {
                 let bytes = self.store.bytes_at(address + 16, length + 1);
                 let (&final_byte, bytes) = bytes.split_last().filter(|(_, bytes)| bytes.len() == length)?;
                 let is_printable = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
-                (final_byte == 0 && bytes.iter().all(is_printable)).then_some(())?;
-                Some(bytes.iter().map(|&byte| u32::from(byte)).collect())
+                let is_text = final_byte == 0 && bytes.iter().all(is_printable);
+                is_text.then(|| bytes.iter().map(|&byte| u32::from(byte)).collect())
             }
-            (_, "simple-character-string") => {
+            (_, CHARACTER_STRING) => {
                 let bytes = self.store.bytes_at(address + 16, length * 4);
                 let characters: Vec<u32> =
                     bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();

@@ -4,7 +4,9 @@ use super::heap::DynamicSpace;
 use super::spaces::{Space, SpaceKind, used_end};
 use super::store::{HeapCopy, UNIT_BYTES};
 use super::threads::Region;
-use crate::sbcl::layout::{GC_PAGE_BYTES, Layout, OBJECT_TYPES, ObjectKind, is_pointer};
+use crate::sbcl::layout::{
+    GC_PAGE_BYTES, Layout, OBJECT_TYPES, ObjectKind, SINGLE_FLOAT, UNBOUND_MARKER, is_pointer,
+};
 
 /// Kinds of objects by the first byte of their first word.
 pub struct Kinds {
@@ -29,9 +31,7 @@ impl Kinds {
             rank_shift: 24 - layout.vector_flags_shift,
         };
         for (byte, kind) in (0..=u8::MAX).zip(kinds.by_byte.iter_mut()) {
-            // Characters are 0x49 in 2.1 and 0x51 later; 0x61 is 2.1's marker of a symbol without a
-            // value.
-            let is_immediate = matches!(byte, 0x19 | 0x09) || byte == layout.character;
+            let is_immediate = matches!(byte, SINGLE_FLOAT | UNBOUND_MARKER) || byte == layout.character;
             let is_fixnum = byte & 1 == 0;
             if is_fixnum || is_pointer(byte.into()) || is_immediate {
                 *kind = Some(ObjectKind::Cons);
@@ -145,6 +145,7 @@ pub fn runs(heap: &DynamicSpace, regions: &[Region]) -> Vec<Run> {
 /// An object that a walk finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Object {
+    /// Its first byte.
     pub address: u64,
     /// Its size in words.
     pub words: u64,
@@ -185,6 +186,7 @@ pub fn record_start(store: &HeapCopy, kinds: &Kinds, object: Object) {
     }
 }
 
+/// Whether a space may contain objects of a kind.
 fn may_contain(space: SpaceKind, kind: ObjectKind) -> bool {
     match space {
         SpaceKind::Text => {

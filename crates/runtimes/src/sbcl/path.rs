@@ -13,14 +13,24 @@ use super::trace::PendingTrace;
 use crate::sbcl::layout::{LOWTAG_MASK, ObjectKind, PSEUDO_STATIC, is_pointer};
 use strandline_process::target::budget;
 
+/// A path: each object first reached the next one.
+struct Chain<'a> {
+    /// What reached the first.
+    root: &'a RootKind,
+    units: Vec<UnitIndex>,
+}
+
 impl PendingTrace {
     /// The path from a root to the first live object whose type is named `type_name`, preferably to
-    /// an object that did not come with the core. Takes another quarter of the copy, and marks all
-    /// objects anew.
-    pub(super) fn path_to_root(&self, type_name: &str, kinds: &Kinds) -> Option<Path> {
+    /// an object that did not come with the core; `None` if none lives. Takes another quarter of
+    /// the copy, and marks all objects anew.
+    ///
+    /// # Errors
+    /// Why there is no path although such an object may live.
+    pub(super) fn path_to_root(&self, type_name: &str, kinds: &Kinds) -> Result<Option<Path>, &'static str> {
         let store = &self.copied.store;
         if store.unit_count() as u64 * 4 > budget::copy_budget_bytes(0) {
-            return None;
+            return Err("there was too little memory to search for it");
         }
         store.clear_marks();
         let mut tracer = Tracer::new(store, kinds, self.layout, &self.heap, self.release);
@@ -32,20 +42,34 @@ impl PendingTrace {
         });
         tracer.run();
         let mut names = self.names(kinds);
-        let mut units = vec![self.first_marked(type_name, &mut names)?];
-        let root = loop {
+        let Some(object) = self.first_marked(type_name, &mut names) else { return Ok(None) };
+        let chain =
+            self.chain_to(object, &tracer, &root_kinds).ok_or("no root was found that leads to it")?;
+        Ok(Some(Path::new(chain.root.to_string(), chain.units.len(), |index| {
+            self.step(*chain.units.get(index)?, chain.units.get(index + 1).copied(), &mut names)
+        })))
+    }
+
+    /// The objects from a root to the one at `unit`, by what first reached each.
+    fn chain_to<'a>(
+        &self,
+        unit: UnitIndex,
+        tracer: &Tracer<'_>,
+        root_kinds: &'a [RootKind],
+    ) -> Option<Chain<'a>> {
+        let mut units = vec![unit];
+        loop {
             match tracer.parent(*units.last()?, root_kinds.len())? {
-                Parent::Root(number) => break root_kinds.get(number)?,
+                Parent::Root(number) => {
+                    units.reverse();
+                    return Some(Chain { root: root_kinds.get(number)?, units });
+                }
                 // A path has no more steps than there are objects; each is marked once, so that
                 // there is no cycle.
-                Parent::Object(parent) if units.len() < store.unit_count() => units.push(parent),
+                Parent::Object(parent) if units.len() < self.copied.store.unit_count() => units.push(parent),
                 Parent::Object(_) => return None,
             }
-        };
-        units.reverse();
-        Some(Path::new(root.to_string(), units.len(), |index| {
-            self.step(*units.get(index)?, units.get(index + 1).copied(), &mut names)
-        }))
+        }
     }
 
     /// The first marked object of the type, preferably an object that did not come with the core.
@@ -105,7 +129,7 @@ impl PendingTrace {
         let is_instance =
             matches!(names.kinds.kind_of(header), Some(ObjectKind::Instance | ObjectKind::FunInstance));
         let name = if is_instance { names.type_name(header >> 32) } else { None };
-        let generation = self.heap.page_of(address).map(|(_, page)| u64::from(page.generation));
+        let generation = self.heap.page_of(address).map(|page| u64::from(page.generation));
         let type_name = name.unwrap_or_else(|| names.kinds.name(header).to_owned());
         Some(Step { type_name, address, generation, word })
     }

@@ -28,6 +28,8 @@ impl ReservedMemory {
     /// Reserves what a copy of a program's objects may need, if the budget allows it; `value` reads
     /// the program's variables.
     pub fn reserve(value: &dyn Fn(&str) -> Option<u64>) -> Self {
+        // If the variables cannot be read yet, only spare memory is reserved: `take` allocates what
+        // is missing.
         let used_bytes = value("bytes_allocated").unwrap_or(0);
         let space_bytes = value("page_table_pages").unwrap_or(0).saturating_mul(GC_PAGE_BYTES);
         // Pages in use hold some waste.

@@ -40,8 +40,9 @@ const BLOCK_BYTES: usize = 65_536;
 const MAX_SIGNAL_STACK_BYTES: u64 = 16 << 20;
 /// Bit number of an immobile object's generation in its header (immobile-space.h).
 const GENERATION_SHIFT: u32 = 24;
+/// Mask of the generation, once shifted.
 const GENERATION_MASK: u64 = 15;
-/// Why roots are not read, as a clause: without all of them, live objects would count as dead.
+// Why roots are not read, as a clause: without all of them, live objects would count as dead.
 const NO_TIME: &str = "the time limit for the stop ended before its threads' stacks were read";
 const TOO_LARGE: &str = "there was no memory for a copy of its threads' stacks";
 const UNREADABLE: &str = "its threads' stacks or the runtime's variables could not be read completely";
@@ -69,6 +70,7 @@ pub enum RootKind {
     PseudoStatic,
 }
 
+/// How a thread is named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThreadId {
     /// Its id in the kernel.
@@ -107,6 +109,7 @@ impl std::fmt::Display for RootKind {
 pub struct RootWords {
     /// Where they are.
     pub kind: RootKind,
+    /// The words.
     pub words: Vec<u64>,
 }
 
@@ -204,16 +207,15 @@ impl Reader<'_> {
     /// Reads the runtime's variables that hold Lisp objects.
     fn read_globals(&mut self, program: &Program) -> Result<(), &'static str> {
         for name in GLOBALS {
-            let Some(at) = program.address(name) else { continue };
-            let length = usize::try_from(program.bytes(name))
+            let Some(range) = program.range(name) else { continue };
+            let length = usize::try_from(range.len())
                 .ok()
                 .filter(|bytes| (WORD_BYTES..=MAX_GLOBAL_BYTES).contains(bytes))
                 .ok_or(UNREADABLE)?;
             let mut bytes = vec![0; length];
-            let read_bytes = self.context.memory.read_some(at, &mut bytes);
+            let read_bytes = self.context.memory.read_some(range.start, &mut bytes);
             // A page that was never written is not resident, and holds no object.
-            let unread =
-                AddressRange::new(at.saturating_add(read_bytes as u64), at.saturating_add(length as u64));
+            let unread = AddressRange::new(range.start.saturating_add(read_bytes as u64), range.end);
             if !unread.is_empty() && !self.context.resident_runs(unread).is_empty() {
                 return Err(UNREADABLE);
             }
@@ -258,6 +260,7 @@ impl Reader<'_> {
 
 /// What visiting roots needs besides the roots.
 pub struct RootContext<'a> {
+    /// The copied objects.
     pub store: &'a HeapCopy,
     /// Kinds of objects.
     pub kinds: &'a Kinds,
@@ -335,7 +338,6 @@ mod tests {
     use strandline_process::procfs::Process;
 
     const STACK_BYTES: u64 = 1 << 20;
-
     const STACK: u64 = 0x7000_0000_0000;
 
     /// Memory that has the same byte everywhere, except for a range that cannot be read.

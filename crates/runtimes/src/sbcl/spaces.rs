@@ -14,6 +14,7 @@ use super::threads::{Region, Threads};
 use crate::sbcl::layout::{GC_PAGE_BYTES, GENERATIONS, Layout, PSEUDO_STATIC};
 use strandline_claims::accumulator::{Accumulator, Class, Slot, Sums};
 use strandline_claims::allocator::RangeClaim;
+use strandline_claims::caveat::Caveat;
 use strandline_claims::palette::SlotTable;
 use strandline_claims::range::{PAGE_BYTES, RangePages, page_up};
 use strandline_claims::rows::RowRef;
@@ -33,6 +34,7 @@ const MAX_CARD_BITS: u64 = 40;
 /// Upper bound on a space besides dynamic space.
 const MAX_SPACE_BYTES: u64 = 4 << 30;
 
+/// What a space holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpaceKind {
     /// NIL, T and what the runtime must find at known addresses; all of it is a root.
@@ -50,6 +52,7 @@ pub enum SpaceKind {
 /// A space besides dynamic space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
+    /// What it holds.
     pub kind: SpaceKind,
     /// First byte.
     pub start: u64,
@@ -70,20 +73,32 @@ impl SpaceKind {
     }
 }
 
-/// The spaces of `program` besides dynamic space. If two overlap, only the lower one is returned.
-pub fn spaces(memory: &dyn Memory, program: &Program) -> Vec<Space> {
+/// The spaces of a program besides dynamic space.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Spaces {
+    /// By address, without overlap.
+    pub list: Vec<Space>,
+    /// A space that is left out because it overlaps a lower one, or has an impossible place.
+    pub left_out: Option<SpaceKind>,
+}
+
+/// Finds the spaces of `program` besides dynamic space.
+pub fn spaces(memory: &dyn Memory, program: &Program) -> Spaces {
     let value = |name: &str| program.value(memory, name);
     let mut spaces = Vec::new();
+    let mut left_out = None;
     let mut add_space = |kind, start: Option<u64>, end: Option<u64>| {
-        // Objects are aligned to 16: the rest of a last unit holds none.
-        if let (Some(start), Some(end)) = (start, end.map(|end| end & !15))
-            && start != 0
-            && start < end
-            && end - start <= MAX_SPACE_BYTES
-            // Words are enough here: `walk_space` begins at the next multiple of 16.
-            && start.is_multiple_of(8)
-        {
+        // Objects are aligned to 16: the rest of a last unit holds none. A space that the release
+        // does not have, or that is empty, has no start, no end, or one below its start.
+        let Some((start, end)) = start.zip(end.map(|end| end & !15)) else { return };
+        if start == 0 || start >= end {
+            return;
+        }
+        // Words are enough here: `walk_space` begins at the next multiple of 16.
+        if end - start <= MAX_SPACE_BYTES && start.is_multiple_of(8) {
             spaces.push(Space { kind, start, end });
+        } else {
+            left_out = Some(kind);
         }
     };
     let last_static_byte = value("static_space_free_pointer").and_then(|end| end.checked_sub(1));
@@ -100,15 +115,21 @@ pub fn spaces(memory: &dyn Memory, program: &Program) -> Vec<Space> {
     let mut previous_end = 0;
     spaces.retain(|space| {
         let is_apart = space.start >= previous_end;
-        previous_end = if is_apart { space.end } else { previous_end };
+        if is_apart {
+            previous_end = space.end;
+        } else {
+            left_out = Some(space.kind);
+        }
         is_apart
     });
-    spaces
+    Spaces { list: spaces, left_out }
 }
 
 /// A range that is claimed whole.
 pub struct ClaimedRange {
+    /// Its addresses.
     pub range: AddressRange,
+    /// The row of its bytes.
     pub row: RowRef,
 }
 
@@ -210,9 +231,18 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Adds slots to `palette`; bytes in use are on `row_in_use`. `None` if the palette has too few
-    /// slots.
-    pub fn new(palette: &mut SlotTable, row_in_use: RowRef) -> Option<Self> {
+    /// Adds slots to the palette of `reading`; bytes in use are on `row_in_use`. `None`, with a
+    /// caveat, if the palette has too few slots.
+    pub fn new(reading: &mut Reading, row_in_use: RowRef) -> Option<Self> {
+        let slots = Self::in_palette(&mut reading.palette, row_in_use);
+        if slots.is_none() {
+            let text = "too few slots for claims are left: SBCL's dynamic space is not claimed";
+            reading.caveats.push(Caveat::new("slots_taken", &reading.facts.found_by, None, text));
+        }
+        slots
+    }
+
+    fn in_palette(palette: &mut SlotTable, row_in_use: RowRef) -> Option<Self> {
         let mut by_generation = |row: RowRef| -> Option<Vec<Slot>> {
             (0..GENERATIONS).map(|number| palette.add(row, Some(&holder(number)))).collect()
         };
@@ -251,8 +281,8 @@ pub fn used_end(heap: &DynamicSpace, regions: &[Region], index: usize) -> u64 {
 }
 
 /// Claims dynamic space by page, because live and dead objects are not distinguished, and fills in
-/// the resident bytes without objects. `None`, with nothing claimed, if the palette has too few
-/// slots.
+/// the resident bytes without objects. `None`, with a caveat and nothing claimed, if the palette
+/// has too few slots.
 pub fn claim_by_page(
     pages: &RangePages,
     heap: &DynamicSpace,
@@ -261,7 +291,7 @@ pub fn claim_by_page(
     figures: &mut Sbcl,
     reading: &mut Reading,
 ) -> Option<()> {
-    let slots = Slots::new(&mut reading.palette, &rows::ALLOCATED)?;
+    let slots = Slots::new(reading, &rows::ALLOCATED)?;
     let end = heap.claim_end();
     let mut accumulator = Accumulator::new(heap.start, pages);
     for (index, page) in heap.pages.iter().enumerate() {
@@ -301,8 +331,10 @@ mod tests {
         let symbols = [("READ_ONLY_SPACE_START", 0), ("read_only_space_free_pointer", 8)]
             .map(|(name, address)| (name, AddressRange::sized(address, 8)));
         let program = Program::with_symbols("/usr/bin/fabricated", "2.2.9", symbols);
-        assert_eq!(spaces(&Words([0x1008, 0x1009]), &program), []);
+        assert_eq!(spaces(&Words([0x1008, 0x1009]), &program), Spaces::default());
         let space = Space { kind: SpaceKind::ReadOnly, start: 0x1008, end: 0x1010 };
-        assert_eq!(spaces(&Words([0x1008, 0x1011]), &program), [space]);
+        assert_eq!(spaces(&Words([0x1008, 0x1011]), &program), Spaces { list: vec![space], left_out: None });
+        let too_large = Spaces { list: Vec::new(), left_out: Some(SpaceKind::ReadOnly) };
+        assert_eq!(spaces(&Words([0x1008, 0x1008 + 2 * MAX_SPACE_BYTES]), &program), too_large);
     }
 }

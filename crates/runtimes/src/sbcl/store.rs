@@ -14,11 +14,11 @@ use strandline_process::memory::{word_at, words_in};
 /// Stands for a page that was not copied.
 const NOT_COPIED: u32 = u32::MAX;
 /// [`GC_PAGE_BYTES`], to index bytes of the copy.
-const PAGE: usize = GC_PAGE_BYTES as usize;
+const PAGE_LENGTH: usize = GC_PAGE_BYTES as usize;
 /// Objects start on multiples of this.
 pub const UNIT_BYTES: u64 = 16;
 /// Units of a page of the collector.
-const UNITS_PER_PAGE: usize = PAGE / UNIT_BYTES as usize;
+const UNITS_PER_PAGE: usize = PAGE_LENGTH / UNIT_BYTES as usize;
 
 /// A range of addresses with copied pages.
 #[derive(Clone, Debug)]
@@ -43,6 +43,14 @@ pub struct HeapCopy {
     starts_before_pages: Vec<Option<UnitIndex>>,
 }
 
+/// Consecutive pages of the copy.
+pub struct CopiedSpan<'a> {
+    /// Address of the first in the target.
+    pub address: u64,
+    /// Their bytes in the copy.
+    pub bytes: &'a mut [u8],
+}
+
 /// Index of a unit of the copy.
 pub type UnitIndex = u32;
 
@@ -55,6 +63,21 @@ enum BitKind {
     Mark,
 }
 
+/// A bit of a unit.
+#[derive(Clone, Copy)]
+struct Bit<'a> {
+    /// The word that contains it.
+    word: &'a AtomicU64,
+    mask: u64,
+}
+
+impl Bit<'_> {
+    #[inline]
+    fn is_set(self) -> bool {
+        self.word.load(Ordering::Relaxed) & self.mask != 0
+    }
+}
+
 impl HeapCopy {
     /// Makes a store for `pages` pages; `None` if there are more units than can be numbered, or
     /// too little memory.
@@ -62,37 +85,39 @@ impl HeapCopy {
         pages.checked_mul(UNITS_PER_PAGE).filter(|&units| units < NOT_COPIED as usize)?;
         Some(Self {
             areas: Vec::new(),
-            bytes: reserved.take(pages * PAGE)?,
+            bytes: reserved.take(pages * PAGE_LENGTH)?,
             addresses: Vec::with_capacity(pages),
             bits: Vec::new(),
             starts_before_pages: Vec::new(),
         })
     }
 
-    /// Adds the range `start..end` (page-aligned start), of which the pages with the ascending
-    /// indexes `copied_pages` are to be copied.
+    /// Adds the range `start..end` (page-aligned start). Its pages with the ascending indexes
+    /// `copied_pages` are to be copied.
     pub fn add_area(&mut self, start: u64, end: u64, copied_pages: &[usize]) {
         let count = copied_pages.last().map_or(0, |&last| last + 1);
         let mut pages = vec![NOT_COPIED; count];
         for &page in copied_pages {
             if let Some(copied_index) = pages.get_mut(page)
-                && self.addresses.len() * PAGE < self.bytes.len()
+                && self.addresses.len() * PAGE_LENGTH < self.bytes.len()
             {
-                *copied_index = u32::try_from(self.addresses.len()).unwrap_or(NOT_COPIED);
+                // `with_pages` admits fewer.
+                *copied_index = self.addresses.len() as u32;
                 self.addresses.push(start + page as u64 * GC_PAGE_BYTES);
             }
         }
         self.areas.push(Area { start, end, pages });
     }
 
-    /// The copied pages, to be filled: address and bytes.
-    pub fn pages_mut(&mut self) -> Vec<(u64, &mut [u8])> {
-        self.addresses.iter().copied().zip(self.bytes.chunks_exact_mut(PAGE)).collect()
+    /// The copied pages, to be filled.
+    pub fn pages_mut(&mut self) -> impl Iterator<Item = CopiedSpan<'_>> {
+        let pages = self.addresses.iter().zip(self.bytes.chunks_exact_mut(PAGE_LENGTH));
+        pages.map(|(&address, bytes)| CopiedSpan { address, bytes })
     }
 
     /// Like [`Self::pages_mut`], in spans of up to `max_pages` pages that are consecutive in the
     /// target, too.
-    pub fn spans_mut(&mut self, max_pages: usize) -> Vec<(u64, &mut [u8])> {
+    pub fn spans_mut(&mut self, max_pages: usize) -> Vec<CopiedSpan<'_>> {
         let mut spans = Vec::new();
         let mut remaining = &mut self.bytes[..];
         let mut first = 0;
@@ -103,8 +128,8 @@ impl HeapCopy {
                 .zip(consecutive)
                 .take_while(|(address, consecutive)| *address == consecutive)
                 .count();
-            let Some((span, next)) = remaining.split_at_mut_checked(count * PAGE) else { break };
-            spans.push((start, span));
+            let Some((span, next)) = remaining.split_at_mut_checked(count * PAGE_LENGTH) else { break };
+            spans.push(CopiedSpan { address: start, bytes: span });
             remaining = next;
             first += count;
         }
@@ -130,14 +155,15 @@ impl HeapCopy {
         None
     }
 
+    /// The address of a unit of the copy.
     #[inline]
     pub fn address(&self, unit: UnitIndex) -> u64 {
         let page = self.addresses.get(unit as usize / UNITS_PER_PAGE).copied().unwrap_or(0);
         page + (unit as usize % UNITS_PER_PAGE) as u64 * UNIT_BYTES
     }
 
-    /// Word `index` of the object at `unit`, if it is on the same page; the first two words always
-    /// are.
+    /// Word `index` of the object at `unit`, which must be on the same page of the copy; the first
+    /// two words always are.
     #[inline]
     pub fn word_on_page(&self, unit: UnitIndex, index: usize) -> u64 {
         word_at(&self.bytes, unit as usize * UNIT_BYTES as usize + index * 8).unwrap_or(0)
@@ -178,51 +204,51 @@ impl HeapCopy {
             let at = address.saturating_add(bytes.len() as u64);
             let Some(unit) = self.unit(at) else { break };
             let first = unit as usize * UNIT_BYTES as usize + (at % UNIT_BYTES) as usize;
-            let page_end = (first / PAGE + 1) * PAGE;
+            let page_end = (first / PAGE_LENGTH + 1) * PAGE_LENGTH;
             let end = page_end.min(first + length.saturating_sub(bytes.len()));
             bytes.extend_from_slice(self.bytes.get(first..end).unwrap_or_default());
         }
         bytes
     }
 
-    /// The word with a bit of a unit, and the bit's mask.
+    /// A bit of a unit.
     #[inline]
-    fn bit(&self, unit: UnitIndex, kind: BitKind) -> Option<(&AtomicU64, u64)> {
+    fn bit(&self, unit: UnitIndex, kind: BitKind) -> Option<Bit<'_>> {
         let word = self.bits.get(unit as usize / 64 * 2 + kind as usize)?;
-        Some((word, 1 << (unit % 64)))
+        Some(Bit { word, mask: 1 << (unit % 64) })
     }
 
     /// Records that an object starts here.
     #[inline]
     pub fn set_start(&self, unit: UnitIndex) {
-        if let Some((word, bit)) = self.bit(unit, BitKind::Start) {
-            word.store(word.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
+        if let Some(Bit { word, mask }) = self.bit(unit, BitKind::Start) {
+            word.store(word.load(Ordering::Relaxed) | mask, Ordering::Relaxed);
         }
     }
 
     /// Whether an object starts here.
     #[inline]
     pub fn is_start(&self, unit: UnitIndex) -> bool {
-        self.bit(unit, BitKind::Start).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+        self.bit(unit, BitKind::Start).is_some_and(Bit::is_set)
     }
 
     /// Whether the object here is marked.
     #[inline]
     pub fn is_marked(&self, unit: UnitIndex) -> bool {
-        self.bit(unit, BitKind::Mark).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+        self.bit(unit, BitKind::Mark).is_some_and(Bit::is_set)
     }
 
     /// Marks the object that starts here; false if none does, or it was marked before.
     #[inline]
     pub fn mark(&self, unit: UnitIndex) -> bool {
-        let Some((starts, bit)) = self.bit(unit, BitKind::Start) else { return false };
-        let Some((marks, _)) = self.bit(unit, BitKind::Mark) else { return false };
-        if starts.load(Ordering::Relaxed) & bit == 0 || marks.load(Ordering::Relaxed) & bit != 0 {
+        let Some(mark) = self.bit(unit, BitKind::Mark) else { return false };
+        if !self.is_start(unit) || mark.is_set() {
             return false;
         }
-        marks.fetch_or(bit, Ordering::Relaxed) & bit == 0
+        mark.word.fetch_or(mark.mask, Ordering::Relaxed) & mark.mask == 0
     }
 
+    /// Removes all marks.
     pub fn clear_marks(&self) {
         for pair in self.bits.chunks_exact(2) {
             if let [_, marks] = pair {
@@ -282,18 +308,18 @@ mod tests {
         store.add_area(0x10_0000, 0x20_0000, &[1, 3]);
         store.add_area(0x5000_0000, 0x5000_8000, &[0]);
         store.make_bits();
-        for (address, bytes) in store.pages_mut() {
+        for CopiedSpan { address, bytes } in store.pages_mut() {
             bytes[..8].copy_from_slice(&address.to_le_bytes());
-            bytes[PAGE - 8..].copy_from_slice(&(address + 7).to_le_bytes());
+            bytes[PAGE_LENGTH - 8..].copy_from_slice(&(address + 7).to_le_bytes());
         }
         let spans = |store: &mut HeapCopy, max_pages| -> Vec<_> {
-            store.spans_mut(max_pages).into_iter().map(|(start, bytes)| (start, bytes.len())).collect()
+            store.spans_mut(max_pages).into_iter().map(|span| (span.address, span.bytes.len())).collect()
         };
-        let apart = [(0x10_8000, PAGE), (0x11_8000, PAGE), (0x5000_0000, PAGE)];
+        let apart = [(0x10_8000, PAGE_LENGTH), (0x11_8000, PAGE_LENGTH), (0x5000_0000, PAGE_LENGTH)];
         assert_eq!(spans(&mut store, 8), apart);
         let mut dense = HeapCopy::with_pages(3, &ReservedMemory::default()).unwrap();
         dense.add_area(0x10_0000, 0x20_0000, &[4, 5, 6]);
-        assert_eq!(spans(&mut dense, 2), [(0x12_0000, 2 * PAGE), (0x13_0000, PAGE)]);
+        assert_eq!(spans(&mut dense, 2), [(0x12_0000, 2 * PAGE_LENGTH), (0x13_0000, PAGE_LENGTH)]);
         assert_eq!(store.unit(0x10_0000), None, "this page is not copied");
         assert_eq!(store.word(0x10_8000), Some(0x10_8000));
         assert_eq!(store.word(0x5000_7ff8), Some(0x5000_0007));

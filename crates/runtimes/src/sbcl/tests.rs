@@ -171,7 +171,7 @@ fn figures(reading: &Reading) -> Sbcl {
 }
 
 #[test]
-fn books_and_a_full_collection_are_as_sbcl_has_them() {
+fn figures_and_a_full_collection_agree_with_sbcl() {
     for sbcl in sbcls() {
         let mut lisp = Lisp::start(&sbcl).unwrap();
         lisp.eval(FILL);

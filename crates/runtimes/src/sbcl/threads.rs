@@ -9,7 +9,7 @@
 
 use super::heap::DynamicSpace;
 use super::locate::Program;
-use crate::sbcl::layout::Layout;
+use crate::sbcl::layout::{GC_PAGE_BYTES, Layout};
 use strandline_process::memory::{Memory, word_at};
 use strandline_process::range::AddressRange;
 
@@ -45,6 +45,7 @@ pub struct Region {
     pub end: u64,
 }
 
+/// A thread of SBCL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {
     /// Address of its structure.
@@ -60,6 +61,7 @@ pub struct Thread {
 /// Threads and open regions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Threads {
+    /// The threads, in the order of SBCL's list.
     pub threads: Vec<Thread>,
     /// All open regions, by address.
     pub regions: Vec<Region>,
@@ -90,28 +92,37 @@ pub fn read(memory: &dyn Memory, program: &Program, layout: &Layout, heap: &Dyna
         let mut words = [0; STRUCT_WORDS * 8];
         let read_bytes = memory.read_some(at, &mut words);
         let words = words.get(..read_bytes).unwrap_or_default();
-        let Some((thread, next)) = parse_thread(at, words, local_bytes.unwrap_or(0)) else {
+        // Without the size of local storage, the threads are read but nothing is traced.
+        let Some(entry) = parse_thread(at, words, local_bytes.unwrap_or(0)) else {
             list.inconsistency = Some(format!("no thread at {at:#x}"));
             break;
         };
         add_open_regions(words, layout, heap, &mut list.regions);
-        list.threads.push(thread);
-        at = next;
+        list.threads.push(entry.thread);
+        at = entry.next;
     }
-    let bytes = usize::try_from(program.bytes("gc_alloc_region")).unwrap_or(0).min(STRUCT_WORDS * 8);
-    let mut words = [0; STRUCT_WORDS * 8];
-    if let (Some(at), Some(words)) = (program.address("gc_alloc_region"), words.get_mut(..bytes))
-        && memory.read(at, words).is_ok()
-    {
-        add_open_regions(words, layout, heap, &mut list.regions);
+    if let Some(range) = program.range("gc_alloc_region") {
+        let mut words = vec![0; range.len().min(STRUCT_WORDS as u64 * 8) as usize];
+        // A page that was never written cannot be read, and holds no region.
+        if memory.read(range.start, &mut words).is_ok() {
+            add_open_regions(&words, layout, heap, &mut list.regions);
+        }
     }
     list.regions.sort_by_key(|region| region.start);
     list.regions.dedup_by(|next, before| next.start < before.end);
     list
 }
 
-/// The thread whose structure is at `at`, and the next one.
-fn parse_thread(at: u64, words: &[u8], local_bytes: u64) -> Option<(Thread, u64)> {
+/// A thread in SBCL's list.
+#[derive(Debug, PartialEq, Eq)]
+struct ListedThread {
+    thread: Thread,
+    /// Address of the next one's structure; 0 after the last.
+    next: u64,
+}
+
+/// The thread whose structure is at `at`.
+fn parse_thread(at: u64, words: &[u8], local_bytes: u64) -> Option<ListedThread> {
     let word = |slot: usize| word_at(words, slot * 8);
     THIS_SLOTS.filter(|&slot| word(slot) == Some(at)).find_map(|this| {
         let (alien_start, binding_start) =
@@ -127,7 +138,8 @@ fn parse_thread(at: u64, words: &[u8], local_bytes: u64) -> Option<(Thread, u64)
         let next_slot = this + NEXT_BEHIND;
         let locals = AddressRange::new(at + (next_slot as u64 + 1) * 8, at.checked_add(local_bytes)?);
         let bindings = AddressRange::new(binding_start, binding_end);
-        is_valid.then_some((Thread { address: at, control, bindings, locals }, word(next_slot)?))
+        let thread = Thread { address: at, control, bindings, locals };
+        is_valid.then_some(ListedThread { thread, next: word(next_slot)? })
     })
 }
 
@@ -136,18 +148,20 @@ fn parse_thread(at: u64, words: &[u8], local_bytes: u64) -> Option<(Thread, u64)
 fn add_open_regions(words: &[u8], layout: &Layout, heap: &DynamicSpace, regions: &mut Vec<Region>) {
     let count = words.len() / 8;
     for slot in 0..count.saturating_sub(layout.region_words - 1) {
-        let word = |index: usize| word_at(words, (slot + index) * 8).unwrap_or(0);
-        let region = Region { allocated_end: word(0), end: word(1), start: word(layout.region_words - 1) };
+        let word = |index: usize| word_at(words, (slot + index) * 8);
+        let (Some(allocated_end), Some(end), Some(start)) = (word(0), word(1), word(layout.region_words - 1))
+        else {
+            break;
+        };
+        let region = Region { start, allocated_end, end };
         if region.start == 0 || region.start > region.allocated_end || region.allocated_end > region.end {
             continue;
         }
-        let Some((index, page)) = heap.page_of(region.start) else { continue };
+        let Some(page) = heap.page_of(region.start) else { continue };
+        let page_start = region.start & !(GC_PAGE_BYTES - 1);
         let is_open = page.kind & layout.page_types.open_region != 0;
         let last_page = region.end.checked_sub(1).and_then(|last| heap.page_of(last));
-        if is_open
-            && last_page.is_some()
-            && heap.address_of(index) + u64::from(page.used_bytes) == region.start
-        {
+        if is_open && last_page.is_some() && page_start + u64::from(page.used_bytes) == region.start {
             regions.push(region);
         }
     }
@@ -172,7 +186,7 @@ mod tests {
         {
             slots[0x14 + slot] = word;
         }
-        let (thread, next) = parse_thread(at, &words(&slots), 4096 * 8).expect("found");
+        let ListedThread { thread, next } = parse_thread(at, &words(&slots), 4096 * 8).expect("found");
         assert_eq!(next, 0x1234);
         assert_eq!(thread.control, AddressRange::new(at - 0x40_0000, at - 0x20_0000));
         assert_eq!(thread.bindings, AddressRange::sized(at - 0x20_0000, 0x80));

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use super::census::{self, Census, Tallies, Tally, TypeCount, TypeKey};
+use super::census::{self, Census, CensusContext, Counted, Tallies, Tally, TypeCount, TypeKey};
 use super::copy;
 use super::facts::{Sbcl, TypeBytes};
 use super::heap::DynamicSpace;
@@ -19,12 +19,13 @@ use super::spaces::{self, Slots, Space};
 use super::store::HeapCopy;
 use super::threads::Region;
 use crate::sbcl::layout::{GC_PAGE_BYTES, Layout, OLDEST, PSEUDO_STATIC, Release};
-use strandline_claims::accumulator::{Accumulator, Class};
+use strandline_claims::accumulator::{Accumulator, Class, OutOfOrder};
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::facts::TypeFacts;
 use strandline_claims::range::RangePages;
 use strandline_claims::runtime::{FinishContext, Pending, Reading};
+use strandline_claims::units::{bytes, counted};
 use strandline_process::range::AddressRange;
 
 /// Types reported by dead bytes, and by live ones.
@@ -63,26 +64,8 @@ impl Pending for PendingTrace {
         let kinds = Kinds::new(self.layout);
         let pinned = self.mark(&kinds, workers);
         progress("tracing SBCL's objects", 2, 3);
-        let Some(slots) = Slots::new(&mut reading.palette, &rows::LIVE) else { return };
-        let census_context = census::CensusContext {
-            store: &self.copied.store,
-            kinds: &kinds,
-            heap: &self.heap,
-            layout: self.layout,
-            runs: &self.runs,
-            pinned_pages: &pinned.pages,
-            pinned_objects: &pinned.objects,
-            slots: &slots,
-            pages: &self.pages,
-        };
-        let end = self.heap.claim_end();
-        let mut accumulator = Accumulator::new(self.heap.end(), &self.pages);
-        accumulator.claim_to(end, Class::Refined(slots.free));
-        let counted = census_context.count(workers).and_then(|(census, mut part)| {
-            part.join(accumulator.cut(), &self.pages)?;
-            Ok((census, part))
-        });
-        let (census, part) = match counted {
+        let Some(slots) = Slots::new(reading, &rows::LIVE) else { return };
+        let Counted { census, claims } = match self.count(&kinds, &pinned, &slots, workers) {
             Ok(counted) => counted,
             Err(error) => {
                 let text = format!("SBCL's objects are not claimed: {error}");
@@ -90,11 +73,15 @@ impl Pending for PendingTrace {
                 return;
             }
         };
-        let sums = part.finish(&self.pages);
+        let sums = claims.finish(&self.pages);
         let mut figures = std::mem::take(&mut self.figures);
         slots.fill_in_unused(&sums, &mut figures);
         reading.facts.types = self.fill_figures(&mut figures, &census, &pinned, &kinds);
-        figures.path = path_to.and_then(|name| self.path_to_root(name, &kinds));
+        match path_to.map(|name| self.path_to_root(name, &kinds)) {
+            Some(Ok(path)) => figures.path = path,
+            Some(Err(reason)) => figures.no_path = Some(reason.to_owned()),
+            None => {}
+        }
         // No collection is advised for a heap that is damaged somewhere.
         if census.damage_address.is_none() {
             reading.remedies.extend(remedies::remedies(&figures));
@@ -102,7 +89,7 @@ impl Pending for PendingTrace {
         figures.trace_seconds = Some(started.elapsed().as_secs_f64());
         figures.write_to(&mut reading.facts);
         reading.zero_runs.extend(self.pages.zero_runs());
-        reading.claims.push(RangeClaim { start: self.heap.start, end, sums });
+        reading.claims.push(RangeClaim { start: self.heap.start, end: self.heap.claim_end(), sums });
         reading.caveats.extend(self.caveats(&census));
         progress("tracing SBCL's objects", 3, 3);
     }
@@ -128,6 +115,34 @@ impl PendingTrace {
         tracer.into_pinned()
     }
 
+    /// Counts all objects, and claims all of dynamic space.
+    ///
+    /// # Errors
+    /// If the claims leave a gap.
+    fn count(
+        &self,
+        kinds: &Kinds,
+        pinned: &PinnedSet,
+        slots: &Slots,
+        workers: usize,
+    ) -> Result<Counted, OutOfOrder> {
+        let context = CensusContext {
+            store: &self.copied.store,
+            kinds,
+            heap: &self.heap,
+            layout: self.layout,
+            runs: &self.runs,
+            pinned,
+            slots,
+            pages: &self.pages,
+        };
+        let mut counted = context.count(workers)?;
+        let mut accumulator = Accumulator::new(self.heap.end(), &self.pages);
+        accumulator.claim_to(self.heap.claim_end(), Class::Refined(slots.free));
+        counted.claims.join(accumulator.cut(), &self.pages)?;
+        Ok(counted)
+    }
+
     /// What visiting the roots needs besides these.
     pub(super) fn root_context<'a>(&'a self, kinds: &'a Kinds) -> RootContext<'a> {
         let (heap, spaces, runs) = (&self.heap, &self.spaces, &self.runs);
@@ -150,14 +165,10 @@ impl PendingTrace {
     ) -> Vec<TypeFacts> {
         let mut total = TypeCount::default();
         census.types.values().for_each(|count| total.add(count));
-        for (generation, (live, dead)) in
-            figures.generations.iter_mut().zip(total.live.iter().zip(&total.dead))
-        {
-            generation.live_bytes = Some(live.bytes);
-            generation.dead_bytes = Some(dead.bytes);
-        }
-        for (generation, &filler_bytes) in figures.generations.iter_mut().zip(&census.filler_bytes) {
-            generation.filler_bytes = Some(filler_bytes);
+        for (number, generation) in figures.generations.iter_mut().enumerate() {
+            generation.live_bytes = total.live.get(number).map(|live| live.bytes);
+            generation.dead_bytes = total.dead.get(number).map(|dead| dead.bytes);
+            generation.filler_bytes = census.filler_bytes.get(number).copied();
         }
         figures.traced = true;
         figures.live_bytes = Some(Tally::sum(&total.live).bytes);
@@ -188,11 +199,12 @@ impl PendingTrace {
     /// each in one piece.
     fn after_full_collection(&self, census: &Census, pinned: &PinnedSet) -> AfterCollection {
         let mut usage_bytes = census.moved_bytes + census.large_bytes;
-        let copied_pages = census.moved_bytes.div_ceil(GC_PAGE_BYTES) + PARTIAL_PAGES.min(census.moved_bytes);
+        let partial_pages = if census.moved_bytes > 0 { PARTIAL_PAGES } else { 0 };
+        let copied_pages = census.moved_bytes.div_ceil(GC_PAGE_BYTES) + partial_pages;
         let mut resident_bytes = copied_pages * GC_PAGE_BYTES + census.large_resident_bytes;
         for (index, page) in self.heap.pages.iter().enumerate() {
             let generation = usize::from(page.generation);
-            let is_pinned = pinned.pages.get(index).copied().unwrap_or(false) && generation <= OLDEST;
+            let is_pinned = pinned.has_page(index) && generation <= OLDEST;
             let is_kept = generation == PSEUDO_STATIC && page.used_bytes > 0;
             if is_kept || (is_pinned && !page.is_large(self.layout)) {
                 usage_bytes += u64::from(page.used_bytes);
@@ -207,12 +219,13 @@ impl PendingTrace {
     /// Claims dynamic space by page, because parts of the copy are missing.
     fn claim_by_page(&mut self, missing_bytes: u64, reading: &mut Reading) {
         let text = format!(
-            "parts of the memory with SBCL's objects could not be read ({missing_bytes} bytes, {} files): live and dead \
-             objects are not distinguished",
-            self.copied.unopened_files
+            "parts of the memory with SBCL's objects could not be read ({}, {}): live and dead objects are not \
+             distinguished",
+            bytes(missing_bytes),
+            counted(self.copied.unopened_files, "file")
         );
-        let bytes = Some(self.heap.bytes_allocated);
-        reading.caveats.push(Caveat::new("sbcl_core_not_read", &self.program_path, bytes, text));
+        let affected_bytes = Some(self.heap.bytes_allocated);
+        reading.caveats.push(Caveat::new("sbcl_core_not_read", &self.program_path, affected_bytes, text));
         let (pages, figures) = (&self.pages, &mut self.figures);
         if spaces::claim_by_page(pages, &self.heap, &self.regions, self.layout, figures, reading).is_some() {
             figures.write_to(&mut reading.facts);
@@ -315,7 +328,7 @@ fn all_types(types: &Types, names: &mut Names<'_>) -> Vec<TypeFacts> {
         tally
     };
     let facts = |TypeTotal { bytes, objects, key }| TypeFacts {
-        name: names.name_of_key(key).0,
+        name: names.name_of_key(key).text,
         instances: objects,
         bytes,
     };
@@ -327,11 +340,11 @@ fn by_type(types: &Types, names: &mut Names<'_>, tallies: impl Fn(&TypeCount) ->
     let largest_types = largest_types(types, MAX_TYPES, |count| Tally::sum(tallies(count)));
     let type_bytes = |TypeTotal { bytes, objects, key }| {
         let counts = types.get(&key).map(&tallies)?;
-        let (type_name, is_named) = names.name_of_key(key);
+        let name = names.name_of_key(key);
         let largest = counts.iter().enumerate().max_by_key(|(_, tally)| tally.bytes);
         Some(TypeBytes {
-            is_named,
-            type_name,
+            is_named: name.is_program_type,
+            type_name: name.text,
             instances: objects,
             bytes,
             generation: largest.map_or(0, |(number, _)| number as u64),

@@ -21,6 +21,7 @@ use strandline_process::range::{AddressRange, RangeSet};
 /// Claims, and the resident bytes in some of them.
 #[derive(Debug, Default)]
 pub struct Claimed {
+    /// The claims, those on pages first.
     pub claims: Vec<RangeClaim>,
     /// Resident bytes without objects, by the address of the heap. Pooled pages of isolates that
     /// have ended are under the heaps that these had.
@@ -110,13 +111,14 @@ pub fn claim(
     claimed
 }
 
-/// Returns the class of a row, with the space as its holder if there is one.
+/// Returns the class of a row, with the space as its holder if there is one. Once no slot is left,
+/// bytes count as objects: nothing is offered for release that may be in use.
 fn refined(palette: &mut SlotTable, row: RowRef, space: Option<&str>) -> Class {
     let holder = space.map(|name| name.replace('_', " "));
     palette.add(row, holder.as_deref()).map_or(Class::Live, Class::Refined)
 }
 
-/// Claims a page with objects, of which `dead_bytes` are dead.
+/// Claims a page with objects; `dead_bytes` of them are dead.
 fn claim_page(
     context: &Context<'_>,
     space: &Space,
@@ -186,7 +188,7 @@ fn claim_resident(accumulator: &mut Accumulator<'_>, pages: &RangePages, end: u6
 /// Claims what is resident in the code range and not in `claimed`: V8 reserves one range of
 /// addresses for code (`src/heap/code-range.h`), and copies its built-in functions there.
 fn code_ranges(context: &Context<'_>, heaps: &Heaps, claimed: &RangeSet) -> Vec<RangeClaim> {
-    let code_spaces = heaps.spaces.iter().filter(|space| space.name.starts_with("code_"));
+    let code_spaces = heaps.spaces.iter().filter(|space| space.is_code());
     let starts = code_spaces.flat_map(|space| &space.pages).map(|page| page.start);
     let mut mappings: Vec<AddressRange> = starts
         .filter_map(|at| context.space.find(at))

@@ -17,14 +17,14 @@ const MAX_CONSTANTS_BYTES: u64 = 1 << 20;
 
 /// Returns those of `keys` that are constants of the program's code: constants of compiled
 /// functions, or names of variables. `None` at the deadline.
-pub fn used_in_code(
+pub fn keys_in_code(
     heap: &Heap<'_>,
     marks: &Bitmap,
     shapes: &mut Shapes<'_>,
     keys: &HashSet<u64>,
 ) -> Option<HashSet<u64>> {
     let mut buffer = ReadBuffer::new(PAGE_ALIGNMENT as usize);
-    let mut found = HashSet::new();
+    let mut keys_in_code = HashSet::new();
     let mut constants = Vec::new();
     for indexed in heap.index.pages.iter().filter(|indexed| !indexed.is_large) {
         heap.each_live(shapes, indexed, marks, &mut buffer, &mut |shapes, object| {
@@ -33,7 +33,7 @@ pub fn used_in_code(
                     object.shape.references.each(0, object.bytes, &mut |_, target| constants.push(target))
                 }
                 "ScopeInfo" | "ObjectBoilerplateDescription" | "SharedFunctionInfo" => {
-                    add_words(object.bytes, keys, &mut found);
+                    add_words(object.bytes, keys, &mut keys_in_code);
                 }
                 _ => {}
             }
@@ -46,6 +46,7 @@ pub fn used_in_code(
         if Instant::now() >= heap.context.deadline {
             return None;
         }
+        // An array that cannot be read names nothing: its keys count as data.
         let mut head = [0; HEAD_BYTES];
         let head = shapes.cache.read(address, &mut head).ok().and_then(|()| shapes.head(&head));
         let head =
@@ -53,14 +54,14 @@ pub fn used_in_code(
         let Some(head) = head else { continue };
         buffer.resize(head.size as usize);
         if shapes.cache.read(address, &mut buffer).is_ok() {
-            add_words(&buffer, keys, &mut found);
+            add_words(&buffer, keys, &mut keys_in_code);
         }
     }
-    Some(found)
+    Some(keys_in_code)
 }
 
 /// Adds the words that are among `keys`.
-fn add_words(bytes: &[u8], keys: &HashSet<u64>, found: &mut HashSet<u64>) {
+fn add_words(bytes: &[u8], keys: &HashSet<u64>, keys_in_code: &mut HashSet<u64>) {
     let words = (0..bytes.len()).step_by(8).filter_map(|at| word_at(bytes, at));
-    found.extend(words.filter(|word| keys.contains(word)));
+    keys_in_code.extend(words.filter(|word| keys.contains(word)));
 }

@@ -26,7 +26,9 @@ const BY_KEY: [u8; 2] = [0x8b, 0x3d];
 /// Offset of the first value in `specific_1stblock` of glibc's `struct pthread` (nptl/descr.h, 2.4
 /// to 2.41): at 0x310, a sequence number and a value for each of the first 32 keys.
 const FIRST_KEY_VALUE: u64 = 0x310 + 8;
+/// Bytes of the sequence number and the value of a key.
 const KEY_BYTES: u64 = 16;
+/// Number of keys with values in the first block.
 const FIRST_BLOCK_KEYS: u32 = 32;
 
 /// Where a thread's current isolate is.
@@ -73,7 +75,8 @@ impl Current {
         }
     }
 
-    /// Returns the thread whose current isolate is `isolate`; `None` if no thread has entered it.
+    /// Returns the thread whose current isolate is `isolate`; `None` if no thread has entered it,
+    /// or the place cannot be read: then nothing is called.
     pub fn owner(self, context: &Context<'_>, isolate: u64) -> Option<Owner> {
         let offset = self.offset(context)?;
         context.threads.iter().filter(|thread| thread.fs_base != 0).find_map(|thread| {
@@ -90,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_place_is_that_of_the_function_s_code() {
+    fn places_are_decoded_from_the_code_of_the_function() {
         // As in Node.js 24, 22 and 18.
         let by_offset =
             [0x55, 0x48, 0x89, 0xe5, 0x64, 0x48, 0x8b, 0x04, 0x25, 0x60, 0xff, 0xff, 0xff, 0x5d, 0xc3];

@@ -21,6 +21,7 @@ pub fn fill_in_facts(heaps: &Heaps, layout: &Layout, facts: &mut Runtime) {
     facts.used_bytes = used;
     facts.committed_bytes = Some(committed);
     facts.free_bytes = used.map(|used| committed.saturating_sub(used));
+    // Names and numbers always have a JSON form.
     if let Ok(spaces) = serde_json::to_value(&spaces) {
         facts.own.insert("spaces".to_owned(), spaces);
     }

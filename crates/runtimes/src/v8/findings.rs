@@ -2,30 +2,37 @@
 //! than what is in it; if there are few, the parts of RSS outside the heap.
 
 use super::facts::V8;
-use super::rows::HEAP;
+use super::rows::{BUFFER, DEAD, EXTERNAL_STRING, HEAP, MAPPED_BUFFER, POOL, SHARED_BUFFER, YOUNG_IDLE};
 use strandline_claims::facts::Runtime;
 use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::units::bytes;
 
+/// A part of the heap without live objects.
+struct Part {
+    bytes: u64,
+    name: String,
+}
+
 /// Returns the findings, in no particular order.
 pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
-    let (pool, idle) = (view.row_bytes("v8.pool"), view.row_bytes("v8.young.idle"));
+    let (pool, idle) = (view.row_bytes(POOL.id), view.row_bytes(YOUNG_IDLE.id));
+    let dead = view.row_bytes(DEAD.id);
     // Less is what every program has between two collections.
-    let dead = Some(view.row_bytes("v8.dead")).filter(|&dead| view.matters(dead)).unwrap_or(0);
+    let dead = if view.matters(dead) { dead } else { 0 };
     let program = program_name(view);
-    let parts = [
-        (dead, format!("unreachable objects of {program}")),
-        (pool, format!("heap pages that {program} has freed and keeps in its pool")),
-        (idle, "young generation without objects".to_owned()),
+    let mut parts = vec![
+        Part { bytes: dead, name: format!("unreachable objects of {program}") },
+        Part { bytes: pool, name: format!("heap pages that {program} has freed and keeps in its pool") },
+        Part { bytes: idle, name: "young generation without objects".to_owned() },
     ];
-    let found: Vec<&(u64, String)> = parts.iter().filter(|(part, _)| *part > 0).collect();
+    parts.retain(|part| part.bytes > 0);
     let total = dead + pool + idle;
-    let mut headline = match found.as_slice() {
-        [(_, what)] if idle == total => format!("{} is {what}, of {program}", view.of_rss(total)),
-        [(_, what)] => format!("{} is {what}", view.of_rss(total)),
-        found => {
+    let mut headline = match parts.as_slice() {
+        [Part { name, .. }] if idle == total => format!("{} is {name}, of {program}", view.of_rss(total)),
+        [Part { name, .. }] => format!("{} is {name}", view.of_rss(total)),
+        parts => {
             let each: Vec<String> =
-                found.iter().map(|(part, what)| format!("{} {what}", bytes(*part))).collect();
+                parts.iter().map(|part| format!("{} {}", bytes(part.bytes), part.name)).collect();
             format!("{} holds no live object: {}", view.of_rss(total), each.join(", "))
         }
     };
@@ -50,10 +57,10 @@ pub fn beside_heap(view: &LedgerView<'_>) -> Option<Finding> {
     }
     let slab_bytes = runtime.details::<V8>("v8").and_then(|facts| facts.unviewed_buffer_bytes);
     let parts = [
-        ("Buffers", view.row_bytes("v8.buffer")),
-        ("SharedArrayBuffers", view.row_bytes("v8.buffer.shared")),
-        ("external strings", view.row_bytes("v8.external_string")),
-        ("WebAssembly and resizable buffers", view.row_bytes("v8.buffer.mapped")),
+        ("Buffers", view.row_bytes(BUFFER.id)),
+        ("SharedArrayBuffers", view.row_bytes(SHARED_BUFFER.id)),
+        ("external strings", view.row_bytes(EXTERNAL_STRING.id)),
+        ("WebAssembly and resizable buffers", view.row_bytes(MAPPED_BUFFER.id)),
         ("static data", view.row_bytes("program.data")),
     ];
     let used = object_sizes(runtime).map_or_else(String::new, |objects| format!(" (objects {objects})"));

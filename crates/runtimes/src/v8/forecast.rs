@@ -3,7 +3,7 @@
 //!
 //! V8 collects twice if the first collection leaves much garbage
 //! (`Heap::CollectGarbageOnMemoryPressure` in `src/heap/heap.cc`). Each collection frees the pages
-//! without live objects. It also empties pages of which a fifth is free, those with fewest objects
+//! without live objects. It also empties pages with a fifth free, those with fewest objects
 //! first, up to a limit for each space (`CollectEvacuationCandidates` and
 //! `ComputeEvacuationHeuristics` in `src/heap/mark-compact.cc`). When it chooses them it does not
 //! know yet which objects are dead. Their objects move to free places of other pages, then to new
@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 use super::claims::Claimed;
 use super::heap::{AllocationBuffer, Heaps, Space, SpaceKind};
-use super::layout::{MIN_YOUNG_BYTES, PAGE_ALIGNMENT};
+use super::layout::{MAX_HEADER_BYTES, MIN_YOUNG_BYTES, OLD_SPACE, PAGE_ALIGNMENT};
 use super::pages::Page;
 use strandline_claims::range::PAGE_BYTES;
 
@@ -23,9 +23,8 @@ const MIN_FREE_PERCENT: u64 = 20;
 const MAX_MOVED_BYTES: u64 = 12 << 20;
 /// The second collection runs if this much, and this part of the committed memory, may be garbage.
 const MIN_GARBAGE_BYTES: u64 = 8 << 20;
+/// The committed memory divided by this is that part.
 const MIN_GARBAGE_DIVISOR: u64 = 10;
-/// Where objects that survive go.
-const OLD_SPACE: &str = "old_space";
 
 /// Bytes of the objects of a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,7 +80,7 @@ pub fn forecasts(
     let resident: HashMap<u64, u64> =
         claimed.claims.iter().map(|claim| (claim.start, claim.sums.resident.total())).collect();
     let forecast = |heap: u64| {
-        let isolate = Isolate { heaps, resident: &resident, traced, heap };
+        let isolate = TracedIsolate { heaps, resident: &resident, traced, heap };
         let before_bytes =
             isolate.resident_before() + claimed.idle_bytes.get(&heap).map_or(0, |idle| idle.pool_bytes);
         let released = |external_bytes: u64, live_of: fn(ObjectBytes) -> u64| {
@@ -98,7 +97,7 @@ pub fn forecasts(
 }
 
 /// An isolate and what was read of it.
-struct Isolate<'a> {
+struct TracedIsolate<'a> {
     heaps: &'a Heaps,
     /// Resident bytes by the address of the page.
     resident: &'a HashMap<u64, u64>,
@@ -107,15 +106,18 @@ struct Isolate<'a> {
     heap: u64,
 }
 
-impl Isolate<'_> {
+impl TracedIsolate<'_> {
+    /// The spaces of the isolate.
     fn spaces(&self) -> impl Iterator<Item = &Space> {
         self.heaps.spaces.iter().filter(|space| space.heap == self.heap)
     }
 
+    /// Resident bytes of a page; all pages were claimed.
     fn resident(&self, page: &Page) -> u64 {
         self.resident.get(&page.start).copied().unwrap_or(0)
     }
 
+    /// The objects of a page; none for those with code, which are not traced.
     fn objects(&self, page: &Page) -> ObjectBytes {
         self.traced.get(&page.start).copied().unwrap_or_default()
     }
@@ -156,7 +158,7 @@ impl Isolate<'_> {
         let (mut kept_bytes, mut committed_bytes, mut live_bytes) = (MIN_YOUNG_BYTES, MIN_YOUNG_BYTES, 0);
         let mut compacted = Vec::new();
         for space in self.spaces().filter(|space| space.kind != SpaceKind::Young) {
-            let is_code = space.name.starts_with("code_");
+            let is_code = space.is_code();
             if space.kind == SpaceKind::Paged && !is_code {
                 // Young objects that live move to the old space.
                 let moved_bytes = if space.name == OLD_SPACE { young_bytes } else { 0 };
@@ -197,8 +199,11 @@ impl Isolate<'_> {
 /// Returns the pages of a space after a collection, which moves `moved_bytes` of objects into it
 /// from elsewhere.
 fn collect_space(mut pages: Vec<PageState>, mut moved_bytes: u64) -> Vec<PageState> {
+    // A new page is no smaller than this, whatever the others of a damaged space state.
     let area_bytes = pages.iter().map(|page| page.area_bytes).max().filter(|bytes| *bytes > 0);
-    let Some(area_bytes) = area_bytes else { return pages };
+    let Some(area_bytes) = area_bytes.map(|bytes| bytes.max(PAGE_ALIGNMENT - MAX_HEADER_BYTES)) else {
+        return pages;
+    };
     pages.sort_unstable_by_key(|page| page.used_bytes);
     let mut chosen_bytes = 0;
     let (mut chosen, mut others): (Vec<_>, Vec<_>) = pages.into_iter().partition(|page| {

@@ -20,15 +20,18 @@ use strandline_process::buffer::ReadBuffer;
 const MAX_VISITED: usize = 1 << 24;
 /// Objects between two checks of the deadline.
 const OBJECTS_AT_ONCE: usize = 1 << 12;
-/// Bytes read at first of an object, and of one whose end is where the next begins.
+/// Bytes read at first of an object.
 const FIRST_BYTES: usize = 64;
+/// Bytes read at first of an object whose end is where the next begins.
 const FIRST_SCANNED_BYTES: usize = 4096;
-/// [`ReachedObject::holder`] of an object that was reached from a root.
+/// [`ReachedObject::holder`] of an object that was reached from a root: an `Option` would take four
+/// more bytes for each of millions of objects.
 const NO_HOLDER: u32 = u32::MAX;
 
 /// An object that was reached.
 #[derive(Clone, Copy)]
 struct ReachedObject {
+    /// The number of its place.
     place: u32,
     /// The number of the object that holds it; [`NO_HOLDER`] if a root does.
     holder: u32,
@@ -47,16 +50,26 @@ struct Forward<'a> {
     buffer: ReadBuffer,
 }
 
-/// Returns the objects on a path to `sample`, and whether it begins at one of `anchors`; if not, at
-/// an object that a root refers to.
+/// The objects on a path.
+pub struct Chain {
+    /// Their addresses, from the first on.
+    pub objects: Vec<u64>,
+    /// Whether it begins at one of the anchors; if not, at an object that a root refers to.
+    pub begins_at_anchor: bool,
+}
+
+/// Returns the objects on a path to `sample` from one of `anchors`, or else from a root.
+///
+/// # Errors
+/// Why there is no path.
 pub fn chain(
     search: &Search<'_>,
     shapes: &mut Shapes<'_>,
     anchors: &HashSet<u64>,
     sample: u64,
-) -> Result<(Vec<u64>, bool), NoPath> {
+) -> Result<Chain, NoPath> {
     let index = search.heap.index;
-    let (_, wanted_place) = index.page_and_place(sample).ok_or(NoPath::NoRoot)?;
+    let wanted_place = index.place_at(sample).ok_or(NoPath::NoRoot)?.number;
     if index.places >= u64::from(NO_HOLDER) {
         return Err(NoPath::TooFar);
     }
@@ -81,24 +94,25 @@ pub fn chain(
             }
             forward.wanted_number.is_none()
         })
-        .ok_or(NoPath::Late)?;
+        .ok_or(NoPath::Incomplete)?;
         forward.visit_from(shapes, next)?;
     }
     let mut number = forward.wanted_number.ok_or(NoPath::NoRoot)?;
-    let mut chain = Vec::new();
+    let mut objects = Vec::new();
     let mut first = number;
     while let Some(reached) = forward.reached.get(number as usize) {
-        chain.push(index.address_of(u64::from(reached.place)).ok_or(NoPath::NoRoot)?);
+        objects.push(index.address_of(u64::from(reached.place)).ok_or(NoPath::NoRoot)?);
         (first, number) = (number, reached.holder);
     }
-    chain.reverse();
-    Ok((chain, (first as usize) < reached_from_anchors))
+    objects.reverse();
+    Ok(Chain { objects, begins_at_anchor: (first as usize) < reached_from_anchors })
 }
 
 impl Forward<'_> {
     /// Adds the object at an address, if it lives and was not reached before.
     fn reach(&mut self, address: u64, holder: u32) {
-        let Some((_, place)) = self.search.heap.index.page_and_place(address) else { return };
+        let Some(place) = self.search.heap.index.place_at(address) else { return };
+        let place = place.number;
         if !self.search.live.marks.has(place) || !self.is_reached.set(place) {
             return;
         }
@@ -115,7 +129,7 @@ impl Forward<'_> {
             && let Some(reached) = self.reached.get(next).copied()
         {
             if next.is_multiple_of(OBJECTS_AT_ONCE) && Instant::now() >= self.search.heap.context.deadline {
-                return Err(NoPath::Late);
+                return Err(NoPath::Incomplete);
             }
             if self.reached.len() > MAX_VISITED {
                 return Err(NoPath::TooFar);
@@ -154,8 +168,8 @@ pub fn references(
         return Some(());
     }
     let (memory, deadline) = (search.heap.memory, search.heap.context.deadline);
-    let (page, _) = search.heap.index.page_and_place(address)?;
-    let max_bytes = search.heap.index.pages.get(page)?.page.area_end.checked_sub(address)?;
+    let place = search.heap.index.place_at(address)?;
+    let max_bytes = search.heap.index.pages.get(place.page)?.page.area_end.checked_sub(address)?;
     let first_bytes = if shape.is_scanned() { FIRST_SCANNED_BYTES } else { FIRST_BYTES };
     let first_bytes = first_bytes.min(usize::try_from(max_bytes).ok()?);
     buffer.resize(first_bytes);
@@ -167,14 +181,8 @@ pub fn references(
     }
     let unread_offset = shape.references.start_of_unread(first_bytes as u64);
     buffer.resize(PAGE_ALIGNMENT as usize);
-    each_part(
-        memory,
-        deadline,
-        address + unread_offset,
-        size - unread_offset,
-        buffer,
-        &mut |offset, bytes| {
-            search.each_reference(shape, unread_offset as usize + offset, bytes, visit);
-        },
-    )
+    let (start, bytes) = (address + unread_offset, size - unread_offset);
+    each_part(memory, deadline, start, bytes, buffer, &mut |offset, bytes| {
+        search.each_reference(shape, unread_offset as usize + offset, bytes, visit);
+    })
 }

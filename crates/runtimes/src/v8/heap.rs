@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use super::layout::{
     ALLOCATOR_BUFFER, AllocationBuffers, BUFFER_TOP, LOCAL_BUFFER, LOCAL_BUFFER_HEAP, LOCAL_HEAP_BYTES,
-    Layout, LocalBufferOffsets, MAX_ISOLATE_BYTES, MAX_STATE, NEW_SPACE_BYTES, NOT_IN_GC, PAGE_ALIGNMENT,
-    SPACE_COMMITTED, SPACE_HEAP, SPACE_ID,
+    Layout, LocalBufferOffsets, MAX_ISOLATE_BYTES, MAX_STATE, NEW_SPACE, NEW_SPACE_BYTES, NOT_IN_GC,
+    OLD_SPACE, PAGE_ALIGNMENT, SPACE_COMMITTED, SPACE_HEAP, SPACE_ID,
 };
 use super::pages::{self, Page};
 use crate::batch::PageCache;
@@ -36,6 +36,7 @@ impl AllocationBuffer {
         self.limit - self.top
     }
 
+    /// Whether it is in the area for objects of a page.
     pub fn is_on(&self, page: &Page) -> bool {
         page.area_start <= self.top && self.limit <= page.area_end
     }
@@ -77,6 +78,11 @@ pub struct Space {
 }
 
 impl Space {
+    /// Whether its pages hold compiled code.
+    pub fn is_code(&self) -> bool {
+        self.name.starts_with("code_")
+    }
+
     /// The allocation areas on a page.
     pub fn buffers_on(&self, page: &Page) -> impl Iterator<Item = &AllocationBuffer> {
         self.buffer.iter().chain(&self.local_buffer).filter(|buffer| buffer.is_on(page))
@@ -90,12 +96,14 @@ pub struct Isolate {
     pub address: u64,
     /// Address of its `Heap`.
     pub heap: u64,
+    /// Its old space, by which the heap is recognised again.
     pub old_space: SpaceAddress,
 }
 
 /// All heaps of a process.
 #[derive(Debug, Default)]
 pub struct Heaps {
+    /// The isolates.
     pub isolates: Vec<Isolate>,
     /// Spaces of all isolates.
     pub spaces: Vec<Space>,
@@ -202,7 +210,15 @@ struct Reader<'a> {
 pub struct SpaceAddress {
     /// Its number (`AllocationSpace` in `src/common/globals.h`).
     pub number: usize,
+    /// Its address.
     pub address: u64,
+}
+
+/// The pages in the list of a space.
+struct ListedPages {
+    pages: Vec<Page>,
+    /// The committed bytes of the space.
+    committed_bytes: u64,
 }
 
 impl Reader<'_> {
@@ -227,7 +243,7 @@ impl Reader<'_> {
 
     /// Returns the old space among these, which every heap has.
     fn old_space(&self, spaces: &[SpaceAddress]) -> Option<SpaceAddress> {
-        let is_old = |space: &&SpaceAddress| self.layout.spaces.get(space.number) == Some(&"old_space");
+        let is_old = |space: &&SpaceAddress| self.layout.spaces.get(space.number) == Some(&OLD_SPACE);
         spaces.iter().find(is_old).copied()
     }
 
@@ -271,11 +287,11 @@ impl Reader<'_> {
         let mut spaces = Vec::new();
         for (&SpaceAddress { number, address }, buffer) in addresses.iter().zip(buffers) {
             let Some(&name) = self.layout.spaces.get(number) else { continue };
-            let space = if name == "new_space" {
+            let space = if name == NEW_SPACE {
                 self.read_new_space(heap, SpaceAddress { number, address }, buffer)?
             } else {
                 let mut space = self.read_space(name, heap, address, buffer)?;
-                let is_old = name == "old_space";
+                let is_old = name == OLD_SPACE;
                 space.local_buffer = self
                     .layout
                     .local_buffer
@@ -296,7 +312,7 @@ impl Reader<'_> {
         address: u64,
         buffer: Option<AllocationBuffer>,
     ) -> Result<Space, HeapError> {
-        let (pages, committed_bytes) = self.listed_pages(address)?;
+        let ListedPages { pages, committed_bytes } = self.listed_pages(address)?;
         let is_large = name.contains("large");
         let used_bytes = if is_large {
             self.field(address, self.layout.objects_size).filter(|&used_bytes| used_bytes <= committed_bytes)
@@ -337,7 +353,7 @@ impl Reader<'_> {
         owners.dedup();
         let mut young = Space {
             heap,
-            name: "new_space",
+            name: NEW_SPACE,
             kind: SpaceKind::Young,
             committed_bytes: 0,
             used_bytes: None,
@@ -350,7 +366,7 @@ impl Reader<'_> {
             if !self.is_space(owner, heap, space.number) {
                 continue;
             }
-            let (pages, committed_bytes) = self.listed_pages(owner)?;
+            let ListedPages { pages, committed_bytes } = self.listed_pages(owner)?;
             young.committed_bytes = young.committed_bytes.saturating_add(committed_bytes);
             let has_buffer = |page: &Page| buffer.is_some_and(|buffer| buffer.is_on(page));
             // Objects are in the pages before the allocation area, and in front of it.
@@ -376,9 +392,8 @@ impl Reader<'_> {
         Ok(young)
     }
 
-    /// Returns the pages in the list of a space, and its committed bytes, which must be those of
-    /// the pages.
-    fn listed_pages(&mut self, space: u64) -> Result<(Vec<Page>, u64), HeapError> {
+    /// Returns the pages in the list of a space, whose bytes must be the committed ones.
+    fn listed_pages(&mut self, space: u64) -> Result<ListedPages, HeapError> {
         let committed_bytes = self.field(space, SPACE_COMMITTED).ok_or(HeapError::Inconsistent)?;
         let mut record = self.field(space, self.layout.first_page).ok_or(HeapError::Inconsistent)?;
         let mut pages = Vec::new();
@@ -396,7 +411,8 @@ impl Reader<'_> {
             pages.push(page);
             record = self.field(record, self.layout.record.next).ok_or(HeapError::Inconsistent)?;
         }
-        if sum == committed_bytes { Ok((pages, committed_bytes)) } else { Err(HeapError::Inconsistent) }
+        let listed = ListedPages { pages, committed_bytes };
+        if sum == committed_bytes { Ok(listed) } else { Err(HeapError::Inconsistent) }
     }
 
     /// Returns the pages of a heap that are in no list; they must be pooled.

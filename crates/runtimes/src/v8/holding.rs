@@ -42,17 +42,17 @@ const STOPS: [&str; 15] = [
 ];
 /// `value_` in a `PropertyCell` (`src/objects/property-cell.tq`).
 const CELL_VALUE: usize = 24;
-/// First slots of a context: its `ScopeInfo`, and the context outside of it
-/// (`src/objects/contexts.h`).
+/// First slot of a context: its `ScopeInfo` (`src/objects/contexts.h`).
 const CONTEXT_SCOPE: u64 = 16;
+/// Second slot of a context: the context outside of it.
 const CONTEXT_OUTSIDE: u64 = 24;
 /// Contexts between two checks of the deadline.
 const CONTEXTS_AT_ONCE: usize = 1 << 16;
-/// Maximum contexts from one to the outermost.
+/// Maximum contexts from one to the outermost; the variables of further ones get no file's name.
 const MAX_CONTEXTS: usize = 100;
-/// `exports_` in a `SourceTextModule` (`src/objects/module.tq`), a table of names and cells, and
-/// `value_` in a `Cell`.
+/// `exports_` in a `SourceTextModule` (`src/objects/module.tq`), a table of names and cells.
 const MODULE_EXPORTS: usize = 8;
+/// `value_` in a `Cell`.
 const MODULE_CELL_VALUE: u64 = 8;
 /// `function_` in a `JSGeneratorObject` (`src/objects/js-generator.tq`).
 const GENERATOR_FUNCTION: u64 = 24;
@@ -69,6 +69,7 @@ const SET_GRANULE: u64 = 16;
 pub struct Holding {
     /// The blocks, and what is known of references.
     pub hints: ReferenceHints,
+    /// The types of the blocks.
     pub types: ObjectTypes,
     /// Whether there are more variables than are listed.
     pub is_cut: bool,
@@ -209,6 +210,7 @@ impl Collector<'_> {
         match class.role {
             Role::Plain | Role::Stop => {}
             Role::Context => self.contexts.push(ContextRange { address, bytes: size }),
+            // Exports that cannot be read have no names: what they hold counts for other roots.
             Role::Module => _ = self.add_exports(shapes, bytes),
             Role::Property => {
                 let property = word_at(bytes, slots::CELL_NAME as usize).zip(word_at(bytes, CELL_VALUE));
@@ -218,20 +220,22 @@ impl Collector<'_> {
         }
     }
 
+    /// The class of an object that begins with `bytes`; that of a function is its code.
     fn class_of(&mut self, shapes: &mut Shapes<'_>, shape: Shape, bytes: &[u8]) -> ObjectClass {
         let layout = self.heap.layout;
-        let shared = word_at(bytes, layout.shared as usize).unwrap_or(0);
         let is_function = shape.content == Content::Function;
-        if is_function {
+        let shared = word_at(bytes, layout.shared as usize).filter(|_| is_function);
+        if let Some(shared) = shared {
+            // A file whose name cannot be read is not named.
             _ = self.note_files(shapes, shared, bytes);
         }
-        let key = if is_function { shared } else { shape.map };
+        let key = shared.unwrap_or(shape.map);
         if let Some(class) = self.classes.get(&key) {
             return *class;
         }
-        let name = match is_function {
-            true => names::function_type_name(shapes, layout, shared),
-            false => names::object_type_name(shapes, layout, shape, self.constructors),
+        let name = match shared {
+            Some(shared) => names::function_type_name(shapes, layout, shared),
+            None => names::object_type_name(shapes, layout, shape, self.constructors),
         };
         let role = match shapes.types().name(shape.instance_type).unwrap_or_default() {
             _ if is_function => Role::Plain,
@@ -325,6 +329,7 @@ impl Collector<'_> {
         Some(())
     }
 
+    /// Adds a variable; notes if there is no room for it.
     fn add_variable(&mut self, variable: Variable) {
         let variables = &mut self.holding.hints.variables;
         if variables.len() < MAX_VARIABLES {
@@ -387,7 +392,7 @@ impl Collector<'_> {
     /// Adds the properties of global objects whose names the program's code has.
     fn add_properties(&mut self, shapes: &mut Shapes<'_>, marks: &Bitmap) -> Option<()> {
         let keys: HashSet<u64> = self.properties.iter().map(|property| property.key).collect();
-        let in_code = constants::used_in_code(&self.heap, marks, shapes, &keys)?;
+        let in_code = constants::keys_in_code(&self.heap, marks, shapes, &keys)?;
         for property in std::mem::take(&mut self.properties) {
             if !self.may_add_name() {
                 break;

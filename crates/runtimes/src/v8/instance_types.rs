@@ -26,8 +26,9 @@ const AFTER_FIXED_ARRAY: [&str; 8] = [
     "OrderedHashMap",
     "OrderedHashSet",
 ];
-/// Number of classes of contexts, from `FIRST_CONTEXT_TYPE` on; which of them `NativeContext` is.
+/// Number of classes of contexts, from `FIRST_CONTEXT_TYPE` on.
 const CONTEXT_CLASSES: u16 = 10;
+/// Which of them `NativeContext` is.
 const NATIVE_CONTEXT_INDEX: u16 = 7;
 /// Number of classes of functions after `JSFunction`: of classes, of arrays, of promises, …
 const FUNCTION_SUBCLASSES: u16 = 16;
@@ -41,16 +42,23 @@ pub struct InstanceTypes {
     numbers: BTreeMap<String, u16>,
 }
 
-/// Returns what a file exports: V8's classes with their numbers, and the number of the first
-/// context.
-pub fn exported(image: &ElfFile) -> Option<(Vec<(String, u16)>, u16)> {
+/// The numbers that a file exports.
+pub struct ExportedTypes {
+    /// V8's classes with their numbers.
+    pub classes: Vec<(String, u16)>,
+    /// The number of the first class of contexts.
+    pub first_context: u16,
+}
+
+/// Returns the numbers that a file exports; `None` if it does not export that of contexts.
+pub fn exported(image: &ElfFile) -> Option<ExportedTypes> {
     let first_context = image.exported_values("v8dbg_FirstContextType").first()?.1;
     let classes = image.exported_values(SYMBOL_PREFIX).into_iter().filter_map(|(name, number)| {
         let class = name.split_once("__")?.0;
         let is_class = class.bytes().all(|byte| byte.is_ascii_alphanumeric());
         Some((class.to_owned(), u16::try_from(number).ok()?)).filter(|_| is_class)
     });
-    Some((classes.collect(), u16::try_from(first_context).ok()?))
+    Some(ExportedTypes { classes: classes.collect(), first_context: u16::try_from(first_context).ok()? })
 }
 
 impl InstanceTypes {

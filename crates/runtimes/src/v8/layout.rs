@@ -6,6 +6,10 @@
 //! `memory-chunk-metadata.h`, `spaces.h` and `main-allocator.h`. A page is trusted only if its
 //! space, its heap and the list of its space agree with it.
 
+/// The space of young objects.
+pub const NEW_SPACE: &str = "new_space";
+/// The space of objects that survived.
+pub const OLD_SPACE: &str = "old_space";
 /// Alignment of pages (`kPageSizeBits` in `src/common/globals.h` is 18).
 pub const PAGE_ALIGNMENT: u64 = 256 << 10;
 /// Bytes read of a page's record: the smallest, of a read-only page of 13.6, has 96.
@@ -79,6 +83,16 @@ pub const CACHED_EXTERNAL_BITS: u32 = 2;
 /// Bit of the instance type of a string: one byte for each character (`kOneByteStringTag`);
 /// otherwise two.
 pub const IS_ONE_BYTE: u32 = 8;
+/// Bits of the instance type of a string that give its representation, and their values
+/// (`src/objects/instance-type.h`, `kStringRepresentationMask`).
+pub mod representation {
+    pub const MASK: u16 = 7;
+    pub const SEQUENTIAL: u16 = 0;
+    pub const CONS: u16 = 1;
+    pub const EXTERNAL: u16 = 2;
+    pub const SLICED: u16 = 3;
+    pub const THIN: u16 = 5;
+}
 /// `length_` in a `String`, 32 bits (`src/objects/string.h`).
 pub const STRING_LENGTH: usize = 12;
 /// `resource_data_` in an `ExternalString`.
@@ -246,7 +260,7 @@ pub struct ExternalStrings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Major and minor version of V8.
-    pub version: (u32, u32),
+    pub version: [u32; 2],
     /// Offset in a page of the pointer to its metadata; `None` if the record is the page's start.
     pub metadata: Option<usize>,
     /// Fields of the record.
@@ -363,7 +377,7 @@ const V8_13_OBJECTS: ObjectLayout = ObjectLayout {
 
 /// Header in the page, up to V8 11: size and flags come first (`src/heap/basic-memory-chunk.h`).
 const V8_11: Layout = Layout {
-    version: (11, 3),
+    version: [11, 3],
     metadata: None,
     record: Record {
         size: 0,
@@ -392,8 +406,8 @@ const V8_11: Layout = Layout {
     objects: V8_11_OBJECTS,
     spaces: &[
         "read_only_space",
-        "new_space",
-        "old_space",
+        NEW_SPACE,
+        OLD_SPACE,
         "code_space",
         "shared_space",
         "new_large_object_space",
@@ -405,7 +419,7 @@ const V8_11: Layout = Layout {
 
 /// Metadata outside the page, from V8 13 on (`src/heap/memory-chunk-metadata.h`).
 const V8_13: Layout = Layout {
-    version: (13, 6),
+    version: [13, 6],
     metadata: Some(8),
     record: Record {
         size: 48,
@@ -434,8 +448,8 @@ const V8_13: Layout = Layout {
     objects: V8_13_OBJECTS,
     spaces: &[
         "read_only_space",
-        "new_space",
-        "old_space",
+        NEW_SPACE,
+        OLD_SPACE,
         "code_space",
         "shared_space",
         "trusted_space",
@@ -452,7 +466,7 @@ const V8_13: Layout = Layout {
 /// The layouts of all known versions.
 pub static LAYOUTS: [Layout; 5] = [
     Layout {
-        version: (10, 2),
+        version: [10, 2],
         record: Record { next: 232, ..V8_11.record },
         pooled: PooledFlags { offset: 8, is_in_page: true, bits: 0x8_2000 },
         heap_spaces: 0x1d0,
@@ -474,19 +488,19 @@ pub static LAYOUTS: [Layout; 5] = [
         },
         spaces: &[
             "read_only_space",
-            "old_space",
+            OLD_SPACE,
             "code_space",
             "map_space",
             "large_object_space",
             "code_large_object_space",
             "new_large_object_space",
-            "new_space",
+            NEW_SPACE,
         ],
         ..V8_11
     },
     V8_11,
     Layout {
-        version: (12, 4),
+        version: [12, 4],
         record: Record {
             size: 16,
             heap: 24,
@@ -517,8 +531,8 @@ pub static LAYOUTS: [Layout; 5] = [
         },
         spaces: &[
             "read_only_space",
-            "new_space",
-            "old_space",
+            NEW_SPACE,
+            OLD_SPACE,
             "code_space",
             "shared_space",
             "trusted_space",
@@ -532,7 +546,7 @@ pub static LAYOUTS: [Layout; 5] = [
     },
     V8_13,
     Layout {
-        version: (14, 6),
+        version: [14, 6],
         record: Record { next: 256, ..V8_13.record },
         pooled: PooledFlags { offset: 88, is_in_page: false, bits: 6 },
         heap_spaces: 0x118,

@@ -52,7 +52,7 @@ impl Program {
     /// Returns the layout of its version; `None` if none is known.
     pub fn layout(&self) -> Option<&'static Layout> {
         let [major, minor, ..] = self.version?;
-        LAYOUTS.iter().find(|layout| layout.version == (major, minor))
+        LAYOUTS.iter().find(|layout| layout.version == [major, minor])
     }
 
     /// Sets the kinds of objects: V8's classes with their instance types, and that of the first
@@ -63,8 +63,7 @@ impl Program {
     }
 }
 
-/// Returns the mapped files that hold V8: at most one more than [`MAX_PROGRAMS`], to tell that
-/// there are more.
+/// Returns the mapped files that hold V8: up to [`MAX_PROGRAMS`], and one more if there are more.
 pub fn find(process: &Process, space: &AddressSpace) -> Vec<Program> {
     let modules = modules::all(space);
     modules.iter().filter_map(|module| program(process, space, module)).take(MAX_PROGRAMS + 1).collect()
@@ -80,9 +79,10 @@ fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Opti
         return None;
     }
     let number = |name: &str| Some(u32::from_le_bytes(image.bytes_at(address(name)?, 4)?.try_into().ok()?));
-    let [major, minor, build, patch] = VERSION_SYMBOLS.map(number);
-    let version = major.zip(minor).zip(build.zip(patch));
-    let version = version.map(|((major, minor), (build, patch))| [major, minor, build, patch]);
+    let version = match VERSION_SYMBOLS.map(number) {
+        [Some(major), Some(minor), Some(build), Some(patch)] => Some([major, minor, build, patch]),
+        _ => None,
+    };
     let code = address(MEMORY_PRESSURE).and_then(|address| image.bytes_at(address, FUNCTION_BYTES));
     let object = Object::open(process, space, module.code).ok();
     let current = object.and_then(|object| {
@@ -92,8 +92,8 @@ fn program(process: &Process, space: &AddressSpace, module: &Module<'_>) -> Opti
     let path = module.code.name.clone();
     let memory_pressure = code.unwrap_or_default();
     let mut program = Program { path, version, memory_pressure, current, types: None };
-    if let Some((classes, first_context)) = instance_types::exported(&image) {
-        program.set_types(classes.into_iter(), first_context);
+    if let Some(exported) = instance_types::exported(&image) {
+        program.set_types(exported.classes.into_iter(), exported.first_context);
     }
     Some(program)
 }

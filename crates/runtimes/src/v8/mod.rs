@@ -9,9 +9,10 @@
 //!
 //! `objects` counts the objects on the pages of `page_index` by type (`tally`): `shapes` has their
 //! hidden classes and sizes, `instance_types` the numbers of V8's classes, `names` the names of
-//! constructors and functions. `trace` finds what lives, from `roots` along `references`; `path` is
-//! the way to one object, `forward` a long one, `slots` names its steps, `holding` has what
-//! `holders` needs.
+//! constructors and functions. `trace` finds what lives, from `roots` along `references`; `path`
+//! searches a path to one object, `forward` a long one, `slots` names its steps, `constants` tells
+//! names from data; `views` has what Buffers show, `holding` what `holders` needs, `forecast` what
+//! a collection releases.
 
 mod claims;
 mod constants;
@@ -106,25 +107,14 @@ pub static READER: runtime::Reader = runtime::Reader {
     ..runtime::Reader::new(|process, space| Programs::found(locate::find(process, space)))
 };
 
-/// Returns why there is no path to an object that lives; `None` if no such object does.
-fn no_path(reason: &NoPath) -> Option<String> {
-    let text = match reason {
-        NoPath::NoObject => return None,
-        NoPath::Late => "there was no time to search for it",
-        NoPath::TooFar => "too many objects are on the way to it",
-        NoPath::NoRoot => "no root was found that leads to it",
-    };
-    Some(text.to_owned())
-}
-
 /// The result for the requested path.
 fn path(runtime: &Runtime) -> Option<PathAnswer> {
     let facts: facts::V8 = runtime.details(ABOUT.name)?;
-    Some(match facts.path {
-        Some(path) => PathAnswer::Found(section::path_text(&path)),
-        None if facts.no_path.is_some() => PathAnswer::NoPath(facts.no_path.unwrap_or_default()),
-        None if facts.reachable.is_some() => PathAnswer::NoObject,
-        None => PathAnswer::NotTraced,
+    Some(match (facts.path, facts.no_path) {
+        (Some(path), _) => PathAnswer::Found(section::path_text(&path)),
+        (None, Some(reason)) => PathAnswer::NoPath(reason),
+        (None, None) if facts.reachable.is_some() => PathAnswer::NoObject,
+        (None, None) => PathAnswer::NotTraced,
     })
 }
 
@@ -134,6 +124,7 @@ impl FoundRuntime for Programs<Program> {
         true
     }
 
+    /// Words in free memory are no roots (`roots`).
     fn needs_free_memory(&self) -> bool {
         true
     }
@@ -254,7 +245,7 @@ fn add_objects(
     }
     match objects.path {
         Some(Ok(path)) => details.path = Some(path),
-        Some(Err(reason)) => details.no_path = no_path(&reason),
+        Some(Err(reason)) => details.no_path = reason.text().map(str::to_owned),
         None => {}
     }
     let mut caveat = |code: &str, bytes: Option<u64>, text: &str| {
@@ -264,8 +255,9 @@ fn add_objects(
     if unread > 0 {
         let text = "objects on these bytes of pages could not be separated, and are not counted by type";
         caveat("v8_objects_unread", Some(unread), text);
-    } else if objects.is_late {
-        let text = "there was no time, or no memory, to find out which objects live";
+    } else if objects.is_untraced {
+        let text = "it is not known which objects live: there was no time or no memory to trace them, or a part of the memory \
+                    could not be read";
         caveat("v8_not_traced", None, text);
     } else if objects.is_swapped {
         let text = "parts of the process are, or may be, swapped out: which objects live is not known";
@@ -290,7 +282,9 @@ fn add_objects(
 
 /// The objects, and those that may be alive.
 struct Objects {
+    /// The pages with objects.
     index: PageIndex,
+    /// All objects, live or not.
     census: Census,
     /// The objects that may be alive; `None` if they were not traced.
     live: Option<trace::Live>,
@@ -298,8 +292,8 @@ struct Objects {
     path: Option<Result<facts::Path, NoPath>>,
     /// What the live objects hold, if the blocks are wanted.
     holding: Option<Holding>,
-    /// Whether objects were to be traced, and were not.
-    is_late: bool,
+    /// Whether objects were to be traced, and were not, or not completely.
+    is_untraced: bool,
     /// Whether they were not to be traced because parts of the process may be swapped out.
     is_swapped: bool,
 }
@@ -359,6 +353,6 @@ fn count_objects(
         .map(|(live, name)| Search { heap, roots: &roots, live }.path_to(name, &mut census.constructors));
     let held_live = live.as_ref().filter(|_| context.keeps_blocks);
     let holding = held_live.and_then(|live| holding::holding(&heap, &live.marks, &mut census.constructors));
-    let is_late = is_traced && (live.is_none() || context.keeps_blocks && holding.is_none());
-    Ok(Objects { index, census, live, path, holding, is_late, is_swapped })
+    let is_untraced = is_traced && (live.is_none() || context.keeps_blocks && holding.is_none());
+    Ok(Objects { index, census, live, path, holding, is_untraced, is_swapped })
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::instance_types::FIRST_NONSTRING;
-use super::layout::{IS_ONE_BYTE, ObjectLayout, STRING_LENGTH};
+use super::layout::{IS_ONE_BYTE, ObjectLayout, STRING_LENGTH, representation};
 use super::shapes::{Shape, Shapes, TableEntry};
 
 /// `constructor_or_back_pointer_` in a `Map` (`src/objects/map.h`).
@@ -12,13 +12,14 @@ const MAP_CONSTRUCTOR: u64 = 32;
 /// Maximum hidden classes from one to the first of its constructor: each transition adds a
 /// property.
 const MAX_TRANSITIONS: usize = 2048;
-/// `flags` in a `ScopeInfo`, and its number of variables, in the upper half of a word
-/// (`context_local_count`, `src/objects/scope-info.tq`).
+/// `flags` in a `ScopeInfo` (`src/objects/scope-info.tq`).
 const SCOPE_FLAGS: u64 = 8;
+/// `context_local_count` in a `ScopeInfo`, in the upper half of a word: its number of variables.
 const SCOPE_VARIABLE_COUNT: u64 = 28;
-/// Flags of a `ScopeInfo` (`src/objects/scope-info.tq`): whether it has a variable for its class,
-/// and where the variable with the function's name is (0 without such a variable).
+/// Flag of a `ScopeInfo`: it has a variable for its class.
 const HAS_CLASS_VARIABLE: u64 = 1 << 10;
+/// Flags of a `ScopeInfo`: where the variable with the function's name is (0 without such a
+/// variable).
 const FUNCTION_VARIABLE: u64 = 3 << 12;
 /// Flag of a `ScopeInfo`: its contexts have a slot for variables that `eval` makes.
 const HAS_EXTENSION: u64 = 1 << 26;
@@ -26,8 +27,9 @@ const HAS_EXTENSION: u64 = 1 << 26;
 /// (`kScopeInfoMaxInlinedLocalNamesSize`).
 const MAX_INLINED_NAMES: u64 = 75;
 /// Distance from the name in a `SharedFunctionInfo` to its `Script`
-/// (`src/objects/shared-function-info.tq`), and `name` in a `Script` (`src/objects/script.tq`).
+/// (`src/objects/shared-function-info.tq`).
 const SCRIPT_AFTER_NAME: u64 = 16;
+/// `name` in a `Script` (`src/objects/script.tq`).
 const SCRIPT_NAME: u64 = 16;
 /// Names of the files of Node.js's own code begin with this.
 pub const OWN_FILES: &str = "node:";
@@ -42,14 +44,6 @@ const MAX_PATH_BYTES: usize = 1024;
 const MAX_CONSTRUCTORS_PER_PROTOTYPE: usize = 8;
 /// Longest name; longer ones are cut.
 const MAX_CHARACTERS: usize = 100;
-/// Bits of a string's instance type for its representation (`src/objects/instance-type.h`), and
-/// values.
-const REPRESENTATION: u16 = 7;
-const SEQUENTIAL: u16 = 0;
-const CONS: u16 = 1;
-const EXTERNAL: u16 = 2;
-const SLICED: u16 = 3;
-const THIN: u16 = 5;
 /// First string of a `ConsString`, actual string of a `ThinString`, characters of others.
 const STRING_CONTENT: u64 = 16;
 /// Maximum strings from one to the one with its characters.
@@ -138,11 +132,11 @@ impl Constructors {
 
 /// Returns what Chrome's developer tools call strings of this type.
 fn string_name(instance_type: u16) -> &'static str {
-    match instance_type & REPRESENTATION {
-        CONS => "(concatenated string)",
-        EXTERNAL => "(external string)",
-        SLICED => "(sliced string)",
-        THIN => "(thin string)",
+    match instance_type & representation::MASK {
+        representation::CONS => "(concatenated string)",
+        representation::EXTERNAL => "(external string)",
+        representation::SLICED => "(sliced string)",
+        representation::THIN => "(thin string)",
         _ => "(string)",
     }
 }
@@ -248,7 +242,9 @@ impl ScopeInfo {
         for TableEntry { key, value: number } in entries {
             let is_entry = Shapes::object_at(key).is_some() && number & 0xffff_ffff == 0;
             let name = names.get_mut((number >> 32) as usize).filter(|_| is_entry);
-            name.into_iter().for_each(|name| *name = Some(key));
+            if let Some(name) = name {
+                *name = Some(key);
+            }
         }
         names
     }
@@ -273,7 +269,7 @@ pub fn source_file(shapes: &mut Shapes<'_>, layout: &ObjectLayout, shared: u64) 
     }
     let name = shapes.target(script, SCRIPT_NAME)?;
     let kind = shapes.type_at(name).filter(|number| *number < FIRST_NONSTRING)?;
-    if kind & REPRESENTATION != SEQUENTIAL || u32::from(kind) & IS_ONE_BYTE == 0 {
+    if kind & representation::MASK != representation::SEQUENTIAL || u32::from(kind) & IS_ONE_BYTE == 0 {
         return None;
     }
     let length = shapes.cache.word32(name.checked_add(STRING_LENGTH as u64)?)? as usize;
@@ -307,9 +303,9 @@ pub fn text(shapes: &mut Shapes<'_>, mut word: u64) -> Option<String> {
         let address = Shapes::object_at(word)?;
         let number = shapes.type_at(address).filter(|number| *number < FIRST_NONSTRING)?;
         let content = address.checked_add(STRING_CONTENT)?;
-        match number & REPRESENTATION {
-            SEQUENTIAL => return characters(shapes, address, content, number),
-            CONS | THIN => word = shapes.cache.word(content)?,
+        match number & representation::MASK {
+            representation::SEQUENTIAL => return characters(shapes, address, content, number),
+            representation::CONS | representation::THIN => word = shapes.cache.word(content)?,
             _ => return None,
         }
     }

@@ -26,10 +26,11 @@ const CRITICAL: u64 = 2;
 /// Bytes of stack for the call: it allocates a task and takes the locks of Node's platform.
 const STACK_BYTES: u64 = 64 << 10;
 /// Where Node's platform threads (`PlatformWorkerThread` in `src/node_platform.cc`) and libuv's
-/// pool (`worker` in `src/threadpool.c`) wait for work, and what runs the event loop of an
-/// isolate's thread. Some builds have libuv as a library.
+/// pool (`worker` in `src/threadpool.c`) wait for work.
 const IDLE_IN: [&str; 1] = ["uv_cond_wait"];
+/// What runs the event loop of an isolate's thread.
 const LOOPS_IN: [&str; 1] = ["uv_run"];
+/// Some builds have libuv as a library.
 const FILES: [&str; 1] = ["libuv.so"];
 
 /// Returns the calls, one for each isolate.

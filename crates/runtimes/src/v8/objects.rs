@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::instance_types::InstanceTypes;
 use super::layout::{ObjectLayout, PAGE_ALIGNMENT};
 use super::names::Constructors;
-use super::page_index::{IndexedPage, PageIndex};
+use super::page_index::{IndexedPage, PageIndex, WORD_BYTES};
 use super::shapes::{Shape, Shapes};
 use super::tally::{self, Tally, Totals};
 use crate::batch::PageCache;
@@ -22,8 +22,6 @@ use strandline_process::memory::Memory;
 pub const MAX_STOPPED_BYTES: u64 = 32 << 20;
 /// Most bytes before an allocation area that may be an object without a hidden class yet.
 const MAX_INCOMPLETE_BYTES: u64 = 1024;
-/// Bytes of the smallest object, and of a word.
-const WORD_BYTES: u64 = 8;
 
 /// What was counted.
 #[derive(Default)]
@@ -45,6 +43,7 @@ pub struct LiveObject<'a> {
     pub address: u64,
     /// Its hidden class.
     pub shape: Shape,
+    /// Its size in bytes.
     pub size: u64,
     /// Its bytes, of a large one the first.
     pub bytes: &'a [u8],
@@ -55,11 +54,13 @@ pub struct LiveObject<'a> {
 pub struct Heap<'a> {
     /// The process.
     pub context: &'a Context<'a>,
+    /// Its memory.
     pub memory: &'a dyn Memory,
     /// Offsets in objects.
     pub layout: &'a ObjectLayout,
+    /// Numbers of V8's classes.
     pub types: &'a InstanceTypes,
-    /// Pages.
+    /// The pages with objects.
     pub index: &'a PageIndex,
 }
 
@@ -99,6 +100,7 @@ impl<'a> Heap<'a> {
         for run in &indexed.runs {
             let mut at = run.start;
             while at < run.end {
+                // Objects are marked only on pages that `count` walked to their ends.
                 let from = if indexed.is_large { 0 } else { indexed.offset_of(at) };
                 let to = if indexed.is_large { buffer.len() } else { indexed.offset_of(run.end) };
                 let Some(bytes) = buffer.get(from..to) else { break };
@@ -126,13 +128,13 @@ pub fn count(heap: &Heap<'_>, starts: Option<&Bitmap>) -> Census {
         tally: Tally::default(),
         starts,
         buffer: ReadBuffer::new(PAGE_ALIGNMENT as usize),
-        page_bytes: Vec::new(),
+        counted_pages: Vec::new(),
         unread_bytes: 0,
     };
     let walk_page = |walk: &mut Walk<'_>, number: usize| {
         if let Some(indexed) = heap.index.pages.get(number) {
             let bytes = walk.count_page(indexed);
-            walk.page_bytes.push((number, bytes));
+            walk.counted_pages.push(CountedPage { number, bytes });
             (heap.context.progress)(indexed.page.bytes());
         }
     };
@@ -142,8 +144,10 @@ pub fn count(heap: &Heap<'_>, starts: Option<&Bitmap>) -> Census {
     let mut census = Census { unread_bytes: heap.index.unread_bytes, ..Census::default() };
     census.page_bytes = vec![0; heap.index.pages.len()];
     for walk in &mut walks {
-        for &(number, bytes) in &walk.page_bytes {
-            census.page_bytes.get_mut(number).into_iter().for_each(|page| *page = bytes);
+        for &CountedPage { number, bytes } in &walk.counted_pages {
+            if let Some(page_bytes) = census.page_bytes.get_mut(number) {
+                *page_bytes = bytes;
+            }
         }
         census.unread_bytes += walk.unread_bytes;
         walk.tally.add_names(&mut walk.shapes, heap.layout, &mut census.constructors);
@@ -165,13 +169,28 @@ struct Walk<'a> {
     /// Gets a bit for each object.
     starts: Option<&'a Bitmap>,
     buffer: ReadBuffer,
-    /// The number of each page, and the bytes of its objects.
-    page_bytes: Vec<(usize, u64)>,
+    counted_pages: Vec<CountedPage>,
     /// Bytes of pages that could not be walked.
     unread_bytes: u64,
 }
 
+/// A page that was counted.
+#[derive(Clone, Copy)]
+struct CountedPage {
+    /// Its number in the index.
+    number: usize,
+    /// Bytes of its objects.
+    bytes: u64,
+}
+
 impl Walk<'_> {
+    /// Notes that an object begins at a place.
+    fn set_start(&self, place: u64) {
+        if let Some(starts) = self.starts {
+            starts.set(place);
+        }
+    }
+
     /// Counts the objects of a page; returns their bytes.
     fn count_page(&mut self, indexed: &IndexedPage) -> u64 {
         let mut buffer = std::mem::take(&mut self.buffer);
@@ -192,7 +211,7 @@ impl Walk<'_> {
                         self.unread_bytes += if is_incomplete { 0 } else { run.end - at };
                         break;
                     };
-                    self.starts.into_iter().for_each(|starts| _ = starts.set(indexed.place_of(at)));
+                    self.set_start(indexed.place_of(at));
                     at += size;
                 }
             }
@@ -222,7 +241,7 @@ impl Walk<'_> {
         match head {
             Some(head) => {
                 self.tally.record(self.heap.layout, head, bytes);
-                self.starts.into_iter().for_each(|starts| _ = starts.set(indexed.first_place));
+                self.set_start(indexed.first_place);
             }
             None => self.unread_bytes += page.allocated_bytes,
         }

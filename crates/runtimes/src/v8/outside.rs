@@ -16,11 +16,11 @@ use strandline_process::map::Mapping;
 use strandline_process::memory::{Memory, word_at};
 use strandline_process::range::{AddressRange, RangeSet};
 
-/// Number of entries read at the start of a supposed dispatch table, and minimum number of valid
-/// ones.
+/// Number of entries read at the start of a supposed dispatch table.
 const CHECKED_ENTRIES: usize = 8;
+/// Minimum number of valid entries among these.
 const MIN_VALID_ENTRIES: usize = 2;
-/// Limit on Abseil's blocks in all mappings: each costs a read.
+/// Limit on Abseil's blocks in all mappings: each costs a read. Further ones stay anonymous.
 const MAX_BLOCKS: usize = 1 << 16;
 /// Largest dispatch table and code range (`src/common/globals.h`).
 const MAX_TABLE_BYTES: u64 = 512 << 20;
@@ -35,6 +35,7 @@ pub fn claim(
     claims: &mut Vec<RangeClaim>,
     foreign_ranges: &RangeSet,
 ) {
+    // Without a slot this memory stays anonymous.
     let Some(slot) = palette.add(&rows::METADATA, None) else { return };
     let claimed: RangeSet = claims.iter().map(RangeClaim::range).collect();
     let objects = heaps.object_areas();

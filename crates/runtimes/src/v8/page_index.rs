@@ -13,11 +13,12 @@ use strandline_process::range::AddressRange;
 /// Bytes read of a large object: for its hidden class, its length, and the function's name.
 const LARGE_HEAD_BYTES: usize = 4096;
 /// Bytes of the smallest object: one word.
-const WORD_BYTES: u64 = 8;
+pub const WORD_BYTES: u64 = 8;
 
 /// A page with objects.
 #[derive(Clone, Debug)]
 pub struct IndexedPage {
+    /// The page.
     pub page: Page,
     /// Whether it has one object.
     pub is_large: bool,
@@ -32,6 +33,7 @@ pub struct IndexedPage {
 /// All pages, in address order.
 #[derive(Clone, Debug, Default)]
 pub struct PageIndex {
+    /// The pages, in address order.
     pub pages: Vec<IndexedPage>,
     /// Number of places.
     pub places: u64,
@@ -39,10 +41,19 @@ pub struct PageIndex {
     pub unread_bytes: u64,
 }
 
+/// A place where an object may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Index of its page in [`PageIndex::pages`].
+    pub page: usize,
+    /// Its number among all places.
+    pub number: u64,
+}
+
 impl PageIndex {
     /// Numbers the pages of all spaces but those with code.
     pub fn new(heaps: &Heaps) -> Self {
-        let spaces = heaps.spaces.iter().filter(|space| !space.name.starts_with("code_"));
+        let spaces = heaps.spaces.iter().filter(|space| !space.is_code());
         let pages = spaces.flat_map(|space| space.pages.iter().map(move |page| (space, page)));
         let mut index = Self::default();
         for (space, page) in pages {
@@ -51,9 +62,10 @@ impl PageIndex {
                 index.unread_bytes += page.allocated_bytes;
                 continue;
             }
-            let runs = match is_large {
-                true => vec![(page.area_start, page.area_end).into()],
-                false => object_runs(space, page),
+            let runs = if is_large {
+                vec![AddressRange::new(page.area_start, page.area_end)]
+            } else {
+                object_runs(space, page)
             };
             let buffer_tops = space.buffers_on(page).map(|buffer| buffer.top).collect();
             index.pages.push(IndexedPage { page: *page, is_large, runs, buffer_tops, first_place: 0 });
@@ -66,19 +78,17 @@ impl PageIndex {
         index
     }
 
-    /// Returns the number of the page at `address` and that of the place; `None` if no object can
-    /// begin there.
+    /// Returns the place at `address`; `None` if no object can begin there.
     #[inline]
-    pub fn page_and_place(&self, address: u64) -> Option<(usize, u64)> {
-        let number = self.pages.partition_point(|indexed| indexed.page.area_end <= address);
-        let indexed = self.pages.get(number)?;
+    pub fn place_at(&self, address: u64) -> Option<Place> {
+        let page = self.pages.partition_point(|indexed| indexed.page.area_end <= address);
+        let indexed = self.pages.get(page)?;
         let offset = address.checked_sub(indexed.page.area_start)?;
-        if indexed.is_large {
-            return (offset == 0).then_some((number, indexed.first_place));
-        }
-        offset.is_multiple_of(WORD_BYTES).then_some((number, indexed.first_place + offset / WORD_BYTES))
+        let may_begin = if indexed.is_large { offset == 0 } else { offset.is_multiple_of(WORD_BYTES) };
+        may_begin.then_some(Place { page, number: indexed.first_place + offset / WORD_BYTES })
     }
 
+    /// Returns the address of the place of this number.
     pub fn address_of(&self, place: u64) -> Option<u64> {
         let number = self.pages.partition_point(|indexed| indexed.first_place <= place).checked_sub(1)?;
         self.pages.get(number).map(|indexed| indexed.address_of(place))
@@ -105,7 +115,8 @@ impl IndexedPage {
         head.get(..read_bytes).filter(|head| head.len() >= HEAD_BYTES)
     }
 
-    /// Reads the page; what is not resident is zero, which is not an object.
+    /// Reads the page; what is not resident or cannot be read is zero, which is not an object: the
+    /// bytes then count as unread.
     pub fn read(&self, context: &Context<'_>, memory: &dyn Memory, buffer: &mut ReadBuffer) {
         buffer.resize(PAGE_ALIGNMENT as usize);
         buffer.fill(0);
@@ -135,12 +146,12 @@ fn object_runs(space: &Space, page: &Page) -> Vec<AddressRange> {
     let mut at = page.area_start;
     for buffer in buffers.into_iter().filter(|buffer| buffer.top < buffer.limit || is_young) {
         if at < buffer.top {
-            runs.push((at, buffer.top).into());
+            runs.push(AddressRange::new(at, buffer.top));
         }
         at = at.max(if is_young { page.area_end } else { buffer.limit });
     }
     if at < page.area_end {
-        runs.push((at, page.area_end).into());
+        runs.push(AddressRange::new(at, page.area_end));
     }
     runs
 }

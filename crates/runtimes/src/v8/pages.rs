@@ -70,9 +70,9 @@ pub fn candidates(context: &Context<'_>, memory: &dyn Memory, layout: &Layout) -
             let records: Vec<AddressRange> =
                 starts.iter().map(|&at| AddressRange::sized(at, RECORD_BYTES)).collect();
             batch.bytes(&records, &mut |index, bytes| {
-                let start = starts.get(index).copied().unwrap_or(0);
-                let flags = half_word_at(bytes, layout.pooled.offset).unwrap_or(0);
-                pages.extend(decode_page(layout, Header { start, record: start, flags }, bytes));
+                let Some(&start) = starts.get(index) else { return };
+                let header = Header { start, record: start, flags: flags_in_page(layout, bytes) };
+                pages.extend(decode_page(layout, header, bytes));
             });
         }
         Some(offset) => {
@@ -80,9 +80,9 @@ pub fn candidates(context: &Context<'_>, memory: &dyn Memory, layout: &Layout) -
                 starts.iter().map(|&at| AddressRange::sized(at, offset as u64 + 8)).collect();
             let mut headers: Vec<Header> = Vec::new();
             batch.bytes(&in_pages, &mut |index, bytes| {
-                let start = starts.get(index).copied().unwrap_or(0);
+                let Some(&start) = starts.get(index) else { return };
                 let record = word_at(bytes, offset).filter(|at| *at != 0 && at.is_multiple_of(8));
-                let flags = half_word_at(bytes, layout.pooled.offset).unwrap_or(0);
+                let flags = flags_in_page(layout, bytes);
                 headers.extend(record.map(|record| Header { start, record, flags }));
             });
             let records: Vec<AddressRange> =
@@ -124,7 +124,12 @@ struct Header {
     record: u64,
     /// Its flags, if they are in the page
     /// ([`PooledFlags::is_in_page`](super::layout::PooledFlags)).
-    flags: u32,
+    flags: Option<u32>,
+}
+
+/// The flags of a page that begins with `bytes`; `None` if they are in its record.
+fn flags_in_page(layout: &Layout, bytes: &[u8]) -> Option<u32> {
+    half_word_at(bytes, layout.pooled.offset).filter(|_| layout.pooled.is_in_page)
 }
 
 /// Decodes a record; `None` if its sizes do not agree.
@@ -146,7 +151,7 @@ fn decode_page(layout: &Layout, header: Header, bytes: &[u8]) -> Option<Page> {
     if !is_area_within || !heap.is_multiple_of(8) || !owner.is_multiple_of(8) {
         return None;
     }
-    let flags = if layout.pooled.is_in_page { flags } else { half_word_at(bytes, layout.pooled.offset)? };
+    let flags = flags.or_else(|| half_word_at(bytes, layout.pooled.offset))?;
     let is_pooled = flags & layout.pooled.bits == layout.pooled.bits;
     let wasted_bytes = word(fields.wasted)?;
     let allocated_bytes = allocated_bytes.min(area_end - area_start);

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use super::constants;
 use super::facts::{Path, Step};
-use super::forward;
+use super::forward::{self, Chain};
 use super::layout::PAGE_ALIGNMENT;
 use super::names::{self, Constructors};
 use super::objects::Heap;
@@ -23,18 +23,23 @@ use crate::bits::Bitmap;
 use strandline_process::buffer::ReadBuffer;
 use strandline_process::memory::word_at;
 
-/// Maximum steps of the search backwards, and objects that it finds.
+/// Maximum steps of the search backwards.
 const MAX_BACKWARD_STEPS: usize = 60;
+/// Maximum objects that the search backwards finds.
 const MAX_BACKWARD_OBJECTS: usize = 1 << 20;
 /// `extension` in a `NativeContext`: the global object (`src/objects/contexts.h`).
 const CONTEXT_GLOBAL: u64 = 32;
 /// Fields of a `JSGlobalObject`, the proxy among them (`src/objects/js-objects.tq`).
 const GLOBAL_FIELDS: [u64; 2] = [24, 32];
 
+/// The root of a path that begins at a global object.
+const CONTEXTS: &str = "V8's contexts";
+
 /// A search for what keeps an object alive.
 pub struct Search<'a> {
     /// Where objects are.
     pub heap: Heap<'a>,
+    /// What refers to objects from outside of their pages.
     pub roots: &'a Roots<'a>,
     /// What lives.
     pub live: &'a Live,
@@ -45,12 +50,34 @@ pub struct Search<'a> {
 pub enum NoPath {
     /// No live object of the type was found.
     NoObject,
-    /// The deadline passed.
-    Late,
+    /// The deadline passed, or a part of the memory could not be read.
+    Incomplete,
     /// Too many objects are on the way to it.
     TooFar,
     /// No root leads to it: a handle that was released meanwhile.
     NoRoot,
+}
+
+impl NoPath {
+    /// Says why there is no path to an object that lives; `None` if no such object does.
+    pub fn text(self) -> Option<&'static str> {
+        match self {
+            Self::NoObject => None,
+            Self::Incomplete => {
+                Some("there was no time to search for it, or a part of the memory could not be read")
+            }
+            Self::TooFar => Some("too many objects are on the way to it"),
+            Self::NoRoot => Some("no root was found that leads to it"),
+        }
+    }
+}
+
+/// A root that refers to an object.
+#[derive(Clone, Copy)]
+struct RootReference {
+    root: Root,
+    /// Address of the object.
+    object: u64,
 }
 
 /// The reference of an object that was found, in the direction of the object that is searched for.
@@ -82,21 +109,15 @@ struct Link {
 
 impl Search<'_> {
     /// Returns a path to a live object of the type `name`.
+    ///
+    /// # Errors
+    /// Why there is none.
     pub fn path_to(&self, name: &str, constructors: &mut Constructors) -> Result<Path, NoPath> {
         let mut shapes = self.heap.shapes();
-        let marks = [self.live.certain.as_ref(), Some(&self.live.marks)];
-        let mut sample = None;
-        // First one that certain roots reach: only a stale word may lead to another.
-        for marks in marks.into_iter().flatten() {
-            sample = self.find_sample(&mut shapes, name, marks, constructors).ok_or(NoPath::Late)?;
-            if sample.is_some() {
-                break;
-            }
-        }
-        let sample = sample.ok_or(NoPath::NoObject)?;
+        let sample = self.find_sample(&mut shapes, name, constructors)?;
         let mut found_objects = HashMap::from([(sample, HeldReference { offset: None, target: sample })]);
         let mut newest_objects = vec![sample];
-        let anchors = self.anchors(&mut shapes).ok_or(NoPath::Late)?;
+        let anchors = self.anchors(&mut shapes).ok_or(NoPath::Incomplete)?;
         let mut anchor = None;
         // The other half of the time is for the search from the other end.
         let now = Instant::now();
@@ -108,20 +129,21 @@ impl Search<'_> {
                 break;
             }
             newest_objects =
-                self.referrers(&mut shapes, &mut found_objects, &newest_objects).ok_or(NoPath::Late)?;
+                self.referrers(&mut shapes, &mut found_objects, &newest_objects).ok_or(NoPath::Incomplete)?;
         }
         if anchor.is_none() && !newest_objects.is_empty() {
             return self.long_path(&mut shapes, &anchors, sample, constructors);
         }
-        let (root, first) = match anchor {
-            Some(address) => ("V8's contexts".to_owned(), address),
-            None => match self.find_root(&mut shapes, &found_objects).ok_or(NoPath::Late)? {
-                Some((root, address)) => (self.root_name(root), address),
-                None => return Err(NoPath::NoRoot),
-            },
+        let mut root = CONTEXTS.to_owned();
+        let mut address = match anchor {
+            Some(anchor) => anchor,
+            None => {
+                let found = self.find_root(&mut shapes, &found_objects)?;
+                root = self.root_name(found.root);
+                found.object
+            }
         };
         let mut links = BTreeMap::new();
-        let mut address = first;
         while let Some(held) = found_objects.get(&address).filter(|_| links.len() < found_objects.len()) {
             links.insert(links.len(), Link { address, offset: held.offset });
             if held.offset.is_none() {
@@ -175,7 +197,7 @@ impl Search<'_> {
         sample: u64,
         constructors: &mut Constructors,
     ) -> Result<Path, NoPath> {
-        let (chain, is_global) = forward::chain(self, shapes, anchors, sample)?;
+        let Chain { objects: chain, begins_at_anchor } = forward::chain(self, shapes, anchors, sample)?;
         let first = chain.first().copied().unwrap_or(sample);
         let mut links = BTreeMap::new();
         let mut buffer = ReadBuffer::new(PAGE_ALIGNMENT as usize);
@@ -188,60 +210,75 @@ impl Search<'_> {
             let mut offset = None;
             if let Some(&next) = chain.get(number + 1) {
                 let mut note = |at, target| offset = offset.or((target == next).then_some(at as u64));
+                // Of an object that cannot be read, the slot is not shown.
                 _ = forward::references(self, shapes, address, &mut buffer, &mut note);
             }
             links.insert(number, Link { address, offset });
         }
-        let root = if is_global {
-            "V8's contexts".to_owned()
+        let root = if begins_at_anchor {
+            CONTEXTS.to_owned()
         } else {
             let held = HashMap::from([(first, HeldReference { offset: None, target: first })]);
-            self.find_root(shapes, &held)
-                .ok_or(NoPath::Late)?
-                .map(|(root, _)| self.root_name(root))
-                .ok_or(NoPath::NoRoot)?
+            self.root_name(self.find_root(shapes, &held)?.root)
         };
         Ok(self.describe_path(shapes, &links, chain.len(), root, constructors))
     }
 
-    /// Returns a marked object of the type, or `Some(None)` if there is none; `None` at the
-    /// deadline.
+    /// Returns a live object of the type, if possible one that certain roots reach: only a stale
+    /// word may lead to another.
     fn find_sample(
+        &self,
+        shapes: &mut Shapes<'_>,
+        name: &str,
+        constructors: &mut Constructors,
+    ) -> Result<u64, NoPath> {
+        let marks = [self.live.certain.as_ref(), Some(&self.live.marks)];
+        for marks in marks.into_iter().flatten() {
+            if let Some(sample) = self.find_marked(shapes, name, marks, constructors)? {
+                return Ok(sample);
+            }
+        }
+        Err(NoPath::NoObject)
+    }
+
+    /// Returns a marked object of the type, if there is one.
+    fn find_marked(
         &self,
         shapes: &mut Shapes<'_>,
         name: &str,
         marks: &Bitmap,
         constructors: &mut Constructors,
-    ) -> Option<Option<u64>> {
+    ) -> Result<Option<u64>, NoPath> {
         let mut buffer = ReadBuffer::new(PAGE_ALIGNMENT as usize);
         // By hidden class, or for functions by their code.
         let mut is_of_type: HashMap<u64, bool> = HashMap::new();
         let layout = self.heap.layout;
         let mut sample = None;
         for indexed in &self.heap.index.pages {
-            self.heap.each_live(shapes, indexed, marks, &mut buffer, &mut |shapes, object| {
-                let shape = object.shape;
-                let shared = word_at(object.bytes, layout.shared as usize).unwrap_or(0);
-                let key = match shape.content {
-                    Content::Free => return true,
-                    Content::Function => shared,
-                    _ => shape.map,
-                };
-                let is_wanted = *is_of_type.entry(key).or_insert_with(|| {
-                    let type_name = match shape.content {
-                        Content::Function => names::function_type_name(shapes, layout, shared),
-                        _ => names::object_type_name(shapes, layout, shape, constructors),
-                    };
-                    type_name == name
-                });
-                sample = is_wanted.then_some(object.address);
-                !is_wanted
-            })?;
+            self.heap
+                .each_live(shapes, indexed, marks, &mut buffer, &mut |shapes, object| {
+                    let shape = object.shape;
+                    if shape.content == Content::Free {
+                        return true;
+                    }
+                    let shared = word_at(object.bytes, layout.shared as usize);
+                    let shared = shared.filter(|_| shape.content == Content::Function);
+                    let is_wanted = *is_of_type.entry(shared.unwrap_or(shape.map)).or_insert_with(|| {
+                        let type_name = match shared {
+                            Some(shared) => names::function_type_name(shapes, layout, shared),
+                            None => names::object_type_name(shapes, layout, shape, constructors),
+                        };
+                        type_name == name
+                    });
+                    sample = is_wanted.then_some(object.address);
+                    !is_wanted
+                })
+                .ok_or(NoPath::Incomplete)?;
             if sample.is_some() {
                 break;
             }
         }
-        Some(sample)
+        Ok(sample)
     }
 
     /// Adds the live objects that refer to one of `targets` to `found_objects`; returns those that
@@ -260,18 +297,15 @@ impl Search<'_> {
             let mut unread_part = None;
             let mut add = |found_objects: &mut HashMap<u64, HeldReference>,
                            at: u64,
-                           reference: Option<(usize, u64)>| {
-                if let Some((offset, target)) = reference.filter(|_| !found_objects.contains_key(&at)) {
-                    found_objects.insert(at, HeldReference { offset: Some(offset as u64), target });
+                           reference: Option<HeldReference>| {
+                if let Some(reference) = reference.filter(|_| !found_objects.contains_key(&at)) {
+                    found_objects.insert(at, reference);
                     next.push(at);
                 }
             };
             self.heap.each_live(shapes, indexed, &self.live.marks, &mut buffer, &mut |_, object| {
-                add(
-                    found_objects,
-                    object.address,
-                    self.first_reference_to(object.shape, 0, object.bytes, &targets),
-                );
+                let reference = self.first_reference_to(object.shape, 0, object.bytes, &targets);
+                add(found_objects, object.address, reference);
                 let read_bytes = object.bytes.len() as u64;
                 unread_part = (read_bytes < object.size).then_some(UnreadPart {
                     object: object.address,
@@ -296,17 +330,19 @@ impl Search<'_> {
         Some(next)
     }
 
-    /// Returns the offset and the target of the first reference to one of `targets`.
+    /// Returns the first reference to one of `targets`, which are sorted.
     fn first_reference_to(
         &self,
         shape: Shape,
         offset: usize,
         bytes: &[u8],
         targets: &[u64],
-    ) -> Option<(usize, u64)> {
+    ) -> Option<HeldReference> {
         let mut first = None;
         self.each_reference(shape, offset, bytes, &mut |offset, target| {
-            first = first.or(targets.binary_search(&target).is_ok().then_some((offset, target)));
+            if first.is_none() && targets.binary_search(&target).is_ok() {
+                first = Some(HeldReference { offset: Some(offset as u64), target });
+            }
         });
         first
     }
@@ -332,7 +368,7 @@ impl Search<'_> {
         for at in (first..bytes.len().saturating_sub(8)).step_by(EPHEMERON_BYTES) {
             let pair = word_at(bytes, at).zip(word_at(bytes, at + 8));
             let is_live = |key: u64| {
-                self.heap.index.page_and_place(key).is_none_or(|(_, place)| self.live.marks.has(place))
+                self.heap.index.place_at(key).is_none_or(|place| self.live.marks.has(place.number))
             };
             if let Some((_, value)) = pair.filter(|(key, value)| key & value & 7 == 1 && is_live(key - 1)) {
                 visit(offset + at + 8, value - 1);
@@ -340,26 +376,26 @@ impl Search<'_> {
         }
     }
 
-    /// Returns a root that refers to an object that was found, and that object; `Some(None)` if
-    /// there is none, `None` at the deadline.
+    /// Returns a root that refers to an object that was found.
     fn find_root(
         &self,
         shapes: &mut Shapes<'_>,
         found_objects: &HashMap<u64, HeldReference>,
-    ) -> Option<Option<(Root, u64)>> {
+    ) -> Result<RootReference, NoPath> {
         for each in [Roots::each_certain, Roots::each_uncertain] {
             let mut found_root = None;
             each(self.roots, &mut |root, address| {
                 let is_held = found_objects.contains_key(&address)
                     && !trace::is_weak(&self.heap, shapes, root, address);
-                found_root = is_held.then_some((root, address));
+                found_root = is_held.then_some(RootReference { root, object: address });
                 found_root.is_none()
-            })?;
-            if found_root.is_some() {
-                return Some(found_root);
+            })
+            .ok_or(NoPath::Incomplete)?;
+            if let Some(found_root) = found_root {
+                return Ok(found_root);
             }
         }
-        Some(None)
+        Err(NoPath::NoRoot)
     }
 
     /// Describes a root.
@@ -375,8 +411,8 @@ impl Search<'_> {
         }
     }
 
-    /// Describes a path of `count` objects, of which `links` are those that are shown and the ones
-    /// before them, by their numbers.
+    /// Describes a path of `count` objects. `links` has those that are shown and the ones before
+    /// them, by their numbers.
     fn describe_path(
         &self,
         shapes: &mut Shapes<'_>,
@@ -403,7 +439,7 @@ impl Search<'_> {
             SlotName::Text(_) => None,
         });
         let keys = keys.collect();
-        let in_code = constants::used_in_code(&self.heap, &self.live.marks, shapes, &keys);
+        let in_code = constants::keys_in_code(&self.heap, &self.live.marks, shapes, &keys);
         Path::new(root, count, |number| {
             let address = links.get(&number)?.address;
             Some(Step {

@@ -5,16 +5,12 @@
 //! classes hold objects weakly by words with the strong tag.
 
 use super::instance_types::{FIRST_NONSTRING, InstanceTypes};
-use super::layout::ObjectLayout;
+use super::layout::{ObjectLayout, representation};
 use super::shapes::Shapes;
 use strandline_process::memory::word_at;
 
-/// Bits of the instance type of a string that give its representation
-/// (`src/objects/instance-type.h`, `kStringRepresentationMask`).
-const STRING_REPRESENTATION: u16 = 7;
-/// Representations of strings that refer to other strings (`kConsStringTag`, `kSlicedStringTag`,
-/// `kThinStringTag`).
-const REFERRING_STRINGS: [u16; 3] = [1, 3, 5];
+/// Representations of strings that refer to other strings.
+const REFERRING_STRINGS: [u16; 3] = [representation::CONS, representation::SLICED, representation::THIN];
 /// Offset in a `JSWeakRef` of `target_` (`src/objects/js-weak-refs.tq`).
 const WEAK_REF: &[usize] = &[24];
 /// Offset of the first entry of an `EphemeronHashTable` (`src/objects/hash-table.h`).
@@ -42,7 +38,7 @@ impl References {
     /// Returns the references of the class with this instance type.
     pub fn of_type(instance_type: u16, types: &InstanceTypes, layout: &ObjectLayout) -> Self {
         if instance_type < FIRST_NONSTRING {
-            let refers = REFERRING_STRINGS.contains(&(instance_type & STRING_REPRESENTATION));
+            let refers = REFERRING_STRINGS.contains(&(instance_type & representation::MASK));
             return if refers { Self::All } else { Self::Class };
         }
         match types.name(instance_type).unwrap_or_default() {
@@ -67,9 +63,9 @@ impl References {
             Self::All | Self::Except(_) => usize::MAX,
         };
         for at in (0..bytes.len().min(end.saturating_sub(offset))).step_by(8) {
-            let word = word_at(bytes, at).unwrap_or(0);
             let is_weak = matches!(self, Self::Except(weak) if weak.contains(&(offset + at)));
-            if let Some(target) = Shapes::object_at(word).filter(|_| !is_weak) {
+            let target = word_at(bytes, at).and_then(Shapes::object_at);
+            if let Some(target) = target.filter(|_| !is_weak) {
                 visit(offset + at, target);
             }
         }

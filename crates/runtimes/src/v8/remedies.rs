@@ -1,11 +1,11 @@
 //! What makes V8 keep less: a call now, and settings for the next start.
 //!
 //! Neither setting has a prediction. Measured with a program part of whose garbage survives some
-//! collections: under `--max-semi-space-size=4` Node.js 20 held 20 MiB in place of 46, 24 189 in
-//! place of 244, 26 159 in place of 198, and 22 151 in place of 137; a limit of 1 MiB made all hold
-//! more, as objects then move to the old space while they are young. `--optimize-for-size` left 17
-//! to 32 MiB in all of them. A program that drops all its objects at once may keep most of their
-//! pages in the pool under either (`studies/pooled-pages`).
+//! collections: with `--max-semi-space-size=4` Node.js 20 held 20 MiB instead of 46 MiB, Node.js 22
+//! 151 instead of 137, Node.js 24 189 instead of 244, and Node.js 26 159 instead of 198. A limit of
+//! 1 MiB made each hold more, because objects then reach the old space while they are young. With
+//! `--optimize-for-size` they held 17 to 32 MiB. A program that drops all its objects at once may
+//! keep most of their pages in the pool with either (`studies/pooled-pages`).
 
 use std::collections::HashSet;
 
@@ -68,7 +68,7 @@ pub fn least_bytes(heaps: &Heaps, claimed: &Claimed, forecasts: &Forecasts, isol
     let idle = claimed.idle_bytes.get(&isolate.heap).copied().unwrap_or_default();
     let spaces = || heaps.spaces.iter().filter(|space| space.heap == isolate.heap);
     let young = spaces().filter(|space| space.kind == SpaceKind::Young);
-    // A space of which this is unknown has pages full of objects.
+    // If this is unknown, all of the space may be objects.
     let young_bytes = young.map(|space| space.used_bytes.unwrap_or(space.committed_bytes)).sum::<u64>();
     let partial_page_bytes = (spaces().count() as u64).saturating_mul(PAGE_ALIGNMENT);
     let kept_bytes = MIN_YOUNG_BYTES.saturating_add(young_bytes).saturating_add(partial_page_bytes);
@@ -84,6 +84,7 @@ struct Effect {
     low_bytes: u64,
     /// Bytes released if none of them is.
     high_bytes: u64,
+    /// Whether the objects of all isolates that are called were traced.
     is_traced: bool,
 }
 

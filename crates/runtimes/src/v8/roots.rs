@@ -14,6 +14,8 @@ use super::pages::Page;
 use super::shapes::Shapes;
 use strandline_claims::words::{READ_BYTES, each_word_until};
 use strandline_process::buffer::ReadBuffer;
+use strandline_process::map::Mapping;
+use strandline_process::memory::word_at;
 use strandline_process::range::{AddressRange, RangeSet};
 use strandline_process::stacks::{self, Stack};
 
@@ -79,7 +81,8 @@ impl<'a> Roots<'a> {
         }
     }
 
-    /// Calls `visit` with the certain roots. `None` if the deadline passed.
+    /// Calls `visit` with the certain roots. `None` if the deadline passed, or memory could not be
+    /// read.
     pub fn each_certain(&self, visit: Visit<'_>) -> Option<()> {
         for thread in self.heap.context.threads {
             for address in thread.general.iter().flatten().filter_map(|word| Shapes::object_at(*word)) {
@@ -97,10 +100,13 @@ impl<'a> Roots<'a> {
     }
 
     /// Calls `visit` with all words in memory that may be roots, the certain ones among them, but
-    /// not with registers and code. `None` if the deadline passed.
+    /// not with registers and code. `None` if the deadline passed, or memory could not be read.
     pub fn each_uncertain(&self, visit: Visit<'_>) -> Option<()> {
-        let mappings = self.heap.context.space.mappings().iter();
-        for mapping in mappings.filter(|mapping| mapping.permissions.read && !mapping.permissions.shared) {
+        // The clocks of the kernel (`[vvar]`, `[vvar_vclock]`) cannot be read by others.
+        let may_hold_handles = |mapping: &&Mapping| {
+            mapping.permissions.read && !mapping.permissions.shared && !mapping.name.starts_with("[vvar")
+        };
+        for mapping in self.heap.context.space.mappings().iter().filter(may_hold_handles) {
             if !self.visit_words(mapping.range(), visit)? {
                 return Some(());
             }
@@ -109,7 +115,7 @@ impl<'a> Roots<'a> {
     }
 
     /// Calls `visit` with the words in a range; returns false if `visit` ended the search. `None`
-    /// if the deadline passed.
+    /// if the deadline passed, or a part could not be read.
     fn visit_words(&self, range: AddressRange, visit: Visit<'_>) -> Option<bool> {
         let context = self.heap.context;
         let mut is_ended = false;
@@ -117,8 +123,9 @@ impl<'a> Roots<'a> {
             if Instant::now() >= context.deadline {
                 return None;
             }
-            let gaps = self.skipped_ranges.gaps_in(run);
-            let (_, is_late) = each_word_until(self.heap.memory, gaps, context.deadline, &mut |at, word| {
+            let gaps: Vec<AddressRange> = self.skipped_ranges.gaps_in(run).collect();
+            let gap_bytes: u64 = gaps.iter().map(|gap| gap.len()).sum();
+            let mut visit_word = |at, word| {
                 is_ended |= match Shapes::object_at(word) {
                     Some(address) => !visit(Root::Native(at), address),
                     // An entry of a dispatch table has a pointer above the number of parameters.
@@ -128,17 +135,23 @@ impl<'a> Roots<'a> {
                     None => false,
                 };
                 !is_ended
-            });
-            if is_late || is_ended {
-                return (!is_late).then_some(false);
+            };
+            let (read_bytes, is_late) =
+                each_word_until(self.heap.memory, gaps, context.deadline, &mut visit_word);
+            if is_ended {
+                return Some(false);
+            }
+            if is_late || read_bytes < gap_bytes {
+                return None;
             }
         }
         Some(true)
     }
 
-    /// Calls `visit` with the pointers in compiled code. `None` if the deadline passed.
+    /// Calls `visit` with the pointers in compiled code. `None` if the deadline passed, or code
+    /// could not be read.
     fn visit_code(&self, visit: Visit<'_>) -> Option<()> {
-        let code_spaces = self.heaps.spaces.iter().filter(|space| space.name.starts_with("code_"));
+        let code_spaces = self.heaps.spaces.iter().filter(|space| space.is_code());
         let mut buffer = ReadBuffer::new(READ_BYTES);
         for page in code_spaces.flat_map(|space| &space.pages) {
             for run in self.heap.context.resident_runs((page.area_start, page.area_end)) {
@@ -151,19 +164,19 @@ impl<'a> Roots<'a> {
     }
 
     /// Calls `visit` with the pointers in a range of compiled code, where they may be unaligned;
-    /// returns false if `visit` ended the search. `None` if the deadline passed.
+    /// returns false if `visit` ended the search. `None` if the deadline passed, or a part could
+    /// not be read.
     fn visit_code_in(&self, range: AddressRange, buffer: &mut ReadBuffer, visit: Visit<'_>) -> Option<bool> {
         let mut at = range.start;
         while at < range.end {
             if Instant::now() >= self.heap.context.deadline {
                 return None;
             }
-            let length = usize::try_from(range.end - at).unwrap_or(usize::MAX).min(READ_BYTES);
+            let length = (range.end - at).min(READ_BYTES as u64) as usize;
             let bytes = buffer.get_mut(..length)?;
-            let read_bytes = self.heap.memory.read_some(at, bytes);
-            for (offset, window) in bytes.get(..read_bytes)?.windows(8).enumerate() {
-                let word = window.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
-                let Some(address) = Shapes::object_at(word) else { continue };
+            self.heap.memory.read(at, bytes).ok()?;
+            for (offset, window) in bytes.windows(8).enumerate() {
+                let Some(address) = word_at(window, 0).and_then(Shapes::object_at) else { continue };
                 if !visit(Root::Code(at + offset as u64), address) {
                     return Some(false);
                 }

@@ -8,6 +8,20 @@ use super::facts::{Path, SpaceFigures, V8};
 
 const SPACE_HEAD: [Column; 4] = [words("space"), figures("committed"), figures("used"), figures("free")];
 
+/// Types of objects that a path shows as a part of the object before them.
+const PART_TYPES: [&str; 10] = [
+    "system / Context",
+    "system / FixedArray",
+    "system / PropertyArray",
+    "system / NameDictionary",
+    "system / NumberDictionary",
+    "system / GlobalDictionary",
+    "system / PropertyCell",
+    "system / OrderedHashMap",
+    "system / OrderedHashSet",
+    "system / EphemeronHashTable",
+];
+
 /// Returns the section; `None` if the details of `runtime` are not for V8.
 pub fn section(runtime: &Runtime) -> Option<Section> {
     let facts: V8 = runtime.details("v8")?;
@@ -20,6 +34,7 @@ pub fn section(runtime: &Runtime) -> Option<Section> {
         bytes(facts.young_idle_resident_bytes)
     );
     let spaces = runtime.own.get("spaces").cloned().unwrap_or_default();
+    // Figures of another version may have another form: then the table is left out.
     let spaces: Vec<SpaceFigures> = serde_json::from_value(spaces).unwrap_or_default();
     let row = |space: &SpaceFigures| {
         let free = space.space_used_size.map(|used| space.space_size.saturating_sub(used));
@@ -70,20 +85,6 @@ fn lines(facts: &V8) -> Vec<String> {
     let path = facts.path.as_ref().map(|path| format!("a path to one of them: {}", path_text(path)));
     std::iter::once(isolates).chain(outside).chain(slabs).chain(objects).chain(live).chain(path).collect()
 }
-
-/// Types of objects that a path shows as a part of the object before them.
-const PART_TYPES: [&str; 10] = [
-    "system / Context",
-    "system / FixedArray",
-    "system / PropertyArray",
-    "system / NameDictionary",
-    "system / NumberDictionary",
-    "system / GlobalDictionary",
-    "system / PropertyCell",
-    "system / OrderedHashMap",
-    "system / OrderedHashSet",
-    "system / EphemeronHashTable",
-];
 
 /// Writes a path: `V8's contexts → (global object).kept → Array[3] → Parcel`.
 pub fn path_text(path: &Path) -> String {

@@ -18,8 +18,9 @@ use strandline_process::memory::{half_word_at, word_at};
 /// `WasmByte1` and `WasmByte2` in a `Map`: the words of a `WasmStruct`; the former, the bytes of an
 /// element of a `WasmArray`.
 const MAP_WASM_SIZE: u64 = 9;
-/// Bytes before the elements of a `WasmArray`, and the offset of their number.
+/// Bytes before the elements of a `WasmArray`.
 const WASM_ARRAY_HEADER: u64 = 24;
+/// Offset of the number of these elements.
 const WASM_ARRAY_LENGTH: usize = 16;
 /// `prototype_` in a `Map`.
 const MAP_PROTOTYPE: u64 = 24;
@@ -32,11 +33,13 @@ const LENGTH_32: usize = 8;
 /// Bits of a `PropertyArray`'s length word that are its length; the others are a hash
 /// (`src/objects/property-array.h`).
 const PROPERTY_LENGTH_MASK: u64 = 0x3ff;
-/// Offsets in a table with keys and values of its capacity, a small integer, and of its first pair.
+/// Offset of the capacity, a small integer, of a table with keys and values.
 const TABLE_CAPACITY: u64 = 32;
+/// Offset of the first pair of such a table.
 const TABLE_PAIRS: u64 = 40;
+/// Bytes of a pair.
 const PAIR_BYTES: u64 = 16;
-/// Maximum pairs of a table that are read.
+/// Maximum pairs of a table that are read: names beyond them are not shown.
 const MAX_TABLE_PAIRS: u64 = 1 << 16;
 /// Bytes of an object that are read for its size.
 pub const HEAD_BYTES: usize = 16;
@@ -168,6 +171,7 @@ impl<'a> Shapes<'a> {
         }
     }
 
+    /// The numbers of V8's classes.
     pub fn types(&self) -> &'a InstanceTypes {
         self.types
     }
@@ -239,6 +243,7 @@ impl<'a> Shapes<'a> {
         self.instance_type(map)
     }
 
+    /// The instance type in the hidden class at `map`.
     fn instance_type(&mut self, map: u64) -> Option<u16> {
         Some(u16::from_le_bytes(self.cache.array(map.checked_add(MAP_INSTANCE_TYPE)?)?))
     }

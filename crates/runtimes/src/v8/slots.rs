@@ -38,27 +38,39 @@ pub const CELL_NAME: u64 = 8;
 /// `flags_` in a `Symbol`, 32 bits, and `description_` (`src/objects/name.h`).
 const SYMBOL_FLAGS: u64 = 12;
 const SYMBOL_DESCRIPTION: u64 = 16;
-/// Fields of V8's own objects: class, offset, and what is shown (`src/objects/js-function.tq`,
-/// `js-proxy.tq`, `js-generator.tq`, `js-promise.tq`, `cell.tq`, `struct.tq`).
-const NAMED_FIELDS: [(&str, u64, &str); 18] = [
-    ("JSBoundFunction", 24, "(bound function)"),
-    ("JSBoundFunction", 32, "(bound this)"),
-    ("JSBoundFunction", 40, "(bound arguments)"),
-    ("JSProxy", 16, "(target)"),
-    ("JSProxy", 24, "(handler)"),
-    ("JSGeneratorObject", 32, "(scope)"),
-    ("JSGeneratorObject", 40, "(this)"),
-    ("JSGeneratorObject", 72, "(variables)"),
-    ("JSAsyncFunctionObject", 32, "(scope)"),
-    ("JSAsyncFunctionObject", 40, "(this)"),
-    ("JSAsyncFunctionObject", 72, "(variables)"),
-    ("JSAsyncGeneratorObject", 32, "(scope)"),
-    ("JSAsyncGeneratorObject", 40, "(this)"),
-    ("JSAsyncGeneratorObject", 72, "(variables)"),
-    ("JSPromise", 24, "(reactions or result)"),
-    ("Cell", 8, "(value)"),
-    ("AccessorPair", 8, "(getter)"),
-    ("AccessorPair", 16, "(setter)"),
+/// A field of one of V8's own objects.
+struct NamedField {
+    class: &'static str,
+    offset: u64,
+    /// What is shown.
+    text: &'static str,
+}
+
+const fn field(class: &'static str, offset: u64, text: &'static str) -> NamedField {
+    NamedField { class, offset, text }
+}
+
+/// Fields of V8's own objects (`src/objects/js-function.tq`, `js-proxy.tq`, `js-generator.tq`,
+/// `js-promise.tq`, `cell.tq`, `struct.tq`).
+const NAMED_FIELDS: [NamedField; 18] = [
+    field("JSBoundFunction", 24, "(bound function)"),
+    field("JSBoundFunction", 32, "(bound this)"),
+    field("JSBoundFunction", 40, "(bound arguments)"),
+    field("JSProxy", 16, "(target)"),
+    field("JSProxy", 24, "(handler)"),
+    field("JSGeneratorObject", 32, "(scope)"),
+    field("JSGeneratorObject", 40, "(this)"),
+    field("JSGeneratorObject", 72, "(variables)"),
+    field("JSAsyncFunctionObject", 32, "(scope)"),
+    field("JSAsyncFunctionObject", 40, "(this)"),
+    field("JSAsyncFunctionObject", 72, "(variables)"),
+    field("JSAsyncGeneratorObject", 32, "(scope)"),
+    field("JSAsyncGeneratorObject", 40, "(this)"),
+    field("JSAsyncGeneratorObject", 72, "(variables)"),
+    field("JSPromise", 24, "(reactions or result)"),
+    field("Cell", 8, "(value)"),
+    field("AccessorPair", 8, "(getter)"),
+    field("AccessorPair", 16, "(setter)"),
 ];
 /// Longest name of a property or variable.
 const MAX_NAME_BYTES: usize = 60;
@@ -68,6 +80,7 @@ const MAX_NAME_BYTES: usize = 60;
 pub struct Slot {
     /// The object.
     pub holder: u64,
+    /// The offset in it.
     pub offset: u64,
 }
 
@@ -95,8 +108,8 @@ pub fn name(
         return text("(hidden class)");
     }
     let class = types.name(number).unwrap_or_default();
-    if let Some((.., name)) = NAMED_FIELDS.iter().find(|(owner, at, _)| *at == offset && *owner == class) {
-        return text(name);
+    if let Some(field) = NAMED_FIELDS.iter().find(|field| field.offset == offset && field.class == class) {
+        return text(field.text);
     }
     if class == "WeakCell" && offset == layout.weak_cell.holdings {
         return text("(held value)");
@@ -242,6 +255,7 @@ pub fn identifier(shapes: &mut Shapes<'_>, word: u64) -> Option<String> {
     names::text(shapes, word).filter(|name| is_identifier(name))
 }
 
+/// Whether a name can be an identifier in JavaScript.
 fn is_identifier(name: &str) -> bool {
     let may_be_in_name = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
     !name.is_empty()

@@ -118,7 +118,7 @@ pub fn read(context: &Context<'_>, memory: &dyn Memory, layout: &Layout, heaps: 
 }
 
 impl Stores {
-    /// Claims the blocks of malloc.
+    /// Claims the blocks of malloc. Once no slot is left, they stay with the allocator's rows.
     pub fn claim_blocks(&self, refinements: &Refinements) {
         let claim_ranges = |row, ranges: &[AddressRange]| {
             if let Some(slot) = refinements.slot(row, None).filter(|_| !ranges.is_empty()) {
@@ -149,6 +149,7 @@ impl Stores {
     }
 
     /// Claims what V8 maps, except what `claims` or other runtimes (`foreign_ranges`) claim.
+    /// Without a slot it stays anonymous.
     pub fn claim_mapped(
         &self,
         context: &Context<'_>,

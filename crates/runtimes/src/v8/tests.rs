@@ -121,9 +121,7 @@ fn heap_is_not_read_during_a_collection() {
 fn inconsistent_spaces_are_not_read() {
     for seed in 0..20 {
         let v8 = fabricate_v8(seed);
-        let layout = LAYOUTS
-            .iter()
-            .find(|layout| (layout.version.0, layout.version.1) == (v8.version[0], v8.version[1]));
+        let layout = LAYOUTS.iter().find(|layout| layout.version == v8.version[..2]);
         let layout = layout.unwrap();
         let heap = v8.state - layout.heap_state;
         let number = layout.spaces.iter().position(|name| *name == "old_space").unwrap() as u64;
@@ -177,7 +175,7 @@ fn reused_large_page_with_stale_count_is_read() {
     let mut tried = 0;
     for seed in (0..40).map(|number| 4 + 5 * number) {
         let mut v8 = fabricate_v8(seed);
-        let layout = LAYOUTS.iter().find(|layout| layout.version == (14, 6)).unwrap();
+        let layout = LAYOUTS.iter().find(|layout| layout.version == [14, 6]).unwrap();
         let heap = v8.state - layout.heap_state;
         let number = layout.spaces.iter().position(|name| *name == "large_object_space").unwrap() as u64;
         let space = v8.image.word(heap + layout.heap_spaces + 8 * number).unwrap();

@@ -68,11 +68,17 @@ pub fn live(
         views: Views::default(),
         buffer: ReadBuffer::new(PAGE_ALIGNMENT as usize),
     };
-    roots.each_certain(&mut |root, address| trace.mark_unless_weak(root, address))?;
+    roots.each_certain(&mut |root, address| {
+        trace.mark_unless_weak(root, address);
+        true
+    })?;
     let reachable = trace.scan_all(constructors)?;
     let reachable_page_bytes = trace.page_bytes.clone();
     let certain = if keeps_certain { Some(trace.marks.try_clone()?) } else { None };
-    roots.each_uncertain(&mut |root, address| trace.mark_unless_weak(root, address))?;
+    roots.each_uncertain(&mut |root, address| {
+        trace.mark_unless_weak(root, address);
+        true
+    })?;
     let uncertain = trace.scan_all(constructors)?;
     let Trace { marks, page_bytes, views, .. } = trace;
     Some(Live { marks, certain, reachable, uncertain, page_bytes, reachable_page_bytes, views })
@@ -104,19 +110,19 @@ impl Trace<'_> {
     /// Marks the object at an address, if one begins there that was not scanned.
     #[inline]
     fn mark(&mut self, address: u64) -> bool {
-        let Some((page, place)) = self.heap.index.page_and_place(address) else { return false };
-        let is_new = self.unscanned.has(place) && self.marks.set(place);
-        if let Some(dirty) = self.dirty.get_mut(page).filter(|_| is_new) {
+        let Some(place) = self.heap.index.place_at(address) else { return false };
+        let is_new = self.unscanned.has(place.number) && self.marks.set(place.number);
+        if let Some(dirty) = self.dirty.get_mut(place.page).filter(|_| is_new) {
             *dirty = true;
         }
         is_new
     }
 
-    fn mark_unless_weak(&mut self, root: Root, address: u64) -> bool {
+    /// Marks the object at an address, unless the root refers weakly to it.
+    fn mark_unless_weak(&mut self, root: Root, address: u64) {
         if !is_weak(&self.heap, &mut self.shapes, root, address) {
             self.mark(address);
         }
-        true
     }
 
     /// Scans all that was marked, and what that leads to; returns the counts of these objects.
@@ -163,8 +169,11 @@ impl Trace<'_> {
         result
     }
 
+    /// Notes that no object of a page waits to be scanned.
     fn set_clean(&mut self, number: usize) {
-        self.dirty.get_mut(number).into_iter().for_each(|dirty| *dirty = false);
+        if let Some(dirty) = self.dirty.get_mut(number) {
+            *dirty = false;
+        }
     }
 
     /// Scans the marked objects of a page with many, those that are marked meanwhile included.
@@ -192,9 +201,11 @@ impl Trace<'_> {
         Some(())
     }
 
+    /// Adds to the bytes of the scanned objects of a page.
     fn add_page_bytes(&mut self, number: usize, bytes: u64) {
-        let sum = self.page_bytes.get_mut(number);
-        sum.into_iter().for_each(|sum| *sum = sum.saturating_add(bytes));
+        if let Some(sum) = self.page_bytes.get_mut(number) {
+            *sum = sum.saturating_add(bytes);
+        }
     }
 
     /// Scans an object; returns its size.
@@ -232,7 +243,8 @@ impl Trace<'_> {
         })
     }
 
-    /// Marks the values of marked keys in tables of ephemerons; returns whether any was new.
+    /// Marks the values of marked keys in tables of ephemerons; returns whether any was new. `None`
+    /// at the deadline, or if a table cannot be read.
     fn mark_values(&mut self) -> Option<bool> {
         self.read_tables()?;
         let mut pairs = std::mem::take(&mut self.pairs);
@@ -241,13 +253,16 @@ impl Trace<'_> {
             let count = pairs.len();
             pairs.retain(|&TableEntry { key, value }| {
                 // A key outside of the pages, as those of empty entries, is always alive.
-                let is_live =
-                    self.heap.index.page_and_place(key).is_none_or(|(_, place)| self.marks.has(place));
+                let is_live = self.heap.index.place_at(key).is_none_or(|place| self.marks.has(place.number));
                 has_marked |= is_live && self.mark(value);
                 !is_live
             });
-            if pairs.len() == count || Instant::now() >= self.heap.context.deadline {
+            if pairs.len() == count {
                 break;
+            }
+            // Values of live keys would count as garbage.
+            if Instant::now() >= self.heap.context.deadline {
+                return None;
             }
         }
         self.pairs = pairs;
@@ -285,7 +300,7 @@ pub fn is_weak(heap: &Heap<'_>, shapes: &mut Shapes<'_>, root: Root, address: u6
     if !matches!(root, Root::Code(_)) {
         return false;
     }
-    let number = heap.index.page_and_place(address).and_then(|_| shapes.type_at(address));
+    let number = heap.index.place_at(address).and_then(|_| shapes.type_at(address));
     number.is_some_and(|number| {
         let types = shapes.types();
         types.is_object(number) || types.name(number).is_some_and(|name| WEAK_IN_CODE.contains(&name))

@@ -1,15 +1,14 @@
 //! Counts strings, and claims their buffers.
 
 use super::{Surveyor, Value};
+use crate::perl::chunk::{Chunk, SIZE_WORD_BYTES, chunk_bytes};
 use crate::perl::layout::{HEAD_BYTES, flags};
-use crate::perl::objects::{Head, SIZE_BITS, SIZE_WORD_BYTES, chunk_bytes};
+use crate::perl::objects::Head;
 use crate::perl::roots::{self, Buffer, MAX_BUFFER_BYTES, Mark};
 use crate::perl::sums::{RetainedBy, add};
 
 /// From this size on malloc may give a buffer a mapping of its own, whose size is in its size word.
 const MAPPED_BYTES: u64 = 128 << 10;
-/// Upper bound on the bytes that such a mapping has more than its buffer needs.
-const MAX_EXCESS_BYTES: u64 = 64 << 10;
 
 impl Surveyor<'_> {
     /// Counts a string, and claims its buffer.
@@ -84,7 +83,7 @@ impl Surveyor<'_> {
         }
         let strings = &mut self.sums.strings;
         add(&mut strings.values, 1);
-        strings.payload_bytes = strings.payload_bytes.saturating_add(length.min(MAX_BUFFER_BYTES));
+        add(&mut strings.payload_bytes, length.min(MAX_BUFFER_BYTES));
         add(&mut strings.head_bytes, HEAD_BYTES);
         add(&mut strings.utf8, u64::from(head.has_flags(flags::UTF8)));
         add(&mut strings.cow.key_values, u64::from(head.flags & self.reader.release.cow_flag() != 0));
@@ -93,12 +92,9 @@ impl Surveyor<'_> {
     /// Bytes that malloc adds to round up: from its size word if the buffer may be a mapping of its
     /// own.
     fn rounding_bytes(&mut self, buffer: Buffer) -> u64 {
-        let usual_bytes = chunk_bytes(buffer.bytes);
-        let stated_bytes = (buffer.bytes >= MAPPED_BYTES)
-            .then(|| self.pages.word(buffer.pointer.wrapping_sub(SIZE_WORD_BYTES)))
-            .flatten()
-            .map(|size| size & !SIZE_BITS)
-            .filter(|&size| size >= usual_bytes && size <= usual_bytes.saturating_add(MAX_EXCESS_BYTES));
-        stated_bytes.unwrap_or(usual_bytes) - SIZE_WORD_BYTES - buffer.bytes
+        let may_be_mapped = buffer.bytes >= MAPPED_BYTES;
+        let bytes =
+            if may_be_mapped { Chunk::of(&mut self.pages, buffer).bytes } else { chunk_bytes(buffer.bytes) };
+        bytes - SIZE_WORD_BYTES - buffer.bytes
     }
 }

@@ -37,7 +37,7 @@ fn tables_of_keys_may_have_pages_that_are_not_resident() {
         let (reading, _) = fabric.read();
         assert!(reading.facts.read);
         assert_eq!(reading.facts.containers.shared_keys, 1);
-        assert_eq!(reading.caveats.iter().map(|caveat| caveat.code.as_str()).collect::<Vec<_>>(), caveats);
+        assert_eq!(codes(&reading), caveats);
     }
 }
 
@@ -50,10 +50,7 @@ fn missing_tables_are_not_walked() {
     fabric.put(any, &[0, 0, 0, (1 << 39) - 1]);
     fabric.put(strtab + 16, &[HEAP + (1 << 30)]);
     let (reading, _) = fabric.read();
-    assert_eq!(
-        reading.caveats.iter().map(|caveat| caveat.code.as_str()).collect::<Vec<_>>(),
-        ["perl_keys_damaged"]
-    );
+    assert_eq!(codes(&reading), ["perl_keys_damaged"]);
 }
 
 /// Memory whose reads end after the deadline.
@@ -102,10 +99,7 @@ fn endless_pads_are_refused() {
     fabric.head(any, PVCV, 1, 0);
     let (reading, _) = fabric.read();
     assert_eq!(reading.facts.subs.damaged, 1);
-    assert_eq!(
-        reading.caveats.iter().map(|caveat| caveat.code.as_str()).collect::<Vec<_>>(),
-        ["perl_subs_damaged"]
-    );
+    assert_eq!(codes(&reading), ["perl_subs_damaged"]);
     assert_eq!(reading.facts.retained.lexicals.bytes, 14000, "the other sub's pads are read");
 }
 
@@ -120,7 +114,7 @@ fn bodies_of_unread_values_are_not_free() {
         let free_of = |name| {
             reading.facts.bodies.iter().find(|bodies| bodies.name == name).and_then(|bodies| bodies.free)
         };
-        assert_eq!(free_of("HE"), Some(0), "the list of free entries tells of them");
+        assert_eq!(free_of("HE"), Some(0), "the list of free entries has them");
         let claim = claimed(&refinements, BODIES, arena_bytes).unwrap();
         (free_of("PV"), claim.free.is_some())
     };
