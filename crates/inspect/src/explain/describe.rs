@@ -42,6 +42,7 @@ pub fn describe(process: &Process, account: &mut Account) -> Explanation {
     let readers_remedies = merged_remedies(frozen);
     let read_allocators: Vec<Allocator> =
         frozen.readings.iter().map(|reading| reading.allocator.clone()).collect();
+    // A program of which nothing is known counts as an ordinary one.
     let start_facts = process.start_facts();
     let reads_settings = start_facts.is_none_or(|facts| !facts.is_secure);
     let view = LedgerView {
@@ -60,13 +61,13 @@ pub fn describe(process: &Process, account: &mut Account) -> Explanation {
     let verdict_inputs = VerdictInputs {
         view,
         trimmed_zero_bytes: trimmed_zero_bytes.values().sum(),
-        pinning_chunks: claims.map(|claim| claim.sums.pinning_blocks).sum(),
+        pinning_blocks: claims.map(|claim| claim.sums.pinning_blocks).sum(),
         unread_names: &account.unread_names,
         late_bytes: late_bytes(frozen, &account.rows, &account.caveats),
     };
     let executable = process.executable();
     let remedy_inputs = RemedyInputs {
-        executable: executable.as_deref().unwrap_or_default(),
+        executable: executable.as_deref(),
         zero_bytes: account.ledger.zero_bytes,
         zero_sharing: account.ledger.zero_sharing,
         trimmed_zero_bytes: &trimmed_zero_bytes,
@@ -145,7 +146,7 @@ fn merged_remedies(frozen: &FrozenState) -> Vec<Remedy> {
         let is_same = |other: &&mut Remedy| other.id == remedy.id && remedy.kind == RemedyKind::Call;
         let sum = all.iter_mut().find(is_same).and_then(|same| same.predicted_bytes.as_mut());
         match sum.zip(remedy.predicted_bytes) {
-            Some((sum, predicted_bytes)) => *sum += predicted_bytes,
+            Some((sum, predicted_bytes)) => *sum = sum.saturating_add(predicted_bytes),
             None => all.push(remedy.clone()),
         }
     }

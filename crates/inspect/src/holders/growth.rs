@@ -35,6 +35,7 @@ pub struct Change {
 }
 
 impl Change {
+    /// Wraps for figures that no process has: an earlier inspection is read from a file.
     fn between(before: Sum, now: Sum) -> Self {
         let increase = |before: u64, now: u64| now.cast_signed().wrapping_sub(before.cast_signed());
         Self { bytes: increase(before.bytes, now.bytes), blocks: increase(before.blocks, now.blocks) }
@@ -119,15 +120,17 @@ pub fn between(before: &Holders, now: &Holders) -> Comparison {
             .zip(unreachable(now))
             .map(|(before, now)| Change::between(before, now)),
         roots: sorted(roots),
-        types: types(before, now),
+        types: changed_types(before, now),
         is_partial: [before, now].iter().any(|holders| has_more_roots(holders) || has_more_types(holders)),
     }
 }
 
+/// Whether the inspection found roots that it does not list.
 fn has_more_roots(holders: &Holders) -> bool {
     holders.other_roots.blocks > 0
 }
 
+/// Whether the inspection found types that it does not list.
 fn has_more_types(holders: &Holders) -> bool {
     holders.type_count > holders.types.len() as u64
 }
@@ -136,7 +139,8 @@ fn type_sum(kind: &Type) -> Sum {
     Sum { bytes: kind.bytes, blocks: kind.instances }
 }
 
-fn types(before: &Holders, now: &Holders) -> Vec<Changed> {
+/// Compares the types of two inspections.
+fn changed_types(before: &Holders, now: &Holders) -> Vec<Changed> {
     let mut earlier_sums: HashMap<&str, Sum> =
         before.types.iter().map(|kind| (kind.name.as_str(), type_sum(kind))).collect();
     let mut types: Vec<Changed> = Vec::new();
