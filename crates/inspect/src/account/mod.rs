@@ -7,6 +7,7 @@ mod recognised;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
+use self::recognised::Recognised;
 use crate::capture::{FrozenState, Options};
 use crate::facts::{Allocator, Cost, Kernel, Row, Runtime};
 use crate::ledger::assemble::{self, Ledger};
@@ -71,7 +72,7 @@ impl Account {
         let kernel = kernel::figures(&frozen, &status, ledger.shmem_bytes);
         let mut caveats = std::mem::take(&mut frozen.caveats);
         let anonymous_bytes = ledger.tally.bytes_of(&ANONYMOUS);
-        let (recognised_allocators, runtimes) =
+        let Recognised { allocators: recognised_allocators, runtimes } =
             recognised::recognise(process, &mut frozen, &mut caveats, anonymous_bytes);
         caveats.append(&mut ledger.caveats);
         note_swapped_out(kernel.swap_bytes, &mut caveats);
@@ -138,8 +139,8 @@ fn make_ledger(
     let inputs = Inputs {
         smaps_entries: &frozen.smaps_entries,
         residency: &frozen.residency,
-        allocator_readings: &frozen.readings,
-        runtime_readings: &frozen.runtimes,
+        allocator_readings: &frozen.allocator_readings,
+        runtime_readings: &frozen.runtime_readings,
         refinements: &frozen.refinements,
         stacks: &frozen.stacks,
         bss: &bss,
@@ -164,8 +165,8 @@ fn make_ledger(
     }
     // An all-zero page may be in a range and in a finer one within it.
     let mut all_zero_runs = zero_runs;
-    let of_allocators = frozen.readings.iter().flat_map(|reading| &reading.zero_runs);
-    let of_runtimes = frozen.runtimes.iter().flat_map(|reading| &reading.zero_runs);
+    let of_allocators = frozen.allocator_readings.iter().flat_map(|reading| &reading.zero_runs);
+    let of_runtimes = frozen.runtime_readings.iter().flat_map(|reading| &reading.zero_runs);
     all_zero_runs.add(of_allocators.chain(of_runtimes).copied());
     Ok((ledger, all_zero_runs))
 }
@@ -173,12 +174,12 @@ fn make_ledger(
 /// Does the work that readers of runtimes left for when the target runs again.
 fn finish_runtimes(frozen: &mut FrozenState, threads: usize, options: &Options<'_>) {
     let by_allocator: Vec<(String, Matches)> = frozen
-        .readings
+        .allocator_readings
         .iter()
         .map(|reading| (reading.allocator.name.clone(), reading.refined.clone()))
         .collect();
     let mut matched = Matches::default();
-    frozen.readings.iter().for_each(|reading| matched.add(reading.refined.clone()));
+    frozen.allocator_readings.iter().for_each(|reading| matched.add(reading.refined.clone()));
     let progress = |task: &str, done, total| options.report(task, done, total);
     let context = FinishContext {
         workers: threads,
@@ -187,7 +188,7 @@ fn finish_runtimes(frozen: &mut FrozenState, threads: usize, options: &Options<'
         by_allocator: &by_allocator,
         progress: &progress,
     };
-    for reading in &mut frozen.runtimes {
+    for reading in &mut frozen.runtime_readings {
         reading.finish(&context);
         frozen.caveats.append(&mut reading.caveats);
     }

@@ -18,21 +18,29 @@ const MIN_UNEXPLAINED_DIVISOR: u64 = 10;
 /// An unread runtime gets a caveat if anonymous memory without a reader is at least this.
 const MIN_UNREAD_BYTES: u64 = 256 << 10;
 
-/// Returns the allocators that are mapped and have no reading, and all runtimes; adds the caveats
-/// about memory that neither explains. `anonymous_bytes` are those without a reader.
+/// The allocators and runtimes of a process, as the explanation has them.
+pub struct Recognised {
+    /// Allocators that are mapped and have no reading.
+    pub allocators: Vec<Allocator>,
+    /// Runtimes, read or only recognised.
+    pub runtimes: Vec<Runtime>,
+}
+
+/// Recognises allocators and runtimes by what is mapped, and adds the caveats about memory that none
+/// of them explains. `anonymous_bytes` are those without a reader.
 pub fn recognise(
     process: &Process,
     frozen: &mut FrozenState,
     caveats: &mut Vec<Caveat>,
     anonymous_bytes: u64,
-) -> (Vec<Allocator>, Vec<Runtime>) {
+) -> Recognised {
     let recognised = recognise::recognise(process, &frozen.address_space);
-    let runtimes = runtimes(recognised.runtimes, &frozen.runtimes);
+    let runtimes = runtimes(recognised.runtimes, &frozen.runtime_readings);
     // An allocator with a reading is described there; only a version that the reader cannot
     // determine is added.
     let mut without_reading = recognised.allocators;
     without_reading.retain(|found| {
-        let mut allocators = frozen.readings.iter_mut().map(|reading| &mut reading.allocator);
+        let mut allocators = frozen.allocator_readings.iter_mut().map(|reading| &mut reading.allocator);
         let Some(read) = allocators.find(|allocator| allocator.name == found.name) else { return true };
         read.version = read.version.take().or_else(|| found.version.clone());
         false
@@ -44,7 +52,7 @@ pub fn recognise(
             "strandline cannot read the memory of {} yet: it is on the row anonymous",
             allocator.name
         );
-        if !is_busy(caveats, &allocator.name) {
+        if !has_cause(caveats, &allocator.name) {
             caveats.push(Caveat::new("allocator_not_read", &allocator.found_by, Some(anonymous_bytes), text));
         }
     }
@@ -60,7 +68,7 @@ pub fn recognise(
     for runtime in runtimes.iter().filter(has_unread_heap).filter(|_| anonymous_bytes >= MIN_UNREAD_BYTES) {
         let text =
             format!("strandline cannot read the memory of {}: it is on the row anonymous", runtime.name);
-        if !is_busy(caveats, &runtime.name) {
+        if !has_cause(caveats, &runtime.name) {
             caveats.push(Caveat::new("runtime_not_read", &runtime.found_by, Some(anonymous_bytes), text));
         }
     }
@@ -81,12 +89,15 @@ pub fn recognise(
         found_by: found.found_by,
         ..Allocator::default()
     });
-    (allocators.collect(), runtimes)
+    Recognised { allocators: allocators.collect(), runtimes }
 }
 
-/// Whether a caveat reports a runtime as busy, which is why it was not read.
-fn is_busy(caveats: &[Caveat], name: &str) -> bool {
-    caveats.iter().any(|caveat| caveat.code == "runtime_busy" && caveat.place == name)
+/// Whether a caveat says why a reader did not read the allocator or runtime `name`: it was busy, or
+/// is damaged.
+fn has_cause(caveats: &[Caveat], name: &str) -> bool {
+    let damage_code = format!("{name}_damaged");
+    let is_busy = |caveat: &Caveat| caveat.code == "runtime_busy" && caveat.place == name;
+    caveats.iter().any(|caveat| is_busy(caveat) || caveat.code == damage_code)
 }
 
 /// The names of allocators and runtimes that manage their own memory and were not read.
@@ -106,11 +117,11 @@ pub fn unread_names(allocators: &[Allocator], runtimes: &[Runtime]) -> Vec<Strin
 /// largest such mapping.
 fn unexplained_caveat(frozen: &FrozenState, bytes: u64) -> Caveat {
     let private = frozen.smaps_entries.iter().filter(|entry| entry.mapping.is_private_anonymous());
-    let of_heaps = frozen.readings.iter().flat_map(|reading| {
+    let of_heaps = frozen.allocator_readings.iter().flat_map(|reading| {
         let blocks = reading.mapped_blocks.iter();
         reading.ranges().chain(blocks.map(|block| AddressRange::new(block.start, block.end)))
     });
-    let of_runtimes = frozen.runtimes.iter().flat_map(|reading| &reading.claims);
+    let of_runtimes = frozen.runtime_readings.iter().flat_map(|reading| &reading.claims);
     let of_runtimes = of_runtimes.map(RangeClaim::range);
     let of_threads = frozen.stacks.iter().map(Stack::range);
     let claimed: RangeSet = of_heaps.chain(of_runtimes).chain(of_threads).collect();

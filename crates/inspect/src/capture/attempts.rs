@@ -106,7 +106,7 @@ pub fn take_with(
         }
     };
     frozen.caveats.extend(options.max_stop.and_then(|max_stop| stopped_longer(&frozen, max_stop)));
-    for (reading, &index) in frozen.readings.iter_mut().zip(&frozen.allocator_indices) {
+    for (reading, &index) in frozen.allocator_readings.iter_mut().zip(&frozen.allocator_indices) {
         if let Some(allocator) = found.allocators.get(index) {
             allocator.found.finish(process, &frozen.address_space, reading);
         }

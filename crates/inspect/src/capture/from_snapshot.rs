@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::frozen::{FrozenState, IsLastAttempt, KernelView, ReadPlan, Threads};
 use super::page_tables::{self, FactsBeforeStop, counts_in_page_tables};
-use super::snapshot::{GuardedSnapshot, KnownMapping, Plan, Visibility, hidden_ranges, joined};
+use super::snapshot::{GuardedSnapshot, KnownMapping, Plan, hidden_ranges, joined};
 use strandline_claims::units;
 use strandline_process::error::{Error, Result};
 use strandline_process::map::{AddressSpace, Mapping};
@@ -275,12 +275,7 @@ fn hidden_ranges_of(pages: &PagesAtStop, plan: &Plan) -> Vec<AddressRange> {
 /// The hidden ranges of a stopped process, by smaps from before the stop.
 fn hidden_ranges_before(before: &[KnownMapping], space: &AddressSpace) -> Vec<AddressRange> {
     let is_hidden = |mapping: &Mapping| entry_before(before, mapping).is_some_and(|entry| entry.is_hidden);
-    joined(
-        space
-            .mappings()
-            .iter()
-            .map(|mapping| Visibility { range: mapping.range(), is_hidden: is_hidden(mapping) }),
-    )
+    joined(space.mappings().iter().map(|mapping| is_hidden(mapping).then(|| mapping.range())))
 }
 
 /// The entry of this mapping in smaps from before the stop; `None` if there was another mapping.

@@ -65,11 +65,11 @@ pub struct FrozenState {
     /// smaps_rollup, read during the stop or right after it, for the proportional set size.
     pub rollup: Option<Counts>,
     /// What allocators' readers found.
-    pub readings: Vec<Reading>,
-    /// For each reading, the index of its allocator among those found.
+    pub allocator_readings: Vec<Reading>,
+    /// For each of these readings, the index of its allocator among those found.
     pub allocator_indices: Vec<usize>,
     /// What language runtimes' readers found.
-    pub runtimes: Vec<runtime::Reading>,
+    pub runtime_readings: Vec<runtime::Reading>,
     /// Finer claims on allocators' blocks.
     pub refinements: Refinements,
     /// Its threads' stacks.
@@ -267,9 +267,9 @@ impl FrozenState {
             address_space: space,
             residency: view.residency,
             rollup: view.rollup,
-            readings: Vec::new(),
+            allocator_readings: Vec::new(),
             allocator_indices: Vec::new(),
-            runtimes: Vec::new(),
+            runtime_readings: Vec::new(),
             refinements: Refinements::default(),
             stacks: Vec::new(),
             threads: facts,
@@ -308,7 +308,7 @@ impl FrozenState {
 
     /// Whether a heap was inconsistent at some place.
     pub fn has_damage(&self) -> bool {
-        self.readings.iter().any(|reading| reading.is_inconsistent)
+        self.allocator_readings.iter().any(|reading| reading.is_inconsistent)
     }
 
     /// Reads runtimes and heaps from `memory`, or sets `must_read_again`.
@@ -383,9 +383,9 @@ impl FrozenState {
                 Err(busy_runtime) => busy.push(busy_runtime),
             }
         }
-        self.runtimes = runtimes;
+        self.runtime_readings = runtimes;
         self.refinements = refinements;
-        self.bytes_read += self.runtimes.iter().map(|reading| reading.bytes_read).sum::<u64>();
+        self.bytes_read += self.runtime_readings.iter().map(|reading| reading.bytes_read).sum::<u64>();
         busy
     }
 }

@@ -86,30 +86,21 @@ pub fn is_hidden(entry: &SmapsEntry) -> bool {
 
 /// The hidden ranges of a process. V8 has a mapping for each of its pages.
 pub fn hidden_ranges(smaps: &Smaps) -> Vec<AddressRange> {
-    let visibility =
-        |entry: &SmapsEntry| Visibility { range: entry.mapping.range(), is_hidden: is_hidden(entry) };
-    joined(smaps.entries.iter().map(visibility))
+    joined(smaps.entries.iter().map(|entry| is_hidden(entry).then(|| entry.mapping.range())))
 }
 
-/// A mapping's range, and whether the program keeps it from its children.
-pub struct Visibility {
-    /// The range.
-    pub range: AddressRange,
-    /// Whether it is kept.
-    pub is_hidden: bool,
-}
-
-/// Joins hidden mappings between which there is no other mapping.
-pub fn joined(mappings: impl Iterator<Item = Visibility>) -> Vec<AddressRange> {
+/// Joins the ranges of hidden mappings between which there is no other mapping. `mappings` are all
+/// of them, in address order: `None` for one that is not hidden.
+pub fn joined(mappings: impl Iterator<Item = Option<AddressRange>>) -> Vec<AddressRange> {
     let mut ranges: Vec<AddressRange> = Vec::new();
     let mut was_hidden = false;
-    for Visibility { range, is_hidden } in mappings {
-        match ranges.last_mut().filter(|_| was_hidden && is_hidden) {
-            Some(last) => last.end = range.end,
-            None if is_hidden => ranges.push(range),
-            None => {}
+    for hidden in mappings {
+        match (hidden, ranges.last_mut().filter(|_| was_hidden)) {
+            (Some(range), Some(last)) => last.end = range.end,
+            (Some(range), None) => ranges.push(range),
+            (None, _) => {}
         }
-        was_hidden = is_hidden;
+        was_hidden = hidden.is_some();
     }
     ranges
 }

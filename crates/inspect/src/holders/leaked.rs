@@ -32,7 +32,7 @@ struct BlockRange {
 /// Blocks that a runtime's reader refines are left out: they are on rows of the runtime.
 pub fn resident(held: &DominatorTree, roots: &[u32], frozen: &FrozenState) -> Vec<Leaked> {
     let mut ranges: Vec<BlockRange> = Vec::new();
-    for reading in &frozen.readings {
+    for reading in &frozen.allocator_readings {
         // Without rows for its classes, no row of blocks in use can be split.
         let (Some(rows), payload_offset_bytes) = (reading.rows, reading.payload_offset_bytes) else {
             continue;

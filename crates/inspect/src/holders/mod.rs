@@ -123,12 +123,12 @@ impl Memory for ZeroFilled<'_> {
 /// Finds the holders of the blocks in `frozen`, and removes the blocks from it.
 pub(crate) fn find(process: &Process, frozen: &mut FrozenState, options: &Options<'_>) -> Holders {
     let mut builder = Builder::default();
-    for reading in &mut frozen.readings {
+    for reading in &mut frozen.allocator_readings {
         if let Some(blocks) = reading.refined.blocks.take() {
             builder.append(blocks);
         }
     }
-    for holding in frozen.runtimes.iter_mut().filter_map(|runtime| runtime.reference_hints.as_mut()) {
+    for holding in frozen.runtime_readings.iter_mut().filter_map(|runtime| runtime.reference_hints.as_mut()) {
         builder.append(std::mem::take(&mut holding.blocks));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -157,7 +157,7 @@ fn fill(
     let blocks = builder.finish()?;
     // What worker threads freed would otherwise stay in their arenas of malloc.
     host::trim_heap();
-    let non_references = NonReferences::new(&frozen.runtimes, &blocks);
+    let non_references = NonReferences::new(&frozen.runtime_readings, &blocks);
     let memory = ZeroFilled { memory: frozen.own_memory(), residency: &frozen.residency, non_references };
     let deadline = Instant::now() + MAX_DURATION;
     // A snapshot can be read only until it ends.
@@ -169,7 +169,7 @@ fn fill(
     };
     holders.live = Sum { bytes: blocks.total_bytes(), blocks: u64::from(blocks.len()) };
     let vtables = VtableCollector::new(&frozen.address_space, frozen.own_memory(), blocks.len())?;
-    let exact = runtimes::exact_blocks(&frozen.runtimes, &blocks)?;
+    let exact = runtimes::exact_blocks(&frozen.runtime_readings, &blocks)?;
     let known = KnownBlocks { without_references: None, exact: exact.as_ref() };
     let references = References::read(&memory, &blocks, known, Some(&vtables), &limits, &progress)?;
     let inner_targets = exact.map(ExactBlocks::inner_targets);
@@ -186,7 +186,7 @@ fn fill(
     host::trim_heap();
     let graph = Reachability::new(blocks, references, roots, deadline)?;
     let held = graph.held(deadline)?;
-    let runtime_blocks = RuntimeBlocks::new(&frozen.runtimes);
+    let runtime_blocks = RuntimeBlocks::new(&frozen.runtime_readings);
     let block_types = vtables.finish(process, frozen);
     let types = Types::new(&held, &block_types, &frozen.refinements, &runtime_blocks)?;
     fill_lists(holders, &held, &found_roots, &types, &runtime_blocks, frozen)?;

@@ -325,7 +325,7 @@ impl Finder<'_> {
     /// Searches all memory that is not heap, except the ranges in `searched`.
     fn search_mappings(&mut self, process: &Process, mut searched: RangeSet) -> Result<(), Refused> {
         let frozen = self.frozen;
-        for runtime in &frozen.runtimes {
+        for runtime in &frozen.runtime_readings {
             let root = self.add_runtime(runtime)?;
             for claim in &runtime.claims {
                 let hits = self.search_private(claim.range())?;
@@ -334,8 +334,8 @@ impl Finder<'_> {
             searched.extend(runtime.claims.iter().map(|claim| claim.range()));
         }
         let mut searched_and_heaps = searched.clone();
-        searched_and_heaps.extend(frozen.readings.iter().flat_map(|heap| heap.ranges()));
-        let mapped = frozen.readings.iter().flat_map(|heap| &heap.mapped_blocks);
+        searched_and_heaps.extend(frozen.allocator_readings.iter().flat_map(|heap| heap.ranges()));
+        let mapped = frozen.allocator_readings.iter().flat_map(|heap| &heap.mapped_blocks);
         searched_and_heaps.extend(mapped.map(|block| (block.start, block.end)));
         self.search_joined_storage(&searched)?;
         let groups = modules::file_groups(&frozen.address_space);
@@ -364,7 +364,8 @@ impl Finder<'_> {
     /// (malloc.c, sysmalloc_mmap_fallback).
     fn search_joined_storage(&mut self, searched: &RangeSet) -> Result<(), Refused> {
         let frozen = self.frozen;
-        let heaps: Vec<AddressRange> = frozen.readings.iter().flat_map(|heap| heap.ranges()).collect();
+        let heaps: Vec<AddressRange> =
+            frozen.allocator_readings.iter().flat_map(|heap| heap.ranges()).collect();
         for thread in frozen.threads() {
             let base = thread.fs_base;
             let joined = heaps.iter().find(|heap| heap.contains(base));

@@ -33,7 +33,7 @@ impl FrozenState {
         read_plan: &ReadPlan<'_>,
     ) -> Result<()> {
         let mut refinements = std::mem::take(&mut self.refinements);
-        let runtimes = self.runtimes.iter().flat_map(|reading| &reading.claims);
+        let runtimes = self.runtime_readings.iter().flat_map(|reading| &reading.claims);
         let claimed: Vec<_> = runtimes.map(RangeClaim::range).collect();
         refinements.nest(claimed.iter().copied());
         let pass = HeapPass {
@@ -52,7 +52,7 @@ impl FrozenState {
             self.caveats.append(&mut reading.caveats);
             self.bytes_read += reading.bytes_read;
             self.allocator_indices.push(reader_index);
-            self.readings.push(reading);
+            self.allocator_readings.push(reading);
         }
         Ok(())
     }
