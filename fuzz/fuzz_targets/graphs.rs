@@ -59,8 +59,8 @@ fuzz_target!(|data: &[u8]| {
     else {
         return;
     };
-    let lost = held.lost();
-    assert_eq!(held.reached().blocks + lost.definite.blocks + lost.indirect.blocks, all);
+    let unreachable = held.unreachable();
+    assert_eq!(held.reached().blocks + unreachable.definite.blocks + unreachable.indirect.blocks, all);
     let Ok(outline) = held.outline(&kinds) else { return };
     let outlined: u32 = outline.nodes().iter().map(|node| node.own_sum.blocks).sum();
     assert_eq!(outlined, all);

@@ -4,7 +4,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use strandline_export::budget::StopBudget;
 use strandline_inspect::group::MEMORY_RECLAIM;
-use strandline_inspect::remedy::applicable;
+use strandline_inspect::remedy::{ApplicableRemedy, applicable};
 use strandline_process::group::GroupOwner;
 use strandline_recorder::plan;
 use strandline_report::model::Rows;
@@ -130,12 +130,13 @@ impl Explain {
 /// Examples, and the remedies with what each does.
 fn reclaim_help() -> String {
     let mut all_remedies = applicable();
-    all_remedies.push((
-        MEMORY_RECLAIM,
-        "for a control group: the kernel reclaims inactive page cache (memory.reclaim)",
-    ));
-    let width = all_remedies.iter().map(|(id, _)| id.len()).max().unwrap_or(0);
-    let lines: Vec<String> = all_remedies.iter().map(|(id, help)| format!("  {id:width$}  {help}")).collect();
+    all_remedies.push(ApplicableRemedy {
+        id: MEMORY_RECLAIM,
+        help: "for a control group: the kernel reclaims inactive page cache (memory.reclaim)",
+    });
+    let width = all_remedies.iter().map(|remedy| remedy.id.len()).max().unwrap_or(0);
+    let line = |ApplicableRemedy { id, help }: &ApplicableRemedy| format!("  {id:width$}  {help}");
+    let lines: Vec<String> = all_remedies.iter().map(line).collect();
     format!(
         "\
 Examples:
@@ -156,7 +157,7 @@ A refusal is exit status 3, with the reason.",
 }
 
 fn remedies() -> PossibleValuesParser {
-    PossibleValuesParser::new(applicable().into_iter().map(|(id, _)| id).chain([MEMORY_RECLAIM]))
+    PossibleValuesParser::new(applicable().into_iter().map(|remedy| remedy.id).chain([MEMORY_RECLAIM]))
 }
 
 /// Arguments of `reclaim`.

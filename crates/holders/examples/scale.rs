@@ -4,12 +4,13 @@
 //! Blocks are 16 to 160 bytes, in arenas of 64 MiB with gaps between them. Their words are in
 //! memory, so that no system calls are measured. Blocks form binary trees and also refer to a
 //! close, a near or any other block, in proportions given as arguments. There are many roots, and a
-//! twentieth of all blocks is lost. Peaks are the kernel's (`VmHWM`), minus the heap itself.
+//! twentieth of all blocks is unreachable. Peaks are the kernel's (`VmHWM`), minus the heap itself.
 
 use std::time::{Duration, Instant};
 
 use strandline_holders::{Builder, KnownBlocks, Limits, Reachability, References, Refused, Roots};
 use strandline_process::memory::Memory;
+use strandline_process::range::AddressRange;
 
 const BASE: u64 = 0x7f00_0000_0000;
 const ARENA_BYTES: u64 = 64 << 20;
@@ -48,8 +49,8 @@ impl Random {
     }
 }
 
-/// Start and size of each block.
-fn places(count: u32) -> impl Iterator<Item = (u64, u64)> {
+/// The addresses of each block.
+fn block_ranges(count: u32) -> impl Iterator<Item = AddressRange> {
     let (mut random, mut offset) = (Random(1), 0);
     (0..count).map(move |_| {
         let bytes = 16 * (1 + random.below(4) + random.below(7) / 6 * random.below(7));
@@ -58,7 +59,7 @@ fn places(count: u32) -> impl Iterator<Item = (u64, u64)> {
         }
         let start = BASE + offset / ARENA_BYTES * STEP_BYTES + offset % ARENA_BYTES;
         offset += bytes;
-        (start, bytes)
+        AddressRange::sized(start, bytes)
     })
 }
 
@@ -67,22 +68,22 @@ const STRUCTURE_BLOCKS: usize = 1000;
 
 /// Fills in the words. Of 100 references other than tree edges, `near_percent` lead to the next 64
 /// blocks, `middle_percent` to the next 4096, and the others to any block in the first 95 of 100
-/// structures. Those structures form a tree as well; the others are lost.
+/// structures. Those structures form a tree as well; the others are unreachable.
 fn heap(count: u32, near_percent: u64, middle_percent: u64) -> Heap {
-    let starts: Vec<u64> = places(count).map(|place| place.0).collect();
+    let starts: Vec<u64> = block_ranges(count).map(|range| range.start).collect();
     let mut random = Random(2);
     let mut heap = Heap(Vec::new());
     let kept_structures = starts.len() / STRUCTURE_BLOCKS * 19 / 20;
     let kept = kept_structures.max(1) * STRUCTURE_BLOCKS;
-    for (block, (start, bytes)) in places(count).enumerate() {
-        let skip = start - BASE;
+    for (block, range) in block_ranges(count).enumerate() {
+        let skip = range.start - BASE;
         let first = (skip / STEP_BYTES * ARENA_BYTES + skip % STEP_BYTES) as usize / 8;
         heap.0.resize(first, 0);
         let (structure, within) = (block / STRUCTURE_BLOCKS, block % STRUCTURE_BLOCKS);
         // Leaves have room for references to eight other structures.
         let child = structure * 8 + 1 + within % 8;
         let is_link = within >= STRUCTURE_BLOCKS - 8 && child < kept_structures;
-        for word in 0..bytes as usize / 8 {
+        for word in 0..range.len() as usize / 8 {
             let in_tree = within * 2 + 1 + word;
             let any = match random.below(100) {
                 percent if percent < near_percent => block + 1 + random.below(64) as usize,
@@ -162,7 +163,7 @@ fn main() -> Result<(), Refused> {
     };
 
     let mut builder = Builder::default();
-    places(count).for_each(|(start, bytes)| builder.push(start, bytes));
+    block_ranges(count).for_each(|range| builder.push(range.start, range.len()));
     let blocks = builder.finish()?;
     steps.done("blocks");
     let limits = Limits { max_edges_bytes: 4 << 30, deadline, workers: 2 };
@@ -180,6 +181,7 @@ fn main() -> Result<(), Refused> {
     let held = graph.held(deadline)?;
     steps.done("dominators");
     println!("{:12} {:6.2} s", "all", steps.total_seconds);
-    println!("reached {:?}, of several roots {:?}, lost {:?}", held.reached(), held.shared(), held.lost());
+    println!("reached {:?}, of several roots {:?}", held.reached(), held.shared());
+    println!("unreachable {:?}", held.unreachable());
     Ok(())
 }

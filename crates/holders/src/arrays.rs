@@ -14,11 +14,16 @@ const STEPS_PER_CHECK: u32 = 1 << 16;
 /// Why there is no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// More than 32-bit numbers can distinguish.
-    #[error("{0} blocks and roots, more than {most}: choose fewer arenas", most = NONE - 1)]
-    TooMany(u64),
+    /// More blocks, roots or references than can be followed.
+    #[error("{count} blocks, roots or references are more than the {max_count} that can be followed")]
+    TooMany {
+        /// Their number.
+        count: u64,
+        /// The maximum.
+        max_count: u64,
+    },
     /// An array could not be allocated.
-    #[error("no memory for an array of {0} bytes: choose fewer arenas, or free memory")]
+    #[error("no memory for an array of {0} bytes: free memory, or allow more")]
     NoMemory(u64),
     /// The deadline passed.
     #[error("the time limit was reached: allow more time")]

@@ -22,6 +22,7 @@ const REGION_SHIFT: u32 = 19;
 const BATCH: usize = 64;
 /// Up to this many blocks of a page are searched linearly.
 const MAX_LINEAR: usize = 32;
+/// Bits of an address within a granule.
 const GRANULE_SHIFT: u32 = GRANULE_BYTES.trailing_zeros();
 /// Low bits of a packed block, which hold its first granule: those of an address below 2^48. The 16
 /// bits above hold its size.
@@ -146,12 +147,14 @@ impl Blocks {
         prefetch(&self.entries, block as usize);
     }
 
+    /// Size of a block in granules; 0 if there is no such block.
     #[inline]
     fn granules(&self, block: u32) -> u64 {
         let granules = self.entries.get(block as usize).map_or(0, |entry| entry.granules);
         if granules == LARGE { self.large_granules(block) } else { u64::from(granules) }
     }
 
+    /// Size in granules of a block that is in the list of large ones.
     #[cold]
     fn large_granules(&self, block: u32) -> u64 {
         let index = self.large.binary_search_by_key(&block, |large| large.block);
@@ -177,7 +180,8 @@ impl Blocks {
     }
 
     /// Like [`Blocks::find`] for several addresses at once, so that their cache misses overlap.
-    pub fn find_each(&self, addresses: &[u64], mut take: impl FnMut(usize, u32)) {
+    /// Calls `visit` with the index of each address that is in a block, and the block.
+    pub fn find_each(&self, addresses: &[u64], mut visit: impl FnMut(usize, u32)) {
         let mut candidates = [Candidates::Nothing; BATCH];
         for (group, addresses) in addresses.chunks(BATCH).enumerate() {
             for (candidate, &address) in candidates.iter_mut().zip(addresses) {
@@ -186,7 +190,7 @@ impl Blocks {
             }
             for (index, (&candidate, &address)) in candidates.iter().zip(addresses).enumerate() {
                 if let Some(block) = self.find_among(candidate, address) {
-                    take(group * BATCH + index, block);
+                    visit(group * BATCH + index, block);
                 }
             }
         }
@@ -242,6 +246,7 @@ impl Blocks {
     }
 }
 
+/// The address of a granule of a region.
 fn address(region: u32, start: u16) -> u64 {
     u64::from(region) << REGION_SHIFT | u64::from(start) << GRANULE_SHIFT
 }

@@ -76,14 +76,18 @@ impl Builder {
     }
 
     /// Sorts the blocks. If blocks overlap, the one that begins first stays.
+    ///
+    /// # Errors
+    /// [`Refused::TooMany`] or [`Refused::NoMemory`].
     pub fn finish(self) -> Result<Blocks, Refused> {
         self.finish_with(NONE - 1)
     }
 
+    /// Like [`Builder::finish`], for at most `max_count` blocks.
     fn finish_with(self, max_count: u32) -> Result<Blocks, Refused> {
         let count: usize = self.pieces.iter().map(Vec::len).sum();
         if count as u64 > u64::from(max_count) {
-            return Err(Refused::TooMany(count as u64));
+            return Err(Refused::TooMany { count: count as u64, max_count: max_count.into() });
         }
         let mut words = reserved(count)?;
         // Frees each piece once it is copied, so that there are never two full copies. Most pieces
@@ -137,7 +141,7 @@ mod tests {
     fn blocks_beyond_the_last_number_are_refused() {
         let mut builder = Builder::default();
         (0..5).for_each(|block| builder.push(block * 16, 16));
-        assert_eq!(builder.finish_with(4).err(), Some(Refused::TooMany(5)));
+        assert_eq!(builder.finish_with(4).err(), Some(Refused::TooMany { count: 5, max_count: 4 }));
     }
 
     #[test]

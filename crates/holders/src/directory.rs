@@ -15,8 +15,9 @@ const TOP_SHIFT: u32 = 30;
 const RANGE_SHIFT: u32 = 22;
 /// Number of ranges in one entry of the first level.
 const RANGES: usize = 1 << (TOP_SHIFT - RANGE_SHIFT);
-/// Minimum and maximum bits of a page. Granules of the largest page are distinguished by 16 bits.
+/// Minimum bits of a page.
 const MIN_PAGE_SHIFT: u32 = 12;
+/// Maximum bits of a page: 16 bits distinguish the granules of such a page.
 const MAX_PAGE_SHIFT: u32 = 19;
 /// Bytes of third-level tables that are always allowed.
 const MIN_TABLE_BYTES: u64 = 64 << 20;
@@ -60,6 +61,9 @@ pub struct Directory {
 
 impl Directory {
     /// Builds the tables from the addresses of blocks, in address order.
+    ///
+    /// # Errors
+    /// [`Refused::NoMemory`].
     pub fn new(blocks: impl Iterator<Item = AddressRange> + Clone, count: u32) -> Result<Self, Refused> {
         let mut directory = Self { page_shift: MIN_PAGE_SHIFT, ..Self::default() };
         let (mut low, mut high, mut last_range, mut range_count) = (None, 0, None, 0_u64);
@@ -99,6 +103,7 @@ impl Directory {
         (address >> self.page_shift) as usize & (self.stride() - 2)
     }
 
+    /// Fills in the second and third level.
     fn fill(&mut self, blocks: impl Iterator<Item = AddressRange>) -> Result<(), Refused> {
         let stride = self.stride();
         let mut last_range = None;

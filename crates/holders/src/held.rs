@@ -36,8 +36,8 @@ impl std::ops::Sub for Sum {
 
 /// Blocks that no root reaches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lost {
-    /// Heads: no lost block leads to them, except those that they lead to themselves.
+pub struct Unreachable {
+    /// Heads: no unreachable block leads to them, except those that they lead to themselves.
     pub definite: Sum,
     /// Blocks reached only from heads.
     pub indirect: Sum,
@@ -52,7 +52,7 @@ pub enum Holder {
     Root(u32),
     /// Several roots, but none alone.
     Roots,
-    /// No root: for heads of lost blocks, and for blocks that several heads lead to.
+    /// No root: for heads of unreachable blocks, and for blocks that several heads lead to.
     Nothing,
 }
 
@@ -64,11 +64,11 @@ pub struct DominatorTree {
     pub(crate) vertices: Vec<u32>,
     /// Dominator of each number.
     pub(crate) holders: Vec<u32>,
-    /// The heads of lost blocks; `None` if nothing is lost.
+    /// The heads of unreachable blocks; `None` if nothing is unreachable.
     pub(crate) heads: Option<BlockSet>,
     pub(crate) sharing: Sharing,
-    /// Number of the vertex above all lost blocks.
-    pub(crate) lost_number: u32,
+    /// Number of the vertex above all unreachable blocks.
+    pub(crate) unreachable_number: u32,
     pub(crate) sums: Sums,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct Sums {
     /// What several roots reach, but none alone.
     shared: Sum,
     /// What no root reaches, heads included.
-    lost: Sum,
+    unreachable: Sum,
     /// The heads alone.
     heads: Sum,
 }
@@ -102,7 +102,7 @@ impl DominatorTree {
             }
             let sum = match root {
                 SEVERAL => &mut self.sums.shared,
-                root => self.sums.roots.get_mut(root as usize).unwrap_or(&mut self.sums.lost),
+                root => self.sums.roots.get_mut(root as usize).unwrap_or(&mut self.sums.unreachable),
             };
             *sum += Sum { bytes: self.blocks.bytes(vertex), blocks: 1 };
         }
@@ -149,23 +149,26 @@ impl DominatorTree {
     }
 
     /// Blocks that no root reaches.
-    pub fn lost(&self) -> Lost {
-        Lost { definite: self.sums.heads, indirect: self.sums.lost - self.sums.heads }
+    pub fn unreachable(&self) -> Unreachable {
+        Unreachable { definite: self.sums.heads, indirect: self.sums.unreachable - self.sums.heads }
     }
 
-    /// Whether no root reaches a block.
-    pub fn is_lost(&self, block: u32) -> bool {
-        self.number(block).is_some_and(|number| number > self.lost_number)
+    /// Whether no root reaches a block. Scans all blocks.
+    pub fn is_unreachable(&self, block: u32) -> bool {
+        self.number(block).is_some_and(|number| number > self.unreachable_number)
     }
 
-    /// The heads of lost blocks, in order. Each retains what would be freed with it, but not blocks
-    /// that other heads lead to as well.
+    /// The heads of unreachable blocks, in order. Each retains what would be freed with it, but not
+    /// blocks that other heads lead to as well.
     pub fn heads(&self) -> impl Iterator<Item = u32> + '_ {
         self.heads.iter().flat_map(BlockSet::iter)
     }
 
     /// What a block alone holds, itself included. Scans all blocks ([`DominatorTree::outline`]
     /// computes it for all kinds at once).
+    ///
+    /// # Errors
+    /// [`Refused::NoMemory`].
     pub fn retained(&self, block: u32) -> Result<Sum, Refused> {
         let mut sum = Sum::default();
         let Some(top) = self.number(block) else { return Ok(sum) };
@@ -198,7 +201,7 @@ impl DominatorTree {
         match vertex.checked_sub(self.blocks.len()) {
             None => Holder::Block(vertex),
             Some(root) if root < self.root_count() => Holder::Root(root),
-            Some(_) if number == self.lost_number => Holder::Nothing,
+            Some(_) if number == self.unreachable_number => Holder::Nothing,
             Some(_) => Holder::Roots,
         }
     }
@@ -212,6 +215,9 @@ pub const NO_ROOT: u32 = u32::MAX;
 impl DominatorTree {
     /// For each block the root that alone holds it, [`SEVERAL`] or [`NO_ROOT`]. Takes 8 bytes per
     /// block meanwhile, and 4 in the result.
+    ///
+    /// # Errors
+    /// [`Refused::NoMemory`].
     pub fn sole_roots(&self) -> Result<Vec<u32>, Refused> {
         let mut roots = array(self.blocks.len() as usize, NO_ROOT)?;
         for (&vertex, root_of_number) in self.vertices.iter().zip(self.sole_roots_by_number()?) {

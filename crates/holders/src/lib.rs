@@ -4,8 +4,8 @@
 //! [`Blocks`] is the set of live blocks. [`References::read`] reads them all once, word by word: a
 //! word that is an address within a block is a reference to it, whatever its meaning.
 //! [`Reachability`] adds [`Roots`] and numbers what they reach, depth first; all other blocks are
-//! lost. [`Reachability::held`] finds the dominators: a block is held by another if all paths to it
-//! pass through that one.
+//! unreachable. [`Reachability::held`] finds the dominators: a block is held by another if all
+//! paths to it pass through that one.
 //!
 //! ```
 //! # use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@
 //! let held = graph.held(deadline)?;
 //! assert_eq!(held.retained_by_root(stack).bytes, 64);
 //! assert_eq!((held.dominator(1), held.dominator(0)), (Holder::Root(stack), Holder::Nothing));
-//! assert_eq!(held.lost().definite.blocks, 1);
+//! assert_eq!(held.unreachable().definite.blocks, 1);
 //! # Ok(())
 //! # }
 //! ```
@@ -74,7 +74,7 @@ mod sharing;
 pub use arrays::Refused;
 pub use blocks::{Blocks, GRANULE_BYTES};
 pub use builder::{Builder, Dropped};
-pub use held::{DominatorTree, Holder, Lost, NO_ROOT, SEVERAL, Sum};
+pub use held::{DominatorTree, Holder, NO_ROOT, SEVERAL, Sum, Unreachable};
 pub use marks::BlockSet;
 pub use outline::{Node, Outline};
 pub use reach::Reachability;

@@ -11,6 +11,9 @@ pub struct BlockSet(Vec<u64>);
 
 impl BlockSet {
     /// An empty set for `blocks` blocks.
+    ///
+    /// # Errors
+    /// [`Refused::NoMemory`].
     pub fn new(blocks: u32) -> Result<Self, Refused> {
         array(blocks.div_ceil(WORD_BITS) as usize, 0).map(Self)
     }

@@ -18,7 +18,7 @@ const MAX_DEPTH: u32 = 64;
 /// Blocks of one kind below the same node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// The parent node; for a root, several roots, or lost blocks, the node itself.
+    /// The parent node; for a root, several roots, or unreachable blocks, the node itself.
     pub parent: u32,
     /// Kind of the blocks; for a root, a value that no block has.
     pub kind: u32,
@@ -51,8 +51,8 @@ pub struct Outline {
 impl Outline {
     /// The node of what several roots hold.
     pub const SEVERAL: u32 = 0;
-    /// The node of lost blocks.
-    pub const LOST: u32 = 1;
+    /// The node of unreachable blocks.
+    pub const UNREACHABLE: u32 = 1;
     /// The node of the first root; those of the other roots follow.
     const FIRST_ROOT: u32 = 2;
 
@@ -74,9 +74,12 @@ impl Outline {
 
 impl DominatorTree {
     /// Computes the outline from the kind of each block. Takes 4 bytes per block meanwhile.
+    ///
+    /// # Errors
+    /// [`Refused::NoMemory`].
     pub fn outline(&self, kinds: &[u16]) -> Result<Outline, Refused> {
         let mut builder = OutlineBuilder::new(Outline::root_node(self.root_count()) as usize)?;
-        let mut nodes: Vec<u32> = array(self.vertices.len(), Outline::LOST)?;
+        let mut nodes: Vec<u32> = array(self.vertices.len(), Outline::UNREACHABLE)?;
         // A holder has a lower number than what it holds.
         for number in 0..self.vertices.len() {
             if let (Some(&vertex), Some(&holder)) =
@@ -88,7 +91,7 @@ impl DominatorTree {
             }
             nodes[number] = match self.holder_of(number as u32) {
                 Holder::Roots => Outline::SEVERAL,
-                Holder::Nothing => Outline::LOST,
+                Holder::Nothing => Outline::UNREACHABLE,
                 Holder::Root(root) => Outline::root_node(root),
                 Holder::Block(block) => {
                     let kind = kinds.get(block as usize).copied().map_or(0, u32::from);

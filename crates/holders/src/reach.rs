@@ -1,16 +1,16 @@
 //! Numbers what roots reach, depth first, and finds the heads of what they do not reach.
 //!
 //! One vertex is above all roots and has number 0. Each root is a vertex, followed by the blocks in
-//! the order in which they are found; last, as one more root, comes the vertex above lost blocks. A
-//! vertex has a higher number than the one it was found from, so numbers distinguish ancestors from
-//! descendants, and later steps process arrays in number order.
+//! the order in which they are found; last, as one more root, comes the vertex above unreachable
+//! blocks. A vertex has a higher number than the one it was found from, so numbers distinguish
+//! ancestors from descendants, and later steps process arrays in number order.
 //!
-//! Heads are the lost blocks that no other lost block leads to, and of each cycle that nothing else
-//! leads to the lowest block. This is the definition of valgrind's memcheck ("definitely lost"; all
-//! others are lost "indirectly"). Two passes find the heads without searching for cycles. The first
-//! starts at each block that it has not visited yet, in address order: in each cycle without
-//! references from outside it must have started once. The second starts at the same blocks, last
-//! first: a start that it visits from another one is not a head.
+//! Heads are the unreachable blocks that no other unreachable block leads to, and of each cycle
+//! that nothing else leads to the lowest block. This is the definition of valgrind's memcheck
+//! ("definitely lost"; all others are unreachable "indirectly"). Two passes find the heads without
+//! searching for cycles. The first starts at each block that it has not visited yet, in address
+//! order: in each cycle without references from outside it must have started once. The second
+//! starts at the same blocks, last first: a start that it visits from another one is not a head.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -27,7 +27,7 @@ use crate::roots::Roots;
 use crate::sharing;
 
 /// References between vertices. Vertices are blocks, then roots, by their numbers; then the vertex
-/// above lost blocks, then the one above all roots.
+/// above unreachable blocks, then the one above all roots.
 pub(crate) struct Edges {
     pub references: References,
     pub roots: Roots,
@@ -89,14 +89,17 @@ const MIN_GROWTH: usize = 1 << 16;
 pub struct Reachability {
     blocks: Blocks,
     search: Search,
-    /// Number of the vertex above lost blocks.
-    lost_number: u32,
+    /// Number of the vertex above unreachable blocks.
+    unreachable_number: u32,
     heads: Option<BlockSet>,
 }
 
 impl Reachability {
-    /// Finds what roots reach. `references` must be those of `blocks`; numbers in `roots` that are
-    /// no blocks are ignored.
+    /// Finds what roots reach. Numbers in `roots` that are no blocks are ignored.
+    ///
+    /// # Errors
+    /// [`Refused::BlocksDiffer`] if `references` are not those of `blocks`; all others of
+    /// [`Refused`].
     pub fn new(
         blocks: Blocks,
         references: References,
@@ -112,16 +115,16 @@ impl Reachability {
         let max_count = u64::from(NONE - 1);
         let edge_count = roots.blocks.len() as u64 + references.count();
         if vertex_count > max_count || edge_count > max_count {
-            return Err(Refused::TooMany(vertex_count.max(edge_count)));
+            return Err(Refused::TooMany { count: vertex_count.max(edge_count), max_count });
         }
         let root_count = roots.len() as u32;
         let (named_count, class_starts) = (roots.named_count(), roots.class_starts());
         let edges = Edges { references, roots };
         let mut search = Search::new(edges, vertex_count as usize, DeadlineCheck::new(deadline))?;
-        let (lost_vertex, top_vertex) = (block_count + root_count, block_count + root_count + 1);
+        let (unreachable_vertex, top_vertex) = (block_count + root_count, block_count + root_count + 1);
         search.add(top_vertex, 0);
         let mut class_start = search.set_stops(named_count > 0);
-        for (index, root) in (block_count..lost_vertex).enumerate() {
+        for (index, root) in (block_count..unreachable_vertex).enumerate() {
             if index == named_count {
                 search.clear_stops();
             }
@@ -135,21 +138,24 @@ impl Reachability {
             search.clear_stops();
         }
         let heads = search.heads(block_count)?;
-        let lost_number = search.add(lost_vertex, 0);
+        let unreachable_number = search.add(unreachable_vertex, 0);
         for head in heads.iter().flat_map(BlockSet::iter) {
-            search.descend(head, lost_number, lost_number..lost_number)?;
+            search.descend(head, unreachable_number, unreachable_number..unreachable_number)?;
         }
         search.stack = Vec::new();
-        Ok(Self { blocks, search, lost_number, heads })
+        Ok(Self { blocks, search, unreachable_number, heads })
     }
 
     /// Finds dominators, and the sets of roots that share blocks.
+    ///
+    /// # Errors
+    /// [`Refused::NoMemory`], or [`Refused::DeadlinePassed`] after `deadline`.
     pub fn held(self, deadline: Instant) -> Result<DominatorTree, Refused> {
-        let Self { blocks, mut search, lost_number, heads } = self;
+        let Self { blocks, mut search, unreachable_number, heads } = self;
         let root_count = search.edges.roots.len() as u32;
         search.clock = DeadlineCheck::new(deadline);
         let entries = std::mem::take(&mut search.entries);
-        let sharing = sharing::find(&mut search, &blocks, &entries, lost_number)?;
+        let sharing = sharing::find(&mut search, &blocks, &entries, unreachable_number)?;
         drop(entries);
         let Search { numbers, parents, edges, .. } = search;
         let mut clock = DeadlineCheck::new(deadline);
@@ -157,13 +163,15 @@ impl Reachability {
         let vertices = vertices_of(&numbers)?;
         drop(numbers);
         let sums = Sums::default();
-        DominatorTree { blocks, vertices, holders, heads, sharing, lost_number, sums }.with_sums(root_count)
+        DominatorTree { blocks, vertices, holders, heads, sharing, unreachable_number, sums }
+            .with_sums(root_count)
     }
 }
 
-/// Temporary numbers of blocks at which paths from named roots stop, before and after a path met
-/// them. No block has these numbers: they are those of the top vertex and the first root.
+/// Temporary number of a block at which paths from named roots stop, until a path meets it. No
+/// block has this number: it is that of the top vertex.
 const UNMET_STOP: u32 = 0;
+/// Temporary number of such a block once a path has met it: that of the first root.
 const MET_STOP: u32 = 1;
 
 /// The vertex of each number.
@@ -206,6 +214,7 @@ impl Search {
         }
     }
 
+    /// A search that has not begun, over this number of vertices.
     fn new(edges: Edges, vertices: usize, clock: DeadlineCheck) -> Result<Self, Refused> {
         Ok(Self {
             numbers: array(vertices, NONE)?,
@@ -285,9 +294,9 @@ impl Search {
         }
     }
 
-    /// The heads of lost blocks; `None` if nothing is lost.
+    /// The heads of unreachable blocks; `None` if nothing is unreachable.
     fn heads(&mut self, block_count: u32) -> Result<Option<BlockSet>, Refused> {
-        // Only the vertex above lost blocks has no number yet.
+        // Only the vertex above unreachable blocks has no number yet.
         if self.next_number as usize + 1 == self.numbers.len() {
             return Ok(None);
         }

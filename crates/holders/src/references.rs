@@ -12,7 +12,7 @@ use strandline_sys::host::prefetch;
 
 use crate::arrays::{Refused, reserved};
 use crate::blocks::Blocks;
-use crate::scan::{KnownBlocks, Limits, Outcome, Progress, Run, TypeWordSink, scan};
+use crate::scan::{KnownBlocks, Limits, Outcome, Progress, Run, ScanResult, TypeWordSink, scan};
 
 /// Number of blocks in a group: an index of four bytes and their counts fill a cache line.
 const BLOCKS_PER_GROUP: u32 = 60;
@@ -67,6 +67,9 @@ impl References {
     /// Reads every block once, except those known to refer to nothing. `type_words` and `progress`
     /// are called from several threads. What could not be read, or not within the limits, is in the
     /// [`Outcome`] for the caller to report.
+    ///
+    /// # Errors
+    /// [`Refused::NoMemory`].
     pub fn read(
         memory: &dyn Memory,
         blocks: &Blocks,
@@ -75,7 +78,7 @@ impl References {
         limits: &Limits,
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<Self, Refused> {
-        let (runs, outcome) = scan(memory, blocks, known, type_words, limits, progress);
+        let ScanResult { runs, outcome } = scan(memory, blocks, known, type_words, limits, progress);
         join_runs(runs, blocks.len(), outcome)
     }
 
@@ -101,6 +104,7 @@ impl References {
         targets.get(range).unwrap_or_default()
     }
 
+    /// Targets of a block, to be replaced.
     #[inline]
     pub(crate) fn targets_mut(&mut self, block: u32) -> &mut [u32] {
         let TargetRange { range, is_large } = self.range(block);
@@ -114,6 +118,7 @@ impl References {
         prefetch(&self.groups, (block / BLOCKS_PER_GROUP) as usize);
     }
 
+    /// Where the targets of a block are.
     #[inline]
     fn range(&self, block: u32) -> TargetRange {
         let Some(group) = self.groups.get((block / BLOCKS_PER_GROUP) as usize) else {
@@ -130,6 +135,7 @@ impl References {
         TargetRange { range: first..first + usize::from(count), is_large: false }
     }
 
+    /// Index range of the targets of a large block.
     #[cold]
     fn large_range(&self, block: u32) -> Range<usize> {
         let index = self.large_blocks.binary_search_by_key(&block, |large| large.block);

@@ -23,8 +23,9 @@ use crate::marks::BlockSet;
 const WINDOW_BYTES: u64 = 256 << 10;
 /// Gaps between blocks of up to this size are read rather than skipped.
 const GAP_BYTES: u64 = 16 << 10;
-/// Maximum bytes and blocks of a piece. A larger block is split into pieces.
+/// Maximum bytes of a piece. A larger block is split into pieces.
 const PIECE_BYTES: u64 = 16 << 20;
+/// Maximum blocks of a piece.
 const PIECE_BLOCKS: u32 = 1 << 15;
 /// Number of collected words that are looked up together.
 const LOOKUP_WORDS: usize = 4096;
@@ -58,8 +59,9 @@ pub struct TaggedBlocks {
     pub plain_targets: BlockSet,
 }
 
-/// Low bits of a tagged reference, and their value there (V8).
+/// Low bits of a tagged reference.
 const TAG_BITS: u64 = 7;
+/// Their value in a reference (V8, include/v8-internal.h, kHeapObjectTag).
 const TAG: u64 = 1;
 
 /// Maximum bytes of the header before the target of a reference: of CPython's objects, the guard
@@ -68,6 +70,9 @@ const MAX_HEADER_BYTES: u64 = 48;
 
 impl ExactBlocks {
     /// `exact` are the blocks whose references are exact, of `count` blocks in all.
+    ///
+    /// # Errors
+    /// [`Refused::NoMemory`].
     pub fn new(exact: BlockSet, count: u32) -> Result<Self, Refused> {
         Ok(Self { blocks: exact, tagged: None, inner_targets: Mutex::new(BlockSet::new(count)?) })
     }
@@ -165,9 +170,11 @@ impl Outcome {
 /// Consecutive blocks, or a part of one block, and their targets.
 #[derive(Debug)]
 pub struct Run {
+    /// The first block.
     pub first: u32,
     /// End of the targets of each block.
     ends: Box<[u32]>,
+    /// The targets of all blocks, one block after another.
     pub targets: Box<[u32]>,
     /// Whether it is a part of one block.
     pub is_part: bool,
@@ -213,6 +220,7 @@ struct PieceCutter<I: Iterator> {
 }
 
 impl<I: Iterator<Item = AddressRange>> PieceCutter<I> {
+    /// The next piece; `None` after the last.
     fn next_piece(&mut self) -> Option<Piece> {
         self.order += 1;
         let order = self.order;
@@ -273,7 +281,15 @@ impl SharedState<'_> {
     }
 }
 
-/// Reads all blocks and returns the runs in order.
+/// What [`scan`] found.
+pub struct ScanResult {
+    /// The runs, in order.
+    pub runs: Vec<Run>,
+    /// What was read and what was not.
+    pub outcome: Outcome,
+}
+
+/// Reads all blocks.
 pub fn scan(
     memory: &dyn Memory,
     blocks: &Blocks,
@@ -281,7 +297,7 @@ pub fn scan(
     type_words: Option<&dyn TypeWordSink>,
     limits: &Limits,
     progress: &(dyn Fn(Progress) + Sync),
-) -> (Vec<Run>, Outcome) {
+) -> ScanResult {
     let shared = SharedState {
         memory,
         blocks,
@@ -295,7 +311,7 @@ pub fn scan(
     };
     let cutter =
         Mutex::new(PieceCutter { blocks: blocks.iter(0).peekable(), next: 0, order: 0, remaining: None });
-    let next_piece = || cutter.lock().ok().and_then(|mut cutter| cutter.next_piece());
+    let next_piece = || cutter.lock().unwrap_or_else(PoisonError::into_inner).next_piece();
     let work = || {
         let mut worker = Worker::new(&shared);
         let mut runs = Vec::new();
@@ -326,7 +342,7 @@ pub fn scan(
     }
     outcome.skipped_bytes = blocks.total_bytes().saturating_sub(outcome.done_bytes());
     runs.sort_unstable_by_key(|(piece, _)| piece.order);
-    (runs.into_iter().map(|(_, run)| run).collect(), outcome)
+    ScanResult { runs: runs.into_iter().map(|(_, run)| run).collect(), outcome }
 }
 
 /// A reference from a block in a piece.
@@ -344,6 +360,7 @@ struct Follower {
     word: u64,
 }
 
+/// One of the threads that examine pieces.
 struct Worker<'a> {
     shared: &'a SharedState<'a>,
     /// The bytes read last, their address, and their number.
@@ -414,6 +431,8 @@ impl<'a> Worker<'a> {
         true
     }
 
+    /// Examines the blocks of a piece; `None` after the deadline, or if there are too many
+    /// references.
     fn examine_parts(&mut self, piece: &Piece) -> Option<()> {
         let SharedState { blocks, known: KnownBlocks { without_references: plain_blocks, .. }, .. } =
             *self.shared;

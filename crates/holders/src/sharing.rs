@@ -28,9 +28,10 @@ use crate::reach::{Search, vertices_of};
 pub const MAX_ROOTS: usize = 32;
 /// Maximum number of sets; blocks of further ones share one set without roots.
 const MAX_SETS: usize = 60_000;
-/// Maximum number of cached unions, and of pairs of a set and a root for which direct references
-/// are counted.
+/// Maximum number of cached unions.
 const MAX_UNIONS: usize = 1 << 17;
+/// Maximum number of pairs of a set and a root for which direct references are counted: the counts
+/// only order the roots of a set.
 const MAX_PAIRS: usize = 1 << 18;
 /// Least number of members by which their queue grows.
 const MIN_GROWTH: usize = 1 << 12;
@@ -63,13 +64,13 @@ impl Sharing {
     }
 }
 
-/// Finds the set of each block that several roots reach. `entries` come from the search; `lost` is
-/// the first number that no root reaches.
+/// Finds the set of each block that several roots reach. `entries` come from the search;
+/// `first_unreachable` is the first number that no root reaches.
 pub(crate) fn find(
     search: &mut Search,
     blocks: &Blocks,
     entries: &BlockSet,
-    lost: u32,
+    first_unreachable: u32,
 ) -> Result<Sharing, Refused> {
     if entries.iter().next().is_none() {
         return Ok(Sharing::default());
@@ -89,9 +90,9 @@ pub(crate) fn find(
     };
     walk.find_rings()?;
     walk.set_of_ring = array(count, EMPTY)?;
-    walk.add_direct_roots(lost)?;
+    walk.add_direct_roots(first_unreachable)?;
     walk.propagate_all()?;
-    walk.finish(blocks, lost)
+    walk.finish(blocks, first_unreachable)
 }
 
 /// The entries and everything that they reach, breadth first, so that accesses can be prefetched.
@@ -214,7 +215,11 @@ impl Walk<'_> {
 
     /// Calls `visit` for each reference into a member from a root or from what that root alone
     /// retains, with the root and the member.
-    fn each_entry(&mut self, lost: u32, mut visit: impl FnMut(&mut Self, u32, u32)) -> Result<(), Refused> {
+    fn each_entry(
+        &mut self,
+        first_unreachable: u32,
+        mut visit: impl FnMut(&mut Self, u32, u32),
+    ) -> Result<(), Refused> {
         let roots = self.search.edges.roots.len() as u32;
         let blocks = self.search.edges.references.blocks();
         // Each root's number, where its tree of the search begins.
@@ -226,7 +231,7 @@ impl Walk<'_> {
         for vertex in 0..blocks + roots {
             self.search.clock.step()?;
             let number = self.search.numbers[vertex as usize];
-            if number >= lost || self.members.has(number) {
+            if number >= first_unreachable || self.members.has(number) {
                 continue;
             }
             let targets = self.search.edges.targets_mut(vertex).iter().copied();
@@ -240,8 +245,8 @@ impl Walk<'_> {
     }
 
     /// Gives each ring the roots that reach it without passing another member.
-    fn add_direct_roots(&mut self, lost: u32) -> Result<(), Refused> {
-        self.each_entry(lost, |walk, root, target| {
+    fn add_direct_roots(&mut self, first_unreachable: u32) -> Result<(), Refused> {
+        self.each_entry(first_unreachable, |walk, root, target| {
             let Some(rank) = walk.members.rank(target) else { return };
             let first = Self::find_first(&mut walk.firsts, rank);
             let set = &mut walk.set_of_ring[first as usize];
@@ -296,7 +301,7 @@ impl Walk<'_> {
     }
 
     /// Sums up the blocks of each set, and sorts the sets.
-    fn finish(mut self, blocks: &Blocks, lost: u32) -> Result<Sharing, Refused> {
+    fn finish(mut self, blocks: &Blocks, first_unreachable: u32) -> Result<Sharing, Refused> {
         // From here on each member has the set of its ring.
         for rank in 0..self.members.count() {
             let first = Self::find_first(&mut self.firsts, rank);
@@ -310,7 +315,7 @@ impl Walk<'_> {
                 *sum += Sum { bytes, blocks: 1 };
             }
         }
-        let counts = self.count_direct_references(lost)?;
+        let counts = self.count_direct_references(first_unreachable)?;
         let mut order: Vec<u32> =
             (0..sums.len() as u32).filter(|&set| sums[set as usize].blocks > 0).collect();
         order.sort_by_key(|&set| (std::cmp::Reverse(sums[set as usize].bytes), set));
@@ -332,9 +337,12 @@ impl Walk<'_> {
     }
 
     /// Number of references into each set from a root, or from what that root alone retains.
-    fn count_direct_references(&mut self, lost: u32) -> Result<HashMap<(u32, u32), u32>, Refused> {
+    fn count_direct_references(
+        &mut self,
+        first_unreachable: u32,
+    ) -> Result<HashMap<(u32, u32), u32>, Refused> {
         let mut counts: HashMap<(u32, u32), u32> = HashMap::new();
-        self.each_entry(lost, |walk, root, target| {
+        self.each_entry(first_unreachable, |walk, root, target| {
             let set = walk.members.rank(target).and_then(|rank| walk.set_of_ring.get(rank as usize)).copied();
             if let Some(set) = set
                 && (counts.len() < MAX_PAIRS || counts.contains_key(&(set, root)))
@@ -346,8 +354,9 @@ impl Walk<'_> {
     }
 }
 
-/// The set without roots, and the set of blocks whose own set is beyond the maximum.
+/// The set without roots.
 const EMPTY: u32 = 0;
+/// The set of blocks whose own set is beyond the maximum.
 const OVERFLOW: u32 = 1;
 /// A set of a single root is this flag plus its number: no block has such a set in the end, and
 /// there may be as many as roots.
@@ -383,6 +392,7 @@ impl SetTable {
         }
     }
 
+    /// The number of a set, which is added if missing.
     fn add(&mut self, set: RootSet) -> u32 {
         if let Some(&index) = self.indices.get(&set) {
             return index;
@@ -396,12 +406,14 @@ impl SetTable {
         index
     }
 
-    /// The roots of a set, and whether there are more. `single` provides the root of a single-root
-    /// set.
-    fn roots<'a>(&'a self, set: u32, single: &'a u32) -> (&'a [u32], bool) {
+    /// Adds the roots of a set to `union`.
+    fn add_roots(&self, set: u32, union: &mut RootSet) {
         match self.list.get(set as usize) {
-            Some(RootSet { roots, has_more }) => (roots, *has_more),
-            None => (std::slice::from_ref(single), false),
+            Some(RootSet { roots, has_more }) => {
+                union.roots.extend(roots);
+                union.has_more |= has_more;
+            }
+            None => union.roots.push(set & !SINGLE),
         }
     }
 
@@ -425,15 +437,14 @@ impl SetTable {
         if let Some(&union) = self.unions.get(&key) {
             return union;
         }
-        let singles = [first, second].map(|set| set & !SINGLE);
-        let (first_roots, first_has_more) = self.roots(first, &singles[0]);
-        let (second_roots, second_has_more) = self.roots(second, &singles[1]);
-        let mut roots: Vec<u32> = first_roots.iter().chain(second_roots).copied().collect();
-        roots.sort_unstable();
-        roots.dedup();
-        let has_more = first_has_more || second_has_more || roots.len() > MAX_ROOTS;
-        roots.truncate(MAX_ROOTS);
-        let union = self.add(RootSet { roots, has_more });
+        let mut union = RootSet { roots: Vec::new(), has_more: false };
+        self.add_roots(first, &mut union);
+        self.add_roots(second, &mut union);
+        union.roots.sort_unstable();
+        union.roots.dedup();
+        union.has_more |= union.roots.len() > MAX_ROOTS;
+        union.roots.truncate(MAX_ROOTS);
+        let union = self.add(union);
         if self.unions.len() >= MAX_UNIONS {
             self.unions.clear();
         }

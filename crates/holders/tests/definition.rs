@@ -43,17 +43,22 @@ impl Graph {
         Sum { bytes: blocks.iter().map(|&block| self.bytes(block)).sum(), blocks: blocks.len() as u32 }
     }
 
-    /// The lowest lost block of each cycle, or single block, that no other lost block leads to.
-    fn heads(&self, is_lost: &[bool]) -> Vec<u32> {
+    /// The lowest unreachable block of each cycle, or single block, that no other unreachable block
+    /// leads to.
+    fn heads(&self, is_unreachable: &[bool]) -> Vec<u32> {
         let count = self.edges.len();
         let leads: Vec<Vec<bool>> = (0..count as u32)
             .map(|block| self.reached(&[block], None).iter().map(Option::is_some).collect())
             .collect();
         let is_head = |block: usize| {
-            let above = (0..count).filter(|&other| other != block && is_lost[other] && leads[other][block]);
+            let above =
+                (0..count).filter(|&other| other != block && is_unreachable[other] && leads[other][block]);
             above.into_iter().all(|other| leads[block][other] && other > block)
         };
-        (0..count).filter(|&block| is_lost[block] && is_head(block)).map(|block| block as u32).collect()
+        (0..count)
+            .filter(|&block| is_unreachable[block] && is_head(block))
+            .map(|block| block as u32)
+            .collect()
     }
 }
 
@@ -93,31 +98,32 @@ fn assert_as_defined(graph: &Graph) -> Result<(), TestCaseError> {
     let Ok(tree) = tree else { return Err(TestCaseError::fail("refused")) };
 
     let steps = graph.reached(&graph.root_targets(None), None);
-    let is_lost: Vec<bool> = steps.iter().map(Option::is_none).collect();
-    let heads = graph.heads(&is_lost);
-    prop_assert_eq!(tree.reached(), graph.sum(|block| !is_lost[block]));
+    let is_unreachable: Vec<bool> = steps.iter().map(Option::is_none).collect();
+    let heads = graph.heads(&is_unreachable);
+    prop_assert_eq!(tree.reached(), graph.sum(|block| !is_unreachable[block]));
     prop_assert_eq!(tree.heads().collect::<Vec<_>>(), heads.clone());
     let definite = graph.sum(|block| heads.contains(&(block as u32)));
-    prop_assert_eq!(tree.lost().definite, definite);
-    prop_assert_eq!(tree.lost().indirect, graph.sum(|block| is_lost[block]) - definite);
+    prop_assert_eq!(tree.unreachable().definite, definite);
+    prop_assert_eq!(tree.unreachable().indirect, graph.sum(|block| is_unreachable[block]) - definite);
 
     // What becomes unreachable without a root, or without a block, is what it retains.
     let mut alone = Sum::default();
     for root in 0..graph.roots.len() {
         let without = graph.reached(&graph.root_targets(Some(root)), None);
-        let retained = graph.sum(|block| !is_lost[block] && without[block].is_none());
+        let retained = graph.sum(|block| !is_unreachable[block] && without[block].is_none());
         prop_assert_eq!(tree.retained_by_root(root as u32), retained);
         alone = Sum { bytes: alone.bytes + retained.bytes, blocks: alone.blocks + retained.blocks };
     }
     prop_assert_eq!(tree.shared(), tree.reached() - alone);
     let mut dominates = vec![vec![false; count]; count];
     for (block, dominates) in dominates.iter_mut().enumerate() {
-        let from = if is_lost[block] { heads.clone() } else { graph.root_targets(None) };
+        let from = if is_unreachable[block] { heads.clone() } else { graph.root_targets(None) };
         let without = graph.reached(&from, Some(block as u32));
-        let is_dominated = |other: usize| is_lost[other] == is_lost[block] && without[other].is_none();
+        let is_dominated =
+            |other: usize| is_unreachable[other] == is_unreachable[block] && without[other].is_none();
         (0..count).for_each(|other| dominates[other] = is_dominated(other));
         prop_assert_eq!(tree.retained(block as u32).ok(), Some(graph.sum(is_dominated)));
-        prop_assert_eq!(tree.is_lost(block as u32), is_lost[block]);
+        prop_assert_eq!(tree.is_unreachable(block as u32), is_unreachable[block]);
     }
     for block in 0..count {
         let above: Vec<usize> =
@@ -127,7 +133,7 @@ fn assert_as_defined(graph: &Graph) -> Result<(), TestCaseError> {
         let alone = |root: &usize| graph.reached(&graph.root_targets(Some(*root)), None)[block].is_none();
         let expected_holder = match nearest {
             Some(&nearest) => Holder::Block(nearest as u32),
-            None if is_lost[block] => Holder::Nothing,
+            None if is_unreachable[block] => Holder::Nothing,
             None => {
                 (0..graph.roots.len()).find(alone).map_or(Holder::Roots, |root| Holder::Root(root as u32))
             }
@@ -156,13 +162,18 @@ fn dominators(tree: &DominatorTree, block: u32) -> (Holder, Vec<u32>) {
     }
 }
 
-/// Identity of a set of roots: the lowest ones, and whether there are more.
-type Key = (Vec<u32>, bool);
+/// Identity of a set of roots.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    /// The lowest roots, in order.
+    roots: Vec<u32>,
+    has_more: bool,
+}
 
 fn key(set: &SharedSet) -> Key {
     let mut roots = set.roots.clone();
     roots.sort_unstable();
-    (roots, set.has_more)
+    Key { roots, has_more: set.has_more }
 }
 
 /// The set of each block that no single root retains. The order of roots is ignored: it depends on
@@ -189,7 +200,7 @@ fn assert_shared(tree: &DominatorTree, graph: &Graph) -> Result<(), TestCaseErro
         prop_assert!(roots.len() > 1);
         let has_more = roots.len() > MAX_ROOTS;
         roots.truncate(MAX_ROOTS);
-        expected.entry((roots, has_more)).or_default().insert(block as u32);
+        expected.entry(Key { roots, has_more }).or_default().insert(block as u32);
     }
     let sets = tree.shared_sets();
     let mut found: BTreeMap<Key, BTreeSet<u32>> = BTreeMap::new();
@@ -232,7 +243,7 @@ fn assert_outlined(tree: &DominatorTree, count: usize) -> Result<(), TestCaseErr
         let chain_kinds: Vec<u16> = chain.iter().map(|&one| kinds[one as usize]).collect();
         let mut path = vec![match top {
             Holder::Root(root) => Outline::root_node(root),
-            Holder::Nothing => Outline::LOST,
+            Holder::Nothing => Outline::UNREACHABLE,
             _ => Outline::SEVERAL,
         }];
         path.extend(chain_kinds.chunk_by(|one, next| one == next).map(|kinds| u32::from(kinds[0])));
@@ -340,10 +351,10 @@ fn assert_classes(graph: &Graph, classes: [usize; 2], stops: &[u32]) -> Result<(
     // The classes lose nothing: the same blocks are reached without them.
     let steps = graph.reached(&graph.root_targets(None), None);
     for block in 0..count {
-        prop_assert_eq!(tree.is_lost(block), steps[block as usize].is_none());
+        prop_assert_eq!(tree.is_unreachable(block), steps[block as usize].is_none());
         prop_assert_eq!(tree.dominator(block), expected.dominator(block));
     }
-    prop_assert_eq!(tree.lost(), expected.lost());
+    prop_assert_eq!(tree.unreachable(), expected.unreachable());
     prop_assert_eq!(keys(&tree), keys(&expected));
     for root in 0..tree.root_count() {
         prop_assert_eq!(tree.retained_by_root(root), expected.retained_by_root(root));

@@ -5,7 +5,7 @@ mod common;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use common::{BASE, Heap, deadline, dominator_tree, heap, limits};
+use common::{BASE, Heap, deadline, dominator_tree, heap, limits, read_references};
 use strandline_holders::{
     BlockSet, Builder, ExactBlocks, Holder, KnownBlocks, Limits, Progress, Reachability, References, Refused,
     Roots, TaggedBlocks, TypeWord, TypeWordSink, WordCallback,
@@ -18,8 +18,7 @@ fn memory_that_ends_is_counted_and_passed_over() {
     let (mut heap, blocks) = heap(4096, 3, |block| vec![(block + 1) % 4096]).unwrap();
     assert_eq!(blocks.total_bytes(), 4096 * 32);
     heap.words.truncate(4096 * 2 + 1);
-    let references =
-        References::read(&heap, &blocks, KnownBlocks::default(), None, &limits(), &|_| ()).unwrap();
+    let references = read_references(&heap, &blocks).unwrap();
     let outcome = references.outcome();
     assert_eq!((outcome.read_bytes, outcome.unreadable_bytes, outcome.skipped_bytes), (65544, 65528, 0));
     assert_eq!(references.count(), 2049);
@@ -47,8 +46,7 @@ impl Memory for Holed {
 #[test]
 fn memory_after_a_hole_is_read() {
     let (heap, blocks) = heap(3000, 0, |block| vec![(block + 7) % 3000]).unwrap();
-    let references =
-        References::read(&Holed(heap), &blocks, KnownBlocks::default(), None, &limits(), &|_| ()).unwrap();
+    let references = read_references(&Holed(heap), &blocks).unwrap();
     assert_eq!(references.outcome().unreadable_bytes, 4096);
     assert_eq!(references.count(), 3000 - 512);
     assert_eq!(
@@ -71,7 +69,10 @@ fn exceeding_the_limit_of_references_is_reported() {
     let mut roots = Roots::default();
     roots.add([0]);
     let tree = Reachability::new(blocks, references, roots, deadline()).unwrap().held(deadline()).unwrap();
-    assert_eq!(tree.reached().blocks + tree.lost().definite.blocks + tree.lost().indirect.blocks, 200_000);
+    assert_eq!(
+        tree.reached().blocks + tree.unreachable().definite.blocks + tree.unreachable().indirect.blocks,
+        200_000
+    );
 }
 
 #[test]
@@ -82,8 +83,7 @@ fn a_passed_deadline_stops_each_step() {
     let outcome =
         References::read(&heap, &blocks, KnownBlocks::default(), None, &late, &|_| ()).unwrap().outcome();
     assert_eq!((outcome.timed_out, outcome.skipped_bytes), (true, 8000));
-    let references =
-        References::read(&heap, &blocks, KnownBlocks::default(), None, &limits(), &|_| ()).unwrap();
+    let references = read_references(&heap, &blocks).unwrap();
     let graph = Reachability::new(blocks, references, Roots::default(), deadline()).unwrap();
     assert_eq!(graph.held(passed_deadline).err(), Some(Refused::DeadlinePassed));
 }
@@ -192,8 +192,7 @@ fn a_large_block_without_references_is_between_others() {
     builder.push(BASE + 8, large as u64 * 8);
     builder.push(block_after, 8);
     let blocks = builder.finish().unwrap();
-    let references =
-        References::read(&Heap { words }, &blocks, KnownBlocks::default(), None, &limits(), &|_| ()).unwrap();
+    let references = read_references(&Heap { words }, &blocks).unwrap();
     assert_eq!((0..3).map(|block| references.targets(block)).collect::<Vec<_>>(), [&[2][..], &[], &[0]]);
 }
 
@@ -201,8 +200,7 @@ fn a_large_block_without_references_is_between_others() {
 fn self_references_and_duplicates_are_left_out() {
     let (heap, blocks) =
         heap(4, 0, |block| if block == 1 { vec![0, 0, 1, 0, 2, 0, 3] } else { vec![2] }).unwrap();
-    let references =
-        References::read(&heap, &blocks, KnownBlocks::default(), None, &limits(), &|_| ()).unwrap();
+    let references = read_references(&heap, &blocks).unwrap();
     assert_eq!(
         (references.targets(0), references.targets(1), references.targets(2)),
         (&[2][..], &[0, 2, 0, 3][..], &[][..])
@@ -213,8 +211,7 @@ fn self_references_and_duplicates_are_left_out() {
 #[test]
 fn roots_without_a_block_are_ignored_and_references_of_other_blocks_refused() {
     let (heap, blocks) = heap(10, 0, |block| vec![(block + 1) % 10]).unwrap();
-    let references =
-        References::read(&heap, &blocks, KnownBlocks::default(), None, &limits(), &|_| ()).unwrap();
+    let references = read_references(&heap, &blocks).unwrap();
     let other_blocks = Builder::default().finish().unwrap();
     let refused = Reachability::new(other_blocks, references, Roots::default(), deadline()).err();
     assert_eq!(refused, Some(Refused::BlocksDiffer(10, 0)));
@@ -227,7 +224,7 @@ fn roots_without_a_block_are_ignored_and_references_of_other_blocks_refused() {
         (10, 0, 0)
     );
     assert_eq!(
-        (tree.retained(10).unwrap().blocks, tree.is_lost(10), tree.dominator(10)),
+        (tree.retained(10).unwrap().blocks, tree.is_unreachable(10), tree.dominator(10)),
         (0, false, Holder::Nothing)
     );
 }
@@ -235,13 +232,11 @@ fn roots_without_a_block_are_ignored_and_references_of_other_blocks_refused() {
 #[test]
 fn an_empty_heap_has_a_result() {
     let blocks = Builder::default().finish().unwrap();
-    let references =
-        References::read(&Heap { words: vec![] }, &blocks, KnownBlocks::default(), None, &limits(), &|_| ())
-            .unwrap();
+    let references = read_references(&Heap { words: vec![] }, &blocks).unwrap();
     let graph = Reachability::new(blocks, references, Roots::default(), deadline()).unwrap();
     let tree = graph.held(deadline()).unwrap();
     assert_eq!(
-        (tree.reached().blocks, tree.lost().definite.blocks, tree.dominator(0)),
+        (tree.reached().blocks, tree.unreachable().definite.blocks, tree.dominator(0)),
         (0, 0, Holder::Nothing)
     );
 }

@@ -35,7 +35,10 @@ fn an_unreachable_chain_in_descending_order_has_one_head() {
     )
     .unwrap();
     assert_eq!(tree.heads().collect::<Vec<_>>(), [BLOCK_COUNT - 1]);
-    assert_eq!(tree.lost().indirect, Sum { bytes: u64::from(BLOCK_COUNT - 1) * 8, blocks: BLOCK_COUNT - 1 });
+    assert_eq!(
+        tree.unreachable().indirect,
+        Sum { bytes: u64::from(BLOCK_COUNT - 1) * 8, blocks: BLOCK_COUNT - 1 }
+    );
 }
 
 /// Block 0 and the end of the list from block 1 refer to the same blocks: the dominator of each is
@@ -118,7 +121,7 @@ fn an_unreachable_ring_of_rings_has_one_head() {
     assert_eq!(unreachable.heads().collect::<Vec<_>>(), [0]);
     assert_eq!(unreachable.retained(ring).unwrap().blocks, count - ring);
     let tree = dominator_tree(count, 0, targets, one_root(5 * ring + 1)).unwrap();
-    assert_eq!(tree.lost().definite, Sum::default());
+    assert_eq!(tree.unreachable().definite, Sum::default());
     // The first block of the ring that the root refers to comes after all others of that ring.
     assert_eq!(tree.retained(5 * ring).unwrap().blocks, count - ring + 1);
     assert_eq!(tree.dominator(5 * ring), Holder::Block(6 * ring - 1));

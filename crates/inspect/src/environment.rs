@@ -9,9 +9,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use strandline_process::c_library::{CLibrary, banner};
 
-/// Maximum bytes read: of a file of one line, of a list of fields, and of the mappings.
+/// Maximum bytes read of a file of one line.
 const MAX_LINE_BYTES: u64 = 256;
+/// Maximum bytes read of a list of fields: those that are used are at its beginning.
 const MAX_FIELDS_BYTES: u64 = 16 << 10;
+/// Maximum bytes read of the mappings.
 const MAX_MAPS_BYTES: u64 = 1 << 20;
 
 /// Kernel, processors, memory and C library of this machine. Unknown fields are `None`.
@@ -41,7 +43,7 @@ pub struct Environment {
 impl Environment {
     /// Returns the same facts with the current time, without the cost of [`Environment::read`]: for
     /// /proc/cpuinfo the kernel measures the frequency of every processor, which can take 20 ms.
-    pub fn again(&self) -> Self {
+    pub fn with_current_time(&self) -> Self {
         Self { time_utc: now_utc(), ..self.clone() }
     }
 
@@ -69,6 +71,7 @@ impl Environment {
     }
 }
 
+/// The current time; the beginning of 1970 for a clock before that.
 fn now_utc() -> String {
     utc(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()))
 }

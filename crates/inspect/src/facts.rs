@@ -37,7 +37,8 @@ pub struct Explanation {
     /// The page map, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_map: Option<PageMap>,
-    /// The memory-related settings in force in the target's environment, by name.
+    /// The memory-related settings in the target's environment, by name; none if that may not be
+    /// read.
     pub settings: std::collections::BTreeMap<String, String>,
 }
 
@@ -64,7 +65,7 @@ pub struct Target {
     pub pid: i32,
     /// The path of its executable, from /proc/PID/exe.
     pub executable: Option<String>,
-    /// Its command line.
+    /// Its command line; empty if it cannot be read.
     pub command: Vec<String>,
     /// Number of threads.
     pub threads: u64,

@@ -53,12 +53,12 @@ pub fn inspect(pid: i32, options: &Options<'_>) -> error::Result<Inspection> {
         if let Some(holders) = &mut holders {
             holders.cost = explanation.cost;
         }
-        let readings = &mut account.frozen.runtimes;
+        let readings = &mut account.frozen.runtime_readings;
         let notifications = readings.iter_mut().filter_map(|reading| reading.notification.take()).collect();
         Ok(Inspection {
             explanation,
             notifications,
-            readings: account.frozen.readings,
+            readings: account.frozen.allocator_readings,
             zero_runs: account.zero_runs,
             holders,
         })

@@ -26,10 +26,12 @@ pub struct Entry<R: 'static> {
     pub reader: Option<&'static R>,
 }
 
+/// An entry with a reader.
 const fn read<R>(about: &'static ReaderInfo, reader: &'static R) -> Entry<R> {
     Entry { about, reader: Some(reader) }
 }
 
+/// An entry of what is recognised only.
 const fn named<R>(about: &'static ReaderInfo) -> Entry<R> {
     Entry { about, reader: None }
 }
@@ -172,11 +174,19 @@ pub fn runtime(name: &str) -> Option<&'static ReaderInfo> {
     runtimes().find(|about| about.name == name)
 }
 
+/// An allocator that a reader found.
+pub struct AllocatorInLayer {
+    /// The layer of its reader.
+    pub layer: allocator::Layer,
+    /// The allocator.
+    pub found: Box<dyn allocator::FoundAllocator>,
+}
+
 /// What the readers found in the files mapped by a process.
 #[derive(Default)]
 pub struct FoundReaders {
     /// The allocators, in the order of their layers.
-    pub allocators: Vec<(allocator::Layer, Box<dyn allocator::FoundAllocator>)>,
+    pub allocators: Vec<AllocatorInLayer>,
     /// The runtimes.
     pub runtimes: Vec<Box<dyn runtime::FoundRuntime>>,
 }
@@ -185,14 +195,14 @@ impl FoundReaders {
     /// Searches the files that `process` has mapped, for runtimes only if `with_runtimes` is set.
     /// The process may be running.
     pub fn find(process: &Process, space: &AddressSpace, with_runtimes: bool) -> Self {
-        let mut allocators: Vec<_> = allocator_readers().collect();
-        allocators.sort_by_key(|reader| reader.layer);
+        let mut readers: Vec<_> = allocator_readers().collect();
+        readers.sort_by_key(|reader| reader.layer);
+        let allocator = |reader: &allocator::Reader| {
+            Some(AllocatorInLayer { layer: reader.layer, found: (reader.find)(process, space)? })
+        };
         let runtimes = runtime_readers().filter(|_| with_runtimes);
         Self {
-            allocators: allocators
-                .into_iter()
-                .filter_map(|reader| Some((reader.layer, (reader.find)(process, space)?)))
-                .collect(),
+            allocators: readers.into_iter().filter_map(allocator).collect(),
             runtimes: runtimes.filter_map(|reader| (reader.find)(process, space)).collect(),
         }
     }
@@ -207,7 +217,7 @@ impl FoundReaders {
     /// Whether a snapshot stops the process for less time than reading all of this.
     pub fn is_slow(&self) -> bool {
         self.runtimes.iter().any(|found| found.takes_long())
-            || self.allocators.iter().any(|(_, found)| found.takes_long())
+            || self.allocators.iter().any(|allocator| allocator.found.takes_long())
     }
 
     /// Whether a runtime keeps its memory from children.
@@ -218,7 +228,7 @@ impl FoundReaders {
     /// Whether a reader uses the threads' pointers, which may be unknown for a thread that is not
     /// stopped.
     pub fn needs_thread_pointers(&self) -> bool {
-        self.allocators.iter().any(|(_, found)| found.needs_thread_pointers())
+        self.allocators.iter().any(|allocator| allocator.found.needs_thread_pointers())
             || self.runtimes.iter().any(|found| found.needs_thread_pointers())
     }
 
@@ -245,7 +255,7 @@ mod tests {
         let rows_of: Vec<RowRef> = rows().collect();
         let ids: HashSet<&str> = rows_of.iter().map(|row| row.id).collect();
         assert_eq!(ids.len(), rows_of.len(), "no two rows of one name");
-        assert!(rows_of.len() <= 256, "pictures number rows with a byte");
+        assert!(rows_of.len() <= 256, "page maps number rows with a byte");
         for about in all() {
             for row in about.rows {
                 assert!(row.id.starts_with(&format!("{}.", about.name)), "{}", row.id);

@@ -398,7 +398,7 @@ pub(super) fn new_ledger(request: &Request, at_us: u64, explanation: Explanation
         moment: request.moment,
         mark: request.mark.clone(),
         tree_pss_bytes,
-        environment: shared.environment.again(),
+        environment: shared.environment.with_current_time(),
         explain: explanation,
     }
 }

@@ -235,7 +235,7 @@ fn is_row(name: &str) -> bool {
         |runtime: &str| RUNTIMES.iter().any(|entry| entry.about.name == runtime && entry.reader.is_some());
     let remedy = name.strip_prefix("remedy.");
     runtime.is_some_and(|(runtime, _)| is_read(runtime))
-        || remedy.is_some_and(|id| applicable().iter().any(|(name, ..)| *name == id))
+        || remedy.is_some_and(|id| applicable().iter().any(|applicable| applicable.id == id))
         || rows::ids().any(|id| id == name)
         || TOTALS.contains(&name)
 }

@@ -62,6 +62,11 @@ pub fn heap(
     Ok((heap, builder.finish()?))
 }
 
+/// The references of a heap, within limits that are not reached.
+pub fn read_references(memory: &dyn Memory, blocks: &Blocks) -> Result<References, Refused> {
+    References::read(memory, blocks, KnownBlocks::default(), None, &limits(), &|_| ())
+}
+
 /// The dominator tree of such a heap.
 pub fn dominator_tree(
     count: u32,
@@ -70,6 +75,6 @@ pub fn dominator_tree(
     roots: Roots,
 ) -> Result<DominatorTree, Refused> {
     let (heap, blocks) = heap(count, plain_words, targets)?;
-    let references = References::read(&heap, &blocks, KnownBlocks::default(), None, &limits(), &|_| ())?;
+    let references = read_references(&heap, &blocks)?;
     Reachability::new(blocks, references, roots, deadline())?.held(deadline())
 }

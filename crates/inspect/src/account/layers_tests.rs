@@ -21,7 +21,7 @@ use super::Account;
 use crate::capture::{FrozenState, Options, StoppedBy, take_with};
 use crate::explain::describe;
 use crate::facts::Explanation;
-use crate::readers::FoundReaders;
+use crate::readers::{AllocatorInLayer, FoundReaders};
 
 /// Blocks of 100 and 200 bytes, two of 200,000 bytes, the second one freed, and one of 3 MB, a
 /// mapping of its own; each followed by a small block. All bytes are written.
@@ -53,9 +53,10 @@ impl Drop for Subject {
     }
 }
 
+/// Compiles and starts the subject; also returns the addresses of its five blocks.
 fn subject() -> (Subject, [u64; 5]) {
-    let turn = (std::process::id(), std::thread::current().id());
-    let folder = std::env::temp_dir().join(format!("strandline-layers-{}-{:?}", turn.0, turn.1));
+    let (pid, thread) = (std::process::id(), std::thread::current().id());
+    let folder = std::env::temp_dir().join(format!("strandline-layers-{pid}-{thread:?}"));
     std::fs::create_dir_all(&folder).unwrap();
     let binary = folder.join("subject");
     let mut compiler = Command::new("cc")
@@ -126,12 +127,16 @@ impl runtime::FoundRuntime for MadeUp {
     }
 }
 
+/// Explains a process as if these runtimes were found in it.
 fn account_with(pid: u32, runtimes: Vec<Box<dyn runtime::FoundRuntime>>) -> Explanation {
     let process = admission::open_target(pid.cast_signed()).unwrap();
     let options = Options { page_map: true, ..Options::default() };
     let (space, _) = strandline_process::map::AddressSpace::parse(&process.maps_text().unwrap());
     let found = FoundReaders {
-        allocators: vec![(glibc::READER.layer, (glibc::READER.find)(&process, &space).unwrap())],
+        allocators: vec![AllocatorInLayer {
+            layer: glibc::READER.layer,
+            found: (glibc::READER.find)(&process, &space).unwrap(),
+        }],
         runtimes,
     };
     let start = Instant::now();
@@ -143,6 +148,7 @@ fn account_with(pid: u32, runtimes: Vec<Box<dyn runtime::FoundRuntime>>) -> Expl
     describe(&process, &mut Account::new(&process, frozen, &options, start).unwrap())
 }
 
+/// The bytes of a row.
 fn row(explanation: &Explanation, id: &str) -> u64 {
     explanation.rows.iter().filter(|row| row.id == id).map(|row| row.bytes).sum()
 }
@@ -190,7 +196,7 @@ fn each_layer_refines_the_one_below_where_that_holds_a_block() {
 /// Two readers may take hostile bytes for their structures: the first one's claims count, and the
 /// inspection continues.
 #[test]
-fn a_runtime_has_no_memory_that_is_another_one_s() {
+fn memory_of_two_runtimes_counts_for_the_first() {
     let (subject, _) = subject();
     let pid = subject.0.id();
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();

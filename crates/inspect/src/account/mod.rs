@@ -7,6 +7,7 @@ mod recognised;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
+use self::recognised::Recognised;
 use crate::capture::{FrozenState, Options};
 use crate::facts::{Allocator, Cost, Kernel, Row, Runtime};
 use crate::ledger::assemble::{self, Ledger};
@@ -60,21 +61,21 @@ impl Account {
         start: Instant,
     ) -> Result<Self> {
         let ledger = exit_watch::run_while_watching(|| make_ledger(process, &mut frozen, options));
-        // Comes before errors are reported: a snapshot that ended meanwhile makes all results
-        // wrong.
+        // Before errors are reported: if the snapshot ended meanwhile, all results are wrong.
         frozen.end_snapshot(process)?;
         let (mut ledger, zero_runs) = ledger?;
         // Read only now, when pages shared with the snapshot are exclusive to the process again.
         ledger.zero_sharing = if zero_runs.is_empty() { None } else { sharing::of_runs(process, &zero_runs) };
         let rows = ledger.tally.rows(&ledger.holders);
+        // A process that ended meanwhile has no status: those figures stay unknown.
         let status = process.status().unwrap_or_default();
         let kernel = kernel::figures(&frozen, &status, ledger.shmem_bytes);
         let mut caveats = std::mem::take(&mut frozen.caveats);
         let anonymous_bytes = ledger.tally.bytes_of(&ANONYMOUS);
-        let (recognised_allocators, runtimes) =
+        let Recognised { allocators: recognised_allocators, runtimes } =
             recognised::recognise(process, &mut frozen, &mut caveats, anonymous_bytes);
         caveats.append(&mut ledger.caveats);
-        add_swapped_out(kernel.swap_bytes, &mut caveats);
+        note_swapped_out(kernel.swap_bytes, &mut caveats);
         let unread_names = recognised::unread_names(&recognised_allocators, &runtimes);
         Ok(Self {
             frozen,
@@ -103,17 +104,22 @@ impl Account {
 }
 
 /// Adds to caveats about damaged structures that part of the process was swapped out and not read.
-fn add_swapped_out(swap_bytes: u64, caveats: &mut [Caveat]) {
+fn note_swapped_out(swap_bytes: u64, caveats: &mut [Caveat]) {
     if swap_bytes == 0 {
         return;
     }
     let addition = format!(
-        "; {} of the process are swapped out, which were not read and may be all that is wrong",
+        "; {} of the process are swapped out and were not read, which alone may explain this",
         bytes(swap_bytes)
     );
-    let is_about_damage =
-        |caveat: &&mut Caveat| caveat.code.ends_with("_damaged") || caveat.code.ends_with("_differ");
-    caveats.iter_mut().filter(is_about_damage).for_each(|caveat| caveat.text.push_str(&addition));
+    let may_be_swapped =
+        |caveat: &&mut Caveat| is_about_damage(&caveat.code) || caveat.code.ends_with("_differ");
+    caveats.iter_mut().filter(may_be_swapped).for_each(|caveat| caveat.text.push_str(&addition));
+}
+
+/// Whether a caveat with this code reports damaged structures of an allocator or a runtime.
+fn is_about_damage(code: &str) -> bool {
+    code.ends_with("_damaged")
 }
 
 /// Makes the ledger, and finds the all-zero pages.
@@ -124,13 +130,17 @@ fn make_ledger(
 ) -> Result<(Ledger, RangeSet)> {
     let (pid, threads) = (process.pid(), options.reading_threads());
     finish_runtimes(frozen, threads, options);
-    let shared_devices = process.shared_memory_devices().unwrap_or_default();
-    let bss = bss::bss(process, &frozen.smaps_entries);
+    let shared_devices = process.shared_memory_devices().unwrap_or_else(|error| {
+        let text = format!("the mounts cannot be read ({error}): files of tmpfs are on rows of files");
+        frozen.caveats.push(Caveat::new("mounts_unread", format!("process {pid}"), None, text));
+        Default::default()
+    });
+    let bss = bss::find(process, &frozen.smaps_entries);
     let inputs = Inputs {
-        spaces: &frozen.smaps_entries,
+        smaps_entries: &frozen.smaps_entries,
         residency: &frozen.residency,
-        readings: &frozen.readings,
-        runtimes: &frozen.runtimes,
+        allocator_readings: &frozen.allocator_readings,
+        runtime_readings: &frozen.runtime_readings,
         refinements: &frozen.refinements,
         stacks: &frozen.stacks,
         bss: &bss,
@@ -155,8 +165,8 @@ fn make_ledger(
     }
     // An all-zero page may be in a range and in a finer one within it.
     let mut all_zero_runs = zero_runs;
-    let of_allocators = frozen.readings.iter().flat_map(|reading| &reading.zero_runs);
-    let of_runtimes = frozen.runtimes.iter().flat_map(|reading| &reading.zero_runs);
+    let of_allocators = frozen.allocator_readings.iter().flat_map(|reading| &reading.zero_runs);
+    let of_runtimes = frozen.runtime_readings.iter().flat_map(|reading| &reading.zero_runs);
     all_zero_runs.add(of_allocators.chain(of_runtimes).copied());
     Ok((ledger, all_zero_runs))
 }
@@ -164,13 +174,13 @@ fn make_ledger(
 /// Does the work that readers of runtimes left for when the target runs again.
 fn finish_runtimes(frozen: &mut FrozenState, threads: usize, options: &Options<'_>) {
     let by_allocator: Vec<(String, Matches)> = frozen
-        .readings
+        .allocator_readings
         .iter()
         .map(|reading| (reading.allocator.name.clone(), reading.refined.clone()))
         .collect();
     let mut matched = Matches::default();
-    frozen.readings.iter().for_each(|reading| matched.add(reading.refined.clone()));
-    let progress = |work: &str, done, total| options.report(work, done, total);
+    frozen.allocator_readings.iter().for_each(|reading| matched.add(reading.refined.clone()));
+    let progress = |task: &str, done, total| options.report(task, done, total);
     let context = FinishContext {
         workers: threads,
         path_to: options.path_to,
@@ -178,12 +188,13 @@ fn finish_runtimes(frozen: &mut FrozenState, threads: usize, options: &Options<'
         by_allocator: &by_allocator,
         progress: &progress,
     };
-    for reading in &mut frozen.runtimes {
+    for reading in &mut frozen.runtime_readings {
         reading.finish(&context);
         frozen.caveats.append(&mut reading.caveats);
     }
 }
 
+/// Finds all-zero pages in memory that no reader claims.
 fn find_zeros(
     frozen: &FrozenState,
     inputs: &Inputs<'_>,
@@ -194,9 +205,9 @@ fn find_zeros(
     let total = runs.bytes();
     let done = AtomicU64::new(0);
     let progress = |bytes: u64| options.advance("searching for zero pages", &done, bytes, total);
-    let found = zeros::find(&frozen.memory, &runs, threads, &progress);
-    let runs = zeros::still_resident(&frozen.pagemap, found.runs);
-    Ok(Zeros { runs, bytes_read: found.bytes_read })
+    let zeros = zeros::find(&frozen.memory, &runs, threads, &progress);
+    let runs = zeros::still_resident(&frozen.pagemap, zeros.runs);
+    Ok(Zeros { runs, ..zeros })
 }
 
 #[cfg(test)]
@@ -210,9 +221,9 @@ mod swapped_tests {
     fn what_may_be_swapped_out_is_not_only_called_damaged() {
         let caveat = |code: &str| Caveat::new(code, "", None, "text");
         let mut caveats = [caveat("perl_damaged"), caveat("mmapped_chunks_differ"), caveat("heap_swapped")];
-        add_swapped_out(0, &mut caveats);
+        note_swapped_out(0, &mut caveats);
         assert!(caveats.iter().all(|caveat| caveat.text == "text"));
-        add_swapped_out(4096, &mut caveats);
+        note_swapped_out(4096, &mut caveats);
         assert!(caveats[0].text.contains("KiB of the process are swapped out"), "{}", caveats[0].text);
         assert!(caveats[1].text.contains("swapped out") && caveats[2].text == "text");
     }

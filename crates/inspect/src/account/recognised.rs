@@ -1,5 +1,6 @@
 //! Allocators and runtimes that are mapped and have no reading, and the caveats about their memory.
 
+use super::is_about_damage;
 use crate::capture::FrozenState;
 use crate::facts::{Allocator, Runtime};
 use crate::recognise;
@@ -17,20 +18,29 @@ const MIN_UNEXPLAINED_DIVISOR: u64 = 10;
 /// An unread runtime gets a caveat if anonymous memory without a reader is at least this.
 const MIN_UNREAD_BYTES: u64 = 256 << 10;
 
-/// Names the allocators and runtimes that are mapped but have no reader yet.
+/// The allocators and runtimes of a process, as the explanation has them.
+pub struct Recognised {
+    /// Allocators that are mapped and have no reading.
+    pub allocators: Vec<Allocator>,
+    /// Runtimes, read or only recognised.
+    pub runtimes: Vec<Runtime>,
+}
+
+/// Recognises allocators and runtimes by what is mapped, and adds the caveats about memory that none
+/// of them explains. `anonymous_bytes` are those without a reader.
 pub fn recognise(
     process: &Process,
     frozen: &mut FrozenState,
     caveats: &mut Vec<Caveat>,
     anonymous_bytes: u64,
-) -> (Vec<Allocator>, Vec<Runtime>) {
+) -> Recognised {
     let recognised = recognise::recognise(process, &frozen.address_space);
-    let runtimes = runtimes(recognised.runtimes, &frozen.runtimes);
+    let runtimes = runtimes(recognised.runtimes, &frozen.runtime_readings);
     // An allocator with a reading is described there; only a version that the reader cannot
     // determine is added.
     let mut without_reading = recognised.allocators;
     without_reading.retain(|found| {
-        let mut allocators = frozen.readings.iter_mut().map(|reading| &mut reading.allocator);
+        let mut allocators = frozen.allocator_readings.iter_mut().map(|reading| &mut reading.allocator);
         let Some(read) = allocators.find(|allocator| allocator.name == found.name) else { return true };
         read.version = read.version.take().or_else(|| found.version.clone());
         false
@@ -38,14 +48,13 @@ pub fn recognise(
     // A runtime may manage all its memory itself: then its reader has read the allocator.
     let is_read = |name: &str| runtimes.iter().any(|runtime| runtime.read && runtime.name == name);
     for allocator in without_reading.iter().filter(|allocator| !is_read(&allocator.name)) {
-        let text = "manages its own memory, which strandline cannot read yet: it is on the row anonymous";
-        add_unread(
-            caveats,
-            "allocator_not_read",
-            (&allocator.name, &allocator.found_by),
-            text,
-            anonymous_bytes,
+        let text = format!(
+            "strandline cannot read the memory of {} yet: it is on the row anonymous",
+            allocator.name
         );
+        if !has_cause(caveats, &allocator.name) {
+            caveats.push(Caveat::new("allocator_not_read", &allocator.found_by, Some(anonymous_bytes), text));
+        }
     }
     // A recognised allocator explains the heap that was not found.
     if !without_reading.is_empty() {
@@ -57,11 +66,18 @@ pub fn recognise(
         !runtime.read && recognise::has_own_heap(&runtime.name) && !is_allocator(&runtime.found_by)
     };
     for runtime in runtimes.iter().filter(has_unread_heap).filter(|_| anonymous_bytes >= MIN_UNREAD_BYTES) {
-        let text = "manages its own memory, which strandline cannot read: it is on the row anonymous";
-        add_unread(caveats, "runtime_not_read", (&runtime.name, &runtime.found_by), text, anonymous_bytes);
+        let text =
+            format!("strandline cannot read the memory of {}: it is on the row anonymous", runtime.name);
+        if !has_cause(caveats, &runtime.name) {
+            caveats.push(Caveat::new("runtime_not_read", &runtime.found_by, Some(anonymous_bytes), text));
+        }
     }
-    let is_unread = |code: &str| ["allocator_not_read", "runtime_not_read", "runtime_busy"].contains(&code);
-    let is_explained = caveats.iter().any(|caveat| is_unread(&caveat.code) || caveat.code == "not_64_bit");
+    // A damaged heap was recognised: no unknown allocator is to be blamed for what is left.
+    let explains = |code: &str| {
+        ["allocator_not_read", "runtime_not_read", "runtime_busy", "not_64_bit"].contains(&code)
+            || is_about_damage(code)
+    };
+    let is_explained = caveats.iter().any(|caveat| explains(&caveat.code));
     let min_bytes = MIN_UNEXPLAINED_BYTES.max(frozen.sums.rss_bytes / MIN_UNEXPLAINED_DIVISOR);
     if anonymous_bytes >= min_bytes && !is_explained {
         caveats.push(unexplained_caveat(frozen, anonymous_bytes));
@@ -73,15 +89,15 @@ pub fn recognise(
         found_by: found.found_by,
         ..Allocator::default()
     });
-    (allocators.collect(), runtimes)
+    Recognised { allocators: allocators.collect(), runtimes }
 }
 
-/// Adds the caveat that an allocator or runtime, by its name and file, was not read, unless a
-/// caveat reports it as busy.
-fn add_unread(caveats: &mut Vec<Caveat>, code: &str, (name, file): (&str, &str), text: &str, bytes: u64) {
-    if !caveats.iter().any(|caveat| caveat.code == "runtime_busy" && caveat.place == name) {
-        caveats.push(Caveat::new(code, file, Some(bytes), format!("{name} {text}")));
-    }
+/// Whether a caveat says why a reader did not read the allocator or runtime `name`: it was busy, or
+/// is damaged.
+fn has_cause(caveats: &[Caveat], name: &str) -> bool {
+    let damage_code = format!("{name}_damaged");
+    let is_busy = |caveat: &Caveat| caveat.code == "runtime_busy" && caveat.place == name;
+    caveats.iter().any(|caveat| is_busy(caveat) || caveat.code == damage_code)
 }
 
 /// The names of allocators and runtimes that manage their own memory and were not read.
@@ -100,21 +116,21 @@ pub fn unread_names(allocators: &[Allocator], runtimes: &[Runtime]) -> Vec<Strin
 /// Makes the caveat about memory that no known allocator or runtime holds, with the place of the
 /// largest such mapping.
 fn unexplained_caveat(frozen: &FrozenState, bytes: u64) -> Caveat {
-    let private = frozen.smaps_entries.iter().filter(|space| space.mapping.is_private_anonymous());
-    let of_heaps = frozen.readings.iter().flat_map(|reading| {
+    let private = frozen.smaps_entries.iter().filter(|entry| entry.mapping.is_private_anonymous());
+    let of_heaps = frozen.allocator_readings.iter().flat_map(|reading| {
         let blocks = reading.mapped_blocks.iter();
         reading.ranges().chain(blocks.map(|block| AddressRange::new(block.start, block.end)))
     });
-    let of_runtimes = frozen.runtimes.iter().flat_map(|reading| &reading.claims);
+    let of_runtimes = frozen.runtime_readings.iter().flat_map(|reading| &reading.claims);
     let of_runtimes = of_runtimes.map(RangeClaim::range);
     let of_threads = frozen.stacks.iter().map(Stack::range);
     let claimed: RangeSet = of_heaps.chain(of_runtimes).chain(of_threads).collect();
-    let unclaimed = private.filter(|space| !claimed.overlaps(space.mapping.range()));
-    let largest = unclaimed.max_by_key(|space| space.counts.rss_bytes);
+    let unclaimed = private.filter(|entry| !claimed.overlaps(entry.mapping.range()));
+    let largest = unclaimed.max_by_key(|entry| entry.counts.rss_bytes);
     let place = largest
-        .map_or_else(String::new, |space| format!("{:#x}-{:#x}", space.mapping.start, space.mapping.end));
-    let text = "no allocator or runtime that strandline knows was found that would hold it: the program may have mapped \
-                it itself, or carries an allocator of its own; the place is that of the largest mapping";
+        .map_or_else(String::new, |entry| format!("{:#x}-{:#x}", entry.mapping.start, entry.mapping.end));
+    let text = "strandline found no allocator or runtime that holds this memory: the program may have mapped it itself, or \
+                have an allocator of its own; the place is that of the largest mapping";
     Caveat::new("anonymous_unexplained", place, Some(bytes), text)
 }
 

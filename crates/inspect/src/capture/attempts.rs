@@ -7,9 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::Options;
 use super::from_snapshot;
-use super::frozen::{
-    FrozenState, IsLastAttempt, MAX_ATTEMPTS, ReadPlan, Threads, end_of_reading, kernel_view,
-};
+use super::frozen::{FrozenState, IsLastAttempt, MAX_ATTEMPTS, ReadPlan, Threads, end_of_reading};
 use super::page_tables::FactsBeforeStop;
 use super::quiet;
 use super::snapshot::{self, SnapshotMode};
@@ -32,8 +30,9 @@ use strandline_process::target::stop::{STOP_LIMIT, ShortTransfer, Stopped, Trans
 
 /// Minimum time that all threads get to stop, even if the stop must be shorter.
 const MIN_STOP_LIMIT: Duration = Duration::from_millis(20);
-/// Maximum number of attempts to stop all threads, and time for the process to run in between.
+/// Maximum number of attempts to stop all threads.
 const MAX_STOPS: u32 = 10;
+/// How long the process runs between two of these attempts.
 const BETWEEN_STOPS: Duration = Duration::from_millis(100);
 /// Bytes of another process that two threads copy in a second, with a margin.
 const COPIED_BYTES_PER_SECOND: f64 = 3e9;
@@ -46,9 +45,10 @@ const RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// Maximum length of a stop after which an inconsistent heap is read once more: a thread stopped
 /// within malloc leaves its arena inconsistent only for a moment.
 const MAX_STOP_FOR_RETRY: Duration = Duration::from_millis(200);
-/// Maximum time to wait for the end of a runtime's collection before a stop, and interval between
-/// checks: a running target loses nothing.
+/// Maximum time to wait for the end of a runtime's collection before a stop: a running target loses
+/// nothing.
 const MAX_COLLECTION_WAIT: Duration = Duration::from_secs(2);
+/// Interval between checks whether the collection has ended.
 const COLLECTION_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Reads `process` with `workers` threads.
@@ -76,11 +76,12 @@ pub fn take_with(
     found: &FoundReaders,
 ) -> Result<FrozenState> {
     let status = process.status()?;
-    let is_positive = |bytes: Option<u64>| bytes.is_some_and(|bytes| bytes > 0);
     let before = FactsBeforeStop {
         space,
         rss_bytes: status.rss_bytes,
-        has_locked: is_positive(status.locked_bytes) || is_positive(status.hugetlb_bytes),
+        // The kernel always prints VmLck; HugetlbPages only if it is built with hugetlb.
+        has_locked_or_hugetlb: status.locked_bytes != Some(0)
+            || status.hugetlb_bytes.is_some_and(|bytes| bytes > 0),
     };
     let read_plan = ReadPlan { workers, options, found, before };
     let mut frozen = match stopped_by {
@@ -93,21 +94,21 @@ pub fn take_with(
             let registers = ending.registers.iter().map(|(tid, registers)| (*tid, registers));
             let thread_count = ending.other_threads.saturating_add(1);
             let mut threads = Threads::new(process, registers, std::iter::empty(), thread_count);
-            threads.caveats.extend(ending.caveats(process));
+            threads.caveats.extend(ending.caveat(process));
             let since = Instant::now();
-            let (mut frozen, threads) = kernel_view(process, threads, &read_plan)?;
+            let mut frozen = FrozenState::of_process(process, threads, &read_plan)?;
             frozen.reading_ends = options.max_stop.map(|max_stop| end_of_reading(since, max_stop));
             let file = MemFile::new(process.open_file("mem")?);
             let memory = frozen.traced_memory(process, &file);
-            frozen.read_all(process, threads.as_deref(), &memory, &read_plan, IsLastAttempt(true))?;
+            frozen.read_all(process, &memory, &read_plan, IsLastAttempt(true))?;
             frozen.read_rollup(process);
             frozen
         }
     };
     frozen.caveats.extend(options.max_stop.and_then(|max_stop| stopped_longer(&frozen, max_stop)));
-    for (reading, &index) in frozen.readings.iter_mut().zip(&frozen.allocator_indices) {
-        if let Some((_, found)) = found.allocators.get(index) {
-            found.finish(process, &frozen.address_space, reading);
+    for (reading, &index) in frozen.allocator_readings.iter_mut().zip(&frozen.allocator_indices) {
+        if let Some(allocator) = found.allocators.get(index) {
+            allocator.found.finish(process, &frozen.address_space, reading);
         }
     }
     Ok(frozen)
@@ -122,7 +123,7 @@ fn needs_stop(process: &Process) -> Error {
 fn stopped_longer(frozen: &FrozenState, max_stop: Duration) -> Option<Caveat> {
     let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
     let text = format!(
-        "the process was stopped for {:.1} ms where at most {:.1} ms was asked for: stopping its threads and reading its \
+        "the process was stopped for {:.1} ms, longer than the {:.1} ms of --max-stop: stopping its threads and reading its \
          mappings and page tables cannot be cut short",
         milliseconds(frozen.stopped_for),
         milliseconds(max_stop)
@@ -180,6 +181,7 @@ fn read_with_stops(process: &Process, read_plan: &ReadPlan<'_>) -> Result<Frozen
         stopped_before = frozen.stopped_for;
         exit_watch::sleep_while_watching(RETRY_PAUSE);
     }
+    // The last attempt stops all threads: one that ran all the same was killed.
     Err(Error::Ended { pid: process.pid() })
 }
 
@@ -207,10 +209,18 @@ fn stop_within<'p>(
 
 /// What a process is read from.
 enum Source {
-    /// The stopped process itself; with the reason against a snapshot, if one was requested.
-    Stopped(Option<String>),
-    /// A copy of its memory in this buffer, with the same reason.
-    Copied(CopyBuffer, Option<String>),
+    /// The stopped process itself.
+    Stopped {
+        /// The reason against a snapshot, if one was requested.
+        objection: Option<String>,
+    },
+    /// A copy of its memory.
+    Copied {
+        /// Where the copy goes.
+        buffer: CopyBuffer,
+        /// As for [`Source::Stopped`].
+        objection: Option<String>,
+    },
     /// A snapshot.
     Snapshot(snapshot::Plan),
 }
@@ -220,7 +230,7 @@ impl Source {
     fn longest_stop(&self) -> Duration {
         match self {
             Self::Snapshot(plan) => plan.longest_stop,
-            Self::Stopped(_) | Self::Copied(..) => Duration::ZERO,
+            Self::Stopped { .. } | Self::Copied { .. } => Duration::ZERO,
         }
     }
 }
@@ -250,19 +260,23 @@ fn choose_source(
                 return Ok(Source::Snapshot(snapshot::Plan { lifetime: snapshot::MAX_LIFETIME, ..plan }));
             }
             Ok(plan) => return Ok(Source::Snapshot(plan)),
-            Err(reason) => objection = requested_in_vain(process, read_plan, reason)?,
+            Err(reason) => objection = objection_to_report(process, read_plan, reason)?,
         }
     }
     let wants_copy = read_plan.found.wants_copy(memory) && has_time_for_copy(read_plan, process);
     let buffer = if wants_copy { CopyBuffer::for_process(process) } else { None };
     Ok(match buffer {
-        Some(buffer) => Source::Copied(buffer, objection),
-        None => Source::Stopped(objection),
+        Some(buffer) => Source::Copied { buffer, objection },
+        None => Source::Stopped { objection },
     })
 }
 
 /// Returns the reason against a snapshot if one was requested; fails if one is required.
-fn requested_in_vain(process: &Process, read_plan: &ReadPlan<'_>, reason: String) -> Result<Option<String>> {
+fn objection_to_report(
+    process: &Process,
+    read_plan: &ReadPlan<'_>,
+    reason: String,
+) -> Result<Option<String>> {
     match read_plan.options.snapshot {
         SnapshotMode::Always => {
             Err(Error::NoSnapshot { pid: process.pid(), reason, stopped: Duration::ZERO })
@@ -274,27 +288,29 @@ fn requested_in_vain(process: &Process, read_plan: &ReadPlan<'_>, reason: String
 
 /// Result of one attempt.
 enum AttemptResult {
+    /// All of one state.
     Whole(Box<FrozenState>),
     /// The process was changing, or a thread left asleep woke up; with the length of the stop.
     Again(Duration),
 }
 
 impl AttemptResult {
-    fn new(frozen: FrozenState, must_read_again: bool) -> Self {
-        if must_read_again { Self::Again(frozen.stopped_for) } else { Self::Whole(Box::new(frozen)) }
+    fn new(frozen: FrozenState) -> Self {
+        if frozen.must_read_again { Self::Again(frozen.stopped_for) } else { Self::Whole(Box::new(frozen)) }
     }
 }
 
 /// The caveat for a thread whose transfer returned short.
 fn short_transfer_caveat(transfer: &ShortTransfer) -> Caveat {
     let text = format!(
-        "its {} returned less than it was asked for when the thread was stopped, perhaps because of that: a program that does not \
-         go on from there lost the rest",
+        "its {} returned less than requested when the thread was stopped, perhaps because of that: a program that does not \
+         continue such a transfer has lost the rest",
         transfer.call
     );
     Caveat::new("short_transfer", format!("thread {}", transfer.tid), None, text)
 }
 
+/// Describes the threads of a stopped process, with caveats about those that could not be stopped.
 fn threads_of(process: &Process, stopped: &Stopped<'_>, read_plan: &ReadPlan<'_>) -> Threads {
     let registers = stopped.threads().map(|thread| (thread.tid, &thread.registers));
     let mut threads = Threads::new(process, registers, stopped.in_transfer().copied(), stopped.count());
@@ -305,7 +321,7 @@ fn threads_of(process: &Process, stopped: &Stopped<'_>, read_plan: &ReadPlan<'_>
         add_caveat(
             "thread_asleep",
             tid,
-            "an uninterruptible sleep: strandline did not read its stack and its malloc cache",
+            "it is in an uninterruptible sleep: strandline did not read its stack and its malloc cache",
         );
     }
     // Registers are needed only to follow references.
@@ -338,29 +354,28 @@ fn read_stopped(
             let snapshot = from_snapshot::take(process, &mut stopped, &plan, &read_plan.before);
             return read_snapshot(process, stopped, snapshot, threads, read_plan, is_last);
         }
-        Source::Copied(buffer, objection) => (Some(buffer), objection),
-        Source::Stopped(objection) => (None, objection),
+        Source::Copied { buffer, objection } => (Some(buffer), objection),
+        Source::Stopped { objection } => (None, objection),
     };
     let file = MemFile::new(process.open_file("mem")?);
-    let (mut frozen, threads) = match kernel_view(process, threads, read_plan) {
+    let mut frozen = match FrozenState::of_process(process, threads, read_plan) {
         // If a thread ran meanwhile, page tables and mappings need not add up.
         Err(_) if !stopped.slept_throughout() => return Ok(AttemptResult::Again(stopped.resume())),
         Err(_) if stopped.was_killed() => return Err(Error::Ended { pid: process.pid() }),
-        view => view?,
+        frozen => frozen?,
     };
     frozen.reading_ends = max_stop.map(|max_stop| end_of_reading(since, max_stop));
     let memory = frozen.traced_memory(process, &file);
-    frozen.caveats.extend(objection.map(|reason| no_snapshot(&reason)));
+    frozen.caveats.extend(objection.map(|reason| no_snapshot_caveat(&reason)));
     let copy = buffer.and_then(|buffer| {
         let live = Some(LiveRanges { ranges: constant_ranges(&frozen), file: &file });
         MemoryCopy::take(&memory, own_runs(&frozen), buffer, read_plan.workers, live)
     });
     let has_transfers = stopped.in_transfer().next().is_some();
-    let mut read =
-        |memory: &dyn Memory| frozen.read_all(process, threads.as_deref(), memory, read_plan, is_last);
+    let mut read = |memory: &dyn Memory| frozen.read_all(process, memory, read_plan, is_last);
     // A copy is read after the process is released.
     let read_result = match &copy {
-        Some(_) => Ok(false),
+        Some(_) => Ok(()),
         None if has_transfers => quiet::watched(&memory, &|| !stopped.slept_throughout(), read).result,
         None => read(&memory),
     };
@@ -372,15 +387,14 @@ fn read_stopped(
     if !slept_throughout {
         return Ok(AttemptResult::Again(frozen.stopped_for));
     }
-    let mut must_read_again = read_result?;
+    read_result?;
     if let Some(copy) = copy {
-        let mut read = || frozen.read_all(process, threads.as_deref(), &copy, read_plan, is_last);
-        must_read_again = exit_watch::run_while_watching(&mut read)?;
+        exit_watch::run_while_watching(|| frozen.read_all(process, &copy, read_plan, is_last))?;
         // The copy was read from the process once.
         frozen.bytes_read = copy.bytes();
     }
     frozen.read_rollup(process);
-    Ok(AttemptResult::new(frozen, must_read_again))
+    Ok(AttemptResult::new(frozen))
 }
 
 /// Releases the process, and reads its snapshot.
@@ -403,26 +417,26 @@ fn read_snapshot(
     if !slept_throughout {
         return Ok(AttemptResult::Again(stopped));
     }
-    let read = snapshot.read(process, threads, read_plan, is_last);
-    let (mut frozen, must_read_again) = read.map_err(|error| match error {
+    let frozen = snapshot.read(process, threads, read_plan, is_last);
+    let mut frozen = frozen.map_err(|error| match error {
         Error::NoSnapshot { reason, .. } => snapshot_error(reason),
         error => error,
     })?;
     frozen.stopped_for = stopped;
-    Ok(AttemptResult::new(frozen, must_read_again))
+    Ok(AttemptResult::new(frozen))
 }
 
 /// Returns the caveat that explains why the process was stopped while it was read.
-pub(super) fn no_snapshot(reason: &str) -> Caveat {
+pub(super) fn no_snapshot_caveat(reason: &str) -> Caveat {
     Caveat::new("no_photograph", "--snapshot", None, format!("it was stopped while it was read: {reason}"))
 }
 
 /// The resident pages that only the process itself can change, in address order.
 fn own_runs(frozen: &FrozenState) -> impl Iterator<Item = AddressRange> {
-    frozen.smaps_entries.iter().flat_map(|space| {
-        let permissions = space.mapping.permissions;
-        let is_data = space.mapping.has_file() && permissions.write && !permissions.shared;
-        let runs = frozen.residency.runs_in(space.mapping.start..space.mapping.end);
+    frozen.smaps_entries.iter().flat_map(|entry| {
+        let permissions = entry.mapping.permissions;
+        let is_data = entry.mapping.has_file() && permissions.write && !permissions.shared;
+        let runs = frozen.residency.runs_in(entry.mapping.start..entry.mapping.end);
         runs.filter(move |run| run.is_anonymous || is_data).map(PageRun::range)
     })
 }
@@ -430,7 +444,7 @@ fn own_runs(frozen: &FrozenState) -> impl Iterator<Item = AddressRange> {
 /// Returns the ranges that do not change when the process runs again: private mappings of files,
 /// but not of devices.
 fn constant_ranges(frozen: &FrozenState) -> Vec<AddressRange> {
-    let mappings = frozen.smaps_entries.iter().map(|space| &space.mapping);
+    let mappings = frozen.smaps_entries.iter().map(|entry| &entry.mapping);
     let is_constant = |mapping: &&Mapping| {
         let permissions = mapping.permissions;
         let is_device = mapping.name.starts_with("/dev/");

@@ -14,6 +14,7 @@ use std::time::Duration;
 use super::frozen::{FrozenState, IsLastAttempt, KernelView, ReadPlan, Threads};
 use super::page_tables::{self, FactsBeforeStop, counts_in_page_tables};
 use super::snapshot::{GuardedSnapshot, KnownMapping, Plan, hidden_ranges, joined};
+use strandline_claims::units;
 use strandline_process::error::{Error, Result};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::pages::{self, MappingSummary, PAGE_BYTES, PageRun, Residency, ScannedRegions};
@@ -77,7 +78,7 @@ impl Scan {
         let failed = |source| process.error("pagemap", source);
         let Some(space) = page_tables::address_space(process)? else { return Ok(None) };
         let before = plan.mappings_before.as_deref().unwrap_or_default();
-        let hidden = if plan.with_hidden { hidden_before(before, &space) } else { Vec::new() };
+        let hidden = if plan.with_hidden { hidden_ranges_before(before, &space) } else { Vec::new() };
         let scanned = ScannedRegions::without_large(pagemap, space.mappings().iter());
         let (regions, left_out) = match scanned {
             Err(error) if pages::is_scan_missing(&error) => return Ok(None),
@@ -95,7 +96,7 @@ impl Scan {
     /// when the process runs again.
     fn in_question(&self) -> impl Iterator<Item = &Mapping> {
         let private = self.space.mappings().iter().filter(|mapping| mapping.is_private_anonymous());
-        private.filter(|mapping| !contain(&self.hidden, mapping))
+        private.filter(|mapping| !is_in(&self.hidden, mapping))
     }
 
     /// Reads page tables of the process in `ranges`, instead of the snapshot's later.
@@ -192,7 +193,7 @@ pub fn take(
     let pagemap = process.open_file("pagemap").map_err(reason)?;
     let start_brk = process.stat().map_err(reason)?.start_brk;
     let mut pages = read_pages(process, &pagemap, plan, before).map_err(reason)?;
-    let (space, hidden) = (pages.space(), hidden(&pages, plan));
+    let (space, hidden) = (pages.space(), hidden_ranges_of(&pages, plan));
     // Made before the thread that made the child runs, so the copy is of the same instant.
     let request = SnapshotRequest { space: &space, code: plan.code, lifetime: plan.lifetime, hidden };
     let delay = EndDelay::begin();
@@ -212,7 +213,7 @@ fn read_pages(
     plan: &Plan,
     before: &FactsBeforeStop<'_>,
 ) -> Result<PagesAtStop> {
-    let needs_smaps = before.has_locked || (plan.with_hidden && plan.mappings_before.is_none());
+    let needs_smaps = before.has_locked_or_hugetlb || (plan.with_hidden && plan.mappings_before.is_none());
     let scan = if needs_smaps { None } else { Scan::new(process, pagemap, plan)? };
     if let Some(mut scan) = scan {
         let is_usable = match &plan.mappings_before {
@@ -233,12 +234,12 @@ fn read_pages(
 fn copy(process: &Process, runs: Vec<AddressRange>) -> std::result::Result<MemoryCopy<'static>, String> {
     let bytes: u64 = runs.iter().map(|run| run.len()).sum();
     if bytes > MAX_MISSING_BYTES {
-        let mebibytes = bytes >> 20;
         return Err(format!(
-            "{mebibytes} MiB of it are kept from its children (MADV_DONTFORK, MADV_WIPEONFORK)"
+            "it keeps {} of its memory from its children (MADV_DONTFORK, MADV_WIPEONFORK)",
+            units::bytes(bytes)
         ));
     }
-    let too_much = || "there is no room for the memory that it keeps from its children".to_owned();
+    let too_much = || "strandline has no room for the memory that it keeps from its children".to_owned();
     let buffer = if bytes == 0 { Some(CopyBuffer::default()) } else { CopyBuffer::for_bytes(bytes) };
     let buffer = buffer.ok_or_else(too_much)?;
     MemoryCopy::take(&ByPid::new(process.pid()), runs.into_iter(), buffer, 1, None).ok_or_else(too_much)
@@ -262,7 +263,7 @@ impl Missing {
 /// The ranges of which the program keeps all mappings, which are private and anonymous, from its
 /// children. V8 has a mapping for each of its pages: those without another between them are one
 /// range, as each costs a system call.
-fn hidden(pages: &PagesAtStop, plan: &Plan) -> Vec<AddressRange> {
+fn hidden_ranges_of(pages: &PagesAtStop, plan: &Plan) -> Vec<AddressRange> {
     match pages {
         // A mapping that was not understood may be between two.
         PagesAtStop::Read(smaps, _) if !plan.with_hidden || smaps.bad_lines > 0 => Vec::new(),
@@ -272,9 +273,9 @@ fn hidden(pages: &PagesAtStop, plan: &Plan) -> Vec<AddressRange> {
 }
 
 /// The hidden ranges of a stopped process, by smaps from before the stop.
-fn hidden_before(before: &[KnownMapping], space: &AddressSpace) -> Vec<AddressRange> {
+fn hidden_ranges_before(before: &[KnownMapping], space: &AddressSpace) -> Vec<AddressRange> {
     let is_hidden = |mapping: &Mapping| entry_before(before, mapping).is_some_and(|entry| entry.is_hidden);
-    joined(space.mappings().iter().map(|mapping| (mapping.range(), is_hidden(mapping))))
+    joined(space.mappings().iter().map(|mapping| is_hidden(mapping).then(|| mapping.range())))
 }
 
 /// The entry of this mapping in smaps from before the stop; `None` if there was another mapping.
@@ -284,7 +285,7 @@ fn entry_before<'a>(before: &'a [KnownMapping], mapping: &Mapping) -> Option<&'a
 }
 
 /// Whether one of `ranges`, which are in address order, contains the mapping.
-fn contain(ranges: &[AddressRange], mapping: &Mapping) -> bool {
+fn is_in(ranges: &[AddressRange], mapping: &Mapping) -> bool {
     containing(ranges, mapping.start).is_some()
 }
 
@@ -302,7 +303,7 @@ fn find_missing(
             for entry in &smaps.entries {
                 let mapping = &entry.mapping;
                 let is_hidden = entry.flags.has(b"dc") || entry.flags.has(b"wf");
-                if mapping.is_private_anonymous() && is_hidden && !contain(provided, mapping) {
+                if mapping.is_private_anonymous() && is_hidden && !is_in(provided, mapping) {
                     let runs = residency.runs_in(mapping.start..mapping.end);
                     missing.add(mapping, runs.map(PageRun::range));
                 }
@@ -323,15 +324,17 @@ fn find_missing(
 }
 
 impl SnapshotInputs {
-    /// Makes the frozen state, while the process runs on. Also returns true if the process has to
-    /// be read again.
+    /// Makes the frozen state, while the process runs on.
+    ///
+    /// # Errors
+    /// [`Error::NoSnapshot`] if the snapshot cannot be read or did not last.
     pub fn read(
         self,
         process: &Process,
         threads: Threads,
         read_plan: &ReadPlan<'_>,
         is_last: IsLastAttempt,
-    ) -> Result<(FrozenState, bool)> {
+    ) -> Result<FrozenState> {
         let no_snapshot =
             |reason: String| Error::NoSnapshot { pid: process.pid(), reason, stopped: Duration::ZERO };
         let child = self.snapshot.snapshot.process();
@@ -348,13 +351,12 @@ impl SnapshotInputs {
             }
         };
         // Shared writable memory changes meanwhile, and device memory is not the process's memory.
-        let is_memory = |space: &&SmapsEntry| {
-            let permissions = space.mapping.permissions;
+        let is_readable = |entry: &&SmapsEntry| {
+            let permissions = entry.mapping.permissions;
             let changes = permissions.shared && permissions.write;
-            !space.flags.is_io() && !space.flags.is_pfn_map() && !changes
+            !entry.flags.is_io() && !entry.flags.is_pfn_map() && !changes
         };
-        let spaces = smaps.entries.iter().filter(is_memory);
-        let readable = spaces.map(|space| space.mapping.range()).collect();
+        let readable = smaps.entries.iter().filter(is_readable).map(|entry| entry.mapping.range()).collect();
         let view = KernelView {
             smaps,
             residency,
@@ -363,18 +365,16 @@ impl SnapshotInputs {
             memory: MemFile::new(open("mem")?),
             pagemap,
         };
-        let (mut frozen, threads) = FrozenState::new(process, view, threads, read_plan);
+        let mut frozen = FrozenState::new(process, view, threads, read_plan);
         frozen.reading_ends = Some(self.snapshot.snapshot.ends_at() - BEFORE_ITS_END);
         let file = MemFile::new(open("mem")?);
         let snapshot = Arc::clone(&frozen.snapshot.insert(self.snapshot).snapshot);
         let memory = Arc::new(SnapshotMemory { file, readable, copy: self.copy, copied: self.copied });
         frozen.snapshot_memory = Some(Arc::clone(&memory));
-        let mut read = || frozen.read_all(process, threads.as_deref(), &*memory, read_plan, is_last);
-        let must_read_again = exit_watch::run_while_watching(&mut read);
-        // Anything can have been read from a snapshot that ended meanwhile.
-        let must_read_again = must_read_again
+        exit_watch::run_while_watching(|| frozen.read_all(process, &*memory, read_plan, is_last))
+            // Anything can have been read from a snapshot that ended meanwhile.
             .map_err(|error| if snapshot.is_alive() { error } else { no_snapshot("it ended".to_owned()) })?;
-        Ok((frozen, must_read_again))
+        Ok(frozen)
     }
 }
 
@@ -388,7 +388,7 @@ fn check_hidden(
     let has_pages = |entry: &&SmapsEntry| !entry.flags.has(b"wf");
     let of_child = child_smaps.entries.iter().filter(has_pages);
     let of_child: RangeSet = of_child.map(|entry| entry.mapping.range()).collect();
-    let mut of_process = space.mappings().iter().filter(|mapping| contain(hidden, mapping));
+    let mut of_process = space.mappings().iter().filter(|mapping| is_in(hidden, mapping));
     match of_process.find(|mapping| !of_child.covers(mapping.range())) {
         Some(mapping) => Err(format!("it lacks the pages at {:#x}", mapping.start)),
         None => Ok(()),
@@ -416,8 +416,9 @@ fn merge_smaps(
     let mut entries = Vec::with_capacity(space.mappings().len());
     for (mapping, summary) in space.mappings().iter().zip(summaries) {
         let in_child = child_entry(child_smaps, mapping);
+        // The flags of a mapping that only the process has are not known: none is set.
         let flags = in_child.map(|entry| entry.flags).unwrap_or_default();
-        let flags = if contain(hidden, mapping) { flags.with(b"dc") } else { flags };
+        let flags = if is_in(hidden, mapping) { flags.with(b"dc") } else { flags };
         let has_child_pages = in_child.is_some_and(has_pages);
         // A named mapping that children do not get belongs to a device, or is a ring of the kernel:
         // it has no pages of the process.
@@ -454,12 +455,12 @@ mod tests {
     #[test]
     fn only_identical_mappings_count_as_hidden() {
         let before = known_as(&space(&[MIB, 2 * MIB, 8 * MIB]), true);
-        let found = hidden_before(&before, &space(&[MIB, 2 * MIB, 4 * MIB, 8 * MIB]));
+        let found = hidden_ranges_before(&before, &space(&[MIB, 2 * MIB, 4 * MIB, 8 * MIB]));
         let range = |start: u64, end: u64| AddressRange::new(start * MIB, end * MIB);
         assert_eq!(found, [range(1, 3), range(8, 9)], "one is new between them");
         let (text, _) = AddressSpace::parse(b"100000-200000 r--p 00000000 00:00 0\n");
-        assert_eq!(hidden_before(&before, &text), [], "other permissions");
-        assert_eq!(hidden_before(&known_as(&space(&[MIB]), false), &space(&[MIB])), []);
+        assert_eq!(hidden_ranges_before(&before, &text), [], "other permissions");
+        assert_eq!(hidden_ranges_before(&known_as(&space(&[MIB]), false), &space(&[MIB])), []);
     }
 
     #[test]

@@ -19,6 +19,7 @@ use strandline_claims::allocator::Reading;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::refinements::Refinements;
 use strandline_claims::runtime::{self, Busy};
+use strandline_claims::units::counted;
 use strandline_process::error::Result;
 use strandline_process::map::AddressSpace;
 use strandline_process::memory::Memory;
@@ -64,17 +65,18 @@ pub struct FrozenState {
     /// smaps_rollup, read during the stop or right after it, for the proportional set size.
     pub rollup: Option<Counts>,
     /// What allocators' readers found.
-    pub readings: Vec<Reading>,
-    /// For each reading, the index of its allocator among those found.
+    pub allocator_readings: Vec<Reading>,
+    /// For each of these readings, the index of its allocator among those found.
     pub allocator_indices: Vec<usize>,
     /// What language runtimes' readers found.
-    pub runtimes: Vec<runtime::Reading>,
+    pub runtime_readings: Vec<runtime::Reading>,
     /// Finer claims on allocators' blocks.
     pub refinements: Refinements,
     /// Its threads' stacks.
     pub stacks: Vec<Stack>,
-    /// Registers of its threads, if blocks are kept.
-    pub thread_facts: Vec<ThreadFacts>,
+    /// Stack pointers and registers of its threads. `None` for a 32-bit program, whose ledger has
+    /// only the kernel's rows.
+    threads: Option<Vec<ThreadFacts>>,
     /// Number of threads.
     pub thread_count: u64,
     /// The open /proc/PID/mem. This file and `pagemap` stay with the program that was read, also
@@ -102,6 +104,8 @@ pub struct FrozenState {
     pub caveats: Vec<Caveat>,
     /// Bytes of target memory read.
     pub bytes_read: u64,
+    /// Whether a runtime was busy, so that the process has to be read again.
+    pub must_read_again: bool,
 }
 
 /// Returns when reading must end for the target to run again after `max_stop`.
@@ -126,8 +130,7 @@ pub(super) struct IsLastAttempt(pub bool);
 
 /// The threads of a stopped or sleeping process.
 pub(super) struct Threads {
-    /// Stack pointers and registers. `None` for a 32-bit program, whose ledger has only the
-    /// kernel's rows.
+    /// As [`FrozenState::threads`].
     pub facts: Option<Vec<ThreadFacts>>,
     /// Number of threads.
     pub count: u64,
@@ -157,13 +160,13 @@ impl Threads {
 }
 
 /// Returns the facts of a stopped thread; `None` for a 32-bit program.
-fn thread_facts(tid: i32, r: &Registers) -> Option<ThreadFacts> {
-    let general = [
-        r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14,
-        r.r15, r.rip,
-    ];
-    let facts = ThreadFacts { tid, stack_pointer: r.rsp, fs_base: r.fs_base, general: general.map(Some) };
-    (r.cs == CS_64_BIT).then_some(facts)
+fn thread_facts(tid: i32, registers: &Registers) -> Option<ThreadFacts> {
+    let &Registers { rsp, fs_base, cs, .. } = registers;
+    let &Registers { rax, rbx, rcx, rdx, rsi, rdi, rbp, rip, .. } = registers;
+    let &Registers { r8, r9, r10, r11, r12, r13, r14, r15, .. } = registers;
+    let general = [rax, rbx, rcx, rdx, rsi, rdi, rbp, r8, r9, r10, r11, r12, r13, r14, r15, rip];
+    let facts = ThreadFacts { tid, stack_pointer: rsp, fs_base, general: general.map(Some) };
+    (cs == CS_64_BIT).then_some(facts)
 }
 
 /// What the kernel reports about a stopped or sleeping process, or about its snapshot.
@@ -182,23 +185,6 @@ pub(super) struct KernelView {
     pub pagemap: File,
 }
 
-/// Reads what the kernel reports about a stopped or sleeping process; passes on the facts of its
-/// threads.
-pub(super) fn kernel_view(
-    process: &Process,
-    threads: Threads,
-    read_plan: &ReadPlan<'_>,
-) -> Result<(FrozenState, Option<Vec<ThreadFacts>>)> {
-    // An open pagemap or mem stays with its program: opened before the stop, it would show the old
-    // program after an exec. A failed stop also reports a better reason.
-    let pagemap = process.open_file("pagemap")?;
-    let memory_file = process.open_file("mem")?;
-    let Pages { smaps, residency, rollup } = page_tables::read(process, &pagemap, &read_plan.before)?;
-    let start_brk = process.stat()?.start_brk;
-    let view = KernelView { smaps, residency, rollup, start_brk, memory: MemFile::new(memory_file), pagemap };
-    Ok(FrozenState::new(process, view, threads, read_plan))
-}
-
 /// The caveat that a runtime was busy in all attempts.
 fn busy_caveat(busy: &Busy) -> Caveat {
     let state = if busy.is_collecting {
@@ -211,6 +197,25 @@ fn busy_caveat(busy: &Busy) -> Caveat {
 }
 
 impl FrozenState {
+    /// Reads what the kernel reports about a stopped or sleeping process; its memory is not read
+    /// yet.
+    pub(super) fn of_process(process: &Process, threads: Threads, read_plan: &ReadPlan<'_>) -> Result<Self> {
+        // An open pagemap or mem stays with its program: opened before the stop, it would show the
+        // old program after an exec. A failed stop also reports a better reason.
+        let pagemap = process.open_file("pagemap")?;
+        let memory_file = process.open_file("mem")?;
+        let Pages { smaps, residency, rollup } = page_tables::read(process, &pagemap, &read_plan.before)?;
+        let start_brk = process.stat()?.start_brk;
+        let memory = MemFile::new(memory_file);
+        let view = KernelView { smaps, residency, rollup, start_brk, memory, pagemap };
+        Ok(Self::new(process, view, threads, read_plan))
+    }
+
+    /// The threads whose registers are known.
+    pub fn threads(&self) -> &[ThreadFacts] {
+        self.threads.as_deref().unwrap_or_default()
+    }
+
     /// The process's own memory, from the snapshot if there is one.
     pub fn own_memory(&self) -> &dyn Memory {
         match &self.snapshot_memory {
@@ -237,23 +242,24 @@ impl FrozenState {
         self.sums.pss_anonymous_bytes < self.sums.anonymous_bytes
     }
 
-    /// Makes a frozen state whose memory is not read yet; passes on the facts of the threads.
+    /// Makes a frozen state whose memory is not read yet.
     pub(super) fn new(
         process: &Process,
         view: KernelView,
         threads: Threads,
         read_plan: &ReadPlan<'_>,
-    ) -> (Self, Option<Vec<ThreadFacts>>) {
+    ) -> Self {
         let (mut space, _) =
             AddressSpace::from_mappings(view.smaps.entries.iter().map(|entry| entry.mapping.clone()));
         // A library that was loaded since has no known end of its bss.
         space.set_spans(read_plan.before.space.spans().clone());
         let Threads { facts, count, mut caveats } = threads;
         if view.smaps.bad_lines > 0 {
-            let text = format!("{} lines of smaps were not understood", view.smaps.bad_lines);
+            let lines = counted(view.smaps.bad_lines as u64, "line");
+            let text = format!("strandline does not understand {lines} of smaps");
             caveats.push(Caveat::new("smaps_lines", format!("/proc/{}/smaps", process.pid()), None, text));
         }
-        let frozen = FrozenState {
+        Self {
             start_brk: view.start_brk,
             page_map: read_plan.options.page_map.then(|| Plan::new(&view.smaps.entries, &view.residency)),
             sums: view.rollup.unwrap_or_else(|| view.smaps.total()),
@@ -261,12 +267,12 @@ impl FrozenState {
             address_space: space,
             residency: view.residency,
             rollup: view.rollup,
-            readings: Vec::new(),
+            allocator_readings: Vec::new(),
             allocator_indices: Vec::new(),
-            runtimes: Vec::new(),
+            runtime_readings: Vec::new(),
             refinements: Refinements::default(),
             stacks: Vec::new(),
-            thread_facts: facts.clone().filter(|_| read_plan.options.keeps_blocks).unwrap_or_default(),
+            threads: facts,
             thread_count: count,
             memory: view.memory,
             pagemap: view.pagemap,
@@ -279,8 +285,8 @@ impl FrozenState {
             is_quiet: false,
             caveats,
             bytes_read: 0,
-        };
-        (frozen, facts)
+            must_read_again: false,
+        }
     }
 
     /// Returns when to end a pass that may use the available time divided by `divisor`.
@@ -302,35 +308,38 @@ impl FrozenState {
 
     /// Whether a heap was inconsistent at some place.
     pub fn has_damage(&self) -> bool {
-        self.readings.iter().any(|reading| reading.is_inconsistent)
+        self.allocator_readings.iter().any(|reading| reading.is_inconsistent)
     }
 
-    /// Reads runtimes and heaps from `memory`. Returns true if the process has to be read again.
+    /// Reads runtimes and heaps from `memory`, or sets `must_read_again`.
+    ///
+    /// # Errors
+    /// [`Error::Overlap`](strandline_process::error::Error::Overlap) if an allocator's reader
+    /// claims a byte twice.
     pub(super) fn read_all(
         &mut self,
         process: &Process,
-        threads: Option<&[ThreadFacts]>,
         memory: &dyn Memory,
         read_plan: &ReadPlan<'_>,
         is_last: IsLastAttempt,
-    ) -> Result<bool> {
-        let Some(threads) = threads else { return Ok(false) };
+    ) -> Result<()> {
+        let Some(threads) = &self.threads else { return Ok(()) };
         self.stacks = stacks::stacks(threads, memory, &self.address_space);
-        let free = self.free_memory(process, threads, memory, read_plan);
-        for busy in self.read_runtimes(process, threads, memory, &free, read_plan) {
+        let free = self.free_memory(process, memory, read_plan);
+        for busy in self.read_runtimes(process, memory, &free, read_plan) {
             if is_last == IsLastAttempt(false) {
-                return Ok(true);
+                self.must_read_again = true;
+                return Ok(());
             }
             self.caveats.push(busy_caveat(&busy));
         }
-        self.read_heaps(process, threads, memory, read_plan)?;
-        Ok(false)
+        self.read_heaps(process, memory, read_plan)
     }
 
+    /// Reads the language runtimes; returns those that were in the middle of a change.
     fn read_runtimes(
         &mut self,
         process: &Process,
-        threads: &[ThreadFacts],
         memory: &dyn Memory,
         free: &RangeSet,
         read_plan: &ReadPlan<'_>,
@@ -344,7 +353,7 @@ impl FrozenState {
         let private = self
             .smaps_entries
             .iter()
-            .map(|space| &space.mapping)
+            .map(|entry| &entry.mapping)
             .filter(|mapping| mapping.is_private_anonymous() && mapping.permissions.write);
         let runs = private.flat_map(|mapping| self.residency.runs_in(mapping.start..mapping.end));
         let refinements = Refinements::new(runs.map(|run| (run.start, run.end)));
@@ -356,7 +365,7 @@ impl FrozenState {
             space: &self.address_space,
             resident: &resident,
             shared: &shared,
-            threads,
+            threads: self.threads(),
             free_memory: free,
             is_stopped: self.is_stopped(),
             deadline: self.deadline(RUNTIMES_DIVISOR),
@@ -374,9 +383,9 @@ impl FrozenState {
                 Err(busy_runtime) => busy.push(busy_runtime),
             }
         }
-        self.runtimes = runtimes;
+        self.runtime_readings = runtimes;
         self.refinements = refinements;
-        self.bytes_read += self.runtimes.iter().map(|reading| reading.bytes_read).sum::<u64>();
+        self.bytes_read += self.runtime_readings.iter().map(|reading| reading.bytes_read).sum::<u64>();
         busy
     }
 }

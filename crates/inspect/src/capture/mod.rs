@@ -32,7 +32,7 @@ pub use self::stopped_by::{Ending, StoppedBy};
 /// Maximum number of captures of a process that starts other programs (execve).
 const MAX_CAPTURES: u32 = 5;
 
-/// Called with the name of the work, bytes done so far, and total bytes.
+/// Called with the name of a task, its bytes done so far, and its total bytes.
 pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 
 /// Options of an inspection.
@@ -54,7 +54,7 @@ pub struct Options<'a> {
     /// How long the process may be stopped: it is released then, with caveats about what was not
     /// read. `None` for as long as reading takes, up to ten seconds plus one for each GiB.
     pub max_stop: Option<Duration>,
-    /// Whether to read from a snapshot, while the process runs on.
+    /// When to read from a snapshot, while the process runs on.
     pub snapshot: SnapshotMode,
     /// How long to try first to read the process without stopping it, while none of its threads
     /// runs; zero not to try.
@@ -95,44 +95,45 @@ impl Default for Options<'_> {
 }
 
 impl Options<'_> {
+    /// Returns the number of threads that read.
     pub(crate) fn reading_threads(&self) -> usize {
         self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
     }
 
-    /// Reports that `done` of `total` bytes of some work are done.
-    pub(crate) fn report(&self, work: &str, done: u64, total: u64) {
+    /// Reports that `done` of `total` bytes of a task are done.
+    pub(crate) fn report(&self, task: &str, done: u64, total: u64) {
         if let Some(progress) = self.progress {
-            progress(work, done, total);
+            progress(task, done, total);
         }
     }
 
-    /// Reports that `bytes` more of some work are done.
-    pub(crate) fn advance(&self, work: &str, done: &AtomicU64, bytes: u64, total: u64) {
+    /// Reports that `bytes` more of a task are done.
+    pub(crate) fn advance(&self, task: &str, done: &AtomicU64, bytes: u64, total: u64) {
         let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        self.report(work, done.min(total), total);
+        self.report(task, done.min(total), total);
     }
 }
 
-/// Captures process `pid` and passes it to `work`. If a snapshot failed, or did not last until the
-/// end of `work`, captures the stopped process and calls `work` again, with a caveat.
+/// Captures process `pid` and passes it to `interpret`. If a snapshot failed, or did not last until
+/// the end of `interpret`, captures the stopped process and calls `interpret` again, with a caveat.
 ///
 /// # Errors
 /// Those of [`Error`]: there is no such process, it may not be read, another process traces it, or
-/// it ended meanwhile; and those of `work`.
+/// it ended meanwhile; and those of `interpret`.
 pub fn with_capture<T>(
     pid: i32,
     options: &Options<'_>,
-    mut work: impl FnMut(&Process, FrozenState) -> Result<T>,
+    mut interpret: impl FnMut(&Process, FrozenState) -> Result<T>,
 ) -> Result<T> {
-    match capture(pid, options).and_then(|(process, frozen)| work(&process, frozen)) {
+    match capture(pid, options).and_then(|(process, frozen)| interpret(&process, frozen)) {
         Err(Error::NoSnapshot { reason, stopped, .. }) if options.snapshot != SnapshotMode::Always => {
             let max_stop = options.max_stop.map(|limit| limit.saturating_sub(stopped));
             let without_snapshot =
                 Options { snapshot: SnapshotMode::Never, quiet_for: Duration::ZERO, max_stop, ..*options };
             let (process, mut frozen) = capture(pid, &without_snapshot)?;
-            frozen.caveats.push(attempts::no_snapshot(&reason));
+            frozen.caveats.push(attempts::no_snapshot_caveat(&reason));
             frozen.stopped_for += stopped;
-            work(&process, frozen)
+            interpret(&process, frozen)
         }
         Err(Error::NoSnapshot { pid, reason, stopped }) if options.max_stop.is_none() => {
             let reason = reason + "; --snapshot=try stops it for as long as reading takes instead";
@@ -162,11 +163,11 @@ fn capture_once(pid: i32, options: &Options<'_>) -> Result<(Process, FrozenState
         return Err(Error::NoSuchProcess { pid });
     }
     let threads = options.reading_threads();
-    // The tracer is a separate thread: when it ends, the kernel releases everything, even threads
-    // in an uninterruptible sleep that could not be stopped and released in order.
     // A process of unknown size gets the limit of a small one.
     let longest_stop = || frozen::longest_stop(attempts::anonymous_bytes(&process).unwrap_or(0));
     let stop_limit = options.max_stop.unwrap_or_else(longest_stop);
+    // The tracer is a separate thread: when it ends, the kernel releases everything, even threads
+    // in an uninterruptible sleep that could not be stopped and released in order.
     let frozen = on_own_thread(stop_limit, || read_process(&process, &StoppedBy::Us, threads, options));
     let no_result =
         || std::io::Error::other("the thread that reads did not start, or failed (try --no-runtimes)");

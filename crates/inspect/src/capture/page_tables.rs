@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io;
 use std::time::Duration;
 
+use strandline_claims::units::{counted, thousands};
 use strandline_process::error::{Error, Result};
 use strandline_process::map::{AddressSpace, Mapping};
 use strandline_process::pages::{self, MappingSummary, PAGE_BYTES, Residency, ScannedRegions};
@@ -23,9 +24,10 @@ const MAX_ATTEMPTS: u32 = 8;
 /// sleeps in the kernel, waiting for a page from swap, is not stopped yet, and moves pages in and
 /// out until it is.
 const PAUSE: Duration = Duration::from_millis(2);
-/// From this number of resident bytes or mappings on, two threads read: for fewer, starting a
-/// thread takes longer than reading.
+/// From this number of resident bytes on, two threads read: for fewer, starting a thread takes
+/// longer than reading.
 const LARGE_BYTES: u64 = 32 << 20;
+/// The same for the number of mappings.
 const MANY_MAPPINGS: usize = 1000;
 
 /// What was known about the process before it was stopped.
@@ -34,12 +36,13 @@ pub struct FactsBeforeStop<'a> {
     pub space: &'a AddressSpace,
     /// Its resident bytes, if they are known.
     pub rss_bytes: Option<u64>,
-    /// Whether it has locked memory or reserved huge pages: only smaps contains which mappings have
-    /// them.
-    pub has_locked: bool,
+    /// Whether it has, or may have, locked memory or reserved huge pages: only smaps contains which
+    /// mappings have them.
+    pub has_locked_or_hugetlb: bool,
 }
 
 impl FactsBeforeStop<'_> {
+    /// Whether reading its pages is worth a second thread; also if its size is not known.
     fn is_large(&self) -> bool {
         self.rss_bytes.is_none_or(|bytes| bytes >= LARGE_BYTES)
             || self.space.mappings().len() >= MANY_MAPPINGS
@@ -73,6 +76,9 @@ fn in_parallel<A: Send, B: Send>(
 }
 
 /// Reads the pages of a stopped or sleeping process. `pagemap` is its open /proc/PID/pagemap.
+///
+/// # Errors
+/// Those of [`read_by_smaps`].
 pub fn read(process: &Process, pagemap: &File, before: &FactsBeforeStop<'_>) -> Result<Pages> {
     match read_by_sums(process, pagemap, before)? {
         Some(pages) => Ok(pages),
@@ -97,17 +103,18 @@ fn scanned(process: &Process, pagemap: &File) -> Result<Option<(AddressSpace, Sc
     }
 }
 
-/// Returns the counts of a mapping by its page tables, as smaps would report them: pages without a
-/// `struct page` (clocks of the kernel, devices) are not memory of the process.
+/// Returns the counts of a mapping by its page tables, as smaps reports them: smaps skips pages
+/// without a `struct page` (fs/proc/task_mmu.c, smaps_pte_entry), which the mappings `[vvar]`,
+/// `[vvar_vclock]` and `[vsyscall]` of the kernel consist of.
 pub fn counts_in_page_tables(mapping: &Mapping, summary: &MappingSummary) -> Counts {
-    let has_no_memory = mapping.name.starts_with("[vvar") || mapping.name == "[vsyscall]";
-    if has_no_memory { Counts::default() } else { summary.counts }
+    let has_special_pages = mapping.name.starts_with("[vvar") || mapping.name == "[vsyscall]";
+    if has_special_pages { Counts::default() } else { summary.counts }
 }
 
-/// Reads mappings, page tables and sums; `None` if these do not contain everything, or do not
-/// agree.
+/// Reads mappings, page tables and sums; `None` if these do not contain everything, cannot be read
+/// or do not agree: smaps is read then, and an error in that is reported.
 fn read_by_sums(process: &Process, pagemap: &File, before: &FactsBeforeStop<'_>) -> Result<Option<Pages>> {
-    if before.has_locked || !pages::has_scan() {
+    if before.has_locked_or_hugetlb || !pages::has_scan() {
         return Ok(None);
     }
     let Ok(file) = process.open_file("smaps_rollup") else { return Ok(None) };
@@ -142,6 +149,10 @@ fn read_by_sums(process: &Process, pagemap: &File, before: &FactsBeforeStop<'_>)
 
 /// Reads smaps and the page tables until they agree: the kernel may drop or move file pages of a
 /// stopped process in between.
+///
+/// # Errors
+/// [`Error::DoesNotAddUp`] if they do not agree in [`MAX_ATTEMPTS`] attempts, [`Error::Ended`] if
+/// the process has no memory any more, [`Error::Io`] if a file cannot be read.
 pub fn read_by_smaps(process: &Process, pagemap: &File, before: &FactsBeforeStop<'_>) -> Result<Pages> {
     let pid = process.pid();
     let mut detail = String::new();
@@ -166,10 +177,14 @@ pub fn read_by_smaps(process: &Process, pagemap: &File, before: &FactsBeforeStop
         let example = differences.first().map(|first| {
             format!(
                 "{:#x}-{:#x} has {} bytes in its page tables, {} in smaps",
-                first.start, first.end, first.pages_bytes, first.smaps_bytes
+                first.start,
+                first.end,
+                thousands(first.pages_bytes),
+                thousands(first.smaps_bytes)
             )
         });
-        detail = format!("{} ({} mappings differ)", example.unwrap_or_default(), differences.len());
+        let count = counted(differences.len() as u64, "difference");
+        detail = format!("{} ({count})", example.unwrap_or_default());
     }
     Err(Error::DoesNotAddUp { pid, detail })
 }

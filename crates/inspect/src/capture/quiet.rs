@@ -11,7 +11,7 @@ use strandline_process::procfs::Process;
 use strandline_process::target::asleep::{self, SleepingProcess};
 use strandline_process::target::live::{ByPid, MemFile};
 
-use super::frozen::{FrozenState, IsLastAttempt, ReadPlan, Threads, kernel_view};
+use super::frozen::{FrozenState, IsLastAttempt, ReadPlan, Threads};
 use super::snapshot::SnapshotMode;
 
 /// Default time to try reading without a stop.
@@ -19,8 +19,9 @@ pub const QUIET_FOR: Duration = Duration::from_millis(250);
 /// A process whose threads do not all sleep at one moment within this time is busy, and not waited
 /// for.
 const MAX_AWAKE: Duration = Duration::from_millis(30);
-/// Pause between two attempts, doubled each time.
+/// Pause after the first attempt, doubled after each further one.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
+/// Maximum of that pause.
 const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 /// Interval between two checks whether reading is in vain.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
@@ -138,25 +139,26 @@ enum Attempt {
     MustStop,
 }
 
+/// Reads a process that slept when it was checked, and checks whether it slept throughout.
 fn attempt(process: &Process, sleeping: &SleepingProcess<'_>, plan: &ReadPlan<'_>) -> Result<Attempt> {
     let Some(facts) = sleeping.facts(plan.found.needs_thread_pointers()) else {
         return Ok(Attempt::MustStop);
     };
     let threads = Threads { count: facts.len() as u64, facts: Some(facts), caveats: Vec::new() };
-    let (mut frozen, facts) = kernel_view(process, threads, plan)?;
+    let mut frozen = FrozenState::of_process(process, threads, plan)?;
     frozen.is_quiet = true;
     let file = MemFile::new(process.open_file("mem")?);
     let traced = frozen.traced_memory(process, &file);
     let watched_read = watched(&traced, &|| sleeping.first_threads_ran(), |memory| {
-        frozen.read_all(process, facts.as_deref(), memory, plan, IsLastAttempt(false))
+        frozen.read_all(process, memory, plan, IsLastAttempt(false))
     });
     // Checked at each attempt: a thread that ran may have given others access to the memory.
     let is_alone = asleep::external_writer(process, &frozen.address_space)?.is_none();
     if watched_read.is_in_vain || !sleeping.slept_throughout() {
         return Ok(Attempt::Disturbed);
     }
-    let must_read_again = watched_read.result?;
-    if must_read_again || !is_alone || frozen.has_damage() {
+    watched_read.result?;
+    if frozen.must_read_again || !is_alone || frozen.has_damage() {
         return Ok(Attempt::MustStop);
     }
     frozen.read_rollup(process);

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use strandline_claims::units::{bytes, counted};
 use strandline_process::call::code::CallSites;
 use strandline_process::control_groups::ControlGroups;
 use strandline_process::map::{AddressSpace, Mapping};
@@ -34,20 +35,21 @@ pub enum SnapshotMode {
     Always,
 }
 
-/// A snapshot ends by itself after this time, plus the next for each GiB, on an idle machine.
+/// A snapshot ends by itself after this time, plus `LIFETIME_PER_GIB`, on an idle machine.
 const MIN_LIFETIME: Duration = Duration::from_secs(15);
+/// Added to its lifetime for each GiB of anonymous memory.
 const LIFETIME_PER_GIB: Duration = Duration::from_secs(5);
-/// Maximum of that time: if strandline dies, nothing watches whether memory runs low.
+/// Maximum lifetime: if strandline dies, nothing watches whether memory runs low.
 pub const MAX_LIFETIME: Duration = Duration::from_secs(60);
-/// Length of the stop for a snapshot for each GiB, with a margin: the clone, and smaps if that is
-/// read in the stop.
+/// Length of the stop for each GiB, with a margin, for the clone.
 const STOP_PER_GIB: Duration = Duration::from_millis(60);
+/// The same if smaps is read in the stop too.
 const STOP_PER_GIB_WITH_SMAPS: Duration = Duration::from_millis(180);
 /// Interval between checks whether memory runs low.
 const MEMORY_CHECK_INTERVAL: Duration = Duration::from_millis(5);
-/// Interval between checks whether a signal of a watched process was passed on, and maximum number
-/// of checks: a program may get one signal after the other.
+/// Interval between checks whether a signal of a watched process was passed on.
 const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(2);
+/// Maximum number of these checks: a program may get one signal after the other.
 const MAX_SIGNAL_CHECKS: u32 = 20;
 /// Minimum number of further processes that must be allowed: the program may start some meanwhile.
 const MIN_PROCESSES: u64 = 16;
@@ -84,20 +86,21 @@ pub fn is_hidden(entry: &SmapsEntry) -> bool {
 
 /// The hidden ranges of a process. V8 has a mapping for each of its pages.
 pub fn hidden_ranges(smaps: &Smaps) -> Vec<AddressRange> {
-    joined(smaps.entries.iter().map(|entry| (entry.mapping.range(), is_hidden(entry))))
+    joined(smaps.entries.iter().map(|entry| is_hidden(entry).then(|| entry.mapping.range())))
 }
 
-/// Joins hidden mappings between which there is no other mapping.
-pub fn joined(mappings: impl Iterator<Item = (AddressRange, bool)>) -> Vec<AddressRange> {
+/// Joins the ranges of hidden mappings between which there is no other mapping. `mappings` are all
+/// of them, in address order: `None` for one that is not hidden.
+pub fn joined(mappings: impl Iterator<Item = Option<AddressRange>>) -> Vec<AddressRange> {
     let mut ranges: Vec<AddressRange> = Vec::new();
     let mut was_hidden = false;
-    for (mapping, is_hidden) in mappings {
-        match ranges.last_mut().filter(|_| was_hidden && is_hidden) {
-            Some(last) => last.end = mapping.end,
-            None if is_hidden => ranges.push(mapping),
-            None => {}
+    for hidden in mappings {
+        match (hidden, ranges.last_mut().filter(|_| was_hidden)) {
+            (Some(range), Some(last)) => last.end = range.end,
+            (Some(range), None) => ranges.push(range),
+            (None, _) => {}
         }
-        was_hidden = is_hidden;
+        was_hidden = hidden.is_some();
     }
     ranges
 }
@@ -108,9 +111,10 @@ pub fn joined(mappings: impl Iterator<Item = (AddressRange, bool)>) -> Vec<Addre
 /// # Errors
 /// It hides more ranges than a snapshot can show.
 fn known_mappings(process: &Process, status: &Status) -> Result<Option<Vec<KnownMapping>>, String> {
-    if !pages::has_scan() || status.locked_bytes.is_some_and(|bytes| bytes > 0) {
+    if !pages::has_scan() || status.locked_bytes != Some(0) {
         return Ok(None);
     }
+    // If smaps cannot be read now, the read in the stop reports it.
     let smaps = process.open_file("smaps").ok();
     let smaps = smaps.and_then(|file| exit_watch::run_while_watching(|| Smaps::read(file)).ok());
     let Some(smaps) = smaps.filter(|smaps| smaps.bad_lines == 0) else { return Ok(None) };
@@ -147,17 +151,7 @@ pub fn plan(
     if matches!(status.state, Some('T' | 't')) {
         return Err("the process is stopped by a signal".to_owned());
     }
-    if let Some(parent) = status.parent.filter(|&parent| parent > 0) {
-        match strandline_sys::process::share_memory(process.pid(), parent) {
-            Ok(true) => return Err(format!("it shares its memory with its parent {parent} (vfork)")),
-            Err(error) if error.raw_os_error() == Some(ENOSYS) => {
-                return Err("this kernel cannot say whether it shares its parent's memory (kcmp)".to_owned());
-            }
-            // A parent that may not be traced has other credentials: a child of vfork has those of
-            // its parent. Or the parent is gone.
-            Ok(false) | Err(_) => {}
-        }
-    }
+    check_parent(process, &status)?;
     // What it maps meanwhile would count as hidden.
     if with_hidden && let Some(other) = asleep::sharer(process).map_err(|error| error.to_string())? {
         return Err(format!("it has {other}"));
@@ -192,8 +186,31 @@ pub fn plan(
     Ok(Plan { code, lifetime, longest_stop, with_hidden, mappings_before })
 }
 
+/// Fails if the process shares its memory with its parent, or if that is not known.
+fn check_parent(process: &Process, status: &Status) -> Result<(), String> {
+    let parent = status.parent.ok_or("its parent is not known (PPid)")?;
+    // The parent is in another pid namespace (0): no vfork crosses that.
+    if parent == 0 {
+        return Ok(());
+    }
+    match strandline_sys::process::share_memory(process.pid(), parent) {
+        Ok(false) => Ok(()),
+        Ok(true) => Err(format!("it shares its memory with its parent {parent} (vfork)")),
+        Err(error) => match error.raw_os_error() {
+            // A parent that may not be traced has other credentials: a child of vfork has those of
+            // its parent. Or the parent is gone.
+            Some(EPERM | ESRCH) => Ok(()),
+            Some(ENOSYS) => {
+                Err("this kernel cannot say whether it shares its parent's memory (kcmp)".to_owned())
+            }
+            _ => Err(format!("strandline cannot compare its memory with its parent's (kcmp: {error})")),
+        },
+    }
+}
+
 /// The number of tasks that compete for each processor that strandline may use, at least 1: reading
-/// takes that many times as long. Source: the fourth field of /proc/loadavg (proc_loadavg(5)).
+/// takes that many times as long. Source: the fourth field of /proc/loadavg (proc_loadavg(5)); if
+/// it cannot be read, the machine counts as idle.
 fn tasks_per_processor() -> u32 {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let running =
@@ -202,13 +219,15 @@ fn tasks_per_processor() -> u32 {
     running.unwrap_or(1_u32).div_ceil(processors).max(1)
 }
 
-/// The error number of a system call that the kernel lacks.
+// Error numbers of kcmp(2).
+const EPERM: i32 = 1;
+const ESRCH: i32 = 3;
 const ENOSYS: i32 = 38;
-/// The first kernel with `CLOSE_RANGE_UNSHARE`, by which the copy drops the program's descriptors;
-/// and the first kernel whose fork copies pages that a device is writing to (a7e689dd1c06, "block:
+/// The first kernel with `CLOSE_RANGE_UNSHARE`, by which the copy drops the program's descriptors.
+const FIRST_WITH_UNSHARE: (u32, u32) = (5, 9);
+/// The first kernel whose fork copies pages that a device is writing to (a7e689dd1c06, "block:
 /// Convert bio_iov_iter_get_pages to use iov_iter_extract_pages"): before, the program could lose
 /// what the device writes (open(2), O_DIRECT).
-const FIRST_WITH_UNSHARE: (u32, u32) = (5, 9);
 const FIRST_COPYING_PINNED: (u32, u32) = (6, 5);
 
 /// Fails if a copy would disturb something that writes to its memory or monitors it.
@@ -216,7 +235,9 @@ fn check_writers(process: &Process, space: &AddressSpace) -> Result<(), String> 
     let kernel = strandline_sys::host::kernel_version();
     if kernel.is_none_or(|kernel| kernel < FIRST_WITH_UNSHARE) {
         return Err(
-            "this kernel (before 5.9) would keep the program's descriptors open in the copy".to_owned()
+            "a copy would keep the program's descriptors open on this kernel (not known to be Linux 5.9 or \
+                    later)"
+                .to_owned(),
         );
     }
     let copies_pinned = kernel.is_some_and(|kernel| kernel >= FIRST_COPYING_PINNED);
@@ -227,15 +248,16 @@ fn check_writers(process: &Process, space: &AddressSpace) -> Result<(), String> 
     }
     let direct = holders::direct_mounts(process).map_err(text)?;
     if !copies_pinned && !direct.is_empty() {
-        return Err("it has files open for direct input and output, and on this kernel (before 6.5) could lose what it reads \
-                    meanwhile"
+        return Err("it has files open for direct input and output: on this kernel (not known to be Linux 6.5 or later) it \
+                    could lose what it reads while it is copied"
             .to_owned());
     }
     let types = if direct.is_empty() { Default::default() } else { process.mount_types().map_err(text)? };
     let kinds = direct.iter().map(|mount| types.get(mount).map_or("unknown", String::as_str));
     if let Some(kind) = kinds.filter(|kind| !pins_pages(kind)).min() {
         return Err(format!(
-            "it has files open for direct input and output on a file system ({kind}) where it could lose what it reads meanwhile"
+            "it has files open for direct input and output on a file system ({kind}) where it could lose what it reads while it \
+             is copied"
         ));
     }
     Ok(())
@@ -253,19 +275,32 @@ fn pins_pages(kind: &str) -> bool {
 fn check_memory(process: &Process, status: &Status, anonymous_bytes: u64) -> Result<(), String> {
     // The kernel would count the copy as committed memory, and refuse the program's own requests
     // meanwhile.
-    if fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|text| text.trim() == "2") {
-        return Err("this machine promises no more memory than it has (vm.overcommit_memory is 2)".to_owned());
+    match fs::read_to_string("/proc/sys/vm/overcommit_memory").as_deref().map(str::trim) {
+        Ok("2") => {
+            return Err(
+                "this machine does not overcommit memory (vm.overcommit_memory is 2): a copy could make it \
+                        refuse memory to the program"
+                    .to_owned(),
+            );
+        }
+        Ok(_) => {}
+        Err(error) => return Err(format!("vm.overcommit_memory cannot be read ({error})")),
     }
     let needed = needed_bytes(anonymous_bytes);
-    if let Some(available) = budget::available_bytes(process).filter(|&available| available < needed) {
+    let available =
+        budget::available_bytes(process).ok_or("the available memory is not known (MemAvailable)")?;
+    if available < needed {
         return Err(format!(
-            "{} MiB must be free for pages that it writes to meanwhile, and {} MiB are",
-            needed >> 20,
-            available >> 20
+            "the pages that the program writes to meanwhile may take {}, and {} is available",
+            bytes(needed),
+            bytes(available)
         ));
     }
     if let Some(left) = budget::processes_left_to(process, status).filter(|&left| left < MIN_PROCESSES) {
-        return Err(format!("only {left} more processes are allowed to it (pids.max or RLIMIT_NPROC)"));
+        return Err(format!(
+            "it may start only {} (pids.max or RLIMIT_NPROC)",
+            counted(left, "more process")
+        ));
     }
     Ok(())
 }
@@ -327,6 +362,7 @@ impl GuardedSnapshot {
         self.is_over.store(true, Ordering::Release);
         let Some(watcher) = self.watcher.take() else { return false };
         watcher.thread().unpark();
+        // A watcher that panicked has not ended the snapshot.
         watcher.join().unwrap_or(false)
     }
 }

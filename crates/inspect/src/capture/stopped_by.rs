@@ -1,6 +1,7 @@
 //! Why a process does not run while it is read.
 
 use strandline_claims::caveat::Caveat;
+use strandline_claims::units::counted;
 use strandline_process::procfs::Process;
 use strandline_sys::ptrace::Registers;
 
@@ -23,16 +24,14 @@ pub struct Ending<'a> {
 }
 
 impl Ending<'_> {
-    /// Returns a caveat about the threads that have ended already.
-    pub(super) fn caveats(&self, process: &Process) -> Vec<Caveat> {
-        if self.other_threads == 0 {
-            return Vec::new();
-        }
+    /// Returns a caveat about the threads that have ended already, if there are any.
+    pub(super) fn caveat(&self, process: &Process) -> Option<Caveat> {
         let text = format!(
-            "{} threads ended before the look: free chunks in their malloc caches count as in use, and their \
+            "{} ended before strandline read the process: free chunks in their malloc caches count as in use, and their \
              stacks are on the row anonymous",
-            self.other_threads
+            counted(self.other_threads, "thread")
         );
-        vec![Caveat::new("threads_gone", format!("process {}", process.pid()), None, text)]
+        let place = format!("process {}", process.pid());
+        (self.other_threads > 0).then(|| Caveat::new("threads_gone", place, None, text))
     }
 }

@@ -17,8 +17,9 @@ use strandline_process::error::{Error, Result};
 use strandline_process::procfs::Process;
 use strandline_process::target::admission;
 
-/// Maximum time for the other threads of an ending process to be gone, and interval of the checks.
+/// Maximum time for the other threads of an ending process to be gone.
 const MAX_END_WAIT: Duration = Duration::from_secs(1);
+/// Interval between checks whether they are.
 const CHECK_INTERVAL: Duration = Duration::from_micros(200);
 /// SIGKILL (9) in a signal mask: the kernel sends it to every thread of an ending process.
 const SIGKILL_BIT: u64 = 1 << 8;
@@ -39,7 +40,7 @@ pub fn at_exit(pid: i32, ending: &Ending<'_>, options: &Options<'_>) -> Result<E
     let unfinished = wait_for_others(&process, ending)?;
     let mut frozen = read_process(&process, &StoppedBy::Ending(ending), options.reading_threads(), options)?;
     for tid in unfinished {
-        let text = "the thread sleeps in the kernel in the middle of its end: it may still have used memory";
+        let text = "the thread sleeps in the kernel while it ends: it may still have changed memory";
         frozen.caveats.push(Caveat::new("thread_asleep", format!("thread {tid}"), None, text));
     }
     let mut explanation = describe(&process, &mut Account::new(&process, frozen, options, start)?);
@@ -52,6 +53,7 @@ pub fn at_exit(pid: i32, ending: &Ending<'_>, options: &Options<'_>) -> Result<E
     Ok(explanation)
 }
 
+/// Whether a tracer holds the leader.
 fn is_held(process: &Process) -> bool {
     process.stat().is_ok_and(|stat| stat.state == Some('t'))
 }
@@ -69,6 +71,7 @@ fn wait_for_others(process: &Process, ending: &Ending<'_>) -> Result<Vec<i32>> {
             if ending.registers.iter().any(|&(stopped, _)| stopped == tid) {
                 continue;
             }
+            // It has ended meanwhile.
             let Ok(stat) = process.task_stat(tid) else { continue };
             match stat.state {
                 Some('Z' | 'X' | 't') => {}
@@ -92,7 +95,7 @@ fn wait_for_others(process: &Process, ending: &Ending<'_>) -> Result<Vec<i32>> {
     }
 }
 
-/// Whether a SIGKILL is pending for the thread, or the thread is gone.
+/// Whether a SIGKILL is pending for the thread, or may be, or the thread is gone.
 fn is_killed(process: &Process, tid: i32) -> bool {
     let Ok(status) = process.task_status(tid) else { return true };
     let pending =

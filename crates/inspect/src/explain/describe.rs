@@ -23,7 +23,7 @@ const LATE: &str = "_too_slow";
 
 /// Removes the predictions of calls that `reclaim` would always refuse, and gives the reason.
 fn refuse_calls(process: &Process, frozen: &mut FrozenState) {
-    for reading in &mut frozen.readings {
+    for reading in &mut frozen.allocator_readings {
         let is_checked = |plan: &&CallPlan| plan.predicted_bytes > 0 && plan.libc_code.is_none();
         let Some(plan) = reading.call.as_ref().filter(is_checked) else { continue };
         let Some(remedy) = reading.remedies.iter_mut().find(|remedy| remedy.id == plan.spec.id) else {
@@ -41,7 +41,8 @@ pub fn describe(process: &Process, account: &mut Account) -> Explanation {
     let frozen = &account.frozen;
     let readers_remedies = merged_remedies(frozen);
     let read_allocators: Vec<Allocator> =
-        frozen.readings.iter().map(|reading| reading.allocator.clone()).collect();
+        frozen.allocator_readings.iter().map(|reading| reading.allocator.clone()).collect();
+    // A program of which nothing is known counts as an ordinary one.
     let start_facts = process.start_facts();
     let reads_settings = start_facts.is_none_or(|facts| !facts.is_secure);
     let view = LedgerView {
@@ -56,17 +57,17 @@ pub fn describe(process: &Process, account: &mut Account) -> Explanation {
         takes_preloads: reads_settings && start_facts.is_none_or(|facts| facts.has_loader),
     };
     let trimmed_zero_bytes = zero_bytes_of_calls(frozen);
-    let claims = frozen.readings.iter().flat_map(|reading| &reading.claims);
+    let claims = frozen.allocator_readings.iter().flat_map(|reading| &reading.claims);
     let verdict_inputs = VerdictInputs {
         view,
         trimmed_zero_bytes: trimmed_zero_bytes.values().sum(),
-        pinning_chunks: claims.map(|claim| claim.sums.pinning_blocks).sum(),
+        pinning_blocks: claims.map(|claim| claim.sums.pinning_blocks).sum(),
         unread_names: &account.unread_names,
         late_bytes: late_bytes(frozen, &account.rows, &account.caveats),
     };
     let executable = process.executable();
     let remedy_inputs = RemedyInputs {
-        executable: executable.as_deref().unwrap_or_default(),
+        executable: executable.as_deref(),
         zero_bytes: account.ledger.zero_bytes,
         zero_sharing: account.ledger.zero_sharing,
         trimmed_zero_bytes: &trimmed_zero_bytes,
@@ -128,7 +129,7 @@ fn leak_clause(rows: &[Row], rss_bytes: u64) -> String {
 /// on the row of zero pages only.
 fn zero_bytes_of_calls(frozen: &FrozenState) -> BTreeMap<String, u64> {
     let mut zero_bytes = BTreeMap::new();
-    for reading in &frozen.readings {
+    for reading in &frozen.allocator_readings {
         let bytes = reading.releasable_bytes().saturating_sub(reading.releasable_row_bytes());
         *zero_bytes.entry(reading.allocator.name.clone()).or_default() += bytes;
     }
@@ -138,14 +139,14 @@ fn zero_bytes_of_calls(frozen: &FrozenState) -> BTreeMap<String, u64> {
 /// The remedies of all readings. If an allocator is in the process several times, a single call
 /// covers all instances, and their predictions are added up.
 fn merged_remedies(frozen: &FrozenState) -> Vec<Remedy> {
-    let of_runtimes = frozen.runtimes.iter().flat_map(|reading| &reading.remedies);
-    let of_allocators = frozen.readings.iter().flat_map(|reading| &reading.remedies);
+    let of_runtimes = frozen.runtime_readings.iter().flat_map(|reading| &reading.remedies);
+    let of_allocators = frozen.allocator_readings.iter().flat_map(|reading| &reading.remedies);
     let mut all: Vec<Remedy> = Vec::new();
     for remedy in of_runtimes.chain(of_allocators) {
         let is_same = |other: &&mut Remedy| other.id == remedy.id && remedy.kind == RemedyKind::Call;
         let sum = all.iter_mut().find(is_same).and_then(|same| same.predicted_bytes.as_mut());
         match sum.zip(remedy.predicted_bytes) {
-            Some((sum, predicted_bytes)) => *sum += predicted_bytes,
+            Some((sum, predicted_bytes)) => *sum = sum.saturating_add(predicted_bytes),
             None => all.push(remedy.clone()),
         }
     }

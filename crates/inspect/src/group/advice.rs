@@ -40,6 +40,7 @@ enum Manager {
     Unknown,
 }
 
+/// Recognises what manages the group with this path.
 fn manager(path: &str) -> Manager {
     let name = path.rsplit('/').next().unwrap_or(path);
     if path.contains("kubepods") {
@@ -53,6 +54,7 @@ fn manager(path: &str) -> Manager {
     }
 }
 
+/// Rounds a size up to the next step.
 fn round_up(bytes: u64) -> u64 {
     bytes.checked_next_multiple_of(STEP_BYTES).unwrap_or(bytes)
 }
@@ -97,7 +99,7 @@ fn larger_limit(explanation: &GroupExplanation, limit_bytes: u64) -> Advice {
         Some(_) => "a process was killed at the limit",
         None => "memory that cannot be reclaimed nearly fills the limit",
     };
-    let text = format!("{because}; {} leaves a quarter", bytes(limit_bytes));
+    let text = format!("{because}; {} leaves headroom of a quarter", bytes(limit_bytes));
     let (mib, target) = (limit_bytes / MIB, &explanation.target);
     let (system, paste) = match manager(&target.path) {
         Manager::Kubernetes => ("kubernetes", format!("resources: {{limits: {{memory: {mib}Mi}}}}")),

@@ -15,6 +15,11 @@ use crate::facts::{Cost, HolderKind, State, Totals, Verdict};
 
 /// Maximum number of kills that are listed, the last ones.
 const MAX_KILLS: usize = 16;
+/// Age from which a kill is irrelevant to the current state of the group.
+const MAX_KILL_AGE_SECONDS: f64 = 3600.0;
+/// Maximum number of groups below the inspected one that are listed, the largest. The rows contain
+/// the memory of all.
+const MAX_CHILDREN: usize = 1000;
 
 /// What `explain --cgroup` reports.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -31,8 +36,8 @@ pub struct GroupExplanation {
     pub processes: Vec<GroupProcess>,
     /// The groups directly below it, largest first. Their memory is in the rows too.
     pub groups: Vec<ChildGroup>,
-    /// Processes of it that the kernel killed for lack of memory, by the kernel's log, the last one
-    /// first.
+    /// The last few processes of it that the kernel killed for lack of memory, by the kernel's log,
+    /// the last one first.
     #[serde(default)]
     pub kills: Vec<GroupKill>,
     /// What releases memory, best first.
@@ -46,9 +51,6 @@ pub struct GroupExplanation {
     /// Cost of the inspection.
     pub cost: Cost,
 }
-
-/// Age from which a kill is irrelevant to the current state of the group.
-const MAX_KILL_AGE_SECONDS: f64 = 3600.0;
 
 impl GroupExplanation {
     /// The last kill at the limit that holds for the group now, if it is not old.
@@ -350,9 +352,6 @@ impl GroupPressure {
     }
 }
 
-/// Maximum number of groups that are listed.
-const MAX_CHILDREN: usize = 1000;
-
 /// The groups directly below `group`, largest first.
 pub(super) fn children(hierarchy: &Hierarchy, group: &Group, members: &Members) -> Vec<ChildGroup> {
     let start = members.groups.first();
@@ -361,6 +360,7 @@ pub(super) fn children(hierarchy: &Hierarchy, group: &Group, members: &Members) 
     let mut children: Vec<ChildGroup> = below
         .filter_map(|path| {
             let path = format!("/{}", path.to_string_lossy());
+            // A group that cannot be opened was removed meanwhile.
             let child = hierarchy.open(&path).ok()?;
             let current_bytes = child.number(group.version.current_file());
             let limit_bytes =

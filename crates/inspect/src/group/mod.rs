@@ -22,6 +22,7 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use strandline_claims::Caveat;
+use strandline_claims::units::{counted, thousands};
 use strandline_process::group::charge::ChargeSampler;
 use strandline_process::group::files::{FileSearch, Files};
 use strandline_process::group::find::{Bounds, Members, arguments_for};
@@ -37,11 +38,14 @@ use self::processes::GroupProcesses;
 use self::rows::Inputs;
 use crate::facts::Cost;
 
-/// Maximum times for what depends on the number of processes and files; with them, a group of any
-/// size takes about half a second.
+/// Maximum time to read the proportional set sizes of processes. With this and the following
+/// limits, a group of any size takes about half a second.
 const MAX_PSS_TIME: Duration = Duration::from_millis(300);
+/// Maximum time to search for files in the page cache.
 const MAX_FILES_TIME: Duration = Duration::from_millis(240);
+/// Maximum time to search for files in shared memory.
 const MAX_WALK_TIME: Duration = Duration::from_millis(100);
+/// Maximum time to find the groups that pages are charged to.
 const MAX_SAMPLE_TIME: Duration = Duration::from_millis(120);
 /// Maximum time to read the kernel's log; another thread reads files meanwhile.
 const MAX_LOG_TIME: Duration = Duration::from_millis(100);
@@ -57,12 +61,13 @@ const MAX_PROCESSORS: u64 = 1 << 20;
 pub fn explain_group(hierarchy: &Hierarchy, group: &Group) -> Result<GroupExplanation, GroupError> {
     let start = Instant::now();
     let members = hierarchy.members(group, Bounds::default());
-    // Processes and files both take a while: read in parallel.
+    // Processes and files are read in parallel.
     let (processes, memory, kills, files) = std::thread::scope(|scope| {
         let files = std::thread::Builder::new().spawn_scoped(scope, || find_files(hierarchy, &members));
         let processes = GroupProcesses::read(&members, MAX_PSS_TIME);
         let memory = Memory::read(group);
-        // The log has paths from the real root.
+        // The log has paths from the real root: below another root, or an unreadable one, no kill
+        // can be assigned to this group.
         let is_real_root = std::fs::metadata(&hierarchy.root).is_ok_and(|root| root.ino() == ROOT_INODE);
         let kills = if is_real_root { kernel_log::kills(MAX_LOG_TIME) } else { Vec::new() };
         // Without another thread, or if it failed, no file is named.
@@ -114,12 +119,14 @@ pub const MEMORY_RECLAIM_FILE: &str = "memory.reclaim";
 fn memory_reclaim(group: &Group, memory: &Memory) -> Option<GroupRemedy> {
     group.file(MEMORY_RECLAIM_FILE).exists().then(|| {
         let parts = &memory.parts;
-        let written =
-            parts.file_dirty_bytes.unwrap_or(0).saturating_add(parts.file_writeback_bytes.unwrap_or(0));
+        let unwritten = parts.file_dirty_bytes.zip(parts.file_writeback_bytes);
+        let unwritten = unwritten.map(|(dirty, writeback)| dirty.saturating_add(writeback));
+        let inactive_and_unwritten = parts.inactive_file_bytes.zip(unwritten);
         GroupRemedy {
             id: MEMORY_RECLAIM.to_owned(),
             kind: "reclaim".to_owned(),
-            predicted_bytes: parts.inactive_file_bytes.map(|bytes| bytes.saturating_sub(written)),
+            predicted_bytes: inactive_and_unwritten
+                .map(|(inactive, unwritten)| inactive.saturating_sub(unwritten)),
             processes: 0,
             cost: "files that are used again are read from disk again".to_owned(),
         }
@@ -128,6 +135,7 @@ fn memory_reclaim(group: &Group, memory: &Memory) -> Option<GroupRemedy> {
 
 /// The files that the processes use, and those of shared memory that they see.
 fn find_files(hierarchy: &Hierarchy, members: &Members) -> Files {
+    // A group or process that cannot be opened is gone.
     let folders = members.groups.iter().filter_map(|path| std::fs::metadata(hierarchy.root.join(path)).ok());
     let inodes: BTreeSet<u64> = folders.map(|folder| folder.ino()).collect();
     let mut search = FileSearch::new(MAX_FILES_TIME, ChargeSampler::new(inodes), MAX_SAMPLE_TIME);
@@ -148,7 +156,8 @@ fn find_files(hierarchy: &Hierarchy, members: &Members) -> Files {
     files
 }
 
-/// Number of processors that are online, each of which may charge some memory in advance.
+/// Number of processors that are online, each of which may charge some memory in advance; if that
+/// cannot be read, those on which strandline may run.
 fn online_processors() -> u64 {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let count = |range: &str| {
@@ -172,7 +181,8 @@ fn caveats(
     let of_processes = [
         caveat_if(invisible > 0, "other_pid_namespace", || {
             format!(
-                "{invisible} of its processes are not visible from this pid namespace: run strandline on the host"
+                "strandline cannot see {} of it from this pid namespace: run strandline on the host",
+                counted(invisible, "process")
             )
         }),
         caveat_if(members.is_cut, "too_many_groups", || {
@@ -180,7 +190,9 @@ fn caveats(
         }),
         caveat_if(estimated > 0, "pss_not_read", || {
             format!(
-                "of {estimated} processes RssAnon was read instead of the proportional share (no permission, or no time): shared pages count for each"
+                "strandline read RssAnon of {} instead of the proportional share (no permission, or no time): shared pages \
+                 count for each",
+                counted(estimated, "process")
             )
         }),
     ];
@@ -191,7 +203,10 @@ fn caveats(
             "memory.use_hierarchy is 0: groups below it are not in its charge".to_owned()
         }),
         caveat_if(removed > 0, "removed_groups", || {
-            format!("{removed} removed groups below it still exist in the kernel: its charge includes theirs")
+            format!(
+                "its charge includes memory of {} below it that the kernel still has",
+                counted(removed, "removed group")
+            )
         }),
         changed.map(|bytes| {
             let text = "its charge changed while the parts were read";
@@ -217,18 +232,22 @@ fn file_caveats(files: &Files) -> [Option<Caveat>; 5] {
         }),
         caveat_if(unreadable > 0, "files_not_readable", || {
             format!(
-                "{unreadable} files or processes' lists of files could not be read: their bytes are on the rows without a file"
+                "strandline could not read some files, or lists of the files of processes ({}): their bytes are on the rows \
+                 without a file",
+                thousands(unreadable)
             )
         }),
         caveat_if(files.remote_files > 0, "remote_files", || {
             format!(
-                "strandline does not read files of remote file systems: the bytes of {} are on the rows without a file",
-                files.remote_files
+                "strandline does not read files of remote file systems ({}): their bytes are on the rows without a file",
+                thousands(files.remote_files)
             )
         }),
         caveat_if(files.is_sampled && unsampled > 0, "residency_not_charge", || {
             format!(
-                "strandline had no time to find the groups that {unsampled} files are charged to: their rows count their page cache"
+                "strandline had no time to find the groups that some files are charged to ({}): their rows count their page \
+                 cache",
+                thousands(unsampled)
             )
         }),
         caveat_if(!files.is_sampled && !files.files.is_empty(), "residency_not_charge", || {
@@ -241,6 +260,7 @@ fn file_caveats(files: &Files) -> [Option<Caveat>; 5] {
 /// What caveats on a group are about.
 const PLACE: &str = "control group";
 
+/// Makes a caveat on a group if it applies.
 fn caveat_if(applies: bool, code: &str, text: impl FnOnce() -> String) -> Option<Caveat> {
     applies.then(|| Caveat::new(code, PLACE, None, text()))
 }

@@ -56,7 +56,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// A kind by its counter.
+    /// Makes a kind from its counter.
     fn counted(kind: RowRef, counter: Option<u64>) -> Self {
         Self { kind, bytes: counter.unwrap_or(0), is_counted: counter.is_some() }
     }
@@ -132,9 +132,9 @@ impl Parts {
     fn take(&mut self, kind: RowRef, bytes: u128) -> u128 {
         let mut remaining = bytes;
         for part in self.all.iter_mut().filter(|part| part.kind == kind) {
-            let taken = remaining.min(u128::from(part.bytes));
-            part.bytes -= u64::try_from(taken).unwrap_or(0);
-            remaining -= taken;
+            let taken = u64::try_from(remaining).unwrap_or(u64::MAX).min(part.bytes);
+            part.bytes -= taken;
+            remaining -= u128::from(taken);
         }
         remaining
     }

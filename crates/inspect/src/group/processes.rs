@@ -11,6 +11,10 @@ use super::facts::GroupProcess;
 
 /// Bytes of a thread's stack in the kernel (THREAD_SIZE of x86-64).
 const KERNEL_STACK_BYTES: u64 = 16 << 10;
+/// Maximum number of processes that stay open between the two reads.
+const MAX_OPEN: usize = 256;
+/// Maximum number of threads that read shares: the kernel walks page tables for them.
+const MAX_THREADS: usize = 4;
 
 /// What the kernel counts of a process.
 #[derive(Clone, Debug, Default)]
@@ -29,7 +33,8 @@ pub(super) struct ProcessCounts {
 }
 
 impl ProcessCounts {
-    /// Its anonymous bytes: its share, or else all; 0 if neither is known.
+    /// Its anonymous bytes: its share, or else all. 0 if neither is known: its pages are then on
+    /// the row of those in no process.
     pub fn anonymous_or_share_bytes(&self) -> u64 {
         let share = self.shares.map(|counts| counts.pss_anonymous_bytes);
         // Before Linux 5.4 there is no share of the anonymous pages alone.
@@ -60,8 +65,9 @@ impl GroupProcesses {
     /// `max_time`.
     pub fn read(members: &Members, max_time: Duration) -> Self {
         let since = Instant::now();
-        let mut all: Vec<(ProcessCounts, Option<Process>)> = Vec::with_capacity(members.processes.len());
+        let mut all: Vec<OpenProcess> = Vec::with_capacity(members.processes.len());
         for member in &members.processes {
+            // It has ended meanwhile.
             let Ok(process) = Process::open(member.pid) else { continue };
             let Ok(status) = process.status() else { continue };
             let counts = ProcessCounts {
@@ -81,11 +87,11 @@ impl GroupProcesses {
             }
             // The number of descriptors is limited: only some processes stay open.
             let stays_open = all.len() < MAX_OPEN;
-            all.push((counts, stays_open.then_some(process)));
+            all.push(OpenProcess { counts, process: stays_open.then_some(process) });
         }
-        all.sort_by_key(|(counts, _)| (std::cmp::Reverse(counts.anonymous_bytes), counts.pid));
+        all.sort_by_key(|open| (std::cmp::Reverse(open.counts.anonymous_bytes), open.counts.pid));
         read_shares(&mut all, since + max_time);
-        let all: Vec<ProcessCounts> = all.into_iter().map(|(counts, _)| counts).collect();
+        let all: Vec<ProcessCounts> = all.into_iter().map(|open| open.counts).collect();
         let estimated_count = all.iter().filter(|counts| counts.shares.is_none()).count() as u64;
         Self { all, estimated_count }
     }
@@ -122,18 +128,22 @@ impl GroupProcesses {
     }
 }
 
-/// Maximum number of processes that stay open between the two reads.
-const MAX_OPEN: usize = 256;
-/// Maximum number of threads that read shares: the kernel walks page tables for them.
-const MAX_THREADS: usize = 4;
+/// A process whose shares are read next.
+struct OpenProcess {
+    counts: ProcessCounts,
+    /// `None` if it has to be opened again.
+    process: Option<Process>,
+}
 
 /// Reads the shares of all until `deadline`, those at the beginning first.
-fn read_shares(all: &mut [(ProcessCounts, Option<Process>)], deadline: Instant) {
+fn read_shares(all: &mut [OpenProcess], deadline: Instant) {
     let unread = Mutex::new(all.iter_mut());
     let work = || {
         loop {
             let next = unread.lock().unwrap_or_else(PoisonError::into_inner).next();
-            let Some((counts, process)) = next.filter(|_| Instant::now() < deadline) else { return };
+            let Some(OpenProcess { counts, process }) = next.filter(|_| Instant::now() < deadline) else {
+                return;
+            };
             let process = process.take().or_else(|| Process::open(counts.pid).ok());
             counts.shares = process.and_then(|process| process.smaps_rollup());
         }

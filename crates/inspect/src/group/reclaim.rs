@@ -9,6 +9,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use strandline_claims::Caveat;
+use strandline_claims::units::counted;
 use strandline_process::group::hierarchy::GroupError;
 use strandline_process::group::{Group, Hierarchy};
 
@@ -18,6 +19,9 @@ use super::ledgers::MIN_PROCESS_DIVISOR;
 use super::{MEMORY_RECLAIM, MEMORY_RECLAIM_FILE, explain_group};
 use crate::facts::{Outcome, Reclamation};
 use crate::remedy::{ReclaimOptions, reclaim};
+
+/// Bytes requested from the kernel at once: the call returns when they are reclaimed.
+const STEP_BYTES: u64 = 256 << 20;
 
 /// What `reclaim --cgroup` reports.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -131,14 +135,15 @@ fn reclaim_by_calls(
     }
     let all = &report.processes;
     let count = |outcome: Outcome| all.iter().filter(|process| process.outcome == outcome).count();
+    // `None` if it is unknown for a call that was made.
     let sum = |bytes: fn(&ProcessReclamation) -> Option<u64>| {
-        let values: Vec<u64> = all.iter().filter_map(bytes).collect();
-        (!values.is_empty()).then(|| values.into_iter().fold(0, u64::saturating_add))
+        let is_unknown =
+            all.iter().any(|process| process.outcome == Outcome::Done && bytes(process).is_none());
+        let known: Vec<u64> = all.iter().filter_map(bytes).collect();
+        (!is_unknown && !known.is_empty()).then(|| known.into_iter().fold(0, u64::saturating_add))
     };
     report.predicted_bytes = sum(|process| process.predicted_bytes);
-    let is_unknown =
-        |process: &ProcessReclamation| process.outcome == Outcome::Done && process.actual_bytes.is_none();
-    report.actual_bytes = if all.iter().any(is_unknown) { None } else { sum(|process| process.actual_bytes) };
+    report.actual_bytes = sum(|process| process.actual_bytes);
     let refused_count = count(Outcome::Refused) + report.caveats.len();
     if count(Outcome::Done) > 0 {
         report.outcome = Outcome::Done;
@@ -146,7 +151,8 @@ fn reclaim_by_calls(
         report.outcome = Outcome::Refused;
         let reason = all.iter().find_map(|process| process.reason.clone());
         let reason = reason.or_else(|| report.caveats.first().map(|caveat| caveat.text.clone()));
-        report.reason = reason.map(|reason| format!("in none of {} processes: {reason}", chosen.len()));
+        let processes = counted(chosen.len() as u64, "process");
+        report.reason = reason.map(|reason| format!("no call was made, of {processes}: {reason}"));
     }
 }
 
@@ -166,9 +172,6 @@ impl ProcessReclamation {
         }
     }
 }
-
-/// Bytes requested from the kernel at once: the call returns when they are reclaimed.
-const STEP_BYTES: u64 = 256 << 20;
 
 /// Requests that the kernel reclaims the inactive page cache that needs not be written.
 fn reclaim_by_kernel(group: &Group, before: &GroupExplanation, report: &mut GroupReclamation) {
@@ -197,8 +200,8 @@ fn reclaim_by_kernel(group: &Group, before: &GroupExplanation, report: &mut Grou
     while remaining_bytes > 0 {
         let step_bytes = remaining_bytes.min(STEP_BYTES);
         match request_reclaim(group, step_bytes) {
-            Ok(may_swap) => {
-                if may_swap && report.caveats.is_empty() {
+            Ok(swapping) => {
+                if swapping == Swapping::Possible && report.caveats.is_empty() {
                     let text = "this kernel (before 6.11) may have swapped out anonymous memory as well";
                     report.caveats.push(Caveat::new("may_have_swapped", group.path.clone(), None, text));
                 }
@@ -217,14 +220,23 @@ fn reclaim_by_kernel(group: &Group, before: &GroupExplanation, report: &mut Grou
     }
 }
 
-/// Writes a request, first without swapping (Linux 6.11); true if the kernel does not know that.
-fn request_reclaim(group: &Group, bytes: u64) -> io::Result<bool> {
+/// Whether a request allows the kernel to swap.
+#[derive(PartialEq)]
+enum Swapping {
+    Excluded,
+    Possible,
+}
+
+/// Writes a request, without swapping if the kernel knows that (Linux 6.11).
+fn request_reclaim(group: &Group, bytes: u64) -> io::Result<Swapping> {
     let write = |text: String| {
         let mut file = OpenOptions::new().write(true).open(group.file(MEMORY_RECLAIM_FILE))?;
         file.write_all(text.as_bytes())
     };
     match write(format!("{bytes} swappiness=0")) {
-        Err(error) if error.kind() == io::ErrorKind::InvalidInput => write(bytes.to_string()).map(|()| true),
-        other => other.map(|()| false),
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            write(bytes.to_string()).map(|()| Swapping::Possible)
+        }
+        other => other.map(|()| Swapping::Excluded),
     }
 }

@@ -73,13 +73,18 @@ pub(super) fn fill_in(explanation: &mut GroupExplanation, inputs: &Inputs<'_>) {
 /// What is inexact about the kinds as a whole.
 fn caveats_about(parts: &Parts) -> Vec<Caveat> {
     let mut caveats = Vec::new();
+    let mut add_caveat = |code: &str, bytes: Option<u64>, text: &str| {
+        caveats.push(Caveat::new(code, "memory.stat", bytes, text));
+    };
     if parts.excess_bytes > 0 {
-        caveats.push(Caveat::new("counters_exceed_charge", "memory.stat", Some(parts.excess_bytes),
-        "the kernel's counters of kinds exceed its counter of the charge, as it updates them in batches: taken off page cache"));
+        let text = "the kernel's counters of kinds exceed its counter of the charge, because it updates them in batches: the \
+                    rows of page cache are smaller by the difference";
+        add_caveat("counters_exceed_charge", Some(parts.excess_bytes), text);
     }
     if parts.is_estimated {
-        caveats.push(Caveat::new("kernel_parts_estimated", "memory.stat", None,
-            "version 1 of control groups does not count page tables or kernel stacks by group: taken from the processes, up to the kernel's memory"));
+        let text = "version 1 of control groups does not count page tables or kernel stacks by group: strandline estimates them \
+                    from the processes, up to the kernel's memory";
+        add_caveat("kernel_parts_estimated", None, text);
     }
     caveats
 }

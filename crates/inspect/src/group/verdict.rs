@@ -7,10 +7,11 @@ use super::facts::{GroupExplanation, GroupRow};
 use super::parts::SHMEM;
 use crate::facts::Verdict;
 
-/// What is less than these parts of the charge is not mentioned: a kind or a call, the page cache,
-/// and (of all shared memory) one file.
+/// A kind, or a call, of less than this part of the charge is not mentioned.
 const MIN_PART_DIVISOR: u64 = 100;
+/// Page cache of less than this part of the charge is not mentioned.
 const MIN_CACHE_DIVISOR: u64 = 50;
+/// A file of less than this part of all shared memory is not mentioned.
 const MIN_FILE_DIVISOR: u64 = 10;
 /// From this part of the limit on, what cannot be reclaimed is near it.
 const NEAR_PERCENT: f64 = 70.0;
@@ -68,18 +69,23 @@ pub(super) fn set_verdict(explanation: &mut GroupExplanation) {
     explanation.verdict = Verdict { headline, class: class(explanation, &sums).to_owned() };
 }
 
+/// A part of the charge, and what it is.
+struct Clause {
+    bytes: u64,
+    predicate: String,
+}
+
 /// The sentence `Of 1.93 GiB charged, 0.93 GiB belongs to 4 processes, …`.
 fn holders(explanation: &GroupExplanation, sums: &Sums) -> String {
     let charged = explanation.cgroup.current_bytes;
-    let mut parts = Vec::new();
+    let mut clauses: Vec<Clause> = Vec::new();
+    let mut add = |bytes: u64, predicate: String| clauses.push(Clause { bytes, predicate });
     if sums.processes_bytes > 0 {
-        let count = explanation.target.processes;
-        let predicate = if count == 0 {
-            "is anonymous memory of no process that is here".to_owned()
-        } else {
-            format!("belongs to {}", counted(count, "process"))
+        let predicate = match explanation.target.processes {
+            0 => "is anonymous memory of no process that is here".to_owned(),
+            count => format!("belongs to {}", counted(count, "process")),
         };
-        parts.push((sums.processes_bytes, predicate));
+        add(sums.processes_bytes, predicate);
     }
     if sums.shared_bytes > 0 {
         let names_files = |row: &&GroupRow| row.id == SHMEM.id && row.holder != SHMEM.holder;
@@ -87,30 +93,29 @@ fn holders(explanation: &GroupExplanation, sums: &Sums) -> String {
         let largest = explanation.rows.iter().find(names_files).filter(|row| row.bytes > min_bytes);
         let largest =
             largest.map_or_else(String::new, |row| format!(" ({}: {})", row.holder, bytes(row.bytes)));
-        parts
-            .push((sums.shared_bytes, format!("is files in shared memory that stay until removed{largest}")));
+        add(sums.shared_bytes, format!("is files in shared memory that stay until removed{largest}"));
     }
     if sums.cache_bytes > 0 {
-        parts.push((sums.cache_bytes, "is page cache, which the kernel drops before it kills".to_owned()));
+        add(sums.cache_bytes, "is page cache, which the kernel drops before it kills".to_owned());
     }
     if sums.kernel_bytes > 0 {
-        parts.push((sums.kernel_bytes, "is the kernel's own".to_owned()));
+        add(sums.kernel_bytes, "is the kernel's own".to_owned());
     }
     let min_bytes = charged / MIN_PART_DIVISOR;
     if sums.unknown_bytes > min_bytes {
-        parts.push((sums.unknown_bytes, "is unattributed".to_owned()));
+        add(sums.unknown_bytes, "is unattributed".to_owned());
     }
-    parts.retain(|(size, _)| *size >= min_bytes);
-    parts.sort_by_key(|(size, _)| std::cmp::Reverse(*size));
+    clauses.retain(|clause| clause.bytes >= min_bytes);
+    clauses.sort_by_key(|clause| std::cmp::Reverse(clause.bytes));
     let whole = bytes(charged);
-    if let [(size, predicate)] = &parts[..]
-        && *size >= charged / 10 * 9
+    if let [only] = &clauses[..]
+        && only.bytes >= charged / 10 * 9
     {
-        return format!("{whole} is charged: nearly all {predicate}.");
+        return format!("{whole} is charged: nearly all {}.", only.predicate);
     }
-    let parts: Vec<String> =
-        parts.into_iter().map(|(size, predicate)| format!("{} {predicate}", bytes(size))).collect();
-    match parts.split_last() {
+    let texts: Vec<String> =
+        clauses.iter().map(|clause| format!("{} {}", bytes(clause.bytes), clause.predicate)).collect();
+    match texts.split_last() {
         None => "Nothing is charged.".to_owned(),
         Some((only, [])) => format!("Of {whole} charged, {only}."),
         Some((last, others)) => format!("Of {whole} charged, {} and {last}.", others.join(", ")),

@@ -20,7 +20,7 @@ pub struct Holders {
     /// When it started, in clock ticks after boot: distinguishes processes with the same pid.
     #[serde(default)]
     pub start_ticks: Option<u64>,
-    /// When it was inspected, in seconds since 1970.
+    /// When it was inspected, in seconds since 1970; 0 for a clock before that.
     #[serde(default)]
     pub taken_unix_seconds: f64,
     /// RSS at that time.
@@ -55,7 +55,7 @@ pub struct Holders {
     pub types: Vec<Type>,
     /// Number of types.
     pub type_count: u64,
-    /// Resident bytes of lost blocks by row, for the ledger.
+    /// Resident bytes of unreachable blocks by row, for the ledger.
     #[serde(skip)]
     pub leaked: Vec<Leaked>,
     /// The blocks that keep the most otherwise free pages, by type and root.
@@ -70,16 +70,10 @@ pub struct Holders {
     pub cost: Cost,
 }
 
-impl From<strandline_holders::Sum> for Sum {
-    fn from(sum: strandline_holders::Sum) -> Self {
-        Self { bytes: sum.bytes, blocks: u64::from(sum.blocks) }
-    }
-}
-
 impl Holders {
     /// Removes what is known about unreachable blocks, because memory that may refer to them was
     /// not read.
-    pub fn withhold(&mut self) {
+    pub fn remove_unreachable(&mut self) {
         self.unreachable = None;
         self.keepers.retain(|keeper| !keeper.unreachable);
         self.leaked.clear();
@@ -94,6 +88,12 @@ pub struct Sum {
     pub bytes: u64,
     /// Number of blocks.
     pub blocks: u64,
+}
+
+impl From<strandline_holders::Sum> for Sum {
+    fn from(sum: strandline_holders::Sum) -> Self {
+        Self { bytes: sum.bytes, blocks: u64::from(sum.blocks) }
+    }
 }
 
 /// Blocks that the same roots reach, and none of these alone holds.

@@ -1,10 +1,9 @@
 //! Assigns parts of a thread's stack to functions, by the call frame information of programs and
 //! libraries.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 
-use strandline_process::map::Mapping;
 use strandline_process::modules;
 use strandline_process::procfs::Process;
 use strandline_process::range::AddressRange;
@@ -14,8 +13,10 @@ use strandline_process::unwind::{End, Frame, Objects, Unwinder};
 use super::symbols;
 use crate::capture::FrozenState;
 
-/// Maximum number of frames of one thread (the innermost ones), and of all threads.
+/// Maximum number of frames of one thread, the innermost ones.
 const MAX_FRAMES: usize = 512;
+/// Maximum number of frames of all threads. What belongs to no known frame is a root of the stack
+/// as a whole.
 const MAX_ALL_FRAMES: usize = 1 << 16;
 /// Maximum number of objects to load for one thread; each takes another walk.
 const MAX_OBJECTS: usize = 256;
@@ -37,8 +38,8 @@ struct FrameRange {
 }
 
 /// The frames of a thread, innermost first, without the outermost one, whose end is unknown.
-#[derive(Default)]
 struct StackWalk {
+    tid: i32,
     frames: Vec<FrameRange>,
     /// Whether the walk reached the start of the thread.
     is_whole: bool,
@@ -67,23 +68,23 @@ impl Frames {
     /// Walks all stacks, until `deadline`.
     pub fn find(process: &Process, frozen: &FrozenState, deadline: Instant) -> Self {
         let mut objects = Objects::default();
-        let (mut walks, mut count) = (Vec::new(), 0);
+        let (mut walks, mut count): (Vec<StackWalk>, usize) = (Vec::new(), 0);
         for stack in &frozen.stacks {
-            let thread = frozen.thread_facts.iter().find(|thread| thread.tid == stack.tid);
+            let thread = frozen.threads().iter().find(|thread| thread.tid == stack.tid);
             let Some(thread) = thread.filter(|_| count < MAX_ALL_FRAMES && Instant::now() < deadline) else {
                 continue;
             };
             let stack_walk = walk(process, frozen, &mut objects, thread, stack);
             count += stack_walk.frames.len();
-            walks.push((stack.tid, stack_walk));
+            walks.push(stack_walk);
         }
-        let frames = walks.iter().flat_map(|(_, walk)| &walk.frames);
-        let names = names(process, frozen, frames.map(|frame| frame.instruction));
+        let frames = walks.iter().flat_map(|walk| &walk.frames);
+        let names = function_names(process, frozen, frames.map(|frame| frame.instruction));
         let called = |frame: &FrameRange| {
             let FunctionName { function, module } = names.get(&frame.instruction).cloned()?;
             Some(ActiveFunction { range: frame.range, function, module })
         };
-        let thread_frames = |(tid, StackWalk { frames, is_whole }): (i32, StackWalk)| {
+        let thread_frames = |StackWalk { tid, frames, is_whole }| {
             (tid, ThreadFrames { called: frames.iter().rev().filter_map(called).collect(), is_whole })
         };
         Self(walks.into_iter().map(thread_frames).collect())
@@ -103,7 +104,9 @@ fn walk(
     thread: &ThreadFacts,
     stack: &Stack,
 ) -> StackWalk {
-    let Some(first) = Frame::of_facts(thread) else { return StackWalk::default() };
+    let tid = thread.tid;
+    let no_frames = || StackWalk { tid, frames: Vec::new(), is_whole: false };
+    let Some(first) = Frame::of_facts(thread) else { return no_frames() };
     for _ in 0..MAX_OBJECTS {
         let unwinder = Unwinder { memory: frozen.own_memory(), space: &frozen.address_space, objects };
         let mut frames: Vec<FrameRange> = Vec::new();
@@ -123,13 +126,13 @@ fn walk(
             continue;
         }
         frames.pop();
-        return StackWalk { frames, is_whole: end == End::Start };
+        return StackWalk { tid, frames, is_whole: end == End::Start };
     }
-    StackWalk::default()
+    no_frames()
 }
 
 /// Returns the function that contains each instruction.
-fn names(
+fn function_names(
     process: &Process,
     frozen: &FrozenState,
     instructions: impl Iterator<Item = u64>,
@@ -141,19 +144,15 @@ fn names(
         .filter_map(|group| Some((group, group.first()?.start)))
         .flat_map(|(group, base)| group.iter().map(move |mapping| (mapping.start, base)))
         .collect();
-    let mut by_mapping: BTreeMap<u64, (&Mapping, Vec<u64>)> = BTreeMap::new();
-    for instruction in instructions {
-        if let Some(mapping) = frozen.address_space.find(instruction) {
-            by_mapping.entry(mapping.start).or_insert((mapping, Vec::new())).1.push(instruction);
-        }
-    }
+    let sorted: BTreeSet<u64> = instructions.collect();
+    let sorted: Vec<u64> = sorted.into_iter().collect();
+    let mapping_of = |instruction: &u64| frozen.address_space.find(*instruction);
     let mut names = HashMap::new();
-    for (mapping, mut instructions) in by_mapping.into_values() {
-        instructions.sort_unstable();
-        instructions.dedup();
+    for instructions in sorted.chunk_by(|a, b| mapping_of(a) == mapping_of(b)) {
+        let Some(mapping) = instructions.first().and_then(mapping_of) else { continue };
         let module = mapping.file_name().to_owned();
-        let functions = symbols::functions(process, frozen, mapping, &instructions);
-        for (instruction, function) in instructions.into_iter().zip(functions) {
+        let functions = symbols::functions(process, frozen, mapping, instructions);
+        for (&instruction, function) in instructions.iter().zip(functions) {
             let base = bases.get(&mapping.start).copied().unwrap_or(mapping.start);
             let function =
                 function.unwrap_or_else(|| format!("{module}+{:#x}", instruction.saturating_sub(base)));

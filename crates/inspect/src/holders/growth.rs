@@ -35,6 +35,7 @@ pub struct Change {
 }
 
 impl Change {
+    /// Wraps for figures that no process has: an earlier inspection is read from a file.
     fn between(before: Sum, now: Sum) -> Self {
         let increase = |before: u64, now: u64| now.cast_signed().wrapping_sub(before.cast_signed());
         Self { bytes: increase(before.bytes, now.bytes), blocks: increase(before.blocks, now.blocks) }
@@ -61,53 +62,59 @@ pub struct Changed {
     pub grew: Change,
 }
 
-/// Identifies a root in both inspections. Names of threads contain their number.
+/// Identifies a root or a type in both inspections. Names of threads contain their number.
 #[derive(PartialEq, Eq, Hash)]
-struct RootKey<'a> {
-    kind: RootKind,
+struct Key<'a> {
+    /// `None` for a type.
+    kind: Option<RootKind>,
     name: &'a str,
     module: Option<&'a str>,
     thread: Option<&'a str>,
 }
 
-impl<'a> RootKey<'a> {
-    fn of(root: &'a Root) -> Self {
-        let (module, thread) = (root.module.as_deref(), root.thread.as_deref());
-        Self { kind: root.kind, name: &root.name, module, thread }
+/// The roots or the types that an inspection lists.
+struct Listing<'a> {
+    sums: HashMap<Key<'a>, Sum>,
+    /// Whether it found more than it lists.
+    has_more: bool,
+}
+
+impl<'a> Listing<'a> {
+    fn new(entries: impl Iterator<Item = (Key<'a>, Sum)>, has_more: bool) -> Self {
+        let mut sums: HashMap<Key<'a>, Sum> = HashMap::new();
+        for (key, Sum { bytes, blocks }) in entries {
+            let sum = sums.entry(key).or_default();
+            sum.bytes = sum.bytes.saturating_add(bytes);
+            sum.blocks = sum.blocks.saturating_add(blocks);
+        }
+        Self { sums, has_more }
+    }
+
+    fn of_roots(holders: &'a Holders) -> Self {
+        let entry = |root: &'a Root| {
+            let (module, thread) = (root.module.as_deref(), root.thread.as_deref());
+            let key = Key { kind: Some(root.kind), name: &root.name, module, thread };
+            (key, Sum { bytes: root.retained_bytes, blocks: root.retained_blocks })
+        };
+        Self::new(holders.roots.iter().map(entry), holders.other_roots.blocks > 0)
+    }
+
+    fn of_types(holders: &'a Holders) -> Self {
+        let entry = |kind: &'a Type| {
+            let key = Key { kind: None, name: &kind.name, module: None, thread: None };
+            (key, Sum { bytes: kind.bytes, blocks: kind.instances })
+        };
+        Self::new(holders.types.iter().map(entry), holders.type_count > holders.types.len() as u64)
     }
 }
 
 /// Compares two inspections. What only one of them lists counts as 0 in the other; if the other
 /// does not list everything, it is left out.
 pub fn between(before: &Holders, now: &Holders) -> Comparison {
-    let mut earlier_sums: HashMap<RootKey<'_>, Sum> = HashMap::new();
-    for root in &before.roots {
-        let sum = earlier_sums.entry(RootKey::of(root)).or_default();
-        sum.bytes = sum.bytes.saturating_add(root.retained_bytes);
-        sum.blocks = sum.blocks.saturating_add(root.retained_blocks);
-    }
-    let mut roots: Vec<Changed> = Vec::new();
-    let mut add = |root: &Root, before: Sum, now: Sum| {
-        roots.push(Changed {
-            kind: Some(root.kind),
-            name: root.name.clone(),
-            module: root.module.clone(),
-            thread: root.thread.clone(),
-            bytes: now.bytes,
-            grew: Change::between(before, now),
-        });
-    };
-    for root in &now.roots {
-        let listed = earlier_sums.remove(&RootKey::of(root));
-        if let Some(earlier) = listed.or((!has_more_roots(before)).then_some(Sum::default())) {
-            add(root, earlier, Sum { bytes: root.retained_bytes, blocks: root.retained_blocks });
-        }
-    }
-    for root in before.roots.iter().filter(|_| !has_more_roots(now)) {
-        if let Some(earlier) = earlier_sums.remove(&RootKey::of(root)) {
-            add(root, earlier, Sum::default());
-        }
-    }
+    let (roots_before, roots_now) = (Listing::of_roots(before), Listing::of_roots(now));
+    let (types_before, types_now) = (Listing::of_types(before), Listing::of_types(now));
+    let is_partial =
+        [&roots_before, &roots_now, &types_before, &types_now].iter().any(|listing| listing.has_more);
     let unreachable = |holders: &Holders| {
         let unreachable = holders.unreachable.as_ref()?;
         Some(Sum { bytes: unreachable.bytes, blocks: unreachable.blocks })
@@ -118,50 +125,35 @@ pub fn between(before: &Holders, now: &Holders) -> Comparison {
         unreachable: unreachable(before)
             .zip(unreachable(now))
             .map(|(before, now)| Change::between(before, now)),
-        roots: sorted(roots),
-        types: types(before, now),
-        is_partial: [before, now].iter().any(|holders| has_more_roots(holders) || has_more_types(holders)),
+        roots: changes(roots_before, roots_now),
+        types: changes(types_before, types_now),
+        is_partial,
     }
 }
 
-fn has_more_roots(holders: &Holders) -> bool {
-    holders.other_roots.blocks > 0
-}
-
-fn has_more_types(holders: &Holders) -> bool {
-    holders.type_count > holders.types.len() as u64
-}
-
-fn type_sum(kind: &Type) -> Sum {
-    Sum { bytes: kind.bytes, blocks: kind.instances }
-}
-
-fn types(before: &Holders, now: &Holders) -> Vec<Changed> {
-    let mut earlier_sums: HashMap<&str, Sum> =
-        before.types.iter().map(|kind| (kind.name.as_str(), type_sum(kind))).collect();
-    let mut types: Vec<Changed> = Vec::new();
-    let mut add = |name: &str, before: Sum, now: Sum| {
-        let grew = Change::between(before, now);
-        types.push(Changed { name: name.to_owned(), bytes: now.bytes, grew, ..Changed::default() });
+/// Returns what grew or shrank, by growth, largest first, and then by name.
+fn changes<'a>(mut before: Listing<'a>, now: Listing<'a>) -> Vec<Changed> {
+    let mut changes: Vec<Changed> = Vec::new();
+    let mut add = |key: Key<'a>, earlier: Sum, now: Sum| {
+        let grew = Change::between(earlier, now);
+        if grew != Change::default() {
+            let (module, thread) = (key.module.map(str::to_owned), key.thread.map(str::to_owned));
+            let (kind, name) = (key.kind, key.name.to_owned());
+            changes.push(Changed { kind, name, module, thread, bytes: now.bytes, grew });
+        }
     };
-    for kind in &now.types {
-        let listed = earlier_sums.remove(kind.name.as_str());
-        if let Some(earlier) = listed.or((!has_more_types(before)).then_some(Sum::default())) {
-            add(&kind.name, earlier, type_sum(kind));
+    for (key, sum) in now.sums {
+        let listed = before.sums.remove(&key);
+        if let Some(earlier) = listed.or((!before.has_more).then_some(Sum::default())) {
+            add(key, earlier, sum);
         }
     }
-    for (name, earlier) in earlier_sums.into_iter().filter(|_| !has_more_types(now)) {
-        add(name, earlier, Sum::default());
+    for (key, earlier) in before.sums.into_iter().filter(|_| !now.has_more) {
+        add(key, earlier, Sum::default());
     }
-    sorted(types)
-}
-
-/// Drops what did not change, and sorts by growth, largest first, and then by name.
-fn sorted(mut changes: Vec<Changed>) -> Vec<Changed> {
-    changes.retain(|changed| changed.grew != Change::default());
-    changes.sort_by(|left, right| {
-        let by_growth = right.grew.bytes.cmp(&left.grew.bytes);
-        by_growth.then_with(|| (&left.name, &left.thread).cmp(&(&right.name, &right.thread)))
+    changes.sort_by(|a, b| {
+        let by_name = (&a.name, &a.thread, &a.module, a.kind).cmp(&(&b.name, &b.thread, &b.module, b.kind));
+        b.grew.bytes.cmp(&a.grew.bytes).then(by_name)
     });
     changes
 }

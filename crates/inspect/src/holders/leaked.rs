@@ -9,7 +9,7 @@ use strandline_process::range::AddressRange;
 use crate::capture::FrozenState;
 use crate::facts::Row;
 
-/// Resident bytes of lost blocks on one row.
+/// Resident bytes of unreachable blocks on one row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Leaked {
     /// The name of the row.
@@ -28,11 +28,12 @@ struct BlockRange {
     payload_offset_bytes: u64,
 }
 
-/// Returns the resident bytes of lost blocks by row. `roots` has the root of each block. Blocks
-/// that a runtime's reader refines are left out: they are on rows of the runtime.
+/// Returns the resident bytes of unreachable blocks by row. `roots` has the root of each block.
+/// Blocks that a runtime's reader refines are left out: they are on rows of the runtime.
 pub fn resident(held: &DominatorTree, roots: &[u32], frozen: &FrozenState) -> Vec<Leaked> {
     let mut ranges: Vec<BlockRange> = Vec::new();
-    for reading in &frozen.readings {
+    for reading in &frozen.allocator_readings {
+        // Without rows for its classes, no row of blocks in use can be split.
         let (Some(rows), payload_offset_bytes) = (reading.rows, reading.payload_offset_bytes) else {
             continue;
         };
@@ -73,7 +74,7 @@ fn resident_bytes(residency: &Residency, start: u64, bytes: u64) -> u64 {
 
 /// Moves the bytes in `leaked` from the rows that they are on to new rows, from default holders
 /// first.
-pub fn split(rows: &mut Vec<Row>, leaked: &[Leaked]) {
+pub fn split_rows(rows: &mut Vec<Row>, leaked: &[Leaked]) {
     let mut leaked_rows: Vec<Row> = Vec::new();
     for Leaked { id, holder, bytes } in leaked {
         let mut remaining = *bytes;
@@ -124,7 +125,7 @@ mod tests {
             row("glibc.mmapped", "malloc, in use", 50),
             row("other", "other", 20),
         ];
-        split(&mut rows, &[of("glibc.live", 60), of("glibc.mmapped", 90), of("none", 5)]);
+        split_rows(&mut rows, &[of("glibc.live", 60), of("glibc.mmapped", 90), of("none", 5)]);
         let found: Vec<_> =
             rows.iter().map(|row| (row.id.as_str(), row.holder.as_str(), row.bytes)).collect();
         let leaked = ("glibc.leaked", "blocks that no root reaches", 110);

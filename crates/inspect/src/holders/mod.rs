@@ -27,6 +27,7 @@ use std::hash::Hash;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use strandline_claims::caveat::Caveat;
+use strandline_claims::units::thousands;
 use strandline_holders::{
     Builder, DominatorTree, ExactBlocks, KnownBlocks, Limits, NO_ROOT, Outcome, Outline, Reachability,
     References, Refused,
@@ -53,8 +54,9 @@ use crate::ledger::rows;
 const MAX_LISTED: usize = 1000;
 /// Maximum number of listed types and roots of blocks that keep pages.
 const MAX_KEEPERS: usize = 20;
-/// References may take a quarter of the live bytes, and at least this much memory.
+/// References may take this part of the live bytes.
 const EDGES_DIVISOR: u64 = 4;
+/// References may always take this much memory.
 const MIN_EDGES_BYTES: u64 = 256 << 20;
 /// Maximum time for reading references and computing holders.
 const MAX_DURATION: Duration = Duration::from_secs(120);
@@ -83,9 +85,9 @@ pub(crate) fn complete(holders: &mut Holders, process: &Process, account: &mut A
     if unread_bytes > 0 {
         let text = "parts of heaps were inconsistent, or not read in time: blocks that only they reference are unknown";
         holders.caveats.push(Caveat::new("holders_incomplete", "heap", Some(unread_bytes), text));
-        holders.withhold();
+        holders.remove_unreachable();
     }
-    leaked::split(&mut account.rows, &holders.leaked);
+    leaked::split_rows(&mut account.rows, &holders.leaked);
     holders.executable = process.executable();
     holders.rss_bytes = Some(account.kernel.rss_bytes);
     holders.unattributed_bytes = Some(rows::totals(&account.rows).unattributed);
@@ -121,12 +123,12 @@ impl Memory for ZeroFilled<'_> {
 /// Finds the holders of the blocks in `frozen`, and removes the blocks from it.
 pub(crate) fn find(process: &Process, frozen: &mut FrozenState, options: &Options<'_>) -> Holders {
     let mut builder = Builder::default();
-    for reading in &mut frozen.readings {
+    for reading in &mut frozen.allocator_readings {
         if let Some(blocks) = reading.refined.blocks.take() {
             builder.append(blocks);
         }
     }
-    for holding in frozen.runtimes.iter_mut().filter_map(|runtime| runtime.reference_hints.as_mut()) {
+    for holding in frozen.runtime_readings.iter_mut().filter_map(|runtime| runtime.reference_hints.as_mut()) {
         builder.append(std::mem::take(&mut holding.blocks));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -153,9 +155,9 @@ fn fill(
     options: &Options<'_>,
 ) -> std::result::Result<(), Refused> {
     let blocks = builder.finish()?;
-    // Memory that workers freed would otherwise stay in their arenas.
+    // What worker threads freed would otherwise stay in their arenas of malloc.
     host::trim_heap();
-    let non_references = NonReferences::new(&frozen.runtimes, &blocks);
+    let non_references = NonReferences::new(&frozen.runtime_readings, &blocks);
     let memory = ZeroFilled { memory: frozen.own_memory(), residency: &frozen.residency, non_references };
     let deadline = Instant::now() + MAX_DURATION;
     // A snapshot can be read only until it ends.
@@ -167,13 +169,13 @@ fn fill(
     };
     holders.live = Sum { bytes: blocks.total_bytes(), blocks: u64::from(blocks.len()) };
     let vtables = VtableCollector::new(&frozen.address_space, frozen.own_memory(), blocks.len())?;
-    let exact = runtimes::exact_blocks(&frozen.runtimes, &blocks)?;
+    let exact = runtimes::exact_blocks(&frozen.runtime_readings, &blocks)?;
     let known = KnownBlocks { without_references: None, exact: exact.as_ref() };
     let references = References::read(&memory, &blocks, known, Some(&vtables), &limits, &progress)?;
     let inner_targets = exact.map(ExactBlocks::inner_targets);
     let AllRoots { found: found_roots, roots, unread_bytes } =
         roots::find(process, frozen, &blocks, inner_targets, read_deadline)?;
-    let caveats = incompleteness(&references.outcome(), unread_bytes, frozen);
+    let caveats = incompleteness_caveats(&references.outcome(), unread_bytes, frozen);
     let is_complete = caveats.is_empty();
     holders.caveats.extend(caveats);
     let dropped = blocks.dropped();
@@ -184,18 +186,18 @@ fn fill(
     host::trim_heap();
     let graph = Reachability::new(blocks, references, roots, deadline)?;
     let held = graph.held(deadline)?;
-    let runtime_blocks = RuntimeBlocks::new(&frozen.runtimes);
+    let runtime_blocks = RuntimeBlocks::new(&frozen.runtime_readings);
     let block_types = vtables.finish(process, frozen);
     let types = Types::new(&held, &block_types, &frozen.refinements, &runtime_blocks)?;
-    report(holders, &held, &found_roots, &types, &runtime_blocks, frozen)?;
+    fill_lists(holders, &held, &found_roots, &types, &runtime_blocks, frozen)?;
     if !is_complete {
-        holders.withhold();
+        holders.remove_unreachable();
     }
     Ok(())
 }
 
 /// Returns the reasons for which unreachable blocks are unknown.
-fn incompleteness(outcome: &Outcome, unread_bytes: u64, frozen: &FrozenState) -> Vec<Caveat> {
+fn incompleteness_caveats(outcome: &Outcome, unread_bytes: u64, frozen: &FrozenState) -> Vec<Caveat> {
     let mut caveats = Vec::new();
     let mut add_caveat = |code: &str, bytes: Option<u64>, text: &str| {
         caveats.push(Caveat::new(code, "heap", bytes, text));
@@ -205,21 +207,21 @@ fn incompleteness(outcome: &Outcome, unread_bytes: u64, frozen: &FrozenState) ->
         let text = "not all blocks and roots could be read, or not in time: blocks that only they reference are unknown";
         add_caveat("holders_incomplete", Some(all_unread_bytes), text);
     }
-    let swap_bytes: u64 = frozen.smaps_entries.iter().map(|space| space.counts.swap_bytes).sum();
+    let swap_bytes: u64 = frozen.smaps_entries.iter().map(|entry| entry.counts.swap_bytes).sum();
     if swap_bytes > 0 {
         let text = "pages that are swapped out were not read: blocks that only they reference are unknown";
         add_caveat("holders_swapped", Some(swap_bytes), text);
     }
     if frozen.snapshot.is_none() {
-        let text = "no snapshot could be taken: the process was stopped while its allocators were read, and ran while references \
-                    between blocks were; what it changed meanwhile is not known";
+        let text = "no snapshot could be taken: the process was stopped while strandline read its allocators, and ran while it read \
+                    references between blocks; what the process changed meanwhile is not known";
         add_caveat("holders_in_motion", None, text);
     }
     caveats
 }
 
 /// Fills in the lists of roots, types and keepers, and the sums.
-fn report(
+fn fill_lists(
     holders: &mut Holders,
     held: &DominatorTree,
     found_roots: &[roots::FoundRoot],
@@ -236,18 +238,18 @@ fn report(
     });
     let outline = outline?;
     let tree = Tree::new(&outline, types, holders.live.bytes);
-    let lost = held.lost();
-    let definite = Sum::from(lost.definite);
+    let unreachable = held.unreachable();
+    let definite = Sum::from(unreachable.definite);
     holders.unreachable = Some(Unreachable {
-        bytes: definite.bytes + lost.indirect.bytes,
-        blocks: definite.blocks + u64::from(lost.indirect.blocks),
+        bytes: definite.bytes + unreachable.indirect.bytes,
+        blocks: definite.blocks + u64::from(unreachable.indirect.blocks),
         definite,
         resident_bytes: frozen
             .refinements
             .is_empty()
             .then(|| holders.leaked.iter().map(|leaked| leaked.bytes).sum()),
-        pins_bytes: pins.lost_bytes,
-        holds: tree.below(Outline::LOST),
+        pins_bytes: pins.unreachable_bytes,
+        holds: tree.below(Outline::UNREACHABLE),
     });
     shared::add(holders, held, found_roots, types);
     holders.shared_holds = tree.below(Outline::SEVERAL);
@@ -260,15 +262,14 @@ fn report(
     holders.keepers = keepers(&pins, types, &root_numbers);
     if pins.other_pairs_bytes > 0 {
         let text = format!(
-            "pages are kept by blocks of more than {} pairs of a root and a type: the pages of further pairs are not with the blocks \
-             that keep the most",
-            pins::MAX_PAIRS
+            "blocks of more than {} pairs of a root and a type keep pages: further pairs are not among those that keep the most",
+            thousands(pins::MAX_PAIRS as u64)
         );
         holders.caveats.push(Caveat::new("holders_pairs", "heap", Some(pins.other_pairs_bytes), text));
     }
     list_roots(holders, held, found_roots, &pins, &tree, root_numbers);
-    let is_lost = |block: u32| roots_of_blocks.get(block as usize) == Some(&NO_ROOT);
-    holders.types = types.listed(held, &is_lost, &pins);
+    let is_unreachable = |block: u32| roots_of_blocks.get(block as usize) == Some(&NO_ROOT);
+    holders.types = types.listed(held, &is_unreachable, &pins);
     holders.type_count = holders.types.len() as u64;
     holders.types.truncate(MAX_LISTED);
     Ok(())

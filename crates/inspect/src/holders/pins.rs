@@ -1,8 +1,8 @@
 //! Counts memory that would be released without certain blocks.
 //!
 //! A page counts if it is resident, part of it is free, and all blocks that touch it have one type,
-//! have one root, or are lost. So does memory that a runtime releases as a whole (an arena of
-//! CPython), if at least half of its resident bytes are free.
+//! have one root, or are unreachable. So does memory that a runtime releases as a whole (an arena
+//! of CPython), if at least half of its resident bytes are free.
 
 use std::collections::HashMap;
 
@@ -28,8 +28,8 @@ pub struct Pins {
     pub bytes_by_root: Vec<u64>,
     /// By type.
     pub bytes_by_type: Vec<u64>,
-    /// Kept by lost blocks.
-    pub lost_bytes: u64,
+    /// Kept by unreachable blocks.
+    pub unreachable_bytes: u64,
     /// By root and type.
     pub bytes_by_root_and_type: HashMap<RootAndType, u64>,
     /// Of pairs of a root and a type beyond the maximum.
@@ -39,7 +39,7 @@ pub struct Pins {
 /// A root and a type of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RootAndType {
-    /// The root; [`NO_ROOT`] for lost blocks.
+    /// The root; [`NO_ROOT`] for unreachable blocks.
     pub root: u32,
     /// The type.
     pub kind: u32,
@@ -81,7 +81,7 @@ impl Pins {
         let mut pins = Self {
             bytes_by_root,
             bytes_by_type,
-            lost_bytes: 0,
+            unreachable_bytes: 0,
             bytes_by_root_and_type: HashMap::new(),
             other_pairs_bytes: 0,
         };
@@ -129,7 +129,7 @@ impl Pins {
             return;
         }
         match unit.root {
-            Some(NO_ROOT) => self.lost_bytes += bytes,
+            Some(NO_ROOT) => self.unreachable_bytes += bytes,
             Some(root) => add_to_sum(&mut self.bytes_by_root, root, bytes),
             None => {}
         }
@@ -145,6 +145,7 @@ impl Pins {
     }
 }
 
+/// Adds bytes to the sum with this index, if there is one.
 fn add_to_sum(sums: &mut [u64], index: u32, bytes: u64) {
     if let Some(sum) = sums.get_mut(index as usize) {
         *sum += bytes;

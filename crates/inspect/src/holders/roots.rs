@@ -30,11 +30,12 @@ use crate::capture::FrozenState;
 /// Words of static data without a symbol form one root if there are at least [`MIN_ARRAY_WORDS`] of
 /// them, at most this far apart.
 const MAX_GAP_BYTES: u64 = 16;
+/// See [`MAX_GAP_BYTES`].
 const MIN_ARRAY_WORDS: usize = 16;
-/// Bytes around a thread pointer that are searched where the kernel has joined a thread's storage
-/// with a heap: static TLS and what the loader allocated before, then `struct pthread`, of 0x900
-/// bytes in glibc 2.36 (nptl/descr.h).
+/// Bytes below a thread pointer that are searched where the kernel has joined a thread's storage
+/// with a heap: static TLS, and what the loader allocated before it.
 const STORAGE_BELOW_BYTES: u64 = 64 << 10;
+/// Bytes above it: `struct pthread`, of 0x900 bytes in glibc 2.36 (nptl/descr.h).
 const STORAGE_ABOVE_BYTES: u64 = 4 << 10;
 /// The bits of an address within a word.
 const WORD_MASK: u64 = 7;
@@ -92,7 +93,11 @@ pub struct AllRoots {
 }
 
 /// Finds all roots of `blocks`. `inner_targets` are the blocks that words of runtimes' objects
-/// point into without being references. Refused if there are too many, or after `deadline`.
+/// point into without being references.
+///
+/// # Errors
+/// [`Refused::TooMany`] if there are too many references, [`Refused::DeadlinePassed`] after
+/// `deadline`.
 pub fn find(
     process: &Process,
     frozen: &FrozenState,
@@ -112,7 +117,7 @@ pub fn find(
         unread_bytes: 0,
     };
     let names = thread_names(process, frozen);
-    for thread in &frozen.thread_facts {
+    for thread in frozen.threads() {
         let name = names.get(&thread.tid).cloned();
         let root = finder.root(RootKind::Register, "registers", name);
         for &word in thread.general.iter().flatten() {
@@ -126,13 +131,18 @@ pub fn find(
     Ok(finder.finish())
 }
 
-/// The name of each thread, with its id.
+/// The name of each thread, with its id; the id alone for a thread that has ended.
 fn thread_names(process: &Process, frozen: &FrozenState) -> HashMap<i32, String> {
     let name = |tid: i32| {
         let text = std::fs::read_to_string(process.path(format!("task/{tid}/comm"))).unwrap_or_default();
         (tid, format!("{} ({tid})", text.trim_end()).trim_start().to_owned())
     };
-    frozen.thread_facts.iter().map(|thread| name(thread.tid)).collect()
+    frozen.threads().iter().map(|thread| name(thread.tid)).collect()
+}
+
+/// Refuses more references than [`MAX_REFERENCES`], or than there is memory for.
+fn too_many_references(count: usize) -> Refused {
+    Refused::TooMany { count: count as u64, max_count: MAX_REFERENCES as u64 }
 }
 
 /// Collects roots and their references.
@@ -176,6 +186,7 @@ impl Finder<'_> {
         self.add(FoundRoot { kind, name: name.to_owned(), module: None, thread, rank })
     }
 
+    /// Returns this root, which is added if missing.
     fn add(&mut self, mut root: FoundRoot) -> u32 {
         if self.found.len() >= MAX_ROOTS {
             let (kind, rank) = (root.kind, root.rank);
@@ -188,23 +199,30 @@ impl Finder<'_> {
         })
     }
 
+    /// Adds a reference from a root to a block.
     fn refer(&mut self, root: u32, block: u32) -> Result<(), Refused> {
         let reference = RootReference { root, block };
         if self.references.last() != Some(&reference) {
             if self.references.len() >= MAX_REFERENCES || self.references.try_reserve(1).is_err() {
-                return Err(Refused::TooMany(self.references.len() as u64));
+                return Err(too_many_references(self.references.len()));
             }
             self.references.push(reference);
         }
         Ok(())
     }
 
+    /// Adds references from a root to the blocks of all `hits`.
     fn refer_all(&mut self, root: u32, hits: &[Hit]) -> Result<(), Refused> {
         hits.iter().try_for_each(|hit| self.refer(root, hit.block))
     }
 
-    /// Searches a range of shared or of private memory, and returns each word that points to a
-    /// block.
+    /// Searches a range of private memory, and returns each word that points to a block.
+    fn search_private(&mut self, range: AddressRange) -> Result<Vec<Hit>, Refused> {
+        self.search_range(range, false)
+    }
+
+    /// Searches a range of memory, which `is_shared` or private, and returns each word that points
+    /// to a block.
     fn search_range(&mut self, range: AddressRange, is_shared: bool) -> Result<Vec<Hit>, Refused> {
         let runs = self.frozen.residency.runs_in(range.into()).filter(|run| is_shared || run.is_anonymous);
         let resident: Vec<AddressRange> = runs.map(PageRun::range).collect();
@@ -227,7 +245,7 @@ impl Finder<'_> {
             return Err(Refused::DeadlinePassed);
         }
         if is_full {
-            return Err(Refused::TooMany(hits.len() as u64));
+            return Err(too_many_references(self.references.len() + hits.len()));
         }
         self.unread_bytes += resident_bytes.saturating_sub(read_bytes);
         Ok(hits)
@@ -238,14 +256,14 @@ impl Finder<'_> {
         let mut searched = Vec::new();
         for stack in &self.frozen.stacks {
             let thread = names.get(&stack.tid).cloned();
-            let facts = self.frozen.thread_facts.iter().find(|facts| facts.tid == stack.tid);
+            let facts = self.frozen.threads().iter().find(|facts| facts.tid == stack.tid);
             let is_in_use = |base: &u64| (stack.stack_pointer..stack.high).contains(base);
             // Other threads than the main one have their `struct pthread` at the end of the stack,
             // after static TLS, which is not distinguished from the stack.
             let control_block = facts.map(|facts| facts.fs_base).filter(is_in_use).unwrap_or(stack.high);
             let start = stack.stack_pointer.saturating_sub(RED_ZONE_BYTES).max(stack.low) & !WORD_MASK;
             let root = self.root(RootKind::Tls, "thread control block", thread.clone());
-            let hits = self.search_range(AddressRange::new(control_block, stack.high), false)?;
+            let hits = self.search_private(AddressRange::new(control_block, stack.high))?;
             self.refer_all(root, &hits)?;
             let in_use = AddressRange::new(start, control_block);
             self.add_frames(in_use, control_block < stack.high, frames.of_thread(stack.tid), thread)?;
@@ -265,7 +283,7 @@ impl Finder<'_> {
         thread: Option<String>,
     ) -> Result<(), Refused> {
         let called = frames.map(|frames| frames.called.as_slice()).unwrap_or_default();
-        let hits = self.search_range(in_use, false)?;
+        let hits = self.search_private(in_use)?;
         let between = |start: u64, end: u64| {
             let index = |address: u64| hits.partition_point(|hit| hit.address < address);
             hits.get(index(start)..index(end)).unwrap_or_default()
@@ -307,17 +325,17 @@ impl Finder<'_> {
     /// Searches all memory that is not heap, except the ranges in `searched`.
     fn search_mappings(&mut self, process: &Process, mut searched: RangeSet) -> Result<(), Refused> {
         let frozen = self.frozen;
-        for runtime in &frozen.runtimes {
+        for runtime in &frozen.runtime_readings {
             let root = self.add_runtime(runtime)?;
             for claim in &runtime.claims {
-                let hits = self.search_range(claim.range(), false)?;
+                let hits = self.search_private(claim.range())?;
                 self.refer_all(root, &hits)?;
             }
             searched.extend(runtime.claims.iter().map(|claim| claim.range()));
         }
         let mut searched_and_heaps = searched.clone();
-        searched_and_heaps.extend(frozen.readings.iter().flat_map(|heap| heap.ranges()));
-        let mapped = frozen.readings.iter().flat_map(|heap| &heap.mapped_blocks);
+        searched_and_heaps.extend(frozen.allocator_readings.iter().flat_map(|heap| heap.ranges()));
+        let mapped = frozen.allocator_readings.iter().flat_map(|heap| &heap.mapped_blocks);
         searched_and_heaps.extend(mapped.map(|block| (block.start, block.end)));
         self.search_joined_storage(&searched)?;
         let groups = modules::file_groups(&frozen.address_space);
@@ -346,8 +364,9 @@ impl Finder<'_> {
     /// (malloc.c, sysmalloc_mmap_fallback).
     fn search_joined_storage(&mut self, searched: &RangeSet) -> Result<(), Refused> {
         let frozen = self.frozen;
-        let heaps: Vec<AddressRange> = frozen.readings.iter().flat_map(|heap| heap.ranges()).collect();
-        for thread in &frozen.thread_facts {
+        let heaps: Vec<AddressRange> =
+            frozen.allocator_readings.iter().flat_map(|heap| heap.ranges()).collect();
+        for thread in frozen.threads() {
             let base = thread.fs_base;
             let joined = heaps.iter().find(|heap| heap.contains(base));
             let Some(heap) = joined.filter(|_| !searched.contains(base) && self.blocks.find(base).is_none())
@@ -358,7 +377,7 @@ impl Finder<'_> {
                 base.saturating_sub(STORAGE_BELOW_BYTES) & !WORD_MASK,
                 base.saturating_add(STORAGE_ABOVE_BYTES) & !WORD_MASK,
             );
-            let hits = self.search_range(around.intersection(*heap), false)?;
+            let hits = self.search_private(around.intersection(*heap))?;
             // Free memory of the heap below it may hold stale pointers.
             let name = format!("storage of thread {}", thread.tid);
             let (kind, rank) = (RootKind::Tls, Rank::Transient);
@@ -405,7 +424,7 @@ impl Finder<'_> {
     /// Searches unexplained memory. If a thread's FS base points into it, it is that thread's
     /// storage.
     fn search_unexplained(&mut self, mapping: &Mapping, searched: &RangeSet) -> Result<(), Refused> {
-        let owner = self.frozen.thread_facts.iter().find(|thread| mapping.contains(thread.fs_base));
+        let owner = self.frozen.threads().iter().find(|thread| mapping.contains(thread.fs_base));
         let (kind, name) = match owner {
             Some(thread) => (RootKind::Tls, format!("storage of thread {}", thread.tid)),
             None => (RootKind::Static, format!("memory at {:#x}", mapping.start)),
@@ -440,7 +459,7 @@ impl Finder<'_> {
         let mut hits: Vec<Hit> = Vec::new();
         for mapping in group {
             for range in searched.gaps_in(mapping.range()) {
-                hits.extend(self.search_range(range, false)?);
+                hits.extend(self.search_private(range)?);
             }
         }
         let Some(first) = group.first().filter(|_| !hits.is_empty()) else { return Ok(()) };

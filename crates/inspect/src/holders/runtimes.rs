@@ -18,9 +18,9 @@ use strandline_process::range::{AddressRange, RangeSet, containing};
 /// Maximum bytes before the collector's link in an object's block (CPython): the guard of a debug
 /// allocator, and two words for a dictionary and weak references, with a margin.
 const MAX_HEADER_BYTES: u64 = 48;
-/// Maximum bytes of a block beyond the size that was requested: of a small one, and of one that
-/// malloc maps.
+/// Maximum bytes of a small block beyond the size that was requested.
 const MAX_PADDING_BYTES: u64 = 32;
+/// The same of a block that malloc maps.
 const MAX_MAPPED_PADDING_BYTES: u64 = PAGE_BYTES + MAX_PADDING_BYTES;
 /// Mask of the address in a collector's link, whose two low bits are flags.
 const LINK_ADDRESS_MASK: u64 = !3;
@@ -47,6 +47,7 @@ impl<'a> NonReferences<'a> {
         }
     }
 
+    /// Zeroes the characters of `texts`, each from its start to the end of its block.
     fn zero_texts(&self, texts: &AddressSet, address: u64, bytes: &mut [u8]) {
         let end = address.saturating_add(bytes.len() as u64);
         let block_end = |text: u64| {
@@ -95,7 +96,11 @@ fn zero_links(links: &AddressSet, address: u64, bytes: &mut [u8]) {
     }
 }
 
-/// Marks the blocks in memory of runtimes whose readers report objects.
+/// Marks the blocks in memory of runtimes whose readers report objects; `None` if there is no such
+/// memory.
+///
+/// # Errors
+/// [`Refused::NoMemory`].
 pub fn exact_blocks(runtimes: &[Reading], blocks: &Blocks) -> Result<Option<ExactBlocks>, Refused> {
     let (mut exact, mut tagged, mut plain_targets) =
         (BlockSet::new(blocks.len())?, BlockSet::new(blocks.len())?, BlockSet::new(blocks.len())?);
@@ -187,10 +192,16 @@ pub struct ObjectType<'a> {
     pub number: u16,
 }
 
+/// A runtime's own memory.
+struct RuntimeClaim<'a> {
+    range: AddressRange,
+    reading: &'a Reading,
+}
+
 /// Rows and types of blocks in runtimes' own memory.
 pub struct RuntimeBlocks<'a> {
     /// In address order, without overlap.
-    ranges: Vec<(AddressRange, &'a Reading)>,
+    claims: Vec<RuntimeClaim<'a>>,
     /// The types of objects of the runtimes whose readers know them.
     types: Vec<&'a ObjectTypes>,
 }
@@ -199,16 +210,19 @@ impl<'a> RuntimeBlocks<'a> {
     /// Collects the claims of all runtimes whose readers report objects.
     pub fn new(runtimes: &'a [Reading]) -> Self {
         let readings = runtimes.iter().filter(|reading| reading.reference_hints.is_some());
-        let claims = |reading: &'a Reading| reading.claims.iter().map(move |claim| (claim.range(), reading));
-        let mut ranges: Vec<_> = readings.flat_map(claims).collect();
-        ranges.sort_unstable_by_key(|(range, _)| range.start);
+        let claims_of = |reading: &'a Reading| {
+            reading.claims.iter().map(move |claim| RuntimeClaim { range: claim.range(), reading })
+        };
+        let mut claims: Vec<RuntimeClaim<'_>> = readings.flat_map(claims_of).collect();
+        claims.sort_unstable_by_key(|claim| claim.range.start);
         let types = runtimes.iter().map(|reading| &reading.object_types);
-        Self { ranges, types: types.filter(|types| !types.is_empty()).collect() }
+        Self { claims, types: types.filter(|types| !types.is_empty()).collect() }
     }
 
+    /// What the reader of the runtime found in whose memory `start` is.
     fn reading(&self, start: u64) -> Option<&'a Reading> {
-        let index = self.ranges.partition_point(|(range, _)| range.end <= start);
-        self.ranges.get(index).filter(|(range, _)| range.start <= start).map(|(_, reading)| *reading)
+        let index = self.claims.partition_point(|claim| claim.range.end <= start);
+        self.claims.get(index).filter(|claim| claim.range.start <= start).map(|claim| claim.reading)
     }
 
     /// Returns the type of the object at `start` in a runtime's own memory, if its reader knows it.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use strandline_claims::caveat::Caveat;
+use strandline_claims::units::thousands;
 use strandline_holders::{DominatorTree, SharedSet};
 
 use super::counted;
@@ -10,10 +11,11 @@ use super::facts::{Holders, Nearest, Shared, SharedType, Sum};
 use super::roots::FoundRoot;
 use super::types::Types;
 
-/// Maximum number of sets to list; for each, maximum number of roots with kind, module and thread,
-/// and of types.
+/// Maximum number of sets to list.
 const MAX_SETS: usize = 100;
+/// Maximum number of roots of a set with kind, module and thread.
 const MAX_NEAREST: usize = 3;
+/// Maximum number of types of a set.
 const MAX_TYPES: usize = 5;
 /// Maximum number of pairs of a set and a type to count.
 const MAX_PAIRS: usize = 1 << 16;
@@ -23,8 +25,9 @@ pub fn add(holders: &mut Holders, held: &DominatorTree, found: &[FoundRoot], typ
     let SetTypes { by_set: mut types, other_bytes } = types_by_set(held, types);
     if other_bytes > 0 {
         let text = format!(
-            "blocks that several roots hold have more than {MAX_PAIRS} pairs of a set of roots and a type: the types of these bytes \
-             are not listed with their sets"
+            "blocks that several roots hold have more than {} pairs of a set of roots and a type: the types of these bytes are not \
+             listed with their sets",
+            thousands(MAX_PAIRS as u64)
         );
         holders.caveats.push(Caveat::new("holders_pairs", "heap", Some(other_bytes), text));
     }
@@ -47,6 +50,7 @@ struct SetTypes {
     other_bytes: u64,
 }
 
+/// Sums up the blocks of each listed set by type.
 fn types_by_set(held: &DominatorTree, types: &Types) -> SetTypes {
     let mut sums: HashMap<(usize, u32), Sum> = HashMap::new();
     let mut other_bytes = 0;
@@ -72,6 +76,7 @@ fn types_by_set(held: &DominatorTree, types: &Types) -> SetTypes {
     SetTypes { by_set, other_bytes }
 }
 
+/// Describes a set.
 fn shared(set: &SharedSet, found: &[FoundRoot], types: Vec<SharedType>) -> Shared {
     let roots = || set.roots.iter().filter_map(|&root| found.get(root as usize));
     let nearest = |root: &FoundRoot| Nearest {

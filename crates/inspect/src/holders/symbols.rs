@@ -9,8 +9,10 @@ use strandline_process::procfs::Process;
 use super::names;
 use crate::capture::FrozenState;
 
-/// Maximum number of symbols of one program or library, and maximum bytes of their names.
+/// Maximum number of symbols of one program or library; further variables and functions are named
+/// by file and offset.
 const MAX_SYMBOLS: usize = 1 << 21;
+/// Maximum bytes of their names.
 const MAX_NAMES_BYTES: usize = 128 << 20;
 /// Maximum number of names of one function: functions with identical code may be merged.
 const MAX_NAMES: usize = 16;
@@ -74,7 +76,7 @@ impl Default for FunctionNames {
 }
 
 /// Adds all names of functions of one program or library that begin at one of the sorted
-/// `addresses` to `found`.
+/// `addresses` to `found`; none if the file cannot be read.
 pub fn add_function_names(
     process: &Process,
     frozen: &FrozenState,
@@ -107,9 +109,10 @@ struct FunctionRange {
     number: u32,
 }
 
-/// Returns the name of the function that contains each of `instructions`, in the same order. If
-/// functions overlap, only the last `MAX_CHECKED` that begin before the instruction are considered:
-/// a hostile file may have millions.
+/// Returns the name of the function that contains each of `instructions`, in the same order; `None`
+/// for one in no known function, and for all if the file cannot be read. If functions overlap, only
+/// the last `MAX_CHECKED` that begin before the instruction are considered: a hostile file may have
+/// millions.
 pub fn functions(
     process: &Process,
     frozen: &FrozenState,

@@ -9,8 +9,9 @@ use super::types::Types;
 
 /// Nodes that retain less than all live bytes divided by this are not listed.
 const MIN_FRACTION_DIVISOR: u64 = 2000;
-/// Maximum number of nodes listed below a node, largest first, and maximum depth.
+/// Maximum number of nodes listed below a node, largest first.
 const MAX_CHILDREN: usize = 20;
+/// Maximum depth of nodes.
 const MAX_DEPTH: usize = 12;
 
 /// The outline, with names.

@@ -11,8 +11,9 @@ use super::pins::Pins;
 use super::runtimes::{ObjectType, RuntimeBlocks};
 use super::vtables::{BlockTypes, NamedType};
 
-/// Maximum number of types, and of sizes of blocks without another type; further ones are merged.
+/// Maximum number of types; further ones are merged.
 const MAX_TYPES: usize = 1 << 15;
+/// Maximum number of sizes of blocks without another type; further ones are merged.
 const MAX_SIZES: usize = 1 << 14;
 
 /// The type of each block, and the name of each type.
@@ -21,10 +22,10 @@ pub struct Types {
     kinds: Vec<u16>,
     names: Vec<String>,
     by_name: HashMap<String, u16>,
-    /// Types of blocks of which only the size is known.
-    by_size: HashMap<u64, u16>,
-    /// Types of ledger rows by id, which are few.
-    rows: Vec<(&'static str, u16)>,
+    /// Types of blocks of which only the size is known; `None` for all sizes beyond the maximum.
+    by_size: HashMap<Option<u64>, u16>,
+    /// Types of ledger rows, by id.
+    rows: HashMap<&'static str, u16>,
     /// Types of runtimes' objects, by the address of the runtime's table and the number there.
     objects: HashMap<(usize, u16), u16>,
 }
@@ -50,7 +51,7 @@ impl Types {
             names: Vec::new(),
             by_name: HashMap::new(),
             by_size: HashMap::new(),
-            rows: Vec::new(),
+            rows: HashMap::new(),
             objects: HashMap::new(),
         };
         let count = blocks.len() as usize;
@@ -81,17 +82,17 @@ impl Types {
         Ok(types)
     }
 
+    /// Returns the type of blocks on a ledger row.
     fn row_kind(&mut self, id: &'static str) -> u16 {
-        match self.rows.iter().find(|(row_id, _)| *row_id == id) {
-            Some((_, kind)) => *kind,
-            None => {
-                let kind = self.named_kind(id.to_owned());
-                self.rows.push((id, kind));
-                kind
-            }
+        if let Some(kind) = self.rows.get(id) {
+            return *kind;
         }
+        let kind = self.named_kind(id.to_owned());
+        self.rows.insert(id, kind);
+        kind
     }
 
+    /// Returns the type of a runtime's objects.
     fn object_kind(&mut self, object: &ObjectType<'_>) -> u16 {
         let key = (std::ptr::from_ref(object.types).addr(), object.number);
         if let Some(kind) = self.objects.get(&key) {
@@ -102,6 +103,7 @@ impl Types {
         kind
     }
 
+    /// Returns the type with this name, which is added if missing.
     fn named_kind(&mut self, name: String) -> u16 {
         let is_full = self.names.len() >= MAX_TYPES && !self.by_name.contains_key(&name);
         let name = if is_full { "blocks of other types".to_owned() } else { name };
@@ -112,16 +114,17 @@ impl Types {
         })
     }
 
+    /// Returns the type of blocks of which only the size is known.
     fn size_kind(&mut self, bytes: u64) -> u16 {
-        let is_full = self.by_size.len() >= MAX_SIZES && !self.by_size.contains_key(&bytes);
-        // 0 is not a size: it marks further sizes.
-        let bytes = if is_full { 0 } else { bytes };
-        if let Some(&kind) = self.by_size.get(&bytes) {
+        let is_full = self.by_size.len() >= MAX_SIZES && !self.by_size.contains_key(&Some(bytes));
+        let size = Some(bytes).filter(|_| !is_full);
+        if let Some(&kind) = self.by_size.get(&size) {
             return kind;
         }
-        let name = if is_full { "blocks of other sizes".to_owned() } else { format!("{bytes}-byte blocks") };
+        let name =
+            size.map_or_else(|| "blocks of other sizes".to_owned(), |bytes| format!("{bytes}-byte blocks"));
         let kind = self.named_kind(name);
-        self.by_size.insert(bytes, kind);
+        self.by_size.insert(size, kind);
         kind
     }
 
@@ -146,7 +149,12 @@ impl Types {
     }
 
     /// Returns all types, by bytes, largest first.
-    pub fn listed(&self, held: &DominatorTree, is_lost: &dyn Fn(u32) -> bool, pins: &Pins) -> Vec<Type> {
+    pub fn listed(
+        &self,
+        held: &DominatorTree,
+        is_unreachable: &dyn Fn(u32) -> bool,
+        pins: &Pins,
+    ) -> Vec<Type> {
         let mut types: Vec<Type> =
             self.names.iter().map(|name| Type { name: name.clone(), ..Type::default() }).collect();
         for (block, range) in held.blocks().iter(0).enumerate() {
@@ -154,8 +162,8 @@ impl Types {
             if let Some(listed) = types.get_mut(self.kind(block) as usize) {
                 listed.instances += 1;
                 listed.bytes += bytes;
-                let lost_bytes = if is_lost(block as u32) { bytes } else { 0 };
-                listed.unreachable_bytes = Some(listed.unreachable_bytes.unwrap_or(0) + lost_bytes);
+                let unreachable_bytes = if is_unreachable(block as u32) { bytes } else { 0 };
+                listed.unreachable_bytes = Some(listed.unreachable_bytes.unwrap_or(0) + unreachable_bytes);
             }
         }
         for (listed, &pins) in types.iter_mut().zip(&pins.bytes_by_type) {

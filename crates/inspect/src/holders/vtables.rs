@@ -9,8 +9,9 @@
 //! in read-only data of a mapped file.
 
 use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroU16;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use strandline_holders::{Refused, TypeWord, TypeWordSink, WordCallback};
 use strandline_process::map::{AddressSpace, Mapping};
@@ -23,7 +24,8 @@ use super::names;
 use super::symbols::{self, FunctionNames};
 use crate::capture::FrozenState;
 
-/// Maximum number of distinct words that are checked for a vtable.
+/// Maximum number of distinct words that are checked for a vtable. Further ones give no type: a
+/// hostile heap may have as many as blocks.
 const MAX_CHECKED: u32 = 1 << 19;
 /// Maximum number of results that each worker caches.
 const MAX_CACHED: usize = 1 << 14;
@@ -33,8 +35,9 @@ const GROUP_BLOCKS: usize = 1 << 12;
 const MAX_ALIGNMENT: u64 = 1 << 12;
 /// Maximum number of methods that are used to find the name of a type.
 const MAX_METHODS: usize = 3;
-/// Bytes of a word, and of what is before a C++ vtable: an offset and the address of a type.
+/// Bytes of a word.
 const WORD_BYTES: u64 = 8;
+/// Bytes before a C++ vtable: an offset and the address of a type.
 const CLASS_PREFIX_BYTES: u64 = 2 * WORD_BYTES;
 /// Words before the methods of a Rust vtable: the drop function, size and alignment.
 const RUST_HEAD_WORDS: usize = 3;
@@ -54,7 +57,7 @@ pub struct VtableCollector<'a> {
 #[derive(Default)]
 struct Vtables {
     /// Numbers of vtables, from 1 on, by the words that point to them.
-    numbers: HashMap<TypeWord, u16>,
+    numbers: HashMap<TypeWord, NonZeroU16>,
     /// By number, the first one at index 0.
     tables: Vec<Vtable>,
     /// Number of words that were checked, vtables or not.
@@ -116,17 +119,16 @@ impl<'a> VtableCollector<'a> {
         Ok(Self { modules: Modules::new(space), space, numbers, memory, vtables: Mutex::default() })
     }
 
-    /// Returns the number of the vtable that a word points to, from 1 on; 0 if it points to no
-    /// vtable, or if there are too many.
-    fn number(&self, word: TypeWord) -> u16 {
-        let Ok(mut vtables) = self.vtables.lock() else { return 0 };
+    /// Returns the number of the vtable that a word points to; `None` if it points to no vtable, or
+    /// if there are too many.
+    fn number(&self, word: TypeWord) -> Option<NonZeroU16> {
+        let mut vtables = self.vtables.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&number) = vtables.numbers.get(&word) {
-            return number;
+            return Some(number);
         }
-        // A hostile heap may have as many such words as blocks.
-        let Ok(next) = u16::try_from(vtables.tables.len() + 1) else { return 0 };
+        let next = NonZeroU16::new(u16::try_from(vtables.tables.len() + 1).ok()?)?;
         if vtables.checked_words >= MAX_CHECKED {
-            return 0;
+            return None;
         }
         vtables.checked_words += 1;
         let table = match word {
@@ -137,16 +139,15 @@ impl<'a> VtableCollector<'a> {
                 self.modules.rust_vtable(self.memory, self.space, table).map(Vtable::Trait)
             }
         };
-        let Some(table) = table else { return 0 };
-        vtables.tables.push(table);
+        vtables.tables.push(table?);
         vtables.numbers.insert(word, next);
-        next
+        Some(next)
     }
 
     /// Stores the number of a block's vtable, which `word` points to.
-    fn set_number(&self, block: u32, word: TypeWord, number: u16) {
-        let block = block as usize;
-        let Some(group) = self.numbers.get(block / GROUP_BLOCKS).filter(|_| number != 0) else { return };
+    fn set_number(&self, block: u32, word: TypeWord, number: NonZeroU16) {
+        let (block, number) = (block as usize, number.get());
+        let Some(group) = self.numbers.get(block / GROUP_BLOCKS) else { return };
         let zeros = || (0..GROUP_BLOCKS).map(|_| AtomicU16::default()).collect();
         let stored = &group.get_or_init(zeros)[block % GROUP_BLOCKS];
         // A block's first word is better evidence than a word after a reference to it.
@@ -160,7 +161,7 @@ impl<'a> VtableCollector<'a> {
 
     /// Returns all types with their names.
     pub fn finish(self, process: &Process, frozen: &FrozenState) -> BlockTypes {
-        let tables = self.vtables.into_inner().unwrap_or_default().tables;
+        let tables = self.vtables.into_inner().unwrap_or_else(PoisonError::into_inner).tables;
         let mut addresses: Vec<u64> = Vec::new();
         for table in &tables {
             if let Vtable::Trait(table) = table {
@@ -189,8 +190,8 @@ impl<'a> VtableCollector<'a> {
 
 impl TypeWordSink for VtableCollector<'_> {
     fn callback(&self) -> WordCallback<'_> {
-        let mut cache: HashMap<TypeWord, u16> = HashMap::new();
-        let (mut last_word, mut last_number) = (TypeWord::First(0), 0);
+        let mut cache: HashMap<TypeWord, Option<NonZeroU16>> = HashMap::new();
+        let (mut last_word, mut last_number) = (TypeWord::First(0), None);
         Box::new(move |block, word| {
             let (TypeWord::First(table) | TypeWord::AfterReference(table)) = word;
             // Most words are not addresses in mapped files.
@@ -206,7 +207,9 @@ impl TypeWordSink for VtableCollector<'_> {
                 last_word = word;
                 last_number = *cache.entry(word).or_insert_with(|| self.number(word));
             }
-            self.set_number(block, word, last_number);
+            if let Some(number) = last_number {
+                self.set_number(block, word, number);
+            }
         })
     }
 
@@ -216,6 +219,7 @@ impl TypeWordSink for VtableCollector<'_> {
     }
 }
 
+/// Returns the names of the functions that begin at `addresses`.
 fn function_names(process: &Process, frozen: &FrozenState, addresses: &[u64]) -> HashMap<u64, FunctionNames> {
     // Each file is searched once, however many mappings it has.
     let groups = modules::file_groups(&frozen.address_space);

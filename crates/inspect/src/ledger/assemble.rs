@@ -6,14 +6,13 @@
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
-use std::ops::Range;
 
 use super::inputs::Inputs;
 use super::named;
 use super::overlaps::Overlaps;
 use super::page_map::PageMapWriter;
 use super::rows::{NamedHolders, Tally};
-use super::spans::{Holder, Span, Spans};
+use super::spans::{Holder, HolderUntil, Span, Spans};
 use crate::facts::PageMap;
 use crate::ledger::sharing::Sharing;
 use strandline_claims::accumulator::{CellSums, ResidentBytes};
@@ -61,8 +60,8 @@ struct LedgerWriter<'a> {
 }
 
 impl LedgerWriter<'_> {
-    fn add(&mut self, id: RowRef, range: Range<u64>) {
-        self.tally.add(id, range.end - range.start);
+    fn add(&mut self, id: RowRef, range: AddressRange) {
+        self.tally.add(id, range.len());
         if let Some(page_map) = &mut self.page_map {
             page_map.add(id, range);
         }
@@ -90,7 +89,23 @@ impl<'a> ClassRows<'a> {
 }
 
 /// A claim, with the rows of its classes.
-type Claim<'a> = (&'a RangeClaim, ClassRows<'a>);
+#[derive(Clone, Copy)]
+struct Claim<'a> {
+    claim: &'a RangeClaim,
+    rows: ClassRows<'a>,
+}
+
+/// A cell of a claim, with the rows of its classes.
+struct ClaimedCell<'a> {
+    cell: &'a CellSums,
+    rows: ClassRows<'a>,
+}
+
+/// A block with its own mapping, with the rows of its allocator's classes.
+struct MappedClaim<'a> {
+    block: &'a MappedBlock,
+    rows: ClassRows<'a>,
+}
 
 /// All claims, in layers.
 struct Layers<'a> {
@@ -111,12 +126,12 @@ impl<'a> Layers<'a> {
     fn new(inputs: &Inputs<'a>, palette: &'a SlotTable) -> Result<Self> {
         let class_rows = |reading: &'a Reading| ClassRows { palette, rows: reading.rows };
         let (pools, coarse): (Vec<&Reading>, Vec<&Reading>) =
-            inputs.readings.iter().partition(|reading| reading.layer == Layer::Blocks);
+            inputs.allocator_readings.iter().partition(|reading| reading.layer == Layer::Blocks);
         let mut layers = Self {
             claims: Vec::new(),
-            spans: Spans(Vec::new()),
+            spans: Spans::default(),
             shared: Vec::new(),
-            shared_spans: Spans(Vec::new()),
+            shared_spans: Spans::default(),
             caveats: Vec::new(),
         };
         let mut below = LowerLayer::default();
@@ -140,17 +155,17 @@ impl<'a> Layers<'a> {
         };
         pools.iter().for_each(|reading| below.add(reading, is_in));
         let mut taken = RangeSet::default();
-        for reading in inputs.runtimes {
+        for reading in inputs.runtime_readings {
             layers.add_runtime(reading, &mut below, &mut taken);
         }
         let mut finder = inputs.refinements.finder();
-        let mut blocks: Vec<(&MappedBlock, ClassRows<'_>)> = inputs
-            .readings
-            .iter()
-            .flat_map(|reading| reading.mapped_blocks.iter().map(move |block| (block, class_rows(reading))))
-            .collect();
-        blocks.sort_unstable_by_key(|(block, _)| block.start);
-        for (block, rows) in blocks {
+        let mapped_of = |reading: &'a Reading| {
+            let rows = class_rows(reading);
+            reading.mapped_blocks.iter().map(move |block| MappedClaim { block, rows })
+        };
+        let mut mapped: Vec<_> = inputs.allocator_readings.iter().flat_map(mapped_of).collect();
+        mapped.sort_unstable_by_key(|mapped| mapped.block.start);
+        for MappedClaim { block, rows } in mapped {
             layers.add_mapped(block, rows, &mut finder);
         }
         layers.spans = Spans::in_order(std::mem::take(&mut layers.spans.0))?;
@@ -165,9 +180,9 @@ impl<'a> Layers<'a> {
         if !below.ranges.overlaps(range) {
             self.add(claim, rows);
         } else if below.left_out.remove(&range) {
-            self.claims.push((claim, rows));
+            self.claims.push(Claim { claim, rows });
         } else {
-            self.caveats.push(not_in_block(claim));
+            self.caveats.push(not_in_block_caveat(claim));
             return false;
         }
         true
@@ -189,23 +204,24 @@ impl<'a> Layers<'a> {
         let refining = private.filter(|claim| self.refine(claim, rows, below));
         let mut counting: Vec<AddressRange> = refining.map(RangeClaim::range).collect();
         for claim in reading.shared_claims.iter().filter(|claim| !is_taken(claim)) {
-            self.shared_spans.0.push(Span { range: claim.start..claim.end, holder: Holder::Claimed });
-            self.shared.push((claim, rows));
+            self.shared_spans.0.push(Span { range: claim.range(), holder: Holder::Claimed });
+            self.shared.push(Claim { claim, rows });
             counting.push(claim.range());
         }
         taken.add(counting);
     }
 
+    /// Adds a claim that counts, with its span.
     fn add(&mut self, claim: &'a RangeClaim, rows: ClassRows<'a>) {
-        self.spans.0.push(Span { range: claim.start..claim.end, holder: Holder::Claimed });
-        self.claims.push((claim, rows));
+        self.spans.0.push(Span { range: claim.range(), holder: Holder::Claimed });
+        self.claims.push(Claim { claim, rows });
     }
 
     /// Adds a block with its own mapping, with the finer claims in it.
     fn add_mapped(&mut self, block: &MappedBlock, rows: ClassRows<'_>, finder: &mut Finder<'_>) {
         let mut at = block.start;
         let mut push_up_to = |end: u64, holder| {
-            self.spans.0.push(Span { range: at..end, holder });
+            self.spans.0.push(Span { range: AddressRange::new(at, end), holder });
             at = end;
         };
         let mapped = Holder::Row(rows.mapped());
@@ -243,82 +259,84 @@ impl LowerLayer {
 }
 
 /// Returns the caveat for a claim in an allocator's memory that is not within one block in use.
-fn not_in_block(claim: &RangeClaim) -> Caveat {
+fn not_in_block_caveat(claim: &RangeClaim) -> Caveat {
     let place = format!("{:#x}-{:#x}", claim.start, claim.end);
     let bytes = Some(claim.sums.resident.total());
-    let text = "a reader claims this memory, but no block in use of the allocator that it lies in contains \
-                all of it: it counts for the allocator's rows";
+    let text = "a reader claims this memory, but no block in use of the allocator around it contains all of it: it \
+                counts on the allocator's rows";
     Caveat::new("claim_not_in_block", place, bytes, text)
 }
 
-/// Makes the ledger. Fails with [`strandline_process::error::Error::Overlap`] if two readers claim
-/// the same byte.
+/// Makes the ledger.
+///
+/// # Errors
+/// [`Error::Overlap`](strandline_process::error::Error::Overlap) if two readers claim the same
+/// byte.
 pub fn assemble(inputs: &Inputs<'_>) -> Result<Ledger> {
     let palette = inputs.refinements.palette();
     let Layers { mut claims, spans: claimed, shared, shared_spans, caveats } = Layers::new(inputs, &palette)?;
-    claims.sort_unstable_by_key(|(claim, _)| claim.start);
-    let mut overlaps = Overlaps::new(&claims, |(claim, _)| claim.range());
+    claims.sort_unstable_by_key(|claimed| claimed.claim.start);
+    let mut overlaps = Overlaps::new(&claims, |claimed| claimed.claim.range());
     let program = program_spans(inputs);
-    let zeros = Spans(
-        inputs.zero_runs.iter().map(|&run| Span { range: run.into(), holder: Holder::Row(&ZERO) }).collect(),
-    );
+    let zero_span = |&range: &AddressRange| Span { range, holder: Holder::Row(&ZERO) };
+    let zeros = Spans(inputs.zero_runs.iter().map(zero_span).collect());
     let mut ledger = Ledger { caveats, ..Ledger::default() };
-    for &(claim, rows) in claims.iter().chain(&shared) {
+    for &Claim { claim, rows } in claims.iter().chain(&shared) {
         add_claim(&mut ledger.tally, &claim.sums.resident, rows, Some(&mut ledger.holders));
     }
     named::add_named_blocks(inputs, &palette, &mut ledger.holders);
     let mut page_map = inputs.page_map.map(PageMapWriter::new);
     let mut cells = claimed_cells(claims.iter().chain(&shared)).into_iter().peekable();
-    let no_spans = Spans(Vec::new());
-    let programs = program_files(inputs.spaces);
+    let no_spans = Spans::default();
+    let programs = program_files(inputs.smaps_entries);
     let mut shared_memory = SharedMemory::default();
-    for (index, space) in inputs.spaces.iter().enumerate() {
+    for (index, entry) in inputs.smaps_entries.iter().enumerate() {
         if let (Some(page_map), Some(plan)) = (&mut page_map, inputs.page_map) {
-            page_map.open(plan.lists(index), space);
-            while let Some((cell, rows)) = cells.next_if(|(cell, _)| cell.start < space.mapping.end) {
-                add_cell(page_map, cell, rows);
+            page_map.open(plan.lists(index), entry);
+            while let Some(claimed) = cells.next_if(|claimed| claimed.cell.start < entry.mapping.end) {
+                add_cell(page_map, &claimed);
             }
         }
         let mut writer = LedgerWriter { tally: Tally::default(), page_map: page_map.as_mut() };
-        for run in inputs.residency.runs_in(space.mapping.start..space.mapping.end) {
-            if run.is_anonymous && space.mapping.is_private_anonymous() {
-                split(&mut writer, run.start..run.end, [&claimed, &zeros, &program], &ANONYMOUS);
-            } else if run.is_anonymous && space.mapping.has_file() {
+        for run in inputs.residency.runs_in(entry.mapping.start..entry.mapping.end) {
+            if run.is_anonymous && entry.mapping.is_private_anonymous() {
+                split(&mut writer, run.range(), [&claimed, &zeros, &program], &ANONYMOUS);
+            } else if run.is_anonymous && entry.mapping.has_file() {
                 // brk can start on the last page of a program's data, and a runtime's heap can be
                 // in the file that it was saved in.
-                split(&mut writer, run.start..run.end, [&claimed, &no_spans, &no_spans], &PROGRAM_DATA);
-            } else if !run.is_anonymous && (inputs.is_shared_memory)(&space.mapping) {
-                ledger.shmem_bytes += run.end - run.start;
-                split(&mut writer, run.start..run.end, [&shared_spans, &no_spans, &no_spans], &SHMEM);
+                split(&mut writer, run.range(), [&claimed, &no_spans, &no_spans], &PROGRAM_DATA);
+            } else if !run.is_anonymous && (inputs.is_shared_memory)(&entry.mapping) {
+                ledger.shmem_bytes += run.bytes();
+                split(&mut writer, run.range(), [&shared_spans, &no_spans, &no_spans], &SHMEM);
             } else {
-                writer.add(mapping_row(space, run.is_anonymous, &programs), run.start..run.end);
+                writer.add(mapping_row(entry, run.is_anonymous, &programs), run.range());
             }
         }
-        if space.counts.lazy_free_bytes > 0 {
-            move_lazy_free(&mut writer, space, inputs.readings, &mut overlaps, &mut ledger);
+        if entry.counts.lazy_free_bytes > 0 {
+            move_lazy_free(&mut writer, entry, inputs.allocator_readings, &mut overlaps, &mut ledger);
         }
-        shared_memory.add(&space.mapping.name, writer.tally.bytes_of(&SHMEM));
+        shared_memory.add(&entry.mapping.name, writer.tally.bytes_of(&SHMEM));
         ledger.tally.add_all(&writer.tally);
         if let Some(page_map) = &mut page_map {
             page_map.close();
         }
     }
-    shared_memory.name(&mut ledger.holders);
+    shared_memory.add_holders(&mut ledger.holders);
     ledger.zero_bytes = ledger.tally.bytes_of(&ZERO);
     ledger.page_map = page_map.map(PageMapWriter::finish);
     Ok(ledger)
 }
 
 /// Adds the bytes that a claim has in a cell to the page map.
-fn add_cell(page_map: &mut PageMapWriter, cell: &CellSums, rows: ClassRows<'_>) {
+fn add_cell(page_map: &mut PageMapWriter, ClaimedCell { cell, rows }: &ClaimedCell<'_>) {
     let mut tally = Tally::default();
-    add_claim(&mut tally, &cell.resident, rows, None);
+    add_claim(&mut tally, &cell.resident, *rows, None);
     page_map.add_tally(cell.start, &tally);
 }
 
 /// Maximum number of names of shared memory that get a row.
 const MAX_NAMED_ROWS: usize = 5;
-/// Maximum number of names to count.
+/// Maximum number of names to count; bytes of further ones stay on the row without a name.
 const MAX_NAMES: usize = 1 << 16;
 
 /// Shared memory by the names of its mappings.
@@ -326,6 +344,7 @@ const MAX_NAMES: usize = 1 << 16;
 struct SharedMemory<'a>(HashMap<&'a str, u64>);
 
 impl<'a> SharedMemory<'a> {
+    /// Adds the resident bytes of a mapping.
     fn add(&mut self, name: &'a str, bytes: u64) {
         if bytes > 0 && (self.0.len() < MAX_NAMES || self.0.contains_key(name)) {
             *self.0.entry(name).or_default() += bytes;
@@ -333,7 +352,7 @@ impl<'a> SharedMemory<'a> {
     }
 
     /// Gives each of the largest a row with its name.
-    fn name(self, holders: &mut NamedHolders) {
+    fn add_holders(self, holders: &mut NamedHolders) {
         let mut all: Vec<(&str, u64)> = self.0.into_iter().filter(|(name, _)| !name.is_empty()).collect();
         all.sort_unstable_by_key(|&(name, bytes)| (Reverse(bytes), name));
         for (name, bytes) in all.into_iter().take(MAX_NAMED_ROWS) {
@@ -342,39 +361,46 @@ impl<'a> SharedMemory<'a> {
     }
 }
 
+/// Bytes on one row that may have been given up with MADV_FREE.
+struct LazyFreeCandidate {
+    /// Order in which candidates are taken: free pages of all claims come first.
+    rank: usize,
+    row: RowRef,
+    bytes: u64,
+}
+
 /// Returns the bytes, by row, of the claims overlapping a mapping that may have been given up with
 /// MADV_FREE: free pages, and pages that were free, are in use again and were not written since.
-fn lazy_free_candidates(claims: &[Claim<'_>]) -> Vec<(RowRef, u64)> {
-    let claims_with_rows = claims.iter().filter_map(|(claim, rows)| Some((&claim.sums.resident, rows.rows?)));
-    let candidates = |(resident, rows): (&ResidentBytes, &BlockRows)| {
-        [
+fn lazy_free_candidates(claims: &[Claim<'_>]) -> Vec<LazyFreeCandidate> {
+    let mut candidates: Vec<LazyFreeCandidate> = Vec::new();
+    for Claim { claim, rows } in claims {
+        let (Some(rows), resident) = (rows.rows, &claim.sums.resident) else { continue };
+        let by_rank = [
             (rows.releasable, resident.releasable),
             (rows.kept, resident.kept),
             (rows.cached, resident.of(Class::Cached)),
             (rows.live, resident.of(Class::Live)),
             (rows.header, resident.of(Class::Header)),
             (rows.pinned, resident.pinned),
-        ]
-    };
-    // By the position above, so that free pages of all claims come first.
-    let mut ranked: Vec<((usize, RowRef), u64)> = Vec::new();
-    for (rank, (id, bytes)) in claims_with_rows.flat_map(|claim| candidates(claim).into_iter().enumerate()) {
-        match ranked.iter_mut().find(|(key, _)| *key == (rank, id)) {
-            Some((_, sum)) => *sum += bytes,
-            None => ranked.push(((rank, id), bytes)),
+        ];
+        for (rank, (row, bytes)) in by_rank.into_iter().enumerate() {
+            match candidates.iter_mut().find(|candidate| candidate.rank == rank && candidate.row == row) {
+                Some(candidate) => candidate.bytes += bytes,
+                None => candidates.push(LazyFreeCandidate { rank, row, bytes }),
+            }
         }
     }
-    ranked.sort_by_key(|((rank, _), _)| *rank);
-    ranked.into_iter().map(|((_, id), bytes)| (id, bytes)).filter(|(_, bytes)| *bytes > 0).collect()
+    candidates.sort_by_key(|candidate| candidate.rank);
+    candidates
 }
 
 /// Returns the cells of all claims, in address order; none crosses the start of a mapping.
-fn claimed_cells<'a: 'b, 'b>(
-    claims: impl Iterator<Item = &'b Claim<'a>>,
-) -> Vec<(&'a CellSums, ClassRows<'a>)> {
-    let mut cells: Vec<_> =
-        claims.flat_map(|&(claim, rows)| claim.sums.cells.iter().map(move |cell| (cell, rows))).collect();
-    cells.sort_by_key(|(cell, _)| cell.start);
+fn claimed_cells<'a: 'b, 'b>(claims: impl Iterator<Item = &'b Claim<'a>>) -> Vec<ClaimedCell<'a>> {
+    let cells_of = |&Claim { claim, rows }: &'b Claim<'a>| {
+        claim.sums.cells.iter().map(move |cell| ClaimedCell { cell, rows })
+    };
+    let mut cells: Vec<_> = claims.flat_map(cells_of).collect();
+    cells.sort_by_key(|claimed| claimed.cell.start);
     cells
 }
 
@@ -383,11 +409,12 @@ fn program_spans(inputs: &Inputs<'_>) -> Spans {
     let mut spans = Vec::new();
     for stack in inputs.stacks {
         let used = stack.stack_pointer.saturating_sub(RED_ZONE_BYTES).clamp(stack.low, stack.high);
-        spans.push(Span { range: stack.low..used, holder: Holder::Row(&STACK_BELOW_SP) });
-        spans.push(Span { range: used..stack.high, holder: Holder::Row(&PROGRAM_STACK) });
+        let (below, above) = (AddressRange::new(stack.low, used), AddressRange::new(used, stack.high));
+        spans.push(Span { range: below, holder: Holder::Row(&STACK_BELOW_SP) });
+        spans.push(Span { range: above, holder: Holder::Row(&PROGRAM_STACK) });
     }
-    spans
-        .extend(inputs.bss.iter().map(|bss| Span { range: bss.clone(), holder: Holder::Row(&PROGRAM_DATA) }));
+    let data_span = |&range: &AddressRange| Span { range, holder: Holder::Row(&PROGRAM_DATA) };
+    spans.extend(inputs.bss.iter().map(data_span));
     spans.retain(|span| !span.range.is_empty());
     spans.sort_by_key(|span| span.range.start);
     // A stack may be in a library's bss: the span that starts first keeps the bytes.
@@ -405,27 +432,27 @@ fn program_spans(inputs: &Inputs<'_>) -> Spans {
 /// `default_row`.
 fn split(
     writer: &mut LedgerWriter<'_>,
-    run: Range<u64>,
+    run: AddressRange,
     [allocators, zeros, program]: [&Spans; 3],
     default_row: RowRef,
 ) {
     let mut at = run.start;
     while at < run.end {
-        let (allocator, allocator_end) = allocators.holder_at(at);
-        let (zero, zero_end) = zeros.holder_at(at);
-        let (program, program_end) = program.holder_at(at);
-        let end = run.end.min(allocator_end).min(zero_end).min(program_end);
-        if allocator != Some(Holder::Claimed) {
-            let id = [zero, allocator, program].into_iter().flatten().find_map(|holder| match holder {
-                Holder::Row(id) => Some(id),
-                Holder::Claimed => None,
+        let allocator = allocators.holder_at(at);
+        let candidates = [zeros.holder_at(at), allocator, program.holder_at(at)];
+        let end = candidates.iter().fold(run.end, |end, candidate| end.min(candidate.end));
+        if allocator.holder != Some(Holder::Claimed) {
+            let id = candidates.iter().find_map(|candidate| match candidate.holder {
+                Some(Holder::Row(id)) => Some(id),
+                Some(Holder::Claimed) | None => None,
             });
-            writer.add(id.unwrap_or(default_row), at..end);
+            writer.add(id.unwrap_or(default_row), AddressRange::new(at, end));
         }
         at = end;
     }
 }
 
+/// Adds the bytes of a claim to their rows, and to the named holders on these.
 fn add_claim(
     tally: &mut Tally,
     resident: &ResidentBytes,
@@ -462,8 +489,8 @@ fn add_claim(
 }
 
 /// Returns every file with an executable mapping, sorted: programs and libraries.
-fn program_files(spaces: &[SmapsEntry]) -> Vec<FileId> {
-    let mappings = spaces.iter().map(|space| &space.mapping);
+fn program_files(smaps_entries: &[SmapsEntry]) -> Vec<FileId> {
+    let mappings = smaps_entries.iter().map(|entry| &entry.mapping);
     let executable = mappings.filter(|mapping| mapping.permissions.execute && mapping.has_file());
     let mut files: Vec<FileId> = executable.map(Mapping::file_id).collect();
     files.sort_unstable();
@@ -472,8 +499,8 @@ fn program_files(spaces: &[SmapsEntry]) -> Vec<FileId> {
 }
 
 /// Returns the row of a page that no finer claim can cover.
-fn mapping_row(space: &SmapsEntry, is_anonymous: bool, programs: &[FileId]) -> RowRef {
-    let mapping = &space.mapping;
+fn mapping_row(entry: &SmapsEntry, is_anonymous: bool, programs: &[FileId]) -> RowRef {
+    let mapping = &entry.mapping;
     if is_anonymous {
         // No known kernel has anonymous pages in shared mappings: such a page is unexplained.
         return &ANONYMOUS;
@@ -490,7 +517,7 @@ fn mapping_row(space: &SmapsEntry, is_anonymous: bool, programs: &[FileId]) -> R
 /// memory in use; on the page map, from the lowest addresses of those rows.
 fn move_lazy_free(
     writer: &mut LedgerWriter<'_>,
-    space: &SmapsEntry,
+    entry: &SmapsEntry,
     readings: &[Reading],
     claims: &mut Overlaps<'_, Claim<'_>>,
     ledger: &mut Ledger,
@@ -503,22 +530,22 @@ fn move_lazy_free(
             page_map.move_bytes(id, &LAZY_FREE, taken);
         }
     };
-    let mut remaining_bytes = space.counts.lazy_free_bytes;
+    let mut remaining_bytes = entry.counts.lazy_free_bytes;
     for id in rows {
         let taken = writer.tally.take(id, remaining_bytes);
         move_bytes(writer, id, taken);
         remaining_bytes -= taken;
     }
     // A claim may span several mappings.
-    let overlapping = claims.overlapping(space.mapping.range());
+    let overlapping = claims.overlapping(entry.mapping.range());
     let candidates = if remaining_bytes > 0 { lazy_free_candidates(overlapping) } else { Vec::new() };
-    for (id, bytes) in candidates {
-        let taken = ledger.tally.take(id, bytes.min(remaining_bytes));
-        move_bytes(writer, id, taken);
+    for LazyFreeCandidate { row, bytes, .. } in candidates {
+        let taken = ledger.tally.take(row, bytes.min(remaining_bytes));
+        move_bytes(writer, row, taken);
         remaining_bytes -= taken;
     }
     if remaining_bytes > 0 {
-        let place = format!("{:#x}-{:#x}", space.mapping.start, space.mapping.end);
+        let place = format!("{:#x}-{:#x}", entry.mapping.start, entry.mapping.end);
         let text = "pages freed with MADV_FREE are within an allocator's heap and counted on its rows";
         ledger.caveats.push(Caveat::new("lazyfree_in_heap", place, Some(remaining_bytes), text));
     }
@@ -526,19 +553,22 @@ fn move_lazy_free(
 
 /// Returns the resident parts of private anonymous memory that no reader claimed. They include
 /// blocks with their own mappings, because no reader walked those.
+///
+/// # Errors
+/// As [`assemble`].
 pub fn unclaimed_runs(inputs: &Inputs<'_>) -> Result<RangeSet> {
     let palette = SlotTable::default();
     let spans = Layers::new(inputs, &palette)?.spans;
     let is_searched =
-        |space: &&SmapsEntry| space.mapping.is_private_anonymous() && space.mapping.permissions.read;
+        |entry: &&SmapsEntry| entry.mapping.is_private_anonymous() && entry.mapping.permissions.read;
     let mut runs: Vec<AddressRange> = Vec::new();
-    for space in inputs.spaces.iter().filter(is_searched) {
-        let resident = inputs.residency.runs_in(space.mapping.start..space.mapping.end);
+    for entry in inputs.smaps_entries.iter().filter(is_searched) {
+        let resident = inputs.residency.runs_in(entry.mapping.start..entry.mapping.end);
         for run in resident.filter(|run| run.is_anonymous) {
             let mut at = run.start;
             while at < run.end {
-                let (holder, span_end) = spans.holder_at(at);
-                let end = span_end.min(run.end);
+                let HolderUntil { holder, end } = spans.holder_at(at);
+                let end = end.min(run.end);
                 if holder != Some(Holder::Claimed) {
                     // Claims may start within a page, whose zeros their readers find.
                     let (from, to) = (at.next_multiple_of(PAGE_BYTES), end - end % PAGE_BYTES);

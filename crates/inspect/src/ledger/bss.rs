@@ -4,7 +4,6 @@
 //! file cannot be opened, the result is coarser, but never wrong.
 
 use std::fs::File;
-use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use object::LittleEndian;
@@ -15,6 +14,7 @@ use strandline_process::map::Mapping;
 use strandline_process::namespaces::open_mapped_file;
 use strandline_process::pages::PAGE_BYTES;
 use strandline_process::procfs::Process;
+use strandline_process::range::AddressRange;
 use strandline_process::smaps::SmapsEntry;
 
 /// Bytes read of a file: ELF and program headers are at its start, within a page in every known
@@ -24,10 +24,10 @@ const HEADER_BYTES: usize = 16 << 10;
 /// Returns the bss of each mapped program: the anonymous memory after its data, up to the end in
 /// its headers. The kernel may have merged other memory with it, or list it as several mappings if
 /// the program called madvise on a part.
-pub fn bss(process: &Process, spaces: &[SmapsEntry]) -> Vec<Range<u64>> {
+pub fn find(process: &Process, smaps_entries: &[SmapsEntry]) -> Vec<AddressRange> {
     let mut found = Vec::new();
     let mut first: Option<&Mapping> = None;
-    for (index, pair) in spaces.windows(2).enumerate() {
+    for (index, pair) in smaps_entries.windows(2).enumerate() {
         let (mapping, next) = (&pair[0].mapping, &pair[1].mapping);
         let is_same_file = |first: &&Mapping| first.file_id() == mapping.file_id();
         if mapping.has_file() && (mapping.offset == 0 || !first.as_ref().is_some_and(is_same_file)) {
@@ -41,7 +41,7 @@ pub fn bss(process: &Process, spaces: &[SmapsEntry]) -> Vec<Range<u64>> {
         // heap; without a header it does not count as bss.
         let end = first.filter(is_same_file).and_then(|first| data_end(process, first));
         let mut anonymous_end = next.end;
-        for following in spaces[index + 2..].iter().map(|entry| &entry.mapping) {
+        for following in smaps_entries[index + 2..].iter().map(|entry| &entry.mapping) {
             let is_adjacent = following.start == anonymous_end;
             if !is_adjacent || !following.is_private_anonymous() || !following.name.is_empty() {
                 break;
@@ -50,7 +50,7 @@ pub fn bss(process: &Process, spaces: &[SmapsEntry]) -> Vec<Range<u64>> {
         }
         let end = end.map_or(next.start, |end| end.clamp(next.start, anonymous_end));
         if end > next.start {
-            found.push(next.start..end);
+            found.push(AddressRange::new(next.start, end));
         }
     }
     found
@@ -96,10 +96,10 @@ mod tests {
         let smaps = Smaps::read(process.open_file("smaps").unwrap()).unwrap();
         let libc =
             smaps.entries.iter().map(|entry| &entry.mapping).find(|m| m.name.contains("/libc.so")).unwrap();
-        let bss = bss(&process, &smaps.entries);
+        let bss = find(&process, &smaps.entries);
         assert!(bss.iter().any(|range| range.start > libc.start), "libc has bss: {bss:x?}");
         for range in &bss {
-            assert!(range.end - range.start < 1 << 20, "no bss here is that long: {range:x?}");
+            assert!(range.len() < 1 << 20, "no bss here is that long: {range:x?}");
         }
     }
 }

@@ -11,19 +11,19 @@ use strandline_process::range::{AddressRange, RangeSet};
 
 /// Adds the bytes of each named block to `holders`.
 pub fn add_named_blocks(inputs: &Inputs<'_>, palette: &SlotTable, holders: &mut NamedHolders) {
-    if inputs.runtimes.iter().all(|reading| reading.named_blocks.is_empty()) {
+    if inputs.runtime_readings.iter().all(|reading| reading.named_blocks.is_empty()) {
         return;
     }
     let mut zeros: RangeSet =
-        inputs.readings.iter().flat_map(|reading| &reading.zero_runs).copied().collect();
+        inputs.allocator_readings.iter().flat_map(|reading| &reading.zero_runs).copied().collect();
     zeros.add(inputs.zero_runs.iter().copied());
-    for reading in inputs.runtimes {
+    for reading in inputs.runtime_readings {
         for named in &reading.named_blocks {
             let Some((id, _)) = palette.get(named.slot) else { continue };
             // The allocator's ranges count a block's bytes `payload_offset_bytes` lower than its
-            // pointer.
+            // pointer. A block with its own mapping is in no range, and has no offset.
             let has_block = |claim: &RangeClaim| claim.start <= named.pointer && named.pointer < claim.end;
-            let heap = inputs.readings.iter().find(|reading| reading.claims.iter().any(has_block));
+            let heap = inputs.allocator_readings.iter().find(|reading| reading.claims.iter().any(has_block));
             let offset_bytes = heap.map_or(0, |heap| heap.payload_offset_bytes);
             let start = named.pointer.saturating_sub(offset_bytes);
             let end = start.saturating_add(named.bytes);

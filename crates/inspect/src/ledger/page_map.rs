@@ -5,7 +5,6 @@
 //! the result does not depend on the process: mappings that do not fit are left out, and counted.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use super::rows::{self, Tally};
 use crate::facts::{LeftOut, MapCell, MapRow, MappedCells, PageMap};
@@ -13,12 +12,14 @@ use strandline_claims::range::PAGE_BYTES;
 use strandline_claims::rows::RowRef;
 use strandline_process::map::Mapping;
 use strandline_process::pages::Residency;
+use strandline_process::range::AddressRange;
 use strandline_process::smaps::SmapsEntry;
 
 /// Maximum number of cells with resident bytes.
 const MAX_CELLS: u64 = 8192;
-/// Maximum number of mappings listed, and approximate maximum bytes of their text.
+/// Maximum number of mappings listed.
 const MAX_MAPPINGS: usize = 1000;
+/// Approximate maximum bytes of text of the mappings listed, without their cells.
 const MAX_MAPPING_TEXT_BYTES: usize = 80_000;
 /// Approximate maximum bytes of text of mappings and cells together.
 const MAX_TEXT_BYTES: usize = 190_000;
@@ -29,8 +30,9 @@ const MAX_CELL_SHIFT: u32 = 56;
 const MAX_COARSE_SHIFT: u32 = 62;
 /// Bytes of a mapping in JSON, without its name and cells.
 const MAPPING_TEXT_BYTES: usize = 115;
-/// Bytes of punctuation in JSON, of a row (two commas) and of a cell (brackets and a comma).
+/// Bytes of punctuation of a row in JSON: two commas.
 const ROW_PUNCTUATION_BYTES: usize = 2;
+/// Bytes of punctuation of a cell in JSON: brackets and a comma.
 const CELL_PUNCTUATION_BYTES: usize = 3;
 /// Names are paths of up to 4 KiB: this many characters at their end are kept.
 const MAX_NAME_CHARS: usize = 120;
@@ -46,25 +48,26 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Plans the page map of the mappings `spaces` with these resident pages.
-    pub fn new(spaces: &[SmapsEntry], residency: &Residency) -> Self {
+    /// Plans the page map of the mappings `smaps_entries` with these resident pages.
+    pub fn new(smaps_entries: &[SmapsEntry], residency: &Residency) -> Self {
         let mut by_size: Vec<usize> =
-            (0..spaces.len()).filter(|&index| spaces[index].counts.rss_bytes > 0).collect();
-        by_size.sort_by_key(|&index| std::cmp::Reverse(spaces[index].counts.rss_bytes));
-        let mut is_listed = vec![false; spaces.len()];
+            (0..smaps_entries.len()).filter(|&index| smaps_entries[index].counts.rss_bytes > 0).collect();
+        by_size.sort_by_key(|&index| std::cmp::Reverse(smaps_entries[index].counts.rss_bytes));
+        let mut is_listed = vec![false; smaps_entries.len()];
         let mut text_bytes = 0;
         for index in by_size.into_iter().take(MAX_MAPPINGS) {
-            let mapping_bytes = MAPPING_TEXT_BYTES + json_bytes(&shown_name(&spaces[index].mapping));
+            let mapping_bytes = MAPPING_TEXT_BYTES + json_bytes(&shown_name(&smaps_entries[index].mapping));
             if text_bytes + mapping_bytes > MAX_MAPPING_TEXT_BYTES {
                 break;
             }
             text_bytes += mapping_bytes;
             is_listed[index] = true;
         }
-        let listed = || spaces.iter().zip(&is_listed).filter(|(_, listed)| **listed).map(|(space, _)| space);
-        let rss_bytes: u64 = listed().map(|space| space.counts.rss_bytes).sum();
+        let listed =
+            || smaps_entries.iter().zip(&is_listed).filter(|(_, listed)| **listed).map(|(entry, _)| entry);
+        let rss_bytes: u64 = listed().map(|entry| entry.counts.rss_bytes).sum();
         let cell_count =
-            |shift: u32| listed().map(|space| count_cells(residency, &space.mapping, shift)).sum::<u64>();
+            |shift: u32| listed().map(|entry| count_cells(residency, &entry.mapping, shift)).sum::<u64>();
         // The smallest power of two with at most `MAX_CELLS` cells. Full cells give a lower bound.
         let min_shift = (rss_bytes / MAX_CELLS).max(PAGE_BYTES).next_power_of_two().trailing_zeros();
         let shift = (min_shift..MAX_CELL_SHIFT).find(|&shift| cell_count(shift) <= MAX_CELLS);
@@ -159,12 +162,12 @@ impl PageMapWriter {
         }
     }
 
-    /// Begins the mapping `space`, to which the following bytes belong.
-    pub fn open(&mut self, is_listed: bool, space: &SmapsEntry) {
+    /// Begins the mapping `entry`, to which the following bytes belong.
+    pub fn open(&mut self, is_listed: bool, entry: &SmapsEntry) {
         self.close();
-        let mapping = &space.mapping;
+        let mapping = &entry.mapping;
         if !is_listed {
-            self.left_out_mappings += u64::from(space.counts.rss_bytes > 0);
+            self.left_out_mappings += u64::from(entry.counts.rss_bytes > 0);
             return;
         }
         let mapping = MappedCells {
@@ -172,7 +175,7 @@ impl PageMapWriter {
             end: mapping.end,
             permissions: mapping.permissions.to_string(),
             name: shown_name(mapping),
-            rss_bytes: space.counts.rss_bytes,
+            rss_bytes: entry.counts.rss_bytes,
             cells: Vec::new(),
         };
         let current = CurrentCell { number: mapping.start >> self.shift, tally: Tally::default() };
@@ -180,9 +183,9 @@ impl PageMapWriter {
     }
 
     /// Adds the resident bytes of `range`, which is in the mapping.
-    pub fn add(&mut self, id: RowRef, range: Range<u64>) {
+    pub fn add(&mut self, id: RowRef, range: AddressRange) {
         let Some(open) = &mut self.open else {
-            self.left_out.add(id, range.end - range.start);
+            self.left_out.add(id, range.len());
             return;
         };
         let mut at = range.start;
@@ -278,6 +281,7 @@ fn to_parts(tally: &Tally) -> Vec<(u8, u64)> {
     rows
 }
 
+/// Returns the bytes of a cell by row.
 fn to_tally(rows: &[(u8, u64)]) -> Tally {
     let mut tally = Tally::default();
     rows.iter().for_each(|&(row, bytes)| tally.add_part(row, bytes));
@@ -373,17 +377,17 @@ mod tests {
             moved_bytes in 0u64..200_000,
         ) {
             let plan = Plan { cell_bytes: 1 << shift, is_listed: vec![true], cell_text_bytes: 2000 };
-            let space = SmapsEntry {
+            let entry = SmapsEntry {
                 mapping: Mapping { start: 0x7f00_0000_3000, end: 0x7f10_0000_0000, ..Mapping::default() },
                 ..SmapsEntry::default()
             };
             let mut writer = PageMapWriter::new(&plan);
-            writer.open(true, &space);
+            writer.open(true, &entry);
             let mut expected = Tally::default();
             for (page, pages, row) in ranges {
                 let id = [&ANONYMOUS as RowRef, &ZERO, &FILE][row];
-                let start = space.mapping.start + page * 4096;
-                writer.add(id, start..start + pages * 4096);
+                let start = entry.mapping.start + page * 4096;
+                writer.add(id, AddressRange::sized(start, pages * 4096));
                 expected.add(id, pages * 4096);
             }
             let taken = expected.take(&ZERO, moved_bytes);

@@ -32,6 +32,7 @@ impl Default for Tally {
 }
 
 impl Tally {
+    /// The bytes of a row.
     fn bytes_mut(&mut self, id: RowRef) -> &mut u64 {
         &mut self.0[readers::number(id)]
     }
@@ -63,7 +64,8 @@ impl Tally {
         }
     }
 
-    /// Returns number and bytes of the rows that have any, in the order of numbers.
+    /// Returns number and bytes of the rows that have any, in the order of numbers. A test of the
+    /// table of readers checks that the numbers fit into a byte.
     pub fn parts(&self) -> impl Iterator<Item = (u8, u64)> + '_ {
         self.0.iter().enumerate().filter(|(_, bytes)| **bytes > 0).map(|(row, &bytes)| (row as u8, bytes))
     }

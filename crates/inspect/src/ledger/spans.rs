@@ -1,9 +1,8 @@
 //! Spans of address space with what holds them, sorted and without overlap.
 
-use std::ops::Range;
-
 use strandline_claims::rows::RowRef;
 use strandline_process::error::{Error, Result};
+use strandline_process::range::AddressRange;
 
 /// What holds a range, before zero pages are considered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,26 +16,40 @@ pub enum Holder {
 /// A range and what holds it.
 pub struct Span {
     /// The range.
-    pub range: Range<u64>,
+    pub range: AddressRange,
     /// What holds it.
     pub holder: Holder,
 }
 
+/// What holds the memory from an address on.
+#[derive(Clone, Copy)]
+pub struct HolderUntil {
+    /// What holds it, if anything does.
+    pub holder: Option<Holder>,
+    /// End of the range for which that is so.
+    pub end: u64,
+}
+
 /// A list of spans, sorted and without overlap.
+#[derive(Default)]
 pub struct Spans(pub Vec<Span>);
 
 impl Spans {
-    /// Returns what holds an address, and the end of the range for which that is so.
-    pub fn holder_at(&self, address: u64) -> (Option<Holder>, u64) {
+    /// Returns what holds an address.
+    pub fn holder_at(&self, address: u64) -> HolderUntil {
         let index = self.0.partition_point(|span| span.range.end <= address);
         match self.0.get(index) {
-            Some(span) if span.range.start <= address => (Some(span.holder), span.range.end),
-            Some(span) => (None, span.range.start),
-            None => (None, u64::MAX),
+            Some(span) if span.range.start <= address => {
+                HolderUntil { holder: Some(span.holder), end: span.range.end }
+            }
+            next => HolderUntil { holder: None, end: next.map_or(u64::MAX, |span| span.range.start) },
         }
     }
 
-    /// Sorts spans; fails if two overlap.
+    /// Sorts spans.
+    ///
+    /// # Errors
+    /// [`Error::Overlap`] if two overlap.
     pub fn in_order(mut spans: Vec<Span>) -> Result<Self> {
         spans.retain(|span| !span.range.is_empty());
         spans.sort_by_key(|span| span.range.start);

@@ -5,6 +5,7 @@
 //! page that the program gave back in between would read as zeros too.
 
 use std::fs::File;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -25,8 +26,8 @@ pub struct Zeros {
     pub bytes_read: u64,
 }
 
-/// Searches the page-aligned `runs` with `threads` threads. `progress` is called with the number of
-/// bytes done.
+/// Searches the page-aligned `runs` with `threads` threads. A page that cannot be read does not
+/// count. `progress` is called with the number of bytes done.
 pub fn find(
     memory: &dyn Memory,
     runs: &[AddressRange],
@@ -45,12 +46,20 @@ pub fn find(
     let found: Mutex<Vec<AddressRange>> = Mutex::default();
     let search_piece = |buffer: &mut Vec<u8>| {
         let Some(&piece) = pieces.get(next_piece.fetch_add(1, Ordering::Relaxed)) else { return false };
-        buffer.resize(piece.len() as usize, 0);
-        let read_bytes = memory.read_some(piece.start, buffer);
-        bytes_read.fetch_add(read_bytes as u64, Ordering::Relaxed);
-        let contents = buffer[..read_bytes].chunks_exact(PAGE_BYTES as usize).zip(piece.pages());
-        let zeros = contents.filter(|(page, _)| is_all_zero(page));
-        let zeros: RangeSet = zeros.map(|(_, at)| AddressRange::sized(at, PAGE_BYTES)).collect();
+        let mut zeros = RangeSet::default();
+        let mut start = piece.start;
+        while start < piece.end {
+            let unread = AddressRange::new(start, piece.end);
+            buffer.resize(unread.len() as usize, 0);
+            let read_bytes = memory.read_some(start, buffer);
+            bytes_read.fetch_add(read_bytes as u64, Ordering::Relaxed);
+            let contents = buffer[..read_bytes].chunks_exact(PAGE_BYTES as usize).zip(unread.pages());
+            let zero_pages = contents.filter(|(page, _)| is_all_zero(page));
+            zeros.extend(zero_pages.map(|(_, at)| AddressRange::sized(at, PAGE_BYTES)));
+            // After a short read, goes on behind the page that could not be read.
+            let read_pages = read_bytes as u64 / PAGE_BYTES;
+            start = start.saturating_add((read_pages + 1) * PAGE_BYTES);
+        }
         found.lock().unwrap_or_else(PoisonError::into_inner).extend(zeros);
         progress(piece.len());
         true
@@ -73,14 +82,39 @@ pub fn find(
 pub fn still_resident(pagemap: &File, runs: RangeSet) -> RangeSet {
     let ranges: Vec<_> = runs.iter().map(|run| run.start..run.end).collect();
     // What cannot be read does not count as resident.
-    let resident_bytes =
-        |ranges: &[std::ops::Range<u64>]| pages::anonymous_bytes_in(pagemap, ranges).unwrap_or(0);
+    let resident_bytes = |ranges: &[Range<u64>]| pages::anonymous_bytes_in(pagemap, ranges).unwrap_or(0);
     if resident_bytes(&ranges) == runs.bytes() {
         return runs;
     }
     let is_resident = |run: &AddressRange| {
-        let range: std::ops::Range<u64> = (*run).into();
+        let range: Range<u64> = (*run).into();
         resident_bytes(std::slice::from_ref(&range)) == run.len()
     };
     runs.into_iter().filter(is_resident).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Four pages of zeros of which the second cannot be read.
+    struct Holed;
+
+    impl Memory for Holed {
+        fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+            let readable_end = if address < PAGE_BYTES { PAGE_BYTES } else { 4 * PAGE_BYTES };
+            let is_hole = (PAGE_BYTES..2 * PAGE_BYTES).contains(&address);
+            let bytes = if is_hole { 0 } else { buffer.len().min((readable_end - address) as usize) };
+            buffer[..bytes].fill(0);
+            bytes
+        }
+    }
+
+    #[test]
+    fn pages_behind_an_unreadable_one_are_searched() {
+        let zeros = find(&Holed, &[AddressRange::new(0, 4 * PAGE_BYTES)], 1, &|_| {});
+        let expected = [(0, PAGE_BYTES), (2 * PAGE_BYTES, 4 * PAGE_BYTES)];
+        assert_eq!(zeros.runs, expected.into_iter().collect());
+        assert_eq!(zeros.bytes_read, 3 * PAGE_BYTES);
+    }
 }

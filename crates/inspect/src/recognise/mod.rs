@@ -36,7 +36,8 @@ pub struct RecognisedComponents {
     pub runtimes: Vec<Component>,
 }
 
-/// Maximum number of distinct mapped files whose names are checked; a process may map a million.
+/// Maximum number of distinct mapped files whose names are checked: a process may map a million,
+/// and libraries are mapped before most of them.
 const MAX_FILES: usize = 16_384;
 /// Maximum characters of a file's name in the evidence.
 const MAX_NAME_CHARACTERS: usize = 128;
@@ -55,6 +56,7 @@ pub fn recognise(process: &Process, space: &AddressSpace) -> RecognisedComponent
             add_by_file_name(process, mapping, &mut found);
         }
     }
+    // If its name is not known, its contents still are evidence.
     let executable = process.executable().unwrap_or_default();
     if let Some(image) = open_executable(process).ok().and_then(ElfFile::open) {
         add_by_executable(&Executable { process, image, file: file_name(&executable) }, &mut found);
@@ -74,10 +76,12 @@ pub(crate) fn has_own_heap(runtime: &str) -> bool {
 }
 
 impl RecognisedComponents {
+    /// Whether an allocator of this name was found.
     fn has_allocator(&self, name: &str) -> bool {
         self.allocators.iter().any(|found| found.name == name)
     }
 
+    /// Adds a component, unless one of this name was found before.
     fn add(list: &mut Vec<Component>, name: &str, version: Option<String>, found_by: String) {
         if list.iter().all(|found| found.name != name) {
             list.push(Component { name: name.to_owned(), version, found_by });
@@ -121,6 +125,7 @@ struct Executable<'a> {
 }
 
 impl Executable<'_> {
+    /// The version of an allocator or a runtime that the executable contains, if it is known.
     fn version(&self, about: &ReaderInfo, symbols: &[Symbol]) -> Option<String> {
         let evidence = Match { process: self.process, file: self.file, mapping: None, symbols };
         (about.evidence.version)(&evidence)
@@ -175,7 +180,7 @@ fn add_by_strings(executable: &Executable<'_>, found: &mut RecognisedComponents)
         .collect();
     let texts: Vec<&str> = searched.iter().map(|string| string.text.as_str()).collect();
     let matches = executable.image.strings(&texts);
-    for (string, _) in searched.iter().zip(matches).filter(|(_, found)| found.is_some()) {
+    for (string, _) in searched.iter().zip(matches).filter(|(_, position)| position.is_some()) {
         let SearchedString { text, about, is_runtime } = string;
         let found_by = format!("string {:?} in the executable", text.trim_end());
         if *is_runtime {

@@ -63,26 +63,57 @@ fn this_program_does_not_match_its_own_signatures() {
     assert_eq!(look(std::process::id()), RecognisedComponents::default());
 }
 
+/// A program of a runtime, and what is recognised in it.
+struct Program {
+    command: &'static str,
+    arguments: &'static [&'static str],
+    runtime: &'static str,
+    /// The beginning of the runtime's version.
+    version: &'static str,
+    allocators: &'static [&'static str],
+}
+
+const fn program(
+    command: &'static str,
+    arguments: &'static [&'static str],
+    runtime: &'static str,
+    version: &'static str,
+    allocators: &'static [&'static str],
+) -> Program {
+    Program { command, arguments, runtime, version, allocators }
+}
+
 #[test]
 fn runtimes_are_named_with_their_versions() {
-    type Program<'a> = (&'a str, &'a [&'a str], &'a str, &'a str, &'a [&'a str]);
-    let programs: [Program<'_>; 10] = [
-        ("python3", &["-c", "print('ready',flush=True); input()"], "cpython", "3.", &[]),
-        ("perl", &["-e", "$|=1; print \"ready\\n\"; <STDIN>"], "perl", "5.", &[]),
-        ("node", &["-e", "console.log('ready'); process.stdin.resume()"], "node", "", &["v8"]),
-        ("guile", &["-c", "(display \"ready\\n\") (force-output) (read-char)"], "guile", "", &["bdwgc"]),
-        ("racket", &["-e", "(displayln \"ready\") (flush-output) (read-char)"], "racket", "", &["chez"]),
-        ("scheme", &["--script", "wait.ss"], "chez", "", &["chez"]),
-        (
+    let programs = [
+        program("python3", &["-c", "print('ready',flush=True); input()"], "cpython", "3.", &[]),
+        program("perl", &["-e", "$|=1; print \"ready\\n\"; <STDIN>"], "perl", "5.", &[]),
+        program("node", &["-e", "console.log('ready'); process.stdin.resume()"], "node", "", &["v8"]),
+        program(
+            "guile",
+            &["-c", "(display \"ready\\n\") (force-output) (read-char)"],
+            "guile",
+            "",
+            &["bdwgc"],
+        ),
+        program(
+            "racket",
+            &["-e", "(displayln \"ready\") (flush-output) (read-char)"],
+            "racket",
+            "",
+            &["chez"],
+        ),
+        program("scheme", &["--script", "wait.ss"], "chez", "", &["chez"]),
+        program(
             "erl",
             &["-noshell", "-eval", "io:format(\"ready~n\"),timer:sleep(infinity)."],
             "erlang",
             "",
             &["erlang"],
         ),
-        ("ocaml", &["wait.ml"], "ocaml", "", &[]),
-        ("luajit", &["-e", "print('ready') io.flush() io.read()"], "luajit", "", &["luajit"]),
-        ("mono", &["wait.exe"], "mono", "", &["mono"]),
+        program("ocaml", &["wait.ml"], "ocaml", "", &[]),
+        program("luajit", &["-e", "print('ready') io.flush() io.read()"], "luajit", "", &["luajit"]),
+        program("mono", &["wait.exe"], "mono", "", &["mono"]),
     ];
     let directory = scratch("recognise-runtimes");
     let write = |file: &str, code: &str| std::fs::write(directory.join(file), code).unwrap();
@@ -94,20 +125,20 @@ fn runtimes_are_named_with_their_versions() {
     );
     // Without a compiler there is no wait.exe, and mono is skipped.
     let _ = Command::new("mcs").arg("wait.cs").current_dir(&directory).output();
-    for (program, arguments, name, version, allocators) in programs {
+    for Program { command: name, arguments, runtime, version, allocators } in programs {
         let has_file = |file: &&str| !file.starts_with("wait.") || directory.join(file).exists();
-        let mut command = Command::new(program);
+        let mut command = Command::new(name);
         command.args(arguments).current_dir(&directory);
         let found = arguments.iter().all(has_file).then(|| recognised(&mut command)).flatten();
         let Some(found) = found else {
             // They take hundreds of megabytes each: make does not install them.
-            let how = if ["ocaml", "racket"].contains(&program) { "apt-get install it" } else { "make deps" };
-            eprintln!("skipped: runtimes_are_named_with_their_versions: {program} is not here ({how})");
+            let how = if ["ocaml", "racket"].contains(&name) { "apt-get install it" } else { "make deps" };
+            eprintln!("skipped: runtimes_are_named_with_their_versions: {name} is not here ({how})");
             continue;
         };
-        let runtime = found.runtimes.iter().find(|runtime| runtime.name == name);
-        let runtime = runtime.unwrap_or_else(|| panic!("{program}: {found:?}"));
-        eprintln!("{program}: {found:?}");
+        let runtime = found.runtimes.iter().find(|found| found.name == runtime);
+        let runtime = runtime.unwrap_or_else(|| panic!("{name}: {found:?}"));
+        eprintln!("{name}: {found:?}");
         assert!(runtime.version.as_deref().unwrap_or("").starts_with(version), "{found:?}");
         assert_eq!(names(&found.allocators), allocators, "{found:?}");
     }

@@ -27,6 +27,7 @@ pub const CALL_LIMIT: Duration = Duration::from_secs(120);
 /// Stack for a handler that runs in the call: its signal frame, with 11 KiB of extended state at
 /// most, and its functions.
 pub(super) const HANDLER_STACK_BYTES: u64 = 20 << 10;
+/// Alignment of a text on the thread's stack, in bytes.
 const TEXT_ALIGNMENT: u64 = 16;
 /// Errors for a thread that is gone: ESRCH, and ECHILD if its parent has reaped it.
 const GONE_ERRNOS: [i32; 2] = [3, 10];
@@ -93,6 +94,7 @@ pub fn check(pid: i32, request: &CallRequest<'_>) -> Result<(), Refusal> {
     with_safe_thread(process, request, &stop_handlers, &mut |tracee| drop(tracee))
 }
 
+/// Finds a thread that may make the call of `request`, and passes it, stopped, to `act`.
 fn with_safe_thread<T: Send>(
     process: &Process,
     request: &CallRequest<'_>,

@@ -15,6 +15,7 @@ use strandline_sys::memory;
 
 use super::runtime_code::RuntimeCode;
 use super::{Refusal, precheck};
+use strandline_claims::units::thousands;
 use strandline_process::call::code::SignalRelease;
 use strandline_process::call::filters::{self, RequiredCall};
 use strandline_process::call::{ending, inject, stack};
@@ -30,23 +31,26 @@ use strandline_process::unwind::{End, Frame, Objects, Unwinder};
 
 /// Maximum time for a thread to stop, which one in an uninterruptible sleep exceeds.
 const STOP_LIMIT: Duration = Duration::from_millis(100);
-/// How long the locks are watched with the thread stopped: at first, and at most. A thread that
-/// holds a lock and waits for a processor keeps it for as many time slices as there are threads
-/// before it.
+/// How long the locks are watched with the thread stopped at first, doubled each time that one was
+/// not seen free. A thread that holds a lock and waits for a processor keeps it for as many time
+/// slices as there are threads before it.
 const SHORTEST_LOCK_WATCH: Duration = Duration::from_millis(50);
+/// Maximum of that time.
 const LONGEST_LOCK_WATCH: Duration = Duration::from_millis(400);
 /// Interval between two checks of the locks: leaves the processor to their holders.
 const LOCK_CHECK_INTERVAL: Duration = Duration::from_micros(20);
-/// How long a thread that is inside malloc is checked again, and how long it runs in between: a
-/// busy thread stops again sooner than the next one gets a processor.
+/// How long a thread that is inside malloc is checked again: a busy thread stops again sooner than
+/// the next one gets a processor.
 const RECHECK_LIMIT: Duration = Duration::from_millis(20);
+/// How long it runs between two of these checks.
 const RECHECK_PAUSE: Duration = Duration::from_micros(5);
 /// Maximum number of threads checked in one round.
 const MAX_CANDIDATES: usize = 256;
 /// Maximum number of objects loaded for one thread before the next is tried.
 pub(super) const MAX_LOADS: usize = 256;
-/// Pause between two rounds, doubled each time.
+/// Pause after the first round, doubled after each further one.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
+/// Maximum of that pause.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 /// futex. This and the following are numbers of system calls on x86-64.
 const FUTEX: i64 = 202;
@@ -67,15 +71,29 @@ const FUTEX_TIMEOUT_ARGUMENT: usize = 3;
 /// The process is refused after this number of rounds over all threads, in a row, in which each
 /// thread was unfit for a reason that waiting does not change.
 const LASTING_ROUNDS: usize = 3;
-/// Ranks of threads by what a stop disturbs, the best first: a call that goes on, one that may
-/// return EINTR if strandline dies, one that strandline has repeated, no known call, and one that
-/// it does not repair. A seccomp filter outweighs all.
-const RANK_WAITING: u8 = 0;
-const RANK_SENSITIVE: u8 = 1;
-const RANK_REPEATED: u8 = 2;
-const RANK_RUNNING: u8 = 3;
-const RANK_AVOIDED: u8 = 4;
-const RANK_FILTERED: u8 = 5;
+
+/// What a stop disturbs in a thread, the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Disturbance {
+    /// A call that goes on.
+    None,
+    /// A call that may return EINTR if strandline dies.
+    Sensitive,
+    /// A call that strandline has repeated.
+    Repeated,
+    /// No known call.
+    Running,
+    /// A call that strandline does not repair.
+    Avoided,
+}
+
+/// Order in which threads are tried, the lowest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    /// Whether the thread is under a seccomp filter, which outweighs all else.
+    is_filtered: bool,
+    disturbance: Disturbance,
+}
 
 /// Whether a call returns EINTR once if strandline dies during the injected call: one of
 /// [`SENSITIVE`], or a futex call with a time limit.
@@ -131,6 +149,7 @@ enum Reason {
 }
 
 impl Reason {
+    /// What the thread is or does, after a number of such threads.
     fn text(self) -> &'static str {
         match self {
             Self::Seccomp => "under a seccomp filter that may not let the call through",
@@ -280,18 +299,19 @@ impl Chooser<'_> {
         threads.truncate(MAX_CANDIDATES);
         self.reasons.retain(|tid, _| threads.contains(tid));
         self.late.retain(|tid| threads.contains(tid));
-        let mut ranked: Vec<(u8, i32)> = Vec::new();
+        let mut ranks: BTreeMap<i32, Rank> = BTreeMap::new();
         for &tid in &threads {
             match self.rank(tid) {
-                Ok(rank) => ranked.push((rank, tid)),
+                Ok(rank) => _ = ranks.insert(tid, rank),
                 Err(reason) => self.note(tid, reason),
             }
         }
-        if ranked.is_empty() && count <= MAX_CANDIDATES {
+        if ranks.is_empty() && count <= MAX_CANDIDATES {
             self.lasting_refusal().map_or(Ok(()), Err)?;
         }
-        ranked.sort_by_key(|&(rank, _)| rank);
-        Ok(ranked.into_iter().map(|(_, tid)| tid).collect())
+        threads.retain(|tid| ranks.contains_key(tid));
+        threads.sort_by_key(|tid| ranks.get(tid));
+        Ok(threads)
     }
 
     /// Returns the refusal if each thread that was checked is unfit for a reason that waiting does
@@ -328,7 +348,7 @@ impl Chooser<'_> {
     ///
     /// # Errors
     /// The reason if it is not worth a stop.
-    fn rank(&self, tid: i32) -> Result<u8, Reason> {
+    fn rank(&self, tid: i32) -> Result<Rank, Reason> {
         let status = self.process.task_status(tid).map_err(|_| Reason::Ended)?;
         match status.state {
             Some('D') => return Err(Reason::Uninterruptible),
@@ -342,23 +362,22 @@ impl Chooser<'_> {
         if status.is_under_seccomp() && self.reasons.get(&tid) == Some(&Reason::Seccomp) {
             return Err(Reason::Seccomp);
         }
-        let filtered = if status.is_under_seccomp() { RANK_FILTERED } else { 0 };
+        let rank = |disturbance| Rank { is_filtered: status.is_under_seccomp(), disturbance };
         let Some(ThreadActivity::Call(call)) = self.process.task_activity(tid) else {
-            return Ok(filtered + RANK_RUNNING);
+            return Ok(rank(Disturbance::Running));
         };
         if call.number == FUTEX && self.conditions.locks.contains(&call.arguments[FUTEX_WORD_ARGUMENT]) {
             return Err(Reason::LockHeld);
         }
-        let disturbed = if AVOIDED.contains(&call.number) || transfers::is_transfer(&call) {
-            RANK_AVOIDED
+        Ok(rank(if AVOIDED.contains(&call.number) || transfers::is_transfer(&call) {
+            Disturbance::Avoided
         } else if quiet::is_repeatable(call.number) {
-            RANK_REPEATED
+            Disturbance::Repeated
         } else if is_sensitive(&call) {
-            RANK_SENSITIVE
+            Disturbance::Sensitive
         } else {
-            RANK_WAITING
-        };
-        Ok(filtered + disturbed)
+            Disturbance::None
+        }))
     }
 
     /// Tries one thread, and loads the objects on its stack while it runs.
@@ -419,12 +438,12 @@ impl Chooser<'_> {
 
     /// Returns the reasons against the threads, for a person.
     fn detail(&self) -> String {
-        let mut counts: BTreeMap<Reason, usize> = BTreeMap::new();
+        let mut counts: BTreeMap<Reason, u64> = BTreeMap::new();
         for &reason in self.reasons.values() {
             *counts.entry(reason).or_default() += 1;
         }
         let parts: Vec<String> =
-            counts.iter().map(|(reason, count)| format!("{count} {}", reason.text())).collect();
+            counts.iter().map(|(reason, &count)| format!("{} {}", thousands(count), reason.text())).collect();
         if parts.is_empty() { "no thread was seen".into() } else { format!("threads: {}", parts.join(", ")) }
     }
 }
@@ -483,8 +502,9 @@ impl Examiner<'_> {
                 return Err(Objection::Filtered(filter));
             }
         }
+        // Unknown counts as filtered.
         let is_filtered =
-            || !tracee.process.task_status(tracee.tid).is_ok_and(|status| !status.is_under_seccomp());
+            || tracee.process.task_status(tracee.tid).map_or(true, |status| status.is_under_seccomp());
         if !ending::can_end_by_signal(tracee, self.conditions.release) && is_filtered() {
             return Err(Reason::FilteredSleep.into());
         }
@@ -511,6 +531,7 @@ impl Examiner<'_> {
         let memory = ByPid::new(self.process.pid());
         let room = stack::room_bytes(&memory, self.space, tracee.tid, registers);
         let room = room.ok_or(Reason::ForeignStack)?;
+        // A state of unknown size has no room.
         let state_bytes = inject::extended_state_bytes(tracee.tid);
         if state_bytes.map_or(true, |state| room < self.conditions.stack_bytes + state) {
             return Err(Reason::SmallStack.into());

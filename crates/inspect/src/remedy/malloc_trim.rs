@@ -48,6 +48,7 @@ pub fn check(pid: i32, request: &TrimRequest<'_>) -> Result<(), Refusal> {
     with_call(pid, request, &|call| call::check(pid, call))
 }
 
+/// Passes the call to `act`, once the process and the function were checked.
 fn with_call<T>(
     pid: i32,
     request: &TrimRequest<'_>,

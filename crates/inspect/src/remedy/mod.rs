@@ -28,5 +28,5 @@ mod stop_handlers;
 mod totals;
 pub mod zero_pages;
 
-pub use reclaim::{ReclaimOptions, applicable, reclaim};
+pub use reclaim::{ApplicableRemedy, ReclaimOptions, applicable, reclaim};
 pub use strandline_claims::remedy::{Applied, Footprint, Refusal};

@@ -142,6 +142,7 @@ pub fn check(pid: i32, request: &NotifyRequest<'_>) -> Result<(), Refusal> {
     Err(refused.unwrap_or_else(|| heaps_changed(pid)))
 }
 
+/// Returns the refusal for a process whose heaps are not those that were read.
 fn heaps_changed(pid: i32) -> Refusal {
     Refusal::Unsafe { pid, what: "no longer has the heaps that were read".to_owned(), advice: "try again" }
 }
@@ -205,6 +206,7 @@ impl Obstacle {
 }
 
 impl<'a> Target<'a> {
+    /// Finds the function to call, and the code that the calls need.
     fn find(process: &'a Process, request: &'a NotifyRequest<'a>) -> Result<Self, Refusal> {
         precheck::check(process)?;
         let pid = process.pid();
@@ -235,6 +237,7 @@ impl<'a> Target<'a> {
         Ok(Self { process, request, space, function, sites, code, stop_handlers, is_dry_run: false })
     }
 
+    /// Finds a helper thread that waits for work, and passes it, stopped, to `act`.
     fn with_thread<T: Send>(&self, act: &mut (dyn FnMut(Tracee<'_>) -> T + Send)) -> Result<T, Refusal> {
         let handler_stack_bytes = if self.stop_handlers.is_empty() { 0 } else { call::HANDLER_STACK_BYTES };
         let conditions = ThreadConditions {
@@ -281,6 +284,7 @@ impl<'a> Target<'a> {
         }
     }
 
+    /// Returns the refusal for an obstacle that remained for the whole wait.
     fn not_safe(&self, obstacle: Obstacle) -> Refusal {
         let (pid, seconds) = (self.process.pid(), self.request.wait.as_secs_f64());
         Refusal::NoSafeThread { pid, seconds, detail: obstacle.text().to_owned() }
@@ -382,7 +386,9 @@ struct WorkResult {
 }
 
 /// Waits until the runtime has done the work and the process's private memory no longer drops.
-/// Fails if the process ended, or if its footprint cannot be read.
+///
+/// # Errors
+/// The process ended, or its footprint cannot be read.
 fn wait_until_done(process: &Process, made_calls: &[&NotifyCall]) -> Result<WorkResult, Error> {
     let deadline = Instant::now() + WORK_LIMIT;
     let private_bytes = || Footprint::read(process).map(|footprint| footprint.private_bytes);

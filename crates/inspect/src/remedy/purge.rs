@@ -36,6 +36,17 @@ const MAX_SPAN_BYTES: u64 = 64 << 20;
 /// Margin before the first and after the last function with a name of the allocator, for static
 /// functions without one.
 const MARGIN_BYTES: u64 = 16 << 10;
+/// Minimum number of such functions: a program may export some and be stripped of the others.
+const MIN_FUNCTIONS: usize = 100;
+/// Maximum number of symbols with the name of the function to call, and of those with the name of
+/// its sibling: each may have a prefix.
+const MAX_CANDIDATES: usize = 16;
+/// The thread library of glibc before 2.34.
+const THREAD_LIBRARY: &str = "libpthread";
+/// Functions that fork. After a fork, an allocator releases its last lock with
+/// pthread_mutex_unlock, where a compiler may have left no frame of the allocator.
+const FORK_FUNCTIONS: [&[u8]; 6] =
+    [b"fork", b"__fork", b"__libc_fork", b"_Fork", b"pthread_mutex_unlock", b"__pthread_mutex_unlock"];
 
 /// The call, and what else is known about the process.
 pub struct PurgeRequest<'a> {
@@ -63,7 +74,7 @@ pub fn check(pid: i32, request: &PurgeRequest<'_>) -> Result<(), String> {
 
 /// Returns why the call can never be made in `process`, whatever its threads do; `None` if it can.
 pub fn permanent_objection(process: &Process, space: &AddressSpace, plan: &CallPlan) -> Option<String> {
-    callee(process, space, plan).err()
+    find_callee(process, space, plan).err()
 }
 
 /// The function to call, and the allocator's code.
@@ -72,11 +83,15 @@ struct Callee {
     code: Vec<Range<u64>>,
 }
 
-fn callee(process: &Process, space: &AddressSpace, plan: &CallPlan) -> Result<Callee, String> {
+/// Finds the function to call, and the allocator's code.
+///
+/// # Errors
+/// The reason why the call cannot be made.
+fn find_callee(process: &Process, space: &AddressSpace, plan: &CallPlan) -> Result<Callee, String> {
     let mapping = space.find(plan.object).ok_or("its allocator was unmapped meanwhile")?;
     let object = Object::open(process, space, mapping).map_err(|error| error.to_string())?;
     let is_program = process.executable().is_some_and(|program| program == mapping.name);
-    let function = find(&object, &plan.function).ok_or_else(|| {
+    let function = find_function(&object, &plan.function).ok_or_else(|| {
         format!(
             "{} has no symbol {} to call; restart it to give its memory back",
             object.name(),
@@ -95,6 +110,7 @@ fn callee(process: &Process, space: &AddressSpace, plan: &CallPlan) -> Result<Ca
     Ok(Callee { function, code })
 }
 
+/// Passes the call of `request` to `act`, once its conditions are known.
 fn with_call<T>(
     pid: i32,
     request: &PurgeRequest<'_>,
@@ -104,10 +120,10 @@ fn with_call<T>(
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let process = Process::open(pid).map_err(|error| text(&error))?;
     let space = process.address_space().map_err(|error| text(&error))?;
-    let Callee { function, mut code } = callee(&process, &space, plan)?;
+    let Callee { function, mut code } = find_callee(&process, &space, plan)?;
     code.extend(fork_functions(&process, &space).ok_or_else(|| {
-        "where the C library forks is not known (it is stripped), and a thread that forks holds all of its allocator's locks; restart \
-         it to release its memory"
+        "strandline cannot find where the C library forks (it is stripped), and a thread that forks holds all of its \
+         allocator's locks; restart it to release its memory"
             .to_owned()
     })?);
     let mut locks = plan.locks.clone();
@@ -119,8 +135,8 @@ fn with_call<T>(
             .and_then(|libc| first_use_conditions(&process, &space, libc));
         let libc = libc.ok_or_else(|| {
             // Without `releases_all`, what goes back depends on the calling thread.
-            "none of its threads is known to have used that allocator, and of the C library's malloc, which the call would ask for \
-             memory, is not known where its functions and locks are; call it in the program itself, or restart it"
+            "none of its threads is known to have used that allocator, and strandline does not know the functions and locks of \
+             the C library's malloc, from which the call would request memory; call it in the program itself, or restart it"
                 .to_owned()
         })?;
         code.extend(libc.code);
@@ -193,6 +209,7 @@ fn fork_functions(process: &Process, space: &AddressSpace) -> Option<Vec<Range<u
         if !is_wanted || !read_files.insert(mapping.file_id()) {
             continue;
         }
+        // Without the C library's symbols, `has_fork` stays false.
         let Ok(object) = Object::open(process, space, mapping) else { continue };
         object.each_symbol(&mut |name, symbol| {
             has_fork |= name == b"fork";
@@ -204,25 +221,22 @@ fn fork_functions(process: &Process, space: &AddressSpace) -> Option<Vec<Range<u
     has_fork.then_some(functions)
 }
 
-/// The thread library of glibc before 2.34.
-const THREAD_LIBRARY: &str = "libpthread";
-/// Functions that fork. After a fork, an allocator releases its last lock with
-/// pthread_mutex_unlock, where a compiler may have left no frame of the allocator.
-const FORK_FUNCTIONS: [&[u8]; 6] =
-    [b"fork", b"__fork", b"__libc_fork", b"_Fork", b"pthread_mutex_unlock", b"__pthread_mutex_unlock"];
-
 /// Whether a name is `wanted`, possibly with a prefix that builds add: `je_`, `_rjem_` (Rust), or
 /// others.
 fn has_name(name: &[u8], wanted: &str) -> bool {
     name.strip_suffix(wanted.as_bytes()).is_some_and(|prefix| prefix.is_empty() || prefix.ends_with(b"_"))
 }
 
-/// Maximum number of symbols with such a name that are considered.
-const MAX_CANDIDATES: usize = 16;
+/// A function of an object.
+struct NamedSymbol {
+    name: Vec<u8>,
+    symbol: Symbol,
+}
 
-fn find(object: &Object, function: &Function) -> Option<Symbol> {
+/// Finds the function to call in an object.
+fn find_function(object: &Object, function: &Function) -> Option<Symbol> {
     let Some(sibling) = function.sibling else { return find_global(object, function.name) };
-    let mut found: Vec<(Vec<u8>, Symbol)> = Vec::new();
+    let mut candidates: Vec<NamedSymbol> = Vec::new();
     let mut siblings: HashSet<Vec<u8>> = HashSet::new();
     object.each_symbol(&mut |name, symbol| {
         // A library may hide them when it is linked (a version script makes them local): then a
@@ -231,8 +245,8 @@ fn find(object: &Object, function: &Function) -> Option<Symbol> {
         if !symbol.is_global && is_bare || !object.text_contains(symbol.address) {
             return;
         }
-        if has_name(name, function.name) && found.len() < MAX_CANDIDATES {
-            found.push((name.to_vec(), symbol));
+        if has_name(name, function.name) && candidates.len() < MAX_CANDIDATES {
+            candidates.push(NamedSymbol { name: name.to_vec(), symbol });
         } else if has_name(name, sibling) && siblings.len() < MAX_CANDIDATES {
             siblings.insert(name.to_vec());
         }
@@ -242,7 +256,7 @@ fn find(object: &Object, function: &Function) -> Option<Symbol> {
     let has_sibling = |name: &[u8]| {
         siblings.iter().any(|name_of_sibling| prefix(name_of_sibling, sibling) == prefix(name, function.name))
     };
-    found.into_iter().find(|(name, _)| has_sibling(name)).map(|(_, symbol)| symbol)
+    candidates.into_iter().find(|candidate| has_sibling(&candidate.name)).map(|candidate| candidate.symbol)
 }
 
 /// Finds a function that has no sibling: by its bare name, as any library may add a prefix.
@@ -297,9 +311,6 @@ fn own_code(object: &Object, function: &Function, called: Symbol) -> Option<Vec<
     Some(foreign.gaps_in(first..last).map(Into::into).collect())
 }
 
-/// Minimum number of functions with names: a program may export some and be stripped of the others.
-const MIN_FUNCTIONS: usize = 100;
-
 #[cfg(test)]
 mod tests {
     use strandline_claims::allocator::Argument;
@@ -317,7 +328,7 @@ mod tests {
         let find = |name, sibling| {
             let argument = Argument::NONE;
             let function = Function { name, sibling, argument, stack_bytes: 0, own_prefixes: &[] };
-            find(&object, &function).map(|symbol| symbol.address)
+            find_function(&object, &function).map(|symbol| symbol.address)
         };
         let trim = object.symbol_address("malloc_trim");
         assert!(trim.is_some());

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::malloc_trim::{self, TrimRequest};
 use super::notify::{self, Notified, NotifyRequest};
 use super::purge;
-use super::totals::Totals;
+use super::totals::CallTotals;
 use super::zero_pages::{self, ZeroRequest};
 use super::{Applied, Refusal};
 use crate::capture::{Options, Progress, SnapshotMode};
@@ -19,7 +19,7 @@ use crate::verdict::remedies::ZERO_PAGES;
 use strandline_claims::allocator::{CallHazard, CallPlan, CodeRanges, HazardCause};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::remedy::{Action, Answer, Effect, Request, Spec};
-use strandline_claims::units::bytes;
+use strandline_claims::units::{bytes, counted};
 use strandline_process::elf::Object;
 use strandline_process::error::Result;
 use strandline_process::host;
@@ -48,20 +48,39 @@ pub struct ReclaimOptions<'a> {
     pub progress: Option<Progress<'a>>,
 }
 
+/// Divisor of the released bytes for the minimum growth right afterwards that is a caveat.
+const MIN_GROWTH_DIVISOR: u64 = 10;
+/// Maximum number of reads of an inconsistent heap: if malloc was changing it, it is consistent a
+/// moment later.
+const MAX_READS: u32 = 5;
+/// Pause between two of these reads.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+/// Extra wait after the due time of a call: mimalloc delays once more within a millisecond of it
+/// (segment.c, `mi_segment_schedule_purge`).
+const DUE_MARGIN: Duration = Duration::from_millis(10);
 /// Help text of [`ZERO_PAGES`], which belongs to no reader.
 const ZERO_PAGES_HELP: &str = "the kernel takes back resident pages that are all zero";
 
-/// Returns the remedies that [`reclaim`] applies, or refuses with advice, each with a line of help:
-/// calls into allocators, zero pages, and remedies of runtimes.
-pub fn applicable() -> Vec<(&'static str, &'static str)> {
+/// A remedy that [`reclaim`] applies, or refuses with advice.
+#[derive(Clone, Copy, Debug)]
+pub struct ApplicableRemedy {
+    /// Its id.
+    pub id: &'static str,
+    /// What it does, in a line.
+    pub help: &'static str,
+}
+
+/// Returns the remedies that [`reclaim`] applies, or refuses with advice: calls into allocators,
+/// zero pages, and remedies of runtimes.
+pub fn applicable() -> Vec<ApplicableRemedy> {
     let specs_that = |accepts: fn(&Spec) -> bool| {
         let specs = readers::remedies().map(|(_, spec)| spec).filter(move |spec| accepts(spec));
-        specs.map(|spec| (spec.id, spec.help))
+        specs.map(|spec| ApplicableRemedy { id: spec.id, help: spec.help })
     };
     let calls = specs_that(|spec| matches!(spec.action, Action::Call));
     let others =
         specs_that(|spec| matches!(spec.action, Action::Notify(_) | Action::Apply(_) | Action::Advice(_)));
-    calls.chain([(ZERO_PAGES, ZERO_PAGES_HELP)]).chain(others).collect()
+    calls.chain([ApplicableRemedy { id: ZERO_PAGES, help: ZERO_PAGES_HELP }]).chain(others).collect()
 }
 
 /// Applies a remedy to process `pid`, and reports its predicted and actual effect.
@@ -77,7 +96,21 @@ pub fn reclaim(pid: i32, options: &ReclaimOptions<'_>) -> Result<Reclamation> {
         snapshot: options.snapshot,
         ..Options::default()
     };
-    let (mut answer, was_applied) = read_and_apply(pid, options)?;
+    let before = read_before(pid, options)?;
+    let remedy = options.remedy.unwrap_or_else(|| best_call(&before));
+    let predicted = before.explanation.remedies.iter().find(|predicted| predicted.id == remedy);
+    let mut answer = Reclamation {
+        remedy: remedy.to_owned(),
+        dry_run: options.dry_run,
+        predicted_bytes: predicted.and_then(|remedy| remedy.predicted_bytes),
+        predicted_least_bytes: predicted.and_then(|remedy| remedy.predicted_least_bytes),
+        predicted_pss_bytes: predicted.and_then(|remedy| remedy.predicted_pss_bytes),
+        reason: predicted.and_then(|remedy| remedy.unknown_because.clone()),
+        rss_before_bytes: Some(before.explanation.kernel.rss_bytes),
+        ..Reclamation::default()
+    };
+    let was_applied = apply(pid, remedy, &before, options, &mut answer);
+    answer.before = Some(before.explanation);
     if was_applied {
         match inspect(pid, &read_options) {
             Ok(after) => {
@@ -93,37 +126,27 @@ pub fn reclaim(pid: i32, options: &ReclaimOptions<'_>) -> Result<Reclamation> {
     Ok(answer)
 }
 
-/// Reads the process and applies the remedy; true if something was done.
-fn read_and_apply(pid: i32, options: &ReclaimOptions<'_>) -> Result<(Reclamation, bool)> {
-    let before = read_before(pid, options)?;
-    let remedy = options.remedy.unwrap_or_else(|| best_call(&before));
-    let predicted = before.explanation.remedies.iter().find(|predicted| predicted.id == remedy);
-    let mut answer = Reclamation {
-        remedy: remedy.to_owned(),
-        dry_run: options.dry_run,
-        predicted_bytes: predicted.and_then(|remedy| remedy.predicted_bytes),
-        predicted_least_bytes: predicted.and_then(|remedy| remedy.predicted_least_bytes),
-        predicted_pss_bytes: predicted.and_then(|remedy| remedy.predicted_pss_bytes),
-        reason: predicted.and_then(|remedy| remedy.unknown_because.clone()),
-        rss_before_bytes: Some(before.explanation.kernel.rss_bytes),
-        ..Reclamation::default()
-    };
-    let action = readers::remedy(remedy).map(|spec| spec.action);
-    let was_applied = match action {
-        Some(Action::Call) => make_calls(pid, remedy, &before, options, &mut answer),
-        Some(Action::Notify(_)) => notify_runtime(pid, remedy, &before, options, &mut answer),
+/// Applies the remedy, and reports its effect in `answer`; true if something was done.
+fn apply(
+    pid: i32,
+    remedy: &str,
+    before: &Inspection,
+    options: &ReclaimOptions<'_>,
+    answer: &mut Reclamation,
+) -> bool {
+    match readers::remedy(remedy).map(|spec| spec.action) {
+        Some(Action::Call) => make_calls(pid, remedy, before, options, answer),
+        Some(Action::Notify(_)) => notify_runtime(pid, remedy, before, options, answer),
         Some(Action::Apply(apply) | Action::Advice(apply)) => {
-            apply_by_reader(apply, pid, remedy, &before, options, &mut answer)
+            apply_by_reader(apply, pid, remedy, before, options, answer)
         }
-        None if remedy == ZERO_PAGES => release_zero_pages(pid, &before, options, &mut answer),
+        None if remedy == ZERO_PAGES => release_zero_pages(pid, before, options, answer),
         Some(Action::NextStart) | None => {
-            let all: Vec<&str> = applicable().into_iter().map(|(id, _)| id).collect();
-            refuse(&mut answer, format!("reclaim has no remedy {remedy:?}; it has {}", all.join(", ")));
+            let all: Vec<&str> = applicable().into_iter().map(|remedy| remedy.id).collect();
+            refuse(answer, format!("reclaim has no remedy {remedy:?}; it has {}", all.join(", ")));
             false
         }
-    };
-    answer.before = Some(before.explanation);
-    Ok((answer, was_applied))
+    }
 }
 
 /// Has a reader apply a remedy; true if it did.
@@ -153,9 +176,6 @@ fn apply_by_reader(
     }
     false
 }
-
-/// Divisor of the released bytes for the minimum growth right afterwards that is a caveat.
-const MIN_GROWTH_DIVISOR: u64 = 10;
 
 /// Makes the calls that request a runtime to release memory; true if one was made.
 fn notify_runtime(
@@ -199,8 +219,9 @@ fn report_notified(notified: Notified, heap_count: usize, owner: &str, answer: &
         notified;
     if unfinished > 0 {
         let text = format!(
-            "{unfinished} of {heap_count} heaps: their threads have not run the collection within {} s (blocked, or busy in \
-             native code); they run it when they can",
+            "the threads of {unfinished} of {} have not run the collection within {} s (blocked, or busy in native code); \
+             they run it when they can",
+            counted(heap_count as u64, "heap"),
             notify::WORK_LIMIT.as_secs()
         );
         answer.caveats.push(Caveat::new("not_collected_yet", owner, None, text.as_str()));
@@ -250,11 +271,6 @@ fn count_rows(answer: &mut Reclamation) {
         answer.actual_bytes = Some(before.saturating_sub(after));
     }
 }
-
-/// Maximum number of reads of an inconsistent heap, and the pause between them: if malloc was
-/// changing it, it is consistent a moment later.
-const MAX_READS: u32 = 5;
-const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Whether a remedy is a call into an allocator.
 fn calls_allocator(remedy: &str) -> bool {
@@ -331,7 +347,7 @@ fn hazard_text(remedy: &str, hazard: &CallHazard) -> String {
     let at = hazard.at;
     match hazard.cause {
         HazardCause::Broken => format!(
-            "its heap makes no sense at {at:#x}, in {MAX_READS} looks: {remedy} could abort it or never end. Look \
+            "its heap is inconsistent at {at:#x}, in {MAX_READS} reads: {remedy} could abort it or never end. Look \
              for the overflow (valgrind, -fsanitize=address)"
         ),
         HazardCause::Swapped => {
@@ -382,7 +398,7 @@ fn make_calls(
         return false;
     }
     if plans.is_empty() {
-        let owner = readers::frees_pages_of(remedy).map_or("no allocator", |about| about.name);
+        let owner = readers::frees_pages_of(remedy).map_or("such", |about| about.name);
         refuse(answer, format!("it has no {owner} heap, which {remedy} needs"));
         return false;
     }
@@ -405,7 +421,7 @@ fn make_calls(
     }
     let plans: Vec<&CallPlan> = plans.collect();
     wait_until_due(plans.iter().copied());
-    let mut done = Totals::default();
+    let mut done = CallTotals::default();
     for plan in plans {
         let result = match plan.libc_code {
             Some(code) => trim(pid, plan, code, options, malloc_trim::apply),
@@ -442,10 +458,6 @@ fn no_call(before: &Inspection) -> String {
     };
     if others.is_empty() { reason } else { format!("{reason}; explain offers {}", others.join(", ")) }
 }
-
-/// Extra wait after the due time of a call: mimalloc delays once more within a millisecond of it
-/// (segment.c, `mi_segment_schedule_purge`).
-const DUE_MARGIN: Duration = Duration::from_millis(10);
 
 /// Lets the process run until the calls release what was predicted; true if it waited. Readers
 /// predict only memory that is due soon, so this ends within a second.
@@ -548,7 +560,7 @@ fn release_zero_pages(
 
 /// Reports the only call in `answer`, or why it was not made; true if it was.
 fn report_one(applied: std::result::Result<Applied, String>, answer: &mut Reclamation) -> bool {
-    let mut done = Totals::default();
+    let mut done = CallTotals::default();
     match applied {
         Ok(applied) => done.add(&applied),
         Err(reason) => refuse(answer, reason),

@@ -35,6 +35,7 @@ impl RuntimeCode {
             mapping.has_file() && mapping.permissions.execute && plan.files.iter().any(is_named)
         };
         for mapping in space.mappings().iter().filter(may_hold) {
+            // Threads in a file that cannot be read are not recognised, and no call is made there.
             if let Ok(object) = Object::open(process, space, mapping) {
                 code.add(&object, plan, &mapping.name);
             }
@@ -42,6 +43,7 @@ impl RuntimeCode {
         code
     }
 
+    /// Adds the functions of an object.
     fn add(&mut self, object: &Object, plan: &Notification, file: &str) {
         self.files.push(file.to_owned());
         object.each_symbol(&mut |name, symbol| {
@@ -95,14 +97,17 @@ fn called_from(frame: u64) -> u64 {
     frame.saturating_sub(1)
 }
 
+/// Whether a frame is in one of the functions.
 fn is_in(functions: &[Range<u64>], frame: u64) -> bool {
     functions.iter().any(|range| range.contains(&called_from(frame)))
 }
 
+/// The mapped file that a frame is in.
 fn mapping_of(space: &AddressSpace, frame: u64) -> Option<&Mapping> {
     space.find(called_from(frame)).filter(|mapping| mapping.has_file())
 }
 
+/// Whether a frame is in the C library.
 fn is_libc(space: &AddressSpace, frame: u64) -> bool {
     mapping_of(space, frame).is_some_and(|mapping| {
         CLibrary::of_file(&mapping.name).is_some() || mapping.file_name().starts_with("libpthread")

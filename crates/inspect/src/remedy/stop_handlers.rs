@@ -13,6 +13,7 @@ use crate::readers;
 /// files, and functions by name in the program. Empty where no thread can be stopped by such a
 /// signal.
 pub fn find(process: &Process, space: &AddressSpace) -> Vec<Range<u64>> {
+    // A process without a status has ended.
     if !process.status().is_ok_and(|status| handlers::may_stop_threads(&status)) {
         return Vec::new();
     }
@@ -25,6 +26,7 @@ pub fn find(process: &Process, space: &AddressSpace) -> Vec<Range<u64>> {
         code.filter(is_runtime_file).map(|mapping| mapping.start..mapping.end).collect();
     let executable = process.executable().unwrap_or_default();
     let program = space.mappings().iter().find(|mapping| mapping.name == executable);
+    // Handlers in a program that cannot be read wait for the end of the call, like others.
     if let Some(object) = program.and_then(|program| Object::open(process, space, program).ok()) {
         let names: Vec<&str> =
             readers::all().flat_map(|entry| entry.stop_handlers.symbols).copied().collect();

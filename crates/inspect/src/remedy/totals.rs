@@ -4,9 +4,9 @@ use super::{Applied, Footprint};
 use crate::facts::Reclamation;
 use strandline_claims::caveat::Caveat;
 
-/// Sum of several calls.
+/// Effects of several calls, added up.
 #[derive(Default)]
-pub struct Totals {
+pub struct CallTotals {
     /// Number of calls.
     calls: u32,
     /// Their effect and cost, added up.
@@ -15,7 +15,7 @@ pub struct Totals {
     pub predicted_bytes: u64,
 }
 
-impl Totals {
+impl CallTotals {
     /// Adds a call.
     pub fn add(&mut self, applied: &Applied) {
         let (is_first, sum) = (self.calls == 0, &mut self.applied);

@@ -17,6 +17,7 @@ use strandline_sys::ptrace::Registers;
 
 use super::{Applied, Footprint, Refusal, call, choose, precheck};
 use crate::ledger::zeros;
+use strandline_claims::units;
 use strandline_process::call::code::{CallSites, can_call};
 use strandline_process::call::filters::{self, RequiredCall};
 use strandline_process::call::frame::SYSCALL_BYTES;
@@ -30,6 +31,7 @@ use strandline_process::procfs::{self, Process};
 use strandline_process::range::{AddressRange, overlapping};
 use strandline_process::smaps::{Smaps, SmapsEntry};
 use strandline_process::target::admission;
+use strandline_process::target::asleep;
 use strandline_process::target::hold::on_own_thread;
 use strandline_process::target::holders;
 use strandline_process::target::live::MemFile;
@@ -41,11 +43,17 @@ const MAX_CALL_BYTES: u64 = 2 << 20;
 const STOP_LIMIT: Duration = Duration::from_millis(50);
 /// How long they run between two stops.
 const RUN_TIME: Duration = Duration::from_millis(50);
-/// Numbers of system calls on x86-64. getpid has no effect: the thread would run it if strandline
-/// died before the arming.
+/// Number of getpid on x86-64. It has no effect: the thread would run it if strandline died before
+/// the arming.
 const GETPID: u64 = 39;
+/// Number of madvise on x86-64.
 const MADVISE: u64 = 28;
+/// The advice that releases pages (madvise(2)).
 const MADV_DONTNEED: u64 = 4;
+/// Flags in smaps (proc(5), VmFlags) of mappings in which nothing is released: locked, hugetlb, of
+/// a device, of plain page frames alone or mixed with pages, and watched by a userfaultfd for
+/// missing pages, writes or minor faults.
+const EXCLUDED_FLAGS: [&[u8; 2]; 8] = [b"lo", b"ht", b"io", b"pf", b"mm", b"um", b"uw", b"ui"];
 /// The calls that the thread makes.
 const INJECTED_CALLS: [RequiredCall; 3] = [
     RequiredCall::with_any_arguments("getpid", GETPID as u32),
@@ -98,12 +106,13 @@ enum Method {
     Direct(CallSites),
 }
 
+/// Checks the process, and chooses how its pages are released.
 fn choose_method(process: &Process, request: &ZeroRequest) -> Result<Method, Refusal> {
     let (pid, status) = (process.pid(), precheck::check(process)?);
     let refuse = |what: String| not_releasable(pid, what);
     let space = process.address_space()?;
     if let Some(bytes) = status.pinned_bytes.filter(|&bytes| bytes > 0) {
-        return Err(refuse(format!("has {} KiB pinned in memory (VmPin)", bytes / 1024)));
+        return Err(refuse(format!("has {} pinned in memory (VmPin)", units::bytes(bytes))));
     }
     refuse_if_held(process, &space)?;
     if let Some(reason) = holders::reason_to_keep(process, &request.ranges)? {
@@ -121,6 +130,7 @@ fn choose_method(process: &Process, request: &ZeroRequest) -> Result<Method, Ref
     code.map(Method::Direct).ok_or_else(|| call::no_trampoline(pid))
 }
 
+/// Returns the refusal of a process with `what`.
 fn not_releasable(pid: i32, what: String) -> Refusal {
     Refusal::Unsafe { pid, what, advice: "its zero pages cannot be released from outside" }
 }
@@ -161,6 +171,7 @@ fn swap_free_bytes() -> u64 {
 
 /// Explains the risk of the direct method, and the obstacle to paging out.
 fn direct_risk(obstacle: &str) -> String {
+    // Only a hint depends on it: what cannot be read counts as off.
     let is_one = |path| std::fs::read_to_string(path).is_ok_and(|text| text.trim() == "1");
     let ksm_is_on = is_one("/sys/kernel/mm/ksm/run") && is_one("/sys/kernel/mm/ksm/use_zero_pages");
     let ksm_hint = if ksm_is_on {
@@ -375,34 +386,25 @@ impl<I: Iterator<Item = Range<u64>> + Send> DirectRelease<'_, I> {
 
 /// Returns the mappings of the stopped process whose zero pages read as zeros after they were
 /// released, and that nothing else may write to: private, anonymous, writable, neither locked nor
-/// watched by a userfaultfd. Refuses if pages are pinned for a device or another process shares the
-/// memory.
+/// watched by a userfaultfd.
+///
+/// # Errors
+/// Pages are pinned for a device, or another process shares the memory, or may.
 fn releasable_mappings(process: &Process) -> Result<Vec<AddressRange>, Refusal> {
     let pid = process.pid();
     if process.status()?.pinned_bytes.is_some_and(|pinned| pinned > 0) {
         return Err(not_releasable(pid, "has pages pinned in memory (VmPin)".to_owned()));
     }
-    if let Some(other) = other_user_of_memory(pid) {
-        return Err(not_releasable(pid, format!("shares its memory with process {other}, which runs on")));
+    if let Some(other) = asleep::sharer(process)? {
+        return Err(not_releasable(pid, format!("has {other}")));
     }
     let smaps = Smaps::read(process.open_file("smaps")?);
     let smaps = smaps.map_err(|error| Refusal::from_io(process, "smaps", error))?;
-    let is_releasable = |space: &&SmapsEntry| {
-        let is_excluded = EXCLUDED_FLAGS.iter().any(|flag| space.flags.has(flag));
-        space.mapping.is_private_anonymous() && space.mapping.permissions.write && !is_excluded
+    let is_releasable = |entry: &&SmapsEntry| {
+        let is_excluded = EXCLUDED_FLAGS.iter().any(|flag| entry.flags.has(flag));
+        entry.mapping.is_private_anonymous() && entry.mapping.permissions.write && !is_excluded
     };
-    Ok(smaps.entries.iter().filter(is_releasable).map(|space| space.mapping.range()).collect())
-}
-
-/// Flags in smaps (proc(5), VmFlags) of mappings in which nothing is released: locked, hugetlb, of
-/// a device, of plain page frames alone or mixed with pages, and watched by a userfaultfd for
-/// missing pages, writes or minor faults.
-const EXCLUDED_FLAGS: [&[u8; 2]; 8] = [b"lo", b"ht", b"io", b"pf", b"mm", b"um", b"uw", b"ui"];
-
-/// Returns a process, not a thread of this one, that runs in the same memory (clone with CLONE_VM).
-fn other_user_of_memory(pid: i32) -> Option<i32> {
-    let mut pids = procfs::all_pids().ok()?;
-    pids.find(|&other| other != pid && sys::share_memory(pid, other).unwrap_or(false))
+    Ok(smaps.entries.iter().filter(is_releasable).map(|entry| entry.mapping.range()).collect())
 }
 
 /// Returns the parts of `run` that are in `mappings`, which are sorted.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use strandline_claims::facts::{Allocator, RemedyKind, SizeClass, State};
 use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::palette::BlockRows;
+use strandline_claims::reader::ReaderInfo;
 use strandline_claims::rows::RowRef;
 use strandline_claims::units::{bytes, counted, thousands};
 
@@ -19,12 +20,28 @@ pub fn of_every_process(inputs: &VerdictInputs<'_>) -> Vec<Finding> {
     vec![free_heap(inputs), unattributed(inputs), zero_pages(inputs), stacks(&inputs.view)]
 }
 
-/// Resident bytes of all allocators on rows of these classes. Each row counts once, because an
-/// allocator may have one row for several classes.
-fn bytes_of_classes(view: &LedgerView<'_>, classes: &[fn(&BlockRows) -> RowRef]) -> u64 {
-    let rows = readers::allocators().filter_map(|about| about.blocks);
-    let ids: BTreeSet<&str> = rows.flat_map(|rows| classes.iter().map(|class| class(rows).id)).collect();
+/// The row of a class of an allocator's blocks.
+type RowOfClass = fn(&BlockRows) -> RowRef;
+
+/// The rows of free blocks.
+const FREE: [RowOfClass; 4] =
+    [|rows| rows.releasable, |rows| rows.kept, |rows| rows.pinned, |rows| rows.cached];
+
+/// Resident bytes on rows of these classes. Each row counts once, because an allocator may have one
+/// row for several classes.
+fn bytes_on_rows<'a>(
+    view: &LedgerView<'_>,
+    allocators: impl Iterator<Item = &'a BlockRows>,
+    classes: &[RowOfClass],
+) -> u64 {
+    let ids: BTreeSet<&str> =
+        allocators.flat_map(|rows| classes.iter().map(|class| class(rows).id)).collect();
     ids.into_iter().map(|id| view.row_bytes(id)).sum()
+}
+
+/// Resident bytes of all allocators on rows of these classes.
+fn bytes_of_classes(view: &LedgerView<'_>, classes: &[RowOfClass]) -> u64 {
+    bytes_on_rows(view, readers::allocators().filter_map(|about| about.blocks), classes)
 }
 
 /// Bytes on rows of the kernel that calls into allocators release too.
@@ -48,13 +65,12 @@ fn released_on_kernel_rows(inputs: &VerdictInputs<'_>) -> KernelRowBytes {
     }
 }
 
+/// Free memory of allocators.
 fn free_heap(inputs: &VerdictInputs<'_>) -> Finding {
     let view = &inputs.view;
     let KernelRowBytes { zero_bytes, lazy_free_bytes } = released_on_kernel_rows(inputs);
     let pinned = bytes_of_classes(view, &[|rows| rows.pinned]);
-    let classes: [fn(&BlockRows) -> RowRef; 4] =
-        [|rows| rows.releasable, |rows| rows.kept, |rows| rows.pinned, |rows| rows.cached];
-    let free = bytes_of_classes(view, &classes) + zero_bytes + lazy_free_bytes;
+    let free = bytes_of_classes(view, &FREE) + zero_bytes + lazy_free_bytes;
     let mut headline = format!("{} is free heap", view.of_rss(free));
     if lazy_free_bytes > 0 {
         headline += &format!(
@@ -64,32 +80,42 @@ fn free_heap(inputs: &VerdictInputs<'_>) -> Finding {
     }
     headline += &released_by_calls(view);
     if pinned > 0 {
-        // Not "live", which would exclude leaked chunks for a reader: they pin as well.
-        let chunks = counted(inputs.pinning_chunks, "allocated chunk");
-        headline += &format!("; {} is pinned: free bytes beside {chunks}", bytes(pinned));
+        headline += &format!("; {} is pinned: free bytes {}", bytes(pinned), pinning_clause(inputs));
     }
     headline += &fragmentation(view);
     let class = if pinned > free / 2 { "pinned_heap" } else { "free_heap" };
     Finding { class, bytes: free, headline }
 }
 
+/// Describes what free bytes are pinned by. Not "live" blocks, which would exclude leaked ones for a
+/// reader of the text: they pin as well.
+fn pinning_clause(inputs: &VerdictInputs<'_>) -> String {
+    if inputs.pinning_blocks == 0 {
+        return "on pages that are in use".to_owned();
+    }
+    let has_pinned =
+        |about: &&ReaderInfo| about.blocks.is_some_and(|rows| inputs.view.row_bytes(rows.pinned.id) > 0);
+    // A block with its header is a chunk in allocators with arenas like glibc's.
+    let has_chunks = readers::allocators().filter(has_pinned).all(|about| about.has_main_arena);
+    let thing = if has_chunks { "allocated chunk" } else { "allocated block" };
+    format!("beside {}", counted(inputs.pinning_blocks, thing))
+}
+
 /// Returns a clause on each call. A call that releases nothing is omitted, unless its allocator has
-/// much free memory or it is the only call.
+/// much free memory, or it is the only call and its allocator has most of the free memory.
 fn released_by_calls(view: &LedgerView<'_>) -> String {
-    let calls: Vec<_> = view
-        .remedies
-        .iter()
-        .filter(|remedy| remedy.kind == RemedyKind::Call)
-        .filter_map(|remedy| Some((remedy.id.as_str(), remedy.predicted_bytes?)))
-        .collect();
-    let has_much_free = |id: &str| {
+    let calls: Vec<_> = view.remedies.iter().filter(|remedy| remedy.kind == RemedyKind::Call).collect();
+    let calls: Vec<(&str, u64)> =
+        calls.into_iter().filter_map(|remedy| Some((remedy.id.as_str(), remedy.predicted_bytes?))).collect();
+    let free_bytes = |id: &str, classes: &[RowOfClass]| {
         let rows = readers::frees_pages_of(id).and_then(|about| about.blocks);
-        rows.is_some_and(|rows| {
-            view.matters(view.rows_bytes(&[rows.releasable.id, rows.kept.id, rows.pinned.id]))
-        })
+        bytes_on_rows(view, rows.into_iter(), classes)
     };
-    let is_mentioned =
-        |&&(id, predicted): &&(&str, u64)| predicted > 0 || calls.len() == 1 || has_much_free(id);
+    let has_much_free = |id: &str| view.matters(free_bytes(id, &FREE[..3]));
+    let has_most_free = |id: &str| free_bytes(id, &FREE) >= bytes_of_classes(view, &FREE) / 2;
+    let is_mentioned = |&&(id, predicted): &&(&str, u64)| {
+        predicted > 0 || has_much_free(id) || calls.len() == 1 && has_most_free(id)
+    };
     let clauses = calls.iter().filter(is_mentioned).map(|&(id, predicted)| match predicted {
         0 => format!("; {id} releases nothing"),
         _ => format!("; {id} releases {}", bytes(predicted)),
@@ -118,6 +144,7 @@ fn fragmentation(view: &LedgerView<'_>) -> String {
     )
 }
 
+/// Memory of unknown use.
 fn unattributed(inputs: &VerdictInputs<'_>) -> Finding {
     let unattributed = inputs.view.state_bytes(State::Unattributed);
     let subject = inputs.view.of_rss(unattributed);
@@ -136,6 +163,7 @@ fn unattributed(inputs: &VerdictInputs<'_>) -> Finding {
     Finding { class: "unattributed", bytes: unattributed, headline }
 }
 
+/// Pages of zeros that no call into an allocator releases.
 fn zero_pages(inputs: &VerdictInputs<'_>) -> Finding {
     let view = &inputs.view;
     let zero = view.row_bytes("kernel.zero") - released_on_kernel_rows(inputs).zero_bytes;
@@ -146,14 +174,14 @@ fn zero_pages(inputs: &VerdictInputs<'_>) -> Finding {
     Finding { class: "zero_pages", bytes: zero, headline }
 }
 
+/// Parts of stacks that threads used before.
 fn stacks(view: &LedgerView<'_>) -> Finding {
     let stacks = view.row_bytes(UNUSED_STACKS);
     let headline = format!(
-        "{} is what {} thread{} used of their stacks before and use no more: it goes back when a thread ends; fewer threads \
-         (a smaller pool) or smaller stacks (ulimit -s, pthread_attr_setstacksize, -Xss) hold less",
+        "{} is what {} used of their stacks before and use no more: it goes back when a thread ends; fewer threads (a smaller \
+         pool) or smaller stacks (ulimit -s, pthread_attr_setstacksize, -Xss) hold less",
         view.of_rss(stacks),
-        thousands(view.threads),
-        if view.threads == 1 { "" } else { "s" },
+        counted(view.threads, "thread"),
     );
     Finding { class: "stacks", bytes: stacks, headline }
 }
@@ -180,9 +208,10 @@ pub fn mostly_used(view: &LedgerView<'_>) -> Finding {
     Finding { class: if view.matters(live) { "live" } else { "mixed" }, bytes: live, headline }
 }
 
+/// Describes the pages that the kernel drops under pressure.
 fn evictable_pages(view: &LedgerView<'_>, evictable: u64) -> String {
     let lazy = view.row_bytes("kernel.lazyfree");
-    match (lazy, evictable - lazy) {
+    match (lazy, evictable.saturating_sub(lazy)) {
         (0, _) => "file pages".to_owned(),
         (_, 0) => "pages that the program released with MADV_FREE".to_owned(),
         (lazy, files) => format!(

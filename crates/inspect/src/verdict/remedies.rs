@@ -7,15 +7,15 @@ use crate::facts::{Remedy, RemedyKind};
 use crate::ledger::sharing::Sharing;
 use crate::readers;
 use strandline_claims::finding::LedgerView;
-use strandline_claims::units::bytes;
+use strandline_claims::units::{bytes, thousands};
 
 /// The remedy that releases pages of zeros.
 pub const ZERO_PAGES: &str = "zero_pages";
 
 /// Facts about the process that the ledger does not contain.
 pub struct RemedyInputs<'a> {
-    /// Path of the executable; empty if unknown.
-    pub executable: &'a str,
+    /// Path of the executable, if it is known.
+    pub executable: Option<&'a str>,
     /// Bytes that zero_pages would release.
     pub zero_bytes: u64,
     /// How many of these bytes other processes map too; `None` if this was not determined.
@@ -32,14 +32,13 @@ pub fn remedies(view: &LedgerView<'_>, inputs: &RemedyInputs<'_>) -> Vec<Remedy>
     remedies.extend(readers::runtime_readers().flat_map(|reader| (reader.remedies)(view)));
     remedies.extend(zero_pages(view.pid, inputs));
     remedies.extend(readers::allocator_readers().flat_map(|reader| (reader.remedies)(view)));
-    remedies.extend(programs::remedy(inputs.executable));
-    remedies.sort_by_key(|remedy| {
-        std::cmp::Reverse(remedy.predicted_bytes.map_or((0, false), |bytes| (bytes, true)))
-    });
+    remedies.extend(inputs.executable.and_then(programs::remedy));
+    remedies.sort_by_key(|remedy| std::cmp::Reverse(remedy.predicted_bytes));
     predict_after_better(&mut remedies, inputs);
     remedies
 }
 
+/// The remedy that releases pages of zeros, if there are any.
 fn zero_pages(pid: i32, inputs: &RemedyInputs<'_>) -> Option<Remedy> {
     let mut cost = "a fault for each page when it is written again".to_owned();
     if !inputs.can_page_out {
@@ -58,7 +57,7 @@ fn zero_pages(pid: i32, inputs: &RemedyInputs<'_>) -> Option<Remedy> {
 fn sharing_clause(sharing: &Sharing) -> String {
     let others = match sharing.other_processes {
         Some(1) => "another process".to_owned(),
-        Some(count) => format!("{count} other processes"),
+        Some(count) => format!("{} other processes", thousands(count)),
         None => "other processes".to_owned(),
     };
     let (shared, private) = (bytes(sharing.shared_bytes), bytes(sharing.private_bytes));
@@ -80,7 +79,7 @@ fn predict_after_better(remedies: &mut [Remedy], inputs: &RemedyInputs<'_>) {
         let predicted_without = |taken: u64| predicted.map(|bytes| bytes.saturating_sub(taken));
         remedy.predicted_after_better_bytes = match allocator {
             _ if is_first => predicted,
-            Some(name) if trimmed.contains(name) => predicted_without(u64::MAX),
+            Some(name) if trimmed.contains(name) => predicted.map(|_| 0),
             _ if has_collection || is_collection && has_zero => None,
             None if is_zero => predicted_without(trimmed.iter().map(|name| zeros(name)).sum()),
             Some(name) if has_zero => predicted_without(zeros(name)),

@@ -26,7 +26,7 @@ fn a_fragmented_heap_is_a_free_heap() {
         row("glibc.live", State::Live, 404 << 20),
     ];
     let remedies = call("malloc_trim", 1100 << 20);
-    let verdict = verdict(&VerdictInputs { pinning_chunks: 12_411, ..inputs(&rows, 1600 << 20, &remedies) });
+    let verdict = verdict(&VerdictInputs { pinning_blocks: 12_411, ..inputs(&rows, 1600 << 20, &remedies) });
     assert_eq!(verdict.class, "free_heap");
     assert_eq!(
         verdict.headline,
@@ -39,6 +39,22 @@ fn a_fragmented_heap_is_a_free_heap() {
 fn a_row_for_several_classes_counts_once() {
     let rows = [row("musl.free.kept", State::Stranded, 50 << 20), row("musl.live", State::Live, 10 << 20)];
     assert_eq!(verdict(&inputs(&rows, 60 << 20, &[])).headline, "50.0 MiB of 60.0 MiB RSS is free heap");
+}
+
+#[test]
+fn calls_and_blocks_are_those_of_the_allocator_with_the_free_memory() {
+    let rows = [
+        row("jemalloc.free.pinned", State::Pinned, 90 << 20),
+        row("glibc.live", State::Live, 1 << 20),
+        row("jemalloc.live", State::Live, 9 << 20),
+    ];
+    let remedies = call("malloc_trim", 0);
+    let of = |pinning_blocks| {
+        verdict(&VerdictInputs { pinning_blocks, ..inputs(&rows, 100 << 20, &remedies) }).headline
+    };
+    let start = "90.0 MiB of 100 MiB RSS is free heap; 90.0 MiB is pinned: free bytes ";
+    assert_eq!(of(7), format!("{start}beside 7 allocated blocks"));
+    assert_eq!(of(0), format!("{start}on pages that are in use"));
 }
 
 #[test]

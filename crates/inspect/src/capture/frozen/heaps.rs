@@ -14,7 +14,7 @@ use strandline_process::procfs::Process;
 use strandline_process::range::{AddressRange, RangeSet};
 use strandline_process::resident::Resident;
 use strandline_process::smaps::SmapsEntry;
-use strandline_process::stacks::{Stack, ThreadFacts};
+use strandline_process::stacks::Stack;
 
 /// Maximum anonymous bytes outside of what is kept from children in which free memory is searched:
 /// a block takes at least 16 bytes of them, and 8 of ours.
@@ -29,12 +29,11 @@ impl FrozenState {
     pub(super) fn read_heaps(
         &mut self,
         process: &Process,
-        threads: &[ThreadFacts],
         memory: &dyn Memory,
         read_plan: &ReadPlan<'_>,
     ) -> Result<()> {
         let mut refinements = std::mem::take(&mut self.refinements);
-        let runtimes = self.runtimes.iter().flat_map(|reading| &reading.claims);
+        let runtimes = self.runtime_readings.iter().flat_map(|reading| &reading.claims);
         let claimed: Vec<_> = runtimes.map(RangeClaim::range).collect();
         refinements.nest(claimed.iter().copied());
         let pass = HeapPass {
@@ -44,21 +43,26 @@ impl FrozenState {
             checks_free_lists: read_plan.options.before_call,
             cell_bytes: self.page_map.as_ref().map(Plan::cell_bytes),
         };
-        let heaps = self.heaps(process, threads, memory, &mut refinements, pass, read_plan);
+        let heaps = self.make_pass(process, memory, &mut refinements, pass, read_plan);
         self.refinements = refinements;
-        let (readings, caveats) = heaps?;
+        let HeapReadings { mut heaps, caveats } = heaps?;
         self.caveats.extend(caveats);
-        self.add_readings(readings);
+        self.caveats.extend(drop_overlapping_claims(&mut heaps));
+        for HeapReading { reader_index, mut reading } in heaps {
+            self.caveats.append(&mut reading.caveats);
+            self.bytes_read += reading.bytes_read;
+            self.allocator_indices.push(reader_index);
+            self.allocator_readings.push(reading);
+        }
         Ok(())
     }
 
-    /// Returns the memory of allocators outside of their blocks in use, if a runtime's reader needs
-    /// it. It costs a pass over all heaps, for which the target does not wait, and memory for each
-    /// block.
+    /// Returns the memory of allocators outside of their blocks in use, as far as it can be found,
+    /// if a runtime's reader needs it. It costs a pass over all heaps, for which the target does
+    /// not wait, and memory for each block.
     pub(super) fn free_memory(
         &mut self,
         process: &Process,
-        threads: &[ThreadFacts],
         memory: &dyn Memory,
         read_plan: &ReadPlan<'_>,
     ) -> RangeSet {
@@ -76,10 +80,11 @@ impl FrozenState {
             checks_free_lists: false,
             cell_bytes: None,
         };
-        let heaps = self.heaps(process, threads, memory, &mut Refinements::default(), pass, read_plan);
-        let Ok((readings, _)) = heaps else { return RangeSet::default() };
+        let heaps = self.make_pass(process, memory, &mut Refinements::default(), pass, read_plan);
+        // The pass that counts reports what is wrong.
+        let Ok(HeapReadings { heaps, .. }) = heaps else { return RangeSet::default() };
         let mut free = Vec::new();
-        for (_, reading) in readings {
+        for HeapReading { reading, .. } in heaps {
             self.bytes_read += reading.bytes_read;
             if !reading.is_inconsistent && reading.caveats.is_empty() {
                 add_free(reading, &mut free);
@@ -88,11 +93,10 @@ impl FrozenState {
         free.into_iter().collect()
     }
 
-    /// Reads the heaps of all allocators; returns a reading for each, with the index of its reader.
-    fn heaps(
+    /// Reads the heaps of all allocators.
+    fn make_pass(
         &self,
         process: &Process,
-        threads: &[ThreadFacts],
         memory: &dyn Memory,
         refinements: &mut Refinements,
         pass: HeapPass,
@@ -101,18 +105,19 @@ impl FrozenState {
         let total = self.sums.anonymous_bytes;
         let done = AtomicU64::new(0);
         let progress = |bytes: u64| read_plan.options.advance("reading the heap", &done, bytes, total);
-        let fs_bases: Vec<u64> =
-            threads.iter().map(|thread| thread.fs_base).filter(|&base| base != 0).collect();
+        // A thread without thread-local storage has none.
+        let fs_bases = self.threads().iter().map(|thread| thread.fs_base).filter(|&base| base != 0);
+        let fs_bases: Vec<u64> = fs_bases.collect();
         let stacks: Vec<_> = self.stacks.iter().map(Stack::range).collect();
         let mut claimed = pass.claimed;
-        let locked = self.mappings_with(|space| space.flags.is_locked());
-        let swapped = self.mappings_with(|space| space.counts.swap_bytes > 0);
-        let reserved = self.mappings_with(|space| space.flags.is_hugetlb());
+        let locked = self.mappings_with(|entry| entry.flags.is_locked());
+        let swapped = self.mappings_with(|entry| entry.counts.swap_bytes > 0);
+        let reserved = self.mappings_with(|entry| entry.flags.is_hugetlb());
         let residency = &self.residency;
         let resident = |range: AddressRange| resident_runs(residency, range, true);
-        let (mut all_readings, mut all_caveats) = (Vec::new(), Vec::new());
+        let mut all = HeapReadings::default();
         let resident_memory = Resident::new(memory, residency);
-        for (reader, (layer, found)) in read_plan.found.allocators.iter().enumerate() {
+        for (reader_index, allocator) in read_plan.found.allocators.iter().enumerate() {
             let context = Context {
                 memory: &resident_memory,
                 whole_memory: memory,
@@ -133,22 +138,22 @@ impl FrozenState {
                 threads: read_plan.workers,
                 progress: &progress,
             };
-            let (mut readings, caveats) = found.read(&context).map_err(|error| Error::Overlap {
+            let (mut readings, caveats) = allocator.found.read(&context).map_err(|error| Error::Overlap {
                 address: error.at,
                 first: format!("a claim that ends at {:#x}", error.expected),
                 second: format!("an allocator of process {}", process.pid()),
             })?;
-            readings.iter_mut().for_each(|reading| reading.layer = *layer);
-            all_caveats.extend(caveats);
+            readings.iter_mut().for_each(|reading| reading.layer = allocator.layer);
+            all.caveats.extend(caveats);
             let ranges: Vec<_> = readings.iter().flat_map(|reading| reading.ranges()).collect();
             // Allocators with blocks in those of others come first, and refine these.
-            if *layer == Layer::Blocks {
+            if allocator.layer == Layer::Blocks {
                 refinements.nest(ranges.iter().copied());
             }
             claimed.extend(ranges);
-            all_readings.extend(readings.into_iter().map(|reading| (reader, reading)));
+            all.heaps.extend(readings.into_iter().map(|reading| HeapReading { reader_index, reading }));
         }
-        Ok((all_readings, all_caveats))
+        Ok(all)
     }
 
     /// Returns the ranges of the mappings that `accepts`, in address order.
@@ -156,21 +161,22 @@ impl FrozenState {
         let entries = self.smaps_entries.iter().filter(|entry| accepts(entry));
         entries.map(|entry| entry.mapping.range()).collect()
     }
-
-    /// Adds the readings of allocators, each with the index of its reader.
-    fn add_readings(&mut self, mut readings: Vec<(usize, Reading)>) {
-        self.caveats.extend(drop_overlapping_claims(&mut readings));
-        for (reader, mut reading) in readings {
-            self.caveats.append(&mut reading.caveats);
-            self.bytes_read += reading.bytes_read;
-            self.allocator_indices.push(reader);
-            self.readings.push(reading);
-        }
-    }
 }
 
-/// A reading for each heap with the index of its reader, and caveats that belong to none.
-type HeapReadings = (Vec<(usize, Reading)>, Vec<Caveat>);
+/// What an allocator's reader found in one heap.
+struct HeapReading {
+    /// Index of the reader in [`FoundReaders::allocators`](crate::readers::FoundReaders).
+    reader_index: usize,
+    reading: Reading,
+}
+
+/// Result of a pass.
+#[derive(Default)]
+struct HeapReadings {
+    heaps: Vec<HeapReading>,
+    /// Caveats that belong to no heap.
+    caveats: Vec<Caveat>,
+}
 
 /// A pass over the heaps of all allocators.
 struct HeapPass {
@@ -186,7 +192,8 @@ struct HeapPass {
     cell_bytes: Option<u64>,
 }
 
-/// Adds the memory that an allocator manages, without its blocks in use and what is between two.
+/// Adds the memory that an allocator manages, without its blocks in use and what is between two:
+/// nothing if its blocks are not known.
 fn add_free(reading: Reading, free: &mut Vec<AddressRange>) {
     let managed: RangeSet = reading.ranges().collect();
     let Some(blocks) = reading.refined.blocks.and_then(|blocks| blocks.finish().ok()) else { return };
@@ -207,9 +214,9 @@ fn add_free(reading: Reading, free: &mut Vec<AddressRange>) {
 
 /// If two allocators claim the same memory, keeps only the claims of the one recognised by content
 /// alone (glibc, read last): one of the two is damaged, or takes its memory from the other.
-fn drop_overlapping_claims(readings: &mut [(usize, Reading)]) -> Vec<Caveat> {
-    let recognised_by_content =
-        readings.iter().map(|(_, reading)| reading).filter(|reading| reading.layer == Layer::RestOfMappings);
+fn drop_overlapping_claims(heaps: &mut [HeapReading]) -> Vec<Caveat> {
+    let readings = heaps.iter().map(|heap| &heap.reading);
+    let recognised_by_content = readings.filter(|reading| reading.layer == Layer::RestOfMappings);
     let held: RangeSet = recognised_by_content
         .flat_map(|reading| {
             let mapped = reading.mapped_blocks.iter().map(|block| AddressRange::new(block.start, block.end));
@@ -217,8 +224,8 @@ fn drop_overlapping_claims(readings: &mut [(usize, Reading)]) -> Vec<Caveat> {
         })
         .collect();
     let mut caveats = Vec::new();
-    let all = readings.iter_mut().map(|(_, reading)| reading);
-    for reading in all.filter(|reading| reading.layer == Layer::Mappings) {
+    let readings = heaps.iter_mut().map(|heap| &mut heap.reading);
+    for reading in readings.filter(|reading| reading.layer == Layer::Mappings) {
         let claimed_bytes =
             |claims: &[RangeClaim]| claims.iter().map(|claim| claim.sums.resident.total()).sum::<u64>();
         let (count_before, bytes_before) = (reading.claims.len(), claimed_bytes(&reading.claims));
@@ -228,7 +235,7 @@ fn drop_overlapping_claims(readings: &mut [(usize, Reading)]) -> Vec<Caveat> {
             // No call is made into an allocator whose structures are in doubt.
             reading.call = None;
             let text = format!(
-                "memory of {} overlaps another allocator's: its bytes are on the other's rows",
+                "memory of {} overlaps that of another allocator: its bytes are on the rows of the other",
                 reading.allocator.name
             );
             let place = reading.allocator.found_by.clone();
