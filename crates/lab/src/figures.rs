@@ -1,5 +1,6 @@
 //! Builds the command that measures a subject, and reads the figures of the ended job.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use strandline_recording::{Reader, Record};
@@ -8,6 +9,7 @@ use super::cell::{End, Figures, Measure, Outcome, Subject};
 use super::executable::executable_path;
 use super::path_error::path_error;
 use super::protocol::Ended;
+use super::trial::program;
 
 /// File name of the recording of a job.
 pub const RECORDING: &str = "recording.strandline";
@@ -17,8 +19,6 @@ const CACHEGRIND_PREFIX: &str = "cachegrind.out.";
 const MAX_CACHEGRIND_BYTES: u64 = 256 << 20;
 /// Exit status of `strandline run` if it failed itself.
 const RECORDER_FAILED_STATUS: u8 = 125;
-/// Permission to execute, of the user, the group or others.
-const EXECUTABLE_BITS: u32 = 0o111;
 /// Microseconds, the unit of times in a recording, in a second.
 pub(crate) const US_PER_SECOND: f64 = 1e6;
 
@@ -190,16 +190,7 @@ pub fn is_in_path(name: &str) -> bool {
 
 /// The file of the program `name`, found as the shell would find it.
 pub fn find_in_path(name: &str) -> Option<PathBuf> {
-    use std::os::unix::fs::PermissionsExt;
-    let is_program = |path: &PathBuf| {
-        path.metadata()
-            .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & EXECUTABLE_BITS != 0)
-    };
-    if name.contains('/') {
-        return Some(name.into()).filter(is_program);
-    }
-    let paths = std::env::var_os("PATH")?;
-    std::env::split_paths(&paths).map(|folder| folder.join(name)).find(is_program)
+    program::find(OsStr::new(name), None, std::env::var("PATH").ok().as_deref()).ok()
 }
 
 fn path_text(path: &Path) -> String {
