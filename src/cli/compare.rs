@@ -7,7 +7,7 @@ use super::arguments_lab::{Compare, Rounds};
 use super::lab::{LabProgress, UNTIL_FACTOR, lab_options, report_stop, require_confirmation, show};
 use super::output::Output;
 use super::{CommandResult, Failure, Result};
-use strandline_lab::cell::{End, Measure, Outcome, Subject};
+use strandline_lab::cell::{End, Measure, Outcome, Subject, SubjectRun};
 use strandline_lab::command_line::{CommandLine, assignments};
 use strandline_lab::compare::{CommandCase, CompareJudge, Comparison, cachegrind_subjects, letter};
 use strandline_lab::engine::{self, Plan, Progress, Results};
@@ -67,7 +67,7 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<CommandResult> {
             return report_stop(&stop);
         }
     };
-    if let Some((subject, outcome)) = first_failure {
+    if let Some(SubjectRun { subject, outcome }) = first_failure {
         // Read its last output before the files are removed.
         let failure = run_failure(matrix.subjects.get(subject), &outcome);
         // Do not resume from this lab: the cause of the failure may be fixed.

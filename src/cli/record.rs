@@ -14,7 +14,7 @@ use super::output::{Output, print_message};
 use super::progress::max_columns;
 use super::{CommandResult, Failure, Result};
 use strandline_recorder::{
-    CommandSettings, LedgerSettings, Limits, NotStarted, Options, Plan, Progress, Recorded,
+    CommandSettings, LedgerSettings, Limits, NotStarted, Options, Plan, Progress, Recorded, RecordedCommand,
 };
 use strandline_report::text::{clean, counted, shorten};
 use strandline_report::units::{bytes, maybe_bytes, percent, seconds};
@@ -55,7 +55,7 @@ pub fn run(arguments: &Run) -> Result<CommandResult> {
     );
     line.erase();
     match ended {
-        Ok((recorded, wait_status)) => {
+        Ok(RecordedCommand { recorded, wait_status }) => {
             if std::io::stderr().is_terminal() && may_write() {
                 print_summary(&recorded, "high water");
             }

@@ -4,12 +4,14 @@
 use std::time::{Duration, Instant};
 
 use super::arguments_lab::Try as Arguments;
-use super::lab::{LabProgress, UNTIL_FACTOR, lab_options, report_stop, require_confirmation, show};
+use super::lab::{
+    LabProgress, TerminalUser, UNTIL_FACTOR, lab_options, report_stop, require_confirmation, show,
+};
 use super::output::Output;
 use super::{CommandResult, Failure, Result};
 use strandline_lab::cell::{Measure, Subject};
 use strandline_lab::engine::{self, Plan, Progress};
-use strandline_lab::executor::NoResult;
+use strandline_lab::executor::{NoResult, StopReason};
 use strandline_lab::pages::trial::{catalogue_document, catalogue_page, document, page};
 use strandline_lab::setup::{LabContent, LabSetup};
 use strandline_lab::trial::applies::Facts;
@@ -17,8 +19,10 @@ use strandline_lab::trial::catalogue::{Candidate, Catalogue};
 use strandline_lab::trial::observation::{self, Observation};
 use strandline_lab::trial::rank::{self, Goal};
 use strandline_lab::trial::server::Service;
-use strandline_lab::trial::tries::{self, BASELINE, Trial, TrialJudge, TriedSetting, TryResult};
-use strandline_lab::user::ProgressDisplay;
+use strandline_lab::trial::tries::{
+    self, BASELINE, Choice, Trial, TrialJudge, Tried, TriedSetting, TryResult,
+};
+use strandline_lab::user::{ProgressDisplay, User};
 use strandline_report::units::seconds;
 
 const SCHEMA: &str = "strandline/try/1";
@@ -27,6 +31,13 @@ const LIST_SCHEMA: &str = "strandline/try-list/1";
 /// a constant.
 const TIMEOUT_FACTOR: u32 = 10;
 const TIMEOUT_BASE: Duration = Duration::from_secs(30);
+/// Progress while a command runs that may never end.
+const UNTIL_COMMAND_ENDS: &str = "first run, until the command ends; if it is a server: --ready port=8080";
+/// Progress while a server runs.
+const UNTIL_LOAD_ENDS: &str = "first run of the server, without settings";
+/// Advice after an interrupted first run.
+const SERVER_ADVICE: &str = "the first run waits until the command ends; a server never does: use strandline try \
+                             --ready port=8080 --load 'curl -s localhost:8080' -- ./server";
 
 /// Runs a trial and shows which settings keep less memory, or lists the candidates.
 pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> {
@@ -106,6 +117,14 @@ fn first_run_time(wall_seconds: Option<f64>, elapsed: Duration) -> Duration {
     wall_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or(elapsed)
 }
 
+/// Settings with the results of their runs.
+fn with_results(
+    settings: Vec<TriedSetting>,
+    results: impl IntoIterator<Item = TryResult>,
+) -> impl Iterator<Item = Tried> {
+    settings.into_iter().zip(results).map(|(setting, result)| Tried { setting, result })
+}
+
 struct Rounds {
     /// The results of the command without settings, then of each candidate.
     results: Vec<TryResult>,
@@ -140,7 +159,7 @@ impl RunningTrial<'_> {
         }
         let facts = tries::facts(&self.base.command, &observation);
         let is_requested = |id: &str| is_requested(self.arguments, id);
-        let (tries, not_applicable) = tries::choose(self.catalogue, &facts, &is_requested);
+        let Choice { tries, not_applicable } = tries::choose(self.catalogue, &facts, &is_requested);
         // A run reused from an earlier lab took no time now, and a server takes longer than its
         // load.
         self.confirm(lab, tries.len(), elapsed.max(run_time))?;
@@ -157,7 +176,7 @@ impl RunningTrial<'_> {
             first_baseline_failure: rounds.first_baseline_failure,
             observation,
             baseline,
-            tried: tries.into_iter().zip(rounds.results).collect(),
+            tried: with_results(tries, rounds.results).collect(),
             not_applicable,
             runs_with_leftovers: rounds.runs_with_leftovers,
             cluster_caveats: Vec::new(),
@@ -168,7 +187,7 @@ impl RunningTrial<'_> {
             // The machine may have drifted: compare pairs with runs without settings in their own
             // rounds.
             let pair_rounds = self.rounds(lab, "baseline of pairs", &pairs, trial.observation.settled_at)?;
-            trial.tried.extend(pairs.into_iter().zip(pair_rounds.results.into_iter().skip(1)));
+            trial.tried.extend(with_results(pairs, pair_rounds.results.into_iter().skip(1)));
             trial.runs_with_leftovers += pair_rounds.runs_with_leftovers;
             trial.baseline_failures += pair_rounds.baseline_failures;
             trial.first_baseline_failure =
@@ -198,14 +217,17 @@ impl RunningTrial<'_> {
     /// Runs the command once without settings; the figures are not counted.
     fn first_run(&self, lab: &mut LabSetup) -> std::result::Result<Observation, NoResult> {
         let show_first_run = |_: &Progress| {
-            self.progress
-                .show_line("the first run, without settings, until the command ends (a server needs --ready)")
+            self.progress.show_line(if self.service.is_some() { UNTIL_LOAD_ENDS } else { UNTIL_COMMAND_ENDS })
         };
         let mut judge = TrialJudge::new(&[], self.service.is_some(), &show_first_run);
         let subject = Subject { name: "first look".to_owned(), ..self.base.clone() };
         let plan = Plan { subjects: vec![subject], warm_up: 0, min_rounds: 1, max_rounds: 1, seed: 1 };
         show_first_run(&Progress::default());
-        engine::run_plan(&plan, &mut lab.executors, &mut lab.journal, &mut judge)?;
+        let ran = engine::run_plan(&plan, &mut lab.executors, &mut lab.journal, &mut judge);
+        if matches!(ran, Err(StopReason::Interrupted(_))) && self.service.is_none() {
+            TerminalUser.show(SERVER_ADVICE);
+        }
+        ran?;
         if let Some(Some(why)) = judge.failures.into_iter().next() {
             return Err(NoResult::Failed(format!("without any setting: {why}")));
         }
@@ -269,20 +291,19 @@ impl RunningTrial<'_> {
     }
 
     /// The best candidates that can be combined in pairs.
-    fn pairs(&self, tried: &[(TriedSetting, TryResult)], facts: &Facts) -> Vec<TriedSetting> {
+    fn pairs(&self, tried: &[Tried], facts: &Facts) -> Vec<TriedSetting> {
         let candidate_of = |setting: &TriedSetting| {
             self.catalogue.candidates.iter().find(|candidate| candidate.id == setting.id)
         };
         let candidates: Option<Vec<&Candidate>> =
-            tried.iter().map(|(setting, _)| candidate_of(setting)).collect();
+            tried.iter().map(|tried| candidate_of(&tried.setting)).collect();
         let candidates = candidates.unwrap_or_default();
-        let measured: Vec<_> = tried.iter().map(|(_, judged)| judged.candidate_figures()).collect();
+        let measured: Vec<_> = tried.iter().map(|tried| tried.result.candidate_figures()).collect();
         let max_pairs = self.arguments.pairs as usize;
         rank::pairs(&candidates, &measured, self.arguments.goal.into(), max_pairs)
             .into_iter()
             .filter_map(|[a, b]| {
-                let ((setting_a, _), (setting_b, _)) = (tried.get(a)?, tried.get(b)?);
-                Some(TriedSetting::pair(setting_a, setting_b, facts))
+                Some(TriedSetting::pair(&tried.get(a)?.setting, &tried.get(b)?.setting, facts))
             })
             .collect()
     }

@@ -17,11 +17,14 @@ use strandline_survey::{Selection, Survey};
 /// ten times as long, as it first adds up the counters of all processors.
 const TIME_LIMIT: Duration = Duration::from_millis(20);
 
+/// What is charged to a group.
 #[derive(Debug, Clone)]
 pub struct Charge {
+    /// Path of the group.
     pub path: String,
     /// When it was read.
     pub at: Instant,
+    /// Its figures and rows.
     pub sample: GroupSample,
 }
 
@@ -38,6 +41,7 @@ pub struct LeftOut {
     pub time: u64,
 }
 
+/// What is charged to all groups.
 #[derive(Debug, Default)]
 pub struct Charges {
     /// Groups with figures, sorted by path.
@@ -59,6 +63,7 @@ enum MissingReason {
 #[derive(Debug)]
 struct Reading {
     at: Instant,
+    /// Its figures, or why it has none.
     result: Result<GroupSample, MissingReason>,
 }
 
@@ -148,6 +153,7 @@ impl ChargeReader {
         }
     }
 
+    /// Reads one group.
     fn read_group(&self, path: &str) -> Result<GroupSample, MissingReason> {
         let MountedGroups { hierarchy, view } = self.mounted.as_ref().ok_or(MissingReason::NotFound)?;
         let sample = view.open(hierarchy, path).and_then(|group| self.sampler.take(&group));

@@ -47,6 +47,10 @@ struct State {
 }
 
 impl SurveyExchange {
+    /// An exchange without a survey.
+    ///
+    /// # Errors
+    /// If the kernel has no descriptor left.
     pub fn new() -> std::io::Result<Self> {
         let delivered = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let last_reader_at = Instant::now();
@@ -94,6 +98,7 @@ impl SurveyExchange {
         let _ = self.delivered.write(1);
     }
 
+    /// Has all threads end.
     pub fn end(&self) {
         self.lock_state().has_ended = true;
         self.changed.notify_all();
@@ -121,6 +126,7 @@ impl SurveyExchange {
 
 /// Takes surveys, and writes pages to a file, on a separate thread.
 pub struct SurveyThread {
+    /// Which processes to survey.
     pub selection: Selection,
     /// Number of processes shown one by one.
     pub top: usize,
@@ -128,11 +134,15 @@ pub struct SurveyThread {
     pub writer: Option<Writer>,
     /// Makes pages, and holds the states of the processes.
     pub pages: Arc<Pages>,
-    /// Told when the selection matches nothing, and when it matches again.
+    /// Receives a line when the selection matches nothing, and when it matches again.
     pub log: Log,
 }
 
 impl SurveyThread {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// If the kernel has no thread left.
     pub fn start(self, exchange: Arc<SurveyExchange>) -> std::io::Result<JoinHandle<()>> {
         std::thread::Builder::new().name("figures".into()).spawn(move || self.take_surveys(&exchange))
     }

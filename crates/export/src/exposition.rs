@@ -4,6 +4,7 @@
 
 use std::fmt::Write;
 
+/// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `text/plain; version=0.0.4`
@@ -13,6 +14,7 @@ pub enum Format {
 }
 
 impl Format {
+    /// Its media type.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Plain => "text/plain; version=0.0.4; charset=utf-8",
@@ -83,6 +85,7 @@ impl Exposition {
         self.text
     }
 
+    /// Appends formatted text.
     fn write(&mut self, text: std::fmt::Arguments<'_>) {
         // Writing to a string cannot fail.
         let _ = self.text.write_fmt(text);
@@ -94,6 +97,7 @@ impl Exposition {
 pub enum Value {
     /// Bytes and counts.
     Whole(u64),
+    /// Seconds.
     Real(f64),
 }
 

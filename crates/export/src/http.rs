@@ -10,8 +10,10 @@ pub const MAX_REQUEST_BYTES: usize = 8 << 10;
 /// Maximum number of headers of a request.
 const MAX_HEADERS: usize = 64;
 
+/// A request that was received whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
+    /// What is requested.
     pub resource: Resource,
     /// Whether the body of the response is left out (HEAD).
     pub is_head: bool,
@@ -20,11 +22,13 @@ pub struct Request {
 /// What a client can request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
+    /// The page, in this format.
     Metrics(Format),
     /// A line with the location of the page.
     Root,
     /// Nothing that is answered.
     Refused {
+        /// Status code of the answer.
         status: u16,
         /// A line with the reason.
         reason: &'static str,

@@ -48,8 +48,8 @@ const EXPECTED_STOP_MARGIN: f64 = 1.2;
 const CUT_SHORT_GROWTH: f64 = 3.0;
 /// A ledger that was cut short after this part of the whole budget does not get more time later.
 const FULL_BUDGET_PART: f64 = 0.75;
-// Measured stops (docs/figures.md, "Pauses"), with a margin.
-/// Length of any stop.
+/// Length of any stop. This and the next three were measured (docs/figures.md, "Pauses"), and have a
+/// margin.
 const BASE_STOP: Duration = Duration::from_millis(4);
 /// In addition, for reading the page tables.
 const PAGE_TABLE_SECONDS_PER_GIB: f64 = 0.018;
@@ -82,6 +82,9 @@ struct Turn {
 
 impl LedgerThread {
     /// Starts the thread of an exporter that started at `exporter_started_at`.
+    ///
+    /// # Errors
+    /// If the kernel has no thread left.
     pub fn start(self, exporter_started_at: Instant) -> std::io::Result<JoinHandle<()>> {
         std::thread::Builder::new()
             .name("ledgers".into())
@@ -230,6 +233,7 @@ impl LedgerThread {
     }
 }
 
+/// Bytes in GiB.
 fn gib(bytes: u64) -> f64 {
     bytes as f64 / (1_u64 << 30) as f64
 }

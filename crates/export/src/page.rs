@@ -14,11 +14,14 @@ use strandline_survey::survey::{ProcessFigures, Sum, Survey};
 /// Name of the sum of everything without its own series.
 const OTHER: &str = "other";
 
+/// Makes pages, and counts what the server does.
 #[derive(Debug)]
 pub struct Pages {
+    /// The ledgers of processes, and what they cost.
     pub states: Arc<ProcessStates>,
     /// What is charged to control groups.
     charges: Mutex<Arc<Charges>>,
+    /// When the exporter started.
     exporter_started_at: Instant,
     /// Pages that were requested.
     pub scrapes: AtomicU64,
@@ -88,6 +91,7 @@ impl Pages {
         text.end()
     }
 
+    /// The metrics of the exporter itself.
     fn exporter_metrics(&self, text: &mut Exposition, survey: &Survey, now: Instant) {
         let info_name = "strandline_exporter_info";
         text.family(info_name, Kind::Gauge, "The exporter's version; always 1.");
@@ -163,39 +167,52 @@ impl<F> Family<F> {
 /// Reads a figure of a process.
 type ProcessFigure = fn(&ProcessFigures) -> Option<u64>;
 
+/// Reads a figure of a sum of processes.
 type SumFigure = fn(&Sum) -> Option<u64>;
+
+/// A metric of single processes, and of the sum of the others.
+struct SummedFamily {
+    family: Family<ProcessFigure>,
+    sum_figure: SumFigure,
+}
 
 /// The kernel's figures of single processes, and their sum over the others.
 fn kernel_figures(text: &mut Exposition, processes: &[ShownProcess<'_>], others: Option<&Sum>) {
-    let gauges: [(Family<ProcessFigure>, SumFigure); 4] = [
-        (
-            Family::gauge("strandline_rss_bytes", "Resident memory as the kernel counts it (VmRSS).", |s| {
-                Some(s.figures.rss_bytes)
-            }),
-            |s| Some(s.rss_bytes),
-        ),
-        (
-            Family::gauge(
+    let gauges = [
+        SummedFamily {
+            family: Family::gauge(
+                "strandline_rss_bytes",
+                "Resident memory as the kernel counts it (VmRSS).",
+                |process| Some(process.figures.rss_bytes),
+            ),
+            sum_figure: |sum| Some(sum.rss_bytes),
+        },
+        SummedFamily {
+            family: Family::gauge(
                 "strandline_pss_bytes",
                 "Proportional set size: shared pages are divided by the number of processes that map them.",
-                |s| s.pss.bytes(),
+                |process| process.pss.bytes(),
             ),
-            |s| s.pss_bytes,
-        ),
-        (
-            Family::gauge("strandline_anonymous_bytes", "Resident anonymous memory (RssAnon).", |s| {
-                s.figures.anonymous_bytes
-            }),
-            |s| s.anonymous_bytes,
-        ),
-        (
-            Family::gauge("strandline_swap_bytes", "Anonymous memory swapped out (VmSwap).", |s| {
-                s.figures.swap_bytes
-            }),
-            |s| s.swap_bytes,
-        ),
+            sum_figure: |sum| sum.pss_bytes,
+        },
+        SummedFamily {
+            family: Family::gauge(
+                "strandline_anonymous_bytes",
+                "Resident anonymous memory (RssAnon).",
+                |process| process.figures.anonymous_bytes,
+            ),
+            sum_figure: |sum| sum.anonymous_bytes,
+        },
+        SummedFamily {
+            family: Family::gauge(
+                "strandline_swap_bytes",
+                "Anonymous memory swapped out (VmSwap).",
+                |process| process.figures.swap_bytes,
+            ),
+            sum_figure: |sum| sum.swap_bytes,
+        },
     ];
-    for (family, sum_figure) in gauges {
+    for SummedFamily { family, sum_figure } in gauges {
         process_family(text, &family, processes);
         if let Some(bytes) = others.and_then(sum_figure) {
             text.sample(family.name, &[("pid", ""), ("process", OTHER)], bytes);
@@ -216,14 +233,16 @@ fn process_family(text: &mut Exposition, family: &Family<ProcessFigure>, process
 /// Figures of single processes that are not summed over the others.
 fn other_figures(text: &mut Exposition, processes: &[ShownProcess<'_>]) {
     let families: [Family<ProcessFigure>; 3] = [
-        Family::gauge("strandline_high_water_bytes", "Peak RSS of the process (VmHWM).", |s| {
-            s.figures.high_water_bytes
+        Family::gauge("strandline_high_water_bytes", "Peak RSS of the process (VmHWM).", |process| {
+            process.figures.high_water_bytes
         }),
-        Family::counter("strandline_minor_faults_total", "Page faults without reading from a disk.", |s| {
-            Some(s.figures.minor_faults)
-        }),
-        Family::counter("strandline_major_faults_total", "Page faults that read from a disk.", |s| {
-            Some(s.figures.major_faults)
+        Family::counter(
+            "strandline_minor_faults_total",
+            "Page faults without reading from a disk.",
+            |process| Some(process.figures.minor_faults),
+        ),
+        Family::counter("strandline_major_faults_total", "Page faults that read from a disk.", |process| {
+            Some(process.figures.major_faults)
         }),
     ];
     for family in families {
@@ -254,22 +273,22 @@ fn ledgers(text: &mut Exposition, processes: &[ShownProcess<'_>], now: Instant) 
     let name = "strandline_state_bytes";
     text.family(name, Kind::Gauge, "Resident memory by state, of the last ledger.");
     for (process, ledger) in with_ledger() {
-        for (state, bytes) in ledger.states {
-            text.sample(name, &process.labels_with("state", state), bytes);
+        for state in &ledger.states {
+            text.sample(name, &process.labels_with("state", &state.label), state.bytes);
         }
     }
     let name = "strandline_row_bytes";
     text.family(name, Kind::Gauge, "The ledger's larger rows; the others are summed.");
     for (process, ledger) in with_ledger() {
-        for (row, bytes) in &ledger.rows {
-            text.sample(name, &process.labels_with("row", row), *bytes);
+        for row in &ledger.rows {
+            text.sample(name, &process.labels_with("row", &row.label), row.bytes);
         }
     }
     let name = "strandline_reclaimable_bytes";
     text.family(name, Kind::Gauge, "What a remedy is predicted to release, of the last ledger.");
     for (process, ledger) in with_ledger() {
-        for (remedy, bytes) in &ledger.remedies {
-            text.sample(name, &process.labels_with("remedy", remedy), *bytes);
+        for remedy in &ledger.remedies {
+            text.sample(name, &process.labels_with("remedy", &remedy.label), remedy.bytes);
         }
     }
     let name = "strandline_ledger_age_seconds";
@@ -299,16 +318,18 @@ fn process_errors(text: &mut Exposition, processes: &[ShownProcess<'_>]) {
 /// Sums over the processes of each control group.
 fn groups(text: &mut Exposition, groups: &[(String, Sum)]) {
     let families: [Family<SumFigure>; 4] = [
-        Family::gauge("strandline_cgroup_processes", "Chosen processes in a control group.", |s| {
-            Some(s.processes)
+        Family::gauge("strandline_cgroup_processes", "Chosen processes in a control group.", |sum| {
+            Some(sum.processes)
         }),
         Family::gauge(
             "strandline_cgroup_rss_bytes",
             "Their RSS; shared pages count for each process.",
-            |s| Some(s.rss_bytes),
+            |sum| Some(sum.rss_bytes),
         ),
-        Family::gauge("strandline_cgroup_pss_bytes", "Their PSS; shared pages count once.", |s| s.pss_bytes),
-        Family::gauge("strandline_cgroup_swap_bytes", "What of them is swapped out.", |s| s.swap_bytes),
+        Family::gauge("strandline_cgroup_pss_bytes", "Their PSS; shared pages count once.", |sum| {
+            sum.pss_bytes
+        }),
+        Family::gauge("strandline_cgroup_swap_bytes", "What of them is swapped out.", |sum| sum.swap_bytes),
     ];
     for Family { name, kind, help, figure } in families {
         text.family(name, kind, help);
@@ -320,35 +341,42 @@ fn groups(text: &mut Exposition, groups: &[(String, Sum)]) {
     }
 }
 
+/// Reads a figure of what is charged to a group.
 type ChargeFigure = fn(&Charge) -> Option<u64>;
 
 /// What the kernel charges to groups. The names are those of `explain --cgroup --json`.
 const CHARGE_FAMILIES: [Family<ChargeFigure>; 8] = [
-    Family::gauge("strandline_cgroup_charge_bytes", "What the kernel charges to a control group.", |c| {
-        Some(c.sample.figures.current_bytes)
+    Family::gauge(
+        "strandline_cgroup_charge_bytes",
+        "What the kernel charges to a control group.",
+        |charge| Some(charge.sample.figures.current_bytes),
+    ),
+    Family::gauge("strandline_cgroup_limit_bytes", "Its own limit.", |charge| {
+        charge.sample.figures.limit_bytes
     }),
-    Family::gauge("strandline_cgroup_limit_bytes", "Its own limit.", |c| c.sample.figures.limit_bytes),
     Family::gauge(
         "strandline_cgroup_effective_limit_bytes",
         "The smallest limit of it and the groups above it.",
-        |c| c.sample.figures.effective_limit_bytes,
+        |charge| charge.sample.figures.effective_limit_bytes,
     ),
-    Family::gauge("strandline_cgroup_working_set_bytes", "The charge without inactive file pages.", |c| {
-        c.sample.figures.working_set_bytes
-    }),
+    Family::gauge(
+        "strandline_cgroup_working_set_bytes",
+        "The charge without inactive file pages.",
+        |charge| charge.sample.figures.working_set_bytes,
+    ),
     Family::gauge(
         "strandline_cgroup_reclaimable_bytes",
         "What the kernel reclaims before it kills: file pages and reclaimable slab.",
-        |c| c.sample.figures.reclaimable_bytes,
+        |charge| charge.sample.figures.reclaimable_bytes,
     ),
-    Family::gauge("strandline_cgroup_active_file_bytes", "The active list of file pages.", |c| {
-        c.sample.figures.active_file_bytes
+    Family::gauge("strandline_cgroup_active_file_bytes", "The active list of file pages.", |charge| {
+        charge.sample.figures.active_file_bytes
     }),
-    Family::gauge("strandline_cgroup_inactive_file_bytes", "The inactive list of file pages.", |c| {
-        c.sample.figures.inactive_file_bytes
+    Family::gauge("strandline_cgroup_inactive_file_bytes", "The inactive list of file pages.", |charge| {
+        charge.sample.figures.inactive_file_bytes
     }),
-    Family::counter("strandline_cgroup_oom_kills_total", "Processes killed at its limit.", |c| {
-        c.sample.figures.events.oom_kill
+    Family::counter("strandline_cgroup_oom_kills_total", "Processes killed at its limit.", |charge| {
+        charge.sample.figures.events.oom_kill
     }),
 ];
 
@@ -395,6 +423,7 @@ pub fn own_processor_time() -> Option<Duration> {
     strandline_sys::spawn::own_cpu_us().ok().map(Duration::from_micros)
 }
 
+/// RSS of this process, if known.
 fn own_rss_bytes() -> Option<u64> {
     let process = strandline_process::procfs::Process::open(std::process::id().cast_signed()).ok()?;
     process.status().ok()?.rss_bytes

@@ -42,6 +42,7 @@ const MAX_PAGE_AGE: Duration = Duration::from_secs(1);
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// Bytes read from a client at once.
 const READ_BYTES: usize = 4096;
+/// Media type of answers other than a page.
 const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 /// Signals that end or stop the exporter.
 const SIGNALS: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM, Signal::SIGTSTP];
@@ -50,6 +51,9 @@ const ROOT_BODY: &str = "strandline export: see /metrics\n";
 
 /// Blocks [`SIGNALS`] and reads them from a descriptor instead. Must be called before there is a
 /// second thread.
+///
+/// # Errors
+/// One line, if the kernel refuses.
 pub fn take_over_signals() -> Result<SignalFd, String> {
     let failed = |error: std::io::Error| format!("signals cannot be taken over: {error}");
     let set: SigSet = SIGNALS.into_iter().collect();
@@ -62,19 +66,15 @@ pub fn take_over_signals() -> Result<SignalFd, String> {
 enum Step {
     /// The server reads its request, of which it has these bytes.
     Reading(Vec<u8>),
-    Waiting {
-        format: Format,
-        is_head: bool,
-    },
+    /// The client waits for a survey.
+    Waiting { format: Format, is_head: bool },
     /// The server writes the answer: `sent_bytes` of head and body together were sent.
-    Writing {
-        head: Vec<u8>,
-        body: Arc<Vec<u8>>,
-        sent_bytes: usize,
-    },
+    Writing { head: Vec<u8>, body: Arc<Vec<u8>>, sent_bytes: usize },
+    /// The answer was sent; the server waits until the client hangs up.
     Closing,
 }
 
+/// A connected client.
 struct Client {
     stream: TcpStream,
     step: Step,
@@ -103,6 +103,9 @@ struct Server<'a> {
 }
 
 /// Answers until a signal arrives.
+///
+/// # Errors
+/// One line, if the kernel cannot wait for clients.
 pub fn serve(
     listener: Option<TcpListener>,
     signals: &SignalFd,
@@ -145,8 +148,11 @@ pub fn serve(
     }
 }
 
+/// Which sources have events.
 struct ReadySources {
+    /// A signal arrived.
     has_signal: bool,
+    /// A survey was delivered.
     has_survey: bool,
     /// A new client can be accepted.
     has_new_client: bool,
@@ -217,6 +223,7 @@ impl Client {
         self.step_started_at + timeout
     }
 
+    /// Whether it waits for a survey.
     fn is_waiting_for_survey(&self) -> bool {
         matches!(self.step, Step::Waiting { .. })
     }
@@ -231,6 +238,7 @@ impl Client {
         matches!(self.step, Step::Closing) && Instant::now() >= self.deadline()
     }
 
+    /// Begins a step.
     fn set_step(&mut self, step: Step) {
         (self.step, self.step_started_at) = (step, Instant::now());
     }
@@ -329,10 +337,11 @@ impl Server<'_> {
                 Ok(count) => {
                     request.extend_from_slice(&buffer[..count]);
                     request.truncate(MAX_REQUEST_BYTES);
+                    // An unknown address counts as loopback, where fewer requests are answered.
                     let is_loopback = client
                         .stream
                         .local_addr()
-                        .is_ok_and(|address| address.ip().to_canonical().is_loopback());
+                        .map_or(true, |address| address.ip().to_canonical().is_loopback());
                     if let Some(request) = http::parse(request, is_loopback) {
                         self.handle_request(client, request);
                     }

@@ -29,7 +29,9 @@ pub struct ProcessState {
 /// State of all processes, and totals.
 #[derive(Debug, Default)]
 pub struct ProcessStates {
+    /// By process.
     entries: Mutex<HashMap<Key, ProcessState>>,
+    /// Ledgers that were taken.
     pub ledgers: AtomicU64,
     /// Ledgers that failed.
     pub failures: AtomicU64,

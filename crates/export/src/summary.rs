@@ -13,6 +13,21 @@ const MAX_REMEDIES: usize = 5;
 /// End of the caveat codes of readers that ran out of time: `heap_too_slow`, `jemalloc_too_slow`.
 const CUT_SHORT_SUFFIX: &str = "_too_slow";
 
+/// Bytes with the value of their label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabelledBytes {
+    /// A state, a row or a remedy.
+    pub label: String,
+    /// The bytes.
+    pub bytes: u64,
+}
+
+impl LabelledBytes {
+    fn new(label: &str, bytes: u64) -> Self {
+        Self { label: label.to_owned(), bytes }
+    }
+}
+
 /// What is exported of one ledger.
 #[derive(Clone, Debug)]
 pub struct Summary {
@@ -21,11 +36,11 @@ pub struct Summary {
     /// RSS as the ledger counts it.
     pub rss_bytes: u64,
     /// Bytes by state, which add up to `rss_bytes`.
-    pub states: [(&'static str, u64); 5],
+    pub states: Vec<LabelledBytes>,
     /// Bytes by row, largest first, with the rest as `other`; they add up to `rss_bytes` too.
-    pub rows: Vec<(String, u64)>,
+    pub rows: Vec<LabelledBytes>,
     /// What remedies would release, if predicted.
-    pub remedies: Vec<(String, u64)>,
+    pub remedies: Vec<LabelledBytes>,
     /// Whether time ran out before everything was read.
     pub is_cut_short: bool,
 }
@@ -41,23 +56,21 @@ impl Summary {
             ("pinned", totals.pinned),
             ("evictable", totals.evictable),
             ("unattributed", totals.unattributed),
-        ];
+        ]
+        .map(|(state, bytes)| LabelledBytes::new(state, bytes))
+        .to_vec();
         let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
         for row in &explanation.rows {
             // A row may have several holders.
             *sums.entry(&row.id).or_default() += row.bytes;
         }
         let min_row_bytes = (rss_bytes as f64 * row_share) as u64;
-        let mut rows: Vec<(String, u64)> = sums
-            .into_iter()
-            .filter(|(_, bytes)| *bytes > 0)
-            .map(|(id, bytes)| (id.to_owned(), bytes))
-            .collect();
-        rows.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-        let shown_count = rows.iter().take(MAX_ROWS).take_while(|(_, bytes)| *bytes >= min_row_bytes).count();
-        let other_bytes: u64 = rows.split_off(shown_count).iter().map(|(_, bytes)| bytes).sum();
+        sums.retain(|_, bytes| *bytes > 0);
+        let mut rows = largest_first(sums);
+        let shown_count = rows.iter().take(MAX_ROWS).take_while(|row| row.bytes >= min_row_bytes).count();
+        let other_bytes: u64 = rows.split_off(shown_count).iter().map(|row| row.bytes).sum();
         if other_bytes > 0 {
-            rows.push(("other".to_owned(), other_bytes));
+            rows.push(LabelledBytes::new("other", other_bytes));
         }
         let mut predictions: BTreeMap<&str, u64> = BTreeMap::new();
         // A setting releases nothing in the running process.
@@ -67,13 +80,19 @@ impl Summary {
                 predictions.entry(&remedy.id).or_insert(bytes);
             }
         }
-        let mut remedies: Vec<(String, u64)> =
-            predictions.into_iter().map(|(id, bytes)| (id.to_owned(), bytes)).collect();
-        remedies.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        let mut remedies = largest_first(predictions);
         remedies.truncate(MAX_REMEDIES);
         let is_cut_short = explanation.caveats.iter().any(|caveat| caveat.code.ends_with(CUT_SHORT_SUFFIX));
         Self { at, rss_bytes, states, rows, remedies, is_cut_short }
     }
+}
+
+/// Bytes by label, in descending order.
+fn largest_first(bytes_by_label: BTreeMap<&str, u64>) -> Vec<LabelledBytes> {
+    let labelled = bytes_by_label.into_iter().map(|(label, bytes)| LabelledBytes::new(label, bytes));
+    let mut labelled: Vec<LabelledBytes> = labelled.collect();
+    labelled.sort_by_key(|labelled| std::cmp::Reverse(labelled.bytes));
+    labelled
 }
 
 #[cfg(test)]
@@ -100,11 +119,11 @@ mod tests {
         explanation.rows =
             vec![row("a", 6_000), row("b", 3_000), row("a", 900), row("c", 99), row("d", 1), row("e", 0)];
         let summary = Summary::new(&explanation, 0.01, Instant::now());
-        let rows: Vec<_> = summary.rows.iter().map(|(id, bytes)| (id.as_str(), *bytes)).collect();
+        let rows: Vec<_> = summary.rows.iter().map(|row| (row.label.as_str(), row.bytes)).collect();
         assert_eq!(rows, [("a", 6_900), ("b", 3_000), ("other", 100)]);
         explanation.rows = (0..100).map(|n| row(&format!("r{n}"), 100)).collect();
         let summary = Summary::new(&explanation, 0.01, Instant::now());
         assert_eq!(summary.rows.len(), MAX_ROWS + 1);
-        assert_eq!(summary.rows.iter().map(|(_, bytes)| bytes).sum::<u64>(), 10_000);
+        assert_eq!(summary.rows.iter().map(|row| row.bytes).sum::<u64>(), 10_000);
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::Log;
 
+/// The file that collectors read.
 const FILE_NAME: &str = "strandline.prom";
 /// The file while it is written. Collectors only read files that end in `.prom`.
 const PARTIAL_FILE_NAME: &str = ".strandline.prom.partial";
@@ -40,6 +41,7 @@ impl Writer {
         self.due_at.saturating_duration_since(Instant::now())
     }
 
+    /// Replaces the file by one with this page; reports a failure.
     pub fn write(&mut self, page: &str) {
         self.due_at = Instant::now() + self.interval;
         let failure = replace(&self.folder, page).err();
@@ -51,6 +53,9 @@ impl Writer {
 }
 
 /// Checks that the folder can be written to.
+///
+/// # Errors
+/// One line, if it cannot.
 pub fn prepare(folder: &Path) -> Result<(), String> {
     create_partial(folder).map(drop)?;
     // The first page follows soon.

@@ -29,4 +29,5 @@ pub mod remedy;
 pub mod verdict;
 
 pub use strandline_claims::Caveat;
+pub use strandline_claims::units::counted;
 pub use strandline_process::Error;

@@ -3,9 +3,14 @@
 use std::io::Write;
 use std::path::Path;
 
+use super::path_error::path_error;
+
 /// Writes `content` to a temporary file beside `path`, and renames it to `path`.
+///
+/// # Errors
+/// One line with the path.
 pub fn write(path: &Path, content: &[u8]) -> Result<(), String> {
-    let named = |error: std::io::Error| format!("{}: {error}", path.display());
+    let named = |error: std::io::Error| path_error(path, &error);
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder).map_err(named)?;
     let mut temporary = tempfile::Builder::new().prefix(".new-").tempfile_in(folder).map_err(named)?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use strandline_inspect::Caveat;
 use strandline_recorder::Limits;
 
 use super::tail::last_lines;
@@ -78,6 +79,7 @@ impl End {
         *self == Self::Exited(0)
     }
 
+    /// The end in words, without what was written to standard error.
     fn description(&self) -> String {
         match self {
             Self::Exited(status) => format!("exit status {status}"),
@@ -139,6 +141,36 @@ pub struct Outcome {
     /// The machine that it ran on; `None`: the machine of the lab itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<Node>,
+}
+
+/// A finished run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SubjectRun {
+    /// Index of its subject in the plan.
+    pub subject: usize,
+    /// Its outcome.
+    pub outcome: Outcome,
+}
+
+/// A caveat on the runs of a lab.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabCaveat {
+    /// A short, stable name for scripts.
+    pub code: &'static str,
+    /// One sentence.
+    pub text: String,
+}
+
+impl LabCaveat {
+    /// A caveat with this code and sentence.
+    pub fn new(code: &'static str, text: impl Into<String>) -> Self {
+        Self { code, text: text.into() }
+    }
+
+    /// The same for the document of the subcommand `verb`.
+    pub fn of_verb(self, verb: &str) -> Caveat {
+        Caveat::new(self.code, verb, None, self.text)
+    }
 }
 
 /// A machine that a lab sends runs to.

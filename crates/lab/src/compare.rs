@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::cell::{End, Figures, Measure, Outcome, Subject};
+use super::cell::{End, Figures, Measure, Outcome, Subject, SubjectRun};
 use super::engine::{AfterRun, Judge, Progress, Results};
 use super::nodes::blocks;
 use super::statistics::{
-    BlockSample, Estimate, Ratio, Verdict, bonferroni, estimate_in_blocks, half_width, outliers, paired_ratio,
+    BlockSample, Estimate, Pair, Ratio, Verdict, bonferroni, estimate_in_blocks, half_width, outliers,
+    paired_ratio,
 };
 
 /// Joint confidence of all ratio intervals in one comparison.
@@ -69,6 +70,20 @@ impl Metric {
         }
     }
 
+    /// Differences up to this, in the metric's unit, are those of the kernel's accounting, and say
+    /// nothing of the commands; `None` if its counter is exact.
+    ///
+    /// A clock tick counts as user or as system time as a whole, and their sum is divided in the
+    /// proportion of the ticks (kernel/sched/cputime.c, `cputime_adjust`): each may be wrong by a
+    /// tick.
+    pub fn accounting_step(self) -> Option<f64> {
+        match self {
+            Self::User | Self::System => clock_tick_seconds(),
+            Self::HighWater => Some(self.resolution()),
+            Self::Wall | Self::MinorFaults | Self::Instructions | Self::Cycles => None,
+        }
+    }
+
     /// The value of this metric in a run.
     pub fn value_in(self, figures: &Figures) -> Option<f64> {
         let count = |count: Option<u64>| count.map(|count| count as f64);
@@ -82,6 +97,13 @@ impl Metric {
             Self::Cycles => count(figures.cycles),
         }
     }
+}
+
+/// Length of a tick of the kernel's clock, which is the resolution of its coarse clocks
+/// (clock_getres(2)); `None` if the kernel does not tell.
+fn clock_tick_seconds() -> Option<f64> {
+    let tick = nix::time::clock_getres(nix::time::ClockId::CLOCK_MONOTONIC_COARSE).ok()?;
+    Some(std::time::Duration::from(tick).as_secs_f64())
 }
 
 /// One command in one case.
@@ -100,13 +122,29 @@ pub struct MetricComparison {
     pub estimates: Vec<Option<Estimate>>,
     /// Ratio of each command to the first; `None` for the first.
     pub ratios: Vec<Option<Ratio>>,
+    /// See [`Metric::accounting_step`].
+    pub accounting_step: Option<f64>,
 }
 
 impl MetricComparison {
-    /// Verdict on the ratio of `command` to the first.
+    /// Verdict on the ratio of `command` to the first; a difference below the resolution is none
+    /// that is known.
     pub fn verdict(&self, command: usize) -> Verdict {
         let ratio = self.ratios.get(command).copied().flatten();
-        ratio.map_or(Verdict::Unknown, |ratio| ratio.verdict())
+        match ratio.map_or(Verdict::Unknown, |ratio| ratio.verdict()) {
+            Verdict::More | Verdict::Less if self.unresolved_step(command).is_some() => Verdict::Unknown,
+            verdict => verdict,
+        }
+    }
+
+    /// The resolution of the kernel's accounting, if the median of `command` differs from that of
+    /// the first by no more, or if neither is larger than that.
+    pub fn unresolved_step(&self, command: usize) -> Option<f64> {
+        let median = |command: usize| Some(self.estimates.get(command)?.as_ref()?.median);
+        let (first, other, step) = (median(0)?, median(command)?, self.accounting_step?);
+        let difference = (other - first).abs();
+        let is_unresolved = difference > 0.0 && difference <= step || first.max(other) <= step;
+        is_unresolved.then_some(step)
     }
 }
 
@@ -147,7 +185,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Evaluates the runs. `places` gives the command and case of each subject; several subjects
+    /// Evaluates the runs; `seed` is that of the bootstraps. `places` gives the command and case of each subject; several subjects
     /// may share a place (one is timed, one counts instructions).
     pub fn judge(
         commands: Vec<String>,
@@ -199,6 +237,7 @@ impl Comparison {
         tables
     }
 
+    /// The medians and ratios of a metric in a case.
     fn compare(&self, metric: Metric, by_command: &Table, seed: u64) -> MetricComparison {
         let samples = |values: &[RoundValue]| -> Vec<BlockSample> {
             let sample = |&RoundValue { round, value }| BlockSample { value, block: self.block(round) };
@@ -208,9 +247,14 @@ impl Comparison {
             .iter()
             .map(|values| estimate_in_blocks(&samples(values), MEDIAN_CONFIDENCE, seed))
             .collect();
-        MetricComparison { estimates, ratios: self.ratios(metric, by_command) }
+        MetricComparison {
+            estimates,
+            ratios: self.ratios(metric, by_command),
+            accounting_step: metric.accounting_step(),
+        }
     }
 
+    /// The block of a round. Without blocks, as in [`CompareJudge`], all rounds are in one.
     fn block(&self, round: usize) -> u32 {
         self.blocks.get(round).copied().unwrap_or_default()
     }
@@ -227,6 +271,7 @@ impl Comparison {
         by_command.iter().enumerate().map(ratio).collect()
     }
 
+    /// Adds a sentence for each command with outliers.
     fn report_outliers(&mut self, case: usize, metric: Metric, by_command: &Table) {
         // Only outliers of wall time are reported: CPU times reflect the same load of the machine,
         // and memory and instructions hardly vary.
@@ -305,9 +350,10 @@ pub fn letter(command: usize) -> String {
 }
 
 /// The pairs of values of the rounds that both have.
-fn pairs(reference: &[RoundValue], compared: &[RoundValue]) -> Vec<(f64, f64)> {
+fn pairs(reference: &[RoundValue], compared: &[RoundValue]) -> Vec<Pair> {
     let by_round: BTreeMap<usize, f64> = reference.iter().map(|run| (run.round, run.value)).collect();
-    compared.iter().filter_map(|run| Some((*by_round.get(&run.round)?, run.value))).collect()
+    let pair = |run: &RoundValue| Some(Pair { reference: *by_round.get(&run.round)?, compared: run.value });
+    compared.iter().filter_map(pair).collect()
 }
 
 /// The subjects in `timed`, run in cachegrind to count their instructions.
@@ -335,8 +381,8 @@ pub struct CompareJudge<'a> {
     pub case_count: usize,
     /// Called with the progress.
     pub progress: &'a (dyn Fn(&Progress) + Sync),
-    /// The first failed run where none may fail: subject and outcome.
-    pub first_failure: Option<(usize, Outcome)>,
+    /// The first failed run, where none may fail.
+    pub first_failure: Option<SubjectRun>,
     /// Runs that left processes behind.
     pub runs_with_leftovers: u32,
     /// Failed runs by subject.
@@ -366,7 +412,7 @@ impl Judge for CompareJudge<'_> {
         if self.may_fail && !matches!(outcome.end, End::NotStarted(_)) {
             return AfterRun::Continue;
         }
-        self.first_failure.get_or_insert_with(|| (subject, outcome.clone()));
+        self.first_failure.get_or_insert_with(|| SubjectRun { subject, outcome: outcome.clone() });
         AfterRun::Stop
     }
 
@@ -426,6 +472,31 @@ mod tests {
                 && comparison.max_half_width(Metric::Cycles) == f64::INFINITY
         );
         assert!(comparison.ratio_confidence > 0.99, "two ratios hold together");
+    }
+
+    #[test]
+    fn a_difference_of_a_tick_is_not_resolved() {
+        let tick = clock_tick_seconds().unwrap();
+        let compared = |first: f64, second: f64| {
+            let places = [CommandCase { command: 0, case: 0 }, CommandCase { command: 1, case: 0 }];
+            let runs = |seconds: f64| {
+                let figures = Figures { user_seconds: Some(seconds), ..Figures::default() };
+                let outcome = Outcome { end: End::Exited(0), figures, ..Outcome::not_started(String::new()) };
+                vec![Some(outcome); 10]
+            };
+            let results = Results { outcomes: vec![runs(first), runs(second)], ..Results::default() };
+            let names = vec!["x".to_owned(), "y".to_owned()];
+            let comparison = Comparison::judge(names, vec![String::new()], &places, &results, 1);
+            comparison.metrics[0][&Metric::User].clone()
+        };
+        let small = compared(tick / 4.0, tick);
+        assert_eq!((small.verdict(1), small.unresolved_step(1)), (Verdict::Unknown, Some(tick)));
+        let near = compared(100.0 * tick, 100.5 * tick);
+        assert_eq!((near.verdict(1), near.unresolved_step(1)), (Verdict::Unknown, Some(tick)));
+        let far = compared(100.0 * tick, 103.0 * tick);
+        assert_eq!((far.verdict(1), far.unresolved_step(1)), (Verdict::More, None));
+        let equal = compared(100.0 * tick, 100.0 * tick);
+        assert_eq!((equal.verdict(1), equal.unresolved_step(1)), (Verdict::Same, None));
     }
 
     #[test]

@@ -52,7 +52,8 @@ fn counter<E: Event>(event: E, pid: i32) -> std::io::Result<Counter> {
 
 fn read(counter: &mut Counter) -> Option<u64> {
     let reading = counter.read_full().ok()?;
-    // A multiplexed counter runs only part of the time, so its value is not exact.
+    // A multiplexed counter runs only part of the time, so its value is not exact; 0 is the count
+    // of a counter that some virtual machines expose and never advance.
     (reading.time_enabled() == reading.time_running() && reading.count() > 0).then(|| reading.count())
 }
 

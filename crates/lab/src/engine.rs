@@ -75,10 +75,12 @@ pub trait Judge {
     fn has_enough_rounds(&mut self, results: &Results) -> bool;
 }
 
+/// A subject whose turn it is in a round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScheduledRun {
+    /// Index of the subject in the plan.
     pub(super) subject: usize,
-    /// From 0, warm-ups first.
+    /// Number of the round, from 0, warm-ups first.
     pub(super) round: u32,
 }
 
@@ -168,12 +170,14 @@ impl Lab<'_> {
         subjects.into_iter().filter(takes_part).map(|subject| ScheduledRun { subject, round }).collect()
     }
 
+    /// Makes the runs of a round that are not in the journal.
     fn run_round(
         &mut self,
         turns: &[ScheduledRun],
         executors: &mut [Box<dyn Executor>],
     ) -> Result<(), StopReason> {
-        let turns: Vec<ScheduledRun> = turns.iter().copied().filter(|turn| !self.was_done(*turn)).collect();
+        let turns: Vec<ScheduledRun> =
+            turns.iter().copied().filter(|turn| !self.take_from_journal(*turn)).collect();
         if let [executor] = executors {
             for turn in turns {
                 if self.is_due(turn) {
@@ -232,7 +236,7 @@ impl Lab<'_> {
 
     /// Takes the outcome of a run from the journal, if an earlier process ran it. True if `turn`
     /// needs no run.
-    fn was_done(&mut self, turn: ScheduledRun) -> bool {
+    fn take_from_journal(&mut self, turn: ScheduledRun) -> bool {
         let Some(subject) = self.plan.subjects.get(turn.subject) else { return true };
         if !self.is_due(turn) {
             return true;
@@ -243,8 +247,9 @@ impl Lab<'_> {
         true
     }
 
+    /// Stores a finished run in the journal and has it judged.
     fn store_run(&mut self, turn: ScheduledRun, outcome: Outcome) -> Result<(), StopReason> {
-        let Some(subject) = self.plan.subjects.get(turn.subject) else { return Ok(()) };
+        let subject = self.plan.subjects.get(turn.subject).ok_or_else(internal_error)?;
         self.journal.keep(&subject.name, turn.round, &outcome).map_err(StopReason::Failed)?;
         self.new_runs += 1;
         self.judge_run(turn, outcome);
@@ -252,6 +257,7 @@ impl Lab<'_> {
         Ok(())
     }
 
+    /// Has the judge see a run, follows its decision, and adds the outcome to the results.
     pub(super) fn judge_run(&mut self, turn: ScheduledRun, outcome: Outcome) {
         let counted_round = turn.round.checked_sub(self.plan.warm_up);
         match self.judge.run_ended(turn.subject, counted_round, &outcome) {
@@ -283,6 +289,7 @@ impl Lab<'_> {
     }
 }
 
+/// The error of a lab in an impossible state: a thread that panicked, an index without a subject.
 pub(super) fn internal_error() -> StopReason {
     StopReason::Failed("a part of the lab came to a sudden end; please report this".to_owned())
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use super::atomic_file;
+use super::path_error::path_error;
 
 /// Folder with the staged files.
 static STAGED: OnceLock<PathBuf> = OnceLock::new();
@@ -20,19 +21,18 @@ pub fn executable_path() -> PathBuf {
 /// One line with the path, if a file cannot be read or written, or another folder is in use.
 pub fn stage(folder: &Path) -> Result<(), String> {
     use std::os::unix::fs::PermissionsExt;
-    let describe_error = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-    std::fs::create_dir_all(folder).map_err(|error| describe_error(folder, &error))?;
-    let folder = folder.canonicalize().map_err(|error| describe_error(folder, &error))?;
+    std::fs::create_dir_all(folder).map_err(|error| path_error(folder, &error))?;
+    let folder = folder.canonicalize().map_err(|error| path_error(folder, &error))?;
     let path = program_in(&folder);
     let own_path = executable_path();
-    let executable = std::fs::read(&own_path).map_err(|error| describe_error(&own_path, &error))?;
+    let executable = std::fs::read(&own_path).map_err(|error| path_error(&own_path, &error))?;
     if !std::fs::read(&path).is_ok_and(|staged_content| staged_content == executable) {
         atomic_file::write(&path, &executable)?;
     }
     let mode = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(&path, mode).map_err(|error| describe_error(&path, &error))?;
+    std::fs::set_permissions(&path, mode).map_err(|error| path_error(&path, &error))?;
     if *STAGED.get_or_init(|| folder.clone()) != folder {
-        return Err(describe_error(&folder, &"strandline is already staged in another folder"));
+        return Err(path_error(&folder, &"strandline is already staged in another folder"));
     }
     Ok(())
 }

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::cell::{End, Outcome, Subject};
+use super::cell::{End, LabCaveat, Outcome, Subject};
 use super::remote::RemoteExecutor;
 
 /// Time for a job to end after SIGTERM once it reached its timeout.
@@ -80,8 +80,8 @@ pub trait Executor: Send {
         None
     }
 
-    /// Caveats on its runs: code and sentence.
-    fn caveats(&self) -> Vec<(&'static str, String)> {
+    /// Caveats on its runs.
+    fn caveats(&self) -> Vec<LabCaveat> {
         Vec::new()
     }
 

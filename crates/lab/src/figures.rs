@@ -1,12 +1,15 @@
 //! Builds the command that measures a subject, and reads the figures of the ended job.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use strandline_recording::{Reader, Record};
 
 use super::cell::{End, Figures, Measure, Outcome, Subject};
 use super::executable::executable_path;
+use super::path_error::path_error;
 use super::protocol::Ended;
+use super::trial::program;
 
 /// File name of the recording of a job.
 pub const RECORDING: &str = "recording.strandline";
@@ -16,8 +19,7 @@ const CACHEGRIND_PREFIX: &str = "cachegrind.out.";
 const MAX_CACHEGRIND_BYTES: u64 = 256 << 20;
 /// Exit status of `strandline run` if it failed itself.
 const RECORDER_FAILED_STATUS: u8 = 125;
-/// Permission to execute, of the user, the group or others.
-const EXECUTABLE_BITS: u32 = 0o111;
+/// Microseconds, the unit of times in a recording, in a second.
 pub(crate) const US_PER_SECOND: f64 = 1e6;
 
 /// Returns the command that measures `subject` and writes into `folder`.
@@ -33,7 +35,7 @@ pub fn command(subject: &Subject, folder: &Path) -> Result<Vec<String>, String> 
                     "valgrind, which counts the instructions, is not here: apt install valgrind".to_owned()
                 );
             }
-            remove_cachegrind_files(folder);
+            remove_cachegrind_files(folder)?;
             vec![
                 "valgrind".to_owned(),
                 "--quiet".to_owned(),
@@ -47,6 +49,7 @@ pub fn command(subject: &Subject, folder: &Path) -> Result<Vec<String>, String> 
         Measure::Recording { interval, ledgers, snapshot } => {
             let file = folder.join(RECORDING);
             // A killed recorder leaves its file, which must not be taken for that of the next run.
+            // One that cannot be removed is replaced by the recorder, which fails if it cannot.
             drop(std::fs::remove_file(&file));
             let mut words =
                 vec![path_text(&executable_path()), "run".to_owned(), "-o".to_owned(), path_text(&file)];
@@ -83,13 +86,14 @@ fn recorder_options(subject: &Subject) -> Vec<String> {
 /// The outcome of an ended job, without its output files.
 pub fn outcome(subject: &Subject, ended: &Ended, folder: &Path) -> Outcome {
     let mut outcome = Outcome { end: end_of(ended.status), ..Outcome::not_started(String::new()) };
-    outcome.leftover_processes = ended.left_behind;
-    outcome.unended_processes = ended.not_ended;
+    outcome.leftover_processes = ended.leftover_processes;
+    outcome.unended_processes = ended.unended_processes;
     match &subject.measure {
         Measure::Figures => outcome.figures = ended.figures.clone(),
         Measure::Cachegrind => {
             outcome.figures.instructions = instructions(folder);
-            remove_cachegrind_files(folder);
+            // A file that is left makes the next job fail.
+            drop(remove_cachegrind_files(folder));
         }
         Measure::Recording { .. } => read_recording(&folder.join(RECORDING), &mut outcome),
     }
@@ -110,6 +114,7 @@ fn read_recording(path: &Path, outcome: &mut Outcome) {
     if !path.exists() && outcome.end == End::Exited(RECORDER_FAILED_STATUS) {
         outcome.end = End::NotStarted("it could not be recorded: see its standard error".to_owned());
     }
+    // The figures of a recording that is missing, or lacks its end, stay unknown.
     let Ok(mut reader) = Reader::open(path) else { return };
     let mut high_water_kib = None;
     let mut stopped_seconds = 0.0;
@@ -163,6 +168,7 @@ fn instructions(folder: &Path) -> Option<u64> {
 }
 
 fn cachegrind_files(folder: &Path) -> Vec<PathBuf> {
+    // Without files the count is unknown, not 0.
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let is_counts = |path: &PathBuf| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(CACHEGRIND_PREFIX))
@@ -170,11 +176,11 @@ fn cachegrind_files(folder: &Path) -> Vec<PathBuf> {
     entries.flatten().map(|entry| entry.path()).filter(is_counts).collect()
 }
 
-fn remove_cachegrind_files(folder: &Path) {
-    for path in cachegrind_files(folder) {
-        // A file that cannot be removed is added to the next count, which is then visibly too high.
-        drop(std::fs::remove_file(path));
-    }
+/// Removes the output files of an earlier job, which would be added to the next count.
+fn remove_cachegrind_files(folder: &Path) -> Result<(), String> {
+    cachegrind_files(folder)
+        .iter()
+        .try_for_each(|path| std::fs::remove_file(path).map_err(|error| path_error(path, &error)))
 }
 
 /// Whether a program of this name is found as the shell would find it.
@@ -184,16 +190,7 @@ pub fn is_in_path(name: &str) -> bool {
 
 /// The file of the program `name`, found as the shell would find it.
 pub fn find_in_path(name: &str) -> Option<PathBuf> {
-    use std::os::unix::fs::PermissionsExt;
-    let is_program = |path: &PathBuf| {
-        path.metadata()
-            .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & EXECUTABLE_BITS != 0)
-    };
-    if name.contains('/') {
-        return Some(name.into()).filter(is_program);
-    }
-    let paths = std::env::var_os("PATH")?;
-    std::env::split_paths(&paths).map(|folder| folder.join(name)).find(is_program)
+    program::find(OsStr::new(name), None, std::env::var("PATH").ok().as_deref()).ok()
 }
 
 fn path_text(path: &Path) -> String {

@@ -15,8 +15,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::cell::{Node, Outcome};
+use super::path_error::path_error;
 
-/// Reading the journal stops at a longer line.
+/// A longer line counts as damaged; a run has about 1 KiB.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
 /// Labs in the cache that were not resumed for this long are removed.
@@ -55,8 +56,13 @@ const NEW_LAB: &str = ".lab.json.";
 /// Name prefix of the folder that the jobs of an executor write into; its number follows.
 const WORK_PREFIX: &str = "work-";
 
-/// A run of a lab: subject and round.
-type RunKey = (String, u32);
+/// Identity of a run of a lab.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct RunKey {
+    /// Name of its subject.
+    subject: String,
+    round: u32,
+}
 
 /// The folder of a lab.
 #[derive(Debug)]
@@ -100,8 +106,8 @@ struct Line {
 }
 
 impl Journal {
-    /// Number of runs that the folder holds for this lab; 0 if it belongs to another lab or
-    /// `options.is_fresh`.
+    /// Number of runs that the folder holds for this lab; 0 if it belongs to another lab, cannot be
+    /// read, which [`Journal::open`] reports, or if `options.is_fresh`.
     pub fn peek(verb: &str, description: &impl Serialize, options: &JournalOptions) -> usize {
         let Ok(key) = lab_key(verb, description) else { return 0 };
         let folder = options.folder.clone().unwrap_or_else(|| cache().join(folder_name(verb, &key)));
@@ -123,45 +129,48 @@ impl Journal {
         let is_user_folder = options.folder.is_some();
         let folder = match &options.folder {
             // Absolute, because jobs may run in other working directories.
-            Some(folder) => std::path::absolute(folder).unwrap_or_else(|_| folder.clone()),
+            Some(folder) => std::path::absolute(folder).map_err(|error| path_error(folder, &error))?,
             None => prepare_cache()?.join(folder_name(verb, &key)),
         };
-        let named = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(PRIVATE_MODE)
             .create(&folder)
-            .map_err(|error| named(&folder, &error))?;
+            .map_err(|error| path_error(&folder, &error))?;
         let path = folder.join(JOURNAL);
         // Rejects a foreign folder before anything is created in it.
         LabFile::read(&folder)?;
         let file = OpenOptions::new().read(true).append(true).create(true).open(&path);
-        let file = file.map_err(|error| named(&path, &error))?;
+        let file = file.map_err(|error| path_error(&path, &error))?;
         let mut file = LockedFile::lock(file).map_err(|error| match error.kind() {
             std::io::ErrorKind::WouldBlock => format!(
                 "{}: another strandline is at work on this lab; wait for it, or give this one another --dir",
                 folder.display()
             ),
-            _ => named(&path, &error),
+            _ => path_error(&path, &error),
         })?;
         // Read again under the lock: the previous holder may have written in the meantime.
         match LabFile::read(&folder)? {
             Some(lab) => {
-                lab.check_takeover(&key, options.is_fresh, &path)?;
+                // A journal without runs holds nothing to lose.
+                let journal_bytes = file.0.metadata().map_err(|error| path_error(&path, &error))?.len();
+                if lab.key != key && !options.is_fresh && journal_bytes > 0 {
+                    return Err(lab.refuse_takeover(&folder));
+                }
                 if lab.key != key {
-                    file.0.set_len(0).map_err(|error| named(&path, &error))?;
+                    file.0.set_len(0).map_err(|error| path_error(&path, &error))?;
                     write_lab(&folder, verb, &key)?;
                 }
             }
             None => write_lab(&folder, verb, &key)?,
         }
         if options.is_fresh {
-            file.0.set_len(0).map_err(|error| named(&path, &error))?;
+            file.0.set_len(0).map_err(|error| path_error(&path, &error))?;
             // Output of earlier runs must not be taken for output of the new ones.
             drop(std::fs::remove_dir_all(folder.join("cells")));
             drop(std::fs::remove_dir_all(folder.join(REMOTE_FOLDER).join("rounds")));
         }
-        let outcomes = resume(&mut file.0).map_err(|error| named(&path, &error))?;
+        let outcomes = resume(&mut file.0).map_err(|error| path_error(&path, &error))?;
         Ok(Self { folder, is_user_folder, file, resumed_runs: outcomes.len(), outcomes, key })
     }
 
@@ -197,17 +206,20 @@ impl Journal {
 
     /// The outcome of a run, if it was done.
     pub fn outcome(&self, subject: &str, round: u32) -> Option<&Outcome> {
-        self.outcomes.get(&(subject.to_owned(), round))
+        self.outcomes.get(&RunKey { subject: subject.to_owned(), round })
     }
 
     /// Appends the outcome of a run to the journal.
+    ///
+    /// # Errors
+    /// One line with the path of the journal, if it cannot be written.
     pub fn keep(&mut self, subject: &str, round: u32, outcome: &Outcome) -> Result<(), String> {
         let line = Line { subject: subject.to_owned(), round, outcome: outcome.clone() };
         let mut text = serde_json::to_vec(&line).map_err(|error| error.to_string())?;
         text.push(b'\n');
         let written = self.file.0.write_all(&text);
-        written.map_err(|error| format!("{}: {error}", self.folder.join(JOURNAL).display()))?;
-        self.outcomes.insert((line.subject, round), line.outcome);
+        written.map_err(|error| path_error(&self.folder.join(JOURNAL), &error))?;
+        self.outcomes.insert(RunKey { subject: line.subject, round }, line.outcome);
         Ok(())
     }
 
@@ -225,6 +237,7 @@ impl Journal {
             drop(std::fs::remove_dir_all(&self.folder));
             return;
         }
+        // Work folders that cannot be removed only take space.
         let Ok(entries) = std::fs::read_dir(&self.folder) else { return };
         for entry in entries.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -265,26 +278,20 @@ impl LabFile {
                 Ok(true) => {
                     Err(format!("{} is not empty and holds no lab; give another --dir", folder.display()))
                 }
-                Err(error) => Err(format!("{}: {error}", folder.display())),
+                Err(error) => Err(path_error(folder, &error)),
             },
             Err(error) => Err(format!("{}: {error}; {advice}", path.display())),
         }
     }
 
-    /// Checks that the folder of this lab may be taken over by the lab with `key`; `path` is its
-    /// journal.
-    fn check_takeover(&self, key: &str, is_fresh: bool, path: &Path) -> Result<(), String> {
-        // A journal without runs holds nothing to lose.
-        let is_empty = std::fs::metadata(path).map_or(true, |metadata| metadata.len() == 0);
-        if self.key == key || is_fresh || is_empty {
-            return Ok(());
-        }
-        Err(format!(
+    /// The error of a lab that finds this other one in its folder.
+    fn refuse_takeover(&self, folder: &Path) -> String {
+        format!(
             "{} holds another lab ({}, or the same with other commands, files, settings or variables); give another --dir, or \
              --fresh to replace it",
-            path.parent().unwrap_or(path).display(),
+            folder.display(),
             self.lab
-        ))
+        )
     }
 }
 
@@ -312,7 +319,7 @@ fn write_lab(folder: &Path, verb: &str, key: &str) -> Result<(), String> {
         temporary.persist(folder.join(LAB)).map_err(|error| error.error)?;
         File::open(folder)?.sync_all()
     };
-    write().map_err(|error| format!("{}: {error}", folder.join(LAB).display()))
+    write().map_err(|error| path_error(&folder.join(LAB), &error))
 }
 
 /// Hash that identifies a lab.
@@ -356,7 +363,8 @@ impl LockedFile {
     }
 }
 
-/// The runs in the valid lines of a journal, up to the first line that is damaged or cut off.
+/// The runs in the valid lines of a journal, up to the first line that is damaged or cut off: runs
+/// after it are made again.
 #[derive(Default)]
 struct FinishedRuns {
     outcomes: BTreeMap<RunKey, Outcome>,
@@ -378,7 +386,7 @@ impl FinishedRuns {
             }
             let Ok(Line { subject, round, outcome }) = serde_json::from_slice(&line) else { return Ok(runs) };
             runs.bytes += line_bytes as u64;
-            runs.outcomes.insert((subject, round), outcome);
+            runs.outcomes.insert(RunKey { subject, round }, outcome);
         }
     }
 }
@@ -422,6 +430,7 @@ fn prepare_cache() -> Result<PathBuf, String> {
         // A folder made by an earlier version may be readable by others.
         std::fs::set_permissions(folder, std::fs::Permissions::from_mode(PRIVATE_MODE)).map_err(named)?;
     }
+    // An old lab whose age cannot be read stays.
     for entry in std::fs::read_dir(&cache).into_iter().flatten().flatten() {
         let journal = entry.path().join(JOURNAL);
         let age =

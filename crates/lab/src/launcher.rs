@@ -25,9 +25,10 @@ use strandline_sys::process::{Usage, become_subreaper, reap};
 use strandline_sys::signal;
 use strandline_sys::spawn::{Gate, Resource, Rlimit, Setup, block_signals, spawn};
 
-use super::cell::Figures;
+use super::cell::{Figures, Subject};
 use super::counters::{self, Counters};
 use super::figures::US_PER_SECOND;
+use super::path_error::path_error;
 use super::protocol::{Ended, Event, LineBuffer, Request, Start, encode_line};
 use super::sweep::{GRACE, SweepResult, sweep};
 
@@ -41,6 +42,7 @@ struct Job {
     /// Its identifier in requests and events.
     number: u64,
     started_at: Instant,
+    /// `None`: its instructions and cycles are unknown.
     counters: Option<Counters>,
     /// When the job is killed; `None` unless it is being stopped.
     deadline: Option<Instant>,
@@ -80,6 +82,7 @@ struct Launcher {
     jobs: BTreeMap<i32, Job>,
     /// Reported once the processes that they left have ended.
     ended_jobs: Vec<EndedJob>,
+    /// Usage of reaped processes that were not the first of their job.
     orphans: Usage,
 }
 
@@ -186,7 +189,7 @@ impl Launcher {
             Ok(LaunchedProcess { pid, counters }) => {
                 let group = start.group.clone();
                 self.jobs.insert(pid, Job { number: start.job, started_at, counters, deadline: None, group });
-                if start.tells_start {
+                if start.reports_start {
                     self.send_event(&Event::Started { job: start.job, pid })?;
                 }
                 Ok(())
@@ -255,8 +258,8 @@ impl Launcher {
         let Some(mut last_job) = self.ended_jobs.pop() else { return Ok(()) };
         let swept = if has_children { sweep(&[], last_job.grace) } else { SweepResult::default() };
         last_job.usage = last_job.usage.plus(std::mem::take(&mut self.orphans)).plus(swept.usage);
-        last_job.ended.left_behind = swept.leftover_processes;
-        last_job.ended.not_ended = swept.unended_processes;
+        last_job.ended.leftover_processes = swept.leftover_processes;
+        last_job.ended.unended_processes = swept.unended_processes;
         for job in std::mem::take(&mut self.ended_jobs) {
             self.report_end(job)?;
         }
@@ -280,6 +283,7 @@ impl Launcher {
 /// The first process of a job.
 struct LaunchedProcess {
     pid: i32,
+    /// `None` if the machine has none or they could not be opened: the job runs without them.
     counters: Option<Counters>,
 }
 
@@ -292,35 +296,21 @@ struct LaunchError {
 
 /// Starts the first process of a job.
 fn launch(start: &Start, signal_mask: u64, has_counters: bool) -> Result<LaunchedProcess, LaunchError> {
-    let launcher_fault = |why: String| LaunchError { why, is_command_fault: false };
-    let command_fault = |why: String| LaunchError { why, is_command_fault: true };
-    let Some((program, arguments)) = start.subject.command.split_first() else {
-        return Err(command_fault("no command was given".to_owned()));
+    let launcher_fault = |path: &Path, error: io::Error| LaunchError {
+        why: path_error(path, &error),
+        is_command_fault: false,
     };
-    let mut command = Command::new(program);
-    command.args(arguments);
-    for (name, value) in &start.subject.environment {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
-    if let Some(folder) = &start.subject.directory {
-        if !folder.is_dir() {
-            return Err(command_fault(format!("{}: no such folder to run in", folder.display())));
-        }
-        command.current_dir(folder);
-    }
-    let output =
-        |path: &Path| create(path).map(Stdio::from).map_err(|error| launcher_fault(named(path, &error)));
+    let command_fault = |why: String| LaunchError { why, is_command_fault: true };
+    let mut command = command_of(&start.subject).map_err(command_fault)?;
+    let output = |path: &Path| create(path).map(Stdio::from).map_err(|error| launcher_fault(path, error));
     command.stdout(output(&start.stdout)?).stderr(output(&start.stderr)?);
     command.stdin(match &start.subject.stdin {
-        Some(path) => Stdio::from(File::open(path).map_err(|error| launcher_fault(named(path, &error)))?),
+        Some(path) => Stdio::from(File::open(path).map_err(|error| launcher_fault(path, error))?),
         None => Stdio::null(),
     });
     let group_procs = start.group.as_deref().map(|procs_file| {
         let opened = OpenOptions::new().write(true).open(procs_file);
-        opened.map(OwnedFd::from).map_err(|error| launcher_fault(named(procs_file, &error)))
+        opened.map(OwnedFd::from).map_err(|error| launcher_fault(procs_file, error))
     });
     let limits = [
         (Resource::AddressSpace, start.subject.limits.address_space_bytes),
@@ -330,6 +320,7 @@ fn launch(start: &Start, signal_mask: u64, has_counters: bool) -> Result<Launche
         .into_iter()
         .filter_map(|(resource, bytes)| Some((resource, Rlimit { soft: bytes?, hard: bytes? })))
         .collect();
+    let program = start.subject.command.first().map_or("", String::as_str);
     let (gate, opener) = if has_counters { counter_gate() } else { None }.unzip();
     let setup = Setup {
         gate,
@@ -350,11 +341,32 @@ fn launch(start: &Start, signal_mask: u64, has_counters: bool) -> Result<Launche
     child.map(|child| LaunchedProcess { pid: child.id().cast_signed(), counters })
 }
 
+/// The command of a subject in its environment and working directory.
+fn command_of(subject: &Subject) -> Result<Command, String> {
+    let (program, arguments) = subject.command.split_first().ok_or("no command was given")?;
+    let mut command = Command::new(program);
+    command.args(arguments);
+    for (name, value) in &subject.environment {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    if let Some(folder) = &subject.directory {
+        if !folder.is_dir() {
+            return Err(format!("{}: no such folder to run in", folder.display()));
+        }
+        command.current_dir(folder);
+    }
+    Ok(command)
+}
+
 /// Thread that opens the counters of a process waiting to exec.
 type CounterOpener = std::thread::JoinHandle<Option<Counters>>;
 
 /// Returns the socket on which a new process waits for its counters, and the thread that opens
-/// them: `spawn` returns only after the exec.
+/// them: `spawn` returns only after the exec. `None` if the kernel has no descriptors left: the job
+/// then runs without counters.
 fn counter_gate() -> Option<(UnixStream, CounterOpener)> {
     let (launcher_end, child_end) = UnixStream::pair().ok()?;
     child_end.set_read_timeout(Some(GATE_TIMEOUT)).ok()?;
@@ -370,8 +382,4 @@ fn create(path: &Path) -> io::Result<File> {
     // Symbolic links are not followed: they may point outside of the lab.
     let no_link = OFlag::O_NOFOLLOW.bits();
     OpenOptions::new().write(true).create(true).truncate(true).custom_flags(no_link).open(path)
-}
-
-fn named(path: &Path, error: &io::Error) -> String {
-    format!("{}: {error}", path.display())
 }

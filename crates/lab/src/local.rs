@@ -22,6 +22,7 @@ use super::executable::executable_path;
 use super::executor::{Executor, Job, OutputFiles, StopReason};
 use super::figures;
 use super::interrupt::Interrupt;
+use super::path_error::path_error;
 use super::protocol::{Event, LineBuffer, Request, Start, encode_line};
 use super::sweep::{GRACE, own_children, sweep};
 use strandline_recorder::Group;
@@ -44,8 +45,8 @@ const GROUP_TIMEOUT: Duration = Duration::from_secs(2);
 /// Runs jobs on this machine.
 #[derive(Debug)]
 pub struct LocalExecutor {
-    /// Process id of the launcher; 0 after it was lost.
-    launcher: i32,
+    /// Process id of the launcher; `None` after it was lost.
+    launcher: Option<i32>,
     /// Requests to the launcher, and its events.
     socket: UnixStream,
     /// Events that were received and not yet handled.
@@ -62,6 +63,14 @@ pub struct LocalExecutor {
     no_counters_reason: Option<String>,
     /// Earlier children of this process, which the lab must not end.
     spared: Vec<i32>,
+}
+
+/// Whether the launcher reports the process id of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StartEvent {
+    Requested,
+    /// Saves a message.
+    Omitted,
 }
 
 /// A job that runs, or whose end was not yet returned.
@@ -82,9 +91,12 @@ struct LocalJob {
 
 impl LocalExecutor {
     /// Starts a launcher whose jobs write into `folder` while they run.
+    ///
+    /// # Errors
+    /// One line: the folder cannot be made, or the launcher does not start.
     pub fn start(folder: &Path, interrupt: &Arc<Interrupt>) -> Result<Self, String> {
         let start_failure = |error: io::Error| format!("the launcher of commands cannot be started: {error}");
-        std::fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
+        std::fs::create_dir_all(folder).map_err(|error| path_error(folder, &error))?;
         let spared = own_children();
         // If the launcher is killed, this process must end the jobs.
         become_subreaper().map_err(start_failure)?;
@@ -102,7 +114,7 @@ impl LocalExecutor {
         };
         let launcher = spawn(command, setup).map_err(start_failure)?.id().cast_signed();
         let mut local = Self {
-            launcher,
+            launcher: Some(launcher),
             socket,
             lines: LineBuffer::default(),
             interrupt: Arc::clone(interrupt),
@@ -170,8 +182,9 @@ impl LocalExecutor {
 
     /// Handles the loss of the launcher: ends the jobs that it ran.
     fn handle_launcher_loss(&mut self) -> StopReason {
-        drop(reap(self.launcher, true));
-        self.launcher = 0;
+        if let Some(launcher) = self.launcher.take() {
+            drop(reap(launcher, true));
+        }
         sweep(&self.spared, GRACE);
         StopReason::Failed(
             "the launcher of commands was killed, and its commands were ended; start again".to_owned(),
@@ -179,10 +192,8 @@ impl LocalExecutor {
     }
 
     fn launcher_failure(&self, error: &io::Error) -> StopReason {
-        StopReason::Failed(format!(
-            "the launcher of commands (pid {}) does not answer: {error}",
-            self.launcher
-        ))
+        let pid = self.launcher.map_or_else(String::new, |pid| format!(" (pid {pid})"));
+        StopReason::Failed(format!("the launcher of commands{pid} does not answer: {error}"))
     }
 
     fn send_request(&mut self, request: &Request) -> Result<(), StopReason> {
@@ -207,7 +218,7 @@ impl LocalExecutor {
     }
 
     /// Frees the disk space of old output that will not be kept, so that endless output does not
-    /// fill the disk.
+    /// fill the disk. A file that cannot be opened keeps its space until the job ends.
     fn trim(&self, job: Job) {
         let Some(run) = self.jobs.get(&job) else { return };
         let folder = self.slot_folder(run.slot);
@@ -232,7 +243,7 @@ impl LocalExecutor {
             None => {
                 let folder = self.folder.join(slot.to_string());
                 std::fs::create_dir_all(&folder)
-                    .map_err(|error| StopReason::Failed(named(&folder, &error)))?;
+                    .map_err(|error| StopReason::Failed(path_error(&folder, &error)))?;
                 self.slots.push(true);
             }
         }
@@ -243,7 +254,12 @@ impl LocalExecutor {
         self.folder.join(slot.to_string())
     }
 
-    fn start_job(&mut self, subject: &Subject, folder: &Path, tells_start: bool) -> Result<Job, StopReason> {
+    fn start_job(
+        &mut self,
+        subject: &Subject,
+        folder: &Path,
+        start_event: StartEvent,
+    ) -> Result<Job, StopReason> {
         let slot = self.reserve_slot()?;
         let slot_folder = self.slot_folder(slot);
         let is_recorded = matches!(subject.measure, Measure::Recording { .. });
@@ -264,7 +280,7 @@ impl LocalExecutor {
             group: group.as_ref().map(Group::procs),
             stdout: slot_folder.join("stdout"),
             stderr: slot_folder.join("stderr"),
-            tells_start,
+            reports_start: start_event == StartEvent::Requested,
         };
         let run = LocalJob {
             subject: subject.clone(),
@@ -313,12 +329,11 @@ impl LocalExecutor {
 
 impl Executor for LocalExecutor {
     fn start(&mut self, subject: &Subject, folder: &Path) -> Result<Job, StopReason> {
-        self.start_job(subject, folder, true)
+        self.start_job(subject, folder, StartEvent::Requested)
     }
 
     fn run(&mut self, subject: &Subject, folder: &Path) -> Result<Outcome, StopReason> {
-        // The process id is not needed; saves a message.
-        let job = self.start_job(subject, folder, false)?;
+        let job = self.start_job(subject, folder, StartEvent::Omitted)?;
         self.finish_in_time(job, subject)
     }
 
@@ -371,12 +386,10 @@ impl Executor for LocalExecutor {
 
 impl Drop for LocalExecutor {
     fn drop(&mut self) {
-        if self.launcher == 0 {
-            return;
-        }
+        let Some(launcher) = self.launcher else { return };
         // The launcher ends the jobs and exits.
         drop(self.socket.shutdown(std::net::Shutdown::Both));
-        drop(reap(self.launcher, true));
+        drop(reap(launcher, true));
         for group in std::mem::take(&mut self.jobs).into_values().filter_map(|run| run.group) {
             // A failure cannot be reported anymore.
             drop(remove_group(&group));
@@ -400,25 +413,25 @@ fn remove_group(group: &Group) -> Result<(), String> {
 /// `None` if it is empty or missing.
 fn keep_output(slot_folder: &Path, folder: &Path, name: &str) -> Result<Option<PathBuf>, String> {
     let (from, to) = (slot_folder.join(name), folder.join(name));
-    let bytes = from.metadata().map_or(0, |metadata| metadata.len());
+    let bytes = match from.metadata() {
+        Ok(metadata) => metadata.len(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+        Err(error) => return Err(path_error(&from, &error)),
+    };
     if bytes == 0 {
         return Ok(None);
     }
-    std::fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
+    std::fs::create_dir_all(folder).map_err(|error| path_error(folder, &error))?;
     let moved = if name != figures::RECORDING && bytes > MAX_OUTPUT_BYTES {
         copy_tail(&from, &to, bytes).and_then(|()| std::fs::remove_file(&from))
     } else {
         std::fs::rename(&from, &to)
     };
-    moved.map(|()| Some(to.clone())).map_err(|error| named(&to, &error))
+    moved.map(|()| Some(to.clone())).map_err(|error| path_error(&to, &error))
 }
 
 fn copy_tail(from: &Path, to: &Path, bytes: u64) -> io::Result<()> {
     let mut from = File::open(from)?;
     from.seek(SeekFrom::Start(bytes.saturating_sub(MAX_OUTPUT_BYTES)))?;
     io::copy(&mut from.take(MAX_OUTPUT_BYTES), &mut File::create(to)?).map(drop)
-}
-
-fn named(path: &Path, error: &io::Error) -> String {
-    format!("{}: {error}", path.display())
 }

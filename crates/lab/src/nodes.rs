@@ -7,11 +7,11 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use strandline_inspect::environment::Environment;
 
-use super::cell::{Node, Outcome};
+use super::cell::{LabCaveat, Node, Outcome};
 use strandline_report::text::{clean, counted};
 use strandline_report::units::bytes;
 
-/// Maximum size of a file that describes a kind.
+/// Maximum size of a file that describes a kind; a larger one is cut, and then not understood.
 const MAX_KIND_BYTES: u64 = 64 << 10;
 /// Memory sizes are rounded to this: firmware reserves slightly different amounts at each boot.
 const MEMORY_STEP_BYTES: u64 = 256 << 20;
@@ -41,7 +41,7 @@ pub struct NodeKind {
     pub nodes: BTreeSet<String>,
     /// Number of runs on them.
     pub runs: usize,
-    /// Description of the kind; `None` if it was lost.
+    /// Description of the kind; `None` if its file is missing or damaged.
     pub environment: Option<Environment>,
 }
 
@@ -94,13 +94,13 @@ fn read_environment(path: &Path) -> Option<Environment> {
 }
 
 /// Caveats for figures measured on these kinds of machines.
-pub fn caveats(kinds: &[NodeKind]) -> Vec<(&'static str, String)> {
+pub fn caveats(kinds: &[NodeKind]) -> Vec<LabCaveat> {
     let nodes: BTreeSet<&String> = kinds.iter().flat_map(|kind| &kind.nodes).collect();
     match kinds {
         [] => Vec::new(),
         [kind] => {
             let text = format!("run on {}: {}", names(&nodes), describe(kind));
-            vec![("nodes", text)]
+            vec![LabCaveat::new("nodes", text)]
         }
         several => {
             let mut descriptions: Vec<String> = several
@@ -120,7 +120,7 @@ pub fn caveats(kinds: &[NodeKind]) -> Vec<(&'static str, String)> {
                 several.len(),
                 descriptions.join("; ")
             );
-            vec![("nodes_unlike", text)]
+            vec![LabCaveat::new("nodes_unlike", text)]
         }
     }
 }
@@ -170,10 +170,11 @@ mod tests {
         let runs = [node("n1", "a"), node("n2", "a"), node("n1", "a"), node("n3", "../b")];
         assert!(caveats(&kinds([].into_iter(), folder.path())).is_empty());
         let alike = caveats(&kinds(runs[..3].iter(), folder.path()));
-        assert_eq!(alike[0].0, "nodes");
-        assert!(alike[0].1.contains("2 nodes (n1, n2)"), "{alike:?}");
+        assert_eq!(alike[0].code, "nodes");
+        assert!(alike[0].text.contains("2 nodes (n1, n2)"), "{alike:?}");
         let unlike = caveats(&kinds(runs.iter(), folder.path()));
-        assert_eq!(unlike[0].0, "nodes_unlike");
-        assert!(unlike[0].1.contains("3 runs on 2 nodes") && unlike[0].1.contains("1 run on"), "{unlike:?}");
+        assert_eq!(unlike[0].code, "nodes_unlike");
+        let text = &unlike[0].text;
+        assert!(text.contains("3 runs on 2 nodes") && text.contains("1 run on"), "{unlike:?}");
     }
 }

@@ -7,9 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::cell::{Figures, Subject};
 
+/// A request to the launcher.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
+    /// Start a job.
     Start(Box<Start>),
     /// End a job: SIGTERM, then SIGKILL to all of it if its first process still runs after
     /// `grace_ms`.
@@ -19,11 +21,11 @@ pub enum Request {
         grace_ms: u64,
         /// Whether SIGTERM goes to its whole process group; otherwise to its first process only,
         /// which forwards it.
-        #[serde(rename = "whole")]
         is_whole_group: bool,
     },
 }
 
+/// A job to start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Start {
     /// Its identifier in events.
@@ -37,7 +39,7 @@ pub struct Start {
     /// File for standard error, truncated first.
     pub stderr: PathBuf,
     /// Whether to send [`Event::Started`].
-    pub tells_start: bool,
+    pub reports_start: bool,
 }
 
 /// An event sent by the launcher.
@@ -47,7 +49,6 @@ pub enum Event {
     /// The launcher is ready; always the first event.
     Ready {
         /// Why instructions and cycles are not counted; `None` if they are.
-        #[serde(rename = "no_counters")]
         no_counters_reason: Option<String>,
     },
     /// The first process of a job runs.
@@ -62,23 +63,25 @@ pub enum Event {
         /// Why, in one line.
         why: String,
         /// Whether the command is at fault (missing, not executable), rather than the launcher.
-        #[serde(rename = "by_command")]
         is_command_fault: bool,
     },
     /// A job and everything it left have ended.
     Ended(Box<Ended>),
 }
 
+/// The end of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ended {
+    /// Its identifier.
     pub job: u64,
     /// Status as reported by `wait`.
     pub status: i32,
+    /// What was measured.
     pub figures: Figures,
     /// Processes that it left running and that were ended.
-    pub left_behind: u32,
+    pub leftover_processes: u32,
     /// Processes that could not be ended because the kernel holds them.
-    pub not_ended: u32,
+    pub unended_processes: u32,
 }
 
 /// Splits a byte stream into lines of JSON.
@@ -94,7 +97,7 @@ impl LineBuffer {
         self.unread.extend_from_slice(bytes);
     }
 
-    /// The message of the next complete line; `None` if absent yet.
+    /// The message of the next complete line; `None` if it has not arrived yet.
     pub fn next<T: for<'a> Deserialize<'a>>(&mut self) -> io::Result<Option<T>> {
         let Some(end) = memchr::memchr(b'\n', &self.unread) else { return Ok(None) };
         let message = serde_json::from_slice(self.unread.get(..end).unwrap_or_default());

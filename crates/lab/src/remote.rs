@@ -5,14 +5,17 @@
 //! drawn order. Rounds finish in any order; they are stored as they finish and judged in round
 //! order, so that the result of a lab does not depend on which machine is faster.
 
-use super::cell::{Outcome, Subject};
+use serde::{Deserialize, Serialize};
+
+use super::cell::{Outcome, Subject, SubjectRun};
 use super::executor::StopReason;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A round to run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Round {
     /// Its number, from 0, warm-ups first.
     pub number: u32,
-    /// Its subjects, in the drawn order.
+    /// Indices of its subjects, in the drawn order.
     pub turns: Vec<usize>,
 }
 
@@ -32,16 +35,23 @@ pub enum RemoteEvent {
     Status {
         /// Rounds under way.
         tasks: TaskCounts,
-        /// Runs that ended in rounds that are not finished.
-        runs: usize,
+        /// Number of runs that ended in rounds that are not finished.
+        ended_runs: usize,
     },
+    /// A round is finished.
     Finished {
+        /// Its number.
         round: u32,
-        /// All its runs: subject and outcome.
-        outcomes: Vec<(usize, Outcome)>,
+        /// All its runs.
+        runs: Vec<SubjectRun>,
     },
     /// A round was lost and is not retried.
-    Lost { round: u32, why: String },
+    Lost {
+        /// Its number.
+        round: u32,
+        /// Why, in one line.
+        why: String,
+    },
 }
 
 /// Runs whole rounds.
@@ -60,6 +70,9 @@ pub trait RemoteExecutor {
 
     /// Runs a whole command as one round: for a lab whose every step depends on the previous one.
     /// `report` is called while it waits and runs.
+    ///
+    /// # Errors
+    /// [`StopReason`]: a signal, or that the round was lost.
     fn run_as_round(
         &mut self,
         subject: &Subject,
@@ -69,8 +82,8 @@ pub trait RemoteExecutor {
         loop {
             match self.next() {
                 Ok(RemoteEvent::Status { tasks, .. }) => report(tasks),
-                Ok(RemoteEvent::Finished { outcomes, .. }) => {
-                    let outcome = outcomes.into_iter().next().map(|(_, outcome)| outcome);
+                Ok(RemoteEvent::Finished { runs, .. }) => {
+                    let outcome = runs.into_iter().next().map(|run| run.outcome);
                     return outcome.ok_or_else(|| StopReason::Failed("its round has no outcome".to_owned()));
                 }
                 Ok(RemoteEvent::Lost { why, .. }) => return Err(StopReason::Failed(why)),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::cell::Outcome;
+use super::cell::SubjectRun;
 use super::engine::{Lab, Progress, ScheduledRun};
 use super::executor::StopReason;
 use super::remote::{RemoteEvent, RemoteExecutor, Round, TaskCounts};
@@ -11,10 +11,10 @@ use super::remote::{RemoteEvent, RemoteExecutor, Round, TaskCounts};
 /// If this many rounds are lost and none came back, the lab gives up.
 const MAX_LOST_ROUNDS: u32 = 5;
 
-/// The outcomes of a round: index of the subject, and its outcome.
-type RoundOutcomes = Vec<(usize, Outcome)>;
-
 /// Runs the rounds of `lab` on `remote`.
+///
+/// # Errors
+/// [`StopReason`]; the finished rounds are in the journal.
 pub fn run(lab: &mut Lab<'_>, remote: &mut dyn RemoteExecutor) -> Result<(), StopReason> {
     let mut engine = RemoteLab {
         lab,
@@ -33,13 +33,15 @@ pub fn run(lab: &mut Lab<'_>, remote: &mut dyn RemoteExecutor) -> Result<(), Sto
     result
 }
 
+/// A lab whose rounds run on other machines.
 struct RemoteLab<'a, 'l> {
     lab: &'a mut Lab<'l>,
     remote: &'a mut dyn RemoteExecutor,
     /// Rounds that were requested or found in the journal.
     requested_rounds: u32,
-    /// Finished and lost rounds that are not judged yet; a lost one has no outcomes.
-    finished: BTreeMap<u32, RoundOutcomes>,
+    /// Finished and lost rounds that are not judged yet; a lost one has no runs.
+    finished: BTreeMap<u32, Vec<SubjectRun>>,
+    /// Number of lost rounds.
     lost_rounds: u32,
     /// Whether any round came back.
     has_results: bool,
@@ -61,7 +63,7 @@ impl RemoteLab<'_, '_> {
                 }
             };
             self.lab.open_round(round);
-            for (subject, outcome) in finished_runs {
+            for SubjectRun { subject, outcome } in finished_runs {
                 let turn = ScheduledRun { subject, round };
                 // Skipped if it would not have been run locally.
                 if self.lab.is_due(turn) {
@@ -88,10 +90,11 @@ impl RemoteLab<'_, '_> {
             let turns: Vec<ScheduledRun> =
                 self.lab.order(round).into_iter().filter(|&turn| self.lab.is_due(turn)).collect();
             let journaled = turns.iter().map(|turn| {
-                let subject = plan.subjects.get(turn.subject)?;
-                Some((turn.subject, self.lab.journal.outcome(&subject.name, round)?.clone()))
+                let name = &plan.subjects.get(turn.subject)?.name;
+                let outcome = self.lab.journal.outcome(name, round)?.clone();
+                Some(SubjectRun { subject: turn.subject, outcome })
             });
-            match journaled.collect::<Option<RoundOutcomes>>() {
+            match journaled.collect::<Option<Vec<SubjectRun>>>() {
                 Some(finished_runs) => {
                     self.report(&finished_runs);
                     self.finished.insert(round, finished_runs);
@@ -106,15 +109,15 @@ impl RemoteLab<'_, '_> {
 
     fn handle_event(&mut self) -> Result<(), StopReason> {
         match self.remote.next()? {
-            RemoteEvent::Status { tasks, runs } => self.report_status(tasks, runs),
-            RemoteEvent::Finished { round, outcomes } => {
-                for (subject, outcome) in &outcomes {
+            RemoteEvent::Status { tasks, ended_runs } => self.report_status(tasks, ended_runs),
+            RemoteEvent::Finished { round, runs } => {
+                for SubjectRun { subject, outcome } in &runs {
                     let Some(subject) = self.lab.plan.subjects.get(*subject) else { continue };
                     self.lab.journal.keep(&subject.name, round, outcome).map_err(StopReason::Failed)?;
                     self.lab.new_runs += 1;
                 }
-                self.report(&outcomes);
-                self.finished.insert(round, outcomes);
+                self.report(&runs);
+                self.finished.insert(round, runs);
             }
             RemoteEvent::Lost { round, why } => {
                 self.lost_rounds += 1;
@@ -128,22 +131,22 @@ impl RemoteLab<'_, '_> {
         Ok(())
     }
 
-    fn report(&mut self, finished_runs: &RoundOutcomes) {
-        if let Some((subject, _)) = finished_runs.last() {
+    fn report(&mut self, finished_runs: &[SubjectRun]) {
+        if let Some(last_run) = finished_runs.last() {
             self.has_results = true;
-            self.lab.report_progress(*subject, finished_runs.len());
+            self.lab.report_progress(last_run.subject, finished_runs.len());
         }
     }
 
-    fn report_status(&mut self, tasks: TaskCounts, runs: usize) {
+    fn report_status(&mut self, tasks: TaskCounts, ended_runs: usize) {
         self.lab.progress.tasks = Some(tasks);
         let finished_runs =
-            self.lab.progress.finished_runs.saturating_add(runs).min(self.lab.progress.max_runs);
+            self.lab.progress.finished_runs.saturating_add(ended_runs).min(self.lab.progress.max_runs);
         self.lab.judge.progress(&Progress { finished_runs, ..self.lab.progress });
     }
 
     fn all_rounds_lost(&self) -> StopReason {
-        let reason = self.first_loss.clone().unwrap_or_default();
+        let reason = self.first_loss.as_deref().unwrap_or("no reason is known");
         StopReason::Failed(format!("no round came back: {reason}"))
     }
 }

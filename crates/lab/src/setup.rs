@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use strandline_report::text::counted;
 
-use super::cell::Subject;
+use super::cell::{LabCaveat, Subject};
 use super::executable;
 use super::executor::{Executor, StopReason};
 use super::identity::{self, Machine};
@@ -16,6 +16,7 @@ use super::interrupt::Interrupt;
 use super::journal::{Journal, JournalOptions, REMOTE_FOLDER, STAGED};
 use super::local::LocalExecutor;
 use super::nodes::{self, NodeKind, kinds};
+use super::path_error::path_error;
 use super::slurm::{self, Slurm};
 use super::trial::server::{ServerExecutor, Service};
 use super::user::User;
@@ -52,10 +53,13 @@ pub struct LabContent<'a, T> {
 impl LabOptions {
     /// Copies strandline to the lab's folder, which all nodes of the cluster see. Does nothing for
     /// a lab on this machine, or if that was done before.
+    ///
+    /// # Errors
+    /// One line with the path that cannot be read or written.
     pub fn stage(&self) -> Result<(), String> {
         match (&self.cluster, &self.folder) {
             (Some(_), Some(folder)) if executable::staged_folder().is_none() => {
-                let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
+                let folder = std::path::absolute(folder).map_err(|error| path_error(folder, &error))?;
                 executable::stage(&folder.join(STAGED))
             }
             _ => Ok(()),
@@ -145,11 +149,17 @@ pub struct LabSetup {
 
 impl LabSetup {
     /// Sets up a lab. Blocks the signals that end it: call before any other thread starts.
+    ///
+    /// # Errors
+    /// One line: the folder is in use or is not writable, or no launcher or cluster is available.
     pub fn open(content: LabContent<'_, impl Serialize>, options: &LabOptions) -> Result<Self, String> {
         Self::open_serving(content, options, None)
     }
 
     /// The same for servers.
+    ///
+    /// # Errors
+    /// As [`LabSetup::open`].
     pub fn open_serving(
         content: LabContent<'_, impl Serialize>,
         options: &LabOptions,
@@ -179,6 +189,9 @@ impl LabSetup {
 
     /// Time that a run of `subject` takes on this machine: it is run once. `None` if the lab runs
     /// on other machines.
+    ///
+    /// # Errors
+    /// [`StopReason`] if the run cannot be made.
     pub fn time_one_run(&mut self, subject: &Subject) -> Result<Option<Duration>, StopReason> {
         let Some(executor) = self.executors.first_mut() else { return Ok(None) };
         if executor.remote().is_some() {
@@ -195,7 +208,7 @@ impl LabSetup {
     }
 
     /// Caveats on the machines that ran it.
-    pub fn caveats(&self) -> Vec<(&'static str, String)> {
+    pub fn caveats(&self) -> Vec<LabCaveat> {
         let executor_caveats = self.executors.iter().flat_map(|executor| executor.caveats());
         nodes::caveats(&self.nodes()).into_iter().chain(executor_caveats).collect()
     }

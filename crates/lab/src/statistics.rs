@@ -62,6 +62,15 @@ pub struct BlockSample {
     pub block: u32,
 }
 
+/// The same figure of two commands in one round.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pair {
+    /// Of the command that others are compared with.
+    pub reference: f64,
+    /// Of the command that is compared with it.
+    pub compared: f64,
+}
+
 /// The ratio of one figure to another, paired by rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ratio {
@@ -152,21 +161,22 @@ pub fn without_interval(samples: &[f64]) -> Option<Estimate> {
     Some(Estimate { median: median(&sorted(&samples))?, low: None, high: None, samples })
 }
 
-/// The ratio of b to a over `pairs` (a, b), one for each round, with an interval of this
-/// `confidence`. `resolution` is the unit of the figure (1 for faults, 4096 for resident bytes,
+/// The ratio of the compared figure to the reference over `pairs`, one for each round, with an
+/// interval of this `confidence`. `resolution` is the unit of the figure (1 for faults, 4096 for resident bytes,
 /// 1e-6 for seconds; 0 for none): a difference of one unit does not count as a difference.
 ///
 /// Pairs with a negative or non-finite figure are dropped. 0 to 0 is 1; `None` if no pair is left,
 /// or if the median would be a ratio to 0. The interval is computed on log ratios, where a zero
 /// counts as half a unit. Nothing is random.
-pub fn paired_ratio(pairs: &[(f64, f64)], resolution: f64, confidence: f64) -> Option<Ratio> {
+pub fn paired_ratio(pairs: &[Pair], resolution: f64, confidence: f64) -> Option<Ratio> {
     let is_valid = |figure: f64| figure.is_finite() && figure >= 0.0;
-    let pairs: Vec<(f64, f64)> = pairs.iter().copied().filter(|&(a, b)| is_valid(a) && is_valid(b)).collect();
+    let are_valid = |pair: &Pair| is_valid(pair.reference) && is_valid(pair.compared);
+    let pairs: Vec<Pair> = pairs.iter().copied().filter(are_valid).collect();
     let median = median_ratio(&pairs)?;
     if pairs.len() < 2 {
         return Some(Ratio { median, low: None, high: None });
     }
-    if pairs.iter().all(|(a, b)| a == b) {
+    if pairs.iter().all(|pair| pair.reference == pair.compared) {
         return Some(Ratio { median: 1.0, low: Some(1.0), high: Some(1.0) });
     }
     let resolution = if resolution.is_finite() { resolution.max(0.0) } else { 0.0 };
@@ -237,8 +247,10 @@ fn median(sorted: &[f64]) -> Option<f64> {
 }
 
 /// The median of the plain ratios, zeros included; `None` if it is not finite.
-fn median_ratio(pairs: &[(f64, f64)]) -> Option<f64> {
-    let ratio = |&(a, b): &(f64, f64)| if a == b { 1.0 } else { b / a };
+fn median_ratio(pairs: &[Pair]) -> Option<f64> {
+    let ratio = |&Pair { reference, compared }: &Pair| {
+        if reference == compared { 1.0 } else { compared / reference }
+    };
     let ratios = sorted(&pairs.iter().map(ratio).collect::<Vec<_>>());
     let upper = *ratios.get(ratios.len() / 2)?;
     let lower = if ratios.len() % 2 == 1 { upper } else { *ratios.get(ratios.len() / 2 - 1)? };
@@ -255,21 +267,24 @@ struct Scale {
 }
 
 impl Scale {
-    fn of(pairs: &[(f64, f64)], resolution: f64) -> Self {
-        let figures = || pairs.iter().flat_map(|&(a, b)| [a, b]);
+    fn of(pairs: &[Pair], resolution: f64) -> Self {
+        let figures = || pairs.iter().flat_map(|pair| [pair.reference, pair.compared]);
         let smallest = figures().filter(|&figure| figure > 0.0).fold(f64::MAX, f64::min);
         let floor = if resolution > 0.0 { smallest.min(resolution / 2.0) } else { smallest / 2.0 };
         // Half of the smallest positive number would be 0.
         let floor = floor.max(f64::MIN_POSITIVE);
         let raised_median = |figures: Vec<f64>| median(&sorted(&figures)).unwrap_or(floor).max(floor);
-        let median_a = raised_median(pairs.iter().map(|&(a, _)| a).collect());
-        let median_b = raised_median(pairs.iter().map(|&(_, b)| b).collect());
-        let unit_log = (resolution / median_a.min(median_b)).min(f64::MAX).ln_1p();
+        let reference = raised_median(pairs.iter().map(|pair| pair.reference).collect());
+        let compared = raised_median(pairs.iter().map(|pair| pair.compared).collect());
+        let unit_log = (resolution / reference.min(compared)).min(f64::MAX).ln_1p();
         Self { floor, unit_log }
     }
 
-    fn log_ratio(&self, (a, b): (f64, f64)) -> f64 {
-        if a == b { 0.0 } else { b.max(self.floor).ln() - a.max(self.floor).ln() }
+    fn log_ratio(&self, Pair { reference, compared }: Pair) -> f64 {
+        if reference == compared {
+            return 0.0;
+        }
+        compared.max(self.floor).ln() - reference.max(self.floor).ln()
     }
 }
 
@@ -280,6 +295,7 @@ struct Interval {
     high: f64,
 }
 
+/// Indices of the samples of each block.
 fn indices_by_block(samples: &[BlockSample]) -> Vec<Vec<usize>> {
     let mut members: std::collections::BTreeMap<u32, Vec<usize>> = std::collections::BTreeMap::new();
     for (index, sample) in samples.iter().enumerate() {

@@ -98,6 +98,7 @@ pub fn own_children() -> Vec<i32> {
 }
 
 fn children_by_parent_pid(parent: i32) -> Vec<i32> {
+    // Without /proc no child is known by its parent; those of running jobs still end with them.
     let Ok(folder) = std::fs::read_dir("/proc") else { return Vec::new() };
     let pids = folder.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let stat = |pid| Process::open(pid).and_then(|process| process.stat());

@@ -10,7 +10,7 @@ use strandline_process::target::admission;
 
 use super::clock::Clock;
 use super::ledgers::{Guard, Ledgers};
-use super::session::{self, Session, SessionParameters};
+use super::session::{self, Session, SessionParameters, TakenSignals};
 use super::sink::Sink;
 use super::tree::ProcessEvents;
 use super::{Options, Recorded};
@@ -30,7 +30,7 @@ pub fn record(pid: i32, options: &Options<'_>) -> Result<Recorded, String> {
     let root_pidfd = strandline_sys::process::open_pidfd(pid).map_err(|error| {
         format!("process {pid} cannot be waited for ({error}); Linux 5.3 or later is needed")
     })?;
-    let (signals, _) = session::take_over_signals()?;
+    let TakenSignals { signals, .. } = session::take_over_signals()?;
     session::raise_open_files();
     let sink = Sink::create(&options.file)?;
     let environment = Environment::read();

@@ -57,7 +57,7 @@ impl Grid {
         }
         self.missed += current - self.next;
         self.taken += 1;
-        self.next = current + 1;
+        self.next = current.saturating_add(1);
         true
     }
 

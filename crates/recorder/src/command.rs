@@ -20,7 +20,7 @@ use super::clock::Clock;
 use super::ledgers::{Guard, Ledgers, WatchRequest};
 use super::limits::{Group, Limits, ResourceLimits};
 use super::marks::{self, CommandEnd, Marks};
-use super::session::{self, Session, SessionParameters};
+use super::session::{self, Session, SessionParameters, TakenSignals};
 use super::sink::Sink;
 use super::tree::ProcessEvents;
 use super::watchable;
@@ -52,8 +52,16 @@ pub struct CommandSettings {
     pub no_huge_pages: bool,
 }
 
-/// Runs `command` and records it until it ends. Returns the recording and the wait status of the
-/// command.
+/// A command that was recorded until its end.
+#[derive(Debug)]
+pub struct RecordedCommand {
+    /// The recording.
+    pub recorded: Recorded,
+    /// How the command ended, as wait(2) gives it.
+    pub wait_status: i32,
+}
+
+/// Runs `command` and records it until it ends.
 ///
 /// # Errors
 /// See [`NotStarted`].
@@ -61,16 +69,16 @@ pub fn run(
     command: &[OsString],
     settings: &CommandSettings,
     options: &Options<'_>,
-) -> Result<(Recorded, i32), NotStarted> {
+) -> Result<RecordedCommand, NotStarted> {
     let failed = NotStarted::Failed;
     let io_failed =
         |error: io::Error| NotStarted::Failed(format!("cannot prepare to run a command: {error}"));
-    let (signals, signal_mask) = session::take_over_signals().map_err(failed)?;
+    let TakenSignals { signals, blocked_before } = session::take_over_signals().map_err(failed)?;
     check_proc_mount().map_err(|error| failed(error.to_string()))?;
     let open_files = session::raise_open_files();
     let PreparedLimits { mut setup, limits, group } = prepare_limits(&settings.limits).map_err(failed)?;
     setup.no_huge_pages = settings.no_huge_pages;
-    setup.signal_mask = signal_mask;
+    setup.signal_mask = blocked_before;
     setup.limits.extend(open_files.map(|limits| (Resource::OpenFiles, limits)));
     let sink = Sink::create(&options.file).map_err(failed)?;
     let process_events = ProcessEvents::best_available();
@@ -92,6 +100,7 @@ pub fn run(
     let mut child = started.inspect_err(|_| sink.discard())?;
     let root = child.id().cast_signed();
     let root_pidfd = prepared.and_then(|()| strandline_sys::process::open_pidfd(root)).map_err(io_failed);
+    // A recorder that fails here still ends after its command, which runs on.
     let root_pidfd = root_pidfd.inspect_err(|_| drop(child.wait()))?;
     let session = Session::begin(SessionParameters {
         options,
@@ -119,15 +128,14 @@ pub fn run(
     record(session, root, started_at, group, options)
 }
 
-/// Records the command whose process is `root` until it ends. Returns the recording and the wait
-/// status of the command.
+/// Records the command whose process is `root` until it ends.
 fn record(
     mut session: Session<'_>,
     root: i32,
     started_at: Instant,
     group: Option<Group>,
     options: &Options<'_>,
-) -> Result<(Recorded, i32), NotStarted> {
+) -> Result<RecordedCommand, NotStarted> {
     if let Some(problem) = group.as_ref().and_then(|group| group.swap_problem.as_ref()) {
         let text = format!("memory may move to swap at the limit ({problem})");
         session.add_caveat("swap_not_limited", "control group", text.clone());
@@ -142,7 +150,8 @@ fn record(
     session.root_usage = Some(command_usage(&ended, started_at));
     session.end_group(session::ending_signal(ended.status));
     let kill_count = group.and_then(|group| remove_group(&group, &mut session, options));
-    Ok((session.finish(stop_reason, Some(ended.status), kill_count), ended.status))
+    let recorded = session.finish(stop_reason, Some(ended.status), kill_count);
+    Ok(RecordedCommand { recorded, wait_status: ended.status })
 }
 
 /// Resources that a command used.

@@ -14,7 +14,6 @@ use std::time::Instant;
 use strandline_inspect::Caveat;
 use strandline_inspect::group::facts::GroupFigures;
 use strandline_inspect::group::sample::{GroupSample as CountedSample, GroupSampler};
-use strandline_process::group::hierarchy::GroupError;
 use strandline_process::group::{Group, Hierarchy, Version, View};
 use strandline_process::procfs::Process;
 use strandline_recording::{CaveatRecord, GroupBlock, GroupKill, GroupSample, GroupStart, Record};
@@ -38,6 +37,7 @@ const STEPS_PER_LIMIT: u64 = 64;
 const UNLIMITED_STEP_BYTES: u64 = 4 << 20;
 /// Maximum number of groups in a recording, should the process be moved again and again.
 const MAX_GROUPS: u32 = 16;
+/// The signal that the kernel kills with for lack of memory.
 const SIGKILL: i32 = 9;
 
 /// Samples the group of one process.
@@ -164,16 +164,14 @@ impl SampledGroup {
 
 impl GroupRecorder {
     /// A recorder of the group at `folder`, or else of the group of process `root`. `None` if no
-    /// hierarchy counts memory, or if the group is the hierarchy's root, which is the whole
-    /// machine.
+    /// hierarchy counts memory, if the group is not below the mounted hierarchy (another namespace),
+    /// or if it is the hierarchy's root, which is the whole machine.
     pub fn new(root: i32, folder: Option<&Path>) -> Option<Self> {
         let hierarchy = Hierarchy::of_this_machine().ok()?;
         let view = View::of(&hierarchy);
         let group = match folder {
             Some(folder) => hierarchy.open(&folder.to_string_lossy()),
-            None => Process::open(root)
-                .map_err(|_| GroupError::NoHierarchy)
-                .and_then(|process| view.group_of(&hierarchy, &process)),
+            None => view.group_of(&hierarchy, &Process::open(root).ok()?),
         };
         let group = group.ok().filter(|group| group.path != "/")?;
         Some(Self {
@@ -236,6 +234,7 @@ impl GroupRecorder {
     /// Switches to the group that the process is in now.
     fn follow_process(&mut self, now_us: u64) {
         let Some(sampled) = &self.sampled else { return };
+        // After its end, or where its group cannot be found, the last group is sampled.
         let group = Process::open(self.root).ok();
         let group = group.and_then(|process| self.view.group_of(&self.hierarchy, &process).ok());
         let new_group = group.filter(|group| group.path != sampled.start.path && group.path != "/");

@@ -24,7 +24,7 @@ use strandline_sys::watchdog::Watchdog;
 use super::LedgerSettings;
 use super::clock::Clock;
 use super::tree_pss::tree_pss_bytes;
-use super::watch::{NotBegun, PAUSED_AT_END, TakenLedger, Watch};
+use super::watch::{EarlierWatch, NotBegun, PAUSED_AT_END, TakenLedger, Watch};
 
 /// A requested ledger.
 #[derive(Clone, Debug)]
@@ -53,6 +53,7 @@ pub struct WatchRequest {
 /// Result of a request.
 #[derive(Debug)]
 pub enum LedgerResult {
+    /// The ledger.
     Ledger(Box<Ledger>),
     /// No ledger.
     Failed {
@@ -75,11 +76,12 @@ pub enum LedgerResult {
     NotWatched {
         /// Its number in the recording.
         process: u32,
+        /// Why, as a clause.
         reason: String,
     },
 }
 
-/// What the thread of [`Ledgers`] is asked to do; see the methods with these names.
+/// A job for the thread of [`Ledgers`]; see the methods with these names.
 #[derive(Debug)]
 enum Job {
     TakeLedger(Request),
@@ -194,7 +196,7 @@ impl Ledgers {
         let thread_watches = Arc::clone(&watches);
         let thread = std::thread::Builder::new().name("ledgers".into()).spawn(move || {
             while let Ok(job) = received_jobs.recv() {
-                do_job(job, &thread_watches, &shared);
+                run_job(job, &thread_watches, &shared);
             }
             let watches: Vec<_> = lock(&thread_watches).by_pid.values().cloned().collect();
             watches.iter().for_each(|watched| watched.pause());
@@ -219,8 +221,8 @@ impl Ledgers {
         strandline_sys::signal::prepare_to_wake()
     }
 
-    /// Runs `work` while no process is held and all watches are paused.
-    pub fn while_nothing_is_held<T>(&self, work: impl FnOnce() -> T) -> T {
+    /// Runs `action` while no process is held and all watches are paused.
+    pub fn while_nothing_is_held<T>(&self, action: impl FnOnce() -> T) -> T {
         let watched = {
             let mut table = lock(&self.watches);
             table.is_paused = true;
@@ -228,7 +230,7 @@ impl Ledgers {
         };
         watched.iter().for_each(|watched| watched.pause());
         lock(&self.watches).set_watchdog(false);
-        let output = hold::while_nothing_is_held(work);
+        let output = hold::while_nothing_is_held(action);
         // Includes the watches that were requested meanwhile.
         let watched = {
             let mut table = lock(&self.watches);
@@ -316,8 +318,8 @@ fn lock(watches: &Watches) -> MutexGuard<'_, WatchTable> {
     watches.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Does a job, on the thread of [`Ledgers`].
-fn do_job(job: Job, watches: &Watches, shared: &Shared) {
+/// Runs a job, on the thread of [`Ledgers`].
+fn run_job(job: Job, watches: &Watches, shared: &Shared) {
     let begin_watch = |pid, request| {
         let mut table = lock(watches);
         let is_watching = !table.is_paused;
@@ -330,7 +332,7 @@ fn do_job(job: Job, watches: &Watches, shared: &Shared) {
             let watched = lock(watches).by_pid.get(&request.pid).cloned();
             shared.send(match watched {
                 Some(watched) => watched.take_ledger(request),
-                None => take_ledger(request, false, shared),
+                None => take_ledger(request, CallingThread::Other, shared),
             });
         }
         Job::Watch { pid, request } => begin_watch(pid, request),
@@ -351,12 +353,21 @@ fn do_job(job: Job, watches: &Watches, shared: &Shared) {
     lock(watches).forget_ended();
 }
 
-/// Takes one ledger. `is_watched`: the calling thread watches the process.
-pub(super) fn take_ledger(request: Request, is_watched: bool, shared: &Shared) -> LedgerResult {
+/// Which thread takes a ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CallingThread {
+    /// The one that watches the process, and so traces it.
+    Watcher,
+    Other,
+}
+
+/// Takes one ledger.
+pub(super) fn take_ledger(request: Request, calling_thread: CallingThread, shared: &Shared) -> LedgerResult {
     let at_us = shared.clock.now_us();
     let held_time_before = hold::held_time();
     let LedgerSettings { max_stop, snapshot, quiet_for } = shared.settings;
     let quiet_for = if request.moment == Moment::Peak { Duration::ZERO } else { quiet_for };
+    let is_watched = calling_thread == CallingThread::Watcher;
     let options = Options { max_stop, snapshot, quiet_for, is_watched, ..ledger_options() };
     let result = without_panic(|| match explain::explain(request.pid, &options) {
         Ok(explanation) => {
@@ -370,7 +381,8 @@ pub(super) fn take_ledger(request: Request, is_watched: bool, shared: &Shared) -
         Ok(Some(ledger)) => LedgerResult::Ledger(Box::new(ledger)),
         Ok(None) => LedgerResult::ProcessEnded(request),
         Err(reason) => {
-            let stopped_us = (hold::held_time() - held_time_before).as_micros() as u64;
+            let stopped_us = hold::held_time().saturating_sub(held_time_before).as_micros();
+            let stopped_us = u64::try_from(stopped_us).unwrap_or(u64::MAX);
             LedgerResult::Failed { request, reason, stopped_us }
         }
     }
@@ -439,7 +451,7 @@ impl WatchedProcess {
         let state = if is_paused {
             WatchState::Paused(request)
         } else {
-            Watch::begin(pid, request, shared, false).map_or_else(
+            Watch::begin(pid, request, shared, EarlierWatch::None).map_or_else(
                 |not_begun| {
                     if let NotBegun::Refused(reason) = not_begun {
                         shared.send(LedgerResult::NotWatched { process, reason });
@@ -466,7 +478,7 @@ impl WatchedProcess {
         let mut state = self.lock_state();
         let WatchState::Active(watch) = &*state else {
             // The state stays locked: a watch that began meanwhile would find the process traced.
-            return take_ledger(request, false, &self.shared);
+            return take_ledger(request, CallingThread::Other, &self.shared);
         };
         let TakenLedger { result, continued } = watch.take_ledger(request);
         if continued == Continued::No {
@@ -495,7 +507,7 @@ impl WatchedProcess {
     fn resume_in(&self, state: &mut WatchState) {
         if let WatchState::Paused(request) = std::mem::replace(state, WatchState::Ended) {
             let process = request.process;
-            match Watch::begin(self.pid, request, &self.shared, true) {
+            match Watch::begin(self.pid, request, &self.shared, EarlierWatch::Paused) {
                 Ok(watch) => *state = WatchState::Active(watch),
                 Err(not_begun) => {
                     let reason = match not_begun {

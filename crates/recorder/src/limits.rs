@@ -118,14 +118,16 @@ impl Group {
     /// # Errors
     /// The parents that were tried and why each failed.
     pub fn new(bytes: u64) -> Result<Self, MemoryLimitRefusal> {
+        let user = host::effective_user();
+        let parents = memory_parents().map_err(|reason| MemoryLimitRefusal::new(&[reason], user))?;
         let mut reasons = Vec::new();
-        for parent in memory_parents() {
+        for parent in parents {
             match Self::create_below(&parent, bytes) {
                 Ok(group) => return Ok(group),
                 Err(reason) => reasons.push(reason),
             }
         }
-        Err(MemoryLimitRefusal::new(&reasons, host::effective_user()))
+        Err(MemoryLimitRefusal::new(&reasons, user))
     }
 
     /// Creates a group with a limit of `bytes` below `parent`.
@@ -146,6 +148,7 @@ impl Group {
         }
         fs::write(&path, bytes.to_string()).map_err(|error| format!("{by} {}: {error}", path.display()))?;
         group.swap_problem = limit_swap(&group.folder, bytes);
+        // The kernel rounds to pages; where that cannot be read, the requested limit stands.
         if let Some(stored) = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok()) {
             group.limit.bytes = stored;
         }
@@ -172,7 +175,8 @@ impl Group {
         self.folder.join("cgroup.procs")
     }
 
-    /// Number of processes that the kernel killed because the limit was reached.
+    /// Number of processes that the kernel killed because the limit was reached; `None` if it does
+    /// not count them (Linux before 4.13).
     pub fn out_of_memory_kills(&self) -> Option<u64> {
         let file = if self.version == 2 { "memory.events" } else { "memory.oom_control" };
         let text = fs::read_to_string(self.folder.join(file)).ok()?;
@@ -208,9 +212,12 @@ fn limit_swap(folder: &Path, bytes: u64) -> Option<String> {
     let files = [("memory.swap.max", 0), ("memory.memsw.limit_in_bytes", bytes)];
     let file = files.into_iter().find(|(name, _)| folder.join(name).exists());
     let Some((name, max_bytes)) = file else {
-        let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-        // The first line has the names of the columns.
-        return (swaps.lines().count() > 1).then(|| "the kernel does not limit a group's swap".to_owned());
+        return match read_if_present("/proc/swaps") {
+            // The first line has the names of the columns.
+            Ok(swaps) if swaps.lines().count() <= 1 => None,
+            Ok(_) => Some("the kernel does not limit a group's swap".to_owned()),
+            Err(reason) => Some(reason),
+        };
     };
     fs::write(folder.join(name), max_bytes.to_string()).err().map(|error| format!("{name}: {error}"))
 }
@@ -223,10 +230,11 @@ fn limit_swap(folder: &Path, bytes: u64) -> Option<String> {
 pub fn can_limit_memory(bytes: u64) -> Result<String, MemoryLimitRefusal> {
     let group = Group::new(bytes)?;
     let by = &group.limit.by;
-    let is_gone = std::fs::remove_dir(&group.folder).is_ok();
-    Ok(match is_gone {
-        true => format!("{by}, and taken back"),
-        false => format!("{by}; remove its empty group {}", group.folder.display()),
+    let is_gone = fs::remove_dir(&group.folder).is_ok();
+    Ok(if is_gone {
+        format!("{by}, and taken back")
+    } else {
+        format!("{by}; remove its empty group {}", group.folder.display())
     })
 }
 
@@ -239,10 +247,17 @@ struct ParentGroup {
 }
 
 /// [`parent_groups`] of this process.
-fn memory_parents() -> Vec<ParentGroup> {
-    let memberships = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    parent_groups(&memberships, &mounts)
+fn memory_parents() -> Result<Vec<ParentGroup>, String> {
+    let memberships = read_if_present("/proc/self/cgroup")?;
+    Ok(parent_groups(&memberships, &read_if_present("/proc/self/mountinfo")?))
+}
+
+/// The text of a file of /proc; empty if the kernel was built without what it shows.
+fn read_if_present(path: &str) -> Result<String, String> {
+    match fs::read_to_string(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+        text => text.map_err(|error| format!("{path}: {error}")),
+    }
 }
 
 /// Possible parents, best first: this process's own group in each hierarchy that controls memory,

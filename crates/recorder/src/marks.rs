@@ -27,7 +27,7 @@ const DESCRIPTOR_NUMBERS: [i32; 7] = [7, 6, 8, 5, 4, 3, 9];
 pub const MAX_NAME_CHARS: usize = 200;
 /// Maximum length of the line with a name, in UTF-8.
 const MAX_LINE_BYTES: usize = 4 * MAX_NAME_CHARS;
-/// Maximum number of processes whose incomplete lines are remembered.
+/// Maximum number of processes whose incomplete lines are remembered; those of others are dropped.
 const MAX_WRITERS: usize = 4096;
 /// Maximum number of reads per call: a program that floods the socket must not delay the sampler.
 const MAX_READS: usize = 64;
@@ -39,8 +39,8 @@ const READ_BYTES: usize = 4096;
 /// A mark that a program reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportedMark {
-    /// Process id of the program; 0 if it is in a pid namespace that this process does not see.
-    pub pid: i32,
+    /// Process id of the program; `None` if it is in a pid namespace that this process does not see.
+    pub pid: Option<i32>,
     /// The name, with control characters replaced; empty for an empty line.
     pub name: String,
     /// Whether the name was cut.
@@ -106,8 +106,10 @@ impl Marks {
             };
             let mut buffer = [0; READ_BYTES];
             match receive(socket.as_raw_fd(), &mut buffer) {
-                Ok((0, _)) => self.socket = None,
-                Ok((length, pid)) => self.lines.add(pid, &buffer[..length], &mut marks_read),
+                Ok(Received { length: 0, .. }) => self.socket = None,
+                Ok(Received { length, writer }) => {
+                    self.lines.add(writer, &buffer[..length], &mut marks_read);
+                }
                 Err(Errno::EINTR) => {}
                 Err(Errno::EAGAIN) => break,
                 // The last process with the other end was killed before it read an answer.
@@ -142,22 +144,31 @@ impl Marks {
     }
 }
 
-/// Reads what one process wrote, and its id. The kernel never merges the data of two processes.
-fn receive(socket: i32, buffer: &mut [u8]) -> Result<(usize, i32), Errno> {
+/// What one process wrote.
+struct Received {
+    /// Number of bytes; 0 if no process has the other end.
+    length: usize,
+    /// The id of the process; `None` if this process does not see it.
+    writer: Option<i32>,
+}
+
+/// Reads what one process wrote. The kernel never merges the data of two processes.
+fn receive(socket: i32, buffer: &mut [u8]) -> Result<Received, Errno> {
     let mut control = nix::cmsg_space!(UnixCredentials);
     let mut parts = [IoSliceMut::new(buffer)];
     let message = recvmsg::<()>(socket, &mut parts, Some(&mut control), MsgFlags::MSG_DONTWAIT)?;
-    let pid = message.cmsgs()?.find_map(|control| match control {
+    let writer = message.cmsgs()?.find_map(|control| match control {
         ControlMessageOwned::ScmCredentials(credentials) => Some(credentials.pid()),
         _ => None,
     });
-    Ok((message.bytes, pid.unwrap_or(0)))
+    // The kernel gives 0 for a process of another pid namespace.
+    Ok(Received { length: message.bytes, writer: writer.filter(|&pid| pid > 0) })
 }
 
 /// Incomplete lines, by writer.
 #[derive(Debug, Default)]
 struct Lines {
-    incomplete: HashMap<i32, IncompleteLine>,
+    incomplete: HashMap<Option<i32>, IncompleteLine>,
 }
 
 /// The beginning of a line whose end was not read yet.
@@ -170,13 +181,14 @@ struct IncompleteLine {
 
 impl Lines {
     /// Adds what a process wrote; lines that are complete become marks.
-    fn add(&mut self, pid: i32, bytes: &[u8], marks_read: &mut Vec<ReportedMark>) {
-        let mut line = self.incomplete.remove(&pid).unwrap_or_default();
+    fn add(&mut self, writer: Option<i32>, bytes: &[u8], marks_read: &mut Vec<ReportedMark>) {
+        let mut line = self.incomplete.remove(&writer).unwrap_or_default();
         for &byte in bytes {
             if byte == b'\n' {
                 let name = String::from_utf8_lossy(&line.bytes).into_owned();
                 let is_cut = line.is_cut || name.chars().count() > MAX_NAME_CHARS;
-                marks_read.push(ReportedMark { pid, name: printable(&name, MAX_NAME_CHARS), is_cut });
+                let name = printable(&name, MAX_NAME_CHARS);
+                marks_read.push(ReportedMark { pid: writer, name, is_cut });
                 line = IncompleteLine::default();
             } else if line.bytes.len() < MAX_LINE_BYTES {
                 line.bytes.push(byte);
@@ -185,7 +197,7 @@ impl Lines {
             }
         }
         if !line.bytes.is_empty() && self.incomplete.len() < MAX_WRITERS {
-            self.incomplete.insert(pid, line);
+            self.incomplete.insert(writer, line);
         }
     }
 }
@@ -199,12 +211,12 @@ mod tests {
     #[test]
     fn lines_of_several_processes_do_not_mix() {
         let (mut lines, mut marks_read) = (Lines::default(), Vec::new());
-        lines.add(1, b"gro", &mut marks_read);
-        lines.add(2, b"other\nsec", &mut marks_read);
-        lines.add(1, b"wn\n", &mut marks_read);
-        lines.add(2, b"ond\n\n", &mut marks_read);
+        lines.add(Some(1), b"gro", &mut marks_read);
+        lines.add(Some(2), b"other\nsec", &mut marks_read);
+        lines.add(Some(1), b"wn\n", &mut marks_read);
+        lines.add(Some(2), b"ond\n\n", &mut marks_read);
         let names: Vec<_> = marks_read.iter().map(|mark| (mark.pid, mark.name.as_str())).collect();
-        assert_eq!(names, [(2, "other"), (1, "grown"), (2, "second"), (2, "")]);
+        assert_eq!(names, [(Some(2), "other"), (Some(1), "grown"), (Some(2), "second"), (Some(2), "")]);
         assert!(lines.incomplete.is_empty());
     }
 
@@ -212,9 +224,9 @@ mod tests {
     fn hostile_names_are_cut_and_cleaned() {
         let (mut lines, mut marks_read) = (Lines::default(), Vec::new());
         for _ in 0..256 {
-            lines.add(1, &[b'x'; 4096], &mut marks_read);
+            lines.add(Some(1), &[b'x'; 4096], &mut marks_read);
         }
-        lines.add(1, b"\na\x1b[2Jb\n\xff\n", &mut marks_read);
+        lines.add(Some(1), b"\na\x1b[2Jb\n\xff\n", &mut marks_read);
         assert_eq!(marks_read[0].name.len(), MAX_NAME_CHARS);
         assert!(marks_read[0].is_cut && !marks_read[1].is_cut);
         assert_eq!(marks_read[1].name, "a?[2Jb");
@@ -228,7 +240,8 @@ mod tests {
         assert!(marks.read_reported().is_empty());
         program.write_all(b"grown\n").unwrap();
         let marks_read = marks.read_reported();
-        assert_eq!((marks_read[0].pid, marks_read[0].name.as_str()), (std::process::id() as i32, "grown"));
+        let own_pid = std::process::id().cast_signed();
+        assert_eq!((marks_read[0].pid, marks_read[0].name.as_str()), (Some(own_pid), "grown"));
         marks.answer();
         program.read_exact(&mut [0]).unwrap();
         // Closing it would not be enough: a child that another test just forked has it open until

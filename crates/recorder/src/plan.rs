@@ -106,7 +106,7 @@ fn regular_interval(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// A sentence with what is possible.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    /// A year.
+    /// The seconds of a year.
     const MAX_SECONDS: f64 = 86_400.0 * 366.0;
     let invalid =
         || format!("{text:?} is not a time: use a number with ms, s, m or h, such as 1ms, 0.5s or 10s");
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_interfaces_example_is_read_and_written() {
+    fn a_plan_is_read_and_written() {
         let plan = Plan::parse("marks,peak,exit,every=10s").unwrap();
         let expected = Plan {
             marks: MarkLedgers::All,

@@ -86,6 +86,15 @@ impl Units {
     }
 }
 
+/// All current figures of a process.
+#[derive(Debug)]
+pub struct WholeSample {
+    /// The figures of a sample.
+    pub sample: Sample,
+    /// Every size in `status` by name, in bytes.
+    pub status_bytes: BTreeMap<String, u64>,
+}
+
 /// Reads a file from its beginning. Returns the number of bytes; ESRCH if the process is gone.
 fn read_from_start(file: &File, buffer: &mut [u8]) -> io::Result<usize> {
     match file.read_at(buffer, 0)? {
@@ -188,7 +197,7 @@ impl Sampler {
         if has_changed {
             let mut pages = numbers(statm);
             let mut kib = || pages.next().unwrap_or(0).saturating_mul(units.page_kib);
-            // size resident shared text lib data dt (proc(5))
+            // size resident shared text lib data dt (proc(5)); a zombie has zeros.
             let [size, resident, shared, _, _, data] = [kib(), kib(), kib(), kib(), kib(), kib()];
             if size == 0 {
                 return Err(io::Error::from_raw_os_error(ESRCH));
@@ -250,7 +259,8 @@ impl Sampler {
         let length = read_from_start(&self.stat, &mut text)?;
         let text = &text[..length];
         // The name (field 2) may contain anything and ends at the last bracket. The state, a
-        // letter (field 3), and numbers follow.
+        // letter (field 3), and numbers follow. A text without a name is cut off: the last figures
+        // stand.
         let Some(name_end) = text.iter().rposition(|&byte| byte == b')') else { return Ok(()) };
         self.is_traced_stop = text.get(name_end + 2) == Some(&TRACING_STOP);
         let fields = numbers(text.get(name_end + 4..).unwrap_or_default());
@@ -268,23 +278,23 @@ impl Sampler {
         Ok(())
     }
 
-    /// Reads all current figures, and every size in `status` by name, in bytes.
+    /// Reads all current figures, whether anything changed or not.
     ///
     /// # Errors
     /// Like [`Sampler::sample`].
-    pub fn sample_all(&mut self, units: Units) -> io::Result<(Sample, BTreeMap<String, u64>)> {
+    pub fn sample_all(&mut self, units: Units) -> io::Result<WholeSample> {
         let mut buffer = [0; STATUS_BYTES];
         let text = self.status.read(&mut buffer)?;
-        let mut sizes_by_name = BTreeMap::new();
+        let mut status_bytes = BTreeMap::new();
         for (name, kib) in sizes(&text) {
-            sizes_by_name.insert(String::from_utf8_lossy(name).into_owned(), kib.saturating_mul(1024));
+            status_bytes.insert(String::from_utf8_lossy(name).into_owned(), kib.saturating_mul(1024));
             match name {
                 b"VmSize" => self.last_sample.virtual_kib = kib,
                 b"VmRSS" => self.last_sample.rss_kib = kib,
                 _ => {}
             }
         }
-        if sizes_by_name.is_empty() {
+        if status_bytes.is_empty() {
             // A zombie has no sizes.
             return Err(io::Error::from_raw_os_error(ESRCH));
         }
@@ -292,7 +302,7 @@ impl Sampler {
         self.read_stat(units)?;
         // The next sample reads again.
         self.statm_text.clear();
-        Ok((self.last_sample, sizes_by_name))
+        Ok(WholeSample { sample: self.last_sample, status_bytes })
     }
 
     /// Whether the process was in a tracer's stop when `stat` was last read. A watched process
@@ -349,11 +359,11 @@ mod tests {
     fn own_figures_are_those_of_status() {
         let (process, mut sampler) = own_sampler();
         let before = process.stat().unwrap();
-        let (sample, sizes_by_name) = sampler.sample_all(Units::read()).unwrap();
+        let WholeSample { sample, status_bytes } = sampler.sample_all(Units::read()).unwrap();
         let after = process.stat().unwrap();
         assert!(
-            sizes_by_name["VmRSS"] > 0 && sizes_by_name["VmData"] == sample.data_kib * 1024,
-            "{sizes_by_name:?}"
+            status_bytes["VmRSS"] > 0 && status_bytes["VmData"] == sample.data_kib * 1024,
+            "{status_bytes:?}"
         );
         assert_eq!(sample.rss_kib, sample.anonymous_kib + sample.file_kib + sample.shmem_kib);
         // Other tests in this process touch pages at the same time.

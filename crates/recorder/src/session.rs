@@ -134,7 +134,7 @@ struct State {
 }
 
 pub(super) use ending::ending_signal;
-pub(super) use signals::take_over_signals;
+pub(super) use signals::{TakenSignals, take_over_signals};
 
 /// The parameters of a session: fields without a comment become those of [`Session`].
 pub(super) struct SessionParameters<'a> {
@@ -211,6 +211,7 @@ impl<'a> Session<'a> {
         Ok(session)
     }
 
+    /// Begins the file with what is recorded, where and how.
     fn write_header(&mut self, environment: Environment, command: Vec<String>, limits: Vec<Limit>) {
         self.sink.begin();
         let header = Header {
@@ -230,10 +231,12 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// Adds a record to the recording.
     pub(super) fn push(&mut self, record: &Record) {
         self.sink.push(record, self.clock.now_us());
     }
 
+    /// Adds a caveat to the recording.
     pub(super) fn add_caveat(&mut self, code: &str, place: impl Into<String>, text: impl Into<String>) {
         let caveat = Caveat::new(code, place, None, text);
         self.state.progress.caveats += 1;
@@ -262,7 +265,7 @@ impl<'a> Session<'a> {
                 self.sample_group(now_us);
                 self.state.is_root_unsampled |= !self.tree.has(self.root) && tree::is_running(self.root);
             }
-            self.periodic_work(now_us);
+            self.run_due_tasks(now_us);
             if let Some(reason) = self.wait() {
                 return reason;
             }
@@ -490,14 +493,15 @@ impl<'a> Session<'a> {
         self.push(&Record::ProcessEnd(end));
     }
 
+    /// Writes runs of a process.
     fn push_runs(&mut self, process: u32, runs: &[Run]) {
         if !runs.is_empty() {
             self.push(&Record::Samples(Box::new(Block::new(process, runs))));
         }
     }
 
-    /// Periodic work: flushing, progress, ledgers that are due.
-    fn periodic_work(&mut self, now_us: u64) {
+    /// Does what is due: sends an answer, writes, requests regular ledgers, reports progress.
+    fn run_due_tasks(&mut self, now_us: u64) {
         self.send_due_answer();
         if now_us >= self.state.next_flush_us {
             self.state.next_flush_us = now_us + FLUSH_EVERY.as_micros() as u64;
@@ -535,6 +539,7 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// The progress up to now.
     fn progress(&self) -> Progress {
         Progress {
             elapsed: Duration::from_micros(self.clock.now_us()),

@@ -29,6 +29,7 @@ pub struct Sink {
 
 /// Why records are lost at the moment.
 struct WriteFailure {
+    /// When the first record was lost.
     since_us: u64,
     reason: String,
 }
@@ -156,7 +157,7 @@ fn is_recording(path: &Path) -> bool {
 }
 
 /// A file name for a recording of `command`: the name of its program, with a number if that is
-/// taken.
+/// taken. If all numbers are taken, the one without a number is replaced.
 pub fn default_path(command: &str) -> PathBuf {
     let program = Path::new(command).file_name().map(|name| name.to_string_lossy().into_owned());
     let program = program.filter(|name| !name.is_empty()).unwrap_or_else(|| "process".to_owned());

@@ -31,7 +31,7 @@ const MIN_SEARCHES_AFTER_LOSS: u64 = 32;
 const MAX_SEARCHES_AFTER_LOSS: u64 = 256;
 /// Maximum number of attempts to list the threads of a process while they change.
 const MAX_LISTINGS: u32 = 10;
-/// Maximum size of a thread's list of children: a hundred thousand process ids.
+/// Maximum size read of a thread's list of children: a hundred thousand process ids.
 const MAX_CHILDREN_BYTES: u64 = 1 << 20;
 /// The pid namespace of the machine: its number never changes (PROC_PID_INIT_INO of
 /// include/linux/proc_ns.h, Linux 3.8).
@@ -123,6 +123,7 @@ pub struct Member {
     finished_runs: Vec<Run>,
     /// Whether it has reported a mark about itself before.
     pub reports_marks: bool,
+    /// Its last sample, also after its files were closed.
     pub last_sample: Option<Sample>,
     /// Whether a watch for its end was requested, also if that was refused.
     pub is_watch_requested: bool,
@@ -225,9 +226,11 @@ impl Member {
 /// A process that is no longer followed.
 #[derive(Debug)]
 pub struct Departed {
+    /// Its process id.
     pub pid: i32,
     /// Wait status, if known.
     pub wait_status: Option<i32>,
+    /// What is known of it.
     pub member: Member,
 }
 
@@ -260,14 +263,17 @@ impl Tree {
         Some(Departed { pid, wait_status, member })
     }
 
+    /// The process `pid`, if it is followed.
     pub fn get(&self, pid: i32) -> Option<&Member> {
         self.members.get(&pid)
     }
 
+    /// The same, to change it.
     pub fn get_mut(&mut self, pid: i32) -> Option<&mut Member> {
         self.members.get_mut(&pid)
     }
 
+    /// Whether `pid` is followed.
     pub fn has(&self, pid: i32) -> bool {
         self.members.contains_key(&pid)
     }
@@ -277,6 +283,7 @@ impl Tree {
         &self.pids
     }
 
+    /// All processes with their ids, oldest first.
     pub fn members(&self) -> impl Iterator<Item = (i32, &Member)> {
         self.pids.iter().filter_map(|pid| Some((*pid, self.members.get(pid)?)))
     }
@@ -381,9 +388,11 @@ fn children(pid: i32, choose_threads: &impl Fn(&[i32]) -> Vec<i32>) -> Vec<i32> 
     let tids = process.tasks().unwrap_or_default();
     let children_of_thread = |tid: i32| {
         let path = format!("task/{tid}/children");
-        let text = process.read_file(&path, MAX_CHILDREN_BYTES).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text).into_owned();
-        text.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect::<Vec<i32>>()
+        // A thread that has ended meanwhile has no children.
+        let text = process.read_text(&path, MAX_CHILDREN_BYTES).unwrap_or_default();
+        // Each id is followed by a space (fs/proc/array.c, children_seq_show), unless it is cut off.
+        let ids = text.rsplit_once(' ').map_or("", |(ids, _)| ids);
+        ids.split_ascii_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<i32>>()
     };
     choose_threads(&tids).into_iter().flat_map(children_of_thread).collect()
 }

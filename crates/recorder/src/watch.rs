@@ -12,9 +12,10 @@ use strandline_process::target::exit_watch::{self, Continued, ExitWatch, WatchEv
 use strandline_recording::Moment;
 
 use super::ledgers::{
-    LedgerResult, Request, Shared, WatchRequest, ledger_options, new_ledger, take_ledger, without_panic,
+    CallingThread, LedgerResult, Request, Shared, WatchRequest, ledger_options, new_ledger, take_ledger,
+    without_panic,
 };
-use super::sampler::{Sampler, Units};
+use super::sampler::{Sampler, Units, WholeSample};
 
 /// Stack of a watching thread, which also takes ledgers.
 const STACK_BYTES: usize = 1 << 20;
@@ -40,6 +41,14 @@ impl WatchOrders {
     fn lock_ledger(&self) -> MutexGuard<'_, Option<Request>> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a process was watched before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EarlierWatch {
+    None,
+    /// That watch was paused, and the end of the process may have passed meanwhile.
+    Paused,
 }
 
 /// Why a watch did not begin.
@@ -73,12 +82,15 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Begins to watch. `may_have_missed_end`: an earlier watch of this process was paused.
+    /// Begins to watch.
+    ///
+    /// # Errors
+    /// See [`NotBegun`].
     pub fn begin(
         pid: i32,
         request: WatchRequest,
         shared: &Shared,
-        may_have_missed_end: bool,
+        earlier: EarlierWatch,
     ) -> Result<Self, NotBegun> {
         let orders = Arc::new(WatchOrders::default());
         let (begun_sender, begun) = channel();
@@ -91,7 +103,7 @@ impl Watch {
                     WatchLoop {
                         watch,
                         request,
-                        may_have_missed_end,
+                        may_have_missed_end: earlier == EarlierWatch::Paused,
                         orders,
                         shared,
                         taken_ledgers: ledger_sender,
@@ -231,7 +243,8 @@ impl WatchLoop {
 
     /// Takes a requested ledger. Returns whether the watch continued.
     fn take_ledger(&mut self, request: Request) -> Continued {
-        let (result, continued) = self.watch.while_reading(|| take_ledger(request, true, &self.shared));
+        let (result, continued) =
+            self.watch.while_reading(|| take_ledger(request, CallingThread::Watcher, &self.shared));
         // A process that is killed during an injected call passes its exit stop unnoticed.
         self.may_have_missed_end = true;
         let _ = self.taken_ledgers.send(TakenLedger { result, continued });
@@ -246,7 +259,7 @@ fn report_end(watch: &ExitWatch, request: &WatchRequest, shared: &Shared) {
     let at_us = shared.clock.now_us();
     // If this fails, the last sample stands for the final figures.
     if let Ok(mut sampler) = Sampler::open(watch.process())
-        && let Ok((sample, _)) = sampler.sample_all(Units::read())
+        && let Ok(WholeSample { sample, .. }) = sampler.sample_all(Units::read())
     {
         let high_water_kib = sampler.high_water_kib();
         shared.send(LedgerResult::Final { process: request.process, sample, high_water_kib });

@@ -11,7 +11,10 @@ use strandline_recording::{
 fn main() -> std::io::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let path = arguments.next().ok_or_else(|| std::io::Error::other("usage: hour FILE [SECONDS]"))?;
-    let seconds: u64 = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(3600);
+    let seconds: u64 = match arguments.next() {
+        Some(text) => text.parse().map_err(std::io::Error::other)?,
+        None => 3600,
+    };
     let mut writer = Writer::new(BufWriter::new(File::create(path)?))?;
     let header = Header {
         schema: SCHEMA.to_owned(),

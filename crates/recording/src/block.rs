@@ -162,12 +162,13 @@ pub(crate) struct ColumnReader<'a> {
 }
 
 impl<'a> ColumnReader<'a> {
+    /// A reader of a column from its first entry on.
     pub fn new(differences: &'a [i64]) -> Self {
         Self { differences: differences.iter(), value: 0 }
     }
 
     /// The next value; after the last entry of the column, the last value again. A negative value
-    /// can only come from a damaged file, and counts as 0.
+    /// counts as 0: only a hostile file has one, because frames carry a checksum.
     pub fn next_value(&mut self) -> u64 {
         let difference = self.differences.next().copied().unwrap_or(0);
         self.value = self.value.wrapping_add(difference);

@@ -186,6 +186,7 @@ fn column_sums<'a>(columns: impl Iterator<Item = &'a [i64]>, count: usize) -> Ve
     let mut sum = 0i128;
     let add_change = |change: i128| {
         sum += change;
+        // Never negative: it is a sum of values that are not.
         u64::try_from(sum).unwrap_or(u64::MAX)
     };
     changes.into_iter().map(add_change).collect()
@@ -206,7 +207,7 @@ pub struct GroupKill {
     pub noticed_us: u64,
     /// When the sample was taken.
     pub sample_us: u64,
-    /// The time from the sample to when the kill was noticed.
+    /// Microseconds from the sample to when the kill was noticed.
     pub age_us: u64,
     /// The charge.
     pub current_bytes: u64,

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use strandline_inspect::Caveat;
+use strandline_inspect::{Caveat, counted};
 use zstd::bulk::Decompressor;
 use zstd::zstd_safe;
 
@@ -133,6 +133,7 @@ impl<R: Read> Reader<R> {
         Ok(reader)
     }
 
+    /// Reads the first record, which says what was recorded, and how.
     fn read_header(&mut self) -> Result<(), Error> {
         let not_a_recording = |path: &Path, detail: &str| Error::NotARecording {
             path: path.to_owned(),
@@ -176,7 +177,7 @@ impl<R: Read> Reader<R> {
         let mut caveats = self.caveats.clone();
         let place = || self.path.display().to_string();
         if self.further_caveats > 0 {
-            let text = format!("{} more parts of the file are damaged", self.further_caveats);
+            let text = format!("{} of the file also damaged", counted(self.further_caveats, "more part"));
             caveats.push(Caveat::new("recording_damaged", place(), None, text));
         }
         if self.damaged_places > MAX_DAMAGED_PLACES {
@@ -185,12 +186,12 @@ impl<R: Read> Reader<R> {
             caveats.push(Caveat::new("recording_damaged", place(), None, text));
         }
         if self.bad_lines > 0 {
-            let text = format!("{} lines were not understood and are left out", self.bad_lines);
+            let text = format!("{} not understood and left out", counted(self.bad_lines, "line"));
             caveats.push(Caveat::new("recording_lines", place(), None, text));
         }
         if self.samples_left_out > 0 {
-            let text =
-                format!("{} samples are more than lines may have and are left out", self.samples_left_out);
+            let samples = counted(self.samples_left_out, "sample");
+            let text = format!("{samples} left out: more than a line may have");
             caveats.push(Caveat::new("recording_lines", place(), None, text));
         }
         caveats
@@ -309,11 +310,12 @@ impl<R: Read> Reader<R> {
         let bytes = self.file_offset + self.packed_start as u64 - damage_offset;
         let place = format!("byte {damage_offset} of {}", self.path.display());
         if is_magic_found {
-            let text = format!("{bytes} bytes of the recording are damaged and left out");
+            let text = format!("{} of the recording damaged and left out", counted(bytes, "byte"));
             self.add_caveat("recording_damaged", place, None, &text);
         } else {
             let text = format!(
-                "the recording is cut off: its last {bytes} bytes are of a part that was not written whole"
+                "the recording is cut off: its last part, {}, was not written whole",
+                counted(bytes, "byte")
             );
             self.add_caveat("recording_torn", place, None, &text);
         }
@@ -338,6 +340,7 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
+    /// Adds a caveat about the file itself, up to [`MAX_CAVEATS`].
     fn add_caveat(&mut self, code: &str, place: String, bytes: Option<u64>, text: &str) {
         if self.caveats.len() < MAX_CAVEATS {
             self.caveats.push(Caveat::new(code, place, bytes, text));
@@ -423,7 +426,7 @@ mod tests {
         let (samples, caveats) = read(&bytes).unwrap();
         assert_eq!(samples, 3000);
         let codes: Vec<&str> = caveats.iter().map(|caveat| &*caveat.code).collect();
-        assert!(codes == ["recording_lines"] && caveats[0].text.contains("1 lines"), "{caveats:?}");
+        assert!(codes == ["recording_lines"] && caveats[0].text.starts_with("1 line not"), "{caveats:?}");
     }
 
     #[test]
@@ -436,7 +439,7 @@ mod tests {
         let left_out = 2_000_000 + 1_000 - samples;
         let codes: Vec<&str> = caveats.iter().map(|caveat| &*caveat.code).collect();
         assert!(left_out > 0 && codes == ["recording_lines"], "{caveats:?}");
-        assert!(caveats[0].text.starts_with(&format!("{left_out} samples")), "{caveats:?}");
+        assert!(caveats[0].text.starts_with(&counted(left_out, "sample")), "{caveats:?}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::matrix::Matrix;
 use super::needs::RunnableCells;
 use super::pages::study::StudyCaveat;
 use super::run::{CACHEGRIND_ROUNDS, CellFailures, Failures, StudyJudge};
-use strandline_lab::cell::{self, Measure};
+use strandline_lab::cell::{self, LabCaveat, Measure};
 use strandline_lab::setup::LabSetup;
 use strandline_report::units::counted;
 
@@ -51,7 +51,7 @@ pub fn caveats(
         let text = format!("instructions and cycles{scope} are not counted: {why}");
         caveats.push(StudyCaveat { code: "no_counters", text });
     }
-    caveats.extend(lab.caveats().into_iter().map(|(code, text)| StudyCaveat { code, text }));
+    caveats.extend(lab.caveats().into_iter().map(|LabCaveat { code, text }| StudyCaveat { code, text }));
     caveats
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::file::Statistic;
 use super::matrix::Key;
 use super::metric;
-use strandline_lab::statistics::{self, BlockSample, Estimate, Ratio};
+use strandline_lab::statistics::{self, BlockSample, Estimate, Pair, Ratio};
 
 pub const CONFIDENCE: f64 = 0.95;
 /// Seed of the bootstraps: equal data give equal intervals.
@@ -172,8 +172,11 @@ pub fn paired(
     metric: &str,
 ) -> Result<Ratio, String> {
     let rounds = denominators.iter().zip(numerators);
-    let pairs: Vec<(f64, f64)> =
-        rounds.filter_map(|(denominator, numerator)| Some(((*denominator)?, (*numerator)?))).collect();
+    let pairs: Vec<Pair> = rounds
+        .filter_map(|(denominator, numerator)| {
+            Some(Pair { reference: (*denominator)?, compared: (*numerator)? })
+        })
+        .collect();
     let resolution = metric::resolution(metric, metric::unit(metric, None));
     statistics::paired_ratio(&pairs, resolution, CONFIDENCE)
         .ok_or_else(|| format!("no ratio of {metric}: what it would be a ratio to is 0, or was not measured"))

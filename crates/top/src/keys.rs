@@ -13,19 +13,20 @@ const MAX_FILTER_BYTES: usize = 64;
 
 /// All keys and what they do, for the help screen.
 pub const HELP: [(&str, &str); 11] = [
-    ("Enter", "a ledger of the process, stopped for a moment; of a group: its processes"),
-    ("r", "what the best remedy would release; stops it for a moment, applies nothing"),
-    ("Up Down PgUp PgDn Home End", "another row; so do j and k"),
-    ("Left Right", "the order: another column"),
-    ("R", "the order: the other way round"),
-    ("/", "only what has this in its name, group or id; Enter keeps it, Esc forgets it"),
-    ("t", "processes as a tree of parents and children"),
-    ("c", "control groups, each the sum of its processes"),
-    ("?", "this"),
-    ("Esc", "back"),
-    ("q", "the end; so does Ctrl-C; Ctrl-Z stops it for a while"),
+    ("Enter", "take a ledger of a process, stopped for a moment; list those of a group"),
+    ("r", "show what the best remedy would release; stops it briefly, applies nothing"),
+    ("Up Down PgUp PgDn Home End", "select another row; so do j and k"),
+    ("Left Right", "sort by another column"),
+    ("R", "reverse the order"),
+    ("/", "show only rows with a text in name, group or id; Enter keeps, Esc drops it"),
+    ("t", "show processes as a tree of parents and children"),
+    ("c", "show control groups, each the sum of its processes"),
+    ("?", "this list of keys"),
+    ("Esc", "go back"),
+    ("q", "end; so does Ctrl-C; Ctrl-Z stops it for a while"),
 ];
 
+/// Handles a key.
 pub fn press(state: &mut State, key: KeyEvent) -> Effect {
     if key.modifiers.contains(KeyModifiers::CONTROL) {
         return match key.code {
@@ -47,6 +48,7 @@ pub fn press(state: &mut State, key: KeyEvent) -> Effect {
     }
 }
 
+/// A key while the filter is typed.
 fn type_filter(state: &mut State, key: KeyCode) {
     match key {
         KeyCode::Enter => state.is_typing = false,
@@ -57,6 +59,7 @@ fn type_filter(state: &mut State, key: KeyCode) {
     }
 }
 
+/// A key on the screen with the keys or a result.
 fn press_in_text(state: &mut State, key: KeyCode) {
     let lines: i32 = match key {
         KeyCode::Up | KeyCode::Char('k') => -1,
@@ -71,6 +74,7 @@ fn press_in_text(state: &mut State, key: KeyCode) {
     state.scroll = u16::try_from(i32::from(state.scroll).saturating_add(lines).max(0)).unwrap_or(u16::MAX);
 }
 
+/// A key on the table.
 fn press_in_table(state: &mut State, key: KeyCode) -> Effect {
     match key {
         KeyCode::Char('q') => return Effect::End,
@@ -95,6 +99,7 @@ fn press_in_table(state: &mut State, key: KeyCode) -> Effect {
     Effect::Nothing
 }
 
+/// Requests a ledger of the selected process, or lists the processes of the selected group.
 fn enter(state: &mut State) -> Effect {
     let Some(row) = state.selected() else { return Effect::Nothing };
     if state.kind != Kind::Groups {
@@ -108,11 +113,12 @@ fn enter(state: &mut State) -> Effect {
     Effect::Nothing
 }
 
+/// Requests to read the selected process.
 fn request_read(state: &mut State, request: Request) -> Effect {
     match state.selected().and_then(|row| row.pid) {
-        Some(pid) => Effect::Read(pid, request),
+        Some(pid) => Effect::Read { pid, request },
         None => {
-            state.message = Some("that is for a process: press c for the list of them".to_owned());
+            state.message = Some("only a process can be read: press c for the list of processes".to_owned());
             Effect::Nothing
         }
     }

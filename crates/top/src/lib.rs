@@ -102,7 +102,7 @@ fn run_screen(
                         Effect::Nothing => {}
                         Effect::End => return Ok(()),
                         Effect::Suspend => screen.suspend()?,
-                        Effect::Read(pid, request) => {
+                        Effect::Read { pid, request } => {
                             let columns = screen.columns();
                             state.request_read(pid, request, || requester.send(pid, request, columns));
                         }

@@ -42,8 +42,11 @@ pub type LedgerCallback = Arc<dyn Fn(i32, Request, u16) -> Result<RequestResult,
 /// Result of a request, with its time.
 #[derive(Debug)]
 pub struct Answer {
+    /// The process that was read.
     pub pid: i32,
+    /// What was requested.
     pub request: Request,
+    /// The text, or one line on why there is none.
     pub result: Result<RequestResult, String>,
     /// When it was done.
     pub at: Instant,
@@ -78,6 +81,9 @@ impl Requester {
 }
 
 /// Starts the thread.
+///
+/// # Errors
+/// If the kernel has no thread left.
 pub fn start(read_process: LedgerCallback, waker: Waker) -> std::io::Result<Requester> {
     // One request may wait for the thread to start.
     let (requests, received_requests) = sync_channel::<PendingRequest>(1);

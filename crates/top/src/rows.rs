@@ -48,7 +48,9 @@ pub enum Kind {
 /// Identity of a row.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RowId {
+    /// A process.
     Process(Key),
+    /// A control group, by its path.
     Group(String),
 }
 
@@ -57,27 +59,34 @@ pub enum RowId {
 pub struct LedgerSums {
     /// When it was taken.
     pub at: Instant,
+    /// Stranded bytes.
     pub stranded_bytes: u64,
+    /// Pinned bytes.
     pub pinned_bytes: u64,
 }
 
 /// A row: a process or a control group.
 #[derive(Clone, Debug)]
 pub struct Row {
+    /// Its identity.
     pub id: RowId,
     /// Process id, if it is a process.
     pub pid: Option<i32>,
-    /// Process id of its parent.
-    pub parent: i32,
+    /// Process id of its parent, if it is a process.
+    pub parent: Option<i32>,
     /// Number of ancestors shown above it.
     pub depth: usize,
     /// Name of the process or the group.
     pub name: String,
+    /// Path of the control group.
     pub group: Option<String>,
     /// Number of processes.
     pub processes: u64,
+    /// RSS; shared pages of a group count for each process.
     pub rss_bytes: u64,
+    /// PSS, if known.
     pub pss_bytes: Option<u64>,
+    /// Growth of RSS, once it was measured.
     pub growth_bytes_per_minute: Option<i64>,
     /// Results of its last ledger.
     pub ledger: Option<LedgerSums>,
@@ -119,7 +128,8 @@ impl History {
         }
     }
 
-    /// Growth of RSS in bytes per minute.
+    /// Growth of RSS in bytes per minute; `None` while it is known for less than
+    /// [`MIN_GROWTH_SPAN`].
     fn growth(&self, id: &RowId) -> Option<i64> {
         let samples = self.samples.get(id)?;
         let (earliest, latest) = (samples.front()?, samples.back()?);
@@ -192,7 +202,7 @@ fn process_row(process: &ProcessFigures, history: &History, ledger: Option<&Ledg
         growth_bytes_per_minute: history.growth(&id),
         id,
         pid: Some(process.key.pid),
-        parent: process.parent,
+        parent: Some(process.parent),
         depth: 0,
         name: process.name.replace('\n', " "),
         group: process.group.clone(),
@@ -209,7 +219,7 @@ fn group_row(name: &str, sum: &Sum, history: &History) -> Row {
         growth_bytes_per_minute: history.growth(&id),
         id,
         pid: None,
-        parent: 0,
+        parent: None,
         depth: 0,
         name: name.to_owned(),
         group: Some(name.to_owned()),
@@ -234,7 +244,7 @@ const MAX_DEPTH: usize = 64;
 /// Puts rows below their parents, with siblings in their order. Keeps only rows that match `filter`
 /// and their ancestors.
 fn tree(rows: Vec<Row>, filter: &str) -> Vec<Row> {
-    let parents: HashMap<i32, i32> = rows.iter().filter_map(|row| Some((row.pid?, row.parent))).collect();
+    let parents: HashMap<i32, i32> = rows.iter().filter_map(|row| Some((row.pid?, row.parent?))).collect();
     let mut shown_pids: HashSet<i32> = HashSet::new();
     for row in rows.iter().filter(|row| matches(row, filter)) {
         let mut ancestor = row.pid;
@@ -245,10 +255,9 @@ fn tree(rows: Vec<Row>, filter: &str) -> Vec<Row> {
     let mut children: HashMap<i32, Vec<Row>> = HashMap::new();
     let mut roots = Vec::new();
     for row in rows.into_iter().filter(|row| row.pid.is_some_and(|pid| shown_pids.contains(&pid))) {
-        if parents.contains_key(&row.parent) && Some(row.parent) != row.pid {
-            children.entry(row.parent).or_default().push(row);
-        } else {
-            roots.push(row);
+        match row.parent.filter(|parent| parents.contains_key(parent) && row.parent != row.pid) {
+            Some(parent) => children.entry(parent).or_default().push(row),
+            None => roots.push(row),
         }
     }
     let mut ordered = Vec::new();

@@ -8,27 +8,33 @@ use strandline_survey::select::Key;
 use crate::requests::{Answer, Request, StateSums};
 use crate::rows::{Column, History, Kind, LedgerSums, Order, Row, RowId, arrange};
 
+/// What a key asks the main loop for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing outside of the state.
     Nothing,
+    /// End the program.
     End,
     /// Stop until continued.
     Suspend,
     /// Read a process.
-    Read(i32, Request),
+    Read {
+        /// Its process id.
+        pid: i32,
+        /// What to read.
+        request: Request,
+    },
 }
 
 /// What fills the screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pane {
+    /// The rows.
     Table,
+    /// The keys.
     Help,
     /// The result of a read.
-    Text {
-        title: String,
-        lines: Vec<String>,
-    },
+    Text { title: String, lines: Vec<String> },
 }
 
 /// The selected row. If it is gone, the one at its index is selected.
@@ -44,6 +50,7 @@ struct SelectedRow {
 pub struct State {
     /// The last survey.
     pub survey: Option<Survey>,
+    /// The rows of the table, in order.
     pub rows: Vec<Row>,
     /// What the rows are.
     pub kind: Kind,
@@ -55,6 +62,7 @@ pub struct State {
     pub filter: String,
     /// Whether keys go into the filter.
     pub is_typing: bool,
+    /// What fills the screen now.
     pub pane: Pane,
     /// How far the text is scrolled.
     pub scroll: u16,
@@ -62,6 +70,7 @@ pub struct State {
     pub first_visible: usize,
     /// A message of one line.
     pub message: Option<String>,
+    /// Results of the last ledgers.
     ledger_sums: HashMap<Key, LedgerSums>,
     selection: SelectedRow,
     /// The process of the unfinished request.
@@ -116,10 +125,12 @@ impl State {
         self.select(self.selection.index.saturating_add_signed(rows), false);
     }
 
+    /// Index of the selected row.
     pub fn selected_index(&self) -> usize {
         self.selection.index
     }
 
+    /// The selected row, if there is any.
     pub fn selected(&self) -> Option<&Row> {
         self.rows.get(self.selection.index)
     }
@@ -171,6 +182,7 @@ impl State {
     }
 }
 
+/// A request in words.
 fn name(request: Request) -> &'static str {
     match request {
         Request::Ledger => "ledger",

@@ -26,6 +26,7 @@ const DEFAULT_COLUMNS: u16 = 80;
 pub struct Waker(Arc<EventFd>);
 
 impl Waker {
+    /// Has the next or current wait return.
     pub fn wake(&self) {
         // Fails only if it was woken already.
         let _ = self.0.write(1);
@@ -39,6 +40,7 @@ pub enum ScreenEvent {
     End,
     /// A signal asks to stop until it is continued.
     Suspend,
+    /// The user pressed these keys.
     Keys(Vec<KeyEvent>),
     /// Another thread has news, or the size of the terminal has changed.
     News,
@@ -128,6 +130,7 @@ impl Screen {
         self.terminal.size().map_or(DEFAULT_COLUMNS, |size| size.width)
     }
 
+    /// Draws the screen.
     pub fn draw(&mut self, view: impl FnOnce(&mut Frame<'_>)) -> Result<()> {
         self.terminal.draw(view).map(|_| ())
     }
@@ -173,6 +176,7 @@ impl Screen {
         Ok(())
     }
 
+    /// Gives the terminal back as it was.
     fn restore(&mut self) -> Result<()> {
         let cursor = self.terminal.show_cursor();
         ratatui::try_restore().and(cursor)

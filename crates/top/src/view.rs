@@ -20,8 +20,9 @@ use crate::state::{Pane, State};
 const UNKNOWN: &str = "?";
 /// Shown if there was no ledger.
 const NONE: &str = "-";
-/// Minimum and maximum width of the table as text.
+/// Minimum width of the table as text.
 const MIN_COLUMNS: u16 = 40;
+/// Maximum width of the table as text.
 const MAX_COLUMNS: u16 = 400;
 /// Width of a process id: at most 4,194,304 (PID_MAX_LIMIT).
 const PID_WIDTH: usize = 7;
@@ -38,6 +39,7 @@ const MAX_MESSAGE_LINES: usize = 8;
 /// The footer of the table.
 const KEYS: &str = " Enter ledger  r dry run  / filter  t tree  c groups  ←→ order  ? help  q quit";
 
+/// Draws the screen.
 pub fn draw(frame: &mut Frame<'_>, state: &mut State) {
     let footer = match state.pane {
         Pane::Table => footer(state, frame.area().width),
@@ -73,6 +75,7 @@ struct Areas {
     foot: Rect,
 }
 
+/// Draws a text that can be scrolled.
 fn draw_text(frame: &mut Frame<'_>, title: &str, lines: Vec<String>, scroll: &mut u16, areas: Areas) {
     let max_scroll = lines.len().saturating_sub(usize::from(areas.body.height));
     *scroll = (*scroll).min(u16::try_from(max_scroll).unwrap_or(u16::MAX));
@@ -99,6 +102,7 @@ pub fn text_of(state: &State, columns: u16) -> String {
     text
 }
 
+/// The line above the table.
 fn headline(state: &State) -> String {
     let Some(survey) = &state.survey else { return " reading …".to_owned() };
     let subject = match state.kind {
@@ -115,7 +119,7 @@ fn headline(state: &State) -> String {
 /// The lines below the table: keys, the filter, or a message.
 fn footer(state: &State, columns: u16) -> Vec<Line<'static>> {
     if state.is_typing {
-        return vec![Line::from(format!(" filter: {}▏  Enter keeps it, Esc forgets it", state.filter))];
+        return vec![Line::from(format!(" filter: {}▏  Enter keeps it, Esc drops it", state.filter))];
     }
     let Some(message) = &state.message else { return vec![Line::from(KEYS)] };
     let lines = wrap_at_most(message, usize::from(columns).saturating_sub(1), MAX_MESSAGE_LINES);
@@ -161,6 +165,7 @@ fn draw_table(state: &State, area: Rect, buffer: &mut Buffer, is_live: bool) {
     }
 }
 
+/// A line of the table, with its cells padded to the widths of the columns.
 fn joined(cells: &[String]) -> String {
     let padded = Column::ALL.iter().zip(cells).map(|(column, cell)| match width(*column) {
         None => cell.clone(),
@@ -169,6 +174,7 @@ fn joined(cells: &[String]) -> String {
     padded.collect::<Vec<_>>().join(" ")
 }
 
+/// The heading of a column, with an arrow if rows are sorted by it.
 fn heading(state: &State, column: Column) -> String {
     let name = match column {
         Column::Pid if state.kind == Kind::Groups => "COUNT",
@@ -188,6 +194,7 @@ fn heading(state: &State, column: Column) -> String {
     format!("{arrow}{}", name.trim_start().replace("GROWTH/MIN", "GROWTH/M").replace("  ", " "))
 }
 
+/// The cell of a row in a column.
 fn cell(state: &State, row: &Row, column: Column) -> String {
     match column {
         Column::Pid => row.pid.map_or_else(|| row.processes.to_string(), |pid| pid.to_string()),
@@ -204,10 +211,12 @@ fn cell(state: &State, row: &Row, column: Column) -> String {
     }
 }
 
+/// The cell of a size of the last ledger, with its age.
 fn size_and_age(size: &str, age: &str) -> String {
     format!("{size:>SIZE_WIDTH$} {age:>AGE_WIDTH$}")
 }
 
+/// A change of a size, with its sign.
 fn signed(change: i64) -> String {
     let size = bytes(change.unsigned_abs());
     match change {

@@ -15,6 +15,9 @@ const PAUSE_FACTOR: u32 = 50;
 const PSS_PART: f64 = 0.005;
 
 /// Starts the thread; surveys arrive on the channel, and the waker announces them.
+///
+/// # Errors
+/// If the kernel has no thread left.
 pub fn start(selection: Selection, interval: Duration, waker: Waker) -> std::io::Result<Receiver<Survey>> {
     // Old surveys are useless: while one is unread, the next one waits.
     let (sender, receiver) = sync_channel(1);

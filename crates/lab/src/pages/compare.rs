@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use strandline_inspect::Caveat;
 use strandline_inspect::environment::Environment;
 
+use crate::cell::LabCaveat;
 use crate::compare::{Comparison, FailedRuns, Metric, MetricComparison, letter};
 use crate::nodes::NodeKind;
 use crate::statistics::{Estimate, Ratio, Verdict};
@@ -28,7 +30,7 @@ const MAX_SHOWN_RATIO: f64 = 1000.0;
 pub struct CompareInput<'a> {
     /// The evaluated comparison.
     pub comparison: &'a Comparison,
-    /// Variables set for each command.
+    /// Variables set for each command, or removed where there is no value.
     pub environments: Vec<Vec<(String, Option<String>)>>,
     /// Number of warm-up rounds.
     pub warm_up: u32,
@@ -50,8 +52,8 @@ pub struct CompareInput<'a> {
     pub failures: Vec<(String, FailedRuns)>,
     /// Requested half width of the interval of wall time's ratio.
     pub max_half_width: Option<f64>,
-    /// Caveats on rounds that a cluster ran: code and sentence.
-    pub cluster_caveats: Vec<(&'static str, String)>,
+    /// Caveats on rounds that a cluster ran.
+    pub cluster_caveats: Vec<LabCaveat>,
     /// Kinds of machines that ran them.
     pub nodes: Vec<NodeKind>,
 }
@@ -68,7 +70,7 @@ pub struct Document {
     commands: Vec<Value>,
     metrics: Map<String, Value>,
     cases: Vec<Value>,
-    caveats: Vec<Value>,
+    caveats: Vec<Caveat>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     nodes: Vec<NodeKind>,
 }
@@ -92,10 +94,7 @@ pub fn document(facts: &CompareInput<'_>) -> Document {
         commands: commands.collect(),
         metrics: comparison.metrics.first().map(metrics).unwrap_or_default(),
         cases: cases.map(|(name, compared)| json!({ "name": name, "metrics": metrics(compared) })).collect(),
-        caveats: caveats(facts)
-            .into_iter()
-            .map(|(code, text)| json!({ "code": code, "where": "compare", "bytes": null, "text": text }))
-            .collect(),
+        caveats: caveats(facts).into_iter().map(|caveat| caveat.of_verb("compare")).collect(),
         nodes: facts.nodes.clone(),
     }
 }
@@ -163,40 +162,41 @@ fn verdict(comparison: &Comparison) -> &'static str {
     if is_same { "same" } else { "unknown" }
 }
 
-/// Caveats: code and sentence.
-type Caveats = Vec<(&'static str, String)>;
-
-fn caveats(facts: &CompareInput<'_>) -> Caveats {
+/// All caveats of a comparison.
+fn caveats(facts: &CompareInput<'_>) -> Vec<LabCaveat> {
     let mut caveats = counting_caveats(facts);
     caveats.extend(round_caveats(facts));
-    caveats
-        .extend(facts.failures.iter().map(|(name, failed)| ("failed_runs", failed_runs_text(name, *failed))));
-    if facts.runs_with_leftovers > 0 {
-        let text = format!("{} runs left processes behind, which were ended", facts.runs_with_leftovers);
-        caveats.push(("left_behind", text));
-    }
+    let failures = facts.failures.iter();
+    caveats.extend(
+        failures.map(|(name, failed)| LabCaveat::new("failed_runs", failed_runs_text(name, *failed))),
+    );
+    caveats.extend(leftovers_caveat(facts.runs_with_leftovers));
     caveats.extend(facts.cluster_caveats.iter().cloned());
-    caveats.extend(facts.comparison.outliers.iter().map(|text| ("outliers", text.clone())));
+    caveats.extend(facts.comparison.outliers.iter().map(|text| LabCaveat::new("outliers", text.as_str())));
     caveats
 }
 
+/// The caveat on processes that `runs` runs left behind, if there are any.
+pub(super) fn leftovers_caveat(runs: u32) -> Option<LabCaveat> {
+    let text = || format!("{} left processes behind, which were ended", counted(u64::from(runs), "run"));
+    (runs > 0).then(|| LabCaveat::new("left_behind", text()))
+}
+
 /// Caveats on how instructions and times are counted.
-fn counting_caveats(facts: &CompareInput<'_>) -> Caveats {
+fn counting_caveats(facts: &CompareInput<'_>) -> Vec<LabCaveat> {
     let mut caveats = Vec::new();
     if let Some(why) = &facts.no_counters_reason {
         caveats.push(if facts.counted_by_cachegrind {
-            (
-                "instructions_by_cachegrind",
-                format!(
-                    "instructions are counted by valgrind's cachegrind, in {} runs more of each; cycles are not counted: {why}",
-                    facts.cachegrind_rounds
-                ),
-            )
+            let runs = counted(u64::from(facts.cachegrind_rounds), "more run");
+            let text = format!(
+                "instructions are counted by valgrind's cachegrind, in {runs} of each command; cycles are not counted: {why}"
+            );
+            LabCaveat::new("instructions_by_cachegrind", text)
         } else {
-            (
-                "no_counters",
-                format!("instructions and cycles are not counted: {why}; --instructions counts instructions in valgrind"),
-            )
+            let text = format!(
+                "instructions and cycles are not counted: {why}; --instructions counts instructions in valgrind"
+            );
+            LabCaveat::new("no_counters", text)
         });
     }
     let has_zeros = |metric: &Metric| {
@@ -207,35 +207,27 @@ fn counting_caveats(facts: &CompareInput<'_>) -> Caveats {
     if [Metric::User, Metric::System].iter().any(has_zeros) {
         let text = "runs were so short that the kernel's clock tick split their processor time between user and \
                     system by chance; wall time is exact";
-        caveats.push(("short_runs", text.to_owned()));
+        caveats.push(LabCaveat::new("short_runs", text));
     }
     if !facts.shell_subjects.is_empty() {
         let names = facts.shell_subjects.join(", ");
-        caveats.push((
-            "run_by_shell",
-            format!("{names}: run by `sh -c`; every figure includes the start of that shell"),
-        ));
+        let text = format!("{names}: run by `sh -c`; every figure includes the start of that shell");
+        caveats.push(LabCaveat::new("run_by_shell", text));
     }
     caveats
 }
 
 /// Caveats on the number of rounds, and on concurrent runs.
-fn round_caveats(facts: &CompareInput<'_>) -> Caveats {
+fn round_caveats(facts: &CompareInput<'_>) -> Vec<LabCaveat> {
     let mut caveats = Vec::new();
     if facts.jobs > 1 {
-        caveats.push((
-            "runs_at_once",
-            format!("{} runs at a time shared the machine: times mean little", facts.jobs),
-        ));
+        let text = format!("{} runs at a time shared the machine: times mean little", facts.jobs);
+        caveats.push(LabCaveat::new("runs_at_once", text));
     }
     if facts.comparison.rounds < FEW_ROUNDS {
-        caveats.push((
-            "few_runs",
-            format!(
-                "with {} rounds only large differences can be detected; --repeat 10 or more",
-                facts.comparison.rounds
-            ),
-        ));
+        let rounds = counted(facts.comparison.rounds as u64, "round");
+        let text = format!("with {rounds} only large differences can be detected; --repeat 10 or more");
+        caveats.push(LabCaveat::new("few_runs", text));
     }
     if let Some(max_half_width) = facts.max_half_width {
         let half_width = facts.comparison.max_half_width(Metric::Wall);
@@ -246,11 +238,11 @@ fn round_caveats(facts: &CompareInput<'_>) -> Caveats {
                 "unknown".to_owned()
             };
             let text = format!(
-                "the interval of wall time's ratio is {width} after {} rounds (--until {})",
-                facts.comparison.rounds,
+                "the interval of wall time's ratio is {width} after {} (--until {})",
+                counted(facts.comparison.rounds as u64, "round"),
                 percent_of(max_half_width)
             );
-            caveats.push(("not_narrow", text));
+            caveats.push(LabCaveat::new("not_narrow", text));
         }
     }
     caveats
@@ -284,11 +276,12 @@ pub fn page(facts: &CompareInput<'_>) -> Page {
         ),
         headline: headline(comparison),
         sections,
-        caveats: caveats(facts).into_iter().map(|(_, text)| text).collect(),
+        caveats: caveats(facts).into_iter().map(|caveat| caveat.text).collect(),
         environment: surroundings(&Environment::read()),
     }
 }
 
+/// The sentence with the first differences, or that there are none.
 fn headline(comparison: &Comparison) -> String {
     let differences: Vec<String> = verdicts(comparison)
         .filter(MetricVerdict::differs)
@@ -374,7 +367,7 @@ fn cases_section(comparison: &Comparison) -> Section {
             let mut row = vec![Cell::plain(format!("{}/{}", letter(command), letter(0)))];
             row.extend(cases.clone().map(|case| match compared(case, metric) {
                 Some(compared) => {
-                    ratio_cell(compared, command, |ratio| format!("{:.0}%", ratio.median * 100.0))
+                    ratio_cell(metric, compared, command, |ratio| format!("{:.0}%", ratio.median * 100.0))
                 }
                 None => Cell::plain(UNKNOWN),
             }));
@@ -404,8 +397,8 @@ fn case_section(comparison: &Comparison, case: usize, name: &str) -> Section {
             Cell::plain(estimate.map_or(UNKNOWN.to_owned(), |estimate| format_value(metric, estimate.median)))
         }));
         for command in commands.clone().skip(1) {
-            row.push(ratio_cell(compared, command, |ratio| format_ratio(ratio.median)));
-            row.push(Cell::plain(interval(compared.ratios.get(command).copied().flatten())));
+            row.push(ratio_cell(metric, compared, command, |ratio| format_ratio(ratio.median)));
+            row.push(Cell::plain(interval(metric, compared, command)));
             row.push(verdict_cell(compared.verdict(command)));
         }
         row
@@ -435,6 +428,7 @@ fn strips_plot(metric: Metric, compared: &MetricComparison) -> Plot {
     }
 }
 
+/// A value of a metric with its unit.
 fn format_value(metric: Metric, value: f64) -> String {
     match metric {
         Metric::Wall | Metric::User | Metric::System => seconds(value),
@@ -445,8 +439,12 @@ fn format_value(metric: Metric, value: f64) -> String {
     }
 }
 
-fn interval(ratio: Option<Ratio>) -> String {
-    match ratio {
+/// The interval of a ratio, or the resolution that the difference is below.
+fn interval(metric: Metric, compared: &MetricComparison, command: usize) -> String {
+    if let Some(step) = compared.unresolved_step(command) {
+        return format!("below the resolution of {}", format_value(metric, step));
+    }
+    match compared.ratios.get(command).copied().flatten() {
         Some(Ratio { low: Some(low), high: Some(high), .. }) => {
             format!("{} – {}", format_ratio(low), format_ratio(high))
         }
@@ -465,9 +463,19 @@ fn format_ratio(ratio: f64) -> String {
     }
 }
 
-fn ratio_cell(compared: &MetricComparison, command: usize, text: impl Fn(&Ratio) -> String) -> Cell {
+/// A ratio in the form of `text`, unless the difference is below the resolution.
+fn ratio_cell(
+    metric: Metric,
+    compared: &MetricComparison,
+    command: usize,
+    text: impl Fn(&Ratio) -> String,
+) -> Cell {
     let ratio = compared.ratios.get(command).copied().flatten();
-    let text = ratio.as_ref().map_or(UNKNOWN.to_owned(), text);
+    let text = match (compared.unresolved_step(command), ratio) {
+        (Some(step), _) => format!("within {}", format_value(metric, step)),
+        (None, Some(ratio)) => text(&ratio),
+        (None, None) => UNKNOWN.to_owned(),
+    };
     Cell { text, tone: tone(compared.verdict(command)) }
 }
 

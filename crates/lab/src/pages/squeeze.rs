@@ -27,16 +27,12 @@ pub fn page(findings: &Findings, environment: Vec<(String, String)>) -> Page {
     sections.extend(slowdown_section(findings));
     sections.extend(snippets_section(findings));
     Page {
-        title: format!("squeeze: {}", shown_command(findings)),
+        title: format!("squeeze: {}", command_line(&findings.command)),
         headline: headline(findings),
         sections,
         caveats: findings.caveats.iter().map(|caveat| caveat.text.clone()).collect(),
         environment,
     }
-}
-
-fn shown_command(findings: &Findings) -> String {
-    command_line(&findings.command)
 }
 
 /// The limited resource, as worded in sentences.
@@ -53,6 +49,7 @@ fn exact(limit_bytes: u64) -> String {
     format!("{} ({} bytes)", bytes(limit_bytes), grouped(limit_bytes))
 }
 
+/// The sentences on the smallest limit and its edge.
 fn headline(findings: &Findings) -> String {
     let resource = resource(findings.kind);
     let mut text = match (findings.smallest_bytes, findings.largest_failing_bytes) {
@@ -96,17 +93,14 @@ fn flaky(band: &Band) -> String {
 
 fn edge_section(findings: &Findings) -> Section {
     let mut paragraphs = Vec::new();
-    if let (Some(smallest), Some(resolution)) = (findings.smallest_bytes, findings.resolution_bytes) {
-        let runs = findings
-            .limits
-            .iter()
-            .find(|result| result.limit_bytes == smallest)
-            .map_or(0, |result| result.succeeded);
+    if let (Some(smallest), Some(resolution)) = (findings.smallest_bytes, findings.resolution_bytes)
+        && let Some(tally) = findings.limits.iter().find(|result| result.limit_bytes == smallest)
+    {
         paragraphs.push(format!(
             "Found to {} in {}; {} succeeded under {}.",
             bytes(resolution),
             counted(findings.trials.len() as u64, "run"),
-            counted(u64::from(runs), "run"),
+            counted(u64::from(tally.succeeded), "run"),
             bytes(smallest)
         ));
     }
@@ -133,9 +127,11 @@ fn unlimited(findings: &Findings) -> Option<String> {
 
 /// The tried limits nearest to the edge, in descending order.
 fn limits_table(findings: &Findings) -> Table {
-    let edge = findings.smallest_bytes.or(findings.largest_failing_bytes).unwrap_or(0);
     let mut nearest: Vec<&LimitResult> = findings.limits.iter().collect();
-    nearest.sort_by_key(|result| result.limit_bytes.abs_diff(edge));
+    // Without an edge, no limit was tried.
+    if let Some(edge) = findings.smallest_bytes.or(findings.largest_failing_bytes) {
+        nearest.sort_by_key(|result| result.limit_bytes.abs_diff(edge));
+    }
     let unlisted = nearest.len().saturating_sub(MAX_LIMITS);
     nearest.truncate(MAX_LIMITS);
     nearest.sort_by_key(|result| std::cmp::Reverse(result.limit_bytes));
@@ -156,10 +152,10 @@ fn limits_table(findings: &Findings) -> Table {
     let caption = if unlisted == 0 {
         String::new()
     } else {
-        format!("the {MAX_LIMITS} limits nearest to the edge; {unlisted} further off are left out")
+        format!("the {MAX_LIMITS} limits nearest to the edge; others are left out: {unlisted}")
     };
-    let columns =
-        table_columns(&[("limit", true), ("bytes", true), ("runs", true), ("failed", true), ("", false)]);
+    let mut columns = ["limit", "bytes", "runs", "failed"].map(figure_column).to_vec();
+    columns.push(text_column(""));
     Table { caption, columns, rows: rows.collect() }
 }
 
@@ -201,7 +197,7 @@ fn failures_section(findings: &Findings) -> Option<Section> {
     });
     let table = Table {
         caption: String::new(),
-        columns: table_columns(&[("under", true), ("runs", true), ("how", false)]),
+        columns: vec![figure_column("under"), figure_column("runs"), text_column("how")],
         rows: rows.collect(),
     };
     let stderr_tail =
@@ -242,18 +238,10 @@ fn slowdown_section(findings: &Findings) -> Option<Section> {
         Cell::plain(String::new()),
         Cell::plain(median_count(&without_ratio(&unlimited.major_faults))),
     ];
-    let titles = [
-        ("smallest", true),
-        ("limit", true),
-        ("wall time", true),
-        ("ratio", true),
-        ("minor faults", true),
-        ("ratio", true),
-        ("major faults", true),
-    ];
+    let titles = ["smallest", "limit", "wall time", "ratio", "minor faults", "ratio", "major faults"];
     let table = Table {
         caption: String::new(),
-        columns: table_columns(&titles),
+        columns: titles.map(figure_column).to_vec(),
         rows: rows.chain([unlimited_row]).collect(),
     };
     Some(Section {
@@ -363,7 +351,12 @@ fn snippets_section(findings: &Findings) -> Option<Section> {
     })
 }
 
-/// Columns of a table, each with its title and whether it has figures.
-fn table_columns(titles: &[(&str, bool)]) -> Vec<Column> {
-    titles.iter().map(|(title, has_figures)| Column::new(*title, *has_figures)).collect()
+/// A column of figures.
+fn figure_column(title: &str) -> Column {
+    Column::new(title, true)
+}
+
+/// A column of text.
+fn text_column(title: &str) -> Column {
+    Column::new(title, false)
 }

@@ -2,18 +2,18 @@
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use strandline_inspect::Caveat;
 use strandline_inspect::environment::Environment;
 
 use super::trial_caveats::{all_results, caveats};
 use crate::nodes::NodeKind;
-use crate::statistics::{Estimate, Ratio};
+use crate::statistics::Ratio;
 use crate::trial::catalogue::Candidate;
+use crate::trial::observation::SecondsRange;
 use crate::trial::observation::SettledSource;
 use crate::trial::paste::{Paste, paste};
 use crate::trial::rank::{self, Goal, Status};
-use crate::trial::tries::{
-    self, BASELINE, Figure, NotApplicable, SecondsRange, Trial, TriedSetting, TryResult,
-};
+use crate::trial::tries::{self, BASELINE, Figure, NotApplicable, Trial, Tried, TriedSetting, TryResult};
 use strandline_report::pages::page::{Cell, Column, Page, Plot, PlotKind, Section, Series, Table, Tone};
 use strandline_report::pages::surroundings;
 use strandline_report::text::{clean, clean_sentence, command_line, counted, grouped};
@@ -27,7 +27,7 @@ const UNDECIDED_MAX_RATIO: f64 = 0.95;
 const NEGLIGIBLE_TIME_FACTOR: f64 = 1.02;
 /// Median time ratios that are not worth a number.
 const SAME_TIME: std::ops::RangeInclusive<f64> = 0.97..=1.03;
-/// Maximum number of candidates whose setting and cost are listed.
+/// Maximum number of candidates whose setting and cost are listed, best first.
 const MAX_LISTED_SETTINGS: usize = 12;
 
 /// The document of a trial.
@@ -47,7 +47,7 @@ pub struct Document {
     pareto: Vec<String>,
     pairs: Vec<String>,
     not_applicable: Vec<NotApplicable>,
-    caveats: Vec<Value>,
+    caveats: Vec<Caveat>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     nodes: Vec<NodeKind>,
 }
@@ -56,19 +56,16 @@ pub struct Document {
 pub fn document(trial: &Trial) -> Document {
     let ranking = trial.ranking();
     let best = ranking.best.and_then(|index| trial.tried.get(index));
-    let candidates = ranking.order.iter().filter_map(|&index| {
-        let (tried, judged) = trial.tried.get(index)?;
-        Some(candidate(tried, judged, trial.status(index)))
-    });
+    let candidates = ranking
+        .order
+        .iter()
+        .filter_map(|&index| Some(candidate(trial.tried.get(index)?, trial.status(index))));
     let mut baseline = figures(&trial.baseline);
     if let Value::Object(fields) = &mut baseline {
         fields.insert("executable".to_owned(), json!(trial.observation.executable));
         let names: Vec<_> = trial.observation.allocators.iter().map(|mapped| &mapped.name).collect();
         fields.insert("allocators".to_owned(), json!(names));
-        let runtimes = trial.observation.runtimes.iter();
-        let runtimes: Vec<_> =
-            runtimes.map(|(name, version)| json!({ "name": name, "version": version })).collect();
-        fields.insert("runtimes".to_owned(), json!(runtimes));
+        fields.insert("runtimes".to_owned(), json!(trial.observation.runtimes));
     }
     Document {
         runs: trial.rounds,
@@ -78,55 +75,54 @@ pub fn document(trial: &Trial) -> Document {
         goal: trial.goal,
         baseline,
         candidates: candidates.collect(),
-        best: best.map(|(tried, _)| tried.id.clone()),
-        paste: best.map(|(tried, _)| paste(&tried.applied, &trial.command, trial.program.as_deref())),
+        best: best.map(|tried| tried.setting.id.clone()),
+        paste: best.map(|tried| paste(&tried.setting.applied, &trial.command, trial.program.as_deref())),
         pareto: trial.front(),
         pairs: pairs(trial),
         not_applicable: trial.not_applicable.clone(),
-        caveats: caveats(trial)
-            .into_iter()
-            .map(|(code, text)| json!({ "code": code, "where": "try", "bytes": null, "text": text }))
-            .collect(),
+        caveats: caveats(trial).into_iter().map(|caveat| caveat.of_verb("try")).collect(),
         nodes: trial.nodes.clone(),
     }
 }
 
 /// Ids of the pairs that were tried.
 fn pairs(trial: &Trial) -> Vec<String> {
-    let ids = trial.tried.iter().map(|(tried, _)| tried.id.clone());
+    let ids = trial.tried.iter().map(|tried| tried.setting.id.clone());
     ids.filter(|id| id.contains('+')).collect()
 }
 
-fn figures(judged: &TryResult) -> Value {
+/// The figures of a try in the document.
+fn figures(result: &TryResult) -> Value {
     json!({
-        "peak_bytes": judged.peak.estimate,
-        "settled_bytes": judged.settled.estimate,
-        "wall_seconds": judged.wall.estimate,
-        "minor_faults": judged.faults.estimate,
-        "settled_seconds": judged.settled_seconds,
-        "ended_with_bytes": judged.ended_with_bytes,
+        "peak_bytes": result.peak.estimate,
+        "settled_bytes": result.settled.estimate,
+        "wall_seconds": result.wall.estimate,
+        "minor_faults": result.faults.estimate,
+        "settled_seconds": result.settled_seconds,
+        "ended_with_bytes": result.ended_with_bytes,
     })
 }
 
-fn candidate(tried: &TriedSetting, judged: &TryResult, status: Status) -> Value {
-    let mut value = figures(judged);
-    let settled = judged.settled.estimate.as_ref().map(|estimate| estimate.median.round() as u64);
+/// A tried candidate in the document.
+fn candidate(Tried { setting, result }: &Tried, status: Status) -> Value {
+    let mut value = figures(result);
+    let settled = result.settled.estimate.as_ref().map(|estimate| estimate.median.round() as u64);
     let details = json!({
-        "id": tried.id,
-        "title": tried.title,
-        "kind": tried.kind,
-        "setting": tried.applied.setting(),
+        "id": setting.id,
+        "title": setting.title,
+        "kind": setting.kind,
+        "setting": setting.applied.setting(),
         "ratios": {
-            "peak_bytes": judged.peak.ratio,
-            "settled_bytes": judged.settled.ratio,
-            "wall_seconds": judged.wall.ratio,
-            "minor_faults": judged.faults.ratio,
+            "peak_bytes": result.peak.ratio,
+            "settled_bytes": result.settled.ratio,
+            "wall_seconds": result.wall.ratio,
+            "minor_faults": result.faults.ratio,
         },
         "status": status,
-        "reason": judged.failure,
-        "before_end_bytes": judged.ended_with_bytes.and(settled),
-        "known_cost": tried.cost,
-        "source": tried.source,
+        "reason": result.failure,
+        "before_end_bytes": result.ended_with_bytes.and(settled),
+        "known_cost": setting.cost,
+        "source": setting.source,
     });
     if let (Value::Object(value), Value::Object(details)) = (&mut value, details) {
         value.extend(details);
@@ -138,8 +134,8 @@ fn candidate(tried: &TriedSetting, judged: &TryResult, status: Status) -> Value 
 pub fn page(trial: &Trial) -> Page {
     let best = trial.ranking().best.and_then(|index| trial.tried.get(index));
     let mut sections = vec![results_section(trial)];
-    if let Some((tried, _)) = best {
-        sections.push(paste_section(trial, tried));
+    if let Some(tried) = best {
+        sections.push(paste_section(trial, &tried.setting));
     }
     sections.extend(
         [failed_section(trial), not_tried_section(trial), settings_section(trial)].into_iter().flatten(),
@@ -148,8 +144,9 @@ pub fn page(trial: &Trial) -> Page {
     let allocators = trial.observation.allocator_names();
     environment.push(("allocator without settings".to_owned(), clean(&allocators)));
     let runtimes = trial.observation.runtimes.iter();
-    let runtimes: Vec<String> =
-        runtimes.map(|(name, version)| format!("{name} {}", version.as_deref().unwrap_or(UNKNOWN))).collect();
+    let runtimes: Vec<String> = runtimes
+        .map(|runtime| format!("{} {}", runtime.name, runtime.version.as_deref().unwrap_or(UNKNOWN)))
+        .collect();
     if !runtimes.is_empty() {
         environment.push(("runtime".to_owned(), clean(&runtimes.join(", "))));
     }
@@ -157,33 +154,36 @@ pub fn page(trial: &Trial) -> Page {
         title: format!("try: {}", command_line(&trial.command)),
         headline: headline(trial),
         sections,
-        caveats: caveats(trial).into_iter().map(|(_, text)| clean_sentence(&text)).collect(),
+        caveats: caveats(trial).iter().map(|caveat| clean_sentence(&caveat.text)).collect(),
         environment,
     }
 }
 
 /// The figure that the goal minimizes.
-fn goal_figure(judged: &TryResult, goal: Goal) -> &Figure {
+fn goal_figure(result: &TryResult, goal: Goal) -> &Figure {
     match goal {
-        Goal::Peak => &judged.peak,
-        Goal::Settled | Goal::TimeBounded => &judged.settled,
+        Goal::Peak => &result.peak,
+        Goal::Settled | Goal::TimeBounded => &result.settled,
     }
 }
 
+fn median(figure: &Figure) -> Option<f64> {
+    figure.estimate.as_ref().map(|estimate| estimate.median)
+}
+
+/// The sentences on the best candidate, or on what was found instead.
 fn headline(trial: &Trial) -> String {
     let best = trial.ranking().best.and_then(|index| trial.tried.get(index));
     let verb = if trial.goal == Goal::Peak { "peaks at" } else { "leaves" };
-    let median = |figure: &Figure| figure.estimate.as_ref().map(|estimate| estimate.median);
-    let size = |figure: &Figure| median(figure).map_or(UNKNOWN.to_owned(), |size| bytes(size.round() as u64));
     let before = goal_figure(&trial.baseline, trial.goal);
-    let Some((tried, judged)) = best else {
+    let Some(best) = best else {
         let count = trial.tried.len();
         return match undecided(trial) {
-            Some((tried, judged)) => format!(
+            Some(Tried { setting, result }) => format!(
                 "{} {verb} {} instead of {} in the median, but {} cannot separate that from chance: use more (--repeat). \
                  {count} tried.",
-                tried.id,
-                size(goal_figure(judged, trial.goal)),
+                setting.id,
+                size(goal_figure(result, trial.goal)),
                 size(before),
                 counted(trial.rounds as u64, "round"),
             ),
@@ -193,49 +193,43 @@ fn headline(trial: &Trial) -> String {
             ),
         };
     };
-    let after = goal_figure(judged, trial.goal);
+    let after = goal_figure(&best.result, trial.goal);
     let saving =
         after.ratio.map(|ratio| format!(", {} less", percent_of(1.0 - ratio.median))).unwrap_or_default();
-    let time = judged.wall.ratio.map(|ratio| format!("; it takes {}", time_in_words(&ratio, trial)));
+    let time = best.result.wall.ratio.map(|ratio| format!("; it takes {}", time_in_words(&ratio, trial)));
     let time = time.unwrap_or_default();
-    let sentence = format!("{} {verb} {} instead of {}{saving}{time}.", tried.id, size(after), size(before));
-    match runner_up(trial, tried, judged) {
+    let id = &best.setting.id;
+    let sentence = format!("{id} {verb} {} instead of {}{saving}{time}.", size(after), size(before));
+    match runner_up(trial, best) {
         Some(runner_up) => format!("{sentence} {runner_up}"),
         None => sentence,
     }
 }
 
 /// The undecided candidate with the smallest median, if it is worth more rounds.
-fn undecided(trial: &Trial) -> Option<(&TriedSetting, &TryResult)> {
-    let median = |judged: &TryResult| Some(goal_figure(judged, trial.goal).estimate.as_ref()?.median);
-    let before = median(&trial.baseline)?;
-    let mut smallest = None;
-    for (index, (tried, judged)) in trial.tried.iter().enumerate() {
-        let Some(after) = median(judged).filter(|_| trial.status(index) == Status::Same) else { continue };
-        if after < before * UNDECIDED_MAX_RATIO
-            && smallest.is_none_or(|(_, _, smallest_median)| after < smallest_median)
-        {
-            smallest = Some((tried, judged, after));
-        }
-    }
-    smallest.map(|(tried, judged, _)| (tried, judged))
+fn undecided(trial: &Trial) -> Option<&Tried> {
+    let goal_median = |result: &TryResult| median(goal_figure(result, trial.goal));
+    let max_median = goal_median(&trial.baseline)? * UNDECIDED_MAX_RATIO;
+    let same = trial.tried.iter().enumerate().filter(|&(index, _)| trial.status(index) == Status::Same);
+    let with_median = same.filter_map(|(_, tried)| Some((goal_median(&tried.result)?, tried)));
+    let small = with_median.filter(|(median, _)| *median < max_median);
+    small.min_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, tried)| tried)
 }
 
 /// A sentence on a candidate that is smaller than the best but takes more time, if there is one.
-fn runner_up(trial: &Trial, best: &TriedSetting, judged: &TryResult) -> Option<String> {
+fn runner_up(trial: &Trial, best: &Tried) -> Option<String> {
     let smallest = trial.ranking().order.into_iter().find(|&index| trial.status(index) == Status::Better)?;
-    let (tried, smaller) = trial.tried.get(smallest)?;
-    let median = |figure: &Figure| figure.estimate.as_ref().map(|estimate| estimate.median);
-    let goal_median = |judged: &TryResult| median(goal_figure(judged, trial.goal));
-    let saved_bytes = goal_median(judged)? - goal_median(smaller)?;
-    let time_factor = median(&smaller.wall)? / median(&judged.wall)?;
+    let Tried { setting, result: smaller } = trial.tried.get(smallest)?;
+    let goal_median = |result: &TryResult| median(goal_figure(result, trial.goal));
+    let saved_bytes = goal_median(&best.result)? - goal_median(smaller)?;
+    let time_factor = median(&smaller.wall)? / median(&best.result.wall)?;
     // Not worth naming if barely smaller or no slower.
     let is_negligible = saved_bytes <= tries::RESOLUTION_BYTES || time_factor <= NEGLIGIBLE_TIME_FACTOR;
-    if tried.id == best.id || is_negligible {
+    if setting.id == best.setting.id || is_negligible {
         return None;
     }
     let saved = bytes(saved_bytes.round() as u64);
-    Some(format!("Only {saved} less leaves {}, in {time_factor:.2} times the time of that.", tried.id))
+    Some(format!("Only {saved} less leaves {}, in {time_factor:.2} times the time of that.", setting.id))
 }
 
 /// Describes a time ratio: "as long, as far as is known", "1.90 times as long", "12 % less
@@ -263,6 +257,7 @@ fn time_in_words(ratio: &Ratio, trial: &Trial) -> String {
     }
 }
 
+/// The tables of all settings.
 fn results_section(trial: &Trial) -> Section {
     let front = trial.front();
     let time = if trial.is_server { "load" } else { "time" };
@@ -282,17 +277,18 @@ fn results_section(trial: &Trial) -> Section {
         Column::new("× (interval)", true),
     ];
     // If all figures are from the same moment, only the caption names it.
-    if all_results(trial).any(|(_, judged)| judged.settled_seconds.is_some() || judged.lacks_level) {
+    if all_results(trial).any(|(_, result)| result.settled_seconds.is_some() || result.lacks_level) {
         other_columns.push(Column::new("settled at", true));
     }
-    let mut rows = vec![row(BASELINE, &trial.baseline, None, front.iter().any(|id| id == BASELINE))];
+    let diamond = |id: &str| if front.iter().any(|listed| listed == id) { " ◆" } else { "" };
+    let mut rows = vec![row(BASELINE, &trial.baseline, None, diamond(BASELINE))];
     let mut other_rows = vec![other_row(BASELINE, &trial.baseline)];
     for index in trial.ranking().order {
-        let Some((tried, judged)) = trial.tried.get(index) else { continue };
+        let Some(Tried { setting, result }) = trial.tried.get(index) else { continue };
         let status = trial.status(index);
         if status != Status::Failed {
-            rows.push(row(&tried.id, judged, Some(status), front.contains(&tried.id)));
-            other_rows.push(other_row(&tried.id, judged));
+            rows.push(row(&setting.id, result, Some(status), diamond(&setting.id)));
+            other_rows.push(other_row(&setting.id, result));
         }
     }
     let mut paragraphs = vec![format!(
@@ -340,7 +336,7 @@ fn settled_in_words(trial: &Trial) -> String {
                  {to:.2} s without settings)"
                 ),
                 None if trial.baseline.lacks_level => {
-                    format!("settled: resident memory of {process} as it began to fall to end")
+                    format!("settled: resident memory of {process} as it began to fall before the end")
                 }
                 None => format!("settled: resident memory of {process} as it ended"),
             }
@@ -348,8 +344,8 @@ fn settled_in_words(trial: &Trial) -> String {
     }
 }
 
-/// Row of a setting in the first table: settled memory and time.
-fn row(id: &str, judged: &TryResult, status: Option<Status>, is_on_front: bool) -> Vec<Cell> {
+/// Row of a setting in the first table: settled memory and time. `suffix` follows the status.
+fn row(id: &str, result: &TryResult, status: Option<Status>, suffix: &str) -> Vec<Cell> {
     let tone = match status {
         Some(Status::Better) => Tone::Good,
         Some(Status::Worse | Status::Failed) => Tone::Bad,
@@ -365,29 +361,29 @@ fn row(id: &str, judged: &TryResult, status: Option<Status>, is_on_front: bool) 
     };
     vec![
         Cell::plain(clean(id)),
-        Cell::plain(size(&judged.settled)),
-        Cell { text: format_ratio(&judged.settled), tone },
-        Cell::plain(format_median(&judged.wall, seconds)),
-        Cell::plain(format_ratio(&judged.wall)),
-        Cell { text: format!("{text}{}", if is_on_front { " ◆" } else { "" }).trim().to_owned(), tone },
+        Cell::plain(size(&result.settled)),
+        Cell { text: format_ratio(&result.settled), tone },
+        Cell::plain(format_median(&result.wall, seconds)),
+        Cell::plain(format_ratio(&result.wall)),
+        Cell { text: format!("{text}{suffix}").trim().to_owned(), tone },
     ]
 }
 
 /// Row of a setting in the second table: what else changed.
-fn other_row(id: &str, judged: &TryResult) -> Vec<Cell> {
+fn other_row(id: &str, result: &TryResult) -> Vec<Cell> {
     vec![
         Cell::plain(clean(id)),
-        Cell::plain(size(&judged.peak)),
-        Cell::plain(format_ratio(&judged.peak)),
-        Cell::plain(format_median(&judged.faults, |faults| grouped(faults.round() as u64))),
-        Cell::plain(format_ratio(&judged.faults)),
-        Cell::plain(settled_time(judged)),
+        Cell::plain(size(&result.peak)),
+        Cell::plain(format_ratio(&result.peak)),
+        Cell::plain(format_median(&result.faults, |faults| grouped(faults.round() as u64))),
+        Cell::plain(format_ratio(&result.faults)),
+        Cell::plain(settled_time(result)),
     ]
 }
 
 /// When the process was at its settled level.
-fn settled_time(judged: &TryResult) -> String {
-    match (judged.settled_seconds, judged.lacks_level) {
+fn settled_time(result: &TryResult) -> String {
+    match (result.settled_seconds, result.lacks_level) {
         (Some(SecondsRange { from, to }), _) => format!("{from:.2}–{to:.2} s"),
         (None, true) => "no level".to_owned(),
         (None, false) => "its end".to_owned(),
@@ -399,7 +395,7 @@ fn size(figure: &Figure) -> String {
 }
 
 fn format_median(figure: &Figure, format: impl Fn(f64) -> String) -> String {
-    figure.estimate.as_ref().map_or(UNKNOWN.to_owned(), |estimate: &Estimate| format(estimate.median))
+    median(figure).map_or(UNKNOWN.to_owned(), format)
 }
 
 /// A ratio and its interval, such as "0.15 (.14–.16)".
@@ -425,14 +421,10 @@ fn format_bound(value: f64) -> String {
 
 /// Plot of all settings: settled memory over time.
 fn plot(trial: &Trial) -> Plot {
-    let named_points: Vec<(String, (f64, f64))> = all_results(trial)
-        .filter_map(|(id, judged)| {
-            let point = (judged.wall.estimate.as_ref()?.median, judged.settled.estimate.as_ref()?.median);
-            judged.failure.is_none().then_some((id.to_owned(), point))
-        })
-        .collect();
-    let labels = named_points.iter().map(|(id, _)| id.clone()).collect();
-    let points = named_points.iter().map(|(_, point)| *point).collect();
+    let successful = all_results(trial).filter(|(_, result)| result.failure.is_none());
+    let (labels, points) = successful
+        .filter_map(|(id, result)| Some((id.to_owned(), (median(&result.wall)?, median(&result.settled)?))))
+        .unzip();
     Plot {
         title: "Settled memory and time".to_owned(),
         x_label: "seconds".to_owned(),
@@ -444,30 +436,36 @@ fn plot(trial: &Trial) -> Plot {
     }
 }
 
-fn paste_section(trial: &Trial, tried: &TriedSetting) -> Section {
+/// The setting in the forms that start programs.
+fn paste_section(trial: &Trial, setting: &TriedSetting) -> Section {
     let Paste { shell, systemd, docker, kubernetes } =
-        paste(&tried.applied, &trial.command, trial.program.as_deref());
+        paste(&setting.applied, &trial.command, trial.program.as_deref());
     let snippets =
         [("Shell", shell), ("systemd", systemd), ("Dockerfile", docker), ("Kubernetes", kubernetes)];
     Section {
-        heading: format!("To paste: {}", tried.id),
-        paragraphs: vec![clean_sentence(&format!("{}. Known cost: {}.", tried.title, tried.cost))],
+        heading: format!("To paste: {}", setting.id),
+        paragraphs: vec![clean_sentence(&format!("{}. Known cost: {}.", setting.title, setting.cost))],
         snippets: snippets.into_iter().map(|(name, text)| (name.to_owned(), text)).collect(),
         ..Section::default()
     }
 }
 
 fn failed_section(trial: &Trial) -> Option<Section> {
-    let failed = trial.tried.iter().filter_map(|(tried, judged)| Some((&tried.id, judged.failure.as_ref()?)));
-    reasons("Failed", failed)
+    let failed = trial.tried.iter();
+    let failed = failed.filter_map(|tried| Some((&tried.setting.id, tried.result.failure.as_ref()?)));
+    reasons_section("Failed", failed)
 }
 
 fn not_tried_section(trial: &Trial) -> Option<Section> {
-    reasons("Not tried", trial.not_applicable.iter().map(|candidate| (&candidate.id, &candidate.reason)))
+    let reasons = trial.not_applicable.iter().map(|candidate| (&candidate.id, &candidate.reason));
+    reasons_section("Not tried", reasons)
 }
 
-/// Groups ids by their reason.
-fn reasons<'a>(heading: &str, reasons: impl Iterator<Item = (&'a String, &'a String)>) -> Option<Section> {
+/// A section of ids, grouped by their reason; `None` if there are none.
+fn reasons_section<'a>(
+    heading: &str,
+    reasons: impl Iterator<Item = (&'a String, &'a String)>,
+) -> Option<Section> {
     let mut grouped: Vec<(&String, Vec<String>)> = Vec::new();
     for (id, reason) in reasons {
         match grouped.iter_mut().find(|(grouped_reason, _)| *grouped_reason == reason) {
@@ -492,13 +490,8 @@ fn settings_section(trial: &Trial) -> Option<Section> {
     let paragraphs: Vec<String> = better
         .filter_map(|index| trial.tried.get(index))
         .take(MAX_LISTED_SETTINGS)
-        .map(|(tried, _)| {
-            format!(
-                "{}: {}. Known cost: {}.",
-                clean(&tried.id),
-                clean(&tried.applied.setting()),
-                clean(&tried.cost)
-            )
+        .map(|Tried { setting: TriedSetting { id, applied, cost, .. }, .. }| {
+            format!("{}: {}. Known cost: {}.", clean(id), clean(&applied.setting()), clean(cost))
         })
         .collect();
     let heading = "What the better ones set".to_owned();

@@ -1,8 +1,10 @@
 //! Caveats on the figures of a trial, one sentence each: memory that fell at the end, outliers,
 //! failed runs.
 
+use super::compare::leftovers_caveat;
+use crate::cell::LabCaveat;
 use crate::trial::observation::SettledSource;
-use crate::trial::tries::{self, BASELINE, Figure, Trial, TryResult};
+use crate::trial::tries::{self, BASELINE, Figure, Trial, Tried, TryResult};
 use strandline_report::text::counted;
 use strandline_report::units::{UNKNOWN, bytes, seconds};
 
@@ -13,59 +15,56 @@ const FEW_ROUNDS: usize = 5;
 /// Maximum number of names listed in a sentence.
 const MAX_LISTED_NAMES: usize = 6;
 
-/// Caveats on the figures: code and sentence.
-pub fn caveats(trial: &Trial) -> Vec<(&'static str, String)> {
+/// All caveats of a trial.
+pub fn caveats(trial: &Trial) -> Vec<LabCaveat> {
     let mut caveats = Vec::new();
     let fallen = |lacks_level: bool| -> Vec<&str> {
-        let fallen = all_results(trial).filter(|(_, judged)| judged.ended_with_bytes.is_some());
-        fallen.filter(|(_, judged)| judged.lacks_level == lacks_level).map(|(id, _)| id).collect()
+        let fallen = all_results(trial).filter(|(_, result)| result.ended_with_bytes.is_some());
+        fallen.filter(|(_, result)| result.lacks_level == lacks_level).map(|(id, _)| id).collect()
     };
     let (from_level, from_top) = (fallen(false), fallen(true));
     if !from_level.is_empty() {
         let text = format!(
-            "{}: memory fell to end; settled is the level before that, not what was left. Where another instant is \
+            "{}: memory fell before the end; settled is the level before that, not what was left. Where another instant is \
              meant, send a mark there (docs/probes.md)",
             first_names(&from_level)
         );
-        caveats.push(("fell_at_end", text));
+        caveats.push(LabCaveat::new("fell_at_end", text));
     }
     if !from_top.is_empty() {
         let text = format!(
-            "{}: memory fell to end without having stood on a level: settled is what it fell from. Send a mark where \
-             it is to be measured (docs/probes.md)",
+            "{}: memory fell before the end without having stood on a level: settled is what it fell from. Send a mark \
+             where it is to be measured (docs/probes.md)",
             first_names(&from_top)
         );
-        caveats.push(("held_no_level", text));
+        caveats.push(LabCaveat::new("held_no_level", text));
     }
     if trial.observation.settled_at == SettledSource::Sample {
         let text = "no ledger could be taken as its processes ended: `settled` is the last sample, and which allocator \
                     was mapped is not known";
-        caveats.push(("settled_by_sample", text.to_owned()));
+        caveats.push(LabCaveat::new("settled_by_sample", text));
     }
     if trial.baseline_failures > 0 {
         let why = trial.first_baseline_failure.as_deref().unwrap_or(UNKNOWN);
         let runs = counted(u64::from(trial.baseline_failures), "run");
-        let text = format!("{runs}, left out of all figures: {why}");
-        caveats.push(("baseline_failed", format!("without settings it failed in {text}")));
+        let text = format!("without settings it failed in {runs}, left out of all figures: {why}");
+        caveats.push(LabCaveat::new("baseline_failed", text));
     }
-    caveats.extend(outliers(trial).into_iter().map(|text| ("outliers", text)));
+    caveats.extend(outliers(trial).into_iter().map(|text| LabCaveat::new("outliers", text)));
     if trial.rounds < FEW_ROUNDS {
         let rounds = counted(trial.rounds as u64, "round");
         let text = format!("with {rounds} only large differences can be detected; --repeat 5 or more");
-        caveats.push(("few_runs", text));
+        caveats.push(LabCaveat::new("few_runs", text));
     }
-    if trial.runs_with_leftovers > 0 {
-        let text = format!("{} runs left processes behind, which were ended", trial.runs_with_leftovers);
-        caveats.push(("left_behind", text));
-    }
+    caveats.extend(leftovers_caveat(trial.runs_with_leftovers));
     caveats.extend(trial.cluster_caveats.iter().cloned());
-    caveats.extend(notes(trial).into_iter().map(|text| ("server", text)));
+    caveats.extend(notes(trial).into_iter().map(|text| LabCaveat::new("server", text)));
     caveats
 }
 
 /// The baseline and all tried candidates, with their names.
 pub fn all_results(trial: &Trial) -> impl Iterator<Item = (&str, &TryResult)> {
-    let tried = trial.tried.iter().map(|(tried, judged)| (tried.id.as_str(), judged));
+    let tried = trial.tried.iter().map(|Tried { setting, result }| (setting.id.as_str(), result));
     std::iter::once((BASELINE, &trial.baseline)).chain(tried)
 }
 
@@ -95,19 +94,19 @@ fn outliers(trial: &Trial) -> Vec<String> {
     let time = if trial.is_server { "the load's time" } else { "time" };
     let settled = OutlierFigure {
         name: "settled memory",
-        figure: |judged| &judged.settled,
+        figure: |result| &result.settled,
         min_deviation: tries::RESOLUTION_BYTES,
         format: &size,
     };
     let wall =
-        OutlierFigure { name: time, figure: |judged| &judged.wall, min_deviation: 0.0, format: &seconds };
+        OutlierFigure { name: time, figure: |result| &result.wall, min_deviation: 0.0, format: &seconds };
     let mut texts = Vec::new();
     for OutlierFigure { name, figure, min_deviation, format } in [settled, wall] {
         let mut outlier_texts: Vec<String> = Vec::new();
-        for (id, judged) in all_results(trial).filter(|(_, judged)| judged.failure.is_none()) {
-            let Some(estimate) = &figure(judged).estimate else { continue };
+        for (id, result) in all_results(trial).filter(|(_, result)| result.failure.is_none()) {
+            let Some(estimate) = &figure(result).estimate else { continue };
             let min_deviation = min_deviation.max(estimate.median * MIN_DEVIATION_FRACTION);
-            let indices = figure(judged).outliers().into_iter();
+            let indices = figure(result).outliers().into_iter();
             let outliers = indices.filter_map(|index| estimate.samples.get(index).copied());
             let outliers = outliers.filter(|value| (value - estimate.median).abs() > min_deviation);
             let median = format(estimate.median);
@@ -129,8 +128,8 @@ fn outliers(trial: &Trial) -> Vec<String> {
 /// Notes on runs, each with the settings that it applies to.
 fn notes(trial: &Trial) -> Vec<String> {
     let mut grouped: Vec<(&str, Vec<&str>)> = Vec::new();
-    for (id, judged) in all_results(trial) {
-        for note in &judged.notes {
+    for (id, result) in all_results(trial) {
+        for note in &result.notes {
             match grouped.iter_mut().find(|(text, _)| text == note) {
                 Some((_, ids)) => ids.push(id),
                 None => grouped.push((note, vec![id])),

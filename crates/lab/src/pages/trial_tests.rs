@@ -1,7 +1,7 @@
 //! Tests of the page and the document of a trial.
 
 use super::*;
-use crate::statistics::{estimate, paired_ratio};
+use crate::statistics::{Pair, estimate, paired_ratio};
 use crate::trial::applies::{AppliedSetting, Variable};
 use crate::trial::catalogue::Kind;
 use crate::trial::observation::Observation;
@@ -9,7 +9,8 @@ use strandline_report::pages::terminal;
 use strandline_report::paint::Surface;
 
 fn figure(before: &[f64], after: &[f64]) -> Figure {
-    let pairs: Vec<(f64, f64)> = before.iter().copied().zip(after.iter().copied()).collect();
+    let pairs: Vec<Pair> =
+        before.iter().zip(after).map(|(&reference, &compared)| Pair { reference, compared }).collect();
     Figure { estimate: estimate(after, 0.95, 1), ratio: paired_ratio(&pairs, 0.0, 0.95) }
 }
 
@@ -51,7 +52,10 @@ fn trial(tries: &[(&str, TryResult)]) -> Trial {
         first_baseline_failure: Some("exit status 9".into()),
         observation: Observation { executable: Some("/usr/bin/thing".into()), ..Observation::default() },
         baseline: judged(&[100.0, 100.1, 100.2, 100.0, 170.0], &[1.0, 1.01, 1.02, 1.0, 0.99]),
-        tried: tries.iter().map(|(id, judged)| (tried(id), judged.clone())).collect(),
+        tried: tries
+            .iter()
+            .map(|(id, result)| Tried { setting: tried(id), result: result.clone() })
+            .collect(),
         not_applicable: Vec::new(),
         runs_with_leftovers: 0,
         cluster_caveats: Vec::new(),
@@ -119,8 +123,7 @@ fn doubtful_results_have_caveats() {
     let trial = trial(&[("half", judged(&[50.0; 5], &[1.0; 5]))]);
     let caveats = caveats(&trial);
     let text = |code: &str| {
-        let caveat = caveats.iter().find(|(caveat_code, _)| *caveat_code == code);
-        caveat.map_or("", |(_, text)| text.as_str())
+        caveats.iter().find(|caveat| caveat.code == code).map_or("", |caveat| caveat.text.as_str())
     };
     assert!(text("outliers").starts_with("settled memory of 1 run deviates"), "{caveats:?}");
     assert!(text("outliers").contains(": 170 MiB of baseline (100 MiB); they are included"), "{caveats:?}");

@@ -17,6 +17,8 @@ use strandline_inspect::environment::Environment;
 use crate::atomic_file;
 use crate::cell::{Node, Outcome, Subject};
 use crate::journal::REMOTE_FOLDER;
+use crate::path_error::path_error;
+use crate::remote::Round;
 use crate::trial::server::Service;
 use strandline_recorder::Limits;
 
@@ -29,6 +31,7 @@ const PLAN_HASH_BYTES: usize = 6;
 /// At most this much of a partial file is read to count its lines.
 const MAX_PART_BYTES: u64 = 64 << 20;
 
+/// The files that a lab shares with its tasks.
 #[derive(Clone, Debug)]
 pub struct SharedFolder {
     /// Folder of the lab.
@@ -42,13 +45,16 @@ pub struct SharedFolder {
 pub struct LabIdentity {
     /// See [`SharedFolder::lab`].
     pub lab: String,
+    /// Key of its journal.
     pub key: String,
 }
 
 /// The process that collects the results of tasks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
+    /// Distinguishes it from other processes of the same lab.
     pub token: String,
+    /// Name of its machine.
     pub host: String,
     /// Its process id.
     pub pid: u32,
@@ -65,15 +71,17 @@ pub struct Plan {
     pub service: Option<Service>,
 }
 
+/// Rounds that were submitted together, each as a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobArray {
     /// See [`SharedFolder::lab`].
     pub lab: String,
+    /// Name of its plan.
     pub plan: String,
     /// Job name given to the scheduler.
     pub name: String,
-    /// For each task: the round, and its subjects in order.
-    pub rounds: Vec<(u32, Vec<usize>)>,
+    /// The round of each task, by the index of the task.
+    pub rounds: Vec<Round>,
 }
 
 /// A task of a job array.
@@ -98,9 +106,11 @@ pub struct FinishedRound {
     pub schema: String,
     /// See [`SharedFolder::lab`].
     pub lab: String,
+    /// Name of its plan.
     pub plan: String,
     /// Number of the round.
     pub round: u32,
+    /// The task that ran it.
     pub task: Task,
     /// How often the scheduler restarted the task before.
     pub restarts: u32,
@@ -112,10 +122,12 @@ pub struct FinishedRound {
     pub runs: Vec<Run>,
 }
 
+/// A run of a finished round, with what it was run under.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// Index of the subject in the plan.
     pub subject: usize,
+    /// Name of the subject.
     pub name: String,
     /// The variables set for it.
     pub settings: Vec<(String, Option<String>)>,
@@ -136,6 +148,7 @@ pub struct TaskFailure {
     pub why: String,
 }
 
+/// Result of reading a file.
 #[derive(Debug, PartialEq)]
 pub enum ReadResult<T> {
     /// The file does not exist.
@@ -190,7 +203,7 @@ impl SharedFolder {
     /// Reads the file of a finished round; `requested` are the indices of its subjects.
     pub fn read_finished(&self, plan: &str, round: u32, requested: &[usize]) -> ReadResult<FinishedRound> {
         let path = self.finished_file(plan, round);
-        let invalid = |problem: &str| ReadResult::Invalid(format!("{}: {problem}", path.display()));
+        let invalid = |problem: &str| ReadResult::Invalid(path_error(&path, &problem));
         let mut finished: FinishedRound = match read(&path) {
             ReadResult::Content(finished) => finished,
             ReadResult::Missing => return ReadResult::Missing,
@@ -226,6 +239,9 @@ impl SharedFolder {
 }
 
 /// Name of a plan: a hash of its content.
+///
+/// # Errors
+/// One line, if the plan cannot be converted to JSON.
 pub fn plan_name(plan: &Plan) -> Result<String, String> {
     let text = serde_json::to_vec(&(&plan.subjects, &plan.service)).map_err(|error| error.to_string())?;
     Ok(Sha256::digest(&text).iter().take(PLAN_HASH_BYTES).map(|byte| format!("{byte:02x}")).collect())
@@ -252,7 +268,7 @@ pub fn parse_round_file(name: &str, plan: &str) -> Option<RoundFile> {
 
 /// Reads a file of JSON.
 pub fn read<T: DeserializeOwned>(path: &Path) -> ReadResult<T> {
-    let invalid = |error: &dyn std::fmt::Display| ReadResult::Invalid(format!("{}: {error}", path.display()));
+    let invalid = |error: &dyn std::fmt::Display| ReadResult::Invalid(path_error(path, error));
     let file = match std::fs::File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return ReadResult::Missing,
@@ -272,12 +288,16 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> ReadResult<T> {
 }
 
 /// Writes a file of JSON atomically.
+///
+/// # Errors
+/// One line with the path.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), String> {
-    let text = serde_json::to_vec(value).map_err(|error| format!("{}: {error}", path.display()))?;
+    let text = serde_json::to_vec(value).map_err(|error| path_error(path, &error))?;
     atomic_file::write(path, &text)
 }
 
-/// Number of complete lines in a partial file, without the first one (its header).
+/// Number of complete lines in a partial file, without the first one (its header); 0 if it cannot be
+/// read. Only the progress shows it.
 pub fn count_runs(path: &Path) -> usize {
     let mut text = Vec::new();
     let read = std::fs::File::open(path).and_then(|file| file.take(MAX_PART_BYTES).read_to_end(&mut text));
@@ -287,7 +307,7 @@ pub fn count_runs(path: &Path) -> usize {
     memchr::memchr_iter(b'\n', &text).count().saturating_sub(1)
 }
 
-/// A random token.
+/// A random token. The process id distinguishes two processes with the same random seed.
 pub fn token() -> String {
     format!("{:016x}", fastrand::Rng::new().u64(..) ^ u64::from(std::process::id()).rotate_left(40))
 }

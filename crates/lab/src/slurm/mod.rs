@@ -2,8 +2,8 @@
 //! order.
 //!
 //! `files` defines the files in the shared folder, `scheduler` calls sbatch, squeue, scancel and
-//! scontrol, `task` runs on a node, `watch` collects the results of tasks and handles lost rounds,
-//! `round.sh` is the job script. Everything else (builds, probes) runs on the submitting machine,
+//! scontrol, `submit` makes arrays of rounds, `task` runs on a node, `watch` collects the results of
+//! tasks and handles lost rounds, `round.sh` is the job script. Everything else (builds, probes) runs on the submitting machine,
 //! by its local executor. If the submitting strandline is killed or its machine crashes, tasks
 //! continue; the next strandline collects their results and waits for the rest.
 
@@ -13,16 +13,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::atomic_file;
-use super::cell::{Outcome, Subject};
+use super::cell::{LabCaveat, Outcome, Subject};
 use super::executor::{Executor, Job, StopReason};
 use super::interrupt::Interrupt;
 use super::local::LocalExecutor;
+use super::path_error::path_error;
 use super::remote::{RemoteEvent, RemoteExecutor, Round, TaskCounts};
 use super::trial::server::Service;
 use super::user::User;
 
 mod files;
 mod scheduler;
+mod submit;
 mod task;
 mod watch;
 
@@ -34,6 +36,7 @@ use files::{
 };
 use scheduler::TaskState;
 
+/// The job script.
 const SCRIPT: &str = include_str!("round.sh");
 /// Folders in the shared folder; `work` is for runs while they run.
 const SUBFOLDERS: [&str; 5] = ["rounds", "logs", "arrays", "plans", "work"];
@@ -115,11 +118,12 @@ struct PendingRound {
     attempts: u32,
     /// The task that was submitted for it last.
     task: Option<Task>,
+    /// State of that task.
     state: TaskState,
-    /// State and reason as given by the scheduler.
-    state_text: String,
-    /// Its current or last node; empty before it had one.
-    node: String,
+    /// State and reason as given by the scheduler, once it was queried.
+    state_text: Option<String>,
+    /// Its current or last node, once it had one.
+    node: Option<String>,
     /// Since when the scheduler reports it as ended, or does not know it.
     ended_since: Option<Instant>,
 }
@@ -136,6 +140,7 @@ struct SubmittedArray {
 pub struct Slurm {
     /// Runs single jobs.
     local: LocalExecutor,
+    /// The files of its tasks.
     shared: SharedFolder,
     /// The executable of strandline, at a path that all nodes see.
     program: PathBuf,
@@ -144,7 +149,7 @@ pub struct Slurm {
     interrupt: Arc<Interrupt>,
     /// Token of this process in the file of the owner.
     token: String,
-    /// Name of the plan of the requested rounds.
+    /// Name of the plan of the requested rounds; empty before the first request.
     plan: String,
     /// Requested rounds that are not finished, by number.
     pending: BTreeMap<u32, PendingRound>,
@@ -153,13 +158,16 @@ pub struct Slurm {
     /// Events that were not returned yet.
     events: VecDeque<RemoteEvent>,
     watch: watch::Watch,
-    caveats: Vec<(&'static str, String)>,
+    caveats: Vec<LabCaveat>,
 }
 
 impl Slurm {
     /// Opens a lab. If its key differs from that of the last lab in the folder, or the lab is
     /// fresh, jobs of the earlier lab are cancelled. `program` is the executable of strandline, at
     /// a path that all nodes see; `local` runs single jobs.
+    ///
+    /// # Errors
+    /// One line with a file or folder that cannot be used.
     pub fn open(
         LabFolder { root, key, is_fresh }: LabFolder<'_>,
         program: PathBuf,
@@ -175,13 +183,15 @@ impl Slurm {
         atomic_file::write(&shared.below("round.sh"), SCRIPT.as_bytes())?;
         for folder in SUBFOLDERS {
             let folder = shared.below(folder);
-            std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+            std::fs::create_dir_all(&folder).map_err(|error| path_error(&folder, &error))?;
         }
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname");
+        // Only a message has the name.
+        let host = host.unwrap_or_else(|_| "an unknown machine".to_owned());
         let token = token();
         let owner = Owner { token: token.clone(), host: host.trim().to_owned(), pid: std::process::id() };
         write_json(&shared.below("owner.json"), &owner)?;
-        let arrays = known_arrays(&shared);
+        let arrays = known_arrays(&shared)?;
         let watch = watch::Watch::new(&shared.folder());
         Ok(Self {
             local,
@@ -200,6 +210,7 @@ impl Slurm {
         })
     }
 
+    /// The options of every submission.
     fn sbatch_options(&self) -> Vec<String> {
         let log = self.shared.below("logs").to_string_lossy().replace('%', "%%");
         let mut options: Vec<String> =
@@ -224,6 +235,7 @@ impl Slurm {
         jobs
     }
 
+    /// Numbers of unfinished rounds.
     fn task_counts(&self) -> TaskCounts {
         let running = self.pending.values().filter(|pending| pending.state == TaskState::Running).count();
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
@@ -231,8 +243,8 @@ impl Slurm {
     }
 }
 
-/// The shared folder of the lab with this key: of the last lab there if it is the same, of a new
-/// one otherwise.
+/// The shared folder of the lab with this key: of the last lab there if it is the same; of a new one
+/// otherwise, also if `lab.json` is missing or damaged.
 fn open_shared_folder(root: &Path, key: &str, is_fresh: bool) -> Result<SharedFolder, String> {
     let mut shared = SharedFolder { root: root.to_owned(), lab: String::new() };
     let previous_lab = match read::<LabIdentity>(&shared.below("lab.json")) {
@@ -243,7 +255,7 @@ fn open_shared_folder(root: &Path, key: &str, is_fresh: bool) -> Result<SharedFo
         Some(previous) if previous.key == key && !is_fresh => shared.lab = previous.lab,
         previous_lab => {
             if let Some(previous) = previous_lab {
-                discard_lab(&SharedFolder { lab: previous.lab, ..shared.clone() });
+                discard_lab(&SharedFolder { lab: previous.lab, ..shared.clone() })?;
             }
             shared.lab = token();
             let identity = LabIdentity { lab: shared.lab.clone(), key: key.to_owned() };
@@ -254,25 +266,41 @@ fn open_shared_folder(root: &Path, key: &str, is_fresh: bool) -> Result<SharedFo
 }
 
 /// Cancels the jobs of an earlier lab, and removes its files.
-fn discard_lab(shared: &SharedFolder) {
-    // A job whose id was not stored is found by its name.
+///
+/// # Errors
+/// One line with a folder that cannot be read.
+fn discard_lab(shared: &SharedFolder) -> Result<(), String> {
+    // A job whose id was not stored is found by its name. Tasks of jobs that are not cancelled find
+    // another lab in the folder and do nothing.
     let job_id = |SubmittedArray { array, job }: SubmittedArray| {
-        job.or_else(|| scheduler::find(&array.name).ok().flatten()).map(|job| job.to_string())
+        job.or_else(|| scheduler::find_job(&array.name).ok().flatten()).map(|job| job.to_string())
     };
-    let jobs: Vec<String> = known_arrays(shared).into_values().filter_map(job_id).collect();
+    let jobs: Vec<String> = known_arrays(shared)?.into_values().filter_map(job_id).collect();
     if !jobs.is_empty() {
-        // If that fails, its tasks find another lab in the folder and do nothing.
         drop(scheduler::cancel(&jobs));
     }
     for folder in SUBFOLDERS {
+        // Files that are left are of another lab, and are not read.
         drop(std::fs::remove_dir_all(shared.below(folder)));
     }
+    Ok(())
 }
 
-/// The arrays that this lab submitted or was about to submit.
-fn known_arrays(shared: &SharedFolder) -> BTreeMap<u32, SubmittedArray> {
+/// The arrays that this lab submitted or was about to submit. The rounds of a file that is damaged
+/// are submitted again.
+///
+/// # Errors
+/// One line with the folder, if it cannot be read: its arrays would be submitted again.
+fn known_arrays(shared: &SharedFolder) -> Result<BTreeMap<u32, SubmittedArray>, String> {
     let mut arrays = BTreeMap::new();
-    for entry in std::fs::read_dir(shared.below("arrays")).into_iter().flatten().flatten() {
+    let folder = shared.below("arrays");
+    let entries = match std::fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(arrays),
+        Err(error) => return Err(path_error(&folder, &error)),
+    };
+    for entry in entries {
+        let entry = entry.map_err(|error| path_error(&folder, &error))?;
         let name = entry.file_name();
         let number = name.to_str().and_then(|name| name.strip_suffix(".json")?.parse::<u32>().ok());
         let Some(number) = number.filter(|&number| number < MAX_ARRAYS) else { continue };
@@ -285,7 +313,7 @@ fn known_arrays(shared: &SharedFolder) -> BTreeMap<u32, SubmittedArray> {
             arrays.insert(number, SubmittedArray { array, job });
         }
     }
-    arrays
+    Ok(arrays)
 }
 
 impl RemoteExecutor for Slurm {
@@ -308,8 +336,8 @@ impl RemoteExecutor for Slurm {
                 attempts: 0,
                 task: None,
                 state: TaskState::Waiting,
-                state_text: String::new(),
-                node: String::new(),
+                state_text: None,
+                node: None,
                 ended_since: None,
             };
             self.pending.insert(number, pending);
@@ -352,7 +380,7 @@ impl Executor for Slurm {
         Some(self)
     }
 
-    fn caveats(&self) -> Vec<(&'static str, String)> {
+    fn caveats(&self) -> Vec<LabCaveat> {
         self.caveats.clone()
     }
 }

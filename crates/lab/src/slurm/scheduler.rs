@@ -32,9 +32,11 @@ const END_FIELDS: [&str; 4] = ["JobState=", "Reason=", "ExitCode=", "BatchHost="
 /// Why a request to the scheduler failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SchedulerError {
+    /// It knows no such job.
     Unknown,
     /// The scheduler did not answer or could not be reached; a retry may succeed.
     Unavailable(String),
+    /// The scheduler refused the request.
     Refused(String),
 }
 
@@ -48,6 +50,7 @@ impl SchedulerError {
     }
 }
 
+/// State of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskState {
     /// Waits for a node.
@@ -69,24 +72,29 @@ pub enum TaskState {
 /// A line of squeue: the state of one task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskStatus {
+    /// The task.
     pub task: Task,
+    /// Its state.
     pub state: TaskState,
     /// Its state, as the scheduler calls it.
     pub state_name: String,
     /// Why it waits or how it ended.
     pub reason: String,
-    /// Its current or last node.
-    pub node: String,
+    /// Its current or last node, once it had one.
+    pub node: Option<String>,
 }
 
 /// A job array to submit.
 pub struct Submission<'a> {
+    /// Job name, by which the job is found again.
     pub name: &'a str,
     /// Number of tasks.
     pub task_count: usize,
     /// Maximum number of tasks that run at a time.
     pub max_running: Option<u32>,
+    /// Further options of sbatch.
     pub options: &'a [String],
+    /// The job script and its arguments.
     pub script: &'a [String],
 }
 
@@ -111,7 +119,7 @@ pub fn submit(submission: &Submission<'_>) -> Result<u64, SchedulerError> {
 }
 
 /// States of those tasks of `jobs` that the scheduler knows. Gives up once `is_cancelled`.
-pub fn tasks(jobs: &[u64], is_cancelled: &dyn Fn() -> bool) -> Result<Vec<TaskStatus>, SchedulerError> {
+pub fn query_tasks(jobs: &[u64], is_cancelled: &dyn Fn() -> bool) -> Result<Vec<TaskStatus>, SchedulerError> {
     let list = jobs.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     let words = ["-h", "-r", "-t", "all", "-o", "%F|%K|%T|%N|%r", "-j", &list].map(str::to_owned);
     match run_program("squeue", &words, is_cancelled) {
@@ -123,7 +131,7 @@ pub fn tasks(jobs: &[u64], is_cancelled: &dyn Fn() -> bool) -> Result<Vec<TaskSt
 }
 
 /// The id of the job with this name; `None` if the scheduler has none.
-pub fn find(name: &str) -> Result<Option<u64>, SchedulerError> {
+pub fn find_job(name: &str) -> Result<Option<u64>, SchedulerError> {
     let words = ["-h", "-t", "all", "-o", "%F", "-n", name].map(str::to_owned);
     let output = run_program("squeue", &words, &|| false)?;
     Ok(output.lines().find_map(|line| line.trim().parse().ok()))
@@ -137,8 +145,8 @@ pub fn cancel(jobs: &[String]) -> Result<(), SchedulerError> {
     }
 }
 
-/// Maximum number of tasks in an array.
-pub fn max_tasks() -> usize {
+/// Maximum number of tasks in an array; [`DEFAULT_MAX_TASKS`] if the scheduler does not report it.
+pub fn query_max_tasks() -> usize {
     let Ok(output) = run_program("scontrol", &["show", "config"].map(str::to_owned), &|| false) else {
         return DEFAULT_MAX_TASKS;
     };
@@ -148,8 +156,9 @@ pub fn max_tasks() -> usize {
     max_array_size.map_or(DEFAULT_MAX_TASKS, |max: usize| max.clamp(1, MAX_TASKS))
 }
 
-/// What the scheduler still knows about the end of a task: `ExitCode=71:0 Reason=NonZeroExitCode`.
-pub fn end_details(task: Task) -> Option<String> {
+/// What the scheduler still knows about the end of a task: `ExitCode=71:0 Reason=NonZeroExitCode`;
+/// `None` if it knows nothing or does not answer.
+pub fn query_end(task: Task) -> Option<String> {
     let output =
         run_program("scontrol", &["show".to_owned(), "job".to_owned(), task.to_string()], &|| false).ok()?;
     let fields =
@@ -158,13 +167,13 @@ pub fn end_details(task: Task) -> Option<String> {
     (!fields.is_empty()).then(|| first_lines(&fields.join(" ")))
 }
 
-/// Parses a line of squeue.
+/// Parses a line of squeue; `None` if it is not of a task of an array.
 fn parse_status(text: &str) -> Option<TaskStatus> {
     let mut fields = text.splitn(5, '|');
     let job = fields.next()?.trim().parse().ok()?;
     let index = fields.next()?.trim().parse().ok()?;
     let state_name = fields.next()?.trim();
-    let node = clean(fields.next()?.trim());
+    let node = Some(clean(fields.next()?.trim())).filter(|node| !node.is_empty());
     let reason = clean(fields.next()?.trim());
     let state = task_state(state_name, &reason);
     Some(TaskStatus { task: Task { job, index }, state, state_name: clean(state_name), reason, node })

@@ -19,22 +19,26 @@ use super::files::{
     FinishedRound, JobArray, LabIdentity, Plan, ReadResult, Run, SCHEMA, SharedFolder, Task, TaskFailure,
     read, token, write_json,
 };
-use crate::cell::{End, Measure, Node, Outcome, Subject};
+use crate::cell::{End, Measure, Node, Outcome, Subject, SubjectRun};
 use crate::executor::{Executor, StopReason};
 use crate::interrupt::Interrupt;
 use crate::journal::cell_folder;
 use crate::local::LocalExecutor;
 use crate::nodes;
+use crate::path_error::path_error;
+use crate::remote::Round;
 use crate::trial::observation::Observation;
 use crate::trial::server::{ServerExecutor, read_observation};
 
 /// Reading a partial file stops at a longer line.
 const MAX_LINE_BYTES: u64 = 1 << 20;
 
-/// How long a signal for the task is waited for after a run: the longer, the more likely the run
-/// ended by that signal.
+/// How long a task waits for a signal after a run that succeeded: the longer, the more likely the
+/// run ended by that signal.
 const SIGNAL_WAIT_AFTER_SUCCESS: Duration = Duration::from_millis(5);
+/// The same after a run that failed.
 const SIGNAL_WAIT_AFTER_FAILURE: Duration = Duration::from_millis(50);
+/// The same after a run that a signal ended.
 const SIGNAL_WAIT_AFTER_SIGNAL: Duration = Duration::from_millis(500);
 /// 128 plus the number of a signal is the status of a shell whose command the signal ended.
 const FIRST_SIGNAL_STATUS: u8 = 128;
@@ -63,22 +67,21 @@ struct PartialHeader {
     boot: String,
 }
 
-/// Any other line of a partial file.
-#[derive(Serialize, Deserialize)]
-struct FinishedRun {
-    subject: usize,
-    outcome: Outcome,
+/// The file with the finished runs of a round that is not finished: a [`PartialHeader`], then a
+/// [`SubjectRun`] in each line.
+struct PartialRound {
+    file: File,
+    /// The outcomes in it, by subject.
+    finished: BTreeMap<usize, Outcome>,
 }
 
+/// A task with what it needs to run its round.
 struct RoundTask {
     shared: SharedFolder,
     arguments: TaskArguments,
     plan_name: String,
     plan: Plan,
-    /// Number of the round.
-    round: u32,
-    /// Its subjects, in the drawn order.
-    turns: Vec<usize>,
+    round: Round,
 }
 
 /// Runs the round of a task.
@@ -95,7 +98,7 @@ pub fn serve(arguments: TaskArguments) -> Result<(), StopReason> {
         let RoundTask { shared, arguments, plan_name, round, .. } = &task;
         let failed = TaskFailure { lab: shared.lab.clone(), node: arguments.node.clone(), why: why.clone() };
         // A failure to write is ignored: the log of the scheduler has the reason too.
-        drop(write_json(&shared.failure_file(plan_name, *round, arguments.task), &failed));
+        drop(write_json(&shared.failure_file(plan_name, round.number, arguments.task), &failed));
     }
     result
 }
@@ -111,13 +114,13 @@ fn read_task(arguments: TaskArguments) -> Result<Option<RoundTask>, String> {
     if array.lab != shared.lab || plan.lab != shared.lab {
         return Err(format!("{}: its lab was restarted: the task does nothing", path.display()));
     }
-    let Some((round, turns)) = array.rounds.into_iter().nth(arguments.task.index as usize) else {
+    let Some(round) = array.rounds.into_iter().nth(arguments.task.index as usize) else {
         return Err(format!("{}: it has no task {}", path.display(), arguments.task.index));
     };
-    if matches!(shared.read_finished(&array.plan, round, &turns), ReadResult::Content(_)) {
+    if matches!(shared.read_finished(&array.plan, round.number, &round.turns), ReadResult::Content(_)) {
         return Ok(None);
     }
-    Ok(Some(RoundTask { shared, arguments, plan_name: array.plan, plan, round, turns }))
+    Ok(Some(RoundTask { shared, arguments, plan_name: array.plan, plan, round }))
 }
 
 fn read_required<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, String> {
@@ -144,30 +147,31 @@ impl RoundTask {
         if !description.exists() {
             write_json(&description, &environment).map_err(StopReason::Failed)?;
         }
-        let (mut partial, mut finished) = self.open_partial().map_err(StopReason::Failed)?;
+        let mut partial = self.open_partial().map_err(StopReason::Failed)?;
         let local = LocalExecutor::start(&self.work_folder(), interrupt).map_err(StopReason::Failed)?;
         let mut executor: Box<dyn Executor> = match &self.plan.service {
             Some(service) => Box::new(ServerExecutor::new(Box::new(local), service.clone())),
             None => Box::new(local),
         };
-        for &turn in &self.turns {
-            if finished.contains_key(&turn) {
+        for &turn in &self.round.turns {
+            if partial.finished.contains_key(&turn) {
                 continue;
             }
             let subject = self.subject(turn)?;
-            let folder = cell_folder(&self.shared.root, &subject.name, self.round);
+            let folder = cell_folder(&self.shared.root, &subject.name, self.round.number);
             let outcome = executor.run(subject, &folder)?;
             if let Some(signal) = ending_signal(interrupt, &outcome) {
                 return Err(StopReason::Interrupted(signal));
             }
-            let line = FinishedRun { subject: turn, outcome };
-            append_line(&mut partial, &line).map_err(|error| self.write_failure(&error))?;
-            finished.insert(line.subject, line.outcome);
+            let run = SubjectRun { subject: turn, outcome };
+            append_line(&mut partial.file, &run)
+                .map_err(|error| StopReason::Failed(path_error(&self.partial_path(), &error)))?;
+            partial.finished.insert(run.subject, run.outcome);
         }
         drop(executor);
-        let mut runs = Vec::with_capacity(self.turns.len());
-        for &turn in &self.turns {
-            let (subject, outcome) = (self.subject(turn)?, finished.remove(&turn));
+        let mut runs = Vec::with_capacity(self.round.turns.len());
+        for &turn in &self.round.turns {
+            let (subject, outcome) = (self.subject(turn)?, partial.finished.remove(&turn));
             let outcome = outcome.ok_or_else(|| StopReason::Failed("a run was lost".to_owned()))?;
             runs.push(self.run_record(turn, subject, outcome));
         }
@@ -175,26 +179,28 @@ impl RoundTask {
             schema: SCHEMA.to_owned(),
             lab: self.shared.lab.clone(),
             plan: self.plan_name.clone(),
-            round: self.round,
+            round: self.round.number,
             task: self.arguments.task,
             restarts: self.arguments.restarts,
             node,
             environment,
             runs,
         };
-        write_json(&self.shared.finished_file(&self.plan_name, self.round), &finished_round)
+        write_json(&self.shared.finished_file(&self.plan_name, self.round.number), &finished_round)
             .map_err(StopReason::Failed)?;
         drop(std::fs::remove_file(self.partial_path()));
         Ok(())
     }
 
+    /// The subject with this index in the plan.
     fn subject(&self, turn: usize) -> Result<&Subject, StopReason> {
         let subject = self.plan.subjects.get(turn);
         subject.ok_or_else(|| {
-            StopReason::Failed(format!("round {}: the plan has no subject {turn}", self.round))
+            StopReason::Failed(format!("round {}: the plan has no subject {turn}", self.round.number))
         })
     }
 
+    /// A run as the file of the round has it.
     fn run_record(&self, turn: usize, subject: &Subject, outcome: Outcome) -> Run {
         let observation = match (&self.plan.service, &subject.measure) {
             (Some(_), _) => Some(read_observation(&outcome)),
@@ -215,18 +221,13 @@ impl RoundTask {
     }
 
     fn partial_path(&self) -> PathBuf {
-        self.shared.partial_file(&self.plan_name, self.round, self.arguments.task)
+        self.shared.partial_file(&self.plan_name, self.round.number, self.arguments.task)
     }
 
-    fn write_failure(&self, error: &std::io::Error) -> StopReason {
-        StopReason::Failed(format!("{}: {error}", self.partial_path().display()))
-    }
-
-    /// Creates the partial file; returns it with the runs that an earlier start of this task left
-    /// in it.
-    fn open_partial(&self) -> Result<(File, BTreeMap<usize, Outcome>), String> {
+    /// Creates the partial file, with the runs that an earlier start of this task left in it.
+    fn open_partial(&self) -> Result<PartialRound, String> {
         let path = self.partial_path();
-        let named = |error: std::io::Error| format!("{}: {error}", path.display());
+        let failed = |error: std::io::Error| path_error(&path, &error);
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
         // An unknown boot is not the same as another unknown one: the whole round is run.
         let boot = boot.unwrap_or_else(|_| token());
@@ -236,13 +237,13 @@ impl RoundTask {
             boot: boot.trim().to_owned(),
         };
         let finished = read_partial(&path, &header);
-        std::fs::create_dir_all(path.parent().unwrap_or(Path::new("."))).map_err(named)?;
-        let mut partial = File::create(&path).map_err(named)?;
-        append_line(&mut partial, &header).map_err(named)?;
+        std::fs::create_dir_all(path.parent().unwrap_or(Path::new("."))).map_err(failed)?;
+        let mut file = File::create(&path).map_err(failed)?;
+        append_line(&mut file, &header).map_err(failed)?;
         for (&subject, outcome) in &finished {
-            append_line(&mut partial, &FinishedRun { subject, outcome: outcome.clone() }).map_err(named)?;
+            append_line(&mut file, &SubjectRun { subject, outcome: outcome.clone() }).map_err(failed)?;
         }
-        Ok((partial, finished))
+        Ok(PartialRound { file, finished })
     }
 }
 
@@ -265,7 +266,8 @@ fn ending_signal(interrupt: &Interrupt, outcome: &Outcome) -> Option<i32> {
     }
 }
 
-/// The runs in the complete lines of a partial file; empty if its first line is not `header`.
+/// The runs in the complete lines of a partial file. Empty if its first line is not `header`, or if
+/// it cannot be read: the whole round is then run.
 fn read_partial(path: &Path, header: &PartialHeader) -> BTreeMap<usize, Outcome> {
     let mut finished = BTreeMap::new();
     let Ok(file) = File::open(path) else { return finished };
@@ -282,7 +284,7 @@ fn read_partial(path: &Path, header: &PartialHeader) -> BTreeMap<usize, Outcome>
     if !next_line().is_some_and(is_same) {
         return finished;
     }
-    while let Some(FinishedRun { subject, outcome }) =
+    while let Some(SubjectRun { subject, outcome }) =
         next_line().and_then(|text| serde_json::from_slice(&text).ok())
     {
         finished.insert(subject, outcome);
@@ -309,8 +311,8 @@ mod tests {
         let mut partial = File::create(&path).unwrap();
         append_line(&mut partial, &header("n1")).unwrap();
         for subject in [2, 0] {
-            append_line(&mut partial, &FinishedRun { subject, outcome: Outcome::not_started(String::new()) })
-                .unwrap();
+            let outcome = Outcome::not_started(String::new());
+            append_line(&mut partial, &SubjectRun { subject, outcome }).unwrap();
         }
         assert_eq!(read_partial(&path, &header("n1")).into_keys().collect::<Vec<_>>(), [0, 2]);
         assert!(read_partial(&path, &header("n2")).is_empty(), "another node");

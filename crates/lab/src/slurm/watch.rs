@@ -13,29 +13,25 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::files::{
-    JobArray, Owner, ReadResult, RoundFile, Task, TaskFailure, count_runs, parse_round_file, read, write_json,
+    JobArray, Owner, ReadResult, RoundFile, Task, TaskFailure, count_runs, parse_round_file, read,
 };
-use super::scheduler::{self, SchedulerError, Submission, TaskState, TaskStatus};
-use super::{MAX_ARRAYS, PendingRound, Slurm, SubmittedArray};
-use crate::cell::Outcome;
+use super::scheduler::{self, SchedulerError, TaskState, TaskStatus};
+use super::{PendingRound, Slurm, SubmittedArray};
+use crate::cell::{LabCaveat, SubjectRun};
 use crate::executor::StopReason;
 use crate::remote::RemoteEvent;
 use crate::tail::last_lines;
 use crate::user::Decision;
-use strandline_report::text::{clean, counted};
+use strandline_report::text::clean;
 
 /// Minimum interval between queries of the scheduler.
-const MIN_QUERY_INTERVAL: Duration = Duration::from_secs(2);
+pub(super) const MIN_QUERY_INTERVAL: Duration = Duration::from_secs(2);
 /// The interval is also at least this many times the duration of a query.
 const QUERY_DURATION_FACTOR: u32 = 10;
 /// Maximum interval between queries of the scheduler.
 const MAX_QUERY_INTERVAL: Duration = Duration::from_secs(60);
-/// Pauses before a submission without an answer is repeated.
-const SUBMIT_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(2)];
 /// Number of lines of a task's log in a message.
 const TAIL_LINES: usize = 2;
-/// Length of the part of a lab's token in the names of its jobs.
-const JOB_TOKEN_CHARS: usize = 8;
 /// Minimum interval between checks of the folder.
 const MIN_SCAN_INTERVAL: Duration = Duration::from_millis(100);
 /// The interval is also at least this many times the duration of a check.
@@ -56,15 +52,13 @@ const MAX_ATTEMPTS: u32 = 3;
 const MAX_TIMEOUT_ATTEMPTS: u32 = 2;
 /// Delay before lost rounds are resubmitted, so that they share an array.
 const RESUBMIT_DELAY: Duration = Duration::from_secs(2);
-/// Delay if the scheduler currently accepts no more jobs of this user.
-const JOB_LIMIT_DELAY: Duration = Duration::from_secs(30);
 /// Maximum number of rounds lost at once for which the scheduler is queried for the reason.
 const MAX_REASON_QUERIES: u32 = 10;
 /// Maximum number of running rounds whose runs are counted.
 const MAX_COUNTED_PARTIALS: usize = 64;
 /// After this time without a running task the user is shown the reason.
 const IDLE_NOTICE_DELAY: Duration = Duration::from_secs(60);
-/// Maximum number of caveats of one kind.
+/// Maximum number of caveats of one code: the first ones show the cause.
 const MAX_CAVEATS: usize = 20;
 
 /// A time in which the scheduler does not answer.
@@ -87,7 +81,7 @@ pub struct Watch {
     /// When the folder is checked next.
     next_scan: Instant,
     /// When the scheduler is queried next.
-    next_query: Instant,
+    pub(super) next_query: Instant,
     /// When progress is reported next.
     next_report: Instant,
     /// `None` while the scheduler answers.
@@ -95,12 +89,13 @@ pub struct Watch {
     /// Time until a file written by a node is visible here.
     visibility_delay: Duration,
     /// Rounds to resubmit, from `resubmit_at` on.
-    resubmit: Vec<u32>,
-    resubmit_at: Instant,
+    pub(super) resubmit: Vec<u32>,
+    /// See `resubmit`.
+    pub(super) resubmit_at: Instant,
     /// The partial files, by round.
     partials: BTreeMap<u32, PartialRound>,
     /// Maximum number of tasks in an array, once queried.
-    max_tasks: Option<usize>,
+    pub(super) max_tasks: Option<usize>,
     /// Since when no task runs and none finished.
     idle_since: Instant,
     /// Whether the reason was shown.
@@ -133,7 +128,8 @@ impl Watch {
         }
     }
 
-    fn reset_idle(&mut self) {
+    /// Notes that a task runs or has finished.
+    pub(super) fn reset_idle(&mut self) {
         (self.idle_since, self.has_shown_idle) = (Instant::now(), false);
     }
 }
@@ -174,8 +170,8 @@ impl Slurm {
             }
             if self.events.is_empty() && now >= self.watch.next_report {
                 self.watch.next_report = now + REPORT_INTERVAL;
-                let runs = self.watch.partials.values().map(|partial| partial.runs).sum();
-                return Ok(RemoteEvent::Status { tasks: self.task_counts(), runs });
+                let ended_runs = self.watch.partials.values().map(|partial| partial.runs).sum();
+                return Ok(RemoteEvent::Status { tasks: self.task_counts(), ended_runs });
             }
             if self.events.is_empty() {
                 self.pause();
@@ -194,6 +190,7 @@ impl Slurm {
         let _ = poll(&mut sources, timeout);
     }
 
+    /// Asks the user what happens to the jobs after `signal`, and does it.
     fn interrupted(&mut self, signal: i32) -> StopReason {
         let jobs = self.jobs();
         if !jobs.is_empty() {
@@ -215,7 +212,8 @@ impl Slurm {
     /// Collects finished rounds, and counts the runs of running ones.
     pub(super) fn scan_rounds(&mut self) {
         let begin = Instant::now();
-        let mut counted = 0;
+        let mut partials_seen = 0;
+        // A folder that cannot be listed for a moment, as on NFS, is listed at the next check.
         for entry in std::fs::read_dir(self.shared.below("rounds")).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let parsed = name.to_str().and_then(|name| parse_round_file(name, &self.plan));
@@ -225,11 +223,13 @@ impl Slurm {
             }
             if is_finished {
                 self.take_finished(round);
-            } else if counted < MAX_COUNTED_PARTIALS {
-                counted += 1;
-                let file_bytes = entry.metadata().map_or(0, |metadata| metadata.len());
-                let previous_state = self.watch.partials.get(&round);
-                if previous_state.is_none_or(|previous| previous.file_bytes != file_bytes) {
+            } else if partials_seen < MAX_COUNTED_PARTIALS {
+                partials_seen += 1;
+                // It may have been finished and removed meanwhile.
+                let Ok(metadata) = entry.metadata() else { continue };
+                let file_bytes = metadata.len();
+                let previous = self.watch.partials.get(&round);
+                if previous.is_none_or(|previous| previous.file_bytes != file_bytes) {
                     let runs = count_runs(&entry.path());
                     self.watch.partials.insert(round, PartialRound { file_bytes, runs });
                 }
@@ -239,6 +239,7 @@ impl Slurm {
             begin + (begin.elapsed() * SCAN_DURATION_FACTOR).clamp(MIN_SCAN_INTERVAL, MAX_SCAN_INTERVAL);
     }
 
+    /// Takes the result of a round that is finished; sets a damaged file aside.
     fn take_finished(&mut self, round: u32) {
         let Some(pending) = self.pending.get(&round) else { return };
         match self.shared.read_finished(&self.plan, round, &pending.turns) {
@@ -247,9 +248,9 @@ impl Slurm {
                 self.pending.remove(&round);
                 self.watch.partials.remove(&round);
                 self.watch.reset_idle();
-                let outcomes: Vec<(usize, Outcome)> =
-                    finished.runs.into_iter().map(|run| (run.subject, run.outcome)).collect();
-                self.events.push_back(RemoteEvent::Finished { round, outcomes });
+                let runs = finished.runs.into_iter();
+                let runs = runs.map(|run| SubjectRun { subject: run.subject, outcome: run.outcome });
+                self.events.push_back(RemoteEvent::Finished { round, runs: runs.collect() });
             }
             ReadResult::Invalid(why) => {
                 let path = self.shared.finished_file(&self.plan, round);
@@ -261,8 +262,8 @@ impl Slurm {
     }
 
     fn add_caveat(&mut self, code: &'static str, text: String) {
-        if self.caveats.iter().filter(|(caveat_code, _)| *caveat_code == code).count() < MAX_CAVEATS {
-            self.caveats.push((code, text));
+        if self.caveats.iter().filter(|caveat| caveat.code == code).count() < MAX_CAVEATS {
+            self.caveats.push(LabCaveat { code, text });
         }
     }
 
@@ -276,16 +277,16 @@ impl Slurm {
         }
         let begin = Instant::now();
         let interrupt = std::sync::Arc::clone(&self.interrupt);
-        let answer = scheduler::tasks(&jobs, &|| interrupt.signal().is_some());
+        let answer = scheduler::query_tasks(&jobs, &|| interrupt.signal().is_some());
         let query_duration = begin.elapsed();
         self.watch.next_query = Instant::now()
             + (query_duration * QUERY_DURATION_FACTOR).clamp(MIN_QUERY_INTERVAL, MAX_QUERY_INTERVAL);
         match answer {
-            Ok(lines) => {
+            Ok(statuses) => {
                 if self.watch.silence.take().is_some() {
                     self.user.show("slurm answers again");
                 }
-                self.update_states(&lines);
+                self.update_states(&statuses);
                 self.handle_lost_rounds();
             }
             Err(_) if self.interrupt.signal().is_some() => {}
@@ -294,6 +295,7 @@ impl Slurm {
         Ok(())
     }
 
+    /// Notes that the scheduler does not answer; fails after [`MAX_SILENCE`].
     fn handle_no_answer(&mut self, error: &SchedulerError) -> Result<(), StopReason> {
         let silence = self.watch.silence.unwrap_or(Silence { began_at: Instant::now(), queries: 0 });
         let Silence { began_at, queries } = silence;
@@ -303,7 +305,8 @@ impl Slurm {
         }
         if began_at.elapsed() > MAX_SILENCE {
             return Err(StopReason::Failed(format!(
-                "slurm has not answered for an hour ({}); run the same command to resume",
+                "slurm has not answered for {} minutes ({}); run the same command to resume",
+                MAX_SILENCE.as_secs() / 60,
                 error.line()
             )));
         }
@@ -331,24 +334,26 @@ impl Slurm {
         }
     }
 
-    fn update_states(&mut self, lines: &[TaskStatus]) {
-        let statuses: BTreeMap<Task, &TaskStatus> = lines.iter().map(|line| (line.task, line)).collect();
+    /// Takes over the states that the scheduler reports, and cancels tasks that are stuck.
+    fn update_states(&mut self, statuses: &[TaskStatus]) {
+        let statuses: BTreeMap<Task, &TaskStatus> =
+            statuses.iter().map(|status| (status.task, status)).collect();
         let mut stuck = Vec::new();
         for pending in self.pending.values_mut() {
             let Some(task) = pending.task else { continue };
-            let Some(line) = statuses.get(&task) else {
+            let Some(status) = statuses.get(&task) else {
                 pending.ended_since.get_or_insert_with(Instant::now);
                 continue;
             };
-            pending.state = line.state;
-            pending.state_text = format!("{} ({})", line.state_name, line.reason);
-            if !line.node.is_empty() {
-                pending.node.clone_from(&line.node);
+            pending.state = status.state;
+            pending.state_text = Some(format!("{} ({})", status.state_name, status.reason));
+            if status.node.is_some() {
+                pending.node.clone_from(&status.node);
             }
-            if line.state == TaskState::Stuck {
+            if status.state == TaskState::Stuck {
                 stuck.push(task.to_string());
             }
-            if matches!(line.state, TaskState::Waiting | TaskState::Running) {
+            if matches!(status.state, TaskState::Waiting | TaskState::Running) {
                 pending.ended_since = None;
             } else {
                 pending.ended_since.get_or_insert_with(Instant::now);
@@ -362,9 +367,10 @@ impl Slurm {
             self.watch.reset_idle();
         } else if !self.watch.has_shown_idle && self.watch.idle_since.elapsed() > IDLE_NOTICE_DELAY {
             self.watch.has_shown_idle = true;
-            if let Some(pending) = self.pending.values().find(|pending| !pending.state_text.is_empty()) {
-                let job = pending.task.map_or_else(String::new, |task| task.job.to_string());
-                self.user.show(&format!("slurm: job {job} waits for a node: {}", pending.state_text));
+            let mut waiting = self.pending.values();
+            let waiting = waiting.find_map(|pending| Some((pending.task?.job, pending.state_text.as_ref()?)));
+            if let Some((job, state_text)) = waiting {
+                self.user.show(&format!("slurm: job {job} waits for a node: {state_text}"));
             }
         }
     }
@@ -423,29 +429,31 @@ impl Slurm {
         }
     }
 
+    /// Why the task of a round ended without a result, in words.
     fn loss_reason(&mut self, round: u32) -> String {
-        let Some(pending) = self.pending.get(&round) else { return String::new() };
-        let Some(task) = pending.task else { return "it was not submitted".to_owned() };
-        let node = if pending.node.is_empty() { String::new() } else { format!(" on {}", pending.node) };
+        let not_submitted = "it was not submitted".to_owned();
+        let Some(pending) = self.pending.get(&round) else { return not_submitted };
+        let Some(task) = pending.task else { return not_submitted };
+        let node = pending.node.as_ref().map(|node| format!(" on {node}")).unwrap_or_default();
         if let ReadResult::Content(failed) =
             read::<TaskFailure>(&self.shared.failure_file(&self.plan, round, task))
             && failed.lab == self.shared.lab
         {
             return format!("task {task} on {}: {}", clean(&failed.node), clean(&failed.why));
         }
-        let ending = match (pending.state, pending.state_text.as_str()) {
+        let ending = match (pending.state, pending.state_text.as_deref()) {
             (TaskState::Cancelled, _) => "was cancelled".to_owned(),
             (TaskState::OutOfTime, _) => "ran out of its time (--time)".to_owned(),
             // The scheduler keeps no record of a waiting task that is removed while its array
             // continues.
-            (TaskState::Waiting, words) if !words.is_empty() => "was taken out of the queue".to_owned(),
-            (TaskState::LostNode, words) => format!("lost its node: {words}"),
-            (_, words) => {
+            (TaskState::Waiting, Some(_)) => "was taken out of the queue".to_owned(),
+            (TaskState::LostNode, Some(state_text)) => format!("lost its node: {state_text}"),
+            (_, state_text) => {
                 self.watch.reason_queries += 1;
                 let may_query = self.watch.reason_queries <= MAX_REASON_QUERIES;
-                let details = may_query.then(|| scheduler::end_details(task)).flatten();
-                let words = if words.is_empty() { "slurm knows it no more" } else { words };
-                format!("ended without a result: {}", details.unwrap_or_else(|| words.to_owned()))
+                let details = may_query.then(|| scheduler::query_end(task)).flatten();
+                let state_text = state_text.unwrap_or("slurm no longer knows it");
+                format!("ended without a result: {}", details.as_deref().unwrap_or(state_text))
             }
         };
         let tail = last_lines(&self.shared.log_file(task), TAIL_LINES).join(" / ");
@@ -456,7 +464,8 @@ impl Slurm {
     /// Assigns running and waiting tasks of an earlier strandline to the requested rounds.
     pub(super) fn adopt_tasks(&mut self) -> Result<(), StopReason> {
         let is_requested = |array: &JobArray| {
-            array.plan == self.plan && array.rounds.iter().any(|(round, _)| self.pending.contains_key(round))
+            array.plan == self.plan
+                && array.rounds.iter().any(|round| self.pending.contains_key(&round.number))
         };
         let arrays = self.arrays.values_mut().filter(|submitted| is_requested(&submitted.array));
         let mut arrays: Vec<&mut SubmittedArray> = arrays.collect();
@@ -466,27 +475,27 @@ impl Slurm {
         for submitted in &mut arrays {
             if submitted.job.is_none() {
                 // The earlier strandline was killed before it could store the job id.
-                submitted.job = scheduler::find(&submitted.array.name).map_err(failed)?;
+                submitted.job = scheduler::find_job(&submitted.array.name).map_err(failed)?;
             }
         }
         let jobs: Vec<u64> = arrays.iter().filter_map(|submitted| submitted.job).collect();
         if jobs.is_empty() {
             return Ok(());
         }
-        let lines = scheduler::tasks(&jobs, &|| false).map_err(failed)?;
-        let alive: BTreeMap<Task, &TaskStatus> = lines
+        let statuses = scheduler::query_tasks(&jobs, &|| false).map_err(failed)?;
+        let alive: BTreeMap<Task, &TaskStatus> = statuses
             .iter()
-            .filter(|line| matches!(line.state, TaskState::Waiting | TaskState::Running))
-            .map(|line| (line.task, line))
+            .filter(|status| matches!(status.state, TaskState::Waiting | TaskState::Running))
+            .map(|status| (status.task, status))
             .collect();
         for SubmittedArray { array, job } in arrays {
             let Some(job) = *job else { continue };
-            for (index, (round, turns)) in (0u32..).zip(&array.rounds) {
+            for (index, round) in (0u32..).zip(&array.rounds) {
                 let task = Task { job, index };
-                if let (Some(pending), Some(line)) = (self.pending.get_mut(round), alive.get(&task))
-                    && pending.turns == *turns
+                if let (Some(pending), Some(status)) = (self.pending.get_mut(&round.number), alive.get(&task))
+                    && pending.turns == round.turns
                 {
-                    (pending.task, pending.state, pending.attempts) = (Some(task), line.state, 1);
+                    (pending.task, pending.state, pending.attempts) = (Some(task), status.state, 1);
                 }
             }
         }
@@ -494,102 +503,4 @@ impl Slurm {
         self.scan_rounds();
         Ok(())
     }
-
-    /// Submits rounds in as few arrays as possible.
-    pub(super) fn submit(&mut self, rounds: &[u32]) -> Result<(), StopReason> {
-        if rounds.is_empty() {
-            return Ok(());
-        }
-        let max_tasks = *self.watch.max_tasks.get_or_insert_with(scheduler::max_tasks);
-        for chunk in rounds.chunks(max_tasks) {
-            self.submit_array(chunk)?;
-        }
-        // A short round ends before the scheduler needs to be queried.
-        self.watch.next_query = Instant::now() + MIN_QUERY_INTERVAL;
-        self.watch.reset_idle();
-        Ok(())
-    }
-
-    fn submit_array(&mut self, rounds: &[u32]) -> Result<(), StopReason> {
-        let number = self.arrays.keys().next_back().map_or(0, |number| number + 1);
-        if number >= MAX_ARRAYS {
-            return Err(StopReason::Failed("rounds were submitted again too often".to_owned()));
-        }
-        let lab = self.shared.lab.get(..JOB_TOKEN_CHARS).unwrap_or(&self.shared.lab);
-        let turns = |round: &u32| Some((*round, self.pending.get(round)?.turns.clone()));
-        let array = JobArray {
-            lab: self.shared.lab.clone(),
-            plan: self.plan.clone(),
-            name: format!("strandline-{lab}-{number}"),
-            rounds: rounds.iter().filter_map(turns).collect(),
-        };
-        // Written before the submission, so that a later strandline can find the job by its name.
-        write_json(&self.shared.array_file(number), &array).map_err(StopReason::Failed)?;
-        let script = [self.shared.below("round.sh"), self.program.clone(), self.shared.root.clone()];
-        let mut script: Vec<String> = script.iter().map(|path| path.to_string_lossy().into_owned()).collect();
-        script.push(number.to_string());
-        let options = self.sbatch_options();
-        let submission = Submission {
-            name: &array.name,
-            task_count: array.rounds.len(),
-            max_running: self.options.max_running,
-            options: &options,
-            script: &script,
-        };
-        let job = match submit_with_retry(&submission) {
-            Ok(job) => job,
-            Err(SchedulerError::Refused(line)) if is_job_limit(&line) && !self.jobs().is_empty() => {
-                // The limit may allow more jobs when the present ones have ended.
-                self.watch.resubmit.extend_from_slice(rounds);
-                self.watch.resubmit_at = Instant::now() + JOB_LIMIT_DELAY;
-                drop(std::fs::remove_file(self.shared.array_file(number)));
-                return Ok(());
-            }
-            Err(error) => {
-                // Without an answer the job may exist: the file lets a later strandline find it.
-                if !matches!(error, SchedulerError::Unavailable(_)) {
-                    drop(std::fs::remove_file(self.shared.array_file(number)));
-                }
-                let line = error.line();
-                return Err(StopReason::Failed(format!("slurm: {line}; run the same command to resume")));
-            }
-        };
-        write_json(&self.shared.job_file(number), &job).map_err(StopReason::Failed)?;
-        self.user.show(&format!("slurm: job {job}: {}", counted(array.rounds.len() as u64, "round")));
-        for (index, (round, _)) in (0u32..).zip(&array.rounds) {
-            if let Some(pending) = self.pending.get_mut(round) {
-                pending.task = Some(Task { job, index });
-                pending.attempts += 1;
-                pending.state_text.clear();
-                pending.node.clear();
-            }
-        }
-        self.arrays.insert(number, SubmittedArray { array, job: Some(job) });
-        Ok(())
-    }
-}
-
-/// Submits an array. A scheduler that answers too late may have accepted the job; it is then found
-/// by its name.
-fn submit_with_retry(submission: &Submission<'_>) -> Result<u64, SchedulerError> {
-    let mut pauses = SUBMIT_PAUSES.into_iter();
-    loop {
-        let error = match scheduler::submit(submission) {
-            Err(error @ SchedulerError::Unavailable(_)) => error,
-            result => return result,
-        };
-        let Some(pause) = pauses.next() else { return Err(error) };
-        std::thread::sleep(pause);
-        match scheduler::find(submission.name) {
-            Ok(Some(job)) => return Ok(job),
-            Err(_) if pauses.as_slice().is_empty() => return Err(error),
-            Ok(None) | Err(_) => {}
-        }
-    }
-}
-
-/// Whether a refusal is due to a limit on the number of jobs.
-fn is_job_limit(line: &str) -> bool {
-    let line = line.to_ascii_lowercase();
-    ["limit", "qos policy", "maximum", "too many"].iter().any(|word| line.contains(word))
 }

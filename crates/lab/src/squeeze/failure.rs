@@ -37,12 +37,14 @@ const OUT_OF_MEMORY_MESSAGES: [&str; 14] = [
     "not enough memory",
 ];
 
+/// How a run failed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Failure {
     /// Its exit status, if it exited.
     pub status: Option<u8>,
     /// The signal that ended it, if any.
     pub signal: Option<i32>,
+    /// Whether it was ended at its timeout.
     pub timed_out: bool,
     /// Processes that the kernel killed at the limit, if the limit counts them.
     pub out_of_memory_kills: Option<u64>,
@@ -60,6 +62,7 @@ pub struct Failure {
 pub struct SuccessCriteria {
     /// The kind of limit; `None` without a limit.
     pub kind: Option<LimitKind>,
+    /// The timeout of the run, if it had one.
     pub timeout: Option<Duration>,
     /// How the `--success` command ended, if there is one.
     pub verdict: Option<CommandEnd>,
@@ -81,7 +84,7 @@ impl SuccessCriteria {
             // A timeout is a failure, whatever the command decides.
             Some(end) => end == CommandEnd::Exited(0) && outcome.end != End::TimedOut,
             // A parent that ignores its killed children may still exit with 0; that is not a
-            // success.
+            // success. Where the kernel counts no kills (before Linux 4.13), the status decides.
             None => outcome.end.is_success() && outcome.out_of_memory_kills.unwrap_or(0) == 0,
         };
         if is_success {
@@ -158,6 +161,7 @@ pub fn signal_name(signal: i32) -> String {
     Signal::try_from(signal).map_or_else(|_| format!("signal {signal}"), |name| name.as_str().to_owned())
 }
 
+/// Whether a text has one of [`OUT_OF_MEMORY_MESSAGES`].
 fn mentions_memory(text: &str) -> bool {
     let text = text.to_lowercase();
     OUT_OF_MEMORY_MESSAGES.iter().any(|part| text.contains(part))
@@ -177,10 +181,10 @@ mod tests {
         (outcome, file)
     }
 
-    fn words(judge: SuccessCriteria, end: End, stderr: &str, kills: Option<u64>) -> String {
+    fn words(criteria: SuccessCriteria, end: End, stderr: &str, kills: Option<u64>) -> String {
         let (mut outcome, _file) = outcome(end, stderr);
         outcome.out_of_memory_kills = kills;
-        judge.failure(&outcome).unwrap().words
+        criteria.failure(&outcome).unwrap().words
     }
 
     const SPACE: SuccessCriteria = SuccessCriteria {

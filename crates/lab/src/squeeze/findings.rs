@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use strandline_inspect::Caveat;
+use strandline_report::text::counted;
 
 use super::failure::Failure;
 use super::search::{LimitRunner, Plan, Search};
@@ -32,6 +33,7 @@ pub struct SqueezeOptions {
 /// Result of a squeeze.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Findings {
+    /// The kind of limit.
     pub kind: LimitKind,
     /// The program and its arguments.
     pub command: Vec<String>,
@@ -108,8 +110,11 @@ pub struct FailureMode {
 /// Results under one limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LimitResult {
+    /// The limit.
     pub limit_bytes: u64,
+    /// Runs that succeeded.
     pub succeeded: u32,
+    /// Runs that failed.
     pub failed: u32,
 }
 
@@ -168,6 +173,7 @@ fn settle_inversion(search: &mut Search<'_>) -> Result<(), StopReason> {
     Ok(())
 }
 
+/// What the runs of a finished search show.
 fn findings(options: &SqueezeOptions, search: &Search<'_>, levels: Vec<Level>) -> Findings {
     let plan = &options.plan;
     let limits: Vec<_> = search
@@ -227,6 +233,7 @@ fn inversion(limits: &[LimitResult], times: u32) -> Option<Inversion> {
     (succeeds < fails).then_some(Inversion { succeeds_at_bytes: succeeds, fails_at_bytes: fails })
 }
 
+/// The flaky limits between `low` and `high`.
 fn band(limits: &[LimitResult], low: Option<u64>, high: Option<u64>) -> Band {
     let is_inside = |result: &&LimitResult| {
         low.is_none_or(|low| result.limit_bytes > low) && high.is_none_or(|high| result.limit_bytes < high)
@@ -257,15 +264,16 @@ fn failure_modes(tries: &[LimitedRun]) -> Vec<FailureMode> {
     modes
 }
 
+/// All caveats of a squeeze.
 fn caveats(findings: &Findings, plan: &Plan) -> Vec<Caveat> {
     let mut caveats: Vec<Caveat> = Vec::new();
     let mut add = |code: &str, text: String| caveats.push(Caveat::new(code, "squeeze", None, text));
     if !findings.is_complete {
-        let max_trials = plan.max_trials;
         add(
             "not_sure",
             format!(
-                "The search ended after {max_trials} runs, before it was certain: the smallest limit may differ somewhat from the one shown."
+                "The search ended after {}, before it was certain: the smallest limit may differ somewhat from the one shown.",
+                counted(u64::from(plan.max_trials), "run")
             ),
         );
     }
@@ -274,7 +282,8 @@ fn caveats(findings: &Findings, plan: &Plan) -> Vec<Caveat> {
         add(
             "fails_unlimited",
             format!(
-                "It also failed in {failed} of {runs} runs without any limit: not every failure is one of the limit."
+                "It also failed in {failed} of {} without any limit: not every failure is one of the limit.",
+                counted(u64::from(runs), "run")
             ),
         );
     }

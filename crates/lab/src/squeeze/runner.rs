@@ -22,11 +22,13 @@ pub const STATUS_VARIABLE: &str = "STRANDLINE_STATUS";
 /// A run hangs if it takes longer than this multiple of the time without a limit, plus a constant
 /// for very short runs.
 const HANG_FACTOR: f64 = 10.0;
+/// See [`HANG_FACTOR`].
 const HANG_EXTRA_SECONDS: f64 = 10.0;
-/// Statuses by which timeout(1) and shells report these ends: a timeout, a command that was not
-/// found, and a signal, whose number is added.
+/// Status by which timeout(1) reports a timeout.
 const TIMEOUT_STATUS: i32 = 124;
+/// Status by which shells report a command that was not found.
 const NOT_FOUND_STATUS: i32 = 127;
+/// Status by which shells report a signal, whose number is added.
 const SIGNAL_STATUS: i32 = 128;
 /// Sampling interval of the run that measures the peak.
 const INTERVAL: Duration = Duration::from_millis(1);
@@ -46,6 +48,7 @@ pub struct Runner<'a> {
     state: State,
 }
 
+/// What the runs so far have shown.
 #[derive(Default)]
 struct State {
     /// How often each subject was run, by name.
@@ -138,6 +141,7 @@ impl LimitRunner for Runner<'_> {
 }
 
 impl Runner<'_> {
+    /// Makes one run, with the first one recorded if that shows the peak.
     fn run_once(&mut self, limit_bytes: Option<u64>) -> Result<LimitedRun, StopReason> {
         let name = limit_bytes.map_or_else(|| "no limit".to_owned(), |bytes| format!("{bytes} bytes"));
         let is_first = self.state.rounds.is_empty();
@@ -178,24 +182,24 @@ impl Runner<'_> {
         };
         let failure = criteria.failure(&outcome);
         let Outcome { figures, swap_problem, .. } = outcome;
-        let repeats_timeout = false;
         Ok(LimitedRun {
             limit_bytes,
             failure,
             figures,
             peak_bytes,
-            repeats_timeout,
+            repeats_timeout: false,
             is_recorded,
             swap_problem,
         })
     }
 }
 
-/// The largest address space, or data size, of one process at any sample of a recording.
+/// The largest address space, or data size, of one process at any sample of a recording; `None` if it
+/// cannot be read to its end.
 fn sampled_peak(path: &Path, kind: LimitKind) -> Option<u64> {
     let mut reader = Reader::open(path).ok()?;
     let mut max_kib = None;
-    while let Ok(Some(record)) = reader.next_record() {
+    while let Some(record) = reader.next_record().ok()? {
         let Record::Samples(block) = record else { continue };
         for run in block.runs() {
             let kib = if kind == LimitKind::Data { run.sample.data_kib } else { run.sample.virtual_kib };

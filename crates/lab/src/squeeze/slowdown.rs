@@ -11,7 +11,7 @@ use super::LimitedRun;
 use super::search::{Search, pages_up};
 use crate::cell::Figures;
 use crate::executor::StopReason;
-use crate::statistics::{Estimate, Ratio, bonferroni, estimate, paired_ratio};
+use crate::statistics::{Estimate, Pair, Ratio, bonferroni, estimate, paired_ratio};
 
 /// The levels, as multiples of the smallest limit.
 pub const FACTORS: [f64; 4] = [1.0, 1.1, 1.5, 2.0];
@@ -42,6 +42,7 @@ pub struct Unlimited {
 /// A figure under a limit, compared with the same without one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LimitedFigure {
+    /// Its median; `None` if no run has the figure.
     #[serde(flatten)]
     pub estimate: Option<Estimate>,
     /// Ratio to the figure of the same round without a limit; also `None` if that is 0.
@@ -53,6 +54,7 @@ pub struct LimitedFigure {
 pub struct Level {
     /// The limit as a multiple of the smallest.
     pub factor: f64,
+    /// The limit.
     pub limit_bytes: u64,
     /// Number of rounds.
     pub runs: u32,
@@ -64,6 +66,7 @@ pub struct Level {
     pub major_faults: LimitedFigure,
 }
 
+/// Result of [`measure`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SlowdownResult {
     /// The levels, ascending.
@@ -79,15 +82,21 @@ struct MeasuredFigure {
     resolution: f64,
 }
 
+/// Time from start to end.
 const WALL_SECONDS: MeasuredFigure =
     MeasuredFigure { value: |figures| figures.wall_seconds, resolution: WALL_RESOLUTION_SECONDS };
+/// Page faults that needed no I/O.
 const MINOR_FAULTS: MeasuredFigure =
     MeasuredFigure { value: |figures| figures.minor_faults.map(|count| count as f64), resolution: 1.0 };
+/// Page faults that needed I/O.
 const MAJOR_FAULTS: MeasuredFigure =
     MeasuredFigure { value: |figures| figures.major_faults.map(|count| count as f64), resolution: 1.0 };
 
 /// Runs `rounds` rounds (at least one, because they are also a check) of the levels above
 /// `smallest_bytes` and of no limit, in an order drawn by `seed`.
+///
+/// # Errors
+/// [`StopReason`] if a run cannot be made.
 pub fn measure(
     search: &mut Search<'_>,
     smallest_bytes: u64,
@@ -95,19 +104,19 @@ pub fn measure(
     seed: u64,
 ) -> Result<SlowdownResult, StopReason> {
     let ceiling = search.plan().ceiling_bytes.max(smallest_bytes);
-    let mut levels: Vec<(f64, u64)> = FACTORS
-        .iter()
-        .map(|factor| (*factor, pages_up((smallest_bytes as f64 * factor) as u64).min(ceiling)))
-        .collect();
+    let limit_at = |factor: f64| pages_up((smallest_bytes as f64 * factor) as u64).min(ceiling);
+    let level = |&factor: &f64| Level { factor, limit_bytes: limit_at(factor), ..Level::default() };
+    let mut levels: Vec<Level> = FACTORS.iter().map(level).collect();
     // Near the ceiling several levels coincide.
-    levels.dedup_by_key(|(_, limit)| *limit);
-    let mut rng = fastrand::Rng::with_seed(seed);
+    levels.dedup_by_key(|level| level.limit_bytes);
+    let mut random = fastrand::Rng::with_seed(seed);
+    // By level, and last those without a limit.
     let mut runs: Vec<Vec<LimitedRun>> = vec![Vec::new(); levels.len() + 1];
     for _ in 0..rounds.max(1) {
         let mut order: Vec<usize> = (0..=levels.len()).collect();
-        rng.shuffle(&mut order);
+        random.shuffle(&mut order);
         for index in order {
-            let limit = levels.get(index).map(|(_, limit)| *limit);
+            let limit = levels.get(index).map(|level| level.limit_bytes);
             let is_success = search.probe(limit)?;
             if limit.is_some() && !is_success {
                 return Ok(SlowdownResult { levels: Vec::new(), has_failed: true });
@@ -118,20 +127,19 @@ pub fn measure(
         }
     }
     let unlimited = runs.pop().unwrap_or_default();
-    let levels = levels.iter().zip(&runs).map(|((factor, limit_bytes), runs)| Level {
-        factor: *factor,
-        limit_bytes: *limit_bytes,
-        runs: runs.len() as u32,
-        wall_seconds: limited_figure(runs, &unlimited, WALL_SECONDS, seed),
-        minor_faults: limited_figure(runs, &unlimited, MINOR_FAULTS, seed),
-        major_faults: limited_figure(runs, &unlimited, MAJOR_FAULTS, seed),
-    });
-    Ok(SlowdownResult { levels: levels.collect(), has_failed: false })
+    for (level, runs) in levels.iter_mut().zip(&runs) {
+        level.runs = rounds.max(1);
+        level.wall_seconds = limited_figure(runs, &unlimited, WALL_SECONDS, seed);
+        level.minor_faults = limited_figure(runs, &unlimited, MINOR_FAULTS, seed);
+        level.major_faults = limited_figure(runs, &unlimited, MAJOR_FAULTS, seed);
+    }
+    Ok(SlowdownResult { levels, has_failed: false })
 }
 
 /// Combines all runs without a limit.
 pub fn unlimited(tries: &[LimitedRun], seed: u64) -> Unlimited {
     let runs: Vec<_> = tries.iter().filter(|tried| tried.limit_bytes.is_none()).collect();
+    let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let estimate_of = |measured: MeasuredFigure| {
         let samples: Vec<f64> = runs
             .iter()
@@ -141,8 +149,8 @@ pub fn unlimited(tries: &[LimitedRun], seed: u64) -> Unlimited {
         estimate(&samples, CONFIDENCE, seed)
     };
     Unlimited {
-        runs: runs.len() as u32,
-        failed: runs.iter().filter(|tried| !tried.is_success()).count() as u32,
+        runs: count(runs.len()),
+        failed: count(runs.iter().filter(|tried| !tried.is_success()).count()),
         peak_bytes: runs.iter().filter_map(|tried| tried.peak_bytes).max(),
         high_water_bytes: runs.iter().filter_map(|tried| tried.figures.high_water_bytes).max(),
         wall_seconds: estimate_of(WALL_SECONDS),
@@ -151,6 +159,7 @@ pub fn unlimited(tries: &[LimitedRun], seed: u64) -> Unlimited {
     }
 }
 
+/// A figure of the runs under a limit, beside the runs of the same rounds without one.
 fn limited_figure(
     runs: &[LimitedRun],
     unlimited: &[LimitedRun],
@@ -158,11 +167,11 @@ fn limited_figure(
     seed: u64,
 ) -> LimitedFigure {
     let samples: Vec<f64> = runs.iter().filter_map(|tried| value(&tried.figures)).collect();
-    let pairs: Vec<(f64, f64)> = unlimited
-        .iter()
-        .zip(runs)
-        .filter(|(without, _)| without.is_success())
-        .filter_map(|(without, under)| Some((value(&without.figures)?, value(&under.figures)?)))
+    let rounds = unlimited.iter().zip(runs).filter(|(without, _)| without.is_success());
+    let pairs: Vec<Pair> = rounds
+        .filter_map(|(without, under)| {
+            Some(Pair { reference: value(&without.figures)?, compared: value(&under.figures)? })
+        })
         .collect();
     let confidence = bonferroni(CONFIDENCE, FACTORS.len());
     LimitedFigure {

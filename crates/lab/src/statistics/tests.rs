@@ -19,6 +19,12 @@ const MANY_A: [f64; 16] =
 const MANY_B: [f64; 16] =
     [10.4, 11.6, 10.6, 10.4, 10.5, 10.8, 11.0, 10.6, 10.2, 11.3, 11.1, 9.9, 10.9, 11.5, 11.4, 10.3];
 
+/// The ratio of pairs of a reference and a compared figure.
+fn ratio_of(pairs: &[(f64, f64)], resolution: f64, confidence: f64) -> Option<Ratio> {
+    let pairs: Vec<Pair> = pairs.iter().map(|&(reference, compared)| Pair { reference, compared }).collect();
+    paired_ratio(&pairs, resolution, confidence)
+}
+
 fn close(value: f64, expected: f64, tolerance: f64) {
     assert!((value - expected).abs() <= tolerance, "{value} is not {expected}");
 }
@@ -55,7 +61,7 @@ fn few_pairs_have_the_interval_of_student() {
     for (confidence, low, high) in
         [(0.95, 1.013_429_010, 1.064_758_972), (0.99, 0.997_081_742, 1.082_215_815)]
     {
-        let ratio = paired_ratio(&PAIRS, 0.0, confidence).unwrap();
+        let ratio = ratio_of(&PAIRS, 0.0, confidence).unwrap();
         close(ratio.median, 1.04, 1e-9);
         close(ratio.low.unwrap(), low, 1e-8);
         close(ratio.high.unwrap(), high, 1e-8);
@@ -75,7 +81,7 @@ fn more_pairs_have_the_interval_of_wilcoxon() {
         (0.999, 1.009_523_810, 1.068_858_064),
     ];
     for (confidence, low, high) in expected {
-        let ratio = paired_ratio(&pairs, 0.0, confidence).unwrap();
+        let ratio = ratio_of(&pairs, 0.0, confidence).unwrap();
         close(ratio.median, 1.047_247_474, 1e-8);
         close(ratio.low.unwrap(), low, 1e-8);
         close(ratio.high.unwrap(), high, 1e-8);
@@ -111,7 +117,7 @@ fn intervals_hold_together() {
 
 #[test]
 fn zeros_and_what_is_not_finite() {
-    let ratio = |pairs: &[(f64, f64)]| paired_ratio(pairs, 1.0, 0.95);
+    let ratio = |pairs: &[(f64, f64)]| ratio_of(pairs, 1.0, 0.95);
     let same = Ratio { median: 1.0, low: Some(1.0), high: Some(1.0) };
     assert_eq!(ratio(&[(0.0, 0.0); 3]), Some(same));
     assert_eq!(ratio(&[(7.0, 7.0), (8.0, 8.0)]), Some(same));
@@ -131,7 +137,7 @@ fn zeros_and_what_is_not_finite() {
 
 #[test]
 fn a_unit_more_is_no_difference_and_two_are() {
-    let ratio = |more: f64| paired_ratio(&[(100.0, 100.0 + more); 5], 1.0, 0.99).unwrap().verdict();
+    let ratio = |more: f64| ratio_of(&[(100.0, 100.0 + more); 5], 1.0, 0.99).unwrap().verdict();
     assert_eq!((ratio(1.0), ratio(-1.0)), (Verdict::Same, Verdict::Same));
     assert_eq!((ratio(4.0), ratio(-4.0)), (Verdict::More, Verdict::Less));
 }
@@ -141,7 +147,7 @@ fn written_fields_have_the_names_of_the_interface() {
     let times = estimate(&[2.0, 2.0], 0.95, 0).unwrap();
     let text = serde_json::to_string(&times).unwrap();
     assert_eq!(text, r#"{"median":2.0,"low":2.0,"high":2.0,"samples":[2.0,2.0]}"#);
-    let ratio = paired_ratio(&[(4.0, 5.0)], 1.0, 0.95).unwrap();
+    let ratio = ratio_of(&[(4.0, 5.0)], 1.0, 0.95).unwrap();
     assert_eq!(serde_json::to_string(&ratio).unwrap(), r#"{"median":1.25,"low":null,"high":null}"#);
     assert_eq!(serde_json::to_string(&ratio.verdict()).unwrap(), r#""unknown""#);
 }
@@ -213,7 +219,7 @@ fn same_of_1000(noise: Noise, repeats: usize) -> usize {
                 }
             }
             figures.iter().all(|pairs| {
-                paired_ratio(pairs, 4096.0, confidence).is_none_or(|ratio| ratio.verdict() == Verdict::Same)
+                ratio_of(pairs, 4096.0, confidence).is_none_or(|ratio| ratio.verdict() == Verdict::Same)
             })
         })
         .count()
@@ -237,7 +243,7 @@ fn found_of_1000(repeats: usize, resolution: f64, mut figure: impl FnMut(bool, &
         .filter(|_| {
             let pairs: Vec<(f64, f64)> =
                 (0..repeats).map(|_| (figure(false, &mut random), figure(true, &mut random))).collect();
-            let ratio = paired_ratio(&pairs, resolution, confidence).unwrap();
+            let ratio = ratio_of(&pairs, resolution, confidence).unwrap();
             ratio.verdict() == Verdict::More
         })
         .count()
@@ -283,7 +289,7 @@ proptest! {
         confidence in any::<f64>(),
         seed in any::<u64>(),
     ) {
-        if let Some(ratio) = paired_ratio(&pairs, resolution, confidence) {
+        if let Some(ratio) = ratio_of(&pairs, resolution, confidence) {
             prop_assert!(ratio.median.is_finite());
             prop_assert!(ratio.low.is_none_or(|low| low >= 0.0 && low <= ratio.median));
             prop_assert!(ratio.high.is_none_or(|high| high.is_finite() && high >= ratio.median));
@@ -304,21 +310,21 @@ proptest! {
         mut pairs in proptest::collection::vec((1.0..1e9f64, 1.0..1e9f64), 2..40),
         power in -20..20i32,
     ) {
-        let ratio = paired_ratio(&pairs, 16.0, 0.99).unwrap();
+        let ratio = ratio_of(&pairs, 16.0, 0.99).unwrap();
         let factor = 2f64.powi(power);
         let scaled: Vec<(f64, f64)> = pairs.iter().map(|&(a, b)| (a * factor, b * factor)).collect();
         let swapped: Vec<(f64, f64)> = pairs.iter().map(|&(a, b)| (b, a)).collect();
         pairs.reverse();
         let others = [
-            paired_ratio(&pairs, 16.0, 0.99).unwrap(),
-            paired_ratio(&scaled, 16.0 * factor, 0.99).unwrap(),
+            ratio_of(&pairs, 16.0, 0.99).unwrap(),
+            ratio_of(&scaled, 16.0 * factor, 0.99).unwrap(),
         ];
         for other in others {
             prop_assert!((other.median / ratio.median - 1.0).abs() < 1e-9);
             prop_assert!((other.low.unwrap() / ratio.low.unwrap() - 1.0).abs() < 1e-6);
             prop_assert!((other.high.unwrap() / ratio.high.unwrap() - 1.0).abs() < 1e-6);
         }
-        let swapped = paired_ratio(&swapped, 16.0, 0.99).unwrap();
+        let swapped = ratio_of(&swapped, 16.0, 0.99).unwrap();
         prop_assert!((swapped.median * ratio.median - 1.0).abs() < 1e-9);
         prop_assert!((swapped.high.unwrap() * ratio.low.unwrap() - 1.0).abs() < 1e-6);
     }

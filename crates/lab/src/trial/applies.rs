@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::catalogue::{Candidate, Catalogue, Library, Thp, numbers};
-use super::observation::Observation;
+use super::observation::{MappedRuntime, Observation};
 use super::program::{Program, has_word_size};
 use super::setting::{BaselineFigure, MergeRule, can_merge, fill_placeholders, merge, merge_rule};
 use super::words::{shell_value, shell_word};
@@ -174,8 +174,9 @@ fn check_mapped(candidate: &Candidate, facts: &Facts) -> Result<(), String> {
     if candidate.runtime.is_empty() {
         return Ok(());
     }
-    let runtime = facts.observation.runtimes.iter().find(|(name, _)| candidate.runtime.contains(name));
-    let (name, version) = runtime.ok_or_else(|| format!("no {} in it", candidate.runtime.join(" or ")))?;
+    let runtime = facts.observation.runtimes.iter().find(|runtime| candidate.runtime.contains(&runtime.name));
+    let MappedRuntime { name, version } =
+        runtime.ok_or_else(|| format!("no {} in it", candidate.runtime.join(" or ")))?;
     if !candidate.runtime_version.contain(version.as_deref()) {
         let version = version.as_deref().unwrap_or_default();
         return Err(format!("for {name} {}; this is {version}", candidate.runtime_version.text()));
@@ -267,7 +268,7 @@ fn set_tunables(
     Ok(())
 }
 
-/// The file of the library.
+/// The file of the library, if it can be preloaded into the program.
 fn preload(library: &Library, facts: &Facts) -> Result<PathBuf, String> {
     let program = facts.program.as_ref().or(facts.started_program.as_ref());
     if let Some(program) = program {
@@ -285,7 +286,7 @@ fn preload(library: &Library, facts: &Facts) -> Result<PathBuf, String> {
             return Err("it defines malloc itself, which comes before anything preloaded".to_owned());
         }
     }
-    if facts.observation.runtimes.iter().any(|(name, _)| name == "php") {
+    if facts.observation.runtimes.iter().any(|runtime| runtime.name == "php") {
         return Err(
             "PHP loads its modules with RTLD_DEEPBIND: two allocators would free each other's blocks"
                 .to_owned(),
@@ -301,6 +302,7 @@ fn preload(library: &Library, facts: &Facts) -> Result<PathBuf, String> {
     find_library(library, program.map_or(DEFAULT_BITS, |program| program.bits), &facts.folders)
 }
 
+/// The first file of the library that is for programs of `bits` bits.
 fn find_library(library: &Library, bits: u8, folders: &[PathBuf]) -> Result<PathBuf, String> {
     let mut has_other_word_size = false;
     for file in &library.files {
@@ -332,6 +334,9 @@ fn find_library(library: &Library, bits: u8, folders: &[PathBuf]) -> Result<Path
 }
 
 /// Checks that two candidates can be combined so that both take effect.
+///
+/// # Errors
+/// Why they cannot.
 pub fn check_compatible(a: &Candidate, b: &Candidate) -> Result<(), String> {
     if a.library.is_some() && b.library.is_some() && a.library != b.library {
         return Err("two allocators".to_owned());

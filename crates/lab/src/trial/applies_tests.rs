@@ -10,6 +10,10 @@ fn mapped(name: &str) -> MappedAllocator {
     MappedAllocator { name: name.into(), is_in_program: false }
 }
 
+fn runtime(name: &str, version: Option<&str>) -> MappedRuntime {
+    MappedRuntime { name: name.into(), version: version.map(str::to_owned) }
+}
+
 /// A dynamic 64-bit program on glibc 2.36, with a library of each allocator in a folder.
 fn facts(folder: &Path) -> Facts {
     for file in ["libjemalloc.so.2", "libtcmalloc_minimal.so.4", "libmimalloc.so.2.0"] {
@@ -104,7 +108,7 @@ fn preloading_is_refused_with_the_reason() {
     assert!(with(&|program| program.defines_malloc = true).contains("defines malloc"));
     assert!(with(&|program| program.bits = 32).contains("32 bits"));
     let mut php = good.clone();
-    php.observation.runtimes.push(("php".into(), None));
+    php.observation.runtimes.push(runtime("php", None));
     assert!(try_one("jemalloc", &php).unwrap_err().contains("RTLD_DEEPBIND"));
     let mut own = good.clone();
     own.observation.allocators.push(MappedAllocator { name: "jemalloc".into(), is_in_program: true });
@@ -118,16 +122,16 @@ fn preloading_is_refused_with_the_reason() {
 fn runtimes_are_recognised_by_name_and_version() {
     let folder = tempfile::tempdir().unwrap();
     let mut facts = facts(folder.path());
-    facts.observation.runtimes = vec![("jvm".into(), Some("11.0.2".into()))];
+    facts.observation.runtimes = vec![runtime("jvm", Some("11.0.2"))];
     assert_eq!(try_one("jvm_zgc_uncommit", &facts).unwrap_err(), "for jvm 15 or later; this is 11.0.2");
-    facts.observation.runtimes = vec![("jvm".into(), None)];
+    facts.observation.runtimes = vec![runtime("jvm", None)];
     assert!(try_one("jvm_zgc_uncommit", &facts).is_ok());
     facts.environment.insert("JAVA_TOOL_OPTIONS".into(), "-Xmx2g -XX:+UseG1GC".into());
     assert!(try_one("jvm_zgc_uncommit", &facts).unwrap_err().contains("-XX:+UseG1GC"));
     let g1 = try_one("jvm_g1_periodic", &facts).unwrap();
     assert!(g1.variables[0].value.starts_with("-Xmx2g -XX:+UseG1GC -XX:+UseG1GC"));
     assert!(!g1.setting().contains("Xmx2g"), "what was there is the user's");
-    facts.observation.runtimes = vec![("go".into(), Some("1.26".into()))];
+    facts.observation.runtimes = vec![runtime("go", Some("1.26"))];
     let go = try_one("gomemlimit_50", &facts).unwrap();
     assert_eq!(go.setting(), format!("GOMEMLIMIT={}", 100 << 20));
     facts.observation.peak_bytes = None;
@@ -139,7 +143,7 @@ fn runtimes_are_recognised_by_name_and_version() {
 fn options_follow_the_program_that_takes_them() {
     let folder = tempfile::tempdir().unwrap();
     let mut facts = facts(folder.path());
-    facts.observation.runtimes = vec![("d".into(), None), ("node".into(), None)];
+    facts.observation.runtimes = vec![runtime("d", None), runtime("node", None)];
     let applied = try_one("d_heap_factor", &facts).unwrap();
     assert_eq!(applied.command(&facts.command), ["thing", "--DRT-gcopt=heapSizeFactor:1.2", "x"]);
     assert!(try_one("node_optimize_for_size", &facts).unwrap_err().contains("for node"));

@@ -167,6 +167,9 @@ struct File {
 
 impl Catalogue {
     /// The built-in catalogue.
+    ///
+    /// # Errors
+    /// One line, if it is faulty: a test checks that it is not.
     pub fn built_in() -> Result<Self, String> {
         let mut catalogue = Self::default();
         catalogue.add(BUILT_IN, "the built-in catalogue")?;
@@ -249,7 +252,9 @@ impl Library {
     /// Checks the library under the name `key`.
     fn check(&self, key: &str) -> Result<(), String> {
         if !is_id(key) {
-            return Err(format!("its name is made of small letters, digits and `_`, at most {MAX_ID_BYTES}"));
+            return Err(format!(
+                "its name is made of lower-case letters, digits and `_`, at most {MAX_ID_BYTES}"
+            ));
         }
         if self.files.is_empty() || self.allocator.is_empty() {
             return Err("it needs an allocator and at least one file".to_owned());
@@ -271,7 +276,9 @@ impl Library {
 impl Candidate {
     fn check(&self, libraries: &BTreeMap<String, Library>) -> Result<(), String> {
         if !is_id(&self.id) {
-            return Err(format!("an id is made of small letters, digits and `_`, at most {MAX_ID_BYTES}"));
+            return Err(format!(
+                "an id is made of lower-case letters, digits and `_`, at most {MAX_ID_BYTES}"
+            ));
         }
         if self.id == "baseline" {
             return Err("`baseline` is the run without settings".to_owned());
@@ -427,7 +434,9 @@ mod tests {
             let error = refusal(&hostile);
             assert!(error.contains("cannot be shown") && !error.chars().any(is_unsafe), "{error}");
         }
-        assert!(refusal("[library.\"a b\"]\nallocator = \"x\"\nfiles = [\"x\"]\n").contains("small letters"));
+        assert!(
+            refusal("[library.\"a b\"]\nallocator = \"x\"\nfiles = [\"x\"]\n").contains("lower-case letters")
+        );
         let twice = format!("{SMALL}thp = \"never\"\n{SMALL}thp = \"never\"\n");
         assert!(refusal(&twice).contains("used before"));
     }

@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use strandline_inspect::facts::Explanation;
+use strandline_inspect::facts::{Explanation, Runtime};
 use strandline_recording::{Moment, Reader, Record};
 
 use super::applies::MappedAllocator;
 use super::settled::{Series, Settled};
 use crate::cell::{Figures, Outcome};
+use crate::figures::US_PER_SECOND;
 
 /// Source of a settled figure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +56,24 @@ impl SettledSource {
     }
 }
 
+/// A period of a run, in seconds since its recording began.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SecondsRange {
+    /// Begin.
+    pub from: f64,
+    /// End.
+    pub to: f64,
+}
+
+/// A language runtime that is mapped into a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MappedRuntime {
+    /// `cpython`, `jvm`, …
+    pub name: String,
+    /// Its version, if known.
+    pub version: Option<String>,
+}
+
 /// Result of one run. `None`: unknown.
 ///
 /// For a batch run, settled memory, executable and allocators are from one process: that with the
@@ -74,17 +93,17 @@ pub struct Observation {
     pub executable: Option<String>,
     /// The allocators mapped in it.
     pub allocators: Vec<MappedAllocator>,
-    /// The runtimes mapped in it, with their versions.
-    pub runtimes: Vec<(String, Option<String>)>,
+    /// The runtimes mapped in it.
+    pub runtimes: Vec<MappedRuntime>,
     /// The release of glibc, if its malloc is mapped.
     pub glibc: Option<String>,
     /// The bytes in transparent huge pages.
     pub huge_bytes: Option<u64>,
     /// Source of `settled_bytes`.
     pub settled_at: SettledSource,
-    /// Begin and end of the level, in seconds since the recording began, if it is from a level.
+    /// The time of the level, or of the top, if it is from one.
     #[serde(default)]
-    pub settled_seconds: Option<(f64, f64)>,
+    pub settled_seconds: Option<SecondsRange>,
     /// Resident bytes at the end, if memory fell from the settled figure.
     #[serde(default)]
     pub ended_with_bytes: Option<u64>,
@@ -117,6 +136,15 @@ impl Shares {
     }
 }
 
+/// The ledger of one process of a server.
+#[derive(Debug)]
+pub struct ServerLedger {
+    /// The ledger.
+    pub explain: Explanation,
+    /// Its shares of pages; `None` if unknown.
+    pub shares: Option<Shares>,
+}
+
 /// Data of one process in a recording.
 #[derive(Debug, Default)]
 struct RecordedProcess {
@@ -126,6 +154,7 @@ struct RecordedProcess {
     marked_kib: Option<u64>,
     /// Its resident set over time.
     series: Series,
+    /// The ledger at its end, if one was taken.
     exit: Option<ExitLedger>,
 }
 
@@ -178,10 +207,19 @@ impl Observation {
         let mut observation =
             Self { wall_seconds, minor_faults, peak_bytes: high_water_bytes, ..Self::default() };
         let Some(recording) = &outcome.recording else { return observation };
+        // Of a recorder that was killed before it wrote: the figures stay unknown.
         let Ok(mut reader) = Reader::open(recording) else { return observation };
         // The reader bounds what it reads; this loop keeps a bounded amount for each process.
         let mut processes: BTreeMap<u32, RecordedProcess> = BTreeMap::new();
-        while let Ok(Some(record)) = reader.next_record() {
+        loop {
+            let record = match reader.next_record() {
+                Ok(Some(record)) => record,
+                Ok(None) => break,
+                Err(error) => {
+                    observation.failure = Some(format!("its recording cannot be read: {error}"));
+                    return observation;
+                }
+            };
             let process = match &record {
                 Record::Ledger(ledger) => ledger.process,
                 Record::Mark(mark) => mark.process,
@@ -216,16 +254,16 @@ impl Observation {
             self.settled_at = SettledSource::Sample;
             return;
         };
-        let seconds = |us: u64| us as f64 / 1e6;
+        let seconds = |us: u64| us as f64 / US_PER_SECOND;
         let (settled_bytes, source) = match process.series.settled(end_bytes / 1024) {
             Settled::AtEnd if exit_rss_bytes.is_some() => (end_bytes, SettledSource::Exit),
             Settled::AtEnd => (end_bytes, SettledSource::Sample),
             Settled::Level { kib, from_us, to_us } => {
-                self.settled_seconds = Some((seconds(from_us), seconds(to_us)));
+                self.settled_seconds = Some(SecondsRange { from: seconds(from_us), to: seconds(to_us) });
                 (bytes(kib), SettledSource::Level)
             }
             Settled::BeforeFall { kib, at_us } => {
-                self.settled_seconds = Some((seconds(at_us), seconds(at_us)));
+                self.settled_seconds = Some(SecondsRange { from: seconds(at_us), to: seconds(at_us) });
                 (bytes(kib), SettledSource::Top)
             }
         };
@@ -246,8 +284,14 @@ impl Observation {
                 is_in_program: allocator.found_by.ends_with("the executable"),
             })
             .collect();
-        self.runtimes =
-            explain.runtimes.iter().map(|runtime| (runtime.name.clone(), runtime.version.clone())).collect();
+        self.runtimes = explain
+            .runtimes
+            .iter()
+            .map(|Runtime { name, version, .. }| MappedRuntime {
+                name: name.clone(),
+                version: version.clone(),
+            })
+            .collect();
         let glibc = explain.allocators.iter().find(|allocator| allocator.name == "glibc");
         self.glibc = glibc.and_then(|allocator| allocator.version.clone());
     }
@@ -259,21 +303,21 @@ impl Observation {
     /// anonymous and shared memory, plus the largest file-backed resident size of any one process:
     /// the share of a file would depend on unrelated processes that map it. Unknown if the shares
     /// of any process are unknown.
-    pub fn of_ledgers(ledgers: &[(Explanation, Option<Shares>)]) -> Self {
+    pub fn of_ledgers(ledgers: &[ServerLedger]) -> Self {
         let processes = u32::try_from(ledgers.len()).unwrap_or(u32::MAX);
         let mut observation = Self { settled_at: SettledSource::Load, processes, ..Self::default() };
-        let kernels = || ledgers.iter().map(|(explain, _)| &explain.kernel);
-        let Some((largest, _)) = ledgers.iter().max_by_key(|(explain, _)| explain.kernel.rss_bytes) else {
+        let kernels = || ledgers.iter().map(|ledger| &ledger.explain.kernel);
+        let Some(largest) = ledgers.iter().max_by_key(|ledger| ledger.explain.kernel.rss_bytes) else {
             return observation;
         };
-        observation.take_mapped(largest);
+        observation.take_mapped(&largest.explain);
         observation.huge_bytes = Some(kernels().map(|kernel| kernel.huge_bytes).fold(0, u64::saturating_add));
-        if let [(process, _)] = ledgers {
-            observation.settled_bytes = Some(process.kernel.rss_bytes);
-            observation.peak_bytes = process.kernel.high_water_bytes;
+        if let [ServerLedger { explain, .. }] = ledgers {
+            observation.settled_bytes = Some(explain.kernel.rss_bytes);
+            observation.peak_bytes = explain.kernel.high_water_bytes;
             return observation;
         }
-        let shares: Option<Vec<Shares>> = ledgers.iter().map(|(_, shares)| *shares).collect();
+        let shares: Option<Vec<Shares>> = ledgers.iter().map(|ledger| ledger.shares).collect();
         let max_file_bytes = kernels().map(|kernel| kernel.file_bytes).max().unwrap_or_default();
         observation.settled_bytes = shares.map(|shares| {
             let parts = shares.iter().flat_map(|shares| [shares.anonymous_bytes, shares.shmem_bytes]);
@@ -281,8 +325,8 @@ impl Observation {
         });
         if observation.settled_bytes.is_none() {
             observation.failure = Some(
-                "what its processes share is not known (Pss_Anon of /proc/PID/smaps_rollup, Linux 5.4), and so is \
-                 neither what they hold together"
+                "what its processes share is not known (Pss_Anon of /proc/PID/smaps_rollup, Linux 5.4), nor \
+                 therefore what they hold together"
                     .to_owned(),
             );
         }
@@ -310,7 +354,7 @@ impl Observation {
 
 #[cfg(test)]
 mod tests {
-    use strandline_inspect::facts::{Allocator, Kernel, Runtime, Target};
+    use strandline_inspect::facts::{Allocator, Kernel, Target};
 
     use super::*;
 
@@ -341,8 +385,14 @@ mod tests {
     fn a_tree_counts_shared_pages_once_and_strangers_not_at_all() {
         let shares = |anonymous_bytes, shmem_bytes| Some(Shares { anonymous_bytes, shmem_bytes });
         let mut ledgers = [
-            (ledger(90, 40, "glibc", "main_arena in libc.so.6"), shares(20, 5)),
-            (ledger(100, 30, "jemalloc", "symbol mallctl of the executable"), shares(30, 5)),
+            ServerLedger {
+                explain: ledger(90, 40, "glibc", "main_arena in libc.so.6"),
+                shares: shares(20, 5),
+            },
+            ServerLedger {
+                explain: ledger(100, 30, "jemalloc", "symbol mallctl of the executable"),
+                shares: shares(30, 5),
+            },
         ];
         let observation = Observation::of_ledgers(&ledgers);
         assert_eq!(
@@ -367,7 +417,7 @@ mod tests {
         let single = Observation::of_ledgers(&ledgers[..1]);
         assert_eq!((single.settled_bytes, single.peak_bytes), (Some(90), Some(180)));
         assert_eq!(single.glibc.as_deref(), Some("2.36"));
-        ledgers[1].1 = None;
+        ledgers[1].shares = None;
         let unknown = Observation::of_ledgers(&ledgers);
         assert_eq!(unknown.settled_bytes, None, "kinds of figures are not mixed");
         assert!(unknown.failure.unwrap().contains("Pss_Anon"));

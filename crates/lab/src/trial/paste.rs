@@ -14,9 +14,11 @@ use strandline_report::text::is_unsafe;
 /// The setting in each form.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Paste {
+    /// A command line.
     pub shell: String,
     /// A drop-in for `systemctl edit`.
     pub systemd: String,
+    /// Lines of a Dockerfile.
     pub docker: String,
     /// Part of a container spec in a manifest.
     pub kubernetes: String,
@@ -106,11 +108,11 @@ fn systemd(applied: &AppliedSetting, command: Option<&[String]>, program: Option
     lines.push("[Service]".to_owned());
     for variable in &applied.variables {
         let assignment = format!("{}={}", variable.name, pasted_value(variable));
-        lines.push(format!("Environment={}", unit_word(&assignment, false)));
+        lines.push(format!("Environment={}", unit_word(&assignment)));
     }
     if let Some(command) = command {
         let words = unit_command(applied, command, program);
-        let words: Vec<String> = words.iter().map(|word| unit_word(word, true)).collect();
+        let words: Vec<String> = words.iter().map(|word| unit_argument(word)).collect();
         lines.push("# as it was tried: put the unit's own command here, with what is added to it".to_owned());
         lines.push("# (relative paths of files start at WorkingDirectory=)".to_owned());
         lines.push("ExecStart=".to_owned());
@@ -119,15 +121,18 @@ fn systemd(applied: &AppliedSetting, command: Option<&[String]>, program: Option
     lines.join("\n")
 }
 
-/// Quotes a word for a unit file (systemd.syntax(7)): C escapes in quotes, `%` doubled; in command
-/// lines also `$` (systemd.service(5)).
-pub fn unit_word(word: &str, in_command: bool) -> String {
+/// Quotes a word of a command line in a unit file: `$` is doubled too (systemd.service(5)).
+fn unit_argument(word: &str) -> String {
+    unit_word(&word.replace('$', "$$"))
+}
+
+/// Quotes a word for a unit file (systemd.syntax(7)): C escapes in quotes, `%` doubled.
+fn unit_word(word: &str) -> String {
     let mut quoted = String::from("\"");
     for c in word.chars() {
         match c {
             '"' | '\\' => quoted.extend(['\\', c]),
             '%' => quoted.push_str("%%"),
-            '$' if in_command => quoted.push_str("$$"),
             c if is_unsafe(c) => {
                 let mut buffer = [0u8; 4];
                 quoted.extend(c.encode_utf8(&mut buffer).bytes().map(|byte| format!("\\x{byte:02x}")));
@@ -207,7 +212,7 @@ fn kubernetes(applied: &AppliedSetting, command: Option<&[String]>) -> String {
 }
 
 /// A double-quoted YAML string.
-pub fn yaml_string(text: &str) -> String {
+fn yaml_string(text: &str) -> String {
     // YAML has its own escape above U+FFFF, and its readers reject the surrogate pairs of JSON.
     double_quoted(text, |c| format!("\\U{:08x}", u32::from(c)))
 }

@@ -104,7 +104,7 @@ fn a_unit_file_reads_what_was_written() {
         let word = lines[2].strip_prefix("Environment=").unwrap();
         assert_eq!(read_unit_word(word, false), format!("STRANDLINE_X={value}"));
         assert_eq!(lines.len(), 3);
-        assert_eq!(read_unit_word(&unit_word(value, true), true), *value);
+        assert_eq!(read_unit_word(&unit_argument(value), true), *value);
     }
 }
 

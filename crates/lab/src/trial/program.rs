@@ -31,6 +31,8 @@ const CLASS_INDEX: usize = 4;
 /// Room for the value of `security.capability`, at most 24 bytes (include/uapi/linux/capability.h,
 /// `XATTR_CAPS_SZ`).
 const CAPABILITY_BYTES: usize = 64;
+/// Permission to execute, of the user, the group or others.
+const EXECUTABLE_BITS: u32 = 0o111;
 /// Folders that `execvp` searches without `PATH`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
@@ -116,7 +118,7 @@ struct Linking {
 }
 
 impl Linking {
-    /// Reads it from the file; `None` if that is no program.
+    /// Reads how a file is linked; `None` if it is no program.
     fn read<'data, H: FileHeader, R: ReadRef<'data>>(file_data: R) -> Option<Self> {
         let header = H::parse(file_data).ok()?;
         let endian = header.endian().ok()?;
@@ -133,7 +135,8 @@ impl Linking {
                 loader = Some(String::from_utf8_lossy(name).into_owned());
             }
         }
-        // A valid program may have no sections; this then counts as not defining malloc.
+        // A valid program may have no sections. It then counts as not defining malloc: the candidate
+        // is tried, and its figures show whether it has an effect.
         let defines_malloc = defines_malloc::<H, R>(header, endian, file_data).unwrap_or(false);
         Some(Self { loader, defines_malloc })
     }
@@ -186,7 +189,7 @@ fn privilege(path: &Path, mode: u32) -> Option<String> {
 
 /// Returns the file that `name` starts: `name` itself if it is a path, else the first program of
 /// that name in the folders of `search`. Relative paths start at `directory`.
-fn find(name: &OsStr, directory: Option<&Path>, search: Option<&str>) -> Result<PathBuf, String> {
+pub(crate) fn find(name: &OsStr, directory: Option<&Path>, search: Option<&str>) -> Result<PathBuf, String> {
     let at = |path: &Path| directory.map_or_else(|| path.to_owned(), |directory| directory.join(path));
     if name.as_bytes().contains(&b'/') {
         let path = at(Path::new(name));
@@ -196,7 +199,8 @@ fn find(name: &OsStr, directory: Option<&Path>, search: Option<&str>) -> Result<
     let mut paths =
         folders.map(|folder| at(&Path::new(if folder.is_empty() { "." } else { folder }).join(name)));
     let is_program = |path: &PathBuf| {
-        path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+        path.metadata()
+            .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & EXECUTABLE_BITS != 0)
     };
     paths.find(is_program).ok_or_else(|| format!("{}: not found in PATH", name.to_string_lossy()))
 }

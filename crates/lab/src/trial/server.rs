@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 use strandline_inspect::explain::{Options, explain};
-use strandline_inspect::facts::Explanation;
 use strandline_process::procfs::Process;
 
 use super::listening::is_open;
-use super::observation::{Observation, Shares};
+use super::observation::{Observation, ServerLedger, Shares};
 use crate::cell::{End, Outcome, Subject};
 use crate::executor::{Executor, Job, StopReason};
+use crate::path_error::path_error;
 use crate::tail::last_lines;
 
 /// Number of lines of the server's standard error in a failure message.
@@ -73,7 +73,7 @@ const MAX_OUTPUT_BYTES: u64 = 64 << 20;
 const SEARCH_BYTES: u64 = 1 << 20;
 /// Maximum size read from smaps_rollup; the kernel writes about 1000 bytes.
 const MAX_ROLLUP_BYTES: u64 = 64 << 10;
-/// Maximum number of processes of a server.
+/// Maximum number of processes of a server; a run with more fails.
 const MAX_PROCESSES: usize = 1000;
 
 /// Runs servers with another executor.
@@ -185,6 +185,7 @@ impl ServerExecutor {
     }
 }
 
+/// Result of a run of a server.
 struct ServerRun {
     observation: Observation,
     /// The outcome of the server, if it ended by itself.
@@ -192,6 +193,7 @@ struct ServerRun {
 }
 
 impl ServerRun {
+    /// A run that failed for this reason.
     fn failed(why: String, ended: Option<Outcome>) -> Self {
         Self { observation: Observation { failure: Some(why), ..Observation::default() }, ended }
     }
@@ -205,7 +207,7 @@ impl Executor for ServerExecutor {
             && is_open(port)
         {
             return Err(StopReason::Failed(format!(
-                "somebody else listens at port {port} already: end it, or give the server another port"
+                "another process already listens at port {port}: end it, or give the server another port"
             )));
         }
         let job = self.inner.start(subject, folder)?;
@@ -236,11 +238,12 @@ impl Executor for ServerExecutor {
     }
 }
 
+/// Writes the observation of a run into its folder, and returns the path.
 fn write_observation(observation: &Observation, folder: &Path) -> Result<PathBuf, StopReason> {
     let path = folder.join(OBSERVATION_FILE);
     let text = serde_json::to_vec(observation).map_err(|error| StopReason::Failed(error.to_string()))?;
     let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, text));
-    written.map_err(|error| StopReason::Failed(format!("{}: {error}", path.display())))?;
+    written.map_err(|error| StopReason::Failed(path_error(&path, &error)))?;
     Ok(path)
 }
 
@@ -259,17 +262,20 @@ pub fn read_observation(outcome: &Outcome) -> Observation {
 /// Takes the ledgers of process `pid` and its descendants. A live process that cannot be inspected
 /// fails the run: without its memory the result would be too small.
 fn ledgers_of(pid: i32) -> ServerRun {
-    let mut ledgers: Vec<(Explanation, Option<Shares>)> = Vec::new();
-    let tree = tree_of(pid);
+    let mut ledgers = Vec::new();
+    let tree = match tree_of(pid) {
+        Ok(tree) => tree,
+        Err(error) => return ServerRun::failed(format!("the server cannot be measured: {error}"), None),
+    };
     if tree.len() >= MAX_PROCESSES {
         return ServerRun::failed(
-            format!("the server has {MAX_PROCESSES} processes and more: too many"),
+            format!("the server has {MAX_PROCESSES} or more processes: too many"),
             None,
         );
     }
     for process in tree {
         match explain(process, &Options { find_zero_pages: false, ..Options::default() }) {
-            Ok(explanation) => ledgers.push((explanation, shares_of(process))),
+            Ok(explain) => ledgers.push(ServerLedger { explain, shares: shares_of(process) }),
             Err(error) if process == pid || is_alive(process) => {
                 return ServerRun::failed(format!("the server cannot be measured: {error}"), None);
             }
@@ -280,6 +286,7 @@ fn ledgers_of(pid: i32) -> ServerRun {
     ServerRun { observation: Observation::of_ledgers(&ledgers), ended: None }
 }
 
+/// The shares of a process; `None` if they cannot be read.
 fn shares_of(pid: i32) -> Option<Shares> {
     let mut text = String::new();
     let file = Process::open(pid).ok()?.open_file("smaps_rollup").ok()?;
@@ -294,8 +301,13 @@ fn is_alive(pid: i32) -> bool {
 }
 
 /// `root` and its current descendants, from /proc.
-fn tree_of(root: i32) -> Vec<i32> {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return vec![root] };
+///
+/// # Errors
+/// One line, if /proc cannot be read.
+fn tree_of(root: i32) -> Result<Vec<i32>, String> {
+    let proc = Path::new("/proc");
+    let entries = std::fs::read_dir(proc).map_err(|error| path_error(proc, &error))?;
+    // A process that has ended meanwhile has no parent.
     let parents: Vec<(i32, i32)> = entries
         .filter_map(|entry| {
             let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
@@ -315,7 +327,7 @@ fn tree_of(root: i32) -> Vec<i32> {
             break;
         }
     }
-    tree
+    Ok(tree)
 }
 
 /// Incremental search in a growing file.
@@ -332,7 +344,9 @@ impl OutputSearch {
         Self { path, offset: 0, tail: Vec::new() }
     }
 
-    /// Searches the data written since the last search; whether it contains `text`.
+    /// Searches the data written since the last search; whether it contains `text`. A file that is
+    /// missing or cannot be read does not contain it, nor does data beyond [`MAX_OUTPUT_BYTES`]: the
+    /// time limit of the server then reports that the line did not come.
     fn finds_text(&mut self, text: &[u8]) -> bool {
         if self.offset >= MAX_OUTPUT_BYTES {
             return false;
@@ -382,7 +396,7 @@ mod tests {
     #[test]
     fn a_tree_has_its_root_first() {
         let mut child = std::process::Command::new("sleep").arg("30").spawn().unwrap();
-        let tree = tree_of(std::process::id().cast_signed());
+        let tree = tree_of(std::process::id().cast_signed()).unwrap();
         let has_child = tree.contains(&child.id().cast_signed());
         drop(child.kill());
         drop(child.wait());

@@ -15,11 +15,14 @@ use std::collections::VecDeque;
 
 /// Width of a level: 3 % of its largest value, but at least this many KiB.
 const BAND_PER_CENT: u64 = 3;
+/// See [`BAND_PER_CENT`].
 const MIN_BAND_KIB: u64 = 512;
 /// A level lasts at least this part of the run, a twentieth, but no less than the first and no more
 /// than the second of these bounds.
 const MIN_LEVEL_DIVISOR: u64 = 20;
+/// See [`MIN_LEVEL_DIVISOR`].
 const LOWER_MIN_LEVEL_US: u64 = 20_000;
+/// See [`MIN_LEVEL_DIVISOR`].
 const UPPER_MIN_LEVEL_US: u64 = 500_000;
 const US_PER_SECOND: u64 = 1_000_000;
 /// Without a level, memory counts as fallen if fewer than these fifths remain: the sawtooth of a
@@ -70,7 +73,7 @@ impl Period {
         let mean_kib = self.mean_kib();
         let half_fall_kib =
             self.first_kib.saturating_sub(mean_kib).min(mean_kib.saturating_sub(self.last_kib));
-        let fall_kib = 2 * half_fall_kib;
+        let fall_kib = half_fall_kib.saturating_mul(2);
         let rate = fall_kib.saturating_mul(US_PER_SECOND) / self.duration_us().max(1);
         let continues_fall = previous_rate.is_some_and(|previous| fall_kib > 0 && rate >= previous / 2);
         (continues_fall || fall_kib > band_kib(self.max_kib) / 2).then_some(rate)
@@ -79,6 +82,11 @@ impl Period {
     /// Whether `kib` is within the band of this period, or above.
     fn is_at_least(&self, kib: u64) -> bool {
         kib.saturating_add(band_kib(self.max_kib)) >= self.min_kib
+    }
+
+    /// Sizes above this are above the level.
+    fn upper_bound_kib(&self) -> u64 {
+        self.max_kib.saturating_add(band_kib(self.max_kib))
     }
 
     /// Maximum of this period and those dropped after it.
@@ -222,8 +230,7 @@ impl Series {
         // Maximum after the level, and when it was first reached.
         let maxima = level.and_then(|level| level.dropped_max).into_iter().chain(after);
         let maximum = maxima.max_by_key(|maximum| (maximum.kib, std::cmp::Reverse(maximum.at_us)));
-        let is_above =
-            |top: &SizeAt| level.is_none_or(|level| top.kib > level.max_kib + band_kib(level.max_kib));
+        let is_above = |top: &SizeAt| level.is_none_or(|level| top.kib > level.upper_bound_kib());
         match (maximum.filter(is_above), level) {
             (Some(top), Some(level)) if self.returned_to_level(level, top.at_us) => {
                 level_or_end(level, end_kib)
@@ -239,9 +246,8 @@ impl Series {
     /// Whether memory that had risen above `level`, with its maximum at `top_us`, was back at it
     /// for as long as it had been away.
     fn returned_to_level(&self, level: &Period, top_us: u64) -> bool {
-        let on_level = |period: &&Period| {
-            period.max_kib <= level.max_kib + band_kib(level.max_kib) && level.is_at_least(period.min_kib)
-        };
+        let on_level =
+            |period: &&Period| period.max_kib <= level.upper_bound_kib() && level.is_at_least(period.min_kib);
         let is_torn_down = |period: &&Period| !level.is_at_least(period.max_kib);
         let mut back = self.periods.iter().rev().skip_while(is_torn_down).take_while(on_level);
         let Some(last_period) = back.next() else { return false };

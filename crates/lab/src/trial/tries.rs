@@ -9,16 +9,17 @@ use strandline_inspect::environment::Environment;
 
 use super::applies::{AppliedSetting, Facts, apply, folders};
 use super::catalogue::{Candidate, Catalogue, Kind, Thp};
-use super::observation::{Observation, SettledSource};
+use super::observation::{Observation, SecondsRange, SettledSource};
 use super::program::Program;
 use super::rank::{CandidateFigures, ComparedFigure, Goal, Point, Ranking, Status, pareto, rank};
 use super::server::{describe_end, read_observation};
-use crate::cell::{Measure, Outcome, Subject};
+use crate::cell::{LabCaveat, Measure, Outcome, Subject};
 use crate::engine::{AfterRun, Judge, Progress, Results};
 use crate::figures::find_in_path;
 use crate::nodes;
 use crate::statistics::{
-    BlockSample, Estimate, Ratio, Verdict, bonferroni, estimate_in_blocks, half_width, outliers, paired_ratio,
+    BlockSample, Estimate, Pair, Ratio, Verdict, bonferroni, estimate_in_blocks, half_width, outliers,
+    paired_ratio,
 };
 
 /// A smaller difference in resident memory counts as none: one more variable moves the stack, a
@@ -105,6 +106,7 @@ pub fn facts(command: &[String], observation: &Observation) -> Facts {
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
     let path = environment.get("PATH").map(String::as_str);
+    // A program that cannot be read stays unknown, and excludes no candidate.
     let program = observation.executable.as_ref().and_then(|path| Program::of_file(Path::new(path)).ok());
     Facts {
         command: command.to_vec(),
@@ -137,25 +139,30 @@ pub struct NotApplicable {
     pub reason: String,
 }
 
-/// The candidates that apply to the command of `facts`, and those that do not, with the reason.
-pub fn choose(
-    catalogue: &Catalogue,
-    facts: &Facts,
-    is_requested: &dyn Fn(&str) -> bool,
-) -> (Vec<TriedSetting>, Vec<NotApplicable>) {
-    let (mut tries, mut not_applicable) = (Vec::new(), Vec::new());
+/// Which candidates to try.
+#[derive(Clone, Debug, Default)]
+pub struct Choice {
+    /// The candidates that apply to the command.
+    pub tries: Vec<TriedSetting>,
+    /// The requested candidates that do not.
+    pub not_applicable: Vec<NotApplicable>,
+}
+
+/// Chooses from the requested candidates those that apply to the command of `facts`.
+pub fn choose(catalogue: &Catalogue, facts: &Facts, is_requested: &dyn Fn(&str) -> bool) -> Choice {
+    let mut choice = Choice::default();
     for candidate in catalogue.candidates.iter().filter(|candidate| is_requested(&candidate.id)) {
         let reason = match apply(candidate, catalogue, facts) {
             Ok(applied) if facts.is_already_set(&applied) => "it is set already".to_owned(),
             Ok(applied) => {
-                tries.push(TriedSetting::single(candidate, applied));
+                choice.tries.push(TriedSetting::single(candidate, applied));
                 continue;
             }
             Err(why) => why,
         };
-        not_applicable.push(NotApplicable { id: candidate.id.clone(), reason });
+        choice.not_applicable.push(NotApplicable { id: candidate.id.clone(), reason });
     }
-    (tries, not_applicable)
+    choice
 }
 
 /// A figure of one try.
@@ -179,15 +186,6 @@ impl Figure {
             self.ratio.map_or((1.0, Verdict::Same), |ratio| (ratio.median, ratio.verdict()));
         Some(ComparedFigure { median, ratio, change })
     }
-}
-
-/// A period of a run, in seconds since its recording began.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct SecondsRange {
-    /// Begin.
-    pub from: f64,
-    /// End.
-    pub to: f64,
 }
 
 /// Evaluated runs of one try.
@@ -285,22 +283,25 @@ impl<'a> TrialJudge<'a> {
 
     /// Evaluates all runs; the first item is the run without settings.
     pub fn judge(&self) -> Vec<TryResult> {
-        let subjects = self.observations.iter().zip(&self.failures).enumerate();
-        let evaluate =
-            |(subject, (observations, failure)): (usize, (&Vec<Option<Observation>>, &Option<String>))| {
-                TryResult {
-                    settled: self.size_figure(subject, &|observation| observation.settled_bytes),
-                    peak: self.size_figure(subject, &|observation| observation.peak_bytes),
-                    wall: self.figure(subject, RESOLUTION_SECONDS, &|observation| observation.wall_seconds),
-                    faults: self.figure(subject, 1.0, &|observation| as_number(observation.minor_faults)),
-                    settled_seconds: median_level(observations),
-                    ended_with_bytes: median_end_bytes(observations),
-                    lacks_level: lacks_level(observations),
-                    notes: notes(observations),
-                    failure: failure.clone().filter(|_| subject > 0),
-                }
-            };
-        subjects.map(evaluate).collect()
+        (0..self.observations.len()).map(|subject| self.evaluate(subject)).collect()
+    }
+
+    /// Evaluates the runs of a subject. Failed runs without settings are left out of its figures, so
+    /// that they are no failure of the subject.
+    fn evaluate(&self, subject: usize) -> TryResult {
+        let observations = self.observations_of(subject);
+        let failure = self.failures.get(subject).filter(|_| subject > 0);
+        TryResult {
+            settled: self.size_figure(subject, &|observation| observation.settled_bytes),
+            peak: self.size_figure(subject, &|observation| observation.peak_bytes),
+            wall: self.figure(subject, RESOLUTION_SECONDS, &|observation| observation.wall_seconds),
+            faults: self.figure(subject, 1.0, &|observation| as_number(observation.minor_faults)),
+            settled_seconds: median_level(observations),
+            ended_with_bytes: median_end_bytes(observations),
+            lacks_level: lacks_level(observations),
+            notes: notes(observations),
+            failure: failure.cloned().flatten(),
+        }
     }
 
     /// The observations of a subject by round.
@@ -321,15 +322,16 @@ impl<'a> TrialJudge<'a> {
             return Figure { estimate, ratio: None };
         }
         let rounds = self.observations_of(0).iter().zip(observations);
-        let pairs: Vec<(f64, f64)> = rounds
-            .filter_map(|(before, after)| Some((value(before.as_ref()?)?, value(after.as_ref()?)?)))
-            .collect();
+        let pair = |(without, with): (&Option<Observation>, &Option<Observation>)| {
+            Some(Pair { reference: value(without.as_ref()?)?, compared: value(with.as_ref()?)? })
+        };
+        let pairs: Vec<Pair> = rounds.filter_map(pair).collect();
         let confidence = bonferroni(CONFIDENCE, self.tries.len().max(1));
         Figure { estimate, ratio: paired_ratio(&pairs, resolution, confidence) }
     }
 
     fn size_figure(&self, subject: usize, bytes: &dyn Fn(&Observation) -> Option<u64>) -> Figure {
-        // 0 without any size: then there is no ratio either.
+        // Without any size there is no ratio, and 0 changes nothing.
         let max_bytes = self.observations_of(0).iter().flatten().filter_map(bytes).max().unwrap_or_default();
         let resolution = (max_bytes as f64 * NEGLIGIBLE_FRACTION).max(RESOLUTION_BYTES);
         self.figure(subject, resolution, &|observation| as_number(bytes(observation)))
@@ -452,13 +454,13 @@ fn median_level(observations: &[Option<Observation>]) -> Option<SecondsRange> {
     if with_level().count() * 2 <= observations.iter().flatten().count() {
         return None;
     }
-    let (mut begins, mut ends): (Vec<f64>, Vec<f64>) =
-        with_level().filter_map(|observation| observation.settled_seconds).unzip();
-    let median = |times: &mut Vec<f64>| {
+    let ranges = || with_level().filter_map(|observation| observation.settled_seconds);
+    let median = |time: fn(SecondsRange) -> f64| {
+        let mut times: Vec<f64> = ranges().map(time).collect();
         times.sort_by(f64::total_cmp);
         times.get(times.len() / 2).copied()
     };
-    Some(SecondsRange { from: median(&mut begins)?, to: median(&mut ends)? })
+    Some(SecondsRange { from: median(|range| range.from)?, to: median(|range| range.to)? })
 }
 
 /// Whether most runs in which memory fell had no level before.
@@ -477,6 +479,15 @@ fn notes(observations: &[Option<Observation>]) -> Vec<String> {
         }
     }
     notes
+}
+
+/// A setting that was tried, with its result.
+#[derive(Clone, Debug)]
+pub struct Tried {
+    /// The setting.
+    pub setting: TriedSetting,
+    /// The result of its runs.
+    pub result: TryResult,
 }
 
 /// Result of a trial.
@@ -501,20 +512,20 @@ pub struct Trial {
     /// The runs without settings.
     pub baseline: TryResult,
     /// The tries, single candidates before pairs.
-    pub tried: Vec<(TriedSetting, TryResult)>,
+    pub tried: Vec<Tried>,
     /// Candidates that do not apply.
     pub not_applicable: Vec<NotApplicable>,
     /// Runs that left processes behind.
     pub runs_with_leftovers: u32,
-    /// Caveats on rounds that a cluster ran: code and sentence.
-    pub cluster_caveats: Vec<(&'static str, String)>,
+    /// Caveats on rounds that a cluster ran.
+    pub cluster_caveats: Vec<LabCaveat>,
     /// Kinds of machines that ran them.
     pub nodes: Vec<nodes::NodeKind>,
 }
 
 impl Trial {
     fn candidate_figures(&self) -> Vec<CandidateFigures> {
-        self.tried.iter().map(|(_, judged)| judged.candidate_figures()).collect()
+        self.tried.iter().map(|tried| tried.result.candidate_figures()).collect()
     }
 
     /// Ranking of the tries.
@@ -526,18 +537,18 @@ impl Trial {
     pub fn status(&self, index: usize) -> Status {
         self.tried
             .get(index)
-            .map_or(Status::Failed, |(_, judged)| judged.candidate_figures().status(self.goal))
+            .map_or(Status::Failed, |tried| tried.result.candidate_figures().status(self.goal))
     }
 
     /// Ids on the Pareto front of settled memory and time, sorted by memory.
     pub fn front(&self) -> Vec<String> {
         let points = [self.baseline.memory_and_time()]
             .into_iter()
-            .chain(self.tried.iter().map(|(_, judged)| judged.memory_and_time()));
+            .chain(self.tried.iter().map(|tried| tried.result.memory_and_time()));
         let points: Vec<Option<Point>> = points.collect();
         let name = |index: usize| match index.checked_sub(1) {
             None => Some(BASELINE.to_owned()),
-            Some(index) => self.tried.get(index).map(|(tried, _)| tried.id.clone()),
+            Some(index) => self.tried.get(index).map(|tried| tried.setting.id.clone()),
         };
         pareto(&points).into_iter().filter_map(name).collect()
     }

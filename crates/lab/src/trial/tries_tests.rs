@@ -57,7 +57,12 @@ fn runs_are_judged_beside_those_without_settings() {
         first_baseline_failure: None,
         observation: observation(100, 1.0),
         baseline: judged[0].clone(),
-        tried: tries.iter().cloned().zip(judged.into_iter().skip(1)).collect(),
+        tried: tries
+            .iter()
+            .cloned()
+            .zip(judged.into_iter().skip(1))
+            .map(|(setting, result)| Tried { setting, result })
+            .collect(),
         not_applicable: Vec::new(),
         runs_with_leftovers: 0,
         cluster_caveats: Vec::new(),
@@ -67,7 +72,12 @@ fn runs_are_judged_beside_those_without_settings() {
     assert_eq!(statuses, [Status::Better, Status::Same, Status::Failed]);
     assert_eq!(trial.ranking().best, Some(0));
     assert!(
-        trial.tried[2].1.failure.as_ref().unwrap().contains("jemalloc was not mapped in it; it had glibc")
+        trial.tried[2]
+            .result
+            .failure
+            .as_ref()
+            .unwrap()
+            .contains("jemalloc was not mapped in it; it had glibc")
     );
     assert_eq!(trial.front().first().map(String::as_str), Some("half"));
     assert_eq!(Trial { goal: Goal::TimeBounded, ..trial }.status(0), Status::Worse);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use strandline_inspect::counted;
 use strandline_process::procfs::Process;
 use strandline_recording::{Ending, Moment, Record};
 
@@ -59,6 +60,7 @@ impl Session<'_> {
             group_kill: self.group.as_ref().and_then(|group| group.kill()),
             samples: self.grid.taken,
             missed: self.grid.missed,
+            // getrusage(2) fails only for arguments that are never passed.
             own_cpu_us: strandline_sys::spawn::own_cpu_us().unwrap_or(0),
             own_peak_rss_kib: strandline_sys::host::own_peak_rss_bytes().ok().map(|bytes| bytes / 1024),
             stopped_us: self.state.ledgers.stopped_us,
@@ -87,7 +89,8 @@ impl Session<'_> {
         let unsampled = self.state.unsampled_processes;
         if unsampled > 0 {
             let text = format!(
-                "{unsampled} processes were not sampled, for too many came at once: sums over the tree are too low"
+                "{} not sampled, because too many came at once: sums over the tree are too low",
+                counted(unsampled, "process")
             );
             self.add_caveat("processes_unsampled", "processes", text);
         }

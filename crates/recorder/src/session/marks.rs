@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use strandline_inspect::counted;
 use strandline_process::procfs::Process;
 use strandline_recording::{Mark, Moment, Record, Sample};
 
 use super::super::marks::{MAX_NAME_CHARS, Marks, ReportedMark};
 use super::super::plan::{FIRST_MARKS, MarkLedgers};
+use super::super::sampler::WholeSample;
 use super::super::tree::ProcessEvents;
 use super::super::tree_pss::tree_pss_bytes;
 use super::Session;
@@ -67,8 +69,9 @@ pub(super) struct MarkState {
     dropped_count: u64,
     /// Answers to send, one after another.
     pending_answers: VecDeque<PendingAnswer>,
-    /// Processes that reported marks since there were last no pending answers.
-    reporters: BTreeSet<i32>,
+    /// Processes that reported marks since there were last no pending answers; `None` for those
+    /// whose ids are unknown.
+    reporters: BTreeSet<Option<i32>>,
     /// When the last answer was sent.
     answered_us: u64,
     /// Number of unfinished ledgers at marks.
@@ -140,7 +143,7 @@ impl Session<'_> {
         };
         let may_be_dead = has_ended || now_us.saturating_sub(reported_us) >= LONG_WAIT_US;
         let are_all_known = state.reporters.len() < MAX_PENDING_ANSWERS;
-        if may_be_dead && are_all_known && !state.reporters.iter().any(|&pid| is_alive(pid)) {
+        if may_be_dead && are_all_known && !state.reporters.iter().flatten().any(|&pid| is_alive(pid)) {
             // No process exists any more to read the answers: the next one to report a mark would
             // read them and continue too early. While one of the processes lives, it is unknown
             // whose answers the dead ones have read.
@@ -154,9 +157,9 @@ impl Session<'_> {
     }
 
     /// Finds the process that a mark is about, and follows it. `reporter` is the process that sent
-    /// the mark; 0 if unknown.
-    fn follow_marked_process(&mut self, reporter: i32, at_us: u64) -> MarkedProcess {
-        if !self.tree.has(reporter)
+    /// the mark, if known.
+    fn follow_marked_process(&mut self, reporter: Option<i32>, at_us: u64) -> MarkedProcess {
+        if !reporter.is_some_and(|pid| self.tree.has(pid))
             && let ProcessEvents::Connector(connector) = &self.process_events
         {
             // The process is newer than the events read so far. Ends are handled when that is due.
@@ -167,7 +170,7 @@ impl Session<'_> {
         }
         // For a process that has ended meanwhile, the figures are its last ones: the first process
         // did not report this mark.
-        let reporter = if reporter > 0 { reporter } else { self.root };
+        let reporter = reporter.unwrap_or(self.root);
         let reports_marks = self.tree.get_mut(reporter).is_some_and(|member| member.reports_marks);
         let pid = if reports_marks { reporter } else { marked_pid(reporter).unwrap_or(reporter) };
         let is_known = self.tree.has(pid);
@@ -237,13 +240,14 @@ impl Session<'_> {
         let &MarkedProcess { pid, is_open } = marked_process;
         let units = self.units;
         if let Some(member) = self.tree.get_mut(pid).filter(|_| is_open)
-            && let Some((sample, sizes)) =
+            && let Some(WholeSample { sample, mut status_bytes }) =
                 member.sampler.as_mut().and_then(|sampler| sampler.sample_all(units).ok())
         {
             member.add(at_us, sample);
             // A flood of marks does without sizes, which take most of the memory.
-            let is_flood = self.state.marks.waiting.len() >= MAX_PENDING_ANSWERS;
-            let status_bytes = if is_flood { BTreeMap::new() } else { sizes };
+            if self.state.marks.waiting.len() >= MAX_PENDING_ANSWERS {
+                status_bytes.clear();
+            }
             return Some(MarkFigures { process: member.number?, sample, status_bytes });
         }
         let departed = self.state.departed.iter().filter(|departed| departed.pid == pid);
@@ -298,7 +302,7 @@ impl Session<'_> {
         let now_us = self.clock.now_us();
         let pending_answers = &mut self.state.marks.pending_answers;
         let free_count = MAX_PENDING_ANSWERS.saturating_sub(pending_answers.len());
-        // Marks beyond the maximum have enough pending answers before them.
+        // The programs of marks beyond the maximum read the answers that are pending.
         for WaitingMark { reported_us, record } in waiting.iter().take(free_count) {
             let (reported_us, has_ended) = (*reported_us, record.is_none());
             pending_answers.push_back(PendingAnswer { reported_us, has_ended });
@@ -323,7 +327,8 @@ impl Session<'_> {
         self.answer_marks();
         let dropped_count = self.state.marks.dropped_count;
         if dropped_count > 0 {
-            let text = format!("{dropped_count} marks were dropped: {MAX_UNANSWERED} others were unanswered");
+            let marks = counted(dropped_count, "mark");
+            let text = format!("{marks} dropped, because {MAX_UNANSWERED} others were unanswered");
             self.add_caveat("marks_dropped", "marks", text);
         }
     }

@@ -24,9 +24,19 @@ const STOP_SIGNALS: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQU
 /// asm-generic/siginfo.h).
 const SI_KERNEL: i32 = 0x80;
 
+/// The signals that the recorder takes over.
+pub(in super::super) struct TakenSignals {
+    /// The descriptor that they are read from.
+    pub signals: SignalFd,
+    /// Mask of the signals that were blocked before.
+    pub blocked_before: u64,
+}
+
 /// Blocks [`SIGNALS`] and reads them from a descriptor instead. Call it before any thread starts.
-/// Returns the descriptor and the mask of signals that were blocked before.
-pub(in super::super) fn take_over_signals() -> Result<(SignalFd, u64), String> {
+///
+/// # Errors
+/// One line, if the kernel refuses.
+pub(in super::super) fn take_over_signals() -> Result<TakenSignals, String> {
     let failed = |error: std::io::Error| format!("signals cannot be taken over: {error}");
     strandline_sys::spawn::set_recording_dispositions();
     let set: SigSet = SIGNALS.into_iter().collect();
@@ -38,7 +48,7 @@ pub(in super::super) fn take_over_signals() -> Result<(SignalFd, u64), String> {
         strandline_sys::spawn::block_signals((blocked_before | mask) & !wake_mask).map_err(failed)?;
     }
     let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK);
-    Ok((signals.map_err(|errno| failed(errno.into()))?, blocked_before))
+    Ok(TakenSignals { signals: signals.map_err(|errno| failed(errno.into()))?, blocked_before })
 }
 
 impl Session<'_> {
