@@ -1,19 +1,20 @@
 //! Which studies are too long to start without a confirmation.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::cell;
-use super::chosen::{ChosenStudy, StudyOptions};
+use super::chosen::{ChosenStudy, OpenedLab, StudyOptions};
 use super::needs;
 use super::run;
 use strandline_lab::executor::NoResult;
 use strandline_lab::setup::{LabOptions, MAX_UNCONFIRMED_RUNS};
 use strandline_lab::user::ProgressDisplay;
+use strandline_report::text::grouped;
 use strandline_report::units::seconds;
 
-/// Longer studies require a confirmation; the time is estimated only from this number of runs on.
+/// Longer studies require a confirmation.
 const MAX_UNCONFIRMED_TIME: Duration = Duration::from_secs(20 * 60);
+/// With fewer runs than this, the time is not estimated.
 const MIN_ESTIMATED_RUNS: u64 = 200;
 
 /// Refuses studies that together take very long or have very many runs. Runs one cell of each to
@@ -40,7 +41,7 @@ pub fn require_confirmation(
     if !is_long && runs.is_some_and(|runs| runs <= MAX_UNCONFIRMED_RUNS) {
         return Ok(());
     }
-    let runs = runs.map_or_else(|| "more than 10^19".to_owned(), |runs| runs.to_string());
+    let runs = runs.map_or_else(|| "more than 10^19".to_owned(), grouped);
     let name = match new_studies.as_slice() {
         [(study, _)] => study.matrix.study.name.clone(),
         several => format!("{} studies", several.len()),
@@ -122,20 +123,20 @@ fn time_one_run(chosen: &ChosenStudy, options: &StudyOptions) -> Result<Option<D
     }
 }
 
-/// The same in a lab of its own, which it removes.
+/// Run time of the first cell of a study in a lab of its own, which it removes.
 fn time_in_lab(chosen: &ChosenStudy, options: &StudyOptions) -> Result<Option<Duration>, NoResult> {
     let matrix = &chosen.matrix;
     let mut cells = needs::check_cells(matrix).map_err(NoResult::Failed)?;
     let Some(key) = cells.cells.first().cloned() else { return Ok(None) };
-    let (mut lab, build) = chosen.open(options)?;
+    let OpenedLab { mut lab, build_root } = chosen.open(options)?;
     let Some(executor) = lab.executors.first_mut() else { return Ok(None) };
-    let place = run::BuildPlace { root: Path::new(&build), is_resumed: false };
+    let place = run::BuildPlace { root: &build_root, is_resumed: false };
     run::prepare(matrix, &mut cells, place, &mut **executor, &|_| {})?;
     let can_run = cells.cells.contains(&key);
     let begin = Instant::now();
     if can_run {
-        let subject = cell::subject(matrix, &key, &build, options.timeout).map_err(NoResult::Failed)?;
-        executor.run(&subject, &build.join(".output"))?;
+        let subject = cell::subject(matrix, &key, &build_root, options.timeout).map_err(NoResult::Failed)?;
+        executor.run(&subject, &build_root.join(".output"))?;
     }
     let run_time = begin.elapsed();
     lab.close();

@@ -9,8 +9,9 @@ use super::build::{build_folder, why_not_preloaded};
 use super::claim::{JudgedClaim, Verdict, judge};
 use super::data::{Data, MeasuredData};
 use super::file::Study;
-use super::matrix::{Key, Matrix};
+use super::matrix::{Form, Key, Matrix};
 use super::needs::{self, RunnableCells};
+use super::run::{Failures, PlanRuns};
 use super::tests::GOOD;
 use super::{cell, run};
 use strandline_inspect::readers::ALLOCATORS;
@@ -34,6 +35,11 @@ fn results(outcomes: Vec<Vec<Outcome>>) -> Results {
     }
 }
 
+fn without_failures(results: &Results) -> PlanRuns<'_> {
+    const NO_FAILURES: &Failures = &Failures::new();
+    PlanRuns { results, failures: NO_FAILURES }
+}
+
 fn claims(matrix: &Matrix, data: Data) -> Vec<JudgedClaim> {
     let measured: Arc<dyn MeasuredData> = Arc::new(data);
     let matrix = Arc::new(matrix.clone());
@@ -54,8 +60,7 @@ fn derived_metrics_read_the_counts_of_claims_without_failed_runs() {
     let good = |count| outcome(End::Exited(0), count, 1.0);
     let timed = results(vec![vec![good(5), good(5), good(5)]]);
     let counted = results(vec![vec![good(7000), outcome(End::Exited(3), 9, 1.0), good(9000)]]);
-    let data =
-        run::data(&matrix, &runnable, &timed, Some((&counted, &Default::default())), &Default::default());
+    let data = run::data(&matrix, &runnable, without_failures(&timed), Some(without_failures(&counted)));
     let cell = data.cells.values().next().unwrap();
     assert_eq!(cell.samples["instructions"], [Some(7000.0), None, Some(9000.0)]);
     assert_eq!(cell.samples["thousands"], [Some(7.0), None, Some(9.0)]);
@@ -70,7 +75,16 @@ fn a_mostly_failing_cell_supports_no_claim_and_one_failure_is_reported() {
     let (good, bad) = (|| outcome(End::Exited(0), 1, 1.0), || outcome(End::Exited(3), 1, 1.0));
     let judged = |runs: Vec<Outcome>, failures: u32| {
         let failures = [(0, run::CellFailures { count: failures, last_outcome: bad() })].into();
-        claims(&matrix, run::data(&matrix, &runnable, &results(vec![runs]), None, &failures)).remove(0)
+        claims(
+            &matrix,
+            run::data(
+                &matrix,
+                &runnable,
+                PlanRuns { results: &results(vec![runs]), failures: &failures },
+                None,
+            ),
+        )
+        .remove(0)
     };
     let dropped = judged(vec![bad(), good(), bad()], 2);
     assert_eq!(dropped.verdict, Verdict::NotRun);
@@ -86,7 +100,7 @@ fn an_interval_that_is_not_known_is_not_the_median() {
     let matrix = matrix(&text);
     let runnable = needs::check_cells(&matrix).unwrap();
     let runs = results(vec![vec![outcome(End::Exited(0), 1, 1.0)]]);
-    let data = run::data(&matrix, &runnable, &runs, None, &Default::default());
+    let data = run::data(&matrix, &runnable, without_failures(&runs), None);
     let judged = claims(&matrix, data).remove(0);
     assert_eq!(judged.verdict, Verdict::NotRun);
     assert!(judged.reason.unwrap().contains("too few repeats"));
@@ -98,7 +112,7 @@ fn a_claim_that_read_nothing_does_not_hold() {
         .to_owned()
         + &claim("values(\"size\").filter(s, s > 1).all(s, median(\"wall_seconds\", {\"size\": s}) < 5)");
     let study = matrix(&text).study;
-    let one = Matrix::chosen(study, false, &[("size".to_owned(), vec!["1".to_owned()])]).unwrap();
+    let one = Matrix::chosen(study, Form::Full, &[("size".to_owned(), vec!["1".to_owned()])]).unwrap();
     let judged = claims(&one, Data::default()).remove(0);
     assert_eq!(judged.verdict, Verdict::NotRun);
     assert_eq!(judged.reason.as_deref(), Some("it reads no cell of this run"));
@@ -108,7 +122,7 @@ fn a_claim_that_read_nothing_does_not_hold() {
 fn an_allocator_that_is_not_here_is_a_reason_not_to_run() {
     let study = Arc::new(Study::parse(Path::new("/nowhere/x/study.toml"), GOOD).unwrap());
     let names = ["glibc", "./no-such.so", "libno-such.so.9", "glibc"].map(str::to_owned).to_vec();
-    let matrix = Matrix::chosen(study, false, &[("allocator".to_owned(), names)]).unwrap();
+    let matrix = Matrix::chosen(study, Form::Full, &[("allocator".to_owned(), names)]).unwrap();
     let axis = &matrix.axes[1];
     assert_eq!(axis.choices.len(), 3, "each once");
     let path = std::env::current_dir().unwrap().join("no-such.so").display().to_string();
@@ -162,8 +176,7 @@ fn different_builds_have_separate_folders() {
     let missing = Key { subject: 7, ..cells[2].clone() };
     let refused = cell::subject(&matrix, &missing, Path::new("/r"), None).unwrap_err();
     assert!(refused.ends_with(": there is no subject number 7"), "{refused}");
-    let without =
-        run::data(&matrix, &RunnableCells::default(), &Results::default(), None, &Default::default());
+    let without = run::data(&matrix, &RunnableCells::default(), without_failures(&Results::default()), None);
     assert!(without.cells.is_empty());
 }
 
@@ -177,7 +190,7 @@ fn choices_with_equal_numbers_are_distinguished_by_name() {
     let runnable = needs::check_cells(&both).unwrap();
     let runs = |seconds| vec![outcome(End::Exited(0), 1, seconds)];
     let measured = results(vec![runs(1.0), runs(9.0)]);
-    let data = run::data(&both, &runnable, &measured, None, &Default::default());
+    let data = run::data(&both, &runnable, without_failures(&measured), None);
     assert_eq!(claims(&both, data)[0].verdict, Verdict::Fails);
     let by_number = text.replace("{\"mode\": m}", "{\"mode\": 1}");
     let lines = Study::parse(Path::new("x/study.toml"), &by_number).map(|_| ()).unwrap_err();
@@ -196,7 +209,7 @@ fn subjects_are_compared_with_one_that_takes_fewer_axes() {
         let matrix = matrix(&text);
         let runnable = needs::check_cells(&matrix).unwrap();
         let measured = results(vec![vec![outcome(End::Exited(0), 1, 1.0)]; 3]);
-        let data = run::data(&matrix, &runnable, &measured, None, &Default::default());
+        let data = run::data(&matrix, &runnable, without_failures(&measured), None);
         let judged = claims(&matrix, data).remove(0);
         assert_eq!((judged.verdict, judged.measured.len()), (Verdict::Holds, 2), "{:?}", judged.reason);
     }
@@ -235,11 +248,11 @@ fn a_subject_has_its_own_metrics_and_repeats() {
     let good = printed("{\"x\": 2, \"said\": \"good\", \"y\": 7}\n", "good");
     let bad = printed("{\"x\": 2, \"said\": \"bad\", \"y\": 7}\n", "bad");
     let cells: Vec<_> =
-        needs::check_cells(&matrix).unwrap().unrunnable.into_iter().map(|(key, _)| key).collect();
+        needs::check_cells(&matrix).unwrap().unrunnable.into_iter().map(|cell| cell.key).collect();
     let runnable = RunnableCells { cells, unrunnable: Vec::new() };
     let judged = |last_outcome: &Outcome| {
         let runs = results(vec![vec![good.clone(), last_outcome.clone()], vec![good.clone(); 5]]);
-        let data = run::data(&matrix, &runnable, &runs, None, &Default::default());
+        let data = run::data(&matrix, &runnable, without_failures(&runs), None);
         claims(&matrix, data)
     };
     let same = judged(&good);
@@ -264,16 +277,16 @@ fn what_a_claim_reads_has_to_be_of_the_subject_that_it_names() {
 }
 
 #[test]
-fn an_axis_that_whoever_runs_it_fills_has_no_cells_before() {
+fn an_axis_without_choices_has_no_cells_until_the_user_gives_some() {
     let text = "title = 't'\n[axes.perl]\ndefault = []\n[[subject]]\nname = 's'\ncommand = '{perl} -e 1'\n"
         .to_owned()
         + &claim("median(\"wall_seconds\") < 5");
     let study = Arc::new(Study::parse(Path::new("x/study.toml"), &text).unwrap());
-    let without = Matrix::chosen(study.clone(), false, &[]).unwrap();
+    let without = Matrix::chosen(study.clone(), Form::Full, &[]).unwrap();
     assert_eq!(without.cells().unwrap(), []);
     let judged = claims(&without, Data::default()).remove(0);
     assert_eq!(judged.reason.as_deref(), Some("nothing is chosen for perl: --axis perl=…"));
-    let with = Matrix::chosen(study, false, &[("perl".to_owned(), vec!["true".to_owned()])]).unwrap();
+    let with = Matrix::chosen(study, Form::Full, &[("perl".to_owned(), vec!["true".to_owned()])]).unwrap();
     assert_eq!(with.cells().unwrap().len(), 1);
 }
 
@@ -291,7 +304,7 @@ fn printed(matrix: &Matrix, cells: &[&[&str]]) -> Data {
         let mut runs = vec![Vec::new(); cells.len()];
         runs[index] = lines.iter().enumerate().map(run).collect();
         let runnable = RunnableCells { cells: matrix.cells().unwrap(), unrunnable: Vec::new() };
-        let all = run::data(matrix, &runnable, &results(runs), None, &Default::default());
+        let all = run::data(matrix, &runnable, without_failures(&results(runs)), None);
         let key = &runnable.cells[index];
         data.cells.insert(key.clone(), all.cells[key].clone());
     }
@@ -339,8 +352,8 @@ fn what_fails_under_cachegrind_takes_nothing_but_its_counts() {
     let judged = |counted: Vec<Outcome>, failures: u32| {
         let failures = [(0, run::CellFailures { count: failures, last_outcome: bad() })].into();
         let (timed, counted) = (results(vec![vec![good(), good(), good(), good()]]), results(vec![counted]));
-        let counted = Some((&counted, &failures));
-        let data = run::data(&matrix, &runnable, &timed, counted, &Default::default());
+        let counted = Some(PlanRuns { results: &counted, failures: &failures });
+        let data = run::data(&matrix, &runnable, without_failures(&timed), counted);
         claims(&matrix, data)
     };
     let mostly = judged(vec![bad(), good(), bad()], 2);
@@ -363,8 +376,8 @@ fn processor_counts_are_not_mixed_with_cachegrind_counts() {
     let matrix = matrix(&text);
     let runnable = needs::check_cells(&matrix).unwrap();
     let runs = || results(vec![vec![outcome(End::Exited(0), 7000, 1.0)]; 2]);
-    let (counted, none) = (runs(), Default::default());
-    let data = run::data(&matrix, &runnable, &runs(), Some((&counted, &none)), &none);
+    let counted = runs();
+    let data = run::data(&matrix, &runnable, without_failures(&runs()), Some(without_failures(&counted)));
     let judged = claims(&matrix, data).remove(0);
     assert_eq!(judged.reason.as_deref(), Some("subject=b: no run gave instructions"));
 }
