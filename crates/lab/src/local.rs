@@ -170,7 +170,7 @@ impl LocalExecutor {
 
     /// Handles the loss of the launcher: ends the jobs that it ran.
     fn handle_launcher_loss(&mut self) -> StopReason {
-        drop(reap(self.launcher, true));
+        drop(reap(self.launcher));
         self.launcher = 0;
         sweep(&self.spared, GRACE);
         StopReason::Failed(
@@ -376,7 +376,7 @@ impl Drop for LocalExecutor {
         }
         // The launcher ends the jobs and exits.
         drop(self.socket.shutdown(std::net::Shutdown::Both));
-        drop(reap(self.launcher, true));
+        drop(reap(self.launcher));
         for group in std::mem::take(&mut self.jobs).into_values().filter_map(|run| run.group) {
             // A failure cannot be reported anymore.
             drop(remove_group(&group));

@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::Path;
 
 use regex_lite::Regex;
-use strandline_process::control_groups;
+use strandline_process::control_groups::memberships;
 use strandline_process::group::find::pod_uid;
 use strandline_process::map::file_name;
 use strandline_process::procfs::mounts::unescaped;
@@ -200,9 +200,9 @@ impl Selection {
         }
         self.selects_groups() && {
             let text = groups_of(&found.process);
-            group_paths(&text).any(|(_, path)| {
-                self.groups.iter().any(|group| is_within(path, group))
-                    || path.split('/').any(|component| self.selects_component(component))
+            memberships(&text).any(|membership| {
+                self.groups.iter().any(|group| is_within(membership.path, group))
+                    || membership.path.split('/').any(|component| self.selects_component(component))
             })
         }
     }
@@ -268,23 +268,15 @@ fn groups_of(process: &Process) -> String {
     process.read_text("cgroup", MAX_GROUP_BYTES).unwrap_or_default()
 }
 
-/// The controllers and the path of each line of /proc/PID/cgroup.
-fn group_paths(text: &str) -> impl Iterator<Item = (&str, &str)> {
-    text.lines().filter_map(control_groups::parse_line)
-}
-
 /// The group that counts its memory: that of version 1's memory controller if it is in use,
 /// otherwise that of version 2.
 fn own_group(text: &str) -> Option<String> {
-    let path_with = |accepts: &dyn Fn(&str) -> bool| {
-        group_paths(text).find(|(controllers, _)| accepts(controllers)).map(|(_, path)| path)
-    };
-    let memory = path_with(&|controllers| controllers.split(',').any(|name| name == "memory"));
-    // The line of version 2 has no controllers.
-    let path = memory.or_else(|| path_with(&str::is_empty))?;
-    Some(clean(path).chars().take(MAX_GROUP_CHARACTERS).collect())
+    let version_1 = memberships(text).find(|membership| membership.has_controller("memory"));
+    let own = version_1.or_else(|| memberships(text).find(|membership| membership.is_version_2()))?;
+    Some(clean(own.path).chars().take(MAX_GROUP_CHARACTERS).collect())
 }
 
+/// Whether the group at `path` is `group` or below it.
 fn is_within(path: &str, group: &str) -> bool {
     group == "/" || path.strip_prefix(group).is_some_and(|below| below.is_empty() || below.starts_with('/'))
 }
