@@ -175,6 +175,16 @@ pub fn mount_point(mounts: &str, kind: &str, option: Option<&str>) -> Option<Pat
     })
 }
 
+/// The mount points of all control group hierarchies in the text of mountinfo.
+pub fn mount_points(mounts: &str) -> impl Iterator<Item = PathBuf> {
+    mounts.lines().filter_map(|line| {
+        let (mount_fields, file_system) = line.split_once(" - ")?;
+        let is_hierarchy = matches!(file_system.split(' ').next()?, "cgroup" | "cgroup2");
+        let point = mount_fields.split(' ').nth(4).filter(|_| is_hierarchy)?;
+        Some(PathBuf::from(unescaped(point)))
+    })
+}
+
 /// The text of a file of a group, without blanks around it; `None` if there is no such file.
 fn setting(folder: &Path, name: &str) -> io::Result<Option<String>> {
     match fs::read_to_string(folder.join(name)) {

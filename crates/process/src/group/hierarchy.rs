@@ -9,8 +9,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use crate::control_groups::{memberships, mount_point};
-use crate::procfs::mounts::unescaped;
+use crate::control_groups::{memberships, mount_point, mount_points};
 
 /// The version of control groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,12 +172,7 @@ impl Hierarchy {
         let version_1 = mount_point(mounts, "cgroup", Some("memory")).map(|root| (Version::One, root));
         let (version, root) =
             version_1.or_else(|| mount_point(mounts, "cgroup2", None).map(|root| (Version::Two, root)))?;
-        let is_group = |line: &&str| {
-            line.split_once(" - ")
-                .is_some_and(|(_, after)| after.starts_with("cgroup ") || after.starts_with("cgroup2 "))
-        };
-        let points = mounts.lines().filter(is_group).filter_map(|line| line.split(' ').nth(4));
-        Some(Self { version, root, mounts: points.map(unescaped).map(PathBuf::from).collect() })
+        Some(Self { version, root, mounts: mount_points(mounts).collect() })
     }
 
     /// The path of this hierarchy's group in the text of /proc/PID/cgroup.

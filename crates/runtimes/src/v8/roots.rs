@@ -118,7 +118,7 @@ impl<'a> Roots<'a> {
                 return None;
             }
             let gaps = self.skipped_ranges.gaps_in(run);
-            let (_, is_late) = each_word_until(self.heap.memory, gaps, context.deadline, &mut |at, word| {
+            let read = each_word_until(self.heap.memory, gaps, context.deadline, &mut |at, word| {
                 is_ended |= match Shapes::object_at(word) {
                     Some(address) => !visit(Root::Native(at), address),
                     // An entry of a dispatch table has a pointer above the number of parameters.
@@ -129,8 +129,8 @@ impl<'a> Roots<'a> {
                 };
                 !is_ended
             });
-            if is_late || is_ended {
-                return (!is_late).then_some(false);
+            if read.is_late || is_ended {
+                return (!read.is_late).then_some(false);
             }
         }
         Some(true)
