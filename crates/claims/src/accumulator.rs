@@ -126,8 +126,8 @@ impl Sums {
         self.last_counted_chunk = other.last_counted_chunk.or(self.last_counted_chunk);
     }
 
-    /// Notes a page with pinned bytes, if there is one, and the chunk that was counted there because
-    /// it reaches into it.
+    /// Notes a page with pinned bytes, if there is one, and the chunk that was counted there
+    /// because it reaches into the page.
     fn note_pinned_page(&mut self, is_pinned: bool, carried_chunk: Option<ChunkAddress>) {
         if is_pinned && !self.has_pinned_page {
             self.has_pinned_page = true;
@@ -427,6 +427,8 @@ impl<'a> Accumulator<'a> {
                 accumulator.claim_to(until, Class::Refined(refined.slot));
                 return;
             };
+            // An arena that is moved by a header may reach into a third page, which has none of its
+            // own.
             let mut bytes_on_pages = bytes_on_pages.into_iter();
             // Free bytes that do not fit on their page, because of a header, move to the next page.
             let mut pending_free_bytes = 0;

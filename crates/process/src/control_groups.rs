@@ -62,11 +62,14 @@ impl ControlGroups {
     /// [`Self::objection_to_copy`] gives that reason.
     pub fn of(process: &Process) -> Self {
         let groups = process.read_text("cgroup", MAX_BYTES);
-        // A kernel without control groups lacks the file.
-        let is_missing =
-            |error: &Error| matches!(error, Error::Io { source, .. } if source.kind() == ErrorKind::NotFound);
+        // A kernel without control groups lacks the file, and a process that has ended has none.
+        let has_none = |error: &Error| match error {
+            Error::Ended { .. } => true,
+            Error::Io { source, .. } => source.kind() == ErrorKind::NotFound,
+            _ => false,
+        };
         let mounts = fs::read("/proc/self/mountinfo");
-        let is_unread = groups.as_ref().is_err_and(|error| !is_missing(error)) || mounts.is_err();
+        let is_unread = groups.as_ref().is_err_and(|error| !has_none(error)) || mounts.is_err();
         let mounts = String::from_utf8_lossy(&mounts.unwrap_or_default()).into_owned();
         Self { groups: groups.unwrap_or_default(), mounts, is_unread }
     }
@@ -160,29 +163,40 @@ impl ControlGroups {
     }
 }
 
-/// The mount point of a control group hierarchy (proc(5), mountinfo: the fields after " - " are
-/// type, source, options).
-pub fn mount_point(mounts: &str, kind: &str, option: Option<&str>) -> Option<PathBuf> {
-    mounts.lines().find_map(|line| {
+/// A mounted control group hierarchy.
+struct HierarchyMount<'a> {
+    /// `cgroup` (version 1) or `cgroup2`.
+    kind: &'a str,
+    /// Its options, separated by commas: the controllers of version 1.
+    options: &'a str,
+    /// Where it is mounted.
+    point: PathBuf,
+}
+
+/// The hierarchies in the text of mountinfo (proc(5): the fifth field is the mount point, those
+/// after " - " are type, source, options).
+fn hierarchy_mounts(mounts: &str) -> impl Iterator<Item = HierarchyMount<'_>> {
+    mounts.lines().filter_map(|line| {
         let (mount_fields, file_system) = line.split_once(" - ")?;
-        let mut file_system_fields = file_system.split(' ');
-        let is_kind = file_system_fields.next()? == kind;
-        let has_option = option.is_none_or(|option| {
-            file_system_fields.nth(1).is_some_and(|options| options.split(',').any(|name| name == option))
-        });
-        let point = mount_fields.split(' ').nth(4).filter(|_| is_kind && has_option)?;
-        Some(PathBuf::from(unescaped(point)))
+        let mut fields = file_system.split(' ');
+        let kind = fields.next().filter(|kind| matches!(*kind, "cgroup" | "cgroup2"))?;
+        let point = PathBuf::from(unescaped(mount_fields.split(' ').nth(4)?));
+        Some(HierarchyMount { kind, options: fields.nth(1).unwrap_or_default(), point })
     })
 }
 
-/// The mount points of all control group hierarchies in the text of mountinfo.
+/// The mount point of the first hierarchy of this type (`cgroup`, `cgroup2`) with `option`, in the
+/// text of mountinfo.
+pub fn mount_point(mounts: &str, kind: &str, option: Option<&str>) -> Option<PathBuf> {
+    let has_option = |mount: &HierarchyMount<'_>| {
+        option.is_none_or(|option| mount.options.split(',').any(|name| name == option))
+    };
+    hierarchy_mounts(mounts).find(|mount| mount.kind == kind && has_option(mount)).map(|mount| mount.point)
+}
+
+/// The mount points of all hierarchies in the text of mountinfo.
 pub fn mount_points(mounts: &str) -> impl Iterator<Item = PathBuf> {
-    mounts.lines().filter_map(|line| {
-        let (mount_fields, file_system) = line.split_once(" - ")?;
-        let is_hierarchy = matches!(file_system.split(' ').next()?, "cgroup" | "cgroup2");
-        let point = mount_fields.split(' ').nth(4).filter(|_| is_hierarchy)?;
-        Some(PathBuf::from(unescaped(point)))
-    })
+    hierarchy_mounts(mounts).map(|mount| mount.point)
 }
 
 /// The text of a file of a group, without blanks around it; `None` if there is no such file.

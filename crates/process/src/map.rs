@@ -167,8 +167,8 @@ impl AddressSpace {
         (Self { mappings, ..Self::default() }, skipped)
     }
 
-    /// Sets the lengths of its programs and libraries, by which [`modules`] finds the end of the bss
-    /// of each.
+    /// Sets the lengths of its programs and libraries, by which [`modules`] finds the end of each
+    /// bss.
     pub fn set_spans(&mut self, spans: MemorySpans) {
         self.bss = spans.bss(&modules::groups_with_following_memory(&self.mappings));
         self.spans = spans;

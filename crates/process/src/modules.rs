@@ -22,7 +22,7 @@ pub struct Module<'a> {
     pub data: AddressRange,
 }
 
-/// The programs and libraries with code and static data, each once; at most [`MAX_FILES`].
+/// The programs and libraries with code and static data, each once; at most `MAX_FILES`.
 pub fn all(space: &AddressSpace) -> Vec<Module<'_>> {
     let mut seen_files = HashSet::new();
     let mut modules = Vec::new();

@@ -161,8 +161,8 @@ fn same_file(file: &File, mapping: &Mapping) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.ino() == mapping.inode)
 }
 
-/// Whether an open file is known to be on the device shown in maps; see `same_file` for file systems
-/// where it is not.
+/// Whether an open file is known to be on the device shown in maps; see `same_file` for file
+/// systems where it is not.
 fn same_device(file: &File, mapping: &Mapping) -> bool {
     file.metadata().is_ok_and(|metadata| device_number(metadata.dev()) == mapping.device)
 }

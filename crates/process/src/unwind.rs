@@ -121,8 +121,9 @@ impl TextKey {
 }
 
 impl Objects {
-    /// Loads the object of the text mapping at `address`. An object that cannot be read, or exceeds
-    /// the bound on all objects, counts as one without information: a walk through it fails.
+    /// Loads the object of the text mapping at `address`, if there still is one. An object that
+    /// cannot be read, or exceeds the bound on all objects, counts as one without information: a
+    /// walk through it fails.
     pub fn load(&mut self, process: &Process, space: &AddressSpace, address: u64) {
         let Some(mapping) = space.find(address) else { return };
         if self.loaded_bytes >= MAX_LOADED_BYTES {

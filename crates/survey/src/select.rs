@@ -284,8 +284,8 @@ fn is_within(path: &str, group: &str) -> bool {
     group == "/" || path.strip_prefix(group).is_some_and(|below| below.is_empty() || below.starts_with('/'))
 }
 
-/// The path of a group as in /proc/PID/cgroup: without the mount point of its hierarchy. `mounts` is
-/// the text of mountinfo.
+/// The path of a group as in /proc/PID/cgroup: without the mount point of its hierarchy. `mounts`
+/// is the text of mountinfo.
 fn group_path(requested: &str, mounts: &str) -> String {
     let path_in_hierarchy = mount_points(mounts)
         .filter_map(|point| Path::new(requested).strip_prefix(point).ok())

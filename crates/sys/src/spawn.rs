@@ -323,8 +323,8 @@ pub fn ticks_per_second() -> u64 {
     u64::try_from(ticks).ok().filter(|&ticks| ticks > 0).unwrap_or(100)
 }
 
-/// Whether a program is known to gain privileges when it starts: it is setuid or setgid, or has file
-/// capabilities. One that cannot be looked up cannot be started either.
+/// Whether a program is known to gain privileges when it starts: it is setuid or setgid, or has
+/// file capabilities. One that cannot be looked up cannot be started either.
 pub fn gains_privileges(program: &Path) -> bool {
     const SET_ID: u32 = 0o6000;
     let is_set_id = std::fs::metadata(program).is_ok_and(|metadata| metadata.mode() & SET_ID != 0);

@@ -49,8 +49,8 @@ pub fn may_be_in_signal_handler(memory: &dyn Memory, stack: &Stack, trampoline: 
         || contents.chunks_exact(8).any(|word| word == trampoline.to_le_bytes())
 }
 
-/// Whether the stopped thread may be in a restartable sequence; `true` if its word cannot be read. A
-/// call would not abort the sequence: the thread would go on in its middle.
+/// Whether the stopped thread may be in a restartable sequence; `true` if its word cannot be read.
+/// A call would not abort the sequence: the thread would go on in its middle.
 pub fn is_in_rseq(memory: &dyn Memory, tid: i32) -> bool {
     match rseq::area(tid) {
         Ok(Some(area)) => {

@@ -42,6 +42,7 @@ pub fn processes_left_to(process: &Process, status: &Status) -> Option<u64> {
 fn tasks_of(user: u32) -> Option<u64> {
     let threads = procfs::all_pids().ok()?.filter_map(|pid| {
         let status = Process::open(pid).ok()?.status().ok()?;
+        // A process has at least one.
         (status.user_ids?.real == user).then_some(status.threads.unwrap_or(1))
     });
     Some(threads.sum())

@@ -23,23 +23,26 @@ use crate::target::tracee::ESRCH;
 
 /// Maximum number of descriptors checked.
 const MAX_DESCRIPTORS: usize = 1 << 20;
-/// Prefixes of descriptor links and mapping names, with the holder that they identify.
-const HOLDERS: [(&str, &str); 14] = [
-    ("anon_inode:[io_uring", "io_uring"),
-    ("/[aio]", "kernel AIO"),
-    ("/dev/infiniband", "RDMA"),
-    ("anon_inode:[infinibandevent]", "RDMA"),
-    ("/dev/vfio", "vfio"),
-    ("anon_inode:[vfio", "vfio"),
-    ("/dev/kvm", "KVM"),
-    ("anon_inode:kvm", "KVM"),
-    ("/dev/nvidia", "a GPU"),
-    ("/dev/dri", "a GPU"),
-    ("/dev/kfd", "a GPU"),
-    ("/dev/uio", "a user-space driver"),
-    ("/dev/vhost", "vhost"),
-    ("anon_inode:[userfaultfd]", "userfaultfd"),
+
+/// A kind of holder.
+struct Holder {
+    name: &'static str,
+    /// How links of its descriptors, or names of its mappings, begin.
+    prefixes: &'static [&'static str],
+}
+
+const HOLDERS: [Holder; 9] = [
+    Holder { name: "io_uring", prefixes: &["anon_inode:[io_uring"] },
+    Holder { name: "kernel AIO", prefixes: &["/[aio]"] },
+    Holder { name: "RDMA", prefixes: &["/dev/infiniband", "anon_inode:[infinibandevent]"] },
+    Holder { name: "vfio", prefixes: &["/dev/vfio", "anon_inode:[vfio"] },
+    Holder { name: "KVM", prefixes: &["/dev/kvm", "anon_inode:kvm"] },
+    Holder { name: "a GPU", prefixes: &["/dev/nvidia", "/dev/dri", "/dev/kfd"] },
+    Holder { name: "a user-space driver", prefixes: &["/dev/uio"] },
+    Holder { name: "vhost", prefixes: &["/dev/vhost"] },
+    Holder { name: "userfaultfd", prefixes: &["anon_inode:[userfaultfd]"] },
 ];
+
 /// VmFlags of smaps that exclude a mapping from releasing pages, with the reason as text.
 const KEPT_FLAGS: [(&[u8; 2], &str); 8] = [
     (b"lo", "locked in memory"),
@@ -166,15 +169,15 @@ pub fn direct_mounts(process: &Process) -> Result<DirectMounts> {
         }
         let text = String::from_utf8_lossy(&text);
         let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        let is_direct = |flags: &str| u64::from_str_radix(flags, 8).is_ok_and(|flags| flags & O_DIRECT != 0);
-        if field("flags:").is_some_and(is_direct) {
-            // Linux >= 3.15 reports the mount.
-            match field("mnt_id:").and_then(|number| number.parse().ok()) {
-                Some(id) => {
-                    mounts.ids.insert(id);
-                }
-                None => mounts.may_lack_others = true,
+        let flags = field("flags:").and_then(|flags| u64::from_str_radix(flags, 8).ok());
+        // Linux >= 3.15 reports the mount.
+        let mount_id = field("mnt_id:").and_then(|number| number.parse().ok());
+        match (flags, mount_id) {
+            (Some(flags), _) if flags & O_DIRECT == 0 => {}
+            (Some(_), Some(id)) => {
+                mounts.ids.insert(id);
             }
+            (Some(_), None) | (None, _) => mounts.may_lack_others = true,
         }
         true
     })?;
@@ -184,7 +187,8 @@ pub fn direct_mounts(process: &Process) -> Result<DirectMounts> {
 
 /// The holder that the name of a descriptor or mapping identifies.
 fn holder_named(name: &str) -> Option<&'static str> {
-    HOLDERS.iter().find(|(start, _)| name.starts_with(start)).map(|&(_, holder)| holder)
+    let is_named = |holder: &&Holder| holder.prefixes.iter().any(|prefix| name.starts_with(prefix));
+    HOLDERS.iter().find(is_named).map(|holder| holder.name)
 }
 
 /// The reason why pages of `ranges` (in address order) must be kept, from the mappings that contain

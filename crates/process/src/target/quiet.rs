@@ -147,8 +147,8 @@ fn appends(process: &Process, tid: i32, registers: &Registers) -> bool {
     if !WRITES.contains(&(registers.orig_rax as i64)) {
         return false;
     }
-    // Of the thread, which may have descriptors of its own (CLONE_FILES of clone(2)). The kernel too
-    // takes the lower half of the register as the descriptor.
+    // Of the thread, which may have descriptors of its own (CLONE_FILES of clone(2)). The kernel
+    // too takes the lower half of the register as the descriptor.
     let name = format!("task/{tid}/fdinfo/{}", registers.rdi as i32);
     let Ok(info) = process.read_text(&name, MAX_INFO_BYTES) else { return true };
     let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
