@@ -244,7 +244,7 @@ fn try_tracing() -> std::io::Result<()> {
     let tid = child.id().cast_signed();
     let result = ptrace::seize(tid, 0)
         .and_then(|()| ptrace::interrupt(tid))
-        .and_then(|()| ptrace::wait(tid, true))
+        .and_then(|()| ptrace::wait(tid))
         .and_then(|_| ptrace::detach(tid, 0));
     child.kill()?;
     child.wait()?;

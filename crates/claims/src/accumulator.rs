@@ -7,10 +7,15 @@
 //! Several threads accumulate a range in [`AccumulatedPart`]s. Joining two adjacent parts finishes
 //! the page that they share.
 
+use std::num::NonZeroU64;
+
 use crate::class::{CLASSES, FreeSlots};
 pub use crate::class::{Class, Refinement, SLOTS, Slot};
 use crate::range::{PAGE_BYTES, RangePages, page_of};
 use strandline_process::range::AddressRange;
+
+/// The address of a chunk; none is at 0.
+type ChunkAddress = NonZeroU64;
 
 /// Resident bytes by what they hold. All-zero pages are counted in `zero` only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -96,11 +101,12 @@ pub struct Sums {
     pub releasable_bytes: u64,
     /// Live chunks on pages that hold pinned bytes.
     pub pinning_blocks: u64,
-    /// Address of the chunk that reaches into the first page with pinned bytes and was counted
-    /// there; 0 if there is no such chunk, `None` before the first such page.
-    first_carried_chunk: Option<u64>,
-    /// Address of the last chunk counted as pinning; 0 before the first one.
-    last_counted_chunk: u64,
+    /// Whether there was a page with pinned bytes.
+    has_pinned_page: bool,
+    /// The chunk that reaches into the first such page, if it was counted there.
+    first_carried_chunk: Option<ChunkAddress>,
+    /// The last chunk counted as pinning.
+    last_counted_chunk: Option<ChunkAddress>,
 }
 
 impl Sums {
@@ -113,12 +119,19 @@ impl Sums {
         self.releasable_bytes += other.releasable_bytes;
         self.pinning_blocks += other.pinning_blocks;
         // A chunk that crosses the border was counted on both sides.
-        if other.first_carried_chunk.is_some_and(|chunk| chunk != 0 && chunk == self.last_counted_chunk) {
+        if other.first_carried_chunk.is_some() && other.first_carried_chunk == self.last_counted_chunk {
             self.pinning_blocks -= 1;
         }
-        self.first_carried_chunk = self.first_carried_chunk.or(other.first_carried_chunk);
-        if other.last_counted_chunk != 0 {
-            self.last_counted_chunk = other.last_counted_chunk;
+        self.note_pinned_page(other.has_pinned_page, other.first_carried_chunk);
+        self.last_counted_chunk = other.last_counted_chunk.or(self.last_counted_chunk);
+    }
+
+    /// Notes a page with pinned bytes, if there is one, and the chunk that was counted there
+    /// because it reaches into the page.
+    fn note_pinned_page(&mut self, is_pinned: bool, carried_chunk: Option<ChunkAddress>) {
+        if is_pinned && !self.has_pinned_page {
+            self.has_pinned_page = true;
+            self.first_carried_chunk = carried_chunk;
         }
     }
 
@@ -133,6 +146,7 @@ impl Sums {
         &mut self.cells[index].resident
     }
 
+    /// The index of the cell that contains `address`, which is created if it is missing.
     fn find_cell(&mut self, address: u64, bounds: impl FnOnce() -> AddressRange) -> usize {
         let index = self.cells.partition_point(|cell| cell.end <= address);
         if self.cells.get(index).is_none_or(|cell| address < cell.start) {
@@ -145,6 +159,7 @@ impl Sums {
         index
     }
 
+    /// Adds a page that no later claim touches.
     fn finish_page(&mut self, page: &Page, pages: &RangePages) {
         if !pages.is_resident(page.address) {
             return;
@@ -157,13 +172,11 @@ impl Sums {
         if is_zero || !has_live_data || page.bytes[Class::Free.index()] == 0 {
             return;
         }
-        let is_new = page.carried_chunk != 0 && page.carried_chunk != self.last_counted_chunk;
-        self.first_carried_chunk.get_or_insert(if is_new { page.carried_chunk } else { 0 });
-        self.pinning_blocks += u64::from(page.chunk_count) + u64::from(is_new);
+        let new_chunk = page.carried_chunk.filter(|&chunk| Some(chunk) != self.last_counted_chunk);
+        self.note_pinned_page(true, new_chunk);
+        self.pinning_blocks += u64::from(page.chunk_count) + u64::from(new_chunk.is_some());
         let last_chunk = if page.chunk_count > 0 { page.last_chunk } else { page.carried_chunk };
-        if last_chunk != 0 {
-            self.last_counted_chunk = last_chunk;
-        }
+        self.last_counted_chunk = last_chunk.or(self.last_counted_chunk);
     }
 
     /// Counts whole pages that all hold `content`.
@@ -192,12 +205,14 @@ impl Sums {
         }
     }
 
+    /// Counts whole free pages that the allocator's own call releases.
     fn finish_releasable(&mut self, start: u64, end: u64, pages: &RangePages) {
         self.finish_whole_pages(start, end, PageContent::Releasable, pages);
         self.releasable_bytes += pages.runs_in(start, end).map(AddressRange::len).sum::<u64>();
     }
 }
 
+/// The claims on one page.
 #[derive(Clone, Debug, Default)]
 struct Page {
     address: u64,
@@ -207,11 +222,10 @@ struct Page {
     nested_bytes: u16,
     /// Number of live chunks that start here.
     chunk_count: u16,
-    /// Address of the last of them; 0 for none.
-    last_chunk: u64,
-    /// Address of the live chunk that started on an earlier page and reaches into this one; 0 for
-    /// none.
-    carried_chunk: u64,
+    /// The last of them.
+    last_chunk: Option<ChunkAddress>,
+    /// The live chunk that started on an earlier page and reaches into this one.
+    carried_chunk: Option<ChunkAddress>,
 }
 
 impl Page {
@@ -219,24 +233,23 @@ impl Page {
         Self { address, ..Self::default() }
     }
 
+    /// Whether free bytes on the page are pinned.
     fn has_live_data(&self) -> bool {
         let is_live = |class| class != Class::Free.index() && class != Class::Cached.index();
         self.nested_bytes > 0
             || self.bytes.iter().enumerate().any(|(class, &bytes)| bytes > 0 && is_live(class))
     }
 
+    /// Adds the claims of the part behind on the same page.
     fn add(&mut self, other: &Self) {
         for (mine, theirs) in self.bytes.iter_mut().zip(other.bytes) {
             *mine = mine.saturating_add(theirs);
         }
-        self.nested_bytes = self.nested_bytes.saturating_add(other.nested_bytes);
-        self.chunk_count = self.chunk_count.saturating_add(other.chunk_count);
+        crate::add_fields!(saturating self, other: nested_bytes, chunk_count);
         if other.chunk_count > 0 {
             self.last_chunk = other.last_chunk;
         }
-        if self.carried_chunk == 0 {
-            self.carried_chunk = other.carried_chunk;
-        }
+        self.carried_chunk = self.carried_chunk.or(other.carried_chunk);
     }
 }
 
@@ -260,8 +273,11 @@ impl AccumulatedPart {
         Self { start, end: start, head: None, sums: Sums::default(), tail: None }
     }
 
-    /// Joins the part that follows. Fails if it does not start at the end of this one, because
-    /// bytes would then be counted twice or not at all.
+    /// Joins the part that follows.
+    ///
+    /// # Errors
+    /// [`OutOfOrder`] if it does not start at the end of this one: bytes would be counted twice or
+    /// not at all.
     pub fn join(&mut self, next: Self, pages: &RangePages) -> Result<(), OutOfOrder> {
         if next.start != self.end {
             return Err(OutOfOrder { at: next.start, expected: self.end });
@@ -365,6 +381,7 @@ impl<'a> Accumulator<'a> {
         is_within.then(|| (end - self.cursor) as u16)
     }
 
+    /// Implements [`Accumulator::claim_to`] for any number of pages.
     fn claim_over_pages(&mut self, end: u64, class: Class) {
         let mut at = self.cursor;
         while at < end {
@@ -392,7 +409,7 @@ impl<'a> Accumulator<'a> {
             && let Some(page) = &mut self.current
         {
             page.chunk_count = page.chunk_count.saturating_add(1);
-            page.last_chunk = start;
+            page.last_chunk = ChunkAddress::new(start);
             page.bytes[Class::Header.index()] += header_bytes as u16;
             page.bytes[Class::Live.index()] += bytes - header_bytes as u16;
             self.cursor = end;
@@ -410,6 +427,8 @@ impl<'a> Accumulator<'a> {
                 accumulator.claim_to(until, Class::Refined(refined.slot));
                 return;
             };
+            // An arena that is moved by a header may reach into a third page, which has none of its
+            // own.
             let mut bytes_on_pages = bytes_on_pages.into_iter();
             // Free bytes that do not fit on their page, because of a header, move to the next page.
             let mut pending_free_bytes = 0;
@@ -458,17 +477,15 @@ impl<'a> Accumulator<'a> {
     fn claim_used(&mut self, end: u64, header_bytes: u64, payload: impl FnOnce(&mut Self)) {
         let start = self.cursor;
         let first_page = page_of(start);
-        {
-            let page = self.page(first_page);
-            page.chunk_count = page.chunk_count.saturating_add(1);
-            page.last_chunk = start;
-        }
+        let page = self.page(first_page);
+        page.chunk_count = page.chunk_count.saturating_add(1);
+        page.last_chunk = ChunkAddress::new(start);
         self.claim_to(start + header_bytes, Class::Header);
         payload(self);
         self.claim_to(end, Class::Live);
         let last_page = page_of(end);
         if last_page != first_page && end != last_page {
-            self.page(last_page).carried_chunk = start;
+            self.page(last_page).carried_chunk = ChunkAddress::new(start);
         }
     }
 

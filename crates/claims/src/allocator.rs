@@ -133,8 +133,8 @@ pub struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// A context for tests, which set what they are about: no threads, nothing locked or swapped
-    /// out, and time enough.
+    /// A context for tests, without threads and with nothing locked or swapped out, and with ten
+    /// minutes to read; a test sets the fields that matter to it.
     pub fn of_image(
         memory: &'a dyn Memory,
         space: &'a AddressSpace,

@@ -2,6 +2,8 @@
 //! more.
 
 /// What a byte of an allocator's range holds.
+///
+/// A chunk is a block with the allocator's words in front of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Payload of a chunk in use.

@@ -4,6 +4,7 @@
 use crate::allocator::{CallHazard, HazardCause};
 use crate::caveat::Caveat;
 use crate::reader::ReaderInfo;
+use crate::units::thousands;
 
 /// Inconsistent structures, and the point at which time ran out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,7 +24,7 @@ impl ReadProblems {
     /// claimed as unread.
     pub fn note_damage(&mut self, at: u64, bytes: u64) {
         self.damages += 1;
-        self.damaged_bytes += bytes;
+        self.damaged_bytes = self.damaged_bytes.saturating_add(bytes);
         self.first_damage.get_or_insert(at);
     }
 
@@ -44,8 +45,7 @@ impl ReadProblems {
 
     /// Adds the problems of another part.
     pub fn add(&mut self, other: &Self) {
-        self.damages += other.damages;
-        self.damaged_bytes += other.damaged_bytes;
+        crate::add_fields!(saturating self, other: damages, damaged_bytes);
         self.first_damage = self.first_damage.or(other.first_damage);
         self.timed_out_at = self.timed_out_at.or(other.timed_out_at);
     }
@@ -66,9 +66,10 @@ impl ReadProblems {
             caveats.push(Caveat::new(&format!("{name}_too_slow"), place, None, text));
         }
         if let Some(at) = self.first_damage {
+            let (are, their) = if self.damages == 1 { ("is", "its") } else { ("are", "their") };
             let text = format!(
-                "{} of the {structures} of {title} are inconsistent (damaged, or read during a change): their contents are unknown",
-                self.damages
+                "{} of the {structures} of {title} {are} inconsistent (damaged, or read during a change): {their} contents are unknown",
+                thousands(self.damages)
             );
             let bytes = (self.damaged_bytes > 0).then_some(self.damaged_bytes);
             caveats.push(Caveat::new(&format!("{name}_damaged"), format!("{at:#x}"), bytes, text));

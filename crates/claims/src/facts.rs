@@ -226,7 +226,7 @@ pub struct Runtime {
 
 impl Runtime {
     /// What its reader added under `name` (`perl`, `sbcl`), in the shape that the reader's `facts`
-    /// define.
+    /// define; `None` if there is nothing, or of another shape (from another version).
     pub fn details<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
         serde_json::from_value(self.details.get(name)?.clone()).ok()
     }
@@ -238,6 +238,7 @@ impl Runtime {
 
     /// Stores `details` under `name`.
     pub fn set_details<T: Serialize>(&mut self, name: &str, details: &T) {
+        // Only maps with other keys than strings have no JSON; the readers' facts have none.
         if let Ok(value) = serde_json::to_value(details) {
             self.details.insert(name.to_owned(), value);
         }

@@ -10,11 +10,13 @@ pub struct SlotTable {
     entries: Vec<SlotEntry>,
 }
 
+/// The row and holder of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct SlotEntry {
-    row: RowRef,
+pub struct SlotEntry {
+    /// The row.
+    pub row: RowRef,
     /// The holder, if only a part of the row has it.
-    holder: Option<String>,
+    pub holder: Option<String>,
 }
 
 impl SlotTable {
@@ -33,9 +35,9 @@ impl SlotTable {
         u8::try_from(index).ok().and_then(Slot::new)
     }
 
-    /// The row and holder of a slot.
-    pub fn get(&self, slot: Slot) -> Option<(RowRef, Option<&str>)> {
-        self.entries.get(slot.index()).map(|entry| (entry.row, entry.holder.as_deref()))
+    /// The row and holder of a slot; `None` if it was not added.
+    pub fn get(&self, slot: Slot) -> Option<&SlotEntry> {
+        self.entries.get(slot.index())
     }
 }
 

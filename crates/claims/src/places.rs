@@ -2,6 +2,9 @@
 //! first use.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use crate::bits;
 
 /// Addresses under one bit.
 const GRANULE_BYTES: u64 = 16;
@@ -25,25 +28,24 @@ impl AddressSet {
             return false;
         }
         let leaf = self.leaves.entry(address / LEAF_BYTES).or_insert_with(|| Box::new([0; WORDS_PER_LEAF]));
-        let (word, bit) = position_in_leaf(address);
-        leaf[word] |= bit;
+        bits::set(&mut leaf[..], index_in_leaf(address));
         true
     }
 
     /// Whether an address is in the set.
     #[inline]
     pub fn contains(&self, address: u64) -> bool {
-        let (word, bit) = position_in_leaf(address);
+        let leaf = || self.leaves.get(&(address / LEAF_BYTES));
         address.is_multiple_of(GRANULE_BYTES)
-            && self.leaves.get(&(address / LEAF_BYTES)).is_some_and(|leaf| leaf[word] & bit != 0)
+            && leaf().is_some_and(|leaf| bits::has(&leaf[..], index_in_leaf(address)))
     }
 
     /// Adds the addresses of another set.
     pub fn extend(&mut self, other: Self) {
         for (number, theirs) in other.leaves {
             match self.leaves.entry(number) {
-                std::collections::btree_map::Entry::Vacant(entry) => _ = entry.insert(theirs),
-                std::collections::btree_map::Entry::Occupied(mut mine) => {
+                Entry::Vacant(entry) => _ = entry.insert(theirs),
+                Entry::Occupied(mut mine) => {
                     mine.get_mut().iter_mut().zip(theirs.iter()).for_each(|(mine, theirs)| *mine |= theirs);
                 }
             }
@@ -64,10 +66,10 @@ impl AddressSet {
     }
 }
 
-/// Returns the index of the word for an address in its leaf, and the mask of its bit.
-fn position_in_leaf(address: u64) -> (usize, u64) {
-    let granule = address % LEAF_BYTES / GRANULE_BYTES;
-    ((granule / 64) as usize, 1 << (granule % 64))
+/// The index of the bit for an address in its leaf.
+#[inline]
+fn index_in_leaf(address: u64) -> usize {
+    (address % LEAF_BYTES / GRANULE_BYTES) as usize
 }
 
 #[cfg(test)]

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use strandline_process::map::AddressSpace;
 use strandline_process::range::AddressRange;
 
+use crate::bits;
+
 pub use strandline_process::pages::{PAGE_BYTES, page_of, page_up};
 
 /// Longest range with page bits: 1 TiB, which takes 64 MiB of bits. Heaps are smaller, and a
@@ -31,8 +33,8 @@ pub struct RangePages {
     resident: Vec<u64>,
     /// The pages that hold only zeros, in the same way.
     zero: Vec<AtomicU64>,
-    /// Bytes of a cell, a power of two; 0 if no cells are counted.
-    cell_bytes: u64,
+    /// Bytes of a cell, a power of two; `None` if no cells are counted.
+    cell_bytes: Option<u64>,
     /// Addresses at which a cell ends early, ascending.
     cell_borders: Vec<u64>,
 }
@@ -52,20 +54,19 @@ impl RangePages {
             runs: Vec::new(),
             resident: vec![0; words],
             zero: (0..words).map(|_| AtomicU64::new(0)).collect(),
-            cell_bytes: 0,
+            cell_bytes: None,
             cell_borders: Vec::new(),
         };
         for run in runs {
             let run = run.into().intersection(range);
-            if run.is_empty() {
-                continue;
-            }
             for page in run.pages() {
-                if let Some((word, bit)) = pages.bit_of(page) {
-                    pages.resident[word] |= bit;
+                if let Some(index) = pages.page_index(page) {
+                    bits::set(&mut pages.resident, index);
                 }
             }
-            pages.runs.push(run);
+            if !run.is_empty() {
+                pages.runs.push(run);
+            }
         }
         pages
     }
@@ -74,7 +75,7 @@ impl RangePages {
     /// least a page). A cell ends early at each of `borders` (page-aligned, ascending), where a
     /// mapping starts.
     pub fn with_cells(mut self, cell_bytes: u64, borders: Vec<u64>) -> Self {
-        self.cell_bytes = cell_bytes;
+        self.cell_bytes = Some(cell_bytes);
         self.cell_borders = borders;
         self
     }
@@ -82,12 +83,13 @@ impl RangePages {
     /// Whether the range is also counted by cells.
     #[inline]
     pub fn has_cells(&self) -> bool {
-        self.cell_bytes != 0
+        self.cell_bytes.is_some()
     }
 
-    /// The cell that contains `address`.
+    /// The cell that contains `address`; the whole range if no cells are counted.
     pub fn cell_at(&self, address: u64) -> AddressRange {
-        let cell = AddressRange::sized(address & self.cell_bytes.wrapping_neg(), self.cell_bytes);
+        let Some(cell_bytes) = self.cell_bytes else { return self.range };
+        let cell = AddressRange::sized(address & cell_bytes.wrapping_neg(), cell_bytes);
         let next_index = self.cell_borders.partition_point(|&border| border <= address);
         let border_before = next_index.checked_sub(1).and_then(|index| self.cell_borders.get(index)).copied();
         let border_after = self.cell_borders.get(next_index).copied();
@@ -111,31 +113,29 @@ impl RangePages {
         pages.with_cells(cell_bytes, starts.take_while(|&at| at < range.end).collect())
     }
 
-    /// Returns the bit of the page that contains `address`: the index of its word, and its mask.
-    fn bit_of(&self, address: u64) -> Option<(usize, u64)> {
-        if !self.range.contains(address) {
-            return None;
-        }
-        let index = (address - self.range.start) / PAGE_BYTES;
-        Some(((index / 64) as usize, 1 << (index % 64)))
+    /// The index of the page that contains `address`; `None` outside of the range.
+    #[inline]
+    fn page_index(&self, address: u64) -> Option<usize> {
+        self.range.contains(address).then(|| ((address - self.range.start) / PAGE_BYTES) as usize)
     }
 
     /// Whether the page that contains `address` is resident.
     #[inline]
     pub fn is_resident(&self, address: u64) -> bool {
-        self.bit_of(address).is_some_and(|(word, bit)| self.resident[word] & bit != 0)
+        self.page_index(address).is_some_and(|index| bits::has(&self.resident, index))
     }
 
     /// Whether the page that contains `address` was read and held only zeros.
     #[inline]
     pub fn is_zero(&self, address: u64) -> bool {
-        self.bit_of(address).is_some_and(|(word, bit)| self.zero[word].load(Ordering::Relaxed) & bit != 0)
+        self.page_index(address)
+            .is_some_and(|index| self.zero[index / 64].load(Ordering::Relaxed) >> (index % 64) & 1 != 0)
     }
 
     /// Notes that the page that contains `address` holds only zeros.
     pub fn set_zero(&self, address: u64) {
-        if let Some((word, bit)) = self.bit_of(address) {
-            self.zero[word].fetch_or(bit, Ordering::Relaxed);
+        if let Some(index) = self.page_index(address) {
+            self.zero[index / 64].fetch_or(1 << (index % 64), Ordering::Relaxed);
         }
     }
 

@@ -13,7 +13,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use strandline_holders::Builder;
 use strandline_process::range::AddressRange;
@@ -38,8 +38,6 @@ const LEAF_BYTES: u64 = 64 << 10;
 const GRANULE_BYTES: u64 = 32;
 /// Alignment of blocks that can be claimed.
 const ALIGNMENT: u64 = 16;
-/// Stands for the length of the whole block.
-const WHOLE_BLOCK: u64 = u64::MAX;
 /// A claim is rejected if the block can hold more than twice its length plus this: the block is
 /// something else.
 const MAX_SLACK_BYTES: u64 = 4096;
@@ -50,6 +48,24 @@ const MAX_TABLE_ENTRIES_PER_LEAF: usize = (LEAF_BYTES / (8 * 50)) as usize;
 
 /// The marks of a leaf, allocated on first use.
 type Leaf = OnceLock<Box<[AtomicU16; MARKS]>>;
+
+/// A claim on a block, before the size of the block is known.
+#[derive(Clone, Copy)]
+struct Claim {
+    slot: Slot,
+    /// Number of claimed bytes; `None` for the whole block.
+    bytes: Option<u64>,
+    /// The free slots in it, if it is an arena of the runtime.
+    free: Option<FreeSlots>,
+}
+
+impl Claim {
+    /// Its length in a mark; [`IN_TABLE`] if it belongs in the table.
+    fn mark_length(&self) -> u16 {
+        let fits = self.free.is_none() && self.bytes.is_some_and(|bytes| bytes < SHORTEST_TABLED_BYTES);
+        if fits { self.bytes.map_or(IN_TABLE, |bytes| bytes as u16) } else { IN_TABLE }
+    }
+}
 
 /// The claim on a block that starts in a granule, in 16 bits; 0 for no claim.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -69,10 +85,10 @@ impl Mark {
     }
 
     /// The claim; `None` if the table has it.
-    fn refinement(self) -> Option<Refinement> {
+    fn claim(self) -> Option<Claim> {
         let length = self.0 & ((1 << LENGTH_BITS) - 1);
         let slot = Slot::new((self.0 >> SLOT_SHIFT).checked_sub(1)? as u8)?;
-        (length != IN_TABLE).then_some(Refinement { slot, bytes: u64::from(length), free: None })
+        (length != IN_TABLE).then_some(Claim { slot, bytes: Some(length.into()), free: None })
     }
 }
 
@@ -80,16 +96,18 @@ impl Mark {
 #[derive(Default)]
 pub struct Refinements {
     /// Leaf numbers in ascending order, only of leaves with resident private memory. Pointers
-    /// elsewhere are refused, so that they cannot make us allocate more than the target has
+    /// elsewhere are refused, so that a target cannot make strandline allocate more than it has
     /// resident: a leaf takes less than a page.
     leaf_numbers: Vec<u64>,
+    /// The leaf of each number.
     leaves: Vec<Leaf>,
     /// Leaf number minus index of the last search, as a hint: most of a heap is contiguous.
     index_hint: AtomicU64,
-    /// Claims by pointer; [`WHOLE_BLOCK`] stands for the length of the block.
-    tabled: Mutex<HashMap<u64, Refinement>>,
+    /// Claims by pointer.
+    tabled: Mutex<HashMap<u64, Claim>>,
     /// Maximum number of claims in the table, in proportion to resident memory.
     max_table_entries: usize,
+    /// See [`Refinements::palette`].
     palette: Mutex<SlotTable>,
     /// Other allocators' memory within blocks: ranges in address order, without overlap.
     nested: Vec<AddressRange>,
@@ -114,27 +132,28 @@ impl Refinements {
     /// The slot for claiming blocks of a row, shared by all runtimes of the process. `None` if all
     /// slots are taken.
     pub fn slot(&self, row: RowRef, holder: Option<&str>) -> Option<Slot> {
-        self.palette.lock().ok()?.add(row, holder)
+        locked(&self.palette).add(row, holder)
     }
 
     /// The row and holder of each slot.
     pub fn palette(&self) -> SlotTable {
-        self.palette.lock().map(|palette| palette.clone()).unwrap_or_default()
+        locked(&self.palette).clone()
     }
 
     /// Claims the first `bytes` of the block at `pointer`, as an allocator returned it. False if
-    /// refused: not aligned, not resident, or already claimed.
+    /// refused: not aligned, not resident, already claimed, or the table is full.
     pub fn claim(&self, pointer: u64, bytes: u64, slot: Slot) -> bool {
-        bytes != WHOLE_BLOCK && self.insert(pointer, bytes, slot, None)
+        self.insert(pointer, Claim { slot, bytes: Some(bytes), free: None })
     }
 
-    /// Claims the whole block at `pointer`, whatever its size.
+    /// Claims the whole block at `pointer`, whatever its size. False as by [`Refinements::claim`].
     pub fn claim_whole(&self, pointer: u64, slot: Slot) -> bool {
-        self.insert(pointer, WHOLE_BLOCK, slot, None)
+        self.insert(pointer, Claim { slot, bytes: None, free: None })
     }
 
     /// Claims an arena of the runtime. `bytes_on_pages` are the bytes of free slots on the first
-    /// and the second page that it touches; they get the class `free`.
+    /// and the second page that it touches; they get the class `free`. False as by
+    /// [`Refinements::claim`].
     pub fn claim_arena(
         &self,
         pointer: u64,
@@ -143,30 +162,32 @@ impl Refinements {
         free: Slot,
         bytes_on_pages: [u16; 2],
     ) -> bool {
-        self.insert(pointer, bytes, slot, Some(FreeSlots { class: free, bytes_on_pages }))
+        let free = Some(FreeSlots { class: free, bytes_on_pages });
+        self.insert(pointer, Claim { slot, bytes: Some(bytes), free })
     }
 
-    fn insert(&self, pointer: u64, bytes: u64, slot: Slot, free: Option<FreeSlots>) -> bool {
-        if !pointer.is_multiple_of(ALIGNMENT) || bytes == 0 {
+    /// Stores a claim on the block at `pointer`; false if it is refused.
+    fn insert(&self, pointer: u64, claim: Claim) -> bool {
+        if !pointer.is_multiple_of(ALIGNMENT) || claim.bytes == Some(0) {
             return false;
         }
         let Some(leaf) = self.leaf(pointer / LEAF_BYTES) else { return false };
         let marks = leaf.get_or_init(|| Box::new([const { AtomicU16::new(0) }; MARKS]));
         let Some(stored) = marks.get(mark_index(pointer)) else { return false };
-        let is_tabled = bytes >= SHORTEST_TABLED_BYTES || free.is_some();
-        let mark = Mark::new(pointer, slot, if is_tabled { IN_TABLE } else { bytes as u16 });
+        let length = claim.mark_length();
+        let mark = Mark::new(pointer, claim.slot, length);
         match stored.compare_exchange(Mark::NONE.0, mark.0, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) if !is_tabled => return true,
+            Ok(_) if length != IN_TABLE => return true,
             Ok(_) => {}
             // Already claimed; the second of two blocks in one granule goes into the table.
             Err(existing) if Mark(existing).is_in_half_of(pointer) => return false,
             Err(_) => {}
         }
-        let Ok(mut tabled) = self.tabled.lock() else { return false };
+        let mut tabled = locked(&self.tabled);
         if tabled.contains_key(&pointer) || tabled.len() >= self.max_table_entries {
             return false;
         }
-        tabled.insert(pointer, Refinement { slot, bytes, free });
+        tabled.insert(pointer, claim);
         true
     }
 
@@ -175,6 +196,7 @@ impl Refinements {
         self.finder().claim(pointer).is_some()
     }
 
+    /// The leaf with this number; `None` if nothing is resident there.
     fn leaf(&self, number: u64) -> Option<&Leaf> {
         let hinted_index = usize::try_from(number.wrapping_sub(self.index_hint.load(Ordering::Relaxed)))
             .ok()
@@ -211,8 +233,13 @@ impl Refinements {
 
     /// Looks up claims for blocks in address order.
     pub fn finder(&self) -> Finder<'_> {
-        Finder { refinements: self, leaf_number: u64::MAX, marks: None, nested: &self.nested }
+        Finder { refinements: self, leaf_number: None, marks: None, nested: &self.nested }
     }
+}
+
+/// Locks a mutex. A thread that panicked with the lock has left complete entries.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Index in its leaf of the mark for a block.
@@ -228,8 +255,8 @@ fn granule_half(pointer: u64) -> u16 {
 /// See [`Refinements::finder`].
 pub struct Finder<'a> {
     refinements: &'a Refinements,
-    /// The leaf of the last lookup.
-    leaf_number: u64,
+    /// The leaf of the last lookup; `None` before the first.
+    leaf_number: Option<u64>,
     /// Its marks; `None` if nothing is claimed there.
     marks: Option<&'a [AtomicU16; MARKS]>,
     /// The nested ranges not yet behind the last lookup.
@@ -242,29 +269,25 @@ impl<'a> Finder<'a> {
     #[inline]
     pub fn find(&mut self, pointer: u64, usable: u64) -> Option<Refinement> {
         let claim = self.claim(pointer)?;
-        let bytes = if claim.bytes == WHOLE_BLOCK { usable } else { claim.bytes };
+        let bytes = claim.bytes.unwrap_or(usable);
         let fits = bytes <= usable && usable <= bytes.saturating_mul(2).saturating_add(MAX_SLACK_BYTES);
-        fits.then_some(Refinement { bytes, ..claim })
+        fits.then_some(Refinement { slot: claim.slot, bytes, free: claim.free })
     }
 
     /// The claim on the block at `pointer`, whatever the block can hold.
     #[inline]
-    fn claim(&mut self, pointer: u64) -> Option<Refinement> {
+    fn claim(&mut self, pointer: u64) -> Option<Claim> {
         let leaf_number = pointer / LEAF_BYTES;
-        if leaf_number != self.leaf_number {
-            self.leaf_number = leaf_number;
+        if self.leaf_number != Some(leaf_number) {
+            self.leaf_number = Some(leaf_number);
             self.marks = self.refinements.leaf(leaf_number).and_then(OnceLock::get).map(|leaf| &**leaf);
         }
         let mark = Mark(self.marks?.get(mark_index(pointer))?.load(Ordering::Relaxed));
         if mark == Mark::NONE || !pointer.is_multiple_of(ALIGNMENT) {
             return None;
         }
-        let short = mark.refinement().filter(|_| mark.is_in_half_of(pointer));
-        short.or_else(|| self.tabled_claim(pointer))
-    }
-
-    fn tabled_claim(&self, pointer: u64) -> Option<Refinement> {
-        self.refinements.tabled.lock().ok()?.get(&pointer).copied()
+        let short = mark.claim().filter(|_| mark.is_in_half_of(pointer));
+        short.or_else(|| locked(&self.refinements.tabled).get(&pointer).copied())
     }
 
     /// The nested ranges within `start..end`, the payload of a block in use, in address order.
@@ -276,6 +299,7 @@ impl<'a> Finder<'a> {
         }
     }
 
+    /// Implements [`Finder::nested`] where there may be such ranges.
     fn find_nested(&mut self, start: u64, end: u64) -> &'a [AddressRange] {
         let first_index = self.nested.partition_point(|range| range.start < start);
         let end_index = self.nested.partition_point(|range| range.start < end);
@@ -391,6 +415,7 @@ impl Matches {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::palette::SlotEntry;
 
     fn slot(index: u8) -> Slot {
         Slot::new(index).unwrap()
@@ -513,7 +538,8 @@ mod tests {
         assert_eq!(claims.slot(one, None), Some(first));
         let second = claims.slot(other, Some("who")).unwrap();
         assert_ne!(first, second);
-        assert_eq!(claims.palette().get(second), Some((other, Some("who"))));
+        let entry = SlotEntry { row: other, holder: Some("who".to_owned()) };
+        assert_eq!(claims.palette().get(second), Some(&entry));
         let taken = (0..SLOTS * 2).filter_map(|n| claims.slot(other, Some(&n.to_string()))).count();
         assert_eq!(taken, SLOTS - 2);
     }

@@ -205,7 +205,7 @@ impl<'a> Context<'a> {
 }
 
 impl Context<'_> {
-    /// Whether unreadable memory may be swapped out rather than unmapped.
+    /// Whether unreadable memory may be swapped out rather than unmapped; true if unknown.
     pub fn may_be_swapped(&self) -> bool {
         let swap_bytes = self.process.status().ok().and_then(|status| status.swap_bytes);
         swap_bytes.is_none_or(|bytes| bytes > 0)
@@ -315,7 +315,11 @@ pub struct ObjectTypes {
 const TYPE_BITS: u32 = 16;
 /// Low bits of an address that are left out: objects are aligned to 8 bytes.
 const ALIGNMENT_BITS: u32 = 3;
+/// The number of all types beyond the maximum.
+const OTHER_TYPES: u16 = u16::MAX;
 
+/// An address with the number of a type. Of an address above 2^51, which no program has, only the
+/// low bits are kept.
 fn typed_word(address: u64, number: u16) -> u64 {
     address >> ALIGNMENT_BITS << TYPE_BITS | u64::from(number)
 }
@@ -326,10 +330,9 @@ impl ObjectTypes {
         if let Some(number) = self.numbers.get(name) {
             return *number;
         }
-        let next = self.names.len() as u16;
-        if next == u16::MAX {
-            return next;
-        }
+        let Some(next) = u16::try_from(self.names.len()).ok().filter(|&next| next != OTHER_TYPES) else {
+            return OTHER_TYPES;
+        };
         self.names.push(name.to_owned());
         self.numbers.insert(name.to_owned(), next);
         next
@@ -467,6 +470,15 @@ pub struct Busy {
     pub is_collecting: bool,
 }
 
+/// The refinements that the reader of one allocator matched.
+#[derive(Clone, Debug)]
+pub struct AllocatorMatches {
+    /// The allocator's name.
+    pub allocator: String,
+    /// The matches.
+    pub matches: Matches,
+}
+
 /// Input for the work left for when the target runs again.
 pub struct FinishContext<'a> {
     /// Number of threads for the work.
@@ -475,8 +487,8 @@ pub struct FinishContext<'a> {
     pub path_to: Option<&'a str>,
     /// The refinements that the allocators' readers matched.
     pub matched: &'a Matches,
-    /// The same by allocator: name and matches.
-    pub by_allocator: &'a [(String, Matches)],
+    /// The same by allocator.
+    pub by_allocator: &'a [AllocatorMatches],
     /// Called with the name of the work, the amount done, and the total.
     pub progress: &'a (dyn Fn(&str, u64, u64) + Sync),
 }

@@ -10,6 +10,15 @@ use strandline_process::range::AddressRange;
 /// Bytes to read at once if most of them are wanted.
 pub const READ_BYTES: usize = 64 << 10;
 
+/// What [`each_word_until`] has read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WordsRead {
+    /// Number of bytes read.
+    pub bytes: u64,
+    /// Whether the deadline passed before the end.
+    pub is_late: bool,
+}
+
 /// Finds the runs of resident pages of one sort (anonymous, or of files) in a range, cut to it.
 pub type FindPageRuns<'a> = &'a (dyn Fn(AddressRange) -> Vec<AddressRange> + Sync);
 
@@ -25,7 +34,8 @@ pub fn each_word(
 }
 
 /// Reads resident runs, `bytes_per_read` at a time, and passes the address and value of each
-/// nonzero word to `take` until it returns false. Returns the number of bytes read.
+/// nonzero word to `take` until it returns false; skips what cannot be read. Returns the number of
+/// bytes read.
 pub fn each_word_in(
     memory: &dyn Memory,
     runs: impl IntoIterator<Item = impl Into<AddressRange>>,
@@ -53,13 +63,13 @@ pub fn each_word_in(
     bytes_read
 }
 
-/// Like [`each_word_in`], until `deadline`; also returns whether that passed before the end.
+/// Like [`each_word_in`], until `deadline`.
 pub fn each_word_until(
     memory: &dyn Memory,
     runs: impl IntoIterator<Item = AddressRange>,
     deadline: Instant,
     take: &mut dyn FnMut(u64, u64) -> bool,
-) -> (u64, bool) {
+) -> WordsRead {
     let mut is_late = false;
     let parts = runs.into_iter().flat_map(|run| {
         let starts = (run.start..run.end).step_by(READ_BYTES);
@@ -70,8 +80,8 @@ pub fn each_word_until(
         is_late = Instant::now() >= deadline;
         !is_late
     });
-    let bytes_read = each_word_in(memory, in_time, READ_BYTES, take);
-    (bytes_read, is_late)
+    let bytes = each_word_in(memory, in_time, READ_BYTES, take);
+    WordsRead { bytes, is_late }
 }
 
 /// Whether the whole range is memory that an allocator could have taken from the kernel.
@@ -119,8 +129,10 @@ mod tests {
             true
         };
         let later = Instant::now() + Duration::from_secs(3600);
-        assert_eq!(each_word_until(&Sparse, runs, later, &mut take), (2 * read_bytes + 24, false));
-        assert_eq!(each_word_until(&Sparse, runs, Instant::now(), &mut take), (0, true));
+        let read = each_word_until(&Sparse, runs, later, &mut take);
+        assert_eq!(read, WordsRead { bytes: 2 * read_bytes + 24, is_late: false });
+        let read = each_word_until(&Sparse, runs, Instant::now(), &mut take);
+        assert_eq!(read, WordsRead { bytes: 0, is_late: true });
         assert_eq!(passed, [(0, 1), (read_bytes, 1), (2 * read_bytes, 1), (far, 1)]);
     }
 }

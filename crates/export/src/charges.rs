@@ -103,12 +103,12 @@ impl ChargeReader {
     /// processes have the most RSS.
     pub fn read(&mut self, survey: &Survey, selection: &Selection) -> Charges {
         let mut process_groups: Vec<_> =
-            survey.groups.iter().filter(|(path, _)| path.as_str() != OTHER_GROUPS).collect();
-        let requested = selection.requested_groups(process_groups.iter().map(|(path, _)| path.as_str()));
-        process_groups.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.rss_bytes));
+            survey.groups.iter().filter(|group| group.path != OTHER_GROUPS).collect();
+        let requested = selection.requested_groups(process_groups.iter().map(|group| group.path.as_str()));
+        process_groups.sort_by_key(|group| std::cmp::Reverse(group.sum.rss_bytes));
         let mut unique_paths = HashSet::new();
         let with_duplicates =
-            requested.into_iter().chain(process_groups.into_iter().map(|(path, _)| path.clone()));
+            requested.into_iter().chain(process_groups.into_iter().map(|group| group.path.clone()));
         let paths: Vec<String> = with_duplicates.filter(|path| unique_paths.insert(path.clone())).collect();
         let mut charges = self.read_groups(paths);
         charges.left_out.limit += survey.summed_groups;

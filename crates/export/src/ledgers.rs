@@ -270,7 +270,7 @@ fn stopped_by_failure(error: &Error, max_stop: Duration) -> Duration {
         | Error::Myself { .. }
         | Error::Permission { .. }
         | Error::Traced { .. } => Duration::ZERO,
-        Error::NoSnapshot { stopped, .. } => *stopped,
+        Error::NoSnapshot { stopped_time, .. } => *stopped_time,
         Error::DidNotStop { seconds, .. } => {
             Duration::try_from_secs_f64(*seconds).unwrap_or(max_stop).max(max_stop)
         }

@@ -9,7 +9,7 @@ use crate::charges::{Charge, Charges, LeftOut};
 use crate::exposition::{Exposition, Format, Kind, Value};
 use crate::states::{ProcessState, ProcessStates};
 use strandline_survey::figures::Pss;
-use strandline_survey::survey::{ProcessFigures, Sum, Survey};
+use strandline_survey::survey::{GroupSum, ProcessFigures, Sum, Survey};
 
 /// Name of the sum of everything without its own series.
 const OTHER: &str = "other";
@@ -316,7 +316,7 @@ fn process_errors(text: &mut Exposition, processes: &[ShownProcess<'_>]) {
 }
 
 /// Sums over the processes of each control group.
-fn groups(text: &mut Exposition, groups: &[(String, Sum)]) {
+fn groups(text: &mut Exposition, groups: &[GroupSum]) {
     let families: [Family<SumFigure>; 4] = [
         Family::gauge("strandline_cgroup_processes", "Chosen processes in a control group.", |sum| {
             Some(sum.processes)
@@ -333,9 +333,9 @@ fn groups(text: &mut Exposition, groups: &[(String, Sum)]) {
     ];
     for Family { name, kind, help, figure } in families {
         text.family(name, kind, help);
-        for (group, sum) in groups {
+        for GroupSum { path, sum } in groups {
             if let Some(value) = figure(sum) {
-                text.sample(name, &[("cgroup", group)], value);
+                text.sample(name, &[("cgroup", path)], value);
             }
         }
     }

@@ -21,9 +21,9 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use strandline_sys::process::{Usage, become_subreaper, reap};
+use strandline_sys::process::{Usage, become_subreaper, try_reap};
 use strandline_sys::signal;
-use strandline_sys::spawn::{Gate, Resource, Rlimit, Setup, block_signals, spawn};
+use strandline_sys::spawn::{Gate, Resource, ResourceLimit, Rlimit, Setup, block_signals, spawn};
 
 use super::cell::{Figures, Subject};
 use super::counters::{self, Counters};
@@ -230,7 +230,7 @@ impl Launcher {
         // Without children, the sweep is skipped.
         let mut has_children = true;
         loop {
-            let child = match reap(-1, false) {
+            let child = match try_reap(-1) {
                 Ok(Some(child)) => child,
                 Ok(None) => break,
                 Err(_) => {
@@ -318,7 +318,9 @@ fn launch(start: &Start, signal_mask: u64, has_counters: bool) -> Result<Launche
     ];
     let limits = limits
         .into_iter()
-        .filter_map(|(resource, bytes)| Some((resource, Rlimit { soft: bytes?, hard: bytes? })))
+        .filter_map(|(resource, bytes)| {
+            Some(ResourceLimit { resource, limits: Rlimit { soft: bytes?, hard: bytes? } })
+        })
         .collect();
     let program = start.subject.command.first().map_or("", String::as_str);
     let (gate, opener) = if has_counters { counter_gate() } else { None }.unzip();

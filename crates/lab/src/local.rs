@@ -183,7 +183,7 @@ impl LocalExecutor {
     /// Handles the loss of the launcher: ends the jobs that it ran.
     fn handle_launcher_loss(&mut self) -> StopReason {
         if let Some(launcher) = self.launcher.take() {
-            drop(reap(launcher, true));
+            drop(reap(launcher));
         }
         sweep(&self.spared, GRACE);
         StopReason::Failed(
@@ -389,7 +389,7 @@ impl Drop for LocalExecutor {
         let Some(launcher) = self.launcher else { return };
         // The launcher ends the jobs and exits.
         drop(self.socket.shutdown(std::net::Shutdown::Both));
-        drop(reap(launcher, true));
+        drop(reap(launcher));
         for group in std::mem::take(&mut self.jobs).into_values().filter_map(|run| run.group) {
             // A failure cannot be reported anymore.
             drop(remove_group(&group));

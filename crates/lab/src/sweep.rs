@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use strandline_process::procfs::Process;
-use strandline_sys::process::{Usage, reap};
+use strandline_sys::process::{Usage, try_reap};
 use strandline_sys::signal;
 
 /// Time for leftover processes to end after SIGTERM.
@@ -41,7 +41,7 @@ pub fn sweep(spared: &[i32], grace: Duration) -> SweepResult {
             if spared.contains(&pid) {
                 continue;
             }
-            match reap(pid, false) {
+            match try_reap(pid) {
                 Ok(Some(ended)) => {
                     swept.usage = swept.usage.plus(ended.usage);
                     has_remaining = true;

@@ -27,7 +27,7 @@ impl CLibrary {
     }
 }
 
-/// glibc's banner: `GNU C Library (…) stable release version 2.36.`
+/// Finds glibc's banner in the bytes of its file: `GNU C Library (…) stable release version 2.36.`
 pub fn banner(bytes: &[u8]) -> Option<String> {
     const BANNER: &[u8] = b"GNU C Library (";
     const MAX_BANNER_BYTES: usize = 200;

@@ -65,7 +65,8 @@ impl<'a> Constants<'a> {
     }
 }
 
-/// Reads up to `bytes` bytes from `offset` on; fewer at the end of the file.
+/// Reads up to `bytes` bytes from `offset` on; fewer at the end of the file, or before a part that
+/// cannot be read.
 fn read_some(file: &File, offset: u64, bytes: usize) -> Vec<u8> {
     let mut buffer = vec![0; bytes];
     let mut read_bytes = 0;

@@ -6,7 +6,7 @@
 //! own group to the root.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
@@ -24,36 +24,69 @@ pub struct ControlGroups {
     groups: String,
     /// The text of this program's mountinfo.
     mounts: String,
-    /// Whether the process may be in groups that could not be read.
+    /// Whether the process may be in groups that could not be read: then nothing is left.
     is_unread: bool,
 }
 
+/// A line of /proc/PID/cgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Membership<'a> {
+    /// The controllers of a hierarchy, separated by commas; empty for version 2.
+    pub controllers: &'a str,
+    /// The path of the process's group in it.
+    pub path: &'a str,
+}
+
+impl Membership<'_> {
+    /// Whether the hierarchy is of version 1 and has `controller`.
+    pub fn has_controller(&self, controller: &str) -> bool {
+        self.controllers.split(',').any(|name| name == controller)
+    }
+
+    /// Whether the hierarchy is the one of version 2.
+    pub fn is_version_2(&self) -> bool {
+        self.controllers.is_empty()
+    }
+}
+
+/// The lines of the text of /proc/PID/cgroup; malformed ones are skipped.
+pub fn memberships(text: &str) -> impl Iterator<Item = Membership<'_>> {
+    text.lines().filter_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        Some(Membership { controllers, path })
+    })
+}
+
 impl ControlGroups {
-    /// Reads the groups of `process`. If they cannot be read, no limit is known, and
-    /// [`Self::objection_to_copy`] says so.
+    /// Reads the groups of `process`. If they cannot be read, nothing is left to it, and
+    /// [`Self::objection_to_copy`] gives that reason.
     pub fn of(process: &Process) -> Self {
         let groups = process.read_text("cgroup", MAX_BYTES);
-        // A kernel without control groups lacks the file.
-        let is_missing =
-            |error: &Error| matches!(error, Error::Io { source, .. } if source.kind() == ErrorKind::NotFound);
-        let is_unread = groups.as_ref().is_err_and(|error| !is_missing(error));
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        // A kernel without control groups lacks the file, and a process that has ended has none.
+        let has_none = |error: &Error| match error {
+            Error::Ended { .. } => true,
+            Error::Io { source, .. } => source.kind() == ErrorKind::NotFound,
+            _ => false,
+        };
+        let mounts = fs::read("/proc/self/mountinfo");
+        let is_unread = groups.as_ref().is_err_and(|error| !has_none(error)) || mounts.is_err();
+        let mounts = String::from_utf8_lossy(&mounts.unwrap_or_default()).into_owned();
         Self { groups: groups.unwrap_or_default(), mounts, is_unread }
     }
 
     /// The directories of the groups that have `controller`, each with its ancestors.
     fn folders(&self, controller: &str) -> Vec<PathBuf> {
         let mut folders = Vec::new();
-        for (controllers, path) in self.groups.lines().filter_map(parse_line) {
-            let root = match controllers {
-                "" => mount_point(&self.mounts, "cgroup2", None),
-                _ if controllers.split(',').any(|name| name == controller) => {
-                    mount_point(&self.mounts, "cgroup", Some(controller))
-                }
-                _ => None,
+        for membership in memberships(&self.groups) {
+            let root = if membership.is_version_2() {
+                mount_point(&self.mounts, "cgroup2", None)
+            } else if membership.has_controller(controller) {
+                mount_point(&self.mounts, "cgroup", Some(controller))
+            } else {
+                None
             };
             let Some(root) = root else { continue };
-            let folder = root.join(path.trim_start_matches('/'));
+            let folder = root.join(membership.path.trim_start_matches('/'));
             // In a container the path of the group is the host's, and the mount shows the group as
             // its root.
             let folder = if folder.is_dir() { folder } else { root.clone() };
@@ -65,7 +98,7 @@ impl ControlGroups {
 
     /// Memory left under all limits, in bytes; `None` if there is no limit.
     pub fn memory_left_bytes(&self) -> Option<u64> {
-        self.folders("memory").iter().filter_map(|folder| memory_left_bytes_in(folder)).min()
+        self.least("memory", memory_left_bytes_in)
     }
 
     /// Swap left under all limits, in bytes; `None` if there is no limit. The limit of version 1
@@ -82,59 +115,97 @@ impl ControlGroups {
     /// What its groups with `controller` may still use: the least of each limit less the number in
     /// the file `used_name`, which counts as all of it if it is unknown.
     fn left_under(&self, controller: &str, limit_name: &str, used_name: &str) -> Option<u64> {
-        let left = |folder: &PathBuf| {
+        self.least(controller, |folder| {
             let limit = limit(folder, limit_name)?;
             Some(number(folder, used_name).map_or(0, |used| limit.saturating_sub(used)))
-        };
-        self.folders(controller).iter().filter_map(left).min()
+        })
+    }
+
+    /// The least of what is `left_in` its groups with `controller`; 0 if the groups are unknown.
+    fn least(&self, controller: &str, left_in: impl Fn(&Path) -> Option<u64>) -> Option<u64> {
+        if self.is_unread {
+            return Some(0);
+        }
+        self.folders(controller).iter().filter_map(|folder| left_in(folder)).min()
     }
 
     /// The objection of the groups to a copy of the process, if there is one.
     pub fn objection_to_copy(&self) -> Option<&'static str> {
+        const UNREAD: &str = "its control groups cannot be read";
         if self.is_unread {
-            return Some("its control groups cannot be read");
+            return Some(UNREAD);
         }
-        if self.groups.lines().filter_map(parse_line).any(|(_, path)| path.starts_with("/..")) {
+        if memberships(&self.groups).any(|membership| membership.path.starts_with("/..")) {
             return Some("its control group and its limits are not visible from here");
         }
-        let is_one_of = |folder: &PathBuf, name: &str, values: &[&str]| {
-            fs::read_to_string(folder.join(name)).is_ok_and(|text| values.contains(&text.trim()))
-        };
+        self.objection_in_settings().unwrap_or(Some(UNREAD))
+    }
+
+    /// The objection in the files of its groups.
+    fn objection_in_settings(&self) -> io::Result<Option<&'static str>> {
         let folders = self.folders("memory");
-        let has_limit = |folder: &PathBuf| limit(folder, "memory.max").is_some();
-        // The limit may be that of a group above (mm/memcontrol.c, mem_cgroup_get_oom_group).
-        let kills_all = |(index, folder): (usize, &PathBuf)| {
-            is_one_of(folder, "memory.oom.group", &["1"]) && folders.iter().skip(index).any(has_limit)
-        };
-        if folders.iter().enumerate().any(kills_all) {
-            return Some("its control group kills all its processes on an OOM (memory.oom.group)");
+        for (index, folder) in folders.iter().enumerate() {
+            let kills_all = setting(folder, "memory.oom.group")?.as_deref() == Some("1");
+            // The limit may be that of a group above (mm/memcontrol.c, mem_cgroup_get_oom_group).
+            let mut above = folders.iter().skip(index);
+            if kills_all && above.any(|folder| limit(folder, "memory.max").is_some()) {
+                return Ok(Some("its control group kills all its processes on an OOM (memory.oom.group)"));
+            }
         }
-        let is_frozen = |folder: &PathBuf| {
-            is_one_of(folder, "cgroup.freeze", &["1"])
-                || is_one_of(folder, "freezer.state", &["FROZEN", "FREEZING"])
-        };
-        self.folders("freezer").iter().any(is_frozen).then_some("its control group is frozen")
+        for folder in self.folders("freezer") {
+            let is_frozen = setting(&folder, "cgroup.freeze")?.as_deref() == Some("1")
+                || matches!(setting(&folder, "freezer.state")?.as_deref(), Some("FROZEN" | "FREEZING"));
+            if is_frozen {
+                return Ok(Some("its control group is frozen"));
+            }
+        }
+        Ok(None)
     }
 }
 
-/// The controllers (none for version 2) and the path of a line of /proc/PID/cgroup.
-pub fn parse_line(line: &str) -> Option<(&str, &str)> {
-    line.split_once(':')?.1.split_once(':')
+/// A mounted control group hierarchy.
+struct HierarchyMount<'a> {
+    /// `cgroup` (version 1) or `cgroup2`.
+    kind: &'a str,
+    /// Its options, separated by commas: the controllers of version 1.
+    options: &'a str,
+    /// Where it is mounted.
+    point: PathBuf,
 }
 
-/// The mount point of a control group hierarchy (proc(5), mountinfo: the fields after " - " are
-/// type, source, options).
-pub fn mount_point(mounts: &str, kind: &str, option: Option<&str>) -> Option<PathBuf> {
-    mounts.lines().find_map(|line| {
+/// The hierarchies in the text of mountinfo (proc(5): the fifth field is the mount point, those
+/// after " - " are type, source, options).
+fn hierarchy_mounts(mounts: &str) -> impl Iterator<Item = HierarchyMount<'_>> {
+    mounts.lines().filter_map(|line| {
         let (mount_fields, file_system) = line.split_once(" - ")?;
-        let mut file_system_fields = file_system.split(' ');
-        let is_kind = file_system_fields.next()? == kind;
-        let has_option = option.is_none_or(|option| {
-            file_system_fields.nth(1).is_some_and(|options| options.split(',').any(|name| name == option))
-        });
-        let point = mount_fields.split(' ').nth(4).filter(|_| is_kind && has_option)?;
-        Some(PathBuf::from(unescaped(point)))
+        let mut fields = file_system.split(' ');
+        let kind = fields.next().filter(|kind| matches!(*kind, "cgroup" | "cgroup2"))?;
+        let point = PathBuf::from(unescaped(mount_fields.split(' ').nth(4)?));
+        Some(HierarchyMount { kind, options: fields.nth(1).unwrap_or_default(), point })
     })
+}
+
+/// The mount point of the first hierarchy of this type (`cgroup`, `cgroup2`) with `option`, in the
+/// text of mountinfo.
+pub fn mount_point(mounts: &str, kind: &str, option: Option<&str>) -> Option<PathBuf> {
+    let has_option = |mount: &HierarchyMount<'_>| {
+        option.is_none_or(|option| mount.options.split(',').any(|name| name == option))
+    };
+    hierarchy_mounts(mounts).find(|mount| mount.kind == kind && has_option(mount)).map(|mount| mount.point)
+}
+
+/// The mount points of all hierarchies in the text of mountinfo.
+pub fn mount_points(mounts: &str) -> impl Iterator<Item = PathBuf> {
+    hierarchy_mounts(mounts).map(|mount| mount.point)
+}
+
+/// The text of a file of a group, without blanks around it; `None` if there is no such file.
+fn setting(folder: &Path, name: &str) -> io::Result<Option<String>> {
+    match fs::read_to_string(folder.join(name)) {
+        Ok(text) => Ok(Some(text.trim().to_owned())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The number in a file of a group; `None` if it cannot be read.
@@ -145,10 +216,9 @@ fn number(folder: &Path, name: &str) -> Option<u64> {
 /// The limit in a file of a group; `None` if there is no such file, or for "max" (no limit). One
 /// that cannot be read is 0: what is not known to be left must not be used.
 fn limit(folder: &Path, name: &str) -> Option<u64> {
-    match fs::read_to_string(folder.join(name)) {
-        Err(error) if error.kind() == ErrorKind::NotFound => None,
-        Ok(text) if text.trim() == "max" => None,
-        text => Some(text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)),
+    match setting(folder, name).transpose()? {
+        Ok(text) if text == "max" => None,
+        text => Some(text.ok().and_then(|text| text.parse().ok()).unwrap_or(0)),
     }
 }
 
@@ -209,6 +279,7 @@ mod tests {
         let (second, first) = (tree.groups("0::/a/b\n"), tree.groups("4:memory:/a/b\n3:cpu:/\n"));
         let unread = ControlGroups { is_unread: true, ..tree.groups("") };
         assert!(unread.objection_to_copy().is_some() && second.objection_to_copy().is_none());
+        assert_eq!((unread.memory_left_bytes(), unread.processes_left()), (Some(0), Some(0)));
         assert_eq!(second.memory_left_bytes(), None);
         tree.write("a/b", "memory.max", "max\n");
         tree.write("a/b", "memory.current", "4096\n");

@@ -76,8 +76,8 @@ pub struct Section {
 /// The call frame information of an object.
 #[derive(Clone, Debug)]
 pub struct FrameSections {
-    /// The index, `.eh_frame_hdr`; empty if absent.
-    pub header: Section,
+    /// The index, `.eh_frame_hdr`; `None` if absent or unreadable.
+    pub header: Option<Section>,
     /// The information, `.eh_frame`.
     pub frames: Section,
 }
@@ -97,8 +97,14 @@ pub struct Object {
 }
 
 type Header = elf::FileHeader64<object::LittleEndian>;
-type Parsed<'a> = (&'a Header, SectionTable<'a, Header, LimitedReader<'a>>);
 const LE: object::LittleEndian = object::LittleEndian;
+
+/// The parsed headers of an object, and the reader for what they refer to.
+struct Parsed<'a> {
+    reader: LimitedReader<'a>,
+    header: &'a Header,
+    sections: SectionTable<'a, Header, LimitedReader<'a>>,
+}
 
 impl Object {
     /// Opens the object behind `mapping` of `process` with [`namespaces::open_mapped_file`]. For
@@ -139,13 +145,13 @@ impl Object {
             return Ok(object);
         }
         object.bias = object
-            .with_parsed(|data, (header, _)| load_bias(data, header, mapping))
+            .with_parsed(|parsed| load_bias(parsed, mapping))
             .and_then(|bias| bias)
             .map_err(malformed)?;
         object.text = space
             .mappings()
             .iter()
-            .filter(|other| other.permissions.execute && same_file(other, mapping))
+            .filter(|other| other.permissions.execute && is_same_object(other, mapping))
             .map(|text| text.start..text.end)
             .collect();
         Ok(object)
@@ -196,25 +202,23 @@ impl Object {
     }
 
     /// Passes every defined symbol to `visit`, those of the dynamic table first. An unreadable
-    /// table counts as empty.
+    /// table counts as empty, and a name beyond the limit on tables as missing: to a caller, a
+    /// symbol that it cannot find does not exist.
     pub fn each_symbol(&self, visit: &mut dyn FnMut(&[u8], Symbol)) {
         let bias = self.bias;
-        let _: Result<(), &'static str> = self.with_parsed(|data, (_, sections)| {
+        let _: Result<(), &'static str> = self.with_parsed(|Parsed { reader, sections, .. }| {
             for kind in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
-                let Ok(table) = sections.symbols(LE, data, kind) else { continue };
-                let names = sections.section(table.string_section()).ok();
-                // Read in one piece: reading name by name would read the file for each symbol. Only
-                // the first part of too large a table is read.
-                let names = names
-                    .and_then(|names| names.file_range(LE))
-                    .and_then(|(offset, bytes)| data.read_bytes_at(offset, bytes.min(MAX_TABLE_BYTES)).ok());
+                let Ok(table) = sections.symbols(LE, *reader, kind) else { continue };
+                let names_section = sections.section(table.string_section()).ok();
+                // Read in one piece: reading name by name would read the file for each symbol.
+                let names = names_section.and_then(|section| {
+                    let (offset, bytes) = section.file_range(LE)?;
+                    reader.read_bytes_at(offset, bytes.min(MAX_TABLE_BYTES)).ok()
+                });
                 let Some(names) = names else { continue };
-                for symbol in table.symbols() {
+                for symbol in table.symbols().iter().filter(|symbol| !symbol.is_undefined(LE)) {
                     let name = name_at(names, symbol.st_name(LE));
                     let Some(name) = name.filter(|name| !name.is_empty()) else { continue };
-                    if symbol.is_undefined(LE) {
-                        continue;
-                    }
                     let address = symbol.st_value(LE).wrapping_add(bias);
                     let is_global = symbol.st_bind() != elf::STB_LOCAL;
                     visit(name, Symbol { address, bytes: symbol.st_size(LE), is_global });
@@ -223,24 +227,24 @@ impl Object {
         });
     }
 
-    /// The call frame information; `None` if the object has none.
+    /// The call frame information; `None` if the object has none that can be read.
     pub fn frames(&self) -> Option<FrameSections> {
-        let header = self.section(b".eh_frame_hdr").unwrap_or_default();
-        Some(FrameSections { header, frames: self.section(b".eh_frame")? })
+        let frames = self.section(b".eh_frame")?;
+        Some(FrameSections { header: self.section(b".eh_frame_hdr"), frames })
     }
 
-    /// The section `name`; `None` if absent or without contents in the file.
+    /// The section `name`; `None` if absent, unreadable, or without contents in the file.
     pub fn section(&self, name: &[u8]) -> Option<Section> {
         let bias = self.bias;
-        self.with_parsed(|data, (_, sections)| {
+        let section = self.with_parsed(|Parsed { reader, sections, .. }| {
             let (_, section) = sections.section_by_name(LE, name)?;
-            let bytes = section.data(LE, data).ok()?.to_vec();
+            let bytes = section.data(LE, *reader).ok()?.to_vec();
             Some(Section { address: section.sh_addr(LE).wrapping_add(bias), bytes })
-        })
-        .ok()
-        .flatten()
+        });
+        section.ok().flatten()
     }
 
+    /// Whether the header is that of a 32-bit file, or why it is no ELF header.
     fn read_is_32_bit(&self) -> Result<bool, &'static str> {
         let mut ident = [0; 6];
         let read_bytes = self.source.read_at(&mut ident, 0).map_err(|_| "its header cannot be read")?;
@@ -253,22 +257,21 @@ impl Object {
 
     /// Parses the headers and passes them to `use_parsed`; what is read for that is dropped
     /// afterwards.
-    fn with_parsed<T>(
-        &self,
-        use_parsed: impl for<'a> FnOnce(LimitedReader<'a>, Parsed<'a>) -> T,
-    ) -> Result<T, &'static str> {
+    fn with_parsed<T>(&self, use_parsed: impl for<'a> FnOnce(&Parsed<'a>) -> T) -> Result<T, &'static str> {
         if self.is_32_bit {
             return Err("a 32-bit file");
         }
         let cache = ReadCache::new(Cursor { source: &self.source, position: 0 });
         let remaining_bytes = Cell::new(MAX_PARSE_BYTES);
-        let data = LimitedReader { cache: &cache, remaining_bytes: &remaining_bytes };
-        let header = Header::parse(data).map_err(|_| "bad header")?;
+        let reader = LimitedReader { cache: &cache, remaining_bytes: &remaining_bytes };
+        let header = Header::parse(reader).map_err(|_| "bad header")?;
         if header.e_machine.get(LE) != elf::EM_X86_64 {
             return Err("made for another processor");
         }
-        let sections = header.sections(LE, data).unwrap_or_default();
-        Ok(use_parsed(data, (header, sections)))
+        // Damaged sections count as none, as in a file from which they were removed: such an object
+        // still has a load bias.
+        let sections = header.sections(LE, reader).unwrap_or_default();
+        Ok(use_parsed(&Parsed { reader, header, sections }))
     }
 }
 
@@ -278,12 +281,12 @@ fn name_at(names: &[u8], offset: u32) -> Option<&[u8]> {
 }
 
 /// The load bias, from the segment that `mapping` maps.
-fn load_bias(data: LimitedReader<'_>, header: &Header, mapping: &Mapping) -> Result<u64, &'static str> {
-    let segments = header.program_headers(LE, data).map_err(|_| "bad program headers")?;
+fn load_bias(parsed: &Parsed<'_>, mapping: &Mapping) -> Result<u64, &'static str> {
+    let segments = parsed.header.program_headers(LE, parsed.reader).map_err(|_| "bad program headers")?;
     // Two segments may share a page of the file: the one whose execute permission matches counts,
     // or else the first.
     let mut first_bias = None;
-    for segment in segments.iter().filter(|s| s.p_type(LE) == elf::PT_LOAD) {
+    for segment in segments.iter().filter(|segment| segment.p_type(LE) == elf::PT_LOAD) {
         let offset = segment.p_offset(LE);
         let end = offset.saturating_add(segment.p_filesz(LE));
         if !(page_of(offset)..end).contains(&mapping.offset) {
@@ -300,10 +303,10 @@ fn load_bias(data: LimitedReader<'_>, header: &Header, mapping: &Mapping) -> Res
     first_bias.ok_or("no segment of it is mapped there")
 }
 
-/// Whether two mappings belong to the same object. A mapping without a file (vDSO) matches only
-/// itself.
-fn same_file(a: &Mapping, b: &Mapping) -> bool {
-    if b.has_file() { a.file_id() == b.file_id() } else { a.start == b.start }
+/// Whether `other` belongs to the object of `mapping`. A mapping without a file (vDSO) is an object
+/// of its own.
+fn is_same_object(other: &Mapping, mapping: &Mapping) -> bool {
+    if mapping.has_file() { other.file_id() == mapping.file_id() } else { other.start == mapping.start }
 }
 
 /// Where the bytes of an object are read from.
@@ -329,10 +332,11 @@ impl Source {
         match self {
             Self::File { file, .. } => file.read_at(buffer, position),
             Self::Bytes(bytes) => {
-                let bytes_from_there =
-                    usize::try_from(position).ok().and_then(|p| bytes.get(p..)).unwrap_or(&[]);
-                let count = bytes_from_there.len().min(buffer.len());
-                buffer[..count].copy_from_slice(&bytes_from_there[..count]);
+                // As in a file, there is nothing to read past the end.
+                let unread =
+                    usize::try_from(position).ok().and_then(|start| bytes.get(start..)).unwrap_or_default();
+                let count = unread.len().min(buffer.len());
+                buffer[..count].copy_from_slice(&unread[..count]);
                 Ok(count)
             }
         }
@@ -375,9 +379,10 @@ struct LimitedReader<'a> {
 }
 
 impl LimitedReader<'_> {
+    /// Takes `bytes` from the parse limit; fails if fewer remain.
     fn charge(self, bytes: u64) -> Result<(), ()> {
-        let remaining = self.remaining_bytes.get().checked_sub(bytes).ok_or(())?;
-        self.remaining_bytes.set(remaining);
+        let remaining_bytes = self.remaining_bytes.get().checked_sub(bytes).ok_or(())?;
+        self.remaining_bytes.set(remaining_bytes);
         Ok(())
     }
 }
@@ -396,7 +401,8 @@ impl<'a> ReadRef<'a> for LimitedReader<'a> {
     }
 
     fn read_bytes_at_until(self, range: Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
-        // `object` searches no further for the delimiter.
+        // `ReadCache` searches at most this far for the delimiter (object, read_cache.rs,
+        // read_bytes_at_until).
         self.charge(MAX_NAME_BYTES as u64)?;
         self.cache.read_bytes_at_until(range, delimiter)
     }
@@ -414,7 +420,7 @@ mod tests {
         space
             .mappings()
             .iter()
-            .find(|m| m.name.ends_with("/libc.so.6") && m.permissions.execute)
+            .find(|mapping| mapping.name.ends_with("/libc.so.6") && mapping.permissions.execute)
             .expect("tests run on a dynamic glibc")
     }
 
@@ -433,11 +439,11 @@ mod tests {
         let source = Source::Bytes(vec![0; MAX_NAME_BYTES]);
         let cache = ReadCache::new(Cursor { source: &source, position: 0 });
         let remaining_bytes = Cell::new(MAX_NAME_BYTES as u64 + 100);
-        let data = LimitedReader { cache: &cache, remaining_bytes: &remaining_bytes };
-        assert_eq!(data.read_bytes_at_until(0..64, 0), Ok(&[][..]));
-        assert_eq!(data.read_bytes_at_until(64..128, 0), Err(()));
-        assert_eq!(data.read_bytes_at(0, 64).map(<[u8]>::len), Ok(64));
-        assert_eq!(data.read_bytes_at(64, 64), Err(()));
+        let reader = LimitedReader { cache: &cache, remaining_bytes: &remaining_bytes };
+        assert_eq!(reader.read_bytes_at_until(0..64, 0), Ok(&[][..]));
+        assert_eq!(reader.read_bytes_at_until(64..128, 0), Err(()));
+        assert_eq!(reader.read_bytes_at(0, 64).map(<[u8]>::len), Ok(64));
+        assert_eq!(reader.read_bytes_at(64, 64), Err(()));
     }
 
     #[test]
@@ -455,7 +461,7 @@ mod tests {
         assert_eq!(libc.symbol_address("no_such_function"), None);
         assert_eq!(libc.symbol_addresses(["no_such_function", "getpid"]), [None, Some(getpid)]);
         let FrameSections { header, frames } = libc.frames().expect("libc has call frame information");
-        assert!(!header.bytes.is_empty() && !frames.bytes.is_empty());
+        assert!(header.is_some_and(|header| !header.bytes.is_empty()) && !frames.bytes.is_empty());
     }
 
     #[test]

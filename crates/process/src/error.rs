@@ -107,7 +107,7 @@ pub enum Error {
         /// The objection to a snapshot, or why it failed.
         reason: String,
         /// How long the process was stopped for the snapshot.
-        stopped: std::time::Duration,
+        stopped_time: std::time::Duration,
     },
     /// The rows did not add up to the kernel's RSS, several times in a row.
     #[error(

@@ -37,7 +37,8 @@ const MAX_STRING_BYTES: usize = 96;
 const MAX_SEGMENTS: usize = 256;
 /// Maximum bytes of initialised data that are read at once.
 const MAX_DATA_BYTES: u64 = 4096;
-/// Maximum number of exported values with one prefix: V8 has some 500.
+/// Maximum number of exported values with one prefix: V8 has some 500. Callers look for known
+/// names, so that one beyond it counts as missing.
 const MAX_VALUES: usize = 4096;
 /// Maximum number of strings with one ending; a table of options has fewer.
 const MAX_ENDINGS: usize = 64;
@@ -81,6 +82,15 @@ pub struct ElfFile {
     sections: Vec<Section>,
 }
 
+/// A 32-bit value that the file exports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportedValue {
+    /// Its name without the requested prefix.
+    pub name: String,
+    /// The value.
+    pub value: u32,
+}
+
 /// A symbol that the file defines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symbol {
@@ -91,7 +101,8 @@ pub struct Symbol {
 }
 
 impl ElfFile {
-    /// Reads the headers; `None` if the file is not a little-endian ELF-64 file.
+    /// Reads the headers; `None` if the file is not a little-endian ELF-64 file. Damaged sections
+    /// count as none.
     pub fn open(file: File) -> Option<Self> {
         let header = header(&file)?;
         let mut image = Self { file, header, sections: Vec::new() };
@@ -99,18 +110,19 @@ impl ElfFile {
         Some(image)
     }
 
+    /// The section headers; `None` if there are none, too many, or they are damaged.
     fn read_sections(&self) -> Option<Vec<Section>> {
         let offset = word_at(&self.header, E_SHOFF)?;
-        let count = half_at(&self.header, E_SHNUM)?;
-        let name_section = half_at(&self.header, E_SHSTRNDX)?;
-        if half_at(&self.header, E_SHENTSIZE)? != SECTION_BYTES || count == 0 || count > MAX_SECTIONS {
+        let count = elf_half_at(&self.header, E_SHNUM)?;
+        let name_section = elf_half_at(&self.header, E_SHSTRNDX)?;
+        if elf_half_at(&self.header, E_SHENTSIZE)? != SECTION_BYTES || count == 0 || count > MAX_SECTIONS {
             return None;
         }
         let table = read(&self.file, offset, (count * SECTION_BYTES) as u64)?;
         let entries = table.chunks_exact(SECTION_BYTES);
-        let mut sections = entries.clone().map(section).collect::<Option<Vec<Section>>>()?;
-        let names = sections.get(name_section)?;
-        let names = read(&self.file, names.offset, names.bytes.min(MAX_SECTION_NAMES_BYTES))?;
+        let mut sections = entries.clone().map(parse_section).collect::<Option<Vec<Section>>>()?;
+        let name_section = sections.get(name_section)?;
+        let names = read(&self.file, name_section.offset, name_section.bytes.min(MAX_SECTION_NAMES_BYTES))?;
         for (section, entry) in sections.iter_mut().zip(entries) {
             section.name = section_name(&names, half_word_at(entry, 0)? as usize).to_vec();
         }
@@ -137,9 +149,9 @@ impl ElfFile {
         self.symbols(SHT_SYMTAB, names)
     }
 
-    /// The 32-bit values of the data that the file exports under names that begin with `prefix`,
-    /// with the rest of each name; at most 4,096.
-    pub fn exported_values(&self, prefix: &str) -> Vec<(String, u32)> {
+    /// The 32-bit values of the data that the file exports under names that begin with `prefix`; at
+    /// most 4,096.
+    pub fn exported_values(&self, prefix: &str) -> Vec<ExportedValue> {
         let mut addresses = Vec::new();
         self.each_symbol(SHT_DYNSYM, &mut |text, address| {
             let suffix = text
@@ -149,44 +161,48 @@ impl ElfFile {
             let suffix = suffix.and_then(|suffix| std::str::from_utf8(suffix).ok());
             addresses.extend(suffix.map(|suffix| (suffix.to_owned(), address)));
         });
-        let value = |address| Some(u32::from_le_bytes(self.bytes_at(address, 4)?.try_into().ok()?));
-        addresses.into_iter().filter_map(|(name, address)| Some((name, value(address)?))).collect()
+        let with_value = |(name, address)| {
+            Some(ExportedValue { name, value: half_word_at(&self.bytes_at(address, 4)?, 0)? })
+        };
+        addresses.into_iter().filter_map(with_value).collect()
     }
 
+    /// Those of `names` that the symbol table of this kind (`SHT_*`) defines.
     fn symbols(&self, kind: u32, names: &[&'static str]) -> Vec<Symbol> {
-        let mut found: Vec<Symbol> = Vec::new();
+        let mut symbols: Vec<Symbol> = Vec::new();
         self.each_symbol(kind, &mut |text, address| {
             let name = names.iter().find(|name| {
                 text.first() == name.as_bytes().first()
                     && text.starts_with(name.as_bytes())
                     && text.get(name.len()) == Some(&0)
             });
-            if let Some(name) = name.filter(|name| found.iter().all(|symbol| symbol.name != **name)) {
-                found.push(Symbol { name, address });
+            if let Some(name) = name.filter(|name| symbols.iter().all(|symbol| symbol.name != **name)) {
+                symbols.push(Symbol { name, address });
             }
         });
-        found
+        symbols
     }
 
     /// Passes the name of each symbol that a table defines, with all bytes after it, and its
-    /// address to `visit`.
+    /// address to `visit`. A table that is missing or damaged has none, and one beyond the limits
+    /// is cut.
     fn each_symbol(&self, kind: u32, visit: &mut dyn FnMut(&[u8], u64)) {
-        let Some(table) = self.sections.iter().find(|section| section.kind == kind) else { return };
-        let Some(strings) = self.sections.get(table.link as usize) else { return };
-        let Some(entries) = read(&self.file, table.offset, table.bytes.min(MAX_SYMBOL_TABLE_BYTES)) else {
-            return;
+        let read_tables = || {
+            let table = self.sections.iter().find(|section| section.kind == kind)?;
+            let names = self.sections.get(table.link as usize)?;
+            let entries = read(&self.file, table.offset, table.bytes.min(MAX_SYMBOL_TABLE_BYTES))?;
+            Some((entries, read(&self.file, names.offset, names.bytes.min(MAX_SYMBOL_NAMES_BYTES))?))
         };
-        let Some(strings) = read(&self.file, strings.offset, strings.bytes.min(MAX_SYMBOL_NAMES_BYTES))
-        else {
-            return;
-        };
+        let Some((entries, names)) = read_tables() else { return };
         for entry in entries.chunks_exact(SYMBOL_BYTES) {
             // st_name at 0, st_shndx at 6 (0: used here, defined elsewhere), st_value at 8.
-            let (Some(name_and_section), Some(address)) = (word_at(entry, 0), word_at(entry, 8)) else {
+            let (Some(name), Some(section), Some(address)) =
+                (half_word_at(entry, 0), elf_half_at(entry, 6), word_at(entry, 8))
+            else {
                 break;
             };
-            if name_and_section >> 48 != 0 {
-                visit(strings.get((name_and_section as u32) as usize..).unwrap_or(&[]), address);
+            if section != 0 {
+                visit(names.get(name as usize..).unwrap_or_default(), address);
             }
         }
     }
@@ -206,43 +222,43 @@ impl ElfFile {
     }
 
     /// Searches the read-only data for each of `needles`; returns the printable text at the first
-    /// match of each: up to 96 bytes, including the needle.
+    /// match of each: up to 96 bytes, including the needle. Only the first 16 MiB are searched.
     pub fn strings(&self, needles: &[&str]) -> Vec<Option<String>> {
-        let mut found = vec![None; needles.len()];
-        let Some(Range { start: mut at, end }) = self.read_only_data() else { return found };
-        while at < end && found.iter().any(Option::is_none) {
+        let mut texts = vec![None; needles.len()];
+        let Some(Range { start: mut at, end }) = self.read_only_data() else { return texts };
+        while at < end && texts.iter().any(Option::is_none) {
             // Blocks overlap by the maximum string length, so that no string is cut at a border.
             let block_bytes = (end - at).min((BLOCK_BYTES + MAX_STRING_BYTES) as u64);
             let Some(block) = read(&self.file, at, block_bytes) else { break };
-            for (needle, slot) in needles.iter().zip(&mut found).filter(|(_, slot)| slot.is_none()) {
-                *slot = memchr::memmem::find(&block, needle.as_bytes())
+            for (needle, text) in needles.iter().zip(&mut texts).filter(|(_, text)| text.is_none()) {
+                *text = memchr::memmem::find(&block, needle.as_bytes())
                     .map(|position| printable(&block[position..], MAX_STRING_BYTES));
             }
             at += BLOCK_BYTES as u64;
         }
-        found
+        texts
     }
 
     /// The C strings of the read-only data that end with `ending`, each complete, in alphabetical
     /// order. Linkers merge a string into the end of a longer one, so callers that search for a
-    /// name must consider longer strings too. Strings with more than 96 bytes before `ending` are
-    /// left out.
+    /// name must consider longer strings too. Left out are strings with more than 96 bytes before
+    /// `ending`, those beyond the first 16 MiB, and after 64 strings the others.
     pub fn strings_ending(&self, ending: &str) -> BTreeSet<String> {
-        let mut found = BTreeSet::new();
-        let Some(Range { start: mut at, end }) = self.read_only_data() else { return found };
+        let mut strings = BTreeSet::new();
+        let Some(Range { start: mut at, end }) = self.read_only_data() else { return strings };
         let mut window = Vec::new();
         let carried_bytes = 2 * MAX_STRING_BYTES.max(ending.len()) + 1;
-        while at < end && found.len() < MAX_ENDINGS {
+        while at < end && strings.len() < MAX_ENDINGS {
             let Some(block) = read(&self.file, at, (end - at).min(BLOCK_BYTES as u64)) else { break };
             // Keep the end of the previous block; matches that end within it were returned with
             // that block.
             window.drain(..window.len().saturating_sub(carried_bytes));
             let known_bytes = window.len();
             window.extend_from_slice(&block);
-            found.extend(strings_ending_in(&window, ending, known_bytes).take(MAX_ENDINGS));
+            strings.extend(strings_ending_in(&window, ending, known_bytes).take(MAX_ENDINGS));
             at += BLOCK_BYTES as u64;
         }
-        found
+        strings
     }
 }
 
@@ -277,7 +293,7 @@ fn is_text(byte: u8) -> bool {
 
 /// Decodes a section header (sh_type at 4, sh_offset at 24, sh_size at 32, sh_link at 40), without
 /// the name, which is in another section.
-fn section(entry: &[u8]) -> Option<Section> {
+fn parse_section(entry: &[u8]) -> Option<Section> {
     Some(Section {
         name: Vec::new(),
         kind: half_word_at(entry, 4)?,
@@ -313,12 +329,13 @@ impl Segment {
     }
 }
 
-/// The segments of an ELF-64 file with this header.
+/// The segments of an ELF-64 file with this header, the first 256 of them; `None` if they cannot be
+/// read.
 pub(crate) fn segments(file: &File, header: &[u8]) -> Option<Vec<Segment>> {
-    if half_at(header, E_PHENTSIZE)? != SEGMENT_BYTES {
+    if elf_half_at(header, E_PHENTSIZE)? != SEGMENT_BYTES {
         return None;
     }
-    let count = half_at(header, E_PHNUM)?.min(MAX_SEGMENTS);
+    let count = elf_half_at(header, E_PHNUM)?.min(MAX_SEGMENTS);
     let table = read(file, word_at(header, E_PHOFF)?, (count * SEGMENT_BYTES) as u64)?;
     let mapped = table.chunks_exact(SEGMENT_BYTES).filter(|entry| half_word_at(entry, 0) == Some(PT_LOAD));
     // p_offset at 8, p_vaddr at 16, p_filesz at 32, p_memsz at 40.
@@ -333,14 +350,14 @@ pub(crate) fn segments(file: &File, header: &[u8]) -> Option<Vec<Segment>> {
     Some(mapped.filter_map(segment).collect())
 }
 
-/// The 16-bit number at `offset` of a header (`Elf64_Half`).
-fn half_at(header: &[u8], offset: usize) -> Option<usize> {
-    let bytes = header.get(offset..offset.checked_add(2)?)?;
+/// The 16-bit number (`Elf64_Half`) at `offset` of `bytes`; `None` past the end.
+fn elf_half_at(bytes: &[u8], offset: usize) -> Option<usize> {
+    let bytes = bytes.get(offset..offset.checked_add(2)?)?;
     Some(u16::from_le_bytes(bytes.try_into().ok()?).into())
 }
 
 /// The bytes that an ELF-64 file takes in memory, from the page of its first segment to the end of
-/// its last one (`p_memsz`), bss included, in whole pages.
+/// its last one (`p_memsz`), bss included, in whole pages; `None` if its headers cannot be read.
 pub fn memory_span(file: &File) -> Option<u64> {
     let segments = segments(file, &header(file)?)?;
     let start = segments.iter().map(|segment| page_of(segment.start)).min()?;
@@ -384,13 +401,13 @@ pub(crate) fn printable(bytes: &[u8], max_bytes: usize) -> String {
     text.map(|&byte| char::from(byte)).collect()
 }
 
-/// Opens the file that is mapped at `address`.
+/// Opens the file that is mapped at `address`; `None` if there is none, or none that can be read.
 pub fn image_at(process: &Process, space: &AddressSpace, address: u64) -> Option<ElfFile> {
     ElfFile::open(open_mapped_file(process, space.find(address)?).ok()?)
 }
 
-/// Whether the file of `mapping` defines one of `names` in its dynamic symbols. Reads each table
-/// once; for files with very many unrelated symbols.
+/// Whether the file of `mapping` is known to define one of `names` in its dynamic symbols. Reads
+/// each table once; for files with very many unrelated symbols.
 pub fn exports(process: &Process, mapping: &Mapping, names: &[&'static str]) -> bool {
     let image = open_mapped_file(process, mapping).ok().and_then(ElfFile::open);
     image.is_some_and(|image| !image.exported(names).is_empty())
@@ -437,9 +454,9 @@ mod tests {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let libc = maps.lines().find(|line| line.contains("/libc.so.6")).unwrap();
         let image = ElfFile::open(File::open(&libc[libc.find('/').unwrap()..]).unwrap()).unwrap();
-        let found = image.exported(&["malloc", "mallctl"]);
-        assert_eq!(found.iter().map(|symbol| symbol.name).collect::<Vec<_>>(), ["malloc"]);
-        assert!(image.bytes_at(found[0].address, 16).is_some());
+        let symbols = image.exported(&["malloc", "mallctl"]);
+        assert_eq!(symbols.iter().map(|symbol| symbol.name).collect::<Vec<_>>(), ["malloc"]);
+        assert!(image.bytes_at(symbols[0].address, 16).is_some());
         let banner = image.strings(&["GNU C Library (", "no such string in there"]);
         assert!(banner[0].as_ref().unwrap().starts_with("GNU C Library ("));
         assert_eq!(banner[1], None);

@@ -31,6 +31,7 @@ pub mod procfs;
 pub mod range;
 pub mod resident;
 pub mod rights;
+pub mod shell;
 pub mod smaps;
 pub mod snapshot;
 pub mod stacks;

@@ -132,7 +132,7 @@ pub struct AddressSpace {
     /// The lengths of programs and libraries, as far as they are known.
     spans: MemorySpans,
     /// The part that is bss of each anonymous mapping that extends past the program or library
-    /// before it, by the mapping's start: see [`MemorySpans::bss`].
+    /// before it, by the mapping's start; `None` if no part is: see [`MemorySpans::bss`].
     bss: HashMap<u64, Option<Mapping>>,
 }
 
@@ -167,8 +167,8 @@ impl AddressSpace {
         (Self { mappings, ..Self::default() }, skipped)
     }
 
-    /// Sets the lengths of its programs and libraries, so that [`modules`] finds where the bss of
-    /// each ends.
+    /// Sets the lengths of its programs and libraries, by which [`modules`] finds the end of each
+    /// bss.
     pub fn set_spans(&mut self, spans: MemorySpans) {
         self.bss = spans.bss(&modules::groups_with_following_memory(&self.mappings));
         self.spans = spans;
@@ -195,12 +195,12 @@ impl AddressSpace {
 
     /// The mapping that contains `address`.
     pub fn find(&self, address: u64) -> Option<&Mapping> {
-        let index = self.mappings.partition_point(|m| m.end <= address);
-        self.mappings.get(index).filter(|m| m.contains(address))
+        let index = self.mappings.partition_point(|mapping| mapping.end <= address);
+        self.mappings.get(index).filter(|mapping| mapping.contains(address))
     }
 }
 
-/// Parses `START-END PERMS OFFSET MAJOR:MINOR INODE NAME`.
+/// Parses `START-END PERMS OFFSET MAJOR:MINOR INODE NAME` (proc(5)); `None` if it is malformed.
 pub(crate) fn parse_line(line: &[u8]) -> Option<Mapping> {
     let line = String::from_utf8_lossy(line);
     let mut fields = line.splitn(6, ' ');

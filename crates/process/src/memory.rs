@@ -57,6 +57,12 @@ pub struct Unreadable {
     pub read_bytes: usize,
 }
 
+/// The first `bytes` bytes of `buffer`, or all of it if it is shorter.
+pub(crate) fn first_bytes(buffer: &mut [u8], bytes: u64) -> &mut [u8] {
+    let length = usize::try_from(bytes).unwrap_or(usize::MAX).min(buffer.len());
+    &mut buffer[..length]
+}
+
 /// The little-endian word at `offset` of `bytes`; `None` past the end.
 pub fn word_at(bytes: &[u8], offset: usize) -> Option<u64> {
     let end = offset.checked_add(8)?;

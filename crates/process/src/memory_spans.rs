@@ -13,11 +13,11 @@ use crate::modules;
 use crate::namespaces::open_mapped_file;
 use crate::procfs::Process;
 
-/// Maximum number of files whose headers are read.
-const MAX_FILES: usize = 1024;
+/// Maximum number of files whose headers are read; others count as unreadable.
+const MAX_FILES: usize = 8192;
 
-/// The lengths in memory of programs and libraries, bss included, by file. A file that could not be
-/// read has none.
+/// The lengths in memory of programs and libraries, bss included, by file; `None` for one that
+/// could not be read. Behind it all anonymous memory that follows counts as bss.
 #[derive(Clone, Debug, Default)]
 pub struct MemorySpans(HashMap<FileId, Option<u64>>);
 

@@ -7,9 +7,11 @@ use crate::map::{AddressSpace, Mapping};
 use crate::procfs::Process;
 use crate::range::AddressRange;
 
-/// Maximum number of distinct mapped files.
-const MAX_FILES: usize = 1024;
-/// Maximum bytes of static data per program or library; the rest is ignored.
+/// Maximum number of programs and libraries: those with the most map some thousands, and readers
+/// open each. What a later one contains is not recognised, so that its memory is on the rows of its
+/// allocator or mapping.
+const MAX_FILES: usize = 8192;
+/// Maximum bytes of static data per program or library; what is beyond is not searched.
 const MAX_DATA_BYTES: u64 = 64 << 20;
 
 /// A mapped program or library.
@@ -20,7 +22,7 @@ pub struct Module<'a> {
     pub data: AddressRange,
 }
 
-/// All programs and libraries with code and static data, each once.
+/// The programs and libraries with code and static data, each once; at most `MAX_FILES`.
 pub fn all(space: &AddressSpace) -> Vec<Module<'_>> {
     let mut seen_files = HashSet::new();
     let mut modules = Vec::new();

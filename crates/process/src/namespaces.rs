@@ -32,8 +32,9 @@ const NONBLOCK_NOCTTY: i32 = 0o4000 | 0o400;
 
 /// Opens the file behind `mapping` of a process.
 ///
-/// Fails with [`crate::Error::Permission`] if the kernel refuses both ways, and with
-/// [`crate::Error::Io`] if the path now leads to another file, or to none.
+/// # Errors
+/// [`crate::Error::Permission`] if the kernel refuses both ways, [`crate::Error::Io`] if the path
+/// now leads to another file, or to none.
 pub fn open_mapped_file(process: &Process, mapping: &Mapping) -> Result<File> {
     let name = format!("map_files/{:x}-{:x}", mapping.start, mapping.end);
     let link_error = match with_dac_capabilities(|| open_regular(&process.path(&name))) {
@@ -62,6 +63,7 @@ pub fn open_mapped_file(process: &Process, mapping: &Mapping) -> Result<File> {
 /// at strandline's root, or if they are not below it, at the root of the target's mount namespace.
 /// For a target in a chroot the latter includes the path of the chroot directory.
 fn below_root(process: &Process, path: &str) -> String {
+    // If the link cannot be read, the file cannot be opened through it either.
     let root = std::fs::read_link(process.path("root")).unwrap_or_default();
     without_root(root.to_str().unwrap_or("/"), path).to_owned()
 }
@@ -71,6 +73,9 @@ fn without_root<'a>(root: &str, path: &'a str) -> &'a str {
 }
 
 /// Opens a file by its path in the target's own mount namespace: `path` is absolute there.
+///
+/// # Errors
+/// The kernel's, and `InvalidInput` if the path is not absolute or leads to no regular file.
 pub fn open_in_root(process: &Process, path: &str) -> io::Result<File> {
     open_with_capabilities(process, path, |_| false)
 }
@@ -137,6 +142,9 @@ fn reopen(location: &impl AsFd) -> io::Result<File> {
 }
 
 /// Opens the target's executable, even if it was deleted or replaced.
+///
+/// # Errors
+/// The process has ended, or may not be inspected.
 pub fn open_executable(process: &Process) -> Result<File> {
     with_dac_capabilities(|| open_regular(&process.path("exe")))
         .map_err(|source| process.error("exe", source))
@@ -147,14 +155,14 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     reopen(&open(path, PATH_FLAGS, Mode::empty())?)
 }
 
-/// Whether an open file is the mapped one. Compares only inodes: overlay and btrfs show another
-/// device in maps than in stat.
+/// Whether an open file is known to be the mapped one. Compares only inodes: overlay and btrfs show
+/// another device in maps than in stat.
 fn same_file(file: &File, mapping: &Mapping) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.ino() == mapping.inode)
 }
 
-/// Whether an open file is on the device shown in maps; see `same_file` for file systems where it
-/// is not.
+/// Whether an open file is known to be on the device shown in maps; see `same_file` for file
+/// systems where it is not.
 fn same_device(file: &File, mapping: &Mapping) -> bool {
     file.metadata().is_ok_and(|metadata| device_number(metadata.dev()) == mapping.device)
 }

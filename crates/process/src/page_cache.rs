@@ -11,12 +11,15 @@ const DEFAULT_PAGES: usize = 1024;
 /// Pages whose memory is allocated together, at their first use: most caches stay nearly empty.
 const PAGES_PER_GROUP: usize = 32;
 
+/// The tag of an empty slot: not the address of a page, so that one comparison suffices.
+const EMPTY: u64 = u64::MAX;
+
 /// Reads words and small structures through a direct-mapped cache of pages.
 pub struct PageCache<'a> {
     memory: &'a dyn Memory,
     /// Number of slots, each for one page; a power of two.
     slot_count: usize,
-    /// The address of the page in each slot; `u64::MAX` for an empty slot.
+    /// The address of the page in each slot; [`EMPTY`] for an empty slot.
     tags: Vec<u64>,
     /// The bytes of the pages, [`PAGES_PER_GROUP`] slots in each buffer.
     groups: Vec<ReadBuffer>,
@@ -49,7 +52,7 @@ impl<'a> PageCache<'a> {
     /// Reads a page into a slot; `None`, with the slot empty, if it cannot be read.
     fn fill(&mut self, page: u64, slot: usize) -> Option<()> {
         if self.tags.is_empty() {
-            self.tags = vec![u64::MAX; self.slot_count];
+            self.tags = vec![EMPTY; self.slot_count];
             self.groups = vec![ReadBuffer::default(); self.slot_count.div_ceil(PAGES_PER_GROUP)];
         }
         let group = self.groups.get_mut(slot / PAGES_PER_GROUP)?;
@@ -58,7 +61,7 @@ impl<'a> PageCache<'a> {
         }
         let bytes = group.get_mut(bytes_in_group(slot))?;
         let tag = self.tags.get_mut(slot)?;
-        *tag = u64::MAX;
+        *tag = EMPTY;
         self.memory.read(page, bytes).ok()?;
         *tag = page;
         self.bytes_read += PAGE_BYTES;

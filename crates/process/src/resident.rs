@@ -3,7 +3,7 @@
 //! Reading an absent page would make the kernel bring it in (from swap, from a file, or as a zero
 //! page): inspecting the target would make it grow.
 
-use crate::memory::{Memory, PAIR_BYTES, WordPair};
+use crate::memory::{Memory, PAIR_BYTES, WordPair, first_bytes};
 use crate::pages::Residency;
 
 /// A view of memory restricted to resident pages; see the module.
@@ -29,11 +29,8 @@ impl Memory for Resident<'_> {
             }
             until = run.end;
         }
-        let length = usize::try_from(until - address).unwrap_or(0).min(buffer.len());
-        match buffer.get_mut(..length) {
-            Some(readable) if length > 0 => self.memory.read_some(address, readable),
-            _ => 0,
-        }
+        let readable = first_bytes(buffer, until - address);
+        if readable.is_empty() { 0 } else { self.memory.read_some(address, readable) }
     }
 
     fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<WordPair>> {

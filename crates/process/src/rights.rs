@@ -14,6 +14,7 @@ use strandline_sys::host;
 
 use crate::map::DELETED_SUFFIX;
 use crate::procfs::Status;
+use crate::shell::shell_word;
 
 /// All capabilities that strandline can use, in the order in which they are advised.
 const USEFUL: [Capability; 5] = [SYS_PTRACE, DAC_READ_SEARCH, NET_ADMIN, SYS_NICE, CHECKPOINT_RESTORE];
@@ -190,7 +191,7 @@ enum FileAccess {
 }
 
 impl FileAccess {
-    /// That of this program's file.
+    /// That of this program's file; one of unknown mode counts as every user's.
     fn own() -> Self {
         const OTHERS_EXECUTE: u32 = 0o001;
         let mode = fs::metadata("/proc/self/exe").ok().map(|file| file.permissions().mode());
@@ -223,6 +224,7 @@ pub enum Confinement {
 impl Confinement {
     /// That of this process.
     pub fn own() -> Self {
+        // If neither file can be read, nothing is known.
         let status = fs::read("/proc/self/status").unwrap_or_default();
         let is_inner = fs::read_link("/proc/self/ns/user")
             .is_ok_and(|namespace| namespace.as_os_str() != FIRST_USER_NAMESPACE);
@@ -263,15 +265,7 @@ pub fn program() -> String {
         return "\"$(command -v strandline)\"".to_owned();
     };
     // The kernel marks a file that was replaced since this program was started.
-    quoted(path.strip_suffix(DELETED_SUFFIX).unwrap_or(path))
-}
-
-/// A path as a word for a shell.
-fn quoted(path: &str) -> String {
-    if path.chars().all(|c| c.is_alphanumeric() || "/._+-".contains(c)) {
-        return path.to_owned();
-    }
-    format!("'{}'", path.replace('\'', "'\\''"))
+    shell_word(path.strip_suffix(DELETED_SUFFIX).unwrap_or(path))
 }
 
 /// The names of capabilities, as a phrase.
@@ -363,10 +357,8 @@ mod tests {
     }
 
     #[test]
-    fn the_program_is_one_word_of_a_shell() {
+    fn the_program_has_a_path() {
         assert!(program().contains('/'), "{}", program());
-        assert_eq!(quoted("/usr/bin/strandline"), "/usr/bin/strandline");
-        assert_eq!(quoted("/opt/a b/it's"), r"'/opt/a b/it'\''s'");
     }
 
     #[test]

@@ -214,7 +214,7 @@ mod tests {
 
         ptrace::seize(tid, 0).unwrap();
         ptrace::interrupt(tid).unwrap();
-        ptrace::wait(tid, true).unwrap();
+        ptrace::wait(tid).unwrap();
         let registers = ptrace::registers(tid).unwrap();
         ptrace::detach(tid, 0).unwrap();
         ThreadFacts {

@@ -121,8 +121,9 @@ impl TextKey {
 }
 
 impl Objects {
-    /// Loads the object of the text mapping at `address`. An object that cannot be read, or exceeds
-    /// the bound on all objects, is remembered as having no information.
+    /// Loads the object of the text mapping at `address`, if there still is one. An object that
+    /// cannot be read, or exceeds the bound on all objects, counts as one without information: a
+    /// walk through it fails.
     pub fn load(&mut self, process: &Process, space: &AddressSpace, address: u64) {
         let Some(mapping) = space.find(address) else { return };
         if self.loaded_bytes >= MAX_LOADED_BYTES {
@@ -135,7 +136,8 @@ impl Objects {
             Object::from_memory(&ByPid::new(process.pid()), space, mapping)
         };
         let frames = object.ok().and_then(|object| object.frames());
-        let bytes = frames.as_ref().map_or(0, |frames| frames.header.bytes.len() + frames.frames.bytes.len());
+        let loaded = frames.iter().flat_map(|frames| frames.header.iter().chain([&frames.frames]));
+        let bytes: usize = loaded.map(|section| section.bytes.len()).sum();
         self.loaded_bytes = self.loaded_bytes.saturating_add(bytes);
         self.loaded.insert(TextKey::of(mapping), frames);
     }
@@ -205,9 +207,10 @@ impl Unwinder<'_> {
         let object = object.as_ref().ok_or(StepError::Lost(NO_TABLES))?;
         let mut section = EhFrame::new(&object.frames.bytes, LittleEndian);
         section.set_address_size(8);
-        let bases = BaseAddresses::default()
-            .set_eh_frame_hdr(object.header.address)
-            .set_eh_frame(object.frames.address);
+        let mut bases = BaseAddresses::default().set_eh_frame(object.frames.address);
+        if let Some(header) = &object.header {
+            bases = bases.set_eh_frame_hdr(header.address);
+        }
         let entry = budget.entry(object, &section, &bases, code_address)?;
         let row = entry
             .unwind_info_for_address(&section, &bases, context, code_address)
@@ -287,11 +290,13 @@ impl Budget {
         bases: &BaseAddresses,
         address: u64,
     ) -> Result<Entry<'a>, StepError> {
-        let parsed: Option<ParsedEhFrameHdr<Slice<'a>>> =
-            EhFrameHdr::new(&object.header.bytes, LittleEndian).parse(bases, 8).ok();
+        let parsed: Option<ParsedEhFrameHdr<Slice<'a>>> = object
+            .header
+            .as_ref()
+            .and_then(|header| EhFrameHdr::new(&header.bytes, LittleEndian).parse(bases, 8).ok());
         let entry = match parsed.as_ref().and_then(|header| header.table()) {
             Some(index) => index.fde_for_address(section, bases, address, EhFrame::cie_from_offset),
-            // gimli searches linearly.
+            // Without a readable index gimli searches linearly.
             None => {
                 self.charge(object.frames.bytes.len())?;
                 section.fde_for_address(bases, address, EhFrame::cie_from_offset)
@@ -321,6 +326,7 @@ impl Evaluator<'_, '_> {
         value.ok_or(StepError::Lost("a register of unknown value"))
     }
 
+    /// The word at `address` of the stack.
     fn word(&self, address: u64) -> Result<u64, StepError> {
         self.memory.read_word(address).map_err(|_| StepError::Lost("its stack cannot be read"))
     }
@@ -385,7 +391,7 @@ mod tests {
     #[test]
     fn call_frame_information_is_searched_and_executed_within_a_bound() {
         let section = Section { address: 0x1000, bytes: vec![0; 64] };
-        let object = FrameSections { header: Section::default(), frames: section };
+        let object = FrameSections { header: None, frames: section };
         let mut budget = Budget { remaining_bytes: 100 };
         let frames = EhFrame::new(&object.frames.bytes, LittleEndian);
         let bases = BaseAddresses::default().set_eh_frame(0x1000);
@@ -406,7 +412,7 @@ mod tests {
         bytes.extend([0x2000_u64, 0x100].map(u64::to_le_bytes).concat());
         bytes.extend([0; 500]);
         let section = Section { address: 0x1000, bytes };
-        let object = FrameSections { header: Section::default(), frames: section };
+        let object = FrameSections { header: None, frames: section };
         let frames = EhFrame::new(&object.frames.bytes, LittleEndian);
         let bases = BaseAddresses::default().set_eh_frame(0x1000);
         let searched_bytes = object.frames.bytes.len();

@@ -14,7 +14,7 @@ use strandline_inspect::environment::Environment;
 use strandline_process::target::admission::check_proc_mount;
 use strandline_recording::{CommandUsage, Limit};
 use strandline_sys::process::{ReapedChild, reap};
-use strandline_sys::spawn::{self, Resource, Setup};
+use strandline_sys::spawn::{self, Resource, ResourceLimit, Setup};
 
 use super::clock::Clock;
 use super::ledgers::{Guard, Ledgers, WatchRequest};
@@ -79,7 +79,8 @@ pub fn run(
     let PreparedLimits { mut setup, limits, group } = prepare_limits(&settings.limits).map_err(failed)?;
     setup.no_huge_pages = settings.no_huge_pages;
     setup.signal_mask = blocked_before;
-    setup.limits.extend(open_files.map(|limits| (Resource::OpenFiles, limits)));
+    let resource = Resource::OpenFiles;
+    setup.limits.extend(open_files.map(|limits| ResourceLimit { resource, limits }));
     let sink = Sink::create(&options.file).map_err(failed)?;
     let process_events = ProcessEvents::best_available();
     let (marks, command_end) = Marks::new().map_err(io_failed)?;
@@ -142,11 +143,8 @@ fn record(
         (options.warn)(&text);
     }
     let stop_reason = session.run();
-    let reaped = reap(root, true)
-        .map_err(|error| NotStarted::Failed(format!("cannot wait for the command: {error}")))?;
-    let Some(ended) = reaped else {
-        return Err(NotStarted::Failed("the command's end is not known".to_owned()));
-    };
+    let ended =
+        reap(root).map_err(|error| NotStarted::Failed(format!("cannot wait for the command: {error}")))?;
     session.root_usage = Some(command_usage(&ended, started_at));
     session.end_group(session::ending_signal(ended.status));
     let kill_count = group.and_then(|group| remove_group(&group, &mut session, options));

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use strandline_process::control_groups::mount_point;
 use strandline_recording::Limit;
 use strandline_sys::host;
-use strandline_sys::spawn::{Resource, Rlimit};
+use strandline_sys::spawn::{Resource, ResourceLimit, Rlimit};
 
 /// Requested limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -30,7 +30,7 @@ pub struct Limits {
 #[derive(Debug, Default)]
 pub struct ResourceLimits {
     /// What the process sets.
-    pub to_set: Vec<(Resource, Rlimit)>,
+    pub to_set: Vec<ResourceLimit>,
     /// The same for the recording.
     pub recorded: Vec<Limit>,
 }
@@ -53,7 +53,7 @@ impl Limits {
                     "{by} cannot be {bytes} bytes: this user's hard limit is {hard} (ulimit -H)"
                 ));
             }
-            limits.to_set.push((resource, Rlimit { soft: bytes, hard: bytes }));
+            limits.to_set.push(ResourceLimit { resource, limits: Rlimit { soft: bytes, hard: bytes } });
             limits.recorded.push(Limit { kind: kind.to_owned(), bytes, by: by.to_owned() });
         }
         Ok(limits)
@@ -346,7 +346,7 @@ mod tests {
     fn a_limit_above_the_hard_one_is_refused() {
         let limits = Limits { address_space_bytes: Some(1 << 40), ..Limits::default() };
         let ResourceLimits { to_set, recorded } = limits.resources().unwrap();
-        assert_eq!((to_set[0].1.soft, recorded[0].by.as_str()), (1 << 40, "RLIMIT_AS"));
+        assert_eq!((to_set[0].limits.soft, recorded[0].by.as_str()), (1 << 40, "RLIMIT_AS"));
         assert!(Limits::default().resources().unwrap().to_set.is_empty());
     }
 }

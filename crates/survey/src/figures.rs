@@ -48,7 +48,8 @@ pub struct CachedFacts {
 const VALID_FOR: Duration = Duration::from_secs(60);
 
 impl CachedFacts {
-    /// Current facts about a process, given the facts of the last survey; `None` if it has ended.
+    /// Current facts about a process, given the facts of the last survey; `None` if it has ended:
+    /// nothing else keeps these files from being read.
     pub fn refresh(found: &FoundProcess, cached: Option<Self>) -> Option<Self> {
         let statm = found.process.read_file("statm", MAX_STATM_BYTES).ok()?;
         match cached {

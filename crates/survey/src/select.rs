@@ -7,10 +7,9 @@ use std::fmt;
 use std::path::Path;
 
 use regex_lite::Regex;
-use strandline_process::control_groups;
+use strandline_process::control_groups::{memberships, mount_points};
 use strandline_process::group::find::pod_uid;
 use strandline_process::map::file_name;
-use strandline_process::procfs::mounts::unescaped;
 use strandline_process::procfs::{self, Process, Stat};
 use strandline_process::snapshot;
 use strandline_report::text::clean;
@@ -139,7 +138,8 @@ impl Selection {
         })
     }
 
-    /// The processes that are chosen now.
+    /// The processes that are chosen now; none if /proc cannot be listed, without which strandline
+    /// does not start.
     pub fn find(&self) -> Vec<FoundProcess> {
         let goes_by_id =
             !self.selects_all && !self.adds_descendants && self.names.is_empty() && !self.selects_groups();
@@ -200,9 +200,9 @@ impl Selection {
         }
         self.selects_groups() && {
             let text = groups_of(&found.process);
-            group_paths(&text).any(|(_, path)| {
-                self.groups.iter().any(|group| is_within(path, group))
-                    || path.split('/').any(|component| self.selects_component(component))
+            memberships(&text).any(|membership| {
+                self.groups.iter().any(|group| is_within(membership.path, group))
+                    || membership.path.split('/').any(|component| self.selects_component(component))
             })
         }
     }
@@ -225,8 +225,11 @@ fn add_descendants(chosen: &mut HashSet<i32>, parents: impl Iterator<Item = (i32
     }
 }
 
+/// The text of this program's mountinfo, or an error in one line.
 fn read_mounts() -> Result<String, String> {
-    std::fs::read_to_string("/proc/self/mountinfo").map_err(|error| format!("/proc/self/mountinfo: {error}"))
+    let text = std::fs::read("/proc/self/mountinfo");
+    let text = text.map_err(|error| format!("/proc/self/mountinfo: {error}"))?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 /// Basic facts about a process; `None` if it is gone, or has no separate memory.
@@ -263,43 +266,29 @@ fn displayable(name: &[u8]) -> String {
     text.split('\n').map(clean).collect::<Vec<_>>().join("\n")
 }
 
-/// The text of /proc/PID/cgroup.
+/// The text of /proc/PID/cgroup; empty for a process that has ended.
 fn groups_of(process: &Process) -> String {
     process.read_text("cgroup", MAX_GROUP_BYTES).unwrap_or_default()
-}
-
-/// The controllers and the path of each line of /proc/PID/cgroup.
-fn group_paths(text: &str) -> impl Iterator<Item = (&str, &str)> {
-    text.lines().filter_map(control_groups::parse_line)
 }
 
 /// The group that counts its memory: that of version 1's memory controller if it is in use,
 /// otherwise that of version 2.
 fn own_group(text: &str) -> Option<String> {
-    let path_with = |accepts: &dyn Fn(&str) -> bool| {
-        group_paths(text).find(|(controllers, _)| accepts(controllers)).map(|(_, path)| path)
-    };
-    let memory = path_with(&|controllers| controllers.split(',').any(|name| name == "memory"));
-    // The line of version 2 has no controllers.
-    let path = memory.or_else(|| path_with(&str::is_empty))?;
-    Some(clean(path).chars().take(MAX_GROUP_CHARACTERS).collect())
+    let version_1 = memberships(text).find(|membership| membership.has_controller("memory"));
+    let own = version_1.or_else(|| memberships(text).find(|membership| membership.is_version_2()))?;
+    Some(clean(own.path).chars().take(MAX_GROUP_CHARACTERS).collect())
 }
 
+/// Whether the group at `path` is `group` or below it.
 fn is_within(path: &str, group: &str) -> bool {
     group == "/" || path.strip_prefix(group).is_some_and(|below| below.is_empty() || below.starts_with('/'))
 }
 
-/// The path of a group as in /proc/PID/cgroup: without the mount point, which is the fifth field in
-/// /proc/PID/mountinfo (proc(5)).
+/// The path of a group as in /proc/PID/cgroup: without the mount point of its hierarchy. `mounts`
+/// is the text of mountinfo.
 fn group_path(requested: &str, mounts: &str) -> String {
-    let points = mounts.lines().filter_map(|line| {
-        let (before, after) = line.split_once(" - ")?;
-        let kind = after.split(' ').next()?;
-        let point = before.split(' ').nth(4)?;
-        matches!(kind, "cgroup" | "cgroup2").then_some(point)
-    });
-    let path_in_hierarchy = points
-        .filter_map(|point| Path::new(requested).strip_prefix(unescaped(point)).ok())
+    let path_in_hierarchy = mount_points(mounts)
+        .filter_map(|point| Path::new(requested).strip_prefix(point).ok())
         .min_by_key(|path| path.as_os_str().len());
     let path =
         path_in_hierarchy.map_or_else(|| requested.to_owned(), |path| path.to_string_lossy().into_owned());

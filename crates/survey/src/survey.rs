@@ -70,6 +70,7 @@ impl Sum {
         self.swap_bytes = add_known(self.swap_bytes, other.swap_bytes);
     }
 
+    /// The sum over one process.
     fn of_process(process: &ProcessFigures) -> Self {
         Self {
             processes: 1,
@@ -79,6 +80,15 @@ impl Sum {
             swap_bytes: process.figures.swap_bytes,
         }
     }
+}
+
+/// The sum over the processes of a control group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupSum {
+    /// The path of the group, or [`OTHER_GROUPS`].
+    pub path: String,
+    /// The sum.
+    pub sum: Sum,
 }
 
 /// All chosen processes at one moment.
@@ -92,10 +102,16 @@ pub struct Survey {
     pub processes: Vec<ProcessFigures>,
     /// All others.
     pub others: Option<Sum>,
-    /// All of them by control group; the small groups under the name `other`.
-    pub groups: Vec<(String, Sum)>,
-    /// Number of groups under the name `other`.
+    /// All of them by control group, sorted by path; the small groups as [`OTHER_GROUPS`].
+    pub groups: Vec<GroupSum>,
+    /// Number of groups in [`OTHER_GROUPS`].
     pub summed_groups: u64,
+}
+
+/// A process with what is known of it.
+struct KnownProcess {
+    found: FoundProcess,
+    facts: CachedFacts,
 }
 
 /// A survey is valid for a hundred times as long as it took, so that taking surveys uses at most a
@@ -132,28 +148,29 @@ impl Surveyor {
     pub fn take(&mut self, selection: &Selection, max_listed: usize) -> Survey {
         let at = Instant::now();
         let mut cached = std::mem::take(&mut self.cached_facts);
-        let mut found_processes: Vec<(FoundProcess, CachedFacts)> = selection
+        let mut known: Vec<KnownProcess> = selection
             .find()
             .into_iter()
             .filter_map(|found| {
                 let facts = CachedFacts::refresh(&found, cached.remove(&found.key))?;
-                Some((found, facts))
+                Some(KnownProcess { found, facts })
             })
             .collect();
         // Among equal sizes, the older comes first: a process with series keeps them.
-        found_processes.sort_by_key(|(found, facts)| {
+        known.sort_by_key(|KnownProcess { found, facts }| {
             (Reverse(facts.figures.rss_bytes), found.key.start_ticks, found.key.pid)
         });
-        let listed_count = found_processes.len().min(max_listed);
-        read_pss(&mut found_processes[..listed_count], self.pss_time_limit);
-        let mut processes = Vec::with_capacity(found_processes.len());
-        for (found, facts) in found_processes {
+        let listed_count = known.len().min(max_listed);
+        read_pss(&mut known[..listed_count], self.pss_time_limit);
+        let mut processes = Vec::with_capacity(known.len());
+        for KnownProcess { found, facts } in known {
             let CachedFacts { figures, pss, group, .. } = facts.clone();
             let FoundProcess { key, parent, name, .. } = found;
             processes.push(ProcessFigures { key, parent, name, group, figures, pss });
             self.cached_facts.insert(key, facts);
         }
-        let (groups, summed_groups) = by_group(&processes);
+        let mut groups = sums_by_group(&processes);
+        let summed_groups = sum_small_groups(&mut groups);
         let unlisted = processes.split_off(listed_count);
         let others = (!unlisted.is_empty()).then(|| total(&unlisted));
         Survey { at, duration: at.elapsed(), processes, others, groups, summed_groups }
@@ -162,16 +179,12 @@ impl Surveyor {
 
 /// Reads the proportional set sizes that may have changed, the oldest first, until `time_limit` is
 /// over.
-fn read_pss(processes: &mut [(FoundProcess, CachedFacts)], time_limit: Duration) {
-    let mut turns: Vec<_> = processes
-        .iter()
-        .enumerate()
-        .filter_map(|(index, (_, facts))| Some((facts.pss_turn()?, index)))
-        .collect();
-    turns.sort_unstable();
+fn read_pss(processes: &mut [KnownProcess], time_limit: Duration) {
+    let mut turns: Vec<_> =
+        processes.iter_mut().filter_map(|process| Some((process.facts.pss_turn()?, process))).collect();
+    turns.sort_by_key(|(turn, _)| *turn);
     let started_at = Instant::now();
-    for (_, index) in turns {
-        let (found, facts) = &mut processes[index];
+    for (_, KnownProcess { found, facts }) in turns {
         facts.pss = Pss::read(&found.process);
         if started_at.elapsed() >= time_limit {
             break;
@@ -179,31 +192,36 @@ fn read_pss(processes: &mut [(FoundProcess, CachedFacts)], time_limit: Duration)
     }
 }
 
+/// The sum over `processes`.
 fn total(processes: &[ProcessFigures]) -> Sum {
     let mut sum = Sum::ZERO;
     processes.iter().for_each(|process| sum.add(&Sum::of_process(process)));
     sum
 }
 
-/// Sums by control group, sorted by name; the smallest groups are summed as [`OTHER_GROUPS`], and
-/// counted.
-fn by_group(processes: &[ProcessFigures]) -> (Vec<(String, Sum)>, u64) {
+/// Sums by control group, sorted by path. Processes of an unknown group are in none.
+fn sums_by_group(processes: &[ProcessFigures]) -> Vec<GroupSum> {
     let mut sums: BTreeMap<&str, Sum> = BTreeMap::new();
     for process in processes {
         if let Some(group) = &process.group {
             sums.entry(group).or_insert(Sum::ZERO).add(&Sum::of_process(process));
         }
     }
-    let mut sums: Vec<(String, Sum)> = sums.into_iter().map(|(group, sum)| (group.to_owned(), sum)).collect();
-    sums.sort_by_key(|(_, sum)| Reverse(sum.rss_bytes));
-    let small_groups = sums.split_off(sums.len().min(MAX_GROUPS));
-    sums.sort_by(|a, b| a.0.cmp(&b.0));
+    sums.into_iter().map(|(path, sum)| GroupSum { path: path.to_owned(), sum }).collect()
+}
+
+/// Sums the smallest of more than [`MAX_GROUPS`] groups as [`OTHER_GROUPS`], behind the others;
+/// returns their number.
+fn sum_small_groups(groups: &mut Vec<GroupSum>) -> u64 {
+    groups.sort_by_key(|group| Reverse(group.sum.rss_bytes));
+    let small_groups = groups.split_off(groups.len().min(MAX_GROUPS));
+    groups.sort_by(|a, b| a.path.cmp(&b.path));
     if !small_groups.is_empty() {
         let mut sum = Sum::ZERO;
-        small_groups.iter().for_each(|(_, group_sum)| sum.add(group_sum));
-        sums.push((OTHER_GROUPS.to_owned(), sum));
+        small_groups.iter().for_each(|group| sum.add(&group.sum));
+        groups.push(GroupSum { path: OTHER_GROUPS.to_owned(), sum });
     }
-    (sums, small_groups.len() as u64)
+    small_groups.len() as u64
 }
 
 #[cfg(test)]
@@ -222,11 +240,12 @@ mod tests {
         let processes: Vec<ProcessFigures> = (0..150)
             .map(|n| process(n, &format!("/{n}"), n as u64, Pss::Read { bytes: 1, at: Instant::now() }))
             .collect();
-        let (groups, summed) = by_group(&processes);
-        assert_eq!((groups.len(), summed), (MAX_GROUPS + 1, 50));
-        let (name, other_sum) = groups.last().unwrap();
-        assert_eq!((name.as_str(), other_sum.processes, other_sum.rss_bytes), ("other", 50, (0..50).sum()));
-        assert_eq!(groups.iter().map(|(_, sum)| sum.rss_bytes).sum::<u64>(), (0u64..150).sum::<u64>());
+        let mut groups = sums_by_group(&processes);
+        assert_eq!(sum_small_groups(&mut groups), 50);
+        assert_eq!(groups.len(), MAX_GROUPS + 1);
+        let GroupSum { path, sum } = groups.last().unwrap();
+        assert_eq!((path.as_str(), sum.processes, sum.rss_bytes), ("other", 50, (0..50).sum()));
+        assert_eq!(groups.iter().map(|group| group.sum.rss_bytes).sum::<u64>(), (0u64..150).sum::<u64>());
     }
 
     #[test]

@@ -39,6 +39,7 @@ pub const CHECKPOINT_RESTORE: Capability = Capability { number: 40, name: "CHECK
 /// `_LINUX_CAPABILITY_VERSION_3`: two 32-bit words per set.
 const VERSION: u32 = 0x2008_0522;
 
+/// `struct __user_cap_header_struct`.
 #[repr(C)]
 struct Header {
     version: u32,
@@ -46,6 +47,7 @@ struct Header {
     pid: i32,
 }
 
+/// `struct __user_cap_data_struct`: 32 bits of each set.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct SetWord {
@@ -90,6 +92,7 @@ pub fn bounding_bits() -> u64 {
     (0..u64::BITS).filter(|&number| is_in(number)).map(|number| 1 << number).sum()
 }
 
+/// The capability sets of this thread.
 fn read_sets() -> io::Result<[SetWord; 2]> {
     let mut header = Header { version: VERSION, pid: 0 };
     let mut words = [SetWord::default(); 2];
@@ -99,10 +102,12 @@ fn read_sets() -> io::Result<[SetWord; 2]> {
     Ok(words)
 }
 
+/// The effective set, as bits.
 fn effective_bits(words: &[SetWord; 2]) -> u64 {
     u64::from(words[0].effective) | u64::from(words[1].effective) << 32
 }
 
+/// Sets the effective set of this thread to `bits`; the others stay as in `words`.
 fn set_effective(words: &mut [SetWord; 2], bits: u64) -> io::Result<()> {
     words[0].effective = bits as u32;
     words[1].effective = (bits >> 32) as u32;
@@ -128,6 +133,9 @@ pub fn acts_as_other_user() -> bool {
 
 /// Removes the capabilities that override file permissions from the effective set, if they come
 /// from the program's file. Call it at the start of `main`: threads that exist already keep theirs.
+///
+/// # Errors
+/// Returns the error of capget(2) or capset(2).
 pub fn drop_dac_capabilities() -> io::Result<()> {
     if !is_privileged_start() {
         return Ok(());

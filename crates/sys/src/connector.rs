@@ -51,7 +51,7 @@ enum Received {
     /// No message is queued.
     Nothing,
     Event(Event),
-    /// A message that is not one of [`Event`]: of a thread, or of another kind.
+    /// A message that is none of [`Event`]: of a thread, or of another kind.
     OtherMessage,
 }
 
@@ -61,6 +61,7 @@ pub struct Connector {
     socket: OwnedFd,
 }
 
+/// The netlink address of these multicast groups.
 fn address(groups: u32) -> libc::sockaddr_nl {
     // SAFETY: an all-zero sockaddr_nl is a valid value of that plain C struct.
     let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
@@ -74,9 +75,10 @@ const ADDRESS_BYTES: libc::socklen_t = size_of::<libc::sockaddr_nl>() as libc::s
 impl Connector {
     /// Starts to listen.
     ///
-    /// Fails with EPERM without CAP_NET_ADMIN, and with EPROTONOSUPPORT on a kernel without the
-    /// connector. In a pid namespace other than the first, the kernel may accept the listener and
-    /// send it nothing: that is an error of kind `Unsupported`.
+    /// # Errors
+    /// `EPERM` without CAP_NET_ADMIN, `EPROTONOSUPPORT` on a kernel without the connector. In a pid
+    /// namespace other than the first, the kernel may accept the listener and send it nothing: that
+    /// is an error of kind `Unsupported`.
     pub fn open() -> io::Result<Self> {
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: socket reads its integer arguments only.
@@ -112,6 +114,7 @@ impl Connector {
         Ok(connector)
     }
 
+    /// Requests the events of all processes.
     fn listen(&self) -> io::Result<()> {
         let mut request = Vec::with_capacity(HEADER_BYTES + MESSAGE_BYTES + 4);
         let length = HEADER_BYTES + MESSAGE_BYTES + 4;
@@ -142,7 +145,8 @@ impl Connector {
 
     /// Returns the next event without waiting; `None` if none is queued.
     ///
-    /// Fails with ENOBUFS if events were lost because the queue was full.
+    /// # Errors
+    /// `ENOBUFS` if events were lost because the queue was full.
     pub fn next(&self) -> io::Result<Option<Event>> {
         loop {
             match self.receive()? {

@@ -49,11 +49,12 @@ pub fn cache_stat(file: &File) -> io::Result<CacheStat> {
     Ok(stat)
 }
 
-/// Whether a descriptor, by its link in /proc/PID/fd, is a socket of `protocol` (net/socket.c,
-/// `sockfs_xattr_get`: the name of its `struct proto` with a zero byte).
+/// Whether a descriptor, by its link in /proc/PID/fd, is known to be a socket of `protocol`
+/// (net/socket.c, `sockfs_xattr_get`: the name of its `struct proto` with a zero byte).
 pub fn is_socket_of(link: &Path, protocol: &str) -> bool {
     let Ok(path) = CString::new(link.as_os_str().as_bytes()) else { return false };
-    // The kernel's names have at most 32 bytes (include/net/sock.h, `struct proto`).
+    // The kernel's names have at most 32 bytes (include/net/sock.h, `struct proto`). Another kind
+    // of file has no such name, and the call fails.
     let mut name = [0_u8; 64];
     // SAFETY: both names are live and NUL-terminated; the kernel writes at most `name.len()` bytes
     // to `name`.

@@ -9,15 +9,25 @@ use std::time::Duration;
 pub fn page_bytes() -> u64 {
     // SAFETY: sysconf only reads its integer argument.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    // Linux knows this variable; x86-64 has no other size.
     u64::try_from(size).unwrap_or(4096)
 }
 
-/// The kernel's major and minor version; `None` if the release does not begin with two numbers.
-/// Distributions' backports do not show in it.
-pub fn kernel_version() -> Option<(u32, u32)> {
+/// A version of the kernel. Distributions' backports do not show in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KernelVersion {
+    /// The first number of its release.
+    pub major: u32,
+    /// The second number of its release.
+    pub minor: u32,
+}
+
+/// The version of the running kernel; `None` if its release cannot be read, or does not begin with
+/// two numbers.
+pub fn kernel_version() -> Option<KernelVersion> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|word| word.parse::<u32>().ok());
-    Some((numbers.next()??, numbers.next()??))
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|word| word.parse().ok());
+    Some(KernelVersion { major: numbers.next()??, minor: numbers.next()?? })
 }
 
 /// The effective user id of this process.
@@ -30,6 +40,9 @@ pub fn effective_user() -> u32 {
 ///
 /// Not read with getrusage(2): its ru_maxrss survives execve(2), and a child of vfork(2) has that
 /// of its parent (exec.c, setmax_mm_hiwater_rss).
+///
+/// # Errors
+/// Fails if /proc/self/status cannot be read or lacks it.
 pub fn own_peak_rss_bytes() -> io::Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -38,15 +51,13 @@ pub fn own_peak_rss_bytes() -> io::Result<u64> {
     bytes.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no VmHWM in /proc/self/status"))
 }
 
-/// Reads CLOCK_MONOTONIC, the clock that programs use for deadlines. Zero if the kernel refuses.
+/// Reads CLOCK_MONOTONIC, the clock that programs use for deadlines.
 pub fn monotonic_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // Every kernel has this clock: the call cannot fail, and the nanoseconds are below a second.
     // SAFETY: the kernel fills in the structure that it gets, which lives until the call returns.
-    let result = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    if result != 0 {
-        return Duration::ZERO;
-    }
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
 
 /// Gives free heap memory of this process back to the kernel; returns whether there was any. Takes
@@ -98,6 +109,9 @@ pub fn is_in_foreground() -> bool {
 
 /// Takes an exclusive flock(2) lock on an open file without waiting. It lasts until the file is
 /// closed.
+///
+/// # Errors
+/// Returns the error of flock(2): `EWOULDBLOCK` if another process has the lock.
 pub fn lock(file: &File) -> io::Result<()> {
     // SAFETY: flock reads its integer arguments only.
     crate::check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }.into()).map(drop)

@@ -15,6 +15,7 @@ static PENDING_SIGNAL: AtomicI32 = AtomicI32::new(0);
 /// Whether the handlers were installed.
 static HANDLER_SETUP: Once = Once::new();
 
+/// The handler of [`ENDING_SIGNALS`].
 extern "C" fn note_signal(signal: libc::c_int) {
     if DELAY_COUNT.load(Ordering::SeqCst) == 0 || PENDING_SIGNAL.swap(signal, Ordering::SeqCst) != 0 {
         die_by(signal);
@@ -56,7 +57,7 @@ pub fn end_if_pending() {
     }
 }
 
-/// Installs the handler of `signal` if its default action is set.
+/// Installs the handler of `signal` if its default action is known to be set.
 fn install(signal: i32) {
     if crate::signal::disposition(signal).ok() != Some(libc::SIG_DFL) {
         return;

@@ -6,6 +6,10 @@ use std::io;
 ///
 /// Returns the number of bytes read. It is less than requested if the range runs into memory that
 /// is not mapped or not readable.
+///
+/// # Errors
+/// Returns the error of process_vm_readv(2): `EFAULT` if nothing can be read at `address`, `ESRCH`
+/// without such a process, `EPERM` for one that this process may not trace.
 pub fn read(pid: i32, address: u64, buffer: &mut [u8]) -> io::Result<usize> {
     let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: buffer.len() };
@@ -21,6 +25,9 @@ pub const MAX_RANGES: usize = 1024;
 /// Reads `item_bytes` at each of `addresses` (at most [`MAX_RANGES`]) into `buffer`, one after the
 /// other, with one system call. Stops at the first address that cannot be read and returns the
 /// number of whole items read.
+///
+/// # Errors
+/// As [`read`], for the first address.
 pub fn read_many(pid: i32, addresses: &[u64], item_bytes: usize, buffer: &mut [u8]) -> io::Result<usize> {
     let count = addresses.len().min(MAX_RANGES).min(buffer.len() / item_bytes.max(1));
     let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: count * item_bytes };
@@ -36,7 +43,10 @@ pub fn read_many(pid: i32, addresses: &[u64], item_bytes: usize, buffer: &mut [u
     Ok(crate::check(result as libc::c_long)? as usize / item_bytes.max(1))
 }
 
-/// Writes all of `bytes` into the target's memory at `address`, or fails.
+/// Writes all of `bytes` into the target's memory at `address`.
+///
+/// # Errors
+/// As [`read`]; `WriteZero` if only a part could be written.
 pub fn write(pid: i32, address: u64, bytes: &[u8]) -> io::Result<()> {
     let local = libc::iovec { iov_base: bytes.as_ptr() as *mut libc::c_void, iov_len: bytes.len() };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.len() };

@@ -35,6 +35,7 @@ pub struct Region {
     pub categories: u64,
 }
 
+/// `struct pm_scan_arg`, by its names.
 #[repr(C)]
 struct ScanArgument {
     size: u64,
@@ -57,14 +58,19 @@ const PAGEMAP_SCAN: libc::c_ulong = (3 << 30) | (96 << 16) | (0x66 << 8) | 16;
 /// Lists runs of pages in `range` for which any of `wanted` holds, with all of `wanted` as
 /// returned categories.
 ///
-/// `pagemap` is an open /proc/PID/pagemap. Fills `regions` from its start. Fails with `ENOTTY` on
-/// kernels without the ioctl.
+/// `pagemap` is an open /proc/PID/pagemap. Fills `regions` from its start.
+///
+/// # Errors
+/// Returns the error of the ioctl: `ENOTTY` on kernels without it.
 pub fn scan(pagemap: &File, range: Range<u64>, wanted: u64, regions: &mut [Region]) -> io::Result<Progress> {
     request(pagemap, ScanArgument::new(range, wanted), regions)
 }
 
 /// Returns the address of the first page of `range`, in memory or swapped out; zero pages do not
-/// count. Fails as [`scan`] does.
+/// count.
+///
+/// # Errors
+/// As [`scan`].
 pub fn first_page(pagemap: &File, range: Range<u64>) -> io::Result<Option<u64>> {
     let mut regions = [Region::default()];
     let argument = ScanArgument {
@@ -98,6 +104,7 @@ impl ScanArgument {
     }
 }
 
+/// Makes the request `argument` with room for `regions`.
 fn request(pagemap: &File, argument: ScanArgument, regions: &mut [Region]) -> io::Result<Progress> {
     let vec_len = regions.len().min(MAX_REGIONS) as u64;
     let mut argument = ScanArgument { vec: regions.as_mut_ptr() as u64, vec_len, ..argument };
@@ -145,11 +152,15 @@ pub struct ZeroFrames {
 }
 
 /// Frames in a huge page of 2 MiB.
-const HUGE_FRAMES: u64 = 512;
+pub const HUGE_FRAMES: u64 = 512;
+/// Bytes of a huge page.
 const HUGE_BYTES: usize = 2 << 20;
 
 /// Finds the frames of the kernel's zero pages: reads fresh memory of this process, which maps
 /// them, and looks them up in its own pagemap.
+///
+/// # Errors
+/// Fails if that memory cannot be mapped, or its pagemap not be read.
 pub fn zero_frames() -> io::Result<ZeroFrames> {
     // The file belongs to root if the program has file capabilities.
     let own_pagemap = crate::capabilities::with_dac_capabilities(|| File::open("/proc/self/pagemap"))?;
@@ -160,7 +171,8 @@ pub fn zero_frames() -> io::Result<ZeroFrames> {
     Ok(ZeroFrames { small_page, huge_page })
 }
 
-/// Returns the frame that a first read maps at an aligned huge-page boundary in fresh memory.
+/// Returns the frame that a first read maps at an aligned huge-page boundary in fresh memory;
+/// `None` if it is hidden, or not one of the kernel's shared pages.
 fn first_touch_frame(own_pagemap: &File, advice: libc::c_int) -> io::Result<Option<u64>> {
     use std::os::unix::fs::FileExt;
 

@@ -24,12 +24,17 @@ pub const O_NOFOLLOW: i32 = libc::O_NOFOLLOW;
 
 /// Whether two processes share one address space (as after `vfork`).
 ///
-/// Fails with `EPERM` without ptrace access to both, with `ENOSYS` on kernels built without `kcmp`.
+/// # Errors
+/// Returns the error of kcmp(2): `EPERM` without ptrace access to both, `ENOSYS` on kernels built
+/// without it.
 pub fn share_memory(pid: i32, other_pid: i32) -> io::Result<bool> {
     share_resource(pid, other_pid, KCMP_VM)
 }
 
-/// Whether two threads share one table of descriptors. Fails like [`share_memory`].
+/// Whether two threads share one table of descriptors.
+///
+/// # Errors
+/// As [`share_memory`].
 pub fn share_descriptors(tid: i32, other_tid: i32) -> io::Result<bool> {
     share_resource(tid, other_tid, KCMP_FILES)
 }
@@ -41,19 +46,23 @@ fn share_resource(tid: i32, other_tid: i32, resource: libc::c_long) -> io::Resul
     Ok(crate::check(order)? == 0)
 }
 
-/// Address of thread `tid`'s list of robust futexes (set_robust_list(2)); 0 if it registered none.
-/// Needs no ptrace.
+/// Address of thread `tid`'s list of robust futexes (set_robust_list(2)); `None` if it registered
+/// none. Needs no ptrace.
 ///
-/// Fails with `EPERM` for a thread that this process may not read.
-pub fn robust_list(tid: i32) -> io::Result<u64> {
+/// # Errors
+/// Returns the error of get_robust_list(2): `EPERM` for a thread that this process may not read.
+pub fn robust_list(tid: i32) -> io::Result<Option<u64>> {
     let (mut head, mut bytes) = (0_u64, 0_usize);
     // SAFETY: the kernel writes one pointer and one size to the two locals, which live until the
     // call returns.
     let result = unsafe { libc::syscall(libc::SYS_get_robust_list, tid, &raw mut head, &raw mut bytes) };
-    crate::check(result).map(|_| head)
+    crate::check(result).map(|_| Some(head).filter(|&head| head != 0))
 }
 
 /// Opens a pidfd of the process `pid`; it never refers to another process.
+///
+/// # Errors
+/// Returns the error of pidfd_open(2): `ESRCH` without such a process, `ENOSYS` before Linux 5.3.
 pub fn open_pidfd(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_open reads its integer arguments only.
     let descriptor = crate::check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
@@ -63,6 +72,9 @@ pub fn open_pidfd(pid: i32) -> io::Result<OwnedFd> {
 
 /// Gives `advice` (`MADV_*`) on at most 1024 ranges of another process's memory; returns the number
 /// of bytes that the kernel accepted.
+///
+/// # Errors
+/// Returns the error of process_madvise(2): `ENOSYS` before Linux 5.10, `EPERM` without the rights.
 pub fn advise(process: &OwnedFd, ranges: &[Range<u64>], advice: i32) -> io::Result<u64> {
     let vectors: Vec<libc::iovec> = ranges
         .iter()
@@ -88,11 +100,17 @@ pub fn advise(process: &OwnedFd, ranges: &[Range<u64>], advice: i32) -> io::Resu
 }
 
 /// Kills the process of a pidfd ([`open_pidfd`]).
+///
+/// # Errors
+/// As [`signal`].
 pub fn kill(process: &OwnedFd) -> io::Result<()> {
     signal(process, libc::SIGKILL)
 }
 
 /// Sends `signal` to the process of a pidfd ([`open_pidfd`]).
+///
+/// # Errors
+/// Returns the error of pidfd_send_signal(2): `ESRCH` if it has ended, `EPERM` without the rights.
 pub fn signal(process: &OwnedFd, signal: i32) -> io::Result<()> {
     // SAFETY: pidfd_send_signal reads its integer arguments only; the kernel fills in the siginfo
     // if it gets a null pointer.
@@ -110,10 +128,14 @@ pub fn signal(process: &OwnedFd, signal: i32) -> io::Result<()> {
 
 /// Whether the process of a pidfd ([`open_pidfd`]) has ended or ends within `limit` (a zombie has
 /// ended).
+///
+/// # Errors
+/// Returns the error of poll(2).
 pub fn has_ended(process: &OwnedFd, limit: Duration) -> io::Result<bool> {
     let since = Instant::now();
     let mut polled = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     loop {
+        // A limit beyond 24 days is cut.
         let milliseconds = i32::try_from(limit.saturating_sub(since.elapsed()).as_millis());
         // SAFETY: `polled` is one live pollfd, and the count is 1.
         let ready = unsafe { libc::poll(&raw mut polled, 1, milliseconds.unwrap_or(i32::MAX)) };
@@ -126,13 +148,19 @@ pub fn has_ended(process: &OwnedFd, limit: Duration) -> io::Result<bool> {
 }
 
 /// Sends `signal` to the one thread `tid` of process `pid`.
+///
+/// # Errors
+/// Returns the error of tgkill(2): `ESRCH` without such a thread, `EPERM` without the rights.
 pub fn signal_thread(pid: i32, tid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: tgkill reads its integer arguments only.
     crate::check(unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) }).map(drop)
 }
 
-/// Connects to a Unix socket. Fails with [`io::ErrorKind::WouldBlock`] if the listener's backlog is
-/// full, where `connect(2)` would wait.
+/// Connects to a Unix socket.
+///
+/// # Errors
+/// Returns the error of connect(2), [`io::ErrorKind::WouldBlock`] where it would wait because the
+/// listener's backlog is full; `InvalidInput` for a path of more than 107 bytes.
 pub fn connect_now(path: &Path) -> io::Result<UnixStream> {
     let mut address =
         libc::sockaddr_un { sun_family: libc::AF_UNIX as libc::sa_family_t, sun_path: [0; 108] };
@@ -158,6 +186,9 @@ pub fn connect_now(path: &Path) -> io::Result<UnixStream> {
 }
 
 /// Process id of the peer of a connected Unix socket, as of the peer's `listen`.
+///
+/// # Errors
+/// Returns the error of getsockopt(2).
 pub fn peer(socket: &impl AsRawFd) -> io::Result<i32> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = std::mem::size_of::<libc::ucred>() as libc::socklen_t;
@@ -201,14 +232,31 @@ pub struct ReapedChild {
     pub usage: Usage,
 }
 
-/// Reaps the child `pid`, or any child (-1). `None` if none has ended yet and `block` is false.
+/// Waits for the end of the child `pid`, or of any child (-1), and reaps it.
 ///
-/// Fails with ECHILD if there is no such child.
-pub fn reap(pid: i32, block: bool) -> io::Result<Option<ReapedChild>> {
+/// # Errors
+/// Returns the error of wait4(2): `ECHILD` if there is no such child.
+pub fn reap(pid: i32) -> io::Result<ReapedChild> {
+    loop {
+        if let Some(child) = wait(pid, 0)? {
+            return Ok(child);
+        }
+    }
+}
+
+/// Reaps the child `pid`, or any child (-1), without waiting; `None` if none has ended yet.
+///
+/// # Errors
+/// As [`reap`].
+pub fn try_reap(pid: i32) -> io::Result<Option<ReapedChild>> {
+    wait(pid, libc::WNOHANG)
+}
+
+/// wait4(2), repeated after a signal handler has run; `None` only with `WNOHANG`.
+fn wait(pid: i32, options: libc::c_int) -> io::Result<Option<ReapedChild>> {
     let mut status = 0;
     // SAFETY: an all-zero rusage is a valid value of that plain C struct.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    let options = if block { 0 } else { libc::WNOHANG };
     loop {
         // SAFETY: `status` and `usage` are live and writable.
         let reaped = unsafe { libc::wait4(pid, &raw mut status, options, &raw mut usage) };
@@ -224,6 +272,7 @@ pub fn reap(pid: i32, block: bool) -> io::Result<Option<ReapedChild>> {
 }
 
 impl Usage {
+    /// The counters in the kernel's structure.
     pub(crate) fn of(usage: &libc::rusage) -> Self {
         let microseconds = |time: libc::timeval| {
             time.tv_sec.unsigned_abs().saturating_mul(1_000_000).saturating_add(time.tv_usec.unsigned_abs())
@@ -251,6 +300,9 @@ impl Usage {
 
 /// Makes this process the reaper of its orphaned descendants (`PR_SET_CHILD_SUBREAPER`), so that
 /// none escapes.
+///
+/// # Errors
+/// Returns the error of prctl(2).
 pub fn become_subreaper() -> io::Result<()> {
     // SAFETY: prctl reads its integer arguments only.
     crate::check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }.into()).map(drop)
@@ -266,7 +318,7 @@ mod tests {
     #[test]
     fn what_a_child_used_comes_with_its_end() {
         let mut child = std::process::Command::new("sh").args(["-c", "exit 3"]).spawn().unwrap();
-        let ended = reap(child.id() as i32, true).unwrap().unwrap();
+        let ended = reap(child.id() as i32).unwrap();
         assert_eq!((ended.pid, ended.status), (child.id() as i32, 3 << 8));
         assert!(ended.usage.peak_rss_kib > 0 && ended.usage.minor_faults > 0, "{ended:?}");
         assert!(child.wait().is_err(), "it ends once");

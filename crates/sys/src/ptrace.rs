@@ -3,8 +3,8 @@
 //!
 //! # Errors
 //! Each function returns the kernel's errno: ESRCH if the tracee has ended, is not stopped where it
-//! must be, or is not traced by this thread. [`wait`], [`sleep_until_event`] and [`reap`] return
-//! ECHILD if there is no such tracee.
+//! must be, or is not traced by this thread. [`wait`], [`poll`], [`sleep_until_event`] and [`reap`]
+//! return ECHILD if there is no such tracee.
 
 use std::io;
 
@@ -37,6 +37,7 @@ pub enum Event {
     },
 }
 
+/// Makes a request that returns nothing but success.
 fn request(request: libc::c_uint, tid: i32, address: u64, data: u64) -> io::Result<()> {
     // SAFETY: used only with requests whose address and data are integers, or pointers that the
     // calling function made from a live buffer of the size the request needs.
@@ -98,7 +99,8 @@ pub fn set_registers(tid: i32, registers: &Registers) -> io::Result<()> {
 }
 
 /// Returns the seccomp filter number `index` of a stopped tracee, the oldest first; `None` after
-/// the last. Needs CAP_SYS_ADMIN in the first user namespace, and a tracer without filters.
+/// the last. Needs CAP_SYS_ADMIN in the first user namespace, and a tracer without filters: else
+/// it fails with EACCES.
 pub fn seccomp_filter(tid: i32, index: usize) -> io::Result<Option<Vec<FilterInstruction>>> {
     const PTRACE_SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
     /// `BPF_MAXINSNS`, the kernel's limit for a filter.
@@ -111,12 +113,12 @@ pub fn seccomp_filter(tid: i32, index: usize) -> io::Result<Option<Vec<FilterIns
         let error = io::Error::last_os_error();
         return if error.raw_os_error() == Some(libc::ENOENT) { Ok(None) } else { Err(error) };
     }
-    filter.truncate(usize::try_from(count).unwrap_or(0));
+    filter.truncate(count as usize);
     Ok(Some(filter))
 }
 
 /// Whether the kernel turns system calls of a stopped tracee into SIGSYS (Syscall User Dispatch).
-/// Fails before Linux 6.4, which does not report it.
+/// Fails with EIO before Linux 6.4, which does not report it.
 pub fn dispatches_system_calls(tid: i32) -> io::Result<bool> {
     // include/uapi/linux/ptrace.h; 0x4210 sets it.
     const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
@@ -159,7 +161,7 @@ pub fn set_register_set(tid: i32, note_type: i32, image: &[u8]) -> io::Result<()
     request(libc::PTRACE_SETREGSET, tid, note_type as u64, &raw const vector as u64)
 }
 
-/// Returns the next event of `tid`; `None` if no event is pending and `block` is false.
+/// Waits for the next event of `tid`.
 ///
 /// A stop before the delivery of a signal is only peeked at, so it is reported again until the
 /// tracee is resumed. The kernel drops the signal of a collected stop if the tracer dies before it
@@ -173,20 +175,31 @@ pub fn set_register_set(tid: i32, note_type: i32, image: &[u8]) -> io::Result<()
 /// Meanwhile no other thread may wait for the same child (`waitpid`, `Child::wait`): the kernel
 /// would report the stops to that thread too and consume them. Code that needs the status polls a
 /// pidfd first, which signals only the exit.
-pub fn wait(tid: i32, block: bool) -> io::Result<Option<Event>> {
+pub fn wait(tid: i32) -> io::Result<Event> {
     loop {
-        match wait_event(tid, libc::WEXITED | libc::WNOWAIT | if block { 0 } else { libc::WNOHANG })? {
-            None => return Ok(None),
-            Some(event @ (Event::Signal(_) | Event::Exited { .. })) => return Ok(Some(event)),
-            Some(_) => {}
+        if let Some(event) = next_event(tid, 0)? {
+            return Ok(event);
         }
+    }
+}
+
+/// Like [`wait`], but returns at once: `None` if no event is pending.
+pub fn poll(tid: i32) -> io::Result<Option<Event>> {
+    next_event(tid, libc::WNOHANG)
+}
+
+/// The next event of `tid`, collected as [`wait`] describes. `None` if it is gone before it was
+/// collected, or with `WNOHANG` in `flags`, if none is pending.
+fn next_event(tid: i32, flags: i32) -> io::Result<Option<Event>> {
+    match wait_event(tid, libc::WEXITED | libc::WNOWAIT | flags)? {
+        Some(event @ (Event::Signal(_) | Event::Exited { .. })) => return Ok(Some(event)),
+        None => return Ok(None),
+        Some(_) => {}
+    }
+    match wait_event(tid, libc::WNOHANG) {
         // A tracee killed after the peek is no longer stopped: the next peek returns its exit.
-        match wait_event(tid, libc::WNOHANG) {
-            Ok(None) if !block => return Ok(None),
-            Err(error) if error.raw_os_error() != Some(libc::ECHILD) => return Err(error),
-            Ok(None) | Err(_) => {}
-            Ok(event) => return Ok(event),
-        }
+        Err(error) if error.raw_os_error() == Some(libc::ECHILD) => next_event(tid, flags),
+        collected => collected,
     }
 }
 
@@ -270,13 +283,13 @@ mod tests {
         let pid = i32::try_from(child.id()).unwrap();
         seize(pid, 0).unwrap();
         interrupt(pid).unwrap();
-        assert_eq!(wait(pid, true).unwrap(), Some(Event::Stopped));
-        assert_eq!(wait(pid, false).unwrap(), None, "a stop is collected");
+        assert_eq!(wait(pid).unwrap(), Event::Stopped);
+        assert_eq!(poll(pid).unwrap(), None, "a stop is collected");
         child.kill().unwrap();
-        let killed = Some(Event::Exited { status: None, signal: Some(9) });
-        assert_eq!(wait(pid, true).unwrap(), killed);
-        assert_eq!(wait(pid, false).unwrap(), killed, "an end is not");
+        let killed = Event::Exited { status: None, signal: Some(9) };
+        assert_eq!(wait(pid).unwrap(), killed);
+        assert_eq!(poll(pid).unwrap(), Some(killed), "an end is not");
         assert_eq!(child.wait().unwrap().signal(), Some(9));
-        assert!(wait(pid, false).is_err(), "nothing is left of it");
+        assert!(poll(pid).is_err(), "nothing is left of it");
     }
 }

@@ -19,7 +19,8 @@ struct Configuration {
 /// Address of the `struct rseq` that the stopped tracee `tid` registered; `None` if it registered
 /// none.
 ///
-/// Fails with `EIO` on kernels without the request.
+/// # Errors
+/// Returns the error of ptrace(2): `EIO` on kernels without the request.
 pub fn area(tid: i32) -> io::Result<Option<u64>> {
     let mut configuration = Configuration::default();
     // SAFETY: the kernel writes at most size_of::<Configuration>() bytes into `configuration`,

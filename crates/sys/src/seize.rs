@@ -83,7 +83,7 @@ impl Limit {
     /// Calls fail that take longer than `time`, or up to twice that.
     ///
     /// # Errors
-    /// If the kernel has no timer left, or the program uses the wake signal itself.
+    /// Fails if the kernel has no timer left, or the program uses the wake signal itself.
     pub fn new(time: Duration) -> io::Result<Self> {
         signal::prepare_to_wake()?;
         // SAFETY: an all-zero sigevent is a valid value of that plain C struct.

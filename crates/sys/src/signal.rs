@@ -3,6 +3,9 @@
 use std::io;
 
 /// Sends `signal` to the process `pid`.
+///
+/// # Errors
+/// Returns the error of kill(2): `ESRCH` without such a process, `EPERM` without the rights.
 pub fn send(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: kill only reads its integer arguments.
     crate::check(unsafe { libc::kill(pid, signal) }.into()).map(drop)
@@ -14,6 +17,7 @@ pub fn wake_signal() -> i32 {
     libc::SIGRTMAX()
 }
 
+/// The handler of [`wake_signal`]: all it does is skip a `PTRACE_SEIZE`.
 extern "C" fn wake_handler(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     crate::seize::skip(context);
 }
@@ -21,7 +25,7 @@ extern "C" fn wake_handler(_: libc::c_int, _: *mut libc::siginfo_t, context: *mu
 /// Makes [`wake_signal`] interrupt system calls (EINTR) instead of ending the process.
 ///
 /// # Errors
-/// If the program has its own handler for it.
+/// `EBUSY` if the program has its own handler for it.
 pub fn prepare_to_wake() -> io::Result<()> {
     let own_handler = wake_handler as extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void)
         as libc::sighandler_t;
@@ -84,6 +88,9 @@ pub struct StopSignalsBlocked {
 
 impl StopSignalsBlocked {
     /// Blocks the signals.
+    ///
+    /// # Errors
+    /// Returns the error of pthread_sigmask(3).
     pub fn begin() -> io::Result<Self> {
         // SAFETY: sigset_t is a plain C struct for which all-zero is a valid value; the calls fill
         // both sets, which are live.

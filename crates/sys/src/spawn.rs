@@ -47,6 +47,9 @@ impl Resource {
     }
 
     /// This process's limits.
+    ///
+    /// # Errors
+    /// Returns the error of getrlimit(2).
     pub fn get(self) -> io::Result<Rlimit> {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: `limit` is a live, writable rlimit.
@@ -55,6 +58,9 @@ impl Resource {
     }
 
     /// Sets this process's limits.
+    ///
+    /// # Errors
+    /// Returns the error of setrlimit(2): `EPERM` for a hard limit above the present one.
     pub fn set(self, limits: Rlimit) -> io::Result<()> {
         let limit = libc::rlimit { rlim_cur: limits.soft, rlim_max: limits.hard };
         // SAFETY: `limit` is a live rlimit.
@@ -71,17 +77,29 @@ static ORIGINAL_CORE_LIMIT: OnceLock<Rlimit> = OnceLock::new();
 ///
 /// The limit is one byte, not zero: the kernel pipes a core to a program (a pattern that begins
 /// with `|`) regardless of the limit, except for 1 (fs/coredump.c, do_coredump).
+///
+/// # Errors
+/// Those of [`Resource::get`] and [`Resource::set`].
 pub fn disable_core_files() -> io::Result<()> {
     let original = Resource::Core.get()?;
     ORIGINAL_CORE_LIMIT.get_or_init(|| original);
     Resource::Core.set(Rlimit { soft: original.hard.min(1), ..original })
 }
 
+/// Limits to set on a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResourceLimit {
+    /// The resource.
+    pub resource: Resource,
+    /// The limits.
+    pub limits: Rlimit,
+}
+
 /// The environment in which a command is started.
 #[derive(Debug, Default)]
 pub struct Setup {
     /// Limits to set.
-    pub limits: Vec<(Resource, Rlimit)>,
+    pub limits: Vec<ResourceLimit>,
     /// An open `cgroup.procs` of the control group to join.
     pub group_to_join: Option<OwnedFd>,
     /// A descriptor to inherit under its present number.
@@ -103,7 +121,8 @@ pub struct Setup {
 /// Starts `command`. It gets the stdin, stdout, stderr, signal dispositions, process group and
 /// session that this process was started with.
 ///
-/// Fails with the error of `execve` (ENOENT, EACCES, ENOEXEC, …) or of a step before it.
+/// # Errors
+/// Returns the error of `execve` (ENOENT, EACCES, ENOEXEC, …) or of a step before it.
 pub fn spawn(mut command: Command, setup: Setup) -> io::Result<Child> {
     let parent = std::process::id().cast_signed();
     let core_limits = ORIGINAL_CORE_LIMIT.get().copied();
@@ -112,8 +131,8 @@ pub fn spawn(mut command: Command, setup: Setup) -> io::Result<Child> {
         if let Some(limits) = core_limits {
             Resource::Core.set(limits)?;
         }
-        for &(resource, limits) in &setup.limits {
-            resource.set(limits)?;
+        for ResourceLimit { resource, limits } in &setup.limits {
+            resource.set(*limits)?;
         }
         if let Some(group) = &setup.group_to_join {
             // SAFETY: writes one byte from a static; "0" is the writer itself (cgroups(7)).
@@ -196,6 +215,9 @@ impl Gate {
 }
 
 /// Replaces this thread's mask of blocked signals (bit n-1 for signal n); returns the old one.
+///
+/// # Errors
+/// Returns the error of rt_sigprocmask(2).
 pub fn block_signals(signals: u64) -> io::Result<u64> {
     let mask_before = own_mask()?;
     set_own_mask(signals)?;
@@ -212,6 +234,7 @@ fn own_mask() -> io::Result<u64> {
     crate::check(result).map(|_| mask)
 }
 
+/// Sets this thread's mask of blocked signals.
 fn set_own_mask(mask: u64) -> io::Result<()> {
     let no_old_mask: *mut u64 = std::ptr::null_mut();
     // SAFETY: the kernel's signal set is 8 bytes; `mask` is live for the call.
@@ -228,6 +251,7 @@ const CHANGED_SIGNALS: [i32; 3] = [libc::SIGPIPE, libc::SIGCHLD, libc::SIGXFSZ];
 static WERE_IGNORED: [AtomicBool; CHANGED_SIGNALS.len()] =
     [const { AtomicBool::new(false) }; CHANGED_SIGNALS.len()];
 
+/// Fills in [`WERE_IGNORED`]; a signal of unknown disposition counts as not ignored.
 extern "C" fn look_up_dispositions() {
     for (signal, was_ignored) in CHANGED_SIGNALS.into_iter().zip(&WERE_IGNORED) {
         let is_ignored = crate::signal::disposition(signal).ok() == Some(libc::SIG_IGN);
@@ -264,7 +288,7 @@ fn restore_dispositions() {
 /// Ends this process by `signal`, as the command ended, without a core file. Returns if the signal
 /// does not end it.
 pub fn die_by(signal: i32) {
-    // For the limit of 1 see `disable_core_files`.
+    // For the limit of 1 see `disable_core_files`. Where it is unknown, there is no core file.
     let hard = Resource::Core.get().map_or(0, |limits| limits.hard);
     let no_core = libc::rlimit { rlim_cur: hard.min(1), rlim_max: hard };
     // SAFETY: `no_core` is a live rlimit; SIG_DFL is a valid disposition; raise reads its argument
@@ -279,6 +303,9 @@ pub fn die_by(signal: i32) {
 }
 
 /// User and system time used by this process, in microseconds.
+///
+/// # Errors
+/// Returns the error of getrusage(2).
 pub fn own_cpu_us() -> io::Result<u64> {
     // SAFETY: an all-zero rusage is a valid value of that plain C struct.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -292,14 +319,15 @@ pub fn own_cpu_us() -> io::Result<u64> {
 pub fn ticks_per_second() -> u64 {
     // SAFETY: sysconf only reads its integer argument.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    // Linux knows this variable; on x86-64 it is 100 (`USER_HZ`).
     u64::try_from(ticks).ok().filter(|&ticks| ticks > 0).unwrap_or(100)
 }
 
-/// Whether a program gains privileges when it starts: it is setuid or setgid, or has file
-/// capabilities.
+/// Whether a program is known to gain privileges when it starts: it is setuid or setgid, or has
+/// file capabilities. One that cannot be looked up cannot be started either.
 pub fn gains_privileges(program: &Path) -> bool {
     const SET_ID: u32 = 0o6000;
-    let is_set_id = std::fs::metadata(program).is_ok_and(|data| data.mode() & SET_ID != 0);
+    let is_set_id = std::fs::metadata(program).is_ok_and(|metadata| metadata.mode() & SET_ID != 0);
     let Ok(path) = CString::new(program.as_os_str().as_bytes()) else { return is_set_id };
     // SAFETY: both names are live and NUL-terminated; with a size of 0 nothing is written.
     let bytes =
@@ -316,6 +344,9 @@ pub fn may_trace_privileged() -> bool {
 /// Moves `descriptor` to the first free number of `numbers`, or else to a free one from 10 on:
 /// shells redirect by the numbers below. It is closed on exec unless it becomes
 /// [`Setup::inherited_descriptor`].
+///
+/// # Errors
+/// Returns the error of fcntl(2): `EMFILE` if no descriptor is free.
 pub fn dup_to_one_of(descriptor: OwnedFd, numbers: &[i32]) -> io::Result<OwnedFd> {
     const FIRST_UNUSUAL_NUMBER: i32 = 10;
     let duplicate_from = |number: i32| {
@@ -335,13 +366,16 @@ pub fn dup_to_one_of(descriptor: OwnedFd, numbers: &[i32]) -> io::Result<OwnedFd
 }
 
 /// Sets close-on-exec for the inherited descriptor `number`.
+///
+/// # Errors
+/// Returns the error of fcntl(2): `EBADF` if there is no such descriptor.
 pub fn set_close_on_exec(number: i32) -> io::Result<()> {
     // SAFETY: fcntl reads its integer arguments only.
     crate::check(unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) }.into()).map(drop)
 }
 
 /// Returns a copy of the inherited socket under `number`, leaving the descriptor itself unchanged;
-/// `None` if it is not a socket.
+/// `None` if it is not a socket, or no descriptor is free.
 pub fn inherited_socket(number: i32) -> Option<UnixStream> {
     // SAFETY: an all-zero stat is a valid value of that plain C struct.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };

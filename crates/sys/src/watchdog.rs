@@ -22,7 +22,7 @@ const MAX_STOPPED: Duration = Duration::from_secs(1);
 /// Grace period past the intended hold time while this process runs: it is then mostly busy
 /// releasing.
 const GRACE: Duration = Duration::from_secs(4);
-/// Maximum number of descriptors that the watchdog closes one by one.
+/// Maximum number of descriptors that the watchdog closes one by one: others stay open in it.
 const MAX_CLOSED_DESCRIPTORS: u64 = 1 << 20;
 
 /// The memory that this process shares with its watchdog.
@@ -43,6 +43,9 @@ pub struct Watchdog {
 
 impl Watchdog {
     /// Starts a watchdog for processes held by the calling thread; it ends with that thread.
+    ///
+    /// # Errors
+    /// Returns the error of a step: no process, memory or descriptor is left.
     pub fn start() -> io::Result<Self> {
         let thread = crate::signal::own_thread();
         let stat = File::open(format!("/proc/self/task/{thread}/stat"))?;
@@ -84,6 +87,7 @@ impl Watchdog {
         self.deadline_ns().store(0, Ordering::Release);
     }
 
+    /// The deadline in the shared memory.
     fn deadline_ns(&self) -> &AtomicU64 {
         // SAFETY: the page lives until `drop`, is aligned, and is used as atomics only.
         unsafe { &(*self.shared).deadline_ns }
@@ -153,7 +157,8 @@ fn watch(shared: *const Shared, parent: libc::pid_t, stat: libc::c_int) -> ! {
     }
 }
 
-/// Whether the thread whose `stat` is open as descriptor 0 is stopped by a signal or by a tracer.
+/// Whether the thread whose `stat` is open as descriptor 0 is known to be stopped by a signal or by
+/// a tracer.
 fn is_stopped() -> bool {
     let mut text = [0_u8; 256];
     // SAFETY: reads at most `text.len()` bytes into `text`.

@@ -116,7 +116,8 @@ impl History {
     pub fn add(&mut self, survey: &Survey) {
         let of_process = |process: &ProcessFigures| (RowId::Process(process.key), process.figures.rss_bytes);
         let processes = survey.processes.iter().map(of_process);
-        let groups = survey.groups.iter().map(|(name, sum)| (RowId::Group(name.clone()), sum.rss_bytes));
+        let groups =
+            survey.groups.iter().map(|group| (RowId::Group(group.path.clone()), group.sum.rss_bytes));
         let mut old_samples = std::mem::take(&mut self.samples);
         for (id, rss_bytes) in processes.chain(groups) {
             let mut samples = old_samples.remove(&id).unwrap_or_default();
@@ -162,7 +163,9 @@ pub fn arrange(
     order: Order<'_>,
 ) -> Vec<Row> {
     let mut rows: Vec<Row> = match order.kind {
-        Kind::Groups => survey.groups.iter().map(|(name, sum)| group_row(name, sum, history)).collect(),
+        Kind::Groups => {
+            survey.groups.iter().map(|group| group_row(&group.path, &group.sum, history)).collect()
+        }
         Kind::List | Kind::Tree => {
             let row = |process: &ProcessFigures| process_row(process, history, ledgers.get(&process.key));
             survey.processes.iter().map(row).collect()

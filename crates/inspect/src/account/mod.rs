@@ -17,7 +17,7 @@ use crate::ledger::{bss, sharing};
 use strandline_claims::caveat::Caveat;
 use strandline_claims::refinements::Matches;
 use strandline_claims::rows::ANONYMOUS;
-use strandline_claims::runtime::FinishContext;
+use strandline_claims::runtime::{AllocatorMatches, FinishContext};
 use strandline_claims::units::bytes;
 use strandline_process::error::{Error, Result};
 use strandline_process::procfs::{Process, mounts};
@@ -173,10 +173,13 @@ fn make_ledger(
 
 /// Does the work that readers of runtimes left for when the target runs again.
 fn finish_runtimes(frozen: &mut FrozenState, threads: usize, options: &Options<'_>) {
-    let by_allocator: Vec<(String, Matches)> = frozen
+    let by_allocator: Vec<AllocatorMatches> = frozen
         .allocator_readings
         .iter()
-        .map(|reading| (reading.allocator.name.clone(), reading.refined.clone()))
+        .map(|reading| AllocatorMatches {
+            allocator: reading.allocator.name.clone(),
+            matches: reading.refined.clone(),
+        })
         .collect();
     let mut matched = Matches::default();
     frozen.allocator_readings.iter().for_each(|reading| matched.add(reading.refined.clone()));

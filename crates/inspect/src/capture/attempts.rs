@@ -279,7 +279,7 @@ fn objection_to_report(
 ) -> Result<Option<String>> {
     match read_plan.options.snapshot {
         SnapshotMode::Always => {
-            Err(Error::NoSnapshot { pid: process.pid(), reason, stopped: Duration::ZERO })
+            Err(Error::NoSnapshot { pid: process.pid(), reason, stopped_time: Duration::ZERO })
         }
         SnapshotMode::IfPossible => Ok(Some(reason)),
         SnapshotMode::IfShorter | SnapshotMode::Never => Ok(None),
@@ -408,7 +408,7 @@ fn read_snapshot(
 ) -> Result<AttemptResult> {
     let slept_throughout = stopped.slept_throughout();
     let stopped = stopped.resume();
-    let snapshot_error = |reason| Error::NoSnapshot { pid: process.pid(), reason, stopped };
+    let snapshot_error = |reason| Error::NoSnapshot { pid: process.pid(), reason, stopped_time: stopped };
     let snapshot = snapshot.map_err(|NotTaken { reason, snapshot_to_drop }| {
         // Ended and reaped now that the process runs.
         drop(snapshot_to_drop);

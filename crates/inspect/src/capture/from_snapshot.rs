@@ -17,7 +17,9 @@ use super::snapshot::{GuardedSnapshot, KnownMapping, Plan, hidden_ranges, joined
 use strandline_claims::units;
 use strandline_process::error::{Error, Result};
 use strandline_process::map::{AddressSpace, Mapping};
-use strandline_process::pages::{self, MappingSummary, PAGE_BYTES, PageRun, Residency, ScannedRegions};
+use strandline_process::pages::{
+    self, MappingSummary, PAGE_BYTES, PageRun, PartialScan, Residency, ScannedRegions,
+};
 use strandline_process::procfs::Process;
 use strandline_process::range::{AddressRange, RangeSet, containing};
 use strandline_process::smaps::{Smaps, SmapsEntry};
@@ -80,7 +82,7 @@ impl Scan {
         let before = plan.mappings_before.as_deref().unwrap_or_default();
         let hidden = if plan.with_hidden { hidden_ranges_before(before, &space) } else { Vec::new() };
         let scanned = ScannedRegions::without_large(pagemap, space.mappings().iter());
-        let (regions, left_out) = match scanned {
+        let PartialScan { regions, left_out } = match scanned {
             Err(error) if pages::is_scan_missing(&error) => return Ok(None),
             scanned => scanned.map_err(failed)?,
         };
@@ -336,7 +338,7 @@ impl SnapshotInputs {
         is_last: IsLastAttempt,
     ) -> Result<FrozenState> {
         let no_snapshot =
-            |reason: String| Error::NoSnapshot { pid: process.pid(), reason, stopped: Duration::ZERO };
+            |reason: String| Error::NoSnapshot { pid: process.pid(), reason, stopped_time: Duration::ZERO };
         let child = self.snapshot.snapshot.process();
         let open = |name: &str| {
             let file = child.open_file(name);
@@ -477,7 +479,7 @@ mod tests {
         let space = own.address_space().unwrap();
         let known = known_as(&space, false);
         let changed_little = |hidden: usize, before: &[KnownMapping]| {
-            let (regions, left_out) =
+            let PartialScan { regions, left_out } =
                 ScannedRegions::without_large(&pagemap, space.mappings().iter()).unwrap();
             let hidden = vec![AddressRange::new(0, MIB); hidden];
             let mut scan = Scan { space: space.clone(), regions, left_out, hidden };

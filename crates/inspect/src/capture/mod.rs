@@ -126,18 +126,18 @@ pub fn with_capture<T>(
     mut interpret: impl FnMut(&Process, FrozenState) -> Result<T>,
 ) -> Result<T> {
     match capture(pid, options).and_then(|(process, frozen)| interpret(&process, frozen)) {
-        Err(Error::NoSnapshot { reason, stopped, .. }) if options.snapshot != SnapshotMode::Always => {
-            let max_stop = options.max_stop.map(|limit| limit.saturating_sub(stopped));
+        Err(Error::NoSnapshot { reason, stopped_time, .. }) if options.snapshot != SnapshotMode::Always => {
+            let max_stop = options.max_stop.map(|limit| limit.saturating_sub(stopped_time));
             let without_snapshot =
                 Options { snapshot: SnapshotMode::Never, quiet_for: Duration::ZERO, max_stop, ..*options };
             let (process, mut frozen) = capture(pid, &without_snapshot)?;
             frozen.caveats.push(attempts::no_snapshot_caveat(&reason));
-            frozen.stopped_for += stopped;
+            frozen.stopped_for += stopped_time;
             interpret(&process, frozen)
         }
-        Err(Error::NoSnapshot { pid, reason, stopped }) if options.max_stop.is_none() => {
+        Err(Error::NoSnapshot { pid, reason, stopped_time }) if options.max_stop.is_none() => {
             let reason = reason + "; --snapshot=try stops it for as long as reading takes instead";
-            Err(Error::NoSnapshot { pid, reason, stopped })
+            Err(Error::NoSnapshot { pid, reason, stopped_time })
         }
         other => other,
     }
@@ -184,7 +184,7 @@ impl FrozenState {
     pub fn end_snapshot(&mut self, process: &Process) -> Result<()> {
         let Some(snapshot) = self.snapshot.take() else { return Ok(()) };
         let no_snapshot =
-            |reason| Error::NoSnapshot { pid: process.pid(), reason, stopped: self.stopped_for };
+            |reason| Error::NoSnapshot { pid: process.pid(), reason, stopped_time: self.stopped_for };
         let cost = snapshot.end().map_err(no_snapshot)?;
         if !cost.is_reaped {
             let text = "the snapshot, a child of the process, has ended and holds no memory, but no thread of the process could \

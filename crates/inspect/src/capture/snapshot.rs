@@ -19,6 +19,7 @@ use strandline_process::range::AddressRange;
 use strandline_process::smaps::{Smaps, SmapsEntry};
 use strandline_process::snapshot::{self, Snapshot, SnapshotCost, needed_bytes};
 use strandline_process::target::{asleep, budget, exit_watch, holders};
+use strandline_sys::host::{KernelVersion, kernel_version};
 use strandline_sys::interrupt::{self, EndDelay};
 
 /// When to read a process from a snapshot.
@@ -224,15 +225,15 @@ const EPERM: i32 = 1;
 const ESRCH: i32 = 3;
 const ENOSYS: i32 = 38;
 /// The first kernel with `CLOSE_RANGE_UNSHARE`, by which the copy drops the program's descriptors.
-const FIRST_WITH_UNSHARE: (u32, u32) = (5, 9);
+const FIRST_WITH_UNSHARE: KernelVersion = KernelVersion { major: 5, minor: 9 };
 /// The first kernel whose fork copies pages that a device is writing to (a7e689dd1c06, "block:
 /// Convert bio_iov_iter_get_pages to use iov_iter_extract_pages"): before, the program could lose
 /// what the device writes (open(2), O_DIRECT).
-const FIRST_COPYING_PINNED: (u32, u32) = (6, 5);
+const FIRST_COPYING_PINNED: KernelVersion = KernelVersion { major: 6, minor: 5 };
 
 /// Fails if a copy would disturb something that writes to its memory or monitors it.
 fn check_writers(process: &Process, space: &AddressSpace) -> Result<(), String> {
-    let kernel = strandline_sys::host::kernel_version();
+    let kernel = kernel_version();
     if kernel.is_none_or(|kernel| kernel < FIRST_WITH_UNSHARE) {
         return Err(
             "a copy would keep the program's descriptors open on this kernel (not known to be Linux 5.9 or \
@@ -253,7 +254,8 @@ fn check_writers(process: &Process, space: &AddressSpace) -> Result<(), String> 
             .to_owned());
     }
     let types = if direct.is_empty() { Default::default() } else { process.mount_types().map_err(text)? };
-    let kinds = direct.iter().map(|mount| types.get(mount).map_or("unknown", String::as_str));
+    let kinds = direct.ids.iter().map(|mount| types.get(mount).map_or("unknown", String::as_str));
+    let kinds = kinds.chain(direct.may_lack_others.then_some("unknown"));
     if let Some(kind) = kinds.filter(|kind| !pins_pages(kind)).min() {
         return Err(format!(
             "it has files open for direct input and output on a file system ({kind}) where it could lose what it reads while it \

@@ -5,7 +5,7 @@ use strandline_claims::units::bytes;
 
 use super::facts::{GroupExplanation, GroupTarget};
 use super::verdict::sums;
-use strandline_process::group::find::shell_word;
+use strandline_process::shell::shell_word;
 
 /// One setting.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -37,7 +37,7 @@ pub struct GroupExplanation {
     /// The groups directly below it, largest first. Their memory is in the rows too.
     pub groups: Vec<ChildGroup>,
     /// The last few processes of it that the kernel killed for lack of memory, by the kernel's log,
-    /// the last one first.
+    /// the last one first. With the caveat `kills_not_read` they are unknown.
     #[serde(default)]
     pub kills: Vec<GroupKill>,
     /// What releases memory, best first.

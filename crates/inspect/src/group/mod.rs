@@ -69,7 +69,7 @@ pub fn explain_group(hierarchy: &Hierarchy, group: &Group) -> Result<GroupExplan
         // The log has paths from the real root: below another root, or an unreadable one, no kill
         // can be assigned to this group.
         let is_real_root = std::fs::metadata(&hierarchy.root).is_ok_and(|root| root.ino() == ROOT_INODE);
-        let kills = if is_real_root { kernel_log::kills(MAX_LOG_TIME) } else { Vec::new() };
+        let kills = if is_real_root { kernel_log::kills(MAX_LOG_TIME) } else { None };
         // Without another thread, or if it failed, no file is named.
         let files = files.ok().and_then(|files| files.join().ok());
         (
@@ -88,10 +88,20 @@ pub fn explain_group(hierarchy: &Hierarchy, group: &Group) -> Result<GroupExplan
             arguments: arguments_for(&group.path),
             processes: processes.all.len() as u64,
         },
-        caveats: caveats(&memory, &limit, &members, &processes, &files),
+        caveats: caveats(&memory, &limit, &members, &processes, &files)
+            .into_iter()
+            .chain(caveat_if(kills.is_none(), "kills_not_read", || {
+                "the kernel's log could not be read for it (root on the host can): which of its processes the kernel killed is unknown"
+                    .to_owned()
+            }))
+            .collect(),
         cgroup: facts::GroupFigures::new(group, &memory, limit),
         groups: facts::children(hierarchy, group, &members),
-        kills: GroupKill::of_group(&group.path, kills, strandline_sys::host::monotonic_time()),
+        kills: GroupKill::of_group(
+            &group.path,
+            kills.unwrap_or_default(),
+            strandline_sys::host::monotonic_time(),
+        ),
         remedies: memory_reclaim(group, &memory).into_iter().collect(),
         processes: processes.facts(&members),
         ..GroupExplanation::default()
@@ -186,7 +196,7 @@ fn caveats(
             )
         }),
         caveat_if(members.is_cut, "too_many_groups", || {
-            "it has more groups or processes than strandline reads".to_owned()
+            "it has groups or processes that strandline has not read (too many, or no permission)".to_owned()
         }),
         caveat_if(estimated > 0, "pss_not_read", || {
             format!(
@@ -226,8 +236,8 @@ fn file_caveats(files: &Files) -> [Option<Caveat>; 5] {
     let unsampled = files.unsampled_files;
     [
         caveat_if(files.has_unread_names, "files_left", || {
-            "strandline did not read all files (no time, or too many): their bytes are on the rows without a file, and rows of files may count \
-             pages that are charged to other groups"
+            "strandline did not read all files (no time, no permission, or too many): their bytes are on the rows without a file, and rows of \
+             files may count pages that are charged to other groups"
                 .to_owned()
         }),
         caveat_if(unreadable > 0, "files_not_readable", || {

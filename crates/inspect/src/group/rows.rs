@@ -166,8 +166,9 @@ fn page_cache_files(files: &Files, kind: RowRef) -> Vec<FileWant<'_>> {
     let cached = files.files.iter().filter(|file| !file.is_shared_memory);
     let want = |file| {
         let charged = charged_bytes(file);
-        let dirty = file.dirty_bytes.min(charged);
-        let writeback = file.writeback_bytes.min(charged - dirty);
+        // Kernels before 6.5 do not report these: then all of the file counts as clean.
+        let dirty = file.dirty_bytes.unwrap_or(0).min(charged);
+        let writeback = file.writeback_bytes.unwrap_or(0).min(charged - dirty);
         let bytes = if kind == &parts::DIRTY {
             dirty
         } else if kind == &parts::WRITEBACK {

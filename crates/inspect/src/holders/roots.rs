@@ -230,7 +230,7 @@ impl Finder<'_> {
         let (mut hits, mut is_full): (Vec<Hit>, bool) = (Vec::new(), false);
         let memory: &dyn Memory = if is_shared { &self.frozen.memory } else { self.frozen.own_memory() };
         let max_hits = MAX_REFERENCES - self.references.len().min(MAX_REFERENCES);
-        let (read_bytes, is_late) = each_word_until(memory, resident, self.deadline, &mut |address, word| {
+        let read = each_word_until(memory, resident, self.deadline, &mut |address, word| {
             // Words in blocks are followed when the block is reached. Static data contains blocks
             // where musl's loader donated it to malloc.
             if let Some(block) = self.blocks.find(word).filter(|_| self.blocks.find(address).is_none()) {
@@ -241,13 +241,13 @@ impl Finder<'_> {
             }
             !is_full
         });
-        if is_late {
+        if read.is_late {
             return Err(Refused::DeadlinePassed);
         }
         if is_full {
             return Err(too_many_references(self.references.len() + hits.len()));
         }
-        self.unread_bytes += resident_bytes.saturating_sub(read_bytes);
+        self.unread_bytes += resident_bytes.saturating_sub(read.bytes);
         Ok(hits)
     }
 

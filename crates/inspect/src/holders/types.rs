@@ -72,8 +72,8 @@ impl Types {
             let refined = refined.filter(|_| class.is_none());
             let object = refined.as_ref().and_then(|_| runtime_blocks.claimed_object_type(start));
             let class = class.or_else(|| object.map(|object| types.object_kind(&object)));
-            let row = refined.filter(|_| class.is_none()).and_then(|refined| palette.get(refined.slot));
-            let row_id = row.map(|(row, _)| row.id);
+            let entry = refined.filter(|_| class.is_none()).and_then(|refined| palette.get(refined.slot));
+            let row_id = entry.map(|entry| entry.row.id);
             let row_id = row_id.or_else(|| runtime_blocks.row(start).filter(|_| class.is_none()));
             let kind = class.or_else(|| row_id.map(|id| types.row_kind(id)));
             let kind = kind.unwrap_or_else(|| types.size_kind(bytes));

@@ -79,7 +79,8 @@ struct ClassRows<'a> {
 impl<'a> ClassRows<'a> {
     /// Returns the row of a slot, and its named holder.
     fn of_slot(self, slot: Slot) -> (RowRef, Option<&'a str>) {
-        self.palette.get(slot).unwrap_or((&ANONYMOUS, None))
+        let entry = self.palette.get(slot);
+        entry.map_or((&ANONYMOUS, None), |entry| (entry.row, entry.holder.as_deref()))
     }
 
     /// Returns the row of blocks with their own mappings.

@@ -6,7 +6,7 @@
 use super::inputs::Inputs;
 use super::rows::NamedHolders;
 use strandline_claims::allocator::RangeClaim;
-use strandline_claims::palette::SlotTable;
+use strandline_claims::palette::{SlotEntry, SlotTable};
 use strandline_process::range::{AddressRange, RangeSet};
 
 /// Adds the bytes of each named block to `holders`.
@@ -19,7 +19,7 @@ pub fn add_named_blocks(inputs: &Inputs<'_>, palette: &SlotTable, holders: &mut 
     zeros.add(inputs.zero_runs.iter().copied());
     for reading in inputs.runtime_readings {
         for named in &reading.named_blocks {
-            let Some((id, _)) = palette.get(named.slot) else { continue };
+            let Some(SlotEntry { row: id, .. }) = palette.get(named.slot) else { continue };
             // The allocator's ranges count a block's bytes `payload_offset_bytes` lower than its
             // pointer. A block with its own mapping is in no range, and has no offset.
             let has_block = |claim: &RangeClaim| claim.start <= named.pointer && named.pointer < claim.end;

@@ -40,9 +40,9 @@ fn look_with(
         ptrace::seize(pid, TRACE_EXIT).unwrap();
         end(&mut subject);
         loop {
-            match ptrace::wait(pid, true).unwrap() {
-                Some(AT_EXIT) => break,
-                Some(Event::Signal(signal)) => ptrace::resume(pid, signal).unwrap(),
+            match ptrace::wait(pid).unwrap() {
+                AT_EXIT => break,
+                Event::Signal(signal) => ptrace::resume(pid, signal).unwrap(),
                 other => panic!("{other:?}"),
             }
         }

@@ -27,7 +27,8 @@ const LOAD_RDI: [u8; 2] = [0x5f, 0xc3];
 /// Upper bound of a signal frame without its extended state ([`super::frame::FRAME_BYTES`]), with
 /// the red zone and alignment between it and the stack pointer.
 pub const FRAME_AND_GAP_BYTES: u64 = 1024;
-/// Maximum bytes of a mapping's code that are searched.
+/// Maximum bytes of a mapping's code that are searched. Code beyond this and the next limit counts
+/// as code without the instructions: then no call is made.
 const MAX_TEXT_BYTES: u64 = 64 << 20;
 /// Maximum bytes of all code that are searched: a target may map thousands of files.
 const MAX_SEARCHED_BYTES: u64 = 1 << 30;
@@ -43,6 +44,14 @@ pub struct CallSites {
     pub system_call: u64,
     /// How a return unblocks a signal; `None` if the C library lacks it.
     pub release: Option<SignalRelease>,
+}
+
+/// An instruction sequence in the target's code.
+struct Site<'a> {
+    /// The mapping that contains it.
+    mapping: &'a Mapping,
+    /// The address of its first byte.
+    address: u64,
 }
 
 /// Code that a return runs to unblock a signal.
@@ -79,20 +88,22 @@ impl CallSites {
                 _ => find(&ByPid::new(process.pid()), &[range], pattern),
             }
         };
-        let site_of =
-            |pattern: &[u8]| mappings.iter().find_map(|mapping| Some((*mapping, find_in(mapping, pattern)?)));
-        let (trampoline_mapping, trampoline) = site_of(&inject::TRAMPOLINE)?;
-        let (_, system_call) = site_of(&SYSTEM_CALL)?;
-        // Only code of the C library, which is never unmapped.
-        let release = || {
-            if !is_libc(trampoline_mapping) {
-                return None;
-            }
-            let libc = Object::open(process, space, trampoline_mapping).ok()?;
-            let function = libc.symbol_address("sigrelse")?;
-            Some(SignalRelease { load_rdi: find_in(trampoline_mapping, &LOAD_RDI)?, function })
+        let find_site = |pattern: &[u8]| {
+            mappings.iter().find_map(|&mapping| Some(Site { mapping, address: find_in(mapping, pattern)? }))
         };
-        Some(Self { trampoline, system_call, release: release() })
+        let trampoline = find_site(&inject::TRAMPOLINE)?;
+        let system_call = find_site(&SYSTEM_CALL)?;
+        let find_release = || {
+            // Only in the C library, which is never unmapped.
+            let mapping = Some(trampoline.mapping).filter(|mapping| is_libc(mapping))?;
+            let function = Object::open(process, space, mapping).ok()?.symbol_address("sigrelse")?;
+            Some(SignalRelease { load_rdi: find_in(mapping, &LOAD_RDI)?, function })
+        };
+        Some(Self {
+            trampoline: trampoline.address,
+            system_call: system_call.address,
+            release: find_release(),
+        })
     }
 
     /// The call of a function, during which code of `stop_handlers` may run.
@@ -146,12 +157,15 @@ struct MappedFile<'a> {
 
 impl Memory for MappedFile<'_> {
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
-        let at = address.checked_sub(self.mapping.start).and_then(|at| at.checked_add(self.mapping.offset));
-        at.and_then(|at| self.file.read_at(buffer, at).ok()).unwrap_or(0)
+        let skipped_bytes = address.checked_sub(self.mapping.start);
+        let file_offset = skipped_bytes.and_then(|bytes| self.mapping.offset.checked_add(bytes));
+        // Nothing can be read before the mapping, nor where reading the file fails.
+        file_offset.and_then(|offset| self.file.read_at(buffer, offset).ok()).unwrap_or(0)
     }
 }
 
-/// The first address in `ranges` of the target where `pattern` is found.
+/// Finds the first address in `ranges` of the target with the bytes `pattern`; skips what cannot be
+/// read.
 pub fn find(memory: &dyn Memory, ranges: &[Range<u64>], pattern: &[u8]) -> Option<u64> {
     let mut buffer = vec![0; CHUNK_BYTES + pattern.len()];
     for range in ranges {
@@ -171,16 +185,17 @@ pub fn find(memory: &dyn Memory, ranges: &[Range<u64>], pattern: &[u8]) -> Optio
     None
 }
 
-/// Whether a stopped thread can make the system calls, with `stack_bytes` of stack in addition to
-/// the frame that restores the thread. A system call takes no lock of the program, so what the
-/// thread was doing does not matter; but a thread in a signal handler may be on an alternate stack
-/// that is among the frames it interrupted.
+/// Whether a stopped thread can make `required_calls` through `sites`, with `stack_bytes` of stack
+/// in addition to the frame that restores the thread. `false` if something about it is unknown.
+///
+/// A system call takes no lock of the program, so what the thread was doing does not matter; but a
+/// thread in a signal handler may be on an alternate stack that is among the frames it interrupted.
 pub fn can_call(
     tracee: &Tracee<'_>,
     space: &AddressSpace,
-    code: &CallSites,
+    sites: &CallSites,
     stack_bytes: u64,
-    calls: &[RequiredCall],
+    required_calls: &[RequiredCall],
 ) -> bool {
     let memory = ByPid::new(tracee.process.pid());
     let has_room = || {
@@ -188,12 +203,12 @@ pub fn can_call(
         let state_bytes = inject::extended_state_bytes(tracee.tid).ok();
         stack.zip(state_bytes).is_some_and(|(stack, state_bytes)| {
             stack.stack_pointer - stack.low >= stack_bytes + FRAME_AND_GAP_BYTES + state_bytes
-                && !stack::may_be_in_signal_handler(&memory, &stack, code.trampoline)
+                && !stack::may_be_in_signal_handler(&memory, &stack, sites.trampoline)
         })
     };
     tracee.registers.cs == quiet::CS_64_BIT
         && has_room()
         && tracee.process.task_status(tracee.tid).is_ok_and(|status| !status.has_shadow_stack())
         && !stack::is_in_rseq(&memory, tracee.tid)
-        && filters::objection(tracee, calls).is_none()
+        && filters::objection(tracee, required_calls).is_none()
 }

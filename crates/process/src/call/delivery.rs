@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use strandline_sys::ptrace::{self, Event};
 
 use super::inject::{FAULTS, Injected, UNBLOCKABLE};
-use crate::procfs::ThreadActivity;
+use crate::procfs::{ThreadActivity, signal_bit};
 use crate::target::tracee;
 
 /// The number of futex(2) on x86-64.
@@ -76,7 +76,7 @@ impl Injected<'_> {
 
     /// Releases the other thread once it was held for too long: then the call may be waiting for
     /// it. A calling thread that waits for a processor may not have begun the call yet, so the
-    /// limit is longer while it does not sleep.
+    /// limit is longer while it is not known to sleep.
     fn release_other_if_late(&mut self) {
         let Some(other) = &self.other_thread else { return };
         let held_time = other.since.elapsed();
@@ -106,29 +106,32 @@ impl Injected<'_> {
             return false;
         }
         let Ok(status) = process.task_status(tid) else { return false };
-        let pending =
-            status.thread_pending_signals.unwrap_or(0) | status.process_pending_signals.unwrap_or(0);
-        pending & status.caught_signals.unwrap_or(0) & self.stop_signals.likely_signals & !self.original_mask
-            != 0
+        // Without these sets the call is not interrupted: it ends, or its time limit does.
+        let (Some(of_thread), Some(of_process), Some(caught)) =
+            (status.thread_pending_signals, status.process_pending_signals, status.caught_signals)
+        else {
+            return false;
+        };
+        (of_thread | of_process) & caught & self.stop_signals.likely_signals & !self.original_mask != 0
     }
 
     /// In the stop before the delivery of a signal within the call: decides whether its handler
     /// runs now. The kernel puts a signal back that is blocked when the thread continues.
     pub(super) fn prepare_delivery(&mut self, signal: i32) -> std::io::Result<()> {
-        let signal_bit = 1_u64.checked_shl(signal.wrapping_sub(1) as u32).unwrap_or(0);
+        let bit = signal_bit(signal);
         if std::mem::take(&mut self.is_delivering) {
             // All others stay blocked for when the handler returns to the call.
             self.has_run_handler = true;
-            return self.set_call_mask(self.call_mask & !signal_bit);
+            return self.set_call_mask(self.call_mask & !bit);
         }
-        if signal_bit & (FAULTS | UNBLOCKABLE) != 0 || !self.is_in_call()? {
+        if bit & (FAULTS | UNBLOCKABLE) != 0 || !self.is_in_call()? {
             return Ok(());
         }
-        if self.stop_signals.known_signals & signal_bit != 0 {
+        if self.stop_signals.known_signals & bit != 0 {
             self.has_run_handler = true;
             return Ok(());
         }
         // It has been delivered once; the next one comes after the call.
-        self.set_call_mask(self.call_mask | signal_bit)
+        self.set_call_mask(self.call_mask | bit)
     }
 }

@@ -23,6 +23,7 @@ use super::filters::{self, RequiredCall};
 use super::frame;
 use super::handlers::{self, StopSignals};
 use super::inject::{CallError, Injected};
+use crate::procfs::signal_bit;
 use crate::target::tracee::Tracee;
 
 /// Signals that are ignored by default: URG, WINCH, CHLD.
@@ -32,8 +33,9 @@ const UNBLOCKING_CALL: RequiredCall = RequiredCall::with_any_arguments("rt_sigpr
 /// The length of the instruction `pop %rdi`.
 const POP_BYTES: u64 = 1;
 
-/// Whether the program would not notice the end of a function call in this stopped thread under a
-/// seccomp filter. `release` is code of the target, if it is known.
+/// Whether the end of a function call in this stopped thread can be observed under a seccomp filter
+/// without the program noticing it; `false` if unknown. `release` is code of the target, if it is
+/// known.
 pub fn can_end_by_signal(tracee: &Tracee<'_>, release: Option<SignalRelease>) -> bool {
     let Ok(mask) = ptrace::signal_mask(tracee.tid) else { return false };
     if harmless_signal(tracee, mask).is_none() {
@@ -55,14 +57,15 @@ fn may_unblock(tracee: &Tracee<'_>) -> bool {
     filters::objection(tracee, &[UNBLOCKING_CALL]).is_none()
 }
 
-/// A signal that the program ignores and does not block, and that is not pending.
+/// A signal that the program ignores and does not block, and that is not pending; `None` if there
+/// is none, or the thread's signals are unknown.
 fn harmless_signal(tracee: &Tracee<'_>, mask: u64) -> Option<i32> {
     let status = tracee.process.task_status(tracee.tid).ok()?;
     let pending = status.thread_pending_signals? | status.process_pending_signals?;
     // It must not be caught (the handler would run if strandline died), and the original mask must
     // not block it.
     let unfit = status.caught_signals? | pending | mask;
-    HARMLESS_SIGNALS.into_iter().find(|signal| unfit >> (signal - 1) & 1 == 0)
+    HARMLESS_SIGNALS.into_iter().find(|&signal| unfit & signal_bit(signal) == 0)
 }
 
 impl Injected<'_> {
@@ -113,7 +116,7 @@ impl Injected<'_> {
     fn is_released(&self, signal: i32, now: &Registers) -> std::io::Result<bool> {
         let mask = ptrace::signal_mask(self.tracee.tid)?;
         Ok(loses_restart_state(&self.tracee)
-            && mask == self.call_mask & !(1 << (signal - 1))
+            && mask == self.call_mask & !signal_bit(signal)
             && now.rsp < self.frame_address)
     }
 
@@ -200,14 +203,13 @@ impl Injected<'_> {
         }
     }
 
-    /// Whether the announcing signal is gone without a stop: another thread set its action, which
-    /// drops it wherever it is pending.
+    /// Whether the announcing signal is known to be gone without a stop: another thread set its
+    /// action, which drops it wherever it is pending.
     pub(super) fn has_lost_announcement(&self) -> bool {
         let Some(signal) = self.announcement else { return false };
         let status = self.tracee.process.task_status(self.tracee.tid).ok();
-        status
-            .and_then(|status| status.thread_pending_signals)
-            .is_some_and(|pending| pending >> (signal - 1) & 1 == 0)
+        let pending = status.and_then(|status| status.thread_pending_signals);
+        pending.is_some_and(|pending| pending & signal_bit(signal) == 0)
     }
 
     /// Whether the thread is back where it was stopped before the call.

@@ -20,8 +20,10 @@ use crate::procfs::Process;
 use crate::target::hold::on_own_thread;
 use crate::target::tracee::Tracee;
 
-/// Maximum number of filters followed; real programs stack fewer.
+/// Maximum number of filters of a thread; one with more cannot make a call. Real programs stack
+/// fewer.
 const MAX_FILTERS: usize = 64;
+/// Maximum time for the first thread to stop in [`check`].
 const STOP_LIMIT: Duration = Duration::from_millis(100);
 
 /// A system call to make, with the known values of its first arguments.
@@ -129,17 +131,12 @@ fn unreadable_filter(error: &std::io::Error) -> String {
 /// # Errors
 /// Returns the objection, as the end of a sentence.
 pub fn check(process: &Process, calls: &[RequiredCall]) -> Result<(), String> {
-    let result = on_own_thread(STOP_LIMIT, || match Tracee::stop(process, process.pid(), STOP_LIMIT) {
-        Ok(tracee) => objection(&tracee, calls),
-        Err(_) => {
-            Some("a seccomp filter that cannot be read (its first thread cannot be stopped)".to_owned())
-        }
+    let unreadable = |why: &str| Err(format!("a seccomp filter that cannot be read ({why})"));
+    let checked = on_own_thread(STOP_LIMIT, || match Tracee::stop(process, process.pid(), STOP_LIMIT) {
+        Ok(tracee) => objection(&tracee, calls).map_or(Ok(()), Err),
+        Err(_) => unreadable("its first thread cannot be stopped"),
     });
-    match result {
-        Some(None) => Ok(()),
-        Some(Some(why)) => Err(why),
-        None => Err("a seccomp filter that cannot be read (there is no thread to trace it from)".to_owned()),
-    }
+    checked.unwrap_or_else(|| unreadable("there is no thread to trace it from"))
 }
 
 /// Codes of the instructions that seccomp permits (`BPF_*` of `include/uapi/linux/bpf_common.h` and
@@ -274,6 +271,7 @@ fn is_allow(value: u32) -> bool {
     matches!(value & 0xffff_0000, 0x7fff_0000 | 0x7ffc_0000)
 }
 
+/// Executes an instruction of a filter that is asked about `call`.
 fn execute(instruction: FilterInstruction, registers: &mut Registers, call: &RequiredCall) -> Flow {
     /// `sizeof(struct seccomp_data)`
     const DATA_BYTES: u32 = 64;

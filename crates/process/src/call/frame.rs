@@ -9,6 +9,7 @@ use strandline_sys::ptrace::Registers;
 
 use super::code::CallSites;
 use crate::memory::word_at;
+use crate::target::quiet::MINUS_EINTR;
 
 /// Memory below the stack pointer that leaf functions may use without adjusting it (x86-64 ABI).
 pub const RED_ZONE_BYTES: u64 = 128;
@@ -54,7 +55,6 @@ const TILE_DATA: u32 = 18;
 const RESTARTS: [i64; 3] = [-512, -513, RESTARTS_WITHOUT_HANDLER];
 /// `-ERESTARTNOHAND`: after a handler the call ends with EINTR.
 const RESTARTS_WITHOUT_HANDLER: i64 = -514;
-const MINUS_EINTR: u64 = (-4_i64) as u64;
 /// `-ERESTART_RESTARTBLOCK`: the call continues through restart_syscall.
 pub(super) const RESTART_BLOCK: i64 = -516;
 const RESTART_SYSCALL: u64 = 219;
@@ -169,7 +169,7 @@ pub fn build(
     Some(Frame { address, bytes })
 }
 
-/// Writes the general registers, the flags and the segments into a frame.
+/// Writes the general registers `r`, the flags and the segments into a frame.
 fn put_registers(frame: &mut [u8], r: &Registers) {
     let general = [
         r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15, r.rdi, r.rsi, r.rbp, r.rbx, r.rdx, r.rax,
@@ -187,6 +187,7 @@ fn put_registers(frame: &mut [u8], r: &Registers) {
 fn put_state(bytes: &mut [u8], state: &ExtendedState) {
     let size = state.frame_bytes;
     put(bytes, 0, &state.image[..size]);
+    // `ExtendedState::new` refuses an image without this word.
     let in_use = word_at(&state.image, OFFSET_IN_USE).unwrap_or(0) & state.features;
     put(bytes, OFFSET_IN_USE, &in_use.to_le_bytes());
     put(bytes, OFFSET_SOFTWARE, &[0; SOFTWARE_BYTES]);
@@ -250,7 +251,8 @@ pub fn chain(
     Some(Frame { address, bytes })
 }
 
-/// Copies `value` to `offset`; does nothing if that is out of range.
+/// Copies `value` to `offset`. Every caller has made `bytes` long enough; otherwise this does
+/// nothing, as a panic would leave the target stopped.
 fn put(bytes: &mut [u8], offset: usize, value: &[u8]) {
     if let Some(destination) = bytes.get_mut(offset..offset + value.len()) {
         destination.copy_from_slice(value);

@@ -17,7 +17,7 @@ use super::filters::RequiredCall;
 use super::frame::SYSCALL_BYTES;
 use super::inject::{CallError, Injected};
 use crate::memory::{Memory, word_at};
-use crate::procfs::Status;
+use crate::procfs::{Status, signal_bit};
 use crate::target::live::ByPid;
 
 /// The system call that reads a signal's action.
@@ -42,13 +42,11 @@ const MAX_QUERY_TIME: Duration = Duration::from_secs(1);
 
 /// Signals by which runtimes stop and restart threads: USR1 and USR2 (druntime < 2.102), XCPU and
 /// PWR (libgc, Mono), and 34 to 64 (druntime, Mono).
-const STOP_AND_RESTART_SIGNALS: u64 = bit(10) | bit(12) | bit(24) | bit(30) | !0 << 33;
+const STOP_AND_RESTART_SIGNALS: u64 =
+    signal_bit(10) | signal_bit(12) | signal_bit(24) | signal_bit(30) | !0 << 33;
 /// Signals that each of these runtimes blocks in its handler: USR1, USR2, ALRM, CHLD, PROF.
-const BLOCKED_BY_RUNTIMES: u64 = bit(10) | bit(12) | bit(14) | bit(17) | bit(27);
-
-const fn bit(signal: u32) -> u64 {
-    1 << (signal - 1)
-}
+const BLOCKED_BY_RUNTIMES: u64 =
+    signal_bit(10) | signal_bit(12) | signal_bit(14) | signal_bit(17) | signal_bit(27);
 
 /// Signals whose handlers may stop a thread, bit n-1 for signal n.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,37 +58,37 @@ pub(super) struct StopSignals {
     pub likely_signals: u64,
 }
 
-/// Whether the threads of a process with this status may stop each other by signals.
+/// Whether the threads of a process with this status may stop each other by signals; `true` if
+/// unknown.
 pub fn may_stop_threads(status: &Status) -> bool {
     signals_to_query(status, 0) != 0
 }
 
 /// The signals to query: those by which threads of the process can stop the thread with this
 /// status. `mask` is the one that the thread restores after its system call, during which another
-/// one may be in force (ppoll).
+/// one may be in force (ppoll). What is unknown counts as: other threads, and all signals caught.
 pub(super) fn signals_to_query(status: &Status, mask: u64) -> u64 {
-    let has_other_threads = status.threads.is_some_and(|threads| threads > 1);
-    let blocked = mask & status.blocked_signals.unwrap_or(mask);
-    if has_other_threads {
-        status.caught_signals.unwrap_or(0) & !blocked & STOP_AND_RESTART_SIGNALS
-    } else {
-        0
+    if status.threads.is_some_and(|threads| threads <= 1) {
+        return 0;
     }
+    let blocked = mask & status.blocked_signals.unwrap_or(mask);
+    status.caught_signals.unwrap_or(!0) & !blocked & STOP_AND_RESTART_SIGNALS
 }
 
 impl StopSignals {
     /// Adds `signal`, which has this action.
-    fn add(&mut self, signal: u32, action: &[u8; ACTION_BYTES], stop_handlers: &[Range<u64>]) {
+    fn add(&mut self, signal: i32, action: &[u8; ACTION_BYTES], stop_handlers: &[Range<u64>]) {
+        // All three words are within the array.
         let word = |offset| word_at(action, offset).unwrap_or(0);
         let (handler, flags) = (word(OFFSET_HANDLER), word(OFFSET_FLAGS));
-        let blocked = word(OFFSET_MASK) | bit(signal);
+        let blocked = word(OFFSET_MASK) | signal_bit(signal);
         let resembles_a_runtimes = handler > SIG_IGN
             && flags & (SA_RESTART | SA_NODEFER | SA_RESETHAND) == SA_RESTART
             && blocked & BLOCKED_BY_RUNTIMES == BLOCKED_BY_RUNTIMES;
         if resembles_a_runtimes {
-            self.likely_signals |= bit(signal);
+            self.likely_signals |= signal_bit(signal);
             let is_known = stop_handlers.iter().any(|code| code.contains(&handler));
-            self.known_signals |= if is_known { bit(signal) } else { 0 };
+            self.known_signals |= if is_known { signal_bit(signal) } else { 0 };
         }
     }
 }
@@ -116,8 +114,8 @@ pub(super) fn query(
     query_entry.r10 = MASK_BYTES;
     let mut stop_signals = StopSignals::default();
     let mut is_first = true;
-    for signal in (1..=64_u32).filter(|&signal| signals & bit(signal) != 0) {
-        (query_entry.rax, query_entry.rdi) = (RT_SIGACTION, signal.into());
+    for signal in (1..=64).filter(|&signal| signals & signal_bit(signal) != 0) {
+        (query_entry.rax, query_entry.rdi) = (RT_SIGACTION, signal as u64);
         if is_first {
             injected.start(&query_entry, u64::MAX)?;
         } else {
@@ -129,6 +127,7 @@ pub(super) fn query(
         let exit = injected.next_system_call(deadline)?;
         let mut action = [0; ACTION_BYTES];
         let is_read = memory.read(query_entry.rdx, &mut action).is_ok();
+        // A signal of unknown action stays blocked in the call.
         if exit.rip == site.wrapping_add(SYSCALL_BYTES) && exit.rax == 0 && is_read {
             stop_signals.add(signal, &action, stop_handlers);
         }
@@ -138,9 +137,10 @@ pub(super) fn query(
 
 #[cfg(test)]
 mod tests {
+    use super::signal_bit as bit;
     use super::*;
 
-    fn stop_signals(signal: u32, handler: u64, flags: u64, mask: u64) -> StopSignals {
+    fn stop_signals(signal: i32, handler: u64, flags: u64, mask: u64) -> StopSignals {
         let mut action = [0; ACTION_BYTES];
         for (at, value) in [(OFFSET_HANDLER, handler), (OFFSET_FLAGS, flags), (OFFSET_MASK, mask)] {
             action[at..at + 8].copy_from_slice(&value.to_le_bytes());
@@ -176,5 +176,6 @@ mod tests {
         assert_eq!(signals_to_query(&status(2, None), bit(34)), bit(30));
         assert_eq!(signals_to_query(&status(2, Some(0)), bit(34)), bit(30) | bit(34), "in ppoll");
         assert_eq!(signals_to_query(&status(1, None), 0), 0);
+        assert_eq!(signals_to_query(&Status::default(), !bit(30)), bit(30), "nothing is known");
     }
 }

@@ -29,7 +29,8 @@ use super::frame::{self, ExtendedState, Frame};
 use super::handlers::{self, StopSignals};
 use super::{filters, stack};
 use crate::memory::Memory;
-use crate::target::exit_watch;
+use crate::procfs::signal_bit;
+use crate::target::exit_watch::{self, AfterRelease};
 use crate::target::live::ByPid;
 use crate::target::tracee::{self, Tracee};
 
@@ -48,9 +49,10 @@ pub const RT_SIGRETURN: u64 = 15;
 const NO_ENTRY_FLAGS: u64 = 1 << 10 | 1 << 8 | 1 << 18;
 /// Signals raised by a fault in the call (ILL, TRAP, BUS, FPE, SEGV, SYS) stay unblocked: for a
 /// blocked one the kernel would reset the handler.
-pub(super) const FAULTS: u64 = 1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 10 | 1 << 30;
+pub(super) const FAULTS: u64 =
+    signal_bit(4) | signal_bit(5) | signal_bit(7) | signal_bit(8) | signal_bit(11) | signal_bit(31);
 /// KILL and STOP, which the kernel leaves out of every mask.
-pub(super) const UNBLOCKABLE: u64 = 1 << 8 | 1 << 18;
+pub(crate) const UNBLOCKABLE: u64 = signal_bit(9) | signal_bit(19);
 
 /// A call to make.
 #[derive(Clone, Copy, Debug)]
@@ -154,6 +156,7 @@ pub fn begin<'a>(tracee: Tracee<'a>, call: &Call<'_>) -> Result<Injected<'a>, Ca
     if call.is_system_call {
         return injected.start(&entry, injected.call_mask).map(|()| injected);
     }
+    // Without a status the thread is ending: no handler needs to run in its call.
     let queried_signals = status.map_or(0, |status| handlers::signals_to_query(&status, mask));
     if queried_signals == 0 || filters::objection(&injected.tracee, &[handlers::ACTION_QUERY]).is_some() {
         injected.stop_signals.likely_signals = queried_signals;
@@ -187,7 +190,9 @@ pub fn is_trampoline(memory: &dyn Memory, address: u64) -> bool {
 struct Prepared {
     /// The thread's signal mask.
     mask: u64,
+    /// Its extended processor state.
     state: ExtendedState,
+    /// Where the frame was written.
     frame_address: u64,
     /// The registers at the entry of the function.
     entry: Registers,
@@ -195,15 +200,14 @@ struct Prepared {
 
 /// Reads the state to restore and writes the frame.
 fn prepare(tracee: &Tracee<'_>, call: &Call<'_>) -> std::io::Result<Prepared> {
-    let invalid = |text: &'static str| std::io::Error::new(std::io::ErrorKind::InvalidData, text);
     let tid = tracee.tid;
     if !call.sites.is_still_present(&ByPid::new(tracee.process.pid())) {
-        return Err(invalid("the code for the call is not mapped any more"));
+        return Err(invalid_data("the code for the call is not mapped any more"));
     }
     let mask = ptrace::signal_mask(tid)?;
     let state = extended_state(tid)?;
     let frame = frame::build(&tracee.registers, mask, &state, call.sites.trampoline, call.reserved_bytes)
-        .ok_or_else(|| invalid("no room below the stack pointer"))?;
+        .ok_or_else(|| invalid_data("no room below the stack pointer"))?;
     memory::write(tracee.process.pid(), frame.address, &frame.bytes)?;
     let original = &tracee.registers;
     let mut entry = registers::zeroed();
@@ -260,8 +264,8 @@ impl Injected<'_> {
         self.set_registers(entry).map_err(CallError::Failed)
     }
 
-    /// Whether the stopped thread has left the call and its handlers for the program: it is above
-    /// the frame, on its own stack.
+    /// Whether the stopped thread is known to have left the call and its handlers for the program:
+    /// it is above the frame, on its own stack.
     pub(super) fn is_outside(&self) -> std::io::Result<bool> {
         let now = self.registers()?;
         let process = self.tracee.process;
@@ -349,7 +353,7 @@ impl Injected<'_> {
 
     /// The mask during delivery: what the thread had blocked, and the announcing signal.
     pub(super) fn delivery_mask(&self) -> u64 {
-        self.original_mask | self.announcement.map_or(0, |signal| 1 << (signal - 1))
+        self.original_mask | self.announcement.map_or(0, signal_bit)
     }
 
     /// Whether a stop with `registers` is at the entry of the rt_sigreturn that ends the call.
@@ -365,7 +369,7 @@ impl Injected<'_> {
     pub fn finish(mut self, limit: Duration) -> Result<Duration, CallError> {
         let tid = self.tracee.tid;
         if self.has_left {
-            return self.leave(0, false);
+            return self.leave(AfterRelease::Runs);
         }
         if self.announcement.is_some() {
             return self.resume_program();
@@ -380,11 +384,9 @@ impl Injected<'_> {
         requested.map_err(CallError::Failed)?;
         match tracee::next_event(tid, deadline).map_err(CallError::Failed)? {
             Some(Event::Stopped) => self.resume_program(),
-            // A group stop, or a signal about to be delivered: everything is restored already.
-            Some(Event::Signal(signal)) => self.leave(signal, false),
-            Some(Event::GroupStop(_)) => self.leave(0, true),
-            Some(Event::Syscall | Event::Other(_)) => self.leave(0, false),
             Some(event @ Event::Exited { .. }) => Err(CallError::Died(event)),
+            // A group stop, or a signal about to be delivered: everything is restored already.
+            Some(event) => self.leave(AfterRelease::of(event)),
             None => Err(CallError::TimedOut),
         }
     }
@@ -394,11 +396,11 @@ impl Injected<'_> {
     fn resume_program(mut self) -> Result<Duration, CallError> {
         let held_time = self.tracee.since.elapsed();
         if self.has_delivered_signal {
-            return self.leave(0, false);
+            return self.leave(AfterRelease::Runs);
         }
         ptrace::set_registers(self.tracee.tid, &self.program_registers()).map_err(CallError::Failed)?;
         if self.has_run_handler {
-            return self.leave(0, false);
+            return self.leave(AfterRelease::Runs);
         }
         self.tracee.set_restore(true);
         self.tracee.let_go();
@@ -411,9 +413,10 @@ impl Injected<'_> {
         if self.has_run_handler { frame::interrupted(&original) } else { original }
     }
 
-    fn leave(self, signal: i32, is_group_stopped: bool) -> Result<Duration, CallError> {
+    /// Releases the thread with its present registers, and returns how long it was held in all.
+    fn leave(self, after: AfterRelease) -> Result<Duration, CallError> {
         let held_time = self.tracee.since.elapsed();
-        exit_watch::release(self.tracee.tid, signal, is_group_stopped).map_err(CallError::Failed)?;
+        exit_watch::release(self.tracee.tid, after).map_err(CallError::Failed)?;
         Ok(held_time)
     }
 
@@ -436,18 +439,22 @@ impl Injected<'_> {
         let _ = ptrace::interrupt(tid);
         let deadline = Instant::now() + MAX_ABANDON_TIME;
         let event = tracee::next_event(tid, deadline).ok().flatten();
+        // If its mask is unknown, its frame restores the mask at the end of the call.
         if matches!(event, None | Some(Event::Stopped)) && self.is_in_call().unwrap_or(false) {
             let _ = ptrace::set_signal_mask(tid, self.delivery_mask());
         }
-        let signal = if let Some(Event::Signal(signal)) = event { signal } else { 0 };
-        let _ = exit_watch::release(tid, signal, matches!(event, Some(Event::GroupStop(_))));
+        let _ = exit_watch::release(tid, event.map_or(AfterRelease::Runs, AfterRelease::of));
     }
 }
 
+fn invalid_data(text: &'static str) -> std::io::Error {
+    std::io::Error::new(std::io::ErrorKind::InvalidData, text)
+}
+
+/// Reads the extended processor state of a stopped thread.
 fn extended_state(tid: i32) -> std::io::Result<ExtendedState> {
     let image = ptrace::register_set(tid, NT_X86_XSTATE, MAX_XSTATE_BYTES)?;
-    let invalid = || std::io::Error::new(std::io::ErrorKind::InvalidData, "no extended processor state");
-    ExtendedState::new(image).ok_or_else(invalid)
+    ExtendedState::new(image).ok_or_else(|| invalid_data("no extended processor state"))
 }
 
 /// Size of the extended state in the signal frame of a stopped thread: without the AMX tiles (8

@@ -10,7 +10,7 @@ use crate::map::AddressSpace;
 use crate::memory::Memory;
 use crate::stacks::{self, Stack, ThreadFacts};
 
-/// `rseq_cs` in `struct rseq`: the active restartable sequence, or 0.
+/// `rseq_cs` in `struct rseq` (include/uapi/linux/rseq.h): the active restartable sequence, or 0.
 const OFFSET_RSEQ_CS: u64 = 8;
 
 /// Maximum bytes of a stack that are searched for a signal frame.
@@ -24,7 +24,7 @@ pub fn own_stack(
     registers: &Registers,
 ) -> Option<Stack> {
     let (stack_pointer, fs_base) = (registers.rsp, registers.fs_base);
-    space.find(stack_pointer).filter(|m| m.permissions.write && !m.permissions.shared)?;
+    space.find(stack_pointer).filter(|mapping| mapping.permissions.write && !mapping.permissions.shared)?;
     let facts = ThreadFacts { tid, stack_pointer, fs_base, ..ThreadFacts::default() };
     stacks::stack_of(&facts, memory, space).filter(|stack| stack.low <= stack_pointer)
 }
@@ -44,13 +44,13 @@ pub fn may_be_in_signal_handler(memory: &dyn Memory, stack: &Stack, trampoline: 
     if bytes > MAX_SEARCHED_BYTES {
         return true;
     }
-    let mut contents = vec![0; usize::try_from(bytes).unwrap_or(0)];
+    let mut contents = vec![0; bytes as usize];
     memory.read(start, &mut contents).is_err()
         || contents.chunks_exact(8).any(|word| word == trampoline.to_le_bytes())
 }
 
-/// Whether the stopped thread may be in a restartable sequence. A call would not abort the
-/// sequence, and the thread would continue in its middle as if it had not been interrupted.
+/// Whether the stopped thread may be in a restartable sequence; `true` if its word cannot be read.
+/// A call would not abort the sequence: the thread would go on in its middle.
 pub fn is_in_rseq(memory: &dyn Memory, tid: i32) -> bool {
     match rseq::area(tid) {
         Ok(Some(area)) => {

@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use strandline_sys::files::FileWindow;
 use strandline_sys::pagemap::entry;
 
-use crate::pages::PAGE_BYTES;
+use crate::pages::{PAGE_BYTES, page_of};
 
 /// Bytes of a file whose pages are looked up at once.
 const WINDOW_BYTES: u64 = 64 << 20;
@@ -61,15 +61,15 @@ impl ChargeSampler {
         Some(Self { groups, page_map, page_groups })
     }
 
-    /// Samples the cached pages of `file`, which has `size` bytes; `None` if it cannot be mapped,
-    /// or none of the sampled parts has a page in the cache.
-    pub fn sample(&self, file: &File, size: u64) -> Option<Sample> {
-        let windows = size.div_ceil(WINDOW_BYTES).clamp(1, MAX_WINDOWS);
+    /// Samples the cached pages of `file`, which has `size_bytes`. Parts that cannot be mapped or
+    /// queried are not in the sample; `None` if no cached page is.
+    pub fn sample(&self, file: &File, size_bytes: u64) -> Option<Sample> {
+        let window_count = size_bytes.div_ceil(WINDOW_BYTES).clamp(1, MAX_WINDOWS);
         let mut sample = Sample::default();
-        for number in 0..windows {
-            let start = (u128::from(size) * u128::from(number) / u128::from(windows)) as u64 / PAGE_BYTES
-                * PAGE_BYTES;
-            let bytes = size.saturating_sub(start).min(WINDOW_BYTES).next_multiple_of(PAGE_BYTES);
+        for number in 0..window_count {
+            let start = u128::from(size_bytes) * u128::from(number) / u128::from(window_count);
+            let start = page_of(u64::try_from(start).ok()?);
+            let bytes = size_bytes.saturating_sub(start).min(WINDOW_BYTES).next_multiple_of(PAGE_BYTES);
             let Ok(window) = FileWindow::new(file, start, usize::try_from(bytes).ok()?) else { continue };
             let Ok(resident) = window.resident_pages() else { continue };
             let pages: Vec<usize> = resident
@@ -89,13 +89,14 @@ impl ChargeSampler {
         (sample.sampled_pages > 0).then_some(sample)
     }
 
-    /// The inode of the group that a page is charged to; 0 for none.
+    /// The inode of the group that a page of the window is charged to, as the kernel has it: 0 for
+    /// no group. `None` if it cannot be read.
     fn group_of(&self, window: &FileWindow, page: usize) -> Option<u64> {
         window.populate(page).ok()?;
-        let number = window.address() / PAGE_BYTES + page as u64;
-        let value = word_at(&self.page_map, number)?;
+        let page_number = window.address() / PAGE_BYTES + page as u64;
+        let value = word_at(&self.page_map, page_number)?;
         let frame = value & entry::FRAME;
-        // It is 0 without the permission.
+        // The frame is 0 without the permission.
         if value & entry::PRESENT == 0 || frame == 0 {
             return None;
         }
@@ -113,6 +114,7 @@ fn word_at(file: &File, index: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control_groups::memberships;
     use std::io::Write;
 
     #[test]
@@ -130,14 +132,11 @@ mod tests {
     #[test]
     fn pages_of_a_written_file_are_charged_to_the_writers_group() {
         let hierarchy = super::super::Hierarchy::of_this_machine().ok();
-        let memberships = std::fs::read_to_string("/proc/self/cgroup").unwrap();
-        let path = memberships.lines().filter_map(crate::control_groups::parse_line).find_map(
-            |(controllers, path)| {
-                let counts = controllers.is_empty() || controllers.split(',').any(|name| name == "memory");
-                counts.then(|| hierarchy.as_ref()?.open(path).ok()).flatten()
-            },
-        );
-        let Some(inode) = path.and_then(|group| group.inode()) else { return };
+        let text = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+        let group = memberships(&text)
+            .filter(|membership| membership.is_version_2() || membership.has_controller("memory"))
+            .find_map(|membership| hierarchy.as_ref()?.open(membership.path).ok());
+        let Some(inode) = group.and_then(|group| group.inode()) else { return };
         let Some(sampler) = ChargeSampler::new(BTreeSet::from([inode])) else { return };
         // In memory: it stays when the page cache is dropped.
         let file = rustix::fs::memfd_create("charged", rustix::fs::MemfdFlags::empty());

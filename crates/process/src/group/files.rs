@@ -24,7 +24,8 @@ use crate::procfs::{MAX_INFO_BYTES, MAX_MOUNTS_BYTES, Process};
 
 /// Maximum number of file descriptors and mappings checked.
 const MAX_NAMES: u64 = 1_000_000;
-/// Maximum number of files kept; of more the smaller half is dropped.
+/// Maximum number of files kept; of more the smaller half is dropped. The ledger of a group has
+/// their bytes on the rows without a file.
 const MAX_FILES: usize = 4096;
 /// Maximum number of the largest files that are kept open: they are sampled last, when it is known
 /// which are the largest.
@@ -47,7 +48,7 @@ const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 const REMOTE: &[&str] = &["nfs", "cifs", "smb", "fuse", "9p", "ceph", "afs", "lustre", "virtiofs", "ocfs2"];
 
 /// A file with pages in the page cache.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct CachedFile {
     /// Its path in the mount namespace of the process that uses it, without ` (deleted)`.
     pub path: String,
@@ -57,17 +58,27 @@ pub struct CachedFile {
     pub is_shared_memory: bool,
     /// Whether a process of the group has it open or mapped.
     pub is_used: bool,
-    /// Bytes in the page cache.
+    /// Bytes in the page cache; of a file above 8 GiB a lower bound, where cachestat(2) is missing
+    /// (before Linux 6.5).
     pub cached_bytes: u64,
-    /// The part of `cached_bytes` that is written and not yet on disk.
-    pub dirty_bytes: u64,
-    /// The part that is being written to disk.
-    pub writeback_bytes: u64,
+    /// The part of `cached_bytes` that is written and not yet on disk; `None` before Linux 6.5.
+    pub dirty_bytes: Option<u64>,
+    /// The part that is being written to disk; `None` before Linux 6.5.
+    pub writeback_bytes: Option<u64>,
     /// The part that is charged to the group, by a sample; `None` if unknown.
     pub charged_bytes: Option<u64>,
     size_bytes: u64,
     /// The open file, until it is sampled.
     open: Option<File>,
+}
+
+/// Who uses a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileUse {
+    /// A process of the group has it open or mapped.
+    OpenOrMapped,
+    /// No process is known to: it was found in a folder.
+    Found,
 }
 
 /// The files that were found.
@@ -169,9 +180,14 @@ impl FileSearch {
             self.files.has_unread_names = true;
             return;
         }
-        let namespace = std::fs::metadata(process.path("ns/mnt")).ok().map(|data| data.ino());
+        let namespace = std::fs::metadata(process.path("ns/mnt")).ok().map(|metadata| metadata.ino());
         if self.mounts.as_ref().is_none_or(|mounts| mounts.namespace != namespace || namespace.is_none()) {
-            let text = process.read_file("mountinfo", MAX_MOUNTS_BYTES).unwrap_or_default();
+            self.mounts = None;
+            let Ok(text) = process.read_file("mountinfo", MAX_MOUNTS_BYTES) else {
+                // Any of its files may be on a server that does not answer.
+                self.files.unlisted_processes += 1;
+                return;
+            };
             self.mounts = Some(Mounts { namespace, list: mounts::parse(&text) });
         }
         let can_list = self.add_mapped(process, namespace) & self.add_open(process, namespace);
@@ -203,10 +219,10 @@ impl FileSearch {
                 self.files.remote_files += 1;
                 continue;
             }
-            // A descriptor of the same file need not be opened too.
+            // Notes the name: a descriptor of the same file need not be opened too.
             self.is_new_name(namespace, &mapping.name);
             match open_mapped_file(process, mapping) {
-                Ok(file) => self.add(file, &mapping.name, true),
+                Ok(file) => self.add(file, &mapping.name, FileUse::OpenOrMapped),
                 Err(_) => self.files.unreadable_files += 1,
             }
         }
@@ -216,12 +232,14 @@ impl FileSearch {
     /// Adds the files that a process has open; false if its descriptors cannot be listed.
     fn add_open(&mut self, process: &Process, namespace: Option<u64>) -> bool {
         let Ok(entries) = std::fs::read_dir(process.path("fd")) else { return false };
-        for entry in entries.flatten() {
+        for entry in entries {
             self.checked_names += 1;
+            let Ok(entry) = entry else { return false };
             if self.is_over() {
                 self.files.has_unread_names = true;
                 break;
             }
+            // A descriptor that was closed meanwhile.
             let Ok(link) = std::fs::read_link(entry.path()) else { continue };
             let name = link.to_string_lossy();
             // Sockets, pipes and the like have names without a slash.
@@ -236,7 +254,7 @@ impl FileSearch {
                 // The mounts of memfd and System V segments are not listed.
                 None if !is_on_kernels_tmpfs(&name) => self.files.unreadable_files += 1,
                 None | Some(false) => match open_regular(&entry.path()) {
-                    Ok(file) => self.add(file, &name, true),
+                    Ok(file) => self.add(file, &name, FileUse::OpenOrMapped),
                     // Directories and devices are opened too.
                     Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
                     Err(_) => self.files.unreadable_files += 1,
@@ -246,7 +264,8 @@ impl FileSearch {
         true
     }
 
-    /// Whether an open file is on a remote file system, by its mount; `None` if it is not listed.
+    /// Whether an open file is on a remote file system, by its mount; `None` if that is unknown or
+    /// not listed.
     fn is_remote_descriptor(&self, process: &Process, number: &str) -> Option<bool> {
         let info = process.read_text(&format!("fdinfo/{number}"), MAX_INFO_BYTES).ok()?;
         let line = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
@@ -266,32 +285,37 @@ impl FileSearch {
     }
 
     /// Adds an open file under its name.
-    pub fn add(&mut self, file: File, name: &str, is_used: bool) {
-        let Ok(data) = file.metadata() else { return };
-        if !self.opened_ids.insert(StatId { device: data.dev(), inode: data.ino() }) {
-            return;
-        }
-        let file_system = rustix::fs::fstatfs(&file).ok().map(|stat| stat.f_type.cast_unsigned());
-        if file_system == Some(HUGETLBFS_MAGIC) {
-            return;
-        }
-        let Ok(cached) = count_cached(&file, data.len()) else {
+    pub fn add(&mut self, file: File, name: &str, file_use: FileUse) {
+        let facts = file.metadata().and_then(|metadata| Ok((metadata, rustix::fs::fstatfs(&file)?)));
+        let Ok((metadata, file_system)) = facts else {
             self.files.unreadable_files += 1;
             return;
         };
-        if cached.cached_bytes == 0 {
+        let is_new = self.opened_ids.insert(StatId { device: metadata.dev(), inode: metadata.ino() });
+        let file_system_type = file_system.f_type.cast_unsigned();
+        if !is_new || file_system_type == HUGETLBFS_MAGIC {
+            return;
+        }
+        let Ok(count) = count_cached(&file, metadata.len()) else {
+            self.files.unreadable_files += 1;
+            return;
+        };
+        if count.cached_bytes == 0 {
             return;
         }
         let path = name.strip_suffix(DELETED_SUFFIX).unwrap_or(name);
-        let is_sampled = cached.cached_bytes >= MIN_SAMPLED_BYTES;
+        let is_sampled = count.cached_bytes >= MIN_SAMPLED_BYTES;
         self.files.files.push(CachedFile {
             path: path.to_owned(),
-            is_deleted: path.len() < name.len() || data.nlink() == 0,
-            is_shared_memory: file_system == Some(TMPFS_MAGIC),
-            is_used,
-            size_bytes: data.len(),
+            is_deleted: path.len() < name.len() || metadata.nlink() == 0,
+            is_shared_memory: file_system_type == TMPFS_MAGIC,
+            is_used: file_use == FileUse::OpenOrMapped,
+            cached_bytes: count.cached_bytes,
+            dirty_bytes: count.dirty_bytes,
+            writeback_bytes: count.writeback_bytes,
+            charged_bytes: None,
+            size_bytes: metadata.len(),
             open: is_sampled.then_some(file),
-            ..cached
         });
         self.shrink();
     }
@@ -347,22 +371,34 @@ fn sort(files: &mut [CachedFile]) {
     files.sort_by(|a, b| b.cached_bytes.cmp(&a.cached_bytes).then_with(|| a.path.cmp(&b.path)));
 }
 
-/// What the page cache holds of a file of `size_bytes` bytes; the other fields are empty. By
-/// cachestat(2), else by mincore(2), which does not distinguish written pages.
-fn count_cached(file: &File, size_bytes: u64) -> io::Result<CachedFile> {
-    let bytes = |pages: u64| pages.saturating_mul(PAGE_BYTES);
-    let counted = |cached, dirty, writeback| CachedFile {
-        cached_bytes: bytes(cached),
-        dirty_bytes: bytes(dirty).min(bytes(cached)),
-        writeback_bytes: bytes(writeback).min(bytes(cached).saturating_sub(bytes(dirty))),
-        ..CachedFile::default()
-    };
+/// What the page cache holds of a file: see [`CachedFile`].
+struct CacheCount {
+    cached_bytes: u64,
+    dirty_bytes: Option<u64>,
+    writeback_bytes: Option<u64>,
+}
+
+/// Counts what the page cache holds of a file of `size_bytes`: by cachestat(2), else by mincore(2),
+/// which does not distinguish written pages.
+fn count_cached(file: &File, size_bytes: u64) -> io::Result<CacheCount> {
     /// The error of a kernel without the call.
     const ENOSYS: i32 = 38;
+    let bytes = |pages: u64| pages.saturating_mul(PAGE_BYTES);
     match cache_stat(file) {
-        Ok(stat) => Ok(counted(stat.cached_pages, stat.dirty_pages, stat.writeback_pages)),
+        Ok(stat) => {
+            // The kernel counts while pages change, so the parts may exceed the whole.
+            let cached_bytes = bytes(stat.cached_pages);
+            let dirty_bytes = bytes(stat.dirty_pages).min(cached_bytes);
+            let writeback_bytes = bytes(stat.writeback_pages).min(cached_bytes - dirty_bytes);
+            Ok(CacheCount {
+                cached_bytes,
+                dirty_bytes: Some(dirty_bytes),
+                writeback_bytes: Some(writeback_bytes),
+            })
+        }
         Err(error) if error.raw_os_error() == Some(ENOSYS) && can_trust_mincore(file) => {
-            Ok(counted(resident_pages(file, size_bytes)?, 0, 0))
+            let cached_bytes = bytes(resident_pages(file, size_bytes)?);
+            Ok(CacheCount { cached_bytes, dirty_bytes: None, writeback_bytes: None })
         }
         Err(error) => Err(error),
     }
@@ -371,17 +407,18 @@ fn count_cached(file: &File, size_bytes: u64) -> io::Result<CachedFile> {
 /// Whether mincore(2) reports the truth to this user: only to the owner of the file and to root.
 fn can_trust_mincore(file: &File) -> bool {
     let user = strandline_sys::host::effective_user();
-    user == 0 || file.metadata().is_ok_and(|data| data.uid() == user)
+    user == 0 || file.metadata().is_ok_and(|metadata| metadata.uid() == user)
 }
 
-/// Counts the pages of a file that are in the page cache, by mincore(2).
+/// Counts the pages of a file that are in the page cache, by mincore(2), up to
+/// [`MAX_COUNTED_BYTES`].
 fn resident_pages(file: &File, size_bytes: u64) -> io::Result<u64> {
     let mut pages = 0;
     let mut offset = 0;
     let end = size_bytes.min(MAX_COUNTED_BYTES);
     while offset < end {
         let bytes = (end - offset).min(COUNTED_WINDOW_BYTES);
-        let window = FileWindow::new(file, offset, usize::try_from(bytes).unwrap_or(usize::MAX))?;
+        let window = FileWindow::new(file, offset, bytes as usize)?;
         pages += window.resident_pages()?.iter().filter(|is_resident| **is_resident).count() as u64;
         offset += bytes;
     }

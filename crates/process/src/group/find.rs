@@ -2,11 +2,13 @@
 //! processes below a group. Both are bounded in groups and time.
 
 use std::collections::BTreeSet;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::hierarchy::{Group, GroupError, Hierarchy};
+use crate::shell::shell_word;
 
 /// Maximum number of groups searched: ten times what a busy host has.
 const MAX_GROUPS: usize = 100_000;
@@ -14,7 +16,7 @@ const MAX_GROUPS: usize = 100_000;
 const MAX_TIME: Duration = Duration::from_secs(5);
 /// Maximum number of processes of a group.
 const MAX_PROCESSES: usize = 100_000;
-/// Maximum bytes read of a cgroup.procs.
+/// Maximum bytes read of a cgroup.procs: more ids than [`MAX_PROCESSES`].
 const MAX_PROCS_BYTES: u64 = 4 << 20;
 /// Maximum number of paths in a message.
 const MAX_SHOWN: usize = 5;
@@ -145,12 +147,6 @@ pub fn arguments_for(path: &str) -> String {
     format!("--cgroup {}", shell_word(path))
 }
 
-/// A text as one word for a shell: whoever makes a group chooses its name.
-pub fn shell_word(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "@%_+:,./-".contains(c);
-    if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
-}
-
 /// The groups that were found.
 #[derive(Debug, Default)]
 pub struct FoundGroups {
@@ -158,7 +154,7 @@ pub struct FoundGroups {
     pub paths: Vec<PathBuf>,
     /// Number of groups searched.
     pub searched: usize,
-    /// Whether the search ended before all groups were searched.
+    /// Whether some groups were not searched: there are too many, or a folder cannot be listed.
     pub is_cut: bool,
 }
 
@@ -192,7 +188,11 @@ pub fn walk(root: &Path, start: &Path, bounds: Bounds, is_wanted: impl Fn(&str) 
             }
             found.searched += 1;
             let is_match = path.file_name().is_some_and(|name| is_wanted(&name.to_string_lossy()));
-            below.extend(children(root, &path));
+            match children(root, &path) {
+                Ok(folders) => below.extend(folders),
+                Err(error) if was_removed(&error) => {}
+                Err(_) => found.is_cut = true,
+            }
             // A folder may have any number of entries. If some are not kept, the bound ends the
             // walk.
             below.truncate(bounds.groups);
@@ -206,16 +206,28 @@ pub fn walk(root: &Path, start: &Path, bounds: Bounds, is_wanted: impl Fn(&str) 
 }
 
 /// The groups directly below a group.
-fn children(root: &Path, path: &Path) -> Vec<PathBuf> {
+fn children(root: &Path, path: &Path) -> io::Result<Vec<PathBuf>> {
     let folder = root.join(path);
+    let mut folders = Vec::new();
     // The kernel counts two links of a folder and one more for each folder within (kernfs), so that
     // groups without any need not be listed.
-    if std::fs::metadata(&folder).is_ok_and(|data| data.nlink() == 2) {
-        return Vec::new();
+    if std::fs::metadata(&folder)?.nlink() == 2 {
+        return Ok(folders);
     }
-    let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
-    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    folders.map(|entry| path.join(entry.file_name())).take(MAX_GROUPS).collect()
+    for entry in std::fs::read_dir(&folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() && folders.len() < MAX_GROUPS {
+            folders.push(path.join(entry.file_name()));
+        }
+    }
+    Ok(folders)
+}
+
+/// Whether an error means that a group was removed meanwhile.
+fn was_removed(error: &io::Error) -> bool {
+    /// From an open file of a removed group (kernfs).
+    const ENODEV: i32 = 19;
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(ENODEV)
 }
 
 impl Hierarchy {
@@ -244,9 +256,10 @@ impl Hierarchy {
                 let advice = name.advice().to_owned();
                 Err(GroupError::NotFound { what, root, groups: found.searched, advice })
             }
-            [path] => {
-                Group::open(self, path).map_err(|_| GroupError::Gone { path: path.display().to_string() })
-            }
+            [path] => Group::open(self, path).map_err(|source| {
+                let path = path.display().to_string();
+                if was_removed(&source) { GroupError::Gone { path } } else { GroupError::Io { path, source } }
+            }),
             [..] => {
                 let shown = outermost.iter().take(MAX_SHOWN).map(|path| format!("/{}", path.display()));
                 let mut paths = shown.collect::<Vec<_>>().join(", ");
@@ -260,6 +273,7 @@ impl Hierarchy {
 
     /// The group and all below it, and their processes.
     pub fn members(&self, group: &Group, bounds: Bounds) -> Members {
+        // Every group is opened below the root.
         let start = group.folder.strip_prefix(&self.root).unwrap_or(Path::new(""));
         let found = walk(&self.root, start, bounds, |_| true);
         let mut members = Members { is_cut: found.is_cut, ..Members::default() };
@@ -269,7 +283,11 @@ impl Hierarchy {
             .chain(found.paths.into_iter().filter(|path| path != start))
             .collect();
         for (index, path) in paths.iter().enumerate() {
-            for pid in pids(&self.root.join(path)) {
+            let Ok(pids) = pids(&self.root.join(path)) else {
+                members.is_cut = true;
+                continue;
+            };
+            for pid in pids {
                 if pid == 0 {
                     members.invisible_processes += 1;
                 } else if seen_pids.len() >= MAX_PROCESSES {
@@ -293,7 +311,7 @@ pub struct Members {
     pub processes: Vec<Member>,
     /// Processes that are in another pid namespace than this program, which the kernel lists as 0.
     pub invisible_processes: u64,
-    /// Whether there are more groups or processes.
+    /// Whether there are more groups or processes, or some could not be listed.
     pub is_cut: bool,
 }
 
@@ -306,17 +324,20 @@ pub struct Member {
     pub group: usize,
 }
 
-/// The processes of one group. A threaded group of version 2 lists none: those are its domain's.
-fn pids(folder: &Path) -> Vec<i32> {
-    use std::io::Read;
-
+/// The processes of one group; none if it was removed.
+fn pids(folder: &Path) -> io::Result<Vec<i32>> {
+    /// From a threaded group of version 2: its processes are its domain's.
+    const EOPNOTSUPP: i32 = 95;
     let mut bytes = Vec::new();
-    let Ok(file) = std::fs::File::open(folder.join("cgroup.procs")) else { return Vec::new() };
-    if file.take(MAX_PROCS_BYTES).read_to_end(&mut bytes).is_err() {
-        return Vec::new();
-    }
+    let file = std::fs::File::open(folder.join("cgroup.procs"));
+    match file.and_then(|file| file.take(MAX_PROCS_BYTES).read_to_end(&mut bytes)) {
+        Err(error) if was_removed(&error) || error.raw_os_error() == Some(EOPNOTSUPP) => {
+            return Ok(Vec::new());
+        }
+        read => read?,
+    };
     let text = String::from_utf8_lossy(&bytes);
-    text.lines().filter_map(|line| line.trim().parse().ok()).filter(|pid| *pid >= 0).collect()
+    Ok(text.lines().filter_map(|line| line.trim().parse().ok()).filter(|pid| *pid >= 0).collect())
 }
 
 #[cfg(test)]

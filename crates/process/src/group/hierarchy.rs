@@ -9,8 +9,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use crate::control_groups::{mount_point, parse_line};
-use crate::procfs::mounts::unescaped;
+use crate::control_groups::{memberships, mount_point, mount_points};
 
 /// The version of control groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,9 +157,12 @@ impl Hierarchy {
     /// The hierarchy of this machine.
     ///
     /// # Errors
-    /// [`GroupError::NoHierarchy`] if none is mounted.
+    /// [`GroupError::NoHierarchy`] if none is mounted; [`GroupError::Io`] if the mounts cannot be
+    /// read.
     pub fn of_this_machine() -> Result<Self, GroupError> {
-        let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+        const MOUNTS: &str = "/proc/self/mountinfo";
+        let text =
+            std::fs::read(MOUNTS).map_err(|source| GroupError::Io { path: MOUNTS.to_owned(), source })?;
         Self::parse(&String::from_utf8_lossy(&text)).ok_or(GroupError::NoHierarchy)
     }
 
@@ -170,22 +172,16 @@ impl Hierarchy {
         let version_1 = mount_point(mounts, "cgroup", Some("memory")).map(|root| (Version::One, root));
         let (version, root) =
             version_1.or_else(|| mount_point(mounts, "cgroup2", None).map(|root| (Version::Two, root)))?;
-        let is_group = |line: &&str| {
-            line.split_once(" - ")
-                .is_some_and(|(_, after)| after.starts_with("cgroup ") || after.starts_with("cgroup2 "))
-        };
-        let points = mounts.lines().filter(is_group).filter_map(|line| line.split(' ').nth(4));
-        Some(Self { version, root, mounts: points.map(unescaped).map(PathBuf::from).collect() })
+        Some(Self { version, root, mounts: mount_points(mounts).collect() })
     }
 
     /// The path of this hierarchy's group in the text of /proc/PID/cgroup.
     pub fn path_in<'a>(&self, groups: &'a str) -> Option<&'a str> {
-        let mut lines = groups.lines().filter_map(parse_line);
-        let is_own = |controllers: &str| match self.version {
-            Version::One => controllers.split(',').any(|name| name == "memory"),
-            Version::Two => controllers.is_empty(),
-        };
-        lines.find(|(controllers, _)| is_own(controllers)).map(|(_, path)| path)
+        let own = memberships(groups).find(|membership| match self.version {
+            Version::One => membership.has_controller("memory"),
+            Version::Two => membership.is_version_2(),
+        });
+        own.map(|membership| membership.path)
     }
 
     /// Opens a group by its path: below a mount point (/sys/fs/cgroup/…) or as in /proc/PID/cgroup.
@@ -247,7 +243,7 @@ impl Group {
         Ok(Self { version: hierarchy.version, path, folder, directory })
     }
 
-    /// The number by which /proc/kpagecgroup names it.
+    /// The number by which /proc/kpagecgroup names it; `None` if it cannot be read.
     pub fn inode(&self) -> Option<u64> {
         self.directory.metadata().ok().map(|data| data.ino())
     }

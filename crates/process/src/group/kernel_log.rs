@@ -44,29 +44,30 @@ pub struct OomKill {
     pub shmem_bytes: Option<u64>,
 }
 
-/// The kills that the kernel's log still has, the last one last. Empty where the log cannot be
-/// read: root reads it, and with `kernel.dmesg_restrict` CAP_SYSLOG. If a kill ends all processes
-/// of a group (`memory.oom.group`), the first one represents all.
-pub fn kills(max_time: Duration) -> Vec<OomKill> {
-    match File::options().read(true).custom_flags(O_NONBLOCK).open("/dev/kmsg") {
-        Ok(file) => read_kills(file, Instant::now() + max_time),
-        Err(_) => Vec::new(),
-    }
+/// The kills that the kernel's log still has, the last one last; `None` if the log cannot be read
+/// to its end within `max_time`. Root may read it; with `kernel.dmesg_restrict`, CAP_SYSLOG is
+/// needed. If a kill ends all processes of a group (`memory.oom.group`), the first one represents
+/// all.
+pub fn kills(max_time: Duration) -> Option<Vec<OomKill>> {
+    let log = File::options().read(true).custom_flags(O_NONBLOCK).open("/dev/kmsg").ok()?;
+    read_kills(log, Instant::now() + max_time)
 }
 
-fn read_kills(mut log: impl Read, deadline: Instant) -> Vec<OomKill> {
+/// Reads a log to its end; `None` if that fails or takes too long.
+fn read_kills(mut log: impl Read, deadline: Instant) -> Option<Vec<OomKill>> {
     let (mut kills, mut record) = (Vec::new(), vec![0; MAX_RECORD_BYTES]);
     while Instant::now() < deadline {
         match log.read(&mut record) {
-            Ok(0) => break,
+            Ok(0) => return Some(kills),
             Ok(bytes) => add_record(record.get(..bytes).unwrap_or_default(), &mut kills),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.raw_os_error() == Some(EPIPE) => {}
-            // No more records, or a kernel whose log cannot be read.
-            Err(_) => break,
+            // There is no further record.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Some(kills),
+            Err(_) => return None,
         }
     }
-    kills
+    None
 }
 
 /// Adds the kill of one record to `kills`.
@@ -166,7 +167,11 @@ mod tests {
 
     fn kills_in(records: &[&str]) -> Vec<OomKill> {
         let records = records.iter().map(|record| Ok(record.as_bytes().to_vec())).collect();
-        read_kills(Log(records), Instant::now() + Duration::from_secs(600))
+        read_kills(Log(records), far()).unwrap()
+    }
+
+    fn far() -> Instant {
+        Instant::now() + Duration::from_secs(600)
     }
 
     const SUMMARY: &str = "6,901,13490030128,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/a,task_memcg=/a/b,c,task=my task,pid=9238,uid=0\n";
@@ -219,6 +224,14 @@ mod tests {
     #[test]
     fn overwritten_records_are_passed_over() {
         let records = vec![Err(EPIPE), Ok(SUMMARY.as_bytes().to_vec())];
-        assert_eq!(read_kills(Log(records), Instant::now() + Duration::from_secs(600)).len(), 1);
+        assert_eq!(read_kills(Log(records), far()).map(|kills| kills.len()), Some(1));
+    }
+
+    #[test]
+    fn the_kills_of_a_log_that_cannot_be_read_are_unknown() {
+        const EPERM: i32 = 1;
+        let records = || vec![Ok(SUMMARY.as_bytes().to_vec()), Err(EPERM)];
+        assert_eq!(read_kills(Log(records()), far()), None);
+        assert_eq!(read_kills(Log(records()), Instant::now()), None);
     }
 }

@@ -187,7 +187,7 @@ fn charge_bytes(group: &Group) -> Result<u64, GroupError> {
             why: format!("{name} holds no number; report this with `strandline doctor`'s output"),
         }),
         Err(_) if group.is_gone() => Err(GroupError::Gone { path: path() }),
-        Err(source) if source.kind() == std::io::ErrorKind::PermissionDenied => {
+        Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
             Err(GroupError::Io { path: group.folder.join(name).display().to_string(), source })
         }
         Err(_) => Err(GroupError::NotCounted { path: path(), why: why_not_counted(group) }),
@@ -196,8 +196,7 @@ fn charge_bytes(group: &Group) -> Result<u64, GroupError> {
 
 /// Why a group of version 2 has no memory files.
 fn why_not_counted(group: &Group) -> String {
-    let kind = group.text("cgroup.type").unwrap_or_default();
-    if kind.trim() == "threaded" {
+    if group.text("cgroup.type").is_some_and(|kind| kind.trim() == "threaded") {
         return "it is threaded, and its memory is charged to the group above it: give that one".to_owned();
     }
     if group.path == "/" {
@@ -264,7 +263,7 @@ fn read_version_2(group: &Group) -> Memory {
             oom_group_kill: event_count("oom_group_kill"),
             under_oom: None,
         },
-        pressure: group.text("memory.pressure").and_then(|text| pressure(&text)),
+        pressure: group.text("memory.pressure").and_then(|text| parse_pressure(&text)),
         swap_bytes: group.number("memory.swap.current"),
         is_hierarchical: true,
         removed_groups: group.text("cgroup.stat").and_then(|text| value(&text, "nr_dying_descendants")),
@@ -318,22 +317,25 @@ fn read_version_1(group: &Group) -> Memory {
 }
 
 /// Parses `some avg10=0.00 avg60=0.00 avg300=0.00 total=0` and the same for `full`.
-fn pressure(text: &str) -> Option<Pressure> {
+fn parse_pressure(text: &str) -> Option<Pressure> {
+    fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+        line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('=')).map(str::trim)
+    }
     let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    let field = |line: &str, name: &str| {
-        let word = line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='))?;
-        word.trim().parse::<f64>().ok().filter(|value| value.is_finite() && *value >= 0.0)
+    // From per cent.
+    let millionths = |line: &str, name: &str| {
+        let per_cent: f64 = field(line, name)?.parse().ok()?;
+        (per_cent.is_finite() && per_cent >= 0.0).then_some((per_cent * 1e4).round() as u64)
     };
-    // Per cent to parts of a million.
-    let share = |line: &str, name: &str| field(line, name).map(|value| (value * 1e4).round() as u64);
+    let total_micros = |line: &str| field(line, "total")?.parse().ok();
     let (some, full) = (line("some")?, line("full")?);
     Some(Pressure {
-        some_10s_millionths: share(some, "avg10")?,
-        some_60s_millionths: share(some, "avg60")?,
-        full_10s_millionths: share(full, "avg10")?,
-        full_60s_millionths: share(full, "avg60")?,
-        some_total_micros: field(some, "total")? as u64,
-        full_total_micros: field(full, "total")? as u64,
+        some_10s_millionths: millionths(some, "avg10")?,
+        some_60s_millionths: millionths(some, "avg60")?,
+        full_10s_millionths: millionths(full, "avg10")?,
+        full_60s_millionths: millionths(full, "avg60")?,
+        some_total_micros: total_micros(some)?,
+        full_total_micros: total_micros(full)?,
     })
 }
 
@@ -379,7 +381,8 @@ pub fn effective_limit(group: &Group) -> Result<Option<EffectiveLimit>, UnreadLi
     Ok(smallest)
 }
 
-/// The limit in a file; `None` if there is none. The root of version 2 has no such file.
+/// The limit in a file; `None` if there is none. The root of version 2, and groups for which the
+/// memory controller is off, have no such file.
 fn read_limit(file: &Path) -> io::Result<Option<u64>> {
     let text = match std::fs::read_to_string(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -10,8 +10,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, fstatfs, open, openat2, statat};
+use rustix::io::Errno;
 
-use super::files::{FileSearch, TMPFS_MAGIC};
+use super::files::{FileSearch, FileUse, TMPFS_MAGIC};
+use crate::error::Error;
 use crate::map::DeviceNumber;
 use crate::namespaces::PATH_FLAGS;
 use crate::procfs::{MAX_MOUNTS_BYTES, Process, mounts};
@@ -40,7 +42,8 @@ pub struct SharedMemoryWalk {
     entries: u64,
     /// Time left for walking.
     time_left: Duration,
-    /// Whether there are entries, mounts or namespaces that it has not seen.
+    /// Whether there are entries, mounts or namespaces that it has not seen: too many, or they
+    /// cannot be read.
     pub is_cut: bool,
 }
 
@@ -78,8 +81,17 @@ impl SharedMemoryWalk {
 
     /// Walks the tmpfs mounts that `process` sees and that were not walked yet.
     fn walk_mounts(&mut self, process: &Process, deadline: Instant, search: &mut FileSearch) {
-        let Ok(root) = open(process.path("root"), PATH_FLAGS, Mode::empty()) else { return };
-        let text = process.read_file("mountinfo", MAX_MOUNTS_BYTES).unwrap_or_default();
+        let root = match open(process.path("root"), PATH_FLAGS, Mode::empty()) {
+            Ok(root) => root,
+            Err(error) => return self.note_unread(error),
+        };
+        let text = match process.read_file("mountinfo", MAX_MOUNTS_BYTES) {
+            Ok(text) => text,
+            Err(error) => {
+                self.is_cut |= !matches!(error, Error::Ended { .. });
+                return;
+            }
+        };
         let tmpfs_mounts = mounts::parse(&text).into_iter().filter(|mount| mount.kind == "tmpfs");
         let mut new_mounts = 0;
         for mount in tmpfs_mounts {
@@ -92,21 +104,37 @@ impl SharedMemoryWalk {
                 return;
             }
             let in_root = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
-            let top = openat2(&root, mount.point.as_str(), PATH_FLAGS, Mode::empty(), in_root);
-            // Another file system may be mounted over it.
-            let Some(top) = top.ok().filter(is_tmpfs) else { continue };
-            self.walk(&top, &mount.point, deadline, search);
+            match openat2(&root, mount.point.as_str(), PATH_FLAGS, Mode::empty(), in_root) {
+                Ok(top) if is_tmpfs(&top) => self.walk(&top, &mount.point, deadline, search),
+                // Another file system is mounted over it.
+                Ok(_) => {}
+                Err(error) => self.note_unread(error),
+            }
         }
+    }
+
+    /// Notes what could not be read, unless it was removed or its process ended meanwhile.
+    fn note_unread(&mut self, error: Errno) {
+        self.is_cut |= !matches!(error, Errno::NOENT | Errno::SRCH);
     }
 
     /// Walks the folders below `top`, which is mounted at `point`.
     fn walk(&mut self, top: &OwnedFd, point: &str, deadline: Instant, search: &mut FileSearch) {
         let mut unread_folders = vec![(String::from("."), 0)];
         while let Some((path, depth)) = unread_folders.pop() {
-            let Ok(folder) = openat2(top, path.as_str(), FOLDER_FLAGS, Mode::empty(), BELOW) else {
+            let folder = match openat2(top, path.as_str(), FOLDER_FLAGS, Mode::empty(), BELOW) {
+                Ok(folder) => folder,
+                // Another mount: it is walked on its own.
+                Err(Errno::XDEV) => continue,
+                Err(error) => {
+                    self.note_unread(error);
+                    continue;
+                }
+            };
+            let Ok(entries) = Dir::read_from(&folder) else {
+                self.is_cut = true;
                 continue;
             };
-            let Ok(entries) = Dir::read_from(&folder) else { continue };
             for entry in entries.flatten() {
                 self.entries += 1;
                 if self.entries > MAX_ENTRIES || Instant::now() >= deadline {
@@ -114,7 +142,10 @@ impl SharedMemoryWalk {
                     return;
                 }
                 // A name that is not UTF-8 would name another file once converted.
-                let Ok(name) = entry.file_name().to_str() else { continue };
+                let Ok(name) = entry.file_name().to_str() else {
+                    self.is_cut = true;
+                    continue;
+                };
                 if matches!(name, "." | "..") {
                     continue;
                 }
@@ -124,7 +155,10 @@ impl SharedMemoryWalk {
                     }
                     FileType::Directory => self.is_cut = true,
                     FileType::RegularFile => {
-                        add_file(&folder, name, &format!("{point}{}/{name}", &path[1..]), search)
+                        let shown_path = format!("{point}{}/{name}", &path[1..]);
+                        if let Err(error) = add_file(&folder, name, &shown_path, search) {
+                            self.note_unread(error);
+                        }
                     }
                     _ => {}
                 }
@@ -134,16 +168,19 @@ impl SharedMemoryWalk {
 }
 
 /// Adds the file `name` of `folder` to `search` as `path`, unless it is small.
-fn add_file(folder: &impl AsFd, name: &str, path: &str, search: &mut FileSearch) {
-    let Ok(stat) = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT) else { return };
+fn add_file(folder: &impl AsFd, name: &str, path: &str, search: &mut FileSearch) -> Result<(), Errno> {
+    let stat = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT)?;
     // tmpfs has blocks for each page, swapped out or not.
-    let bytes = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(STAT_BLOCK_BYTES);
-    if bytes < MIN_FILE_BYTES || !FileType::from_raw_mode(stat.st_mode).is_file() {
-        return;
+    let bytes = stat.st_blocks.cast_unsigned().saturating_mul(STAT_BLOCK_BYTES);
+    if bytes >= MIN_FILE_BYTES && FileType::from_raw_mode(stat.st_mode).is_file() {
+        let file = match openat2(folder, name, FILE_FLAGS, Mode::empty(), BELOW) {
+            // Another file is mounted over it.
+            Err(Errno::XDEV) => return Ok(()),
+            opened => opened?,
+        };
+        search.add(File::from(file), path, FileUse::Found);
     }
-    if let Ok(file) = openat2(folder, name, FILE_FLAGS, Mode::empty(), BELOW) {
-        search.add(File::from(file), path, false);
-    }
+    Ok(())
 }
 
 /// Flags with which a folder is opened.
@@ -158,6 +195,7 @@ const FILE_FLAGS: OFlags = OFlags::RDONLY
 const BELOW: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_XDEV);
 
+/// Whether an open folder is known to be of a tmpfs.
 fn is_tmpfs(folder: &OwnedFd) -> bool {
     fstatfs(folder).is_ok_and(|stat| stat.f_type.cast_unsigned() == TMPFS_MAGIC)
 }

@@ -34,9 +34,10 @@ impl Default for View {
 impl View {
     /// The view of this program on `hierarchy`.
     pub fn of(hierarchy: &Hierarchy) -> Self {
-        let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-        let mounts = String::from_utf8_lossy(&mounts);
-        let Some(root) = mounted_root(&mounts, &hierarchy.root) else {
+        let Ok(mounts) = std::fs::read("/proc/self/mountinfo") else {
+            return Self { namespace: None, ..Self::default() };
+        };
+        let Some(root) = mounted_root(&String::from_utf8_lossy(&mounts), &hierarchy.root) else {
             return Self::default();
         };
         let root = root.trim_start_matches('/');
@@ -62,11 +63,12 @@ impl View {
     /// # Errors
     /// As [`View::open`]; [`GroupError::Io`] if the group of the process is unknown.
     pub fn group_of(&self, hierarchy: &Hierarchy, process: &Process) -> Result<Group, GroupError> {
-        let text = process.read_text("cgroup", MAX_BYTES).unwrap_or_default();
+        let unknown = |source| GroupError::Io { path: format!("/proc/{}/cgroup", process.pid()), source };
+        let text =
+            process.read_text("cgroup", MAX_BYTES).map_err(|error| unknown(io::Error::other(error)))?;
         // Without a path it is in an unknown group, not in the root.
-        let path = hierarchy.path_in(&text).ok_or_else(|| GroupError::Io {
-            path: format!("/proc/{}/cgroup", process.pid()),
-            source: io::Error::new(io::ErrorKind::NotFound, "it has no group that counts memory"),
+        let path = hierarchy.path_in(&text).ok_or_else(|| {
+            unknown(io::Error::new(io::ErrorKind::NotFound, "it has no group that counts memory"))
         })?;
         self.open(hierarchy, path)
     }

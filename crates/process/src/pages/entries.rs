@@ -10,9 +10,10 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use strandline_sys::pagemap::{ZeroFrames, entry, zero_frames};
+use strandline_sys::pagemap::{HUGE_FRAMES, ZeroFrames, entry, zero_frames};
 
 use super::{Builder, Expected, PAGE_BYTES, kind, page_of};
+use crate::memory::words_in;
 use crate::smaps::SmapsEntry;
 
 /// Maximum address space read entry by entry for one [`super::Residency`]: 2 GiB of entries, about
@@ -34,9 +35,6 @@ const TYPE_BITS: u32 = 5;
 /// Smallest offset of a special type that is a frame: a smaller one is a set of marker bits
 /// (`PTE_MARKER_*`: 1, 2, 4).
 const MIN_SPECIAL_FRAME: u64 = 8;
-
-/// Frames in the kernel's huge zero page.
-const HUGE_FRAMES: u64 = 512;
 
 /// The meaning of an entry, with the flags of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,8 +95,7 @@ fn walk(pagemap: &File, start: u64, end: u64, mut each: impl FnMut(u64, u64) -> 
         if read_entries == 0 {
             return Ok(at);
         }
-        for bytes in part[..read_entries * ENTRY_BYTES].chunks_exact(ENTRY_BYTES) {
-            let value = bytes.try_into().map_or(0, u64::from_le_bytes);
+        for value in words_in(&part[..read_entries * ENTRY_BYTES]) {
             if value != 0 && !each(at, value) {
                 return Ok(at);
             }
@@ -153,7 +150,8 @@ fn check_size(ranges: &[Range<u64>]) -> io::Result<()> {
 
 /// Bytes of resident pages in `ranges` that no other process maps.
 ///
-/// Fails with `InvalidInput` if the ranges exceed 1 TiB in total.
+/// # Errors
+/// The kernel's, and `InvalidInput` if the ranges exceed 1 TiB in total.
 pub fn exclusive_bytes(pagemap: &File, ranges: &[Range<u64>]) -> io::Result<u64> {
     const PRESENT_EXCLUSIVE: u64 = entry::PRESENT | entry::EXCLUSIVE;
     check_size(ranges)?;
@@ -169,7 +167,8 @@ pub fn exclusive_bytes(pagemap: &File, ranges: &[Range<u64>]) -> io::Result<u64>
 
 /// Implements [`super::each_anonymous_run`] with entries.
 ///
-/// Fails with `InvalidInput` if the ranges exceed 1 TiB in total.
+/// # Errors
+/// The kernel's, and `InvalidInput` if the ranges exceed 1 TiB in total.
 pub(super) fn each_anonymous_run(
     pagemap: &File,
     ranges: &[Range<u64>],

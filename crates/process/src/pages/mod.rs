@@ -27,7 +27,7 @@ use std::ops::Range;
 use strandline_sys::pagemap::ZeroFrames;
 
 pub use self::entries::exclusive_bytes;
-pub use self::scan::{MappingSummary, ScannedRegions, is_missing as is_scan_missing};
+pub use self::scan::{MappingSummary, PartialScan, ScannedRegions, is_missing as is_scan_missing};
 
 use crate::range::{AddressRange, RangeSet};
 use crate::smaps::SmapsEntry;
@@ -132,7 +132,9 @@ impl Residency {
     /// PAGEMAP_SCAN or, if the kernel lacks it, from the entries.
     ///
     /// `smaps` has the mappings of the same process in the same state, so stop the process before.
-    /// Returns the kernel's errors; if the process ended, [`reconcile`] reports differences.
+    ///
+    /// # Errors
+    /// The kernel's. If the process ended, [`reconcile`] reports differences.
     pub fn read(pagemap: &File, smaps: &[SmapsEntry]) -> io::Result<Self> {
         match Self::read_by(pagemap, smaps, Interface::Scan) {
             Err(error) if scan::is_missing(&error) => Self::read_by(pagemap, smaps, Interface::Entries),
@@ -140,8 +142,10 @@ impl Residency {
         }
     }
 
-    /// Like [`Residency::read`], with one interface only. [`Interface::Scan`] fails with ENOTTY on
-    /// kernels before 6.7.
+    /// Like [`Residency::read`], with one interface only.
+    ///
+    /// # Errors
+    /// The kernel's: `ENOTTY` from [`Interface::Scan`] before Linux 6.7.
     pub fn read_by(pagemap: &File, smaps: &[SmapsEntry], interface: Interface) -> io::Result<Self> {
         let scanned = match interface {
             Interface::Scan => {
@@ -152,7 +156,11 @@ impl Residency {
         Self::build(pagemap, smaps, scanned)
     }
 
-    /// Makes it from an earlier scan ([`ScannedRegions::of`]), with smaps of the same state.
+    /// Makes it from an earlier scan ([`ScannedRegions::of`]), with smaps of the same state; from
+    /// the entries if this kernel has no scan.
+    ///
+    /// # Errors
+    /// That of the scan, or the kernel's.
     pub fn of_scanned(
         pagemap: &File,
         smaps: &[SmapsEntry],
@@ -307,12 +315,12 @@ impl<'a> Builder<'a> {
         if self.undecided_bytes == 0 {
             return;
         }
-        let mut missing = rss_bytes.saturating_sub(self.certain_bytes);
+        let mut missing_bytes = rss_bytes.saturating_sub(self.certain_bytes);
         let mapping_runs = self.runs.split_off(self.first_run);
         for mut run in mapping_runs {
             if run.has(kind::UNDECIDED) {
-                let resident_bytes = run.bytes().min(missing);
-                missing -= resident_bytes;
+                let resident_bytes = run.bytes().min(missing_bytes);
+                missing_bytes -= resident_bytes;
                 let end = run.start() + resident_bytes;
                 run = PackedRun { start_and_kind: run.start_and_kind & !kind::UNDECIDED, end };
             }
@@ -372,6 +380,9 @@ pub fn whole_pages(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
 /// Cheaper than a [`Residency`], as it needs no smaps. If page frames are hidden from this user,
 /// pages that show as swapped count as absent, and without PAGEMAP_SCAN indistinguishable zero
 /// pages count as resident.
+///
+/// # Errors
+/// The kernel's; without PAGEMAP_SCAN `InvalidInput` if the ranges exceed 1 TiB in total.
 pub fn each_anonymous_run(
     pagemap: &File,
     ranges: &[Range<u64>],
@@ -399,6 +410,9 @@ pub fn has_scan() -> bool {
 }
 
 /// Whether there is a page at `address`, in memory or swapped out; zero pages count.
+///
+/// # Errors
+/// The kernel's: `ENOTTY` before Linux 6.7.
 pub fn has_page(pagemap: &File, address: u64) -> io::Result<bool> {
     let at = page_of(address);
     let scanned = scan::regions(pagemap, at..at.saturating_add(PAGE_BYTES))?;
@@ -406,11 +420,17 @@ pub fn has_page(pagemap: &File, address: u64) -> io::Result<bool> {
 }
 
 /// Returns the first page of `range`, in memory or swapped out; zero pages do not count.
+///
+/// # Errors
+/// The kernel's: `ENOTTY` before Linux 6.7.
 pub fn first_page(pagemap: &File, range: AddressRange) -> io::Result<Option<u64>> {
     strandline_sys::pagemap::first_page(pagemap, range.into())
 }
 
 /// Total bytes of the runs of [`each_anonymous_run`], by which the effect of a remedy is measured.
+///
+/// # Errors
+/// Those of [`each_anonymous_run`].
 pub fn anonymous_bytes_in(pagemap: &File, ranges: &[Range<u64>]) -> io::Result<u64> {
     let mut bytes = 0;
     each_anonymous_run(pagemap, ranges, &mut |run| bytes += run.end - run.start)?;

@@ -90,6 +90,15 @@ fn walk(pagemap: &File, range: Range<u64>, wanted: u64, mut each: impl FnMut(Reg
 #[derive(Debug)]
 pub struct ScannedRegions(Vec<Region>);
 
+/// A scan without the large runs of private anonymous mappings.
+#[derive(Debug)]
+pub struct PartialScan {
+    /// What was scanned.
+    pub regions: ScannedRegions,
+    /// The runs that were not.
+    pub left_out: RangeSet,
+}
+
 impl ScannedRegions {
     /// Scans all pages of an open /proc/PID/pagemap. `mappings` (in address order) only determine
     /// which categories are requested where, and may be slightly out of date: if too little was
@@ -102,17 +111,20 @@ impl ScannedRegions {
     /// # Errors
     /// Returns the kernel's errors; `ENOTTY` before Linux 6.7.
     pub fn of<'m>(pagemap: &File, mappings: impl Iterator<Item = &'m Mapping>) -> io::Result<Self> {
-        let (mut scanned, large) = Self::without_large(pagemap, mappings)?;
-        scanned.add(pagemap, &large)?;
-        Ok(scanned)
+        let PartialScan { mut regions, left_out } = Self::without_large(pagemap, mappings)?;
+        regions.add(pagemap, &left_out)?;
+        Ok(regions)
     }
 
-    /// Like [`ScannedRegions::of`], but leaves out the large runs of private anonymous mappings,
-    /// and returns these: a snapshot has the same pages there.
+    /// Like [`ScannedRegions::of`], but leaves out the large runs of private anonymous mappings: a
+    /// snapshot has the same pages there.
+    ///
+    /// # Errors
+    /// As [`ScannedRegions::of`].
     pub fn without_large<'m>(
         pagemap: &File,
         mappings: impl Iterator<Item = &'m Mapping>,
-    ) -> io::Result<(Self, RangeSet)> {
+    ) -> io::Result<PartialScan> {
         let (mut regions, mut large) = (Vec::new(), Vec::new());
         let (mut at, mut end) = (0, END);
         for run in anonymous_runs(mappings) {
@@ -124,7 +136,7 @@ impl ScannedRegions {
             }
         }
         scan_range(pagemap, at..end, WANTED, &mut regions)?;
-        Ok((Self(regions), large.into_iter().collect()))
+        Ok(PartialScan { regions: Self(regions), left_out: large.into_iter().collect() })
     }
 
     /// Adds the pages of `ranges`, which were not scanned yet and cannot have file pages.
@@ -185,6 +197,7 @@ impl ScannedRegions {
         present.map(move |region| AddressRange::new(region.start, region.end).intersection(range))
     }
 
+    /// The regions that overlap `range`.
     fn overlapping(&self, range: AddressRange) -> impl Iterator<Item = &Region> {
         let first_index = self.0.partition_point(|region| region.end <= range.start);
         let regions = self.0.get(first_index..).unwrap_or_default().iter();
@@ -197,6 +210,7 @@ fn is_zero_page(categories: u64) -> bool {
 }
 
 impl MappingSummary {
+    /// Adds the pages `start..end` of these categories.
     fn add(&mut self, start: u64, end: u64, categories: u64) {
         let bytes = end - start;
         let counts = &mut self.counts;

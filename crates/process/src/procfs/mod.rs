@@ -22,7 +22,7 @@ use std::sync::OnceLock;
 pub use activity::{BlockedCall, ThreadActivity};
 pub use auxv::AuxiliaryVector;
 pub use stat::Stat;
-pub use status::{Status, UserIds};
+pub use status::{Status, UserIds, signal_bit};
 
 use strandline_sys::capabilities::{CHECKPOINT_RESTORE, with_dac_capabilities};
 
@@ -45,8 +45,8 @@ const MAX_MAPS_BYTES: u64 = 512 << 20;
 const MAX_COMMAND_BYTES: u64 = 64 << 10;
 /// Maximum bytes read of /proc/PID/environ, which the target can move with `prctl`.
 const MAX_ENVIRONMENT_BYTES: u64 = 8 << 20;
-/// Maximum bytes read of /proc/PID/mountinfo.
-pub(crate) const MAX_MOUNTS_BYTES: u64 = 8 << 20;
+/// Maximum bytes read of /proc/PID/mountinfo: the lines of [`mounts::MAX_MOUNTS`].
+pub(crate) const MAX_MOUNTS_BYTES: u64 = 64 << 20;
 /// Maximum bytes read of a file of /proc/PID/fdinfo: flags and mount are on its first lines.
 pub(crate) const MAX_INFO_BYTES: u64 = 4 << 10;
 /// Maximum number of threads listed: the kernel's own limit for process ids (`PID_MAX_LIMIT`).
@@ -205,7 +205,7 @@ impl Process {
         smaps::read_rollup(self.open_file("smaps_rollup").ok()?).ok()
     }
 
-    /// The ids of its threads, ascending.
+    /// The ids of its threads, ascending. The list may lack threads: see [`Process::lists_all`].
     pub fn tasks(&self) -> Result<Vec<i32>> {
         let entries = std::fs::read_dir(self.path("task")).map_err(|source| self.error("task", source))?;
         let mut tids: Vec<i32> = entries
@@ -235,6 +235,9 @@ impl Process {
     }
 
     /// The devices of its tmpfs mounts, for [`mounts::is_shared_memory`].
+    ///
+    /// # Errors
+    /// The process has ended, or its mountinfo may not be read.
     pub fn shared_memory_devices(&self) -> Result<mounts::Devices> {
         Ok(mounts::shared_memory_devices(&self.read_file("mountinfo", MAX_MOUNTS_BYTES)?))
     }

@@ -12,8 +12,8 @@ use crate::map::{DeviceNumber, Mapping};
 /// The devices of tmpfs mounts.
 pub type Devices = BTreeSet<DeviceNumber>;
 
-/// Maximum number of mounts kept: a container host has some hundreds.
-const MAX_MOUNTS: usize = 65_536;
+/// Maximum number of mounts kept: the kernel's own limit (`fs.mount-max`) for a mount namespace.
+pub(super) const MAX_MOUNTS: usize = 100_000;
 
 /// The devices of the tmpfs mounts in the text of /proc/PID/mountinfo.
 pub fn shared_memory_devices(text: &[u8]) -> Devices {

@@ -5,6 +5,11 @@
 
 use super::{MAX_NAME_CHARACTERS, kib, number, printable};
 
+/// The bit of `signal` in a set of signals (bit n-1 for signal n); 0 if there is no such signal.
+pub const fn signal_bit(signal: i32) -> u64 {
+    if signal >= 1 && signal <= 64 { 1 << (signal - 1) } else { 0 }
+}
+
 /// The fields of /proc/PID/status. `None`: the kernel did not print it (a kernel thread, an old
 /// kernel).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -111,6 +116,7 @@ impl Status {
             "SigCgt" => self.caught_signals = signal_set(),
             "Seccomp" => self.seccomp_mode = number(value),
             "NSpid" => {
+                // A malformed list counts as missing, as on kernels before 4.1.
                 let pids = value.split_whitespace().take(MAX_NAMESPACES).map(|pid| pid.parse().ok());
                 self.namespace_pids = pids.collect::<Option<_>>().unwrap_or_default();
             }

@@ -1,6 +1,6 @@
 //! The memory of a process, read from its snapshot.
 
-use crate::memory::{Memory, PAIR_BYTES, WordPair, pair_at};
+use crate::memory::{Memory, PAIR_BYTES, WordPair, first_bytes, pair_at};
 use crate::range::AddressRange;
 use crate::target::copy::MemoryCopy;
 use crate::target::live::MemFile;
@@ -90,16 +90,15 @@ impl Memory for SnapshotMemory {
             let Some(unread) = buffer.get_mut(total_bytes..) else { break };
             let copied = Position::of(at, &self.copied);
             let readable = Position::of(at, &self.readable);
-            let until = copied.until.min(readable.until);
-            let count = usize::try_from(until - at).unwrap_or(usize::MAX).min(unread.len());
-            let Some(part) = unread.get_mut(..count) else { break };
+            let part = first_bytes(unread, copied.until.min(readable.until) - at);
+            let wanted_bytes = part.len();
             let read_bytes = match (copied.is_inside, readable.is_inside) {
                 (true, _) => self.copy.read_some(at, part),
                 (false, true) => self.file.read_some(at, part),
                 (false, false) => 0,
             };
             total_bytes += read_bytes;
-            if read_bytes < count {
+            if read_bytes < wanted_bytes {
                 break;
             }
         }

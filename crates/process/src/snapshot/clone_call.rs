@@ -9,6 +9,7 @@ use super::{CLONE, CLONE_FILES, CLOSE_RANGE, CLOSE_RANGE_UNSHARE, EXIT_GROUP, MA
 use crate::call::code::CallSites;
 use crate::call::frame::{self, RED_ZONE_BYTES, SystemCall};
 use crate::call::inject::{self, CallError, Injected, RT_SIGRETURN};
+use crate::procfs::signal_bit;
 use crate::range::AddressRange;
 use crate::target::tracee::Tracee;
 
@@ -37,8 +38,8 @@ pub(super) struct CloneCall<'a> {
 
 impl<'a> CloneCall<'a> {
     /// Starts the call in a thread. With `hidden` ranges it is a chain of calls: the thread makes
-    /// all of them even if strandline dies in between. A thread that is not stopped could discard
-    /// the signal to stop at, by setting its action.
+    /// all of them even if strandline dies in between. Unless `all_are_stopped`, another thread
+    /// could discard the signal to stop at, by setting its action.
     pub(super) fn begin(
         tracee: Tracee<'a>,
         code: CallSites,
@@ -55,18 +56,18 @@ impl<'a> CloneCall<'a> {
             .checked_sub(RED_ZONE_BYTES + TIMESPEC_BYTES + ALIGNMENT_BYTES)
             .ok_or_else(no_room)?
             & !(ALIGNMENT_BYTES - 1);
-        let chain = |calls: &[SystemCall], top: u64, after: Option<u64>| {
-            frame::chain(calls, &code, &registers, top, after).ok_or_else(no_room)
+        let make_chain = |calls: &[SystemCall], top: u64, frame_after: Option<u64>| {
+            frame::chain(calls, &code, &registers, top, frame_after).ok_or_else(no_room)
         };
-        let mut child_frames = chain(&child_calls(time_address), time_address, None)?;
+        let mut child_frames = make_chain(&child_calls(time_address), time_address, None)?;
         child_frames.bytes.resize((time_address - child_frames.address) as usize, 0);
         child_frames.bytes.extend(lifetime.as_secs().to_le_bytes());
         child_frames.bytes.extend(u64::from(lifetime.subsec_nanos()).to_le_bytes());
         memory::write(pid, child_frames.address, &child_frames.bytes)
             .map_err(|error| format!("the frames cannot be written: {error}"))?;
-        let clone = plain(CLONE, [CLONE_FILES, child_frames.address, 0]);
+        let clone = all_blocked(CLONE, [CLONE_FILES, child_frames.address, 0]);
         // The chain replaces this call before the thread makes it.
-        let placeholder = plain(MADVISE, [0, 0, MADV_DONTFORK]);
+        let placeholder = all_blocked(MADVISE, [0, 0, MADV_DONTFORK]);
         let first_call = if hidden.is_empty() { clone } else { placeholder };
         let reserved_bytes = registers.rsp - RED_ZONE_BYTES - child_frames.address;
         let call = code.bare_system_call(first_call.number, first_call.arguments, reserved_bytes);
@@ -77,8 +78,8 @@ impl<'a> CloneCall<'a> {
             let calls = calls_with_hidden(clone, hidden, stop_signal);
             // Below the frame that restores the thread, so that a handler that runs in the chain
             // overwrites only frames that are used up.
-            let restoring = injected.frame_address;
-            let chain = chain(&calls, restoring, Some(restoring))?;
+            let restoring_frame = injected.frame_address;
+            let chain = make_chain(&calls, restoring_frame, Some(restoring_frame))?;
             injected.enter_chain(&chain).map_err(|error| describe(CallError::Failed(error)))?;
         }
         Ok(Self { injected, hidden_count: hidden.len(), stop_signal })
@@ -124,9 +125,9 @@ impl<'a> CloneCall<'a> {
 /// What the child does: closes its descriptors, sleeps for the time at `time_address`, and ends.
 fn child_calls(time_address: u64) -> [SystemCall; 3] {
     [
-        plain(CLOSE_RANGE, [0, u64::from(u32::MAX), CLOSE_RANGE_UNSHARE]),
-        plain(NANOSLEEP, [time_address, 0, 0]),
-        plain(EXIT_GROUP, [0; 3]),
+        all_blocked(CLOSE_RANGE, [0, u64::from(u32::MAX), CLOSE_RANGE_UNSHARE]),
+        all_blocked(NANOSLEEP, [time_address, 0, 0]),
+        all_blocked(EXIT_GROUP, [0; 3]),
     ]
 }
 
@@ -137,8 +138,9 @@ fn calls_with_hidden(
     hidden: &[AddressRange],
     stop_signal: Option<i32>,
 ) -> Vec<SystemCall> {
-    let unblocked = stop_signal.map_or(0, |signal| 1 << (signal - 1));
-    let advise = |advice| hidden.iter().map(move |range| plain(MADVISE, [range.start, range.len(), advice]));
+    let unblocked = stop_signal.map_or(0, signal_bit);
+    let advise =
+        |advice| hidden.iter().map(move |range| all_blocked(MADVISE, [range.start, range.len(), advice]));
     let clone = SystemCall { unblocked, ..clone };
     let mut calls: Vec<SystemCall> =
         advise(MADV_DOFORK).chain([clone]).chain(advise(MADV_DONTFORK)).collect();
@@ -149,7 +151,7 @@ fn calls_with_hidden(
 }
 
 /// A system call with all signals blocked.
-const fn plain(number: u64, arguments: [u64; 3]) -> SystemCall {
+const fn all_blocked(number: u64, arguments: [u64; 3]) -> SystemCall {
     SystemCall { number, arguments, unblocked: 0 }
 }
 

@@ -30,7 +30,7 @@ use strandline_sys::ptrace::{self, Registers};
 use crate::call::code::{CallSites, can_call};
 use crate::call::filters::{self, RequiredCall};
 use crate::call::frame;
-use crate::call::inject;
+use crate::call::inject::{self, UNBLOCKABLE};
 use crate::map::AddressSpace;
 use crate::procfs::Process;
 use crate::range::AddressRange;
@@ -104,8 +104,8 @@ const MIN_RESERVE_BYTES: u64 = 256 << 20;
 const RESERVE_DIVISOR: u64 = 16;
 /// Maximum bytes read of /proc/PID/task/TID/children.
 const MAX_CHILDREN_BYTES: u64 = 1 << 20;
-/// The child's signal mask: all but KILL and STOP, which cannot be blocked.
-const ALL_BLOCKED: u64 = !(1 << 8 | 1 << 18);
+/// The child's signal mask.
+const ALL_BLOCKED: u64 = !UNBLOCKABLE;
 
 /// Why there is no snapshot, with one that was made and must be dropped once the process runs
 /// again.
@@ -156,6 +156,13 @@ pub struct SnapshotCost {
     pub stopped_time: Duration,
 }
 
+/// The child, found by its id.
+struct Child {
+    process: Process,
+    /// A pidfd of it.
+    handle: OwnedFd,
+}
+
 /// The result of reaping the child.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reaping {
@@ -202,21 +209,22 @@ impl Snapshot {
         };
         // Look it up while its parent thread is stopped.
         let child = child_of(&target, inner_pid as i32);
-        let Some((child, handle)) = child.filter(|_| inner_pid > 0) else {
+        let Some(child) = child.filter(|_| inner_pid > 0) else {
             let reason = if inner_pid < 0 {
                 refused_by_kernel(inner_pid)
             } else {
                 format!("the child {inner_pid} was made and is not found in /proc; it ends by itself")
             };
+            // If that fails too, the thread finishes the call by itself.
             drop(clone_call.finish(limit));
             return Err(reason.into());
         };
         let snapshot = Self {
             target,
-            child,
+            child: child.process,
             cost: Mutex::new(None),
             inner_pid: inner_pid as i32,
-            handle,
+            handle: child.handle,
             tid,
             faults_before,
             ends_at,
@@ -246,7 +254,7 @@ impl Snapshot {
         sys::has_ended(&self.handle, Duration::ZERO).is_ok_and(|ended| !ended)
     }
 
-    /// Whether available memory is too low to keep the snapshot.
+    /// Whether available memory is known to be too low to keep the snapshot.
     pub fn is_too_costly(&self) -> bool {
         budget::available_bytes(&self.target).is_some_and(|bytes| bytes < self.min_available_bytes)
     }
@@ -275,6 +283,7 @@ impl Snapshot {
         let faults = self.target.stat().ok().map(|stat| stat.minor_faults);
         let copied_pages = faults.zip(self.faults_before).map(|(now, before)| now.saturating_sub(before));
         self.kill();
+        // A child that may still run is not reaped: the wait would fail.
         let has_ended = sys::has_ended(&self.handle, END_LIMIT).unwrap_or(false);
         let reaping = if has_ended { on_own_thread(MAX_REAPING, || self.reap()) } else { None };
         let Reaping { is_gone, stopped_time } = reaping.unwrap_or_default();
@@ -307,6 +316,7 @@ impl Snapshot {
         });
         let Some((space, code)) = space_and_code else { return Reaping { is_gone: is_gone(), stopped_time } };
         let memory = ByPid::new(self.target.pid());
+        // If its threads cannot be listed, the next attempt may succeed.
         let mut tids = self.target.tasks().unwrap_or_default();
         tids.sort_by_key(|&tid| tid != self.tid);
         for tid in tids.into_iter().take(MAX_CALLERS) {
@@ -369,8 +379,8 @@ fn kill_by_tracing(pid: i32) {
     drop(tracer.map(std::thread::JoinHandle::join));
 }
 
-/// Whether a process is the snapshot of any strandline: a child with exit signal 0 and all signals
-/// blocked.
+/// Whether a process is known to be the snapshot of any strandline: a child with exit signal 0 and
+/// all signals blocked.
 pub fn is_snapshot(process: &Process) -> bool {
     process.stat().is_ok_and(|stat| stat.exit_signal == Some(0))
         && process.status().is_ok_and(|status| status.blocked_signals == Some(ALL_BLOCKED))
@@ -468,6 +478,7 @@ enum Disturbance {
     InterruptedCall,
 }
 
+/// What a thread with these registers at its stop may notice.
 fn disturbance(registers: &Registers) -> Disturbance {
     // `-ERESTART*` of include/linux/errno.h, and `-EINTR`.
     match registers.rax as i64 {
@@ -479,15 +490,17 @@ fn disturbance(registers: &Registers) -> Disturbance {
     }
 }
 
-/// The child of `target` that has the id `inner_pid` in the target's namespace, with a pidfd of it.
-fn child_of(target: &Process, inner_pid: i32) -> Option<(Process, OwnedFd)> {
+/// The child of `target` that has the id `inner_pid` in the target's namespace; `None` if it is not
+/// found.
+fn child_of(target: &Process, inner_pid: i32) -> Option<Child> {
     let matching_child = |pid: i32| {
         let handle = sys::open_pidfd(pid).ok()?;
-        let child = Process::open(pid).ok()?;
-        let status = child.status().ok()?;
+        let process = Process::open(pid).ok()?;
+        let status = process.status().ok()?;
+        // Without namespaces the kernel has one id for it.
         let own_pid = status.namespace_pids.last().copied().unwrap_or(pid);
         let is_child = status.parent == Some(target.pid()) && own_pid == inner_pid;
-        (is_child && child.stat().ok()?.exit_signal == Some(0)).then_some((child, handle))
+        (is_child && process.stat().ok()?.exit_signal == Some(0)).then_some(Child { process, handle })
     };
     if !target.status().is_ok_and(|status| status.is_in_inner_pid_namespace()) {
         return matching_child(inner_pid);

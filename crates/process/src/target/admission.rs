@@ -49,6 +49,7 @@ pub fn open_exiting(pid: i32) -> Result<Process> {
     if status.state == Some('t') { Ok(process) } else { Err(not_at_exit(pid)) }
 }
 
+/// The error for a process that is not stopped at its exit; strandline does not wait for it.
 fn not_at_exit(pid: i32) -> Error {
     Error::DidNotStop { pid, seconds: 0.0, detail: "it is not held at its exit".to_owned() }
 }
@@ -85,12 +86,11 @@ fn check_kind(process: &Process) -> Result<Status> {
         // A leader that called pthread_exit is a zombie too while its threads live on; the kernel
         // shows the memory that they use only under their own ids.
         let has_other_threads = status.threads.is_some_and(|threads| threads > 1);
-        let parent = status.parent.unwrap_or(0);
-        return Err(if has_other_threads {
-            Error::LeaderEnded { pid }
-        } else {
-            Error::Zombie { pid, parent }
-        });
+        if has_other_threads {
+            return Err(Error::LeaderEnded { pid });
+        }
+        // 0 is also the parent of a process whose parent is in another pid namespace.
+        return Err(Error::Zombie { pid, parent: status.parent.unwrap_or(0) });
     }
     Ok(status)
 }
@@ -126,6 +126,7 @@ pub fn check_proc_mount() -> Result<()> {
 /// advice.
 pub fn refused(process: &Process) -> Error {
     let user = process.status().ok().and_then(|status| status.user_ids).map(|ids| ids.effective);
+    // A kernel without Yama, which restricts nothing, lacks the file.
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
     let pid = process.pid();
     permission_error(pid, &Rights::own(), user, scope.as_deref().map_or("0", str::trim))

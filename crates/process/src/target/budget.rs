@@ -10,6 +10,7 @@ use crate::procfs::{self, Process, Status};
 const MAX_LIMITS_BYTES: u64 = 64 << 10;
 
 /// Half of what is available to strandline, including `allocated_bytes` that a copy already has.
+/// Unknown memory counts as none.
 pub fn copy_budget_bytes(allocated_bytes: u64) -> u64 {
     let own_process = Process::open(std::process::id().cast_signed()).ok();
     own_process.and_then(|process| available_bytes(&process)).unwrap_or(0).saturating_add(allocated_bytes) / 2
@@ -23,24 +24,25 @@ pub fn available_bytes(process: &Process) -> Option<u64> {
 }
 
 /// Number of further processes that a process may start, by its control groups and, for users
-/// subject to it, by RLIMIT_NPROC; `None` if there is no limit or it is unknown.
+/// subject to it, by RLIMIT_NPROC; `None` if there is no limit. What is unknown counts as 0 left.
 pub fn processes_left_to(process: &Process, status: &Status) -> Option<u64> {
     let user = status.user_ids.map(|ids| ids.real).filter(|&user| user != 0);
     let by_user = user.and_then(|user| {
-        let limits = process.read_text("limits", MAX_LIMITS_BYTES).ok()?;
+        let Ok(limits) = process.read_text("limits", MAX_LIMITS_BYTES) else { return Some(0) };
         let line = limits.lines().find_map(|line| line.strip_prefix("Max processes"))?;
+        // The other word is "unlimited".
         let limit: u64 = line.split_whitespace().next()?.parse().ok()?;
-        // If /proc cannot be listed, at most the limit itself is left.
-        Some(limit.saturating_sub(tasks_of(user).unwrap_or(0)))
+        Some(tasks_of(user).map_or(0, |tasks| limit.saturating_sub(tasks)))
     });
     ControlGroups::of(process).processes_left().into_iter().chain(by_user).min()
 }
 
-/// Number of threads in all processes of a user, which RLIMIT_NPROC limits; `None` if /proc cannot
-/// be listed.
+/// Number of threads in all processes of a user that /proc shows, which RLIMIT_NPROC limits; `None`
+/// if /proc cannot be listed.
 fn tasks_of(user: u32) -> Option<u64> {
     let threads = procfs::all_pids().ok()?.filter_map(|pid| {
         let status = Process::open(pid).ok()?.status().ok()?;
+        // A process has at least one.
         (status.user_ids?.real == user).then_some(status.threads.unwrap_or(1))
     });
     Some(threads.sum())

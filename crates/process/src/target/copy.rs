@@ -13,7 +13,7 @@ use std::sync::Mutex;
 use super::budget;
 use super::live::MemFile;
 use crate::buffer::ReadBuffer;
-use crate::memory::Memory;
+use crate::memory::{Memory, first_bytes};
 use crate::procfs::Process;
 use crate::range::{AddressRange, containing};
 
@@ -31,7 +31,8 @@ const MAX_WORKERS: usize = 64;
 pub struct CopyBuffer(ReadBuffer);
 
 impl CopyBuffer {
-    /// Allocates memory for the present contents of `process`; `None` if that exceeds the budget.
+    /// Allocates memory for the present contents of `process`; `None` if that exceeds the budget,
+    /// or their size is unknown.
     pub fn for_process(process: &Process) -> Option<Self> {
         // Only written file pages are copied, and those are anonymous too.
         let anonymous_bytes = process.status().ok()?.anonymous_bytes?;
@@ -58,6 +59,14 @@ struct Piece {
     offset: usize,
 }
 
+/// What a copy has at an address.
+enum Lookup<'a> {
+    /// The copied bytes from there to the end of their piece.
+    Copied(&'a [u8]),
+    /// Nothing up to this address, where the next piece begins.
+    NotCopied { until: u64 },
+}
+
 /// The copy; see the module.
 pub struct MemoryCopy<'a> {
     pieces: Vec<Piece>,
@@ -78,8 +87,7 @@ pub struct LiveRanges<'a> {
 impl LiveRanges<'_> {
     fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
         let Some(range) = containing(&self.ranges, address) else { return 0 };
-        let length = usize::try_from(range.end - address).unwrap_or(usize::MAX).min(buffer.len());
-        buffer.get_mut(..length).map_or(0, |part| self.file.read_some(address, part))
+        self.file.read_some(address, first_bytes(buffer, range.end - address))
     }
 }
 
@@ -121,6 +129,7 @@ impl<'a> MemoryCopy<'a> {
             // The lock is held only to take the next item, not while reading.
             while let Some((piece, destination)) = queue.lock().ok().and_then(|mut queue| queue.next()) {
                 let read_bytes = memory.read_some(piece.start, destination);
+                // What could not be read is not copied.
                 piece.end = piece.start + read_bytes as u64;
             }
         };
@@ -133,19 +142,18 @@ impl<'a> MemoryCopy<'a> {
         Some(Self { pieces, bytes, live })
     }
 
-    /// The copied bytes from `address` to the end of its piece.
-    ///
-    /// # Errors
-    /// The start of the next piece if `address` was not copied.
-    fn copied_from(&self, address: u64) -> Result<&[u8], u64> {
+    /// What it has at `address`.
+    fn lookup(&self, address: u64) -> Lookup<'_> {
         let index = self.pieces.partition_point(|piece| piece.end <= address);
-        let Some(piece) = self.pieces.get(index) else { return Err(u64::MAX) };
-        if address < piece.start {
-            return Err(piece.start);
+        match self.pieces.get(index) {
+            Some(piece) if piece.start <= address => {
+                let skip = (address - piece.start) as usize;
+                let length = (piece.end - piece.start) as usize;
+                let bytes = self.bytes.get(piece.offset + skip..piece.offset + length);
+                Lookup::Copied(bytes.unwrap_or_default())
+            }
+            next => Lookup::NotCopied { until: next.map_or(u64::MAX, |piece| piece.start) },
         }
-        let skip = (address - piece.start) as usize;
-        let length = (piece.end - piece.start) as usize;
-        Ok(self.bytes.get(piece.offset + skip..piece.offset + length).unwrap_or_default())
     }
 
     /// Number of bytes copied.
@@ -160,28 +168,22 @@ impl Memory for MemoryCopy<'_> {
         while total_bytes < buffer.len() {
             let Some(at) = address.checked_add(total_bytes as u64) else { break };
             let Some(unread) = buffer.get_mut(total_bytes..) else { break };
-            match self.copied_from(at) {
-                Ok(bytes) if !bytes.is_empty() => {
+            let read_bytes = match self.lookup(at) {
+                Lookup::Copied(bytes) => {
                     let count = bytes.len().min(unread.len());
-                    let (Some(destination), Some(copied)) = (unread.get_mut(..count), bytes.get(..count))
-                    else {
-                        break;
-                    };
-                    destination.copy_from_slice(copied);
-                    total_bytes += count;
+                    unread[..count].copy_from_slice(&bytes[..count]);
+                    count
                 }
-                Ok(_) => break,
-                Err(next) => {
-                    let count = usize::try_from(next - at).unwrap_or(usize::MAX).min(unread.len());
-                    let Some(gap) = unread.get_mut(..count) else { break };
-                    // It ends with its range, and the next range may begin there.
-                    let read_bytes = self.live.as_ref().map_or(0, |live| live.read_some(at, gap));
-                    total_bytes += read_bytes;
-                    if read_bytes == 0 {
-                        break;
-                    }
+                // A read ends with its live range, and the next range may begin there.
+                Lookup::NotCopied { until } => {
+                    let gap = first_bytes(unread, until - at);
+                    self.live.as_ref().map_or(0, |live| live.read_some(at, gap))
                 }
+            };
+            if read_bytes == 0 {
+                break;
             }
+            total_bytes += read_bytes;
         }
         total_bytes
     }

@@ -111,7 +111,7 @@ fn pass_on(process: &Process) -> bool {
     while let Some(reading) = READING.get().filter(|reading| reading.main_thread != MainThread::AtExit) {
         let mut handler =
             EventHandler { process, is_group_stopped: reading.main_thread == MainThread::GroupStopped };
-        let Ok(Some(event)) = ptrace::wait(tid, false) else { break };
+        let Ok(Some(event)) = ptrace::poll(tid) else { break };
         has_passed = true;
         let outcome = handler.handle(Ok(Some(event)));
         let main_thread = match outcome {
@@ -142,22 +142,49 @@ pub(super) fn is_at_exit(tid: i32) -> bool {
     READING.get() == Some(Reading { pid: tid, main_thread: MainThread::AtExit })
 }
 
-/// Lets a stopped thread run on with `signal`: detaches from it, unless this thread watches it. One
-/// that a signal has stopped stays stopped.
+/// What a thread does after its release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AfterRelease {
+    /// It runs.
+    Runs,
+    /// It receives this signal.
+    Receives(i32),
+    /// It stays stopped by the signal that has stopped its process.
+    StaysStopped,
+}
+
+impl AfterRelease {
+    /// What the thread does without a tracer after the stop of `event`.
+    pub fn of(event: Event) -> Self {
+        match event {
+            Event::Signal(signal) => Self::Receives(signal),
+            Event::GroupStop(_) => Self::StaysStopped,
+            Event::Stopped | Event::Syscall | Event::Exited { .. } | Event::Other(_) => Self::Runs,
+        }
+    }
+
+    /// The signal that the kernel delivers at the release; 0 for none (ptrace(2)).
+    fn signal(self) -> i32 {
+        if let Self::Receives(signal) = self { signal } else { 0 }
+    }
+}
+
+/// Releases a stopped thread: detaches from it, unless this thread watches it.
 ///
 /// # Errors
 /// If it is gone, or not stopped.
-pub(crate) fn release(tid: i32, signal: i32, is_group_stopped: bool) -> std::io::Result<()> {
+pub(crate) fn release(tid: i32, after: AfterRelease) -> std::io::Result<()> {
     if !is_watched(tid) {
-        return ptrace::detach(tid, signal);
+        return ptrace::detach(tid, after.signal());
     }
     // Only SIGKILL ends the stop of a thread, which then stops at its exit.
-    if is_at_exit(tid) || ptrace::wait(tid, false)?.is_some_and(|event| is_exit(tid, event)) {
+    if is_at_exit(tid) || ptrace::poll(tid)?.is_some_and(|event| is_exit(tid, event)) {
         return Ok(());
     }
-    let main_thread = if is_group_stopped { MainThread::GroupStopped } else { MainThread::Runs };
+    let stays_stopped = after == AfterRelease::StaysStopped;
+    let main_thread = if stays_stopped { MainThread::GroupStopped } else { MainThread::Runs };
     READING.set(Some(Reading { pid: tid, main_thread }));
-    if is_group_stopped { ptrace::listen(tid) } else { ptrace::resume(tid, signal) }
+    if stays_stopped { ptrace::listen(tid) } else { ptrace::resume(tid, after.signal()) }
 }
 
 /// Maximum time to wait until the kernel detaches the tracees of an ended thread: microseconds,
@@ -249,6 +276,7 @@ impl ExitWatch {
         let pid = self.process.pid();
         let deadline = Instant::now() + MAX_EXIT_CAUSE_TIME;
         while self.is_at_exit && Instant::now() < deadline {
+            // An empty list is not complete, so that a failure leaves it unclear.
             let tids = self.process.tasks().unwrap_or_default();
             let mut is_unclear = !self.process.lists_all(&tids);
             for tid in tids.into_iter().filter(|tid| *tid != pid) {
@@ -313,14 +341,15 @@ impl ExitWatch {
     fn holds_only_the_watch(&mut self) -> bool {
         let pid = self.process.pid();
         let own_tid = strandline_sys::signal::own_thread();
-        let is_own = |tid: i32| match self.process.task_status(tid) {
+        let is_traced_here = |tid: i32| match self.process.task_status(tid) {
             Ok(status) if tid != pid && status.tracer == Some(own_tid) => {
                 // An ended thread needs no release, but its tracer has to collect it.
                 !(status.is_zombie() && ptrace::reap(tid).is_ok())
             }
             _ => false,
         };
-        if self.process.tasks().is_ok_and(|tids| tids.into_iter().any(is_own)) {
+        // If its threads cannot be listed, the process is gone, and none is left to release.
+        if self.process.tasks().is_ok_and(|tids| tids.into_iter().any(is_traced_here)) {
             return false;
         }
         loop {
@@ -342,7 +371,7 @@ impl ExitWatch {
 
     /// The next event of the main thread, if it has already occurred.
     fn event(&self) -> std::io::Result<Option<Event>> {
-        ptrace::wait(self.process.pid(), false)
+        ptrace::poll(self.process.pid())
     }
 
     /// Resumes the process after an event.

@@ -14,7 +14,7 @@ use super::exit_watch;
 thread_local! {
     static THIS_THREAD: ThreadHolds = const {
         ThreadHolds {
-            limit: Cell::new(Duration::ZERO),
+            limit: Cell::new(None),
             count: Cell::new(0),
             since: Cell::new(None),
             held_time: Cell::new(Duration::ZERO),
@@ -28,8 +28,8 @@ thread_local! {
 static HELD: RwLock<()> = RwLock::new(());
 
 struct ThreadHolds {
-    /// Maximum time of a hold; zero for no limit.
-    limit: Cell<Duration>,
+    /// Maximum time of a hold; `None` for no limit.
+    limit: Cell<Option<Duration>>,
     /// Number of nested holds.
     count: Cell<u32>,
     /// When the outermost hold began.
@@ -51,12 +51,12 @@ pub fn on_own_thread<T: Send>(limit: Duration, work: impl FnOnce() -> T + Send) 
     let stops_blocked = StopSignalsBlocked::begin().ok();
     if exit_watch::is_reading() {
         let result = THIS_THREAD.with(|thread| {
-            let outer_limit = thread.limit.replace(limit);
+            let outer_limit = thread.limit.replace(Some(limit));
             // A panic ends this work only, as it would end a separate thread.
             let result = std::panic::catch_unwind(AssertUnwindSafe(work)).ok();
             thread.limit.set(outer_limit);
             // The watchdog of an enclosing `on_own_thread` stays.
-            if outer_limit.is_zero() {
+            if outer_limit.is_none() {
                 thread.watchdog.take();
             }
             result
@@ -66,7 +66,7 @@ pub fn on_own_thread<T: Send>(limit: Duration, work: impl FnOnce() -> T + Send) 
     }
     let result = std::thread::scope(|scope| {
         let body = move || {
-            THIS_THREAD.with(|thread| thread.limit.set(limit));
+            THIS_THREAD.with(|thread| thread.limit.set(Some(limit)));
             // After a panic the time of its hold counts as well.
             let result = std::panic::catch_unwind(AssertUnwindSafe(work)).ok();
             (result, held_time())
@@ -96,7 +96,7 @@ pub fn while_nothing_is_held<T>(work: impl FnOnce() -> T) -> T {
 pub fn start_watchdog() {
     THIS_THREAD.with(|thread| {
         let mut watchdog = thread.watchdog.borrow_mut();
-        if watchdog.is_none() && !thread.limit.get().is_zero() {
+        if watchdog.is_none() && thread.limit.get().is_some() {
             *watchdog = Watchdog::start().ok();
         }
     });
@@ -107,6 +107,7 @@ pub fn start_watchdog() {
 pub(super) struct Hold(());
 
 impl Hold {
+    /// Begins a hold, or one within another.
     pub fn begin() -> Self {
         THIS_THREAD.with(|thread| {
             thread.count.set(thread.count.get() + 1);
@@ -116,12 +117,10 @@ impl Hold {
             *thread.read_lock.borrow_mut() = Some(HELD.read().unwrap_or_else(PoisonError::into_inner));
             thread.since.set(Some(Instant::now()));
             // A thread not started by `on_own_thread` has no limit, and so no watchdog.
-            if thread.limit.get().is_zero() {
-                return;
-            }
+            let Some(limit) = thread.limit.get() else { return };
             start_watchdog();
             if let Some(watchdog) = &*thread.watchdog.borrow() {
-                watchdog.arm(thread.limit.get());
+                watchdog.arm(limit);
             }
         });
         Self(())

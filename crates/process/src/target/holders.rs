@@ -23,23 +23,26 @@ use crate::target::tracee::ESRCH;
 
 /// Maximum number of descriptors checked.
 const MAX_DESCRIPTORS: usize = 1 << 20;
-/// Prefixes of descriptor links and mapping names, with the holder that they identify.
-const HOLDERS: [(&str, &str); 14] = [
-    ("anon_inode:[io_uring", "io_uring"),
-    ("/[aio]", "kernel AIO"),
-    ("/dev/infiniband", "RDMA"),
-    ("anon_inode:[infinibandevent]", "RDMA"),
-    ("/dev/vfio", "vfio"),
-    ("anon_inode:[vfio", "vfio"),
-    ("/dev/kvm", "KVM"),
-    ("anon_inode:kvm", "KVM"),
-    ("/dev/nvidia", "a GPU"),
-    ("/dev/dri", "a GPU"),
-    ("/dev/kfd", "a GPU"),
-    ("/dev/uio", "a user-space driver"),
-    ("/dev/vhost", "vhost"),
-    ("anon_inode:[userfaultfd]", "userfaultfd"),
+
+/// A kind of holder.
+struct Holder {
+    name: &'static str,
+    /// How links of its descriptors, or names of its mappings, begin.
+    prefixes: &'static [&'static str],
+}
+
+const HOLDERS: [Holder; 9] = [
+    Holder { name: "io_uring", prefixes: &["anon_inode:[io_uring"] },
+    Holder { name: "kernel AIO", prefixes: &["/[aio]"] },
+    Holder { name: "RDMA", prefixes: &["/dev/infiniband", "anon_inode:[infinibandevent]"] },
+    Holder { name: "vfio", prefixes: &["/dev/vfio", "anon_inode:[vfio"] },
+    Holder { name: "KVM", prefixes: &["/dev/kvm", "anon_inode:kvm"] },
+    Holder { name: "a GPU", prefixes: &["/dev/nvidia", "/dev/dri", "/dev/kfd"] },
+    Holder { name: "a user-space driver", prefixes: &["/dev/uio"] },
+    Holder { name: "vhost", prefixes: &["/dev/vhost"] },
+    Holder { name: "userfaultfd", prefixes: &["anon_inode:[userfaultfd]"] },
 ];
+
 /// VmFlags of smaps that exclude a mapping from releasing pages, with the reason as text.
 const KEPT_FLAGS: [(&[u8; 2], &str); 8] = [
     (b"lo", "locked in memory"),
@@ -61,6 +64,9 @@ pub fn find(process: &Process, space: &AddressSpace) -> Result<Option<String>> {
 }
 
 /// Like [`find`], ignoring the holders in `harmless`.
+///
+/// # Errors
+/// As [`find`].
 pub fn find_except(process: &Process, space: &AddressSpace, harmless: &[&str]) -> Result<Option<String>> {
     let holder_of = |name: &str| holder_named(name).filter(|holder| !harmless.contains(holder));
     // A process that receives from a socket of AF_XDP has mapped the socket's rings
@@ -131,46 +137,66 @@ fn each_descriptor(process: &Process, folder: &str, visit: &mut dyn FnMut(&Path)
 const O_DIRECT: u64 = 0o40000;
 /// The descriptor was closed meanwhile.
 const ENOENT: i32 = 2;
-/// An id that no mount has, for a file whose mount is unknown.
-const UNKNOWN_MOUNT: u64 = u64::MAX;
 
-/// The mount ids of files open for direct I/O, with which devices write to memory; with one that no
-/// mount has if not all files could be checked.
-pub fn direct_mounts(process: &Process) -> Result<BTreeSet<u64>> {
-    let mut mounts = BTreeSet::new();
+/// The mounts of files open for direct I/O, with which devices write to memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DirectMounts {
+    /// Their ids.
+    pub ids: BTreeSet<u64>,
+    /// Whether there may be others: not all files could be checked.
+    pub may_lack_others: bool,
+}
+
+impl DirectMounts {
+    /// Whether no file is open for direct I/O.
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty() && !self.may_lack_others
+    }
+}
+
+/// Finds the mounts of files that a process has open for direct I/O.
+///
+/// # Errors
+/// Fails if the process has ended or may not be inspected.
+pub fn direct_mounts(process: &Process) -> Result<DirectMounts> {
+    let mut mounts = DirectMounts::default();
     let all_checked = each_descriptor(process, "fdinfo", &mut |path| {
         let mut text = Vec::new();
         let file = with_dac_capabilities(|| File::open(path));
         if let Err(error) = file.and_then(|file| file.take(MAX_INFO_BYTES).read_to_end(&mut text)) {
-            let is_closed = matches!(error.raw_os_error(), Some(ENOENT | ESRCH));
-            if !is_closed {
-                mounts.insert(UNKNOWN_MOUNT);
-            }
+            mounts.may_lack_others |= !matches!(error.raw_os_error(), Some(ENOENT | ESRCH));
             return true;
         }
         let text = String::from_utf8_lossy(&text);
         let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        let is_direct = |flags: &str| u64::from_str_radix(flags, 8).is_ok_and(|flags| flags & O_DIRECT != 0);
-        if field("flags:").is_some_and(is_direct) {
-            // Linux >= 3.15 reports the mount.
-            mounts.insert(field("mnt_id:").and_then(|number| number.parse().ok()).unwrap_or(UNKNOWN_MOUNT));
+        let flags = field("flags:").and_then(|flags| u64::from_str_radix(flags, 8).ok());
+        // Linux >= 3.15 reports the mount.
+        let mount_id = field("mnt_id:").and_then(|number| number.parse().ok());
+        match (flags, mount_id) {
+            (Some(flags), _) if flags & O_DIRECT == 0 => {}
+            (Some(_), Some(id)) => {
+                mounts.ids.insert(id);
+            }
+            (Some(_), None) | (None, _) => mounts.may_lack_others = true,
         }
         true
     })?;
-    if !all_checked {
-        mounts.insert(UNKNOWN_MOUNT);
-    }
+    mounts.may_lack_others |= !all_checked;
     Ok(mounts)
 }
 
 /// The holder that the name of a descriptor or mapping identifies.
 fn holder_named(name: &str) -> Option<&'static str> {
-    HOLDERS.iter().find(|(start, _)| name.starts_with(start)).map(|&(_, holder)| holder)
+    let is_named = |holder: &&Holder| holder.prefixes.iter().any(|prefix| name.starts_with(prefix));
+    HOLDERS.iter().find(is_named).map(|holder| holder.name)
 }
 
 /// The reason why pages of `ranges` (in address order) must be kept, from the mappings that contain
 /// them; `None` if nothing is known against releasing them. A range outside private anonymous
 /// memory must be kept.
+///
+/// # Errors
+/// Fails if smaps cannot be read.
 pub fn reason_to_keep(process: &Process, ranges: &[Range<u64>]) -> Result<Option<String>> {
     let smaps = Smaps::read(process.open_file("smaps")?).map_err(|source| process.error("smaps", source))?;
     Ok(reason_in(&smaps.entries, ranges))

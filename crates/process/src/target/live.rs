@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use strandline_sys::memory;
 
 use crate::map::{AddressSpace, Mapping};
-use crate::memory::{Memory, PAIR_BYTES, WordPair, pair_at};
+use crate::memory::{Memory, PAIR_BYTES, WordPair, first_bytes, pair_at};
 use crate::range::{AddressRange, containing};
 
 /// A process's memory, addressed by process id. Fast, but meant for a stopped process: while it
@@ -29,6 +29,7 @@ impl ByPid {
         let mut bytes = vec![0; PAIR_BYTES * addresses.len().min(memory::MAX_RANGES)];
         while pairs.len() < addresses.len() {
             let unread = &addresses[pairs.len()..];
+            // After a failure the first address is read from the fallback.
             let count = memory::read_many(self.pid, unread, PAIR_BYTES, &mut bytes).unwrap_or(0);
             pairs.extend((0..count).map(|index| pair_at(&bytes, PAIR_BYTES * index)));
             if count < unread.len().min(memory::MAX_RANGES) {
@@ -75,14 +76,17 @@ impl<'a> TracedMemory<'a> {
     /// The memory of process `pid` with the mappings `space` and the open /proc/PID/mem `file`;
     /// `is_shared` if it may share private pages with another process.
     pub fn new(pid: i32, space: &AddressSpace, file: &'a MemFile, is_shared: bool) -> Self {
-        let is_device = |m: &Mapping| m.has_file() && m.name.starts_with("/dev/");
-        let is_protected = |m: &Mapping| m.is_private_anonymous() && !m.permissions.read;
-        let is_private = |m: &Mapping| {
-            !m.permissions.shared && (m.is_private_anonymous() || m.has_file() && !is_device(m))
+        let is_read_by_file = |mapping: &&Mapping| {
+            let is_anonymous = mapping.is_private_anonymous();
+            if is_shared {
+                let is_device = mapping.name.starts_with("/dev/");
+                !mapping.permissions.shared && (is_anonymous || mapping.has_file() && !is_device)
+            } else {
+                is_anonymous && !mapping.permissions.read
+            }
         };
-        let by_file =
-            space.mappings().iter().filter(|m| if is_shared { is_private(m) } else { is_protected(m) });
-        Self { live: ByPid::new(pid), file, by_file: by_file.map(Mapping::range).collect(), is_shared }
+        let by_file = space.mappings().iter().filter(is_read_by_file).map(Mapping::range).collect();
+        Self { live: ByPid::new(pid), file, by_file, is_shared }
     }
 
     /// The first mapping read through the file that ends above `address`.
@@ -94,8 +98,7 @@ impl<'a> TracedMemory<'a> {
     /// Reads from the mapping that contains `address`, if it is read through the file.
     fn read_by_file(&self, address: u64, buffer: &mut [u8]) -> usize {
         let Some(mapping) = containing(&self.by_file, address) else { return 0 };
-        let length = usize::try_from(mapping.end - address).unwrap_or(usize::MAX).min(buffer.len());
-        buffer.get_mut(..length).map_or(0, |part| self.file.read_some(address, part))
+        self.file.read_some(address, first_bytes(buffer, mapping.end - address))
     }
 
     /// Reads with `process_vm_readv`, up to the next mapping that must be read through the file.
@@ -104,10 +107,8 @@ impl<'a> TracedMemory<'a> {
             return self.live.read_some(address, buffer);
         }
         let until = self.next_by_file(address).map_or(u64::MAX, |mapping| mapping.start);
-        let bytes = until.saturating_sub(address);
-        let length = usize::try_from(bytes).unwrap_or(usize::MAX).min(buffer.len());
-        let readable = buffer.get_mut(..length).filter(|part| !part.is_empty());
-        readable.map_or(0, |part| self.live.read_some(address, part))
+        let readable = first_bytes(buffer, until.saturating_sub(address));
+        if readable.is_empty() { 0 } else { self.live.read_some(address, readable) }
     }
 }
 

@@ -10,7 +10,7 @@ use std::io;
 use strandline_sys::ptrace::{self, Registers};
 
 use crate::memory::Memory;
-use crate::procfs::{MAX_INFO_BYTES, Process, Status};
+use crate::procfs::{MAX_INFO_BYTES, Process, Status, signal_bit};
 use crate::target::live::ByPid;
 
 /// Calls that return EINTR after a stop and can be made again. recv, send, accept, read and write
@@ -83,10 +83,11 @@ const WRITES: [i64; 6] = [1, 18, 20, 296, 328, 40];
 const O_APPEND: u64 = 0o2000;
 
 /// Signals with a default action of ignore or continue: CHLD, CONT, URG, WINCH.
-const NO_EFFECT_BY_DEFAULT: u64 = 1 << 16 | 1 << 17 | 1 << 22 | 1 << 27;
+const NO_EFFECT_BY_DEFAULT: u64 = signal_bit(17) | signal_bit(18) | signal_bit(23) | signal_bit(28);
 
 /// `EINTR` as a system call returns it.
-const MINUS_EINTR: u64 = (-4_i64) as u64;
+pub(crate) const MINUS_EINTR: u64 = (-4_i64) as u64;
+/// The instruction `syscall`.
 const SYSCALL_INSTRUCTION: [u8; 2] = [0x0f, 0x05];
 /// The code segment of 64-bit programs.
 pub const CS_64_BIT: u64 = 0x33;
@@ -140,13 +141,14 @@ pub fn repeat_interrupted_call(process: &Process, tid: i32, registers: &Register
     Ok(true)
 }
 
-/// Whether a call adds to the end of a file, as far as known: if a FUSE server has written before
-/// it answered EINTR, the repeated call would write twice. A thread may have descriptors of its own
-/// (CLONE_FILES of clone(2)).
+/// Whether a call may add to the end of a file, `true` if unknown: if a FUSE server has written
+/// before it answered EINTR, the repeated call would write twice.
 fn appends(process: &Process, tid: i32, registers: &Registers) -> bool {
     if !WRITES.contains(&(registers.orig_rax as i64)) {
         return false;
     }
+    // Of the thread, which may have descriptors of its own (CLONE_FILES of clone(2)). The kernel
+    // too takes the lower half of the register as the descriptor.
     let name = format!("task/{tid}/fdinfo/{}", registers.rdi as i32);
     let Ok(info) = process.read_text(&name, MAX_INFO_BYTES) else { return true };
     let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
@@ -155,12 +157,12 @@ fn appends(process: &Process, tid: i32, registers: &Registers) -> bool {
         .is_none_or(|flags| flags & O_APPEND != 0)
 }
 
-/// Whether `signal` has no effect in a process with this status, and its thread receives it only
-/// because it is traced.
+/// Whether `signal` is known to have no effect in a process with this status: its thread receives
+/// it only because it is traced.
 pub fn is_ignored(status: &Status, signal: i32) -> bool {
-    let bit = signal.checked_sub(1).and_then(|shift| 1u64.checked_shl(shift.unsigned_abs())).unwrap_or(0);
     let actions = status.caught_signals.zip(status.ignored_signals);
-    actions.is_some_and(|(caught, ignored)| (ignored | NO_EFFECT_BY_DEFAULT) & !caught & bit != 0)
+    actions
+        .is_some_and(|(caught, ignored)| (ignored | NO_EFFECT_BY_DEFAULT) & !caught & signal_bit(signal) != 0)
 }
 
 /// The pending signals that would have interrupted the thread untraced, bit n-1 for signal n;

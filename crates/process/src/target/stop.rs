@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use strandline_sys::ptrace::{self, Event};
 
 use super::asleep::Asleep;
-use super::exit_watch;
+use super::exit_watch::{self, AfterRelease};
 use super::hold::Hold;
 use super::tracee::{self, NotStopped, Tracee};
 use super::transfers;
@@ -290,13 +290,10 @@ impl<'a> Stopped<'a> {
         for tid in std::mem::take(&mut self.unstopped) {
             // If it woke meanwhile, it is in its stop; otherwise the kernel releases it when the
             // tracing thread ends. A failure cannot be handled.
-            match ptrace::wait(tid, false) {
-                Ok(Some(Event::Signal(signal))) => drop(exit_watch::release(tid, signal, false)),
+            match ptrace::poll(tid) {
                 Ok(Some(event)) if exit_watch::is_exit(tid, event) => {}
                 Ok(Some(Event::Exited { .. })) => self.remove_ended(tid),
-                Ok(Some(event)) => {
-                    drop(exit_watch::release(tid, 0, matches!(event, Event::GroupStop(_))));
-                }
+                Ok(Some(event)) => drop(exit_watch::release(tid, AfterRelease::of(event))),
                 Ok(None) | Err(_) => {}
             }
         }

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use strandline_sys::ptrace::{self, Event, Registers};
 use strandline_sys::seize::Limit;
 
+use super::exit_watch::{self, AfterRelease};
 use super::hold::Hold;
-use super::{admission, exit_watch, quiet};
+use super::{admission, quiet};
 use crate::error::Error;
 use crate::procfs::Process;
 
@@ -83,7 +84,7 @@ pub struct Tracee<'a> {
 pub fn next_event(tid: i32, deadline: Instant) -> io::Result<Option<Event>> {
     let mut pause = SHORTEST_SLEEP;
     for check in 0_u64.. {
-        if let Some(event) = ptrace::wait(tid, false)? {
+        if let Some(event) = ptrace::poll(tid)? {
             let is_gone = exit_watch::is_exit(tid, event);
             return Ok(Some(if is_gone { Event::Exited { status: None, signal: None } } else { event }));
         }
@@ -238,10 +239,13 @@ impl<'a> Tracee<'a> {
         if std::mem::take(&mut self.restores_on_drop) {
             // A failure cannot be handled here: a thread that is gone needs no release, and any
             // other is released when this tracer ends.
-            if !self.is_group_stopped {
+            let after = if self.is_group_stopped {
+                AfterRelease::StaysStopped
+            } else {
                 let _ = quiet::repeat_interrupted_call(self.process, self.tid, &self.registers);
-            }
-            let _ = exit_watch::release(self.tid, 0, self.is_group_stopped);
+                AfterRelease::Runs
+            };
+            let _ = exit_watch::release(self.tid, after);
         }
     }
 }

@@ -1,5 +1,6 @@
-/* A process with four threads of known stacks: prints "LOW HIGH" of each, as pthread_getattr_np tells
- * them (guard left out), then "ready". One thread's stack is small, one has a large guard. */
+/* A process with four threads of known stacks: prints "LOW HIGH" of each, as reported by
+ * pthread_getattr_np (without the guard), then "ready". One thread's stack is small, one has a
+ * large guard. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>

@@ -1,17 +1,16 @@
-/* Pairs of threads that send a byte to and fro, over pipes whose other end is mostly ready when they ask. At each turn a
- * thread adds one to the first of two words, works for a while, and adds one to the second: whoever reads them different has
- * caught it running. Prints the address of the words and how many pairs there are. ARGUMENTS: pairs, the longest nap in
- * microseconds before a turn.
- */
+/* Pairs of threads that send a byte to and fro over pipes. At each turn a thread adds one to the
+ * first of two words, works for a while, and adds one to the second: where the two differ, the
+ * thread was running. Prints the address of the words and the number of threads.
+ * ARGUMENTS: the number of pairs, and the longest nap before a turn in microseconds. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#define MOST 64
-static volatile uint64_t words[2 * MOST][2];
-static int pipes[2 * MOST][2];
+#define MAX_PAIRS 64
+static volatile uint64_t words[2 * MAX_PAIRS][2];
+static int pipes[2 * MAX_PAIRS][2];
 static unsigned longest_nap;
 
 static void *turn(void *argument) {
@@ -31,6 +30,7 @@ static void *turn(void *argument) {
 
 int main(int count, char **values) {
   int pairs = count > 1 ? atoi(values[1]) : 1;
+  if (pairs > MAX_PAIRS) return 2;
   longest_nap = count > 2 ? (unsigned)atoi(values[2]) : 0;
   for (int i = 0; i < 2 * pairs; i++)
     if (pipe(pipes[i])) return 3;

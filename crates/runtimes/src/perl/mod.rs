@@ -311,10 +311,9 @@ struct PendingChecks {
 impl Pending for PendingChecks {
     fn finish(self: Box<Self>, reading: &mut Reading, context: &FinishContext<'_>) {
         // Predictions and rounding are those of glibc.
-        let is_in_glibc = context
-            .by_allocator
-            .iter()
-            .any(|(name, matched)| name == "glibc" && matched.count_of(self.slots.chunk_slots()) > 0);
+        let is_in_glibc = context.by_allocator.iter().any(|matched| {
+            matched.allocator == "glibc" && matched.matches.count_of(self.slots.chunk_slots()) > 0
+        });
         if self.claimed_arenas == 0 || is_in_glibc {
             return;
         }

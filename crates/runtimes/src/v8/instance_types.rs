@@ -52,11 +52,11 @@ pub struct ExportedTypes {
 
 /// Returns the numbers that a file exports; `None` if it does not export that of contexts.
 pub fn exported(image: &ElfFile) -> Option<ExportedTypes> {
-    let first_context = image.exported_values("v8dbg_FirstContextType").first()?.1;
-    let classes = image.exported_values(SYMBOL_PREFIX).into_iter().filter_map(|(name, number)| {
-        let class = name.split_once("__")?.0;
+    let first_context = image.exported_values("v8dbg_FirstContextType").first()?.value;
+    let classes = image.exported_values(SYMBOL_PREFIX).into_iter().filter_map(|exported| {
+        let class = exported.name.split_once("__")?.0;
         let is_class = class.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        Some((class.to_owned(), u16::try_from(number).ok()?)).filter(|_| is_class)
+        Some((class.to_owned(), u16::try_from(exported.value).ok()?)).filter(|_| is_class)
     });
     Some(ExportedTypes { classes: classes.collect(), first_context: u16::try_from(first_context).ok()? })
 }

@@ -125,7 +125,7 @@ impl<'a> Roots<'a> {
             }
             let gaps: Vec<AddressRange> = self.skipped_ranges.gaps_in(run).collect();
             let gap_bytes: u64 = gaps.iter().map(|gap| gap.len()).sum();
-            let mut visit_word = |at, word| {
+            let read = each_word_until(self.heap.memory, gaps, context.deadline, &mut |at, word| {
                 is_ended |= match Shapes::object_at(word) {
                     Some(address) => !visit(Root::Native(at), address),
                     // An entry of a dispatch table has a pointer above the number of parameters.
@@ -135,13 +135,11 @@ impl<'a> Roots<'a> {
                     None => false,
                 };
                 !is_ended
-            };
-            let (read_bytes, is_late) =
-                each_word_until(self.heap.memory, gaps, context.deadline, &mut visit_word);
+            });
             if is_ended {
                 return Some(false);
             }
-            if is_late || read_bytes < gap_bytes {
+            if read.is_late || read.bytes < gap_bytes {
                 return None;
             }
         }

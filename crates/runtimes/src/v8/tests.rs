@@ -42,7 +42,7 @@ fn read_heap(v8: &V8Image) -> Reading {
 
 /// Resident bytes on the row `id`.
 fn row_bytes(reading: &Reading, id: &str) -> u64 {
-    let slots = Slot::all().filter(|&slot| reading.palette.get(slot).is_some_and(|(row, _)| row.id == id));
+    let slots = Slot::all().filter(|&slot| reading.palette.get(slot).is_some_and(|entry| entry.row.id == id));
     let slot_bytes =
         |slot| reading.claims.iter().map(move |claim| claim.sums.resident.of(Class::Refined(slot)));
     slots.flat_map(slot_bytes).sum()
