@@ -18,8 +18,8 @@ use super::output::Output;
 use super::{CommandResult, Failure, Result};
 use strandline_report::model::{Rows, View};
 use strandline_report::paint::Paint;
-use strandline_report::text::{clean, counted, grouped, hanging, wrap};
-use strandline_report::units::{bytes, seconds};
+use strandline_report::text::{clean, counted, hanging, wrap};
+use strandline_report::units::{bytes, seconds, thousands};
 use strandline_report::{reclamation, terminal};
 
 pub const SCHEMA: &str = "strandline/demo/1";
@@ -122,7 +122,7 @@ fn introduction(subject: &Subject, mebibytes: u32) -> String {
          of strandline.",
         subject.pid(),
         counted(subject.pieces, "piece"),
-        grouped(subject.survivors),
+        thousands(subject.survivors),
     )
 }
 

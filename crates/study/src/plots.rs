@@ -8,7 +8,7 @@ use super::file::{Axis, PlotSpec, Selection, Side};
 use super::matrix::Matrix;
 use super::metric::{Metric, Unit, unit};
 use super::table::{axis_choices, combined_metric, combined_metrics, groups, without_axes};
-use strandline_report::pages::page::{Plot, PlotKind, Series};
+use strandline_report::pages::page::{Interval, Plot, PlotKind, Point, Series};
 use strandline_report::text::clean;
 
 /// Maximum number of plots of one `[[plot]]`, one for each combination of unnamed axes.
@@ -264,12 +264,13 @@ impl PlotInput<'_> {
             let Ok(key) = self.matrix.resolve(&named, self.group) else { continue };
             let Ok(estimate) = estimate(self.measured, &key, &metric) else { continue };
             if self.spec.kind == PlotKind::Strips {
-                series.points.extend(estimate.samples.iter().map(|&sample| (position.x, sample)));
+                series.points.extend(estimate.samples.iter().map(|&y| Point { x: position.x, y }));
                 continue;
             }
             let median = estimate.median;
-            series.points.push((position.x, median));
-            series.intervals.push((estimate.low.unwrap_or(median), estimate.high.unwrap_or(median)));
+            series.points.push(Point { x: position.x, y: median });
+            let (low, high) = (estimate.low.unwrap_or(median), estimate.high.unwrap_or(median));
+            series.intervals.push(Interval { low, high });
         }
         series
     }

@@ -14,10 +14,12 @@ use crate::trial::rank::{self, Goal, Status};
 use crate::trial::tries::{
     self, BASELINE, Figure, NotApplicable, SecondsRange, Trial, TriedSetting, TryResult,
 };
-use strandline_report::pages::page::{Cell, Column, Page, Plot, PlotKind, Section, Series, Table, Tone};
+use strandline_report::pages::page::{
+    Cell, Column, Fact, Page, Plot, PlotKind, Point, Section, Series, Snippet, Table, Tone,
+};
 use strandline_report::pages::surroundings;
-use strandline_report::text::{clean, clean_sentence, command_line, counted, grouped};
-use strandline_report::units::{UNKNOWN, bytes, percent_of, seconds};
+use strandline_report::text::{clean, clean_sentence, command_line, counted};
+use strandline_report::units::{UNKNOWN, bytes, percent_of, seconds, thousands};
 
 /// A candidate with an undecided interval is worth more rounds if its median is below this fraction
 /// of the median without settings.
@@ -146,12 +148,12 @@ pub fn page(trial: &Trial) -> Page {
     );
     let mut environment = surroundings(&Environment::read());
     let allocators = trial.observation.allocator_names();
-    environment.push(("allocator without settings".to_owned(), clean(&allocators)));
+    environment.push(Fact::new("allocator without settings", clean(&allocators)));
     let runtimes = trial.observation.runtimes.iter();
     let runtimes: Vec<String> =
         runtimes.map(|(name, version)| format!("{name} {}", version.as_deref().unwrap_or(UNKNOWN))).collect();
     if !runtimes.is_empty() {
-        environment.push(("runtime".to_owned(), clean(&runtimes.join(", "))));
+        environment.push(Fact::new("runtime", clean(&runtimes.join(", "))));
     }
     Page {
         title: format!("try: {}", command_line(&trial.command)),
@@ -379,7 +381,7 @@ fn other_row(id: &str, judged: &TryResult) -> Vec<Cell> {
         Cell::plain(clean(id)),
         Cell::plain(size(&judged.peak)),
         Cell::plain(format_ratio(&judged.peak)),
-        Cell::plain(format_median(&judged.faults, |faults| grouped(faults.round() as u64))),
+        Cell::plain(format_median(&judged.faults, |faults| thousands(faults.round() as u64))),
         Cell::plain(format_ratio(&judged.faults)),
         Cell::plain(settled_time(judged)),
     ]
@@ -425,9 +427,10 @@ fn format_bound(value: f64) -> String {
 
 /// Plot of all settings: settled memory over time.
 fn plot(trial: &Trial) -> Plot {
-    let named_points: Vec<(String, (f64, f64))> = all_results(trial)
+    let named_points: Vec<(String, Point)> = all_results(trial)
         .filter_map(|(id, judged)| {
-            let point = (judged.wall.estimate.as_ref()?.median, judged.settled.estimate.as_ref()?.median);
+            let x = judged.wall.estimate.as_ref()?.median;
+            let point = Point { x, y: judged.settled.estimate.as_ref()?.median };
             judged.failure.is_none().then_some((id.to_owned(), point))
         })
         .collect();
@@ -452,7 +455,7 @@ fn paste_section(trial: &Trial, tried: &TriedSetting) -> Section {
     Section {
         heading: format!("To paste: {}", tried.id),
         paragraphs: vec![clean_sentence(&format!("{}. Known cost: {}.", tried.title, tried.cost))],
-        snippets: snippets.into_iter().map(|(name, text)| (name.to_owned(), text)).collect(),
+        snippets: snippets.into_iter().map(|(name, text)| Snippet::new(name, text)).collect(),
         ..Section::default()
     }
 }
