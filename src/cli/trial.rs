@@ -106,6 +106,7 @@ fn first_run_time(wall_seconds: Option<f64>, elapsed: Duration) -> Duration {
     wall_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or(elapsed)
 }
 
+/// What some rounds of a trial showed.
 struct Rounds {
     /// The results of the command without settings, then of each candidate.
     results: Vec<TryResult>,
@@ -119,6 +120,7 @@ struct Rounds {
     first_baseline_failure: Option<String>,
 }
 
+/// A trial in progress.
 struct RunningTrial<'a> {
     arguments: &'a Arguments,
     catalogue: &'a Catalogue,
@@ -130,6 +132,8 @@ struct RunningTrial<'a> {
 }
 
 impl RunningTrial<'_> {
+    /// Runs the command without settings, then with each candidate, then with pairs of the better
+    /// ones.
     fn run(mut self, lab: &mut LabSetup) -> std::result::Result<Trial, NoResult> {
         let begin = Instant::now();
         let observation = self.first_run(lab)?;

@@ -70,7 +70,8 @@ pub fn screen(explanation: &GroupExplanation, shows_all: bool, surface: Surface)
     joined(&lines)
 }
 
-/// `limit 48.0 MiB`, or why there is none: `unread_path` is the group whose limit could not be read.
+/// `limit 48.0 MiB`, or why there is no figure. The limit of the group `unread_path` could not be
+/// read.
 pub(crate) fn limit_text(limit_bytes: Option<u64>, unread_path: Option<&str>) -> String {
     match (limit_bytes, unread_path) {
         (Some(limit), _) => format!("limit {}", bytes(limit)),

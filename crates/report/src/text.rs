@@ -78,9 +78,10 @@ fn file_name(path: &str) -> Option<String> {
 /// Whether a terminal may interpret `c`, or `c` may be invisible.
 ///
 /// The C0 and C1 controls and DEL can start escape sequences (U+009B is CSI by itself). The others
-/// are the line and paragraph separators, the marks of interlinear annotations, and the characters
-/// without a glyph of their own: Default_Ignorable_Code_Point in Unicode's DerivedCoreProperties.txt
-/// (joiners, direction marks, fillers, variation selectors, tags). Terminals disagree on their width.
+/// are the line and paragraph separators, the marks of interlinear annotations, and characters
+/// without a glyph of their own (Default_Ignorable_Code_Point in Unicode's
+/// DerivedCoreProperties.txt): joiners, direction marks, fillers, variation selectors, tags. Their
+/// width depends on the terminal.
 pub fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(u32::from(c),

@@ -4,8 +4,8 @@
 /// Sizes and counts, as the headlines of verdicts have them.
 pub use strandline_claims::units::{UNKNOWN, bytes, maybe_bytes, thousands};
 
-/// A part of a whole in per cent with one decimal; `<0.1 %` if it would round to zero, `0.0 %` of an
-/// empty whole.
+/// A part of a whole in per cent with one decimal; `<0.1 %` if it would round to zero, `0.0 %` of
+/// an empty whole.
 pub fn percent(part: u64, total: u64) -> String {
     if total == 0 {
         return "0.0 %".to_owned();

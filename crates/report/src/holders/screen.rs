@@ -64,13 +64,16 @@ pub fn holders(facts: &Holders, top: Option<usize>, surface: Surface) -> String 
     joined(&lines)
 }
 
-/// What to type next: all details; for pinned memory, which no call releases, what may keep less; or
-/// else what grows.
+/// What to type next: all details; and for pinned memory, which no call releases, what may pin less,
+/// or else what shows growth.
 fn commands(facts: &Holders) -> Vec<NextCommand> {
     let pid = facts.pid;
     let details = NextCommand::new(format!("strandline holders -v {pid}"), "all roots, types, paths");
     let second = if pinning_block(facts).is_some() {
-        Some(NextCommand::new("strandline try -- COMMAND".to_owned(), "settings, allocators that pin less"))
+        Some(NextCommand::new(
+            "strandline try -- COMMAND".to_owned(),
+            "settings and allocators that pin less",
+        ))
     } else if facts.since.is_none() {
         let command = format!("strandline holders --json {pid} > before.json");
         Some(NextCommand::new(command, "then --since before.json"))

@@ -380,6 +380,7 @@ fn ledger_table(timeline: &Timeline, surface: Surface) -> Vec<String> {
 /// The process of a ledger: its id and short name.
 fn ledger_process(timeline: &Timeline, ledger: &Ledger) -> String {
     let process = timeline.processes.iter().find(|process| process.start.process == ledger.process);
+    // Without a name, the id stands alone.
     let name = process.and_then(|process| own_name(process.command(), process.start.executable.as_deref()));
     shorten(&format!("{} {}", ledger.pid, name.unwrap_or_default()), 30).trim_end().to_owned()
 }

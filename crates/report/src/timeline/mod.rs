@@ -153,6 +153,27 @@ impl Process {
         let sampled = self.series.points().iter().map(|point| point.rss_high_kib).max();
         sampled.max(self.end.as_ref().and_then(|end| end.high_water_kib))
     }
+
+    /// Stores an exec; false if it replaced an earlier one.
+    fn add_exec(&mut self, exec: Exec) -> bool {
+        if self.execs.len() < MAX_EXECS {
+            self.execs.push(exec);
+            return true;
+        }
+        if let Some(last_exec) = self.execs.last_mut() {
+            *last_exec = exec;
+        }
+        false
+    }
+
+    /// Adds a run of equal samples: its start, and its end if that differs.
+    fn add(&mut self, run: &Run) {
+        self.samples = self.samples.saturating_add(run.count);
+        self.series.add(Point::new(run.at_us, run.sample));
+        if run.span_us > 0 {
+            self.series.add(Point::new(run.end_us(), run.sample));
+        }
+    }
 }
 
 impl Timeline {
@@ -213,8 +234,17 @@ impl Timeline {
 
     /// Reserves `bytes` if the memory limit allows it; returns whether it does.
     fn reserve(&mut self, bytes: usize) -> bool {
-        let is_allowed = self.kept_bytes.saturating_add(bytes) <= MAX_KEPT_BYTES;
-        self.kept_bytes += if is_allowed { bytes } else { 0 };
+        self.reserve_instead(0, bytes)
+    }
+
+    /// Releases `old_bytes` and reserves `new_bytes` if the memory limit allows it; returns whether
+    /// it does.
+    fn reserve_instead(&mut self, old_bytes: usize, new_bytes: usize) -> bool {
+        let kept_bytes = self.kept_bytes.saturating_sub(old_bytes).saturating_add(new_bytes);
+        let is_allowed = kept_bytes <= MAX_KEPT_BYTES;
+        if is_allowed {
+            self.kept_bytes = kept_bytes;
+        }
         is_allowed
     }
 
@@ -244,12 +274,7 @@ impl Timeline {
         // Beyond `MAX_EXECS`, an exec replaces the last one.
         let replaced = process.execs.last().filter(|_| process.execs.len() >= MAX_EXECS);
         let replaced_bytes = replaced.map_or(0, |exec| names_bytes(&exec.command, &exec.executable));
-        let kept_bytes_before = self.kept_bytes;
-        self.kept_bytes = kept_bytes_before.saturating_sub(replaced_bytes);
-        let is_kept = self.reserve(names_bytes(&exec.command, &exec.executable));
-        if !is_kept {
-            self.kept_bytes = kept_bytes_before;
-        }
+        let is_kept = self.reserve_instead(replaced_bytes, names_bytes(&exec.command, &exec.executable));
         let is_added = is_kept && self.process(exec.process).is_some_and(|process| process.add_exec(exec));
         self.dropped.execs += u64::from(!is_added);
     }
@@ -476,29 +501,6 @@ fn truncated_word(mut word: String) -> String {
 fn names_bytes(command: &[String], executable: &Option<String>) -> usize {
     let words: usize = command.iter().map(|word| word.len() + size_of::<String>()).sum();
     words + executable.as_ref().map_or(0, String::len) + size_of::<Exec>()
-}
-
-impl Process {
-    /// Stores an exec; false if it replaced an earlier one.
-    fn add_exec(&mut self, exec: Exec) -> bool {
-        if self.execs.len() < MAX_EXECS {
-            self.execs.push(exec);
-            return true;
-        }
-        if let Some(last_exec) = self.execs.last_mut() {
-            *last_exec = exec;
-        }
-        false
-    }
-
-    /// Adds a run of equal samples: its start, and its end if that differs.
-    fn add(&mut self, run: &Run) {
-        self.samples = self.samples.saturating_add(run.count);
-        self.series.add(Point::new(run.at_us, run.sample));
-        if run.span_us > 0 {
-            self.series.add(Point::new(run.end_us(), run.sample));
-        }
-    }
 }
 
 #[cfg(test)]
