@@ -3,7 +3,8 @@
 //! This module only defines and parses arguments; the modules of the subcommands interpret them.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -57,10 +58,10 @@ pub struct Common {
     pub color: When,
 }
 
-/// When to use colour.
+/// When to use colour, or to show progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum When {
-    /// On a terminal, unless NO_COLOR is set
+    /// On a terminal
     Auto,
     /// Always
     Always,
@@ -206,7 +207,7 @@ pub struct Holders {
     /// Read a snapshot only, and only if taking it should stop the process for at most this time;
     /// otherwise fail
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
-    pub max_stop: Option<std::time::Duration>,
+    pub max_stop: Option<Duration>,
     /// When to read a snapshot (see explain); without one, objects that the process moves during the search are reported wrongly
     #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "try", default_missing_value = "always")]
     pub snapshot: SnapshotChoice,
@@ -269,13 +270,13 @@ pub struct Run {
 pub struct Recording {
     /// Time between two samples, 1ms or more
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = interval)]
-    pub interval: std::time::Duration,
+    pub interval: Duration,
     /// When to take a ledger
     #[arg(long, value_name = "MOMENTS", value_parser = Plan::parse)]
     pub ledger: Option<Plan>,
     /// Resume the process after this time at each ledger; no limit at its exit
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
-    pub max_stop: Option<std::time::Duration>,
+    pub max_stop: Option<Duration>,
     /// When to take ledgers from a snapshot (see explain)
     #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "never", default_missing_value = "always")]
     pub snapshot: SnapshotChoice,
@@ -304,7 +305,7 @@ pub struct Record {
     pub output: Option<PathBuf>,
     /// End the recording after this time; by default with the process, or at Ctrl-C
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
-    pub duration: Option<std::time::Duration>,
+    pub duration: Option<Duration>,
     #[command(flatten)]
     pub recording: Recording,
     /// The process to record, with its descendants
@@ -347,7 +348,7 @@ pub struct Report {
     pub output: Option<PathBuf>,
 }
 
-/// What a recording is made into.
+/// The format of the report on a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// One page with everything, for any browser
@@ -432,10 +433,11 @@ pub struct LabLauncher {
     pub socket: i32,
 }
 
+/// Parses a process id.
 pub(super) fn pid(text: &str) -> Result<i32, String> {
     match text.parse::<i32>() {
         Ok(pid) if pid > 0 => Ok(pid),
-        _ if std::path::Path::new(text).is_file() => {
+        _ if Path::new(text).is_file() => {
             Err("core files cannot be read yet; give the id of a running process".to_owned())
         }
         _ => Err("a process id is a whole number from 1 to 2147483647: `pidof NAME` or `ps -e` prints it"
@@ -443,6 +445,7 @@ pub(super) fn pid(text: &str) -> Result<i32, String> {
     }
 }
 
+/// Parses a variable and its value.
 fn variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
@@ -450,24 +453,27 @@ fn variable(text: &str) -> Result<(String, String), String> {
     }
 }
 
-fn interval(text: &str) -> Result<std::time::Duration, String> {
+/// Parses the time between two samples.
+fn interval(text: &str) -> Result<Duration, String> {
     let interval = plan::duration(text)?;
-    if interval < std::time::Duration::from_millis(1) {
+    if interval < Duration::from_millis(1) {
         return Err(format!("{text} is too short: samples are taken every 1ms or less often"));
     }
     Ok(interval)
 }
 
+/// Parses a size in bytes.
 fn size(text: &str) -> Result<u64, String> {
     super::condition::parse_bytes(text)
 }
 
-pub(super) fn duration(text: &str) -> Result<std::time::Duration, String> {
+/// Parses a number of seconds.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
     const MAX_SECONDS: f64 = 86_400.0;
     let seconds = text.strip_suffix('s').unwrap_or(text).parse::<f64>().ok();
     seconds
         .filter(|seconds| (0.0..=MAX_SECONDS).contains(seconds))
-        .map(std::time::Duration::from_secs_f64)
+        .map(Duration::from_secs_f64)
         .ok_or_else(|| format!("use a number of seconds from 0 to {MAX_SECONDS}, such as 5 or 0.5"))
 }
 
@@ -486,8 +492,8 @@ mod tests {
         assert_eq!(pid("4711"), Ok(4711));
         assert!(pid("-1").is_err() && pid("0").is_err() && pid("x").is_err() && pid("99999999999").is_err());
         assert!(pid("/etc/passwd").is_err_and(|error| error.contains("core files")));
-        assert_eq!(duration("0.5"), Ok(std::time::Duration::from_millis(500)));
-        assert_eq!(duration("2s"), Ok(std::time::Duration::from_secs(2)));
+        assert_eq!(duration("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("2s"), Ok(Duration::from_secs(2)));
         assert!(duration("nan").is_err() && duration("-1").is_err() && duration("1e30").is_err());
     }
 }

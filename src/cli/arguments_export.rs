@@ -1,6 +1,6 @@
 //! The arguments of `export`, with the help that people see.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use clap::Args;
 use strandline_export::budget::StopBudget;
 use strandline_recorder::plan;
 
-use super::arguments_chosen::ProcessSelection;
 use super::arguments_reading::{QuietFor, SnapshotChoice};
+use super::arguments_selection::ProcessSelection;
 
 /// Default address for scrapes.
-pub const DEFAULT_LISTEN: &str = "127.0.0.1:9756";
+pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9756));
 
 /// Arguments of `export`.
 #[derive(Args, Debug)]
@@ -102,11 +102,13 @@ impl Export {
     }
 }
 
+/// Parses an address with its port.
 fn address(text: &str) -> Result<SocketAddr, String> {
     let address = text.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
     address.ok_or_else(|| format!("use an address and a port, such as {DEFAULT_LISTEN} or [::1]:9756"))
 }
 
+/// Parses a time of a second or more.
 pub(super) fn interval(text: &str) -> Result<Duration, String> {
     let interval = plan::duration(text)?;
     if interval < Duration::from_secs(1) {
@@ -115,10 +117,12 @@ pub(super) fn interval(text: &str) -> Result<Duration, String> {
     Ok(interval)
 }
 
+/// Parses a stopped time and its period.
 pub(super) fn stop_budget(text: &str) -> Result<StopBudget, String> {
     StopBudget::parse(text, plan::duration)
 }
 
+/// Parses a share: a percentage or a fraction.
 fn share(text: &str) -> Result<f64, String> {
     let percent = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
     let share = percent.map(|percent| percent / 100.0).or_else(|| text.parse().ok());

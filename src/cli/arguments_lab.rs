@@ -64,7 +64,7 @@ pub struct ReportOutput {
     pub output: Option<PathBuf>,
 }
 
-/// What a lab's report is made into.
+/// The format of a lab's report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LabFormat {
     /// Tables for the terminal
@@ -121,7 +121,7 @@ pub struct Compare {
     pub rounds: Rounds,
     /// A benchmark, shown in a separate column: words to append to each command
     #[arg(long, value_name = "NAME=WORDS", value_parser = case)]
-    pub case: Vec<(String, String)>,
+    pub case: Vec<Case>,
     /// Compare one command with itself under these variables; may be repeated
     #[arg(long, value_name = "NAME=VALUE …")]
     pub env: Vec<String>,
@@ -141,6 +141,15 @@ pub struct Compare {
     /// The commands; the others are compared with the first
     #[arg(value_name = "COMMAND", required = true)]
     pub commands: Vec<String>,
+}
+
+/// A benchmark of `compare`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Case {
+    /// Its name; empty for a comparison without cases.
+    pub name: String,
+    /// The words that it appends to each command.
+    pub words: String,
 }
 
 /// Arguments of `try`.
@@ -225,6 +234,7 @@ impl Try {
     }
 }
 
+/// Parses when a server is ready.
 fn ready(text: &str) -> Result<ReadyCondition, String> {
     let usage = || "use port=N, line=TEXT or seconds=S, such as port=8080".to_owned();
     match text.split_once('=') {
@@ -237,6 +247,7 @@ fn ready(text: &str) -> Result<ReadyCondition, String> {
     }
 }
 
+/// Parses a time that may be 0.
 fn settle(text: &str) -> Result<Duration, String> {
     if text == "0" { Ok(Duration::ZERO) } else { plan::duration(text) }
 }
@@ -285,6 +296,7 @@ pub struct Study {
     pub fail_if_claims_fail: bool,
     /// Also write an HTML page of claims, tables and plots, by default strandline-study-NAME.html, or
     /// strandline-studies.html with --all; no other file is overwritten
+    // clap's type for an option whose value may be left out.
     #[arg(long, value_name = "FILE")]
     pub report: Option<Option<PathBuf>>,
     /// Write every plot as an SVG file into this folder; Markdown then refers to them
@@ -324,6 +336,7 @@ pub enum StudyAction {
     },
 }
 
+/// Parses an axis with its values.
 fn axis(text: &str) -> Result<(String, Vec<String>), String> {
     let (name, values) = text.split_once('=').ok_or("use NAME=VALUE, or NAME=VALUE,VALUE")?;
     let values: Vec<String> = values.split(',').map(str::to_owned).collect();
@@ -333,15 +346,17 @@ fn axis(text: &str) -> Result<(String, Vec<String>), String> {
     Ok((name.to_owned(), values))
 }
 
-fn case(text: &str) -> Result<(String, String), String> {
+/// Parses a case.
+fn case(text: &str) -> Result<Case, String> {
     match text.split_once('=') {
         Some((name, words)) if !name.is_empty() && !words.trim().is_empty() => {
-            Ok((name.to_owned(), words.to_owned()))
+            Ok(Case { name: name.to_owned(), words: words.to_owned() })
         }
         _ => Err("use NAME=WORDS, such as 'A=-e \"1\"'".to_owned()),
     }
 }
 
+/// Parses a percentage as a fraction.
 fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).parse::<f64>().ok();
     number
@@ -431,6 +446,7 @@ impl From<LimitChoice> for LimitKind {
     }
 }
 
+/// Parses the precision of a limit.
 fn resolution(text: &str) -> Result<Resolution, String> {
     if text.ends_with('%') {
         return percent(text).map(|share| Resolution { fraction: share, min_bytes: 0 });
@@ -462,7 +478,7 @@ mod tests {
 
     #[test]
     fn cases_and_percentages_are_checked() {
-        assert_eq!(case("A=-e 'x=1'"), Ok(("A".to_owned(), "-e 'x=1'".to_owned())));
+        assert_eq!(case("A=-e 'x=1'"), Ok(Case { name: "A".to_owned(), words: "-e 'x=1'".to_owned() }));
         assert!(case("=x").is_err() && case("x").is_err() && case("x= ").is_err());
         assert_eq!(percent("2%"), Ok(0.02));
         assert_eq!(percent("2"), Ok(0.02));

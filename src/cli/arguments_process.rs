@@ -1,5 +1,7 @@
 //! The arguments of `explain` and `reclaim`, with the help that people see.
 
+use std::time::Duration;
+
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use strandline_export::budget::StopBudget;
@@ -13,6 +15,7 @@ use super::arguments::{duration, pid};
 use super::arguments_export::stop_budget;
 use super::arguments_reading::{Detail, QuietFor, SnapshotChoice, rows};
 use super::condition::Condition;
+use super::{Failure, Result};
 
 /// The flags that name a control group.
 const GROUP_FLAGS: [&str; 4] = ["cgroup", "container", "unit", "pod"];
@@ -111,7 +114,7 @@ pub struct Explain {
     pub no_runtimes: bool,
     /// Resume the process after this time; memory not yet read is reported as unattributed
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
-    pub max_stop: Option<std::time::Duration>,
+    pub max_stop: Option<Duration>,
     /// When to read a snapshot, a copy-on-write child that never runs, while the process runs on:
     /// it stops for some 25 ms per GiB (Node.js: 60 ms). The flag alone means `always`
     #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "auto", default_missing_value = "always")]
@@ -121,10 +124,18 @@ pub struct Explain {
 }
 
 impl Explain {
-    /// The process; one is required where no group is named.
-    pub fn pid(&self) -> i32 {
-        self.pid.unwrap_or(0)
+    /// The process, if no group is named.
+    ///
+    /// # Errors
+    /// No process is named.
+    pub fn pid(&self) -> Result<i32> {
+        named_process(self.pid)
     }
+}
+
+/// The process that the parser requires where no group is named.
+fn named_process(pid: Option<i32>) -> Result<i32> {
+    pid.ok_or_else(|| Failure("no process is named".to_owned()))
 }
 
 /// Examples, and the remedies with what each does.
@@ -156,6 +167,7 @@ A refusal is exit status 3, with the reason.",
     )
 }
 
+/// The ids of the remedies that `reclaim` applies.
 fn remedies() -> PossibleValuesParser {
     PossibleValuesParser::new(applicable().into_iter().map(|remedy| remedy.id).chain([MEMORY_RECLAIM]))
 }
@@ -180,7 +192,7 @@ pub struct Reclaim {
     pub dry_run: bool,
     /// Maximum wait for a safe moment
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = duration)]
-    pub wait: std::time::Duration,
+    pub wait: Duration,
     /// Allow the direct method of zero_pages: if strandline is killed at the wrong instant, a write of
     /// the process to one of those pages may be lost. Only with `--remedy zero_pages`
     #[arg(long)]
@@ -190,15 +202,18 @@ pub struct Reclaim {
     /// Resume the process after this time at each read; a heap that was not read completely is not
     /// trimmed
     #[arg(long, value_name = "TIME", value_parser = plan::duration)]
-    pub max_stop: Option<std::time::Duration>,
+    pub max_stop: Option<Duration>,
     /// When to read a snapshot (see explain)
     #[arg(long, alias = "photograph", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "never", default_missing_value = "always")]
     pub snapshot: SnapshotChoice,
 }
 
 impl Reclaim {
-    /// The process; one is required where no group is named.
-    pub fn pid(&self) -> i32 {
-        self.pid.unwrap_or(0)
+    /// The process, if no group is named.
+    ///
+    /// # Errors
+    /// No process is named.
+    pub fn pid(&self) -> Result<i32> {
+        named_process(self.pid)
     }
 }

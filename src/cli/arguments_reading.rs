@@ -73,8 +73,7 @@ mod tests {
             #[command(flatten)]
             quiet: QuietFor,
         }
-        let limit =
-            |words: &[&str]| <Command as clap::Parser>::try_parse_from(words).map(|it| it.quiet.limit).ok();
+        let limit = |words: &[&str]| Some(<Command as clap::Parser>::try_parse_from(words).ok()?.quiet.limit);
         assert_eq!(limit(&["x"]), Some(strandline_inspect::explain::QUIET_FOR));
         assert_eq!(limit(&["x", "--quiet-for", "0"]), Some(Duration::ZERO));
         assert_eq!(limit(&["x", "--quiet-for=0s"]), Some(Duration::ZERO));

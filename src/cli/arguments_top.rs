@@ -5,8 +5,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use strandline_top::Column;
 
-use super::arguments_chosen::ProcessSelection;
 use super::arguments_export::interval;
+use super::arguments_selection::ProcessSelection;
 
 /// Arguments of `top`.
 #[derive(Args, Debug)]

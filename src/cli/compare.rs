@@ -1,9 +1,9 @@
 //! `compare A B`: runs commands in pairs, and shows each figure as a ratio with its interval.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::arguments_lab::{Compare, Rounds};
+use super::arguments_lab::{Case, Compare, Rounds};
 use super::lab::{LabProgress, UNTIL_FACTOR, lab_options, report_stop, require_confirmation, show};
 use super::output::Output;
 use super::{CommandResult, Failure, Result};
@@ -173,23 +173,26 @@ fn measure(
     Ok((combinations, results))
 }
 
-/// Parses the commands; with --env, adds the command under each variant. Returns each command as
-/// it is shown, and parsed.
-fn parse_commands(arguments: &Compare) -> std::result::Result<Vec<(String, CommandLine)>, String> {
+/// A command to compare.
+struct ParsedCommand {
+    /// How it is shown.
+    text: String,
+    line: CommandLine,
+}
+
+/// Parses the commands; with --env, adds the command under each variant.
+fn parse_commands(arguments: &Compare) -> std::result::Result<Vec<ParsedCommand>, String> {
     let mut parsed = Vec::new();
     for text in &arguments.commands {
-        parsed.push((text.clone(), CommandLine::parse(text)?));
+        parsed.push(ParsedCommand { text: text.clone(), line: CommandLine::parse(text)? });
     }
     match (arguments.commands.as_slice(), arguments.env.as_slice()) {
         (_, []) => {}
-        ([_], variants) => {
-            let Some((text, base)) = parsed.first().cloned() else {
-                return Err("no command was given".to_owned());
-            };
+        ([text], variants) => {
             for variant in variants {
-                let mut command = base.clone();
-                command.environment.extend(assignments(variant)?);
-                parsed.push((format!("{variant} {text}"), command));
+                let mut line = CommandLine::parse(text)?;
+                line.environment.extend(assignments(variant)?);
+                parsed.push(ParsedCommand { text: format!("{variant} {text}"), line });
             }
         }
         _ => {
@@ -210,34 +213,32 @@ fn parse_commands(arguments: &Compare) -> std::result::Result<Vec<(String, Comma
     Ok(parsed)
 }
 
-/// Returns the name of each case and the words that it adds; a single case without a name if there
-/// are no cases.
-fn parse_cases(arguments: &Compare) -> std::result::Result<Vec<(String, String)>, String> {
-    let cases: Vec<(String, String)> = match arguments.case.as_slice() {
-        [] => vec![(String::new(), String::new())],
-        cases => cases.to_vec(),
-    };
-    let mut names: Vec<&String> = cases.iter().map(|(name, _)| name).collect();
-    names.sort();
-    if let Some([name, _]) = names.windows(2).find(|pair| pair.first() == pair.last()) {
-        return Err(format!("two cases are called {name}"));
+/// Returns the cases, which must have different names; a single one without a name if there are
+/// none.
+fn distinct_cases(arguments: &Compare) -> std::result::Result<Vec<Case>, String> {
+    if arguments.case.is_empty() {
+        return Ok(vec![Case::default()]);
     }
-    Ok(cases)
+    let mut names = BTreeSet::new();
+    match arguments.case.iter().find(|case| !names.insert(&case.name)) {
+        Some(case) => Err(format!("two cases are called {}", case.name)),
+        None => Ok(arguments.case.clone()),
+    }
 }
 
 /// Builds every combination of command and case.
 fn build_matrix(arguments: &Compare) -> std::result::Result<Matrix, String> {
     let parsed = parse_commands(arguments)?;
-    let cases = parse_cases(arguments)?;
+    let cases = distinct_cases(arguments)?;
     let mut matrix = Matrix {
-        commands: parsed.iter().map(|(text, _)| text.clone()).collect(),
-        cases: cases.iter().map(|(name, _)| name.clone()).collect(),
+        commands: parsed.iter().map(|command| command.text.clone()).collect(),
+        cases: cases.iter().map(|case| case.name.clone()).collect(),
         subjects: Vec::new(),
         combinations: Vec::new(),
         shell_subjects: Vec::new(),
     };
-    for (case, (name, words)) in cases.iter().enumerate() {
-        for (command, (_, line)) in parsed.iter().enumerate() {
+    for (case, Case { name, words }) in cases.iter().enumerate() {
+        for (command, ParsedCommand { line, .. }) in parsed.iter().enumerate() {
             let line = if name.is_empty() { line.clone() } else { line.with_case(words)? };
             let subject_name = match name.as_str() {
                 "" => letter(command),

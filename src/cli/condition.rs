@@ -6,6 +6,7 @@ use strandline_inspect::group::facts::{GroupExplanation, GroupProcess};
 use strandline_inspect::group::ledgers::MIN_PROCESS_DIVISOR;
 use strandline_inspect::group::rows::legend;
 use strandline_inspect::ledger::rows;
+use strandline_report::text::counted;
 
 /// A condition on the result of `explain`.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +18,7 @@ pub struct Condition {
     limit: Limit,
 }
 
+/// What is compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Figure {
     /// The bytes of all rows in a state.
@@ -42,6 +44,7 @@ enum Comparison {
     Equal,
 }
 
+/// What the figure is compared with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Limit {
     Bytes(u64),
@@ -69,6 +72,9 @@ pub enum Outcome {
 
 impl Condition {
     /// Parses `NAME OP SIZE`; spaces are optional.
+    ///
+    /// # Errors
+    /// Returns a sentence on what is wrong, or missing.
     pub fn parse(text: &str) -> Result<Self, String> {
         let name_end = text.find(['<', '>', '=']).ok_or_else(|| {
             "no comparison in it: write NAME OP SIZE, such as 'stranded > 200MiB'".to_owned()
@@ -124,8 +130,9 @@ impl Condition {
             Comparison::Equal => ordering.is_eq(),
         });
         if holds {
-            let of_base = base_bytes.map_or_else(String::new, |base| format!(" of {base} bytes {base_name}"));
-            Outcome::Yes(format!("'{}' holds: it is {value} bytes{of_base}", self.text))
+            let of_base = base_bytes.map(|base| format!(" of {} {base_name}", counted(base, "byte")));
+            let (value, of_base) = (counted(value, "byte"), of_base.unwrap_or_default());
+            Outcome::Yes(format!("'{}' holds: the figure is {value}{of_base}", self.text))
         } else {
             Outcome::No
         }
@@ -224,6 +231,7 @@ fn row_ids() -> impl Iterator<Item = &'static str> {
     rows::ids().chain(legend().map(|(id, _)| id))
 }
 
+/// Parses the name of a figure.
 fn parse_figure(name: &str) -> Result<Figure, String> {
     Ok(match name {
         "live" => Figure::Total(State::Live),
@@ -266,6 +274,7 @@ pub fn parse_bytes(size: &str) -> Result<u64, String> {
     }
 }
 
+/// Parses a size in bytes or a percentage.
 fn parse_limit(size: &str) -> Result<Limit, String> {
     let number_end = size.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(size.len());
     let (number, unit) = size.split_at(number_end);

@@ -18,12 +18,13 @@ use super::output::Output;
 use super::{CommandResult, Failure, Result};
 use strandline_report::model::{Rows, View};
 use strandline_report::paint::Paint;
-use strandline_report::text::{clean, counted, grouped, hanging, wrap};
-use strandline_report::units::{bytes, seconds};
+use strandline_report::text::{clean, counted, hanging, wrap};
+use strandline_report::units::{bytes, seconds, thousands};
 use strandline_report::{reclamation, terminal};
 
 pub const SCHEMA: &str = "strandline/demo/1";
 
+/// Size of the buffer of zeros.
 const ZERO_MEBIBYTES: u32 = 64;
 /// Time limit for finding a safe moment to reclaim.
 const SAFE_MOMENT_LIMIT: Duration = Duration::from_secs(5);
@@ -38,6 +39,7 @@ const ROWS_SHOWN: usize = 6;
 /// `ready`, two numbers and a line end are shorter.
 const MAX_READY_LINE_BYTES: u64 = 100;
 
+/// The document of `demo --json`.
 #[derive(Serialize)]
 struct DemoResult {
     /// Number of pieces that the process allocated.
@@ -52,6 +54,7 @@ struct DemoResult {
     elapsed_seconds: f64,
 }
 
+/// Runs the demonstration, step by step.
 pub fn run(arguments: &Demo, output: &mut Output) -> Result<CommandResult> {
     let started_at = Instant::now();
     let mut subject = Subject::start(arguments.mebibytes)?;
@@ -83,10 +86,9 @@ pub fn run(arguments: &Demo, output: &mut Output) -> Result<CommandResult> {
     print_paragraph(output, &farewell(memory_unchanged, elapsed_seconds))?;
     let is_refused = reclamation.outcome == Outcome::Refused;
     if output.json {
-        let (pieces, survivors) = (subject.pieces, subject.survivors);
         let result = DemoResult {
-            pieces,
-            survivors,
+            pieces: subject.pieces,
+            survivors: subject.survivors,
             before,
             reclaim: reclamation,
             after,
@@ -122,7 +124,7 @@ fn introduction(subject: &Subject, mebibytes: u32) -> String {
          of strandline.",
         subject.pid(),
         counted(subject.pieces, "piece"),
-        grouped(subject.survivors),
+        thousands(subject.survivors),
     )
 }
 
@@ -201,6 +203,7 @@ struct Subject {
 }
 
 impl Subject {
+    /// Starts the process and waits until its heap of `mebibytes` MiB is filled and freed.
     fn start(mebibytes: u32) -> Result<Self> {
         let child = Command::new("/proc/self/exe")
             .args(["demo-child", "--heap-mebibytes", &mebibytes.to_string()])

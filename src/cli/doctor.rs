@@ -2,6 +2,8 @@
 //! and how to get what is missing. Tries things only on strandline itself and on its own children,
 //! and changes nothing.
 
+mod rights;
+
 use std::fs;
 use std::io::Read;
 use std::path::Path;
@@ -9,31 +11,33 @@ use std::process::{Command, Stdio};
 
 use serde::Serialize;
 use strandline_process::pages::USER_ADDRESS_END;
-use strandline_process::rights::{Rights, file_name};
-use strandline_sys::capabilities::{
-    CHECKPOINT_RESTORE, Capability, NET_ADMIN, SYS_PTRACE, with_dac_capabilities,
-};
+use strandline_process::rights::Rights;
+use strandline_sys::capabilities::{CHECKPOINT_RESTORE, NET_ADMIN, SYS_PTRACE, with_dac_capabilities};
 use strandline_sys::{connector, host, memory, pagemap, ptrace};
 
 use super::arguments::Doctor as Arguments;
 use super::output::Output;
 use super::{CommandResult, Result};
+use rights::{further_right, more_rights, ptrace_scope_setting};
 use strandline_inspect::readers::{ALLOCATORS, RUNTIMES};
 use strandline_report::checks::{Check, Status, checks};
 use strandline_report::readers::{self, ReaderView};
 
 pub const SCHEMA: &str = "strandline/doctor/1";
 
+/// The document of `doctor --json`.
 #[derive(Serialize)]
 struct Findings {
     checks: Vec<Check>,
 }
 
+/// The document of `doctor --readers --json`.
 #[derive(Serialize)]
 struct Readers {
     readers: Vec<ReaderView>,
 }
 
+/// The readers of the table, allocators first.
 fn all_readers() -> Vec<ReaderView> {
     let allocators = ALLOCATORS.iter().map(|entry| ReaderView::new(entry.about, "allocator"));
     allocators.chain(RUNTIMES.iter().map(|entry| ReaderView::new(entry.about, "runtime"))).collect()
@@ -56,9 +60,9 @@ pub fn run(arguments: &Arguments, output: &mut Output) -> Result<CommandResult> 
         page_frames(),
         tracing(),
         reading(),
-        ptrace_scope(),
-        capabilities(),
-        rights(),
+        rights::ptrace_scope(),
+        rights::capabilities(),
+        rights::rights(),
         map_files(),
         rollup(),
         seccomp(),
@@ -92,10 +96,6 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 const PAGE_ENTRY_BYTES: u64 = 8;
 /// Bits 0 to 54 of a pagemap entry are the frame number, 0 for users who may not see it.
 const FRAME_NUMBER_MASK: u64 = (1 << 55) - 1;
-/// The names of the initial namespaces, with their inode numbers (include/linux/proc_ns.h:
-/// PROC_USER_INIT_INO, PROC_PID_INIT_INO).
-const INITIAL_NAMESPACES: [(&str, &str); 2] = [("user", "user:[4026531837]"), ("pid", "pid:[4026531836]")];
-
 /// A check; `impact` is the consequence of its failure, and `fix` is left out if it succeeded.
 fn check(
     id: &'static str,
@@ -108,7 +108,7 @@ fn check(
     Check { id, status, is_optional: false, finding: finding.into(), impact: impact.to_owned(), fix }
 }
 
-/// The text of a small file of /proc or /sys, trimmed.
+/// The text of a small file of /proc or /sys, trimmed; `None` if there is none that can be read.
 fn read(path: impl AsRef<Path>) -> Option<String> {
     let mut text = String::new();
     fs::File::open(path).ok()?.take(MAX_FILE_BYTES).read_to_string(&mut text).ok()?;
@@ -235,6 +235,7 @@ fn tracing() -> Check {
     check("ptrace", status, finding, impact, Some(&fix))
 }
 
+/// Traces a child process as `explain` traces its target.
 fn try_tracing() -> std::io::Result<()> {
     let mut child = Command::new("/proc/self/exe")
         .args(["demo-child", "--heap-mebibytes", "0", "--zero-mebibytes", "0"])
@@ -263,124 +264,6 @@ fn reading() -> Check {
     };
     let fix = "in a container, allow process_vm_readv (`--cap-add SYS_PTRACE`, or a seccomp profile)";
     check("process_vm_readv", status, finding, "heaps cannot be read", Some(fix))
-}
-
-fn ptrace_scope_setting() -> Option<String> {
-    read("/proc/sys/kernel/yama/ptrace_scope")
-}
-
-/// Advice to get the capabilities missing for other users' processes.
-fn more_rights(rights: &Rights) -> String {
-    rights.advice(&rights.missing(true), "")
-}
-
-/// Advice to get a capability that reading does not need.
-fn further_right(rights: &Rights, capability: Capability) -> String {
-    let missing = if rights.has(capability) { &[][..] } else { &[capability] };
-    if missing.is_empty() || rights.user == 0 || rights.is_more_than_not_root(missing) {
-        return rights.advice(missing, "");
-    }
-    // Not a command of its own: a second setcap removes what the first one gave.
-    format!("run as root, or add {} to strandline's setcap (GUIDE.md)", file_name(capability))
-}
-
-/// Checks Yama's restriction of ptrace (Documentation/admin-guide/LSM/Yama.rst).
-fn ptrace_scope() -> Check {
-    let (scope, rights) = (ptrace_scope_setting(), Rights::own());
-    let (status, finding) = scope_status(scope.as_deref(), rights.has(SYS_PTRACE));
-    let impact = "only descendants of strandline, or no processes at all, can be read";
-    let fix = match scope.as_deref() {
-        Some("3") => "scope 3 cannot be lowered again: set kernel.yama.ptrace_scope and reboot".to_owned(),
-        _ if rights.user == 0 => more_rights(&rights),
-        _ => more_rights(&rights) + ", or `sysctl kernel.yama.ptrace_scope=0`",
-    };
-    check("ptrace_scope", status, finding, impact, Some(&fix))
-}
-
-fn scope_status(scope: Option<&str>, has_ptrace_capability: bool) -> (Status, String) {
-    match (scope, has_ptrace_capability) {
-        (None, _) => (Status::Ok, "no Yama: the usual rules hold".to_owned()),
-        (Some("0"), _) => (Status::Ok, "0: this user's processes".to_owned()),
-        (Some("3"), _) => (Status::Missing, "3: no process may trace".to_owned()),
-        (Some(scope), true) => (Status::Ok, format!("{scope}, but this user has CAP_SYS_PTRACE")),
-        (Some("1"), false) => (Status::Limited, "1: only descendants of the tracer".to_owned()),
-        (Some(scope), false) => (Status::Missing, format!("{scope}: only with CAP_SYS_PTRACE")),
-    }
-}
-
-/// Checks the capabilities for processes of other users.
-fn capabilities() -> Check {
-    let rights = Rights::own();
-    let (status, finding) = capability_status(&rights);
-    let impact = "processes of other users, and those that changed their user, cannot be read";
-    check("capabilities", status, finding, impact, Some(&capability_advice(&rights)))
-}
-
-/// The two capabilities for reading, and what each further one adds in the same setcap.
-fn capability_advice(rights: &Rights) -> String {
-    let advice = more_rights(rights);
-    let further = rights.missing_further().into_iter();
-    let further: Vec<String> =
-        further.map(|right| format!("{} ({})", file_name(right.capability), right.adds)).collect();
-    if !advice.contains("setcap ") || further.is_empty() {
-        return advice;
-    }
-    format!("{advice}. Not needed to read: {}", further.join(", "))
-}
-
-/// Processes of other users need two capabilities: one to trace them, and one to open /proc/PID/mem
-/// and pagemap, which only their user may read.
-fn capability_status(rights: &Rights) -> (Status, String) {
-    let missing = rights.missing(true);
-    if missing.is_empty() {
-        return (Status::Ok, format!("user {} has CAP_SYS_PTRACE", rights.user));
-    }
-    let present = if rights.has(SYS_PTRACE) { "CAP_SYS_PTRACE is present; " } else { "" };
-    (Status::Limited, present.to_owned() + &rights.describe_missing(&missing))
-}
-
-/// Checks which processes this user may inspect.
-fn rights() -> Check {
-    let rights = Rights::own();
-    // A kernel without namespaces has no such links.
-    let is_initial = INITIAL_NAMESPACES.iter().all(|(kind, initial)| {
-        fs::read_link(format!("/proc/self/ns/{kind}")).map_or(true, |name| name.as_os_str() == *initial)
-    });
-    let (status, finding) = rights_status(ptrace_scope_setting().as_deref(), &rights, is_initial);
-    let impact = "the processes that explain, holders and reclaim can read; run and record sample all";
-    let table = "GUIDE.md, \"Which permission do I need?\", lists what each permission allows";
-    let missing = rights.missing(true);
-    let fix =
-        if rights.is_more_than_not_root(&missing) { rights.advice(&missing, "") } else { table.to_owned() };
-    check("rights", status, finding, impact, Some(&fix))
-}
-
-/// Which processes can be read with these rights; `is_initial` if strandline is in the initial
-/// namespaces.
-fn rights_status(scope: Option<&str>, rights: &Rights, is_initial: bool) -> (Status, String) {
-    let user = rights.user;
-    let missing = rights.missing(true);
-    // Tracing a process of the same user needs all its capabilities: root's processes often have
-    // more.
-    let exception = if user == 0 { ", but for those with more capabilities" } else { "" };
-    let lack = if rights.is_more_than_not_root(&missing) {
-        format!(": {}", rights.describe_missing(&missing))
-    } else {
-        String::new()
-    };
-    match (scope.unwrap_or("0"), rights.has(SYS_PTRACE)) {
-        ("3", _) => (Status::Missing, "no processes".to_owned()),
-        (_, true) if missing.is_empty() && is_initial => {
-            (Status::Ok, "the processes of all users".to_owned())
-        }
-        (_, true) if missing.is_empty() => {
-            (Status::Limited, "the processes of all users in these namespaces".to_owned())
-        }
-        (_, true) => (Status::Limited, format!("the processes of user {user}{lack}")),
-        ("0", _) => (Status::Limited, format!("the processes of user {user}{exception}{lack}")),
-        ("1", _) => (Status::Limited, format!("only what strandline itself starts (run, demo){lack}")),
-        _ => (Status::Missing, format!("no process{lack}")),
-    }
 }
 
 /// Checks whether mapped files can be opened through the process that maps them.
@@ -415,7 +298,8 @@ fn rollup() -> Check {
 /// Checks whether a filter may refuse strandline's system calls.
 fn seccomp() -> Check {
     let (status, finding) = match own_status("Seccomp").as_deref() {
-        Some("0") | None => (Status::Ok, "no filter on strandline itself".to_owned()),
+        Some("0") => (Status::Ok, "no filter on strandline itself".to_owned()),
+        None => (Status::Ok, "the kernel reports no filter".to_owned()),
         Some(mode) => (Status::Limited, format!("strandline runs under a seccomp filter (mode {mode})")),
     };
     let impact = "system calls may be refused; the checks above show which";
@@ -437,6 +321,7 @@ fn cgroup() -> Check {
     check("cgroup", status, finding, impact, Some(strandline_recorder::MOUNT_CONTROL_GROUPS))
 }
 
+/// Shows the mode of transparent huge pages.
 fn huge_pages() -> Check {
     let mode = read("/sys/kernel/mm/transparent_hugepage/enabled");
     let finding = mode.map_or_else(|| "no transparent huge pages".to_owned(), |mode| format!("modes {mode}"));
@@ -446,12 +331,15 @@ fn huge_pages() -> Check {
 
 /// Checks whether there is a swap area.
 fn swap() -> Check {
-    let areas = read("/proc/swaps").map_or(0, |text| text.lines().count().saturating_sub(1));
-    let impact = "zero_pages cannot take the way through swap, which is safe at every instant";
-    match areas {
-        0 => check("swap", Status::Limited, "no swap", impact, Some("add a swap area, zram for example")),
-        count => check("swap", Status::Ok, format!("swap areas: {count}"), impact, None),
-    }
+    // The first line is a heading.
+    let areas = read("/proc/swaps").map(|text| text.lines().count().saturating_sub(1));
+    let (status, finding) = match areas {
+        None => (Status::Limited, "/proc/swaps cannot be read".to_owned()),
+        Some(0) => (Status::Limited, "no swap".to_owned()),
+        Some(count) => (Status::Ok, format!("swap areas: {count}")),
+    };
+    let impact = "zero_pages cannot move pages through swap, which is safe at every instant";
+    check("swap", status, finding, impact, Some("add a swap area, zram for example"))
 }
 
 /// Checks whether the kernel merges equal pages (KSM).
@@ -492,7 +380,6 @@ fn tool(name: &'static str, impact: &str) -> Check {
 mod tests {
     use super::*;
     use strandline_claims::remedy::Action;
-    use strandline_sys::capabilities::{DAC_OVERRIDE, DAC_READ_SEARCH};
 
     #[test]
     fn the_alert_rules_name_every_call() {
@@ -524,70 +411,6 @@ mod tests {
         assert_eq!(version("rubbish"), None);
         assert_eq!(version(""), None);
         assert!(version("6.6.1") < Some((6, 7)));
-    }
-
-    #[test]
-    fn scopes_match_yamas_rules() {
-        assert_eq!(scope_status(None, false).0, Status::Ok);
-        assert_eq!(scope_status(Some("0"), false).0, Status::Ok);
-        assert_eq!(scope_status(Some("1"), false).0, Status::Limited);
-        assert_eq!(scope_status(Some("1"), true).0, Status::Ok);
-        assert_eq!(scope_status(Some("2"), false).0, Status::Missing);
-        assert_eq!(scope_status(Some("3"), true).0, Status::Missing);
-    }
-
-    fn rights_with(user: u32, held: &[Capability]) -> Rights {
-        let held_bits = held.iter().map(|capability| capability.bit()).sum();
-        Rights { user, held_bits, bounding_bits: u64::MAX }
-    }
-
-    #[test]
-    fn other_users_processes_want_two_capabilities() {
-        let status = |held: &[Capability]| capability_status(&rights_with(1000, held));
-        assert_eq!(
-            status(&[]),
-            (Status::Limited, "user 1000 lacks CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH".to_owned())
-        );
-        assert_eq!(status(&[SYS_PTRACE]).1, "CAP_SYS_PTRACE is present; user 1000 lacks CAP_DAC_READ_SEARCH");
-        assert_eq!(status(&[SYS_PTRACE, DAC_READ_SEARCH]).0, Status::Ok);
-        assert_eq!(status(&[SYS_PTRACE, DAC_OVERRIDE]).0, Status::Ok);
-    }
-
-    #[test]
-    fn rights_are_those_of_scope_and_capabilities() {
-        let both = [SYS_PTRACE, DAC_READ_SEARCH];
-        let status = |scope, held: &[Capability]| rights_status(scope, &rights_with(7, held), true);
-        assert_eq!(status(None, &[]), (Status::Limited, "the processes of user 7".to_owned()));
-        assert_eq!(status(Some("1"), &[]).1, "only what strandline itself starts (run, demo)");
-        assert_eq!(status(Some("1"), &[SYS_PTRACE]).1, "the processes of user 7");
-        assert_eq!(status(Some("2"), &[]).0, Status::Missing);
-        assert_eq!(status(Some("2"), &both).0, Status::Ok);
-        assert_eq!(status(Some("3"), &both).0, Status::Missing);
-        assert_eq!(rights_status(None, &rights_with(0, &both), false).0, Status::Limited);
-    }
-
-    #[test]
-    fn root_with_few_capabilities_is_advised_to_add_them() {
-        let root = Rights { bounding_bits: !SYS_PTRACE.bit(), ..rights_with(0, &[DAC_OVERRIDE]) };
-        let (status, finding) = rights_status(None, &root, true);
-        assert_eq!(status, Status::Limited);
-        assert!(
-            finding.ends_with("with more capabilities: this container's root lacks CAP_SYS_PTRACE"),
-            "{finding}"
-        );
-        assert!(more_rights(&root).starts_with("start it with --cap-add SYS_PTRACE (Kubernetes"));
-    }
-
-    #[test]
-    fn two_capabilities_are_advised_and_the_others_named() {
-        let advice = capability_advice(&rights_with(7, &[]));
-        assert!(advice.contains("setcap cap_sys_ptrace,cap_dac_read_search+ep "), "{advice}");
-        for name in ["cap_net_admin", "cap_sys_nice", "cap_checkpoint_restore"] {
-            assert_eq!(advice.matches(name).count(), 1, "{advice}");
-        }
-        assert!(!capability_advice(&rights_with(7, &[NET_ADMIN])).contains("cap_net_admin ("));
-        let further = further_right(&rights_with(7, &[]), NET_ADMIN);
-        assert!(further.contains("add cap_net_admin to") && !further.contains('`'), "{further}");
     }
 
     #[test]

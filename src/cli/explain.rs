@@ -60,18 +60,22 @@ fn snapshot_choice(arguments: &Explain) -> SnapshotChoice {
 
 /// Explains one process and evaluates the conditions.
 pub fn run(arguments: &Explain, output: &mut Output) -> Result<CommandResult> {
-    warn_of_long_stop(arguments, output.json);
+    let pid = arguments.pid()?;
+    if !output.json {
+        warn_of_long_stop(pid, arguments);
+    }
     if arguments.holders {
         strandline_sys::host::map_large_arrays();
     }
     let choice = snapshot_choice(arguments);
-    let snapshot = match arguments.holders {
-        true => super::holders::snapshot_mode(choice, arguments.max_stop),
-        false => choice.mode(),
+    let snapshot = if arguments.holders {
+        super::holders::snapshot_mode(choice, arguments.max_stop)
+    } else {
+        choice.mode()
     };
     let progress = Progress::new(!output.json);
     let inspection = inspect(
-        arguments.pid(),
+        pid,
         &Options {
             keeps_blocks: arguments.holders,
             progress: Some(&|step, done, total| progress.set_bytes(step, done, total)),
@@ -129,25 +133,24 @@ fn expected_stop(anonymous_bytes: u64, processors: u64) -> Duration {
 }
 
 /// Warns a user at a terminal before a long stop, and mentions the options that limit it.
-fn warn_of_long_stop(arguments: &Explain, is_json: bool) {
-    if is_json
-        || arguments.max_stop.is_some()
+fn warn_of_long_stop(pid: i32, arguments: &Explain) {
+    if arguments.max_stop.is_some()
         || matches!(arguments.snapshot, SnapshotChoice::Always | SnapshotChoice::Try)
         || !std::io::stderr().is_terminal()
     {
         return;
     }
-    let process = Process::open(arguments.pid()).ok();
+    // If the process cannot be read, the inspection reports why.
+    let process = Process::open(pid).ok();
     let Some(anonymous_bytes) = process.and_then(|process| process.status().ok()?.anonymous_bytes) else {
         return;
     };
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let expected = expected_stop(anonymous_bytes, processors);
-    if expected >= MIN_WARNED_STOP && !takes_snapshot(arguments) {
+    if expected >= MIN_WARNED_STOP && !takes_snapshot(pid, arguments) {
         print_message(&format!(
-            "process {} has {} of its own and will be stopped for about {}; --snapshot would stop it for about {}, --max-stop \
+            "process {pid} has {} of its own and will be stopped for about {}; --snapshot would stop it for about {}, --max-stop \
              200ms would resume it after that time and leave the rest unread",
-            arguments.pid(),
             bytes(anonymous_bytes),
             seconds(expected.as_secs_f64()),
             seconds(SNAPSHOT_SECONDS_PER_GIB * anonymous_bytes as f64 / (1_u64 << 30) as f64)
@@ -157,12 +160,13 @@ fn warn_of_long_stop(arguments: &Explain, is_json: bool) {
 
 /// Whether the inspection takes a snapshot by default, because reading would stop the process for
 /// longer.
-fn takes_snapshot(arguments: &Explain) -> bool {
+fn takes_snapshot(pid: i32, arguments: &Explain) -> bool {
     let is_slow = || {
-        let process = Process::open(arguments.pid()).ok()?;
+        let process = Process::open(pid).ok()?;
         let (space, _) = AddressSpace::parse(&process.maps_text().ok()?);
         Some(FoundReaders::find(&process, &space, !arguments.no_runtimes).is_slow())
     };
+    // Where that is not known, the warning is shown.
     arguments.snapshot == SnapshotChoice::Auto && is_slow().unwrap_or(false)
 }
 

@@ -13,7 +13,7 @@ use super::{CommandResult, Failure, Result};
 /// Exports metrics until a signal ends it.
 pub fn run(arguments: &Export) -> Result<CommandResult> {
     let listen = match (arguments.listen, &arguments.textfile) {
-        (None, None) => DEFAULT_LISTEN.parse().ok(),
+        (None, None) => Some(DEFAULT_LISTEN),
         (listen, _) => listen,
     };
     let ledgers = LedgerOptions {

@@ -36,6 +36,7 @@ const MAX_ANSWER_BYTES: usize = 16;
 /// With --until, the maximum number of rounds as a multiple of the requested ones.
 pub const UNTIL_FACTOR: u32 = 10;
 
+/// The options of a lab that the arguments request.
 pub fn lab_options(lab: &Lab) -> LabOptions {
     let cluster = lab.slurm.on.map(|_| slurm::Options {
         sbatch: lab.slurm.options(),
@@ -75,6 +76,7 @@ pub fn require_confirmation(
     Err(Failure(format!("that is {runs} runs{}; add --yes to start", estimate.unwrap_or_default())))
 }
 
+/// The user at the terminal that strandline was started from.
 pub struct TerminalUser;
 
 impl User for TerminalUser {
@@ -142,6 +144,7 @@ pub fn report_stop(stop: &StopReason) -> Result<CommandResult> {
     }
 }
 
+/// Why a lab stopped, as a failure.
 fn failure(stop: &StopReason) -> Failure {
     match stop {
         StopReason::Interrupted(signal) => Failure(format!("interrupted by signal {signal}")),

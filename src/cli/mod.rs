@@ -4,11 +4,11 @@
 //! the results to `report`, and returns how it ended; everything is printed through `Output`.
 
 pub mod arguments;
-pub mod arguments_chosen;
 pub mod arguments_export;
 pub mod arguments_lab;
 pub mod arguments_process;
 pub mod arguments_reading;
+pub mod arguments_selection;
 pub mod arguments_slurm;
 pub mod arguments_top;
 mod compare;
@@ -75,6 +75,7 @@ impl<E: std::error::Error> From<E> for Failure {
     }
 }
 
+/// The result of a subcommand, or of a part of it.
 pub type Result<T> = std::result::Result<T, Failure>;
 
 const EXIT_CONDITION_HOLDS: u8 = 1;
@@ -181,6 +182,7 @@ fn launch(descriptor: i32) -> Result<CommandResult> {
     Ok(CommandResult::Done)
 }
 
+/// The conflict between --jobs and --on slurm.
 const JOBS_ON_SLURM: &str = "--jobs sets the runs at a time on one machine; on Slurm each round has its own node: give --at-once instead";
 
 /// Conflicting flags of a lab on a cluster: its rounds need a shared folder.
@@ -244,6 +246,7 @@ fn holders_conflict(max_stop: Option<Duration>, snapshot: SnapshotChoice) -> Opt
         .then_some("--max-stop needs a snapshot to find what holds memory: leave out --snapshot=never")
 }
 
+/// Conflicting flags of `try`.
 fn try_conflict(arguments: &arguments::Try) -> Option<&'static str> {
     if arguments.ready.is_some() && arguments.lab.jobs > 1 {
         return Some("--jobs is not for servers, which would share a port: leave it out");
@@ -257,6 +260,7 @@ fn try_conflict(arguments: &arguments::Try) -> Option<&'static str> {
     )
 }
 
+/// Conflicting flags of `reclaim`.
 fn reclaim_conflict(reclaim: &arguments::Reclaim) -> Option<&'static str> {
     let remedy = reclaim.remedy.as_deref();
     if remedy == Some(MEMORY_RECLAIM) && reclaim.group.name().is_none() {
@@ -296,13 +300,14 @@ fn print_clap_message(error: &clap::Error, words: &[OsString]) -> ExitCode {
     } else {
         let line = next_start_message(error)
             .or_else(|| several_processes_message(error, words))
+            .or_else(|| missing_process_message(error, words))
             .unwrap_or_else(|| usage_line(&error.render().to_string(), words));
         output::print_message(&line);
     }
     ExitCode::from(if error.use_stderr() { EXIT_USAGE } else { 0 })
 }
 
-/// A text in an error of clap.
+/// The text of this kind in an error of clap; `None` if it has none, or several.
 fn context(error: &clap::Error, kind: ContextKind) -> Option<&str> {
     match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text),
@@ -326,6 +331,22 @@ fn several_processes_message(error: &clap::Error, words: &[OsString]) -> Option<
         _ => return None,
     };
     Some(format!("{command} takes one PID: run it once for each ({for_several}; see `{command} --help`)"))
+}
+
+/// The answer to a missing process id.
+fn missing_process_message(error: &clap::Error, words: &[OsString]) -> Option<String> {
+    let is_missing = error.kind() == clap::error::ErrorKind::MissingRequiredArgument;
+    let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg).filter(|_| is_missing)
+    else {
+        return None;
+    };
+    missing.iter().any(|argument| argument.starts_with("<PID")).then(|| {
+        let command = command_of(words);
+        format!(
+            "{command} needs the id of a process, such as `{command} 1234`: `strandline top` lists processes by \
+             their memory, `pidof NAME` prints the id of one (see `{command} --help`)"
+        )
+    })
 }
 
 /// The answer to `--remedy` with a remedy that reclaim cannot apply: a setting for the next start.
@@ -436,8 +457,12 @@ mod tests {
     fn usage_errors_are_one_line() {
         let line = complaint(&["strandline", "explain", "--fail-if", "stranded = 5", "1"]);
         assert!(line.contains("a single = compares nothing"), "{line}");
-        let line = complaint(&["strandline", "explain"]);
-        assert!(line.contains("<PID>") && !line.contains('\n'), "{line}");
+        for verb in ["explain", "reclaim", "holders", "record"] {
+            let words = ["strandline", verb].map(OsString::from);
+            let line =
+                missing_process_message(&Arguments::try_parse_from(&words).unwrap_err(), &words).unwrap();
+            assert!(line.contains(&format!("`strandline {verb} 1234`")) && !line.contains('\n'), "{line}");
+        }
         let line = complaint(&["strandline", "reclaim", "--remedy", "magic", "1"]);
         assert!(line.contains("magic") && line.contains("malloc_trim"), "{line}");
         let message = |remedy| {

@@ -28,21 +28,18 @@ const MIN_PINNED_BYTES: u64 = 1 << 20;
 /// Applies the remedy and prints the result. A refusal exits with "could not".
 pub fn run(arguments: &Reclaim, output: &mut Output) -> Result<CommandResult> {
     let options = ReclaimOptions { watch: WATCH, ..options(arguments) };
-    let reclamation = reclaim(arguments.pid(), &options)?;
+    let pid = arguments.pid()?;
+    let reclamation = reclaim(pid, &options)?;
     let is_refused = reclamation.outcome == Outcome::Refused;
     if output.json {
         output.document(SCHEMA, reclamation.before.as_ref(), &reclamation)?;
     } else if !is_refused {
-        output.print(&screen(arguments, &reclamation, output.surface))?;
+        output.print(&screen(pid, arguments, &reclamation, output.surface))?;
     }
     if is_refused {
-        let better = better_remedies(arguments.pid(), &reclamation);
+        let better = better_remedies(pid, &reclamation);
         let hints: String = better.iter().map(|sentence| format!("; {sentence}")).collect();
-        print_message(&format!(
-            "process {}: {}{hints}",
-            arguments.pid(),
-            reclamation::headline(&reclamation)
-        ));
+        print_message(&format!("process {pid}: {}{hints}", reclamation::headline(&reclamation)));
         return Ok(CommandResult::Failed);
     }
     Ok(CommandResult::Done)
@@ -63,12 +60,11 @@ pub fn options(arguments: &Reclaim) -> ReclaimOptions<'_> {
 }
 
 /// The default screen, or the one with all details.
-fn screen(arguments: &Reclaim, reclamation: &Reclamation, surface: Surface) -> String {
-    let hints = hint_lines(arguments, reclamation, surface);
+fn screen(pid: i32, arguments: &Reclaim, reclamation: &Reclamation, surface: Surface) -> String {
+    let hints = hint_lines(pid, arguments, reclamation, surface);
     if !arguments.detail.verbose {
         return reclamation::reclamation(reclamation, &hints, surface);
     }
-    let pid = arguments.pid();
     let title = reclamation.before.as_ref().map_or_else(
         || format!("process {pid}"),
         |before| format!("process {pid} · {}", strandline_report::model::program(&before.target)),
@@ -79,8 +75,7 @@ fn screen(arguments: &Reclaim, reclamation: &Reclamation, surface: Surface) -> S
 
 /// What to do next: other remedies that are better, and the command that applies a predicted one or
 /// shows what pins the rest.
-fn hint_lines(arguments: &Reclaim, reclamation: &Reclamation, surface: Surface) -> Vec<String> {
-    let pid = arguments.pid();
+fn hint_lines(pid: i32, arguments: &Reclaim, reclamation: &Reclamation, surface: Surface) -> Vec<String> {
     let better = better_remedies(pid, reclamation);
     let mut lines: Vec<String> = better.iter().flat_map(|hint| wrap(hint, surface.columns)).collect();
     let command = if reclamation.dry_run && reclamation.outcome == Outcome::Done {
@@ -120,7 +115,8 @@ fn pins_command(pid: i32, reclamation: &Reclamation) -> Option<NextCommand> {
         Outcome::NothingToGiveBack | Outcome::Refused => reclamation.before.as_ref()?,
     };
     let is_pinned = |row: &&Row| row.state == State::Pinned && row.stratum == HolderKind::Allocator;
-    let pinned_bytes: u64 = latest.rows.iter().filter(is_pinned).map(|row| row.bytes).sum();
+    let pinned = latest.rows.iter().filter(is_pinned);
+    let pinned_bytes = pinned.fold(0, |sum: u64, row| sum.saturating_add(row.bytes));
     let min_bytes = (latest.kernel.rss_bytes / MIN_MENTIONED_DIVISOR).max(MIN_PINNED_BYTES);
     (pinned_bytes > min_bytes).then(|| {
         NextCommand::new(format!("strandline holders {pid}"), &format!("what pins {}", bytes(pinned_bytes)))
@@ -136,6 +132,7 @@ fn is_applied(id: &str) -> bool {
 /// or may, as sentences.
 fn better_remedies(pid: i32, reclamation: &Reclamation) -> Vec<String> {
     let Some(latest) = reclamation.after.as_ref().or(reclamation.before.as_ref()) else { return Vec::new() };
+    // If nothing was predicted, any remedy that releases a significant part may be better.
     let predicted = reclamation.predicted_bytes.or(reclamation.predicted_least_bytes).unwrap_or(0);
     let min_bytes = predicted.max(latest.kernel.rss_bytes / MIN_MENTIONED_DIVISOR);
     let others = latest.remedies.iter().filter(|other| other.id != reclamation.remedy);

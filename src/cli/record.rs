@@ -30,6 +30,7 @@ const SHOW_AFTER: Duration = Duration::from_secs(1);
 
 /// Runs a command, records it, and returns how it ended.
 pub fn run(arguments: &Run) -> Result<CommandResult> {
+    // The parser requires a command.
     let program =
         arguments.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
     let file = arguments.output.clone().unwrap_or_else(|| strandline_recorder::default_path(&program));
@@ -57,7 +58,7 @@ pub fn run(arguments: &Run) -> Result<CommandResult> {
     match ended {
         Ok(RecordedCommand { recorded, wait_status }) => {
             if std::io::stderr().is_terminal() && may_write() {
-                print_summary(&recorded, "high water");
+                print_summary(&recorded, "peak RSS");
             }
             Ok(CommandResult::WaitStatus(wait_status))
         }
@@ -76,6 +77,7 @@ pub fn run(arguments: &Run) -> Result<CommandResult> {
 /// Records a running process and its descendants until it ends, or until a signal.
 pub fn record(arguments: &Record, output: &mut Output) -> Result<CommandResult> {
     let name = || {
+        // If the process cannot be opened, the recorder reports why.
         let process = Process::open(arguments.pid).ok();
         process.and_then(|process| process.executable()).unwrap_or_default()
     };
@@ -90,7 +92,7 @@ pub fn record(arguments: &Record, output: &mut Output) -> Result<CommandResult> 
     if output.json {
         output.document(SCHEMA, None, &RecordDocument::new(&recorded))?;
     } else {
-        print_summary(&recorded, "high water since its start");
+        print_summary(&recorded, "peak RSS since its start");
     }
     Ok(CommandResult::Done)
 }
@@ -174,8 +176,8 @@ fn may_write() -> bool {
     !std::io::stderr().is_terminal() || strandline_sys::host::is_in_foreground()
 }
 
-/// Prints on standard error what was recorded and the cost.
-fn print_summary(recorded: &Recorded, high_water: &str) {
+/// Prints on standard error what was recorded and the cost; `peak_name` says what the peak is of.
+fn print_summary(recorded: &Recorded, peak_name: &str) {
     let Recorded { file, file_bytes, end, progress, processes } = recorded;
     let mut parts = vec![
         format!("recorded {}", seconds(us_to_seconds(end.at_us))),
@@ -184,7 +186,7 @@ fn print_summary(recorded: &Recorded, high_water: &str) {
             counted(end.samples, "sample"),
             percent(end.missed, end.samples + end.missed)
         ),
-        format!("{high_water} {}", maybe_bytes(end.high_water_kib.map(|kib| kib * 1024))),
+        format!("{peak_name} {}", maybe_bytes(end.high_water_kib.map(|kib| kib * 1024))),
     ];
     if *processes > 1 || end.brief_processes > 0 {
         parts.push(counted(u64::from(*processes) + end.brief_processes, "process"));
@@ -203,7 +205,7 @@ fn print_summary(recorded: &Recorded, high_water: &str) {
     if progress.caveats > 0 {
         parts.push(counted(progress.caveats, "caveat"));
     }
-    parts.push(format!("own cpu {}", percent(end.own_cpu_us, end.at_us)));
+    parts.push(format!("own CPU {}", percent(end.own_cpu_us, end.at_us)));
     print_message(&parts.join(" · "));
     if let Some(kill) = &end.group_kill {
         print_message(&format!(

@@ -1,5 +1,6 @@
 //! `squeeze -- COMMAND`: finds the smallest memory limit under which the command still succeeds.
 
+use clap::ValueEnum;
 use strandline_inspect::environment::Environment;
 use strandline_process::pages::USER_ADDRESS_END;
 use strandline_sys::spawn::Resource;
@@ -152,6 +153,7 @@ mkdir -p \"$d\" && exec \"$0\" squeeze --dir \"$d\" \"$@\"";
     Ok(CommandResult::Done)
 }
 
+/// The failure of a lab without an executor.
 fn no_executor() -> Failure {
     Failure("there is nothing to run commands on".to_owned())
 }
@@ -175,7 +177,8 @@ fn search_arguments(arguments: &Squeeze, is_json: bool) -> Vec<String> {
     let format = if is_json {
         Some("json".to_owned())
     } else {
-        arguments.report_output.format.map(|format| format!("{format:?}").to_lowercase())
+        let value = arguments.report_output.format.and_then(|format| format.to_possible_value());
+        value.map(|value| value.get_name().to_owned())
     };
     words.extend(format.map(|format| format!("--format={format}")));
     words.push("--".to_owned());

@@ -58,7 +58,7 @@ fn as_shares(member: &Member) -> Explanation {
 
 /// Explains the process and its descendants, one after the other.
 fn explain_tree(arguments: &Explain) -> Result<Tree> {
-    let root = arguments.pid();
+    let root = arguments.pid()?;
     let own_pid = std::process::id().cast_signed();
     let mut members = Vec::new();
     let mut caveats = Vec::new();

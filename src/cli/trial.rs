@@ -125,6 +125,7 @@ fn with_results(
     settings.into_iter().zip(results).map(|(setting, result)| Tried { setting, result })
 }
 
+/// Results of some rounds of a trial.
 struct Rounds {
     /// The results of the command without settings, then of each candidate.
     results: Vec<TryResult>,
@@ -138,6 +139,7 @@ struct Rounds {
     first_baseline_failure: Option<String>,
 }
 
+/// A trial in progress.
 struct RunningTrial<'a> {
     arguments: &'a Arguments,
     catalogue: &'a Catalogue,
@@ -149,6 +151,8 @@ struct RunningTrial<'a> {
 }
 
 impl RunningTrial<'_> {
+    /// Runs the command without settings, then with each candidate, then with pairs of the better
+    /// ones.
     fn run(mut self, lab: &mut LabSetup) -> std::result::Result<Trial, NoResult> {
         let begin = Instant::now();
         let observation = self.first_run(lab)?;

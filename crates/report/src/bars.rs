@@ -4,6 +4,7 @@ use super::paint::{Paint, Surface};
 use super::text::{pad_left, pad_right};
 use super::units::{bytes, whole_percent};
 
+/// A part of the whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
     pub name: &'static str,
@@ -15,7 +16,7 @@ pub struct Segment {
 
 /// Width of the longest name, `unattributed`.
 const NAME_COLUMNS: usize = 12;
-/// Width of a size: `1023 MiB`.
+/// Maximum width of a size: `96.0 MiB`.
 const SIZE_COLUMNS: usize = 8;
 /// Width of a share: `100 %`.
 const SHARE_COLUMNS: usize = 5;

@@ -71,11 +71,12 @@ impl NextCommand {
 impl Brief {
     pub fn new(explanation: &Explanation) -> Self {
         let (pid, kernel) = (explanation.target.pid, &explanation.kernel);
-        let (important, other_caveats) = important_caveats(&explanation.caveats, kernel.rss_bytes);
+        let important = ImportantCaveats::of(&explanation.caveats, kernel.rss_bytes);
         let headline = clean_sentence(&explanation.verdict.headline);
         let sentences = Some(headline).filter(|headline| !headline.is_empty());
-        let answer: Vec<String> = sentences.into_iter().chain(important).collect();
-        let (releases, hidden_releases) = releases(explanation);
+        let answer: Vec<String> = sentences.into_iter().chain(important.sentences).collect();
+        let releases = releases(explanation);
+        let effective_count = explanation.remedies.iter().filter(is_effective).count();
         let swap = match kernel.swap_bytes {
             0 => String::new(),
             swap => format!(", swap {}", bytes(swap)),
@@ -94,22 +95,22 @@ impl Brief {
             ),
             answer: answer.join(". "),
             types: types(explanation),
+            hidden_releases: effective_count.saturating_sub(releases.len()),
             releases,
-            hidden_releases,
             next: [
                 NextCommand::new(
                     format!("strandline holders {pid}"),
                     "who holds live blocks, which ones leaked",
                 ),
-                NextCommand::new(format!("strandline explain -v {pid}"), &details(explanation)),
+                NextCommand::new(format!("strandline explain -v {pid}"), &detail_names(explanation)),
             ],
-            cost: cost(explanation, other_caveats),
+            cost: cost(explanation, important.other_count),
         }
     }
 }
 
-/// What the view with all details has.
-fn details(explanation: &Explanation) -> String {
+/// What the view with all details lists: `arenas, types, all rows, caveats`.
+fn detail_names(explanation: &Explanation) -> String {
     let parts = [
         ("arenas, ", explanation.allocators.iter().any(|allocator| !allocator.arenas.is_empty())),
         ("types, ", explanation.runtimes.iter().any(|runtime| !runtime.types.is_empty())),
@@ -119,16 +120,24 @@ fn details(explanation: &Explanation) -> String {
     parts.into_iter().filter_map(|(text, is_present)| is_present.then_some(text)).collect()
 }
 
-/// The caveats that touch a significant part of RSS, as sentences, and the number of the others.
-pub fn important_caveats(caveats: &[Caveat], rss_bytes: u64) -> (Vec<String>, usize) {
-    let min_bytes = rss_bytes / IMPORTANT_DIVISOR;
-    let sentences = caveats.iter().filter_map(|caveat| {
-        let touched_bytes = caveat.bytes.filter(|&touched| touched > min_bytes)?;
-        Some(format!("Caveat ({}): {}", bytes(touched_bytes), clean_sentence(&caveat.text)))
-    });
-    let important: Vec<String> = sentences.take(MAX_IMPORTANT_CAVEATS).collect();
-    let other_count = caveats.len() - important.len();
-    (important, other_count)
+/// The caveats that belong to the answer, because they touch a significant part of RSS.
+pub struct ImportantCaveats {
+    /// The caveats as sentences.
+    pub sentences: Vec<String>,
+    /// Number of the other caveats.
+    pub other_count: usize,
+}
+
+impl ImportantCaveats {
+    pub fn of(caveats: &[Caveat], rss_bytes: u64) -> Self {
+        let min_bytes = rss_bytes / IMPORTANT_DIVISOR;
+        let sentences = caveats.iter().filter_map(|caveat| {
+            let touched_bytes = caveat.bytes.filter(|&touched| touched > min_bytes)?;
+            Some(format!("Caveat ({}): {}", bytes(touched_bytes), clean_sentence(&caveat.text)))
+        });
+        let sentences: Vec<String> = sentences.take(MAX_IMPORTANT_CAVEATS).collect();
+        Self { other_count: caveats.len() - sentences.len(), sentences }
+    }
 }
 
 /// The largest types of the largest runtime.
@@ -144,18 +153,19 @@ fn types(explanation: &Explanation) -> Vec<String> {
         .collect()
 }
 
-/// The remedies that release something that those before them do not, those of little effect last;
-/// and the number of those that are not shown.
-fn releases(explanation: &Explanation) -> (Vec<Release>, usize) {
+/// Whether a remedy releases anything, as far as is known.
+fn is_effective(remedy: &&Remedy) -> bool {
+    remedy.predicted_bytes != Some(0)
+}
+
+/// The remedies that release something that those before them do not, those of little effect last.
+fn releases(explanation: &Explanation) -> Vec<Release> {
     let min_bytes = explanation.kernel.rss_bytes / IMPORTANT_DIVISOR;
-    let effective = explanation.remedies.iter().filter(|remedy| remedy.predicted_bytes != Some(0));
-    let effective_count = effective.clone().count();
+    let effective = explanation.remedies.iter().filter(is_effective);
     let mut additional: Vec<&Remedy> =
         effective.filter(|remedy| remedy.predicted_after_better_bytes != Some(0)).collect();
     additional.sort_by_key(|remedy| remedy.predicted_bytes.is_some_and(|predicted| predicted < min_bytes));
-    let releases: Vec<Release> = additional.into_iter().take(MAX_REMEDIES).map(release).collect();
-    let hidden_count = effective_count - releases.len();
-    (releases, hidden_count)
+    additional.into_iter().take(MAX_REMEDIES).map(release).collect()
 }
 
 fn release(remedy: &Remedy) -> Release {

@@ -10,11 +10,11 @@ use strandline_inspect::group::facts::{
 };
 use strandline_inspect::group::verdict::{self, Sums};
 
-use super::brief::{NextCommand, Release, cost_line, important_caveats};
+use super::brief::{ImportantCaveats, NextCommand, Release, cost_line};
 use super::model;
 use super::table::{Column, figures, lay_out, words};
 use super::terminal::{faint, joined, listed, next_commands, releases, strong, table_lines, two_ends};
-use super::text::{clean, hanging, pad_left, pad_right, shorten, width, wrap_at_most};
+use super::text::{clean, counted, hanging, pad_left, pad_right, shorten, width, wrap_at_most};
 use super::units::{bytes, maybe_bytes, percent_of, thousands, whole_percent};
 use crate::paint::Surface;
 
@@ -29,11 +29,14 @@ const MAX_REMEDIES: usize = 3;
 const MAX_KILLS: usize = 3;
 /// Rows below 1/`MIN_ROW_DIVISOR` of the charge are summed.
 const MIN_ROW_DIVISOR: u64 = 200;
+/// Commands that look into processes are shown if these hold more than 1/`MIN_PROCESSES_DIVISOR` of
+/// the charge.
+const MIN_PROCESSES_DIVISOR: u64 = 5;
 /// Width of the name of a kind of memory, or of a line of limits.
 const NAME_COLUMNS: usize = 13;
-/// Width of a size: `1023 MiB`.
+/// Maximum width of a size: `96.0 MiB`.
 const SIZE_COLUMNS: usize = 8;
-/// Width of a share: `100 %`.
+/// Maximum width of a share: `100 %`.
 const SHARE_COLUMNS: usize = 5;
 /// Minimum width of the group's path in the heading.
 const MIN_PATH_COLUMNS: usize = 16;
@@ -42,10 +45,10 @@ const MIN_PATH_COLUMNS: usize = 16;
 pub fn screen(explanation: &GroupExplanation, shows_all: bool, surface: Surface) -> String {
     let cgroup = &explanation.cgroup;
     let mut lines = heading(explanation, surface);
-    let (important, other_caveats) = important_caveats(&explanation.caveats, cgroup.current_bytes);
-    let important = important.into_iter().map(|sentence| sentence + ".");
+    let important = ImportantCaveats::of(&explanation.caveats, cgroup.current_bytes);
+    let sentences = important.sentences.into_iter().map(|sentence| sentence + ".");
     let answer: Vec<String> =
-        std::iter::once(clean(&explanation.verdict.headline)).chain(important).collect();
+        std::iter::once(clean(&explanation.verdict.headline)).chain(sentences).collect();
     let max_lines = if shows_all { usize::MAX } else { MAX_ANSWER_LINES };
     lines.extend(strong(&wrap_at_most(&answer.join(" "), surface.columns, max_lines), surface));
     lines.push(String::new());
@@ -60,24 +63,32 @@ pub fn screen(explanation: &GroupExplanation, shows_all: bool, surface: Surface)
         lines.extend(details(explanation, surface));
     }
     lines.push(String::new());
-    lines.extend(next_commands(&commands(explanation, shows_all, surface), surface));
-    let hidden_caveats = if shows_all { 0 } else { other_caveats };
+    lines.extend(next_commands(&commands(explanation, shows_all), surface));
+    let hidden_caveats = if shows_all { 0 } else { important.other_count };
     let cost = &explanation.cost;
     lines.extend(faint(&[cost_line(cost.stopped_seconds, cost.wall_seconds, None, hidden_caveats)], surface));
     joined(&lines)
 }
 
-/// Name, limit, charge.
-fn heading(explanation: &GroupExplanation, surface: Surface) -> Vec<String> {
-    let cgroup = &explanation.cgroup;
-    let kills = cgroup.events.oom_kill.filter(|&kills| kills > 0);
-    let killed =
-        kills.map(|kills| format!("OOM-killed {} times", thousands(kills)).replace(" 1 times", " once"));
-    let limit = match (cgroup.effective_limit_bytes, &cgroup.unread_limit_path) {
+/// `limit 48.0 MiB`, or why there is no figure. The limit of the group `unread_path` could not be
+/// read.
+pub(crate) fn limit_text(limit_bytes: Option<u64>, unread_path: Option<&str>) -> String {
+    match (limit_bytes, unread_path) {
         (Some(limit), _) => format!("limit {}", bytes(limit)),
         (None, Some(_)) => "limit unknown".to_owned(),
         (None, None) => "no limit".to_owned(),
+    }
+}
+
+/// Name, limit, charge.
+fn heading(explanation: &GroupExplanation, surface: Surface) -> Vec<String> {
+    let cgroup = &explanation.cgroup;
+    let killed = match cgroup.events.oom_kill {
+        None | Some(0) => None,
+        Some(1) => Some("OOM-killed once".to_owned()),
+        Some(kills) => Some(format!("OOM-killed {} times", thousands(kills))),
     };
+    let limit = limit_text(cgroup.effective_limit_bytes, cgroup.unread_limit_path.as_deref());
     let under_oom = (cgroup.events.under_oom == Some(true)).then(|| "out of memory now".to_owned());
     let facts: Vec<String> = [Some(limit), killed, under_oom].into_iter().flatten().collect();
     let facts = facts.join(", ");
@@ -152,7 +163,7 @@ const HEAD: [Column; 5] =
 fn rows(explanation: &GroupExplanation, shows_all: bool, surface: Surface) -> Vec<String> {
     let charge_bytes = explanation.cgroup.current_bytes;
     let cells: Vec<Vec<String>> = if shows_all {
-        explanation.rows.iter().map(|row| RowSum::new(row).cells(charge_bytes, false)).collect()
+        explanation.rows.iter().map(|row| RowSum::new(row).cells(charge_bytes, HolderText::Full)).collect()
     } else {
         large_rows(&explanation.rows, charge_bytes)
     };
@@ -174,12 +185,12 @@ fn large_rows(rows: &[GroupRow], charge_bytes: u64) -> Vec<Vec<String>> {
     let small = sums.split_off(sums.iter().take(MAX_SUMS).take_while(is_large).count());
     lines.extend(sums);
     sort_by_size(&mut lines);
-    let mut cells: Vec<Vec<String>> = lines.iter().map(|line| line.cells(charge_bytes, true)).collect();
+    let mut cells: Vec<Vec<String>> =
+        lines.iter().map(|line| line.cells(charge_bytes, HolderText::Short)).collect();
     let row_count: u64 = small.iter().map(|line| line.row_count).sum();
     let size = small.iter().fold(0_u64, |size, line| size.saturating_add(line.bytes));
     if row_count > 0 {
-        let name = format!("{} smaller row{}", thousands(row_count), if row_count == 1 { "" } else { "s" });
-        let share = whole_percent(size, charge_bytes);
+        let (share, name) = (whole_percent(size, charge_bytes), counted(row_count, "smaller row"));
         cells.push(vec![bytes(size), share, String::new(), name, "-v lists them".to_owned()]);
     }
     cells
@@ -199,6 +210,15 @@ fn sums_by_id(lines: Vec<RowSum<'_>>) -> Vec<RowSum<'_>> {
         }
     }
     sums.into_values().collect()
+}
+
+/// How the holder of a row is shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum HolderText {
+    /// With the meaning of the row.
+    Full,
+    /// Of a row of a process, without its meaning.
+    Short,
 }
 
 /// Rows that are shown as one line.
@@ -233,9 +253,9 @@ impl<'a> RowSum<'a> {
         if self.first_row.id == "group.anon" { "unread" } else { model::state_name(self.first_row.state) }
     }
 
-    /// Its line; with `is_short`, without the meaning of a process's row.
-    fn cells(&self, charge_bytes: u64, is_short: bool) -> Vec<String> {
-        let first_holder = holder(self.first_row, is_short);
+    /// The cells of its line.
+    fn cells(&self, charge_bytes: u64, holder_text: HolderText) -> Vec<String> {
+        let first_holder = holder(self.first_row, holder_text);
         let holders = match self.pids.len() {
             _ if self.row_count == 1 => first_holder,
             1 if self.is_of_ledger() => first_holder,
@@ -252,11 +272,11 @@ impl<'a> RowSum<'a> {
     }
 }
 
-/// The holder of a row; for a process's row also its meaning, unless `is_short`.
-fn holder(row: &GroupRow, is_short: bool) -> String {
+/// The holder of a row: of a process's row `PROCESS: MEANING`.
+fn holder(row: &GroupRow, holder_text: HolderText) -> String {
     let holder = clean(&row.holder);
     match holder.split_once(": ") {
-        Some((process, _)) if is_short && row.pid.is_some() => process.to_owned(),
+        Some((process, _)) if holder_text == HolderText::Short && row.pid.is_some() => process.to_owned(),
         _ => holder,
     }
 }
@@ -392,12 +412,12 @@ pub fn settings(advice: &[Advice], surface: Surface) -> Vec<String> {
 }
 
 /// What to type next.
-fn commands(explanation: &GroupExplanation, shows_all: bool, surface: Surface) -> Vec<NextCommand> {
+fn commands(explanation: &GroupExplanation, shows_all: bool) -> Vec<NextCommand> {
     let group = clean(&explanation.target.arguments);
     let mut commands = Vec::new();
     let has_ledgers = explanation.rows.iter().any(|row| RowSum::new(row).is_of_ledger());
     let process_bytes = verdict::sums(&explanation.rows).processes_bytes;
-    let is_large = process_bytes > explanation.cgroup.current_bytes / 5;
+    let is_large = process_bytes > explanation.cgroup.current_bytes / MIN_PROCESSES_DIVISOR;
     if !has_ledgers && is_large {
         let command = format!("strandline explain --ledgers {group}");
         commands.push(NextCommand::new(command, "what malloc keeps"));
@@ -410,13 +430,6 @@ fn commands(explanation: &GroupExplanation, shows_all: bool, surface: Surface) -
         let ledgers = if has_ledgers { "--ledgers " } else { "" };
         let command = format!("strandline explain -v {ledgers}{group}");
         commands.push(NextCommand::new(command, "all rows, processes"));
-    }
-    // A command is never cut, its effect may be left out.
-    let command_columns = commands.iter().map(|next| width(&next.command)).max().unwrap_or(0);
-    for NextCommand { effect, .. } in &mut commands {
-        if "next   ".len() + command_columns + 2 + width(effect) > surface.columns {
-            effect.clear();
-        }
     }
     commands
 }

@@ -11,21 +11,22 @@ use super::reclamation::compared_to_prediction;
 use super::table::{Column, figures, lay_out, words};
 use super::terminal::{joined, listed, next_commands, strong, table_lines};
 use super::text::{clean, counted, wrap};
-use super::units::{bytes, maybe_bytes, maybe_seconds};
+use super::units::{bytes, maybe_bytes, seconds};
 
 /// Maximum number of processes of a default screen.
 const MAX_PROCESSES: usize = 20;
 
 /// A sentence on what happened.
 pub fn headline(reclamation: &GroupReclamation) -> String {
-    let subject = match reclamation.remedy.as_str() {
-        "calls" => format!("calls in {}", counted(done_count(reclamation), "process")),
-        remedy => clean(remedy),
+    let subject = if applies_calls(reclamation) {
+        format!("calls in {}", counted(done_count(reclamation), "process"))
+    } else {
+        clean(&reclamation.remedy)
     };
-    let reason = reclamation.reason.as_deref().map(clean);
     match reclamation.outcome {
         Outcome::Refused => {
-            let subject = if reclamation.remedy == "calls" { "nothing was called" } else { &subject };
+            let subject = if applies_calls(reclamation) { "nothing was called" } else { &subject };
+            let reason = reclamation.reason.as_deref().map(clean);
             format!("{subject}: {}", reason.unwrap_or_else(|| "no reason is known".to_owned()))
         }
         Outcome::NothingToGiveBack => "there is nothing to release".to_owned(),
@@ -48,7 +49,12 @@ pub fn headline(reclamation: &GroupReclamation) -> String {
     }
 }
 
-/// Processes in which something was or would be released.
+/// Whether the best call was applied in each process, because no remedy was named.
+fn applies_calls(reclamation: &GroupReclamation) -> bool {
+    reclamation.remedy == "calls"
+}
+
+/// Number of processes in which something was or would be released.
 fn done_count(reclamation: &GroupReclamation) -> u64 {
     reclamation.processes.iter().filter(|process| process.outcome == Outcome::Done).count() as u64
 }
@@ -68,13 +74,14 @@ pub fn screen(reclamation: &GroupReclamation, shows_all: bool, surface: Surface)
         lines.push(String::new());
         lines.extend(table_lines(lay_out(&HEAD, &rows, 4, surface.columns), surface));
     }
-    if reclamation.processes.len() > max_processes {
-        lines.push(format!("{} more processes (-v lists them)", reclamation.processes.len() - max_processes));
+    let hidden_count = reclamation.processes.len() - rows.len();
+    if hidden_count > 0 {
+        lines.push(format!("{} (-v lists them)", counted(hidden_count as u64, "more process")));
     }
     lines.extend(settings(&reclamation.advice, surface));
     lines.extend(listed("caveats", &model::caveats(&reclamation.caveats), surface));
     if reclamation.dry_run && reclamation.outcome == Outcome::Done {
-        let remedy = if reclamation.remedy == "calls" {
+        let remedy = if applies_calls(reclamation) {
             String::new()
         } else {
             format!(" --remedy {}", clean(&reclamation.remedy))
@@ -86,11 +93,12 @@ pub fn screen(reclamation: &GroupReclamation, shows_all: bool, surface: Surface)
     joined(&lines)
 }
 
+/// The cells of the row of a process; the last one has its pause, or why nothing was released.
 fn cells(process: &ProcessReclamation) -> Vec<String> {
     let remark = match process.outcome {
-        Outcome::Done => process
-            .stopped_seconds
-            .map_or_else(String::new, |_| format!("pause {}", maybe_seconds(process.stopped_seconds))),
+        Outcome::Done => {
+            process.stopped_seconds.map_or_else(String::new, |time| format!("pause {}", seconds(time)))
+        }
         Outcome::NothingToGiveBack => "nothing to release".to_owned(),
         Outcome::Refused => process.reason.as_deref().map_or_else(|| "refused".to_owned(), clean),
     };

@@ -21,6 +21,7 @@ pub mod readers;
 pub mod reclamation;
 mod runtimes;
 mod table;
+pub mod template;
 pub mod terminal;
 pub mod text;
 pub mod timeline;

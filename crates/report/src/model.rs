@@ -108,7 +108,7 @@ pub struct RemedyView {
     pub cost: String,
 }
 
-/// Maximum number of holders of one row shown separately.
+/// Maximum number of holders of one row id that are shown separately.
 const MAX_HOLDERS: usize = 3;
 /// Maximum number of rows shown by default.
 const MAX_LARGE: usize = 7;
@@ -128,8 +128,7 @@ const MIN_REMEDY_DIVISOR: u64 = 100;
 impl View {
     /// Makes the view of `explanation` with `rows` of its ledger.
     pub fn new(explanation: &Explanation, rows: Rows) -> Self {
-        let (shown_rows, hidden_rows) = ledger(explanation, rows);
-        let (remedies, minor_remedies) = remedies(explanation);
+        let ledger = Ledger::new(explanation, rows);
         Self {
             brief: Brief::new(explanation),
             title: title(&explanation.target),
@@ -137,13 +136,13 @@ impl View {
             resident: resident(&explanation.kernel),
             states: states(explanation),
             strata: strata(explanation),
-            rows: shown_rows,
-            hidden_rows,
+            rows: ledger.shown_rows,
+            hidden_rows: ledger.hidden_rows,
             allocators: explanation.allocators.iter().map(allocator).collect(),
             unread_runtimes: named_only(&explanation.runtimes),
             read_runtimes: runtimes::sections(&explanation.runtimes),
-            remedies,
-            minor_remedies,
+            remedies: remedies(explanation),
+            minor_remedies: minor_remedies(explanation),
             caveats: caveats(&explanation.caveats),
             cost: cost(explanation),
         }
@@ -256,19 +255,50 @@ fn strata(explanation: &Explanation) -> Vec<Segment> {
     .to_vec()
 }
 
-/// The rows of this `selection`, largest first, and the others as one.
-fn ledger(explanation: &Explanation, selection: Rows) -> (Vec<RowView>, Option<RowView>) {
-    let rss_bytes = explanation.kernel.rss_bytes;
-    let merged_rows;
-    let mut rows: Vec<&Row> = match selection {
-        Rows::Large => {
-            merged_rows = with_few_holders(&explanation.rows);
-            merged_rows.iter().collect()
-        }
-        _ => explanation.rows.iter().collect(),
-    };
-    rows.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.id.cmp(&b.id)));
-    let shown_count = match selection {
+/// The rows of a ledger.
+struct Ledger {
+    /// Largest first.
+    shown_rows: Vec<RowView>,
+    /// The others as one.
+    hidden_rows: Option<RowView>,
+}
+
+impl Ledger {
+    fn new(explanation: &Explanation, selection: Rows) -> Self {
+        let rss_bytes = explanation.kernel.rss_bytes;
+        let merged_rows;
+        let mut rows: Vec<&Row> = match selection {
+            Rows::Large => {
+                merged_rows = with_few_holders(&explanation.rows);
+                merged_rows.iter().collect()
+            }
+            _ => explanation.rows.iter().collect(),
+        };
+        rows.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.id.cmp(&b.id)));
+        let (shown, hidden) = rows.split_at(shown_count(&rows, selection, rss_bytes));
+        let view = |size: u64, state, id, holder| RowView {
+            bytes: bytes(size),
+            share: whole_percent(size, rss_bytes),
+            state,
+            id,
+            holder,
+        };
+        let hidden_rows = (!hidden.is_empty()).then(|| {
+            let sum = hidden.iter().fold(0, |sum: u64, row| sum.saturating_add(row.bytes));
+            let id = counted(hidden.len() as u64, "smaller row");
+            view(sum, None, id, "-v lists them".to_owned())
+        });
+        let shown = shown.iter();
+        let shown_rows = shown
+            .map(|row| view(row.bytes, Some(row.state), clean(&row.id), clean_sentence(&row.holder)))
+            .collect();
+        Self { shown_rows, hidden_rows }
+    }
+}
+
+/// Number of `rows`, sorted by size, that the selection shows separately.
+fn shown_count(rows: &[&Row], selection: Rows, rss_bytes: u64) -> usize {
+    match selection {
         Rows::All => rows.len(),
         Rows::Largest(count) => count.min(rows.len()),
         Rows::Large => {
@@ -278,25 +308,7 @@ fn ledger(explanation: &Explanation, selection: Rows) -> (Vec<RowView>, Option<R
             // Replacing a single row by a summary line would save nothing and show less.
             if rows.len() - shown_count == 1 { rows.len() } else { shown_count }
         }
-    };
-    let (large, small) = rows.split_at(shown_count);
-    let view = |size: u64, state, id, holder| RowView {
-        bytes: bytes(size),
-        share: whole_percent(size, rss_bytes),
-        state,
-        id,
-        holder,
-    };
-    let hidden_rows = (!small.is_empty()).then(|| {
-        let sum = small.iter().fold(0, |sum: u64, row| sum.saturating_add(row.bytes));
-        let id = counted(small.len() as u64, "smaller row");
-        view(sum, None, id, "-v lists them".to_owned())
-    });
-    let large = large
-        .iter()
-        .map(|row| view(row.bytes, Some(row.state), clean(&row.id), clean_sentence(&row.holder)))
-        .collect();
-    (large, hidden_rows)
+    }
 }
 
 /// Merges all but the largest holders of each row id: a program may have thousands.
@@ -333,18 +345,18 @@ fn name_and_version(name: &str, version: &Option<String>) -> String {
 fn allocator(allocator: &Allocator) -> AllocatorView {
     let name = name_and_version(&allocator.name, &allocator.version);
     let evidence = clean_sentence(&allocator.found_by);
-    let mut title = format!("{name} (found by {evidence})");
-    if allocator.read && allocator.arenas.is_empty() {
-        title += &match (allocator.live_bytes, allocator.live_blocks) {
-            (Some(live), Some(blocks)) => format!(": {} in {} blocks", bytes(live), thousands(blocks)),
-            (Some(live), None) => format!(": {} in use", bytes(live)),
-            _ => ": read with its runtime".to_owned(),
-        };
-    } else if allocator.read {
-        title += &format!(": {}", counted(allocator.arenas.len() as u64, "arena"));
+    let content = if !allocator.read {
+        "recognised, not read; its memory is unattributed".to_owned()
+    } else if !allocator.arenas.is_empty() {
+        counted(allocator.arenas.len() as u64, "arena")
     } else {
-        title += ": recognised, not read; its memory is unattributed";
-    }
+        match (allocator.live_bytes, allocator.live_blocks) {
+            (Some(live), Some(blocks)) => format!("{} in {}", bytes(live), counted(blocks, "block")),
+            (Some(live), None) => format!("{} in use", bytes(live)),
+            _ => "read with its runtime".to_owned(),
+        }
+    };
+    let title = format!("{name} (found by {evidence}): {content}");
     let mut arenas: Vec<&Arena> = allocator.arenas.iter().collect();
     arenas.sort_by_key(|arena| std::cmp::Reverse(arena.mapped_bytes));
     let (listed, merged) = arenas.split_at(arenas.len().min(MAX_ARENAS));
@@ -366,7 +378,7 @@ fn allocator(allocator: &Allocator) -> AllocatorView {
     AllocatorView { title, arenas: rows, sizes: sizes(&allocator.size_classes) }
 }
 
-/// The size classes with the most free bytes, and how much of them is used.
+/// Rows of the size classes with the most free bytes; the last cell is the share of blocks in use.
 fn sizes(classes: &[SizeClass]) -> Vec<Vec<String>> {
     let free_bytes = |class: &SizeClass| class.free_blocks.saturating_mul(class.bytes);
     let mut worst: Vec<&SizeClass> =
@@ -403,19 +415,28 @@ fn arena_row(name: String, arenas: &[&Arena]) -> Vec<String> {
     std::iter::once(name).chain(sums).collect()
 }
 
-/// The remedies worth showing, and one line for the small ones.
-fn remedies(explanation: &Explanation) -> (Vec<RemedyView>, Option<String>) {
+/// Whether a remedy is predicted to release too little for a line of its own.
+fn is_minor(remedy: &Remedy, explanation: &Explanation) -> bool {
     let min_bytes = explanation.kernel.rss_bytes / MIN_REMEDY_DIVISOR;
-    let is_small = |remedy: &&Remedy| remedy.predicted_bytes.is_some_and(|predicted| predicted < min_bytes);
-    let (small, large): (Vec<&Remedy>, Vec<&Remedy>) = explanation.remedies.iter().partition(is_small);
-    let id_and_size = |remedy: &&Remedy| {
+    remedy.predicted_bytes.is_some_and(|predicted| predicted < min_bytes)
+}
+
+/// The remedies with a line of their own.
+fn remedies(explanation: &Explanation) -> Vec<RemedyView> {
+    let shown = explanation.remedies.iter().filter(|remedy| !is_minor(remedy, explanation));
+    shown.map(remedy).collect()
+}
+
+/// The minor remedies that release anything, in one line.
+fn minor_remedies(explanation: &Explanation) -> Option<String> {
+    let id_and_size = |remedy: &Remedy| {
         let predicted = remedy.predicted_bytes.filter(|&predicted| predicted > 0)?;
         Some(format!("{} {}", clean(&remedy.id), bytes(predicted)))
     };
-    let effective: Vec<String> = small.iter().filter_map(id_and_size).collect();
-    let line = (!effective.is_empty())
-        .then(|| format!("less than 1 % of RSS would be released by: {} (predicted)", effective.join(", ")));
-    (large.into_iter().map(remedy).collect(), line)
+    let minor = explanation.remedies.iter().filter(|remedy| is_minor(remedy, explanation));
+    let texts: Vec<String> = minor.filter_map(id_and_size).collect();
+    (!texts.is_empty())
+        .then(|| format!("less than 1 % of RSS would be released by: {} (predicted)", texts.join(", ")))
 }
 
 fn remedy(remedy: &Remedy) -> RemedyView {
@@ -464,7 +485,8 @@ fn cost(explanation: &Explanation) -> String {
         .peak_rss_bytes
         .map_or_else(String::new, |peak| format!(", strandline's own peak {}", bytes(peak)));
     let copied = cost.copied_pages.map_or_else(String::new, |pages| {
-        format!(", {pages} minor faults of the process meanwhile (pages that it copied, or touched first)")
+        let faults = counted(pages, "minor fault");
+        format!(", {faults} of the process meanwhile (pages that it copied, or touched first)")
     });
     format!(
         "{}, {} in all{copied}, read {}{own_peak}",

@@ -100,7 +100,7 @@ pub fn readers(views: &[ReaderView], surface: Surface) -> String {
     joined(&lines)
 }
 
-/// Titles of this kind that are only recognised.
+/// The titles of the readers of this kind that are only recognised.
 fn named_only(views: &[ReaderView], kind: &str) -> String {
     let titles =
         views.iter().filter(|reader| reader.kind == kind && !reader.is_read).map(|reader| reader.title);

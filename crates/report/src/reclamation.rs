@@ -2,26 +2,26 @@
 
 use strandline_inspect::facts::{Outcome, Reclamation};
 
-use super::brief::important_caveats;
+use super::brief::ImportantCaveats;
 use super::model;
 use super::paint::Surface;
 use super::terminal::{faint, joined, listed, strong};
-use super::text::{clean, counted, grouped, hanging, pad_left, pad_right, wrap};
-use super::units::{UNKNOWN, bytes, maybe_bytes, maybe_seconds, percent, seconds};
+use super::text::{clean, counted, hanging, pad_left, pad_right, wrap};
+use super::units::{UNKNOWN, bytes, maybe_bytes, maybe_seconds, percent, seconds, thousands};
 
 /// Divisor of the reclaimed bytes for the minimum difference that gets a line.
 const MIN_DIFFERENCE_DIVISOR: u64 = 50;
 /// Width of the name of a figure.
 const NAME_COLUMNS: usize = 14;
-/// Width of an exact figure: `1,234,567,890,123 bytes`.
+/// Width of an exact figure: `123,456,789,012 bytes` with a margin.
 const EXACT_COLUMNS: usize = 22;
 
 /// The default view, with a final newline: what was released, the cost, and `hints`.
 pub fn reclamation(reclamation: &Reclamation, hints: &[String], surface: Surface) -> String {
     // Without RSS, each caveat with a size is important.
     let rss_bytes = reclamation.rss_before_bytes.or(reclamation.rss_after_bytes).unwrap_or(0);
-    let (important, other_caveats) = important_caveats(&reclamation.caveats, rss_bytes);
-    let answer: Vec<String> = std::iter::once(headline(reclamation)).chain(important).collect();
+    let important = ImportantCaveats::of(&reclamation.caveats, rss_bytes);
+    let answer: Vec<String> = std::iter::once(headline(reclamation)).chain(important.sentences).collect();
     let mut lines = strong(&wrap(&answer.join(". "), surface.columns), surface);
     let is_done = reclamation.outcome == Outcome::Done;
     if is_done {
@@ -32,8 +32,8 @@ pub fn reclamation(reclamation: &Reclamation, hints: &[String], surface: Surface
     if is_done && !reclamation.dry_run {
         last_line.extend(costs(reclamation));
     }
-    if other_caveats > 0 {
-        last_line.push(format!("{} (-v)", counted(other_caveats as u64, "caveat")));
+    if important.other_count > 0 {
+        last_line.push(format!("{} (-v)", counted(important.other_count as u64, "caveat")));
     }
     lines.extend(faint(&wrap(&last_line.join(" · "), surface.columns), surface));
     lines.extend_from_slice(hints);
@@ -111,7 +111,11 @@ fn prediction_error(reclamation: &Reclamation) -> Option<String> {
         std::cmp::Ordering::Greater => "+",
     };
     let error = predicted.abs_diff(actual);
-    Some(format!("{sign}{} bytes ({} of the larger)", grouped(error), percent(error, actual.max(predicted))))
+    Some(format!(
+        "{sign}{} bytes ({} of the larger)",
+        thousands(error),
+        percent(error, actual.max(predicted))
+    ))
 }
 
 /// ` of the 297 MiB predicted (exact)`.
@@ -168,7 +172,7 @@ fn costs(reclamation: &Reclamation) -> [String; 3] {
 fn figures(reclamation: &Reclamation, surface: Surface) -> Vec<String> {
     let mut lines = Vec::new();
     let mut push_size = |name: &str, size: Option<u64>| {
-        let exact = size.map_or_else(|| UNKNOWN.to_owned(), grouped);
+        let exact = size.map_or_else(|| UNKNOWN.to_owned(), thousands);
         lines.push(format!(
             "  {}{}  {}",
             pad_right(name, NAME_COLUMNS),

@@ -1,12 +1,12 @@
 //! Text tables: columns as wide as needed, and one that takes the remaining width.
 
-use super::text::{pad_left, pad_right, width};
+use super::text::{pad_left, pad_right, shorten, width};
+
+/// Columns, as the tables of readers have them.
+pub use strandline_claims::section::{Column, figures, words};
 
 /// Spaces between columns.
 const GAP: usize = 2;
-
-/// Columns of readers' tables and of our own.
-pub use strandline_claims::section::{Column, figures, words};
 
 /// Formats heading and rows as lines of at most `columns` terminal columns. Shortens the column of
 /// the index `flexible` if the table is too wide. Cells missing in a row are empty. Lines have no
@@ -36,7 +36,7 @@ pub fn lay_out(head: &[Column], rows: &[Vec<String>], flexible: usize, columns: 
             });
             let line = cells.collect::<Vec<_>>().join(&" ".repeat(GAP));
             // If the table is still too wide, truncate its lines rather than wrap them.
-            super::text::shorten(line.trim_end(), columns)
+            shorten(line.trim_end(), columns)
         })
         .collect()
 }

@@ -21,9 +21,9 @@ const MIN_REMEDIES_LINES: usize = 6 + LINES_AROUND_REMEDIES;
 const LINES_AROUND_REMEDIES: usize = 3;
 /// Spaces between two columns of a table.
 const GAP: usize = 2;
-/// Width of a size in the ledger: `1023.9 MiB`.
+/// Width of a size in the ledger, `96.0 MiB`, and of the indent before it.
 const SIZE_COLUMNS: usize = 10;
-/// Width of a share in the ledger: `99.9%`.
+/// Maximum width of a share in the ledger: `100 %`.
 const SHARE_COLUMNS: usize = 5;
 /// Maximum width of the id of a row.
 const MAX_ROW_ID_COLUMNS: usize = 24;
@@ -144,11 +144,14 @@ pub fn releases(
     lines
 }
 
-/// The commands to type next, with the effect of each.
+/// The commands to type next, with the effect of each. A command is never cut; effects that would
+/// make the lines too wide are left out.
 pub fn next_commands(commands: &[NextCommand], surface: Surface) -> Vec<String> {
     let columns = commands.iter().map(|next| width(&next.command)).max().unwrap_or(0);
     let line = |(index, NextCommand { command, effect }): (usize, &NextCommand)| {
         let label = if index == 0 { "next   " } else { "       " };
+        let has_room = width(label) + columns + GAP + width(effect) <= surface.columns;
+        let effect = if has_room { effect } else { "" };
         let line = format!("{label}{}  {effect}", surface.paint(Paint::Strong, &pad_right(command, columns)));
         line.trim_end().to_owned()
     };

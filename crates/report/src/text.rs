@@ -77,13 +77,17 @@ fn file_name(path: &str) -> Option<String> {
 
 /// Whether a terminal may interpret `c`, or `c` may be invisible.
 ///
-/// The C0 and C1 controls and DEL can start escape sequences (U+009B is CSI by itself); the others
-/// are Unicode format characters: joiners, direction marks, overrides, isolates, tags.
+/// The C0 and C1 controls and DEL can start escape sequences (U+009B is CSI by itself). The others
+/// are the line and paragraph separators, the marks of interlinear annotations, and characters
+/// without a glyph of their own (Default_Ignorable_Code_Point in Unicode's
+/// DerivedCoreProperties.txt): joiners, direction marks, fillers, variation selectors, tags. Their
+/// width depends on the terminal.
 pub fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(u32::from(c),
-            0xAD | 0x61C | 0x180E | 0x200B..=0x200F | 0x2028..=0x202E | 0x2060..=0x206F | 0xFEFF
-            | 0xFFF9..=0xFFFB | 0xE0000..=0xE0FFF)
+            0xAD | 0x34F | 0x61C | 0x115F..=0x1160 | 0x17B4..=0x17B5 | 0x180B..=0x180F
+            | 0x200B..=0x200F | 0x2028..=0x202E | 0x2060..=0x206F | 0x3164 | 0xFE00..=0xFE0F | 0xFEFF
+            | 0xFFA0 | 0xFFF0..=0xFFFB | 0x1BCA0..=0x1BCA3 | 0x1D173..=0x1D17A | 0xE0000..=0xE0FFF)
 }
 
 /// Width of `text` in terminal columns.
@@ -137,6 +141,7 @@ pub fn wrap_at_most(text: &str, columns: usize, max_lines: usize) -> Vec<String>
         lines.truncate(max_lines);
         if let Some(last_line) = lines.last_mut() {
             let is_too_wide = width(last_line) + width(MARK) > columns;
+            // A line of a single word gives way to the mark.
             let kept_bytes = if is_too_wide { last_line.rfind(' ').unwrap_or(0) } else { last_line.len() };
             last_line.truncate(kept_bytes);
             last_line.push_str(MARK);
@@ -161,7 +166,7 @@ pub fn pad_left(text: &str, columns: usize) -> String {
 /// Breaks `text` into lines of at most `columns`, at spaces; words wider than a line are broken
 /// between their parts, as paths have them, or else anywhere.
 pub fn wrap(text: &str, columns: usize) -> Vec<String> {
-    // A character takes at most three columns (U+17D8).
+    // The widest character takes three columns (U+17D8).
     let columns = columns.max(3);
     let mut lines = Vec::new();
     let mut line = String::new();
@@ -197,8 +202,15 @@ pub fn hanging(label: &str, text: &str, columns: usize) -> Vec<String> {
         .collect()
 }
 
-/// Counts in words.
-pub use strandline_claims::units::{counted, thousands as grouped};
+/// Counts with what is counted.
+pub use strandline_claims::units::counted;
+
+/// The longest start of `text` of at most `max_bytes` that ends between two characters.
+pub fn start_of(text: &str, max_bytes: usize) -> &str {
+    let end = (0..=max_bytes.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
+    // 0 is always a boundary.
+    &text[..end.unwrap_or(0)]
+}
 
 #[cfg(test)]
 mod tests {
@@ -210,6 +222,8 @@ mod tests {
         let safe = clean(hostile);
         assert!(safe.chars().all(|c| !is_unsafe(c)), "{safe:?}");
         assert!(safe.starts_with("a\\u{1b}[31mb\\u{9b}2Jc\\r\\nd\\u{202e}e"));
+        let invisible = "\u{34f}\u{115f}\u{1160}\u{17b4}\u{17b5}\u{180b}\u{180f}\u{3164}\u{fe0f}\u{ffa0}\u{1d173}\u{1d17a}";
+        assert!(clean(invisible).is_ascii(), "{invisible:?}");
         assert_eq!(clean("/usr/bin/grün 漢字"), "/usr/bin/grün 漢字");
     }
 
@@ -291,13 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_grouped() {
-        assert_eq!(grouped(0), "0");
-        assert_eq!(grouped(999), "999");
-        assert_eq!(grouped(12_411), "12,411");
-        assert_eq!(grouped(1_234_567), "1,234,567");
-        assert_eq!(counted(1, "thread"), "1 thread");
-        assert_eq!(counted(2_000, "thread"), "2,000 threads");
-        assert_eq!(counted(2, "process"), "2 processes");
+    fn a_start_ends_between_two_characters() {
+        assert_eq!([0, 1, 2, 3, 9].map(|bytes| start_of("éa", bytes)), ["", "", "é", "éa", "éa"]);
     }
 }

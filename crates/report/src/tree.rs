@@ -13,10 +13,10 @@ use strandline_inspect::facts::{Explanation, Totals};
 use strandline_inspect::ledger::proportional;
 
 use super::model::{self, short_name};
-use super::paint::{Paint, Surface};
+use super::paint::Surface;
 use super::table::{Column, figures, lay_out, words};
-use super::terminal::{faint, joined, listed, table_lines};
-use super::text::{clean, shorten, wrap};
+use super::terminal::{faint, joined, listed, strong, table_lines};
+use super::text::{clean, counted, shorten, wrap};
 use super::units::{bytes, maybe_bytes};
 
 /// The result of `explain --tree`.
@@ -93,14 +93,11 @@ const MAX_NAME_COLUMNS: usize = 30;
 
 /// The whole view, with a final newline.
 pub fn tree(tree: &Tree, surface: Surface) -> String {
-    let subject = match tree.processes.len() {
-        1 => "1 process holds".to_owned(),
-        count => format!("{count} processes hold"),
-    };
+    let subject = counted(tree.processes.len() as u64, "process");
+    let verb = if tree.processes.len() == 1 { "holds" } else { "hold" };
     let total = maybe_bytes(tree.total_pss_bytes);
-    let headline = format!("{subject} {total} together (PSS: pages they share are counted once)");
-    let mut lines: Vec<String> =
-        wrap(&headline, surface.columns).iter().map(|line| surface.paint(Paint::Strong, line)).collect();
+    let headline = format!("{subject} {verb} {total} together (PSS: pages they share are counted once)");
+    let mut lines = strong(&wrap(&headline, surface.columns), surface);
     lines.push(String::new());
     let names = distinct_names(&tree.processes);
     let rows: Vec<Vec<String>> =

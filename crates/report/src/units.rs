@@ -1,10 +1,11 @@
 //! Sizes and times for people: at most three digits, binary units, and `?` for an unknown figure,
 //! never 0. Exact figures accompany them where they serve as evidence.
 
-/// The units of the headlines.
-pub use strandline_claims::units::{UNKNOWN, bytes, counted, maybe_bytes, thousands};
+/// Sizes and counts, as the headlines of verdicts have them.
+pub use strandline_claims::units::{UNKNOWN, bytes, maybe_bytes, thousands};
 
-/// A part of a whole in per cent with one decimal; `<0.1 %` if it would round to zero.
+/// A part of a whole in per cent with one decimal; `<0.1 %` if it would round to zero, `0.0 %` of
+/// an empty whole.
 pub fn percent(part: u64, total: u64) -> String {
     if total == 0 {
         return "0.0 %".to_owned();
@@ -13,7 +14,8 @@ pub fn percent(part: u64, total: u64) -> String {
     if part > 0 && share < 0.05 { "<0.1 %".to_owned() } else { format!("{share:.1} %") }
 }
 
-/// A part of a whole in per cent without decimals; `<1 %` if it would round to zero.
+/// A part of a whole in per cent without decimals; `<1 %` if it would round to zero, `0 %` of an
+/// empty whole.
 pub fn whole_percent(part: u64, total: u64) -> String {
     let share = part as f64 * 100.0 / total.max(1) as f64;
     if part > 0 && share < 0.5 { "<1 %".to_owned() } else { format!("{share:.0} %") }

@@ -7,7 +7,7 @@ use super::pages::study::StudyCaveat;
 use super::run::{CACHEGRIND_ROUNDS, CellFailures, Failures, StudyJudge};
 use strandline_lab::cell::{self, LabCaveat, Measure};
 use strandline_lab::setup::LabSetup;
-use strandline_report::units::counted;
+use strandline_report::text::counted;
 
 /// Maximum number of caveats of one kind; one more sums up the others.
 const MAX_CAVEATS: usize = 20;

@@ -10,7 +10,7 @@ use super::file::Claim;
 use super::matrix::Matrix;
 use super::random_data::{Candidates, RandomData};
 use super::syntax::ExpressionError;
-use strandline_report::text::grouped;
+use strandline_report::units::thousands;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -311,7 +311,7 @@ impl Answers {
         match (self.has_held, self.has_failed) {
             (false, false) if self.is_over_budget() => TryOutcome::Wrong(format!(
                 "it takes more than {} steps to judge: shorten its lists, or name more axes",
-                grouped(MAX_STEPS)
+                thousands(MAX_STEPS)
             )),
             (true, false) | (false, true) if self.is_over_budget() && self.count < MIN_ANSWERS => {
                 TryOutcome::Unknown

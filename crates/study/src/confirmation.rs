@@ -9,7 +9,7 @@ use super::run;
 use strandline_lab::executor::NoResult;
 use strandline_lab::setup::{LabOptions, MAX_UNCONFIRMED_RUNS};
 use strandline_lab::user::ProgressDisplay;
-use strandline_report::text::grouped;
+use strandline_report::units::thousands;
 use strandline_report::units::seconds;
 
 /// Longer studies require a confirmation.
@@ -41,7 +41,7 @@ pub fn require_confirmation(
     if !is_long && runs.is_some_and(|runs| runs <= MAX_UNCONFIRMED_RUNS) {
         return Ok(());
     }
-    let runs = runs.map_or_else(|| "more than 10^19".to_owned(), grouped);
+    let runs = runs.map_or_else(|| "more than 10^19".to_owned(), thousands);
     let name = match new_studies.as_slice() {
         [(study, _)] => study.matrix.study.name.clone(),
         several => format!("{} studies", several.len()),

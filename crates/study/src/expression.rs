@@ -28,7 +28,7 @@ use super::matrix::{CellError, Key, Matrix};
 use super::metric::Metric;
 use super::scan::{self, Scan};
 use super::syntax::{self, ExpressionError};
-use strandline_report::text::grouped;
+use strandline_report::units::thousands;
 
 const MAX_EXPRESSION_BYTES: usize = 4_000;
 /// Maximum number of metrics listed where one is unknown.
@@ -334,7 +334,7 @@ fn read_and_log(
     let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
     log.read_count += 1;
     let cell_read = if log.read_count > MAX_READS {
-        Err(CellError::Invalid(format!("it reads more than {} figures", grouped(MAX_READS))))
+        Err(CellError::Invalid(format!("it reads more than {} figures", thousands(MAX_READS))))
     } else {
         read_cell(name, reading, arguments, input)
     };

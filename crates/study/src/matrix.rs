@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::file::{Axis, AxisValue, NamedChoice, Need, NeedKind, SUBJECT, Selection, Study, Subject};
 use super::labels::labels;
 use super::placeholders::escaped;
-use strandline_report::text::grouped;
+use strandline_report::units::thousands;
 
 /// Upper bound on the number of cells of a run.
 pub const MAX_CELLS: u64 = 1_000_000;
@@ -209,8 +209,8 @@ impl Matrix {
         match self.count() {
             Some(count) if count <= MAX_CELLS => {}
             count => {
-                let count = count.map_or_else(|| "more than 10^19".to_owned(), grouped);
-                let max_cells = grouped(MAX_CELLS);
+                let count = count.map_or_else(|| "more than 10^19".to_owned(), thousands);
+                let max_cells = thousands(MAX_CELLS);
                 return Err(format!(
                     "{count} cells are too many: at most {max_cells}; narrow an axis with --axis"
                 ));
@@ -405,7 +405,7 @@ impl Matrix {
         if count.is_none_or(|count| count.saturating_add(groups.len() as u64) > MAX_GROUPS) {
             return Err(format!(
                 "the axes it does not name have more than {} combinations; name more of them",
-                grouped(MAX_GROUPS)
+                thousands(MAX_GROUPS)
             ));
         }
         for key in self.products(Key { subject: index, choices: vec![None; self.axes.len()] }, &free) {

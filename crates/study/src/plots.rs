@@ -8,8 +8,9 @@ use super::file::{Axis, NamedChoice, PlotSpec, Selection, Side};
 use super::matrix::Matrix;
 use super::metric::{Metric, Unit, unit};
 use super::table::{axis_choices, combined_metric, combined_metrics, groups, without_axes};
-use strandline_report::pages::page::{Plot, PlotKind, Series};
-use strandline_report::text::{clean, grouped};
+use strandline_report::pages::page::{Interval, Plot, PlotKind, Point, Series};
+use strandline_report::text::clean;
+use strandline_report::units::thousands;
 
 /// Maximum number of plots of one `[[plot]]`, one for each combination of unnamed axes.
 pub const MAX_PLOTS: usize = 24;
@@ -59,7 +60,7 @@ pub fn left_out(spec: &PlotSpec, matrix: &Matrix) -> Vec<String> {
         Side::Metrics(names) => names.len(),
     };
     let positions = (position_count > MAX_POSITIONS).then(|| {
-        let (max, all) = (grouped(MAX_POSITIONS as u64), grouped(position_count as u64));
+        let (max, all) = (thousands(MAX_POSITIONS as u64), thousands(position_count as u64));
         format!("{max} of {all} positions on the x axis are drawn; narrow an axis")
     });
     let plots = match groups_of(spec, matrix) {
@@ -279,13 +280,14 @@ impl PlotInput<'_> {
             let Ok(key) = self.matrix.resolve(&named, self.group) else { continue };
             let Ok(estimate) = estimate(self.measured, &key, &metric) else { continue };
             if self.spec.kind == PlotKind::Strips {
-                series.points.extend(estimate.samples.iter().map(|&sample| (position.x, sample)));
+                series.points.extend(estimate.samples.iter().map(|&y| Point { x: position.x, y }));
                 continue;
             }
             // An unknown interval is drawn without extent.
             let median = estimate.median;
-            series.points.push((position.x, median));
-            series.intervals.push((estimate.low.unwrap_or(median), estimate.high.unwrap_or(median)));
+            series.points.push(Point { x: position.x, y: median });
+            let (low, high) = (estimate.low.unwrap_or(median), estimate.high.unwrap_or(median));
+            series.intervals.push(Interval { low, high });
         }
         series
     }

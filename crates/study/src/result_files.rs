@@ -10,7 +10,7 @@ use strandline_inspect::environment::Environment;
 use strandline_lab::user::User;
 use strandline_report::pages::book::Book;
 use strandline_report::pages::names::Names;
-use strandline_report::pages::page::{Page, Section};
+use strandline_report::pages::page::{Fact, Page, Section};
 use strandline_report::pages::{html, pictures, plot, surroundings};
 use tempfile::NamedTempFile;
 
@@ -117,8 +117,8 @@ impl ResultFiles {
     /// [`ResultFiles::write`] writes them.
     pub fn draw_plots(&mut self, study: &str, page: &mut Page) {
         let Some(PlotFolder { folder, address }) = &self.plots else { return };
-        for (name, text) in pictures::pictures(page, study, address, &mut self.names) {
-            self.drawn.push(DrawnPlot { path: folder.join(name), text });
+        for picture in pictures::pictures(page, study, address, &mut self.names) {
+            self.drawn.push(DrawnPlot { path: folder.join(picture.name), text: picture.svg });
         }
     }
 
@@ -171,10 +171,10 @@ impl ResultFiles {
         let drawn = pictures::pictures(&mut page, item.name, "plots", &mut Names::default());
         match readme::insert_results(&old_text, &readme::block(input, &page, &self.environment())) {
             Ok(Some(new_text)) => {
-                for (name, text) in &drawn {
+                for picture in &drawn {
                     let folder = folder.join("plots");
                     fs::create_dir_all(&folder).map_err(|error| file_error(&folder, &error))?;
-                    write_plot(&folder.join(name), text)?;
+                    write_plot(&folder.join(&picture.name), &picture.svg)?;
                 }
                 write_atomically(&resolve_links(&path), &new_text)
             }
@@ -200,9 +200,9 @@ impl ResultFiles {
     }
 
     /// The environment of the results, with the form of the run.
-    fn environment(&self) -> Vec<(String, String)> {
+    fn environment(&self) -> Vec<Fact> {
         let mut environment = surroundings(&Environment::read());
-        environment.push(("form of the studies".to_owned(), self.form.to_owned()));
+        environment.push(Fact::new("form of the studies", self.form));
         environment
     }
 }

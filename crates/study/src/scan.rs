@@ -8,7 +8,7 @@ use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operat
 use cel::common::types::CelDouble;
 
 use super::kinds::TEXT;
-use strandline_report::text::grouped;
+use strandline_report::units::thousands;
 
 /// Functions that read measured data.
 pub const READ_FUNCTIONS: [&str; 9] =
@@ -58,7 +58,7 @@ pub fn scan(tree: &mut IdedExpr, axis_size: &dyn Fn(&str) -> Option<usize>, vari
     if scan.steps > MAX_STEPS {
         scan.errors.push(format!(
             "it could take more than {} steps: shorten its lists, or nest fewer of them",
-            grouped(MAX_STEPS)
+            thousands(MAX_STEPS)
         ));
     }
     scan

@@ -8,7 +8,7 @@ use super::data::{CellData, Data};
 use super::file::Study;
 use super::matrix::Matrix;
 use super::{plots, table};
-use strandline_report::pages::page::Plot;
+use strandline_report::pages::page::{Plot, Point};
 
 const MARKS: &str = "title = 't'\n[axes]\nlayout = ['classic', 'cow']\n[[subject]]\nname = 's'\ncommand = 'true'\n\
     [measure]\nmarks = ['start', 'f{1..20}']\ncolumns = ['rss_bytes', 'VmData']\nrows = ['stranded']\nat = ['f{1..20}']\n";
@@ -74,9 +74,9 @@ fn a_line_is_drawn_for_each_column_through_the_marks() {
     assert_eq!((plot.x_names.join(" ").as_str(), plot.x_label.as_str()), ("start f1 f2 f3", "mark"));
     let names: Vec<&str> = plot.series.iter().map(|series| series.name.as_str()).collect();
     assert_eq!(names, ["rss_bytes", "VmData"]);
-    let places: Vec<f64> = plot.series[1].points.iter().map(|point| point.0).collect();
+    let places: Vec<f64> = plot.series[1].points.iter().map(|point| point.x).collect();
     assert_eq!(places, [0.0, 1.0, 2.0, 3.0]);
-    assert_eq!(plot.series[1].points[3].1, 103.0 * 1_048_576.0);
+    assert_eq!(plot.series[1].points[3].y, 103.0 * 1_048_576.0);
     assert!(plot.y_is_bytes && plot.y_label.is_empty());
 }
 
@@ -91,7 +91,7 @@ fn a_line_is_drawn_for_each_choice_through_the_marks() {
         assert_eq!((plots[0].title.as_str(), plots[0].series[1].name.as_str()), ("P", "cow"));
         assert_eq!(plots[0].x_names, ["f1", "f2", "f3"]);
         assert_eq!(plots[0].y_label, "rss_bytes");
-        assert_eq!(plots[0].series[1].points[2].1, 3.0 * 1_048_576.0);
+        assert_eq!(plots[0].series[1].points[2].y, 3.0 * 1_048_576.0);
     }
 }
 
@@ -100,7 +100,7 @@ fn many_names_with_numbers_are_an_axis_of_numbers() {
     let plot = plot_of("x = ['f{1..20}']\ny = ['rss_bytes', 'stranded']\n").remove(0);
     assert!(plot.x_names.is_empty());
     assert_eq!(plot.x_label, "f");
-    assert_eq!(plot.series[0].points[19], (20.0, 20.0 * 1_048_576.0));
+    assert_eq!(plot.series[0].points[19], Point { x: 20.0, y: 20.0 * 1_048_576.0 });
     let titled = "x_title = 'depth'\ny_title = 'memory'\n";
     let plot = plot_of(&format!("x = ['f{{1..20}}']\ny = ['rss_bytes']\n{titled}")).remove(0);
     assert_eq!((plot.x_label.as_str(), plot.y_label.as_str()), ("depth", "memory"));

@@ -10,8 +10,8 @@ use super::matrix::Matrix;
 use super::metric::{Metric, Unit, unit};
 use super::parse_results::UNITS;
 use strandline_report::pages::page::{Cell, Column, Table, Tone};
-use strandline_report::text::{clean, grouped};
-use strandline_report::units::{bytes, seconds};
+use strandline_report::text::clean;
+use strandline_report::units::{bytes, seconds, thousands};
 
 /// Maximum number of tables of one `[[table]]`, one for each combination of unnamed axes.
 pub const MAX_TABLES: usize = 50;
@@ -301,7 +301,7 @@ pub fn format_number(value: f64) -> String {
     let sign = if value < 0.0 { "−" } else { "" };
     let size = value.abs();
     if size < MAX_WITHOUT_EXPONENT && (size.fract() == 0.0 || size >= 1_000.0) {
-        return format!("{sign}{}", grouped(size.round() as u64));
+        return format!("{sign}{}", thousands(size.round() as u64));
     }
     if !(MIN_WITHOUT_EXPONENT..MAX_WITHOUT_EXPONENT).contains(&size) {
         return format!("{sign}{size:.2e}");

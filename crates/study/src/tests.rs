@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use strandline_report::pages::page::Point;
+
 use super::claim::{self, Verdict};
 use super::data::{CellData, Data, MeasuredData};
 use super::file::{Study, VariableSetting};
@@ -309,7 +311,10 @@ fn tables_and_plots_show_what_was_measured() {
     assert_eq!(texts, ["2000", "1.95 MiB", "−2,000"]);
     let plots = super::plots::plots(&study.plots[0], &matrix, &*measured);
     assert_eq!((plots.len(), plots[0].series.len()), (1, 2));
-    assert_eq!(plots[0].series[0].points, [(2000.0, -2000.0), (200_000.0, -200_000.0)]);
+    assert_eq!(
+        plots[0].series[0].points,
+        [Point { x: 2000.0, y: -2000.0 }, Point { x: 200_000.0, y: -200_000.0 }]
+    );
     let nothing = data(&matrix, |_| BTreeMap::new());
     assert!(super::plots::plots(&study.plots[0], &matrix, &*nothing).is_empty());
     assert_eq!(super::table::tables(&study.tables[0], &matrix, &*nothing)[0].rows[0][1].text, "–");

@@ -17,6 +17,7 @@ use strandline_study::pages::studies::{Item, Totals, brief, document, page};
 
 const SCHEMA: &str = "strandline/studies-run/1";
 
+/// Runs all studies, and shows and writes their results.
 pub fn run(arguments: &Arguments, options: &StudyOptions, output: &mut Output) -> Result<CommandResult> {
     let mut files = result_files(arguments, "strandline-studies.html")?;
     let entries = all::entries(options, &arguments.axis).map_err(Failure)?;

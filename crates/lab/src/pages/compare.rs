@@ -11,10 +11,12 @@ use crate::cell::LabCaveat;
 use crate::compare::{Comparison, FailedRuns, Metric, MetricComparison, letter};
 use crate::nodes::NodeKind;
 use crate::statistics::{Estimate, Ratio, Verdict};
-use strandline_report::pages::page::{Cell, Column, Page, Plot, PlotKind, Section, Series, Table, Tone};
+use strandline_report::pages::page::{
+    Cell, Column, Page, Plot, PlotKind, Point, Section, Series, Table, Tone,
+};
 use strandline_report::pages::surroundings;
 use strandline_report::text::{clean, counted};
-use strandline_report::units::{UNKNOWN, bytes, percent_of, seconds};
+use strandline_report::units::{UNKNOWN, bytes, percent_of, seconds, thousands};
 
 /// With fewer rounds a caveat recommends more.
 const FEW_ROUNDS: usize = 5;
@@ -414,7 +416,7 @@ fn case_section(comparison: &Comparison, case: usize, name: &str) -> Section {
 fn strips_plot(metric: Metric, compared: &MetricComparison) -> Plot {
     let series = compared.estimates.iter().enumerate().filter_map(|(number, estimate)| {
         let estimate: &Estimate = estimate.as_ref()?;
-        let points = estimate.samples.iter().map(|&sample| (number as f64, sample)).collect();
+        let points = estimate.samples.iter().map(|&y| Point { x: number as f64, y }).collect();
         Some(Series { name: letter(number), points, ..Series::default() })
     });
     Plot {
@@ -433,9 +435,7 @@ fn format_value(metric: Metric, value: f64) -> String {
     match metric {
         Metric::Wall | Metric::User | Metric::System => seconds(value),
         Metric::HighWater => bytes(value.round() as u64),
-        Metric::MinorFaults | Metric::Instructions | Metric::Cycles => {
-            strandline_report::text::grouped(value.round() as u64)
-        }
+        Metric::MinorFaults | Metric::Instructions | Metric::Cycles => thousands(value.round() as u64),
     }
 }
 

@@ -5,9 +5,11 @@ use crate::squeeze::LimitKind;
 use crate::squeeze::findings::{Band, Findings, LimitResult};
 use crate::squeeze::slowdown::{Level, LimitedFigure};
 use crate::statistics::Estimate;
-use strandline_report::pages::page::{Cell, Column, Page, Plot, PlotKind, Section, Series, Table, Tone};
-use strandline_report::text::{clean_sentence, command_line, counted, grouped};
-use strandline_report::units::{UNKNOWN, bytes, seconds};
+use strandline_report::pages::page::{
+    Cell, Column, Fact, Interval, Page, Plot, PlotKind, Point, Section, Series, Snippet, Table, Tone,
+};
+use strandline_report::text::{clean_sentence, command_line, counted};
+use strandline_report::units::{UNKNOWN, bytes, seconds, thousands};
 
 /// Suggested limits are the smallest limit times this.
 const HEADROOM: f64 = 1.2;
@@ -21,7 +23,7 @@ const LARGE_LIMIT_BYTES: u64 = 16 * MIB;
 const MAX_LIMITS: usize = 24;
 
 /// Builds the page of `findings`; `environment` describes this machine.
-pub fn page(findings: &Findings, environment: Vec<(String, String)>) -> Page {
+pub fn page(findings: &Findings, environment: Vec<Fact>) -> Page {
     let mut sections = vec![edge_section(findings)];
     sections.extend(failures_section(findings));
     sections.extend(slowdown_section(findings));
@@ -46,7 +48,7 @@ fn resource(kind: LimitKind) -> &'static str {
 
 /// A limit, rounded and in bytes.
 fn exact(limit_bytes: u64) -> String {
-    format!("{} ({} bytes)", bytes(limit_bytes), grouped(limit_bytes))
+    format!("{} ({} bytes)", bytes(limit_bytes), thousands(limit_bytes))
 }
 
 /// The sentences on the smallest limit and its edge.
@@ -143,7 +145,7 @@ fn limits_table(findings: &Findings) -> Table {
         };
         vec![
             Cell::plain(bytes(result.limit_bytes)),
-            Cell::plain(grouped(result.limit_bytes)),
+            Cell::plain(thousands(result.limit_bytes)),
             Cell::plain((result.succeeded + result.failed).to_string()),
             Cell::plain(result.failed.to_string()),
             Cell { text: word.to_owned(), tone },
@@ -165,7 +167,9 @@ fn trials_plot(findings: &Findings) -> Plot {
         let numbered = findings.trials.iter().enumerate();
         numbered
             .filter(|(_, tried)| tried.is_success() == is_success)
-            .filter_map(|(number, tried)| Some(((number + 1) as f64, tried.limit_bytes? as f64)))
+            .filter_map(|(number, tried)| {
+                Some(Point { x: (number + 1) as f64, y: tried.limit_bytes? as f64 })
+            })
             .collect()
     };
     let series = |name: &str, is_success| Series {
@@ -202,8 +206,9 @@ fn failures_section(findings: &Findings) -> Option<Section> {
     };
     let stderr_tail =
         findings.failure.as_ref().map(|failure| failure.stderr_tail.clone()).unwrap_or_default();
-    let snippets = (!stderr_tail.is_empty())
-        .then(|| (format!("what it wrote to standard error last under {}", bytes(failing)), stderr_tail));
+    let snippets = (!stderr_tail.is_empty()).then(|| {
+        Snippet::new(format!("what it wrote to standard error last under {}", bytes(failing)), stderr_tail)
+    });
     Some(Section {
         heading: "How it fails below".to_owned(),
         tables: vec![table],
@@ -267,10 +272,13 @@ fn slowdown_plot(levels: &[Level]) -> Plot {
         series: vec![Series {
             name: "wall time".to_owned(),
             points: measured_ratios()
-                .map(|(level, ratio)| (level.limit_bytes as f64, ratio.median))
+                .map(|(level, ratio)| Point { x: level.limit_bytes as f64, y: ratio.median })
                 .collect(),
             intervals: measured_ratios()
-                .map(|(_, ratio)| (ratio.low.unwrap_or(ratio.median), ratio.high.unwrap_or(ratio.median)))
+                .map(|(_, ratio)| Interval {
+                    low: ratio.low.unwrap_or(ratio.median),
+                    high: ratio.high.unwrap_or(ratio.median),
+                })
                 .collect(),
             labels: Vec::new(),
         }],
@@ -286,7 +294,7 @@ fn median_count(figure: &LimitedFigure) -> String {
     figure
         .estimate
         .as_ref()
-        .map_or_else(|| UNKNOWN.to_owned(), |estimate| grouped(estimate.median.round() as u64))
+        .map_or_else(|| UNKNOWN.to_owned(), |estimate| thousands(estimate.median.round() as u64))
 }
 
 fn ratio_cell(figure: &LimitedFigure) -> Cell {
@@ -314,25 +322,24 @@ fn snippets_section(findings: &Findings) -> Option<Section> {
         if limit.is_multiple_of(MIB) { format!("{}M", limit / MIB) } else { format!("{}K", limit / KIB) };
     let kib = limit / KIB;
     let command = shell_words::join(&findings.command);
-    let snippet = |title: &str, text: String| (title.to_owned(), text);
     let snippets = match findings.kind {
         LimitKind::AddressSpace => vec![
-            snippet("shell", format!("(ulimit -v {kib}; exec {command})")),
-            snippet("systemd unit", format!("[Service]\nLimitAS={size}")),
+            Snippet::new("shell", format!("(ulimit -v {kib}; exec {command})")),
+            Snippet::new("systemd unit", format!("[Service]\nLimitAS={size}")),
         ],
         LimitKind::Data => vec![
-            snippet("shell", format!("(ulimit -d {kib}; exec {command})")),
-            snippet("systemd unit", format!("[Service]\nLimitDATA={size}")),
-            snippet("docker", format!("docker run --ulimit data={limit} …")),
+            Snippet::new("shell", format!("(ulimit -d {kib}; exec {command})")),
+            Snippet::new("systemd unit", format!("[Service]\nLimitDATA={size}")),
+            Snippet::new("docker", format!("docker run --ulimit data={limit} …")),
         ],
         LimitKind::Cgroup => vec![
-            snippet(
+            Snippet::new(
                 "shell",
                 format!("systemd-run --scope -p MemoryMax={size} -p MemorySwapMax=0 -- {command}"),
             ),
-            snippet("systemd unit", format!("[Service]\nMemoryMax={size}\nMemorySwapMax=0")),
-            snippet("docker", format!("docker run --memory={size} --memory-swap={size} …")),
-            snippet(
+            Snippet::new("systemd unit", format!("[Service]\nMemoryMax={size}\nMemorySwapMax=0")),
+            Snippet::new("docker", format!("docker run --memory={size} --memory-swap={size} …")),
+            Snippet::new(
                 "Kubernetes",
                 format!("resources:\n  requests:\n    memory: {size}i\n  limits:\n    memory: {size}i"),
             ),

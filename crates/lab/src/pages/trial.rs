@@ -14,10 +14,12 @@ use crate::trial::observation::SettledSource;
 use crate::trial::paste::{Paste, paste};
 use crate::trial::rank::{self, Goal, Status};
 use crate::trial::tries::{self, BASELINE, Figure, NotApplicable, Trial, Tried, TriedSetting, TryResult};
-use strandline_report::pages::page::{Cell, Column, Page, Plot, PlotKind, Section, Series, Table, Tone};
+use strandline_report::pages::page::{
+    Cell, Column, Fact, Page, Plot, PlotKind, Point, Section, Series, Snippet, Table, Tone,
+};
 use strandline_report::pages::surroundings;
-use strandline_report::text::{clean, clean_sentence, command_line, counted, grouped};
-use strandline_report::units::{UNKNOWN, bytes, percent_of, seconds};
+use strandline_report::text::{clean, clean_sentence, command_line, counted};
+use strandline_report::units::{UNKNOWN, bytes, percent_of, seconds, thousands};
 
 /// A candidate with an undecided interval is worth more rounds if its median is below this fraction
 /// of the median without settings.
@@ -142,13 +144,13 @@ pub fn page(trial: &Trial) -> Page {
     );
     let mut environment = surroundings(&Environment::read());
     let allocators = trial.observation.allocator_names();
-    environment.push(("allocator without settings".to_owned(), clean(&allocators)));
+    environment.push(Fact::new("allocator without settings", clean(&allocators)));
     let runtimes = trial.observation.runtimes.iter();
     let runtimes: Vec<String> = runtimes
         .map(|runtime| format!("{} {}", runtime.name, runtime.version.as_deref().unwrap_or(UNKNOWN)))
         .collect();
     if !runtimes.is_empty() {
-        environment.push(("runtime".to_owned(), clean(&runtimes.join(", "))));
+        environment.push(Fact::new("runtime", clean(&runtimes.join(", "))));
     }
     Page {
         title: format!("try: {}", command_line(&trial.command)),
@@ -375,7 +377,7 @@ fn other_row(id: &str, result: &TryResult) -> Vec<Cell> {
         Cell::plain(clean(id)),
         Cell::plain(size(&result.peak)),
         Cell::plain(format_ratio(&result.peak)),
-        Cell::plain(format_median(&result.faults, |faults| grouped(faults.round() as u64))),
+        Cell::plain(format_median(&result.faults, |faults| thousands(faults.round() as u64))),
         Cell::plain(format_ratio(&result.faults)),
         Cell::plain(settled_time(result)),
     ]
@@ -423,7 +425,10 @@ fn format_bound(value: f64) -> String {
 fn plot(trial: &Trial) -> Plot {
     let successful = all_results(trial).filter(|(_, result)| result.failure.is_none());
     let (labels, points) = successful
-        .filter_map(|(id, result)| Some((id.to_owned(), (median(&result.wall)?, median(&result.settled)?))))
+        .filter_map(|(id, result)| {
+            let point = Point { x: median(&result.wall)?, y: median(&result.settled)? };
+            Some((id.to_owned(), point))
+        })
         .unzip();
     Plot {
         title: "Settled memory and time".to_owned(),
@@ -445,7 +450,7 @@ fn paste_section(trial: &Trial, setting: &TriedSetting) -> Section {
     Section {
         heading: format!("To paste: {}", setting.id),
         paragraphs: vec![clean_sentence(&format!("{}. Known cost: {}.", setting.title, setting.cost))],
-        snippets: snippets.into_iter().map(|(name, text)| (name.to_owned(), text)).collect(),
+        snippets: snippets.into_iter().map(|(name, text)| Snippet::new(name, text)).collect(),
         ..Section::default()
     }
 }

@@ -248,7 +248,7 @@ fn failures_are_distinguished_by_limit() {
     assert_eq!(kib % 1024, 0, "a round figure");
     let mib = kib / 1024;
     for part in [format!("MemoryMax={mib}M"), format!("--memory={mib}M"), format!("memory: {mib}Mi")] {
-        assert!(pasted.iter().any(|(_, text)| text.contains(&part)), "{part} in {pasted:?}");
+        assert!(pasted.iter().any(|snippet| snippet.text.contains(&part)), "{part} in {pasted:?}");
     }
     for table in page.sections.iter().flat_map(|section| &section.tables) {
         assert!(table.rows.iter().all(|row| row.len() == table.columns.len()), "{table:?}");

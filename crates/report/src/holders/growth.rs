@@ -1,22 +1,30 @@
 //! The tables of what grew since an earlier result.
 
-use strandline_inspect::holders::facts::Root;
 use strandline_inspect::holders::growth::{Change, Changed, Comparison};
 
-use super::{root_name, shown_type};
+use super::{LEAKED_NAME, root_text, shown_type};
 use crate::table::{Column, figures, words};
 use crate::units::{bytes, seconds, thousands};
 
 /// Columns of the table of roots.
 pub const GROWTH_COLUMNS: [Column; 5] =
     [words("root"), figures("grew"), figures("blocks"), figures("now"), figures("rate")];
+/// Columns of the table of types.
 pub const TYPE_GROWTH_COLUMNS: [Column; 5] =
     [words("type"), figures("grew"), figures("instances"), figures("now"), figures("rate")];
-/// Ages from here on, of three centuries, are not shown: a clock or a document is wrong.
+/// Ages of three centuries and more are not shown: a clock or a document is wrong.
 const MAX_AGE_SECONDS: f64 = 1e10;
 
-/// Rows of what grew since an earlier snapshot: roots, then types.
-pub fn growth_rows(comparison: &Comparison, top: usize) -> [Vec<Vec<String>>; 2] {
+/// Rows of what grew since an earlier result.
+pub struct GrowthRows {
+    /// All live blocks, leaked ones, and roots.
+    pub roots: Vec<Vec<String>>,
+    /// Types of blocks.
+    pub types: Vec<Vec<String>>,
+}
+
+/// The rows of `comparison`, with the `top` roots and types.
+pub fn growth_rows(comparison: &Comparison, top: usize) -> GrowthRows {
     let hours = comparison.seconds / 3600.0;
     let rate = |grown_bytes: i64| {
         let hourly_bytes = grown_bytes as f64 / hours;
@@ -29,20 +37,21 @@ pub fn growth_rows(comparison: &Comparison, top: usize) -> [Vec<Vec<String>>; 2]
         let blocks = format!("{}{}", sign(grew.blocks), thousands(grew.blocks.unsigned_abs()));
         vec![name, size, blocks, now_bytes.map_or(String::new(), bytes), rate(grew.bytes)]
     };
-    let mut rows = vec![row("all live blocks".to_owned(), comparison.live, None)];
-    rows.extend(comparison.unreachable.map(|grew| row("nothing: leaked".to_owned(), grew, None)));
+    let mut roots = vec![row("all live blocks".to_owned(), comparison.live, None)];
+    roots.extend(comparison.unreachable.map(|grew| row(LEAKED_NAME.to_owned(), grew, None)));
     let changed_root_row = |changed: &Changed| {
-        let (name, module, thread) = (changed.name.clone(), changed.module.clone(), changed.thread.clone());
-        let root = Root { kind: changed.kind.unwrap_or_default(), name, module, thread, ..Root::default() };
-        row(root_name(&root), changed.grew, Some(changed.bytes))
+        // Every root of a comparison has a kind.
+        let kind = changed.kind.unwrap_or_default();
+        let name = root_text(kind, &changed.name, changed.module.as_deref(), changed.thread.as_deref());
+        row(name, changed.grew, Some(changed.bytes))
     };
-    rows.extend(comparison.roots.iter().take(top).map(changed_root_row));
+    roots.extend(comparison.roots.iter().take(top).map(changed_root_row));
     let changed_type_row =
         |changed: &Changed| row(shown_type(&changed.name), changed.grew, Some(changed.bytes));
-    [rows, comparison.types.iter().take(top).map(changed_type_row).collect()]
+    GrowthRows { roots, types: comparison.types.iter().take(top).map(changed_type_row).collect() }
 }
 
-/// How long before an earlier result was taken.
+/// When an earlier result was taken: `2.5 hours before`.
 pub fn age_text(age_seconds: f64) -> String {
     match age_seconds {
         age if !(0.0..MAX_AGE_SECONDS).contains(&age) => "of a time that is not known".to_owned(),

@@ -10,7 +10,9 @@ use std::collections::HashMap;
 
 use strandline_claims::add_fields;
 use strandline_inspect::environment::utc;
-use strandline_inspect::holders::facts::{Holders, Holding, Root, RootKind, Shared, SharedType, Sum, Type};
+use strandline_inspect::holders::facts::{
+    Holders, Holding, Nearest, Root, RootKind, Shared, SharedType, Sum, Type,
+};
 
 use crate::table::{Column, figures, words};
 use crate::text::{clean, counted, shorten};
@@ -31,9 +33,9 @@ const MAX_SIBLINGS: usize = 3;
 /// A root or set belongs to the headline if it retains more than 1/`HEADLINE_DIVISOR` of all live
 /// bytes.
 const HEADLINE_DIVISOR: u64 = 10;
-/// Before the size of blocks of which nothing else is known.
+/// Starts the name of blocks of which only the size is known.
 const OF_SIZE: &str = "blocks of ";
-/// Between the number and the type of blocks that refer to each other.
+/// Stands between the number and the type of blocks that refer to each other.
 const LINKED: &str = " linked ";
 /// Blocks of one size have a line of their own from 1/`MIN_SIZE_DIVISOR` of all live bytes on.
 const MIN_SIZE_DIVISOR: u64 = 100;
@@ -47,8 +49,10 @@ const MAX_NAME_COLUMNS: usize = 60;
 const MAX_SETS: usize = 6;
 /// Maximum width of a root's name among several.
 const MAX_JOINED_COLUMNS: usize = 32;
-/// Times from here on are not shown: they are beyond what a calendar has (the year 5138).
+/// Later times, after the year 5138, are not shown: a clock or a document is wrong.
 const MAX_UNIX_SECONDS: f64 = 1e11;
+/// The name of the leaked blocks among the roots.
+const LEAKED_NAME: &str = "nothing: leaked";
 
 /// The process, and the time of the snapshot.
 fn process_line(facts: &Holders) -> String {
@@ -72,7 +76,7 @@ fn headline(facts: &Holders) -> String {
     };
     let min_bytes = facts.live.bytes / HEADLINE_DIVISOR;
     let root_bytes = facts.roots.first().map_or(0, |root| root.retained_bytes);
-    let (sets, _) = shown_sets(facts);
+    let sets = RootSets::of(facts).shown;
     let text = match (sets.first().filter(|set| set.retained_bytes > root_bytes), facts.roots.first()) {
         (Some(set), _) if set.retained_bytes > min_bytes => {
             let (names, retained) = (join_root_names(set), bytes(set.retained_bytes));
@@ -118,6 +122,7 @@ fn pinning_block(facts: &Holders) -> Option<String> {
     ))
 }
 
+/// A name as a sentence has it.
 fn shortened(name: &str) -> String {
     shorten(name, MAX_NAME_COLUMNS)
 }
@@ -133,63 +138,65 @@ struct RootGroup {
     min_path_bytes: u64,
 }
 
-/// The groups, largest first, but leaked blocks come first if they are a significant part; and the
-/// roots beyond the `top` largest.
-fn groups(facts: &Holders, top: usize) -> (Vec<RootGroup>, UnlistedRoots) {
-    let min_bytes = facts.live.bytes / MIN_SHARE_DIVISOR;
-    let mut groups = Vec::new();
-    let leaked = facts.unreachable.as_ref().filter(|leaked| leaked.blocks > 0);
-    if let Some(leaked) = leaked {
-        let name = "nothing: leaked".to_owned();
-        let retained = Sum { bytes: leaked.bytes, blocks: leaked.blocks };
-        let (holds, pins_bytes) = (leaked.holds.clone(), leaked.pins_bytes);
-        groups.push(RootGroup { name, retained, pins_bytes, holds, min_path_bytes: min_bytes });
-    }
-    let (sets, other_sets) = shown_sets(facts);
-    for set in sets {
-        let holds = set.types.iter().map(holding).collect();
-        let retained = Sum { bytes: set.retained_bytes, blocks: set.retained_blocks };
-        let name = join_root_names(set);
-        groups.push(RootGroup { name, retained, pins_bytes: 0, holds, min_path_bytes: min_bytes });
-    }
-    if other_sets.blocks > 0 {
-        // If sets are shown, this is the rest: blocks of types without their own row.
-        let (name, holds) = match sets {
-            [] => ("several roots together".to_owned(), facts.shared_holds.clone()),
-            _ => ("other roots, several together".to_owned(), Vec::new()),
-        };
-        groups.push(RootGroup {
+/// The groups that are shown, and what is left of the roots.
+struct RootGroups {
+    /// Largest first, but leaked blocks come first if they are a significant part.
+    listed: Vec<RootGroup>,
+    unlisted: UnlistedRoots,
+}
+
+impl RootGroups {
+    /// The groups, with the `top` largest roots.
+    fn new(facts: &Holders, top: usize) -> Self {
+        let min_path_bytes = facts.live.bytes / MIN_SHARE_DIVISOR;
+        let group_of = |name: String, retained: Sum, holds: Vec<Holding>| RootGroup {
             name,
-            retained: other_sets,
+            retained,
             pins_bytes: 0,
             holds,
-            min_path_bytes: min_bytes,
-        });
-    }
-    let roots = merge_threads(&facts.roots);
-    let unlisted_count = facts.root_count.saturating_sub(facts.roots.len() as u64);
-    let mut unlisted_roots = UnlistedRoots {
-        count: unlisted_count.saturating_add(roots.len().saturating_sub(top) as u64),
-        retained: facts.other_roots,
-    };
-    for (index, (name, root)) in roots.into_iter().enumerate() {
-        let retained = Sum { bytes: root.retained_bytes, blocks: root.retained_blocks };
-        if index >= top {
-            unlisted_roots.add(retained);
-            continue;
+            min_path_bytes,
+        };
+        let mut listed = Vec::new();
+        let leaked = facts.unreachable.as_ref().filter(|leaked| leaked.blocks > 0);
+        if let Some(leaked) = leaked {
+            let retained = Sum { bytes: leaked.bytes, blocks: leaked.blocks };
+            let group = group_of(LEAKED_NAME.to_owned(), retained, leaked.holds.clone());
+            listed.push(RootGroup { pins_bytes: leaked.pins_bytes, ..group });
         }
-        // A root that pins a lot retains little itself, so show its contents in more detail.
-        let pins_bytes = root.pins_bytes;
-        let min_path_bytes = if pins_bytes >= min_bytes { root.retained_bytes / 2 } else { min_bytes };
-        groups.push(RootGroup { name, retained, pins_bytes, holds: root.holds, min_path_bytes });
+        let sets = RootSets::of(facts);
+        for set in sets.shown {
+            let retained = Sum { bytes: set.retained_bytes, blocks: set.retained_blocks };
+            listed.push(group_of(join_root_names(set), retained, set.types.iter().map(holding).collect()));
+        }
+        if sets.others.blocks > 0 {
+            // If sets are shown, this is the rest: blocks of types without their own row.
+            let (name, holds) = match sets.shown {
+                [] => ("several roots together", facts.shared_holds.clone()),
+                _ => ("other roots, several together", Vec::new()),
+            };
+            listed.push(group_of(name.to_owned(), sets.others, holds));
+        }
+        let unlisted_count = facts.root_count.saturating_sub(facts.roots.len() as u64);
+        let mut unlisted = UnlistedRoots { count: unlisted_count, retained: facts.other_roots };
+        for (index, root) in merge_threads(&facts.roots).into_iter().enumerate() {
+            let retained = Sum { bytes: root.retained_bytes, blocks: root.retained_blocks };
+            if index >= top {
+                unlisted.add(retained);
+                continue;
+            }
+            // A root that pins a lot retains little itself, so show its contents in more detail.
+            let pins_much = root.pins_bytes >= min_path_bytes;
+            let min_path_bytes = if pins_much { root.retained_bytes / 2 } else { min_path_bytes };
+            let group = group_of(root_name(&root), retained, root.holds);
+            listed.push(RootGroup { pins_bytes: root.pins_bytes, min_path_bytes, ..group });
+        }
+        let is_leaked_first = leaked.is_some_and(|leaked| leaked.bytes > min_path_bytes);
+        listed[usize::from(is_leaked_first)..].sort_by_key(|group| std::cmp::Reverse(group.retained.bytes));
+        Self { listed, unlisted }
     }
-    let is_leaked_first = leaked.is_some_and(|leaked| leaked.bytes > min_bytes);
-    groups[usize::from(is_leaked_first)..].sort_by_key(|group| std::cmp::Reverse(group.retained.bytes));
-    (groups, unlisted_roots)
 }
 
 /// The roots that are not shown one by one.
-#[derive(Default)]
 struct UnlistedRoots {
     count: u64,
     /// What they retain together.
@@ -197,7 +204,9 @@ struct UnlistedRoots {
 }
 
 impl UnlistedRoots {
+    /// Adds a root that retains `retained`.
     fn add(&mut self, retained: Sum) {
+        self.count = self.count.saturating_add(1);
         self.retained.bytes = self.retained.bytes.saturating_add(retained.bytes);
         self.retained.blocks = self.retained.blocks.saturating_add(retained.blocks);
     }
@@ -205,39 +214,48 @@ impl UnlistedRoots {
 
 /// Rows of the groups, each with the paths to most of what it retains.
 fn root_rows(facts: &Holders, top: usize) -> Vec<Vec<String>> {
-    let (groups, unlisted_roots) = groups(facts, top);
+    let RootGroups { listed, unlisted } = RootGroups::new(facts, top);
     let mut rows = Vec::new();
-    for group in groups {
+    for group in listed {
         rows.push(row(group.name, group.retained, group.pins_bytes));
         push_retention_path(&mut rows, &group.holds, group.min_path_bytes);
     }
-    if unlisted_roots.retained.blocks > 0 {
-        rows.push(row("other roots, each by itself".to_owned(), unlisted_roots.retained, 0));
+    if unlisted.retained.blocks > 0 {
+        rows.push(row("other roots, each by itself".to_owned(), unlisted.retained, 0));
     }
     rows
 }
 
-/// The root sets shown separately, and what all other sets retain.
-fn shown_sets(facts: &Holders) -> (&[Shared], Sum) {
-    let min_bytes = facts.live.bytes / MIN_SHARE_DIVISOR;
-    let is_shown = |set: &Shared| set.retained_bytes > min_bytes && !set.nearest.is_empty();
-    let shown_count = facts.shared.iter().take(MAX_SETS).take_while(|set| is_shown(set)).count();
-    let (sets, _) = facts.shared.split_at(shown_count);
-    let other_sets = sets.iter().fold(facts.shared_total.unwrap_or_default(), |sum, set| Sum {
-        bytes: sum.bytes.saturating_sub(set.retained_bytes),
-        blocks: sum.blocks.saturating_sub(set.retained_blocks),
-    });
-    (sets, other_sets)
+/// Sets of roots that retain blocks together.
+struct RootSets<'a> {
+    /// The sets shown separately.
+    shown: &'a [Shared],
+    /// What all other sets retain.
+    others: Sum,
+}
+
+impl<'a> RootSets<'a> {
+    fn of(facts: &'a Holders) -> Self {
+        let min_bytes = facts.live.bytes / MIN_SHARE_DIVISOR;
+        let is_shown = |set: &&Shared| set.retained_bytes > min_bytes && !set.nearest.is_empty();
+        let shown_count = facts.shared.iter().take(MAX_SETS).take_while(is_shown).count();
+        let shown = &facts.shared[..shown_count];
+        // Without a total the references were not followed, and no set is known.
+        let others = shown.iter().fold(facts.shared_total.unwrap_or_default(), |sum, set| Sum {
+            bytes: sum.bytes.saturating_sub(set.retained_bytes),
+            blocks: sum.blocks.saturating_sub(set.retained_blocks),
+        });
+        Self { shown, others }
+    }
 }
 
 /// The names of the nearest of several roots, shortened, and the number of others.
 fn join_root_names(set: &Shared) -> String {
-    let mut names: Vec<String> = Vec::new();
-    for root in &set.nearest {
-        let (name, module, thread) = (root.name.clone(), root.module.clone(), root.thread.clone());
-        let name = root_name(&Root { kind: root.kind, name, module, thread, ..Root::default() });
-        names.push(shorten(&name, MAX_JOINED_COLUMNS));
-    }
+    let name = |root: &Nearest| {
+        let name = root_text(root.kind, &root.name, root.module.as_deref(), root.thread.as_deref());
+        shorten(&name, MAX_JOINED_COLUMNS)
+    };
+    let mut names: Vec<String> = set.nearest.iter().map(name).collect();
     let unnamed_count = set.roots.len().saturating_sub(names.len());
     match (unnamed_count, set.has_more) {
         (0, false) => {}
@@ -259,7 +277,7 @@ fn holding(shared: &SharedType) -> Holding {
 }
 
 /// Merges roots of the same name in several threads; largest first.
-fn merge_threads(roots: &[Root]) -> Vec<(String, Root)> {
+fn merge_threads(roots: &[Root]) -> Vec<Root> {
     let mut indexes: HashMap<(RootKind, &str, Option<&str>), usize> = HashMap::new();
     // Each root with what it holds in each thread.
     let mut merged: Vec<(Root, Vec<&[Holding]>)> = Vec::new();
@@ -282,10 +300,9 @@ fn merge_threads(roots: &[Root]) -> Vec<(String, Root)> {
         [_] => root,
         several => Root { holds: merge_types(several), ..root },
     };
-    let mut named: Vec<(String, Root)> =
-        merged.into_iter().map(with_holds).map(|root| (root_name(&root), root)).collect();
-    named.sort_by_key(|(_, root)| std::cmp::Reverse(root.retained_bytes));
-    named
+    let mut roots: Vec<Root> = merged.into_iter().map(with_holds).collect();
+    roots.sort_by_key(|root| std::cmp::Reverse(root.retained_bytes));
+    roots
 }
 
 /// A row of the table of roots.
@@ -375,27 +392,32 @@ fn shown_type(name: &str) -> String {
     size_of_type(name).map_or_else(|| clean(name), |size| format!("{OF_SIZE}{} bytes", thousands(size)))
 }
 
-/// The size of blocks of which nothing else is known (`1208-byte blocks`).
+/// The size of blocks of which only the size is known (`1208-byte blocks`).
 fn size_of_type(name: &str) -> Option<u64> {
     name.strip_suffix("-byte blocks")?.parse().ok()
 }
 
 /// A short description of a root.
 fn root_name(root: &Root) -> String {
-    let name = clean(&root.name);
-    let thread = root.thread.as_deref().map(clean).unwrap_or_default();
-    match root.kind {
-        RootKind::Stack if root.name == "stack" => format!("stack of {thread}"),
-        RootKind::Stack => format!("{name} on the stack of {thread}"),
+    root_text(root.kind, &root.name, root.module.as_deref(), root.thread.as_deref())
+}
+
+/// A short description of the root with these fields of [`Root`].
+fn root_text(kind: RootKind, name: &str, module: Option<&str>, thread: Option<&str>) -> String {
+    let clean_name = clean(name);
+    let thread = thread.map(clean).unwrap_or_default();
+    match kind {
+        RootKind::Stack if name == "stack" => format!("stack of {thread}"),
+        RootKind::Stack => format!("{clean_name} on the stack of {thread}"),
         RootKind::Register => format!("registers of {thread}"),
-        RootKind::Tls if !thread.is_empty() => format!("{name} of {thread}"),
-        RootKind::Runtime if root.module.is_some() => name,
-        RootKind::Runtime => format!("{name}'s memory"),
-        RootKind::Static | RootKind::Tls => match root.module.as_deref() {
-            Some(module) if !root.name.starts_with(&format!("{module}+0x")) => {
-                format!("{name} in {}", clean(module))
+        RootKind::Tls if !thread.is_empty() => format!("{clean_name} of {thread}"),
+        RootKind::Runtime if module.is_some() => clean_name,
+        RootKind::Runtime => format!("{clean_name}'s memory"),
+        RootKind::Static | RootKind::Tls => match module {
+            Some(module) if !name.starts_with(&format!("{module}+0x")) => {
+                format!("{clean_name} in {}", clean(module))
             }
-            _ => name,
+            _ => clean_name,
         },
     }
 }
@@ -492,7 +514,7 @@ mod tests {
         ];
         let all = merge_threads(&roots);
         assert_eq!(all.len(), 1);
-        let merged = &all[0].1;
+        let merged = &all[0];
         assert_eq!((merged.thread.as_deref(), merged.retained_bytes), (Some("3 threads"), 30));
         let summary = |holds: &[Holding]| -> Vec<(String, u64, u64)> {
             holds.iter().map(|kind| (kind.name.clone(), kind.instances, kind.retained_bytes)).collect()

@@ -9,16 +9,15 @@ use strandline_inspect::holders::facts::{Holders, Holding, Sum};
 
 use super::growth::{GROWTH_COLUMNS, TYPE_GROWTH_COLUMNS, age_text, growth_rows};
 use super::{
-    TYPES, headline, holding, instances, join_root_names, process_line, root_name, root_rows, shown_sets,
-    type_row,
+    LEAKED_NAME, ROOTS, RootSets, TYPES, headline, holding, instances, join_root_names, process_line,
+    root_name, root_rows, type_row,
 };
 use crate::json::VERSION;
 use crate::model;
 use crate::table::Column;
+use crate::template::{DrawError, digest};
 use crate::text::{counted, shorten};
-use crate::timeline::DrawError;
-use crate::timeline::html::digest;
-use crate::units::{bytes, percent, seconds};
+use crate::units::{bytes, percent, seconds, stopped};
 
 const PAGE: &str = include_str!("assets/holders.html");
 const STYLE: &str = include_str!("assets/holders.css");
@@ -58,28 +57,31 @@ struct Picture {
     /// The bytes that its whole width stands for.
     whole_bytes: u64,
     row_count: usize,
+    /// Number of boxes that are wide enough, but beyond `MAX_BOXES`; what they hold is not counted.
+    left_out: u64,
 }
 
 impl Picture {
     fn new(facts: &Holders) -> Self {
-        let mut picture = Self { boxes: Vec::new(), whole_bytes: facts.live.bytes.max(1), row_count: 0 };
+        let mut picture =
+            Self { boxes: Vec::new(), whole_bytes: facts.live.bytes.max(1), row_count: 0, left_out: 0 };
         let mut x = 0.0;
         if let Some(leaked) = &facts.unreachable {
             let retained = Sum { bytes: leaked.bytes, blocks: leaked.blocks };
-            x += picture.add(x, 0, "nothing: leaked", retained, "leaked", &leaked.holds);
+            x += picture.add(x, 0, LEAKED_NAME, retained, "leaked", &leaked.holds);
         }
         for root in &facts.roots {
             let retained = Sum { bytes: root.retained_bytes, blocks: root.retained_blocks };
             x += picture.add(x, 0, &root_name(root), retained, "root", &root.holds);
         }
-        let (sets, other_sets) = shown_sets(facts);
-        for set in sets {
+        let sets = RootSets::of(facts);
+        for set in sets.shown {
             let retained = Sum { bytes: set.retained_bytes, blocks: set.retained_blocks };
             let holds: Vec<Holding> = set.types.iter().map(holding).collect();
             x += picture.add(x, 0, &join_root_names(set), retained, "shared", &holds);
         }
-        let holds = if sets.is_empty() { facts.shared_holds.as_slice() } else { &[] };
-        picture.add(x, 0, "several together", other_sets, "shared", holds);
+        let holds = if sets.shown.is_empty() { facts.shared_holds.as_slice() } else { &[] };
+        picture.add(x, 0, "several together", sets.others, "shared", holds);
         picture
     }
 
@@ -94,7 +96,11 @@ impl Picture {
         holds: &[Holding],
     ) -> f64 {
         let width = retained.bytes as f64 / self.whole_bytes as f64 * PICTURE_WIDTH;
-        if width < MIN_BOX_WIDTH || self.boxes.len() >= MAX_BOXES {
+        if width < MIN_BOX_WIDTH {
+            return width;
+        }
+        if self.boxes.len() >= MAX_BOXES {
+            self.left_out += 1;
             return width;
         }
         let max_letters = ((width - TEXT_MARGIN) / LETTER_WIDTH) as usize;
@@ -129,15 +135,25 @@ impl Rows {
 }
 
 /// The page as a complete HTML document.
+///
+/// # Errors
+/// Fails if the template cannot be rendered.
 pub fn page(facts: &Holders) -> Result<String, DrawError> {
     let picture = Picture::new(facts);
-    let roots = Rows::new(&super::ROOTS, root_rows(facts, MAX_ROWS));
+    let roots = Rows::new(&ROOTS, root_rows(facts, MAX_ROWS));
     let types = Rows::new(&TYPES, facts.types.iter().take(MAX_ROWS).map(type_row).collect());
     let mut tables = vec![roots, types];
     if let Some(since) = &facts.since {
-        let [root_growth, type_growth] = growth_rows(since, MAX_ROWS);
-        tables.push(Rows::new(&GROWTH_COLUMNS, root_growth));
-        tables.push(Rows::new(&TYPE_GROWTH_COLUMNS, type_growth));
+        let growth = growth_rows(since, MAX_ROWS);
+        tables.push(Rows::new(&GROWTH_COLUMNS, growth.roots));
+        tables.push(Rows::new(&TYPE_GROWTH_COLUMNS, growth.types));
+    }
+    let mut caveats = model::caveats(&facts.caveats);
+    let left_out_types = facts.types.len().saturating_sub(MAX_ROWS) as u64;
+    for (count, noun) in [(picture.left_out, "picture part"), (left_out_types, "type")] {
+        if count > 0 {
+            caveats.push(format!("left out of this page: {}; holders --json has all", counted(count, noun)));
+        }
     }
     let mut templates = Environment::new();
     templates.add_template("holders.html", PAGE)?;
@@ -145,15 +161,15 @@ pub fn page(facts: &Holders) -> Result<String, DrawError> {
         version => VERSION,
         title => process_line(facts),
         since => facts.since.as_ref().map(|since| age_text(since.seconds)),
-        stopped => seconds(facts.cost.stopped_seconds),
+        stopped => stopped(facts.cost.stopped_seconds),
         wall => seconds(facts.cost.wall_seconds),
         headline => headline(facts),
         width => PICTURE_WIDTH,
         height => picture.row_count as f64 * ROW_HEIGHT,
-        row => ROW_HEIGHT,
-        parts => Value::from(Serde(picture.boxes)),
+        row_height => ROW_HEIGHT,
+        boxes => Value::from(Serde(picture.boxes)),
         tables => Value::from(Serde(tables)),
-        caveats => model::caveats(&facts.caveats),
+        caveats,
         style_digest => digest(STYLE),
         style => STYLE,
     })?;
@@ -184,7 +200,7 @@ mod tests {
         };
         let boxes = Picture::new(&facts).boxes;
         let positions: Vec<_> =
-            boxes.iter().map(|shown_box| (shown_box.x, shown_box.y, shown_box.width)).collect();
+            boxes.iter().map(|picture_box| (picture_box.x, picture_box.y, picture_box.width)).collect();
         assert_eq!(
             positions,
             [(0.0, 0.0, 599.0), (600.0, 0.0, 599.0), (600.0, 24.0, 299.0), (600.0, 48.0, 149.0)]

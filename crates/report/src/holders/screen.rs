@@ -3,13 +3,13 @@
 use strandline_inspect::holders::facts::{Holders, Holding};
 use strandline_inspect::holders::growth::Comparison;
 
-use super::growth::{GROWTH_COLUMNS, TYPE_GROWTH_COLUMNS, age_text, growth_rows};
+use super::growth::{GROWTH_COLUMNS, GrowthRows, TYPE_GROWTH_COLUMNS, age_text, growth_rows};
 use super::leaked::{LEAKED, leaked_rows};
 use super::{
-    LINKED, MAX_SIBLINGS, MAX_STEPS, OF_SIZE, ROOTS, TYPES, groups, headline, process_line, root_rows,
-    step_text, type_row, type_rows,
+    LINKED, MAX_SIBLINGS, MAX_STEPS, OF_SIZE, ROOTS, RootGroups, TYPES, headline, pinning_block,
+    process_line, root_rows, step_text, type_row, type_rows,
 };
-use crate::brief::{NextCommand, cost_line, important_caveats};
+use crate::brief::{ImportantCaveats, NextCommand, cost_line};
 use crate::model;
 use crate::paint::Surface;
 use crate::table::{Column, figures, lay_out, words};
@@ -25,8 +25,11 @@ const MAX_ROOTS: usize = 10;
 const MAX_TYPES: usize = 8;
 /// Maximum number of rows of each table if there are also those of growth.
 const MAX_BESIDE_GROWTH: usize = 4;
-/// What the sizes of blocks are.
+/// A note below a table with sizes of blocks.
 const BLOCK_SIZES: &str = "block sizes are as allocated: glibc rounds up by 15 bytes at most, and to 24";
+/// A note on the growth between two results of which one is shortened.
+const PARTIAL_GROWTH: &str =
+    "one of the two results lists only its largest roots or types: those of one result alone are left out";
 /// Spaces between two columns.
 const GAP: usize = 2;
 
@@ -40,12 +43,11 @@ pub fn holders(facts: &Holders, top: Option<usize>, surface: Surface) -> String 
     let live = format!("{} in {}", bytes(facts.live.bytes), counted(facts.live.blocks, "live block"));
     let mut lines = two_ends(&format!("{name}, pid {}", facts.pid), &live, surface);
     lines.push(String::new());
-    let (important, other_caveats) =
-        important_caveats(&facts.caveats, facts.rss_bytes.unwrap_or(facts.live.bytes));
-    let answer: Vec<String> = std::iter::once(headline(facts)).chain(important).collect();
+    let important = ImportantCaveats::of(&facts.caveats, facts.rss_bytes.unwrap_or(facts.live.bytes));
+    let answer: Vec<String> = std::iter::once(headline(facts)).chain(important.sentences).collect();
     lines.extend(strong(&wrap_at_most(&answer.join(". "), surface.columns, MAX_ANSWER_LINES), surface));
     if let Some(since) = &facts.since {
-        lines.extend(growth(since, limit(MAX_BESIDE_GROWTH), false, surface));
+        lines.extend(growth(since, limit(MAX_BESIDE_GROWTH), None, surface));
     }
     let types = type_rows(facts, limit(MAX_TYPES));
     for table in [roots(facts, limit(MAX_ROOTS), surface), lay_out(&TYPES, &types, 0, surface.columns)] {
@@ -56,17 +58,29 @@ pub fn holders(facts: &Holders, top: Option<usize>, surface: Surface) -> String 
         lines.extend(faint(&wrap(BLOCK_SIZES, surface.columns), surface));
     }
     lines.push(String::new());
-    let commands = [
-        NextCommand::new(
-            format!("strandline reclaim --dry-run {}", facts.pid),
-            "what a call would release (not pins)",
-        ),
-        NextCommand::new(format!("strandline holders -v {}", facts.pid), "every root, type, path, caveat"),
-    ];
-    lines.extend(next_commands(&commands, surface));
-    let cost = cost_line(facts.cost.stopped_seconds, facts.cost.wall_seconds, None, other_caveats);
+    lines.extend(next_commands(&commands(facts), surface));
+    let cost = cost_line(facts.cost.stopped_seconds, facts.cost.wall_seconds, None, important.other_count);
     lines.extend(faint(&[cost], surface));
     joined(&lines)
+}
+
+/// What to type next: all details; and for pinned memory, which no call releases, what may pin less,
+/// or else what shows growth.
+fn commands(facts: &Holders) -> Vec<NextCommand> {
+    let pid = facts.pid;
+    let details = NextCommand::new(format!("strandline holders -v {pid}"), "all roots, types, paths");
+    let second = if pinning_block(facts).is_some() {
+        Some(NextCommand::new(
+            "strandline try -- COMMAND".to_owned(),
+            "settings and allocators that pin less",
+        ))
+    } else if facts.since.is_none() {
+        let command = format!("strandline holders --json {pid} > before.json");
+        Some(NextCommand::new(command, "then --since before.json"))
+    } else {
+        None
+    };
+    std::iter::once(details).chain(second).collect()
 }
 
 /// The view with all details, with a final newline; at most `top` roots and types if that is given.
@@ -77,7 +91,8 @@ pub fn details(facts: &Holders, top: Option<usize>, surface: Surface) -> String 
     lines.push(String::new());
     lines.extend(strong(&wrap(&headline(facts), surface.columns), surface));
     if let Some(since) = &facts.since {
-        lines.extend(growth(since, top, true, surface));
+        let note = since.is_partial.then_some(PARTIAL_GROWTH);
+        lines.extend(growth(since, top, note, surface));
     }
     lines.push(String::new());
     lines.extend(lay_out(&ROOTS, &root_rows(facts, top), 0, surface.columns));
@@ -106,10 +121,9 @@ pub fn details(facts: &Holders, top: Option<usize>, surface: Surface) -> String 
 
 /// The largest roots, a line each, with what they hold.
 fn roots(facts: &Holders, top: usize, surface: Surface) -> Vec<String> {
-    let (mut groups, mut unlisted_roots) = groups(facts, top);
+    let RootGroups { listed: mut groups, mut unlisted } = RootGroups::new(facts, top);
     for group in groups.drain(top.min(groups.len())..) {
-        unlisted_roots.count = unlisted_roots.count.saturating_add(1);
-        unlisted_roots.add(group.retained);
+        unlisted.add(group.retained);
     }
     // A third for names, so that what the roots hold has the larger part.
     let max_name_columns = surface.columns * 7 / 20;
@@ -118,11 +132,11 @@ fn roots(facts: &Holders, top: usize, surface: Surface) -> Vec<String> {
         [bytes(group.retained.bytes), thousands(group.retained.blocks), name]
     });
     let mut rows: Vec<[String; 3]> = rows.collect();
-    if unlisted_roots.retained.blocks > 0 {
+    if unlisted.retained.blocks > 0 {
         rows.push([
-            bytes(unlisted_roots.retained.bytes),
-            thousands(unlisted_roots.retained.blocks),
-            counted(unlisted_roots.count, "smaller root"),
+            bytes(unlisted.retained.bytes),
+            thousands(unlisted.retained.blocks),
+            counted(unlisted.count, "smaller root"),
         ]);
     }
     let column_width = |column: usize| {
@@ -180,15 +194,12 @@ fn path_text(holds: &[Holding], min_bytes: u64, columns: usize) -> String {
     wrap_at_most(&line, columns, 1).into_iter().next().unwrap_or_default()
 }
 
-/// Growth since an earlier result; `has_remarks` adds what the comparison lacks.
-fn growth(comparison: &Comparison, top: usize, has_remarks: bool, surface: Surface) -> Vec<String> {
-    let [roots, types] = growth_rows(comparison, top);
+/// Growth since an earlier result: the tables of roots and of types, with `note` below the first.
+fn growth(comparison: &Comparison, top: usize, note: Option<&str>, surface: Surface) -> Vec<String> {
+    let GrowthRows { roots, types } = growth_rows(comparison, top);
     let mut lines = vec![String::new(), format!("since the result {}", age_text(comparison.seconds))];
     lines.extend(lay_out(&GROWTH_COLUMNS, &roots, 0, surface.columns));
-    if has_remarks && comparison.is_partial {
-        let text = "one of the two results lists only its largest roots or types: those of one result alone are left out";
-        lines.extend(wrap(text, surface.columns));
-    }
+    lines.extend(note.map_or_else(Vec::new, |note| wrap(note, surface.columns)));
     if !types.is_empty() {
         lines.push(String::new());
         lines.extend(lay_out(&TYPE_GROWTH_COLUMNS, &types, 0, surface.columns));

@@ -1,6 +1,6 @@
 //! Several pages as one: a table of contents with the results, and the environment once.
 
-use super::page::{Page, Table};
+use super::page::{Fact, Page, Table};
 
 /// Several pages in one file.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -13,14 +13,14 @@ pub struct Book {
     pub contents: Table,
     /// The chapters.
     pub chapters: Vec<Chapter>,
-    /// The machine and the settings, of all chapters: name and value.
-    pub environment: Vec<(String, String)>,
+    /// The machine and the settings, of all chapters.
+    pub environment: Vec<Fact>,
 }
 
 /// A page of a book.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chapter {
-    /// What the chapter is called by.
+    /// Its name, from which its anchor is made.
     pub name: String,
     /// What is in it; its own environment is not shown.
     pub page: Page,

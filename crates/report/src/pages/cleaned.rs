@@ -1,12 +1,12 @@
 //! Makes all texts of a page safe to show. Every writer starts with this.
 
 use super::book::{Book, Chapter};
-use super::page::{Cell, Claim, Column, Page, Plot, Section, Series, Table};
-use crate::text::{clean, clean_sentence, shorten};
+use super::page::{Cell, Claim, Column, Fact, Page, Plot, Section, Series, Snippet, Table};
+use crate::text::{clean, clean_sentence, shorten, start_of};
 
 /// Maximum width of a paragraph, in terminal columns.
 const MAX_COLUMNS: usize = 2_000;
-/// Maximum length of a snippet.
+/// Maximum length of a snippet; longer ones are cut without a mark, which would be copied too.
 const MAX_SNIPPET_BYTES: usize = 64 * 1024;
 
 /// A copy of `page` with every text cleaned and truncated, and every row as long as the table
@@ -17,11 +17,7 @@ pub fn cleaned(page: &Page) -> Page {
         headline: clean_paragraph(&page.headline),
         sections: page.sections.iter().map(section).collect(),
         caveats: page.caveats.iter().map(|caveat| clean_paragraph(caveat)).collect(),
-        environment: page
-            .environment
-            .iter()
-            .map(|(name, value)| (clean_name(name), clean_name(value)))
-            .collect(),
+        environment: page.environment.iter().map(fact).collect(),
     }
 }
 
@@ -34,12 +30,12 @@ pub fn cleaned_book(book: &Book) -> Book {
         headline: clean_paragraph(&book.headline),
         contents: table(&book.contents),
         chapters: book.chapters.iter().map(chapter).collect(),
-        environment: book
-            .environment
-            .iter()
-            .map(|(name, value)| (clean_name(name), clean_name(value)))
-            .collect(),
+        environment: book.environment.iter().map(fact).collect(),
     }
+}
+
+fn fact(fact: &Fact) -> Fact {
+    Fact { name: clean_name(&fact.name), value: clean_name(&fact.value) }
 }
 
 fn section(section: &Section) -> Section {
@@ -50,12 +46,12 @@ fn section(section: &Section) -> Section {
         claims: section.claims.iter().map(claim).collect(),
         tables: section.tables.iter().map(table).collect(),
         plots: section.plots.iter().map(plot).collect(),
-        snippets: section
-            .snippets
-            .iter()
-            .map(|(purpose, text)| (clean_paragraph(purpose), clean_snippet(text)))
-            .collect(),
+        snippets: section.snippets.iter().map(snippet).collect(),
     }
+}
+
+fn snippet(snippet: &Snippet) -> Snippet {
+    Snippet { purpose: clean_paragraph(&snippet.purpose), text: clean_lines(&snippet.text) }
 }
 
 fn claim(claim: &Claim) -> Claim {
@@ -113,7 +109,7 @@ fn one_line(text: &str) -> String {
         .join(" ")
 }
 
-/// A text of any length that is sensible, as one line.
+/// A text of one or more sentences, as one line.
 fn clean_paragraph(text: &str) -> String {
     shorten(&clean(&one_line(text)), MAX_COLUMNS)
 }
@@ -123,12 +119,10 @@ fn clean_name(text: &str) -> String {
     clean_sentence(&one_line(text))
 }
 
-/// Keeps lines and tabs of text that is meant for copying.
-fn clean_snippet(text: &str) -> String {
-    let end =
-        (0..=MAX_SNIPPET_BYTES.min(text.len())).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
-    let lines = text.get(..end).unwrap_or_default().lines();
-    lines
+/// A text that is meant for copying, with its lines and tabs.
+fn clean_lines(text: &str) -> String {
+    start_of(text, MAX_SNIPPET_BYTES)
+        .lines()
         .map(|line| line.split('\t').map(clean).collect::<Vec<_>>().join("\t"))
         .collect::<Vec<_>>()
         .join("\n")

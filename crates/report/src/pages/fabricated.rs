@@ -1,6 +1,8 @@
 //! Pages with known content for the tests of the writers.
 
-use super::page::{Cell, Claim, Column, Page, Plot, PlotKind, Section, Series, Table, Tone};
+use super::page::{
+    Cell, Claim, Column, Fact, Interval, Page, Plot, PlotKind, Point, Section, Series, Snippet, Table, Tone,
+};
 
 fn columns(names: &[&str], figures: &[&str]) -> Vec<Column> {
     let words = names.iter().map(|title| Column::new(*title, false));
@@ -16,7 +18,15 @@ fn toned(mut row: Vec<Cell>, index: usize, tone: Tone) -> Vec<Cell> {
     row
 }
 
-fn environment() -> Vec<(String, String)> {
+fn points(figures: impl IntoIterator<Item = (f64, f64)>) -> Vec<Point> {
+    figures.into_iter().map(|(x, y)| Point { x, y }).collect()
+}
+
+fn intervals(ends: impl IntoIterator<Item = (f64, f64)>) -> Vec<Interval> {
+    ends.into_iter().map(|(low, high)| Interval { low, high }).collect()
+}
+
+fn environment() -> Vec<Fact> {
     [
         ("kernel", "6.18.5"),
         ("libc", "glibc 2.36"),
@@ -24,15 +34,15 @@ fn environment() -> Vec<(String, String)> {
         ("processors", "2"),
         ("load before", "0.31"),
     ]
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .map(|(name, value)| Fact::new(name, value))
     .to_vec()
 }
 
 fn comparison_plot() -> Plot {
     let strips = |name: &str, base: f64| Series {
         name: name.to_owned(),
-        points: (0..20).map(|n| (f64::from(n % 2), base * (1.0 + 0.004 * f64::from(n * 7 % 11)))).collect(),
-        intervals: (0..20).map(|_| (base * 1.01, base * 1.03)).collect(),
+        points: points((0..20).map(|n| (f64::from(n % 2), base * (1.0 + 0.004 * f64::from(n * 7 % 11))))),
+        intervals: intervals((0..20).map(|_| (base * 1.01, base * 1.03))),
         ..Series::default()
     };
     Plot {
@@ -114,13 +124,13 @@ fn trial_plots(names: &[&str]) -> Vec<Plot> {
         x_is_bytes: true,
         series: vec![Series {
             name: "candidates".to_owned(),
-            points: vec![
+            points: points([
                 (1.61 * 1073741824.0, 12.4),
                 (612e6, 12.9),
                 (410e6, 13.8),
                 (1.60 * 1073741824.0, 12.5),
-            ],
-            intervals: vec![(12.2, 12.6), (12.7, 13.2), (13.5, 14.0), (12.3, 12.7)],
+            ]),
+            intervals: intervals([(12.2, 12.6), (12.7, 13.2), (13.5, 14.0), (12.3, 12.7)]),
             labels: vec![
                 "baseline".into(),
                 "mmap_threshold".into(),
@@ -138,8 +148,13 @@ fn trial_plots(names: &[&str]) -> Vec<Plot> {
         x_names: names.iter().map(|name| (*name).to_owned()).collect(),
         series: vec![Series {
             name: "settled".to_owned(),
-            points: vec![(0.0, 1.61 * 1073741824.0), (1.0, 612e6), (2.0, 410e6), (3.0, 1.6 * 1073741824.0)],
-            intervals: vec![(1.6e9, 1.8e9), (600e6, 650e6), (405e6, 418e6), (1.6e9, 1.75e9)],
+            points: points([
+                (0.0, 1.61 * 1073741824.0),
+                (1.0, 612e6),
+                (2.0, 410e6),
+                (3.0, 1.6 * 1073741824.0),
+            ]),
+            intervals: intervals([(1.6e9, 1.8e9), (600e6, 650e6), (405e6, 418e6), (1.6e9, 1.75e9)]),
             ..Series::default()
         }],
         ..Plot::default()
@@ -187,11 +202,8 @@ pub fn trial() -> Page {
             tables: vec![Table { caption: String::new(), columns: head, rows: rows.collect() }],
             plots: trial_plots(&names),
             snippets: vec![
-                (
-                    "For a systemd unit".to_owned(),
-                    "[Service]\nEnvironment=MALLOC_CONF=dirty_decay_ms:0".to_owned(),
-                ),
-                ("For a shell".to_owned(), "export MALLOC_CONF=dirty_decay_ms:0".to_owned()),
+                Snippet::new("For a systemd unit", "[Service]\nEnvironment=MALLOC_CONF=dirty_decay_ms:0"),
+                Snippet::new("For a shell", "export MALLOC_CONF=dirty_decay_ms:0"),
             ],
             ..Section::default()
         }],
@@ -204,13 +216,11 @@ pub fn trial() -> Page {
 pub fn study() -> Page {
     let line = |name: &str, factor: f64| Series {
         name: name.to_owned(),
-        points: (4..20).map(|power| (2f64.powi(power), factor * (1.0 + f64::from(power)).powi(2))).collect(),
-        intervals: (4..20)
-            .map(|power| {
-                let y = factor * (1.0 + f64::from(power)).powi(2);
-                (y * 0.9, y * 1.15)
-            })
-            .collect(),
+        points: points((4..20).map(|power| (2f64.powi(power), factor * (1.0 + f64::from(power)).powi(2)))),
+        intervals: intervals((4..20).map(|power| {
+            let y = factor * (1.0 + f64::from(power)).powi(2);
+            (y * 0.9, y * 1.15)
+        })),
         ..Series::default()
     };
     let sizes = Plot {
@@ -231,7 +241,7 @@ pub fn study() -> Page {
         x_names: (0..48).map(|release| format!("release 2.{release}.0-with-options")).collect(),
         series: vec![Series {
             name: "instructions".to_owned(),
-            points: (0..48).map(|release| (f64::from(release), 1e6 * 1.2f64.powi(release % 17))).collect(),
+            points: points((0..48).map(|release| (f64::from(release), 1e6 * 1.2f64.powi(release % 17)))),
             ..Series::default()
         }],
         ..Plot::default()
@@ -253,27 +263,24 @@ pub fn crowded() -> Page {
     let wave = |n: u32| {
         300.0 * (f64::from(n) / 9_000.0).sin() + f64::from(n.wrapping_mul(2_654_435_761) % 977) / 9.0
     };
-    let points: Vec<(f64, f64)> = (0..100_000).map(|n| (f64::from(n), wave(n))).collect();
+    let many = points((0..100_000).map(|n| (f64::from(n), wave(n))));
     let band = Series {
         name: "100,000 points".to_owned(),
-        intervals: points.iter().map(|(_, y)| (y - 90.0, y + 90.0)).collect(),
-        points: points.clone(),
+        intervals: intervals(many.iter().map(|point| (point.y - 90.0, point.y + 90.0))),
+        points: many.clone(),
         ..Series::default()
     };
     let cloud = |name: &str, by: f64| Series {
         name: name.to_owned(),
-        points: points.iter().step_by(3).map(|(x, y)| (y * by + 700.0, x % 1_000.0 + y * by)).collect(),
+        points: points(many.iter().step_by(3).map(|Point { x, y }| (y * by + 700.0, x % 1_000.0 + y * by))),
         ..Series::default()
     };
-    let sizes: Vec<(f64, f64)> = points
-        .iter()
-        .take(900)
-        .map(|(x, y)| ((x / 300.0).floor(), 100e6 + (y * 40.0).floor() * 4096.0))
-        .collect();
+    let size = |Point { x, y }: &Point| ((x / 300.0).floor(), 100e6 + (y * 40.0).floor() * 4096.0);
+    let sizes = points(many.iter().take(900).map(size));
     let strips = Series { name: "sizes".to_owned(), points: sizes, ..Series::default() };
     let factors = |name: &str, first: i32| Series {
         name: name.to_owned(),
-        points: (0..4).map(|n| (f64::from(n), 10f64.powi(first + n))).collect(),
+        points: points((0..4).map(|n| (f64::from(n), 10f64.powi(first + n)))),
         ..Series::default()
     };
     let plot = |title: &str, kind, series| Plot { title: title.to_owned(), kind, series, ..Plot::default() };
@@ -339,16 +346,16 @@ pub fn hostile() -> Page {
                     Series {
                         name: text(),
                         labels: vec![text()],
-                        points: vec![(0.0, 1.0)],
+                        points: points([(0.0, 1.0)]),
                         intervals: vec![]
                     };
                     2
                 ],
                 ..Plot::default()
             }],
-            snippets: vec![(text(), text() + "````\n")],
+            snippets: vec![Snippet::new(text(), text() + "````\n")],
         }],
         caveats: vec![text()],
-        environment: vec![(text(), text())],
+        environment: vec![Fact::new(text(), text())],
     }
 }

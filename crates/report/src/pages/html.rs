@@ -9,12 +9,11 @@ use serde::Serialize;
 use super::book::Book;
 use super::cleaned::{cleaned, cleaned_book};
 use super::names::{Names, slug};
-use super::page::{Cell, Claim, Page, Section, Table, Tone};
+use super::page::{Cell, Claim, Column, Page, Section, Snippet, Table, Tone};
 use super::plot;
 use crate::json::VERSION;
+use crate::template::{DrawError, digest};
 use crate::text::counted;
-use crate::timeline::DrawError;
-use crate::timeline::html::digest;
 
 const PAGE: &str = include_str!("assets/lab.html");
 const STYLE: &str = include_str!("assets/lab.css");
@@ -24,9 +23,12 @@ const MAX_LINKS: usize = 40;
 const BOOK_MARK: &str = "<!doctype html>\n<html lang=\"en\" data-strandline=\"studies\">";
 
 /// The page as a complete HTML document.
+///
+/// # Errors
+/// Fails if the template cannot be rendered.
 pub fn text(page: &Page) -> Result<String, DrawError> {
     let page = cleaned(page);
-    let chapter = Chapter::new(&page, None, &mut Names::default());
+    let chapter = ChapterView::new(&page, None, &mut Names::default());
     render(context! {
         title => page.title,
         headline => page.headline,
@@ -36,15 +38,18 @@ pub fn text(page: &Page) -> Result<String, DrawError> {
 }
 
 /// The book as a complete HTML document, starting with its contents.
+///
+/// # Errors
+/// As [`text`].
 pub fn book(book: &Book) -> Result<String, DrawError> {
     let book = cleaned_book(book);
     let mut names = Names::default();
     let chapters = book.chapters.iter().map(|chapter| {
         let anchor = names.unique(&slug(&chapter.name));
-        Chapter::new(&chapter.page, Some(anchor), &mut names)
+        ChapterView::new(&chapter.page, Some(anchor), &mut names)
     });
-    let chapters: Vec<Chapter> = chapters.collect();
-    let contents = Rows::new(&book.contents, String::new(), &mut |row| {
+    let chapters: Vec<ChapterView> = chapters.collect();
+    let contents = TableView::new(&book.contents, String::new(), &mut |row| {
         chapters.get(row).map(|chapter| chapter.anchor.clone()).unwrap_or_default()
     });
     render(context! {
@@ -72,25 +77,25 @@ fn render(content: Value) -> Result<String, DrawError> {
 
 /// A page as the template reads it.
 #[derive(Serialize)]
-struct Chapter {
+struct ChapterView {
     /// Its anchor; empty if it is the whole document.
     anchor: String,
     title: String,
     headline: String,
-    /// Anchors and names of its parts.
-    links: Vec<(String, String)>,
-    /// Summary of the parts: `52 claims, 5 tables, 12 plots`.
-    links_to: String,
-    sections: Vec<Part>,
+    /// Links to its parts.
+    links: Vec<Link>,
+    /// Numbers of the parts: `52 claims, 5 tables, 12 plots`.
+    part_counts: String,
+    sections: Vec<SectionView>,
     caveats: Vec<String>,
 }
 
-impl Chapter {
+impl ChapterView {
     fn new(page: &Page, anchor: Option<String>, names: &mut Names) -> Self {
         let base = anchor.as_ref().map(|anchor| format!("{anchor}-")).unwrap_or_default();
-        let sections: Vec<Part> =
-            page.sections.iter().map(|section| Part::new(section, &base, names)).collect();
-        let links = sections.iter().flat_map(Part::links).filter(|(_, name)| !name.is_empty());
+        let sections: Vec<SectionView> =
+            page.sections.iter().map(|section| SectionView::new(section, &base, names)).collect();
+        let links = sections.iter().flat_map(SectionView::links).filter(|link| !link.name.is_empty());
         let total = |count_in: fn(&Section) -> usize, noun: &str| {
             let count: usize = page.sections.iter().map(count_in).sum();
             (count > 0).then(|| counted(count as u64, noun))
@@ -100,10 +105,10 @@ impl Chapter {
             total(|section| section.tables.len(), "table"),
             total(|section| section.plots.len(), "plot"),
         ];
-        let links_to: Vec<String> = parts.into_iter().flatten().collect();
+        let part_counts: Vec<String> = parts.into_iter().flatten().collect();
         Self {
             links: links.take(MAX_LINKS).collect(),
-            links_to: links_to.join(", "),
+            part_counts: part_counts.join(", "),
             anchor: anchor.unwrap_or_default(),
             title: page.title.clone(),
             headline: page.headline.clone(),
@@ -113,18 +118,33 @@ impl Chapter {
     }
 }
 
+/// A link to a part of a chapter.
+#[derive(Serialize)]
+struct Link {
+    /// The anchor of the part.
+    id: String,
+    name: String,
+}
+
+impl Link {
+    fn new(id: &str, name: &str) -> Self {
+        Self { id: id.to_owned(), name: name.to_owned() }
+    }
+}
+
 /// A section, as the template reads it.
 #[derive(Serialize)]
-struct Part {
+struct SectionView {
     id: String,
     heading: String,
     paragraphs: Vec<String>,
     claims: Vec<ClaimView>,
-    tables: Vec<Rows>,
-    plots: Vec<Figure>,
-    snippets: Vec<(String, String)>,
+    tables: Vec<TableView>,
+    plots: Vec<PlotView>,
+    snippets: Vec<Snippet>,
 }
 
+/// A claim, as the template reads it.
 #[derive(Serialize)]
 struct ClaimView {
     anchor: String,
@@ -146,7 +166,7 @@ impl ClaimView {
             anchor,
             id: claim.id.clone(),
             statement: claim.statement.clone(),
-            verdict: styled(&claim.verdict, false),
+            verdict: styled(&claim.verdict, Alignment::Left),
             published: claim.published.clone(),
             measured: claim.measured.clone(),
             remarks: remarks.cloned().collect(),
@@ -157,14 +177,14 @@ impl ClaimView {
 
 /// A plot, as the template reads it.
 #[derive(Serialize)]
-struct Figure {
+struct PlotView {
     id: String,
     title: String,
     /// A complete SVG document, inserted verbatim.
     svg: String,
 }
 
-impl Part {
+impl SectionView {
     fn new(section: &Section, base: &str, names: &mut Names) -> Self {
         let mut anchor = |kind: &str, text: &str| {
             if text.is_empty() { String::new() } else { names.unique(&format!("{base}{kind}{}", slug(text))) }
@@ -176,12 +196,12 @@ impl Part {
         for table in &section.tables {
             let table_anchor = anchor("table-", &table.caption);
             let row_kind = format!("{}-", slug(&section.row_kind));
-            tables.push(Rows::new(table, table_anchor, &mut |row| {
+            tables.push(TableView::new(table, table_anchor, &mut |row| {
                 let name = table.rows.get(row).and_then(|row| row.first()).map_or("", |cell| &cell.text);
                 if section.row_kind.is_empty() { String::new() } else { anchor(&row_kind, name) }
             }));
         }
-        let plots = section.plots.iter().map(|plot| Figure {
+        let plots = section.plots.iter().map(|plot| PlotView {
             id: anchor("plot-", &plot.title),
             title: plot.title.clone(),
             svg: plot::svg(plot),
@@ -197,25 +217,26 @@ impl Part {
         }
     }
 
-    /// Anchors and names of its parts.
-    fn links(&self) -> Vec<(String, String)> {
-        let tables = self.tables.iter().map(|table| (table.id.clone(), table.caption.clone()));
-        let plots = self.plots.iter().map(|plot| (plot.id.clone(), plot.title.clone()));
-        [(self.id.clone(), self.heading.clone())].into_iter().chain(tables).chain(plots).collect()
+    /// Links to it, its tables and its plots.
+    fn links(&self) -> Vec<Link> {
+        let tables = self.tables.iter().map(|table| Link::new(&table.id, &table.caption));
+        let plots = self.plots.iter().map(|plot| Link::new(&plot.id, &plot.title));
+        [Link::new(&self.id, &self.heading)].into_iter().chain(tables).chain(plots).collect()
     }
 }
 
 /// A table, as the template reads it.
 #[derive(Serialize)]
-struct Rows {
+struct TableView {
     id: String,
     caption: String,
     columns: Vec<StyledCell>,
-    rows: Vec<Row>,
+    rows: Vec<RowView>,
 }
 
+/// A row of a table, as the template reads it.
 #[derive(Serialize)]
-struct Row {
+struct RowView {
     /// Its anchor or, in a table of contents, the anchor that it links to; empty for none.
     id: String,
     /// Whether a line separates it from the previous row.
@@ -230,18 +251,18 @@ struct StyledCell {
     class: String,
 }
 
-impl Rows {
+impl TableView {
     /// The table with the anchor `id`; `row_anchor` returns those of its rows, by index.
     fn new(table: &Table, id: String, row_anchor: &mut dyn FnMut(usize) -> String) -> Self {
         let columns =
-            table.columns.iter().map(|column| styled(&Cell::plain(&column.title), column.has_figures));
-        let mut rows: Vec<Row> = Vec::with_capacity(table.rows.len());
+            table.columns.iter().map(|column| styled(&Cell::plain(&column.title), Alignment::of(column)));
+        let mut rows: Vec<RowView> = Vec::with_capacity(table.rows.len());
         let mut apart = false;
         for (index, row) in table.rows.iter().enumerate() {
             if !row.is_empty() {
                 let cells =
-                    row.iter().zip(&table.columns).map(|(cell, column)| styled(cell, column.has_figures));
-                rows.push(Row { id: row_anchor(index), apart, cells: cells.collect() });
+                    row.iter().zip(&table.columns).map(|(cell, column)| styled(cell, Alignment::of(column)));
+                rows.push(RowView { id: row_anchor(index), apart, cells: cells.collect() });
             }
             apart = row.is_empty();
         }
@@ -249,9 +270,24 @@ impl Rows {
     }
 }
 
-/// A cell with its classes; `is_figure` aligns it to the right.
-fn styled(cell: &Cell, is_figure: bool) -> StyledCell {
-    let alignment = if is_figure { "n" } else { "" };
+/// How a cell is aligned.
+enum Alignment {
+    Left,
+    Right,
+}
+
+impl Alignment {
+    fn of(column: &Column) -> Self {
+        if column.has_figures { Self::Right } else { Self::Left }
+    }
+}
+
+/// A cell with its classes.
+fn styled(cell: &Cell, alignment: Alignment) -> StyledCell {
+    let alignment = match alignment {
+        Alignment::Left => "",
+        Alignment::Right => "n",
+    };
     let tone = match cell.tone {
         Tone::Plain => "",
         Tone::Good => "good",

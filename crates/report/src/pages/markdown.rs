@@ -4,7 +4,7 @@
 
 use super::book::Book;
 use super::cleaned::{cleaned, cleaned_book};
-use super::page::{Cell, Claim, Column, Page, Plot, Section, Table, Tone};
+use super::page::{Cell, Claim, Column, Fact, Page, Plot, Section, Snippet, Table, Tone};
 use crate::text::{pad_left, pad_right, width};
 
 /// Cells that are wider do not widen their column: one long name would widen every line.
@@ -29,7 +29,7 @@ pub fn book(book: &Book) -> String {
     let facts: Vec<String> = book
         .environment
         .iter()
-        .map(|(name, value)| format!("- {}: {}", escaped(name), escaped(value)))
+        .map(|Fact { name, value }| format!("- {}: {}", escaped(name), escaped(value)))
         .collect();
     if !facts.is_empty() {
         parts.push(format!("Measured on:\n\n{}", facts.join("\n")));
@@ -58,7 +58,7 @@ fn append_page(parts: &mut Vec<String>, page: &Page) {
     }
     if !page.environment.is_empty() {
         let facts: Vec<String> =
-            page.environment.iter().map(|(name, value)| format!("{name} {value}")).collect();
+            page.environment.iter().map(|Fact { name, value }| format!("{name} {value}")).collect();
         parts.push(format!("Measured on: {}.", escaped(&facts.join("; "))));
     }
 }
@@ -81,7 +81,7 @@ fn append_section(parts: &mut Vec<String>, section: &Section) {
     for plot in section.plots.iter().filter(|plot| !plot.address.is_empty()) {
         parts.push(picture(plot));
     }
-    for (purpose, text) in &section.snippets {
+    for Snippet { purpose, text } in &section.snippets {
         if !purpose.is_empty() {
             parts.push(escaped(purpose));
         }
@@ -149,10 +149,12 @@ pub fn table_text(table: &Table) -> String {
     let columns_with_widths = || table.columns.iter().zip(&widths);
     let line = |cells: Vec<String>| {
         let padded = columns_with_widths().zip(cells).map(|((column, &column_width), cell)| {
-            match column.has_figures {
-                _ if width(&cell) > column_width => cell,
-                true => pad_left(&cell, column_width),
-                false => pad_right(&cell, column_width),
+            if width(&cell) > column_width {
+                cell
+            } else if column.has_figures {
+                pad_left(&cell, column_width)
+            } else {
+                pad_right(&cell, column_width)
             }
         });
         format!("| {} |", padded.collect::<Vec<_>>().join(" | "))
@@ -166,15 +168,13 @@ pub fn table_text(table: &Table) -> String {
         }
     };
     let rules = line(columns_with_widths().map(rule).collect());
-    let rows = table.rows.iter().map(|row| match row.is_empty() {
-        true => line(
-            table
-                .columns
-                .iter()
-                .map(|column| if column.has_figures { "----" } else { "" }.to_owned())
-                .collect(),
-        ),
-        false => line(row.iter().map(|cell| escaped(&cell.text)).collect()),
+    let separator = |column: &Column| if column.has_figures { "----" } else { "" }.to_owned();
+    let rows = table.rows.iter().map(|row| {
+        if row.is_empty() {
+            line(table.columns.iter().map(separator).collect())
+        } else {
+            line(row.iter().map(|cell| escaped(&cell.text)).collect())
+        }
     });
     [head, rules].into_iter().chain(rows).collect::<Vec<_>>().join("\n")
 }

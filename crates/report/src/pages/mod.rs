@@ -21,10 +21,11 @@ mod golden;
 
 use strandline_inspect::environment::Environment;
 
+use self::page::Fact;
 use crate::units::{UNKNOWN, maybe_bytes};
 
 /// Describes the machine for a page.
-pub fn surroundings(machine: &Environment) -> Vec<(String, String)> {
+pub fn surroundings(machine: &Environment) -> Vec<Fact> {
     let or_unknown = |text: Option<String>| text.unwrap_or_else(|| UNKNOWN.to_owned());
     [
         ("strandline", crate::json::VERSION.to_owned()),
@@ -37,7 +38,6 @@ pub fn surroundings(machine: &Environment) -> Vec<(String, String)> {
         ("C library", or_unknown(machine.libc.clone())),
         ("time", machine.time_utc.clone()),
     ]
-    .into_iter()
-    .map(|(name, value)| (name.to_owned(), value))
-    .collect()
+    .map(|(name, value)| Fact::new(name, value))
+    .to_vec()
 }

@@ -1,5 +1,7 @@
 //! The content of a report, independent of the output format.
 
+use serde::Serialize;
+
 /// A report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Page {
@@ -11,8 +13,24 @@ pub struct Page {
     pub sections: Vec<Section>,
     /// What was not measured or is uncertain, a sentence each.
     pub caveats: Vec<String>,
-    /// The machine and settings of the measurement: name and value.
-    pub environment: Vec<(String, String)>,
+    /// The machine and settings of the measurement.
+    pub environment: Vec<Fact>,
+}
+
+/// A fact on the machine or on a setting.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Fact {
+    /// What it is.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+}
+
+impl Fact {
+    /// A fact.
+    pub fn new(name: impl Into<String>, value: impl Into<String>) -> Self {
+        Self { name: name.into(), value: value.into() }
+    }
 }
 
 /// A part of a report.
@@ -30,8 +48,24 @@ pub struct Section {
     pub claims: Vec<Claim>,
     /// Its plots, for formats that have pictures.
     pub plots: Vec<Plot>,
-    /// Text to copy verbatim (a setting for a shell, a unit file): its purpose, and the text.
-    pub snippets: Vec<(String, String)>,
+    /// Texts to copy verbatim, after its tables.
+    pub snippets: Vec<Snippet>,
+}
+
+/// A text to copy verbatim: a setting for a shell, a unit file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Snippet {
+    /// What it is for; empty for none.
+    pub purpose: String,
+    /// The text, of one or more lines.
+    pub text: String,
+}
+
+impl Snippet {
+    /// A snippet.
+    pub fn new(purpose: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { purpose: purpose.into(), text: text.into() }
+    }
 }
 
 /// A claim that was judged.
@@ -160,11 +194,29 @@ pub enum PlotKind {
 pub struct Series {
     /// Its name.
     pub name: String,
-    /// The points: x, y. Non-finite values are left out.
-    pub points: Vec<(f64, f64)>,
+    /// The points. Those with a figure that is not finite are left out.
+    pub points: Vec<Point>,
     /// A y interval per point; empty for none. For strips, whose points are samples, only the first
     /// at a position is drawn: the interval of the median.
-    pub intervals: Vec<(f64, f64)>,
+    pub intervals: Vec<Interval>,
     /// A name for each point; empty for none.
     pub labels: Vec<String>,
+}
+
+/// A point of a plot, in the figures of its axes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Point {
+    /// The figure on the x axis, or the index of its name there.
+    pub x: f64,
+    /// The figure on the y axis.
+    pub y: f64,
+}
+
+/// An interval on the y axis.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Interval {
+    /// Its lower end.
+    pub low: f64,
+    /// Its upper end.
+    pub high: f64,
 }

@@ -7,12 +7,18 @@ use super::names::{Names, slug};
 use super::page::Page;
 use super::plot;
 
-/// A file to write: its name in the picture directory, and its text.
-pub type Picture = (String, String);
+/// A file to write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PictureFile {
+    /// Its name in the directory of pictures.
+    pub name: String,
+    /// Its content.
+    pub svg: String,
+}
 
 /// Makes an SVG file of every plot of `page`, the page of `study`. Sets the plots' addresses, to
 /// which Markdown refers, below the directory address `address`.
-pub fn pictures(page: &mut Page, study: &str, address: &str, names: &mut Names) -> Vec<Picture> {
+pub fn pictures(page: &mut Page, study: &str, address: &str, names: &mut Names) -> Vec<PictureFile> {
     // Use the cleaned title for the file name as well.
     let cleaned_page = cleaned(page);
     let mut files = Vec::new();
@@ -21,7 +27,7 @@ pub fn pictures(page: &mut Page, study: &str, address: &str, names: &mut Names) 
             let base_name = format!("{}-{}", slug(study), slug(&cleaned_plot.title));
             let name = format!("{}.svg", names.unique(&base_name));
             plot.address = if address.is_empty() { name.clone() } else { format!("{address}/{name}") };
-            files.push((name, plot::file(cleaned_plot)));
+            files.push(PictureFile { name, svg: plot::file(cleaned_plot) });
         }
     }
     files
@@ -71,13 +77,11 @@ mod tests {
             Section { plots: vec![plot("By size"), plot("By size"), plot("</title>")], ..Section::default() };
         let mut page = Page { sections: vec![section], ..Page::default() };
         let pictures = pictures(&mut page, "mine", "p", &mut Names::default());
-        let names: Vec<&str> = pictures.iter().map(|(name, _)| name.as_str()).collect();
+        let names: Vec<&str> = pictures.iter().map(|picture| picture.name.as_str()).collect();
         assert_eq!(names, ["mine-by-size.svg", "mine-by-size-2.svg", "mine-title.svg"]);
         assert_eq!(page.sections[0].plots[1].address, "p/mine-by-size-2.svg");
-        for (_, text) in &pictures {
-            assert!(
-                text.starts_with("<svg ") && text.contains("fill=\"#ffffff\"") && !text.contains("<script")
-            );
+        for PictureFile { svg, .. } in &pictures {
+            assert!(svg.starts_with("<svg ") && svg.contains("fill=\"#ffffff\"") && !svg.contains("<script"));
         }
     }
 }

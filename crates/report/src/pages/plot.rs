@@ -13,11 +13,12 @@ use axis::Scale;
 use drawing::{Anchor, Drawing, PointStyle, Position, WIDTH, fitted, text_width};
 
 use super::page::{Plot, PlotKind, Series};
-use crate::text::{counted, grouped, shorten};
+use crate::text::{counted, shorten};
+use crate::units::thousands;
 
 /// Further series are counted, not drawn.
 const MAX_SERIES: usize = 24;
-/// Further points of a series are ignored.
+/// Further points of a series are counted, not drawn.
 const MAX_POINTS: usize = 200_000;
 /// Height of the title, in pixels, as all lengths here.
 const TITLE_HEIGHT: f64 = 30.0;
@@ -37,7 +38,8 @@ const BOLD_FACTOR: f64 = 0.93;
 
 /// The plot as an SVG document that can be embedded in a page. Names are escaped.
 pub fn svg(plot: &Plot) -> String {
-    drawn(plot, false)
+    let Picture { drawing, height, .. } = drawn(plot);
+    drawing.into_svg(height, &plot.title)
 }
 
 /// Whether a file that starts with `start` is a plot written by strandline.
@@ -48,11 +50,12 @@ pub fn is_file(start: &[u8]) -> bool {
 
 /// The plot as a separate file, on white because its background is unknown.
 pub fn file(plot: &Plot) -> String {
-    drawn(plot, true)
+    let Picture { drawing, height, .. } = drawn(plot);
+    drawing.into_svg_on_white(height, &plot.title)
 }
 
-/// Draws title, legend, the plot itself, and a note on what was left out.
-fn drawn(plot: &Plot, is_file: bool) -> String {
+/// Draws title, legend, the plot itself, and the notes on what was left out.
+fn drawn(plot: &Plot) -> Picture {
     let undrawn_count = plot.series.len().saturating_sub(MAX_SERIES);
     let series: Vec<&Series> = plot.series.iter().take(MAX_SERIES).collect();
     let legend = legend(&series);
@@ -60,7 +63,11 @@ fn drawn(plot: &Plot, is_file: bool) -> String {
     let top = TITLE_HEIGHT + if legend.is_empty() { 0.0 } else { legend_height + LEGEND_GAP };
     let mut notes = Vec::new();
     if undrawn_count > 0 {
-        notes.push(format!("not drawn: {} more series", grouped(undrawn_count as u64)));
+        notes.push(format!("not drawn: {} more series", thousands(undrawn_count as u64)));
+    }
+    let unnamed_count = if legend.is_empty() { 0 } else { series.len() - legend.len() };
+    if unnamed_count > 0 {
+        notes.push(format!("not in the legend: {unnamed_count} more series"));
     }
     let picture = match plot.kind {
         PlotKind::Bars | PlotKind::Strips => rows::picture(plot, &series, top, notes),
@@ -81,14 +88,10 @@ fn drawn(plot: &Plot, is_file: bool) -> String {
         );
         height += 20.0;
     }
-    if is_file {
-        drawing.into_svg_on_white(height, &plot.title)
-    } else {
-        drawing.into_svg(height, &plot.title)
-    }
+    Picture { drawing, height, notes }
 }
 
-/// A drawn plot without title and legend.
+/// A drawn plot.
 struct Picture {
     drawing: Drawing,
     height: f64,
@@ -98,6 +101,7 @@ struct Picture {
 
 /// A series name in the legend.
 struct LegendEntry {
+    /// The index of the series.
     series: usize,
     name: String,
     /// Where its sign begins.
@@ -141,10 +145,12 @@ fn draw_legend_entry(drawing: &mut Drawing, entry: &LegendEntry, has_line: bool)
     drawing.text(Position::new(sign_end + LEGEND_GAP, y), Anchor::Start, &entry.name);
 }
 
+/// The scale of the x axis.
 fn x_scale(plot: &Plot) -> Scale {
     Scale { is_bytes: plot.x_is_bytes, is_logarithmic: plot.x_is_logarithmic }
 }
 
+/// The scale of the y axis.
 fn y_scale(plot: &Plot) -> Scale {
     Scale { is_bytes: plot.y_is_bytes, is_logarithmic: plot.y_is_logarithmic }
 }

@@ -3,7 +3,7 @@
 //! below each other.
 
 use super::cleaned::cleaned;
-use super::page::{Cell, Claim, Column, Page, Section, Table, Tone};
+use super::page::{Cell, Claim, Column, Fact, Page, Section, Snippet, Table, Tone};
 use crate::paint::{self, Paint, Surface};
 use crate::text::{hanging, pad_left, pad_right, shorten, width, wrap};
 
@@ -39,7 +39,7 @@ pub fn lines(page: &Page, surface: Surface) -> String {
     if !page.environment.is_empty() {
         separate(&mut lines);
         let facts: Vec<String> =
-            page.environment.iter().map(|(name, value)| format!("{name} {value}")).collect();
+            page.environment.iter().map(|Fact { name, value }| format!("{name} {value}")).collect();
         push_painted(
             &mut lines,
             Paint::Faint,
@@ -85,7 +85,7 @@ fn push_section(lines: &mut Vec<String>, section: &Section, surface: Surface) {
         }
         lines.extend(lay_out(table, surface));
     }
-    for (purpose, text) in &section.snippets {
+    for Snippet { purpose, text } in &section.snippets {
         separate(lines);
         if !purpose.is_empty() {
             lines.extend(wrap(purpose, surface.columns));
@@ -173,12 +173,15 @@ fn lay_out(table: &Table, surface: Surface) -> Vec<String> {
     lines
 }
 
+/// The cells of a line, with the gaps between them.
 fn joined(cells: impl Iterator<Item = String>) -> String {
     cells.collect::<Vec<_>>().join(&" ".repeat(GAP))
 }
 
+/// A column of a table with the width that it is shown in.
 #[derive(Clone, Copy)]
 struct SizedColumn<'a> {
+    /// Its index in the table.
     index: usize,
     column: &'a Column,
     width: usize,

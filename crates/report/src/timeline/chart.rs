@@ -6,23 +6,25 @@
 
 use strandline_recording::{Ledger, Mark, Moment};
 
-use super::choice::{bytes_of, cell_of, ending, largest, peak_name, process_name, seconds_of, time};
-use super::html_data::{caveat_lines, moment_name};
+use super::choice::{
+    bytes_of, cell_of, ending, largest, ledger_name, peak_name, process_name, seconds_of, time,
+};
 use super::{Process, SampleCounts, Timeline, group_chart, types};
+use crate::model;
 use crate::paint::{Paint, Surface};
 use crate::table::{Column, figures, lay_out, words};
 use crate::terminal::{faint, joined, listed, table_lines};
 use crate::text::{
-    clean_sentence, command_line, counted, grouped, hanging, own_command, own_name, pad_left, pad_right,
-    shorten, width, wrap,
+    clean_sentence, command_line, counted, hanging, own_command, own_name, pad_left, pad_right, shorten,
+    width, wrap,
 };
-use crate::units::{UNKNOWN, bytes, maybe_bytes, seconds};
+use crate::units::{UNKNOWN, bytes, maybe_bytes, seconds, thousands};
 
 /// Height of the chart in lines of text.
 const CHART_LINES: usize = 8;
 /// Width of the vertical axis in columns of text: `1.56 GiB ┤`.
 const AXIS_COLUMNS: usize = 11;
-/// Maximum numbers of entries in the lists below the chart, so that each fits on a screen.
+/// Maximum number of marks in their table, so that it fits on a screen, as the other lists.
 const MAX_MARKS: usize = 24;
 const MAX_LEDGERS: usize = 12;
 const MAX_PROCESSES: usize = 8;
@@ -103,11 +105,10 @@ fn recording(timeline: &Timeline, follow: Option<&str>, surface: Surface, glyphs
         None => types::growth(timeline, surface),
     });
     lines.extend(process_table(timeline, &by_size, surface));
-    let mut caveats = caveat_lines(&timeline.caveats);
-    if caveats.len() > MAX_CAVEATS {
-        let unlisted = timeline.caveats.len() - MAX_CAVEATS;
-        caveats.truncate(MAX_CAVEATS);
-        caveats.push(format!("{unlisted} more; --format json has them all"));
+    let (shown, hidden) = timeline.caveats.split_at(timeline.caveats.len().min(MAX_CAVEATS));
+    let mut caveats = model::caveats(shown);
+    if !hidden.is_empty() {
+        caveats.push(format!("{} more; --format json has all", hidden.len()));
     }
     lines.extend(listed("caveats", &caveats, surface));
     lines.push(String::new());
@@ -225,16 +226,16 @@ fn braille_rows(ranges: &[Option<RssRange>], max_kib: u64) -> Vec<String> {
     let dot_rows = CHART_LINES * 4;
     let level = |kib: u64| scaled(kib, max_kib, dot_rows - 1);
     let mut grid = vec![vec![0u32; ranges.len().div_ceil(2)]; CHART_LINES];
-    let mut before: Option<(usize, usize)> = None;
+    let mut before: Option<RssRange> = None;
     for (index, range) in ranges.iter().enumerate() {
-        let Some((low, high)) = range.map(|range| (level(range.low_kib), level(range.high_kib))) else {
+        let Some(range) = range else {
             before = None;
             continue;
         };
-        let (mut from, mut to) = (low, high);
-        if let Some((low_before, high_before)) = before {
-            from = from.min(high_before.saturating_add(1));
-            to = to.max(low_before.saturating_sub(1));
+        let (mut from, mut to) = (level(range.low_kib), level(range.high_kib));
+        if let Some(before) = before {
+            from = from.min(level(before.high_kib).saturating_add(1));
+            to = to.max(level(before.low_kib).saturating_sub(1));
         }
         for dot in from..=to {
             let row = dot_rows - 1 - dot;
@@ -242,7 +243,7 @@ fn braille_rows(ranges: &[Option<RssRange>], max_kib: u64) -> Vec<String> {
                 *cell |= DOTS[row % 4][index % 2];
             }
         }
-        before = Some((low, high));
+        before = Some(*range);
     }
     let glyph = |&bits: &u32| char::from_u32(0x2800 + bits).filter(|_| bits != 0).unwrap_or(' ');
     grid.iter().map(|line| line.iter().map(glyph).collect()).collect()
@@ -310,7 +311,7 @@ fn mark_table(timeline: &Timeline, surface: Surface) -> Vec<String> {
                 signed_change(bytes_of(current.rss_kib), previous.map(|sample| bytes_of(sample.rss_kib))),
                 signed_change(bytes_of(current.data_kib), previous.map(|sample| bytes_of(sample.data_kib))),
                 previous.map_or(String::new(), |previous| {
-                    format!("+{}", grouped(current.minor_faults.saturating_sub(previous.minor_faults)))
+                    format!("+{}", thousands(current.minor_faults.saturating_sub(previous.minor_faults)))
                 }),
                 clean_sentence(&mark.name),
             ]
@@ -325,10 +326,7 @@ fn noted_table(table: Vec<String>, hidden_count: usize, things: &str, surface: S
     let mut lines = vec![String::new()];
     lines.extend(table_lines(table, surface));
     if hidden_count > 0 {
-        lines.push(format!(
-            "{things} not shown: {}; --format json has them all",
-            grouped(hidden_count as u64)
-        ));
+        lines.push(format!("{things} not shown: {}; --format json has all", thousands(hidden_count as u64)));
     }
     lines
 }
@@ -382,6 +380,7 @@ fn ledger_table(timeline: &Timeline, surface: Surface) -> Vec<String> {
 /// The process of a ledger: its id and short name.
 fn ledger_process(timeline: &Timeline, ledger: &Ledger) -> String {
     let process = timeline.processes.iter().find(|process| process.start.process == ledger.process);
+    // Without a name, the id stands alone.
     let name = process.and_then(|process| own_name(process.command(), process.start.executable.as_deref()));
     shorten(&format!("{} {}", ledger.pid, name.unwrap_or_default()), 30).trim_end().to_owned()
 }
@@ -391,12 +390,8 @@ fn ledger_row(timeline: &Timeline, ledger: &Ledger) -> Vec<String> {
     use strandline_inspect::facts::State;
     let stranded = ledger.explain.rows.iter().filter(|row| row.state == State::Stranded);
     let largest_row = stranded.max_by_key(|row| row.bytes).filter(|row| row.bytes > 0);
-    let name = match &ledger.mark {
-        Some(mark) => format!("mark {}", clean_sentence(mark)),
-        None => moment_name(ledger.moment).to_owned(),
-    };
     vec![
-        name,
+        ledger_name(ledger),
         format!("{:.3} s", seconds_of(ledger.at_us)),
         bytes(ledger.explain.kernel.rss_bytes),
         bytes(ledger.explain.totals.stranded),
@@ -440,7 +435,7 @@ fn cost_line(timeline: &Timeline) -> String {
         "{} sampled every {}, {} missed",
         counted(samples, "instant"),
         seconds(seconds_of(timeline.header.interval_us)),
-        grouped(missed)
+        thousands(missed)
     );
     if let Some(end) = &timeline.end {
         text += &format!(
@@ -454,6 +449,7 @@ fn cost_line(timeline: &Timeline) -> String {
     text
 }
 
+/// The command that writes the page.
 fn next_command(timelines: &[Timeline], surface: Surface) -> Vec<String> {
     let names: Vec<String> = timelines.iter().map(|timeline| timeline.name.clone()).collect();
     let text = format!("strandline report {} --format html -o report.html", command_line(&names));

@@ -3,26 +3,45 @@
 //! Every format uses this module, so that all show the same processes under the same names. It
 //! is independent of formats.
 
-use strandline_recording::Sample;
+use strandline_recording::{Ledger, Moment, Sample};
 
 use super::{Point, Process, Timeline};
-use crate::text::{command_line, own_name, shorten};
+use crate::text::{clean_sentence, command_line, own_name, shorten};
 use crate::units::seconds;
 
 /// Number of intervals of the recording at whose ends the other processes are summed.
 const SUM_INTERVALS: u64 = 1_024;
 /// Maximum number of arguments in the name of a process.
 const MAX_ARGUMENTS: usize = 16;
-/// Further processes are not even summed: their series would take too long.
-const MAX_SUMMED: usize = 20_000;
 
 /// KiB as bytes.
 pub fn bytes_of(kib: u64) -> u64 {
     kib.saturating_mul(1024)
 }
 
+/// Microseconds as seconds.
 pub fn seconds_of(us: u64) -> f64 {
     us as f64 / 1e6
+}
+
+/// The reason why a ledger was taken, as documents name it.
+pub fn moment_kind(moment: Moment) -> &'static str {
+    match moment {
+        Moment::Mark => "mark",
+        Moment::Peak => "peak",
+        Moment::Exit => "exit",
+        Moment::Every => "every",
+        Moment::Start => "start",
+        Moment::End => "end",
+    }
+}
+
+/// The name of a ledger in a table: `mark loaded`, `exit`.
+pub fn ledger_name(ledger: &Ledger) -> String {
+    match &ledger.mark {
+        Some(mark) => format!("mark {}", clean_sentence(mark)),
+        None => moment_kind(ledger.moment).to_owned(),
+    }
 }
 
 /// The index of the one of `cells` equal intervals up to `end_us` that contains `at_us`.
@@ -69,15 +88,11 @@ pub fn other_processes_sum(timeline: &Timeline, indices: &[usize]) -> Option<Pro
     }
     let interval_us = (timeline.last_us() / SUM_INTERVALS).max(1);
     let mut sums = vec![Sample::default(); SUM_INTERVALS as usize + 1];
-    for process in indices.iter().take(MAX_SUMMED).filter_map(|&index| timeline.processes.get(index)) {
+    for process in indices.iter().filter_map(|&index| timeline.processes.get(index)) {
         add_to_sums(process.series.points(), interval_us, &mut sums);
     }
-    let points = (0u64..).zip(sums).map(|(index, sample)| Point {
-        at_us: interval_us.saturating_mul(index),
-        sample,
-        rss_low_kib: sample.rss_kib,
-        rss_high_kib: sample.rss_kib,
-    });
+    let points =
+        (0u64..).zip(sums).map(|(index, sample)| Point::new(interval_us.saturating_mul(index), sample));
     Some(ProcessSum { count: indices.len(), points: points.collect() })
 }
 
@@ -104,7 +119,7 @@ fn add_to_sums(points: &[Point], interval_us: u64, sums: &mut [Sample]) {
     }
 }
 
-/// The name of the highest resident set: the kernel's also counts the time before the recording.
+/// What the peak is of: the kernel's also counts the time before the recording.
 pub fn peak_name(timeline: &Timeline) -> &'static str {
     if timeline.header.attached {
         "peak RSS of one process since its start"

@@ -10,10 +10,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use strandline_recording::{Column, ColumnValue, Error, Ledger, Mark, Moment, Reader, Record, Sample};
 
-use super::choice::{bytes_of, seconds_of};
-use super::html_data::moment_name as moment_kind;
+use super::choice::{bytes_of, moment_kind, seconds_of};
 use super::{Process, SampleCounts, Timeline, groups_json};
-use crate::json::{environment, escape, nested_document};
+use crate::json::{VERSION, environment, escape, nested_document};
 
 /// The schema of the document.
 pub const SCHEMA: &str = "strandline/report/1";
@@ -22,7 +21,7 @@ const LEADING_COLUMNS: [&str; 3] = ["seconds", "pid", "process"];
 /// Limit on rows buffered for sorting by time between two heartbeats; intact recordings have far
 /// fewer.
 const MAX_ROWS: usize = 1 << 18;
-/// Maximum number of process ids remembered.
+/// Maximum number of process ids remembered; the others are exported as unknown.
 const MAX_PIDS: usize = 1 << 20;
 /// Size of the buffer of each temporary file.
 const FILE_BUFFER_BYTES: usize = 64 << 10;
@@ -40,6 +39,7 @@ pub enum ExportError {
     Io(#[from] io::Error),
 }
 
+/// A sample, or a mark with its sample.
 struct Row {
     at_us: u64,
     /// The process's number in the recording.
@@ -64,6 +64,7 @@ impl Row {
     }
 }
 
+/// The names of all columns.
 fn columns() -> impl Iterator<Item = &'static str> {
     LEADING_COLUMNS.into_iter().chain(Column::ALL.map(Column::name))
 }
@@ -81,6 +82,7 @@ enum Cell {
 }
 
 impl Cell {
+    /// Writes the figure; `unknown` stands for an unknown one.
     fn write(&self, out: &mut impl Write, unknown: &str) -> io::Result<()> {
         match self {
             Self::Unknown => out.write_all(unknown.as_bytes()),
@@ -145,6 +147,9 @@ fn write_pending(
 }
 
 /// Writes the CSV table: samples, and marks with their names in the last column.
+///
+/// # Errors
+/// The recording cannot be read, or the table cannot be written.
 pub fn csv(path: &Path, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut out = BufWriter::new(out);
     writeln!(out, "{},mark", columns().collect::<Vec<_>>().join(","))?;
@@ -170,19 +175,21 @@ pub(super) fn quoted(text: &str) -> String {
 }
 
 /// Writes the document of the recording at `path`, from which `timeline` was read.
+///
+/// # Errors
+/// As [`csv`].
 pub fn json(path: &Path, timeline: &Timeline, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut out = BufWriter::new(out);
     let header = &timeline.header;
     let last_ledger = timeline.ledgers.iter().rev().find(|ledger| ledger.process == 0);
     let last_explain = last_ledger.map(|ledger| &ledger.explain);
-    let mut is_first = true;
-    write_field(&mut out, &mut is_first, "schema", &SCHEMA)?;
-    write_field(&mut out, &mut is_first, "version", &env!("CARGO_PKG_VERSION"))?;
-    write_field(&mut out, &mut is_first, "environment", &environment(&header.environment, last_explain))?;
-    write_field(&mut out, &mut is_first, "file", &timeline.name)?;
-    write_field(&mut out, &mut is_first, "recording", &recording(timeline))?;
+    write!(out, "{{\n  \"schema\": \"{SCHEMA}\"")?;
+    write_field(&mut out, "version", &VERSION)?;
+    write_field(&mut out, "environment", &environment(&header.environment, last_explain))?;
+    write_field(&mut out, "file", &timeline.name)?;
+    write_field(&mut out, "recording", &recording(timeline))?;
     let marks: Vec<Value> = timeline.marks.iter().map(mark).collect();
-    write_field(&mut out, &mut is_first, "marks", &marks)?;
+    write_field(&mut out, "marks", &marks)?;
     out.write_all(b",\n  \"processes\": [")?;
     for (index, followed) in timeline.processes.iter().enumerate() {
         let separator = if index == 0 { "" } else { "," };
@@ -190,10 +197,10 @@ pub fn json(path: &Path, timeline: &Timeline, out: &mut dyn Write) -> Result<(),
         write!(out, "{separator}\n    {}", escape(&text))?;
     }
     out.write_all(b"]")?;
-    write_field(&mut out, &mut is_first, "groups", &groups_json::groups(timeline))?;
-    write_field(&mut out, &mut is_first, "exit", &exit(timeline))?;
-    write_field(&mut out, &mut is_first, "cost", &cost(timeline))?;
-    write_field(&mut out, &mut is_first, "caveats", &timeline.caveats)?;
+    write_field(&mut out, "groups", &groups_json::groups(timeline))?;
+    write_field(&mut out, "exit", &exit(timeline))?;
+    write_field(&mut out, "cost", &cost(timeline))?;
+    write_field(&mut out, "caveats", &timeline.caveats)?;
     out.write_all(b",\n  \"ledgers\": [")?;
     for (index, ledger) in timeline.ledgers.iter().enumerate() {
         out.write_all(if index == 0 { b"\n" } else { b",\n" })?;
@@ -205,15 +212,9 @@ pub fn json(path: &Path, timeline: &Timeline, out: &mut dyn Write) -> Result<(),
     Ok(out.flush()?)
 }
 
-/// Writes a field of the document; `is_first` is reset.
-fn write_field(
-    out: &mut impl Write,
-    is_first: &mut bool,
-    name: &str,
-    value: &impl Serialize,
-) -> io::Result<()> {
-    let separator = if std::mem::take(is_first) { "{\n" } else { ",\n" };
-    write!(out, "{separator}  \"{name}\": {}", escape(&serde_json::to_string(value)?))
+/// Writes a field of the document that is not its first.
+fn write_field(out: &mut impl Write, name: &str, value: &impl Serialize) -> io::Result<()> {
+    write!(out, ",\n  \"{name}\": {}", escape(&serde_json::to_string(value)?))
 }
 
 /// Writes each column to a temporary file and then concatenates them, so that nothing is kept in
@@ -247,6 +248,7 @@ fn write_samples(path: &Path, out: &mut impl Write) -> Result<(), ExportError> {
     Ok(out.write_all(b"}")?)
 }
 
+/// Copies a temporary file.
 fn copy(from: &mut File, to: &mut impl Write) -> io::Result<()> {
     let mut buffer = vec![0; COPY_BUFFER_BYTES];
     loop {
@@ -291,25 +293,27 @@ fn mark(mark: &Mark) -> Value {
 }
 
 /// The name of a ledger's moment: that of its mark, or the kind of moment.
-pub fn moment_name(ledger: &Ledger) -> String {
+fn moment_name(ledger: &Ledger) -> String {
     match (ledger.moment, &ledger.mark) {
         (Moment::Mark, Some(name)) => name.clone(),
         (moment, _) => moment_kind(moment).to_owned(),
     }
 }
 
-/// Writes a ledger as an object: when and why it was taken, and the document of `explain`.
+/// A ledger in the document: when and why it was taken, and the document of `explain`.
+#[derive(Serialize)]
+struct LedgerEntry<E> {
+    at: String,
+    moment: &'static str,
+    pid: i32,
+    process: u32,
+    seconds: f64,
+    share_of_peak: Option<f64>,
+    tree_pss_bytes: Option<u64>,
+    explain: E,
+}
+
 fn write_ledger(out: &mut impl Write, timeline: &Timeline, ledger: &Ledger) -> io::Result<()> {
-    let moment = json!({
-        "at": moment_name(ledger),
-        "moment": moment_kind(ledger.moment),
-        "seconds": seconds_of(ledger.at_us),
-        "pid": ledger.pid,
-        "process": ledger.process,
-        "tree_pss_bytes": ledger.tree_pss_bytes,
-        "share_of_peak": timeline.share_of_peak(ledger),
-    });
-    let moment = serde_json::to_string(&moment)?;
     let explain = nested_document(
         "strandline/explain/1",
         &timeline.header.version,
@@ -317,8 +321,17 @@ fn write_ledger(out: &mut impl Write, timeline: &Timeline, ledger: &Ledger) -> i
         Some(&ledger.explain),
         &ledger.explain,
     );
-    let opened = escape(moment.trim_end_matches('}'));
-    write!(out, "    {opened},\"explain\":{}}}", escape(&serde_json::to_string(&explain)?))
+    let entry = LedgerEntry {
+        at: moment_name(ledger),
+        moment: moment_kind(ledger.moment),
+        pid: ledger.pid,
+        process: ledger.process,
+        seconds: seconds_of(ledger.at_us),
+        share_of_peak: timeline.share_of_peak(ledger),
+        tree_pss_bytes: ledger.tree_pss_bytes,
+        explain,
+    };
+    write!(out, "    {}", escape(&serde_json::to_string(&entry)?))
 }
 
 fn process(process: &Process) -> Value {

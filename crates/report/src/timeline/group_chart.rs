@@ -14,9 +14,11 @@ use crate::units::{bytes, maybe_bytes};
 const LINES: usize = 10;
 /// Width of the axis in columns: `1.56 GiB ┤`.
 const AXIS_COLUMNS: usize = 11;
-const LETTERS: &[u8] = b"ABCDEFGH";
-/// Their colours, of the 256.
+/// The letters of the bands, at least as many as there are bands.
+const LETTERS: &[u8; 8] = b"ABCDEFGH";
+/// The colours of the bands, of the 256.
 const COLOURS: [u8; 8] = [32, 166, 36, 175, 214, 74, 245, 61];
+/// What the limit is drawn with.
 const LIMIT: char = '─';
 
 /// The groups of a recording. A group without a limit takes one line: other programs may run in it,
@@ -26,8 +28,8 @@ pub(super) fn groups(timeline: &Timeline, surface: Surface) -> Vec<String> {
     for view in GroupView::all(timeline) {
         lines.push(String::new());
         if !view.is_limited() {
-            let peak = view.group.peak().map_or(0, |peak| peak.current_bytes);
-            let text = format!("{}: charge up to {}; --format html has its rows", view.title, bytes(peak));
+            let peak = maybe_bytes(view.group.peak().map(|peak| peak.current_bytes));
+            let text = format!("{}: charge up to {peak}; --format html has its rows", view.title);
             lines.extend(wrap(&text, surface.columns));
             continue;
         }

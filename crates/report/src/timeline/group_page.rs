@@ -45,6 +45,7 @@ struct GroupRow {
     cells: Vec<Cell>,
 }
 
+/// A section for each group with samples.
 pub(super) fn sections(timeline: &Timeline) -> Vec<GroupSection> {
     let views = GroupView::all(timeline);
     views.iter().map(|view| section(view, timeline.last_us())).collect()
@@ -63,8 +64,8 @@ fn section(view: &GroupView<'_>, end_us: u64) -> GroupSection {
     let hidden_limit =
         hidden_limit.map(|limit| format!("The limit of {} is above the picture.", bytes(limit)));
     let width_us = view.group.width_us();
-    let thinning = (width_us > 0)
-        .then(|| format!("Of each {} the sample with the largest charge is drawn.", time(width_us)));
+    let thinning = width_us
+        .map(|width_us| format!("Of each {} the sample with the largest charge is drawn.", time(width_us)));
     let notes: Vec<String> = hidden_limit.into_iter().chain(thinning).collect();
     GroupSection {
         title: view.title.clone(),
@@ -86,10 +87,12 @@ struct Scale {
 }
 
 impl Scale {
+    /// Where a moment is, in units of the picture from the left.
     fn x(&self, at_us: u64) -> f64 {
         LEFT + (RIGHT - LEFT) * (at_us as f64 / self.end_us.max(1) as f64).clamp(0.0, 1.0)
     }
 
+    /// Where a size is, in units of the picture from the top.
     fn y(&self, size: u64) -> f64 {
         BOTTOM - (BOTTOM - TOP) * (size as f64 / self.top_bytes.max(1) as f64).clamp(0.0, 1.0)
     }
@@ -101,24 +104,27 @@ impl Scale {
 
 /// The picture. It has figures alone: no name of the recording.
 fn picture(view: &GroupView<'_>, end_us: u64) -> String {
-    let scale = Scale { end_us, top_bytes: view.top_bytes };
     let mut svg = format!(
         "<svg class=\"stack\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"The rows of the control group, stacked over time; the table has the figures\">"
     );
     // Writing to a string cannot fail.
-    let _ = draw_sizes(&mut svg, &scale);
-    let _ = draw_bands(&mut svg, view, &scale);
-    let _ = draw_limits(&mut svg, view, &scale);
+    let _ = draw(&mut svg, view, end_us);
+    svg + "</svg>"
+}
+
+/// Draws the sizes, the bands, the limits, the kill, and the ends of the time axis.
+fn draw(svg: &mut String, view: &GroupView<'_>, end_us: u64) -> std::fmt::Result {
+    let scale = Scale { end_us, top_bytes: view.top_bytes };
+    draw_sizes(svg, &scale)?;
+    draw_bands(svg, view, &scale)?;
+    draw_limits(svg, view, &scale)?;
     if let Some(kill) = view.kill {
         let x = scale.x(kill.noticed_us);
-        let _ =
-            write!(svg, "<line class=\"kill\" x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{BOTTOM}\"/>");
+        write!(svg, "<line class=\"kill\" x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{BOTTOM}\"/>")?;
     }
     let y = HEIGHT - 6.0;
-    let end = time(end_us);
-    let _ = write!(svg, "<text x=\"{LEFT}\" y=\"{y}\">0 s</text>");
-    let _ = write!(svg, "<text class=\"size\" x=\"{RIGHT}\" y=\"{y}\">{end}</text></svg>");
-    svg
+    write!(svg, "<text x=\"{LEFT}\" y=\"{y}\">0 s</text>")?;
+    write!(svg, "<text class=\"size\" x=\"{RIGHT}\" y=\"{y}\">{}</text>", time(end_us))
 }
 
 /// Draws lines with labels at the bottom, the middle and the top.

@@ -6,6 +6,7 @@ use strandline_recording::GroupKill;
 use super::choice::{cell_of, seconds_of};
 use super::groups_json::state_of;
 use super::{GroupPoint, GroupTimeline, Timeline};
+use crate::group::limit_text;
 use crate::text::{clean_sentence, counted, shorten};
 use crate::units::{bytes, seconds};
 
@@ -28,6 +29,7 @@ pub(super) struct Band {
 }
 
 impl Band {
+    /// Its bytes at a moment.
     pub fn bytes(&self, point: &GroupPoint) -> u64 {
         let bytes = self.rows.iter().filter_map(|&row| point.rows.get(row));
         bytes.fold(0, |sum, bytes| sum.saturating_add(*bytes))
@@ -41,6 +43,7 @@ pub(super) struct Line {
     pub name: String,
     /// The row's state; `?` if this version does not know the row, empty for the charge.
     pub state: &'static str,
+    /// The index of the band that its row is in; `None` for the charge.
     pub band: Option<usize>,
     /// At the moment of the largest charge.
     pub peak_bytes: u64,
@@ -50,6 +53,7 @@ pub(super) struct Line {
     pub last_bytes: u64,
 }
 
+/// A control group as all formats show it.
 #[derive(Debug)]
 pub(super) struct GroupView<'a> {
     /// Its samples and limits.
@@ -105,11 +109,7 @@ impl<'a> GroupView<'a> {
             ..Line::default()
         });
         let path = shorten(&clean_sentence(&group.start.path), MAX_PATH_COLUMNS);
-        let limit = match (group.start.effective_limit_bytes, &group.start.unread_limit_path) {
-            (Some(limit), _) => format!("limit {}", bytes(limit)),
-            (None, Some(_)) => "limit unknown".to_owned(),
-            (None, None) => "no limit".to_owned(),
-        };
+        let limit = limit_text(group.start.effective_limit_bytes, group.start.unread_limit_path.as_deref());
         let limits = group.limits.iter().filter_map(|step| step.bytes);
         let is_shown = |limit: &u64| *limit <= peak.current_bytes.saturating_mul(MAX_LIMIT_FACTOR);
         let top_bytes = limits.filter(is_shown).max().unwrap_or(0).max(peak.current_bytes).max(1);

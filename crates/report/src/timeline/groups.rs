@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 
 use strandline_recording::{GroupBlock, GroupKill, GroupSample, GroupStart, OTHER_ROWS};
 
-/// After thinning, between half of this and all of it is kept.
-const MAX_POINTS: usize = 2_048;
+use super::series::{Series, SeriesPoint};
+use super::truncated_word;
+
 /// Maximum number of rows; there are about twenty. The others are summed.
 const MAX_ROWS: usize = 64;
-/// Maximum number of changes of the limit that are kept.
+/// Maximum number of changes of the limit that are kept; further ones are counted.
 const MAX_LIMITS: usize = 256;
 /// Maximum length of a row's name.
 const MAX_NAME_BYTES: usize = 64;
@@ -33,6 +34,21 @@ pub struct GroupPoint {
     pub rows: Vec<u64>,
 }
 
+/// Keeps the moment with the larger charge: rows of two moments would not add up.
+impl SeriesPoint for GroupPoint {
+    const MAX_POINTS: usize = 2_048;
+
+    fn at_us(&self) -> u64 {
+        self.at_us
+    }
+
+    fn merge(&mut self, later: Self) {
+        if later.current_bytes > self.current_bytes {
+            *self = later;
+        }
+    }
+}
+
 /// The limit that holds from a moment on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitStep {
@@ -51,34 +67,34 @@ pub struct GroupTimeline {
     pub limits: Vec<LimitStep>,
     /// Names of the rows.
     pub rows: Vec<String>,
-    points: Vec<GroupPoint>,
-    /// Width of a point's interval in microseconds; 0 while every sample has its own point.
-    width_us: u64,
+    series: Series<GroupPoint>,
     /// Number of samples that the recording has; of equal ones the first and the last.
     pub samples: u64,
+    /// Number of changes of the limit that are not in `limits`.
+    pub(super) dropped_limits: u64,
 }
 
 impl GroupTimeline {
     /// The moments, in order of time: of each interval that with the largest charge.
     pub fn points(&self) -> &[GroupPoint] {
-        &self.points
+        self.series.points()
     }
 
-    /// Width of a point's interval in microseconds; 0 if every sample has its own point.
-    pub fn width_us(&self) -> u64 {
-        self.width_us
+    /// Width of a point's interval in microseconds; `None` if every sample has its own point.
+    pub fn width_us(&self) -> Option<u64> {
+        self.series.width_us()
     }
 
     /// The moment of the largest charge.
     pub fn peak(&self) -> Option<&GroupPoint> {
         // If several are equal, the first.
-        self.points.iter().rev().max_by_key(|point| point.current_bytes)
+        self.points().iter().rev().max_by_key(|point| point.current_bytes)
     }
 
     /// The rows with bytes at any moment, those with the most first; each with its index.
     pub fn largest_rows(&self) -> Vec<usize> {
         let max_bytes =
-            |index: usize| self.points.iter().filter_map(|point| point.rows.get(index)).max().copied();
+            |index: usize| self.points().iter().filter_map(|point| point.rows.get(index)).max().copied();
         let mut indices: Vec<usize> =
             (0..self.rows.len()).filter(|&index| max_bytes(index).unwrap_or(0) > 0).collect();
         indices.sort_by_cached_key(|&index| std::cmp::Reverse(max_bytes(index)));
@@ -89,30 +105,20 @@ impl GroupTimeline {
     pub(super) fn begin(&mut self, start: GroupStart) {
         if self.limits.len() < MAX_LIMITS {
             self.limits.push(LimitStep { at_us: start.at_us, bytes: start.effective_limit_bytes });
+        } else {
+            self.dropped_limits += 1;
         }
-        let path = super::truncated_word(start.path);
-        let effective_limit_path = start.effective_limit_path.map(super::truncated_word);
-        let unread_limit_path = start.unread_limit_path.map(super::truncated_word);
+        let path = truncated_word(start.path);
+        let effective_limit_path = start.effective_limit_path.map(truncated_word);
+        let unread_limit_path = start.unread_limit_path.map(truncated_word);
         self.start = GroupStart { path, effective_limit_path, unread_limit_path, ..start };
     }
 
     pub(super) fn add(&mut self, block: &GroupBlock) {
         for sample in block.samples() {
-            self.samples += 1;
+            self.samples = self.samples.saturating_add(1);
             let point = self.point(sample);
-            match self.points.last_mut() {
-                // Only in damaged recordings does time go back.
-                Some(previous) if point.at_us < previous.at_us => {}
-                Some(previous)
-                    if self.width_us > 0 && point.at_us / self.width_us == previous.at_us / self.width_us =>
-                {
-                    keep_larger(previous, point);
-                }
-                _ => self.points.push(point),
-            }
-            if self.points.len() > MAX_POINTS {
-                self.thin();
-            }
+            self.series.add(point);
         }
     }
 
@@ -153,34 +159,6 @@ impl GroupTimeline {
             self.rows.len() - 1
         })
     }
-
-    /// Doubles the width until at most half of the points are left.
-    fn thin(&mut self) {
-        let span_us = self.points.last().map_or(0, |point| point.at_us);
-        let first_width_us = (span_us / MAX_POINTS as u64).max(1);
-        let mut width_us = if self.width_us == 0 { first_width_us } else { self.width_us };
-        while self.points.len() > MAX_POINTS / 2 && width_us < u64::MAX / 2 {
-            width_us = width_us.saturating_mul(2);
-            let mut points: Vec<GroupPoint> = Vec::with_capacity(self.points.len());
-            for point in self.points.drain(..) {
-                match points.last_mut() {
-                    Some(previous) if point.at_us / width_us == previous.at_us / width_us => {
-                        keep_larger(previous, point);
-                    }
-                    _ => points.push(point),
-                }
-            }
-            self.points = points;
-        }
-        self.width_us = width_us;
-    }
-}
-
-/// Keeps the moment with the larger charge: rows of two moments would not add up.
-fn keep_larger(stored: &mut GroupPoint, point: GroupPoint) {
-    if point.current_bytes > stored.current_bytes {
-        *stored = point;
-    }
 }
 
 /// Truncates the names and the sentence of a kill to what a report shows. Rows whose names become
@@ -188,10 +166,10 @@ fn keep_larger(stored: &mut GroupPoint, point: GroupPoint) {
 pub(super) fn truncated_kill(kill: GroupKill) -> GroupKill {
     let mut rows: BTreeMap<String, u64> = BTreeMap::new();
     for (name, bytes) in kill.rows {
-        let sum = rows.entry(super::truncated_word(name)).or_default();
+        let sum = rows.entry(truncated_word(name)).or_default();
         *sum = sum.saturating_add(bytes);
     }
-    let (path, unknown) = (super::truncated_word(kill.path), super::truncated_word(kill.unknown));
+    let (path, unknown) = (truncated_word(kill.path), truncated_word(kill.unknown));
     GroupKill { path, unknown, rows, ..kill }
 }
 
@@ -215,7 +193,8 @@ mod tests {
             group.add(&GroupBlock::new(0, &samples));
         }
         assert_eq!(group.samples, 864_000);
-        assert!((MAX_POINTS / 4..=MAX_POINTS).contains(&group.points().len()), "{}", group.points().len());
+        let count = group.points().len();
+        assert!((GroupPoint::MAX_POINTS / 4..=GroupPoint::MAX_POINTS).contains(&count), "{count}");
         assert_eq!(group.peak().map(|peak| (peak.at_us, peak.current_bytes)), Some((12_345_600_000, 99_999)));
         assert!(group.points().iter().all(|point| point.rows.iter().sum::<u64>() == point.current_bytes));
         assert_eq!(group.largest_rows(), [1, 0]);
@@ -232,7 +211,8 @@ mod tests {
             group.begin(GroupStart::default());
         }
         assert_eq!((group.rows.len(), group.limits.len()), (MAX_ROWS + 1, MAX_LIMITS));
-        assert!(group.points().len() <= MAX_POINTS);
+        assert!(group.points().len() <= GroupPoint::MAX_POINTS);
+        assert_eq!(group.dropped_limits, 5_000 - MAX_LIMITS as u64);
     }
 
     #[test]

@@ -15,6 +15,9 @@ const LEADING_COLUMNS: &str =
     "seconds,group,path,current_bytes,working_set_bytes,reclaimable_bytes,swap_bytes,oom_kills";
 
 /// Writes the table of the recording at `path`, from which `timeline` was read.
+///
+/// # Errors
+/// The recording cannot be read, or the table cannot be written.
 pub fn csv(path: &Path, timeline: &Timeline, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut out = BufWriter::new(out);
     let rows: BTreeSet<&str> =
@@ -45,7 +48,7 @@ fn write_sample(
 ) -> std::io::Result<()> {
     write!(out, "{:.6},{group_cells},{}", seconds_of(sample.at_us), sample.current_bytes)?;
     let figures = [sample.working_set_bytes, sample.reclaimable_bytes, sample.swap_bytes, sample.oom_kills];
-    // As in the timeline, rows without a column are summed.
+    // The timeline sums rows that have no column too.
     let other_rows = sample.rows.iter().filter(|(id, _)| *id == OTHER_ROWS || !rows.contains(id.as_str()));
     let other_bytes = other_rows.map(|(_, bytes)| *bytes).reduce(u64::saturating_add);
     let row_bytes =

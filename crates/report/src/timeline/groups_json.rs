@@ -15,6 +15,7 @@ pub(super) fn state_of(row: &str) -> Option<&'static str> {
     legend().find(|(id, _)| *id == row).map(|(_, state)| state_name(state))
 }
 
+/// The field `groups` of the document.
 pub(super) fn groups(timeline: &Timeline) -> Vec<Value> {
     timeline.groups.iter().map(group).collect()
 }
@@ -26,6 +27,7 @@ fn group(group: &GroupTimeline) -> Value {
     let column = |figure: fn(&GroupPoint) -> Option<u64>| -> Vec<Option<u64>> {
         group.points().iter().map(figure).collect()
     };
+    // A row without bytes at the end of a point is missing there.
     let row = |(index, id): (usize, &String)| {
         let bytes: Vec<u64> =
             group.points().iter().map(|point| point.rows.get(index).copied().unwrap_or(0)).collect();
@@ -40,7 +42,7 @@ fn group(group: &GroupTimeline) -> Value {
         "effective_limit_path": start.effective_limit_path,
         "unread_limit_path": start.unread_limit_path,
         "limits": limits.collect::<Vec<_>>(),
-        "width_seconds": seconds_of(group.width_us()),
+        "width_seconds": seconds_of(group.width_us().unwrap_or(0)),
         "samples": {
             "seconds": group.points().iter().map(|point| seconds_of(point.at_us)).collect::<Vec<_>>(),
             "current_bytes": column(|point| Some(point.current_bytes)),
@@ -53,6 +55,7 @@ fn group(group: &GroupTimeline) -> Value {
     })
 }
 
+/// What a group held at a kill: the field `exit.group_kill`.
 pub(super) fn kill(kill: &GroupKill) -> Value {
     json!({
         "group": kill.group,

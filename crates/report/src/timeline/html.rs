@@ -4,21 +4,19 @@
 //! selections. The content security policy permits only the page's own script and style, by digest:
 //! a name that broke out of the markup would still not run.
 
-use std::fmt::Write;
-
 use minijinja::value::{Serde, Value};
 use minijinja::{Environment, context};
 use serde::Serialize;
-use sha2::{Digest, Sha256};
 use strandline_recording::{Mark, Sample};
 
 use super::choice::{bytes_of, ending, peak_name, process_name, seconds_of};
 use super::group_page::{self, GroupSection};
 use super::html_data::{MAX_MARKS, PageData, caveat_lines};
-use super::{DrawError, Process, SampleCounts, Timeline};
+use super::{Process, SampleCounts, Timeline};
 use crate::json::VERSION;
-use crate::text::{clean, clean_sentence, grouped, own_command, shorten};
-use crate::units::{UNKNOWN, bytes, maybe_bytes, seconds};
+use crate::template::{DrawError, digest};
+use crate::text::{clean, clean_sentence, counted, own_command, shorten};
+use crate::units::{UNKNOWN, bytes, maybe_bytes, seconds, thousands};
 
 const PAGE: &str = include_str!("assets/page.html");
 const STYLES: [&str; 2] = [include_str!("assets/uplot/uPlot.min.css"), include_str!("assets/page.css")];
@@ -59,6 +57,7 @@ pub fn page(timelines: &[Timeline]) -> Result<String, DrawError> {
     let views: Vec<RecordingView> =
         timelines.iter().enumerate().map(|(index, timeline)| RecordingView::new(index, timeline)).collect();
     let mut templates = Environment::new();
+    templates.add_filter("counted", |count: u64, noun: &str| counted(count, noun));
     templates.add_template("page.html", PAGE)?;
     let text = templates.get_template("page.html")?.render(context! {
         version => VERSION,
@@ -94,22 +93,6 @@ fn command(timeline: &Timeline) -> String {
     own_command(&timeline.header.command)
 }
 
-/// The digest of an inline script or style, in the form of a content security policy.
-pub(crate) fn digest(text: &str) -> String {
-    /// The digits of Base64 (RFC 4648, 4).
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut encoded = String::from("sha256-");
-    for chunk in Sha256::digest(text.as_bytes()).chunks(3) {
-        let bits = chunk.iter().fold(0u32, |bits, &byte| bits << 8 | u32::from(byte));
-        let bits = bits << (8 * (3 - chunk.len()));
-        for index in 0..4 {
-            let digit = DIGITS[(bits >> (18 - 6 * index)) as usize & 63];
-            encoded.push(if index <= chunk.len() { char::from(digit) } else { '=' });
-        }
-    }
-    encoded
-}
-
 /// A figure for people, and its exact value.
 #[derive(Serialize)]
 pub(super) struct Cell {
@@ -117,6 +100,7 @@ pub(super) struct Cell {
     pub exact: Option<i128>,
 }
 
+/// A named fact on a recording; `exact` is the value of a figure.
 #[derive(Serialize)]
 struct Fact {
     name: &'static str,
@@ -128,10 +112,15 @@ fn plain_fact(name: &'static str, text: impl Into<String>) -> Fact {
     Fact { name, text: text.into(), exact: None }
 }
 
-fn fact_bytes(name: &'static str, size: Option<u64>) -> Fact {
+fn bytes_fact(name: &'static str, size: Option<u64>) -> Fact {
     Fact { name, text: maybe_bytes(size), exact: size }
 }
 
+fn count_fact(name: &'static str, count: u64) -> Fact {
+    Fact { name, text: thousands(count), exact: Some(count) }
+}
+
+/// A recording, as the template reads it.
 #[derive(Serialize)]
 struct RecordingView {
     /// `A`, `B`, …: distinguishes marks of several recordings.
@@ -153,6 +142,7 @@ struct RecordingView {
     caveats: Vec<String>,
 }
 
+/// A row of the table of marks.
 #[derive(Serialize)]
 struct MarkRow {
     name: String,
@@ -168,7 +158,7 @@ struct MarkRow {
 /// A row of the table of processes.
 #[derive(Serialize)]
 struct ProcessRow {
-    name: String,
+    pid: String,
     parent: String,
     command: String,
     from: String,
@@ -182,11 +172,12 @@ impl RecordingView {
     fn new(index: usize, timeline: &Timeline) -> Self {
         let processes = timeline.processes.iter().take(MAX_PROCESSES).map(ProcessRow::new).collect();
         Self {
+            // There are at most `MAX_RECORDINGS`.
             letter: char::from(b'A'.saturating_add(index as u8)),
             name: clean_sentence(&timeline.name),
             command: command(timeline),
             ending: ending(timeline),
-            peak: fact_bytes(peak_name(timeline), peak_bytes(timeline)),
+            peak: bytes_fact(peak_name(timeline), peak_bytes(timeline)),
             facts: facts(timeline),
             environment: environment(timeline),
             groups: group_page::sections(timeline),
@@ -215,7 +206,7 @@ fn facts(timeline: &Timeline) -> Vec<Fact> {
         plain_fact("recorded by", if header.attached { "record (attached)" } else { "run" }),
         plain_fact("began", clean(&header.environment.time_utc)),
         plain_fact("ended", ending(timeline)),
-        fact_bytes(
+        bytes_fact(
             "peak RSS (VmHWM)",
             timeline.end.as_ref().and_then(|end| end.high_water_kib).map(bytes_of),
         ),
@@ -228,12 +219,12 @@ fn facts(timeline: &Timeline) -> Vec<Fact> {
         facts.push(plain_fact("limits", "none set by strandline"));
     }
     if let Some(kills) = timeline.end.as_ref().and_then(|end| end.out_of_memory_kills) {
-        facts.push(plain_fact("killed at the limit", format!("{} of its processes", grouped(kills))));
+        facts.push(plain_fact("killed at the limit", format!("{} of its processes", thousands(kills))));
     }
     facts.extend([
         plain_fact("wanted interval", seconds(seconds_of(header.interval_us))),
-        Fact { name: "instants sampled", text: grouped(samples), exact: Some(samples) },
-        Fact { name: "instants missed", text: grouped(missed), exact: Some(missed) },
+        count_fact("instants sampled", samples),
+        count_fact("instants missed", missed),
         plain_fact("requested ledgers", clean_sentence(&header.ledgers)),
         plain_fact("processes followed by", clean_sentence(&header.followed_by)),
     ]);
@@ -242,17 +233,14 @@ fn facts(timeline: &Timeline) -> Vec<Fact> {
             plain_fact("stopped for ledgers", seconds(seconds_of(end.stopped_us))),
             plain_fact("waited at marks", seconds(seconds_of(end.waited_us))),
             plain_fact("strandline's own CPU time", seconds(seconds_of(end.own_cpu_us))),
-            fact_bytes("strandline's own peak RSS", end.own_peak_rss_kib.map(bytes_of)),
-            Fact {
-                name: "processes too brief to sample",
-                text: grouped(end.brief_processes),
-                exact: Some(end.brief_processes),
-            },
+            bytes_fact("strandline's own peak RSS", end.own_peak_rss_kib.map(bytes_of)),
+            count_fact("processes too brief to sample", end.brief_processes),
         ]);
     }
     facts
 }
 
+/// The machine, and the version of strandline.
 fn environment(timeline: &Timeline) -> Vec<Fact> {
     let machine = &timeline.header.environment;
     let or_unknown = |text: &Option<String>| text.as_deref().map_or(UNKNOWN.to_owned(), clean_sentence);
@@ -260,9 +248,9 @@ fn environment(timeline: &Timeline) -> Vec<Fact> {
         plain_fact("kernel", or_unknown(&machine.kernel)),
         plain_fact("machine", clean_sentence(&machine.machine)),
         plain_fact("processor", or_unknown(&machine.processor)),
-        plain_fact("processors", machine.cpus.map_or(UNKNOWN.to_owned(), grouped)),
-        fact_bytes("memory", machine.memory_bytes),
-        fact_bytes("page", Some(machine.page_bytes)),
+        plain_fact("processors", machine.cpus.map_or(UNKNOWN.to_owned(), thousands)),
+        bytes_fact("memory", machine.memory_bytes),
+        bytes_fact("page", Some(machine.page_bytes)),
         plain_fact("transparent huge pages", or_unknown(&machine.thp)),
         plain_fact("C library (strandline's)", or_unknown(&machine.libc)),
         plain_fact("strandline", clean_sentence(&timeline.header.version)),
@@ -298,6 +286,7 @@ const MARK_COLUMNS: [MarkColumn; 7] = [
     MarkColumn::count("major faults", |sample| sample.major_faults),
 ];
 
+/// The rows of the table of marks.
 fn marks(timeline: &Timeline) -> Vec<MarkRow> {
     let mut rows = Vec::new();
     // Figures belong to a process, so compare them with the previous mark of the same process.
@@ -322,7 +311,7 @@ fn marks(timeline: &Timeline) -> Vec<MarkRow> {
 
 /// The figure of a mark, and its change since the previous one.
 fn cells(column: &MarkColumn, mark: &Mark, previous: Option<&Mark>) -> [Cell; 2] {
-    let format = |figure: u64| if column.is_count { grouped(figure) } else { bytes(figure) };
+    let format = |figure: u64| if column.is_count { thousands(figure) } else { bytes(figure) };
     let current = (column.figure)(&mark.sample);
     let before = previous.map(|previous| (column.figure)(&previous.sample));
     let change = before.map(|before| i128::from(current) - i128::from(before));
@@ -340,25 +329,23 @@ impl ProcessRow {
         let start = &process.start;
         let peak = process.high_water_kib().map(bytes_of);
         let end = process.end.as_ref().map_or("still running".to_owned(), |end| {
-            let mut text = match (end.signal, end.status) {
+            let text = match (end.signal, end.status) {
                 (Some(signal), _) => format!("signal {signal}"),
                 (None, Some(status)) => format!("status {status}"),
                 (None, None) => "ended, status not known".to_owned(),
             };
-            if !end.high_water_is_final {
-                // The actual peak may be higher.
-                let _ = write!(text, "; peak as last sampled");
-            }
-            text
+            // The actual peak may be higher.
+            let remark = if end.high_water_is_final { "" } else { "; peak as last sampled" };
+            text + remark
         });
         Self {
-            name: start.pid.to_string(),
+            pid: start.pid.to_string(),
             parent: start.parent.map_or(UNKNOWN.to_owned(), |pid| pid.to_string()),
             command: own_command(process.command()),
             from: format!("{:.3} s", seconds_of(start.at_us)),
             to: process.end.as_ref().map_or(String::new(), |end| format!("{:.3} s", seconds_of(end.at_us))),
             peak: Cell { text: maybe_bytes(peak), exact: peak.map(i128::from) },
-            samples: grouped(process.samples),
+            samples: thousands(process.samples),
             end,
         }
     }
@@ -369,12 +356,6 @@ mod tests {
     use super::*;
     use crate::text::is_unsafe;
     use crate::timeline::fabricated;
-
-    #[test]
-    fn digests_are_as_a_policy_names_them() {
-        assert_eq!(digest(""), "sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=");
-        assert_eq!(digest("alert('Hello, world.');"), "sha256-qznLcsROx4GACP2dm0UCKCzCG+HiZ1guq6ZZDob/Tng=");
-    }
 
     #[test]
     fn sizes_between_two_figures_go_to_the_even_one() {

@@ -13,7 +13,7 @@ use strandline_inspect::Caveat;
 use strandline_inspect::facts::{Explanation, MapCell, MappedCells, PageMap, Row};
 use strandline_recording::{Ledger, Moment, Sample, differences};
 
-use super::choice::{bytes_of, largest, other_processes_sum, process_name};
+use super::choice::{bytes_of, largest, moment_kind, other_processes_sum, process_name};
 use super::{Point, Timeline};
 use crate::model::{self, Rows, View, state_name, stratum_name};
 use crate::text::{clean, clean_sentence, counted};
@@ -30,11 +30,17 @@ pub const MAX_MARKS: usize = 5_000;
 /// Maximum number of runs of equal cells in all page maps together; those of the last ledgers are
 /// kept.
 const MAX_RUNS: usize = 50_000;
-/// Maximum number of caveats of a ledger.
+/// Maximum number of caveats of a ledger or of a recording.
 const MAX_CAVEATS: usize = 200;
+/// Maximum number of settings of a ledger; a process has a few.
+const MAX_SETTINGS: usize = 200;
+/// The caveat of a ledger whose page map is beyond `MAX_RUNS`.
+const MAP_NOT_DRAWN: &str =
+    "its page map is not drawn: those of later ledgers fill the page; see --format json";
 /// Maximum width of a process's name.
 const MAX_NAME_COLUMNS: usize = 60;
 
+/// The data of a page.
 #[derive(Debug, Serialize)]
 pub struct PageData {
     recordings: Vec<Recording>,
@@ -63,8 +69,8 @@ struct LineData {
     /// The process's number; `None` for a sum.
     process: Option<u32>,
     peak_bytes: u64,
-    /// Width of a point's interval; 0 if every change has its own point.
-    width_us: u64,
+    /// Width of a point's interval; `None` if every change has its own point.
+    width_us: Option<u64>,
     /// Times of the points.
     us: Vec<i64>,
     /// In KiB, as the other columns.
@@ -87,6 +93,7 @@ struct MarkData {
     rss_bytes: u64,
 }
 
+/// A ledger, with the texts of its view.
 #[derive(Debug, Serialize)]
 struct LedgerData {
     recording: usize,
@@ -155,6 +162,9 @@ impl PageData {
             let ledger = timelines.get(recording).and_then(|timeline| timeline.ledgers.get(index));
             let page_map = ledger.and_then(|ledger| ledger.explain.page_map.as_ref());
             data.map = page_map.and_then(|page_map| MapData::new(page_map, &mut runs_left));
+            if page_map.is_some() && data.map.is_none() {
+                data.caveats.push(MAP_NOT_DRAWN.to_owned());
+            }
         }
         let ledger_count: usize = timelines.iter().map(|timeline| timeline.ledgers.len()).sum();
         Self {
@@ -235,18 +245,6 @@ fn runtime_texts(sections: Vec<Section>, named: Vec<String>) -> Vec<String> {
     sentences.chain(named).collect()
 }
 
-/// The name of the reason why a ledger was taken.
-pub fn moment_name(moment: Moment) -> &'static str {
-    match moment {
-        Moment::Mark => "mark",
-        Moment::Peak => "peak",
-        Moment::Exit => "exit",
-        Moment::Every => "every",
-        Moment::Start => "start",
-        Moment::End => "end",
-    }
-}
-
 impl LedgerData {
     fn new(recording: usize, ledger: &Ledger, names: &mut RowNames) -> Self {
         let explain: &Explanation = &ledger.explain;
@@ -258,7 +256,7 @@ impl LedgerData {
             recording,
             process: ledger.process,
             us: ledger.at_us,
-            moment: moment_name(ledger.moment),
+            moment: moment_kind(ledger.moment),
             mark: ledger.mark.as_deref().map(clean_sentence),
             rss_bytes: explain.kernel.rss_bytes,
             totals: [totals.live, totals.stranded, totals.pinned, totals.evictable, totals.unattributed],
@@ -278,7 +276,7 @@ impl LedgerData {
             settings: explain
                 .settings
                 .iter()
-                .take(MAX_CAVEATS)
+                .take(MAX_SETTINGS)
                 .map(|(name, value)| [clean(name), clean_sentence(value)])
                 .collect(),
             caveats: caveat_lines(&explain.caveats),
@@ -346,7 +344,7 @@ fn runs(cells: &[MapCell], row_count: usize) -> Vec<Vec<u64>> {
     runs
 }
 
-/// Caveats as lines: `code (where, bytes): text`. Those beyond [`MAX_CAVEATS`] are counted.
+/// Caveats as lines: `code (place, bytes): text`. Those beyond [`MAX_CAVEATS`] are counted.
 pub fn caveat_lines(caveats: &[Caveat]) -> Vec<String> {
     let (listed, unlisted) = caveats.split_at(caveats.len().min(MAX_CAVEATS));
     let mut lines = model::caveats(listed);
@@ -372,7 +370,7 @@ impl Recording {
             })
             .collect();
         if let Some(sum) = other_processes_sum(timeline, other_processes) {
-            let mut line = LineData::new(format!("others: {}", sum.count), &sum.points, 0);
+            let mut line = LineData::new(format!("others: {}", sum.count), &sum.points, None);
             line.count = sum.count;
             lines.push(line);
         }
@@ -396,7 +394,7 @@ impl Recording {
 }
 
 impl LineData {
-    fn new(name: String, points: &[Point], width_us: u64) -> Self {
+    fn new(name: String, points: &[Point], width_us: Option<u64>) -> Self {
         let column =
             |figure: fn(&Sample) -> u64| differences(points.iter().map(|point| figure(&point.sample)));
         // If every change has its own point, the lowest and highest equal the figure.
@@ -468,6 +466,12 @@ mod tests {
         assert_eq!(runs(&equal, 2), [[3, 2, 0, 9], [6, 1, 0, 9], [7, 1, 1, 9]]);
         let page_map = timeline.ledgers[3].explain.page_map.as_ref().unwrap();
         assert!(MapData::new(page_map, &mut 10).is_none());
+        let many = vec![timeline; 200];
+        let data = PageData::new(&many);
+        let has_caveat = |data: &LedgerData| data.caveats.iter().any(|caveat| caveat == MAP_NOT_DRAWN);
+        assert!(
+            data.ledgers.iter().any(has_caveat) && data.ledgers.last().is_some_and(|data| data.map.is_some())
+        );
     }
 
     #[test]

@@ -28,25 +28,10 @@ use strandline_recording::{
     Run,
 };
 
+use crate::text::start_of;
+use crate::units::thousands;
 pub use groups::{GroupPoint, GroupTimeline, LimitStep};
-pub use series::{Point, Series};
-
-/// Why a report could not be drawn, in one line.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the report cannot be drawn: {0}")]
-pub struct DrawError(pub String);
-
-impl From<minijinja::Error> for DrawError {
-    fn from(error: minijinja::Error) -> Self {
-        Self(error.to_string())
-    }
-}
-
-impl From<serde_json::Error> for DrawError {
-    fn from(error: serde_json::Error) -> Self {
-        Self(error.to_string())
-    }
-}
+pub use series::{Point, Series, SeriesPoint};
 
 /// Further processes are counted, not drawn.
 const MAX_PROCESSES: usize = 20_000;
@@ -65,11 +50,11 @@ const MAX_EXECS: usize = 16;
 const MAX_WORDS: usize = 64;
 /// Maximum length of a word of a command line, or of another name.
 const MAX_WORD_BYTES: usize = 1024;
-/// Maximum number of /proc/PID/status sizes in a mark; usually about twenty.
+/// Maximum number of sizes of /proc/PID/status in a mark; usually about twenty.
 const MAX_SIZES: usize = 64;
 /// Approximate memory of the entry of a size in a mark, without its name.
 const SIZE_ENTRY_BYTES: usize = 64;
-/// Maximum number of rows and of caveats in a ledger; usually about twenty.
+/// Maximum numbers of rows, of caveats and of remedies in a ledger; usually about twenty.
 const MAX_ROWS: usize = 256;
 /// Memory limit for names, marks and ledgers together.
 const MAX_KEPT_BYTES: usize = 64 << 20;
@@ -120,6 +105,10 @@ struct DropCounts {
     execs: u64,
     marks: u64,
     ledgers: u64,
+    /// Rows, caveats and remedies of ledgers.
+    ledger_entries: u64,
+    /// Sizes of marks.
+    sizes: u64,
     page_maps: u64,
     caveats: u64,
     groups: u64,
@@ -148,7 +137,7 @@ pub struct Process {
     /// How it ended; `None` if it outlived the recording.
     pub end: Option<ProcessEnd>,
     /// Its figures over time, thinned.
-    pub series: Series,
+    pub series: Series<Point>,
     /// Number of samples taken.
     pub samples: u64,
 }
@@ -164,10 +153,34 @@ impl Process {
         let sampled = self.series.points().iter().map(|point| point.rss_high_kib).max();
         sampled.max(self.end.as_ref().and_then(|end| end.high_water_kib))
     }
+
+    /// Stores an exec; false if it replaced an earlier one.
+    fn add_exec(&mut self, exec: Exec) -> bool {
+        if self.execs.len() < MAX_EXECS {
+            self.execs.push(exec);
+            return true;
+        }
+        if let Some(last_exec) = self.execs.last_mut() {
+            *last_exec = exec;
+        }
+        false
+    }
+
+    /// Adds a run of equal samples: its start, and its end if that differs.
+    fn add(&mut self, run: &Run) {
+        self.samples = self.samples.saturating_add(run.count);
+        self.series.add(Point::new(run.at_us, run.sample));
+        if run.span_us > 0 {
+            self.series.add(Point::new(run.end_us(), run.sample));
+        }
+    }
 }
 
 impl Timeline {
     /// Reads the recording at `path`.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is no recording.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let mut reader = Reader::open(path)?;
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
@@ -221,8 +234,17 @@ impl Timeline {
 
     /// Reserves `bytes` if the memory limit allows it; returns whether it does.
     fn reserve(&mut self, bytes: usize) -> bool {
-        let is_allowed = self.kept_bytes.saturating_add(bytes) <= MAX_KEPT_BYTES;
-        self.kept_bytes += if is_allowed { bytes } else { 0 };
+        self.reserve_instead(0, bytes)
+    }
+
+    /// Releases `old_bytes` and reserves `new_bytes` if the memory limit allows it; returns whether
+    /// it does.
+    fn reserve_instead(&mut self, old_bytes: usize, new_bytes: usize) -> bool {
+        let kept_bytes = self.kept_bytes.saturating_sub(old_bytes).saturating_add(new_bytes);
+        let is_allowed = kept_bytes <= MAX_KEPT_BYTES;
+        if is_allowed {
+            self.kept_bytes = kept_bytes;
+        }
         is_allowed
     }
 
@@ -252,12 +274,7 @@ impl Timeline {
         // Beyond `MAX_EXECS`, an exec replaces the last one.
         let replaced = process.execs.last().filter(|_| process.execs.len() >= MAX_EXECS);
         let replaced_bytes = replaced.map_or(0, |exec| names_bytes(&exec.command, &exec.executable));
-        let kept_bytes_before = self.kept_bytes;
-        self.kept_bytes = kept_bytes_before.saturating_sub(replaced_bytes);
-        let is_kept = self.reserve(names_bytes(&exec.command, &exec.executable));
-        if !is_kept {
-            self.kept_bytes = kept_bytes_before;
-        }
+        let is_kept = self.reserve_instead(replaced_bytes, names_bytes(&exec.command, &exec.executable));
         let is_added = is_kept && self.process(exec.process).is_some_and(|process| process.add_exec(exec));
         self.dropped.execs += u64::from(!is_added);
     }
@@ -267,6 +284,7 @@ impl Timeline {
         mark.name = truncated_word(mark.name);
         while mark.status_bytes.len() > MAX_SIZES {
             mark.status_bytes.pop_last();
+            self.dropped.sizes += 1;
         }
         let sizes: usize = mark.status_bytes.keys().map(|name| name.len() + SIZE_ENTRY_BYTES).sum();
         if self.marks.len() < MAX_MARKS && self.reserve(mark.name.len() + sizes + size_of::<Mark>()) {
@@ -289,11 +307,15 @@ impl Timeline {
     /// Adds a ledger; one at a peak replaces the earlier one of its process.
     fn add_ledger(&mut self, mut ledger: Ledger, peaks: &mut Peaks) {
         let explain = &mut ledger.explain;
+        let entry_counts = [explain.rows.len(), explain.caveats.len(), explain.remedies.len()];
+        self.dropped.ledger_entries +=
+            entry_counts.iter().map(|count| count.saturating_sub(MAX_ROWS) as u64).sum::<u64>();
         explain.rows.truncate(MAX_ROWS);
         explain.caveats.truncate(MAX_ROWS);
         explain.remedies.truncate(MAX_ROWS);
         explain.target.command = truncated_command(std::mem::take(&mut explain.target.command));
-        // Approximate memory of its text, without page maps, which are few.
+        // Approximate memory of its text, without page maps, which are few. A ledger that cannot be
+        // written as JSON is dropped as too large: no report could show it.
         let page_map = explain.page_map.take();
         let text_bytes = serde_json::to_string(&ledger).map_or(usize::MAX, |text| text.len());
         ledger.explain.page_map = page_map;
@@ -374,28 +396,42 @@ impl Timeline {
 
     /// Adds a caveat on what was dropped.
     fn report_dropped(&mut self) {
-        let DropCounts { processes, execs, marks, ledgers, page_maps, caveats, groups, thinned } =
-            self.dropped;
+        let DropCounts {
+            processes,
+            execs,
+            marks,
+            ledgers,
+            ledger_entries,
+            sizes,
+            page_maps,
+            caveats,
+            groups,
+            thinned,
+        } = self.dropped;
+        let limits = self.groups.iter().map(|group| group.dropped_limits).fold(0, u64::saturating_add);
         let parts: Vec<String> = [
             (processes, "processes"),
             (execs, "started programs"),
             (marks, "marks"),
+            (sizes, "sizes of marks"),
             (ledgers, "ledgers"),
+            (ledger_entries, "rows, caveats or remedies of ledgers"),
             (page_maps, "page maps"),
             (caveats, "caveats"),
             (groups, "control groups"),
+            (limits, "changes of a limit"),
         ]
         .iter()
         .filter(|(count, _)| *count > 0)
-        .map(|(count, noun)| format!("{count} {noun}"))
+        .map(|(count, what)| format!("{what}: {}", thousands(*count)))
         .collect();
         if !parts.is_empty() {
             let text =
-                format!("the recording holds more than a report takes: left out are {}", parts.join(", "));
+                format!("the recording holds more than a report takes; left out: {}", parts.join("; "));
             self.caveats.push(Caveat::new("report_cut", self.name.clone(), None, text));
         }
         if thinned > 0 {
-            let text = format!("the lines of {thinned} smaller processes are drawn with fewer points");
+            let text = format!("processes whose lines are drawn with fewer points: {}", thousands(thinned));
             self.caveats.push(Caveat::new("report_thinned", self.name.clone(), None, text));
         }
     }
@@ -456,8 +492,7 @@ fn truncated_command(mut command: Vec<String>) -> Vec<String> {
 
 /// Truncates a name to what a report shows.
 fn truncated_word(mut word: String) -> String {
-    let end = (0..=MAX_WORD_BYTES.min(word.len())).rev().find(|&end| word.is_char_boundary(end));
-    word.truncate(end.unwrap_or(0));
+    word.truncate(start_of(&word, MAX_WORD_BYTES).len());
     word.shrink_to_fit();
     word
 }
@@ -466,25 +501,6 @@ fn truncated_word(mut word: String) -> String {
 fn names_bytes(command: &[String], executable: &Option<String>) -> usize {
     let words: usize = command.iter().map(|word| word.len() + size_of::<String>()).sum();
     words + executable.as_ref().map_or(0, String::len) + size_of::<Exec>()
-}
-
-impl Process {
-    /// Stores an exec; false if it replaced an earlier one.
-    fn add_exec(&mut self, exec: Exec) -> bool {
-        if self.execs.len() < MAX_EXECS {
-            self.execs.push(exec);
-            return true;
-        }
-        if let Some(last_exec) = self.execs.last_mut() {
-            *last_exec = exec;
-        }
-        false
-    }
-
-    fn add(&mut self, run: &Run) {
-        self.samples = self.samples.saturating_add(run.count);
-        self.series.add(run);
-    }
 }
 
 #[cfg(test)]
@@ -562,6 +578,6 @@ mod tests {
         assert_eq!((process.execs.len(), process.execs[MAX_EXECS - 1].at_us), (MAX_EXECS, 999));
         assert_eq!((process.command().len(), process.command()[0].len()), (MAX_WORDS, MAX_WORD_BYTES));
         let reported: Vec<_> = timeline.caveats.iter().filter(|caveat| caveat.code == "report_cut").collect();
-        assert!(reported.len() == 1 && reported[0].text.contains("984 started programs"), "{reported:?}");
+        assert!(reported.len() == 1 && reported[0].text.contains("started programs: 984"), "{reported:?}");
     }
 }

@@ -15,7 +15,8 @@ use plotters::style::{Color, FontStyle, IntoFont, RGBColor, ShapeStyle, TextStyl
 
 use self::ticks::{byte_label, byte_ticks, time_label, time_ticks};
 use super::choice::{bytes_of, ending, largest, process_name, seconds_of};
-use super::{DrawError, Point, Timeline};
+use super::{Point, Timeline};
+use crate::template::DrawError;
 use crate::text::{clean_sentence, own_command, shorten};
 
 /// Width of the picture, in pixels, as all lengths here.
@@ -65,9 +66,13 @@ const HEADING_SIZE: i32 = 20;
 /// Size of all other letters.
 const TEXT_SIZE: i32 = 15;
 
+/// The result of drawing on the backend `DB`.
 type DrawResult<DB> = Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
 
 /// The timeline of `timelines` as SVG, several overlaid from their starts.
+///
+/// # Errors
+/// Fails if the font or the picture cannot be made.
 pub fn svg(timelines: &[Timeline]) -> Result<String, DrawError> {
     register_font_once()?;
     let mut text = String::new();
@@ -81,6 +86,9 @@ pub fn svg(timelines: &[Timeline]) -> Result<String, DrawError> {
 }
 
 /// The same as the bytes of a PNG file.
+///
+/// # Errors
+/// As [`svg`].
 pub fn png(timelines: &[Timeline]) -> Result<Vec<u8>, DrawError> {
     register_font_once()?;
     let (fine_width, fine_height) = (WIDTH * SUPERSAMPLING, HEIGHT * SUPERSAMPLING);
@@ -265,20 +273,26 @@ impl<DB: DrawingBackend> Pen<'_, DB> {
 /// Approximate width of `text` in pixels, as fonts differ.
 fn pixels(text: &str, size: i32) -> i32 {
     let measured = (FAMILY, size).into_font().box_size(text).map(|(width, _)| i32::try_from(width));
+    // No letter is wider than high.
     measured.ok().and_then(Result::ok).unwrap_or_else(|| text.chars().count() as i32 * size)
 }
 
 /// Shortens `text` to at most `max_pixels`.
 fn fitted(text: &str, size: i32, max_pixels: i32) -> String {
-    let mut columns = 200;
+    /// More columns than any width has.
+    const MAX_COLUMNS: usize = 200;
+    /// A shorter text would say nothing.
+    const MIN_COLUMNS: usize = 4;
+    let mut columns = MAX_COLUMNS;
     let mut shortened = shorten(text, columns);
-    while columns > 4 && pixels(&shortened, size) > max_pixels {
+    while columns > MIN_COLUMNS && pixels(&shortened, size) > max_pixels {
         columns = columns * 9 / 10;
         shortened = shorten(text, columns);
     }
     shortened
 }
 
+/// Draws the whole picture.
 fn picture<DB: DrawingBackend>(pen: &Pen<'_, DB>, timelines: &[Timeline]) -> DrawResult<DB> {
     pen.area.fill(&WHITE)?;
     draw_heading(pen, timelines)?;
@@ -377,11 +391,12 @@ impl Frame {
         }
     }
 
-    /// Where a time is.
+    /// Where a time is, in pixels from the left.
     fn x(&self, seconds: f64) -> f64 {
         self.left + seconds / self.end_seconds * (self.right - self.left)
     }
 
+    /// Where a size is, in pixels from the top.
     fn y(&self, size: f64) -> f64 {
         self.bottom - size / self.top_bytes * (self.bottom - self.top)
     }

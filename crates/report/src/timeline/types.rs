@@ -6,17 +6,16 @@ use std::collections::BTreeMap;
 use strandline_recording::Ledger;
 
 use super::Timeline;
-use super::choice::seconds_of;
-use super::html_data::moment_name;
+use super::choice::{ledger_name, seconds_of};
 use crate::paint::Surface;
 use crate::table::{Column, figures, lay_out, words};
 use crate::terminal::table_lines;
-use crate::text::{clean_sentence, grouped, shorten, wrap};
-use crate::units::{UNKNOWN, bytes};
+use crate::text::{clean_sentence, shorten, wrap};
+use crate::units::{UNKNOWN, bytes, thousands};
 
 /// Maximum number of ledgers in the table.
 const MAX_LEDGERS: usize = 24;
-/// Number of types named as having grown most.
+/// Maximum number of types that are named as having grown most.
 const MAX_LISTED_GROWTHS: usize = 3;
 const MAX_NAME_COLUMNS: usize = 48;
 
@@ -66,21 +65,16 @@ pub fn follow(timeline: &Timeline, name: &str, surface: Surface) -> Vec<String> 
     let step = ledgers.len().div_ceil(MAX_LEDGERS).max(1);
     let thinned_ledgers = ledgers.iter().rev().step_by(step).rev();
     let row = |ledger: &&Ledger| {
-        let sum = types(ledger).map(|types| types.get(name).copied());
-        let describe = |format: fn(Sum) -> String| match sum {
-            Some(Some(sum)) => format(sum),
-            // Types with few bytes are not listed.
-            Some(None) => "not listed".to_owned(),
-            None => UNKNOWN.to_owned(),
-        };
+        let types = types(ledger);
+        let sum = types.as_ref().and_then(|types| types.get(name));
+        // A census does not list types with few bytes.
+        let absent = if types.is_some() { "not listed" } else { UNKNOWN };
+        let describe = |format: fn(&Sum) -> String| sum.map_or_else(|| absent.to_owned(), format);
         vec![
-            ledger.mark.as_ref().map_or_else(
-                || moment_name(ledger.moment).to_owned(),
-                |mark| format!("mark {}", clean_sentence(mark)),
-            ),
+            ledger_name(ledger),
             format!("{:.3} s", seconds_of(ledger.at_us)),
             bytes(ledger.explain.kernel.rss_bytes),
-            describe(|sum| grouped(sum.instances)),
+            describe(|sum| thousands(sum.instances)),
             describe(|sum| bytes(sum.bytes)),
         ]
     };
@@ -118,16 +112,16 @@ impl<'a> Growth<'a> {
         let Some(before) = self.before else {
             return format!(
                 "{name} by up to {growth} (up to {} objects; not listed before)",
-                grouped(current)
+                thousands(current)
             );
         };
         match current.cmp(&before.instances) {
             Ordering::Greater => {
-                format!("{name} by {growth} ({} objects)", grouped(current - before.instances))
+                format!("{name} by {growth} ({} objects)", thousands(current - before.instances))
             }
             Ordering::Equal => format!("{name} by {growth} (in as many objects)"),
             Ordering::Less => {
-                format!("{name} by {growth} (in {} fewer objects)", grouped(before.instances - current))
+                format!("{name} by {growth} (in {} fewer objects)", thousands(before.instances - current))
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::study::StudyInput;
 use strandline_report::pages::cleaned::cleaned;
 use strandline_report::pages::markdown::{append_claims, escaped, picture, table_text};
-use strandline_report::pages::page::{Page, Section};
+use strandline_report::pages::page::{Fact, Page, Section};
 
 /// First marker line.
 pub const BEGIN: &str = "<!-- results -->";
@@ -17,8 +17,8 @@ const MEASURED: &str = "Measured on: ";
 const MAX_TABLES: usize = 3;
 
 /// Builds the results in short: the verdicts, the first tables and the first plot of `page`, which is
-/// made from `input`; `surroundings` are facts on the machine, each with its name.
-pub fn block(input: &StudyInput<'_>, page: &Page, surroundings: &[(String, String)]) -> String {
+/// made from `input`; `surroundings` are facts on the machine.
+pub fn block(input: &StudyInput<'_>, page: &Page, surroundings: &[Fact]) -> String {
     let tables = page.sections.iter().map(|section| &section.tables).find(|tables| !tables.is_empty());
     let plot = page.sections.iter().flat_map(|section| &section.plots).find(|plot| !plot.address.is_empty());
     let section = Section {
@@ -39,7 +39,8 @@ pub fn block(input: &StudyInput<'_>, page: &Page, surroundings: &[(String, Strin
         }
         parts.extend(section.plots.iter().map(picture));
     }
-    let facts: Vec<String> = surroundings.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    let facts: Vec<String> =
+        surroundings.iter().map(|Fact { name, value }| format!("{name} {value}")).collect();
     parts.push(format!("{MEASURED}{}.", escaped(&facts.join("; "))));
     parts.join("\n\n")
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::study::{self, StudyInput, Tally};
 use crate::data::Data;
 use strandline_report::pages::book::{Book, Chapter};
-use strandline_report::pages::page::{Cell, Claim, Column, Page, Section, Table, Tone};
+use strandline_report::pages::page::{Cell, Claim, Column, Fact, Page, Section, Table, Tone};
 use strandline_report::text::{clean, clean_sentence, counted};
 use strandline_report::units::seconds;
 
@@ -90,7 +90,7 @@ pub fn document(items: &[Item<'_>]) -> Value {
 
 /// Builds a book of all studies. `pages` are the pages of `items` in the same order; their plots
 /// may already be files.
-pub fn book(items: &[Item<'_>], pages: Vec<Page>, environment: Vec<(String, String)>) -> Book {
+pub fn book(items: &[Item<'_>], pages: Vec<Page>, environment: Vec<Fact>) -> Book {
     let totals = Totals::of(items);
     let chapters = items.iter().zip(pages).map(|(item, page)| Chapter { name: item.name.to_owned(), page });
     let title = match items {

@@ -1,6 +1,6 @@
 //! An axis: its range, the position of a figure on it, and its ticks with their labels.
 
-use crate::text::grouped;
+use crate::units::thousands;
 
 /// Figures are clamped to this, so that differences stay finite.
 const MAX_FIGURE: f64 = 1e300;
@@ -24,6 +24,7 @@ const MIN_SCIENTIFIC: f64 = 1e7;
 /// Units of bytes, each 1024 times the one before.
 const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
+/// How figures are placed on an axis and labelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale {
     /// Labelled in B, KiB, MiB, …
@@ -32,6 +33,16 @@ pub struct Scale {
     pub is_logarithmic: bool,
 }
 
+/// Whether a linear axis includes 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ZeroEnd {
+    /// Where 0 is near the figures.
+    Free,
+    /// Always, for bars.
+    Forced,
+}
+
+/// An axis of a plot.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Axis {
     scale: Scale,
@@ -50,16 +61,15 @@ pub struct Tick {
 }
 
 impl Axis {
-    /// The axis that spans `figures`, including 0 if `starts_at_zero`. Without any valid figure it
-    /// spans 0 to 1.
-    pub fn over(figures: impl Iterator<Item = f64>, scale: Scale, starts_at_zero: bool) -> Self {
+    /// The axis that spans `figures`. Without any valid figure it spans 0 to 1.
+    pub fn over(figures: impl Iterator<Item = f64>, scale: Scale, zero_end: ZeroEnd) -> Self {
         let mut span: Option<(f64, f64)> = None;
         for figure in figures.filter_map(|figure| scaled(figure, scale)) {
             span =
                 span.map_or(Some((figure, figure)), |(low, high)| Some((low.min(figure), high.max(figure))));
         }
         let (mut low, mut high) = span.unwrap_or((0.0, 1.0));
-        let starts_at_zero = starts_at_zero && !scale.is_logarithmic;
+        let starts_at_zero = zero_end == ZeroEnd::Forced && !scale.is_logarithmic;
         // If the lowest figure is below half the highest, include 0 so that lengths can be
         // compared.
         let is_near_zero = !scale.is_logarithmic && low >= 0.0 && low < high / 2.0;
@@ -112,7 +122,9 @@ impl Axis {
         // Factors are of 2 for bytes, or else of 10.
         let factor_decades = if self.scale.is_bytes { 2f64.log10() } else { 1.0 };
         let factor_count = (self.high - self.low) / factor_decades;
-        if factor_count < if self.scale.is_bytes { 1.5 } else { 0.7 } {
+        // A short axis may contain no power of the factor.
+        let min_factor_count = if self.scale.is_bytes { 1.5 } else { 0.7 };
+        if factor_count < min_factor_count {
             return self.even_ticks(10f64.powf(self.low), 10f64.powf(self.high), max_ticks);
         }
         let digits: &[f64] =
@@ -126,9 +138,8 @@ impl Axis {
         let first_step = (self.low / factor_decades / stride).floor();
         // If some labels need powers of ten, use them for all.
         let has_large = !self.scale.is_bytes && self.high > MIN_SCIENTIFIC.log10();
-        let text = |figure: f64| match has_large && figure >= 1e3 {
-            true => scientific(figure),
-            false => label(figure, self.scale.is_bytes),
+        let text = |figure: f64| {
+            if has_large && figure >= 1e3 { scientific(figure) } else { label(figure, self.scale.is_bytes) }
         };
         let mut ticks = Vec::new();
         for step in 0..=(factor_count / stride).ceil().clamp(0.0, 100.0) as u32 + 1 {
@@ -187,10 +198,12 @@ impl Axis {
 
 /// `figure` on the scale of the axis; `None` if it has no position.
 fn scaled(figure: f64, scale: Scale) -> Option<f64> {
-    match figure.is_finite() {
-        true if scale.is_logarithmic => (figure > 0.0).then(|| figure.log10()),
-        true => Some(figure.clamp(-MAX_FIGURE, MAX_FIGURE)),
-        false => None,
+    if !figure.is_finite() {
+        None
+    } else if scale.is_logarithmic {
+        (figure > 0.0).then(|| figure.log10())
+    } else {
+        Some(figure.clamp(-MAX_FIGURE, MAX_FIGURE))
     }
 }
 
@@ -239,7 +252,7 @@ fn fixed(figure: f64, decimals: usize) -> String {
     let text = format!("{:.decimals$}", figure.abs());
     let (digits, fraction) =
         text.split_once('.').map_or((text.as_str(), None), |(digits, fraction)| (digits, Some(fraction)));
-    let digits = digits.parse().map_or_else(|_| digits.to_owned(), grouped);
+    let digits = digits.parse().map_or_else(|_| digits.to_owned(), thousands);
     let sign =
         if figure < 0.0 && text.bytes().any(|digit| (b'1'..=b'9').contains(&digit)) { "−" } else { "" };
     fraction.map_or_else(|| format!("{sign}{digits}"), |fraction| format!("{sign}{digits}.{fraction}"))
@@ -286,7 +299,7 @@ mod tests {
     use super::*;
 
     fn texts(figures: &[f64], is_bytes: bool, is_logarithmic: bool) -> Vec<String> {
-        let axis = Axis::over(figures.iter().copied(), Scale { is_bytes, is_logarithmic }, false);
+        let axis = Axis::over(figures.iter().copied(), Scale { is_bytes, is_logarithmic }, ZeroEnd::Free);
         axis.ticks(6).into_iter().map(|tick| tick.label).collect()
     }
 
@@ -330,8 +343,8 @@ mod tests {
         for figures in worst {
             for bits in 0..4 {
                 let scale = Scale { is_bytes: bits & 1 > 0, is_logarithmic: bits & 2 > 0 };
-                for starts_at_zero in [false, true] {
-                    let axis = Axis::over(figures.iter().copied(), scale, starts_at_zero);
+                for zero_end in [ZeroEnd::Free, ZeroEnd::Forced] {
+                    let axis = Axis::over(figures.iter().copied(), scale, zero_end);
                     for max_ticks in [0, 2, 6, 1000] {
                         let ticks = axis.ticks(max_ticks);
                         assert!(

@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use super::axis::{Axis, Tick, label};
+use super::axis::{Axis, Tick, ZeroEnd, label};
 use super::drawing::{Anchor, Drawing, PointStyle, Position, TEXT_PIXELS, WIDTH, fitted, text_width};
 use super::{MARGIN, MAX_POINTS, Picture, not_drawn, x_scale, y_scale};
-use crate::pages::page::{Plot, PlotKind, Series};
+use crate::pages::page::{self, Plot, PlotKind, Series};
 
 /// Height of the plot field, in pixels, as all lengths here.
 const FIELD_HEIGHT: f64 = 300.0;
@@ -43,17 +43,17 @@ const MAX_MARKED: usize = 60;
 const MAX_LABELLED: usize = 40;
 
 /// A point with a position on the axes.
-struct Point<'a> {
+struct PlacedPoint<'a> {
     at: Position,
     x_figure: f64,
     y_figure: f64,
-    interval: Option<Interval>,
+    interval: Option<PlacedInterval>,
     name: Option<&'a str>,
 }
 
 /// A vertical interval in the picture.
 #[derive(Clone, Copy)]
-struct Interval {
+struct PlacedInterval {
     /// Where its lower figure is drawn.
     low_y: f64,
     /// Where its upper figure is drawn.
@@ -64,6 +64,8 @@ struct Interval {
 struct Frame {
     x: Axis,
     y: Axis,
+    /// The ticks of the y axis; none if there are no points.
+    y_ticks: Vec<Tick>,
     left: f64,
     right: f64,
     top: f64,
@@ -71,6 +73,30 @@ struct Frame {
 }
 
 impl Frame {
+    /// The field below `top`, with room for the ticks of the y axis.
+    fn below(
+        plot: &Plot,
+        series: &[&Series],
+        points: impl Iterator<Item = page::Point> + Clone,
+        top: f64,
+    ) -> Self {
+        let is_empty = points.clone().next().is_none();
+        let intervals = series.iter().flat_map(|one_series| one_series.intervals.iter().take(MAX_POINTS));
+        let interval_ends = intervals.flat_map(|interval| [interval.low, interval.high]);
+        let y_figures = points.clone().map(|point| point.y).chain(interval_ends);
+        let y = Axis::over(y_figures, y_scale(plot), ZeroEnd::Free);
+        let x = match plot.x_names.len() {
+            0 => Axis::over(points.map(|point| point.x), x_scale(plot), ZeroEnd::Free),
+            count => Axis::categorical(count),
+        };
+        let y_ticks = if is_empty { Vec::new() } else { y.ticks(MAX_Y_TICKS) };
+        let widest = y_ticks.iter().map(|tick| text_width(&tick.label)).fold(MIN_Y_TICK_WIDTH, f64::max);
+        let min_left = if plot.x_names.is_empty() { 0.0 } else { MIN_LEFT_OF_NAMES };
+        let left = (MARGIN + widest.min(MAX_Y_TICK_WIDTH) + 8.0).max(min_left);
+        let top = top + Y_LABEL_HEIGHT;
+        Self { x, y, y_ticks, left, right: WIDTH - 2.0 * MARGIN, top, bottom: top + FIELD_HEIGHT }
+    }
+
     /// Where a position on the x axis is drawn.
     fn x_pixel(&self, position: f64) -> f64 {
         self.left + position * self.width()
@@ -100,22 +126,23 @@ impl Frame {
 pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>) -> Picture {
     let finite_points = || {
         let points = series.iter().flat_map(|one_series| one_series.points.iter().take(MAX_POINTS));
-        points.copied().filter(|(x, y)| x.is_finite() && y.is_finite())
+        points.copied().filter(|point| point.x.is_finite() && point.y.is_finite())
     };
     let is_empty = finite_points().next().is_none();
-    let (frame, y_ticks) = frame_below(plot, series, finite_points(), top);
-    let (mut x_ticks, is_rotated) = ticks_below(plot, &frame);
-    if is_empty && plot.x_names.is_empty() {
-        x_ticks.clear();
-    }
-    let longest = x_ticks.iter().map(|tick| text_width(&tick.label)).fold(0.0, f64::max);
+    let frame = Frame::below(plot, series, finite_points(), top);
+    let x_labels = if is_empty && plot.x_names.is_empty() {
+        XLabels { ticks: Vec::new(), are_rotated: false }
+    } else {
+        XLabels::new(plot, &frame)
+    };
+    let longest = x_labels.ticks.iter().map(|tick| text_width(&tick.label)).fold(0.0, f64::max);
     let rotated_height = longest * f64::from(-ROTATION_DEGREES).to_radians().sin();
     let missing_label = if plot.x_label.is_empty() { X_LABEL_HEIGHT } else { 0.0 };
-    let extra_height = if is_rotated { rotated_height - 4.0 } else { 0.0 };
+    let extra_height = if x_labels.are_rotated { rotated_height - 4.0 } else { 0.0 };
     let height = frame.bottom + X_AXIS_HEIGHT - missing_label + extra_height;
     let mut drawing = Drawing::new();
-    draw_y_axis(&mut drawing, plot, &frame, &y_ticks);
-    draw_x_axis(&mut drawing, plot, &frame, &x_ticks, is_rotated, height);
+    draw_y_axis(&mut drawing, plot, &frame);
+    draw_x_axis(&mut drawing, plot, &frame, &x_labels, height);
     let mut missing_count = 0;
     let mut drawn_points = Vec::new();
     for (index, drawn_series) in series.iter().enumerate() {
@@ -143,47 +170,24 @@ pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>
     Picture { drawing, height, notes }
 }
 
-/// The field below `top`, with room for the ticks of the y axis, which it returns too.
-fn frame_below(
-    plot: &Plot,
-    series: &[&Series],
-    points: impl Iterator<Item = (f64, f64)> + Clone,
-    top: f64,
-) -> (Frame, Vec<Tick>) {
-    let is_empty = points.clone().next().is_none();
-    let intervals = series.iter().flat_map(|one_series| one_series.intervals.iter().take(MAX_POINTS));
-    let interval_ends = intervals.flat_map(|&(low, high)| [low, high]);
-    let y = Axis::over(points.clone().map(|(_, y)| y).chain(interval_ends), y_scale(plot), false);
-    let x = match plot.x_names.len() {
-        0 => Axis::over(points.map(|(x, _)| x), x_scale(plot), false),
-        count => Axis::categorical(count),
-    };
-    let y_ticks = if is_empty { Vec::new() } else { y.ticks(MAX_Y_TICKS) };
-    let widest = y_ticks.iter().map(|tick| text_width(&tick.label)).fold(MIN_Y_TICK_WIDTH, f64::max);
-    let min_left = if plot.x_names.is_empty() { 0.0 } else { MIN_LEFT_OF_NAMES };
-    let left = (MARGIN + widest.min(MAX_Y_TICK_WIDTH) + 8.0).max(min_left);
-    let top = top + Y_LABEL_HEIGHT;
-    let frame = Frame { x, y, left, right: WIDTH - 2.0 * MARGIN, top, bottom: top + FIELD_HEIGHT };
-    (frame, y_ticks)
-}
-
 /// The points of a series in pixels, sorted by x for lines; `None` for a point without a position.
-fn points_in_pixels<'a>(series: &'a Series, frame: &Frame, must_sort: bool) -> Vec<Option<Point<'a>>> {
-    let point = |(index, &(x_figure, y_figure)): (usize, &(f64, f64))| {
+fn points_in_pixels<'a>(series: &'a Series, frame: &Frame, must_sort: bool) -> Vec<Option<PlacedPoint<'a>>> {
+    let point = |(index, &page::Point { x: x_figure, y: y_figure }): (usize, &page::Point)| {
         let at = frame.at(x_figure, y_figure)?;
         let y_pixel = |figure: f64| Some(frame.y_pixel(frame.y.position(figure)?));
-        let interval = series
-            .intervals
-            .get(index)
-            .and_then(|&(low, high)| Some(Interval { low_y: y_pixel(low)?, high_y: y_pixel(high)? }));
+        let interval = series.intervals.get(index).and_then(|interval| {
+            Some(PlacedInterval { low_y: y_pixel(interval.low)?, high_y: y_pixel(interval.high)? })
+        });
         let name = series.labels.get(index).map(String::as_str).filter(|name| !name.is_empty());
-        Some(Point { at, x_figure, y_figure, interval, name })
+        Some(PlacedPoint { at, x_figure, y_figure, interval, name })
     };
-    let mut points: Vec<Option<Point<'a>>> =
+    let mut points: Vec<Option<PlacedPoint<'a>>> =
         series.points.iter().take(MAX_POINTS).enumerate().map(point).collect();
     if must_sort && !points.iter().flatten().map(|point| point.x_figure).is_sorted() {
         points.sort_by(|a, b| {
-            let x = |point: &Option<Point<'_>>| point.as_ref().map_or(f64::INFINITY, |point| point.x_figure);
+            let x = |point: &Option<PlacedPoint<'_>>| {
+                point.as_ref().map_or(f64::INFINITY, |point| point.x_figure)
+            };
             x(a).total_cmp(&x(b))
         });
     }
@@ -196,13 +200,13 @@ fn draw_line(
     plot: &Plot,
     index: usize,
     series: &Series,
-    points: &[Option<Point<'_>>],
+    points: &[Option<PlacedPoint<'_>>],
 ) {
     let has_marks = points.len() <= MAX_MARKED;
     if has_marks {
         points.iter().flatten().for_each(|point| draw_interval(drawing, index, point));
     } else {
-        let (upper, lower) = envelope(points);
+        let Band { upper, lower } = Band::of(points);
         if !upper.is_empty() {
             drawing.area(index, upper.into_iter().chain(lower.into_iter().rev()));
         }
@@ -222,7 +226,7 @@ fn draw_points(
     plot: &Plot,
     index: usize,
     series: &Series,
-    points: &[Option<Point<'_>>],
+    points: &[Option<PlacedPoint<'_>>],
 ) {
     let is_dense = points.len() > MAX_LARGE_POINTS;
     // Of points in the same cell of this grid, one is drawn.
@@ -243,33 +247,38 @@ fn draw_points(
     }
 }
 
-fn draw_interval(drawing: &mut Drawing, series: usize, point: &Point<'_>) {
-    if let Some(Interval { low_y, high_y }) = point.interval {
+/// Draws the interval of a point, if it has one.
+fn draw_interval(drawing: &mut Drawing, series: usize, point: &PlacedPoint<'_>) {
+    if let Some(PlacedInterval { low_y, high_y }) = point.interval {
         drawing.interval(Some(series), Position::new(point.at.x, low_y), Position::new(point.at.x, high_y));
     }
 }
 
-/// The points of a polyline.
-type Edge = Vec<Position>;
+/// The area of all intervals, between two polylines with a point per pixel.
+struct Band {
+    upper: Vec<Position>,
+    lower: Vec<Position>,
+}
 
-/// The upper and the lower edge of all intervals, per pixel.
-fn envelope(points: &[Option<Point<'_>>]) -> (Edge, Edge) {
-    let (mut upper, mut lower) = (Edge::new(), Edge::new());
-    let intervals = points.iter().flatten().filter_map(|point| Some((point.at.x, point.interval?)));
-    for (x, Interval { low_y, high_y }) in intervals {
-        let (top, bottom) = (low_y.min(high_y), low_y.max(high_y));
-        match (upper.last_mut(), lower.last_mut()) {
-            (Some(above), Some(below)) if x - above.x < 1.0 => {
-                above.y = above.y.min(top);
-                below.y = below.y.max(bottom);
-            }
-            _ => {
-                upper.push(Position { x, y: top });
-                lower.push(Position { x, y: bottom });
+impl Band {
+    fn of(points: &[Option<PlacedPoint<'_>>]) -> Self {
+        let (mut upper, mut lower) = (Vec::<Position>::new(), Vec::<Position>::new());
+        let intervals = points.iter().flatten().filter_map(|point| Some((point.at.x, point.interval?)));
+        for (x, PlacedInterval { low_y, high_y }) in intervals {
+            let (top, bottom) = (low_y.min(high_y), low_y.max(high_y));
+            match (upper.last_mut(), lower.last_mut()) {
+                (Some(above), Some(below)) if x - above.x < 1.0 => {
+                    above.y = above.y.min(top);
+                    below.y = below.y.max(bottom);
+                }
+                _ => {
+                    upper.push(Position { x, y: top });
+                    lower.push(Position { x, y: bottom });
+                }
             }
         }
+        Self { upper, lower }
     }
-    (upper, lower)
 }
 
 /// Reduces a line to the first, the two extreme and the last point per pixel, which draws the same.
@@ -314,7 +323,8 @@ fn flush_column(thinned: &mut Vec<Option<Position>>, column: &mut Vec<Position>)
     thinned.extend(column.drain(..).map(Some));
 }
 
-fn tooltip_text(plot: &Plot, series: &Series, point: &Point<'_>) -> String {
+/// The tooltip of a point: its name or that of the series, and its figures.
+fn tooltip_text(plot: &Plot, series: &Series, point: &PlacedPoint<'_>) -> String {
     let x = match plot.x_names.get(point.x_figure as usize) {
         Some(name) => name.clone(),
         None => label(point.x_figure, plot.x_is_bytes),
@@ -324,32 +334,43 @@ fn tooltip_text(plot: &Plot, series: &Series, point: &Point<'_>) -> String {
     format!("{name}{x}, {}", label(point.y_figure, plot.y_is_bytes))
 }
 
-/// The labels below the field, and whether they are rotated: figures, or as many names as do not
-/// overlap.
-fn ticks_below(plot: &Plot, frame: &Frame) -> (Vec<Tick>, bool) {
-    if plot.x_names.is_empty() {
-        return (frame.x.ticks((frame.width() / X_TICK_WIDTH) as usize), false);
+/// The labels below the field: figures, or as many names as do not overlap.
+struct XLabels {
+    ticks: Vec<Tick>,
+    are_rotated: bool,
+}
+
+impl XLabels {
+    fn new(plot: &Plot, frame: &Frame) -> Self {
+        if plot.x_names.is_empty() {
+            let ticks = frame.x.ticks((frame.width() / X_TICK_WIDTH) as usize);
+            return Self { ticks, are_rotated: false };
+        }
+        let name_width = frame.width() / plot.x_names.len() as f64;
+        let widest = plot.x_names.iter().map(|name| text_width(name)).fold(0.0, f64::max);
+        let are_rotated = widest > name_width - 6.0;
+        // Minimum distance between rotated lines of text.
+        let stride = if are_rotated { (TEXT_PIXELS * 1.25 / name_width).ceil().max(1.0) as usize } else { 1 };
+        let tick = |(index, name): (usize, &String)| {
+            let position = frame.x.position(index as f64)?;
+            // A rotated name ends below its position and must start within the picture.
+            let width_from_left =
+                (frame.x_pixel(position) - 4.0) / f64::from(ROTATION_DEGREES).to_radians().cos();
+            let max_width = if are_rotated {
+                MAX_NAME_WIDTH.min(width_from_left)
+            } else {
+                MAX_NAME_WIDTH.max(name_width)
+            };
+            Some(Tick { position, label: fitted(name, max_width) })
+        };
+        let ticks = plot.x_names.iter().enumerate().step_by(stride).filter_map(tick).collect();
+        Self { ticks, are_rotated }
     }
-    let name_width = frame.width() / plot.x_names.len() as f64;
-    let widest = plot.x_names.iter().map(|name| text_width(name)).fold(0.0, f64::max);
-    let is_rotated = widest > name_width - 6.0;
-    // Minimum distance between rotated lines of text.
-    let stride = if is_rotated { (TEXT_PIXELS * 1.25 / name_width).ceil().max(1.0) as usize } else { 1 };
-    let tick = |(index, name): (usize, &String)| {
-        let position = frame.x.position(index as f64)?;
-        // A rotated name ends below its position and must start within the picture.
-        let width_from_left =
-            (frame.x_pixel(position) - 4.0) / f64::from(ROTATION_DEGREES).to_radians().cos();
-        let max_width =
-            if is_rotated { MAX_NAME_WIDTH.min(width_from_left) } else { MAX_NAME_WIDTH.max(name_width) };
-        Some(Tick { position, label: fitted(name, max_width) })
-    };
-    (plot.x_names.iter().enumerate().step_by(stride).filter_map(tick).collect(), is_rotated)
 }
 
 /// Draws the label of the y axis, its ticks and the grid.
-fn draw_y_axis(drawing: &mut Drawing, plot: &Plot, frame: &Frame, ticks: &[Tick]) {
-    for tick in ticks {
+fn draw_y_axis(drawing: &mut Drawing, plot: &Plot, frame: &Frame) {
+    for tick in &frame.y_ticks {
         let y = frame.y_pixel(tick.position);
         drawing.grid(Position::new(frame.left, y), Position::new(frame.right, y));
         drawing.muted(
@@ -366,20 +387,13 @@ fn draw_y_axis(drawing: &mut Drawing, plot: &Plot, frame: &Frame, ticks: &[Tick]
 }
 
 /// Draws the x axis with its ticks, and its label above the bottom of the picture at `height`.
-fn draw_x_axis(
-    drawing: &mut Drawing,
-    plot: &Plot,
-    frame: &Frame,
-    ticks: &[Tick],
-    is_rotated: bool,
-    height: f64,
-) {
+fn draw_x_axis(drawing: &mut Drawing, plot: &Plot, frame: &Frame, labels: &XLabels, height: f64) {
     drawing.axis(Position::new(frame.left, frame.bottom), Position::new(frame.right, frame.bottom));
     let mut last_label_end = f64::NEG_INFINITY;
-    for tick in ticks {
+    for tick in &labels.ticks {
         let x = frame.x_pixel(tick.position);
         let half_width = text_width(&tick.label) / 2.0;
-        if is_rotated {
+        if labels.are_rotated {
             drawing.rotated(
                 Position::new(x + 4.0, frame.bottom + 12.0),
                 Anchor::End,
@@ -421,21 +435,25 @@ impl Rect {
 
 /// Writes a point's name beside, above or below it, at the first free place; omits it if there is
 /// none.
-fn draw_name(drawing: &mut Drawing, frame: &Frame, point: &Point<'_>, occupied: &mut Vec<Rect>) {
+fn draw_name(drawing: &mut Drawing, frame: &Frame, point: &PlacedPoint<'_>, occupied: &mut Vec<Rect>) {
     /// Distance of the name from its point.
     const GAP: f64 = 8.0;
     let Some(name) = point.name.map(|name| fitted(name, MAX_POINT_NAME_WIDTH)) else { return };
     let Position { x, y } = point.at;
     let (width, half_height) = (text_width(&name), TEXT_PIXELS * 0.55);
-    // Each with the part of the text that is left of its x.
     let candidates = [
-        (x + GAP, y, Anchor::Start, 0.0),
-        (x - GAP, y, Anchor::End, 1.0),
-        (x, y - GAP - half_height, Anchor::Middle, 0.5),
-        (x, y + GAP + half_height, Anchor::Middle, 0.5),
+        (Position::new(x + GAP, y), Anchor::Start),
+        (Position::new(x - GAP, y), Anchor::End),
+        (Position::new(x, y - GAP - half_height), Anchor::Middle),
+        (Position::new(x, y + GAP + half_height), Anchor::Middle),
     ];
-    for (x, y, anchor, left_part) in candidates {
-        let left = x - width * left_part;
+    for (position, anchor) in candidates {
+        let Position { x, y } = position;
+        let left = match anchor {
+            Anchor::Start => x,
+            Anchor::Middle => x - width / 2.0,
+            Anchor::End => x - width,
+        };
         let rect = Rect { left, right: left + width, top: y - half_height, bottom: y + half_height };
         let is_inside = rect.left >= frame.left
             && rect.right <= WIDTH
@@ -443,7 +461,7 @@ fn draw_name(drawing: &mut Drawing, frame: &Frame, point: &Point<'_>, occupied: 
             && rect.bottom <= frame.bottom;
         if is_inside && !occupied.iter().any(|label| label.overlaps(&rect)) {
             occupied.push(rect);
-            drawing.text(Position::new(x, y), anchor, &name);
+            drawing.text(position, anchor, &name);
             return;
         }
     }

@@ -2,19 +2,21 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::axis::{Axis, label};
+use super::axis::{Axis, ZeroEnd, label};
 use super::drawing::{Anchor, Drawing, PointStyle, Position, WIDTH, fitted, text_width};
 use super::{MARGIN, MAX_POINTS, Picture, not_drawn, y_scale};
-use crate::pages::page::{Plot, PlotKind, Series};
+use crate::pages::page::{Interval, Plot, PlotKind, Point, Series};
 use crate::text::counted;
 
 /// Further names are counted, not drawn.
 const MAX_NAMES: usize = 120;
 /// Height of a row of a single series, in pixels, as all lengths here.
 const ROW_HEIGHT: f64 = 22.0;
+/// Height of a row of one of several series.
 const SERIES_ROW_HEIGHT: f64 = 18.0;
 /// Space between the rows of two names.
 const GAP: f64 = 8.0;
+/// Height of the axis below the rows, with its labels.
 const AXIS_HEIGHT: f64 = 52.0;
 /// Maximum width of names.
 const MAX_NAME_WIDTH: f64 = 250.0;
@@ -32,7 +34,7 @@ const MAX_SAMPLES_DRAWN: usize = 200;
 struct Row {
     figures: Vec<f64>,
     /// The interval of the first figure, or of the median.
-    interval: Option<(f64, f64)>,
+    interval: Option<Interval>,
     /// The label of the first figure.
     label: Option<String>,
 }
@@ -44,6 +46,7 @@ struct NamedRows {
     rows: Vec<Row>,
 }
 
+/// All rows of a plot, and what is left out.
 struct Rows {
     named: Vec<NamedRows>,
     /// Number of points without a position on the axis.
@@ -64,7 +67,8 @@ impl Rows {
             rows_by_x.insert(Ordered(index as f64), empty_rows());
         }
         for (series_index, one_series) in series.iter().enumerate() {
-            for (point_index, &(x, y)) in one_series.points.iter().enumerate().take(MAX_POINTS) {
+            missing_points += one_series.points.len().saturating_sub(MAX_POINTS);
+            for (point_index, &Point { x, y }) in one_series.points.iter().enumerate().take(MAX_POINTS) {
                 if !x.is_finite() || !is_drawable(y) {
                     missing_points += 1;
                     continue;
@@ -78,8 +82,8 @@ impl Rows {
                 let Some(row) = rows.get_mut(series_index) else { continue };
                 row.figures.push(y);
                 let interval = one_series.intervals.get(point_index);
-                let interval = interval.filter(|(low, high)| is_drawable(*low) && is_drawable(*high));
-                row.interval = row.interval.or(interval.map(|&(low, high)| (low.min(high), low.max(high))));
+                let interval = interval.filter(|ends| is_drawable(ends.low) && is_drawable(ends.high));
+                row.interval = row.interval.or(interval.copied().map(in_order));
                 row.label = row.label.take().or_else(|| one_series.labels.get(point_index).cloned());
             }
         }
@@ -90,6 +94,11 @@ impl Rows {
         let more_names = more_positions.len() + plot.x_names.len().saturating_sub(MAX_NAMES);
         Self { named: rows_by_x.into_iter().map(named).collect(), missing_points, more_names }
     }
+}
+
+/// The interval with its smaller end first.
+fn in_order(Interval { low, high }: Interval) -> Interval {
+    Interval { low: low.min(high), high: low.max(high) }
 }
 
 /// A figure that is not NaN, as an ordered key.
@@ -156,9 +165,11 @@ pub fn picture(plot: &Plot, series: &[&Series], top: f64, mut notes: Vec<String>
     }
     let is_bars = plot.kind == PlotKind::Bars;
     let all_rows = || named.iter().flat_map(|named| &named.rows);
-    let interval_ends = all_rows().filter_map(|row| row.interval).flat_map(|(low, high)| [low, high]);
+    let intervals = all_rows().filter_map(|row| row.interval);
+    let interval_ends = intervals.flat_map(|interval| [interval.low, interval.high]);
     let figures = all_rows().flat_map(|row| row.figures.iter().copied()).chain(interval_ends);
-    let axis = Axis::over(figures, y_scale(plot), is_bars);
+    let zero_end = if is_bars { ZeroEnd::Forced } else { ZeroEnd::Free };
+    let axis = Axis::over(figures, y_scale(plot), zero_end);
     let widest_name =
         named.iter().map(|named| text_width(&named.name)).fold(0.0, f64::max).min(MAX_NAME_WIDTH);
     let right = WIDTH - if is_bars { FIGURE_WIDTH } else { 2.0 * MARGIN };
@@ -263,25 +274,27 @@ fn draw_strip(drawing: &mut Drawing, frame: &Frame, row: &Row, position: RowPosi
 
 /// Draws the interval of a row, if it has one. Returns where it ends.
 fn draw_interval(drawing: &mut Drawing, frame: &Frame, row: &Row, y: f64) -> Option<f64> {
-    let (low, high) = row.interval?;
+    let Interval { low, high } = row.interval?;
     let (low_x, high_x) = (frame.x(low)?, frame.x(high)?);
     drawing.interval(None, Position::new(low_x, y), Position::new(high_x, y));
     Some(high_x)
 }
 
+/// The median of the samples; `None` if there are none.
 fn median_of(figures: &[f64]) -> Option<f64> {
     let mut sorted = figures.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
     let upper = sorted.get(sorted.len() / 2)?;
     let lower = sorted.get(sorted.len().saturating_sub(1) / 2)?;
-    // Halved first, so that the sum stays finite.
+    // Halving before the addition keeps the sum finite.
     Some(lower / 2.0 + upper / 2.0)
 }
 
 /// The tooltip: the label if there is one, the figure as text, the interval.
 fn tooltip_text(row: &Row, figure: &str, is_bytes: bool) -> String {
     let name = row.label.as_ref().filter(|label| !label.is_empty()).map(|label| format!("{label}: "));
-    let interval =
-        row.interval.map(|(low, high)| format!(" ({} to {})", label(low, is_bytes), label(high, is_bytes)));
+    let interval = row.interval.map(|interval| {
+        format!(" ({} to {})", label(interval.low, is_bytes), label(interval.high, is_bytes))
+    });
     format!("{}{figure}{}", name.unwrap_or_default(), interval.unwrap_or_default())
 }

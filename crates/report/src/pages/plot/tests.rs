@@ -1,4 +1,5 @@
 use super::*;
+use crate::pages::page::{Interval, Point};
 
 fn xml_is_balanced(text: &str) {
     assert!(text.starts_with("<svg ") && text.trim_end().ends_with("</svg>"), "{}", &text[..60]);
@@ -9,6 +10,7 @@ fn xml_is_balanced(text: &str) {
 }
 
 fn plot(kind: PlotKind, points: Vec<(f64, f64)>) -> Plot {
+    let points = points.into_iter().map(|(x, y)| Point { x, y }).collect();
     let series = vec![Series { name: "one".to_owned(), points, ..Series::default() }];
     Plot { kind, series, ..Plot::default() }
 }
@@ -38,7 +40,8 @@ fn any_figures_can_be_drawn() {
                 plot.y_is_logarithmic = options & 4 > 0;
                 if options & 8 > 0 {
                     plot.x_names = vec!["n".repeat(5_000), "漢字".repeat(30), String::new()];
-                    plot.series[0].intervals = points.iter().map(|&(_, y)| (y - 1.0, y * 2.0)).collect();
+                    plot.series[0].intervals =
+                        points.iter().map(|&(_, y)| Interval { low: y - 1.0, high: y * 2.0 }).collect();
                     plot.series[0].labels = vec!["label".to_owned(); points.len()];
                 }
                 let text = svg(&plot);
@@ -53,7 +56,8 @@ fn any_figures_can_be_drawn() {
 #[test]
 fn many_series_and_names_are_counted() {
     for kind in KINDS {
-        let one = Series { name: "s".repeat(300), points: vec![(0.0, 1.0)], ..Series::default() };
+        let one =
+            Series { name: "s".repeat(300), points: vec![Point { x: 0.0, y: 1.0 }], ..Series::default() };
         let names = (0..5_000).map(|name| format!("name {name}")).collect();
         let text = svg(&Plot { kind, series: vec![one; 5_000], x_names: names, ..Plot::default() });
         xml_is_balanced(&text);
@@ -68,7 +72,7 @@ fn hostile_names_are_no_markup() {
     for kind in KINDS {
         let series = Series {
             name: hostile.clone(),
-            points: vec![(0.0, 1.0), (1.0, 2.0)],
+            points: vec![Point { x: 0.0, y: 1.0 }, Point { x: 1.0, y: 2.0 }],
             labels: vec![hostile.clone(); 2],
             ..Series::default()
         };

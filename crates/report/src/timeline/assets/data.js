@@ -36,7 +36,7 @@ function readLine(raw, recording, letter) {
     count: raw.count,
     process: raw.process,
     peakBytes: raw.peak_bytes,
-    widthSeconds: raw.width_us / 1e6,
+    widthSeconds: (raw.width_us ?? 0) / 1e6,
     seconds: summed(raw.us, 1e-6),
     low: raw.low.length ? summed(raw.low, KIB) : null,
     high: raw.high.length ? summed(raw.high, KIB) : null,

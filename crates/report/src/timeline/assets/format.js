@@ -25,6 +25,11 @@ function formatBytes(bytes) {
   return `${fixed(value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0)} ${units[unit]}`;
 }
 
+// A count and what is counted: `1 mark`, `12,411 marks`.
+function counted(count, noun) {
+  return `${count.toLocaleString("en-US")} ${noun}${count === 1 ? "" : "s"}`;
+}
+
 // A tick of an axis of sizes, whose steps are powers of two: without zeros at the end.
 function axisBytes(bytes) {
   return formatBytes(bytes).replace(/\.0+ /, " ").replace(/(\.\d*?)0+ /, "$1 ");

@@ -28,6 +28,7 @@ class Ledgers {
     }));
   }
 
+  // Adds the bars, which form a list box: one of them is selected.
   bars() {
     const largest = Math.max(1, ...this.ledgers.map((ledger) => ledger.rss_bytes));
     this.options = this.ledgers.map((ledger) => {
@@ -73,11 +74,13 @@ class Ledgers {
     });
   }
 
+  // The user chose a ledger here.
   pick(index) {
     this.choose(index);
     this.onChosen(index);
   }
 
+  // Selects a ledger and shows its facts.
   choose(index) {
     const ledger = this.ledgers[index];
     if (!ledger) return;
@@ -96,6 +99,7 @@ class Ledgers {
     this.show(ledger);
   }
 
+  // Shows the facts of a ledger.
   show(ledger) {
     const article = document.getElementById("ledger");
     article.dataset.ledger = String(ledger.index);
@@ -113,7 +117,7 @@ class Ledgers {
       element("th", { scope: "row", title: row.stratum }, row.id),
       element("td", { class: "holder" }, row.holder))));
     const foot = element("tr", {}, cell(ledger.rss_bytes), element("td", { class: "n" }, "100.0 %"), element("td", {}), element("th", { scope: "row" }, "RSS"),
-      element("td", { class: "holder" }, ledger.rows_left_out ? `${ledger.rows_left_out} smaller rows are not shown` : "the rows add up to it"));
+      element("td", { class: "holder" }, ledger.rows_left_out ? `not shown: ${counted(ledger.rows_left_out, "smaller row")}` : "the rows add up to it"));
     article.querySelector("tfoot").replaceChildren(foot);
     article.querySelector(".remedies").replaceChildren(...this.remedies(ledger));
     article.querySelector(".more").replaceChildren(...this.more(ledger));
@@ -131,6 +135,7 @@ class Ledgers {
     return [element("h4", {}, "What releases memory, best first"), element("ol", {}, ...items)];
   }
 
+  // What is below the rows and remedies: caveats, allocators, runtimes, settings, cost.
   more(ledger) {
     const parts = [];
     const list = (title, items) => {

@@ -35,7 +35,7 @@ class PageMap {
     this.draw();
   }
 
-  // Lays out the cells in lines of this many columns. Returns lines of cells and of headings, top to bottom.
+  // Lays out the cells in lines of this many columns; sets `cells`. Returns lines of cells and of headings, top to bottom.
   layOut(columns) {
     const lines = [];
     this.cells = [];
@@ -150,6 +150,7 @@ class PageMap {
     }
   }
 
+  // Selects the cell under the pointer.
   point(event) {
     if (!this.map) return;
     const box = this.canvas.getBoundingClientRect();
@@ -159,6 +160,7 @@ class PageMap {
     if (index !== undefined) this.goTo(index, false);
   }
 
+  // Moves the selection by a key.
   key(event) {
     if (!this.map || this.cells.length === 0) return;
     const last = this.cells.length - 1;
@@ -189,6 +191,7 @@ class PageMap {
     return this.current;
   }
 
+  // Selects a cell and shows what is in it; scrolls to it unless `scroll` is false.
   goTo(index, scroll = true) {
     const placed = this.cells[index];
     if (!placed) return;
@@ -211,6 +214,7 @@ class PageMap {
   }
 }
 
+// The colour of what is not resident, read once per theme: a picture has thousands of cells.
 let emptyColour = null;
 
 function themedEmpty() {

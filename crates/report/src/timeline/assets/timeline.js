@@ -66,6 +66,7 @@ class Timeline {
     return stops.sort((a, b) => a.seconds - b.seconds);
   }
 
+  // Adds switches for columns and processes, and notes on what the lines leave out.
   makeChoices() {
     const columns = document.getElementById("columns");
     for (const column of COLUMNS) {
@@ -85,13 +86,14 @@ class Timeline {
       notes.push(`Thinned: a point stands for up to ${widest.toPrecision(2)} s; the band behind RSS spans the lowest and highest sample within it.`);
     }
     if (this.data.lines.some((line) => line.process === null)) {
-      notes.push("Others are added up at about a thousand instants: one that lived between two of them does not show.");
+      notes.push("The other processes are added up at about a thousand instants: one that ran only between two of them is not included.");
     }
     const note = document.getElementById("thinned");
     note.hidden = notes.length === 0;
     note.textContent = notes.join(" ");
   }
 
+  // A checkbox that keeps `key` in `set` while it is checked.
   checkbox(text, set, key) {
     const input = element("input", { type: "checkbox", value: String(key) });
     input.checked = set.has(key);
@@ -103,13 +105,14 @@ class Timeline {
     return element("label", {}, input, ` ${text}`);
   }
 
+  // Describes the timeline to screen readers.
   describe() {
     const { lines, marks, ledgers, end } = this.data;
     const largest = lines.reduce((best, line) => (best && best.peakBytes >= line.peakBytes ? best : line), null);
     const peak = largest ? `; the highest RSS is ${formatBytes(largest.peakBytes)}, of ${largest.name}` : "";
     this.box.setAttribute(
       "aria-label",
-      `Memory over ${formatInstant(end)}${peak}; ${marks.length} marks, ${ledgers.length} ledgers`,
+      `Memory over ${formatInstant(end)}${peak}; ${counted(marks.length, "mark")}, ${counted(ledgers.length, "ledger")}`,
     );
   }
 
@@ -223,6 +226,7 @@ class Timeline {
     return { tables: tables.length === 1 ? tables[0] : uPlot.join(tables), series, bands };
   }
 
+  // Fills the table of the curves, with the highest figure of each.
   makeTable() {
     const body = document.querySelector("#lines tbody");
     body.replaceChildren(...this.curvesNow.map((curve) => {
@@ -239,6 +243,7 @@ class Timeline {
     }));
   }
 
+  // Draws marks and ledgers over the lines.
   drawOver(plot) {
     const context = plot.ctx;
     context.save();
@@ -309,6 +314,7 @@ class Timeline {
     return null;
   }
 
+  // Draws a diamond at the RSS of each ledger.
   drawLedgers(plot, context) {
     const ratio = devicePixelRatio;
     const { left, top, width, height } = plot.bbox;
@@ -416,6 +422,7 @@ class Timeline {
     table?.tBodies[0].rows[index]?.classList.add("chosen");
   }
 
+  // Goes to the next stop (`by` 1) or the previous one (-1).
   next(by) {
     if (this.stops.length === 0) return;
     const target = this.stop < 0 ? (by > 0 ? 0 : this.stops.length - 1) : this.stop + by;
@@ -436,6 +443,7 @@ class Timeline {
     this.goTo(this.stops.findIndex(({ mark }) => mark && mark.recording === recording && mark.index === index), true);
   }
 
+  // Shows a window of time, moved so that it is within the recording.
   show(from, to) {
     const span = Math.min(Math.max(to - from, 1e-5), this.data.end);
     const start = Math.min(Math.max(from, 0), this.data.end - span);
@@ -446,6 +454,7 @@ class Timeline {
     this.show(0, this.data.end);
   }
 
+  // Changes the width of the window by `factor`, around the cursor if that is within.
   zoom(factor) {
     const [from, to] = this.window;
     const { left } = this.plot.cursor;
@@ -454,6 +463,7 @@ class Timeline {
     this.show(centre - (centre - from) * factor, centre + (to - centre) * factor);
   }
 
+  // Moves the window by a share of its width.
   pan(share) {
     const [from, to] = this.window;
     this.show(from + (to - from) * share, to + (to - from) * share);

@@ -1,0 +1,48 @@
+//! What the writers of pages and pictures share: their error, and the digests by which the content
+//! security policy of a page permits its own style and script.
+
+use sha2::{Digest, Sha256};
+
+/// Why a report could not be drawn, in one line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the report cannot be drawn: {0}")]
+pub struct DrawError(pub String);
+
+impl From<minijinja::Error> for DrawError {
+    fn from(error: minijinja::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<serde_json::Error> for DrawError {
+    fn from(error: serde_json::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// The digest of an inline script or style, in the form of a content security policy.
+pub(crate) fn digest(text: &str) -> String {
+    /// The digits of Base64 (RFC 4648, 4).
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut encoded = String::from("sha256-");
+    for chunk in Sha256::digest(text.as_bytes()).chunks(3) {
+        let bits = chunk.iter().fold(0u32, |bits, &byte| bits << 8 | u32::from(byte));
+        let bits = bits << (8 * (3 - chunk.len()));
+        for index in 0..4 {
+            let digit = DIGITS[(bits >> (18 - 6 * index)) as usize & 63];
+            encoded.push(if index <= chunk.len() { char::from(digit) } else { '=' });
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::digest;
+
+    #[test]
+    fn digests_are_as_a_policy_names_them() {
+        assert_eq!(digest(""), "sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=");
+        assert_eq!(digest("alert('Hello, world.');"), "sha256-qznLcsROx4GACP2dm0UCKCzCG+HiZ1guq6ZZDob/Tng=");
+    }
+}
