@@ -69,7 +69,7 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Spans {
         unclaimed: UnclaimedMemory::new(context, taken),
         spans: Spans::default(),
         cursor: 0,
-        last_structure_page: 0,
+        last_structure_page: None,
         deadline: DeadlineCheck::new(context),
     };
     for &Leaf { covered_start, address: leaf } in &heap.leaves {
@@ -94,7 +94,7 @@ struct Walk<'a> {
     /// End of the last span.
     cursor: u64,
     /// Page of the last structure.
-    last_structure_page: u64,
+    last_structure_page: Option<u64>,
     /// Checked at each entry.
     deadline: DeadlineCheck<'a>,
 }
@@ -223,8 +223,7 @@ impl Walk<'_> {
 
     fn record_structure(&mut self, structure: u64) {
         let page = page_of(structure);
-        if page != self.last_structure_page {
-            self.last_structure_page = page;
+        if self.last_structure_page.replace(page) != Some(page) {
             self.spans.structure_pages.insert(page);
         }
     }
