@@ -283,24 +283,33 @@ fn a_mimalloc_has_the_built_figures() {
     }
 }
 
+/// Bytes of a segment of a fabricated mimalloc.
+const SEGMENT_BYTES: u64 = 32 << 20;
+/// Static data of another library with a mimalloc.
+const OTHER_DATA: u64 = 0x7f52_0000_0000;
+/// The key of that mimalloc. It is larger than the fabricated one's: heaps are in the order of
+/// their keys.
+const OTHER_KEY: u64 = 0x7531_9bdf_0246_8ace;
+
+/// Maps `bytes` of a segment of the mimalloc with this key, which was freed: no thread and no page
+/// in use.
+fn put_freed_segment(image: &mut Image, start: u64, bytes: usize, key: u64) {
+    image.map(start, bytes);
+    // Its cookie, slices, own slices, and structures of slices.
+    image.put_words(start, [(224, start ^ key), (248, 512), (256, 1), (272, 512)]);
+    image.put_bits(start + 288, 1, 32);
+    image.put_bits(start + 288 + 96, 511, 32);
+}
+
 /// Two libraries may contain a mimalloc each, whose segments are in one mapping: it is unknown to
 /// which of them a gap belongs.
 #[test]
 fn gaps_between_segments_of_two_mimallocs_are_not_claimed() {
-    const SEGMENT_BYTES: u64 = 32 << 20;
-    const OTHER_DATA: u64 = 0x7f52_0000_0000;
-    // Larger than the other key: heaps are in the order of their keys.
-    const OTHER_KEY: u64 = 0x7531_9bdf_0246_8ace;
     for seed in 0..20 {
         let HeapImage { mut image, maps, .. } = fabricate_mimalloc(1, seed);
         let Some((heap, _)) = image.ranges().next() else { panic!("no heap") };
         let (end, other_segment) = (heap + SEGMENT_BYTES, heap + 2 * SEGMENT_BYTES);
-        image.map(other_segment, 64 << 10);
-        // Its cookie, slices, own slices, and structures of slices; no thread and no page in use:
-        // it was freed.
-        image.put_words(other_segment, [(224, other_segment ^ OTHER_KEY), (248, 512), (256, 1), (272, 512)]);
-        image.put_bits(other_segment + 288, 1, 32);
-        image.put_bits(other_segment + 288 + 96, 511, 32);
+        put_freed_segment(&mut image, other_segment, 64 << 10, OTHER_KEY);
         image.map(OTHER_DATA, 4096);
         image.put_word(OTHER_DATA, OTHER_KEY);
         let mut maps = maps.replace(&format!("-{end:x} "), &format!("-{:x} ", other_segment + SEGMENT_BYTES));
@@ -322,21 +331,14 @@ fn gaps_between_segments_of_two_mimallocs_are_not_claimed() {
 /// A process has one mimalloc, or a few; of a hostile one only the first are read.
 #[test]
 fn mimallocs_that_are_not_read_are_counted_with_their_bytes() {
-    const SEGMENT_BYTES: u64 = 32 << 20;
     const RESIDENT_BYTES: u64 = 64 << 10;
-    const OTHER_DATA: u64 = 0x7f52_0000_0000;
-    const OTHER_KEY: u64 = 0x7531_9bdf_0246_8ace;
     let HeapImage { mut image, maps, .. } = fabricate_mimalloc(1, 7);
     let Some((heap, _)) = image.ranges().next() else { panic!("no heap") };
     image.map(OTHER_DATA, 4096);
     let other_heaps = 20;
     for number in 0..other_heaps {
         let (start, key) = (heap + (number + 1) * SEGMENT_BYTES, OTHER_KEY + number);
-        image.map(start, RESIDENT_BYTES as usize);
-        // As in the test before: a segment that was freed.
-        image.put_words(start, [(224, start ^ key), (248, 512), (256, 1), (272, 512)]);
-        image.put_bits(start + 288, 1, 32);
-        image.put_bits(start + 288 + 96, 511, 32);
+        put_freed_segment(&mut image, start, RESIDENT_BYTES as usize, key);
         image.put_word(OTHER_DATA + 8 * number, key);
     }
     let (end, last_end) = (heap + SEGMENT_BYTES, heap + (other_heaps + 1) * SEGMENT_BYTES);

@@ -32,6 +32,7 @@ struct Position {
 impl ChunkSet {
     /// An empty set over `start..end`.
     pub fn new(start: u64, end: u64) -> Self {
+        // Regions have at most 1 TiB, so their leaves can be counted.
         let leaves = usize::try_from(end.saturating_sub(start).div_ceil(LEAF_BYTES)).unwrap_or(0);
         Self { start, leaves: (0..leaves).map(|_| None).collect() }
     }

@@ -162,7 +162,7 @@ impl LinkTargets {
         Some(Candidate { number: self.number(address)?, next_number })
     }
 
-    /// Returns the address of a candidate.
+    /// Returns the address of a candidate, which is in one of the ranges.
     pub fn address(&self, candidate: Candidate) -> u64 {
         let index = self.ranges.partition_point(|range| range.first_number <= candidate.number);
         let range = self.ranges.get(index.saturating_sub(1)).copied().unwrap_or_default();

@@ -209,10 +209,11 @@ fn ring(
     }
 }
 
-/// Reads the state of all arenas that can be read. `heap_max_bytes` is the alignment of secondary
-/// heaps.
+/// Reads the state of all arenas. `heap_max_bytes` is the alignment of secondary heaps.
 pub fn arenas(memory: &dyn Memory, main: &MainArena, heap_max_bytes: u64) -> Vec<Arena> {
     let mut steps = MAX_ARENAS;
+    // `main_arena` has followed the same ring, so it is complete, and its links were readable: an
+    // arena whose other fields cannot be read is no real one.
     let addresses = ring(memory, main.address, &main.layout, &mut steps).unwrap_or_default();
     let mut remaining_heaps = MAX_TOTAL_HEAPS;
     let read_with_heaps = |address: u64| {

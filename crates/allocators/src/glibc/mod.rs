@@ -31,7 +31,6 @@ pub mod walk_context;
 use self::arenas::Arenas;
 use self::mmapped::MappedChunks;
 use self::objects::Object;
-use self::parameters::Parameters;
 use self::regions::ArenaRegion;
 use self::segments::RegionTotals;
 use self::summary::{SUM_DIFFERS, check_sums, facts, group_by_arena, trim_bytes};
@@ -170,12 +169,7 @@ fn read_object(
     let is_private = |mapping: &Mapping| !mapping.permissions.shared && mapping.permissions.write;
     let may_be_brk = |address: u64| context.space.find(address).is_none_or(is_private);
     let parameters = parameters::find(context, &object.data, main.address, may_be_brk);
-    let scales_heaps = |parameters: &Parameters| {
-        parameters.layout.heaps_scale_with_hp_pagesize && parameters.huge_page_bytes != 0
-    };
-    let heap_max_bytes = parameters.filter(scales_heaps).map_or(layout::HEAP_MAX_BYTES, |parameters| {
-        parameters.huge_page_bytes.saturating_mul(layout::HUGE_PAGES_PER_HEAP)
-    });
+    let heap_max_bytes = parameters.map_or(layout::HEAP_MAX_BYTES, |parameters| parameters.heap_max_bytes());
     let arenas = locate::arenas(context.whole_memory, &main, heap_max_bytes);
     let taken = earlier_readings.iter().flat_map(|reading| reading.ranges()).collect();
     let regions = regions::of_arenas(context, &arenas, parameters.as_ref(), &taken, excluded);

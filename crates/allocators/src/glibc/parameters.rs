@@ -51,6 +51,17 @@ pub struct Parameters {
     pub tcache_count: u64,
 }
 
+impl Parameters {
+    /// Alignment and maximum size of the heaps of secondary arenas (arena.c, heap_max_size).
+    pub fn heap_max_bytes(&self) -> u64 {
+        if self.layout.heaps_scale_with_hp_pagesize && self.huge_page_bytes != 0 {
+            self.huge_page_bytes.saturating_mul(layout::HUGE_PAGES_PER_HEAP)
+        } else {
+            layout::HEAP_MAX_BYTES
+        }
+    }
+}
+
 /// Finds `mp_` in the data of one libc, whose `main_arena` is at `main`. `is_brk` decides whether
 /// sbrk may have returned an address.
 pub fn find(

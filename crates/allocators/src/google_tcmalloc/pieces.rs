@@ -125,8 +125,8 @@ impl PieceBuilder<'_> {
         });
     }
 
-    /// Adds the pieces of the memory of a tracker or region outside spans. `used_pages` has a bit per
-    /// page, set if it is in use; `free_state` returns the state of a free page, from its index.
+    /// Adds the pieces of the memory of a tracker or region outside spans. `used_pages` has a bit
+    /// per page, set if it is in use; `free_state` returns the state of a free page by its index.
     fn add_range(
         &mut self,
         range: AddressRange,

@@ -1,4 +1,4 @@
-//! The ledger rows of Google's tcmalloc. On its `.padding` are the ends of spans that
+//! The ledger rows of Google's tcmalloc. On `google_tcmalloc.padding` are the ends of spans that
 //! are too short for another object.
 
 crate::rows::block_rows! {

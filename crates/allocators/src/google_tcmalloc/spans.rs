@@ -63,12 +63,13 @@ pub struct Spans {
 /// Walks the page map of `heap` outside `taken` (claimed by others).
 pub fn walk(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Spans {
     let mut walk = Walk {
+        context,
         heap,
         cache: PageCache::new(context.memory),
         unclaimed: UnclaimedMemory::new(context, taken),
         spans: Spans::default(),
         cursor: 0,
-        last_structure_page: 0,
+        last_structure_page: None,
         deadline: DeadlineCheck::new(context),
     };
     for &Leaf { covered_start, address: leaf } in &heap.leaves {
@@ -76,7 +77,7 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Spans {
             walk.spans.doubts.note_timeout(covered_start);
             break;
         }
-        walk.walk_leaf(context, covered_start, leaf);
+        walk.walk_leaf(covered_start, leaf);
     }
     let mut spans = walk.spans;
     spans.bytes_read += walk.cache.bytes_read;
@@ -85,6 +86,7 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Spans {
 }
 
 struct Walk<'a> {
+    context: &'a Context<'a>,
     heap: &'a Heap,
     cache: PageCache<'a>,
     unclaimed: UnclaimedMemory<'a>,
@@ -92,16 +94,17 @@ struct Walk<'a> {
     /// End of the last span.
     cursor: u64,
     /// Page of the last structure.
-    last_structure_page: u64,
+    last_structure_page: Option<u64>,
     /// Checked at each entry.
     deadline: DeadlineCheck<'a>,
 }
 
 impl Walk<'_> {
     /// Walks the leaf at `leaf`, which covers the addresses from `covered_start` on.
-    fn walk_leaf(&mut self, context: &Context<'_>, covered_start: u64, leaf: u64) {
+    fn walk_leaf(&mut self, covered_start: u64, leaf: u64) {
+        let context = self.context;
         let LeafParts { spans: spans_start, trackers: trackers_start, end } = self.heap.parts_of_leaf(leaf);
-        let classes = self.classes(context, leaf, spans_start);
+        let classes = self.classes(leaf, spans_start);
         each_word(context, (spans_start, trackers_start), &mut |at, entry| {
             let index = (at - spans_start) / 8;
             let page = covered_start + (index << self.heap.page_shift);
@@ -111,9 +114,9 @@ impl Walk<'_> {
             if page >= self.cursor && entry & SPAN_BITS != 0 {
                 let class = classes.get(index as usize).copied().flatten();
                 if class.is_none() && may_be_swapped_out(context, self.heap.class_address(leaf, index)) {
-                    self.note_invalid(context, page);
+                    self.note_invalid(page);
                 } else {
-                    self.add_entry(context, page, entry & SPAN_BITS, class);
+                    self.add_entry(page, entry & SPAN_BITS, class);
                 }
             }
             true
@@ -122,7 +125,7 @@ impl Walk<'_> {
             let start = covered_start + (at - trackers_start) / 8 * HUGE_BYTES;
             let is_in_time = !self.is_too_late(start);
             if is_in_time {
-                self.add_tracker(context, start, entry);
+                self.add_tracker(start, entry);
             }
             is_in_time
         });
@@ -139,10 +142,10 @@ impl Walk<'_> {
     }
 
     /// Returns the classes of the pages of a leaf, as far as they are resident.
-    fn classes(&self, context: &Context<'_>, leaf: u64, end: u64) -> Vec<Option<u16>> {
+    fn classes(&self, leaf: u64, end: u64) -> Vec<Option<u16>> {
         let class_bytes = self.heap.classes.compact_bytes();
         let mut classes = vec![None; self.heap.map_layout.leaf_entries() as usize];
-        each_word(context, (leaf, end), &mut |at, word| {
+        each_word(self.context, (leaf, end), &mut |at, word| {
             let places = classes.iter_mut().skip(((at - leaf) / class_bytes) as usize);
             places.zip(self.heap.classes.in_word(word)).for_each(|(place, class)| *place = class);
             true
@@ -151,10 +154,10 @@ impl Walk<'_> {
     }
 
     /// Adds the span to whose structure the entry of a page points.
-    fn add_entry(&mut self, context: &Context<'_>, page: u64, structure: u64, class: Option<u16>) {
+    fn add_entry(&mut self, page: u64, structure: u64, class: Option<u16>) {
         let (layout, page_shift) = (self.heap.layout, self.heap.page_shift);
         let Some(bytes) = read_span(&mut self.cache, layout, structure) else {
-            return self.note_invalid(context, page);
+            return self.note_invalid(page);
         };
         let fields = layout.span(&bytes, page_shift);
         let fields = fields.filter(|fields| fields.first_page << page_shift == page);
@@ -163,14 +166,14 @@ impl Walk<'_> {
             return;
         }
         let checked = fields.and_then(|fields| Some((fields, self.checked_span(&fields, structure, class)?)));
-        let Some((fields, span)) = checked else { return self.note_invalid(context, page) };
+        let Some((fields, span)) = checked else { return self.note_invalid(page) };
         self.cursor = span.end;
         self.record_structure(structure);
         if let Some(sample) = fields.sample.filter(|_| class.is_none()) {
             self.record_structure(sample);
             self.spans.proxies.extend(span.proxy);
         }
-        (context.progress)(span.end - span.start);
+        (self.context.progress)(span.end - span.start);
         self.spans.all.push(span);
     }
 
@@ -195,7 +198,7 @@ impl Walk<'_> {
     }
 
     /// Adds the tracker at `structure`, to which the entry of the huge page at `start` points.
-    fn add_tracker(&mut self, context: &Context<'_>, start: u64, structure: u64) {
+    fn add_tracker(&mut self, start: u64, structure: u64) {
         let tracker = read_tracker(&mut self.cache, self.heap.layout, self.heap.page_shift, structure);
         let range = AddressRange::sized(start, HUGE_BYTES);
         match tracker.filter(|tracker| tracker.start == start && self.unclaimed.contains(range)) {
@@ -204,14 +207,14 @@ impl Walk<'_> {
                 self.spans.trackers.push(tracker);
             }
             // The entry of a freed tracker is cleared, so this one is invalid.
-            None => self.note_invalid(context, start),
+            None => self.note_invalid(start),
         }
     }
 
     /// Notes that the entry for `address` leads to no valid structure: damage, or the deadline,
     /// after which reads fail.
-    fn note_invalid(&mut self, context: &Context<'_>, address: u64) {
-        if !context.deadline_passed() {
+    fn note_invalid(&mut self, address: u64) {
+        if !self.context.deadline_passed() {
             self.spans.doubts.note_damage(address, 0);
         } else {
             self.spans.doubts.note_timeout(address);
@@ -220,8 +223,7 @@ impl Walk<'_> {
 
     fn record_structure(&mut self, structure: u64) {
         let page = page_of(structure);
-        if page != self.last_structure_page {
-            self.last_structure_page = page;
+        if self.last_structure_page.replace(page) != Some(page) {
             self.spans.structure_pages.insert(page);
         }
     }

@@ -132,7 +132,7 @@ impl CacheReader<'_> {
         let thread_cache = offsets.find_map(|offset| StackedCache::find_at(&storage, offset));
         let Some(StackedCache { slow, cache }) = thread_cache else { return };
         self.caches.fs_bases.push(fs_base);
-        self.last_distance = Some((fs_base - slow.min(cache)).max(self.last_distance.unwrap_or(0)));
+        self.last_distance = self.last_distance.max(Some(fs_base - slow.min(cache)));
         let (mut descriptor, own_bins) = (slow + SLOW_DESCRIPTOR, cache + 8);
         if self.context.memory.read_word(descriptor + DESCRIPTOR_BINS) != Ok(own_bins) {
             // A build without statistics has no list of caches.
@@ -188,7 +188,7 @@ impl CacheReader<'_> {
         }
         // Includes the words before the bins.
         let distance = fs_base - start - offset as u64 + 8 * MAX_WORDS_BEFORE as u64;
-        self.last_distance = Some(distance.max(self.last_distance.unwrap_or(0)));
+        self.last_distance = self.last_distance.max(Some(distance));
         self.caches.fs_bases.push(fs_base);
         let bins_end = offset + BIN_BYTES * bins.len();
         bins.extend(large_bins(&storage, bins_end, bins.last().map_or(0, |bin| bin.items_end)));

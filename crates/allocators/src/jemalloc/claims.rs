@@ -160,9 +160,9 @@ impl Claimer<'_> {
         let bytes = extent.end - extent.start;
         let arena = self.counts.arenas.entry(arena_index(extent.bits)).or_default();
         match self.layout.state(extent.bits) {
-            // An active extent without a size class is nearly free: a purge takes extents while it
-            // works (`extents_evict`, `ecache_evict`), and extents of huge pages wait in a cache
-            // for a request of their size (`sec.c`).
+            // An active extent without a size class holds nothing live: a purge takes such extents
+            // while it works (`extents_evict`, `ecache_evict`), and those of huge pages wait in a
+            // cache for a request of their size (`sec.c`).
             Some(State::Active) if self.layout.class(extent.bits) == NUM_CLASSES => {
                 arena.active_bytes += if self.layout.is_of_huge_page(extent.bits) { 0 } else { bytes };
                 accumulator.claim_to(extent.end, Class::Free);

@@ -165,8 +165,8 @@ impl Collector {
 
 #[cfg(test)]
 impl Collection {
-    /// A collection with these dead pages, by their first byte, and blocks that other threads freed,
-    /// in the order of the lists.
+    /// A collection with these dead pages, by their first byte, and blocks that other threads
+    /// freed, in the order of the lists.
     pub fn new(dead_pages: &[u64], delayed: &[u64]) -> Self {
         let mut blocks: Vec<(u64, usize)> = delayed.iter().copied().zip(0..).collect();
         blocks.sort_unstable();

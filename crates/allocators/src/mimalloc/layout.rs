@@ -26,7 +26,7 @@ pub struct PageLayout {
     used: SizedField,
     /// `block_size` or `xblock_size`.
     block_bytes: SizedField,
-    /// `xheap`; from 3.2 on `theap`, and `heap`.
+    /// The heaps: `xheap` (twice here) before 3.2, then `theap` and `heap`.
     heaps: [usize; 2],
     /// Where the first block begins.
     pub start: FirstBlock,

@@ -31,6 +31,8 @@ pub struct Candidate {
     pub start: u64,
     /// Its layout.
     pub layout: &'static SegmentLayout,
+    /// Index of its layout in [`super::segment_layout::SEGMENTS`].
+    pub layout_index: usize,
     /// The key of its mimalloc, if it is a segment.
     pub key: u64,
 }

@@ -58,23 +58,18 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
     let is_only = votes_by_key.len() == 1;
     let mut remaining_votes = votes_by_key.into_iter();
     for (key, votes) in remaining_votes.by_ref().take(MAX_HEAPS) {
-        let Some(number) = best_layout(&votes) else { continue };
-        let Some((layout, layout_votes)) = SEGMENTS.get(number).zip(votes.get(&number)) else { continue };
-        let Object { address, name } = objects.get(&key).cloned().unwrap_or_default();
+        let Some(index) = best_layout(&votes) else { continue };
+        let (Some(layout), Some(layout_votes), Some(object)) =
+            (SEGMENTS.get(index), votes.get(&index), objects.get(&key))
+        else {
+            continue;
+        };
         let mut heap = Heap {
-            object: address,
-            name,
-            releases: layout.releases,
-            delayed_free: Some(layout.delayed_free),
-            collect_rules: layout.collect_rules.unwrap_or_default(),
-            has_offsets: layout.page.start == FirstBlock::Offset,
-            thread_data_bytes: layout.thread_data_bytes,
             bytes_read: votes.values().map(|votes| votes.bytes_read).sum(),
-            read_at_milliseconds: host::monotonic_milliseconds(),
             // In a running process a few segments are mid-update; in another build nearly all
             // disagree.
             is_encoded: layout_votes.total >= MIN_VOTES && layout_votes.fitting * 2 < layout_votes.total,
-            ..Heap::default()
+            ..heap_without_parts(layout, object)
         };
         let has_fitting = layout_votes.fitting > 0 || votes.values().all(|votes| votes.total == 0);
         let mut segments = candidates.iter().filter(|candidate| candidate.key == key).peekable();
@@ -98,6 +93,21 @@ pub fn find(context: &Context<'_>, taken: &RangeSet) -> Vec<Heap> {
         last.unread_heaps = unread_heaps(context, &candidates, &layouts.collect(), &taken);
     }
     heaps
+}
+
+/// Returns a heap with this layout in `object`, before its parts are found.
+fn heap_without_parts(layout: &SegmentLayout, object: &Object) -> Heap {
+    Heap {
+        object: object.address,
+        name: object.name.clone(),
+        releases: layout.releases,
+        delayed_free: Some(layout.delayed_free),
+        collect_rules: layout.collect_rules.unwrap_or_default(),
+        has_offsets: layout.page.start == FirstBlock::Offset,
+        thread_data_bytes: layout.thread_data_bytes,
+        read_at_milliseconds: host::monotonic_milliseconds(),
+        ..Heap::default()
+    }
 }
 
 /// Returns the index of the layout that most segments of a heap fit, the first one of equals.
@@ -154,8 +164,7 @@ fn mapped_segment(context: &Context<'_>, candidate: &Candidate) -> AddressRange 
 fn count_votes(context: &Context<'_>, candidates: &[Candidate]) -> BTreeMap<u64, BTreeMap<usize, Votes>> {
     let mut votes_by_key: BTreeMap<u64, BTreeMap<usize, Votes>> = BTreeMap::new();
     for candidate in candidates {
-        let number = SEGMENTS.iter().position(|layout| layout == candidate.layout).unwrap_or(0);
-        let votes = votes_by_key.entry(candidate.key).or_default().entry(number).or_default();
+        let votes = votes_by_key.entry(candidate.key).or_default().entry(candidate.layout_index).or_default();
         if votes.total < MAX_VOTES && !context.deadline_passed() {
             votes.count_vote(context, candidate);
         }
@@ -238,12 +247,12 @@ fn candidates(context: &Context<'_>) -> Vec<Candidate> {
             while at < run.end && candidates.len() < MAX_SEGMENTS && !context.deadline_passed() {
                 let mut bytes = [0; HEADER_BYTES];
                 if context.memory.read(at, &mut bytes).is_ok() {
-                    let fits = |layout: &&SegmentLayout| {
+                    let possible = SEGMENTS.iter().enumerate().filter(|(_, layout)| {
                         at.is_multiple_of(layout.bytes) && may_be_segment(layout, &bytes)
-                    };
-                    candidates.extend(SEGMENTS.iter().filter(fits).filter_map(|layout| {
+                    });
+                    candidates.extend(possible.filter_map(|(layout_index, layout)| {
                         let key = word_at(&bytes, layout.cookie)? ^ at;
-                        (key != 0).then_some(Candidate { start: at, layout, key })
+                        (key != 0).then_some(Candidate { start: at, layout, layout_index, key })
                     }));
                 }
                 at += ALIGNMENT;
@@ -254,7 +263,6 @@ fn candidates(context: &Context<'_>) -> Vec<Candidate> {
 }
 
 /// A program or library.
-#[derive(Clone, Default)]
 struct Object {
     /// An address in it.
     address: u64,

@@ -76,8 +76,8 @@ pub struct FoundStates<State> {
 
 /// Outcome of a search in a range of static data.
 pub struct SearchResult<T> {
-    /// What was found.
-    pub found: Option<T>,
+    /// What was searched; `None` if it is not there, or after the deadline.
+    pub hit: Option<T>,
     /// Whether the deadline passed before the end of the range.
     pub is_late: bool,
 }
@@ -88,7 +88,7 @@ pub fn find(context: &Context<'_>) -> FoundStates<State> {
     for mappings in candidates(context.space) {
         for range in static_data(&mappings) {
             let name = || mappings[0].name.clone();
-            let SearchResult { found: area, is_late } = first_area(context, range);
+            let SearchResult { hit: area, is_late } = first_area(context, range);
             found_states.states.extend(area.map(|area| read_state(context, name(), &area)));
             if is_late {
                 found_states.first_late_file.get_or_insert_with(name);
@@ -107,7 +107,7 @@ struct FirstArea {
 
 /// Searches the state in `range`; returns its first area.
 fn first_area(context: &Context<'_>, range: AddressRange) -> SearchResult<FirstArea> {
-    let mut result = SearchResult { found: None, is_late: false };
+    let mut result = SearchResult { hit: None, is_late: false };
     let mut deadline = DeadlineCheck::new(context);
     each_word(context, range, &mut |at, area| {
         // Most words are not the address of a page.
@@ -121,9 +121,9 @@ fn first_area(context: &Context<'_>, range: AddressRange) -> SearchResult<FirstA
         // Most pages are no area, whether they can be read or not.
         let secret = context.memory.read_word(area).ok().filter(|&secret| secret != 0);
         if let Some(secret) = secret.filter(|&secret| has_state(context, at, secret)) {
-            result.found = Some(FirstArea { address: area, secret });
+            result.hit = Some(FirstArea { address: area, secret });
         }
-        result.found.is_none()
+        result.hit.is_none()
     });
     result
 }

@@ -8,8 +8,9 @@ use std::collections::HashSet;
 
 use super::layout::{
     ALL_FREE_LISTS_BYTES, CACHE_LINKS_BYTES, CENTRAL_BYTES, CENTRAL_CLASS_OFFSET, CENTRAL_LIST_OFFSETS,
-    CENTRAL_SPANS_OFFSET, Class, Classes, FREE_LIST_BYTES, FREE_LIST_LENGTH_OFFSET, FREE_LIST_SIZE_OFFSET,
-    MAX_CLASSES, MAX_TRANSFER_SLOTS, TRANSFER_SLOT_BYTES, TRANSFER_SLOTS_OFFSET, TRANSFER_USED_OFFSET,
+    CENTRAL_SPANS_OFFSET, Classes, FREE_LIST_BYTES, FREE_LIST_LENGTH_OFFSET, FREE_LIST_SIZE_OFFSET,
+    MAX_CLASSES, MAX_TRANSFER_SLOTS, ObjectClass, TRANSFER_SLOT_BYTES, TRANSFER_SLOTS_OFFSET,
+    TRANSFER_USED_OFFSET,
 };
 use super::locate::Heap;
 use super::spans::{SpanList, Spans};
@@ -156,7 +157,7 @@ fn transfer_lists(
                 context.memory.read(at, &mut bytes).is_ok()
                     && word_at(&bytes, CENTRAL_CLASS_OFFSET) == Some(class.into())
             });
-        let (Some(central), Some(Class { object_bytes, batch_length, .. })) =
+        let (Some(central), Some(ObjectClass { object_bytes, batch_length, .. })) =
             (central, heap.classes.get(class))
         else {
             caches.broken_lists += 1;
@@ -245,6 +246,7 @@ fn may_be_cache(cache: &mut PageCache<'_>, at: u64, classes: &Classes) -> bool {
 /// Whether all size classes are where a thread cache has them.
 fn is_cache(bytes: &[u8], classes: &Classes) -> bool {
     let size = |class: usize| half_word_at(bytes, FREE_LIST_BYTES * class + FREE_LIST_SIZE_OFFSET);
-    let has_size = |(number, class): (usize, &Class)| size(number).map(u64::from) == Some(class.object_bytes);
+    let has_size =
+        |(number, class): (usize, &ObjectClass)| size(number).map(u64::from) == Some(class.object_bytes);
     classes.all().iter().enumerate().all(has_size)
 }

@@ -129,9 +129,9 @@ pub const SIZES_BYTES: usize = 2 * U32_TABLE_BYTES + 4 + 8 * MAX_CLASSES + 16;
 /// Bytes read before `class_to_size_`.
 pub const BEFORE_SIZES_BYTES: u64 = U32_TABLE_BYTES as u64;
 
-/// A size class.
+/// A size class of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Class {
+pub struct ObjectClass {
     /// Bytes of an object.
     pub object_bytes: u64,
     /// Pages of a span.
@@ -142,7 +142,7 @@ pub struct Class {
 
 /// The size classes (`SizeMap`), by index. Class 0 has no objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Classes(Vec<Class>);
+pub struct Classes(Vec<ObjectClass>);
 
 impl Classes {
     /// Parses the table whose `class_to_size_` is at `address`; `None` if it is not one. `bytes`
@@ -160,7 +160,7 @@ impl Classes {
             .filter_map(|count| usize::try_from(count).ok())
             .find(|count| (MIN_CLASSES..=MAX_CLASSES).contains(count))?;
         let class_at = |class: usize| {
-            Some(Class {
+            Some(ObjectClass {
                 object_bytes: object_bytes_of(class)?.into(),
                 span_pages: pages_of(class)?,
                 batch_length: batch_length_of(class)?.into(),
@@ -174,7 +174,7 @@ impl Classes {
     }
 
     /// Adds the next class; `None` if no table has such a class there.
-    fn add(&mut self, class: Class) -> Option<()> {
+    fn add(&mut self, class: ObjectClass) -> Option<()> {
         let is_in_order = match self.0.last() {
             Some(previous) => {
                 class.object_bytes > previous.object_bytes && class.span_pages > 0 && class.batch_length > 0
@@ -186,12 +186,12 @@ impl Classes {
     }
 
     /// Returns a class; `None` for 0, and for a number that no class has.
-    pub fn get(&self, class: u8) -> Option<Class> {
+    pub fn get(&self, class: u8) -> Option<ObjectClass> {
         self.0.get(usize::from(class)).copied().filter(|class| class.object_bytes > 0)
     }
 
     /// All classes, by index.
-    pub fn all(&self) -> &[Class] {
+    pub fn all(&self) -> &[ObjectClass] {
         &self.0
     }
 }

@@ -78,7 +78,7 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Spans {
     let page_shift = heap.map_layout.page_shift;
     let mut spans = Spans::default();
     let mut unclaimed = UnclaimedMemory::new(context, taken);
-    let mut last_structure_page = 0;
+    let mut last_structure_page = None;
     let walk = radix::walk(context, &heap.leaves, heap.map_layout, &mut |cache, page, entry| {
         let fields = read_span(cache, entry)?;
         let range = fields.range(page_shift)?;
@@ -96,9 +96,9 @@ pub fn walk(context: &Context<'_>, heap: &Heap, taken: &RangeSet) -> Spans {
                 spans.lists.insert(SpanList { class, head: fields.previous_span });
             }
         }
-        if page_of(entry) != last_structure_page {
-            last_structure_page = page_of(entry);
-            spans.structure_pages.insert(last_structure_page);
+        let structure_page = page_of(entry);
+        if last_structure_page.replace(structure_page) != Some(structure_page) {
+            spans.structure_pages.insert(structure_page);
         }
         (context.progress)(end - start);
         spans.all.push(Span {

@@ -42,7 +42,7 @@ pub fn find(context: &Context<'_>) -> FoundStates<State> {
     for mappings in locate::candidates(context.space) {
         let name = || mappings[0].name.clone();
         for range in locate::static_data(&mappings) {
-            let SearchResult { found: list_ends, is_late } = find_ends_of_lists(context, range);
+            let SearchResult { hit: list_ends, is_late } = find_ends_of_lists(context, range);
             if is_late {
                 found_states.first_late_file.get_or_insert_with(name);
             }
@@ -58,7 +58,7 @@ pub fn find(context: &Context<'_>) -> FoundStates<State> {
 
 /// Searches the lists in `range`; returns the first and the last chunk of each.
 fn find_ends_of_lists(context: &Context<'_>, range: AddressRange) -> SearchResult<Vec<u64>> {
-    let mut result = SearchResult { found: None, is_late: false };
+    let mut result = SearchResult { hit: None, is_late: false };
     let (mut candidates, mut deadline) = (0, DeadlineCheck::new(context));
     // The last two non-zero words.
     let no_word = StaticWord { address: 0, value: 0 };
@@ -70,12 +70,12 @@ fn find_ends_of_lists(context: &Context<'_>, range: AddressRange) -> SearchResul
         if head_at + 8 == at && is_lock && may_be_list(context, head_at, head, word) {
             candidates += 1;
             if points_back(context, head_at, head) {
-                result.found = ends_of_lists_around(context, head_at);
+                result.hit = ends_of_lists_around(context, head_at);
             }
             result.is_late = deadline.passed();
         }
         (second_last_word, last_word) = (last_word, StaticWord { address: at, value: word });
-        result.found.is_none() && candidates < MAX_CANDIDATES && !result.is_late
+        result.hit.is_none() && candidates < MAX_CANDIDATES && !result.is_late
     });
     result
 }
