@@ -271,20 +271,19 @@ impl<'a> Reader<'a> {
         let facts = &mut reading.facts;
         facts.strings = survey.strings.clone();
         facts.subs = pads.subs.clone();
-        let retained = &mut facts.retained;
-        retained.lexicals = survey.retained.lexicals;
-        retained.containers = survey.retained.containers;
-        retained.temporaries = survey.retained.temporaries;
-        retained.other = survey.retained.globals;
-        for amount in [retained.lexicals, retained.temporaries, retained.other] {
-            retained.total.join(amount);
-        }
+        facts.retained = std::mem::take(&mut survey.retained);
         let mut pages = PageCache::new(self.memory);
         let mut names = Names::new(PageCache::new(self.memory), self.release, arenas.main_cv);
         let mut kept_buffers = pads.kept_buffers;
         kept_buffers.extend(kept_globals);
-        let listed =
-            retained::list_largest(self.context, self.slots, &mut pages, &mut names, kept_buffers, retained);
+        let listed = retained::list_largest(
+            self.context,
+            self.slots,
+            &mut pages,
+            &mut names,
+            kept_buffers,
+            &mut facts.retained,
+        );
         reading.named_blocks = listed.named_blocks;
         inputs.is_late |= !listed.is_complete;
         facts.subs.names_replaced = names.replaced_count;

@@ -2,7 +2,7 @@
 
 use super::chunk::{SIZE_WORD_BYTES, chunk_bytes};
 use super::equal::Sample;
-use super::facts::{Amount, Containers, Strings};
+use super::facts::{Amount, Containers, RetainedBuffers, Strings};
 use super::keys::BucketTable;
 use super::objects::{Head, Type};
 use super::roots::{Buffer, KeptBuffer, LARGE_BYTES};
@@ -32,19 +32,6 @@ pub enum RetainedBy {
     Global,
 }
 
-/// Retained buffers, by what keeps them.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct RetainedAmounts {
-    /// Kept by lexicals.
-    pub lexicals: Amount,
-    /// Part of `lexicals`: kept by arrays and hashes.
-    pub containers: Amount,
-    /// Kept by operators' targets.
-    pub temporaries: Amount,
-    /// Kept by package variables.
-    pub globals: Amount,
-}
-
 /// A glob that has contents.
 #[derive(Clone, Copy, Debug)]
 pub struct Glob {
@@ -72,8 +59,8 @@ pub struct SurveySums {
     by_other_owners: Vec<SharedBuffers>,
     /// Arrays and hashes.
     pub containers: Containers,
-    /// Retained buffers.
-    pub retained: RetainedAmounts,
+    /// Retained buffers, without `page_bytes` and the list of the largest.
+    pub retained: RetainedBuffers,
     /// Values in no pad that have a buffer and no value: variables, or memory of C code.
     pub undefined_values: Vec<KeptBuffer>,
     pub globs: Vec<Glob>,
@@ -123,6 +110,7 @@ impl SurveySums {
     /// Counts a retained buffer.
     pub fn add_retained(&mut self, keeper: RetainedBy, bytes: u64) {
         let retained = &mut self.retained;
+        retained.total.add(bytes);
         match keeper {
             RetainedBy::Lexical => retained.lexicals.add(bytes),
             RetainedBy::Container => {
@@ -130,7 +118,7 @@ impl SurveySums {
                 retained.containers.add(bytes);
             }
             RetainedBy::Temporary => retained.temporaries.add(bytes),
-            RetainedBy::Global => retained.globals.add(bytes),
+            RetainedBy::Global => retained.other.add(bytes),
         }
     }
 
@@ -211,10 +199,16 @@ impl SurveySums {
         }
         let (mine, theirs) = (&mut self.containers, &other.containers);
         add_fields!(saturating mine, theirs: arrays, array_bytes, array_unused_bytes, hashes, table_bytes);
-        self.retained.lexicals.join(other.retained.lexicals);
-        self.retained.containers.join(other.retained.containers);
-        self.retained.temporaries.join(other.retained.temporaries);
-        self.retained.globals.join(other.retained.globals);
+        let (mine, theirs) = (&mut self.retained, &other.retained);
+        for (sum, amount) in [
+            (&mut mine.total, theirs.total),
+            (&mut mine.lexicals, theirs.lexicals),
+            (&mut mine.containers, theirs.containers),
+            (&mut mine.temporaries, theirs.temporaries),
+            (&mut mine.other, theirs.other),
+        ] {
+            sum.join(amount);
+        }
         self.undefined_values.extend(other.undefined_values);
         self.globs.extend(other.globs);
         if self.used_bodies.is_empty() {

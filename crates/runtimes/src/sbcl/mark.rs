@@ -243,9 +243,9 @@ impl<'a> Tracer<'a> {
         let may_be_in_code = page.is_none_or(|page| page.content(self.layout) == self.layout.page_types.code);
         if may_be_in_code && let Some(start) = self.store.start_before(unit, MAX_CODE_UNITS) {
             let header = self.store.word_on_page(start, 0);
-            let words = self.kinds.words(header, self.store.word_on_page(start, 1)).unwrap_or(0);
+            let words = self.kinds.words(header, self.store.word_on_page(start, 1));
             let is_code = self.kinds.kind_of(header) == Some(ObjectKind::Code);
-            if is_code && u64::from(unit - start) * 2 < words {
+            if is_code && words.is_some_and(|words| u64::from(unit - start) * 2 < words) {
                 self.pin(start);
                 return;
             }

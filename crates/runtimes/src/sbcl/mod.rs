@@ -252,7 +252,7 @@ impl HeapState<'_> {
         if let Some(kind) = self.spaces.left_out {
             let name = kind.name();
             return Some(format!(
-                "the place of its space {name} is impossible, and objects that only this space holds would count as dead"
+                "its space {name} overlaps another or has an impossible place, and objects that only it holds would count as dead"
             ));
         }
         if self.program.value(context.memory, "arena_chain").is_some_and(|chain| chain != 0) {

@@ -94,6 +94,11 @@ pub struct Amount {
 }
 
 impl Amount {
+    /// Adds more objects.
+    pub fn add(&mut self, more: Self) {
+        *self = self.plus(more);
+    }
+
     /// Returns the sum of both.
     pub const fn plus(self, other: Self) -> Self {
         Self { count: self.count.saturating_add(other.count), bytes: self.bytes.saturating_add(other.bytes) }

@@ -78,6 +78,21 @@ pub struct Space {
 }
 
 impl Space {
+    /// A space without pages.
+    fn new(heap: u64, name: &'static str, kind: SpaceKind, buffer: Option<AllocationBuffer>) -> Self {
+        Self {
+            heap,
+            name,
+            kind,
+            committed_bytes: 0,
+            used_bytes: None,
+            pages: Vec::new(),
+            idle_pages: Vec::new(),
+            buffer,
+            local_buffer: None,
+        }
+    }
+
     /// Whether its pages hold compiled code.
     pub fn is_code(&self) -> bool {
         self.name.starts_with("code_")
@@ -326,17 +341,8 @@ impl Reader<'_> {
             allocated.and_then(|allocated| allocated.checked_sub(free))
         };
         let kind = if is_large { SpaceKind::Large } else { SpaceKind::Paged };
-        Ok(Space {
-            heap,
-            name,
-            kind,
-            committed_bytes,
-            used_bytes,
-            pages,
-            idle_pages: Vec::new(),
-            buffer: buffer.filter(|_| !is_large),
-            local_buffer: None,
-        })
+        let buffer = buffer.filter(|_| !is_large);
+        Ok(Space { committed_bytes, used_bytes, pages, ..Space::new(heap, name, kind, buffer) })
     }
 
     /// Reads the new space. Its pages are owned by two semi-spaces, which are parts of it.
@@ -351,17 +357,7 @@ impl Reader<'_> {
         let mut owners: Vec<u64> = owners.filter(|owner| semi_spaces.contains(owner)).collect();
         owners.sort_unstable();
         owners.dedup();
-        let mut young = Space {
-            heap,
-            name: NEW_SPACE,
-            kind: SpaceKind::Young,
-            committed_bytes: 0,
-            used_bytes: None,
-            pages: Vec::new(),
-            idle_pages: Vec::new(),
-            buffer,
-            local_buffer: None,
-        };
+        let mut young = Space::new(heap, NEW_SPACE, SpaceKind::Young, buffer);
         for owner in owners {
             if !self.is_space(owner, heap, space.number) {
                 continue;

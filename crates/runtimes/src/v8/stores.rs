@@ -232,13 +232,12 @@ impl Reader<'_> {
                 match store.place {
                     _ if store.is_shared => self.add_shared(store.range),
                     StorePlace::Block => {
-                        buffers.in_blocks = buffers.in_blocks.plus(Amount { count: 1, bytes })
+                        buffers.in_blocks.add(Amount { count: 1, bytes });
                     }
                     // V8 14 does not account memories of WebAssembly
                     // (`PerIsolateAccountingLength` in `src/objects/backing-store.h`).
                     StorePlace::Mapped => {
-                        let bytes = store.range.len();
-                        buffers.mapped = buffers.mapped.plus(Amount { count: 1, bytes });
+                        buffers.mapped.add(Amount { count: 1, bytes: store.range.len() });
                     }
                 }
             }
@@ -295,7 +294,7 @@ impl Reader<'_> {
                 self.count_entry()?;
                 let object = self.cache.word(entry)?;
                 if let Some(range) = self.string(object, objects) {
-                    sum = sum.plus(Amount { count: 1, bytes: range.len() });
+                    sum.add(Amount { count: 1, bytes: range.len() });
                     self.stores.characters.push(range);
                 }
                 entry = entry.checked_add(8)?;

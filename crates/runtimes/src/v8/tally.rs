@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::facts::Amount;
 use super::layout::ObjectLayout;
 use super::names::{self, Constructors};
 use super::shapes::{Content, Head, Shapes};
@@ -16,30 +17,15 @@ const MAX_FUNCTIONS: usize = 1 << 19;
 /// Limit on types that are listed.
 const MAX_TYPES: usize = 1000;
 
-/// Objects of one kind.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    instances: u64,
-    bytes: u64,
-}
-
-impl Counts {
-    /// Adds the counts of other objects.
-    fn add(&mut self, other: Self) {
-        self.instances += other.instances;
-        self.bytes = self.bytes.saturating_add(other.bytes);
-    }
-}
-
 /// Counts of one worker.
 #[derive(Default)]
 pub struct Tally {
     /// Bytes of all objects.
     pub bytes: u64,
     /// Objects by the number of their hidden class, functions excepted.
-    by_shape: Vec<Counts>,
+    by_shape: Vec<Amount>,
     /// Functions by their `SharedFunctionInfo`.
-    functions: HashMap<u64, Counts>,
+    functions: HashMap<u64, Amount>,
     /// What `prototype_or_initial_map_` is in functions, and their `SharedFunctionInfo`.
     constructors: HashMap<u64, u64>,
     /// Whether there were more functions or constructors.
@@ -53,13 +39,14 @@ pub struct Totals {
     pub types: Vec<TypeFacts>,
     /// Number of objects.
     pub instances: u64,
+    /// Their bytes.
     pub bytes: u64,
 }
 
 impl Tally {
     /// Counts an object that begins with `bytes`.
     pub fn record(&mut self, layout: &ObjectLayout, head: Head, bytes: &[u8]) {
-        let counts_of_one = Counts { instances: 1, bytes: head.size };
+        let object = Amount { count: 1, bytes: head.size };
         if head.shape.content == Content::Free {
             return;
         }
@@ -68,7 +55,7 @@ impl Tally {
             && let Some(shared) = word_at(bytes, layout.shared as usize)
         {
             if may_insert(&self.functions, shared) {
-                self.functions.entry(shared).or_default().add(counts_of_one);
+                self.functions.entry(shared).or_default().add(object);
                 self.add_constructor(head, bytes, shared);
                 return;
             }
@@ -76,10 +63,10 @@ impl Tally {
         }
         let number = head.number as usize;
         if self.by_shape.len() <= number {
-            self.by_shape.resize(number + 1, Counts::default());
+            self.by_shape.resize(number + 1, Amount::default());
         }
         if let Some(counts) = self.by_shape.get_mut(number) {
-            counts.add(counts_of_one);
+            counts.add(object);
         }
     }
 
@@ -112,10 +99,10 @@ pub fn total<'a, 'm: 'a>(
     layout: &ObjectLayout,
     constructors: &mut Constructors,
 ) -> Totals {
-    let mut by_name: HashMap<String, Counts> = HashMap::new();
+    let mut by_name: HashMap<String, Amount> = HashMap::new();
     for (tally, shapes) in workers {
         constructors.is_cut |= tally.is_cut;
-        for (number, counts) in tally.by_shape.iter().enumerate().filter(|(_, counts)| counts.instances > 0) {
+        for (number, counts) in tally.by_shape.iter().enumerate().filter(|(_, counts)| counts.count > 0) {
             let Some(shape) = shapes.all.get(number).copied() else { continue };
             by_name
                 .entry(names::object_type_name(shapes, layout, shape, constructors))
@@ -126,15 +113,12 @@ pub fn total<'a, 'm: 'a>(
             by_name.entry(names::function_type_name(shapes, layout, *shared)).or_default().add(*counts);
         }
     }
-    let sums = by_name.values().fold(Counts::default(), |mut sum, counts| {
-        sum.add(*counts);
-        sum
-    });
-    let types = by_name.into_iter();
-    let mut types: Vec<TypeFacts> = types
-        .map(|(name, counts)| TypeFacts { name, instances: counts.instances, bytes: counts.bytes })
+    let sums = by_name.values().fold(Amount::default(), |sum, counts| sum.plus(*counts));
+    let mut types: Vec<TypeFacts> = by_name
+        .into_iter()
+        .map(|(name, counts)| TypeFacts { name, instances: counts.count, bytes: counts.bytes })
         .collect();
     types.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
     types.truncate(MAX_TYPES);
-    Totals { types, instances: sums.instances, bytes: sums.bytes }
+    Totals { types, instances: sums.count, bytes: sums.bytes }
 }
