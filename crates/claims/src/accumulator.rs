@@ -122,14 +122,16 @@ impl Sums {
         if other.first_carried_chunk.is_some() && other.first_carried_chunk == self.last_counted_chunk {
             self.pinning_blocks -= 1;
         }
-        self.note_pinned_page(other.has_pinned_page, other.first_carried_chunk);
+        if other.has_pinned_page {
+            self.note_pinned_page(other.first_carried_chunk);
+        }
         self.last_counted_chunk = other.last_counted_chunk.or(self.last_counted_chunk);
     }
 
-    /// Notes a page with pinned bytes, if there is one, and the chunk that was counted there
-    /// because it reaches into the page.
-    fn note_pinned_page(&mut self, is_pinned: bool, carried_chunk: Option<ChunkAddress>) {
-        if is_pinned && !self.has_pinned_page {
+    /// Notes a page with pinned bytes, and the chunk that was counted there because it reaches into
+    /// the page.
+    fn note_pinned_page(&mut self, carried_chunk: Option<ChunkAddress>) {
+        if !self.has_pinned_page {
             self.has_pinned_page = true;
             self.first_carried_chunk = carried_chunk;
         }
@@ -173,7 +175,7 @@ impl Sums {
             return;
         }
         let new_chunk = page.carried_chunk.filter(|&chunk| Some(chunk) != self.last_counted_chunk);
-        self.note_pinned_page(true, new_chunk);
+        self.note_pinned_page(new_chunk);
         self.pinning_blocks += u64::from(page.chunk_count) + u64::from(new_chunk.is_some());
         let last_chunk = if page.chunk_count > 0 { page.last_chunk } else { page.carried_chunk };
         self.last_counted_chunk = last_chunk.or(self.last_counted_chunk);
