@@ -151,3 +151,19 @@ fn runtimes(recognised: Vec<recognise::Component>, readings: &[runtime::Reading]
     }
     all
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damage_and_collections_are_causes_of_their_own_reader_only() {
+        let caveats = [
+            Caveat::new("jvm_damaged", "0x1000", None, ""),
+            Caveat::new("runtime_busy", "go", None, ""),
+            Caveat::new("sbcl_threads", "sbcl", None, ""),
+        ];
+        let has_cause = |name| has_cause(&caveats, name);
+        assert_eq!((has_cause("jvm"), has_cause("go"), has_cause("sbcl")), (true, true, false));
+    }
+}
