@@ -26,8 +26,8 @@ pub struct Recognised {
     pub runtimes: Vec<Runtime>,
 }
 
-/// Recognises allocators and runtimes by what is mapped, and adds the caveats about memory that none
-/// of them explains. `anonymous_bytes` are those without a reader.
+/// Recognises allocators and runtimes by what is mapped, and adds the caveats about memory that
+/// none of them explains. `anonymous_bytes` are those without a reader.
 pub fn recognise(
     process: &Process,
     frozen: &mut FrozenState,
