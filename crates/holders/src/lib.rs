@@ -23,7 +23,8 @@
 //! let blocks = builder.finish()?;
 //! let deadline = Instant::now() + Duration::from_secs(60);
 //! let limits = Limits { max_edges_bytes: 1 << 30, deadline, workers: 2 };
-//! let references = References::read(&memory, &blocks, KnownBlocks::default(), None, &limits, &|_| ())?;
+//! let known = KnownBlocks::default();
+//! let references = References::read(&memory, &blocks, known, None, &limits, &|_| ())?;
 //! let mut roots = Roots::default();
 //! let stack = roots.add(blocks.find(0x1048));
 //! let graph = Reachability::new(blocks, references, roots, deadline)?;

@@ -4,6 +4,7 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use proptest::collection::SizeRange;
 use proptest::prelude::*;
 use strandline_holders::{DominatorTree, Holder, MAX_ROOTS, Outline, Roots, SEVERAL, SharedSet, Sum};
 
@@ -62,21 +63,28 @@ impl Graph {
     }
 }
 
+/// Graphs of `count` blocks, each with `targets`, and of roots with `root_degree` targets each.
+fn graphs_of(
+    count: u32,
+    targets: impl Strategy<Value = Vec<u32>>,
+    roots: impl Into<SizeRange>,
+    root_degree: impl Into<SizeRange>,
+) -> impl Strategy<Value = Graph> {
+    let edges = prop::collection::vec(targets, count as usize);
+    let roots = prop::collection::vec(prop::collection::vec(0..count, root_degree), roots);
+    (edges, roots).prop_map(|(edges, roots)| Graph { edges, roots })
+}
+
 fn graphs() -> impl Strategy<Value = Graph> {
     (1..60_u32, 0..5_usize, 0..4_usize).prop_flat_map(|(count, roots, degree)| {
-        let edges = prop::collection::vec(prop::collection::vec(0..count, 0..=degree), count as usize);
-        let roots = prop::collection::vec(prop::collection::vec(0..count, 0..4), roots);
-        (edges, roots).prop_map(|(edges, roots)| Graph { edges, roots })
+        graphs_of(count, prop::collection::vec(0..count, 0..=degree), roots, 0..4)
     })
 }
 
 /// Graphs with more roots than a set can list, and long paths between their targets.
 fn graphs_of_many_roots() -> impl Strategy<Value = Graph> {
-    (20..80_u32, 20..60_usize).prop_flat_map(|(count, roots)| {
-        let edges = prop::collection::vec(prop::collection::vec(0..count, 0..=2), count as usize);
-        let roots = prop::collection::vec(prop::collection::vec(0..count, 0..3), roots);
-        (edges, roots).prop_map(|(edges, roots)| Graph { edges, roots })
-    })
+    (20..80_u32, 20..60_usize)
+        .prop_flat_map(|(count, roots)| graphs_of(count, prop::collection::vec(0..count, 0..=2), roots, 0..3))
 }
 
 /// Graphs of several groups of blocks, in which some blocks refer to hundreds of others.
@@ -84,12 +92,11 @@ fn large_graphs() -> impl Strategy<Value = Graph> {
     (100..260_u32).prop_flat_map(|count| {
         let few = prop::collection::vec(0..count, 0..3).boxed();
         let many = prop::collection::vec(0..count, 240..620).boxed();
-        let edges = prop::collection::vec(prop_oneof![60 => few, 1 => many], count as usize);
-        let roots = prop::collection::vec(prop::collection::vec(0..count, 0..4), 1..4);
-        (edges, roots).prop_map(|(edges, roots)| Graph { edges, roots })
+        graphs_of(count, prop_oneof![60 => few, 1 => many], 1..4, 0..4)
     })
 }
 
+/// Checks all results for a graph.
 fn assert_as_defined(graph: &Graph) -> Result<(), TestCaseError> {
     let count = graph.edges.len();
     let mut roots = Roots::default();

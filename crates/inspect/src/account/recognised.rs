@@ -26,8 +26,8 @@ pub struct Recognised {
     pub runtimes: Vec<Runtime>,
 }
 
-/// Recognises allocators and runtimes by what is mapped, and adds the caveats about memory that none
-/// of them explains. `anonymous_bytes` are those without a reader.
+/// Recognises allocators and runtimes by what is mapped, and adds the caveats about memory that
+/// none of them explains. `anonymous_bytes` are those without a reader.
 pub fn recognise(
     process: &Process,
     frozen: &mut FrozenState,
@@ -150,4 +150,20 @@ fn runtimes(recognised: Vec<recognise::Component>, readings: &[runtime::Reading]
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damage_and_collections_are_causes_of_their_own_reader_only() {
+        let caveats = [
+            Caveat::new("jvm_damaged", "0x1000", None, ""),
+            Caveat::new("runtime_busy", "go", None, ""),
+            Caveat::new("sbcl_threads", "sbcl", None, ""),
+        ];
+        let has_cause = |name| has_cause(&caveats, name);
+        assert_eq!((has_cause("jvm"), has_cause("go"), has_cause("sbcl")), (true, true, false));
+    }
 }

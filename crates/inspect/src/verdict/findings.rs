@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use strandline_claims::facts::{Allocator, RemedyKind, SizeClass, State};
+use strandline_claims::facts::{Allocator, Remedy, RemedyKind, SizeClass, State};
 use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::palette::BlockRows;
 use strandline_claims::reader::ReaderInfo;
@@ -23,7 +23,9 @@ pub fn of_every_process(inputs: &VerdictInputs<'_>) -> Vec<Finding> {
 /// The row of a class of an allocator's blocks.
 type RowOfClass = fn(&BlockRows) -> RowRef;
 
-/// The rows of free blocks.
+/// The rows of free memory outside of caches.
+const FREE_PAGES: [RowOfClass; 3] = [|rows| rows.releasable, |rows| rows.kept, |rows| rows.pinned];
+/// The rows of all free memory.
 const FREE: [RowOfClass; 4] =
     [|rows| rows.releasable, |rows| rows.kept, |rows| rows.pinned, |rows| rows.cached];
 
@@ -87,8 +89,8 @@ fn free_heap(inputs: &VerdictInputs<'_>) -> Finding {
     Finding { class, bytes: free, headline }
 }
 
-/// Describes what free bytes are pinned by. Not "live" blocks, which would exclude leaked ones for a
-/// reader of the text: they pin as well.
+/// Describes what free bytes are pinned by. Not "live" blocks, which would exclude leaked ones for
+/// a reader of the text: they pin as well.
 fn pinning_clause(inputs: &VerdictInputs<'_>) -> String {
     if inputs.pinning_blocks == 0 {
         return "on pages that are in use".to_owned();
@@ -104,21 +106,21 @@ fn pinning_clause(inputs: &VerdictInputs<'_>) -> String {
 /// Returns a clause on each call. A call that releases nothing is omitted, unless its allocator has
 /// much free memory, or it is the only call and its allocator has most of the free memory.
 fn released_by_calls(view: &LedgerView<'_>) -> String {
-    let calls: Vec<_> = view.remedies.iter().filter(|remedy| remedy.kind == RemedyKind::Call).collect();
-    let calls: Vec<(&str, u64)> =
-        calls.into_iter().filter_map(|remedy| Some((remedy.id.as_str(), remedy.predicted_bytes?))).collect();
-    let free_bytes = |id: &str, classes: &[RowOfClass]| {
-        let rows = readers::frees_pages_of(id).and_then(|about| about.blocks);
+    let is_predicted_call =
+        |remedy: &&Remedy| remedy.kind == RemedyKind::Call && remedy.predicted_bytes.is_some();
+    let calls: Vec<&Remedy> = view.remedies.iter().filter(is_predicted_call).collect();
+    let free_bytes = |remedy: &Remedy, classes: &[RowOfClass]| {
+        let rows = readers::frees_pages_of(&remedy.id).and_then(|about| about.blocks);
         bytes_on_rows(view, rows.into_iter(), classes)
     };
-    let has_much_free = |id: &str| view.matters(free_bytes(id, &FREE[..3]));
-    let has_most_free = |id: &str| free_bytes(id, &FREE) >= bytes_of_classes(view, &FREE) / 2;
-    let is_mentioned = |&&(id, predicted): &&(&str, u64)| {
-        predicted > 0 || has_much_free(id) || calls.len() == 1 && has_most_free(id)
+    let has_much_free = |remedy: &Remedy| view.matters(free_bytes(remedy, &FREE_PAGES));
+    let has_most_free = |remedy: &Remedy| free_bytes(remedy, &FREE) >= bytes_of_classes(view, &FREE) / 2;
+    let is_mentioned = |remedy: &&&Remedy| {
+        remedy.predicted_bytes > Some(0) || has_much_free(remedy) || calls.len() == 1 && has_most_free(remedy)
     };
-    let clauses = calls.iter().filter(is_mentioned).map(|&(id, predicted)| match predicted {
-        0 => format!("; {id} releases nothing"),
-        _ => format!("; {id} releases {}", bytes(predicted)),
+    let clauses = calls.iter().filter(is_mentioned).map(|remedy| {
+        let released = remedy.predicted_bytes.filter(|&released| released > 0);
+        format!("; {} releases {}", remedy.id, released.map_or_else(|| "nothing".to_owned(), bytes))
     });
     clauses.collect()
 }

@@ -1,9 +1,8 @@
 //! The ledger of an ending process, held at PTRACE_EVENT_EXIT by a thread of this one.
 
-use std::time::Duration;
-
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
+use std::time::Duration;
 
 use strandline_inspect::Error;
 use strandline_inspect::explain::{Ending, Options, at_exit};
@@ -13,8 +12,9 @@ use strandline_sys::ptrace::{self, Event};
 
 use crate::subject::{Subject, ending, state, until};
 
-/// `PTRACE_O_TRACEEXIT` and `PTRACE_EVENT_EXIT`.
+/// `PTRACE_O_TRACEEXIT`.
 const TRACE_EXIT: i32 = 1 << 6;
+/// `PTRACE_EVENT_EXIT`.
 const AT_EXIT: Event = Event::Other(6);
 
 /// Makes the subject end with `end`, and explains it at its exit.
@@ -64,6 +64,7 @@ fn look_with(
     (result, subject.child.wait().unwrap())
 }
 
+/// The bytes of a row.
 fn row(explanation: &Explanation, id: &str) -> u64 {
     explanation.rows.iter().find(|row| row.id == id).map_or(0, |row| row.bytes)
 }

@@ -1,12 +1,11 @@
 //! A process that ends while it is inspected: its parent gets its status, and nothing is left of
 //! it.
 
-use std::time::Duration;
-
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use strandline_inspect::explain::{Options, explain};
 use strandline_inspect::inspection;

@@ -59,6 +59,7 @@ fn steady(explanation: &Explanation) -> Vec<(&str, u64)> {
     rows
 }
 
+/// Checks that the cells of a mapping are in order, within it, and add up to its resident bytes.
 fn assert_consistent(mapping: &MappedCells, cell_bytes: u64) {
     let first = mapping.start - mapping.start % cell_bytes;
     let mut sum = 0;
@@ -84,6 +85,7 @@ fn rows_at(map: &PageMap, address: u64) -> Vec<(&str, u64)> {
     rows.iter().map(|&(row, bytes)| (map.rows[usize::from(row)].id.as_str(), bytes)).collect()
 }
 
+/// Starts a subject of this kind; also returns the address that it prints.
 fn start(kind: &str) -> (Subject, u64) {
     let subject = Subject::start(layout(), &[kind]);
     let address = u64::from_str_radix(&subject.words[0], 16).unwrap();

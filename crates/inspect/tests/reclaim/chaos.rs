@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::subject::{PATIENCE, Subject};
+use crate::subject::{NamedThread, PATIENCE, Subject};
 use strandline_synth::scaled;
 
 /// Returns the lines of the target's output for the system calls that returned EINTR.
@@ -18,7 +18,7 @@ fn undisturbed_calls_go_unnoticed() {
     let subject = Subject::start("chaos_target", &[]);
     // Four or more calls in each of its threads, which do twelve kinds of work.
     for turn in 0..scaled(2, 80) * subject.threads.len() {
-        let (name, tid) = &subject.threads[turn % subject.threads.len()];
+        let NamedThread { name, tid } = &subject.threads[turn % subject.threads.len()];
         let applied = subject
             .trim(PATIENCE.as_secs(), Some(*tid))
             .unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
@@ -44,7 +44,7 @@ fn a_target_survives_a_reclaim_killed_at_any_instant() {
 }
 
 #[test]
-fn so_does_one_under_a_filter() {
+fn a_target_under_a_filter_survives_a_killed_reclaim() {
     killed_at_any_instant(Subject::start_contained("chaos_target", &[]), scaled(12, 800));
 }
 
@@ -57,7 +57,7 @@ fn killed_at_any_instant(subject: Subject, turns: usize) {
     // in the middle.
     while turn < turns || killed_inside == 0 {
         assert!(turn < turns || Instant::now() < limit, "seed {seed}: no kill came in the middle");
-        let (_, tid) = &subject.threads[turn % subject.threads.len()];
+        let tid = subject.threads[turn % subject.threads.len()].tid;
         let mut command = Command::new(&helper);
         command.arg("--thread").arg(tid.to_string()).arg(subject.pid().to_string()).arg("60");
         command.args(subject.locks.iter().map(|lock| format!("{lock:x}")));
@@ -74,13 +74,13 @@ fn killed_at_any_instant(subject: Subject, turns: usize) {
         // Sleeps briefly rather than spins: a sleeping thread is woken at once, even next to busy
         // ones.
         while kind < 2
-            && subject.status_field(*tid, "TracerPid:") == "0"
+            && subject.status_field(tid, "TracerPid:") == "0"
             && child.try_wait().unwrap().is_none()
         {
             std::thread::sleep(Duration::from_micros(50));
         }
         std::thread::sleep(Duration::from_micros(delay_microseconds));
-        let was_inside = subject.status_field(*tid, "TracerPid:") != "0";
+        let was_inside = subject.status_field(tid, "TracerPid:") != "0";
         child.kill().unwrap();
         turn += 1;
         killed_inside += usize::from(was_inside);
@@ -173,9 +173,9 @@ fn a_handler_that_allocates_waits_for_the_call() {
 /// What a subject has counted, once its first thread is back in its wait.
 fn count(subject: &mut Subject, first: i32) -> u64 {
     subject.assert_state(first, 'S');
-    let (counted, wrong) = subject.counts();
-    assert_eq!(wrong, 0);
-    counted
+    let counts = subject.counts();
+    assert_eq!(counts.wrong, 0, "{counts:?}");
+    counts.counted
 }
 
 /// The program `name` of examples/, which cargo builds with the tests.

@@ -76,8 +76,8 @@ fn a_stop_that_arrives_between_looking_and_seizing_is_kept() {
     subject.settle(pid);
 }
 
-/// Returns a subject whose first thread waits, uninterruptibly, for its vfork child; and that
-/// child.
+/// Returns a subject whose first thread waits, uninterruptibly, for its vfork child; and the id of
+/// that child.
 fn in_vfork() -> (Subject, i32) {
     let subject = Subject::start("reclaim_target", &["tiny"]);
     let parent = subject.pid();
@@ -217,12 +217,14 @@ fn a_signal_during_the_call_ends_the_interrupted_system_call_as_ever() {
     }
 }
 
-/// Whose the handler in a subject is.
+/// The kind of the signal handler in a subject.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Handler {
+    /// The program's own.
     Plain,
     /// It looks like a runtime's, but is not known to be one.
     Likely,
+    /// A runtime's.
     Known,
 }
 
@@ -364,7 +366,7 @@ fn the_kernel_reports_the_address_of_a_restartable_sequence() {
 fn zero_pages_are_given_back_without_losing_a_write() {
     let subject = Subject::start("reclaim_target", &["zero", "64"]);
     let mut request = ZeroRequest {
-        ranges: subject.range.iter().map(|&(start, end)| start..end).collect(),
+        ranges: subject.range.clone().into_iter().collect(),
         allow_risk: false,
         wait: PATIENCE,
         watch: Duration::ZERO,

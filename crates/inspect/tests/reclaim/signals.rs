@@ -1,9 +1,8 @@
 //! Signals to the target while it is stopped, and while its tracer dies: none may be lost. A dying
 //! tracer is a thread that ends without releasing its tracees, which is the same for the kernel.
 
-use std::time::Duration;
-
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use strandline_process::target::hold::on_own_thread;
 use strandline_process::target::stop::{Stopped, Transfers};
@@ -31,7 +30,7 @@ fn counted(subject: Subject) -> u64 {
 }
 
 #[test]
-fn a_signal_that_was_seen_and_not_handed_over_outlives_the_tracer() {
+fn a_signal_that_was_reported_and_not_delivered_outlives_the_tracer() {
     let subject = Subject::start("reclaim_target", &["count"]);
     let pid = subject.pid();
     for _ in 0..50 {
@@ -46,7 +45,7 @@ fn a_signal_that_was_seen_and_not_handed_over_outlives_the_tracer() {
     assert_eq!(counted(subject), 50);
 }
 
-/// Sets the flag when it goes, also if the test fails: else the scope would wait for its thread.
+/// Sets the flag when dropped, also if the test fails: else the scope would wait for its thread.
 struct SetAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for SetAtEnd<'_> {
@@ -93,7 +92,7 @@ fn no_signal_is_lost_to_a_tracer_that_dies_with_all_threads_stopped() {
 /// A collector that stops all threads by a signal waits for a thread in a call, which waits for the
 /// lock of a stopped thread: the signal has to be let through.
 #[test]
-fn a_collector_that_stops_the_world_is_answered_in_the_midst_of_a_call() {
+fn a_collector_that_stops_the_world_is_answered_during_a_call() {
     answers_a_collector(&[]);
 }
 

@@ -1,6 +1,7 @@
-//! Subjects of these tests: C programs, compiled once, started, talked to, and always killed.
+//! Subjects of these tests: C programs, compiled once, started, controlled, and always killed.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
@@ -25,17 +26,34 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// A thread of a subject.
+pub struct NamedThread {
+    /// What it does.
+    pub name: String,
+    pub tid: i32,
+}
+
+/// What a subject that counts has counted.
+#[derive(Debug)]
+pub struct Counts {
+    pub counted: u64,
+    pub wrong: u64,
+}
+
 /// A running subject, killed on drop.
 pub struct Subject {
     pub child: Child,
+    /// Addresses of malloc's locks.
     pub locks: Vec<u64>,
-    pub threads: Vec<(String, i32)>,
-    pub range: Option<(u64, u64)>,
+    pub threads: Vec<NamedThread>,
+    /// The memory whose zero pages may be released.
+    pub range: Option<Range<u64>>,
     /// Whether it lacks a library that it needs.
     pub is_missing: bool,
     pub output: BufReader<ChildStdout>,
 }
 
+/// The compiled subject `name`.
 fn compiled(name: &str) -> PathBuf {
     static BUILT: OnceLock<Vec<(&str, PathBuf)>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
@@ -83,8 +101,10 @@ impl Subject {
             let hex = |word: &str| u64::from_str_radix(word, 16).unwrap();
             match words[..] {
                 ["lock", address] => locks.push(hex(address)),
-                ["thread", name, tid] => threads.push((name.to_owned(), tid.parse().unwrap())),
-                ["range", start, end] => range = Some((hex(start), hex(end))),
+                ["thread", name, tid] => {
+                    threads.push(NamedThread { name: name.to_owned(), tid: tid.parse().unwrap() });
+                }
+                ["range", start, end] => range = Some(hex(start)..hex(end)),
                 ["missing"] => is_missing = true,
                 ["ready"] => return Self { child, locks, threads, range, is_missing, output },
                 _ => panic!("{line}"),
@@ -130,13 +150,13 @@ impl Subject {
     }
 
     /// Asks a subject that counts for its counts.
-    pub fn counts(&mut self) -> (u64, u64) {
+    pub fn counts(&mut self) -> Counts {
         self.child.stdin.as_mut().unwrap().write_all(b"c").unwrap();
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
         let mut numbers = line.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok());
         let mut next = || numbers.next().unwrap_or_else(|| panic!("no count in {line:?}"));
-        (next(), next())
+        Counts { counted: next(), wrong: next() }
     }
 
     pub fn status_field(&self, tid: i32, field: &str) -> String {
