@@ -76,7 +76,7 @@ pub fn run(arguments: &Compare, output: &mut Output) -> Result<CommandResult> {
     }
     let (commands, cases) = (matrix.commands.clone(), matrix.cases.clone());
     let seed = arguments.rounds.seed;
-    let comparison = Comparison::judge(commands, cases, &combinations, &results, seed);
+    let comparison = Comparison::evaluate(commands, cases, &combinations, &results, seed);
     let first_case = matrix.subjects.iter().take(matrix.commands.len());
     let name = |index: usize| matrix.subjects.get(index).map(|subject| subject.name.clone());
     let input = CompareInput {

@@ -286,7 +286,7 @@ impl RunningTrial<'_> {
             )));
         }
         Ok(Rounds {
-            results: judge.judge(),
+            results: judge.evaluate_all(),
             count,
             runs_with_leftovers: judge.runs_with_leftovers,
             baseline_failures: judge.baseline_failures,

@@ -48,8 +48,8 @@ const EXPECTED_STOP_MARGIN: f64 = 1.2;
 const CUT_SHORT_GROWTH: f64 = 3.0;
 /// A ledger that was cut short after this part of the whole budget does not get more time later.
 const FULL_BUDGET_PART: f64 = 0.75;
-/// Length of any stop. This and the next three were measured (docs/figures.md, "Pauses"), and have a
-/// margin.
+/// Length of any stop. This and the next three were measured (docs/figures.md, "Pauses"), and have
+/// a margin.
 const BASE_STOP: Duration = Duration::from_millis(4);
 /// In addition, for reading the page tables.
 const PAGE_TABLE_SECONDS_PER_GIB: f64 = 0.018;

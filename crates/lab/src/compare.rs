@@ -185,9 +185,9 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Evaluates the runs; `seed` is that of the bootstraps. `places` gives the command and case of each subject; several subjects
-    /// may share a place (one is timed, one counts instructions).
-    pub fn judge(
+    /// Evaluates the runs; `seed` is that of the bootstraps. `places` gives the command and case of
+    /// each subject; several subjects may share a place (one is timed, one counts instructions).
+    pub fn evaluate(
         commands: Vec<String>,
         cases: Vec<String>,
         places: &[CommandCase],
@@ -461,7 +461,7 @@ mod tests {
         results.outcomes.push(walls.iter().map(|&wall| outcome(2.0 * wall, 1 << 20)).collect());
         results.outcomes[0][3] = None;
         let comparison =
-            Comparison::judge(vec!["x".into(), "y".into()], vec![String::new()], &places, &results, 1);
+            Comparison::evaluate(vec!["x".into(), "y".into()], vec![String::new()], &places, &results, 1);
         let wall = comparison.metrics[0][&Metric::Wall].clone();
         let ratio = wall.ratios[1].unwrap();
         assert!((ratio.median - 2.0).abs() < 1e-9 && ratio.low.unwrap() > 1.99, "{ratio:?}");
@@ -486,7 +486,7 @@ mod tests {
             };
             let results = Results { outcomes: vec![runs(first), runs(second)], ..Results::default() };
             let names = vec!["x".to_owned(), "y".to_owned()];
-            let comparison = Comparison::judge(names, vec![String::new()], &places, &results, 1);
+            let comparison = Comparison::evaluate(names, vec![String::new()], &places, &results, 1);
             comparison.metrics[0][&Metric::User].clone()
         };
         let small = compared(tick / 4.0, tick);
@@ -531,7 +531,7 @@ mod tests {
         assert!(!judge.has_enough_rounds(&half));
         let commands = vec!["x".to_owned(), "y".to_owned()];
         let cases = vec!["1".to_owned(), "2".to_owned()];
-        let comparison = Comparison::judge(commands, cases, &places, &half, 1);
+        let comparison = Comparison::evaluate(commands, cases, &places, &half, 1);
         assert_eq!(comparison.max_half_width(Metric::Wall), f64::INFINITY);
     }
 }

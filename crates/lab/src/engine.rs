@@ -2,6 +2,7 @@
 //! (temperature, neighbours, caches) affects all subjects equally and figures of one round can be
 //! compared as pairs.
 
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -142,7 +143,22 @@ pub(super) struct Lab<'a> {
     pub(super) new_runs: u32,
 }
 
-impl Lab<'_> {
+/// A run to make now.
+struct DueRun<'a> {
+    turn: ScheduledRun,
+    subject: &'a Subject,
+    /// Folder for its output.
+    folder: PathBuf,
+}
+
+/// What the executors of a round share.
+struct SharedRound<'r, 'a> {
+    lab: &'r mut Lab<'a>,
+    /// The turns that no executor has taken.
+    turns: std::slice::Iter<'r, ScheduledRun>,
+}
+
+impl<'a> Lab<'a> {
     /// Makes room for the outcome of each subject in `round`, if the round counts.
     pub(super) fn open_round(&mut self, round: u32) {
         if round >= self.plan.warm_up {
@@ -180,9 +196,7 @@ impl Lab<'_> {
             turns.iter().copied().filter(|turn| !self.take_from_journal(*turn)).collect();
         if let [executor] = executors {
             for turn in turns {
-                if self.is_due(turn) {
-                    let subject = self.plan.subjects.get(turn.subject).ok_or_else(internal_error)?;
-                    let folder = self.journal.cell(&subject.name, turn.round);
+                if let Some(DueRun { subject, folder, .. }) = self.due_run(turn) {
                     let outcome = executor.run(subject, &folder)?;
                     self.store_run(turn, outcome)?;
                 }
@@ -198,25 +212,18 @@ impl Lab<'_> {
         turns: &[ScheduledRun],
         executors: &mut [Box<dyn Executor>],
     ) -> Result<(), StopReason> {
-        let plan = self.plan;
-        let shared = Mutex::new((self, turns.iter().copied()));
+        let shared = Mutex::new(SharedRound { lab: self, turns: turns.iter() });
         let results: Vec<Result<(), StopReason>> = std::thread::scope(|scope| {
             let run_turns = |executor: &mut Box<dyn Executor>| -> Result<(), StopReason> {
                 loop {
-                    let next_run = {
+                    let due_run = {
                         let mut shared = shared.lock().map_err(|_| internal_error())?;
-                        let (lab, turns) = &mut *shared;
-                        let turn = turns.find(|&turn| lab.is_due(turn));
-                        turn.and_then(|turn| {
-                            let subject = plan.subjects.get(turn.subject)?;
-                            Some((turn, subject, lab.journal.cell(&subject.name, turn.round)))
-                        })
+                        let SharedRound { lab, turns } = &mut *shared;
+                        turns.find_map(|&turn| lab.due_run(turn))
                     };
-                    let Some((turn, subject, folder)) = next_run else { return Ok(()) };
+                    let Some(DueRun { turn, subject, folder }) = due_run else { return Ok(()) };
                     let outcome = executor.run(subject, &folder)?;
-                    let mut shared = shared.lock().map_err(|_| internal_error())?;
-                    let (lab, _) = &mut *shared;
-                    lab.store_run(turn, outcome)?;
+                    shared.lock().map_err(|_| internal_error())?.lab.store_run(turn, outcome)?;
                 }
             };
             let workers: Vec<_> =
@@ -227,6 +234,12 @@ impl Lab<'_> {
                 .collect()
         });
         results.into_iter().collect()
+    }
+
+    /// The run of a turn, if it is still to be made.
+    fn due_run(&self, turn: ScheduledRun) -> Option<DueRun<'a>> {
+        let subject = self.plan.subjects.get(turn.subject).filter(|_| self.is_due(turn))?;
+        Some(DueRun { turn, subject, folder: self.journal.cell(&subject.name, turn.round) })
     }
 
     /// Whether a turn is still to be run.

@@ -151,10 +151,10 @@ fn read_recording(path: &Path, outcome: &mut Outcome) {
 }
 
 /// Instructions of all processes of a job: the last line of each output file of cachegrind is
-/// `summary: N`. `None` if one of the files lacks it, or without files.
+/// `summary: N`. `None` if one of the files lacks it or cannot be read, or without files.
 fn instructions(folder: &Path) -> Option<u64> {
     let mut total = None;
-    for path in cachegrind_files(folder) {
+    for path in cachegrind_files(folder).ok()? {
         if path.metadata().ok()?.len() > MAX_CACHEGRIND_BYTES {
             return None;
         }
@@ -167,20 +167,22 @@ fn instructions(folder: &Path) -> Option<u64> {
     total
 }
 
-fn cachegrind_files(folder: &Path) -> Vec<PathBuf> {
-    // Without files the count is unknown, not 0.
-    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
-    let is_counts = |path: &PathBuf| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(CACHEGRIND_PREFIX))
-    };
-    entries.flatten().map(|entry| entry.path()).filter(is_counts).collect()
+/// The output files of cachegrind in a folder.
+fn cachegrind_files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(CACHEGRIND_PREFIX) {
+            paths.push(entry.path());
+        }
+    }
+    Ok(paths)
 }
 
 /// Removes the output files of an earlier job, which would be added to the next count.
 fn remove_cachegrind_files(folder: &Path) -> Result<(), String> {
-    cachegrind_files(folder)
-        .iter()
-        .try_for_each(|path| std::fs::remove_file(path).map_err(|error| path_error(path, &error)))
+    let paths = cachegrind_files(folder).map_err(|error| path_error(folder, &error))?;
+    paths.iter().try_for_each(|path| std::fs::remove_file(path).map_err(|error| path_error(path, &error)))
 }
 
 /// Whether a program of this name is found as the shell would find it.

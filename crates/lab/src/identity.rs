@@ -19,10 +19,12 @@ pub struct File {
     inode: u64,
 }
 
-/// Maximum number of parts examined in one word.
+/// Maximum number of parts examined in one word. A change of a file named beyond them is not
+/// noticed.
 const MAX_PARTS: usize = 256;
 /// A longer word is no path: `PATH_MAX` of the kernel (include/uapi/linux/limits.h).
 const MAX_PATH_BYTES: usize = 4096;
+/// Nanoseconds in a second.
 const NS_PER_SECOND: i64 = 1_000_000_000;
 
 /// The files named by `subjects`: programs, and every word of the commands, of shell text in them
@@ -73,6 +75,7 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// Reads the identity of this machine and program.
     pub fn read() -> Self {
         let text = |path: &str| std::fs::read_to_string(path).ok();
         let program = File::of(Path::new("/proc/self/exe"));
@@ -91,6 +94,7 @@ impl Machine {
 }
 
 impl File {
+    /// The identity of the file at `path`; `None` if there is none that can be seen.
     fn of(path: &Path) -> Option<Self> {
         let metadata = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
         let modified_ns = metadata.mtime().wrapping_mul(NS_PER_SECOND).wrapping_add(metadata.mtime_nsec());

@@ -162,8 +162,9 @@ pub fn without_interval(samples: &[f64]) -> Option<Estimate> {
 }
 
 /// The ratio of the compared figure to the reference over `pairs`, one for each round, with an
-/// interval of this `confidence`. `resolution` is the unit of the figure (1 for faults, 4096 for resident bytes,
-/// 1e-6 for seconds; 0 for none): a difference of one unit does not count as a difference.
+/// interval of this `confidence`. `resolution` is the unit of the figure (1 for faults, 4096 for
+/// resident bytes, 1e-6 for seconds; 0 for none): a difference of one unit does not count as a
+/// difference.
 ///
 /// Pairs with a negative or non-finite figure are dropped. 0 to 0 is 1; `None` if no pair is left,
 /// or if the median would be a ratio to 0. The interval is computed on log ratios, where a zero

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use strandline_process::control_groups::mount_point;
+use strandline_process::group::Version;
 use strandline_recording::Limit;
 use strandline_sys::host;
 use strandline_sys::spawn::{Resource, ResourceLimit, Rlimit};
@@ -104,8 +105,7 @@ impl MemoryLimitRefusal {
 #[derive(Debug)]
 pub struct Group {
     folder: PathBuf,
-    /// Version of control groups: 1 or 2.
-    version: u8,
+    version: Version,
     /// The limit as the kernel stored it.
     pub limit: Limit,
     /// Why memory may move to swap at the limit; `None` if it may not.
@@ -135,13 +135,16 @@ impl Group {
         static CREATED_COUNT: AtomicU64 = AtomicU64::new(0);
         let number = CREATED_COUNT.fetch_add(1, Ordering::Relaxed);
         let version = parent.version;
-        let by = format!("cgroup v{version}");
+        let by = format!("cgroup v{}", version.number());
         let folder = parent.folder.join(format!("strandline-{}-{number}", std::process::id()));
         fs::create_dir(&folder).map_err(|error| format!("{by} {}: {error}", parent.folder.display()))?;
         // From here on, an error removes the group: see Drop.
         let limit = Limit { kind: "memory".to_owned(), bytes, by: by.clone() };
         let mut group = Self { folder, version, limit, swap_problem: None };
-        let file = if version == 2 { "memory.max" } else { "memory.limit_in_bytes" };
+        let file = match version {
+            Version::One => "memory.limit_in_bytes",
+            Version::Two => "memory.max",
+        };
         let path = group.folder.join(file);
         if !path.exists() {
             return Err(format!("{by} {}: memory is not delegated to it", parent.folder.display()));
@@ -178,7 +181,10 @@ impl Group {
     /// Number of processes that the kernel killed because the limit was reached; `None` if it does
     /// not count them (Linux before 4.13).
     pub fn out_of_memory_kills(&self) -> Option<u64> {
-        let file = if self.version == 2 { "memory.events" } else { "memory.oom_control" };
+        let file = match self.version {
+            Version::One => "memory.oom_control",
+            Version::Two => "memory.events",
+        };
         let text = fs::read_to_string(self.folder.join(file)).ok()?;
         let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "))?;
         line.trim().parse().ok()
@@ -241,8 +247,7 @@ pub fn can_limit_memory(bytes: u64) -> Result<String, MemoryLimitRefusal> {
 /// A control group below which a group with a memory limit could be created.
 #[derive(Debug, PartialEq, Eq)]
 struct ParentGroup {
-    /// Version of control groups: 1 or 2.
-    version: u8,
+    version: Version,
     folder: PathBuf,
 }
 
@@ -277,7 +282,7 @@ fn parent_groups(memberships: &str, mounts: &str) -> Vec<ParentGroup> {
             let folder = root.join(relative);
             let above = folder.parent().filter(|_| !relative.is_empty()).map(Path::to_owned);
             let folders = [Some(folder), above].into_iter().flatten();
-            parents.extend(folders.map(|folder| ParentGroup { version: 2, folder }));
+            parents.extend(folders.map(|folder| ParentGroup { version: Version::Two, folder }));
         } else if controllers.split(',').any(|name| name == "memory")
             && let Some(root) = mount_point(mounts, "cgroup", Some("memory"))
         {
@@ -285,7 +290,7 @@ fn parent_groups(memberships: &str, mounts: &str) -> Vec<ParentGroup> {
             // In a container, the path of the group is that of the host, and the mount shows the
             // group as its root.
             let folder = if folder.is_dir() { folder } else { root };
-            parents.push(ParentGroup { version: 1, folder });
+            parents.push(ParentGroup { version: Version::One, folder });
         }
     }
     parents
@@ -305,7 +310,7 @@ mod tests {
     fn groups_are_searched_below_the_kernels_mount_point() {
         let found = parent_groups("4:memory:/a/b\n1:cpu:/\n0::/user/x\n", MOUNTS);
         let found: Vec<_> =
-            found.iter().map(|parent| (parent.version, parent.folder.to_str().unwrap())).collect();
+            found.iter().map(|parent| (parent.version.number(), parent.folder.to_str().unwrap())).collect();
         assert_eq!(
             found,
             [

@@ -39,7 +39,8 @@ const READ_BYTES: usize = 4096;
 /// A mark that a program reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportedMark {
-    /// Process id of the program; `None` if it is in a pid namespace that this process does not see.
+    /// Process id of the program; `None` if it is in a pid namespace that this process does not
+    /// see.
     pub pid: Option<i32>,
     /// The name, with control characters replaced; empty for an empty line.
     pub name: String,

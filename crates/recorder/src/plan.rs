@@ -61,7 +61,7 @@ impl Plan {
                 None if word == "exit" => plan.at_exits = true,
                 None if word == "ends" => plan.at_ends = true,
                 None if word == "none" && text.trim() == "none" => {}
-                Some(("every", time)) => plan.every = Some(regular_interval(time)?),
+                Some(("every", time)) => plan.every = Some(parse_interval(time)?),
                 _ => {
                     return Err(format!(
                         "{word:?} is not a moment for a ledger: use marks, peak, exit, ends, every=10s (several with commas), or none"
@@ -91,7 +91,7 @@ impl Plan {
 }
 
 /// Parses the interval of regular ledgers.
-fn regular_interval(text: &str) -> Result<Duration, String> {
+fn parse_interval(text: &str) -> Result<Duration, String> {
     let interval = duration(text)?;
     if interval < MIN_INTERVAL {
         return Err(format!(

@@ -322,7 +322,8 @@ impl Sampler {
     }
 }
 
-/// The numbers of a line, in order. A negative one (field 8 of `stat`, -1) counts as 0.
+/// The numbers of a line of the kernel, in order. A word that is no number counts as 0, as a
+/// negative one does (field 8 of `stat`, -1): no field that is read may be negative.
 fn numbers(text: &[u8]) -> impl Iterator<Item = u64> + '_ {
     text.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty()).map(|word| {
         word.iter()

@@ -390,7 +390,8 @@ fn children(pid: i32, choose_threads: &impl Fn(&[i32]) -> Vec<i32>) -> Vec<i32> 
         let path = format!("task/{tid}/children");
         // A thread that has ended meanwhile has no children.
         let text = process.read_text(&path, MAX_CHILDREN_BYTES).unwrap_or_default();
-        // Each id is followed by a space (fs/proc/array.c, children_seq_show), unless it is cut off.
+        // Each id is followed by a space (fs/proc/array.c, children_seq_show), unless it is cut
+        // off.
         let ids = text.rsplit_once(' ').map_or("", |(ids, _)| ids);
         ids.split_ascii_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<i32>>()
     };

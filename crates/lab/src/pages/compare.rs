@@ -78,9 +78,9 @@ pub struct Document {
 }
 
 /// Builds the document.
-pub fn document(facts: &CompareInput<'_>) -> Document {
-    let comparison = facts.comparison;
-    let commands = comparison.commands.iter().zip(&facts.environments).enumerate();
+pub fn document(input: &CompareInput<'_>) -> Document {
+    let comparison = input.comparison;
+    let commands = comparison.commands.iter().zip(&input.environments).enumerate();
     let commands = commands.map(|(number, (command, environment))| {
         let environment: BTreeMap<_, _> = environment.iter().cloned().collect();
         json!({ "key": key(number), "command": command, "environment": environment })
@@ -89,15 +89,17 @@ pub fn document(facts: &CompareInput<'_>) -> Document {
     let cases = cases.filter(|(name, _)| !name.is_empty());
     Document {
         runs: comparison.rounds,
-        warm_up: facts.warm_up,
-        seed: facts.seed,
+        warm_up: input.warm_up,
+        seed: input.seed,
         verdict: verdict(comparison),
         ratio_confidence: comparison.ratio_confidence,
         commands: commands.collect(),
-        metrics: comparison.metrics.first().map(metrics).unwrap_or_default(),
-        cases: cases.map(|(name, compared)| json!({ "name": name, "metrics": metrics(compared) })).collect(),
-        caveats: caveats(facts).into_iter().map(|caveat| caveat.of_verb("compare")).collect(),
-        nodes: facts.nodes.clone(),
+        metrics: comparison.metrics.first().map(metric_values).unwrap_or_default(),
+        cases: cases
+            .map(|(name, compared)| json!({ "name": name, "metrics": metric_values(compared) }))
+            .collect(),
+        caveats: caveats(input).into_iter().map(|caveat| caveat.of_verb("compare")).collect(),
+        nodes: input.nodes.clone(),
     }
 }
 
@@ -107,7 +109,7 @@ fn key(number: usize) -> String {
 }
 
 /// The figures of one case in the document.
-fn metrics(by_metric: &BTreeMap<Metric, MetricComparison>) -> Map<String, Value> {
+fn metric_values(by_metric: &BTreeMap<Metric, MetricComparison>) -> Map<String, Value> {
     let value = |metric: Metric| match by_metric.get(&metric) {
         None => Value::Null,
         Some(compared) => {
@@ -165,16 +167,16 @@ fn verdict(comparison: &Comparison) -> &'static str {
 }
 
 /// All caveats of a comparison.
-fn caveats(facts: &CompareInput<'_>) -> Vec<LabCaveat> {
-    let mut caveats = counting_caveats(facts);
-    caveats.extend(round_caveats(facts));
-    let failures = facts.failures.iter();
+fn caveats(input: &CompareInput<'_>) -> Vec<LabCaveat> {
+    let mut caveats = counting_caveats(input);
+    caveats.extend(round_caveats(input));
+    let failures = input.failures.iter();
     caveats.extend(
         failures.map(|(name, failed)| LabCaveat::new("failed_runs", failed_runs_text(name, *failed))),
     );
-    caveats.extend(leftovers_caveat(facts.runs_with_leftovers));
-    caveats.extend(facts.cluster_caveats.iter().cloned());
-    caveats.extend(facts.comparison.outliers.iter().map(|text| LabCaveat::new("outliers", text.as_str())));
+    caveats.extend(leftovers_caveat(input.runs_with_leftovers));
+    caveats.extend(input.cluster_caveats.iter().cloned());
+    caveats.extend(input.comparison.outliers.iter().map(|text| LabCaveat::new("outliers", text.as_str())));
     caveats
 }
 
@@ -185,11 +187,11 @@ pub(super) fn leftovers_caveat(runs: u32) -> Option<LabCaveat> {
 }
 
 /// Caveats on how instructions and times are counted.
-fn counting_caveats(facts: &CompareInput<'_>) -> Vec<LabCaveat> {
+fn counting_caveats(input: &CompareInput<'_>) -> Vec<LabCaveat> {
     let mut caveats = Vec::new();
-    if let Some(why) = &facts.no_counters_reason {
-        caveats.push(if facts.counted_by_cachegrind {
-            let runs = counted(u64::from(facts.cachegrind_rounds), "more run");
+    if let Some(why) = &input.no_counters_reason {
+        caveats.push(if input.counted_by_cachegrind {
+            let runs = counted(u64::from(input.cachegrind_rounds), "more run");
             let text = format!(
                 "instructions are counted by valgrind's cachegrind, in {runs} of each command; cycles are not counted: {why}"
             );
@@ -202,7 +204,7 @@ fn counting_caveats(facts: &CompareInput<'_>) -> Vec<LabCaveat> {
         });
     }
     let has_zeros = |metric: &Metric| {
-        let compared = facts.comparison.metrics.iter().filter_map(|metrics| metrics.get(metric));
+        let compared = input.comparison.metrics.iter().filter_map(|metrics| metrics.get(metric));
         let mut estimates = compared.flat_map(|compared| compared.estimates.iter().flatten());
         estimates.any(|estimate| estimate.samples.contains(&0.0))
     };
@@ -211,8 +213,8 @@ fn counting_caveats(facts: &CompareInput<'_>) -> Vec<LabCaveat> {
                     system by chance; wall time is exact";
         caveats.push(LabCaveat::new("short_runs", text));
     }
-    if !facts.shell_subjects.is_empty() {
-        let names = facts.shell_subjects.join(", ");
+    if !input.shell_subjects.is_empty() {
+        let names = input.shell_subjects.join(", ");
         let text = format!("{names}: run by `sh -c`; every figure includes the start of that shell");
         caveats.push(LabCaveat::new("run_by_shell", text));
     }
@@ -220,19 +222,19 @@ fn counting_caveats(facts: &CompareInput<'_>) -> Vec<LabCaveat> {
 }
 
 /// Caveats on the number of rounds, and on concurrent runs.
-fn round_caveats(facts: &CompareInput<'_>) -> Vec<LabCaveat> {
+fn round_caveats(input: &CompareInput<'_>) -> Vec<LabCaveat> {
     let mut caveats = Vec::new();
-    if facts.jobs > 1 {
-        let text = format!("{} runs at a time shared the machine: times mean little", facts.jobs);
+    if input.jobs > 1 {
+        let text = format!("{} runs at a time shared the machine: times mean little", input.jobs);
         caveats.push(LabCaveat::new("runs_at_once", text));
     }
-    if facts.comparison.rounds < FEW_ROUNDS {
-        let rounds = counted(facts.comparison.rounds as u64, "round");
+    if input.comparison.rounds < FEW_ROUNDS {
+        let rounds = counted(input.comparison.rounds as u64, "round");
         let text = format!("with {rounds} only large differences can be detected; --repeat 10 or more");
         caveats.push(LabCaveat::new("few_runs", text));
     }
-    if let Some(max_half_width) = facts.max_half_width {
-        let half_width = facts.comparison.max_half_width(Metric::Wall);
+    if let Some(max_half_width) = input.max_half_width {
+        let half_width = input.comparison.max_half_width(Metric::Wall);
         if half_width > max_half_width {
             let width = if half_width.is_finite() {
                 format!("still ±{}", percent_of(half_width))
@@ -241,7 +243,7 @@ fn round_caveats(facts: &CompareInput<'_>) -> Vec<LabCaveat> {
             };
             let text = format!(
                 "the interval of wall time's ratio is {width} after {} (--until {})",
-                counted(facts.comparison.rounds as u64, "round"),
+                counted(input.comparison.rounds as u64, "round"),
                 percent_of(max_half_width)
             );
             caveats.push(LabCaveat::new("not_narrow", text));
@@ -262,8 +264,8 @@ fn failed_runs_text(name: &str, FailedRuns { counted_runs, excluded_runs }: Fail
 }
 
 /// Builds the page.
-pub fn page(facts: &CompareInput<'_>) -> Page {
-    let comparison = facts.comparison;
+pub fn page(input: &CompareInput<'_>) -> Page {
+    let comparison = input.comparison;
     let mut sections = vec![legend_section(comparison)];
     if comparison.cases.len() > 1 || comparison.cases.iter().any(|case| !case.is_empty()) {
         sections.push(cases_section(comparison));
@@ -278,7 +280,7 @@ pub fn page(facts: &CompareInput<'_>) -> Page {
         ),
         headline: headline(comparison),
         sections,
-        caveats: caveats(facts).into_iter().map(|caveat| caveat.text).collect(),
+        caveats: caveats(input).into_iter().map(|caveat| caveat.text).collect(),
         environment: surroundings(&Environment::read()),
     }
 }

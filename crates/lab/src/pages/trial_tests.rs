@@ -14,7 +14,7 @@ fn figure(before: &[f64], after: &[f64]) -> Figure {
     Figure { estimate: estimate(after, 0.95, 1), ratio: paired_ratio(&pairs, 0.0, 0.95) }
 }
 
-fn judged(mebibytes: &[f64], seconds: &[f64]) -> TryResult {
+fn result(mebibytes: &[f64], seconds: &[f64]) -> TryResult {
     let sizes: Vec<f64> = mebibytes.iter().map(|size| size * 1_048_576.0).collect();
     let (memory, time) = ([100.0 * 1_048_576.0; 5], [1.0, 1.01, 1.02, 1.0, 0.99]);
     let settled = figure(&memory, &sizes);
@@ -51,7 +51,7 @@ fn trial(tries: &[(&str, TryResult)]) -> Trial {
         baseline_failures: 1,
         first_baseline_failure: Some("exit status 9".into()),
         observation: Observation { executable: Some("/usr/bin/thing".into()), ..Observation::default() },
-        baseline: judged(&[100.0, 100.1, 100.2, 100.0, 170.0], &[1.0, 1.01, 1.02, 1.0, 0.99]),
+        baseline: result(&[100.0, 100.1, 100.2, 100.0, 170.0], &[1.0, 1.01, 1.02, 1.0, 0.99]),
         tried: tries
             .iter()
             .map(|(id, result)| Tried { setting: tried(id), result: result.clone() })
@@ -65,11 +65,11 @@ fn trial(tries: &[(&str, TryResult)]) -> Trial {
 
 #[test]
 fn the_headline_claims_no_undetectable_difference() {
-    let slower = judged(&[50.0, 50.1, 50.2, 50.0, 49.9], &[1.7, 0.6, 2.4, 1.7, 0.9]);
+    let slower = result(&[50.0, 50.1, 50.2, 50.0, 49.9], &[1.7, 0.6, 2.4, 1.7, 0.9]);
     let text = headline(&trial(&[("half", slower.clone())]));
     assert!(text.contains("half leaves 50.0 MiB instead of 100 MiB"), "{text}");
     assert!(text.contains("1.70 times as long, though 5 rounds cannot distinguish it from 1"), "{text}");
-    let even = judged(&[50.0, 50.1, 50.2, 50.0, 49.9], &[0.9, 1.0, 1.0, 1.1, 1.0]);
+    let even = result(&[50.0, 50.1, 50.2, 50.0, 49.9], &[0.9, 1.0, 1.0, 1.1, 1.0]);
     let bounded = Trial { goal: Goal::TimeBounded, ..trial(&[("half", even)]) };
     let text = headline(&bounded);
     assert!(text.contains("as long, as far as is known (could be up to 1."), "{text}");
@@ -80,21 +80,21 @@ fn the_headline_claims_no_undetectable_difference() {
 /// Two rounds decide nothing, but their medians are still reported.
 #[test]
 fn what_few_rounds_cannot_decide_is_measured_all_the_same() {
-    let half = judged(&[20.0, 105.0], &[1.0, 1.0]);
+    let half = result(&[20.0, 105.0], &[1.0, 1.0]);
     let few = Trial { rounds: 2, ..trial(&[("half", half)]) };
     assert_eq!(
         headline(&few),
         "half leaves 62.5 MiB instead of 100 MiB in the median, but 2 rounds cannot separate that from chance: use more \
          (--repeat). 1 tried."
     );
-    let alike = Trial { rounds: 2, ..trial(&[("alike", judged(&[99.0, 101.0], &[1.0, 1.0]))]) };
+    let alike = Trial { rounds: 2, ..trial(&[("alike", result(&[99.0, 101.0], &[1.0, 1.0]))]) };
     assert!(headline(&alike).starts_with("Nothing that was tried is better"));
 }
 
 #[test]
 fn a_slightly_smaller_but_slower_candidate_is_named_beside_the_best() {
-    let least = judged(&[14.0, 14.1, 14.0, 14.0, 14.0], &[1.7; 5]);
-    let best = judged(&[15.0, 15.1, 15.0, 15.0, 15.0], &[1.0, 1.01, 1.02, 1.0, 0.99]);
+    let least = result(&[14.0, 14.1, 14.0, 14.0, 14.0], &[1.7; 5]);
+    let best = result(&[15.0, 15.1, 15.0, 15.0, 15.0], &[1.0, 1.01, 1.02, 1.0, 0.99]);
     let trial = trial(&[("least", least), ("best", best)]);
     let text = headline(&trial);
     assert!(text.starts_with("best leaves 15.0 MiB"), "{text}");
@@ -103,7 +103,7 @@ fn a_slightly_smaller_but_slower_candidate_is_named_beside_the_best() {
 
 #[test]
 fn the_tables_have_intervals_and_fit_a_terminal() {
-    let half = judged(&[13.6, 14.1, 15.2, 16.0, 15.9], &[1.2, 2.1, 2.5, 1.9, 2.2]);
+    let half = result(&[13.6, 14.1, 15.2, 16.0, 15.9], &[1.2, 2.1, 2.5, 1.9, 2.2]);
     let other = half.clone();
     let trial = trial(&[
         ("mmap_threshold_32k+trim_threshold_128k", half),
@@ -120,7 +120,7 @@ fn the_tables_have_intervals_and_fit_a_terminal() {
 
 #[test]
 fn doubtful_results_have_caveats() {
-    let trial = trial(&[("half", judged(&[50.0; 5], &[1.0; 5]))]);
+    let trial = trial(&[("half", result(&[50.0; 5], &[1.0; 5]))]);
     let caveats = caveats(&trial);
     let text = |code: &str| {
         caveats.iter().find(|caveat| caveat.code == code).map_or("", |caveat| caveat.text.as_str())

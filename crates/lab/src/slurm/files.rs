@@ -296,8 +296,8 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), String> {
     atomic_file::write(path, &text)
 }
 
-/// Number of complete lines in a partial file, without the first one (its header); 0 if it cannot be
-/// read. Only the progress shows it.
+/// Number of complete lines in a partial file, without the first one (its header); 0 if it cannot
+/// be read. Only the progress shows it.
 pub fn count_runs(path: &Path) -> usize {
     let mut text = Vec::new();
     let read = std::fs::File::open(path).and_then(|file| file.take(MAX_PART_BYTES).read_to_end(&mut text));

@@ -2,10 +2,11 @@
 //! order.
 //!
 //! `files` defines the files in the shared folder, `scheduler` calls sbatch, squeue, scancel and
-//! scontrol, `submit` makes arrays of rounds, `task` runs on a node, `watch` collects the results of
-//! tasks and handles lost rounds, `round.sh` is the job script. Everything else (builds, probes) runs on the submitting machine,
-//! by its local executor. If the submitting strandline is killed or its machine crashes, tasks
-//! continue; the next strandline collects their results and waits for the rest.
+//! scontrol, `submit` makes arrays of rounds, `task` runs on a node, `watch` collects the results
+//! of tasks and handles lost rounds, `round.sh` is the job script. Everything else (builds, probes)
+//! runs on the submitting machine, by its local executor. If the submitting strandline is killed or
+//! its machine crashes, tasks continue; the next strandline collects their results and waits for
+//! the rest.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -243,8 +244,8 @@ impl Slurm {
     }
 }
 
-/// The shared folder of the lab with this key: of the last lab there if it is the same; of a new one
-/// otherwise, also if `lab.json` is missing or damaged.
+/// The shared folder of the lab with this key: of the last lab there if it is the same; of a new
+/// one otherwise, also if `lab.json` is missing or damaged.
 fn open_shared_folder(root: &Path, key: &str, is_fresh: bool) -> Result<SharedFolder, String> {
     let mut shared = SharedFolder { root: root.to_owned(), lab: String::new() };
     let previous_lab = match read::<LabIdentity>(&shared.below("lab.json")) {

@@ -194,8 +194,8 @@ impl Runner<'_> {
     }
 }
 
-/// The largest address space, or data size, of one process at any sample of a recording; `None` if it
-/// cannot be read to its end.
+/// The largest address space, or data size, of one process at any sample of a recording; `None` if
+/// it cannot be read to its end.
 fn sampled_peak(path: &Path, kind: LimitKind) -> Option<u64> {
     let mut reader = Reader::open(path).ok()?;
     let mut max_kib = None;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 /// The kernel's socket tables of this network namespace, which started commands share.
 const SOCKET_TABLES: [&str; 2] = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
-/// Maximum size read from a table, at 150 bytes per socket.
+/// Maximum size read from a table, at 150 bytes per socket: listeners come first
+/// (net/ipv4/tcp_ipv4.c, tcp_get_idx).
 const MAX_TABLE_BYTES: u64 = 64 << 20;
 /// State of a listening socket (TCP_LISTEN of include/net/tcp_states.h).
 const TCP_LISTEN: &str = "0A";

@@ -135,8 +135,8 @@ impl Linking {
                 loader = Some(String::from_utf8_lossy(name).into_owned());
             }
         }
-        // A valid program may have no sections. It then counts as not defining malloc: the candidate
-        // is tried, and its figures show whether it has an effect.
+        // A valid program may have no sections. It then counts as not defining malloc: the
+        // candidate is tried, and its figures show whether it has an effect.
         let defines_malloc = defines_malloc::<H, R>(header, endian, file_data).unwrap_or(false);
         Some(Self { loader, defines_malloc })
     }

@@ -345,8 +345,8 @@ impl OutputSearch {
     }
 
     /// Searches the data written since the last search; whether it contains `text`. A file that is
-    /// missing or cannot be read does not contain it, nor does data beyond [`MAX_OUTPUT_BYTES`]: the
-    /// time limit of the server then reports that the line did not come.
+    /// missing or cannot be read does not contain it, nor does data beyond [`MAX_OUTPUT_BYTES`]:
+    /// the time limit of the server then reports that the line did not come.
     fn finds_text(&mut self, text: &[u8]) -> bool {
         if self.offset >= MAX_OUTPUT_BYTES {
             return false;

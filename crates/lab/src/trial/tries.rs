@@ -282,12 +282,12 @@ impl<'a> TrialJudge<'a> {
     }
 
     /// Evaluates all runs; the first item is the run without settings.
-    pub fn judge(&self) -> Vec<TryResult> {
+    pub fn evaluate_all(&self) -> Vec<TryResult> {
         (0..self.observations.len()).map(|subject| self.evaluate(subject)).collect()
     }
 
-    /// Evaluates the runs of a subject. Failed runs without settings are left out of its figures, so
-    /// that they are no failure of the subject.
+    /// Evaluates the runs of a subject. The run without settings has no failure: the rounds in
+    /// which it failed are left out.
     fn evaluate(&self, subject: usize) -> TryResult {
         let observations = self.observations_of(subject);
         let failure = self.failures.get(subject).filter(|_| subject > 0);
@@ -428,7 +428,7 @@ impl Judge for TrialJudge<'_> {
 
     fn has_enough_rounds(&mut self, _outcomes: &Results) -> bool {
         let Some(max_half_width) = self.max_half_width else { return false };
-        let results = self.judge();
+        let results = self.evaluate_all();
         let successful = results.iter().skip(1).filter(|result| result.failure.is_none());
         successful.map(|result| half_width(result.settled.ratio)).fold(0.0, f64::max) <= max_half_width
     }

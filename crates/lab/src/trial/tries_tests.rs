@@ -46,7 +46,7 @@ fn runs_are_judged_beside_those_without_settings() {
             assert_eq!(run_ended(3, &observation(1, 1.0)), AfterRun::Drop, "its library was not mapped");
         }
     }
-    let judged = judge.judge();
+    let results = judge.evaluate_all();
     let trial = Trial {
         command: Vec::new(),
         program: None,
@@ -56,11 +56,11 @@ fn runs_are_judged_beside_those_without_settings() {
         baseline_failures: 0,
         first_baseline_failure: None,
         observation: observation(100, 1.0),
-        baseline: judged[0].clone(),
+        baseline: results[0].clone(),
         tried: tries
             .iter()
             .cloned()
-            .zip(judged.into_iter().skip(1))
+            .zip(results.into_iter().skip(1))
             .map(|(setting, result)| Tried { setting, result })
             .collect(),
         not_applicable: Vec::new(),
@@ -105,13 +105,13 @@ fn a_round_without_its_baseline_is_left_out_and_the_others_count() {
         assert_eq!(judge.run_ended(1, Some(round), &served(folder.path(), &half)), AfterRun::Continue);
     }
     assert_eq!((judge.baseline_failures, judge.failures[0].as_deref()), (1, Some("out of luck")));
-    let judged = judge.judge();
-    assert_eq!(judged[0].settled.estimate.as_ref().unwrap().samples.len(), 5);
+    let results = judge.evaluate_all();
+    assert_eq!(results[0].settled.estimate.as_ref().unwrap().samples.len(), 5);
     assert_eq!(
-        (judged[0].failure.as_ref(), judged[1].candidate_figures().status(Goal::Settled)),
+        (results[0].failure.as_ref(), results[1].candidate_figures().status(Goal::Settled)),
         (None, Status::Better)
     );
-    assert_eq!(judged[1].notes, ["was killed"]);
+    assert_eq!(results[1].notes, ["was killed"]);
 }
 
 #[test]

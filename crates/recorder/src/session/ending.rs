@@ -6,11 +6,11 @@ use strandline_inspect::counted;
 use strandline_process::procfs::Process;
 use strandline_recording::{Ending, Moment, Record};
 
-use super::super::Recorded;
-use super::super::poller::Source;
-use super::super::sampler::Sampler;
-use super::super::tree::{Member, ProcessEvents};
+use crate::Recorded;
 use crate::ledgers::Ledgers;
+use crate::poller::Source;
+use crate::sampler::Sampler;
+use crate::tree::{Member, ProcessEvents};
 
 use super::{MAX_ROUND, Session, StopReason};
 
@@ -185,6 +185,6 @@ pub(super) fn exit_status(wait_status: i32) -> Option<i32> {
 }
 
 /// The signal in a wait status; `None` if no signal ended the process.
-pub(in super::super) fn ending_signal(wait_status: i32) -> Option<i32> {
+pub(crate) fn ending_signal(wait_status: i32) -> Option<i32> {
     Some(wait_status & 0x7f).filter(|&signal| signal != 0)
 }

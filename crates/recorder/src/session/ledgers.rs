@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use strandline_recording::{Ledger, Moment, Record};
 
-use super::super::ledgers::{LedgerResult, Request, WatchRequest};
-use super::super::tree::Member;
-use super::super::watchable;
 use super::Session;
+use crate::ledgers::{LedgerResult, Request, WatchRequest};
+use crate::tree::Member;
+use crate::watchable;
 
 /// Trees with more processes get no proportional set size at marks: the program would wait too
 /// long.
@@ -243,7 +243,7 @@ impl Session<'_> {
     }
 
     /// Adds a caveat for a process that must not be watched.
-    pub(in super::super) fn add_caveat_not_watched(&mut self, pid: i32, obstacle: &str) {
+    pub(crate) fn add_caveat_not_watched(&mut self, pid: i32, obstacle: &str) {
         self.add_caveat("not_watched", format!("process {pid}"), format!("no ledger at its end: {obstacle}"));
     }
 
@@ -278,7 +278,7 @@ impl Session<'_> {
     }
 
     /// Requests the first ledgers of a process that was attached to, and watches for its end.
-    pub(in super::super) fn begin_ledgers(&mut self) {
+    pub(crate) fn begin_ledgers(&mut self) {
         self.sample(self.root, self.clock.now_us());
         if self.plan.at_exits
             && let Some(member) = self.tree.get_mut(self.root)

@@ -6,13 +6,13 @@ use strandline_inspect::counted;
 use strandline_process::procfs::Process;
 use strandline_recording::{Mark, Moment, Record, Sample};
 
-use super::super::marks::{MAX_NAME_CHARS, Marks, ReportedMark};
-use super::super::plan::{FIRST_MARKS, MarkLedgers};
-use super::super::sampler::WholeSample;
-use super::super::tree::ProcessEvents;
-use super::super::tree_pss::tree_pss_bytes;
 use super::Session;
 use super::ledgers::MAX_PSS_PROCESSES;
+use crate::marks::{MAX_NAME_CHARS, Marks, ReportedMark};
+use crate::plan::{FIRST_MARKS, MarkLedgers};
+use crate::sampler::WholeSample;
+use crate::tree::ProcessEvents;
+use crate::tree_pss::tree_pss_bytes;
 
 /// After this time, check whether the process that reported a mark still waits.
 const LONG_WAIT_US: u64 = 1_000;

@@ -25,7 +25,7 @@ const STOP_SIGNALS: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQU
 const SI_KERNEL: i32 = 0x80;
 
 /// The signals that the recorder takes over.
-pub(in super::super) struct TakenSignals {
+pub(crate) struct TakenSignals {
     /// The descriptor that they are read from.
     pub signals: SignalFd,
     /// Mask of the signals that were blocked before.
@@ -36,7 +36,7 @@ pub(in super::super) struct TakenSignals {
 ///
 /// # Errors
 /// One line, if the kernel refuses.
-pub(in super::super) fn take_over_signals() -> Result<TakenSignals, String> {
+pub(crate) fn take_over_signals() -> Result<TakenSignals, String> {
     let failed = |error: std::io::Error| format!("signals cannot be taken over: {error}");
     strandline_sys::spawn::set_recording_dispositions();
     let set: SigSet = SIGNALS.into_iter().collect();
