@@ -1,7 +1,7 @@
 //! `--fail-if`: a name, a comparison and a size. Parsed strictly, because a condition that silently
 //! never holds is worse than none. If a figure is unknown, the condition is undecided, not false.
 
-use strandline_inspect::facts::{Explanation, RemedyKind, Row, State};
+use strandline_inspect::facts::{Explanation, RemedyKind, Row, State, Totals};
 use strandline_inspect::group::facts::{GroupExplanation, GroupProcess};
 use strandline_inspect::group::ledgers::MIN_PROCESS_DIVISOR;
 use strandline_inspect::group::rows::legend;
@@ -139,6 +139,17 @@ impl Condition {
     }
 }
 
+/// The bytes of all rows in a state.
+fn total(totals: &Totals, state: State) -> u64 {
+    match state {
+        State::Live => totals.live,
+        State::Stranded => totals.stranded,
+        State::Pinned => totals.pinned,
+        State::Evictable => totals.evictable,
+        State::Unattributed => totals.unattributed,
+    }
+}
+
 /// The sum of a figure; `None` if that of one process is unknown.
 fn sum(processes: &[&Explanation], figure: impl Fn(&Explanation) -> Option<u64>) -> Option<u64> {
     processes.iter().try_fold(0u64, |sum, process| Some(sum.saturating_add(figure(process)?)))
@@ -147,13 +158,8 @@ fn sum(processes: &[&Explanation], figure: impl Fn(&Explanation) -> Option<u64>)
 impl Figure {
     /// The figure in `explanation`; `None` if unknown.
     fn value(&self, explanation: &Explanation) -> Option<u64> {
-        let totals = &explanation.totals;
         match self {
-            Self::Total(State::Live) => Some(totals.live),
-            Self::Total(State::Stranded) => Some(totals.stranded),
-            Self::Total(State::Pinned) => Some(totals.pinned),
-            Self::Total(State::Evictable) => Some(totals.evictable),
-            Self::Total(State::Unattributed) => Some(totals.unattributed),
+            Self::Total(state) => Some(total(&explanation.totals, *state)),
             Self::Rss => Some(explanation.kernel.rss_bytes),
             Self::Pss => explanation.kernel.pss_bytes,
             Self::Predicted => {
@@ -182,11 +188,8 @@ impl Figure {
             |process: &GroupProcess| process.ledger.is_some() || charged_bytes(process.pid) <= little_bytes;
         let has_ledgers = has_ledgers && group.processes.iter().all(is_known);
         match self {
-            Self::Total(State::Live) => has_ledgers.then_some(totals.live),
-            Self::Total(State::Stranded) => has_ledgers.then_some(totals.stranded),
-            Self::Total(State::Pinned) => has_ledgers.then_some(totals.pinned),
-            Self::Total(State::Evictable) => Some(totals.evictable),
-            Self::Total(State::Unattributed) => Some(totals.unattributed),
+            Self::Total(state @ (State::Evictable | State::Unattributed)) => Some(total(totals, *state)),
+            Self::Total(state) => has_ledgers.then(|| total(totals, *state)),
             Self::Rss | Self::Pss => None,
             Self::Predicted => {
                 let largest_prediction =

@@ -18,7 +18,7 @@ use super::output::Output;
 use super::{CommandResult, Failure, Result};
 use strandline_report::model::{Rows, View};
 use strandline_report::paint::Paint;
-use strandline_report::text::{clean, counted, hanging, wrap};
+use strandline_report::text::{clean, counted, wrap};
 use strandline_report::units::{bytes, seconds, thousands};
 use strandline_report::{reclamation, terminal};
 
@@ -59,12 +59,13 @@ pub fn run(arguments: &Demo, output: &mut Output) -> Result<CommandResult> {
     let started_at = Instant::now();
     let mut subject = Subject::start(arguments.mebibytes)?;
     let pid = subject.pid();
-    print_title(output, 1, "A process")?;
-    print_paragraph(output, &introduction(&subject, arguments.mebibytes))?;
+    let columns = output.surface.columns;
+    let introduction = paragraph(&introduction(&subject, arguments.mebibytes), columns);
+    show(output, &[title(output, 1, "A process"), introduction])?;
 
     let before = explain_process(pid, !output.json)?;
-    print_ledger(output, 2, "Where its memory is: strandline explain PID", &before)?;
-    print_paragraph(output, HOW_TO_READ)?;
+    let ledger_title = title(output, 2, "Where its memory is: strandline explain PID");
+    show(output, &[ledger_title, ledger(output, &before), paragraph(HOW_TO_READ, columns)])?;
 
     let options = ReclaimOptions {
         remedy: Some("malloc_trim"),
@@ -74,16 +75,17 @@ pub fn run(arguments: &Demo, output: &mut Output) -> Result<CommandResult> {
         ..ReclaimOptions::default()
     };
     let reclamation = reclaim(pid, &options)?;
-    print_reclamation(output, &reclamation)?;
+    let reclaim_title = title(output, 3, "Giving it back: strandline reclaim PID --remedy malloc_trim");
+    show(output, &[reclaim_title, reclamation_text(output, &reclamation)])?;
 
     let after = explain_process(pid, !output.json)?;
-    print_ledger(output, 4, "What is left: strandline explain PID", &after)?;
-    print_paragraph(output, &remaining_memory(&after))?;
+    let ledger_title = title(output, 4, "What is left: strandline explain PID");
+    show(output, &[ledger_title, ledger(output, &after), paragraph(&remaining_memory(&after), columns)])?;
 
     let memory_unchanged = subject.end()?;
     let elapsed_seconds = started_at.elapsed().as_secs_f64();
-    print_title(output, 5, "No harm done")?;
-    print_paragraph(output, &farewell(memory_unchanged, elapsed_seconds))?;
+    let farewell = paragraph(&farewell(memory_unchanged, elapsed_seconds), columns);
+    show(output, &[title(output, 5, "No harm done"), farewell])?;
     let is_refused = reclamation.outcome == Outcome::Refused;
     if output.json {
         let result = DemoResult {
@@ -100,21 +102,19 @@ pub fn run(arguments: &Demo, output: &mut Output) -> Result<CommandResult> {
     Ok(if is_refused || !memory_unchanged { CommandResult::Failed } else { CommandResult::Done })
 }
 
-/// Prints the title of a step; nothing in JSON mode.
-fn print_title(output: &mut Output, number: u32, text: &str) -> Result<()> {
-    if output.json {
-        return Ok(());
-    }
-    let title = output.surface.paint(Paint::Strong, &format!("{number}. {text}"));
-    output.print(&(title + "\n"))
+/// Prints the texts of a step; nothing in JSON mode.
+fn show(output: &mut Output, texts: &[String]) -> Result<()> {
+    if output.json { Ok(()) } else { output.print(&texts.concat()) }
 }
 
-/// Prints a paragraph and an empty line; nothing if it is empty, or in JSON mode.
-fn print_paragraph(output: &mut Output, paragraph: &str) -> Result<()> {
-    if output.json || paragraph.is_empty() {
-        return Ok(());
-    }
-    output.print(&(wrap(paragraph, output.surface.columns).join("\n") + "\n\n"))
+/// The title of a step.
+fn title(output: &Output, number: u32, text: &str) -> String {
+    output.surface.paint(Paint::Strong, &format!("{number}. {text}")) + "\n"
+}
+
+/// A paragraph and an empty line; nothing if it is empty.
+fn paragraph(text: &str, columns: usize) -> String {
+    if text.is_empty() { String::new() } else { wrap(text, columns).join("\n") + "\n\n" }
 }
 
 fn introduction(subject: &Subject, mebibytes: u32) -> String {
@@ -132,32 +132,22 @@ const HOW_TO_READ: &str = "\
     Each resident byte counts for one row, and the rows add up to the kernel's RSS exactly. Stranded \
     bytes are unused and can be released; pinned bytes are free, but a live neighbour keeps their page.";
 
-/// Prints the large rows of a ledger as a step; nothing in JSON mode.
-fn print_ledger(output: &mut Output, number: u32, title: &str, explanation: &Explanation) -> Result<()> {
-    if output.json {
-        return Ok(());
-    }
-    print_title(output, number, title)?;
+/// The large rows of a ledger.
+fn ledger(output: &Output, explanation: &Explanation) -> String {
     let view = View::new(explanation, Rows::Largest(ROWS_SHOWN));
-    let lines = terminal::summary(&view, output.surface);
-    output.print(&(terminal::joined(&lines) + "\n"))
+    terminal::joined(&terminal::summary(&view, output.surface)) + "\n"
 }
 
-/// Prints what the remedy released; nothing in JSON mode.
-fn print_reclamation(output: &mut Output, reclamation: &Reclamation) -> Result<()> {
-    if output.json {
-        return Ok(());
-    }
-    print_title(output, 3, "Giving it back: strandline reclaim PID --remedy malloc_trim")?;
-    let mut text = reclamation::reclamation(reclamation, &[], output.surface);
+/// What the remedy released.
+fn reclamation_text(output: &Output, reclamation: &Reclamation) -> String {
+    let mut text = reclamation::reclamation(reclamation, &[], output.surface) + "\n";
     if reclamation.outcome == Outcome::Done {
         let meaning = "The prediction was computed from outside, before the call; what was released was counted in the page \
                        tables after it. The call ran on one of the process's own threads, which then resumed \
                        where it was.";
-        text.push('\n');
-        text += &terminal::joined(&hanging("", meaning, output.surface.columns));
+        text += &paragraph(meaning, output.surface.columns);
     }
-    output.print(&(text + "\n"))
+    text
 }
 
 /// Describes the memory that remains according to the second ledger; empty if there is nothing to

@@ -13,6 +13,7 @@ use super::arguments::{Format, Report};
 use super::holders;
 use super::output::{Output, print_message};
 use super::{CommandResult, Failure, Result};
+use strandline_report::template::DrawError;
 use strandline_report::timeline::chart::{self, Glyphs};
 use strandline_report::timeline::{Timeline, export, groups_csv, html, svg};
 
@@ -43,9 +44,9 @@ pub fn run(arguments: &Report, output: &mut Output) -> Result<CommandResult> {
         Format::Json => export::json(file, timeline, &mut destination.writer),
         Format::Csv => export::csv(file, &mut destination.writer),
         Format::GroupsCsv => groups_csv::csv(file, timeline, &mut destination.writer),
-        Format::Html => destination.write(html::page(&timelines).map(String::into_bytes))?,
-        Format::Svg => destination.write(svg::svg(&timelines).map(String::into_bytes))?,
-        Format::Png => destination.write(svg::png(&timelines))?,
+        Format::Html => destination.write(html::page(&timelines).map(String::into_bytes)),
+        Format::Svg => destination.write(svg::svg(&timelines).map(String::into_bytes)),
+        Format::Png => destination.write(svg::png(&timelines)),
     };
     destination.finish(written)
 }
@@ -106,7 +107,7 @@ fn show_holders(file: &Path, arguments: &Report, output: &mut Output) -> Result<
         Some(Format::Html) => {
             let mut destination = Destination::open(arguments, Format::Html)?;
             let page = strandline_report::holders::page::page(&findings).map(String::into_bytes);
-            let written = destination.write(page)?;
+            let written = destination.write(page);
             destination.finish(written)
         }
         _ => Err(Failure(format!(
@@ -148,6 +149,9 @@ fn refuse_overwrite(output: &Path) -> Result<()> {
     }
     Ok(())
 }
+
+/// Whether a report was written.
+type Written = std::result::Result<(), export::ExportError>;
 
 /// The destination of a report: a file appears under its name only when it is complete.
 struct Destination {
@@ -208,21 +212,18 @@ impl Destination {
         Ok(Self { writer, temporary: Some(temporary), path: Some(path), name, has_default_name })
     }
 
-    /// Writes a drawn picture; the outer error is that of drawing, the inner one that of writing.
-    fn write<E: std::fmt::Display>(
-        &mut self,
-        drawn: std::result::Result<Vec<u8>, E>,
-    ) -> Result<std::result::Result<(), export::ExportError>> {
-        let bytes = drawn.map_err(|error| Failure(error.to_string()))?;
-        Ok(self.writer.write_all(&bytes).map_err(Into::into))
+    /// Writes a drawn page or picture.
+    fn write(&mut self, drawn: std::result::Result<Vec<u8>, DrawError>) -> Written {
+        Ok(self.writer.write_all(&drawn?)?)
     }
 
     /// Completes the report if it was `written`, and prints the name that strandline chose.
-    fn finish(self, written: std::result::Result<(), export::ExportError>) -> Result<CommandResult> {
+    fn finish(self, written: Written) -> Result<CommandResult> {
         let (name, has_default_name) = (self.name.clone(), self.has_default_name);
         match written.and_then(|()| self.persist().map_err(Into::into)) {
             // A reader that closes the pipe early (`| head`) is not an error.
             Err(export::ExportError::Io(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
+            Err(export::ExportError::Draw(error)) => return Err(Failure(error.to_string())),
             Err(error) => return Err(Failure(format!("{name}: {error}"))),
             Ok(()) if has_default_name => print_message(&format!("wrote {name}")),
             Ok(()) => {}

@@ -7,7 +7,7 @@ use super::brief::NextCommand;
 use super::group::settings;
 use super::model;
 use super::paint::Surface;
-use super::reclamation::compared_to_prediction;
+use super::reclamation::{released, would_release};
 use super::table::{Column, figures, lay_out, words};
 use super::terminal::{joined, listed, next_commands, strong, table_lines};
 use super::text::{clean, counted, wrap};
@@ -31,21 +31,9 @@ pub fn headline(reclamation: &GroupReclamation) -> String {
         }
         Outcome::NothingToGiveBack => "there is nothing to release".to_owned(),
         Outcome::Done if reclamation.dry_run => {
-            format!(
-                "{subject} would release {} (predicted; nothing was touched)",
-                maybe_bytes(reclamation.predicted_bytes)
-            )
+            would_release(&subject, maybe_bytes(reclamation.predicted_bytes))
         }
-        Outcome::Done => match reclamation.actual_bytes {
-            Some(actual) => {
-                format!(
-                    "{subject} released {}{}",
-                    bytes(actual),
-                    compared_to_prediction(actual, reclamation.predicted_bytes)
-                )
-            }
-            None => format!("{subject} was applied; how much it released is not known"),
-        },
+        Outcome::Done => released(&subject, reclamation.actual_bytes, reclamation.predicted_bytes),
     }
 }
 

@@ -85,19 +85,29 @@ pub fn headline(reclamation: &Reclamation) -> String {
         ),
         Outcome::Done if reclamation.dry_run => {
             let least = reclamation.predicted_least_bytes.map(|least| format!("at least {}", bytes(least)));
-            let predicted = least.unwrap_or_else(|| maybe_bytes(reclamation.predicted_bytes));
-            format!("{remedy} would release {predicted} (predicted; nothing was touched)")
+            would_release(&remedy, least.unwrap_or_else(|| maybe_bytes(reclamation.predicted_bytes)))
         }
-        Outcome::Done => match reclamation.actual_bytes {
-            Some(actual) => {
-                let predicted = match reclamation.predicted_least_bytes {
-                    Some(least) => format!(", at least {} predicted", bytes(least)),
-                    None => compared_to_prediction(actual, reclamation.predicted_bytes),
-                };
-                format!("{remedy} released {}{predicted}", bytes(actual))
+        Outcome::Done => match (reclamation.actual_bytes, reclamation.predicted_least_bytes) {
+            (Some(actual), Some(least)) => {
+                format!("{remedy} released {}, at least {} predicted", bytes(actual), bytes(least))
             }
-            None => format!("{remedy} was applied; how much it released is not known"),
+            (actual, _) => released(&remedy, actual, reclamation.predicted_bytes),
         },
+    }
+}
+
+/// What a dry run predicts of `subject`.
+pub(crate) fn would_release(subject: &str, predicted: String) -> String {
+    format!("{subject} would release {predicted} (predicted; nothing was touched)")
+}
+
+/// What `subject` released, beside its prediction.
+pub(crate) fn released(subject: &str, actual: Option<u64>, predicted: Option<u64>) -> String {
+    match actual {
+        Some(actual) => {
+            format!("{subject} released {}{}", bytes(actual), compared_to_prediction(actual, predicted))
+        }
+        None => format!("{subject} was applied; how much it released is not known"),
     }
 }
 
@@ -119,7 +129,7 @@ fn prediction_error(reclamation: &Reclamation) -> Option<String> {
 }
 
 /// ` of the 297 MiB predicted (exact)`.
-pub(crate) fn compared_to_prediction(actual: u64, predicted: Option<u64>) -> String {
+fn compared_to_prediction(actual: u64, predicted: Option<u64>) -> String {
     let Some(predicted) = predicted else { return ", which was not predicted".to_owned() };
     let size = bytes(predicted.abs_diff(actual));
     let difference = match actual.cmp(&predicted) {

@@ -39,6 +39,7 @@ const MAX_BOXES: usize = 20_000;
 /// Maximum number of rows of a table.
 const MAX_ROWS: usize = 200;
 
+/// A box of the picture, as the template reads it.
 #[derive(Serialize)]
 struct PictureBox {
     x: f64,
@@ -52,6 +53,7 @@ struct PictureBox {
     class: &'static str,
 }
 
+/// The picture of what retains what.
 struct Picture {
     boxes: Vec<PictureBox>,
     /// The bytes that its whole width stands for.

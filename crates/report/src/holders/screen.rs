@@ -64,8 +64,8 @@ pub fn holders(facts: &Holders, top: Option<usize>, surface: Surface) -> String 
     joined(&lines)
 }
 
-/// What to type next: all details; and for pinned memory, which no call releases, what may pin less,
-/// or else what shows growth.
+/// What to type next: all details; then what may pin less, if much is pinned, which no call
+/// releases; or else what shows growth.
 fn commands(facts: &Holders) -> Vec<NextCommand> {
     let pid = facts.pid;
     let details = NextCommand::new(format!("strandline holders -v {pid}"), "all roots, types, paths");

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::book::Book;
 use super::cleaned::{cleaned, cleaned_book};
 use super::names::{Names, slug};
-use super::page::{Cell, Claim, Column, Page, Section, Snippet, Table, Tone};
+use super::page::{Cell, Claim, Column, Page, Section, Snippet, Table};
 use super::plot;
 use crate::json::VERSION;
 use crate::template::{DrawError, digest};
@@ -148,31 +148,8 @@ struct SectionView {
 #[derive(Serialize)]
 struct ClaimView {
     anchor: String,
-    id: String,
-    #[serde(rename = "says")]
-    statement: String,
-    verdict: StyledCell,
-    published: String,
-    measured: String,
-    /// Why it does not hold, and its author's note.
-    remarks: Vec<String>,
-    figures: Vec<String>,
-}
-
-impl ClaimView {
-    fn new(claim: &Claim, anchor: String) -> Self {
-        let remarks = [&claim.reason, &claim.note].into_iter().filter(|text| !text.is_empty());
-        Self {
-            anchor,
-            id: claim.id.clone(),
-            statement: claim.statement.clone(),
-            verdict: styled(&claim.verdict, Alignment::Left),
-            published: claim.published.clone(),
-            measured: claim.measured.clone(),
-            remarks: remarks.cloned().collect(),
-            figures: claim.figures.clone(),
-        }
-    }
+    #[serde(flatten)]
+    claim: Claim,
 }
 
 /// A plot, as the template reads it.
@@ -190,8 +167,9 @@ impl SectionView {
             if text.is_empty() { String::new() } else { names.unique(&format!("{base}{kind}{}", slug(text))) }
         };
         let id = anchor("", &section.heading);
-        let claims = section.claims.iter().map(|claim| ClaimView::new(claim, anchor("claim-", &claim.id)));
-        let claims = claims.collect();
+        let claim_view =
+            |claim: &Claim| ClaimView { anchor: anchor("claim-", &claim.id), claim: claim.clone() };
+        let claims = section.claims.iter().map(claim_view).collect();
         let mut tables = Vec::new();
         for table in &section.tables {
             let table_anchor = anchor("table-", &table.caption);
@@ -230,7 +208,7 @@ impl SectionView {
 struct TableView {
     id: String,
     caption: String,
-    columns: Vec<StyledCell>,
+    columns: Vec<Column>,
     rows: Vec<RowView>,
 }
 
@@ -241,58 +219,20 @@ struct RowView {
     id: String,
     /// Whether a line separates it from the previous row.
     apart: bool,
-    cells: Vec<StyledCell>,
-}
-
-/// A cell with its CSS classes.
-#[derive(Serialize)]
-struct StyledCell {
-    text: String,
-    class: String,
+    cells: Vec<Cell>,
 }
 
 impl TableView {
     /// The table with the anchor `id`; `row_anchor` returns those of its rows, by index.
     fn new(table: &Table, id: String, row_anchor: &mut dyn FnMut(usize) -> String) -> Self {
-        let columns =
-            table.columns.iter().map(|column| styled(&Cell::plain(&column.title), Alignment::of(column)));
         let mut rows: Vec<RowView> = Vec::with_capacity(table.rows.len());
         let mut apart = false;
         for (index, row) in table.rows.iter().enumerate() {
             if !row.is_empty() {
-                let cells =
-                    row.iter().zip(&table.columns).map(|(cell, column)| styled(cell, Alignment::of(column)));
-                rows.push(RowView { id: row_anchor(index), apart, cells: cells.collect() });
+                rows.push(RowView { id: row_anchor(index), apart, cells: row.clone() });
             }
             apart = row.is_empty();
         }
-        Self { id, caption: table.caption.clone(), columns: columns.collect(), rows }
+        Self { id, caption: table.caption.clone(), columns: table.columns.clone(), rows }
     }
-}
-
-/// How a cell is aligned.
-enum Alignment {
-    Left,
-    Right,
-}
-
-impl Alignment {
-    fn of(column: &Column) -> Self {
-        if column.has_figures { Self::Right } else { Self::Left }
-    }
-}
-
-/// A cell with its classes.
-fn styled(cell: &Cell, alignment: Alignment) -> StyledCell {
-    let alignment = match alignment {
-        Alignment::Left => "",
-        Alignment::Right => "n",
-    };
-    let tone = match cell.tone {
-        Tone::Plain => "",
-        Tone::Good => "good",
-        Tone::Bad => "bad",
-        Tone::Faint => "faint",
-    };
-    StyledCell { text: cell.text.clone(), class: format!("{alignment} {tone}").trim().to_owned() }
 }

@@ -69,7 +69,7 @@ impl Snippet {
 }
 
 /// A claim that was judged.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Claim {
     /// Its id.
     pub id: String,
@@ -102,7 +102,7 @@ pub struct Table {
 }
 
 /// A column of a table.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Column {
     /// Its heading.
     pub title: String,
@@ -118,7 +118,7 @@ impl Column {
 }
 
 /// A cell of a table.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Cell {
     /// Its text.
     pub text: String,
@@ -134,7 +134,8 @@ impl Cell {
 }
 
 /// How a cell is displayed; its text conveys the same.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Tone {
     /// Plain text.
     #[default]

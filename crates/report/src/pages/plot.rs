@@ -145,12 +145,10 @@ fn draw_legend_entry(drawing: &mut Drawing, entry: &LegendEntry, has_line: bool)
     drawing.text(Position::new(sign_end + LEGEND_GAP, y), Anchor::Start, &entry.name);
 }
 
-/// The scale of the x axis.
 fn x_scale(plot: &Plot) -> Scale {
     Scale { is_bytes: plot.x_is_bytes, is_logarithmic: plot.x_is_logarithmic }
 }
 
-/// The scale of the y axis.
 fn y_scale(plot: &Plot) -> Scale {
     Scale { is_bytes: plot.y_is_bytes, is_logarithmic: plot.y_is_logarithmic }
 }

@@ -13,6 +13,7 @@ use strandline_recording::{Column, ColumnValue, Error, Ledger, Mark, Moment, Rea
 use super::choice::{bytes_of, moment_kind, seconds_of};
 use super::{Process, SampleCounts, Timeline, groups_json};
 use crate::json::{VERSION, environment, escape, nested_document};
+use crate::template::DrawError;
 
 /// The schema of the document.
 pub const SCHEMA: &str = "strandline/report/1";
@@ -37,6 +38,9 @@ pub enum ExportError {
     /// Writing failed, possibly of a temporary file.
     #[error(transparent)]
     Io(#[from] io::Error),
+    /// A page or a picture cannot be drawn.
+    #[error(transparent)]
+    Draw(#[from] DrawError),
 }
 
 /// A sample, or a mark with its sample.

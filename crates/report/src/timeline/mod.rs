@@ -70,6 +70,9 @@ const FIRST_THINNED_POINTS: usize = 2_048;
 /// Number of points to which they are thinned at most.
 const MIN_THINNED_POINTS: usize = 4;
 
+/// The name of execs that were dropped.
+const DROPPED_EXECS: &str = "started programs";
+
 /// A recording that has been read.
 #[derive(Clone, Debug, Default)]
 pub struct Timeline {
@@ -91,29 +94,14 @@ pub struct Timeline {
     pub heartbeat: Heartbeat,
     /// What is unknown or went wrong.
     pub caveats: Vec<Caveat>,
-    dropped: DropCounts,
+    /// Counts of what was dropped because of limits, by its name in the caveat.
+    dropped: BTreeMap<&'static str, u64>,
+    /// Number of processes whose series were thinned in favour of others.
+    thinned_processes: u64,
     /// Points added since the last check.
     new_points: usize,
     /// Approximate memory of names, marks and ledgers.
     kept_bytes: usize,
-}
-
-/// Counts of what was dropped because of limits.
-#[derive(Clone, Copy, Debug, Default)]
-struct DropCounts {
-    processes: u64,
-    execs: u64,
-    marks: u64,
-    ledgers: u64,
-    /// Rows, caveats and remedies of ledgers.
-    ledger_entries: u64,
-    /// Sizes of marks.
-    sizes: u64,
-    page_maps: u64,
-    caveats: u64,
-    groups: u64,
-    /// Processes whose series were thinned in favour of others.
-    thinned: u64,
 }
 
 /// The last peak ledger of each process.
@@ -209,7 +197,7 @@ impl Timeline {
             }
             Record::Group(start) => match self.group(start.group) {
                 Some(group) => group.begin(*start),
-                None => self.dropped.groups += 1,
+                None => self.count_dropped("control groups", 1),
             },
             Record::GroupSamples(block) => {
                 if let Some(group) = self.group(block.group) {
@@ -229,6 +217,13 @@ impl Timeline {
                 end.group_kill = end.group_kill.take().map(groups::truncated_kill);
                 self.end = Some(*end);
             }
+        }
+    }
+
+    /// Counts what was dropped; `what` is its name in the caveat.
+    fn count_dropped(&mut self, what: &'static str, count: u64) {
+        if count > 0 {
+            *self.dropped.entry(what).or_default() += count;
         }
     }
 
@@ -253,7 +248,7 @@ impl Timeline {
         let command = truncated_command(start.command);
         let executable = start.executable.map(truncated_word);
         if self.process(start.process).is_none() {
-            self.dropped.processes += 1;
+            self.count_dropped("processes", 1);
             return;
         }
         let has_names = self.reserve(names_bytes(&command, &executable));
@@ -268,7 +263,7 @@ impl Timeline {
         let executable = exec.executable.map(truncated_word);
         let exec = Exec { command: truncated_command(exec.command), executable, ..exec };
         let Some(process) = self.process(exec.process) else {
-            self.dropped.execs += 1;
+            self.count_dropped(DROPPED_EXECS, 1);
             return;
         };
         // Beyond `MAX_EXECS`, an exec replaces the last one.
@@ -276,7 +271,7 @@ impl Timeline {
         let replaced_bytes = replaced.map_or(0, |exec| names_bytes(&exec.command, &exec.executable));
         let is_kept = self.reserve_instead(replaced_bytes, names_bytes(&exec.command, &exec.executable));
         let is_added = is_kept && self.process(exec.process).is_some_and(|process| process.add_exec(exec));
-        self.dropped.execs += u64::from(!is_added);
+        self.count_dropped(DROPPED_EXECS, u64::from(!is_added));
     }
 
     /// Adds a mark, with as many sizes as a report keeps.
@@ -284,13 +279,13 @@ impl Timeline {
         mark.name = truncated_word(mark.name);
         while mark.status_bytes.len() > MAX_SIZES {
             mark.status_bytes.pop_last();
-            self.dropped.sizes += 1;
+            self.count_dropped("sizes of marks", 1);
         }
         let sizes: usize = mark.status_bytes.keys().map(|name| name.len() + SIZE_ENTRY_BYTES).sum();
         if self.marks.len() < MAX_MARKS && self.reserve(mark.name.len() + sizes + size_of::<Mark>()) {
             self.marks.push(mark);
         } else {
-            self.dropped.marks += 1;
+            self.count_dropped("marks", 1);
         }
     }
 
@@ -300,7 +295,7 @@ impl Timeline {
         if self.caveats.len() < MAX_CAVEATS && bytes <= MAX_CAVEAT_BYTES {
             self.caveats.push(caveat);
         } else {
-            self.dropped.caveats += 1;
+            self.count_dropped("caveats", 1);
         }
     }
 
@@ -308,8 +303,7 @@ impl Timeline {
     fn add_ledger(&mut self, mut ledger: Ledger, peaks: &mut Peaks) {
         let explain = &mut ledger.explain;
         let entry_counts = [explain.rows.len(), explain.caveats.len(), explain.remedies.len()];
-        self.dropped.ledger_entries +=
-            entry_counts.iter().map(|count| count.saturating_sub(MAX_ROWS) as u64).sum::<u64>();
+        let dropped_entries = entry_counts.iter().map(|count| count.saturating_sub(MAX_ROWS) as u64).sum();
         explain.rows.truncate(MAX_ROWS);
         explain.caveats.truncate(MAX_ROWS);
         explain.remedies.truncate(MAX_ROWS);
@@ -326,9 +320,10 @@ impl Timeline {
         let max_bytes = if is_regular { MAX_REGULAR_KEPT_BYTES } else { MAX_KEPT_BYTES };
         let has_memory = self.kept_bytes.saturating_add(added_bytes) <= max_bytes;
         if !is_countable || !has_memory || !self.reserve(added_bytes) {
-            self.dropped.ledgers += 1;
+            self.count_dropped("ledgers", 1);
             return;
         }
+        self.count_dropped("rows, caveats and remedies of ledgers", dropped_entries);
         let index = replaced.map_or(self.ledgers.len(), |peak| peak.index);
         if ledger.moment == Moment::Peak {
             let reserved_bytes = replaced.map_or(text_bytes, |peak| peak.reserved_bytes.max(text_bytes));
@@ -346,13 +341,16 @@ impl Timeline {
     fn thin_page_maps(&mut self) {
         let has_map = |ledger: &&mut Ledger| ledger.explain.page_map.is_some();
         let count = self.ledgers.iter_mut().filter(has_map).count();
-        if count > MAX_PAGE_MAPS {
-            let with_map = self.ledgers.iter_mut().filter(has_map).enumerate();
-            for (_, ledger) in with_map.filter(|(index, _)| index % 2 == 1 && index + 1 < count) {
-                ledger.explain.page_map = None;
-                self.dropped.page_maps += 1;
-            }
+        if count <= MAX_PAGE_MAPS {
+            return;
         }
+        let with_map = self.ledgers.iter_mut().filter(has_map).enumerate();
+        let mut dropped_count = 0;
+        for (_, ledger) in with_map.filter(|(index, _)| index % 2 == 1 && index + 1 < count) {
+            ledger.explain.page_map = None;
+            dropped_count += 1;
+        }
+        self.count_dropped("page maps", dropped_count);
     }
 
     /// Bounds memory: if all series together are too long, thins those of all but the largest
@@ -371,7 +369,7 @@ impl Timeline {
             largest_first.sort_by_cached_key(|process| std::cmp::Reverse(process.high_water_kib()));
             let smaller = largest_first.iter_mut().skip(UNTHINNED_PROCESSES);
             smaller.for_each(|process| process.series.thin(max_points));
-            self.dropped.thinned = self.processes.len().saturating_sub(UNTHINNED_PROCESSES) as u64;
+            self.thinned_processes = self.processes.len().saturating_sub(UNTHINNED_PROCESSES) as u64;
             max_points /= 2;
         }
     }
@@ -396,42 +394,21 @@ impl Timeline {
 
     /// Adds a caveat on what was dropped.
     fn report_dropped(&mut self) {
-        let DropCounts {
-            processes,
-            execs,
-            marks,
-            ledgers,
-            ledger_entries,
-            sizes,
-            page_maps,
-            caveats,
-            groups,
-            thinned,
-        } = self.dropped;
-        let limits = self.groups.iter().map(|group| group.dropped_limits).fold(0, u64::saturating_add);
-        let parts: Vec<String> = [
-            (processes, "processes"),
-            (execs, "started programs"),
-            (marks, "marks"),
-            (sizes, "sizes of marks"),
-            (ledgers, "ledgers"),
-            (ledger_entries, "rows, caveats or remedies of ledgers"),
-            (page_maps, "page maps"),
-            (caveats, "caveats"),
-            (groups, "control groups"),
-            (limits, "changes of a limit"),
-        ]
-        .iter()
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, what)| format!("{what}: {}", thousands(*count)))
-        .collect();
+        let dropped_limits =
+            self.groups.iter().map(|group| group.dropped_limits).fold(0, u64::saturating_add);
+        self.count_dropped("changes of a limit", dropped_limits);
+        let parts: Vec<String> =
+            self.dropped.iter().map(|(what, count)| format!("{what}: {}", thousands(*count))).collect();
         if !parts.is_empty() {
             let text =
                 format!("the recording holds more than a report takes; left out: {}", parts.join("; "));
             self.caveats.push(Caveat::new("report_cut", self.name.clone(), None, text));
         }
-        if thinned > 0 {
-            let text = format!("processes whose lines are drawn with fewer points: {}", thousands(thinned));
+        if self.thinned_processes > 0 {
+            let text = format!(
+                "processes whose lines are drawn with fewer points: {}",
+                thousands(self.thinned_processes)
+            );
             self.caveats.push(Caveat::new("report_thinned", self.name.clone(), None, text));
         }
     }
@@ -557,7 +534,7 @@ mod tests {
         let caveat_bytes: usize = of_ledgers.map(|caveat| caveat.text.len()).sum();
         assert!(caveat_bytes <= MAX_KEPT_BYTES, "{caveat_bytes}");
         assert_eq!((timeline.ledgers.len(), timeline.caveats.len()), (100, 100));
-        assert!(timeline.dropped.ledgers > 0 && timeline.dropped.caveats == 100);
+        assert!(timeline.dropped["ledgers"] > 0 && timeline.dropped["caveats"] == 100);
     }
 
     #[test]

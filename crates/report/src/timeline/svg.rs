@@ -229,17 +229,6 @@ impl<DB: DrawingBackend> Pen<'_, DB> {
         (scaled(position.x), scaled(position.y))
     }
 
-    /// Draws a straight line.
-    fn straight_line(
-        &self,
-        from: Position,
-        to: Position,
-        style: impl Into<ShapeStyle>,
-        width: u32,
-    ) -> DrawResult<DB> {
-        self.line(&[from, to], style, width)
-    }
-
     /// Draws a line through points.
     fn line(&self, points: &[Position], style: impl Into<ShapeStyle>, width: u32) -> DrawResult<DB> {
         let mut style = style.into();
@@ -411,14 +400,14 @@ fn draw_axes<DB: DrawingBackend>(pen: &Pen<'_, DB>, frame: &Frame) -> DrawResult
     let Frame { left, right, top, bottom, .. } = *frame;
     for size in byte_ticks(frame.top_bytes) {
         let y = frame.y(size);
-        pen.straight_line(Position::new(left, y), Position::new(right, y), GRID_COLOUR, 1)?;
+        pen.line(&[Position::new(left, y), Position::new(right, y)], GRID_COLOUR, 1)?;
         pen.text(byte_label(size), Position::new(left - 8.0, y), TEXT_SIZE, MUTED_COLOUR, HPos::Right)?;
     }
     let edge = [(left, top), (left, bottom), (right, bottom)].map(|(x, y)| Position::new(x, y));
     pen.line(&edge, MUTED_COLOUR, 1)?;
     for seconds in time_ticks(frame.end_seconds) {
         let x = frame.x(seconds);
-        pen.straight_line(Position::new(x, bottom), Position::new(x, bottom + 5.0), MUTED_COLOUR, 1)?;
+        pen.line(&[Position::new(x, bottom), Position::new(x, bottom + 5.0)], MUTED_COLOUR, 1)?;
         // Keep the last label within the picture.
         let text = time_label(seconds, frame.end_seconds);
         let x = x.min(f64::from(WIDTH as i32 - pixels(&text, TEXT_SIZE) / 2 - 4));
@@ -492,12 +481,7 @@ fn draw_mark<DB: DrawingBackend>(pen: &Pen<'_, DB>, frame: &Frame, label: &Label
     let middle = |row: i32| f64::from(HEADING_HEIGHT + row * LABEL_ROW_HEIGHT + LABEL_ROW_HEIGHT / 2);
     let top = label.place.map_or(frame.top, |place| middle(place.row) - 8.0);
     let bottom = if label.is_tick { frame.top + 6.0 } else { frame.bottom };
-    pen.straight_line(
-        Position::new(label.x, top),
-        Position::new(label.x, bottom),
-        label.colour.mix(0.55),
-        1,
-    )?;
+    pen.line(&[Position::new(label.x, top), Position::new(label.x, bottom)], label.colour.mix(0.55), 1)?;
     let Some(LabelPlace { row, x }) = label.place else { return Ok(()) };
     pen.text(label.name.clone(), Position::new(x, middle(row)), TEXT_SIZE, label.colour, HPos::Left)
 }
@@ -512,7 +496,7 @@ fn draw_legend<DB: DrawingBackend>(pen: &Pen<'_, DB>, curves: &[Curve]) -> DrawR
         if name_end + 2.0 > f64::from(WIDTH) {
             break;
         }
-        pen.straight_line(Position::new(x, y), Position::new(x + LEGEND_LINE, y), curve.colour, curve.width)?;
+        pen.line(&[Position::new(x, y), Position::new(x + LEGEND_LINE, y)], curve.colour, curve.width)?;
         pen.text(curve.name.clone(), Position::new(name_x, y), TEXT_SIZE, TEXT_COLOUR, HPos::Left)?;
         x = name_end + 4.0 * LEGEND_GAP;
     }

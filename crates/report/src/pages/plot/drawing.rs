@@ -4,7 +4,7 @@
 //! Not based on a drawing library: following the reader's theme needs `currentColor` and classes,
 //! and tooltips need `<title>`; libraries that also draw bitmaps support neither.
 
-use std::fmt::{self, Write};
+use std::fmt;
 
 use unicode_width::UnicodeWidthChar;
 
@@ -157,10 +157,8 @@ impl Drawing {
         // From the middle of the line to the baseline.
         let Position { x, y } = position.shifted(0.0, TEXT_PIXELS * 0.36);
         let (x, y, text) = (number(x), number(y), escaped(text));
-        append(
-            &mut self.elements,
-            format_args!("<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\"{style}>{text}</text>\n"),
-        );
+        self.elements +=
+            &format!("<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\"{style}>{text}</text>\n");
     }
 
     /// A light grid line behind the figures.
@@ -174,10 +172,8 @@ impl Drawing {
     }
 
     fn straight_line(&mut self, from: Position, to: Position, opacity: &str) {
-        append(
-            &mut self.elements,
-            format_args!("<path d=\"M{from}L{to}\" stroke=\"currentColor\" stroke-opacity=\"{opacity}\"/>\n"),
-        );
+        self.elements +=
+            &format!("<path d=\"M{from}L{to}\" stroke=\"currentColor\" stroke-opacity=\"{opacity}\"/>\n");
     }
 
     /// The line of a series through `points`, interrupted at `None`.
@@ -186,20 +182,17 @@ impl Drawing {
         let mut is_continued = false;
         for point in points {
             if let Some(position) = point {
-                append(&mut path, format_args!("{}{position}", if is_continued { 'L' } else { 'M' }));
+                path += &format!("{}{position}", if is_continued { 'L' } else { 'M' });
             }
             is_continued = point.is_some();
         }
         // Two series share a pattern, so that a plot of two has solid lines only. Series n and
         // n + 8 look the same.
         let (colour, dashes) = (colour(series), DASHES[series / 2 % DASHES.len()]);
-        append(
-            &mut self.elements,
-            format_args!(
-                "<path class=\"s{0} line\" d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" \
+        self.elements += &format!(
+            "<path class=\"s{0} line\" d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" \
                  stroke-linejoin=\"round\" stroke-linecap=\"round\" stroke-dasharray=\"{dashes}\"/>\n",
-                class(series)
-            ),
+            class(series)
         );
     }
 
@@ -208,15 +201,11 @@ impl Drawing {
         let mut path = String::new();
         for position in points {
             let command = if path.is_empty() { 'M' } else { 'L' };
-            append(&mut path, format_args!("{command}{position}"));
+            path += &format!("{command}{position}");
         }
         let (class, colour) = (class(series), colour(series));
-        append(
-            &mut self.elements,
-            format_args!(
-                "<path class=\"s{class}\" d=\"{path}Z\" fill=\"{colour}\" fill-opacity=\"0.18\"/>\n"
-            ),
-        );
+        self.elements +=
+            &format!("<path class=\"s{class}\" d=\"{path}Z\" fill=\"{colour}\" fill-opacity=\"0.18\"/>\n");
     }
 
     /// A bar between two corners, with a tooltip.
@@ -225,12 +214,9 @@ impl Drawing {
         let width = number((opposite.x - corner.x).abs().max(0.5));
         let height = number((opposite.y - corner.y).abs());
         let (class, colour, tooltip) = (class(series), colour(series), escaped(tooltip));
-        append(
-            &mut self.elements,
-            format_args!(
-                "<rect class=\"s{class}\" x=\"{left}\" y=\"{top}\" width=\"{width}\" height=\"{height}\" rx=\"1.5\" \
+        self.elements += &format!(
+            "<rect class=\"s{class}\" x=\"{left}\" y=\"{top}\" width=\"{width}\" height=\"{height}\" rx=\"1.5\" \
                  fill=\"{colour}\" fill-opacity=\"0.8\"><title>{tooltip}</title></rect>\n"
-            ),
         );
     }
 
@@ -246,24 +232,18 @@ impl Drawing {
             (format!("s{}", class(series)), colour(series))
         });
         let (first_cap, last_cap) = (cap(from), cap(to));
-        append(
-            &mut self.elements,
-            format_args!(
-                "<path class=\"{class} line\" d=\"M{from}L{to}{first_cap}{last_cap}\" fill=\"none\" \
+        self.elements += &format!(
+            "<path class=\"{class} line\" d=\"M{from}L{to}{first_cap}{last_cap}\" fill=\"none\" \
                  stroke=\"{colour}\" stroke-width=\"1.5\"/>\n"
-            ),
         );
     }
 
     /// A stroke across at the median, in the text colour for contrast with the samples around it.
     pub fn median(&mut self, from: Position, to: Position, tooltip: &str) {
         let tooltip = escaped(tooltip);
-        append(
-            &mut self.elements,
-            format_args!(
-                "<path d=\"M{from}L{to}\" stroke=\"currentColor\" stroke-width=\"2.5\">\
+        self.elements += &format!(
+            "<path d=\"M{from}L{to}\" stroke=\"currentColor\" stroke-width=\"2.5\">\
                  <title>{tooltip}</title></path>\n"
-            ),
         );
     }
 
@@ -291,24 +271,16 @@ impl Drawing {
             }
         };
         let opacity = style.opacity;
-        append(
-            &mut self.elements,
-            format_args!(
-                "<path class=\"s{class}\" d=\"{shape}\" fill=\"{colour}\" fill-opacity=\"{opacity:.2}\""
-            ),
+        self.elements += &format!(
+            "<path class=\"s{class}\" d=\"{shape}\" fill=\"{colour}\" fill-opacity=\"{opacity:.2}\""
         );
         if tooltip.is_empty() {
             self.elements += "/>\n";
         } else {
             let tooltip = escaped(tooltip);
-            append(&mut self.elements, format_args!("><title>{tooltip}</title></path>\n"));
+            self.elements += &format!("><title>{tooltip}</title></path>\n");
         }
     }
-}
-
-fn append(text: &mut String, addition: fmt::Arguments<'_>) {
-    // Writing to a string cannot fail.
-    let _ = text.write_fmt(addition);
 }
 
 /// A length or coordinate in tenths of a pixel. One that is not finite, which SVG cannot express,
