@@ -55,7 +55,7 @@ fn read(listed: &ListedStudy) -> Result<Study, String> {
     })
 }
 
-/// The choices of `--axis` that apply to this study: all if it has the axis; of subjects, those that
+/// The choices of `--axis` that apply to this study: all if it has the axis, and the subjects that
 /// it has. `None` if none applies.
 fn applicable_choices(study: &Study, axis: &str, choices: &[String]) -> Option<Vec<String>> {
     if axis != SUBJECT {

@@ -136,10 +136,7 @@ pub fn cell_variables(
     key: &Key,
     root: &Path,
 ) -> Result<BTreeMap<String, Option<String>>, String> {
-    let mut variables = folder_variables(matrix, key, root)?;
-    let choices = matrix.choices(key);
-    variables.extend(choices.map(|(axis, choice)| (axis_variable(&axis.name), Some(choice.value.clone()))));
-    Ok(variables)
+    variables(matrix, key, root, matrix.choices(key))
 }
 
 /// Variables for the build of a cell: those of [`cell_variables`] without choices that its commands
@@ -152,26 +149,25 @@ pub fn build_variables(
     key: &Key,
     root: &Path,
 ) -> Result<BTreeMap<String, Option<String>>, String> {
-    let mut variables = folder_variables(matrix, key, root)?;
-    let choices = named_by_build(matrix, key);
-    variables.extend(choices.map(|(axis, choice)| (axis_variable(&axis.name), Some(choice.value.clone()))));
-    Ok(variables)
+    variables(matrix, key, root, named_by_build(matrix, key))
 }
 
-fn folder_variables(
+fn variables<'m>(
     matrix: &Matrix,
     key: &Key,
     root: &Path,
+    choices: impl Iterator<Item = (&'m Axis, &'m AxisValue)>,
 ) -> Result<BTreeMap<String, Option<String>>, String> {
     let study = path_text(&matrix.study.folder, STUDY_ADVICE)?;
     let build = path_text(&build_folder(matrix, key, root)?, LAB_ADVICE)?;
     let program = own_program().map(|path| path_text(&path, LAB_ADVICE)).transpose()?;
-    Ok([
+    let folders = [
         ("STRANDLINE_STUDY_DIR".to_owned(), Some(study)),
         ("STRANDLINE_STUDY_BUILD".to_owned(), Some(build)),
         ("STRANDLINE_PROGRAM".to_owned(), program),
-    ]
-    .into())
+    ];
+    let choices = choices.map(|(axis, choice)| (axis_variable(&axis.name), Some(choice.value.clone())));
+    Ok(folders.into_iter().chain(choices).collect())
 }
 
 /// The executable of strandline, also if its file was replaced since the start; the staged copy, if

@@ -16,7 +16,7 @@ use super::placeholders::fill;
 ///
 /// # Errors
 /// One line: the path of a folder is not UTF-8, or the study has no such subject.
-pub fn subject(
+pub fn subject_of_cell(
     matrix: &Matrix,
     key: &Key,
     root: &Path,

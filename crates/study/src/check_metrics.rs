@@ -117,7 +117,7 @@ impl NamedMetrics {
     }
 }
 
-/// Each of `prefixes` with each of `suffixes`; at most one pair more than [`MAX_METRICS`], for which
+/// Each of `prefixes` with each of `suffixes`; at most one pair more than [`MAX_METRICS`], so that
 /// [`NamedMetrics::add`] sets [`NamedMetrics::exceeds_limit`].
 fn pairs<'a>(
     prefixes: &'a [String],

@@ -11,8 +11,8 @@ use super::nearest::nearest;
 use super::problems::Problems;
 use super::table::combined_metrics;
 
-/// Maximum number of unknown names reported for one table or plot; once these are corrected, a check
-/// reports the others.
+/// Maximum number of unknown names reported for one table or plot; once these are corrected, the
+/// next check reports the others.
 const MAX_REPORTED: usize = 5;
 
 pub fn check_tables_and_plots(study: &Study, matrix: &Matrix, problems: &mut Problems) {

@@ -100,12 +100,12 @@ impl ChosenStudy {
     fn identity(&self, options: &StudyOptions) -> Result<LabIdentity<impl serde::Serialize + use<>>, String> {
         let matrix = &self.matrix;
         // The build folder's name depends on the cells: `{build}` stays a placeholder here.
-        let subject_of_cell = |key| {
-            let subject = cell::subject(matrix, key, Path::new("{build}"), options.timeout)?;
+        let unbuilt_subject = |key| {
+            let subject = cell::subject_of_cell(matrix, key, Path::new("{build}"), options.timeout)?;
             Ok(Subject { directory: None, ..subject })
         };
         let subjects =
-            matrix.cells()?.iter().map(subject_of_cell).collect::<Result<Vec<Subject>, String>>()?;
+            matrix.cells()?.iter().map(unbuilt_subject).collect::<Result<Vec<Subject>, String>>()?;
         let description = (run::study_identity(matrix), matrix.max_repeats());
         Ok(LabIdentity { description, subjects })
     }

@@ -85,7 +85,7 @@ fn measure(
     lab: &mut LabSetup,
     progress: &dyn ProgressDisplay,
 ) -> Result<Measured, StopReason> {
-    let subject = |key| cell::subject(matrix, key, build_root, options.timeout);
+    let subject = |key| cell::subject_of_cell(matrix, key, build_root, options.timeout);
     let subjects: Result<Vec<Subject>, String> = cells.cells.iter().map(subject).collect();
     let subjects = subjects.map_err(StopReason::Failed)?;
     let may_fail = |key: &Key| matrix.subjects.get(key.subject).is_some_and(|subject| subject.may_fail);
@@ -109,7 +109,7 @@ fn measure(
     let counted =
         counts.as_ref().map(|counts| PlanRuns { results: counts, failures: &judge.cachegrind_failures });
     let timed = PlanRuns { results: &results, failures: &judge.failures };
-    let data = run::data(matrix, cells, timed, counted);
+    let data = run::collect_data(matrix, cells, timed, counted);
     let caveats = caveats(matrix, cells, &plan.subjects, &judge, options.lab.jobs, lab);
     Ok(Measured { data, caveats })
 }

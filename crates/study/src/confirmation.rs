@@ -135,7 +135,8 @@ fn time_in_lab(chosen: &ChosenStudy, options: &StudyOptions) -> Result<Option<Du
     let can_run = cells.cells.contains(&key);
     let begin = Instant::now();
     if can_run {
-        let subject = cell::subject(matrix, &key, &build_root, options.timeout).map_err(NoResult::Failed)?;
+        let subject =
+            cell::subject_of_cell(matrix, &key, &build_root, options.timeout).map_err(NoResult::Failed)?;
         executor.run(&subject, &build_root.join(".output"))?;
     }
     let run_time = begin.elapsed();

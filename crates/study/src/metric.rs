@@ -24,8 +24,8 @@ const MAX_PATTERN_BYTES: usize = 300;
 /// Columns of a mark besides those of its sample.
 const MARK_COLUMNS: [&str; 2] = ["seconds", "tree_pss_bytes"];
 
-/// Names of the columns of a mark, which also has each `Vm…` and `Rss…` line of /proc/PID/status, in
-/// bytes.
+/// Names of the columns of a mark. A mark also has each `Vm…` and `Rss…` line of /proc/PID/status,
+/// in bytes.
 pub fn columns() -> impl Iterator<Item = &'static str> {
     Column::ALL.into_iter().map(Column::name).chain(MARK_COLUMNS)
 }

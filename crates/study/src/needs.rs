@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::build::{
     axis_variable, build_folder, find_library, mentions_variable, placeholder_values, values_with_build,
 };
-use super::cell::subject;
+use super::cell::subject_of_cell;
 use super::file::{Need, NeedKind};
 use super::matrix::{Key, Matrix, OmittedCell};
 use super::placeholders::{fill, placeholders};
@@ -87,7 +87,7 @@ pub fn missing_requirements(matrix: &Matrix, key: &Key) -> Option<String> {
             // Probes run with the builds.
             NeedKind::Probe { .. } => continue,
         };
-        // A requirement that is named twice is listed once, with the first instruction to install it.
+        // A requirement that is named twice is listed once.
         let text = format!("{name} is not here");
         if !is_here && !missing.iter().any(|requirement| requirement.starts_with(&text)) {
             missing.push(match need.install {
@@ -140,7 +140,8 @@ pub fn run_probes(
     for key in std::mem::take(&mut runnable.cells) {
         let build = build_folder(matrix, &key, root).map_err(StopReason::Failed)?;
         let values = values_with_build(matrix, &key, &build).map_err(StopReason::Failed)?;
-        let cell_environment = subject(matrix, &key, root, None).map_err(StopReason::Failed)?.environment;
+        let cell_environment =
+            subject_of_cell(matrix, &key, root, None).map_err(StopReason::Failed)?.environment;
         let mut missing = Vec::new();
         for need in needs_of_cell(matrix, &key) {
             let due_command = need.probe_command().filter(|command| is_due(command, phase));

@@ -248,7 +248,7 @@ struct NumberedNames<'n> {
     numbers: Vec<f64>,
 }
 
-/// Splits `names` into their common beginning and their numbers; `None` if they are of another form.
+/// Splits `names` into their common beginning and their numbers; `None` if they have another form.
 fn split_numbers(names: &[String]) -> Option<NumberedNames<'_>> {
     let prefix = names.first()?.trim_end_matches(|c: char| c.is_ascii_digit());
     let number = |name: &String| -> Option<f64> {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::build::{build_commands, build_folder, build_variables, why_not_preloaded};
-use super::cell::subject;
+use super::cell::subject_of_cell;
 use super::data::{CellData, Data};
 use super::extract::{Extractor, RunMetrics};
 use super::find;
@@ -84,9 +84,10 @@ fn build_all(
         {
             return Err(named(error));
         }
-        match run_build(matrix, key, root, &folder, executor, say)? {
-            Some(failure) => drop(failed_builds.insert(folder, failure)),
-            None => std::fs::write(&stamp, "").map_err(named)?,
+        if let Some(failure) = run_build(matrix, key, root, &folder, executor, say)? {
+            failed_builds.insert(folder, failure);
+        } else {
+            std::fs::write(&stamp, "").map_err(named)?;
         }
     }
     Ok(failed_builds)
@@ -132,7 +133,7 @@ fn remove_failed(
 ) -> Result<(), String> {
     let cells = std::mem::take(&mut runnable.cells);
     for key in cells {
-        let subject = subject(matrix, &key, root, None)?;
+        let subject = subject_of_cell(matrix, &key, root, None)?;
         let why = failed_builds.get(&build_folder(matrix, &key, root)?).cloned();
         match why.or_else(|| why_not_preloaded(matrix, &key, root, &subject)) {
             Some(why) => runnable.unrunnable.push(OmittedCell { key, why }),
@@ -205,10 +206,18 @@ pub struct PlanRuns<'r> {
     pub failures: &'r Failures,
 }
 
+impl<'r> PlanRuns<'r> {
+    /// The first `rounds` runs of the cell with this index.
+    fn of_cell(self, index: usize, rounds: usize) -> Runs<'r> {
+        let outcomes = self.results.outcomes.get(index).map_or(&[][..], Vec::as_slice);
+        Runs { outcomes: outcomes.get(..rounds).unwrap_or(outcomes), failures: self.failures.get(&index) }
+    }
+}
+
 /// Converts the outcomes of the cells of `runnable`, in plan order, to data; `counted` are the runs
 /// in cachegrind, in the same order. Failures of both are separate: those in cachegrind invalidate
 /// only its counts.
-pub fn data(
+pub fn collect_data(
     matrix: &Matrix,
     runnable: &RunnableCells,
     timed: PlanRuns<'_>,
@@ -221,15 +230,9 @@ pub fn data(
     }
     for (index, key) in runnable.cells.iter().enumerate() {
         let rounds = matrix.repeats_of(key) as usize;
-        let cell_runs = |plan: PlanRuns<'_>| -> Vec<Option<Outcome>> {
-            let outcomes = plan.results.outcomes.get(index).into_iter().flatten();
-            outcomes.take(rounds).cloned().collect()
-        };
         let counted = counted.filter(|_| uses_cachegrind(matrix, key));
-        let counted = counted.map(|plan| (cell_runs(plan), plan.failures.get(&index)));
-        let counted = counted.as_ref().map(|(outcomes, failures)| Runs { outcomes, failures: *failures });
-        let timed = Runs { outcomes: &cell_runs(timed), failures: timed.failures.get(&index) };
-        data.cells.insert(key.clone(), cell_data(matrix, key, timed, counted));
+        let counted = counted.map(|plan| plan.of_cell(index, rounds));
+        data.cells.insert(key.clone(), cell_data(matrix, key, timed.of_cell(index, rounds), counted));
     }
     data
 }

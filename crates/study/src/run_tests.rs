@@ -60,7 +60,8 @@ fn derived_metrics_read_the_counts_of_claims_without_failed_runs() {
     let good = |count| outcome(End::Exited(0), count, 1.0);
     let timed = results(vec![vec![good(5), good(5), good(5)]]);
     let counted = results(vec![vec![good(7000), outcome(End::Exited(3), 9, 1.0), good(9000)]]);
-    let data = run::data(&matrix, &runnable, without_failures(&timed), Some(without_failures(&counted)));
+    let data =
+        run::collect_data(&matrix, &runnable, without_failures(&timed), Some(without_failures(&counted)));
     let cell = data.cells.values().next().unwrap();
     assert_eq!(cell.samples["instructions"], [Some(7000.0), None, Some(9000.0)]);
     assert_eq!(cell.samples["thousands"], [Some(7.0), None, Some(9.0)]);
@@ -77,7 +78,7 @@ fn a_mostly_failing_cell_supports_no_claim_and_one_failure_is_reported() {
         let failures = [(0, run::CellFailures { count: failures, last_outcome: bad() })].into();
         claims(
             &matrix,
-            run::data(
+            run::collect_data(
                 &matrix,
                 &runnable,
                 PlanRuns { results: &results(vec![runs]), failures: &failures },
@@ -100,7 +101,7 @@ fn an_interval_that_is_not_known_is_not_the_median() {
     let matrix = matrix(&text);
     let runnable = needs::check_cells(&matrix).unwrap();
     let runs = results(vec![vec![outcome(End::Exited(0), 1, 1.0)]]);
-    let data = run::data(&matrix, &runnable, without_failures(&runs), None);
+    let data = run::collect_data(&matrix, &runnable, without_failures(&runs), None);
     let judged = claims(&matrix, data).remove(0);
     assert_eq!(judged.verdict, Verdict::NotRun);
     assert!(judged.reason.unwrap().contains("too few repeats"));
@@ -128,7 +129,7 @@ fn an_allocator_that_is_not_here_is_a_reason_not_to_run() {
     let path = std::env::current_dir().unwrap().join("no-such.so").display().to_string();
     assert_eq!(axis.choices[1].preload.as_ref(), Some(&path));
     for key in matrix.cells().unwrap().into_iter().filter(|key| key.choices[1] != Some(0)) {
-        let subject = cell::subject(&matrix, &key, Path::new("/root"), None).unwrap();
+        let subject = cell::subject_of_cell(&matrix, &key, Path::new("/root"), None).unwrap();
         let preload = subject.environment.iter().find(|(name, _)| name == "LD_PRELOAD").cloned();
         assert!(preload.is_some_and(|(_, value)| value.is_some_and(|value| value.contains("no-such"))));
         assert!(why_not_preloaded(&matrix, &key, Path::new("/root"), &subject).unwrap().contains("not here"));
@@ -148,7 +149,7 @@ fn nothing_is_preloaded_into_what_takes_nothing() {
     );
     let matrix = matrix(&text);
     let key = &matrix.cells().unwrap()[1];
-    let subject = cell::subject(&matrix, key, scratch.path(), None).unwrap();
+    let subject = cell::subject_of_cell(&matrix, key, scratch.path(), None).unwrap();
     let preload = subject.environment.iter().find(|(name, _)| name == "LD_PRELOAD").unwrap();
     assert_eq!(preload.1.as_ref().unwrap(), &format!("{}:other.so", own.display()));
     assert_eq!(why_not_preloaded(&matrix, key, scratch.path(), &subject), None);
@@ -168,15 +169,16 @@ fn different_builds_have_separate_folders() {
         cells.iter().map(|key| build_folder(&matrix, key, Path::new("/r")).unwrap()).collect();
     assert_eq!(folders[0], folders[1], "the same commands");
     assert_ne!(folders[0], folders[2]);
-    let subject = cell::subject(&matrix, &cells[2], Path::new("/r"), None).unwrap();
+    let subject = cell::subject_of_cell(&matrix, &cells[2], Path::new("/r"), None).unwrap();
     assert_eq!(subject.command[0], folders[2].join("s").display().to_string());
     let not_utf8 = Path::new(OsStr::from_bytes(b"/r\xff"));
-    let refused = cell::subject(&matrix, &cells[2], not_utf8, None).unwrap_err();
+    let refused = cell::subject_of_cell(&matrix, &cells[2], not_utf8, None).unwrap_err();
     assert!(refused.starts_with("/r") && refused.ends_with(": not UTF-8; give --dir another folder"));
     let missing = Key { subject: 7, ..cells[2].clone() };
-    let refused = cell::subject(&matrix, &missing, Path::new("/r"), None).unwrap_err();
+    let refused = cell::subject_of_cell(&matrix, &missing, Path::new("/r"), None).unwrap_err();
     assert!(refused.ends_with(": there is no subject number 7"), "{refused}");
-    let without = run::data(&matrix, &RunnableCells::default(), without_failures(&Results::default()), None);
+    let without =
+        run::collect_data(&matrix, &RunnableCells::default(), without_failures(&Results::default()), None);
     assert!(without.cells.is_empty());
 }
 
@@ -190,7 +192,7 @@ fn choices_with_equal_numbers_are_distinguished_by_name() {
     let runnable = needs::check_cells(&both).unwrap();
     let runs = |seconds| vec![outcome(End::Exited(0), 1, seconds)];
     let measured = results(vec![runs(1.0), runs(9.0)]);
-    let data = run::data(&both, &runnable, without_failures(&measured), None);
+    let data = run::collect_data(&both, &runnable, without_failures(&measured), None);
     assert_eq!(claims(&both, data)[0].verdict, Verdict::Fails);
     let by_number = text.replace("{\"mode\": m}", "{\"mode\": 1}");
     let lines = Study::parse(Path::new("x/study.toml"), &by_number).map(|_| ()).unwrap_err();
@@ -209,7 +211,7 @@ fn subjects_are_compared_with_one_that_takes_fewer_axes() {
         let matrix = matrix(&text);
         let runnable = needs::check_cells(&matrix).unwrap();
         let measured = results(vec![vec![outcome(End::Exited(0), 1, 1.0)]; 3]);
-        let data = run::data(&matrix, &runnable, without_failures(&measured), None);
+        let data = run::collect_data(&matrix, &runnable, without_failures(&measured), None);
         let judged = claims(&matrix, data).remove(0);
         assert_eq!((judged.verdict, judged.measured.len()), (Verdict::Holds, 2), "{:?}", judged.reason);
     }
@@ -252,7 +254,7 @@ fn a_subject_has_its_own_metrics_and_repeats() {
     let runnable = RunnableCells { cells, unrunnable: Vec::new() };
     let judged = |last_outcome: &Outcome| {
         let runs = results(vec![vec![good.clone(), last_outcome.clone()], vec![good.clone(); 5]]);
-        let data = run::data(&matrix, &runnable, without_failures(&runs), None);
+        let data = run::collect_data(&matrix, &runnable, without_failures(&runs), None);
         claims(&matrix, data)
     };
     let same = judged(&good);
@@ -304,7 +306,7 @@ fn printed(matrix: &Matrix, cells: &[&[&str]]) -> Data {
         let mut runs = vec![Vec::new(); cells.len()];
         runs[index] = lines.iter().enumerate().map(run).collect();
         let runnable = RunnableCells { cells: matrix.cells().unwrap(), unrunnable: Vec::new() };
-        let all = run::data(matrix, &runnable, without_failures(&results(runs)), None);
+        let all = run::collect_data(matrix, &runnable, without_failures(&results(runs)), None);
         let key = &runnable.cells[index];
         data.cells.insert(key.clone(), all.cells[key].clone());
     }
@@ -353,7 +355,7 @@ fn what_fails_under_cachegrind_takes_nothing_but_its_counts() {
         let failures = [(0, run::CellFailures { count: failures, last_outcome: bad() })].into();
         let (timed, counted) = (results(vec![vec![good(), good(), good(), good()]]), results(vec![counted]));
         let counted = Some(PlanRuns { results: &counted, failures: &failures });
-        let data = run::data(&matrix, &runnable, without_failures(&timed), counted);
+        let data = run::collect_data(&matrix, &runnable, without_failures(&timed), counted);
         claims(&matrix, data)
     };
     let mostly = judged(vec![bad(), good(), bad()], 2);
@@ -377,7 +379,8 @@ fn processor_counts_are_not_mixed_with_cachegrind_counts() {
     let runnable = needs::check_cells(&matrix).unwrap();
     let runs = || results(vec![vec![outcome(End::Exited(0), 7000, 1.0)]; 2]);
     let counted = runs();
-    let data = run::data(&matrix, &runnable, without_failures(&runs()), Some(without_failures(&counted)));
+    let data =
+        run::collect_data(&matrix, &runnable, without_failures(&runs()), Some(without_failures(&counted)));
     let judged = claims(&matrix, data).remove(0);
     assert_eq!(judged.reason.as_deref(), Some("subject=b: no run gave instructions"));
 }

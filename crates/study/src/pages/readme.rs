@@ -16,8 +16,8 @@ const MEASURED: &str = "Measured on: ";
 /// unnamed axes.
 const MAX_TABLES: usize = 3;
 
-/// Builds the results in short: the verdicts, the first tables and the first plot of `page`, which is
-/// made from `input`; `surroundings` are facts on the machine.
+/// Builds the results in short: the verdicts, the first tables and the first plot of `page`, which
+/// is made from `input`. `surroundings` are facts on the machine.
 pub fn block(input: &StudyInput<'_>, page: &Page, surroundings: &[Fact]) -> String {
     let tables = page.sections.iter().map(|section| &section.tables).find(|tables| !tables.is_empty());
     let plot = page.sections.iter().flat_map(|section| &section.plots).find(|plot| !plot.address.is_empty());
