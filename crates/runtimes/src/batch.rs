@@ -45,8 +45,10 @@ impl Memory for CountingMemory<'_> {
     }
 
     fn read_pairs(&self, addresses: &[u64]) -> Vec<Option<WordPair>> {
-        self.bytes.fetch_add((PAIR_BYTES * addresses.len()) as u64, Ordering::Relaxed);
-        self.memory.read_pairs(addresses)
+        let pairs = self.memory.read_pairs(addresses);
+        let read_bytes = PAIR_BYTES * pairs.iter().flatten().count();
+        self.bytes.fetch_add(read_bytes as u64, Ordering::Relaxed);
+        pairs
     }
 }
 
@@ -120,6 +122,7 @@ impl<'a> Batch<'a> {
     ) {
         self.scattered_indices.clear();
         self.order.clear();
+        // More ranges than that do not fit into memory.
         self.order.extend(0..u32::try_from(count).unwrap_or(u32::MAX));
         self.order.sort_by_key(|&index| range_of(index).start);
         let order = std::mem::take(&mut self.order);

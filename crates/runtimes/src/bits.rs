@@ -28,15 +28,15 @@ impl HeapIndex {
     /// power of two.
     pub fn new(parts: impl Iterator<Item = AddressRange>, alignment: u64) -> Self {
         let granule_shift = alignment.trailing_zeros();
-        let mut index = Self { parts: Vec::new(), granule_shift, place_count: 0 };
+        let mut heap = Self { parts: Vec::new(), granule_shift, place_count: 0 };
         for part in parts.filter(|part| part.start < part.end) {
-            match index.parts.last_mut() {
+            match heap.parts.last_mut() {
                 Some(last) if last.range.end == part.start => last.range.end = part.end,
-                _ => index.parts.push(IndexedPart { range: part, first_place: index.place_count }),
+                _ => heap.parts.push(IndexedPart { range: part, first_place: heap.place_count }),
             }
-            index.place_count += part.len().div_ceil(alignment);
+            heap.place_count += part.len().div_ceil(alignment);
         }
-        index
+        heap
     }
 
     /// Bytes from one place to the next.
@@ -51,7 +51,7 @@ impl HeapIndex {
 
     /// Returns the number of the place at an address; `None` if no object can begin there.
     #[inline]
-    pub fn index_of(&self, address: u64) -> Option<u64> {
+    pub fn place_at(&self, address: u64) -> Option<u64> {
         let index = self.parts.partition_point(|part| part.range.end <= address);
         let part = self.parts.get(index).filter(|part| part.range.start <= address)?;
         let offset = address - part.range.start;
@@ -137,11 +137,11 @@ mod tests {
         let places = HeapIndex::new(parts.into_iter(), 8);
         assert_eq!(places.count(), 32 + 512 + 2);
         for (address, place) in [(0x1000, 0), (0x10f8, 31), (0x2000, 32), (0x3008, 32 + 513)] {
-            assert_eq!(places.index_of(address), Some(place));
+            assert_eq!(places.place_at(address), Some(place));
             assert_eq!(places.range_to_part_end(place).unwrap().start, address);
         }
         assert_eq!(
-            (places.index_of(0x1100), places.index_of(0x1004), places.index_of(0x3010)),
+            (places.place_at(0x1100), places.place_at(0x1004), places.place_at(0x3010)),
             (None, None, None)
         );
         assert_eq!(places.range_to_part_end(places.count()), None);

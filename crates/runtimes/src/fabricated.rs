@@ -1,5 +1,7 @@
 //! Fabricated memory for tests of readers: which pages are resident, and how it is damaged.
 
+use std::sync::Mutex;
+
 use proptest::prelude::*;
 use strandline_claims::allocator::RangeClaim;
 use strandline_claims::runtime::{Context, Reading};
@@ -39,6 +41,56 @@ pub fn read_image(
         ..Context::of_image(&target, &process, &space, &resident)
     };
     read(&context, &address_ranges(&runs))
+}
+
+/// Memory that cannot be read.
+pub struct Unreadable;
+
+impl Memory for Unreadable {
+    fn read_some(&self, _: u64, _: &mut [u8]) -> usize {
+        0
+    }
+}
+
+/// Memory in which each word is its own address.
+pub struct OwnAddresses;
+
+impl Memory for OwnAddresses {
+    fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let addresses = (address..).step_by(8);
+        for (word, address) in buffer.chunks_mut(8).zip(addresses) {
+            word.copy_from_slice(&address.to_le_bytes()[..word.len()]);
+        }
+        buffer.len()
+    }
+}
+
+/// Memory in which all words are equal; it remembers the reads.
+pub struct EqualWords {
+    word: u64,
+    read_lengths: Mutex<Vec<usize>>,
+}
+
+impl EqualWords {
+    /// Memory of this word.
+    pub fn new(word: u64) -> Self {
+        Self { word, read_lengths: Mutex::default() }
+    }
+
+    /// Returns the lengths of all reads, in bytes.
+    pub fn read_lengths(&self) -> Vec<usize> {
+        self.read_lengths.lock().unwrap().clone()
+    }
+}
+
+impl Memory for EqualWords {
+    fn read_some(&self, _: u64, buffer: &mut [u8]) -> usize {
+        self.read_lengths.lock().unwrap().push(buffer.len());
+        for bytes in buffer.chunks_mut(8) {
+            bytes.copy_from_slice(&self.word.to_le_bytes()[..bytes.len()]);
+        }
+        buffer.len()
+    }
 }
 
 /// Converts the runs of an image.

@@ -20,9 +20,10 @@ use strandline_process::memory::{Memory, half_word_at, word_at};
 use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::range::{AddressRange, RangeSet};
 
-/// Limit on words tried as the address of an array, per program.
-const MAX_TRIED: usize = 1 << 17;
-/// Limit on arenas: 4 TiB.
+/// Limit on words of static data, and on words of interpreters' states, that are tried as the
+/// address of an array; [`FoundArenas::is_cut`] says if there were more.
+const MAX_CANDIDATES: usize = 1 << 17;
+/// Limit on entries of an array: 1 TiB of the smallest arenas.
 const MAX_ARENAS: u64 = 1 << 22;
 /// Limit on interpreters of one program.
 const MAX_INTERPRETERS: usize = 4096;
@@ -59,6 +60,8 @@ pub struct Arena {
 pub struct ArenaSet {
     /// Address of the array.
     pub array: u64,
+    /// Address behind its last entry with an arena.
+    array_end: u64,
     /// Sizes of its arenas and pools.
     pub sizes: ArenaSizes,
     /// The arenas, in address order.
@@ -67,24 +70,34 @@ pub struct ArenaSet {
     pub invalid_entries: Vec<u64>,
 }
 
-/// Finds the arenas of `program`, whose `interpreters` have these states, and returns whether there
-/// was time to try every candidate.
+/// The arenas of a program.
+#[derive(Debug, Default)]
+pub struct FoundArenas {
+    pub sets: Vec<ArenaSet>,
+    /// Whether the deadline passed before every candidate was tried.
+    pub is_late: bool,
+    /// Whether there were more candidates than [`MAX_CANDIDATES`].
+    pub is_cut: bool,
+}
+
+/// Finds the arenas of `program`, whose `interpreters` have these states.
 pub fn find(
     context: &Context<'_>,
     memory: &dyn Memory,
     program: &Program,
     interpreters: &[u64],
-) -> (Vec<ArenaSet>, bool) {
+) -> FoundArenas {
     let mut pages = PageCache::new(memory);
     let mut words = BTreeSet::new();
     add_words(context, memory, program.data, &mut words);
-    let mut arena_sets: Vec<ArenaSet> = Vec::new();
-    let mut is_done = add_arrays(context, &mut pages, &words, &mut arena_sets);
+    let mut found = FoundArenas { is_cut: words.len() >= MAX_CANDIDATES, ..FoundArenas::default() };
+    add_arrays(context, &mut pages, &words, &mut found);
     // Interpreters with their own allocator hold it in their state, or point to it from there.
     let mut state_words = BTreeSet::new();
     for &state in interpreters {
         if Instant::now() >= context.deadline {
-            return (arena_sets, false);
+            found.is_late = true;
+            return found;
         }
         let range = AddressRange::sized(state, MAX_STATE_BYTES);
         if context.space.find(state).is_some_and(words::is_mapped_memory) {
@@ -97,9 +110,11 @@ pub fn find(
     for range in pointed_to {
         add_words(context, memory, range, &mut state_words);
     }
+    // The main interpreter's allocator is in static data.
+    found.is_cut |= interpreters.len() > 1 && state_words.len() >= MAX_CANDIDATES;
     state_words.retain(|word| !words.contains(word));
-    is_done &= add_arrays(context, &mut pages, &state_words, &mut arena_sets);
-    (arena_sets, is_done)
+    add_arrays(context, &mut pages, &state_words, &mut found);
+    found
 }
 
 /// Adds the words of a range that could point to an array, until the deadline.
@@ -109,7 +124,7 @@ fn add_words(context: &Context<'_>, memory: &dyn Memory, range: AddressRange, wo
         if is_aligned_address && context.space.find(word).is_some_and(words::is_mapped_memory) {
             words.insert(word);
         }
-        words.len() < MAX_TRIED
+        words.len() < MAX_CANDIDATES
     });
 }
 
@@ -122,6 +137,7 @@ pub struct InterpreterStates {
     pub is_whole: bool,
 }
 
+/// Follows the list of a program's interpreters.
 pub fn interpreters(memory: &dyn Memory, program: &Program, release: &Release) -> InterpreterStates {
     let mut states = InterpreterStates::default();
     let Some(list) = program.interpreters(memory, release) else { return states };
@@ -139,47 +155,46 @@ pub fn interpreters(memory: &dyn Memory, program: &Program, release: &Release) -
 }
 
 /// Adds the arrays that `words`, in address order, point to; of several words into one array, the
-/// first points to its start. False if the deadline passed: then arrays may be missing.
+/// first points to its start.
 fn add_arrays(
     context: &Context<'_>,
     pages: &mut PageCache<'_>,
     words: &BTreeSet<u64>,
-    arena_sets: &mut Vec<ArenaSet>,
-) -> bool {
+    found: &mut FoundArenas,
+) {
     let mut previous_end = 0;
     for &word in words {
         if Instant::now() >= context.deadline {
-            return false;
+            found.is_late = true;
+            return;
         }
         if word < previous_end {
             continue;
         }
         for sizes in ARENA_SIZES {
-            let Some((mut arena_set, end)) = read_array(context, pages, word, sizes) else { continue };
-            arena_set.arenas.sort_unstable_by_key(|arena| arena.start);
+            let Some(arena_set) = read_array(context, pages, word, sizes) else { continue };
             let members = &arena_set.arenas;
             let is_apart = members.windows(2).all(|pair| pair[0].end <= pair[1].start);
             let known_ranges: RangeSet =
-                arena_sets.iter().flat_map(|set| &set.arenas).map(Arena::range).collect();
+                found.sets.iter().flat_map(|set| &set.arenas).map(Arena::range).collect();
             let is_new = |arena: &Arena| !known_ranges.overlaps(arena.range());
             if is_apart && members.iter().all(is_new) {
-                previous_end = end;
-                arena_sets.push(arena_set);
+                previous_end = arena_set.array_end;
+                found.sets.push(arena_set);
                 break;
             }
         }
     }
-    true
 }
 
-/// Returns the arenas of the array at `array`, and its end; `None` if it is not an array.
+/// Returns the arenas of the array at `array`; `None` if it is not an array.
 fn read_array(
     context: &Context<'_>,
     pages: &mut PageCache<'_>,
     array: u64,
     sizes: ArenaSizes,
-) -> Option<(ArenaSet, u64)> {
-    let mut arena_set = ArenaSet { array, sizes, arenas: Vec::new(), invalid_entries: Vec::new() };
+) -> Option<ArenaSet> {
+    let (mut arenas, mut invalid_entries) = (Vec::new(), Vec::new());
     // Invalid entries not yet followed by a valid one: they may be beyond the end.
     let mut trailing_invalid = Vec::new();
     // Number of entries that end the list of unused entries: one does.
@@ -189,18 +204,19 @@ fn read_array(
         let at = array.checked_add(index * ARENA_OBJECT_BYTES)?;
         let Some(entry) = pages.array::<{ ARENA_OBJECT_BYTES as usize }>(at) else { break };
         if let Some(arena) = read_arena(context, pages, index as u32, &entry, sizes) {
-            arena_set.invalid_entries.append(&mut trailing_invalid);
-            arena_set.arenas.push(arena);
+            invalid_entries.append(&mut trailing_invalid);
+            arenas.push(arena);
         } else if !is_unused(array, &entry, &mut list_ends) {
             trailing_invalid.push(at);
-            if trailing_invalid.len() > MAX_INVALID || arena_set.arenas.is_empty() {
+            if trailing_invalid.len() > MAX_INVALID || arenas.is_empty() {
                 break;
             }
         }
         index += 1;
     }
-    let last = u64::from(arena_set.arenas.last()?.index);
-    Some((arena_set, array + (last + 1) * ARENA_OBJECT_BYTES))
+    let array_end = array + (u64::from(arenas.last()?.index) + 1) * ARENA_OBJECT_BYTES;
+    arenas.sort_unstable_by_key(|arena| arena.start);
+    Some(ArenaSet { array, array_end, sizes, arenas, invalid_entries })
 }
 
 /// Whether an entry is unused: it has no address, and links to another entry or, as the only one,

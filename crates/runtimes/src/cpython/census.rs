@@ -1,9 +1,12 @@
 //! Counts objects by type, and collects their pointers to memory outside the arenas.
 
+use std::time::Instant;
+
 use super::counted::{
-    BlockContent, CensusResult, ClaimedBlock, LargeObject, MIN_OBJECTS_NOT_SPARSE, TypeCounts, TypedObjects,
+    BlockContent, CensusResult, ClaimedBlock, CountedType, LargeObject, MIN_OBJECTS_NOT_SPARSE, TypeCounts,
+    TypedObjects, UNNUMBERED_TYPE,
 };
-use super::layout::{GC_HEAD_BYTES, Release, flags};
+use super::layout::{GC_HEAD_BYTES, GC_LINK_MASK, Release, flags};
 use super::objects::{self, GUARD_BYTES, GUARD_SUFFIX_BYTES, HEAD_BYTES, NO_OWNER, Table};
 use super::outside::OutsideMemory;
 use super::types::{Kind, Type, Types};
@@ -14,7 +17,8 @@ use strandline_claims::runtime::{ObjectTypes, ReferenceHints};
 use strandline_process::memory::{Memory, words_in};
 use strandline_process::range::AddressRange;
 
-/// Limit on addresses outside the arenas that one worker keeps; further ones are not followed.
+/// Limit on addresses outside the arenas that one worker keeps; further ones are not followed
+/// ([`CensusResult::is_incomplete`]).
 const MAX_TARGETS: usize = 1 << 21;
 /// Size of the cache of addresses found last.
 const RECENT_TARGETS: usize = 1 << 14;
@@ -23,6 +27,8 @@ const RECENT_TARGETS: usize = 1 << 14;
 const MIN_SORTED_TARGETS: usize = 1 << 16;
 /// Pages kept while following pointers outside the arenas: 8 MiB.
 const PAGES_KEPT: usize = 2048;
+/// Bytes read at once of a block that is followed.
+const PIECE_BYTES: usize = 64 << 10;
 /// Largest block read through kept pages: larger ones would evict the pages that they point to.
 const MAX_KEPT_BYTES: usize = 4096;
 
@@ -58,6 +64,7 @@ struct BlockOfType {
 
 /// A worker's census.
 pub struct Census<'a> {
+    memory: &'a dyn Memory,
     release: &'static Release,
     types: Types<'a>,
     pages: PageCache<'a>,
@@ -68,6 +75,8 @@ pub struct Census<'a> {
     first_types: Vec<u32>,
     /// Cache of the addresses found last.
     recent_targets: Vec<u64>,
+    /// Piece of the block that is being followed.
+    piece: Vec<u8>,
     /// Address of the current block.
     block_start: u64,
     /// Number of the type whose object is being followed.
@@ -87,6 +96,7 @@ impl<'a> Census<'a> {
     /// An empty census.
     pub fn new(memory: &'a dyn Memory, release: &'static Release, outside_memory: &'a OutsideMemory) -> Self {
         Self {
+            memory,
             release,
             types: Types::new(PageCache::new(memory), release),
             pages: PageCache::new(memory),
@@ -94,6 +104,7 @@ impl<'a> Census<'a> {
             counts: Vec::new(),
             first_types: Vec::new(),
             recent_targets: vec![0; RECENT_TARGETS],
+            piece: Vec::new(),
             block_start: 0,
             owner: NO_OWNER,
             targets: Vec::new(),
@@ -105,8 +116,8 @@ impl<'a> Census<'a> {
     }
 
     /// Enables collection of blocks and references for the search for holders.
-    pub fn with_holding(mut self, keeps_blocks: bool) -> Self {
-        self.result.holding = keeps_blocks.then(ReferenceHints::default);
+    pub fn with_hints(mut self, keeps_blocks: bool) -> Self {
+        self.result.hints = keeps_blocks.then(ReferenceHints::default);
         self
     }
 
@@ -153,10 +164,10 @@ impl<'a> Census<'a> {
         if content != BlockContent::FreeListed {
             self.follow(block);
         }
-        if let Some(holding) = &mut self.result.holding {
-            holding.blocks.push(at, block.len() as u64);
+        if let Some(hints) = &mut self.result.hints {
+            hints.blocks.push(at, block.len() as u64);
             if content != BlockContent::Other {
-                holding.objects.insert(at);
+                hints.objects.insert(at);
             }
         }
         content
@@ -181,7 +192,9 @@ impl<'a> Census<'a> {
         if found.is_free_listed {
             self.result.free_listed_objects.add(bytes);
             // Code objects of 3.8 to 3.10 point to frames that ended, in which stale words remain.
-            self.result.holding.iter_mut().for_each(|holding| _ = holding.stops.insert(self.block_start));
+            if let Some(hints) = &mut self.result.hints {
+                hints.stops.insert(self.block_start);
+            }
             return BlockContent::FreeListed;
         }
         let Some(object_type) = self.types.get(found.type_number) else {
@@ -209,34 +222,34 @@ impl<'a> Census<'a> {
 
     /// Records the type of the object in the block at `block`, for the search for holders.
     fn record_type(&mut self, block: u64, number: u32) {
-        if self.result.holding.is_some() {
-            self.typed_objects.push(block, u16::try_from(number).unwrap_or(u16::MAX));
+        if self.result.hints.is_some() {
+            self.typed_objects.push(block, u16::try_from(number).unwrap_or(UNNUMBERED_TYPE));
         }
     }
 
     /// Records an object at `at`, which begins with `head` in a block that ends at `end`, for the
     /// search for holders.
     fn record_object(&mut self, at: u64, end: u64, object_type: &Type, head: &[u8]) {
-        let Some(holding) = &mut self.result.holding else { return };
+        let Some(hints) = &mut self.result.hints else { return };
         if object_type.flags & flags::HAVE_GC != 0 && self.release.has_links() {
-            holding.gc_links.insert(at.saturating_sub(GC_HEAD_BYTES));
+            hints.gc_links.insert(at.saturating_sub(GC_HEAD_BYTES));
         }
         if matches!(object_type.kind, Kind::Class | Kind::Module | Kind::Weak) {
-            holding.stops.insert(at);
+            hints.stops.insert(at);
         }
         // A class defined by the program has more fields behind that.
         let is_built_in = object_type.flags & flags::HEAP_TYPE == 0;
         let offset = objects::raw_data_offset(self.release, object_type, head).filter(|_| is_built_in);
         let raw_data = offset.and_then(|offset| at.checked_add(offset)).filter(|&raw_data| raw_data < end);
         if let Some(raw_data) = raw_data {
-            holding.opaque_from.insert(raw_data);
+            hints.opaque_from.insert(raw_data);
         }
     }
 
     /// Ends an arena. `used_blocks` is its number of blocks in use; `None` if unknown.
     pub fn end_arena(&mut self, range: AddressRange, used_blocks: Option<u64>) {
-        if let (Some(holding), Some(_)) = (&mut self.result.holding, used_blocks) {
-            holding.release_units.push(range);
+        if let (Some(hints), Some(_)) = (&mut self.result.hints, used_blocks) {
+            hints.release_units.push(range);
         }
         if let Some(used_blocks) = used_blocks.filter(|&used_blocks| used_blocks < MIN_OBJECTS_NOT_SPARSE) {
             self.result.sparse_arenas += 1;
@@ -283,11 +296,30 @@ impl<'a> Census<'a> {
 
     /// Reads into `bytes` at `at`, a small block through kept pages. Returns the number of bytes
     /// read.
-    pub fn read(&mut self, memory: &dyn Memory, at: u64, bytes: &mut [u8]) -> usize {
+    fn read(&mut self, at: u64, bytes: &mut [u8]) -> usize {
         if bytes.len() <= MAX_KEPT_BYTES && self.pages.read(at, bytes).is_ok() {
             return bytes.len();
         }
-        memory.read_some(at, bytes)
+        self.memory.read_some(at, bytes)
+    }
+
+    /// Records the pointers in the used part of a block or a table, as far as it can be read before
+    /// the deadline.
+    pub fn follow_block(&mut self, block: Table, deadline: Instant) {
+        let mut piece = std::mem::take(&mut self.piece);
+        piece.resize(PIECE_BYTES, 0);
+        let mut at = block.address;
+        let end = block.address.saturating_add(block.used_bytes);
+        while at < end && Instant::now() < deadline {
+            let unread = &mut piece[..(end - at).min(PIECE_BYTES as u64) as usize];
+            let read_bytes = self.read(at, unread);
+            self.follow(&unread[..read_bytes]);
+            if read_bytes < unread.len() {
+                break;
+            }
+            at += read_bytes as u64;
+        }
+        self.piece = piece;
     }
 
     /// Records an address that holds no object.
@@ -311,13 +343,15 @@ impl<'a> Census<'a> {
     fn add_table(&mut self, table: Table) {
         // Memory behind the used part may contain stale words. An address outside known memory is
         // left out: each may cost a leaf of the set.
-        if let Some(holding) = &mut self.result.holding {
-            let (begin, end) =
-                (table.address.checked_add(table.used_bytes), table.address.checked_add(table.bytes));
-            let begin = begin.and_then(|begin| begin.checked_next_multiple_of(16));
-            let begin = begin.filter(|&begin| end.is_some_and(|end| begin < end));
-            if let Some(begin) = begin.filter(|&begin| self.outside_memory.is_known(begin)) {
-                holding.opaque_from.insert(begin);
+        if let Some(hints) = &mut self.result.hints {
+            let used_end = table.address.checked_add(table.used_bytes);
+            let begin = used_end.and_then(|used_end| used_end.checked_next_multiple_of(16));
+            let end = table.address.checked_add(table.bytes);
+            if let Some((begin, end)) = begin.zip(end)
+                && begin < end
+                && self.outside_memory.is_known(begin)
+            {
+                hints.opaque_from.insert(begin);
             }
         }
         if !self.outside_memory.contains(table.address) {
@@ -330,7 +364,7 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// Records the pointers in a block or a table.
+    /// Records the pointers in the bytes of a block or a table.
     pub fn follow(&mut self, block: &[u8]) {
         for word in words_in(block) {
             if self.outside_memory.contains(word) && word.is_multiple_of(16) {
@@ -372,7 +406,7 @@ impl<'a> Census<'a> {
         if object_type.kind == Kind::Dict && size.tables[0].is_none() {
             return None;
         }
-        if object_type.flags & self.release.inline_values != 0 {
+        if object_type.flags & self.release.inline_values_flags != 0 {
             // `struct _dictvalues`: the capacity, the values, and their order of insertion.
             let values_address =
                 start.checked_add(object_type.prefix_bytes)?.checked_add(object_type.basic_bytes)?;
@@ -396,7 +430,9 @@ impl<'a> Census<'a> {
         }
         let type_number = self.types.number_at(type_address)?;
         if references as u32 == 0 {
-            self.result.holding.iter_mut().for_each(|holding| _ = holding.stops.insert(at));
+            if let Some(hints) = &mut self.result.hints {
+                hints.stops.insert(at);
+            }
             return None;
         }
         let object_type = self.types.get(type_number)?;
@@ -406,8 +442,9 @@ impl<'a> Census<'a> {
             // freed block malloc has overwritten the links, and an apparent reference count may be
             // the size of a smaller block.
             let links_address = at.checked_sub(GC_HEAD_BYTES)?;
-            let next = self.pages.word(links_address)? & !3;
-            let leads_back = |pages: &mut PageCache<'_>| Some(pages.word(next.checked_add(8)?)? & !3);
+            let next = self.pages.word(links_address)? & GC_LINK_MASK;
+            let leads_back =
+                |pages: &mut PageCache<'_>| Some(pages.word(next.checked_add(8)?)? & GC_LINK_MASK);
             match next {
                 // `PyType_GenericAlloc` links every new instance of a class at once, and the
                 // collector unlinks only exact tuples and dicts. So this is not an object: a stale
@@ -445,10 +482,8 @@ impl<'a> Census<'a> {
         self.count(large.type_number, large.size.reported_bytes, &large.object_type, &large.head);
         self.owner = large.type_number;
         self.record_type(begin, large.type_number);
-        let (at, end) = (
-            large.start.saturating_add(large.object_type.prefix_bytes),
-            large.start.saturating_add(large.size.block_bytes),
-        );
+        let at = large.start.saturating_add(large.object_type.prefix_bytes);
+        let end = large.start.saturating_add(large.size.block_bytes);
         self.record_object(at, end, &large.object_type, &large.head);
         if large.size.block_bytes > LARGE_BYTES {
             let (type_address, bytes) = (large.object_type.address, large.size.reported_bytes);
@@ -495,7 +530,8 @@ impl<'a> Census<'a> {
     pub fn finish(mut self) -> CensusResult {
         self.result.is_incomplete |= self.types.is_full;
         for (object_type, counts) in self.types.by_number.iter().zip(&self.counts) {
-            self.result.types.insert(object_type.address, (*object_type, *counts));
+            let counted = CountedType { object_type: *object_type, counts: *counts };
+            self.result.types.insert(object_type.address, counted);
         }
         if !self.typed_objects.is_empty() {
             let typed = TypedObjects { objects: self.typed_objects, types: self.types.by_number };
@@ -509,22 +545,14 @@ impl<'a> Census<'a> {
 mod tests {
     use super::*;
     use crate::cpython::layout::RELEASES;
+    use crate::fabricated::EqualWords;
     use strandline_process::range::RangeSet;
-
-    /// Memory of equal bytes.
-    struct ConstantMemory(u8);
-
-    impl Memory for ConstantMemory {
-        fn read_some(&self, _: u64, buffer: &mut [u8]) -> usize {
-            buffer.fill(self.0);
-            buffer.len()
-        }
-    }
 
     #[test]
     fn values_near_address_0_have_no_prefix_below_it() {
+        let memory = EqualWords::new(0xf8f8_f8f8_f8f8_f8f8);
         let outside = OutsideMemory::new([AddressRange::new(0, 1 << 16)], RangeSet::default());
-        let mut census = Census::new(&ConstantMemory(0xf8), &RELEASES[3], &outside);
+        let mut census = Census::new(&memory, &RELEASES[3], &outside);
         [0, 7, 8, 0xf0].into_iter().for_each(|word| census.add_values(word));
         assert!(census.tables.is_empty());
         census.add_values(0x1000);
@@ -533,12 +561,13 @@ mod tests {
 
     #[test]
     fn tables_outside_known_memory_cost_nothing() {
+        let memory = EqualWords::new(0);
         let outside = OutsideMemory::new([AddressRange::new(0x1_0000, 0x2_0000)], RangeSet::default());
-        let mut census = Census::new(&ConstantMemory(0), &RELEASES[3], &outside).with_holding(true);
+        let mut census = Census::new(&memory, &RELEASES[3], &outside).with_hints(true);
         for address in [0x1_0000, 0x5000_0000, u64::MAX - 15] {
             census.add_table(Table::new(address, 4096, 100));
         }
-        let holding = census.finish().holding.unwrap();
-        assert_eq!(holding.opaque_from.within(0, u64::MAX).collect::<Vec<_>>(), [0x1_0070]);
+        let hints = census.finish().hints.unwrap();
+        assert_eq!(hints.opaque_from.within(0, u64::MAX).collect::<Vec<_>>(), [0x1_0070]);
     }
 }

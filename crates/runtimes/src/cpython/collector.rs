@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::arenas::MAX_STATE_BYTES;
 use super::facts::{Collector, Generation};
-use super::layout::Release;
+use super::layout::{GC_LINK_MASK, Release};
 use super::locate::Program;
 use strandline_claims::range::PAGE_BYTES;
 use strandline_process::memory::{Memory, half_word_at, word_at};
@@ -40,8 +40,6 @@ const UNCOLLECTABLE: usize = 16;
 /// Upper bound on the bytes from the first generation to the end of `collecting`.
 const STATE_BYTES: usize =
     (GENERATIONS + 1) * GENERATION_BYTES + 4 + POINTER_BYTES + GENERATIONS * STATISTICS_BYTES + 4;
-/// Mask of the address in a link: the low bits are flags.
-const LINK_MASK: u64 = !3;
 /// Valid targets of links: neither the first page nor the kernel's half.
 const LINK_TARGETS: std::ops::Range<u64> = PAGE_BYTES..USER_ADDRESS_END;
 
@@ -72,7 +70,7 @@ fn read_at_offset(memory: &dyn Memory, at: u64, release: &Release) -> Option<Col
     read(&bytes, GENERATIONS_OFFSET, (GENERATIONS + 1) * GENERATION_BYTES + pointer_bytes)
 }
 
-/// Searches the state of an interpreter for its collector.
+/// Searches the state of an interpreter for its collector, until the deadline.
 fn find_in_state(memory: &dyn Memory, state: u64, deadline: Instant) -> Option<Collector> {
     let bytes = read_state(memory, state);
     let last_offset = bytes.len().checked_sub(STATE_BYTES)?;
@@ -117,7 +115,7 @@ struct Links {
 /// Returns the links of the possible list head at `bytes[at]`.
 fn links(bytes: &[u8], at: usize) -> Option<Links> {
     let link = |at: usize| {
-        let link = word_at(bytes, at)? & LINK_MASK;
+        let link = word_at(bytes, at)? & GC_LINK_MASK;
         (link.is_multiple_of(8) && LINK_TARGETS.contains(&link)).then_some(link)
     };
     Some(Links { first: link(at)?, last: link(at + 8)? })
@@ -127,7 +125,7 @@ fn links(bytes: &[u8], at: usize) -> Option<Links> {
 /// itself.
 fn is_list(memory: &dyn Memory, bytes: &[u8], at: usize, head: u64) -> bool {
     let Some(Links { first, last }) = links(bytes, at) else { return false };
-    let leads_back = |link: u64| memory.read_word(link).is_ok_and(|word| word & LINK_MASK == head);
+    let leads_back = |link: u64| memory.read_word(link).is_ok_and(|word| word & GC_LINK_MASK == head);
     leads_back(first + 8) && leads_back(last)
 }
 
@@ -154,32 +152,17 @@ fn read(bytes: &[u8], at: usize, statistics_offset: usize) -> Option<Collector> 
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
     use super::*;
+    use crate::fabricated::EqualWords;
 
-    /// Memory in which all words are equal, with a count of the words read.
-    struct ConstantMemory {
-        word: u64,
-        words_read: AtomicUsize,
-    }
-
-    impl Memory for ConstantMemory {
-        fn read_some(&self, _: u64, buffer: &mut [u8]) -> usize {
-            for bytes in buffer.chunks_mut(8) {
-                bytes.copy_from_slice(&self.word.to_le_bytes()[..bytes.len()]);
-            }
-            self.words_read.fetch_add(usize::from(buffer.len() == 8), Ordering::Relaxed);
-            buffer.len()
-        }
-    }
-
-    /// Searches memory of equal words for a collector; returns the number of words read.
+    /// Searches memory of equal words for a collector; returns the number of words read to follow
+    /// links.
     fn words_read(word: u64, deadline: Instant) -> usize {
-        let memory = ConstantMemory { word, words_read: AtomicUsize::new(0) };
+        let memory = EqualWords::new(word);
         assert!(find_in_state(&memory, 0x5555_0000_0000, deadline).is_none());
-        memory.words_read.into_inner()
+        memory.read_lengths().into_iter().filter(|&length| length == 8).count()
     }
 
     #[test]

@@ -8,16 +8,18 @@
 
 use std::collections::HashMap;
 
+use super::ABOUT;
 use super::counted::{ClaimedBlock, LargeObject};
 use super::facts::CPython;
 use super::large::Slots;
 use strandline_claims::caveat::Caveat;
 use strandline_claims::runtime::{FinishContext, NamedBlock, Pending, Reading};
 
-/// Work left for when the allocators have been read.
+/// What is compared once the allocators have been read.
 pub struct PendingConfirmation {
     /// Slots of the claims on blocks.
     pub slots: Slots,
+    /// Large objects outside the arenas.
     pub large_objects: Vec<LargeObject>,
     /// Blocks that may be large, with the types of their objects.
     pub claimed_blocks: Vec<ClaimedBlock>,
@@ -56,24 +58,23 @@ impl Pending for PendingConfirmation {
         let types = reading.facts.types.iter().enumerate();
         let indices: HashMap<String, usize> =
             types.map(|(index, facts)| (facts.name.clone(), index)).collect();
-        let mut details: Option<CPython> = reading.facts.details("cpython");
-        for unconfirmed in
-            self.large_objects.iter().filter(|object| !confirmed_bytes.contains_key(&object.start))
-        {
-            let index =
-                self.type_names.get(&unconfirmed.type_address).and_then(|name| indices.get(name)).copied();
+        let mut details: Option<CPython> = reading.facts.details(ABOUT.name);
+        let is_unconfirmed = |object: &&LargeObject| !confirmed_bytes.contains_key(&object.start);
+        for object in self.large_objects.iter().filter(is_unconfirmed) {
+            // Only types with many bytes are listed.
+            let index = self.type_names.get(&object.type_address).and_then(|name| indices.get(name)).copied();
             if let Some(facts) = index.and_then(|index| reading.facts.types.get_mut(index)) {
                 facts.instances = facts.instances.saturating_sub(1);
-                facts.bytes = facts.bytes.saturating_sub(unconfirmed.bytes);
+                facts.bytes = facts.bytes.saturating_sub(object.bytes);
             }
             if let Some(outside) = details.as_mut().and_then(|details| details.beside_arenas.as_mut()) {
                 outside.objects = outside.objects.saturating_sub(1);
-                outside.bytes = outside.bytes.saturating_sub(unconfirmed.bytes);
+                outside.bytes = outside.bytes.saturating_sub(object.bytes);
             }
         }
         reading.facts.types.retain(|facts| facts.instances > 0);
         if let Some(details) = details {
-            reading.facts.set_details("cpython", &details);
+            reading.facts.set_details(ABOUT.name, &details);
         }
     }
 }

@@ -10,6 +10,9 @@ use strandline_claims::runtime::{ObjectTypes, ReferenceHints};
 /// An arena with fewer objects than this counts as sparse.
 pub const MIN_OBJECTS_NOT_SPARSE: u64 = 10;
 
+/// Number in [`TypedObjects::objects`] that all types without a number of their own share.
+pub const UNNUMBERED_TYPE: u16 = u16::MAX;
+
 /// Objects of one type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TypeCounts {
@@ -19,6 +22,22 @@ pub struct TypeCounts {
     pub bytes: u64,
     /// Number of them in sparse arenas.
     pub in_sparse_arenas: u64,
+}
+
+impl TypeCounts {
+    /// Adds the counts of other objects of the type.
+    pub fn add(&mut self, other: &Self) {
+        self.instances += other.instances;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.in_sparse_arenas += other.in_sparse_arenas;
+    }
+}
+
+/// A type, and its objects.
+#[derive(Clone, Copy, Debug)]
+pub struct CountedType {
+    pub object_type: Type,
+    pub counts: TypeCounts,
 }
 
 /// A counted large object outside the arenas.
@@ -43,6 +62,7 @@ pub struct ClaimedBlock {
     pub type_address: u64,
 }
 
+/// What a block in use holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockContent {
     /// An object.
@@ -58,10 +78,11 @@ pub enum BlockContent {
     Other,
 }
 
+/// The counts of one worker, or of several added up.
 #[derive(Default)]
 pub struct CensusResult {
     /// Types and their objects, by address of the type.
-    pub types: HashMap<u64, (Type, TypeCounts)>,
+    pub types: HashMap<u64, CountedType>,
     /// Objects on free lists; bytes are those of their blocks.
     pub free_listed_objects: Objects,
     /// Objects outside the arenas.
@@ -77,21 +98,19 @@ pub struct CensusResult {
     /// Allocators' blocks that belong to an object and are, or may be, large.
     pub claimed_blocks: Vec<ClaimedBlock>,
     /// Blocks and references for the search for holders, if requested.
-    pub holding: Option<ReferenceHints>,
+    pub hints: Option<ReferenceHints>,
     /// The types of objects, for the same search.
     pub typed_objects: Vec<TypedObjects>,
-    /// Whether a limit was reached, and what came after it is missing.
+    /// Whether a limit was reached: what came after it is missing.
     pub is_incomplete: bool,
 }
 
 impl CensusResult {
     /// Adds another worker's counts.
     pub fn add(&mut self, other: Self) {
-        for (address, (object_type, added)) in other.types {
-            let counts = &mut self.types.entry(address).or_insert((object_type, TypeCounts::default())).1;
-            counts.instances += added.instances;
-            counts.bytes = counts.bytes.saturating_add(added.bytes);
-            counts.in_sparse_arenas += added.in_sparse_arenas;
+        for (address, CountedType { object_type, counts }) in other.types {
+            let new = CountedType { object_type, counts: TypeCounts::default() };
+            self.types.entry(address).or_insert(new).counts.add(&counts);
         }
         for (total, added) in [
             (&mut self.outside_objects, other.outside_objects),
@@ -105,8 +124,8 @@ impl CensusResult {
         self.sparse_arena_blocks += other.sparse_arena_blocks;
         self.large_objects.extend(other.large_objects);
         self.claimed_blocks.extend(other.claimed_blocks);
-        if let Some(holding) = other.holding {
-            self.holding.get_or_insert_default().add(holding);
+        if let Some(hints) = other.hints {
+            self.hints.get_or_insert_default().add(hints);
         }
         self.typed_objects.extend(other.typed_objects);
         self.is_incomplete |= other.is_incomplete;

@@ -18,8 +18,8 @@ use strandline_process::memory::{half_word_at, word_at};
 /// is invalid.
 pub fn owned_data(pages: &mut PageCache<'_>, release: &Release, kind: Kind, head: &[u8]) -> Option<Table> {
     let data = match kind {
-        Kind::Array => array(pages, head),
-        Kind::NumpyArray => numpy_array(pages, release, head),
+        Kind::Array => array_data(pages, head),
+        Kind::NumpyArray => numpy_data(pages, release, head),
         Kind::Buffered if release.minor <= BUFFERED_LAST_MINOR => {
             let address = word_at(head, BUFFERED_BYTES)?;
             // The program chose the size: all of the block is counted, whatever its size.
@@ -35,7 +35,7 @@ pub fn owned_data(pages: &mut PageCache<'_>, release: &Release, kind: Kind, head
     data.filter(|table| table.address != 0 && table.bytes > 0)
 }
 
-fn array(pages: &mut PageCache<'_>, head: &[u8]) -> Option<Table> {
+fn array_data(pages: &mut PageCache<'_>, head: &[u8]) -> Option<Table> {
     let description: [u8; 8] = pages.array(word_at(head, ARRAY_DESCRIPTION)?)?;
     let item_bytes = u64::from(half_word_at(&description, ARRAY_ITEM_BYTES)?);
     let bytes = word_at(head, ARRAY_ALLOCATED)?.checked_mul(item_bytes)?;
@@ -44,7 +44,7 @@ fn array(pages: &mut PageCache<'_>, head: &[u8]) -> Option<Table> {
 
 /// Returns data that the array owns; borrowed data is part of another object's data and may begin
 /// where that begins.
-fn numpy_array(pages: &mut PageCache<'_>, release: &Release, head: &[u8]) -> Option<Table> {
+fn numpy_data(pages: &mut PageCache<'_>, release: &Release, head: &[u8]) -> Option<Table> {
     let dimensions = half_word_at(head, NDARRAY_DIMENSION_COUNT)?;
     if half_word_at(head, NDARRAY_FLAGS)? & NDARRAY_OWNS == 0 || dimensions > NDARRAY_MAX_DIMENSIONS {
         return None;

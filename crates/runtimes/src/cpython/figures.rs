@@ -1,15 +1,16 @@
 //! CPython's figures, named as in `sys._debugmallocstats`, and its objects by type.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::time::Instant;
 
 use super::arenas::ArenaSet;
-use super::counted::{CensusResult, TypeCounts, TypedObjects};
+use super::counted::{CensusResult, CountedType, TypeCounts, TypedObjects, UNNUMBERED_TYPE};
 use super::facts::{self, CPython, SparseArenas, TypeInSparseArenas};
 use super::heap_blocks;
 use super::layout::{self, Release};
 use super::names::Names;
-use super::pools::{self, Sums};
+use super::pools::{self, Sums, UsedClass};
 use super::types::Type;
 use strandline_claims::facts::{TypeFacts, figures};
 use strandline_claims::runtime::{ObjectTypes, Reading};
@@ -36,11 +37,11 @@ pub fn fill_in_facts(arena_sets: &[ArenaSet], sums: &Sums, release: &Release, re
     let committed_bytes: u64 =
         arena_sets.iter().map(|set| set.arenas.len() as u64 * set.sizes.arena_bytes).sum();
     let sum_of_blocks = |field: fn(&pools::SizeClassCounts) -> u64| -> u64 {
-        pools::used_classes(sums).map(|(block_bytes, class)| field(&class) * block_bytes).sum()
+        pools::used_classes(sums).map(|class| field(&class.counts) * class.block_bytes).sum()
     };
     let (used_bytes, free_bytes) =
         (sum_of_blocks(|class| class.used_blocks), sum_of_blocks(|class| class.free_blocks));
-    let pool_count: u64 = pools::used_classes(sums).map(|(_, class)| class.pools).sum();
+    let pool_count: u64 = pools::used_classes(sums).map(|class| class.counts.pools).sum();
     let header_bytes = pool_count * layout::POOL_HEADER_BYTES;
     let facts = &mut reading.facts;
     facts.used_bytes = Some(used_bytes);
@@ -67,7 +68,7 @@ pub fn details(arena_sets: &[ArenaSet], sums: &Sums) -> CPython {
         used_bytes: counts.used_bytes,
         free_bytes: counts.free_bytes,
     });
-    let size_classes = pools::used_classes(sums).map(|(block_bytes, counts)| facts::SizeClass {
+    let size_classes = pools::used_classes(sums).map(|UsedClass { block_bytes, counts }| facts::SizeClass {
         block_bytes,
         pools: counts.pools,
         used_blocks: counts.used_blocks,
@@ -92,33 +93,27 @@ pub fn list_types(
     details: &mut CPython,
 ) -> HashMap<u64, String> {
     let mut type_names = HashMap::new();
-    let mut types: Vec<_> = result.types.values().filter(|(_, sums)| sums.instances > 0).collect();
-    types.sort_by_key(|(object_type, sums)| (std::cmp::Reverse(sums.bytes), object_type.address));
+    let mut types: Vec<_> = result.types.values().filter(|counted| counted.counts.instances > 0).collect();
+    types.sort_by_key(|counted| (std::cmp::Reverse(counted.counts.bytes), counted.object_type.address));
     let mut by_name: HashMap<String, TypeCounts> = HashMap::new();
-    let is_shown = |(rank, (_, sums)): &(usize, &&(Type, TypeCounts))| {
-        *rank < MAX_TYPES || sums.in_sparse_arenas > 0 && Instant::now() < deadline
-    };
-    for (_, (object_type, sums)) in types.iter().enumerate().filter(is_shown) {
-        let name = names.type_name(object_type);
-        type_names.insert(object_type.address, name.clone());
-        let total = by_name.entry(name).or_default();
-        total.instances += sums.instances;
-        total.bytes = total.bytes.saturating_add(sums.bytes);
-        total.in_sparse_arenas += sums.in_sparse_arenas;
+    for (rank, CountedType { object_type, counts }) in types.into_iter().enumerate() {
+        if rank < MAX_TYPES || counts.in_sparse_arenas > 0 && Instant::now() < deadline {
+            let name = names.type_name(object_type);
+            type_names.insert(object_type.address, name.clone());
+            by_name.entry(name).or_default().add(counts);
+        }
     }
     let mut kept_by: Vec<TypeInSparseArenas> = by_name
         .iter()
-        .filter(|(_, sums)| sums.in_sparse_arenas > 0)
-        .map(|(name, sums)| TypeInSparseArenas { name: name.clone(), objects: sums.in_sparse_arenas })
+        .filter(|(_, counts)| counts.in_sparse_arenas > 0)
+        .map(|(name, counts)| TypeInSparseArenas { name: name.clone(), objects: counts.in_sparse_arenas })
         .collect();
     kept_by.sort_by(|a, b| b.objects.cmp(&a.objects).then_with(|| a.name.cmp(&b.name)));
     kept_by.truncate(MAX_PINNING_TYPES);
-    let facts = by_name.into_iter().map(|(name, sums)| TypeFacts {
-        name,
-        instances: sums.instances,
-        bytes: sums.bytes,
-    });
-    reading.facts.types = facts.collect();
+    let facts = by_name.into_iter();
+    reading.facts.types = facts
+        .map(|(name, TypeCounts { instances, bytes, .. })| TypeFacts { name, instances, bytes })
+        .collect();
     reading.facts.types.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
     details.free_lists = Some(result.free_listed_objects.clone());
     details.interned = Some(result.interned_objects.clone());
@@ -128,20 +123,21 @@ pub fn list_types(
     type_names
 }
 
-/// Adds names of unlisted types that own allocators' blocks.
+/// Adds names of at most [`MAX_TYPES`] unlisted types that own allocators' blocks; the blocks of
+/// others stay without a holder.
 pub fn name_owners(names: &mut Names<'_>, result: &CensusResult, type_names: &mut HashMap<u64, String>) {
     let max_names = type_names.len() + MAX_TYPES;
     for block in &result.claimed_blocks {
         if type_names.len() < max_names
-            && let Some((object_type, _)) = result.types.get(&block.type_address)
+            && let Some(counted) = result.types.get(&block.type_address)
         {
-            type_names.entry(block.type_address).or_insert_with(|| names.type_name(object_type));
+            type_names.entry(block.type_address).or_insert_with(|| names.type_name(&counted.object_type));
         }
     }
 }
 
-/// The types of objects by the addresses of their blocks. Types not named by `deadline` stay
-/// unknown.
+/// Returns the types of objects by the addresses of their blocks. Types not named by `deadline`
+/// stay unknown.
 pub fn object_types(
     names: &mut Names<'_>,
     typed_objects: Vec<TypedObjects>,
@@ -161,13 +157,12 @@ pub fn object_types(
                 }
             })
         };
-        // By the worker's number, `None` until it is looked up.
-        let mut own_numbers: Vec<Option<Option<u16>>> = vec![None; types.len()];
+        // By the worker's number; looked up at the type's first object.
+        let numbers_by_worker: Vec<OnceCell<Option<u16>>> = vec![OnceCell::new(); types.len()];
         objects.renumber(|worker_number| {
-            // All types beyond the maximum have this number.
-            let index = Some(worker_number).filter(|&number| number != u16::MAX).map(usize::from)?;
+            let index = Some(worker_number).filter(|&number| number != UNNUMBERED_TYPE).map(usize::from)?;
             let object_type = types.get(index)?;
-            *own_numbers.get_mut(index)?.get_or_insert_with(|| number(&mut object_types, names, object_type))
+            *numbers_by_worker.get(index)?.get_or_init(|| number(&mut object_types, names, object_type))
         });
         object_types.append(objects);
     }

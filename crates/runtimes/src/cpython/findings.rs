@@ -26,9 +26,11 @@ fn sparse_arenas(view: &LedgerView<'_>) -> Option<String> {
     let sparse = facts.sparse_arenas.filter(|sparse| sparse.arenas > 0)?;
     let first = sparse.kept_by.first();
     let type_clause = first.map_or_else(String::new, |kept_by| format!(", most of them {}", kept_by.name));
-    Some(format!(
-        "; {} of the {} arenas are pinned by fewer than {MIN_OBJECTS_NOT_SPARSE} objects each{type_clause}",
-        thousands(sparse.arenas),
-        thousands(arenas)
-    ))
+    let pinned = match (sparse.arenas, arenas) {
+        (1, 1) => "the only arena is pinned".to_owned(),
+        (1, _) => format!("1 of the {} arenas is pinned", thousands(arenas)),
+        _ => format!("{} of the {} arenas are pinned", thousands(sparse.arenas), thousands(arenas)),
+    };
+    let each = if sparse.arenas == 1 { "" } else { " each" };
+    Some(format!("; {pinned} by fewer than {MIN_OBJECTS_NOT_SPARSE} objects{each}{type_clause}"))
 }

@@ -4,7 +4,7 @@
 use super::census::Census;
 use super::counted::BlockContent;
 use super::heaps::Page;
-use super::large::{self, Slots};
+use super::large::Slots;
 use super::layout::HEAP_NAMES;
 use super::objects::{HEAD_BYTES, Table};
 use crate::batch::PageCache;
@@ -25,8 +25,6 @@ const MAX_OFFSET_BYTES: usize = 64;
 const HEAD_READ_BYTES: usize = MAX_OFFSET_BYTES + HEAD_BYTES;
 /// Blocks up to this size are claimed whole for an object; of a larger one, only the object is.
 const SMALL_BYTES: u64 = 1 << 10;
-/// Bytes of a block that are followed at once.
-const PIECE_BYTES: usize = 64 << 10;
 
 /// Pages of one kind of heap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,8 +71,6 @@ pub struct Walker<'a> {
     buffer: ReadBuffer,
     /// Bitmap of the free blocks of the current page.
     free_bitmap: Vec<u64>,
-    /// Piece of a block whose pointers are followed.
-    piece: ReadBuffer,
     /// Totals of the walk.
     pub sums: Sums,
     /// Objects in the blocks.
@@ -98,7 +94,6 @@ impl<'a> Walker<'a> {
             pages: PageCache::new(memory),
             buffer: ReadBuffer::default(),
             free_bitmap: Vec::new(),
-            piece: ReadBuffer::new(PIECE_BYTES),
             sums: Sums::default(),
             census,
         }
@@ -120,18 +115,19 @@ impl<'a> Walker<'a> {
         (self.context.progress)(page.end - page.start);
     }
 
-    /// Counts the blocks in use of a page without objects.
+    /// Counts the blocks in use of a page without objects; `None` if it is damaged.
     fn count_used(&mut self, page: &Page) -> Option<u64> {
         self.buffer.resize(0);
-        self.clear_bitmap(page)?;
+        self.clear_bitmap(page);
         let freed_blocks = self.mark_free(page, page.free_lists.thread)?;
         page.used_blocks.checked_sub(freed_blocks)
     }
 
-    /// Counts and claims the objects of a page; returns the number of blocks in use.
+    /// Counts and claims the objects of a page. Returns the number of blocks in use; `None` if it
+    /// is damaged.
     fn claim_objects(&mut self, page: &Page) -> Option<u64> {
         self.read_blocks(page);
-        self.clear_bitmap(page)?;
+        self.clear_bitmap(page);
         let lists = page.free_lists;
         let owner_freed_blocks = self.mark_free(page, lists.next)? + self.mark_free(page, lists.local)?;
         if page.capacity_blocks.checked_sub(page.used_blocks)? != owner_freed_blocks {
@@ -146,10 +142,10 @@ impl<'a> Walker<'a> {
         page.used_blocks.checked_sub(freed_blocks)
     }
 
-    fn clear_bitmap(&mut self, page: &Page) -> Option<()> {
+    fn clear_bitmap(&mut self, page: &Page) {
         self.free_bitmap.clear();
-        self.free_bitmap.resize(usize::try_from(page.capacity_blocks.div_ceil(64)).ok()?, 0);
-        Some(())
+        // The capacity has 16 bits.
+        self.free_bitmap.resize(page.capacity_blocks.div_ceil(64) as usize, 0);
     }
 
     /// Reads all blocks of a page at once, if they are few enough and all resident.
@@ -165,7 +161,7 @@ impl<'a> Walker<'a> {
     }
 
     /// Marks the blocks of the free list that begins at `first`; each begins with the address of
-    /// the next. Returns their number.
+    /// the next. Returns their number; `None` if the list is invalid.
     fn mark_free(&mut self, page: &Page, first: u64) -> Option<u64> {
         let (mut at, mut count) = (first, 0);
         while at != 0 {
@@ -196,6 +192,7 @@ impl<'a> Walker<'a> {
             Some(head) => head,
             None => {
                 let Some(head_buffer) = head_buffer.get_mut(..head_bytes) else { return };
+                // In swap, or never written: no byte of its head is resident.
                 if self.pages.read(at, head_buffer).is_err() {
                     return;
                 }
@@ -221,7 +218,7 @@ impl<'a> Walker<'a> {
             Some(block) => self.census.follow(block),
             None => {
                 let object = Table::new(at, claimed_bytes, claimed_bytes);
-                large::read(self.memory, &mut self.census, object, &mut self.piece, self.context.deadline);
+                self.census.follow_block(object, self.context.deadline);
             }
         }
     }

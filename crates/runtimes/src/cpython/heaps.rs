@@ -20,10 +20,12 @@ use strandline_claims::words::{each_word_until, is_mapped_memory};
 use strandline_process::memory::{Memory, half_word_at, word_at};
 use strandline_process::range::AddressRange;
 
-/// Limit on segments: 8 TiB.
+/// Limit on candidates: at most two for each segment of 32 MiB, so at least 4 TiB.
 const MAX_SEGMENTS: usize = 1 << 18;
 /// Bytes read to recognize a segment: up to its first page structure.
 const HEAD_BYTES: usize = 304;
+/// Limit on a segment's entries for slices. One with a single block has more slices than entries.
+const MAX_ENTRIES: u64 = SEGMENT_BYTES / SLICE_BYTES + 1;
 /// Upper bound on the slices of a segment; one with a single block may have many.
 const MAX_SLICES: u64 = 1 << 31;
 /// Bits of `xthread_free` that are a state.
@@ -54,7 +56,7 @@ pub struct Page {
     pub heap: usize,
 }
 
-/// First blocks of the free lists of a page; 0 if a list is empty.
+/// Addresses of the first blocks of a page's free lists; 0, as in the page, if a list is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeLists {
     /// `free`: blocks to allocate next.
@@ -80,6 +82,7 @@ pub struct Heaps {
     pub doubts: ReadProblems,
 }
 
+/// Finds the pages of all heaps of `program`.
 pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program) -> Heaps {
     let mut heaps = Heaps::default();
     let candidates = candidates(context, memory);
@@ -89,13 +92,14 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program) -> He
     }
     // A key computed with the wrong layout is not in static data; of several keys that are, the one
     // with the most segments wins.
-    let mut segments_and_key = None;
+    let mut best_key = None;
     each_word_until(memory, context.resident_runs(program.data), context.deadline, &mut |_, word| {
-        let found = segments_by_key.get(&word).map(|&segments| (segments, word));
-        segments_and_key = segments_and_key.max(found);
+        if segments_by_key.get(&word) > best_key.and_then(|key| segments_by_key.get(&key)) {
+            best_key = Some(word);
+        }
         true
     });
-    let Some((_, key)) = segments_and_key else {
+    let Some(key) = best_key else {
         if Instant::now() >= context.deadline {
             heaps.doubts.note_timeout(program.runtime);
         }
@@ -122,6 +126,7 @@ struct Candidate {
     key: u64,
 }
 
+/// Returns the possible segments in resident memory, in address order.
 fn candidates(context: &Context<'_>, memory: &dyn Memory) -> Vec<Candidate> {
     let mut candidates = Vec::new();
     for mapping in context.space.mappings().iter().filter(|mapping| is_mapped_memory(mapping)) {
@@ -149,7 +154,7 @@ fn may_be_segment(layout: &HeapLayout, bytes: &[u8]) -> bool {
     let word = |at: usize| word_at(bytes, at).unwrap_or(u64::MAX);
     let own_slices = word(layout.info_slice_count);
     half_word_at(bytes, layout.segment_kind).is_some_and(|kind| kind <= 1)
-        && (1..=SEGMENT_BYTES / SLICE_BYTES + 1).contains(&word(layout.entry_count))
+        && (1..=MAX_ENTRIES).contains(&word(layout.entry_count))
         && (1..MAX_SLICES).contains(&word(layout.slice_count))
         && (1..=MAX_INFO_SLICES).contains(&own_slices)
         // The first slices hold the segment's own structures.
@@ -160,6 +165,7 @@ fn may_be_segment(layout: &HeapLayout, bytes: &[u8]) -> bool {
 fn add_segment(context: &Context<'_>, memory: &dyn Memory, segment: &Candidate, heaps: &mut Heaps) -> u64 {
     let layout = segment.layout;
     let bytes = read_structures(context, memory, segment);
+    // `bytes` contains all fields.
     let word = |at: usize| word_at(&bytes, at).unwrap_or(0);
     let end = segment.start.saturating_add(word(layout.slice_count).saturating_mul(SLICE_BYTES));
     if word(layout.thread_id) == 0 && word(layout.used_pages) == 0 {
@@ -169,10 +175,9 @@ fn add_segment(context: &Context<'_>, memory: &dyn Memory, segment: &Candidate, 
     let is_huge = word(layout.segment_kind) as u32 == 1;
     let pages_before = heaps.pages.len();
     let mut index = word(layout.info_slice_count);
-    while index < word(layout.entry_count) {
+    while index < word(layout.entry_count).min(MAX_ENTRIES) {
         let start = segment.start.saturating_add(index * SLICE_BYTES);
         let at = layout.page_structures + index as usize * layout.structure_bytes;
-        // Always in range: the number of entries was checked.
         let Some(structure) = bytes.get(at..at + layout.structure_bytes) else { break };
         let count = half_word_at(structure, 0).map_or(0, u64::from);
         let page_end = if is_huge { end } else { start.saturating_add(count * SLICE_BYTES) };
@@ -194,7 +199,7 @@ fn add_segment(context: &Context<'_>, memory: &dyn Memory, segment: &Candidate, 
 /// Reads a segment's own structures; zeros where nothing was ever written.
 fn read_structures(context: &Context<'_>, memory: &dyn Memory, segment: &Candidate) -> Vec<u8> {
     let max_bytes = (segment.layout.page_structures as u64)
-        .saturating_add((SEGMENT_BYTES / SLICE_BYTES + 1) * segment.layout.structure_bytes as u64)
+        .saturating_add(MAX_ENTRIES * segment.layout.structure_bytes as u64)
         .next_multiple_of(PAGE_BYTES);
     let mut bytes = vec![0; max_bytes as usize];
     for run in context.resident_runs(AddressRange::sized(segment.start, max_bytes)) {
@@ -207,7 +212,7 @@ fn read_structures(context: &Context<'_>, memory: &dyn Memory, segment: &Candida
 }
 
 /// Returns the page at `start..end` that a structure describes; `None` if it is not the first
-/// structure of a page.
+/// structure of a page or invalid: invalid ones are noticed by the segment's count of pages.
 fn parse_page(layout: &HeapLayout, structure: &[u8], start: u64, end: u64) -> Option<Page> {
     let word_32 = |at: usize| half_word_at(structure, at).map(u64::from);
     let word_16 = |at: usize| word_32(at).map(|word| word & 0xffff);

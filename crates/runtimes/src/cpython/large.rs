@@ -7,16 +7,12 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
-use super::census::Census;
+use super::census::{Census, OutsideObject};
 use super::objects::{GuardedBlock, NO_OWNER, Table};
 use strandline_claims::class::Slot;
 use strandline_claims::range::PAGE_BYTES;
 use strandline_claims::refinements::{LARGE_BYTES, Refinements};
-use strandline_process::buffer::ReadBuffer;
-use strandline_process::memory::Memory;
 
-/// Bytes read at once.
-pub const PIECE_BYTES: usize = 64 << 10;
 /// Rounds of following blocks that are not objects: a thread's state, a chunk of its frames, and
 /// the blocks that the frames point to.
 const MAX_ROUNDS: usize = 3;
@@ -44,15 +40,8 @@ pub struct Slots {
 }
 
 /// Follows all pointers that `census` has collected. False if the deadline passed before the end.
-pub fn follow(
-    memory: &dyn Memory,
-    census: &mut Census<'_>,
-    refinements: &Refinements,
-    slots: Slots,
-    deadline: Instant,
-) -> bool {
-    let mut piece = ReadBuffer::new(PIECE_BYTES);
-    let mut is_done = follow_objects(memory, census, refinements, slots, &mut piece, deadline);
+pub fn follow(census: &mut Census<'_>, refinements: &Refinements, slots: Slots, deadline: Instant) -> bool {
+    let mut is_done = follow_objects(census, refinements, slots, deadline);
     // Blocks of C code point on, for example thread states to the chunks with frames (from 3.11
     // on). What they point to gets no owner: any word may point there, even a number or a stale
     // pointer.
@@ -69,23 +58,20 @@ pub fn follow(
         for target in targets {
             let bytes =
                 if target.at.is_multiple_of(PAGE_BYTES) { READ_CHUNK_BYTES } else { READ_BLOCK_BYTES };
-            let block = Table::new(target.at, bytes, bytes);
             census.owner = NO_OWNER;
-            read(memory, census, block, &mut piece, deadline);
+            census.follow_block(Table::new(target.at, bytes, bytes), deadline);
         }
-        is_done &= follow_objects(memory, census, refinements, slots, &mut piece, deadline);
+        is_done &= follow_objects(census, refinements, slots, deadline);
     }
     census.owner = NO_OWNER;
     is_done && Instant::now() < deadline
 }
 
-/// Follows the pointers of objects and their tables to the end.
+/// Follows the pointers of objects and their tables. False if the deadline passed before the end.
 fn follow_objects(
-    memory: &dyn Memory,
     census: &mut Census<'_>,
     refinements: &Refinements,
     slots: Slots,
-    piece: &mut [u8],
     deadline: Instant,
 ) -> bool {
     let mut steps = 0_usize;
@@ -95,58 +81,64 @@ fn follow_objects(
         if steps.is_multiple_of(STEPS_PER_DEADLINE_CHECK) && Instant::now() >= deadline {
             return false;
         }
-        // Tables first: one that is reached by another pointer before would count as a block of
+        // Tables come first: one that another pointer reached before would count as a block of
         // unknown use.
         if let Some(table) = census.tables.pop() {
-            let GuardedBlock { begin, bytes } = census.guarded_block(table.address, table.bytes);
-            let slot = if table.is_data { slots.buffer } else { slots.table };
-            let is_new = match table.is_whole {
-                true => refinements.claim_whole(begin, slot),
-                false => refinements.claim(begin, bytes, slot),
-            };
-            census.owner = table.owner;
-            if is_new {
-                if table.is_whole || bytes > LARGE_BYTES {
-                    census.record_claim(begin, slot);
-                }
-                read(memory, census, table, piece, deadline);
-                census.add_linked_table(table);
+            follow_table(census, refinements, slots, table, deadline);
+        } else if let Some(target) = census.next_target(&mut pending) {
+            match census.object_at(target.at) {
+                Some(object) => follow_object(census, refinements, slots.object, &object, deadline),
+                None => census.add_non_object(target),
             }
-            continue;
-        }
-        let Some(target) = census.next_target(&mut pending) else { return true };
-        let Some(outside) = census.object_at(target.at) else {
-            census.add_non_object(target);
-            continue;
-        };
-        let GuardedBlock { begin, bytes } = census.guarded_block(outside.start, outside.size.block_bytes);
-        if refinements.claim(begin, bytes, slots.object) {
-            census.count_large(&outside, begin);
-            if bytes > LARGE_BYTES {
-                census.record_claim(begin, slots.object);
-            }
-            let bytes = outside.size.block_bytes;
-            if outside.has_pointers {
-                let block = Table::new(outside.start, bytes, bytes);
-                read(memory, census, block, piece, deadline);
-            }
+        } else {
+            return true;
         }
     }
 }
 
-/// Records the pointers in a block, as far as it can be read.
-pub fn read(memory: &dyn Memory, census: &mut Census<'_>, block: Table, piece: &mut [u8], deadline: Instant) {
-    let mut at = block.address;
-    let end = block.address.saturating_add(block.used_bytes);
-    while at < end && Instant::now() < deadline {
-        let piece_bytes = usize::try_from(end - at).unwrap_or(usize::MAX).min(piece.len());
-        let Some(bytes) = piece.get_mut(..piece_bytes) else { return };
-        let read_bytes = census.read(memory, at, bytes);
-        census.follow(&bytes[..read_bytes]);
-        if read_bytes < piece_bytes {
-            return;
+/// Claims a table, and follows its pointers unless it was claimed before.
+fn follow_table(
+    census: &mut Census<'_>,
+    refinements: &Refinements,
+    slots: Slots,
+    table: Table,
+    deadline: Instant,
+) {
+    let GuardedBlock { begin, bytes } = census.guarded_block(table.address, table.bytes);
+    let slot = if table.is_data { slots.buffer } else { slots.table };
+    let is_new = if table.is_whole {
+        refinements.claim_whole(begin, slot)
+    } else {
+        refinements.claim(begin, bytes, slot)
+    };
+    census.owner = table.owner;
+    if is_new {
+        if table.is_whole || bytes > LARGE_BYTES {
+            census.record_claim(begin, slot);
         }
-        at += piece_bytes as u64;
+        census.follow_block(table, deadline);
+        census.add_linked_table(table);
+    }
+}
+
+/// Claims and counts an object, and follows its pointers, unless it was claimed before.
+fn follow_object(
+    census: &mut Census<'_>,
+    refinements: &Refinements,
+    slot: Slot,
+    object: &OutsideObject,
+    deadline: Instant,
+) {
+    let object_bytes = object.size.block_bytes;
+    let GuardedBlock { begin, bytes } = census.guarded_block(object.start, object_bytes);
+    if refinements.claim(begin, bytes, slot) {
+        census.count_large(object, begin);
+        if bytes > LARGE_BYTES {
+            census.record_claim(begin, slot);
+        }
+        if object.has_pointers {
+            census.follow_block(Table::new(object.start, object_bytes, object_bytes), deadline);
+        }
     }
 }
 
@@ -158,18 +150,10 @@ mod tests {
     use crate::cpython::census::Target;
     use crate::cpython::layout::RELEASES;
     use crate::cpython::outside::OutsideMemory;
+    use crate::fabricated::Unreadable;
     use strandline_process::range::RangeSet;
 
-    /// Memory that cannot be read.
-    struct Unreadable;
-
-    impl Memory for Unreadable {
-        fn read_some(&self, _: u64, _: &mut [u8]) -> usize {
-            0
-        }
-    }
-
-    /// Whether the result is incomplete after as many blocks of C code.
+    /// Whether the result is incomplete after following this number of blocks of C code.
     fn is_incomplete_after(blocks: usize) -> bool {
         let outside = OutsideMemory::new([], RangeSet::default());
         let mut census = Census::following(&Unreadable, &RELEASES[0], &outside);
@@ -178,7 +162,7 @@ mod tests {
         let slot = Slot::new(0).unwrap();
         let slots = Slots { object: slot, table: slot, buffer: slot, free_listed: slot };
         let deadline = Instant::now() + Duration::from_secs(600);
-        assert!(follow(&Unreadable, &mut census, &Refinements::default(), slots, deadline));
+        assert!(follow(&mut census, &Refinements::default(), slots, deadline));
         census.finish().is_incomplete
     }
 

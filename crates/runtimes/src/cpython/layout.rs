@@ -3,8 +3,8 @@
 //!
 //! Printed by a program compiled with the headers of 3.8.18, 3.9.18, 3.10.13, 3.11.7, 3.12.1,
 //! 3.13.0 and 3.14.10, and with `Py_GIL_DISABLED` of 3.13.5 and 3.14.10. Unless noted, they hold
-//! for all releases of a minor version. Builds without a global lock: 3.13.5 was run, 3.14 only
-//! read. Others: 3.14.10 was run too.
+//! for all releases of a minor version. Of builds without a global lock a running 3.13.5 was read,
+//! but no 3.14; of the others 3.14.10 too.
 //!
 //! Files of CPython are named as in 3.11; in 3.8 a structure of `Include/cpython/NAME.h` may be in
 //! `Include/NAME.h`.
@@ -68,6 +68,8 @@ pub const SIZE: usize = 16;
 /// Bytes of `PyGC_Head` (`Include/internal/pycore_gc.h`), in front of objects that the collector
 /// tracks.
 pub const GC_HEAD_BYTES: u64 = 16;
+/// Mask of the address in a link of `PyGC_Head`: the low bits are flags (same file).
+pub const GC_LINK_MASK: u64 = !3;
 /// Value of [`Release::header_prefix_bytes`] in builds without a global lock: `ob_tid`, and in 8
 /// bytes flags, `ob_mutex`, `ob_gc_bits` and `ob_ref_local` (`struct _object` in `Include/object.h`
 /// with `Py_GIL_DISABLED`).
@@ -263,7 +265,7 @@ pub struct Release {
     pub extra_prefix_flags: u64,
     /// Flags of types whose instances contain the values of their attributes, behind all other
     /// fields.
-    pub inline_values: u64,
+    pub inline_values_flags: u64,
     /// Whether ints have a tag (`lv_tag`) instead of a signed size.
     pub has_int_tags: bool,
     /// Place of the list of interpreters.
@@ -302,10 +304,12 @@ pub const DEBUG_OFFSETS_FREE_THREADED: usize = 16;
 pub const DEBUG_OFFSETS_HEAD: usize = 40;
 /// `interpreter_state.next` in that table.
 pub const DEBUG_OFFSETS_NEXT: usize = 64;
+
 /// `interpreter_state.gc` in that table; from 3.14 on another field precedes it.
 pub const fn debug_offsets_collector(minor: u8) -> usize {
     if minor <= 13 { 80 } else { 88 }
 }
+
 /// Bytes read of that table.
 pub const DEBUG_OFFSETS_BYTES: usize = 96;
 
@@ -459,6 +463,7 @@ pub static HEAPS: [HeapLayout; 2] = [
         blocks_start: Some(48),
     },
 ];
+
 /// `capacity` in a page of both layouts: blocks created (16 bits).
 pub const PAGE_CAPACITY: usize = 10;
 /// `reserved`: blocks that the page has room for (16 bits).
@@ -469,6 +474,7 @@ pub const PAGE_FREE: usize = 16;
 pub const SEGMENT_BYTES: u64 = 32 << 20;
 /// Size of the slices of a segment.
 pub const SLICE_BYTES: u64 = 64 << 10;
+
 /// Distance from a page's first byte to its blocks if the page does not state it
 /// (`_mi_segment_page_start_from_slice`).
 pub const fn blocks_offset(block_bytes: u64) -> u64 {
@@ -478,6 +484,7 @@ pub const fn blocks_offset(block_bytes: u64) -> u64 {
         _ => 0,
     }
 }
+
 /// Mask of a page's tag.
 pub const TAG_MASK: u8 = 15;
 /// Heaps by tag (`_Py_mimalloc_heap_id`): of `PyMem_Malloc`, of objects without the collector, with
@@ -497,7 +504,7 @@ const fn release_like_3_10(minor: u8, class_bytes: u64, qualname: u64) -> Releas
         class_bytes,
         qualname,
         extra_prefix_flags: 0,
-        inline_values: 0,
+        inline_values_flags: 0,
         has_int_tags: false,
         interpreters: Interpreters::HeadAt(32),
     }
@@ -510,7 +517,7 @@ const fn release_like_3_13(minor: u8, class_bytes: u64) -> Release {
         utf8: 48,
         keys: KeysForm::Log2Sizes,
         extra_prefix_flags: flags::MANAGED_DICT | flags::MANAGED_WEAKREF,
-        inline_values: flags::INLINE_VALUES,
+        inline_values_flags: flags::INLINE_VALUES,
         has_int_tags: true,
         interpreters: Interpreters::InDebugOffsets,
         ..release_like_3_10(minor, class_bytes, 872)
@@ -541,7 +548,7 @@ pub static RELEASES: [Release; 9] = [
         interpreters: Interpreters::HeadAt(40),
         ..release_like_3_10(11, 904, 864)
     },
-    Release { inline_values: 0, interpreters: Interpreters::HeadAt(40), ..release_like_3_13(12, 920) },
+    Release { inline_values_flags: 0, interpreters: Interpreters::HeadAt(40), ..release_like_3_13(12, 920) },
     release_like_3_13(13, 928),
     release_like_3_13(14, 936),
     release_without_lock(13, 944, 2),
@@ -551,5 +558,5 @@ pub static RELEASES: [Release; 9] = [
 
 /// The last known minor version.
 pub fn last_minor() -> u8 {
-    RELEASES.last().map_or(0, |release| release.minor)
+    RELEASES[RELEASES.len() - 1].minor
 }

@@ -34,7 +34,7 @@ mod variables;
 #[cfg(test)]
 mod tests;
 
-use self::arenas::{Arena, ArenaSet, InterpreterStates};
+use self::arenas::{Arena, ArenaSet, FoundArenas, InterpreterStates};
 use self::census::Census;
 use self::confirm::PendingConfirmation;
 use self::counted::CensusResult;
@@ -143,16 +143,26 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     // Before the census, which may take all of the time.
     let collectors = collector::find(&memory, program, release, interpreters, context.deadline);
     let outside = outside_memory(context, program, &object_memory);
-    let walk =
-        Walk { context, memory: &memory, program, release, interpreters, outside: &outside, object_slot };
-    let (sums, mut result) = walk.walk_all(&object_memory, refinements, slots, &mut reading);
+    let walk = Walk {
+        context,
+        memory: &memory,
+        program,
+        release,
+        interpreters,
+        outside: &outside,
+        object_slot,
+        refinements,
+        slots,
+    };
+    let Totals { sums, census: mut result } = walk.walk_all(&object_memory, &mut reading);
     reading.rows = Some(&rows::BLOCKS);
     reading.facts.read = true;
-    reading.reference_hints = result.holding.take();
+    reading.reference_hints = result.hints.take();
     add_variables(context, &memory, program, release, interpreters, &mut reading);
-    figures::fill_in_facts(&object_memory.arena_sets, &sums, release, &mut reading);
-    let mut details = figures::details(&object_memory.arena_sets, &sums);
-    if result.types.values().any(|(_, counts)| counts.instances > 0) {
+    let arena_sets = object_memory.arenas.sets.as_slice();
+    figures::fill_in_facts(arena_sets, &sums, release, &mut reading);
+    let mut details = figures::details(arena_sets, &sums);
+    if result.types.values().any(|counted| counted.counts.instances > 0) {
         let mut names = Names::new(PageCache::new(&memory), release, context.space);
         let type_names = name_types(context, &mut names, &mut result, &mut reading, &mut details);
         reading.pending = Some(Box::new(PendingConfirmation {
@@ -160,7 +170,7 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
             large_objects: std::mem::take(&mut result.large_objects),
             claimed_blocks: std::mem::take(&mut result.claimed_blocks),
             type_names,
-            has_arenas: !object_memory.arena_sets.is_empty() || !object_memory.heaps.pages.is_empty(),
+            has_arenas: !arena_sets.is_empty() || !object_memory.heaps.pages.is_empty(),
             outside_object_count: result.outside_objects.objects,
             path: program.path.clone(),
         }));
@@ -172,11 +182,11 @@ pub fn read(context: &Context<'_>, program: &Program, refinements: &Refinements)
     reading.facts.set_details(ABOUT.name, &details);
     add_remedies(context, release, &mut reading);
     reading.bytes_read = memory.bytes();
-    add_caveats(program, &states, &sums, &result, &mut reading);
+    add_caveats(program, &states, object_memory.arenas.is_cut, &sums, &result, &mut reading);
     reading
 }
 
-/// Adds the variables of modules to what the search for holders needs, if it was requested.
+/// Adds the variables of modules to the hints for the search for holders, if it was requested.
 fn add_variables(
     context: &Context<'_>,
     memory: &dyn Memory,
@@ -185,10 +195,10 @@ fn add_variables(
     interpreters: &[u64],
     reading: &mut Reading,
 ) {
-    let Some(holding) = &mut reading.reference_hints else { return };
-    holding.object_row = Some(&rows::OBJECT);
-    holding.release_units.sort_unstable();
-    if !variables::find(context, memory, release, interpreters, holding) {
+    let Some(hints) = &mut reading.reference_hints else { return };
+    hints.object_row = Some(&rows::OBJECT);
+    hints.release_units.sort_unstable();
+    if !variables::find(context, memory, release, interpreters, hints) {
         let text = "not all modules of CPython could be found and read: no variable is named as a holder";
         reading.caveats.push(Caveat::new("cpython_names", &program.path, None, text));
     }
@@ -230,11 +240,9 @@ fn claim_slots(refinements: &Refinements) -> Option<large::Slots> {
 
 /// Memory that holds objects.
 struct ObjectMemory {
-    arena_sets: Vec<ArenaSet>,
+    arenas: FoundArenas,
     /// Pages of builds without a global lock.
     heaps: Heaps,
-    /// Whether the deadline passed before all arenas were searched for.
-    is_late: bool,
 }
 
 impl ObjectMemory {
@@ -246,16 +254,16 @@ impl ObjectMemory {
         interpreters: &[u64],
     ) -> Self {
         if release.is_free_threaded() {
-            Self { arena_sets: Vec::new(), heaps: heaps::find(context, memory, program), is_late: false }
+            Self { arenas: FoundArenas::default(), heaps: heaps::find(context, memory, program) }
         } else {
-            let (arena_sets, is_done) = arenas::find(context, memory, program, interpreters);
-            Self { arena_sets, heaps: Heaps::default(), is_late: !is_done }
+            let arenas = arenas::find(context, memory, program, interpreters);
+            Self { arenas, heaps: Heaps::default() }
         }
     }
 
     /// Ranges that contain only objects.
     fn ranges(&self) -> impl Iterator<Item = AddressRange> {
-        let arenas = self.arena_sets.iter().flat_map(|set| &set.arenas);
+        let arenas = self.arenas.sets.iter().flat_map(|set| &set.arenas);
         let pages = self.heaps.pages.iter().filter(|page| page.has_objects());
         arenas.map(Arena::range).chain(pages.map(|page| AddressRange::new(page.start, page.end)))
     }
@@ -286,71 +294,73 @@ struct Walk<'a> {
     outside: &'a OutsideMemory,
     /// Slot of arenas' blocks that hold objects.
     object_slot: Slot,
+    refinements: &'a Refinements,
+    /// Slots of allocators' blocks.
+    slots: large::Slots,
 }
 
-/// What walkers counted.
+/// What was counted in blocks, and of objects.
+#[derive(Default)]
+struct Totals {
+    sums: Sums,
+    census: CensusResult,
+}
+
+/// What walkers counted so far.
 struct Counted<'a> {
     /// Counts the objects outside the arenas, which all walkers found pointers to.
     outside_census: Census<'a>,
-    sums: Sums,
-    result: CensusResult,
+    totals: Totals,
 }
 
 impl Counted<'_> {
     /// Adds the census of one walker.
     fn add_census(&mut self, mut census: Census<'_>) {
         self.outside_census.adopt(&mut census);
-        self.result.add(census.finish());
+        self.totals.census.add(census.finish());
     }
 }
 
 impl Walk<'_> {
     /// Walks all arenas or heaps, then everything that their objects point to.
-    fn walk_all(
-        &self,
-        object_memory: &ObjectMemory,
-        refinements: &Refinements,
-        slots: large::Slots,
-        reading: &mut Reading,
-    ) -> (Sums, CensusResult) {
+    fn walk_all(&self, object_memory: &ObjectMemory, reading: &mut Reading) -> Totals {
         let outside_census = Census::following(self.memory, self.release, self.outside);
         let mut counted = Counted {
-            outside_census: outside_census.with_holding(self.context.keeps_blocks),
-            sums: Sums::default(),
-            result: CensusResult::default(),
+            outside_census: outside_census.with_hints(self.context.keeps_blocks),
+            totals: Totals::default(),
         };
-        if object_memory.is_late {
-            counted.sums.doubts.note_timeout(self.program.runtime);
+        if object_memory.arenas.is_late {
+            counted.totals.sums.doubts.note_timeout(self.program.runtime);
         }
-        for arena_set in &object_memory.arena_sets {
+        for arena_set in &object_memory.arenas.sets {
             self.walk_arenas(arena_set, &mut counted, reading);
         }
-        self.walk_heaps(&object_memory.heaps, refinements, slots, &mut counted);
-        let Counted { mut outside_census, mut sums, mut result } = counted;
+        self.walk_heaps(&object_memory.heaps, &mut counted);
+        let Counted { mut outside_census, mut totals } = counted;
         // Static data: where all objects are in malloc's blocks, they are reachable only from here.
-        let mut piece = vec![0; large::PIECE_BYTES];
         let states =
             self.interpreters.iter().map(|&state| AddressRange::sized(state, arenas::MAX_STATE_BYTES));
         let deadline = self.context.deadline;
         for range in self.context.resident_runs(self.program.data).into_iter().chain(states) {
             let table = objects::Table::new(range.start, range.len(), range.len());
-            large::read(self.memory, &mut outside_census, table, &mut piece, deadline);
+            outside_census.follow_block(table, deadline);
         }
-        if !large::follow(self.memory, &mut outside_census, refinements, slots, deadline) {
-            sums.doubts.note_timeout(self.program.runtime);
+        if !large::follow(&mut outside_census, self.refinements, self.slots, deadline) {
+            totals.sums.doubts.note_timeout(self.program.runtime);
         }
-        result.add(outside_census.finish());
-        (sums, result)
+        totals.census.add(outside_census.finish());
+        totals
     }
 
     /// An empty census for a worker.
     fn new_census(&self) -> Census<'_> {
-        Census::new(self.memory, self.release, self.outside).with_holding(self.context.keeps_blocks)
+        Census::new(self.memory, self.release, self.outside).with_hints(self.context.keeps_blocks)
     }
 
     /// Walks the arenas of one allocator.
     fn walk_arenas(&self, arena_set: &ArenaSet, counted: &mut Counted<'_>, reading: &mut Reading) {
-        arena_set.invalid_entries.iter().for_each(|&entry| counted.sums.doubts.note_damage(entry, 0));
+        let doubts = &mut counted.totals.sums.doubts;
+        arena_set.invalid_entries.iter().for_each(|&entry| doubts.note_damage(entry, 0));
         let (sizes, slot) = (arena_set.sizes, self.object_slot);
         let walker = || Walker::new(self.context, self.memory, sizes, slot, self.new_census());
         let job = |walker: &mut Walker<'_>, index: usize| {
@@ -362,36 +372,32 @@ impl Walk<'_> {
         let (walkers, unfinished_jobs) =
             work::run_jobs(workers, arena_set.arenas.len(), deadline, walker, job);
         for walker in walkers {
-            counted.sums.add(&walker.sums);
+            counted.totals.sums.add(&walker.sums);
             reading.claims.extend(walker.claims);
             counted.add_census(walker.census);
         }
         if unfinished_jobs > 0 {
-            counted.sums.doubts.note_timeout(arena_set.array);
+            counted.totals.sums.doubts.note_timeout(arena_set.array);
         }
     }
 
     /// Walks the heaps of a build without a global lock.
-    fn walk_heaps(
-        &self,
-        heaps: &Heaps,
-        refinements: &Refinements,
-        slots: large::Slots,
-        counted: &mut Counted<'_>,
-    ) {
-        counted.sums.doubts.add(&heaps.doubts);
-        let walker =
-            || heap_blocks::Walker::new(self.context, self.memory, refinements, slots, self.new_census());
+    fn walk_heaps(&self, heaps: &Heaps, counted: &mut Counted<'_>) {
+        counted.totals.sums.doubts.add(&heaps.doubts);
+        let Self { context, memory, refinements, slots, .. } = *self;
+        let walker = || heap_blocks::Walker::new(context, memory, refinements, slots, self.new_census());
         let job = |walker: &mut heap_blocks::Walker<'_>, index: usize| {
-            heaps.pages.get(index).into_iter().for_each(|page| walker.count_page(page));
+            if let Some(page) = heaps.pages.get(index) {
+                walker.count_page(page);
+            }
         };
         let (workers, deadline) = (self.context.workers, self.context.deadline);
         let (walkers, unfinished_jobs) = work::run_jobs(workers, heaps.pages.len(), deadline, walker, job);
         for walker in walkers {
-            counted.sums.heaps.add(&walker.sums);
+            counted.totals.sums.heaps.add(&walker.sums);
             counted.add_census(walker.census);
         }
-        let sums = &mut counted.sums;
+        let sums = &mut counted.totals.sums;
         sums.doubts.add(&sums.heaps.doubts);
         if let Some(page) = heaps.pages.first().filter(|_| unfinished_jobs > 0) {
             sums.doubts.note_timeout(page.start);
@@ -412,6 +418,7 @@ fn unknown_version_caveat(program: &Program) -> Caveat {
 fn add_caveats(
     program: &Program,
     states: &InterpreterStates,
+    is_arena_search_cut: bool,
     sums: &Sums,
     result: &CensusResult,
     reading: &mut Reading,
@@ -421,6 +428,11 @@ fn add_caveats(
         let text = "the list of CPython's interpreters could not be read to its end: what only the later ones hold counts as \
                     anonymous, or for the allocator's rows";
         reading.caveats.push(Caveat::new("cpython_interpreters", &program.path, None, text));
+    }
+    if is_arena_search_cut {
+        let text = "CPython's data points to more places than strandline searches for arenas: arenas that were not found count as \
+                    anonymous";
+        reading.caveats.push(Caveat::new("cpython_cut", &program.path, None, text));
     }
     if result.is_incomplete {
         let text = "there are more types, or more objects outside CPython's arenas, than strandline follows: types count too few, \

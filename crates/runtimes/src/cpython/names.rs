@@ -12,13 +12,14 @@ use strandline_process::memory::{half_word_at, word_at};
 
 /// Limit on the length of a name; longer ones are not read.
 const MAX_NAME_BYTES: usize = 200;
-/// Limit on entries of a class searched for its module.
+/// Limit on entries of a class searched for its module; beyond, its name has none.
 const MAX_ENTRIES: u64 = 4096;
 /// Bytes read of a str before its characters: up to its state.
 const STRING_HEAD_BYTES: usize = 40;
 /// Key of the module in a class's dict.
 const MODULE: &[u8] = b"__module__";
 
+/// Reads names of types.
 pub struct Names<'a> {
     /// The pages that names are read from.
     pub pages: PageCache<'a>,
@@ -27,7 +28,7 @@ pub struct Names<'a> {
 }
 
 impl<'a> Names<'a> {
-    /// Reads names with `pages`.
+    /// A reader that reads with `pages`.
     pub fn new(pages: PageCache<'a>, release: &'static Release, space: &'a AddressSpace) -> Self {
         Self { pages, release, space }
     }
@@ -44,9 +45,8 @@ impl<'a> Names<'a> {
 
     fn class_name(&mut self, object_type: &Type) -> Option<String> {
         let name = self.pages.word(object_type.address.checked_add(self.release.qualname)?)?;
-        let name = self.text(name)?;
-        let module = self.module(object_type);
-        Some(match module.as_deref() {
+        let name = self.read_text(name)?;
+        Some(match self.module_name(object_type).as_deref() {
             None | Some("builtins") => name,
             Some(module) => format!("{module}.{name}"),
         })
@@ -71,25 +71,27 @@ impl<'a> Names<'a> {
         self.pages.word(at.checked_add(self.release.header_prefix_bytes)?.checked_add(offset as u64)?)
     }
 
-    fn module(&mut self, object_type: &Type) -> Option<String> {
+    /// Reads the name of a class's module; `None` if it was not found.
+    fn module_name(&mut self, object_type: &Type) -> Option<String> {
         let dict = self.head_word(object_type.address, TYPE_DICT)?;
         let keys = self.head_word(dict, DICT_KEYS)?;
-        let table = objects::keys(&mut self.pages, self.release, keys)?;
+        let table = objects::read_keys(&mut self.pages, self.release, keys)?;
         for index in 0..table.written_entries.min(MAX_ENTRIES) {
             let (key, value) = table.key_and_value(&mut self.pages, index)?;
-            if key != 0 && self.bytes(key).as_deref() == Some(MODULE) {
-                return self.text(value);
+            if key != 0 && self.read_characters(key).as_deref() == Some(MODULE) {
+                return self.read_text(value);
             }
         }
         None
     }
 
-    /// Reads a str that contains only ASCII characters.
-    pub fn text(&mut self, at: u64) -> Option<String> {
-        checked_name(&self.bytes(at)?)
+    /// Reads a str that could be a name; `None` for any other.
+    pub fn read_text(&mut self, at: u64) -> Option<String> {
+        checked_name(&self.read_characters(at)?)
     }
 
-    fn bytes(&mut self, at: u64) -> Option<Vec<u8>> {
+    /// Reads the characters of a str of at most [`MAX_NAME_BYTES`] in ASCII; `None` for any other.
+    fn read_characters(&mut self, at: u64) -> Option<Vec<u8>> {
         let head: [u8; STRING_HEAD_BYTES] =
             self.pages.array(at.checked_add(self.release.header_prefix_bytes)?)?;
         let length = usize::try_from(word_at(&head, STRING_LENGTH)?).ok()?;

@@ -134,6 +134,7 @@ impl Table {
     }
 }
 
+/// The size of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ObjectSize {
     /// Bytes of its block, with its prefix.
@@ -173,7 +174,8 @@ impl ObjectSize {
     }
 }
 
-/// The word at an offset in the first bytes of an object; 0 past their end.
+/// The word at an offset in the first bytes of an object; 0 past their end, where a smaller object
+/// has no such field.
 fn word(head: &[u8], offset: usize) -> u64 {
     word_at(head, offset).unwrap_or(0)
 }
@@ -225,7 +227,7 @@ fn int_size(release: &Release, object_type: &Type, head: &[u8]) -> ObjectSize {
 }
 
 fn string_size(release: &Release, object_type: &Type, head: &[u8]) -> ObjectSize {
-    let Text { own_bytes, buffers } = string(release, head);
+    let StringMemory { own_bytes, buffers } = string_memory(release, head);
     let add_buffer = |sum: u64, buffer: &Table| sum.saturating_add(buffer.bytes);
     ObjectSize {
         // A subclass of str has more fields behind.
@@ -265,7 +267,7 @@ fn add_set_table(size: &mut ObjectSize, object_type: &Type, head: &[u8]) {
 
 fn add_dict_tables(size: &mut ObjectSize, pages: &mut PageCache<'_>, release: &Release, head: &[u8]) {
     let address = word(head, DICT_KEYS);
-    let Some(keys) = keys(pages, release, address) else { return };
+    let Some(keys) = read_keys(pages, release, address) else { return };
     let table = Table::new(address, keys.bytes, keys.bytes);
     if keys.is_shared {
         size.add_table(table);
@@ -286,6 +288,7 @@ fn list_table(release: &Release, head: &[u8]) -> Option<Table> {
     Some(Table::new(word_at(head, LIST_ITEMS)?.saturating_sub(header_bytes), allocated_bytes, used_bytes))
 }
 
+/// The state of a str.
 #[derive(Clone, Copy, Debug, Default)]
 struct StringState {
     character_bytes: u64,
@@ -306,14 +309,15 @@ impl StringState {
 }
 
 /// Memory of a str.
-struct Text {
+struct StringMemory {
     /// Bytes of its own block, without prefix.
     own_bytes: u64,
     /// What it has in other blocks: its characters, their UTF-8 form, their `wchar_t` form.
     buffers: [Option<Table>; 3],
 }
 
-fn string(release: &Release, head: &[u8]) -> Text {
+fn string_memory(release: &Release, head: &[u8]) -> StringMemory {
+    // A block that ends before the state holds no str: the caller replaces its size.
     let StringState { character_bytes, is_compact, is_ascii } =
         StringState::read(release, head).unwrap_or_default();
     let StringBytes { ascii, compact, not_compact } = release.string_bytes;
@@ -346,7 +350,7 @@ fn string(release: &Release, head: &[u8]) -> Text {
         buffer(utf8, utf8_bytes).filter(is_separate),
         buffer(wide, wide_bytes).filter(is_separate),
     ];
-    Text { own_bytes, buffers }
+    StringMemory { own_bytes, buffers }
 }
 
 /// Returns the offset, with the bytes ahead of the object, of its characters, digits or
@@ -375,8 +379,7 @@ pub fn raw_data_offset(release: &Release, object_type: &Type, head: &[u8]) -> Op
 
 /// Whether a str is interned.
 pub fn is_interned(head: &[u8]) -> bool {
-    let state = half_word_at(head, STRING_STATE).unwrap_or(0);
-    state & INTERNED != 0
+    half_word_at(head, STRING_STATE).is_some_and(|state| state & INTERNED != 0)
 }
 
 /// An allocator's block, with the guards of debug hooks.
@@ -473,8 +476,8 @@ impl KeysHeader {
     }
 }
 
-/// Reads the keys of a dict.
-pub fn keys(pages: &mut PageCache<'_>, release: &Release, address: u64) -> Option<KeyTable> {
+/// Reads the keys of a dict; `None` if there are none at `address`, or they are invalid.
+pub fn read_keys(pages: &mut PageCache<'_>, release: &Release, address: u64) -> Option<KeyTable> {
     if address == 0 || !address.is_multiple_of(8) {
         return None;
     }
@@ -506,12 +509,9 @@ mod tests {
 
     const ADDRESS: u64 = 0x7f00_0000_0000;
 
-    /// A buffer's number of 4 KiB from [`ADDRESS`], and its bytes.
-    type Buffer = (u64, u64);
-
-    /// The buffers of a str of five characters with this state, of `3.minor`; `words` are other
-    /// fields.
-    fn buffers(minor: u8, state: u32, words: &[(usize, u64)]) -> Vec<Buffer> {
+    /// The buffers of a str of five characters with this state, of `3.minor`: the distance of each
+    /// from [`ADDRESS`] in pages of 4 KiB, and its bytes. `words` are other fields.
+    fn buffers(minor: u8, state: u32, words: &[(usize, u64)]) -> Vec<(u64, u64)> {
         let release = RELEASES.iter().find(|release| release.minor == minor).unwrap();
         let mut head = [0; HEAD_BYTES];
         let state = state << release.kind_shift;
@@ -521,7 +521,7 @@ mod tests {
         }
         let object_type =
             Type { address: 0, kind: Kind::String, flags: 0, basic_bytes: 0, item_bytes: 0, prefix_bytes: 0 };
-        let (text, size) = (string(release, &head), string_size(release, &object_type, &head));
+        let (text, size) = (string_memory(release, &head), string_size(release, &object_type, &head));
         let buffer_bytes: u64 = text.buffers.iter().flatten().map(|buffer| buffer.bytes).sum();
         assert_eq!((size.tables, size.reported_bytes), (text.buffers, text.own_bytes + buffer_bytes));
         let found = text.buffers.into_iter().flatten();

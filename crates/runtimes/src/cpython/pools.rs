@@ -134,38 +134,40 @@ impl<'a> Walker<'a> {
         accumulator.claim_to(arena.first_pool, Class::Metadata);
         let end = arena.first_pool + arena.pool_count * self.sizes.pool_bytes;
         self.sums.alignment_bytes += arena.end - arena.start - (end - arena.first_pool);
-        match arena.free_pools(&mut self.pages, self.sizes) {
-            Some(free_pools) => {
-                let mut free_pools = free_pools.as_slice();
-                let (used_before, damages_before) = (self.used_blocks(), self.sums.doubts.damages);
-                for at in (arena.first_pool..end).step_by(self.sizes.pool_bytes as usize) {
-                    let is_listed = free_pools.first() == Some(&at);
-                    free_pools = &free_pools[usize::from(is_listed)..];
-                    let pool_end = at + self.sizes.pool_bytes;
-                    if is_listed || at >= arena.untouched_start {
-                        self.sums.unused_pools += 1;
-                        self.sums.unused_bytes += self.sizes.pool_bytes;
-                        accumulator.claim_to(pool_end, Class::Free);
-                    } else if self.claim_pool(arena, at, &mut accumulator).is_none() {
-                        let claimed_end = accumulator.cursor();
-                        self.sums.doubts.note_damage(at, self.resident_bytes(claimed_end, pool_end));
-                        accumulator.claim_to(pool_end, Class::Unread);
-                    }
-                }
-                // A pool that could not be read may hold any number of blocks.
-                let is_whole = self.sums.doubts.damages == damages_before;
-                let used_blocks = is_whole.then(|| self.used_blocks() - used_before);
-                self.census.end_arena(arena.range(), used_blocks);
-            }
-            None => {
-                self.sums.doubts.note_damage(arena.start, self.resident_bytes(arena.first_pool, end));
-                accumulator.claim_to(end, Class::Unread);
-            }
+        if let Some(free_pools) = arena.free_pools(&mut self.pages, self.sizes) {
+            self.claim_pools(arena, &free_pools, &mut accumulator);
+        } else {
+            self.sums.doubts.note_damage(arena.start, self.resident_bytes(arena.first_pool, end));
+            accumulator.claim_to(end, Class::Unread);
         }
         accumulator.claim_to(arena.end, Class::Metadata);
         let sums = accumulator.cut().finish(&pages);
         self.claims.push(RangeClaim { start: arena.start, end: arena.end, sums });
         (self.context.progress)(arena.end - arena.start);
+    }
+
+    /// Claims the pools of an arena, of which `free_pools`, in address order, are free.
+    fn claim_pools(&mut self, arena: &Arena, mut free_pools: &[u64], accumulator: &mut Accumulator<'_>) {
+        let pool_bytes = self.sizes.pool_bytes;
+        let (used_before, damages_before) = (self.used_blocks(), self.sums.doubts.damages);
+        for index in 0..arena.pool_count {
+            let at = arena.first_pool + index * pool_bytes;
+            let is_listed = free_pools.first() == Some(&at);
+            free_pools = &free_pools[usize::from(is_listed)..];
+            if is_listed || at >= arena.untouched_start {
+                self.sums.unused_pools += 1;
+                self.sums.unused_bytes += pool_bytes;
+                accumulator.claim_to(at + pool_bytes, Class::Free);
+            } else if self.claim_pool(arena, at, accumulator).is_none() {
+                let unread_bytes = self.resident_bytes(accumulator.cursor(), at + pool_bytes);
+                self.sums.doubts.note_damage(at, unread_bytes);
+                accumulator.claim_to(at + pool_bytes, Class::Unread);
+            }
+        }
+        // A pool that could not be read may hold any number of blocks.
+        let is_whole = self.sums.doubts.damages == damages_before;
+        let used_blocks = is_whole.then(|| self.used_blocks() - used_before);
+        self.census.end_arena(arena.range(), used_blocks);
     }
 
     fn used_blocks(&self) -> u64 {
@@ -215,7 +217,8 @@ impl<'a> Walker<'a> {
         Some(())
     }
 
-    /// Reads the header and the created blocks of a pool into the buffer.
+    /// Reads the header and the created blocks of a pool into the buffer; `None` if too few can be
+    /// read.
     fn read_pool(&mut self, pool: &Pool) -> Option<()> {
         let created_end = (POOL_HEADER_BYTES + pool.created_blocks * pool.block_bytes) as usize;
         let buffer = self.buffer.get_mut(..created_end)?;
@@ -227,7 +230,8 @@ impl<'a> Walker<'a> {
         (read_bytes as u64 + pool.block_bytes >= created_end as u64 + WORD_BYTES).then_some(())
     }
 
-    /// Marks the free blocks of the pool in the buffer, by their list.
+    /// Marks the free blocks of the pool in the buffer, by their list; `None` if the list is
+    /// invalid.
     fn mark_free(&mut self, pool: &Pool) -> Option<()> {
         self.free_bitmap = [0; BITMAP_WORDS];
         let mut at = pool.first_free;
@@ -265,11 +269,14 @@ impl<'a> Walker<'a> {
     }
 }
 
+/// A size class that has pools.
+pub struct UsedClass {
+    pub block_bytes: u64,
+    pub counts: SizeClassCounts,
+}
+
 /// Returns the size classes that have pools, by block size.
-pub fn used_classes(sums: &Sums) -> impl Iterator<Item = (u64, SizeClassCounts)> {
-    sums.classes
-        .iter()
-        .enumerate()
-        .filter(|(_, counts)| counts.pools > 0)
-        .map(|(class, counts)| (class_bytes(class), *counts))
+pub fn used_classes(sums: &Sums) -> impl Iterator<Item = UsedClass> {
+    let used = sums.classes.iter().enumerate().filter(|(_, counts)| counts.pools > 0);
+    used.map(|(class, counts)| UsedClass { block_bytes: class_bytes(class), counts: *counts })
 }

@@ -29,7 +29,11 @@ pub fn remedies(kept_bytes: u64, pinned_bytes: u64) -> Vec<Remedy> {
         "objects are in malloc's blocks: slower, and each has a header, so that RSS may be higher until malloc_trim releases \
          whole free pages",
     );
-    vec![setting.unknown_because("which pages live objects would pin in malloc's heap is not known before")]
+    vec![
+        setting.unknown_because(
+            "which pages live objects would pin in malloc's heap cannot be known in advance",
+        ),
+    ]
 }
 
 /// Returns a collection, if `object_bytes` are enough to make it worthwhile.
@@ -47,7 +51,7 @@ pub fn collection(release: &Release, pid: i32, object_bytes: u64) -> Option<Reme
         "gc.collect() in the program, then malloc_trim".to_owned()
     };
     let cost = "the collecting thread visits every container, and with a global lock all other threads wait; the amount of garbage \
-                is not known before";
+                cannot be known in advance";
     Some(Remedy::advice("cpython_gc", None, &instructions, cost))
 }
 

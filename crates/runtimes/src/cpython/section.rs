@@ -31,6 +31,7 @@ fn title(runtime: &Runtime, facts: &CPython) -> String {
         None if !facts.heaps.is_empty() => {
             format!("{name} without a global lock: {used} of blocks in mimalloc's heaps; {free} free")
         }
+        None if runtime.used_bytes.is_none() => format!("{name}: the memory of its objects is not known"),
         None => format!("{name}: its objects are in malloc's blocks"),
     }
 }
@@ -58,8 +59,9 @@ fn sparse_arenas(facts: &CPython) -> Option<String> {
         sparse.kept_by.iter().take(3).map(|entry| format!("{} {}", thousands(entry.objects), entry.name));
     let types = types.collect::<Vec<_>>().join(", ");
     Some(format!(
-        "{} pinned by fewer than {MIN_OBJECTS_NOT_SPARSE} objects each{}{types}",
+        "{} pinned by fewer than {MIN_OBJECTS_NOT_SPARSE} objects{}{}{types}",
         counted(sparse.arenas, "arena"),
+        if sparse.arenas == 1 { "" } else { " each" },
         if types.is_empty() { "" } else { ": " },
     ))
 }

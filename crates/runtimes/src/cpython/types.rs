@@ -13,7 +13,8 @@ use strandline_process::pages::USER_ADDRESS_END;
 /// Limit on words remembered as type or not; further words count as no type, and
 /// [`Types::is_full`] says so.
 const MAX_KNOWN_WORDS: usize = 1 << 20;
-/// Length limit of the chain from a type to its type and so on.
+/// Limit on the length of the chain from a type to its type and so on; longer ones are those of no
+/// type.
 const MAX_DEPTH: usize = 8;
 /// Bytes of the smallest instance: `ob_refcnt` and `ob_type`.
 const MIN_BASIC_BYTES: u64 = 16;
@@ -24,7 +25,7 @@ const MAX_ITEM_BYTES: u64 = 1 << 16;
 /// Bytes of the two words that precede instances of types with
 /// [`Release::extra_prefix_flags`].
 const EXTRA_PREFIX_BYTES: u64 = 16;
-/// Limit on base classes followed.
+/// Limit on base classes followed; beyond, a type counts as [`Kind::Plain`].
 const MAX_BASES: usize = 64;
 /// Bytes read of the name of a built-in type.
 const NAME_BYTES: usize = 28;
@@ -60,6 +61,7 @@ pub enum Kind {
     CData,
 }
 
+/// What a type states about its instances.
 #[derive(Clone, Copy, Debug)]
 pub struct Type {
     /// Address of the type.
@@ -76,14 +78,22 @@ pub struct Type {
     pub prefix_bytes: u64,
 }
 
+/// A word that was looked up.
+#[derive(Clone, Copy)]
+struct RecentWord {
+    word: u64,
+    /// Number of the type that it points to, if any.
+    number: Option<u32>,
+}
+
 /// All types found.
 pub struct Types<'a> {
     release: &'static Release,
     pages: PageCache<'a>,
     /// Numbers of types by address; `None` for words that point to no type.
     numbers_by_address: HashMap<u64, Option<u32>>,
-    /// Cache of the words looked up last, and their numbers.
-    recent_words: Vec<(u64, Option<u32>)>,
+    /// Cache of the words looked up last.
+    recent_words: Vec<RecentWord>,
     /// The types, by number.
     pub by_number: Vec<Type>,
     /// Whether there were words beyond the limit, which may point to further types.
@@ -93,12 +103,11 @@ pub struct Types<'a> {
 impl<'a> Types<'a> {
     /// No types yet.
     pub fn new(pages: PageCache<'a>, release: &'static Release) -> Self {
-        let recent_words = vec![(0, None); RECENT_WORDS];
         Self {
             release,
             pages,
             numbers_by_address: HashMap::new(),
-            recent_words,
+            recent_words: vec![RecentWord { word: 0, number: None }; RECENT_WORDS],
             by_number: Vec::new(),
             is_full: false,
         }
@@ -109,11 +118,12 @@ impl<'a> Types<'a> {
     pub fn number_at(&mut self, address: u64) -> Option<u32> {
         let recent_index = (address >> 4) as usize % RECENT_WORDS;
         match self.recent_words.get(recent_index) {
-            Some(&(cached, number)) if cached == address => number,
+            Some(recent) if recent.word == address => recent.number,
             _ => self.look_up(address, recent_index),
         }
     }
 
+    /// Returns the type with a number.
     #[inline]
     pub fn get(&self, number: u32) -> Option<Type> {
         self.by_number.get(number as usize).copied()
@@ -139,21 +149,22 @@ impl<'a> Types<'a> {
             }
         };
         if let Some(entry) = self.recent_words.get_mut(recent_index) {
-            *entry = (address, number);
+            *entry = RecentWord { word: address, number };
         }
         number
     }
 
+    /// Reads the type at `address`; `None` if there is none.
     fn read(&mut self, address: u64) -> Option<Type> {
         let bytes: [u8; TYPE_BYTES] =
             self.pages.array(address.checked_add(self.release.header_prefix_bytes)?)?;
-        let word = |offset: usize| word_at(&bytes, offset).unwrap_or(0);
-        let type_flags = word(TYPE_FLAGS);
-        let (basic_bytes, item_bytes) = (word(TYPE_BASIC_SIZE), word(TYPE_ITEM_SIZE));
+        let type_flags = word_at(&bytes, TYPE_FLAGS)?;
+        let basic_bytes = word_at(&bytes, TYPE_BASIC_SIZE)?;
+        let item_bytes = word_at(&bytes, TYPE_ITEM_SIZE)?;
         let is_type = type_flags & flags::READY != 0
             && (MIN_BASIC_BYTES..MAX_BASIC_BYTES).contains(&basic_bytes)
             && item_bytes < MAX_ITEM_BYTES
-            && self.is_metatype(word(TYPE as usize), 0);
+            && self.is_metatype(word_at(&bytes, TYPE as usize)?, 0);
         if !is_type {
             return None;
         }
@@ -203,6 +214,7 @@ impl<'a> Types<'a> {
             };
             // A class defined by the program may be named `set`, but its name has no dot.
             let is_built_in = type_flags & flags::HEAP_TYPE == 0;
+            // A partially readable name is at the end of a mapping, and matches none of these.
             let mut text = [0; NAME_BYTES];
             if self.pages.read(name, &mut text).is_ok() {
                 match text.split(|&byte| byte == 0).next().unwrap_or_default() {
@@ -240,16 +252,7 @@ impl<'a> Types<'a> {
 mod tests {
     use super::*;
     use crate::cpython::layout::RELEASES;
-    use strandline_process::memory::Memory;
-
-    /// Memory that cannot be read.
-    struct Unreadable;
-
-    impl Memory for Unreadable {
-        fn read_some(&self, _: u64, _: &mut [u8]) -> usize {
-            0
-        }
-    }
+    use crate::fabricated::Unreadable;
 
     #[test]
     fn words_beyond_the_limit_are_noted() {

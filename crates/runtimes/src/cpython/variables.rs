@@ -61,6 +61,7 @@ const NAME_BYTES: usize = 27;
 /// in an object will do.
 const STOP_MASK: u64 = !15;
 
+/// An entry of a dict.
 #[derive(Clone, Copy, Debug)]
 struct DictEntry {
     /// Address of the key.
@@ -69,6 +70,7 @@ struct DictEntry {
     value: u64,
 }
 
+/// The first entries of a dict.
 struct DictEntries {
     entries: Vec<DictEntry>,
     /// Whether these are all: their number is within the limit, and each could be read.
@@ -83,7 +85,7 @@ pub fn find(
     memory: &dyn Memory,
     release: &'static Release,
     interpreters: &[u64],
-    holding: &mut ReferenceHints,
+    hints: &mut ReferenceHints,
 ) -> bool {
     let mut finder = Finder {
         types: Types::new(PageCache::new(memory), release),
@@ -94,7 +96,7 @@ pub fn find(
         visited_dicts: HashSet::new(),
         classes: Vec::new(),
         is_whole: true,
-        holding,
+        hints,
     };
     let is_writable = |at: u64| context.space.find(at).is_some_and(|mapping| mapping.permissions.write);
     // An interpreter that is being created or finalised has no modules.
@@ -110,11 +112,12 @@ pub fn find(
     // If stops are missing, a path runs on through a module, and its variable holds too much.
     let is_whole = finder.is_whole && !finder.types.is_full && Instant::now() < context.deadline;
     if !is_whole {
-        holding.variables.clear();
+        hints.variables.clear();
     }
     is_whole
 }
 
+/// Searches interpreters for variables.
 struct Finder<'a, 'h> {
     types: Types<'a>,
     names: Names<'a>,
@@ -128,13 +131,13 @@ struct Finder<'a, 'h> {
     classes: Vec<u64>,
     /// Whether all modules and classes were read.
     is_whole: bool,
-    holding: &'h mut ReferenceHints,
+    hints: &'h mut ReferenceHints,
 }
 
 impl Finder<'_, '_> {
     /// Makes paths from variables stop at the object at `address`.
     fn add_stop(&mut self, address: u64) {
-        self.holding.stops.insert(address & STOP_MASK);
+        self.hints.stops.insert(address & STOP_MASK);
     }
 
     /// Finds the dict of an interpreter's modules, to which a word of its state points.
@@ -161,15 +164,15 @@ impl Finder<'_, '_> {
     }
 
     fn is_modules_dict(&mut self, dict: u64) -> bool {
-        let Some(first) = self.find_entries(dict, CHECKED_MODULES) else { return false };
+        let Some(first) = self.read_entries(dict, CHECKED_MODULES) else { return false };
         first.entries.into_iter().any(|DictEntry { key, value }| {
-            self.kind(value) == Some(Kind::Module) && self.names.text(key).as_deref() == Some(BUILTINS)
+            self.kind(value) == Some(Kind::Module) && self.names.read_text(key).as_deref() == Some(BUILTINS)
         })
     }
 
     /// Adds the variables of all modules in the dict `modules`, and of their classes.
     fn add_modules(&mut self, modules: u64) {
-        for DictEntry { key, value } in self.entries(modules) {
+        for DictEntry { key, value } in self.all_entries(modules) {
             // A program may put any object there.
             let kind = self.kind(value);
             self.is_whole &= kind.is_some() || self.names.head_word(value, TYPE as usize).is_some();
@@ -181,7 +184,7 @@ impl Finder<'_, '_> {
                 self.is_whole = false;
                 continue;
             };
-            if let Some(name) = self.names.text(key).filter(|name| is_name(name, true)) {
+            if let Some(name) = self.names.read_text(key).filter(|name| is_qualified_name(name)) {
                 self.add_scope(dict, &name);
             }
         }
@@ -200,16 +203,17 @@ impl Finder<'_, '_> {
         if let Some(keys) = self.names.head_word(dict, DICT_KEYS) {
             self.add_stop(keys);
         }
-        for DictEntry { key, value } in self.entries(dict) {
-            if Instant::now() >= self.deadline || self.holding.variables.len() >= MAX_VARIABLES {
+        for DictEntry { key, value } in self.all_entries(dict) {
+            if Instant::now() >= self.deadline || self.hints.variables.len() >= MAX_VARIABLES {
                 self.is_whole = false;
                 return;
             }
-            let Some(name) = self.names.text(key).filter(|name| is_name(name, false)) else { continue };
+            let Some(name) = self.names.read_text(key).filter(|name| is_identifier(name)) else { continue };
             if name.starts_with("__") && name.ends_with("__") {
                 continue;
             }
-            let Some((number, value_type)) = self.type_of(value) else { continue };
+            let Some(number) = self.type_number(value) else { continue };
+            let Some(value_type) = self.types.get(number) else { continue };
             if value_type.kind == Kind::Class {
                 if self.classes.len() >= MAX_VARIABLES {
                     self.is_whole = false;
@@ -218,7 +222,7 @@ impl Finder<'_, '_> {
                 }
             } else if self.is_data(number, &value_type, value) {
                 let name = format!("{scope}.{name}").into();
-                self.holding.variables.push(Variable { name, value, is_own: false });
+                self.hints.variables.push(Variable { name, value, is_own: false });
             }
         }
     }
@@ -228,18 +232,14 @@ impl Finder<'_, '_> {
     fn add_class(&mut self, class: u64) {
         let number = self.types.number_at(class);
         let class_type = number.and_then(|number| self.types.get(number));
-        let Some(class_type) = class_type.filter(|class_type| class_type.flags & flags::HEAP_TYPE != 0)
-        else {
-            return;
-        };
-        let Some(dict) =
-            self.names.head_word(class, TYPE_DICT).filter(|dict| !self.visited_dicts.contains(dict))
-        else {
-            return;
-        };
-        let name = self.names.type_name(&class_type);
-        if is_name(&name, true) {
-            self.add_scope(dict, &name);
+        if let Some(class_type) = class_type.filter(|class_type| class_type.flags & flags::HEAP_TYPE != 0)
+            && let Some(dict) = self.names.head_word(class, TYPE_DICT)
+            && !self.visited_dicts.contains(&dict)
+        {
+            let name = self.names.type_name(&class_type);
+            if is_qualified_name(&name) {
+                self.add_scope(dict, &name);
+            }
         }
     }
 
@@ -277,36 +277,35 @@ impl Finder<'_, '_> {
         TYPES_WITHOUT_DATA.contains(&name)
     }
 
-    /// Returns number and type of an object.
-    fn type_of(&mut self, object: u64) -> Option<(u32, Type)> {
-        let address = self.names.head_word(object, TYPE as usize)?;
-        let number = self.types.number_at(address)?;
-        Some((number, self.types.get(number)?))
+    /// Returns the number of an object's type.
+    fn type_number(&mut self, object: u64) -> Option<u32> {
+        self.types.number_at(self.names.head_word(object, TYPE as usize)?)
     }
 
     fn kind(&mut self, object: u64) -> Option<Kind> {
-        self.type_of(object).map(|(_, object_type)| object_type.kind)
+        let number = self.type_number(object)?;
+        self.types.get(number).map(|object_type| object_type.kind)
     }
 
     /// Returns the entries of a dict of a module or class, and notes if some are missing.
-    fn entries(&mut self, dict: u64) -> Vec<DictEntry> {
+    fn all_entries(&mut self, dict: u64) -> Vec<DictEntry> {
         // A module that is being created has no dict yet.
         if dict == 0 {
             return Vec::new();
         }
-        let read_entries = self.find_entries(dict, MAX_ENTRIES);
+        let read_entries = self.read_entries(dict, MAX_ENTRIES);
         self.is_whole &= read_entries.as_ref().is_some_and(|read_entries| read_entries.is_whole);
         read_entries.map(|read_entries| read_entries.entries).unwrap_or_default()
     }
 
     /// Returns the first entries of a dict whose entries contain the values, as in modules; `None`
     /// if it is not one.
-    fn find_entries(&mut self, dict: u64, max_entries: u64) -> Option<DictEntries> {
+    fn read_entries(&mut self, dict: u64, max_entries: u64) -> Option<DictEntries> {
         if self.kind(dict)? != Kind::Dict {
             return None;
         }
         let keys = self.names.head_word(dict, DICT_KEYS)?;
-        let table = objects::keys(&mut self.names.pages, self.release, keys)?;
+        let table = objects::read_keys(&mut self.names.pages, self.release, keys)?;
         let mut read_entries =
             DictEntries { entries: Vec::new(), is_whole: table.written_entries <= max_entries };
         for index in 0..table.written_entries.min(max_entries) {
@@ -322,15 +321,15 @@ impl Finder<'_, '_> {
     }
 }
 
-/// Whether a text is the name of a variable, or with `has_dots` of a module or class. Other keys
-/// are not output.
-fn is_name(text: &str, has_dots: bool) -> bool {
-    let is_identifier = |part: &str| {
-        let has_valid_start =
-            part.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
-        has_valid_start && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-    };
-    // A class created in a function has `<locals>` in its name.
-    let is_part = |part: &str| is_identifier(part) || part == "<locals>";
-    if has_dots { text.split('.').all(is_part) } else { is_identifier(text) }
+/// Whether a text is the name of a module or class, as far as it is output. A class created in a
+/// function has `<locals>` in its name.
+fn is_qualified_name(text: &str) -> bool {
+    text.split('.').all(|part| is_identifier(part) || part == "<locals>")
+}
+
+/// Whether a text is the name of a variable, as far as it is output.
+fn is_identifier(text: &str) -> bool {
+    let is_letter = |byte: u8| byte.is_ascii_alphabetic() || byte == b'_';
+    text.bytes().next().is_some_and(is_letter)
+        && text.bytes().all(|byte| is_letter(byte) || byte.is_ascii_digit())
 }

@@ -34,21 +34,26 @@ struct Piece<'a> {
     span: Option<&'a Span>,
 }
 
-/// What one worker has claimed.
-struct Worker<'a> {
-    pages: PageCache<'a>,
-    claims: Vec<RangeClaim>,
-    /// Bytes of spans that could not be read.
-    unread_bytes: u64,
+/// The claims on a heap, or on the parts that one worker claimed.
+#[derive(Default)]
+pub struct HeapClaims {
+    pub claims: Vec<RangeClaim>,
+    /// Bytes of spans that could not be read, and of parts that were left out for lack of time.
+    pub unread_bytes: u64,
 }
 
-/// Claims the whole heap. Returns the claims, and the number of bytes that could not be read.
+struct Worker<'a> {
+    pages: PageCache<'a>,
+    claimed: HeapClaims,
+}
+
+/// Claims the whole heap.
 pub fn claim(
     context: &Context<'_>,
     memory: &dyn Memory,
     instance: Instance<'_>,
     stack_slot: Slot,
-) -> (Vec<RangeClaim>, u64) {
+) -> HeapClaims {
     let Instance { heap, layout, spans, .. } = instance;
     let claimer = Claimer {
         context,
@@ -58,30 +63,30 @@ pub fn claim(
         is_idle_known: spans.doubts.is_empty(),
         may_be_swapped: context.may_be_swapped(),
     };
-    let pieces = pieces(context, heap, &spans.by_address);
+    let pieces = pieces_of(context, heap, &spans.by_address);
     let is_same_part = |piece: &Piece<'_>, next: &Piece<'_>| {
         piece.end == next.start && piece.start / PART_BYTES == next.start / PART_BYTES
     };
     let parts: Vec<&[Piece<'_>]> = pieces.chunk_by(is_same_part).collect();
-    let state = || Worker { pages: PageCache::new(memory), claims: Vec::new(), unread_bytes: 0 };
+    let state = || Worker { pages: PageCache::new(memory), claimed: HeapClaims::default() };
     let job = |worker: &mut Worker<'_>, part: usize| claimer.claim_part(parts[part], worker);
     let (workers, unfinished_jobs) =
         work::run_jobs(context.workers, parts.len(), context.deadline, state, job);
-    let (mut claims, mut unread_bytes) = (Vec::new(), 0);
-    for worker in workers {
-        claims.extend(worker.claims);
-        unread_bytes += worker.unread_bytes;
+    let mut total = HeapClaims::default();
+    for Worker { claimed, .. } in workers {
+        total.claims.extend(claimed.claims);
+        total.unread_bytes += claimed.unread_bytes;
     }
     if unfinished_jobs > 0 {
         let heap_bytes: u64 = heap.ranges.iter().map(|&range| context.resident_bytes(range)).sum();
-        let claimed_bytes = claims.iter().map(|claim: &RangeClaim| claim.sums.resident.total()).sum();
-        unread_bytes += heap_bytes.saturating_sub(claimed_bytes);
+        let claimed_bytes = total.claims.iter().map(|claim| claim.sums.resident.total()).sum();
+        total.unread_bytes += heap_bytes.saturating_sub(claimed_bytes);
     }
-    (claims, unread_bytes)
+    total
 }
 
 /// Returns the spans, and the resident memory between them, in address order.
-fn pieces<'a>(context: &Context<'_>, heap: &Heap, spans: &'a [Span]) -> Vec<Piece<'a>> {
+fn pieces_of<'a>(context: &Context<'_>, heap: &Heap, spans: &'a [Span]) -> Vec<Piece<'a>> {
     let mut pieces = Vec::new();
     let mut later_spans = spans;
     for &AddressRange { start, end } in &heap.ranges {
@@ -149,14 +154,14 @@ impl Claimer<'_> {
                 }
                 Some(span) => {
                     if self.claim_objects(&mut worker.pages, span, &mut accumulator).is_none() {
-                        worker.unread_bytes += span.end - span.start;
+                        worker.claimed.unread_bytes += span.end - span.start;
                         accumulator.claim_to(span.end, Class::Unread);
                     }
                 }
             }
         }
         let sums = accumulator.cut().finish(&range_pages);
-        worker.claims.push(RangeClaim { start: first.start, end: last.end, sums });
+        worker.claimed.claims.push(RangeClaim { start: first.start, end: last.end, sums });
         (self.context.progress)(last.end - first.start);
     }
 
@@ -168,7 +173,7 @@ impl Claimer<'_> {
         while at < piece.end {
             let chunk = at - at % CHUNK_BYTES;
             let end = piece.end.min(chunk + CHUNK_BYTES);
-            let Some(ChunkBits { used_pages, .. }) = self.heap.chunk(pages, self.layout, chunk) else {
+            let Some(ChunkBits { used_pages, .. }) = self.heap.chunk_bits(pages, self.layout, chunk) else {
                 accumulator.claim_to(end, Class::Free);
                 at = end;
                 continue;
@@ -199,19 +204,19 @@ impl Claimer<'_> {
             accumulator.claim_to(span.end, Class::Header);
             return Some(());
         }
-        let mut bits = [0; (MAX_OBJECTS / 8) as usize];
-        let bits = bits.get_mut(..span.object_capacity.div_ceil(8) as usize)?;
+        let mut buffer = [0; (MAX_OBJECTS / 8) as usize];
+        let used_bits = buffer.get_mut(..span.object_capacity.div_ceil(8) as usize)?;
         let bitmap = span.bitmap_address;
-        if pages.read(bitmap, bits).is_err() {
+        if pages.read(bitmap, used_bits).is_err() {
             let is_mapped = words::is_process_memory(self.context.space, bitmap, bitmap.saturating_add(1));
             if self.may_be_swapped || !is_mapped {
                 return None;
             }
             // Bits that were never set may be on a page that was never written.
-            bits.fill(0);
+            used_bits.fill(0);
         }
         for index in 0..span.object_capacity {
-            let is_used = index < span.free_index || bits[index as usize / 8] >> (index % 8) & 1 != 0;
+            let is_used = index < span.free_index || used_bits[index as usize / 8] >> (index % 8) & 1 != 0;
             let class = if is_used { Class::Live } else { Class::Free };
             accumulator.claim_to(span.start + (index + 1) * span.object_bytes, class);
         }

@@ -19,7 +19,8 @@ pub struct Go {
     pub next_gc_bytes: Option<u64>,
     /// `GOGC` in force; -1 for off.
     pub gogc_percent: Option<i64>,
-    /// `GOMEMLIMIT` in force; `None` if there is no limit.
+    /// `GOMEMLIMIT` in force; `None` if there is no limit, or if `gogc_percent` is `None` too: then
+    /// it is not known.
     pub memory_limit_bytes: Option<u64>,
 }
 

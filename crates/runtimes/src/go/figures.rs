@@ -1,6 +1,8 @@
 //! The runtime's own figures, by their names in `runtime.MemStats`: computed from the spans, and
 //! read from the counters if these agree.
 
+use std::time::Instant;
+
 use super::heap::{Heap, Instance, SpanKind};
 use super::layout::{CHUNK_BYTES, DELTA_IN_HEAP, HEAP_MINIMUM, HEAP_MINIMUM_AT_100, Layout, PAGE_BYTES};
 use super::locate::Program;
@@ -39,10 +41,12 @@ pub struct Figures {
     pub goal_bytes: Option<u64>,
     /// `GOGC` in force; -1 for off.
     pub gc_percent: Option<i64>,
-    /// `GOMEMLIMIT` in force; `None` if there is no limit.
+    /// `GOMEMLIMIT` in force; `None` if there is no limit, or if `gc_percent` is `None` too: then
+    /// it is not known.
     pub memory_limit_bytes: Option<u64>,
 }
 
+/// Computes the figures of a heap, and reads those of its counters.
 pub fn read(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) -> Figures {
     let Instance { program, layout, heap, spans } = instance;
     let mut pages = PageCache::new(memory);
@@ -60,7 +64,7 @@ pub fn read(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
     let mut figures = Figures { alloc_bytes, in_use_bytes, idle_bytes, ..Figures::default() };
     read_counters(&mut pages, layout, &counters, &mut figures);
     if figures.released_bytes.is_none() {
-        figures.released_bytes = released_bytes(&mut pages, layout, heap);
+        figures.released_bytes = released_bytes(&mut pages, layout, heap, context.deadline);
     }
     let in_stacks_address = counters.deltas.map(|at| at.wrapping_add(DELTA_IN_HEAP + 8));
     let stack_bytes = in_stacks_address.and_then(|at| sum_of_deltas(&mut pages, at, layout));
@@ -133,12 +137,17 @@ fn read_counters(
         let mut word = |offset: u64| pages.word(at.wrapping_add(offset));
         figures.released_bytes = layout.heap_in_use.and_then(|offset| word(offset + 8));
         figures.marked_bytes = word(layout.heap_marked);
-        figures.gc_percent = word(0).map(|word| i64::from(word as u32 as i32));
-        let limit = layout.memory_limit.and_then(&mut word);
-        figures.memory_limit_bytes = limit.filter(|&limit| limit < NO_LIMIT);
-        // A limit may end the collection earlier.
-        let goal = word(layout.heap_goal).filter(|&goal| goal < USER_ADDRESS_END);
-        figures.goal_bytes = goal.filter(|_| figures.memory_limit_bytes.is_none());
+        let limit = match layout.memory_limit {
+            Some(offset) => word(offset),
+            None => Some(NO_LIMIT),
+        };
+        if let Some((percent, limit)) = word(0).zip(limit) {
+            figures.gc_percent = Some(i64::from(percent as u32 as i32));
+            figures.memory_limit_bytes = Some(limit).filter(|&limit| limit < NO_LIMIT);
+            // A limit may end the collection earlier.
+            let goal = word(layout.heap_goal).filter(|&goal| goal < USER_ADDRESS_END);
+            figures.goal_bytes = goal.filter(|_| figures.memory_limit_bytes.is_none());
+        }
     }
     if let (Some(at), Some(offset)) = (counters.deltas, layout.memstats_in_use) {
         let pair = at.checked_sub(layout.deltas).and_then(|at| pages.pair(at.checked_add(offset)?));
@@ -160,7 +169,7 @@ impl ExpectedCounters {
     fn is_controller_at(&self, pages: &mut PageCache<'_>, at: u64, layout: &Layout) -> bool {
         match layout.heap_in_use {
             Some(offset) => self.has_counters_at(pages, at.wrapping_add(offset)),
-            None => self.is_old_controller_at(pages, at, layout).unwrap_or(false),
+            None => self.is_old_controller_at(pages, at, layout) == Some(true),
         }
     }
 
@@ -197,7 +206,7 @@ impl ExpectedCounters {
     }
 }
 
-/// Adds up one figure, at `at` in the first delta, of all deltas, of which each may be negative.
+/// Adds up one figure of all deltas, at `at` in the first one; each may be negative.
 /// `None` if one cannot be read.
 fn sum_of_deltas(pages: &mut PageCache<'_>, at: u64, layout: &Layout) -> Option<u64> {
     (0..DELTAS).try_fold(0_u64, |sum, index| {
@@ -206,14 +215,18 @@ fn sum_of_deltas(pages: &mut PageCache<'_>, at: u64, layout: &Layout) -> Option<
 }
 
 /// Bytes released according to the chunks' bitmaps, without pages in the caches of processors.
-fn released_bytes(pages: &mut PageCache<'_>, layout: &Layout, heap: &Heap) -> Option<u64> {
+/// `None` if a bitmap cannot be read before the deadline.
+fn released_bytes(pages: &mut PageCache<'_>, layout: &Layout, heap: &Heap, deadline: Instant) -> Option<u64> {
     if heap.bytes() > MAX_HEAP_BYTES {
         return None;
     }
     let mut released_bytes = 0;
     for &AddressRange { start, end } in &heap.ranges {
         for chunk in (start..end).step_by(CHUNK_BYTES as usize) {
-            let bits = heap.chunk(pages, layout, chunk)?;
+            if Instant::now() >= deadline {
+                return None;
+            }
+            let bits = heap.chunk_bits(pages, layout, chunk)?;
             let released_idle =
                 bits.used_pages.iter().zip(bits.released_pages).map(|(used, released)| !used & released);
             released_bytes +=
@@ -248,5 +261,18 @@ mod tests {
         let sum = |end: u64| sum_of_deltas(&mut PageCache::new(&Fives(end)), 0x1f00, layout);
         assert_eq!(sum(0x1_0000), Some(15));
         assert_eq!(sum(0x2000), None);
+    }
+
+    #[test]
+    fn a_limit_that_cannot_be_read_is_not_known() {
+        // The limit is on the page after `GOGC`.
+        let counters = CounterAddresses { controller: Some(0x1ff8), deltas: None };
+        let read = |end: u64| {
+            let mut figures = Figures::default();
+            read_counters(&mut PageCache::new(&Fives(end)), &LAYOUTS[1], &counters, &mut figures);
+            (figures.gc_percent, figures.memory_limit_bytes)
+        };
+        assert_eq!(read(0x1_0000), (Some(5), Some(5)));
+        assert_eq!(read(0x2000), (None, None));
     }
 }

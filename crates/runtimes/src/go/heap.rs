@@ -126,6 +126,7 @@ pub struct Spans {
     pub doubts: ReadProblems,
 }
 
+/// Finds the heap of a runtime by its symbol, or else in static data until the deadline.
 pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program, layout: &Layout) -> Option<Heap> {
     let mut pages = PageCache::new(memory);
     if let Some(address) = program.symbols.heap {
@@ -211,8 +212,8 @@ impl Heap {
         self.ranges.get(next).is_some_and(|range| range.covers(AddressRange { start, end }))
     }
 
-    /// Reads the bitmaps of the chunk at address `chunk`.
-    pub fn chunk(&self, pages: &mut PageCache<'_>, layout: &Layout, chunk: u64) -> Option<ChunkBits> {
+    /// Reads the bitmaps of the chunk at address `chunk`; `None` if they cannot be read.
+    pub fn chunk_bits(&self, pages: &mut PageCache<'_>, layout: &Layout, chunk: u64) -> Option<ChunkBits> {
         let chunks = self.address.checked_add(layout.page_alloc)?.checked_add(PAGE_ALLOC_CHUNKS)?;
         let number = chunk.wrapping_sub(ARENA_BASE) / CHUNK_BYTES;
         let table = pages.word(chunks.checked_add(8 * (number / CHUNK_ENTRIES))?)?;
@@ -228,15 +229,16 @@ impl Heap {
         self.ranges.iter().map(|range| range.len()).sum()
     }
 
-    pub fn spans(&self, context: &Context<'_>, memory: &dyn Memory, layout: &Layout) -> Spans {
+    /// Reads all spans.
+    pub fn read_spans(&self, context: &Context<'_>, memory: &dyn Memory, layout: &Layout) -> Spans {
         let Slice { address: table, length, .. } = self.span_table;
         let may_be_swapped = context.may_be_swapped();
         let remaining_spans = AtomicU64::new(max_spans(context, self));
         let reader = SpanReader { heap: self, context, layout, may_be_swapped, remaining_spans };
         let jobs = (length as usize).div_ceil(SPANS_PER_JOB);
-        let state = || (PageCache::new(memory), Spans::default());
-        let job = |(pages, spans): &mut (PageCache<'_>, Spans), job: usize| {
-            let first = (job * SPANS_PER_JOB) as u64;
+        let worker = || SpanWorker { pages: PageCache::new(memory), spans: Spans::default() };
+        let job = |SpanWorker { pages, spans }: &mut SpanWorker<'_>, number: usize| {
+            let first = (number * SPANS_PER_JOB) as u64;
             let mut pointers = vec![0; SPANS_PER_JOB.min((length - first) as usize) * 8];
             let read_bytes = memory.read_some(table + 8 * first, &mut pointers);
             words_in(&pointers[..read_bytes]).for_each(|pointer| reader.read_span(pages, pointer, spans));
@@ -244,23 +246,22 @@ impl Heap {
                 spans.note_damage(table + 8 * first + read_bytes as u64);
             }
         };
-        let (states, unfinished_jobs) = work::run_jobs(context.workers, jobs, context.deadline, state, job);
+        let (workers, unfinished_jobs) = work::run_jobs(context.workers, jobs, context.deadline, worker, job);
         let mut spans = Spans::default();
         if unfinished_jobs > 0 {
             spans.doubts.note_timeout(table);
         }
-        for (_, other) in states {
-            spans.by_address.extend(other.by_address);
-            spans.structure_pages.extend(other.structure_pages);
-            spans.has_left_out_structures |= other.has_left_out_structures;
-            spans.doubts.add(&other.doubts);
+        for SpanWorker { spans: read, .. } in workers {
+            spans.by_address.extend(read.by_address);
+            spans.structure_pages.extend(read.structure_pages);
+            spans.has_left_out_structures |= read.has_left_out_structures;
+            spans.doubts.add(&read.doubts);
         }
         spans.structure_pages.sort_unstable();
         spans.structure_pages.dedup();
         spans.by_address.sort_unstable_by_key(|span| span.start);
-        let mut by_address = std::mem::take(&mut spans.by_address);
-        drop_overlapping(&mut by_address, &mut |span| spans.note_damage(span.start));
-        spans.by_address = by_address;
+        let doubts = &mut spans.doubts;
+        drop_overlapping(&mut spans.by_address, &mut |span| doubts.note_damage(span.start, 0));
         spans
     }
 }
@@ -289,6 +290,12 @@ fn drop_overlapping(spans: &mut Vec<Span>, on_drop: &mut dyn FnMut(&Span)) {
     });
 }
 
+/// A worker, and the spans that it read.
+struct SpanWorker<'a> {
+    pages: PageCache<'a>,
+    spans: Spans,
+}
+
 /// What the workers need to read spans.
 struct SpanReader<'a> {
     heap: &'a Heap,
@@ -303,8 +310,11 @@ struct SpanReader<'a> {
 enum ParsedSpan {
     /// The span is not in use.
     Unused,
-    /// The span is in use; also the address of its bitmap of marked objects.
-    InUse(Span, u64),
+    InUse {
+        span: Span,
+        /// Address of its bitmap of marked objects.
+        mark_bits: u64,
+    },
     /// The fields contradict each other or the heap.
     Invalid,
 }
@@ -324,7 +334,7 @@ impl SpanReader<'_> {
         match self.parse(&bytes) {
             ParsedSpan::Unused => {}
             ParsedSpan::Invalid => spans.note_damage(at),
-            ParsedSpan::InUse(span, mark_bits) => {
+            ParsedSpan::InUse { span, mark_bits } => {
                 spans.add_structure(span.bitmap_address);
                 spans.add_structure(mark_bits);
                 let take_one = |remaining_spans: u64| remaining_spans.checked_sub(1);
@@ -350,7 +360,7 @@ impl SpanReader<'_> {
             _ => return ParsedSpan::Invalid,
         };
         let start = word(SPAN_START);
-        let end = start.checked_add(word(SPAN_PAGES).saturating_mul(PAGE_BYTES)).unwrap_or(0);
+        let end = start.saturating_add(word(SPAN_PAGES).saturating_mul(PAGE_BYTES));
         let is_in_heap = start.is_multiple_of(PAGE_BYTES)
             && start < end
             && self.heap.contains(start, end)
@@ -373,7 +383,7 @@ impl SpanReader<'_> {
                 && span.object_bytes > 0
         };
         if is_in_heap && (kind == SpanKind::Manual || has_valid_objects()) {
-            ParsedSpan::InUse(span, word(layout.alloc_bits + 8))
+            ParsedSpan::InUse { span, mark_bits: word(layout.alloc_bits + 8) }
         } else {
             ParsedSpan::Invalid
         }
@@ -401,6 +411,7 @@ impl Spans {
         self.structure_pages.push(page);
     }
 
+    /// Bytes of the spans of one kind.
     pub fn bytes(&self, kind: SpanKind) -> u64 {
         self.by_address.iter().filter(|span| span.kind == kind).map(|span| span.end - span.start).sum()
     }

@@ -24,8 +24,6 @@ use strandline_process::range::{AddressRange, RangeSet};
 const MIN_FOREIGN_BYTES: u64 = 128 << 10;
 /// Usual smallest mapping that a program without a C library makes itself.
 const MIN_MAPPED_BYTES: u64 = 1 << 20;
-/// Limit on arenas read per heap range: 4 TiB.
-const MAX_ARENAS: usize = 1 << 16;
 /// Limit on pages with known structures: 16 GiB.
 const MAX_PAGES: usize = 1 << 22;
 /// Limit on ranges claimed; ranges close to each other are joined.
@@ -37,9 +35,16 @@ const SLICE_BYTES: u64 = 24;
 /// `capacity` in a slice.
 const SLICE_CAPACITY: u64 = 16;
 
-/// Returns the ranges of the runtime's structures outside the heap that have resident pages, in
-/// address order, and whether the list is complete.
-pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) -> (Vec<AddressRange>, bool) {
+/// The runtime's structures outside the heap.
+pub struct Structures {
+    /// Their ranges that have resident pages, in address order.
+    pub ranges: Vec<AddressRange>,
+    /// Whether no limit and no deadline cut the search.
+    pub is_complete: bool,
+}
+
+/// Finds the runtime's structures outside the heap.
+pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) -> Structures {
     let Instance { program, layout, heap, spans } = instance;
     let mut pages = PageCache::new(memory);
     let mut ranges = known_tables(context, &mut pages, layout, heap);
@@ -67,7 +72,7 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
         }
         add_targets(program.data);
     }
-    let mut is_whole =
+    let mut is_complete =
         !spans.has_left_out_structures && known_pages.len() < MAX_PAGES && Instant::now() < context.deadline;
     let known_pages = known_pages.into_iter().filter(|&page| page < USER_ADDRESS_END);
     ranges.extend(known_pages.map(|page| AddressRange::sized(page, PAGE_BYTES)));
@@ -79,12 +84,13 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, instance: Instance<'_>) 
     let own_ranges: RangeSet = ranges.into_iter().flat_map(outside).collect();
     let mut own_ranges: Vec<AddressRange> = own_ranges.into_iter().collect();
     own_ranges.retain(|&range| !context.resident_runs(range).is_empty());
-    is_whole &= own_ranges.len() <= MAX_RANGES;
+    is_complete &= own_ranges.len() <= MAX_RANGES;
     own_ranges.truncate(MAX_RANGES);
-    (own_ranges, is_whole)
+    Structures { ranges: own_ranges, is_complete }
 }
 
-/// Returns the tables of known size that `mheap_` points to.
+/// Returns the tables of known size that `mheap_` points to, until the deadline. A page that should
+/// hold their addresses and cannot be read was never written: it holds none.
 fn known_tables(
     context: &Context<'_>,
     pages: &mut PageCache<'_>,
@@ -112,11 +118,11 @@ fn known_tables(
     if let Some(arenas) = pages.word(heap.address.wrapping_add(layout.arenas)) {
         add(arenas, ARENA_TABLE_BYTES);
         for &AddressRange { start, end } in &heap.ranges {
-            for at in
-                (start - start % ARENA_ENTRY_BYTES..end).step_by(ARENA_ENTRY_BYTES as usize).take(MAX_ARENAS)
-            {
+            for at in (start - start % ARENA_ENTRY_BYTES..end).step_by(ARENA_ENTRY_BYTES as usize) {
                 let entry = arenas.wrapping_add(8 * (at.wrapping_sub(ARENA_BASE) / ARENA_ENTRY_BYTES));
-                add(pages.word(entry).unwrap_or(0), layout.arena_bytes);
+                if let Some(start) = pages.word(entry) {
+                    add(start, layout.arena_bytes);
+                }
                 if at.is_multiple_of(ARENA_ENTRY_BYTES << 10) && Instant::now() >= context.deadline {
                     return ranges;
                 }

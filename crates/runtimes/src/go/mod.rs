@@ -21,6 +21,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+use self::claims::HeapClaims;
 use self::facts::{Go, SizeClass};
 use self::figures::Figures;
 use self::heap::{Heap, Instance, SpanKind, Spans};
@@ -92,7 +93,7 @@ impl FoundRuntime for Programs<Program> {
     }
 }
 
-/// Reads one Go runtime. `foreign_ranges` are the ranges that those before it claimed.
+/// Reads one Go runtime. `foreign_ranges` are the ranges that runtimes read before it claimed.
 pub fn read(context: &Context<'_>, program: &Program, foreign_ranges: &RangeSet) -> Reading {
     let facts = Runtime {
         name: "go".to_owned(),
@@ -103,37 +104,33 @@ pub fn read(context: &Context<'_>, program: &Program, foreign_ranges: &RangeSet)
     let mut reading = Reading { facts, rows: Some(&rows::BLOCKS), ..Reading::default() };
     let memory = CountingMemory::new(context.memory);
     let is_free = |range: &AddressRange| !foreign_ranges.overlaps(*range);
-    let layout_and_heap = program.layout().map(|layout| {
-        let heap = heap::find(context, &memory, program, layout);
-        (layout, heap.filter(|heap| heap.ranges.iter().all(is_free)))
-    });
-    let (layout, heap) = match layout_and_heap {
-        Some((layout, Some(heap))) => (layout, heap),
-        Some((_, None)) => {
-            let text = "Go's heap was not found: Go may not have started, or its layout differs from that of its version, or there \
-                        was no time; strandline read nothing of it";
-            reading.caveats.push(Caveat::new("go_heap_not_found", &program.path, None, text));
-            return reading;
-        }
-        None => {
-            let version = program.version.as_deref().unwrap_or("of unknown version");
-            let text = format!("the layout of Go {version} is not known; strandline read nothing of it");
-            reading.caveats.push(Caveat::new("go_unknown_version", &program.path, None, text));
-            return reading;
-        }
+    let Some(layout) = program.layout() else {
+        let version = program.version.as_deref().unwrap_or("of unknown version");
+        let text = format!("the layout of Go {version} is not known; strandline read nothing of it");
+        reading.caveats.push(Caveat::new("go_unknown_version", &program.path, None, text));
+        return reading;
     };
+    let heap = heap::find(context, &memory, program, layout);
+    let Some(heap) = heap.filter(|heap| heap.ranges.iter().all(is_free)) else {
+        let text = "Go's heap was not found: Go may not have started, or its layout differs from that of its version, or there \
+                    was no time; strandline read nothing of it";
+        reading.caveats.push(Caveat::new("go_heap_not_found", &program.path, None, text));
+        return reading;
+    };
+    // The palette of a new reading has room.
     let Some(stack_slot) = reading.palette.add(&rows::STACK, None) else { return reading };
-    let spans = heap.spans(context, &memory, layout);
+    let spans = heap.read_spans(context, &memory, layout);
     let instance = Instance { program, layout, heap: &heap, spans: &spans };
-    let (claims, unread_bytes) = claims::claim(context, &memory, instance, stack_slot);
+    let HeapClaims { claims, unread_bytes } = claims::claim(context, &memory, instance, stack_slot);
     let idle_resident_bytes = claims.iter().map(|claim| claim.sums.releasable_bytes).sum();
     reading.claims = claims;
-    let (structures, has_all_structures) = metadata::find(context, &memory, instance);
-    let structures = structures.into_iter().filter(is_free).flat_map(pieces);
-    let structures: Vec<RangeClaim> =
-        structures.map(|range| context.claim_whole(range, Class::Metadata)).collect();
-    let structure_bytes: u64 = structures.iter().map(|claim| claim.sums.resident.of(Class::Metadata)).sum();
-    reading.claims.extend(structures);
+    let structures = metadata::find(context, &memory, instance);
+    let free_ranges = structures.ranges.into_iter().filter(is_free).flat_map(pieces);
+    let structure_claims: Vec<RangeClaim> =
+        free_ranges.map(|range| context.claim_whole(range, Class::Metadata)).collect();
+    let structure_bytes: u64 =
+        structure_claims.iter().map(|claim| claim.sums.resident.of(Class::Metadata)).sum();
+    reading.claims.extend(structure_claims);
     reading.facts.read = true;
     let mut details = Go { idle_resident_bytes, size_classes: size_classes(&spans), ..Go::default() };
     if spans.doubts.is_empty() {
@@ -146,7 +143,7 @@ pub fn read(context: &Context<'_>, program: &Program, foreign_ranges: &RangeSet)
     reading.facts.set_details(ABOUT.name, &details);
     reading.bytes_read = memory.bytes();
     spans.doubts.add_caveats(&mut reading.caveats, &ABOUT, "spans", &program.path);
-    reading.caveats.extend(unread_caveats(program, unread_bytes, has_all_structures));
+    reading.caveats.extend(unread_caveats(program, unread_bytes, structures.is_complete));
     reading
 }
 
@@ -171,6 +168,7 @@ fn unread_caveats(
     spans.into_iter().chain(structures)
 }
 
+/// Fills in the figures common to all runtimes, Go's own, and details.
 fn fill_in_facts(heap_figures: &Figures, heap: &Heap, facts: &mut Runtime, details: &mut Go) {
     facts.used_bytes = Some(heap_figures.alloc_bytes);
     facts.free_bytes = Some(heap_figures.in_use_bytes.saturating_sub(heap_figures.alloc_bytes));
@@ -194,6 +192,7 @@ fn fill_in_facts(heap_figures: &Figures, heap: &Heap, facts: &mut Runtime, detai
     details.memory_limit_bytes = heap_figures.memory_limit_bytes;
 }
 
+/// Returns the size classes with the most free bytes.
 fn size_classes(spans: &Spans) -> Vec<SizeClass> {
     let mut classes: BTreeMap<u64, SizeClass> = BTreeMap::new();
     for span in spans.by_address.iter().filter(|span| span.kind == SpanKind::Objects) {

@@ -85,6 +85,7 @@ pub fn apply(
         actual_bytes: heap
             .or(before.zip(after).map(|(before, after)| (before.rss_bytes, after.rss_bytes)))
             .map(|(before, after)| before.saturating_sub(after)),
+        // Nothing is computed from it after a request to a JVM.
         resident_before_bytes: heap_before_bytes.unwrap_or(0),
         before,
         after,
@@ -150,7 +151,7 @@ fn send_command(socket: &mut UnixStream, command: &str) -> io::Result<String> {
         socket.set_read_timeout(Some(remaining))?;
         match socket.read(&mut buffer)? {
             0 => break,
-            length => answer.extend_from_slice(buffer.get(..length).unwrap_or_default()),
+            length => answer.extend_from_slice(&buffer[..length]),
         }
     }
     if answer.is_empty() {
@@ -174,6 +175,7 @@ impl Drop for RequestFile {
     fn drop(&mut self) {
         let is_same = std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode);
         if is_same && !self.is_kept {
+            // A file that cannot be removed does no harm: the JVM ignores it once it listens.
             drop(std::fs::remove_file(&self.path));
         }
     }
@@ -188,8 +190,8 @@ fn connect(process: &Process) -> Result<UnixStream, Refusal> {
     // HotSpot always uses this folder, whatever the environment contains. No symbolic link in it is
     // followed: the folder may belong to the target.
     let folder = process.path("root").join("tmp");
-    let options = OpenOptions::new().read(true).custom_flags(O_DIRECTORY | O_NOFOLLOW).open(folder);
-    let folder = options.map_err(|e| Refusal::from_io(process, "opening its /tmp", e))?;
+    let opened = OpenOptions::new().read(true).custom_flags(O_DIRECTORY | O_NOFOLLOW).open(folder);
+    let folder = opened.map_err(|e| Refusal::from_io(process, "opening its /tmp", e))?;
     let tmp = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
     let socket = tmp.join(format!(".java_pid{namespace_pid}"));
     let path = tmp.join(format!(".attach_pid{namespace_pid}"));
@@ -201,7 +203,7 @@ fn connect(process: &Process) -> Result<UnixStream, Refusal> {
         return Ok(connected);
     }
     check_signal_is_safe(process, &status)?;
-    let (mut file, mut connected) = create_request(process, &path, &socket, &status)?;
+    let Requested { mut file, mut connected } = create_request(process, &path, &socket, &status)?;
     if connected.is_none() {
         // The process may have been stopped or have called exec meanwhile. Or another process may
         // have made it listen: then it would take the signal as a request for a thread dump.
@@ -215,8 +217,18 @@ fn connect(process: &Process) -> Result<UnixStream, Refusal> {
         file.is_kept = true;
         connected = wait_for(process, &socket, &status, LISTEN_LIMIT)?;
     }
+    // A process whose state is not known may still need it.
     file.is_kept = connected.is_none() && !sys::has_ended(&handle, Duration::ZERO).unwrap_or(false);
-    connected.ok_or_else(|| refusal(process, "did not listen within 10 s after the request (SIGQUIT)"))
+    let seconds = LISTEN_LIMIT.as_secs();
+    let late = format!("did not listen within {seconds} s after the request (SIGQUIT)");
+    connected.ok_or_else(|| refusal(process, &late))
+}
+
+/// A request to listen.
+struct Requested {
+    file: RequestFile,
+    /// Connection to a JVM that listens already, at another process's request.
+    connected: Option<UnixStream>,
 }
 
 /// Creates the file. If it exists already, first waits for the JVM to listen at its creator's
@@ -226,15 +238,15 @@ fn create_request(
     path: &Path,
     socket: &Path,
     status: &Status,
-) -> Result<(RequestFile, Option<UnixStream>), Refusal> {
+) -> Result<Requested, Refusal> {
     let file = open_request(process, path, status)?;
     let connected =
         if file.is_existing { wait_for(process, socket, status, EXISTING_REQUEST_LIMIT)? } else { None };
     if !file.is_existing || connected.is_some() {
-        return Ok((file, connected));
+        return Ok(Requested { file, connected });
     }
     // A creator that gave up has removed the file.
-    Ok((open_request(process, path, status)?, None))
+    Ok(Requested { file: open_request(process, path, status)?, connected: None })
 }
 
 /// Connects once the JVM listens; `None` if it does not within `limit`. A JVM that listens but
@@ -258,7 +270,9 @@ fn wait_for(
         match since.elapsed() {
             elapsed if elapsed >= limit && !is_full => return Ok(None),
             elapsed if elapsed >= LISTEN_LIMIT.max(limit) => {
-                return Err(refusal(process, "listens, and takes no connection within 10 s"));
+                let seconds = LISTEN_LIMIT.max(limit).as_secs();
+                let late = format!("listens, but accepts no connection within {seconds} s");
+                return Err(refusal(process, &late));
             }
             _ => std::thread::sleep(CONNECT_INTERVAL),
         }
@@ -280,7 +294,7 @@ fn is_of_user_or_root(owner: u32, status: &Status) -> bool {
     owner == 0 || effective_user(status) == Some(owner)
 }
 
-/// The user whose rights a process has.
+/// The user whose rights a process has; `None` if it is not known.
 fn effective_user(status: &Status) -> Option<u32> {
     status.user_ids.map(|ids| ids.effective)
 }
@@ -343,6 +357,7 @@ fn check_signal_is_safe(process: &Process, status: &Status) -> Result<(), Refusa
                 "is in another user namespace, where its JVM sees another user: run strandline within it";
             Err(refusal(process, text))
         }
+        // Where a link cannot be read, the namespace is taken to be the same, as it mostly is.
         _ => Ok(()),
     }
 }

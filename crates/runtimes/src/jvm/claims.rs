@@ -7,7 +7,7 @@ use super::heap::{Area, Heap, is_claimable};
 use super::metaspace::{Metaspace, Space};
 use super::rows;
 use super::threads::Tlab;
-use super::trace::Live;
+use super::trace::{Live, TracedObject};
 use super::view::View;
 use crate::work;
 use strandline_claims::accumulator::{Accumulator, Class};
@@ -26,17 +26,28 @@ const MAX_OVERTIME: Duration = Duration::from_secs(1);
 /// Limit on bytes of the card table: one card per 512 bytes of heap.
 const MAX_CARD_TABLE_BYTES: u64 = 1 << 38;
 
+/// Live objects, and the slot that dead ones get.
+#[derive(Clone, Copy)]
+pub struct Traced<'a> {
+    pub live: &'a Live,
+    pub dead_slot: Slot,
+}
+
+/// The claims on a heap.
+pub struct HeapClaims {
+    pub claims: Vec<RangeClaim>,
+    /// Resident bytes that were not claimed before the deadline.
+    pub unclaimed_bytes: u64,
+}
+
 /// Claims the areas of the heap. Memory behind the objects of an area is free; whole free pages are
 /// returnable, as in a free region or at the end of a space.
-///
-/// With `live`, dead objects get its slot. Also returns the number of bytes that were not claimed
-/// before the deadline.
 pub fn claim_heap(
     context: &Context<'_>,
     areas: &[Area],
     buffers: &[Tlab],
-    live: Option<(&Live, Slot)>,
-) -> (Vec<RangeClaim>, u64) {
+    traced: Option<Traced<'_>>,
+) -> HeapClaims {
     let are_in_one_part = |area: &Area, next: &Area| {
         let part_start = area.start - area.start % PART_BYTES;
         area.end == next.start && next.start - part_start < PART_BYTES && is_claimable(part_start, next.end)
@@ -51,7 +62,7 @@ pub fn claim_heap(
         let pages = context.pages(start, end);
         let mut accumulator = Accumulator::new(start, &pages);
         for area in parts[part] {
-            claim_area(&mut accumulator, area, buffers, live);
+            claim_area(&mut accumulator, area, buffers, traced);
             let (from, to) = (page_up(accumulator.cursor()), page_of(area.end));
             accumulator.claim_free(area.end, from, to);
         }
@@ -63,38 +74,40 @@ pub fn claim_heap(
         work::run_jobs(context.workers, parts.len(), deadline, Vec::new, claim_part);
     let claims = claims.concat();
     if unclaimed_parts == 0 {
-        return (claims, 0);
+        return HeapClaims { claims, unclaimed_bytes: 0 };
     }
     let claimed_bytes: u64 = claims.iter().map(|claim| claim.sums.resident.total()).sum();
     let all_bytes: u64 = areas.iter().map(|area| context.resident_bytes(area.range())).sum();
-    (claims, all_bytes.saturating_sub(claimed_bytes))
+    HeapClaims { claims, unclaimed_bytes: all_bytes.saturating_sub(claimed_bytes) }
 }
 
 /// Claims the part of an area that holds objects; the unused parts of threads' buffers are free.
-fn claim_area(accumulator: &mut Accumulator<'_>, area: &Area, buffers: &[Tlab], live: Option<(&Live, Slot)>) {
+fn claim_area(accumulator: &mut Accumulator<'_>, area: &Area, buffers: &[Tlab], traced: Option<Traced<'_>>) {
     let first = buffers.partition_point(|buffer| buffer.end <= area.start);
     for buffer in buffers.iter().skip(first).take_while(|buffer| buffer.top < area.top) {
         let (from, to) = (buffer.top.max(accumulator.cursor()), buffer.end.min(area.top));
         if from < to {
-            claim_objects(accumulator, from, live);
+            claim_objects(accumulator, from, traced);
             accumulator.claim_to(to, Class::Free);
         }
     }
-    claim_objects(accumulator, area.top.max(accumulator.cursor()), live);
+    claim_objects(accumulator, area.top.max(accumulator.cursor()), traced);
 }
 
 /// Claims consecutive objects, live and dead.
-fn claim_objects(accumulator: &mut Accumulator<'_>, end: u64, live: Option<(&Live, Slot)>) {
-    let Some((live, slot)) = live else { return accumulator.claim_to(end, Class::Live) };
-    let class = |is_dead: bool| if is_dead { Class::Refined(slot) } else { Class::Live };
-    let mut is_previous_dead = None;
-    for (start, is_dead) in live.objects(accumulator.cursor(), end) {
-        if is_previous_dead != Some(is_dead) {
-            accumulator.claim_to(start, class(is_previous_dead.unwrap_or(false)));
-            is_previous_dead = Some(is_dead);
+fn claim_objects(accumulator: &mut Accumulator<'_>, end: u64, traced: Option<Traced<'_>>) {
+    // Memory before the first object counts as live.
+    let mut class = Class::Live;
+    if let Some(Traced { live, dead_slot }) = traced {
+        for TracedObject { start, is_dead } in live.objects(accumulator.cursor(), end) {
+            let next_class = if is_dead { Class::Refined(dead_slot) } else { Class::Live };
+            if next_class != class {
+                accumulator.claim_to(start, class);
+                class = next_class;
+            }
         }
     }
-    accumulator.claim_to(end, class(is_previous_dead.unwrap_or(false)));
+    accumulator.claim_to(end, class);
 }
 
 /// Returns the resident bytes of whole pages behind an area's objects.

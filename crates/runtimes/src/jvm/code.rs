@@ -13,7 +13,7 @@ use crate::batch::PageCache;
 
 /// Limit on segments; HotSpot has four at most.
 const MAX_SEGMENTS: u32 = 16;
-/// Limit on ranges in use of a segment.
+/// Limit on ranges in use of a segment; with more, the segment is not read.
 const MAX_RANGES: usize = 1 << 18;
 /// Limit on blocks read per segment, including free ones: 2 GiB of code in blocks of 512 bytes.
 const MAX_BLOCKS: usize = 1 << 22;
@@ -23,9 +23,10 @@ const BLOCKS_AT_ONCE: usize = 1024;
 const SEGMENT_SHIFTS: RangeInclusive<u32> = 3..=16;
 /// Largest header of a block.
 const MAX_HEADER_BYTES: u64 = 16;
-/// Distance from `CodeHeap::_log2_segment_size` to `_next_segment`, the end of the blocks, and to
-/// `_code_blob_type`. The fields in between are the same from JDK 9 to 27.
+/// Distance from `CodeHeap::_log2_segment_size` to `_next_segment`, the end of the blocks
+/// (`memory/heap.hpp`, the same from JDK 9 to 27).
 const NEXT_SEGMENT_DISTANCE: u64 = 8;
+/// Distance from `CodeHeap::_log2_segment_size` to `_code_blob_type`.
 const BLOB_TYPE_DISTANCE: u64 = 64;
 /// Names of the pools, by `CodeBlobType`.
 const POOL_NAMES: [&str; 5] = [
@@ -37,8 +38,9 @@ const POOL_NAMES: [&str; 5] = [
 ];
 /// Name of a pool of any other type.
 const OTHER_POOL_NAME: &str = "CodeHeap";
-/// Index of `CodeBlobType::MethodHot`, and the first version that has it.
+/// Index of `CodeBlobType::MethodHot`.
 const HOT_INDEX: usize = 2;
+/// First version that has it.
 const FIRST_VERSION_WITH_HOT: u32 = 27;
 
 /// A segment of the code cache.
@@ -194,43 +196,24 @@ pub fn pools(segments: &[Segment]) -> Vec<Pool> {
 mod tests {
     use std::time::Duration;
 
-    use strandline_process::memory::Memory;
-
     use super::*;
+    use crate::fabricated::{EqualWords, OwnAddresses};
     use crate::jvm::structs::VmStructs;
-
-    /// Memory full of free blocks, each one segment of eight bytes.
-    struct FreeBlocks;
-
-    impl Memory for FreeBlocks {
-        fn read_some(&self, _: u64, buffer: &mut [u8]) -> usize {
-            buffer.chunks_exact_mut(8).for_each(|block| block.copy_from_slice(&1_u64.to_le_bytes()));
-            buffer.len()
-        }
-    }
 
     #[test]
     fn blocks_are_bounded_and_in_time() {
         let fields =
             [("HeapBlock::Header::_length", 0), ("HeapBlock::Header::_used", 4), ("HeapBlock::_header", 0)];
         let structs = VmStructs::of_offsets(&fields, &[]);
-        let view = View { memory: &FreeBlocks, structs: &structs };
+        // Free blocks, each one segment of eight bytes.
+        let memory = EqualWords::new(1);
+        let view = View { memory: &memory, structs: &structs };
         let far = Instant::now() + Duration::from_secs(600);
         let read =
             |blocks: usize, deadline| used_ranges(&view, 0x1000, 0x1000 + 8 * blocks as u64, 3, deadline);
         assert_eq!(read(MAX_BLOCKS, far), Some(Vec::new()));
         assert_eq!(read(MAX_BLOCKS + 1, far), None, "there are no more blocks than are read");
         assert_eq!(read(1, Instant::now()), None, "the time is over");
-    }
-
-    /// Memory in which each word is its own address.
-    struct OwnAddresses;
-
-    impl Memory for OwnAddresses {
-        fn read_some(&self, at: u64, buffer: &mut [u8]) -> usize {
-            buffer.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&at.to_le_bytes()));
-            buffer.len()
-        }
     }
 
     #[test]

@@ -32,8 +32,8 @@ pub struct Jvm {
     /// The largest class loaders that have loaded a class, and their bytes of metaspace and class
     /// space.
     pub class_loaders: Vec<ClassLoader>,
-    /// Number of such class loaders.
-    pub class_loader_count: u64,
+    /// Number of such class loaders; `None` if metaspace could not be read.
+    pub class_loader_count: Option<u64>,
     /// Reserved range of the heap, start and end; `None` if it is shared memory in many places.
     pub heap_range: Option<(u64, u64)>,
     /// Number of mappings of the heap's memory, if more than one: RSS counts each of them.

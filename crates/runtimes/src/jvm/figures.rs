@@ -33,11 +33,13 @@ pub fn fill_in_facts(state: &JvmState, facts: &mut Runtime) {
     }
     pools.extend(state.segments.as_deref().map(code::pools).unwrap_or_default());
     facts.own.insert("collector".to_owned(), heap.collector.into());
+    // Names and numbers can always be converted.
     if let Ok(pools) = serde_json::to_value(&pools) {
         facts.own.insert("pools".to_owned(), pools);
     }
 }
 
+/// Returns the facts that only a JVM has.
 pub fn details(context: &Context<'_>, view: &View<'_>, state: &JvmState) -> Jvm {
     let (heap, live) = (&state.heap, state.live.as_ref());
     let mut kinds: BTreeMap<AreaKind, KindFigures> = BTreeMap::new();
@@ -60,7 +62,7 @@ pub fn details(context: &Context<'_>, view: &View<'_>, state: &JvmState) -> Jvm 
     let shared_used_bytes: u64 =
         heap.shared_used_ranges.iter().chain(&heap.shared_unread_ranges).map(shared_bytes).sum();
     let mut names = names::LoaderNames::new(view);
-    let loaders = state.metaspace.as_ref().map(|metaspace| metaspace.loaders.as_slice()).unwrap_or_default();
+    let loaders = state.metaspace.as_ref().map(|metaspace| metaspace.loaders.as_slice());
     Jvm {
         max_heap_bytes: view.flag("MaxHeapSize"),
         min_heap_bytes: view.flag("MinHeapSize"),
@@ -78,8 +80,9 @@ pub fn details(context: &Context<'_>, view: &View<'_>, state: &JvmState) -> Jvm 
         live_bytes: live.map(|live| live.bytes),
         live_at_least_bytes: live.map(|live| live.certain.bytes),
         live_types: live.map(|live| live.types.iter().take(MAX_TYPES).cloned().collect()).unwrap_or_default(),
-        class_loader_count: loaders.len() as u64,
+        class_loader_count: loaders.map(|loaders| loaders.len() as u64),
         class_loaders: loaders
+            .unwrap_or_default()
             .iter()
             .take(MAX_LOADERS)
             .map(|share| ClassLoader { name: names.name_of(share.handle), used_bytes: share.bytes })

@@ -1,16 +1,14 @@
 //! Findings about a JVM: dead objects and free regions; if there are few, the parts of RSS outside
 //! the heap.
 
-use strandline_claims::facts::Runtime;
 use strandline_claims::finding::{Finding, LedgerView};
 use strandline_claims::units::{bytes, maybe_bytes};
 
 use super::facts::Jvm;
 
-/// Returns the facts about the JVM; `None` if none was found.
-fn jvm<'a>(view: &LedgerView<'a>) -> Option<(&'a Runtime, Jvm)> {
-    let runtime = view.runtime("jvm")?;
-    Some((runtime, runtime.details("jvm")?))
+/// Returns the facts about the JVM; `None` if none was read.
+fn jvm_facts(view: &LedgerView<'_>) -> Option<Jvm> {
+    view.runtime("jvm")?.details("jvm")
 }
 
 /// Returns the findings, in no particular order.
@@ -21,7 +19,7 @@ pub fn findings(view: &LedgerView<'_>) -> Vec<Finding> {
 
 /// Returns the headline on free memory in the heap.
 fn free_regions(view: &LedgerView<'_>, free_bytes: u64) -> String {
-    let Some((runtime, facts)) = jvm(view) else {
+    let Some((runtime, facts)) = view.runtime("jvm").zip(jvm_facts(view)) else {
         return format!("{} is free in the JVM's heap", view.of_rss(free_bytes));
     };
     let collector = runtime.own.get("collector").and_then(|name| name.as_str()).unwrap_or("?");
@@ -51,7 +49,7 @@ fn live_bounds(facts: &Jvm) -> String {
 
 /// Returns the parts of RSS if much of it is outside the heap.
 pub fn beside_heap(view: &LedgerView<'_>) -> Option<Finding> {
-    let (_, facts) = jvm(view)?;
+    let facts = jvm_facts(view)?;
     let (rss, heap) = (view.rss_bytes, facts.resident_bytes);
     if !view.matters(rss.saturating_sub(heap)) {
         return None;

@@ -7,7 +7,7 @@ use strandline_claims::facts::TypeFacts;
 use super::names;
 use super::view::View;
 
-/// Limit on classes kept.
+/// Limit on classes kept; objects of further ones count as unread.
 const MAX_CLASSES: usize = 1 << 18;
 /// Limit on the bytes of all their names: a fifth of what the maximum number of classes with the
 /// longest names would take.
@@ -237,9 +237,14 @@ impl<'a> Classes<'a> {
         }
     }
 
-    /// Returns the address and name of a class.
-    pub fn class_at(&self, class: u32) -> Option<(u64, &str)> {
-        self.classes.get(class as usize).map(|class| (class.address, class.name.as_str()))
+    /// Returns the address of a class.
+    pub fn address_of(&self, class: u32) -> Option<u64> {
+        self.classes.get(class as usize).map(|class| class.address)
+    }
+
+    /// Returns the name of a class.
+    pub fn name_of(&self, class: u32) -> Option<&str> {
+        self.classes.get(class as usize).map(|class| class.name.as_str())
     }
 
     /// Whether objects of a class free direct buffers.
@@ -303,7 +308,8 @@ impl<'a> Classes<'a> {
     }
 
     /// Whether a class may share its name with others, as hidden classes do up to JDK 14: then its
-    /// address is added to the name (`Klass::external_name`). False if its flags cannot be read.
+    /// address is added to the name (`Klass::external_name`). False if its flags cannot be read:
+    /// the classes then count as one.
     fn is_anonymous(&self, klass: u64) -> bool {
         let is_flag_set = || {
             let names = ["InstanceKlass::_misc_is_anonymous", "InstanceKlass::_misc_is_unsafe_anonymous"];

@@ -33,6 +33,7 @@ mod threads;
 mod trace;
 mod view;
 
+use self::claims::{HeapClaims, Traced};
 use self::heap::{Heap, HeapError};
 use self::klasses::Headers;
 use self::locate::Program;
@@ -83,7 +84,7 @@ pub static ABOUT: ReaderInfo = ReaderInfo {
     ..ReaderInfo::NONE
 };
 
-/// Limit on classes listed, most bytes first: a hostile process has any number.
+/// Limit on classes listed, most bytes first: a hostile process has any number of them.
 const MAX_TYPES: usize = 10_000;
 /// Bytes of a `MallocHeader` (`nmt/mallocHeader.hpp`), which `NativeMemoryTracking` puts before
 /// blocks.
@@ -105,6 +106,7 @@ pub static READER: runtime::Reader = runtime::Reader {
 
 impl FoundRuntime for Programs<Program> {
     fn is_collecting(&self, memory: &dyn Memory) -> bool {
+        // One whose structures cannot be read gets a caveat in `read`.
         self.0.iter().take(MAX_PROGRAMS).filter_map(|program| program.structs(memory).ok()).any(|structs| {
             let view = View { memory, structs };
             let heap = view.static_field(&["Universe::_collectedHeap"]);
@@ -169,22 +171,21 @@ pub fn read(
         }
     };
     let buffers = threads::buffers(&view, context.deadline);
-    let has_buffers = buffers.is_some();
-    let buffers = buffers.unwrap_or_default();
     // Objects may take all of the time, so the fast parts come first.
     let metaspace = Metaspace::read(&view, context.deadline);
     let segments = code::segments(&view, context.deadline);
-    let (census, live) = count_and_trace(context, &view, &heap, &buffers, program.data);
-    let state = JvmState { heap, buffers, has_buffers, live, metaspace, segments };
-    if claim(context, &view, &state, foreign_ranges, &program.path, &mut reading) {
-        reading.caveats.push(unread_caveat(program, HeapError::Overlapping));
-    }
+    let known_buffers = buffers.as_deref().unwrap_or_default();
+    let Objects { census, live } = count_and_trace(context, &view, &heap, known_buffers, program.data);
+    let state = JvmState { heap, buffers, live, metaspace, segments };
+    claim(context, &view, &state, foreign_ranges, &program.path, &mut reading);
     reading.facts.read = true;
     figures::fill_in_facts(&state, &mut reading.facts);
     reading.caveats.extend(unread_caveats(context, program, &state, census.as_ref()));
-    claim_direct(census.as_ref(), refinements);
-    reading.facts.types = census.map(|census| census.types).unwrap_or_default();
-    reading.facts.types.truncate(MAX_TYPES);
+    if let Some(census) = census {
+        reading.caveats.extend(claim_direct(&census, refinements, &program.path));
+        reading.facts.types = census.types;
+        reading.facts.types.truncate(MAX_TYPES);
+    }
     let details = figures::details(context, &view, &state);
     reading.remedies = remedies::remedies(context, &view, &state.heap, &details, state.live.as_ref());
     reading.facts.set_details(ABOUT.name, &details);
@@ -193,11 +194,17 @@ pub fn read(
 }
 
 /// Claims direct buffers. With `NativeMemoryTracking`, the JVM puts a header before each block from
-/// malloc: of the two addresses only one is the start of a block.
-fn claim_direct(census: Option<&objects::Census>, refinements: &Refinements) {
-    let buffers = census.map(|census| census.direct_buffers.as_slice()).unwrap_or_default();
-    let Some(slot) = refinements.slot(&rows::DIRECT, None).filter(|_| !buffers.is_empty()) else { return };
-    for &objects::DirectBuffer { address, bytes } in buffers {
+/// malloc: of the two addresses only one is the start of a block. Returns a caveat, at `path`, if
+/// some are not claimed.
+fn claim_direct(census: &objects::Census, refinements: &Refinements, path: &str) -> Option<Caveat> {
+    if census.direct_buffers.is_empty() {
+        return None;
+    }
+    let Some(slot) = refinements.slot(&rows::DIRECT, None) else {
+        let text = "other readers use all slots for claims on blocks: the JVM's direct buffers are left out";
+        return Some(Caveat::new("slots_taken", path, None, text));
+    };
+    for &objects::DirectBuffer { address, bytes } in &census.direct_buffers {
         refinements.claim(address, bytes, slot);
         let header_start = address.checked_sub(TRACKING_HEADER_BYTES);
         let bytes_with_header = bytes.checked_add(TRACKING_HEADER_BYTES);
@@ -205,15 +212,17 @@ fn claim_direct(census: Option<&objects::Census>, refinements: &Refinements) {
             refinements.claim(start, bytes, slot);
         }
     }
+    census.has_more_buffers.then(|| {
+        let text = "the JVM has more direct buffers than strandline keeps: the others count for the allocator's rows";
+        Caveat::new("jvm_part_unread", path, None, text)
+    })
 }
 
 /// Everything read of a JVM.
 struct JvmState {
     heap: Heap,
-    /// Allocation buffers of threads, in address order.
-    buffers: Vec<threads::Tlab>,
-    /// Whether these buffers are known.
-    has_buffers: bool,
+    /// Allocation buffers of threads, in address order; `None` if they could not be read.
+    buffers: Option<Vec<threads::Tlab>>,
     /// Live objects; `None` if they were not traced.
     live: Option<trace::Live>,
     /// `None` if it could not be read.
@@ -222,8 +231,8 @@ struct JvmState {
     segments: Option<Vec<code::Segment>>,
 }
 
-/// Claims all memory that is not in `foreign_ranges`; `path` is that of the library. Returns
-/// whether some claims overlapped.
+/// Claims all memory that is not in `foreign_ranges`; `path` is that of the library. The palette of
+/// a new reading has room for all rows.
 fn claim(
     context: &Context<'_>,
     view: &View<'_>,
@@ -231,9 +240,12 @@ fn claim(
     foreign_ranges: &RangeSet,
     path: &str,
     reading: &mut Reading,
-) -> bool {
-    let dead = state.live.as_ref().zip(reading.palette.add(&rows::DEAD, None));
-    let (mut claims, unclaimed_bytes) = claims::claim_heap(context, &state.heap.areas, &state.buffers, dead);
+) {
+    let dead_slot = reading.palette.add(&rows::DEAD, None);
+    let traced = state.live.as_ref().zip(dead_slot).map(|(live, dead_slot)| Traced { live, dead_slot });
+    let buffers = state.buffers.as_deref().unwrap_or_default();
+    let HeapClaims { mut claims, unclaimed_bytes } =
+        claims::claim_heap(context, &state.heap.areas, buffers, traced);
     if unclaimed_bytes > 0 {
         let text = "there was no time to read all of the heap: the rest counts as anonymous";
         reading.caveats.push(Caveat::new("jvm_part_unread", path, Some(unclaimed_bytes), text));
@@ -246,10 +258,12 @@ fn claim(
     }
     claims.extend(claims::claim_card_table(context, view, &mut reading.palette));
     claims.retain(|claim| claim.start < claim.end && !foreign_ranges.overlaps(claim.range()));
-    let has_overlapping = claims::drop_overlapping(&mut claims);
+    if claims::drop_overlapping(&mut claims) {
+        let text = "parts of the JVM's memory overlap: the later ones are not claimed";
+        reading.caveats.push(Caveat::new("jvm_damaged", path, None, text));
+    }
     reading.claims = claims;
     reading.shared_claims = claims::claim_shared(context, &mut reading.palette, &state.heap);
-    has_overlapping
 }
 
 /// Returns caveats for what could not be read.
@@ -276,7 +290,7 @@ fn unread_caveats(
             "parts of the process are, or may be, swapped out: which of the JVM's objects live is not known";
         caveats.push(caveat("jvm_not_traced", None, text));
     }
-    if !state.has_buffers {
+    if state.buffers.is_none() {
         let text = "the allocation buffers of the JVM's threads could not be read, or there was no time: their free ends count \
                     as objects";
         caveats.push(caveat("jvm_part_unread", None, text));
@@ -297,6 +311,15 @@ fn unread_caveats(
     caveats
 }
 
+/// What is known of the objects.
+#[derive(Default)]
+struct Objects {
+    /// `None` if the areas cannot be walked, or the headers of objects cannot be read.
+    census: Option<objects::Census>,
+    /// `None` if live objects were not traced.
+    live: Option<trace::Live>,
+}
+
 /// Counts objects in areas that can be walked, and traces the live ones unless the process would
 /// have to wait. `data` is the static data of the JVM.
 fn count_and_trace(
@@ -305,9 +328,9 @@ fn count_and_trace(
     heap: &Heap,
     buffers: &[threads::Tlab],
     data: AddressRange,
-) -> (Option<objects::Census>, Option<trace::Live>) {
+) -> Objects {
     if !heap.is_parsable {
-        return (None, None);
+        return Objects::default();
     }
     let headers = Headers::read(view).filter(|_| may_be_traced(context, heap));
     let places = headers.map(|headers| {
@@ -319,12 +342,12 @@ fn count_and_trace(
         Some(objects::ObjectStarts { places, bits })
     });
     let census = objects::count(context, view, &heap.areas, buffers, starts.as_ref());
-    let Some(starts) = starts else { return (census, None) };
+    let Some(starts) = starts else { return Objects { census, live: None } };
     // An object that was not understood may hold references.
     let complete_census = census.as_ref().filter(|census| census.unread_bytes == 0 && !census.has_moved);
     let live =
-        complete_census.and_then(|census| trace::live(context, view, heap, starts, census.weak_class, data));
-    (census, live)
+        complete_census.and_then(|census| trace::trace(context, view, heap, starts, census.weak_class, data));
+    Objects { census, live }
 }
 
 /// Whether a trace is worthwhile: the heap must be resident, and the process must not wait.
@@ -344,7 +367,7 @@ fn incomplete_caveat(program: &Program, missing: &str) -> Caveat {
     Caveat::new("jvm_unknown_version", &program.path, None, text)
 }
 
-/// Returns the caveat for a JVM, or parts of it, that was not read.
+/// Returns the caveat for a JVM that was not read.
 fn unread_caveat(program: &Program, error: HeapError) -> Caveat {
     let (code, text) = match error {
         HeapError::NotStarted => {
@@ -354,9 +377,6 @@ fn unread_caveat(program: &Program, error: HeapError) -> Caveat {
             "jvm_unknown_version",
             "the JVM's collector or its layout is not known; strandline read nothing of it",
         ),
-        HeapError::Overlapping => {
-            ("jvm_damaged", "parts of the JVM's memory overlap: the later ones are not claimed")
-        }
         HeapError::Late => {
             ("jvm_left_out", "there was no time to read the JVM's heap; strandline read nothing of it")
         }

@@ -61,7 +61,7 @@ impl<'a> LoaderNames<'a> {
         let head: [u8; HEAD_BYTES] = self.view.array(self.view.word(handle)?)?;
         let classes = self.classes.as_mut()?;
         let class = classes.class_of(&head)?;
-        classes.class_at(class).map(|(_, name)| name.to_owned())
+        classes.name_of(class).map(str::to_owned)
     }
 }
 

@@ -17,7 +17,7 @@ use crate::work;
 
 /// Bytes read at once.
 const WINDOW_BYTES: usize = 256 << 10;
-/// Limit on direct buffers of one worker.
+/// Limit on direct buffers of one worker; [`Census::has_more_buffers`] says if there were more.
 const MAX_DIRECT_BUFFERS: usize = 1 << 20;
 /// Lowest two bits of the mark word of an object that has moved (`markWord::marked_value`).
 const MARKED: u8 = 3;
@@ -34,6 +34,8 @@ pub struct Census {
     /// Address of the class of weak references, if it has objects.
     pub weak_class: Option<u64>,
     pub direct_buffers: Vec<DirectBuffer>,
+    /// Whether there were more direct buffers than are kept.
+    pub has_more_buffers: bool,
     /// Whether an object has moved: a concurrent collection is under way.
     pub has_moved: bool,
 }
@@ -55,7 +57,8 @@ pub struct ObjectStarts {
     pub bits: Bitmap,
 }
 
-/// Counts the objects of all areas, and sets a bit in `starts` for each.
+/// Counts the objects of all areas, and sets a bit in `starts` for each. `None` if the format of
+/// their headers cannot be read.
 pub fn count(
     context: &Context<'_>,
     view: &View<'_>,
@@ -78,6 +81,7 @@ pub fn count(
         unread_bytes: walks.iter().map(|walk| walk.unread_bytes).sum(),
         has_moved: walks.iter().any(|walk| walk.has_moved),
         direct_buffers: walks.iter().flat_map(|walk| walk.direct_buffers.iter().copied()).collect(),
+        has_more_buffers: walks.iter().any(|walk| walk.has_more_buffers),
         weak_class: walks.iter().find_map(|walk| walk.classes.find_name("java.lang.ref.WeakReference")),
     };
     if unread_areas > 0 {
@@ -95,6 +99,7 @@ struct Walk<'a> {
     buffers: &'a [Tlab],
     starts: Option<&'a ObjectStarts>,
     direct_buffers: Vec<DirectBuffer>,
+    has_more_buffers: bool,
     /// Bytes that are not objects, as far as is understood.
     unread_bytes: u64,
     has_moved: bool,
@@ -121,6 +126,7 @@ impl<'a> Walk<'a> {
             buffers,
             starts,
             direct_buffers: Vec::new(),
+            has_more_buffers: false,
             unread_bytes: 0,
             has_moved: false,
             deadline,
@@ -168,21 +174,31 @@ impl<'a> Walk<'a> {
         let class = self.classes.class_of(&head)?;
         let bytes = self.classes.size(class, at, &head).filter(|&bytes| bytes <= end - at)?;
         self.classes.count(class, bytes);
-        if self.classes.is_deallocator(class) && self.direct_buffers.len() < MAX_DIRECT_BUFFERS {
-            // `address` and `size`; the address is 0 once the buffer is freed.
-            let first = at.checked_add(self.classes.headers().first_long_offset())?;
-            let buffer = self.view.word(first).zip(self.view.word(first.checked_add(8)?));
-            let buffer = buffer.filter(|&(address, bytes)| address != 0 && bytes > 0);
-            self.direct_buffers.extend(buffer.map(|(address, bytes)| DirectBuffer { address, bytes }));
+        if self.classes.is_deallocator(class) {
+            self.add_direct_buffer(at);
         }
         // The other bits of such a mark word are the new address.
         self.has_moved |= head[0] & MARKED == MARKED;
         if let Some(starts) = self.starts
-            && let Some(place) = starts.places.index_of(at)
+            && let Some(place) = starts.places.place_at(at)
         {
             starts.bits.set(place);
         }
         Some(bytes)
+    }
+
+    /// Adds the direct buffer that the object at `at` frees, unless it is freed already.
+    fn add_direct_buffer(&mut self, at: u64) {
+        let first = at.saturating_add(self.classes.headers().first_long_offset());
+        let buffer = self.view.word(first).zip(self.view.word(first.saturating_add(8)));
+        // `address` and `size`; the address is 0 once the buffer is freed.
+        let buffer = buffer.filter(|&(address, bytes)| address != 0 && bytes > 0);
+        let Some((address, bytes)) = buffer else { return };
+        if self.direct_buffers.len() < MAX_DIRECT_BUFFERS {
+            self.direct_buffers.push(DirectBuffer { address, bytes });
+        } else {
+            self.has_more_buffers = true;
+        }
     }
 
     /// Returns the first bytes of the object at `at`; `end` is that of the area's objects.

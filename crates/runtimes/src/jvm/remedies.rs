@@ -14,7 +14,8 @@ use strandline_claims::range::page_up;
 use strandline_claims::runtime::Context;
 use strandline_claims::units;
 
-/// Default of `ShenandoahGarbageThreshold`.
+/// Default of `ShenandoahGarbageThreshold`, assumed where the flag cannot be read: few programs set
+/// it.
 const DEFAULT_GARBAGE_THRESHOLD_PERCENT: u64 = 25;
 /// Free bytes of the heap from which a setting is worthwhile.
 const MIN_WORTHWHILE_BYTES: u64 = 1 << 20;
@@ -70,6 +71,7 @@ struct Setting {
     cost: &'static str,
 }
 
+/// All settings.
 const SETTINGS: [Setting; 6] = [
     Setting {
         collectors: &["G1"],
@@ -129,14 +131,12 @@ fn settings(heap: &Heap, facts: &Jvm) -> Vec<Remedy> {
         Target::AboveUse => heap.committed_bytes().saturating_sub(heap.used_bytes()).min(free_bytes),
     };
     let applicable = SETTINGS.iter().filter(|setting| setting.collectors.contains(&heap.collector));
-    let mut worthwhile: Vec<(u64, &Setting)> = applicable
-        .map(|setting| (bytes_of(setting.target), setting))
-        .filter(|(bytes, _)| *bytes >= MIN_WORTHWHILE_BYTES)
-        .collect();
-    worthwhile.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-    let remedy = |(bytes, setting): (u64, &Setting)| {
-        let cost =
-            format!("{}; it concerns {} of the heap that is free now", setting.cost, units::bytes(bytes));
+    let mut worthwhile: Vec<&Setting> =
+        applicable.filter(|setting| bytes_of(setting.target) >= MIN_WORTHWHILE_BYTES).collect();
+    worthwhile.sort_by_key(|setting| std::cmp::Reverse(bytes_of(setting.target)));
+    let remedy = |setting: &Setting| {
+        let bytes = units::bytes(bytes_of(setting.target));
+        let cost = format!("{}; it concerns {bytes} of the heap that is free now", setting.cost);
         Remedy::setting(setting.id, setting.instruction, &cost)
     };
     worthwhile.into_iter().map(remedy).collect()
@@ -174,7 +174,7 @@ fn collection(
     Some(Remedy { unknown_because, ..remedy })
 }
 
-/// What a full collection releases.
+/// A prediction of what a full collection releases.
 struct Prediction {
     /// Bytes, if they are known to a hundredth.
     bytes: Option<u64>,
@@ -339,7 +339,8 @@ fn shenandoah_released_bytes(context: &Context<'_>, view: &View<'_>, heap: &Heap
             moved_bytes += live;
         }
     }
-    let region_bytes = heap.region_bytes.unwrap_or(1).max(1);
+    // Shenandoah's heap always has regions (`heap/shenandoah.rs`), of a power of two.
+    let region_bytes = heap.region_bytes.unwrap_or(1);
     emptied_bytes.saturating_sub(moved_bytes.div_ceil(region_bytes).saturating_mul(region_bytes))
 }
 
@@ -438,18 +439,8 @@ impl G1Usage {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fabricated::OwnAddresses;
     use crate::jvm::structs::VmStructs;
-    use strandline_process::memory::Memory;
-
-    /// Memory in which each word is its own address.
-    struct OwnAddresses;
-
-    impl Memory for OwnAddresses {
-        fn read_some(&self, at: u64, buffer: &mut [u8]) -> usize {
-            buffer.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&at.to_le_bytes()));
-            buffer.len()
-        }
-    }
 
     #[test]
     fn an_unknown_minimum_is_between_zero_and_the_initial_size() {

@@ -64,6 +64,6 @@ fn class_loaders(facts: &Jvm) -> Option<String> {
     });
     let largest = largest.collect::<Vec<_>>().join(", ");
     let largest = if largest.is_empty() { largest } else { format!(", the largest: {largest}") };
-    let count = counted(facts.class_loader_count, "class loader");
-    (facts.class_loader_count > 0).then(|| format!("{count} in metaspace{largest}"))
+    let count = facts.class_loader_count.filter(|&count| count > 0)?;
+    Some(format!("{} in metaspace{largest}", counted(count, "class loader")))
 }

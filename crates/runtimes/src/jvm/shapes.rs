@@ -95,13 +95,23 @@ pub struct OopMap {
     pub frames: Option<u64>,
 }
 
-/// Shapes by number of the class.
+/// What is known of the shape of a class.
+#[derive(Clone, Default)]
+enum Shape {
+    #[default]
+    NotRead,
+    /// It cannot be read, or there are too many shapes to keep it.
+    Unknown,
+    Known(Rc<OopMap>),
+}
+
+/// Shapes of classes.
 pub struct Shapes<'a> {
     view: View<'a>,
     oops: OopFormat,
-    /// By number of the class: `None` if it was not read yet, `Some(None)` if it cannot be read.
-    maps: Vec<Option<Option<Rc<OopMap>>>>,
-    /// Number of runs in `maps`.
+    /// Shapes by number of the class.
+    shapes: Vec<Shape>,
+    /// Number of runs in `shapes`.
     runs_kept: usize,
     /// `ReferenceType` of `java.lang.ref.WeakReference`; that of soft references is one less, of
     /// final ones one more.
@@ -112,27 +122,30 @@ impl<'a> Shapes<'a> {
     /// Creates an empty set. `weak` is the class of weak references.
     pub fn new(view: View<'a>, oops: OopFormat, weak: Option<u64>) -> Self {
         let weak_type = weak.and_then(|klass| view.byte_field(klass, &["InstanceKlass::_reference_type"]));
-        Self { view, oops, maps: Vec::new(), runs_kept: 0, weak_type }
+        Self { view, oops, shapes: Vec::new(), runs_kept: 0, weak_type }
     }
 
-    /// Returns the shape of a class; `None` if it is not known.
+    /// Returns the positions of references in the objects of a class; `None` if they are not known.
     pub fn map_of(&mut self, classes: &Classes<'_>, class: u32) -> Option<&Rc<OopMap>> {
         let index = class as usize;
-        if self.maps.len() <= index {
-            self.maps.resize(index + 1, None);
+        if self.shapes.len() <= index {
+            self.shapes.resize(index + 1, Shape::NotRead);
         }
-        if self.maps.get(index)?.is_none() {
-            let shape = self.read(classes, class);
-            self.runs_kept += shape.as_ref().map_or(0, |shape| shape.runs.len());
-            let shape = shape.filter(|_| self.runs_kept <= MAX_RUNS_KEPT).map(Rc::new);
-            *self.maps.get_mut(index)? = Some(shape);
+        if matches!(self.shapes[index], Shape::NotRead) {
+            let map = self.read(classes, class);
+            self.runs_kept += map.as_ref().map_or(0, |map| map.runs.len());
+            let kept = map.filter(|_| self.runs_kept <= MAX_RUNS_KEPT);
+            self.shapes[index] = kept.map_or(Shape::Unknown, |map| Shape::Known(Rc::new(map)));
         }
-        self.maps.get(index)?.as_ref()?.as_ref()
+        match &self.shapes[index] {
+            Shape::Known(map) => Some(map),
+            Shape::NotRead | Shape::Unknown => None,
+        }
     }
 
     /// Reads the positions of references in the objects of a class.
     fn read(&self, classes: &Classes<'_>, class: u32) -> Option<OopMap> {
-        let (klass, name) = classes.class_at(class)?;
+        let (klass, name) = (classes.address_of(class)?, classes.name_of(class)?);
         let layout_helper = || self.view.half_field(klass, &["Klass::_layout_helper"]);
         let object_bytes = || layout_helper().map(|layout_helper| u64::from(layout_helper & !7));
         if name.starts_with("[L") || name.starts_with("[[") {
@@ -143,16 +156,16 @@ impl<'a> Shapes<'a> {
         if name.starts_with('[') {
             return Some(OopMap::default());
         }
-        let mut shape = OopMap { runs: self.runs(klass)?, ..OopMap::default() };
+        let mut map = OopMap { runs: self.runs(klass)?, ..OopMap::default() };
         if name == "java.lang.Class" {
             let count = self.view.static_half_field(&["java_lang_Class::_static_oop_field_count_offset"])?;
-            shape.statics = Some(StaticFields { count_at: u64::from(count), first: object_bytes()? });
+            map.statics = Some(StaticFields { count_at: u64::from(count), first: object_bytes()? });
         }
         if name == "jdk.internal.vm.StackChunk" {
-            shape.frames = Some(object_bytes()?);
+            map.frames = Some(object_bytes()?);
         }
-        self.add_referent(klass, &mut shape);
-        Some(shape)
+        self.add_referent(klass, &mut map)?;
+        Some(map)
     }
 
     /// Reads the `OopMapBlock`s, which follow the method tables and do not overlap
@@ -185,16 +198,17 @@ impl<'a> Shapes<'a> {
 
     /// Adds the referent of a soft or final reference, which retains it for now. No map contains a
     /// referent, since a weak reference does not retain it. It is right before the fields in the
-    /// map (`java.lang.ref.Reference`: referent, queue, next, discovered).
-    fn add_referent(&self, klass: u64, shape: &mut OopMap) {
-        let reference_type =
-            self.view.byte_field(klass, &["InstanceKlass::_reference_type"]).unwrap_or(REF_NONE);
+    /// map (`java.lang.ref.Reference`: referent, queue, next, discovered). `None` if the type of
+    /// reference cannot be read: the object may retain its referent.
+    fn add_referent(&self, klass: u64, map: &mut OopMap) -> Option<()> {
+        let reference_type = self.view.byte_field(klass, &["InstanceKlass::_reference_type"])?;
         // Phantom references come after final ones.
         let retains = |weak: u8| reference_type != weak && reference_type != weak.saturating_add(2);
-        let before_fields = shape.runs.first().and_then(|run| run.offset.checked_sub(self.oops.bytes));
+        let before_fields = map.runs.first().and_then(|run| run.offset.checked_sub(self.oops.bytes));
         let is_retained = reference_type != REF_NONE && self.weak_type.is_none_or(retains);
         if let Some(referent) = before_fields.filter(|_| is_retained) {
-            shape.runs.push(OopRun { offset: referent, count: 1 });
+            map.runs.push(OopRun { offset: referent, count: 1 });
         }
+        Some(())
     }
 }

@@ -18,6 +18,7 @@ pub const TABLES: [&str; 4] =
 
 /// Limit on entries read of a table; JDK 25 has some 2,300 fields.
 const MAX_ENTRIES: u64 = 16 << 10;
+/// Limit on bytes of a name; a table with a longer one counts as unreadable.
 const MAX_NAME_BYTES: usize = 160;
 
 /// `VMStructEntry`: `typeName`, `fieldName`, `typeString`, `isStatic`, `offset`, `address`.
@@ -32,8 +33,10 @@ const TYPE_SIZE: usize = 32;
 /// `VMIntConstantEntry` and `VMLongConstantEntry`: `name`, `value`.
 const CONSTANT_BYTES: usize = 16;
 const CONSTANT_VALUE: usize = 8;
+/// Entries read at once.
 const ENTRIES_AT_ONCE: usize = 64;
 
+/// Place of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FieldPlace {
     /// Offset in its type.
@@ -106,22 +109,25 @@ impl VmStructs {
     }
 
     /// Reads `JVMFlag::flags`: a table of names and addresses of values
-    /// (`runtime/flags/jvmFlag.hpp`).
+    /// (`runtime/flags/jvmFlag.hpp`). `None` unless all can be read: a flag that is left out would
+    /// count as one that the version does not have.
     fn read_flags(&self, texts: &mut Texts<'_>) -> Option<BTreeMap<String, u64>> {
         let word = |name: &str| texts.memory.read_word(self.address(name)?).ok();
-        let (table, count) = (word("JVMFlag::flags")?, word("JVMFlag::numFlags")?.min(MAX_ENTRIES));
+        let table = word("JVMFlag::flags")?;
+        let count = word("JVMFlag::numFlags").filter(|&count| count <= MAX_ENTRIES)?;
         let bytes = self.size("JVMFlag").filter(|bytes| (16..=256).contains(bytes))?;
-        let (name, address) = (self.offset("JVMFlag::_name")?, self.offset("JVMFlag::_addr")?);
+        let name_offset = self.offset("JVMFlag::_name")?;
+        let address_offset = self.offset("JVMFlag::_addr")?;
         let mut entries = vec![0; (count * bytes) as usize];
         texts.memory.read(table, &mut entries).ok()?;
         let mut flags = BTreeMap::new();
         for entry in entries.chunks_exact(bytes as usize) {
             let field = |offset: u64| word_at(entry, usize::try_from(offset).ok()?);
             // The last entry has no name.
-            let Some(text) = field(name).filter(|&text| text != 0).and_then(|text| texts.text(text)) else {
-                continue;
-            };
-            flags.insert(text, field(address)?);
+            let name = field(name_offset)?;
+            if name != 0 {
+                flags.insert(texts.text(name)?, field(address_offset)?);
+            }
         }
         Some(flags)
     }
@@ -152,6 +158,7 @@ impl VmStructs {
         self.sizes.get(name).copied()
     }
 
+    /// Returns a constant.
     pub fn constant(&self, name: &str) -> Option<i64> {
         self.constants.get(name).copied()
     }

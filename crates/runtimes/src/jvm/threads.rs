@@ -13,13 +13,14 @@ const MAX_THREADS: u32 = 1 << 17;
 const THREADS_AT_ONCE: usize = 256;
 /// Words of an object's header.
 const OBJECT_HEADER_WORDS: u64 = 2;
-/// Limits on words that are kept free at the end of a buffer.
+/// Limit on words kept free for an object that fills the end of a buffer.
 const MAX_FILLER_WORDS: u64 = 64;
+/// Limit on words kept free at the end of a buffer, also for prefetching.
 const MAX_RESERVE_WORDS: u64 = 1 << 16;
 /// Largest stack that is read.
 const MAX_STACK_BYTES: u64 = 1 << 30;
 
-/// Allocation buffer of a thread: objects up to `top`, free behind.
+/// Allocation buffer of a thread: objects up to `top`, free behind. The order is that of `top`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tlab {
     /// End of the objects.
@@ -30,12 +31,23 @@ pub struct Tlab {
     pub start: u64,
 }
 
+impl Tlab {
+    /// Whether a thread has the buffer: its addresses are in order. A thread without one has zeros.
+    fn is_in_use(&self) -> bool {
+        let Self { top, end, start } = *self;
+        start != 0 && start <= top && top <= end && start.is_multiple_of(8) && top.is_multiple_of(8)
+    }
+}
+
 /// Returns the buffers of all Java threads (`ThreadLocalAllocBuffer`), in address order; `None` if
-/// the threads cannot be read, or not before the deadline.
+/// they cannot be read, or not before the deadline.
 pub fn buffers(view: &View<'_>, deadline: Instant) -> Option<Vec<Tlab>> {
-    let reserve_bytes = end_reserve_bytes(view);
-    let buffers = read_each(&addresses(view)?, deadline, |thread| buffer(view, thread, reserve_bytes))?;
-    Some(drop_overlapping(buffers.into_iter().flatten().collect()))
+    let reserve_bytes = end_reserve_bytes(view)?;
+    let buffers = read_each(&addresses(view)?, deadline, |thread| read_buffer(view, thread))?;
+    let buffers: Vec<Tlab> = buffers.into_iter().collect::<Option<_>>()?;
+    let in_use = buffers.into_iter().filter(Tlab::is_in_use);
+    let with_reserve = in_use.map(|buffer| Tlab { end: buffer.end.saturating_add(reserve_bytes), ..buffer });
+    Some(drop_overlapping(with_reserve.collect()))
 }
 
 /// Sorts buffers, and drops those whose free part overlaps the previous one's. The ends of the
@@ -114,27 +126,28 @@ pub fn threads(view: &View<'_>, deadline: Instant) -> Option<Vec<Thread>> {
 
 /// Returns the bytes kept free at each buffer's end, for an array that fills the rest
 /// (`ThreadLocalAllocBuffer::end_reserve`).
-fn end_reserve_bytes(view: &View<'_>) -> u64 {
+fn end_reserve_bytes(view: &View<'_>) -> Option<u64> {
     // In words. Removed in JDK 27: nothing is reserved for it there.
-    let prefetch_words =
-        view.static_half_field(&["ThreadLocalAllocBuffer::_reserve_for_allocation_prefetch"]).unwrap_or(0);
+    let prefetch_words = match view.address(&["ThreadLocalAllocBuffer::_reserve_for_allocation_prefetch"]) {
+        Some(at) => view.half_word(at)?,
+        None => 0,
+    };
     // Before JDK 18 there is no entry: it is the size of an object's header.
-    let filler_words =
-        view.static_field(&["CollectedHeap::_lab_alignment_reserve"]).unwrap_or(OBJECT_HEADER_WORDS);
-    u64::from(prefetch_words).max(filler_words.min(MAX_FILLER_WORDS)).min(MAX_RESERVE_WORDS) * 8
+    let filler_words = match view.address(&["CollectedHeap::_lab_alignment_reserve"]) {
+        Some(at) => view.word(at)?,
+        None => OBJECT_HEADER_WORDS,
+    };
+    Some(u64::from(prefetch_words).max(filler_words.min(MAX_FILLER_WORDS)).min(MAX_RESERVE_WORDS) * 8)
 }
 
-/// Reads the buffer of a thread; `None` if it has none.
-fn buffer(view: &View<'_>, thread: u64, reserve_bytes: u64) -> Option<Tlab> {
+/// Reads the buffer of a thread, without the bytes kept free at its end.
+fn read_buffer(view: &View<'_>, thread: u64) -> Option<Tlab> {
     let buffer = view.field_address(thread, &["Thread::_tlab"])?;
     let field = |name: &str| view.field(buffer, &[&format!("ThreadLocalAllocBuffer::{name}")]);
-    let (start, top) = (field("_start")?, field("_top")?);
     // `_allocation_end`, which has no entry, precedes this field.
     let size = view.field_address(buffer, &["ThreadLocalAllocBuffer::_desired_size"])?;
     let end = view.word(size.checked_sub(8)?)?;
-    let is_sound =
-        start != 0 && start <= top && top <= end && start.is_multiple_of(8) && top.is_multiple_of(8);
-    is_sound.then_some(Tlab { top, end: end.checked_add(reserve_bytes)?, start })
+    Some(Tlab { top: field("_top")?, end, start: field("_start")? })
 }
 
 #[cfg(test)]

@@ -62,11 +62,19 @@ pub struct CertainBytes {
     pub area_bytes: Vec<u64>,
 }
 
+/// An object of a traced heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TracedObject {
+    /// Address.
+    pub start: u64,
+    pub is_dead: bool,
+}
+
 impl Live {
-    /// Returns the objects that begin in a range, and whether each is dead.
-    pub fn objects(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, bool)> + '_ {
+    /// Returns the objects that begin in a range.
+    pub fn objects(&self, start: u64, end: u64) -> impl Iterator<Item = TracedObject> + '_ {
         let count = (end - start) / self.places.granule_bytes();
-        let first = self.places.index_of(start);
+        let first = self.places.place_at(start);
         let range = first.map_or(0..0, |first| first..first.saturating_add(count));
         let first = range.start;
         let words = first / 64..range.end.div_ceil(64);
@@ -79,14 +87,16 @@ impl Live {
             })
         });
         let places = places.filter(move |place| range.contains(place));
-        places.map(move |place| (start + (place - first) * self.places.granule_bytes(), self.dead.has(place)))
+        places.map(move |place| TracedObject {
+            start: start + (place - first) * self.places.granule_bytes(),
+            is_dead: self.dead.has(place),
+        })
     }
 }
 
-/// Traces the heap; `None` if something cannot be read, or not in time. `starts` is consumed;
-/// `weak_class` is the class of weak references, `data` the static data of the
-/// JVM.
-pub fn live(
+/// Traces the heap; `None` if something cannot be read, or not in time. `weak_class` is the class
+/// of weak references, `data` the static data of the JVM.
+pub fn trace(
     context: &Context<'_>,
     view: &View<'_>,
     heap: &Heap,
@@ -156,7 +166,7 @@ impl Marking<'_> {
     #[inline]
     fn mark(&mut self, address: u64) {
         if address != 0
-            && let Some(place) = self.places.index_of(address)
+            && let Some(place) = self.places.place_at(address)
             && self.unscanned.has(place)
             && self.marks.set(place)
             && let Some(is_dirty) = self.dirty_blocks.get_mut((place / PLACES_PER_BLOCK) as usize)

@@ -15,6 +15,7 @@ pub struct View<'a> {
 }
 
 impl View<'_> {
+    /// Reads the word at `address`.
     pub fn word(&self, address: u64) -> Option<u64> {
         self.memory.read_word(address).ok()
     }
@@ -24,6 +25,7 @@ impl View<'_> {
         self.array(address).map(u32::from_le_bytes)
     }
 
+    /// Reads the byte at `address`.
     pub fn byte(&self, address: u64) -> Option<u8> {
         self.array(address).map(|[byte]| byte)
     }
@@ -47,6 +49,7 @@ impl View<'_> {
         names.iter().find_map(|name| self.structs.offset(name))
     }
 
+    /// Returns the address of a field of `object`; `None` if that is null.
     pub fn field_address(&self, object: u64, names: &[&str]) -> Option<u64> {
         if object == 0 { None } else { object.checked_add(self.offset(names)?) }
     }
@@ -61,6 +64,7 @@ impl View<'_> {
         self.half_word(self.field_address(object, names)?)
     }
 
+    /// Reads the byte in a field of `object`.
     pub fn byte_field(&self, object: u64, names: &[&str]) -> Option<u8> {
         self.byte(self.field_address(object, names)?)
     }
@@ -89,7 +93,7 @@ impl View<'_> {
         }
     }
 
-    /// Like [`View::is_set`], but false if unknown.
+    /// Like [`View::is_set`], but false if unknown: for flags that only rule something out.
     pub fn has_flag(&self, name: &str) -> bool {
         self.is_set(name) == Some(true)
     }

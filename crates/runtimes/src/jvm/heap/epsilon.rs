@@ -1,11 +1,11 @@
 //! Epsilon, which collects nothing: one space (`gc/epsilon/vmStructs_epsilon.hpp`).
 
-use super::{AreaKind, Heap, pool, reserved_range, space};
+use super::{AreaKind, Heap, pool, read_space, reserved_range};
 use crate::jvm::view::View;
 
 /// Reads the heap of Epsilon.
 pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
-    let area = space(
+    let area = read_space(
         view,
         view.field(heap, &["EpsilonHeap::_space"])?,
         AreaKind::Old,

@@ -6,7 +6,7 @@ use std::time::Instant;
 use strandline_claims::runtime::Context;
 use strandline_process::range::AddressRange;
 
-use super::{Area, AreaKind, Heap, MAX_REGIONS, Pool, REGIONS_AT_ONCE, push_region, reserved_range};
+use super::{Area, AreaKind, Heap, MAX_REGIONS, Pool, REGIONS_AT_ONCE, Region, push_region, reserved_range};
 use crate::jvm::view::View;
 
 /// Bytes that a region may have; HotSpot's have 1 MiB to 512 MiB (`gc/g1/g1HeapRegionBounds.hpp`).
@@ -45,8 +45,8 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
         if region == 0 || !is_committed {
             continue;
         }
-        let (area, is_continued) = read_region(view, region, bottom, bottom + region_bytes, &tags)?;
-        push_region(&mut areas, area, is_continued)?;
+        let region = read_region(view, region, bottom, bottom + region_bytes, &tags)?;
+        push_region(&mut areas, region)?;
     }
     Some(Heap {
         collector: "G1",
@@ -116,15 +116,8 @@ impl RegionTags {
     }
 }
 
-/// Reads a region, which is at `start..end`. Also returns whether it continues the object of the
-/// previous one.
-fn read_region(
-    view: &View<'_>,
-    region: u64,
-    start: u64,
-    end: u64,
-    tags: &RegionTags,
-) -> Option<(Area, bool)> {
+/// Reads a region, which is at `start..end`.
+fn read_region(view: &View<'_>, region: u64, start: u64, end: u64, tags: &RegionTags) -> Option<Region> {
     let bottom = ["G1HeapRegion::_bottom", "HeapRegion::_bottom", "Space::_bottom"];
     let top = ["G1HeapRegion::_top", "HeapRegion::_top", "G1ContiguousSpace::_top"];
     let region_type = ["G1HeapRegion::_type", "HeapRegion::_type"];
@@ -135,5 +128,6 @@ fn read_region(
     let tag = view.half_field(view.field_address(region, &region_type)?, &tag)?;
     let kind = tags.kind_of(tag)?;
     let top = if kind == AreaKind::Free { start } else { view.field(region, &top)? };
-    Some((Area::new(kind, start, top, end)?, kind == AreaKind::Humongous && tag & IS_CONTINUED != 0))
+    let is_continued = kind == AreaKind::Humongous && tag & IS_CONTINUED != 0;
+    Some(Region { area: Area::new(kind, start, top, end)?, is_continued })
 }

@@ -118,6 +118,7 @@ pub struct Heap {
 }
 
 impl Heap {
+    /// Returns the committed bytes.
     pub fn committed_bytes(&self) -> u64 {
         self.pools.iter().map(|pool| pool.committed_bytes).fold(0, u64::saturating_add)
     }
@@ -136,7 +137,7 @@ impl Heap {
     }
 }
 
-/// Reason why there is no heap to report.
+/// Reason why a heap is not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeapError {
     /// The JVM has not started: there is no heap yet.
@@ -147,13 +148,14 @@ pub enum HeapError {
     Unknown,
     /// Structures contradict each other.
     Damaged,
-    /// Parts of the heap overlap.
-    Overlapping,
     /// There was no time to read all parts.
     Late,
 }
 
 /// Reads the heap of the collector in use.
+///
+/// # Errors
+/// The reason why it is not read.
 pub fn read(context: &Context<'_>, view: &View<'_>) -> Result<Heap, HeapError> {
     let heap = view.static_field(&["Universe::_collectedHeap"]).ok_or(HeapError::Unknown)?;
     if heap == 0 {
@@ -187,6 +189,7 @@ impl Collector {
     }
 }
 
+/// All collectors that can be read.
 static COLLECTORS: [Collector; 7] = [
     Collector::new("UseG1GC", 11, g1::read),
     Collector::new("UseSerialGC", 11, |_, view, heap| serial::read(view, heap)),
@@ -197,7 +200,8 @@ static COLLECTORS: [Collector; 7] = [
     Collector::new("UseZGC", 17, z::read),
 ];
 
-/// Whether the program is stopped for a collection.
+/// Whether the program is stopped for a collection. False if that cannot be read: then the heap
+/// cannot be read either.
 pub fn is_collecting(view: &View<'_>, heap: u64) -> bool {
     let flag = ["CollectedHeap::_is_stw_gc_active", "CollectedHeap::_is_gc_active"];
     view.byte_field(heap, &flag).is_some_and(|active| active != 0)
@@ -217,22 +221,30 @@ pub fn is_claimable(start: u64, end: u64) -> bool {
     end <= USER_ADDRESS_END && page_up(end).saturating_sub(page_of(start)) <= MAX_BYTES
 }
 
-/// Reads a space of an older collector: start, end of objects, end. Fields are those of the first
-/// of `types` that has them.
-fn space(view: &View<'_>, space: u64, kind: AreaKind, types: &[&str]) -> Option<Area> {
-    let field = |name: &str| types.iter().find_map(|owner| view.field(space, &[&format!("{owner}::{name}")]));
+/// Reads the space at `address` of an older collector: start, end of objects, end. Fields are those
+/// of the first of `types` that has them.
+fn read_space(view: &View<'_>, address: u64, kind: AreaKind, types: &[&str]) -> Option<Area> {
+    let field =
+        |name: &str| types.iter().find_map(|owner| view.field(address, &[&format!("{owner}::{name}")]));
     let (start, top, end) = (field("_bottom")?, field("_top")?, field("_end")?);
     // An empty space is valid, too: its pool is reported.
     ((start..=end).contains(&top) && is_claimable(start, end)).then_some(Area { kind, start, top, end })
 }
 
-/// Adds a region; joins it with the one before if it continues the large object of that one. `None`
-/// if the bounds of both together are inconsistent.
-fn push_region(areas: &mut Vec<Area>, region: Area, is_continued: bool) -> Option<()> {
-    let is_rest = |first: &&mut Area| is_continued && first.kind == region.kind && first.end == region.start;
+/// A region.
+struct Region {
+    area: Area,
+    /// Whether it continues the large object of the region before.
+    is_continued: bool,
+}
+
+/// Adds a region; joins it with the one before whose large object it continues. `None` if the
+/// bounds of both together are inconsistent.
+fn push_region(areas: &mut Vec<Area>, Region { area, is_continued }: Region) -> Option<()> {
+    let is_rest = |first: &&mut Area| is_continued && first.kind == area.kind && first.end == area.start;
     match areas.last_mut().filter(is_rest) {
-        Some(first) => *first = Area::new(first.kind, first.start, region.top, region.end)?,
-        None => areas.push(region),
+        Some(first) => *first = Area::new(first.kind, first.start, area.top, area.end)?,
+        None => areas.push(area),
     }
     Some(())
 }

@@ -1,7 +1,7 @@
 //! The parallel collector: eden, two survivor spaces and an old generation
 //! (`gc/parallel/vmStructs_parallelgc.hpp`).
 
-use super::{Area, AreaKind, Heap, generations, space};
+use super::{Area, AreaKind, Heap, generations, read_space};
 use crate::jvm::view::View;
 
 /// Reads the heap of the parallel collector.
@@ -11,7 +11,7 @@ pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
     let young = generation("ParallelScavengeHeap::_young_gen")?;
     let old = generation("ParallelScavengeHeap::_old_gen")?;
     let space_of = |generation, name, kind| {
-        space(view, view.field(generation, &[name])?, kind, &["MutableSpace", "ImmutableSpace"])
+        read_space(view, view.field(generation, &[name])?, kind, &["MutableSpace", "ImmutableSpace"])
     };
     let spaces = [
         space_of(young, "PSYoungGen::_eden_space", AreaKind::Eden)?,

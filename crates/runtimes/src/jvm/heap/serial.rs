@@ -1,7 +1,7 @@
 //! The serial collector: eden, two survivor spaces and an old generation
 //! (`gc/serial/vmStructs_serial.hpp`).
 
-use super::{AreaKind, Heap, generations, space};
+use super::{AreaKind, Heap, generations, read_space};
 use crate::jvm::view::View;
 
 /// Reads the heap of the serial collector.
@@ -9,7 +9,7 @@ pub fn read(view: &View<'_>, heap: u64) -> Option<Heap> {
     let young = view.field(heap, &["SerialHeap::_young_gen", "GenCollectedHeap::_young_gen"])?;
     let old = view.field(heap, &["SerialHeap::_old_gen", "GenCollectedHeap::_old_gen"])?;
     let space_of = |generation, name, kind| {
-        space(view, view.field(generation, &[name])?, kind, &["ContiguousSpace", "Space"])
+        read_space(view, view.field(generation, &[name])?, kind, &["ContiguousSpace", "Space"])
     };
     let spaces = [
         space_of(young, "DefNewGeneration::_eden_space", AreaKind::Eden)?,

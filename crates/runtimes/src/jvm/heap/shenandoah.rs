@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use strandline_claims::runtime::Context;
 
-use super::{Area, AreaKind, Heap, MAX_REGIONS, Pool, REGIONS_AT_ONCE, push_region, reserved_range};
+use super::{Area, AreaKind, Heap, MAX_REGIONS, Pool, REGIONS_AT_ONCE, Region, push_region, reserved_range};
 use crate::jvm::view::View;
 
 /// Reads the heap of Shenandoah; `None` at the deadline.
@@ -19,6 +19,7 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
     let state_number = |name: &str| view.constant(&[&format!("ShenandoahHeapRegion::{name}")]);
     let (empty, uncommitted, trash) =
         (state_number("_empty_committed")?, state_number("_empty_uncommitted")?, state_number("_trash")?);
+    // Not every version has all of these.
     let humongous = ["_humongous_start", "_humongous_cont", "_pinned_humongous_start"].map(state_number);
     let continued = state_number("_humongous_cont");
     let mut areas: Vec<Area> = Vec::new();
@@ -35,7 +36,8 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
             state if humongous.contains(&Some(state)) => (AreaKind::Humongous, field("_top")?),
             _ => (AreaKind::Old, field("_top")?),
         };
-        push_region(&mut areas, Area::new(kind, start, top, end)?, Some(state) == continued)?;
+        let area = Area::new(kind, start, top, end)?;
+        push_region(&mut areas, Region { area, is_continued: Some(state) == continued })?;
     }
     let used = used_bytes(view, heap)?;
     let committed = view.field(heap, &["ShenandoahHeap::_committed"])?;

@@ -17,7 +17,7 @@ use crate::jvm::view::View;
 const POINTER_COLOURS: u64 = 3;
 /// Values of `ZGranuleSizeShift` that are accepted; HotSpot's is 21.
 const GRANULE_SHIFTS: RangeInclusive<u32> = 16..=30;
-/// Limit on NUMA nodes.
+/// Limit on NUMA nodes: that of Linux.
 const MAX_NODES: u32 = 1024;
 /// First version with generations, if `ZGenerational` is set; versions without the flag always have
 /// them.
@@ -44,18 +44,10 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
         }
     };
     let pools = if has_generations {
-        let generation = |index: u64| view.word(used_at.checked_add(Z_USED_OF_GENERATIONS + 8 * index)?);
-        // Divides the committed bytes as `compute_memory_usage_info` of `gc/z/zServiceability.cpp`
-        // does.
-        let old = generation(1)?.min(committed);
-        let young = generation(0)?.min(committed - old);
-        vec![
-            Pool::new("ZGC Young Generation", young, committed - old),
-            Pool::new("ZGC Old Generation", old, old),
-        ]
+        let generations_at = used_at.checked_add(Z_USED_OF_GENERATIONS)?;
+        generation_pools(view, generations_at, committed)?
     } else {
-        let used = view.word(used_at)?;
-        vec![Pool::new("ZHeap", used, committed)]
+        vec![Pool::new("ZHeap", view.word(used_at)?, committed)]
     };
     let views: Vec<AddressRange> = context
         .space
@@ -64,27 +56,46 @@ pub fn read(context: &Context<'_>, view: &View<'_>, heap: u64) -> Option<Heap> {
         .filter(|mapping| is_view(mapping))
         .map(|mapping| mapping.range())
         .collect();
-    let (shared_used_ranges, shared_unread_ranges) =
-        Granules::new(view, heap, &name)?.used_ranges(context, &views);
+    let shared = Granules::new(view, heap, &name)?.shared_ranges(context, &views);
     // With generations there is one view; without, one per pointer colour.
     let times_mapped = (!has_generations).then_some(POINTER_COLOURS);
-    let reserved = AddressRange::new(0, u64::MAX);
     Some(Heap {
         collector: "Z",
-        reserved,
+        reserved: AddressRange::new(0, u64::MAX),
         pools,
-        shared_used_ranges,
-        shared_unread_ranges,
+        shared_used_ranges: shared.used,
+        shared_unread_ranges: shared.unread,
         views,
         times_mapped,
         ..Heap::default()
     })
 }
 
+/// Returns the pools of both generations, whose used bytes are two words at `at`: the committed
+/// bytes are divided as in `compute_memory_usage_info` of `gc/z/zServiceability.cpp`.
+fn generation_pools(view: &View<'_>, at: u64, committed: u64) -> Option<Vec<Pool>> {
+    let [young, old] = view.words(at, 2)?.try_into().ok()?;
+    let old = old.min(committed);
+    let young = young.min(committed - old);
+    Some(vec![
+        Pool::new("ZGC Young Generation", young, committed - old),
+        Pool::new("ZGC Old Generation", old, old),
+    ])
+}
+
 /// Whether a mapping is a view: the heap is a memory file with this name (`ZPhysicalMemoryBacking`,
 /// `gc/z/zPhysicalMemoryBacking_linux.cpp`).
 fn is_view(mapping: &Mapping) -> bool {
     mapping.permissions.shared && mapping.name.starts_with("/memfd:java_heap")
+}
+
+/// Parts of the views' resident memory, in address order.
+#[derive(Default)]
+struct SharedRanges {
+    /// Parts that objects use.
+    used: Vec<AddressRange>,
+    /// Parts that could not be read, or not in time.
+    unread: Vec<AddressRange>,
 }
 
 /// Table of the page of each granule (`ZPageTable`).
@@ -123,10 +134,10 @@ impl<'a> Granules<'a> {
         })
     }
 
-    /// Returns the parts of the views' resident memory that objects use, and the parts that could
-    /// not be read.
-    fn used_ranges(&self, context: &Context<'_>, views: &[AddressRange]) -> (Ranges, Ranges) {
-        let (mut used, mut unread) = (Ranges::new(), Ranges::new());
+    /// Returns the parts of the views' resident memory that objects use, and those that are not
+    /// known.
+    fn shared_ranges(&self, context: &Context<'_>, views: &[AddressRange]) -> SharedRanges {
+        let mut ranges = SharedRanges::default();
         let is_swapped = context.may_be_swapped();
         let is_empty = |at: u64| !is_swapped && is_process_memory(context.space, at, at.saturating_add(8));
         let mut is_late = false;
@@ -135,25 +146,24 @@ impl<'a> Granules<'a> {
             while at < end {
                 is_late |= Instant::now() >= context.deadline;
                 if is_late {
-                    push(&mut unread, at, end);
+                    push(&mut ranges.unread, at, end);
                     break;
                 }
                 let granule_end = ((at | ((1 << self.shift) - 1)) + 1).min(end);
-                match self.top_in(at, &is_empty) {
-                    Some(Some(top)) => push(&mut used, at, top.min(granule_end)),
-                    Some(None) => {}
-                    None => push(&mut unread, at, granule_end),
+                match self.used_end(at, &is_empty) {
+                    Some(used_end) => push(&mut ranges.used, at, used_end.min(granule_end)),
+                    None => push(&mut ranges.unread, at, granule_end),
                 }
                 at = granule_end;
             }
         }
-        (used, unread)
+        ranges
     }
 
-    /// Returns the end of the objects of the page that `address` is in: `Some(None)` if the page is
-    /// not in use, `None` if it could not be read. `is_empty` returns whether unreadable memory was
+    /// Returns the end of the objects from `address` on in its page: `address` itself if there are
+    /// none, `None` if that could not be read. `is_empty` returns whether unreadable memory was
     /// never written.
-    fn top_in(&self, address: u64, is_empty: &dyn Fn(u64) -> bool) -> Option<Option<u64>> {
+    fn used_end(&self, address: u64, is_empty: &dyn Fn(u64) -> bool) -> Option<u64> {
         let offset = address & self.mask;
         let entry = self.table.checked_add((offset >> self.shift).checked_mul(8)?)?;
         let page = match self.view.word(entry) {
@@ -161,23 +171,22 @@ impl<'a> Granules<'a> {
             None => is_empty(entry).then_some(0)?,
         };
         if page == 0 {
-            return Some(None);
+            return Some(address);
         }
         let [range, start, top] = &self.names;
         let first = self.view.field(self.view.field_address(page, &[range])?, &[start])? & self.mask;
         let top = self.view.field(page, &[top])? & self.mask;
-        let used_bytes = top.checked_sub(offset).filter(|&bytes| first <= offset && bytes > 0);
-        Some(used_bytes.and_then(|bytes| address.checked_add(bytes)))
+        let used_bytes = if first <= offset { top.saturating_sub(offset) } else { 0 };
+        Some(address.saturating_add(used_bytes))
     }
 }
 
-type Ranges = Vec<AddressRange>;
-
-/// Adds a range; joins it with the last one if they adjoin.
-fn push(ranges: &mut Ranges, start: u64, end: u64) {
+/// Adds a range unless it is empty; joins it with the last one if they adjoin.
+fn push(ranges: &mut Vec<AddressRange>, start: u64, end: u64) {
     match ranges.last_mut() {
         Some(last) if last.end == start => last.end = end,
-        _ => ranges.push(AddressRange { start, end }),
+        _ if start < end => ranges.push(AddressRange { start, end }),
+        _ => {}
     }
 }
 

@@ -17,12 +17,12 @@ use crate::jvm::view::View;
 pub const FORMAT: Format =
     Format { versions: CHUNKED_VERSIONS, lock: OLD_METASPACE_LOCK, read_arena, read_space };
 
-/// Reads the chunks of a loader in one space; returns the bytes used.
+/// See [`Format::read_arena`].
 fn read_arena(reader: &mut Reader<'_>, arena: u64, state: &mut SpaceState) -> Option<u64> {
     let mut bytes = 0_u64;
     let mut at = reader.view.word(arena.checked_add(SPACE_CHUNKS)?)?;
     while at != 0 {
-        reader.may_visit(at).then_some(())?;
+        reader.visit(at)?;
         let chunk: [u8; OLD_CHUNK_BYTES] = reader.view.array(at)?;
         let end = at.checked_add(word_at(&chunk, OLD_CHUNK_WORDS)?.checked_mul(8)?)?;
         let top = word_at(&chunk, OLD_CHUNK_TOP)?;
@@ -39,8 +39,8 @@ fn read_arena(reader: &mut Reader<'_>, arena: u64, state: &mut SpaceState) -> Op
     (counted_bytes <= bytes).then_some(bytes)
 }
 
-/// Computes the ranges from the nodes that have chunks, and those that follow them in the list:
-/// unused nodes are purged.
+/// See [`Format::read_space`]. Computes the ranges from the nodes that have chunks, and those that
+/// follow them in the list: unused nodes are purged.
 fn read_space(state: SpaceState, view: &View<'_>) -> Option<Space> {
     let mut space =
         Space { used_ranges: state.used_ranges, used_bytes: state.used_bytes, ..Space::default() };

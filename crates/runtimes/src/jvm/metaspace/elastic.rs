@@ -18,19 +18,16 @@ use crate::jvm::view::View;
 pub const FORMAT: Format =
     Format { versions: ELASTIC_VERSIONS, lock: METASPACE_LOCK, read_arena, read_space };
 
-/// Reads the chunks of a loader in one space; returns the bytes used.
+/// See [`Format::read_arena`].
 fn read_arena(reader: &mut Reader<'_>, arena: u64, state: &mut SpaceState) -> Option<u64> {
     let counter = reader.view.word(arena.checked_add(ARENA_COUNTER)?)?;
-    if state.counter == 0 {
-        state.counter = counter;
-    }
-    if state.counter != counter {
+    if *state.counter.get_or_insert(counter) != counter {
         return None;
     }
     let mut bytes = 0;
     let mut at = reader.view.word(arena.checked_add(ARENA_CHUNKS)?)?;
     while at != 0 {
-        reader.may_visit(at).then_some(())?;
+        reader.visit(at)?;
         let chunk: [u8; CHUNK_BYTES] = reader.view.array(at)?;
         let base = word_at(&chunk, CHUNK_BASE)?;
         let used_bytes = word_at(&chunk, CHUNK_USED_WORDS)?.checked_mul(8)?;
@@ -47,8 +44,8 @@ fn read_arena(reader: &mut Reader<'_>, arena: u64, state: &mut SpaceState) -> Op
     Some(bytes)
 }
 
-/// Reads the ranges from the list of nodes. A node points to counters in its list, which yields the
-/// list's address.
+/// See [`Format::read_space`]. Reads the ranges from the list of nodes. A node points to counters
+/// in its list, which yields the list's address.
 fn read_space(state: SpaceState, view: &View<'_>) -> Option<Space> {
     let mut node = [0; NODE_BYTES];
     let read_bytes = view.memory.read_some(*state.nodes.iter().next()?, &mut node);
@@ -73,9 +70,10 @@ fn read_space(state: SpaceState, view: &View<'_>) -> Option<Space> {
     let space = Space {
         ranges,
         used_ranges: state.used_ranges,
-        used_bytes: view.word(state.counter)?.checked_mul(8)?,
+        used_bytes: view.word(state.counter?)?.checked_mul(8)?,
         committed_bytes: view.word(list.checked_add(LIST_COMMITTED)?)?.checked_mul(8)?,
     };
+    // A list that was not read to its end does not add up to this.
     let reserved_bytes = view.word(list.checked_add(LIST_RESERVED)?)?.checked_mul(8)?;
     (state.nodes.is_subset(&visited_nodes) && reserved_bytes == space.reserved_bytes()).then_some(space)
 }

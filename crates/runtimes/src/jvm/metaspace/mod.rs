@@ -91,12 +91,14 @@ struct Format {
     versions: RangeInclusive<u32>,
     /// Offset of the lock's address in a loader's metaspace; the loader holds the same address.
     lock: u64,
-    /// Reads the chunks of a loader in one space; returns the bytes used.
+    /// Reads the chunks of a loader in one space; returns the bytes used. `None` if they are
+    /// inconsistent.
     read_arena: fn(&mut Reader<'_>, arena: u64, state: &mut SpaceState) -> Option<u64>,
-    /// Computes a space once all loaders are read.
+    /// Computes a space once all loaders are read; `None` if it is inconsistent.
     read_space: fn(SpaceState, &View<'_>) -> Option<Space>,
 }
 
+/// The known formats.
 static FORMATS: [Format; 2] = [chunked::FORMAT, elastic::FORMAT];
 
 impl Metaspace {
@@ -114,8 +116,13 @@ impl Metaspace {
         let mut count = 0;
         while at != 0 && !reader.visited.contains(&at) {
             count += 1;
-            (count <= MAX_LOADERS && reader.may_visit(at)).then_some(())?;
-            if let Some(LoaderShare { handle, bytes }) = reader.read_loader(at, &mut states)? {
+            reader.visit(at).filter(|()| count <= MAX_LOADERS)?;
+            let loader = view.field_address(at, &["ClassLoaderData::_class_loader"])?;
+            let metaspace_at = loader.checked_add(METASPACE_AFTER_LOADER)?;
+            // A loader without classes has no metaspace.
+            if view.word(metaspace_at)? != 0 {
+                let bytes = reader.read_loader(metaspace_at, &mut states)?;
+                let handle = view.word(loader)?;
                 let object = if handle == 0 { 0 } else { view.word(handle)? };
                 let share = loaders.entry(object).or_insert(LoaderShare { handle, bytes: 0 });
                 share.bytes = share.bytes.saturating_add(bytes);
@@ -139,8 +146,8 @@ impl Metaspace {
 struct SpaceState {
     /// Whether any loader has chunks in it.
     has_chunks: bool,
-    /// Address of the counter of used words; 0 without a counter.
-    counter: u64,
+    /// Address of the counter of used words, in versions with one.
+    counter: Option<u64>,
     /// Bytes used, by the loaders' counts.
     used_bytes: u64,
     /// Nodes (`VirtualSpaceNode`) that chunks are part of.
@@ -159,16 +166,11 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads a class loader: returns its share, `Some(None)` for a loader without classes, which
-    /// has no metaspace.
-    fn read_loader(&mut self, at: u64, states: &mut [SpaceState; 2]) -> Option<Option<LoaderShare>> {
-        let loader = self.view.field_address(at, &["ClassLoaderData::_class_loader"])?;
-        let metaspace_at = loader.checked_add(METASPACE_AFTER_LOADER)?;
+    /// Reads the chunks of the class loader whose pointer to its metaspace is at `metaspace_at`.
+    /// Returns the bytes used.
+    fn read_loader(&mut self, metaspace_at: u64, states: &mut [SpaceState; 2]) -> Option<u64> {
         let metaspace = self.view.word(metaspace_at)?;
         let lock = self.view.word(metaspace_at.checked_add(8)?)?;
-        if metaspace == 0 {
-            return Some(None);
-        }
         if self.view.word(metaspace.checked_add(self.format.lock)?)? != lock {
             return None;
         }
@@ -180,13 +182,12 @@ impl Reader<'_> {
                 bytes = bytes.checked_add((self.format.read_arena)(self, arena, state)?)?;
             }
         }
-        Some(Some(LoaderShare { handle: self.view.word(loader)?, bytes }))
+        Some(bytes)
     }
 
-    /// Notes a loader or a chunk. Returns whether it may be read: it was not read before, there are
-    /// not too many, and the deadline has not passed.
-    fn may_visit(&mut self, at: u64) -> bool {
+    /// Notes a loader or a chunk. `None` if it was read before, at the limit, or at the deadline.
+    fn visit(&mut self, at: u64) -> Option<()> {
         let is_late = self.visited.len().is_multiple_of(READS_AT_ONCE) && Instant::now() >= self.deadline;
-        !is_late && self.visited.len() < MAX_VISITED && self.visited.insert(at)
+        (!is_late && self.visited.len() < MAX_VISITED && self.visited.insert(at)).then_some(())
     }
 }

@@ -9,7 +9,7 @@ use strandline_process::range::AddressRange;
 use crate::jvm::code::{self, SegmentMap};
 use crate::jvm::view::View;
 
-/// Limit on pieces kept.
+/// Limit on pieces kept; further ones are read each time.
 const MAX_KEPT_BLOBS: usize = 1 << 18;
 /// Limit on steps followed in the map of blocks: a step goes back by up to 254 segments.
 const MAX_STEPS: usize = 1 << 16;
@@ -33,8 +33,8 @@ pub struct Blob {
     pub frame_complete: u64,
     /// Bytes of a frame, including the return address.
     pub frame_bytes: u64,
-    /// Address of its maps (`ImmutableOopMapSet`); 0 if it has none.
-    pub maps: u64,
+    /// Address of its maps (`ImmutableOopMapSet`), if it has any.
+    pub maps: Option<u64>,
     /// Range of the references that its instructions use.
     pub oops: AddressRange,
 }
@@ -133,7 +133,7 @@ impl<'a> Blobs<'a> {
             code,
             frame_complete: start.checked_add(frame_complete_offset)?.max(code),
             frame_bytes,
-            maps: view.field(start, &["CodeBlob::_oop_maps"])?,
+            maps: Some(view.field(start, &["CodeBlob::_oop_maps"])?).filter(|&maps| maps != 0),
             oops: if is_method { oops } else { AddressRange::default() },
         })
     }

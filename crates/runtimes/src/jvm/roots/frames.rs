@@ -16,19 +16,37 @@ use crate::jvm::threads::Thread;
 use crate::jvm::view::View;
 use strandline_process::range::AddressRange;
 
-/// Indices of RBP and RIP in `ThreadFacts::general`.
+/// Index of RBP in `ThreadFacts::general`.
 const RBP: usize = 6;
+/// Index of RIP there.
 const RIP: usize = 15;
-/// `frame::interpreter_frame_sender_sp_offset` and `interpreter_frame_locals_offset`, negated:
-/// words below the frame pointer.
+/// `frame::interpreter_frame_sender_sp_offset`, negated: words below the frame pointer.
 const SENDER_SP_WORDS: u64 = 1;
+/// `frame::interpreter_frame_locals_offset`, negated.
 const LOCALS_WORDS: u64 = 7;
 /// Maximum words of a method's locals and parameters.
 const MAX_LOCALS: u64 = 1 << 16;
-/// Distances from `JavaCallWrapper::_handles` and `_receiver` to `_anchor`, which follows them
+/// Distance from `JavaCallWrapper::_handles` to `_anchor`, which follows it
 /// (runtime/javaCalls.hpp).
 const WRAPPER_HANDLES: u64 = 24;
+/// Distance from `JavaCallWrapper::_receiver` to `_anchor`.
 const WRAPPER_RECEIVER: u64 = 8;
+
+/// The Java frame that precedes another in its thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Caller {
+    Frame(Frame),
+    /// There is none: the other frame is the oldest.
+    Absent,
+}
+
+/// A frame whose end is known.
+struct Unwound {
+    /// The frame that called it.
+    caller: Frame,
+    /// End of its words.
+    end: u64,
+}
 
 /// A frame: where it continues, and its registers there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,8 +127,8 @@ impl<'a> Frames<'a> {
         let anchor = self.view.field_address(thread.address, &["JavaThread::_anchor"])?;
         let newest_frame = self.anchored_frame(anchor)?;
         let mut frame = match (is_at_safepoint, newest_frame) {
-            (true, None) => return Some(()),
-            (true, Some(frame)) => frame,
+            (true, Caller::Absent) => return Some(()),
+            (true, Caller::Frame(frame)) => frame,
             (false, _) => {
                 let Some(facts) = registers else {
                     roots.add_stack_part(thread.stack);
@@ -118,13 +136,14 @@ impl<'a> Frames<'a> {
                 };
                 roots.register_words.extend(facts.general.into_iter().flatten());
                 let start = facts.stack_pointer.saturating_sub(RED_ZONE_BYTES).max(low) & !7;
-                let first_java_frame = newest_frame
-                    .map(|frame| (frame, frame.sp))
-                    .or_else(|| self.caller_of_running(facts, high));
-                let end = first_java_frame.map_or(high, |(_, end)| end.clamp(start, high));
+                let running = match newest_frame {
+                    Caller::Frame(frame) => Some(Unwound { caller: frame, end: frame.sp }),
+                    Caller::Absent => self.unwind_running(facts, high),
+                };
+                let end = running.as_ref().map_or(high, |running| running.end.clamp(start, high));
                 roots.add_stack_part(AddressRange::new(start, end));
-                match first_java_frame {
-                    Some((frame, _)) => frame,
+                match running {
+                    Some(running) => running.caller,
                     None => return Some(()),
                 }
             }
@@ -132,8 +151,8 @@ impl<'a> Frames<'a> {
         while thread.stack.contains(frame.sp) && frame.sp.is_multiple_of(8) {
             roots.check_limits()?;
             match self.add_frame(&frame, high, roots) {
-                Some(Some(caller)) if caller.sp > frame.sp => frame = caller,
-                Some(None) => return Some(()),
+                Some(Caller::Frame(caller)) if caller.sp > frame.sp => frame = caller,
+                Some(Caller::Absent) => return Some(()),
                 _ => break,
             }
         }
@@ -143,27 +162,26 @@ impl<'a> Frames<'a> {
         Some(())
     }
 
-    /// Reads the frame of an anchor; `Some(None)` if the anchor is empty.
-    fn anchored_frame(&mut self, anchor: u64) -> Option<Option<Frame>> {
+    /// Reads the frame of an anchor; absent if the anchor is empty, `None` if it cannot be read.
+    fn anchored_frame(&mut self, anchor: u64) -> Option<Caller> {
         let word = |name: &str| self.view.field(anchor, &[&format!("JavaFrameAnchor::{name}")]);
         let (sp, pc, fp) = (word("_last_Java_sp")?, word("_last_Java_pc")?, word("_last_Java_fp")?);
         if sp == 0 {
-            return Some(None);
+            return Some(Caller::Absent);
         }
         // `JavaFrameAnchor::make_walkable`: without a `pc`, the call has put the return address on
         // the stack.
         let pc = if pc == 0 { self.pages.word(sp.checked_sub(8)?)? } else { pc };
-        Some(Some(Frame { pc, sp, unextended_sp: sp, fp, has_arguments: false }))
+        Some(Caller::Frame(Frame { pc, sp, unextended_sp: sp, fp, has_arguments: false }))
     }
 
-    /// Returns the caller of the frame in which a thread runs, if that frame is one of Java code
-    /// and complete, and the end of the thread's frame. Each word up to there may be a
-    /// reference, or no longer be one.
-    fn caller_of_running(&mut self, facts: &ThreadFacts, high: u64) -> Option<(Frame, u64)> {
+    /// Unwinds the frame in which a thread runs, if it is one of Java code and complete. Each word
+    /// of it may be a reference, or no longer be one.
+    fn unwind_running(&mut self, facts: &ThreadFacts, high: u64) -> Option<Unwound> {
         let (pc, fp, sp) = (facts.general[RIP]?, facts.general[RBP]?, facts.stack_pointer);
         let frame = Frame { pc, sp, unextended_sp: sp, fp, has_arguments: false };
         if self.is_interpreter(pc) {
-            return self.caller_of_interpreted(&frame, high);
+            return self.unwind_interpreted(&frame, high);
         }
         let blob = self.blobs.at(pc).filter(|blob| blob.is_method && pc > blob.frame_complete)?;
         let caller = self.caller_of_compiled(&frame, blob.frame_bytes, high)?;
@@ -171,7 +189,7 @@ impl<'a> Frames<'a> {
         let is_code = self.is_interpreter(caller.pc)
             || caller.pc == self.call_return
             || self.blobs.at(caller.pc).is_some();
-        is_code.then_some((caller, caller.sp))
+        is_code.then_some(Unwound { caller, end: caller.sp })
     }
 
     /// Whether an instruction is the interpreter's.
@@ -179,13 +197,13 @@ impl<'a> Frames<'a> {
         self.interpreter.contains(pc)
     }
 
-    /// Adds the references in a frame and returns its caller: `Some(None)` after the oldest frame,
-    /// `None` if the frame cannot be followed, or at a limit.
-    fn add_frame(&mut self, frame: &Frame, high: u64, roots: &mut PreciseRoots) -> Option<Option<Frame>> {
+    /// Adds the references in a frame and returns its caller; `None` if the frame cannot be
+    /// followed, or at a limit.
+    fn add_frame(&mut self, frame: &Frame, high: u64, roots: &mut PreciseRoots) -> Option<Caller> {
         if self.is_interpreter(frame.pc) {
-            let (caller, end) = self.caller_of_interpreted(frame, high)?;
+            let Unwound { caller, end } = self.unwind_interpreted(frame, high)?;
             roots.add_words(frame.sp, end, |at| self.pages.word(at))?;
-            return Some(Some(caller));
+            return Some(Caller::Frame(caller));
         }
         if frame.pc == self.call_return {
             return self.caller_of_call(frame, roots);
@@ -206,7 +224,7 @@ impl<'a> Frames<'a> {
             roots.add_stack_part(range);
         }
         caller.has_arguments = !blob.is_method;
-        Some(Some(caller))
+        Some(Caller::Frame(caller))
     }
 
     /// Reads a reference in a frame. The only register that a call preserves is the frame pointer.
@@ -224,9 +242,8 @@ impl<'a> Frames<'a> {
         Some(if slot.is_narrow { self.oops.wide(word as u32) } else { word })
     }
 
-    /// Returns the caller of an interpreted frame, and the end of the frame's words, including its
-    /// locals.
-    fn caller_of_interpreted(&mut self, frame: &Frame, high: u64) -> Option<(Frame, u64)> {
+    /// Unwinds an interpreted frame; its words include its locals.
+    fn unwind_interpreted(&mut self, frame: &Frame, high: u64) -> Option<Unwound> {
         let fp = frame.fp;
         let sp = fp.checked_add(16).filter(|&sp| fp > frame.sp && fp.is_multiple_of(8) && sp < high)?;
         let unextended_sp = self.pages.word(fp - SENDER_SP_WORDS * 8)?;
@@ -240,7 +257,8 @@ impl<'a> Frames<'a> {
             return None;
         }
         let (pc, caller_fp) = (self.pages.word(fp + 8)?, self.pages.word(fp)?);
-        Some((Frame { pc, sp, unextended_sp, fp: caller_fp, has_arguments: false }, end.max(sp)))
+        let caller = Frame { pc, sp, unextended_sp, fp: caller_fp, has_arguments: false };
+        Some(Unwound { caller, end: end.max(sp) })
     }
 
     /// Returns the caller of a compiled frame of this size.
@@ -254,7 +272,7 @@ impl<'a> Frames<'a> {
     }
 
     /// Returns the Java frame before the C++ frames that called Java code.
-    fn caller_of_call(&mut self, frame: &Frame, roots: &mut PreciseRoots) -> Option<Option<Frame>> {
+    fn caller_of_call(&mut self, frame: &Frame, roots: &mut PreciseRoots) -> Option<Caller> {
         let wrapper = self.pages.word(frame.fp.checked_sub(self.wrapper_distance)?)?;
         let anchor = self.view.field_address(wrapper, &["JavaCallWrapper::_anchor"])?;
         let handles = self.view.word(anchor.checked_sub(WRAPPER_HANDLES)?)?;

@@ -14,7 +14,7 @@ use crate::jvm::view::View;
 /// Handles per block, followed by a mask of those in use and the address of the storage
 /// (`OopStorage::Block`, gc/shared/oopStorage.inline.hpp, JDK 11 to 25).
 pub const BLOCK_HANDLES: usize = 64;
-/// Limit on storages.
+/// Limit on storages: HotSpot has about ten.
 const MAX_STORAGES: usize = 32;
 /// Bytes checked of a storage's name; the shortest is `VM Weak`.
 const NAME_BYTES_CHECKED: usize = 6;
@@ -24,13 +24,15 @@ const NAME_BYTES: usize = 48;
 const MAX_BLOCKS: u64 = 1 << 20;
 /// Offset of `OopStorage::_active_array`, behind `_name` (gc/shared/oopStorage.hpp, JDK 17 and 25).
 const ACTIVE_ARRAY: u64 = 8;
-/// Offsets in `OopStorage::ActiveArray` of the number of blocks, behind their maximum number, and
-/// of the blocks (`blocks_offset`, gc/shared/oopStorage.cpp, JDK 17 and 25).
+/// Offset in `OopStorage::ActiveArray` of the number of blocks, behind their maximum number
+/// (gc/shared/oopStorage.cpp, JDK 17 and 25).
 const BLOCK_COUNT: u64 = 8;
+/// Offset of the blocks in it (`blocks_offset`).
 const FIRST_BLOCK: u64 = 24;
-/// `ClassLoaderData::ChunkedHandleList::Chunk`: 32 references, the number in use, and the next
-/// chunk (classfile/classLoaderData.hpp, JDK 9 to 25).
+/// References in a `ClassLoaderData::ChunkedHandleList::Chunk`: the number in use and the next
+/// chunk follow (classfile/classLoaderData.hpp, JDK 9 to 25).
 const CHUNK_HANDLES: usize = 32;
+/// Bytes of a chunk.
 const CHUNK_BYTES: usize = CHUNK_HANDLES * 8 + 16;
 /// Possible offsets of `ClassLoaderData::_handles` (JDK 17 and 25: the second). The right one is
 /// where the chunks contain the mirror of the loader's first class.
@@ -39,10 +41,10 @@ const HANDLE_LIST_OFFSETS: [u64; 4] = [40, 48, 56, 64];
 const MAX_LINKS: usize = 1 << 20;
 /// Limit on class loaders.
 const MAX_LOADERS: usize = 1 << 20;
-/// Handles per `JNIHandleBlock`, and the distance from `_next` to `_pop_frame_link`, the previous
-/// chain. The block contains handles, the number in use, next block, last block, and that link
-/// (runtime/jniHandles.hpp, JDK 17 and 25).
+/// Handles per `JNIHandleBlock`: it contains handles, the number in use, next block, last block,
+/// and `_pop_frame_link`, the previous chain (runtime/jniHandles.hpp, JDK 17 and 25).
 const LOCAL_BLOCK_HANDLES: usize = 32;
+/// Distance from `_next` to `_pop_frame_link` in it.
 const POP_FRAME_LINK_AFTER_NEXT: u64 = 16;
 /// Limit on bytes of a `LockStack`: HotSpot's has eight places, but the process controls the size.
 const MAX_LOCK_STACK_BYTES: u64 = 64 * 8;
@@ -60,7 +62,8 @@ pub fn add_storages(
     roots: &mut PreciseRoots,
 ) -> Option<()> {
     let mut strong_names = Vec::new();
-    for storage in storages(context, view, data) {
+    for storage in storages(context, view, data)? {
+        // A word beside the storages may be no storage; the required ones are checked below.
         let Some(name) = storage_name(view, storage) else { continue };
         let is_weak = name.contains("Weak") || name.contains("weak");
         if !is_weak && add_storage(view, storage, roots)? {
@@ -129,27 +132,34 @@ pub fn add_loaders(view: &View<'_>, roots: &mut PreciseRoots) -> Option<()> {
         loaders.push(at);
         at = view.field(at, &["ClassLoaderData::_next"])?;
     }
-    let mirror = |&loader: &u64| {
+    let first_mirror = |&loader: &u64| {
         let klass = view.field(loader, &["ClassLoaderData::_klasses"]).filter(|&klass| klass != 0)?;
-        Some((loader, view.field(klass, &["Klass::_java_mirror"])?))
+        Some(FirstMirror { loader, address: view.field(klass, &["Klass::_java_mirror"])? })
     };
-    let loaders_with_mirrors = loaders.iter().filter_map(mirror).collect::<Vec<_>>();
-    let has_mirror = |loader: u64, mirror: u64, list_offset: u64| {
-        let chunks = read_chunks(view, view.word(loader.checked_add(list_offset)?)?, roots)?;
-        Some(chunks.iter().any(|chunk| chunk.handles_range().contains(mirror)))
+    let first_mirrors: Vec<FirstMirror> = loaders.iter().filter_map(first_mirror).collect();
+    let contains = |list_offset: u64, mirror: &FirstMirror| {
+        let chunks = read_chunks(view, view.word(mirror.loader.checked_add(list_offset)?)?, roots)?;
+        Some(chunks.iter().any(|chunk| chunk.handles_range().contains(mirror.address)))
     };
-    let has_mirrors = |list_offset: &&u64| {
-        let mut mirrors = loaders_with_mirrors.iter();
-        !loaders_with_mirrors.is_empty()
-            && mirrors.all(|&(loader, mirror)| has_mirror(loader, mirror, **list_offset) == Some(true))
+    let contains_all = |list_offset: &u64| {
+        let mut mirrors = first_mirrors.iter();
+        !first_mirrors.is_empty() && mirrors.all(|mirror| contains(*list_offset, mirror) == Some(true))
     };
-    let list_offset = HANDLE_LIST_OFFSETS.iter().find(has_mirrors)?;
+    let list_offset = HANDLE_LIST_OFFSETS.into_iter().find(contains_all)?;
     for loader in loaders {
-        for chunk in read_chunks(view, view.word(loader.checked_add(*list_offset)?)?, roots)? {
+        for chunk in read_chunks(view, view.word(loader.checked_add(list_offset)?)?, roots)? {
             chunk.references.into_iter().for_each(|word| roots.add(word));
         }
     }
     Some(())
+}
+
+/// The mirror of the first class of a loader.
+struct FirstMirror {
+    /// Address of the `ClassLoaderData`.
+    loader: u64,
+    /// Address of the handle of the mirror.
+    address: u64,
 }
 
 /// A chunk of a list of handles.
@@ -172,6 +182,7 @@ fn read_chunks(view: &View<'_>, first: u64, roots: &PreciseRoots) -> Option<Vec<
     let (mut chunks, mut visited, mut at) = (Vec::new(), HashSet::new(), first);
     while at != 0 {
         roots.check_limits().filter(|()| chunks.len() < MAX_LINKS && visited.insert(at))?;
+        // `Chunk::handles_range` relies on that.
         at.checked_add(CHUNK_BYTES as u64)?;
         let bytes: [u8; CHUNK_BYTES] = view.array(at)?;
         let count = half_word_at(&bytes, CHUNK_HANDLES * 8)? as usize;
@@ -310,12 +321,16 @@ impl Arena {
     }
 }
 
-/// Returns the storages of handles (`OopStorage`). The address of the global one has an entry; in
+/// Returns the storages of handles (`OopStorage`), none without an entry for the global one; `None`
+/// if that cannot be read. The address of the global one has an entry; in
 /// static data, the addresses of the others are beside it (`OopStorageSet::_storages`,
 /// gc/shared/oopStorageSet.hpp).
-pub fn storages(context: &Context<'_>, view: &View<'_>, data: AddressRange) -> Vec<u64> {
-    let Some(entry) = view.address(&["JNIHandles::_global_handles"]) else { return Vec::new() };
-    let Some(global) = view.word(entry).filter(|&global| global != 0) else { return Vec::new() };
+pub fn storages(context: &Context<'_>, view: &View<'_>, data: AddressRange) -> Option<Vec<u64>> {
+    let Some(entry) = view.address(&["JNIHandles::_global_handles"]) else { return Some(Vec::new()) };
+    let global = view.word(entry)?;
+    if global == 0 {
+        return Some(Vec::new());
+    }
     let mut storages = vec![global];
     each_word(view.memory, context.resident, data, READ_BYTES, &mut |at, word| {
         if word != global || at == entry {
@@ -329,7 +344,7 @@ pub fn storages(context: &Context<'_>, view: &View<'_>, data: AddressRange) -> V
     });
     storages.sort_unstable();
     storages.dedup();
-    storages
+    Some(storages)
 }
 
 /// Whether `at` is the address of a storage, which begins with a pointer to its name.
@@ -340,36 +355,11 @@ fn is_storage(view: &View<'_>, at: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
 
-    use strandline_process::memory::Memory;
-
     use super::*;
+    use crate::fabricated::EqualWords;
     use crate::jvm::structs::VmStructs;
-
-    /// Memory in which all words are equal.
-    struct ConstantMemory {
-        word: u64,
-        /// Number of reads.
-        reads: AtomicU64,
-    }
-
-    impl ConstantMemory {
-        fn new(word: u64) -> Self {
-            Self { word, reads: AtomicU64::new(0) }
-        }
-    }
-
-    impl Memory for ConstantMemory {
-        fn read_some(&self, _: u64, buffer: &mut [u8]) -> usize {
-            self.reads.fetch_add(1, Ordering::Relaxed);
-            buffer
-                .chunks_mut(8)
-                .for_each(|word| word.copy_from_slice(&self.word.to_le_bytes()[..word.len()]));
-            buffer.len()
-        }
-    }
 
     fn no_roots() -> PreciseRoots {
         PreciseRoots::new(AddressRange::new(0, u64::MAX), Instant::now() + Duration::from_secs(600))
@@ -380,7 +370,7 @@ mod tests {
         let fields = [("JavaThread::_lock_stack", 8), ("LockStack::_base[0]", 8), ("LockStack::_top", 0)];
         let structs = VmStructs::of_offsets(&fields, &[("LockStack", u64::MAX)]);
         let read = |top: u64| {
-            let memory = ConstantMemory::new(top);
+            let memory = EqualWords::new(top);
             let mut roots = no_roots();
             add_lock_stack(&View { memory: &memory, structs: &structs }, 0x1000, &mut roots)?;
             Some(roots.certain_references.len() as u64)
@@ -409,9 +399,9 @@ mod tests {
     #[test]
     fn a_chunk_is_read_once() {
         // The chunk has one reference, and links to itself.
-        let memory = ConstantMemory::new(1);
+        let memory = EqualWords::new(1);
         let structs = VmStructs::default();
         assert_eq!(read_chunks(&View { memory: &memory, structs: &structs }, 1, &no_roots()), None);
-        assert_eq!(memory.reads.load(Ordering::Relaxed), 1);
+        assert_eq!(memory.read_lengths().len(), 1);
     }
 }

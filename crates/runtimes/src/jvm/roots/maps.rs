@@ -3,17 +3,18 @@
 use super::blobs::{Blob, Blobs};
 use crate::jvm::view::View;
 
-/// Limits on maps of a piece of code, and on the values of a map.
+/// Limit on maps of a piece of code.
 const MAX_MAPS: u64 = 1 << 16;
+/// Limit on values of a map.
 const MAX_VALUES: usize = 1 << 14;
 /// Limit on bytes of a value; it consists of one or two numbers (`UNSIGNED5`,
 /// utilities/unsigned5.hpp).
 const MAX_VALUE_BYTES: usize = 10;
 /// Limit on bytes of a map before its values.
 const MAX_HEADER_BYTES: u64 = 64;
-/// `OopMapValue::oop_types` (compiler/oopMap.hpp, JDK 17 to 25).
-const OOP: u32 = 0;
+/// `OopMapValue::narrowoop_value` (compiler/oopMap.hpp, JDK 17 to 25); 0 is a wide reference.
 const NARROW: u32 = 1;
+/// `OopMapValue::callee_saved_value`, the first with a second number.
 const CALLEE_SAVED: u32 = 2;
 /// Bytes of a number that are not the last have this value or more (`UNSIGNED5::L`).
 const LAST_BYTE_LIMIT: u32 = 192;
@@ -55,14 +56,15 @@ impl Maps {
 
     /// Returns the references of a frame that continues at `pc`; `None` if there is no map for it.
     pub fn slots(&self, view: &View<'_>, blobs: &Blobs<'_>, blob: &Blob, pc: u64) -> Option<Vec<OopSlot>> {
-        if blob.maps == 0 {
+        let set = blob.maps?;
+        let count = u64::from(view.half_field(set, &["ImmutableOopMapSet::_count"])?);
+        if count > MAX_MAPS {
             return None;
         }
-        let count = u64::from(view.half_field(blob.maps, &["ImmutableOopMapSet::_count"])?).min(MAX_MAPS);
         let pc_offset = u32::try_from(pc.checked_sub(blob.code)?).ok()?;
-        let mut entries = (0..count).filter_map(|index| blobs.map_entry(blob.maps, index));
+        let mut entries = (0..count).filter_map(|index| blobs.map_entry(set, index));
         let entry = entries.find(|entry| entry.pc_offset == pc_offset)?;
-        let maps = blob.maps.checked_add(view.structs.size("ImmutableOopMapSet")?)?.checked_add(count * 8)?;
+        let maps = set.checked_add(view.structs.size("ImmutableOopMapSet")?)?.checked_add(count * 8)?;
         let map = maps.checked_add(u64::from(entry.map_offset))?;
         let value_count = view.half_field(map, &["ImmutableOopMap::_count"])? as usize;
         if value_count > MAX_VALUES {
@@ -86,7 +88,6 @@ impl Maps {
                 continue;
             }
             let offset = register.checked_sub(self.first_slot).map(|slot| u64::from(slot) * 4);
-            debug_assert!(matches!(kind, OOP | NARROW));
             slots.push(OopSlot { offset, is_narrow: kind == NARROW });
         }
         Some(slots)

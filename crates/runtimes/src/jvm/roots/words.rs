@@ -60,7 +60,7 @@ impl<'a> Words<'a> {
         threads: &[Thread],
     ) -> Option<Self> {
         let stacks = join_overlapping(threads.iter().map(|thread| thread.stack).collect());
-        let storages = storages(context, &view, data);
+        let storages = storages(context, &view, data)?;
         let words = Self { context, view, heap, oops, stacks, storages };
         words.are_handles_searched().then_some(words)
     }
@@ -113,8 +113,8 @@ impl<'a> Words<'a> {
     /// Whether glibc has an arena at an address: the first word (`ar_ptr` in a `heap_info`) points
     /// to a `malloc_state`, which follows the `heap_info` of this heap or of the arena's first.
     fn is_arena(&self, start: u64) -> bool {
-        let state = self.view.word(start).unwrap_or(0);
-        start.is_multiple_of(ARENA_BYTES) && HEAP_INFO_BYTES.contains(&(state % ARENA_BYTES))
+        start.is_multiple_of(ARENA_BYTES)
+            && self.view.word(start).is_some_and(|state| HEAP_INFO_BYTES.contains(&(state % ARENA_BYTES)))
     }
 
     /// Searches a stack from its pointer on, and its thread's registers; the whole stack if no
