@@ -36,7 +36,7 @@ const UNTIL_COMMAND_ENDS: &str = "first run, until the command ends; if it is a 
 /// Progress while a server runs.
 const UNTIL_LOAD_ENDS: &str = "first run of the server, without settings";
 /// Advice after an interrupted first run.
-const SERVER_ADVICE: &str = "the first run waits until the command ends; a server never does: use strandline try \
+const SERVER_ADVICE: &str = "the first run waits until the command ends, and a server does not end by itself: use strandline try \
                              --ready port=8080 --load 'curl -s localhost:8080' -- ./server";
 
 /// Runs a trial and shows which settings keep less memory, or lists the candidates.

@@ -100,7 +100,7 @@ impl Metric {
 }
 
 /// Length of a tick of the kernel's clock, which is the resolution of its coarse clocks
-/// (clock_getres(2)); `None` if the kernel does not tell.
+/// (clock_getres(2)); `None` if it is not known.
 fn clock_tick_seconds() -> Option<f64> {
     let tick = nix::time::clock_getres(nix::time::ClockId::CLOCK_MONOTONIC_COARSE).ok()?;
     Some(std::time::Duration::from(tick).as_secs_f64())

@@ -402,7 +402,7 @@ fn case_section(comparison: &Comparison, case: usize, name: &str) -> Section {
         }));
         for command in commands.clone().skip(1) {
             row.push(ratio_cell(metric, compared, command, |ratio| format_ratio(ratio.median)));
-            row.push(Cell::plain(interval(metric, compared, command)));
+            row.push(Cell::plain(interval(compared, command)));
             row.push(verdict_cell(compared.verdict(command)));
         }
         row
@@ -441,10 +441,11 @@ fn format_value(metric: Metric, value: f64) -> String {
     }
 }
 
-/// The interval of a ratio, or the resolution that the difference is below.
-fn interval(metric: Metric, compared: &MetricComparison, command: usize) -> String {
-    if let Some(step) = compared.unresolved_step(command) {
-        return format!("below the resolution of {}", format_value(metric, step));
+/// The interval of a ratio, unless the difference is below the resolution.
+fn interval(compared: &MetricComparison, command: usize) -> String {
+    // The cell of the ratio has the resolution: both must fit in 80 columns.
+    if compared.unresolved_step(command).is_some() {
+        return "below resolution".to_owned();
     }
     match compared.ratios.get(command).copied().flatten() {
         Some(Ratio { low: Some(low), high: Some(high), .. }) => {
@@ -465,7 +466,7 @@ fn format_ratio(ratio: f64) -> String {
     }
 }
 
-/// A ratio in the form of `text`, unless the difference is below the resolution.
+/// A ratio in the form of `text`, or the resolution if the difference is below it.
 fn ratio_cell(
     metric: Metric,
     compared: &MetricComparison,
