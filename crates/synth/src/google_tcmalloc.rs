@@ -16,7 +16,7 @@ const PAGE: u64 = 8192;
 const HUGE_PAGE_PAGES: u64 = HUGE / PAGE;
 /// Spans of more pages have their number in `large_or_sampled_state_`.
 const MAX_SMALL_PAGES: u64 = 63;
-/// The library's file-backed data, and its bss behind it.
+/// The library's file-backed data, and its bss after it.
 const DATA: u64 = 0x7f31_4000_0000;
 const DATA_BYTES: u64 = 64 * KIB;
 /// `class_to_size_`.
@@ -198,7 +198,7 @@ impl Writer {
         if self.class_count() > 256 { 2 } else { 1 }
     }
 
-    /// Address of the first pointer to a span in the leaf, which is behind the numbers of classes.
+    /// Address of the first pointer to a span in the leaf, after the numbers of classes.
     fn span_entries(&self) -> u64 {
         LEAF + self.class_number_bytes() * (1 << self.commit.leaf_bits)
     }
@@ -213,7 +213,7 @@ impl Writer {
         self.image.put_word(address, self.image.word(address).unwrap_or(0) | bits);
     }
 
-    /// Writes the root, and the node behind it if there is one; returns the address of the root's
+    /// Writes the root, and the node below it if there is one; returns the address of the root's
     /// entry. The heap begins with its leaf.
     fn write_root(&mut self) -> u64 {
         let leaf = (HEAP / PAGE) >> self.commit.leaf_bits;

@@ -115,7 +115,7 @@ pub struct Recipe {
     pub secondary_heaps: usize,
     /// Whether the program moved the break itself, so that the main arena is in two parts.
     pub has_foreign_sbrk: bool,
-    /// Whether the program moved the break behind the top chunk, so that top cannot be released.
+    /// Whether the program moved the break past the top chunk, so that top cannot be released.
     pub is_break_moved: bool,
     /// Number of mmapped pieces in which the main arena continues, because its break was blocked.
     pub mmapped_pieces: usize,
