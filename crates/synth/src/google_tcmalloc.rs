@@ -89,7 +89,7 @@ mod tracker {
 
 /// Offsets in a sample, and in `HugeAddressMap` and its nodes.
 const SAMPLE_PROXY: u64 = 32;
-const SAMPLE_BYTES_ALLOCATED: u64 = 56;
+const SAMPLE_BLOCK_BYTES: u64 = 56;
 const MAP_COUNTS: u64 = 8;
 const MAP_END: u64 = 64;
 const NODE_RIGHT: u64 = 32;
@@ -277,8 +277,8 @@ impl Writer {
         self.write_huge_map(CACHE, &backed_ranges, [sum(&backed_ranges), 10]);
     }
 
-    /// Writes a `HugeAddressMap`, a tree in which each node is the right child of the one before, and the
-    /// words after it.
+    /// Writes a `HugeAddressMap`, a tree in which each node is the right child of the one before,
+    /// and the words after it.
     fn write_huge_map(&mut self, map: u64, ranges: &[HugeRange], words_after: [u64; 2]) {
         let mut parent = 0;
         for (index, range) in ranges.iter().enumerate() {
@@ -392,7 +392,7 @@ impl Writer {
         self.next_sample += SAMPLE_BYTES;
         self.image.put_word(span + span::FIRST_PAGE, (start / PAGE) | (2 << commit.large_bit));
         self.image.put_row(span + commit.large_state, [pages, sample]);
-        self.image.put_word(sample + SAMPLE_BYTES_ALLOCATED, bytes);
+        self.image.put_word(sample + SAMPLE_BLOCK_BYTES, bytes);
         if commit.has_proxy && rng.chance(30) {
             // A proxy that is in no span of objects.
             self.image.put_word(sample + SAMPLE_PROXY, start);

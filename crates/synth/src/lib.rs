@@ -13,7 +13,8 @@
 //! use strandline_synth::{Recipe, Version, fabricate};
 //!
 //! let heap = fabricate(&Recipe::from_seed(Version::V2_36, 7));
-//! assert_eq!(heap.expected.mallinfo.arena, heap.expected.arenas.iter().map(|a| a.mapped_bytes).sum());
+//! let mapped_bytes: u64 = heap.expected.arenas.iter().map(|arena| arena.mapped_bytes).sum();
+//! assert_eq!(heap.expected.mallinfo.arena, mapped_bytes);
 //! let mut word = [0; 8];
 //! assert_eq!(heap.image.read_some(heap.main_arena, &mut word), 8);
 //! ```
