@@ -14,11 +14,19 @@ use strandline_report::text::{clean_sentence, counted};
 /// Larger studies are not checked for their requirements.
 const MAX_CELLS: u64 = 10_000;
 
-/// Document and page of all studies.
+/// All studies, as a document and as a page.
+pub struct StudyList {
+    /// The document for scripts.
+    pub document: Value,
+    /// The page.
+    pub page: Page,
+}
+
+/// Lists all studies.
 ///
 /// # Errors
 /// One line if a folder with studies cannot be read.
-pub fn list() -> Result<(Value, Page), String> {
+pub fn list() -> Result<StudyList, String> {
     let listings: Vec<Listing> = find::list()?.iter().map(Listing::read).collect();
     let items: Vec<Value> = listings.iter().map(Listing::item).collect();
     let rows = listings.iter().map(Listing::row).collect();
@@ -42,7 +50,7 @@ pub fn list() -> Result<(Value, Page), String> {
         ],
         ..Page::default()
     };
-    Ok((json!({ "studies": items }), page))
+    Ok(StudyList { document: json!({ "studies": items }), page })
 }
 
 #[derive(Default)]

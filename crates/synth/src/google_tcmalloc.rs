@@ -16,7 +16,7 @@ const PAGE: u64 = 8192;
 const HUGE_PAGE_PAGES: u64 = HUGE / PAGE;
 /// Spans of more pages have their number in `large_or_sampled_state_`.
 const MAX_SMALL_PAGES: u64 = 63;
-/// The library's file-backed data, and its bss behind it.
+/// The library's file-backed data, and its bss after it.
 const DATA: u64 = 0x7f31_4000_0000;
 const DATA_BYTES: u64 = 64 * KIB;
 /// `class_to_size_`.
@@ -89,7 +89,7 @@ mod tracker {
 
 /// Offsets in a sample, and in `HugeAddressMap` and its nodes.
 const SAMPLE_PROXY: u64 = 32;
-const SAMPLE_BYTES_ALLOCATED: u64 = 56;
+const SAMPLE_BLOCK_BYTES: u64 = 56;
 const MAP_COUNTS: u64 = 8;
 const MAP_END: u64 = 64;
 const NODE_RIGHT: u64 = 32;
@@ -198,7 +198,7 @@ impl Writer {
         if self.class_count() > 256 { 2 } else { 1 }
     }
 
-    /// Address of the first pointer to a span in the leaf, which is behind the numbers of classes.
+    /// Address of the first pointer to a span in the leaf, after the numbers of classes.
     fn span_entries(&self) -> u64 {
         LEAF + self.class_number_bytes() * (1 << self.commit.leaf_bits)
     }
@@ -213,7 +213,7 @@ impl Writer {
         self.image.put_word(address, self.image.word(address).unwrap_or(0) | bits);
     }
 
-    /// Writes the root, and the node behind it if there is one; returns the address of the root's
+    /// Writes the root, and the node below it if there is one; returns the address of the root's
     /// entry. The heap begins with its leaf.
     fn write_root(&mut self) -> u64 {
         let leaf = (HEAP / PAGE) >> self.commit.leaf_bits;
@@ -277,8 +277,8 @@ impl Writer {
         self.write_huge_map(CACHE, &backed_ranges, [sum(&backed_ranges), 10]);
     }
 
-    /// Writes a `HugeAddressMap`, a tree in which each node is the right child of the one before, and the
-    /// words after it.
+    /// Writes a `HugeAddressMap`, a tree in which each node is the right child of the one before,
+    /// and the words after it.
     fn write_huge_map(&mut self, map: u64, ranges: &[HugeRange], words_after: [u64; 2]) {
         let mut parent = 0;
         for (index, range) in ranges.iter().enumerate() {
@@ -392,7 +392,7 @@ impl Writer {
         self.next_sample += SAMPLE_BYTES;
         self.image.put_word(span + span::FIRST_PAGE, (start / PAGE) | (2 << commit.large_bit));
         self.image.put_row(span + commit.large_state, [pages, sample]);
-        self.image.put_word(sample + SAMPLE_BYTES_ALLOCATED, bytes);
+        self.image.put_word(sample + SAMPLE_BLOCK_BYTES, bytes);
         if commit.has_proxy && rng.chance(30) {
             // A proxy that is in no span of objects.
             self.image.put_word(sample + SAMPLE_PROXY, start);

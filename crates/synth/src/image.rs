@@ -45,7 +45,8 @@ impl Image {
     }
 
     /// Runs of the pages that hold its ranges, joined if they are adjacent, without the pages for
-    /// whose address `is_left_out` is true. A run is its first address and the first one past its end.
+    /// whose address `is_left_out` is true. A run is its first address and the first one past its
+    /// end.
     pub fn pages_without(&self, mut is_left_out: impl FnMut(u64) -> bool) -> Vec<(u64, u64)> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
         let pages = self

@@ -8,7 +8,7 @@ use crate::{HeapExpected, HeapImage, Image, Rng, map_line, map_lines};
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
-/// The library's file-backed data, and its bss behind it.
+/// The library's file-backed data, and its bss after it.
 const DATA: u64 = 0x7f31_4000_0000;
 const DATA_BYTES: u64 = 16 * PAGE;
 const BSS_BYTES: u64 = 3 * MIB;

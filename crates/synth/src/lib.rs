@@ -13,7 +13,8 @@
 //! use strandline_synth::{Recipe, Version, fabricate};
 //!
 //! let heap = fabricate(&Recipe::from_seed(Version::V2_36, 7));
-//! assert_eq!(heap.expected.mallinfo.arena, heap.expected.arenas.iter().map(|a| a.mapped_bytes).sum());
+//! let mapped_bytes: u64 = heap.expected.arenas.iter().map(|arena| arena.mapped_bytes).sum();
+//! assert_eq!(heap.expected.mallinfo.arena, mapped_bytes);
 //! let mut word = [0; 8];
 //! assert_eq!(heap.image.read_some(heap.main_arena, &mut word), 8);
 //! ```
@@ -115,7 +116,7 @@ pub struct Recipe {
     pub secondary_heaps: usize,
     /// Whether the program moved the break itself, so that the main arena is in two parts.
     pub has_foreign_sbrk: bool,
-    /// Whether the program moved the break behind the top chunk, so that top cannot be released.
+    /// Whether the program moved the break past the top chunk, so that top cannot be released.
     pub is_break_moved: bool,
     /// Number of mmapped pieces in which the main arena continues, because its break was blocked.
     pub mmapped_pieces: usize,

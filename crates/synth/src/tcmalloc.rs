@@ -8,7 +8,7 @@ use crate::{Image, Rng, map_line, map_lines};
 
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = 8192;
-/// The library's file-backed data, and its bss behind it.
+/// The library's file-backed data, and its bss after it.
 const DATA: u64 = 0x7f41_4000_0000;
 const DATA_BYTES: u64 = 64 * 1024;
 const BSS_BYTES: u64 = 2 * MIB;

@@ -474,8 +474,8 @@ impl Writer {
         }
     }
 
-    /// Writes external strings of one or two bytes for each character; one in four does not cache the
-    /// address of its characters.
+    /// Writes external strings of one or two bytes for each character; one in four does not cache
+    /// the address of its characters.
     fn write_strings(&mut self) {
         let map = |kind: u64| READ_ONLY + 0x2000 + 64 * kind;
         for kind in [0x2a, 0x22, 0x3a] {

@@ -1,5 +1,5 @@
-//! How each glibc lays out its structures, from malloc.c and arena.c of that release. Independent of
-//! the readers' tables: otherwise a mistake in those would not be found.
+//! How each glibc lays out its structures, from malloc.c and arena.c of that release. Independent
+//! of the readers' tables: otherwise a mistake in those would not be found.
 
 /// A release of glibc whose heaps can be fabricated (x86-64).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -47,8 +47,8 @@ struct CodeBlocks {
 }
 
 impl Writer {
-    /// Fills eden with objects and, among them, buffers of threads, of which only the first part
-    /// has objects; returns the end of the last objects.
+    /// Fills eden with objects and, among them, buffers of threads with objects in their first
+    /// part; returns the end of the last objects.
     pub fn write_eden(&mut self, start: u64, end: u64) -> u64 {
         let mut next = start;
         for _ in 0..self.rng.below(3) {

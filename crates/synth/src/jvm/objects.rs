@@ -149,7 +149,7 @@ impl Writer {
         }
         self.tables.declare_size("InstanceKlass", klass_bytes + own_bytes);
         self.declare_type("Symbol", &[("_hash_and_refcount", 4), ("_length", 2), ("_body[0]", 2)]);
-        // The text is the last field, and continues behind the structure.
+        // The text is the last field, and continues past the structure.
         let body = self.tables.size_of("Symbol");
         self.tables.declare_field("Symbol", "_body[0]", body);
         let (base, shift) = if self.jdk == Jdk::V25 {

@@ -36,7 +36,7 @@ struct Heap {
 }
 
 impl Heap {
-    /// Returns what malloc would return for `bytes`: a multiple of 16, behind a size word.
+    /// Returns what malloc would return for `bytes`: a multiple of 16, after a size word.
     fn alloc(&mut self, bytes: u64) -> u64 {
         let chunk = (bytes + 8).max(32).next_multiple_of(16);
         let pointer = self.base + self.chunk_bytes + 16;
@@ -285,7 +285,7 @@ impl Perl {
         self.write_head(Type::PvGv, flags::GLOB, any, 0)
     }
 
-    /// Makes the name of a lexical, with its text behind it.
+    /// Makes the name of a lexical, followed by its text.
     fn make_padname(&mut self, text: &str, flags: u8) -> u64 {
         const MAX_TEXT_BYTES: u64 = 32;
         let name = self.heap.alloc(padname::BYTES + MAX_TEXT_BYTES);
