@@ -199,6 +199,11 @@ impl<'a> SpanClaimer<'a> {
         let offset = address.checked_sub(self.span_start)?;
         let index =
             offset.checked_div(self.block_bytes).filter(|_| offset.is_multiple_of(self.block_bytes))?;
+        self.mark_nth(index, state)
+    }
+
+    /// Gives the live block with this index another state; `None` if it is not live.
+    pub fn mark_nth(&mut self, index: u64, state: BlockState) -> Option<()> {
         let block = self.states.get_mut(usize::try_from(index).ok()?)?;
         (*block == BlockState::Live).then(|| *block = state)
     }

@@ -143,12 +143,13 @@ impl Arenas<'_> {
             return Some(hazard);
         }
         if has_caveat(reading, ON_RESERVED) {
-            let first = self.context.reserved_mappings.first()?;
-            return Some(CallHazard { at: first.start, cause: HazardCause::Reserved });
+            // No call is made, even if its place should be unknown.
+            let at = self.context.reserved_mappings.first().map_or(0, |range| range.start);
+            return Some(CallHazard { at, cause: HazardCause::Reserved });
         }
         if has_caveat(reading, LIST_BROKEN) {
-            let first = self.arenas.first()?;
-            return Some(CallHazard { at: first.address, cause: HazardCause::Broken });
+            let at = self.arenas.first().map_or(0, |arena| arena.address);
+            return Some(CallHazard { at, cause: HazardCause::Broken });
         }
         if !self.context.checks_free_lists {
             return None;

@@ -110,8 +110,8 @@ impl<'a> Ranges<'a> {
     /// arena.
     fn index_of(&self, address: u64) -> Option<usize> {
         let index = self.0.partition_point(|range| range.pages.end() <= address);
-        let is_resident = self.0.get(index)?.pages.is_resident(address);
-        (is_resident && address.is_multiple_of(ALIGNMENT)).then_some(index)
+        let pages = self.0.get(index)?.pages;
+        (address.is_multiple_of(ALIGNMENT) && pages.is_resident(address)).then_some(index)
     }
 
     /// Whether a chunk may be at `address`.

@@ -83,23 +83,29 @@ pub struct Bin {
     pub last_chunk: u64,
 }
 
+/// Bytes of data that are searched even after the deadline: a libc has less, and that of a static
+/// program is at the start of its data. Without the arenas, the whole heap would be on no row of
+/// malloc's.
+const MIN_SEARCHED_BYTES: u64 = 4 << 20;
+
 /// Reads `ranges` in overlapping blocks and calls `visit` with the address of each and the bytes
-/// that can be read, until it returns a value or the deadline passes.
+/// that can be read, until it returns a value; after the deadline only [`MIN_SEARCHED_BYTES`].
 pub fn scan<T>(
     context: &Context<'_>,
     ranges: &[AddressRange],
     mut visit: impl FnMut(u64, &[u8]) -> Option<T>,
 ) -> Option<T> {
-    let mut buffer = Vec::new();
+    let (mut buffer, mut searched_bytes) = (Vec::new(), 0);
     for &AddressRange { start, end } in ranges {
         let mut at = start;
-        while at < end && !context.deadline_passed() {
+        while at < end && (searched_bytes < MIN_SEARCHED_BYTES || !context.deadline_passed()) {
             let length = (end - at).min(BLOCK_BYTES + OVERLAP_BYTES);
             buffer.resize(length as usize, 0);
             let read_length = context.whole_memory.read_some(at, &mut buffer);
             if let Some(result) = visit(at, &buffer[..read_length]) {
                 return Some(result);
             }
+            searched_bytes += length;
             at += BLOCK_BYTES;
         }
     }
@@ -319,7 +325,10 @@ fn heap_info(memory: &dyn Memory, heap: u64) -> Option<HeapInfo> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
+    use strandline_process::map::AddressSpace;
 
     /// A heap_info at each address, which leads to another one `step` bytes further.
     struct HeapInfos {
@@ -335,6 +344,19 @@ mod tests {
             }
             buffer.len()
         }
+    }
+
+    #[test]
+    fn the_start_of_the_data_is_searched_after_the_deadline() {
+        let (space, _) = AddressSpace::parse(b"");
+        let (memory, no_runs) = (HeapInfos { arena: 0, step: 0 }, |_: AddressRange| Vec::new());
+        let context = Context { deadline: Instant::now(), ..Context::of_image(&memory, &space, &no_runs) };
+        let mut visited = Vec::new();
+        let found = scan(&context, &[AddressRange::new(0, 1 << 30)], |at, _| {
+            visited.push(at >> 20);
+            None::<()>
+        });
+        assert_eq!((found, visited), (None, vec![0, 1, 2, 3]));
     }
 
     #[test]

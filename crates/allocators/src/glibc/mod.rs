@@ -147,13 +147,8 @@ fn unread_heap(context: &Context<'_>, object: &Object) -> Option<Caveat> {
     let heap = context.space.mappings().iter().find(|mapping| mapping.name == "[heap]")?;
     let claimed: RangeSet = context.claimed_ranges.iter().copied().collect();
     let bytes = claimed.gaps_in(heap.range()).map(|range| context.resident_bytes(range)).sum::<u64>();
-    let (code, reason) = if context.deadline_passed() {
-        ("heap_too_slow", " in the time that a target may be stopped")
-    } else {
-        ("heap_not_found", ": damaged, or another allocator is in use")
-    };
-    let text = format!("{}'s arenas were not found{reason}", object.name);
-    (bytes > 0).then(|| Caveat::new(code, format!("{:#x}", heap.start), Some(bytes), text))
+    let text = format!("{}'s arenas were not found: damaged, or another allocator is in use", object.name);
+    (bytes > 0).then(|| Caveat::new("heap_not_found", format!("{:#x}", heap.start), Some(bytes), text))
 }
 
 /// Reads the glibc in `object`, if there is one, outside the memory of `earlier_readings`.

@@ -171,7 +171,7 @@ impl Claimer<'_> {
         let mut marked_count = 0;
         for object in 0..object_count {
             if layout.is_free(&structure, object as usize)? {
-                self.spans.mark(span.start + object * bytes, BlockState::Free)?;
+                self.spans.mark_nth(object, BlockState::Free)?;
                 marked_count += 1;
             }
         }

@@ -113,11 +113,8 @@ impl Walk<'_> {
             }
             if page >= self.cursor && entry & SPAN_BITS != 0 {
                 let class = classes.get(index as usize).copied().flatten();
-                if class.is_none() && may_be_swapped_out(context, self.heap.class_address(leaf, index)) {
-                    self.note_invalid(page);
-                } else {
-                    self.add_entry(page, entry & SPAN_BITS, class);
-                }
+                let class_at = self.heap.class_address(leaf, index);
+                self.add_entry(page, entry & SPAN_BITS, class, class_at);
             }
             true
         });
@@ -153,8 +150,9 @@ impl Walk<'_> {
         classes
     }
 
-    /// Adds the span to whose structure the entry of a page points.
-    fn add_entry(&mut self, page: u64, structure: u64, class: Option<u16>) {
+    /// Adds the span to whose structure the entry of a page points; the class of that page is at
+    /// `class_at`.
+    fn add_entry(&mut self, page: u64, structure: u64, class: Option<u16>, class_at: u64) {
         let (layout, page_shift) = (self.heap.layout, self.heap.page_shift);
         let Some(bytes) = read_span(&mut self.cache, layout, structure) else {
             return self.note_invalid(page);
@@ -164,6 +162,10 @@ impl Walk<'_> {
         // The remains of a freed span: its structure is free, or in use for another span.
         if class.is_none() && fields.is_none() {
             return;
+        }
+        let is_unknown = |fields: SpanFields| class.is_none() && self.may_have_class(&fields, class_at);
+        if fields.is_some_and(is_unknown) {
+            return self.note_invalid(page);
         }
         let checked = fields.and_then(|fields| Some((fields, self.checked_span(&fields, structure, class)?)));
         let Some((fields, span)) = checked else { return self.note_invalid(page) };
@@ -175,6 +177,15 @@ impl Walk<'_> {
         }
         (self.context.progress)(span.end - span.start);
         self.spans.all.push(span);
+    }
+
+    /// Whether a span without a class may be one of objects, whose class at `class_at` was swapped
+    /// out. Most large blocks have more pages than any such span, and their place of a class was
+    /// never written.
+    fn may_have_class(&self, fields: &SpanFields, class_at: u64) -> bool {
+        fields.sample.is_none()
+            && self.heap.classes.span_pages.contains(&fields.pages)
+            && may_be_swapped_out(self.context, class_at)
     }
 
     /// Returns the span in use with these fields; `None` if they contradict the page map.

@@ -108,7 +108,7 @@ struct FirstArea {
 /// Searches the state in `range`; returns its first area.
 fn first_area(context: &Context<'_>, range: AddressRange) -> SearchResult<FirstArea> {
     let mut result = SearchResult { hit: None, is_late: false };
-    let mut deadline = DeadlineCheck::new(context);
+    let mut deadline = DeadlineCheck::after_first_steps(context);
     each_word(context, range, &mut |at, area| {
         // Most words are not the address of a page.
         if !area.is_multiple_of(PAGE_BYTES) || !is_resident(context, area) {

@@ -59,7 +59,7 @@ pub fn find(context: &Context<'_>) -> FoundStates<State> {
 /// Searches the lists in `range`; returns the first and the last chunk of each.
 fn find_ends_of_lists(context: &Context<'_>, range: AddressRange) -> SearchResult<Vec<u64>> {
     let mut result = SearchResult { hit: None, is_late: false };
-    let (mut candidates, mut deadline) = (0, DeadlineCheck::new(context));
+    let (mut candidates, mut deadline) = (0, DeadlineCheck::after_first_steps(context));
     // The last two non-zero words.
     let no_word = StaticWord { address: 0, value: 0 };
     let (mut last_word, mut second_last_word) = (no_word, no_word);
@@ -72,7 +72,7 @@ fn find_ends_of_lists(context: &Context<'_>, range: AddressRange) -> SearchResul
             if points_back(context, head_at, head) {
                 result.hit = ends_of_lists_around(context, head_at);
             }
-            result.is_late = deadline.passed();
+            result.is_late = result.hit.is_none() && deadline.passed();
         }
         (second_last_word, last_word) = (last_word, StaticWord { address: at, value: word });
         result.hit.is_none() && candidates < MAX_CANDIDATES && !result.is_late

@@ -199,7 +199,8 @@ impl<'a> Walk<'a> {
     /// is not a region.
     fn follow_chunks(&mut self, start: u64, limit: u64) -> Option<Region> {
         let (mut at, mut count) = (start + FIRST_CHUNK_OFFSET, 0_u64);
-        let mut deadline = DeadlineCheck::new(self.context);
+        // At the first check there are enough consistent chunks for a region.
+        let mut deadline = DeadlineCheck::after_first_steps(self.context);
         let mut size = self.sizes_at(at)?.current;
         let page_end = |at: u64| (at + HEADER_BYTES).next_multiple_of(PAGE_BYTES);
         loop {
