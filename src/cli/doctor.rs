@@ -96,6 +96,7 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 const PAGE_ENTRY_BYTES: u64 = 8;
 /// Bits 0 to 54 of a pagemap entry are the frame number, 0 for users who may not see it.
 const FRAME_NUMBER_MASK: u64 = (1 << 55) - 1;
+
 /// A check; `impact` is the consequence of its failure, and `fix` is left out if it succeeded.
 fn check(
     id: &'static str,

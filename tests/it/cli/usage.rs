@@ -101,7 +101,7 @@ fn the_reference_is_up_to_date() -> Outcome {
 #[test]
 fn usage_errors_are_one_line_and_status_2() {
     for (arguments, what) in [
-        (&["explain"][..], "strandline explain 1234"),
+        (&["explain"][..], "strandline explain needs the id of a process"),
         (&["explain", "abc"], "a process id is a whole number"),
         (&["explain", "-5"], "-5"),
         (&["explain", "1", "2"], "takes one PID"),

@@ -2,7 +2,7 @@
 //! hold for all.
 
 use super::book::{Book, Chapter};
-use super::page::{Cell, Claim, Column, Page, Section, Table};
+use super::page::{Cell, Claim, Column, Page, Section, Table, Tone};
 use super::{fabricated, html, markdown, terminal};
 use crate::paint::{Surface, without_colour};
 use crate::text::{is_unsafe, width};
@@ -115,6 +115,28 @@ fn a_page_of_html_needs_nothing_else() {
     assert_eq!(text.matches("<th scope=\"col\"").count(), 9);
     assert_eq!(text.matches("<th scope=\"row\"").count(), 4);
     assert_eq!(text.matches("<svg ").count(), 2);
+}
+
+#[test]
+fn cells_of_html_have_the_classes_of_their_column_and_tone() {
+    let columns = vec![Column::new("name", false), Column::new("figure", true)];
+    let cell = |text: &str, tone| Cell { text: text.to_owned(), tone };
+    let rows = vec![
+        vec![cell("a", Tone::Plain), cell("1", Tone::Plain)],
+        vec![cell("b", Tone::Faint), cell("2", Tone::Good)],
+    ];
+    let table = Table { columns, rows, ..Table::default() };
+    let claim = Claim { verdict: cell("fails", Tone::Bad), ..Claim::default() };
+    let section = Section { tables: vec![table], claims: vec![claim], ..Section::default() };
+    let text = html::text(&Page { sections: vec![section], ..Page::default() }).unwrap();
+    for element in [
+        "<th scope=\"col\">name</th><th scope=\"col\" class=\"n\">figure</th>",
+        "<th scope=\"row\">a</th><td class=\"n\">1</td>",
+        "<th scope=\"row\" class=\"faint\">b</th><td class=\"n good\">2</td>",
+        "<td class=\"bad\">fails</td>",
+    ] {
+        assert!(text.contains(element), "{element} in {text}");
+    }
 }
 
 /// A published figure with many parts is never shortened: a part of it would mean something else.

@@ -96,6 +96,9 @@ pub struct Timeline {
     pub caveats: Vec<Caveat>,
     /// Counts of what was dropped because of limits, by its name in the caveat.
     dropped: BTreeMap<&'static str, u64>,
+    /// Numbers of rows, caveats and remedies that were dropped, by the index of their ledger: one
+    /// at a peak may replace another.
+    dropped_entries: BTreeMap<usize, u64>,
     /// Number of processes whose series were thinned in favour of others.
     thinned_processes: u64,
     /// Points added since the last check.
@@ -323,8 +326,8 @@ impl Timeline {
             self.count_dropped("ledgers", 1);
             return;
         }
-        self.count_dropped("rows, caveats and remedies of ledgers", dropped_entries);
         let index = replaced.map_or(self.ledgers.len(), |peak| peak.index);
+        self.dropped_entries.insert(index, dropped_entries);
         if ledger.moment == Moment::Peak {
             let reserved_bytes = replaced.map_or(text_bytes, |peak| peak.reserved_bytes.max(text_bytes));
             peaks.insert(ledger.process, PeakLedger { index, reserved_bytes });
@@ -397,6 +400,8 @@ impl Timeline {
         let dropped_limits =
             self.groups.iter().map(|group| group.dropped_limits).fold(0, u64::saturating_add);
         self.count_dropped("changes of a limit", dropped_limits);
+        let dropped_entries = self.dropped_entries.values().copied().fold(0, u64::saturating_add);
+        self.count_dropped("rows, caveats and remedies of ledgers", dropped_entries);
         let parts: Vec<String> =
             self.dropped.iter().map(|(what, count)| format!("{what}: {}", thousands(*count))).collect();
         if !parts.is_empty() {
@@ -486,6 +491,25 @@ mod tests {
     use strandline_recording::{Block, CaveatRecord, Sample};
 
     use super::*;
+
+    /// Only what the ledgers that are kept lack is counted.
+    #[test]
+    fn entries_of_replaced_ledgers_are_not_counted() {
+        let mut timeline = Timeline::default();
+        let mut peaks = Peaks::new();
+        for count in [MAX_ROWS + 1_000, MAX_ROWS + 2] {
+            let caveats = vec![Caveat::new("code", "place", None, "text"); count];
+            let explain = Explanation { caveats, ..Explanation::default() };
+            let ledger = Ledger { moment: Moment::Peak, explain, ..Ledger::default() };
+            timeline.add_record(Record::Ledger(Box::new(ledger)), &mut peaks);
+        }
+        timeline.finish();
+        let reported = timeline.caveats.iter().find(|caveat| caveat.code == "report_cut").unwrap();
+        assert!(
+            reported.text.ends_with("left out: rows, caveats and remedies of ledgers: 2"),
+            "{reported:?}"
+        );
+    }
 
     #[test]
     fn many_processes_take_bounded_memory_and_keep_their_peaks() {
