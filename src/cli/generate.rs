@@ -47,17 +47,17 @@ fn write_pages(command: &Command, folder: &Path) -> std::io::Result<()> {
     for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {
         write_pages(verb, folder)?;
     }
-    let page =
-        clap_mangen::Man::new(command.clone()).source(concat!("strandline ", env!("CARGO_PKG_VERSION")));
+    // Of its own, clap_mangen lists options in the synopsis without their values.
+    let usage = command.clone().render_usage().to_string().trim_start_matches("Usage: ").to_owned();
+    let page = clap_mangen::Man::new(command.clone().override_usage(usage))
+        .source(concat!("strandline ", env!("CARGO_PKG_VERSION")));
     let mut text = Vec::new();
     page.render(&mut text)?;
     let mut text = String::from_utf8_lossy(&text).into_owned();
     for (heading, section) in SECTIONS {
         text = text.replace(heading, section);
     }
-    if command.get_name() == "strandline" {
-        text += FILES;
-    }
+    text += if command.get_name() == "strandline" { FILES } else { SEE_ALSO };
     std::fs::write(folder.join(page.get_filename()), without_fill(&text))
 }
 
@@ -97,6 +97,16 @@ The documents that these pages name; alerts, a dashboard and manifests
 .TP
 /usr/lib/systemd/system/strandline-export.service
 strandline export as a service, in the .deb only, and not enabled
+";
+
+/// The last section of the pages of subcommands.
+const SEE_ALSO: &str = "\
+.SH \"SEE ALSO\"
+.BR strandline (1),
+.BR strandline\\-doctor (1),
+which says what this user may read, and
+.IR /usr/share/doc/strandline/GUIDE.md ,
+\"Which permission do I need?\"
 ";
 
 /// Prints docs/cli.md.

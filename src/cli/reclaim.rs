@@ -150,7 +150,8 @@ fn better_sentence(min_bytes: u64, pid: i32, other: &Remedy) -> Option<String> {
         return None;
     }
     let (id, how) = (clean(&other.id), clean_sentence(&other.how));
-    let sentence = |figure: String| format!("{id} is predicted to release {figure}: {how}");
+    let needs = other.needs.as_ref().map_or_else(String::new, |needs| format!(" (needs {})", clean(needs)));
+    let sentence = |figure: String| format!("{id} is predicted to release {figure}: {how}{needs}");
     match (other.predicted_bytes, other.predicted_least_bytes) {
         (Some(figure), _) => (figure > min_bytes).then(|| sentence(bytes(figure))),
         (None, Some(bound)) if bound > min_bytes => Some(sentence(format!("at least {}", bytes(bound)))),

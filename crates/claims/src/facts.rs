@@ -325,6 +325,9 @@ pub struct Remedy {
     pub unknown_because: Option<String>,
     /// How to apply it: a command or a setting, ready to paste.
     pub how: String,
+    /// What it needs that is missing here: without it, it is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub needs: Option<String>,
     /// What it costs.
     pub cost: String,
 }

@@ -175,7 +175,11 @@ fn release(remedy: &Remedy) -> Release {
     Release {
         id: clean(&remedy.id),
         predicted: remedy.predicted_bytes.map(bytes).or_else(at_least).unwrap_or("unknown".to_owned()),
-        how: if is_later && !how.is_empty() { format!("{how} (next start)") } else { how },
+        how: match &remedy.needs {
+            Some(needs) => format!("{how} (needs {})", clean(needs)),
+            None if is_later && !how.is_empty() => format!("{how} (next start)"),
+            None => how,
+        },
     }
 }
 

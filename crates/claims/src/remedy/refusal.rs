@@ -52,10 +52,8 @@ pub enum Refusal {
         detail: String,
     },
     /// The only possible method is used on request only.
-    #[error("process {pid}: {reason}; --allow-lost-write-risk accepts that")]
+    #[error("{reason}; --allow-lost-write-risk accepts that")]
     NeedsRisk {
-        /// The process.
-        pid: i32,
         /// The risk, and why no safe method is possible here.
         reason: String,
     },

@@ -121,7 +121,7 @@ fn choose_method(process: &Process, request: &ZeroRequest) -> Result<Method, Ref
     match page_out_obstacle(process) {
         None => return Ok(Method::PageOut),
         Some(_) if request.allow_risk => {}
-        Some(obstacle) => return Err(Refusal::NeedsRisk { pid, reason: direct_risk(obstacle) }),
+        Some(obstacle) => return Err(Refusal::NeedsRisk { reason: direct_risk(obstacle) }),
     }
     if status.is_under_seccomp() {
         filters::check(process, &INJECTED_CALLS).map_err(|filter| refuse(format!("runs under {filter}")))?;
@@ -155,11 +155,11 @@ pub(crate) fn can_page_out(process: &Process) -> bool {
 /// CAP_SYS_NICE for any process but the caller's own (Linux 5.10 to 7.2).
 fn page_out_obstacle(process: &Process) -> Option<&'static str> {
     if swap_free_bytes() == 0 || ControlGroups::of(process).swap_left_bytes() == Some(0) {
-        return Some("without swap that it may use");
+        return Some("it may use no swap");
     }
     let result = sys::open_pidfd(process.pid()).and_then(|handle| sys::advise(&handle, &[], MADV_PAGEOUT));
     let is_refused = result.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied);
-    is_refused.then_some("without CAP_SYS_NICE, which paging out from outside needs,")
+    is_refused.then_some("paging out from outside needs CAP_SYS_NICE")
 }
 
 /// Returns the free bytes of the machine's swap; 0 if unknown, as paging out is not safe to rely on
@@ -181,8 +181,8 @@ fn direct_risk(obstacle: &str) -> String {
         ""
     };
     format!(
-        "{obstacle} its zero pages are released by madvise inside it, and a write could be lost if \
-         strandline were killed during one of those calls{ksm_hint}"
+        "{obstacle}, so its zero pages would be released by madvise inside it, and a write could be lost \
+         if strandline were killed during one of those calls{ksm_hint}"
     )
 }
 

@@ -42,15 +42,16 @@ pub fn remedies(view: &LedgerView<'_>, inputs: &RemedyInputs<'_>) -> Vec<Remedy>
 fn zero_pages(pid: i32, inputs: &RemedyInputs<'_>) -> Option<Remedy> {
     let mut cost = "a fault for each page when it is written again".to_owned();
     if !inputs.can_page_out {
-        cost.push_str("; refused without swap, unless its small risk is allowed (--allow-lost-write-risk)");
+        cost.push_str("; refused without swap or CAP_SYS_NICE, unless its small risk is allowed (--allow-lost-write-risk)");
     }
     if let Some(shared) = inputs.zero_sharing.filter(|sharing| sharing.shared_bytes > 0) {
         cost.push_str("; ");
         cost.push_str(&sharing_clause(&shared));
     }
     let predicted_pss_bytes = inputs.zero_sharing.map(|sharing| sharing.private_bytes.min(inputs.zero_bytes));
+    let needs = (!inputs.can_page_out).then(|| "swap and CAP_SYS_NICE".to_owned());
     let remedy = Remedy::call(ZERO_PAGES, Some(inputs.zero_bytes), pid, &cost);
-    (inputs.zero_bytes > 0).then_some(Remedy { predicted_pss_bytes, ..remedy })
+    (inputs.zero_bytes > 0).then_some(Remedy { predicted_pss_bytes, needs, ..remedy })
 }
 
 /// Describes how much less the machine gets back because other processes map the pages too.
