@@ -21,8 +21,14 @@ use strandline_process::pages::USER_ADDRESS_END;
 use strandline_process::range::{AddressRange, RangeSet};
 
 /// Limit on words of static data, and on words of interpreters' states, that are tried as the
-/// address of an array; [`FoundArenas::is_cut`] says if there were more.
+/// address of an array. Of further words of states, as any program with three interpreters has,
+/// those are tried that the length of an array follows.
 const MAX_CANDIDATES: usize = 1 << 17;
+/// Limit on all words of interpreters' states that are tried.
+const MAX_STATE_CANDIDATES: usize = 2 * MAX_CANDIDATES;
+/// Entries of the smallest array (`INITIAL_ARENA_OBJECTS` in `Objects/obmalloc.c`); a larger one
+/// has twice as many each time.
+const MIN_ARRAY_LENGTH: u32 = 16;
 /// Limit on entries of an array: 1 TiB of the smallest arenas.
 const MAX_ARENAS: u64 = 1 << 22;
 /// Limit on interpreters of one program.
@@ -76,7 +82,7 @@ pub struct FoundArenas {
     pub sets: Vec<ArenaSet>,
     /// Whether the deadline passed before every candidate was tried.
     pub is_late: bool,
-    /// Whether there were more candidates than [`MAX_CANDIDATES`].
+    /// Whether there were more candidates than are tried.
     pub is_cut: bool,
 }
 
@@ -101,17 +107,17 @@ pub fn find(
         }
         let range = AddressRange::sized(state, MAX_STATE_BYTES);
         if context.space.find(state).is_some_and(words::is_mapped_memory) {
-            add_words(context, memory, range, &mut state_words);
+            add_state_words(context, memory, range, &mut state_words);
         }
     }
     // Words of a state point to addresses close together: overlapping ranges are read once.
     let pointed_to = state_words.iter().filter(|word| !words.contains(word));
     let pointed_to: RangeSet = pointed_to.map(|&word| AddressRange::sized(word, OBMALLOC_BYTES)).collect();
     for range in pointed_to {
-        add_words(context, memory, range, &mut state_words);
+        add_state_words(context, memory, range, &mut state_words);
     }
     // The main interpreter's allocator is in static data.
-    found.is_cut |= interpreters.len() > 1 && state_words.len() >= MAX_CANDIDATES;
+    found.is_cut |= interpreters.len() > 1 && state_words.len() >= MAX_STATE_CANDIDATES;
     state_words.retain(|word| !words.contains(word));
     add_arrays(context, &mut pages, &state_words, &mut found);
     found
@@ -120,12 +126,48 @@ pub fn find(
 /// Adds the words of a range that could point to an array, until the deadline.
 fn add_words(context: &Context<'_>, memory: &dyn Memory, range: AddressRange, words: &mut BTreeSet<u64>) {
     each_word_until(memory, context.resident_runs(range), context.deadline, &mut |_, word| {
-        let is_aligned_address = word.is_multiple_of(16) && word < USER_ADDRESS_END;
-        if is_aligned_address && context.space.find(word).is_some_and(words::is_mapped_memory) {
+        if may_be_array(context, word) {
             words.insert(word);
         }
         words.len() < MAX_CANDIDATES
     });
+}
+
+/// Like [`add_words`], for the state of an interpreter and what it points to. Beyond
+/// [`MAX_CANDIDATES`], adds only words that the length of an array follows, as in `struct
+/// _obmalloc_mgmt` (`Include/internal/pycore_obmalloc.h`, 3.12 to 3.14: `arenas`, `maxarenas`).
+fn add_state_words(
+    context: &Context<'_>,
+    memory: &dyn Memory,
+    range: AddressRange,
+    words: &mut BTreeSet<u64>,
+) {
+    let (mut previous_at, mut previous_word) = (0, 0);
+    each_word_until(memory, context.resident_runs(range), context.deadline, &mut |at, word| {
+        if words.len() < MAX_CANDIDATES {
+            if may_be_array(context, word) {
+                words.insert(word);
+            }
+        } else if at == previous_at + 8
+            && is_array_length(word as u32)
+            && may_be_array(context, previous_word)
+        {
+            words.insert(previous_word);
+        }
+        (previous_at, previous_word) = (at, word);
+        words.len() < MAX_STATE_CANDIDATES
+    });
+}
+
+/// Whether a word could point to an array.
+fn may_be_array(context: &Context<'_>, word: u64) -> bool {
+    let is_aligned_address = word.is_multiple_of(16) && word < USER_ADDRESS_END;
+    is_aligned_address && context.space.find(word).is_some_and(words::is_mapped_memory)
+}
+
+/// Whether an array could have this length.
+fn is_array_length(length: u32) -> bool {
+    length.is_power_of_two() && length >= MIN_ARRAY_LENGTH && u64::from(length) <= MAX_ARENAS
 }
 
 /// Interpreters of a program.
@@ -307,5 +349,43 @@ impl Arena {
         }
         free_pools.sort_unstable();
         (free_pools.len() as u64 == listed_count).then_some(free_pools)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strandline_process::map::AddressSpace;
+    use strandline_process::procfs::Process;
+
+    /// Start of memory in which each word is its own address, but for an array's length.
+    const START: u64 = 0x1000_0000;
+    /// Place of that length.
+    const LENGTH_AT: u64 = START + 48 * MAX_CANDIDATES as u64 + 8;
+
+    struct State;
+
+    impl Memory for State {
+        fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+            for (at, word) in (address..).step_by(8).zip(buffer.chunks_mut(8)) {
+                let value = if at == LENGTH_AT { 64 } else { at };
+                word.copy_from_slice(&value.to_le_bytes()[..word.len()]);
+            }
+            buffer.len()
+        }
+    }
+
+    #[test]
+    fn arrays_behind_many_other_words_of_states_are_found() {
+        let (space, _) = AddressSpace::parse(b"10000000-20000000 rw-p 00000000 00:00 0\n");
+        let process = Process::open(std::process::id().cast_signed()).unwrap();
+        let resident = |range: AddressRange| vec![range];
+        let context = Context::of_image(&State, &process, &space, &resident);
+        let (mut first, mut all) = (BTreeSet::new(), BTreeSet::new());
+        let range = AddressRange::sized(START, 64 * MAX_CANDIDATES as u64);
+        add_words(&context, &State, range, &mut first);
+        add_state_words(&context, &State, range, &mut all);
+        assert_eq!(first.len(), MAX_CANDIDATES);
+        assert_eq!(all.difference(&first).copied().collect::<Vec<_>>(), [LENGTH_AT - 8]);
     }
 }

@@ -91,15 +91,15 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program) -> He
         *segments_by_key.entry(candidate.key).or_default() += 1;
     }
     // A key computed with the wrong layout is not in static data; of several keys that are, the one
-    // with the most segments wins.
+    // with the most segments wins, of equal ones the highest: the key is random, others are small.
     let mut best_key = None;
     each_word_until(memory, context.resident_runs(program.data), context.deadline, &mut |_, word| {
-        if segments_by_key.get(&word) > best_key.and_then(|key| segments_by_key.get(&key)) {
-            best_key = Some(word);
+        if let Some(&segments) = segments_by_key.get(&word) {
+            best_key = best_key.max(Some(FoundKey { segments, key: word }));
         }
         true
     });
-    let Some(key) = best_key else {
+    let Some(FoundKey { key, .. }) = best_key else {
         if Instant::now() >= context.deadline {
             heaps.doubts.note_timeout(program.runtime);
         }
@@ -116,6 +116,14 @@ pub fn find(context: &Context<'_>, memory: &dyn Memory, program: &Program) -> He
         }
     }
     heaps
+}
+
+/// A key in static data. The order is that in which keys are preferred.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct FoundKey {
+    /// Number of the segments with it.
+    segments: usize,
+    key: u64,
 }
 
 /// A possible segment.

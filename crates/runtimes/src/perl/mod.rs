@@ -230,8 +230,11 @@ fn read_program(
     let is_new = |location: &locate::InterpreterLocation| {
         location.interpreter.is_none_or(|address| !ids_before.contains(&format!("{address:#x}")))
     };
+    // A thread's values are read where glibc has them.
+    let has_musl = context.space.mappings().iter().any(|mapping| mapping.name.contains("/ld-musl-"));
+    let threads = if has_musl { &[] } else { context.threads };
     let Interpreters { mut locations, is_complete } =
-        locate::interpreters(program, release, context.threads, &mut PageCache::new(memory));
+        locate::interpreters(program, release, threads, &mut PageCache::new(memory));
     locations.retain(is_new);
     if locations.is_empty() {
         return;

@@ -64,14 +64,21 @@ pub fn search(context: &Context<'_>, memory: &dyn Memory, release: &Layout) -> P
     let (workers, deadline) = (context.workers, context.deadline);
     let job = |Searcher { pages, buffer, interpreters, is_complete }: &mut Searcher<'_>, index: usize| {
         let Some(&piece) = pieces.get(index) else { return };
-        buffer.resize(piece.len() as usize, 0);
-        let read_bytes = memory.read_some(piece.start, buffer);
-        let unread = piece.start + read_bytes as u64;
-        *is_complete &= unread == piece.end || is_kernel_page(context, unread);
-        let bytes = buffer.get(..read_bytes).unwrap_or(&[]);
-        let candidates =
-            undef_heads(bytes, piece.start, release).map(|head| head.wrapping_sub(release.sv_undef));
-        interpreters.extend(candidates.filter(|&interpreter| is_interpreter(pages, interpreter, release)));
+        let mut at = piece.start;
+        while at < piece.end {
+            buffer.resize((piece.end - at) as usize, 0);
+            let read_bytes = memory.read_some(at, buffer);
+            let bytes = buffer.get(..read_bytes).unwrap_or(&[]);
+            let candidates = undef_heads(bytes, at, release).map(|head| head.wrapping_sub(release.sv_undef));
+            interpreters
+                .extend(candidates.filter(|&interpreter| is_interpreter(pages, interpreter, release)));
+            let unread = at + read_bytes as u64;
+            let Some(end) = end_of_unreadable(context, unread).filter(|_| unread < piece.end) else {
+                *is_complete &= unread == piece.end;
+                break;
+            };
+            at = end;
+        }
     };
     let (searchers, unfinished_jobs) = work::run_jobs(workers, pieces.len(), deadline, searcher, job);
     let is_read = searchers.iter().all(|searcher| searcher.is_complete);
@@ -83,9 +90,13 @@ pub fn search(context: &Context<'_>, memory: &dyn Memory, release: &Layout) -> P
     PossibleInterpreters { interpreters, is_complete }
 }
 
-/// Whether an address is in a page of the kernel (its clocks), which cannot be read.
-fn is_kernel_page(context: &Context<'_>, address: u64) -> bool {
-    context.space.find(address).is_some_and(|mapping| mapping.name.starts_with("[vvar"))
+/// The end of the mapping at an address, if it is no memory of perl's and may be unreadable: clocks
+/// of the kernel, memory without access, registers of a device.
+fn end_of_unreadable(context: &Context<'_>, address: u64) -> Option<u64> {
+    let mapping = context.space.find(address)?;
+    let is_device = mapping.has_file() && mapping.name.starts_with("/dev/");
+    let is_other = mapping.name.starts_with("[vvar") || !mapping.permissions.read || is_device;
+    is_other.then_some(mapping.end)
 }
 
 /// Addresses in `bytes`, which begin at `start`, of heads that look like the undefined value.
