@@ -9,8 +9,8 @@ use super::run;
 use strandline_lab::executor::NoResult;
 use strandline_lab::setup::{LabOptions, MAX_UNCONFIRMED_RUNS};
 use strandline_lab::user::ProgressDisplay;
-use strandline_report::units::thousands;
 use strandline_report::units::seconds;
+use strandline_report::units::thousands;
 
 /// Longer studies require a confirmation.
 const MAX_UNCONFIRMED_TIME: Duration = Duration::from_secs(20 * 60);
