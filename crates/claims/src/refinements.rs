@@ -12,6 +12,7 @@
 //! refined.
 
 use std::collections::HashMap;
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -54,7 +55,7 @@ type Leaf = OnceLock<Box<[AtomicU16; MARKS]>>;
 struct Claim {
     slot: Slot,
     /// Number of claimed bytes; `None` for the whole block.
-    bytes: Option<u64>,
+    bytes: Option<NonZeroU64>,
     /// The free slots in it, if it is an arena of the runtime.
     free: Option<FreeSlots>,
 }
@@ -62,8 +63,8 @@ struct Claim {
 impl Claim {
     /// Its length in a mark; [`IN_TABLE`] if it belongs in the table.
     fn mark_length(&self) -> u16 {
-        let fits = self.free.is_none() && self.bytes.is_some_and(|bytes| bytes < SHORTEST_TABLED_BYTES);
-        if fits { self.bytes.map_or(IN_TABLE, |bytes| bytes as u16) } else { IN_TABLE }
+        let short = self.bytes.filter(|bytes| self.free.is_none() && bytes.get() < SHORTEST_TABLED_BYTES);
+        short.map_or(IN_TABLE, |bytes| bytes.get() as u16)
     }
 }
 
@@ -88,7 +89,8 @@ impl Mark {
     fn claim(self) -> Option<Claim> {
         let length = self.0 & ((1 << LENGTH_BITS) - 1);
         let slot = Slot::new((self.0 >> SLOT_SHIFT).checked_sub(1)? as u8)?;
-        (length != IN_TABLE).then_some(Claim { slot, bytes: Some(length.into()), free: None })
+        let bytes = NonZeroU64::new(length.into()).filter(|_| length != IN_TABLE)?;
+        Some(Claim { slot, bytes: Some(bytes), free: None })
     }
 }
 
@@ -143,7 +145,8 @@ impl Refinements {
     /// Claims the first `bytes` of the block at `pointer`, as an allocator returned it. False if
     /// refused: not aligned, not resident, already claimed, or the table is full.
     pub fn claim(&self, pointer: u64, bytes: u64, slot: Slot) -> bool {
-        self.insert(pointer, Claim { slot, bytes: Some(bytes), free: None })
+        NonZeroU64::new(bytes)
+            .is_some_and(|bytes| self.insert(pointer, Claim { slot, bytes: Some(bytes), free: None }))
     }
 
     /// Claims the whole block at `pointer`, whatever its size. False as by [`Refinements::claim`].
@@ -163,12 +166,13 @@ impl Refinements {
         bytes_on_pages: [u16; 2],
     ) -> bool {
         let free = Some(FreeSlots { class: free, bytes_on_pages });
-        self.insert(pointer, Claim { slot, bytes: Some(bytes), free })
+        NonZeroU64::new(bytes)
+            .is_some_and(|bytes| self.insert(pointer, Claim { slot, bytes: Some(bytes), free }))
     }
 
     /// Stores a claim on the block at `pointer`; false if it is refused.
     fn insert(&self, pointer: u64, claim: Claim) -> bool {
-        if !pointer.is_multiple_of(ALIGNMENT) || claim.bytes == Some(0) {
+        if !pointer.is_multiple_of(ALIGNMENT) {
             return false;
         }
         let Some(leaf) = self.leaf(pointer / LEAF_BYTES) else { return false };
@@ -269,7 +273,7 @@ impl<'a> Finder<'a> {
     #[inline]
     pub fn find(&mut self, pointer: u64, usable: u64) -> Option<Refinement> {
         let claim = self.claim(pointer)?;
-        let bytes = claim.bytes.unwrap_or(usable);
+        let bytes = claim.bytes.map_or(usable, NonZeroU64::get);
         let fits = bytes <= usable && usable <= bytes.saturating_mul(2).saturating_add(MAX_SLACK_BYTES);
         fits.then_some(Refinement { slot: claim.slot, bytes, free: claim.free })
     }

@@ -30,7 +30,7 @@ use strandline_process::group::hierarchy::GroupError;
 use strandline_process::group::kernel_log;
 use strandline_process::group::memory::{EffectiveLimit, Memory, UnreadLimit, effective_limit};
 use strandline_process::group::shared_memory::SharedMemoryWalk;
-use strandline_process::group::{Group, Hierarchy};
+use strandline_process::group::{Group, Hierarchy, Version};
 use strandline_process::procfs::Process;
 
 use self::facts::{GroupExplanation, GroupKill, GroupRemedy, GroupTarget};
@@ -80,6 +80,7 @@ pub fn explain_group(hierarchy: &Hierarchy, group: &Group) -> Result<GroupExplan
         )
     });
     let (memory, limit) = (memory?, effective_limit(group));
+    let kills = kills.or_else(|| counts_no_kill(group, &members, &memory).then(Vec::new));
     let mut explanation = GroupExplanation {
         target: GroupTarget {
             kind: "cgroup".to_owned(),
@@ -91,7 +92,7 @@ pub fn explain_group(hierarchy: &Hierarchy, group: &Group) -> Result<GroupExplan
         caveats: caveats(&memory, &limit, &members, &processes, &files)
             .into_iter()
             .chain(caveat_if(kills.is_none(), "kills_not_read", || {
-                "the kernel's log could not be read for it (root on the host can): which of its processes the kernel killed is unknown"
+                "the kernel's log could not be read for it (no time, or only root on the host may): which of its processes the kernel killed is unknown"
                     .to_owned()
             }))
             .collect(),
@@ -117,6 +118,13 @@ pub fn explain_group(hierarchy: &Hierarchy, group: &Group) -> Result<GroupExplan
         ..Cost::default()
     };
     Ok(explanation)
+}
+
+/// Whether the kernel's counter says that it killed no process of the group. Version 1 does not
+/// count those of the groups below.
+fn counts_no_kill(group: &Group, members: &Members, memory: &Memory) -> bool {
+    let counts_all = group.version == Version::Two || members.groups.len() <= 1 && !members.is_cut;
+    counts_all && memory.events.oom_kill == Some(0)
 }
 
 /// The id of the remedy by which the kernel reclaims from a group.

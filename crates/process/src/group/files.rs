@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use strandline_sys::files::{FileWindow, cache_stat};
 
 use super::charge::ChargeSampler;
+use crate::error::Error;
 use crate::map::{AddressSpace, DELETED_SUFFIX, FileId};
 use crate::namespaces::{open_mapped_file, open_regular};
 use crate::pages::PAGE_BYTES;
@@ -184,14 +185,15 @@ impl FileSearch {
         if self.mounts.as_ref().is_none_or(|mounts| mounts.namespace != namespace || namespace.is_none()) {
             self.mounts = None;
             let Ok(text) = process.read_file("mountinfo", MAX_MOUNTS_BYTES) else {
-                // Any of its files may be on a server that does not answer.
-                self.files.unlisted_processes += 1;
+                // Any of its files may be on a server that does not answer. One that has ended
+                // uses none.
+                self.files.unlisted_processes += u64::from(!has_ended(process));
                 return;
             };
             self.mounts = Some(Mounts { namespace, list: mounts::parse(&text) });
         }
         let can_list = self.add_mapped(process, namespace) & self.add_open(process, namespace);
-        self.files.unlisted_processes += u64::from(!can_list);
+        self.files.unlisted_processes += u64::from(!can_list && !has_ended(process));
     }
 
     /// Whether the first mount that `matches` is of a remote file system; `None` if there is no
@@ -371,6 +373,14 @@ fn sort(files: &mut [CachedFile]) {
     files.sort_by(|a, b| b.cached_bytes.cmp(&a.cached_bytes).then_with(|| a.path.cmp(&b.path)));
 }
 
+/// Whether all threads of a process are known to have ended.
+fn has_ended(process: &Process) -> bool {
+    match process.status() {
+        Ok(status) => status.is_zombie() && status.threads.is_none_or(|threads| threads <= 1),
+        Err(error) => matches!(error, Error::Ended { .. }),
+    }
+}
+
 /// What the page cache holds of a file: see [`CachedFile`].
 struct CacheCount {
     cached_bytes: u64,
@@ -472,6 +482,21 @@ mod tests {
         assert!(all.count() >= 1, "{found:?}");
         assert!(!found.has_unread_names && found.unlisted_processes == 0);
         std::io::Read::read(&mut second_handle, &mut [0]).unwrap();
+    }
+
+    #[test]
+    fn a_process_that_has_ended_has_no_unlisted_files() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let process = Process::open(child.id().cast_signed()).unwrap();
+        while !process.status().unwrap().is_zombie() {
+            std::thread::yield_now();
+        }
+        let mut search = search();
+        search.add_process(&process);
+        child.wait().unwrap();
+        search.add_process(&process);
+        let found = search.finish();
+        assert_eq!((found.unlisted_processes, found.files.len()), (0, 0));
     }
 
     #[test]

@@ -216,7 +216,10 @@ fn children(root: &Path, path: &Path) -> io::Result<Vec<PathBuf>> {
     }
     for entry in std::fs::read_dir(&folder)? {
         let entry = entry?;
-        if entry.file_type()?.is_dir() && folders.len() < MAX_GROUPS {
+        if folders.len() >= MAX_GROUPS {
+            break;
+        }
+        if entry.file_type()?.is_dir() {
             folders.push(path.join(entry.file_name()));
         }
     }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, fstatfs, open, openat2, statat};
 use rustix::io::Errno;
+use strandline_sys::capabilities::SYS_PTRACE;
 
 use super::files::{FileSearch, FileUse, TMPFS_MAGIC};
 use crate::error::Error;
@@ -42,6 +43,9 @@ pub struct SharedMemoryWalk {
     entries: u64,
     /// Time left for walking.
     time_left: Duration,
+    /// Whether what this user may not read counts as unseen. Without the right to inspect other
+    /// users' processes no: its own processes, which are all that are walked, have nothing there.
+    counts_denied: bool,
     /// Whether there are entries, mounts or namespaces that it has not seen: too many, or they
     /// cannot be read.
     pub is_cut: bool,
@@ -55,6 +59,7 @@ impl SharedMemoryWalk {
             devices: BTreeSet::new(),
             entries: 0,
             time_left: time,
+            counts_denied: SYS_PTRACE.is_held(),
             is_cut: false,
         }
     }
@@ -106,8 +111,8 @@ impl SharedMemoryWalk {
             let in_root = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
             match openat2(&root, mount.point.as_str(), PATH_FLAGS, Mode::empty(), in_root) {
                 Ok(top) if is_tmpfs(&top) => self.walk(&top, &mount.point, deadline, search),
-                // Another file system is mounted over it.
-                Ok(_) => {}
+                // Another file system is mounted over it, or over a folder above it.
+                Ok(_) | Err(Errno::NOTDIR | Errno::LOOP) => {}
                 Err(error) => self.note_unread(error),
             }
         }
@@ -115,7 +120,11 @@ impl SharedMemoryWalk {
 
     /// Notes what could not be read, unless it was removed or its process ended meanwhile.
     fn note_unread(&mut self, error: Errno) {
-        self.is_cut |= !matches!(error, Errno::NOENT | Errno::SRCH);
+        self.is_cut |= match error {
+            Errno::NOENT | Errno::SRCH => false,
+            Errno::ACCESS => self.counts_denied,
+            _ => true,
+        };
     }
 
     /// Walks the folders below `top`, which is mounted at `point`.
@@ -124,8 +133,9 @@ impl SharedMemoryWalk {
         while let Some((path, depth)) = unread_folders.pop() {
             let folder = match openat2(top, path.as_str(), FOLDER_FLAGS, Mode::empty(), BELOW) {
                 Ok(folder) => folder,
-                // Another mount: it is walked on its own.
-                Err(Errno::XDEV) => continue,
+                // Another mount, which is walked on its own; or the mount is of a single file, as
+                // containers have many.
+                Err(Errno::XDEV | Errno::NOTDIR) => continue,
                 Err(error) => {
                     self.note_unread(error);
                     continue;
@@ -231,5 +241,25 @@ mod tests {
         let own_process = Process::open(std::process::id().cast_signed()).unwrap();
         walk.add_process(&own_process, &mut search);
         assert!(walk.is_cut);
+    }
+
+    #[test]
+    fn a_mount_of_a_single_file_hides_nothing() {
+        let Ok(file) = tempfile::NamedTempFile::new_in("/dev/shm") else { return };
+        let top = open(file.path(), PATH_FLAGS, Mode::empty()).unwrap();
+        let mut search = FileSearch::new(Duration::from_secs(600), None, Duration::ZERO);
+        let mut walk = SharedMemoryWalk::new(Duration::from_secs(600));
+        walk.walk(&top, "/etc/hosts", Instant::now() + Duration::from_secs(600), &mut search);
+        assert!(!walk.is_cut);
+    }
+
+    #[test]
+    fn folders_of_others_count_only_for_who_inspects_others() {
+        for counts_denied in [false, true] {
+            let mut walk = SharedMemoryWalk { counts_denied, ..SharedMemoryWalk::new(Duration::ZERO) };
+            walk.note_unread(Errno::NOENT);
+            walk.note_unread(Errno::ACCESS);
+            assert_eq!(walk.is_cut, counts_denied);
+        }
     }
 }
